@@ -1,0 +1,52 @@
+// The ids of the protocol as distinct types, and the small enums both ends share.
+//
+// A job is one training run, a rank one of its workers, a stream one of its three sequences of
+// steps, a chunk a range of one tensor that fits one packet (glossary in the top-level README).
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+
+namespace sluice {
+
+// An integer that does not mix with other ids. `value` is public: arithmetic is spelled out.
+template <class Tag, class Integer>
+struct Id {
+  using Value = Integer;
+  Integer value{};
+  friend constexpr auto operator<=>(Id, Id) = default;
+};
+
+using JobId = Id<struct JobTag, std::uint16_t>;      // index into the appliance's job table
+using Rank = Id<struct RankTag, std::uint16_t>;      // 0 .. world size - 1
+using ShardId = Id<struct ShardTag, std::uint16_t>;  // 0 .. shards - 1
+using PathId = Id<struct PathTag, std::uint32_t>;    // names a proven network path of a member
+
+using Step = std::uint32_t;        // from 1; 0 means "none"; never wraps
+using ChunkIndex = std::uint32_t;  // within one stream's layout
+using Cookie = std::uint64_t;      // proves membership; 0 is never valid
+using Priority = std::uint8_t;     // 0 is the most urgent
+
+enum class StreamId : std::uint8_t {
+  kGradients = 0,    // one sum of all workers a step
+  kCollectives = 1,  // broadcast and barrier, at most kCollectiveChunks chunks each
+  kState = 2,        // parameters and optimizer state, for resync
+};
+
+// Element types of tensors. kBytes is opaque data: copied, never summed.
+enum class Dtype : std::uint8_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2, kBytes = 3 };
+
+constexpr std::size_t dtype_bytes(Dtype dtype) noexcept {
+  switch (dtype) {
+    case Dtype::kFloat32: return 4;
+    case Dtype::kFloat16:
+    case Dtype::kBfloat16: return 2;
+    case Dtype::kBytes: return 1;
+  }
+  return 0;
+}
+
+enum class CollectiveKind : std::uint8_t { kBroadcast = 0, kBarrier = 1 };
+
+}  // namespace sluice

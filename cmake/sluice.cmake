@@ -1,0 +1,39 @@
+# The two shapes that every folder uses: a library with its dependencies, and a test that ctest runs.
+
+find_package(Threads REQUIRED)
+
+add_library(sluice_warnings INTERFACE)
+target_compile_options(sluice_warnings INTERFACE -Wall -Wextra -Wshadow -Wno-missing-field-initializers
+                                                 -Wno-address-of-packed-member)
+
+# sluice_library(NAME [SOURCES file...] [DEPS target...])
+# A static library, or an interface library when there are no sources.
+function(sluice_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  if(ARG_SOURCES)
+    add_library(${name} STATIC ${ARG_SOURCES})
+    target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR})
+    target_compile_options(${name} PRIVATE -ffp-contract=off)
+    target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE sluice_warnings)
+  else()
+    add_library(${name} INTERFACE)
+    target_include_directories(${name} INTERFACE ${PROJECT_SOURCE_DIR})
+    target_link_libraries(${name} INTERFACE ${ARG_DEPS})
+  endif()
+endfunction()
+
+# sluice_test(NAME SOURCES file... [DEPS target...] [LABELS label...] [TIMEOUT seconds])
+# A GoogleTest program, registered with ctest as one test.
+function(sluice_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  find_package(GTest REQUIRED)
+  add_executable(${name} ${ARG_SOURCES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main Threads::Threads
+                                        sluice_warnings)
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()
