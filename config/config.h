@@ -1,0 +1,118 @@
+// The appliance's configuration as plain values, with the defaults as initialisers.
+//
+// Not the file format: keys, units, ranges and help stand in schema.cc, reading in loader.h. Filled
+// once at start by the main thread and constant afterwards, so every thread may read it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aggregator/base/limits.h"
+#include "aggregator/base/time.h"
+
+namespace sluice::config {
+
+// An address with the length of its network prefix, octets in network order.
+struct Ipv4Prefix {
+  std::array<std::uint8_t, 4> octets{};
+  std::uint8_t prefix_length = 0;
+  friend bool operator==(const Ipv4Prefix&, const Ipv4Prefix&) = default;
+};
+
+struct Ipv6Prefix {
+  std::array<std::uint8_t, 16> octets{};
+  std::uint8_t prefix_length = 0;
+  friend bool operator==(const Ipv6Prefix&, const Ipv6Prefix&) = default;
+};
+
+using MacAddress = std::array<std::uint8_t, 6>;
+
+// Adaptive: spin, then yield, then sleep. Busy: spin for ever, for boxes with a core a shard.
+enum class Polling : std::uint8_t { kAdaptive, kBusy };
+enum class LogLevel : std::uint8_t { kTrace, kDebug, kInfo, kWarning, kError };
+enum class PortType : std::uint8_t { kVhostUser, kAfPacket, kAfXdp, kPci };
+
+struct ApplianceConfig {
+  Ipv4Prefix address{{10, 77, 0, 1}, 24};
+  std::optional<Ipv6Prefix> address6;
+  std::optional<MacAddress> mac;      // unset: see effective_mac()
+  std::uint16_t port = kDefaultPort;  // JOIN here, data on port + 1 + shard
+  std::uint16_t shards = 1;
+  std::string secret;       // HMAC secret of the jobs, already read from secret_file where that is set
+  std::string secret_file;  // empty: `secret` was given in place
+  Polling polling = Polling::kAdaptive;
+  LogLevel log_level = LogLevel::kInfo;
+  std::uint32_t memory_mib = 512;  // for DPDK: packet buffers and rings
+  bool hugepages = false;
+  friend bool operator==(const ApplianceConfig&, const ApplianceConfig&) = default;
+};
+
+// Faults that the port injects on purpose, as probabilities per frame, drawn from `seed`.
+struct FaultConfig {
+  double rx_drop = 0;
+  double tx_drop = 0;
+  double duplicate = 0;
+  double reorder = 0;
+  std::uint64_t seed = 1;
+  bool any() const noexcept { return rx_drop > 0 || tx_drop > 0 || duplicate > 0 || reorder > 0; }
+  friend bool operator==(const FaultConfig&, const FaultConfig&) = default;
+};
+
+struct PortConfig {
+  std::string name;
+  PortType type = PortType::kVhostUser;
+  std::string path;        // vhost-user: the socket that this port creates
+  std::string interface;   // af_packet, af_xdp: a network interface of this host
+  std::string pci;         // pci: address such as 0000:01:00.0
+  std::uint16_t mtu = 1500;
+  std::uint32_t rate_mbps = 0;  // egress shaper; 0: as fast as the port takes frames
+  FaultConfig fault;
+  friend bool operator==(const PortConfig&, const PortConfig&) = default;
+};
+
+struct LimitsConfig {
+  std::uint16_t jobs = 16;
+  std::uint16_t workers_per_job = 64;
+  std::uint32_t job_memory_mib = 512;
+  std::uint32_t total_memory_mib = 2048;
+  std::uint16_t chunk_bytes_max = 1280;
+  double member_timeout_s = 30;
+  DurationNs member_timeout_ns() const noexcept {
+    return static_cast<DurationNs>(member_timeout_s * static_cast<double>(kSecond));
+  }
+  friend bool operator==(const LimitsConfig&, const LimitsConfig&) = default;
+};
+
+struct MetricsConfig {
+  std::string address = "127.0.0.1:9464";  // empty: no endpoint
+  friend bool operator==(const MetricsConfig&, const MetricsConfig&) = default;
+};
+
+struct ForwardingConfig {
+  bool enabled = true;
+  std::uint32_t mac_table_entries = 4096;
+  std::uint32_t mac_age_s = 300;
+  friend bool operator==(const ForwardingConfig&, const ForwardingConfig&) = default;
+};
+
+struct Config {
+  ApplianceConfig appliance;
+  std::vector<PortConfig> ports;
+  LimitsConfig limits;
+  MetricsConfig metrics;
+  ForwardingConfig forwarding;
+  friend bool operator==(const Config&, const Config&) = default;
+};
+
+// The configured MAC address, or one in the locally administered range made from the IPv4 address,
+// so that it survives a restart and two appliances on one network differ.
+inline MacAddress effective_mac(const ApplianceConfig& appliance) noexcept {
+  if (appliance.mac) return *appliance.mac;
+  const auto& ip = appliance.address.octets;
+  return {0x02, 0x51, ip[0], ip[1], ip[2], ip[3]};
+}
+
+}  // namespace sluice::config
