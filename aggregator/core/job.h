@@ -1,0 +1,161 @@
+// The state of one job that the control thread and every shard share.
+//
+// Created by the control side at the first join with all its memory, destroyed when every shard has
+// let go of it. Who writes what: the control thread writes members and `ended`; the shard that
+// closes a step last writes the next record and then `open_step` (release); each JobSlice belongs
+// to its shard alone, but for the relaxed atomics that the control and metrics threads read.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aggregator/base/counters.h"
+#include "aggregator/base/limits.h"
+#include "aggregator/base/time.h"
+#include "aggregator/base/types.h"
+#include "aggregator/core/record.h"
+
+namespace sluice::agg {
+
+inline constexpr Step kNoStep = UINT32_MAX;  // "never": of a member that has not left
+inline constexpr Step kLastStep = UINT32_MAX - 1;
+
+// What a job needs to be built; every rank's join must agree on it.
+struct JobSpec {
+  JobId id;
+  std::string name;
+  std::uint16_t world_size = 0;
+  std::uint16_t chunk_bytes = 0;  // payload of a full chunk, as the workers send it
+  std::uint16_t shard_count = 1;
+  bool allow_nil = true;
+  std::array<std::uint32_t, kStreamCount> chunk_counts{};  // 0: no such stream
+  std::array<std::uint32_t, kStreamCount> windows{};       // steps retained, 2 .. kMaxWindow
+};
+
+// One rank. Written by the control thread, read by shards.
+struct Member {
+  std::atomic<Cookie> cookie{0};        // 0: nobody holds the rank
+  std::atomic<Cookie> stale_cookie{0};  // of the process that was taken over last
+  // First step of each stream that it does not contribute to; kNoStep while it stays, 0 when dead.
+  std::array<std::atomic<Step>, kStreamCount> left_from{kNoStep, kNoStep, kNoStep};
+  std::atomic<bool> reachable{false};  // joined and not gone: results are sent to it
+};
+
+// A stream's window as all shards see it.
+struct StreamWindow {
+  std::atomic<Step> open_step{0};              // 0: the job has not started
+  std::array<StepRecord, kMaxWindow> records;  // of step s at s % window; written before open_step
+  std::atomic<std::uint32_t> shards_left{0};   // that have not closed all their chunks of open_step
+};
+
+// The state of one (job, stream, step, chunk), without its data.
+struct Slot {
+  Step step = 0;                  // whose contributions it holds; 0: none yet
+  std::uint32_t next_queued = 0;  // link of the shard's result queue
+  std::uint64_t weight = 0;
+  std::uint16_t count = 0;       // contributions in the mask, NILs too
+  std::uint16_t elem_count = 0;  // fixed by the first contribution that carries data
+  std::uint16_t payload_bytes = 0;
+  std::uint16_t k = 0;  // that it completed with
+  Dtype dtype{};
+  Priority priority = 255;  // the most urgent of its contributions
+  bool has_data = false;    // some contribution was not NIL
+  bool complete = false;
+  bool finite = true;
+  bool queued = false;  // waits in the result queue
+};
+
+// One direction pair of (worker, shard): numbers for loss and congestion, credit for results.
+struct Flow {
+  std::uint32_t next_number = 1;  // of the next packet to this worker
+  std::uint32_t received_count = 0;
+  std::uint32_t highest_number = 0;
+  std::uint32_t marked_count = 0;
+  std::uint32_t echo_timestamp_us = 0;
+  TimeNs echo_arrival_ns = 0;
+  std::uint32_t credit = 0;
+  std::uint32_t deferred_count = 0;
+  bool feedback_queued = false;
+  bool deferral_told = false;       // since the last credit update
+  TimeNs last_contribution_ns = 0;  // of the open gradient step
+  Step last_contribution_step = 0;
+  std::atomic<TimeNs> last_heard_ns{0};  // read by the control thread
+  Histogram lag;                         // behind the step's first finisher; read by metrics
+};
+
+// What the first packet of a collective fixed for its step.
+struct Collective {
+  Step step = 0;  // 0: not fixed yet
+  std::uint32_t kind_and_root = 0;
+  std::uint32_t size_bytes = 0;
+  std::uint32_t chunk_count = 1;
+};
+
+// One shard's part of a stream.
+struct StreamSlice {
+  std::uint32_t chunk_count = 0;   // owned by this shard
+  StepRecord record;               // adopted copy of the open step's record
+  std::uint32_t closed_count = 0;  // chunks of the open step that are complete
+  std::uint32_t sweep_cursor = 0;  // next open slot to re-examine after a member went
+  bool sweeping = false;
+  TimeNs first_arrival_ns = 0;
+  Collective collective;
+  std::vector<Slot> slots;           // index (step % window) * chunk_count + local chunk
+  std::vector<std::uint64_t> masks;  // mask_words a slot
+  std::unique_ptr<float[], void (*)(void*)> data{nullptr,
+                                                 nullptr};  // stride_floats a slot, 64-byte aligned
+};
+
+// One shard's part of a job. Belongs to that shard's lcore.
+struct JobSlice {
+  std::array<StreamSlice, kStreamCount> streams;
+  std::vector<Flow> flows;  // one a rank
+  Histogram step_duration;  // first contribution to last result of a step in this shard
+  Counter steps_closed;
+  Counter results_sent;
+  Counter results_deferred;
+  Counter results_pulled;
+  Counter contributions;
+  Counter slots_in_use;
+};
+
+class Job {
+ public:
+  // Bytes that the job will take, by the same arithmetic as the constructor; for limits.
+  static std::size_t memory_bytes(const JobSpec& spec) noexcept;
+
+  // Allocates and pre-faults everything. Throws std::bad_alloc when the system has less.
+  explicit Job(const JobSpec& spec);
+
+  const JobSpec spec;
+  const std::size_t mask_word_count;
+  const std::size_t stride_floats;  // of one slot's accumulator
+  std::vector<Member> members;
+  std::array<StreamWindow, kStreamCount> windows;
+  std::vector<JobSlice> slices;    // one a shard
+  std::atomic<bool> ended{false};  // failed or replaced: contributions are refused from now on
+
+  // Chunks of a stream that a shard owns, and their dense index there.
+  std::uint32_t owned_chunks(StreamId stream, ShardId shard) const noexcept;
+  std::uint32_t local_chunk(ChunkIndex chunk) const noexcept {
+    return chunk / kChunksPerBlock / spec.shard_count * kChunksPerBlock + chunk % kChunksPerBlock;
+  }
+  ChunkIndex global_chunk(std::uint32_t local, ShardId shard) const noexcept {
+    return (local / kChunksPerBlock * spec.shard_count + shard.value) * kChunksPerBlock +
+           local % kChunksPerBlock;
+  }
+
+  // Opens step 1 of every stream: all ranks have joined. Control thread, once.
+  void start() noexcept;
+  bool started() const noexcept {
+    return windows[0].open_step.load(std::memory_order_acquire) != 0;
+  }
+  // Publishes the record of `step` and then opens it. The closing shard, or start().
+  void publish(StreamId stream, Step step) noexcept;
+};
+
+}  // namespace sluice::agg

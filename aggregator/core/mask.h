@@ -1,0 +1,65 @@
+// Sets of ranks: what travels as ceil(n / 64) words on the wire.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "aggregator/base/limits.h"
+#include "aggregator/base/types.h"
+
+namespace sluice::agg {
+
+// Set, test and count over any run of words: slots keep theirs in one array without a wrapper.
+inline bool test_bit(const std::uint64_t* words, Rank rank) noexcept {
+  return words[rank.value / 64] >> (rank.value % 64) & 1;
+}
+inline void set_bit(std::uint64_t* words, Rank rank) noexcept {
+  words[rank.value / 64] |= std::uint64_t{1} << (rank.value % 64);
+}
+
+// A set of up to kMaxWorkers ranks.
+class MemberMask {
+ public:
+  static MemberMask all(std::size_t worker_count) noexcept {
+    MemberMask mask;
+    for (std::size_t rank = 0; rank < worker_count; ++rank)
+      mask.set(Rank{static_cast<std::uint16_t>(rank)});
+    return mask;
+  }
+  static MemberMask only(Rank rank) noexcept {
+    MemberMask mask;
+    mask.set(rank);
+    return mask;
+  }
+
+  void set(Rank rank) noexcept { set_bit(words_.data(), rank); }
+  void clear(Rank rank) noexcept {
+    words_[rank.value / 64] &= ~(std::uint64_t{1} << (rank.value % 64));
+  }
+  bool test(Rank rank) const noexcept { return test_bit(words_.data(), rank); }
+  std::size_t count() const noexcept {
+    std::size_t total = 0;
+    for (const std::uint64_t word : words_) total += static_cast<std::size_t>(std::popcount(word));
+    return total;
+  }
+  bool empty() const noexcept { return count() == 0; }
+  const std::uint64_t* words() const noexcept { return words_.data(); }
+  std::uint64_t* words() noexcept { return words_.data(); }
+
+  // No member of this set is missing from `words` (of `word_count` words).
+  bool subset_of(const std::uint64_t* words, std::size_t word_count) const noexcept {
+    for (std::size_t i = 0; i < word_count; ++i)
+      if (words_[i] & ~words[i]) return false;
+    return true;
+  }
+
+  friend bool operator==(const MemberMask&, const MemberMask&) = default;
+
+ private:
+  std::array<std::uint64_t, kMaskWords> words_{};
+};
+
+}  // namespace sluice::agg

@@ -1,0 +1,35 @@
+// The step record: the one published decision about a step of a stream.
+//
+// A slot folds only members of `may` and completes when at least k of them are in and no member of
+// `must` is missing. That one rule decides every kind of collective: a synchronous sum is k = n, a
+// broadcast is k = 1 with may = must = {root}, a barrier is k = n without data.
+#pragma once
+
+#include <cstdint>
+
+#include "aggregator/base/types.h"
+#include "aggregator/core/mask.h"
+
+namespace sluice::agg {
+
+struct StepRecord {
+  Step step = 0;
+  std::uint16_t k = 0;
+  MemberMask may;
+  MemberMask must;
+
+  // Death and leave are the only changes of a published record.
+  void remove(Rank rank) noexcept {
+    may.clear(rank);
+    must.clear(rank);
+    const auto may_count = static_cast<std::uint16_t>(may.count());
+    if (k > may_count) k = may_count;
+  }
+
+  bool satisfied_by(const std::uint64_t* counted_words, std::size_t counted,
+                    std::size_t word_count) const noexcept {
+    return counted >= k && counted > 0 && must.subset_of(counted_words, word_count);
+  }
+};
+
+}  // namespace sluice::agg

@@ -1,0 +1,140 @@
+// One shard of the aggregator: the slots that one lcore owns, and every rule about them.
+//
+// Pure: bytes and time in, verdicts and datagrams out. The lcore worker (or the simulator, or the
+// in-process transport) calls handle() for each packet of a burst and then poll_transmit() until it
+// returns false or the egress is full: results, probe answers and feedback are written one datagram
+// at a time straight into the caller's buffer, so a queued packet owns its bytes and a slot can be
+// reopened at any time. All calls on one thread. Commands come from the control side (jobs/jobs.h).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "aggregator/base/counters.h"
+#include "aggregator/base/time.h"
+#include "aggregator/base/types.h"
+#include "aggregator/base/verdict.h"
+#include "aggregator/core/job.h"
+#include "aggregator/wire/packet.h"
+
+namespace sluice::agg {
+
+// One datagram to send: bytes are in the caller's buffer, the caller knows the member's path.
+struct Transmit {
+  JobId job;
+  Rank rank;
+  std::size_t bytes = 0;
+  Priority priority = 0;
+};
+
+// Control side to one shard. Every shard gets every command.
+struct ShardCommand {
+  enum class Kind : std::uint8_t {
+    kAddJob,      // start serving `job`
+    kMemberGone,  // members[rank].left_from has changed: clear the rank where it no longer counts
+    kRemoveJob,   // forget the job; answered by kJobReleased
+  };
+  Kind kind{};
+  Job* job = nullptr;
+  Rank rank;
+};
+
+// One shard to the control side.
+struct ShardEvent {
+  enum class Kind : std::uint8_t {
+    kJobReleased,         // this shard holds no pointer to the job any more
+    kCollectiveMismatch,  // `rank` disagrees with what the first packet of `step` fixed
+    kStepLimit,           // a stream has used up its step numbers
+  };
+  Kind kind{};
+  Job* job = nullptr;
+  Rank rank;
+  StreamId stream{};
+  Step step = 0;
+  std::array<std::uint32_t, 2> expected{};  // kind_and_root, size_bytes
+  std::array<std::uint32_t, 2> actual{};
+};
+
+class Shard {
+ public:
+  // `reply_capacity`: probe answers and feedback that may wait at once; more are dropped and
+  // counted.
+  Shard(ShardId id, std::size_t reply_capacity = 4096);
+
+  // A parsed data packet that arrived on this shard's port. `marked`: its IP header said
+  // congestion-experienced. The verdict is also counted.
+  Verdict handle(const wire::Packet& packet, bool marked, TimeNs now) noexcept;
+
+  // Writes the next datagram into `out` (at least wire::datagram_bytes() of the biggest job).
+  // False: nothing to send.
+  bool poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
+
+  // Bounded work that no packet triggers: sweeps after a member went. True while some is left.
+  bool poll_work(TimeNs now) noexcept;
+
+  void handle_command(const ShardCommand& command) noexcept;
+  bool poll_event(ShardEvent& event) noexcept;
+
+  const VerdictCounters& verdicts() const noexcept { return verdicts_; }
+  std::uint64_t replies_dropped() const noexcept { return replies_dropped_.read(); }
+  std::uint64_t results_overwritten() const noexcept { return results_overwritten_.read(); }
+
+ private:
+  struct Reply {  // a probe to answer, or feedback to send
+    Job* job = nullptr;
+    Rank rank;
+    StreamId stream{};
+    bool is_answer = false;
+    bool answered = false;  // the answer itself is out, results in `want` remain
+    Step step = 0;
+    std::uint32_t block = 0;
+    std::uint32_t probe_number = 0;
+    std::uint64_t want = 0;
+  };
+  struct QueuedResult {  // head of the result queue: whose copy is next
+    Job* job = nullptr;
+    StreamId stream{};
+    std::uint32_t slot = 0;
+    Step step = 0;
+    std::uint32_t next_rank = 0;
+  };
+
+  Verdict admit(const wire::Packet& packet, bool marked, TimeNs now, Job*& job) noexcept;
+  Verdict contribute(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
+  Verdict probe(Job& job, const wire::Packet& packet) noexcept;
+  Verdict fix_collective(Job& job, StreamSlice& slice, const wire::Contribution& body, Rank rank,
+                         ChunkIndex chunk) noexcept;
+  void fold_into(Job& job, StreamSlice& slice, std::uint32_t slot_index, const wire::Packet& packet,
+                 StreamId stream) noexcept;
+  bool try_complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept;
+  void close_chunk(Job& job, StreamId stream, TimeNs now) noexcept;
+  void adopt_record(Job& job, StreamId stream) noexcept;
+  void observe_step(Job& job, JobSlice& job_slice, StreamSlice& slice, StreamId stream,
+                    TimeNs now) noexcept;
+  void queue_feedback(Job& job, Rank rank) noexcept;
+  bool push_reply(const Reply& reply) noexcept;
+  bool poll_reply(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
+  bool poll_result(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
+  std::size_t write_answer(const Reply& reply, std::span<std::uint8_t> out, TimeNs now) noexcept;
+  std::size_t write_result(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
+                           std::uint8_t flags, std::span<std::uint8_t> out, TimeNs now) noexcept;
+  void push_event(const ShardEvent& event) noexcept;
+
+  const ShardId id_;
+  std::array<Job*, kMaxJobs> jobs_{};
+  std::vector<Reply> replies_;  // ring
+  std::size_t reply_head_ = 0;
+  std::size_t reply_count_ = 0;
+  std::vector<QueuedResult> results_;  // ring; grows only when a job is added
+  std::size_t result_head_ = 0;
+  std::size_t result_count_ = 0;
+  std::vector<ShardEvent> events_;
+  std::size_t event_count_ = 0;
+  VerdictCounters verdicts_;
+  Counter replies_dropped_;
+  Counter results_overwritten_;
+};
+
+}  // namespace sluice::agg

@@ -1,0 +1,53 @@
+// How a job's tensors become chunks: in registration order, each cut into pieces of at most
+// chunk_bytes, none crossing a tensor. Both sides of a job must have the same layout; its hash says
+// so.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "aggregator/base/status.h"
+#include "aggregator/base/types.h"
+
+namespace sluice::client {
+
+struct TensorSpec {
+  std::string name;  // for messages only; not part of the hash
+  std::uint64_t elem_count = 0;
+  Dtype dtype = Dtype::kFloat32;
+};
+
+struct ChunkSpan {
+  std::uint32_t tensor = 0;
+  std::uint64_t first_elem = 0;
+  std::uint16_t elem_count = 0;
+};
+
+class Layout {
+ public:
+  // Fails when a tensor is empty, when there are none, or when there would be over kMaxChunks
+  // chunks.
+  static Result<Layout> create(std::vector<TensorSpec> tensors, std::size_t chunk_bytes);
+
+  std::size_t chunk_bytes() const noexcept { return chunk_bytes_; }
+  std::uint32_t chunk_count() const noexcept { return first_chunks_.back(); }
+  std::uint32_t tensor_count() const noexcept {
+    return static_cast<std::uint32_t>(tensors_.size());
+  }
+  const TensorSpec& tensor(std::uint32_t index) const noexcept { return tensors_[index]; }
+  // First chunk of a tensor; first_chunk(tensor_count()) is chunk_count().
+  ChunkIndex first_chunk(std::uint32_t tensor) const noexcept { return first_chunks_[tensor]; }
+  ChunkSpan chunk(ChunkIndex index) const noexcept;
+  // FNV-1a 64 over dtype and element count of every tensor in order, and chunk_bytes.
+  std::uint64_t hash() const noexcept { return hash_; }
+
+ private:
+  Layout() = default;
+  std::vector<TensorSpec> tensors_;
+  std::vector<ChunkIndex> first_chunks_;
+  std::size_t chunk_bytes_ = 0;
+  std::uint64_t hash_ = 0;
+};
+
+}  // namespace sluice::client

@@ -1,0 +1,149 @@
+// One worker's side of one job: everything the protocol asks of a worker, without a socket.
+//
+// Pure: datagrams and time in, datagrams and events out. It owns recovery (the appliance keeps no
+// per-packet timer): joins, numbers, windows, probes, credit, collectives, keepalives, and the
+// errors that name address, job, ranks and values. The progress thread (client/progress.h), the
+// in-process transport and the simulator drive it: handle_datagram() for what arrived, then
+// poll_transmit() until false, then sleep until next_timeout() at most. One thread at a time. No
+// allocation after start-up, but for error texts.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "aggregator/base/limits.h"
+#include "aggregator/base/status.h"
+#include "aggregator/base/time.h"
+#include "aggregator/base/types.h"
+#include "aggregator/base/verdict.h"
+#include "client/core/layout.h"
+
+namespace sluice::client {
+
+struct SessionOptions {
+  std::string job_name;
+  std::uint16_t ordinal = 0;  // second, third ... model of the same process
+  std::uint64_t run_id = 0;   // same on every rank of a launch
+  Rank rank;
+  std::uint16_t world_size = 0;
+  std::string secret;
+  std::string appliance_address;  // printable, for messages only
+  std::uint64_t nonce = 0;        // fresh randomness, drawn once a join
+  bool allow_nil = true;          // end_step() may fill in for tensors that were not submitted
+  std::uint32_t receive_credit_packets = 64;    // results that the transport can buffer
+  std::size_t path_datagram_bytes = 1452;       // biggest UDP payload of the local interface
+  DurationNs connect_timeout_ns = 4 * kSecond;  // no usable answer to a join
+  DurationNs join_timeout_ns = 60 * kSecond;    // waiting for the other ranks
+  DurationNs silence_timeout_ns = 4 * kSecond;  // appliance answers no keepalive once joined
+  DurationNs stall_report_ns =
+      5 * kSecond;  // no progress in a step: report who and what is missing
+};
+
+// A tensor's gradient for the next step of that tensor. `input` and `output` may be the same
+// memory; both must stay valid until the tensor's kTensorDone event or the job's end.
+struct Submission {
+  std::uint32_t tensor = 0;
+  const void* input = nullptr;  // elem_count elements of the tensor's dtype
+  void* output = nullptr;       // likewise: receives the average
+  std::uint32_t weight = 1;     // samples
+  Priority priority = 0;
+};
+
+enum class Averaging : std::uint8_t { kWeight, kWorld, kSum };
+
+struct Event {
+  enum class Kind : std::uint8_t {
+    kJoined,          // member; waiting for other ranks
+    kStarted,         // all ranks have joined; submissions flow
+    kTensorDone,      // output holds the average of `step`
+    kStepDone,        // every tensor of `step` is done
+    kCollectiveDone,  // the buffer is filled, or the barrier passed
+    kStalled,         // a report, not an error: `status.message()` names tensors, ranks and ages
+    kLeft,            // leave() has been acknowledged (or nobody answered in time)
+    kFailed,          // final: `status` says why; nothing is sent any more
+  };
+  Kind kind{};
+  std::uint32_t tensor = 0;
+  Step step = 0;
+  std::uint64_t weight = 0;  // total weight of the last chunk's result
+  bool absent = false;       // kTensorDone: no rank contributed data, output is untouched
+  bool non_finite = false;   // some element of the sum is NaN or infinite
+  Status status;
+};
+
+struct Transmit {
+  std::size_t bytes = 0;
+  std::uint16_t port_offset = 0;  // add to the appliance's port: 0 control, 1 + shard data
+  Priority priority = 0;
+};
+
+// Monotonic; read by the owner's thread or copied out by it.
+struct SessionStats {
+  std::uint64_t packets_sent = 0;
+  std::uint64_t packets_received = 0;
+  std::uint64_t bytes_sent = 0;       // UDP payload
+  std::uint64_t bytes_received = 0;   // UDP payload
+  std::uint64_t retransmissions = 0;  // contributions sent again
+  std::uint64_t probes = 0;
+  std::uint64_t results_pulled = 0;
+  std::uint64_t duplicate_results = 0;
+  std::uint64_t non_finite_results = 0;
+  std::uint64_t nil_contributions = 0;
+  std::array<std::uint64_t, kVerdictCount> verdicts{};  // of datagrams that arrived
+};
+
+enum class SessionState : std::uint8_t { kJoining, kForming, kRunning, kLeaving, kClosed };
+
+class Session {
+ public:
+  Session(SessionOptions options, Layout layout, Averaging averaging, TimeNs now);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // ---- network side ----
+  Verdict handle_datagram(std::span<const std::uint8_t> bytes, TimeNs now) noexcept;
+  // Writes the next datagram, most urgent first, as windows allow. False: nothing may be sent now.
+  bool poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
+  // When handle_timeout() wants to run next; kNever when only a packet or the application can help.
+  TimeNs next_timeout() const noexcept;
+  void handle_timeout(TimeNs now) noexcept;
+  // The transport learnt that nothing listens there, or that a datagram was too big for the path
+  // (`path_datagram_bytes` of it, 0 when unknown).
+  void handle_unreachable(TimeNs now) noexcept;
+  void handle_too_big(std::size_t datagram_bytes, std::size_t path_datagram_bytes,
+                      TimeNs now) noexcept;
+
+  // ---- application side ----
+  // The tensor's next step: its first submission belongs to step 1, its second to step 2, ... A
+  // submission for a step that is not open yet is held. Fails on a bad index, a null pointer, or
+  // when the tensor's previous submission is not done.
+  Status submit(const Submission& submission, TimeNs now) noexcept;
+  // Declares the current step complete: tensors not submitted in it are contributed as NIL (refused
+  // when !allow_nil). Without it a step ends when all tensors have been submitted.
+  Status end_step(TimeNs now) noexcept;
+  // All ranks call the same collectives in the same order; one at a time. `buffer` as for submit().
+  // Any size: cut into several steps of the collectives stream, with barriers that hold the window.
+  Status broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) noexcept;
+  Status barrier(TimeNs now) noexcept;
+  void leave(bool abnormal, TimeNs now) noexcept;
+
+  bool poll_event(Event& event) noexcept;
+
+  SessionState state() const noexcept;
+  Step current_step() const noexcept;  // the gradient step that is being worked on, from 1
+  std::uint16_t shard_count() const noexcept;
+  const SessionStats& stats() const noexcept;
+  // Why the current step waits: tensors, ranks, when each was last heard. Empty when nothing waits.
+  std::string describe_stall(TimeNs now) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice::client
