@@ -1,0 +1,44 @@
+#!/usr/bin/python3
+"""Runs one bench by name, or lists them: bench.py --list, bench.py NAME [options].
+
+Each bench is a module in this folder with DESCRIPTION, add_options(parser) and run(options). It
+prints a table and ends in one line that starts with RESULT. The exit status is 0 after a RESULT line,
+2 for wrong usage, 1 when the bench could not measure (with one line that says why).
+"""
+import argparse
+import sys
+
+import fold
+import report
+
+BENCHES = {"fold": fold}
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="bench", description="Sluice's benches.")
+    parser.add_argument("--list", action="store_true", help="name the benches and end")
+    names = parser.add_subparsers(dest="name", metavar="NAME")
+    for name, module in BENCHES.items():
+        module.add_options(names.add_parser(name, help=module.DESCRIPTION,
+                                            description=module.DESCRIPTION))
+    options = parser.parse_args()
+    if options.list:
+        for name, module in BENCHES.items():
+            print(f"{name:<10} {module.DESCRIPTION}")
+        return 0
+    if options.name is None:
+        parser.error("no bench named; --list names them")
+    print(report.machine(), flush=True)
+    try:
+        BENCHES[options.name].run(options)
+    except report.BenchError as error:
+        print(f"bench {options.name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"bench {options.name}: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
