@@ -1,0 +1,203 @@
+// Ethernet, 802.1Q, ARP, IPv4, IPv6, ICMP and UDP: reading frames and writing them.
+//
+// Used by the appliance, the client's vhost transport and the simulator, on whatever thread owns
+// the frame. It keeps no state and answers nothing by itself (that is dataplane/host), does not
+// reassemble fragments and knows nothing of Sluice's own packets (packet.h).
+// Numbers in the structs are in host order; addresses are bytes in wire order.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "aggregator/base/verdict.h"
+
+namespace sluice::wire {
+
+using Bytes = std::span<const std::uint8_t>;
+using MutableBytes = std::span<std::uint8_t>;
+
+struct Mac {
+  std::array<std::uint8_t, 6> bytes{};
+  friend constexpr bool operator==(const Mac&, const Mac&) = default;
+  constexpr bool is_group() const noexcept { return (bytes[0] & 1) != 0; }
+  constexpr bool is_zero() const noexcept { return *this == Mac{}; }
+};
+
+inline constexpr Mac kBroadcastMac{{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}};
+
+enum class Family : std::uint8_t { kNone = 0, kIpv4 = 4, kIpv6 = 6 };
+
+// An IPv4 address uses the first four bytes; the rest stay zero so that == compares.
+struct IpAddress {
+  Family family = Family::kNone;
+  std::array<std::uint8_t, 16> bytes{};
+  friend constexpr bool operator==(const IpAddress&, const IpAddress&) = default;
+  constexpr std::size_t size() const noexcept { return family == Family::kIpv4 ? 4 : 16; }
+  // Unspecified, multicast, loopback or IPv4 broadcast: never the source of an honest request.
+  bool is_bad_source() const noexcept;
+};
+
+constexpr IpAddress ipv4_address(std::uint8_t a, std::uint8_t b, std::uint8_t c,
+                                 std::uint8_t d) noexcept {
+  return IpAddress{Family::kIpv4, {a, b, c, d}};
+}
+
+inline constexpr std::uint16_t kEtherArp = 0x0806;
+inline constexpr std::uint16_t kEtherVlan = 0x8100;
+inline constexpr std::uint16_t kEtherIpv4 = 0x0800;
+inline constexpr std::uint16_t kEtherIpv6 = 0x86dd;
+inline constexpr std::uint8_t kProtoIcmp = 1;
+inline constexpr std::uint8_t kProtoUdp = 17;
+inline constexpr std::uint8_t kProtoIcmp6 = 58;
+
+inline constexpr std::size_t kEthernetBytes = 14;
+inline constexpr std::size_t kVlanTagBytes = 4;
+inline constexpr std::size_t kIpv4Bytes = 20;
+inline constexpr std::size_t kIpv6Bytes = 40;
+inline constexpr std::size_t kUdpBytes = 8;
+inline constexpr std::size_t kIcmpBytes = 8;
+inline constexpr std::size_t kArpBytes = 28;
+// The most that encode_udp_headers writes.
+inline constexpr std::size_t kMaxUdpHeaderBytes =
+    kEthernetBytes + kVlanTagBytes + kIpv6Bytes + kUdpBytes;
+
+// ECN is the low two bits of the traffic class.
+inline constexpr std::uint8_t kEcnMask = 3;
+inline constexpr std::uint8_t kEcnCapable = 2;    // ECT(0)
+inline constexpr std::uint8_t kEcnCongested = 3;  // CE
+
+// --- The internet checksum (RFC 1071) ---
+
+// A one's-complement sum of bytes in memory order, not yet complemented. Sums of parts may be added
+// when every part but the last has an even length, so a payload that goes to n members is summed
+// once.
+struct PartialSum {
+  std::uint64_t value = 0;
+  constexpr PartialSum operator+(PartialSum other) const noexcept {
+    return PartialSum{value + other.value};
+  }
+};
+
+PartialSum sum_bytes(Bytes bytes) noexcept;
+// The pseudo-header of UDP and ICMPv6: both addresses, the length and the protocol.
+PartialSum sum_pseudo_header(const IpAddress& src, const IpAddress& dst, std::size_t l4_bytes,
+                             std::uint8_t protocol) noexcept;
+// The folded complement, ready to be stored with memcpy.
+std::uint16_t finish_checksum(PartialSum sum) noexcept;
+
+// --- Reading ---
+
+inline constexpr std::uint16_t kNoVlan = 0xffff;
+
+// The Ethernet part of a frame, enough to forward it.
+struct EthernetView {
+  Mac dst;
+  Mac src;
+  std::uint16_t ethertype = 0;       // of the content, behind a VLAN tag if there is one
+  std::uint16_t vlan_tci = kNoVlan;  // priority and VLAN id as they stand in the tag
+  Bytes content;
+  constexpr std::uint16_t vlan_id() const noexcept {
+    return vlan_tci == kNoVlan ? 0 : static_cast<std::uint16_t>(vlan_tci & 0x0fff);
+  }
+};
+
+enum class FrameKind : std::uint8_t { kOther, kArp, kIcmp4, kIcmp6, kUdp, kOtherIp };
+
+struct Frame {
+  EthernetView ethernet;
+  FrameKind kind = FrameKind::kOther;
+  IpAddress src;  // unset for kOther and kArp
+  IpAddress dst;
+  std::uint8_t traffic_class = 0;
+  std::uint16_t src_port = 0;  // kUdp
+  std::uint16_t dst_port = 0;
+  // kArp: the ARP packet. ICMP: from its header on. kUdp: the datagram's data. kOtherIp: behind the
+  // IP header. Link-layer padding is cut off.
+  Bytes payload;
+};
+
+// kTrustUdp leaves UDP checksums unread: for links that are shared memory.
+enum class UdpChecksums : std::uint8_t { kVerify, kTrust };
+
+// Nothing when the frame can be forwarded, else why it is dropped.
+[[nodiscard]] std::optional<Verdict> parse_ethernet(Bytes bytes, EthernetView& view) noexcept;
+
+// For frames addressed to this host: checks lengths, checksums and fragments as well. Nothing when
+// the frame is sound; `frame` then refers into `bytes`. A UDP checksum of zero (none) is refused.
+[[nodiscard]] std::optional<Verdict> parse_frame(Bytes bytes, UdpChecksums checksums,
+                                                 Frame& frame) noexcept;
+// The same behind an Ethernet header that is already parsed into frame.ethernet.
+[[nodiscard]] std::optional<Verdict> parse_content(UdpChecksums checksums, Frame& frame) noexcept;
+
+// The IPv4/IPv6 traffic class without any check, 0 for other frames: classifies forwarded traffic.
+std::uint8_t peek_traffic_class(const EthernetView& view) noexcept;
+
+inline constexpr std::uint16_t kArpRequest = 1;
+inline constexpr std::uint16_t kArpReply = 2;
+
+struct ArpPacket {
+  std::uint16_t operation = 0;
+  Mac sender_mac;
+  IpAddress sender;  // IPv4
+  Mac target_mac;
+  IpAddress target;
+};
+
+[[nodiscard]] std::optional<Verdict> parse_arp(Bytes bytes, ArpPacket& packet) noexcept;
+
+// --- Writing ---
+
+// Everything that the frames of one direction of one conversation have in common.
+struct UdpPath {
+  Mac src_mac;
+  Mac dst_mac;
+  std::uint16_t vlan_tci = kNoVlan;
+  IpAddress src;
+  IpAddress dst;
+  std::uint16_t src_port = 0;
+  std::uint16_t dst_port = 0;
+  std::uint8_t traffic_class = 0;
+  friend constexpr bool operator==(const UdpPath&, const UdpPath&) = default;
+};
+
+// The path back to whoever sent this UDP frame, from `own_mac`.
+UdpPath reply_path(const Frame& frame, const Mac& own_mac) noexcept;
+
+// Bytes in front of the UDP payload on this path.
+constexpr std::size_t udp_header_bytes(const UdpPath& path) noexcept {
+  return kEthernetBytes + (path.vlan_tci == kNoVlan ? 0 : kVlanTagBytes) +
+         (path.src.family == Family::kIpv4 ? kIpv4Bytes : kIpv6Bytes) + kUdpBytes;
+}
+
+// Writes the headers in front of a payload whose partial sum is known and returns their size, or 0
+// when `out` is too small, the payload too long, or the families differ. IPv4 has "don't fragment"
+// set.
+std::size_t encode_udp_headers(MutableBytes out, const UdpPath& path, std::size_t payload_bytes,
+                               PartialSum payload_sum) noexcept;
+// Headers and a copy of the payload; returns the frame's size or 0.
+std::size_t encode_udp_frame(MutableBytes out, const UdpPath& path, Bytes payload) noexcept;
+
+// Writes an Ethernet header, tagged unless vlan_tci is kNoVlan; returns its size or 0.
+std::size_t encode_ethernet(MutableBytes out, const Mac& dst, const Mac& src,
+                            std::uint16_t vlan_tci, std::uint16_t ethertype) noexcept;
+// A whole ARP frame; returns its size or 0.
+std::size_t encode_arp_frame(MutableBytes out, const Mac& dst, std::uint16_t vlan_tci,
+                             const ArpPacket& packet) noexcept;
+
+// --- Big-endian fields ---
+
+constexpr std::uint16_t load_be16(const std::uint8_t* at) noexcept {
+  return static_cast<std::uint16_t>(at[0] << 8 | at[1]);
+}
+constexpr std::uint32_t load_be32(const std::uint8_t* at) noexcept {
+  return std::uint32_t{load_be16(at)} << 16 | load_be16(at + 2);
+}
+constexpr void store_be16(std::uint8_t* at, std::uint16_t value) noexcept {
+  at[0] = static_cast<std::uint8_t>(value >> 8);
+  at[1] = static_cast<std::uint8_t>(value);
+}
+
+}  // namespace sluice::wire
