@@ -1,0 +1,62 @@
+// Where each MAC address was last seen: the switch's memory.
+//
+// One table an lcore, never shared: lcores tell each other what they learnt (worker.h). Capacity is
+// fixed at construction; a full bucket forgets its oldest address, so a flood of forged addresses
+// costs flooding, not memory. Time is passed in.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "aggregator/base/time.h"
+#include "aggregator/wire/inet.h"
+
+namespace sluice::dataplane {
+
+using PortIndex = std::uint8_t;
+inline constexpr std::size_t kMaxPorts = 64;
+inline constexpr DurationNs kDefaultMacAge = 300 * kSecond;  // IEEE 802.1D's default
+
+class MacTable {
+ public:
+  struct Key {
+    wire::Mac mac;
+    std::uint16_t vlan_id = 0;
+    friend bool operator==(const Key&, const Key&) = default;
+  };
+  enum class Learned : std::uint8_t { kKnown, kNew, kMoved, kRefreshed };
+
+  // `capacity` is rounded up to a power of two of at least 8. An entry is forgotten max_age_ns after
+  // its last refresh; refreshes are noted at most every max_age_ns / 8.
+  explicit MacTable(std::size_t capacity, DurationNs max_age_ns = kDefaultMacAge);
+
+  // Notes that `key` was seen on `port`. Anything but kKnown is worth telling to other lcores.
+  Learned learn(const Key& key, PortIndex port, TimeNs now) noexcept;
+  std::optional<PortIndex> lookup(const Key& key, TimeNs now) const noexcept;
+  // Forgets all addresses behind a port whose link went down.
+  void forget_port(PortIndex port) noexcept;
+  // Entries in use; aged ones count until they are replaced or swept.
+  std::size_t size() const noexcept { return size_; }
+  // Frees aged entries of a part of the table; call it now and then.
+  void sweep(TimeNs now, std::size_t bucket_count) noexcept;
+
+ private:
+  static constexpr std::size_t kWays = 8;
+  struct Entry {
+    Key key;
+    PortIndex port = 0;
+    bool used = false;
+    TimeNs seen = 0;
+  };
+  std::size_t bucket_of(const Key& key) const noexcept;
+  bool aged(const Entry& entry, TimeNs now) const noexcept;
+
+  std::vector<Entry> entries_;
+  DurationNs max_age_ns_;
+  std::size_t size_ = 0;
+  std::size_t sweep_at_ = 0;  // the next bucket to sweep
+};
+
+}  // namespace sluice::dataplane

@@ -1,0 +1,31 @@
+// What the appliance answers for itself as a host: ARP requests for its address and pings.
+//
+// Pure: a parsed frame in, a reply frame out, never longer than the request. It keeps no neighbour
+// table: the appliance only ever replies to the path that a frame came by. Called by lcore workers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "aggregator/wire/inet.h"
+#include "dataplane/core/steer.h"
+
+namespace sluice::dataplane {
+
+enum class HostOutcome : std::uint8_t {
+  kAnswered,      // a reply of `reply_bytes` is in the caller's buffer
+  kIgnored,       // nothing to answer: for another host, or of a kind that needs no reply
+  kConflict,      // another host claims the appliance's IPv4 address
+  kUnreachable,   // an ICMP error about something we sent: see parse_unreachable()
+};
+
+struct HostAnswer {
+  HostOutcome outcome = HostOutcome::kIgnored;
+  std::size_t reply_bytes = 0;
+};
+
+// `frame` is kArp, kIcmp4 or kIcmp6 and has passed steer(). `out` must not overlap the frame.
+HostAnswer answer_as_host(const wire::Frame& frame, const OwnAddress& own,
+                          wire::MutableBytes out) noexcept;
+
+}  // namespace sluice::dataplane

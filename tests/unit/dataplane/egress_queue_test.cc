@@ -1,0 +1,125 @@
+#include "dataplane/core/egress_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace sluice::dataplane {
+namespace {
+
+void* packet(std::uintptr_t number) { return reinterpret_cast<void*>(number); }
+
+EgressQueue::Item item(std::uintptr_t number, ClassIndex egress_class, std::uint32_t bytes = 100) {
+  return {packet(number), bytes, egress_class};
+}
+
+EgressQueue strict(std::uint32_t packets = 16, std::uint64_t bytes = 1 << 20) {
+  return EgressQueue({.packets = packets, .bytes = bytes, .least_urgent_one_in = 0});
+}
+
+TEST(EgressQueue, SendsTheMostUrgentFirstAndKeepsTheOrderWithinAClass) {
+  EgressQueue queue = strict();
+  ASSERT_TRUE(queue.push(item(1, 63)));
+  ASSERT_TRUE(queue.push(item(2, 5)));
+  ASSERT_TRUE(queue.push(item(3, 0)));
+  ASSERT_TRUE(queue.push(item(4, 5)));
+  std::vector<void*> order;
+  while (!queue.empty()) order.push_back(queue.pop().packet);
+  EXPECT_EQ(order, (std::vector<void*>{packet(3), packet(2), packet(4), packet(1)}));
+  EXPECT_EQ(queue.pop().packet, nullptr);
+  EXPECT_EQ(queue.bytes(), 0u);
+}
+
+TEST(EgressQueue, PeekShowsWhatPopTakes) {
+  EgressQueue queue({.packets = 64, .bytes = 1 << 20, .least_urgent_one_in = 2});
+  for (std::uintptr_t number = 1; number <= 60; ++number)
+    ASSERT_TRUE(queue.push(item(number, static_cast<ClassIndex>(number % 7))));
+  while (!queue.empty()) {
+    const void* shown = queue.peek().packet;
+    EXPECT_EQ(queue.pop().packet, shown);
+  }
+}
+
+TEST(EgressQueue, WhenFullTheNewestOfTheLeastUrgentGoesFirst) {
+  EgressQueue queue = strict(3);
+  ASSERT_TRUE(queue.push(item(1, 9)));
+  ASSERT_TRUE(queue.push(item(2, 9)));
+  ASSERT_TRUE(queue.push(item(3, 4)));
+  EXPECT_EQ(queue.make_room(item(4, 0)).packet, packet(2));
+  EXPECT_EQ(queue.make_room(item(4, 0)).packet, nullptr) << "it fits now";
+  ASSERT_TRUE(queue.push(item(4, 0)));
+  EXPECT_EQ(queue.pop().packet, packet(4));
+  EXPECT_EQ(queue.pop().packet, packet(3));
+  EXPECT_EQ(queue.pop().packet, packet(1));
+}
+
+TEST(EgressQueue, WhenFullOfEquallyOrMoreUrgentItemsTheArrivalIsRefused) {
+  EgressQueue queue = strict(2);
+  ASSERT_TRUE(queue.push(item(1, 5)));
+  ASSERT_TRUE(queue.push(item(2, 5)));
+  EXPECT_EQ(queue.make_room(item(3, 5)).packet, nullptr);
+  EXPECT_FALSE(queue.push(item(3, 5)));
+  EXPECT_FALSE(queue.push(item(3, 60)));
+  EXPECT_EQ(queue.packets(), 2u);
+}
+
+TEST(EgressQueue, ALongArrivalPushesOutSeveralShortOnes) {
+  EgressQueue queue = strict(16, 1000);
+  for (std::uintptr_t number = 1; number <= 10; ++number) ASSERT_TRUE(queue.push(item(number, 8)));
+  int evicted = 0;
+  while (queue.make_room(item(11, 1, 350)).packet != nullptr) ++evicted;
+  EXPECT_EQ(evicted, 4);
+  EXPECT_TRUE(queue.push(item(11, 1, 350)));
+  EXPECT_EQ(queue.bytes(), 950u);
+}
+
+TEST(EgressQueue, TheLeastUrgentClassGetsItsShareOfBytes) {
+  EgressQueue queue({.packets = 4096, .bytes = 1 << 30, .least_urgent_one_in = 8});
+  for (std::uintptr_t number = 1; number <= 2000; ++number) ASSERT_TRUE(queue.push(item(number, 0)));
+  for (std::uintptr_t number = 1; number <= 500; ++number)
+    ASSERT_TRUE(queue.push(item(10'000 + number, 63)));
+  int least_urgent = 0;
+  int gap = 0;
+  int longest_gap = 0;
+  for (int sent = 0; sent < 900; ++sent) {
+    if (queue.pop().egress_class == 63) {
+      ++least_urgent;
+      gap = 0;
+    } else {
+      longest_gap = std::max(longest_gap, ++gap);
+    }
+  }
+  EXPECT_EQ(least_urgent, 100) << "one in nine: a share of an eighth of the others' bytes";
+  EXPECT_EQ(longest_gap, 8);
+}
+
+TEST(EgressQueue, TheShareIsOfBytesNotOfPackets) {
+  EgressQueue queue({.packets = 4096, .bytes = 1 << 30, .least_urgent_one_in = 4});
+  for (std::uintptr_t number = 1; number <= 3000; ++number)
+    ASSERT_TRUE(queue.push(item(number, 0, 100)));
+  for (std::uintptr_t number = 1; number <= 50; ++number)
+    ASSERT_TRUE(queue.push(item(10'000 + number, 63, 1000)));
+  std::uint64_t urgent_bytes = 0;
+  std::uint64_t least_bytes = 0;
+  for (int sent = 0; sent < 2050; ++sent) {
+    const auto next = queue.pop();
+    (next.egress_class == 63 ? least_bytes : urgent_bytes) += next.bytes;
+  }
+  EXPECT_EQ(least_bytes * 4, urgent_bytes);
+}
+
+TEST(EgressQueue, ReusesItsNodesForEver) {
+  EgressQueue queue = strict(4);
+  for (std::uintptr_t number = 1; number < 10'000; ++number) {
+    const auto egress_class = static_cast<ClassIndex>(number % 64);
+    while (queue.make_room(item(number, egress_class)).packet != nullptr) {}
+    if (!queue.push(item(number, egress_class))) {
+      ASSERT_EQ(queue.packets(), 4u);
+      queue.pop();
+    }
+    ASSERT_EQ(queue.bytes(), queue.packets() * 100u);
+  }
+}
+
+}  // namespace
+}  // namespace sluice::dataplane
