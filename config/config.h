@@ -41,7 +41,7 @@ struct ApplianceConfig {
   std::optional<MacAddress> mac;      // unset: see effective_mac()
   std::uint16_t port = kDefaultPort;  // JOIN here, data on port + 1 + shard
   std::uint16_t shards = 1;
-  std::string secret;       // HMAC secret of the jobs, already read from secret_file where that is set
+  std::string secret;  // HMAC secret of the jobs, already read from secret_file where that is set
   std::string secret_file;  // empty: `secret` was given in place
   Polling polling = Polling::kAdaptive;
   LogLevel log_level = LogLevel::kInfo;
@@ -64,9 +64,9 @@ struct FaultConfig {
 struct PortConfig {
   std::string name;
   PortType type = PortType::kVhostUser;
-  std::string path;        // vhost-user: the socket that this port creates
-  std::string interface;   // af_packet, af_xdp: a network interface of this host
-  std::string pci;         // pci: address such as 0000:01:00.0
+  std::string path;       // vhost-user: the socket that this port creates
+  std::string interface;  // af_packet, af_xdp: a network interface of this host
+  std::string pci;        // pci: address such as 0000:01:00.0
   std::uint16_t mtu = 1500;
   std::uint32_t rate_mbps = 0;  // egress shaper; 0: as fast as the port takes frames
   FaultConfig fault;
@@ -78,7 +78,7 @@ struct LimitsConfig {
   std::uint16_t workers_per_job = 64;
   std::uint32_t job_memory_mib = 512;
   std::uint32_t total_memory_mib = 2048;
-  std::uint16_t chunk_bytes_max = 1280;
+  std::uint16_t chunk_bytes_max = 1344;
   double member_timeout_s = 30;
   DurationNs member_timeout_ns() const noexcept {
     return static_cast<DurationNs>(member_timeout_s * static_cast<double>(kSecond));

@@ -1,4 +1,5 @@
-// Reads the appliance's TOML file: every error of the file at once, each with its line and a remedy.
+// Reads the appliance's TOML file: every error of the file at once, each with its line and a
+// remedy.
 //
 // Called by main() and by --check-config, on the main thread, before any other thread exists.
 #pragma once
@@ -18,7 +19,7 @@ namespace sluice::config {
 struct HostFacts {
   struct Interface {
     std::string name;
-    std::vector<std::array<std::uint8_t, 4>> ipv4;   // the kernel's own addresses on it
+    std::vector<std::array<std::uint8_t, 4>> ipv4;  // the kernel's own addresses on it
     std::vector<std::array<std::uint8_t, 16>> ipv6;
   };
   std::vector<Interface> interfaces;

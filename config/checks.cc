@@ -1,0 +1,216 @@
+#include "config/checks.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "aggregator/wire/inet.h"
+#include "aggregator/wire/packet.h"
+#include "config/text.h"
+
+namespace sluice::config {
+namespace {
+
+std::string number(std::size_t value) { return std::to_string(value); }
+
+// The address as a number, and the host bits of its network.
+std::uint32_t as_number(const Ipv4Prefix& prefix) {
+  std::uint32_t value = 0;
+  for (const std::uint8_t octet : prefix.octets) value = value << 8 | octet;
+  return value;
+}
+
+std::uint32_t host_mask(const Ipv4Prefix& prefix) {
+  return prefix.prefix_length == 0
+             ? ~0u
+             : static_cast<std::uint32_t>(~0ull >> 32 >> prefix.prefix_length);
+}
+
+void check_address(const Config& config, Report& report) {
+  const Ipv4Prefix& address = config.appliance.address;
+  const std::uint32_t value = as_number(address);
+  const std::uint32_t hosts = host_mask(address);
+  const char* problem = nullptr;
+  if (address.octets[0] == 0)
+    problem = "is not a host's address";
+  else if (address.octets[0] == 127)
+    problem = "is a loopback address";
+  else if (address.octets[0] >= 224)
+    problem = "is a multicast or reserved address";
+  else if (hosts > 1 && (value & hosts) == 0)
+    problem = "is the name of its network";
+  else if (hosts > 1 && (value & hosts) == hosts)
+    problem = "is its network's broadcast address";
+  if (problem)
+    report.conflict({"appliance.address"},
+                    std::string("address ") + problem + ": " + to_text(address) +
+                        "; give an unused host address of the workers' network");
+  if (const auto& mac = config.appliance.mac; mac && ((*mac)[0] & 1 || *mac == MacAddress{}))
+    report.conflict({"appliance.mac"},
+                    "mac is a group address or zero: " + to_text(*mac) +
+                        "; give one whose first byte is even, such as " +
+                        to_text(effective_mac(ApplianceConfig{.address = address})));
+  if (const auto& address6 = config.appliance.address6) {
+    const auto& octets = address6->octets;
+    const bool loopback_or_none =
+        std::all_of(octets.begin(), octets.end() - 1, [](auto octet) { return octet == 0; }) &&
+        octets[15] <= 1;
+    if (octets[0] == 0xff || loopback_or_none)
+      report.conflict({"appliance.address6"},
+                      "address6 is not a host's address: " + to_text(*address6) +
+                          "; give a unicast address such as \"fd00::1/64\"");
+  }
+}
+
+void check_appliance(const Config& config, const HostFacts& host, Report& report) {
+  const ApplianceConfig& appliance = config.appliance;
+  if (appliance.port + appliance.shards > 65535)
+    report.conflict({"appliance.port", "appliance.shards"},
+                    "the data ports end beyond 65535: port " + number(appliance.port) + " with " +
+                        number(appliance.shards) + " shards; give a port of at most " +
+                        number(65535u - appliance.shards));
+  // Two spinning threads on one core take turns a scheduler's tick long: worse than one shard.
+  if (appliance.polling == Polling::kBusy && appliance.shards > host.cpu_count)
+    report.conflict({"appliance.shards", "appliance.polling"},
+                    "more busy-polling shards than cores: " + number(appliance.shards) + " on " +
+                        number(host.cpu_count) + "; lower shards or set polling = \"adaptive\"");
+  if (!appliance.secret.empty() && !appliance.secret_file.empty())
+    report.conflict({"appliance.secret_file", "appliance.secret"},
+                    "secret and secret_file are both set: " + in_quotes(appliance.secret_file) +
+                        "; keep one of them");
+}
+
+void check_limits(const Config& config, Report& report) {
+  const LimitsConfig& limits = config.limits;
+  if (limits.job_memory_mib > limits.total_memory_mib)
+    report.conflict(
+        {"limits.job_memory_mib", "limits.total_memory_mib"},
+        "one job may take more memory than all together: " + number(limits.job_memory_mib) +
+            " MiB of " + number(limits.total_memory_mib) +
+            "; lower job_memory_mib or raise total_memory_mib");
+  if (limits.chunk_bytes_max % kChunkAlignBytes != 0)
+    report.conflict({"limits.chunk_bytes_max"},
+                    "chunk_bytes_max is not a multiple of " + number(kChunkAlignBytes) + ": " +
+                        number(limits.chunk_bytes_max) + "; give " +
+                        number(limits.chunk_bytes_max / kChunkAlignBytes * kChunkAlignBytes));
+}
+
+// The setting that names the device of each port type.
+struct DeviceKey {
+  const char* key;
+  const std::string& value;
+  bool used;
+};
+
+std::array<DeviceKey, 3> device_keys(const PortConfig& port) {
+  const bool kernel = port.type == PortType::kAfPacket || port.type == PortType::kAfXdp;
+  return {DeviceKey{"path", port.path, port.type == PortType::kVhostUser},
+          DeviceKey{"interface", port.interface, kernel},
+          DeviceKey{"pci", port.pci, port.type == PortType::kPci}};
+}
+
+void check_port(const Config& config, std::size_t index, Report& report) {
+  const PortConfig& port = config.ports[index];
+  const std::string place = "port[" + number(index) + "]";
+  const std::string type(name_of(port.type));
+  if (port.name.empty())
+    report.conflict({place + ".name"}, "port without a name: number " + number(index + 1) +
+                                           "; add name = \"port" + number(index) + "\"");
+  for (const DeviceKey& device : device_keys(port)) {
+    const std::string where = place + "." + device.key;
+    if (device.used && device.value.empty())
+      report.conflict({where, place + ".type"}, type + " port without " + device.key + ": " +
+                                                    in_quotes(port.name) + "; add " + device.key +
+                                                    " = \"...\"");
+    if (!device.used && !device.value.empty())
+      report.conflict({where, place + ".type"}, std::string(device.key) + " does not go with a " +
+                                                    type + " port: " + in_quotes(device.value) +
+                                                    "; remove it or change type");
+  }
+  if (port.type == PortType::kPci && !config.appliance.hugepages)
+    report.conflict({place + ".type", "appliance.hugepages"},
+                    "pci port without hugepages: " + in_quotes(port.pci) +
+                        "; set hugepages = true in [appliance] and reserve them on the host");
+  // A result to the largest job is the longest packet of the protocol.
+  const std::size_t overhead = wire::kUdpBytes +
+                               (config.appliance.address6 ? wire::kIpv6Bytes : wire::kIpv4Bytes) +
+                               wire::result_overhead_bytes(config.limits.workers_per_job);
+  const std::size_t needed = config.limits.chunk_bytes_max + overhead;
+  if (port.mtu < needed) {
+    const std::size_t fitting = (port.mtu - overhead) / kChunkAlignBytes * kChunkAlignBytes;
+    report.conflict({place + ".mtu", "limits.chunk_bytes_max", "limits.workers_per_job"},
+                    "mtu does not carry chunk_bytes_max: " + number(port.mtu) +
+                        " bytes for chunks of " + number(config.limits.chunk_bytes_max) +
+                        " and headers of " + number(overhead) + "; raise mtu to " + number(needed) +
+                        " or lower chunk_bytes_max to " + number(fitting));
+  }
+}
+
+// Two ports can't share a name or a device.
+void check_twins(const Config& config, Report& report) {
+  std::map<std::pair<std::string, std::string>, std::size_t> first_with;
+  for (std::size_t i = 0; i < config.ports.size(); ++i) {
+    const PortConfig& port = config.ports[i];
+    const std::pair<const char*, const std::string*> values[] = {{"name", &port.name},
+                                                                 {"path", &port.path},
+                                                                 {"interface", &port.interface},
+                                                                 {"pci", &port.pci}};
+    for (const auto& [key, value] : values) {
+      if (value->empty()) continue;
+      const auto [entry, is_new] = first_with.try_emplace({key, *value}, i);
+      if (!is_new)
+        report.conflict({"port[" + number(i) + "]." + key},
+                        "two ports have the same " + std::string(key) + ": " + in_quotes(*value) +
+                            "; ports " + number(entry->second + 1) + " and " + number(i + 1) +
+                            " need different ones");
+    }
+  }
+}
+
+// The kernel must not answer for the appliance's address, and the interface must be there.
+void check_interface(const Config& config, std::size_t index, const HostFacts& host,
+                     Report& report) {
+  const PortConfig& port = config.ports[index];
+  if (port.interface.empty() || host.interfaces.empty()) return;
+  const std::string place = "port[" + number(index) + "].interface";
+  const auto found =
+      std::ranges::find(host.interfaces, port.interface, &HostFacts::Interface::name);
+  if (found == host.interfaces.end()) {
+    std::string names;
+    for (const auto& interface : host.interfaces)
+      names += (names.empty() ? "" : ", ") + interface.name;
+    report.conflict({place}, "no such interface on this host: " + in_quotes(port.interface) +
+                                 "; there are " + names);
+    return;
+  }
+  const ApplianceConfig& appliance = config.appliance;
+  const std::string remedy =
+      "; then both would answer: take an unused address, or remove it with "
+      "'ip address del' on " +
+      port.interface;
+  if (std::ranges::count(found->ipv4, appliance.address.octets) > 0)
+    report.conflict({"appliance.address", place},
+                    "the kernel itself has the appliance's address on " + port.interface + ": " +
+                        to_text(appliance.address) + remedy);
+  if (appliance.address6 && std::ranges::count(found->ipv6, appliance.address6->octets) > 0)
+    report.conflict({"appliance.address6", place},
+                    "the kernel itself has the appliance's address on " + port.interface + ": " +
+                        to_text(*appliance.address6) + remedy);
+}
+
+}  // namespace
+
+void check_combinations(const Config& config, const HostFacts& host, Report& report) {
+  check_address(config, report);
+  check_appliance(config, host, report);
+  check_limits(config, report);
+  if (config.ports.empty())
+    report.conflict({"port"}, "no ports: 0; add a [[port]] table with name, type and its device");
+  for (std::size_t i = 0; i < config.ports.size(); ++i) {
+    check_port(config, i, report);
+    check_interface(config, i, host, report);
+  }
+  check_twins(config, report);
+}
+
+}  // namespace sluice::config

@@ -1,0 +1,14 @@
+// Combinations of settings that can't work, though each alone is in range.
+//
+// Pure: what the host looks like comes in as HostFacts. Called by the loader after reading.
+#pragma once
+
+#include "config/config.h"
+#include "config/loader.h"
+#include "config/reader.h"
+
+namespace sluice::config {
+
+void check_combinations(const Config& config, const HostFacts& host, Report& report);
+
+}  // namespace sluice::config

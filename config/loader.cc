@@ -1,0 +1,101 @@
+#include "config/loader.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "config/checks.h"
+#include "config/reader.h"
+#include "config/text.h"
+
+namespace sluice::config {
+namespace {
+
+constexpr std::size_t kMaxFileBytes = 1 << 20;
+constexpr std::size_t kMaxSecretBytes = 256;
+
+// The file's bytes, at most one more than `max_bytes`; nothing when it can't be read (see errno).
+std::optional<std::string> read_file(const std::string& path, std::size_t max_bytes) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0) return std::nullopt;
+  if (S_ISDIR(info.st_mode)) {
+    errno = EISDIR;
+    return std::nullopt;
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::nullopt;
+  std::string text(max_bytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return text;
+}
+
+// Replaces the empty secret by the content of secret_file, without its final line break.
+void read_secret(Config& config, Report& report) {
+  const std::string& path = config.appliance.secret_file;
+  if (path.empty()) return;
+  const auto fail = [&](const std::string& what, const std::string& remedy) {
+    report.conflict({"appliance.secret_file"}, what + ": " + in_quotes(path) + "; " + remedy);
+  };
+  struct stat info;
+  auto text = read_file(path, kMaxSecretBytes + 1);
+  if (!text || stat(path.c_str(), &info) != 0)
+    return fail(std::string("secret_file can't be read (") + std::strerror(errno) + ")",
+                "create it with the secret on one line");
+  if (info.st_mode & S_IROTH)
+    return fail("secret_file can be read by everyone on this host", "chmod o-r it");
+  while (!text->empty() && (text->back() == '\n' || text->back() == '\r')) text->pop_back();
+  if (text->empty() || text->size() > kMaxSecretBytes)
+    return fail("secret_file holds " + std::string(text->empty() ? "nothing" : "too much"),
+                "write 1 to " + std::to_string(kMaxSecretBytes) + " bytes into it");
+  config.appliance.secret = std::move(*text);
+}
+
+Config load(const std::string& path, const HostFacts& host, std::vector<std::string>& errors) {
+  Report report(path);
+  Config config;
+  if (const auto text = read_file(path, kMaxFileBytes); !text) {
+    report.broken("", 1,
+                  std::string("the config file can't be read (") + std::strerror(errno) +
+                      "): " + in_quotes(path) + "; give an existing TOML file");
+  } else if (text->size() > kMaxFileBytes) {
+    report.broken("", 1,
+                  "the config file is too long: more than " + std::to_string(kMaxFileBytes) +
+                      " bytes; give a file of settings");
+  } else {
+    config = read_toml(*text, path, report);
+    check_combinations(config, host, report);
+    read_secret(config, report);
+  }
+  errors = report.take();
+  return config;
+}
+
+}  // namespace
+
+Result<Config> load_config(const std::string& path, const HostFacts& host) {
+  std::vector<std::string> errors;
+  Config config = load(path, host, errors);
+  if (errors.empty()) return config;
+  std::string message;
+  for (const std::string& error : errors) message += (message.empty() ? "" : "\n") + error;
+  return Status(StatusCode::kInvalidArgument, message);
+}
+
+Result<Config> load_config(const std::string& path) { return load_config(path, read_host_facts()); }
+
+std::vector<std::string> check_config(const std::string& path, const HostFacts& host) {
+  std::vector<std::string> errors;
+  load(path, host, errors);
+  return errors;
+}
+
+std::vector<std::string> check_config(const std::string& path) {
+  return check_config(path, read_host_facts());
+}
+
+}  // namespace sluice::config

@@ -1,0 +1,296 @@
+#include "config/reader.h"
+
+#include <algorithm>
+#include <optional>
+#include <sstream>
+#include <toml.hpp>
+#include <type_traits>
+
+#include "config/schema.h"
+#include "config/text.h"
+
+namespace sluice::config {
+namespace {
+
+constexpr std::size_t kMaxPorts = 32;  // DPDK's own limit on ethernet devices
+
+unsigned line_of(const toml::value& value) { return value.location().line(); }
+
+// The value as the user wrote it, short enough for one line.
+std::string shown(const toml::value& value, const KeySpec& spec) {
+  if (spec.secret) return "(a " + toml::stringize(value.type()) + ", not shown)";
+  if (value.is_table()) return "a table";
+  if (value.is_array()) return "an array";
+  if (value.is_string()) return in_quotes(value.as_string().str.substr(0, 120));
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
+// The number in `value`, if it is one and in range.
+std::optional<double> number(const toml::value& value, const KeySpec& spec) {
+  std::optional<double> result;
+  if (value.is_integer()) result = static_cast<double>(value.as_integer());
+  if (value.is_floating()) result = value.as_floating();
+  // Written so that a NaN is out of range.
+  if (result && !(*result >= spec.min && *result <= spec.max)) result.reset();
+  return result;
+}
+
+template <class Enum>
+bool store_choice(const std::string& text, Enum* out) {
+  const auto names = names_of(Enum{});
+  const auto found = std::ranges::find(names, std::string_view(text));
+  if (found == names.end()) return false;
+  *out = static_cast<Enum>(found - names.begin());
+  return true;
+}
+
+// Stores `value` where the row says; false when type, range or form is wrong.
+bool store(const toml::value& value, const KeySpec& spec, const Field& field) {
+  return std::visit(
+      [&](auto* out) -> bool {
+        using T = std::remove_pointer_t<decltype(out)>;
+        if constexpr (std::is_same_v<T, bool>) {
+          if (!value.is_boolean()) return false;
+          *out = value.as_boolean();
+          return true;
+        } else if constexpr (std::is_integral_v<T>) {
+          if (!value.is_integer() || !number(value, spec)) return false;
+          *out = static_cast<T>(value.as_integer());
+          return true;
+        } else if constexpr (std::is_same_v<T, double>) {
+          const auto read = number(value, spec);
+          if (read) *out = *read;
+          return read.has_value();
+        } else {
+          if (!value.is_string()) return false;
+          const std::string& text = value.as_string().str;
+          if constexpr (std::is_same_v<T, std::string>) {
+            const double length = static_cast<double>(text.size());
+            if (length < spec.min || length > spec.max || text.find('\0') != std::string::npos ||
+                (spec.form.matches && !spec.form.matches(text)))
+              return false;
+            *out = text;
+            return true;
+          } else if constexpr (std::is_same_v<T, Ipv4Prefix>) {
+            const auto read = parse_ipv4_prefix(text);
+            if (read) *out = *read;
+            return read.has_value();
+          } else if constexpr (std::is_same_v<T, std::optional<Ipv6Prefix>>) {
+            *out = parse_ipv6_prefix(text);
+            return out->has_value();
+          } else if constexpr (std::is_same_v<T, std::optional<MacAddress>>) {
+            *out = parse_mac(text);
+            return out->has_value();
+          } else {
+            return store_choice(text, out);
+          }
+        }
+      },
+      field);
+}
+
+std::string type_name(const toml::value& value) {
+  switch (value.type()) {
+    case toml::value_t::boolean: return "a boolean";
+    case toml::value_t::integer: return "an integer";
+    case toml::value_t::floating: return "a floating-point number";
+    case toml::value_t::string: return "a string";
+    case toml::value_t::array: return "an array";
+    case toml::value_t::table: return "a table";
+    default: return "a date or time";
+  }
+}
+
+// What to do about a key that the section does not have.
+std::string remedy_for_unknown(const std::string& key, Section section) {
+  std::vector<std::string_view> here;
+  std::string elsewhere;
+  for (const KeySpec& spec : schema()) {
+    if (spec.section == section)
+      here.push_back(spec.key);
+    else if (spec.key == key)
+      elsewhere +=
+          (elsewhere.empty() ? "[" : " or [") + std::string(section_name(spec.section)) + "]";
+  }
+  if (section == Section::kPort) here.push_back("fault");
+  const std::string_view close = nearest(key, here);
+  if (!close.empty()) return "did you mean " + in_quotes(close) + "?";
+  if (!elsewhere.empty()) return "it belongs in " + elsewhere;
+  std::string all;
+  for (const std::string_view name : here) all += (all.empty() ? "" : ", ") + std::string(name);
+  return "remove it; the keys here are " + all;
+}
+
+class Reader {
+ public:
+  Reader(Config& config, Report& report) : config_(config), report_(report) {}
+
+  void read_root(const toml::value& root) {
+    for (const auto& [key, value] : root.as_table()) {
+      if (key == "port")
+        read_ports(value);
+      else if (const auto section = root_section(key))
+        read_section(value, *section, key, {&config_});
+      else
+        unknown_root(key, value);
+    }
+  }
+
+ private:
+  static std::optional<Section> root_section(std::string_view name) {
+    for (const Section section :
+         {Section::kAppliance, Section::kLimits, Section::kMetrics, Section::kForwarding})
+      if (section_name(section) == name) return section;
+    return std::nullopt;
+  }
+
+  void unknown_root(const std::string& key, const toml::value& value) {
+    static constexpr std::string_view kNames[] = {"appliance", "port", "limits", "metrics",
+                                                  "forwarding"};
+    const std::string_view close = nearest(key, kNames);
+    std::string remedy = "remove it; the tables are appliance, port, limits, metrics, forwarding";
+    if (!close.empty()) remedy = "did you mean " + in_quotes(close) + "?";
+    for (const KeySpec& spec : schema())
+      if (spec.key == key && !value.is_table())
+        remedy = "it belongs under [" + std::string(section_name(spec.section)) + "]";
+    report_.broken(key, line_of(value), "unknown table or key: " + in_quotes(key) + "; " + remedy);
+  }
+
+  void read_ports(const toml::value& value) {
+    if (!value.is_array() || (!value.as_array().empty() && !value.as_array()[0].is_table())) {
+      report_.broken("port", line_of(value),
+                     "ports are a list of tables: " + type_name(value) + "; write [[port]]");
+      return;
+    }
+    const auto& tables = value.as_array();
+    if (tables.size() > kMaxPorts) {
+      report_.broken("port", line_of(tables[kMaxPorts]),
+                     "too many ports: " + std::to_string(tables.size()) + "; at most " +
+                         std::to_string(kMaxPorts));
+      return;
+    }
+    config_.ports.resize(tables.size());
+    for (std::size_t i = 0; i < tables.size(); ++i) {
+      const std::string name = "port[" + std::to_string(i) + "]";
+      read_section(tables[i], Section::kPort, name, {&config_, &config_.ports[i]});
+    }
+  }
+
+  void read_section(const toml::value& table, Section section, const std::string& name,
+                    Target target) {
+    report_.place(name, line_of(table));
+    if (!table.is_table()) {
+      report_.broken(name, line_of(table),
+                     in_quotes(section_name(section)) + " must be a table: " + type_name(table) +
+                         "; write [" + std::string(section_name(section)) + "]");
+      return;
+    }
+    for (const auto& [key, value] : table.as_table()) {
+      if (section == Section::kPort && key == "fault")
+        read_section(value, Section::kPortFault, name + ".fault", target);
+      else
+        read_value(key, value, section, name, target);
+    }
+  }
+
+  void read_value(const std::string& key, const toml::value& value, Section section,
+                  const std::string& table_name, Target target) {
+    const std::string name = table_name + "." + key;
+    const auto rows = schema();
+    const auto spec = std::ranges::find_if(
+        rows, [&](const KeySpec& row) { return row.section == section && row.key == key; });
+    if (spec == rows.end()) {
+      report_.broken(name, line_of(value),
+                     "unknown key in [" + std::string(section_name(section)) +
+                         "]: " + in_quotes(key) + "; " + remedy_for_unknown(key, section));
+      return;
+    }
+    report_.place(name, line_of(value));
+    if (!store(value, *spec, spec->field(target)))
+      report_.broken(
+          name, line_of(value),
+          key + " has a wrong value: " + shown(value, *spec) + "; give " + describe_type(*spec));
+  }
+
+  Config& config_;
+  Report& report_;
+};
+
+// toml11's message is several lines of drawing: keep its first sentence and the note at the caret.
+std::string one_line(const toml::syntax_error& error) {
+  std::string text = error.what();
+  std::string note;
+  if (const std::size_t caret = text.rfind("^---"); caret != std::string::npos) {
+    note = text.substr(caret + 4);
+    note = note.substr(0, note.find('\n'));
+    while (note.starts_with(' ') || note.starts_with('-')) note.erase(0, 1);
+  }
+  text = text.substr(0, text.find('\n'));
+  if (text.starts_with("[error] ")) text.erase(0, 8);
+  if (const std::size_t colon = text.find(": ");
+      text.find("parse_") < colon || text.starts_with("toml::"))
+    text.erase(0, colon + 2);
+  if (!note.empty() && note != "here") text += ", " + note;
+  return text;
+}
+
+}  // namespace
+
+void Report::broken(const std::string& name, unsigned line, const std::string& text) {
+  broken_.insert(name);
+  errors_.emplace_back(line, text);
+}
+
+// A setting is broken too when the table around it is.
+bool Report::is_broken(const std::string& name) const {
+  for (const std::string& broken : broken_)  // the empty name is the whole file
+    if (broken.empty() || name == broken || name.starts_with(broken + ".") ||
+        name.starts_with(broken + "["))
+      return true;
+  return false;
+}
+
+void Report::conflict(std::initializer_list<std::string> names, const std::string& text) {
+  unsigned line = 0;
+  for (const std::string& name : names) {
+    if (is_broken(name)) return;
+    const auto found = lines_.find(name);
+    if (line == 0 && found != lines_.end()) line = found->second;
+  }
+  // A setting that is missing is an error of the table around it.
+  for (const std::string& name : names) {
+    const auto table = lines_.find(name.substr(0, name.rfind('.')));
+    if (line == 0 && table != lines_.end()) line = table->second;
+  }
+  errors_.emplace_back(std::max(line, 1u), text);
+}
+
+std::vector<std::string> Report::take() {
+  std::ranges::stable_sort(errors_, {}, &std::pair<unsigned, std::string>::first);
+  std::vector<std::string> lines;
+  for (const auto& [line, text] : errors_)
+    lines.push_back(file_ + ":" + std::to_string(line) + ": " + text);
+  return lines;
+}
+
+Config read_toml(const std::string& text, const std::string& file, Report& report) {
+  Config config;
+  std::istringstream stream(text);
+  try {
+    Reader(config, report).read_root(toml::parse(stream, file));
+  } catch (const toml::syntax_error& error) {
+    std::string source = error.location().line_str().substr(0, 120);
+    std::erase_if(source, [](unsigned char c) { return c < 0x20; });
+    report.broken("", error.location().line(),
+                  "not valid TOML (" + one_line(error) + "): " + source + "; correct this line");
+  } catch (const std::exception& error) {
+    // toml11 lets errors of the standard library through for some malformed numbers and dates.
+    report.broken("", 1,
+                  std::string("not valid TOML: ") + error.what() + "; check the file's syntax");
+  }
+  return config;
+}
+
+}  // namespace sluice::config

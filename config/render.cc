@@ -1,0 +1,99 @@
+#include "config/render.h"
+
+#include <cctype>
+
+#include "config/schema.h"
+#include "config/text.h"
+
+namespace sluice::config {
+namespace {
+
+constexpr std::size_t kColumns = 100;
+
+// `text` as comment lines of at most kColumns.
+std::string comment(const std::string& text) {
+  std::string result;
+  std::string line = "#";
+  std::size_t start = 0;
+  while (start < text.size()) {
+    const std::size_t end = std::min(text.find(' ', start), text.size());
+    const std::string word = text.substr(start, end - start);
+    if (line.size() + 1 + word.size() > kColumns) {
+      result += line + "\n";
+      line = "#";
+    }
+    line += " " + word;
+    start = end + 1;
+  }
+  return result + line + "\n";
+}
+
+// A value that only says "not set": shown as a comment, since reading it back would be an error or
+// would say less than leaving it out.
+bool is_unset(const Field& field) {
+  const std::string text = literal(field);
+  return text.empty() || text == "\"\"";
+}
+
+std::string effective_line(const KeySpec& spec, const Target& target) {
+  const Field field = spec.field(target);
+  const std::string key(spec.key);
+  if (spec.secret) {
+    const std::string& secret = *std::get<std::string*>(field);
+    if (!secret.empty())
+      return "# " + key + ": " + std::to_string(secret.size()) + " bytes, not shown\n";
+  }
+  // The metrics address means something when empty: no endpoint.
+  if (is_unset(field) && spec.section != Section::kMetrics) return "";
+  return key + " = " + literal(field) + "\n";
+}
+
+std::string reference_entry(const KeySpec& spec, const Target& target) {
+  const Field field = spec.field(target);
+  std::string type = describe_type(spec);
+  type[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(type[0])));
+  const std::string text = "\n" + comment(std::string(spec.help)) + comment(type + ".");
+  if (is_unset(field)) return text + "# " + std::string(spec.key) + " = \"\"\n";
+  return text + std::string(spec.key) + " = " + literal(field) + "\n";
+}
+
+std::string render_section(Section section, const Target& target,
+                           std::string (*entry)(const KeySpec&, const Target&)) {
+  const std::string name(section_name(section));
+  std::string text = section == Section::kPort ? "\n[[" + name + "]]\n" : "\n[" + name + "]\n";
+  for (const KeySpec& spec : schema())
+    if (spec.section == section) text += entry(spec, target);
+  return text;
+}
+
+std::string render(Config config, std::string (*entry)(const KeySpec&, const Target&)) {
+  std::string text = render_section(Section::kAppliance, {&config}, entry);
+  for (PortConfig& port : config.ports) {
+    text += render_section(Section::kPort, {&config, &port}, entry);
+    text += render_section(Section::kPortFault, {&config, &port}, entry);
+  }
+  for (const Section section : {Section::kLimits, Section::kMetrics, Section::kForwarding})
+    text += render_section(section, {&config}, entry);
+  return text;
+}
+
+}  // namespace
+
+std::string render_effective(const Config& config) {
+  return render(config, effective_line).substr(1);
+}
+
+Config default_config() {
+  Config config;
+  config.ports.push_back({.name = "port0", .path = "/run/sluice/port0.sock"});
+  return config;
+}
+
+std::string render_reference() {
+  return "# The appliance's settings, all at their defaults. Check a changed file with\n"
+         "#   sluiced --check-config --config FILE\n"
+         "# Any setting may be left out; each [[port]] table adds a port.\n" +
+         render(default_config(), reference_entry);
+}
+
+}  // namespace sluice::config

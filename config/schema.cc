@@ -1,0 +1,216 @@
+#include "config/schema.h"
+
+#include <type_traits>
+
+#include "aggregator/base/limits.h"
+#include "config/text.h"
+
+namespace sluice::config {
+namespace {
+
+constexpr double kMaxSeed = 9.2e18;        // TOML integers are signed, 64 bits
+constexpr double kMaxMemoryMib = 1 << 20;  // 1 TiB
+constexpr double kMaxPathBytes = 107;      // of a UNIX socket's name, without its final zero
+
+constexpr Form kAnyText{};
+constexpr Form kLabel{is_label, "letters, digits, '_' and '-'"};
+constexpr Form kPci{[](std::string_view text) { return text.empty() || is_pci_address(text); },
+                    "a PCI address such as 0000:01:00.0"};
+constexpr Form kHostPort{is_host_and_port, "ADDRESS:PORT with a numeric address, or empty"};
+
+constexpr KeySpec kSchema[] = {
+    {Section::kAppliance, "address", "", 0, 0,
+     "IPv4 address of the appliance with its network's prefix length. It must not be an address of "
+     "this host's kernel.",
+     [](Target t) -> Field { return &t.config->appliance.address; }},
+    {Section::kAppliance, "address6", "", 0, 0,
+     "IPv6 address with prefix length. Unset: IPv4 only.",
+     [](Target t) -> Field { return &t.config->appliance.address6; }},
+    {Section::kAppliance, "mac", "", 0, 0,
+     "Ethernet address of the appliance on all its ports. Unset: made from the IPv4 address.",
+     [](Target t) -> Field { return &t.config->appliance.mac; }},
+    {Section::kAppliance, "port", "", 1, 65534,
+     "UDP port of JOIN. Data of shard s goes to this port + 1 + s.",
+     [](Target t) -> Field { return &t.config->appliance.port; }},
+    {Section::kAppliance, "shards", "", 1, kMaxShards,
+     "Number of polling threads; each owns a share of every job's chunks.",
+     [](Target t) -> Field { return &t.config->appliance.shards; }},
+    {Section::kAppliance, "secret", "", 0, 256,
+     "Secret that workers prove to know when they join. Empty: whoever reaches the port may join.",
+     [](Target t) -> Field { return &t.config->appliance.secret; }, kAnyText, true},
+    {Section::kAppliance, "secret_file", "", 0, 4096,
+     "File that holds the secret, instead of `secret`; it must not be readable by everyone.",
+     [](Target t) -> Field { return &t.config->appliance.secret_file; }},
+    {Section::kAppliance, "polling", "", 0, 0,
+     "busy: spin for ever, for boxes with a core a shard. adaptive: spin, then yield, then sleep.",
+     [](Target t) -> Field { return &t.config->appliance.polling; }},
+    {Section::kAppliance, "log_level", "", 0, 0, "Least severe messages that are logged.",
+     [](Target t) -> Field { return &t.config->appliance.log_level; }},
+    {Section::kAppliance, "memory_mib", "MiB", 64, kMaxMemoryMib,
+     "Memory for packet buffers and rings, allocated at start.",
+     [](Target t) -> Field { return &t.config->appliance.memory_mib; }},
+    {Section::kAppliance, "hugepages", "", 0, 0,
+     "Take that memory from hugepages, which the host must have reserved. Needed by pci ports.",
+     [](Target t) -> Field { return &t.config->appliance.hugepages; }},
+
+    {Section::kPort, "name", "", 1, 31, "Name in logs and metrics.",
+     [](Target t) -> Field { return &t.port->name; }, kLabel},
+    {Section::kPort, "type", "", 0, 0,
+     "vhost-user: a UNIX socket for a process or a virtual machine of this host. af_packet, "
+     "af_xdp: "
+     "a network interface of the kernel. pci: a NIC driven by DPDK.",
+     [](Target t) -> Field { return &t.port->type; }},
+    {Section::kPort, "path", "", 0, kMaxPathBytes, "vhost-user: the socket that the port creates.",
+     [](Target t) -> Field { return &t.port->path; }},
+    {Section::kPort, "interface", "", 0, 15, "af_packet, af_xdp: the interface's name.",
+     [](Target t) -> Field { return &t.port->interface; }},
+    {Section::kPort, "pci", "", 0, 12, "pci: the NIC's address.",
+     [](Target t) -> Field { return &t.port->pci; }, kPci},
+    {Section::kPort, "mtu", "bytes", 576, kMaxDatagramBytes,
+     "Largest IP packet. It must carry limits.chunk_bytes_max and its headers.",
+     [](Target t) -> Field { return &t.port->mtu; }},
+    {Section::kPort, "rate_mbps", "Mb/s", 0, 1e6,
+     "Rate of the link, to which egress is shaped so that queues stand here, where priorities "
+     "work. "
+     "0: no shaping.",
+     [](Target t) -> Field { return &t.port->rate_mbps; }},
+
+    {Section::kPortFault, "rx_drop", "", 0, 1,
+     "For tests: share of received frames that the port loses.",
+     [](Target t) -> Field { return &t.port->fault.rx_drop; }},
+    {Section::kPortFault, "tx_drop", "", 0, 1,
+     "For tests: share of sent frames that the port loses.",
+     [](Target t) -> Field { return &t.port->fault.tx_drop; }},
+    {Section::kPortFault, "duplicate", "", 0, 1,
+     "For tests: share of frames that the port delivers twice.",
+     [](Target t) -> Field { return &t.port->fault.duplicate; }},
+    {Section::kPortFault, "reorder", "", 0, 1,
+     "For tests: share of frames that the port holds back behind later ones.",
+     [](Target t) -> Field { return &t.port->fault.reorder; }},
+    {Section::kPortFault, "seed", "", 0, kMaxSeed,
+     "Seed of the faults; the same seed, the same faults.",
+     [](Target t) -> Field { return &t.port->fault.seed; }},
+
+    {Section::kLimits, "jobs", "", 1, kMaxJobs, "Most jobs at one time.",
+     [](Target t) -> Field { return &t.config->limits.jobs; }},
+    {Section::kLimits, "workers_per_job", "", 1, kMaxWorkers, "Largest world size of a job.",
+     [](Target t) -> Field { return &t.config->limits.workers_per_job; }},
+    {Section::kLimits, "job_memory_mib", "MiB", 1, kMaxMemoryMib,
+     "Most memory for one job's slots; a job that needs more is refused with the numbers.",
+     [](Target t) -> Field { return &t.config->limits.job_memory_mib; }},
+    {Section::kLimits, "total_memory_mib", "MiB", 1, kMaxMemoryMib,
+     "Most memory for the slots of all jobs together.",
+     [](Target t) -> Field { return &t.config->limits.total_memory_mib; }},
+    {Section::kLimits, "chunk_bytes_max", "bytes", kMinChunkBytes, kMaxChunkBytes,
+     "Largest chunk that a job may ask for; a multiple of 64.",
+     [](Target t) -> Field { return &t.config->limits.chunk_bytes_max; }},
+    {Section::kLimits, "member_timeout_s", "s", 0.5, 86400,
+     "A worker silent for this long is taken for dead.",
+     [](Target t) -> Field { return &t.config->limits.member_timeout_s; }},
+
+    {Section::kMetrics, "address", "", 0, 64, "Where Prometheus scrapes. Empty: no endpoint.",
+     [](Target t) -> Field { return &t.config->metrics.address; }, kHostPort},
+
+    {Section::kForwarding, "enabled", "", 0, 0,
+     "Forward frames for other hosts between the ports by learned Ethernet address.",
+     [](Target t) -> Field { return &t.config->forwarding.enabled; }},
+    {Section::kForwarding, "mac_table_entries", "", 16, 1 << 20, "Most learned addresses.",
+     [](Target t) -> Field { return &t.config->forwarding.mac_table_entries; }},
+    {Section::kForwarding, "mac_age_s", "s", 1, 86400,
+     "A learned address unused for this long is forgotten.",
+     [](Target t) -> Field { return &t.config->forwarding.mac_age_s; }},
+};
+
+template <class T>
+constexpr bool kIsInteger = std::is_same_v<T, std::uint16_t> || std::is_same_v<T, std::uint32_t> ||
+                            std::is_same_v<T, std::uint64_t>;
+
+std::string whole(double value) { return std::to_string(static_cast<std::uint64_t>(value)); }
+
+std::string describe_range(std::string what, const std::string& min, const std::string& max,
+                           std::string_view unit) {
+  what.append(" from ").append(min).append(" to ").append(max);
+  if (!unit.empty()) what.append(" ").append(unit);
+  return what;
+}
+
+std::string describe_string(const KeySpec& spec) {
+  if (!spec.form.words.empty() && spec.form.matches("")) return std::string(spec.form.words);
+  std::string text = describe_range("a string", whole(spec.min), whole(spec.max), "bytes");
+  if (!spec.form.words.empty()) text.append(": ").append(spec.form.words);
+  return text;
+}
+
+template <class Enum>
+std::string describe_choice() {
+  std::string text = "one of";
+  for (const std::string_view name : names_of(Enum{}))
+    text += (text.size() > 6 ? ", " : " ") + in_quotes(name);
+  return text;
+}
+
+}  // namespace
+
+std::span<const KeySpec> schema() { return kSchema; }
+
+std::string_view section_name(Section section) {
+  switch (section) {
+    case Section::kAppliance: return "appliance";
+    case Section::kPort: return "port";
+    case Section::kPortFault: return "port.fault";
+    case Section::kLimits: return "limits";
+    case Section::kMetrics: return "metrics";
+    case Section::kForwarding: return "forwarding";
+  }
+  return "";
+}
+
+std::string describe_type(const KeySpec& spec) {
+  Config config;
+  PortConfig port;
+  return std::visit(
+      [&](auto* value) -> std::string {
+        using T = std::remove_pointer_t<decltype(value)>;
+        if constexpr (std::is_same_v<T, bool>)
+          return "true or false";
+        else if constexpr (kIsInteger<T>)
+          return describe_range("an integer", whole(spec.min), whole(spec.max), spec.unit);
+        else if constexpr (std::is_same_v<T, double>)
+          return describe_range("a number", to_text(spec.min), to_text(spec.max), spec.unit);
+        else if constexpr (std::is_same_v<T, std::string>)
+          return describe_string(spec);
+        else if constexpr (std::is_same_v<T, Ipv4Prefix>)
+          return "an IPv4 address with prefix length such as \"10.77.0.1/24\"";
+        else if constexpr (std::is_same_v<T, std::optional<Ipv6Prefix>>)
+          return "an IPv6 address with prefix length such as \"fd00::1/64\"";
+        else if constexpr (std::is_same_v<T, std::optional<MacAddress>>)
+          return "an Ethernet address such as \"02:51:0a:4d:00:01\"";
+        else
+          return describe_choice<T>();
+      },
+      spec.field({&config, &port}));
+}
+
+std::string literal(const Field& field) {
+  return std::visit(
+      [](const auto* value) -> std::string {
+        using T = std::remove_cv_t<std::remove_pointer_t<decltype(value)>>;
+        if constexpr (std::is_same_v<T, bool>)
+          return *value ? "true" : "false";
+        else if constexpr (kIsInteger<T>)
+          return std::to_string(*value);
+        else if constexpr (std::is_same_v<T, double>)
+          return to_text(*value);
+        else if constexpr (std::is_same_v<T, std::string>)
+          return in_quotes(*value);
+        else if constexpr (std::is_same_v<T, Ipv4Prefix>)
+          return in_quotes(to_text(*value));
+        else if constexpr (std::is_enum_v<T>)
+          return in_quotes(name_of(*value));
+        else
+          return *value ? in_quotes(to_text(**value)) : "";
+      },
+      field);
+}
+
+}  // namespace sluice::config

@@ -1,0 +1,165 @@
+// Each combination that can't work has a test that shows its line, its values and its remedy.
+#include "config/checks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/config/config_file.h"
+
+namespace sluice::config {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+std::string port(const std::string& name, const std::string& rest) {
+  return "[[port]]\nname = \"" + name + "\"\n" + rest + "\n";
+}
+
+TEST(Checks, AFileWithAGoodPortHasNoErrors) {
+  EXPECT_THAT(ConfigFile(kGoodPort).errors(), IsEmpty());
+}
+
+TEST(Checks, NoPorts) {
+  EXPECT_THAT(
+      ConfigFile("[limits]\njobs = 1\n").errors(),
+      ElementsAre("a.toml:1: no ports: 0; add a [[port]] table with name, type and its device"));
+}
+
+TEST(Checks, TwoPortsWithOneNameOnePathOneInterfaceOnePciAddress) {
+  const std::string text = "[appliance]\nhugepages = true\n" +                      // 1
+                           port("a", "type = \"vhost-user\"\npath = \"x\"") +       // 3
+                           port("a", "type = \"vhost-user\"\npath = \"x\"") +       // 7
+                           port("b", "type = \"af_packet\"\ninterface = \"e0\"") +  // 11
+                           port("c", "type = \"af_xdp\"\ninterface = \"e0\"") +     // 15
+                           port("d", "type = \"pci\"\npci = \"0000:01:00.0\"") +    // 19
+                           port("e", "type = \"pci\"\npci = \"0000:01:00.0\"");     // 23
+  EXPECT_THAT(
+      ConfigFile(text).errors(),
+      ElementsAre(
+          "a.toml:8: two ports have the same name: \"a\"; ports 1 and 2 need different ones",
+          "a.toml:10: two ports have the same path: \"x\"; ports 1 and 2 need different ones",
+          "a.toml:18: two ports have the same interface: \"e0\"; ports 3 and 4 need different ones",
+          StartsWith("a.toml:26: two ports have the same pci: \"0000:01:00.0\"")));
+}
+
+TEST(Checks, APortNeedsItsOwnDeviceAndNoOther) {
+  EXPECT_THAT(
+      ConfigFile(port("a", "type = \"af_packet\"\npath = \"x\"")).errors(),
+      ElementsAre("a.toml:3: af_packet port without interface: \"a\"; add interface = \"...\"",
+                  "a.toml:4: path does not go with a af_packet port: \"x\"; remove it or "
+                  "change type"));
+}
+
+TEST(Checks, APortNeedsAName) {
+  EXPECT_THAT(ConfigFile("[[port]]\ntype = \"vhost-user\"\npath = \"x\"\n").errors(),
+              ElementsAre("a.toml:1: port without a name: number 1; add name = \"port0\""));
+}
+
+TEST(Checks, PciPortsNeedHugepages) {
+  EXPECT_THAT(ConfigFile(port("a", "type = \"pci\"\npci = \"0000:01:00.0\"")).errors(),
+              ElementsAre(StartsWith("a.toml:3: pci port without hugepages: \"0000:01:00.0\"")));
+}
+
+TEST(Checks, TheMtuMustCarryTheLargestChunkToTheLargestJob) {
+  // 28 bytes of IPv4 and UDP, 76 of the protocol and a mask word for 64 workers.
+  EXPECT_THAT(
+      ConfigFile(kGoodPort + "mtu = 1455\n").errors(),
+      ElementsAre("a.toml:5: mtu does not carry chunk_bytes_max: 1455 bytes for chunks of 1344 and "
+                  "headers of 112; raise mtu to 1456 or lower chunk_bytes_max to 1280"));
+  EXPECT_THAT(ConfigFile(kGoodPort + "mtu = 1456\n").errors(), IsEmpty());
+  const std::string v6 = "[appliance]\naddress6 = \"fd00::1/64\"\n" + kGoodPort;
+  EXPECT_THAT(ConfigFile(v6 + "mtu = 1475\n").errors(),
+              ElementsAre(HasSubstr("headers of 132; raise mtu to 1476")));
+  EXPECT_THAT(ConfigFile(kGoodPort + "[limits]\nworkers_per_job = 1024\n").errors(),
+              ElementsAre(HasSubstr("headers of 232; raise mtu to 1576")));
+  EXPECT_THAT(ConfigFile(kGoodPort + "mtu = 9000\n[limits]\nchunk_bytes_max = 8832\n").errors(),
+              IsEmpty());
+}
+
+TEST(Checks, ChunkSizesAreMultiplesOf64) {
+  EXPECT_THAT(ConfigFile(kGoodPort + "[limits]\nchunk_bytes_max = 1000\n").errors(),
+              ElementsAre("a.toml:6: chunk_bytes_max is not a multiple of 64: 1000; give 960"));
+}
+
+TEST(Checks, OneJobCannotHaveMoreMemoryThanAllJobs) {
+  EXPECT_THAT(
+      ConfigFile(kGoodPort + "[limits]\njob_memory_mib = 64\ntotal_memory_mib = 32\n").errors(),
+      ElementsAre("a.toml:6: one job may take more memory than all together: 64 MiB of 32; "
+                  "lower job_memory_mib or raise total_memory_mib"));
+}
+
+TEST(Checks, DataPortsEndAt65535) {
+  EXPECT_THAT(
+      ConfigFile("[appliance]\nport = 65534\nshards = 2\n" + kGoodPort).errors(),
+      ElementsAre(StartsWith("a.toml:2: the data ports end beyond 65535: port 65534 with 2")));
+  EXPECT_THAT(ConfigFile("[appliance]\nport = 65533\nshards = 2\n" + kGoodPort).errors(),
+              IsEmpty());
+}
+
+TEST(Checks, BusyPollingNeedsACoreAShard) {
+  const std::string text = "[appliance]\nshards = 5\npolling = \"busy\"\n" + kGoodPort;
+  EXPECT_THAT(
+      ConfigFile(text).errors({.interfaces = {}, .cpu_count = 4}),
+      ElementsAre("a.toml:2: more busy-polling shards than cores: 5 on 4; lower shards or set "
+                  "polling = \"adaptive\""));
+  EXPECT_THAT(ConfigFile(text).errors({.interfaces = {}, .cpu_count = 5}), IsEmpty());
+}
+
+TEST(Checks, TheAddressMustBeAHosts) {
+  for (const char* address :
+       {"0.0.0.0/0", "127.0.0.1/8", "224.0.0.1/24", "10.0.0.0/24", "10.0.0.255/24"})
+    EXPECT_THAT(ConfigFile("[appliance]\naddress = \"" + std::string(address) + "\"\n" + kGoodPort)
+                    .errors(),
+                ElementsAre(AllOf(StartsWith("a.toml:2: address is "), HasSubstr(address))));
+  for (const char* address : {"10.0.0.0/31", "10.0.0.255/32", "10.0.0.255/16"})
+    EXPECT_THAT(ConfigFile("[appliance]\naddress = \"" + std::string(address) + "\"\n" + kGoodPort)
+                    .errors(),
+                IsEmpty());
+}
+
+TEST(Checks, TheSecondaryAddressesMustBeAHostsToo) {
+  EXPECT_THAT(ConfigFile("[appliance]\nmac = \"03:00:00:00:00:01\"\naddress6 = \"ff02::1/64\"\n" +
+                         kGoodPort)
+                  .errors(),
+              ElementsAre(StartsWith("a.toml:2: mac is a group address or zero"),
+                          StartsWith("a.toml:3: address6 is not a host's address")));
+}
+
+TEST(Checks, TheKernelMustNotOwnTheAppliancesAddress) {
+  const HostFacts host = {.interfaces = {{"eth0", {{10, 77, 0, 1}}, {}}, {"eth1", {}, {}}},
+                          .cpu_count = 4};
+  const auto errors_on = [&](const std::string& interface) {
+    return ConfigFile("[appliance]\naddress = \"10.77.0.1/24\"\n" +
+                      port("a", "type = \"af_packet\"\ninterface = \"" + interface + "\""))
+        .errors(host);
+  };
+  EXPECT_THAT(
+      errors_on("eth0"),
+      ElementsAre(StartsWith(
+          "a.toml:2: the kernel itself has the appliance's address on eth0: 10.77.0.1/24")));
+  EXPECT_THAT(errors_on("eth1"), IsEmpty());
+  EXPECT_THAT(
+      errors_on("eth2"),
+      ElementsAre("a.toml:6: no such interface on this host: \"eth2\"; there are eth0, eth1"));
+}
+
+TEST(Checks, SecretAndSecretFileExcludeEachOther) {
+  const ConfigFile file("");
+  const std::string secret = file.write("secret", "x");
+  file.write("a.toml",
+             "[appliance]\nsecret = \"y\"\nsecret_file = \"" + secret + "\"\n" + kGoodPort);
+  EXPECT_THAT(file.errors(),
+              ElementsAre(StartsWith("a.toml:3: secret and secret_file are both set")));
+}
+
+TEST(Checks, AnErrorOfReadingIsNotRepeatedAsAConflict) {
+  EXPECT_THAT(
+      ConfigFile(kGoodPort + "mtu = \"small\"\n[limits]\nchunk_bytes_max = 4096\n").errors(),
+      ElementsAre(StartsWith("a.toml:5: mtu has a wrong value")));
+}
+
+}  // namespace
+}  // namespace sluice::config

@@ -1,0 +1,107 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "config/loader.h"
+#include "config/render.h"
+#include "config/schema.h"
+#include "tests/unit/config/config_file.h"
+
+namespace sluice::config {
+namespace {
+
+const HostFacts kHost = {.interfaces = {}, .cpu_count = 64};
+
+std::string shipped_text() {
+  std::ifstream file(SLUICE_CONFIG_DIR "/appliance.toml");
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TEST(Reference, TheShippedFileIsTheSchemaWrittenOut) {
+  EXPECT_EQ(shipped_text(), render_reference())
+      << "config/appliance.toml is out of date; it should read:\n"
+      << render_reference();
+}
+
+TEST(Reference, TheShippedFileEqualsTheDefaults) {
+  const auto config = load_config(SLUICE_CONFIG_DIR "/appliance.toml", kHost);
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config.value(), default_config());
+}
+
+TEST(Reference, AFileWithOnlyAPortEqualsTheDefaults) {
+  const ConfigFile file(
+      "[[port]]\nname = \"port0\"\ntype = \"vhost-user\"\npath = \"/run/sluice/port0.sock\"\n");
+  const auto config = load_config(file.path(), kHost);
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config.value(), default_config());
+}
+
+TEST(Reference, EveryExampleLoads) {
+  HostFacts host = kHost;
+  for (const char* name : {"s0", "s1", "s2", "s3"}) host.interfaces.push_back({name, {}, {}});
+  for (const char* name : {"demo.toml", "lab.toml"}) {
+    const auto config = load_config(std::string(SLUICE_CONFIG_DIR "/examples/") + name, host);
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    EXPECT_EQ(config.value().ports.size(), 4u) << name;
+  }
+}
+
+TEST(Reference, TheEffectiveConfigReadsBackToTheSameValues) {
+  Config config = default_config();
+  config.appliance.shards = 3;
+  config.appliance.address6 = Ipv6Prefix{{0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}, 64};
+  config.appliance.mac = MacAddress{2, 0, 0, 0, 0, 7};
+  config.appliance.polling = Polling::kBusy;
+  config.limits.member_timeout_s = 2.5;
+  config.metrics.address = "";
+  config.ports[0].fault = {.rx_drop = 0.05, .tx_drop = 1, .duplicate = 0.125, .seed = 42};
+  config.ports.push_back(
+      {.name = "b", .type = PortType::kAfPacket, .interface = "veth0", .rate_mbps = 200});
+  const ConfigFile file(render_effective(config));
+  const auto read = load_config(file.path(), kHost);
+  ASSERT_TRUE(read.ok()) << read.status().message() << "\n" << render_effective(config);
+  EXPECT_EQ(read.value(), config);
+}
+
+TEST(Reference, TheEffectiveConfigHidesTheSecret) {
+  Config config = default_config();
+  config.appliance.secret = "hunter2";
+  EXPECT_EQ(render_effective(config).find("hunter2"), std::string::npos);
+  EXPECT_NE(render_effective(config).find("# secret: 7 bytes, not shown"), std::string::npos);
+}
+
+TEST(Reference, EverySettingOfTheSchemaHasHelpAndAFieldOfItsOwn) {
+  Config config;
+  PortConfig port;
+  std::set<const void*> fields;
+  for (const KeySpec& spec : schema()) {
+    EXPECT_TRUE(spec.help.ends_with('.')) << spec.key;
+    const Field field = spec.field({&config, &port});
+    fields.insert(std::visit([](const auto* value) -> const void* { return value; }, field));
+  }
+  EXPECT_EQ(fields.size(), schema().size());
+}
+
+TEST(Reference, EveryDefaultIsInTheRangeThatTheSchemaStates) {
+  Config config = default_config();
+  for (const KeySpec& spec : schema()) {
+    const Field field = spec.field({&config, &config.ports[0]});
+    std::visit(
+        [&](const auto* value) {
+          if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(*value)>>) {
+            if (spec.max == 0) return;  // a boolean
+            EXPECT_GE(static_cast<double>(*value), spec.min) << spec.key;
+            EXPECT_LE(static_cast<double>(*value), spec.max) << spec.key;
+          }
+        },
+        field);
+  }
+}
+
+}  // namespace
+}  // namespace sluice::config
