@@ -23,6 +23,7 @@ namespace sluice::agg {
 
 inline constexpr Step kNoStep = UINT32_MAX;  // "never": of a member that has not left
 inline constexpr Step kLastStep = UINT32_MAX - 1;
+inline constexpr std::uint32_t kNoSlot = UINT32_MAX;
 
 // What a job needs to be built; every rank's join must agree on it.
 struct JobSpec {
@@ -33,6 +34,7 @@ struct JobSpec {
   std::uint16_t shard_count = 1;
   bool allow_nil = true;
   std::array<std::uint32_t, kStreamCount> chunk_counts{};  // 0: no such stream
+  std::array<std::uint32_t, kStreamCount> max_elems{};     // of a chunk; ignored for kCollectives
   std::array<std::uint32_t, kStreamCount> windows{};       // steps retained, 2 .. kMaxWindow
 };
 
@@ -42,7 +44,8 @@ struct Member {
   std::atomic<Cookie> stale_cookie{0};  // of the process that was taken over last
   // First step of each stream that it does not contribute to; kNoStep while it stays, 0 when dead.
   std::array<std::atomic<Step>, kStreamCount> left_from{kNoStep, kNoStep, kNoStep};
-  std::atomic<bool> reachable{false};  // joined and not gone: results are sent to it
+  std::atomic<bool> reachable{false};    // joined and not gone: results are sent to it
+  std::atomic<TimeNs> last_heard_ns{0};  // on the control port; shards keep their own in Flow
 };
 
 // A stream's window as all shards see it.
@@ -55,7 +58,7 @@ struct StreamWindow {
 // The state of one (job, stream, step, chunk), without its data.
 struct Slot {
   Step step = 0;                  // whose contributions it holds; 0: none yet
-  std::uint32_t next_queued = 0;  // link of the shard's result queue
+  std::uint32_t next_queued = 0;  // link of its slice's result queue, valid while `queued`
   std::uint64_t weight = 0;
   std::uint16_t count = 0;       // contributions in the mask, NILs too
   std::uint16_t elem_count = 0;  // fixed by the first contribution that carries data
@@ -66,11 +69,12 @@ struct Slot {
   bool has_data = false;    // some contribution was not NIL
   bool complete = false;
   bool finite = true;
-  bool queued = false;  // waits in the result queue
+  bool queued = false;  // waits in the slice's result queue
 };
 
 // One direction pair of (worker, shard): numbers for loss and congestion, credit for results.
 struct Flow {
+  Cookie cookie = 0;              // of the process it counts for; another one starts afresh
   std::uint32_t next_number = 1;  // of the next packet to this worker
   std::uint32_t received_count = 0;
   std::uint32_t highest_number = 0;
@@ -98,12 +102,18 @@ struct Collective {
 // One shard's part of a stream.
 struct StreamSlice {
   std::uint32_t chunk_count = 0;   // owned by this shard
+  std::size_t stride_floats = 0;   // of one slot's accumulator
   StepRecord record;               // adopted copy of the open step's record
   std::uint32_t closed_count = 0;  // chunks of the open step that are complete
   std::uint32_t sweep_cursor = 0;  // next open slot to re-examine after a member went
   bool sweeping = false;
   TimeNs first_arrival_ns = 0;
   Collective collective;
+  // Results to send: a list through Slot::next_queued, and how far its head has been sent.
+  std::uint32_t queue_head = kNoSlot;
+  std::uint32_t queue_tail = kNoSlot;
+  Step head_step = 0;
+  std::uint32_t head_rank = 0;
   std::vector<Slot> slots;           // index (step % window) * chunk_count + local chunk
   std::vector<std::uint64_t> masks;  // mask_words a slot
   std::unique_ptr<float[], void (*)(void*)> data{nullptr,
@@ -133,7 +143,6 @@ class Job {
 
   const JobSpec spec;
   const std::size_t mask_word_count;
-  const std::size_t stride_floats;  // of one slot's accumulator
   std::vector<Member> members;
   std::array<StreamWindow, kStreamCount> windows;
   std::vector<JobSlice> slices;    // one a shard

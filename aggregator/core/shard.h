@@ -93,45 +93,47 @@ class Shard {
     std::uint32_t probe_number = 0;
     std::uint64_t want = 0;
   };
-  struct QueuedResult {  // head of the result queue: whose copy is next
+  struct ActiveSlice {  // a stream with results to send; served in turn, one datagram each
     Job* job = nullptr;
     StreamId stream{};
-    std::uint32_t slot = 0;
-    Step step = 0;
-    std::uint32_t next_rank = 0;
   };
 
+  // shard.cc: contributions, completion, commands.
   Verdict admit(const wire::Packet& packet, bool marked, TimeNs now, Job*& job) noexcept;
   Verdict contribute(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
-  Verdict probe(Job& job, const wire::Packet& packet) noexcept;
-  Verdict fix_collective(Job& job, StreamSlice& slice, const wire::Contribution& body, Rank rank,
-                         ChunkIndex chunk) noexcept;
-  void fold_into(Job& job, StreamSlice& slice, std::uint32_t slot_index, const wire::Packet& packet,
-                 StreamId stream) noexcept;
+  Verdict fix_collective(Job& job, StreamSlice& slice, const wire::Contribution& body,
+                         Rank rank) noexcept;
   bool try_complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept;
   void close_chunk(Job& job, StreamId stream, TimeNs now) noexcept;
-  void adopt_record(Job& job, StreamId stream) noexcept;
-  void observe_step(Job& job, JobSlice& job_slice, StreamSlice& slice, StreamId stream,
-                    TimeNs now) noexcept;
+  StreamSlice& current_slice(Job& job, StreamId stream) noexcept;
+  void member_gone(Job& job, Rank rank) noexcept;
+  void remove_job(Job& job) noexcept;
+  void push_event(const ShardEvent& event) noexcept;
+
+  // shard_transmit.cc: results, answers, feedback.
+  Verdict probe(Job& job, const wire::Packet& packet) noexcept;
+  void queue_result(Job& job, StreamId stream, std::uint32_t slot_index) noexcept;
   void queue_feedback(Job& job, Rank rank) noexcept;
   bool push_reply(const Reply& reply) noexcept;
   bool poll_reply(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
   bool poll_result(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
-  std::size_t write_answer(const Reply& reply, std::span<std::uint8_t> out, TimeNs now) noexcept;
+  std::size_t write_answer(Reply& reply, std::span<std::uint8_t> out, TimeNs now) noexcept;
   std::size_t write_result(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
                            std::uint8_t flags, std::span<std::uint8_t> out, TimeNs now) noexcept;
-  void push_event(const ShardEvent& event) noexcept;
+  wire::FeedbackHeader next_feedback(Job& job, Rank rank, TimeNs now) noexcept;
 
   const ShardId id_;
   std::array<Job*, kMaxJobs> jobs_{};
   std::vector<Reply> replies_;  // ring
   std::size_t reply_head_ = 0;
   std::size_t reply_count_ = 0;
-  std::vector<QueuedResult> results_;  // ring; grows only when a job is added
-  std::size_t result_head_ = 0;
-  std::size_t result_count_ = 0;
+  std::array<ActiveSlice, kMaxJobs * kStreamCount> active_{};  // ring
+  std::size_t active_head_ = 0;
+  std::size_t active_count_ = 0;
+  std::vector<float> scratch_;  // one narrow result while it replaces its accumulator
   std::vector<ShardEvent> events_;
   std::size_t event_count_ = 0;
+  bool sweep_pending_ = false;
   VerdictCounters verdicts_;
   Counter replies_dropped_;
   Counter results_overwritten_;

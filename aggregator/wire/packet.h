@@ -183,7 +183,7 @@ inline constexpr std::size_t kProofBytes = 32;
 struct StreamLayout {
   std::uint64_t hash = 0;         // of the tensors, see layout_hash() in the client
   std::uint32_t chunk_count = 0;  // 0: the stream does not exist (kGradients must)
-  std::uint32_t reserved = 0;
+  std::uint32_t max_elems = 0;    // elements of its biggest chunk: sizes the accumulators
 };
 
 // Which kinds of k the job asks for. Only kSync exists today; the byte leaves room.
@@ -226,7 +226,7 @@ struct Accept {
 
 enum class RefuseCode : std::uint16_t {
   kBadSecret = 1,
-  kVersion = 2,
+  kBadVersion = 2,
   kWorldSize = 3,
   kLayout = 4,
   kRankTaken = 5,

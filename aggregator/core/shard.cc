@@ -1,0 +1,382 @@
+#include "aggregator/core/shard.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "aggregator/base/check.h"
+#include "aggregator/core/fold.h"
+
+namespace sluice::agg {
+namespace {
+
+constexpr std::size_t kEventCapacity = 64;
+constexpr std::uint32_t kSweepSlots = 256;  // re-examined a call of poll_work()
+
+constexpr std::size_t index_of(StreamId stream) noexcept {
+  return static_cast<std::size_t>(stream);
+}
+
+// Sequence numbers wrap; "newer" is within half the circle.
+bool newer(std::uint32_t left, std::uint32_t right) noexcept {
+  return static_cast<std::int32_t>(left - right) > 0;
+}
+
+void restart_flow(Flow& flow, Cookie cookie) noexcept {
+  flow.cookie = cookie;
+  flow.next_number = 1;
+  flow.received_count = 0;
+  flow.highest_number = 0;
+  flow.marked_count = 0;
+  flow.echo_timestamp_us = 0;
+  flow.credit = 0;
+  flow.deferred_count = 0;
+  flow.deferral_told = false;
+}
+
+// Bytes of chunk `chunk` of a collective of `size_bytes`.
+std::size_t collective_chunk_bytes(std::uint32_t size_bytes, ChunkIndex chunk,
+                                   std::size_t chunk_bytes) noexcept {
+  return std::min<std::size_t>(chunk_bytes, size_bytes - chunk * chunk_bytes);
+}
+
+}  // namespace
+
+Shard::Shard(ShardId id, std::size_t reply_capacity)
+    : id_(id), replies_(reply_capacity), scratch_(kMaxChunkBytes), events_(kEventCapacity) {}
+
+Verdict Shard::handle(const wire::Packet& packet, bool marked, TimeNs now) noexcept {
+  Job* job = nullptr;
+  Verdict verdict = admit(packet, marked, now, job);
+  if (verdict == Verdict::kCredit) {
+    switch (packet.type()) {
+      case wire::PacketType::kContribution: verdict = contribute(*job, packet, now); break;
+      case wire::PacketType::kProbe: verdict = probe(*job, packet); break;
+      default: break;
+    }
+  }
+  verdicts_.count(verdict);
+  return verdict;
+}
+
+// Membership and the flow's numbers, the same for every data packet. kCredit means "go on".
+Verdict Shard::admit(const wire::Packet& packet, bool marked, TimeNs now, Job*& job) noexcept {
+  std::uint8_t flags = 0;
+  switch (packet.type()) {
+    case wire::PacketType::kContribution: flags = packet.body<wire::Contribution>().flags; break;
+    case wire::PacketType::kProbe: flags = packet.body<wire::Probe>().flags; break;
+    case wire::PacketType::kCredit: flags = packet.body<wire::Credit>().flags; break;
+    default: return Verdict::kBadType;
+  }
+  const wire::CommonHeader& common = packet.common();
+  job = common.job < jobs_.size() ? jobs_[common.job] : nullptr;
+  if (job == nullptr) return Verdict::kUnknownJob;
+  if (common.rank >= job->spec.world_size) return Verdict::kBadRank;
+  const Member& member = job->members[common.rank];
+  if (common.cookie == 0 || common.cookie != member.cookie.load(std::memory_order_acquire)) {
+    const bool stale =
+        common.cookie != 0 && common.cookie == member.stale_cookie.load(std::memory_order_relaxed);
+    return stale ? Verdict::kStaleCookie : Verdict::kBadCookie;
+  }
+
+  Flow& flow = job->slices[id_.value].flows[common.rank];
+  if (flow.cookie != common.cookie) restart_flow(flow, common.cookie);
+  flow.last_heard_ns.store(now, std::memory_order_relaxed);
+  const wire::FlowHeader header = packet.body<wire::FlowHeader>();
+  ++flow.received_count;
+  flow.marked_count += marked;
+  if (newer(header.number, flow.highest_number)) {
+    flow.highest_number = header.number;
+    flow.echo_timestamp_us = header.timestamp_us;
+    flow.echo_arrival_ns = now;
+  }
+  if (newer(header.credit, flow.credit)) {
+    flow.credit = header.credit;
+    flow.deferral_told = false;
+  }
+  if (flags & wire::kFlagReport) queue_feedback(*job, Rank{common.rank});
+  return job->ended.load(std::memory_order_relaxed) ? Verdict::kJobEnded : Verdict::kCredit;
+}
+
+// The slice with the open step's record adopted. A member that left between the record's
+// publication and now is taken out here; one that leaves later is announced by a command.
+StreamSlice& Shard::current_slice(Job& job, StreamId stream) noexcept {
+  StreamSlice& slice = job.slices[id_.value].streams[index_of(stream)];
+  const StreamWindow& window = job.windows[index_of(stream)];
+  const Step open_step = window.open_step.load(std::memory_order_acquire);
+  if (slice.record.step == open_step) return slice;
+
+  slice.record = window.records[open_step % job.spec.windows[index_of(stream)]];
+  slice.closed_count = 0;
+  slice.sweeping = false;
+  slice.first_arrival_ns = 0;
+  slice.collective = Collective{};
+  for (std::uint16_t rank = 0; rank < job.spec.world_size; ++rank)
+    if (job.members[rank].left_from[index_of(stream)].load(std::memory_order_acquire) <= open_step)
+      slice.record.remove(Rank{rank});
+  return slice;
+}
+
+Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noexcept {
+  const auto& body = packet.body<wire::Contribution>();
+  const StreamId stream = body.stream;
+  const Rank rank{packet.common().rank};
+  if (job.spec.chunk_counts[index_of(stream)] == 0) return Verdict::kBadStream;
+  if (body.chunk >= job.spec.chunk_counts[index_of(stream)]) return Verdict::kBadChunk;
+  if (shard_of(body.chunk, job.spec.shard_count) != id_.value) return Verdict::kWrongShard;
+  if (!job.started()) return Verdict::kNotStarted;
+
+  StreamSlice& slice = current_slice(job, stream);
+  const std::uint32_t window = job.spec.windows[index_of(stream)];
+  const Step open_step = slice.record.step;
+  if (body.step > open_step) return Verdict::kTooNew;
+  if (body.step == 0 || open_step - body.step >= window) return Verdict::kTooOld;
+
+  const std::uint32_t slot_index =
+      (body.step % window) * slice.chunk_count + job.local_chunk(body.chunk);
+  Slot& slot = slice.slots[slot_index];
+  std::uint64_t* mask = &slice.masks[slot_index * job.mask_word_count];
+  if (slot.step == body.step) {
+    if (test_bit(mask, rank)) return Verdict::kDuplicate;
+    if (slot.complete) return Verdict::kLate;
+  }
+  if (body.step < open_step) return Verdict::kLate;  // closed, and this worker was not in it
+
+  const bool nil = body.flags & wire::kFlagNil;
+  if (stream == StreamId::kCollectives) {
+    const Verdict fixed = fix_collective(job, slice, body, rank);
+    if (fixed != Verdict::kFolded) return fixed;
+  } else {
+    if (nil && !job.spec.allow_nil) return Verdict::kShapeMismatch;
+    if (body.elem_count > job.spec.max_elems[index_of(stream)] ||
+        (!nil && body.dtype == Dtype::kBytes))
+      return Verdict::kShapeMismatch;
+  }
+  if (!slice.record.may.test(rank)) return Verdict::kNotAllowed;
+
+  JobSlice& job_slice = job.slices[id_.value];
+  if (slot.step != body.step) {  // the first contribution of this step reopens the slot
+    const bool queued = slot.queued;
+    const std::uint32_t next_queued = slot.next_queued;
+    if (queued && slot.complete) results_overwritten_.add(1);
+    slot = Slot{.step = body.step, .next_queued = next_queued, .queued = queued};
+    std::fill_n(mask, job.mask_word_count, std::uint64_t{0});
+    job_slice.slots_in_use.add(1);
+    if (slice.first_arrival_ns == 0) slice.first_arrival_ns = now;
+  }
+  if (!nil) {
+    float* accumulator = slice.data.get() + slot_index * slice.stride_floats;
+    const std::uint8_t* payload = packet.payload().data();
+    if (body.dtype == Dtype::kBytes) {
+      std::memcpy(accumulator, payload, body.payload_bytes);
+    } else if (!slot.has_data) {
+      fold_store(accumulator, payload, body.elem_count, body.dtype);
+    } else {
+      if (body.elem_count != slot.elem_count || body.dtype != slot.dtype)
+        return Verdict::kShapeMismatch;
+      fold_add(accumulator, payload, body.elem_count, body.dtype);
+    }
+    slot.has_data = true;
+    slot.elem_count = body.elem_count;
+    slot.payload_bytes = body.payload_bytes;
+    slot.dtype = body.dtype;
+  }
+  set_bit(mask, rank);
+  ++slot.count;
+  slot.weight = stream == StreamId::kCollectives ? std::uint64_t{body.base_step} << 32 | body.weight
+                                                 : slot.weight + body.weight;
+  slot.priority = std::min(slot.priority, body.priority);
+  job_slice.contributions.add(1);
+  Flow& flow = job_slice.flows[rank.value];
+  if (stream == StreamId::kGradients) {
+    flow.last_contribution_ns = now;
+    flow.last_contribution_step = body.step;
+  }
+  if (try_complete(job, stream, slot_index, now)) return Verdict::kCompleted;
+  return nil ? Verdict::kNilFolded : Verdict::kFolded;
+}
+
+// The first packet of a collective fixes its kind, root and size; every other must agree.
+// kFolded means "go on".
+Verdict Shard::fix_collective(Job& job, StreamSlice& slice, const wire::Contribution& body,
+                              Rank rank) noexcept {
+  const CollectiveKind kind = wire::collective_kind(body.weight);
+  const Rank root{wire::collective_root(body.weight)};
+  if (kind > CollectiveKind::kBarrier || root.value >= job.spec.world_size)
+    return Verdict::kBadField;
+  const bool broadcast = kind == CollectiveKind::kBroadcast;
+  if (broadcast && rank != root) return Verdict::kNotAllowed;
+  if (broadcast != !(body.flags & wire::kFlagNil)) return Verdict::kShapeMismatch;
+  if (!broadcast && body.base_step != 0) return Verdict::kShapeMismatch;
+
+  Collective& collective = slice.collective;
+  const std::size_t chunk_bytes = job.spec.chunk_bytes;
+  if (collective.step != body.step) {
+    const std::size_t chunk_count =
+        std::max<std::size_t>(1, (body.base_step + chunk_bytes - 1) / chunk_bytes);
+    if (chunk_count > kCollectiveChunks) return Verdict::kBadLength;
+    if (broadcast && body.base_step == 0) return Verdict::kBadLength;
+    collective = {.step = body.step,
+                  .kind_and_root = body.weight,
+                  .size_bytes = body.base_step,
+                  .chunk_count = static_cast<std::uint32_t>(chunk_count)};
+    if (broadcast) {
+      const bool root_alive = slice.record.may.test(root);
+      slice.record.k = root_alive;
+      slice.record.may = root_alive ? MemberMask::only(root) : MemberMask{};
+      slice.record.must = slice.record.may;
+    }
+  } else if (collective.kind_and_root != body.weight || collective.size_bytes != body.base_step) {
+    push_event({.kind = ShardEvent::Kind::kCollectiveMismatch,
+                .job = &job,
+                .rank = rank,
+                .stream = StreamId::kCollectives,
+                .step = body.step,
+                .expected = {collective.kind_and_root, collective.size_bytes},
+                .actual = {body.weight, body.base_step}});
+    return Verdict::kCollectiveMismatch;
+  }
+  if (body.chunk >= collective.chunk_count) return Verdict::kBadChunk;
+  if (broadcast &&
+      (body.dtype != Dtype::kBytes ||
+       body.payload_bytes != collective_chunk_bytes(body.base_step, body.chunk, chunk_bytes)))
+    return Verdict::kShapeMismatch;
+  return Verdict::kFolded;
+}
+
+// Freezes the slot when the record is satisfied. From then on its bytes, weight and mask never
+// change.
+bool Shard::try_complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept {
+  StreamSlice& slice = job.slices[id_.value].streams[index_of(stream)];
+  Slot& slot = slice.slots[slot_index];
+  const std::uint64_t* mask = &slice.masks[slot_index * job.mask_word_count];
+  if (!slice.record.satisfied_by(mask, slot.count, job.mask_word_count)) return false;
+
+  slot.complete = true;
+  slot.k = slice.record.k;
+  if (slot.has_data && slot.dtype != Dtype::kBytes) {
+    float* accumulator = slice.data.get() + slot_index * slice.stride_floats;
+    auto* narrow = reinterpret_cast<std::uint8_t*>(scratch_.data());
+    slot.finite = finish(accumulator, slot.elem_count, slot.weight, slot.dtype, narrow);
+    if (slot.dtype != Dtype::kFloat32) std::memcpy(accumulator, narrow, slot.payload_bytes);
+  }
+  job.slices[id_.value].slots_in_use.set(job.slices[id_.value].slots_in_use.read() - 1);
+  // Close before the result can leave: whoever holds the last result may contribute to the next
+  // step.
+  close_chunk(job, stream, now);
+  queue_result(job, stream, slot_index);
+  return true;
+}
+
+void Shard::close_chunk(Job& job, StreamId stream, TimeNs now) noexcept {
+  JobSlice& job_slice = job.slices[id_.value];
+  StreamSlice& slice = job_slice.streams[index_of(stream)];
+  ++slice.closed_count;
+  const std::uint32_t chunk_count =
+      stream == StreamId::kCollectives ? slice.collective.chunk_count : slice.chunk_count;
+  if (slice.closed_count < chunk_count) return;
+
+  const Step step = slice.record.step;
+  job_slice.steps_closed.add(1);
+  if (stream == StreamId::kGradients) {
+    job_slice.step_duration.observe(now - slice.first_arrival_ns);
+    TimeNs first_ns = kNever;
+    for (const Flow& flow : job_slice.flows)
+      if (flow.last_contribution_step == step)
+        first_ns = std::min(first_ns, flow.last_contribution_ns);
+    for (Flow& flow : job_slice.flows)
+      if (flow.last_contribution_step == step)
+        flow.lag.observe(flow.last_contribution_ns - first_ns);
+  }
+  StreamWindow& window = job.windows[index_of(stream)];
+  if (window.shards_left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (step >= kLastStep) {
+    push_event({.kind = ShardEvent::Kind::kStepLimit, .job = &job, .stream = stream, .step = step});
+    return;
+  }
+  job.publish(stream, step + 1);
+}
+
+void Shard::handle_command(const ShardCommand& command) noexcept {
+  switch (command.kind) {
+    case ShardCommand::Kind::kAddJob: jobs_[command.job->spec.id.value] = command.job; break;
+    case ShardCommand::Kind::kMemberGone: member_gone(*command.job, command.rank); break;
+    case ShardCommand::Kind::kRemoveJob: remove_job(*command.job); break;
+  }
+}
+
+void Shard::member_gone(Job& job, Rank rank) noexcept {
+  if (!job.started()) return;
+  for (std::size_t index = 0; index < kStreamCount; ++index) {
+    if (job.spec.chunk_counts[index] == 0) continue;
+    StreamSlice& slice = current_slice(job, static_cast<StreamId>(index));
+    if (job.members[rank.value].left_from[index].load(std::memory_order_acquire) >
+        slice.record.step)
+      continue;
+    slice.record.remove(rank);
+    slice.sweep_cursor = 0;
+    slice.sweeping = true;
+    sweep_pending_ = true;
+  }
+}
+
+// Slots that waited only for members that are gone get no packet that would complete them.
+bool Shard::poll_work(TimeNs now) noexcept {
+  if (!sweep_pending_) return false;
+  bool more = false;
+  for (Job* job : jobs_) {
+    if (job == nullptr) continue;
+    for (std::size_t index = 0; index < kStreamCount; ++index) {
+      StreamSlice& slice = job->slices[id_.value].streams[index];
+      if (!slice.sweeping) continue;
+      const Step step = slice.record.step;
+      const std::uint32_t base = step % job->spec.windows[index] * slice.chunk_count;
+      const std::uint32_t end = std::min(slice.chunk_count, slice.sweep_cursor + kSweepSlots);
+      for (; slice.sweep_cursor < end; ++slice.sweep_cursor) {
+        const Slot& slot = slice.slots[base + slice.sweep_cursor];
+        if (slot.step == step && !slot.complete)
+          try_complete(*job, static_cast<StreamId>(index), base + slice.sweep_cursor, now);
+      }
+      slice.sweeping = slice.sweep_cursor < slice.chunk_count;
+      more |= slice.sweeping;
+    }
+  }
+  sweep_pending_ = more;
+  return more;
+}
+
+void Shard::remove_job(Job& job) noexcept {
+  jobs_[job.spec.id.value] = nullptr;
+  // Keep the order of what stays in both rings.
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < reply_count_; ++i) {
+    const Reply reply = replies_[(reply_head_ + i) % replies_.size()];
+    if (reply.job != &job) replies_[(reply_head_ + kept++) % replies_.size()] = reply;
+  }
+  reply_count_ = kept;
+  kept = 0;
+  for (std::size_t i = 0; i < active_count_; ++i) {
+    const ActiveSlice entry = active_[(active_head_ + i) % active_.size()];
+    if (entry.job != &job) active_[(active_head_ + kept++) % active_.size()] = entry;
+  }
+  active_count_ = kept;
+  push_event({.kind = ShardEvent::Kind::kJobReleased, .job = &job});
+}
+
+// Events are few: one a job and cause. A mismatch repeats with every packet, so a full queue may
+// drop it; a release may not be lost, and the queue always keeps room for one a job.
+void Shard::push_event(const ShardEvent& event) noexcept {
+  if (event.kind != ShardEvent::Kind::kJobReleased && event_count_ >= kEventCapacity / 2) return;
+  if (event_count_ == events_.size()) events_.resize(events_.size() * 2);  // only on job removal
+  events_[event_count_++] = event;
+}
+
+bool Shard::poll_event(ShardEvent& event) noexcept {
+  if (event_count_ == 0) return false;
+  event = events_.front();
+  std::move(events_.begin() + 1, events_.begin() + static_cast<std::ptrdiff_t>(event_count_),
+            events_.begin());
+  --event_count_;
+  return true;
+}
+
+}  // namespace sluice::agg
