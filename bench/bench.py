@@ -9,9 +9,10 @@ import argparse
 import sys
 
 import fold
+import pipeline
 import report
 
-BENCHES = {"fold": fold}
+BENCHES = {"fold": fold, "pipeline": pipeline}
 
 
 def main():
