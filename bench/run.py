@@ -1,11 +1,12 @@
 #!/usr/bin/python3
-"""Runs one bench by name, or lists them: bench.py --list, bench.py NAME [options].
+"""Runs one bench by name, or lists them: run.py --list, run.py [--build-dir DIR] NAME [options].
 
 Each bench is a module in this folder with DESCRIPTION, add_options(parser) and run(options). It
 prints a table and ends in one line that starts with RESULT. The exit status is 0 after a RESULT line,
 2 for wrong usage, 1 when the bench could not measure (with one line that says why).
 """
 import argparse
+import os
 import sys
 
 import fold
@@ -18,6 +19,8 @@ BENCHES = {"fold": fold, "pipeline": pipeline}
 def main():
     parser = argparse.ArgumentParser(prog="bench", description="Sluice's benches.")
     parser.add_argument("--list", action="store_true", help="name the benches and end")
+    parser.add_argument("--build-dir", metavar="DIR",
+                        help="the build folder (default: SLUICE_BUILD, else build/ in the tree)")
     names = parser.add_subparsers(dest="name", metavar="NAME")
     for name, module in BENCHES.items():
         module.add_options(names.add_parser(name, help=module.DESCRIPTION,
@@ -29,6 +32,8 @@ def main():
         return 0
     if options.name is None:
         parser.error("no bench named; --list names them")
+    if options.build_dir:
+        os.environ["SLUICE_BUILD"] = os.path.abspath(options.build_dir)
     print(report.machine(), flush=True)
     try:
         BENCHES[options.name].run(options)
