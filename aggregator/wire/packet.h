@@ -146,6 +146,8 @@ struct Credit {
 
 struct Feedback {
   FeedbackHeader feedback;
+  std::uint16_t shard = 0;  // whose flow it reports; other packets name a chunk or a block
+  std::uint16_t reserved = 0;
 };
 
 enum class AnswerStatus : std::uint8_t {
