@@ -75,7 +75,8 @@ Verdict Shard::probe(Job& job, const wire::Packet& packet) noexcept {
 }
 
 bool Shard::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept {
-  return poll_reply(transmit, out, now) || poll_result(transmit, out, now);
+  if (poll_reply(transmit, out, now) || poll_result(transmit, out, now)) return true;
+  return poll_reply(transmit, out, now);  // deferring a result may have queued feedback
 }
 
 bool Shard::poll_reply(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept {

@@ -1,0 +1,150 @@
+// One or more shards of one job, and workers reduced to what they put on the wire.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "aggregator/core/shard.h"
+
+namespace sluice::agg {
+
+constexpr std::uint16_t kTestChunkBytes = 64;
+
+struct Sent {  // a datagram that a shard sent, kept with its parsed view
+  Transmit transmit;
+  std::vector<std::uint8_t> bytes;
+  wire::Packet packet;
+};
+
+struct HarnessOptions {
+  std::uint16_t world_size = 2;
+  std::uint32_t chunk_count = 3;
+  std::uint16_t shard_count = 1;
+  bool allow_nil = true;
+};
+
+struct DataOptions {
+  StreamId stream = StreamId::kGradients;
+  std::uint32_t weight = 1;
+  std::uint32_t base_step = 0;
+  Dtype dtype = Dtype::kFloat32;
+  Priority priority = 0;
+  bool nil = false;
+  bool report = false;
+  std::uint32_t credit = 1000;
+};
+
+class Harness {
+ public:
+  explicit Harness(HarnessOptions options = {}) {
+    JobSpec spec{.id = JobId{5},
+                 .name = "test",
+                 .world_size = options.world_size,
+                 .chunk_bytes = kTestChunkBytes,
+                 .shard_count = options.shard_count,
+                 .allow_nil = options.allow_nil};
+    spec.chunk_counts = {options.chunk_count, kCollectiveChunks, 0};
+    spec.max_elems = {kTestChunkBytes / 2, 0, 0};
+    spec.windows = {2, kMaxWindow, 0};
+    job = std::make_unique<Job>(spec);
+    for (std::uint16_t rank = 0; rank < options.world_size; ++rank) {
+      job->members[rank].cookie = cookie(rank);
+      job->members[rank].reachable = true;
+    }
+    for (std::uint16_t id = 0; id < options.shard_count; ++id) {
+      shards.push_back(std::make_unique<Shard>(ShardId{id}));
+      shards.back()->handle_command({.kind = ShardCommand::Kind::kAddJob, .job = job.get()});
+    }
+    numbers.resize(options.world_size);
+    job->start();
+  }
+
+  static Cookie cookie(std::uint16_t rank) { return 0xC0FFEE00u + rank; }
+  wire::Sender sender(std::uint16_t rank) const {
+    return {.job = 5, .rank = rank, .cookie = cookie(rank)};
+  }
+
+  Verdict handle(std::span<const std::uint8_t> bytes, std::uint16_t shard = 0) {
+    wire::Packet packet;
+    Verdict why{};
+    if (!wire::parse(bytes, packet, why)) return why;
+    return shards[shard]->handle(packet, false, now);
+  }
+
+  template <class T>
+  Verdict contribute(std::uint16_t rank, Step step, ChunkIndex chunk, std::vector<T> values,
+                     DataOptions options = {}) {
+    wire::Contribution body{
+        .flow = {.number = ++numbers[rank], .timestamp_us = 7, .credit = options.credit},
+        .step = step,
+        .chunk = chunk,
+        .base_step = options.base_step,
+        .weight = options.weight,
+        .elem_count = static_cast<std::uint16_t>(values.size()),
+        .payload_bytes = static_cast<std::uint16_t>(values.size() * sizeof(T)),
+        .stream = options.stream,
+        .dtype = options.dtype,
+        .priority = options.priority};
+    if (options.nil) body.flags |= wire::kFlagNil;
+    if (options.report) body.flags |= wire::kFlagReport;
+    std::uint8_t out[512];
+    const std::size_t size = wire::encode(
+        out, sender(rank), body, {},
+        {reinterpret_cast<const std::uint8_t*>(values.data()), values.size() * sizeof(T)});
+    return handle({out, size}, shard_of(chunk, job->spec.shard_count));
+  }
+
+  Verdict probe(std::uint16_t rank, Step step, std::uint32_t block, std::uint64_t want) {
+    const wire::Probe body{.flow = {.number = ++numbers[rank], .credit = 0},
+                           .step = step,
+                           .block = block,
+                           .want = want};
+    std::uint8_t out[256];
+    const std::size_t size = wire::encode(out, sender(rank), body);
+    return handle({out, size}, shard_of(block * kChunksPerBlock, job->spec.shard_count));
+  }
+
+  // Everything that the shards want to send now.
+  std::vector<Sent> drain() {
+    std::vector<Sent> all;
+    for (auto& shard : shards) {
+      while (shard->poll_work(now)) {
+      }
+      std::uint8_t out[2048];
+      Transmit transmit;
+      while (shard->poll_transmit(transmit, out, now)) {
+        Sent& sent = all.emplace_back();
+        sent.transmit = transmit;
+        sent.bytes.assign(out, out + transmit.bytes);
+      }
+    }
+    for (Sent& sent : all) {
+      Verdict why{};
+      EXPECT_TRUE(wire::parse(sent.bytes, sent.packet, why)) << label(why);
+    }
+    return all;
+  }
+
+  std::vector<Sent> drain(wire::PacketType type) {
+    std::vector<Sent> matching;
+    for (Sent& sent : drain())
+      if (sent.packet.type() == type) matching.push_back(std::move(sent));
+    return matching;
+  }
+
+  std::unique_ptr<Job> job;
+  std::vector<std::unique_ptr<Shard>> shards;
+  std::vector<std::uint32_t> numbers;
+  TimeNs now = kSecond;
+};
+
+inline std::vector<float> floats_of(const Sent& sent) {
+  std::vector<float> values(sent.packet.payload().size() / sizeof(float));
+  std::memcpy(values.data(), sent.packet.payload().data(), sent.packet.payload().size());
+  return values;
+}
+
+}  // namespace sluice::agg

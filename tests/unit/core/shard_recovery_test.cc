@@ -1,0 +1,119 @@
+// Probes, feedback, credit and deferral: how a worker learns what became of its packets.
+#include <gmock/gmock.h>
+
+#include "tests/unit/core/harness.h"
+
+namespace sluice::agg {
+namespace {
+
+using testing::ElementsAre;
+using wire::PacketType;
+
+TEST(ShardRecovery, AnswersAProbeWithWhatIsCountedAndCompleteAndWhoIsMissing) {
+  Harness harness({.world_size = 3, .chunk_count = 3});
+  for (std::uint16_t rank = 0; rank < 3; ++rank) harness.contribute<float>(rank, 1, 0, {1});
+  harness.contribute<float>(0, 1, 2, {1});
+  harness.drain();
+  harness.now += 1500 * kMillisecond;
+  EXPECT_EQ(harness.probe(0, 1, 0, 0), Verdict::kProbe);
+  const auto sent = harness.drain();
+  ASSERT_EQ(sent.size(), 1u);
+  const auto& body = sent[0].packet.body<wire::Answer>();
+  EXPECT_EQ(body.status, wire::AnswerStatus::kOpen);
+  EXPECT_EQ(std::uint64_t{body.counted}, 0b101u);
+  EXPECT_EQ(std::uint64_t{body.complete}, 0b001u);
+  EXPECT_EQ(std::uint32_t{body.probe_number}, harness.numbers[0]);
+  EXPECT_EQ(std::uint32_t{body.first_incomplete}, 1u);
+  EXPECT_EQ(sent[0].packet.mask_word(0), 0b111u);
+  ASSERT_EQ(body.age_count, 3);
+  EXPECT_EQ(sent[0].packet.missing_age(1).rank, 1);
+  EXPECT_EQ(sent[0].packet.missing_age(1).last_heard_ms, 1500u);
+}
+
+TEST(ShardRecovery, SendsTheCompleteResultsThatAProbeAsksForBeyondCredit) {
+  Harness harness({.world_size = 1, .chunk_count = 3});
+  for (ChunkIndex chunk : {0u, 1u})
+    harness.contribute<float>(0, 1, chunk, {float(chunk + 5)}, {.credit = 0});
+  EXPECT_TRUE(harness.drain(PacketType::kResult).empty());
+  harness.probe(0, 1, 0, ~std::uint64_t{0});
+  const auto sent = harness.drain(PacketType::kResult);
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_THAT(floats_of(sent[0]), ElementsAre(5));
+  EXPECT_THAT(floats_of(sent[1]), ElementsAre(6));
+  EXPECT_TRUE(sent[0].packet.body<wire::ResultHeader>().flags & wire::kFlagPulled);
+}
+
+TEST(ShardRecovery, DefersResultsBeyondCreditAndTellsOnce) {
+  Harness harness({.world_size = 1, .chunk_count = 5});
+  for (ChunkIndex chunk = 0; chunk < 5; ++chunk)
+    harness.contribute<float>(0, 1, chunk, {1}, {.credit = 2});
+  const auto sent = harness.drain();
+  ASSERT_EQ(sent.size(), 3u);
+  EXPECT_EQ(sent[0].packet.type(), PacketType::kResult);
+  EXPECT_EQ(sent[1].packet.type(), PacketType::kResult);
+  EXPECT_EQ(sent[2].packet.type(), PacketType::kFeedback);
+  EXPECT_GE(sent[2].packet.body<wire::Feedback>().feedback.deferred_count, 1u);
+}
+
+TEST(ShardRecovery, SendsFeedbackAloneWhenTheReportFlagAsks) {
+  Harness harness;
+  harness.contribute<float>(0, 1, 0, {1});
+  harness.contribute<float>(0, 1, 1, {1}, {.report = true});
+  const auto sent = harness.drain();
+  ASSERT_EQ(sent.size(), 1u);
+  const auto& feedback = sent[0].packet.body<wire::Feedback>().feedback;
+  EXPECT_EQ(std::uint32_t{feedback.received_count}, 2u);
+  EXPECT_EQ(std::uint32_t{feedback.highest_number}, 2u);
+  EXPECT_EQ(std::uint32_t{feedback.echo_timestamp_us}, 7u);
+}
+
+TEST(ShardRecovery, SaysThatAStepIsGoneOrNotOpen) {
+  Harness harness({.world_size = 1, .chunk_count = 1});
+  for (Step step = 1; step <= 3; ++step) harness.contribute<float>(0, step, 0, {1});
+  harness.drain();
+  harness.probe(0, 1, 0, 1);
+  harness.probe(0, 9, 0, 1);
+  const auto sent = harness.drain();
+  ASSERT_EQ(sent.size(), 2u) << "no result is sent for either";
+  EXPECT_EQ(sent[0].packet.body<wire::Answer>().status, wire::AnswerStatus::kGone);
+  EXPECT_EQ(sent[1].packet.body<wire::Answer>().status, wire::AnswerStatus::kNotOpen);
+  EXPECT_EQ(std::uint32_t{sent[0].packet.body<wire::Answer>().open_step}, 4u);
+}
+
+TEST(ShardRecovery, DropsQueuedCopiesOfASlotThatIsReopened) {
+  Harness harness({.world_size = 1, .chunk_count = 1});
+  for (Step step = 1; step <= 3; ++step) harness.contribute<float>(0, step, 0, {float(step)});
+  EXPECT_EQ(harness.shards[0]->results_overwritten(), 1u);
+  std::vector<std::uint32_t> steps;
+  for (const Sent& sent : harness.drain(PacketType::kResult)) {
+    const Step step = sent.packet.body<wire::ResultHeader>().step;
+    steps.push_back(step);
+    EXPECT_THAT(floats_of(sent), ElementsAre(float(step))) << "never the bytes of another step";
+  }
+  EXPECT_THAT(steps, testing::UnorderedElementsAre(2, 3));
+}
+
+TEST(ShardRecovery, StartsAFlowAfreshForAProcessThatTookTheRankOver) {
+  Harness harness;
+  for (int i = 0; i < 5; ++i) harness.contribute<float>(0, 1, 0, {1});
+  harness.job->members[0].cookie = 77;
+  wire::Credit body{.flow = {.number = 1, .timestamp_us = 99, .credit = 10},
+                    .flags = wire::kFlagReport};
+  std::uint8_t out[64];
+  const std::size_t size = wire::encode(out, {.job = 5, .rank = 0, .cookie = 77}, body);
+  EXPECT_EQ(harness.handle({out, size}), Verdict::kCredit);
+  const auto sent = harness.drain();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(std::uint32_t{sent[0].packet.body<wire::Feedback>().feedback.received_count}, 1u);
+  EXPECT_EQ(std::uint32_t{sent[0].packet.body<wire::Feedback>().feedback.number}, 1u);
+}
+
+TEST(ShardRecovery, CountsRepliesThatItCannotQueue) {
+  Harness harness({.world_size = 1, .chunk_count = 1});
+  for (int i = 0; i < 5000; ++i) harness.probe(0, 1, 0, 0);
+  EXPECT_EQ(harness.drain().size(), 4096u);
+  EXPECT_EQ(harness.shards[0]->replies_dropped(), 5000u - 4096u);
+}
+
+}  // namespace
+}  // namespace sluice::agg

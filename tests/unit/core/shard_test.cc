@@ -1,0 +1,256 @@
+#include "aggregator/core/shard.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tests/unit/core/harness.h"
+
+namespace sluice::agg {
+namespace {
+
+using testing::ElementsAre;
+using wire::PacketType;
+
+TEST(Shard, SumsTheContributionsOfAllWorkersAndSendsTheResultToEach) {
+  Harness harness({.world_size = 3});
+  EXPECT_EQ(harness.contribute<float>(0, 1, 0, {1, 2}, {.weight = 4}), Verdict::kFolded);
+  EXPECT_EQ(harness.contribute<float>(1, 1, 0, {10, 20}, {.weight = 5}), Verdict::kFolded);
+  EXPECT_TRUE(harness.drain().empty());
+  EXPECT_EQ(harness.contribute<float>(2, 1, 0, {100, 200}, {.weight = 0}), Verdict::kCompleted);
+  const auto sent = harness.drain();
+  ASSERT_EQ(sent.size(), 3u);
+  for (std::uint16_t rank = 0; rank < 3; ++rank) {
+    const auto& body = sent[rank].packet.body<wire::ResultHeader>();
+    EXPECT_EQ(sent[rank].transmit.rank, Rank{rank});
+    EXPECT_THAT(floats_of(sent[rank]), ElementsAre(111, 222));
+    EXPECT_EQ(std::uint64_t{body.weight}, 9u);
+    EXPECT_EQ(body.k, 3);
+    EXPECT_EQ(sent[rank].packet.mask_word(0), 0b111u);
+  }
+}
+
+TEST(Shard, CountsADuplicateAndNeverAddsIt) {
+  Harness harness;
+  harness.contribute<float>(0, 1, 0, {1});
+  EXPECT_EQ(harness.contribute<float>(0, 1, 0, {1}), Verdict::kDuplicate);
+  harness.contribute<float>(1, 1, 0, {2});
+  EXPECT_EQ(harness.contribute<float>(0, 1, 0, {1}), Verdict::kDuplicate);
+  for (const Sent& sent : harness.drain(PacketType::kResult))
+    EXPECT_THAT(floats_of(sent), ElementsAre(3));
+}
+
+TEST(Shard, OpensAStepOnlyWhenEveryChunkOfTheOneBeforeIsClosed) {
+  Harness harness({.world_size = 1, .chunk_count = 2});
+  harness.contribute<float>(0, 1, 0, {1});
+  EXPECT_EQ(harness.contribute<float>(0, 2, 0, {1}), Verdict::kTooNew);
+  harness.contribute<float>(0, 1, 1, {1});
+  EXPECT_EQ(harness.contribute<float>(0, 2, 0, {1}), Verdict::kCompleted);
+}
+
+TEST(Shard, RefusesAStepFarInTheFutureAndOneThatLeftTheWindow) {
+  Harness harness({.world_size = 1, .chunk_count = 1});
+  EXPECT_EQ(harness.contribute<float>(0, 1u << 31, 0, {1}), Verdict::kTooNew);
+  EXPECT_EQ(harness.contribute<float>(0, 0, 0, {1}), Verdict::kTooOld);
+  for (Step step = 1; step <= 3; ++step) harness.contribute<float>(0, step, 0, {1});
+  EXPECT_EQ(harness.contribute<float>(0, 2, 0, {1}), Verdict::kTooOld);
+  EXPECT_EQ(harness.contribute<float>(0, 3, 0, {1}), Verdict::kDuplicate);
+}
+
+TEST(Shard, KeepsBothRetainedStepsApartInTheirSlots) {
+  Harness harness({.world_size = 1, .chunk_count = 2});
+  harness.contribute<float>(0, 1, 0, {5});
+  harness.contribute<float>(0, 1, 1, {6});
+  harness.contribute<float>(0, 2, 0, {7});
+  harness.drain();
+  harness.probe(0, 1, 0, 1);
+  const auto pulled = harness.drain(PacketType::kResult);
+  ASSERT_EQ(pulled.size(), 1u);
+  EXPECT_THAT(floats_of(pulled[0]), ElementsAre(5));
+}
+
+TEST(Shard, NamesEachKindOfWrongPacket) {
+  Harness harness({.world_size = 2, .chunk_count = 130, .shard_count = 2});
+  EXPECT_EQ(harness.contribute<float>(0, 1, 130, {1}), Verdict::kBadChunk);
+  EXPECT_EQ(harness.contribute<float>(0, 1, 0, {1}, {.stream = StreamId::kState}),
+            Verdict::kBadStream);
+  wire::Contribution body{.flow = {.number = 1}, .step = 1, .chunk = 64, .flags = wire::kFlagNil};
+  std::uint8_t out[128];
+  std::size_t size = wire::encode(out, harness.sender(0), body);
+  EXPECT_EQ(harness.handle({out, size}, 0), Verdict::kWrongShard);
+  size = wire::encode(out, {.job = 5, .rank = 0, .cookie = 1}, body);
+  EXPECT_EQ(harness.handle({out, size}, 1), Verdict::kBadCookie);
+  size = wire::encode(out, {.job = 5, .rank = 2, .cookie = 1}, body);
+  EXPECT_EQ(harness.handle({out, size}, 1), Verdict::kBadRank);
+  size = wire::encode(out, {.job = 6, .rank = 0, .cookie = 1}, body);
+  EXPECT_EQ(harness.handle({out, size}, 1), Verdict::kUnknownJob);
+  harness.job->members[0].stale_cookie = 1;
+  size = wire::encode(out, {.job = 5, .rank = 0, .cookie = 1}, body);
+  EXPECT_EQ(harness.handle({out, size}, 1), Verdict::kStaleCookie);
+  EXPECT_TRUE(harness.drain().empty()) << "strangers get nothing";
+}
+
+TEST(Shard, RefusesAContributionOfAnotherShape) {
+  Harness harness;
+  harness.contribute<float>(0, 1, 0, {1, 2});
+  EXPECT_EQ(harness.contribute<float>(1, 1, 0, {1}), Verdict::kShapeMismatch);
+  EXPECT_EQ(harness.contribute<float>(1, 1, 0, {1, 2}), Verdict::kCompleted);
+}
+
+TEST(Shard, FlagsAResultOfNilsOnlyAndSumsAroundASingleNil) {
+  Harness harness;
+  EXPECT_EQ(harness.contribute<float>(0, 1, 0, {}, {.nil = true}), Verdict::kNilFolded);
+  EXPECT_EQ(harness.contribute<float>(1, 1, 0, {}, {.nil = true}), Verdict::kCompleted);
+  harness.contribute<float>(0, 1, 1, {}, {.weight = 0, .nil = true});
+  harness.contribute<float>(1, 1, 1, {4}, {.weight = 2});
+  const auto sent = harness.drain(PacketType::kResult);
+  ASSERT_EQ(sent.size(), 4u);
+  EXPECT_TRUE(sent[0].packet.body<wire::ResultHeader>().flags & wire::kFlagNil);
+  EXPECT_FALSE(sent[2].packet.body<wire::ResultHeader>().flags & wire::kFlagNil);
+  EXPECT_THAT(floats_of(sent[2]), ElementsAre(4));
+}
+
+TEST(Shard, RefusesNilWhenTheJobDoesNotAllowIt) {
+  Harness harness({.allow_nil = false});
+  EXPECT_EQ(harness.contribute<float>(0, 1, 0, {}, {.nil = true}), Verdict::kShapeMismatch);
+}
+
+TEST(Shard, SendsFloat16AsTheMeanSoThatItsSumMayExceedTheRange) {
+  Harness harness;
+  const std::uint16_t half_60000 = 0x7B53;  // 60,000 in IEEE binary16
+  harness.contribute<std::uint16_t>(0, 1, 0, {half_60000}, {.dtype = Dtype::kFloat16});
+  harness.contribute<std::uint16_t>(1, 1, 0, {half_60000}, {.dtype = Dtype::kFloat16});
+  const auto sent = harness.drain(PacketType::kResult);
+  ASSERT_EQ(sent.size(), 2u);
+  const auto& body = sent[0].packet.body<wire::ResultHeader>();
+  EXPECT_TRUE(body.flags & wire::kFlagMean);
+  EXPECT_FALSE(body.flags & wire::kFlagNonFinite);
+  std::uint16_t value;
+  std::memcpy(&value, sent[0].packet.payload().data(), sizeof(value));
+  EXPECT_EQ(value, half_60000);
+}
+
+TEST(Shard, FlagsAResultThatIsNotFinite) {
+  Harness harness({.world_size = 1});
+  harness.contribute<float>(0, 1, 0, {std::numeric_limits<float>::quiet_NaN()});
+  harness.contribute<float>(0, 1, 1, {1});
+  const auto sent = harness.drain(PacketType::kResult);
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_TRUE(sent[0].packet.body<wire::ResultHeader>().flags & wire::kFlagNonFinite);
+  EXPECT_FALSE(sent[1].packet.body<wire::ResultHeader>().flags & wire::kFlagNonFinite);
+}
+
+TEST(Shard, UsesOneRecordForAStepOverFourShardsWhateverTheOrderTheyClose) {
+  Harness harness({.world_size = 1, .chunk_count = 4 * 64, .shard_count = 4});
+  for (Step step = 1; step <= 3; ++step) {
+    for (std::uint32_t block : {2u, 0u, 3u, 1u})
+      for (std::uint32_t bit = 0; bit < 64; ++bit) {
+        EXPECT_EQ(harness.job->windows[0].open_step.load(), step);
+        EXPECT_EQ(harness.contribute<float>(0, step, block * 64 + bit, {1}), Verdict::kCompleted);
+      }
+    EXPECT_EQ(harness.job->windows[0].open_step.load(), step + 1);
+  }
+}
+
+TEST(Shard, BroadcastsFromTheRootAloneAndPassesABarrierWhenAllHaveCome) {
+  Harness harness({.world_size = 3});
+  const DataOptions broadcast{.stream = StreamId::kCollectives,
+                              .weight = wire::pack_collective(CollectiveKind::kBroadcast, 1),
+                              .base_step = 70,
+                              .dtype = Dtype::kBytes};
+  EXPECT_EQ(harness.contribute<char>(0, 1, 0, std::vector<char>(64, 'x'), broadcast),
+            Verdict::kNotAllowed);
+  EXPECT_EQ(harness.contribute<char>(1, 1, 0, std::vector<char>(64, 'a'), broadcast),
+            Verdict::kCompleted);
+  EXPECT_EQ(harness.contribute<char>(1, 1, 1, std::vector<char>(7, 'b'), broadcast),
+            Verdict::kShapeMismatch);
+  EXPECT_EQ(harness.contribute<char>(1, 1, 1, std::vector<char>(6, 'b'), broadcast),
+            Verdict::kCompleted);
+  EXPECT_EQ(harness.drain(PacketType::kResult).size(), 4u) << "rank 2 gave no credit yet";
+  const DataOptions barrier{.stream = StreamId::kCollectives,
+                            .weight = wire::pack_collective(CollectiveKind::kBarrier, 0),
+                            .nil = true};
+  EXPECT_EQ(harness.contribute<char>(0, 2, 0, {}, barrier), Verdict::kNilFolded);
+  EXPECT_EQ(harness.contribute<char>(1, 2, 0, {}, barrier), Verdict::kNilFolded);
+  EXPECT_EQ(harness.contribute<char>(2, 2, 0, {}, barrier), Verdict::kCompleted);
+}
+
+TEST(Shard, ReportsACollectiveOnWhichRanksDisagreeWithBothDescriptions) {
+  Harness harness;
+  const std::uint32_t barrier = wire::pack_collective(CollectiveKind::kBarrier, 0);
+  const std::uint32_t broadcast = wire::pack_collective(CollectiveKind::kBroadcast, 1);
+  harness.contribute<char>(0, 1, 0, {},
+                           {.stream = StreamId::kCollectives, .weight = barrier, .nil = true});
+  EXPECT_EQ(harness.contribute<char>(1, 1, 0, std::vector<char>(8),
+                                     {.stream = StreamId::kCollectives,
+                                      .weight = broadcast,
+                                      .base_step = 8,
+                                      .dtype = Dtype::kBytes}),
+            Verdict::kCollectiveMismatch);
+  ShardEvent event;
+  ASSERT_TRUE(harness.shards[0]->poll_event(event));
+  EXPECT_EQ(event.kind, ShardEvent::Kind::kCollectiveMismatch);
+  EXPECT_EQ(event.rank, Rank{1});
+  EXPECT_THAT(event.expected, ElementsAre(barrier, 0));
+  EXPECT_THAT(event.actual, ElementsAre(broadcast, 8));
+}
+
+TEST(Shard, CompletesWhatWaitedForAMemberThatLeft) {
+  Harness harness({.world_size = 3, .chunk_count = 2});
+  for (std::uint16_t rank : {0, 2}) harness.contribute<float>(rank, 1, 0, {1});
+  harness.contribute<float>(1, 1, 1, {1});
+  harness.job->members[1].left_from[0] = 0;
+  harness.job->members[1].reachable = false;
+  harness.shards[0]->handle_command(
+      {.kind = ShardCommand::Kind::kMemberGone, .job = harness.job.get(), .rank = Rank{1}});
+  const auto sent = harness.drain(PacketType::kResult);
+  ASSERT_EQ(sent.size(), 2u) << "nothing is sent to the dead";
+  EXPECT_EQ(sent[0].packet.mask_word(0), 0b101u);
+  EXPECT_EQ(sent[0].packet.body<wire::ResultHeader>().k, 2);
+}
+
+TEST(Shard, ShrinksTheNextRecordsOfAMemberThatFinished) {
+  Harness harness({.world_size = 2, .chunk_count = 1});
+  harness.job->members[1].left_from[0] = 2;
+  harness.shards[0]->handle_command(
+      {.kind = ShardCommand::Kind::kMemberGone, .job = harness.job.get(), .rank = Rank{1}});
+  harness.contribute<float>(0, 1, 0, {1});
+  EXPECT_EQ(harness.contribute<float>(1, 1, 0, {1}), Verdict::kCompleted);
+  EXPECT_EQ(harness.contribute<float>(0, 2, 0, {1}), Verdict::kCompleted);
+  EXPECT_EQ(harness.contribute<float>(1, 3, 0, {1}), Verdict::kNotAllowed);
+}
+
+TEST(Shard, ForgetsARemovedJobAndSaysSo) {
+  Harness harness({.world_size = 1});
+  harness.contribute<float>(0, 1, 0, {1}, {.report = true});
+  harness.shards[0]->handle_command(
+      {.kind = ShardCommand::Kind::kRemoveJob, .job = harness.job.get()});
+  EXPECT_TRUE(harness.drain().empty());
+  EXPECT_EQ(harness.contribute<float>(0, 1, 1, {1}), Verdict::kUnknownJob);
+  ShardEvent event;
+  ASSERT_TRUE(harness.shards[0]->poll_event(event));
+  EXPECT_EQ(event.kind, ShardEvent::Kind::kJobReleased);
+}
+
+TEST(Job, TakesTheMemoryThatItSaid) {
+  JobSpec spec{.world_size = 4, .chunk_bytes = 1024, .shard_count = 3};
+  spec.chunk_counts = {1000, kCollectiveChunks, 0};
+  spec.max_elems = {256, 0, 0};
+  spec.windows = {2, 8, 0};
+  const Job job(spec);
+  std::size_t data_bytes = 0;
+  std::uint32_t owned = 0;
+  for (const JobSlice& slice : job.slices) {
+    owned += slice.streams[0].chunk_count;
+    for (const StreamSlice& stream : slice.streams)
+      data_bytes += stream.slots.size() * (sizeof(Slot) + stream.stride_floats * sizeof(float)) +
+                    stream.masks.size() * 8;
+  }
+  EXPECT_EQ(owned, 1000u);
+  EXPECT_GE(Job::memory_bytes(spec), data_bytes);
+  EXPECT_LT(Job::memory_bytes(spec), data_bytes + 64 * 1024);
+}
+
+}  // namespace
+}  // namespace sluice::agg
