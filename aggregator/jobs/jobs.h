@@ -8,12 +8,13 @@
 // bind one.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "aggregator/base/counters.h"
@@ -30,6 +31,7 @@ struct JobsOptions {
   std::uint16_t shard_count = 1;
   std::size_t max_jobs = kMaxJobs;
   std::size_t max_workers = kMaxWorkers;  // per job
+  std::size_t max_chunk_bytes = kMaxChunkBytes;
   std::size_t max_job_memory_bytes = std::size_t{4} << 30;
   std::size_t max_total_memory_bytes = std::size_t{8} << 30;
   DurationNs member_timeout_ns = kDefaultMemberTimeout;
@@ -37,8 +39,8 @@ struct JobsOptions {
 
 // Where a control datagram came from, as the caller knows it.
 struct Origin {
-  std::string_view address;            // printable, "10.0.0.2:40000", for messages
-  std::size_t max_datagram_bytes = 0;  // biggest UDP payload that its port can receive
+  std::string_view address;            // printable, "10.0.0.2:40000", for messages and challenges
+  std::size_t max_datagram_bytes = 0;  // biggest UDP payload that its port can receive; 0: unknown
 };
 
 struct ControlResult {
@@ -53,9 +55,21 @@ struct ControlResult {
 struct MemberView {
   Rank rank;
   std::string_view address;
-  bool joined = false;
-  bool gone = false;
+  bool joined = false;  // a live member: neither left nor gone
+  bool gone = false;    // died or fell silent
+  bool left = false;    // ended its part by itself
   DurationNs silent_ns = 0;
+};
+
+// Likewise, of a job.
+struct JobView {
+  JobId id;
+  std::string_view name;
+  std::uint16_t ordinal = 0;
+  wire::JobState state{};
+  std::uint16_t joined_count = 0;
+  std::uint16_t world_size = 0;
+  const Job* job = nullptr;  // null once the shards have released it
 };
 
 class Jobs {
@@ -86,13 +100,75 @@ class Jobs {
   const VerdictCounters& verdicts() const noexcept { return verdicts_; }
   // Live jobs, for metrics; a Job stays valid until its kRemoveJob has been released by all shards.
   std::vector<const Job*> jobs() const;
+  std::vector<JobView> views() const;
   std::vector<MemberView> members(JobId job, TimeNs now) const;
   std::size_t memory_bytes() const noexcept;
 
  private:
-  struct Entry;  // a job and what only the control side knows about it
-  std::vector<std::unique_ptr<Entry>> entries_;
+  struct Entry;  // a job and what only the control side knows about it (entry.h)
+  struct Member;
+  struct Request;   // a packet with where and when it arrived
+  struct Refusal;   // a code and a text that prints both values
+  struct Standing;  // whose packet this is, or why it is nobody's
+  struct Outgoing {
+    JobId job;
+    Rank rank;
+    std::uint64_t serial = 0;  // of the entry, so that a reused id gets no old mail
+    wire::PacketType type{};
+  };
+
+  // join.cc: a request from the first byte to the answer.
+  ControlResult join(const Request& request);
+  ControlResult challenge(const Request& request) const;
+  ControlResult refuse(const Request& request, const Refusal& refusal, bool proven) const;
+  ControlResult admit(Entry& entry, const Request& request);
+  ControlResult accept(const Entry& entry, const Request& request) const;
+  std::array<std::uint8_t, wire::kNonceBytes> server_nonce(const Request& request) const noexcept;
+  Cookie make_cookie(const Entry& entry, Rank rank, std::uint64_t nonce) noexcept;
+  void occupy(Entry& entry, const Request& request);
+  void revive(Entry& entry, Rank rank, TimeNs now);
+  void start_if_complete(Entry& entry);
+
+  // admission.cc: the job that a request asks for.
+  bool check_request(const Request& request, Refusal& refusal) const;
+  bool check_agreement(const Entry& entry, const Request& request, Refusal& refusal) const;
+  bool make_room(std::size_t needed_bytes, const Request& request, Refusal& refusal);
+  Entry* create(const Request& request, Refusal& refusal);
+  Entry* find(std::string_view name, std::uint16_t ordinal) const noexcept;
+  bool pick_id(JobId& id) noexcept;
+  bool is_echo(const Request& request) const noexcept;
+
+  // jobs.cc: members' packets.
+  ControlResult keepalive(const Request& request);
+  ControlResult leave(const Request& request);
+  Standing identify(const wire::Packet& packet) const noexcept;
+  void carry_out_leave(Entry& entry, Rank rank, const wire::Leave& leave, TimeNs now);
+
+  // liveness.cc
+  void check_member(Entry& entry, Rank rank, TimeNs now);
+  void lose(Entry& entry, Rank rank, wire::NoticeCode code, TimeNs now);
+  TimeNs last_heard(const Entry& entry, Rank rank) const noexcept;
+
+  // ending.cc: how a job ends, and what is said about it.
+  void fail(Entry& entry, wire::NoticeCode code, Rank about, std::string text, TimeNs now);
+  void replace(Entry& entry, const Request& request);
+  void retire(Entry& entry, TimeNs now);
+  void release(Entry& entry);
+  void expire(Entry& entry, TimeNs now);
+  std::size_t write_status(const Entry& entry, Rank rank, std::uint32_t echo_us,
+                           std::span<std::uint8_t> out) const noexcept;
+  std::size_t write_notice(const Entry& entry, Rank rank, std::span<std::uint8_t> out) const;
+  std::size_t write_replaced(const Entry& entry, Rank rank, const Request& request) const;
+  std::string describe_loss(const Entry& entry, Rank rank, std::string_view what,
+                            DurationNs silent_ns) const;
+  void queue(const Entry& entry, Rank rank, wire::PacketType type);
+
   JobsOptions options_;
+  std::vector<std::unique_ptr<Entry>> entries_;  // by job id; null: free
+  std::deque<Outgoing> outgoing_;
+  std::deque<ShardCommand> commands_;
+  std::uint64_t next_serial_ = 1;
+  std::uint16_t next_id_ = 1;
   VerdictCounters verdicts_;
 };
 

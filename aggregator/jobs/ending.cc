@@ -1,0 +1,178 @@
+// How a job ends, what its members are told, and when its memory goes back.
+#include <algorithm>
+#include <array>
+#include <cinttypes>
+
+#include "aggregator/jobs/entry.h"
+#include "aggregator/jobs/text.h"
+
+namespace sluice::agg {
+namespace {
+
+std::string describe_collective(const std::array<std::uint32_t, 2>& fixed) {
+  if (wire::collective_kind(fixed[0]) == CollectiveKind::kBarrier) return "a barrier";
+  return text("a broadcast of %u bytes from rank %u", fixed[1],
+              unsigned{wire::collective_root(fixed[0])});
+}
+
+}  // namespace
+
+std::string Jobs::describe_loss(const Entry& entry, Rank rank, std::string_view what,
+                                DurationNs silent_ns) const {
+  const bool forming = entry.state == wire::JobState::kForming;
+  return text("job '%s': rank %u at %s %s, last heard %.1f s ago; %s", entry.name.c_str(),
+              unsigned{rank.value}, entry.members[rank.value].address.c_str(),
+              std::string(what).c_str(), seconds(silent_ns),
+              forming ? "nobody is left that waits for the job to start: join again"
+                      : "a synchronous job needs all ranks: look at that rank's log and start the "
+                        "job again");
+}
+
+// Ends the job with a notice to all who are still in it.
+void Jobs::fail(Entry& entry, wire::NoticeCode code, Rank about, std::string why, TimeNs now) {
+  if (entry.state == wire::JobState::kEnded) return;
+  entry.listed = entry.state == wire::JobState::kRunning;  // nothing to refuse a new try for
+  entry.state = wire::JobState::kEnded;
+  entry.failed = true;
+  entry.notice_code = code;
+  entry.notice_rank = about;
+  entry.notice_text = std::move(why);
+  entry.ended_ns = now;
+  entry.job->ended.store(true, std::memory_order_release);
+  for (std::uint16_t rank = 0; rank < entry.world_size(); ++rank)
+    if (entry.members[rank].phase == Member::Phase::kJoined)
+      queue(entry, Rank{rank}, wire::PacketType::kNotice);
+  if (!entry.listed) release(entry);
+}
+
+// Another run takes the name: all members of this one are silent, left or gone.
+void Jobs::replace(Entry& entry, const Request& request) {
+  fail(entry, wire::NoticeCode::kReplaced, request.rank(),
+       text("job '%s': run %016" PRIx64 " was silent for more than %.0f s and gave way to run "
+            "%016" PRIx64 " (rank %u at %s)",
+            entry.name.c_str(), entry.run_id, seconds(kTakeoverSilence), request.join().run_id,
+            unsigned{request.rank().value}, std::string(request.origin.address).c_str()),
+       request.now);
+  entry.listed = false;
+  release(entry);
+}
+
+// All members have left: a normal end. The name is free at once.
+void Jobs::retire(Entry& entry, TimeNs now) {
+  entry.state = wire::JobState::kEnded;
+  entry.listed = false;
+  entry.ended_ns = now;
+  release(entry);
+}
+
+// Asks the shards to let go; the last one's kJobReleased frees the memory.
+void Jobs::release(Entry& entry) {
+  if (entry.job == nullptr || entry.removing) return;
+  entry.removing = true;
+  entry.releases_left = options_.shard_count;
+  entry.job->ended.store(true, std::memory_order_release);
+  commands_.push_back({.kind = ShardCommand::Kind::kRemoveJob, .job = entry.job.get()});
+}
+
+// After a failure the job stays until its members know, or could have asked for long enough.
+void Jobs::expire(Entry& entry, TimeNs now) {
+  if (entry.count(Member::Phase::kJoined) != 0 && now - entry.ended_ns < kNoticeRepeat) return;
+  entry.listed = entry.listed && now - entry.ended_ns < kNoticeRepeat;
+  release(entry);
+}
+
+void Jobs::handle_event(const ShardEvent& event, TimeNs now) {
+  const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const auto& entry) {
+    return entry != nullptr && entry->job != nullptr && entry->job.get() == event.job;
+  });
+  if (found == entries_.end()) return;
+  Entry& entry = **found;
+  switch (event.kind) {
+    case ShardEvent::Kind::kJobReleased:
+      if (entry.removing && --entry.releases_left == 0) entry.job.reset();
+      break;
+    case ShardEvent::Kind::kCollectiveMismatch:
+      fail(entry, wire::NoticeCode::kCollective, event.rank,
+           text("job '%s': ranks disagree about collective %u: the first packet said %s, rank %u "
+                "at %s says %s; all ranks must call the same collectives in the same order",
+                entry.name.c_str(), event.step, describe_collective(event.expected).c_str(),
+                unsigned{event.rank.value}, entry.members[event.rank.value].address.c_str(),
+                describe_collective(event.actual).c_str()),
+           now);
+      break;
+    case ShardEvent::Kind::kStepLimit:
+      fail(entry, wire::NoticeCode::kStepLimit, event.rank,
+           text("job '%s': stream %u has used its last step number %u: start a new job from a "
+                "checkpoint",
+                entry.name.c_str(), static_cast<unsigned>(event.stream), event.step),
+           now);
+      break;
+  }
+}
+
+void Jobs::shutdown(TimeNs now) {
+  for (auto& entry : entries_) {
+    if (entry == nullptr || entry->state == wire::JobState::kEnded) continue;
+    fail(*entry, wire::NoticeCode::kShutdown, Rank{},
+         text("job '%s': the appliance is shutting down; start the job again when it is back",
+              entry->name.c_str()),
+         now);
+  }
+}
+
+void Jobs::queue(const Entry& entry, Rank rank, wire::PacketType type) {
+  outgoing_.push_back({.job = entry.id, .rank = rank, .serial = entry.serial, .type = type});
+}
+
+std::size_t Jobs::write_status(const Entry& entry, Rank rank, std::uint32_t echo_us,
+                               std::span<std::uint8_t> out) const noexcept {
+  std::array<std::uint64_t, kMaskWords> missing{};
+  for (std::uint16_t other = 0; other < entry.world_size(); ++other) {
+    const Member::Phase phase = entry.members[other].phase;
+    const bool left_before_start =
+        phase == Member::Phase::kLeft && entry.state == wire::JobState::kForming;
+    if (phase == Member::Phase::kFree || phase == Member::Phase::kGone || left_before_start)
+      set_bit(missing.data(), Rank{other});
+  }
+  const std::size_t words = sluice::mask_words(entry.world_size());
+  const Member& member = entry.members[rank.value];
+  const wire::Status body{.echo_timestamp_us = echo_us,
+                          .joined_count = entry.count(Member::Phase::kJoined),
+                          .world_size = entry.world_size(),
+                          .state = entry.state,
+                          .mask_words = static_cast<std::uint8_t>(words),
+                          .left = member.phase == Member::Phase::kLeft};
+  return wire::encode(
+      out, {.job = entry.id.value, .rank = rank.value, .cookie = member.cookie}, body,
+      {missing.data(), words});
+}
+
+std::size_t Jobs::write_notice(const Entry& entry, Rank rank, std::span<std::uint8_t> out) const {
+  const std::size_t text_bytes = std::min(entry.notice_text.size(), kMaxTextBytes);
+  const wire::Notice body{.code = entry.notice_code,
+                          .rank = entry.notice_rank.value,
+                          .text_bytes = static_cast<std::uint16_t>(text_bytes)};
+  return wire::encode(
+      out,
+      {.job = entry.id.value, .rank = rank.value, .cookie = entry.members[rank.value].cookie},
+      body, {},
+      {reinterpret_cast<const std::uint8_t*>(entry.notice_text.data()), text_bytes});
+}
+
+// To a process whose rank was taken over, under the cookie that it still uses.
+std::size_t Jobs::write_replaced(const Entry& entry, Rank rank, const Request& request) const {
+  const std::string why =
+      text("job '%s': rank %u was silent for more than %.0f s and is now held by %s; this process "
+           "is no member any more",
+           entry.name.c_str(), unsigned{rank.value}, seconds(kTakeoverSilence),
+           entry.members[rank.value].address.c_str());
+  const wire::Notice body{.code = wire::NoticeCode::kReplaced,
+                          .rank = rank.value,
+                          .text_bytes = static_cast<std::uint16_t>(why.size())};
+  return wire::encode(
+      request.reply,
+      {.job = entry.id.value, .rank = rank.value, .cookie = request.packet.common().cookie}, body,
+      {}, {reinterpret_cast<const std::uint8_t*>(why.data()), why.size()});
+}
+
+}  // namespace sluice::agg

@@ -1,0 +1,94 @@
+// What the control side remembers of one job, beside what it shares with the shards.
+//
+// Private to this folder. An Entry outlives its Job: the shards let go of the memory as soon as the
+// job is over, while members that missed the news can still ask for 10 s how it ended.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aggregator/jobs/jobs.h"
+
+namespace sluice::agg {
+
+inline constexpr DurationNs kNoticeRepeat = 10 * kSecond;        // after the end of a job
+inline constexpr DurationNs kSuspectPing = 200 * kMillisecond;   // between the quick pings
+inline constexpr unsigned kSuspectPings = 3;                     // unanswered: dead
+inline constexpr DurationNs kSuspectGrace = 100 * kMillisecond;  // packets already under way
+inline constexpr DurationNs kRejoinGrace = 3 * kSecond;  // a finished rank waits for the others
+
+struct Jobs::Member {
+  // kFree: nobody has joined. kGone: died or fell silent. kLeft: ended its part by itself. In a
+  // forming job all three leave the rank to whoever asks.
+  enum class Phase : std::uint8_t { kFree, kJoined, kGone, kLeft };
+
+  Phase phase = Phase::kFree;
+  Cookie cookie = 0;  // kept after the end, so that notices and repeated leaves are answered
+  Cookie stale_cookie = 0;
+  std::uint64_t nonce = 0;  // of the join that holds the rank
+  std::uint64_t stale_nonce = 0;
+  std::string address;
+  TimeNs heard_control_ns = 0;
+  TimeNs next_ping_ns = 0;
+  TimeNs left_ns = 0;
+  TimeNs suspected_ns = 0;  // valid while `suspected`
+  unsigned suspect_pings = 0;
+  bool suspected = false;
+};
+
+struct Jobs::Entry {
+  JobId id;
+  std::uint64_t serial = 0;
+  std::string name;
+  std::uint16_t ordinal = 0;
+  std::uint64_t run_id = 0;
+  wire::StreamLayout gradients;  // as the first member gave it
+  Rank layout_rank;              // that member
+  std::uint16_t datagram_bytes = 0;
+  std::vector<Member> members;
+  std::unique_ptr<Job> job;  // null once released
+  std::size_t memory_bytes = 0;
+  std::size_t releases_left = 0;  // shards that still hold the job after kRemoveJob
+  bool removing = false;          // kRemoveJob has been sent
+  bool listed = true;             // a join under this name finds it
+
+  wire::JobState state = wire::JobState::kForming;
+  bool failed = false;  // ended with the notice below
+  wire::NoticeCode notice_code{};
+  Rank notice_rank;
+  std::string notice_text;
+  TimeNs ended_ns = 0;
+
+  std::uint16_t world_size() const noexcept { return static_cast<std::uint16_t>(members.size()); }
+  std::uint16_t count(Member::Phase phase) const noexcept {
+    std::uint16_t total = 0;
+    for (const Member& member : members) total += member.phase == phase;
+    return total;
+  }
+};
+
+struct Jobs::Request {
+  const wire::Packet& packet;
+  const Origin& origin;
+  std::span<std::uint8_t> reply;
+  TimeNs now;
+
+  Rank rank() const noexcept { return Rank{packet.common().rank}; }
+  const wire::Join& join() const noexcept { return packet.body<wire::Join>(); }
+  std::string_view name() const noexcept { return {join().name, join().name_bytes}; }
+};
+
+struct Jobs::Refusal {
+  wire::RefuseCode code{};
+  std::string text;
+};
+
+struct Jobs::Standing {
+  Entry* entry = nullptr;
+  Member* member = nullptr;
+  Verdict why{};         // when `member` is null
+  bool replaced = false;  // the cookie was good until the rank was taken over
+};
+
+}  // namespace sluice::agg

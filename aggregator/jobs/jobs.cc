@@ -1,0 +1,188 @@
+#include "aggregator/jobs/jobs.h"
+
+#include <algorithm>
+
+#include "aggregator/base/check.h"
+#include "aggregator/jobs/entry.h"
+
+namespace sluice::agg {
+
+Jobs::Jobs(JobsOptions options) : options_(std::move(options)), entries_(kMaxJobs) {
+  CHECK(options_.shard_count >= 1 && options_.shard_count <= kMaxShards);
+}
+
+Jobs::~Jobs() = default;
+
+ControlResult Jobs::handle(const wire::Packet& packet, const Origin& origin,
+                           std::span<std::uint8_t> reply, TimeNs now) {
+  const Request request{.packet = packet, .origin = origin, .reply = reply, .now = now};
+  ControlResult result{.verdict = Verdict::kBadType};
+  switch (packet.type()) {
+    case wire::PacketType::kJoin: result = join(request); break;
+    case wire::PacketType::kKeepalive: result = keepalive(request); break;
+    case wire::PacketType::kLeave: result = leave(request); break;
+    default: break;
+  }
+  verdicts_.count(result.verdict);
+  return result;
+}
+
+Jobs::Standing Jobs::identify(const wire::Packet& packet) const noexcept {
+  const wire::CommonHeader& common = packet.common();
+  if (common.job >= entries_.size() || entries_[common.job] == nullptr)
+    return {.why = Verdict::kUnknownJob};
+  Entry* entry = entries_[common.job].get();
+  if (common.rank >= entry->world_size()) return {.why = Verdict::kBadRank};
+  Member& member = entry->members[common.rank];
+  if (common.cookie == 0) return {.why = Verdict::kBadCookie};
+  if (common.cookie == member.cookie) return {.entry = entry, .member = &member};
+  if (common.cookie == member.stale_cookie)
+    return {.entry = entry, .why = Verdict::kStaleCookie, .replaced = true};
+  return {.why = Verdict::kBadCookie};
+}
+
+ControlResult Jobs::keepalive(const Request& request) {
+  const Standing standing = identify(request.packet);
+  const Rank rank = request.rank();
+  if (standing.replaced)  // it proved itself once; it must learn that its rank has moved on
+    return {.verdict = Verdict::kStaleCookie,
+            .reply_bytes = write_replaced(*standing.entry, rank, request)};
+  if (standing.member == nullptr) return {.verdict = standing.why};
+
+  Entry& entry = *standing.entry;
+  Member& member = *standing.member;
+  member.heard_control_ns = request.now;
+  member.address = request.origin.address;
+  if (entry.job != nullptr)
+    entry.job->members[rank.value].last_heard_ns.store(request.now, std::memory_order_relaxed);
+  if (member.phase == Member::Phase::kGone && entry.state == wire::JobState::kForming)
+    revive(entry, rank, request.now);
+  ControlResult result{
+      .verdict = Verdict::kKeepalive, .bind = true, .job = entry.id, .rank = rank};
+  if (entry.failed && member.phase != Member::Phase::kLeft)
+    result.reply_bytes = write_notice(entry, rank, request.reply);
+  else
+    result.reply_bytes = write_status(
+        entry, rank, request.packet.body<wire::Keepalive>().timestamp_us, request.reply);
+  return result;
+}
+
+ControlResult Jobs::leave(const Request& request) {
+  const Standing standing = identify(request.packet);
+  if (standing.member == nullptr) return {.verdict = standing.why};
+  Entry& entry = *standing.entry;
+  Member& member = *standing.member;
+  member.heard_control_ns = request.now;
+  member.address = request.origin.address;
+  if (member.phase != Member::Phase::kLeft)
+    carry_out_leave(entry, request.rank(), request.packet.body<wire::Leave>(), request.now);
+  return {.verdict = Verdict::kLeave,
+          .reply_bytes = write_status(entry, request.rank(), 0, request.reply),
+          .bind = true,
+          .job = entry.id,
+          .rank = request.rank()};
+}
+
+void Jobs::carry_out_leave(Entry& entry, Rank rank, const wire::Leave& leave, TimeNs now) {
+  Member& member = entry.members[rank.value];
+  const bool abnormal = leave.reason == wire::LeaveReason::kAbnormal;
+  const DurationNs silent_ns = now - last_heard(entry, rank);
+  member.phase = Member::Phase::kLeft;
+  member.left_ns = now;
+  if (entry.job != nullptr)
+    entry.job->members[rank.value].reachable.store(false, std::memory_order_release);
+
+  if (entry.state == wire::JobState::kRunning) {
+    if (abnormal) {
+      fail(entry, wire::NoticeCode::kMemberLeft, rank,
+           describe_loss(entry, rank, "left with an error", silent_ns), now);
+      return;
+    }
+    agg::Member& shared = entry.job->members[rank.value];
+    for (std::size_t stream = 0; stream < kStreamCount; ++stream)
+      shared.left_from[stream].store(std::max<Step>(leave.first_steps[stream], 1),
+                                     std::memory_order_release);
+    commands_.push_back({.kind = ShardCommand::Kind::kMemberGone,
+                         .job = entry.job.get(),
+                         .rank = rank});
+  }
+  if (entry.state != wire::JobState::kEnded && entry.count(Member::Phase::kJoined) == 0)
+    retire(entry, now);
+}
+
+bool Jobs::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) {
+  while (!outgoing_.empty()) {
+    const Outgoing mail = outgoing_.front();
+    outgoing_.pop_front();
+    const Entry* entry = entries_[mail.job.value].get();
+    if (entry == nullptr || entry->serial != mail.serial) continue;
+    const Member& member = entry->members[mail.rank.value];
+    const wire::Sender sender{
+        .job = mail.job.value, .rank = mail.rank.value, .cookie = member.cookie};
+    transmit = {.job = mail.job, .rank = mail.rank};
+    switch (mail.type) {
+      case wire::PacketType::kPing:
+        transmit.bytes = wire::encode(out, sender, wire::Ping{.timestamp_us = wire_time_us(now)});
+        break;
+      case wire::PacketType::kNotice: transmit.bytes = write_notice(*entry, mail.rank, out); break;
+      default: transmit.bytes = write_status(*entry, mail.rank, 0, out); break;
+    }
+    if (transmit.bytes != 0) return true;
+  }
+  return false;
+}
+
+bool Jobs::poll_command(ShardCommand& command) {
+  if (commands_.empty()) return false;
+  command = commands_.front();
+  commands_.pop_front();
+  return true;
+}
+
+std::vector<const Job*> Jobs::jobs() const {
+  std::vector<const Job*> result;
+  for (const auto& entry : entries_)
+    if (entry != nullptr && entry->job != nullptr) result.push_back(entry->job.get());
+  return result;
+}
+
+std::vector<JobView> Jobs::views() const {
+  std::vector<JobView> result;
+  for (const auto& entry : entries_)
+    if (entry != nullptr)
+      result.push_back({.id = entry->id,
+                        .name = entry->name,
+                        .ordinal = entry->ordinal,
+                        .state = entry->state,
+                        .joined_count = entry->count(Member::Phase::kJoined),
+                        .world_size = entry->world_size(),
+                        .job = entry->job.get()});
+  return result;
+}
+
+std::vector<MemberView> Jobs::members(JobId job, TimeNs now) const {
+  std::vector<MemberView> result;
+  if (job.value >= entries_.size() || entries_[job.value] == nullptr) return result;
+  const Entry& entry = *entries_[job.value];
+  for (std::uint16_t rank = 0; rank < entry.world_size(); ++rank) {
+    const Member& member = entry.members[rank];
+    result.push_back({.rank = Rank{rank},
+                      .address = member.address,
+                      .joined = member.phase == Member::Phase::kJoined,
+                      .gone = member.phase == Member::Phase::kGone,
+                      .left = member.phase == Member::Phase::kLeft,
+                      .silent_ns = member.phase == Member::Phase::kFree
+                                       ? 0
+                                       : now - last_heard(entry, Rank{rank})});
+  }
+  return result;
+}
+
+std::size_t Jobs::memory_bytes() const noexcept {
+  std::size_t total_bytes = 0;
+  for (const auto& entry : entries_)
+    if (entry != nullptr && entry->job != nullptr) total_bytes += entry->memory_bytes;
+  return total_bytes;
+}
+
+}  // namespace sluice::agg

@@ -1,0 +1,90 @@
+// Who is still there. Silence is answered with pings; a hint that a process is gone with three quick
+// ones; both end in the loss of the member when nothing is heard.
+#include <algorithm>
+
+#include "aggregator/jobs/entry.h"
+#include "aggregator/jobs/text.h"
+
+namespace sluice::agg {
+
+// Control and data both count. The data flows are read only when the control port is quiet: a
+// keepalive every 250 ms usually answers the question with one load.
+TimeNs Jobs::last_heard(const Entry& entry, Rank rank) const noexcept {
+  TimeNs heard_ns = entry.members[rank.value].heard_control_ns;
+  if (entry.job == nullptr) return heard_ns;
+  for (const JobSlice& slice : entry.job->slices)
+    heard_ns =
+        std::max(heard_ns, slice.flows[rank.value].last_heard_ns.load(std::memory_order_relaxed));
+  return heard_ns;
+}
+
+void Jobs::suspect(JobId job, Rank rank, TimeNs now) {
+  if (job.value >= entries_.size() || entries_[job.value] == nullptr) return;
+  Entry& entry = *entries_[job.value];
+  if (entry.state == wire::JobState::kEnded || rank.value >= entry.world_size()) return;
+  Member& member = entry.members[rank.value];
+  if (member.phase != Member::Phase::kJoined || member.suspected) return;
+  member.suspected = true;
+  member.suspected_ns = now;
+  member.suspect_pings = 1;
+  queue(entry, rank, wire::PacketType::kPing);
+}
+
+void Jobs::tick(TimeNs now) {
+  for (auto& slot : entries_) {
+    if (slot == nullptr) continue;
+    Entry& entry = *slot;
+    for (std::uint16_t rank = 0;
+         rank < entry.world_size() && entry.state != wire::JobState::kEnded; ++rank)
+      if (entry.members[rank].phase == Member::Phase::kJoined) check_member(entry, Rank{rank}, now);
+    if (entry.state == wire::JobState::kEnded) expire(entry, now);
+    if (entry.state == wire::JobState::kEnded && entry.job == nullptr &&
+        now - entry.ended_ns >= kNoticeRepeat)
+      slot.reset();
+  }
+}
+
+void Jobs::check_member(Entry& entry, Rank rank, TimeNs now) {
+  Member& member = entry.members[rank.value];
+  if (member.suspected) {
+    const TimeNs heard_ns = last_heard(entry, rank);
+    const DurationNs asked_ns = now - member.suspected_ns;
+    if (heard_ns - member.suspected_ns > kSuspectGrace) {
+      member.suspected = false;
+    } else if (asked_ns >= kSuspectPings * kSuspectPing) {
+      lose(entry, rank, wire::NoticeCode::kMemberDied, now);
+      return;
+    } else if (member.suspect_pings < kSuspectPings &&
+               asked_ns >= member.suspect_pings * kSuspectPing) {
+      ++member.suspect_pings;
+      queue(entry, rank, wire::PacketType::kPing);
+    }
+  }
+
+  if (now - member.heard_control_ns <= kPingAfterSilence) return;
+  const DurationNs silent_ns = now - last_heard(entry, rank);
+  if (silent_ns > options_.member_timeout_ns) {
+    lose(entry, rank, wire::NoticeCode::kMemberSilent, now);
+  } else if (silent_ns > kPingAfterSilence && now >= member.next_ping_ns) {
+    member.next_ping_ns = now + kPingAfterSilence;
+    queue(entry, rank, wire::PacketType::kPing);
+  }
+}
+
+// A synchronous job that runs cannot go on without a rank; one that forms waits for another process.
+void Jobs::lose(Entry& entry, Rank rank, wire::NoticeCode code, TimeNs now) {
+  Member& member = entry.members[rank.value];
+  const DurationNs silent_ns = now - last_heard(entry, rank);
+  member.phase = Member::Phase::kGone;
+  member.suspected = false;
+  entry.job->members[rank.value].reachable.store(false, std::memory_order_release);
+  const bool died = code == wire::NoticeCode::kMemberDied;
+  if (entry.state == wire::JobState::kForming && entry.count(Member::Phase::kJoined) != 0) return;
+  const std::string what =
+      died ? "died (its process answers no ping)"
+           : text("fell silent (limits.member_timeout_s is %.1f)",
+                  seconds(options_.member_timeout_ns));
+  fail(entry, code, rank, describe_loss(entry, rank, what, silent_ns), now);
+}
+
+}  // namespace sluice::agg
