@@ -1,0 +1,19 @@
+"""Sluice: a software switch that sums gradients. The Python client.
+
+    sluice.torch.attach(ddp_model)     one line in a PyTorch DDP script (import sluice.torch)
+    sluice.Job(...)                    the same sums without PyTorch
+    python3 -m sluice                  doctor, launch, demo
+
+Importing this package needs neither torch nor NumPy nor DPDK; libsluice is loaded at first use.
+"""
+
+from sluice._abi import VERSION as __version__
+from sluice.errors import (Busy, Closed, Error, Exhausted, Forked, Internal, Interrupted,
+                           InvalidArgument, IoError, LibraryNotFound, NotFound, PeerLost, Refused,
+                           TimedOut, Unreachable)
+from sluice.job import Job, Result
+
+__all__ = [
+    "Busy", "Closed", "Error", "Exhausted", "Forked", "Internal", "Interrupted", "InvalidArgument",
+    "IoError", "Job", "LibraryNotFound", "NotFound", "PeerLost", "Refused", "Result", "TimedOut",
+    "Unreachable", "__version__"]

@@ -1,0 +1,161 @@
+"""Calls into libsluice for one job: errors as exceptions, Ctrl-C in blocking calls, safe closing.
+
+Not the interface for users (that is job.py): it knows no tensors and no settings.
+"""
+
+import ctypes
+import sys
+import threading
+import time
+import weakref
+
+from sluice import _abi, errors
+
+_SLICE_MS = 100  # Ctrl-C and close() are noticed after this long
+
+
+def _close(library, pointer, _alive):
+    # The process may be ending because of an exception: then the other ranks shall hear of it now.
+    if getattr(sys, "last_value", None) is not None:
+        library.sluice_abort(pointer)
+    library.sluice_close(pointer)
+
+
+def _interruptible(call, cancelled):
+    """Runs a blocking call so that Ctrl-C works.
+
+    Python runs signal handlers on the main thread and between bytecodes only, so from the main
+    thread the call moves to a helper thread. `cancelled` is a set of thread idents that the
+    library's `interrupted` callback looks at.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    outcome = []
+    done = threading.Event()
+
+    def helper():
+        try:
+            outcome.append((call(), None))
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            outcome.append((None, error))
+        finally:
+            done.set()
+
+    thread = threading.Thread(target=helper, name="sluice-call", daemon=True)
+    thread.start()
+    try:
+        while not done.wait(_SLICE_MS / 1000):
+            pass
+    except BaseException:
+        cancelled.add(thread.ident)
+        done.wait(2.0)
+        cancelled.discard(thread.ident)
+        raise
+    value, error = outcome[0]
+    if error is not None:
+        raise error
+    return value
+
+
+class Handle:
+    """A joined job in the C library. Any thread may call any method."""
+
+    def __init__(self, library, options, tensors, alive):
+        """Joins; blocks. `alive` is kept until the job is closed: memory that it may write to."""
+        self._library = library
+        self._condition = threading.Condition()
+        self._calls = 0
+        self._closing = False
+        self._cancelled = set()  # threads (idents) whose blocking call shall end; None: all
+        cancelled = self._cancelled
+        self._interrupted = _abi.InterruptedFn(
+            lambda _user: int(threading.get_ident() in cancelled or None in cancelled))
+        options.interrupted = self._interrupted
+        self._pointer = self._join(options, tensors)
+        self._finalizer = weakref.finalize(
+            self, _close, library, self._pointer, (alive, self._interrupted))
+
+    def _join(self, options, tensors):
+        pointer = ctypes.c_void_p()
+
+        def call():
+            status = self._library.sluice_join(
+                ctypes.byref(options), tensors, len(tensors), ctypes.byref(pointer))
+            return status, "" if status == _abi.OK else self._last_error(None)
+
+        try:
+            status, text = _interruptible(call, self._cancelled)
+        except BaseException:
+            if pointer.value:  # it had just been joined
+                self._library.sluice_close(pointer)
+            raise
+        if status != _abi.OK:
+            raise errors.make(status, text)
+        return pointer
+
+    def _last_error(self, pointer):
+        return (self._library.sluice_last_error(pointer) or b"").decode("utf-8", "replace")
+
+    def _call(self, name, *arguments):
+        """(status, error text) of a function of the library. close() waits until it is over."""
+        with self._condition:
+            if self._closing:
+                return errors.Closed.status, "the job has been closed in this process"
+            self._calls += 1
+        try:
+            status = getattr(self._library, name)(self._pointer, *arguments)
+            return status, "" if status == _abi.OK else self._last_error(self._pointer)
+        finally:
+            with self._condition:
+                self._calls -= 1
+                if self._closing:
+                    self._condition.notify_all()
+
+    def call(self, name, *arguments):
+        """Calls a function that does not block; raises its error."""
+        status, text = self._call(name, *arguments)
+        if status != _abi.OK:
+            raise errors.make(status, text)
+
+    def collective(self, name, *arguments, timeout):
+        """Calls a function that blocks and cannot be repeated: its last argument is a timeout."""
+        timeout_ms = _abi.FOREVER if timeout is None else int(timeout * 1000)
+        status, text = _interruptible(lambda: self._call(name, *arguments, timeout_ms),
+                                      self._cancelled)
+        if status != _abi.OK:
+            raise errors.make(status, text)
+
+    def wait(self, call_for_ms, timeout, on_slice):
+        """Repeats a wait in slices until it is over, so that Ctrl-C works on any thread.
+
+        call_for_ms(ms) returns (name, arguments...); on_slice(waited_s) is called between slices.
+        """
+        start = time.monotonic()
+        while True:
+            left_ms = _SLICE_MS
+            if timeout is not None:
+                left_ms = min(left_ms, max(0, int((start + timeout - time.monotonic()) * 1000)))
+            status, text = self._call(*call_for_ms(left_ms))
+            if status == _abi.OK:
+                return
+            if status not in (_abi.TIMED_OUT, _abi.INTERRUPTED):
+                raise errors.make(status, text)
+            waited = time.monotonic() - start
+            if timeout is not None and waited >= timeout:
+                raise errors.make(_abi.TIMED_OUT, text)
+            on_slice(waited)
+
+    @property
+    def closed(self):
+        return self._closing
+
+    def close(self):
+        """Ends calls that block on other threads, leaves, frees. May be called more than once."""
+        with self._condition:
+            if self._closing:
+                return
+            self._closing = True
+            self._cancelled.add(None)
+            while self._calls:
+                self._condition.wait(_SLICE_MS / 1000)
+        self._finalizer()

@@ -1,0 +1,87 @@
+"""What a job needs to know, from arguments first and the launcher's environment second.
+
+| variable              | meaning                                                                    |
+| --------------------- | -------------------------------------------------------------------------- |
+| SLUICE_ADDRESS        | the appliance; '{rank}' and '{local_rank}' are replaced                      |
+| SLUICE_LOCAL_ADDRESS  | source IP address, likewise                                                |
+| SLUICE_JOB            | job name, default 'default'                                                |
+| SLUICE_SECRET         | the appliance's secret                                                     |
+| SLUICE_RUN_ID         | name of this launch, the same on every rank and new for every launch       |
+| RANK, WORLD_SIZE, ... | as torchrun and `python3 -m sluice launch` set them                        |
+"""
+
+import hashlib
+import os
+
+from sluice import errors
+
+DEFAULT_JOB = "default"
+
+
+def run_id_number(text):
+    """The 64-bit run id for a name: equal names, equal ids. Never 0."""
+    digest = hashlib.blake2b(str(text).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") or 1
+
+
+def run_id(given=None, env=os.environ):
+    """`given` (a number, or a name to hash), else what the launcher says about this run.
+
+    torchrun's own id is the word 'none' unless --rdzv-id is given, so the rendezvous address and
+    the restart count go into the hash with it.
+    """
+    if isinstance(given, int):
+        if not 0 < given < 1 << 64:
+            raise errors.InvalidArgument(f"run_id={given}: must be 1 to 2^64 - 1")
+        return given
+    name = given or env.get("SLUICE_RUN_ID")
+    if not name:
+        name = "|".join(env.get(key, "") for key in (
+            "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"))
+    return run_id_number(name)
+
+
+def integer(name, given, env=os.environ, default=None):
+    """An integer from an argument or the environment; InvalidArgument says how to give it."""
+    if given is not None:
+        return int(given)
+    text = env.get(name)
+    if text is None:
+        if default is not None:
+            return default
+        raise errors.InvalidArgument(
+            f"{name} is not known: give {name.lower()}=..., or start the script with "
+            f"'python3 -m sluice launch' or torchrun, which set {name}")
+    try:
+        return int(text)
+    except ValueError:
+        raise errors.InvalidArgument(f"{name}={text!r} in the environment is not a number") from None
+
+
+def expand(text, rank, env=os.environ):
+    """Replaces '{rank}' and '{local_rank}'."""
+    local = env.get("LOCAL_RANK", str(rank))
+    return text.replace("{rank}", str(rank)).replace("{local_rank}", local)
+
+
+def address(given, rank, env=os.environ):
+    """The appliance's address for this rank; InvalidArgument when none is given."""
+    text = given or env.get("SLUICE_ADDRESS")
+    if not text:
+        raise errors.InvalidArgument(
+            "the appliance's address is not known: give address=\"udp://HOST\" or set "
+            "SLUICE_ADDRESS, for example SLUICE_ADDRESS=udp://10.77.0.1")
+    return expand(text, rank, env)
+
+
+def local_address(given, rank, env=os.environ):
+    text = given or env.get("SLUICE_LOCAL_ADDRESS")
+    return expand(text, rank, env) if text else None
+
+
+def job_name(given, env=os.environ):
+    return given or env.get("SLUICE_JOB") or DEFAULT_JOB
+
+
+def secret(given, env=os.environ):
+    return env.get("SLUICE_SECRET") if given is None else given

@@ -1,0 +1,291 @@
+"""`Job`: one worker's membership of one job, over the C interface of libsluice.
+
+    specs = [("weight", 1000, "float32"), ("bias", 10, "float32")]
+    with sluice.Job(specs, "udp://10.77.0.1", job="resnet", rank=0, world_size=4) as job:
+        job.submit("weight", gradient)          # in place: gradient becomes the mean
+        job.submit("bias", bias_gradient)
+        job.wait_step()
+
+A step is one round in which each tensor is submitted once; steps are counted from 1. Any thread may
+call any method at any time. Blocking calls give way to Ctrl-C within 100 ms and take `timeout` in
+seconds (None: no limit). After fork() a job is inert in the child: its methods raise `Forked`.
+"""
+
+import ctypes
+import logging
+from typing import NamedTuple
+
+from sluice import _abi, _library, _memory, _settings, errors
+from sluice._handle import Handle
+
+_STALL_TEXT_BYTES = 8192
+_log = logging.getLogger("sluice")
+
+
+class Result(NamedTuple):
+    """What is known about a finished tensor."""
+
+    step: int  # that the output belongs to, from 1
+    weight: int  # total weight of the contributions in the output
+    absent: bool  # no rank contributed data: the output is untouched
+    non_finite: bool  # some element of the sum is NaN or infinite
+    latency_s: float  # from submission to completion
+
+
+class _Tensor(NamedTuple):
+    name: str
+    elem_count: int
+    dtype: str
+
+
+def _dtype_name(dtype, tensor):
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    name = name.replace("torch.", "")
+    if name not in _abi.DTYPES:
+        raise errors.InvalidArgument(
+            f"tensor '{tensor}' has dtype {name}; Sluice sums {', '.join(_abi.DTYPES)}")
+    return name
+
+
+class Job:
+    """One worker of one job. Constructing it joins and waits until all ranks have joined.
+
+    tensors      list of (name, element count, dtype) in registration order, equal on all ranks.
+                 dtype: 'float32', 'float16', 'bfloat16', or NumPy's or torch's name for one.
+    address      'udp://HOST[:PORT]', 'vhost://HOST[:PORT]/SOCKET', 'inproc://NAME';
+                 default SLUICE_ADDRESS. '{rank}' is replaced by the rank.
+    job          name of the job, default SLUICE_JOB or 'default'.
+    rank, world_size
+                 default RANK and WORLD_SIZE.
+    secret       of the appliance, default SLUICE_SECRET.
+    run_id       number or name of this launch, equal on all ranks, new for each launch; default
+                 SLUICE_RUN_ID, or what torchrun's variables say.
+    ordinal      0 for the first job of this process, 1 for a second model, ...
+    averaging    'weight': sum of the inputs / sum of the weights, an input being a sum over
+                 `weight` samples (with weight 1 everywhere: the mean); 'world': sum / world_size;
+                 'sum'. Equal on all ranks.
+    allow_nil    end_step() may leave tensors out.
+    mtu          of the path to the appliance, bytes of an IP packet.
+    chunk_bytes  gradient bytes per packet, a multiple of 64; 0: the most that mtu carries.
+    connect_timeout, join_timeout, silence_timeout, stall_report
+                 seconds: until the appliance must have answered; until all ranks must have
+                 joined; until a silent appliance is given up; until a step without progress is
+                 reported (a warning of the logger 'sluice').
+
+    Blocks for at most connect_timeout + join_timeout + 1 s. Raises LibraryNotFound, Unreachable
+    (nothing answers), Refused (wrong secret, another layout or world size, a rank that is taken),
+    TimedOut (ranks are missing; named), NotFound, InvalidArgument, IoError.
+
+    A job that has failed stays failed: each later call raises the same error at once.
+    """
+
+    def __init__(self, tensors, address=None, *, job=None, rank=None, world_size=None, secret=None,
+                 run_id=None, ordinal=0, averaging="weight", allow_nil=True, local_address=None,
+                 mtu=1500, chunk_bytes=0, connect_timeout=4.0, join_timeout=60.0,
+                 silence_timeout=4.0, stall_report=5.0):
+        library = _library.load()
+        self.rank = _settings.integer("RANK", rank)
+        self.world_size = _settings.integer("WORLD_SIZE", world_size)
+        self.address = _settings.address(address, self.rank)
+        self.name = _settings.job_name(job)
+        self.tensors = self._registered(tensors)
+        self._indices = {tensor.name: index for index, tensor in enumerate(self.tensors)}
+        self._stall_report_s = stall_report
+        self._held = {}  # tensor index -> what must stay alive while it is in flight
+        if averaging not in _abi.AVERAGING:
+            raise errors.InvalidArgument(
+                f"averaging={averaging!r}: must be one of {', '.join(_abi.AVERAGING)}")
+        options = _abi.sized(_abi.Options)
+        library.sluice_options_init(ctypes.byref(options))
+        local = _settings.local_address(local_address, self.rank)
+        values = dict(
+            address=self.address.encode(), job_name=self.name.encode(),
+            secret=(_settings.secret(secret) or "").encode(),
+            local_address=local.encode() if local else None, run_id=_settings.run_id(run_id),
+            ordinal=ordinal, rank=self.rank, world_size=self.world_size, mtu=mtu,
+            chunk_bytes=chunk_bytes, averaging=_abi.AVERAGING[averaging],
+            allow_nil=int(allow_nil), connect_timeout_ms=int(connect_timeout * 1000),
+            join_timeout_ms=int(join_timeout * 1000),
+            silence_timeout_ms=int(silence_timeout * 1000),
+            stall_report_ms=int(stall_report * 1000))
+        for field, value in values.items():
+            setattr(options, field, value)
+        self._handle = Handle(library, options, self._structs(), self._held)
+
+    @staticmethod
+    def _registered(tensors):
+        specs = []
+        for index, entry in enumerate(tensors):
+            name, elem_count, dtype = entry
+            name = str(index) if name is None else str(name)
+            specs.append(_Tensor(name, int(elem_count), _dtype_name(dtype, name)))
+        if not specs:
+            raise errors.InvalidArgument("tensors is empty: a job needs at least one")
+        if len({spec.name for spec in specs}) != len(specs):
+            raise errors.InvalidArgument("two tensors have the same name")
+        return tuple(specs)
+
+    def _structs(self):
+        structs = (_abi.Tensor * len(self.tensors))()
+        for struct, spec in zip(structs, self.tensors):
+            struct.struct_size = ctypes.sizeof(_abi.Tensor)
+            struct.name = spec.name.encode()
+            struct.elem_count = spec.elem_count
+            struct.dtype = _abi.DTYPES[spec.dtype]
+        return structs
+
+    def _wait(self, call_for_ms, timeout):
+        next_report_s = self._stall_report_s
+
+        def on_slice(waited_s):
+            nonlocal next_report_s
+            if waited_s >= next_report_s:
+                next_report_s += self._stall_report_s
+                text = self.describe_stall()
+                if text:
+                    _log.warning("rank %d: %s", self.rank, text)
+
+        self._handle.wait(call_for_ms, timeout, on_slice)
+
+    def _index(self, tensor):
+        if isinstance(tensor, int):
+            if not 0 <= tensor < len(self.tensors):
+                raise errors.InvalidArgument(
+                    f"tensor {tensor} does not exist: the job has {len(self.tensors)}, from 0")
+            return tensor
+        try:
+            return self._indices[tensor]
+        except KeyError:
+            raise errors.InvalidArgument(f"tensor '{tensor}' was not registered") from None
+
+    # ---- gradients ----
+
+    def submit(self, tensor, input, output=None, *, weight=1, priority=0):
+        """Contributes a tensor to its next step. Returns at once.
+
+        tensor    index, or name as registered.
+        input     the tensor's elements: NumPy array, torch CPU tensor, or an address (int).
+        output    likewise, receives the average; None: in place, over `input`.
+        weight    samples that the input sums over, 0 to 2^32 - 1.
+        priority  0 most urgent .. 255 least, on the wire and in the switch.
+
+        Arrays belong to the library, which keeps them alive, until the tensor is done (wait() or
+        wait_step() has returned); memory given by address must be kept alive by the caller.
+        Raises Busy when the tensor's previous submission is not done, InvalidArgument for arrays
+        of another size, type or device, and the job's error when it has failed.
+        """
+        index = self._index(tensor)
+        spec = self.tensors[index]
+        in_place = output is None
+        source = _memory.element_pointer(input, spec.elem_count, spec.dtype,
+                                         f"input of tensor '{spec.name}'", writable=in_place)
+        target = source if in_place else _memory.element_pointer(
+            output, spec.elem_count, spec.dtype, f"output of tensor '{spec.name}'", writable=True)
+        before = self._held.get(index)
+        self._held[index] = (before, input, output)
+        try:
+            self.submit_address(index, source, target, weight, priority)
+        except BaseException:
+            self._held[index] = before
+            raise
+        self._held[index] = (input, output)
+
+    def submit_address(self, index, input_address, output_address, weight=1, priority=0):
+        """submit() without checks and without keeping anything alive: addresses of elem_count
+        elements. For callers, such as the PyTorch hook, that know their memory."""
+        self._handle.call("sluice_submit", index, input_address, output_address, weight, priority)
+
+    def end_step(self):
+        """Declares that this rank submits nothing more in the current step: tensors left out count
+        as zero data. Returns at once; does nothing when all have been submitted. Raises
+        InvalidArgument when tensors were left out and the job was joined with allow_nil=False."""
+        self._handle.call("sluice_end_step")
+
+    def wait(self, tensor, timeout=None):
+        """Blocks until the last submission of `tensor` is done; returns a Result.
+
+        Raises TimedOut after `timeout` seconds (the submission goes on), or the job's error."""
+        index = self._index(tensor)
+        result = _abi.sized(_abi.Result)
+        self._wait(lambda ms: ("sluice_wait_tensor", index, ms, ctypes.byref(result)), timeout)
+        self._held.pop(index, None)
+        return Result(result.step, result.weight, bool(result.absent), bool(result.non_finite),
+                      result.latency_ns / 1e9)
+
+    def wait_step(self, timeout=None):
+        """Blocks until all submissions are done; returns the last complete step (0: none yet).
+
+        Raises TimedOut after `timeout` seconds, naming who and what is missing; or the job's
+        error."""
+        step = ctypes.c_uint32()
+        self._wait(lambda ms: ("sluice_wait_step", ms, ctypes.byref(step)), timeout)
+        self._held.clear()
+        return step.value
+
+    # ---- small collectives ----
+
+    def broadcast(self, buffer, root=0, timeout=None):
+        """Copies `buffer` (bytearray, NumPy array or torch tensor, any type, contiguous) from rank
+        `root` to all ranks, in place. All ranks call broadcast and barrier in the same order with
+        the same root and size. Blocks."""
+        address, size, anchor = _memory.byte_range(buffer, "buffer")
+        try:
+            self._handle.collective("sluice_broadcast", root, address, size, timeout=timeout)
+        finally:
+            del anchor
+
+    def barrier(self, timeout=None):
+        """Blocks until all ranks have called it."""
+        self._handle.collective("sluice_barrier", timeout=timeout)
+
+    # ---- state ----
+
+    def check(self):
+        """Raises the job's error when it has failed, Closed after leave(). Never blocks."""
+        self._handle.call("sluice_job_status")
+
+    def stats(self):
+        """Counters since the join, as a dict; the names are those of sluice_stats in sluice.h."""
+        stats = _abi.sized(_abi.Stats)
+        self._handle.call("sluice_stats_get", ctypes.byref(stats))
+        return {name: getattr(stats, name) for name in _abi.STATS_FIELDS}
+
+    def describe_stall(self):
+        """Why the current step waits: tensors, ranks, when each was last heard. '' if it does not.
+        """
+        text = ctypes.create_string_buffer(_STALL_TEXT_BYTES)
+        self._handle.call("sluice_describe_stall", text, len(text))
+        return text.value.decode("utf-8", "replace")
+
+    # ---- the end ----
+
+    def leave(self):
+        """Leaves in an orderly way: this rank has contributed all that it will. Waits at most 1 s;
+        submissions in flight are abandoned. Later calls raise Closed. Call close() afterwards."""
+        self._handle.call("sluice_leave")
+
+    def abort(self):
+        """Leaves because of an error on this side: the other ranks fail at once with this rank's
+        name. Waits at most 1 s."""
+        self._handle.call("sluice_abort")
+
+    def close(self):
+        """Ends the membership (orderly when nothing is in flight) and frees it; blocks at most
+        about 1 s. May be called more than once; happens by itself at exit."""
+        self._handle.close()
+        self._held.clear()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, _value, _traceback):
+        if kind is not None and not self._handle.closed:
+            try:
+                self.abort()
+            except errors.Error:
+                pass  # it has failed already
+        self.close()
+
+    def __repr__(self):
+        return (f"<sluice.Job '{self.name}' rank {self.rank} of {self.world_size} at "
+                f"{self.address}>")

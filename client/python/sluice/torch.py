@@ -1,0 +1,275 @@
+"""Sluice for PyTorch: `attach(ddp_model)` sums the gradients of DistributedDataParallel in the switch.
+
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    sluice.torch.attach(model, "udp://10.77.0.1")        # the one added line
+
+Works with torch 1.13 and 2.x, parameters on the CPU of type float32, float16 or bfloat16, gradient
+accumulation (no_sync), find_unused_parameters and static_graph. DDP itself keeps using its process
+group for what is not a gradient: initial parameters, buffers, used-parameter maps.
+
+How it works: DDP hands each full bucket of gradients to a communication hook during backward. The
+hook submits every parameter's part of the bucket, in place, and returns a future at once. When
+backward ends, a callback of the autograd engine, which runs before DDP's own, waits for the step
+and completes the futures. Errors are raised there, out of `backward()`, with their own type; an
+exception inside the hook itself would leave DDP in pieces.
+"""
+
+import itertools
+import weakref
+
+import torch
+import torch.distributed as dist
+from torch.autograd import Variable
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from sluice import _settings, errors
+from sluice.job import Job
+
+__all__ = ["Attachment", "attach"]
+
+_DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+_PRIORITIES = 256
+_ordinals = {}  # job name -> counter: the models of this process, in the order of attach()
+
+
+def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size=None, **options):
+    """Lets the gradients of `ddp_model` be summed by the appliance at `address`.
+
+    ddp_model  a DistributedDataParallel without a communication hook. Every rank must attach, with
+               the same model and the same settings, before its first synchronised backward.
+    address    'udp://HOST[:PORT]' or 'vhost://HOST[:PORT]/SOCKET', default SLUICE_ADDRESS;
+               '{rank}' and '{local_rank}' are replaced.
+    job        name of the job, default SLUICE_JOB or 'default'.
+    weight     samples in this rank's batch when batches differ in size: gradients become the mean
+               weighted by it. 1 (default) everywhere: the plain mean, as DDP does it. May be set
+               on the returned object before any backward. Gradients are multiplied by it on the
+               way, so large weights can overflow float16.
+    rank, world_size
+               default: those of the model's process group.
+    options    secret, run_id, averaging, mtu, chunk_bytes, local_address, connect_timeout,
+               join_timeout, silence_timeout, stall_report: as for sluice.Job.
+
+    Returns an `Attachment`. The job is left at exit, or by detach(), or by using the attachment as
+    a context manager.
+
+    Blocks until all ranks have attached. Raises InvalidArgument (naming the parameter) for
+    parameters of other types or on a GPU and for sparse gradients, and everything that sluice.Job
+    raises: Unreachable, Refused, TimedOut, ... Later errors, such as PeerLost, come out of
+    backward() or of the next forward.
+    """
+    if not isinstance(ddp_model, DistributedDataParallel):
+        raise errors.InvalidArgument(
+            f"attach() needs a DistributedDataParallel model, not a {type(ddp_model).__name__}: "
+            "wrap it first, model = torch.nn.parallel.DistributedDataParallel(model)")
+    named = _registered_parameters(ddp_model)
+    _check_parameters(ddp_model, named)
+    group = ddp_model.process_group
+    name = _settings.job_name(job)
+    ordinal = next(_ordinals.setdefault(name, itertools.count()))
+    worker = Job([(key, p.numel(), _DTYPES[p.dtype]) for key, p in named], address, job=name,
+                 rank=dist.get_rank(group) if rank is None else rank,
+                 world_size=dist.get_world_size(group) if world_size is None else world_size,
+                 ordinal=ordinal, **options)
+    attachment = Attachment(worker, [p for _, p in named], group, weight)
+    try:
+        ddp_model.register_comm_hook(attachment, _hook)
+    except BaseException:
+        worker.close()
+        raise
+    attachment._watch(ddp_model)
+    return attachment
+
+
+def _registered_parameters(ddp_model):
+    """(name, parameter) of what DDP reduces, in registration order: the same on every rank."""
+    ignored = set(getattr(ddp_model, "parameters_to_ignore", ()))
+    return [(key, p) for key, p in ddp_model.module.named_parameters()
+            if p.requires_grad and key not in ignored]
+
+
+def _check_parameters(ddp_model, named):
+    for key, parameter in named:
+        if parameter.device.type != "cpu":
+            raise errors.InvalidArgument(
+                f"parameter '{key}' is on {parameter.device}: this build of Sluice sums host memory "
+                "only; train on the CPU, or leave this model to DDP's own all-reduce")
+        if parameter.dtype not in _DTYPES:
+            raise errors.InvalidArgument(
+                f"parameter '{key}' has type {str(parameter.dtype).replace('torch.', '')}; Sluice "
+                "sums float32, float16 and bfloat16: convert it, for example with model.float()")
+    for key, module in ddp_model.module.named_modules():
+        if getattr(module, "sparse", False) and isinstance(
+                module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
+            raise errors.InvalidArgument(
+                f"parameter '{key}.weight' has sparse gradients, which Sluice does not sum: create "
+                "the embedding with sparse=False")
+
+
+# DDP checks these annotations when the hook is registered, and wants a plain function.
+def _hook(attachment: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    return attachment._on_bucket(bucket)
+
+
+def _failed_future(error):
+    """A future that DDP finds failed. set_exception() would not do: C++ sees only its value."""
+    def fail(_future):
+        raise error
+    start = torch.futures.Future()
+    start.set_result(None)
+    return start.then(fail)
+
+
+def _priorities(order, count):
+    """Tensor index -> priority: its place in `order`, squeezed into 0 .. 255."""
+    table = [0] * count
+    for place, index in enumerate(order):
+        table[index] = place if count <= _PRIORITIES else place * _PRIORITIES // count
+    return table
+
+
+class _ForwardOrder:
+    """Sees in which order the first forward needs the parameters, then removes itself."""
+
+    def __init__(self, module, indices):
+        self.seen = {}  # tensor index -> nothing; a dict keeps the order
+        self._handles = []
+        for child in module.modules():
+            own = [indices[p] for p in child.parameters(recurse=False) if p in indices]
+            if own:
+                self._handles.append(child.register_forward_pre_hook(self._recorder(own)))
+
+    def _recorder(self, own):
+        def record(_module, _inputs):
+            self.seen.update(dict.fromkeys(own))
+        return record
+
+    def finish(self, count):
+        """All tensor indices: first those seen, then the others in registration order."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        return [*self.seen, *(index for index in range(count) if index not in self.seen)]
+
+
+class Attachment:
+    """A model's membership of a job; made by attach(). `job` is the sluice.Job underneath.
+
+    `weight` may be changed between steps. Use from the thread that trains.
+    """
+
+    def __init__(self, job, parameters, group, weight):
+        self.job = job
+        self.weight = weight
+        self._indices = {p: index for index, p in enumerate(parameters)}
+        self._group = group
+        self._failure = None
+        self._detached = False
+        self._pending = []  # (future, buffer) of the buckets of this backward
+        self._abandoned = []  # buffers of backwards that were interrupted: the job may write there
+        self._order = None
+        self._priorities = _priorities(range(len(parameters)), len(parameters))
+        self._handles = []
+
+    # ---- called by DDP and by autograd ----
+
+    def _watch(self, ddp_model):
+        self._order = _ForwardOrder(ddp_model.module, self._indices)
+        # Not the model itself: DDP's reducer keeps this object alive, so that would be a cycle.
+        model = weakref.ref(ddp_model)
+        self._handles.append(
+            ddp_model.register_forward_pre_hook(lambda *_: self._before_forward(model())))
+
+    def _before_forward(self, ddp_model):
+        if self._detached or not ddp_model.training or not torch.is_grad_enabled():
+            return
+        if self._failure is not None:
+            raise self._failure
+        if getattr(getattr(ddp_model, "_join_config", None), "enable", False):
+            raise errors.InvalidArgument(
+                "DDP's join() context cannot be used with Sluice: its shadow all-reduces go to the "
+                "process group. Give every rank the same number of batches, for example with "
+                "DistributedSampler(drop_last=True)")
+        self.job.check()
+
+    def _on_bucket(self, bucket):
+        if self._detached:
+            return default_hooks.allreduce_hook(self._group, bucket)
+        try:
+            if bucket.index() == 0:
+                self._begin_backward()
+            if self._failure is not None:
+                return _failed_future(self._failure)
+            future = torch.futures.Future()
+            self._pending.append((future, bucket.buffer()))
+            self._submit(bucket)
+            return future
+        except BaseException as error:  # noqa: BLE001 - raised by _finish, out of backward()
+            self._failure = error
+            return _failed_future(error)
+
+    def _begin_backward(self):
+        if self._pending:
+            self._abandoned.append(self._pending)
+            self._pending = []
+        if self._order is not None:
+            count = len(self._indices)
+            self._priorities = _priorities(self._order.finish(count), count)
+            self._order = None
+        Variable._execution_engine.queue_callback(self._finish)
+
+    def _submit(self, bucket):
+        if self.weight != 1:
+            bucket.buffer().mul_(self.weight)
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
+            index = self._indices[parameter]
+            address = gradient.data_ptr()
+            self.job.submit_address(index, address, address, self.weight, self._priorities[index])
+        if bucket.is_last():
+            self.job.end_step()
+
+    def _finish(self):
+        """At the end of backward, before DDP takes the buckets: waits for the sums."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            self.job.wait_step()
+        except errors.Error as error:
+            self._failure = error
+            raise
+        except BaseException:
+            self._failure = errors.Interrupted(
+                "an earlier backward was interrupted while it waited for the other ranks, so this "
+                "rank is out of step with them: end this run, or create and attach a new model")
+            raise
+        pending, self._pending = self._pending, []
+        for future, buffer in pending:
+            future.set_result(buffer)
+
+    # ---- for the user ----
+
+    def stats(self):
+        """Counters of the job since attach(), as a dict; see sluice.Job.stats()."""
+        return self.job.stats()
+
+    def detach(self):
+        """Leaves the job in an orderly way, after the last backward. All ranks should. The model
+        stays usable: its gradients are averaged by DDP's own all-reduce from now on. Blocks for
+        about 1 s at most; may be called more than once."""
+        if self._detached:
+            return
+        self._detached = True
+        for handle in self._handles:
+            handle.remove()
+        self.job.close()
+        self._pending = []
+        self._abandoned = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        if kind is not None and not self._detached:
+            self._detached = True
+            self.job.__exit__(kind, value, traceback)
+        self.detach()
