@@ -60,8 +60,9 @@ struct Slot {
   Step step = 0;                  // whose contributions it holds; 0: none yet
   std::uint32_t next_queued = 0;  // link of its slice's result queue, valid while `queued`
   std::uint64_t weight = 0;
-  std::uint16_t count = 0;       // contributions in the mask, NILs too
-  std::uint16_t elem_count = 0;  // fixed by the first contribution that carries data
+  std::uint64_t payload_sum = 0;  // internet checksum's partial sum of the result's payload
+  std::uint16_t count = 0;        // contributions in the mask, NILs too
+  std::uint16_t elem_count = 0;   // fixed by the first contribution that carries data
   std::uint16_t payload_bytes = 0;
   std::uint16_t k = 0;  // that it completed with
   Dtype dtype{};

@@ -259,6 +259,11 @@ bool Shard::try_complete(Job& job, StreamId stream, std::uint32_t slot_index, Ti
     slot.finite = finish(accumulator, slot.elem_count, slot.weight, slot.dtype, narrow);
     if (slot.dtype != Dtype::kFloat32) std::memcpy(accumulator, narrow, slot.payload_bytes);
   }
+  if (slot.has_data) {
+    const auto* payload =
+        reinterpret_cast<const std::uint8_t*>(slice.data.get() + slot_index * slice.stride_floats);
+    slot.payload_sum = wire::sum_bytes({payload, slot.payload_bytes}).value;
+  }
   job.slices[id_.value].slots_in_use.set(job.slices[id_.value].slots_in_use.read() - 1);
   // Close before the result can leave: whoever holds the last result may contribute to the next
   // step.

@@ -17,6 +17,7 @@
 #include "aggregator/base/types.h"
 #include "aggregator/base/verdict.h"
 #include "aggregator/core/job.h"
+#include "aggregator/wire/inet.h"
 #include "aggregator/wire/packet.h"
 
 namespace sluice::agg {
@@ -27,6 +28,10 @@ struct Transmit {
   Rank rank;
   std::size_t bytes = 0;
   Priority priority = 0;
+  // The last `tail_bytes` of the datagram, a result's payload, are already summed for the UDP
+  // checksum: once for all members. They start at an even offset.
+  std::size_t tail_bytes = 0;
+  wire::PartialSum tail_sum;
 };
 
 // Control side to one shard. Every shard gets every command.
@@ -118,8 +123,8 @@ class Shard {
   bool poll_reply(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
   bool poll_result(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
   std::size_t write_answer(Reply& reply, std::span<std::uint8_t> out, TimeNs now) noexcept;
-  std::size_t write_result(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
-                           std::uint8_t flags, std::span<std::uint8_t> out, TimeNs now) noexcept;
+  Transmit write_result(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
+                        std::uint8_t flags, std::span<std::uint8_t> out, TimeNs now) noexcept;
   wire::FeedbackHeader next_feedback(Job& job, Rank rank, TimeNs now) noexcept;
 
   const ShardId id_;

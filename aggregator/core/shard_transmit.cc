@@ -86,7 +86,8 @@ bool Shard::poll_reply(Transmit& transmit, std::span<std::uint8_t> out, TimeNs n
     transmit = {.job = job.spec.id, .rank = reply.rank};
     if (!reply.is_answer) {
       job.slices[id_.value].flows[reply.rank.value].feedback_queued = false;
-      const wire::Feedback body{.feedback = next_feedback(job, reply.rank, now)};
+      const wire::Feedback body{.feedback = next_feedback(job, reply.rank, now),
+                                .shard = id_.value};
       transmit.bytes = wire::encode(out, sender_of(job, reply.rank), body);
     } else if (!reply.answered) {
       transmit.bytes = write_answer(reply, out, now);
@@ -100,9 +101,8 @@ bool Shard::poll_reply(Transmit& transmit, std::span<std::uint8_t> out, TimeNs n
           job.local_chunk(reply.block * kChunksPerBlock + bit);
       const Slot& slot = slice.slots[slot_index];
       if (slot.step != reply.step || !slot.complete) continue;  // reopened since the answer
-      transmit.bytes =
+      transmit =
           write_result(job, reply.stream, slot_index, reply.rank, wire::kFlagPulled, out, now);
-      transmit.priority = slot.priority;
       job.slices[id_.value].results_pulled.add(1);
     }
     if (!reply.is_answer || (reply.answered && reply.want == 0)) {
@@ -137,8 +137,7 @@ bool Shard::poll_result(Transmit& transmit, std::span<std::uint8_t> out, TimeNs 
         flow.deferral_told = true;
         continue;
       }
-      transmit = {.job = job.spec.id, .rank = rank, .priority = slot.priority};
-      transmit.bytes = write_result(job, front.stream, slot_index, rank, 0, out, now);
+      transmit = write_result(job, front.stream, slot_index, rank, 0, out, now);
       job_slice.results_sent.add(1);
       if (transmit.bytes != 0) return true;
     }
@@ -166,9 +165,8 @@ wire::FeedbackHeader Shard::next_feedback(Job& job, Rank rank, TimeNs now) noexc
           .deferred_count = flow.deferred_count};
 }
 
-std::size_t Shard::write_result(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
-                                std::uint8_t flags, std::span<std::uint8_t> out,
-                                TimeNs now) noexcept {
+Transmit Shard::write_result(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
+                             std::uint8_t flags, std::span<std::uint8_t> out, TimeNs now) noexcept {
   const StreamSlice& slice = job.slices[id_.value].streams[index_of(stream)];
   const Slot& slot = slice.slots[slot_index];
   const std::uint32_t local = slot_index % slice.chunk_count;
@@ -188,9 +186,16 @@ std::size_t Shard::write_result(Job& job, StreamId stream, std::uint32_t slot_in
                                 .priority = slot.priority,
                                 .flags = flags};
   const float* data = slice.data.get() + slot_index * slice.stride_floats;
-  return wire::encode(out, sender_of(job, rank), body,
-                      {&slice.masks[slot_index * job.mask_word_count], job.mask_word_count},
-                      {reinterpret_cast<const std::uint8_t*>(data), slot.payload_bytes});
+  const std::size_t bytes =
+      wire::encode(out, sender_of(job, rank), body,
+                   {&slice.masks[slot_index * job.mask_word_count], job.mask_word_count},
+                   {reinterpret_cast<const std::uint8_t*>(data), slot.payload_bytes});
+  return {.job = job.spec.id,
+          .rank = rank,
+          .bytes = bytes,
+          .priority = slot.priority,
+          .tail_bytes = slot.payload_bytes,
+          .tail_sum = {slot.payload_sum}};
 }
 
 // Cold: recovery only. Also narrows `reply.want` to the results that exist.

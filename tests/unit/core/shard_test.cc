@@ -31,6 +31,19 @@ TEST(Shard, SumsTheContributionsOfAllWorkersAndSendsTheResultToEach) {
   }
 }
 
+TEST(Shard, HandsOutAResultsChecksumThatMatchesItsBytes) {
+  Harness harness({.world_size = 1});
+  harness.contribute<float>(0, 1, 0, {1, 2, 3});
+  const auto sent = harness.drain(PacketType::kResult);
+  ASSERT_EQ(sent.size(), 1u);
+  const wire::Bytes bytes = sent[0].bytes;
+  const std::size_t head_bytes = bytes.size() - sent[0].transmit.tail_bytes;
+  EXPECT_EQ(sent[0].transmit.tail_bytes, 12u);
+  EXPECT_EQ(
+      wire::finish_checksum(wire::sum_bytes(bytes.first(head_bytes)) + sent[0].transmit.tail_sum),
+      wire::finish_checksum(wire::sum_bytes(bytes)));
+}
+
 TEST(Shard, CountsADuplicateAndNeverAddsIt) {
   Harness harness;
   harness.contribute<float>(0, 1, 0, {1});
