@@ -111,7 +111,8 @@ class Appliance {
       const std::size_t header_bytes = wire::udp_header_bytes(any_path);
       const auto datagram = buffer.subspan(header_bytes);
       if (!shard_.poll_transmit(out, datagram, now)) break;
-      const wire::PartialSum sum = wire::sum_bytes(datagram.first(out.bytes));
+      const wire::PartialSum sum =
+          wire::sum_bytes(datagram.first(out.bytes - out.tail_bytes)) + out.tail_sum;
       wire::encode_udp_headers(buffer, paths_[out.rank.value], out.bytes, sum);
       const dataplane::EgressQueue::Item item{buffer.data(),
                                               static_cast<std::uint32_t>(header_bytes + out.bytes),

@@ -10,7 +10,7 @@
 // is read only. `force_fold_target` is for tests and benches, before other threads start.
 //
 // Buffers: an accumulator is 64-byte aligned float32; payloads (in and out) are little-endian and
-// may have any alignment. Buffers of one call do not overlap.
+// may have any alignment. Buffers of one call do not overlap, but finish() may work in place.
 //
 // Exactness: every target gives the same bytes. Sums are float32 additions in the order of the
 // calls, never fused or reassociated; denormals are kept, so the calling thread must not set
@@ -37,7 +37,9 @@ void fold_store(float* acc, const std::uint8_t* payload, std::size_t elem_count,
 void fold_add(float* acc, const std::uint8_t* payload, std::size_t elem_count,
               Dtype dtype) noexcept;
 
-// Writes the result's payload to `out` and returns whether every value written is finite.
+// Writes the result's payload to `out` and returns whether every value written is finite. `out` may
+// be the accumulator itself: the result is never wider than the sum, and is written behind the
+// reader.
 //  kFloat32: the sums, unchanged but for NaNs; `weight` is not used.
 //  kFloat16, kBfloat16: the means acc / (float)weight, an IEEE division, rounded to nearest even.
 //    A mean beyond the type's range becomes an infinity and is reported. weight = 0 divides by

@@ -96,6 +96,26 @@ TEST_P(Fold, EveryTargetGivesTheReferencesBytesAtEveryLengthAndAlignment) {
   });
 }
 
+TEST_P(Fold, FinishInPlaceGivesTheSameBytesOnEveryTarget) {
+  const Dtype dtype = GetParam();
+  on_every_target([&](std::string_view target) {
+    for (std::size_t length = 0; length <= kMaxLength; ++length) {
+      const auto bits = awkward_bits(length, 1000 + length);
+      Accumulator apart(length);
+      Accumulator in_place(length);
+      for (std::size_t i = 0; i < length; ++i) apart.data()[i] = float_of_bits(bits[i]);
+      std::memcpy(in_place.data(), apart.data(), length * sizeof(float));
+      std::vector<std::uint8_t> out(length * dtype_bytes(dtype) + 1);
+      const bool finite_apart = finish(apart.data(), length, 5, dtype, out.data());
+      auto* result = reinterpret_cast<std::uint8_t*>(in_place.data());
+      const bool finite_in_place = finish(in_place.data(), length, 5, dtype, result);
+      ASSERT_EQ(finite_apart, finite_in_place) << target << " length " << length;
+      ASSERT_EQ(std::memcmp(out.data(), result, out.size() - 1), 0)
+          << target << " length " << length;
+    }
+  });
+}
+
 TEST_P(Fold, SmallIntegersSumExactlyInAnyOrder) {
   const Dtype dtype = GetParam();
   const std::size_t elem_count = 256;
