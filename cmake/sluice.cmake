@@ -1,10 +1,11 @@
-# The two shapes that every folder uses: a library with its dependencies, and a test that ctest runs.
+# The two shapes that every folder uses: a library with its dependencies, and a test that ctest
+# runs.
 
 find_package(Threads REQUIRED)
 
 add_library(sluice_warnings INTERFACE)
-target_compile_options(sluice_warnings INTERFACE -Wall -Wextra -Wshadow -Wno-missing-field-initializers
-                                                 -Wno-address-of-packed-member)
+target_compile_options(sluice_warnings INTERFACE
+  -Wall -Wextra -Wshadow -Wno-missing-field-initializers -Wno-address-of-packed-member)
 
 # sluice_library(NAME [SOURCES file...] [DEPS target...])
 # A static library, or an interface library when there are no sources.

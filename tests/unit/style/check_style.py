@@ -1,0 +1,236 @@
+"""The rules of the house that a machine can check, over every file that git tracks.
+
+Prints one line a finding, `file:line: rule; what to do`, and exits 1 if there is any. Rules are
+functions from a source file to findings; check_style_test.py shows each of them a bad sample.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from typing import Callable, Iterator, List, NamedTuple, Optional, Tuple
+
+MAX_COLUMNS = 100
+MAX_LINES = 500
+CLANG_FORMAT_VERSION = "14."  # Debian 12's; other versions lay out some lines differently
+
+C_FAMILY = (".h", ".hpp", ".cc", ".c")
+TEXT = C_FAMILY + (".py", ".sh", ".cmake")
+
+# Folders whose code may include DPDK.
+DPDK_FOLDERS = ("dataplane/dpdk", "client/transport/dpdk", "bench")
+
+# What each folder may include of the project besides itself, longest name first where they nest.
+WIRE = ("aggregator/base", "aggregator/wire")
+AGGREGATOR = WIRE + ("aggregator/core", "aggregator/policy", "aggregator/jobs")
+SWITCH = AGGREGATOR + ("config", "dataplane/core", "dataplane/host", "dataplane/ops")
+CLIENT = WIRE + ("client",)
+MAY_INCLUDE = {
+    "aggregator/base": (),
+    "aggregator/wire": WIRE,
+    "aggregator/core": AGGREGATOR,
+    "aggregator/policy": AGGREGATOR,
+    "aggregator/jobs": AGGREGATOR,
+    "config": WIRE,
+    "dataplane/core": AGGREGATOR,
+    "dataplane/host": AGGREGATOR + ("dataplane/core",),
+    "dataplane/ops": SWITCH,
+    "dataplane/dpdk": SWITCH,
+    "dataplane": SWITCH + ("dataplane/dpdk",),
+    "client/core": WIRE + ("client/sched",),
+    "client/sched": WIRE,
+    "client/transport/inproc": CLIENT + AGGREGATOR,
+    "client": CLIENT,
+    "tests": AGGREGATOR + SWITCH + CLIENT + ("dataplane",),
+    "bench": AGGREGATOR + SWITCH + CLIENT + ("dataplane", "tests/sim", "tests/lab"),
+}
+
+# Pure folders take time, randomness and memory as arguments.
+PURE = ("aggregator/", "dataplane/core/", "dataplane/host/", "client/core/", "client/sched/")
+IMPURE_HEADERS = re.compile(
+    r"#include <(thread|chrono|mutex|condition_variable|iostream|fstream|filesystem|random|ctime|"
+    r"time\.h|unistd\.h|pthread\.h|sys/(socket|time|epoll|mman)\.h)>")
+INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
+RTE_INCLUDE = re.compile(r'\s*#\s*include\s+[<"]rte_')
+OPEN_END = re.compile(r"\b(TODO|FIXME|XXX)\b(?!\(#\d+\))")  # style-ok: the rule itself
+MACHINE_PATH = re.compile(r"(?<![\w.<$}])/(work|farm|home|root)/[a-z]")
+
+
+class Source(NamedTuple):
+    path: str  # from the top of the repository, with slashes
+    lines: List[str]
+
+
+Finding = Tuple[int, str]  # line, text
+
+
+def folder_of(path: str) -> Optional[str]:
+    """The longest folder of MAY_INCLUDE that holds the path."""
+    held = [name for name in MAY_INCLUDE if path.startswith(name + "/")]
+    return max(held, key=len) if held else None
+
+
+def dpdk_stays_in_its_folders(source: Source) -> Iterator[Finding]:
+    if source.path.startswith(tuple(name + "/" for name in DPDK_FOLDERS)):
+        return
+    for number, line in enumerate(source.lines, 1):
+        if RTE_INCLUDE.match(line):
+            yield number, "DPDK header here; only " + ", ".join(DPDK_FOLDERS) + " may include rte_*"
+
+
+def includes_point_down(source: Source) -> Iterator[Finding]:
+    folder = folder_of(source.path)
+    if folder is None or not source.path.endswith(C_FAMILY):
+        return
+    allowed = tuple(name + "/" for name in MAY_INCLUDE[folder] + (folder,))
+    for number, line in enumerate(source.lines, 1):
+        match = INCLUDE.match(line)
+        target = folder_of(match.group(1)) if match else None
+        if target and not match.group(1).startswith(allowed):
+            yield number, f"{folder} must not include {target}: dependencies point one way"
+
+
+def includes_start_at_the_root(source: Source) -> Iterator[Finding]:
+    outside = ("client/include/", "client/examples/")  # what users see is found by its own name
+    if not source.path.endswith(C_FAMILY) or source.path.startswith(outside):
+        return
+    for number, line in enumerate(source.lines, 1):
+        match = INCLUDE.match(line)
+        if match and "/" not in match.group(1):
+            yield number, f'include "{match.group(1)}" by its path from the top of the repository'
+
+
+def pure_folders_stay_pure(source: Source) -> Iterator[Finding]:
+    if not source.path.startswith(PURE):
+        return
+    for number, line in enumerate(source.lines, 1):
+        if IMPURE_HEADERS.match(line):
+            yield number, f"{line.strip()} in a pure folder; take it as an argument instead"
+
+
+def headers_say_what_they_are(source: Source) -> Iterator[Finding]:
+    if not source.path.endswith((".h", ".hpp")):
+        return
+    if not source.lines or not source.lines[0].startswith(("//", "/*")):
+        yield 1, "a header starts with what it is, what it is not, and who calls it"
+    # Highway reads -inl.h files once for each instruction set.
+    guarded = any(line.startswith(("#pragma once", "#ifndef ")) for line in source.lines)
+    if not guarded and not source.path.endswith("-inl.h"):
+        yield 1, "header without #pragma once"
+
+
+def open_ends_have_an_issue(source: Source) -> Iterator[Finding]:
+    for number, line in enumerate(source.lines, 1):
+        if OPEN_END.search(line) and "style-ok" not in line:
+            yield number, "open end without an issue; do it now, or write TODO(#number)"  # style-ok
+
+
+def lines_fit(source: Source) -> Iterator[Finding]:
+    if not source.path.endswith(TEXT):
+        return
+    for number, line in enumerate(source.lines, 1):
+        if len(line) > MAX_COLUMNS and "http" not in line:
+            yield number, f"{len(line)} columns; wrap at {MAX_COLUMNS}"
+
+
+def files_are_short(source: Source) -> Iterator[Finding]:
+    if source.path.endswith(TEXT) and len(source.lines) > MAX_LINES:
+        yield MAX_LINES + 1, f"{len(source.lines)} lines; split at {MAX_LINES}, by idea"
+
+
+def no_path_of_one_machine(source: Source) -> Iterator[Finding]:
+    for number, line in enumerate(source.lines, 1):
+        if MACHINE_PATH.search(line) and "style-ok" not in line:
+            yield number, "a path of one machine"
+
+
+RULES: List[Callable[[Source], Iterator[Finding]]] = [
+    dpdk_stays_in_its_folders, includes_point_down, includes_start_at_the_root,
+    pure_folders_stay_pure, headers_say_what_they_are, open_ends_have_an_issue, lines_fit,
+    files_are_short, no_path_of_one_machine,
+]
+
+
+def check(source: Source) -> List[str]:
+    return [f"{source.path}:{line}: {text}" for rule in RULES for line, text in rule(source)]
+
+
+def tracked_files(root: str) -> List[str]:
+    """What git tracks; in a tree without git, all that is not a build output."""
+    listed = subprocess.run(["git", "-C", root, "ls-files", "-z"], capture_output=True, check=False)
+    if listed.returncode == 0:
+        names = [name for name in listed.stdout.decode().split("\0") if name]
+        return [name for name in names if os.path.isfile(os.path.join(root, name))]
+    found = []
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [name for name in subfolders
+                         if name not in (".git", "build", "dist", "demo-out", "__pycache__")]
+        found += [os.path.relpath(os.path.join(folder, name), root) for name in names]
+    return found
+
+
+def read(root: str, path: str) -> Optional[Source]:
+    try:
+        with open(os.path.join(root, path), encoding="utf-8") as file:
+            return Source(path, file.read().split("\n")[:-1])
+    except UnicodeDecodeError:
+        return None  # a binary file, such as a corpus entry
+
+
+def folders_without_readme(paths: List[str]) -> List[str]:
+    code = {os.path.dirname(path) for path in paths if path.endswith(C_FAMILY)}
+    readmes = {os.path.dirname(path) for path in paths if os.path.basename(path) == "README.md"}
+
+    def covered(folder: str) -> bool:
+        # One page serves the unit tests of all parts, and one the public headers.
+        parents = [folder[:at] for at, char in enumerate(folder) if char == "/"] + [folder]
+        shared = [name for name in parents
+                  if name.startswith(("tests/unit", "client/include", "client/examples"))]
+        return bool(readmes & ({folder} | set(shared)))
+
+    return [f"{folder}/README.md:1: missing; what lives here, what may it include, where to start"
+            for folder in sorted(code) if folder and not covered(folder)]
+
+
+def misformatted(root: str, paths: List[str]) -> List[str]:
+    """Files that clang-format would change. Another version of it has other opinions: skipped."""
+    tool = shutil.which("clang-format")
+    if tool is None:
+        return []
+    version = subprocess.run([tool, "--version"], capture_output=True, text=True, check=True).stdout
+    if f"version {CLANG_FORMAT_VERSION}" not in version:
+        return []
+    files = [path for path in paths if path.endswith(C_FAMILY)]
+    dry = subprocess.run([tool, "--dry-run", *files], cwd=root, capture_output=True, text=True,
+                         check=False)
+    changed = {line.split(":", 1)[0] for line in dry.stderr.splitlines()
+               if "[-Wclang-format-violations]" in line}
+    return [f"{path}:1: not formatted; ./run fmt" for path in sorted(changed)]
+
+
+def bad_shell(root: str, sources: List[Source]) -> List[str]:
+    tool = shutil.which("shellcheck")
+    scripts = [s.path for s in sources if s.lines and re.match(r"#!.*\b(ba)?sh$", s.lines[0])]
+    if tool is None or not scripts:
+        return []
+    run = subprocess.run([tool, "-f", "gcc", *scripts], cwd=root, capture_output=True, text=True,
+                         check=False)
+    return run.stdout.splitlines()
+
+
+def main() -> int:
+    root = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else ".")
+    paths = tracked_files(root)
+    sources = [source for source in (read(root, path) for path in paths) if source]
+    findings = [finding for source in sources for finding in check(source)]
+    findings += folders_without_readme(paths)
+    findings += misformatted(root, paths) + bad_shell(root, sources)
+    for finding in findings:
+        print(finding)
+    print(f"style: {len(sources)} files, {len(findings)} findings")
+    return 1 if findings or not sources else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
