@@ -17,8 +17,7 @@
  *  - A job that has failed stays failed: every later call returns the same status and text at once,
  *    and only sluice_close() is of use. Memory that was submitted is not touched after the failure
  *    has been returned.
- *  - A failed call that is not the job's own failure (a bad argument, a timeout of the call)
- * changes nothing.
+ *  - A failed call that is not the job's own failure (a bad argument, a timeout) changes nothing.
  *  - Structs start with struct_size, set by the caller to sizeof of the struct that it was compiled
  *    with (or by sluice_options_init). Later versions append fields only.
  *  - Strings are UTF-8, ended by a zero byte, and copied: they need not outlive the call.
@@ -223,14 +222,15 @@ SLUICE_API sluice_status sluice_join(const sluice_options* options, const sluice
  * second to step 2, and so on; tensors may be submitted in any order. Returns at once.
  *
  * `input` and `output` are elem_count elements of the tensor's dtype in host memory, aligned for
- * it; they may be the same memory but must not overlap otherwise. Both belong to the library until
- * the tensor is done (sluice_wait_tensor has returned SLUICE_OK or the job's failure, or
- * on_tensor_done was called) or sluice_close has returned; the input must not change meanwhile.
- * `weight` counts samples; 0 is legal. `priority` 0 is the most urgent, 255 the least; it decides
- * the order on the wire and in the switch.
+ * it; they may be the same memory but must not overlap otherwise. `input` NULL means no data from
+ * this rank (NIL; needs allow_nil): the output still receives the average of the others. Both
+ * belong to the library until the tensor is done (sluice_wait_tensor has returned SLUICE_OK or the
+ * job's failure, or on_tensor_done was called) or sluice_close has returned; the input must not
+ * change meanwhile. `weight` counts samples; 0 is legal. `priority` 0 is the most urgent, 255 the
+ * least; it decides the order on the wire and in the switch.
  *
- * Fails with SLUICE_INVALID_ARGUMENT (no such tensor, NULL, priority above 255) and SLUICE_BUSY
- * (the tensor's previous submission is not done). */
+ * Fails with SLUICE_INVALID_ARGUMENT (no such tensor, output NULL, priority above 255) and
+ * SLUICE_BUSY (the tensor's previous submission is not done). */
 SLUICE_API sluice_status sluice_submit(sluice_job* job, uint32_t tensor, const void* input,
                                        void* output, uint32_t weight, uint32_t priority);
 

@@ -1,0 +1,78 @@
+#include "client/address.h"
+
+#include <charconv>
+
+namespace sluice::client {
+namespace {
+
+Status bad_address(std::string_view text, std::string_view why) {
+  return {StatusCode::kInvalidArgument,
+          "address \"" + std::string(text) + "\": " + std::string(why) +
+              "; expected udp://10.0.0.1:7700, vhost://10.0.0.1:7700/path/to/socket or "
+              "inproc://name"};
+}
+
+// Splits "host", "host:port", "[v6]" or "[v6]:port". Empty result: fine.
+std::string_view split_host_port(std::string_view text, Address& address) {
+  std::string_view port;
+  if (text.starts_with('[')) {
+    const std::size_t close = text.find(']');
+    if (close == std::string_view::npos) return "the bracket of the IPv6 address is not closed";
+    address.host = text.substr(1, close - 1);
+    port = text.substr(close + 1);
+  } else {
+    const std::size_t colon = text.find(':');
+    if (colon != text.rfind(':'))
+      return "an IPv6 address needs brackets, as in udp://[fd00::1]:7700";
+    address.host = text.substr(0, colon);
+    if (colon != std::string_view::npos) port = text.substr(colon);
+  }
+  if (address.host.empty()) return "the host is missing";
+  if (port.empty()) return {};
+  if (port[0] != ':') return "the closing bracket must be followed by :port or nothing";
+  port.remove_prefix(1);
+  unsigned value = 0;
+  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), value);
+  // The data ports follow the control port.
+  if (error != std::errc() || end != port.data() + port.size() || value == 0 ||
+      value > 65535 - kMaxShards) {
+    return "the port must be a number from 1 to 65519";
+  }
+  address.port = static_cast<std::uint16_t>(value);
+  return {};
+}
+
+}  // namespace
+
+Result<Address> parse_address(std::string_view text) {
+  const std::size_t separator = text.find("://");
+  if (separator == std::string_view::npos) return bad_address(text, "no scheme");
+  const std::string_view scheme = text.substr(0, separator);
+  std::string_view rest = text.substr(separator + 3);
+  Address address;
+  if (scheme == "inproc") {
+    if (rest.empty()) return bad_address(text, "the name is missing");
+    address.scheme = Address::Scheme::kInproc;
+    address.host = rest;
+    return address;
+  }
+  if (scheme == "vhost") {
+    address.scheme = Address::Scheme::kVhost;
+    const std::size_t slash = rest.find('/');
+    if (slash == std::string_view::npos || slash + 1 == rest.size()) {
+      return bad_address(text, "the path of the vhost-user socket is missing");
+    }
+    address.path = rest.substr(slash);
+    rest = rest.substr(0, slash);
+  } else if (scheme == "udp") {
+    address.scheme = Address::Scheme::kUdp;
+    if (rest.ends_with('/')) rest.remove_suffix(1);
+  } else {
+    return bad_address(text, "unknown scheme \"" + std::string(scheme) + "\"");
+  }
+  const std::string_view problem = split_host_port(rest, address);
+  if (!problem.empty()) return bad_address(text, problem);
+  return address;
+}
+
+}  // namespace sluice::client

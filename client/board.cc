@@ -1,0 +1,293 @@
+#include "client/board.h"
+
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace sluice::client {
+namespace {
+
+constexpr DurationNs kWaitSlice = 100 * kMillisecond;
+constexpr std::size_t kMaxNamesInText = 8;
+
+std::uint64_t this_thread_id() noexcept { return static_cast<std::uint64_t>(::pthread_self()); }
+
+}  // namespace
+
+TimeNs monotonic_now() noexcept {
+  timespec now;
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * kSecond + now.tv_nsec;
+}
+
+Board::Board(const std::vector<TensorSpec>& tensors, bool allow_nil)
+    : allow_nil_(allow_nil), wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  for (const TensorSpec& tensor : tensors) tensors_.push_back({.name = tensor.name});
+}
+
+// Waits with `lock` held until ready(), the job's end, the timeout or an interruption.
+template <class Ready>
+Outcome Board::wait(Lock& lock, const WaitOptions& options, const char* what, Ready ready) {
+  const TimeNs start = monotonic_now();
+  const TimeNs deadline =
+      options.timeout_ms < 0 ? kNever : start + options.timeout_ms * kMillisecond;
+  while (!ready()) {
+    if (ended_) return outcome_;
+    const TimeNs now = monotonic_now();
+    if (now >= deadline) {
+      return {SLUICE_TIMED_OUT,
+              std::string(what) + ": not done after " + std::to_string(options.timeout_ms) + " ms"};
+    }
+    if (on_progress_thread()) {
+      return {SLUICE_INVALID_ARGUMENT,
+              std::string(what) + ": a callback must not wait; use timeout 0"};
+    }
+    if (now - start >= kWaitSlice && options.interrupted) {
+      lock.unlock();
+      const bool interrupted = options.interrupted();
+      lock.lock();
+      if (interrupted) return {SLUICE_INTERRUPTED, std::string(what) + ": interrupted"};
+    }
+    changed_.wait_for(lock, std::chrono::nanoseconds(std::min(kWaitSlice, deadline - now)));
+  }
+  return {};
+}
+
+Outcome Board::wait_started(const WaitOptions& options) {
+  Lock lock(mutex_);
+  return wait(lock, options, "join", [this] { return started_ && !ended_; });
+}
+
+Outcome Board::submit(const Submission& submission) {
+  const Lock lock(mutex_);
+  if (ended_) return outcome_;
+  if (submission.tensor >= tensors_.size()) {
+    return {SLUICE_INVALID_ARGUMENT, "tensor " + std::to_string(submission.tensor) +
+                                         " does not exist; the job has " +
+                                         std::to_string(tensors_.size()) + " tensors"};
+  }
+  TensorState& tensor = tensors_[submission.tensor];
+  if (submission.output == nullptr) {
+    return {SLUICE_INVALID_ARGUMENT, "tensor \"" + tensor.name + "\": output is NULL"};
+  }
+  if (submission.input == nullptr && !allow_nil_) {
+    return {SLUICE_INVALID_ARGUMENT, "tensor \"" + tensor.name +
+                                         "\": input is NULL; submit zeros, or join with allow_nil "
+                                         "on every rank"};
+  }
+  if (tensor.in_flight) {
+    return {SLUICE_BUSY, "tensor \"" + tensor.name + "\" is still in flight for step " +
+                             std::to_string(tensor.steps) +
+                             "; wait for it before submitting again"};
+  }
+  tensor.in_flight = true;
+  tensor.submitted_ns = monotonic_now();
+  ++tensor.steps;
+  ++in_flight_;
+  closed_full_ = false;
+  push({.kind = Command::Kind::kSubmit, .submission = submission});
+  closed_full_ = close_step_if_full();
+  return {};
+}
+
+bool Board::close_step_if_full() {
+  const auto full = [this](const TensorState& tensor) { return tensor.steps >= open_step_; };
+  if (!std::all_of(tensors_.begin(), tensors_.end(), full)) return false;
+  ++open_step_;
+  return true;
+}
+
+Outcome Board::end_step() {
+  const Lock lock(mutex_);
+  if (ended_) return outcome_;
+  if (closed_full_) {  // all tensors were submitted: the step has ended by itself
+    closed_full_ = false;
+    return {};
+  }
+  if (!allow_nil_) return refuse_left_out();
+  for (TensorState& tensor : tensors_) tensor.steps = std::max(tensor.steps, open_step_);
+  push({.kind = Command::Kind::kEndStep, .step = open_step_});
+  ++open_step_;
+  return {};
+}
+
+Outcome Board::refuse_left_out() const {
+  std::string names;
+  std::size_t count = 0;
+  for (const TensorState& tensor : tensors_) {
+    if (tensor.steps >= open_step_) continue;
+    if (++count <= kMaxNamesInText) names += (names.empty() ? "" : ", ") + tensor.name;
+  }
+  if (count > kMaxNamesInText) names += " and " + std::to_string(count - kMaxNamesInText) + " more";
+  return {SLUICE_INVALID_ARGUMENT, "step " + std::to_string(open_step_) +
+                                       " cannot end: not submitted: " + names +
+                                       "; submit them, or join with allow_nil on every rank"};
+}
+
+Outcome Board::wait_tensor(std::uint32_t tensor, const WaitOptions& options,
+                           sluice_result* result) {
+  Lock lock(mutex_);
+  if (tensor >= tensors_.size()) {
+    return {SLUICE_INVALID_ARGUMENT, "tensor " + std::to_string(tensor) + " does not exist"};
+  }
+  Outcome outcome =
+      wait(lock, options, "wait_tensor", [&] { return !ended_ && !tensors_[tensor].in_flight; });
+  if (outcome.ok() && result != nullptr) *result = tensors_[tensor].result;
+  return outcome;
+}
+
+Outcome Board::wait_step(const WaitOptions& options, std::uint32_t* step) {
+  Lock lock(mutex_);
+  Outcome outcome = wait(lock, options, "wait_step", [this] {
+    return !ended_ && in_flight_ == 0 && done_step_ + 1 >= open_step_;
+  });
+  if (outcome.ok() && step != nullptr) *step = done_step_;
+  return outcome;
+}
+
+Outcome Board::collective(const std::shared_ptr<CollectiveCall>& call, const WaitOptions& options) {
+  const TimeNs start = monotonic_now();
+  const char* what = call->is_barrier ? "barrier" : "broadcast";
+  Lock lock(mutex_);
+  Outcome outcome = wait(lock, options, what, [this] { return !ended_ && collective_ == nullptr; });
+  if (!outcome.ok()) return outcome;
+  collective_ = call;
+  push({.kind = Command::Kind::kCollective, .collective = call});
+  WaitOptions rest = options;
+  if (rest.timeout_ms > 0) {
+    const DurationNs spent = monotonic_now() - start;
+    rest.timeout_ms -=
+        static_cast<std::int32_t>(std::min<DurationNs>(rest.timeout_ms, spent / kMillisecond));
+  }
+  outcome = wait(lock, rest, what, [&] { return call->done; });
+  return outcome.ok() ? call->outcome : outcome;
+}
+
+void Board::request_leave(bool abnormal) {
+  const Lock lock(mutex_);
+  if (!ended_) push({.kind = Command::Kind::kLeave, .abnormal = abnormal});
+}
+
+bool Board::wait_ended(DurationNs limit_ns) {
+  Lock lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::nanoseconds(limit_ns), [this] { return ended_; });
+}
+
+Outcome Board::outcome() const {
+  const Lock lock(mutex_);
+  return ended_ ? outcome_ : Outcome();
+}
+
+bool Board::idle() const {
+  const Lock lock(mutex_);
+  return in_flight_ == 0 && collective_ == nullptr;
+}
+
+std::string Board::describe_stall() {
+  Lock lock(mutex_);
+  if (ended_ || on_progress_thread()) return stall_;
+  const std::uint64_t ticket = ++describe_asked_;
+  push({.kind = Command::Kind::kDescribe});
+  changed_.wait_for(lock, std::chrono::nanoseconds(kWaitSlice),
+                    [&] { return ended_ || describe_answered_ >= ticket; });
+  return stall_;
+}
+
+void Board::set_progress_thread() noexcept { progress_thread_.store(this_thread_id()); }
+bool Board::on_progress_thread() const noexcept {
+  return progress_thread_.load() == this_thread_id();
+}
+
+void Board::push(Command command) {
+  commands_.push_back(std::move(command));
+  has_commands_.store(true);  // ordered before the exchange: see prepare_sleep()
+  if (sleeping_.exchange(false)) {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(wake_fd_.get(), &one, sizeof one);
+  }
+}
+
+bool Board::take_commands(std::vector<Command>& commands) {
+  if (!has_commands_.load(std::memory_order_acquire)) return false;
+  const Lock lock(mutex_);
+  commands.swap(commands_);
+  has_commands_.store(false, std::memory_order_relaxed);
+  return !commands.empty();
+}
+
+bool Board::prepare_sleep() {
+  sleeping_.store(true);
+  if (!has_commands_.load()) return true;
+  sleeping_.store(false);
+  return false;
+}
+
+void Board::finish_sleep() noexcept {
+  sleeping_.store(false);
+  std::uint64_t drained = 0;
+  [[maybe_unused]] const ssize_t read = ::read(wake_fd_.get(), &drained, sizeof drained);
+}
+
+void Board::started() {
+  const Lock lock(mutex_);
+  started_ = true;
+  changed_.notify_all();
+}
+
+void Board::tensor_done(const Event& event, TimeNs now) {
+  const Lock lock(mutex_);
+  TensorState& tensor = tensors_[event.tensor];
+  if (!tensor.in_flight) return;
+  tensor.in_flight = false;
+  --in_flight_;
+  tensor.result = {.struct_size = sizeof(sluice_result),
+                   .weight = event.weight,
+                   .latency_ns = static_cast<std::uint64_t>(now - tensor.submitted_ns),
+                   .step = event.step,
+                   .absent = event.absent,
+                   .non_finite = event.non_finite,
+                   .reserved = 0};
+  changed_.notify_all();
+}
+
+void Board::step_done(Step step) {
+  const Lock lock(mutex_);
+  done_step_ = step;
+  counters_.steps_done.set(step);
+  changed_.notify_all();
+}
+
+void Board::collective_done(const Outcome& outcome) {
+  const Lock lock(mutex_);
+  if (collective_ == nullptr) return;
+  collective_->done = true;
+  collective_->outcome = outcome;
+  collective_.reset();
+  changed_.notify_all();
+}
+
+void Board::described(std::string text) {
+  const Lock lock(mutex_);
+  stall_ = std::move(text);
+  describe_answered_ = describe_asked_;
+  changed_.notify_all();
+}
+
+std::vector<std::uint32_t> Board::end(const Outcome& outcome, std::string stall) {
+  const Lock lock(mutex_);
+  std::vector<std::uint32_t> abandoned;
+  for (std::uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) {
+    if (tensors_[tensor].in_flight) abandoned.push_back(tensor);
+  }
+  outcome_ = outcome;
+  stall_ = std::move(stall);
+  ended_ = true;
+  changed_.notify_all();
+  return abandoned;
+}
+
+}  // namespace sluice::client

@@ -1,0 +1,134 @@
+// What the application's threads and the progress thread tell each other about one job.
+//
+// A mutex, a list of commands towards the progress thread, and the state of tensors, steps and the
+// collective in the other direction. It knows no session and no network; waiting happens here, in
+// slices of at most 100 ms. The progress thread uses the part so marked, everyone else the rest.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "aggregator/base/counters.h"
+#include "aggregator/base/time.h"
+#include "client/core/layout.h"
+#include "client/core/session.h"
+#include "client/fork.h"
+#include "client/outcome.h"
+
+namespace sluice::client {
+
+// A broadcast (or, with an empty buffer, a barrier). The progress thread owns the buffer until it
+// is done; whoever started it may have given up by then.
+struct CollectiveCall {
+  std::vector<std::uint8_t> buffer;
+  Rank root;
+  bool is_barrier = false;
+  bool done = false;  // under the board's mutex, as is `outcome`
+  Outcome outcome;
+};
+
+struct Command {
+  enum class Kind : std::uint8_t { kSubmit, kEndStep, kCollective, kDescribe, kLeave };
+  Kind kind{};
+  Submission submission;                       // kSubmit
+  Step step = 0;                               // kEndStep
+  std::shared_ptr<CollectiveCall> collective;  // kCollective
+  bool abnormal = false;                       // kLeave
+};
+
+// Written by the progress thread, read by anyone.
+struct ClientCounters {
+  Counter packets_sent, packets_received, bytes_sent, bytes_received, retransmissions, probes,
+      results_pulled, duplicate_results, non_finite_results, nil_contributions, invalid_packets,
+      send_errors, steps_done, receive_credit_packets, shards;
+};
+
+struct WaitOptions {
+  std::int32_t timeout_ms = 0;  // SLUICE_FOREVER: no limit
+  std::function<bool()> interrupted;
+};
+
+TimeNs monotonic_now() noexcept;
+
+class Board {
+ public:
+  Board(const std::vector<TensorSpec>& tensors, bool allow_nil);
+
+  // ---- application threads ----
+  Outcome wait_started(const WaitOptions& options);
+  Outcome submit(const Submission& submission);
+  Outcome end_step();
+  Outcome wait_tensor(std::uint32_t tensor, const WaitOptions& options, sluice_result* result);
+  Outcome wait_step(const WaitOptions& options, std::uint32_t* step);
+  Outcome collective(const std::shared_ptr<CollectiveCall>& call, const WaitOptions& options);
+  void request_leave(bool abnormal);
+  bool wait_ended(DurationNs limit_ns);  // false: the progress thread still runs
+  Outcome outcome() const;               // SLUICE_OK while the job works
+  bool idle() const;                     // nothing submitted is in flight
+  std::string describe_stall();
+  const ClientCounters& counters() const noexcept { return counters_; }
+  // From here on blocking calls on this thread are refused instead of waiting for themselves.
+  void set_progress_thread() noexcept;
+  bool on_progress_thread() const noexcept;
+
+  // ---- progress thread ----
+  bool take_commands(std::vector<Command>& commands);
+  void started();
+  void tensor_done(const Event& event, TimeNs now);
+  void step_done(Step step);
+  void collective_done(const Outcome& outcome);
+  void described(std::string text);
+  // The job is over. Returns the tensors that were in flight.
+  std::vector<std::uint32_t> end(const Outcome& outcome, std::string stall);
+  ClientCounters& mutable_counters() noexcept { return counters_; }
+  int wake_fd() const noexcept { return wake_fd_.get(); }
+  // Call before sleeping; false: there are commands, do not sleep.
+  bool prepare_sleep();
+  void finish_sleep() noexcept;
+
+ private:
+  struct TensorState {
+    std::string name;
+    bool in_flight = false;
+    Step steps = 0;  // submitted or left out so far
+    TimeNs submitted_ns = 0;
+    sluice_result result{};
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  template <class Ready>
+  Outcome wait(Lock& lock, const WaitOptions& options, const char* what, Ready ready);
+  void push(Command command);  // with the mutex held
+  bool close_step_if_full();   // likewise
+  Outcome refuse_left_out() const;
+
+  const bool allow_nil_;
+  const OwnedFd wake_fd_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<Command> commands_;
+  std::atomic<bool> has_commands_{false};
+  std::atomic<bool> sleeping_{false};
+  bool started_ = false;
+  bool ended_ = false;
+  Outcome outcome_;
+  std::vector<TensorState> tensors_;
+  std::size_t in_flight_ = 0;
+  Step open_step_ = 1;        // that the application is filling
+  bool closed_full_ = false;  // the last step ended by its last submission
+  Step done_step_ = 0;
+  std::shared_ptr<CollectiveCall> collective_;  // in progress
+  std::uint64_t describe_asked_ = 0;
+  std::uint64_t describe_answered_ = 0;
+  std::string stall_;
+  ClientCounters counters_;
+  std::atomic<std::uint64_t> progress_thread_{0};
+};
+
+}  // namespace sluice::client

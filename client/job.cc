@@ -1,0 +1,128 @@
+#include "client/job.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <random>
+
+#include "aggregator/wire/inet.h"
+#include "aggregator/wire/packet.h"
+#include "client/address.h"
+#include "client/transport/open.h"
+
+namespace sluice::client {
+namespace {
+
+constexpr DurationNs kLeaveLimit = 950 * kMillisecond;
+constexpr std::int32_t kJoinGraceMs = 1000;  // for the session's own, better error to arrive
+
+std::uint64_t draw_nonce() {
+  std::random_device random;
+  return std::uint64_t{random()} << 32 | random();
+}
+
+Status check_chunk_bytes(const JoinRequest& request, std::size_t chunk_bytes) {
+  const std::size_t most = chunk_bytes_for(request.mtu_bytes, request.session.world_size);
+  const std::string mtu = "mtu " + std::to_string(request.mtu_bytes);
+  if (most == 0) {
+    return {StatusCode::kInvalidArgument, mtu + " is too small for any chunk with " +
+                                              std::to_string(request.session.world_size) +
+                                              " workers; use 1500 or more"};
+  }
+  if (chunk_bytes % kChunkAlignBytes != 0 || chunk_bytes == 0 || chunk_bytes > most) {
+    return {StatusCode::kInvalidArgument, "chunk_bytes " + std::to_string(chunk_bytes) +
+                                              " must be a multiple of " +
+                                              std::to_string(kChunkAlignBytes) + " and at most " +
+                                              std::to_string(most) + " with " + mtu};
+  }
+  return {};
+}
+
+}  // namespace
+
+std::size_t chunk_bytes_for(std::size_t mtu_bytes, std::size_t world_size) noexcept {
+  const std::size_t around =
+      wire::kIpv6Bytes + wire::kUdpBytes + wire::result_overhead_bytes(world_size);
+  if (mtu_bytes < around + kMinChunkBytes) return 0;
+  return std::min((mtu_bytes - around) / kChunkAlignBytes * kChunkAlignBytes, kMaxChunkBytes);
+}
+
+ClientJob::ClientJob(const JoinRequest& request)
+    : pid_(::getpid()),
+      world_size_(request.session.world_size),
+      rank_(request.session.rank),
+      interrupted_(request.interrupted),
+      log_(request.log),
+      board_(request.tensors, request.session.allow_nil) {}
+
+ClientJob::~ClientJob() {
+  if (progress_ == nullptr) return;
+  leave(!board_.idle());
+  progress_.reset();
+}
+
+Outcome ClientJob::join(JoinRequest request, std::unique_ptr<ClientJob>& job) {
+  std::unique_ptr<ClientJob> made(new ClientJob(request));
+  Outcome outcome = made->start(request);
+  if (outcome.ok()) outcome = made->wait_for_others(request);
+  if (outcome.ok()) {
+    made->log_.write(SLUICE_LOG_INFO, "job \"" + request.session.job_name + "\" at " +
+                                          request.address + ": rank " +
+                                          std::to_string(made->rank_.value) + " of " +
+                                          std::to_string(made->world_size_) + " has joined");
+    job = std::move(made);
+  }
+  return outcome;
+}
+
+Outcome ClientJob::start(JoinRequest& request) {
+  const Result<Address> address = parse_address(request.address);
+  if (!address.ok()) return address.status();
+  chunk_bytes_ = request.chunk_bytes != 0 ? request.chunk_bytes
+                                          : chunk_bytes_for(request.mtu_bytes, world_size_);
+  if (Status status = check_chunk_bytes(request, chunk_bytes_); !status.ok()) return status;
+  Result<Layout> layout = Layout::create(std::move(request.tensors), chunk_bytes_);
+  if (!layout.ok()) return layout.status();
+  Result<std::unique_ptr<Transport>> transport =
+      open_transport({.address = address.value(),
+                      .local_address = request.local_address,
+                      .secret = request.session.secret,
+                      .mtu_bytes = request.mtu_bytes,
+                      .rank = request.session.rank},
+                     log_);
+  if (!transport.ok()) return transport.status();
+  const TransportFacts facts = transport.value()->facts();
+  board_.mutable_counters().receive_credit_packets.set(facts.receive_credit_packets);
+  log_.write(SLUICE_LOG_DEBUG, request.address + ": open, local address " + facts.local_address +
+                                   ", receive credit " +
+                                   std::to_string(facts.receive_credit_packets) + " packets");
+  SessionOptions options = request.session;
+  options.appliance_address = request.address;
+  options.nonce = draw_nonce();
+  options.receive_credit_packets = facts.receive_credit_packets;
+  options.path_datagram_bytes = facts.path_datagram_bytes;
+  auto session = std::make_unique<Session>(std::move(options), std::move(layout).value(),
+                                           request.averaging, monotonic_now());
+  progress_ = std::make_unique<Progress>(board_, std::move(transport).value(), std::move(session),
+                                         std::move(request.callbacks), log_);
+  progress_->start();
+  return {};
+}
+
+Outcome ClientJob::wait_for_others(const JoinRequest& request) {
+  const DurationNs limit = request.session.connect_timeout_ns + request.session.join_timeout_ns;
+  const auto limit_ms = static_cast<std::int32_t>(
+      std::min<DurationNs>(limit / kMillisecond + kJoinGraceMs, INT32_MAX));
+  Outcome outcome = board_.wait_started(wait_options(limit_ms));
+  if (outcome.code == SLUICE_INTERRUPTED) leave(false);
+  return outcome;
+}
+
+bool ClientJob::is_forked() const noexcept { return ::getpid() != pid_; }
+
+void ClientJob::leave(bool abnormal) {
+  board_.request_leave(abnormal);
+  board_.wait_ended(kLeaveLimit);
+}
+
+}  // namespace sluice::client

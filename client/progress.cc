@@ -1,0 +1,261 @@
+#include "client/progress.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace sluice::client {
+namespace {
+
+constexpr DurationNs kLongestSleep = 100 * kMillisecond;
+constexpr DurationNs kLeaveLimit = 800 * kMillisecond;  // the contract says 1 s for the whole call
+// With fewer cores than threads, spinning takes time from whoever has work.
+constexpr unsigned kCoresForSpinning = 8;
+constexpr DurationNs kSpinLimit = 20 * kMicrosecond;
+constexpr int kBurstsPerLoop = 2;  // of each direction, so that neither starves the other
+
+// The application's signal handlers stay on the application's threads.
+void block_signals() noexcept {
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
+}
+
+}  // namespace
+
+Progress::Progress(Board& board, std::unique_ptr<Transport> transport,
+                   std::unique_ptr<Session> session, ProgressCallbacks callbacks, Log log)
+    : board_(board),
+      transport_(std::move(transport)),
+      session_(std::move(session)),
+      callbacks_(std::move(callbacks)),
+      log_(std::move(log)),
+      tx_bytes_(kBurst * kTxSlotBytes) {
+  for (std::size_t i = 0; i < kBurst; ++i) {
+    tx_[i].data = tx_bytes_.data() + i * kTxSlotBytes + kTxHeadroomBytes;
+  }
+}
+
+Progress::~Progress() {
+  stop_.store(true);
+  board_.request_leave(true);  // wakes it
+  if (thread_.joinable()) thread_.join();
+}
+
+void Progress::start() {
+  sigset_t before;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &before);
+  block_signals();  // inherited by the new thread from its first instruction on
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (...) {
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Progress::run() {
+  ::pthread_setname_np(::pthread_self(), "sluice");
+  board_.set_progress_thread();
+  while (!ended_) {
+    const TimeNs now = monotonic_now();
+    apply_commands(now);
+    bool worked = receive(now);
+    handle_path_events(now);
+    if (session_->next_timeout() <= now) session_->handle_timeout(now);
+    dispatch_events(now);
+    worked |= transmit(now);
+    publish_counters();
+    if (ended_) break;
+    if (now >= leave_deadline_ns_ || stop_.load(std::memory_order_relaxed)) {
+      end({SLUICE_CLOSED, "this worker has left the job"}, now);
+    } else if (worked) {
+      last_work_ns_ = now;
+    } else {
+      idle(now);
+    }
+  }
+  publish_counters();
+}
+
+bool Progress::receive(TimeNs now) {
+  bool worked = false;
+  for (int burst = 0; burst < kBurstsPerLoop; ++burst) {
+    const std::span<const Incoming> datagrams = transport_->receive(now);
+    for (const Incoming& datagram : datagrams) session_->handle_datagram(datagram.bytes, now);
+    worked |= !datagrams.empty();
+    if (datagrams.size() < kBurst) break;
+  }
+  return worked;
+}
+
+bool Progress::fill_transmit_burst(TimeNs now) {
+  tx_first_ = 0;
+  tx_count_ = 0;
+  client::Transmit transmit;
+  while (tx_count_ < kBurst) {
+    Outgoing& slot = tx_[tx_count_];
+    if (!session_->poll_transmit(transmit, {slot.data, kMaxDatagramBytes}, now)) break;
+    slot.bytes = transmit.bytes;
+    slot.port_offset = transmit.port_offset;
+    ++tx_count_;
+  }
+  return tx_count_ != 0;
+}
+
+bool Progress::transmit(TimeNs now) {
+  bool worked = false;
+  for (int burst = 0; burst < kBurstsPerLoop; ++burst) {
+    if (tx_first_ == tx_count_ && !fill_transmit_burst(now)) break;
+    const std::size_t sent = transport_->send({tx_.data() + tx_first_, tx_count_ - tx_first_}, now);
+    tx_first_ += sent;
+    worked |= sent != 0;
+    if (tx_first_ != tx_count_) break;  // offered again in the next loop
+  }
+  return worked;
+}
+
+void Progress::handle_path_events(TimeNs now) {
+  PathEvent event;
+  while (transport_->poll_path_event(event)) {
+    switch (event.kind) {
+      case PathEvent::Kind::kUnreachable: session_->handle_unreachable(now); break;
+      case PathEvent::Kind::kTooBig:
+        session_->handle_too_big(event.datagram_bytes, event.path_datagram_bytes, now);
+        break;
+      case PathEvent::Kind::kBroken: end(event.status, now); return;
+    }
+  }
+}
+
+void Progress::apply_commands(TimeNs now) {
+  if (board_.take_commands(commands_)) {
+    for (Command& command : commands_) apply(command, now);
+    commands_.clear();
+  }
+  apply_end_steps(now);
+}
+
+void Progress::apply(Command& command, TimeNs now) {
+  if (ended_) return;
+  switch (command.kind) {
+    case Command::Kind::kSubmit: {
+      const Status status = session_->submit(command.submission, now);
+      // The board has checked the arguments: only a session that is about to fail refuses.
+      if (!status.ok() && session_->state() == SessionState::kRunning) {
+        end({SLUICE_INTERNAL, status.message()}, now);
+      }
+      break;
+    }
+    case Command::Kind::kEndStep: end_steps_.push_back(command.step); break;
+    case Command::Kind::kCollective: {
+      CollectiveCall& call = *command.collective;
+      const Status status = call.is_barrier ? session_->barrier(now)
+                                            : session_->broadcast(call.root, call.buffer.data(),
+                                                                  call.buffer.size(), now);
+      if (!status.ok()) board_.collective_done(status);
+      break;
+    }
+    case Command::Kind::kDescribe: board_.described(session_->describe_stall(now)); break;
+    case Command::Kind::kLeave:
+      if (leave_deadline_ns_ != kNever) break;
+      leave_deadline_ns_ = now + kLeaveLimit;
+      session_->leave(command.abnormal, now);
+      break;
+  }
+}
+
+// The session ends its current step only; the application may be ahead of it.
+void Progress::apply_end_steps(TimeNs now) {
+  while (!end_steps_.empty() && end_steps_.front() <= session_->current_step()) {
+    const Step step = end_steps_.front();
+    end_steps_.erase(end_steps_.begin());
+    if (step < session_->current_step()) continue;
+    const Status status = session_->end_step(now);
+    if (!status.ok() && session_->state() == SessionState::kRunning) {
+      end({SLUICE_INTERNAL, status.message()}, now);
+    }
+  }
+}
+
+void Progress::dispatch_events(TimeNs now) {
+  Event event;
+  while (!ended_ && session_->poll_event(event)) dispatch(event, now);
+  if (!end_steps_.empty()) apply_end_steps(now);
+}
+
+void Progress::dispatch(const Event& event, TimeNs now) {
+  switch (event.kind) {
+    case Event::Kind::kJoined:
+      log_.write(SLUICE_LOG_DEBUG, "joined, waiting for the others");
+      break;
+    case Event::Kind::kStarted:
+      board_.mutable_counters().shards.set(session_->shard_count());
+      log_.write(SLUICE_LOG_DEBUG, "all ranks have joined");
+      board_.started();
+      break;
+    case Event::Kind::kTensorDone:
+      board_.tensor_done(event, now);
+      if (callbacks_.tensor_done) callbacks_.tensor_done(event.tensor, SLUICE_OK);
+      break;
+    case Event::Kind::kStepDone: board_.step_done(event.step); break;
+    case Event::Kind::kCollectiveDone: board_.collective_done({}); break;
+    case Event::Kind::kStalled:
+      if (callbacks_.stalled) {
+        callbacks_.stalled(event.status.message());
+      } else {
+        log_.write(SLUICE_LOG_WARN, event.status.message());
+      }
+      break;
+    case Event::Kind::kLeft: end({SLUICE_CLOSED, "this worker has left the job"}, now); break;
+    case Event::Kind::kFailed: end(event.status, now); break;
+  }
+}
+
+void Progress::end(const Outcome& outcome, TimeNs now) {
+  if (ended_) return;
+  ended_ = true;
+  if (outcome.code != SLUICE_CLOSED) log_.write(SLUICE_LOG_DEBUG, outcome.text);
+  const std::vector<std::uint32_t> abandoned = board_.end(outcome, session_->describe_stall(now));
+  if (!callbacks_.tensor_done) return;
+  for (const std::uint32_t tensor : abandoned) callbacks_.tensor_done(tensor, outcome.code);
+}
+
+void Progress::idle(TimeNs now) {
+  if (now - last_work_ns_ < kSpinLimit &&
+      std::thread::hardware_concurrency() >= kCoresForSpinning) {
+    return;
+  }
+  if (!board_.prepare_sleep()) return;
+  const TimeNs until = std::min(session_->next_timeout(), leave_deadline_ns_);
+  const DurationNs sleep_ns = until <= now ? 0 : std::min(until - now, kLongestSleep);
+  transport_->wait(board_.wake_fd(), sleep_ns);
+  board_.finish_sleep();
+}
+
+void Progress::publish_counters() {
+  const SessionStats& stats = session_->stats();
+  ClientCounters& counters = board_.mutable_counters();
+  counters.packets_sent.set(stats.packets_sent);
+  counters.packets_received.set(stats.packets_received);
+  counters.bytes_sent.set(stats.bytes_sent);
+  counters.bytes_received.set(stats.bytes_received);
+  counters.retransmissions.set(stats.retransmissions);
+  counters.probes.set(stats.probes);
+  counters.results_pulled.set(stats.results_pulled);
+  counters.duplicate_results.set(stats.duplicate_results);
+  counters.non_finite_results.set(stats.non_finite_results);
+  counters.nil_contributions.set(stats.nil_contributions);
+  counters.send_errors.set(transport_->send_errors());
+  std::uint64_t invalid = 0;
+  for (std::size_t i = static_cast<std::size_t>(Verdict::kTruncated);
+       i <= static_cast<std::size_t>(Verdict::kBadField); ++i) {
+    invalid += stats.verdicts[i];
+  }
+  counters.invalid_packets.set(invalid);
+}
+
+}  // namespace sluice::client

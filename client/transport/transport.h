@@ -1,0 +1,71 @@
+// What moves a session's datagrams: kernel sockets, a vhost-user link, or a queue in this process.
+//
+// An implementation knows addresses and bursts, nothing of the protocol. Everything but the factory
+// functions is called on the job's progress thread; calls are virtual per burst, never per packet.
+// Nothing here blocks except wait().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "aggregator/base/limits.h"
+#include "aggregator/base/status.h"
+#include "aggregator/base/time.h"
+#include "aggregator/base/types.h"
+
+namespace sluice::client {
+
+inline constexpr std::size_t kBurst = 32;  // datagrams moved by one call
+// Free bytes that the caller leaves in front of every outgoing datagram, for frame headers.
+inline constexpr std::size_t kTxHeadroomBytes = 64;
+
+struct Incoming {
+  std::span<const std::uint8_t> bytes;  // valid until the next receive()
+};
+
+struct Outgoing {
+  std::uint8_t* data = nullptr;  // kTxHeadroomBytes in front of it may be overwritten
+  std::size_t bytes = 0;
+  std::uint16_t port_offset = 0;  // from the appliance's control port
+};
+
+// What the network said about datagrams sent earlier.
+struct PathEvent {
+  enum class Kind : std::uint8_t {
+    kUnreachable,  // nothing listens there (a hint: it may be forged or pass)
+    kTooBig,       // `datagram_bytes` did not fit; the path carries `path_datagram_bytes` or 0
+    kBroken,       // the link itself is gone for good: `status` says how
+  };
+  Kind kind{};
+  std::size_t datagram_bytes = 0;
+  std::size_t path_datagram_bytes = 0;
+  Status status;
+};
+
+// Facts known once a transport is open.
+struct TransportFacts {
+  std::string local_address;                 // printable, for logs
+  std::size_t path_datagram_bytes = 0;       // biggest UDP payload of the local interface
+  std::uint32_t receive_credit_packets = 0;  // full datagrams that may wait to be received
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  virtual TransportFacts facts() const = 0;
+  // Up to kBurst datagrams from the appliance, already in memory. Empty: nothing waits.
+  virtual std::span<const Incoming> receive(TimeNs now) noexcept = 0;
+  // Takes datagrams from the front and returns how many; the rest is offered again later. A taken
+  // datagram may still be lost, as on any network.
+  virtual std::size_t send(std::span<const Outgoing> datagrams, TimeNs now) noexcept = 0;
+  virtual bool poll_path_event(PathEvent& event) noexcept = 0;
+  // Sleeps until something can be received (or sent, after send() left something), `wake_fd` is
+  // readable, or `timeout_ns` has passed. May return early. Does not read from `wake_fd`.
+  virtual void wait(int wake_fd, DurationNs timeout_ns) noexcept = 0;
+  virtual std::uint64_t send_errors() const noexcept = 0;
+};
+
+}  // namespace sluice::client

@@ -1,0 +1,332 @@
+#include "client/transport/udp/udp.h"
+
+#include <arpa/inet.h>
+#include <linux/errqueue.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <vector>
+
+#include "aggregator/wire/inet.h"
+#include "client/fork.h"
+
+namespace sluice::client {
+namespace {
+
+constexpr int kWantedBufferBytes = 8 << 20;
+constexpr std::size_t kMinBufferCostBytes = 2304;  // what the kernel charges for a 1,500-byte frame
+constexpr std::size_t kMaxPathEvents = 16;
+constexpr int kMaxErrorsPerDrain = 64;
+
+struct SocketAddress {
+  sockaddr_storage storage{};
+  socklen_t bytes = 0;
+
+  int family() const noexcept { return storage.ss_family; }
+  const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&storage); }
+  void set_port(std::uint16_t port) noexcept {
+    if (family() == AF_INET) {
+      reinterpret_cast<sockaddr_in*>(&storage)->sin_port = htons(port);
+    } else {
+      reinterpret_cast<sockaddr_in6*>(&storage)->sin6_port = htons(port);
+    }
+  }
+  bool same_host(const sockaddr_storage& other) const noexcept {
+    if (other.ss_family != storage.ss_family) return false;
+    if (family() == AF_INET) {
+      return reinterpret_cast<const sockaddr_in&>(other).sin_addr.s_addr ==
+             reinterpret_cast<const sockaddr_in&>(storage).sin_addr.s_addr;
+    }
+    return std::memcmp(&reinterpret_cast<const sockaddr_in6&>(other).sin6_addr,
+                       &reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr,
+                       sizeof(in6_addr)) == 0;
+  }
+  std::string text() const {
+    std::array<char, INET6_ADDRSTRLEN + 1> host{};
+    std::array<char, 8> port{};
+    if (::getnameinfo(get(), bytes, host.data(), host.size(), port.data(), port.size(),
+                      NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
+      return "?";
+    }
+    std::string text = family() == AF_INET6 ? "[" : "";
+    text.append(host.data()).append(family() == AF_INET6 ? "]:" : ":").append(port.data());
+    return text;
+  }
+};
+
+Status io_error(const std::string& what) {
+  return {StatusCode::kIoError, what + ": " + std::strerror(errno)};
+}
+
+Result<SocketAddress> resolve(const std::string& host, std::uint16_t port, int family, int flags) {
+  addrinfo hints{};
+  hints.ai_family = family;
+  hints.ai_socktype = SOCK_DGRAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int rc = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
+  if (rc != 0) {
+    return Status(StatusCode::kNotFound, "host \"" + host +
+                                             "\" cannot be resolved: " + ::gai_strerror(rc) +
+                                             "; check the name or write the IP address");
+  }
+  SocketAddress address;
+  std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
+  address.bytes = found->ai_addrlen;
+  ::freeaddrinfo(found);
+  return address;
+}
+
+void set_int(int fd, int level, int name, int value) noexcept {
+  // Options that make things better, not possible: a kernel without one of them still works.
+  (void)::setsockopt(fd, level, name, &value, sizeof value);
+}
+
+int get_int(int fd, int level, int name) noexcept {
+  int value = 0;
+  socklen_t bytes = sizeof value;
+  return ::getsockopt(fd, level, name, &value, &bytes) == 0 ? value : 0;
+}
+
+class UdpTransport final : public Transport {
+ public:
+  Status open(const UdpOptions& options) {
+    auto remote = resolve(options.host, options.port, AF_UNSPEC, 0);
+    if (!remote.ok()) return remote.status();
+    remote_ = remote.value();
+    socket_ = OwnedFd(::socket(remote_.family(), SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!socket_) return io_error("cannot open a UDP socket");
+    for (std::size_t offset = 0; offset < targets_.size(); ++offset) {
+      targets_[offset] = remote_;
+      targets_[offset].set_port(static_cast<std::uint16_t>(options.port + offset));
+    }
+    if (Status status = bind_local(options); !status.ok()) return status;
+    set_options();
+    for (std::size_t i = 0; i < kBurst; ++i) {
+      rx_iov_[i] = {rx_bytes_.data() + i * kRxSlotBytes, kRxSlotBytes};
+      rx_[i].msg_hdr = {.msg_name = &rx_from_[i],
+                        .msg_namelen = sizeof rx_from_[i],
+                        .msg_iov = &rx_iov_[i],
+                        .msg_iovlen = 1};
+    }
+    return {};
+  }
+
+  TransportFacts facts() const override { return facts_; }
+
+  std::span<const Incoming> receive(TimeNs) noexcept override {
+    const int count =
+        ::recvmmsg(socket_.get(), rx_.data(), static_cast<unsigned>(kBurst), MSG_DONTWAIT, nullptr);
+    if (count < 0) {
+      if (errno != EAGAIN && errno != EINTR) read_errors();
+      return {};
+    }
+    std::size_t kept = 0;
+    for (int i = 0; i < count; ++i) {
+      mmsghdr& message = rx_[i];
+      const bool whole = (message.msg_hdr.msg_flags & MSG_TRUNC) == 0;
+      if (whole && remote_.same_host(rx_from_[i])) {
+        incoming_[kept++].bytes = {rx_bytes_.data() + i * kRxSlotBytes, message.msg_len};
+      }
+      message.msg_hdr.msg_namelen = sizeof rx_from_[i];
+    }
+    return {incoming_.data(), kept};
+  }
+
+  std::size_t send(std::span<const Outgoing> datagrams, TimeNs) noexcept override {
+    const std::size_t count = std::min(datagrams.size(), kBurst);
+    for (std::size_t i = 0; i < count; ++i) {
+      SocketAddress& target = targets_[datagrams[i].port_offset];
+      tx_iov_[i] = {datagrams[i].data, datagrams[i].bytes};
+      tx_[i].msg_hdr = {.msg_name = &target.storage,
+                        .msg_namelen = target.bytes,
+                        .msg_iov = &tx_iov_[i],
+                        .msg_iovlen = 1};
+    }
+    std::size_t taken = 0;
+    blocked_ = false;
+    // An error belongs to the first message that was not sent, or is a pending one of an earlier
+    // datagram; either way the loop ends after as many errors as there are datagrams.
+    for (std::size_t errors = 0; taken < count && errors <= count;) {
+      const int sent = ::sendmmsg(socket_.get(), &tx_[taken], static_cast<unsigned>(count - taken),
+                                  MSG_DONTWAIT);
+      if (sent > 0) {
+        taken += static_cast<std::size_t>(sent);
+        continue;
+      }
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN || errno == ENOBUFS) {
+        blocked_ = true;
+        break;
+      }
+      ++errors;
+      taken += handle_send_error(errno, datagrams[taken].bytes);
+    }
+    return taken;
+  }
+
+  bool poll_path_event(PathEvent& event) noexcept override {
+    if (events_.empty()) return false;
+    event = std::move(events_.front());
+    events_.pop_front();
+    return true;
+  }
+
+  void wait(int wake_fd, DurationNs timeout_ns) noexcept override {
+    const short socket_events = static_cast<short>(POLLIN | (blocked_ ? POLLOUT : 0));
+    std::array<pollfd, 2> fds{{{socket_.get(), socket_events, 0}, {wake_fd, POLLIN, 0}}};
+    const timespec timeout{timeout_ns / kSecond, timeout_ns % kSecond};
+    ::ppoll(fds.data(), fds.size(), &timeout, nullptr);
+    if ((fds[0].revents & POLLERR) != 0) read_errors();
+  }
+
+  std::uint64_t send_errors() const noexcept override { return send_errors_; }
+
+ private:
+  static constexpr std::size_t kRxSlotBytes = 9216;
+
+  Status bind_local(const UdpOptions& options) {
+    if (!options.local_address.empty()) {
+      auto local = resolve(options.local_address, 0, remote_.family(), AI_NUMERICHOST);
+      if (!local.ok()) return local.status();
+      if (::bind(socket_.get(), local.value().get(), local.value().bytes) != 0) {
+        return io_error("local address " + options.local_address +
+                        " cannot be used; it must be an address of this host");
+      }
+    }
+    // A connected socket knows the source address and the interface's MTU; ours stays unconnected.
+    OwnedFd probe(::socket(remote_.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!probe || ::connect(probe.get(), remote_.get(), remote_.bytes) != 0) {
+      return io_error("no route to " + remote_.text());
+    }
+    const bool ipv6 = remote_.family() == AF_INET6;
+    const int local_mtu = ipv6 ? get_int(probe.get(), IPPROTO_IPV6, IPV6_MTU)
+                               : get_int(probe.get(), IPPROTO_IP, IP_MTU);
+    std::size_t mtu_bytes = options.mtu_bytes;
+    if (local_mtu > 0) mtu_bytes = std::min(mtu_bytes, static_cast<std::size_t>(local_mtu));
+    header_bytes_ = wire::kUdpBytes + (ipv6 ? wire::kIpv6Bytes : wire::kIpv4Bytes);
+    facts_.path_datagram_bytes = mtu_bytes > header_bytes_ ? mtu_bytes - header_bytes_ : 0;
+    SocketAddress local;
+    local.bytes = sizeof local.storage;
+    if (::getsockname(probe.get(), reinterpret_cast<sockaddr*>(&local.storage), &local.bytes) ==
+        0) {
+      facts_.local_address = local.text();
+    }
+    return {};
+  }
+
+  void set_options() noexcept {
+    const int fd = socket_.get();
+    if (remote_.family() == AF_INET) {
+      set_int(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+      set_int(fd, IPPROTO_IP, IP_RECVERR, 1);
+      set_int(fd, IPPROTO_IP, IP_TOS, wire::kEcnCapable);
+    } else {
+      set_int(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
+      set_int(fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
+      set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, wire::kEcnCapable);
+    }
+    for (const auto& [force, plain] :
+         {std::pair{SO_RCVBUFFORCE, SO_RCVBUF}, std::pair{SO_SNDBUFFORCE, SO_SNDBUF}}) {
+      if (::setsockopt(fd, SOL_SOCKET, force, &kWantedBufferBytes, sizeof kWantedBufferBytes) != 0)
+        set_int(fd, SOL_SOCKET, plain, kWantedBufferBytes);
+    }
+    // The kernel charges for whole buffers: twice the payload is a safe guess for large frames. An
+    // eighth is left for control packets and for what arrives late.
+    const std::size_t cost = std::max(kMinBufferCostBytes, 2 * facts_.path_datagram_bytes);
+    const auto buffer_bytes = static_cast<std::size_t>(get_int(fd, SOL_SOCKET, SO_RCVBUF));
+    facts_.receive_credit_packets =
+        static_cast<std::uint32_t>(std::max<std::size_t>(8, buffer_bytes / cost * 7 / 8));
+  }
+
+  // How many datagrams the error consumed: 0 when it was a pending one of an earlier datagram.
+  std::size_t handle_send_error(int error, std::size_t datagram_bytes) noexcept {
+    if (error == ECONNREFUSED) {  // reported once, by whatever call comes next
+      read_errors();
+      return 0;
+    }
+    ++send_errors_;
+    if (error == EMSGSIZE) {
+      const std::size_t before = events_.size();
+      read_errors();  // carries the MTU
+      if (events_.size() == before) push_event({PathEvent::Kind::kTooBig, datagram_bytes, 0, {}});
+    } else {
+      push_event({PathEvent::Kind::kUnreachable, 0, 0, {}});
+      read_errors();
+    }
+    return 1;
+  }
+
+  void push_event(PathEvent event) noexcept {
+    if (events_.size() < kMaxPathEvents) events_.push_back(std::move(event));
+  }
+
+  void read_errors() noexcept {
+    for (int i = 0; i < kMaxErrorsPerDrain; ++i) {
+      alignas(cmsghdr) std::array<char, 512> control{};
+      std::array<std::uint8_t, 64> start{};  // only the length of the offending datagram matters
+      iovec iov{start.data(), start.size()};
+      msghdr message{.msg_iov = &iov,
+                     .msg_iovlen = 1,
+                     .msg_control = control.data(),
+                     .msg_controllen = control.size()};
+      const ssize_t bytes =
+          ::recvmsg(socket_.get(), &message, MSG_ERRQUEUE | MSG_DONTWAIT | MSG_TRUNC);
+      if (bytes < 0) return;
+      for (cmsghdr* part = CMSG_FIRSTHDR(&message); part; part = CMSG_NXTHDR(&message, part)) {
+        const bool is_error = (part->cmsg_level == IPPROTO_IP && part->cmsg_type == IP_RECVERR) ||
+                              (part->cmsg_level == IPPROTO_IPV6 && part->cmsg_type == IPV6_RECVERR);
+        if (is_error) {
+          sock_extended_err error;
+          std::memcpy(&error, CMSG_DATA(part), sizeof error);
+          handle_network_error(error, static_cast<std::size_t>(bytes));
+        }
+      }
+    }
+  }
+
+  void handle_network_error(const sock_extended_err& error, std::size_t datagram_bytes) noexcept {
+    if (error.ee_errno == EMSGSIZE) {
+      const std::size_t path =
+          error.ee_info > header_bytes_ ? error.ee_info - header_bytes_ : std::size_t{0};
+      push_event({PathEvent::Kind::kTooBig, datagram_bytes, path, {}});
+    } else if (error.ee_errno == ECONNREFUSED || error.ee_errno == EHOSTUNREACH ||
+               error.ee_errno == ENETUNREACH) {
+      push_event({PathEvent::Kind::kUnreachable, 0, 0, {}});
+    }
+  }
+
+  OwnedFd socket_;
+  SocketAddress remote_;
+  std::array<SocketAddress, kMaxShards + 1> targets_;
+  std::size_t header_bytes_ = 0;
+  TransportFacts facts_;
+  bool blocked_ = false;  // the last send() left something
+  std::uint64_t send_errors_ = 0;
+  std::deque<PathEvent> events_;
+  std::vector<std::uint8_t> rx_bytes_ = std::vector<std::uint8_t>(kBurst * kRxSlotBytes);
+  std::array<mmsghdr, kBurst> rx_{};
+  std::array<iovec, kBurst> rx_iov_{};
+  std::array<sockaddr_storage, kBurst> rx_from_{};
+  std::array<Incoming, kBurst> incoming_{};
+  std::array<mmsghdr, kBurst> tx_{};
+  std::array<iovec, kBurst> tx_iov_{};
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> open_udp(const UdpOptions& options) {
+  auto transport = std::make_unique<UdpTransport>();
+  if (Status status = transport->open(options); !status.ok()) return status;
+  return std::unique_ptr<Transport>(std::move(transport));
+}
+
+}  // namespace sluice::client

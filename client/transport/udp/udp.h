@@ -1,0 +1,27 @@
+// Kernel UDP sockets: the default transport.
+//
+// One unconnected socket, so that one source port speaks to the control port and to every data
+// port. "Don't fragment" is set, ICMP errors are read from the error queue, datagrams carry ECT(0).
+// UDP checksums are the kernel's and stay on.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "aggregator/base/status.h"
+#include "client/transport/transport.h"
+
+namespace sluice::client {
+
+struct UdpOptions {
+  std::string host;  // a name, an IPv4 or an IPv6 address
+  std::uint16_t port = kDefaultPort;
+  std::string local_address;  // empty: the kernel chooses
+  std::size_t mtu_bytes = 1500;
+};
+
+// Resolves the host (may block as long as the system's resolver does) and opens the socket. Tells
+// fork.h of the descriptor.
+Result<std::unique_ptr<Transport>> open_udp(const UdpOptions& options);
+
+}  // namespace sluice::client
