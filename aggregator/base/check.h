@@ -17,10 +17,10 @@ namespace sluice {
 
 }  // namespace sluice
 
-#define CHECK(condition)                                               \
-  do {                                                                 \
-    if (!(condition)) [[unlikely]]                                     \
-      ::sluice::check_failed(#condition, __FILE__, __LINE__);          \
+#define CHECK(condition)                                      \
+  do {                                                        \
+    if (!(condition)) [[unlikely]]                            \
+      ::sluice::check_failed(#condition, __FILE__, __LINE__); \
   } while (false)
 
 #ifdef NDEBUG

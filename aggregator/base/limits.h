@@ -13,30 +13,33 @@ inline constexpr std::size_t kMaskWords = kMaxWorkers / 64;
 inline constexpr std::size_t kMaxJobs = 256;   // per appliance
 inline constexpr std::size_t kMaxShards = 16;  // per appliance
 inline constexpr std::size_t kStreamCount = 3;
-inline constexpr std::uint32_t kMaxWindow = 8;             // retained steps of a stream
-inline constexpr std::uint32_t kSyncWindow = 2;            // sufficient while k = n
-inline constexpr std::uint32_t kChunksPerBlock = 64;       // the unit of probes and of sharding
-inline constexpr std::uint32_t kCollectiveChunks = 64;     // one block: a collective has one shard
-inline constexpr std::uint32_t kMaxChunks = 1u << 24;      // per stream
+inline constexpr std::uint32_t kMaxWindow = 8;          // retained steps of a stream
+inline constexpr std::uint32_t kSyncWindow = 2;         // sufficient while k = n
+inline constexpr std::uint32_t kChunksPerBlock = 64;    // the unit of probes and of sharding
+inline constexpr std::uint32_t kCollectiveChunks = 64;  // one block: a collective has one shard
+inline constexpr std::uint32_t kMaxChunks = 1u << 24;   // per stream
 inline constexpr std::size_t kMinChunkBytes = 64;
-inline constexpr std::size_t kMaxChunkBytes = 8832;        // fits a 9,000-byte MTU
-inline constexpr std::size_t kChunkAlignBytes = 64;        // chunk_bytes is a multiple of this
+inline constexpr std::size_t kMaxChunkBytes = 8832;  // fits a 9,000-byte MTU
+inline constexpr std::size_t kChunkAlignBytes = 64;  // chunk_bytes is a multiple of this
 inline constexpr std::size_t kMaxJobNameBytes = 64;
-inline constexpr std::size_t kMaxTextBytes = 400;          // of a refusal or a notice
-inline constexpr std::size_t kMaxMissingAges = 16;         // ranks listed in one probe answer
+inline constexpr std::size_t kMaxTextBytes = 400;   // of a refusal or a notice
+inline constexpr std::size_t kMaxMissingAges = 16;  // ranks listed in one probe answer
 inline constexpr std::size_t kMaxDatagramBytes = 9000;
 
 inline constexpr DurationNs kKeepaliveInterval = 250 * kMillisecond;
-inline constexpr DurationNs kPingAfterSilence = kSecond;        // appliance asks a silent member
-inline constexpr DurationNs kTakeoverSilence = 3 * kSecond;     // a rank silent for this may be replaced
+inline constexpr DurationNs kPingAfterSilence = kSecond;  // appliance asks a silent member
+inline constexpr DurationNs kTakeoverSilence =
+    3 * kSecond;  // a rank silent for this may be replaced
 inline constexpr DurationNs kDefaultMemberTimeout = 30 * kSecond;
-inline constexpr DurationNs kJoinDeadline = 5 * kSecond;        // no answer at all: give up
+inline constexpr DurationNs kJoinDeadline = 5 * kSecond;             // no answer at all: give up
 inline constexpr DurationNs kIdleProbeInterval = 25 * kMillisecond;  // counted but incomplete
 
 inline constexpr std::uint16_t kDefaultPort = 7700;  // JOIN here; data on + 1 + shard
 
 // Member masks travel and are stored as ceil(n / 64) words.
-constexpr std::size_t mask_words(std::size_t worker_count) noexcept { return (worker_count + 63) / 64; }
+constexpr std::size_t mask_words(std::size_t worker_count) noexcept {
+  return (worker_count + 63) / 64;
+}
 
 // The shard that owns a chunk: aligned blocks of 64 chunks, dealt out in turn.
 constexpr std::uint16_t shard_of(std::uint32_t chunk, std::uint16_t shard_count) noexcept {

@@ -19,10 +19,10 @@ enum class StatusCode : std::uint8_t {
   kRefused,      // the appliance said no; the message is its own
   kUnreachable,  // nothing answers at the address
   kTimedOut,
-  kPeerLost,     // another worker died or fell silent
-  kExhausted,    // a configured limit would be exceeded
-  kIoError,      // the operating system or DPDK said no
-  kClosed,       // the job or the handle has ended
+  kPeerLost,   // another worker died or fell silent
+  kExhausted,  // a configured limit would be exceeded
+  kIoError,    // the operating system or DPDK said no
+  kClosed,     // the job or the handle has ended
 };
 
 class [[nodiscard]] Status {
@@ -43,13 +43,22 @@ class [[nodiscard]] Status {
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::move(value)) {}                              // NOLINT: implicit by design
+  Result(T value) : state_(std::move(value)) {}  // NOLINT: implicit by design
   Result(Status status) : state_(std::move(status)) { CHECK(!this->status().ok()); }  // NOLINT
 
   bool ok() const noexcept { return std::holds_alternative<T>(state_); }
-  T& value() & { CHECK(ok()); return std::get<T>(state_); }
-  const T& value() const& { CHECK(ok()); return std::get<T>(state_); }
-  T&& value() && { CHECK(ok()); return std::get<T>(std::move(state_)); }
+  T& value() & {
+    CHECK(ok());
+    return std::get<T>(state_);
+  }
+  const T& value() const& {
+    CHECK(ok());
+    return std::get<T>(state_);
+  }
+  T&& value() && {
+    CHECK(ok());
+    return std::get<T>(std::move(state_));
+  }
   Status status() const { return ok() ? Status() : std::get<Status>(state_); }
 
  private:

@@ -1,4 +1,5 @@
-// Time as the pure parts see it: nanoseconds of some monotonic clock, always passed in by the caller.
+// Time as the pure parts see it: nanoseconds of some monotonic clock, always passed in by the
+// caller.
 #pragma once
 
 #include <cstdint>

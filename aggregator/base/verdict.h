@@ -1,4 +1,5 @@
-// The name of every outcome that a packet can have. The name is also its counter and its metric label.
+// The name of every outcome that a packet can have. The name is also its counter and its metric
+// label.
 //
 // Add a verdict here and it is counted, exported and documented; there is no second list.
 #pragma once
@@ -11,7 +12,7 @@
 namespace sluice {
 
 // X(enumerator, metric label, what a non-zero value means)
-#define SLUICE_VERDICTS(X)                                                                          \
+#define SLUICE_VERDICTS(X)                                                                         \
   X(kFolded, "folded", "contributions added into a sum")                                           \
   X(kCompleted, "completed", "contributions that completed a slot and released its result")        \
   X(kNilFolded, "nil_folded", "contributions without data: the worker did not use the tensor")     \
@@ -21,7 +22,8 @@ namespace sluice {
   X(kTooNew, "too_new", "packets for a step that is not open yet")                                 \
   X(kNotAllowed, "not_allowed", "contributions of a rank outside this step's may mask")            \
   X(kShapeMismatch, "shape_mismatch", "contributions whose size or dtype differs from the slot's") \
-  X(kCollectiveMismatch, "collective_mismatch", "collectives whose kind, root or size differ between ranks") \
+  X(kCollectiveMismatch, "collective_mismatch",                                                    \
+    "collectives whose kind, root or size differ between ranks")                                   \
   X(kBadChunk, "bad_chunk", "chunk or block index outside the layout")                             \
   X(kBadStream, "bad_stream", "stream id that does not exist or has no layout")                    \
   X(kWrongShard, "wrong_shard", "packets sent to a data port that does not own their chunk")       \

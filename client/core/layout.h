@@ -26,8 +26,8 @@ struct ChunkSpan {
 
 class Layout {
  public:
-  // Fails when a tensor is empty, when there are none, or when there would be over kMaxChunks
-  // chunks.
+  // Fails when a tensor is empty or of opaque bytes, when there are none, when chunk_bytes is out of
+  // range, or when there would be over kMaxChunks chunks.
   static Result<Layout> create(std::vector<TensorSpec> tensors, std::size_t chunk_bytes);
 
   std::size_t chunk_bytes() const noexcept { return chunk_bytes_; }
@@ -39,6 +39,8 @@ class Layout {
   // First chunk of a tensor; first_chunk(tensor_count()) is chunk_count().
   ChunkIndex first_chunk(std::uint32_t tensor) const noexcept { return first_chunks_[tensor]; }
   ChunkSpan chunk(ChunkIndex index) const noexcept;
+  // Elements of the biggest chunk.
+  std::uint32_t max_chunk_elems() const noexcept { return max_chunk_elems_; }
   // FNV-1a 64 over dtype and element count of every tensor in order, and chunk_bytes.
   std::uint64_t hash() const noexcept { return hash_; }
 
@@ -47,6 +49,7 @@ class Layout {
   std::vector<TensorSpec> tensors_;
   std::vector<ChunkIndex> first_chunks_;
   std::size_t chunk_bytes_ = 0;
+  std::uint32_t max_chunk_elems_ = 0;
   std::uint64_t hash_ = 0;
 };
 
