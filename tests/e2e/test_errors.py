@@ -1,0 +1,172 @@
+"""Every way to be wrong ends within 5 s in an error that names address, job, ranks and both values."""
+
+import os
+import signal
+import time
+
+import pytest
+from lab import Lab, missing
+from workers import BUILD, finish, start, wait_joined
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+
+@pytest.fixture(scope="module")
+def lab():
+    with Lab(hosts=3) as made:
+        made.appliance = made.start_appliance(BUILD)
+        yield made
+
+
+def fails(report, *words, status=None):
+    assert report["exit"] == 3, report
+    for word in words:
+        assert word in report["error"], f"{word!r} is not in: {report['error']}"
+    if status:
+        assert report["status"] == status, report
+
+
+def timed(process, limit=5.0):
+    begin = time.monotonic()
+    report = finish(process, timeout=20)
+    assert time.monotonic() - begin <= limit, f"took {time.monotonic() - begin:.1f} s: {report}"
+    return report
+
+
+def test_an_appliance_that_is_not_there(lab):
+    report = timed(start(lab, 0, "udp://10.77.0.12:7700", 1, 2, job="nobody"))
+    fails(report, "10.77.0.12:7700", "nobody", "rank 1", status="unreachable")
+    report = timed(start(lab, 0, "udp://10.77.0.99:7700", 1, 2, job="nobody"))
+    fails(report, "10.77.0.99:7700", "nobody", "rank 1", status="unreachable")
+
+
+def test_a_wrong_secret(lab):
+    report = timed(start(lab, 0, lab.url, 1, 2, job="secret", secret="wrong"))
+    fails(report, "10.77.0.1:7700", "secret", "rank 1", status="refused")
+
+
+def test_another_layout(lab):
+    first = start(lab, 0, lab.url, 0, 2, job="layout", elems=1000)
+    time.sleep(1)
+    report = timed(start(lab, 1, lab.url, 1, 2, job="layout", elems=1001))
+    fails(report, "10.77.0.1:7700", "layout", "rank 1", status="refused")
+    first.kill()
+    finish(first)
+
+
+def test_two_workers_with_the_same_rank(lab):
+    first = start(lab, 0, lab.url, 0, 2, job="twice")
+    time.sleep(1)
+    report = timed(start(lab, 1, lab.url, 0, 2, job="twice"))
+    fails(report, "twice", "rank 0", lab.address(0), status="refused")
+    first.kill()
+    finish(first)
+
+
+def test_a_world_size_that_disagrees(lab):
+    first = start(lab, 0, lab.url, 0, 2, job="world")
+    time.sleep(1)
+    report = timed(start(lab, 1, lab.url, 1, 3, job="world"))
+    fails(report, "world", "2", "3", status="refused")
+    first.kill()
+    finish(first)
+
+
+def test_an_mtu_that_does_not_carry_a_chunk(lab):
+    report = timed(start(lab, 0, lab.url, 0, 1, job="mtu", mtu=9000))
+    fails(report, "10.77.0.1:7700", "mtu", "1500", status=None)
+
+
+def test_a_smaller_mtu_at_the_appliance():
+    with Lab(hosts=1) as small:
+        config = small.config(port_mtu=1000, limits="chunk_bytes_max = 832")
+        small.start_appliance(BUILD, config)
+        report = timed(start(small, 0, small.url, 0, 1, job="mtu"))
+        fails(report, "10.77.0.1:7700", "mtu", "1000")
+
+
+def test_ranks_that_do_not_come_are_named(lab):
+    report = timed(start(lab, 0, lab.url, 1, 3, job="absent", join_timeout_ms=2000))
+    fails(report, "absent", "0", "2", status="timed out")
+
+
+def test_a_process_that_dies_ends_the_job_with_its_rank_named(lab):
+    workers = [start(lab, rank, lab.url, rank, 3, job="death", steps=100000, elems=5000) for rank in range(3)]
+    for worker in workers:
+        wait_joined(worker)
+    time.sleep(0.5)
+    os.killpg(workers[1].pid, signal.SIGKILL)
+    for rank in (0, 2):
+        report = timed(workers[rank])
+        fails(report, "death", "rank 1", status="peer lost")
+    finish(workers[1])
+
+
+def test_an_idle_process_that_dies_is_noticed_too(lab):
+    workers = [start(lab, rank, lab.url, rank, 2, job="idle", steps=2, pause_ms=20000, elems=50) for rank in range(2)]
+    for worker in workers:
+        wait_joined(worker)
+    time.sleep(1)
+    begin = time.monotonic()
+    os.killpg(workers[0].pid, signal.SIGKILL)
+    finish(workers[0])
+    log = lab.directory / "sluiced.log"
+    while "idle" not in log.read_text(errors="replace").split("rank 0")[-1] and time.monotonic() - begin < 5:
+        time.sleep(0.1)
+    assert time.monotonic() - begin < 5
+    os.killpg(workers[1].pid, signal.SIGKILL)
+    finish(workers[1])
+
+
+def test_a_silent_host_is_noticed_after_member_timeout_plus_one_second(lab):
+    workers = [start(lab, rank, lab.url, rank, 2, job="silent", steps=100000, elems=5000) for rank in range(2)]
+    for worker in workers:
+        wait_joined(worker)
+    time.sleep(0.5)
+    begin = time.monotonic()
+    lab._in(lab._namespaces[1], ["ip", "link", "set", "eth0", "down"])
+    try:
+        report = finish(workers[1], timeout=20)
+        took = time.monotonic() - begin
+        fails(report, "silent", "rank 0", status="peer lost")
+        assert 2.5 <= took <= 4.5, f"member_timeout is 3 s, the job ended after {took:.1f} s"
+    finally:
+        lab._in(lab._namespaces[1], ["ip", "link", "set", "eth0", "up"])
+        os.killpg(workers[0].pid, signal.SIGKILL)
+        finish(workers[0])
+
+
+def test_a_stalled_step_is_reported_with_the_tensors_and_ranks_that_are_missing(lab):
+    workers = [start(lab, rank, lab.url, rank, 2, job="stall", steps=1, tensors=3, elems=3000, stall_report_ms=1000,
+                     **({"skip_tensor": 1} if rank == 0 else {})) for rank in range(2)]
+    time.sleep(4)
+    for worker in workers:
+        os.killpg(worker.pid, signal.SIGTERM)
+    reports = [finish(worker) for worker in workers]
+    assert any("layer1.weight" in stall and "rank 0" in stall for stall in reports[1]["stalls"]), reports[1]
+    assert any("layer1.weight" in stall for stall in reports[0]["stalls"]), reports[0]
+
+
+def test_the_appliance_that_ends_tells_its_members():
+    with Lab(hosts=2) as own:
+        box = own.start_appliance(BUILD)
+        workers = [start(own, rank, own.url, rank, 2, steps=100000, elems=5000) for rank in range(2)]
+        for worker in workers:
+            wait_joined(worker)
+        time.sleep(0.5)
+        box.terminate()
+        for worker in workers:
+            report = timed(worker)
+            fails(report, "10.77.0.1:7700", status="closed" if report["status"] == "closed" else "peer lost")
+        assert box.wait(5) == 0
+
+
+def test_an_appliance_killed_without_a_word_is_noticed_in_5_s():
+    with Lab(hosts=2) as own:
+        box = own.start_appliance(BUILD)
+        workers = [start(own, rank, own.url, rank, 2, steps=100000, elems=5000) for rank in range(2)]
+        for worker in workers:
+            wait_joined(worker)
+        os.killpg(box.pid, signal.SIGKILL)
+        for worker in workers:
+            fails(timed(worker), "10.77.0.1:7700", status="unreachable")

@@ -1,0 +1,50 @@
+"""Integer gradients come back exactly equal on all workers, whatever the links lose."""
+
+import pytest
+from lab import Lab, missing
+from workers import BUILD, run_all
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.01, 0.05, 0.20])
+def test_sums_are_exact_at_loss_each_way_with_duplicates_and_reordering(loss):
+    fault = {"rx_drop": loss, "tx_drop": loss, "duplicate": 0.02, "reorder": 0.02, "seed": 11}
+    with Lab(hosts=4) as lab:
+        lab.start_appliance(BUILD, lab.config(fault=fault if loss else None))
+        reports = run_all(lab, lab.url, 4, steps=5, tensors=5, elems=60_000)
+        for report in reports:
+            assert report["exit"] == 0, report
+        if loss:
+            assert sum(report["retransmissions"] for report in reports) > 0
+
+
+def test_two_jobs_share_the_appliance_without_touching_each_other():
+    with Lab(hosts=4) as lab:
+        lab.start_appliance(BUILD)
+        from workers import finish, start
+        processes = [start(lab, host, lab.url, host % 2, 2, job=f"job{host // 2}", steps=10, elems=20_000,
+                           tensors=3 + host // 2) for host in range(4)]
+        for process in processes:
+            report = finish(process)
+            assert report["exit"] == 0, report
+
+
+def test_sums_are_exact_over_several_shards():
+    with Lab(hosts=3) as lab:
+        config = lab.config().replace("[appliance]", "[appliance]\nshards = 2")
+        lab.start_appliance(BUILD, config)
+        for report in run_all(lab, lab.url, 3, steps=5, tensors=4, elems=60_000):
+            assert report["exit"] == 0, report
+
+
+def test_sums_are_exact_over_af_xdp_ports():
+    with Lab(hosts=2, pmd="af_xdp") as lab:
+        try:
+            lab.start_appliance(BUILD)
+        except Exception as error:  # the kernel may lack AF_XDP: that is the only reason to skip
+            if "xdp" in str(error).lower() and "not" in str(error).lower():
+                pytest.skip(f"no AF_XDP here: {str(error).splitlines()[-1]}")
+            raise
+        for report in run_all(lab, lab.url, 2, steps=3, tensors=3, elems=30_000):
+            assert report["exit"] == 0, report

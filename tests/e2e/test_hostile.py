@@ -1,0 +1,94 @@
+"""Strangers, forgers and noise: each packet is counted under a reason and no sum changes."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from lab import Lab, missing
+from workers import BUILD, finish, start, wait_joined
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+# Runs in a host's namespace: random datagrams, and mutated copies of a real packet's head, to all ports.
+# Bounded in count and time. Prints how many replies were longer than what was sent.
+NOISE = textwrap.dedent("""
+    import os, random, select, socket, struct, sys, time
+    draw = random.Random(int(sys.argv[1]))
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.bind(("0.0.0.0", 0))
+    longest, longer, sent, replies = 0, 0, 0, 0
+    end = time.monotonic() + 4
+    head = struct.pack("<HBBHHQ", 0x51C5, 1, 16, 0, 0, 0)
+    while sent < 20000 and time.monotonic() < end:
+        kind = draw.randrange(3)
+        size = draw.choice([0, 1, 15, 16, 40, 56, 57, 200, 1400])
+        if kind == 0:
+            data = draw.randbytes(size)
+        else:
+            types = [1, 2, 3, 5, 6, 8, 16, 17, 18, 32, 33, 34, 255]
+            data = bytearray(struct.pack("<HBBHHQ", 0x51C5, 1, draw.choice(types), draw.randrange(4),
+                                         draw.randrange(4), draw.getrandbits(64)) + draw.randbytes(size))
+            if kind == 2 and data:
+                data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
+        sock.sendto(bytes(data), ("10.77.0.1", draw.choice([7700, 7701, 7702, 53])))
+        sent += 1
+        if sent % 50 == 0:
+            time.sleep(0.002)
+        while select.select([sock], [], [], 0)[0]:
+            try:
+                reply = sock.recv(65536)
+            except ConnectionRefusedError:
+                continue
+            replies += 1
+            longer += len(reply) > 1416
+            longest = max(longest, len(reply))
+    print(f"sent={sent} replies={replies} longest={longest} longer={longer}")
+""")
+
+
+def counters(page: str) -> dict[str, float]:
+    values = {}
+    for line in page.splitlines():
+        if line and not line.startswith("#"):
+            name, value = line.rsplit(" ", 1)
+            values[name] = float(value)
+    return values
+
+
+def total(values: dict[str, float], part: str) -> float:
+    return sum(value for name, value in values.items() if part in name)
+
+
+def test_noise_is_counted_and_changes_no_sum():
+    with Lab(hosts=3) as lab:
+        box = lab.start_appliance(BUILD)
+        workers = [start(lab, rank, lab.url, rank, 2, steps=60, elems=40_000) for rank in range(2)]
+        for worker in workers:
+            wait_joined(worker)
+        noise = [lab.popen(2, [sys.executable, "-c", NOISE, str(seed)], stdout=subprocess.PIPE, text=True)
+                 for seed in (1, 2)]
+        said = [process.communicate(timeout=30)[0] for process in noise]
+        assert all("longer=0" in line for line in said), said
+        for worker in workers:
+            report = finish(worker)
+            assert report["exit"] == 0, report
+        assert box.poll() is None
+        values = counters(lab.scrape())
+        sent = sum(int(line.split()[0].split("=")[1]) for line in said)
+        bad = sum(total(values, f'reason="{reason}"') for reason in
+                  ("bad_magic", "truncated", "bad_type", "bad_length", "bad_cookie", "unknown_job", "bad_field",
+                   "bad_version", "bad_stream", "bad_rank", "unsupported", "join", "join_refused", "not_ours"))
+        assert bad >= 0.9 * sent, f"{bad} of {sent} noise packets counted: {said}"
+
+
+def test_a_replayed_cookie_of_a_process_that_was_replaced_is_stale_or_bad():
+    """What a dead process still had in flight must not enter the new one's sums."""
+    with Lab(hosts=2) as lab:
+        lab.start_appliance(BUILD)
+        for run_id in (1, 2):
+            workers = [start(lab, rank, lab.url, rank, 2, job="again", steps=5, elems=10_000, run_id=run_id)
+                       for rank in range(2)]
+            for worker in workers:
+                report = finish(worker)
+                assert report["exit"] == 0, report

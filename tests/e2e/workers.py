@@ -1,0 +1,70 @@
+"""Starts e2e_worker processes and collects what they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "lab"))
+
+BUILD = Path(os.environ.get("SLUICE_BUILD", "build"))
+WORKER = BUILD / "tests" / "e2e" / "e2e_worker"
+
+
+def command(address: str, rank: int, world: int, **options) -> list[str]:
+    """The worker's command line; `options` as in worker.cc with _ for -."""
+    line = [str(WORKER), "--address", address, "--rank", str(rank), "--world", str(world)]
+    for key, value in options.items():
+        flag = "--" + key.replace("_", "-")
+        line += [flag] if value is True else [flag, str(value)]
+    return line
+
+
+def start(lab, host: int, address: str, rank: int, world: int, **options) -> subprocess.Popen:
+    """A worker in a host of the lab, or on this machine when lab is None."""
+    line = command(address, rank, world, **options)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    if lab is None:
+        return subprocess.Popen(line, start_new_session=True, **pipes)
+    return lab.popen(host, line, **pipes)
+
+
+def finish(process: subprocess.Popen, timeout: float = 60.0) -> dict:
+    """Waits for a worker and returns its JSON line, with "exit", "stalls" and "stderr" added."""
+    try:
+        out, err = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        out, err = process.communicate()
+        return {"ok": False, "exit": "timeout", "stdout": out, "stderr": err}
+    report = {"ok": False, "stdout": out}
+    for line in out.splitlines():
+        if line.startswith("{"):
+            report = json.loads(line)
+    report["exit"] = process.returncode
+    report["stalls"] = [line[6:] for line in out.splitlines() if line.startswith("STALL ")]
+    report["stderr"] = err
+    return report
+
+
+def wait_joined(process: subprocess.Popen) -> None:
+    """Returns when the worker has printed JOINED."""
+    line = process.stdout.readline()
+    assert line.strip() == "JOINED", line + process.stdout.read() + process.stderr.read()
+
+
+def run_all(lab, address: str, world: int, timeout: float = 60.0, **options) -> list[dict]:
+    """One worker a host, all to the end."""
+    processes = [start(lab, rank, address, rank, world, **options) for rank in range(world)]
+    return [finish(process, timeout) for process in processes]
+
+
+def wait_until(condition, timeout: float, what: str) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout} s: {what}"
+        time.sleep(0.05)
