@@ -42,7 +42,7 @@ std::size_t collective_chunk_bytes(std::uint32_t size_bytes, ChunkIndex chunk,
 }  // namespace
 
 Shard::Shard(ShardId id, std::size_t reply_capacity)
-    : id_(id), replies_(reply_capacity), scratch_(kMaxChunkBytes), events_(kEventCapacity) {}
+    : id_(id), replies_(reply_capacity), events_(kEventCapacity) {}
 
 Verdict Shard::handle(const wire::Packet& packet, bool marked, TimeNs now) noexcept {
   Job* job = nullptr;
@@ -253,15 +253,11 @@ bool Shard::try_complete(Job& job, StreamId stream, std::uint32_t slot_index, Ti
 
   slot.complete = true;
   slot.k = slice.record.k;
-  if (slot.has_data && slot.dtype != Dtype::kBytes) {
-    float* accumulator = slice.data.get() + slot_index * slice.stride_floats;
-    auto* narrow = reinterpret_cast<std::uint8_t*>(scratch_.data());
-    slot.finite = finish(accumulator, slot.elem_count, slot.weight, slot.dtype, narrow);
-    if (slot.dtype != Dtype::kFloat32) std::memcpy(accumulator, narrow, slot.payload_bytes);
-  }
   if (slot.has_data) {
-    const auto* payload =
-        reinterpret_cast<const std::uint8_t*>(slice.data.get() + slot_index * slice.stride_floats);
+    float* accumulator = slice.data.get() + slot_index * slice.stride_floats;
+    auto* payload = reinterpret_cast<std::uint8_t*>(accumulator);
+    if (slot.dtype != Dtype::kBytes)
+      slot.finite = finish(accumulator, slot.elem_count, slot.weight, slot.dtype, payload);
     slot.payload_sum = wire::sum_bytes({payload, slot.payload_bytes}).value;
   }
   job.slices[id_.value].slots_in_use.set(job.slices[id_.value].slots_in_use.read() - 1);

@@ -135,7 +135,6 @@ class Shard {
   std::array<ActiveSlice, kMaxJobs * kStreamCount> active_{};  // ring
   std::size_t active_head_ = 0;
   std::size_t active_count_ = 0;
-  std::vector<float> scratch_;  // one narrow result while it replaces its accumulator
   std::vector<ShardEvent> events_;
   std::size_t event_count_ = 0;
   bool sweep_pending_ = false;
