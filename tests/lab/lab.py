@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -33,6 +34,7 @@ from pathlib import Path
 BOX_ADDRESS = "10.77.0.1"
 QUEUE_BYTES = 2_000_000
 READY = "ready:"
+_ordinals = itertools.count()  # one process may hold several labs
 
 
 class LabError(RuntimeError):
@@ -67,7 +69,7 @@ class Lab:
         if not 1 <= hosts <= 64:
             raise LabError(f"{hosts} hosts: 1 to 64 are possible")
         self.hosts, self.rate_mbps, self.pmd, self.mtu = hosts, rate_mbps, pmd, mtu
-        self._prefix = f"sl{os.getpid() % 100000}"
+        self._prefix = f"sl{os.getpid() % 100000}x{next(_ordinals)}"
         self._namespaces: list[str] = []
         self._processes: list[subprocess.Popen] = []
         self._stack = contextlib.ExitStack()
