@@ -117,8 +117,8 @@ void write_ipv6(std::uint8_t* at, const UdpPath& path, std::size_t l4_bytes) noe
 bool IpAddress::is_bad_source() const noexcept {
   if (family == Family::kIpv4) return bytes[0] == 0 || bytes[0] == 127 || bytes[0] >= 224;
   if (family != Family::kIpv6) return true;
-  const bool zero_prefix = std::all_of(bytes.begin(), bytes.begin() + 15,
-                                       [](std::uint8_t byte) { return byte == 0; });
+  const bool zero_prefix =
+      std::all_of(bytes.begin(), bytes.begin() + 15, [](std::uint8_t byte) { return byte == 0; });
   return bytes[0] == 0xff || (zero_prefix && bytes[15] <= 1);
 }
 

@@ -1,4 +1,4 @@
-"""Every way to be wrong ends within 5 s in an error that names address, job, ranks and both values."""
+"""Every way to be wrong ends within 5 s in an error naming address, job, ranks and both values."""
 
 import os
 import signal
@@ -91,7 +91,10 @@ def test_ranks_that_do_not_come_are_named(lab):
 
 
 def test_a_process_that_dies_ends_the_job_with_its_rank_named(lab):
-    workers = [start(lab, rank, lab.url, rank, 3, job="death", steps=100000, elems=5000) for rank in range(3)]
+    workers = [
+        start(lab, rank, lab.url, rank, 3, job="death", steps=100000, elems=5000)
+        for rank in range(3)
+    ]
     for worker in workers:
         wait_joined(worker)
     time.sleep(0.5)
@@ -103,7 +106,10 @@ def test_a_process_that_dies_ends_the_job_with_its_rank_named(lab):
 
 
 def test_an_idle_process_that_dies_is_noticed_too(lab):
-    workers = [start(lab, rank, lab.url, rank, 2, job="idle", steps=2, pause_ms=20000, elems=50) for rank in range(2)]
+    workers = [
+        start(lab, rank, lab.url, rank, 2, job="idle", steps=2, pause_ms=20000, elems=50)
+        for rank in range(2)
+    ]
     for worker in workers:
         wait_joined(worker)
     time.sleep(1)
@@ -111,7 +117,10 @@ def test_an_idle_process_that_dies_is_noticed_too(lab):
     os.killpg(workers[0].pid, signal.SIGKILL)
     finish(workers[0])
     log = lab.directory / "sluiced.log"
-    while "idle" not in log.read_text(errors="replace").split("rank 0")[-1] and time.monotonic() - begin < 5:
+    while (
+        "idle" not in log.read_text(errors="replace").split("rank 0")[-1]
+        and time.monotonic() - begin < 5
+    ):
         time.sleep(0.1)
     assert time.monotonic() - begin < 5
     os.killpg(workers[1].pid, signal.SIGKILL)
@@ -119,7 +128,10 @@ def test_an_idle_process_that_dies_is_noticed_too(lab):
 
 
 def test_a_silent_host_is_noticed_after_member_timeout_plus_one_second(lab):
-    workers = [start(lab, rank, lab.url, rank, 2, job="silent", steps=100000, elems=5000) for rank in range(2)]
+    workers = [
+        start(lab, rank, lab.url, rank, 2, job="silent", steps=100000, elems=5000)
+        for rank in range(2)
+    ]
     for worker in workers:
         wait_joined(worker)
     time.sleep(0.5)
@@ -137,34 +149,58 @@ def test_a_silent_host_is_noticed_after_member_timeout_plus_one_second(lab):
 
 
 def test_a_stalled_step_is_reported_with_the_tensors_and_ranks_that_are_missing(lab):
-    workers = [start(lab, rank, lab.url, rank, 2, job="stall", steps=1, tensors=3, elems=3000, stall_report_ms=1000,
-                     **({"skip_tensor": 1} if rank == 0 else {})) for rank in range(2)]
+    workers = [
+        start(
+            lab,
+            rank,
+            lab.url,
+            rank,
+            2,
+            job="stall",
+            steps=1,
+            tensors=3,
+            elems=3000,
+            stall_report_ms=1000,
+            **({"skip_tensor": 1} if rank == 0 else {}),
+        )
+        for rank in range(2)
+    ]
     time.sleep(4)
     for worker in workers:
         os.killpg(worker.pid, signal.SIGTERM)
     reports = [finish(worker) for worker in workers]
-    assert any("layer1.weight" in stall and "rank 0" in stall for stall in reports[1]["stalls"]), reports[1]
+    assert any(
+        "layer1.weight" in stall and "rank 0" in stall for stall in reports[1]["stalls"]
+    ), reports[1]
     assert any("layer1.weight" in stall for stall in reports[0]["stalls"]), reports[0]
 
 
 def test_the_appliance_that_ends_tells_its_members():
     with Lab(hosts=2) as own:
         box = own.start_appliance(BUILD)
-        workers = [start(own, rank, own.url, rank, 2, steps=100000, elems=5000) for rank in range(2)]
+        workers = [
+            start(own, rank, own.url, rank, 2, steps=100000, elems=5000) for rank in range(2)
+        ]
         for worker in workers:
             wait_joined(worker)
         time.sleep(0.5)
         box.terminate()
         for worker in workers:
             report = timed(worker)
-            fails(report, "10.77.0.1:7700", status="closed" if report["status"] == "closed" else "peer lost")
+            fails(
+                report,
+                "10.77.0.1:7700",
+                status="closed" if report["status"] == "closed" else "peer lost",
+            )
         assert box.wait(5) == 0
 
 
 def test_an_appliance_killed_without_a_word_is_noticed_in_5_s():
     with Lab(hosts=2) as own:
         box = own.start_appliance(BUILD)
-        workers = [start(own, rank, own.url, rank, 2, steps=100000, elems=5000) for rank in range(2)]
+        workers = [
+            start(own, rank, own.url, rank, 2, steps=100000, elems=5000) for rank in range(2)
+        ]
         for worker in workers:
             wait_joined(worker)
         os.killpg(box.pid, signal.SIGKILL)

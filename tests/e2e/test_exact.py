@@ -23,8 +23,21 @@ def test_two_jobs_share_the_appliance_without_touching_each_other():
     with Lab(hosts=4) as lab:
         lab.start_appliance(BUILD)
         from workers import finish, start
-        processes = [start(lab, host, lab.url, host % 2, 2, job=f"job{host // 2}", steps=10, elems=20_000,
-                           tensors=3 + host // 2) for host in range(4)]
+
+        processes = [
+            start(
+                lab,
+                host,
+                lab.url,
+                host % 2,
+                2,
+                job=f"job{host // 2}",
+                steps=10,
+                elems=20_000,
+                tensors=3 + host // 2,
+            )
+            for host in range(4)
+        ]
         for process in processes:
             report = finish(process)
             assert report["exit"] == 0, report

@@ -10,8 +10,8 @@ from workers import BUILD, finish, start, wait_joined
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
-# Runs in a host's namespace: random datagrams, and mutated copies of a real packet's head, to all ports.
-# Bounded in count and time. Prints how many replies were longer than what was sent.
+# Runs in a host's namespace: random datagrams, and mutated copies of a real packet's head, to all
+# ports. Bounded in count and time. Prints how many replies were longer than what was sent.
 NOISE = textwrap.dedent("""
     import os, random, select, socket, struct, sys, time
     draw = random.Random(int(sys.argv[1]))
@@ -27,8 +27,9 @@ NOISE = textwrap.dedent("""
             data = draw.randbytes(size)
         else:
             types = [1, 2, 3, 5, 6, 8, 16, 17, 18, 32, 33, 34, 255]
-            data = bytearray(struct.pack("<HBBHHQ", 0x51C5, 1, draw.choice(types), draw.randrange(4),
-                                         draw.randrange(4), draw.getrandbits(64)) + draw.randbytes(size))
+            fake = (draw.randrange(4), draw.randrange(4), draw.getrandbits(64))
+            data = bytearray(struct.pack("<HBBHHQ", 0x51C5, 1, draw.choice(types), *fake))
+            data += draw.randbytes(size)
             if kind == 2 and data:
                 data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
         sock.sendto(bytes(data), ("10.77.0.1", draw.choice([7700, 7701, 7702, 53])))
@@ -66,8 +67,12 @@ def test_noise_is_counted_and_changes_no_sum():
         workers = [start(lab, rank, lab.url, rank, 2, steps=60, elems=40_000) for rank in range(2)]
         for worker in workers:
             wait_joined(worker)
-        noise = [lab.popen(2, [sys.executable, "-c", NOISE, str(seed)], stdout=subprocess.PIPE, text=True)
-                 for seed in (1, 2)]
+        noise = [
+            lab.popen(
+                2, [sys.executable, "-c", NOISE, str(seed)], stdout=subprocess.PIPE, text=True
+            )
+            for seed in (1, 2)
+        ]
         said = [process.communicate(timeout=30)[0] for process in noise]
         assert all("longer=0" in line for line in said), said
         for worker in workers:
@@ -76,9 +81,25 @@ def test_noise_is_counted_and_changes_no_sum():
         assert box.poll() is None
         values = counters(lab.scrape())
         sent = sum(int(line.split()[0].split("=")[1]) for line in said)
-        bad = sum(total(values, f'reason="{reason}"') for reason in
-                  ("bad_magic", "truncated", "bad_type", "bad_length", "bad_cookie", "unknown_job", "bad_field",
-                   "bad_version", "bad_stream", "bad_rank", "unsupported", "join", "join_refused", "not_ours"))
+        bad = sum(
+            total(values, f'reason="{reason}"')
+            for reason in (
+                "bad_magic",
+                "truncated",
+                "bad_type",
+                "bad_length",
+                "bad_cookie",
+                "unknown_job",
+                "bad_field",
+                "bad_version",
+                "bad_stream",
+                "bad_rank",
+                "unsupported",
+                "join",
+                "join_refused",
+                "not_ours",
+            )
+        )
         assert bad >= 0.9 * sent, f"{bad} of {sent} noise packets counted: {said}"
 
 
@@ -87,8 +108,12 @@ def test_a_replayed_cookie_of_a_process_that_was_replaced_is_stale_or_bad():
     with Lab(hosts=2) as lab:
         lab.start_appliance(BUILD)
         for run_id in (1, 2):
-            workers = [start(lab, rank, lab.url, rank, 2, job="again", steps=5, elems=10_000, run_id=run_id)
-                       for rank in range(2)]
+            workers = [
+                start(
+                    lab, rank, lab.url, rank, 2, job="again", steps=5, elems=10_000, run_id=run_id
+                )
+                for rank in range(2)
+            ]
             for worker in workers:
                 report = finish(worker)
                 assert report["exit"] == 0, report

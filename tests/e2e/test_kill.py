@@ -1,7 +1,7 @@
 """Workers killed with -9 in the middle of full traffic, 100 times over, on UDP and on vhost-user.
 
-Each round kills one worker of a job of two while a bystander job of two runs on: the appliance lives, the
-bystanders' sums stay exact, and the survivor's job ends with the dead rank's name.
+Each round kills one worker of a job of two while a bystander job of two runs on: the appliance
+lives, the bystanders' sums stay exact, and the survivor's job ends with the dead rank's name.
 """
 
 import os
@@ -26,12 +26,36 @@ def kill_rounds(lab, addresses, rounds, hosts):
             for worker in bystanders:
                 report = finish(worker)
                 assert report["exit"] == 0, report
-            bystanders = [start(lab, hosts[2 + rank], addresses[2 + rank], rank, 2, job=f"calm{index}", steps=40,
-                                elems=20_000, run_id=index) for rank in range(2)]
+            bystanders = [
+                start(
+                    lab,
+                    hosts[2 + rank],
+                    addresses[2 + rank],
+                    rank,
+                    2,
+                    job=f"calm{index}",
+                    steps=40,
+                    elems=20_000,
+                    run_id=index,
+                )
+                for rank in range(2)
+            ]
             for worker in bystanders:
                 wait_joined(worker)
-        victims = [start(lab, hosts[rank], addresses[rank], rank, 2, job="victim", steps=100_000, elems=40_000,
-                         run_id=index) for rank in range(2)]
+        victims = [
+            start(
+                lab,
+                hosts[rank],
+                addresses[rank],
+                rank,
+                2,
+                job="victim",
+                steps=100_000,
+                elems=40_000,
+                run_id=index,
+            )
+            for rank in range(2)
+        ]
         for worker in victims:
             wait_joined(worker)
         time.sleep(draw.uniform(0.02, 0.25))
@@ -40,7 +64,9 @@ def kill_rounds(lab, addresses, rounds, hosts):
         killed = time.monotonic()
         report = finish(victims[1 - dead], timeout=15)
         assert report["exit"] == 3 and f"rank {dead}" in report["error"], (index, report)
-        assert time.monotonic() - killed < 5, f"round {index}: noticed after {time.monotonic() - killed:.1f} s"
+        assert (
+            time.monotonic() - killed < 5
+        ), f"round {index}: noticed after {time.monotonic() - killed:.1f} s"
         finish(victims[dead])
     for worker in bystanders:
         report = finish(worker)
@@ -58,6 +84,7 @@ def test_udp_workers_killed_in_full_traffic():
 
 def test_vhost_user_workers_killed_in_full_traffic(tmp_path):
     from vhost_box import VhostBox
+
     with VhostBox(tmp_path, ports=4) as box:
         kill_rounds(None, [box.url(port) for port in range(4)], ROUNDS, [None] * 4)
         assert box.process.poll() is None

@@ -10,7 +10,9 @@ import pytest
 from lab import Lab, missing
 from workers import BUILD, finish, start, wait_joined
 
-REASON = missing() or (None if shutil.which("prometheus") else "prometheus is not installed (apt install prometheus)")
+REASON = missing() or (
+    None if shutil.which("prometheus") else "prometheus is not installed (apt install prometheus)"
+)
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))
 
 SCRAPE = """
@@ -24,7 +26,13 @@ scrape_configs:
 def query(lab, expression: str) -> list[dict]:
     url = "http://127.0.0.1:9465/api/v1/query?query=" + urllib.parse.quote(expression)
     code = f"import urllib.request as u; print(u.urlopen({url!r}, timeout=5).read().decode())"
-    done = lab.popen(None, ["/usr/bin/python3", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    done = lab.popen(
+        None,
+        ["/usr/bin/python3", "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     out = done.communicate(timeout=10)[0]
     return json.loads(out)["data"]["result"] if out else []
 
@@ -33,17 +41,27 @@ def test_prometheus_sees_the_run():
     with Lab(hosts=2) as lab:
         lab.start_appliance(BUILD)
         (lab.directory / "prometheus.yml").write_text(SCRAPE)
-        lab.popen(None, ["prometheus", f"--config.file={lab.directory}/prometheus.yml",
-                         f"--storage.tsdb.path={lab.directory}/tsdb", "--web.listen-address=127.0.0.1:9465"],
-                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        workers = [start(lab, rank, lab.url, rank, 2, job="seen", steps=30, elems=40_000, pause_ms=150)
-                   for rank in range(2)]
+        lab.popen(
+            None,
+            [
+                "prometheus",
+                f"--config.file={lab.directory}/prometheus.yml",
+                f"--storage.tsdb.path={lab.directory}/tsdb",
+                "--web.listen-address=127.0.0.1:9465",
+            ],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        workers = [
+            start(lab, rank, lab.url, rank, 2, job="seen", steps=30, elems=40_000, pause_ms=150)
+            for rank in range(2)
+        ]
         for worker in workers:
             wait_joined(worker)
         deadline = time.monotonic() + 25
         expressions = {
             "up": "up == 1",
-            "packets per port": 'sum by (port) (sluice_port_rx_packets_total) > 0',
+            "packets per port": "sum by (port) (sluice_port_rx_packets_total) > 0",
             "contributions": 'sluice_job_contributions_total{job="seen"} > 0',
             "results": 'sluice_job_results_total{job="seen"} > 0',
             "members": 'sluice_job_members{job="seen"} == 2',

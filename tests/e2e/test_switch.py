@@ -30,7 +30,11 @@ def test_answers_arp_and_ping_on_its_address(lab):
 
 @pytest.mark.parametrize("bytes_of_data", [0, 1, 1472])
 def test_forwards_between_its_ports(lab, bytes_of_data):
-    out, code = run_in(lab, 0, ["ping", "-c", "3", "-i", "0.2", "-W", "1", "-s", str(bytes_of_data), lab.address(1)])
+    out, code = run_in(
+        lab,
+        0,
+        ["ping", "-c", "3", "-i", "0.2", "-W", "1", "-s", str(bytes_of_data), lab.address(1)],
+    )
     assert code == 0 and " 0% packet loss" in out, out
 
 

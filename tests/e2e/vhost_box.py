@@ -21,22 +21,40 @@ class VhostBox:
         return f"vhost://{BOX_ADDRESS}:7700{self.directory}/port{port}.sock"
 
     def __enter__(self) -> "VhostBox":
-        lines = ["[appliance]", f'address = "{BOX_ADDRESS}/24"', f'secret = "{self.secret}"',
-                 "memory_mib = 256", "[limits]", "member_timeout_s = 3", "[metrics]",
-                 'address = "127.0.0.1:9474"', self.extra]
+        lines = [
+            "[appliance]",
+            f'address = "{BOX_ADDRESS}/24"',
+            f'secret = "{self.secret}"',
+            "memory_mib = 256",
+            "[limits]",
+            "member_timeout_s = 3",
+            "[metrics]",
+            'address = "127.0.0.1:9474"',
+            self.extra,
+        ]
         for port in range(self.ports):
-            lines += ["[[port]]", f'name = "worker{port}"', 'type = "vhost-user"',
-                      f'path = "{self.directory}/port{port}.sock"']
+            lines += [
+                "[[port]]",
+                f'name = "worker{port}"',
+                'type = "vhost-user"',
+                f'path = "{self.directory}/port{port}.sock"',
+            ]
         config = self.directory / "appliance.toml"
         config.write_text("\n".join(lines) + "\n")
         with self.log.open("wb") as output:
-            self.process = subprocess.Popen([str(BUILD / "dataplane" / "sluiced"), "--config", str(config)],
-                                            stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+            self.process = subprocess.Popen(
+                [str(BUILD / "dataplane" / "sluiced"), "--config", str(config)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         deadline = time.monotonic() + 20
         while "ready:" not in self.log.read_text(errors="replace"):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 stop(self.process)
-                raise AssertionError("sluiced did not become ready:\n" + self.log.read_text(errors="replace"))
+                raise AssertionError(
+                    "sluiced did not become ready:\n" + self.log.read_text(errors="replace")
+                )
             time.sleep(0.05)
         return self
 

@@ -1,8 +1,8 @@
 // A worker for end-to-end tests and benches: sums known integers and checks every element.
 //
-// The gradient of (rank, step, tensor, element) is a small integer held in float32, so the sum is exact
-// in any order and the expected value needs no second worker. Prints one JSON line. Exit status: 0 all
-// sums exact, 3 the library reported an error, 4 a sum was wrong.
+// The gradient of (rank, step, tensor, element) is a small integer held in float32, so the sum is
+// exact in any order and the expected value needs no second worker. Prints one JSON line. Exit
+// status: 0 all sums exact, 3 the library reported an error, 4 a sum was wrong.
 #include <sluice/sluice.h>
 #include <unistd.h>
 

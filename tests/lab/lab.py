@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """The namespace lab: n hosts around one box, on one machine.
 
-Each host is a network namespace with one veth link to the box's namespace. In the box either `sluiced`
-switches and sums (PMD af_packet or af_xdp), or the kernel's bridge switches (for baselines such as Gloo).
-Links are shaped with htb at both ends and a queue of 2 MB, so that the queue's length is stated and not
-an accident. Needs root. Everything that was made is removed on exit, by name and by process id.
+Each host is a network namespace with one veth link to the box's namespace. In the box either
+`sluiced` switches and sums (PMD af_packet or af_xdp), or the kernel's bridge switches (for
+baselines such as Gloo). Links are shaped with htb at both ends and a queue of 2 MB, so that the
+queue's length is stated and not an accident. Needs root. Everything that was made is removed on
+exit, by name and by process id.
 
 As a library (tests/e2e, bench):
 
@@ -59,11 +60,13 @@ def missing() -> str | None:
 class Lab:
     """`hosts` namespaces around a box. `rate_mbps` None: unshaped. `pmd`: af_packet, af_xdp or bridge.
 
-    Host i has the address 10.77.0.(i + 10); the appliance 10.77.0.1. Not thread-safe. Blocking calls are
-    bounded by `timeout` arguments.
+    Host i has the address 10.77.0.(i + 10); the appliance 10.77.0.1. Not thread-safe. Blocking
+    calls are bounded by `timeout` arguments.
     """
 
-    def __init__(self, hosts: int, rate_mbps: float | None = None, pmd: str = "af_packet", mtu: int = 1500):
+    def __init__(
+        self, hosts: int, rate_mbps: float | None = None, pmd: str = "af_packet", mtu: int = 1500
+    ):
         if pmd not in ("af_packet", "af_xdp", "bridge"):
             raise LabError(f"pmd {pmd!r} is unknown: af_packet, af_xdp or bridge")
         if not 1 <= hosts <= 64:
@@ -82,7 +85,9 @@ class Lab:
         reason = missing()
         if reason:
             raise LabError(reason)
-        self.directory = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-lab-")))
+        self.directory = Path(
+            self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-lab-"))
+        )
         try:
             self._build()
         except BaseException:
@@ -103,17 +108,54 @@ class Lab:
             run(["ip", "netns", "add", namespace])
             self._namespaces.append(namespace)
             self._in(namespace, ["ip", "link", "set", "lo", "up"])
-            self._in(namespace, ["sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1"], check=False)
+            self._in(
+                namespace, ["sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1"], check=False
+            )
         box = self._namespaces[0]
         for i in range(self.hosts):
             host = self._namespaces[i + 1]
-            run(["ip", "link", "add", f"s{i}", "netns", box, "mtu", str(self.mtu), "type", "veth",
-                 "peer", "name", "eth0", "netns", host, "mtu", str(self.mtu)])
+            run(
+                [
+                    "ip",
+                    "link",
+                    "add",
+                    f"s{i}",
+                    "netns",
+                    box,
+                    "mtu",
+                    str(self.mtu),
+                    "type",
+                    "veth",
+                    "peer",
+                    "name",
+                    "eth0",
+                    "netns",
+                    host,
+                    "mtu",
+                    str(self.mtu),
+                ]
+            )
             self._in(host, ["ip", "addr", "add", f"{self.address(i)}/24", "dev", "eth0"])
             for namespace, device in ((host, "eth0"), (box, f"s{i}")):
                 # The other end reads raw frames: checksums must be finished and frames unmerged.
-                self._in(namespace, ["ethtool", "-K", device, "tx", "off", "rx", "off", "gso", "off",
-                                     "tso", "off", "gro", "off"])
+                self._in(
+                    namespace,
+                    [
+                        "ethtool",
+                        "-K",
+                        device,
+                        "tx",
+                        "off",
+                        "rx",
+                        "off",
+                        "gso",
+                        "off",
+                        "tso",
+                        "off",
+                        "gro",
+                        "off",
+                    ],
+                )
                 self._in(namespace, ["ip", "link", "set", device, "up"])
                 if self.rate_mbps is not None:
                     self._shape(namespace, device)
@@ -125,12 +167,58 @@ class Lab:
 
     def _shape(self, namespace: str, device: str) -> None:
         rate = f"{self.rate_mbps}mbit"
-        self._in(namespace, ["tc", "qdisc", "add", "dev", device, "root", "handle", "1:", "htb",
-                             "default", "1", "r2q", "1000"])
-        self._in(namespace, ["tc", "class", "add", "dev", device, "parent", "1:", "classid", "1:1",
-                             "htb", "rate", rate, "burst", "32k"])
-        self._in(namespace, ["tc", "qdisc", "add", "dev", device, "parent", "1:1", "bfifo",
-                             "limit", str(QUEUE_BYTES)])
+        self._in(
+            namespace,
+            [
+                "tc",
+                "qdisc",
+                "add",
+                "dev",
+                device,
+                "root",
+                "handle",
+                "1:",
+                "htb",
+                "default",
+                "1",
+                "r2q",
+                "1000",
+            ],
+        )
+        self._in(
+            namespace,
+            [
+                "tc",
+                "class",
+                "add",
+                "dev",
+                device,
+                "parent",
+                "1:",
+                "classid",
+                "1:1",
+                "htb",
+                "rate",
+                rate,
+                "burst",
+                "32k",
+            ],
+        )
+        self._in(
+            namespace,
+            [
+                "tc",
+                "qdisc",
+                "add",
+                "dev",
+                device,
+                "parent",
+                "1:1",
+                "bfifo",
+                "limit",
+                str(QUEUE_BYTES),
+            ],
+        )
 
     def _in(self, namespace: str, command: list[str], check: bool = True) -> None:
         run(["ip", "netns", "exec", namespace, *command], check=check)
@@ -140,43 +228,76 @@ class Lab:
     def address(self, host: int) -> str:
         return f"10.77.0.{host + 10}"
 
-    def popen(self, host: int | None, command: list[str], env: dict[str, str] | None = None,
-              **kwargs) -> subprocess.Popen:
+    def popen(
+        self, host: int | None, command: list[str], env: dict[str, str] | None = None, **kwargs
+    ) -> subprocess.Popen:
         """Starts `command` in host's namespace (None: the box's). Stopped when the lab ends."""
         namespace = self._namespaces[0 if host is None else host + 1]
-        process = subprocess.Popen(["ip", "netns", "exec", namespace, *command],
-                                   env={**os.environ, **(env or {})}, start_new_session=True, **kwargs)
+        process = subprocess.Popen(
+            ["ip", "netns", "exec", namespace, *command],
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+            **kwargs,
+        )
         self._processes.append(process)
         return process
 
-    def config(self, fault: dict[str, float] | None = None, extra: str = "", member_timeout_s: int = 3,
-               polling: str = "adaptive", secret: str = "lab", port_mtu: int | None = None,
-               metrics: str | None = "127.0.0.1:9464", limits: str = "") -> str:
+    def config(
+        self,
+        fault: dict[str, float] | None = None,
+        extra: str = "",
+        member_timeout_s: int = 3,
+        polling: str = "adaptive",
+        secret: str = "lab",
+        port_mtu: int | None = None,
+        metrics: str | None = "127.0.0.1:9464",
+        limits: str = "",
+    ) -> str:
         """The appliance's TOML for this lab. `fault`: keys of [port.fault], applied to every port."""
-        lines = ["[appliance]", f'address = "{BOX_ADDRESS}/24"', f'polling = "{polling}"',
-                 f'secret = "{secret}"', "memory_mib = 256", "", "[limits]",
-                 f"member_timeout_s = {member_timeout_s}", limits]
+        lines = [
+            "[appliance]",
+            f'address = "{BOX_ADDRESS}/24"',
+            f'polling = "{polling}"',
+            f'secret = "{secret}"',
+            "memory_mib = 256",
+            "",
+            "[limits]",
+            f"member_timeout_s = {member_timeout_s}",
+            limits,
+        ]
         if metrics:
             lines += ["", "[metrics]", f'address = "{metrics}"']
         lines += [extra]
         for i in range(self.hosts):
-            lines += ["", "[[port]]", f'name = "host{i}"', f'type = "{self.pmd}"', f'interface = "s{i}"',
-                      f"mtu = {port_mtu or self.mtu}"]
+            lines += [
+                "",
+                "[[port]]",
+                f'name = "host{i}"',
+                f'type = "{self.pmd}"',
+                f'interface = "s{i}"',
+                f"mtu = {port_mtu or self.mtu}",
+            ]
             if fault:
                 lines += ["[port.fault]", f"seed = {int(fault.get('seed', 1)) + i}"]
                 lines += [f"{key} = {value}" for key, value in fault.items() if key != "seed"]
         return "\n".join(lines) + "\n"
 
-    def start_appliance(self, build_dir: str | Path, config: str | None = None,
-                        timeout: float = 20.0) -> subprocess.Popen:
+    def start_appliance(
+        self, build_dir: str | Path, config: str | None = None, timeout: float = 20.0
+    ) -> subprocess.Popen:
         """Starts sluiced in the box and waits for its ready line. Its log is `<directory>/sluiced.log`."""
         path = self.directory / "appliance.toml"
         path.write_text(config if config is not None else self.config())
         log = self.directory / "sluiced.log"
         binary = Path(build_dir) / "dataplane" / "sluiced"
         with log.open("wb") as output:
-            process = self.popen(None, [str(binary), "--config", str(path)], stdout=output,
-                                 stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+            process = self.popen(
+                None,
+                [str(binary), "--config", str(path)],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+            )
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if READY in log.read_text(errors="replace"):
@@ -184,13 +305,19 @@ class Lab:
             if process.poll() is not None:
                 break
             time.sleep(0.05)
-        raise LabError(f"sluiced did not become ready in {timeout} s:\n{log.read_text(errors='replace')}")
+        raise LabError(
+            f"sluiced did not become ready in {timeout} s:\n{log.read_text(errors='replace')}"
+        )
 
     def scrape(self, port: int = 9464) -> str:
         """The appliance's /metrics page, fetched inside the box."""
         code = f"import urllib.request as u; print(u.urlopen('http://127.0.0.1:{port}/metrics', timeout=5).read().decode())"
-        done = subprocess.run(["ip", "netns", "exec", self._namespaces[0], sys.executable, "-c", code],
-                              capture_output=True, text=True, timeout=10)
+        done = subprocess.run(
+            ["ip", "netns", "exec", self._namespaces[0], sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
         if done.returncode != 0:
             raise LabError(f"no metrics: {done.stderr.strip()}")
         return done.stdout
@@ -198,8 +325,14 @@ class Lab:
     def link_bytes(self, host: int) -> tuple[int, int]:
         """Bytes that host's link carried so far: (from the host, to the host), frames without FCS."""
         base = ["ip", "netns", "exec", self._namespaces[host + 1], "cat"]
-        read = lambda name: int(subprocess.run([*base, f"/sys/class/net/eth0/statistics/{name}"],
-                                               capture_output=True, text=True, check=True).stdout)
+        read = lambda name: int(
+            subprocess.run(
+                [*base, f"/sys/class/net/eth0/statistics/{name}"],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+        )
         return read("tx_bytes"), read("rx_bytes")
 
 
@@ -226,9 +359,13 @@ def stop(process: subprocess.Popen, timeout: float = 5.0) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run a command in host 0 of a namespace lab.")
     parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument("--rate", type=float, help="Mb/s of every link, both ways; unshaped without")
+    parser.add_argument(
+        "--rate", type=float, help="Mb/s of every link, both ways; unshaped without"
+    )
     parser.add_argument("--pmd", default="af_packet", choices=["af_packet", "af_xdp", "bridge"])
-    parser.add_argument("--build", default="build", help="build directory that holds dataplane/sluiced")
+    parser.add_argument(
+        "--build", default="build", help="build directory that holds dataplane/sluiced"
+    )
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     try:
