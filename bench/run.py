@@ -9,11 +9,12 @@ import argparse
 import os
 import sys
 
+import allreduce
 import fold
 import pipeline
 import report
 
-BENCHES = {"fold": fold, "pipeline": pipeline}
+BENCHES = {"fold": fold, "pipeline": pipeline, "allreduce": allreduce}
 
 
 def main():

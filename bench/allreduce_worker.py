@@ -1,0 +1,87 @@
+"""One rank of the allreduce bench, for either side; allreduce.py starts it in a host of the lab.
+
+    allreduce_worker.py sluice|gloo ELEM_COUNT      RANK, WORLD_SIZE and addresses in the environment
+
+It prints "ready" once joined. For each line "go" on standard input: a barrier, then one sum of
+ELEM_COUNT float32 over all ranks, then one line of JSON with the monotonic clock's nanoseconds at start
+and end, which the ranks of one machine share. It checks every element of the sum: a side that is
+wrong prints no time. End of input ends it.
+"""
+import json
+import os
+import sys
+import time
+
+import torch
+
+TIMEOUT_S = 120
+
+
+class SluiceSide:
+    def __init__(self, elem_count, rank, world_size):
+        import sluice
+        self.job = sluice.Job([("gradient", elem_count, "float32")], averaging="sum")
+        self.job.barrier(timeout=TIMEOUT_S)
+
+    def barrier(self):
+        self.job.barrier(timeout=TIMEOUT_S)
+
+    def sum(self, values):
+        self.job.submit("gradient", values)
+        self.job.wait("gradient", timeout=TIMEOUT_S)
+
+    def stats(self):
+        return self.job.stats()
+
+    def close(self):
+        self.job.close()
+
+
+class GlooSide:
+    def __init__(self, elem_count, rank, world_size):
+        import torch.distributed
+        self.distributed = torch.distributed
+        self.distributed.init_process_group("gloo")
+
+    def barrier(self):
+        self.distributed.barrier()
+
+    def sum(self, values):
+        self.distributed.all_reduce(values)
+
+    def stats(self):
+        return {}
+
+    def close(self):
+        self.distributed.destroy_process_group()
+
+
+def main():
+    torch.set_num_threads(1)
+    elem_count = int(sys.argv[2])
+    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    side = {"sluice": SluiceSide, "gloo": GlooSide}[sys.argv[1]](elem_count, rank, world_size)
+    # Small integers: exact in any order of summation, and different at every rank and nearby element.
+    pattern = torch.arange(elem_count, dtype=torch.int64).remainder_(13).to(torch.float32)
+    expected = pattern * world_size + world_size * (world_size - 1) // 2
+    values = torch.empty(elem_count, dtype=torch.float32)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        if line.strip() != "go":
+            break
+        torch.add(pattern, rank, out=values)
+        side.barrier()
+        start_ns = time.monotonic_ns()
+        side.sum(values)
+        end_ns = time.monotonic_ns()
+        if not torch.equal(values, expected):
+            sys.exit(f"rank {rank}: the {sys.argv[1]} sum is wrong")
+        stats = side.stats()
+        print(json.dumps({"start_ns": start_ns, "end_ns": end_ns,
+                          "retransmissions": stats.get("retransmissions", 0),
+                          "chunk_bytes": stats.get("chunk_bytes", 0)}), flush=True)
+    side.close()
+
+
+if __name__ == "__main__":
+    main()
