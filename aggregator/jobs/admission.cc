@@ -68,8 +68,7 @@ bool Jobs::check_request(const Request& request, Refusal& refusal) const {
     return no(RefuseCode::kMtu,
               text("job '%s' needs datagrams of %u bytes, the appliance's port carries %zu: lower "
                    "the chunk size or raise the port's mtu",
-                   name.c_str(), unsigned{join.datagram_bytes},
-                   request.origin.max_datagram_bytes));
+                   name.c_str(), unsigned{join.datagram_bytes}, request.origin.max_datagram_bytes));
   if (join.layouts[kGradients].chunk_count == 0 ||
       join.layouts[kGradients].chunk_count > kMaxChunks)
     return no(RefuseCode::kLimit,
@@ -116,33 +115,32 @@ bool Jobs::check_agreement(const Entry& entry, const Request& request, Refusal& 
       if (entry.state == wire::JobState::kEnded || member.phase != Member::Phase::kJoined ||
           silent_ns > kTakeoverSilence)
         continue;
-      return no(RefuseCode::kOtherRun,
-                text("job '%s' is in use by run %016" PRIx64 " (rank %u at %s, heard %.1f s ago), "
-                     "rank %u at %s belongs to run %016" PRIx64
-                     ": stop the other run or choose another job name",
-                     name, entry.run_id, unsigned{other}, member.address.c_str(),
-                     seconds(silent_ns), rank, std::string(request.origin.address).c_str(),
-                     join.run_id));
+      return no(
+          RefuseCode::kOtherRun,
+          text("job '%s' is in use by run %016" PRIx64 " (rank %u at %s, heard %.1f s ago), "
+               "rank %u at %s belongs to run %016" PRIx64
+               ": stop the other run or choose another job name",
+               name, entry.run_id, unsigned{other}, member.address.c_str(), seconds(silent_ns),
+               rank, std::string(request.origin.address).c_str(), join.run_id));
     }
     return false;
   }
   if (entry.state == wire::JobState::kEnded)
-    return no(RefuseCode::kEnded,
-              text("run %016" PRIx64 " of job '%s' has ended: %s", entry.run_id, name,
-                   entry.notice_text.c_str()));
+    return no(RefuseCode::kEnded, text("run %016" PRIx64 " of job '%s' has ended: %s", entry.run_id,
+                                       name, entry.notice_text.c_str()));
   if (entry.world_size() != join.world_size)
-    return no(RefuseCode::kWorldSize,
-              text("rank %u at %s says world size %u, job '%s' has world size %u (set by rank %u "
-                   "at %s)",
-                   rank, std::string(request.origin.address).c_str(), unsigned{join.world_size},
-                   name, unsigned{entry.world_size()}, first,
-                   entry.members[first].address.c_str()));
+    return no(
+        RefuseCode::kWorldSize,
+        text("rank %u at %s says world size %u, job '%s' has world size %u (set by rank %u "
+             "at %s)",
+             rank, std::string(request.origin.address).c_str(), unsigned{join.world_size}, name,
+             unsigned{entry.world_size()}, first, entry.members[first].address.c_str()));
   if (entry.job->spec.chunk_bytes != join.chunk_bytes)
-    return no(RefuseCode::kLayout,
-              text("rank %u cuts chunks of %u bytes, job '%s' has chunks of %u bytes (set by rank "
-                   "%u)",
-                   rank, unsigned{join.chunk_bytes}, name, unsigned{entry.job->spec.chunk_bytes},
-                   first));
+    return no(
+        RefuseCode::kLayout,
+        text("rank %u cuts chunks of %u bytes, job '%s' has chunks of %u bytes (set by rank "
+             "%u)",
+             rank, unsigned{join.chunk_bytes}, name, unsigned{entry.job->spec.chunk_bytes}, first));
   const wire::StreamLayout given = join.layouts[kGradients];
   if (entry.gradients.hash != given.hash || entry.gradients.chunk_count != given.chunk_count ||
       entry.gradients.max_elems != given.max_elems)
@@ -175,14 +173,14 @@ bool Jobs::make_room(std::size_t needed_bytes, const Request& request, Refusal& 
   }
   refusal.code = wire::RefuseCode::kLimit;
   if (needed_bytes > options_.max_job_memory_bytes) {
-    refusal.text = text(
-        "job '%s' needs %zu MiB, a job may have %zu MiB: raise limits.job_memory_mib",
-        name.c_str(), mebibytes(needed_bytes), options_.max_job_memory_bytes >> 20);
+    refusal.text =
+        text("job '%s' needs %zu MiB, a job may have %zu MiB: raise limits.job_memory_mib",
+             name.c_str(), mebibytes(needed_bytes), options_.max_job_memory_bytes >> 20);
     return false;
   }
   const std::size_t kept_bytes = used_bytes - returning_bytes;
-  if (needed_bytes > options_.max_total_memory_bytes - std::min(options_.max_total_memory_bytes,
-                                                                kept_bytes)) {
+  if (needed_bytes >
+      options_.max_total_memory_bytes - std::min(options_.max_total_memory_bytes, kept_bytes)) {
     refusal.text = text(
         "job '%s' needs %zu MiB, %zu of %zu MiB are in use by %zu jobs: raise "
         "limits.total_memory_mib or wait for a job to end",

@@ -142,9 +142,8 @@ std::size_t Jobs::write_status(const Entry& entry, Rank rank, std::uint32_t echo
                           .state = entry.state,
                           .mask_words = static_cast<std::uint8_t>(words),
                           .left = member.phase == Member::Phase::kLeft};
-  return wire::encode(
-      out, {.job = entry.id.value, .rank = rank.value, .cookie = member.cookie}, body,
-      {missing.data(), words});
+  return wire::encode(out, {.job = entry.id.value, .rank = rank.value, .cookie = member.cookie},
+                      body, {missing.data(), words});
 }
 
 std::size_t Jobs::write_notice(const Entry& entry, Rank rank, std::span<std::uint8_t> out) const {
@@ -153,19 +152,17 @@ std::size_t Jobs::write_notice(const Entry& entry, Rank rank, std::span<std::uin
                           .rank = entry.notice_rank.value,
                           .text_bytes = static_cast<std::uint16_t>(text_bytes)};
   return wire::encode(
-      out,
-      {.job = entry.id.value, .rank = rank.value, .cookie = entry.members[rank.value].cookie},
-      body, {},
-      {reinterpret_cast<const std::uint8_t*>(entry.notice_text.data()), text_bytes});
+      out, {.job = entry.id.value, .rank = rank.value, .cookie = entry.members[rank.value].cookie},
+      body, {}, {reinterpret_cast<const std::uint8_t*>(entry.notice_text.data()), text_bytes});
 }
 
 // To a process whose rank was taken over, under the cookie that it still uses.
 std::size_t Jobs::write_replaced(const Entry& entry, Rank rank, const Request& request) const {
-  const std::string why =
-      text("job '%s': rank %u was silent for more than %.0f s and is now held by %s; this process "
-           "is no member any more",
-           entry.name.c_str(), unsigned{rank.value}, seconds(kTakeoverSilence),
-           entry.members[rank.value].address.c_str());
+  const std::string why = text(
+      "job '%s': rank %u was silent for more than %.0f s and is now held by %s; this process "
+      "is no member any more",
+      entry.name.c_str(), unsigned{rank.value}, seconds(kTakeoverSilence),
+      entry.members[rank.value].address.c_str());
   const wire::Notice body{.code = wire::NoticeCode::kReplaced,
                           .rank = rank.value,
                           .text_bytes = static_cast<std::uint16_t>(why.size())};

@@ -87,7 +87,7 @@ struct Jobs::Refusal {
 struct Jobs::Standing {
   Entry* entry = nullptr;
   Member* member = nullptr;
-  Verdict why{};         // when `member` is null
+  Verdict why{};          // when `member` is null
   bool replaced = false;  // the cookie was good until the rank was taken over
 };
 

@@ -57,8 +57,7 @@ ControlResult Jobs::keepalive(const Request& request) {
     entry.job->members[rank.value].last_heard_ns.store(request.now, std::memory_order_relaxed);
   if (member.phase == Member::Phase::kGone && entry.state == wire::JobState::kForming)
     revive(entry, rank, request.now);
-  ControlResult result{
-      .verdict = Verdict::kKeepalive, .bind = true, .job = entry.id, .rank = rank};
+  ControlResult result{.verdict = Verdict::kKeepalive, .bind = true, .job = entry.id, .rank = rank};
   if (entry.failed && member.phase != Member::Phase::kLeft)
     result.reply_bytes = write_notice(entry, rank, request.reply);
   else
@@ -102,9 +101,8 @@ void Jobs::carry_out_leave(Entry& entry, Rank rank, const wire::Leave& leave, Ti
     for (std::size_t stream = 0; stream < kStreamCount; ++stream)
       shared.left_from[stream].store(std::max<Step>(leave.first_steps[stream], 1),
                                      std::memory_order_release);
-    commands_.push_back({.kind = ShardCommand::Kind::kMemberGone,
-                         .job = entry.job.get(),
-                         .rank = rank});
+    commands_.push_back(
+        {.kind = ShardCommand::Kind::kMemberGone, .job = entry.job.get(), .rank = rank});
   }
   if (entry.state != wire::JobState::kEnded && entry.count(Member::Phase::kJoined) == 0)
     retire(entry, now);

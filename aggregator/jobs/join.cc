@@ -219,9 +219,8 @@ ControlResult Jobs::accept(const Entry& entry, const Request& request) const {
     body.open_steps[stream] = std::max<Step>(open, 1);
   }
   const Rank rank = request.rank();
-  const wire::Sender sender{.job = entry.id.value,
-                            .rank = rank.value,
-                            .cookie = entry.members[rank.value].cookie};
+  const wire::Sender sender{
+      .job = entry.id.value, .rank = rank.value, .cookie = entry.members[rank.value].cookie};
   return {.verdict = Verdict::kJoin,
           .reply_bytes = wire::encode(request.reply, sender, body),
           .bind = true,

@@ -1,5 +1,5 @@
-// Who is still there. Silence is answered with pings; a hint that a process is gone with three quick
-// ones; both end in the loss of the member when nothing is heard.
+// Who is still there. Silence is answered with pings; a hint that a process is gone with three
+// quick ones; both end in the loss of the member when nothing is heard.
 #include <algorithm>
 
 #include "aggregator/jobs/entry.h"
@@ -34,8 +34,8 @@ void Jobs::tick(TimeNs now) {
   for (auto& slot : entries_) {
     if (slot == nullptr) continue;
     Entry& entry = *slot;
-    for (std::uint16_t rank = 0;
-         rank < entry.world_size() && entry.state != wire::JobState::kEnded; ++rank)
+    for (std::uint16_t rank = 0; rank < entry.world_size() && entry.state != wire::JobState::kEnded;
+         ++rank)
       if (entry.members[rank].phase == Member::Phase::kJoined) check_member(entry, Rank{rank}, now);
     if (entry.state == wire::JobState::kEnded) expire(entry, now);
     if (entry.state == wire::JobState::kEnded && entry.job == nullptr &&
@@ -71,7 +71,8 @@ void Jobs::check_member(Entry& entry, Rank rank, TimeNs now) {
   }
 }
 
-// A synchronous job that runs cannot go on without a rank; one that forms waits for another process.
+// A synchronous job that runs cannot go on without a rank; one that forms waits for another
+// process.
 void Jobs::lose(Entry& entry, Rank rank, wire::NoticeCode code, TimeNs now) {
   Member& member = entry.members[rank.value];
   const DurationNs silent_ns = now - last_heard(entry, rank);
@@ -80,10 +81,9 @@ void Jobs::lose(Entry& entry, Rank rank, wire::NoticeCode code, TimeNs now) {
   entry.job->members[rank.value].reachable.store(false, std::memory_order_release);
   const bool died = code == wire::NoticeCode::kMemberDied;
   if (entry.state == wire::JobState::kForming && entry.count(Member::Phase::kJoined) != 0) return;
-  const std::string what =
-      died ? "died (its process answers no ping)"
-           : text("fell silent (limits.member_timeout_s is %.1f)",
-                  seconds(options_.member_timeout_ns));
+  const std::string what = died ? "died (its process answers no ping)"
+                                : text("fell silent (limits.member_timeout_s is %.1f)",
+                                       seconds(options_.member_timeout_ns));
   fail(entry, code, rank, describe_loss(entry, rank, what, silent_ns), now);
 }
 

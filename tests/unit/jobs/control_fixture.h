@@ -1,0 +1,224 @@
+// A control side without a network: workers that build packets, a clock that tests move, shards
+// that let go of a job when they are told to.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aggregator/jobs/jobs.h"
+#include "aggregator/wire/auth.h"
+
+namespace sluice::agg {
+
+inline constexpr std::uint16_t kTestShards = 2;
+
+// What a worker says when it joins, with defaults that every test job shares.
+struct Worker {
+  std::uint16_t rank = 0;
+  std::string address = "10.0.0." + std::to_string(rank + 2) + ":40000";
+  std::string secret = "sesame";
+  std::string name = "digits";
+  std::uint64_t nonce = 1000u + rank;
+  std::uint16_t world_size = 2;
+  wire::Join join{.run_id = 7,
+                  .layouts = {{.hash = 0xABCD, .chunk_count = 130, .max_elems = 256}, {}, {}},
+                  .chunk_bytes = 1024};
+  // Given by the appliance.
+  std::uint16_t job = 0;
+  Cookie cookie = 0;
+
+  wire::Join request() const {
+    wire::Join body = join;
+    body.nonce = nonce;
+    body.world_size = world_size;
+    if (body.datagram_bytes == 0)
+      body.datagram_bytes =
+          static_cast<std::uint16_t>(wire::datagram_bytes(body.chunk_bytes, world_size));
+    body.name_bytes = static_cast<std::uint8_t>(name.size());
+    std::memcpy(body.name, name.data(), name.size());
+    return body;
+  }
+};
+
+// An answer, parsed; empty when there was none. Moved, never copied: `packet` views `bytes`.
+struct Answered {
+  Answered() = default;
+  Answered(Answered&&) = default;
+  Answered& operator=(Answered&&) = default;
+
+  ControlResult result;
+  std::size_t request_bytes = 0;
+  std::vector<std::uint8_t> bytes;
+  wire::Packet packet;
+
+  bool is(wire::PacketType type) const { return !bytes.empty() && packet.type() == type; }
+  template <class Body>
+  const Body& body() const {
+    return packet.body<Body>();
+  }
+  std::string text() const { return std::string(packet.text()); }
+};
+
+struct Sent {
+  Transmit to;
+  std::vector<std::uint8_t> bytes;
+  wire::Packet packet;
+};
+
+class ControlTest : public testing::Test {
+ protected:
+  static JobsOptions options() {
+    JobsOptions result{.secret = "sesame", .shard_count = kTestShards};
+    result.boot_key.fill(0x5A);
+    return result;
+  }
+
+  std::optional<Jobs> storage{std::in_place, options()};
+  Jobs& jobs = *storage;
+  TimeNs now = 1000 * kSecond;
+  std::size_t port_datagram_bytes = 1472;
+  std::vector<ShardCommand> commands;  // all that shards were told
+  bool shards_answer = true;
+
+  void restart(JobsOptions changed) { storage.emplace(std::move(changed)); }
+
+  Answered send(std::span<const std::uint8_t> bytes, std::string_view address) {
+    Answered answered;
+    answered.request_bytes = bytes.size();
+    wire::Packet packet;
+    Verdict why{};
+    EXPECT_TRUE(wire::parse(bytes, packet, why)) << label(why);
+    std::vector<std::uint8_t> reply(kMaxDatagramBytes);
+    answered.result = jobs.handle(
+        packet, {.address = address, .max_datagram_bytes = port_datagram_bytes}, reply, now);
+    reply.resize(answered.result.reply_bytes);
+    answered.bytes = std::move(reply);
+    if (!answered.bytes.empty()) {
+      EXPECT_TRUE(wire::parse(answered.bytes, answered.packet, why)) << label(why);
+    }
+    pump();
+    return answered;
+  }
+
+  template <class Body>
+  Answered send(const Worker& worker, const Body& body, std::size_t padded_bytes = 0) {
+    std::vector<std::uint8_t> bytes(kMaxDatagramBytes);
+    bytes.resize(wire::encode(bytes, {worker.job, worker.rank, worker.cookie}, body));
+    bytes.resize(std::max(bytes.size(), padded_bytes));
+    return send(bytes, worker.address);
+  }
+
+  // The first join: no proof, padded.
+  Answered ask(const Worker& worker) {
+    const wire::Join body = worker.request();
+    return send(worker, body, body.datagram_bytes);
+  }
+
+  Answered prove(const Worker& worker, const wire::Challenge& challenge) {
+    wire::Join body = worker.request();
+    body.has_proof = 1;
+    std::memcpy(body.server_nonce, challenge.server_nonce, sizeof(body.server_nonce));
+    const wire::Digest proof = wire::join_proof(worker.secret, worker.rank, body);
+    std::memcpy(body.proof, proof.data(), proof.size());
+    return send(worker, body, body.datagram_bytes);
+  }
+
+  // Both halves of a join; keeps the cookie when it was accepted.
+  Answered join(Worker& worker) {
+    worker.job = 0;
+    worker.cookie = 0;
+    Answered challenged = ask(worker);
+    if (!challenged.is(wire::PacketType::kChallenge)) return challenged;
+    Answered answered = prove(worker, challenged.body<wire::Challenge>());
+    if (answered.is(wire::PacketType::kAccept)) {
+      worker.job = answered.packet.common().job;
+      worker.cookie = answered.packet.common().cookie;
+    }
+    return answered;
+  }
+
+  std::string refusal_of(Worker& worker, wire::RefuseCode code) {
+    const Answered answered = join(worker);
+    EXPECT_TRUE(answered.is(wire::PacketType::kRefuse));
+    if (!answered.is(wire::PacketType::kRefuse)) return {};
+    EXPECT_EQ(answered.body<wire::Refuse>().code, code) << answered.text();
+    EXPECT_EQ(answered.body<wire::Refuse>().nonce, worker.nonce);
+    EXPECT_EQ(answered.result.verdict, Verdict::kJoinRefused);
+    EXPECT_FALSE(answered.result.bind);
+    return answered.text();
+  }
+
+  Answered keepalive(const Worker& worker) {
+    return send(worker, wire::Keepalive{.timestamp_us = 77});
+  }
+  Answered leave(const Worker& worker, wire::LeaveReason reason = wire::LeaveReason::kFinished) {
+    return send(worker, wire::Leave{.first_steps = {5, 2, 1}, .reason = reason});
+  }
+
+  // A job of `count` ranks in which all have joined; the unasked statuses are thrown away.
+  std::vector<Worker> running_job(std::uint16_t count, std::string name = "digits") {
+    std::vector<Worker> workers;
+    for (std::uint16_t rank = 0; rank < count; ++rank) {
+      workers.push_back({.rank = rank, .name = name, .world_size = count});
+      EXPECT_TRUE(join(workers.back()).is(wire::PacketType::kAccept));
+    }
+    sent();
+    return workers;
+  }
+
+  // Carries commands to the shards and their answers back.
+  void pump() {
+    for (ShardCommand command; jobs.poll_command(command);) {
+      commands.push_back(command);
+      if (command.kind != ShardCommand::Kind::kRemoveJob || !shards_answer) continue;
+      for (std::uint16_t shard = 0; shard < kTestShards; ++shard)
+        jobs.handle_event({.kind = ShardEvent::Kind::kJobReleased, .job = command.job}, now);
+    }
+  }
+
+  std::vector<Sent> sent() {
+    std::vector<Sent> all;
+    Transmit transmit;
+    std::array<std::uint8_t, kMaxDatagramBytes> out;
+    while (jobs.poll_transmit(transmit, out, now)) {
+      Sent one{.to = transmit, .bytes = {out.begin(), out.begin() + transmit.bytes}, .packet = {}};
+      all.push_back(std::move(one));
+    }
+    Verdict why{};
+    for (Sent& one : all) EXPECT_TRUE(wire::parse(one.bytes, one.packet, why)) << label(why);
+    return all;
+  }
+
+  std::vector<Sent> sent_of(wire::PacketType type) {
+    std::vector<Sent> all = sent();
+    std::erase_if(all, [&](const Sent& one) { return one.packet.type() != type; });
+    Verdict why{};
+    for (Sent& one : all) EXPECT_TRUE(wire::parse(one.bytes, one.packet, why));
+    return all;
+  }
+
+  // Time passes in ticks of 50 ms; `speakers` send keepalives every 250 ms.
+  void pass(DurationNs duration, const std::vector<const Worker*>& speakers = {}) {
+    for (const TimeNs end = now + duration; now < end;) {
+      now += 50 * kMillisecond;
+      if (now / (50 * kMillisecond) % 5 == 0)
+        for (const Worker* worker : speakers) keepalive(*worker);
+      jobs.tick(now);
+      pump();
+    }
+  }
+
+  const Job* only_job() {
+    const auto all = jobs.jobs();
+    EXPECT_EQ(all.size(), 1u);
+    return all.empty() ? nullptr : all[0];
+  }
+};
+
+}  // namespace sluice::agg

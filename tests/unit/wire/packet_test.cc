@@ -1,0 +1,360 @@
+#include "aggregator/wire/packet.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace sluice::wire {
+namespace {
+
+constexpr Sender kSender{.job = 3, .rank = 5, .cookie = 0x1122334455667788};
+
+using Buffer = std::vector<std::uint8_t>;
+
+template <class Body>
+Buffer make(const Body& body, std::vector<std::uint64_t> mask = {}, Buffer payload = {}) {
+  Buffer bytes(kMaxDatagramBytes);
+  const std::size_t size = encode(bytes, kSender, body, mask, payload);
+  EXPECT_EQ(size, sizeof(CommonHeader) + sizeof(Body) + 8 * mask.size() + payload.size());
+  bytes.resize(size);
+  return bytes;
+}
+
+// The body of an encoded packet, to be spoilt.
+template <class Body>
+Body& body_of(Buffer& bytes) {
+  return *reinterpret_cast<Body*>(bytes.data() + sizeof(CommonHeader));
+}
+CommonHeader& common_of(Buffer& bytes) { return *reinterpret_cast<CommonHeader*>(bytes.data()); }
+
+// "ok", or the reason's label.
+std::string outcome(const Buffer& bytes) {
+  // An exact copy, so that a sanitizer sees every read beyond the end.
+  const Buffer exact(bytes.begin(), bytes.end());
+  Packet packet;
+  Verdict why{};
+  return parse(exact, packet, why) ? "ok" : std::string(label(why));
+}
+
+template <class Body>
+Body round_trip(const Buffer& bytes, Packet& packet) {
+  Verdict why{};
+  EXPECT_TRUE(parse(bytes, packet, why)) << label(why);
+  EXPECT_EQ(packet.type(), type_of<Body>());
+  EXPECT_EQ(packet.common().job, kSender.job);
+  EXPECT_EQ(packet.common().rank, kSender.rank);
+  EXPECT_EQ(packet.common().cookie, kSender.cookie);
+  EXPECT_EQ(packet.bytes().size(), bytes.size());
+  return packet.body<Body>();
+}
+
+Contribution contribution() {
+  return {.flow = {.number = 9, .timestamp_us = 8, .credit = 7},
+          .step = 6,
+          .chunk = 5,
+          .base_step = 4,
+          .weight = 3,
+          .elem_count = 2,
+          .payload_bytes = 8,
+          .stream = StreamId::kGradients,
+          .dtype = Dtype::kFloat32,
+          .priority = 1,
+          .flags = kFlagReport};
+}
+const Buffer kEightBytes{1, 2, 3, 4, 5, 6, 7, 8};
+
+ResultHeader result() {
+  return {.feedback = {.number = 1, .deferred_count = 2},
+          .step = 3,
+          .chunk = 4,
+          .weight = std::uint64_t{1} << 40,
+          .elem_count = 4,
+          .payload_bytes = 8,
+          .k = 65,
+          .mask_words = 2,
+          .stream = StreamId::kGradients,
+          .dtype = Dtype::kFloat16,
+          .flags = kFlagMean | kFlagPulled};
+}
+
+Answer answer() {
+  return {.step = 1,
+          .block = 2,
+          .counted = 3,
+          .complete = 1,
+          .probe_number = 4,
+          .open_step = 5,
+          .first_incomplete = 129,
+          .status = AnswerStatus::kOpen,
+          .mask_words = 1,
+          .age_count = 2};
+}
+
+Join join() {
+  Join body{.nonce = 1, .run_id = 2, .world_size = 4, .name_bytes = 3};
+  std::memcpy(body.name, "job", 3);
+  return body;
+}
+
+TEST(RoundTrip, Contribution) {
+  const Buffer bytes = make(contribution(), {}, kEightBytes);
+  Packet packet;
+  const auto body = round_trip<Contribution>(bytes, packet);
+  EXPECT_EQ(body.flow.number, 9u);
+  EXPECT_EQ(body.chunk, 5u);
+  EXPECT_EQ(body.weight, 3u);
+  EXPECT_EQ(Buffer(packet.payload().begin(), packet.payload().end()), kEightBytes);
+  EXPECT_EQ(packet.mask_word_count(), 0u);
+}
+
+TEST(RoundTrip, ResultWithMaskAndPayload) {
+  const Buffer bytes = make(result(), {~std::uint64_t{0}, 1}, kEightBytes);
+  Packet packet;
+  const auto body = round_trip<ResultHeader>(bytes, packet);
+  EXPECT_EQ(body.weight, std::uint64_t{1} << 40);
+  EXPECT_EQ(packet.mask_word_count(), 2u);
+  EXPECT_EQ(packet.mask_word(0), ~std::uint64_t{0});
+  EXPECT_EQ(packet.mask_word(1), 1u);
+  EXPECT_EQ(Buffer(packet.payload().begin(), packet.payload().end()), kEightBytes);
+}
+
+TEST(RoundTrip, AnswerWithMaskAndAges) {
+  const MissingAge ages[] = {{.rank = 1, .last_heard_ms = 10}, {.rank = 63, .last_heard_ms = 20}};
+  Buffer payload(sizeof(ages));
+  std::memcpy(payload.data(), ages, sizeof(ages));
+  const Buffer bytes = make(answer(), {0x8000000000000002}, payload);
+  Packet packet;
+  const auto body = round_trip<Answer>(bytes, packet);
+  EXPECT_EQ(body.first_incomplete, 129u);
+  EXPECT_EQ(packet.mask_word(0), 0x8000000000000002u);
+  EXPECT_EQ(packet.missing_age(1).rank, 63);
+  EXPECT_EQ(packet.missing_age(1).last_heard_ms, 20u);
+}
+
+TEST(RoundTrip, RefuseAndNoticeWithText) {
+  const Buffer text{'n', 'o'};
+  Packet packet;
+  const Buffer refused =
+      make(Refuse{.nonce = 9, .code = RefuseCode::kMtu, .text_bytes = 2}, {}, text);
+  EXPECT_EQ(round_trip<Refuse>(refused, packet).code, RefuseCode::kMtu);
+  EXPECT_EQ(packet.text(), "no");
+  const Buffer noticed =
+      make(Notice{.code = NoticeCode::kShutdown, .rank = 2, .text_bytes = 2}, {}, text);
+  EXPECT_EQ(round_trip<Notice>(noticed, packet).rank, 2);
+  EXPECT_EQ(packet.text(), "no");
+}
+
+TEST(RoundTrip, StatusWithMask) {
+  const Buffer bytes =
+      make(Status{.joined_count = 1, .state = JobState::kRunning, .mask_words = 1}, {42});
+  Packet packet;
+  EXPECT_EQ(round_trip<Status>(bytes, packet).state, JobState::kRunning);
+  EXPECT_EQ(packet.mask_word(0), 42u);
+}
+
+TEST(RoundTrip, FixedSizeBodies) {
+  Packet packet;
+  Buffer bytes = make(Probe{.step = 2, .block = 3, .want = 4});
+  EXPECT_EQ(round_trip<Probe>(bytes, packet).want, 4u);
+  bytes = make(Credit{.flow = {.credit = 6}});
+  EXPECT_EQ(round_trip<Credit>(bytes, packet).flow.credit, 6u);
+  bytes = make(Feedback{.feedback = {.received_count = 7}});
+  EXPECT_EQ(round_trip<Feedback>(bytes, packet).feedback.received_count, 7u);
+  bytes = make(Challenge{.nonce = 8});
+  EXPECT_EQ(round_trip<Challenge>(bytes, packet).nonce, 8u);
+  bytes = make(Accept{.open_steps = {1, 2, 3}, .shards = 4});
+  EXPECT_EQ(round_trip<Accept>(bytes, packet).open_steps[2], 3u);
+  bytes = make(Leave{.first_steps = {4, 5, 6}, .reason = LeaveReason::kAbnormal});
+  EXPECT_EQ(round_trip<Leave>(bytes, packet).first_steps[1], 5u);
+  bytes = make(Keepalive{.timestamp_us = 10});
+  EXPECT_EQ(round_trip<Keepalive>(bytes, packet).timestamp_us, 10u);
+  bytes = make(Ping{.timestamp_us = 11});
+  EXPECT_EQ(round_trip<Ping>(bytes, packet).timestamp_us, 11u);
+}
+
+TEST(RoundTrip, JoinMayBePaddedAndIsTheOnlyOne) {
+  Buffer bytes = make(join());
+  bytes.resize(1400);
+  Packet packet;
+  EXPECT_EQ(round_trip<Join>(bytes, packet).world_size, 4);
+  EXPECT_EQ(packet.bytes().size(), 1400u);
+}
+
+TEST(Encode, WritesNothingIntoABufferThatIsTooSmall) {
+  Buffer small(sizeof(CommonHeader) + sizeof(Ping) - 1, 0xEE);
+  EXPECT_EQ(encode(small, kSender, Ping{}), 0u);
+  EXPECT_EQ(small, Buffer(small.size(), 0xEE));
+}
+
+// One well-formed packet of every type.
+std::vector<Buffer> every_type() {
+  return {make(join()),
+          make(Challenge{}),
+          make(Accept{}),
+          make(Refuse{.text_bytes = 2}, {}, {'n', 'o'}),
+          make(Leave{}),
+          make(Keepalive{}),
+          make(Status{.mask_words = 1}, {1}),
+          make(Ping{}),
+          make(Notice{.text_bytes = 2}, {}, {'n', 'o'}),
+          make(contribution(), {}, kEightBytes),
+          make(Probe{}),
+          make(Credit{}),
+          make(result(), {1, 2}, kEightBytes),
+          make(Feedback{}),
+          make(answer(), {1}, Buffer(2 * sizeof(MissingAge)))};
+}
+
+TEST(Parse, RefusesEveryPrefixOfEveryType) {
+  for (const Buffer& whole : every_type()) {
+    EXPECT_EQ(outcome(whole), "ok");
+    for (std::size_t size = 0; size < whole.size(); ++size)
+      EXPECT_EQ(outcome({whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size)}),
+                "truncated")
+          << "type " << int{whole[3]} << " cut to " << size;
+  }
+}
+
+TEST(Parse, RefusesTrailingBytesButAfterAJoin) {
+  for (Buffer bytes : every_type()) {
+    const bool is_join = common_of(bytes).type == PacketType::kJoin;
+    bytes.push_back(0);
+    EXPECT_EQ(outcome(bytes), is_join ? "ok" : "bad_length") << int{bytes[3]};
+  }
+}
+
+struct Spoilt {
+  const char* what;
+  Buffer bytes;
+  std::function<void(Buffer&)> spoil;
+  const char* reason;
+};
+
+class Parse : public testing::TestWithParam<Spoilt> {};
+
+TEST_P(Parse, NamesTheReason) {
+  Buffer bytes = GetParam().bytes;
+  ASSERT_EQ(outcome(bytes), "ok");
+  GetParam().spoil(bytes);
+  EXPECT_EQ(outcome(bytes), GetParam().reason);
+}
+
+template <class Body, class Value>
+std::function<void(Buffer&)> set(Value Body::*field, Value value) {
+  return [=](Buffer& bytes) {
+    std::memcpy(reinterpret_cast<std::uint8_t*>(&(body_of<Body>(bytes).*field)), &value,
+                sizeof(value));
+  };
+}
+
+const Buffer kContribution = make(contribution(), {}, kEightBytes);
+const Buffer kResult = make(result(), {1, 2}, kEightBytes);
+const Buffer kAnswer = make(answer(), {1}, Buffer(2 * sizeof(MissingAge)));
+const Buffer kJoin = make(join());
+const Buffer kStatus = make(Status{.mask_words = 1}, {1});
+
+INSTANTIATE_TEST_SUITE_P(
+    Rules, Parse,
+    testing::Values(
+        Spoilt{"magic", kContribution, [](Buffer& b) { common_of(b).magic = 1; }, "bad_magic"},
+        Spoilt{"version", kContribution, [](Buffer& b) { common_of(b).version = 2; },
+               "bad_version"},
+        Spoilt{"type_zero", kContribution, [](Buffer& b) { common_of(b).type = PacketType{0}; },
+               "bad_type"},
+        Spoilt{"type_unknown", kContribution,
+               [](Buffer& b) { common_of(b).type = PacketType{200}; }, "bad_type"},
+        Spoilt{"contribution_stream", kContribution, set(&Contribution::stream, StreamId{3}),
+               "bad_stream"},
+        Spoilt{"contribution_dtype", kContribution, set(&Contribution::dtype, Dtype{4}),
+               "bad_field"},
+        Spoilt{"contribution_flags", kContribution, set(&Contribution::flags, kFlagTrailerReserved),
+               "bad_field"},
+        Spoilt{"contribution_tag", kContribution, set(&Contribution::tag, std::uint32_t{1}),
+               "bad_field"},
+        Spoilt{"contribution_no_elements", kContribution,
+               set(&Contribution::elem_count, std::uint16_t{0}), "bad_length"},
+        Spoilt{"contribution_elements_differ", kContribution,
+               set(&Contribution::elem_count, std::uint16_t{3}), "bad_length"},
+        Spoilt{"contribution_dtype_width", kContribution,
+               set(&Contribution::dtype, Dtype::kFloat16), "bad_length"},
+        Spoilt{"contribution_nil_with_data", kContribution, set(&Contribution::flags, kFlagNil),
+               "bad_length"},
+        Spoilt{"contribution_too_big", kContribution,
+               [](Buffer& b) {
+                 body_of<Contribution>(b).elem_count = kMaxChunkBytes / 4 + 1;
+                 body_of<Contribution>(b).payload_bytes = kMaxChunkBytes + 4;
+                 b.resize(b.size() + kMaxChunkBytes);
+               },
+               "bad_length"},
+        Spoilt{"result_stream", kResult, set(&ResultHeader::stream, StreamId{9}), "bad_stream"},
+        Spoilt{"result_dtype", kResult, set(&ResultHeader::dtype, Dtype{9}), "bad_field"},
+        Spoilt{"result_flags", kResult, set(&ResultHeader::flags, std::uint8_t{0x20}), "bad_field"},
+        Spoilt{"result_tag", kResult, set(&ResultHeader::tag, std::uint32_t{1}), "bad_field"},
+        Spoilt{"result_mask", kResult, set(&ResultHeader::mask_words, std::uint8_t{kMaskWords + 1}),
+               "bad_length"},
+        Spoilt{"result_shape", kResult, set(&ResultHeader::elem_count, std::uint16_t{5}),
+               "bad_length"},
+        Spoilt{"probe_stream", make(Probe{}), set(&Probe::stream, StreamId{3}), "bad_stream"},
+        Spoilt{"probe_flags", make(Probe{}), set(&Probe::flags, std::uint8_t{0x40}), "bad_field"},
+        Spoilt{"credit_flags", make(Credit{}), set(&Credit::flags, std::uint8_t{0x40}),
+               "bad_field"},
+        Spoilt{"answer_stream", kAnswer, set(&Answer::stream, StreamId{3}), "bad_stream"},
+        Spoilt{"answer_status", kAnswer, set(&Answer::status, AnswerStatus{3}), "bad_field"},
+        Spoilt{"answer_mask", kAnswer, set(&Answer::mask_words, std::uint8_t{kMaskWords + 1}),
+               "bad_length"},
+        Spoilt{"answer_ages", kAnswer, set(&Answer::age_count, std::uint8_t{kMaxMissingAges + 1}),
+               "bad_length"},
+        Spoilt{"join_proof_flag", kJoin, set(&Join::has_proof, std::uint8_t{2}), "bad_field"},
+        Spoilt{"join_nil_flag", kJoin, set(&Join::allow_nil, std::uint8_t{2}), "bad_field"},
+        Spoilt{"join_policy", kJoin, set(&Join::policy, PolicyKind{1}), "bad_field"},
+        Spoilt{"join_no_name", kJoin, set(&Join::name_bytes, std::uint8_t{0}), "bad_length"},
+        Spoilt{"join_long_name", kJoin, set(&Join::name_bytes, std::uint8_t{kMaxJobNameBytes + 1}),
+               "bad_length"},
+        Spoilt{"refuse_text", make(Refuse{}),
+               set(&Refuse::text_bytes, std::uint16_t{kMaxTextBytes + 1}), "bad_length"},
+        Spoilt{"notice_text", make(Notice{}),
+               set(&Notice::text_bytes, std::uint16_t{kMaxTextBytes + 1}), "bad_length"},
+        Spoilt{"leave_reason", make(Leave{}), set(&Leave::reason, LeaveReason{2}), "bad_field"},
+        Spoilt{"status_state", kStatus, set(&Status::state, JobState{3}), "bad_field"},
+        Spoilt{"status_mask", kStatus, set(&Status::mask_words, std::uint8_t{kMaskWords + 1}),
+               "bad_length"}),
+    [](const auto& test) { return std::string(test.param.what); });
+
+TEST(Parse, TakesANilContribution) {
+  Contribution nil = contribution();
+  nil.elem_count = nil.payload_bytes = 0;
+  nil.flags = kFlagNil;
+  EXPECT_EQ(outcome(make(nil)), "ok");
+}
+
+TEST(Parse, LeavesThePacketAloneWhenItRefuses) {
+  const Buffer good = make(Ping{.timestamp_us = 5});
+  Buffer bad = good;
+  common_of(bad).magic = 0;
+  Packet packet;
+  Verdict why{};
+  ASSERT_TRUE(parse(good, packet, why));
+  ASSERT_FALSE(parse(bad, packet, why));
+  EXPECT_EQ(packet.bytes().data(), good.data());
+}
+
+TEST(Collective, KindAndRootTravelInOneWord) {
+  const std::uint32_t word = pack_collective(CollectiveKind::kBarrier, 1023);
+  EXPECT_EQ(collective_kind(word), CollectiveKind::kBarrier);
+  EXPECT_EQ(collective_root(word), 1023);
+}
+
+TEST(DatagramBytes, IsTheSizeOfAFullResult) {
+  ResultHeader full = result();
+  full.elem_count = 256;
+  full.payload_bytes = 1024;
+  full.dtype = Dtype::kFloat32;
+  full.mask_words = 2;
+  EXPECT_EQ(make(full, {1, 2}, Buffer(1024)).size(), datagram_bytes(1024, 128));
+}
+
+}  // namespace
+}  // namespace sluice::wire
