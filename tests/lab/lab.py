@@ -58,7 +58,7 @@ def missing() -> str | None:
 
 
 class Lab:
-    """`hosts` namespaces around a box. `rate_mbps` None: unshaped. `pmd`: af_packet, af_xdp or bridge.
+    """`hosts` namespaces around a box. `pmd` is af_packet, af_xdp or bridge; no `rate_mbps`: unshaped.
 
     Host i has the address 10.77.0.(i + 10); the appliance 10.77.0.1. Not thread-safe. Blocking
     calls are bounded by `timeout` arguments.
@@ -253,7 +253,7 @@ class Lab:
         metrics: str | None = "127.0.0.1:9464",
         limits: str = "",
     ) -> str:
-        """The appliance's TOML for this lab. `fault`: keys of [port.fault], applied to every port."""
+        """The appliance's TOML for this lab. `fault`: keys of [port.fault], for every port."""
         lines = [
             "[appliance]",
             f'address = "{BOX_ADDRESS}/24"',
@@ -285,7 +285,7 @@ class Lab:
     def start_appliance(
         self, build_dir: str | Path, config: str | None = None, timeout: float = 20.0
     ) -> subprocess.Popen:
-        """Starts sluiced in the box and waits for its ready line. Its log is `<directory>/sluiced.log`."""
+        """Starts sluiced in the box, waits for its ready line. Log: `<directory>/sluiced.log`."""
         path = self.directory / "appliance.toml"
         path.write_text(config if config is not None else self.config())
         log = self.directory / "sluiced.log"
@@ -323,7 +323,7 @@ class Lab:
         return done.stdout
 
     def link_bytes(self, host: int) -> tuple[int, int]:
-        """Bytes that host's link carried so far: (from the host, to the host), frames without FCS."""
+        """Bytes that the host's link carried so far: (from the host, to it), frames without FCS."""
         base = ["ip", "netns", "exec", self._namespaces[host + 1], "cat"]
         read = lambda name: int(
             subprocess.run(
