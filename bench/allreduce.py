@@ -1,24 +1,24 @@
-"""The allreduce bench: 25 MB of float32 summed over n workers, Sluice against Gloo, in namespace labs.
+"""The allreduce bench: 25 MB of float32 summed over n workers, Sluice against Gloo, in labs.
 
-Each side has a lab of its own (tests/lab) with the same n hosts and the same links, each shaped with
-htb at both ends to the rate and a queue of 2 MB: Sluice's with sluiced on af_packet ports, Gloo's with
-the kernel's bridge, which forwards faster than any user-space switch here, so the choice favours Gloo.
-Both labs stand at once; the repetitions alternate, one side idle while the other runs; the first
-round of each is not counted (connections, congestion windows). A time is from the first rank's start
-to the last rank's end of one sum, after a barrier, on the machine's common clock. Every rank checks
-every element of every sum.
+Each side has a lab of its own (tests/lab) with the same n hosts and the same links, each shaped
+with htb at both ends to the rate and a queue of 2 MB: Sluice's with sluiced on af_packet ports,
+Gloo's with the kernel's bridge, which forwards faster than a switch in user space, so the choice
+favours Gloo. Both labs stand at once; the repetitions alternate, one side idle while the
+other runs; the first round of each is not counted (connections, congestion windows). A time is
+from the first rank's start to the last rank's end of one sum, after a barrier, on the machine's
+common clock. Every rank checks every element of every sum.
 
 The ideals, per link and direction, count bytes of Ethernet frames as htb does:
   ours: 25 MB in frames of results, the larger direction: chunk + 126 bytes of headers (IPv4).
   ring: 2 (n - 1) / n of 25 MB in TCP segments of 1,448 bytes, frames of 1,514.
-vs_ideal is our time / our ideal (1 is best); vs_gloo is Gloo's time / ours (more is better for us);
-gloo_vs_ring is Gloo's time / the ring's ideal, at the largest n, and says whether Gloo was given a fair
-run. Ratios are of medians.
+vs_ideal is our time / our ideal (1 is best); vs_gloo is Gloo's time / ours (more is better for
+us); gloo_vs_ring is Gloo's time / the ring's ideal, at the largest n, and says whether Gloo was
+given a fair run. Ratios are of medians.
 
-What can go wrong: all workers, the switch and the kernel share this machine's cores. When the column
-"busy" comes near 100 % the processors and not the links set the time, for whichever side shows it;
-then lower --rate. Gloo's time depends on the queue's length; it is stated for that reason. Other
-processes on the machine make both sides slower; the range shows it.
+What can go wrong: all workers, the switch and the kernel share this machine's cores. When the
+column "busy" comes near 100 % the processors and not the links set the time, for whichever side
+shows it; then lower --rate. Gloo's time depends on the queue's length; it is stated for that
+reason. Other processes on the machine make both sides slower; the range shows it.
 """
 import json
 import os
@@ -184,8 +184,8 @@ def run(options):
             gloo_vs_ring = gloo.seconds.median / ring_ideal
     except lab_module.LabError as error:
         raise report.BenchError(str(error)) from None
-    print(f"{options.megabytes:g} MB of float32, links {options.rate:g} Mb/s both ways, 2 MB queues; "
-          f"Sluice: {options.pmd} ports; Gloo: kernel bridge; "
+    print(f"{options.megabytes:g} MB of float32, links {options.rate:g} Mb/s both ways, "
+          f"2 MB queues; Sluice: {options.pmd} ports; Gloo: kernel bridge; "
           f"median [least .. largest] of {options.repetitions} interleaved repetitions")
     report.table(["side", "seconds", "ideal s", "time/ideal", "busy", "retransmissions"], rows)
     figures = dict(sorted(figures.items(), key=lambda item: item[0].split("_", 1)[1] == "vs_gloo"))

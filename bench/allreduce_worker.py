@@ -1,11 +1,11 @@
 """One rank of the allreduce bench, for either side; allreduce.py starts it in a host of the lab.
 
-    allreduce_worker.py sluice|gloo ELEM_COUNT      RANK, WORLD_SIZE and addresses in the environment
+    allreduce_worker.py sluice|gloo ELEM_COUNT    RANK, WORLD_SIZE, addresses: in the environment
 
 It prints "ready" once joined. For each line "go" on standard input: a barrier, then one sum of
-ELEM_COUNT float32 over all ranks, then one line of JSON with the monotonic clock's nanoseconds at start
-and end, which the ranks of one machine share. It checks every element of the sum: a side that is
-wrong prints no time. End of input ends it.
+ELEM_COUNT float32 over all ranks, then one line of JSON with the monotonic clock's nanoseconds at
+start and end, which the ranks of one machine share. It checks every element of the sum: a side
+that is wrong prints no time. End of input ends it.
 """
 import json
 import os
@@ -61,7 +61,7 @@ def main():
     elem_count = int(sys.argv[2])
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     side = {"sluice": SluiceSide, "gloo": GlooSide}[sys.argv[1]](elem_count, rank, world_size)
-    # Small integers: exact in any order of summation, and different at every rank and nearby element.
+    # Small integers, exact in any order of summation, that differ from rank to rank and neighbours.
     pattern = torch.arange(elem_count, dtype=torch.int64).remainder_(13).to(torch.float32)
     expected = pattern * world_size + world_size * (world_size - 1) // 2
     values = torch.empty(elem_count, dtype=torch.float32)

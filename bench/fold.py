@@ -1,16 +1,16 @@
 """The fold bench: the sum kernels against memcpy of the same bytes.
 
 What is counted is payload bytes: those that one contribution brings. The kernel reads them, reads
-the accumulator and writes it; memcpy reads them and writes the same accumulator. So the kernel moves
-half as much again between core and cache as memcpy does.
+the accumulator and writes it; memcpy reads them and writes the same accumulator. So the kernel
+moves half as much again between core and cache as memcpy does.
 
-Time is the thread's CPU time, not the wall clock: another process on the core does not count, but the
-caches that it dirtied do.
+Time is the thread's CPU time, not the wall clock: another process on the core does not count, but
+the caches that it dirtied do.
 
-What can go wrong: at 1 GiB glibc's memcpy may use stores that bypass the caches, so that row compares
-two strategies, not two loops; both move memory that is shared with other cores and other guests. A
-virtual machine without huge pages pays for address translation on both sides. Without 2.5 GiB of free
-memory the 1 GiB row is left out, with a line that says so.
+What can go wrong: at 1 GiB glibc's memcpy may use stores that bypass the caches, so that row
+compares two strategies, not two loops; both move memory that is shared with other cores and other
+guests. A virtual machine without huge pages pays for address translation on both sides. Without
+2.5 GiB of free memory the 1 GiB row is left out, with a line that says so.
 """
 import json
 

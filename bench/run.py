@@ -2,8 +2,8 @@
 """Runs one bench by name, or lists them: run.py --list, run.py [--build-dir DIR] NAME [options].
 
 Each bench is a module in this folder with DESCRIPTION, add_options(parser) and run(options). It
-prints a table and ends in one line that starts with RESULT. The exit status is 0 after a RESULT line,
-2 for wrong usage, 1 when the bench could not measure (with one line that says why).
+prints a table and ends in one line that starts with RESULT. The exit status is 0 after a RESULT
+line, 2 for wrong usage, 1 when the bench could not measure (with one line that says why).
 """
 import argparse
 import os
