@@ -1,0 +1,93 @@
+// The appliance without its dataplane: the production Jobs and Shards behind receive queues, each
+// woken after a delay of its own, with commands and events that take their time between them.
+//
+// Frames in, frames out, checked and built by the production code of wire/inet.h. It keeps the path
+// of each member, as the dataplane does. The world owns it and calls it from its events.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "aggregator/core/shard.h"
+#include "aggregator/jobs/jobs.h"
+#include "aggregator/wire/inet.h"
+#include "tests/sim/frame_pool.h"
+
+namespace sluice::sim {
+
+class World;
+
+struct ApplianceOptions {
+  agg::JobsOptions jobs;
+  std::uint16_t port = kDefaultPort;
+  std::size_t max_datagram_bytes = 1452;
+  DurationNs service_delay_ns = 2 * kMicrosecond;  // up to; of control and shards, drawn each time
+  DurationNs command_delay_ns = 2 * kMicrosecond;  // up to; control to shard and back
+  std::uint32_t burst = 32;
+};
+
+class Appliance {
+ public:
+  Appliance(World& world, ApplianceOptions options, const wire::IpAddress& address);
+
+  void receive(FrameIndex frame, TimeNs now);
+  void service_control(TimeNs now);
+  void service_shard(std::uint16_t shard, TimeNs now);
+  void deliver_command(std::uint16_t shard, TimeNs now);
+  void deliver_event(std::uint16_t shard, TimeNs now);
+  void tick(TimeNs now);
+  void shutdown(TimeNs now);
+  // The kernel or the switch says that nothing listens behind this UDP port any more.
+  void unreachable(std::uint16_t worker_port, TimeNs now);
+
+  agg::Jobs& jobs() { return *jobs_; }
+  agg::Shard& shard(std::uint16_t index) { return *shards_[index].shard; }
+  std::uint16_t shard_count() const { return options_.jobs.shard_count; }
+  const ApplianceOptions& options() const { return options_; }
+  const wire::IpAddress& address() const { return address_; }
+  const wire::Mac& mac() const { return mac_; }
+  // Datagrams with this verdict: at the frame's headers, at parse, at the shards or at control.
+  std::uint64_t count(Verdict verdict) const;
+  std::size_t waiting_frames() const;
+  // I7 at the appliance: every frame has one verdict or waits. Empty when that holds.
+  std::string unbalanced() const;
+
+ private:
+  struct ShardBox {
+    std::unique_ptr<agg::Shard> shard;
+    std::deque<FrameIndex> received;
+    std::deque<agg::ShardCommand> commands;
+    std::deque<agg::ShardEvent> events;
+    bool awake = false;  // a service is scheduled
+    std::uint64_t handled = 0;
+  };
+
+  void wake_control(TimeNs now);
+  void wake_shard(std::uint16_t shard, TimeNs now);
+  void handle_control(FrameIndex frame, TimeNs now);
+  void handle_data(ShardBox& box, FrameIndex frame, TimeNs now);
+  void flush_control(TimeNs now);
+  void send(const wire::UdpPath& path, std::span<const std::uint8_t> bytes, Priority priority,
+            TimeNs now);
+  std::optional<wire::UdpPath> path_of(JobId job, Rank rank, std::uint16_t source_port) const;
+
+  World& world_;
+  ApplianceOptions options_;
+  wire::IpAddress address_;
+  wire::Mac mac_;
+  std::unique_ptr<agg::Jobs> jobs_;
+  std::vector<ShardBox> shards_;
+  std::deque<FrameIndex> control_received_;
+  bool control_awake_ = false;
+  std::uint64_t control_handled_ = 0;
+  std::uint64_t frames_in_ = 0;
+  VerdictCounters frame_verdicts_;  // dropped before a shard or the control thread saw them
+  std::map<std::pair<std::uint16_t, std::uint16_t>, wire::UdpPath> paths_;  // (job, rank)
+  std::vector<std::uint8_t> buffer_;
+};
+
+}  // namespace sluice::sim

@@ -1,0 +1,136 @@
+#include "tests/sim/link.h"
+
+#include <cstring>
+
+#include "aggregator/wire/inet.h"
+
+namespace sluice::sim {
+namespace {
+
+dataplane::EgressQueue::Limits limits_of(const LinkOptions& options) {
+  dataplane::EgressQueue::Limits limits;
+  limits.packets = options.queue_frames;
+  limits.bytes = std::uint64_t{options.queue_frames} * 10'000;
+  limits.least_urgent_one_in = 0;  // strict, so that I6 can be checked exactly
+  return limits;
+}
+
+// The queue carries opaque pointers; ours are pool indices.
+void* as_pointer(FrameIndex frame) { return reinterpret_cast<void*>(std::uintptr_t{frame} + 1); }
+FrameIndex as_index(void* pointer) {
+  return static_cast<FrameIndex>(reinterpret_cast<std::uintptr_t>(pointer) - 1);
+}
+
+}  // namespace
+
+std::uint64_t LinkCounters::dropped_total() const {
+  std::uint64_t total = 0;
+  for (const std::uint64_t count : dropped) total += count;
+  return total;
+}
+
+Link::Link(std::uint32_t id, const LinkOptions& link_options)
+    : options(link_options), id_(id), queue_(limits_of(link_options)) {}
+
+void Link::drop(FrameIndex frame, LinkDrop reason, FramePool& pool) {
+  ++counters_.dropped[static_cast<std::size_t>(reason)];
+  pool.give_back(frame);
+}
+
+void Link::send(FrameIndex frame, FramePool& pool, Random& random, EventQueue& events, TimeNs now,
+                DurationNs extra_delay_ns) {
+  ++counters_.in;
+  if (partitioned) return drop(frame, LinkDrop::kPartition, pool);
+  if (random.chance_ppm(options.loss_ppm)) return drop(frame, LinkDrop::kLoss, pool);
+  if (random.chance_ppm(options.duplicate_ppm)) {
+    const FrameIndex twin = pool.copy(frame);
+    ++counters_.in;
+    ++counters_.duplicated;
+    enqueue(twin, pool, events, now);
+  }
+  if (random.chance_ppm(options.corrupt_ppm)) {
+    corrupt_frame(pool[frame].bytes, random);
+    ++counters_.corrupted;
+  }
+  DurationNs held_ns = extra_delay_ns;
+  if (random.chance_ppm(options.reorder_ppm))
+    held_ns += random.between(0, options.reorder_delay_ns);
+  if (held_ns == 0) return enqueue(frame, pool, events, now);
+  // Held back beside the queue: everything sent meanwhile overtakes it.
+  ++counters_.queued;
+  events.push(now + held_ns + options.delay_ns, EventKind::kLinkArrive, id_, frame);
+}
+
+void Link::enqueue(FrameIndex frame, FramePool& pool, EventQueue& events, TimeNs now) {
+  dataplane::EgressQueue::Item item;
+  item.packet = as_pointer(frame);
+  item.bytes = static_cast<std::uint32_t>(pool[frame].bytes.size());
+  item.egress_class = static_cast<dataplane::ClassIndex>(pool[frame].priority / 4);
+  for (auto victim = queue_.make_room(item); victim.packet != nullptr;
+       victim = queue_.make_room(item)) {
+    --counters_.queued;
+    --waiting_by_class_[victim.egress_class];
+    drop(as_index(victim.packet), LinkDrop::kQueueFull, pool);
+  }
+  if (!queue_.push(item)) return drop(frame, LinkDrop::kQueueFull, pool);
+  ++counters_.queued;
+  ++waiting_by_class_[item.egress_class];
+  if (options.mark_above_frames != 0 && queue_.packets() > options.mark_above_frames &&
+      mark_congestion(pool[frame].bytes))
+    ++counters_.marked;
+  if (!busy_) {
+    busy_ = true;
+    events.push(now, EventKind::kLinkReady, id_);
+  }
+}
+
+void Link::unblock(EventQueue& events, TimeNs now) {
+  blocked = false;
+  if (busy_) return;
+  busy_ = true;
+  events.push(now, EventKind::kLinkReady, id_);
+}
+
+void Link::ready(FramePool&, Random& random, EventQueue& events, TimeNs now) {
+  busy_ = false;
+  if (blocked || queue_.empty()) return;
+  const dataplane::EgressQueue::Item item = queue_.pop();
+  --waiting_by_class_[item.egress_class];
+  for (std::size_t urgent = 0; urgent < item.egress_class; ++urgent)
+    if (waiting_by_class_[urgent] != 0) overtook_ = true;
+  const auto wire_ns =
+      static_cast<DurationNs>(std::uint64_t{item.bytes} * kSecond / options.bytes_per_second);
+  const DurationNs jitter_ns = options.jitter_ns > 0 ? random.between(0, options.jitter_ns) : 0;
+  events.push(now + wire_ns + options.delay_ns + jitter_ns, EventKind::kLinkArrive, id_,
+              as_index(item.packet));
+  busy_ = true;
+  events.push(now + wire_ns, EventKind::kLinkReady, id_);
+}
+
+bool mark_congestion(std::vector<std::uint8_t>& frame) {
+  constexpr std::size_t kIp = wire::kEthernetBytes;
+  if (frame.size() < kIp + wire::kIpv4Bytes) return false;
+  const std::uint16_t ethertype = wire::load_be16(frame.data() + 12);
+  if (ethertype == wire::kEtherIpv6) {
+    frame[kIp + 1] |= wire::kEcnCongested << 4;
+    return true;
+  }
+  if (ethertype != wire::kEtherIpv4) return false;
+  frame[kIp + 1] |= wire::kEcnCongested;
+  std::memset(frame.data() + kIp + 10, 0, 2);
+  const std::uint16_t checksum =
+      wire::finish_checksum(wire::sum_bytes({frame.data() + kIp, wire::kIpv4Bytes}));
+  std::memcpy(frame.data() + kIp + 10, &checksum, 2);
+  return true;
+}
+
+void corrupt_frame(std::vector<std::uint8_t>& frame, Random& random) {
+  // One byte: a one's-complement sum always notices that. IPv6 has no checksum over its own header.
+  constexpr std::size_t kUdp6 = wire::kEthernetBytes + wire::kIpv6Bytes;
+  const bool ipv6 = wire::load_be16(frame.data() + 12) == wire::kEtherIpv6;
+  const std::size_t first = ipv6 ? kUdp6 : wire::kEthernetBytes;
+  const std::size_t at = first + random.below(frame.size() - first);
+  frame[at] ^= static_cast<std::uint8_t>(1 + random.below(255));
+}
+
+}  // namespace sluice::sim

@@ -1,0 +1,92 @@
+// One direction of one host's cable: a bounded egress queue (the appliance's production one), a
+// rate, a delay, and every fault that a wire can have.
+//
+// It counts what goes in, comes out, is dropped and why, so that I7 (in = out + dropped + queued)
+// can be checked at any time. The world owns it, calls send() and carries out what it schedules.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "aggregator/base/time.h"
+#include "dataplane/core/egress_queue.h"
+#include "tests/sim/event_queue.h"
+#include "tests/sim/frame_pool.h"
+#include "tests/sim/random.h"
+
+namespace sluice::sim {
+
+struct LinkOptions {
+  std::uint32_t loss_ppm = 0;
+  std::uint32_t duplicate_ppm = 0;
+  std::uint32_t corrupt_ppm = 0;
+  std::uint32_t reorder_ppm = 0;        // held back for up to reorder_delay_ns
+  std::uint32_t mark_above_frames = 0;  // congestion-experienced when more wait; 0: never
+  std::uint32_t queue_frames = 1024;
+  std::uint64_t bytes_per_second = 1'250'000'000;
+  DurationNs delay_ns = 10 * kMicrosecond;
+  DurationNs jitter_ns = 0;
+  DurationNs reorder_delay_ns = 500 * kMicrosecond;
+};
+
+enum class LinkDrop : std::uint8_t { kLoss, kPartition, kQueueFull, kScripted, kCount };
+
+struct LinkCounters {
+  std::uint64_t in = 0;  // with the copies that the wire made itself
+  std::uint64_t out = 0;
+  std::uint64_t queued = 0;  // waiting or on the wire
+  std::uint64_t corrupted = 0;
+  std::uint64_t duplicated = 0;
+  std::uint64_t marked = 0;
+  std::array<std::uint64_t, static_cast<std::size_t>(LinkDrop::kCount)> dropped{};
+
+  std::uint64_t dropped_total() const;
+  bool balanced() const { return in == out + dropped_total() + queued; }
+};
+
+class Link {
+ public:
+  Link(std::uint32_t id, const LinkOptions& options);
+
+  LinkOptions options;
+  bool partitioned = false;
+  // A peer that takes nothing (a stopped process behind a vhost-user port): frames stay queued.
+  bool blocked = false;
+
+  void send(FrameIndex frame, FramePool& pool, Random& random, EventQueue& events, TimeNs now,
+            DurationNs extra_delay_ns = 0);
+  // The wire is free: puts the next waiting frame on it.
+  void ready(FramePool& pool, Random& random, EventQueue& events, TimeNs now);
+  void unblock(EventQueue& events, TimeNs now);
+  // A frame leaves the wire at the far end.
+  void arrived() {
+    --counters_.queued;
+    ++counters_.out;
+  }
+  void count_scripted_drop() {
+    ++counters_.in;
+    ++counters_.dropped[static_cast<std::size_t>(LinkDrop::kScripted)];
+  }
+  const LinkCounters& counters() const { return counters_; }
+  // I6 was broken: a frame went out while a more urgent one waited.
+  bool overtook() const { return overtook_; }
+
+ private:
+  void enqueue(FrameIndex frame, FramePool& pool, EventQueue& events, TimeNs now);
+  void drop(FrameIndex frame, LinkDrop reason, FramePool& pool);
+
+  std::uint32_t id_;
+  dataplane::EgressQueue queue_;
+  std::array<std::uint32_t, 64> waiting_by_class_{};
+  LinkCounters counters_;
+  bool busy_ = false;
+  bool overtook_ = false;
+};
+
+// Sets the congestion-experienced mark of an IPv4 or IPv6 frame, as a switch does.
+bool mark_congestion(std::vector<std::uint8_t>& frame);
+// Changes bytes behind the Ethernet header so that the checksums must catch it.
+void corrupt_frame(std::vector<std::uint8_t>& frame, Random& random);
+
+}  // namespace sluice::sim

@@ -1,0 +1,100 @@
+#include "tests/sim/plan.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "tests/sim/random.h"
+
+namespace sluice::sim {
+namespace {
+
+// Keeps the streams of derived values apart.
+enum class Salt : std::uint64_t { kGradient = 1, kNil, kWeight, kBroadcast, kOrder, kPriority };
+
+std::uint64_t salted(Salt salt, std::uint64_t seed) {
+  return mix(static_cast<std::uint64_t>(salt), seed);
+}
+
+}  // namespace
+
+Step JobPlan::steps() const {
+  Step most = 0;
+  for (const RankPlan& rank : ranks) most = std::max(most, rank.last_step);
+  return most;
+}
+
+int JobPlan::gradient(Rank rank, Step step, std::uint32_t tensor, std::uint64_t elem) const {
+  const std::uint64_t key = (std::uint64_t{rank.value} << 48) ^ (std::uint64_t{step} << 24) ^
+                            (std::uint64_t{tensor} << 16);
+  return static_cast<int>(mix(seed ^ key, elem) & 15) - 8;
+}
+
+bool JobPlan::is_nil(Rank rank, Step step, std::uint32_t tensor) const {
+  if (nil_ppm == 0) return false;
+  // Now and then nobody uses the tensor.
+  if (mix(salted(Salt::kNil, seed), step, tensor) % 8 == 0) return true;
+  return mix(salted(Salt::kNil, seed), step, tensor, rank.value) % 1'000'000 < nil_ppm;
+}
+
+std::uint32_t JobPlan::weight(Rank rank, Step step) const {
+  if (zero_weights) return rank.value + 1 == world_size() ? 0 : 2;
+  return 1 + static_cast<std::uint32_t>(mix(salted(Salt::kWeight, seed), step, rank.value) % 4);
+}
+
+std::uint8_t JobPlan::broadcast_byte(std::size_t collective, std::size_t at) const {
+  return static_cast<std::uint8_t>(mix(salted(Salt::kBroadcast, seed), collective, at));
+}
+
+std::vector<std::uint32_t> JobPlan::submission_order(Rank rank, Step step) const {
+  std::vector<std::uint32_t> order;
+  for (std::uint32_t tensor = 0; tensor < tensors.size(); ++tensor)
+    if (!is_nil(rank, step, tensor)) order.push_back(tensor);
+  if (random_order) Random(mix(salted(Salt::kOrder, seed), step, rank.value)).shuffle(order);
+  return order;
+}
+
+Priority JobPlan::priority(Rank rank, Step step, std::uint32_t tensor) const {
+  if (!random_priority) return static_cast<Priority>(std::min<std::uint32_t>(tensor, 255));
+  return static_cast<Priority>(mix(salted(Salt::kPriority, seed), step, rank.value, tensor));
+}
+
+int JobPlan::sum(std::uint64_t mask, Step step, std::uint32_t tensor, std::uint64_t elem) const {
+  int total = 0;
+  for (std::uint64_t left = mask; left != 0; left &= left - 1) {
+    const Rank rank{static_cast<std::uint16_t>(std::countr_zero(left))};
+    if (!is_nil(rank, step, tensor)) total += gradient(rank, step, tensor, elem);
+  }
+  return total;
+}
+
+JobPlan make_plan(std::uint16_t workers, Step steps,
+                  const std::vector<std::uint64_t>& elem_counts) {
+  JobPlan plan;
+  for (std::size_t i = 0; i < elem_counts.size(); ++i)
+    plan.tensors.push_back({.name = "t" + std::to_string(i), .elem_count = elem_counts[i]});
+  plan.ranks.resize(workers);
+  for (RankPlan& rank : plan.ranks) rank.last_step = steps;
+  return plan;
+}
+
+void store_element(Dtype dtype, float value, std::uint8_t* to) {
+  switch (dtype) {
+    case Dtype::kFloat32: std::memcpy(to, &value, 4); return;
+    case Dtype::kFloat16: {
+      const auto narrow = static_cast<_Float16>(value);
+      std::memcpy(to, &narrow, 2);
+      return;
+    }
+    case Dtype::kBfloat16: {
+      const auto bits = std::bit_cast<std::uint32_t>(value);
+      const auto narrow = static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+      std::memcpy(to, &narrow, 2);
+      return;
+    }
+    case Dtype::kBytes: *to = static_cast<std::uint8_t>(value); return;
+  }
+}
+
+}  // namespace sluice::sim

@@ -1,0 +1,81 @@
+// What the workers of one job do, as a pure function of the plan: which tensors, which gradients in
+// which order, which are left out, when ranks stop. Both the workers and the oracle read it, so the
+// oracle can recompute every sum.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "aggregator/base/time.h"
+#include "aggregator/base/types.h"
+#include "client/core/session.h"
+
+namespace sluice::sim {
+
+struct CollectivePlan {
+  Step before_step = 1;  // runs when the rank is about to start this gradient step
+  CollectiveKind kind{};
+  Rank root;
+  std::uint32_t size_bytes = 0;
+};
+
+enum class Ending : std::uint8_t {
+  kLeave,     // leave() after last_step
+  kAbnormal,  // leave(abnormal) after last_step
+  kStay,      // neither: the test decides
+};
+
+struct RankPlan {
+  TimeNs start_at = 0;
+  Step last_step = 1;  // the last gradient step it takes part in
+  Ending ending = Ending::kLeave;
+  DurationNs compute_max_ns = kMillisecond;  // between two submissions, drawn each time
+  DurationNs step_delay_ns = 0;              // before the first submission of every step
+};
+
+struct JobPlan {
+  std::uint64_t seed = 1;
+  std::string name = "job";
+  std::uint64_t run_id = 1;
+  std::string secret;
+  std::uint16_t chunk_bytes = 256;
+  std::vector<client::TensorSpec> tensors;
+  client::Averaging averaging = client::Averaging::kWeight;
+  bool allow_nil = true;
+  bool call_end_step = false;   // after every step, needed or not
+  bool pipelined = false;       // submit a tensor's next step as soon as its last one is done
+  bool in_place = false;        // input and output are the same memory
+  bool random_order = true;     // each rank submits in an order of its own, new at each step
+  bool random_priority = true;  // else the tensor's index
+  bool manual = false;          // the workers do nothing by themselves
+  std::uint32_t nil_ppm = 0;    // of (rank, step, tensor): not submitted
+  bool zero_weights = false;    // the last rank contributes with weight 0
+  bool check_values = true;     // false: the test submits its own numbers
+  std::vector<CollectivePlan> collectives;  // by before_step
+  std::vector<RankPlan> ranks;
+  client::SessionOptions session;  // timeouts and limits; identity is filled in per worker
+
+  std::uint16_t world_size() const { return static_cast<std::uint16_t>(ranks.size()); }
+  Step steps() const;  // of the rank that stays longest
+
+  // Small integers, so that sums are exact in every order and every dtype: -8 .. 7.
+  int gradient(Rank rank, Step step, std::uint32_t tensor, std::uint64_t elem) const;
+  bool is_nil(Rank rank, Step step, std::uint32_t tensor) const;
+  std::uint32_t weight(Rank rank, Step step) const;
+  bool takes_part(Rank rank, Step step) const { return step <= ranks[rank.value].last_step; }
+  std::uint8_t broadcast_byte(std::size_t collective, std::size_t at) const;
+  std::vector<std::uint32_t> submission_order(Rank rank, Step step) const;
+  Priority priority(Rank rank, Step step, std::uint32_t tensor) const;
+
+  // The sum over the ranks of `mask` (one word) of one element, leaving out NILs.
+  int sum(std::uint64_t mask, Step step, std::uint32_t tensor, std::uint64_t elem) const;
+};
+
+// A plan with `workers` ranks that all take `steps` steps over float32 tensors of these sizes.
+JobPlan make_plan(std::uint16_t workers, Step steps, const std::vector<std::uint64_t>& elem_counts);
+
+// One element in its dtype's bytes, independent of the fold kernels: round to nearest even.
+void store_element(Dtype dtype, float value, std::uint8_t* to);
+
+}  // namespace sluice::sim

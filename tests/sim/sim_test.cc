@@ -1,0 +1,169 @@
+// The simulator about itself: it replays, and it finds what it claims to find.
+#include <gtest/gtest.h>
+
+#include <list>
+#include <optional>
+
+#include "tests/sim/swarm_run.h"
+
+namespace sluice::sim {
+namespace {
+
+TEST(Simulator, replays_a_seed_bit_for_bit) {
+  for (const std::uint64_t seed : {3, 14, 15}) {
+    const SwarmOutcome first = run_swarm(draw_swarm(seed));
+    const SwarmOutcome second = run_swarm(draw_swarm(seed));
+    EXPECT_EQ(first.trace_hash, second.trace_hash) << "seed " << seed;
+    EXPECT_EQ(first.events, second.events) << "seed " << seed;
+    EXPECT_EQ(first.violations, second.violations) << "seed " << seed;
+    EXPECT_GT(first.results_checked, 0u) << "seed " << seed;
+  }
+}
+
+TEST(Simulator, other_seeds_take_other_paths) {
+  EXPECT_NE(run_swarm(draw_swarm(3)).trace_hash, run_swarm(draw_swarm(4)).trace_hash);
+}
+
+TEST(Simulator, catches_every_corrupted_frame_by_its_checksums) {
+  Random random(7);
+  wire::UdpPath path;
+  path.src_port = 1;
+  path.dst_port = 2;
+  for (const bool ipv6 : {false, true}) {
+    path.src = wire::ipv4_address(10, 0, 0, 1);
+    path.dst = wire::ipv4_address(10, 0, 0, 2);
+    if (ipv6) path.src.family = path.dst.family = wire::Family::kIpv6;
+    for (int i = 0; i < 20'000; ++i) {
+      std::vector<std::uint8_t> payload(random.below(100), 0);
+      for (std::uint8_t& byte : payload) byte = static_cast<std::uint8_t>(random.next() % 3);
+      std::vector<std::uint8_t> bytes(200);
+      bytes.resize(wire::encode_udp_frame(bytes, path, payload));
+      wire::Frame frame;
+      ASSERT_FALSE(wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame));
+      corrupt_frame(bytes, random);
+      ASSERT_TRUE(wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame));
+    }
+  }
+}
+
+TEST(Simulator, marks_congestion_without_breaking_the_checksums) {
+  wire::UdpPath path;
+  path.src = wire::ipv4_address(10, 0, 0, 1);
+  path.dst = wire::ipv4_address(10, 0, 0, 2);
+  path.traffic_class = wire::kEcnCapable;
+  std::vector<std::uint8_t> bytes(200);
+  bytes.resize(wire::encode_udp_frame(bytes, path, std::vector<std::uint8_t>(30, 5)));
+  ASSERT_TRUE(mark_congestion(bytes));
+  wire::Frame frame;
+  ASSERT_FALSE(wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame));
+  EXPECT_EQ(frame.traffic_class & wire::kEcnMask, wire::kEcnCongested);
+}
+
+class OracleTest : public testing::Test {
+ protected:
+  // Two workers send one chunk of four elements; returns the datagram of a correct result.
+  std::vector<std::uint8_t> correct_result() {
+    for (std::uint16_t rank = 0; rank < 2; ++rank) {
+      wire::Contribution body;
+      body.flow.number = 1;
+      body.flow.credit = 10;
+      body.step = 1;
+      body.weight = plan.weight(Rank{rank}, 1);
+      body.elem_count = 4;
+      body.payload_bytes = 16;
+      float values[4];
+      for (std::uint64_t i = 0; i < 4; ++i)
+        values[i] = static_cast<float>(plan.gradient(Rank{rank}, 1, 0, i));
+      oracle.on_worker_packet(run, Rank{rank}, 0, 1, parsed(encoded(body, {}, values)));
+    }
+    result.feedback.number = 1;
+    result.step = 1;
+    result.weight = plan.weight(Rank{0}, 1) + plan.weight(Rank{1}, 1);
+    result.elem_count = 4;
+    result.payload_bytes = 16;
+    result.k = 2;
+    result.mask_words = 1;
+    for (std::uint64_t i = 0; i < 4; ++i) sums[i] = static_cast<float>(plan.sum(3, 1, 0, i));
+    return encoded(result, std::uint64_t{3}, sums);
+  }
+  template <class Body>
+  static std::vector<std::uint8_t> encoded(const Body& body, std::optional<std::uint64_t> mask,
+                                           const float (&values)[4]) {
+    std::vector<std::uint8_t> bytes(500);
+    const std::uint64_t word = mask.value_or(0);
+    bytes.resize(wire::encode(bytes, wire::Sender{}, body, {&word, mask ? 1u : 0u},
+                              {reinterpret_cast<const std::uint8_t*>(values), sizeof(values)}));
+    return bytes;
+  }
+  wire::Packet parsed(std::vector<std::uint8_t> bytes) {
+    kept.push_back(std::move(bytes));
+    wire::Packet packet;
+    Verdict why{};
+    EXPECT_TRUE(wire::parse(kept.back(), packet, why)) << label(why);
+    return packet;
+  }
+  void deliver(std::vector<std::uint8_t> bytes, std::uint16_t rank = 0) {
+    oracle.on_appliance_packet(run, Rank{rank}, 0, parsed(std::move(bytes)));
+  }
+
+  JobPlan plan = make_plan(2, 1, {4});
+  client::Layout layout = client::Layout::create(plan.tensors, plan.chunk_bytes).value();
+  Oracle oracle;
+  RunIndex run = oracle.add_run(plan, layout);
+  wire::ResultHeader result;
+  float sums[4] = {};
+  std::list<std::vector<std::uint8_t>> kept;
+};
+
+TEST_F(OracleTest, accepts_the_right_sum) {
+  deliver(correct_result());
+  EXPECT_TRUE(oracle.violations().empty()) << oracle.violations().front();
+  EXPECT_EQ(oracle.results_checked(), 1u);
+}
+TEST_F(OracleTest, refuses_a_wrong_sum) {
+  correct_result();
+  sums[2] += 1;
+  deliver(encoded(result, 3, sums));
+  EXPECT_FALSE(oracle.violations().empty());
+}
+TEST_F(OracleTest, refuses_a_result_without_a_member_who_must_be_in_it) {
+  correct_result();
+  result.k = 1;
+  result.weight = plan.weight(Rank{0}, 1);
+  for (std::uint64_t i = 0; i < 4; ++i) sums[i] = static_cast<float>(plan.sum(1, 1, 0, i));
+  deliver(encoded(result, 1, sums));
+  EXPECT_FALSE(oracle.violations().empty());
+}
+TEST_F(OracleTest, refuses_a_wrong_weight) {
+  correct_result();
+  result.weight += 1;
+  deliver(encoded(result, 3, sums));
+  EXPECT_FALSE(oracle.violations().empty());
+}
+TEST_F(OracleTest, refuses_two_different_results_for_two_workers) {
+  deliver(correct_result(), 0);
+  result.priority = 7;  // may differ
+  deliver(encoded(result, 3, sums), 1);
+  EXPECT_TRUE(oracle.violations().empty());
+  result.feedback.number = 2;
+  sums[0] += 1;
+  deliver(encoded(result, 3, sums), 1);
+  EXPECT_FALSE(oracle.violations().empty());
+}
+TEST_F(OracleTest, refuses_a_result_beyond_the_credit) {
+  correct_result();
+  for (result.feedback.number = 1; result.feedback.number <= 10; ++result.feedback.number)
+    deliver(encoded(result, 3, sums));
+  EXPECT_TRUE(oracle.violations().empty());
+  deliver(encoded(result, 3, sums));
+  EXPECT_FALSE(oracle.violations().empty());
+}
+TEST_F(OracleTest, refuses_the_sum_of_another_step) {
+  correct_result();
+  for (std::uint64_t i = 0; i < 4; ++i) sums[i] = static_cast<float>(plan.sum(3, 2, 0, i));
+  deliver(encoded(result, 3, sums));
+  EXPECT_FALSE(oracle.violations().empty());
+}
+
+}  // namespace
+}  // namespace sluice::sim

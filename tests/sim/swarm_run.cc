@@ -1,0 +1,234 @@
+#include "tests/sim/swarm_run.h"
+
+#include <algorithm>
+
+namespace sluice::sim {
+namespace {
+
+// After faults stop: how long a rank may take for a step on top of its own computing, and for what
+// was under way when they stopped (time-outs that had backed off, a join, a leave).
+constexpr DurationNs kStepBound = kSecond;
+constexpr DurationNs kSettleBound = 10 * kSecond;
+// From a death to the error at every survivor (member_timeout comes on top when nobody tells).
+constexpr DurationNs kDeathBound = 5 * kSecond;
+
+LinkOptions healed(const LinkOptions& faulty) {
+  LinkOptions link = faulty;
+  link.loss_ppm = link.duplicate_ppm = link.corrupt_ppm = link.reorder_ppm = 0;
+  return link;
+}
+
+class Swarm {
+ public:
+  explicit Swarm(const SwarmOptions& options) : options_(options), world_(options.world) {}
+
+  SwarmOutcome run() {
+    for (const SwarmJob& job : options_.jobs) start(job);
+    for (const SwarmFault& fault : options_.faults) schedule(fault);
+    world_.at(options_.faults_stop_at, [this] {
+      world_.set_link_options(healed(options_.world.uplink), healed(options_.world.downlink));
+    });
+    for (State& state : states_) finish(state);
+    if (world_.healthy()) world_.run_until(world_.now() + 100 * kMillisecond);
+    if (world_.healthy()) world_.check_at_end();
+    return outcome();
+  }
+
+ private:
+  struct State {
+    const SwarmJob* job;
+    RunIndex run;
+    bool struck = false;  // the fatality has happened
+    TimeNs struck_at = 0;
+  };
+
+  void start(const SwarmJob& job) {
+    states_.push_back({.job = &job, .run = world_.add_run(job.plan)});
+    if (job.fatality == Fatality::kNone || job.fatality == Fatality::kAbnormalLeave) return;
+    const std::size_t index = states_.size() - 1;
+    world_.at(job.fatal_at, [this, index] { strike(index); });
+  }
+
+  void strike(std::size_t index) {
+    State& state = states_[index];
+    const JobPlan& plan = world_.plan(state.run);
+    for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank) {
+      if (world_.worker(state.run, rank).started()) continue;
+      if (world_.now() < 20 * kSecond)
+        world_.at(world_.now() + 50 * kMillisecond, [this, index] { strike(index); });
+      return;
+    }
+    Worker& victim = world_.worker(state.run, state.job->victim);
+    if (victim.done()) return;
+    state.struck = true;
+    state.struck_at = world_.now();
+    const HostIndex host = victim.identity.host;
+    const TimeNs over = world_.now() + member_timeout() + 3 * kSecond;
+    switch (state.job->fatality) {
+      case Fatality::kProcessDies: return world_.kill(victim, false);
+      case Fatality::kHostDies: return world_.kill(victim, true);
+      case Fatality::kLongPause:
+        world_.pause(victim);
+        return world_.at(over, [this, &victim] { world_.resume(victim); });
+      case Fatality::kLongPartition:
+        world_.partition(host, true);
+        return world_.at(over, [this, host] { world_.partition(host, false); });
+      default: return;
+    }
+  }
+
+  void schedule(const SwarmFault& fault) {
+    world_.at(fault.at, [this, fault] {
+      Worker& worker = *world_.workers()[fault.worker];
+      const HostIndex host = worker.identity.host;
+      const TimeNs over = world_.now() + fault.duration_ns;
+      switch (fault.kind) {
+        case BriefFault::kPartition:
+          world_.partition(host, true);
+          return world_.at(over, [this, host] { world_.partition(host, false); });
+        case BriefFault::kPause:
+          world_.pause(worker);
+          return world_.at(over, [this, &worker] { world_.resume(worker); });
+        case BriefFault::kBlockedDownlink:
+          world_.block_downlink(host, true);
+          return world_.at(over, [this, host] { world_.block_downlink(host, false); });
+      }
+    });
+  }
+
+  DurationNs member_timeout() const { return options_.world.appliance.jobs.member_timeout_ns; }
+
+  // A run without faults would be over by then, whatever happened before.
+  TimeNs deadline(const State& state) const {
+    const JobPlan& plan = world_.plan(state.run);
+    DurationNs longest = 0;
+    for (const RankPlan& rank : plan.ranks) {
+      const DurationNs compute =
+          rank.step_delay_ns + rank.compute_max_ns * static_cast<DurationNs>(plan.tensors.size());
+      longest = std::max(longest, compute);
+    }
+    const auto rounds = static_cast<DurationNs>(plan.steps() + plan.collectives.size() + 1);
+    const TimeNs from = std::max(options_.faults_stop_at + 1500 * kMillisecond, world_.now());
+    return from + kSettleBound + rounds * (longest + kStepBound) + 2 * member_timeout();
+  }
+
+  void finish(State& state) {
+    if (!world_.healthy()) return;
+    const bool abnormal = state.job->fatality == Fatality::kAbnormalLeave;
+    if (!world_.run_until_done(state.run, deadline(state)) && world_.healthy())
+      return report_stuck(state);
+    if (!world_.healthy()) return;
+    if (state.struck || abnormal)
+      check_failed(state);
+    else
+      check_completed(state.run);
+    if (world_.healthy() && state.job->returns && (state.struck || abnormal)) run_again(state);
+  }
+
+  void check_completed(RunIndex run) {
+    const JobPlan& plan = world_.plan(run);
+    for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank) {
+      const Worker& worker = world_.worker(run, rank);
+      if (worker.failed())
+        violation(worker, "I4: failed without a reason: " + worker.failure().message());
+      else if (worker.steps_done() != plan.ranks[rank].last_step)
+        violation(worker, "I4: ended after step " + std::to_string(worker.steps_done()));
+    }
+    ++outcome_.jobs_completed;
+  }
+
+  void check_failed(const State& state) {
+    const JobPlan& plan = world_.plan(state.run);
+    const bool told =
+        (state.job->fatality == Fatality::kProcessDies && options_.world.unreachable_hints) ||
+        state.job->fatality == Fatality::kAbnormalLeave;
+    const TimeNs struck_at =
+        state.job->fatality == Fatality::kAbnormalLeave ? left_at(state) : state.struck_at;
+    const TimeNs bound = std::max(struck_at, options_.faults_stop_at + 1500 * kMillisecond) +
+                         (told ? kDeathBound : member_timeout() + kSecond + kSecond);
+    const std::string culprit = "rank " + std::to_string(state.job->victim.value);
+    for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank) {
+      const Worker& worker = world_.worker(state.run, rank);
+      if (Rank{rank} == state.job->victim || !worker.failed()) continue;
+      if (worker.failure().message().find(culprit) == std::string::npos)
+        violation(worker, "the error does not name " + culprit + ": " + worker.failure().message());
+      if (worker.failed_at() > bound)
+        violation(worker, "I4: learnt of the death of " + culprit + " " +
+                              std::to_string((worker.failed_at() - struck_at) / kMillisecond) +
+                              " ms after it");
+    }
+    ++outcome_.jobs_failed_as_promised;
+  }
+
+  TimeNs left_at(const State& state) {
+    return world_.worker(state.run, state.job->victim).progressed_at();
+  }
+
+  // The launcher starts all ranks again, on the same hosts.
+  void run_again(State& state) {
+    JobPlan plan = state.job->plan;
+    plan.run_id += 1;
+    plan.seed = mix(plan.seed, 2);
+    for (RankPlan& rank : plan.ranks) {
+      rank.last_step = state.job->plan.steps();
+      rank.ending = Ending::kLeave;
+      rank.start_at += state.job->return_delay_ns;
+    }
+    Worker& victim = world_.worker(state.run, state.job->victim);
+    world_.kill(victim, false);
+    world_.partition(victim.identity.host, false);
+    const RunIndex again = world_.add_run_on(std::move(plan), state.run);
+    State returned{.job = state.job, .run = again};
+    if (!world_.run_until_done(again, deadline(returned)) && world_.healthy())
+      return report_stuck(returned);
+    if (world_.healthy()) check_completed(again);
+  }
+
+  void report_stuck(const State& state) {
+    const JobPlan& plan = world_.plan(state.run);
+    for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank) {
+      Worker& worker = world_.worker(state.run, rank);
+      if (worker.done() || worker.state() == ProcessState::kDead) continue;
+      std::string text = "I4: not done " +
+                         std::to_string((world_.now() - options_.faults_stop_at) / kMillisecond) +
+                         " ms after the faults stopped, " + std::to_string(worker.steps_done()) +
+                         " of " + std::to_string(plan.ranks[rank].last_step) + " steps";
+      if (worker.state() == ProcessState::kRunning)
+        text += ", state " + std::to_string(static_cast<int>(worker.session().state())) + ": " +
+                worker.session().describe_stall(world_.now());
+      violation(worker, text);
+    }
+  }
+
+  void violation(const Worker& worker, const std::string& text) {
+    world_.oracle().violation(worker.plan.name + " rank " +
+                              std::to_string(worker.identity.rank.value) + ": " + text);
+  }
+
+  SwarmOutcome outcome() {
+    outcome_.ok = world_.healthy();
+    outcome_.violations = world_.report();
+    outcome_.trace_hash = world_.trace_hash();
+    outcome_.events = world_.event_count();
+    outcome_.virtual_time_ns = world_.now();
+    outcome_.results_checked = world_.oracle().results_checked();
+    outcome_.contributions = world_.oracle().contributions_seen();
+    for (const auto& worker : world_.workers()) {
+      if (worker->state() == ProcessState::kWaiting) continue;
+      outcome_.retransmissions += worker->session().stats().retransmissions;
+      outcome_.probes += worker->session().stats().probes;
+    }
+    return outcome_;
+  }
+
+  const SwarmOptions& options_;
+  World world_;
+  std::vector<State> states_;
+  SwarmOutcome outcome_;
+};
+
+}  // namespace
+
+SwarmOutcome run_swarm(const SwarmOptions& options) { return Swarm(options).run(); }
+
+}  // namespace sluice::sim

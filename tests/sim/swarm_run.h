@@ -1,0 +1,27 @@
+// One swarm run: a safety phase with faults, then a liveness phase without, and the verdict.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tests/sim/swarm_options.h"
+
+namespace sluice::sim {
+
+struct SwarmOutcome {
+  bool ok = false;
+  std::string violations;  // one a line
+  std::uint64_t trace_hash = 0;
+  std::uint64_t events = 0;
+  std::uint64_t results_checked = 0;
+  std::uint64_t contributions = 0;
+  std::uint64_t retransmissions = 0;
+  std::uint64_t probes = 0;
+  TimeNs virtual_time_ns = 0;
+  std::uint32_t jobs_completed = 0;
+  std::uint32_t jobs_failed_as_promised = 0;
+};
+
+SwarmOutcome run_swarm(const SwarmOptions& options);
+
+}  // namespace sluice::sim

@@ -1,0 +1,141 @@
+// One worker process: the production Session behind a bounded socket buffer, and an application
+// that carries out its plan (tensors in its own order, collectives, leave) and checks what it gets.
+//
+// It can be killed, paused like SIGSTOP, and resumed; another Worker may take its rank later. The
+// world owns it and calls it from its events.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "client/core/session.h"
+#include "tests/sim/frame_pool.h"
+#include "tests/sim/oracle.h"
+#include "tests/sim/plan.h"
+
+namespace sluice::sim {
+
+class World;
+using WorkerIndex = std::uint32_t;
+using HostIndex = std::uint32_t;
+
+enum class ProcessState : std::uint8_t { kWaiting, kRunning, kPaused, kDead };
+
+// What the session told the application, with the time.
+struct LoggedEvent {
+  client::Event::Kind kind{};
+  std::uint32_t tensor = 0;
+  Step step = 0;
+  TimeNs at = 0;
+  bool absent = false;
+  bool non_finite = false;
+  Status status;
+};
+
+class Worker {
+ public:
+  struct Identity {
+    WorkerIndex index = 0;
+    HostIndex host = 0;
+    RunIndex run = 0;
+    Rank rank;
+    std::uint16_t port = 0;
+  };
+  // `plan` and `layout` outlive the worker.
+  Worker(World& world, const Identity& identity, const JobPlan& plan, const client::Layout& layout);
+
+  void start(TimeNs now);
+  void receive(FrameIndex frame, TimeNs now);  // a frame reached the host for this process
+  void service(TimeNs now);
+  void timeout(TimeNs now);
+  void run_app(TimeNs now);
+  void kill();
+  void pause();
+  void resume(TimeNs now);
+  // After the test called the session itself: sends, collects events, sets the timer.
+  void pump(TimeNs now);
+
+  const Identity identity;
+  const JobPlan& plan;
+  const client::Layout& layout;
+
+  client::Session& session() { return *session_; }
+  ProcessState state() const { return state_; }
+  bool failed() const { return failed_; }
+  bool left() const { return left_; }
+  bool started() const { return started_; }
+  bool done() const { return failed_ || left_ || finished_; }  // finished: last step, Ending::kStay
+  const Status& failure() const { return failure_; }
+  TimeNs failed_at() const { return failed_at_; }
+  TimeNs progressed_at() const { return progressed_at_; }
+  Step steps_done() const { return steps_done_; }
+  const std::vector<LoggedEvent>& log() const { return log_; }
+  std::size_t count(client::Event::Kind kind) const;
+  std::uint64_t pumps() const { return pumps_; }
+  std::uint64_t socket_drops() const { return socket_drops_; }
+  std::size_t waiting_frames() const { return socket_.size(); }
+  // I7 at the session. Empty when it holds.
+  std::string unbalanced() const;
+  // For manual tests and for the checks: the memory that the application gave to the session.
+  std::uint8_t* input(std::uint32_t tensor) { return inputs_[tensor].data(); }
+  std::uint8_t* output(std::uint32_t tensor) { return outputs_[tensor].data(); }
+
+ private:
+  enum class Phase : std::uint8_t { kWaiting, kNext, kSubmitting, kStep, kCollective, kOver };
+
+  bool poll_transmit(TimeNs now);
+  bool poll_events(TimeNs now);
+  void on_event(const client::Event& event, TimeNs now);
+  bool advance(TimeNs now);
+  bool begin_next(TimeNs now);
+  bool submit_due(TimeNs now);
+  void submit(std::uint32_t tensor, Step step, TimeNs now);
+  bool start_collective(TimeNs now);
+  void finish(TimeNs now);
+  void check_tensor(const client::Event& event);
+  void check_collective();
+  void wake_app_at(TimeNs at);
+  void set_timer(TimeNs now);
+  void violation(const std::string& text);
+  void expect_ok(const Status& status, const char* what);
+
+  World& world_;
+  std::unique_ptr<client::Session> session_;
+  ProcessState state_ = ProcessState::kWaiting;
+  Phase phase_ = Phase::kWaiting;
+  bool service_scheduled_ = false;
+  TimeNs timer_at_ = kNever;
+  std::uint32_t idle_timeouts_ = 0;
+  std::deque<FrameIndex> socket_;
+  std::uint64_t socket_drops_ = 0;
+  std::uint64_t datagrams_in_ = 0;
+  std::uint64_t datagrams_out_ = 0;
+  std::uint64_t pumps_ = 0;
+
+  bool started_ = false;
+  bool failed_ = false;
+  bool left_ = false;
+  bool finished_ = false;
+  Status failure_;
+  TimeNs failed_at_ = kNever;
+  TimeNs progressed_at_ = 0;
+  std::vector<LoggedEvent> log_;
+
+  Step step_ = 0;        // being submitted or waited for
+  Step steps_done_ = 0;  // last kStepDone
+  std::vector<std::uint32_t> order_;
+  std::size_t submitted_ = 0;
+  std::size_t tensors_done_ = 0;
+  TimeNs app_due_ = 0;
+  std::vector<Step> tensor_steps_;  // last step submitted, per tensor
+  std::vector<std::uint32_t> tensors_done_by_step_;
+  std::size_t next_collective_ = 0;
+  std::vector<std::uint8_t> collective_buffer_;
+  std::vector<std::vector<std::uint8_t>> inputs_;
+  std::vector<std::vector<std::uint8_t>> outputs_;
+  std::vector<std::uint8_t> buffer_;
+};
+
+}  // namespace sluice::sim

@@ -1,0 +1,357 @@
+#include "tests/sim/world.h"
+
+#include "aggregator/base/check.h"
+
+namespace sluice::sim {
+namespace {
+
+constexpr std::uint16_t kFirstWorkerPort = 20'000;  // worker i binds kFirstWorkerPort + i
+constexpr DurationNs kTickInterval = 50 * kMillisecond;
+constexpr DurationNs kHintDelay = 100 * kMicrosecond;
+
+wire::IpAddress host_address(HostIndex host, bool ipv6) {
+  const auto high = static_cast<std::uint8_t>(host >> 8);
+  const auto low = static_cast<std::uint8_t>(host);
+  if (!ipv6) return wire::ipv4_address(10, 1, high, static_cast<std::uint8_t>(low + 1));
+  wire::IpAddress address{wire::Family::kIpv6, {0xfd, 1}};
+  address.bytes[14] = high;
+  address.bytes[15] = static_cast<std::uint8_t>(low + 1);
+  return address;
+}
+
+wire::IpAddress appliance_address(bool ipv6) {
+  if (!ipv6) return wire::ipv4_address(10, 255, 0, 1);
+  wire::IpAddress address{wire::Family::kIpv6, {0xfd, 2}};
+  address.bytes[15] = 1;
+  return address;
+}
+
+void draw_boot_key(agg::JobsOptions& jobs, std::uint64_t seed) {
+  for (std::size_t i = 0; i < jobs.boot_key.size(); ++i)
+    jobs.boot_key[i] = static_cast<std::uint8_t>(mix(seed, 0xB007, i));
+}
+
+}  // namespace
+
+World::World(WorldOptions options) : options_(std::move(options)), random_(options_.seed) {
+  start_appliance(options_.seed);
+  events_.push(kTickInterval, EventKind::kTick, 0);
+}
+
+void World::start_appliance(std::uint64_t boot_seed) {
+  draw_boot_key(options_.appliance.jobs, boot_seed);
+  appliance_ =
+      std::make_unique<Appliance>(*this, options_.appliance, appliance_address(options_.ipv6));
+  appliance_up_ = true;
+}
+
+HostIndex World::add_host() {
+  const auto host = static_cast<HostIndex>(host_up_.size());
+  links_.push_back(std::make_unique<Link>(2 * host, options_.uplink));
+  links_.push_back(std::make_unique<Link>(2 * host + 1, options_.downlink));
+  host_up_.push_back(true);
+  return host;
+}
+
+RunIndex World::add_run(JobPlan plan) {
+  std::vector<HostIndex> hosts;
+  for (std::size_t i = 0; i < plan.ranks.size(); ++i) hosts.push_back(add_host());
+  return add_run(std::move(plan), std::move(hosts));
+}
+
+RunIndex World::add_run_on(JobPlan plan, RunIndex same_hosts_as) {
+  std::vector<HostIndex> hosts = runs_[same_hosts_as]->hosts;
+  for (const HostIndex host : hosts) host_up_[host] = true;
+  while (hosts.size() < plan.ranks.size()) hosts.push_back(add_host());
+  return add_run(std::move(plan), std::move(hosts));
+}
+
+RunIndex World::add_run(JobPlan plan, std::vector<HostIndex> hosts) {
+  auto layout = client::Layout::create(plan.tensors, plan.chunk_bytes);
+  CHECK(layout.ok());
+  runs_.push_back(
+      std::make_unique<Run>(Run{std::move(plan), std::move(layout).value(), std::move(hosts), {}}));
+  Run& run = *runs_.back();
+  const RunIndex index = oracle_.add_run(run.plan, run.layout);
+  run.latest.resize(run.plan.ranks.size());
+  for (std::uint16_t rank = 0; rank < run.plan.world_size(); ++rank)
+    add_worker(index, Rank{rank}, now_ + run.plan.ranks[rank].start_at);
+  return index;
+}
+
+Worker& World::add_worker(RunIndex run_index, Rank rank, TimeNs start_at) {
+  Run& run = *runs_[run_index];
+  const auto index = static_cast<WorkerIndex>(workers_.size());
+  const Worker::Identity identity{.index = index,
+                                  .host = run.hosts[rank.value],
+                                  .run = run_index,
+                                  .rank = rank,
+                                  .port = static_cast<std::uint16_t>(kFirstWorkerPort + index)};
+  workers_.push_back(std::make_unique<Worker>(*this, identity, run.plan, run.layout));
+  run.latest[rank.value] = index;
+  at(start_at, [this, index] { workers_[index]->start(now_); });
+  return *workers_.back();
+}
+
+void World::at(TimeNs time, std::function<void()> action) {
+  actions_.push_back(std::move(action));
+  events_.push(time, EventKind::kAction, 0, static_cast<std::uint32_t>(actions_.size() - 1));
+}
+
+Worker& World::worker(RunIndex run, Rank rank) { return *workers_[runs_[run]->latest[rank.value]]; }
+
+Worker* World::worker_at(std::uint16_t port) {
+  const std::size_t index = std::size_t{port} - kFirstWorkerPort;
+  return index < workers_.size() ? workers_[index].get() : nullptr;
+}
+
+bool World::step() {
+  if (events_.empty() || !healthy()) return false;
+  const SimEvent event = events_.pop();
+  CHECK(event.at >= now_);
+  now_ = event.at;
+  trace_hash_ = mix(trace_hash_ ^ static_cast<std::uint64_t>(event.at),
+                    static_cast<std::uint64_t>(event.kind), event.target);
+  if (++event_count_ > options_.max_events)
+    oracle_.violation("I4: more than " + std::to_string(options_.max_events) +
+                      " events: the system floods");
+  dispatch(event);
+  return true;
+}
+
+void World::run_until(TimeNs time) {
+  while (!events_.empty() && events_.top().at <= time && step()) {
+  }
+  if (healthy() && now_ < time) now_ = time;
+}
+
+bool World::run_until(const std::function<bool()>& holds, TimeNs deadline) {
+  while (!holds()) {
+    if (events_.empty() || events_.top().at > deadline || !step()) return false;
+  }
+  return healthy();
+}
+
+bool World::run_until_done(RunIndex run, TimeNs deadline) {
+  const std::vector<WorkerIndex>& latest = runs_[run]->latest;
+  return run_until(
+      [&] {
+        for (const WorkerIndex index : latest) {
+          const Worker& worker = *workers_[index];
+          if (!worker.done() && worker.state() != ProcessState::kDead) return false;
+        }
+        return true;
+      },
+      deadline);
+}
+
+void World::dispatch(const SimEvent& event) {
+  switch (event.kind) {
+    case EventKind::kLinkReady: links_[event.target]->ready(pool_, random_, events_, now_); break;
+    case EventKind::kLinkArrive: arrive(event.target, event.argument); break;
+    case EventKind::kControlService: appliance_->service_control(now_); break;
+    case EventKind::kShardService:
+      appliance_->service_shard(static_cast<std::uint16_t>(event.target), now_);
+      break;
+    case EventKind::kShardCommand:
+      appliance_->deliver_command(static_cast<std::uint16_t>(event.target), now_);
+      break;
+    case EventKind::kShardEvent:
+      appliance_->deliver_event(static_cast<std::uint16_t>(event.target), now_);
+      break;
+    case EventKind::kTick:
+      if (appliance_up_) appliance_->tick(now_);
+      events_.push(now_ + kTickInterval, EventKind::kTick, 0);
+      break;
+    case EventKind::kWorkerService: workers_[event.target]->service(now_); break;
+    case EventKind::kWorkerTimeout: workers_[event.target]->timeout(now_); break;
+    case EventKind::kWorkerApp: workers_[event.target]->run_app(now_); break;
+    case EventKind::kUnreachable:
+      if (appliance_up_) appliance_->unreachable(workers_[event.target]->identity.port, now_);
+      break;
+    case EventKind::kAction: {
+      const std::function<void()> action = std::move(actions_[event.argument]);
+      action();
+      break;
+    }
+  }
+}
+
+void World::send_from_worker(Worker& worker, const client::Transmit& transmit,
+                             std::span<const std::uint8_t> bytes, TimeNs now) {
+  wire::Packet packet;
+  Verdict why{};
+  if (!wire::parse(bytes, packet, why))
+    return oracle_.violation("a session sent a packet that does not parse: " +
+                             std::string(label(why)));
+  if (transmit.port_offset != 0)
+    oracle_.on_worker_packet(worker.identity.run, worker.identity.rank,
+                             static_cast<std::uint16_t>(transmit.port_offset - 1), worker.pumps(),
+                             packet);
+  const FrameIndex frame = pool_.take();
+  const wire::UdpPath path = path_to_appliance(worker, transmit.port_offset);
+  pool_[frame].bytes.resize(wire::kMaxUdpHeaderBytes + bytes.size());
+  pool_[frame].bytes.resize(wire::encode_udp_frame(pool_[frame].bytes, path, bytes));
+  pool_[frame].priority = transmit.priority;
+  send_filtered(uplink(worker.identity.host), frame, Direction::kToAppliance, &worker,
+                transmit.port_offset, bytes, now);
+}
+
+void World::on_shard_sent(std::uint16_t shard, std::uint16_t port,
+                          std::span<const std::uint8_t> bytes) {
+  const Worker* worker = worker_at(port);
+  wire::Packet packet;
+  Verdict why{};
+  if (!wire::parse(bytes, packet, why))
+    return oracle_.violation("a shard sent a packet that does not parse: " +
+                             std::string(label(why)));
+  if (worker != nullptr)
+    oracle_.on_appliance_packet(worker->identity.run, worker->identity.rank, shard, packet);
+}
+
+void World::send_to_worker(FrameIndex frame, std::uint16_t port,
+                           std::span<const std::uint8_t> bytes, TimeNs now) {
+  Worker* worker = worker_at(port);
+  if (worker == nullptr) return pool_.give_back(frame);  // a stranger of a test
+  wire::Frame view;
+  (void)wire::parse_frame(pool_[frame].bytes, wire::UdpChecksums::kTrust, view);
+  const auto offset = static_cast<std::uint16_t>(view.src_port - options_.appliance.port);
+  send_filtered(downlink(worker->identity.host), frame, Direction::kToWorker, worker, offset, bytes,
+                now);
+}
+
+void World::send_filtered(Link& link, FrameIndex frame, Direction direction, Worker* worker,
+                          std::uint16_t port_offset, std::span<const std::uint8_t> bytes,
+                          TimeNs now) {
+  if (!filter_) return link.send(frame, pool_, random_, events_, now);
+  wire::Packet packet;
+  Verdict why{};
+  (void)wire::parse(bytes, packet, why);
+  Passing passing{.direction = direction,
+                  .worker = worker,
+                  .port_offset = port_offset,
+                  .packet = packet,
+                  .now = now};
+  filter_(passing);
+  if (passing.drop) {
+    link.count_scripted_drop();
+    return pool_.give_back(frame);
+  }
+  for (std::uint32_t copy = 1; copy < passing.copies; ++copy)
+    link.send(pool_.copy(frame), pool_, random_, events_, now, passing.delay_ns);
+  link.send(frame, pool_, random_, events_, now, passing.delay_ns);
+}
+
+void World::arrive(std::uint32_t link, FrameIndex frame) {
+  links_[link]->arrived();
+  trace_hash_ ^= hash_bytes(pool_[frame].bytes, event_count_);
+  if (!links_[link]->counters().balanced())
+    oracle_.violation("I7: link " + std::to_string(link) + " loses count of its frames");
+  if (links_[link]->overtook())
+    oracle_.violation("I6: a frame waited for a less urgent one on link " + std::to_string(link));
+  const HostIndex host = link / 2;
+  if (link % 2 == 1) return arrive_at_host(host, frame);
+  if (appliance_up_) return appliance_->receive(frame, now_);
+  // Nobody home: the host of the appliance answers for the closed port.
+  wire::Frame view;
+  if (!wire::parse_frame(pool_[frame].bytes, wire::UdpChecksums::kVerify, view)) {
+    Worker* worker = worker_at(view.src_port);
+    if (options_.unreachable_hints && worker != nullptr &&
+        worker->state() == ProcessState::kRunning) {
+      worker->session().handle_unreachable(now_);
+      worker->pump(now_);
+    }
+  }
+  pool_.give_back(frame);
+}
+
+void World::arrive_at_host(HostIndex host, FrameIndex frame) {
+  wire::Frame view;
+  if (!host_up_[host]) return pool_.give_back(frame);
+  if (wire::parse_frame(pool_[frame].bytes, wire::UdpChecksums::kVerify, view)) {
+    ++dropped_corrupt_;
+    return pool_.give_back(frame);
+  }
+  Worker* worker = worker_at(view.dst_port);
+  const bool open =
+      worker != nullptr && worker->identity.host == host &&
+      (worker->state() == ProcessState::kRunning || worker->state() == ProcessState::kPaused);
+  if (open) return worker->receive(frame, now_);
+  pool_.give_back(frame);
+  if (worker != nullptr && options_.unreachable_hints && !downlink(host).partitioned)
+    events_.push(now_ + kHintDelay, EventKind::kUnreachable, worker->identity.index);
+}
+
+void World::kill(Worker& worker, bool host_too) {
+  worker.kill();
+  if (host_too) host_up_[worker.identity.host] = false;
+}
+
+void World::partition(HostIndex host, bool on) {
+  uplink(host).partitioned = on;
+  downlink(host).partitioned = on;
+}
+
+void World::block_downlink(HostIndex host, bool on) {
+  if (on)
+    downlink(host).blocked = true;
+  else
+    downlink(host).unblock(events_, now_);
+}
+
+void World::set_link_options(const LinkOptions& up, const LinkOptions& down) {
+  options_.uplink = up;
+  options_.downlink = down;
+  for (std::size_t i = 0; i < links_.size(); ++i) links_[i]->options = i % 2 == 0 ? up : down;
+}
+
+wire::UdpPath World::path_to_appliance(const Worker& worker, std::uint16_t port_offset) const {
+  wire::UdpPath path;
+  path.src_mac.bytes = {2,
+                        1,
+                        0,
+                        0,
+                        static_cast<std::uint8_t>(worker.identity.host >> 8),
+                        static_cast<std::uint8_t>(worker.identity.host)};
+  path.dst_mac = appliance_->mac();
+  path.src = host_address(worker.identity.host, options_.ipv6);
+  path.dst = appliance_->address();
+  path.src_port = worker.identity.port;
+  path.dst_port = static_cast<std::uint16_t>(options_.appliance.port + port_offset);
+  path.traffic_class = wire::kEcnCapable;
+  return path;
+}
+
+void World::inject(const wire::UdpPath& path, std::span<const std::uint8_t> datagram) {
+  std::vector<std::uint8_t> frame(wire::kMaxUdpHeaderBytes + datagram.size());
+  frame.resize(wire::encode_udp_frame(frame, path, datagram));
+  inject_frame(frame);
+}
+
+void World::inject_frame(std::span<const std::uint8_t> bytes) {
+  const FrameIndex frame = pool_.take();
+  pool_[frame].bytes.assign(bytes.begin(), bytes.end());
+  appliance_->receive(frame, now_);
+}
+
+void World::check_at_end() {
+  if (const std::string text = appliance_->unbalanced(); !text.empty()) oracle_.violation(text);
+  std::size_t queued = 0;
+  for (const auto& link : links_) queued += link->counters().queued;
+  for (const auto& worker : workers_) {
+    queued += worker->waiting_frames();
+    if (const std::string text = worker->unbalanced(); !text.empty()) oracle_.violation(text);
+  }
+  queued += appliance_->waiting_frames();
+  if (queued != pool_.in_use())
+    oracle_.violation("I7: " + std::to_string(pool_.in_use()) + " frames are in use and " +
+                      std::to_string(queued) + " are queued");
+}
+
+std::string World::report() const {
+  std::string text;
+  for (const std::string& violation : oracle_.violations()) text += violation + "\n";
+  return text;
+}
+
+}  // namespace sluice::sim

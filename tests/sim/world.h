@@ -1,0 +1,151 @@
+// The whole system in one thread: an appliance, hosts with their cables, worker processes, one
+// event queue, one source of randomness, one clock that jumps from event to event.
+//
+// Tests build a world, add runs of jobs, script the network through a filter or link options, and
+// run until something holds. Everything is a function of the options; trace_hash() proves it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/sim/appliance.h"
+#include "tests/sim/event_queue.h"
+#include "tests/sim/frame_pool.h"
+#include "tests/sim/link.h"
+#include "tests/sim/oracle.h"
+#include "tests/sim/plan.h"
+#include "tests/sim/worker.h"
+
+namespace sluice::sim {
+
+struct WorldOptions {
+  std::uint64_t seed = 1;
+  bool ipv6 = false;
+  ApplianceOptions appliance;
+  LinkOptions uplink;
+  LinkOptions downlink;
+  std::uint32_t socket_frames = 92;               // Linux's default receive buffer
+  DurationNs worker_delay_ns = 5 * kMicrosecond;  // up to; wake-up of a progress thread
+  bool unreachable_hints = true;  // hosts answer for closed ports, and the appliance hears it
+  std::uint64_t max_events = 20'000'000;
+};
+
+enum class Direction : std::uint8_t { kToAppliance, kToWorker };
+
+// A datagram on its way, for a scripted network. The filter reads the first part and sets the rest.
+struct Passing {
+  Direction direction{};
+  Worker* worker = nullptr;       // sender or receiver
+  std::uint16_t port_offset = 0;  // of the appliance's end: 0 control, 1 + shard
+  const wire::Packet& packet;
+  TimeNs now = 0;
+
+  bool drop = false;
+  std::uint32_t copies = 1;
+  DurationNs delay_ns = 0;
+};
+using Filter = std::function<void(Passing&)>;
+
+class World {
+ public:
+  explicit World(WorldOptions options);
+
+  // ---- set-up ----
+  // Adds a job's run with one host a rank (or the hosts of `same_hosts_as`); its workers start by
+  // themselves at now + start_at.
+  RunIndex add_run(JobPlan plan);
+  RunIndex add_run_on(JobPlan plan, RunIndex same_hosts_as);
+  // Another process for a rank of a run, on the host of its last one.
+  Worker& add_worker(RunIndex run, Rank rank, TimeNs start_at);
+  void set_filter(Filter filter) { filter_ = std::move(filter); }
+  void at(TimeNs time, std::function<void()> action);
+
+  // ---- running ----
+  bool step();  // one event; false when none is left or the invariants are broken
+  void run_until(TimeNs time);
+  bool run_until(const std::function<bool()>& holds, TimeNs deadline);
+  bool run_until_done(RunIndex run, TimeNs deadline);
+  TimeNs now() const { return now_; }
+  // I4 to I7 once more, at rest. Adds to the violations.
+  void check_at_end();
+
+  // ---- faults ----
+  void kill(Worker& worker, bool host_too);
+  void pause(Worker& worker) { worker.pause(); }
+  void resume(Worker& worker) { worker.resume(now_); }
+  void partition(HostIndex host, bool on);
+  void block_downlink(HostIndex host, bool on);
+  void set_link_options(const LinkOptions& up, const LinkOptions& down);
+  void stop_appliance() { appliance_up_ = false; }
+  void start_appliance(std::uint64_t boot_seed);
+  // A datagram or a frame that nobody of ours sent.
+  void inject(const wire::UdpPath& path, std::span<const std::uint8_t> datagram);
+  void inject_frame(std::span<const std::uint8_t> frame);
+
+  // ---- parts ----
+  Worker& worker(RunIndex run, Rank rank);  // the latest process of that rank
+  Worker& worker(RunIndex run, std::uint16_t rank) { return worker(run, Rank{rank}); }
+  const std::vector<std::unique_ptr<Worker>>& workers() const { return workers_; }
+  const JobPlan& plan(RunIndex run) const { return runs_[run]->plan; }
+  Link& uplink(HostIndex host) { return *links_[2 * host]; }
+  Link& downlink(HostIndex host) { return *links_[2 * host + 1]; }
+  Appliance& appliance() { return *appliance_; }
+  Oracle& oracle() { return oracle_; }
+  const WorldOptions& options() const { return options_; }
+  std::uint64_t seed() const { return options_.seed; }
+  std::uint64_t trace_hash() const { return trace_hash_; }
+  std::uint64_t event_count() const { return event_count_; }
+  std::uint64_t dropped_corrupt() const { return dropped_corrupt_; }
+  bool healthy() const { return oracle_.violations().empty(); }
+  std::string report() const;  // the violations, one a line
+  wire::UdpPath path_to_appliance(const Worker& worker, std::uint16_t port_offset) const;
+
+  // ---- called by the parts ----
+  EventQueue& events() { return events_; }
+  FramePool& pool() { return pool_; }
+  DurationNs draw_delay(DurationNs max_ns) { return max_ns > 0 ? random_.between(0, max_ns) : 0; }
+  void send_from_worker(Worker& worker, const client::Transmit& transmit,
+                        std::span<const std::uint8_t> bytes, TimeNs now);
+  void send_to_worker(FrameIndex frame, std::uint16_t port, std::span<const std::uint8_t> bytes,
+                      TimeNs now);
+  void on_shard_sent(std::uint16_t shard, std::uint16_t port, std::span<const std::uint8_t> bytes);
+
+ private:
+  struct Run {
+    JobPlan plan;
+    client::Layout layout;
+    std::vector<HostIndex> hosts;
+    std::vector<WorkerIndex> latest;
+  };
+
+  RunIndex add_run(JobPlan plan, std::vector<HostIndex> hosts);
+  HostIndex add_host();
+  void dispatch(const SimEvent& event);
+  void arrive(std::uint32_t link, FrameIndex frame);
+  void arrive_at_host(HostIndex host, FrameIndex frame);
+  void send_filtered(Link& link, FrameIndex frame, Direction direction, Worker* worker,
+                     std::uint16_t port_offset, std::span<const std::uint8_t> bytes, TimeNs now);
+  Worker* worker_at(std::uint16_t port);
+
+  WorldOptions options_;
+  Random random_;
+  EventQueue events_;
+  FramePool pool_;
+  Oracle oracle_;
+  TimeNs now_ = 0;
+  std::uint64_t trace_hash_ = 0;
+  std::uint64_t event_count_ = 0;
+  std::uint64_t dropped_corrupt_ = 0;
+  bool appliance_up_ = true;
+  std::unique_ptr<Appliance> appliance_;
+  std::vector<std::unique_ptr<Run>> runs_;
+  std::vector<std::unique_ptr<Link>> links_;  // two a host: up, down
+  std::vector<bool> host_up_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<std::function<void()>> actions_;
+  Filter filter_;
+};
+
+}  // namespace sluice::sim
