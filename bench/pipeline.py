@@ -54,7 +54,8 @@ def run(options):
             mpps.setdefault(side, report.Samples()).add(entry["contributions"] / 1e6)
             gbps.setdefault(side, report.Samples()).add(entry["payload_bits"] / 1e9)
     print(f"8 workers, 1 KiB payloads, one core, instruction set "
-          f"{document['context']['fold_target']}; median [least .. largest] of {options.repetitions} interleaved repetitions, CPU time")
+          f"{document['context']['fold_target']}; median [least .. largest] of "
+          f"{options.repetitions} interleaved repetitions, CPU time")
     bare = mpps["bare"].median
     report.table(["side", "contributions in, Mpps", "payload Gb/s", "of bare"],
                  [[label, mpps[side].cell(2), gbps[side].cell(1), f"{mpps[side].median / bare:.2f}"]
