@@ -1,7 +1,7 @@
 // The appliance's counter blocks: one a port, one an lcore.
 //
-// Each block has one writer (the lcore that owns the port, or the lcore itself) and any number of
-// readers; nothing here is ever reset. Every reason for which a switch drops a frame has a name, and
+// Each counter has one writer (the lcore that owns the port, the lcore itself, or where stated the
+// control thread) and any number of readers; nothing here is ever reset. Every reason for which a switch drops a frame has a name, and
 // the name is its metric label. What a frame for the appliance ends in is a Verdict, counted beside.
 #pragma once
 
@@ -20,6 +20,7 @@ namespace sluice::dataplane {
   X(kTxRefused, "tx_refused", "frames that the port's driver did not take")                       \
   X(kPortDown, "port_down", "frames for a port whose link or peer is down")                       \
   X(kHairpin, "hairpin", "frames whose destination is behind the port they came from")            \
+  X(kNoPort, "no_port", "frames that no port was left to send to: link-local, or forwarding is off") \
   X(kMalformed, "malformed", "frames too short or with an impossible source address")             \
   X(kTooLong, "too_long", "frames longer than the port's buffers")                                \
   X(kNoBuffer, "no_buffer", "frames lost because the packet pool was empty")                      \
@@ -48,11 +49,11 @@ inline constexpr std::size_t kDropReasonCount = kDropReasonInfo.size();
 
 inline constexpr std::size_t kClassCount = 64;
 
-// Written by the lcore that owns the port.
+// Written by the lcore that owns the port, but for rx_missed and the link.
 struct PortCounters {
   Counter rx_packets;
   Counter rx_bytes;
-  Counter rx_missed;  // lost in the device before the appliance saw them
+  Counter rx_missed;  // lost in the device before the appliance saw them; control thread
   Counter tx_packets;
   Counter tx_bytes;
   Counter forwarded;       // frames that came in here and left by another port
@@ -61,7 +62,7 @@ struct PortCounters {
   Counter fault_reordered;   // frames held back on purpose
   Counter queue_packets;   // in the egress queue now
   Counter queue_bytes;
-  Counter link_up;         // 1 while the link or the peer is up
+  Counter link_up;         // 1 while the link or the peer is up; whoever notices
   Counter link_changes;
   std::array<Counter, kDropReasonCount> drops;
   std::array<Counter, kClassCount> tx_by_class;  // packets
@@ -80,6 +81,7 @@ struct LcoreCounters {
   Counter naps;               // adaptive polling slept
   Counter mac_entries;
   Counter handed_over;        // frames passed to another lcore
+  Counter handover_drops;     // frames for another lcore whose inbox was full
   VerdictCounters verdicts;   // of frames for the appliance, except those that its shard counts
 };
 

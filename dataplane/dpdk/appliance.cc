@@ -1,0 +1,165 @@
+#include "dataplane/dpdk/appliance.h"
+
+#include <openssl/rand.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "dataplane/dpdk/control.h"
+#include "dataplane/dpdk/eal.h"
+#include "dataplane/dpdk/worker.h"
+
+namespace sluice::dataplane {
+
+// Destroyed from the bottom up: control first, then workers, ports, rings and the pool.
+struct Appliance::State {
+  config::Config config;
+  bool eal_started = false;
+  Fabric fabric;
+  std::unique_ptr<Control> control;
+
+  ~State() {
+    control.reset();
+    for (auto& worker : fabric.workers) worker->stop();
+    const auto drain = [](RingPtr& ring) {
+      void* packet;
+      while (ring != nullptr && rte_ring_dequeue(ring.get(), &packet) == 0)
+        rte_pktmbuf_free(static_cast<rte_mbuf*>(packet));
+    };
+    drain(fabric.to_control);
+    fabric.workers.clear();
+    fabric.ports.clear();
+    fabric.to_control.reset();
+    fabric.shard_events.reset();
+    fabric.pool.reset();
+    if (eal_started) stop_eal();
+  }
+};
+
+namespace {
+
+OwnAddress own_address(const config::ApplianceConfig& config) {
+  OwnAddress own;
+  own.mac.bytes = config::effective_mac(config);
+  const auto& ip = config.address.octets;
+  own.ipv4 = wire::ipv4_address(ip[0], ip[1], ip[2], ip[3]);
+  if (config.address6) own.ipv6 = {wire::Family::kIpv6, config.address6->octets};
+  own.port = config.port;
+  own.shard_count = config.shards;
+  return own;
+}
+
+Result<agg::JobsOptions> jobs_options(const config::Config& config, std::size_t max_chunk_bytes) {
+  agg::JobsOptions options;
+  options.secret = config.appliance.secret;
+  if (RAND_bytes(options.boot_key.data(), static_cast<int>(options.boot_key.size())) != 1)
+    return Status(StatusCode::kIoError, "the system gives no random numbers for the boot key");
+  options.shard_count = config.appliance.shards;
+  options.max_jobs = config.limits.jobs;
+  options.max_workers = config.limits.workers_per_job;
+  options.max_chunk_bytes = max_chunk_bytes;
+  options.max_job_memory_bytes = std::size_t{config.limits.job_memory_mib} << 20;
+  options.max_total_memory_bytes = std::size_t{config.limits.total_memory_mib} << 20;
+  options.member_timeout_ns = config.limits.member_timeout_ns();
+  return options;
+}
+
+Status build_fabric(const config::Config& config, Fabric& fabric) {
+  fabric.own = own_address(config.appliance);
+  fabric.polling = config.appliance.polling;
+  fabric.forwarding = config.forwarding.enabled;
+  fabric.mac_entries = config.forwarding.mac_table_entries;
+  fabric.mac_age_ns = config.forwarding.mac_age_s * kSecond;
+  fabric.paths = std::make_unique<PathTable>(config.limits.jobs, config.limits.workers_per_job);
+
+  auto pool = make_pool(config);
+  if (!pool.ok()) return pool.status();
+  fabric.pool = std::move(pool).value();
+  fabric.max_datagram_bytes = rte_pktmbuf_data_room_size(fabric.pool.get()) -
+                              RTE_PKTMBUF_HEADROOM - wire::kMaxUdpHeaderBytes;
+  auto to_control = make_ring("to_control", kControlPackets, sizeof(rte_mbuf*));
+  if (!to_control.ok()) return to_control.status();
+  fabric.to_control = std::move(to_control).value();
+  auto events = make_ring("shard_events", kControlPackets, sizeof(agg::ShardEvent));
+  if (!events.ok()) return events.status();
+  fabric.shard_events = std::move(events).value();
+
+  for (std::size_t index = 0; index < config.ports.size(); ++index) {
+    auto port = Port::open(config.ports[index], static_cast<PortIndex>(index), fabric.pool.get(),
+                           now_ns());
+    if (!port.ok()) return port.status();
+    fabric.ports.push_back(std::move(port).value());
+  }
+  for (std::uint16_t index = 0; index < config.appliance.shards; ++index) {
+    auto worker = Worker::create(fabric, index);
+    if (!worker.ok()) return worker.status();
+    fabric.workers.push_back(std::move(worker).value());
+  }
+  return Status();
+}
+
+}  // namespace
+
+Appliance::Appliance(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Appliance::~Appliance() = default;
+
+Result<std::unique_ptr<Appliance>> Appliance::start(const config::Config& config) {
+  if (config.ports.empty() || config.ports.size() > kMaxPorts)
+    return Status(StatusCode::kInvalidArgument,
+                  "the configuration has " + std::to_string(config.ports.size()) +
+                      " ports; add [[port]] sections, from 1 to " + std::to_string(kMaxPorts));
+  auto state = std::make_unique<State>();
+  state->config = config;
+  if (Status status = start_eal(config); !status.ok()) return status;
+  state->eal_started = true;
+  if (Status status = build_fabric(config, state->fabric); !status.ok()) return status;
+  auto options = jobs_options(
+      config, std::min<std::size_t>(config.limits.chunk_bytes_max, kMaxChunkBytes));
+  if (!options.ok()) return options.status();
+  state->control = std::make_unique<Control>(state->fabric, std::move(options).value());
+  for (auto& worker : state->fabric.workers) worker->start();
+  state->control->start();
+  return std::unique_ptr<Appliance>(new Appliance(std::move(state)));
+}
+
+std::string Appliance::summary() const {
+  const auto& own = state_->fabric.own;
+  const auto& mac = own.mac.bytes;
+  char text[160];
+  std::snprintf(text, sizeof text,
+                "%u.%u.%u.%u UDP port %u, MAC %02x:%02x:%02x:%02x:%02x:%02x, %zu port%s, %u shard%s",
+                own.ipv4.bytes[0], own.ipv4.bytes[1], own.ipv4.bytes[2], own.ipv4.bytes[3], own.port,
+                mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], state_->fabric.ports.size(),
+                state_->fabric.ports.size() == 1 ? "" : "s", own.shard_count,
+                own.shard_count == 1 ? "" : "s");
+  return text;
+}
+
+std::vector<Appliance::PortView> Appliance::ports() const {
+  std::vector<PortView> views;
+  for (const auto& port : state_->fabric.ports)
+    views.push_back({port->config().name, &port->counters()});
+  return views;
+}
+
+std::vector<Appliance::LcoreView> Appliance::lcores() const {
+  std::vector<LcoreView> views;
+  for (const auto& worker : state_->fabric.workers)
+    views.push_back({&worker->counters(), &worker->shard()});
+  return views;
+}
+
+const VerdictCounters& Appliance::control_verdicts() const { return state_->control->verdicts(); }
+
+Appliance::BufferView Appliance::buffers() const {
+  const rte_mempool* pool = state_->fabric.pool.get();
+  return {rte_mempool_in_use_count(pool), pool->size};
+}
+
+bool Appliance::inspect(
+    const std::function<void(const agg::Jobs&, TimeNs)>& inspection) const {
+  return state_->control->inspect(inspection);
+}
+
+}  // namespace sluice::dataplane

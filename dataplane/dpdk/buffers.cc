@@ -1,0 +1,71 @@
+#include "dataplane/dpdk/buffers.h"
+
+#include <rte_errno.h>
+#include <rte_ring_elem.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <string>
+
+namespace sluice::dataplane {
+namespace {
+
+constexpr std::uint32_t kCachePackets = 256;         // per thread
+constexpr std::uint32_t kDevicePacketsPerPort = 2048;  // descriptors of both directions
+constexpr std::uint32_t kLeastPackets = 2048;
+constexpr std::size_t kDataRoomBytes = 2048;  // af_packet's frame size fits
+
+}  // namespace
+
+Result<RingPtr> make_ring(const std::string& name, std::uint32_t capacity,
+                          std::size_t element_bytes) {
+  rte_ring* ring = rte_ring_create_elem(name.c_str(), static_cast<unsigned>(element_bytes),
+                                        capacity, SOCKET_ID_ANY, RING_F_SC_DEQ | RING_F_EXACT_SZ);
+  if (ring == nullptr)
+    return Status(StatusCode::kExhausted, "no memory for the ring " + name + " (" +
+                                              rte_strerror(rte_errno) +
+                                              "); raise appliance.memory_mib");
+  return RingPtr(ring);
+}
+
+std::size_t max_frame_bytes(const config::Config& config) {
+  std::size_t mtu = 1500;
+  for (const config::PortConfig& port : config.ports) mtu = std::max<std::size_t>(mtu, port.mtu);
+  return mtu + wire::kEthernetBytes + wire::kVlanTagBytes;
+}
+
+Result<PoolPtr> make_pool(const config::Config& config) {
+  // Results are written behind room for the longest headers, so that room is on top.
+  const std::size_t room =
+      std::max(kDataRoomBytes, (max_frame_bytes(config) + wire::kMaxUdpHeaderBytes + 63) / 64 * 64);
+  const std::size_t buffer_bytes = room + RTE_PKTMBUF_HEADROOM;
+  const std::size_t element_bytes = sizeof(rte_mbuf) + sizeof(PacketMeta) + buffer_bytes + 128;
+  const std::uint64_t affordable =
+      (std::uint64_t{config.appliance.memory_mib} << 20) * 3 / 4 / element_bytes;
+  const std::uint64_t wanted =
+      config.ports.size() * (kEgressPackets + kDevicePacketsPerPort + kBurst * 4) +
+      config.appliance.shards * (kInboxPackets + 2 * kCachePackets) + kControlPackets + kLeastPackets;
+  const std::uint64_t count = std::min(affordable, wanted);
+  if (count < kLeastPackets)
+    return Status(StatusCode::kExhausted,
+                  "appliance.memory_mib = " + std::to_string(config.appliance.memory_mib) +
+                      " holds only " + std::to_string(count) + " packet buffers of " +
+                      std::to_string(element_bytes) + " bytes; at least " +
+                      std::to_string(kLeastPackets) + " are needed");
+  rte_mempool* pool = rte_pktmbuf_pool_create("sluice_packets", static_cast<unsigned>(count),
+                                              kCachePackets, sizeof(PacketMeta),
+                                              static_cast<std::uint16_t>(buffer_bytes),
+                                              SOCKET_ID_ANY);
+  if (pool == nullptr)
+    return Status(StatusCode::kExhausted,
+                  "no memory for " + std::to_string(count) + " packet buffers of " +
+                      std::to_string(element_bytes) + " bytes (" + rte_strerror(rte_errno) +
+                      "); raise appliance.memory_mib or reserve more hugepages");
+  if (count < wanted)
+    spdlog::info("appliance.memory_mib = {} holds {} of the {} packet buffers that full queues "
+                 "would take; frames that find none are dropped as no_buffer",
+                 config.appliance.memory_mib, count, wanted);
+  return PoolPtr(pool);
+}
+
+}  // namespace sluice::dataplane

@@ -1,0 +1,78 @@
+// Packet buffers: one pool for the appliance, and what travels with a buffer between threads.
+//
+// Only for dataplane/dpdk. Every thread may allocate and free; the pool is sized once at start.
+#pragma once
+
+#include <rte_mbuf.h>
+#include <rte_mempool.h>
+#include <rte_ring.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "aggregator/base/status.h"
+#include "aggregator/wire/inet.h"
+#include "config/config.h"
+
+namespace sluice::dataplane {
+
+inline constexpr std::uint16_t kBurst = 32;
+inline constexpr std::uint32_t kEgressPackets = 4096;  // per port
+inline constexpr std::uint32_t kInboxPackets = 4096;   // per lcore, from all other threads
+inline constexpr std::uint32_t kControlPackets = 1024;
+
+// Why a buffer was handed to another thread. Lies in the buffer's private area.
+struct PacketMeta {
+  enum class Kind : std::uint8_t {
+    kEgress,       // to a worker: send it out of `port` in class `egress_class`
+    kShard,        // to a worker: a data packet for its shard, at payload_offset
+    kControl,      // to the control thread: a control packet from `port`
+    kUnreachable,  // to the control thread: an ICMP error from `port`
+    kConflict,     // to the control thread: an ARP packet from `port` that claims our address
+  };
+  Kind kind{};
+  std::uint8_t port = 0;
+  std::uint8_t egress_class = 0;
+  bool marked = false;  // kShard: congestion experienced
+  std::uint16_t payload_offset = 0;
+  std::uint16_t payload_bytes = 0;
+};
+static_assert(sizeof(PacketMeta) == RTE_MBUF_PRIV_ALIGN);
+
+inline PacketMeta& meta_of(rte_mbuf* packet) noexcept {
+  return *static_cast<PacketMeta*>(rte_mbuf_to_priv(packet));
+}
+inline wire::Bytes bytes_of(const rte_mbuf* packet) noexcept {
+  return {rte_pktmbuf_mtod(packet, const std::uint8_t*), rte_pktmbuf_data_len(packet)};
+}
+// The whole room behind the headroom, for writing a new frame.
+inline wire::MutableBytes room_of(rte_mbuf* packet) noexcept {
+  return {rte_pktmbuf_mtod(packet, std::uint8_t*),
+          static_cast<std::size_t>(packet->buf_len - packet->data_off)};
+}
+inline void set_frame_bytes(rte_mbuf* packet, std::size_t bytes) noexcept {
+  packet->data_len = static_cast<std::uint16_t>(bytes);
+  packet->pkt_len = static_cast<std::uint32_t>(bytes);
+}
+
+struct RingDeleter {
+  void operator()(rte_ring* ring) const noexcept { rte_ring_free(ring); }
+};
+using RingPtr = std::unique_ptr<rte_ring, RingDeleter>;
+
+// A ring of many producers and one consumer; `element_bytes` is a multiple of 4.
+Result<RingPtr> make_ring(const std::string& name, std::uint32_t capacity,
+                          std::size_t element_bytes);
+
+struct PoolDeleter {
+  void operator()(rte_mempool* pool) const noexcept { rte_mempool_free(pool); }
+};
+using PoolPtr = std::unique_ptr<rte_mempool, PoolDeleter>;
+
+// Room for the longest frame of any port: its MTU, the Ethernet header and one VLAN tag.
+std::size_t max_frame_bytes(const config::Config& config);
+// As many buffers as all queues can hold at once, or as appliance.memory_mib allows.
+Result<PoolPtr> make_pool(const config::Config& config);
+
+}  // namespace sluice::dataplane

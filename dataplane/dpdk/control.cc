@@ -1,0 +1,210 @@
+// The control thread's loop, its packets and its datagrams. Watching and logging is in watch.cc.
+
+#include "dataplane/dpdk/control.h"
+
+#include <arpa/inet.h>
+#include <rte_ring_elem.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "dataplane/dpdk/send.h"
+#include "dataplane/host/unreachable.h"
+
+namespace sluice::dataplane {
+namespace {
+
+constexpr DurationNs kTickInterval = 20 * kMillisecond;
+constexpr DurationNs kWatchInterval = 200 * kMillisecond;
+constexpr auto kNap = std::chrono::microseconds(200);
+constexpr auto kNoticeDrain = std::chrono::milliseconds(100);
+
+std::string address_text(const wire::IpAddress& address, std::uint16_t port) {
+  char text[INET6_ADDRSTRLEN] = "?";
+  const bool ipv4 = address.family == wire::Family::kIpv4;
+  inet_ntop(ipv4 ? AF_INET : AF_INET6, address.bytes.data(), text, sizeof text);
+  return (ipv4 ? std::string(text) : "[" + std::string(text) + "]") + ":" + std::to_string(port);
+}
+
+// The UDP payload that the port's MTU carries.
+std::size_t datagram_limit(const Fabric& fabric, const Port& port, wire::Family family) noexcept {
+  const std::size_t headers =
+      wire::kUdpBytes + (family == wire::Family::kIpv4 ? wire::kIpv4Bytes : wire::kIpv6Bytes);
+  return std::min<std::size_t>(port.config().mtu - headers, fabric.max_datagram_bytes);
+}
+
+}  // namespace
+
+Control::Control(Fabric& fabric, agg::JobsOptions options)
+    : fabric_(fabric),
+      jobs_(std::move(options)),
+      backlog_(fabric.workers.size()),
+      link_changes_(fabric.ports.size()) {
+  for (std::size_t port = 0; port < fabric.ports.size(); ++port)
+    link_changes_[port] = fabric.ports[port]->counters().link_changes.read();
+}
+
+Control::~Control() { stop(); }
+
+void Control::start() {
+  running_ = true;
+  thread_ = std::thread([this] { run(); });
+}
+
+void Control::stop() {
+  stop_.store(true);
+  if (thread_.joinable()) thread_.join();
+}
+
+void Control::run() {
+  while (!stop_.load(std::memory_order_relaxed))
+    if (loop(now_ns()) == 0) std::this_thread::sleep_for(kNap);
+  drain_notices();
+  finish_inspections();
+}
+
+// Workers still run: the notices leave through their ports.
+void Control::drain_notices() {
+  jobs_.shutdown(now_ns());
+  const auto end = std::chrono::steady_clock::now() + kNoticeDrain;
+  bool sent_any = false;
+  while (std::chrono::steady_clock::now() < end) {
+    const bool sent = poll_jobs(now_ns()) != 0;
+    sent_any |= sent;
+    if (!sent && !sent_any) return;  // nobody to tell
+    if (!sent) std::this_thread::sleep_for(kNap);
+  }
+}
+
+std::size_t Control::loop(TimeNs now) {
+  std::size_t work = poll_packets(now);
+  agg::ShardEvent event;
+  while (rte_ring_dequeue_elem(fabric_.shard_events.get(), &event, sizeof event) == 0) {
+    jobs_.handle_event(event, now);
+    ++work;
+  }
+  if (now >= next_tick_) {
+    jobs_.tick(now);
+    next_tick_ = now + kTickInterval;
+  }
+  watch_ports(now);
+  if (now >= next_watch_) {
+    for (const auto& port : fabric_.ports) port->refresh();
+    watch_jobs();
+    next_watch_ = now + kWatchInterval;
+  }
+  work += poll_jobs(now);
+  run_inspections(now);
+  return work;
+}
+
+std::size_t Control::poll_packets(TimeNs now) {
+  std::array<void*, kBurst> packets;
+  const unsigned count =
+      rte_ring_dequeue_burst(fabric_.to_control.get(), packets.data(), packets.size(), nullptr);
+  for (unsigned at = 0; at < count; ++at) {
+    auto* packet = static_cast<rte_mbuf*>(packets[at]);
+    Port& port = *fabric_.ports[meta_of(packet).port];
+    wire::Frame frame;
+    // The worker has checked this frame already; parsing again is cheaper than carrying the views.
+    if (!wire::parse_frame(bytes_of(packet), wire::UdpChecksums::kTrust, frame)) {
+      switch (meta_of(packet).kind) {
+        case PacketMeta::Kind::kControl: handle_control(frame, port, now); break;
+        case PacketMeta::Kind::kUnreachable: handle_unreachable(frame, now); break;
+        case PacketMeta::Kind::kConflict: handle_conflict(frame, port, now); break;
+        case PacketMeta::Kind::kEgress:
+        case PacketMeta::Kind::kShard: break;
+      }
+    }
+    rte_pktmbuf_free(packet);
+  }
+  return count;
+}
+
+void Control::handle_control(const wire::Frame& frame, Port& port, TimeNs now) {
+  wire::Packet packet;
+  Verdict why;
+  if (!wire::parse(frame.payload, packet, why)) {
+    verdicts_.count(why);
+    return;
+  }
+  const std::string address = address_text(frame.src, frame.src_port);
+  const agg::Origin origin{
+      .address = address,
+      .max_datagram_bytes = datagram_limit(fabric_, port, frame.src.family)};
+  const agg::ControlResult result = jobs_.handle(packet, origin, reply_, now);
+  const MemberPath path{.udp = wire::reply_path(frame, fabric_.own.mac),
+                        .port = port.index(),
+                        .bound = true};
+  if (result.bind && !(fabric_.paths->read(result.job, result.rank) == path))
+    fabric_.paths->bind(result.job, result.rank, path);
+  if (result.reply_bytes != 0) send(path, wire::Bytes(reply_).first(result.reply_bytes));
+  note_result(result, address, now);
+}
+
+void Control::send(const MemberPath& path, wire::Bytes datagram) {
+  rte_mbuf* packet = rte_pktmbuf_alloc(fabric_.pool.get());
+  if (packet == nullptr) return;  // lost like any datagram; its receiver asks again
+  const wire::MutableBytes room = datagram_room(packet);
+  if (room.size() < datagram.size()) {
+    rte_pktmbuf_free(packet);
+    return;
+  }
+  std::copy(datagram.begin(), datagram.end(), room.begin());
+  if (!put_headers(packet, path.udp, fabric_.own.port, datagram.size())) {
+    rte_pktmbuf_free(packet);
+    return;
+  }
+  meta_of(packet) = {.kind = PacketMeta::Kind::kEgress,
+                     .port = path.port,
+                     .egress_class = fabric_.classifier.of_control()};
+  if (!fabric_.owner_of(path.port).hand_over(packet)) rte_pktmbuf_free(packet);
+}
+
+std::size_t Control::poll_jobs(TimeNs now) {
+  std::size_t work = 0;
+  agg::Transmit transmit;
+  while (work < kControlPackets && jobs_.poll_transmit(transmit, reply_, now)) {
+    const MemberPath path = fabric_.paths->read(transmit.job, transmit.rank);
+    if (path.bound) send(path, wire::Bytes(reply_).first(transmit.bytes));
+    ++work;
+  }
+  agg::ShardCommand command;
+  while (jobs_.poll_command(command)) {
+    for (auto& queue : backlog_) queue.push_back(command);
+    ++work;
+  }
+  for (std::size_t index = 0; index < backlog_.size(); ++index) {
+    auto& queue = backlog_[index];
+    while (!queue.empty() && fabric_.workers[index]->post(queue.front())) queue.pop_front();
+  }
+  return work;
+}
+
+bool Control::inspect(const Inspection& inspection) {
+  std::unique_lock lock(mutex_);
+  if (!running_) return false;
+  const std::uint64_t ticket = next_ticket_++;
+  inspections_.emplace_back(ticket, inspection);
+  done_.wait(lock, [&] { return done_ticket_ >= ticket; });
+  return true;
+}
+
+void Control::run_inspections(TimeNs now) {
+  std::unique_lock lock(mutex_);
+  if (inspections_.empty()) return;
+  for (; !inspections_.empty(); inspections_.pop_front()) {
+    inspections_.front().second(jobs_, now);  // its caller waits, so nothing is gained by unlocking
+    done_ticket_ = inspections_.front().first;
+  }
+  done_.notify_all();
+}
+
+void Control::finish_inspections() {
+  run_inspections(now_ns());
+  const std::lock_guard lock(mutex_);
+  running_ = false;
+}
+
+}  // namespace sluice::dataplane

@@ -1,0 +1,90 @@
+// The control thread: joins, keepalives, liveness, the end of jobs. Owns agg::Jobs.
+//
+// Workers hand it control packets through a bounded ring; its own datagrams go to the worker that owns
+// the member's port. It also watches links, since a vhost-user socket that closes is the first sign of
+// a dead worker process.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "aggregator/jobs/jobs.h"
+#include "dataplane/dpdk/worker.h"
+
+namespace sluice::dataplane {
+
+class Control {
+ public:
+  using Inspection = std::function<void(const agg::Jobs&, TimeNs)>;
+
+  Control(Fabric& fabric, agg::JobsOptions options);
+  ~Control();
+
+  void start();
+  // Tells all members that the appliance is ending, waits until the notices are sent, ends the thread.
+  void stop();
+
+  // Any thread but the control thread: runs `inspection` on the control thread, between two packets,
+  // and returns when it is done; false when the thread does not run.
+  bool inspect(const Inspection& inspection);
+
+  // Control packets that were no valid packets; what became of valid ones is in jobs().verdicts().
+  const VerdictCounters& verdicts() const noexcept { return verdicts_; }
+
+ private:
+  // At most `per_second` messages a second of one kind; the rest only counts.
+  struct LogLimit {
+    TimeNs window_start = 0;
+    int count = 0;
+    bool allow(TimeNs now, int per_second) noexcept;
+  };
+
+  void run();
+  std::size_t loop(TimeNs now);
+  std::size_t poll_packets(TimeNs now);
+  std::size_t poll_jobs(TimeNs now);
+  void handle_control(const wire::Frame& frame, Port& port, TimeNs now);
+  void handle_unreachable(const wire::Frame& frame, TimeNs now);
+  void handle_conflict(const wire::Frame& frame, Port& port, TimeNs now);
+  void note_result(const agg::ControlResult& result, const std::string& address, TimeNs now);
+  void watch_ports(TimeNs now);
+  void watch_jobs();
+  void suspect_behind(PortIndex port, TimeNs now);
+  void send(const MemberPath& path, wire::Bytes datagram);
+  void run_inspections(TimeNs now);
+  void drain_notices();
+  void finish_inspections();
+
+  Fabric& fabric_;
+  agg::Jobs jobs_;
+  VerdictCounters verdicts_;
+  // Commands that a worker's ring had no room for yet; one queue a worker keeps their order.
+  std::vector<std::deque<agg::ShardCommand>> backlog_;
+  std::vector<std::uint64_t> link_changes_;  // a port, as last seen
+  std::map<std::uint16_t, std::string> announced_;  // job id -> what was logged last
+  std::array<std::uint8_t, kMaxDatagramBytes> reply_{};
+  TimeNs next_tick_ = 0;
+  TimeNs next_watch_ = 0;
+  LogLimit refusals_;
+  LogLimit hints_;
+  LogLimit conflicts_;
+
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;
+  std::condition_variable done_;
+  std::deque<std::pair<std::uint64_t, Inspection>> inspections_;  // under mutex_
+  std::uint64_t next_ticket_ = 1;                                 // under mutex_
+  std::uint64_t done_ticket_ = 0;                                 // under mutex_
+  bool running_ = false;                                          // under mutex_
+  std::thread thread_;
+};
+
+}  // namespace sluice::dataplane

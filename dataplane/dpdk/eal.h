@@ -1,0 +1,16 @@
+// DPDK's environment: started once a process, without root or hugepages where no NIC needs them.
+//
+// rte_eal_init pins its caller, so it runs on a thread of its own that ends afterwards. DPDK's log
+// lines go to ours. Called by Appliance::start() on the main thread.
+#pragma once
+
+#include "aggregator/base/status.h"
+#include "config/config.h"
+
+namespace sluice::dataplane {
+
+// Starting a second time in one process is an error.
+Status start_eal(const config::Config& config);
+void stop_eal();
+
+}  // namespace sluice::dataplane

@@ -1,0 +1,160 @@
+// What a worker does with a received frame: forward it, answer it, or hand it to whom it belongs.
+
+#include <rte_ring.h>
+
+#include <bit>
+
+#include "dataplane/dpdk/worker.h"
+#include "dataplane/host/answer.h"
+
+namespace sluice::dataplane {
+
+void Worker::drop(Port& port, DropReason reason, rte_mbuf* packet) noexcept {
+  port.counters().drop(reason);
+  rte_pktmbuf_free(packet);
+}
+
+void Worker::handle_frame(Port& port, rte_mbuf* packet, TimeNs now) noexcept {
+  wire::Frame frame;
+  if (wire::parse_ethernet(bytes_of(packet), frame.ethernet)) {
+    drop(port, DropReason::kMalformed, packet);
+    return;
+  }
+  const ForwardContext context{.in_port = port.index(), .up = up_, .own_mac = fabric_.own.mac};
+  ForwardDecision decision = decide_forward(frame.ethernet, context, macs_, now);
+  if (decision.learned != MacTable::Learned::kKnown && fabric_.workers.size() > 1) [[unlikely]] {
+    for (const auto& worker : fabric_.workers)
+      if (worker.get() != this)
+        worker->tell({frame.ethernet.src, frame.ethernet.vlan_id()}, port.index());
+  }
+  if (!fabric_.forwarding) decision.out = 0;
+  if (!decision.for_self) {
+    forward(port, decision, frame.ethernet, packet);
+    return;
+  }
+  if (decision.out != 0) {
+    // A group frame: the others get copies, and we read the original.
+    rte_mbuf* copy = rte_pktmbuf_copy(packet, fabric_.pool.get(), 0, UINT32_MAX);
+    if (copy != nullptr) forward(port, decision, frame.ethernet, copy);
+    else port.counters().drop(DropReason::kNoBuffer);
+  }
+  handle_own(port, frame, packet, now);
+}
+
+void Worker::forward(Port& in, const ForwardDecision& decision, const wire::EthernetView& view,
+                     rte_mbuf* packet) noexcept {
+  if (decision.out == 0) {
+    drop(in, decision.hairpin ? DropReason::kHairpin : DropReason::kNoPort, packet);
+    return;
+  }
+  const ClassIndex egress_class = fabric_.classifier.of_frame(view);
+  in.counters().forwarded.add(1);
+  if (decision.flood) in.counters().flooded.add(1);
+  PortMask rest = decision.out;
+  while (std::popcount(rest) > 1) {
+    const auto out = static_cast<PortIndex>(std::countr_zero(rest));
+    rest &= rest - 1;
+    rte_mbuf* copy = rte_pktmbuf_copy(packet, fabric_.pool.get(), 0, UINT32_MAX);
+    if (copy != nullptr) send(out, egress_class, copy);
+    else in.counters().drop(DropReason::kNoBuffer);
+  }
+  send(static_cast<PortIndex>(std::countr_zero(rest)), egress_class, packet);
+}
+
+void Worker::send(PortIndex port, ClassIndex egress_class, rte_mbuf* packet) noexcept {
+  Port& out = *fabric_.ports[port];
+  Worker& owner = fabric_.owner_of(port);
+  if (&owner == this) {
+    out.enqueue(packet, egress_class);
+    return;
+  }
+  meta_of(packet) = {.kind = PacketMeta::Kind::kEgress, .port = port, .egress_class = egress_class};
+  if (owner.hand_over(packet)) {
+    counters_.handed_over.add(1);
+    return;
+  }
+  counters_.handover_drops.add(1);
+  rte_pktmbuf_free(packet);
+}
+
+void Worker::handle_own(Port& port, wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept {
+  if (const auto verdict = wire::parse_content(port.udp_checksums(), frame)) {
+    // A group frame was for everyone else as much as for us: not our business whether it is sound.
+    if (!frame.ethernet.dst.is_group()) counters_.verdicts.count(*verdict);
+    rte_pktmbuf_free(packet);
+    return;
+  }
+  const Steering steering = steer(frame, fabric_.own);
+  switch (steering.service) {
+    case Service::kShard: to_shard(port, frame, steering.shard, packet, now); return;
+    case Service::kControl: to_control(port, PacketMeta::Kind::kControl, packet); return;
+    case Service::kHost: answer(port, frame, packet); return;
+    case Service::kNotOurs:
+    case Service::kNone: break;
+  }
+  if (!frame.ethernet.dst.is_group())
+    counters_.verdicts.count(steering.service == Service::kNotOurs ? Verdict::kNotOurs
+                                                                   : Verdict::kUnsupported);
+  rte_pktmbuf_free(packet);
+}
+
+void Worker::to_shard(Port& port, const wire::Frame& frame, ShardId shard, rte_mbuf* packet,
+                      TimeNs now) noexcept {
+  const bool marked = (frame.traffic_class & wire::kEcnMask) == wire::kEcnCongested;
+  if (shard.value == index_) {
+    feed_shard(frame.payload, marked, now);
+    rte_pktmbuf_free(packet);
+    return;
+  }
+  meta_of(packet) = {
+      .kind = PacketMeta::Kind::kShard,
+      .port = port.index(),
+      .marked = marked,
+      .payload_offset =
+          static_cast<std::uint16_t>(frame.payload.data() - bytes_of(packet).data()),
+      .payload_bytes = static_cast<std::uint16_t>(frame.payload.size())};
+  if (fabric_.workers[shard.value]->hand_over(packet)) {
+    counters_.handed_over.add(1);
+    return;
+  }
+  drop(port, DropReason::kHandover, packet);
+}
+
+void Worker::feed_shard(wire::Bytes payload, bool marked, TimeNs now) noexcept {
+  wire::Packet packet;
+  Verdict why;
+  if (wire::parse(payload, packet, why)) shard_.handle(packet, marked, now);
+  else counters_.verdicts.count(why);
+}
+
+void Worker::to_control(Port& port, PacketMeta::Kind kind, rte_mbuf* packet) noexcept {
+  meta_of(packet) = {.kind = kind, .port = port.index()};
+  if (rte_ring_enqueue(fabric_.to_control.get(), packet) != 0)
+    drop(port, DropReason::kHandover, packet);
+}
+
+void Worker::answer(Port& port, const wire::Frame& frame, rte_mbuf* packet) noexcept {
+  rte_mbuf* reply = rte_pktmbuf_alloc(fabric_.pool.get());
+  if (reply == nullptr) {
+    drop(port, DropReason::kNoBuffer, packet);
+    return;
+  }
+  const HostAnswer result = answer_as_host(frame, fabric_.own, room_of(reply));
+  if (result.outcome == HostOutcome::kAnswered) {
+    set_frame_bytes(reply, result.reply_bytes);
+    send(port.index(), fabric_.classifier.of_control(), reply);
+    rte_pktmbuf_free(packet);
+    return;
+  }
+  rte_pktmbuf_free(reply);
+  switch (result.outcome) {
+    case HostOutcome::kUnreachable: to_control(port, PacketMeta::Kind::kUnreachable, packet); return;
+    case HostOutcome::kConflict: to_control(port, PacketMeta::Kind::kConflict, packet); return;
+    case HostOutcome::kIgnored:
+    case HostOutcome::kAnswered: break;
+  }
+  if (frame.ethernet.dst.is_group()) rte_pktmbuf_free(packet);  // ARP for others is no drop
+  else drop(port, DropReason::kNotAnswered, packet);
+}
+
+}  // namespace sluice::dataplane

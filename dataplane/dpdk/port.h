@@ -1,0 +1,90 @@
+// One switch port: a DPDK device, its egress queue and shaper, and the faults injected on purpose.
+//
+// open() and close() on the main thread; receive(), enqueue() and flush() on the lcore that owns the
+// port; up() and counters() from anywhere.
+#pragma once
+
+#include <rte_mbuf.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <span>
+
+#include "aggregator/base/status.h"
+#include "config/config.h"
+#include "dataplane/core/counters.h"
+#include "dataplane/core/egress_queue.h"
+#include "dataplane/core/fault.h"
+#include "dataplane/core/mac_table.h"
+#include "dataplane/core/shaper.h"
+#include "dataplane/dpdk/buffers.h"
+
+namespace sluice::dataplane {
+
+class Port {
+ public:
+  // A burst may grow by duplicates and by frames that had been held back.
+  static constexpr std::size_t kMaxReceived = 2 * kBurst + FaultLine::kMaxHeld;
+  using Burst = std::array<rte_mbuf*, kMaxReceived>;
+
+  // Creates and starts the device. The message names the port and the remedy.
+  static Result<std::unique_ptr<Port>> open(const config::PortConfig& config, PortIndex index,
+                                            rte_mempool* pool, TimeNs now);
+  ~Port();
+  Port(const Port&) = delete;
+  Port& operator=(const Port&) = delete;
+
+  // Fills `burst` from its start and returns how many. Frames are in one piece and fit the MTU.
+  std::size_t receive(Burst& burst, TimeNs now) noexcept;
+  // Queues a frame; drops the least urgent ones when it does not fit.
+  void enqueue(rte_mbuf* packet, ClassIndex egress_class) noexcept;
+  // Sends what shaper and device take; returns how many frames left.
+  std::size_t flush(TimeNs now) noexcept;
+
+  bool up() const noexcept { return up_.load(std::memory_order_relaxed); }
+  // Asks the device what it does not tell by itself; for the control thread, a few times a second.
+  void refresh() noexcept;
+
+  PortIndex index() const noexcept { return index_; }
+  const config::PortConfig& config() const noexcept { return config_; }
+  PortCounters& counters() noexcept { return counters_; }
+  // Shared memory cannot corrupt a frame on the way.
+  wire::UdpChecksums udp_checksums() const noexcept {
+    return config_.type == config::PortType::kVhostUser ? wire::UdpChecksums::kTrust
+                                                        : wire::UdpChecksums::kVerify;
+  }
+
+ private:
+  Port(const config::PortConfig& config, PortIndex index, rte_mempool* pool, TimeNs now);
+  Status probe();
+  Status start();
+  static int on_link_event(std::uint16_t device, int event, void* port, void*);
+  void refresh_link() noexcept;
+  std::size_t inject_rx_faults(Burst& burst, std::size_t count, TimeNs now) noexcept;
+  std::size_t fill_staged(TimeNs now) noexcept;
+  void drop_all() noexcept;
+  void update_queue_counters() noexcept;
+
+  const config::PortConfig config_;
+  const PortIndex index_;
+  rte_mempool* const pool_;
+  const std::uint32_t max_frame_bytes_;
+  std::uint16_t device_ = UINT16_MAX;
+  std::string vdev_name_;  // empty: not a vdev
+  bool started_ = false;
+  bool tells_link_ = false;  // the device calls on_link_event()
+  std::atomic<bool> up_{false};
+
+  EgressQueue queue_;
+  TokenBucket bucket_;
+  FaultLine rx_fault_;
+  FaultLine tx_fault_;
+  // Taken from the queue, refused by the device so far. Two more for a duplicate and a released one.
+  std::array<rte_mbuf*, 2 * kBurst + FaultLine::kMaxHeld> staged_{};
+  std::array<ClassIndex, 2 * kBurst + FaultLine::kMaxHeld> staged_class_{};
+  std::size_t staged_count_ = 0;
+  PortCounters counters_;
+};
+
+}  // namespace sluice::dataplane

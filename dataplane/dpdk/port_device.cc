@@ -1,0 +1,200 @@
+// Port's device: created, started, watched and closed. All cold.
+
+#include <rte_bus.h>
+#include <rte_dev.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "dataplane/dpdk/port.h"
+
+namespace sluice::dataplane {
+namespace {
+
+constexpr std::uint16_t kDescriptors = 1024;
+constexpr std::size_t kAfPacketFrames = 2048;  // per direction: more than a 2 MB qdisc holds
+
+std::string where(const config::PortConfig& config) {
+  switch (config.type) {
+    case config::PortType::kVhostUser: return "vhost-user socket " + config.path;
+    case config::PortType::kAfPacket: return "af_packet on interface " + config.interface;
+    case config::PortType::kAfXdp: return "af_xdp on interface " + config.interface;
+    case config::PortType::kPci: return "PCI device " + config.pci;
+  }
+  return "";
+}
+
+Status failed(const config::PortConfig& config, const std::string& step, int error,
+              const std::string& remedy) {
+  return Status(StatusCode::kIoError, "port \"" + config.name + "\" (" + where(config) + "): " +
+                                          step + ": " + rte_strerror(error < 0 ? -error : error) +
+                                          "; " + remedy);
+}
+
+std::string remedy_for(const config::PortConfig& config) {
+  switch (config.type) {
+    case config::PortType::kVhostUser: return "may this user create that socket?";
+    case config::PortType::kAfPacket:
+      return "does the interface exist, is it up, and has this process CAP_NET_RAW?";
+    case config::PortType::kAfXdp:
+      return "does the interface exist, and does this run as root on a kernel with AF_XDP?";
+    case config::PortType::kPci: return "is the device bound to vfio-pci, or is its driver bifurcated?";
+  }
+  return "";
+}
+
+// A socket file that an earlier process left behind keeps the name taken; a live one must not be
+// stolen.
+Status clear_stale_socket(const config::PortConfig& config) {
+  struct stat info {};
+  if (stat(config.path.c_str(), &info) != 0) return Status();
+  if (!S_ISSOCK(info.st_mode))
+    return failed(config, "the path exists and is no socket", EEXIST, "remove it or change `path`");
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, config.path.c_str(), sizeof address.sun_path - 1);
+  const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool alive = probe >= 0 && connect(probe, reinterpret_cast<const sockaddr*>(&address),
+                                           sizeof address) == 0;
+  if (probe >= 0) close(probe);
+  if (alive)
+    return failed(config, "another process serves the socket", EADDRINUSE,
+                  "is another sluiced running? stop it or change `path`");
+  unlink(config.path.c_str());
+  return Status();
+}
+
+std::string vdev_arguments(const config::PortConfig& config, std::size_t max_frame_bytes) {
+  switch (config.type) {
+    case config::PortType::kVhostUser: return "iface=" + config.path + ",queues=1";
+    case config::PortType::kAfPacket: {
+      // Blocks and frames are powers of two; the kernel's header goes into the frame as well.
+      const std::size_t frame = std::bit_ceil(max_frame_bytes + 128);
+      const std::size_t block = std::max<std::size_t>(frame, 4096);
+      return "iface=" + config.interface + ",blocksz=" + std::to_string(block) +
+             ",framesz=" + std::to_string(frame) + ",framecnt=" + std::to_string(kAfPacketFrames) +
+             ",qdisc_bypass=0";  // the kernel's own shapers are obeyed
+    }
+    case config::PortType::kAfXdp: return "iface=" + config.interface + ",start_queue=0,queue_count=1";
+    case config::PortType::kPci: return "";
+  }
+  return "";
+}
+
+const char* driver_of(config::PortType type) {
+  switch (type) {
+    case config::PortType::kVhostUser: return "net_vhost";
+    case config::PortType::kAfPacket: return "net_af_packet";
+    case config::PortType::kAfXdp: return "net_af_xdp";
+    case config::PortType::kPci: return "";
+  }
+  return "";
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Port>> Port::open(const config::PortConfig& config, PortIndex index,
+                                         rte_mempool* pool, TimeNs now) {
+  std::unique_ptr<Port> port(new Port(config, index, pool, now));
+  if (Status status = port->probe(); !status.ok()) return status;
+  if (Status status = port->start(); !status.ok()) return status;
+  return port;
+}
+
+Status Port::probe() {
+  std::string name = config_.pci;
+  if (config_.type == config::PortType::kVhostUser)
+    if (Status status = clear_stale_socket(config_); !status.ok()) return status;
+  if (config_.type != config::PortType::kPci) {
+    name = driver_of(config_.type) + std::to_string(index_);
+    const std::string arguments = vdev_arguments(config_, max_frame_bytes_);
+    const int result = rte_eal_hotplug_add("vdev", name.c_str(), arguments.c_str());
+    if (result != 0) return failed(config_, "the device was not created", result, remedy_for(config_));
+    vdev_name_ = name;
+  }
+  if (rte_eth_dev_get_port_by_name(name.c_str(), &device_) != 0)
+    return failed(config_, "DPDK has no such device", ENODEV, remedy_for(config_));
+  return Status();
+}
+
+Status Port::start() {
+  rte_eth_dev_info info{};
+  int result = rte_eth_dev_info_get(device_, &info);
+  if (result != 0) return failed(config_, "no device information", result, remedy_for(config_));
+  rte_eth_conf device_config{};
+  const bool vhost = config_.type == config::PortType::kVhostUser;
+  const bool pci = config_.type == config::PortType::kPci;
+  device_config.intr_conf.lsc = vhost || (info.dev_flags && (*info.dev_flags & RTE_ETH_DEV_INTR_LSC));
+  if (pci) device_config.rxmode.mtu = config_.mtu;
+  std::uint16_t rx_descriptors = kDescriptors;
+  std::uint16_t tx_descriptors = kDescriptors;
+  result = rte_eth_dev_configure(device_, 1, 1, &device_config);
+  if (result == 0)
+    result = rte_eth_dev_adjust_nb_rx_tx_desc(device_, &rx_descriptors, &tx_descriptors);
+  if (result == 0)
+    result = rte_eth_rx_queue_setup(device_, 0, rx_descriptors,
+                                    static_cast<unsigned>(SOCKET_ID_ANY), nullptr, pool_);
+  if (result == 0)
+    result = rte_eth_tx_queue_setup(device_, 0, tx_descriptors,
+                                    static_cast<unsigned>(SOCKET_ID_ANY), nullptr);
+  if (result != 0)
+    return failed(config_, "the device refused its queues", result,
+                  "is mtu = " + std::to_string(config_.mtu) + " too large for it?");
+  tells_link_ = device_config.intr_conf.lsc != 0;
+  if (tells_link_) {
+    const auto callback = [](std::uint16_t device, rte_eth_event_type event, void* port, void* data) {
+      return on_link_event(device, event, port, data);
+    };
+    rte_eth_dev_callback_register(device_, RTE_ETH_EVENT_INTR_LSC, callback, this);
+  }
+  result = rte_eth_dev_start(device_);
+  if (result != 0) return failed(config_, "the device did not start", result, remedy_for(config_));
+  started_ = true;
+  rte_eth_promiscuous_enable(device_);
+  refresh_link();
+  return Status();
+}
+
+// On a thread of DPDK's.
+int Port::on_link_event(std::uint16_t, int, void* port, void*) {
+  static_cast<Port*>(port)->refresh_link();
+  return 0;
+}
+
+void Port::refresh_link() noexcept {
+  rte_eth_link link{};
+  if (rte_eth_link_get_nowait(device_, &link) != 0) return;
+  const bool up = link.link_status == RTE_ETH_LINK_UP;
+  if (up_.exchange(up) == up) return;
+  counters_.link_up.set(up ? 1 : 0);
+  counters_.link_changes.add(1);
+  spdlog::info("port \"{}\" ({}) is {}", config_.name, where(config_), up ? "up" : "down");
+}
+
+void Port::refresh() noexcept {
+  if (!tells_link_) refresh_link();
+  rte_eth_stats stats{};
+  if (rte_eth_stats_get(device_, &stats) == 0) counters_.rx_missed.set(stats.imissed);
+}
+
+Port::~Port() {
+  if (started_) {
+    rte_eth_promiscuous_disable(device_);
+    rte_eth_dev_stop(device_);
+  }
+  drop_all();
+  for (void* held; (held = rx_fault_.release_any()) != nullptr;)
+    rte_pktmbuf_free(static_cast<rte_mbuf*>(held));
+  if (device_ != UINT16_MAX) rte_eth_dev_close(device_);
+  if (!vdev_name_.empty()) rte_eal_hotplug_remove("vdev", vdev_name_.c_str());
+}
+
+}  // namespace sluice::dataplane

@@ -1,0 +1,107 @@
+// What the control thread watches and says: links, hints of dead processes, joins and ends of jobs.
+
+#include <spdlog/spdlog.h>
+
+#include "dataplane/dpdk/control.h"
+#include "dataplane/host/unreachable.h"
+
+namespace sluice::dataplane {
+namespace {
+
+constexpr int kLogsPerSecond = 5;
+constexpr int kHintsPerSecond = 50;  // each is a walk over all paths
+
+std::string describe(const agg::JobView& view) {
+  const std::string name = "job \"" + std::string(view.name) + "\"" +
+                           (view.ordinal == 0 ? "" : " (model " + std::to_string(view.ordinal) + ")");
+  switch (view.state) {
+    case wire::JobState::kForming: return name + " is forming";
+    case wire::JobState::kRunning:
+      return name + " runs with " + std::to_string(view.world_size) + " workers";
+    case wire::JobState::kEnded: return name + " has ended";
+  }
+  return name;
+}
+
+}  // namespace
+
+bool Control::LogLimit::allow(TimeNs now, int per_second) noexcept {
+  if (now - window_start >= kSecond) {
+    window_start = now;
+    count = 0;
+  }
+  return ++count <= per_second;
+}
+
+void Control::note_result(const agg::ControlResult& result, const std::string& address, TimeNs now) {
+  if (result.verdict != Verdict::kJoinRefused || !refusals_.allow(now, kLogsPerSecond)) return;
+  wire::Packet reply;
+  Verdict why;
+  const bool readable = result.reply_bytes != 0 &&
+                        wire::parse(wire::Bytes(reply_).first(result.reply_bytes), reply, why) &&
+                        reply.type() == wire::PacketType::kRefuse;
+  spdlog::warn("refused a join from {}: {}", address,
+               readable ? std::string(reply.text()) : "no reason given to a stranger");
+}
+
+void Control::handle_unreachable(const wire::Frame& frame, TimeNs now) {
+  const auto hint = parse_unreachable(frame, fabric_.own);
+  if (!hint || !hints_.allow(now, kHintsPerSecond)) return;
+  if (hint->kind == UnreachableKind::kTooBig) {
+    if (conflicts_.allow(now, 1))
+      spdlog::warn("a router says that the path to a worker (UDP port {}) does not carry our "
+                   "datagrams; lower the workers' chunk size or raise that path's MTU",
+                   hint->member_port);
+    return;
+  }
+  for (std::uint16_t job = 0; job < fabric_.paths->job_count(); ++job) {
+    for (std::uint16_t rank = 0; rank < fabric_.paths->workers_per_job(); ++rank) {
+      const MemberPath path = fabric_.paths->read(JobId{job}, Rank{rank});
+      if (path.bound && path.udp.dst == hint->member && path.udp.dst_port == hint->member_port)
+        jobs_.suspect(JobId{job}, Rank{rank}, now);
+    }
+  }
+}
+
+void Control::handle_conflict(const wire::Frame& frame, Port& port, TimeNs now) {
+  if (!conflicts_.allow(now, 1)) return;
+  const auto& mac = frame.ethernet.src.bytes;
+  spdlog::error(
+      "another host ({:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x} on port \"{}\") claims the "
+      "appliance's IPv4 address; give one of the two another address",
+      mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], port.config().name);
+}
+
+void Control::suspect_behind(PortIndex port, TimeNs now) {
+  for (std::uint16_t job = 0; job < fabric_.paths->job_count(); ++job) {
+    for (std::uint16_t rank = 0; rank < fabric_.paths->workers_per_job(); ++rank) {
+      const MemberPath path = fabric_.paths->read(JobId{job}, Rank{rank});
+      if (path.bound && path.port == port) jobs_.suspect(JobId{job}, Rank{rank}, now);
+    }
+  }
+}
+
+// A link that went down and up again between two looks has changed twice: it counts as well.
+void Control::watch_ports(TimeNs now) {
+  for (std::size_t index = 0; index < fabric_.ports.size(); ++index) {
+    Port& port = *fabric_.ports[index];
+    const std::uint64_t changes = port.counters().link_changes.read();
+    const std::uint64_t before = link_changes_[index];
+    if (changes == before) continue;
+    link_changes_[index] = changes;
+    if (!port.up() || changes - before > 1) suspect_behind(port.index(), now);
+  }
+}
+
+void Control::watch_jobs() {
+  std::map<std::uint16_t, std::string> seen;
+  for (const agg::JobView& view : jobs_.views()) {
+    std::string text = describe(view);
+    const auto old = announced_.find(view.id.value);
+    if (old == announced_.end() || old->second != text) spdlog::info("{}", text);
+    seen.emplace(view.id.value, std::move(text));
+  }
+  announced_.swap(seen);
+}
+
+}  // namespace sluice::dataplane

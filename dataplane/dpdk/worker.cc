@@ -1,0 +1,234 @@
+// The worker's thread: set-up, the loop and its polling. What happens to a frame is in frames.cc.
+
+#include "dataplane/dpdk/worker.h"
+
+#include <rte_lcore.h>
+#include <rte_ring_elem.h>
+#include <sched.h>
+#include <spdlog/spdlog.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "dataplane/dpdk/send.h"
+
+namespace sluice::dataplane {
+namespace {
+
+constexpr std::uint32_t kCommands = 1024;
+constexpr std::uint32_t kMacNews = 1024;
+constexpr int kDatagramsPerLoop = 64;  // of the shard, so that reception gets its turn
+constexpr int kWorkPerLoop = 4;
+
+// A thread that sleeps for 10 us should not be woken after 60.
+constexpr unsigned long kTimerSlackNs = 1000;
+
+void pin_to_cpu_number(std::uint16_t index) {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  const int count = CPU_COUNT(&allowed);
+  int wanted = count == 0 ? 0 : index % count;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed) || wanted-- != 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(cpu, &one);
+    pthread_setaffinity_np(pthread_self(), sizeof one, &one);
+    return;
+  }
+}
+
+void rest(const IdlePolicy::Decision& decision, LcoreCounters& counters) noexcept {
+  switch (decision.action) {
+    case IdlePolicy::Action::kSpin: rte_pause(); return;
+    case IdlePolicy::Action::kYield: sched_yield(); return;
+    case IdlePolicy::Action::kSleep: break;
+  }
+  counters.naps.add(1);
+  const timespec nap{0, decision.nap_ns};
+  nanosleep(&nap, nullptr);
+}
+
+}  // namespace
+
+TimeNs now_ns() noexcept {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * kSecond + now.tv_nsec;
+}
+
+Worker::Worker(Fabric& fabric, std::uint16_t index)
+    : fabric_(fabric),
+      index_(index),
+      shard_(ShardId{index}),
+      macs_(fabric.mac_entries, fabric.mac_age_ns) {
+  for (const auto& port : fabric.ports)
+    if (port->index() % fabric.own.shard_count == index) own_ports_.push_back(port.get());
+}
+
+Result<std::unique_ptr<Worker>> Worker::create(Fabric& fabric, std::uint16_t index) {
+  std::unique_ptr<Worker> worker(new Worker(fabric, index));
+  const std::string suffix = std::to_string(index);
+  auto inbox = make_ring("inbox" + suffix, kInboxPackets, sizeof(rte_mbuf*));
+  if (!inbox.ok()) return inbox.status();
+  auto commands = make_ring("commands" + suffix, kCommands, sizeof(agg::ShardCommand));
+  if (!commands.ok()) return commands.status();
+  auto news = make_ring("news" + suffix, kMacNews, sizeof(MacNews));
+  if (!news.ok()) return news.status();
+  worker->inbox_ = std::move(inbox).value();
+  worker->commands_ = std::move(commands).value();
+  worker->news_ = std::move(news).value();
+  return worker;
+}
+
+Worker::~Worker() {
+  stop();
+  void* packet;
+  while (inbox_ != nullptr && rte_ring_dequeue(inbox_.get(), &packet) == 0)
+    rte_pktmbuf_free(static_cast<rte_mbuf*>(packet));
+  rte_pktmbuf_free(spare_);
+}
+
+void Worker::start() {
+  thread_ = std::thread([this] { run(); });
+}
+
+void Worker::stop() {
+  stop_.store(true);
+  if (thread_.joinable()) thread_.join();
+}
+
+bool Worker::hand_over(rte_mbuf* packet) noexcept {
+  return rte_ring_enqueue(inbox_.get(), packet) == 0;
+}
+
+bool Worker::post(const agg::ShardCommand& command) noexcept {
+  return rte_ring_enqueue_elem(commands_.get(), const_cast<agg::ShardCommand*>(&command),
+                               sizeof command) == 0;
+}
+
+void Worker::tell(const MacTable::Key& key, PortIndex port) noexcept {
+  MacNews news{key, port, {}};
+  // A full ring only means that this worker floods until the address is told again.
+  (void)rte_ring_enqueue_elem(news_.get(), &news, sizeof news);
+}
+
+void Worker::run() {
+  if (rte_thread_register() != 0)
+    spdlog::warn("worker {} runs without a buffer cache: DPDK has no free lcore id", index_);
+  const bool busy = fabric_.polling == config::Polling::kBusy;
+  if (busy) pin_to_cpu_number(index_);
+  prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
+  IdlePolicy idle(busy);
+  TimeNs now = now_ns();
+  TimeNs next_housekeeping = now;
+  while (!stop_.load(std::memory_order_relaxed)) {
+    const bool worked = loop(now) != 0;
+    if (now >= next_housekeeping) {
+      notice_links(now);
+      macs_.sweep(now, 16);
+      counters_.mac_entries.set(macs_.size());
+      next_housekeeping = now + 10 * kMillisecond;
+    }
+    const IdlePolicy::Decision decision = idle.after_loop(worked);
+    if (!worked) rest(decision, counters_);
+    const TimeNs later = now_ns();
+    (worked ? counters_.busy_ns : counters_.idle_ns).add(static_cast<std::uint64_t>(later - now));
+    counters_.loops.add(1);
+    now = later;
+  }
+  rte_thread_unregister();
+}
+
+std::size_t Worker::loop(TimeNs now) noexcept {
+  std::size_t work = 0;
+  for (Port* port : own_ports_) work += poll_port(*port, now);
+  work += poll_inbox(now);
+  work += poll_control_side(now);
+  work += poll_shard(now);
+  for (Port* port : own_ports_) work += port->flush(now);
+  return work;
+}
+
+std::size_t Worker::poll_port(Port& port, TimeNs now) noexcept {
+  const std::size_t count = port.receive(burst_, now);
+  for (std::size_t at = 0; at < count; ++at) handle_frame(port, burst_[at], now);
+  return count;
+}
+
+std::size_t Worker::poll_inbox(TimeNs now) noexcept {
+  std::array<void*, kBurst> packets;
+  const unsigned count =
+      rte_ring_dequeue_burst(inbox_.get(), packets.data(), packets.size(), nullptr);
+  for (unsigned at = 0; at < count; ++at) {
+    auto* packet = static_cast<rte_mbuf*>(packets[at]);
+    const PacketMeta meta = meta_of(packet);
+    if (meta.kind == PacketMeta::Kind::kEgress) {
+      fabric_.ports[meta.port]->enqueue(packet, meta.egress_class);
+      continue;
+    }
+    feed_shard(bytes_of(packet).subspan(meta.payload_offset, meta.payload_bytes), meta.marked, now);
+    rte_pktmbuf_free(packet);
+  }
+  return count;
+}
+
+std::size_t Worker::poll_control_side(TimeNs now) noexcept {
+  std::size_t work = 0;
+  agg::ShardCommand command;
+  while (rte_ring_dequeue_elem(commands_.get(), &command, sizeof command) == 0) {
+    shard_.handle_command(command);
+    ++work;
+  }
+  for (int round = 0; round < kWorkPerLoop && shard_.poll_work(now); ++round) ++work;
+  agg::ShardEvent event;
+  while (!rte_ring_full(fabric_.shard_events.get()) && shard_.poll_event(event)) {
+    // Other workers may have filled the ring since: wait for the control thread, which only drains.
+    while (rte_ring_enqueue_elem(fabric_.shard_events.get(), &event, sizeof event) != 0 &&
+           !stop_.load(std::memory_order_relaxed))
+      rte_pause();
+    ++work;
+  }
+  MacNews news;
+  while (rte_ring_dequeue_elem(news_.get(), &news, sizeof news) == 0) {
+    macs_.learn(news.key, news.port, now);
+    ++work;
+  }
+  return work;
+}
+
+rte_mbuf* Worker::spare_buffer() noexcept {
+  if (spare_ == nullptr) spare_ = rte_pktmbuf_alloc(fabric_.pool.get());
+  return spare_;
+}
+
+std::size_t Worker::poll_shard(TimeNs now) noexcept {
+  int sent = 0;
+  for (; sent < kDatagramsPerLoop; ++sent) {
+    rte_mbuf* packet = spare_buffer();
+    if (packet == nullptr) break;  // the pool is empty: results wait in the shard
+    agg::Transmit transmit;
+    if (!shard_.poll_transmit(transmit, datagram_room(packet), now)) break;
+    spare_ = nullptr;
+    const MemberPath path = fabric_.paths->read(transmit.job, transmit.rank);
+    const auto source_port = static_cast<std::uint16_t>(fabric_.own.port + 1 + index_);
+    if (!path.bound || !put_headers(packet, path.udp, source_port, transmit.bytes)) {
+      rte_pktmbuf_free(packet);
+      continue;
+    }
+    send(path.port, fabric_.classifier.of_chunk(transmit.priority), packet);
+  }
+  return static_cast<std::size_t>(sent);
+}
+
+// Ports of all workers: a link that went down takes its addresses along.
+void Worker::notice_links(TimeNs) noexcept {
+  PortMask up = 0;
+  for (const auto& port : fabric_.ports) {
+    if (port->up()) up |= port_bit(port->index());
+    else if ((up_ & port_bit(port->index())) != 0) macs_.forget_port(port->index());
+  }
+  up_ = up;
+}
+
+}  // namespace sluice::dataplane

@@ -1,0 +1,113 @@
+// One lcore's loop: its ports, its shard, its part of the switch.
+//
+// Each port and each shard has exactly one owning worker. What belongs to another one is handed over
+// through that worker's inbox, a bounded ring that any thread may fill. Nothing else is shared but
+// constants, the path table and counters.
+#pragma once
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "aggregator/core/shard.h"
+#include "config/config.h"
+#include "dataplane/core/classifier.h"
+#include "dataplane/core/forwarding.h"
+#include "dataplane/core/idle.h"
+#include "dataplane/core/steer.h"
+#include "dataplane/dpdk/port.h"
+#include "dataplane/host/paths.h"
+
+namespace sluice::dataplane {
+
+class Worker;
+
+// What all threads of the data plane know. Complete before the first of them starts, then constant.
+struct Fabric {
+  OwnAddress own;
+  Classifier classifier;
+  config::Polling polling{};
+  bool forwarding = true;
+  std::size_t mac_entries = 0;
+  DurationNs mac_age_ns = 0;
+  std::size_t max_datagram_bytes = 0;  // UDP payload that fits a buffer behind the longest headers
+  std::vector<std::unique_ptr<Port>> ports;
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::unique_ptr<PathTable> paths;
+  PoolPtr pool;
+  RingPtr to_control;   // rte_mbuf*
+  RingPtr shard_events;  // agg::ShardEvent
+
+  Worker& owner_of(PortIndex port) const noexcept { return *workers[port % workers.size()]; }
+};
+
+TimeNs now_ns() noexcept;
+
+class Worker {
+ public:
+  static Result<std::unique_ptr<Worker>> create(Fabric& fabric, std::uint16_t index);
+  ~Worker();
+
+  void start();
+  void stop();  // returns when the thread has ended
+
+  // Any thread: hands a buffer with its PacketMeta to this worker. False: the inbox is full and the
+  // buffer is still the caller's.
+  bool hand_over(rte_mbuf* packet) noexcept;
+  // Control thread: false when the ring is full; try again later.
+  bool post(const agg::ShardCommand& command) noexcept;
+  // Any thread: tells this worker where an address was seen.
+  void tell(const MacTable::Key& key, PortIndex port) noexcept;
+
+  const LcoreCounters& counters() const noexcept { return counters_; }
+  const agg::Shard& shard() const noexcept { return shard_; }
+
+ private:
+  struct MacNews {
+    MacTable::Key key;
+    PortIndex port;
+    std::uint8_t unused[3];
+  };
+  static_assert(sizeof(MacNews) % 4 == 0);
+
+  Worker(Fabric& fabric, std::uint16_t index);
+  void run();
+  std::size_t loop(TimeNs now) noexcept;
+  std::size_t poll_port(Port& port, TimeNs now) noexcept;
+  std::size_t poll_inbox(TimeNs now) noexcept;
+  std::size_t poll_control_side(TimeNs now) noexcept;
+  std::size_t poll_shard(TimeNs now) noexcept;
+  void notice_links(TimeNs now) noexcept;
+
+  // Each takes ownership of the packet.
+  void handle_frame(Port& port, rte_mbuf* packet, TimeNs now) noexcept;
+  void forward(Port& in, const ForwardDecision& decision, const wire::EthernetView& view,
+               rte_mbuf* packet) noexcept;
+  void handle_own(Port& port, wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept;
+  void to_shard(Port& port, const wire::Frame& frame, ShardId shard, rte_mbuf* packet,
+                TimeNs now) noexcept;
+  void to_control(Port& port, PacketMeta::Kind kind, rte_mbuf* packet) noexcept;
+  void answer(Port& port, const wire::Frame& frame, rte_mbuf* packet) noexcept;
+  void send(PortIndex port, ClassIndex egress_class, rte_mbuf* packet) noexcept;
+  void drop(Port& port, DropReason reason, rte_mbuf* packet) noexcept;
+
+  void feed_shard(wire::Bytes payload, bool marked, TimeNs now) noexcept;
+  rte_mbuf* spare_buffer() noexcept;
+
+  Fabric& fabric_;
+  const std::uint16_t index_;
+  std::vector<Port*> own_ports_;
+  PortMask up_ = 0;
+  agg::Shard shard_;
+  MacTable macs_;
+  RingPtr inbox_;     // rte_mbuf*
+  RingPtr commands_;  // agg::ShardCommand
+  RingPtr news_;      // MacNews
+  rte_mbuf* spare_ = nullptr;  // for the shard's next datagram
+  Port::Burst burst_{};
+  LcoreCounters counters_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace sluice::dataplane

@@ -1,0 +1,115 @@
+// sluiced: configuration, appliance, metrics, signals.
+
+#include <poll.h>
+#include <signal.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <string>
+
+#include "config/loader.h"
+#include "config/render.h"
+#include "dataplane/dpdk/appliance.h"
+
+namespace {
+
+using sluice::config::LogLevel;
+
+constexpr int kFailed = 1;
+
+spdlog::level::level_enum spdlog_level(LogLevel level) {
+  switch (level) {
+    case LogLevel::kTrace: return spdlog::level::trace;
+    case LogLevel::kDebug: return spdlog::level::debug;
+    case LogLevel::kInfo: return spdlog::level::info;
+    case LogLevel::kWarning: return spdlog::level::warn;
+    case LogLevel::kError: return spdlog::level::err;
+  }
+  return spdlog::level::info;
+}
+
+void start_log(LogLevel level) {
+  auto logger = std::make_shared<spdlog::logger>("sluiced",
+                                                 std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %l: %v");
+  logger->set_level(spdlog_level(level));
+  logger->flush_on(spdlog::level::trace);
+  spdlog::set_default_logger(std::move(logger));
+}
+
+// Blocked before any thread exists, so that every thread inherits it and only this one sees signals.
+int open_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int number : {SIGTERM, SIGINT, SIGHUP}) sigaddset(&signals, number);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  return signalfd(-1, &signals, SFD_CLOEXEC);
+}
+
+// Returns when the process shall end.
+void serve_signals(int signals) {
+  for (;;) {
+    signalfd_siginfo info{};
+    if (read(signals, &info, sizeof info) != sizeof info) continue;
+    if (info.ssi_signo == SIGHUP) {
+      spdlog::warn(
+          "SIGHUP refused: the configuration is read once, at start; restart sluiced to apply a "
+          "new one");
+      continue;
+    }
+    spdlog::info("{} received: telling the workers and ending",
+                 info.ssi_signo == SIGTERM ? "SIGTERM" : "SIGINT");
+    return;
+  }
+}
+
+int check_config(const std::string& path) {
+  const std::vector<std::string> errors = sluice::config::check_config(path);
+  for (const std::string& error : errors) std::fprintf(stderr, "%s\n", error.c_str());
+  if (!errors.empty()) return kFailed;
+  std::printf("%s: no errors\n", path.c_str());
+  return 0;
+}
+
+int run(const std::string& path) {
+  const auto config = sluice::config::load_config(path);
+  if (!config.ok()) {
+    std::fprintf(stderr, "%s\n", config.status().message().c_str());
+    return kFailed;
+  }
+  start_log(config.value().appliance.log_level);
+  std::printf("# the configuration in effect, from %s\n%s\n", path.c_str(),
+              sluice::config::render_effective(config.value()).c_str());
+  std::fflush(stdout);
+
+  const int signals = open_signals();
+  auto appliance = sluice::dataplane::Appliance::start(config.value());
+  if (!appliance.ok()) {
+    spdlog::error("{}", appliance.status().message());
+    return kFailed;
+  }
+  std::printf("ready: %s\n", appliance.value()->summary().c_str());
+  std::fflush(stdout);
+  serve_signals(signals);
+  appliance.value().reset();
+  spdlog::info("ended");
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("sluiced: a software switch that sums gradients");
+  std::string path;
+  bool check_only = false;
+  app.add_option("--config", path, "TOML file with ports, address and limits")->required();
+  app.add_flag("--check-config", check_only, "check the file, print every error, and end");
+  app.set_version_flag("--version", "sluiced " SLUICE_VERSION);
+  CLI11_PARSE(app, argc, argv);
+  return check_only ? check_config(path) : run(path);
+}
