@@ -4,6 +4,7 @@ Not the interface for users (that is job.py): it knows no tensors and no setting
 """
 
 import ctypes
+import json
 import sys
 import threading
 import time
@@ -14,7 +15,20 @@ from sluice import _abi, errors
 _SLICE_MS = 100  # Ctrl-C and close() are noticed after this long
 
 
-def _close(library, pointer, _alive):
+def read_stats(library, pointer):
+    """The job's counters as a dict."""
+    stats = _abi.sized(_abi.Stats)
+    library.sluice_stats_get(pointer, ctypes.byref(stats))
+    return {name: getattr(stats, name) for name in _abi.STATS_FIELDS}
+
+
+def _close(library, pointer, stats_file, _alive):
+    if stats_file:
+        try:
+            with open(stats_file, "w") as file:
+                json.dump(read_stats(library, pointer), file)
+        except OSError as error:
+            print(f"sluice: SLUICE_STATS={stats_file}: {error.strerror}", file=sys.stderr)
     # The process may be ending because of an exception: then the other ranks shall hear of it now.
     if getattr(sys, "last_value", None) is not None:
         library.sluice_abort(pointer)
@@ -60,8 +74,9 @@ def _interruptible(call, cancelled):
 class Handle:
     """A joined job in the C library. Any thread may call any method."""
 
-    def __init__(self, library, options, tensors, alive):
-        """Joins; blocks. `alive` is kept until the job is closed: memory that it may write to."""
+    def __init__(self, library, options, tensors, alive, stats_file=None):
+        """Joins; blocks. `alive` is kept until the job is closed: memory that it may write to.
+        `stats_file` gets the counters as JSON when the job is closed."""
         self._library = library
         self._condition = threading.Condition()
         self._calls = 0
@@ -73,7 +88,7 @@ class Handle:
         options.interrupted = self._interrupted
         self._pointer = self._join(options, tensors)
         self._finalizer = weakref.finalize(
-            self, _close, library, self._pointer, (alive, self._interrupted))
+            self, _close, library, self._pointer, stats_file, (alive, self._interrupted))
 
     def _join(self, options, tensors):
         pointer = ctypes.c_void_p()

@@ -2,11 +2,13 @@
 
 | variable              | meaning                                                                    |
 | --------------------- | -------------------------------------------------------------------------- |
-| SLUICE_ADDRESS        | the appliance; '{rank}' and '{local_rank}' are replaced                      |
+| SLUICE_ADDRESS        | the appliance; '{rank}' and '{local_rank}' are replaced                    |
 | SLUICE_LOCAL_ADDRESS  | source IP address, likewise                                                |
 | SLUICE_JOB            | job name, default 'default'                                                |
 | SLUICE_SECRET         | the appliance's secret                                                     |
 | SLUICE_RUN_ID         | name of this launch, the same on every rank and new for every launch       |
+| SLUICE_DISABLE        | 1: sluice.torch.attach() does nothing                                      |
+| SLUICE_STATS          | file that gets the job's counters as JSON when it ends; '{rank}' replaced  |
 | RANK, WORLD_SIZE, ... | as torchrun and `python3 -m sluice launch` set them                        |
 """
 
@@ -85,3 +87,12 @@ def job_name(given, env=os.environ):
 
 def secret(given, env=os.environ):
     return env.get("SLUICE_SECRET") if given is None else given
+
+
+def disabled(env=os.environ):
+    return env.get("SLUICE_DISABLE", "0") not in ("", "0")
+
+
+def stats_file(rank, env=os.environ):
+    text = env.get("SLUICE_STATS")
+    return expand(text, rank, env) if text else None

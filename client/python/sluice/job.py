@@ -110,7 +110,8 @@ class Job:
             stall_report_ms=int(stall_report * 1000))
         for field, value in values.items():
             setattr(options, field, value)
-        self._handle = Handle(library, options, self._structs(), self._held)
+        self._handle = Handle(library, options, self._structs(), self._held,
+                              _settings.stats_file(self.rank))
 
     @staticmethod
     def _registered(tensors):

@@ -36,6 +36,8 @@ def rank_environment(base, *, rank, local_rank, local_world_size, world_size, no
         RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(local_rank),
         LOCAL_WORLD_SIZE=str(local_world_size), GROUP_RANK=str(node_rank),
         MASTER_ADDR=master_addr, MASTER_PORT=str(master_port), PYTHONUNBUFFERED="1")
+    if master_addr == "127.0.0.1":
+        env.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else Gloo looks up this host's own name
     if local_world_size > 1:
         env.setdefault("OMP_NUM_THREADS", "1")  # else each rank starts a thread per core
     if run_id is not None:
@@ -92,8 +94,9 @@ class _Pipe:
         """Takes what is there. False at the end of the stream."""
         data = os.read(self.file.fileno(), _READ_BYTES)
         if not data:
-            self._emit(self._rest, final=True)
-            self._rest = b""
+            if self._rest:
+                self._emit(self._rest, final=True)
+                self._rest = b""
             return False
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
@@ -124,12 +127,13 @@ class Launcher:
     """The ranks of one run, from start to end. Main thread only; leaves no process behind."""
 
     def __init__(self, commands, environments, *, ranks, stdout=None, stderr=None,
-                 keep_going=False, grace_s=5.0, prefix=True):
+                 keep_going=False, grace_s=5.0, limit_s=None, prefix=True):
         self._commands = commands
         self._environments = environments
         self._ranks = ranks
         self._keep_going = keep_going
         self._grace_s = grace_s
+        self._limit_s = limit_s
         self._signal = None
         self._children = []
         self._pipes = []
@@ -138,9 +142,11 @@ class Launcher:
         self._out = Printer(stdout or sys.stdout)
         self._prefix = prefix
         self.failure = ""  # one line, once a rank has failed
+        self.stopped_by = None  # number of the signal that ended the run
 
     def run(self):
-        """Returns 0, or the status of the first rank that failed (128 + number for a signal)."""
+        """Returns 0, or the status of the first rank that failed (128 + number for a signal; 124
+        when the ranks ran longer than `limit_s`)."""
         handlers = {number: signal.signal(number, self._on_signal)
                     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         try:
@@ -184,9 +190,13 @@ class Launcher:
     def _watch(self):
         failed_status = 0
         reported = set()
+        deadline = None if self._limit_s is None else time.monotonic() + self._limit_s
         while len(reported) < len(self._children):
             if self._signal is not None:
                 return self._interrupt()
+            if deadline is not None and time.monotonic() > deadline:
+                self.failure = f"not finished after {self._limit_s:.0f} s; stopped"
+                return 124
             if self._selector.get_map():
                 self._read_once(0.1)
             else:
@@ -218,6 +228,7 @@ class Launcher:
 
     def _interrupt(self):
         number, self._signal = self._signal, None
+        self.stopped_by = number
         self._err.end_bar()
         self._err.line("sluice launch: ", f"{signal_name(number)}: stopping all ranks")
         for child in self._children:

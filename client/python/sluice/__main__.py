@@ -1,0 +1,28 @@
+"""The command line: python3 -m sluice COMMAND."""
+
+import argparse
+import sys
+
+import sluice
+from sluice import doctor, launch
+from sluice.demo import run as demo
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(
+        prog="python3 -m sluice", description="Sluice: a software switch that sums gradients.")
+    parser.add_argument("--version", action="version", version=f"sluice {sluice.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, module, text in (
+            ("doctor", doctor, "say what works on this machine and why not"),
+            ("launch", launch, "start the ranks of a script on this machine"),
+            ("demo", demo, "train a small network through an appliance, all on this machine")):
+        command = commands.add_parser(name, help=text, description=module.__doc__.splitlines()[0])
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
+    options = parser.parse_args(arguments)
+    return options.run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,245 @@
+"""`python3 -m sluice doctor`: what works on this machine, and why not.
+
+One line a check: 'ok', 'warn' (works, could be better), 'no' (does not work; the line says what to
+do) or 'off' (not there and not needed). Ends with status 0 unless something needed is missing.
+"""
+
+import ctypes
+import os
+import platform
+import secrets
+import socket
+import sys
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from sluice import _abi, _library, _settings, errors
+
+_WANTED_RMEM_BYTES = 8 << 20  # holds one large model's results of a 10 Gb/s link for some ms
+_DATAGRAM_TRUESIZE_BYTES = 2304  # what one datagram of 1,500 bytes costs in a socket buffer
+_IP_MTU = 14  # linux/in.h
+_PLUGIN = "libsluice_dpdk_plugin.so"
+
+
+class Report:
+    """Prints the lines and remembers whether something needed is missing."""
+
+    def __init__(self, stream=None):
+        self.failed = False
+        self._stream = stream or sys.stdout
+
+    def _line(self, word, name, text):
+        first, *rest = str(text).split("\n")
+        print(f"{word:<4} {name:<12} {first}", file=self._stream)
+        for line in rest:
+            print(f"{'':<18}{line}", file=self._stream)
+
+    def ok(self, name, text):
+        self._line("ok", name, text)
+
+    def warn(self, name, text):
+        self._line("warn", name, text)
+
+    def off(self, name, text):
+        self._line("off", name, text)
+
+    def no(self, name, text, needed=True):
+        self.failed = self.failed or needed
+        self._line("no", name, text)
+
+
+def check_python(report):
+    text = f"{platform.python_version()} at {sys.executable}"
+    if sys.version_info < (3, 9):
+        report.no("python", f"{text}: 3.9 or newer is needed")
+    else:
+        report.ok("python", text)
+
+
+def check_library(report):
+    try:
+        library = _library.load()
+    except errors.Error as error:
+        report.no("library", error)
+        return None
+    report.ok("library", f"libsluice {library.sluice_version().decode()} at {library.path}")
+    return library
+
+
+def check_torch(report):
+    try:
+        import torch
+    except ImportError as error:
+        report.no("torch", f"not importable ({error}): apt install python3-torch, or pip install "
+                           "torch; without it only sluice.Job can be used", needed=False)
+        return
+    import torch.distributed as dist
+    version = f"torch {torch.__version__}"
+    if not dist.is_available():
+        report.no("torch", f"{version} was built without torch.distributed")
+        return
+    major, minor = (int(part) for part in torch.__version__.split(".")[:2])
+    hooks = hasattr(dist, "GradBucket") and hasattr(
+        torch.nn.parallel.DistributedDataParallel, "register_comm_hook")
+    if not hooks or (major, minor) < (1, 13):
+        report.no("torch", f"{version} has no usable DDP communication hooks: 1.13 or newer is "
+                           "needed")
+        return
+    gloo = "Gloo available" if dist.is_gloo_available() else "without Gloo"
+    report.ok("torch", f"{version}, DDP communication hooks, {gloo}")
+
+
+def check_receive_buffer(report):
+    try:
+        limit = int(Path("/proc/sys/net/core/rmem_max").read_text())
+    except (OSError, ValueError) as error:
+        report.warn("udp buffers", f"net.core.rmem_max is not readable ({error})")
+        return
+    packets = 2 * limit // _DATAGRAM_TRUESIZE_BYTES  # the kernel doubles what is asked for
+    text = f"net.core.rmem_max = {limit}: a worker can take about {packets} results at once"
+    if limit < _WANTED_RMEM_BYTES:
+        report.warn("udp buffers", f"{text}; more is faster over udp: "
+                                   f"sysctl -w net.core.rmem_max={_WANTED_RMEM_BYTES}")
+    else:
+        report.ok("udp buffers", text)
+
+
+def check_hugepages(report):
+    facts = {}
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            key, _, value = line.partition(":")
+            facts[key] = int(value.split()[0])
+    except (OSError, ValueError, IndexError) as error:
+        report.warn("hugepages", f"/proc/meminfo is not readable ({error})")
+        return
+    total, free = facts.get("HugePages_Total", 0), facts.get("HugePages_Free", 0)
+    text = f"{free} of {total} free, {facts.get('Hugepagesize', 0)} kB each"
+    if total:
+        report.ok("hugepages", text)
+    else:
+        report.off("hugepages", f"{text}; only an appliance with pci ports needs them")
+
+
+def check_plugin(report, library):
+    if library is None:
+        report.off("vhost", "not checked: there is no library")
+        return
+    folder = Path(library.path).resolve().parent
+    found = [path for path in (folder / _PLUGIN, folder / "transport" / "dpdk" / _PLUGIN,
+                               folder / "sluice" / _PLUGIN) if path.exists()]
+    if not found:
+        report.warn("vhost", f"plug-in {_PLUGIN} is not beside {library.path}: vhost:// addresses "
+                             "do not work, udp:// does")
+        return
+    # In a process of its own: loading it starts nothing, but its DPDK libraries would stay.
+    code = f"import ctypes, os; ctypes.CDLL({str(found[0])!r}, os.RTLD_NOW | os.RTLD_LOCAL)"
+    import subprocess
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30,
+                          check=False)
+    if done.returncode == 0:
+        report.ok("vhost", f"plug-in {found[0]}")
+    else:
+        why = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
+        report.warn("vhost", f"plug-in {found[0]} does not load: {why}")
+
+
+def check_gpu(report):
+    report.off("gpu", "CUDA is not built: gradients are summed from host memory only")
+
+
+def _route(host, port):
+    """(resolved address, source address, MTU) of the kernel's route to host."""
+    family, kind, protocol, _, peer = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(peer)
+        level, option = ((socket.IPPROTO_IP, _IP_MTU) if family == socket.AF_INET
+                         else (socket.IPPROTO_IPV6, 24))
+        return peer[0], probe.getsockname()[0], probe.getsockopt(level, option)
+
+
+def check_route(report, address):
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port or 7700
+    except ValueError as error:
+        report.no("address", f"{address}: {error}")
+        return
+    if parts.scheme == "vhost":
+        if os.path.exists(parts.path):
+            access = os.access(parts.path, os.R_OK | os.W_OK)
+            (report.ok if access else report.no)(
+                "address", f"{address}: the socket exists" +
+                ("" if access else ", but this user may not open it: run as its owner or change "
+                                   "its mode"))
+        else:
+            report.no("address", f"{address}: there is no socket {parts.path}: is sluiced running, "
+                                 "with that path in its configuration?")
+        return
+    if parts.scheme != "udp" or not host:
+        report.ok("address", address)
+        return
+    try:
+        peer, source, mtu = _route(host, port)
+    except OSError as error:
+        report.no("address", f"{address}: no route ({error.strerror or error}): check the host "
+                             "name, and 'ip route'")
+        return
+    text = f"{address}: {peer} from {source}, path MTU {mtu}"
+    if mtu < 1500:
+        report.warn("address", f"{text}: below 1500, so give attach(..., mtu={mtu})")
+    else:
+        report.ok("address", text)
+
+
+def check_appliance(report, address, options):
+    """Joins a job of one rank, sums once and leaves."""
+    from sluice.job import Job
+    values = (ctypes.c_float * 1)(3.0)
+    start = time.monotonic()
+    try:
+        with Job([("doctor", 1, "float32")], address, rank=0, world_size=1,
+                 job=f"doctor-{secrets.token_hex(4)}", secret=options.secret,
+                 run_id=secrets.randbits(63) + 1, connect_timeout=3.0, join_timeout=5.0) as job:
+            joined = time.monotonic()
+            where = ctypes.addressof(values)
+            job.submit(0, where)
+            job.wait_step(timeout=5.0)
+            summed = time.monotonic()
+            shards = job.stats()["shards"]
+    except errors.Error as error:
+        report.no("appliance", error)
+        return
+    if values[0] != 3.0:
+        report.no("appliance", f"{address}: the sum of one rank's 3 came back as {values[0]}")
+        return
+    report.ok("appliance", f"{address}: joined in {(joined - start) * 1e3:.1f} ms, one sum in "
+                           f"{(summed - joined) * 1e3:.2f} ms, {shards} "
+                           f"shard{'s' * (shards != 1)}")
+
+
+def add_arguments(parser):
+    parser.add_argument("--address", help="appliance to try (default SLUICE_ADDRESS)")
+    parser.add_argument("--secret", help="of the appliance (default SLUICE_SECRET)")
+
+
+def run(options):
+    report = Report()
+    print(f"sluice {_abi.VERSION}")
+    check_python(report)
+    library = check_library(report)
+    check_torch(report)
+    check_plugin(report, library)
+    check_receive_buffer(report)
+    check_hugepages(report)
+    check_gpu(report)
+    address = options.address or os.environ.get("SLUICE_ADDRESS")
+    if not address:
+        report.off("appliance", "not tried: give --address or set SLUICE_ADDRESS")
+    else:
+        address = _settings.expand(address, 0)
+        check_route(report, address)
+        if library is not None:
+            check_appliance(report, address, options)
+    return 1 if report.failed else 0
