@@ -127,7 +127,7 @@ def open_ends_have_an_issue(source: Source) -> Iterator[Finding]:
 
 
 def lines_fit(source: Source) -> Iterator[Finding]:
-    if not source.path.endswith(TEXT):
+    if not source.path.endswith(TEXT) and source.path != "run":
         return
     for number, line in enumerate(source.lines, 1):
         if len(line) > MAX_COLUMNS and "http" not in line:
