@@ -1,12 +1,12 @@
 #include "client/transport/open.h"
 
+#include "client/transport/dpdk/vhost.h"
 #include "client/transport/inproc/inproc.h"
 #include "client/transport/udp/udp.h"
 
 namespace sluice::client {
 
-Result<std::unique_ptr<Transport>> open_transport(const TransportRequest& request,
-                                                  [[maybe_unused]] const Log& log) {
+Result<std::unique_ptr<Transport>> open_transport(const TransportRequest& request, const Log& log) {
   const Address& address = request.address;
   switch (address.scheme) {
     case Address::Scheme::kUdp:
@@ -14,12 +14,18 @@ Result<std::unique_ptr<Transport>> open_transport(const TransportRequest& reques
                        .port = address.port,
                        .local_address = request.local_address,
                        .mtu_bytes = request.mtu_bytes});
-    case Address::Scheme::kInproc:
-      return open_inproc(
-          {.name = address.host, .secret = request.secret, .mtu_bytes = request.mtu_bytes});
-    case Address::Scheme::kVhost: break;
+    case Address::Scheme::kVhost:
+      return open_vhost({.host = address.host,
+                         .port = address.port,
+                         .socket_path = address.path,
+                         .local_address = request.local_address,
+                         .mtu_bytes = request.mtu_bytes,
+                         .rank = request.rank},
+                        log);
+    case Address::Scheme::kInproc: break;
   }
-  return Status(StatusCode::kNotFound, "vhost: this build has no DPDK plug-in");
+  return open_inproc(
+      {.name = address.host, .secret = request.secret, .mtu_bytes = request.mtu_bytes});
 }
 
 }  // namespace sluice::client

@@ -1,0 +1,301 @@
+// The DPDK side of the client: one virtio-user device a port, frames in and frames out.
+//
+// The only file of the client that includes rte_*. Built as libsluice_dpdk.so, which carries its
+// own copy of the few DPDK libraries that it needs: the importing process needs none.
+#include "client/transport/dpdk/plugin.h"
+
+#include <pthread.h>
+#include <rte_bus_vdev.h>
+#include <rte_eal.h>
+#include <rte_errno.h>
+#include <rte_ethdev.h>
+#include <rte_log.h>
+#include <rte_mbuf.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+constexpr std::uint16_t kRingEntries = 1024;
+constexpr std::uint16_t kBurst = 64;
+constexpr std::uint32_t kMempoolMargin = 4 * kBurst;
+// Two rings of 2 KiB buffers and the environment's own needs; a job with jumbo frames takes 20 MB.
+constexpr const char* kMemoryMegabytes = "64";
+
+using LogFunction = void (*)(std::uint32_t level, const char* text);
+
+// One DPDK a process, whether we like it or not.
+struct Environment {
+  std::mutex mutex;
+  bool tried = false;
+  std::string failure;  // empty: it runs
+  std::atomic<LogFunction> log{nullptr};
+  std::atomic<std::uint32_t> next_device{0};
+};
+
+Environment& environment() {
+  static Environment instance;
+  return instance;
+}
+
+std::string& thread_error() {
+  thread_local std::string text;
+  return text;
+}
+
+// The last complaint of DPDK: the most telling part of an error of ours. Any thread.
+struct LastComplaint {
+  std::mutex mutex;
+  std::string text;
+};
+LastComplaint& last_complaint() {
+  static LastComplaint instance;
+  return instance;
+}
+
+ssize_t write_log(void*, const char* bytes, size_t count) {
+  std::string text(bytes, count);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  const int level = rte_log_cur_msg_loglevel();
+  if (level >= 1 && level <= static_cast<int>(RTE_LOG_ERR)) {
+    const std::lock_guard lock(last_complaint().mutex);
+    last_complaint().text = text;
+  }
+  if (const LogFunction log = environment().log.load()) {
+    log(level < 1 ? RTE_LOG_INFO : static_cast<std::uint32_t>(level), text.c_str());
+  }
+  return static_cast<ssize_t>(count);
+}
+
+std::string with_complaint(std::string text) {
+  const std::lock_guard lock(last_complaint().mutex);
+  if (!last_complaint().text.empty()) text += " (DPDK says: " + last_complaint().text + ")";
+  return text;
+}
+
+// Every processor that this process may use, as EAL writes it: its one lcore floats over them.
+std::string lcores_argument() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  ::sched_getaffinity(0, sizeof allowed, &allowed);
+  std::string list = "0@(";
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &allowed)) list.append(std::to_string(cpu)).append(",");
+  }
+  list.back() = ')';
+  return list;
+}
+
+int initialise() {
+  sigset_t all;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_BLOCK, &all, nullptr);  // DPDK's own threads inherit this
+  cookie_io_functions_t functions{};
+  functions.write = write_log;
+  std::FILE* const stream = ::fopencookie(nullptr, "w", functions);
+  if (stream != nullptr) {
+    std::setvbuf(stream, nullptr, _IOLBF, 512);
+    rte_openlog_stream(stream);
+  }
+  std::string lcores = lcores_argument();
+  std::vector<std::string> words{"sluice",         "--no-huge",      "--no-shconf",
+                                 "--no-pci",       "--no-telemetry", "-m",
+                                 kMemoryMegabytes, "--lcores",       lcores};
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  return rte_eal_init(static_cast<int>(arguments.size()), arguments.data());
+}
+
+// Starts DPDK once. False: thread_error() says why.
+bool ensure_environment() {
+  Environment& env = environment();
+  if (!env.tried) {
+    env.tried = true;
+    int rc = -1;
+    int error = 0;
+    std::thread thread([&] {
+      rc = initialise();
+      error = rte_errno;
+    });
+    thread.join();
+    if (rc < 0) {
+      env.failure = with_complaint(std::string("DPDK cannot start: ") + rte_strerror(error));
+    }
+  }
+  if (env.failure.empty()) return true;
+  thread_error() = env.failure;
+  return false;
+}
+
+}  // namespace
+
+struct sluice_dpdk_port {
+  std::string device;
+  std::uint16_t id = 0;
+  bool probed = false;
+  bool started = false;
+  rte_mempool* pool = nullptr;
+  std::array<rte_mbuf*, kBurst> received{};
+  std::uint32_t received_count = 0;
+  int rx_fd = -1;
+
+  ~sluice_dpdk_port() {
+    if (received_count != 0) rte_pktmbuf_free_bulk(received.data(), received_count);
+    if (started) rte_eth_dev_stop(id);
+    if (probed) {
+      rte_eth_dev_close(id);
+      rte_vdev_uninit(device.c_str());
+    }
+    rte_mempool_free(pool);
+  }
+};
+
+namespace {
+
+bool fail(const std::string& text) {
+  thread_error() = with_complaint(text);
+  return false;
+}
+
+bool probe(sluice_dpdk_port& port, const sluice_dpdk_options& options) {
+  const std::uint32_t number = environment().next_device.fetch_add(1);
+  port.device = "net_virtio_user" + std::to_string(number);
+  std::array<char, 18> mac{};
+  std::snprintf(mac.data(), mac.size(), "%02x:%02x:%02x:%02x:%02x:%02x", options.mac[0],
+                options.mac[1], options.mac[2], options.mac[3], options.mac[4], options.mac[5]);
+  const std::string arguments = std::string("path=") + options.socket_path + ",mac=" + mac.data() +
+                                ",queue_size=" + std::to_string(kRingEntries) +
+                                ",packed_vq=1,mrg_rxbuf=0,in_order=1";
+  if (rte_vdev_init(port.device.c_str(), arguments.c_str()) != 0) {
+    return fail("cannot connect to the vhost-user socket");
+  }
+  port.probed = true;
+  return rte_eth_dev_get_port_by_name(port.device.c_str(), &port.id) == 0 ||
+         fail("the device has no port");
+}
+
+bool configure(sluice_dpdk_port& port, const sluice_dpdk_options& options) {
+  const std::uint32_t room = RTE_PKTMBUF_HEADROOM + RTE_ETHER_HDR_LEN + 4u + options.mtu_bytes;
+  const auto buffer_bytes =
+      static_cast<std::uint16_t>(std::max<std::uint32_t>(room, RTE_MBUF_DEFAULT_BUF_SIZE));
+  port.pool =
+      rte_pktmbuf_pool_create((port.device + "_pool").c_str(), 2u * kRingEntries + kMempoolMargin,
+                              0, 0, buffer_bytes, SOCKET_ID_ANY);
+  if (port.pool == nullptr) return fail("no memory for packet buffers");
+  rte_eth_conf conf{};
+  conf.rxmode.mtu = options.mtu_bytes;
+  conf.intr_conf.rxq = 1;
+  int rc = rte_eth_dev_configure(port.id, 1, 1, &conf);
+  if (rc != 0) {  // without receive interrupts the port is polled
+    conf.intr_conf.rxq = 0;
+    rc = rte_eth_dev_configure(port.id, 1, 1, &conf);
+  }
+  if (rc != 0) return fail(std::string("configure: ") + rte_strerror(-rc));
+  rc = rte_eth_rx_queue_setup(port.id, 0, kRingEntries, SOCKET_ID_ANY, nullptr, port.pool);
+  if (rc != 0) return fail(std::string("receive queue: ") + rte_strerror(-rc));
+  rc = rte_eth_tx_queue_setup(port.id, 0, kRingEntries, SOCKET_ID_ANY, nullptr);
+  if (rc != 0) return fail(std::string("transmit queue: ") + rte_strerror(-rc));
+  rc = rte_eth_dev_start(port.id);
+  if (rc != 0) return fail(std::string("start: ") + rte_strerror(-rc));
+  port.started = true;
+  if (conf.intr_conf.rxq != 0) port.rx_fd = rte_eth_dev_rx_intr_ctl_q_get_fd(port.id, 0);
+  return true;
+}
+
+sluice_dpdk_port* open_port(const sluice_dpdk_options* options) {
+  try {
+    const std::lock_guard lock(environment().mutex);
+    if (environment().log.load() == nullptr) environment().log = options->log;
+    if (!ensure_environment()) return nullptr;
+    auto port = std::make_unique<sluice_dpdk_port>();
+    if (!probe(*port, *options) || !configure(*port, *options)) return nullptr;
+    return port.release();
+  } catch (const std::exception& error) {
+    thread_error() = error.what();
+    return nullptr;
+  }
+}
+
+void close_port(sluice_dpdk_port* port) {
+  const std::lock_guard lock(environment().mutex);
+  delete port;
+}
+
+const char* error_text() { return thread_error().c_str(); }
+
+std::uint32_t receive_capacity(const sluice_dpdk_port*) { return kRingEntries; }
+
+std::uint32_t rx_burst(sluice_dpdk_port* port, sluice_dpdk_frame* frames, std::uint32_t count) {
+  if (port->received_count != 0) {
+    rte_pktmbuf_free_bulk(port->received.data(), port->received_count);
+  }
+  const auto wanted = static_cast<std::uint16_t>(std::min<std::uint32_t>(count, kBurst));
+  port->received_count = rte_eth_rx_burst(port->id, 0, port->received.data(), wanted);
+  for (std::uint32_t i = 0; i < port->received_count; ++i) {
+    rte_mbuf* const mbuf = port->received[i];
+    frames[i] = {rte_pktmbuf_mtod(mbuf, std::uint8_t*), rte_pktmbuf_data_len(mbuf)};
+  }
+  return port->received_count;
+}
+
+std::uint32_t tx_burst(sluice_dpdk_port* port, const sluice_dpdk_frame* frames,
+                       std::uint32_t count) {
+  std::array<rte_mbuf*, kBurst> mbufs;
+  const auto wanted = static_cast<std::uint16_t>(std::min<std::uint32_t>(count, kBurst));
+  if (wanted == 0 || rte_pktmbuf_alloc_bulk(port->pool, mbufs.data(), wanted) != 0) {
+    return 0;
+  }
+  for (std::uint16_t i = 0; i < wanted; ++i) {
+    // Not NULL: a frame fits the MTU that the buffers were sized for.
+    char* const room = rte_pktmbuf_append(mbufs[i], static_cast<std::uint16_t>(frames[i].bytes));
+    std::memcpy(room, frames[i].data, frames[i].bytes);
+  }
+  const std::uint16_t sent = rte_eth_tx_burst(port->id, 0, mbufs.data(), wanted);
+  if (sent < wanted) rte_pktmbuf_free_bulk(&mbufs[sent], wanted - sent);
+  return sent;
+}
+
+int link_up(sluice_dpdk_port* port) {
+  rte_eth_link link{};
+  return rte_eth_link_get_nowait(port->id, &link) != 0 || link.link_status == RTE_ETH_LINK_UP;
+}
+
+int rx_fd(sluice_dpdk_port* port) { return port->rx_fd; }
+
+void arm(sluice_dpdk_port* port, int armed) {
+  if (port->rx_fd < 0) return;
+  if (armed != 0) {
+    rte_eth_dev_rx_intr_enable(port->id, 0);
+    return;
+  }
+  rte_eth_dev_rx_intr_disable(port->id, 0);
+  std::uint64_t drained = 0;  // the descriptor is a non-blocking eventfd
+  [[maybe_unused]] const ssize_t bytes = ::read(port->rx_fd, &drained, sizeof drained);
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const sluice_dpdk_plugin sluice_dpdk_plugin = {
+    .abi = SLUICE_DPDK_PLUGIN_ABI,
+    .open = open_port,
+    .close = close_port,
+    .error = error_text,
+    .receive_capacity = receive_capacity,
+    .rx_burst = rx_burst,
+    .tx_burst = tx_burst,
+    .link_up = link_up,
+    .rx_fd = rx_fd,
+    .arm = arm,
+};

@@ -1,0 +1,62 @@
+/* What libsluice asks of its DPDK plug-in: a table of functions that move Ethernet frames over one
+ * virtio-user device. Plain C, so that neither side depends on the other's C++ library. The plug-in
+ * knows no address and no protocol; it starts DPDK's environment on a thread of its own, because
+ * that pins its caller.
+ *
+ * open and close may be called from any thread; the rest on the progress thread that owns the port.
+ */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SLUICE_DPDK_PLUGIN_ABI 1u
+#define SLUICE_DPDK_PLUGIN_SYMBOL "sluice_dpdk_plugin"
+
+struct sluice_dpdk_port; /* opaque */
+
+struct sluice_dpdk_options {
+  const char* socket_path; /* of the appliance's vhost-user port */
+  uint8_t mac[6];
+  uint16_t mtu_bytes;
+  /* Every log line of DPDK, without newline; level 1 (emergency) to 8 (debug). Any thread, until
+   * the process ends: there is one DPDK a process, and the first open's function stays in use. */
+  void (*log)(uint32_t level, const char* text);
+};
+
+struct sluice_dpdk_frame {
+  uint8_t* data;
+  uint32_t bytes;
+};
+
+struct sluice_dpdk_plugin {
+  uint32_t abi; /* SLUICE_DPDK_PLUGIN_ABI */
+  /* NULL: failed, and error() of this thread says why. */
+  struct sluice_dpdk_port* (*open)(const struct sluice_dpdk_options* options);
+  void (*close)(struct sluice_dpdk_port* port);
+  const char* (*error)(void);
+  /* Frames that may wait to be received. */
+  uint32_t (*receive_capacity)(const struct sluice_dpdk_port* port);
+  /* Up to `count` frames; they are valid until the next call. */
+  uint32_t (*rx_burst)(struct sluice_dpdk_port* port, struct sluice_dpdk_frame* frames,
+                       uint32_t count);
+  /* Copies frames, none beyond the MTU plus an Ethernet header, from the front and returns how
+   * many. */
+  uint32_t (*tx_burst)(struct sluice_dpdk_port* port, const struct sluice_dpdk_frame* frames,
+                       uint32_t count);
+  /* Zero once the other side of the socket is gone. A system call: not for every burst. */
+  int (*link_up)(struct sluice_dpdk_port* port);
+  /* A descriptor that becomes readable when a frame arrives while armed, or -1: poll instead. */
+  int (*rx_fd)(struct sluice_dpdk_port* port);
+  void (*arm)(struct sluice_dpdk_port* port, int armed);
+};
+
+/* The plug-in exports one object of this type under SLUICE_DPDK_PLUGIN_SYMBOL. */
+
+#ifdef __cplusplus
+}
+#endif

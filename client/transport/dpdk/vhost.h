@@ -1,0 +1,29 @@
+// A vhost-user link to an appliance on the same machine, through the DPDK plug-in.
+//
+// This part has no DPDK: it speaks ARP, IPv4 and UDP on the frames that the plug-in moves, under an
+// IP address, a port and a MAC address of its own. The appliance learns them from the packets. Two
+// workers that draw the same IP address still differ in MAC address and port.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "aggregator/base/status.h"
+#include "aggregator/base/types.h"
+#include "client/log.h"
+#include "client/transport/transport.h"
+
+namespace sluice::client {
+
+struct VhostOptions {
+  std::string host;  // the appliance's IPv4 address
+  std::uint16_t port = kDefaultPort;
+  std::string socket_path;
+  std::string local_address;  // IPv4; empty: drawn from 169.254.0.0/16
+  std::size_t mtu_bytes = 1500;
+  Rank rank;
+};
+
+Result<std::unique_ptr<Transport>> open_vhost(const VhostOptions& options, const Log& log);
+
+}  // namespace sluice::client
