@@ -14,6 +14,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -55,23 +56,54 @@ std::string& thread_error() {
   return text;
 }
 
-// The last complaint of DPDK: the most telling part of an error of ours. Any thread.
-struct LastComplaint {
+// The first complaint of DPDK since an open began: the most telling part of an error of ours.
+struct Complaint {
   std::mutex mutex;
   std::string text;
 };
-LastComplaint& last_complaint() {
-  static LastComplaint instance;
+Complaint& complaint() {
+  static Complaint instance;
   return instance;
 }
+
+void forget_complaint() {
+  const std::lock_guard lock(complaint().mutex);
+  complaint().text.clear();
+}
+
+// DPDK writes to a socket whose other end may be gone, on the caller's thread: the signal that this
+// raises must not end the process.
+class SigpipeGuard {
+ public:
+  SigpipeGuard() noexcept {
+    ::sigemptyset(&pipe_);
+    ::sigaddset(&pipe_, SIGPIPE);
+    sigset_t pending;
+    ::sigpending(&pending);
+    was_pending_ = ::sigismember(&pending, SIGPIPE) == 1;
+    ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~SigpipeGuard() {
+    const timespec no_wait{};
+    if (!was_pending_) ::sigtimedwait(&pipe_, nullptr, &no_wait);
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  SigpipeGuard(const SigpipeGuard&) = delete;
+  SigpipeGuard& operator=(const SigpipeGuard&) = delete;
+
+ private:
+  sigset_t pipe_{};
+  sigset_t before_{};
+  bool was_pending_ = false;
+};
 
 ssize_t write_log(void*, const char* bytes, size_t count) {
   std::string text(bytes, count);
   while (!text.empty() && text.back() == '\n') text.pop_back();
   const int level = rte_log_cur_msg_loglevel();
   if (level >= 1 && level <= static_cast<int>(RTE_LOG_ERR)) {
-    const std::lock_guard lock(last_complaint().mutex);
-    last_complaint().text = text;
+    const std::lock_guard lock(complaint().mutex);
+    if (complaint().text.empty()) complaint().text = text;
   }
   if (const LogFunction log = environment().log.load()) {
     log(level < 1 ? RTE_LOG_INFO : static_cast<std::uint32_t>(level), text.c_str());
@@ -80,8 +112,8 @@ ssize_t write_log(void*, const char* bytes, size_t count) {
 }
 
 std::string with_complaint(std::string text) {
-  const std::lock_guard lock(last_complaint().mutex);
-  if (!last_complaint().text.empty()) text += " (DPDK says: " + last_complaint().text + ")";
+  const std::lock_guard lock(complaint().mutex);
+  if (!complaint().text.empty()) text += " (DPDK says: " + complaint().text + ")";
   return text;
 }
 
@@ -217,6 +249,8 @@ bool configure(sluice_dpdk_port& port, const sluice_dpdk_options& options) {
 sluice_dpdk_port* open_port(const sluice_dpdk_options* options) {
   try {
     const std::lock_guard lock(environment().mutex);
+    const SigpipeGuard guard;
+    forget_complaint();
     if (environment().log.load() == nullptr) environment().log = options->log;
     if (!ensure_environment()) return nullptr;
     auto port = std::make_unique<sluice_dpdk_port>();
@@ -230,6 +264,7 @@ sluice_dpdk_port* open_port(const sluice_dpdk_options* options) {
 
 void close_port(sluice_dpdk_port* port) {
   const std::lock_guard lock(environment().mutex);
+  const SigpipeGuard guard;
   delete port;
 }
 
