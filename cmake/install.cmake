@@ -24,9 +24,9 @@ configure_file(cmake/sluice.pc.in ${PROJECT_BINARY_DIR}/sluice.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/sluice.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig
         COMPONENT client)
 
-# The client opens it at run time, when an address asks for vhost.
+# The client opens it at run time, when an address asks for vhost, and looks beside itself first.
 if(TARGET sluice_dpdk_plugin)
-  install(TARGETS sluice_dpdk_plugin DESTINATION ${CMAKE_INSTALL_LIBDIR}/sluice COMPONENT client)
+  install(TARGETS sluice_dpdk_plugin LIBRARY COMPONENT client)
 endif()
 
 # --- appliance

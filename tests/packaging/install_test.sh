@@ -37,6 +37,11 @@ expect_line "$WORK/out" '^sum of 1000 elements'
 "$WORK/average_pc" inproc://cpp 2 >"$WORK/out"
 expect_line "$WORK/out" '^average over 2 ranks'
 
+# The plug-in, where it was built, is where the library looks first.
+if [[ -e $BUILD/client/libsluice_dpdk.so ]]; then
+  [[ -e $libdir/libsluice_dpdk.so ]] || fail "libsluice_dpdk.so is not beside libsluice.so"
+fi
+
 # Nothing but the C interface is exported, and the client needs no DPDK.
 nm -D --defined-only "$libdir/libsluice.so" | awk '{ print $3 }' | sed 's/@.*//' |
   grep -vE '^(sluice_[a-z_]+|SLUICE_[0-9.]+|)$' >"$WORK/names" || true
