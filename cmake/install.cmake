@@ -26,7 +26,8 @@ install(FILES ${PROJECT_BINARY_DIR}/sluice.pc DESTINATION ${CMAKE_INSTALL_LIBDIR
 
 # The client opens it at run time, when an address asks for vhost, and looks beside itself first.
 if(TARGET sluice_dpdk_plugin)
-  install(TARGETS sluice_dpdk_plugin LIBRARY COMPONENT client)
+  install(TARGETS sluice_dpdk_plugin
+          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT client)
 endif()
 
 # --- appliance
