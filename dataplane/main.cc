@@ -41,7 +41,8 @@ void start_log(LogLevel level) {
   spdlog::set_default_logger(std::move(logger));
 }
 
-// Blocked before any thread exists, so that every thread inherits it and only this one sees signals.
+// Blocked before any thread exists, so that every thread inherits it and only this one sees
+// signals.
 int open_signals() {
   sigset_t signals;
   sigemptyset(&signals);

@@ -1,5 +1,5 @@
-// Which egress class a frame belongs to: by its DSCP, else its 802.1Q priority, or by the priority of
-// the chunk it carries.
+// Which egress class a frame belongs to: by its DSCP, else its 802.1Q priority, or by the priority
+// of the chunk it carries.
 //
 // Tables only; set up once from the config and read by every lcore.
 #pragma once
@@ -21,9 +21,9 @@ class Classifier {
     ClassIndex last = 47;
   };
 
-  // The defaults: network control (CS6, CS7) before everything, then chunks by priority among CS2 to
-  // CS5, then the rest; CS1 and LE (RFC 8622) are the least urgent. 802.1Q priorities 0..7 count like
-  // CS0..CS7 for frames that are not IP.
+  // The defaults: network control (CS6, CS7) before everything, then chunks by priority among CS2
+  // to CS5, then the rest; CS1 and LE (RFC 8622) are the least urgent. 802.1Q priorities 0..7 count
+  // like CS0..CS7 for frames that are not IP.
   Classifier() noexcept;
 
   void set_dscp(std::uint8_t dscp, ClassIndex egress_class) noexcept {

@@ -1,8 +1,9 @@
 // The appliance's counter blocks: one a port, one an lcore.
 //
 // Each counter has one writer (the lcore that owns the port, the lcore itself, or where stated the
-// control thread) and any number of readers; nothing here is ever reset. Every reason for which a switch drops a frame has a name, and
-// the name is its metric label. What a frame for the appliance ends in is a Verdict, counted beside.
+// control thread) and any number of readers; nothing here is ever reset. Every reason for which a
+// switch drops a frame has a name, and the name is its metric label. What a frame for the appliance
+// ends in is a Verdict, counted beside.
 #pragma once
 
 #include <array>
@@ -15,17 +16,19 @@
 namespace sluice::dataplane {
 
 // X(enumerator, metric label, what a non-zero value means)
-#define SLUICE_DROP_REASONS(X)                                                                    \
-  X(kQueueFull, "queue_full", "frames dropped at egress because more urgent ones filled the queue") \
-  X(kTxRefused, "tx_refused", "frames that the port's driver did not take")                       \
-  X(kPortDown, "port_down", "frames for a port whose link or peer is down")                       \
-  X(kHairpin, "hairpin", "frames whose destination is behind the port they came from")            \
-  X(kNoPort, "no_port", "frames that no port was left to send to: link-local, or forwarding is off") \
-  X(kMalformed, "malformed", "frames too short or with an impossible source address")             \
-  X(kTooLong, "too_long", "frames longer than the port's buffers")                                \
-  X(kNoBuffer, "no_buffer", "frames lost because the packet pool was empty")                      \
-  X(kHandover, "handover", "frames lost because the ring to another lcore was full")              \
-  X(kNotAnswered, "not_answered", "frames for the appliance that it has no answer to")            \
+#define SLUICE_DROP_REASONS(X)                                                         \
+  X(kQueueFull, "queue_full",                                                          \
+    "frames dropped at egress because more urgent ones filled the queue")              \
+  X(kTxRefused, "tx_refused", "frames that the port's driver did not take")            \
+  X(kPortDown, "port_down", "frames for a port whose link or peer is down")            \
+  X(kHairpin, "hairpin", "frames whose destination is behind the port they came from") \
+  X(kNoPort, "no_port",                                                                \
+    "frames that no port was left to send to: link-local, or forwarding is off")       \
+  X(kMalformed, "malformed", "frames too short or with an impossible source address")  \
+  X(kTooLong, "too_long", "frames longer than the port's buffers")                     \
+  X(kNoBuffer, "no_buffer", "frames lost because the packet pool was empty")           \
+  X(kHandover, "handover", "frames lost because the ring to another lcore was full")   \
+  X(kNotAnswered, "not_answered", "frames for the appliance that it has no answer to") \
   X(kInjectedFault, "injected_fault", "frames dropped on purpose by the fault-injecting port")
 
 enum class DropReason : std::uint8_t {
@@ -56,13 +59,13 @@ struct PortCounters {
   Counter rx_missed;  // lost in the device before the appliance saw them; control thread
   Counter tx_packets;
   Counter tx_bytes;
-  Counter forwarded;       // frames that came in here and left by another port
-  Counter flooded;         // of those, frames without a single known destination
+  Counter forwarded;         // frames that came in here and left by another port
+  Counter flooded;           // of those, frames without a single known destination
   Counter fault_duplicated;  // copies made on purpose
   Counter fault_reordered;   // frames held back on purpose
-  Counter queue_packets;   // in the egress queue now
+  Counter queue_packets;     // in the egress queue now
   Counter queue_bytes;
-  Counter link_up;         // 1 while the link or the peer is up; whoever notices
+  Counter link_up;  // 1 while the link or the peer is up; whoever notices
   Counter link_changes;
   std::array<Counter, kDropReasonCount> drops;
   std::array<Counter, kClassCount> tx_by_class;  // packets
@@ -78,11 +81,11 @@ struct LcoreCounters {
   Counter busy_ns;  // loops that did work
   Counter idle_ns;  // loops that found none, naps included
   Counter loops;
-  Counter naps;               // adaptive polling slept
+  Counter naps;  // adaptive polling slept
   Counter mac_entries;
-  Counter handed_over;        // frames passed to another lcore
-  Counter handover_drops;     // frames for another lcore whose inbox was full
-  VerdictCounters verdicts;   // of frames for the appliance, except those that its shard counts
+  Counter handed_over;       // frames passed to another lcore
+  Counter handover_drops;    // frames for another lcore whose inbox was full
+  VerdictCounters verdicts;  // of frames for the appliance, except those that its shard counts
 };
 
 }  // namespace sluice::dataplane

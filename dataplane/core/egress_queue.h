@@ -1,9 +1,10 @@
 // One port's egress queue: 64 classes, the most urgent (0) first.
 //
 // Items are opaque pointers with a byte length; the queue never touches what they point to. It is
-// bounded in packets and in bytes: when an arrival does not fit, the newest items of the least urgent
-// class go, which may be the arrival itself. A guaranteed share of the bytes sent goes to the least
-// urgent class that waits, so that nothing starves. One owner lcore; no allocation after set-up.
+// bounded in packets and in bytes: when an arrival does not fit, the newest items of the least
+// urgent class go, which may be the arrival itself. A guaranteed share of the bytes sent goes to
+// the least urgent class that waits, so that nothing starves. One owner lcore; no allocation after
+// set-up.
 #pragma once
 
 #include <array>
@@ -33,8 +34,8 @@ class EgressQueue {
 
   explicit EgressQueue(const Limits& limits);
 
-  // Evicts one item less urgent than `arrival` if the arrival does not fit; null when it fits or when
-  // nothing less urgent is left. Call it until it returns null, then push().
+  // Evicts one item less urgent than `arrival` if the arrival does not fit; null when it fits or
+  // when nothing less urgent is left. Call it until it returns null, then push().
   Item make_room(const Item& arrival) noexcept;
   // Queues an item; false when it does not fit: the caller then drops it.
   [[nodiscard]] bool push(const Item& item) noexcept;

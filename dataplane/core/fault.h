@@ -25,15 +25,15 @@ enum class Fate : std::uint8_t { kDeliver, kDrop, kDuplicate, kHold };
 class FaultLine {
  public:
   static constexpr std::size_t kMaxHeld = 32;
-  static constexpr std::uint32_t kMaxPassed = 8;                 // a held frame is overtaken by at most
+  static constexpr std::uint32_t kMaxPassed = 8;  // a held frame is overtaken by at most
   static constexpr DurationNs kMaxHold = 2 * kMillisecond;
 
   FaultLine() noexcept = default;
   FaultLine(const FaultRates& rates, std::uint64_t seed) noexcept;
 
   bool active() const noexcept { return active_; }
-  // The fate of the next frame. For kHold the caller then calls hold(). Every frame decided, whatever
-  // its fate, counts as one that passes the held ones.
+  // The fate of the next frame. For kHold the caller then calls hold(). Every frame decided,
+  // whatever its fate, counts as one that passes the held ones.
   Fate decide() noexcept;
   void hold(void* frame, TimeNs now) noexcept;
   // The next held frame that is due, or null.

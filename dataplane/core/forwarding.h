@@ -23,8 +23,8 @@ struct ForwardDecision {
 
 struct ForwardContext {
   PortIndex in_port = 0;
-  PortMask up = 0;     // ports whose link is up
-  wire::Mac own_mac;   // the appliance's address, the same on all ports
+  PortMask up = 0;    // ports whose link is up
+  wire::Mac own_mac;  // the appliance's address, the same on all ports
 };
 
 // 802.1D reserves 01:80:c2:00:00:00 to :0f for the link itself: never forwarded.

@@ -17,6 +17,9 @@ class IdlePolicy {
   static constexpr std::uint32_t kYieldLoops = 64;
   static constexpr DurationNs kFirstNap = 10 * kMicrosecond;
   static constexpr DurationNs kLongestNap = 100 * kMicrosecond;
+  // Workers that compute between steps come back within this; a machine at rest is left alone.
+  static constexpr std::uint32_t kShallowNaps = 1000;
+  static constexpr DurationNs kDeepNap = 500 * kMicrosecond;
 
   enum class Action : std::uint8_t { kSpin, kYield, kSleep };
   struct Decision {
@@ -30,6 +33,7 @@ class IdlePolicy {
   constexpr Decision after_loop(bool worked) noexcept {
     if (worked || busy_) {
       empty_loops_ = 0;
+      naps_ = 0;
       nap_ns_ = kFirstNap;
       return {};
     }
@@ -37,6 +41,8 @@ class IdlePolicy {
       ++empty_loops_;
       return {empty_loops_ <= kSpinLoops ? Action::kSpin : Action::kYield};
     }
+    if (naps_ == kShallowNaps) return {Action::kSleep, kDeepNap};
+    ++naps_;
     const DurationNs nap_ns = nap_ns_;
     nap_ns_ = std::min(nap_ns_ * 2, kLongestNap);
     return {Action::kSleep, nap_ns};
@@ -45,6 +51,7 @@ class IdlePolicy {
  private:
   bool busy_;
   std::uint32_t empty_loops_ = 0;
+  std::uint32_t naps_ = 0;
   DurationNs nap_ns_ = kFirstNap;
 };
 

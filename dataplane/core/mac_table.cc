@@ -28,9 +28,9 @@ MacTable::Learned MacTable::learn(const Key& key, PortIndex port, TimeNs now) no
   for (std::size_t way = 0; way < kWays; ++way) {
     Entry& entry = entries_[first + way];
     if (entry.used && entry.key == key) {
-      const Learned learned = entry.port != port                         ? Learned::kMoved
+      const Learned learned = entry.port != port                   ? Learned::kMoved
                               : now - entry.seen > max_age_ns_ / 8 ? Learned::kRefreshed
-                                                                         : Learned::kKnown;
+                                                                   : Learned::kKnown;
       if (learned == Learned::kKnown) return learned;
       entry.port = port;
       entry.seen = now;

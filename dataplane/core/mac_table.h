@@ -28,8 +28,8 @@ class MacTable {
   };
   enum class Learned : std::uint8_t { kKnown, kNew, kMoved, kRefreshed };
 
-  // `capacity` is rounded up to a power of two of at least 8. An entry is forgotten max_age_ns after
-  // its last refresh; refreshes are noted at most every max_age_ns / 8.
+  // `capacity` is rounded up to a power of two of at least 8. An entry is forgotten max_age_ns
+  // after its last refresh; refreshes are noted at most every max_age_ns / 8.
   explicit MacTable(std::size_t capacity, DurationNs max_age_ns = kDefaultMacAge);
 
   // Notes that `key` was seen on `port`. Anything but kKnown is worth telling to other lcores.

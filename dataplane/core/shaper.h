@@ -36,8 +36,8 @@ class TokenBucket {
     refilled_at_ = now;
   }
 
-  // True while any token is left; a packet may overdraw the bucket once, and the debt is paid by the
-  // time before the next. So the long-run rate is exact, whatever the packet sizes.
+  // True while any token is left; a packet may overdraw the bucket once, and the debt is paid by
+  // the time before the next. So the long-run rate is exact, whatever the packet sizes.
   bool ready() const noexcept { return unlimited() || tokens_ > 0; }
   void spend(std::uint32_t bytes) noexcept {
     if (!unlimited()) tokens_ -= static_cast<std::int64_t>(bytes) * kUnitsPerByte;

@@ -14,8 +14,8 @@ namespace sluice::dataplane {
 struct OwnAddress {
   wire::Mac mac;
   wire::IpAddress ipv4;
-  wire::IpAddress ipv6;         // family kNone: no IPv6
-  std::uint16_t port = 0;       // joins and keepalives; data of shard s on port + 1 + s
+  wire::IpAddress ipv6;    // family kNone: no IPv6
+  std::uint16_t port = 0;  // joins and keepalives; data of shard s on port + 1 + s
   std::uint16_t shard_count = 1;
 
   bool is_own(const wire::IpAddress& address) const noexcept {
@@ -47,8 +47,7 @@ inline Steering steer(const wire::Frame& frame, const OwnAddress& own) noexcept 
   if (frame.kind != FrameKind::kUdp || frame.ethernet.dst != own.mac) return {Service::kNone};
   if (frame.dst_port == own.port) return {Service::kControl};
   const std::uint32_t shard = std::uint32_t{frame.dst_port} - own.port - 1u;
-  if (shard < own.shard_count)
-    return {Service::kShard, ShardId{static_cast<std::uint16_t>(shard)}};
+  if (shard < own.shard_count) return {Service::kShard, ShardId{static_cast<std::uint16_t>(shard)}};
   return {Service::kNone};
 }
 

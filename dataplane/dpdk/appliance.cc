@@ -76,8 +76,8 @@ Status build_fabric(const config::Config& config, Fabric& fabric) {
   auto pool = make_pool(config);
   if (!pool.ok()) return pool.status();
   fabric.pool = std::move(pool).value();
-  fabric.max_datagram_bytes = rte_pktmbuf_data_room_size(fabric.pool.get()) -
-                              RTE_PKTMBUF_HEADROOM - wire::kMaxUdpHeaderBytes;
+  fabric.max_datagram_bytes = rte_pktmbuf_data_room_size(fabric.pool.get()) - RTE_PKTMBUF_HEADROOM -
+                              wire::kMaxUdpHeaderBytes;
   auto to_control = make_ring("to_control", kControlPackets, sizeof(rte_mbuf*));
   if (!to_control.ok()) return to_control.status();
   fabric.to_control = std::move(to_control).value();
@@ -86,8 +86,8 @@ Status build_fabric(const config::Config& config, Fabric& fabric) {
   fabric.shard_events = std::move(events).value();
 
   for (std::size_t index = 0; index < config.ports.size(); ++index) {
-    auto port = Port::open(config.ports[index], static_cast<PortIndex>(index), fabric.pool.get(),
-                           now_ns());
+    auto port =
+        Port::open(config.ports[index], static_cast<PortIndex>(index), fabric.pool.get(), now_ns());
     if (!port.ok()) return port.status();
     fabric.ports.push_back(std::move(port).value());
   }
@@ -114,8 +114,8 @@ Result<std::unique_ptr<Appliance>> Appliance::start(const config::Config& config
   if (Status status = start_eal(config); !status.ok()) return status;
   state->eal_started = true;
   if (Status status = build_fabric(config, state->fabric); !status.ok()) return status;
-  auto options = jobs_options(
-      config, std::min<std::size_t>(config.limits.chunk_bytes_max, kMaxChunkBytes));
+  auto options =
+      jobs_options(config, std::min<std::size_t>(config.limits.chunk_bytes_max, kMaxChunkBytes));
   if (!options.ok()) return options.status();
   state->control = std::make_unique<Control>(state->fabric, std::move(options).value());
   for (auto& worker : state->fabric.workers) worker->start();
@@ -127,12 +127,13 @@ std::string Appliance::summary() const {
   const auto& own = state_->fabric.own;
   const auto& mac = own.mac.bytes;
   char text[160];
-  std::snprintf(text, sizeof text,
-                "%u.%u.%u.%u UDP port %u, MAC %02x:%02x:%02x:%02x:%02x:%02x, %zu port%s, %u shard%s",
-                own.ipv4.bytes[0], own.ipv4.bytes[1], own.ipv4.bytes[2], own.ipv4.bytes[3], own.port,
-                mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], state_->fabric.ports.size(),
-                state_->fabric.ports.size() == 1 ? "" : "s", own.shard_count,
-                own.shard_count == 1 ? "" : "s");
+  std::snprintf(
+      text, sizeof text,
+      "%u.%u.%u.%u UDP port %u, MAC %02x:%02x:%02x:%02x:%02x:%02x, %zu port%s, %u shard%s",
+      own.ipv4.bytes[0], own.ipv4.bytes[1], own.ipv4.bytes[2], own.ipv4.bytes[3], own.port, mac[0],
+      mac[1], mac[2], mac[3], mac[4], mac[5], state_->fabric.ports.size(),
+      state_->fabric.ports.size() == 1 ? "" : "s", own.shard_count,
+      own.shard_count == 1 ? "" : "s");
   return text;
 }
 
@@ -157,8 +158,7 @@ Appliance::BufferView Appliance::buffers() const {
   return {rte_mempool_in_use_count(pool), pool->size};
 }
 
-bool Appliance::inspect(
-    const std::function<void(const agg::Jobs&, TimeNs)>& inspection) const {
+bool Appliance::inspect(const std::function<void(const agg::Jobs&, TimeNs)>& inspection) const {
   return state_->control->inspect(inspection);
 }
 

@@ -1,7 +1,8 @@
 // The running appliance: DPDK, ports, workers and the control thread, from one Config.
 //
 // start() and stop() on the main thread. This header includes no DPDK, so that main.cc, the metrics
-// endpoint and tests can use it. One appliance a process, since DPDK's environment is one a process.
+// endpoint and tests can use it. One appliance a process, since DPDK's environment is one a
+// process.
 #pragma once
 
 #include <functional>
@@ -48,8 +49,8 @@ class Appliance {
   };
   BufferView buffers() const;
 
-  // Runs `inspection` on the control thread, which owns the jobs, and returns when it is done; false
-  // when the appliance is ending. Take copies: nothing may be kept but values.
+  // Runs `inspection` on the control thread, which owns the jobs, and returns when it is done;
+  // false when the appliance is ending. Take copies: nothing may be kept but values.
   bool inspect(const std::function<void(const agg::Jobs&, TimeNs)>& inspection) const;
 
  private:

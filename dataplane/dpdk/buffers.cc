@@ -10,7 +10,7 @@
 namespace sluice::dataplane {
 namespace {
 
-constexpr std::uint32_t kCachePackets = 256;         // per thread
+constexpr std::uint32_t kCachePackets = 256;           // per thread
 constexpr std::uint32_t kDevicePacketsPerPort = 2048;  // descriptors of both directions
 constexpr std::uint32_t kLeastPackets = 2048;
 constexpr std::size_t kDataRoomBytes = 2048;  // af_packet's frame size fits
@@ -44,7 +44,8 @@ Result<PoolPtr> make_pool(const config::Config& config) {
       (std::uint64_t{config.appliance.memory_mib} << 20) * 3 / 4 / element_bytes;
   const std::uint64_t wanted =
       config.ports.size() * (kEgressPackets + kDevicePacketsPerPort + kBurst * 4) +
-      config.appliance.shards * (kInboxPackets + 2 * kCachePackets) + kControlPackets + kLeastPackets;
+      config.appliance.shards * (kInboxPackets + 2 * kCachePackets) + kControlPackets +
+      kLeastPackets;
   const std::uint64_t count = std::min(affordable, wanted);
   if (count < kLeastPackets)
     return Status(StatusCode::kExhausted,
@@ -52,19 +53,19 @@ Result<PoolPtr> make_pool(const config::Config& config) {
                       " holds only " + std::to_string(count) + " packet buffers of " +
                       std::to_string(element_bytes) + " bytes; at least " +
                       std::to_string(kLeastPackets) + " are needed");
-  rte_mempool* pool = rte_pktmbuf_pool_create("sluice_packets", static_cast<unsigned>(count),
-                                              kCachePackets, sizeof(PacketMeta),
-                                              static_cast<std::uint16_t>(buffer_bytes),
-                                              SOCKET_ID_ANY);
+  rte_mempool* pool = rte_pktmbuf_pool_create(
+      "sluice_packets", static_cast<unsigned>(count), kCachePackets, sizeof(PacketMeta),
+      static_cast<std::uint16_t>(buffer_bytes), SOCKET_ID_ANY);
   if (pool == nullptr)
     return Status(StatusCode::kExhausted,
                   "no memory for " + std::to_string(count) + " packet buffers of " +
                       std::to_string(element_bytes) + " bytes (" + rte_strerror(rte_errno) +
                       "); raise appliance.memory_mib or reserve more hugepages");
   if (count < wanted)
-    spdlog::info("appliance.memory_mib = {} holds {} of the {} packet buffers that full queues "
-                 "would take; frames that find none are dropped as no_buffer",
-                 config.appliance.memory_mib, count, wanted);
+    spdlog::info(
+        "appliance.memory_mib = {} holds {} of the {} packet buffers that full queues "
+        "would take; frames that find none are dropped as no_buffer",
+        config.appliance.memory_mib, count, wanted);
   return PoolPtr(pool);
 }
 

@@ -1,8 +1,8 @@
 // The control thread: joins, keepalives, liveness, the end of jobs. Owns agg::Jobs.
 //
-// Workers hand it control packets through a bounded ring; its own datagrams go to the worker that owns
-// the member's port. It also watches links, since a vhost-user socket that closes is the first sign of
-// a dead worker process.
+// Workers hand it control packets through a bounded ring; its own datagrams go to the worker that
+// owns the member's port. It also watches links, since a vhost-user socket that closes is the first
+// sign of a dead worker process.
 #pragma once
 
 #include <array>
@@ -29,11 +29,12 @@ class Control {
   ~Control();
 
   void start();
-  // Tells all members that the appliance is ending, waits until the notices are sent, ends the thread.
+  // Tells all members that the appliance is ending, waits until the notices are sent, ends the
+  // thread.
   void stop();
 
-  // Any thread but the control thread: runs `inspection` on the control thread, between two packets,
-  // and returns when it is done; false when the thread does not run.
+  // Any thread but the control thread: runs `inspection` on the control thread, between two
+  // packets, and returns when it is done; false when the thread does not run.
   bool inspect(const Inspection& inspection);
 
   // Control packets that were no valid packets; what became of valid ones is in jobs().verdicts().
@@ -68,7 +69,7 @@ class Control {
   VerdictCounters verdicts_;
   // Commands that a worker's ring had no room for yet; one queue a worker keeps their order.
   std::vector<std::deque<agg::ShardCommand>> backlog_;
-  std::vector<std::uint64_t> link_changes_;  // a port, as last seen
+  std::vector<std::uint64_t> link_changes_;         // a port, as last seen
   std::map<std::uint16_t, std::string> announced_;  // job id -> what was logged last
   std::array<std::uint8_t, kMaxDatagramBytes> reply_{};
   TimeNs next_tick_ = 0;

@@ -19,10 +19,10 @@ namespace {
 ssize_t write_log(void*, const char* text, std::size_t bytes) {
   std::string_view line(text, bytes);
   while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.remove_suffix(1);
-  if (!line.empty()) spdlog::log(rte_log_cur_msg_loglevel() <= static_cast<int>(RTE_LOG_ERR)
-                                     ? spdlog::level::warn
-                                     : spdlog::level::debug,
-                                 "dpdk: {}", line);
+  if (!line.empty())
+    spdlog::log(rte_log_cur_msg_loglevel() <= static_cast<int>(RTE_LOG_ERR) ? spdlog::level::warn
+                                                                            : spdlog::level::debug,
+                "dpdk: {}", line);
   return static_cast<ssize_t>(bytes);
 }
 
@@ -87,9 +87,9 @@ Status start_eal(const config::Config& config) {
   }).join();
   if (result >= 0) return Status();
   return Status(StatusCode::kIoError,
-                "DPDK did not start: " + std::string(rte_strerror(error)) + " (arguments: " + shown +
-                    "); is appliance.memory_mib = " +
-                    std::to_string(config.appliance.memory_mib) +
+                "DPDK did not start: " + std::string(rte_strerror(error)) +
+                    " (arguments: " + shown +
+                    "); is appliance.memory_mib = " + std::to_string(config.appliance.memory_mib) +
                     " available" + (config.appliance.hugepages ? " in hugepages?" : "?") +
                     " log_level = \"debug\" shows DPDK's own messages");
 }

@@ -35,8 +35,10 @@ void Worker::handle_frame(Port& port, rte_mbuf* packet, TimeNs now) noexcept {
   if (decision.out != 0) {
     // A group frame: the others get copies, and we read the original.
     rte_mbuf* copy = rte_pktmbuf_copy(packet, fabric_.pool.get(), 0, UINT32_MAX);
-    if (copy != nullptr) forward(port, decision, frame.ethernet, copy);
-    else port.counters().drop(DropReason::kNoBuffer);
+    if (copy != nullptr)
+      forward(port, decision, frame.ethernet, copy);
+    else
+      port.counters().drop(DropReason::kNoBuffer);
   }
   handle_own(port, frame, packet, now);
 }
@@ -55,8 +57,10 @@ void Worker::forward(Port& in, const ForwardDecision& decision, const wire::Ethe
     const auto out = static_cast<PortIndex>(std::countr_zero(rest));
     rest &= rest - 1;
     rte_mbuf* copy = rte_pktmbuf_copy(packet, fabric_.pool.get(), 0, UINT32_MAX);
-    if (copy != nullptr) send(out, egress_class, copy);
-    else in.counters().drop(DropReason::kNoBuffer);
+    if (copy != nullptr)
+      send(out, egress_class, copy);
+    else
+      in.counters().drop(DropReason::kNoBuffer);
   }
   send(static_cast<PortIndex>(std::countr_zero(rest)), egress_class, packet);
 }
@@ -110,8 +114,7 @@ void Worker::to_shard(Port& port, const wire::Frame& frame, ShardId shard, rte_m
       .kind = PacketMeta::Kind::kShard,
       .port = port.index(),
       .marked = marked,
-      .payload_offset =
-          static_cast<std::uint16_t>(frame.payload.data() - bytes_of(packet).data()),
+      .payload_offset = static_cast<std::uint16_t>(frame.payload.data() - bytes_of(packet).data()),
       .payload_bytes = static_cast<std::uint16_t>(frame.payload.size())};
   if (fabric_.workers[shard.value]->hand_over(packet)) {
     counters_.handed_over.add(1);
@@ -123,8 +126,10 @@ void Worker::to_shard(Port& port, const wire::Frame& frame, ShardId shard, rte_m
 void Worker::feed_shard(wire::Bytes payload, bool marked, TimeNs now) noexcept {
   wire::Packet packet;
   Verdict why;
-  if (wire::parse(payload, packet, why)) shard_.handle(packet, marked, now);
-  else counters_.verdicts.count(why);
+  if (wire::parse(payload, packet, why))
+    shard_.handle(packet, marked, now);
+  else
+    counters_.verdicts.count(why);
 }
 
 void Worker::to_control(Port& port, PacketMeta::Kind kind, rte_mbuf* packet) noexcept {
@@ -148,13 +153,17 @@ void Worker::answer(Port& port, const wire::Frame& frame, rte_mbuf* packet) noex
   }
   rte_pktmbuf_free(reply);
   switch (result.outcome) {
-    case HostOutcome::kUnreachable: to_control(port, PacketMeta::Kind::kUnreachable, packet); return;
+    case HostOutcome::kUnreachable:
+      to_control(port, PacketMeta::Kind::kUnreachable, packet);
+      return;
     case HostOutcome::kConflict: to_control(port, PacketMeta::Kind::kConflict, packet); return;
     case HostOutcome::kIgnored:
     case HostOutcome::kAnswered: break;
   }
-  if (frame.ethernet.dst.is_group()) rte_pktmbuf_free(packet);  // ARP for others is no drop
-  else drop(port, DropReason::kNotAnswered, packet);
+  if (frame.ethernet.dst.is_group())
+    rte_pktmbuf_free(packet);  // ARP for others is no drop
+  else
+    drop(port, DropReason::kNotAnswered, packet);
 }
 
 }  // namespace sluice::dataplane

@@ -1,7 +1,7 @@
 #include "dataplane/dpdk/port.h"
 
-#include <rte_ether.h>
 #include <rte_ethdev.h>
+#include <rte_ether.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -14,7 +14,8 @@ constexpr std::uint32_t kWireOverheadBytes = 24;
 constexpr int kBurstsPerFlush = 4;
 
 std::uint64_t burst_bytes(std::uint64_t rate_bps) noexcept {
-  // What the link sends in 200 us, so that a sleeping worker does not starve it; at least ten frames.
+  // What the link sends in 200 us, so that a sleeping worker does not starve it; at least ten
+  // frames.
   return std::clamp<std::uint64_t>(rate_bps / 8 / 5000, 16 * 1024, 4 << 20);
 }
 
@@ -35,10 +36,10 @@ Port::Port(const config::PortConfig& config, PortIndex index, rte_mempool* pool,
     : config_(config),
       index_(index),
       pool_(pool),
-      max_frame_bytes_(config.mtu + static_cast<std::uint32_t>(wire::kEthernetBytes +
-                                                               wire::kVlanTagBytes)),
-      queue_({.packets = kEgressPackets,
-              .bytes = std::uint64_t{kEgressPackets} * max_frame_bytes_}),
+      max_frame_bytes_(config.mtu +
+                       static_cast<std::uint32_t>(wire::kEthernetBytes + wire::kVlanTagBytes)),
+      queue_(
+          {.packets = kEgressPackets, .bytes = std::uint64_t{kEgressPackets} * max_frame_bytes_}),
       bucket_(make_bucket(config, now)),
       rx_fault_({.drop = config.fault.rx_drop,
                  .duplicate = config.fault.duplicate,

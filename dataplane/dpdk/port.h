@@ -1,7 +1,7 @@
 // One switch port: a DPDK device, its egress queue and shaper, and the faults injected on purpose.
 //
-// open() and close() on the main thread; receive(), enqueue() and flush() on the lcore that owns the
-// port; up() and counters() from anywhere.
+// open() and close() on the main thread; receive(), enqueue() and flush() on the lcore that owns
+// the port; up() and counters() from anywhere.
 #pragma once
 
 #include <rte_mbuf.h>
@@ -80,7 +80,8 @@ class Port {
   TokenBucket bucket_;
   FaultLine rx_fault_;
   FaultLine tx_fault_;
-  // Taken from the queue, refused by the device so far. Two more for a duplicate and a released one.
+  // Taken from the queue, refused by the device so far. Two more for a duplicate and a released
+  // one.
   std::array<rte_mbuf*, 2 * kBurst + FaultLine::kMaxHeld> staged_{};
   std::array<ClassIndex, 2 * kBurst + FaultLine::kMaxHeld> staged_class_{};
   std::size_t staged_count_ = 0;

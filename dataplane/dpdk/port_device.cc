@@ -34,9 +34,9 @@ std::string where(const config::PortConfig& config) {
 
 Status failed(const config::PortConfig& config, const std::string& step, int error,
               const std::string& remedy) {
-  return Status(StatusCode::kIoError, "port \"" + config.name + "\" (" + where(config) + "): " +
-                                          step + ": " + rte_strerror(error < 0 ? -error : error) +
-                                          "; " + remedy);
+  return Status(StatusCode::kIoError, "port \"" + config.name + "\" (" + where(config) +
+                                          "): " + step + ": " +
+                                          rte_strerror(error < 0 ? -error : error) + "; " + remedy);
 }
 
 std::string remedy_for(const config::PortConfig& config) {
@@ -46,7 +46,8 @@ std::string remedy_for(const config::PortConfig& config) {
       return "does the interface exist, is it up, and has this process CAP_NET_RAW?";
     case config::PortType::kAfXdp:
       return "does the interface exist, and does this run as root on a kernel with AF_XDP?";
-    case config::PortType::kPci: return "is the device bound to vfio-pci, or is its driver bifurcated?";
+    case config::PortType::kPci:
+      return "is the device bound to vfio-pci, or is its driver bifurcated?";
   }
   return "";
 }
@@ -83,7 +84,8 @@ std::string vdev_arguments(const config::PortConfig& config, std::size_t max_fra
              ",framesz=" + std::to_string(frame) + ",framecnt=" + std::to_string(kAfPacketFrames) +
              ",qdisc_bypass=0";  // the kernel's own shapers are obeyed
     }
-    case config::PortType::kAfXdp: return "iface=" + config.interface + ",start_queue=0,queue_count=1";
+    case config::PortType::kAfXdp:
+      return "iface=" + config.interface + ",start_queue=0,queue_count=1";
     case config::PortType::kPci: return "";
   }
   return "";
@@ -117,7 +119,8 @@ Status Port::probe() {
     name = driver_of(config_.type) + std::to_string(index_);
     const std::string arguments = vdev_arguments(config_, max_frame_bytes_);
     const int result = rte_eal_hotplug_add("vdev", name.c_str(), arguments.c_str());
-    if (result != 0) return failed(config_, "the device was not created", result, remedy_for(config_));
+    if (result != 0)
+      return failed(config_, "the device was not created", result, remedy_for(config_));
     vdev_name_ = name;
   }
   if (rte_eth_dev_get_port_by_name(name.c_str(), &device_) != 0)
@@ -132,7 +135,8 @@ Status Port::start() {
   rte_eth_conf device_config{};
   const bool vhost = config_.type == config::PortType::kVhostUser;
   const bool pci = config_.type == config::PortType::kPci;
-  device_config.intr_conf.lsc = vhost || (info.dev_flags && (*info.dev_flags & RTE_ETH_DEV_INTR_LSC));
+  device_config.intr_conf.lsc =
+      vhost || (info.dev_flags && (*info.dev_flags & RTE_ETH_DEV_INTR_LSC));
   if (pci) device_config.rxmode.mtu = config_.mtu;
   std::uint16_t rx_descriptors = kDescriptors;
   std::uint16_t tx_descriptors = kDescriptors;
@@ -150,9 +154,8 @@ Status Port::start() {
                   "is mtu = " + std::to_string(config_.mtu) + " too large for it?");
   tells_link_ = device_config.intr_conf.lsc != 0;
   if (tells_link_) {
-    const auto callback = [](std::uint16_t device, rte_eth_event_type event, void* port, void* data) {
-      return on_link_event(device, event, port, data);
-    };
+    const auto callback = [](std::uint16_t device, rte_eth_event_type event, void* port,
+                             void* data) { return on_link_event(device, event, port, data); };
     rte_eth_dev_callback_register(device_, RTE_ETH_EVENT_INTR_LSC, callback, this);
   }
   result = rte_eth_dev_start(device_);

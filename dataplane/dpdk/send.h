@@ -1,7 +1,7 @@
 // Putting a datagram of ours into a buffer: payload first, headers in front of it afterwards.
 //
-// The payload goes behind room for the longest headers, so that it can be written before it is known
-// to whom it goes and never has to move.
+// The payload goes behind room for the longest headers, so that it can be written before it is
+// known to whom it goes and never has to move.
 #pragma once
 
 #include "dataplane/dpdk/buffers.h"

@@ -12,8 +12,9 @@ constexpr int kLogsPerSecond = 5;
 constexpr int kHintsPerSecond = 50;  // each is a walk over all paths
 
 std::string describe(const agg::JobView& view) {
-  const std::string name = "job \"" + std::string(view.name) + "\"" +
-                           (view.ordinal == 0 ? "" : " (model " + std::to_string(view.ordinal) + ")");
+  const std::string name =
+      "job \"" + std::string(view.name) + "\"" +
+      (view.ordinal == 0 ? "" : " (model " + std::to_string(view.ordinal) + ")");
   switch (view.state) {
     case wire::JobState::kForming: return name + " is forming";
     case wire::JobState::kRunning:
@@ -33,7 +34,8 @@ bool Control::LogLimit::allow(TimeNs now, int per_second) noexcept {
   return ++count <= per_second;
 }
 
-void Control::note_result(const agg::ControlResult& result, const std::string& address, TimeNs now) {
+void Control::note_result(const agg::ControlResult& result, const std::string& address,
+                          TimeNs now) {
   if (result.verdict != Verdict::kJoinRefused || !refusals_.allow(now, kLogsPerSecond)) return;
   wire::Packet reply;
   Verdict why;
@@ -49,9 +51,10 @@ void Control::handle_unreachable(const wire::Frame& frame, TimeNs now) {
   if (!hint || !hints_.allow(now, kHintsPerSecond)) return;
   if (hint->kind == UnreachableKind::kTooBig) {
     if (conflicts_.allow(now, 1))
-      spdlog::warn("a router says that the path to a worker (UDP port {}) does not carry our "
-                   "datagrams; lower the workers' chunk size or raise that path's MTU",
-                   hint->member_port);
+      spdlog::warn(
+          "a router says that the path to a worker (UDP port {}) does not carry our "
+          "datagrams; lower the workers' chunk size or raise that path's MTU",
+          hint->member_port);
     return;
   }
   for (std::uint16_t job = 0; job < fabric_.paths->job_count(); ++job) {

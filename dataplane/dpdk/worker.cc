@@ -225,8 +225,10 @@ std::size_t Worker::poll_shard(TimeNs now) noexcept {
 void Worker::notice_links(TimeNs) noexcept {
   PortMask up = 0;
   for (const auto& port : fabric_.ports) {
-    if (port->up()) up |= port_bit(port->index());
-    else if ((up_ & port_bit(port->index())) != 0) macs_.forget_port(port->index());
+    if (port->up())
+      up |= port_bit(port->index());
+    else if ((up_ & port_bit(port->index())) != 0)
+      macs_.forget_port(port->index());
   }
   up_ = up;
 }

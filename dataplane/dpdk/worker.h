@@ -1,8 +1,8 @@
 // One lcore's loop: its ports, its shard, its part of the switch.
 //
-// Each port and each shard has exactly one owning worker. What belongs to another one is handed over
-// through that worker's inbox, a bounded ring that any thread may fill. Nothing else is shared but
-// constants, the path table and counters.
+// Each port and each shard has exactly one owning worker. What belongs to another one is handed
+// over through that worker's inbox, a bounded ring that any thread may fill. Nothing else is shared
+// but constants, the path table and counters.
 #pragma once
 
 #include <atomic>
@@ -35,7 +35,7 @@ struct Fabric {
   std::vector<std::unique_ptr<Worker>> workers;
   std::unique_ptr<PathTable> paths;
   PoolPtr pool;
-  RingPtr to_control;   // rte_mbuf*
+  RingPtr to_control;    // rte_mbuf*
   RingPtr shard_events;  // agg::ShardEvent
 
   Worker& owner_of(PortIndex port) const noexcept { return *workers[port % workers.size()]; }
@@ -100,9 +100,9 @@ class Worker {
   PortMask up_ = 0;
   agg::Shard shard_;
   MacTable macs_;
-  RingPtr inbox_;     // rte_mbuf*
-  RingPtr commands_;  // agg::ShardCommand
-  RingPtr news_;      // MacNews
+  RingPtr inbox_;              // rte_mbuf*
+  RingPtr commands_;           // agg::ShardCommand
+  RingPtr news_;               // MacNews
   rte_mbuf* spare_ = nullptr;  // for the shard's next datagram
   Port::Burst burst_{};
   LcoreCounters counters_;

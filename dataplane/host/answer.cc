@@ -68,8 +68,8 @@ HostAnswer answer_echo(const wire::Frame& frame, const OwnAddress& own,
   wire::store_be16(icmp + 2, 0);
   wire::PartialSum sum = wire::sum_bytes({icmp, frame.payload.size()});
   if (!ipv4)
-    sum = sum + wire::sum_pseudo_header(frame.dst, frame.src, frame.payload.size(),
-                                        wire::kProtoIcmp6);
+    sum = sum +
+          wire::sum_pseudo_header(frame.dst, frame.src, frame.payload.size(), wire::kProtoIcmp6);
   const std::uint16_t checksum = wire::finish_checksum(sum);
   std::memcpy(icmp + 2, &checksum, sizeof checksum);
   return {HostOutcome::kAnswered, total_bytes};

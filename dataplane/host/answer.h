@@ -13,10 +13,10 @@
 namespace sluice::dataplane {
 
 enum class HostOutcome : std::uint8_t {
-  kAnswered,      // a reply of `reply_bytes` is in the caller's buffer
-  kIgnored,       // nothing to answer: for another host, or of a kind that needs no reply
-  kConflict,      // another host claims the appliance's IPv4 address
-  kUnreachable,   // an ICMP error about something we sent: see parse_unreachable()
+  kAnswered,     // a reply of `reply_bytes` is in the caller's buffer
+  kIgnored,      // nothing to answer: for another host, or of a kind that needs no reply
+  kConflict,     // another host claims the appliance's IPv4 address
+  kUnreachable,  // an ICMP error about something we sent: see parse_unreachable()
 };
 
 struct HostAnswer {

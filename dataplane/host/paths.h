@@ -49,8 +49,8 @@ class PathTable {
     entry->sequence.store(sequence + 2, std::memory_order_release);
   }
 
-  // Any thread. Unbound, unknown or just being written (then the datagram is lost like any other, and
-  // its member asks again): `bound` is false.
+  // Any thread. Unbound, unknown or just being written (then the datagram is lost like any other,
+  // and its member asks again): `bound` is false.
   MemberPath read(JobId job, Rank rank) const noexcept {
     MemberPath path;
     const Entry* entry = find(job, rank);

@@ -1,4 +1,5 @@
-// ICMP "destination unreachable" about a datagram of ours: a worker process is gone, or its host is.
+// ICMP "destination unreachable" about a datagram of ours: a worker process is gone, or its host
+// is.
 //
 // Only a hint, for anyone can forge one: the control thread answers it with quick pings.
 #pragma once
@@ -19,7 +20,7 @@ enum class UnreachableKind : std::uint8_t {
 
 struct Unreachable {
   UnreachableKind kind{};
-  wire::IpAddress member;         // whom we had written to
+  wire::IpAddress member;  // whom we had written to
   std::uint16_t member_port = 0;
   std::uint16_t own_port = 0;
 };

@@ -1,3 +1,5 @@
+#include "tests/packets/frames.h"
+
 #include <gtest/gtest.h>
 
 #include <string>
@@ -5,7 +7,6 @@
 
 #include "dataplane/host/answer.h"
 #include "dataplane/host/unreachable.h"
-#include "tests/packets/frames.h"
 
 namespace sluice::dataplane {
 namespace {
@@ -13,7 +14,8 @@ namespace {
 std::vector<std::uint8_t> from_hex(std::string_view hex) {
   std::vector<std::uint8_t> bytes;
   for (std::size_t at = 0; at + 1 < hex.size(); at += 2)
-    bytes.push_back(static_cast<std::uint8_t>(std::stoul(std::string(hex.substr(at, 2)), nullptr, 16)));
+    bytes.push_back(
+        static_cast<std::uint8_t>(std::stoul(std::string(hex.substr(at, 2)), nullptr, 16)));
   return bytes;
 }
 

@@ -75,7 +75,8 @@ TEST(EgressQueue, ALongArrivalPushesOutSeveralShortOnes) {
 
 TEST(EgressQueue, TheLeastUrgentClassGetsItsShareOfBytes) {
   EgressQueue queue({.packets = 4096, .bytes = 1 << 30, .least_urgent_one_in = 8});
-  for (std::uintptr_t number = 1; number <= 2000; ++number) ASSERT_TRUE(queue.push(item(number, 0)));
+  for (std::uintptr_t number = 1; number <= 2000; ++number)
+    ASSERT_TRUE(queue.push(item(number, 0)));
   for (std::uintptr_t number = 1; number <= 500; ++number)
     ASSERT_TRUE(queue.push(item(10'000 + number, 63)));
   int least_urgent = 0;
@@ -112,7 +113,8 @@ TEST(EgressQueue, ReusesItsNodesForEver) {
   EgressQueue queue = strict(4);
   for (std::uintptr_t number = 1; number < 10'000; ++number) {
     const auto egress_class = static_cast<ClassIndex>(number % 64);
-    while (queue.make_room(item(number, egress_class)).packet != nullptr) {}
+    while (queue.make_room(item(number, egress_class)).packet != nullptr) {
+    }
     if (!queue.push(item(number, egress_class))) {
       ASSERT_EQ(queue.packets(), 4u);
       queue.pop();

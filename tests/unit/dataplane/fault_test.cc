@@ -54,8 +54,10 @@ TEST(FaultLine, HeldFramesComeBackLaterButAllOfThem) {
   std::vector<std::uintptr_t> order;
   std::set<std::uintptr_t> seen;
   for (std::uintptr_t number = 1; number <= 5000; ++number) {
-    if (line.decide() == Fate::kHold) line.hold(frame(number), 0);
-    else order.push_back(number);
+    if (line.decide() == Fate::kHold)
+      line.hold(frame(number), 0);
+    else
+      order.push_back(number);
     while (void* held = line.release(0)) order.push_back(reinterpret_cast<std::uintptr_t>(held));
   }
   while (void* held = line.release_any()) order.push_back(reinterpret_cast<std::uintptr_t>(held));

@@ -66,8 +66,8 @@ TEST_P(UdpRoundTrip, GivesBackAddressesPortsClassAndPayload) {
   EXPECT_EQ(frame.ethernet.vlan_tci, path.vlan_tci);
   EXPECT_EQ(frame.traffic_class, path.traffic_class);
   EXPECT_EQ(peek_traffic_class(frame.ethernet), path.traffic_class);
-  EXPECT_TRUE(std::equal(frame.payload.begin(), frame.payload.end(), kPayload.begin(),
-                         kPayload.end()));
+  EXPECT_TRUE(
+      std::equal(frame.payload.begin(), frame.payload.end(), kPayload.begin(), kPayload.end()));
 
   UdpPath back = reply_path(frame, kBob);
   EXPECT_EQ(back.dst_mac, kAlice);
@@ -203,8 +203,8 @@ TEST(EncodeUdp, NeverSendsAChecksumOfZero) {
   // Search a payload whose checksum would be zero; the field must then hold all ones.
   bool found = false;
   for (unsigned value = 0; value < 0x10000 && !found; ++value) {
-    const auto bytes = udp_frame(alice_to_bob(), {static_cast<std::uint8_t>(value >> 8),
-                                                  static_cast<std::uint8_t>(value)});
+    const auto bytes = udp_frame(
+        alice_to_bob(), {static_cast<std::uint8_t>(value >> 8), static_cast<std::uint8_t>(value)});
     ASSERT_NE(load_be16(&bytes[40]), 0);
     found = load_be16(&bytes[40]) == 0xffff;
     if (found) {

@@ -67,6 +67,8 @@ TEST(IdlePolicy, SpinsThenYieldsThenSleepsLongerUpToABound) {
   EXPECT_EQ(idle.after_loop(false).nap_ns, 2 * IdlePolicy::kFirstNap);
   for (int loop = 0; loop < 100; ++loop) idle.after_loop(false);
   EXPECT_EQ(idle.after_loop(false).nap_ns, IdlePolicy::kLongestNap);
+  for (std::uint32_t nap = 0; nap < IdlePolicy::kShallowNaps; ++nap) idle.after_loop(false);
+  EXPECT_EQ(idle.after_loop(false).nap_ns, IdlePolicy::kDeepNap) << "a machine at rest";
   EXPECT_EQ(idle.after_loop(true).action, Action::kSpin);
   EXPECT_EQ(idle.after_loop(false).action, Action::kSpin) << "work starts it again";
 }

@@ -6,7 +6,8 @@ namespace sluice::dataplane {
 namespace {
 
 // Bytes sent until `end` by a sender that always has a packet and looks every `poll_ns`.
-std::uint64_t sent_bytes(TokenBucket bucket, std::uint32_t packet_bytes, TimeNs end, DurationNs poll_ns) {
+std::uint64_t sent_bytes(TokenBucket bucket, std::uint32_t packet_bytes, TimeNs end,
+                         DurationNs poll_ns) {
   std::uint64_t bytes = 0;
   for (TimeNs now = 0; now < end; now += poll_ns) {
     bucket.refill(now);

@@ -8,7 +8,10 @@ namespace sluice::dataplane {
 namespace {
 
 OwnAddress bob() {
-  return {.mac = wire::kBob, .ipv4 = wire::kBobIp, .ipv6 = wire::ipv6_of(1), .port = 7700,
+  return {.mac = wire::kBob,
+          .ipv4 = wire::kBobIp,
+          .ipv6 = wire::ipv6_of(1),
+          .port = 7700,
           .shard_count = 4};
 }
 
