@@ -26,8 +26,8 @@ struct ChunkSpan {
 
 class Layout {
  public:
-  // Fails when a tensor is empty or of opaque bytes, when there are none, when chunk_bytes is out of
-  // range, or when there would be over kMaxChunks chunks.
+  // Fails when a tensor is empty or of opaque bytes, when there are none, when chunk_bytes is out
+  // of range, or when there would be over kMaxChunks chunks.
   static Result<Layout> create(std::vector<TensorSpec> tensors, std::size_t chunk_bytes);
 
   std::size_t chunk_bytes() const noexcept { return chunk_bytes_; }

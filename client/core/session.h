@@ -21,6 +21,7 @@
 #include "aggregator/base/types.h"
 #include "aggregator/base/verdict.h"
 #include "client/core/layout.h"
+#include "client/sched/scheduler.h"
 
 namespace sluice::client {
 
@@ -40,7 +41,8 @@ struct SessionOptions {
   DurationNs join_timeout_ns = 60 * kSecond;    // waiting for the other ranks
   DurationNs silence_timeout_ns = 4 * kSecond;  // appliance answers no keepalive once joined
   DurationNs stall_report_ns =
-      5 * kSecond;  // no progress in a step: report who and what is missing
+      5 * kSecond;                        // no progress in a step: report who and what is missing
+  Schedule schedule = Schedule::kStrict;  // which chunk leaves next
 };
 
 // A tensor's gradient for the next step of that tensor. `input` and `output` may be the same

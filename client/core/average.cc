@@ -1,0 +1,42 @@
+#include "client/core/average.h"
+
+#include <cstring>
+
+#include "aggregator/core/fold.h"
+
+namespace sluice::client {
+
+bool write_average(std::uint8_t* output, std::span<const std::uint8_t> payload,
+                   std::size_t elem_count, Dtype dtype, std::uint64_t weight, bool is_mean,
+                   const AveragePlan& plan, float* scratch) noexcept {
+  const bool by_weight = plan.averaging == Averaging::kWeight;
+  std::uint64_t divisor = 1;
+  if (by_weight) divisor = weight;
+  if (plan.averaging == Averaging::kWorld) divisor = plan.world_size;
+
+  if (is_mean && by_weight) {
+    std::memcpy(output, payload.data(), payload.size());
+    return weight != 0;
+  }
+  if (dtype == Dtype::kFloat32 && !is_mean) {
+    if (divisor == 1) {
+      std::memcpy(output, payload.data(), payload.size());
+    } else {
+      agg::mean(scratch, payload.data(), elem_count, static_cast<float>(divisor));
+      std::memcpy(output, scratch, payload.size());
+    }
+    return divisor != 0;
+  }
+
+  agg::fold_store(scratch, payload.data(), elem_count, dtype);
+  if (is_mean)
+    for (std::size_t i = 0; i < elem_count; ++i) scratch[i] *= static_cast<float>(weight);
+  if (dtype == Dtype::kFloat32) {
+    for (std::size_t i = 0; i < elem_count; ++i) scratch[i] /= static_cast<float>(divisor);
+    std::memcpy(output, scratch, payload.size());
+    return divisor != 0;
+  }
+  return agg::finish(scratch, elem_count, divisor, dtype, output) && divisor != 0;
+}
+
+}  // namespace sluice::client

@@ -1,0 +1,55 @@
+#include "client/core/congestion.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace sluice::client {
+namespace {
+
+constexpr double kMarkGain = 1.0 / 16;  // RFC 8257 section 3.3, g
+
+}  // namespace
+
+void RttEstimator::sample(DurationNs rtt_ns) noexcept {
+  rtt_ns = std::max<DurationNs>(rtt_ns, 1);
+  if (!valid()) {
+    smoothed_ns_ = rtt_ns;
+    deviation_ns_ = rtt_ns / 2;
+    return;
+  }
+  deviation_ns_ = (3 * deviation_ns_ + std::abs(smoothed_ns_ - rtt_ns)) / 4;
+  smoothed_ns_ = std::max<DurationNs>((7 * smoothed_ns_ + rtt_ns) / 8, 1);
+}
+
+DurationNs RttEstimator::timeout_ns() const noexcept {
+  if (!valid()) return kFirstTimeout;
+  return std::clamp(smoothed_ns_ + 4 * deviation_ns_, kMinTimeout, kMaxTimeout);
+}
+
+void Congestion::on_arrived(std::uint32_t arrived, std::uint32_t marked) noexcept {
+  if (marked != 0 && !shrunk_this_round_)
+    shrink_to(static_cast<std::uint32_t>(window_ * (1 - marked_fraction_ / 2)));
+  round_arrived_ += arrived;
+  round_marked_ += std::min(marked, arrived);
+  if (round_arrived_ < window_) return;
+
+  const double fraction = static_cast<double>(round_marked_) / round_arrived_;
+  marked_fraction_ += kMarkGain * (fraction - marked_fraction_);
+  if (!shrunk_this_round_) window_ = std::min(window_ + 1, kCap);
+  round_arrived_ = 0;
+  round_marked_ = 0;
+  shrunk_this_round_ = false;
+}
+
+void Congestion::on_loss(TimeNs now, DurationNs rtt_ns) noexcept {
+  if (now < next_halving_ns_) return;
+  next_halving_ns_ = now + rtt_ns;
+  shrink_to(window_ / 2);
+}
+
+void Congestion::shrink_to(std::uint32_t window) noexcept {
+  window_ = std::max(window, kFloor);
+  shrunk_this_round_ = true;
+}
+
+}  // namespace sluice::client

@@ -1,0 +1,56 @@
+// How much a flow may have on the wire, and how long an answer takes: two small estimators that
+// know neither packets nor chunks.
+//
+// RttEstimator is RFC 6298 with a floor that fits a data centre (the appliance tells how long it
+// held a packet, so samples are clean). Congestion is additive increase of one packet a window,
+// halving on loss at most once a round trip, and DCTCP (RFC 8257) on congestion-experienced marks.
+// Pure; used by Flow on the session's thread.
+#pragma once
+
+#include <cstdint>
+
+#include "aggregator/base/time.h"
+
+namespace sluice::client {
+
+class RttEstimator {
+ public:
+  static constexpr DurationNs kMinTimeout = 2 * kMillisecond;
+  static constexpr DurationNs kMaxTimeout = 500 * kMillisecond;
+  static constexpr DurationNs kFirstTimeout = 50 * kMillisecond;  // before the first sample
+  static constexpr DurationNs kFirstRtt = 5 * kMillisecond;       // likewise
+
+  void sample(DurationNs rtt_ns) noexcept;
+  bool valid() const noexcept { return smoothed_ns_ != 0; }
+  DurationNs smoothed_ns() const noexcept { return valid() ? smoothed_ns_ : kFirstRtt; }
+  DurationNs timeout_ns() const noexcept;
+
+ private:
+  DurationNs smoothed_ns_ = 0;
+  DurationNs deviation_ns_ = 0;
+};
+
+class Congestion {
+ public:
+  static constexpr std::uint32_t kStart = 64;  // packets
+  static constexpr std::uint32_t kFloor = 16;
+  static constexpr std::uint32_t kCap = 2048;
+
+  // Packets that may be on the wire.
+  std::uint32_t window() const noexcept { return window_; }
+  // `arrived` more packets reached the other end, `marked` of them with the mark.
+  void on_arrived(std::uint32_t arrived, std::uint32_t marked) noexcept;
+  void on_loss(TimeNs now, DurationNs rtt_ns) noexcept;
+
+ private:
+  void shrink_to(std::uint32_t window) noexcept;
+
+  std::uint32_t window_ = kStart;
+  std::uint32_t round_arrived_ = 0;  // a round is one window's worth of arrivals
+  std::uint32_t round_marked_ = 0;
+  bool shrunk_this_round_ = false;
+  double marked_fraction_ = 1.0;  // RFC 8257's alpha, which starts pessimistic
+  TimeNs next_halving_ns_ = 0;
+};
+
+}  // namespace sluice::client

@@ -1,0 +1,88 @@
+#include "client/core/flow.h"
+
+#include <algorithm>
+
+namespace sluice::client {
+
+std::uint32_t Flow::in_flight() const noexcept {
+  return static_cast<std::uint32_t>(std::max(0, ahead(sent_, received_ + offset_)));
+}
+
+wire::FlowHeader Flow::next_header(TimeNs now) noexcept {
+  advertised_ = credit_to_advertise();
+  ++unreported_;
+  return {.number = ++sent_, .timestamp_us = wire_time_us(now), .credit = advertised_};
+}
+
+bool Flow::take_report_flag(bool last) noexcept {
+  if (!last && 2 * unreported_ < congestion_.window()) return false;
+  unreported_ = 0;
+  return true;
+}
+
+Flow::News Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs now) noexcept {
+  if (ahead(feedback.highest_number, sent_) > 0) return {};
+  News news{.valid = true};
+  const std::int32_t step = ahead(feedback.number, highest_in_);
+  if (step <= 0) {  // overtaken or repeated: the newer one has said more
+    found_result();
+    return news;
+  }
+  highest_in_ = feedback.number;
+  const std::int32_t deferred = ahead(feedback.deferred_count, deferred_);
+  deferred_ = feedback.deferred_count;
+  const std::uint32_t lost = static_cast<std::uint32_t>(step) - 1;
+  const std::uint32_t withheld = static_cast<std::uint32_t>(std::max(0, deferred));
+  missing_results_ += lost + withheld;
+  news.missing = lost + withheld != 0;
+
+  const std::int32_t arrived = ahead(feedback.received_count, received_);
+  if (ahead(feedback.highest_number, highest_) > 0) {
+    const std::uint32_t held_us = feedback.hold_us + feedback.echo_timestamp_us;
+    rtt_.sample(std::max(0, ahead(wire_time_us(now), held_us)) * kMicrosecond);
+    highest_ = feedback.highest_number;
+  }
+  if (arrived > 0) {
+    const std::int32_t marked = std::max(0, ahead(feedback.marked_count, marked_));
+    congestion_.on_arrived(static_cast<std::uint32_t>(arrived), static_cast<std::uint32_t>(marked));
+    received_ = feedback.received_count;
+    marked_ = feedback.marked_count;
+  }
+  const std::int32_t unexplained = ahead(highest_ - received_, offset_);
+  if (unexplained == 0) confirmed_ = highest_;
+  if (unexplained < 0) duplicates_seen_ = true;
+  news.gap = unexplained > 0;
+  return news;
+}
+
+void Flow::settle(std::uint32_t probe_number, const wire::FeedbackHeader& feedback,
+                  TimeNs now) noexcept {
+  // Of the numbers missing up to the highest, those behind the probe's may still be on their way.
+  const std::uint32_t missing = feedback.highest_number - feedback.received_count;
+  const std::int32_t behind = std::max(0, ahead(feedback.highest_number, probe_number));
+  const std::uint32_t lost = missing - static_cast<std::uint32_t>(behind);
+  if (ahead(lost, offset_) > 0) {
+    congestion_.on_loss(now, rtt_.smoothed_ns());
+    offset_ = lost;
+  } else if (behind == 0 && feedback.number == highest_in_) {
+    offset_ = lost;  // packets that had been given up arrived after all
+  }
+}
+
+void Flow::accept_gap(TimeNs now) noexcept {
+  if (!has_gap()) return;
+  congestion_.on_loss(now, rtt_.smoothed_ns());
+  offset_ = highest_ - received_;
+}
+
+std::uint32_t Flow::credit_to_advertise() const noexcept {
+  const std::uint32_t credit = highest_in_ + free_pulls();
+  return ahead(credit, advertised_) > 0 ? credit : advertised_;
+}
+
+bool Flow::credit_due() const noexcept {
+  const std::int32_t gain = ahead(credit_to_advertise(), advertised_);
+  return gain > 0 && 2 * static_cast<std::uint32_t>(gain) >= credit_packets_;
+}
+
+}  // namespace sluice::client

@@ -1,0 +1,99 @@
+// One flow: the packets between this worker and one shard, both ways.
+//
+// Worker to appliance: numbers, what is in flight, round trips, the congestion window, when to ask
+// for feedback. Appliance to worker: which of its numbers arrived, the credit to advertise, and how
+// many results are known to be missing. It knows no chunks: recovery.h decides what to send again.
+// Numbers are u32 and wrap; they are compared as serial numbers (RFC 1982). Pure, no allocation;
+// the session's thread only.
+#pragma once
+
+#include <cstdint>
+
+#include "aggregator/base/time.h"
+#include "aggregator/wire/packet.h"
+#include "client/core/congestion.h"
+
+namespace sluice::client {
+
+// How far `left` is ahead of `right`, negative when behind.
+constexpr std::int32_t ahead(std::uint32_t left, std::uint32_t right) noexcept {
+  return static_cast<std::int32_t>(left - right);
+}
+
+class Flow {
+ public:
+  explicit Flow(std::uint32_t credit_packets) noexcept : credit_packets_(credit_packets) {}
+
+  // ---- sending ----
+  bool window_open() const noexcept { return in_flight() < congestion_.window(); }
+  std::uint32_t in_flight() const noexcept;
+  std::uint32_t window() const noexcept { return congestion_.window(); }
+  // The header of the next packet: takes a number and advertises credit.
+  wire::FlowHeader next_header(TimeNs now) noexcept;
+  // Whether the packet whose header was just taken must ask for feedback. `last`: nothing else
+  // waits to be sent.
+  bool take_report_flag(bool last) noexcept;
+
+  // ---- receiving ----
+  struct News {
+    bool valid = false;    // false: the header contradicts what was sent; ignore the packet
+    bool gap = false;      // worker packets are missing that nothing has settled yet
+    bool missing = false;  // results were lost or deferred
+  };
+  // The feedback on every appliance packet.
+  News on_feedback(const wire::FeedbackHeader& feedback, TimeNs now) noexcept;
+  // The packet answers the probe `probe_number`: all numbers up to it are counted or lost. After
+  // on_feedback() for the same packet.
+  void settle(std::uint32_t probe_number, const wire::FeedbackHeader& feedback,
+              TimeNs now) noexcept;
+  // No contribution is among the missing numbers: they were probes or credit updates.
+  void accept_gap(TimeNs now) noexcept;
+  bool has_gap() const noexcept { return ahead(highest_ - received_, offset_) > 0; }
+  std::uint32_t highest_arrived() const noexcept { return highest_; }
+  // All worker packets up to this number have arrived, as far as feedback can tell. Never when
+  // duplicates were seen, which hide losses.
+  bool all_arrived_up_to(std::uint32_t number) const noexcept {
+    return !duplicates_seen_ && ahead(confirmed_, number) >= 0;
+  }
+
+  // ---- credit ----
+  // Half of what was advertised is used up.
+  bool credit_due() const noexcept;
+  std::uint32_t credit_packets() const noexcept { return credit_packets_; }
+  // Results that may be asked for now without more of them on the way than buffers.
+  std::uint32_t free_pulls() const noexcept {
+    return credit_packets_ - (pulls_ < credit_packets_ ? pulls_ : credit_packets_);
+  }
+  void reserve_pulls(std::uint32_t count) noexcept { pulls_ += count; }
+  void release_pulls(std::uint32_t count) noexcept { pulls_ -= count < pulls_ ? count : pulls_; }
+  // Results known to be lost or deferred and not seen since: a hint, not an account.
+  std::uint32_t missing_results() const noexcept { return missing_results_; }
+  void found_result() noexcept { missing_results_ -= missing_results_ != 0; }
+  void forget_missing() noexcept { missing_results_ = 0; }
+
+  const RttEstimator& rtt() const noexcept { return rtt_; }
+
+ private:
+  std::uint32_t credit_to_advertise() const noexcept;
+
+  RttEstimator rtt_;
+  Congestion congestion_;
+  // Worker to appliance.
+  std::uint32_t sent_ = 0;      // the last number used
+  std::uint32_t received_ = 0;  // arrived there, duplicates too
+  std::uint32_t highest_ = 0;   // highest number that arrived there
+  std::uint32_t marked_ = 0;
+  std::uint32_t offset_ = 0;  // received_ + offset_ is settled; wraps below 0 with duplicates
+  std::uint32_t confirmed_ = 0;
+  std::uint32_t unreported_ = 0;  // sent since feedback was asked for
+  bool duplicates_seen_ = false;
+  // Appliance to worker.
+  std::uint32_t highest_in_ = 0;
+  std::uint32_t deferred_ = 0;
+  std::uint32_t missing_results_ = 0;
+  std::uint32_t advertised_ = 0;
+  std::uint32_t pulls_ = 0;  // results asked for and still to come
+  std::uint32_t credit_packets_;
+};
+
+}  // namespace sluice::client

@@ -1,0 +1,211 @@
+#include "client/core/join.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "aggregator/wire/auth.h"
+#include "client/core/text.h"
+
+namespace sluice::client {
+namespace {
+
+constexpr DurationNs kFirstRetry = 100 * kMillisecond;
+constexpr DurationNs kLastRetry = 500 * kMillisecond;
+constexpr DurationNs kBareAfter = 1500 * kMillisecond;
+constexpr DurationNs kSizeVerdictAfter = 700 * kMillisecond;
+constexpr DurationNs kUnreachableAfter = kSecond;
+constexpr int kUnreachableReports = 3;
+
+wire::Join make_request(const SessionOptions& options, const Layout& layout) {
+  wire::Join join{.nonce = options.nonce,
+                  .run_id = options.run_id,
+                  .world_size = options.world_size,
+                  .ordinal = options.ordinal,
+                  .chunk_bytes = static_cast<std::uint16_t>(layout.chunk_bytes()),
+                  .allow_nil = options.allow_nil,
+                  .name_bytes = static_cast<std::uint8_t>(options.job_name.size())};
+  join.layouts[static_cast<std::size_t>(StreamId::kGradients)] = {
+      .hash = layout.hash(),
+      .chunk_count = layout.chunk_count(),
+      .max_elems = layout.max_chunk_elems()};
+  join.layouts[static_cast<std::size_t>(StreamId::kCollectives)] = {.chunk_count =
+                                                                        kCollectiveChunks};
+  const std::size_t name_bytes = std::min(options.job_name.size(), kMaxJobNameBytes);
+  std::memcpy(join.name, options.job_name.data(), name_bytes);
+  return join;
+}
+
+}  // namespace
+
+std::string place_of(const SessionOptions& options) {
+  std::string place = "job '" + options.job_name + "'";
+  if (options.ordinal != 0) place += " (model " + std::to_string(options.ordinal) + ")";
+  return place + " rank " + std::to_string(options.rank.value) + " at " +
+         options.appliance_address + ": ";
+}
+
+JoinMachine::JoinMachine(const SessionOptions& options, const Layout& layout, TimeNs now)
+    : options_(options),
+      request_(make_request(options, layout)),
+      identity_{.rank = options.rank.value},
+      bare_bytes_(sizeof(wire::CommonHeader) + sizeof(wire::Join)),
+      started_ns_(now),
+      next_send_ns_(now + kFirstRetry),
+      retry_ns_(kFirstRetry) {
+  padded_bytes_ =
+      std::max(bare_bytes_, wire::datagram_bytes(layout.chunk_bytes(), options.world_size));
+  request_.datagram_bytes = static_cast<std::uint16_t>(padded_bytes_);
+  const std::size_t carried_bytes = std::min(options.path_datagram_bytes, kMaxDatagramBytes);
+  if (options.job_name.empty() || options.job_name.size() > kMaxJobNameBytes)
+    fail(StatusCode::kInvalidArgument,
+         "the job's name has " + std::to_string(options.job_name.size()) +
+             " bytes: it must have 1 to " + std::to_string(kMaxJobNameBytes));
+  else if (options.world_size == 0 || options.world_size > kMaxWorkers ||
+           options.rank.value >= options.world_size)
+    fail(StatusCode::kInvalidArgument, "rank " + std::to_string(options.rank.value) +
+                                           " of world size " + std::to_string(options.world_size) +
+                                           ": the world size must be 1 to " +
+                                           std::to_string(kMaxWorkers) + " and the rank below it");
+  else if (padded_bytes_ > carried_bytes)
+    fail(size_error("the local interface carries datagrams of " + std::to_string(carried_bytes) +
+                    " bytes"));
+}
+
+Verdict JoinMachine::handle(const wire::Packet& packet, TimeNs now) {
+  const wire::CommonHeader& common = packet.common();
+  if (outcome_ != Outcome::kPending) return Verdict::kDuplicate;
+  if (common.rank != options_.rank.value) return Verdict::kBadRank;
+  const std::uint64_t bare_nonce = ~options_.nonce;
+  switch (packet.type()) {
+    case wire::PacketType::kChallenge: {
+      const auto& body = packet.body<wire::Challenge>();
+      if (body.nonce == bare_nonce) {
+        size_verdict_ns_ = std::min(size_verdict_ns_, now + kSizeVerdictAfter);
+        return Verdict::kJoin;
+      }
+      if (body.nonce != options_.nonce) return Verdict::kBadCookie;
+      if (challenged_ &&
+          std::memcmp(body.server_nonce, request_.server_nonce, sizeof(body.server_nonce)) == 0)
+        return Verdict::kDuplicate;
+      challenged_ = true;
+      request_.has_proof = 1;
+      std::memcpy(request_.server_nonce, body.server_nonce, sizeof(body.server_nonce));
+      const wire::Digest proof = wire::join_proof(options_.secret, options_.rank.value, request_);
+      std::memcpy(request_.proof, proof.data(), proof.size());
+      send_padded_ = true;
+      return Verdict::kJoin;
+    }
+    case wire::PacketType::kAccept: {
+      const auto& body = packet.body<wire::Accept>();
+      if (body.nonce != options_.nonce || common.cookie == 0) return Verdict::kBadCookie;
+      if (body.shards == 0 || body.shards > kMaxShards || body.world_size != options_.world_size)
+        return Verdict::kBadField;
+      accept_ = body;
+      identity_.job = common.job;
+      identity_.cookie = common.cookie;
+      outcome_ = Outcome::kAccepted;
+      return Verdict::kJoin;
+    }
+    case wire::PacketType::kRefuse: {
+      const auto& body = packet.body<wire::Refuse>();
+      if (body.nonce == bare_nonce) {
+        size_verdict_ns_ = std::min(size_verdict_ns_, now + kSizeVerdictAfter);
+        return Verdict::kJoinRefused;
+      }
+      if (body.nonce != options_.nonce) return Verdict::kBadCookie;
+      fail(StatusCode::kRefused, std::string(packet.text()));
+      return Verdict::kJoinRefused;
+    }
+    default: return Verdict::kBadType;
+  }
+}
+
+std::size_t JoinMachine::poll_transmit(std::span<std::uint8_t> out) noexcept {
+  if (outcome_ != Outcome::kPending || out.size() < padded_bytes_) return 0;
+  if (send_padded_) {
+    send_padded_ = false;
+    const std::size_t bytes = wire::encode(out, identity_, request_);
+    std::fill(out.begin() + static_cast<std::ptrdiff_t>(bytes),
+              out.begin() + static_cast<std::ptrdiff_t>(padded_bytes_), std::uint8_t{0});
+    return padded_bytes_;
+  }
+  if (send_bare_) {
+    send_bare_ = false;
+    wire::Join bare = request_;
+    bare.nonce = ~options_.nonce;
+    bare.has_proof = 0;
+    std::fill(std::begin(bare.proof), std::end(bare.proof), std::uint8_t{0});
+    return wire::encode(out, identity_, bare);
+  }
+  return 0;
+}
+
+TimeNs JoinMachine::next_timeout() const noexcept {
+  if (outcome_ != Outcome::kPending) return kNever;
+  return std::min({next_send_ns_, size_verdict_ns_, started_ns_ + options_.connect_timeout_ns});
+}
+
+void JoinMachine::handle_timeout(TimeNs now) {
+  if (outcome_ != Outcome::kPending) return;
+  if (now >= size_verdict_ns_)
+    return fail(size_error("datagrams of " + std::to_string(bare_bytes_) +
+                           " bytes reach the appliance, those of " + std::to_string(padded_bytes_) +
+                           " bytes do not"));
+  if (now - started_ns_ >= options_.connect_timeout_ns) return fail_unreachable(now);
+  if (now < next_send_ns_) return;
+  send_padded_ = true;
+  send_bare_ = !challenged_ && can_test_size() && now - started_ns_ >= kBareAfter;
+  retry_ns_ = std::min(retry_ns_ * 3 / 2, kLastRetry);
+  next_send_ns_ = now + retry_ns_;
+}
+
+void JoinMachine::handle_unreachable(TimeNs now) {
+  if (outcome_ != Outcome::kPending) return;
+  ++unreachable_count_;
+  if (unreachable_count_ >= kUnreachableReports && now - started_ns_ >= kUnreachableAfter)
+    fail_unreachable(now);
+}
+
+Status JoinMachine::too_big(std::size_t datagram_bytes, std::size_t path_bytes) const {
+  return size_error("a datagram of " + std::to_string(datagram_bytes) +
+                    " bytes is too big for the path" +
+                    (path_bytes != 0 ? ", which carries " + std::to_string(path_bytes) + " bytes"
+                                     : std::string()));
+}
+
+void JoinMachine::fail_unreachable(TimeNs now) {
+  const std::string waited = seconds_text(now - started_ns_);
+  if (challenged_)
+    return fail(StatusCode::kUnreachable,
+                "the appliance answered the first join request and none after it for " + waited +
+                    ": it may be busy, or the path loses packets; try again");
+  if (unreachable_count_ >= kUnreachableReports)
+    return fail(StatusCode::kUnreachable,
+                "nothing listens at this address and port (the host said so " +
+                    std::to_string(unreachable_count_) + " times in " + waited +
+                    "): start sluiced there, or correct the address");
+  fail(StatusCode::kUnreachable,
+       "no answer to any join request for " + waited +
+           ": check that sluiced runs there, that address and port are right, and that no firewall "
+           "drops UDP");
+}
+
+Status JoinMachine::size_error(const std::string& what) const {
+  return {StatusCode::kInvalidArgument,
+          place_of(options_) + what + ", and chunks of " + std::to_string(request_.chunk_bytes) +
+              " bytes for " + std::to_string(options_.world_size) + " workers need datagrams of " +
+              std::to_string(padded_bytes_) +
+              " bytes: choose a smaller chunk size or raise the MTU along the path"};
+}
+
+void JoinMachine::fail(Status why) {
+  outcome_ = Outcome::kFailed;
+  failure_ = std::move(why);
+}
+
+void JoinMachine::fail(StatusCode code, std::string message) {
+  fail(Status(code, place_of(options_) + std::move(message)));
+}
+
+}  // namespace sluice::client

@@ -1,0 +1,70 @@
+// The handshake: from the first JOIN to an ACCEPT, or to an error that names both values.
+//
+// JOIN without proof, padded to the job's biggest datagram, so that the path's MTU is tested before
+// a gradient depends on it; CHALLENGE; JOIN with the proof; ACCEPT or REFUSE. When padded requests
+// stay unanswered, bare ones are sent beside them under another nonce: an answer to those tells a
+// path that drops big packets from an appliance that is not there. Pure; the session's thread only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "aggregator/base/status.h"
+#include "aggregator/base/time.h"
+#include "aggregator/wire/packet.h"
+#include "client/core/layout.h"
+#include "client/core/session.h"
+
+namespace sluice::client {
+
+// "job 'mnist' rank 3 at 10.0.0.1:7700": how every error begins.
+std::string place_of(const SessionOptions& options);
+
+class JoinMachine {
+ public:
+  JoinMachine(const SessionOptions& options, const Layout& layout, TimeNs now);
+
+  enum class Outcome : std::uint8_t { kPending, kAccepted, kFailed };
+  Outcome outcome() const noexcept { return outcome_; }
+  const Status& failure() const noexcept { return failure_; }
+  // Precondition: kAccepted.
+  const wire::Accept& accept() const noexcept { return accept_; }
+  const wire::Sender& identity() const noexcept { return identity_; }
+
+  Verdict handle(const wire::Packet& packet, TimeNs now);
+  // Bytes of the next request, 0 when none is due.
+  std::size_t poll_transmit(std::span<std::uint8_t> out) noexcept;
+  TimeNs next_timeout() const noexcept;
+  void handle_timeout(TimeNs now);
+  void handle_unreachable(TimeNs now);
+  // The error for a datagram of `datagram_bytes` that did not fit a path of `path_bytes` (0:
+  // unknown), now or later.
+  Status too_big(std::size_t datagram_bytes, std::size_t path_bytes) const;
+
+ private:
+  void fail(Status why);
+  void fail(StatusCode code, std::string message);
+  Status size_error(const std::string& what) const;
+  void fail_unreachable(TimeNs now);
+  bool can_test_size() const noexcept { return padded_bytes_ > bare_bytes_; }
+
+  const SessionOptions& options_;
+  wire::Join request_;
+  wire::Sender identity_;
+  wire::Accept accept_;
+  std::size_t padded_bytes_;
+  std::size_t bare_bytes_;
+  const TimeNs started_ns_;
+  TimeNs next_send_ns_;
+  DurationNs retry_ns_;
+  TimeNs size_verdict_ns_ = kNever;  // bare requests are answered; padded ones get until then
+  bool send_padded_ = true;
+  bool send_bare_ = false;
+  bool challenged_ = false;
+  int unreachable_count_ = 0;
+  Outcome outcome_ = Outcome::kPending;
+  Status failure_;
+};
+
+}  // namespace sluice::client

@@ -1,0 +1,85 @@
+#include "client/core/layout.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "aggregator/base/limits.h"
+
+namespace sluice::client {
+namespace {
+
+constexpr std::uint64_t kFnvOffset = 0xcbf29ce484222325;
+constexpr std::uint64_t kFnvPrime = 0x100000001b3;
+
+void mix(std::uint64_t& hash, std::uint64_t value) noexcept {
+  for (int byte = 0; byte < 8; ++byte) {
+    hash ^= value >> (8 * byte) & 0xff;
+    hash *= kFnvPrime;
+  }
+}
+
+std::string describe(const TensorSpec& tensor, std::size_t index) {
+  return "tensor " + std::to_string(index) + " '" + tensor.name + "'";
+}
+
+}  // namespace
+
+Result<Layout> Layout::create(std::vector<TensorSpec> tensors, std::size_t chunk_bytes) {
+  const auto invalid = [](std::string message) {
+    return Status(StatusCode::kInvalidArgument, std::move(message));
+  };
+  if (chunk_bytes < kMinChunkBytes || chunk_bytes > kMaxChunkBytes ||
+      chunk_bytes % kChunkAlignBytes != 0)
+    return invalid("chunk size " + std::to_string(chunk_bytes) + " bytes: must be a multiple of " +
+                   std::to_string(kChunkAlignBytes) + " from " + std::to_string(kMinChunkBytes) +
+                   " to " + std::to_string(kMaxChunkBytes));
+  if (tensors.empty()) return invalid("the layout has no tensors: register at least one");
+
+  Layout layout;
+  layout.chunk_bytes_ = chunk_bytes;
+  layout.first_chunks_.reserve(tensors.size() + 1);
+  std::uint64_t chunk_count = 0;
+  std::uint64_t hash = kFnvOffset;
+  mix(hash, chunk_bytes);
+  for (std::size_t index = 0; index < tensors.size(); ++index) {
+    const TensorSpec& tensor = tensors[index];
+    if (tensor.elem_count == 0)
+      return invalid(describe(tensor, index) + " has no elements: leave it out of the layout");
+    if (tensor.dtype > Dtype::kBfloat16)
+      return invalid(describe(tensor, index) +
+                     " has a type that cannot be summed: use float32, float16 or bfloat16");
+    layout.first_chunks_.push_back(static_cast<ChunkIndex>(chunk_count));
+    const std::uint64_t chunk_elems = chunk_bytes / dtype_bytes(tensor.dtype);
+    // Compared before it is added, so that a huge tensor cannot wrap the sum.
+    const std::uint64_t needed =
+        tensor.elem_count / chunk_elems + (tensor.elem_count % chunk_elems != 0);
+    if (needed > kMaxChunks - chunk_count)
+      return invalid(describe(tensor, index) + " brings the layout to more than " +
+                     std::to_string(kMaxChunks) + " chunks of " + std::to_string(chunk_bytes) +
+                     " bytes: use a larger chunk size");
+    chunk_count += needed;
+    layout.max_chunk_elems_ = std::max<std::uint32_t>(
+        layout.max_chunk_elems_,
+        static_cast<std::uint32_t>(std::min(tensor.elem_count, chunk_elems)));
+    mix(hash, static_cast<std::uint64_t>(tensor.dtype));
+    mix(hash, tensor.elem_count);
+  }
+  layout.first_chunks_.push_back(static_cast<ChunkIndex>(chunk_count));
+  layout.tensors_ = std::move(tensors);
+  layout.hash_ = hash;
+  return layout;
+}
+
+ChunkSpan Layout::chunk(ChunkIndex index) const noexcept {
+  const auto after = std::upper_bound(first_chunks_.begin(), first_chunks_.end(), index);
+  const auto tensor = static_cast<std::uint32_t>(after - first_chunks_.begin() - 1);
+  const TensorSpec& spec = tensors_[tensor];
+  const std::uint64_t chunk_elems = chunk_bytes_ / dtype_bytes(spec.dtype);
+  const std::uint64_t first_elem = (index - first_chunks_[tensor]) * chunk_elems;
+  return {.tensor = tensor,
+          .first_elem = first_elem,
+          .elem_count =
+              static_cast<std::uint16_t>(std::min(chunk_elems, spec.elem_count - first_elem))};
+}
+
+}  // namespace sluice::client

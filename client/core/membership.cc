@@ -1,0 +1,172 @@
+#include "client/core/membership.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "client/core/join.h"
+#include "client/core/text.h"
+
+namespace sluice::client {
+namespace {
+
+constexpr DurationNs kLeaveRepeat = 50 * kMillisecond;
+constexpr DurationNs kLeaveDeadline = 500 * kMillisecond;
+constexpr DurationNs kNoticeGrace = 300 * kMillisecond;
+// A worker that was stopped (debugger, migration) for longer than this was not listening: the
+// appliance's silence counts from its return.
+constexpr DurationNs kStoppedAfter = kSecond;
+
+StatusCode code_of(wire::NoticeCode code) noexcept {
+  switch (code) {
+    case wire::NoticeCode::kMemberDied:
+    case wire::NoticeCode::kMemberSilent:
+    case wire::NoticeCode::kMemberLeft: return StatusCode::kPeerLost;
+    case wire::NoticeCode::kCollective: return StatusCode::kInvalidArgument;
+    case wire::NoticeCode::kStepLimit: return StatusCode::kExhausted;
+    case wire::NoticeCode::kShutdown:
+    case wire::NoticeCode::kReplaced: break;
+  }
+  return StatusCode::kClosed;
+}
+
+}  // namespace
+
+void Membership::begin(const wire::Sender& identity, TimeNs now) noexcept {
+  identity_ = identity;
+  joined_ns_ = heard_ns_ = woke_ns_ = now;
+  send_keepalive_ = true;
+  next_send_ns_ = now + kKeepaliveInterval;
+  joined_count_ = 1;
+  for (std::uint16_t rank = 0; rank < options_.world_size; ++rank)
+    if (rank != options_.rank.value) missing_[rank / 64] |= std::uint64_t{1} << (rank % 64);
+}
+
+Membership::Change Membership::handle(const wire::Packet& packet, TimeNs now, Verdict& verdict) {
+  verdict = Verdict::kKeepalive;
+  switch (packet.type()) {
+    case wire::PacketType::kStatus: return handle_status(packet, now);
+    case wire::PacketType::kPing: send_keepalive_ = phase_ != Phase::kOver; return Change::kNone;
+    case wire::PacketType::kNotice: {
+      verdict = Verdict::kJobEnded;
+      if (phase_ == Phase::kOver) return Change::kNone;
+      if (phase_ == Phase::kLeaving) {  // it ends for this worker either way
+        phase_ = Phase::kOver;
+        return Change::kLeft;
+      }
+      return fail(code_of(packet.body<wire::Notice>().code), std::string(packet.text()));
+    }
+    default: verdict = Verdict::kDuplicate; return Change::kNone;  // late answers to the join
+  }
+}
+
+Membership::Change Membership::handle_status(const wire::Packet& packet, TimeNs now) {
+  const auto& body = packet.body<wire::Status>();
+  if (phase_ == Phase::kLeaving) {
+    if (body.left == 0) return Change::kNone;
+    phase_ = Phase::kOver;
+    return Change::kLeft;
+  }
+  if (phase_ == Phase::kOver) return Change::kNone;
+  if (body.state == wire::JobState::kEnded) {
+    ended_by_ns_ = std::min(ended_by_ns_, now + kNoticeGrace);
+    return Change::kNone;
+  }
+  if (phase_ != Phase::kForming) return Change::kNone;
+  joined_count_ = body.joined_count;
+  for (std::size_t word = 0; word < kMaskWords; ++word)
+    missing_[word] = word < packet.mask_word_count() ? packet.mask_word(word) : 0;
+  if (body.state != wire::JobState::kRunning) return Change::kNone;
+  phase_ = Phase::kRunning;
+  return Change::kStarted;
+}
+
+// Whoever did not run for a while cannot tell whether the appliance was silent.
+void Membership::note_wakeup(TimeNs now) noexcept {
+  if (now - woke_ns_ > kStoppedAfter) {
+    const DurationNs stopped_ns = now - woke_ns_;
+    heard_ns_ += stopped_ns;
+    if (phase_ == Phase::kForming) joined_ns_ += stopped_ns;
+  }
+  woke_ns_ = now;
+}
+
+Membership::Change Membership::handle_timeout(TimeNs now) {
+  if (phase_ == Phase::kOver) return Change::kNone;
+  note_wakeup(now);
+  if (phase_ == Phase::kLeaving) {
+    if (now >= leave_until_ns_) {
+      phase_ = Phase::kOver;
+      return Change::kLeft;
+    }
+    if (now >= next_send_ns_) {
+      send_leave_ = true;
+      next_send_ns_ = now + kLeaveRepeat;
+    }
+    return Change::kNone;
+  }
+  if (now >= ended_by_ns_)
+    return fail(StatusCode::kClosed, "the appliance says that the job has ended");
+  if (now - heard_ns_ >= options_.silence_timeout_ns)
+    return fail(StatusCode::kUnreachable, "the appliance has been silent for " +
+                                              seconds_text(now - heard_ns_) +
+                                              ": look at its log, and at the network between");
+  if (phase_ == Phase::kForming && now - joined_ns_ >= options_.join_timeout_ns)
+    return fail(StatusCode::kTimedOut,
+                std::to_string(joined_count_) + " of " + std::to_string(options_.world_size) +
+                    " ranks joined within " + seconds_text(now - joined_ns_) +
+                    "; missing: " + missing_ranks() + ". Start them, or look at their logs");
+  if (now >= next_send_ns_) {
+    send_keepalive_ = true;
+    next_send_ns_ = now + kKeepaliveInterval;
+  }
+  return Change::kNone;
+}
+
+TimeNs Membership::next_timeout() const noexcept {
+  if (phase_ == Phase::kOver) return kNever;
+  if (phase_ == Phase::kLeaving) return std::min(next_send_ns_, leave_until_ns_);
+  TimeNs next_ns = std::min(next_send_ns_, ended_by_ns_);
+  next_ns = std::min(next_ns, heard_ns_ + options_.silence_timeout_ns);
+  if (phase_ == Phase::kForming) next_ns = std::min(next_ns, joined_ns_ + options_.join_timeout_ns);
+  return next_ns;
+}
+
+std::size_t Membership::poll_transmit(std::span<std::uint8_t> out, TimeNs now) noexcept {
+  if (send_leave_) {
+    send_leave_ = false;
+    return wire::encode(out, identity_, leave_);
+  }
+  if (send_keepalive_) {
+    send_keepalive_ = false;
+    return wire::encode(out, identity_, wire::Keepalive{.timestamp_us = wire_time_us(now)});
+  }
+  return 0;
+}
+
+void Membership::leave(const wire::Leave& body, TimeNs now) noexcept {
+  if (phase_ == Phase::kLeaving || phase_ == Phase::kOver) return;
+  phase_ = Phase::kLeaving;
+  leave_ = body;
+  send_leave_ = true;
+  send_keepalive_ = false;
+  next_send_ns_ = now + kLeaveRepeat;
+  leave_until_ns_ = now + kLeaveDeadline;
+}
+
+void Membership::farewell(const wire::Leave& body) noexcept {
+  phase_ = Phase::kOver;
+  leave_ = body;
+  send_leave_ = true;
+  send_keepalive_ = false;
+}
+
+std::string Membership::missing_ranks() const { return list_ranks(missing_, kMaskWords); }
+
+Membership::Change Membership::fail(StatusCode code, std::string message) {
+  phase_ = Phase::kOver;
+  send_keepalive_ = false;
+  failure_ = Status(code, place_of(options_) + std::move(message));
+  return Change::kFailed;
+}
+
+}  // namespace sluice::client

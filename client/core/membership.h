@@ -1,0 +1,70 @@
+// A member's control traffic after the join: keepalives and their answers, how the job forms,
+// pings, notices, the silence of the appliance, and leaving. Pure; the session's thread only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "aggregator/base/limits.h"
+#include "aggregator/base/time.h"
+#include "aggregator/wire/packet.h"
+#include "client/core/session.h"
+
+namespace sluice::client {
+
+class Membership {
+ public:
+  explicit Membership(const SessionOptions& options) noexcept : options_(options) {}
+
+  void begin(const wire::Sender& identity, TimeNs now) noexcept;
+
+  // What a control packet or a timeout brought; the session acts on it.
+  enum class Change : std::uint8_t { kNone, kStarted, kLeft, kFailed };
+  Change handle(const wire::Packet& packet, TimeNs now, Verdict& verdict);
+  Change handle_timeout(TimeNs now);
+  TimeNs next_timeout() const noexcept;
+  // Bytes of the next control packet, 0 when none is due.
+  std::size_t poll_transmit(std::span<std::uint8_t> out, TimeNs now) noexcept;
+
+  // The job runs, as a data packet showed before a status did. False: that was known.
+  bool note_running() noexcept {
+    if (phase_ != Phase::kForming) return false;
+    phase_ = Phase::kRunning;
+    return true;
+  }
+  // Any packet of this job came from the appliance.
+  void heard(TimeNs now) noexcept { heard_ns_ = now; }
+  void leave(const wire::Leave& body, TimeNs now) noexcept;
+  // After a failure: one LEAVE, so that the other ranks learn of it, and nothing else.
+  void farewell(const wire::Leave& body) noexcept;
+  // Why the last change was kFailed.
+  const Status& failure() const noexcept { return failure_; }
+  // Ranks that have not joined, "2, 5 and 7".
+  std::string missing_ranks() const;
+
+ private:
+  enum class Phase : std::uint8_t { kForming, kRunning, kLeaving, kOver };
+
+  Change fail(StatusCode code, std::string message);
+  Change handle_status(const wire::Packet& packet, TimeNs now);
+  void note_wakeup(TimeNs now) noexcept;
+
+  const SessionOptions& options_;
+  wire::Sender identity_;
+  wire::Leave leave_;
+  Phase phase_ = Phase::kForming;
+  bool send_keepalive_ = false;
+  bool send_leave_ = false;
+  TimeNs joined_ns_ = 0;
+  TimeNs heard_ns_ = 0;
+  TimeNs woke_ns_ = 0;
+  TimeNs next_send_ns_ = kNever;  // keepalive, or the repeated leave
+  TimeNs leave_until_ns_ = kNever;
+  TimeNs ended_by_ns_ = kNever;  // a status said that the job is over; its notice may follow
+  std::uint16_t joined_count_ = 0;
+  std::uint64_t missing_[kMaskWords] = {};
+  Status failure_;
+};
+
+}  // namespace sluice::client

@@ -1,0 +1,374 @@
+#include "client/core/recovery.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "aggregator/base/check.h"
+
+namespace sluice::client {
+namespace {
+
+constexpr TimeNs kTimerGrid = TimeNs{1} << 18;  // deadlines in one grid cell are scanned together
+constexpr int kMaxBackoff = 8;
+constexpr std::uint32_t kMinProbes = 16;  // in flight a flow, however small the window
+constexpr std::uint32_t kMinPull = 16;    // results worth a probe of their own
+
+constexpr std::uint64_t bit_of(ChunkIndex chunk) noexcept {
+  return std::uint64_t{1} << (chunk % kChunksPerBlock);
+}
+
+constexpr std::uint32_t count_of(std::uint64_t chunks) noexcept {
+  return static_cast<std::uint32_t>(std::popcount(chunks));
+}
+
+// Whether so few buffers are free that a probe for `wanted` results should wait for more.
+bool too_few_pulls(const Flow& flow, std::uint64_t wanted) noexcept {
+  const std::uint32_t half_credit = std::max<std::uint32_t>(1, flow.credit_packets() / 2);
+  return flow.free_pulls() < std::min({kMinPull, half_credit, count_of(wanted)});
+}
+
+// The first `limit` of `chunks`.
+std::uint64_t first_of(std::uint64_t chunks, std::uint32_t limit) noexcept {
+  std::uint64_t picked = 0;
+  for (; limit != 0 && chunks != 0; --limit, chunks &= chunks - 1) picked |= chunks & -chunks;
+  return picked;
+}
+
+}  // namespace
+
+Recovery::Recovery(ChunkIndex chunk_count, std::uint16_t shard_count)
+    : blocks_((chunk_count + kChunksPerBlock - 1) / kChunksPerBlock),
+      numbers_(chunk_count),
+      lanes_(shard_count) {}
+
+void Recovery::begin_step() noexcept {
+  std::fill(blocks_.begin(), blocks_.end(), Block{});
+  std::fill(lanes_.begin(), lanes_.end(), Lane{});
+}
+
+void Recovery::expect(ChunkIndex chunk) noexcept {
+  Block& block = blocks_[chunk / kChunksPerBlock];
+  block.active |= bit_of(chunk);
+  block.queued |= bit_of(chunk);
+}
+
+void Recovery::await(ChunkIndex chunk, TimeNs probe_at_ns) noexcept {
+  const std::uint32_t index = chunk / kChunksPerBlock;
+  Block& block = blocks_[index];
+  Lane& lane = lane_of(index);
+  block.active |= bit_of(chunk);
+  block.awaited |= bit_of(chunk);
+  block.counted |= bit_of(chunk);
+  open(lane, index);
+  lane.idle_ns = std::min(lane.idle_ns, probe_at_ns);
+}
+
+bool Recovery::take(ChunkIndex chunk) noexcept {
+  Block& block = blocks_[chunk / kChunksPerBlock];
+  block.queued &= ~bit_of(chunk);
+  return ((block.done | block.counted) & bit_of(chunk)) == 0;
+}
+
+bool Recovery::sent(ChunkIndex chunk, std::uint32_t number, TimeNs now, const Flow& flow) noexcept {
+  const std::uint32_t index = chunk / kChunksPerBlock;
+  Block& block = blocks_[index];
+  Lane& lane = lane_of(index);
+  const std::uint64_t bit = bit_of(chunk);
+  const bool again = block.ever_sent & bit;
+  lane.unsettled_count += (block.sent & bit) == 0;
+  block.ever_sent |= bit;
+  block.sent |= bit;
+  block.highest_number = number;
+  numbers_[chunk] = number;
+  open(lane, index);
+  if (lane.idle_ns == kNever) lane.idle_ns = now + kIdleProbeInterval;
+  if (!block.probed) arm(lane, block, now, flow);
+  return again;
+}
+
+bool Recovery::result(ChunkIndex chunk, TimeNs now, Flow& flow) noexcept {
+  const std::uint32_t index = chunk / kChunksPerBlock;
+  Block& block = blocks_[index];
+  const std::uint64_t bit = bit_of(chunk);
+  if (!(block.lacking() & bit)) return false;
+  Lane& lane = lane_of(index);
+  block.done |= bit;
+  settle(lane, block, bit);
+  if (block.pulled & bit) {
+    block.pulled &= ~bit;
+    flow.release_pulls(1);
+  }
+  lane.idle_ns = now + kIdleProbeInterval;
+  if (!(block.lacking() & (block.sent | block.counted | block.complete))) close(lane, index, flow);
+  return true;
+}
+
+std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flow) noexcept {
+  Block& block = blocks_[answer.block];
+  Lane& lane = lane_of(answer.block);
+  if (!block.open) return 0;
+  const std::uint64_t pulled = block.pulled;
+  end_probe(lane, block, flow);
+  block.backoff = 0;
+  if (answer.status != wire::AnswerStatus::kOpen) {  // too early: ask again later
+    lane.idle_ns = now + kIdleProbeInterval;
+    block.deadline_ns = now + kIdleProbeInterval;
+    lane.deadline_ns = std::min(lane.deadline_ns, block.deadline_ns);
+    return 0;
+  }
+
+  const std::uint64_t lacking = block.lacking();
+  settle(lane, block, answer.counted);
+  block.counted |= answer.counted & lacking;
+  std::uint64_t lost = 0;
+  for (std::uint64_t doubtful = (block.sent | block.counted) & lacking &
+                                ~(answer.counted | block.awaited | block.queued);
+       doubtful != 0; doubtful &= doubtful - 1) {
+    const auto bit = static_cast<std::uint32_t>(std::countr_zero(doubtful));
+    if (ahead(numbers_[answer.block * kChunksPerBlock + bit], answer.probe_number) <= 0)
+      lost |= std::uint64_t{1} << bit;
+  }
+  settle(lane, block, lost);
+  block.counted &= ~lost;
+  block.queued |= lost;
+
+  block.complete |= answer.complete & lacking;
+  block.pulled = pulled & answer.complete & lacking;
+  flow.reserve_pulls(count_of(block.pulled));
+  if (!(lacking & (block.sent | block.counted | block.complete))) {
+    close(lane, answer.block, flow);
+    return lost;
+  }
+  if (lacking & block.complete & ~block.pulled) make_due(lane, answer.block);
+  if (block.sent != 0 || block.pulled != 0) arm(lane, block, now, flow);
+  return lost;
+}
+
+// ---- probes ----
+
+std::uint64_t Recovery::pick(const Block& block, std::uint32_t limit) noexcept {
+  const std::uint64_t lacking = block.lacking();
+  const std::uint64_t known = first_of(lacking & block.complete, limit);
+  const std::uint64_t maybe = lacking & (block.sent | block.counted) & ~known;
+  return known | first_of(maybe, limit - count_of(known));
+}
+
+bool Recovery::plan_probe(std::uint16_t shard, Flow& flow, ProbePlan& plan) noexcept {
+  Lane& lane = lanes_[shard];
+  if (lane.probed_count >= std::max(kMinProbes, flow.window())) return false;
+  return pop_due(lane, flow, plan) || next_of_sweep(lane, flow, plan);
+}
+
+bool Recovery::pop_due(Lane& lane, const Flow& flow, ProbePlan& plan) noexcept {
+  while (lane.due_head != kNone) {
+    const std::uint32_t index = lane.due_head;
+    Block& block = blocks_[index];
+    const std::uint64_t unknown = block.lacking() & (block.sent | block.counted | block.complete);
+    const bool only_pulls = block.sent == 0 && (block.lacking() & block.complete);
+    if (!block.probed && only_pulls && too_few_pulls(flow, unknown))
+      return false;  // pulls under way end with a packet or a deadline
+    lane.due_head = block.next_due;
+    if (lane.due_head == kNone) lane.due_tail = kNone;
+    block.due = false;
+    if (unknown == 0 || block.probed) continue;
+    plan = {.block = index, .want = pick(block, flow.free_pulls())};
+    return true;
+  }
+  return false;
+}
+
+bool Recovery::next_of_sweep(Lane& lane, Flow& flow, ProbePlan& plan) noexcept {
+  while (lane.sweep_cursor != kNone) {
+    if (flow.missing_results() == 0) {
+      lane.sweep_cursor = kNone;
+      return false;
+    }
+    const std::uint32_t index = lane.sweep_cursor;
+    Block& block = blocks_[index];
+    if (!block.probed && !block.due) {
+      const std::uint64_t unknown = block.lacking() & (block.sent | block.counted | block.complete);
+      if (too_few_pulls(flow, unknown)) return false;
+      lane.sweep_cursor = block.next;
+      if (lane.sweep_cursor == kNone) flow.forget_missing();
+      plan = {.block = index, .want = pick(block, flow.free_pulls())};
+      return true;
+    }
+    lane.sweep_cursor = block.next;
+    if (lane.sweep_cursor == kNone) flow.forget_missing();
+  }
+  return false;
+}
+
+void Recovery::probe_sent(std::uint16_t shard, const ProbePlan& plan, TimeNs now,
+                          Flow& flow) noexcept {
+  Lane& lane = lanes_[shard];
+  Block& block = blocks_[plan.block];
+  DCHECK(block.open && !block.probed);
+  flow.release_pulls(count_of(block.pulled));
+  block.pulled = plan.want;
+  flow.reserve_pulls(count_of(plan.want));
+  block.probed = true;
+  ++lane.probed_count;
+  arm(lane, block, now, flow);
+}
+
+void Recovery::make_due(Lane& lane, std::uint32_t index) noexcept {
+  Block& block = blocks_[index];
+  if (block.due) return;
+  block.due = true;
+  block.next_due = kNone;
+  if (lane.due_tail == kNone)
+    lane.due_head = index;
+  else
+    blocks_[lane.due_tail].next_due = index;
+  lane.due_tail = index;
+}
+
+void Recovery::end_probe(Lane& lane, Block& block, Flow& flow) noexcept {
+  flow.release_pulls(count_of(block.pulled));
+  block.pulled = 0;
+  block.deadline_ns = kNever;
+  lane.probed_count -= block.probed;
+  block.probed = false;
+}
+
+// ---- hints and timers ----
+
+void Recovery::hint(std::uint16_t shard, const Flow::News& news) noexcept {
+  lanes_[shard].gap |= news.gap;
+  lanes_[shard].missing |= news.missing;
+}
+
+void Recovery::work(std::uint16_t shard, TimeNs now, Flow& flow) noexcept {
+  Lane& lane = lanes_[shard];
+  if (now >= lane.deadline_ns) scan_deadlines(lane, now, flow);
+  if (lane.gap && now >= lane.next_gap_ns) {
+    lane.gap = false;
+    lane.next_gap_ns = now + std::max<DurationNs>(flow.rtt().smoothed_ns() / 4, 1);
+    if (flow.has_gap()) probe_gap(lane, now, flow);
+  }
+  if (lane.missing && lane.open_head == kNone) {
+    lane.missing = false;
+    flow.forget_missing();
+  }
+  if (lane.missing && lane.sweep_cursor == kNone && now >= lane.next_sweep_ns) {
+    lane.missing = false;
+    lane.sweep_cursor = lane.open_head;
+    lane.next_sweep_ns = now + std::max<DurationNs>(flow.rtt().smoothed_ns(), 1);
+  }
+  if (lane.open_head == kNone) {
+    lane.idle_ns = kNever;
+  } else if (now >= lane.idle_ns) {
+    lane.idle_ns = now + kIdleProbeInterval;
+    probe_oldest(lane);
+  }
+}
+
+TimeNs Recovery::next_timeout() const noexcept {
+  TimeNs next_ns = kNever;
+  for (const Lane& lane : lanes_) {
+    if (lane.open_head != kNone) next_ns = std::min({next_ns, lane.deadline_ns, lane.idle_ns});
+    if (lane.gap) next_ns = std::min(next_ns, lane.next_gap_ns);
+    if (lane.missing && lane.sweep_cursor == kNone) next_ns = std::min(next_ns, lane.next_sweep_ns);
+  }
+  return next_ns;
+}
+
+void Recovery::arm(Lane& lane, Block& block, TimeNs now, const Flow& flow) noexcept {
+  const DurationNs timeout_ns =
+      std::min(flow.rtt().timeout_ns() << std::min<int>(block.backoff, kMaxBackoff),
+               RttEstimator::kMaxTimeout);
+  block.deadline_ns = (now + timeout_ns + kTimerGrid - 1) & ~(kTimerGrid - 1);
+  lane.deadline_ns = std::min(lane.deadline_ns, block.deadline_ns);
+}
+
+void Recovery::scan_deadlines(Lane& lane, TimeNs now, Flow& flow) noexcept {
+  lane.deadline_ns = kNever;
+  for (std::uint32_t index = lane.open_head; index != kNone;) {
+    const std::uint32_t next = blocks_[index].next;
+    if (blocks_[index].deadline_ns <= now) expire(lane, index, flow);
+    lane.deadline_ns = std::min(lane.deadline_ns, blocks_[index].deadline_ns);
+    index = next;
+  }
+}
+
+void Recovery::expire(Lane& lane, std::uint32_t index, Flow& flow) noexcept {
+  Block& block = blocks_[index];
+  if (block.probed) ++block.backoff;
+  block.backoff = std::min<std::uint8_t>(block.backoff, kMaxBackoff);
+  end_probe(lane, block, flow);
+  if (block.sent != 0 && flow.all_arrived_up_to(block.highest_number)) {
+    block.counted |= block.sent;
+    settle(lane, block, block.sent);
+  }
+  if (block.sent != 0 || (block.lacking() & block.complete)) make_due(lane, index);
+}
+
+// Asks about every block with an unsettled chunk at or below the highest number that arrived.
+void Recovery::probe_gap(Lane& lane, TimeNs now, Flow& flow) noexcept {
+  bool suspect = lane.probed_count != 0;
+  for (std::uint32_t index = lane.open_head; index != kNone; index = blocks_[index].next) {
+    const Block& block = blocks_[index];
+    if (block.probed || block.sent == 0 || !sent_up_to(index, flow.highest_arrived())) continue;
+    make_due(lane, index);
+    suspect = true;
+  }
+  if (!suspect) flow.accept_gap(now);
+}
+
+bool Recovery::sent_up_to(std::uint32_t index, std::uint32_t number) const noexcept {
+  for (std::uint64_t chunks = blocks_[index].sent; chunks != 0; chunks &= chunks - 1) {
+    const auto bit = static_cast<std::uint32_t>(std::countr_zero(chunks));
+    if (ahead(numbers_[index * kChunksPerBlock + bit], number) <= 0) return true;
+  }
+  return false;
+}
+
+// Nothing came for a while: the oldest block that waits for other workers.
+void Recovery::probe_oldest(Lane& lane) noexcept {
+  for (std::uint32_t index = lane.open_head; index != kNone; index = blocks_[index].next) {
+    const Block& block = blocks_[index];
+    if (block.probed || block.due || !(block.lacking() & block.counted)) continue;
+    make_due(lane, index);
+    return;
+  }
+}
+
+// ---- the open list ----
+
+void Recovery::open(Lane& lane, std::uint32_t index) noexcept {
+  Block& block = blocks_[index];
+  if (block.open) return;
+  block.open = true;
+  block.previous = lane.open_tail;
+  block.next = kNone;
+  if (lane.open_tail == kNone)
+    lane.open_head = index;
+  else
+    blocks_[lane.open_tail].next = index;
+  lane.open_tail = index;
+}
+
+// Nothing of the block is on the wire or awaited. It stays in the list of due blocks, which skips
+// it.
+void Recovery::close(Lane& lane, std::uint32_t index, Flow& flow) noexcept {
+  Block& block = blocks_[index];
+  end_probe(lane, block, flow);
+  if (lane.sweep_cursor == index) lane.sweep_cursor = block.next;
+  if (block.previous == kNone)
+    lane.open_head = block.next;
+  else
+    blocks_[block.previous].next = block.next;
+  if (block.next == kNone)
+    lane.open_tail = block.previous;
+  else
+    blocks_[block.next].previous = block.previous;
+  block.open = false;
+}
+
+void Recovery::settle(Lane& lane, Block& block, std::uint64_t chunks) noexcept {
+  lane.unsettled_count -= count_of(block.sent & chunks);
+  block.sent &= ~chunks;
+}
+
+}  // namespace sluice::client

@@ -1,0 +1,134 @@
+// What became of every chunk of the step under way, and what to ask the appliance about.
+//
+// A chunk is queued, sent (fate unknown), counted (the appliance has it, its result is open),
+// complete (the result exists and is not here) or done. The appliance keeps no timers, so all
+// recovery is the worker's: probes name an aligned block of 64 chunks, and the answer says which of
+// them are counted and complete. A block is probed when
+//  - feedback shows a gap in the worker's numbers and chunks are below it (at most every RTT / 4),
+//  - its timeout ran out (RTO from real samples, doubled for each probe that stays unanswered),
+//  - the appliance's numbers show lost or withheld results: all open blocks once, oldest first,
+//  - nothing came for 25 ms: the oldest block only, so that a straggler is not probed for.
+// Blocks of a shard are independent: as many probes are in flight as the window allows.
+// It knows no tensors and sends nothing itself: the streams (gradients.h, collective.h) do. Pure,
+// no allocation after construction; the session's thread only.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "aggregator/base/limits.h"
+#include "aggregator/base/time.h"
+#include "aggregator/wire/packet.h"
+#include "client/core/flow.h"
+
+namespace sluice::client {
+
+class Recovery {
+ public:
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+
+  Recovery(ChunkIndex chunk_count, std::uint16_t shard_count);
+
+  // A new step: every chunk is unknown again. Precondition: nothing is pulled any more, or the
+  // flows are new.
+  void begin_step() noexcept;
+
+  // This worker contributes the chunk and wants its result; it goes to the scheduler now.
+  void expect(ChunkIndex chunk) noexcept;
+  // Only its result is wanted. `probe_at_ns`: ask for it then at the latest.
+  void await(ChunkIndex chunk, TimeNs probe_at_ns) noexcept;
+
+  // The scheduler hands the chunk out. False: it need not be sent after all, skip it.
+  bool take(ChunkIndex chunk) noexcept;
+  // It left as packet `number`. True: it had been sent before.
+  bool sent(ChunkIndex chunk, std::uint32_t number, TimeNs now, const Flow& flow) noexcept;
+  bool wants(ChunkIndex chunk) const noexcept {
+    return blocks_[chunk / kChunksPerBlock].active >> (chunk % kChunksPerBlock) & 1;
+  }
+  // Its result is here. False: it was here before, or nobody asked for it.
+  bool result(ChunkIndex chunk, TimeNs now, Flow& flow) noexcept;
+  // An answer for the step under way. Returns the chunks of the block that are lost: they are
+  // queued again and the caller hands them to the scheduler.
+  std::uint64_t answer(const wire::Answer& answer, TimeNs now, Flow& flow) noexcept;
+
+  struct ProbePlan {
+    std::uint32_t block = 0;
+    std::uint64_t want = 0;
+  };
+  // The next block to ask about, if any; the caller sends it and then calls probe_sent().
+  bool plan_probe(std::uint16_t shard, Flow& flow, ProbePlan& plan) noexcept;
+  void probe_sent(std::uint16_t shard, const ProbePlan& plan, TimeNs now, Flow& flow) noexcept;
+
+  // What feedback told.
+  void hint(std::uint16_t shard, const Flow::News& news) noexcept;
+  // Acts on hints and timers that are due. After every datagram and timeout.
+  void work(std::uint16_t shard, TimeNs now, Flow& flow) noexcept;
+  TimeNs next_timeout() const noexcept;
+
+  // No contribution of the shard is in doubt, whatever the window says.
+  bool nothing_unsettled(std::uint16_t shard) const noexcept {
+    return lanes_[shard].unsettled_count == 0;
+  }
+
+ private:
+  struct Block {
+    std::uint64_t active = 0;  // wanted in this step
+    std::uint64_t queued = 0;  // with the scheduler
+    std::uint64_t ever_sent = 0;
+    std::uint64_t awaited = 0;  // only the result: this worker contributes nothing
+    std::uint64_t sent = 0;
+    std::uint64_t counted = 0;
+    std::uint64_t complete = 0;
+    std::uint64_t done = 0;
+    std::uint64_t pulled = 0;  // asked for by the probe under way
+    TimeNs deadline_ns = kNever;
+    std::uint32_t highest_number = 0;  // of the packets that carried its chunks
+    std::uint32_t previous = kNone;    // open list of its lane
+    std::uint32_t next = kNone;
+    std::uint32_t next_due = kNone;
+    std::uint8_t backoff = 0;
+    bool open = false;    // in the open list: something was sent or is awaited, and is not done
+    bool due = false;     // in the list of blocks to probe
+    bool probed = false;  // an answer is awaited
+
+    std::uint64_t lacking() const noexcept { return active & ~done; }
+  };
+  // The part of the state that belongs to one shard's flow.
+  struct Lane {
+    std::uint32_t open_head = kNone;
+    std::uint32_t open_tail = kNone;
+    std::uint32_t due_head = kNone;
+    std::uint32_t due_tail = kNone;
+    std::uint32_t sweep_cursor = kNone;  // next block to ask about lost results
+    std::uint32_t unsettled_count = 0;
+    std::uint32_t probed_count = 0;
+    bool gap = false;
+    bool missing = false;
+    TimeNs next_gap_ns = 0;
+    TimeNs next_sweep_ns = 0;
+    TimeNs idle_ns = kNever;
+    TimeNs deadline_ns = kNever;  // no block's deadline is earlier
+  };
+
+  Lane& lane_of(std::uint32_t block) noexcept { return lanes_[block % lanes_.size()]; }
+  void open(Lane& lane, std::uint32_t index) noexcept;
+  void close(Lane& lane, std::uint32_t index, Flow& flow) noexcept;
+  void arm(Lane& lane, Block& block, TimeNs now, const Flow& flow) noexcept;
+  void make_due(Lane& lane, std::uint32_t index) noexcept;
+  bool pop_due(Lane& lane, const Flow& flow, ProbePlan& plan) noexcept;
+  bool next_of_sweep(Lane& lane, Flow& flow, ProbePlan& plan) noexcept;
+  void end_probe(Lane& lane, Block& block, Flow& flow) noexcept;
+  static void settle(Lane& lane, Block& block, std::uint64_t chunks) noexcept;
+  static std::uint64_t pick(const Block& block, std::uint32_t limit) noexcept;
+  void expire(Lane& lane, std::uint32_t index, Flow& flow) noexcept;
+  void scan_deadlines(Lane& lane, TimeNs now, Flow& flow) noexcept;
+  void probe_gap(Lane& lane, TimeNs now, Flow& flow) noexcept;
+  void probe_oldest(Lane& lane) noexcept;
+  bool sent_up_to(std::uint32_t index, std::uint32_t number) const noexcept;
+
+  std::vector<Block> blocks_;
+  std::vector<std::uint32_t> numbers_;  // of the packet that carried each chunk last
+  std::vector<Lane> lanes_;
+};
+
+}  // namespace sluice::client

@@ -1,0 +1,169 @@
+// Data packets of a session: what comes in, and the choice of what leaves next.
+#include <algorithm>
+
+#include "client/core/session_impl.h"
+
+namespace sluice::client {
+namespace {
+
+std::uint16_t shard_of_block(std::uint32_t block, std::uint16_t shard_count) noexcept {
+  return static_cast<std::uint16_t>(block % shard_count);
+}
+
+}  // namespace
+
+Verdict Session::Impl::handle_data(const wire::Packet& packet, TimeNs now) {
+  if (state == SessionState::kLeaving) return Verdict::kJobEnded;
+  // All ranks must have joined before a shard sends anything; the status that says so was lost.
+  if (packet.type() == wire::PacketType::kResult && membership.note_running()) start(now);
+  if (state != SessionState::kRunning) return Verdict::kNotStarted;
+
+  const auto& feedback = packet.body<wire::FeedbackHeader>();
+  std::uint16_t shard = 0;
+  switch (packet.type()) {
+    case wire::PacketType::kResult:
+      shard = shard_of(packet.body<wire::ResultHeader>().chunk, link.shard_count());
+      break;
+    case wire::PacketType::kAnswer:
+      shard = shard_of_block(packet.body<wire::Answer>().block, link.shard_count());
+      break;
+    default: shard = packet.body<wire::Feedback>().shard; break;
+  }
+  if (shard >= link.shard_count()) return Verdict::kWrongShard;
+  Flow& flow = link.flows[shard];
+  const Flow::News news = flow.on_feedback(feedback, now);
+  if (!news.valid) return Verdict::kBadField;
+
+  Outcome outcome{Verdict::kCredit, {}};
+  if (packet.type() == wire::PacketType::kResult) {
+    const auto& body = packet.body<wire::ResultHeader>();
+    if (body.flags & wire::kFlagPulled) {
+      ++link.stats.results_pulled;
+      flow.found_result();
+    }
+    if (body.stream == StreamId::kGradients)
+      outcome = gradients.handle_result(packet, link, now);
+    else if (body.stream == StreamId::kCollectives)
+      outcome = collectives.handle_result(packet, link, now);
+    else
+      outcome.verdict = Verdict::kBadStream;
+  } else if (packet.type() == wire::PacketType::kAnswer) {
+    const auto& body = packet.body<wire::Answer>();
+    flow.settle(body.probe_number, feedback, now);
+    remember_missing(packet, now);
+    if (body.stream == StreamId::kGradients)
+      outcome = gradients.handle_answer(packet, link, now);
+    else if (body.stream == StreamId::kCollectives)
+      outcome = collectives.handle_answer(packet, link, now);
+    else
+      outcome.verdict = Verdict::kBadStream;
+  }
+  if (!outcome.failure.ok()) {
+    fail(std::move(outcome.failure), true);
+    return outcome.verdict;
+  }
+  if (shard == 0 && collectives.in_progress()) collectives.recovery().hint(0, news);
+  if (shard != 0 || gradients.in_progress() || !collectives.in_progress())
+    gradients.recovery().hint(shard, news);
+  work(shard, now);
+  return outcome.verdict;
+}
+
+void Session::Impl::work(std::uint16_t shard, TimeNs now) noexcept {
+  if (shard == 0 && collectives.in_progress()) collectives.recovery().work(0, now, link.flows[0]);
+  gradients.recovery().work(shard, now, link.flows[shard]);
+}
+
+void Session::Impl::work(TimeNs now) noexcept {
+  for (std::uint16_t shard = 0; shard < link.shard_count(); ++shard) work(shard, now);
+}
+
+void Session::Impl::remember_missing(const wire::Packet& packet, TimeNs now) noexcept {
+  const auto& body = packet.body<wire::Answer>();
+  if (body.first_incomplete == wire::kNoChunk) return;
+  missing.stream = body.stream;
+  missing.step = body.step;
+  missing.arrived_ns = now;
+  for (std::size_t word = 0; word < kMaskWords; ++word)
+    missing.ranks[word] = word < packet.mask_word_count() ? packet.mask_word(word) : 0;
+  missing.age_count = body.age_count;
+  for (std::size_t i = 0; i < missing.age_count; ++i) missing.ages[i] = packet.missing_age(i);
+}
+
+// ---- what leaves next ----
+
+// Probes first: they unblock windows. Then collectives, then the most urgent gradient chunk whose
+// flow has room, and a bare credit update only when nothing else carried it.
+std::size_t Session::Impl::poll_data(Transmit& transmit, std::span<std::uint8_t> out,
+                                     TimeNs now) noexcept {
+  for (std::uint16_t shard = 0; shard < link.shard_count(); ++shard) {
+    transmit.port_offset = static_cast<std::uint16_t>(1 + shard);
+    if (const std::size_t bytes = poll_probe(shard, out, now)) return bytes;
+  }
+  transmit.port_offset = 1;
+  while (collectives.waiting() &&
+         (link.flows[0].window_open() || collectives.recovery().nothing_unsettled(0)))
+    if (const std::size_t bytes = collectives.write_next(link, out, now)) return bytes;
+  if (const std::size_t bytes = poll_gradients(transmit, out, now)) return bytes;
+
+  transmit.priority = 0;
+  for (std::uint16_t shard = 0; shard < link.shard_count(); ++shard) {
+    Flow& flow = link.flows[shard];
+    if (!flow.credit_due()) continue;
+    transmit.port_offset = static_cast<std::uint16_t>(1 + shard);
+    wire::Credit body{.flow = flow.next_header(now)};
+    if (flow.take_report_flag(false)) body.flags |= wire::kFlagReport;
+    return wire::encode(out, link.identity, body);
+  }
+  return 0;
+}
+
+std::size_t Session::Impl::poll_gradients(Transmit& transmit, std::span<std::uint8_t> out,
+                                          TimeNs now) noexcept {
+  while (true) {
+    int best_priority = 256;
+    std::uint16_t best_shard = 0;
+    for (std::uint16_t turn = 0; turn < link.shard_count(); ++turn) {
+      const auto shard = static_cast<std::uint16_t>((next_shard + turn) % link.shard_count());
+      if (!gradients.waiting(shard) || gradients.top(shard) >= best_priority) continue;
+      if (!link.flows[shard].window_open() && !gradients.recovery().nothing_unsettled(shard))
+        continue;
+      best_priority = gradients.top(shard);
+      best_shard = shard;
+    }
+    if (best_priority == 256) return 0;
+    const std::size_t bytes = gradients.write_next(best_shard, link, out, now, transmit.priority);
+    if (bytes == 0) continue;  // it need not be sent after all
+    transmit.port_offset = static_cast<std::uint16_t>(1 + best_shard);
+    next_shard = static_cast<std::uint16_t>((best_shard + 1) % link.shard_count());
+    return bytes;
+  }
+}
+
+std::size_t Session::Impl::poll_probe(std::uint16_t shard, std::span<std::uint8_t> out,
+                                      TimeNs now) noexcept {
+  Flow& flow = link.flows[shard];
+  Recovery::ProbePlan plan;
+  if (shard == 0 && collectives.in_progress() && collectives.recovery().plan_probe(0, flow, plan))
+    return write_probe(shard, StreamId::kCollectives, collectives.recovery(), plan, out, now);
+  if (gradients.recovery().plan_probe(shard, flow, plan))
+    return write_probe(shard, StreamId::kGradients, gradients.recovery(), plan, out, now);
+  return 0;
+}
+
+std::size_t Session::Impl::write_probe(std::uint16_t shard, StreamId stream, Recovery& recovery,
+                                       const Recovery::ProbePlan& plan, std::span<std::uint8_t> out,
+                                       TimeNs now) noexcept {
+  Flow& flow = link.flows[shard];
+  recovery.probe_sent(shard, plan, now, flow);
+  ++link.stats.probes;
+  const wire::Probe body{.flow = flow.next_header(now),
+                         .step = stream == StreamId::kGradients ? gradients.current_step()
+                                                                : collectives.current_step(),
+                         .block = plan.block,
+                         .want = plan.want,
+                         .stream = stream};
+  return wire::encode(out, link.identity, body);
+}
+
+}  // namespace sluice::client

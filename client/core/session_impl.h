@@ -1,0 +1,82 @@
+// The inside of a Session: its parts and how they are wired. Included by session*.cc only.
+//
+// join -> membership (control port) and gradients + collectives (data ports) over one Link. The
+// session dispatches datagrams and timeouts, decides what leaves next, and turns the first failure
+// into the one final event. session.cc: the public calls and the control side; session_data.cc:
+// data packets in and out; stall.cc: what a step waits for.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "client/core/collective.h"
+#include "client/core/gradients.h"
+#include "client/core/join.h"
+#include "client/core/link.h"
+#include "client/core/membership.h"
+#include "client/core/session.h"
+
+namespace sluice::client {
+
+// The last answer that named missing ranks, for reports.
+struct MissingReport {
+  StreamId stream{};
+  Step step = 0;  // 0: none yet
+  TimeNs arrived_ns = 0;
+  std::array<std::uint64_t, kMaskWords> ranks{};
+  std::array<wire::MissingAge, kMaxMissingAges> ages{};
+  std::size_t age_count = 0;
+};
+
+struct Session::Impl {
+  Impl(SessionOptions session_options, Layout layout, Averaging averaging, TimeNs now);
+
+  // ---- control side (session.cc) ----
+  Verdict handle(const wire::Packet& packet, TimeNs now);
+  Verdict handle_join_answer(const wire::Packet& packet, TimeNs now);
+  void after_join(TimeNs now);
+  void start(TimeNs now);
+  void act(Membership::Change change, TimeNs now);
+  void handle_timeout(TimeNs now);
+  TimeNs next_timeout() const noexcept;
+  void leave(bool abnormal, TimeNs now);
+  // The first failure ends the session. `tell`: the appliance does not know yet.
+  void fail(Status why, bool tell);
+  Status ready() const;  // whether the application may still call
+  wire::Leave leave_body(bool abnormal) const noexcept;
+
+  // ---- data side (session_data.cc) ----
+  Verdict handle_data(const wire::Packet& packet, TimeNs now);
+  std::size_t poll_data(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
+  std::size_t poll_probe(std::uint16_t shard, std::span<std::uint8_t> out, TimeNs now) noexcept;
+  std::size_t write_probe(std::uint16_t shard, StreamId stream, Recovery& recovery,
+                          const Recovery::ProbePlan& plan, std::span<std::uint8_t> out,
+                          TimeNs now) noexcept;
+  std::size_t poll_gradients(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
+  void work(TimeNs now) noexcept;
+  void work(std::uint16_t shard, TimeNs now) noexcept;
+  void remember_missing(const wire::Packet& packet, TimeNs now) noexcept;
+
+  // ---- reports (stall.cc) ----
+  std::string describe_stall(TimeNs now) const;
+  void append_missing(std::string& text, StreamId stream, Step step, TimeNs now) const;
+  TimeNs stall_report_due() const noexcept;
+  void report_stall(TimeNs now);
+
+  const SessionOptions options;
+  Link link;
+  GradientStream gradients;
+  Collectives collectives;
+  JoinMachine join;
+  Membership membership;
+  SessionState state = SessionState::kJoining;
+  Status failure;  // why it is closed; ok: it left
+  const std::size_t datagram_bytes;
+  std::uint16_t next_shard = 0;  // the turn among equally urgent flows
+  MissingReport missing;
+  TimeNs stall_reported_ns = 0;
+};
+
+}  // namespace sluice::client

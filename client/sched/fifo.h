@@ -1,0 +1,43 @@
+// The scheduler `fifo`: chunks leave in the order in which they were handed in, whatever their
+// priority. The baseline that `strict` is measured against; the packets still carry their priority.
+// Same interface, preconditions and thread as StrictQueue (strict.h).
+#pragma once
+
+#include <span>
+
+#include "aggregator/base/types.h"
+
+namespace sluice::client {
+
+class FifoQueue {
+ public:
+  explicit FifoQueue(std::span<ChunkIndex> links) noexcept : links_(links) {}
+
+  void push(ChunkIndex chunk, Priority) noexcept {
+    if (empty_)
+      head_ = chunk;
+    else
+      links_[tail_] = chunk;
+    tail_ = chunk;
+    empty_ = false;
+  }
+  bool empty() const noexcept { return empty_; }
+  Priority top() const noexcept { return 0; }
+  ChunkIndex pop() noexcept {
+    const ChunkIndex chunk = head_;
+    if (chunk == tail_)
+      empty_ = true;
+    else
+      head_ = links_[chunk];
+    return chunk;
+  }
+  void clear() noexcept { empty_ = true; }
+
+ private:
+  std::span<ChunkIndex> links_;
+  ChunkIndex head_ = 0;
+  ChunkIndex tail_ = 0;
+  bool empty_ = true;
+};
+
+}  // namespace sluice::client
