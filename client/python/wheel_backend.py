@@ -1,8 +1,9 @@
 """Builds the wheel: the Python files, and the libraries that CMake has built, in one zip file.
 
 A PEP 517 backend of its own because the usual ones either want to run a compiler or cannot take a
-library that exists already, and must be downloaded first. The libraries come from the build folder
-(SLUICE_BUILD_DIR, default ../../build).
+library that exists already, and must be downloaded first. The libraries come from the package's
+folder if somebody has put them there, else from the build folder (SLUICE_BUILD_DIR, default
+../../build).
 """
 
 import base64
@@ -15,8 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 LIBRARIES = {  # name in the wheel -> names in the build folder, newest link first
     "libsluice.so.0": ("client/libsluice.so.0", "client/libsluice.so"),
-    "libsluice_dpdk_plugin.so": ("client/libsluice_dpdk_plugin.so",
-                                 "client/transport/dpdk/libsluice_dpdk_plugin.so"),
+    "libsluice_dpdk.so": ("client/libsluice_dpdk.so",),
 }
 REQUIRED = {"libsluice.so.0"}
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # equal inputs, equal wheels
@@ -46,7 +46,8 @@ def _libraries():
     """(name in the wheel, path) of what has been built."""
     build = _build_dir()
     for name, places in LIBRARIES.items():
-        found = [build / place for place in places if (build / place).exists()]
+        found = [path for path in (HERE / "sluice" / name, *(build / place for place in places))
+                 if path.exists()]
         if found:
             yield name, found[0].resolve()
         elif name in REQUIRED:

@@ -13,10 +13,8 @@ FOREVER = -1
 OK = 0
 TIMED_OUT = 5
 INTERRUPTED = 11
-STATUSES = tuple(range(14))
 
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
-DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 AVERAGING = {"weight": 0, "world": 1, "sum": 2}
 
 LogFn = CFUNCTYPE(None, c_void_p, c_int, c_char_p)

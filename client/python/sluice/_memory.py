@@ -73,8 +73,8 @@ def byte_range(buffer, what):
     try:
         view = memoryview(buffer)
     except TypeError:
-        raise _bad(what, f"is a {type(buffer).__name__}; give a bytearray, a NumPy array or a torch "
-                         "tensor") from None
+        raise _bad(what, f"is a {type(buffer).__name__}; give a bytearray, a NumPy array or a "
+                         "torch tensor") from None
     if view.readonly:
         raise _bad(what, "is read-only; give a bytearray or a writable array")
     if not view.c_contiguous:

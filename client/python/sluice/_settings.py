@@ -1,15 +1,15 @@
 """What a job needs to know, from arguments first and the launcher's environment second.
 
-| variable              | meaning                                                                    |
-| --------------------- | -------------------------------------------------------------------------- |
-| SLUICE_ADDRESS        | the appliance; '{rank}' and '{local_rank}' are replaced                    |
-| SLUICE_LOCAL_ADDRESS  | source IP address, likewise                                                |
-| SLUICE_JOB            | job name, default 'default'                                                |
-| SLUICE_SECRET         | the appliance's secret                                                     |
-| SLUICE_RUN_ID         | name of this launch, the same on every rank and new for every launch       |
-| SLUICE_DISABLE        | 1: sluice.torch.attach() does nothing                                      |
-| SLUICE_STATS          | file that gets the job's counters as JSON when it ends; '{rank}' replaced  |
-| RANK, WORLD_SIZE, ... | as torchrun and `python3 -m sluice launch` set them                        |
+| variable              | meaning |
+| --------------------- | ------- |
+| SLUICE_ADDRESS        | the appliance; '{rank}' and '{local_rank}' are replaced |
+| SLUICE_LOCAL_ADDRESS  | source IP address, likewise |
+| SLUICE_JOB            | job name, default 'default' |
+| SLUICE_SECRET         | the appliance's secret |
+| SLUICE_RUN_ID         | name of this launch, the same on every rank and new for every launch |
+| SLUICE_DISABLE        | 1: sluice.torch.attach() does nothing |
+| SLUICE_STATS          | file for the job's counters (JSON) when it ends; '{rank}' is replaced |
+| RANK, WORLD_SIZE, ... | as torchrun and `python3 -m sluice launch` set them |
 """
 
 import hashlib
@@ -57,7 +57,8 @@ def integer(name, given, env=os.environ, default=None):
     try:
         return int(text)
     except ValueError:
-        raise errors.InvalidArgument(f"{name}={text!r} in the environment is not a number") from None
+        raise errors.InvalidArgument(
+            f"{name}={text!r} in the environment is not a number") from None
 
 
 def expand(text, rank, env=os.environ):

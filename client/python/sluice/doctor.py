@@ -9,6 +9,7 @@ import os
 import platform
 import secrets
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ from sluice import _abi, _library, _settings, errors
 _WANTED_RMEM_BYTES = 8 << 20  # holds one large model's results of a 10 Gb/s link for some ms
 _DATAGRAM_TRUESIZE_BYTES = 2304  # what one datagram of 1,500 bytes costs in a socket buffer
 _IP_MTU = 14  # linux/in.h
-_PLUGIN = "libsluice_dpdk_plugin.so"
+_PLUGIN = "libsluice_dpdk.so"
 
 
 class Report:
@@ -126,23 +127,22 @@ def check_plugin(report, library):
     if library is None:
         report.off("vhost", "not checked: there is no library")
         return
-    folder = Path(library.path).resolve().parent
-    found = [path for path in (folder / _PLUGIN, folder / "transport" / "dpdk" / _PLUGIN,
-                               folder / "sluice" / _PLUGIN) if path.exists()]
-    if not found:
-        report.warn("vhost", f"plug-in {_PLUGIN} is not beside {library.path}: vhost:// addresses "
-                             "do not work, udp:// does")
+    asked = os.environ.get("SLUICE_PLUGIN_DIR")
+    folder = Path(asked) if asked else Path(library.path).resolve().parent
+    path = folder / _PLUGIN
+    if not path.exists():
+        report.warn("vhost", f"there is no plug-in {path}: vhost:// addresses do not work, udp:// "
+                             "does")
         return
     # In a process of its own: loading it starts nothing, but its DPDK libraries would stay.
-    code = f"import ctypes, os; ctypes.CDLL({str(found[0])!r}, os.RTLD_NOW | os.RTLD_LOCAL)"
-    import subprocess
+    code = f"import ctypes, os; ctypes.CDLL({str(path)!r}, os.RTLD_NOW | os.RTLD_LOCAL)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30,
                           check=False)
     if done.returncode == 0:
-        report.ok("vhost", f"plug-in {found[0]}")
+        report.ok("vhost", f"plug-in {path}")
     else:
         why = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
-        report.warn("vhost", f"plug-in {found[0]} does not load: {why}")
+        report.warn("vhost", f"plug-in {path} does not load: {why}")
 
 
 def check_gpu(report):

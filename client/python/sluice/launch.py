@@ -256,7 +256,8 @@ def add_arguments(parser):
     parser.add_argument("--address", help="appliance, as SLUICE_ADDRESS; '{rank}' is replaced")
     parser.add_argument("--run-id", help="name of this run, equal on all nodes (default: random)")
     parser.add_argument("--nnodes", type=int, default=1, metavar="M", help="machines in the run")
-    parser.add_argument("--node-rank", type=int, default=0, metavar="I", help="this machine, 0..M-1")
+    parser.add_argument("--node-rank", type=int, default=0, metavar="I",
+                        help="which of them this is, from 0")
     parser.add_argument("--master-addr", default="127.0.0.1", help="address of node 0")
     parser.add_argument("--master-port", type=int, help="TCP port on node 0 (default: a free one)")
     parser.add_argument("--keep-going", action="store_true",

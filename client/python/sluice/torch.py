@@ -1,4 +1,4 @@
-"""Sluice for PyTorch: `attach(ddp_model)` sums the gradients of DistributedDataParallel in the switch.
+"""Sluice for PyTorch: `attach(ddp_model)` sums the gradients of a DDP model in the switch.
 
     model = torch.nn.parallel.DistributedDataParallel(net)
     sluice.torch.attach(model, "udp://10.77.0.1")        # the one added line
@@ -67,6 +67,9 @@ def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size
             "wrap it first, model = torch.nn.parallel.DistributedDataParallel(model)")
     if _settings.disabled():
         return Disabled()
+    if getattr(ddp_model, "_sluice_attached", False):
+        raise errors.InvalidArgument(
+            "this model is attached already; DDP takes one communication hook in its life")
     named = _registered_parameters(ddp_model)
     _check_parameters(ddp_model, named)
     group = ddp_model.process_group
@@ -82,6 +85,7 @@ def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size
     except BaseException:
         worker.close()
         raise
+    ddp_model._sluice_attached = True
     attachment._watch(ddp_model)
     return attachment
 
@@ -97,8 +101,8 @@ def _check_parameters(ddp_model, named):
     for key, parameter in named:
         if parameter.device.type != "cpu":
             raise errors.InvalidArgument(
-                f"parameter '{key}' is on {parameter.device}: this build of Sluice sums host memory "
-                "only; train on the CPU, or leave this model to DDP's own all-reduce")
+                f"parameter '{key}' is on {parameter.device}: this build of Sluice sums host "
+                "memory only; train on the CPU, or leave this model to DDP's own all-reduce")
         if parameter.dtype not in _DTYPES:
             raise errors.InvalidArgument(
                 f"parameter '{key}' has type {str(parameter.dtype).replace('torch.', '')}; Sluice "

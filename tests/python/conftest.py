@@ -1,0 +1,37 @@
+"""Where the build is, and an appliance for tests that need several processes."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("SLUICE_BUILD", ROOT / "build")).resolve()
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "client" / "python")]
+os.environ["PYTHONPATH"] = str(ROOT / "client" / "python")
+os.environ.setdefault("SLUICE_LIBRARY", str(BUILD / "client" / "libsluice.so"))
+for name in ("SLUICE_ADDRESS", "SLUICE_SECRET", "SLUICE_JOB", "SLUICE_RUN_ID", "SLUICE_DISABLE",
+             "SLUICE_STATS", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+    os.environ.pop(name, None)
+
+PORTS = 4
+
+
+@pytest.fixture(scope="session")
+def library():
+    if not Path(os.environ["SLUICE_LIBRARY"]).exists():
+        pytest.skip(f"{os.environ['SLUICE_LIBRARY']} is not built")
+
+
+@pytest.fixture(scope="module")
+def appliance(library, tmp_path_factory):
+    """A sluiced with PORTS vhost-user ports, shared by the tests of one file."""
+    from sluice.demo.run import Appliance
+    binary = BUILD / "dataplane" / "sluiced"
+    if not binary.exists():
+        pytest.skip(f"{binary} is not built")
+    folder = tmp_path_factory.mktemp("box")
+    with Appliance(str(binary), folder, folder / "sluiced.log", PORTS) as box:
+        yield box
+        assert box.exit_text() == "", box.log_tail()

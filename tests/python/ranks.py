@@ -1,0 +1,111 @@
+"""Starts one process a rank for a test and collects what each of them returns.
+
+`run(function, ...)` ships the source of a function that takes `rank` and returns something that
+JSON can hold; its imports stand inside it. The processes see the launcher's environment.
+"""
+
+import inspect
+import json
+import os
+import secrets
+import subprocess
+import sys
+import textwrap
+import time
+from typing import NamedTuple
+
+from sluice._processes import Child, stop_all
+from sluice.launch import free_port, rank_environment
+
+_MAIN = """
+import json, os, sys
+rank = int(os.environ["RANK"])
+returned = {name}(rank, **json.loads(os.environ["TEST_ARGUMENTS"]))
+with open(os.environ["TEST_RESULT"], "w") as file:
+    json.dump(returned, file)
+"""
+
+
+class Outcome(NamedTuple):
+    status: int
+    value: object  # what the function returned; None if it did not
+    output: str
+    seconds: float
+
+
+class Ranks:
+    """Running processes of one test; a context manager that leaves none behind."""
+
+    def __init__(self, function, count, folder, *, box=None, environment=None, world_size=None,
+                 arguments=None):
+        self._folder = folder
+        source = textwrap.dedent(inspect.getsource(function))
+        script = folder / f"{function.__name__}.py"
+        script.write_text(source + _MAIN.format(name=function.__name__))
+        base = {**os.environ, "TEST_ARGUMENTS": json.dumps(arguments or {}), **(environment or {})}
+        if box is not None:
+            base.update(SLUICE_ADDRESS=box.address, SLUICE_SECRET=box.secret)
+        base.setdefault("SLUICE_JOB", f"{function.__name__}-{secrets.token_hex(4)}"[-60:])
+        port, run_id = free_port(), secrets.token_hex(8)
+        self.children, self._logs, self._start = [], [], time.monotonic()
+        for rank in range(count):
+            env = rank_environment(base, rank=rank, local_rank=rank, local_world_size=count,
+                                   world_size=world_size or count, node_rank=0,
+                                   master_addr="127.0.0.1", master_port=port, run_id=run_id)
+            env.setdefault("OMP_NUM_THREADS", "1")
+            env["TEST_RESULT"] = str(self._result(rank))
+            self._logs.append(open(folder / f"rank{rank}.log", "w+b"))
+            self.children.append(Child([sys.executable, "-B", str(script)], env=env,
+                                       stdin=subprocess.DEVNULL, stdout=self._logs[-1],
+                                       stderr=subprocess.STDOUT))
+
+    def _result(self, rank):
+        return self._folder / f"rank{rank}.json"
+
+    def output(self, rank):
+        self._logs[rank].flush()
+        return (self._folder / f"rank{rank}.log").read_text(errors="replace")
+
+    def wait_for(self, rank, text, timeout_s=30):
+        """Until the rank has printed `text`."""
+        deadline = time.monotonic() + timeout_s
+        while text not in self.output(rank):
+            assert time.monotonic() < deadline and self.children[rank].poll() is None, (
+                f"rank {rank} never printed {text!r}:\n{self.output(rank)}")
+            time.sleep(0.02)
+
+    def finish(self, timeout_s=60):
+        """Waits for all; a list of Outcome, one a rank."""
+        deadline = time.monotonic() + timeout_s
+        ended = {}
+        while len(ended) < len(self.children) and time.monotonic() < deadline:
+            for rank, child in enumerate(self.children):
+                if rank not in ended and child.poll() is not None:
+                    ended[rank] = time.monotonic() - self._start
+            time.sleep(0.02)
+        outcomes = []
+        for rank, child in enumerate(self.children):
+            assert rank in ended, f"rank {rank} still ran after {timeout_s} s:\n" + "\n".join(
+                f"--- rank {r}\n{self.output(r)}" for r in range(len(self.children)))
+            value = None
+            if child.poll() == 0:
+                value = json.loads(self._result(rank).read_text())
+            outcomes.append(Outcome(child.poll(), value, self.output(rank), ended[rank]))
+        return outcomes
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_exc):
+        stop_all(self.children, grace_s=0.5)
+        for log in self._logs:
+            log.close()
+
+
+def run(function, count, folder, timeout_s=60, **options):
+    """Runs to the end; returns the values. Fails with the output when a rank fails."""
+    with Ranks(function, count, folder, **options) as ranks:
+        outcomes = ranks.finish(timeout_s)
+    for rank, outcome in enumerate(outcomes):
+        assert outcome.status == 0, f"rank {rank} ended with {outcome.status}:\n{outcome.output}"
+    return [outcome.value for outcome in outcomes]

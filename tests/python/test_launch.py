@@ -1,0 +1,146 @@
+"""`python3 -m sluice launch`: environment, output, failures, signals, nothing left running."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+_LAUNCH = [sys.executable, "-B", "-m", "sluice", "launch"]
+
+
+def launch(folder, code, *options, script_arguments=(), count=3):
+    script = folder / "script.py"
+    script.write_text(code)
+    return subprocess.run([*_LAUNCH, "-n", str(count), *options, str(script), *script_arguments],
+                          capture_output=True, text=True, timeout=60, check=False)
+
+
+def gone(pid):
+    """Whether a process has ended; a zombie has."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def all_gone(pids, timeout_s=5):
+    deadline = time.monotonic() + timeout_s
+    while not all(map(gone, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return all(map(gone, pids))
+
+
+def test_each_rank_gets_torchruns_environment_and_ours(tmp_path):
+    done = launch(tmp_path, "import os, sys\n"
+                  "e = os.environ\n"
+                  "print(e['RANK'], e['WORLD_SIZE'], e['LOCAL_RANK'], e['MASTER_ADDR'],\n"
+                  "      int(e['MASTER_PORT']) > 0, e['SLUICE_ADDRESS'], len(e['SLUICE_RUN_ID']),\n"
+                  "      sys.argv[1:])\n", "--address", "udp://h/{rank}",
+                  script_arguments=("--lr", "1"))
+    assert done.returncode == 0, done.stderr
+    expected = [f"[{rank}] {rank} 3 {rank} 127.0.0.1 True udp://h/{{rank}} 16 ['--lr', '1']"
+                for rank in range(3)]
+    assert sorted(done.stdout.splitlines()) == expected
+
+
+def test_ranks_of_one_launch_share_the_run_id_and_the_port(tmp_path):
+    code = "import os; print(os.environ['SLUICE_RUN_ID'], os.environ['MASTER_PORT'])"
+    lines = [launch(tmp_path, code).stdout.splitlines() for _ in range(2)]
+    assert all(len({line.split("] ")[1] for line in run}) == 1 for run in lines)
+    assert lines[0][0].split()[1] != lines[1][0].split()[1]
+
+
+def test_ranks_of_the_second_node_are_numbered_after_the_first(tmp_path):
+    done = launch(tmp_path, "import os; print(os.environ['RANK'], os.environ['WORLD_SIZE'])",
+                  "--nnodes", "2", "--node-rank", "1", "--master-addr", "10.0.0.1",
+                  "--master-port", "29500", count=2)
+    assert sorted(done.stdout.splitlines()) == ["[2] 2 4", "[3] 3 4"]
+
+
+def test_a_failing_rank_is_named_with_its_last_words_and_the_others_are_stopped(tmp_path):
+    start = time.monotonic()
+    done = launch(tmp_path, "import os, time\n"
+                  "print('pid', os.getpid())\n"
+                  "if os.environ['RANK'] == '1':\n"
+                  "    raise ValueError('no such data')\n"
+                  "time.sleep(60)\n")
+    assert time.monotonic() - start < 20
+    assert done.returncode == 1
+    assert "rank 1 (pid " in done.stderr
+    assert "exited with status 1: ValueError: no such data; stopping ranks 0, 2" in done.stderr
+    assert all_gone([int(line.split()[2]) for line in done.stdout.splitlines() if "pid" in line])
+
+
+def test_a_killed_rank_is_reported_with_the_signal(tmp_path):
+    done = launch(tmp_path, "import os, time\n"
+                  "if os.environ['RANK'] == '2': os.kill(os.getpid(), 9)\n"
+                  "time.sleep(60)\n")
+    assert done.returncode == 128 + 9
+    assert "was killed by SIGKILL" in done.stderr
+
+
+def test_keep_going_lets_the_other_ranks_finish(tmp_path):
+    done = launch(tmp_path, "import os, sys, time\n"
+                  "if os.environ['RANK'] == '0': sys.exit(3)\n"
+                  "time.sleep(0.5); print('finished')\n", "--keep-going")
+    assert done.returncode == 3
+    assert sorted(done.stdout.splitlines()) == ["[1] finished", "[2] finished"]
+
+
+def test_a_progress_bar_leaves_one_line_in_a_file(tmp_path):
+    done = launch(tmp_path, "import sys\n"
+                  "for i in range(5): sys.stdout.write(f'\\rstep {i}'); sys.stdout.flush()\n"
+                  "print()\n", count=1)
+    assert done.stdout == "[0] step 4\n"
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["-n", "0", "x.py"], "at least one rank"),
+    (["-n", "2", "/nonexistent/x.py"], "no such file"),
+    (["-n", "2", "--nnodes", "2", "x.py"], "--master-port"),
+    (["-n", "2", "--nnodes", "2", "--node-rank", "2", "x.py"], "--node-rank 2"),
+])
+def test_a_wrong_command_line_is_explained(arguments, words):
+    done = subprocess.run([*_LAUNCH, *arguments], capture_output=True, text=True, timeout=60,
+                          check=False)
+    assert done.returncode == 2
+    assert words in done.stderr
+
+
+_STUBBORN = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+print("pid", os.getpid(), child.pid, flush=True)
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize("number, expected", [
+    (signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_nothing_is_left_running_even_of_ranks_that_ignore_signals(tmp_path, number, expected):
+    script = tmp_path / "stubborn.py"
+    script.write_text(_STUBBORN)
+    process = subprocess.Popen([*_LAUNCH, "-n", "2", "--grace", "0.5", str(script)],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pids = []
+    try:
+        for _ in range(2):
+            pids += [int(word) for word in process.stdout.readline().split()[2:]]
+        process.send_signal(number)
+        assert process.wait(20) == expected
+        # A launcher that is itself killed can stop its ranks (the kernel does), not theirs.
+        assert all_gone(pids[::2] if number == signal.SIGKILL else pids)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+        for pid in pids:
+            if not gone(pid):
+                os.kill(pid, signal.SIGKILL)

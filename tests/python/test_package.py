@@ -1,0 +1,99 @@
+"""The package itself: imports, the library's place, the C interface field by field."""
+
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+from sluice import _abi, errors
+
+_HEADER = ROOT / "client" / "include" / "sluice" / "sluice.h"
+_C_NAMES = {_abi.Options: "sluice_options", _abi.Tensor: "sluice_tensor",
+            _abi.Result: "sluice_result", _abi.Stats: "sluice_stats"}
+
+
+def python(code, **environment):
+    return subprocess.run([sys.executable, "-B", "-c", code], env={**os.environ, **environment},
+                          capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_importing_needs_no_torch_no_numpy_and_no_library():
+    done = python("import sys; sys.modules.update(torch=None, numpy=None); import sluice;"
+                  "print(sluice.__version__)", SLUICE_LIBRARY="/nonexistent/libsluice.so")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == _abi.VERSION
+
+
+def test_a_missing_library_is_an_error_that_names_every_place():
+    done = python("import sluice\n"
+                  "try: sluice.Job([('a', 1, 'float32')], 'inproc://x', rank=0, world_size=1)\n"
+                  "except sluice.LibraryNotFound as error: print(error)",
+                  SLUICE_LIBRARY="/nonexistent/libsluice.so")
+    assert "/nonexistent/libsluice.so (SLUICE_LIBRARY): not there" in done.stdout, done.stderr
+    assert "./run build" in done.stdout
+
+
+def test_another_library_is_refused_by_name():
+    done = python("import sluice\n"
+                  "try: sluice.Job([('a', 1, 'float32')], 'inproc://x', rank=0, world_size=1)\n"
+                  "except sluice.LibraryNotFound as error: print(error)", SLUICE_LIBRARY="libc.so.6")
+    assert "libc.so.6 is not a usable libsluice" in done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def c_facts(tmp_path_factory):
+    """What the C compiler says about the header: 'name value' lines as a dict."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler on the PATH")
+    folder = tmp_path_factory.mktemp("abi")
+    lines = ["#include <stdio.h>", "#include <stddef.h>", "#include <sluice/sluice.h>",
+             "int main(void) {"]
+    for struct, name in _C_NAMES.items():
+        lines.append(f'printf("{name} %zu\\n", sizeof({name}));')
+        lines += [f'printf("{name}.{field[0]} %zu\\n", offsetof({name}, {field[0]}));'
+                  for field in struct._fields_]
+    constants = {"float32": "SLUICE_FLOAT32", "float16": "SLUICE_FLOAT16",
+                 "bfloat16": "SLUICE_BFLOAT16", "weight": "SLUICE_AVERAGE_WEIGHT",
+                 "world": "SLUICE_AVERAGE_WORLD", "sum": "SLUICE_SUM", "timed_out":
+                 "SLUICE_TIMED_OUT", "interrupted": "SLUICE_INTERRUPTED", "last":
+                 "SLUICE_INTERNAL", "forever": "SLUICE_FOREVER"}
+    lines += [f'printf("{key} %d\\n", (int){name});' for key, name in constants.items()]
+    lines += ["return 0; }"]
+    (folder / "facts.c").write_text("\n".join(lines))
+    subprocess.run([compiler, "-I", str(_HEADER.parents[1]), "-o", str(folder / "facts"),
+                    str(folder / "facts.c")], check=True)
+    output = subprocess.run([folder / "facts"], capture_output=True, text=True, check=True).stdout
+    return {key: int(value) for key, value in (line.split() for line in output.splitlines())}
+
+
+def test_every_struct_has_the_size_and_the_offsets_of_the_header(c_facts):
+    for struct, name in _C_NAMES.items():
+        assert ctypes.sizeof(struct) == c_facts[name], name
+        for field in struct._fields_:
+            assert getattr(struct, field[0]).offset == c_facts[f"{name}.{field[0]}"], field[0]
+
+
+def test_every_constant_is_that_of_the_header(c_facts):
+    for table in (_abi.DTYPES, _abi.AVERAGING):
+        for key, value in table.items():
+            assert value == c_facts[key], key
+    assert _abi.TIMED_OUT == c_facts["timed_out"]
+    assert _abi.INTERRUPTED == c_facts["interrupted"]
+    assert _abi.FOREVER == c_facts["forever"]
+
+
+def test_every_status_has_an_exception_of_its_own(c_facts):
+    classes = [type(errors.make(status, "text")) for status in range(1, c_facts["last"] + 1)]
+    assert len(set(classes)) == c_facts["last"]
+    assert all(cls.status == status for status, cls in enumerate(classes, start=1))
+
+
+def test_the_python_package_and_the_library_have_one_version(library):
+    loaded = ctypes.CDLL(os.environ["SLUICE_LIBRARY"])
+    loaded.sluice_version.restype = ctypes.c_char_p
+    assert loaded.sluice_version().decode() == _abi.VERSION

@@ -1,0 +1,52 @@
+"""Settings: arguments first, the launcher's environment second."""
+
+import pytest
+
+from sluice import _settings, errors
+
+
+def test_an_argument_wins_over_the_environment():
+    assert _settings.integer("RANK", 3, {"RANK": "1"}) == 3
+    assert _settings.integer("RANK", None, {"RANK": "1"}) == 1
+
+
+def test_a_missing_rank_says_how_to_give_it():
+    with pytest.raises(errors.InvalidArgument, match="rank=.*sluice launch.*torchrun"):
+        _settings.integer("RANK", None, {})
+
+
+def test_a_rank_that_is_no_number_is_shown():
+    with pytest.raises(errors.InvalidArgument, match="RANK='two'"):
+        _settings.integer("RANK", None, {"RANK": "two"})
+
+
+def test_the_address_gets_the_rank_and_the_local_rank():
+    env = {"SLUICE_ADDRESS": "vhost://10.0.0.1/run/{local_rank}-{rank}.sock", "LOCAL_RANK": "1"}
+    assert _settings.address(None, 5, env) == "vhost://10.0.0.1/run/1-5.sock"
+
+
+def test_a_missing_address_says_how_to_give_it():
+    with pytest.raises(errors.InvalidArgument, match="SLUICE_ADDRESS=udp://"):
+        _settings.address(None, 0, {})
+
+
+def test_ranks_of_one_launch_agree_on_the_run_id_and_launches_differ():
+    first = {"MASTER_ADDR": "a", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "none"}
+    assert _settings.run_id(None, {**first, "RANK": "0"}) == _settings.run_id(
+        None, {**first, "RANK": "1"})
+    others = [{**first, "MASTER_PORT": "2"}, {**first, "TORCHELASTIC_RUN_ID": "7"},
+              {**first, "TORCHELASTIC_RESTART_COUNT": "1"}, {**first, "SLUICE_RUN_ID": "x"}]
+    assert len({_settings.run_id(None, env) for env in [first, *others]}) == 5
+
+
+def test_a_numeric_run_id_is_taken_as_it_is_and_checked():
+    assert _settings.run_id(12, {}) == 12
+    for bad in (0, -1, 1 << 64):
+        with pytest.raises(errors.InvalidArgument, match="2\\^64"):
+            _settings.run_id(bad, {})
+
+
+def test_disable_is_off_unless_set():
+    assert not _settings.disabled({})
+    assert not _settings.disabled({"SLUICE_DISABLE": "0"})
+    assert _settings.disabled({"SLUICE_DISABLE": "1"})

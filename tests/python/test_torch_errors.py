@@ -1,0 +1,183 @@
+"""What a training engineer reads when something is wrong, and how soon."""
+
+import signal
+import time
+
+import pytest
+import ranks
+
+torch = pytest.importorskip("torch")
+
+
+def attach_to_nobody(rank):
+    import time
+    import ddp_worker as w
+    import sluice.torch
+    model = w.start()
+    start = time.monotonic()
+    try:
+        sluice.torch.attach(model, "udp://127.0.0.1:9", job="lonely")
+    except sluice.Unreachable as error:
+        return time.monotonic() - start, str(error)
+    return None
+
+
+@pytest.mark.usefixtures("library")
+def test_no_appliance_is_an_error_within_five_seconds(tmp_path):
+    for seconds, text in ranks.run(attach_to_nobody, 2, tmp_path):
+        assert seconds < 5
+        assert "127.0.0.1:9" in text and "lonely" in text
+
+
+def attach_with_wrong_secret(rank):
+    import ddp_worker as w
+    import sluice.torch
+    try:
+        sluice.torch.attach(w.start(), secret="wrong")
+    except sluice.Refused as error:
+        return str(error)
+    return None
+
+
+def test_a_wrong_secret_is_refused(appliance, tmp_path):
+    assert "secret" in ranks.run(attach_with_wrong_secret, 1, tmp_path, box=appliance)[0]
+
+
+def bad_models(rank):
+    import ddp_worker as w
+    import sluice.torch
+    import torch
+    from torch import nn
+    texts = []
+    double = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
+    embedding = nn.Sequential(nn.Embedding(4, 2, sparse=True), nn.Linear(2, 2))
+    for model in (nn.Linear(2, 2), w.start(double), w.start(embedding)):
+        try:
+            sluice.torch.attach(model, "inproc://unused")
+        except sluice.InvalidArgument as error:
+            texts.append(str(error))
+    good = w.start(nn.Linear(2, 2))
+    sluice.torch.attach(good, "inproc://once", rank=0, world_size=1)
+    try:
+        sluice.torch.attach(good, "inproc://once", rank=0, world_size=1)
+    except sluice.InvalidArgument as error:
+        texts.append(str(error))
+    try:
+        with good.join():
+            good(torch.ones(1, 2))
+    except sluice.InvalidArgument as error:
+        texts.append(str(error))
+    return texts
+
+
+@pytest.mark.usefixtures("library")
+def test_models_that_cannot_be_attached_are_refused_by_parameter(tmp_path):
+    plain, double, sparse, twice, join = ranks.run(bad_models, 1, tmp_path)[0]
+    assert "DistributedDataParallel" in plain and "Linear" in plain
+    assert "'1.weight' has type float64" in double
+    assert "'0.weight' has sparse gradients" in sparse
+    assert "attached already" in twice
+    assert "join()" in join and "drop_last" in join
+
+
+def test_a_parameter_that_is_not_on_the_cpu_is_named():
+    from types import SimpleNamespace
+
+    import sluice
+    from sluice.torch import _check_parameters
+    module = torch.nn.Linear(2, 2, device="meta")
+    with pytest.raises(sluice.InvalidArgument, match="'bias' is on meta.*host memory only"):
+        _check_parameters(SimpleNamespace(module=module), [("bias", module.bias)])
+
+
+def trains_until_a_peer_is_lost(rank):
+    import time
+    import ddp_worker as w
+    import sluice.torch
+    model = w.start()
+    sluice.torch.attach(model)
+    for step in range(1, 1000000):
+        if step == 5:
+            print("step 5", flush=True)
+        try:
+            model.zero_grad()
+            if rank == 1:
+                time.sleep(0.1)
+            model(w.gradients_of(rank, step)).backward()
+        except sluice.PeerLost as error:
+            when = time.time()
+            try:
+                model(w.gradients_of(rank, step))
+            except sluice.PeerLost as again:
+                return when, str(error), str(again)
+    return None
+
+
+def test_a_killed_rank_is_named_to_the_others_within_five_seconds(appliance, tmp_path):
+    with ranks.Ranks(trains_until_a_peer_is_lost, 3, tmp_path, box=appliance) as running:
+        for rank in range(3):
+            running.wait_for(rank, "step 5")
+        killed = time.time()
+        running.children[2].send(signal.SIGKILL)
+        outcomes = running.finish(timeout_s=30)
+    assert outcomes[2].status == -signal.SIGKILL
+    for outcome in outcomes[:2]:
+        assert outcome.status == 0, outcome.output
+        when, text, again = outcome.value
+        assert when - killed < 5
+        assert "rank 2" in text and again == text
+
+
+def one_rank_raises(rank):
+    import ddp_worker as w
+    import sluice.torch
+    model = w.start()
+    sluice.torch.attach(model)
+    model(w.gradients_of(rank, 1)).backward()
+    if rank == 1:
+        raise ValueError("no such file: shard 17")
+    try:
+        model(w.gradients_of(rank, 2)).backward()
+    except sluice.PeerLost as error:
+        return str(error)
+    return None
+
+
+def test_a_rank_that_ends_with_an_exception_fails_the_others_with_its_name(appliance, tmp_path):
+    with ranks.Ranks(one_rank_raises, 2, tmp_path, box=appliance) as running:
+        outcomes = running.finish(timeout_s=30)
+    assert outcomes[1].status == 1 and "shard 17" in outcomes[1].output
+    assert outcomes[0].status == 0, outcomes[0].output
+    assert "rank 1" in outcomes[0].value
+
+
+def waits_for_ever(rank):
+    import time
+    import ddp_worker as w
+    import sluice.torch
+    model = w.start()
+    sluice.torch.attach(model)
+    print("attached", flush=True)
+    if rank == 1:
+        time.sleep(20)
+        return None
+    try:
+        model(w.gradients_of(rank, 1)).backward()
+    except KeyboardInterrupt:
+        return time.time()
+    return None
+
+
+def test_ctrl_c_ends_a_backward_that_waits_for_another_rank(appliance, tmp_path):
+    with ranks.Ranks(waits_for_ever, 2, tmp_path, box=appliance) as running:
+        running.wait_for(0, "attached")
+        running.wait_for(1, "attached")
+        time.sleep(0.5)
+        pressed = time.time()
+        running.children[0].send(signal.SIGINT)
+        while running.children[0].poll() is None and time.time() < pressed + 15:
+            time.sleep(0.02)
+        running.children[1].send(signal.SIGKILL)
+        outcomes = running.finish(timeout_s=15)
+    assert outcomes[0].status == 0, outcomes[0].output
+    assert outcomes[0].value - pressed < 1

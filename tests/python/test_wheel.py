@@ -1,0 +1,68 @@
+"""The wheel: built without a network, installed into a fresh venv, it brings its library along."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import BUILD, ROOT
+
+_SUM = """
+import array, sluice, threading
+from sluice import _library
+def worker(rank, out):
+    with sluice.Job([("a", 4, "float32")], "inproc://wheel", rank=rank, world_size=2,
+                    run_id=1) as job:
+        data = array.array("f", [rank, 2, 4, 6 * rank])
+        address, _ = data.buffer_info()
+        job.submit(0, address)
+        job.wait_step(timeout=30)
+        out[rank] = data.tolist()
+out = [None, None]
+threads = [threading.Thread(target=worker, args=(rank, out)) for rank in range(2)]
+for thread in threads: thread.start()
+for thread in threads: thread.join(60)
+print(_library.load().path)
+print(out)
+"""
+
+
+def quiet(*arguments, **options):
+    done = subprocess.run([str(a) for a in arguments], capture_output=True, text=True, timeout=110,
+                          check=False, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def environment():
+    """Without anything that would let the installed package find this source tree."""
+    keep = {key: value for key, value in os.environ.items()
+            if not key.startswith(("SLUICE", "PYTHON"))}
+    return keep
+
+
+@pytest.mark.usefixtures("library")
+def test_an_installed_wheel_sums_with_its_own_library(tmp_path, environment):
+    wheel = quiet(ROOT / "client" / "python" / "build_wheel.sh", BUILD, tmp_path / "dist",
+                  sys.executable).strip()
+    assert wheel.endswith(".whl") and "linux" in wheel
+    try:
+        import ensurepip  # noqa: F401 - only whether it is there
+    except ImportError:
+        pytest.skip("this Python cannot make a venv with pip (apt install python3-venv)")
+    quiet(sys.executable, "-m", "venv", tmp_path / "venv", env=environment)
+    python = tmp_path / "venv" / "bin" / "python"
+    quiet(python, "-m", "pip", "install", "--no-index", "--quiet", wheel, env=environment)
+    path, sums = quiet(python, "-c", _SUM, cwd=tmp_path, env=environment).splitlines()
+    assert path.startswith(str(tmp_path / "venv"))
+    assert sums == "[[0.5, 2.0, 4.0, 3.0], [0.5, 2.0, 4.0, 3.0]]"
+    assert "sluice 0." in quiet(tmp_path / "venv" / "bin" / "sluice", "--version", env=environment)
+
+
+def test_a_build_without_the_library_is_refused_with_the_remedy(tmp_path):
+    done = subprocess.run([ROOT / "client" / "python" / "build_wheel.sh", tmp_path, tmp_path,
+                           sys.executable], capture_output=True, text=True, check=False,
+                          timeout=60)
+    assert done.returncode != 0
+    assert "./run build" in done.stderr
