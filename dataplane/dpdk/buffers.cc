@@ -13,6 +13,7 @@ namespace {
 constexpr std::uint32_t kCachePackets = 256;           // per thread
 constexpr std::uint32_t kDevicePacketsPerPort = 2048;  // descriptors of both directions
 constexpr std::uint32_t kLeastPackets = 2048;
+constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kDataRoomBytes = 2048;  // af_packet's frame size fits
 
 }  // namespace
@@ -39,7 +40,10 @@ Result<PoolPtr> make_pool(const config::Config& config) {
   const std::size_t room =
       std::max(kDataRoomBytes, (max_frame_bytes(config) + wire::kMaxUdpHeaderBytes + 63) / 64 * 64);
   const std::size_t buffer_bytes = room + RTE_PKTMBUF_HEADROOM;
-  const std::size_t element_bytes = sizeof(rte_mbuf) + sizeof(PacketMeta) + buffer_bytes + 128;
+  // Without hugepages DPDK lets no buffer cross a page, so each takes whole pages.
+  std::size_t element_bytes = sizeof(rte_mbuf) + sizeof(PacketMeta) + buffer_bytes + 128;
+  if (!config.appliance.hugepages)
+    element_bytes = (element_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   const std::uint64_t affordable =
       (std::uint64_t{config.appliance.memory_mib} << 20) * 3 / 4 / element_bytes;
   const std::uint64_t wanted =

@@ -41,7 +41,7 @@ Status failed(const config::PortConfig& config, const std::string& step, int err
 
 std::string remedy_for(const config::PortConfig& config) {
   switch (config.type) {
-    case config::PortType::kVhostUser: return "may this user create that socket?";
+    case config::PortType::kVhostUser: return "does its directory exist, and may this user write there?";
     case config::PortType::kAfPacket:
       return "does the interface exist, is it up, and has this process CAP_NET_RAW?";
     case config::PortType::kAfXdp:
@@ -150,8 +150,9 @@ Status Port::start() {
     result = rte_eth_tx_queue_setup(device_, 0, tx_descriptors,
                                     static_cast<unsigned>(SOCKET_ID_ANY), nullptr);
   if (result != 0)
-    return failed(config_, "the device refused its queues", result,
-                  "is mtu = " + std::to_string(config_.mtu) + " too large for it?");
+    return failed(config_, "the device was not set up", result,
+                  pci ? "is mtu = " + std::to_string(config_.mtu) + " too large for it?"
+                      : remedy_for(config_));
   tells_link_ = device_config.intr_conf.lsc != 0;
   if (tells_link_) {
     const auto callback = [](std::uint16_t device, rte_eth_event_type event, void* port,
