@@ -1,0 +1,179 @@
+// Strangers, hostile members and hostile joiners against control side and shards, while an honest
+// job's sums stay exact and every packet is counted once.
+//
+// The first byte of an input says who sends it where; the rest is the datagram.
+#include <algorithm>
+#include <iterator>
+
+#include "aggregator/wire/auth.h"
+#include "tests/fuzz/packets.h"
+#include "tests/fuzz/world.h"
+
+using namespace sluice;
+
+namespace {
+
+enum class Role : std::uint8_t { kStranger, kMember, kJoiner };
+
+struct Envelope {
+  Role role;
+  std::size_t port;  // 0 control, 1 + shard
+  bool marked;
+  bool raw;  // the datagram stays as it is; otherwise its form is repaired
+};
+
+constexpr std::uint8_t seal(Role role, std::size_t port, bool marked = false) {
+  return static_cast<std::uint8_t>(static_cast<unsigned>(role) | port << 2 | marked << 4);
+}
+
+Envelope open_envelope(std::uint8_t byte) {
+  return {.role = static_cast<Role>(std::min(byte & 3, 2)),
+          .port = std::size_t{byte} / 4 % 4 % (1 + fuzz::kShards),
+          .marked = (byte >> 4 & 1) != 0,
+          .raw = (byte >> 5 & 1) != 0};
+}
+
+template <class Body>
+Body& body_in(fuzz::Bytes& bytes) {
+  bytes.resize(std::max(bytes.size(), sizeof(wire::CommonHeader) + sizeof(Body)));
+  return *reinterpret_cast<Body*>(bytes.data() + sizeof(wire::CommonHeader));
+}
+
+void repair_contribution(fuzz::Bytes& bytes) {
+  constexpr std::size_t kFixedBytes = sizeof(wire::CommonHeader) + sizeof(wire::Contribution);
+  auto& body = body_in<wire::Contribution>(bytes);
+  body.tag = 0;
+  body.stream = static_cast<StreamId>(static_cast<unsigned>(body.stream) % kStreamCount);
+  body.dtype = static_cast<Dtype>(static_cast<unsigned>(body.dtype) % 4);
+  body.flags &= wire::kKnownFlags;
+  body.chunk %= 256;
+  body.step %= 8;
+  const std::size_t room = std::min(bytes.size() - kFixedBytes, kMaxChunkBytes);
+  body.elem_count =
+      static_cast<std::uint16_t>(body.flags & wire::kFlagNil ? 0 : room / dtype_bytes(body.dtype));
+  if (body.elem_count == 0) body.flags |= wire::kFlagNil;
+  body.payload_bytes = static_cast<std::uint16_t>(body.elem_count * dtype_bytes(body.dtype));
+  bytes.resize(kFixedBytes + body.payload_bytes);
+}
+
+// Makes a mutated datagram one that parses, so that mutations reach what lies behind the parser.
+void repair(fuzz::Bytes& bytes) {
+  using wire::PacketType;
+  static constexpr PacketType kOfWorkers[] = {PacketType::kJoin,      PacketType::kLeave,
+                                              PacketType::kKeepalive, PacketType::kContribution,
+                                              PacketType::kProbe,     PacketType::kCredit};
+  bytes.resize(std::max(bytes.size(), sizeof(wire::CommonHeader)));
+  auto& common = *reinterpret_cast<wire::CommonHeader*>(bytes.data());
+  common.magic = wire::kMagic;
+  common.version = wire::kVersion;
+  if (std::find(std::begin(kOfWorkers), std::end(kOfWorkers), common.type) == std::end(kOfWorkers))
+    common.type = kOfWorkers[static_cast<unsigned>(common.type) % std::size(kOfWorkers)];
+  const PacketType type = common.type;
+  const auto cut_to = [&](std::size_t body_bytes) {
+    bytes.resize(sizeof(wire::CommonHeader) + body_bytes);
+  };
+  switch (type) {
+    case PacketType::kJoin: {
+      auto& body = body_in<wire::Join>(bytes);
+      body.has_proof &= 1;
+      body.allow_nil &= 1;
+      body.policy = wire::PolicyKind::kSync;
+      body.name_bytes = static_cast<std::uint8_t>(1 + body.name_bytes % kMaxJobNameBytes);
+      break;
+    }
+    case PacketType::kLeave: {
+      auto& body = body_in<wire::Leave>(bytes);
+      body.reason = static_cast<wire::LeaveReason>(static_cast<unsigned>(body.reason) & 1);
+      cut_to(sizeof(wire::Leave));
+      break;
+    }
+    case PacketType::kKeepalive: cut_to(sizeof(wire::Keepalive)); break;
+    case PacketType::kProbe: {
+      auto& body = body_in<wire::Probe>(bytes);
+      body.stream = static_cast<StreamId>(static_cast<unsigned>(body.stream) % kStreamCount);
+      body.flags &= wire::kKnownFlags;
+      body.step %= 8;
+      cut_to(sizeof(wire::Probe));
+      break;
+    }
+    case PacketType::kCredit:
+      body_in<wire::Credit>(bytes).flags &= wire::kKnownFlags;
+      cut_to(sizeof(wire::Credit));
+      break;
+    default: repair_contribution(bytes); break;
+  }
+}
+
+// Lets a mutated datagram be what its sender could really send. False: it stays a stranger's.
+bool authenticate(fuzz::World& world, Role role, fuzz::Bytes& bytes) {
+  if (bytes.size() < sizeof(wire::CommonHeader)) return false;
+  auto& common = *reinterpret_cast<wire::CommonHeader*>(bytes.data());
+  if (role == Role::kMember) {
+    common.rank = common.rank % fuzz::kHostileRanks;
+    const fuzz::Membership& member = world.hostile()[common.rank];
+    common.job = member.job;
+    common.cookie = member.cookie;
+    return member.cookie != 0;
+  }
+  wire::Packet packet;
+  Verdict why{};
+  if (role != Role::kJoiner || !wire::parse(bytes, packet, why) ||
+      packet.type() != wire::PacketType::kJoin)
+    return false;
+  auto& join = *reinterpret_cast<wire::Join*>(bytes.data() + sizeof(wire::CommonHeader));
+  if (!world.challenge_for(join, common.rank, join.server_nonce)) return false;
+  join.has_proof = 1;
+  const wire::Digest proof = wire::join_proof(fuzz::kSecret, common.rank, join);
+  std::memcpy(join.proof, proof.data(), proof.size());
+  return true;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static fuzz::World& world = *new fuzz::World;
+  static unsigned turn = 0;
+  if (size == 0) return 0;
+  const Envelope envelope = open_envelope(data[0]);
+  fuzz::Bytes bytes(data + 1, data + size);
+  if (!envelope.raw) repair(bytes);
+  const bool proven = authenticate(world, envelope.role, bytes);
+  if (!proven && bytes.size() >= sizeof(wire::CommonHeader)) {
+    // A tool that watches comparisons could read a cookie out of memory; a stranger cannot.
+    auto& common = *reinterpret_cast<wire::CommonHeader*>(bytes.data());
+    bool known = world.is_honest_cookie(common.cookie);
+    for (const fuzz::Membership& member : world.hostile()) known |= member.cookie == common.cookie;
+    if (known) common.cookie = 0;
+  }
+  bytes.shrink_to_fit();
+  world.receive(bytes, envelope.port, envelope.marked, proven);
+  world.advance_honest();
+  if (++turn % 64 == 0) {
+    world.pass(50 * kMillisecond);
+    world.keep_hostile_job();
+  }
+  return 0;
+}
+
+std::vector<fuzz::Seed> fuzz::seeds() {
+  std::vector<Seed> all;
+  const auto add = [&](const std::string& who, std::uint8_t envelope, const Seed& packet) {
+    Bytes input{envelope};
+    input.insert(input.end(), packet.bytes.begin(), packet.bytes.end());
+    all.push_back({who + "_" + packet.name, std::move(input)});
+  };
+  for (const Seed& packet : packet_seeds({.job = 1, .rank = 1, .cookie = 5})) {
+    add("stranger_control", seal(Role::kStranger, 0), packet);
+    add("stranger_data", seal(Role::kStranger, 1), packet);
+    add("member_control", seal(Role::kMember, 0), packet);
+    add("member_data", seal(Role::kMember, 1, true), packet);
+    add("member_other_shard", seal(Role::kMember, 2), packet);
+  }
+  for (const auto& [name, world_size] :
+       {std::pair{"honest", fuzz::kHonestRanks}, std::pair{"hostile", fuzz::kHostileRanks},
+        std::pair{"fuzz", std::uint16_t{2}}})
+    add("joiner", seal(Role::kJoiner, 0),
+        {name, packet_bytes({.rank = 1}, join_body(fuzz::kHonestElems * 4, world_size,
+                                                   fuzz::kHonestChunks, name))});
+  return all;
+}

@@ -1,0 +1,100 @@
+// One well-formed packet of every type, for corpora.
+#pragma once
+
+#include <cstring>
+
+#include "aggregator/wire/packet.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace sluice::fuzz {
+
+template <class Body>
+Bytes packet_bytes(const wire::Sender& sender, const Body& body,
+                   const std::vector<std::uint64_t>& mask = {}, const Bytes& payload = {}) {
+  Bytes bytes(kMaxDatagramBytes);
+  bytes.resize(wire::encode(bytes, sender, body, mask, payload));
+  return bytes;
+}
+
+inline wire::Join join_body(std::uint16_t chunk_bytes, std::uint16_t world_size,
+                            std::uint32_t chunk_count, const char* name) {
+  wire::Join body{
+      .nonce = 77,
+      .run_id = 1,
+      .layouts = {{.hash = 5, .chunk_count = chunk_count, .max_elems = chunk_bytes / 4u}, {}, {}},
+      .world_size = world_size,
+      .chunk_bytes = chunk_bytes};
+  body.datagram_bytes = static_cast<std::uint16_t>(wire::datagram_bytes(chunk_bytes, world_size));
+  body.name_bytes = static_cast<std::uint8_t>(std::strlen(name));
+  std::memcpy(body.name, name, body.name_bytes);
+  return body;
+}
+
+inline std::vector<Seed> packet_seeds(const wire::Sender& sender) {
+  const Bytes data{0, 0, 128, 63, 0, 0, 0, 64};  // 1.0f, 2.0f
+  Bytes padded = packet_bytes(sender, join_body(1024, 2, 4, "fuzz"));
+  padded.resize(1108);
+  return {
+      {"join", padded},
+      {"join_unpadded", packet_bytes(sender, join_body(1024, 2, 4, "fuzz"))},
+      {"challenge", packet_bytes(sender, wire::Challenge{.nonce = 1})},
+      {"accept", packet_bytes(sender, wire::Accept{.open_steps = {1, 1, 1}, .shards = 2})},
+      {"refuse", packet_bytes(sender, wire::Refuse{.text_bytes = 8}, {}, data)},
+      {"leave", packet_bytes(sender, wire::Leave{.first_steps = {3, 3, 3}})},
+      {"leave_abnormal", packet_bytes(sender, wire::Leave{.reason = wire::LeaveReason::kAbnormal})},
+      {"keepalive", packet_bytes(sender, wire::Keepalive{.timestamp_us = 5})},
+      {"status", packet_bytes(sender, wire::Status{.mask_words = 1}, {3})},
+      {"ping", packet_bytes(sender, wire::Ping{})},
+      {"notice", packet_bytes(sender, wire::Notice{.text_bytes = 8}, {}, data)},
+      {"contribution", packet_bytes(sender,
+                                    wire::Contribution{.flow = {.number = 1, .credit = 100},
+                                                       .step = 1,
+                                                       .base_step = 1,
+                                                       .weight = 1,
+                                                       .elem_count = 2,
+                                                       .payload_bytes = 8,
+                                                       .flags = wire::kFlagReport},
+                                    {}, data)},
+      {"contribution_half", packet_bytes(sender,
+                                         wire::Contribution{.flow = {.number = 2, .credit = 100},
+                                                            .step = 1,
+                                                            .chunk = 1,
+                                                            .weight = 1,
+                                                            .elem_count = 4,
+                                                            .payload_bytes = 8,
+                                                            .dtype = Dtype::kFloat16},
+                                         {}, data)},
+      {"contribution_nil",
+       packet_bytes(sender, wire::Contribution{.step = 1, .chunk = 1, .flags = wire::kFlagNil})},
+      {"broadcast", packet_bytes(sender,
+                                 wire::Contribution{
+                                     .flow = {.number = 3, .credit = 100},
+                                     .step = 1,
+                                     .base_step = 8,
+                                     .weight = wire::pack_collective(CollectiveKind::kBroadcast, 0),
+                                     .elem_count = 8,
+                                     .payload_bytes = 8,
+                                     .stream = StreamId::kCollectives,
+                                     .dtype = Dtype::kBytes},
+                                 {}, data)},
+      {"barrier", packet_bytes(sender, wire::Contribution{.step = 1,
+                                                          .weight = wire::pack_collective(
+                                                              CollectiveKind::kBarrier, 0),
+                                                          .stream = StreamId::kCollectives,
+                                                          .dtype = Dtype::kBytes,
+                                                          .flags = wire::kFlagNil})},
+      {"probe", packet_bytes(sender, wire::Probe{.step = 1, .want = ~std::uint64_t{0}})},
+      {"probe_collective",
+       packet_bytes(sender, wire::Probe{.step = 1, .want = 1, .stream = StreamId::kCollectives})},
+      {"credit",
+       packet_bytes(sender, wire::Credit{.flow = {.credit = 9}, .flags = wire::kFlagReport})},
+      {"result",
+       packet_bytes(sender,
+                    wire::ResultHeader{.elem_count = 2, .payload_bytes = 8, .mask_words = 1}, {3},
+                    data)},
+      {"feedback", packet_bytes(sender, wire::Feedback{})},
+      {"answer", packet_bytes(sender, wire::Answer{.mask_words = 1, .age_count = 1}, {1}, data)},
+  };
+}
+
+}  // namespace sluice::fuzz

@@ -1,0 +1,243 @@
+#include "tests/fuzz/world.h"
+
+#include <cstring>
+
+#include "aggregator/wire/auth.h"
+#include "tests/fuzz/packets.h"
+
+namespace sluice::fuzz {
+namespace {
+
+constexpr std::size_t kPortDatagramBytes = 1472;
+constexpr std::string_view kFuzzerAddress = "10.66.6.6:666";
+constexpr std::size_t kSettleLimit = 100'000;  // datagrams; more means that something never ends
+
+agg::JobsOptions options() {
+  agg::JobsOptions result{.secret = kSecret,
+                          .shard_count = kShards,
+                          .max_jobs = 8,
+                          .max_workers = 16,
+                          .max_chunk_bytes = 1280,
+                          .max_job_memory_bytes = std::size_t{1} << 20,
+                          .max_total_memory_bytes = std::size_t{4} << 20};
+  result.boot_key.fill(0x42);
+  return result;
+}
+
+float honest_value(std::uint16_t rank, Step step, std::uint32_t chunk, std::uint16_t elem) {
+  return static_cast<float>((rank + 1) * 100 + step % 50 + chunk + elem);
+}
+
+std::string honest_address(std::uint16_t rank) { return "10.0.0." + std::to_string(rank + 2); }
+
+}  // namespace
+
+World::World() : jobs_(options()), reply_(kMaxDatagramBytes), out_(kMaxDatagramBytes) {
+  for (std::uint16_t shard = 0; shard < kShards; ++shard)
+    shards_[shard] = std::make_unique<agg::Shard>(ShardId{shard});
+  for (std::uint16_t rank = 0; rank < kHonestRanks; ++rank)
+    honest_[rank] = join("honest", rank, kHonestRanks, kHonestChunks, 1, honest_address(rank));
+  settle();
+  keep_hostile_job();
+}
+
+std::uint64_t World::counted() const noexcept {
+  std::uint64_t total = 0;
+  for (std::size_t verdict = 0; verdict < kVerdictCount; ++verdict) {
+    total += jobs_.verdicts().by_verdict[verdict].read();
+    for (const auto& shard : shards_) total += shard->verdicts().by_verdict[verdict].read();
+  }
+  return total;
+}
+
+agg::ControlResult World::control(std::span<const std::uint8_t> bytes, std::string_view address) {
+  wire::Packet packet;
+  Verdict why{};
+  REQUIRE_PROPERTY(wire::parse(bytes, packet, why));
+  return jobs_.handle(packet, {.address = address, .max_datagram_bytes = kPortDatagramBytes},
+                      reply_, now_);
+}
+
+bool World::challenge_for(const wire::Join& join, std::uint16_t rank,
+                          std::uint8_t (&server_nonce)[wire::kNonceBytes]) {
+  wire::Join first = join;
+  first.has_proof = 0;
+  first.datagram_bytes = 0;  // no size test
+  const auto result = control(packet_bytes({.rank = rank}, first), kFuzzerAddress);
+  wire::Packet packet;
+  Verdict why{};
+  if (!wire::parse({reply_.data(), result.reply_bytes}, packet, why) ||
+      packet.type() != wire::PacketType::kChallenge)
+    return false;
+  std::memcpy(server_nonce, packet.body<wire::Challenge>().server_nonce, sizeof(server_nonce));
+  return true;
+}
+
+Membership World::join(const char* name, std::uint16_t rank, std::uint16_t world_size,
+                       std::uint32_t chunk_count, std::uint64_t run_id, std::string_view address) {
+  wire::Join body = join_body(kHonestElems * 4, world_size, chunk_count, name);
+  body.nonce = next_nonce_ += 0x9E3779B97F4A7C15;
+  body.run_id = run_id;
+  wire::Packet packet;
+  Verdict why{};
+  Bytes bytes = packet_bytes({.rank = rank}, body);
+  bytes.resize(std::max<std::size_t>(bytes.size(), body.datagram_bytes));
+  auto result = control(bytes, address);
+  REQUIRE_PROPERTY(wire::parse({reply_.data(), result.reply_bytes}, packet, why));
+  if (packet.type() != wire::PacketType::kChallenge) return {};
+  body.has_proof = 1;
+  std::memcpy(body.server_nonce, packet.body<wire::Challenge>().server_nonce,
+              sizeof(body.server_nonce));
+  const wire::Digest proof = wire::join_proof(kSecret, rank, body);
+  std::memcpy(body.proof, proof.data(), proof.size());
+  result = control(packet_bytes({.rank = rank}, body), address);
+  if (!result.bind) return {};
+  REQUIRE_PROPERTY(wire::parse({reply_.data(), result.reply_bytes}, packet, why));
+  return {.job = packet.common().job, .cookie = packet.common().cookie};
+}
+
+void World::keep_hostile_job() {
+  for (const agg::JobView& view : jobs_.views())
+    if (view.job != nullptr && view.name == "hostile" && view.state == wire::JobState::kRunning)
+      return;
+  ++hostile_run_;
+  for (std::uint16_t rank = 0; rank < kHostileRanks; ++rank)
+    hostile_[rank] =
+        join("hostile", rank, kHostileRanks, kHostileChunks, hostile_run_, kFuzzerAddress);
+  settle();
+}
+
+bool World::is_honest_cookie(Cookie cookie) const noexcept {
+  for (const Membership& member : honest_)
+    if (member.cookie == cookie) return true;
+  return false;
+}
+
+void World::receive(std::span<const std::uint8_t> bytes, std::size_t port, bool marked,
+                    bool proven) {
+  const std::uint64_t before = counted();
+  wire::Packet packet;
+  Verdict why{};
+  now_ += kMicrosecond;
+  if (!wire::parse(bytes, packet, why)) {
+    REQUIRE_PROPERTY(counted() == before);  // the caller counts `why`
+    return;
+  }
+  std::size_t reply_bytes = 0;
+  Verdict verdict{};
+  if (port == 0) {
+    const auto result =
+        jobs_.handle(packet, {.address = kFuzzerAddress, .max_datagram_bytes = kPortDatagramBytes},
+                     reply_, now_);
+    verdict = result.verdict;
+    reply_bytes = result.reply_bytes;
+  } else {
+    verdict = shards_[port - 1]->handle(packet, marked, now_);
+  }
+  REQUIRE_PROPERTY(static_cast<std::size_t>(verdict) < kVerdictCount);
+  REQUIRE_PROPERTY(counted() == before + 1);
+  REQUIRE_PROPERTY(proven || reply_bytes <= bytes.size());
+  if (reply_bytes != 0) {
+    wire::Packet reply;
+    REQUIRE_PROPERTY(wire::parse({reply_.data(), reply_bytes}, reply, why));
+  }
+}
+
+void World::advance_honest() {
+  const auto rank = static_cast<std::uint16_t>(next_contribution_ % kHonestRanks);
+  const std::uint32_t chunk = next_contribution_ / kHonestRanks;
+  const std::uint16_t shard = shard_of(chunk, kShards);
+  std::array<float, kHonestElems> values;
+  for (std::uint16_t elem = 0; elem < kHonestElems; ++elem)
+    values[elem] = honest_value(rank, step_, chunk, elem);
+  Bytes payload(sizeof(values));
+  std::memcpy(payload.data(), values.data(), sizeof(values));
+  const Bytes bytes = packet_bytes(
+      {.job = honest_[rank].job, .rank = rank, .cookie = honest_[rank].cookie},
+      wire::Contribution{.flow = {.number = ++numbers_[rank][shard], .credit = 0x7fffffffu},
+                         .step = step_,
+                         .chunk = chunk,
+                         .base_step = step_,
+                         .weight = 1,
+                         .elem_count = kHonestElems,
+                         .payload_bytes = sizeof(values)},
+      {}, payload);
+  wire::Packet packet;
+  Verdict why{};
+  REQUIRE_PROPERTY(wire::parse(bytes, packet, why));
+  const Verdict verdict = shards_[shard]->handle(packet, false, now_);
+  REQUIRE_PROPERTY(verdict == (rank + 1 == kHonestRanks ? Verdict::kCompleted : Verdict::kFolded));
+  settle();
+  if (++next_contribution_ < kHonestRanks * kHonestChunks) return;
+  for (std::uint32_t& count : results_) {
+    REQUIRE_PROPERTY(count == kHonestChunks);
+    count = 0;
+  }
+  next_contribution_ = 0;
+  ++step_;
+}
+
+void World::check_result(const agg::Transmit& transmit, const wire::Packet& packet) {
+  const auto& body = packet.body<wire::ResultHeader>();
+  const std::uint32_t chunk = body.chunk;
+  REQUIRE_PROPERTY(body.step == step_ && chunk < kHonestChunks);
+  REQUIRE_PROPERTY(body.weight == kHonestRanks && packet.mask_word(0) == 0b111);
+  REQUIRE_PROPERTY(packet.payload().size() == kHonestElems * sizeof(float));
+  for (std::uint16_t elem = 0; elem < kHonestElems; ++elem) {
+    float sum = 0, expected = 0;
+    std::memcpy(&sum, packet.payload().data() + elem * sizeof(float), sizeof(sum));
+    for (std::uint16_t rank = 0; rank < kHonestRanks; ++rank)
+      expected += honest_value(rank, step_, chunk, elem);
+    REQUIRE_PROPERTY(sum == expected);
+  }
+  ++results_[transmit.rank.value];
+}
+
+void World::settle() {
+  std::size_t sent = 0;
+  const auto check = [&](const agg::Transmit& transmit) {
+    wire::Packet packet;
+    Verdict why{};
+    REQUIRE_PROPERTY(++sent < kSettleLimit);
+    REQUIRE_PROPERTY(transmit.bytes <= out_.size());
+    REQUIRE_PROPERTY(wire::parse({out_.data(), transmit.bytes}, packet, why));
+    if (transmit.job.value != honest_[0].job || honest_[0].cookie == 0) return;
+    REQUIRE_PROPERTY(packet.type() != wire::PacketType::kNotice);
+    if (packet.type() == wire::PacketType::kResult) check_result(transmit, packet);
+  };
+  agg::Transmit transmit;
+  for (auto& shard : shards_) {
+    while (shard->poll_transmit(transmit, out_, now_)) check(transmit);
+    agg::ShardEvent event;
+    while (shard->poll_event(event)) jobs_.handle_event(event, now_);
+  }
+  agg::ShardCommand command;
+  while (jobs_.poll_command(command))
+    for (auto& shard : shards_) shard->handle_command(command);
+  for (auto& shard : shards_) {
+    for (std::size_t turns = 0; shard->poll_work(now_); ++turns)
+      REQUIRE_PROPERTY(turns < kSettleLimit);
+    agg::ShardEvent event;
+    while (shard->poll_event(event)) jobs_.handle_event(event, now_);
+  }
+  while (jobs_.poll_transmit(transmit, out_, now_)) check(transmit);
+}
+
+void World::keep_alive() {
+  for (std::uint16_t rank = 0; rank < kHonestRanks; ++rank) {
+    const Bytes bytes =
+        packet_bytes({.job = honest_[rank].job, .rank = rank, .cookie = honest_[rank].cookie},
+                     wire::Keepalive{});
+    const auto result = control(bytes, honest_address(rank));
+    REQUIRE_PROPERTY(result.verdict == Verdict::kKeepalive && result.bind);
+  }
+}
+
+void World::pass(DurationNs duration) {
+  now_ += duration;
+  keep_alive();
+  jobs_.tick(now_);
+  settle();
+}
+
+}  // namespace sluice::fuzz

@@ -1,0 +1,76 @@
+// An appliance without a network, with one honest job whose sums are checked all the time and one
+// job whose members do whatever a fuzzer says.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "aggregator/core/shard.h"
+#include "aggregator/jobs/jobs.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace sluice::fuzz {
+
+inline constexpr std::uint16_t kShards = 2;
+inline constexpr std::uint16_t kHonestRanks = 3;
+inline constexpr std::uint16_t kHostileRanks = 2;
+inline constexpr std::uint32_t kHonestChunks = 70;  // a whole block and a part: both shards
+inline constexpr std::uint16_t kHonestElems = 16;
+inline constexpr std::uint32_t kHostileChunks = 3;
+inline constexpr char kSecret[] = "sesame";
+
+struct Membership {
+  std::uint16_t job = 0;
+  Cookie cookie = 0;
+};
+
+class World {
+ public:
+  World();
+
+  // Any bytes to the control port (`port` 0) or to shard `port` - 1. Checks that the packet is
+  // counted under exactly one verdict and, unless `proven`, that the reply is not longer.
+  void receive(std::span<const std::uint8_t> bytes, std::size_t port, bool marked, bool proven);
+
+  // The next contribution of the honest job; checks its verdict and every result that comes back.
+  void advance_honest();
+  // Carries everything between control side, shards and members, and checks what is sent.
+  void settle();
+  void pass(DurationNs duration);
+  // Makes the hostile job again when its members have ended it.
+  void keep_hostile_job();
+
+  bool is_honest_cookie(Cookie cookie) const noexcept;
+  const std::array<Membership, kHostileRanks>& hostile() const noexcept { return hostile_; }
+  // The server nonce that a join from the fuzzer's address gets.
+  bool challenge_for(const wire::Join& join, std::uint16_t rank,
+                     std::uint8_t (&server_nonce)[wire::kNonceBytes]);
+
+ private:
+  std::uint64_t counted() const noexcept;
+  agg::ControlResult control(std::span<const std::uint8_t> bytes, std::string_view address);
+  Membership join(const char* name, std::uint16_t rank, std::uint16_t world_size,
+                  std::uint32_t chunk_count, std::uint64_t run_id, std::string_view address);
+  void check_result(const agg::Transmit& transmit, const wire::Packet& packet);
+  void keep_alive();
+
+  agg::Jobs jobs_;
+  std::array<std::unique_ptr<agg::Shard>, kShards> shards_;
+  TimeNs now_ = 1000 * kSecond;
+  std::array<Membership, kHonestRanks> honest_;
+  std::array<Membership, kHostileRanks> hostile_;
+  std::uint64_t hostile_run_ = 1;
+  std::uint64_t next_nonce_ = 0x9E3779B97F4A7C15;
+  Step step_ = 1;
+  std::uint32_t next_contribution_ = 0;  // rank-major within a step
+  std::array<std::uint32_t, kHonestRanks> results_{};
+  std::array<std::array<std::uint32_t, kShards>, kHonestRanks> numbers_{};
+  Bytes reply_;
+  Bytes out_;
+};
+
+}  // namespace sluice::fuzz
