@@ -71,7 +71,8 @@ Status build_fabric(const config::Config& config, Fabric& fabric) {
   fabric.forwarding = config.forwarding.enabled;
   fabric.mac_entries = config.forwarding.mac_table_entries;
   fabric.mac_age_ns = config.forwarding.mac_age_s * kSecond;
-  fabric.paths = std::make_unique<PathTable>(config.limits.jobs, config.limits.workers_per_job);
+  // Job ids go round over kMaxJobs, however few jobs the limits allow at once.
+  fabric.paths = std::make_unique<PathTable>(kMaxJobs, config.limits.workers_per_job);
 
   auto pool = make_pool(config);
   if (!pool.ok()) return pool.status();
