@@ -35,7 +35,7 @@ void Congestion::on_arrived(std::uint32_t arrived, std::uint32_t marked) noexcep
 
   const double fraction = static_cast<double>(round_marked_) / round_arrived_;
   marked_fraction_ += kMarkGain * (fraction - marked_fraction_);
-  if (!shrunk_this_round_) window_ = std::min(window_ + 1, kCap);
+  if (!shrunk_this_round_) window_ = std::min(window_ + 1, cap_);
   round_arrived_ = 0;
   round_marked_ = 0;
   shrunk_this_round_ = false;

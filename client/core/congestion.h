@@ -34,7 +34,10 @@ class Congestion {
  public:
   static constexpr std::uint32_t kStart = 64;  // packets
   static constexpr std::uint32_t kFloor = 16;
-  static constexpr std::uint32_t kCap = 2048;
+
+  // `cap`: never more than this.
+  explicit Congestion(std::uint32_t cap) noexcept
+      : cap_(cap < kFloor ? kFloor : cap), window_(cap_ < kStart ? cap_ : kStart) {}
 
   // Packets that may be on the wire.
   std::uint32_t window() const noexcept { return window_; }
@@ -45,7 +48,8 @@ class Congestion {
  private:
   void shrink_to(std::uint32_t window) noexcept;
 
-  std::uint32_t window_ = kStart;
+  std::uint32_t cap_;
+  std::uint32_t window_;
   std::uint32_t round_arrived_ = 0;  // a round is one window's worth of arrivals
   std::uint32_t round_marked_ = 0;
   bool shrunk_this_round_ = false;

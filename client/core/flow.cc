@@ -75,8 +75,13 @@ void Flow::accept_gap(TimeNs now) noexcept {
   offset_ = highest_ - received_;
 }
 
+std::uint32_t Flow::free_pulls() const noexcept {
+  const std::uint32_t taken = pulls_ + std::min(in_flight(), credit_packets_ / 2);
+  return credit_packets_ - std::min(credit_packets_, taken);
+}
+
 std::uint32_t Flow::credit_to_advertise() const noexcept {
-  const std::uint32_t credit = highest_in_ + free_pulls();
+  const std::uint32_t credit = highest_in_ + credit_packets_ - std::min(credit_packets_, pulls_);
   return ahead(credit, advertised_) > 0 ? credit : advertised_;
 }
 

@@ -22,7 +22,10 @@ constexpr std::int32_t ahead(std::uint32_t left, std::uint32_t right) noexcept {
 
 class Flow {
  public:
-  explicit Flow(std::uint32_t credit_packets) noexcept : credit_packets_(credit_packets) {}
+  // `credit_packets`: appliance packets of this flow that the transport can buffer. In lockstep
+  // every contribution brings back a result and some feedback, so it bounds the window too.
+  explicit Flow(std::uint32_t credit_packets) noexcept
+      : congestion_(credit_packets - credit_packets / 4), credit_packets_(credit_packets) {}
 
   // ---- sending ----
   bool window_open() const noexcept { return in_flight() < congestion_.window(); }
@@ -60,10 +63,9 @@ class Flow {
   // Half of what was advertised is used up.
   bool credit_due() const noexcept;
   std::uint32_t credit_packets() const noexcept { return credit_packets_; }
-  // Results that may be asked for now without more of them on the way than buffers.
-  std::uint32_t free_pulls() const noexcept {
-    return credit_packets_ - (pulls_ < credit_packets_ ? pulls_ : credit_packets_);
-  }
+  // Results that may be asked for now without more of them on the way than buffers: some buffers
+  // are kept for the results of what is in flight.
+  std::uint32_t free_pulls() const noexcept;
   void reserve_pulls(std::uint32_t count) noexcept { pulls_ += count; }
   void release_pulls(std::uint32_t count) noexcept { pulls_ -= count < pulls_ ? count : pulls_; }
   // Results known to be lost or deferred and not seen since: a hint, not an account.

@@ -1,0 +1,215 @@
+// Sessions against the real Jobs and Shards over a network of a few lines: delay, loss, duplicates
+// and jitter from a seed. For tests of the session; the simulator proper is tests/sim.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <queue>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "aggregator/core/shard.h"
+#include "aggregator/jobs/jobs.h"
+#include "client/core/session.h"
+
+namespace sluice::client {
+
+struct WorldOptions {
+  std::uint16_t workers = 4;
+  std::uint16_t shards = 1;
+  std::size_t chunk_bytes = 256;
+  std::vector<TensorSpec> tensors{{"a", 1000, Dtype::kFloat32}, {"b", 10, Dtype::kFloat32}};
+  Averaging averaging = Averaging::kWeight;
+  DurationNs delay_ns = 100 * kMicrosecond;
+  DurationNs jitter_ns = 0;  // uniform extra delay of a packet: reorders
+  double loss = 0;           // of data packets, each way
+  double duplicates = 0;
+  std::uint64_t seed = 1;
+  std::uint32_t receive_credit_packets = 64;
+};
+
+class SmallWorld {
+ public:
+  explicit SmallWorld(WorldOptions options) : options_(options), random_(options.seed) {
+    agg::JobsOptions jobs_options;
+    jobs_options.shard_count = options.shards;
+    jobs_ = std::make_unique<agg::Jobs>(jobs_options);
+    for (std::uint16_t shard = 0; shard < options.shards; ++shard)
+      shards_.push_back(std::make_unique<agg::Shard>(ShardId{shard}));
+    for (std::uint16_t rank = 0; rank < options.workers; ++rank) add_worker(rank);
+  }
+
+  Session& session(std::size_t rank) { return *sessions_[rank]; }
+  std::vector<Event>& events(std::size_t rank) { return events_[rank]; }
+  TimeNs now() const { return now_; }
+  std::uint64_t wakeups() const { return wakeups_; }
+  // Packets for which it says true are lost; `up`: from worker to appliance.
+  std::function<bool(bool up, std::uint16_t rank, const wire::Packet& packet)> drop;
+
+  std::size_t count(std::size_t rank, Event::Kind kind) const {
+    std::size_t total = 0;
+    for (const Event& event : events_[rank]) total += event.kind == kind;
+    return total;
+  }
+  bool all_have(Event::Kind kind, std::size_t times) const {
+    for (std::size_t rank = 0; rank < sessions_.size(); ++rank)
+      if (count(rank, kind) < times) return false;
+    return true;
+  }
+  std::string first_failure() const {
+    for (const auto& events : events_)
+      for (const Event& event : events)
+        if (event.kind == Event::Kind::kFailed) return event.status.message();
+    return {};
+  }
+
+  // Runs until `done` or for `limit_ns`; whether it is done.
+  bool run(const std::function<bool()>& done, DurationNs limit_ns) {
+    const TimeNs end_ns = now_ + limit_ns;
+    settle();
+    while (!done()) {
+      TimeNs next_ns = next_tick_ns_;
+      if (!network_.empty()) next_ns = std::min(next_ns, network_.top().at_ns);
+      for (const auto& session : sessions_) next_ns = std::min(next_ns, session->next_timeout());
+      if (next_ns > end_ns) return false;
+      now_ = std::max(now_, next_ns);
+      step();
+    }
+    return true;
+  }
+  bool run_until(Event::Kind kind, std::size_t times, DurationNs limit_ns) {
+    return run([&] { return all_have(kind, times); }, limit_ns);
+  }
+
+ private:
+  struct Datagram {
+    TimeNs at_ns = 0;
+    std::uint64_t order = 0;
+    bool up = false;
+    std::uint16_t rank = 0;
+    std::uint16_t port_offset = 0;
+    std::vector<std::uint8_t> bytes;
+    bool operator<(const Datagram& other) const {
+      return at_ns != other.at_ns ? at_ns > other.at_ns : order > other.order;
+    }
+  };
+
+  void add_worker(std::uint16_t rank) {
+    auto layout = Layout::create(options_.tensors, options_.chunk_bytes);
+    SessionOptions session_options{.job_name = "job",
+                                   .run_id = 7,
+                                   .rank = Rank{rank},
+                                   .world_size = options_.workers,
+                                   .appliance_address = "10.0.0.1:7700",
+                                   .nonce = 100u + rank,
+                                   .receive_credit_packets = options_.receive_credit_packets,
+                                   .path_datagram_bytes = 9000};
+    sessions_.push_back(std::make_unique<Session>(session_options, std::move(layout).value(),
+                                                  options_.averaging, now_));
+    events_.emplace_back();
+  }
+
+  void send(Datagram datagram) {
+    wire::Packet packet;
+    Verdict why{};
+    if (!wire::parse(datagram.bytes, packet, why)) std::abort();
+    const bool data = static_cast<int>(packet.type()) >= 16;
+    std::uniform_real_distribution<double> chance;
+    if (drop && drop(datagram.up, datagram.rank, packet)) return;
+    if (data && chance(random_) < options_.loss) return;
+    const int copies = data && chance(random_) < options_.duplicates ? 2 : 1;
+    for (int copy = 0; copy < copies; ++copy) {
+      Datagram sent = datagram;
+      sent.at_ns = now_ + options_.delay_ns;
+      if (options_.jitter_ns != 0)
+        sent.at_ns +=
+            static_cast<DurationNs>(random_() % static_cast<std::uint64_t>(options_.jitter_ns));
+      sent.order = next_order_++;
+      network_.push(std::move(sent));
+    }
+  }
+
+  void step() {
+    ++wakeups_;
+    while (!network_.empty() && network_.top().at_ns <= now_) {
+      const Datagram datagram = network_.top();
+      network_.pop();
+      if (datagram.up)
+        deliver_up(datagram);
+      else
+        sessions_[datagram.rank]->handle_datagram(datagram.bytes, now_);
+    }
+    for (const auto& session : sessions_)
+      if (session->next_timeout() <= now_) session->handle_timeout(now_);
+    if (now_ >= next_tick_ns_) {
+      jobs_->tick(now_);
+      next_tick_ns_ = now_ + 50 * kMillisecond;
+    }
+    settle();
+  }
+
+  void deliver_up(const Datagram& datagram) {
+    wire::Packet packet;
+    Verdict why{};
+    if (!wire::parse(datagram.bytes, packet, why)) std::abort();
+    if (datagram.port_offset != 0) {
+      shards_[datagram.port_offset - 1u]->handle(packet, false, now_);
+      return;
+    }
+    const std::string address = "10.0.0." + std::to_string(10 + datagram.rank) + ":4000";
+    const auto result =
+        jobs_->handle(packet, {.address = address, .max_datagram_bytes = 9000}, buffer_, now_);
+    if (result.reply_bytes != 0) send_down(datagram.rank, result.reply_bytes);
+    pass_commands();
+  }
+
+  void pass_commands() {
+    agg::ShardCommand command;
+    while (jobs_->poll_command(command))
+      for (const auto& shard : shards_) shard->handle_command(command);
+  }
+
+  void send_down(std::uint16_t rank, std::size_t bytes) {
+    send({.rank = rank, .bytes = {buffer_.begin(), buffer_.begin() + static_cast<long>(bytes)}});
+  }
+
+  // Lets every part send what it has now.
+  void settle() {
+    agg::Transmit down;
+    for (const auto& shard : shards_) {
+      while (shard->poll_work(now_)) {
+      }
+      while (shard->poll_transmit(down, buffer_, now_)) send_down(down.rank.value, down.bytes);
+      agg::ShardEvent event;
+      while (shard->poll_event(event)) jobs_->handle_event(event, now_);
+    }
+    pass_commands();
+    while (jobs_->poll_transmit(down, buffer_, now_)) send_down(down.rank.value, down.bytes);
+    for (std::uint16_t rank = 0; rank < sessions_.size(); ++rank) {
+      Transmit transmit;
+      while (sessions_[rank]->poll_transmit(transmit, buffer_, now_))
+        send({.up = true,
+              .rank = rank,
+              .port_offset = transmit.port_offset,
+              .bytes = {buffer_.begin(), buffer_.begin() + static_cast<long>(transmit.bytes)}});
+      Event event;
+      while (sessions_[rank]->poll_event(event)) events_[rank].push_back(event);
+    }
+  }
+
+  const WorldOptions options_;
+  std::mt19937_64 random_;
+  TimeNs now_ = kSecond;
+  TimeNs next_tick_ns_ = kSecond;
+  std::uint64_t next_order_ = 0;
+  std::uint64_t wakeups_ = 0;
+  std::unique_ptr<agg::Jobs> jobs_;
+  std::vector<std::unique_ptr<agg::Shard>> shards_;
+  std::vector<std::unique_ptr<Session>> sessions_;
+  std::vector<std::vector<Event>> events_;
+  std::priority_queue<Datagram> network_;
+  std::vector<std::uint8_t> buffer_ = std::vector<std::uint8_t>(kMaxDatagramBytes);
+};
+
+}  // namespace sluice::client
