@@ -127,7 +127,7 @@ Outcome read_tensors(const sluice_tensor* tensors, std::size_t count, JoinReques
   const auto* at = reinterpret_cast<const char*>(tensors);
   for (std::size_t i = 0; i < count; ++i, at += stride) {
     const auto& tensor = *reinterpret_cast<const sluice_tensor*>(at);
-    const std::string name = text_or(tensor.name, "#" + std::to_string(i));
+    const std::string name = text_or(tensor.name, std::string("#").append(std::to_string(i)));
     if (tensor.struct_size != stride) {
       return {SLUICE_INVALID_ARGUMENT,
               "tensor " + name + ": struct_size " + std::to_string(tensor.struct_size) +

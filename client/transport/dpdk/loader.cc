@@ -25,6 +25,7 @@ std::vector<std::string> candidates() {
   std::vector<std::string> files;
   if (const std::string directory = own_directory(); !directory.empty()) {
     files.push_back(directory + "/" + kPluginFile);
+    files.push_back(directory + "/sluice/" + kPluginFile);
   }
   files.emplace_back(kPluginFile);
   return files;

@@ -276,15 +276,20 @@ class VhostTransport final : public Transport {
 }  // namespace
 
 Result<std::unique_ptr<Transport>> open_vhost(const VhostOptions& options, const Log& log) {
+  const Result<const sluice_dpdk_plugin*> plugin = load_dpdk_plugin();
+  if (!plugin.ok()) return plugin.status();
+  return open_vhost_over(*plugin.value(), options, log);
+}
+
+Result<std::unique_ptr<Transport>> open_vhost_over(const sluice_dpdk_plugin& plugin,
+                                                   const VhostOptions& options, const Log& log) {
   constexpr std::size_t kSmallestMtu = 256;
   constexpr std::size_t kLargestMtu = 9216;
   if (options.mtu_bytes < kSmallestMtu || options.mtu_bytes > kLargestMtu) {
     return Status(StatusCode::kInvalidArgument,
                   "mtu " + std::to_string(options.mtu_bytes) + " must be 256 to 9216 here");
   }
-  const Result<const sluice_dpdk_plugin*> plugin = load_dpdk_plugin();
-  if (!plugin.ok()) return plugin.status();
-  auto transport = std::make_unique<VhostTransport>(options, *plugin.value());
+  auto transport = std::make_unique<VhostTransport>(options, plugin);
   if (Status status = transport->open(log); !status.ok()) return status;
   return std::unique_ptr<Transport>(std::move(transport));
 }

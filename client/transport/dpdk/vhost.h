@@ -11,6 +11,7 @@
 #include "aggregator/base/status.h"
 #include "aggregator/base/types.h"
 #include "client/log.h"
+#include "client/transport/dpdk/plugin.h"
 #include "client/transport/transport.h"
 
 namespace sluice::client {
@@ -25,5 +26,9 @@ struct VhostOptions {
 };
 
 Result<std::unique_ptr<Transport>> open_vhost(const VhostOptions& options, const Log& log);
+
+// The same over a given plug-in, which must outlive the transport.
+Result<std::unique_ptr<Transport>> open_vhost_over(const sluice_dpdk_plugin& plugin,
+                                                   const VhostOptions& options, const Log& log);
 
 }  // namespace sluice::client

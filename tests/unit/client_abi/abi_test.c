@@ -1,0 +1,231 @@
+/* The C interface, used from C: sizes, NULL, error texts, and four workers that sum in this
+ * process. Prints the first broken expectation and exits 1. */
+#include <pthread.h>
+#include <sluice/sluice.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WORKERS = 4, STEPS = 3, ELEMS = 5000, WAIT_MS = 20000 };
+
+static void expect(int condition, const char* what, int line) {
+  if (condition) return;
+  fprintf(stderr, "abi_test.c:%d: expected %s; last error: %s\n", line, what,
+          sluice_last_error(NULL));
+  exit(1);
+}
+#define EXPECT(condition) expect((condition), #condition, __LINE__)
+#define EXPECT_ERROR(part) expect(strstr(sluice_last_error(NULL), part) != NULL, part, __LINE__)
+
+static sluice_options make_options(const char* name, unsigned rank, unsigned world_size) {
+  sluice_options options;
+  memset(&options, 0, sizeof options);
+  options.struct_size = sizeof options;
+  EXPECT(sluice_options_init(&options) == SLUICE_OK);
+  options.address = name;
+  options.job_name = "abi";
+  options.rank = rank;
+  options.world_size = world_size;
+  options.run_id = 7;
+  return options;
+}
+
+static sluice_tensor make_tensor(const char* name, uint64_t elem_count) {
+  sluice_tensor tensor;
+  memset(&tensor, 0, sizeof tensor);
+  tensor.struct_size = sizeof tensor;
+  tensor.name = name;
+  tensor.elem_count = elem_count;
+  tensor.dtype = SLUICE_FLOAT32;
+  return tensor;
+}
+
+static void test_names(void) {
+  EXPECT(strcmp(sluice_version(), "0.1.0") == 0);
+  EXPECT(strcmp(sluice_status_name(SLUICE_OK), "ok") == 0);
+  EXPECT(strcmp(sluice_status_name(SLUICE_PEER_LOST), "peer lost") == 0);
+  EXPECT(strcmp(sluice_status_name((sluice_status)77), "unknown") == 0);
+}
+
+static void test_sizes(void) {
+  sluice_options options;
+  memset(&options, 0, sizeof options);
+  EXPECT(sluice_options_init(NULL) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_options_init(&options) == SLUICE_INVALID_ARGUMENT);
+  EXPECT_ERROR("struct_size is 0");
+
+  /* A caller compiled with a later, larger struct: what this version does not know stays as it is.
+   */
+  struct {
+    sluice_options known;
+    uint64_t later;
+  } larger;
+  memset(&larger, 0x5a, sizeof larger);
+  larger.known.struct_size = sizeof larger;
+  EXPECT(sluice_options_init(&larger.known) == SLUICE_OK);
+  EXPECT(larger.known.struct_size == sizeof larger && larger.later == 0x5a5a5a5a5a5a5a5aull);
+  EXPECT(larger.known.mtu == 1500 && larger.known.allow_nil == 1 && larger.known.address == NULL);
+}
+
+static void expect_refused(const sluice_options* options, const sluice_tensor* tensor, size_t count,
+                           const char* text, int line) {
+  sluice_job* job = (sluice_job*)&job;
+  expect(sluice_join(options, tensor, count, &job) == SLUICE_INVALID_ARGUMENT, "refused", line);
+  expect(job == NULL, "no job", line);
+  expect(strstr(sluice_last_error(NULL), text) != NULL, text, line);
+}
+#define EXPECT_REFUSED(options, tensor, count, text) \
+  expect_refused((options), (tensor), (count), (text), __LINE__)
+
+static void test_bad_joins(void) {
+  const sluice_options good = make_options("inproc://bad", 0, 1);
+  const sluice_tensor tensor = make_tensor("t", 8);
+  sluice_options options = good;
+  EXPECT(sluice_join(&good, &tensor, 1, NULL) == SLUICE_INVALID_ARGUMENT);
+  EXPECT_REFUSED(NULL, &tensor, 1, "options is NULL");
+  EXPECT_REFUSED(&good, NULL, 1, "at least one tensor");
+  EXPECT_REFUSED(&good, &tensor, 0, "at least one tensor");
+  options.struct_size = 8;
+  EXPECT_REFUSED(&options, &tensor, 1, "sizeof(sluice_options)");
+  options = good;
+  options.rank = 1;
+  EXPECT_REFUSED(&options, &tensor, 1, "rank is 1; must be below world_size 1");
+  options = good;
+  options.world_size = 1025;
+  EXPECT_REFUSED(&options, &tensor, 1, "world_size is 1025");
+  options = good;
+  options.job_name = NULL;
+  EXPECT_REFUSED(&options, &tensor, 1, "job_name");
+  options = good;
+  options.address = "tcp://10.0.0.1";
+  EXPECT_REFUSED(&options, &tensor, 1, "unknown scheme \"tcp\"");
+  options = good;
+  options.chunk_bytes = 100;
+  EXPECT_REFUSED(&options, &tensor, 1, "chunk_bytes 100 must be a multiple of 64 and at most 1344");
+  options = good;
+  options.averaging = 9;
+  EXPECT_REFUSED(&options, &tensor, 1, "averaging is 9");
+  options = good;
+  options.join_timeout_ms = 0;
+  EXPECT_REFUSED(&options, &tensor, 1, "timeouts");
+  sluice_tensor bad = tensor;
+  bad.dtype = 3;
+  EXPECT_REFUSED(&good, &bad, 1, "dtype 3 does not exist");
+  bad = tensor;
+  bad.elem_count = 0;
+  EXPECT_REFUSED(&good, &bad, 1, "t");
+  bad = tensor;
+  bad.struct_size = 4;
+  EXPECT_REFUSED(&good, &bad, 1, "sluice_tensor.struct_size is 4");
+}
+
+static void test_null_job(void) {
+  sluice_stats stats;
+  stats.struct_size = sizeof stats;
+  float value = 0;
+  char text[8];
+  EXPECT(sluice_submit(NULL, 0, &value, &value, 1, 0) == SLUICE_INVALID_ARGUMENT);
+  EXPECT_ERROR("job is NULL");
+  EXPECT(sluice_end_step(NULL) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_wait_tensor(NULL, 0, 0, NULL) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_wait_step(NULL, 0, NULL) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_broadcast(NULL, 0, &value, sizeof value, 0) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_barrier(NULL, 0) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_job_status(NULL) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_leave(NULL) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_abort(NULL) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_stats_get(NULL, &stats) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_describe_stall(NULL, text, sizeof text) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_close(NULL) == SLUICE_OK);
+}
+
+static void test_bad_calls(void) {
+  const sluice_options options = make_options("inproc://calls", 0, 1);
+  const sluice_tensor tensor = make_tensor("weights", 8);
+  sluice_job* job = NULL;
+  EXPECT(sluice_join(&options, &tensor, 1, &job) == SLUICE_OK);
+  float values[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  EXPECT(sluice_submit(job, 1, values, values, 1, 0) == SLUICE_INVALID_ARGUMENT);
+  EXPECT_ERROR("tensor 1 does not exist; the job has 1 tensors");
+  EXPECT(sluice_submit(job, 0, values, NULL, 1, 0) == SLUICE_INVALID_ARGUMENT);
+  EXPECT_ERROR("\"weights\": output is NULL");
+  EXPECT(sluice_submit(job, 0, values, values, 1, 256) == SLUICE_INVALID_ARGUMENT);
+  EXPECT_ERROR("priority 256");
+  EXPECT(sluice_wait_tensor(job, 5, 0, NULL) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_broadcast(job, 1, values, 4, 0) == SLUICE_INVALID_ARGUMENT);
+  EXPECT_ERROR("root 1 must be below world_size 1");
+  EXPECT(sluice_broadcast(job, 0, NULL, 4, 0) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_broadcast(job, 0, values, 0, 0) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_stats_get(job, NULL) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_describe_stall(job, NULL, 4) == SLUICE_INVALID_ARGUMENT);
+  sluice_result result;
+  result.struct_size = 0;
+  EXPECT(sluice_wait_tensor(job, 0, 0, &result) == SLUICE_INVALID_ARGUMENT);
+
+  /* None of these has hurt the job. */
+  EXPECT(sluice_job_status(job) == SLUICE_OK);
+  EXPECT(sluice_submit(job, 0, values, values, 2, 0) == SLUICE_OK);
+  result.struct_size = sizeof result;
+  EXPECT(sluice_wait_tensor(job, 0, WAIT_MS, &result) == SLUICE_OK);
+  EXPECT(result.weight == 2 && result.step == 1 && !result.absent && !result.non_finite);
+  EXPECT(values[7] == 4.0f); /* weight 2: the sum of two samples becomes their mean */
+  EXPECT(sluice_leave(job) == SLUICE_OK);
+  EXPECT(sluice_submit(job, 0, values, values, 1, 0) == SLUICE_CLOSED);
+  EXPECT(strstr(sluice_last_error(job), "left") != NULL);
+  EXPECT(sluice_close(job) == SLUICE_OK);
+}
+
+static void* run_worker(void* argument) {
+  const unsigned rank = *(const unsigned*)argument;
+  sluice_options options = make_options("inproc://sum", rank, WORKERS);
+  options.averaging = SLUICE_SUM;
+  const sluice_tensor tensors[2] = {make_tensor("first", ELEMS), make_tensor("second", 1)};
+  sluice_job* job = NULL;
+  EXPECT(sluice_join(&options, tensors, 2, &job) == SLUICE_OK);
+  static float memory[WORKERS][ELEMS];
+  float* values = memory[rank];
+  for (int step = 1; step <= STEPS; ++step) {
+    float one = (float)step;
+    float sum = -1;
+    for (int i = 0; i < ELEMS; ++i) values[i] = (float)(i % 100 + step * (int)(rank + 1));
+    EXPECT(sluice_submit(job, 1, &one, &sum, 1, 9) == SLUICE_OK);
+    EXPECT(sluice_submit(job, 0, values, values, 1, 0) == SLUICE_OK);
+    uint32_t done = 0;
+    EXPECT(sluice_wait_step(job, WAIT_MS, &done) == SLUICE_OK && done == (uint32_t)step);
+    for (int i = 0; i < ELEMS; ++i) EXPECT(values[i] == (float)(4 * (i % 100) + step * 10));
+    EXPECT(one == (float)step && sum == (float)(4 * step));
+  }
+  char message[4000];
+  memset(message, rank == 2 ? 'x' : 'o', sizeof message);
+  EXPECT(sluice_broadcast(job, 2, message, sizeof message, WAIT_MS) == SLUICE_OK);
+  EXPECT(message[0] == 'x' && message[sizeof message - 1] == 'x');
+  EXPECT(sluice_barrier(job, WAIT_MS) == SLUICE_OK);
+  sluice_stats stats;
+  stats.struct_size = sizeof stats;
+  EXPECT(sluice_stats_get(job, &stats) == SLUICE_OK);
+  EXPECT(stats.steps_done == STEPS && stats.packets_sent > 0 && stats.shards == 1);
+  EXPECT(stats.chunk_bytes == 1344 && stats.invalid_packets == 0);
+  EXPECT(sluice_close(job) == SLUICE_OK);
+  return NULL;
+}
+
+static void test_sum(void) {
+  pthread_t threads[WORKERS];
+  unsigned ranks[WORKERS];
+  for (unsigned rank = 0; rank < WORKERS; ++rank) {
+    ranks[rank] = rank;
+    EXPECT(pthread_create(&threads[rank], NULL, run_worker, &ranks[rank]) == 0);
+  }
+  for (unsigned rank = 0; rank < WORKERS; ++rank) pthread_join(threads[rank], NULL);
+}
+
+int main(void) {
+  test_names();
+  test_sizes();
+  test_bad_joins();
+  test_null_job();
+  test_bad_calls();
+  test_sum();
+  puts("all expectations hold");
+  return 0;
+}

@@ -1,0 +1,447 @@
+// Jobs over the in-process appliance, through the C++ layer: what callers of any language rely on.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <sluice/sluice.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using sluice::DataType;
+using sluice::Error;
+using sluice::Job;
+using sluice::Options;
+using sluice::Tensor;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLong{20'000};  // only a failing test waits this long
+
+Options options_for(const std::string& name, std::uint32_t rank, std::uint32_t world_size) {
+  Options options;
+  options.address = "inproc://" + name;
+  options.job_name = name;
+  options.rank = rank;
+  options.world_size = world_size;
+  options.run_id = 1;
+  return options;
+}
+
+// Runs `body` for every rank on a thread of its own and passes on the first exception's text.
+void on_every_rank(std::uint32_t world_size, const std::function<void(std::uint32_t)>& body) {
+  std::vector<std::thread> threads;
+  std::mutex mutex;
+  for (std::uint32_t rank = 0; rank < world_size; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(rank);
+      } catch (const std::exception& error) {
+        const std::lock_guard lock(mutex);
+        ADD_FAILURE() << "rank " << rank << ": " << error.what();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// The error that a call ends in; its absence is a failure.
+Error error_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no error";
+  return Error(SLUICE_OK, "none");
+}
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+TEST(Jobs, SumManyTensorsOverManyStepsInAnyOrder) {
+  static constexpr std::uint32_t kWorld = 3;
+  static constexpr std::uint32_t kTensors = 7;
+  on_every_rank(kWorld, [](std::uint32_t rank) {
+    Options options = options_for("many", rank, kWorld);
+    options.c.averaging = SLUICE_SUM;
+    std::vector<Tensor> tensors;
+    std::vector<std::vector<float>> values;
+    for (std::uint32_t i = 0; i < kTensors; ++i) {
+      tensors.push_back({"t" + std::to_string(i), 1 + 777 * i});
+      values.emplace_back(1 + 777 * i);
+    }
+    Job job(options, tensors);
+    for (std::uint32_t step = 1; step <= 10; ++step) {
+      for (std::uint32_t i = 0; i < kTensors; ++i) {
+        const std::uint32_t tensor = (i * 3 + rank) % kTensors;  // another order on every rank
+        std::iota(values[tensor].begin(), values[tensor].end(), static_cast<float>(step + rank));
+        job.submit(tensor, values[tensor].data(), values[tensor].data(), 1, tensor);
+      }
+      for (std::uint32_t tensor = 0; tensor < kTensors; ++tensor) {
+        const sluice_result result = job.wait(tensor, kLong);
+        EXPECT_EQ(result.step, step);
+        EXPECT_EQ(result.weight, kWorld);
+        for (std::size_t i = 0; i < values[tensor].size(); ++i) {
+          ASSERT_EQ(values[tensor][i], static_cast<float>(3 * (i + step) + 3));
+        }
+      }
+    }
+    EXPECT_EQ(job.wait_step(kLong), 10u);
+  });
+}
+
+TEST(Jobs, AverageByWeightOfSamples) {
+  on_every_rank(2, [](std::uint32_t rank) {
+    Job job(options_for("weights", rank, 2), {{"t", 4}});
+    // Rank 0 holds the sum over one sample of value 8, rank 1 over three samples of value 4.
+    std::vector<float> values(4, rank == 0 ? 8.0f : 12.0f);
+    job.submit(0, values.data(), values.data(), rank == 0 ? 1 : 3);
+    EXPECT_EQ(job.wait(0, kLong).weight, 4u);
+    EXPECT_EQ(values[3], 5.0f);
+  });
+}
+
+TEST(Jobs, CarryHalfPrecision) {
+  on_every_rank(2, [](std::uint32_t rank) {
+    Job job(options_for("half", rank, 2),
+            {{"f16", 3, DataType::kFloat16}, {"bf16", 3, DataType::kBfloat16}});
+    std::vector<std::uint16_t> f16(3, rank == 0 ? 0x3c00 : 0x4200);   // 1 and 3
+    std::vector<std::uint16_t> bf16(3, rank == 0 ? 0x3f80 : 0x4040);  // 1 and 3
+    job.submit(0, f16.data(), f16.data());
+    job.submit(1, bf16.data(), bf16.data());
+    job.wait_step(kLong);
+    EXPECT_EQ(f16[2], 0x4000);   // 2
+    EXPECT_EQ(bf16[2], 0x4000);  // 2
+  });
+}
+
+TEST(Jobs, LeaveOutputsAloneWhereNoRankHasData) {
+  on_every_rank(2, [](std::uint32_t rank) {
+    Job job(options_for("absent", rank, 2), {{"used", 2}, {"unused", 2}, {"half", 2}});
+    float used[2] = {1, 1};
+    float unused[2] = {-7, -7};
+    float half[2] = {4, 4};
+    job.submit(0, used, used);
+    job.submit(1, nullptr, unused);
+    job.submit(2, rank == 0 ? half : nullptr, half);
+    EXPECT_EQ(job.wait(0, kLong).absent, 0);
+    EXPECT_NE(job.wait(1, kLong).absent, 0);
+    EXPECT_EQ(unused[1], -7.0f);
+    EXPECT_EQ(job.wait(2, kLong).absent, 0);
+    EXPECT_EQ(half[0], 2.0f);  // the rank without data still counts with its weight
+  });
+}
+
+TEST(Jobs, EndStepFillsInForTensorsLeftOut) {
+  on_every_rank(2, [](std::uint32_t rank) {
+    Options options = options_for("nil", rank, 2);
+    options.c.averaging = SLUICE_SUM;
+    Job job(options, {{"a", 100}, {"b", 100}});
+    std::vector<float> a(100), b(100);
+    for (std::uint32_t step = 1; step <= 4; ++step) {
+      std::fill(a.begin(), a.end(), 1.0f);
+      std::fill(b.begin(), b.end(), 2.0f);
+      job.submit(0, a.data(), a.data());
+      const bool uses_b = rank == 0 || step % 2 == 0;
+      if (uses_b) job.submit(1, b.data(), b.data());
+      job.end_step();
+      EXPECT_EQ(job.wait_step(kLong), step);
+      EXPECT_EQ(a[50], 2.0f);
+      EXPECT_EQ(b[50], step % 2 == 0 ? 4.0f : 2.0f);
+    }
+  });
+}
+
+TEST(Jobs, EndStepNamesTensorsLeftOutWhenThatIsNotAllowed) {
+  Options options = options_for("strict", 0, 1);
+  options.c.allow_nil = 0;
+  Job job(options, {{"conv.weight", 8}, {"conv.bias", 8}});
+  float values[8] = {};
+  job.submit(0, values, values);
+  const Error error = error_of([&] { job.end_step(); });
+  EXPECT_EQ(error.status(), SLUICE_INVALID_ARGUMENT);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("step 1"), HasSubstr("not submitted: conv.bias;")));
+  EXPECT_EQ(error_of([&] { job.submit(1, nullptr, values); }).status(), SLUICE_INVALID_ARGUMENT);
+  job.submit(1, values, values);
+  EXPECT_EQ(job.wait_step(kLong), 1u);
+}
+
+TEST(Jobs, RefuseASecondSubmissionOfATensorInFlight) {
+  on_every_rank(2, [](std::uint32_t rank) {
+    Job job(options_for("busy", rank, 2), {{"t", 8}});
+    float values[8] = {};
+    if (rank == 0) {
+      job.submit(0, values, values);
+      const Error error = error_of([&] { job.submit(0, values, values); });
+      EXPECT_EQ(error.status(), SLUICE_BUSY);
+      EXPECT_THAT(error.what(), HasSubstr("\"t\" is still in flight for step 1"));
+      EXPECT_EQ(error_of([&] { job.wait(0, milliseconds(30)); }).status(), SLUICE_TIMED_OUT);
+    }
+    job.barrier(kLong);
+    if (rank == 1) job.submit(0, values, values);
+    job.wait(0, kLong);
+    job.barrier(kLong);
+  });
+}
+
+TEST(Jobs, SayWhoIsMissingWhenAStepTimesOut) {
+  on_every_rank(2, [](std::uint32_t rank) {
+    Job job(options_for("stall", rank, 2), {{"fc.weight", 8}});
+    float values[8] = {};
+    if (rank == 0) {
+      job.submit(0, values, values);
+      const Error error = error_of([&] { job.wait_step(milliseconds(500)); });
+      EXPECT_EQ(error.status(), SLUICE_TIMED_OUT);
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("fc.weight"), HasSubstr("1")));
+      EXPECT_THAT(job.describe_stall(), HasSubstr("fc.weight"));
+    }
+    job.barrier(kLong);
+    if (rank == 1) job.submit(0, values, values);
+    job.wait_step(kLong);
+    EXPECT_EQ(job.describe_stall(), "");
+    job.barrier(kLong);
+  });
+}
+
+TEST(Jobs, CallBackOnceForEverySubmission) {
+  struct Calls {
+    std::atomic<int> done{0};
+    std::atomic<int> wrong{0};
+  };
+  on_every_rank(2, [](std::uint32_t rank) {
+    Calls calls;
+    Options options = options_for("callback", rank, 2);
+    options.c.user = &calls;
+    options.c.on_tensor_done = [](void* user, std::uint32_t tensor, sluice_status status) {
+      Calls& seen = *static_cast<Calls*>(user);
+      if (tensor > 1 || status != SLUICE_OK) ++seen.wrong;
+      ++seen.done;
+    };
+    Job job(options, {{"a", 500}, {"b", 500}});
+    std::vector<float> a(500), b(500);
+    for (int step = 0; step < 5; ++step) {
+      job.submit(0, a.data(), a.data());
+      job.submit(1, b.data(), b.data());
+      job.wait_step(kLong);
+    }
+    job.barrier(kLong);
+    EXPECT_EQ(calls.done, 10);
+    EXPECT_EQ(calls.wrong, 0);
+  });
+}
+
+TEST(Jobs, RefuseToWaitInACallback) {
+  struct Seen {
+    std::atomic<sluice_job*> job{nullptr};
+    std::atomic<int> wait{-1};
+    std::atomic<int> close{-1};
+  } seen;
+  Options options = options_for("reentrant", 0, 1);
+  options.c.user = &seen;
+  options.c.on_tensor_done = [](void* user, std::uint32_t, sluice_status) {
+    Seen& in = *static_cast<Seen*>(user);
+    in.wait = sluice_barrier(in.job, 1000);
+    in.close = sluice_close(in.job);
+  };
+  Job job(options, {{"t", 8}});
+  seen.job = job.get();
+  float values[8] = {};
+  job.submit(0, values, values);
+  job.wait(0, kLong);
+  job.barrier(kLong);  // after the callback has returned
+  EXPECT_EQ(seen.wait, SLUICE_INVALID_ARGUMENT);
+  EXPECT_EQ(seen.close, SLUICE_INVALID_ARGUMENT);
+}
+
+TEST(Jobs, BroadcastAnySizeAndKeepTheBufferOnTimeout) {
+  on_every_rank(3, [](std::uint32_t rank) {
+    Job job(options_for("broadcast", rank, 3), {{"t", 8}});
+    std::vector<std::uint8_t> small(5, static_cast<std::uint8_t>(rank));
+    job.broadcast(1, small.data(), small.size(), kLong);
+    EXPECT_EQ(small, std::vector<std::uint8_t>(5, 1));
+    std::vector<std::uint32_t> large(200'000);
+    if (rank == 2) std::iota(large.begin(), large.end(), 9u);
+    job.broadcast(2, large.data(), large.size() * 4, kLong);
+    EXPECT_EQ(large.front(), 9u);
+    EXPECT_EQ(large.back(), 200'008u);
+    if (rank == 0) {
+      std::uint32_t word = 77;
+      const Error error = error_of([&] { job.broadcast(1, &word, 4, milliseconds(20)); });
+      EXPECT_EQ(error.status(), SLUICE_TIMED_OUT);
+      EXPECT_EQ(word, 77u);
+    } else {
+      std::this_thread::sleep_for(milliseconds(150));
+      std::uint32_t word = rank;
+      job.broadcast(1, &word, 4, kLong);
+      EXPECT_EQ(word, 1u);
+    }
+    job.barrier(kLong);  // rank 0's waits for the broadcast that it has given up
+  });
+}
+
+TEST(Jobs, WakeWithinAFractionOfASecondWhenInterrupted) {
+  std::atomic<bool> interrupted{false};
+  Options options = options_for("interrupt", 0, 2);
+  options.c.user = &interrupted;
+  options.c.interrupted = [](void* user) -> int { return *static_cast<std::atomic<bool>*>(user); };
+  std::thread other([] {
+    Job job(options_for("interrupt", 1, 2), {{"t", 8}});
+    job.barrier(kLong);
+  });
+  {
+    Job job(options, {{"t", 8}});
+    float values[8] = {};
+    job.submit(0, values, values);
+    std::thread signal([&] {
+      std::this_thread::sleep_for(milliseconds(250));
+      interrupted = true;
+    });
+    const auto start = Clock::now();
+    EXPECT_EQ(error_of([&] { job.wait(0); }).status(), SLUICE_INTERRUPTED);
+    EXPECT_LT(seconds_since(start), 0.25 + 0.3);
+    signal.join();
+    interrupted = false;
+    job.barrier(kLong);  // the job still works
+  }
+  other.join();
+}
+
+TEST(Jobs, EndAJoinWhenInterrupted) {
+  Options options = options_for("lonely", 0, 2);
+  options.c.interrupted = [](void*) { return 1; };
+  const auto start = Clock::now();
+  EXPECT_EQ(error_of([&] { Job job(options, {{"t", 8}}); }).status(), SLUICE_INTERRUPTED);
+  EXPECT_LT(seconds_since(start), 1.5);
+}
+
+TEST(Jobs, NameTheRanksThatDidNotCome) {
+  Options options = options_for("absentees", 1, 3);
+  options.c.join_timeout_ms = 400;
+  const Error error = error_of([&] { Job job(options, {{"t", 8}}); });
+  EXPECT_EQ(error.status(), SLUICE_TIMED_OUT);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("absentees"), HasSubstr("0"), HasSubstr("2")));
+}
+
+TEST(Jobs, RefuseAnotherLayoutAndAWrongSecret) {
+  std::atomic<int> refused{0};
+  std::thread first([] {
+    Options options = options_for("layouts", 0, 2);
+    options.secret = "right";
+    options.c.join_timeout_ms = 1500;
+    EXPECT_EQ(error_of([&] { Job job(options, {{"t", 8}}); }).status(), SLUICE_TIMED_OUT);
+  });
+  std::this_thread::sleep_for(milliseconds(300));
+  Options options = options_for("layouts", 1, 2);
+  options.secret = "wrong";
+  EXPECT_EQ(error_of([&] { Job job(options, {{"t", 8}}); }).status(), SLUICE_REFUSED);
+  options.secret = "right";
+  const Error error = error_of([&] { Job job(options, {{"t", 9}}); });
+  EXPECT_EQ(error.status(), SLUICE_REFUSED);
+  EXPECT_THAT(error.what(), HasSubstr("layout"));
+  first.join();
+}
+
+TEST(Jobs, FailWithTheNameOfARankThatAborts) {
+  on_every_rank(2, [](std::uint32_t rank) {
+    Job job(options_for("abort", rank, 2), {{"t", 8}});
+    float values[8] = {};
+    if (rank == 1) {
+      std::this_thread::sleep_for(milliseconds(100));
+      job.abort();
+      EXPECT_EQ(error_of([&] { job.barrier(kLong); }).status(), SLUICE_CLOSED);
+      return;
+    }
+    job.submit(0, values, values);
+    const auto start = Clock::now();
+    const Error error = error_of([&] { job.wait(0, kLong); });
+    EXPECT_LT(seconds_since(start), 2.0);
+    EXPECT_EQ(error.status(), SLUICE_PEER_LOST);
+    EXPECT_THAT(error.what(), HasSubstr("rank 1"));
+    // The failure stays.
+    EXPECT_EQ(sluice_job_status(job.get()), SLUICE_PEER_LOST);
+    EXPECT_EQ(error_of([&] { job.submit(0, values, values); }).status(), SLUICE_PEER_LOST);
+    EXPECT_STREQ(sluice_last_error(job.get()), error.what());
+    EXPECT_GT(job.stats().packets_sent, 0u);
+  });
+}
+
+TEST(Jobs, AreInertInTheChildOfAFork) {
+  Job job(options_for("fork", 0, 1), {{"t", 8}});
+  float values[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    const bool inert = sluice_submit(job.get(), 0, values, values, 1, 0) == SLUICE_FORKED &&
+                       sluice_wait_tensor(job.get(), 0, SLUICE_FOREVER, nullptr) == SLUICE_FORKED &&
+                       sluice_barrier(job.get(), SLUICE_FOREVER) == SLUICE_FORKED &&
+                       sluice_leave(job.get()) == SLUICE_FORKED &&
+                       sluice_close(job.get()) == SLUICE_FORKED;
+    ::_exit(inert ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  job.submit(0, values, values);
+  job.wait(0, kLong);
+  EXPECT_EQ(values[7], 8.0f);
+}
+
+TEST(Jobs, FailWithinFiveSecondsWhenNothingListens) {
+  Options options = options_for("nobody", 0, 1);
+  options.address = "udp://127.0.0.1:9";
+  const auto start = Clock::now();
+  const Error error = error_of([&] { Job job(options, {{"t", 8}}); });
+  EXPECT_LT(seconds_since(start), 5.0);
+  EXPECT_EQ(error.status(), SLUICE_UNREACHABLE);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("127.0.0.1:9"), HasSubstr("nobody")));
+}
+
+TEST(Jobs, NameTheRemedyWithoutThePlugin) {
+  ::setenv("SLUICE_PLUGIN_DIR", "/nonexistent", 1);
+  Options options = options_for("plugin", 0, 1);
+  options.address = "vhost://10.0.0.1/run/sluice/port0";
+  const Error error = error_of([&] { Job job(options, {{"t", 8}}); });
+  ::unsetenv("SLUICE_PLUGIN_DIR");
+  EXPECT_EQ(error.status(), SLUICE_NOT_FOUND);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("/nonexistent/libsluice_dpdk.so"),
+                                  HasSubstr("SLUICE_PLUGIN_DIR"), HasSubstr("udp://")));
+}
+
+TEST(Logs, ReachTheCallbackAndOtherwiseNobody) {
+  std::vector<std::string> lines;
+  ::testing::internal::CaptureStderr();
+  {
+    Options options = options_for("log", 0, 1);
+    options.c.user = &lines;
+    options.c.log = [](void* user, sluice_log_level, const char* text) {
+      static_cast<std::vector<std::string>*>(user)->push_back(text);
+    };
+    Job job(options, {{"t", 8}});
+    EXPECT_THAT(lines,
+                ::testing::ElementsAre(AllOf(HasSubstr("\"log\""), HasSubstr("rank 0 of 1"))));
+    Job silent(options_for("silent", 0, 1), {{"t", 8}});
+  }
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  ::testing::internal::CaptureStderr();
+  ::setenv("SLUICE_LOG", "info", 1);
+  { Job job(options_for("stderr", 0, 1), {{"t", 8}}); }
+  ::unsetenv("SLUICE_LOG");
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("info: job \"stderr\""));
+}
+
+}  // namespace
