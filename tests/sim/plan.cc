@@ -32,6 +32,7 @@ int JobPlan::gradient(Rank rank, Step step, std::uint32_t tensor, std::uint64_t 
 }
 
 bool JobPlan::is_nil(Rank rank, Step step, std::uint32_t tensor) const {
+  if (nil_rule) return nil_rule(rank, step, tensor);
   if (nil_ppm == 0) return false;
   // Now and then nobody uses the tensor.
   if (mix(salted(Salt::kNil, seed), step, tensor) % 8 == 0) return true;

@@ -171,6 +171,8 @@ void Worker::on_event(const client::Event& event, TimeNs now) {
     case Kind::kStalled: break;
     case Kind::kStarted:
       started_ = true;
+      // A process that takes over a rank begins where the job stands.
+      step_ = steps_done_ = session_->current_step() - 1;
       if (!plan.manual) phase_ = Phase::kNext;
       break;
     case Kind::kTensorDone:
@@ -247,8 +249,8 @@ bool Worker::submit_due(TimeNs now) {
       return true;
     }
   }
-  if (order_.size() < plan.tensors.size() || plan.call_end_step)
-    expect_ok(session_->end_step(now), "end_step");
+  const bool needed = order_.size() < plan.tensors.size() && !plan.forget_end_step;
+  if (needed || plan.call_end_step) expect_ok(session_->end_step(now), "end_step");
   phase_ = Phase::kStep;
   return true;
 }
@@ -256,6 +258,10 @@ bool Worker::submit_due(TimeNs now) {
 void Worker::submit(std::uint32_t tensor, Step step, TimeNs now) {
   const client::TensorSpec& spec = plan.tensors[tensor];
   const std::size_t elem_bytes = dtype_bytes(spec.dtype);
+  if (plan.move_buffers) {
+    inputs_[tensor] = std::vector<std::uint8_t>(inputs_[tensor].size());
+    outputs_[tensor] = std::vector<std::uint8_t>(outputs_[tensor].size());
+  }
   std::uint8_t* input = plan.in_place ? outputs_[tensor].data() : inputs_[tensor].data();
   if (!plan.in_place) std::fill(outputs_[tensor].begin(), outputs_[tensor].end(), kUntouched);
   for (std::uint64_t i = 0; i < spec.elem_count; ++i)

@@ -212,7 +212,10 @@ void World::on_shard_sent(std::uint16_t shard, std::uint16_t port,
 void World::send_to_worker(FrameIndex frame, std::uint16_t port,
                            std::span<const std::uint8_t> bytes, TimeNs now) {
   Worker* worker = worker_at(port);
-  if (worker == nullptr) return pool_.give_back(frame);  // a stranger of a test
+  if (worker == nullptr) {  // a stranger of a test
+    stranger_bytes_ += bytes.size();
+    return pool_.give_back(frame);
+  }
   wire::Frame view;
   (void)wire::parse_frame(pool_[frame].bytes, wire::UdpChecksums::kTrust, view);
   const auto offset = static_cast<std::uint16_t>(view.src_port - options_.appliance.port);
@@ -237,6 +240,8 @@ void World::send_filtered(Link& link, FrameIndex frame, Direction direction, Wor
     link.count_scripted_drop();
     return pool_.give_back(frame);
   }
+  for (const DurationNs late_ns : passing.late_copies)
+    link.send(pool_.copy(frame), pool_, random_, events_, now, late_ns);
   for (std::uint32_t copy = 1; copy < passing.copies; ++copy)
     link.send(pool_.copy(frame), pool_, random_, events_, now, passing.delay_ns);
   link.send(frame, pool_, random_, events_, now, passing.delay_ns);
@@ -332,6 +337,16 @@ void World::inject_frame(std::span<const std::uint8_t> bytes) {
   const FrameIndex frame = pool_.take();
   pool_[frame].bytes.assign(bytes.begin(), bytes.end());
   appliance_->receive(frame, now_);
+}
+
+void World::inject_to_worker(Worker& worker, std::span<const std::uint8_t> datagram) {
+  wire::UdpPath path = path_to_appliance(worker, 1);
+  std::swap(path.src, path.dst);
+  std::swap(path.src_port, path.dst_port);
+  const FrameIndex frame = pool_.take();
+  pool_[frame].bytes.resize(wire::kMaxUdpHeaderBytes + datagram.size());
+  pool_[frame].bytes.resize(wire::encode_udp_frame(pool_[frame].bytes, path, datagram));
+  worker.receive(frame, now_);
 }
 
 void World::check_at_end() {

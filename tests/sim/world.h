@@ -44,7 +44,8 @@ struct Passing {
 
   bool drop = false;
   std::uint32_t copies = 1;
-  DurationNs delay_ns = 0;
+  DurationNs delay_ns = 0;              // of all copies
+  std::vector<DurationNs> late_copies;  // further copies, each this much later
 };
 using Filter = std::function<void(Passing&)>;
 
@@ -83,6 +84,8 @@ class World {
   // A datagram or a frame that nobody of ours sent.
   void inject(const wire::UdpPath& path, std::span<const std::uint8_t> datagram);
   void inject_frame(std::span<const std::uint8_t> frame);
+  // A datagram that reaches a worker as if the appliance had sent it.
+  void inject_to_worker(Worker& worker, std::span<const std::uint8_t> datagram);
 
   // ---- parts ----
   Worker& worker(RunIndex run, Rank rank);  // the latest process of that rank
@@ -98,6 +101,8 @@ class World {
   std::uint64_t trace_hash() const { return trace_hash_; }
   std::uint64_t event_count() const { return event_count_; }
   std::uint64_t dropped_corrupt() const { return dropped_corrupt_; }
+  // UDP payload bytes that the appliance sent to somebody who is no worker of ours.
+  std::uint64_t stranger_bytes() const { return stranger_bytes_; }
   bool healthy() const { return oracle_.violations().empty(); }
   std::string report() const;  // the violations, one a line
   wire::UdpPath path_to_appliance(const Worker& worker, std::uint16_t port_offset) const;
@@ -138,6 +143,7 @@ class World {
   std::uint64_t trace_hash_ = 0;
   std::uint64_t event_count_ = 0;
   std::uint64_t dropped_corrupt_ = 0;
+  std::uint64_t stranger_bytes_ = 0;
   bool appliance_up_ = true;
   std::unique_ptr<Appliance> appliance_;
   std::vector<std::unique_ptr<Run>> runs_;
