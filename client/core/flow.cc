@@ -5,7 +5,7 @@
 namespace sluice::client {
 
 std::uint32_t Flow::in_flight() const noexcept {
-  return static_cast<std::uint32_t>(std::max(0, ahead(sent_, received_ + offset_)));
+  return static_cast<std::uint32_t>(std::max(0, ahead(sent_, highest_)));
 }
 
 wire::FlowHeader Flow::next_header(TimeNs now) noexcept {
@@ -48,32 +48,14 @@ Flow::News Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs now) n
     received_ = feedback.received_count;
     marked_ = feedback.marked_count;
   }
-  const std::int32_t unexplained = ahead(highest_ - received_, offset_);
+  const std::int32_t unexplained = ahead(highest_ - received_, accepted_);
   if (unexplained == 0) confirmed_ = highest_;
   if (unexplained < 0) duplicates_seen_ = true;
   news.gap = unexplained > 0;
   return news;
 }
 
-void Flow::settle(std::uint32_t probe_number, const wire::FeedbackHeader& feedback,
-                  TimeNs now) noexcept {
-  // Of the numbers missing up to the highest, those behind the probe's may still be on their way.
-  const std::uint32_t missing = feedback.highest_number - feedback.received_count;
-  const std::int32_t behind = std::max(0, ahead(feedback.highest_number, probe_number));
-  const std::uint32_t lost = missing - static_cast<std::uint32_t>(behind);
-  if (ahead(lost, offset_) > 0) {
-    congestion_.on_loss(now, rtt_.smoothed_ns());
-    offset_ = lost;
-  } else if (behind == 0 && feedback.number == highest_in_) {
-    offset_ = lost;  // packets that had been given up arrived after all
-  }
-}
-
-void Flow::accept_gap(TimeNs now) noexcept {
-  if (!has_gap()) return;
-  congestion_.on_loss(now, rtt_.smoothed_ns());
-  offset_ = highest_ - received_;
-}
+void Flow::accept_gap() noexcept { accepted_ = highest_ - received_; }
 
 std::uint32_t Flow::free_pulls() const noexcept {
   const std::uint32_t taken = pulls_ + std::min(in_flight(), credit_packets_ / 2);

@@ -29,6 +29,8 @@ class Flow {
 
   // ---- sending ----
   bool window_open() const noexcept { return in_flight() < congestion_.window(); }
+  // Sent beyond the highest number that arrived. What is missing below it is lost, or late by a few
+  // places (forward acknowledgement, Mathis and Mahdavi 1996): it does not hold the window.
   std::uint32_t in_flight() const noexcept;
   std::uint32_t window() const noexcept { return congestion_.window(); }
   // The header of the next packet: takes a number and advertises credit.
@@ -45,13 +47,12 @@ class Flow {
   };
   // The feedback on every appliance packet.
   News on_feedback(const wire::FeedbackHeader& feedback, TimeNs now) noexcept;
-  // The packet answers the probe `probe_number`: all numbers up to it are counted or lost. After
-  // on_feedback() for the same packet.
-  void settle(std::uint32_t probe_number, const wire::FeedbackHeader& feedback,
-              TimeNs now) noexcept;
-  // No contribution is among the missing numbers: they were probes or credit updates.
-  void accept_gap(TimeNs now) noexcept;
-  bool has_gap() const noexcept { return ahead(highest_ - received_, offset_) > 0; }
+  // Contributions were lost.
+  void on_loss(TimeNs now) noexcept { congestion_.on_loss(now, rtt_.smoothed_ns()); }
+  // Nothing that matters is among the missing numbers up to the highest: every chunk there is known
+  // to be counted or lost, the rest were probes and credit updates.
+  void accept_gap() noexcept;
+  bool has_gap() const noexcept { return ahead(highest_ - received_, accepted_) > 0; }
   std::uint32_t highest_arrived() const noexcept { return highest_; }
   // All worker packets up to this number have arrived, as far as feedback can tell. Never when
   // duplicates were seen, which hide losses.
@@ -85,7 +86,7 @@ class Flow {
   std::uint32_t received_ = 0;  // arrived there, duplicates too
   std::uint32_t highest_ = 0;   // highest number that arrived there
   std::uint32_t marked_ = 0;
-  std::uint32_t offset_ = 0;  // received_ + offset_ is settled; wraps below 0 with duplicates
+  std::uint32_t accepted_ = 0;  // missing numbers that are accounted for; wraps with duplicates
   std::uint32_t confirmed_ = 0;
   std::uint32_t unreported_ = 0;  // sent since feedback was asked for
   bool duplicates_seen_ = false;

@@ -111,6 +111,7 @@ Verdict JoinMachine::handle(const wire::Packet& packet, TimeNs now) {
       const auto& body = packet.body<wire::Refuse>();
       if (body.nonce == bare_nonce) {
         size_verdict_ns_ = std::min(size_verdict_ns_, now + kSizeVerdictAfter);
+        size_reason_ = packet.text();
         return Verdict::kJoinRefused;
       }
       if (body.nonce != options_.nonce) return Verdict::kBadCookie;
@@ -151,7 +152,8 @@ void JoinMachine::handle_timeout(TimeNs now) {
   if (now >= size_verdict_ns_)
     return fail(size_error("datagrams of " + std::to_string(bare_bytes_) +
                            " bytes reach the appliance, those of " + std::to_string(padded_bytes_) +
-                           " bytes do not"));
+                           " bytes do not" +
+                           (size_reason_.empty() ? "" : " (it says: " + size_reason_ + ")")));
   if (now - started_ns_ >= options_.connect_timeout_ns) return fail_unreachable(now);
   if (now < next_send_ns_) return;
   send_padded_ = true;

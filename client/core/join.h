@@ -58,6 +58,7 @@ class JoinMachine {
   const TimeNs started_ns_;
   TimeNs next_send_ns_;
   DurationNs retry_ns_;
+  std::string size_reason_;          // what the appliance said to a bare request
   TimeNs size_verdict_ns_ = kNever;  // bare requests are answered; padded ones get until then
   bool send_padded_ = true;
   bool send_bare_ = false;

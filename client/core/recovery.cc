@@ -128,6 +128,7 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
     if (ahead(numbers_[answer.block * kChunksPerBlock + bit], answer.probe_number) <= 0)
       lost |= std::uint64_t{1} << bit;
   }
+  if (lost != 0) flow.on_loss(now);
   settle(lane, block, lost);
   block.counted &= ~lost;
   block.queued |= lost;
@@ -245,7 +246,7 @@ void Recovery::work(std::uint16_t shard, TimeNs now, Flow& flow) noexcept {
   if (lane.gap && now >= lane.next_gap_ns) {
     lane.gap = false;
     lane.next_gap_ns = now + std::max<DurationNs>(flow.rtt().smoothed_ns() / 4, 1);
-    if (flow.has_gap()) probe_gap(lane, now, flow);
+    if (flow.has_gap()) probe_gap(lane, flow);
   }
   if (lane.missing && lane.open_head == kNone) {
     lane.missing = false;
@@ -305,15 +306,15 @@ void Recovery::expire(Lane& lane, std::uint32_t index, Flow& flow) noexcept {
 }
 
 // Asks about every block with an unsettled chunk at or below the highest number that arrived.
-void Recovery::probe_gap(Lane& lane, TimeNs now, Flow& flow) noexcept {
-  bool suspect = lane.probed_count != 0;
+void Recovery::probe_gap(Lane& lane, Flow& flow) noexcept {
+  bool unsettled = false;
   for (std::uint32_t index = lane.open_head; index != kNone; index = blocks_[index].next) {
     const Block& block = blocks_[index];
-    if (block.probed || block.sent == 0 || !sent_up_to(index, flow.highest_arrived())) continue;
-    make_due(lane, index);
-    suspect = true;
+    if (block.sent == 0 || !sent_up_to(index, flow.highest_arrived())) continue;
+    unsettled = true;
+    if (!block.probed) make_due(lane, index);
   }
-  if (!suspect) flow.accept_gap(now);
+  if (!unsettled) flow.accept_gap();
 }
 
 bool Recovery::sent_up_to(std::uint32_t index, std::uint32_t number) const noexcept {

@@ -122,7 +122,7 @@ class Recovery {
   static std::uint64_t pick(const Block& block, std::uint32_t limit) noexcept;
   void expire(Lane& lane, std::uint32_t index, Flow& flow) noexcept;
   void scan_deadlines(Lane& lane, TimeNs now, Flow& flow) noexcept;
-  void probe_gap(Lane& lane, TimeNs now, Flow& flow) noexcept;
+  void probe_gap(Lane& lane, Flow& flow) noexcept;
   void probe_oldest(Lane& lane) noexcept;
   bool sent_up_to(std::uint32_t index, std::uint32_t number) const noexcept;
 

@@ -158,7 +158,8 @@ void Session::Impl::leave(bool abnormal, TimeNs now) {
     return;
   }
   state = SessionState::kLeaving;
-  membership.leave(leave_body(abnormal), now);
+  // Whoever leaves in the middle of a step has given the others half a gradient: that is no finish.
+  membership.leave(leave_body(abnormal || gradients.in_progress()), now);
 }
 
 // ---- the public calls ----

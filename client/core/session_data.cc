@@ -49,7 +49,6 @@ Verdict Session::Impl::handle_data(const wire::Packet& packet, TimeNs now) {
       outcome.verdict = Verdict::kBadStream;
   } else if (packet.type() == wire::PacketType::kAnswer) {
     const auto& body = packet.body<wire::Answer>();
-    flow.settle(body.probe_number, feedback, now);
     remember_missing(packet, now);
     if (body.stream == StreamId::kGradients)
       outcome = gradients.handle_answer(packet, link, now);

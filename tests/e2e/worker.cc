@@ -88,8 +88,8 @@ int run_steps(const WorkerOptions& options, sluice_job* job) {
     const sluice_status status = sluice_wait_step(job, SLUICE_FOREVER, nullptr);
     if (status != SLUICE_OK) return fail("wait_step", job, status);
     exchange_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    if (options.skip_tensor >= 0 || options.end_step) continue;
-    for (std::uint32_t tensor = 0; tensor < options.tensors; ++tensor) {
+    const bool whole = options.skip_tensor < 0 && !options.end_step;
+    for (std::uint32_t tensor = 0; whole && tensor < options.tensors; ++tensor) {
       const std::uint64_t wrong = first_wrong(options, step, tensor, gradients[tensor]);
       if (wrong == options.elem_count) continue;
       std::printf("{\"ok\": false, \"wrong\": \"step %u tensor %u element %llu\"}\n", step, tensor,
