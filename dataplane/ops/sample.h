@@ -1,0 +1,56 @@
+// The jobs as the metrics thread sees them: values, copied on the control thread.
+//
+// A Job may be freed at any moment by the control thread, so the metrics thread never holds one: it
+// asks for a sample and gets copies.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "aggregator/jobs/jobs.h"
+
+namespace sluice::dataplane {
+
+struct HistogramSample {
+  std::array<std::uint64_t, Histogram::kBuckets> buckets{};  // not cumulative
+  std::uint64_t sum_ns = 0;
+
+  void add(const Histogram& histogram) noexcept;
+};
+
+struct MemberSample {
+  std::uint16_t rank = 0;
+  bool joined = false;
+  DurationNs silent_ns = 0;
+  HistogramSample lag;  // behind the step's first finisher, over all shards
+};
+
+struct JobSample {
+  std::string label;  // the name, with "/ordinal" when there is one
+  wire::JobState state{};
+  std::uint16_t joined_count = 0;
+  std::uint16_t world_size = 0;
+  std::uint64_t open_gradient_step = 0;  // 0 before the start
+  std::uint64_t memory_bytes = 0;
+  std::uint64_t contributions = 0;
+  std::uint64_t steps_closed = 0;
+  std::uint64_t results_sent = 0;
+  std::uint64_t results_deferred = 0;
+  std::uint64_t results_pulled = 0;
+  std::uint64_t slots_in_use = 0;
+  HistogramSample step_duration;
+  std::vector<MemberSample> members;
+};
+
+struct ControlSample {
+  std::vector<JobSample> jobs;  // labels are distinct
+  std::uint64_t memory_bytes = 0;
+  std::array<std::uint64_t, kVerdictCount> verdicts{};  // of control packets
+};
+
+// Control thread.
+ControlSample sample_jobs(const agg::Jobs& jobs, TimeNs now);
+
+}  // namespace sluice::dataplane

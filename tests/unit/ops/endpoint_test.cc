@@ -1,0 +1,280 @@
+#include "dataplane/ops/endpoint.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <optional>
+#include <regex>
+#include <set>
+#include <string>
+
+#include "tests/unit/jobs/control_fixture.h"
+
+namespace sluice::dataplane {
+namespace {
+
+using prometheus::ClientMetric;
+using prometheus::MetricFamily;
+using prometheus::MetricType;
+using testing::AllOf;
+using testing::HasSubstr;
+
+class Metrics : public agg::ControlTest {
+ protected:
+  PortCounters left, right;
+  LcoreCounters lcore;
+  agg::Shard shard{ShardId{0}};
+  VerdictCounters junk;
+
+  MetricsSource source() {
+    return {.ports = {{"left", &left}, {"right", &right}},
+            .lcores = {{&lcore, &shard}},
+            .control_junk = &junk,
+            .buffers = [] { return BufferUse{.in_use = 3, .capacity = 8}; },
+            .inspect =
+                [this](const MetricsSource::Inspection& inspection) {
+                  inspection(jobs, now);
+                  return true;
+                }};
+  }
+
+  std::unique_ptr<MetricsEndpoint> endpoint() {
+    auto started = MetricsEndpoint::start("127.0.0.1:0", source());
+    EXPECT_TRUE(started.ok()) << started.status().message();
+    return std::move(started).value();
+  }
+
+  static const MetricFamily* find(const Families& families, const std::string& name) {
+    for (const MetricFamily& family : families)
+      if (family.name == name) return &family;
+    ADD_FAILURE() << "no family " << name;
+    return nullptr;
+  }
+
+  static std::string label(const ClientMetric& metric, const std::string& name) {
+    for (const auto& one : metric.label)
+      if (one.name == name) return one.value;
+    return {};
+  }
+
+  // The value of the row with all these labels, or nothing.
+  static std::optional<double> value(const Families& families, const std::string& name,
+                                     const std::map<std::string, std::string>& labels = {}) {
+    const MetricFamily* family = find(families, name);
+    if (family == nullptr) return {};
+    for (const ClientMetric& metric : family->metric) {
+      bool same = true;
+      for (const auto& [key, wanted] : labels) same &= label(metric, key) == wanted;
+      if (same)
+        return family->type == MetricType::Counter ? metric.counter.value : metric.gauge.value;
+    }
+    return {};
+  }
+};
+
+TEST_F(Metrics, EveryVerdictIsExportedAsTheSumOfAllWhoCountIt) {
+  for (std::size_t index = 0; index < kVerdictCount; ++index) {
+    lcore.verdicts.by_verdict[index].add(1000 * (index + 1));
+    junk.by_verdict[index].add(index);
+  }
+  const Families families = endpoint()->collect();
+  const MetricFamily* family = find(families, "sluice_packets_total");
+  ASSERT_NE(family, nullptr);
+  ASSERT_EQ(family->metric.size(), kVerdictCount);
+  for (std::size_t index = 0; index < kVerdictCount; ++index) {
+    const std::string reason(kVerdictInfo[index].label);
+    EXPECT_EQ(value(families, "sluice_packets_total", {{"reason", reason}}),
+              1000.0 * static_cast<double>(index + 1) + static_cast<double>(index))
+        << reason;
+    EXPECT_THAT(family->help, HasSubstr(reason + ": " + std::string(kVerdictInfo[index].help)));
+  }
+}
+
+TEST_F(Metrics, ControlPacketsCountUnderTheirVerdicts) {
+  auto workers = running_job(2);
+  const Families families = endpoint()->collect();
+  EXPECT_EQ(value(families, "sluice_packets_total", {{"reason", "join"}}), 4.0);
+}
+
+TEST_F(Metrics, DataPacketsOfTheShardCountUnderTheirVerdicts) {
+  std::vector<std::uint8_t> bytes(64);
+  bytes.resize(wire::encode(bytes, {.job = 9, .cookie = 1}, wire::Credit{}));
+  wire::Packet packet;
+  Verdict why{};
+  ASSERT_TRUE(wire::parse(bytes, packet, why));
+  shard.handle(packet, false, now);
+  EXPECT_EQ(value(endpoint()->collect(), "sluice_packets_total", {{"reason", "unknown_job"}}), 1.0);
+}
+
+TEST_F(Metrics, EveryDropReasonIsExportedForEveryPort) {
+  for (std::size_t reason = 0; reason < kDropReasonCount; ++reason) {
+    left.drops[reason].add(reason + 1);
+    right.drops[reason].add(100 + reason);
+  }
+  const Families families = endpoint()->collect();
+  const std::string name = "sluice_port_dropped_packets_total";
+  EXPECT_EQ(find(families, name)->metric.size(), 2 * kDropReasonCount);
+  for (std::size_t index = 0; index < kDropReasonCount; ++index) {
+    const std::string reason(kDropReasonInfo[index].label);
+    EXPECT_EQ(value(families, name, {{"port", "left"}, {"reason", reason}}), index + 1.0);
+    EXPECT_EQ(value(families, name, {{"port", "right"}, {"reason", reason}}), 100.0 + index);
+    EXPECT_THAT(find(families, name)->help, HasSubstr(std::string(kDropReasonInfo[index].help)));
+  }
+}
+
+TEST_F(Metrics, PortsShowPacketsBytesAndUsedClasses) {
+  left.rx_packets.add(5);
+  left.rx_bytes.add(500);
+  right.tx_packets.add(6);
+  right.tx_bytes.add(600);
+  right.tx_by_class[17].add(4);
+  right.link_up.set(1);
+  const Families families = endpoint()->collect();
+  EXPECT_EQ(value(families, "sluice_port_rx_packets_total", {{"port", "left"}}), 5.0);
+  EXPECT_EQ(value(families, "sluice_port_rx_bytes_total", {{"port", "left"}}), 500.0);
+  EXPECT_EQ(value(families, "sluice_port_tx_packets_total", {{"port", "right"}}), 6.0);
+  EXPECT_EQ(value(families, "sluice_port_tx_bytes_total", {{"port", "right"}}), 600.0);
+  EXPECT_EQ(value(families, "sluice_port_tx_packets_total", {{"port", "left"}}), 0.0);
+  EXPECT_EQ(value(families, "sluice_port_link_up", {{"port", "right"}}), 1.0);
+  EXPECT_EQ(find(families, "sluice_port_tx_class_packets_total")->metric.size(), 1u);
+  EXPECT_EQ(
+      value(families, "sluice_port_tx_class_packets_total", {{"port", "right"}, {"class", "17"}}),
+      4.0);
+}
+
+TEST_F(Metrics, BusyRatioIsAboutTheTimeSinceThePreviousScrape) {
+  const auto metrics = endpoint();
+  lcore.busy_ns.add(1'000'000);
+  lcore.idle_ns.add(3'000'000);
+  EXPECT_EQ(value(metrics->collect(), "sluice_lcore_busy_ratio", {{"lcore", "0"}}), 0.25);
+  EXPECT_EQ(value(metrics->collect(), "sluice_lcore_busy_ratio", {{"lcore", "0"}}), 0.25);
+  lcore.busy_ns.add(1'000'000);
+  const Families families = metrics->collect();
+  EXPECT_EQ(value(families, "sluice_lcore_busy_ratio", {{"lcore", "0"}}), 1.0);
+  EXPECT_DOUBLE_EQ(*value(families, "sluice_lcore_busy_seconds_total", {{"lcore", "0"}}), 0.002);
+}
+
+TEST_F(Metrics, JobsShowTheirCountersMembersAndHistograms) {
+  auto workers = running_job(2);
+  agg::Job* job = commands[0].job;
+  job->slices[0].contributions.add(7);
+  job->slices[1].contributions.add(8);
+  job->slices[0].results_sent.add(3);
+  job->slices[1].results_deferred.add(2);
+  job->slices[1].results_pulled.add(1);
+  job->slices[0].slots_in_use.add(4);
+  job->slices[0].step_duration.observe(15'000);
+  job->slices[1].step_duration.observe(3 * kSecond);
+  job->slices[0].flows[1].lag.observe(5'000);
+  pass(2 * kSecond, {&workers[0]});
+  const Families families = endpoint()->collect();
+  const std::map<std::string, std::string> digits{{"job", "digits"}};
+  EXPECT_EQ(value(families, "sluice_job_contributions_total", digits), 15.0);
+  EXPECT_EQ(value(families, "sluice_job_results_total", digits), 3.0);
+  EXPECT_EQ(value(families, "sluice_job_results_deferred_total", digits), 2.0);
+  EXPECT_EQ(value(families, "sluice_job_results_pulled_total", digits), 1.0);
+  EXPECT_EQ(value(families, "sluice_job_slots_in_use", digits), 4.0);
+  EXPECT_EQ(value(families, "sluice_job_members", digits), 2.0);
+  EXPECT_EQ(value(families, "sluice_job_running", digits), 1.0);
+  EXPECT_EQ(value(families, "sluice_job_open_step", digits), 1.0);
+  EXPECT_EQ(value(families, "sluice_job_memory_bytes", digits), jobs.memory_bytes());
+  EXPECT_EQ(value(families, "sluice_job_member_silent_seconds", {{"job", "digits"}, {"rank", "1"}}),
+            2.0);
+
+  const MetricFamily* duration = find(families, "sluice_job_step_duration_seconds");
+  ASSERT_EQ(duration->metric.size(), 1u);
+  const auto& steps = duration->metric[0].histogram;
+  EXPECT_EQ(steps.sample_count, 2u);
+  EXPECT_DOUBLE_EQ(steps.sample_sum, 3.000015);
+  EXPECT_EQ(steps.bucket[0].cumulative_count, 0u);
+  EXPECT_DOUBLE_EQ(steps.bucket[1].upper_bound, 20e-6);
+  EXPECT_EQ(steps.bucket[1].cumulative_count, 1u);
+  EXPECT_EQ(steps.bucket.back().cumulative_count, 2u);
+  EXPECT_EQ(find(families, "sluice_job_arrival_lag_seconds")->metric.size(), 2u);
+}
+
+TEST_F(Metrics, AJobUnderAReusedNameIsOneRow) {
+  auto old = running_job(2);
+  leave(old[1], wire::LeaveReason::kAbnormal);
+  shards_answer = false;  // the old job's memory stays for a while
+  agg::Worker next{.nonce = 700};
+  next.join.run_id = 8;
+  ASSERT_TRUE(join(next).is(wire::PacketType::kAccept));
+  ASSERT_EQ(jobs.jobs().size(), 2u);
+  agg::Worker second{.nonce = 701};
+  second.join.ordinal = 1;
+  ASSERT_TRUE(join(second).is(wire::PacketType::kAccept));
+  const Families families = endpoint()->collect();
+  EXPECT_EQ(find(families, "sluice_job_members")->metric.size(), 2u);
+  EXPECT_EQ(value(families, "sluice_job_members", {{"job", "digits"}}), 1.0);
+  EXPECT_EQ(value(families, "sluice_job_members", {{"job", "digits/1"}}), 1.0);
+}
+
+TEST_F(Metrics, NamesUnitsLabelsAndHelpFollowTheRules) {
+  auto workers = running_job(2);
+  right.tx_by_class[0].add(1);
+  right.drops_by_class[63].add(1);
+  const std::set<std::string> allowed{"port", "class", "reason", "lcore", "job", "rank"};
+  const std::regex name_rule("sluice_[a-z0-9_]+");
+  std::set<std::string> names;
+  for (const MetricFamily& family : endpoint()->collect()) {
+    EXPECT_TRUE(std::regex_match(family.name, name_rule)) << family.name;
+    EXPECT_TRUE(names.insert(family.name).second) << family.name << " twice";
+    const bool total = family.name.ends_with("_total");
+    EXPECT_EQ(total, family.type == MetricType::Counter) << family.name;
+    EXPECT_GT(family.help.size(), 10u) << family.name;
+    EXPECT_EQ(family.help.find('\n'), std::string::npos) << family.name;
+    EXPECT_FALSE(family.metric.empty()) << family.name;
+    std::set<std::vector<ClientMetric::Label>> rows;
+    for (const ClientMetric& metric : family.metric) {
+      EXPECT_TRUE(rows.insert(metric.label).second) << family.name << ": the same labels twice";
+      for (const auto& one : metric.label)
+        EXPECT_TRUE(allowed.contains(one.name)) << family.name << " has label " << one.name;
+    }
+  }
+}
+
+std::string http_get(std::uint16_t port, const std::string& path) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{
+      .sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {}, .sin_zero = {}};
+  inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+  timeval limit{.tv_sec = 5, .tv_usec = 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  const std::string request = "GET " + path + " HTTP/1.0\r\nHost: x\r\n\r\n";
+  EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
+  std::string answer;
+  char buffer[4096];
+  for (ssize_t count; (count = read(fd, buffer, sizeof(buffer))) > 0;)
+    answer.append(buffer, static_cast<std::size_t>(count));
+  close(fd);
+  return answer;
+}
+
+TEST_F(Metrics, AreServedOverHttp) {
+  auto workers = running_job(2);
+  const auto metrics = endpoint();
+  const std::string answer = http_get(metrics->port(), "/metrics");
+  EXPECT_THAT(
+      answer,
+      AllOf(HasSubstr("200 OK"), HasSubstr("sluice_packets_total{reason=\"join\"} 4"),
+            HasSubstr("sluice_buffers_in_use_packets 3"),
+            HasSubstr("sluice_job_members{job=\"digits\"} 2"),
+            HasSubstr("sluice_job_step_duration_seconds_bucket{job=\"digits\",le=\"+Inf\"} 0")));
+}
+
+TEST_F(Metrics, AnAddressInUseIsAnErrorThatNamesItAndTheKey) {
+  const auto metrics = endpoint();
+  const std::string address = "127.0.0.1:" + std::to_string(metrics->port());
+  const auto second = MetricsEndpoint::start(address, source());
+  ASSERT_FALSE(second.ok());
+  EXPECT_EQ(second.status().code(), StatusCode::kIoError);
+  EXPECT_THAT(second.status().message(), AllOf(HasSubstr(address), HasSubstr("metrics.address")));
+}
+
+}  // namespace
+}  // namespace sluice::dataplane
