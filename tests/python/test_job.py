@@ -191,11 +191,13 @@ def test_nobody_at_the_address_is_an_error_within_five_seconds():
 
 def test_an_error_inside_with_aborts_so_that_the_other_rank_hears_of_it(address):
     heard = []
+    joined = threading.Barrier(2)
 
     def other():
         with sluice.Job(SPECS, address, rank=1, world_size=2, run_id=1) as job:
-            job.submit("bias", numpy.zeros(7, numpy.float32))
+            joined.wait(30)
             with pytest.raises(sluice.PeerLost, match="rank 0") as caught:
+                job.submit("bias", numpy.zeros(7, numpy.float32))
                 job.wait_step(timeout=30)
             heard.append(caught.value)
 
@@ -203,6 +205,7 @@ def test_an_error_inside_with_aborts_so_that_the_other_rank_hears_of_it(address)
     thread.start()
     with pytest.raises(ZeroDivisionError):
         with sluice.Job(SPECS, address, rank=0, world_size=2, run_id=1):
+            joined.wait(30)
             1 // 0
     thread.join(30)
     assert len(heard) == 1

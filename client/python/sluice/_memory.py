@@ -14,7 +14,7 @@ _TYPESTRS = {"float32": ("<f4",), "float16": ("<f2",), "bfloat16": ("<u2", "<i2"
 
 
 def _bad(what, text):
-    return errors.InvalidArgument(f"{what}: {text}")
+    return errors.InvalidArgument(f"{what} {text}")
 
 
 def _torch_facts(tensor, what):
