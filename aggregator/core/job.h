@@ -90,6 +90,19 @@ struct Flow {
   Step last_contribution_step = 0;
   std::atomic<TimeNs> last_heard_ns{0};  // read by the control thread
   Histogram lag;                         // behind the step's first finisher; read by metrics
+
+  // Another process holds the rank: both directions count from the start.
+  void restart(Cookie new_cookie) noexcept {
+    cookie = new_cookie;
+    next_number = 1;
+    received_count = 0;
+    highest_number = 0;
+    marked_count = 0;
+    echo_timestamp_us = 0;
+    credit = 0;
+    deferred_count = 0;
+    deferral_told = false;
+  }
 };
 
 // What the first packet of a collective fixed for its step.

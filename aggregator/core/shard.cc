@@ -21,18 +21,6 @@ bool newer(std::uint32_t left, std::uint32_t right) noexcept {
   return static_cast<std::int32_t>(left - right) > 0;
 }
 
-void restart_flow(Flow& flow, Cookie cookie) noexcept {
-  flow.cookie = cookie;
-  flow.next_number = 1;
-  flow.received_count = 0;
-  flow.highest_number = 0;
-  flow.marked_count = 0;
-  flow.echo_timestamp_us = 0;
-  flow.credit = 0;
-  flow.deferred_count = 0;
-  flow.deferral_told = false;
-}
-
 // Bytes of chunk `chunk` of a collective of `size_bytes`.
 std::size_t collective_chunk_bytes(std::uint32_t size_bytes, ChunkIndex chunk,
                                    std::size_t chunk_bytes) noexcept {
@@ -79,7 +67,7 @@ Verdict Shard::admit(const wire::Packet& packet, bool marked, TimeNs now, Job*& 
   }
 
   Flow& flow = job->slices[id_.value].flows[common.rank];
-  if (flow.cookie != common.cookie) restart_flow(flow, common.cookie);
+  if (flow.cookie != common.cookie) flow.restart(common.cookie);
   flow.last_heard_ns.store(now, std::memory_order_relaxed);
   const wire::FlowHeader header = packet.body<wire::FlowHeader>();
   ++flow.received_count;

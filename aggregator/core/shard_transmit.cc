@@ -17,6 +17,15 @@ bool beyond_credit(const Flow& flow) noexcept {
   return static_cast<std::int32_t>(flow.next_number - flow.credit) > 0;
 }
 
+// The flow to a member. Its process may be one that has sent this shard nothing yet (a result that
+// it has no part in, a rank taken over): numbers must not start again with its first packet.
+Flow& flow_to(Job& job, JobSlice& slice, Rank rank) noexcept {
+  Flow& flow = slice.flows[rank.value];
+  const Cookie cookie = job.members[rank.value].cookie.load(std::memory_order_relaxed);
+  if (flow.cookie != cookie) flow.restart(cookie);
+  return flow;
+}
+
 wire::Sender sender_of(const Job& job, Rank rank) noexcept {
   return {.job = job.spec.id.value,
           .rank = rank.value,
@@ -129,7 +138,7 @@ bool Shard::poll_result(Transmit& transmit, std::span<std::uint8_t> out, TimeNs 
     while (slot.complete && slice.head_rank < job.spec.world_size) {
       const Rank rank{static_cast<std::uint16_t>(slice.head_rank++)};
       if (!job.members[rank.value].reachable.load(std::memory_order_relaxed)) continue;
-      Flow& flow = job_slice.flows[rank.value];
+      Flow& flow = flow_to(job, job_slice, rank);
       if (beyond_credit(flow)) {
         ++flow.deferred_count;
         job_slice.results_deferred.add(1);
@@ -155,7 +164,7 @@ bool Shard::poll_result(Transmit& transmit, std::span<std::uint8_t> out, TimeNs 
 }
 
 wire::FeedbackHeader Shard::next_feedback(Job& job, Rank rank, TimeNs now) noexcept {
-  Flow& flow = job.slices[id_.value].flows[rank.value];
+  Flow& flow = flow_to(job, job.slices[id_.value], rank);
   return {.number = flow.next_number++,
           .received_count = flow.received_count,
           .highest_number = flow.highest_number,
