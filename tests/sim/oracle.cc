@@ -54,11 +54,6 @@ std::string Oracle::name(const Run& run, StreamId stream, Step step, ChunkIndex 
          " step " + std::to_string(step) + " chunk " + std::to_string(chunk);
 }
 
-void Oracle::forget_flows(RunIndex run, Rank rank) {
-  std::erase_if(runs_[run]->flows,
-                [&](const auto& flow) { return flow.first.first == rank.value; });
-}
-
 std::optional<std::uint64_t> Oracle::result_weight(RunIndex run, StreamId stream, Step step,
                                                    ChunkIndex chunk) const {
   const auto found = runs_[run]->summed.find(slot_key(stream, step, chunk));
@@ -69,7 +64,7 @@ std::optional<std::uint64_t> Oracle::result_weight(RunIndex run, StreamId stream
 void Oracle::on_worker_packet(RunIndex run_index, Rank rank, std::uint16_t shard,
                               std::uint64_t pump, const wire::Packet& packet) {
   Run& run = *runs_[run_index];
-  Flow& flow = run.flows[{rank.value, shard}];
+  Flow& flow = run.flows[{packet.common().cookie, shard}];
   // The flow header is the first thing in every worker data packet.
   const auto& header =
       packet.type() == wire::PacketType::kContribution ? packet.body<wire::Contribution>().flow
@@ -116,7 +111,7 @@ void Oracle::on_contribution(Run& run, Rank rank, Flow& flow, std::uint64_t pump
 void Oracle::on_appliance_packet(RunIndex run_index, Rank rank, std::uint16_t shard,
                                  const wire::Packet& packet) {
   Run& run = *runs_[run_index];
-  Flow& flow = run.flows[{rank.value, shard}];
+  Flow& flow = run.flows[{packet.common().cookie, shard}];
   const wire::FeedbackHeader& feedback =
       packet.type() == wire::PacketType::kResult   ? packet.body<wire::ResultHeader>().feedback
       : packet.type() == wire::PacketType::kAnswer ? packet.body<wire::Answer>().feedback

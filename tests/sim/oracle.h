@@ -32,8 +32,6 @@ class Oracle {
   // A shard sent `packet` to a member.
   void on_appliance_packet(RunIndex run, Rank rank, std::uint16_t shard,
                            const wire::Packet& packet);
-  // A new process took the rank: its flows start again.
-  void forget_flows(RunIndex run, Rank rank);
 
   // Of the result that everybody got; nothing while there is none.
   std::optional<std::uint64_t> result_weight(RunIndex run, StreamId stream, Step step,
@@ -57,7 +55,6 @@ class Oracle {
     std::uint64_t weight = 0;
   };
   struct Flow {
-    Cookie cookie = 0;
     std::uint32_t credit = 0;
     std::uint32_t worker_number = 0;
     std::uint32_t appliance_number = 0;
@@ -69,7 +66,7 @@ class Oracle {
     const client::Layout* layout = nullptr;
     std::unordered_map<std::uint64_t, Sent> sent;
     std::unordered_map<std::uint64_t, Summed> summed;
-    std::map<std::pair<std::uint16_t, std::uint16_t>, Flow> flows;  // (rank, shard)
+    std::map<std::pair<Cookie, std::uint16_t>, Flow> flows;  // (process, shard)
   };
 
   void on_contribution(Run& run, Rank rank, Flow& flow, std::uint64_t pump,

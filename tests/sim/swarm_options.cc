@@ -95,6 +95,9 @@ SwarmJob draw_job(Random& random, std::size_t index, std::uint64_t seed) {
   plan.pipelined = random.one_in(4);
   if (!plan.pipelined) {
     plan.nil_ppm = random.one_in(3) ? 300'000 : 0;
+    // Who ever needs end_step() calls it after every step: after a step that ended by itself it
+    // belongs to that one.
+    plan.call_end_step = plan.call_end_step || plan.nil_ppm != 0;
     plan.allow_nil = plan.nil_ppm != 0 || random.one_in(2);
     if (plan.nil_ppm == 0 && plan.world_size() > 1) plan.zero_weights = random.one_in(6);
     if (plan.world_size() > 1 && random.one_in(5))

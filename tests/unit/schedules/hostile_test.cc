@@ -116,9 +116,11 @@ TEST_F(Hostile, a_stolen_cookie_from_another_address_gets_no_data_there) {
   const wire::Probe probe{.flow = {.number = 5}, .step = 1, .want = ~std::uint64_t{0}};
   std::vector<std::uint8_t> bytes(200);
   bytes.resize(wire::encode(bytes, {common().job, 0, common().cookie}, probe));
+  const std::uint64_t before = count(Verdict::kProbe);
   world().inject(stranger_path(run), bytes);
   settle();
-  EXPECT_EQ(count(Verdict::kProbe), 1u);  // a copy of the member's own packet would look the same
+  EXPECT_GT(count(Verdict::kProbe),
+            before);  // a copy of the member's own packet would look the same
   EXPECT_EQ(world().stranger_bytes(), 0u) << "answers go to the path that was proven";
   expect_completed(run, 2 * kSecond);
 }

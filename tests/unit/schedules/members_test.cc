@@ -7,12 +7,16 @@ namespace {
 
 class Members : public Schedule {
  protected:
-  // Kills `rank` as soon as its contribution number `count` of step 2 has passed its cable.
+  // Kills `rank` when its contribution number `count` of step 2 is out; the next ones never are.
   void kill_after(RunIndex run, std::uint16_t rank, std::uint32_t count, bool host_too) {
     world().set_filter([this, run, rank, count, host_too](Passing& passing) {
-      if (!is_contribution(passing) || rank_of(passing) != rank || struck_at != 0) return;
+      if (passing.direction != Direction::kToAppliance ||
+          passing.worker != &world().worker(run, rank))
+        return;
+      if (struck_at != 0) passing.drop = true;
+      if (passing.drop || !is_contribution(passing)) return;
       if (passing.packet.body<wire::Contribution>().step != 2 || ++passed < count) return;
-      struck_at = passing.now + 50 * kMicrosecond;  // what was sent arrives
+      struck_at = passing.now;
       world().at(struck_at, [this, run, rank, host_too] {
         world().kill(world().worker(run, rank), host_too);
       });
@@ -82,7 +86,7 @@ TEST_F(Members, leaving_in_the_middle_of_a_step_completes_what_waits_for_nobody_
   const RunIndex run = world().add_run(plan);
   world().set_filter([](Passing& passing) {
     if (passing.packet.type() == PacketType::kLeave && rank_of(passing) == 2 &&
-        passing.now < 500 * kMillisecond)
+        passing.now < 200 * kMillisecond)
       passing.drop = true;
   });
   expect_completed(run, 3 * kSecond);
@@ -116,13 +120,13 @@ TEST_F(Members, a_restart_with_the_same_rank_is_refused_before_3_s_and_taken_aft
   options.appliance.jobs.member_timeout_ns = 30 * kSecond;
   options.unreachable_hints = false;
   JobPlan plan = make_plan(3, 3, {64 * 40});
-  for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 200 * kMillisecond;
+  plan.ranks[1].step_delay_ns = 500 * kMillisecond;  // dies in step 1
   const RunIndex run = world().add_run(plan);
   world().at(300 * kMillisecond, [&] { world().kill(world().worker(run, 1), false); });
   world().run_until(400 * kMillisecond);
   Worker& early = world().add_worker(run, Rank{1}, 2 * kSecond);
   ASSERT_TRUE(world().run_until([&] { return early.failed(); }, 3 * kSecond));
-  expect_words(early.failure().message(), {"rank 1", "heard", "3"});
+  expect_words(early.failure().message(), {"rank 1", "heard", "3 s"});
 
   Worker& late = world().add_worker(run, Rank{1}, 5 * kSecond);
   expect_completed(run, 9 * kSecond);
@@ -133,7 +137,7 @@ TEST_F(Members, a_restart_with_the_same_rank_is_refused_before_3_s_and_taken_aft
 TEST_F(Members, a_process_whose_rank_was_taken_over_is_told_and_changes_nothing) {
   options.appliance.jobs.member_timeout_ns = 30 * kSecond;
   JobPlan plan = make_plan(3, 4, {64 * 40});
-  for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 200 * kMillisecond;
+  plan.ranks[1].step_delay_ns = 500 * kMillisecond;  // frozen in step 1
   const RunIndex run = world().add_run(plan);
   Worker& frozen = world().worker(run, 1);
   world().at(300 * kMillisecond, [&] { world().pause(frozen); });
@@ -142,7 +146,22 @@ TEST_F(Members, a_process_whose_rank_was_taken_over_is_told_and_changes_nothing)
   world().at(5200 * kMillisecond, [&] { world().resume(frozen); });
   ASSERT_TRUE(world().run_until([&] { return frozen.failed(); }, 8 * kSecond));
   expect_words(frozen.failure().message(), {"rank 1", "held by", "10.1.0.2"});
+  EXPECT_GT(world().appliance().count(Verdict::kStaleCookie), 0u);
   expect_completed(run, 9 * kSecond);
+}
+
+TEST_F(Members, a_restart_in_mid_run_ends_the_job_instead_of_mixing_parameters) {
+  // Nobody could give the new process the parameters of step 2.
+  options.appliance.jobs.member_timeout_ns = 30 * kSecond;
+  options.unreachable_hints = false;
+  const RunIndex run = world().add_run(make_plan(3, 3, {64 * 40}));
+  kill_after(run, 1, 20, false);
+  world().run_until(400 * kMillisecond);
+  ASSERT_NE(struck_at, 0);
+  Worker& late = world().add_worker(run, Rank{1}, 4 * kSecond);
+  expect_failed(run, Rank{1}, 6 * kSecond, {"rank 1", "10.1.0.2"});
+  ASSERT_TRUE(late.failed());
+  expect_words(late.failure().message(), {"step 2", "mid-run"});
 }
 
 TEST_F(Members, a_new_run_under_an_old_name_is_refused_while_the_old_one_lives) {

@@ -114,7 +114,7 @@ TEST_F(Numbers, a_full_slot_arena_refuses_the_next_job_with_the_numbers) {
   const RunIndex second_run = world().add_run(second);
   const RunIndex huge_run = world().add_run(huge);
   const RunIndex small_run = world().add_run(small);
-  expect_failed(huge_run, Rank{99}, 2 * kSecond, {"'huge' needs 5 MiB", "4 MiB"});
+  expect_failed(huge_run, Rank{99}, 2 * kSecond, {"'huge' needs 6 MiB", "4 MiB"});
   expect_failed(second_run, Rank{99}, 2 * kSecond, {"'second' needs", "of 6 MiB", "1 job"});
   expect_completed(small_run, 3 * kSecond);
   expect_completed(first_run, 5 * kSecond);
