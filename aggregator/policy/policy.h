@@ -1,0 +1,113 @@
+// What chooses k for the next step: `sync`, `fixed`, `saina`, `ramp`, `goodput`.
+//
+// A policy is one object a job's gradient stream, used by the shard that closes a step last, so one
+// thread at a time. It is told what the closed step showed (arrival times, norms, sign flips) and
+// answers with the next k. It knows nothing of slots, masks or time: the caller measures. Pure, no
+// allocation after construction.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "aggregator/base/types.h"
+
+namespace sluice::agg {
+
+enum class PolicyKind : std::uint8_t { kSync, kFixed, kSaina, kRamp, kGoodput };
+// What becomes of a gradient that is ready after its step is complete: lost, or contributed once to
+// the step that is open then.
+enum class LateMode : std::uint8_t { kDrop, kRequeue };
+
+struct PolicyOptions {
+  PolicyKind kind = PolicyKind::kSync;
+  LateMode late = LateMode::kDrop;
+  std::uint16_t k = 1;                          // fixed: k; saina: the k that it starts with
+  std::uint16_t sign_threshold_permille = 500;  // saina's s_th
+  std::uint16_t count_threshold = 5;            // saina's c_th; 0: as many as k is
+  std::uint32_t round_steps = 5;                // saina's detection round
+  std::uint32_t planned_steps = 0;              // ramp: length of the training
+  friend bool operator==(const PolicyOptions&, const PolicyOptions&) = default;
+};
+
+inline constexpr double kUnknown = std::numeric_limits<double>::infinity();
+
+// What a closed step showed.
+struct StepObservation {
+  Step step = 0;
+  // D_i of each rank: from the release of the step that its gradient was computed on to the arrival
+  // of its finished gradient, late ones too. kUnknown when nothing was reported.
+  std::span<const double> durations_s;
+  // Over the same W workers of each chunk: the mean of |g_i|^2, and |mean of g_i|^2.
+  std::uint16_t workers = 0;  // W
+  double mean_square = 0;
+  double square_of_mean = 0;
+  bool finite = true;  // no NaN or infinity in the step's sums; else norms and signs are skipped
+  // Of the detection round that this step ended; compared == 0 when it ended none.
+  std::uint64_t signs_flipped = 0;
+  std::uint64_t signs_compared = 0;
+};
+
+// The gradient noise scale phi = S / G2 in units of one worker's batch (McCandlish et al., 2018,
+// "An Empirical Model of Large-Batch Training", appendix A.1), from norms that the fold takes
+// anyway.
+class NoiseScale {
+ public:
+  void observe(std::uint16_t workers, double mean_square, double square_of_mean) noexcept;
+  bool valid() const noexcept { return weight_ > 0 && phi() > 0; }
+  double phi() const noexcept;
+
+ private:
+  double noise_ = 0;   // S, weighted exponential sum
+  double signal_ = 0;  // G2, likewise
+  double weight_ = 0;
+};
+
+// Sorted arrival times T_1 <= ... <= T_n, each an exponential mean.
+class ArrivalOrder {
+ public:
+  explicit ArrivalOrder(std::size_t worker_count);
+  void observe(std::span<const double> durations_s) noexcept;
+  bool valid() const noexcept { return updates_ > 0; }
+  double at(std::size_t j) const noexcept { return means_s_[j - 1]; }  // T_j, j from 1
+  std::size_t size() const noexcept { return means_s_.size(); }
+
+ private:
+  std::vector<double> means_s_;
+  std::vector<double> sorted_s_;
+  std::uint64_t updates_ = 0;
+};
+
+class Policy {
+ public:
+  Policy(PolicyOptions options, std::uint16_t worker_count);
+
+  // The k of the step after `observation.step`, 1 .. worker_count. The first two steps of a job are
+  // k = n whatever the policy says: their observations count, their answers do not.
+  std::uint16_t next_k(const StepObservation& observation) noexcept;
+  std::uint16_t k() const noexcept { return k_; }
+
+  const PolicyOptions& options() const noexcept { return options_; }
+  // What the rules need: norms cost a pass over every contribution, signs one over every result.
+  bool needs_norms() const noexcept;
+  bool needs_signs() const noexcept { return options_.kind == PolicyKind::kSaina; }
+  const NoiseScale& noise() const noexcept { return noise_; }
+  // Least k that the rule may choose.
+  std::uint16_t floor() const noexcept;
+
+ private:
+  std::uint16_t saina(const StepObservation& observation) noexcept;
+  std::uint16_t ramp(Step step) const noexcept;
+  std::uint16_t goodput() const noexcept;
+
+  const PolicyOptions options_;
+  const std::uint16_t worker_count_;
+  std::uint16_t k_;
+  std::uint32_t sign_count_ = 0;  // saina's counter
+  std::uint64_t observed_ = 0;
+  NoiseScale noise_;
+  ArrivalOrder arrivals_;
+};
+
+}  // namespace sluice::agg
