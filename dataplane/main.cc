@@ -9,11 +9,13 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <memory>
 #include <string>
 
 #include "config/loader.h"
 #include "config/render.h"
 #include "dataplane/dpdk/appliance.h"
+#include "dataplane/ops/endpoint.h"
 
 namespace {
 
@@ -77,6 +79,21 @@ int check_config(const std::string& path) {
   return 0;
 }
 
+sluice::dataplane::MetricsSource metrics_source(const sluice::dataplane::Appliance& appliance) {
+  sluice::dataplane::MetricsSource source;
+  for (const auto& port : appliance.ports())
+    source.ports.push_back({std::string(port.name), port.counters});
+  for (const auto& lcore : appliance.lcores())
+    source.lcores.push_back({lcore.counters, lcore.shard});
+  source.control_junk = &appliance.control_verdicts();
+  source.buffers = [&appliance] {
+    const auto view = appliance.buffers();
+    return sluice::dataplane::BufferUse{view.in_use, view.capacity};
+  };
+  source.inspect = [&appliance](const auto& inspection) { return appliance.inspect(inspection); };
+  return source;
+}
+
 int run(const std::string& path) {
   const auto config = sluice::config::load_config(path);
   if (!config.ok()) {
@@ -94,9 +111,20 @@ int run(const std::string& path) {
     spdlog::error("{}", appliance.status().message());
     return kFailed;
   }
+  std::unique_ptr<sluice::dataplane::MetricsEndpoint> metrics;
+  if (const std::string& address = config.value().metrics.address; !address.empty()) {
+    auto started =
+        sluice::dataplane::MetricsEndpoint::start(address, metrics_source(*appliance.value()));
+    if (!started.ok()) {
+      spdlog::error("{}", started.status().message());
+      return kFailed;
+    }
+    metrics = std::move(started).value();
+  }
   std::printf("ready: %s\n", appliance.value()->summary().c_str());
   std::fflush(stdout);
   serve_signals(signals);
+  metrics.reset();
   appliance.value().reset();
   spdlog::info("ended");
   return 0;
