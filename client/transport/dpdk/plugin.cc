@@ -29,11 +29,15 @@
 
 namespace {
 
-constexpr std::uint16_t kRingEntries = 1024;
+// Deep, because a worker that shares its core may not run for milliseconds while results arrive;
+// with 1,024 entries and eight threads a core, a third of the results had to be asked for again.
+constexpr std::uint16_t kReceiveEntries = 4096;
+constexpr std::uint16_t kTransmitEntries = 1024;
 constexpr std::uint16_t kBurst = 64;
-constexpr std::uint32_t kMempoolMargin = 4 * kBurst;
-// Two rings of 2 KiB buffers and the environment's own needs; a job with jumbo frames takes 20 MB.
-constexpr const char* kMemoryMegabytes = "64";
+constexpr std::uint32_t kBuffers = kReceiveEntries + kTransmitEntries + 4 * kBurst;
+// For all jobs of the process; pages are taken when they are first used. A job needs 13 MB, with
+// jumbo frames 50 MB.
+constexpr const char* kMemoryMegabytes = "256";
 
 using LogFunction = void (*)(std::uint32_t level, const char* text);
 
@@ -208,7 +212,7 @@ bool probe(sluice_dpdk_port& port, const sluice_dpdk_options& options) {
   std::snprintf(mac.data(), mac.size(), "%02x:%02x:%02x:%02x:%02x:%02x", options.mac[0],
                 options.mac[1], options.mac[2], options.mac[3], options.mac[4], options.mac[5]);
   const std::string arguments = std::string("path=") + options.socket_path + ",mac=" + mac.data() +
-                                ",queue_size=" + std::to_string(kRingEntries) +
+                                ",queue_size=" + std::to_string(kReceiveEntries) +
                                 ",packed_vq=1,mrg_rxbuf=0,in_order=1";
   if (rte_vdev_init(port.device.c_str(), arguments.c_str()) != 0) {
     return fail("cannot connect to the vhost-user socket");
@@ -222,9 +226,8 @@ bool configure(sluice_dpdk_port& port, const sluice_dpdk_options& options) {
   const std::uint32_t room = RTE_PKTMBUF_HEADROOM + RTE_ETHER_HDR_LEN + 4u + options.mtu_bytes;
   const auto buffer_bytes =
       static_cast<std::uint16_t>(std::max<std::uint32_t>(room, RTE_MBUF_DEFAULT_BUF_SIZE));
-  port.pool =
-      rte_pktmbuf_pool_create((port.device + "_pool").c_str(), 2u * kRingEntries + kMempoolMargin,
-                              0, 0, buffer_bytes, SOCKET_ID_ANY);
+  port.pool = rte_pktmbuf_pool_create((port.device + "_pool").c_str(), kBuffers, 0, 0, buffer_bytes,
+                                      SOCKET_ID_ANY);
   if (port.pool == nullptr) return fail("no memory for packet buffers");
   rte_eth_conf conf{};
   conf.rxmode.mtu = options.mtu_bytes;
@@ -235,9 +238,9 @@ bool configure(sluice_dpdk_port& port, const sluice_dpdk_options& options) {
     rc = rte_eth_dev_configure(port.id, 1, 1, &conf);
   }
   if (rc != 0) return fail(std::string("configure: ") + rte_strerror(-rc));
-  rc = rte_eth_rx_queue_setup(port.id, 0, kRingEntries, SOCKET_ID_ANY, nullptr, port.pool);
+  rc = rte_eth_rx_queue_setup(port.id, 0, kReceiveEntries, SOCKET_ID_ANY, nullptr, port.pool);
   if (rc != 0) return fail(std::string("receive queue: ") + rte_strerror(-rc));
-  rc = rte_eth_tx_queue_setup(port.id, 0, kRingEntries, SOCKET_ID_ANY, nullptr);
+  rc = rte_eth_tx_queue_setup(port.id, 0, kTransmitEntries, SOCKET_ID_ANY, nullptr);
   if (rc != 0) return fail(std::string("transmit queue: ") + rte_strerror(-rc));
   rc = rte_eth_dev_start(port.id);
   if (rc != 0) return fail(std::string("start: ") + rte_strerror(-rc));
@@ -270,7 +273,7 @@ void close_port(sluice_dpdk_port* port) {
 
 const char* error_text() { return thread_error().c_str(); }
 
-std::uint32_t receive_capacity(const sluice_dpdk_port*) { return kRingEntries; }
+std::uint32_t receive_capacity(const sluice_dpdk_port*) { return kReceiveEntries; }
 
 std::uint32_t rx_burst(sluice_dpdk_port* port, sluice_dpdk_frame* frames, std::uint32_t count) {
   if (port->received_count != 0) {
