@@ -49,6 +49,10 @@ void Worker::forward(Port& in, const ForwardDecision& decision, const wire::Ethe
     drop(in, decision.hairpin ? DropReason::kHairpin : DropReason::kNoPort, packet);
     return;
   }
+  if (packet->pkt_len > in.max_frame_bytes()) {
+    drop(in, DropReason::kTooLong, packet);
+    return;
+  }
   const ClassIndex egress_class = fabric_.classifier.of_frame(view);
   in.counters().forwarded.add(1);
   if (decision.flood) in.counters().flooded.add(1);

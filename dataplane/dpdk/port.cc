@@ -65,7 +65,7 @@ std::size_t Port::receive(Burst& burst, TimeNs now) noexcept {
       continue;
     }
     packet->ol_flags = 0;
-    if (packet->pkt_len > max_frame_bytes_ || packet->nb_segs > 1) {
+    if (packet->nb_segs > 1) {
       counters_.drop(DropReason::kTooLong);
       rte_pktmbuf_free(packet);
       continue;

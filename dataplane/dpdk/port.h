@@ -35,7 +35,8 @@ class Port {
   Port(const Port&) = delete;
   Port& operator=(const Port&) = delete;
 
-  // Fills `burst` from its start and returns how many. Frames are in one piece and fit the MTU.
+  // Fills `burst` from its start and returns how many. Frames are in one piece; some may be longer
+  // than the MTU: they are not forwarded, but a join may be refused with both sizes.
   std::size_t receive(Burst& burst, TimeNs now) noexcept;
   // Queues a frame; drops the least urgent ones when it does not fit.
   void enqueue(rte_mbuf* packet, ClassIndex egress_class) noexcept;
@@ -47,6 +48,7 @@ class Port {
   void refresh() noexcept;
 
   PortIndex index() const noexcept { return index_; }
+  std::uint32_t max_frame_bytes() const noexcept { return max_frame_bytes_; }
   const config::PortConfig& config() const noexcept { return config_; }
   PortCounters& counters() noexcept { return counters_; }
   // Shared memory cannot corrupt a frame on the way.
