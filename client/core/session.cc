@@ -147,7 +147,10 @@ TimeNs Session::Impl::next_timeout() const noexcept {
   TimeNs next_ns = membership.next_timeout();
   if (state != SessionState::kRunning) return next_ns;
   next_ns = std::min({next_ns, gradients.recovery().next_timeout(), stall_report_due()});
-  return std::min(next_ns, collectives.recovery().next_timeout());
+  // Its leftovers are nobody's work once the collective is done.
+  if (collectives.in_progress())
+    next_ns = std::min(next_ns, collectives.recovery().next_timeout());
+  return next_ns;
 }
 
 void Session::Impl::leave(bool abnormal, TimeNs now) {
