@@ -9,10 +9,9 @@ class Members : public Schedule {
  protected:
   // Kills `rank` when its contribution number `count` of step 2 is out; the next ones never are.
   void kill_after(RunIndex run, std::uint16_t rank, std::uint32_t count, bool host_too) {
-    world().set_filter([this, run, rank, count, host_too](Passing& passing) {
-      if (passing.direction != Direction::kToAppliance ||
-          passing.worker != &world().worker(run, rank))
-        return;
+    Worker* victim = &world().worker(run, rank);
+    world().set_filter([this, victim, count, host_too](Passing& passing) {
+      if (passing.direction != Direction::kToAppliance || passing.worker != victim) return;
       if (struck_at != 0) passing.drop = true;
       if (passing.drop || !is_contribution(passing)) return;
       if (passing.packet.body<wire::Contribution>().step != 2 || ++passed < count) return;
