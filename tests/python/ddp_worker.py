@@ -57,6 +57,7 @@ def expected_mean(ranks, step, **options):
 def start(model=None, **ddp_options):
     """Joins the process group and wraps the model."""
     torch.set_num_threads(1)
+    dist._DEFAULT_FIRST_BUCKET_BYTES = 1024  # DDP fills the first bucket to 1 MiB otherwise
     if not dist.is_initialized():
         dist.init_process_group("gloo")
     return DistributedDataParallel(model or Model(), **ddp_options)

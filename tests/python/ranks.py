@@ -45,6 +45,7 @@ class Ranks:
         base = {**os.environ, "TEST_ARGUMENTS": json.dumps(arguments or {}), **(environment or {})}
         if box is not None:
             base.update(SLUICE_ADDRESS=box.address, SLUICE_SECRET=box.secret)
+        base["PYTHONPATH"] = os.pathsep.join((base["PYTHONPATH"], os.path.dirname(__file__)))
         base.setdefault("SLUICE_JOB", f"{function.__name__}-{secrets.token_hex(4)}"[-60:])
         port, run_id = free_port(), secrets.token_hex(8)
         self.children, self._logs, self._start = [], [], time.monotonic()

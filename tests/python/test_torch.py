@@ -92,12 +92,10 @@ def half_precision(rank, dtype):
     import sluice.torch
     import torch
     dtype = getattr(torch, dtype)
-    try:
-        model = w.start(w.Model(dtype=dtype))
-    except RuntimeError as error:  # Gloo of torch 1.13 cannot broadcast bfloat16 at the start
-        if "Invalid scalar type" not in str(error):
-            raise
-        return "no " + str(error)
+    if torch.__version__.startswith("1.") and dtype == torch.bfloat16:
+        # Gloo of torch 1.13 cannot broadcast bfloat16; the parameters are equal (0) without it.
+        torch.nn.parallel.distributed._sync_module_states = lambda *args, **kwargs: None
+    model = w.start(w.Model(dtype=dtype))
     sluice.torch.attach(model)
     exact = []
     for step in range(1, 5):
@@ -111,8 +109,6 @@ def half_precision(rank, dtype):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_precision_gradients_are_the_exact_mean(appliance, tmp_path, dtype):
     values = ranks.run(half_precision, 2, tmp_path, box=appliance, arguments={"dtype": dtype})
-    if str(values[0]).startswith("no "):
-        pytest.skip(f"DDP itself cannot start: {values[0][3:]}")
     assert values == [[True] * 4] * 2
 
 
@@ -139,10 +135,13 @@ def test_a_model_may_mix_types(appliance, tmp_path):
 
 
 def two_models(rank):
+    import os
     import ddp_worker as w
     import sluice.torch
     models = [w.start(), w.start(w.Model(shapes=((5,), (6, 7))))]
-    attached = [sluice.torch.attach(model) for model in models]
+    address = os.environ["SLUICE_ADDRESS"]  # a vhost-user socket takes one job
+    attached = [sluice.torch.attach(model, address.replace("{rank}", str(rank + 2 * index)))
+                for index, model in enumerate(models)]
     shapes = [w.SHAPES, ((5,), (6, 7))]
     exact = []
     for step in range(1, 4):

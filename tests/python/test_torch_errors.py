@@ -133,11 +133,12 @@ def one_rank_raises(rank):
     import sluice.torch
     model = w.start()
     sluice.torch.attach(model)
-    model(w.gradients_of(rank, 1)).backward()
+    for step in (1, 2):  # DDP rebuilds its buckets over the process group at the second forward
+        model(w.gradients_of(rank, step)).backward()
     if rank == 1:
         raise ValueError("no such file: shard 17")
     try:
-        model(w.gradients_of(rank, 2)).backward()
+        model(w.gradients_of(rank, 3)).backward()
     except sluice.PeerLost as error:
         return str(error)
     return None
@@ -149,6 +150,34 @@ def test_a_rank_that_ends_with_an_exception_fails_the_others_with_its_name(appli
     assert outcomes[1].status == 1 and "shard 17" in outcomes[1].output
     assert outcomes[0].status == 0, outcomes[0].output
     assert "rank 1" in outcomes[0].value
+
+
+def static_graph_loses_a_peer(rank):
+    import ddp_worker as w
+    import sluice.torch
+    model = w.start(static_graph=True)
+    attachment = sluice.torch.attach(model)
+    if rank == 1:
+        attachment.job.barrier()
+        attachment.job.abort()
+        return None
+    attachment.job.barrier()
+    loss = model(w.gradients_of(rank, 1))
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        first = str(error)
+    try:
+        model(w.gradients_of(rank, 1))
+    except sluice.PeerLost as error:
+        return first, str(error)
+    return None
+
+
+def test_a_peer_lost_in_the_first_backward_of_a_static_graph_is_named(appliance, tmp_path):
+    first, second = ranks.run(static_graph_loses_a_peer, 2, tmp_path, box=appliance)[0]
+    assert "PeerLost" in first and "rank 1" in first
+    assert "rank 1" in second
 
 
 def waits_for_ever(rank):

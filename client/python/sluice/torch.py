@@ -15,6 +15,7 @@ exception inside the hook itself would leave DDP in pieces.
 """
 
 import itertools
+import threading
 import weakref
 
 import torch
@@ -177,6 +178,8 @@ class Attachment:
         self._pending = []  # (future, buffer) of the buckets of this backward
         self._abandoned = []  # buffers of backwards that were interrupted: the job may write there
         self._order = None
+        self._model = None  # weak: DDP's reducer keeps this object alive, so else it were a cycle
+        self._delayed = None  # first backward of a static graph, see _begin_backward
         self._priorities = _priorities(range(len(parameters)), len(parameters))
         self._handles = []
 
@@ -184,10 +187,9 @@ class Attachment:
 
     def _watch(self, ddp_model):
         self._order = _ForwardOrder(ddp_model.module, self._indices)
-        # Not the model itself: DDP's reducer keeps this object alive, so that would be a cycle.
-        model = weakref.ref(ddp_model)
+        self._model = weakref.ref(ddp_model)
         self._handles.append(
-            ddp_model.register_forward_pre_hook(lambda *_: self._before_forward(model())))
+            ddp_model.register_forward_pre_hook(lambda model, _inputs: self._before_forward(model)))
 
     def _before_forward(self, ddp_model):
         if self._detached or not ddp_model.training or not torch.is_grad_enabled():
@@ -212,6 +214,10 @@ class Attachment:
             future = torch.futures.Future()
             self._pending.append((future, bucket.buffer()))
             self._submit(bucket)
+            if self._delayed:
+                if bucket.is_last():
+                    threading.Thread(target=self._finish_delayed, name="sluice-step").start()
+                return future.then(self._delayed_result)
             return future
         except BaseException as error:  # noqa: BLE001 - raised by _finish, out of backward()
             self._failure = error
@@ -225,6 +231,9 @@ class Attachment:
             count = len(self._indices)
             self._priorities = _priorities(self._order.finish(count), count)
             self._order = None
+        # In the first backward of a static graph DDP calls the hook for all buckets at the very end
+        # and waits for their futures at once, before the engine's callbacks.
+        self._delayed = self._delayed is None and getattr(self._model(), "static_graph", False)
         Variable._execution_engine.queue_callback(self._finish)
 
     def _submit(self, bucket):
@@ -241,6 +250,8 @@ class Attachment:
         """At the end of backward, before DDP takes the buckets: waits for the sums."""
         if self._failure is not None:
             raise self._failure
+        if not self._pending:
+            return
         try:
             self.job.wait_step()
         except errors.Error as error:
@@ -254,6 +265,19 @@ class Attachment:
         pending, self._pending = self._pending, []
         for future, buffer in pending:
             future.set_result(buffer)
+
+    def _finish_delayed(self):
+        pending = self._pending
+        try:
+            self._finish()
+        except BaseException:  # noqa: BLE001 - kept in _failure
+            for future, buffer in pending:
+                future.set_result(buffer)  # _delayed_result raises
+
+    def _delayed_result(self, future):
+        if self._failure is not None:
+            raise self._failure
+        return future.value()
 
     # ---- for the user ----
 
