@@ -23,18 +23,23 @@ bool Flow::take_report_flag(bool last) noexcept {
 Flow::News Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs now) noexcept {
   if (ahead(feedback.highest_number, sent_) > 0) return {};
   News news{.valid = true};
+  heard_ns_ = now;
   const std::int32_t step = ahead(feedback.number, highest_in_);
   if (step <= 0) {  // overtaken or repeated: the newer one has said more
-    found_result();
+    const std::uint64_t bit = step > -64 ? std::uint64_t{1} << -step : 0;
+    if (!(arrived_in_ & bit)) found_result();
+    arrived_in_ |= bit;
     return news;
   }
+  arrived_in_ = (step < 64 ? arrived_in_ << step : 0) | 1;
   highest_in_ = feedback.number;
   const std::int32_t deferred = ahead(feedback.deferred_count, deferred_);
   deferred_ = feedback.deferred_count;
   const std::uint32_t lost = static_cast<std::uint32_t>(step) - 1;
   const std::uint32_t withheld = static_cast<std::uint32_t>(std::max(0, deferred));
   missing_results_ += lost + withheld;
-  news.missing = lost + withheld != 0;
+  news.lost = lost != 0;
+  news.withheld = withheld != 0;
 
   const std::int32_t arrived = ahead(feedback.received_count, received_);
   if (ahead(feedback.highest_number, highest_) > 0) {

@@ -41,9 +41,10 @@ class Flow {
 
   // ---- receiving ----
   struct News {
-    bool valid = false;    // false: the header contradicts what was sent; ignore the packet
-    bool gap = false;      // worker packets are missing that nothing has settled yet
-    bool missing = false;  // results were lost or deferred
+    bool valid = false;     // false: the header contradicts what was sent; ignore the packet
+    bool gap = false;       // worker packets are missing that nothing has settled yet
+    bool lost = false;      // appliance packets are missing
+    bool withheld = false;  // results were deferred for want of credit
   };
   // The feedback on every appliance packet.
   News on_feedback(const wire::FeedbackHeader& feedback, TimeNs now) noexcept;
@@ -72,8 +73,11 @@ class Flow {
   // Results known to be lost or deferred and not seen since: a hint, not an account.
   std::uint32_t missing_results() const noexcept { return missing_results_; }
   void found_result() noexcept { missing_results_ -= missing_results_ != 0; }
+  void suspect_all_results() noexcept { missing_results_ = UINT32_MAX / 2; }
   void forget_missing() noexcept { missing_results_ = 0; }
 
+  // When the last packet came.
+  TimeNs heard_ns() const noexcept { return heard_ns_; }
   const RttEstimator& rtt() const noexcept { return rtt_; }
 
  private:
@@ -91,7 +95,9 @@ class Flow {
   std::uint32_t unreported_ = 0;  // sent since feedback was asked for
   bool duplicates_seen_ = false;
   // Appliance to worker.
+  TimeNs heard_ns_ = 0;
   std::uint32_t highest_in_ = 0;
+  std::uint64_t arrived_in_ = 1;  // bit i: highest_in_ - i came
   std::uint32_t deferred_ = 0;
   std::uint32_t missing_results_ = 0;
   std::uint32_t advertised_ = 0;

@@ -9,9 +9,11 @@ namespace sluice::client {
 namespace {
 
 constexpr TimeNs kTimerGrid = TimeNs{1} << 18;  // deadlines in one grid cell are scanned together
-constexpr int kMaxBackoff = 8;
-constexpr std::uint32_t kMinProbes = 16;  // in flight a flow, however small the window
-constexpr std::uint32_t kMinPull = 16;    // results worth a probe of their own
+constexpr int kMaxBackoff = 8;                  // doublings of the timeout
+constexpr int kMaxBackoffHeard = 1;             // while the flow's other packets come through
+constexpr std::uint32_t kMinProbes = 16;        // in flight a flow, however small the window
+constexpr std::uint32_t kSweepProbes = 4;       // in flight while looking for lost results
+constexpr std::uint32_t kMinPull = 16;          // results worth a probe of their own
 
 constexpr std::uint64_t bit_of(ChunkIndex chunk) noexcept {
   return std::uint64_t{1} << (chunk % kChunksPerBlock);
@@ -133,6 +135,11 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
   block.counted &= ~lost;
   block.queued |= lost;
 
+  if (block.idle && (answer.complete & lacking)) {  // a lost tail: no later packet shows the gap
+    flow.suspect_all_results();
+    lane.missing = true;
+  }
+  block.idle = false;
   block.complete |= answer.complete & lacking;
   block.pulled = pulled & answer.complete & lacking;
   flow.reserve_pulls(count_of(block.pulled));
@@ -140,16 +147,19 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
     close(lane, answer.block, flow);
     return lost;
   }
-  if (lacking & block.complete & ~block.pulled) make_due(lane, answer.block);
+  if (lacking & block.complete & ~block.pulled) make_due(lane, answer.block, false);
   if (block.sent != 0 || block.pulled != 0) arm(lane, block, now, flow);
   return lost;
 }
 
 // ---- probes ----
 
-std::uint64_t Recovery::pick(const Block& block, std::uint32_t limit) noexcept {
+// What exists for certain, then (with `pull`) what may exist. A result that was just pushed is
+// better waited for than pulled as well.
+std::uint64_t Recovery::pick(const Block& block, bool pull, std::uint32_t limit) noexcept {
   const std::uint64_t lacking = block.lacking();
   const std::uint64_t known = first_of(lacking & block.complete, limit);
+  if (!pull) return known;
   const std::uint64_t maybe = lacking & (block.sent | block.counted) & ~known;
   return known | first_of(maybe, limit - count_of(known));
 }
@@ -172,31 +182,30 @@ bool Recovery::pop_due(Lane& lane, const Flow& flow, ProbePlan& plan) noexcept {
     if (lane.due_head == kNone) lane.due_tail = kNone;
     block.due = false;
     if (unknown == 0 || block.probed) continue;
-    plan = {.block = index, .want = pick(block, flow.free_pulls())};
+    plan = {.block = index, .want = pick(block, block.pull, flow.free_pulls())};
+    block.pull = false;
     return true;
   }
   return false;
 }
 
 bool Recovery::next_of_sweep(Lane& lane, Flow& flow, ProbePlan& plan) noexcept {
-  while (lane.sweep_cursor != kNone) {
-    if (flow.missing_results() == 0) {
-      lane.sweep_cursor = kNone;
-      return false;
-    }
+  while (lane.sweep_cursor != kNone && flow.missing_results() != 0) {
     const std::uint32_t index = lane.sweep_cursor;
-    Block& block = blocks_[index];
-    if (!block.probed && !block.due) {
-      const std::uint64_t unknown = block.lacking() & (block.sent | block.counted | block.complete);
-      if (too_few_pulls(flow, unknown)) return false;
-      lane.sweep_cursor = block.next;
-      if (lane.sweep_cursor == kNone) flow.forget_missing();
-      plan = {.block = index, .want = pick(block, flow.free_pulls())};
-      return true;
-    }
+    const Block& block = blocks_[index];
+    const bool skip = block.probed || block.due;
+    if (!skip && lane.probed_count >= kSweepProbes) return false;
+    if (!skip && lane.withheld &&
+        too_few_pulls(flow, block.lacking() & (block.sent | block.counted | block.complete)))
+      return false;
     lane.sweep_cursor = block.next;
     if (lane.sweep_cursor == kNone) flow.forget_missing();
+    if (skip) continue;
+    plan = {.block = index, .want = pick(block, lane.withheld, flow.free_pulls())};
+    return true;
   }
+  lane.sweep_cursor = kNone;
+  if (!lane.missing) lane.withheld = false;
   return false;
 }
 
@@ -209,12 +218,14 @@ void Recovery::probe_sent(std::uint16_t shard, const ProbePlan& plan, TimeNs now
   block.pulled = plan.want;
   flow.reserve_pulls(count_of(plan.want));
   block.probed = true;
+  block.asked_ns = now;
   ++lane.probed_count;
   arm(lane, block, now, flow);
 }
 
-void Recovery::make_due(Lane& lane, std::uint32_t index) noexcept {
+void Recovery::make_due(Lane& lane, std::uint32_t index, bool pull) noexcept {
   Block& block = blocks_[index];
+  block.pull |= pull;
   if (block.due) return;
   block.due = true;
   block.next_due = kNone;
@@ -235,9 +246,20 @@ void Recovery::end_probe(Lane& lane, Block& block, Flow& flow) noexcept {
 
 // ---- hints and timers ----
 
-void Recovery::hint(std::uint16_t shard, const Flow::News& news) noexcept {
-  lanes_[shard].gap |= news.gap;
-  lanes_[shard].missing |= news.missing;
+// Both wait for a moment in which reordered packets may still turn up.
+void Recovery::hint(std::uint16_t shard, const Flow::News& news, TimeNs now,
+                    const Flow& flow) noexcept {
+  Lane& lane = lanes_[shard];
+  const TimeNs patient_ns = now + flow.rtt().smoothed_ns() / 4;
+  if (news.gap && !lane.gap) {
+    lane.gap = true;
+    lane.next_gap_ns = patient_ns;
+  }
+  lane.withheld |= news.withheld;
+  if ((news.lost || news.withheld) && !lane.missing) {
+    lane.missing = true;
+    lane.next_sweep_ns = std::max(lane.next_sweep_ns, patient_ns);
+  }
 }
 
 void Recovery::work(std::uint16_t shard, TimeNs now, Flow& flow) noexcept {
@@ -245,16 +267,15 @@ void Recovery::work(std::uint16_t shard, TimeNs now, Flow& flow) noexcept {
   if (now >= lane.deadline_ns) scan_deadlines(lane, now, flow);
   if (lane.gap && now >= lane.next_gap_ns) {
     lane.gap = false;
-    lane.next_gap_ns = now + std::max<DurationNs>(flow.rtt().smoothed_ns() / 4, 1);
     if (flow.has_gap()) probe_gap(lane, flow);
   }
   if (lane.missing && lane.open_head == kNone) {
-    lane.missing = false;
+    lane.missing = lane.withheld = false;
     flow.forget_missing();
   }
   if (lane.missing && lane.sweep_cursor == kNone && now >= lane.next_sweep_ns) {
     lane.missing = false;
-    lane.sweep_cursor = lane.open_head;
+    if (flow.missing_results() != 0) lane.sweep_cursor = lane.open_head;
     lane.next_sweep_ns = now + std::max<DurationNs>(flow.rtt().smoothed_ns(), 1);
   }
   if (lane.open_head == kNone) {
@@ -295,14 +316,15 @@ void Recovery::scan_deadlines(Lane& lane, TimeNs now, Flow& flow) noexcept {
 
 void Recovery::expire(Lane& lane, std::uint32_t index, Flow& flow) noexcept {
   Block& block = blocks_[index];
-  if (block.probed) ++block.backoff;
-  block.backoff = std::min<std::uint8_t>(block.backoff, kMaxBackoff);
+  // Answers to others came through: this one was lost by chance, and the path is not dead.
+  const int limit = flow.heard_ns() > block.asked_ns ? kMaxBackoffHeard : kMaxBackoff;
+  if (block.probed) block.backoff = static_cast<std::uint8_t>(std::min(block.backoff + 1, limit));
   end_probe(lane, block, flow);
   if (block.sent != 0 && flow.all_arrived_up_to(block.highest_number)) {
     block.counted |= block.sent;
     settle(lane, block, block.sent);
   }
-  if (block.sent != 0 || (block.lacking() & block.complete)) make_due(lane, index);
+  if (block.sent != 0 || (block.lacking() & block.complete)) make_due(lane, index, true);
 }
 
 // Asks about every block with an unsettled chunk at or below the highest number that arrived.
@@ -312,7 +334,7 @@ void Recovery::probe_gap(Lane& lane, Flow& flow) noexcept {
     const Block& block = blocks_[index];
     if (block.sent == 0 || !sent_up_to(index, flow.highest_arrived())) continue;
     unsettled = true;
-    if (!block.probed) make_due(lane, index);
+    if (!block.probed) make_due(lane, index, false);
   }
   if (!unsettled) flow.accept_gap();
 }
@@ -328,9 +350,10 @@ bool Recovery::sent_up_to(std::uint32_t index, std::uint32_t number) const noexc
 // Nothing came for a while: the oldest block that waits for other workers.
 void Recovery::probe_oldest(Lane& lane) noexcept {
   for (std::uint32_t index = lane.open_head; index != kNone; index = blocks_[index].next) {
-    const Block& block = blocks_[index];
+    Block& block = blocks_[index];
     if (block.probed || block.due || !(block.lacking() & block.counted)) continue;
-    make_due(lane, index);
+    block.idle = true;
+    make_due(lane, index, true);
     return;
   }
 }

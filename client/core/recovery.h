@@ -4,10 +4,13 @@
 // complete (the result exists and is not here) or done. The appliance keeps no timers, so all
 // recovery is the worker's: probes name an aligned block of 64 chunks, and the answer says which of
 // them are counted and complete. A block is probed when
-//  - feedback shows a gap in the worker's numbers and chunks are below it (at most every RTT / 4),
+//  - feedback shows a gap in the worker's numbers and chunks are below it (after RTT / 4, for what
+//  was only
+//    reordered),
 //  - its timeout ran out (RTO from real samples, doubled for each probe that stays unanswered),
 //  - the appliance's numbers show lost or withheld results: all open blocks once, oldest first,
-//  - nothing came for 25 ms: the oldest block only, so that a straggler is not probed for.
+//  - nothing came for 25 ms: the oldest block only, so that a straggler is not probed for; when it
+//    turns out to lack results that exist, all open blocks.
 // Blocks of a shard are independent: as many probes are in flight as the window allows.
 // It knows no tensors and sends nothing itself: the streams (gradients.h, collective.h) do. Pure,
 // no allocation after construction; the session's thread only.
@@ -60,7 +63,7 @@ class Recovery {
   void probe_sent(std::uint16_t shard, const ProbePlan& plan, TimeNs now, Flow& flow) noexcept;
 
   // What feedback told.
-  void hint(std::uint16_t shard, const Flow::News& news) noexcept;
+  void hint(std::uint16_t shard, const Flow::News& news, TimeNs now, const Flow& flow) noexcept;
   // Acts on hints and timers that are due. After every datagram and timeout.
   void work(std::uint16_t shard, TimeNs now, Flow& flow) noexcept;
   TimeNs next_timeout() const noexcept;
@@ -82,6 +85,7 @@ class Recovery {
     std::uint64_t done = 0;
     std::uint64_t pulled = 0;  // asked for by the probe under way
     TimeNs deadline_ns = kNever;
+    TimeNs asked_ns = 0;               // of the last probe
     std::uint32_t highest_number = 0;  // of the packets that carried its chunks
     std::uint32_t previous = kNone;    // open list of its lane
     std::uint32_t next = kNone;
@@ -89,6 +93,8 @@ class Recovery {
     std::uint8_t backoff = 0;
     bool open = false;    // in the open list: something was sent or is awaited, and is not done
     bool due = false;     // in the list of blocks to probe
+    bool pull = false;    // and to ask for all results, not only for those known to exist
+    bool idle = false;    // probed because nothing came for a while
     bool probed = false;  // an answer is awaited
 
     std::uint64_t lacking() const noexcept { return active & ~done; }
@@ -104,6 +110,7 @@ class Recovery {
     std::uint32_t probed_count = 0;
     bool gap = false;
     bool missing = false;
+    bool withheld = false;  // what is missing was deferred, and is not on its way
     TimeNs next_gap_ns = 0;
     TimeNs next_sweep_ns = 0;
     TimeNs idle_ns = kNever;
@@ -114,12 +121,12 @@ class Recovery {
   void open(Lane& lane, std::uint32_t index) noexcept;
   void close(Lane& lane, std::uint32_t index, Flow& flow) noexcept;
   void arm(Lane& lane, Block& block, TimeNs now, const Flow& flow) noexcept;
-  void make_due(Lane& lane, std::uint32_t index) noexcept;
+  void make_due(Lane& lane, std::uint32_t index, bool pull) noexcept;
   bool pop_due(Lane& lane, const Flow& flow, ProbePlan& plan) noexcept;
   bool next_of_sweep(Lane& lane, Flow& flow, ProbePlan& plan) noexcept;
   void end_probe(Lane& lane, Block& block, Flow& flow) noexcept;
   static void settle(Lane& lane, Block& block, std::uint64_t chunks) noexcept;
-  static std::uint64_t pick(const Block& block, std::uint32_t limit) noexcept;
+  static std::uint64_t pick(const Block& block, bool pull, std::uint32_t limit) noexcept;
   void expire(Lane& lane, std::uint32_t index, Flow& flow) noexcept;
   void scan_deadlines(Lane& lane, TimeNs now, Flow& flow) noexcept;
   void probe_gap(Lane& lane, Flow& flow) noexcept;

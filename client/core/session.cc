@@ -148,8 +148,7 @@ TimeNs Session::Impl::next_timeout() const noexcept {
   if (state != SessionState::kRunning) return next_ns;
   next_ns = std::min({next_ns, gradients.recovery().next_timeout(), stall_report_due()});
   // Its leftovers are nobody's work once the collective is done.
-  if (collectives.in_progress())
-    next_ns = std::min(next_ns, collectives.recovery().next_timeout());
+  if (collectives.in_progress()) next_ns = std::min(next_ns, collectives.recovery().next_timeout());
   return next_ns;
 }
 

@@ -61,9 +61,9 @@ Verdict Session::Impl::handle_data(const wire::Packet& packet, TimeNs now) {
     fail(std::move(outcome.failure), true);
     return outcome.verdict;
   }
-  if (shard == 0 && collectives.in_progress()) collectives.recovery().hint(0, news);
+  if (shard == 0 && collectives.in_progress()) collectives.recovery().hint(0, news, now, flow);
   if (shard != 0 || gradients.in_progress() || !collectives.in_progress())
-    gradients.recovery().hint(shard, news);
+    gradients.recovery().hint(shard, news, now, flow);
   work(shard, now);
   return outcome.verdict;
 }
