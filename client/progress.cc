@@ -26,12 +26,14 @@ void block_signals() noexcept {
 }  // namespace
 
 Progress::Progress(Board& board, std::unique_ptr<Transport> transport,
-                   std::unique_ptr<Session> session, ProgressCallbacks callbacks, Log log)
+                   std::unique_ptr<Session> session, ProgressCallbacks callbacks, Log log,
+                   std::string who)
     : board_(board),
       transport_(std::move(transport)),
       session_(std::move(session)),
       callbacks_(std::move(callbacks)),
       log_(std::move(log)),
+      who_(std::move(who)),
       tx_bytes_(kBurst * kTxSlotBytes) {
   for (std::size_t i = 0; i < kBurst; ++i) {
     tx_[i].data = tx_bytes_.data() + i * kTxSlotBytes + kTxHeadroomBytes;
@@ -126,7 +128,9 @@ void Progress::handle_path_events(TimeNs now) {
       case PathEvent::Kind::kTooBig:
         session_->handle_too_big(event.datagram_bytes, event.path_datagram_bytes, now);
         break;
-      case PathEvent::Kind::kBroken: end(event.status, now); return;
+      case PathEvent::Kind::kBroken:
+        end(Status(event.status.code(), who_ + ": " + event.status.message()), now);
+        return;
     }
   }
 }

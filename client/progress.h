@@ -27,8 +27,9 @@ struct ProgressCallbacks {
 
 class Progress {
  public:
+  // `who` begins the texts of failures that the session does not write: "job 'cnn' rank 0".
   Progress(Board& board, std::unique_ptr<Transport> transport, std::unique_ptr<Session> session,
-           ProgressCallbacks callbacks, Log log);
+           ProgressCallbacks callbacks, Log log, std::string who);
   ~Progress();  // ends the thread within one loop if it still runs
 
   void start();
@@ -55,6 +56,7 @@ class Progress {
   std::unique_ptr<Session> session_;
   ProgressCallbacks callbacks_;
   Log log_;
+  const std::string who_;
   std::atomic<bool> stop_{false};
   bool ended_ = false;
   TimeNs last_work_ns_ = 0;
