@@ -19,6 +19,7 @@ SCRAPE = """
 global: {scrape_interval: 1s}
 scrape_configs:
   - job_name: sluice
+    honor_labels: true  # `job` is the training job
     static_configs: [{targets: ['127.0.0.1:9464']}]
 """
 
@@ -52,21 +53,29 @@ def test_prometheus_sees_the_run():
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+        # Job series end with the job, so nothing starts before the server scrapes.
+        patience = time.monotonic() + 30
+        while not query(lab, "up == 1"):
+            assert time.monotonic() < patience, "Prometheus does not scrape"
+            time.sleep(0.2)
         workers = [
-            start(lab, rank, lab.url, rank, 2, job="seen", steps=30, elems=40_000, pause_ms=150)
+            start(lab, rank, lab.url, rank, 2, job="seen", steps=60, elems=40_000, pause_ms=150)
             for rank in range(2)
         ]
         for worker in workers:
             wait_joined(worker)
         deadline = time.monotonic() + 25
+        # max_over_time: a scrape may miss the job's last moments, a query its last scrape.
+        seen = "max_over_time({}[5m])".format
         expressions = {
-            "up": "up == 1",
             "packets per port": "sum by (port) (sluice_port_rx_packets_total) > 0",
-            "contributions": 'sluice_job_contributions_total{job="seen"} > 0',
-            "results": 'sluice_job_results_total{job="seen"} > 0',
-            "members": 'sluice_job_members{job="seen"} == 2',
-            "lag of each rank": 'count(sluice_job_arrival_lag_seconds_count{job="seen"}) == 2',
-            "step duration": 'sluice_job_step_duration_seconds_count{job="seen"} > 0',
+            "contributions": seen('sluice_job_contributions_total{job="seen"}') + " > 0",
+            "results": seen('sluice_job_results_total{job="seen"}') + " > 0",
+            "members": seen('sluice_job_members{job="seen"}') + " == 2",
+            "lag of each rank": "count("
+            + seen('sluice_job_arrival_lag_seconds_count{job="seen"}')
+            + ") == 2",
+            "step duration": seen('sluice_job_step_duration_seconds_count{job="seen"}') + " > 0",
             "verdicts": 'sluice_packets_total{reason="folded"} > 0',
         }
         unseen = dict(expressions)
