@@ -1,0 +1,256 @@
+// The vhost-user transport over a plug-in that this test plays: ARP, framing, and a link that
+// breaks.
+#include "client/transport/dpdk/vhost.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <deque>
+#include <vector>
+
+#include "aggregator/wire/inet.h"
+#include "client/fork.h"
+
+// What the plug-in would keep for a port: the frames of both directions.
+struct sluice_dpdk_port {
+  std::deque<std::vector<std::uint8_t>> to_worker;
+  std::vector<std::vector<std::uint8_t>> from_worker;
+  std::vector<std::vector<std::uint8_t>> held;  // valid until the next rx_burst
+  bool up = true;
+  bool open = false;
+};
+
+namespace sluice::client {
+namespace {
+
+constexpr wire::Mac kApplianceMac{{2, 9, 9, 9, 9, 9}};
+const wire::IpAddress kAppliance = wire::ipv4_address(10, 0, 0, 1);
+
+class VhostTest : public ::testing::Test {
+ protected:
+  VhostTest() {
+    port() = {};
+    std::strcpy(directory_, "/tmp/sluice-vhost-XXXXXX");
+    EXPECT_NE(::mkdtemp(directory_), nullptr);
+    path_ = std::string(directory_) + "/port0";
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strcpy(address.sun_path, path_.c_str());
+    EXPECT_EQ(::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  }
+  ~VhostTest() override {
+    ::unlink(path_.c_str());
+    ::rmdir(directory_);
+  }
+
+  static sluice_dpdk_port& port() {
+    static sluice_dpdk_port instance;
+    return instance;
+  }
+
+  static sluice_dpdk_plugin plugin() {
+    sluice_dpdk_plugin table{};
+    table.abi = SLUICE_DPDK_PLUGIN_ABI;
+    table.open = [](const sluice_dpdk_options*) {
+      port().open = true;
+      return &port();
+    };
+    table.close = [](sluice_dpdk_port* opened) { opened->open = false; };
+    table.error = []() -> const char* { return "refused"; };
+    table.receive_capacity = [](const sluice_dpdk_port*) -> std::uint32_t { return 400; };
+    table.rx_burst = [](sluice_dpdk_port* opened, sluice_dpdk_frame* frames, std::uint32_t count) {
+      opened->held.clear();
+      while (opened->held.size() < count && !opened->to_worker.empty()) {
+        opened->held.push_back(std::move(opened->to_worker.front()));
+        opened->to_worker.pop_front();
+      }
+      for (std::size_t i = 0; i < opened->held.size(); ++i) {
+        frames[i] = {opened->held[i].data(), static_cast<std::uint32_t>(opened->held[i].size())};
+      }
+      return static_cast<std::uint32_t>(opened->held.size());
+    };
+    table.tx_burst = [](sluice_dpdk_port* opened, const sluice_dpdk_frame* frames,
+                        std::uint32_t count) {
+      for (std::uint32_t i = 0; i < count; ++i)
+        opened->from_worker.emplace_back(frames[i].data, frames[i].data + frames[i].bytes);
+      return count;
+    };
+    table.link_up = [](sluice_dpdk_port* opened) -> int { return opened->up; };
+    table.rx_fd = [](sluice_dpdk_port*) { return -1; };
+    table.arm = [](sluice_dpdk_port*, int) {};
+    return table;
+  }
+
+  std::unique_ptr<Transport> open(const std::string& local = "") {
+    auto transport = open_vhost_over(plugin_,
+                                     {.host = "10.0.0.1",
+                                      .port = 7700,
+                                      .socket_path = path_,
+                                      .local_address = local,
+                                      .mtu_bytes = 1500,
+                                      .rank = Rank{5}},
+                                     Log(LogSink{}));
+    EXPECT_TRUE(transport.ok()) << transport.status().message();
+    return std::move(transport).value();
+  }
+
+  // The frame of the worker's ARP request, answered as the appliance does.
+  wire::ArpPacket answer_arp() {
+    wire::Frame frame;
+    wire::ArpPacket request;
+    EXPECT_FALSE(port().from_worker.empty());
+    EXPECT_FALSE(wire::parse_frame(port().from_worker.back(), wire::UdpChecksums::kVerify, frame));
+    EXPECT_FALSE(wire::parse_arp(frame.payload, request));
+    std::vector<std::uint8_t> reply(64);
+    wire::encode_arp_frame(reply, request.sender_mac, wire::kNoVlan,
+                           {.operation = wire::kArpReply,
+                            .sender_mac = kApplianceMac,
+                            .sender = kAppliance,
+                            .target_mac = request.sender_mac,
+                            .target = request.sender});
+    port().to_worker.push_back(reply);
+    port().from_worker.clear();
+    return request;
+  }
+
+  sluice_dpdk_plugin plugin_ = plugin();
+  OwnedFd socket_{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  char directory_[32];
+  std::string path_;
+};
+
+std::vector<std::uint8_t> udp_frame(const wire::UdpPath& path, std::size_t bytes) {
+  std::vector<std::uint8_t> frame(wire::kMaxUdpHeaderBytes + bytes);
+  const std::vector<std::uint8_t> payload(bytes, 0xab);
+  frame.resize(wire::encode_udp_frame(frame, path, payload));
+  return frame;
+}
+
+TEST_F(VhostTest, AsksForTheApplianceBeforeItSendsAndFramesWhatItSends) {
+  const auto transport = open();
+  std::vector<std::uint8_t> memory(kTxHeadroomBytes + 100, 7);
+  const Outgoing datagram{memory.data() + kTxHeadroomBytes, 100, 3};
+  transport->receive(kSecond);
+  EXPECT_EQ(transport->send({&datagram, 1}, kSecond), 0u);  // kept until the MAC address is known
+  const wire::ArpPacket request = answer_arp();
+  EXPECT_EQ(request.target, kAppliance);
+  EXPECT_EQ(request.sender.bytes[0], 169);
+  EXPECT_EQ(request.sender.bytes[1], 254);
+  EXPECT_EQ(request.sender.bytes[3], 6);  // rank 5
+  EXPECT_EQ(request.sender_mac.bytes[0], 2);
+  transport->receive(kSecond);
+  ASSERT_EQ(transport->send({&datagram, 1}, kSecond), 1u);
+
+  wire::Frame frame;
+  ASSERT_EQ(port().from_worker.size(), 1u);
+  ASSERT_FALSE(wire::parse_frame(port().from_worker[0], wire::UdpChecksums::kVerify, frame));
+  EXPECT_EQ(frame.ethernet.dst, kApplianceMac);
+  EXPECT_EQ(frame.ethernet.src, request.sender_mac);
+  EXPECT_EQ(frame.dst, kAppliance);
+  EXPECT_EQ(frame.dst_port, 7703);
+  EXPECT_EQ(frame.traffic_class, wire::kEcnCapable);
+  EXPECT_THAT(frame.payload, ::testing::ElementsAreArray(std::vector<std::uint8_t>(100, 7)));
+
+  // The way back, and two frames that are for somebody else.
+  wire::UdpPath path = wire::reply_path(frame, kApplianceMac);
+  port().to_worker.push_back(udp_frame(path, 33));
+  path.dst_port ^= 1;
+  port().to_worker.push_back(udp_frame(path, 34));
+  path.dst_port ^= 1;
+  path.src = wire::ipv4_address(10, 0, 0, 9);
+  port().to_worker.push_back(udp_frame(path, 35));
+  const auto received = transport->receive(kSecond);
+  ASSERT_EQ(received.size(), 1u);
+  EXPECT_EQ(received[0].bytes.size(), 33u);
+}
+
+TEST_F(VhostTest, AsksAgainWhileNobodyAnswers) {
+  const auto transport = open();
+  transport->receive(kSecond);
+  transport->receive(kSecond + kMillisecond);
+  EXPECT_EQ(port().from_worker.size(), 1u);
+  transport->receive(2 * kSecond);
+  EXPECT_EQ(port().from_worker.size(), 2u);
+}
+
+TEST_F(VhostTest, AnswersForItsOwnAddress) {
+  const auto transport = open("10.0.0.77");
+  std::vector<std::uint8_t> frame(64);
+  const wire::ArpPacket request{.operation = wire::kArpRequest,
+                                .sender_mac = kApplianceMac,
+                                .sender = kAppliance,
+                                .target_mac = {},
+                                .target = wire::ipv4_address(10, 0, 0, 77)};
+  wire::encode_arp_frame(frame, wire::kBroadcastMac, wire::kNoVlan, request);
+  transport->receive(0);
+  port().from_worker.clear();
+  port().to_worker.push_back(frame);
+  transport->receive(0);
+  wire::Frame answer;
+  wire::ArpPacket reply;
+  ASSERT_EQ(port().from_worker.size(), 1u);
+  ASSERT_FALSE(wire::parse_frame(port().from_worker[0], wire::UdpChecksums::kVerify, answer));
+  ASSERT_FALSE(wire::parse_arp(answer.payload, reply));
+  EXPECT_EQ(reply.operation, wire::kArpReply);
+  EXPECT_EQ(reply.sender, wire::ipv4_address(10, 0, 0, 77));
+  EXPECT_EQ(reply.target, kAppliance);
+}
+
+TEST_F(VhostTest, KeepsWhatItFindsBeforeSleeping) {
+  const auto transport = open();
+  transport->receive(0);
+  answer_arp();
+  const OwnedFd wake(::eventfd(0, EFD_NONBLOCK));
+  transport->wait(wake.get(), kSecond);  // finds the answer instead of sleeping
+  EXPECT_TRUE(port().to_worker.empty());
+  transport->receive(0);
+  std::vector<std::uint8_t> memory(kTxHeadroomBytes + 1);
+  const Outgoing datagram{memory.data() + kTxHeadroomBytes, 1, 0};
+  EXPECT_EQ(transport->send({&datagram, 1}, 0), 1u);
+}
+
+TEST_F(VhostTest, ReportsOnceThatTheLinkIsGone) {
+  const auto transport = open();
+  PathEvent event;
+  transport->receive(kSecond);
+  EXPECT_FALSE(transport->poll_path_event(event));
+  port().up = false;
+  transport->receive(2 * kSecond);
+  ASSERT_TRUE(transport->poll_path_event(event));
+  EXPECT_EQ(event.kind, PathEvent::Kind::kBroken);
+  EXPECT_THAT(event.status.message(), ::testing::HasSubstr(path_));
+  EXPECT_FALSE(transport->poll_path_event(event));
+}
+
+TEST_F(VhostTest, TakesAndReportsADatagramBeyondTheMtu) {
+  const auto transport = open();
+  transport->receive(0);
+  answer_arp();
+  transport->receive(0);
+  std::vector<std::uint8_t> memory(kTxHeadroomBytes + 1473);
+  const Outgoing datagram{memory.data() + kTxHeadroomBytes, 1473, 0};
+  EXPECT_EQ(transport->send({&datagram, 1}, 0), 1u);
+  EXPECT_TRUE(port().from_worker.empty());
+  PathEvent event;
+  ASSERT_TRUE(transport->poll_path_event(event));
+  EXPECT_EQ(event.kind, PathEvent::Kind::kTooBig);
+  EXPECT_EQ(event.path_datagram_bytes, 1472u);
+}
+
+TEST_F(VhostTest, NamesASocketThatDoesNotExist) {
+  const auto transport = open_vhost_over(
+      plugin_, {.host = "10.0.0.1", .socket_path = path_ + "x", .local_address = ""},
+      Log(LogSink{}));
+  ASSERT_FALSE(transport.ok());
+  EXPECT_EQ(transport.status().code(), StatusCode::kNotFound);
+  EXPECT_THAT(transport.status().message(), ::testing::HasSubstr(path_ + "x"));
+  EXPECT_FALSE(port().open);
+}
+
+}  // namespace
+}  // namespace sluice::client
