@@ -64,7 +64,7 @@ std::optional<std::uint64_t> Oracle::result_weight(RunIndex run, StreamId stream
 void Oracle::on_worker_packet(RunIndex run_index, Rank rank, std::uint16_t shard,
                               std::uint64_t pump, const wire::Packet& packet) {
   Run& run = *runs_[run_index];
-  Flow& flow = run.flows[{packet.common().cookie, shard}];
+  Flow& flow = run.flows[{rank.value, packet.common().cookie, shard}];
   // The flow header is the first thing in every worker data packet.
   const auto& header =
       packet.type() == wire::PacketType::kContribution ? packet.body<wire::Contribution>().flow
@@ -111,7 +111,7 @@ void Oracle::on_contribution(Run& run, Rank rank, Flow& flow, std::uint64_t pump
 void Oracle::on_appliance_packet(RunIndex run_index, Rank rank, std::uint16_t shard,
                                  const wire::Packet& packet) {
   Run& run = *runs_[run_index];
-  Flow& flow = run.flows[{packet.common().cookie, shard}];
+  Flow& flow = run.flows[{rank.value, packet.common().cookie, shard}];
   const wire::FeedbackHeader& feedback =
       packet.type() == wire::PacketType::kResult   ? packet.body<wire::ResultHeader>().feedback
       : packet.type() == wire::PacketType::kAnswer ? packet.body<wire::Answer>().feedback

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -66,7 +67,7 @@ class Oracle {
     const client::Layout* layout = nullptr;
     std::unordered_map<std::uint64_t, Sent> sent;
     std::unordered_map<std::uint64_t, Summed> summed;
-    std::map<std::pair<Cookie, std::uint16_t>, Flow> flows;  // (process, shard)
+    std::map<std::tuple<std::uint16_t, Cookie, std::uint16_t>, Flow> flows;  // rank, cookie, shard
   };
 
   void on_contribution(Run& run, Rank rank, Flow& flow, std::uint64_t pump,

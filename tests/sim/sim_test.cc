@@ -27,6 +27,8 @@ TEST(Simulator, other_seeds_take_other_paths) {
 TEST(Simulator, catches_every_corrupted_frame_by_its_checksums) {
   Random random(7);
   wire::UdpPath path;
+  path.src_mac.bytes = {2, 0, 0, 0, 0, 1};
+  path.dst_mac.bytes = {2, 0, 0, 0, 0, 2};
   path.src_port = 1;
   path.dst_port = 2;
   for (const bool ipv6 : {false, true}) {
@@ -48,9 +50,13 @@ TEST(Simulator, catches_every_corrupted_frame_by_its_checksums) {
 
 TEST(Simulator, marks_congestion_without_breaking_the_checksums) {
   wire::UdpPath path;
+  path.src_mac.bytes = {2, 0, 0, 0, 0, 1};
+  path.dst_mac.bytes = {2, 0, 0, 0, 0, 2};
   path.src = wire::ipv4_address(10, 0, 0, 1);
   path.dst = wire::ipv4_address(10, 0, 0, 2);
   path.traffic_class = wire::kEcnCapable;
+  path.src_port = 1;
+  path.dst_port = 2;
   std::vector<std::uint8_t> bytes(200);
   bytes.resize(wire::encode_udp_frame(bytes, path, std::vector<std::uint8_t>(30, 5)));
   ASSERT_TRUE(mark_congestion(bytes));

@@ -122,7 +122,8 @@ class Swarm {
       check_failed(state);
     else
       check_completed(state.run);
-    if (world_.healthy() && state.job->returns && (state.struck || abnormal)) run_again(state);
+    // When all others had finished before, nothing has ended the job: its last rank holds the name.
+    if (world_.healthy() && state.job->returns && any_survivor_failed(state)) run_again(state);
   }
 
   void check_completed(RunIndex run) {
@@ -158,6 +159,12 @@ class Swarm {
                               " ms after it");
     }
     ++outcome_.jobs_failed_as_promised;
+  }
+
+  bool any_survivor_failed(const State& state) {
+    for (std::uint16_t rank = 0; rank < world_.plan(state.run).world_size(); ++rank)
+      if (Rank{rank} != state.job->victim && world_.worker(state.run, rank).failed()) return true;
+    return false;
   }
 
   TimeNs left_at(const State& state) {

@@ -16,9 +16,7 @@ class Members : public Schedule {
       if (passing.drop || !is_contribution(passing)) return;
       if (passing.packet.body<wire::Contribution>().step != 2 || ++passed < count) return;
       struck_at = passing.now;
-      world().at(struck_at, [this, run, rank, host_too] {
-        world().kill(world().worker(run, rank), host_too);
-      });
+      world().at(struck_at, [this, victim, host_too] { world().kill(*victim, host_too); });
     });
   }
   std::uint32_t passed = 0;
