@@ -242,7 +242,8 @@ std::size_t Shard::write_answer(Reply& reply, std::span<std::uint8_t> out, TimeN
       const bool touched = slot.step == reply.step;
       if (touched && test_bit(mask, reply.rank)) body.counted |= std::uint64_t{1} << bit;
       if (touched && slot.complete) {
-        body.complete |= std::uint64_t{1} << bit;
+        // A result that still waits in the queue is on its way: nobody needs to pull it.
+        if (!slot.queued) body.complete |= std::uint64_t{1} << bit;
       } else if (body.first_incomplete == wire::kNoChunk) {
         body.first_incomplete = first_chunk + bit;
         for (std::size_t word = 0; word < job.mask_word_count; ++word)
