@@ -40,7 +40,8 @@ def test_a_missing_library_is_an_error_that_names_every_place():
 def test_another_library_is_refused_by_name():
     done = python("import sluice\n"
                   "try: sluice.Job([('a', 1, 'float32')], 'inproc://x', rank=0, world_size=1)\n"
-                  "except sluice.LibraryNotFound as error: print(error)", SLUICE_LIBRARY="libc.so.6")
+                  "except sluice.LibraryNotFound as error: print(error)",
+                  SLUICE_LIBRARY="libc.so.6")
     assert "libc.so.6 is not a usable libsluice" in done.stdout, done.stderr
 
 

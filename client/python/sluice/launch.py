@@ -82,12 +82,13 @@ class Printer:
 class _Pipe:
     """Splits what a rank writes into lines and progress bars. Reads of one rank and stream."""
 
-    def __init__(self, rank, file, printer, prefix):
+    def __init__(self, rank, file, printer, prefix, bar_prefix):
         self.rank = rank
         self.file = file
         self.last_line = ""
         self._printer = printer
         self._prefix = prefix
+        self._bar_prefix = bar_prefix
         self._rest = b""
 
     def read(self):
@@ -109,17 +110,18 @@ class _Pipe:
 
     def _emit(self, raw, final):
         text = raw.decode("utf-8", "replace")
+        prefix = self._bar_prefix if "\r" in text else self._prefix
         if "\r" in text:
             text = [part for part in text.split("\r") if part.strip()][-1:]
             text = text[0] if text else ""
             if final:
                 self._printer.end_bar()
         if not final:
-            self._printer.bar(self._prefix, text)
+            self._printer.bar(prefix, text)
         elif text or not raw:
             if not text and not self.last_line:
                 return
-            self._printer.line(self._prefix, text)
+            self._printer.line(prefix, text)
             self.last_line = text.strip() or self.last_line
 
 
@@ -127,7 +129,7 @@ class Launcher:
     """The ranks of one run, from start to end. Main thread only; leaves no process behind."""
 
     def __init__(self, commands, environments, *, ranks, stdout=None, stderr=None,
-                 keep_going=False, grace_s=5.0, limit_s=None, prefix=True):
+                 keep_going=False, grace_s=5.0, limit_s=None, bar_prefix=True):
         self._commands = commands
         self._environments = environments
         self._ranks = ranks
@@ -140,7 +142,7 @@ class Launcher:
         self._selector = selectors.DefaultSelector()
         self._err = Printer(stderr or sys.stderr)
         self._out = Printer(stdout or sys.stdout)
-        self._prefix = prefix
+        self._bar_prefix = bar_prefix
         self.failure = ""  # one line, once a rank has failed
         self.stopped_by = None  # number of the signal that ended the run
 
@@ -172,9 +174,9 @@ class Launcher:
             child = Child(command, env=environment, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             self._children.append(child)
-            prefix = f"[{rank}] " if self._prefix else ""
+            prefix = f"[{rank}] "
             for file, printer in ((child.popen.stdout, self._out), (child.popen.stderr, self._err)):
-                pipe = _Pipe(rank, file, printer, prefix)
+                pipe = _Pipe(rank, file, printer, prefix, prefix if self._bar_prefix else "")
                 self._pipes.append(pipe)
                 self._selector.register(file, selectors.EVENT_READ, pipe)
 

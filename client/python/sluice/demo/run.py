@@ -148,7 +148,7 @@ def train(label, options, folder, extra_environment):
         rank_environment(base, rank=rank, local_rank=rank, local_world_size=options.workers,
                          world_size=options.workers, node_rank=0, master_addr="127.0.0.1",
                          master_port=port, run_id=run_id) for rank in ranks]
-    launcher = Launcher([command] * options.workers, environments, ranks=ranks, prefix=False,
+    launcher = Launcher([command] * options.workers, environments, ranks=ranks, bar_prefix=False,
                         limit_s=TRAINING_LIMIT_S)
     status = launcher.run()
     if launcher.stopped_by is not None:
