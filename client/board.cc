@@ -88,9 +88,8 @@ Outcome Board::submit(const Submission& submission) {
   tensor.submitted_ns = monotonic_now();
   ++tensor.steps;
   ++in_flight_;
-  closed_full_ = false;
-  push({.kind = Command::Kind::kSubmit, .submission = submission});
-  closed_full_ = close_step_if_full();
+  push({.kind = Command::Kind::kSubmit, .submission = submission, .step = tensor.steps});
+  if (tensor.steps == open_step_) closed_full_ = close_step_if_full();
   return {};
 }
 
@@ -106,6 +105,7 @@ Outcome Board::end_step() {
   if (ended_) return outcome_;
   if (closed_full_) {  // all tensors were submitted: the step has ended by itself
     closed_full_ = false;
+    push({.kind = Command::Kind::kEndStep, .step = open_step_ - 1});
     return {};
   }
   if (!allow_nil_) return refuse_left_out();

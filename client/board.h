@@ -37,7 +37,7 @@ struct Command {
   enum class Kind : std::uint8_t { kSubmit, kEndStep, kCollective, kDescribe, kLeave };
   Kind kind{};
   Submission submission;                       // kSubmit
-  Step step = 0;                               // kEndStep
+  Step step = 0;                               // kSubmit, kEndStep: that it belongs to
   std::shared_ptr<CollectiveCall> collective;  // kCollective
   bool abnormal = false;                       // kLeave
 };

@@ -136,25 +136,17 @@ void Progress::handle_path_events(TimeNs now) {
 }
 
 void Progress::apply_commands(TimeNs now) {
-  if (board_.take_commands(commands_)) {
-    for (Command& command : commands_) apply(command, now);
-    commands_.clear();
-  }
-  apply_end_steps(now);
+  if (!board_.take_commands(commands_)) return;
+  for (Command& command : commands_) apply(command, now);
+  commands_.clear();
+  apply_steps(now);
 }
 
 void Progress::apply(Command& command, TimeNs now) {
   if (ended_) return;
   switch (command.kind) {
-    case Command::Kind::kSubmit: {
-      const Status status = session_->submit(command.submission, now);
-      // The board has checked the arguments: only a session that is about to fail refuses.
-      if (!status.ok() && session_->state() == SessionState::kRunning) {
-        end({SLUICE_INTERNAL, status.message()}, now);
-      }
-      break;
-    }
-    case Command::Kind::kEndStep: end_steps_.push_back(command.step); break;
+    case Command::Kind::kSubmit:
+    case Command::Kind::kEndStep: steps_.push_back(std::move(command)); break;
     case Command::Kind::kCollective: {
       CollectiveCall& call = *command.collective;
       const Status status = call.is_barrier ? session_->barrier(now)
@@ -172,23 +164,29 @@ void Progress::apply(Command& command, TimeNs now) {
   }
 }
 
-// The session ends its current step only; the application may be ahead of it.
-void Progress::apply_end_steps(TimeNs now) {
-  while (!end_steps_.empty() && end_steps_.front() <= session_->current_step()) {
-    const Step step = end_steps_.front();
-    end_steps_.erase(end_steps_.begin());
-    if (step < session_->current_step()) continue;
-    const Status status = session_->end_step(now);
+// The application may be further ahead than the session, which takes the step under way and the one
+// after it. What is not due waits, and everything behind it: a submission's step follows from the
+// order.
+void Progress::apply_steps(TimeNs now) {
+  while (!ended_ && !steps_.empty() && steps_.front().step <= session_->current_step() + 1) {
+    const Status status = apply_step(steps_.front(), now);
+    steps_.pop_front();
+    // The board has checked the arguments: only a session that is about to fail refuses.
     if (!status.ok() && session_->state() == SessionState::kRunning) {
       end({SLUICE_INTERNAL, status.message()}, now);
     }
   }
 }
 
+Status Progress::apply_step(const Command& command, TimeNs now) {
+  return command.kind == Command::Kind::kSubmit ? session_->submit(command.submission, now)
+                                                : session_->end_step(now);
+}
+
 void Progress::dispatch_events(TimeNs now) {
   Event event;
   while (!ended_ && session_->poll_event(event)) dispatch(event, now);
-  if (!end_steps_.empty()) apply_end_steps(now);
+  apply_steps(now);
 }
 
 void Progress::dispatch(const Event& event, TimeNs now) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -44,7 +45,8 @@ class Progress {
   void handle_path_events(TimeNs now);
   void apply_commands(TimeNs now);
   void apply(Command& command, TimeNs now);
-  void apply_end_steps(TimeNs now);
+  void apply_steps(TimeNs now);
+  Status apply_step(const Command& command, TimeNs now);
   void dispatch_events(TimeNs now);
   void dispatch(const Event& event, TimeNs now);
   void idle(TimeNs now);
@@ -62,7 +64,7 @@ class Progress {
   TimeNs last_work_ns_ = 0;
   TimeNs leave_deadline_ns_ = kNever;
   std::vector<Command> commands_;
-  std::vector<Step> end_steps_;  // declared by the application, not yet due in the session
+  std::deque<Command> steps_;  // submissions and ends of steps, in order, not yet due
   std::vector<std::uint8_t> tx_bytes_;
   std::array<Outgoing, kBurst> tx_{};
   std::size_t tx_first_ = 0;

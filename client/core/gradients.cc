@@ -52,10 +52,11 @@ Status GradientStream::submit(const Submission& submission, TimeNs now) noexcept
   const std::uint32_t index = submission.tensor;
   if (index >= tensors_.size())
     return fail_submit(index, "the layout has " + std::to_string(tensors_.size()) + " tensors");
-  if (submission.input == nullptr || submission.output == nullptr)
+  if (submission.output == nullptr) return fail_submit(index, "output must not be null");
+  if (submission.input == nullptr && !options_.allow_nil)
     return fail_submit(index,
-                       "input and output must not be null; a tensor without a gradient is "
-                       "left out and end_step() declares it");
+                       "input must not be null: this job does not allow tensors without data "
+                       "(allow_nil)");
   Tensor& tensor = tensors_[index];
   if (tensor.submitted || tensor.asked > current_)
     return fail_submit(index, "submitted again before step " + std::to_string(tensor.asked) +
@@ -170,7 +171,7 @@ std::size_t GradientStream::write_next(std::uint16_t shard, Link& link, std::spa
                           .dtype = dtype,
                           .priority = priority};
   std::span<const std::uint8_t> payload;
-  if (tensor.nil) {
+  if (tensor.nil || tensor.submission.input == nullptr) {
     body.flags |= wire::kFlagNil;
     ++link.stats.nil_contributions;
   } else {

@@ -49,7 +49,7 @@ struct SessionOptions {
 // memory; both must stay valid until the tensor's kTensorDone event or the job's end.
 struct Submission {
   std::uint32_t tensor = 0;
-  const void* input = nullptr;  // elem_count elements of the tensor's dtype
+  const void* input = nullptr;  // elem_count elements of the tensor's dtype; null: no data (NIL)
   void* output = nullptr;       // likewise: receives the average
   std::uint32_t weight = 1;     // samples
   Priority priority = 0;

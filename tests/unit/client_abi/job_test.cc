@@ -167,6 +167,44 @@ TEST(Jobs, EndStepFillsInForTensorsLeftOut) {
   });
 }
 
+TEST(Jobs, MayRunStepsAheadWithOtherTensorsEachStep) {
+  on_every_rank(2, [](std::uint32_t rank) {
+    Options options = options_for("ahead", rank, 2);
+    options.c.averaging = SLUICE_SUM;
+    Job job(options, {{"a", 3000}, {"b", 3000}, {"c", 3000}});
+    std::vector<std::vector<float>> values;
+    for (std::uint32_t tensor = 0; tensor < 3; ++tensor) {
+      values.emplace_back(3000, static_cast<float>(tensor + 1));
+      job.submit(tensor, values[tensor].data(), values[tensor].data());
+      job.end_step();  // without waiting: the other two have no data in this step
+    }
+    EXPECT_EQ(job.wait_step(kLong), 3u);
+    for (std::uint32_t tensor = 0; tensor < 3; ++tensor) {
+      EXPECT_EQ(job.wait(tensor, kLong).step, tensor + 1);
+      EXPECT_EQ(values[tensor][2999], static_cast<float>(2 * (tensor + 1)));
+    }
+  });
+}
+
+TEST(Jobs, MayHaveNoDataAtAllInAStep) {
+  on_every_rank(2, [](std::uint32_t rank) {
+    Options options = options_for("empty", rank, 2);
+    options.c.averaging = SLUICE_SUM;
+    Job job(options, {{"a", 8}, {"b", 8}});
+    float a[8], b[8];
+    for (std::uint32_t step = 1; step <= 6; ++step) {
+      std::fill(a, a + 8, 1.0f);
+      std::fill(b, b + 8, 1.0f);
+      const bool has_data = rank == 0 || step % 2 != 0;
+      if (has_data) job.submit(0, a, a);
+      if (has_data) job.submit(1, b, b);
+      job.end_step();  // after all tensors it does nothing, after none it is the step
+      EXPECT_EQ(job.wait_step(kLong), step);
+      EXPECT_EQ(a[7], step % 2 != 0 ? 2.0f : 1.0f);
+    }
+  });
+}
+
 TEST(Jobs, EndStepNamesTensorsLeftOutWhenThatIsNotAllowed) {
   Options options = options_for("strict", 0, 1);
   options.c.allow_nil = 0;
