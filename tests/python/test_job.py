@@ -311,5 +311,7 @@ def test_a_stall_is_logged_with_who_is_missing(address, caplog):
 
     with caplog.at_level("WARNING", logger="sluice"):
         on_all_ranks(work, 2, address, stall_report=0.3)
+    # Between the slices of a wait: not before the step has stood still for stall_report seconds.
+    assert not any("for 0.0 s" in record.getMessage() for record in caplog.records), caplog.text
     assert any("bias" in record.getMessage() and "1" in record.getMessage()
                for record in caplog.records), caplog.text

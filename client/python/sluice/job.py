@@ -13,12 +13,14 @@ seconds (None: no limit). After fork() a job is inert in the child: its methods 
 
 import ctypes
 import logging
+import re
 from typing import NamedTuple
 
 from sluice import _abi, _library, _memory, _settings, errors
 from sluice._handle import Handle
 
 _STALL_TEXT_BYTES = 8192
+_NO_PROGRESS = re.compile(r"no progress for ([0-9.]+) s")  # as describe_stall() says it
 _log = logging.getLogger("sluice")
 
 
@@ -140,11 +142,15 @@ class Job:
 
         def on_slice(waited_s):
             nonlocal next_report_s
-            if waited_s >= next_report_s:
-                next_report_s += self._stall_report_s
-                text = self.describe_stall()
-                if text:
-                    _log.warning("rank %d: %s", self.rank, text)
+            if waited_s < next_report_s:
+                return
+            text = self.describe_stall()
+            still_s = max(map(float, _NO_PROGRESS.findall(text)), default=0.0)
+            next_report_s = waited_s + self._stall_report_s
+            if still_s >= self._stall_report_s:
+                _log.warning("rank %d: %s", self.rank, text)
+            else:  # it moves; look again when it could have stood still for long enough
+                next_report_s -= still_s
 
         self._handle.wait(call_for_ms, timeout, on_slice)
 
