@@ -27,29 +27,25 @@ DurationNs RttEstimator::timeout_ns() const noexcept {
 }
 
 void Congestion::on_arrived(std::uint32_t arrived, std::uint32_t marked) noexcept {
-  if (marked != 0 && !shrunk_this_round_)
-    shrink_to(static_cast<std::uint32_t>(window_ * (1 - marked_fraction_ / 2)));
+  if (marked != 0 && round_marked_ == 0)
+    window_ = std::max<double>(window_ * (1 - marked_fraction_ / 2), kFloor);
   round_arrived_ += arrived;
   round_marked_ += std::min(marked, arrived);
   if (round_arrived_ < window_) return;
 
   const double fraction = static_cast<double>(round_marked_) / round_arrived_;
   marked_fraction_ += kMarkGain * (fraction - marked_fraction_);
-  if (!shrunk_this_round_) window_ = std::min(window_ + 1, cap_);
+  if (!lost_this_round_) window_ = std::min<double>(window_ + 1, cap_);
   round_arrived_ = 0;
   round_marked_ = 0;
-  shrunk_this_round_ = false;
+  lost_this_round_ = false;
 }
 
 void Congestion::on_loss(TimeNs now, DurationNs rtt_ns) noexcept {
   if (now < next_halving_ns_) return;
   next_halving_ns_ = now + rtt_ns;
-  shrink_to(window_ / 2);
-}
-
-void Congestion::shrink_to(std::uint32_t window) noexcept {
-  window_ = std::max(window, kFloor);
-  shrunk_this_round_ = true;
+  window_ = std::max<double>(window_ / 2, kFloor);
+  lost_this_round_ = true;
 }
 
 }  // namespace sluice::client

@@ -40,19 +40,17 @@ class Congestion {
       : cap_(cap < kFloor ? kFloor : cap), window_(cap_ < kStart ? cap_ : kStart) {}
 
   // Packets that may be on the wire.
-  std::uint32_t window() const noexcept { return window_; }
+  std::uint32_t window() const noexcept { return static_cast<std::uint32_t>(window_); }
   // `arrived` more packets reached the other end, `marked` of them with the mark.
   void on_arrived(std::uint32_t arrived, std::uint32_t marked) noexcept;
   void on_loss(TimeNs now, DurationNs rtt_ns) noexcept;
 
  private:
-  void shrink_to(std::uint32_t window) noexcept;
-
   std::uint32_t cap_;
-  std::uint32_t window_;
+  double window_;  // packets; fractions keep the cut for a single mark exact
   std::uint32_t round_arrived_ = 0;  // a round is one window's worth of arrivals
   std::uint32_t round_marked_ = 0;
-  bool shrunk_this_round_ = false;
+  bool lost_this_round_ = false;
   double marked_fraction_ = 1.0;  // RFC 8257's alpha, which starts pessimistic
   TimeNs next_halving_ns_ = 0;
 };

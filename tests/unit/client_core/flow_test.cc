@@ -1,0 +1,210 @@
+// Round trips, the congestion window, and what feedback means for one flow.
+#include "client/core/flow.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice::client {
+namespace {
+
+constexpr TimeNs kNow = 10 * kSecond;
+
+// Takes `count` numbers.
+void send(Flow& flow, int count, TimeNs now = kNow) {
+  for (int i = 0; i < count; ++i) flow.next_header(now);
+}
+
+wire::FeedbackHeader feedback(std::uint32_t number, std::uint32_t received, std::uint32_t highest) {
+  return {.number = number, .received_count = received, .highest_number = highest};
+}
+
+TEST(RttEstimator, FollowsRfc6298) {
+  RttEstimator rtt;
+  EXPECT_EQ(rtt.timeout_ns(), RttEstimator::kFirstTimeout);
+  rtt.sample(8 * kMillisecond);
+  EXPECT_EQ(rtt.smoothed_ns(), 8 * kMillisecond);
+  EXPECT_EQ(rtt.timeout_ns(), 8 * kMillisecond + 4 * 4 * kMillisecond);
+  rtt.sample(16 * kMillisecond);
+  EXPECT_EQ(rtt.smoothed_ns(), 9 * kMillisecond);
+  EXPECT_EQ(rtt.timeout_ns(), 9 * kMillisecond + 4 * 5 * kMillisecond);
+}
+
+TEST(RttEstimator, KeepsItsTimeoutWithinBounds) {
+  RttEstimator rtt;
+  for (int i = 0; i < 100; ++i) rtt.sample(50 * kMicrosecond);
+  EXPECT_EQ(rtt.timeout_ns(), RttEstimator::kMinTimeout);
+  for (int i = 0; i < 100; ++i) rtt.sample(10 * kSecond);
+  EXPECT_EQ(rtt.timeout_ns(), RttEstimator::kMaxTimeout);
+}
+
+TEST(Congestion, GrowsByOnePacketAWindowUpToItsCap) {
+  Congestion congestion(66);
+  EXPECT_EQ(congestion.window(), 64u);
+  congestion.on_arrived(63, 0);
+  EXPECT_EQ(congestion.window(), 64u);
+  congestion.on_arrived(1, 0);
+  EXPECT_EQ(congestion.window(), 65u);
+  for (int i = 0; i < 10; ++i) congestion.on_arrived(100, 0);
+  EXPECT_EQ(congestion.window(), 66u);
+}
+
+TEST(Congestion, HalvesOnLossOnceARoundTripDownToItsFloor) {
+  Congestion congestion(1000);
+  congestion.on_loss(kNow, kMillisecond);
+  EXPECT_EQ(congestion.window(), 32u);
+  congestion.on_loss(kNow + kMillisecond / 2, kMillisecond);
+  EXPECT_EQ(congestion.window(), 32u);
+  congestion.on_loss(kNow + kMillisecond, kMillisecond);
+  EXPECT_EQ(congestion.window(), 16u);
+  congestion.on_loss(kNow + 2 * kMillisecond, kMillisecond);
+  EXPECT_EQ(congestion.window(), 16u);
+}
+
+TEST(Congestion, ShrinksLessForFewMarksThanForMany) {
+  // After many rounds with one packet in 64 marked, the fraction is small and so is the cut.
+  const auto settled_window = [](std::uint32_t marked) {
+    Congestion congestion(1000);
+    for (int round = 0; round < 300; ++round) congestion.on_arrived(congestion.window(), marked);
+    return congestion.window();
+  };
+  const std::uint32_t few = settled_window(1), all = settled_window(1000);
+  EXPECT_LE(all, Congestion::kFloor + 1);
+  EXPECT_GT(few, 4 * all);
+}
+
+TEST(Congestion, CutsOnceAWindowHoweverManyFeedbacksCarryMarks) {
+  Congestion congestion(1000);
+  congestion.on_arrived(1, 1);
+  EXPECT_EQ(congestion.window(), 32u);  // the fraction starts at 1: half
+  congestion.on_arrived(1, 1);
+  EXPECT_EQ(congestion.window(), 32u);
+}
+
+TEST(Flow, NumbersPacketsFromOneAndAdvertisesCredit) {
+  Flow flow(64);
+  const wire::FlowHeader first = flow.next_header(kNow);
+  EXPECT_EQ(first.number, 1u);
+  EXPECT_EQ(first.credit, 64u);
+  EXPECT_EQ(first.timestamp_us, wire_time_us(kNow));
+  flow.on_feedback(feedback(7, 1, 1), kNow);
+  EXPECT_EQ(flow.next_header(kNow).credit, 71u);
+}
+
+TEST(Flow, WindowClosesWhenItIsFullAndOpensWithFeedback) {
+  Flow flow(64);
+  ASSERT_EQ(flow.window(), 48u);  // bounded by what the results need
+  send(flow, 48);
+  EXPECT_FALSE(flow.window_open());
+  flow.on_feedback(feedback(1, 40, 40), kNow);
+  EXPECT_TRUE(flow.window_open());
+  EXPECT_EQ(flow.in_flight(), 8u);
+}
+
+TEST(Flow, AsksForFeedbackAtHalfAWindowAndAtTheLastPacket) {
+  Flow flow(64);
+  int asked_at = 0;
+  for (int i = 1; i <= 24 && asked_at == 0; ++i) {
+    flow.next_header(kNow);
+    if (flow.take_report_flag(false)) asked_at = i;
+  }
+  EXPECT_EQ(asked_at, 24);
+  flow.next_header(kNow);
+  EXPECT_FALSE(flow.take_report_flag(false));
+  flow.next_header(kNow);
+  EXPECT_TRUE(flow.take_report_flag(true));
+}
+
+TEST(Flow, MeasuresRoundTripsWithoutTheTimeThatTheApplianceHeldThePacket) {
+  Flow flow(64);
+  flow.next_header(kNow);
+  wire::FeedbackHeader body = feedback(1, 1, 1);
+  body.echo_timestamp_us = wire_time_us(kNow);
+  body.hold_us = 9'000;
+  flow.on_feedback(body, kNow + 10 * kMillisecond);
+  EXPECT_EQ(flow.rtt().smoothed_ns(), kMillisecond);
+}
+
+TEST(Flow, SeesAGapAndConfirmsNothingBeyondIt) {
+  Flow flow(64);
+  send(flow, 10);
+  EXPECT_FALSE(flow.on_feedback(feedback(1, 5, 5), kNow).gap);
+  EXPECT_TRUE(flow.all_arrived_up_to(5));
+  EXPECT_FALSE(flow.all_arrived_up_to(6));
+  EXPECT_TRUE(flow.on_feedback(feedback(2, 8, 9), kNow).gap);
+  EXPECT_FALSE(flow.all_arrived_up_to(9));
+  flow.accept_gap();
+  EXPECT_FALSE(flow.has_gap());
+  send(flow, 1);
+  EXPECT_FALSE(flow.on_feedback(feedback(3, 9, 10), kNow).gap);
+  EXPECT_TRUE(flow.all_arrived_up_to(10));
+}
+
+TEST(Flow, ConfirmsNothingOnceDuplicatesCouldHideALoss) {
+  Flow flow(64);
+  send(flow, 10);
+  flow.on_feedback(feedback(1, 6, 5), kNow);
+  EXPECT_FALSE(flow.all_arrived_up_to(5));
+}
+
+TEST(Flow, RefusesFeedbackAboutNumbersThatWereNeverSent) {
+  Flow flow(64);
+  send(flow, 3);
+  EXPECT_FALSE(flow.on_feedback(feedback(1, 4, 4), kNow).valid);
+  EXPECT_TRUE(flow.on_feedback(feedback(1, 3, 3), kNow).valid);
+}
+
+TEST(Flow, CountsLostAndWithheldResultsUntilTheyTurnUp) {
+  Flow flow(64);
+  send(flow, 1);
+  EXPECT_FALSE(flow.on_feedback(feedback(1, 1, 1), kNow).lost);
+  EXPECT_TRUE(flow.on_feedback(feedback(4, 1, 1), kNow).lost);
+  EXPECT_EQ(flow.missing_results(), 2u);
+  flow.on_feedback(feedback(3, 1, 1), kNow);  // only late
+  EXPECT_EQ(flow.missing_results(), 1u);
+  flow.on_feedback(feedback(3, 1, 1), kNow);  // a duplicate of it finds nothing
+  EXPECT_EQ(flow.missing_results(), 1u);
+  wire::FeedbackHeader body = feedback(5, 1, 1);
+  body.deferred_count = 10;
+  EXPECT_TRUE(flow.on_feedback(body, kNow).withheld);
+  EXPECT_EQ(flow.missing_results(), 11u);
+}
+
+TEST(Flow, OwesACreditUpdateWhenHalfOfTheCreditIsUsed) {
+  Flow flow(64);
+  EXPECT_TRUE(flow.credit_due());  // nothing was advertised yet
+  flow.next_header(kNow);
+  EXPECT_FALSE(flow.credit_due());
+  flow.on_feedback(feedback(31, 1, 1), kNow);
+  EXPECT_FALSE(flow.credit_due());
+  flow.on_feedback(feedback(32, 1, 1), kNow);
+  EXPECT_TRUE(flow.credit_due());
+  flow.next_header(kNow);
+  EXPECT_FALSE(flow.credit_due());
+}
+
+TEST(Flow, PullsNoMoreThanItHasBuffersFor) {
+  Flow flow(64);
+  EXPECT_EQ(flow.free_pulls(), 64u);
+  flow.reserve_pulls(40);
+  EXPECT_EQ(flow.free_pulls(), 24u);
+  send(flow, 10);  // whose results need room as well
+  EXPECT_EQ(flow.free_pulls(), 14u);
+  flow.release_pulls(40);
+  EXPECT_EQ(flow.free_pulls(), 54u);
+}
+
+TEST(Flow, NumbersMayWrap) {
+  EXPECT_GT(ahead(2, UINT32_MAX), 0);
+  EXPECT_LT(ahead(UINT32_MAX, 2), 0);
+  Flow flow(64);
+  send(flow, 1);
+  flow.on_feedback(feedback(0x7FFFFFFF, 1, 1), kNow);
+  flow.next_header(kNow);
+  flow.on_feedback(feedback(0xFFFFFFF0, 1, 1), kNow);
+  const std::uint32_t credit = flow.next_header(kNow).credit;
+  EXPECT_EQ(credit, 0xFFFFFFF0u + 64);
+  flow.on_feedback(feedback(5, 1, 1), kNow);  // 21 further on
+  EXPECT_EQ(flow.next_header(kNow).credit, 5u + 64);
+}
+
+}  // namespace
+}  // namespace sluice::client

@@ -1,0 +1,277 @@
+// The handshake and every way in which it can end, and life on the control port.
+#include <gmock/gmock.h>
+
+#include "tests/unit/client_core/scripted.h"
+
+namespace sluice::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using wire::PacketType;
+
+TEST(Join, ProvesTheSecretOverTheChallengeAndPadsEveryRequest) {
+  Scripted bench;
+  auto first = bench.sent();
+  ASSERT_EQ(first.size(), 1u);
+  EXPECT_EQ(first[0].port_offset, 0);
+  const auto request = first[0].body<wire::Join>();
+  EXPECT_EQ(request.has_proof, 0);
+  EXPECT_EQ(first[0].bytes.size(), request.datagram_bytes);
+  EXPECT_GE(first[0].bytes.size(), wire::datagram_bytes(Scripted::kChunkBytes, 2));
+  EXPECT_EQ(request.layouts[0].chunk_count, 3u);
+  EXPECT_EQ(request.layouts[0].max_elems, 16u);
+  EXPECT_EQ(request.layouts[1].chunk_count, kCollectiveChunks);
+
+  bench.challenge();
+  auto second = bench.sent();
+  ASSERT_EQ(second.size(), 1u);
+  auto proven = second[0].body<wire::Join>();
+  EXPECT_EQ(proven.nonce, request.nonce);
+  EXPECT_EQ(proven.has_proof, 1);
+  EXPECT_EQ(second[0].bytes.size(), first[0].bytes.size());
+  const wire::Digest expected = wire::join_proof("secret", 1, proven);
+  EXPECT_TRUE(wire::same_digest(expected, proven.proof));
+
+  bench.accept();
+  EXPECT_EQ(bench.session.state(), SessionState::kForming);
+  bench.status(wire::JobState::kRunning, 2, 0);
+  EXPECT_EQ(bench.session.state(), SessionState::kRunning);
+  const auto events = bench.events();
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0].kind, Event::Kind::kJoined);
+  EXPECT_EQ(events[1].kind, Event::Kind::kStarted);
+}
+
+TEST(Join, AnswersARepeatedChallengeOnceAndANewOneAgain) {
+  Scripted bench;
+  bench.sent();
+  bench.challenge(5);
+  EXPECT_EQ(bench.sent().size(), 1u);
+  bench.challenge(5);
+  EXPECT_EQ(bench.sent().size(), 0u);
+  bench.challenge(6);
+  EXPECT_EQ(bench.sent().size(), 1u);
+}
+
+TEST(Join, IgnoresAnswersToSomebodyElsesNonce) {
+  Scripted bench;
+  bench.sender = {.job = 3, .rank = 1, .cookie = 1};
+  EXPECT_EQ(bench.answer(wire::Accept{.nonce = 12345, .shards = 1, .world_size = 2}),
+            Verdict::kBadCookie);
+  EXPECT_EQ(bench.answer_text(wire::Refuse{.nonce = 12345}, "no"), Verdict::kBadCookie);
+  EXPECT_EQ(bench.session.state(), SessionState::kJoining);
+}
+
+TEST(Join, FailsWithTheAppliancesTextAndItsOwnAddressJobAndRank) {
+  Scripted bench;
+  bench.sender = {.rank = 1};
+  bench.answer_text(
+      wire::Refuse{.nonce = bench.options.nonce, .code = wire::RefuseCode::kWorldSize},
+      "world size 2, job has 4");
+  const Status status = bench.failure();
+  EXPECT_EQ(status.code(), StatusCode::kRefused);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("world size 2, job has 4"), HasSubstr("'job'"),
+                                      HasSubstr("rank 1"), HasSubstr("10.0.0.1:7700")));
+  EXPECT_EQ(bench.session.state(), SessionState::kClosed);
+  EXPECT_EQ(bench.session.next_timeout(), kNever);
+  EXPECT_EQ(bench.session.barrier(bench.now).code(), StatusCode::kRefused);
+}
+
+TEST(Join, GivesUpWithinFiveSecondsWhenNobodyAnswers) {
+  Scripted bench;
+  bench.pass(3900 * kMillisecond);
+  EXPECT_EQ(bench.session.state(), SessionState::kJoining);
+  EXPECT_GT(bench.passed.size(), 8u);
+  EXPECT_LT(bench.passed.size(), 30u);
+  bench.pass(200 * kMillisecond);
+  const Status status = bench.failure();
+  EXPECT_EQ(status.code(), StatusCode::kUnreachable);
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr("10.0.0.1:7700"), HasSubstr("'job'"), HasSubstr("rank 1"),
+                    HasSubstr("4.0 s"), HasSubstr("sluiced")));
+}
+
+TEST(Join, ToleratesAnApplianceThatIsStartingAndThenBelievesThatNothingListens) {
+  Scripted bench;
+  for (int i = 0; i < 8; ++i) {
+    bench.session.handle_unreachable(bench.now);
+    bench.pass(100 * kMillisecond);
+  }
+  EXPECT_EQ(bench.session.state(), SessionState::kJoining);
+  bench.pass(200 * kMillisecond);
+  bench.session.handle_unreachable(bench.now);
+  const Status status = bench.failure();
+  EXPECT_EQ(status.code(), StatusCode::kUnreachable);
+  EXPECT_THAT(status.message(), HasSubstr("nothing listens"));
+}
+
+SessionOptions with_big_chunks() {
+  SessionOptions options = Scripted::default_options();
+  options.path_datagram_bytes = 2000;
+  return options;
+}
+
+TEST(Join, NamesBothSizesWhenOnlySmallDatagramsPass) {
+  Scripted bench(with_big_chunks(), {{"w", 1000, Dtype::kFloat32}}, Averaging::kWeight, 1408);
+  bench.pass(1450 * kMillisecond);
+  for (const Sent& packet : bench.passed) EXPECT_EQ(packet.bytes.size(), 1492u);
+  bench.passed.clear();
+  bench.pass(600 * kMillisecond);
+  const Sent* bare = nullptr;
+  for (const Sent& packet : bench.passed)
+    if (packet.bytes.size() < 300) bare = &packet;
+  ASSERT_NE(bare, nullptr);
+  EXPECT_EQ(bare->body<wire::Join>().has_proof, 0);
+  bench.sender = {.rank = 1};
+  bench.answer_text(
+      wire::Refuse{.nonce = bare->body<wire::Join>().nonce, .code = wire::RefuseCode::kMtu},
+      "too small");
+  EXPECT_EQ(bench.session.state(), SessionState::kJoining);  // the big one may be right behind
+  bench.pass(kSecond);
+  const Status status = bench.failure();
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("208 bytes"), HasSubstr("1492 bytes"),
+                                      HasSubstr("10.0.0.1:7700"), HasSubstr("rank 1")));
+}
+
+TEST(Join, GoesOnWhenThePaddedRequestPassesAfterAll) {
+  Scripted bench(with_big_chunks(), {{"w", 1000, Dtype::kFloat32}}, Averaging::kWeight, 1408);
+  bench.pass(1600 * kMillisecond);
+  bench.sender = {.rank = 1};
+  bench.answer(wire::Challenge{.nonce = ~bench.options.nonce});  // to the bare request
+  bench.challenge();
+  bench.sent();
+  bench.accept();
+  bench.pass(100 * kMillisecond);
+  EXPECT_EQ(bench.session.state(), SessionState::kForming);
+}
+
+TEST(Join, FailsAtOnceWhenTheTransportSaysThatTheDatagramIsTooBig) {
+  Scripted bench;
+  bench.session.handle_too_big(1492, 1400, bench.now);
+  EXPECT_THAT(bench.failure().message(), AllOf(HasSubstr("1492 bytes"), HasSubstr("1400 bytes")));
+}
+
+TEST(Join, FailsBeforeItSendsWhenTheLocalInterfaceIsTooSmall) {
+  SessionOptions options = Scripted::default_options();
+  options.path_datagram_bytes = 1452;
+  Scripted bench(options, {{"w", 1000, Dtype::kFloat32}}, Averaging::kWeight, 1408);
+  EXPECT_TRUE(bench.sent().empty());
+  EXPECT_THAT(bench.failure().message(), AllOf(HasSubstr("1452"), HasSubstr("1492")));
+}
+
+TEST(Join, RefusesToEnterASynchronousJobInMidRunAndLeaves) {
+  Scripted bench;
+  bench.sent();
+  bench.challenge();
+  bench.sent();
+  bench.accept(17);
+  EXPECT_THAT(bench.failure().message(), HasSubstr("step 17"));
+  const auto leaves = bench.sent();
+  ASSERT_EQ(leaves.size(), 1u);
+  EXPECT_EQ(leaves[0].body<wire::Leave>().reason, wire::LeaveReason::kAbnormal);
+  EXPECT_TRUE(bench.sent().empty());
+}
+
+TEST(Membership, SendsAKeepaliveEvery250MillisecondsAndAtOnceForAPing) {
+  Scripted bench;
+  bench.start();
+  for (int i = 0; i < 8; ++i) {
+    bench.pass(250 * kMillisecond);
+    bench.status(wire::JobState::kRunning, 2, 0);
+  }
+  std::size_t keepalives = 0;
+  for (const Sent& packet : bench.passed) keepalives += packet.type() == PacketType::kKeepalive;
+  EXPECT_EQ(keepalives, 8u);
+  EXPECT_TRUE(bench.sent().empty());
+  bench.answer(wire::Ping{});
+  EXPECT_EQ(bench.sent(PacketType::kKeepalive).size(), 1u);
+}
+
+TEST(Membership, NamesTheRanksThatDidNotJoinInTime) {
+  SessionOptions options = Scripted::default_options();
+  options.world_size = 8;
+  options.join_timeout_ns = 3 * kSecond;
+  Scripted bench(options);
+  bench.sent();
+  bench.challenge();
+  bench.sent();
+  bench.accept();
+  for (int i = 0; i < 13; ++i) {
+    bench.status(wire::JobState::kForming, 5, 0b10100100);
+    bench.pass(250 * kMillisecond);
+  }
+  const Status status = bench.failure();
+  EXPECT_EQ(status.code(), StatusCode::kTimedOut);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("5 of 8"), HasSubstr("ranks 2, 5, 7")));
+}
+
+TEST(Membership, FailsNamingTheAddressWhenTheApplianceFallsSilent) {
+  Scripted bench;
+  bench.start();
+  bench.pass(3900 * kMillisecond);
+  EXPECT_EQ(bench.session.state(), SessionState::kRunning);
+  bench.pass(200 * kMillisecond);
+  const Status status = bench.failure();
+  EXPECT_EQ(status.code(), StatusCode::kUnreachable);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr("10.0.0.1:7700"), HasSubstr("silent")));
+}
+
+TEST(Membership, DoesNotBlameTheApplianceForItsOwnSleep) {
+  Scripted bench;
+  bench.start();
+  bench.now += 20 * kSecond;  // stopped by a debugger
+  bench.session.handle_timeout(bench.now);
+  EXPECT_EQ(bench.session.state(), SessionState::kRunning);
+  bench.pass(5 * kSecond);
+  EXPECT_EQ(bench.session.state(), SessionState::kClosed);
+}
+
+TEST(Membership, EndsWithTheNoticesText) {
+  Scripted bench;
+  bench.start();
+  bench.answer_text(wire::Notice{.code = wire::NoticeCode::kMemberDied, .rank = 0},
+                    "rank 0 at 10.0.0.2 died");
+  const Status status = bench.failure();
+  EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+  EXPECT_THAT(status.message(), HasSubstr("rank 0 at 10.0.0.2 died"));
+  EXPECT_TRUE(bench.sent().empty());
+}
+
+TEST(Membership, RepeatsItsLeaveUntilItIsAcknowledged) {
+  Scripted bench;
+  bench.start();
+  bench.session.leave(false, bench.now);
+  EXPECT_EQ(bench.sent(PacketType::kLeave).size(), 1u);
+  bench.pass(120 * kMillisecond);
+  EXPECT_EQ(bench.passed.size(), 2u);
+  bench.status(wire::JobState::kRunning, 2, 0, true);
+  EXPECT_TRUE(bench.saw(Event::Kind::kLeft));
+  EXPECT_EQ(bench.session.state(), SessionState::kClosed);
+}
+
+TEST(Membership, StopsWaitingForTheAcknowledgementAfterHalfASecond) {
+  Scripted bench;
+  bench.start();
+  bench.session.leave(true, bench.now);
+  bench.pass(500 * kMillisecond);
+  EXPECT_TRUE(bench.saw(Event::Kind::kLeft));
+}
+
+TEST(Membership, RefusesPacketsUnderAnotherCookieJobOrRank) {
+  Scripted bench;
+  bench.start();
+  bench.sender.cookie ^= 1;
+  EXPECT_EQ(bench.status(wire::JobState::kEnded, 2, 0), Verdict::kBadCookie);
+  bench.sender.cookie ^= 1;
+  bench.sender.job ^= 1;
+  EXPECT_EQ(bench.status(wire::JobState::kEnded, 2, 0), Verdict::kUnknownJob);
+  bench.sender.job ^= 1;
+  bench.sender.rank ^= 1;
+  EXPECT_EQ(bench.status(wire::JobState::kEnded, 2, 0), Verdict::kBadRank);
+  EXPECT_EQ(bench.session.state(), SessionState::kRunning);
+}
+
+}  // namespace
+}  // namespace sluice::client

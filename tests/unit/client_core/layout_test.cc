@@ -1,0 +1,66 @@
+// Tensors to chunks, and back.
+#include "client/core/layout.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "aggregator/base/limits.h"
+
+namespace sluice::client {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Layout, CutsTensorsInOrderWithoutCrossingThem) {
+  const auto layout = Layout::create(
+      {{"a", 40, Dtype::kFloat32}, {"b", 1, Dtype::kFloat32}, {"c", 64, Dtype::kFloat16}}, 64);
+  ASSERT_TRUE(layout.ok());
+  EXPECT_EQ(layout.value().chunk_count(), 3u + 1 + 2);
+  EXPECT_EQ(layout.value().first_chunk(1), 3u);
+  EXPECT_EQ(layout.value().first_chunk(3), 6u);
+  EXPECT_EQ(layout.value().max_chunk_elems(), 32u);
+  const ChunkSpan tail = layout.value().chunk(2);
+  EXPECT_EQ(tail.tensor, 0u);
+  EXPECT_EQ(tail.first_elem, 32u);
+  EXPECT_EQ(tail.elem_count, 8);
+  const ChunkSpan half = layout.value().chunk(5);
+  EXPECT_EQ(half.tensor, 2u);
+  EXPECT_EQ(half.first_elem, 32u);
+  EXPECT_EQ(half.elem_count, 32);
+}
+
+TEST(Layout, HashTellsOrderTypeSizeAndChunkSizeApart) {
+  const auto hash = [](std::vector<TensorSpec> tensors, std::size_t chunk_bytes) {
+    return Layout::create(std::move(tensors), chunk_bytes).value().hash();
+  };
+  const TensorSpec small{"a", 40, Dtype::kFloat32}, big{"b", 41, Dtype::kFloat32};
+  const std::uint64_t reference = hash({small, big}, 64);
+  EXPECT_EQ(reference, hash({{"x", 40, Dtype::kFloat32}, {"y", 41, Dtype::kFloat32}}, 64));
+  EXPECT_NE(reference, hash({big, small}, 64));
+  EXPECT_NE(reference, hash({small, big}, 128));
+  EXPECT_NE(reference, hash({{"a", 40, Dtype::kFloat16}, big}, 64));
+}
+
+TEST(Layout, RefusesWhatCannotBeSummedAndNamesTheTensor) {
+  const auto message = [](std::vector<TensorSpec> tensors, std::size_t chunk_bytes) {
+    const auto layout = Layout::create(std::move(tensors), chunk_bytes);
+    EXPECT_FALSE(layout.ok());
+    return layout.status().message();
+  };
+  EXPECT_THAT(message({}, 64), HasSubstr("no tensors"));
+  EXPECT_THAT(message({{"w", 0, Dtype::kFloat32}}, 64), HasSubstr("tensor 0 'w'"));
+  EXPECT_THAT(message({{"w", 1, Dtype::kBytes}}, 64), HasSubstr("cannot be summed"));
+  EXPECT_THAT(message({{"w", 1, Dtype::kFloat32}}, 100), HasSubstr("multiple of 64"));
+  EXPECT_THAT(message({{"w", 1, Dtype::kFloat32}}, kMaxChunkBytes + 64), HasSubstr("8896"));
+  EXPECT_THAT(message({{"a", 16, Dtype::kFloat32}, {"w", UINT64_MAX, Dtype::kFloat32}}, 64),
+              HasSubstr("tensor 1 'w'"));
+}
+
+TEST(Layout, TakesExactlyTheMostChunks) {
+  EXPECT_TRUE(Layout::create({{"w", std::uint64_t{16} * kMaxChunks, Dtype::kFloat32}}, 64).ok());
+  EXPECT_FALSE(
+      Layout::create({{"w", std::uint64_t{16} * kMaxChunks + 1, Dtype::kFloat32}}, 64).ok());
+}
+
+}  // namespace
+}  // namespace sluice::client

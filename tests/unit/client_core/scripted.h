@@ -1,0 +1,191 @@
+// A session on a bench: the test plays the appliance, packet by packet, at times it chooses.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aggregator/wire/auth.h"
+#include "aggregator/wire/packet.h"
+#include "client/core/session.h"
+
+namespace sluice::client {
+
+// A datagram that the session sent.
+struct Sent {
+  std::vector<std::uint8_t> bytes;
+  std::uint16_t port_offset = 0;
+  Priority priority = 0;
+
+  wire::Packet packet() const {
+    wire::Packet view;
+    Verdict why{};
+    EXPECT_TRUE(wire::parse(bytes, view, why)) << label(why);
+    return view;
+  }
+  wire::PacketType type() const { return packet().type(); }
+  template <class Body>
+  Body body() const {
+    return packet().body<Body>();
+  }
+};
+
+class Scripted {
+ public:
+  static constexpr std::uint16_t kJob = 3;
+  static constexpr Cookie kCookie = 0xC00C1E;
+  static constexpr std::size_t kChunkBytes = 64;  // 16 float32
+
+  static SessionOptions default_options() {
+    return {.job_name = "job",
+            .run_id = 7,
+            .rank = Rank{1},
+            .world_size = 2,
+            .secret = "secret",
+            .appliance_address = "10.0.0.1:7700",
+            .nonce = 99,
+            .path_datagram_bytes = 9000};
+  }
+
+  explicit Scripted(SessionOptions session_options = default_options(),
+                    std::vector<TensorSpec> tensors = {{"w", 40, Dtype::kFloat32}},
+                    Averaging averaging = Averaging::kWeight, std::size_t chunk_bytes = kChunkBytes)
+      : options(session_options),
+        session(options, Layout::create(std::move(tensors), chunk_bytes).value(), averaging, now) {}
+
+  // ---- the session's packets and events ----
+  std::vector<Sent> sent() {
+    std::vector<Sent> all;
+    Transmit transmit;
+    std::vector<std::uint8_t> buffer(kMaxDatagramBytes);
+    while (session.poll_transmit(transmit, buffer, now)) {
+      all.push_back({.bytes = {buffer.begin(), buffer.begin() + static_cast<long>(transmit.bytes)},
+                     .port_offset = transmit.port_offset,
+                     .priority = transmit.priority});
+      EXPECT_LE(all.size(), 100'000u);
+    }
+    return all;
+  }
+  std::vector<Sent> sent(wire::PacketType type) {
+    std::vector<Sent> some;
+    for (Sent& packet : sent())
+      if (packet.type() == type) some.push_back(std::move(packet));
+    return some;
+  }
+  std::vector<Event> events() {
+    std::vector<Event> all;
+    Event event;
+    while (session.poll_event(event)) all.push_back(event);
+    return all;
+  }
+  // The status of the one kFailed event among the events that wait.
+  Status failure() {
+    Status status;
+    for (const Event& event : events())
+      if (event.kind == Event::Kind::kFailed) status = event.status;
+    return status;
+  }
+  bool saw(Event::Kind kind) {
+    for (const Event& event : events())
+      if (event.kind == kind) return true;
+    return false;
+  }
+  // Lets time pass, timeout by timeout, and drops what the session sends meanwhile.
+  void pass(DurationNs duration_ns) {
+    const TimeNs end_ns = now + duration_ns;
+    while (session.next_timeout() <= end_ns) {
+      now = std::max(now, session.next_timeout());
+      session.handle_timeout(now);
+      EXPECT_GT(session.next_timeout(), now) << "a timeout that is due again at once";
+      for (Sent& packet : sent()) passed.push_back(std::move(packet));
+      if (session.next_timeout() <= now) break;
+    }
+    now = end_ns;
+  }
+
+  // ---- the appliance's packets ----
+  template <class Body>
+  Verdict answer(const Body& body, std::span<const std::uint64_t> mask = {},
+                 std::span<const std::uint8_t> payload = {}) {
+    std::vector<std::uint8_t> buffer(kMaxDatagramBytes);
+    const std::size_t bytes = wire::encode(buffer, sender, body, mask, payload);
+    return session.handle_datagram({buffer.data(), bytes}, now);
+  }
+  template <class Body>
+  Verdict answer_text(Body body, std::string_view text) {
+    body.text_bytes = static_cast<std::uint16_t>(text.size());
+    return answer(body, {}, {reinterpret_cast<const std::uint8_t*>(text.data()), text.size()});
+  }
+  void challenge(std::uint8_t fill = 5) {
+    wire::Challenge body{.nonce = options.nonce};
+    std::memset(body.server_nonce, fill, sizeof(body.server_nonce));
+    sender = {.rank = options.rank.value};
+    answer(body);
+  }
+  void accept(std::uint32_t open_step = 1, std::uint16_t shards = 1) {
+    sender = {.job = kJob, .rank = options.rank.value, .cookie = kCookie};
+    answer(wire::Accept{.nonce = options.nonce,
+                        .open_steps = {open_step, 1, 1},
+                        .shards = shards,
+                        .window = 2,
+                        .world_size = options.world_size,
+                        .joined_count = 1});
+  }
+  Verdict status(wire::JobState state, std::uint16_t joined, std::uint64_t missing,
+                 bool left = false) {
+    return answer(wire::Status{.joined_count = joined,
+                               .world_size = options.world_size,
+                               .state = state,
+                               .mask_words = 1,
+                               .left = left},
+                  {&missing, 1});
+  }
+  // Through the whole handshake to a running job.
+  void start(std::uint16_t shards = 1) {
+    sent();
+    challenge();
+    sent();
+    accept(1, shards);
+    status(wire::JobState::kRunning, options.world_size, 0);
+    for (const Sent& packet : sent()) note(packet);
+    events();
+  }
+  // Counts a worker packet as arrived.
+  void note(const Sent& packet) {
+    if (packet.port_offset == 0) return;
+    const auto flow = packet.body<wire::FlowHeader>();
+    ++received;
+    highest = std::max(highest, flow.number);
+    credit = flow.credit;
+  }
+  wire::FeedbackHeader feedback() {
+    return {.number = ++number, .received_count = received, .highest_number = highest};
+  }
+  Verdict result(Step step, ChunkIndex chunk, std::vector<float> sums, std::uint64_t weight,
+                 std::uint8_t flags = 0) {
+    const std::uint64_t mask = 3;
+    return answer(wire::ResultHeader{.feedback = feedback(),
+                                     .step = step,
+                                     .chunk = chunk,
+                                     .weight = weight,
+                                     .elem_count = static_cast<std::uint16_t>(sums.size()),
+                                     .payload_bytes = static_cast<std::uint16_t>(4 * sums.size()),
+                                     .mask_words = 1,
+                                     .dtype = Dtype::kFloat32,
+                                     .flags = flags},
+                  {&mask, 1},
+                  {reinterpret_cast<const std::uint8_t*>(sums.data()), 4 * sums.size()});
+  }
+
+  SessionOptions options;
+  TimeNs now = 100 * kSecond;
+  Session session;
+  wire::Sender sender;
+  std::vector<Sent> passed;  // what the session sent during pass()
+  std::uint32_t number = 0, received = 0, highest = 0, credit = 0;
+};
+
+}  // namespace sluice::client
