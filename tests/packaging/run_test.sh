@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# The script `run` itself, in a tree of its own with stand-ins for apt and CMake: help, unknown
+# commands, what it installs and how, and that nothing outlives an interruption.
+# shellcheck source=tests/packaging/common.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+
+tree=$WORK/tree
+mkdir -p "$tree/config" "$tree/client/python/sluice" "$tree/build/client" "$WORK/bin"
+cp "$SOURCE/run" "$tree/run"
+cp "$SOURCE/config/packages" "$tree/config/packages"
+touch "$tree/build/client/libsluice.so"
+cd "$tree"
+unset CI
+
+stand_in() {
+  printf '#!/bin/bash\n%s\n' "$2" >"$WORK/bin/$1"
+  chmod +x "$WORK/bin/$1"
+}
+# All is installed but g++ and what $WORK/missing names; an ordinary user with sudo.
+touch "$WORK/missing" "$WORK/log"
+stand_in dpkg-query "grep -qx -- \"\${@: -1}\" '$WORK/missing' || printf 'install ok installed'"
+# shellcheck disable=SC2016 # the stand-in expands it
+stand_in apt-cache 'printf "Package: %s\nSize: 2048\nInstalled-Size: 4096\n" "${@: -1}"'
+stand_in apt-get "printf 'apt-get %s\n' \"\$*\" >>'$WORK/log'"
+stand_in sudo "printf 'sudo %s\n' \"\$*\" >>'$WORK/log'"
+stand_in id 'echo 1000'
+stand_in cmake "printf 'cmake %s\n' \"\$*\" >>'$WORK/log'"
+export PATH=$WORK/bin:$PATH
+
+# --- help
+./run >"$WORK/out"
+for command in demo test build bench swarm wheel test-torch2 fmt; do
+  expect_line "$WORK/out" "^  $command .*[a-z]"
+done
+status=0
+./run nonsense >"$WORK/out" 2>&1 || status=$?
+[[ $status -eq 2 ]] || fail "an unknown command ended with $status"
+expect_line "$WORK/out" '^run: unknown command: nonsense$'
+expect_line "$WORK/out" '^  demo '
+
+# --- packages
+./run build >"$WORK/out" 2>&1 || fail "nothing missing: $(cat "$WORK/out")"
+if grep -q 'sudo' "$WORK/log"; then fail "installed although nothing was missing"; fi
+expect_line "$WORK/log" '^cmake --build '
+echo g++ >"$WORK/missing"
+./run build </dev/null >"$WORK/out" 2>&1 || fail "g++ missing: $(cat "$WORK/out")"
+expect_line "$WORK/out" '^  g\+\+ +2 KiB +4\.0 MiB$'
+expect_line "$WORK/log" '^sudo env .*apt-get install --no-install-recommends --yes -q g\+\+$'
+if grep -q 'prometheus$' "$WORK/log"; then fail "Prometheus was installed outside CI"; fi
+
+# --- interruption: a child in its group, one in a session of its own, one that ignores SIGTERM
+cat >client/python/sluice/__main__.py <<'PYTHON'
+import pathlib, signal, subprocess, time
+children = [
+    subprocess.Popen(["sleep", "300"]),
+    subprocess.Popen(["sleep", "300"], start_new_session=True),
+    subprocess.Popen(["sleep", "300"], start_new_session=True,
+                     preexec_fn=lambda: signal.signal(signal.SIGTERM, signal.SIG_IGN)),
+]
+pathlib.Path("pids").write_text("".join(f"{child.pid}\n" for child in children))
+pathlib.Path("ready").touch()
+time.sleep(300)
+PYTHON
+./run demo >"$WORK/out" 2>&1 &
+script=$!
+for _ in $(seq 100); do
+  [[ -e ready ]] && break
+  sleep 0.1
+done
+[[ -e ready ]] || fail "the stand-in did not start: $(cat "$WORK/out")"
+kill -TERM "$script"
+status=0
+wait "$script" || status=$?
+[[ $status -eq 143 ]] || fail "interrupted with SIGTERM it ended with $status: $(cat "$WORK/out")"
+while read -r pid; do
+  if kill -0 "$pid" 2>/dev/null && ! grep -q '^State:.*Z' "/proc/$pid/status"; then
+    kill -KILL "$pid"
+    fail "a child outlived the script"
+  fi
+done <pids
