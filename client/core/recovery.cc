@@ -250,7 +250,7 @@ void Recovery::end_probe(Lane& lane, Block& block, Flow& flow) noexcept {
 void Recovery::hint(std::uint16_t shard, const Flow::News& news, TimeNs now,
                     const Flow& flow) noexcept {
   Lane& lane = lanes_[shard];
-  const TimeNs patient_ns = now + flow.rtt().smoothed_ns() / 4;
+  const TimeNs patient_ns = now + std::min(flow.rtt().smoothed_ns() / 4, kIdleProbeInterval);
   if (news.gap && !lane.gap) {
     lane.gap = true;
     lane.next_gap_ns = patient_ns;
@@ -276,7 +276,7 @@ void Recovery::work(std::uint16_t shard, TimeNs now, Flow& flow) noexcept {
   if (lane.missing && lane.sweep_cursor == kNone && now >= lane.next_sweep_ns) {
     lane.missing = false;
     if (flow.missing_results() != 0) lane.sweep_cursor = lane.open_head;
-    lane.next_sweep_ns = now + std::max<DurationNs>(flow.rtt().smoothed_ns(), 1);
+    lane.next_sweep_ns = now + std::min(flow.rtt().smoothed_ns(), kIdleProbeInterval);
   }
   if (lane.open_head == kNone) {
     lane.idle_ns = kNever;

@@ -158,11 +158,17 @@ class Scripted {
     if (packet.port_offset == 0) return;
     const auto flow = packet.body<wire::FlowHeader>();
     ++received;
-    highest = std::max(highest, flow.number);
+    if (flow.number > highest) {
+      highest = flow.number;
+      echo_us = flow.timestamp_us;
+    }
     credit = flow.credit;
   }
   wire::FeedbackHeader feedback() {
-    return {.number = ++number, .received_count = received, .highest_number = highest};
+    return {.number = ++number,
+            .received_count = received,
+            .highest_number = highest,
+            .echo_timestamp_us = echo_us};
   }
   Verdict result(Step step, ChunkIndex chunk, std::vector<float> sums, std::uint64_t weight,
                  std::uint8_t flags = 0) {
@@ -185,7 +191,7 @@ class Scripted {
   Session session;
   wire::Sender sender;
   std::vector<Sent> passed;  // what the session sent during pass()
-  std::uint32_t number = 0, received = 0, highest = 0, credit = 0;
+  std::uint32_t number = 0, received = 0, highest = 0, credit = 0, echo_us = 0;
 };
 
 }  // namespace sluice::client
