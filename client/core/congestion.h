@@ -47,7 +47,7 @@ class Congestion {
 
  private:
   std::uint32_t cap_;
-  double window_;  // packets; fractions keep the cut for a single mark exact
+  double window_;                    // packets; fractions keep the cut for a single mark exact
   std::uint32_t round_arrived_ = 0;  // a round is one window's worth of arrivals
   std::uint32_t round_marked_ = 0;
   bool lost_this_round_ = false;
