@@ -136,14 +136,14 @@ def test_a_silent_host_is_noticed_after_member_timeout_plus_one_second(lab):
         wait_joined(worker)
     time.sleep(0.5)
     begin = time.monotonic()
-    lab._in(lab._namespaces[1], ["ip", "link", "set", "eth0", "down"])
+    lab.in_host(0, "ip link set eth0 down")
     try:
         report = finish(workers[1], timeout=20)
         took = time.monotonic() - begin
         fails(report, "silent", "rank 0", status="peer lost")
         assert 2.5 <= took <= 4.5, f"member_timeout is 3 s, the job ended after {took:.1f} s"
     finally:
-        lab._in(lab._namespaces[1], ["ip", "link", "set", "eth0", "up"])
+        lab.in_host(0, "ip link set eth0 up")
         os.killpg(workers[0].pid, signal.SIGKILL)
         finish(workers[0])
 

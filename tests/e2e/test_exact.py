@@ -51,6 +51,22 @@ def test_sums_are_exact_over_several_shards():
             assert report["exit"] == 0, report
 
 
+def test_sums_are_exact_over_ipv6():
+    with Lab(hosts=2) as lab:
+        mac = "02:00:00:00:77:01"
+        config = lab.config().replace(
+            "[appliance]", f'[appliance]\naddress6 = "fd77::1/64"\nmac = "{mac}"'
+        )
+        lab.start_appliance(BUILD, config)
+        for host in range(2):
+            lab.in_host(host, "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=0")
+            lab.in_host(host, f"ip addr add fd77::{host + 10}/64 dev eth0 nodad")
+            # The appliance does not answer neighbour solicitations yet.
+            lab.in_host(host, f"ip -6 neigh replace fd77::1 lladdr {mac} dev eth0 nud permanent")
+        for report in run_all(lab, "udp://[fd77::1]:7700", 2, steps=3, tensors=3, elems=30_000):
+            assert report["exit"] == 0, report
+
+
 def test_sums_are_exact_over_af_xdp_ports():
     with Lab(hosts=2, pmd="af_xdp") as lab:
         try:

@@ -105,125 +105,48 @@ class Lab:
     def _build(self) -> None:
         for name in ["box", *[f"h{i}" for i in range(self.hosts)]]:
             namespace = f"{self._prefix}-{name}"
-            run(["ip", "netns", "add", namespace])
+            run(f"ip netns add {namespace}")
             self._namespaces.append(namespace)
-            self._in(namespace, ["ip", "link", "set", "lo", "up"])
-            self._in(
-                namespace, ["sysctl", "-qw", "net.ipv6.conf.default.disable_ipv6=1"], check=False
-            )
+            self._in(namespace, "ip link set lo up")
+            self._in(namespace, "sysctl -qw net.ipv6.conf.default.disable_ipv6=1", check=False)
         box = self._namespaces[0]
         for i in range(self.hosts):
             host = self._namespaces[i + 1]
             run(
-                [
-                    "ip",
-                    "link",
-                    "add",
-                    f"s{i}",
-                    "netns",
-                    box,
-                    "mtu",
-                    str(self.mtu),
-                    "type",
-                    "veth",
-                    "peer",
-                    "name",
-                    "eth0",
-                    "netns",
-                    host,
-                    "mtu",
-                    str(self.mtu),
-                ]
+                f"ip link add s{i} netns {box} mtu {self.mtu} type veth "
+                f"peer name eth0 netns {host} mtu {self.mtu}"
             )
-            self._in(host, ["ip", "addr", "add", f"{self.address(i)}/24", "dev", "eth0"])
+            self._in(host, f"ip addr add {self.address(i)}/24 dev eth0")
             for namespace, device in ((host, "eth0"), (box, f"s{i}")):
                 # The other end reads raw frames: checksums must be finished and frames unmerged.
-                self._in(
-                    namespace,
-                    [
-                        "ethtool",
-                        "-K",
-                        device,
-                        "tx",
-                        "off",
-                        "rx",
-                        "off",
-                        "gso",
-                        "off",
-                        "tso",
-                        "off",
-                        "gro",
-                        "off",
-                    ],
-                )
-                self._in(namespace, ["ip", "link", "set", device, "up"])
+                self._in(namespace, f"ethtool -K {device} tx off rx off gso off tso off gro off")
+                self._in(namespace, f"ip link set {device} up")
                 if self.rate_mbps is not None:
                     self._shape(namespace, device)
         if self.pmd == "bridge":
-            self._in(box, ["ip", "link", "add", "br0", "type", "bridge"])
-            self._in(box, ["ip", "link", "set", "br0", "up"])
+            self._in(box, "ip link add br0 type bridge")
+            self._in(box, "ip link set br0 up")
             for i in range(self.hosts):
-                self._in(box, ["ip", "link", "set", f"s{i}", "master", "br0"])
+                self._in(box, f"ip link set s{i} master br0")
 
     def _shape(self, namespace: str, device: str) -> None:
-        rate = f"{self.rate_mbps}mbit"
+        tc = f"tc qdisc add dev {device}"
+        self._in(namespace, f"{tc} root handle 1: htb default 1 r2q 1000")
         self._in(
             namespace,
-            [
-                "tc",
-                "qdisc",
-                "add",
-                "dev",
-                device,
-                "root",
-                "handle",
-                "1:",
-                "htb",
-                "default",
-                "1",
-                "r2q",
-                "1000",
-            ],
+            f"tc class add dev {device} parent 1: classid 1:1 htb "
+            f"rate {self.rate_mbps}mbit burst 32k",
         )
-        self._in(
-            namespace,
-            [
-                "tc",
-                "class",
-                "add",
-                "dev",
-                device,
-                "parent",
-                "1:",
-                "classid",
-                "1:1",
-                "htb",
-                "rate",
-                rate,
-                "burst",
-                "32k",
-            ],
-        )
-        self._in(
-            namespace,
-            [
-                "tc",
-                "qdisc",
-                "add",
-                "dev",
-                device,
-                "parent",
-                "1:1",
-                "bfifo",
-                "limit",
-                str(QUEUE_BYTES),
-            ],
-        )
+        self._in(namespace, f"{tc} parent 1:1 bfifo limit {QUEUE_BYTES}")
 
-    def _in(self, namespace: str, command: list[str], check: bool = True) -> None:
-        run(["ip", "netns", "exec", namespace, *command], check=check)
+    def _in(self, namespace: str, command: str, check: bool = True) -> None:
+        run(f"ip netns exec {namespace} {command}", check=check)
 
     # ---- what tests use ----
+
+    def in_host(self, host: int, command: str) -> None:
+        """Runs a short set-up command (words separated by spaces) in the host's namespace."""
+        self._in(self._namespaces[host + 1], command)
 
     def address(self, host: int) -> str:
         return f"10.77.0.{host + 10}"
@@ -336,10 +259,11 @@ class Lab:
         return read("tx_bytes"), read("rx_bytes")
 
 
-def run(command: list[str], check: bool = True) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
+def run(command: str, check: bool = True) -> None:
+    """Runs a command, given as words separated by spaces."""
+    done = subprocess.run(command.split(), capture_output=True, text=True)
     if check and done.returncode != 0:
-        raise LabError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+        raise LabError(f"{command}: {done.stderr.strip() or done.stdout.strip()}")
 
 
 def stop(process: subprocess.Popen, timeout: float = 5.0) -> None:
