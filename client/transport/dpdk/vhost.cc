@@ -1,23 +1,18 @@
 #include "client/transport/dpdk/vhost.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <poll.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
+#include <chrono>
 #include <random>
 #include <vector>
 
 #include "aggregator/wire/inet.h"
 #include "client/fork.h"
 #include "client/transport/dpdk/loader.h"
+#include "client/transport/dpdk/socket.h"
 
 namespace sluice::client {
 namespace {
@@ -27,6 +22,9 @@ constexpr DurationNs kLinkCheckInterval = 50 * kMillisecond;
 // Without a descriptor to sleep on, the ring is looked at this often.
 constexpr DurationNs kPollInterval = 50 * kMicrosecond;
 constexpr std::uint16_t kFirstEphemeralPort = 49152;
+// Opening and closing exchange messages with the appliance, and DPDK waits for them without limit.
+constexpr std::chrono::milliseconds kOpenLimit{4000};
+constexpr std::chrono::milliseconds kCloseLimit{300};
 
 Result<wire::IpAddress> parse_ipv4(const std::string& text, const char* what) {
   wire::IpAddress address{wire::Family::kIpv4, {}};
@@ -43,72 +41,30 @@ std::string to_text(const wire::IpAddress& address, std::uint16_t port) {
   return std::string(text.data()) + ":" + std::to_string(port);
 }
 
-// Without connecting: a vhost-user port takes one connection, and a trial would be taken for a
-// worker.
-Status check_socket(const std::string& path) {
-  if (path.size() >= sizeof(sockaddr_un::sun_path)) {
-    return {StatusCode::kInvalidArgument,
-            "the socket path " + path + " is longer than the system allows"};
-  }
-  struct stat info {};
-  if (::stat(path.c_str(), &info) != 0) {
-    return {StatusCode::kNotFound, "vhost-user socket " + path + ": " + std::strerror(errno) +
-                                       "; is the appliance running, and is this one of its ports?"};
-  }
-  if (!S_ISSOCK(info.st_mode)) {
-    return {StatusCode::kInvalidArgument, path + " is not a socket; use a port of the appliance"};
-  }
-  return {};
-}
-
-// The descriptors of this process that are connected to a Unix socket at `path`.
-std::vector<int> descriptors_of(const std::string& path) {
-  std::vector<int> found;
-  DIR* const directory = ::opendir("/proc/self/fd");
-  if (directory == nullptr) return found;
-  while (const dirent* entry = ::readdir(directory)) {
-    sockaddr_un peer{};
-    socklen_t bytes = sizeof peer;
-    const int fd = std::atoi(entry->d_name);
-    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &bytes) == 0 &&
-        peer.sun_family == AF_UNIX && path == peer.sun_path) {
-      found.push_back(fd);
-    }
-  }
-  ::closedir(directory);
-  return found;
-}
-
 class VhostTransport final : public Transport {
  public:
   VhostTransport(const VhostOptions& options, const sluice_dpdk_plugin& plugin)
       : options_(options), plugin_(plugin) {}
   ~VhostTransport() override {
+    if (port_ == nullptr) return;
     for (const int fd : fds_) forget_in_children(fd);
-    if (port_ != nullptr) plugin_.close(port_);
+    run_bounded(
+        kCloseLimit, [this] { plugin_.close(port_); }, [this] { shut_down(duplicates_); });
   }
 
   Status open(const Log& log) {
     auto remote = parse_ipv4(options_.host, "the appliance's address");
     if (!remote.ok()) return remote.status();
     if (Status status = choose_own_address(); !status.ok()) return status;
-    if (Status status = check_socket(options_.socket_path); !status.ok()) return status;
+    struct stat info {};
+    if (Status status = check_socket(options_.socket_path, info); !status.ok()) return status;
+    Result<OwnedFd> claim = claim_socket(options_.socket_path, info);
+    if (!claim.ok()) return claim.status();
+    claim_ = std::move(claim).value();
     path_.dst = remote.value();
     path_.dst_port = options_.port;
     path_.traffic_class = wire::kEcnCapable;
-    sluice_dpdk_options request{.socket_path = options_.socket_path.c_str(),
-                                .mac = {},
-                                .mtu_bytes = static_cast<std::uint16_t>(options_.mtu_bytes),
-                                .log = nullptr};
-    std::copy(path_.src_mac.bytes.begin(), path_.src_mac.bytes.end(), request.mac);
-    port_ = plugin_.open(&request);
-    if (port_ == nullptr) {
-      return {StatusCode::kUnreachable,
-              "vhost-user port " + options_.socket_path + ": " + plugin_.error() +
-                  "; is another worker connected to it, or has the appliance ended?"};
-    }
-    fds_ = descriptors_of(options_.socket_path);
-    for (const int fd : fds_) close_in_children(fd);
+    if (Status status = open_port(); !status.ok()) return status;
     log.write(SLUICE_LOG_DEBUG, "vhost-user port " + options_.socket_path + ": open, " +
                                     (plugin_.rx_fd(port_) < 0 ? "polled" : "with interrupts"));
     return {};
@@ -197,6 +153,37 @@ class VhostTransport final : public Transport {
   std::uint64_t send_errors() const noexcept override { return send_errors_; }
 
  private:
+  Status open_port() {
+    sluice_dpdk_options request{.socket_path = options_.socket_path.c_str(),
+                                .mac = {},
+                                .mtu_bytes = static_cast<std::uint16_t>(options_.mtu_bytes),
+                                .log = nullptr};
+    std::copy(path_.src_mac.bytes.begin(), path_.src_mac.bytes.end(), request.mac);
+    std::string why;
+    bool silent = false;
+    run_bounded(
+        kOpenLimit,
+        [&] {
+          port_ = plugin_.open(&request);
+          if (port_ == nullptr) why = plugin_.error();
+        },
+        [&] {
+          silent = true;
+          shut_down(duplicate(descriptors_of(options_.socket_path)));
+        });
+    if (port_ == nullptr) {
+      return {
+          StatusCode::kUnreachable,
+          "vhost-user port " + options_.socket_path + ": " +
+              (silent ? "the other side has accepted and says nothing; is the appliance stopped?"
+                      : why + "; has the appliance ended?")};
+    }
+    fds_ = descriptors_of(options_.socket_path);
+    for (const int fd : fds_) close_in_children(fd);
+    duplicates_ = duplicate(fds_);
+    return {};
+  }
+
   Status choose_own_address() {
     std::random_device random;
     path_.src_mac.bytes[0] = 0x02;  // locally administered
@@ -260,7 +247,9 @@ class VhostTransport final : public Transport {
   const VhostOptions options_;
   const sluice_dpdk_plugin& plugin_;
   sluice_dpdk_port* port_ = nullptr;
-  std::vector<int> fds_;  // of the socket, owned by the plug-in
+  OwnedFd claim_;
+  std::vector<int> fds_;             // of the socket, owned by the plug-in
+  std::vector<OwnedFd> duplicates_;  // ours, of the same socket
   wire::UdpPath path_;
   TimeNs next_arp_ns_ = 0;
   TimeNs next_link_check_ns_ = 0;

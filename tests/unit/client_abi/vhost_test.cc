@@ -242,6 +242,16 @@ TEST_F(VhostTest, TakesAndReportsADatagramBeyondTheMtu) {
   EXPECT_EQ(event.path_datagram_bytes, 1472u);
 }
 
+TEST_F(VhostTest, RefusesASecondWorkerOnOneSocket) {
+  auto first = open();
+  const VhostOptions options{.host = "10.0.0.1", .socket_path = path_, .local_address = ""};
+  const auto second = open_vhost_over(plugin_, options, Log(LogSink{}));
+  ASSERT_FALSE(second.ok());
+  EXPECT_THAT(second.status().message(), ::testing::HasSubstr("in use by another worker"));
+  first.reset();
+  EXPECT_TRUE(open_vhost_over(plugin_, options, Log(LogSink{})).ok());
+}
+
 TEST_F(VhostTest, NamesASocketThatDoesNotExist) {
   const auto transport = open_vhost_over(
       plugin_, {.host = "10.0.0.1", .socket_path = path_ + "x", .local_address = ""},
