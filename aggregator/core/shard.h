@@ -97,6 +97,7 @@ class Shard {
     std::uint32_t block = 0;
     std::uint32_t probe_number = 0;
     std::uint64_t want = 0;
+    Priority priority = 0;  // of the answer: the least urgent of the results that it speaks of
   };
   struct ActiveSlice {  // a stream with results to send; served in turn, one datagram each
     Job* job = nullptr;

@@ -100,6 +100,7 @@ bool Shard::poll_reply(Transmit& transmit, std::span<std::uint8_t> out, TimeNs n
       transmit.bytes = wire::encode(out, sender_of(job, reply.rank), body);
     } else if (!reply.answered) {
       transmit.bytes = write_answer(reply, out, now);
+      transmit.priority = reply.priority;
       reply.answered = true;
     } else if (reply.want != 0) {
       const auto bit = static_cast<std::uint32_t>(std::countr_zero(reply.want));
@@ -243,6 +244,8 @@ std::size_t Shard::write_answer(Reply& reply, std::span<std::uint8_t> out, TimeN
       if (touched && test_bit(mask, reply.rank)) body.counted |= std::uint64_t{1} << bit;
       if (touched && slot.complete) {
         // A result that still waits in the queue is on its way: nobody needs to pull it.
+        // One that has left may stand in a less urgent queue, which the answer must not overtake.
+        reply.priority = std::max(reply.priority, slot.priority);
         if (!slot.queued) body.complete |= std::uint64_t{1} << bit;
       } else if (body.first_incomplete == wire::kNoChunk) {
         body.first_incomplete = first_chunk + bit;

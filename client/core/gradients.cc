@@ -186,6 +186,19 @@ std::size_t GradientStream::write_next(std::uint16_t shard, Link& link, std::spa
   return wire::encode(out, link.identity, body, {}, payload);
 }
 
+Priority GradientStream::block_priority(std::uint32_t block) const noexcept {
+  const ChunkIndex first = block * kChunksPerBlock;
+  const ChunkIndex end = std::min(first + kChunksPerBlock, layout_.chunk_count());
+  Priority least_urgent = 0;
+  for (ChunkIndex chunk = first; chunk < end;) {
+    const std::uint32_t index = layout_.chunk(chunk).tensor;
+    const Tensor& tensor = tensors_[index];
+    if (tensor.submitted || tensor.nil) least_urgent = std::max(least_urgent, priority_of(tensor));
+    chunk = layout_.first_chunk(index + 1);
+  }
+  return least_urgent;
+}
+
 // ---- receiving ----
 
 Outcome GradientStream::handle_result(const wire::Packet& packet, Link& link, TimeNs now) noexcept {

@@ -43,6 +43,10 @@ class GradientStream {
   std::size_t write_next(std::uint16_t shard, Link& link, std::span<std::uint8_t> out, TimeNs now,
                          Priority& priority) noexcept;
 
+  // The least urgent priority among the block's chunks: a probe that overtook them would find them
+  // missing.
+  Priority block_priority(std::uint32_t block) const noexcept;
+
   // ---- receiving ----
   Outcome handle_result(const wire::Packet& packet, Link& link, TimeNs now) noexcept;
   Outcome handle_answer(const wire::Packet& packet, Link& link, TimeNs now) noexcept;

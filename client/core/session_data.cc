@@ -97,7 +97,7 @@ std::size_t Session::Impl::poll_data(Transmit& transmit, std::span<std::uint8_t>
                                      TimeNs now) noexcept {
   for (std::uint16_t shard = 0; shard < link.shard_count(); ++shard) {
     transmit.port_offset = static_cast<std::uint16_t>(1 + shard);
-    if (const std::size_t bytes = poll_probe(shard, out, now)) return bytes;
+    if (const std::size_t bytes = poll_probe(shard, out, now, transmit.priority)) return bytes;
   }
   transmit.port_offset = 1;
   while (collectives.waiting() &&
@@ -139,15 +139,15 @@ std::size_t Session::Impl::poll_gradients(Transmit& transmit, std::span<std::uin
   }
 }
 
-std::size_t Session::Impl::poll_probe(std::uint16_t shard, std::span<std::uint8_t> out,
-                                      TimeNs now) noexcept {
+std::size_t Session::Impl::poll_probe(std::uint16_t shard, std::span<std::uint8_t> out, TimeNs now,
+                                      Priority& priority) noexcept {
   Flow& flow = link.flows[shard];
   Recovery::ProbePlan plan;
   if (shard == 0 && collectives.in_progress() && collectives.recovery().plan_probe(0, flow, plan))
     return write_probe(shard, StreamId::kCollectives, collectives.recovery(), plan, out, now);
-  if (gradients.recovery().plan_probe(shard, flow, plan))
-    return write_probe(shard, StreamId::kGradients, gradients.recovery(), plan, out, now);
-  return 0;
+  if (!gradients.recovery().plan_probe(shard, flow, plan)) return 0;
+  priority = gradients.block_priority(plan.block);
+  return write_probe(shard, StreamId::kGradients, gradients.recovery(), plan, out, now);
 }
 
 std::size_t Session::Impl::write_probe(std::uint16_t shard, StreamId stream, Recovery& recovery,

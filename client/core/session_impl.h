@@ -50,7 +50,8 @@ struct Session::Impl {
   // ---- data side (session_data.cc) ----
   Verdict handle_data(const wire::Packet& packet, TimeNs now);
   std::size_t poll_data(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
-  std::size_t poll_probe(std::uint16_t shard, std::span<std::uint8_t> out, TimeNs now) noexcept;
+  std::size_t poll_probe(std::uint16_t shard, std::span<std::uint8_t> out, TimeNs now,
+                         Priority& priority) noexcept;
   std::size_t write_probe(std::uint16_t shard, StreamId stream, Recovery& recovery,
                           const Recovery::ProbePlan& plan, std::span<std::uint8_t> out,
                           TimeNs now) noexcept;
