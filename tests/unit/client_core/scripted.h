@@ -194,4 +194,25 @@ class Scripted {
   std::uint32_t number = 0, received = 0, highest = 0, credit = 0, echo_us = 0;
 };
 
+// 40 floats in chunks of 16, 16 and 8.
+struct Tensor {
+  explicit Tensor(float first = 1, std::size_t count = 40) : values(count) {
+    for (std::size_t i = 0; i < count; ++i) values[i] = first + static_cast<float>(i);
+  }
+  std::vector<float> values;
+};
+
+inline Submission of(Tensor& tensor, std::uint32_t index = 0, Priority priority = 0) {
+  return {.tensor = index,
+          .input = tensor.values.data(),
+          .output = tensor.values.data(),
+          .priority = priority};
+}
+
+inline std::vector<ChunkIndex> chunks(const std::vector<Sent>& packets) {
+  std::vector<ChunkIndex> list;
+  for (const Sent& packet : packets) list.push_back(packet.body<wire::Contribution>().chunk);
+  return list;
+}
+
 }  // namespace sluice::client
