@@ -77,6 +77,19 @@ def test_an_output_of_its_own_leaves_the_input_alone(address):
     assert on_all_ranks(work, 2, address) == [(0, 0.5, 1, 2), (1, 0.5, 1, 2)]
 
 
+def test_a_rank_without_data_still_gets_the_others_mean(address):
+    def work(job):
+        mean = numpy.full(7, -1.0, numpy.float32)
+        job.submit("bias", None if job.rank == 0 else numpy.full(7, 8.0, numpy.float32), mean)
+        job.end_step()
+        result = job.wait("bias", timeout=30)
+        return mean.tolist(), result.absent
+
+    values = on_all_ranks(work, 2, address)
+    assert values[0] == values[1]
+    assert values[0][0] in ([4.0] * 7, [8.0] * 7) and not values[0][1]
+
+
 def test_weights_count_samples(address):
     def work(job):
         samples = 1 + 2 * job.rank  # 1 and 3

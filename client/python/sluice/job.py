@@ -171,7 +171,8 @@ class Job:
         """Contributes a tensor to its next step. Returns at once.
 
         tensor    index, or name as registered.
-        input     the tensor's elements: NumPy array, torch CPU tensor, or an address (int).
+        input     the tensor's elements: NumPy array, torch CPU tensor, or an address (int). None:
+                  no data from this rank; `output` still receives the others' average.
         output    likewise, receives the average; None: in place, over `input`.
         weight    samples that the input sums over, 0 to 2^32 - 1.
         priority  0 most urgent .. 255 least, on the wire and in the switch.
@@ -184,8 +185,13 @@ class Job:
         index = self._index(tensor)
         spec = self.tensors[index]
         in_place = output is None
-        source = _memory.element_pointer(input, spec.elem_count, spec.dtype,
-                                         f"input of tensor '{spec.name}'", writable=in_place)
+        if input is None and in_place:
+            raise errors.InvalidArgument(
+                f"tensor '{spec.name}' was given neither input nor output: leave it out and call "
+                "end_step(), or give an output")
+        source = None if input is None else _memory.element_pointer(
+            input, spec.elem_count, spec.dtype, f"input of tensor '{spec.name}'",
+            writable=in_place)
         target = source if in_place else _memory.element_pointer(
             output, spec.elem_count, spec.dtype, f"output of tensor '{spec.name}'", writable=True)
         before = self._held.get(index)
