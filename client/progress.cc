@@ -34,6 +34,7 @@ Progress::Progress(Board& board, std::unique_ptr<Transport> transport,
       callbacks_(std::move(callbacks)),
       log_(std::move(log)),
       who_(std::move(who)),
+      may_spin_(std::thread::hardware_concurrency() >= kCoresForSpinning),
       tx_bytes_(kBurst * kTxSlotBytes) {
   for (std::size_t i = 0; i < kBurst; ++i) {
     tx_[i].data = tx_bytes_.data() + i * kTxSlotBytes + kTxHeadroomBytes;
@@ -227,10 +228,7 @@ void Progress::end(const Outcome& outcome, TimeNs now) {
 }
 
 void Progress::idle(TimeNs now) {
-  if (now - last_work_ns_ < kSpinLimit &&
-      std::thread::hardware_concurrency() >= kCoresForSpinning) {
-    return;
-  }
+  if (may_spin_ && now - last_work_ns_ < kSpinLimit) return;
   if (!board_.prepare_sleep()) return;
   const TimeNs until = std::min(session_->next_timeout(), leave_deadline_ns_);
   const DurationNs sleep_ns = until <= now ? 0 : std::min(until - now, kLongestSleep);

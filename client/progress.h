@@ -59,6 +59,7 @@ class Progress {
   ProgressCallbacks callbacks_;
   Log log_;
   const std::string who_;
+  const bool may_spin_;
   std::atomic<bool> stop_{false};
   bool ended_ = false;
   TimeNs last_work_ns_ = 0;
