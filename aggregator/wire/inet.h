@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -21,7 +22,12 @@ using MutableBytes = std::span<std::uint8_t>;
 
 struct Mac {
   std::array<std::uint8_t, 6> bytes{};
-  friend constexpr bool operator==(const Mac&, const Mac&) = default;
+  // As integers: comparing the arrays would call memcmp for every frame.
+  friend constexpr bool operator==(const Mac& a, const Mac& b) noexcept {
+    const auto x = std::bit_cast<std::array<std::uint16_t, 3>>(a.bytes);
+    const auto y = std::bit_cast<std::array<std::uint16_t, 3>>(b.bytes);
+    return ((x[0] ^ y[0]) | (x[1] ^ y[1]) | (x[2] ^ y[2])) == 0;
+  }
   constexpr bool is_group() const noexcept { return (bytes[0] & 1) != 0; }
   constexpr bool is_zero() const noexcept { return *this == Mac{}; }
 };
@@ -34,7 +40,11 @@ enum class Family : std::uint8_t { kNone = 0, kIpv4 = 4, kIpv6 = 6 };
 struct IpAddress {
   Family family = Family::kNone;
   std::array<std::uint8_t, 16> bytes{};
-  friend constexpr bool operator==(const IpAddress&, const IpAddress&) = default;
+  friend constexpr bool operator==(const IpAddress& a, const IpAddress& b) noexcept {
+    const auto x = std::bit_cast<std::array<std::uint64_t, 2>>(a.bytes);
+    const auto y = std::bit_cast<std::array<std::uint64_t, 2>>(b.bytes);
+    return a.family == b.family && ((x[0] ^ y[0]) | (x[1] ^ y[1])) == 0;
+  }
   constexpr std::size_t size() const noexcept { return family == Family::kIpv4 ? 4 : 16; }
   // Unspecified, multicast, loopback or IPv4 broadcast: never the source of an honest request.
   bool is_bad_source() const noexcept;

@@ -150,7 +150,8 @@ void Control::send(const MemberPath& path, wire::Bytes datagram) {
     return;
   }
   std::copy(datagram.begin(), datagram.end(), room.begin());
-  if (!put_headers(packet, path.udp, fabric_.own.port, datagram.size())) {
+  if (!put_headers(packet, path.udp, fabric_.own.port, datagram.size(),
+                   wire::sum_bytes(datagram))) {
     rte_pktmbuf_free(packet);
     return;
   }

@@ -212,7 +212,11 @@ std::size_t Worker::poll_shard(TimeNs now) noexcept {
     spare_ = nullptr;
     const MemberPath path = fabric_.paths->read(transmit.job, transmit.rank);
     const auto source_port = static_cast<std::uint16_t>(fabric_.own.port + 1 + index_);
-    if (!path.bound || !put_headers(packet, path.udp, source_port, transmit.bytes)) {
+    // A result's data is summed once for all members; only what stands before it differs.
+    const wire::PartialSum sum =
+        wire::sum_bytes(datagram_room(packet).first(transmit.bytes - transmit.tail_bytes)) +
+        transmit.tail_sum;
+    if (!path.bound || !put_headers(packet, path.udp, source_port, transmit.bytes, sum)) {
       rte_pktmbuf_free(packet);
       continue;
     }
