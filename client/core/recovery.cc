@@ -95,6 +95,7 @@ bool Recovery::result(ChunkIndex chunk, TimeNs now, Flow& flow) noexcept {
   if (!(block.lacking() & bit)) return false;
   Lane& lane = lane_of(index);
   block.done |= bit;
+  block.backoff = 0;
   settle(lane, block, bit);
   if (block.pulled & bit) {
     block.pulled &= ~bit;
@@ -111,7 +112,6 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
   if (!block.open) return 0;
   const std::uint64_t pulled = block.pulled;
   end_probe(lane, block, flow);
-  block.backoff = 0;
   if (answer.status != wire::AnswerStatus::kOpen) {  // too early: ask again later
     lane.idle_ns = now + kIdleProbeInterval;
     block.deadline_ns = now + kIdleProbeInterval;
@@ -120,6 +120,9 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
   }
 
   const std::uint64_t lacking = block.lacking();
+  // An answer without news is no progress: what was asked for may stand in a queue.
+  if ((answer.counted & block.sent) | (answer.complete & lacking & ~block.complete))
+    block.backoff = 0;
   settle(lane, block, answer.counted);
   block.counted |= answer.counted & lacking;
   std::uint64_t lost = 0;
@@ -147,19 +150,19 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
     close(lane, answer.block, flow);
     return lost;
   }
-  if (lacking & block.complete & ~block.pulled) make_due(lane, answer.block, false);
+  if (lacking & block.complete & ~block.pulled) make_due(lane, answer.block);
   if (block.sent != 0 || block.pulled != 0) arm(lane, block, now, flow);
   return lost;
 }
 
 // ---- probes ----
 
-// What exists for certain, then (with `pull`) what may exist. A result that was just pushed is
-// better waited for than pulled as well.
-std::uint64_t Recovery::pick(const Block& block, bool pull, std::uint32_t limit) noexcept {
+// What exists for certain, then (when results are `withheld`) what may exist. A result that was
+// pushed may stand in a queue in front of this worker: pulling it as well makes the queue longer.
+std::uint64_t Recovery::pick(const Block& block, bool withheld, std::uint32_t limit) noexcept {
   const std::uint64_t lacking = block.lacking();
   const std::uint64_t known = first_of(lacking & block.complete, limit);
-  if (!pull) return known;
+  if (!withheld) return known;
   const std::uint64_t maybe = lacking & (block.sent | block.counted) & ~known;
   return known | first_of(maybe, limit - count_of(known));
 }
@@ -182,8 +185,7 @@ bool Recovery::pop_due(Lane& lane, const Flow& flow, ProbePlan& plan) noexcept {
     if (lane.due_head == kNone) lane.due_tail = kNone;
     block.due = false;
     if (unknown == 0 || block.probed) continue;
-    plan = {.block = index, .want = pick(block, block.pull, flow.free_pulls())};
-    block.pull = false;
+    plan = {.block = index, .want = pick(block, false, flow.free_pulls())};
     return true;
   }
   return false;
@@ -223,9 +225,8 @@ void Recovery::probe_sent(std::uint16_t shard, const ProbePlan& plan, TimeNs now
   arm(lane, block, now, flow);
 }
 
-void Recovery::make_due(Lane& lane, std::uint32_t index, bool pull) noexcept {
+void Recovery::make_due(Lane& lane, std::uint32_t index) noexcept {
   Block& block = blocks_[index];
-  block.pull |= pull;
   if (block.due) return;
   block.due = true;
   block.next_due = kNone;
@@ -317,14 +318,18 @@ void Recovery::scan_deadlines(Lane& lane, TimeNs now, Flow& flow) noexcept {
 void Recovery::expire(Lane& lane, std::uint32_t index, Flow& flow) noexcept {
   Block& block = blocks_[index];
   // Answers to others came through: this one was lost by chance, and the path is not dead.
-  const int limit = flow.heard_ns() > block.asked_ns ? kMaxBackoffHeard : kMaxBackoff;
-  if (block.probed) block.backoff = static_cast<std::uint8_t>(std::min(block.backoff + 1, limit));
+  // Results that were pulled and do not come are another matter: they queue up.
+  const bool pulls_wait = block.pulled != 0 && !block.probed;
+  const bool by_chance = !pulls_wait && flow.heard_ns() > block.asked_ns;
+  const int limit = by_chance ? std::max<int>(kMaxBackoffHeard, block.backoff) : kMaxBackoff;
+  if (block.probed || pulls_wait)
+    block.backoff = static_cast<std::uint8_t>(std::min(block.backoff + 1, limit));
   end_probe(lane, block, flow);
   if (block.sent != 0 && flow.all_arrived_up_to(block.highest_number)) {
     block.counted |= block.sent;
     settle(lane, block, block.sent);
   }
-  if (block.sent != 0 || (block.lacking() & block.complete)) make_due(lane, index, true);
+  if (block.sent != 0 || (block.lacking() & block.complete)) make_due(lane, index);
 }
 
 // Asks about every block with an unsettled chunk at or below the highest number that arrived.
@@ -334,7 +339,7 @@ void Recovery::probe_gap(Lane& lane, Flow& flow) noexcept {
     const Block& block = blocks_[index];
     if (block.sent == 0 || !sent_up_to(index, flow.highest_arrived())) continue;
     unsettled = true;
-    if (!block.probed) make_due(lane, index, false);
+    if (!block.probed) make_due(lane, index);
   }
   if (!unsettled) flow.accept_gap();
 }
@@ -353,7 +358,7 @@ void Recovery::probe_oldest(Lane& lane) noexcept {
     Block& block = blocks_[index];
     if (block.probed || block.due || !(block.lacking() & block.counted)) continue;
     block.idle = true;
-    make_due(lane, index, true);
+    make_due(lane, index);
     return;
   }
 }

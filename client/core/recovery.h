@@ -5,12 +5,13 @@
 // recovery is the worker's: probes name an aligned block of 64 chunks, and the answer says which of
 // them are counted and complete. A block is probed when
 //  - feedback shows a gap in the worker's numbers and chunks are below it (after RTT / 4, for what
-//  was only
-//    reordered),
+//    was only reordered),
 //  - its timeout ran out (RTO from real samples, doubled for each probe that stays unanswered),
 //  - the appliance's numbers show lost or withheld results: all open blocks once, oldest first,
 //  - nothing came for 25 ms: the oldest block only, so that a straggler is not probed for; when it
 //    turns out to lack results that exist, all open blocks.
+// Only results that an answer or a deferral has shown to exist are asked for: others may stand in a
+// queue in front of this worker, and pulling them makes it longer.
 // Blocks of a shard are independent: as many probes are in flight as the window allows.
 // It knows no tensors and sends nothing itself: the streams (gradients.h, collective.h) do. Pure,
 // no allocation after construction; the session's thread only.
@@ -93,7 +94,6 @@ class Recovery {
     std::uint8_t backoff = 0;
     bool open = false;    // in the open list: something was sent or is awaited, and is not done
     bool due = false;     // in the list of blocks to probe
-    bool pull = false;    // and to ask for all results, not only for those known to exist
     bool idle = false;    // probed because nothing came for a while
     bool probed = false;  // an answer is awaited
 
@@ -121,12 +121,12 @@ class Recovery {
   void open(Lane& lane, std::uint32_t index) noexcept;
   void close(Lane& lane, std::uint32_t index, Flow& flow) noexcept;
   void arm(Lane& lane, Block& block, TimeNs now, const Flow& flow) noexcept;
-  void make_due(Lane& lane, std::uint32_t index, bool pull) noexcept;
+  void make_due(Lane& lane, std::uint32_t index) noexcept;
   bool pop_due(Lane& lane, const Flow& flow, ProbePlan& plan) noexcept;
   bool next_of_sweep(Lane& lane, Flow& flow, ProbePlan& plan) noexcept;
   void end_probe(Lane& lane, Block& block, Flow& flow) noexcept;
   static void settle(Lane& lane, Block& block, std::uint64_t chunks) noexcept;
-  static std::uint64_t pick(const Block& block, bool pull, std::uint32_t limit) noexcept;
+  static std::uint64_t pick(const Block& block, bool withheld, std::uint32_t limit) noexcept;
   void expire(Lane& lane, std::uint32_t index, Flow& flow) noexcept;
   void scan_deadlines(Lane& lane, TimeNs now, Flow& flow) noexcept;
   void probe_gap(Lane& lane, Flow& flow) noexcept;
