@@ -103,8 +103,8 @@ def test_noise_is_counted_and_changes_no_sum():
         assert bad >= 0.9 * sent, f"{bad} of {sent} noise packets counted: {said}"
 
 
-def test_a_replayed_cookie_of_a_process_that_was_replaced_is_stale_or_bad():
-    """What a dead process still had in flight must not enter the new one's sums."""
+def test_two_runs_under_one_name_follow_each_other_with_exact_sums():
+    """What the first run still had in flight must not enter the second one's sums."""
     with Lab(hosts=2) as lab:
         lab.start_appliance(BUILD)
         for run_id in (1, 2):
