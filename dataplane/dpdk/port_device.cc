@@ -41,7 +41,8 @@ Status failed(const config::PortConfig& config, const std::string& step, int err
 
 std::string remedy_for(const config::PortConfig& config) {
   switch (config.type) {
-    case config::PortType::kVhostUser: return "does its directory exist, and may this user write there?";
+    case config::PortType::kVhostUser:
+      return "does its directory exist, and may this user write there?";
     case config::PortType::kAfPacket:
       return "does the interface exist, is it up, and has this process CAP_NET_RAW?";
     case config::PortType::kAfXdp:
