@@ -69,6 +69,7 @@ void Progress::run() {
     bool worked = receive(now);
     handle_path_events(now);
     if (session_->next_timeout() <= now) session_->handle_timeout(now);
+    publish_counters();  // before anybody hears of what they count
     dispatch_events(now);
     worked |= transmit(now);
     publish_counters();
