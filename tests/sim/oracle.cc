@@ -131,6 +131,7 @@ void Oracle::on_appliance_packet(RunIndex run_index, Rank rank, std::uint16_t sh
 
 void Oracle::on_result(Run& run, Rank rank, const wire::Packet& packet) {
   const auto& body = packet.body<wire::ResultHeader>();
+  ++results_sent_;
   const std::uint64_t mask = packet.mask_word_count() > 0 ? packet.mask_word(0) : 0;
   const std::uint8_t flags = body.flags & ~(wire::kFlagPulled | wire::kFlagReport);
   const std::uint64_t content_hash =
@@ -145,6 +146,7 @@ void Oracle::on_result(Run& run, Rank rank, const wire::Packet& packet) {
     return;
   }
   ++results_checked_;
+  results_due_ += run.plan->world_size();
   check_members(run, mask, body);
   check_weight(run, mask, body);
   if (body.stream == StreamId::kGradients)

@@ -41,6 +41,8 @@ class Oracle {
   void violation(std::string text);
   const std::vector<std::string>& violations() const { return violations_; }
   std::uint64_t results_checked() const { return results_checked_; }
+  std::uint64_t results_sent() const { return results_sent_; }  // copies for members
+  std::uint64_t results_due() const { return results_due_; }    // one a result and member
   std::uint64_t contributions_seen() const { return contributions_seen_; }
   std::uint64_t first_contributions() const { return first_contributions_; }
 
@@ -82,6 +84,8 @@ class Oracle {
   std::vector<std::unique_ptr<Run>> runs_;
   std::vector<std::string> violations_;
   std::uint64_t results_checked_ = 0;
+  std::uint64_t results_sent_ = 0;
+  std::uint64_t results_due_ = 0;
   std::uint64_t contributions_seen_ = 0;
   std::uint64_t first_contributions_ = 0;
 };

@@ -51,7 +51,7 @@ std::uint8_t JobPlan::broadcast_byte(std::size_t collective, std::size_t at) con
 std::vector<std::uint32_t> JobPlan::submission_order(Rank rank, Step step) const {
   std::vector<std::uint32_t> order;
   for (std::uint32_t tensor = 0; tensor < tensors.size(); ++tensor)
-    if (!is_nil(rank, step, tensor)) order.push_back(tensor);
+    if (nil_output || !is_nil(rank, step, tensor)) order.push_back(tensor);
   if (random_order) Random(mix(salted(Salt::kOrder, seed), step, rank.value)).shuffle(order);
   return order;
 }

@@ -52,10 +52,11 @@ struct JobPlan {
   bool manual = false;          // the workers do nothing by themselves
   std::uint32_t nil_ppm = 0;    // of (rank, step, tensor): not submitted
   std::function<bool(Rank, Step, std::uint32_t)> nil_rule;  // instead, when set
-  bool forget_end_step = false;                             // though tensors were not submitted
-  bool move_buffers = false;  // fresh memory for every submission, as after a bucket rebuild
-  bool zero_weights = false;  // the last rank contributes with weight 0
-  bool check_values = true;   // false: the test submits its own numbers
+  bool nil_output = false;       // a tensor left out is submitted without input, to get the average
+  bool forget_end_step = false;  // though tensors were not submitted
+  bool move_buffers = false;     // fresh memory for every submission, as after a bucket rebuild
+  bool zero_weights = false;     // the last rank contributes with weight 0
+  bool check_values = true;      // false: the test submits its own numbers
   std::vector<CollectivePlan> collectives;  // by before_step
   std::vector<RankPlan> ranks;
   client::SessionOptions session;  // timeouts and limits; identity is filled in per worker

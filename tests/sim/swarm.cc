@@ -39,13 +39,17 @@ int main(int argc, char** argv) {
     if (!outcome.ok || verbose || single)
       std::printf(
           "seed=%llu %s trace=%016llx events=%llu virtual_ms=%lld results=%llu "
-          "contributions=%llu retransmissions=%llu probes=%llu completed=%u failed=%u\n",
+          "sent=%llu/%llu contributions=%llu/%llu retransmissions=%llu probes=%llu completed=%u "
+          "failed=%u\n",
           static_cast<unsigned long long>(seed + i), outcome.ok ? "ok" : "BROKEN",
           static_cast<unsigned long long>(outcome.trace_hash),
           static_cast<unsigned long long>(outcome.events),
           static_cast<long long>(outcome.virtual_time_ns / sluice::kMillisecond),
           static_cast<unsigned long long>(outcome.results_checked),
+          static_cast<unsigned long long>(outcome.results_sent),
+          static_cast<unsigned long long>(outcome.results_due),
           static_cast<unsigned long long>(outcome.contributions),
+          static_cast<unsigned long long>(outcome.contributions_due),
           static_cast<unsigned long long>(outcome.retransmissions),
           static_cast<unsigned long long>(outcome.probes), outcome.jobs_completed,
           outcome.jobs_failed_as_promised);

@@ -22,7 +22,8 @@ LinkOptions draw_link(Random& random) {
   link.jitter_ns = pick(random, std::array{DurationNs{0}, 50 * kMicrosecond, 2 * kMillisecond});
   link.delay_ns = pick(random, std::array{5 * kMicrosecond, 100 * kMicrosecond, kMillisecond});
   link.bytes_per_second =
-      pick(random, std::array{std::uint64_t{12'500'000}, std::uint64_t{1'250'000'000}});
+      pick(random, std::array{std::uint64_t{2'000'000}, std::uint64_t{12'500'000},
+                              std::uint64_t{1'250'000'000}, std::uint64_t{1'250'000'000}});
   link.queue_frames = pick(random, std::array{64u, 256u, 4096u});
   if (random.one_in(3)) link.mark_above_frames = 32;
   return link;
@@ -95,6 +96,7 @@ SwarmJob draw_job(Random& random, std::size_t index, std::uint64_t seed) {
   plan.pipelined = random.one_in(4);
   if (!plan.pipelined) {
     plan.nil_ppm = random.one_in(3) ? 300'000 : 0;
+    plan.nil_output = random.one_in(2);
     // Who ever needs end_step() calls it after every step: after a step that ended by itself it
     // belongs to that one.
     plan.call_end_step = plan.call_end_step || plan.nil_ppm != 0;

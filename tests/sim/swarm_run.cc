@@ -31,6 +31,7 @@ class Swarm {
     for (State& state : states_) finish(state);
     if (world_.healthy()) world_.run_until(world_.now() + 100 * kMillisecond);
     if (world_.healthy()) world_.check_at_end();
+    if (world_.healthy()) check_traffic();
     return outcome();
   }
 
@@ -94,6 +95,19 @@ class Swarm {
           return world_.at(over, [this, host] { world_.block_downlink(host, false); });
       }
     });
+  }
+
+  // Recovery must not feed on itself: 20 % loss each way with duplicates takes 1.7 times the
+  // packets of a network without faults, a collapse takes a hundred times.
+  void check_traffic() {
+    const Oracle& oracle = world_.oracle();
+    const auto too_many = [&](const char* what, std::uint64_t sent, std::uint64_t due) {
+      if (sent > 2 * due + 300)
+        world_.oracle().violation("I4: " + std::to_string(sent) + " " + what + " were sent for " +
+                                  std::to_string(due) + " that were needed");
+    };
+    too_many("results", oracle.results_sent(), oracle.results_due());
+    too_many("contributions", oracle.contributions_seen(), oracle.first_contributions());
   }
 
   DurationNs member_timeout() const { return options_.world.appliance.jobs.member_timeout_ns; }
@@ -219,7 +233,10 @@ class Swarm {
     outcome_.events = world_.event_count();
     outcome_.virtual_time_ns = world_.now();
     outcome_.results_checked = world_.oracle().results_checked();
+    outcome_.results_sent = world_.oracle().results_sent();
+    outcome_.results_due = world_.oracle().results_due();
     outcome_.contributions = world_.oracle().contributions_seen();
+    outcome_.contributions_due = world_.oracle().first_contributions();
     for (const auto& worker : world_.workers()) {
       if (worker->state() == ProcessState::kWaiting) continue;
       outcome_.retransmissions += worker->session().stats().retransmissions;

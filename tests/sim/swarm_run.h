@@ -14,7 +14,10 @@ struct SwarmOutcome {
   std::uint64_t trace_hash = 0;
   std::uint64_t events = 0;
   std::uint64_t results_checked = 0;
+  std::uint64_t results_sent = 0;  // copies for members
+  std::uint64_t results_due = 0;   // that a network without faults would have carried
   std::uint64_t contributions = 0;
+  std::uint64_t contributions_due = 0;
   std::uint64_t retransmissions = 0;
   std::uint64_t probes = 0;
   TimeNs virtual_time_ns = 0;

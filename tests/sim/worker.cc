@@ -270,8 +270,10 @@ void Worker::submit(std::uint32_t tensor, Step step, TimeNs now) {
     store_element(spec.dtype, static_cast<float>(plan.gradient(identity.rank, step, tensor, i)),
                   input + i * elem_bytes);
   tensor_steps_[tensor] = step;
+  const bool nil = plan.is_nil(identity.rank, step, tensor);
+  if (nil) std::fill(outputs_[tensor].begin(), outputs_[tensor].end(), kUntouched);
   const client::Submission submission{.tensor = tensor,
-                                      .input = input,
+                                      .input = nil ? nullptr : input,
                                       .output = outputs_[tensor].data(),
                                       .weight = plan.weight(identity.rank, step),
                                       .priority = plan.priority(identity.rank, step, tensor)};
@@ -318,7 +320,8 @@ void Worker::check_tensor(const client::Event& event) {
   const std::string where =
       "tensor " + std::to_string(event.tensor) + " of step " + std::to_string(event.step);
   if (event.tensor >= plan.tensors.size()) return violation("no such tensor: " + where);
-  if (plan.is_nil(identity.rank, event.step, event.tensor)) return;  // it gave no output
+  const bool nil = plan.is_nil(identity.rank, event.step, event.tensor);
+  if (nil && !plan.nil_output) return;
   if (tensor_steps_[event.tensor] != event.step)
     return violation(where + " is done, submitted was step " +
                      std::to_string(tensor_steps_[event.tensor]));
@@ -326,10 +329,19 @@ void Worker::check_tensor(const client::Event& event) {
   const auto weight =
       world_.oracle().result_weight(identity.run, StreamId::kGradients, event.step, first);
   if (!weight) return violation(where + " is done without a result");
-  if (event.absent) return violation(where + " is absent although this rank contributed");
   std::uint64_t mask = 0;
-  for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank)
-    if (plan.takes_part(Rank{rank}, event.step)) mask |= std::uint64_t{1} << rank;
+  bool all_nil = true;
+  for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank) {
+    if (!plan.takes_part(Rank{rank}, event.step)) continue;
+    mask |= std::uint64_t{1} << rank;
+    all_nil = all_nil && plan.is_nil(Rank{rank}, event.step, event.tensor);
+  }
+  if (event.absent != all_nil) return violation(where + (all_nil ? " is not" : " is") + " absent");
+  if (all_nil) {
+    for (const std::uint8_t byte : outputs_[event.tensor])
+      if (byte != kUntouched) return violation(where + " is absent, its output was touched");
+    return;
+  }
   const Dtype dtype = plan.tensors[event.tensor].dtype;
   float divisor = static_cast<float>(*weight);
   if (dtype == Dtype::kFloat32 && plan.averaging == client::Averaging::kWorld)

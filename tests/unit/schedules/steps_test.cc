@@ -59,6 +59,17 @@ TEST_F(Steps, a_tensor_that_one_rank_never_submits_is_nil_with_end_step) {
             0u);
 }
 
+TEST_F(Steps, a_rank_without_a_gradient_still_gets_the_average) {
+  JobPlan plan = make_plan(3, 3, {200, 100, 64});
+  plan.nil_rule = [](Rank rank, Step step, std::uint32_t tensor) {
+    return (rank.value == 1 && tensor == 1) || (step == 2 && tensor == 0);
+  };
+  plan.nil_output = true;
+  const RunIndex run = world().add_run(plan);
+  expect_completed(run, 3 * kSecond);
+  EXPECT_EQ(world().worker(run, 1).count(Kind::kTensorDone), 9u);
+}
+
 TEST_F(Steps, a_tensor_that_nobody_submits_is_nil_everywhere) {
   JobPlan plan = make_plan(3, 2, {200, 100, 64});
   plan.nil_rule = [](Rank, Step step, std::uint32_t tensor) { return step == 1 && tensor == 1; };
