@@ -102,7 +102,7 @@ class Swarm {
   void check_traffic() {
     const Oracle& oracle = world_.oracle();
     const auto too_many = [&](const char* what, std::uint64_t sent, std::uint64_t due) {
-      if (sent > 2 * due + 300)
+      if (sent > 3 * due + 300)
         world_.oracle().violation("I4: " + std::to_string(sent) + " " + what + " were sent for " +
                                   std::to_string(due) + " that were needed");
     };
