@@ -77,7 +77,7 @@ STATS_FIELDS = (
     "packets_sent", "packets_received", "bytes_sent", "bytes_received", "retransmissions", "probes",
     "results_pulled", "duplicate_results", "non_finite_results", "nil_contributions",
     "invalid_packets", "send_errors", "steps_done", "receive_credit_packets", "chunk_bytes",
-    "shards")
+    "shards", "non_finite_inputs")
 
 
 class Stats(Structure):

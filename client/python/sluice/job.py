@@ -172,7 +172,7 @@ class Job:
 
         tensor    index, or name as registered.
         input     the tensor's elements: NumPy array, torch CPU tensor, or an address (int). None:
-                  no data from this rank; `output` still receives the others' average.
+                  no data from this rank, which counts as zeros; `output` is needed.
         output    likewise, receives the average; None: in place, over `input`.
         weight    samples that the input sums over, 0 to 2^32 - 1.
         priority  0 most urgent .. 255 least, on the wire and in the switch.
