@@ -25,6 +25,11 @@ inline constexpr Step kNoStep = UINT32_MAX;  // "never": of a member that has no
 inline constexpr Step kLastStep = UINT32_MAX - 1;
 inline constexpr std::uint32_t kNoSlot = UINT32_MAX;
 
+// Streams as array indices.
+constexpr std::size_t index_of(StreamId stream) noexcept {
+  return static_cast<std::size_t>(stream);
+}
+
 // What a job needs to be built; every rank's join must agree on it.
 struct JobSpec {
   JobId id;

@@ -9,12 +9,9 @@
 namespace sluice::agg {
 namespace {
 
-constexpr std::size_t kEventCapacity = 64;
+// A release for every job, and as many other events: mismatches repeat and may be dropped.
+constexpr std::size_t kEventCapacity = 2 * kMaxJobs;
 constexpr std::uint32_t kSweepSlots = 256;  // re-examined a call of poll_work()
-
-constexpr std::size_t index_of(StreamId stream) noexcept {
-  return static_cast<std::size_t>(stream);
-}
 
 // Sequence numbers wrap; "newer" is within half the circle.
 bool newer(std::uint32_t left, std::uint32_t right) noexcept {
@@ -136,7 +133,7 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noex
   } else {
     if (nil && !job.spec.allow_nil) return Verdict::kShapeMismatch;
     if (body.elem_count > job.spec.max_elems[index_of(stream)] ||
-        (!nil && body.dtype == Dtype::kBytes))
+        body.payload_bytes > job.spec.chunk_bytes || (!nil && body.dtype == Dtype::kBytes))
       return Verdict::kShapeMismatch;
   }
   if (!slice.record.may.test(rank)) return Verdict::kNotAllowed;
@@ -187,10 +184,11 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noex
 // kFolded means "go on".
 Verdict Shard::fix_collective(Job& job, StreamSlice& slice, const wire::Contribution& body,
                               Rank rank) noexcept {
+  if ((body.weight >> 16) > static_cast<std::uint32_t>(CollectiveKind::kBarrier))
+    return Verdict::kBadField;
   const CollectiveKind kind = wire::collective_kind(body.weight);
   const Rank root{wire::collective_root(body.weight)};
-  if (kind > CollectiveKind::kBarrier || root.value >= job.spec.world_size)
-    return Verdict::kBadField;
+  if (root.value >= job.spec.world_size) return Verdict::kBadField;
   const bool broadcast = kind == CollectiveKind::kBroadcast;
   if (broadcast && rank != root) return Verdict::kNotAllowed;
   if (broadcast != !(body.flags & wire::kFlagNil)) return Verdict::kShapeMismatch;
@@ -296,7 +294,9 @@ void Shard::handle_command(const ShardCommand& command) noexcept {
 void Shard::member_gone(Job& job, Rank rank) noexcept {
   if (!job.started()) return;
   for (std::size_t index = 0; index < kStreamCount; ++index) {
-    if (job.spec.chunk_counts[index] == 0) continue;
+    // A shard without chunks of the stream takes no part in its steps and must not read its
+    // records.
+    if (job.slices[id_.value].streams[index].chunk_count == 0) continue;
     StreamSlice& slice = current_slice(job, static_cast<StreamId>(index));
     if (job.members[rank.value].left_from[index].load(std::memory_order_acquire) >
         slice.record.step)
@@ -355,7 +355,7 @@ void Shard::remove_job(Job& job) noexcept {
 // drop it; a release may not be lost, and the queue always keeps room for one a job.
 void Shard::push_event(const ShardEvent& event) noexcept {
   if (event.kind != ShardEvent::Kind::kJobReleased && event_count_ >= kEventCapacity / 2) return;
-  if (event_count_ == events_.size()) events_.resize(events_.size() * 2);  // only on job removal
+  CHECK(event_count_ < events_.size());
   events_[event_count_++] = event;
 }
 

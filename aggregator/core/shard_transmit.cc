@@ -9,10 +9,6 @@
 namespace sluice::agg {
 namespace {
 
-constexpr std::size_t index_of(StreamId stream) noexcept {
-  return static_cast<std::size_t>(stream);
-}
-
 bool beyond_credit(const Flow& flow) noexcept {
   return static_cast<std::int32_t>(flow.next_number - flow.credit) > 0;
 }

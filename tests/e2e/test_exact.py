@@ -51,6 +51,15 @@ def test_sums_are_exact_over_several_shards():
             assert report["exit"] == 0, report
 
 
+def test_sums_are_exact_with_busy_polling():
+    with Lab(hosts=2) as lab:
+        lab.start_appliance(BUILD, lab.config(polling="busy"))
+        for report in run_all(lab, lab.url, 2, steps=5, tensors=4, elems=60_000):
+            assert report["exit"] == 0, report
+        naps = [line for line in lab.scrape().splitlines() if "sluice_lcore_naps_total{" in line]
+        assert naps and all(line.endswith(" 0") for line in naps), naps
+
+
 def test_sums_are_exact_over_ipv6():
     with Lab(hosts=2) as lab:
         mac = "02:00:00:00:77:01"

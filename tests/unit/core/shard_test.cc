@@ -111,6 +111,34 @@ TEST(Shard, RefusesAContributionOfAnotherShape) {
   EXPECT_EQ(harness.contribute<float>(1, 1, 0, {1, 2}), Verdict::kCompleted);
 }
 
+TEST(Shard, RefusesAContributionThatNoResultCouldCarry) {
+  Harness harness;
+  const std::vector<float> wide(kTestChunkBytes / 4 + 1);
+  EXPECT_EQ(harness.contribute<float>(0, 1, 0, wide), Verdict::kShapeMismatch);
+}
+
+TEST(Shard, SumsMoreWorkersThanOneMaskWordHolds) {
+  Harness harness({.world_size = 130, .chunk_count = 2});
+  for (std::uint16_t rank = 0; rank < 130; ++rank) {
+    const Verdict verdict = harness.contribute<float>(rank, 1, 0, {1});
+    EXPECT_EQ(verdict, rank == 129 ? Verdict::kCompleted : Verdict::kFolded);
+    if (rank < 129) harness.contribute<float>(rank, 1, 1, {1});
+  }
+  EXPECT_EQ(harness.contribute<float>(129, 1, 0, {1}), Verdict::kDuplicate);
+  const auto sent = harness.drain(PacketType::kResult);
+  ASSERT_EQ(sent.size(), 130u);
+  EXPECT_THAT(floats_of(sent[0]), ElementsAre(130));
+  ASSERT_EQ(sent[0].packet.mask_word_count(), 3u);
+  EXPECT_EQ(sent[0].packet.mask_word(1), ~std::uint64_t{0});
+  EXPECT_EQ(sent[0].packet.mask_word(2), 0b11u);
+  harness.probe(3, 1, 0, 0);
+  const auto answers = harness.drain(PacketType::kAnswer);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].packet.mask_word(0), 0u);
+  EXPECT_EQ(answers[0].packet.mask_word(2), 0b10u) << "only rank 129 is missing from chunk 1";
+  EXPECT_EQ(answers[0].packet.missing_age(0).rank, 129);
+}
+
 TEST(Shard, FlagsAResultOfNilsOnlyAndSumsAroundASingleNil) {
   Harness harness;
   EXPECT_EQ(harness.contribute<float>(0, 1, 0, {}, {.nil = true}), Verdict::kNilFolded);
@@ -181,6 +209,10 @@ TEST(Shard, BroadcastsFromTheRootAloneAndPassesABarrierWhenAllHaveCome) {
   EXPECT_EQ(harness.contribute<char>(1, 1, 1, std::vector<char>(6, 'b'), broadcast),
             Verdict::kCompleted);
   EXPECT_EQ(harness.drain(PacketType::kResult).size(), 4u) << "rank 2 gave no credit yet";
+  EXPECT_EQ(harness.contribute<char>(
+                0, 2, 0, {}, {.stream = StreamId::kCollectives, .weight = 0x01000000, .nil = true}),
+            Verdict::kBadField)
+      << "a kind that does not exist";
   const DataOptions barrier{.stream = StreamId::kCollectives,
                             .weight = wire::pack_collective(CollectiveKind::kBarrier, 0),
                             .nil = true};
