@@ -342,13 +342,8 @@ sluice_status sluice_wait_tensor(sluice_job* job, uint32_t tensor, int32_t timeo
 }
 
 sluice_status sluice_wait_step(sluice_job* job, int32_t timeout_ms, uint32_t* step) {
-  return guarded(job, [&](ClientJob& impl) -> Outcome {
-    Outcome outcome = impl.board().wait_step(impl.wait_options(timeout_ms), step);
-    if (outcome.code == SLUICE_TIMED_OUT && timeout_ms != 0) {
-      const std::string stall = impl.board().describe_stall();
-      if (!stall.empty()) outcome.text += ": " + stall;
-    }
-    return outcome;
+  return guarded(job, [&](ClientJob& impl) {
+    return impl.board().wait_step(impl.wait_options(timeout_ms), step);
   });
 }
 
@@ -420,7 +415,8 @@ sluice_status sluice_stats_get(sluice_job* job, sluice_stats* stats) {
                               .steps_done = counters.steps_done.read(),
                               .receive_credit_packets = counters.receive_credit_packets.read(),
                               .chunk_bytes = impl.chunk_bytes(),
-                              .shards = counters.shards.read()};
+                              .shards = counters.shards.read(),
+                              .non_finite_inputs = counters.non_finite_inputs.read()};
     copy_out(values, stats);
     return {};
   });

@@ -24,14 +24,24 @@ TimeNs monotonic_now() noexcept {
   return now.tv_sec * kSecond + now.tv_nsec;
 }
 
-Board::Board(const std::vector<TensorSpec>& tensors, bool allow_nil)
-    : allow_nil_(allow_nil), wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+Board::Board(const std::vector<TensorSpec>& tensors, bool allow_nil, std::string place)
+    : allow_nil_(allow_nil),
+      place_(std::move(place)),
+      wake_fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   for (const TensorSpec& tensor : tensors) tensors_.push_back({.name = tensor.name});
 }
 
-// Waits with `lock` held until ready(), the job's end, the timeout or an interruption.
+std::string Board::wait_text(const char* what, const TensorState* tensor) const {
+  std::string text = place_ + what;
+  if (tensor != nullptr) text += " '" + tensor->name + "' of step " + std::to_string(tensor->steps);
+  return text;
+}
+
+// Waits with `lock` held until ready(), the job's end, the timeout or an interruption. `tensor`:
+// that is waited for, if it is one.
 template <class Ready>
-Outcome Board::wait(Lock& lock, const WaitOptions& options, const char* what, Ready ready) {
+Outcome Board::wait(Lock& lock, const WaitOptions& options, const char* what, Ready ready,
+                    const TensorState* tensor) {
   const TimeNs start = monotonic_now();
   const TimeNs deadline =
       options.timeout_ms < 0 ? kNever : start + options.timeout_ms * kMillisecond;
@@ -39,18 +49,25 @@ Outcome Board::wait(Lock& lock, const WaitOptions& options, const char* what, Re
     if (ended_) return outcome_;
     const TimeNs now = monotonic_now();
     if (now >= deadline) {
-      return {SLUICE_TIMED_OUT,
-              std::string(what) + ": not done after " + std::to_string(options.timeout_ms) + " ms"};
+      std::string text = wait_text(what, tensor) + ": not done after " +
+                         std::to_string(options.timeout_ms) + " ms";
+      if (options.timeout_ms == 0) return {SLUICE_TIMED_OUT, std::move(text)};
+      std::string stall = describe_stall(lock);  // opens the lock
+      if (ready()) return {};
+      if (ended_) return outcome_;
+      if (stall.starts_with(place_)) stall.erase(0, place_.size());
+      if (!stall.empty()) text += ": " + stall;
+      return {SLUICE_TIMED_OUT, std::move(text)};
     }
     if (on_progress_thread()) {
       return {SLUICE_INVALID_ARGUMENT,
-              std::string(what) + ": a callback must not wait; use timeout 0"};
+              wait_text(what, tensor) + ": a callback must not wait; use timeout 0"};
     }
     if (now - start >= kWaitSlice && options.interrupted) {
       lock.unlock();
       const bool interrupted = options.interrupted();
       lock.lock();
-      if (interrupted) return {SLUICE_INTERRUPTED, std::string(what) + ": interrupted"};
+      if (interrupted) return {SLUICE_INTERRUPTED, wait_text(what, tensor) + ": interrupted"};
     }
     changed_.wait_for(lock, std::chrono::nanoseconds(std::min(kWaitSlice, deadline - now)));
   }
@@ -134,9 +151,10 @@ Outcome Board::wait_tensor(std::uint32_t tensor, const WaitOptions& options,
   if (tensor >= tensors_.size()) {
     return {SLUICE_INVALID_ARGUMENT, "tensor " + std::to_string(tensor) + " does not exist"};
   }
-  Outcome outcome =
-      wait(lock, options, "wait_tensor", [&] { return !ended_ && !tensors_[tensor].in_flight; });
-  if (outcome.ok() && result != nullptr) *result = tensors_[tensor].result;
+  const TensorState& state = tensors_[tensor];
+  Outcome outcome = wait(
+      lock, options, "wait_tensor", [&] { return !ended_ && !state.in_flight; }, &state);
+  if (outcome.ok() && result != nullptr) *result = state.result;
   return outcome;
 }
 
@@ -189,6 +207,10 @@ bool Board::idle() const {
 
 std::string Board::describe_stall() {
   Lock lock(mutex_);
+  return describe_stall(lock);
+}
+
+std::string Board::describe_stall(Lock& lock) {
   if (ended_ || on_progress_thread()) return stall_;
   const std::uint64_t ticket = ++describe_asked_;
   push({.kind = Command::Kind::kDescribe});

@@ -46,7 +46,7 @@ struct Command {
 struct ClientCounters {
   Counter packets_sent, packets_received, bytes_sent, bytes_received, retransmissions, probes,
       results_pulled, duplicate_results, non_finite_results, nil_contributions, invalid_packets,
-      send_errors, steps_done, receive_credit_packets, shards;
+      send_errors, steps_done, receive_credit_packets, shards, non_finite_inputs;
 };
 
 struct WaitOptions {
@@ -58,7 +58,8 @@ TimeNs monotonic_now() noexcept;
 
 class Board {
  public:
-  Board(const std::vector<TensorSpec>& tensors, bool allow_nil);
+  // `place` starts the texts of waits: "job 'x' rank 1 at ADDRESS: ".
+  Board(const std::vector<TensorSpec>& tensors, bool allow_nil, std::string place);
 
   // ---- application threads ----
   Outcome wait_started(const WaitOptions& options);
@@ -103,12 +104,16 @@ class Board {
   using Lock = std::unique_lock<std::mutex>;
 
   template <class Ready>
-  Outcome wait(Lock& lock, const WaitOptions& options, const char* what, Ready ready);
+  Outcome wait(Lock& lock, const WaitOptions& options, const char* what, Ready ready,
+               const TensorState* tensor = nullptr);
+  std::string wait_text(const char* what, const TensorState* tensor) const;
+  std::string describe_stall(Lock& lock);
   void push(Command command);  // with the mutex held
   bool close_step_if_full();   // likewise
   Outcome refuse_left_out() const;
 
   const bool allow_nil_;
+  const std::string place_;
   const OwnedFd wake_fd_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;

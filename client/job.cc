@@ -8,6 +8,7 @@
 #include "aggregator/wire/inet.h"
 #include "aggregator/wire/packet.h"
 #include "client/address.h"
+#include "client/core/join.h"
 #include "client/transport/open.h"
 
 namespace sluice::client {
@@ -38,6 +39,11 @@ Status check_chunk_bytes(const JoinRequest& request, std::size_t chunk_bytes) {
   return {};
 }
 
+// Says whose error it is, as the session's texts do.
+Status at_place(const JoinRequest& request, const Status& status) {
+  return {status.code(), place_of(request.session) + status.message()};
+}
+
 }  // namespace
 
 std::size_t chunk_bytes_for(std::size_t mtu_bytes, std::size_t world_size) noexcept {
@@ -53,7 +59,7 @@ ClientJob::ClientJob(const JoinRequest& request)
       rank_(request.session.rank),
       interrupted_(request.interrupted),
       log_(request.log),
-      board_(request.tensors, request.session.allow_nil) {}
+      board_(request.tensors, request.session.allow_nil, place_of(request.session)) {}
 
 ClientJob::~ClientJob() {
   if (progress_ == nullptr) return;
@@ -62,6 +68,7 @@ ClientJob::~ClientJob() {
 }
 
 Outcome ClientJob::join(JoinRequest request, std::unique_ptr<ClientJob>& job) {
+  request.session.appliance_address = request.address;
   std::unique_ptr<ClientJob> made(new ClientJob(request));
   Outcome outcome = made->start(request);
   if (outcome.ok()) outcome = made->wait_for_others(request);
@@ -80,9 +87,10 @@ Outcome ClientJob::start(JoinRequest& request) {
   if (!address.ok()) return address.status();
   chunk_bytes_ = request.chunk_bytes != 0 ? request.chunk_bytes
                                           : chunk_bytes_for(request.mtu_bytes, world_size_);
-  if (Status status = check_chunk_bytes(request, chunk_bytes_); !status.ok()) return status;
+  if (Status status = check_chunk_bytes(request, chunk_bytes_); !status.ok())
+    return at_place(request, status);
   Result<Layout> layout = Layout::create(std::move(request.tensors), chunk_bytes_);
-  if (!layout.ok()) return layout.status();
+  if (!layout.ok()) return at_place(request, layout.status());
   Result<std::unique_ptr<Transport>> transport =
       open_transport({.address = address.value(),
                       .local_address = request.local_address,
@@ -90,14 +98,13 @@ Outcome ClientJob::start(JoinRequest& request) {
                       .mtu_bytes = request.mtu_bytes,
                       .rank = request.session.rank},
                      log_);
-  if (!transport.ok()) return transport.status();
+  if (!transport.ok()) return at_place(request, transport.status());
   const TransportFacts facts = transport.value()->facts();
   board_.mutable_counters().receive_credit_packets.set(facts.receive_credit_packets);
   log_.write(SLUICE_LOG_DEBUG, request.address + ": open, local address " + facts.local_address +
                                    ", receive credit " +
                                    std::to_string(facts.receive_credit_packets) + " packets");
   SessionOptions options = request.session;
-  options.appliance_address = request.address;
   options.nonce = draw_nonce();
   options.receive_credit_packets = facts.receive_credit_packets;
   options.path_datagram_bytes = facts.path_datagram_bytes;

@@ -128,7 +128,8 @@ void Progress::handle_path_events(TimeNs now) {
     switch (event.kind) {
       case PathEvent::Kind::kUnreachable: session_->handle_unreachable(now); break;
       case PathEvent::Kind::kTooBig:
-        session_->handle_too_big(event.datagram_bytes, event.path_datagram_bytes, now);
+        session_->handle_too_big(event.datagram_bytes, event.path_datagram_bytes, event.certain,
+                                 now);
         break;
       case PathEvent::Kind::kBroken:
         end(Status(event.status.code(), who_ + ": " + event.status.message()), now);
@@ -250,6 +251,7 @@ void Progress::publish_counters() {
   counters.duplicate_results.set(stats.duplicate_results);
   counters.non_finite_results.set(stats.non_finite_results);
   counters.nil_contributions.set(stats.nil_contributions);
+  counters.non_finite_inputs.set(stats.non_finite_inputs);
   counters.send_errors.set(transport_->send_errors());
   std::uint64_t invalid = 0;
   for (std::size_t i = static_cast<std::size_t>(Verdict::kTruncated);

@@ -39,4 +39,10 @@ bool write_average(std::uint8_t* output, std::span<const std::uint8_t> payload,
   return agg::finish(scratch, elem_count, divisor, dtype, output) && divisor != 0;
 }
 
+bool all_finite(const std::uint8_t* elems, std::size_t elem_count, Dtype dtype,
+                float* scratch) noexcept {
+  agg::fold_store(scratch, elems, elem_count, dtype);
+  return agg::finish(scratch, elem_count, 1, dtype, reinterpret_cast<std::uint8_t*>(scratch));
+}
+
 }  // namespace sluice::client

@@ -25,4 +25,8 @@ bool write_average(std::uint8_t* output, std::span<const std::uint8_t> payload,
                    std::size_t elem_count, Dtype dtype, std::uint64_t weight, bool is_mean,
                    const AveragePlan& plan, float* scratch) noexcept;
 
+// Whether `elem_count` elements of a gradient hold neither NaN nor infinity. `scratch` as above.
+bool all_finite(const std::uint8_t* elems, std::size_t elem_count, Dtype dtype,
+                float* scratch) noexcept;
+
 }  // namespace sluice::client

@@ -229,6 +229,14 @@ Outcome GradientStream::handle_result(const wire::Packet& packet, Link& link, Ti
   return {Verdict::kCompleted, finish_step(link, now)};
 }
 
+void GradientStream::blame(const Tensor& tensor, const ChunkSpan& span, Link& link) noexcept {
+  if (!tensor.submitted || tensor.submission.input == nullptr) return;
+  const Dtype dtype = layout_.tensor(span.tensor).dtype;
+  const auto* input = static_cast<const std::uint8_t*>(tensor.submission.input) +
+                      span.first_elem * dtype_bytes(dtype);
+  if (!all_finite(input, span.elem_count, dtype, scratch_)) ++link.stats.non_finite_inputs;
+}
+
 // The chunk's average goes straight into the caller's memory. From here on its input may be gone:
 // both may be the same memory.
 void GradientStream::apply(const wire::Packet& packet, const ChunkSpan& span, Link& link) noexcept {
@@ -236,6 +244,7 @@ void GradientStream::apply(const wire::Packet& packet, const ChunkSpan& span, Li
   Tensor& tensor = tensors_[span.tensor];
   tensor.weight = body.weight;
   bool finite = !(body.flags & wire::kFlagNonFinite);
+  if (!finite) blame(tensor, span, link);  // while the input is still there
   if (!(body.flags & wire::kFlagNil)) {
     tensor.any_data = true;
     if (tensor.submitted) {

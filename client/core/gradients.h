@@ -87,6 +87,8 @@ class GradientStream {
   Status fail_submit(std::uint32_t tensor, std::string why) const;
   void finish_tensor(std::uint32_t index, Link& link) noexcept;
   Status finish_step(Link& link, TimeNs now) noexcept;
+  // Counts this rank among those that sent what is not finite, if it did.
+  void blame(const Tensor& tensor, const ChunkSpan& span, Link& link) noexcept;
   void apply(const wire::Packet& packet, const ChunkSpan& span, Link& link) noexcept;
 
   const SessionOptions& options_;

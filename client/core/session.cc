@@ -209,10 +209,11 @@ void Session::handle_unreachable(TimeNs now) noexcept {
 }
 
 void Session::handle_too_big(std::size_t datagram_bytes, std::size_t path_datagram_bytes,
-                             TimeNs) noexcept {
+                             bool certain, TimeNs) noexcept {
   if (impl_->state == SessionState::kClosed) return;
-  const bool told = impl_->state != SessionState::kJoining;
-  impl_->fail(impl_->join.too_big(datagram_bytes, path_datagram_bytes), told);
+  const bool joining = impl_->state == SessionState::kJoining;
+  if (!joining && !certain) return;  // datagrams of this size have passed; losses are recovered
+  impl_->fail(impl_->join.too_big(datagram_bytes, path_datagram_bytes), !joining);
 }
 
 Status Session::submit(const Submission& submission, TimeNs now) noexcept {

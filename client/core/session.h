@@ -95,6 +95,8 @@ struct SessionStats {
   std::uint64_t duplicate_results = 0;
   std::uint64_t non_finite_results = 0;
   std::uint64_t nil_contributions = 0;
+  // Results that are not finite to which this rank itself sent a NaN or an infinity.
+  std::uint64_t non_finite_inputs = 0;
   std::array<std::uint64_t, kVerdictCount> verdicts{};  // of datagrams that arrived
 };
 
@@ -115,9 +117,10 @@ class Session {
   TimeNs next_timeout() const noexcept;
   void handle_timeout(TimeNs now) noexcept;
   // The transport learnt that nothing listens there, or that a datagram was too big for the path
-  // (`path_datagram_bytes` of it, 0 when unknown).
+  // (`path_datagram_bytes` of it, 0 when unknown). Unless this host itself refused the datagram
+  // (`certain`), that may be forged: it ends a join, never a job.
   void handle_unreachable(TimeNs now) noexcept;
-  void handle_too_big(std::size_t datagram_bytes, std::size_t path_datagram_bytes,
+  void handle_too_big(std::size_t datagram_bytes, std::size_t path_datagram_bytes, bool certain,
                       TimeNs now) noexcept;
 
   // ---- application side ----

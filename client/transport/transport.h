@@ -41,6 +41,7 @@ struct PathEvent {
   Kind kind{};
   std::size_t datagram_bytes = 0;
   std::size_t path_datagram_bytes = 0;
+  bool certain = false;  // kTooBig: this host refused it; else the network said so, or a forger
   Status status;
 };
 

@@ -165,7 +165,7 @@ typedef struct sluice_result {
   int32_t reserved;
 } sluice_result;
 
-/* Counters since the join; they only grow, but for the last three. */
+/* Counters since the join; they only grow, but for receive_credit_packets, chunk_bytes, shards. */
 typedef struct sluice_stats {
   size_t struct_size;
   uint64_t packets_sent;
@@ -176,7 +176,7 @@ typedef struct sluice_stats {
   uint64_t probes;
   uint64_t results_pulled;
   uint64_t duplicate_results;
-  uint64_t non_finite_results;
+  uint64_t non_finite_results; /* packets of the average with a NaN or an infinity, see below */
   uint64_t nil_contributions;
   uint64_t invalid_packets; /* arrived but malformed, or of another job */
   uint64_t send_errors;     /* the operating system or the link refused a packet */
@@ -184,6 +184,8 @@ typedef struct sluice_stats {
   uint64_t receive_credit_packets; /* results that the receive buffer can hold */
   uint64_t chunk_bytes;            /* in use */
   uint64_t shards;                 /* of the appliance */
+  uint64_t non_finite_inputs;      /* those of non_finite_results to which this rank sent a NaN or
+                                      an infinity: above 0 only on the ranks that are to blame */
 } sluice_stats;
 
 /* "0.1.0", the version of the library that is loaded. Never fails; static storage. */
@@ -246,14 +248,14 @@ SLUICE_API sluice_status sluice_end_step(sluice_job* job);
 
 /* Waits until the last submission of `tensor` is done. Returns SLUICE_OK at once when it is
  * already, or when there was none. `result` may be NULL. Fails with SLUICE_TIMED_OUT and
- * SLUICE_INTERRUPTED (the submission goes on). */
+ * SLUICE_INTERRUPTED (the submission goes on). After a timeout, but for timeout 0,
+ * sluice_last_error() says who and what is missing; so do all calls that wait. */
 SLUICE_API sluice_status sluice_wait_tensor(sluice_job* job, uint32_t tensor, int32_t timeout_ms,
                                             sluice_result* result);
 
 /* Waits until all submissions are done and every step that this worker has ended is complete.
  * `*step` (unless NULL) is then the last complete step, 0 before the first.
- * Fails as sluice_wait_tensor does; after SLUICE_TIMED_OUT sluice_last_error() says who and what is
- * missing. */
+ * Fails as sluice_wait_tensor does. */
 SLUICE_API sluice_status sluice_wait_step(sluice_job* job, int32_t timeout_ms, uint32_t* step);
 
 /* Copies `bytes` bytes at `buffer` from rank `root` to all ranks. All ranks must call broadcast and

@@ -124,12 +124,13 @@ class VhostTransport final : public Transport {
       event = {PathEvent::Kind::kTooBig,
                std::exchange(too_big_bytes_, 0),
                facts().path_datagram_bytes,
+               true,
                {}};
       return true;
     }
     if (!broken_ || reported_) return false;
     reported_ = true;
-    event = {PathEvent::Kind::kBroken, 0, 0,
+    event = {PathEvent::Kind::kBroken, 0, 0, false,
              Status(StatusCode::kUnreachable,
                     "the appliance at " + to_text(path_.dst, options_.port) +
                         " has closed its vhost-user port " + options_.socket_path +

@@ -193,6 +193,11 @@ class UdpTransport final : public Transport {
  private:
   static constexpr std::size_t kRxSlotBytes = 9216;
 
+  struct TooBigReports {
+    bool local = false;    // of this host, about a datagram that was not sent
+    bool network = false;  // by ICMP, about one sent earlier
+  };
+
   Status bind_local(const UdpOptions& options) {
     if (!options.local_address.empty()) {
       auto local = resolve(options.local_address, 0, remote_.family(), AI_NUMERICHOST);
@@ -225,12 +230,14 @@ class UdpTransport final : public Transport {
 
   void set_options() noexcept {
     const int fd = socket_.get();
+    // "Probe": don't fragment, and let only the interface's MTU refuse a datagram. A path MTU that
+    // an ICMP packet claims may be forged.
     if (remote_.family() == AF_INET) {
-      set_int(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO);
+      set_int(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
       set_int(fd, IPPROTO_IP, IP_RECVERR, 1);
       set_int(fd, IPPROTO_IP, IP_TOS, wire::kEcnCapable);
     } else {
-      set_int(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_DO);
+      set_int(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
       set_int(fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
       set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, wire::kEcnCapable);
     }
@@ -255,11 +262,11 @@ class UdpTransport final : public Transport {
     }
     ++send_errors_;
     if (error == EMSGSIZE) {
-      const std::size_t before = events_.size();
-      read_errors();  // carries the MTU
-      if (events_.size() == before) push_event({PathEvent::Kind::kTooBig, datagram_bytes, 0, {}});
+      const TooBigReports reports = read_errors();  // carries the MTU
+      if (!reports.local && reports.network) return 0;
+      if (!reports.local) push_event({PathEvent::Kind::kTooBig, datagram_bytes, 0, true, {}});
     } else {
-      push_event({PathEvent::Kind::kUnreachable, 0, 0, {}});
+      push_event({.kind = PathEvent::Kind::kUnreachable});
       read_errors();
     }
     return 1;
@@ -269,7 +276,9 @@ class UdpTransport final : public Transport {
     if (events_.size() < kMaxPathEvents) events_.push_back(std::move(event));
   }
 
-  void read_errors() noexcept {
+  // Returns who has said that a datagram was too big.
+  TooBigReports read_errors() noexcept {
+    TooBigReports reports;
     for (int i = 0; i < kMaxErrorsPerDrain; ++i) {
       alignas(cmsghdr) std::array<char, 512> control{};
       std::array<std::uint8_t, 64> start{};  // only the length of the offending datagram matters
@@ -280,27 +289,31 @@ class UdpTransport final : public Transport {
                      .msg_controllen = control.size()};
       const ssize_t bytes =
           ::recvmsg(socket_.get(), &message, MSG_ERRQUEUE | MSG_DONTWAIT | MSG_TRUNC);
-      if (bytes < 0) return;
+      if (bytes < 0) break;
       for (cmsghdr* part = CMSG_FIRSTHDR(&message); part; part = CMSG_NXTHDR(&message, part)) {
         const bool is_error = (part->cmsg_level == IPPROTO_IP && part->cmsg_type == IP_RECVERR) ||
                               (part->cmsg_level == IPPROTO_IPV6 && part->cmsg_type == IPV6_RECVERR);
         if (is_error) {
           sock_extended_err error;
           std::memcpy(&error, CMSG_DATA(part), sizeof error);
-          handle_network_error(error, static_cast<std::size_t>(bytes));
+          handle_network_error(error, static_cast<std::size_t>(bytes), reports);
         }
       }
     }
+    return reports;
   }
 
-  void handle_network_error(const sock_extended_err& error, std::size_t datagram_bytes) noexcept {
+  void handle_network_error(const sock_extended_err& error, std::size_t datagram_bytes,
+                            TooBigReports& reports) noexcept {
     if (error.ee_errno == EMSGSIZE) {
       const std::size_t path =
           error.ee_info > header_bytes_ ? error.ee_info - header_bytes_ : std::size_t{0};
-      push_event({PathEvent::Kind::kTooBig, datagram_bytes, path, {}});
+      const bool local = error.ee_origin == SO_EE_ORIGIN_LOCAL;
+      (local ? reports.local : reports.network) = true;
+      push_event({PathEvent::Kind::kTooBig, datagram_bytes, path, local, {}});
     } else if (error.ee_errno == ECONNREFUSED || error.ee_errno == EHOSTUNREACH ||
                error.ee_errno == ENETUNREACH) {
-      push_event({PathEvent::Kind::kUnreachable, 0, 0, {}});
+      push_event({.kind = PathEvent::Kind::kUnreachable});
     }
   }
 

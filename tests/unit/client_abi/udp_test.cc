@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/ip.h>
+#include <netinet/ip_icmp.h>
+#include <netinet/udp.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -174,9 +177,51 @@ TEST(Udp, SaysWhenADatagramIsTooBig) {
   ASSERT_TRUE(transport->poll_path_event(event));
   EXPECT_EQ(event.kind, PathEvent::Kind::kTooBig);
   EXPECT_EQ(event.datagram_bytes, 65'600u);
+  EXPECT_TRUE(event.certain);
   EXPECT_EQ(transport->send_errors(), 1u);
   EXPECT_EQ(transport->send(Burst(1, 10, 0).get(), 0), 1u);
   EXPECT_EQ(appliance.receive(), 10);
+}
+
+// Needs the right to send ICMP packets: what a forger on the same network has anyway.
+TEST(Udp, GoesOnWhenAForgedIcmpPacketClaimsASmallPathMtu) {
+  const OwnedFd raw(::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_ICMP));
+  if (!raw) GTEST_SKIP() << "raw sockets are not allowed here";
+  Peer appliance("127.0.2.7");
+  const auto transport = open("127.0.2.7", appliance.port());
+  ASSERT_EQ(transport->send(Burst(1, 1400, 0).get(), 0), 1u);
+  ASSERT_EQ(appliance.receive(), 1400);
+  struct {
+    icmphdr icmp{};
+    iphdr ip{};
+    udphdr udp{};
+  } forged;
+  forged.icmp.type = ICMP_DEST_UNREACH;
+  forged.icmp.code = ICMP_FRAG_NEEDED;
+  forged.icmp.un.frag.mtu = htons(600);
+  forged.ip.version = 4;
+  forged.ip.ihl = 5;
+  forged.ip.protocol = IPPROTO_UDP;
+  forged.ip.tot_len = htons(1428);
+  forged.ip.saddr = htonl(INADDR_LOOPBACK);
+  ::inet_pton(AF_INET, "127.0.2.7", &forged.ip.daddr);
+  forged.udp.source = htons(appliance.sender_port());
+  forged.udp.dest = htons(appliance.port());
+  forged.icmp.checksum = wire::finish_checksum(
+      wire::sum_bytes({reinterpret_cast<const std::uint8_t*>(&forged), sizeof forged}));
+  sockaddr_in target{.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  ASSERT_EQ(::sendto(raw.get(), &forged, sizeof forged, 0,
+                     reinterpret_cast<const sockaddr*>(&target), sizeof target),
+            static_cast<ssize_t>(sizeof forged));
+  PathEvent event;
+  ASSERT_TRUE(wait_for(*transport, [&] {
+    EXPECT_EQ(transport->send(Burst(1, 1400, 0).get(), 0), 1u);
+    EXPECT_EQ(appliance.receive(), 1400);  // nothing is lost, not even with the report
+    return transport->poll_path_event(event) || ::testing::Test::HasFailure();
+  }));
+  EXPECT_EQ(event.kind, PathEvent::Kind::kTooBig);
+  EXPECT_EQ(event.path_datagram_bytes, 572u);
+  EXPECT_FALSE(event.certain);
 }
 
 TEST(Udp, NamesAHostThatDoesNotResolveAndAnAddressThatIsNotOurs) {

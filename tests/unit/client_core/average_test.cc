@@ -62,5 +62,22 @@ TEST(Average, SaysSoWhenAllWeightsAreZero) {
   EXPECT_TRUE(finite);
 }
 
+template <class T>
+bool finite(const std::vector<T>& elems, Dtype dtype) {
+  Scratch scratch;
+  return all_finite(reinterpret_cast<const std::uint8_t*>(elems.data()), elems.size(), dtype,
+                    scratch.values);
+}
+
+TEST(Average, KnowsInputsThatAreNotFiniteInEveryType) {
+  EXPECT_TRUE(finite(std::vector<float>{0, -1e38f, 1e-45f}, Dtype::kFloat32));
+  EXPECT_FALSE(finite(std::vector<float>{0, NAN, 1}, Dtype::kFloat32));
+  EXPECT_FALSE(finite(std::vector<float>{0, 1, -INFINITY}, Dtype::kFloat32));
+  EXPECT_TRUE(finite(std::vector<std::uint16_t>{0x7BFF, 0x0001}, Dtype::kFloat16));   // the ends
+  EXPECT_FALSE(finite(std::vector<std::uint16_t>{kHalf3, 0x7C00}, Dtype::kFloat16));  // infinity
+  EXPECT_TRUE(finite(std::vector<std::uint16_t>{0x7F7F, 0x0001}, Dtype::kBfloat16));
+  EXPECT_FALSE(finite(std::vector<std::uint16_t>{0x3F80, 0x7FC0}, Dtype::kBfloat16));  // NaN
+}
+
 }  // namespace
 }  // namespace sluice::client

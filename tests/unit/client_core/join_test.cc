@@ -149,8 +149,19 @@ TEST(Join, GoesOnWhenThePaddedRequestPassesAfterAll) {
 
 TEST(Join, FailsAtOnceWhenTheTransportSaysThatTheDatagramIsTooBig) {
   Scripted bench;
-  bench.session.handle_too_big(1492, 1400, bench.now);
+  bench.session.handle_too_big(1492, 1400, false, bench.now);
   EXPECT_THAT(bench.failure().message(), AllOf(HasSubstr("1492 bytes"), HasSubstr("1400 bytes")));
+}
+
+TEST(Join, IsNotUndoneByATooBigThatMayBeForged) {
+  Scripted bench;
+  bench.start();
+  bench.events();
+  bench.session.handle_too_big(1492, 600, false, bench.now);
+  EXPECT_TRUE(bench.events().empty());
+  EXPECT_EQ(bench.session.state(), SessionState::kRunning);
+  bench.session.handle_too_big(1492, 600, true, bench.now);  // of this host itself
+  EXPECT_THAT(bench.failure().message(), AllOf(HasSubstr("1492 bytes"), HasSubstr("600 bytes")));
 }
 
 TEST(Join, FailsBeforeItSendsWhenTheLocalInterfaceIsTooSmall) {

@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "tests/unit/client_core/small_world.h"
 
 namespace sluice::client {
@@ -76,6 +79,28 @@ TEST(SessionWorld, FourWorkersGetTheExactAverageWithoutLoss) {
     EXPECT_EQ(world.session(rank).stats().probes, 0u);
     EXPECT_EQ(world.session(rank).current_step(), 6u);
   }
+}
+
+TEST(SessionWorld, TheRankThatSentANanCountsItAndTheOthersOnlySeeIt) {
+  WorldOptions options;
+  options.workers = 3;
+  SmallWorld world(options);
+  ASSERT_TRUE(world.run_until(Kind::kStarted, 1, 10 * kSecond)) << world.first_failure();
+  Gradients gradients(options);
+  for (std::size_t rank = 0; rank < 3; ++rank) gradients.submit(world, rank, 1);
+  gradients.ranks[1][0][70] = std::numeric_limits<float>::quiet_NaN();  // inputs are outputs
+  gradients.ranks[2][0][999] = std::numeric_limits<float>::infinity();
+  ASSERT_TRUE(world.run_until(Kind::kStepDone, 1, kSecond));
+  for (std::size_t rank = 0; rank < 3; ++rank) {
+    const SessionStats& stats = world.session(rank).stats();
+    EXPECT_EQ(stats.non_finite_results, 2u);
+    EXPECT_EQ(stats.non_finite_inputs, rank == 0 ? 0u : 1u) << "rank " << rank;
+    EXPECT_TRUE(std::isnan(gradients.ranks[rank][0][70]));
+  }
+  for (std::size_t rank = 0; rank < 3; ++rank) gradients.submit(world, rank, 2);
+  ASSERT_TRUE(world.run_until(Kind::kStepDone, 2, kSecond));
+  gradients.expect_sums(2, 3);
+  EXPECT_EQ(world.session(1).stats().non_finite_inputs, 1u);
 }
 
 struct Weather {
