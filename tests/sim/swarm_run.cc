@@ -97,7 +97,7 @@ class Swarm {
     });
   }
 
-  // Recovery must not feed on itself: 20 % loss each way with duplicates takes 1.7 times the
+  // Recovery must not feed on itself: slow links with short queues and 20 % loss take 2.3 times the
   // packets of a network without faults, a collapse takes a hundred times.
   void check_traffic() {
     const Oracle& oracle = world_.oracle();
