@@ -6,10 +6,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <numeric>
 #include <optional>
 #include <sluice/sluice.hpp>
@@ -17,61 +16,25 @@
 #include <thread>
 #include <vector>
 
+#include "tests/unit/client_abi/job_support.h"
+
 namespace {
 
+using job_test::Clock;
+using job_test::error_of;
+using job_test::kLong;
+using job_test::on_every_rank;
+using job_test::options_for;
+using job_test::seconds_since;
 using sluice::DataType;
 using sluice::Error;
 using sluice::Job;
 using sluice::Options;
 using sluice::Tensor;
+using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using Clock = std::chrono::steady_clock;
-using std::chrono::milliseconds;
-
-constexpr milliseconds kLong{20'000};  // only a failing test waits this long
-
-Options options_for(const std::string& name, std::uint32_t rank, std::uint32_t world_size) {
-  Options options;
-  options.address = "inproc://" + name;
-  options.job_name = name;
-  options.rank = rank;
-  options.world_size = world_size;
-  options.run_id = 1;
-  return options;
-}
-
-// Runs `body` for every rank on a thread of its own and passes on the first exception's text.
-void on_every_rank(std::uint32_t world_size, const std::function<void(std::uint32_t)>& body) {
-  std::vector<std::thread> threads;
-  std::mutex mutex;
-  for (std::uint32_t rank = 0; rank < world_size; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        body(rank);
-      } catch (const std::exception& error) {
-        const std::lock_guard lock(mutex);
-        ADD_FAILURE() << "rank " << rank << ": " << error.what();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-
-// The error that a call ends in; its absence is a failure.
-Error error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error";
-  return Error(SLUICE_OK, "none");
-}
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
+using ::testing::StartsWith;
 
 TEST(Jobs, SumManyTensorsOverManyStepsInAnyOrder) {
   static constexpr std::uint32_t kWorld = 3;
@@ -246,6 +209,13 @@ TEST(Jobs, SayWhoIsMissingWhenAStepTimesOut) {
       const Error error = error_of([&] { job.wait_step(milliseconds(500)); });
       EXPECT_EQ(error.status(), SLUICE_TIMED_OUT);
       EXPECT_THAT(error.what(), AllOf(HasSubstr("fc.weight"), HasSubstr("1")));
+      EXPECT_THAT(error_of([&] { job.wait(0, milliseconds(300)); }).what(),
+                  AllOf(StartsWith("job 'stall' rank 0 at inproc://stall: wait_tensor 'fc.weight' "
+                                   "of step 1: not done after 300 ms: step 1"),
+                        HasSubstr("missing: rank 1")));
+      EXPECT_STREQ(error_of([&] { job.wait(0, milliseconds(0)); }).what(),
+                   "job 'stall' rank 0 at inproc://stall: wait_tensor 'fc.weight' of step 1: not "
+                   "done after 0 ms");
       EXPECT_THAT(job.describe_stall(), HasSubstr("fc.weight"));
     }
     job.barrier(kLong);
@@ -321,6 +291,8 @@ TEST(Jobs, BroadcastAnySizeAndKeepTheBufferOnTimeout) {
       std::uint32_t word = 77;
       const Error error = error_of([&] { job.broadcast(1, &word, 4, milliseconds(20)); });
       EXPECT_EQ(error.status(), SLUICE_TIMED_OUT);
+      EXPECT_THAT(error.what(), StartsWith("job 'broadcast' rank 0 at inproc://broadcast: "
+                                           "broadcast: not done after"));
       EXPECT_EQ(word, 77u);
     } else {
       std::this_thread::sleep_for(milliseconds(150));
@@ -329,6 +301,25 @@ TEST(Jobs, BroadcastAnySizeAndKeepTheBufferOnTimeout) {
       EXPECT_EQ(word, 1u);
     }
     job.barrier(kLong);  // rank 0's waits for the broadcast that it has given up
+  });
+}
+
+TEST(Jobs, SayWhoIsMissingWhenABarrierTimesOut) {
+  std::atomic<bool> given_up{false};
+  on_every_rank(2, [&](std::uint32_t rank) {
+    Job job(options_for("barrier", rank, 2), {{"t", 8}});
+    if (rank == 0) {
+      const Error error = error_of([&] { job.barrier(milliseconds(300)); });
+      EXPECT_THAT(error.what(),
+                  AllOf(StartsWith("job 'barrier' rank 0 at inproc://barrier: barrier: not done "
+                                   "after 300 ms: "),
+                        HasSubstr("missing: rank 1")));
+      given_up = true;
+    } else {
+      while (!given_up) std::this_thread::sleep_for(milliseconds(5));
+      job.barrier(kLong);  // the one that rank 0 has given up
+    }
+    job.barrier(kLong);
   });
 }
 
@@ -357,41 +348,6 @@ TEST(Jobs, WakeWithinAFractionOfASecondWhenInterrupted) {
     job.barrier(kLong);  // the job still works
   }
   other.join();
-}
-
-TEST(Jobs, EndAJoinWhenInterrupted) {
-  Options options = options_for("lonely", 0, 2);
-  options.c.interrupted = [](void*) { return 1; };
-  const auto start = Clock::now();
-  EXPECT_EQ(error_of([&] { Job job(options, {{"t", 8}}); }).status(), SLUICE_INTERRUPTED);
-  EXPECT_LT(seconds_since(start), 1.5);
-}
-
-TEST(Jobs, NameTheRanksThatDidNotCome) {
-  Options options = options_for("absentees", 1, 3);
-  options.c.join_timeout_ms = 400;
-  const Error error = error_of([&] { Job job(options, {{"t", 8}}); });
-  EXPECT_EQ(error.status(), SLUICE_TIMED_OUT);
-  EXPECT_THAT(error.what(), AllOf(HasSubstr("absentees"), HasSubstr("0"), HasSubstr("2")));
-}
-
-TEST(Jobs, RefuseAnotherLayoutAndAWrongSecret) {
-  std::atomic<int> refused{0};
-  std::thread first([] {
-    Options options = options_for("layouts", 0, 2);
-    options.secret = "right";
-    options.c.join_timeout_ms = 1500;
-    EXPECT_EQ(error_of([&] { Job job(options, {{"t", 8}}); }).status(), SLUICE_TIMED_OUT);
-  });
-  std::this_thread::sleep_for(milliseconds(300));
-  Options options = options_for("layouts", 1, 2);
-  options.secret = "wrong";
-  EXPECT_EQ(error_of([&] { Job job(options, {{"t", 8}}); }).status(), SLUICE_REFUSED);
-  options.secret = "right";
-  const Error error = error_of([&] { Job job(options, {{"t", 9}}); });
-  EXPECT_EQ(error.status(), SLUICE_REFUSED);
-  EXPECT_THAT(error.what(), HasSubstr("layout"));
-  first.join();
 }
 
 TEST(Jobs, FailWithTheNameOfARankThatAborts) {
@@ -439,25 +395,15 @@ TEST(Jobs, AreInertInTheChildOfAFork) {
   EXPECT_EQ(values[7], 8.0f);
 }
 
-TEST(Jobs, FailWithinFiveSecondsWhenNothingListens) {
-  Options options = options_for("nobody", 0, 1);
-  options.address = "udp://127.0.0.1:9";
-  const auto start = Clock::now();
-  const Error error = error_of([&] { Job job(options, {{"t", 8}}); });
-  EXPECT_LT(seconds_since(start), 5.0);
-  EXPECT_EQ(error.status(), SLUICE_UNREACHABLE);
-  EXPECT_THAT(error.what(), AllOf(HasSubstr("127.0.0.1:9"), HasSubstr("nobody")));
-}
-
-TEST(Jobs, NameTheRemedyWithoutThePlugin) {
-  ::setenv("SLUICE_PLUGIN_DIR", "/nonexistent", 1);
-  Options options = options_for("plugin", 0, 1);
-  options.address = "vhost://10.0.0.1/run/sluice/port0";
-  const Error error = error_of([&] { Job job(options, {{"t", 8}}); });
-  ::unsetenv("SLUICE_PLUGIN_DIR");
-  EXPECT_EQ(error.status(), SLUICE_NOT_FOUND);
-  EXPECT_THAT(error.what(), AllOf(HasSubstr("/nonexistent/libsluice_dpdk.so"),
-                                  HasSubstr("SLUICE_PLUGIN_DIR"), HasSubstr("udp://")));
+TEST(Jobs, CountOnTheRankThatSentItWhatIsNotFinite) {
+  on_every_rank(2, [](std::uint32_t rank) {
+    Job job(options_for("nan", rank, 2), {{"t", 8}});
+    std::vector<float> values(8, rank == 1 ? NAN : 1.0f);
+    job.submit(0, values.data(), values.data());
+    EXPECT_TRUE(job.wait(0, kLong).non_finite);
+    EXPECT_EQ(job.stats().non_finite_results, 1u);
+    EXPECT_EQ(job.stats().non_finite_inputs, rank);
+  });
 }
 
 TEST(Logs, ReachTheCallbackAndOtherwiseNobody) {

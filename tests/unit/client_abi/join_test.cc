@@ -1,0 +1,92 @@
+// Joins that fail: how fast, and whose error it is said to be.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <sluice/sluice.hpp>
+#include <thread>
+
+#include "tests/unit/client_abi/job_support.h"
+
+namespace {
+
+using job_test::Clock;
+using job_test::error_of;
+using job_test::options_for;
+using job_test::seconds_since;
+using sluice::Error;
+using sluice::Job;
+using sluice::Options;
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(Joins, EndAJoinWhenInterrupted) {
+  Options options = options_for("lonely", 0, 2);
+  options.c.interrupted = [](void*) { return 1; };
+  const auto start = Clock::now();
+  EXPECT_EQ(error_of([&] { Job job(options, {{"t", 8}}); }).status(), SLUICE_INTERRUPTED);
+  EXPECT_LT(seconds_since(start), 1.5);
+}
+
+TEST(Joins, NameTheRanksThatDidNotCome) {
+  Options options = options_for("absentees", 1, 3);
+  options.c.join_timeout_ms = 400;
+  const Error error = error_of([&] { Job job(options, {{"t", 8}}); });
+  EXPECT_EQ(error.status(), SLUICE_TIMED_OUT);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("absentees"), HasSubstr("0"), HasSubstr("2")));
+}
+
+TEST(Joins, RefuseAnotherLayoutAndAWrongSecret) {
+  std::atomic<int> refused{0};
+  std::thread first([] {
+    Options options = options_for("layouts", 0, 2);
+    options.secret = "right";
+    options.c.join_timeout_ms = 1500;
+    EXPECT_EQ(error_of([&] { Job job(options, {{"t", 8}}); }).status(), SLUICE_TIMED_OUT);
+  });
+  std::this_thread::sleep_for(milliseconds(300));
+  Options options = options_for("layouts", 1, 2);
+  options.secret = "wrong";
+  EXPECT_EQ(error_of([&] { Job job(options, {{"t", 8}}); }).status(), SLUICE_REFUSED);
+  options.secret = "right";
+  const Error error = error_of([&] { Job job(options, {{"t", 9}}); });
+  EXPECT_EQ(error.status(), SLUICE_REFUSED);
+  EXPECT_THAT(error.what(), HasSubstr("layout"));
+  first.join();
+}
+
+TEST(Joins, FailWithinFiveSecondsWhenNothingListens) {
+  Options options = options_for("nobody", 0, 1);
+  options.address = "udp://127.0.0.1:9";
+  const auto start = Clock::now();
+  const Error error = error_of([&] { Job job(options, {{"t", 8}}); });
+  EXPECT_LT(seconds_since(start), 5.0);
+  EXPECT_EQ(error.status(), SLUICE_UNREACHABLE);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("127.0.0.1:9"), HasSubstr("nobody")));
+}
+
+TEST(Joins, SayWhoseErrorItIsWhenTheApplianceCannotBeOpened) {
+  Options options = options_for("lost", 3, 4);
+  options.address = "udp://no-such-host.invalid";
+  const Error error = error_of([&] { Job job(options, {{"t", 8}}); });
+  EXPECT_EQ(error.status(), SLUICE_NOT_FOUND);
+  EXPECT_THAT(error.what(), AllOf(StartsWith("job 'lost' rank 3 at udp://no-such-host.invalid: "),
+                                  HasSubstr("cannot be resolved")));
+}
+
+TEST(Joins, NameTheRemedyWithoutThePlugin) {
+  ::setenv("SLUICE_PLUGIN_DIR", "/nonexistent", 1);
+  Options options = options_for("plugin", 0, 1);
+  options.address = "vhost://10.0.0.1/run/sluice/port0";
+  const Error error = error_of([&] { Job job(options, {{"t", 8}}); });
+  ::unsetenv("SLUICE_PLUGIN_DIR");
+  EXPECT_EQ(error.status(), SLUICE_NOT_FOUND);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("/nonexistent/libsluice_dpdk.so"),
+                                  HasSubstr("SLUICE_PLUGIN_DIR"), HasSubstr("udp://")));
+}
+
+}  // namespace
