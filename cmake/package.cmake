@@ -23,7 +23,7 @@ set(CPACK_DEBIAN_PACKAGE_SECTION net)
 # The linker's needs, and the drivers that DPDK opens by itself, which no linker sees.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_APPLIANCE_PACKAGE_DEPENDS
-    "librte-bus-vdev23, librte-bus-pci23, librte-mempool-ring23, librte-net-vhost23")
+    "adduser, librte-bus-vdev23, librte-bus-pci23, librte-mempool-ring23, librte-net-vhost23")
 string(APPEND CPACK_DEBIAN_APPLIANCE_PACKAGE_DEPENDS
        ", librte-net-af-packet23, librte-net-af-xdp23")
 set(CPACK_DEBIAN_APPLIANCE_PACKAGE_RECOMMENDS "librte-meta-net")
@@ -31,8 +31,7 @@ set(CPACK_DEBIAN_APPLIANCE_PACKAGE_RECOMMENDS "librte-meta-net")
 # Changed settings survive an upgrade.
 set(debian_dir ${PROJECT_BINARY_DIR}/debian)
 file(WRITE ${debian_dir}/conffiles "/etc/sluice/appliance.toml\n")
-file(WRITE ${debian_dir}/postinst
-     "#!/bin/sh\nset -e\nif [ -d /run/systemd/system ]; then systemctl daemon-reload; fi\n")
+configure_file(cmake/postinst ${debian_dir}/postinst COPYONLY)
 file(CHMOD ${debian_dir}/postinst PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ
      GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 set(CPACK_DEBIAN_APPLIANCE_PACKAGE_CONTROL_EXTRA "${debian_dir}/conffiles;${debian_dir}/postinst")

@@ -28,6 +28,8 @@ struct Ipv6Prefix {
   friend bool operator==(const Ipv6Prefix&, const Ipv6Prefix&) = default;
 };
 
+inline constexpr std::size_t kMaxPorts = 32;  // DPDK's own limit on ethernet devices
+
 using MacAddress = std::array<std::uint8_t, 6>;
 
 // Adaptive: spin, then yield, then sleep. Busy: spin for ever, for boxes with a core a shard.

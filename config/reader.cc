@@ -12,8 +12,6 @@
 namespace sluice::config {
 namespace {
 
-constexpr std::size_t kMaxPorts = 32;  // DPDK's own limit on ethernet devices
-
 unsigned line_of(const toml::value& value) { return value.location().line(); }
 
 // The value as the user wrote it, short enough for one line.

@@ -29,6 +29,8 @@ expect_line "$WORK/fields" '^Depends: .*librte-eal23'
 dpkg-deb -e "$deb" "$WORK/control"
 expect_line "$WORK/control/conffiles" '^/etc/sluice/appliance\.toml$'
 sh -n "$WORK/control/postinst"
+user=$(sed -n 's/^User=//p' "$SOURCE/config/deploy/sluiced.service")
+expect_line "$WORK/control/postinst" "adduser .* $user\$"
 
 dpkg-deb -x "$deb" "$WORK/root"
 cmp "$SOURCE/config/appliance.toml" "$WORK/root/etc/sluice/appliance.toml"
