@@ -154,7 +154,8 @@ std::vector<JobView> Jobs::views() const {
                         .state = entry->state,
                         .joined_count = entry->count(Member::Phase::kJoined),
                         .world_size = entry->world_size(),
-                        .job = entry->job.get()});
+                        .job = entry->job.get(),
+                        .notice = entry->notice_text});
   return result;
 }
 

@@ -70,6 +70,7 @@ struct JobView {
   std::uint16_t joined_count = 0;
   std::uint16_t world_size = 0;
   const Job* job = nullptr;  // null once the shards have released it
+  std::string_view notice;   // what its members were told; empty unless it ended by failure
 };
 
 class Jobs {

@@ -166,9 +166,12 @@ TEST_F(Liveness, OneJobsDeathLeavesOthersAlone) {
   auto healthy = running_job(2, "healthy");
   pass(5 * kSecond, {&doomed[0], &healthy[0], &healthy[1]});
   ASSERT_EQ(jobs.views().size(), 2u);
-  for (const JobView& view : jobs.views())
-    EXPECT_EQ(view.state,
-              view.name == "doomed" ? wire::JobState::kEnded : wire::JobState::kRunning);
+  for (const JobView& view : jobs.views()) {
+    const bool ended = view.name == "doomed";
+    EXPECT_EQ(view.state, ended ? wire::JobState::kEnded : wire::JobState::kRunning);
+    EXPECT_EQ(view.notice.find("rank 1 at " + doomed[1].address) != view.notice.npos, ended);
+    EXPECT_EQ(view.notice.empty(), !ended);
+  }
 }
 
 TEST_F(Liveness, IsShownPerMember) {
