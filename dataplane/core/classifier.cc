@@ -6,6 +6,9 @@ namespace {
 constexpr std::uint8_t kDscpLowerEffort = 1;
 constexpr std::uint8_t kDscpCs1 = 8;
 constexpr ClassIndex kLeastUrgent = kClassCount - 1;
+// Chunks take a band of the classes, 16 to 47.
+constexpr unsigned kFirstChunkClass = 16;
+constexpr unsigned kChunkClasses = 32;
 
 // Class selector 7 becomes class 0, class selector 0 class 56.
 constexpr ClassIndex class_of_precedence(unsigned precedence) noexcept {
@@ -20,13 +23,9 @@ Classifier::Classifier() noexcept {
   by_dscp_[kDscpCs1] = kLeastUrgent;
   for (unsigned pcp = 0; pcp < 8; ++pcp) by_pcp_[pcp] = class_of_precedence(pcp);
   by_pcp_[1] = kLeastUrgent;  // "background" in IEEE 802.1Q
-  set_chunk_band(ChunkBand{});
-}
-
-void Classifier::set_chunk_band(ChunkBand band) noexcept {
-  const unsigned width = band.last - band.first + 1u;
   for (unsigned priority = 0; priority < 256; ++priority)
-    by_priority_[priority] = static_cast<ClassIndex>(band.first + priority * width / 256);
+    by_priority_[priority] =
+        static_cast<ClassIndex>(kFirstChunkClass + priority * kChunkClasses / 256);
 }
 
 ClassIndex Classifier::of_frame(const wire::EthernetView& view) const noexcept {

@@ -1,7 +1,7 @@
 // Which egress class a frame belongs to: by its DSCP, else its 802.1Q priority, or by the priority
 // of the chunk it carries.
 //
-// Tables only; set up once from the config and read by every lcore.
+// Tables only, the same in every appliance: filled once at start, read by every lcore.
 #pragma once
 
 #include <array>
@@ -15,24 +15,10 @@ namespace sluice::dataplane {
 
 class Classifier {
  public:
-  // Chunks take a band of the classes: priority 0 the first, priority 255 the last.
-  struct ChunkBand {
-    ClassIndex first = 16;
-    ClassIndex last = 47;
-  };
-
-  // The defaults: network control (CS6, CS7) before everything, then chunks by priority among CS2
+  // Network control (CS6, CS7) before everything, then chunks by priority among CS2
   // to CS5, then the rest; CS1 and LE (RFC 8622) are the least urgent. 802.1Q priorities 0..7 count
   // like CS0..CS7 for frames that are not IP.
   Classifier() noexcept;
-
-  void set_dscp(std::uint8_t dscp, ClassIndex egress_class) noexcept {
-    by_dscp_[dscp & 63] = egress_class;
-  }
-  void set_pcp(std::uint8_t pcp, ClassIndex egress_class) noexcept {
-    by_pcp_[pcp & 7] = egress_class;
-  }
-  void set_chunk_band(ChunkBand band) noexcept;
 
   ClassIndex of_frame(const wire::EthernetView& view) const noexcept;
   ClassIndex of_chunk(Priority priority) const noexcept { return by_priority_[priority]; }

@@ -69,10 +69,6 @@ std::uint32_t EgressQueue::choose() noexcept {
   return levels_[most_urgent()].head;
 }
 
-EgressQueue::Item EgressQueue::peek() noexcept {
-  return waiting_ == 0 ? Item{} : nodes_[choose()].item;
-}
-
 EgressQueue::Item EgressQueue::pop() noexcept {
   if (waiting_ == 0) return {};
   const std::uint32_t index = choose();

@@ -39,9 +39,7 @@ class EgressQueue {
   Item make_room(const Item& arrival) noexcept;
   // Queues an item; false when it does not fit: the caller then drops it.
   [[nodiscard]] bool push(const Item& item) noexcept;
-  // The next item to send, without taking it; null when empty.
-  Item peek() noexcept;
-  // Takes the item that peek() shows.
+  // Takes the next item to send; null when empty.
   Item pop() noexcept;
 
   bool empty() const noexcept { return packets_ == 0; }

@@ -45,37 +45,18 @@ TEST(Classifier, TakesTheTagOfOtherFrames) {
 }
 
 TEST(Classifier, SpreadsChunkPrioritiesOverTheirBandInOrder) {
-  Classifier classifier;
+  const Classifier classifier;
   EXPECT_EQ(classifier.of_chunk(0), 16);
   EXPECT_EQ(classifier.of_chunk(255), 47);
   for (int priority = 1; priority < 256; ++priority)
     EXPECT_LE(classifier.of_chunk(static_cast<Priority>(priority - 1)),
               classifier.of_chunk(static_cast<Priority>(priority)));
-  classifier.set_chunk_band({.first = 9, .last = 9});
-  EXPECT_EQ(classifier.of_chunk(0), 9);
-  EXPECT_EQ(classifier.of_chunk(255), 9);
 }
 
 TEST(Classifier, PutsTheAppliancesControlTrafficFirst) {
   const Classifier classifier;
   EXPECT_EQ(classifier.of_control(), 0);
   EXPECT_LT(classifier.of_control(), classifier.of_chunk(0));
-}
-
-TEST(Classifier, ObeysRulesThatReplaceTheDefaults) {
-  Classifier classifier;
-  classifier.set_dscp(10, 3);
-  EXPECT_EQ(class_of(classifier, 10, wire::kNoVlan), 3);
-  EXPECT_EQ(class_of(classifier, 12, wire::kNoVlan), Classifier().of_frame([] {
-    wire::EthernetView view;
-    static const auto bytes = [] {
-      wire::UdpPath path = wire::alice_to_bob();
-      path.traffic_class = 12 << 2;
-      return wire::udp_frame(path, {1});
-    }();
-    (void)wire::parse_ethernet(bytes, view);
-    return view;
-  }()));
 }
 
 }  // namespace

@@ -30,16 +30,6 @@ TEST(EgressQueue, SendsTheMostUrgentFirstAndKeepsTheOrderWithinAClass) {
   EXPECT_EQ(queue.bytes(), 0u);
 }
 
-TEST(EgressQueue, PeekShowsWhatPopTakes) {
-  EgressQueue queue({.packets = 64, .bytes = 1 << 20, .least_urgent_one_in = 2});
-  for (std::uintptr_t number = 1; number <= 60; ++number)
-    ASSERT_TRUE(queue.push(item(number, static_cast<ClassIndex>(number % 7))));
-  while (!queue.empty()) {
-    const void* shown = queue.peek().packet;
-    EXPECT_EQ(queue.pop().packet, shown);
-  }
-}
-
 TEST(EgressQueue, WhenFullTheNewestOfTheLeastUrgentGoesFirst) {
   EgressQueue queue = strict(3);
   ASSERT_TRUE(queue.push(item(1, 9)));
