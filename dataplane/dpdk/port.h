@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <span>
 
 #include "aggregator/base/status.h"
@@ -62,7 +63,7 @@ class Port {
   Status probe();
   Status start();
   static int on_link_event(std::uint16_t device, int event, void* port, void*);
-  void refresh_link() noexcept;
+  void refresh_link() noexcept;  // any thread
   std::size_t inject_rx_faults(Burst& burst, std::size_t count, TimeNs now) noexcept;
   std::size_t fill_staged(TimeNs now) noexcept;
   void drop_all() noexcept;
@@ -75,8 +76,8 @@ class Port {
   std::uint16_t device_ = UINT16_MAX;
   std::string vdev_name_;  // empty: not a vdev
   bool started_ = false;
-  bool tells_link_ = false;  // the device calls on_link_event()
-  std::atomic<bool> up_{false};
+  std::mutex link_mutex_;        // asking for the link and noting the answer are one step
+  std::atomic<bool> up_{false};  // written under link_mutex_
 
   EgressQueue queue_;
   TokenBucket bucket_;

@@ -154,8 +154,7 @@ Status Port::start() {
     return failed(config_, "the device was not set up", result,
                   pci ? "is mtu = " + std::to_string(config_.mtu) + " too large for it?"
                       : remedy_for(config_));
-  tells_link_ = device_config.intr_conf.lsc != 0;
-  if (tells_link_) {
+  if (device_config.intr_conf.lsc != 0) {
     const auto callback = [](std::uint16_t device, rte_eth_event_type event, void* port,
                              void* data) { return on_link_event(device, event, port, data); };
     rte_eth_dev_callback_register(device_, RTE_ETH_EVENT_INTR_LSC, callback, this);
@@ -175,6 +174,7 @@ int Port::on_link_event(std::uint16_t, int, void* port, void*) {
 }
 
 void Port::refresh_link() noexcept {
+  const std::lock_guard lock(link_mutex_);
   rte_eth_link link{};
   if (rte_eth_link_get_nowait(device_, &link) != 0) return;
   const bool up = link.link_status == RTE_ETH_LINK_UP;
@@ -185,9 +185,10 @@ void Port::refresh_link() noexcept {
 }
 
 void Port::refresh() noexcept {
-  if (!tells_link_) refresh_link();
+  refresh_link();  // also where the device tells: an event may be lost while it starts
   rte_eth_stats stats{};
-  if (rte_eth_stats_get(device_, &stats) == 0) counters_.rx_missed.set(stats.imissed);
+  if (rte_eth_stats_get(device_, &stats) == 0)
+    counters_.rx_missed.set(stats.imissed + stats.rx_nombuf);
 }
 
 Port::~Port() {
