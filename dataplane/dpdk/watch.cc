@@ -11,6 +11,12 @@ namespace {
 constexpr int kLogsPerSecond = 5;
 constexpr int kHintsPerSecond = 50;  // each is a walk over all paths
 
+// The notice without the job's name in front, which the log line has already.
+std::string cause_of(const agg::JobView& view) {
+  const std::string name = "job '" + std::string(view.name) + "': ";
+  return std::string(view.notice.substr(view.notice.starts_with(name) ? name.size() : 0));
+}
+
 std::string describe(const agg::JobView& view) {
   const std::string name =
       "job \"" + std::string(view.name) + "\"" +
@@ -19,7 +25,8 @@ std::string describe(const agg::JobView& view) {
     case wire::JobState::kForming: return name + " is forming";
     case wire::JobState::kRunning:
       return name + " runs with " + std::to_string(view.world_size) + " workers";
-    case wire::JobState::kEnded: return name + " has ended";
+    case wire::JobState::kEnded:
+      return name + " has ended" + (view.notice.empty() ? "" : ": " + cause_of(view));
   }
   return name;
 }
@@ -101,7 +108,8 @@ void Control::watch_jobs() {
   for (const agg::JobView& view : jobs_.views()) {
     std::string text = describe(view);
     const auto old = announced_.find(view.id.value);
-    if (old == announced_.end() || old->second != text) spdlog::info("{}", text);
+    if (old == announced_.end() || old->second != text)
+      spdlog::log(view.notice.empty() ? spdlog::level::info : spdlog::level::warn, "{}", text);
     seen.emplace(view.id.value, std::move(text));
   }
   announced_.swap(seen);
