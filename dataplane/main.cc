@@ -86,6 +86,7 @@ sluice::dataplane::MetricsSource metrics_source(const sluice::dataplane::Applian
   for (const auto& lcore : appliance.lcores())
     source.lcores.push_back({lcore.counters, lcore.shard});
   source.control_junk = &appliance.control_verdicts();
+  source.control_drops = &appliance.control_drops();
   source.buffers = [&appliance] {
     const auto view = appliance.buffers();
     return sluice::dataplane::BufferUse{view.in_use, view.capacity};

@@ -19,7 +19,6 @@ namespace sluice::dataplane {
 #define SLUICE_DROP_REASONS(X)                                                         \
   X(kQueueFull, "queue_full",                                                          \
     "frames dropped at egress because more urgent ones filled the queue")              \
-  X(kTxRefused, "tx_refused", "frames that the port's driver did not take")            \
   X(kPortDown, "port_down", "frames for a port whose link or peer is down")            \
   X(kHairpin, "hairpin", "frames whose destination is behind the port they came from") \
   X(kNoPort, "no_port",                                                                \
@@ -28,6 +27,7 @@ namespace sluice::dataplane {
   X(kTooLong, "too_long", "frames longer than the port's buffers")                     \
   X(kNoBuffer, "no_buffer", "frames lost because the packet pool was empty")           \
   X(kHandover, "handover", "frames lost because the ring to another lcore was full")   \
+  X(kNoPath, "no_path", "datagrams to a member whose path is unknown or unusable")     \
   X(kNotAnswered, "not_answered", "frames for the appliance that it has no answer to") \
   X(kInjectedFault, "injected_fault", "frames dropped on purpose by the fault-injecting port")
 
@@ -50,13 +50,21 @@ inline constexpr auto kDropReasonInfo = std::to_array<DropReasonInfo>({
 
 inline constexpr std::size_t kDropReasonCount = kDropReasonInfo.size();
 
+// One counter a reason.
+struct DropCounters {
+  std::array<Counter, kDropReasonCount> by_reason;
+  void count(DropReason reason, std::uint64_t count = 1) noexcept {
+    by_reason[static_cast<std::size_t>(reason)].add(count);
+  }
+};
+
 inline constexpr std::size_t kClassCount = 64;
 
 // Written by the lcore that owns the port, but for rx_missed and the link.
 struct PortCounters {
   Counter rx_packets;
   Counter rx_bytes;
-  Counter rx_missed;  // lost in the device before the appliance saw them; control thread
+  Counter rx_missed;  // lost in the device, also for want of a buffer; control thread
   Counter tx_packets;
   Counter tx_bytes;
   Counter forwarded;         // frames that came in here and left by another port
@@ -65,15 +73,13 @@ struct PortCounters {
   Counter fault_reordered;   // frames held back on purpose
   Counter queue_packets;     // in the egress queue now
   Counter queue_bytes;
-  Counter link_up;  // 1 while the link or the peer is up; whoever notices
-  Counter link_changes;
-  std::array<Counter, kDropReasonCount> drops;
+  Counter link_up;       // 1 while the link or the peer is up; one thread at a time (port.h)
+  Counter link_changes;  // likewise
+  DropCounters drops;
   std::array<Counter, kClassCount> tx_by_class;  // packets
   std::array<Counter, kClassCount> drops_by_class;
 
-  void drop(DropReason reason, std::uint64_t count = 1) noexcept {
-    drops[static_cast<std::size_t>(reason)].add(count);
-  }
+  void drop(DropReason reason, std::uint64_t count = 1) noexcept { drops.count(reason, count); }
 };
 
 // Written by one lcore.
@@ -85,6 +91,7 @@ struct LcoreCounters {
   Counter mac_entries;
   Counter handed_over;       // frames passed to another lcore
   Counter handover_drops;    // frames for another lcore whose inbox was full
+  DropCounters drops;        // the shard's datagrams that never reached a port
   VerdictCounters verdicts;  // of frames for the appliance, except those that its shard counts
 };
 

@@ -16,7 +16,6 @@
 namespace sluice::dataplane {
 
 using PortIndex = std::uint8_t;
-inline constexpr std::size_t kMaxPorts = 64;
 inline constexpr DurationNs kDefaultMacAge = 300 * kSecond;  // IEEE 802.1D's default
 
 class MacTable {

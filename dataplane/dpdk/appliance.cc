@@ -106,10 +106,12 @@ Appliance::Appliance(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Appliance::~Appliance() = default;
 
 Result<std::unique_ptr<Appliance>> Appliance::start(const config::Config& config) {
-  if (config.ports.empty() || config.ports.size() > kMaxPorts)
-    return Status(StatusCode::kInvalidArgument,
-                  "the configuration has " + std::to_string(config.ports.size()) +
-                      " ports; add [[port]] sections, from 1 to " + std::to_string(kMaxPorts));
+  static_assert(config::kMaxPorts <= sizeof(PortMask) * 8);
+  if (config.ports.empty() || config.ports.size() > config::kMaxPorts)
+    return Status(StatusCode::kInvalidArgument, "the configuration has " +
+                                                    std::to_string(config.ports.size()) +
+                                                    " ports; add [[port]] sections, from 1 to " +
+                                                    std::to_string(config::kMaxPorts));
   auto state = std::make_unique<State>();
   state->config = config;
   if (Status status = start_eal(config); !status.ok()) return status;
@@ -153,6 +155,8 @@ std::vector<Appliance::LcoreView> Appliance::lcores() const {
 }
 
 const VerdictCounters& Appliance::control_verdicts() const { return state_->control->verdicts(); }
+
+const DropCounters& Appliance::control_drops() const { return state_->control->drops(); }
 
 Appliance::BufferView Appliance::buffers() const {
   const rte_mempool* pool = state_->fabric.pool.get();

@@ -42,6 +42,8 @@ class Appliance {
   std::vector<LcoreView> lcores() const;
   // Of control packets that were no valid packets.
   const VerdictCounters& control_verdicts() const;
+  // Datagrams of the control thread that never reached a port.
+  const DropCounters& control_drops() const;
   // Packet buffers in use and in all.
   struct BufferView {
     std::uint64_t in_use = 0;

@@ -48,7 +48,10 @@ Control::Control(Fabric& fabric, agg::JobsOptions options)
 Control::~Control() { stop(); }
 
 void Control::start() {
-  running_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    running_ = true;
+  }
   thread_ = std::thread([this] { run(); });
 }
 
@@ -143,30 +146,29 @@ void Control::handle_control(const wire::Frame& frame, Port& port, TimeNs now) {
 
 void Control::send(const MemberPath& path, wire::Bytes datagram) {
   rte_mbuf* packet = rte_pktmbuf_alloc(fabric_.pool.get());
-  if (packet == nullptr) return;  // lost like any datagram; its receiver asks again
+  const auto drop = [&](DropReason reason) {  // like any lost datagram: its receiver asks again
+    drops_.count(reason);
+    rte_pktmbuf_free(packet);
+  };
+  if (packet == nullptr) return drop(DropReason::kNoBuffer);
   const wire::MutableBytes room = datagram_room(packet);
-  if (room.size() < datagram.size()) {
-    rte_pktmbuf_free(packet);
-    return;
-  }
+  if (room.size() < datagram.size()) return drop(DropReason::kTooLong);
   std::copy(datagram.begin(), datagram.end(), room.begin());
-  if (!put_headers(packet, path.udp, fabric_.own.port, datagram.size(),
-                   wire::sum_bytes(datagram))) {
-    rte_pktmbuf_free(packet);
-    return;
-  }
+  if (!path.bound ||
+      !put_headers(packet, path.udp, fabric_.own.port, datagram.size(), wire::sum_bytes(datagram)))
+    return drop(DropReason::kNoPath);
   meta_of(packet) = {.kind = PacketMeta::Kind::kEgress,
                      .port = path.port,
                      .egress_class = fabric_.classifier.of_control()};
-  if (!fabric_.owner_of(path.port).hand_over(packet)) rte_pktmbuf_free(packet);
+  if (!fabric_.owner_of(path.port).hand_over(packet)) drop(DropReason::kHandover);
 }
 
 std::size_t Control::poll_jobs(TimeNs now) {
   std::size_t work = 0;
   agg::Transmit transmit;
   while (work < kControlPackets && jobs_.poll_transmit(transmit, reply_, now)) {
-    const MemberPath path = fabric_.paths->read(transmit.job, transmit.rank);
-    if (path.bound) send(path, wire::Bytes(reply_).first(transmit.bytes));
+    send(fabric_.paths->read(transmit.job, transmit.rank),
+         wire::Bytes(reply_).first(transmit.bytes));
     ++work;
   }
   agg::ShardCommand command;
@@ -191,7 +193,11 @@ bool Control::inspect(const Inspection& inspection) {
 }
 
 void Control::run_inspections(TimeNs now) {
-  std::unique_lock lock(mutex_);
+  const std::lock_guard lock(mutex_);
+  answer_inspections(now);
+}
+
+void Control::answer_inspections(TimeNs now) {
   if (inspections_.empty()) return;
   for (; !inspections_.empty(); inspections_.pop_front()) {
     inspections_.front().second(jobs_, now);  // its caller waits, so nothing is gained by unlocking
@@ -201,8 +207,8 @@ void Control::run_inspections(TimeNs now) {
 }
 
 void Control::finish_inspections() {
-  run_inspections(now_ns());
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(mutex_);  // none may be queued between the last look and the end
+  answer_inspections(now_ns());
   running_ = false;
 }
 

@@ -39,6 +39,8 @@ class Control {
 
   // Control packets that were no valid packets; what became of valid ones is in jobs().verdicts().
   const VerdictCounters& verdicts() const noexcept { return verdicts_; }
+  // Datagrams of the control side that never reached a port.
+  const DropCounters& drops() const noexcept { return drops_; }
 
  private:
   // At most `per_second` messages a second of one kind; the rest only counts.
@@ -61,12 +63,14 @@ class Control {
   void suspect_behind(PortIndex port, TimeNs now);
   void send(const MemberPath& path, wire::Bytes datagram);
   void run_inspections(TimeNs now);
+  void answer_inspections(TimeNs now);  // under mutex_
   void drain_notices();
   void finish_inspections();
 
   Fabric& fabric_;
   agg::Jobs jobs_;
   VerdictCounters verdicts_;
+  DropCounters drops_;
   // Commands that a worker's ring had no room for yet; one queue a worker keeps their order.
   std::vector<std::deque<agg::ShardCommand>> backlog_;
   std::vector<std::uint64_t> link_changes_;         // a port, as last seen

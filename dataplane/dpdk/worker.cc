@@ -115,7 +115,7 @@ void Worker::tell(const MacTable::Key& key, PortIndex port) noexcept {
 
 void Worker::run() {
   if (rte_thread_register() != 0)
-    spdlog::warn("worker {} runs without a buffer cache: DPDK has no free lcore id", index_);
+    spdlog::warn("lcore {} runs without a buffer cache: DPDK has no free lcore id", index_);
   const bool busy = fabric_.polling == config::Polling::kBusy;
   if (busy) pin_to_cpu_number(index_);
   prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
@@ -217,6 +217,7 @@ std::size_t Worker::poll_shard(TimeNs now) noexcept {
         wire::sum_bytes(datagram_room(packet).first(transmit.bytes - transmit.tail_bytes)) +
         transmit.tail_sum;
     if (!path.bound || !put_headers(packet, path.udp, source_port, transmit.bytes, sum)) {
+      counters_.drops.count(DropReason::kNoPath);
       rte_pktmbuf_free(packet);
       continue;
     }

@@ -27,6 +27,7 @@ class Collector : public prometheus::Collectable {
     add_port_families(source_.ports, families);
     add_lcore_families(source_.lcores, busy_shares(), families);
     add_packet_families(source_.lcores, source_.control_junk, control, families);
+    add_own_drop_family(source_.lcores, source_.control_drops, families);
     add_job_families(control, families);
     if (source_.buffers) add_buffer_families(source_.buffers(), families);
     return families;

@@ -23,6 +23,7 @@ struct MetricsSource {
   std::vector<PortRow> ports;
   std::vector<LcoreRow> lcores;
   const VerdictCounters* control_junk = nullptr;  // control packets that did not parse; may be null
+  const DropCounters* control_drops = nullptr;    // of the control thread's datagrams; may be null
   std::function<BufferUse()> buffers;
   // Runs an inspection on the control thread and returns when it is done; false: it has ended.
   std::function<bool(const Inspection&)> inspect;

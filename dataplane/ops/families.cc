@@ -16,7 +16,8 @@ constexpr PortMetric kPortMetrics[] = {
     {true, "sluice_port_rx_packets_total", "Frames received.", &PortCounters::rx_packets},
     {true, "sluice_port_rx_bytes_total", "Bytes of frames received.", &PortCounters::rx_bytes},
     {true, "sluice_port_rx_missed_packets_total",
-     "Frames lost in the device because the appliance did not fetch them in time.",
+     "Frames lost in the device because the appliance did not fetch them in time or no packet "
+     "buffer was free.",
      &PortCounters::rx_missed},
     {true, "sluice_port_tx_packets_total", "Frames sent.", &PortCounters::tx_packets},
     {true, "sluice_port_tx_bytes_total", "Bytes of frames sent.", &PortCounters::tx_bytes},
@@ -87,7 +88,7 @@ void add_port_families(const std::vector<PortRow>& ports, Families& families) {
   for (const PortRow& port : ports)
     for (std::size_t reason = 0; reason < kDropReasonCount; ++reason)
       drops.row({{"port", port.name}, {"reason", std::string(kDropReasonInfo[reason].label)}},
-                port.counters->drops[reason].read());
+                port.counters->drops.by_reason[reason].read());
   families.push_back(drops.take());
   add_class_family(ports,
                    counter("sluice_port_tx_class_packets_total",
@@ -142,6 +143,21 @@ void add_packet_families(const std::vector<LcoreRow>& lcores, const VerdictCount
       total += lcore.counters->verdicts.by_verdict[index].read() +
                lcore.shard->verdicts().by_verdict[index].read();
     family.row({{"reason", std::string(kVerdictInfo[index].label)}}, total);
+  }
+  families.push_back(family.take());
+}
+
+void add_own_drop_family(const std::vector<LcoreRow>& lcores, const DropCounters* control_drops,
+                         Families& families) {
+  FamilyBuilder family =
+      counter("sluice_own_dropped_packets_total",
+              help_of("The appliance's own datagrams lost before they reached a port, by reason; "
+                      "their receivers ask again.",
+                      kDropReasonInfo));
+  for (std::size_t reason = 0; reason < kDropReasonCount; ++reason) {
+    std::uint64_t total = control_drops == nullptr ? 0 : control_drops->by_reason[reason].read();
+    for (const LcoreRow& lcore : lcores) total += lcore.counters->drops.by_reason[reason].read();
+    family.row({{"reason", std::string(kDropReasonInfo[reason].label)}}, total);
   }
   families.push_back(family.take());
 }

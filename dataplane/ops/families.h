@@ -41,6 +41,9 @@ void add_lcore_families(const std::vector<LcoreRow>& lcores, const std::vector<d
 // `control_junk`: control packets that did not parse.
 void add_packet_families(const std::vector<LcoreRow>& lcores, const VerdictCounters* control_junk,
                          const ControlSample& control, Families& families);
+// Datagrams of the appliance itself that never reached a port, by lcores and the control thread.
+void add_own_drop_family(const std::vector<LcoreRow>& lcores, const DropCounters* control_drops,
+                         Families& families);
 void add_job_families(const ControlSample& control, Families& families);
 void add_buffer_families(const BufferUse& use, Families& families);
 

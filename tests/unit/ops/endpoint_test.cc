@@ -28,11 +28,13 @@ class Metrics : public agg::ControlTest {
   LcoreCounters lcore;
   agg::Shard shard{ShardId{0}};
   VerdictCounters junk;
+  DropCounters control_drops;
 
   MetricsSource source() {
     return {.ports = {{"left", &left}, {"right", &right}},
             .lcores = {{&lcore, &shard}},
             .control_junk = &junk,
+            .control_drops = &control_drops,
             .buffers = [] { return BufferUse{.in_use = 3, .capacity = 8}; },
             .inspect =
                 [this](const MetricsSource::Inspection& inspection) {
@@ -111,8 +113,8 @@ TEST_F(Metrics, DataPacketsOfTheShardCountUnderTheirVerdicts) {
 
 TEST_F(Metrics, EveryDropReasonIsExportedForEveryPort) {
   for (std::size_t reason = 0; reason < kDropReasonCount; ++reason) {
-    left.drops[reason].add(reason + 1);
-    right.drops[reason].add(100 + reason);
+    left.drops.by_reason[reason].add(reason + 1);
+    right.drops.by_reason[reason].add(100 + reason);
   }
   const Families families = endpoint()->collect();
   const std::string name = "sluice_port_dropped_packets_total";
@@ -121,6 +123,25 @@ TEST_F(Metrics, EveryDropReasonIsExportedForEveryPort) {
     const std::string reason(kDropReasonInfo[index].label);
     EXPECT_EQ(value(families, name, {{"port", "left"}, {"reason", reason}}), index + 1.0);
     EXPECT_EQ(value(families, name, {{"port", "right"}, {"reason", reason}}), 100.0 + index);
+    EXPECT_THAT(find(families, name)->help, HasSubstr(std::string(kDropReasonInfo[index].help)));
+  }
+}
+
+TEST_F(Metrics, OwnDatagramsThatReachNoPortCountUnderEveryReason) {
+  for (std::size_t reason = 0; reason < kDropReasonCount; ++reason) {
+    lcore.drops.by_reason[reason].add(1000 * (reason + 1));
+    control_drops.by_reason[reason].add(reason);
+  }
+  lcore.drops.count(DropReason::kNoPath, 5);
+  const Families families = endpoint()->collect();
+  const std::string name = "sluice_own_dropped_packets_total";
+  EXPECT_EQ(find(families, name)->metric.size(), kDropReasonCount);
+  for (std::size_t index = 0; index < kDropReasonCount; ++index) {
+    const std::string reason(kDropReasonInfo[index].label);
+    const double more = reason == "no_path" ? 5.0 : 0.0;
+    EXPECT_EQ(value(families, name, {{"reason", reason}}),
+              1000.0 * (index + 1.0) + static_cast<double>(index) + more)
+        << reason;
     EXPECT_THAT(find(families, name)->help, HasSubstr(std::string(kDropReasonInfo[index].help)));
   }
 }
