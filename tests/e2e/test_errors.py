@@ -117,7 +117,8 @@ def test_an_idle_process_that_dies_is_noticed_too(lab):
     os.killpg(workers[0].pid, signal.SIGKILL)
     finish(workers[0])
     log = lab.directory / "sluiced.log"
-    while 'job "idle" has ended' not in log.read_text(errors="replace"):
+    line = f'job "idle" has ended: rank 0 at {lab.address(0)}:'
+    while line not in log.read_text(errors="replace"):
         assert time.monotonic() - begin < 5, log.read_text(errors="replace")
         time.sleep(0.1)
     os.killpg(workers[1].pid, signal.SIGKILL)
