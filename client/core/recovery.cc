@@ -153,6 +153,7 @@ void Recovery::open(Lane& lane, std::uint32_t index) noexcept {
 void Recovery::close(Lane& lane, std::uint32_t index, Flow& flow) noexcept {
   Block& block = blocks_[index];
   end_probe(lane, block, flow);
+  if (!block.open) return;  // all its chunks were queued again, and a result came after all
   if (lane.sweep_cursor == index) lane.sweep_cursor = block.next;
   if (block.previous == kNone)
     lane.open_head = block.next;
