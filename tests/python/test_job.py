@@ -152,6 +152,38 @@ def test_stats_count_steps_and_packets(address):
         assert stats["packets_sent"] > 0 and stats["bytes_received"] > 4000
 
 
+def test_stats_say_which_rank_sent_a_nan(address):
+    def work(job):
+        job.submit("bias", numpy.full(7, numpy.nan if job.rank == 1 else 1, numpy.float32))
+        job.end_step()
+        assert job.wait("bias", timeout=30).non_finite
+        return job.stats()["non_finite_inputs"]
+
+    assert on_all_ranks(work, 3, address) == [0, 1, 0]
+
+
+def test_a_wait_that_times_out_says_who_and_what_is_missing(address):
+    given_up = threading.Event()
+
+    def work(job):
+        if job.rank == 1:
+            given_up.wait(30)
+        job.submit("bias", numpy.zeros(7, numpy.float32))
+        job.end_step()
+        text = ""
+        if job.rank == 0:
+            with pytest.raises(sluice.TimedOut) as raised:
+                job.wait("bias", timeout=0.3)
+            text = str(raised.value)
+            given_up.set()
+        job.wait_step(timeout=30)
+        return text
+
+    text = on_all_ranks(work, 2, address)[0]
+    for words in ("rank 0", address, "'bias' of step 1: not done after 0.3 s", "missing: rank 1"):
+        assert words in text, text
+
+
 class TestWrongArguments:
     @pytest.fixture
     def job(self, address):

@@ -5,6 +5,7 @@ Not the interface for users (that is job.py): it knows no tensors and no setting
 
 import ctypes
 import json
+import math
 import sys
 import threading
 import time
@@ -149,7 +150,9 @@ class Handle:
         while True:
             left_ms = _SLICE_MS
             if timeout is not None:
-                left_ms = min(left_ms, max(0, int((start + timeout - time.monotonic()) * 1000)))
+                # 0 only polls: its error does not say who and what is missing
+                left_s = start + timeout - time.monotonic()
+                left_ms = min(left_ms, max(int(timeout > 0), math.ceil(left_s * 1000)))
             status, text = self._call(*call_for_ms(left_ms))
             if status == _abi.OK:
                 return
@@ -157,7 +160,8 @@ class Handle:
                 raise errors.make(status, text)
             waited = time.monotonic() - start
             if timeout is not None and waited >= timeout:
-                raise errors.make(_abi.TIMED_OUT, text)
+                raise errors.make(_abi.TIMED_OUT, text.replace(
+                    f"not done after {left_ms} ms", f"not done after {timeout:g} s"))
             on_slice(waited)
 
     @property
