@@ -99,7 +99,7 @@ void Jobs::carry_out_leave(Entry& entry, Rank rank, const wire::Leave& leave, Ti
     }
     agg::Member& shared = entry.job->members[rank.value];
     for (std::size_t stream = 0; stream < kStreamCount; ++stream)
-      shared.left_from[stream].store(std::max<Step>(leave.first_steps[stream], 1),
+      shared.left_from[stream].store(std::max(Step{leave.first_steps[stream]}, Step{1}),
                                      std::memory_order_release);
     commands_.push_back(
         {.kind = ShardCommand::Kind::kMemberGone, .job = entry.job.get(), .rank = rank});

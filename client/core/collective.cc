@@ -128,7 +128,7 @@ Outcome Collectives::handle_result(const wire::Packet& packet, Link& link, TimeN
   const auto& body = packet.body<wire::ResultHeader>();
   if (!started_) return {Verdict::kNotStarted, {}};
   if (body.step > step_ || (body.step == step_ && !busy_)) {  // not called here yet: pulled later
-    passed_step_ = std::max<Step>(passed_step_, body.step);
+    passed_step_ = std::max(passed_step_, Step{body.step});
     return {Verdict::kTooNew, {}};
   }
   if (body.step < step_) {
