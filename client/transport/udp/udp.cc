@@ -17,6 +17,7 @@
 
 #include "aggregator/wire/inet.h"
 #include "client/fork.h"
+#include "client/transport/udp/moderation.h"
 
 namespace sluice::client {
 namespace {
@@ -122,13 +123,14 @@ class UdpTransport final : public Transport {
 
   TransportFacts facts() const override { return facts_; }
 
-  std::span<const Incoming> receive(TimeNs) noexcept override {
+  std::span<const Incoming> receive(TimeNs now) noexcept override {
     const int count =
         ::recvmmsg(socket_.get(), rx_.data(), static_cast<unsigned>(kBurst), MSG_DONTWAIT, nullptr);
     if (count < 0) {
       if (errno != EAGAIN && errno != EINTR) read_errors();
       return {};
     }
+    moderation_.on_receive(static_cast<std::uint32_t>(count), now);
     std::size_t kept = 0;
     for (int i = 0; i < count; ++i) {
       mmsghdr& message = rx_[i];
@@ -181,6 +183,13 @@ class UdpTransport final : public Transport {
   }
 
   void wait(int wake_fd, DurationNs timeout_ns) noexcept override {
+    const DurationNs rest_ns = blocked_ ? 0 : std::min(timeout_ns, moderation_.take_rest());
+    if (rest_ns != 0) {
+      pollfd wake{wake_fd, POLLIN, 0};
+      const timespec rest{0, rest_ns};
+      ::ppoll(&wake, 1, &rest, nullptr);
+      return;
+    }
     const short socket_events = static_cast<short>(POLLIN | (blocked_ ? POLLOUT : 0));
     std::array<pollfd, 2> fds{{{socket_.get(), socket_events, 0}, {wake_fd, POLLIN, 0}}};
     const timespec timeout{timeout_ns / kSecond, timeout_ns % kSecond};
@@ -252,6 +261,7 @@ class UdpTransport final : public Transport {
     const auto buffer_bytes = static_cast<std::size_t>(get_int(fd, SOL_SOCKET, SO_RCVBUF));
     facts_.receive_credit_packets =
         static_cast<std::uint32_t>(std::max<std::size_t>(8, buffer_bytes / cost * 7 / 8));
+    moderation_ = Moderation(facts_.receive_credit_packets);
   }
 
   // How many datagrams the error consumed: 0 when it was a pending one of an earlier datagram.
@@ -322,7 +332,8 @@ class UdpTransport final : public Transport {
   std::array<SocketAddress, kMaxShards + 1> targets_;
   std::size_t header_bytes_ = 0;
   TransportFacts facts_;
-  bool blocked_ = false;  // the last send() left something
+  Moderation moderation_{0};  // set when the receive buffer's size is known
+  bool blocked_ = false;      // the last send() left something
   std::uint64_t send_errors_ = 0;
   std::deque<PathEvent> events_;
   std::vector<std::uint8_t> rx_bytes_ = std::vector<std::uint8_t>(kBurst * kRxSlotBytes);
