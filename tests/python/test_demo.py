@@ -43,7 +43,7 @@ def descendants(pid):
 
 
 def test_the_demonstration_reaches_gloos_accuracy_with_equal_replicas(tmp_path):
-    done = subprocess.run(_DEMO, cwd=tmp_path, capture_output=True, text=True, timeout=300,
+    done = subprocess.run(_DEMO, cwd=tmp_path, capture_output=True, text=True, timeout=180,
                           check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     result = re.fullmatch(
