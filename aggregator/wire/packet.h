@@ -167,8 +167,8 @@ struct Answer {  // then mask_words u64 (ranks missing from first_incomplete), t
   FeedbackHeader feedback;
   std::uint32_t step = 0;
   std::uint32_t block = 0;
-  std::uint64_t counted = 0;   // bit i: this worker's contribution to chunk 64 * block + i is in
-  // bit i: that chunk's result exists and is not in the appliance's queue: ask for it if it is missing.
+  std::uint64_t counted = 0;  // bit i: this worker's contribution to chunk 64 * block + i is in
+  // bit i: that chunk's result exists and is not about to be sent anyway.
   std::uint64_t complete = 0;
   std::uint32_t probe_number = 0;      // settles every worker packet number up to it
   std::uint32_t open_step = 0;         // of this stream
