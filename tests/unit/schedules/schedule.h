@@ -94,10 +94,4 @@ inline bool is_probe(const Passing& passing) {
 }
 inline std::uint16_t rank_of(const Passing& passing) { return passing.worker->identity.rank.value; }
 
-// Remembers the last identity that a session used: what someone on the path would see.
-struct Overheard {
-  wire::Sender sender;
-  std::vector<std::uint8_t> contribution;  // a whole datagram
-};
-
 }  // namespace sluice::sim
