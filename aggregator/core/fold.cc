@@ -1,4 +1,4 @@
-// The only SIMD source of both ends. This file includes itself once per instruction set (Highway's
+// The sums, for both ends. This file includes itself once per instruction set (Highway's
 // foreach_target.h); the part under HWY_ONCE at the end is compiled once and dispatches.
 //
 // Every kernel is a leaf loop on pointers and counts over the lanes [begin, end): once with whole

@@ -1,5 +1,5 @@
 // Element formats for the fold kernels: how each dtype's bytes become float32 lanes and back.
-// Included by fold.cc alone, once per instruction set, hence the unusual include guard.
+// Included by fold.cc and signs.cc, once per instruction set, hence the unusual include guard.
 //
 // A format has: kElemBytes, kTravelsAsMean, load() from bytes at any alignment, encode() to the
 // integer lanes of BitsTag (rounding to nearest even; NaNs come in canonical), kExponent (the

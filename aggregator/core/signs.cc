@@ -1,0 +1,167 @@
+// Signs and norms, compiled once per instruction set as fold.cc is. A word of 64 signs is put
+// together in a register from the sign bits of whole vectors; single lanes do what is left, so that
+// no load passes a buffer's end.
+#include "aggregator/core/signs.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "aggregator/base/check.h"
+#include "aggregator/base/policy_options.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "aggregator/core/signs.cc"
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/highway.h>
+
+#include "aggregator/core/fold_convert-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sluice::agg::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+inline constexpr std::size_t kWordBits = 64;
+using SignTag = hn::CappedTag<float, kWordBits>;
+
+// The sign bits of one vector, lane 0 in bit 0.
+template <class D>
+HWY_INLINE std::uint64_t vector_signs(D d, const float* from) noexcept {
+  const hn::RebindToSigned<D> d_bits;
+  const auto lanes = hn::BitCast(d_bits, hn::LoadU(d, from));
+  std::uint8_t bytes[8] = {};  // Highway may write all eight
+  hn::StoreMaskBits(d_bits, hn::Lt(lanes, hn::Zero(d_bits)), bytes);
+  std::uint64_t signs;
+  std::memcpy(&signs, bytes, sizeof(signs));
+  return signs;
+}
+
+inline std::uint64_t one_sign(const float* from) noexcept {
+  return std::bit_cast<std::uint32_t>(*from) >> 31;
+}
+
+// Replaces the bits of `valid` and counts those that differ.
+inline std::uint64_t exchange_word(std::uint64_t* stored, std::uint64_t signs,
+                                   std::uint64_t valid) noexcept {
+  const std::uint64_t flipped = (*stored ^ signs) & valid;
+  *stored ^= flipped;
+  return static_cast<std::uint64_t>(std::popcount(flipped));
+}
+
+inline std::uint64_t low_bits(std::size_t count) noexcept {
+  return count == kWordBits ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
+}
+
+std::uint64_t exchange_all(const float* acc, std::size_t elem_count, std::uint64_t* stored) {
+  const SignTag d;
+  const std::size_t lanes = hn::Lanes(d);
+  std::uint64_t flipped = 0;
+  std::size_t at = 0;
+  for (; at + kWordBits <= elem_count; at += kWordBits) {
+    std::uint64_t signs = 0;
+    for (std::size_t bit = 0; bit < kWordBits; bit += lanes)
+      signs |= vector_signs(d, acc + at + bit) << bit;
+    flipped += exchange_word(stored++, signs, ~std::uint64_t{0});
+  }
+  if (at == elem_count) return flipped;
+  const std::size_t rest = elem_count - at;
+  std::uint64_t signs = 0;
+  std::size_t bit = 0;
+  for (; bit + lanes <= rest; bit += lanes) signs |= vector_signs(d, acc + at + bit) << bit;
+  for (; bit < rest; ++bit) signs |= one_sign(acc + at + bit) << bit;
+  return flipped + exchange_word(stored, signs, low_bits(rest));
+}
+
+// One float a cache line or two: nothing that vectors would help.
+std::uint64_t exchange_sampled(const float* acc, std::size_t count, std::size_t stride,
+                               std::uint64_t* stored) {
+  std::uint64_t flipped = 0;
+  for (std::size_t at = 0; at < count; at += kWordBits) {
+    const std::size_t bits = std::min(kWordBits, count - at);
+    std::uint64_t signs = 0;
+    for (std::size_t bit = 0; bit < bits; ++bit)
+      signs |= one_sign(acc + (at + bit) * stride) << bit;
+    flipped += exchange_word(stored++, signs, low_bits(bits));
+  }
+  return flipped;
+}
+
+#if HWY_TARGET == HWY_SCALAR
+template <class D>
+HWY_INLINE double sum_in_double(D, hn::Vec<D> lane) noexcept {
+  return hn::GetLane(lane);
+}
+#else
+template <class D>
+HWY_INLINE double sum_in_double(D, hn::Vec<D> lanes) noexcept {
+  const hn::Half<D> d_half;
+  const hn::Repartition<double, D> d_wide;
+  const auto wide = hn::Add(hn::PromoteTo(d_wide, hn::LowerHalf(d_half, lanes)),
+                            hn::PromoteTo(d_wide, hn::UpperHalf(d_half, lanes)));
+  return hn::GetLane(hn::SumOfLanes(d_wide, wide));
+}
+#endif
+
+// Four independent sums hide the latency of an addition.
+template <class Format>
+double norm_all(const std::uint8_t* payload, std::size_t elem_count) {
+  const hn::ScalableTag<float> d;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto load = [&](std::size_t at) {
+    return Format::load(d, payload + at * Format::kElemBytes);
+  };
+  auto sum0 = hn::Zero(d), sum1 = hn::Zero(d), sum2 = hn::Zero(d), sum3 = hn::Zero(d);
+  std::size_t at = 0;
+  for (; at + 4 * lanes <= elem_count; at += 4 * lanes) {
+    const auto v0 = load(at), v1 = load(at + lanes), v2 = load(at + 2 * lanes),
+               v3 = load(at + 3 * lanes);
+    sum0 = hn::MulAdd(v0, v0, sum0);
+    sum1 = hn::MulAdd(v1, v1, sum1);
+    sum2 = hn::MulAdd(v2, v2, sum2);
+    sum3 = hn::MulAdd(v3, v3, sum3);
+  }
+  for (; at + lanes <= elem_count; at += lanes) {
+    const auto value = load(at);
+    sum0 = hn::MulAdd(value, value, sum0);
+  }
+  double total = sum_in_double(d, hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3)));
+  const hn::CappedTag<float, 1> d_one;
+  for (; at < elem_count; ++at) {
+    const double value = hn::GetLane(Format::load(d_one, payload + at * Format::kElemBytes));
+    total += value * value;
+  }
+  return total;
+}
+
+double norm_any(const std::uint8_t* payload, std::size_t elem_count, Dtype dtype) {
+  if (dtype == Dtype::kFloat32) return norm_all<Float32Format>(payload, elem_count);
+  if (dtype == Dtype::kFloat16) return norm_all<Float16Format>(payload, elem_count);
+  return norm_all<Bfloat16Format>(payload, elem_count);
+}
+
+}  // namespace sluice::agg::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sluice::agg {
+
+HWY_EXPORT(exchange_all);
+HWY_EXPORT(exchange_sampled);
+HWY_EXPORT(norm_any);
+
+std::uint64_t exchange_signs(const float* acc, std::size_t elem_count, std::uint16_t stride,
+                             std::uint64_t* stored) noexcept {
+  DCHECK(reinterpret_cast<std::uintptr_t>(acc) % 64 == 0);
+  DCHECK(stride == kAllSigns || stride == kOneSignIn32);
+  if (stride == kAllSigns) return HWY_DYNAMIC_DISPATCH(exchange_all)(acc, elem_count, stored);
+  const std::size_t count = sign_count(elem_count, stride);
+  return HWY_DYNAMIC_DISPATCH(exchange_sampled)(acc, count, stride, stored);
+}
+
+double squared_norm(const std::uint8_t* payload, std::size_t elem_count, Dtype dtype) noexcept {
+  CHECK(dtype != Dtype::kBytes);
+  return HWY_DYNAMIC_DISPATCH(norm_any)(payload, elem_count, dtype);
+}
+
+}  // namespace sluice::agg
+#endif  // HWY_ONCE
