@@ -61,8 +61,8 @@ class Appliance {
       paths_[rank] = path_to_worker(rank);
       queues_.emplace_back(dataplane::EgressQueue::Limits{});
     }
-    job_.start();
-    shard_.handle_command({.kind = agg::ShardCommand::Kind::kAddJob, .job = &job_});
+    job_.start(0);
+    shard_.handle_command({.kind = agg::ShardCommand::Kind::kAddJob, .job = &job_}, 0);
   }
 
   // One step. Returns the result frames sent.

@@ -15,6 +15,7 @@ inline constexpr std::size_t kMaxShards = 16;  // per appliance
 inline constexpr std::size_t kStreamCount = 3;
 inline constexpr std::uint32_t kMaxWindow = 8;          // retained steps of a stream
 inline constexpr std::uint32_t kSyncWindow = 2;         // sufficient while k = n
+inline constexpr std::uint32_t kAsyncWindow = 4;        // else: what a straggler may lag and pull
 inline constexpr std::uint32_t kChunksPerBlock = 64;    // the unit of probes and of sharding
 inline constexpr std::uint32_t kCollectiveChunks = 64;  // one block: a collective has one shard
 inline constexpr std::uint32_t kMaxChunks = 1u << 24;   // per stream
@@ -31,7 +32,8 @@ inline constexpr DurationNs kPingAfterSilence = kSecond;  // appliance asks a si
 inline constexpr DurationNs kTakeoverSilence =
     3 * kSecond;  // a rank silent for this may be replaced
 inline constexpr DurationNs kDefaultMemberTimeout = 30 * kSecond;
-inline constexpr DurationNs kJoinDeadline = 5 * kSecond;             // no answer at all: give up
+inline constexpr DurationNs kDefaultResyncHold = 30 * kSecond;  // the window waits for a resync
+inline constexpr DurationNs kJoinDeadline = 5 * kSecond;        // no answer at all: give up
 inline constexpr DurationNs kIdleProbeInterval = 25 * kMillisecond;  // counted but incomplete
 
 inline constexpr std::uint16_t kDefaultPort = 7700;  // JOIN here; data on + 1 + shard

@@ -47,6 +47,8 @@ constexpr std::size_t dtype_bytes(Dtype dtype) noexcept {
   return 0;
 }
 
-enum class CollectiveKind : std::uint8_t { kBroadcast = 0, kBarrier = 1 };
+// A transfer is a broadcast on stream kState between two ranks: the root's data is passed on when
+// the receiver has everything before it.
+enum class CollectiveKind : std::uint8_t { kBroadcast = 0, kBarrier = 1, kTransfer = 2 };
 
 }  // namespace sluice

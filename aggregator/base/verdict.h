@@ -18,6 +18,8 @@ namespace sluice {
   X(kNilFolded, "nil_folded", "contributions without data: the worker did not use the tensor")     \
   X(kDuplicate, "duplicate", "contributions that arrived twice; the second was ignored")           \
   X(kLate, "late", "contributions that arrived after their slot was complete")                     \
+  X(kStale, "stale",                                                                               \
+    "late gradients for a later step, in a job that drops them or beyond its staleness bound")     \
   X(kTooOld, "too_old", "packets for a step that left the window")                                 \
   X(kTooNew, "too_new", "packets for a step that is not open yet")                                 \
   X(kNotAllowed, "not_allowed", "contributions of a rank outside this step's may mask")            \
@@ -34,11 +36,13 @@ namespace sluice {
   X(kNotStarted, "not_started", "contributions before all ranks have joined")                      \
   X(kJobEnded, "job_ended", "packets for a job that has failed or finished")                       \
   X(kProbe, "probe", "probes answered")                                                            \
+  X(kFinished, "finished", "reports that a worker's gradient was finished")                        \
   X(kCredit, "credit", "credit updates")                                                           \
   X(kJoin, "join", "join requests handled")                                                        \
   X(kJoinRefused, "join_refused", "join requests refused")                                         \
   X(kKeepalive, "keepalive", "keepalives")                                                         \
   X(kLeave, "leave", "members that left")                                                          \
+  X(kResync, "resync", "requests of members that need another one's state, and their reports")     \
   X(kTruncated, "truncated", "packets shorter than their headers say")                             \
   X(kBadLength, "bad_length", "length fields that contradict each other or exceed the limits")     \
   X(kBadMagic, "bad_magic", "datagrams that are not of this protocol")                             \

@@ -6,7 +6,6 @@
 #include <new>
 
 #include "aggregator/base/check.h"
-#include "aggregator/policy/sync.h"
 
 namespace sluice::agg {
 namespace {
@@ -14,8 +13,9 @@ namespace {
 constexpr std::size_t kLineFloats = 64 / sizeof(float);
 
 std::size_t stride_floats(const JobSpec& spec, std::size_t stream) noexcept {
-  // Collectives are opaque bytes; sums need one float an element, however narrow it travels.
-  const std::size_t floats = stream == static_cast<std::size_t>(StreamId::kCollectives)
+  // Collectives and state are opaque bytes; sums need one float an element, however narrow it
+  // travels.
+  const std::size_t floats = stream != index_of(StreamId::kGradients)
                                  ? (spec.chunk_bytes + sizeof(float) - 1) / sizeof(float)
                                  : spec.max_elems[stream];
   return (floats + kLineFloats - 1) / kLineFloats * kLineFloats;
@@ -56,7 +56,9 @@ Job::Job(const JobSpec& job_spec)
     : spec(job_spec),
       mask_word_count(sluice::mask_words(job_spec.world_size)),
       members(job_spec.world_size),
-      slices(job_spec.shard_count) {
+      slices(job_spec.shard_count),
+      policy_(job_spec.policy, job_spec.world_size),
+      durations_s_(job_spec.world_size) {
   CHECK(spec.world_size >= 1 && spec.world_size <= kMaxWorkers);
   CHECK(spec.shard_count >= 1 && spec.shard_count <= kMaxShards);
   for (std::uint16_t shard = 0; shard < spec.shard_count; ++shard) {
@@ -81,25 +83,108 @@ std::uint32_t Job::owned_chunks(StreamId stream, ShardId shard) const noexcept {
                          shard.value);
 }
 
-void Job::start() noexcept {
+void Job::start(TimeNs now) noexcept {
   for (std::size_t stream = 0; stream < kStreamCount; ++stream)
-    if (spec.chunk_counts[stream] != 0) publish(static_cast<StreamId>(stream), 1);
+    if (spec.chunk_counts[stream] != 0) publish(static_cast<StreamId>(stream), 1, now);
 }
 
-void Job::publish(StreamId stream, Step step) noexcept {
-  const auto index = static_cast<std::size_t>(stream);
-  MemberMask alive;
-  for (std::uint16_t rank = 0; rank < spec.world_size; ++rank)
-    if (members[rank].left_from[index].load(std::memory_order_acquire) > step)
-      alive.set(Rank{rank});
+void Job::publish(StreamId stream, Step step, TimeNs now) noexcept {
+  const std::size_t index = index_of(stream);
+  const bool gradients = stream == StreamId::kGradients;
+  const bool waits_for_all = !gradients || !spec.policy.tolerates_stragglers();
+  StepRecord record{.step = step, .may = {}, .must = {}};
+  for (std::uint16_t rank = 0; rank < spec.world_size; ++rank) {
+    const Member& member = members[rank];
+    if (!member.takes_part(index, step)) continue;
+    if (stream == StreamId::kState && !transfer.between(Rank{rank})) continue;
+    record.may.set(Rank{rank});
+    if (waits_for_all || member.hold_from.load(std::memory_order_acquire) <= step)
+      record.must.set(Rank{rank});
+  }
+  record.k = static_cast<std::uint16_t>(record.may.count());
+  if (!waits_for_all) {
+    const std::uint16_t k = step > 1 ? decide_k(step - 1, now) : record.k;
+    if (step > kFullSteps) record.k = std::min(record.k, k);
+  }
 
   StreamWindow& window = windows[index];
-  window.records[step % spec.windows[index]] = sync_record(step, alive);
+  window.records[step % spec.windows[index]] = record;
+  if (gradients) {
+    gauges.k.store(record.k, std::memory_order_relaxed);
+    released_ns_[step % kReleaseRing].store(now, std::memory_order_relaxed);
+  }
   std::uint32_t participating_shards = 0;
   for (std::uint16_t shard = 0; shard < spec.shard_count; ++shard)
     participating_shards += slices[shard].streams[index].chunk_count != 0;
   window.shards_left.store(participating_shards, std::memory_order_relaxed);
   window.open_step.store(step, std::memory_order_release);
+}
+
+// What the step `closed` showed, put together from all shards, and the policy's answer. The other
+// shards touch their slices again only when they adopt the next record.
+std::uint16_t Job::decide_k(Step closed, TimeNs now) noexcept {
+  StepObservation seen{.step = closed, .durations_s = durations_s_};
+  for (std::uint16_t rank = 0; rank < spec.world_size; ++rank)
+    durations_s_[rank] = duration_s(Rank{rank}, closed, now);
+  std::uint64_t flipped = 0;
+  std::uint64_t compared = 0;
+  for (const JobSlice& job_slice : slices) {
+    const StreamSlice& slice = job_slice.streams[index_of(StreamId::kGradients)];
+    if (slice.chunk_count == 0) continue;
+    seen.workers = std::max(seen.workers, slice.record.k);
+    seen.mean_square += slice.mean_square;
+    seen.square_of_mean += slice.square_of_mean;
+    seen.finite &= slice.finite;
+    flipped += slice.signs_flipped;
+    compared += slice.signs_compared;
+  }
+  seen.signs_flipped = flipped;
+  seen.signs_compared = compared;
+  const std::uint16_t k = policy_.next_k(seen);
+
+  if (compared != 0)
+    gauges.signs_flipped.store(static_cast<double>(flipped) / static_cast<double>(compared),
+                               std::memory_order_relaxed);
+  gauges.noise_scale.store(policy_.noise().phi(), std::memory_order_relaxed);
+  gauges.noise_scale_valid.store(policy_.noise().valid(), std::memory_order_relaxed);
+  return k;
+}
+
+// D_i of a rank at the close of a step: its last finished gradient, or the one that it is computing
+// when that has taken longer already. Unknown for a rank that is gone or has reported nothing.
+double Job::duration_s(Rank rank, Step closed, TimeNs now) const noexcept {
+  const Member& member = members[rank.value];
+  const std::uint64_t finished = member.finished.load(std::memory_order_relaxed);
+  if (finished == 0 || !member.takes_part(index_of(StreamId::kGradients), closed)) return kUnknown;
+  const auto base = static_cast<Step>(finished >> 32);
+  const DurationNs last_ns = static_cast<DurationNs>(finished & UINT32_MAX) * kMicrosecond;
+  DurationNs longest_ns = last_ns;
+  if (base < closed) {  // it has begun another one: at once, or when the step it waited for closed
+    const TimeNs finished_ns = released_ns(base) + last_ns;
+    TimeNs began_ns = std::max(finished_ns, released_ns(base + 1));
+    if (spec.policy.late == LateMode::kRequeue)
+      for (Step step = base + 2; began_ns < finished_ns + 1 && step <= closed; ++step)
+        began_ns = std::max(began_ns, released_ns(step));
+    longest_ns = std::max(longest_ns, now - began_ns);
+  }
+  return static_cast<double>(longest_ns) / static_cast<double>(kSecond);
+}
+
+bool Job::report_finished(Rank rank, Step base, TimeNs now) noexcept {
+  std::atomic<std::uint64_t>& finished = members[rank.value].finished;
+  if (base <= finished.load(std::memory_order_relaxed) >> 32) return false;
+  const DurationNs taken_ns = std::max<DurationNs>(0, now - released_ns(base));
+  const auto taken_us = static_cast<std::uint64_t>(taken_ns / kMicrosecond);
+  finished.store(std::uint64_t{base} << 32 | std::min<std::uint64_t>(taken_us, UINT32_MAX),
+                 std::memory_order_relaxed);
+  return true;
+}
+
+TimeNs Job::released_ns(Step step) const noexcept {
+  const Step open =
+      windows[index_of(StreamId::kGradients)].open_step.load(std::memory_order_acquire);
+  const Step oldest = open >= kReleaseRing ? open - kReleaseRing + 1 : 1;
+  return released_ns_[std::max(step, oldest) % kReleaseRing].load(std::memory_order_relaxed);
 }
 
 }  // namespace sluice::agg

@@ -10,20 +10,25 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "aggregator/base/counters.h"
 #include "aggregator/base/limits.h"
+#include "aggregator/base/policy_options.h"
 #include "aggregator/base/time.h"
 #include "aggregator/base/types.h"
 #include "aggregator/core/record.h"
+#include "aggregator/policy/policy.h"
 
 namespace sluice::agg {
 
 inline constexpr Step kNoStep = UINT32_MAX;  // "never": of a member that has not left
 inline constexpr Step kLastStep = UINT32_MAX - 1;
 inline constexpr std::uint32_t kNoSlot = UINT32_MAX;
+inline constexpr Step kFullSteps = 2;              // the first steps are k = n, whatever the policy
+inline constexpr std::uint32_t kReleaseRing = 64;  // steps whose release time is remembered
 
 // Streams as array indices.
 constexpr std::size_t index_of(StreamId stream) noexcept {
@@ -38,6 +43,7 @@ struct JobSpec {
   std::uint16_t chunk_bytes = 0;  // payload of a full chunk, as the workers send it
   std::uint16_t shard_count = 1;
   bool allow_nil = true;
+  PolicyOptions policy;
   std::array<std::uint32_t, kStreamCount> chunk_counts{};  // 0: no such stream
   std::array<std::uint32_t, kStreamCount> max_elems{};     // of a chunk; ignored for kCollectives
   std::array<std::uint32_t, kStreamCount> windows{};       // steps retained, 2 .. kMaxWindow
@@ -47,10 +53,23 @@ struct JobSpec {
 struct Member {
   std::atomic<Cookie> cookie{0};        // 0: nobody holds the rank
   std::atomic<Cookie> stale_cookie{0};  // of the process that was taken over last
-  // First step of each stream that it does not contribute to; kNoStep while it stays, 0 when dead.
+  // The steps of each stream that it contributes to: joined_from <= step < left_from. left_from is
+  // kNoStep while it stays, 0 when dead; joined_from grows when a process returns to a running job.
+  std::array<std::atomic<Step>, kStreamCount> joined_from{0, 0, 0};
   std::array<std::atomic<Step>, kStreamCount> left_from{kNoStep, kNoStep, kNoStep};
+  // While it fetches another rank's state: the first gradient step that must not complete without
+  // it, so that the window waits. kNoStep: no such step.
+  std::atomic<Step> hold_from{kNoStep};
   std::atomic<bool> reachable{false};    // joined and not gone: results are sent to it
   std::atomic<TimeNs> last_heard_ns{0};  // on the control port; shards keep their own in Flow
+  // Its newest finished gradient: base step in the upper half, duration in microseconds below. 0:
+  // none yet. Written by shard 0, read by the shard that publishes and by metrics.
+  std::atomic<std::uint64_t> finished{0};
+
+  bool takes_part(std::size_t stream, Step step) const noexcept {
+    return joined_from[stream].load(std::memory_order_acquire) <= step &&
+           step < left_from[stream].load(std::memory_order_acquire);
+  }
 };
 
 // A stream's window as all shards see it.
@@ -67,10 +86,12 @@ struct Slot {
   std::uint64_t weight = 0;
   std::uint64_t payload_sum = 0;  // internet checksum's partial sum of the result's payload
   std::uint16_t count = 0;        // contributions in the mask, NILs too
+  std::uint16_t data_count = 0;   // those with data
   std::uint16_t elem_count = 0;   // fixed by the first contribution that carries data
   std::uint16_t payload_bytes = 0;
   std::uint16_t k = 0;  // that it completed with
   Dtype dtype{};
+  double square_sum = 0;    // of |contribution / weight|^2, for policies that ask for norms
   Priority priority = 255;  // the most urgent of its contributions
   bool has_data = false;    // some contribution was not NIL
   bool complete = false;
@@ -94,6 +115,9 @@ struct Flow {
   TimeNs last_contribution_ns = 0;  // of the open gradient step
   Step last_contribution_step = 0;
   std::atomic<TimeNs> last_heard_ns{0};  // read by the control thread
+  Counter included;                      // chunks that this rank has a part in
+  Counter late;                          // contributions that came after their slot was complete
+  Counter requeued;                      // of `included`, those computed on an earlier step
   Histogram lag;                         // behind the step's first finisher; read by metrics
 
   // Another process holds the rank: both directions count from the start.
@@ -128,6 +152,12 @@ struct StreamSlice {
   bool sweeping = false;
   TimeNs first_arrival_ns = 0;
   Collective collective;
+  // What the open step has shown so far, for the policy.
+  double mean_square = 0;     // summed over chunks: mean of |g_i|^2
+  double square_of_mean = 0;  // likewise: |mean of g_i|^2
+  bool finite = true;
+  std::uint64_t signs_flipped = 0;
+  std::uint64_t signs_compared = 0;
   // Results to send: a list through Slot::next_queued, and how far its head has been sent.
   std::uint32_t queue_head = kNoSlot;
   std::uint32_t queue_tail = kNoSlot;
@@ -135,6 +165,10 @@ struct StreamSlice {
   std::uint32_t head_rank = 0;
   std::vector<Slot> slots;           // index (step % window) * chunk_count + local chunk
   std::vector<std::uint64_t> masks;  // mask_words a slot
+  // Signs of each chunk's sum at the end of the last detection round: sign_words a local chunk.
+  std::size_t sign_words = 0;
+  std::vector<std::uint64_t> signs;
+  std::vector<bool> signs_known;
   std::unique_ptr<float[], void (*)(void*)> data{nullptr,
                                                  nullptr};  // stride_floats a slot, 64-byte aligned
 };
@@ -152,6 +186,24 @@ struct JobSlice {
   Counter slots_in_use;
 };
 
+// What the policy last said and saw: for metrics. Written by the shard that publishes.
+struct PolicyGauges {
+  std::atomic<std::uint32_t> k{0};  // of the open gradient step
+  std::atomic<double> noise_scale{0};
+  std::atomic<bool> noise_scale_valid{false};
+  std::atomic<double> signs_flipped{-1};  // fraction in the last detection round; -1: none yet
+};
+
+// Who gives its state to whom on stream kState. Control thread writes, shard 0 reads.
+struct Transfer {
+  std::atomic<std::uint32_t> source_and_target{0};  // source << 16 | target
+
+  Rank source() const noexcept { return Rank{static_cast<std::uint16_t>(ranks() >> 16)}; }
+  Rank target() const noexcept { return Rank{static_cast<std::uint16_t>(ranks())}; }
+  bool between(Rank rank) const noexcept { return rank == source() || rank == target(); }
+  std::uint32_t ranks() const noexcept { return source_and_target.load(std::memory_order_acquire); }
+};
+
 class Job {
  public:
   // Bytes that the job will take, by the same arithmetic as the constructor; for limits.
@@ -166,6 +218,8 @@ class Job {
   std::array<StreamWindow, kStreamCount> windows;
   std::vector<JobSlice> slices;    // one a shard
   std::atomic<bool> ended{false};  // failed or replaced: contributions are refused from now on
+  PolicyGauges gauges;
+  Transfer transfer;
 
   // Chunks of a stream that a shard owns, and their dense index there.
   std::uint32_t owned_chunks(StreamId stream, ShardId shard) const noexcept;
@@ -178,12 +232,26 @@ class Job {
   }
 
   // Opens step 1 of every stream: all ranks have joined. Control thread, once.
-  void start() noexcept;
+  void start(TimeNs now) noexcept;
   bool started() const noexcept {
     return windows[0].open_step.load(std::memory_order_acquire) != 0;
   }
-  // Publishes the record of `step` and then opens it. The closing shard, or start().
-  void publish(StreamId stream, Step step) noexcept;
+  // Publishes the record of `step` and then opens it. The shard that closed the step before it
+  // last, or start(). The gradients' k is the policy's answer to what the closed step showed.
+  void publish(StreamId stream, Step step, TimeNs now) noexcept;
+  // Shard 0: `rank` reports that its gradient of `base` is finished. False: known already.
+  bool report_finished(Rank rank, Step base, TimeNs now) noexcept;
+  // When `step` of the gradients was opened; of the oldest known one when it is older.
+  TimeNs released_ns(Step step) const noexcept;
+  const Policy& policy() const noexcept { return policy_; }
+
+ private:
+  std::uint16_t decide_k(Step closed, TimeNs now) noexcept;
+  double duration_s(Rank rank, Step closed, TimeNs now) const noexcept;
+
+  Policy policy_;
+  std::vector<double> durations_s_;
+  std::array<std::atomic<TimeNs>, kReleaseRing> released_ns_{};
 };
 
 }  // namespace sluice::agg

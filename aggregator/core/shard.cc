@@ -9,10 +9,6 @@
 namespace sluice::agg {
 namespace {
 
-// A release for every job, and as many other events: mismatches repeat and may be dropped.
-constexpr std::size_t kEventCapacity = 2 * kMaxJobs;
-constexpr std::uint32_t kSweepSlots = 256;  // re-examined a call of poll_work()
-
 // Sequence numbers wrap; "newer" is within half the circle.
 bool newer(std::uint32_t left, std::uint32_t right) noexcept {
   return static_cast<std::int32_t>(left - right) > 0;
@@ -26,9 +22,6 @@ std::size_t collective_chunk_bytes(std::uint32_t size_bytes, ChunkIndex chunk,
 
 }  // namespace
 
-Shard::Shard(ShardId id, std::size_t reply_capacity)
-    : id_(id), replies_(reply_capacity), events_(kEventCapacity) {}
-
 Verdict Shard::handle(const wire::Packet& packet, bool marked, TimeNs now) noexcept {
   Job* job = nullptr;
   Verdict verdict = admit(packet, marked, now, job);
@@ -36,6 +29,7 @@ Verdict Shard::handle(const wire::Packet& packet, bool marked, TimeNs now) noexc
     switch (packet.type()) {
       case wire::PacketType::kContribution: verdict = contribute(*job, packet, now); break;
       case wire::PacketType::kProbe: verdict = probe(*job, packet); break;
+      case wire::PacketType::kFinished: verdict = finished(*job, packet, now); break;
       default: break;
     }
   }
@@ -50,6 +44,7 @@ Verdict Shard::admit(const wire::Packet& packet, bool marked, TimeNs now, Job*& 
     case wire::PacketType::kContribution: flags = packet.body<wire::Contribution>().flags; break;
     case wire::PacketType::kProbe: flags = packet.body<wire::Probe>().flags; break;
     case wire::PacketType::kCredit: flags = packet.body<wire::Credit>().flags; break;
+    case wire::PacketType::kFinished: flags = packet.body<wire::Finished>().flags; break;
     default: return Verdict::kBadType;
   }
   const wire::CommonHeader& common = packet.common();
@@ -82,8 +77,21 @@ Verdict Shard::admit(const wire::Packet& packet, bool marked, TimeNs now, Job*& 
   return job->ended.load(std::memory_order_relaxed) ? Verdict::kJobEnded : Verdict::kCredit;
 }
 
-// The slice with the open step's record adopted. A member that left between the record's
-// publication and now is taken out here; one that leaves later is announced by a command.
+// A gradient is finished, whether its data comes or not: what the policy calls D_i. The first shard
+// keeps the times of all.
+Verdict Shard::finished(Job& job, const wire::Packet& packet, TimeNs now) noexcept {
+  if (id_.value != 0) return Verdict::kWrongShard;
+  if (!job.started()) return Verdict::kNotStarted;
+  const Step base = packet.body<wire::Finished>().step;
+  if (base > job.windows[index_of(StreamId::kGradients)].open_step.load(std::memory_order_acquire))
+    return Verdict::kTooNew;
+  return job.report_finished(Rank{packet.common().rank}, base, now) ? Verdict::kFinished
+                                                                    : Verdict::kDuplicate;
+}
+
+// The slice with the open step's record adopted. A member that left (or need not be waited for any
+// more) between the record's publication and now is taken out here; one that leaves later is
+// announced by a command.
 StreamSlice& Shard::current_slice(Job& job, StreamId stream) noexcept {
   StreamSlice& slice = job.slices[id_.value].streams[index_of(stream)];
   const StreamWindow& window = job.windows[index_of(stream)];
@@ -95,9 +103,16 @@ StreamSlice& Shard::current_slice(Job& job, StreamId stream) noexcept {
   slice.sweeping = false;
   slice.first_arrival_ns = 0;
   slice.collective = Collective{};
-  for (std::uint16_t rank = 0; rank < job.spec.world_size; ++rank)
-    if (job.members[rank].left_from[index_of(stream)].load(std::memory_order_acquire) <= open_step)
-      slice.record.remove(Rank{rank});
+  slice.mean_square = slice.square_of_mean = 0;
+  slice.finite = true;
+  slice.signs_flipped = slice.signs_compared = 0;
+  const bool holds = stream == StreamId::kGradients && job.spec.policy.tolerates_stragglers();
+  for (std::uint16_t rank = 0; rank < job.spec.world_size; ++rank) {
+    const Member& member = job.members[rank];
+    if (!member.takes_part(index_of(stream), open_step)) slice.record.remove(Rank{rank});
+    if (holds && member.hold_from.load(std::memory_order_acquire) > open_step)
+      slice.record.must.clear(Rank{rank});
+  }
   return slice;
 }
 
@@ -116,36 +131,51 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noex
   if (body.step > open_step) return Verdict::kTooNew;
   if (body.step == 0 || open_step - body.step >= window) return Verdict::kTooOld;
 
+  const bool gradients = stream == StreamId::kGradients;
+  const PolicyOptions& policy = job.spec.policy;
+  const bool requeued = gradients && policy.tolerates_stragglers() && body.base_step != body.step;
+  if (requeued) {
+    if (body.base_step == 0 || body.base_step > body.step) return Verdict::kBadField;
+    if (policy.late != LateMode::kRequeue ||
+        (policy.max_staleness != 0 && body.step - body.base_step > policy.max_staleness))
+      return Verdict::kStale;
+  }
+
+  JobSlice& job_slice = job.slices[id_.value];
+  Flow& flow = job_slice.flows[rank.value];
   const std::uint32_t slot_index =
       (body.step % window) * slice.chunk_count + job.local_chunk(body.chunk);
   Slot& slot = slice.slots[slot_index];
   std::uint64_t* mask = &slice.masks[slot_index * job.mask_word_count];
   if (slot.step == body.step) {
     if (test_bit(mask, rank)) return Verdict::kDuplicate;
-    if (slot.complete) return Verdict::kLate;
   }
-  if (body.step < open_step) return Verdict::kLate;  // closed, and this worker was not in it
+  // Complete, or of a closed step: the result is out, and this worker is not in it.
+  if (body.step < open_step || (slot.step == body.step && slot.complete)) {
+    if (gradients) flow.late.add(1);
+    return Verdict::kLate;
+  }
 
   const bool nil = body.flags & wire::kFlagNil;
-  if (stream == StreamId::kCollectives) {
+  if (!gradients) {
     const Verdict fixed = fix_collective(job, slice, body, rank);
     if (fixed != Verdict::kFolded) return fixed;
   } else {
-    if (nil && !job.spec.allow_nil) return Verdict::kShapeMismatch;
+    if (nil && !job.spec.allow_nil && !requeued) return Verdict::kShapeMismatch;
     if (body.elem_count > job.spec.max_elems[index_of(stream)] ||
         body.payload_bytes > job.spec.chunk_bytes || (!nil && body.dtype == Dtype::kBytes))
       return Verdict::kShapeMismatch;
   }
   if (!slice.record.may.test(rank)) return Verdict::kNotAllowed;
 
-  JobSlice& job_slice = job.slices[id_.value];
   if (slot.step != body.step) {  // the first contribution of this step reopens the slot
     const bool queued = slot.queued;
     const std::uint32_t next_queued = slot.next_queued;
+    const bool abandoned = slot.step != 0 && !slot.complete;
     if (queued && slot.complete) results_overwritten_.add(1);
     slot = Slot{.step = body.step, .next_queued = next_queued, .queued = queued};
     std::fill_n(mask, job.mask_word_count, std::uint64_t{0});
-    job_slice.slots_in_use.add(1);
+    if (!abandoned) job_slice.slots_in_use.add(1);
     if (slice.first_arrival_ns == 0) slice.first_arrival_ns = now;
   }
   if (!nil) {
@@ -161,18 +191,22 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noex
       fold_add(accumulator, payload, body.elem_count, body.dtype);
     }
     slot.has_data = true;
+    ++slot.data_count;
     slot.elem_count = body.elem_count;
     slot.payload_bytes = body.payload_bytes;
     slot.dtype = body.dtype;
   }
   set_bit(mask, rank);
   ++slot.count;
-  slot.weight = stream == StreamId::kCollectives ? std::uint64_t{body.base_step} << 32 | body.weight
-                                                 : slot.weight + body.weight;
+  slot.weight =
+      gradients ? slot.weight + body.weight : std::uint64_t{body.base_step} << 32 | body.weight;
   slot.priority = std::min(slot.priority, body.priority);
   job_slice.contributions.add(1);
-  Flow& flow = job_slice.flows[rank.value];
-  if (stream == StreamId::kGradients) {
+  if (gradients) {
+    flow.included.add(1);
+    if (requeued) flow.requeued.add(1);
+  }
+  if (gradients && !requeued) {
     flow.last_contribution_ns = now;
     flow.last_contribution_step = body.step;
   }
@@ -181,18 +215,25 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noex
 }
 
 // The first packet of a collective fixes its kind, root and size; every other must agree.
-// kFolded means "go on".
+// kFolded means "go on". A transfer is a broadcast whose first chunk also waits for a packet
+// without data from its receiver, so that the source can't run ahead of it.
 Verdict Shard::fix_collective(Job& job, StreamSlice& slice, const wire::Contribution& body,
                               Rank rank) noexcept {
-  if ((body.weight >> 16) > static_cast<std::uint32_t>(CollectiveKind::kBarrier))
+  if ((body.weight >> 16) > static_cast<std::uint32_t>(CollectiveKind::kTransfer))
     return Verdict::kBadField;
   const CollectiveKind kind = wire::collective_kind(body.weight);
   const Rank root{wire::collective_root(body.weight)};
-  if (root.value >= job.spec.world_size) return Verdict::kBadField;
+  const bool transfer = kind == CollectiveKind::kTransfer;
+  if (root.value >= job.spec.world_size || transfer != (body.stream == StreamId::kState))
+    return Verdict::kBadField;
   const bool broadcast = kind == CollectiveKind::kBroadcast;
+  const bool sized = broadcast || transfer;
+  const bool data = sized && rank == root;
   if (broadcast && rank != root) return Verdict::kNotAllowed;
-  if (broadcast != !(body.flags & wire::kFlagNil)) return Verdict::kShapeMismatch;
-  if (!broadcast && body.base_step != 0) return Verdict::kShapeMismatch;
+  if (transfer && (root != job.transfer.source() || (rank != root && body.chunk != 0)))
+    return Verdict::kNotAllowed;
+  if (data != !(body.flags & wire::kFlagNil)) return Verdict::kShapeMismatch;
+  if (!sized && body.base_step != 0) return Verdict::kShapeMismatch;
 
   Collective& collective = slice.collective;
   const std::size_t chunk_bytes = job.spec.chunk_bytes;
@@ -200,7 +241,7 @@ Verdict Shard::fix_collective(Job& job, StreamSlice& slice, const wire::Contribu
     const std::size_t chunk_count =
         std::max<std::size_t>(1, (body.base_step + chunk_bytes - 1) / chunk_bytes);
     if (chunk_count > kCollectiveChunks) return Verdict::kBadLength;
-    if (broadcast && body.base_step == 0) return Verdict::kBadLength;
+    if (sized && body.base_step == 0) return Verdict::kBadLength;
     collective = {.step = body.step,
                   .kind_and_root = body.weight,
                   .size_bytes = body.base_step,
@@ -212,6 +253,7 @@ Verdict Shard::fix_collective(Job& job, StreamSlice& slice, const wire::Contribu
       slice.record.must = slice.record.may;
     }
   } else if (collective.kind_and_root != body.weight || collective.size_bytes != body.base_step) {
+    if (transfer) return Verdict::kCollectiveMismatch;
     push_event({.kind = ShardEvent::Kind::kCollectiveMismatch,
                 .job = &job,
                 .rank = rank,
@@ -222,7 +264,7 @@ Verdict Shard::fix_collective(Job& job, StreamSlice& slice, const wire::Contribu
     return Verdict::kCollectiveMismatch;
   }
   if (body.chunk >= collective.chunk_count) return Verdict::kBadChunk;
-  if (broadcast &&
+  if (data &&
       (body.dtype != Dtype::kBytes ||
        body.payload_bytes != collective_chunk_bytes(body.base_step, body.chunk, chunk_bytes)))
     return Verdict::kShapeMismatch;
@@ -235,7 +277,11 @@ bool Shard::try_complete(Job& job, StreamId stream, std::uint32_t slot_index, Ti
   StreamSlice& slice = job.slices[id_.value].streams[index_of(stream)];
   Slot& slot = slice.slots[slot_index];
   const std::uint64_t* mask = &slice.masks[slot_index * job.mask_word_count];
-  if (!slice.record.satisfied_by(mask, slot.count, job.mask_word_count)) return false;
+  // Of a transfer, only the first chunk waits for the receiver too.
+  const bool free_chunk = stream == StreamId::kState && slot_index % slice.chunk_count != 0;
+  const bool satisfied =
+      free_chunk ? slot.has_data : slice.record.satisfied_by(mask, slot.count, job.mask_word_count);
+  if (!satisfied) return false;
 
   slot.complete = true;
   slot.k = slice.record.k;
@@ -259,7 +305,7 @@ void Shard::close_chunk(Job& job, StreamId stream, TimeNs now) noexcept {
   StreamSlice& slice = job_slice.streams[index_of(stream)];
   ++slice.closed_count;
   const std::uint32_t chunk_count =
-      stream == StreamId::kCollectives ? slice.collective.chunk_count : slice.chunk_count;
+      stream == StreamId::kGradients ? slice.chunk_count : slice.collective.chunk_count;
   if (slice.closed_count < chunk_count) return;
 
   const Step step = slice.record.step;
@@ -280,92 +326,7 @@ void Shard::close_chunk(Job& job, StreamId stream, TimeNs now) noexcept {
     push_event({.kind = ShardEvent::Kind::kStepLimit, .job = &job, .stream = stream, .step = step});
     return;
   }
-  job.publish(stream, step + 1);
-}
-
-void Shard::handle_command(const ShardCommand& command) noexcept {
-  switch (command.kind) {
-    case ShardCommand::Kind::kAddJob: jobs_[command.job->spec.id.value] = command.job; break;
-    case ShardCommand::Kind::kMemberGone: member_gone(*command.job, command.rank); break;
-    case ShardCommand::Kind::kRemoveJob: remove_job(*command.job); break;
-  }
-}
-
-void Shard::member_gone(Job& job, Rank rank) noexcept {
-  if (!job.started()) return;
-  for (std::size_t index = 0; index < kStreamCount; ++index) {
-    // A shard without chunks of the stream takes no part in its steps and must not read its
-    // records.
-    if (job.slices[id_.value].streams[index].chunk_count == 0) continue;
-    StreamSlice& slice = current_slice(job, static_cast<StreamId>(index));
-    if (job.members[rank.value].left_from[index].load(std::memory_order_acquire) >
-        slice.record.step)
-      continue;
-    slice.record.remove(rank);
-    slice.sweep_cursor = 0;
-    slice.sweeping = true;
-    sweep_pending_ = true;
-  }
-}
-
-// Slots that waited only for members that are gone get no packet that would complete them.
-bool Shard::poll_work(TimeNs now) noexcept {
-  if (!sweep_pending_) return false;
-  bool more = false;
-  for (Job* job : jobs_) {
-    if (job == nullptr) continue;
-    for (std::size_t index = 0; index < kStreamCount; ++index) {
-      StreamSlice& slice = job->slices[id_.value].streams[index];
-      if (!slice.sweeping) continue;
-      const Step step = slice.record.step;
-      const std::uint32_t base = step % job->spec.windows[index] * slice.chunk_count;
-      const std::uint32_t end = std::min(slice.chunk_count, slice.sweep_cursor + kSweepSlots);
-      for (; slice.sweep_cursor < end; ++slice.sweep_cursor) {
-        const Slot& slot = slice.slots[base + slice.sweep_cursor];
-        if (slot.step == step && !slot.complete)
-          try_complete(*job, static_cast<StreamId>(index), base + slice.sweep_cursor, now);
-      }
-      slice.sweeping = slice.sweep_cursor < slice.chunk_count;
-      more |= slice.sweeping;
-    }
-  }
-  sweep_pending_ = more;
-  return more;
-}
-
-void Shard::remove_job(Job& job) noexcept {
-  jobs_[job.spec.id.value] = nullptr;
-  // Keep the order of what stays in both rings.
-  std::size_t kept = 0;
-  for (std::size_t i = 0; i < reply_count_; ++i) {
-    const Reply reply = replies_[(reply_head_ + i) % replies_.size()];
-    if (reply.job != &job) replies_[(reply_head_ + kept++) % replies_.size()] = reply;
-  }
-  reply_count_ = kept;
-  kept = 0;
-  for (std::size_t i = 0; i < active_count_; ++i) {
-    const ActiveSlice entry = active_[(active_head_ + i) % active_.size()];
-    if (entry.job != &job) active_[(active_head_ + kept++) % active_.size()] = entry;
-  }
-  active_count_ = kept;
-  push_event({.kind = ShardEvent::Kind::kJobReleased, .job = &job});
-}
-
-// Events are few: one a job and cause. A mismatch repeats with every packet, so a full queue may
-// drop it; a release may not be lost, and the queue always keeps room for one a job.
-void Shard::push_event(const ShardEvent& event) noexcept {
-  if (event.kind != ShardEvent::Kind::kJobReleased && event_count_ >= kEventCapacity / 2) return;
-  CHECK(event_count_ < events_.size());
-  events_[event_count_++] = event;
-}
-
-bool Shard::poll_event(ShardEvent& event) noexcept {
-  if (event_count_ == 0) return false;
-  event = events_.front();
-  std::move(events_.begin() + 1, events_.begin() + static_cast<std::ptrdiff_t>(event_count_),
-            events_.begin());
-  --event_count_;
-  return true;
+  job.publish(stream, step + 1, now);
 }
 
 }  // namespace sluice::agg

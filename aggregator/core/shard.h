@@ -37,9 +37,13 @@ struct Transmit {
 // Control side to one shard. Every shard gets every command.
 struct ShardCommand {
   enum class Kind : std::uint8_t {
-    kAddJob,      // start serving `job`
-    kMemberGone,  // members[rank].left_from has changed: clear the rank where it no longer counts
-    kRemoveJob,   // forget the job; answered by kJobReleased
+    kAddJob,        // start serving `job`
+    kMemberGone,    // members[rank].left_from has changed: clear the rank where it no longer counts
+    kMemberJoined,  // members[rank] is a new process, or one given up too early: answered by
+                    // kMemberAdmitted from shard 0
+    kHoldReleased,  // members[rank].hold_from is kNoStep again: no step waits for it any more
+    kOpenTransfer,  // job->transfer is new: answered by kTransferOpened from shard 0
+    kRemoveJob,     // forget the job; answered by kJobReleased
   };
   Kind kind{};
   Job* job = nullptr;
@@ -52,6 +56,8 @@ struct ShardEvent {
     kJobReleased,         // this shard holds no pointer to the job any more
     kCollectiveMismatch,  // `rank` disagrees with what the first packet of `step` fixed
     kStepLimit,           // a stream has used up its step numbers
+    kMemberAdmitted,      // `rank` contributes from members[rank].joined_from on
+    kTransferOpened,      // the transfer's first step of stream kState is `step`
   };
   Kind kind{};
   Job* job = nullptr;
@@ -79,7 +85,7 @@ class Shard {
   // Bounded work that no packet triggers: sweeps after a member went. True while some is left.
   bool poll_work(TimeNs now) noexcept;
 
-  void handle_command(const ShardCommand& command) noexcept;
+  void handle_command(const ShardCommand& command, TimeNs now) noexcept;
   bool poll_event(ShardEvent& event) noexcept;
 
   const VerdictCounters& verdicts() const noexcept { return verdicts_; }
@@ -107,12 +113,17 @@ class Shard {
   // shard.cc: contributions, completion, commands.
   Verdict admit(const wire::Packet& packet, bool marked, TimeNs now, Job*& job) noexcept;
   Verdict contribute(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
+  Verdict finished(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
   Verdict fix_collective(Job& job, StreamSlice& slice, const wire::Contribution& body,
                          Rank rank) noexcept;
   bool try_complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept;
   void close_chunk(Job& job, StreamId stream, TimeNs now) noexcept;
   StreamSlice& current_slice(Job& job, StreamId stream) noexcept;
   void member_gone(Job& job, Rank rank) noexcept;
+  void member_joined(Job& job, Rank rank) noexcept;
+  void hold_released(Job& job, Rank rank) noexcept;
+  void open_transfer(Job& job, TimeNs now) noexcept;
+  void sweep(StreamSlice& slice) noexcept;
   void remove_job(Job& job) noexcept;
   void push_event(const ShardEvent& event) noexcept;
 

@@ -135,6 +135,7 @@ bool Shard::poll_result(Transmit& transmit, std::span<std::uint8_t> out, TimeNs 
     while (slot.complete && slice.head_rank < job.spec.world_size) {
       const Rank rank{static_cast<std::uint16_t>(slice.head_rank++)};
       if (!job.members[rank.value].reachable.load(std::memory_order_relaxed)) continue;
+      if (front.stream == StreamId::kState && !job.transfer.between(rank)) continue;
       Flow& flow = flow_to(job, job_slice, rank);
       if (beyond_credit(flow)) {
         ++flow.deferred_count;
@@ -168,7 +169,9 @@ wire::FeedbackHeader Shard::next_feedback(Job& job, Rank rank, TimeNs now) noexc
           .marked_count = flow.marked_count,
           .echo_timestamp_us = flow.echo_timestamp_us,
           .hold_us = static_cast<std::uint32_t>((now - flow.echo_arrival_ns) / kMicrosecond),
-          .deferred_count = flow.deferred_count};
+          .deferred_count = flow.deferred_count,
+          .open_step = job.windows[index_of(StreamId::kGradients)].open_step.load(
+              std::memory_order_acquire)};
 }
 
 Transmit Shard::write_result(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,

@@ -128,7 +128,7 @@ class Jobs {
   Cookie make_cookie(const Entry& entry, Rank rank, std::uint64_t nonce) noexcept;
   void occupy(Entry& entry, const Request& request);
   void revive(Entry& entry, Rank rank, TimeNs now);
-  void start_if_complete(Entry& entry);
+  void start_if_complete(Entry& entry, TimeNs now);
 
   // admission.cc: the job that a request asks for.
   bool check_request(const Request& request, Refusal& refusal) const;

@@ -164,7 +164,7 @@ ControlResult Jobs::admit(Entry& entry, const Request& request) {
     return refuse(request, refusal, true);
   }
   occupy(entry, request);
-  start_if_complete(entry);
+  start_if_complete(entry, request.now);
   return accept(entry, request);
 }
 
@@ -193,14 +193,14 @@ void Jobs::revive(Entry& entry, Rank rank, TimeNs now) {
   member.phase = Member::Phase::kJoined;
   member.heard_control_ns = now;
   entry.job->members[rank.value].reachable.store(true, std::memory_order_release);
-  start_if_complete(entry);
+  start_if_complete(entry, now);
 }
 
-void Jobs::start_if_complete(Entry& entry) {
+void Jobs::start_if_complete(Entry& entry, TimeNs now) {
   if (entry.state != wire::JobState::kForming ||
       entry.count(Member::Phase::kJoined) != entry.world_size())
     return;
-  entry.job->start();
+  entry.job->start(now);
   entry.state = wire::JobState::kRunning;
   for (std::uint16_t rank = 0; rank < entry.world_size(); ++rank)
     queue(entry, Rank{rank}, wire::PacketType::kStatus);

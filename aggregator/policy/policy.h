@@ -11,25 +11,10 @@
 #include <span>
 #include <vector>
 
+#include "aggregator/base/policy_options.h"
 #include "aggregator/base/types.h"
 
 namespace sluice::agg {
-
-enum class PolicyKind : std::uint8_t { kSync, kFixed, kSaina, kRamp, kGoodput };
-// What becomes of a gradient that is ready after its step is complete: lost, or contributed once to
-// the step that is open then.
-enum class LateMode : std::uint8_t { kDrop, kRequeue };
-
-struct PolicyOptions {
-  PolicyKind kind = PolicyKind::kSync;
-  LateMode late = LateMode::kDrop;
-  std::uint16_t k = 1;                          // fixed: k; saina: the k that it starts with
-  std::uint16_t sign_threshold_permille = 500;  // saina's s_th
-  std::uint16_t count_threshold = 5;            // saina's c_th; 0: as many as k is
-  std::uint32_t round_steps = 5;                // saina's detection round
-  std::uint32_t planned_steps = 0;              // ramp: length of the training
-  friend bool operator==(const PolicyOptions&, const PolicyOptions&) = default;
-};
 
 inline constexpr double kUnknown = std::numeric_limits<double>::infinity();
 

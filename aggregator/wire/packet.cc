@@ -62,6 +62,10 @@ bool check(const Credit& body, Tail&, Verdict& why) noexcept {
   return valid_flags(body.flags) || reject(why, Verdict::kBadField);
 }
 
+bool check(const Finished& body, Tail&, Verdict& why) noexcept {
+  return (valid_flags(body.flags) && body.step != 0) || reject(why, Verdict::kBadField);
+}
+
 bool check(const Answer& body, Tail& tail, Verdict& why) noexcept {
   if (!valid_stream(body.stream)) return reject(why, Verdict::kBadStream);
   if (body.status > AnswerStatus::kNotOpen) return reject(why, Verdict::kBadField);
@@ -73,7 +77,8 @@ bool check(const Answer& body, Tail& tail, Verdict& why) noexcept {
 }
 
 bool check(const Join& body, Tail& tail, Verdict& why) noexcept {
-  if (body.has_proof > 1 || body.allow_nil > 1 || body.policy > PolicyKind::kSync)
+  if (body.has_proof > 1 || body.allow_nil > 1 || body.has_policy > 1 ||
+      body.policy.kind > PolicyKind::kGoodput || body.policy.late > LateMode::kRequeue)
     return reject(why, Verdict::kBadField);
   if (body.name_bytes == 0 || body.name_bytes > kMaxJobNameBytes)
     return reject(why, Verdict::kBadLength);
@@ -97,6 +102,10 @@ bool check(const Leave& body, Tail&, Verdict& why) noexcept {
   return body.reason <= LeaveReason::kAbnormal || reject(why, Verdict::kBadField);
 }
 
+bool check(const Resync& body, Tail&, Verdict& why) noexcept {
+  return (body.done <= 1 && body.number != 0) || reject(why, Verdict::kBadField);
+}
+
 bool check(const Status& body, Tail& tail, Verdict& why) noexcept {
   if (body.state > JobState::kEnded) return reject(why, Verdict::kBadField);
   if (body.mask_words > kMaskWords) return reject(why, Verdict::kBadLength);
@@ -105,7 +114,10 @@ bool check(const Status& body, Tail& tail, Verdict& why) noexcept {
 }
 
 bool check(const Challenge&, Tail&, Verdict&) noexcept { return true; }
-bool check(const Accept&, Tail&, Verdict&) noexcept { return true; }
+bool check(const Accept& body, Tail&, Verdict& why) noexcept {
+  return (body.policy.kind <= PolicyKind::kGoodput && body.policy.late <= LateMode::kRequeue) ||
+         reject(why, Verdict::kBadField);
+}
 bool check(const Keepalive&, Tail&, Verdict&) noexcept { return true; }
 bool check(const Ping&, Tail&, Verdict&) noexcept { return true; }
 bool check(const Feedback&, Tail&, Verdict&) noexcept { return true; }
@@ -125,6 +137,8 @@ bool check_type(PacketType type, std::span<const std::uint8_t> bytes, std::size_
     case PacketType::kResult: return check_body<ResultHeader>(bytes, body_bytes, tail, why);
     case PacketType::kProbe: return check_body<Probe>(bytes, body_bytes, tail, why);
     case PacketType::kCredit: return check_body<Credit>(bytes, body_bytes, tail, why);
+    case PacketType::kFinished: return check_body<Finished>(bytes, body_bytes, tail, why);
+    case PacketType::kResync: return check_body<Resync>(bytes, body_bytes, tail, why);
     case PacketType::kFeedback: return check_body<Feedback>(bytes, body_bytes, tail, why);
     case PacketType::kAnswer: return check_body<Answer>(bytes, body_bytes, tail, why);
     case PacketType::kJoin: return check_body<Join>(bytes, body_bytes, tail, why);

@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "aggregator/base/limits.h"
+#include "aggregator/base/policy_options.h"
 #include "aggregator/base/types.h"
 #include "aggregator/base/verdict.h"
 
@@ -37,10 +38,12 @@ enum class PacketType : std::uint8_t {
   kStatus = 7,     // appliance: answer to a keepalive, leave; sent unasked when the job starts
   kPing = 8,       // appliance: are you there?
   kNotice = 9,     // appliance: the job has ended, and why
+  kResync = 10,    // worker: I need another one's state; or: I have it
   // Data, port P + 1 + shard.
   kContribution = 16,  // worker
   kProbe = 17,         // worker: what became of this block of 64 chunks? send the results named
   kCredit = 18,        // worker: only the flow header (credit, report flag)
+  kFinished = 19,      // worker, to shard 0: my gradient is finished, whether or not it is sent
   kResult = 32,        // appliance
   kFeedback = 33,      // appliance: only the feedback header
   kAnswer = 34,        // appliance: to a probe
@@ -83,6 +86,7 @@ struct FeedbackHeader {
   std::uint32_t echo_timestamp_us = 0;  // of the packet with the highest number
   std::uint32_t hold_us = 0;            // time since that packet arrived
   std::uint32_t deferred_count = 0;     // results withheld for want of credit, ever
+  std::uint32_t open_step = 0;          // of the gradients; 0 before the job starts
 };
 
 struct Contribution {
@@ -144,6 +148,14 @@ struct Credit {
   std::uint8_t reserved[3] = {};
 };
 
+// Without it the policy could not see the times that cancelling hides.
+struct Finished {
+  FlowHeader flow;
+  std::uint32_t step = 0;  // whose parameters the gradient was computed on
+  std::uint8_t flags = 0;
+  std::uint8_t reserved[3] = {};
+};
+
 struct Feedback {
   FeedbackHeader feedback;
   std::uint16_t shard = 0;  // whose flow it reports; other packets name a chunk or a block
@@ -189,9 +201,6 @@ struct StreamLayout {
   std::uint32_t max_elems = 0;    // elements of its biggest chunk: sizes the accumulators
 };
 
-// Which kinds of k the job asks for. Only kSync exists today; the byte leaves room.
-enum class PolicyKind : std::uint8_t { kSync = 0 };
-
 struct Join {  // padded to the size of a full result datagram of this job, or not padded: a size
                // test
   std::uint64_t nonce = 0;   // drawn once a join; same nonce, same answer
@@ -202,8 +211,9 @@ struct Join {  // padded to the size of a full result datagram of this job, or n
   std::uint16_t ordinal = 0;  // which model of this process
   std::uint16_t chunk_bytes = 0;
   std::uint16_t datagram_bytes =
-      0;  // what this worker's biggest packets need; also the padded size
-  PolicyKind policy{};
+      0;                        // what this worker's biggest packets need; also the padded size
+  PolicyOptions policy;         // all zero but for defaults unless has_policy
+  std::uint8_t has_policy = 0;  // 0: whatever the appliance's configuration says for this job
   std::uint8_t has_proof = 0;
   std::uint8_t allow_nil = 1;
   std::uint8_t name_bytes = 0;
@@ -219,12 +229,17 @@ struct Challenge {
 
 struct Accept {
   std::uint64_t nonce = 0;
-  std::uint32_t open_steps[kStreamCount] = {};  // where each stream stands: 1 in a new job
+  std::uint32_t open_steps[kStreamCount] = {};   // where each stream stands: 1 in a new job
+  std::uint32_t first_steps[kStreamCount] = {};  // first of each that this worker contributes to
+  PolicyOptions policy;                          // that the job runs
   std::uint32_t member_timeout_ms = 0;
+  std::uint32_t resync_hold_ms = 0;
   std::uint16_t shards = 0;
   std::uint16_t window = 0;  // steps retained
   std::uint16_t world_size = 0;
   std::uint16_t joined_count = 0;
+  std::uint8_t rejoined = 0;  // 1: the job runs already; resync before the first contribution
+  std::uint8_t reserved[3] = {};
 };
 
 enum class RefuseCode : std::uint16_t {
@@ -238,6 +253,7 @@ enum class RefuseCode : std::uint16_t {
   kMtu = 8,
   kBadRequest = 9,
   kEnded = 10,
+  kPolicy = 11,
 };
 
 struct Refuse {  // then text_bytes of UTF-8
@@ -258,6 +274,13 @@ struct Keepalive {
   std::uint32_t timestamp_us = 0;
 };
 
+// Asked again every 250 ms with the same number until a status names the transfer.
+struct Resync {
+  std::uint32_t number = 0;  // of the request in this process, from 1
+  std::uint8_t done = 0;     // 1: the state has arrived, the window may move on
+  std::uint8_t reserved[3] = {};
+};
+
 enum class JobState : std::uint8_t { kForming = 0, kRunning = 1, kEnded = 2 };
 
 struct Status {  // then mask_words u64: ranks that have not joined (forming) or are gone (running)
@@ -268,6 +291,12 @@ struct Status {  // then mask_words u64: ranks that have not joined (forming) or
   std::uint8_t mask_words = 0;
   std::uint8_t left = 0;  // 1: this worker's own leave has been carried out
   std::uint8_t reserved = 0;
+  // The transfer of state under way; transfer_step 0: none.
+  std::uint32_t transfer_step = 0;    // first step of stream kState that belongs to it
+  std::uint32_t transfer_number = 0;  // of the Resync that asked for it
+  std::uint32_t hold_left_ms = 0;     // how much longer the window waits
+  std::uint16_t transfer_source = 0;  // rank that gives its state
+  std::uint16_t transfer_target = 0;  // rank that gets it
 };
 
 struct Ping {
@@ -282,6 +311,7 @@ enum class NoticeCode : std::uint16_t {
   kShutdown = 5,      // the appliance is ending
   kReplaced = 6,      // a new run took the job's name
   kStepLimit = 7,     // step numbers are used up
+  kResyncHold = 8,    // this member's resync took longer than the window could be held
 };
 
 struct Notice {  // then text_bytes of UTF-8
@@ -294,7 +324,7 @@ struct Notice {  // then text_bytes of UTF-8
 #pragma pack(pop)
 
 static_assert(sizeof(CommonHeader) == 16 && sizeof(Contribution) == 40 &&
-              sizeof(ResultHeader) == 60);
+              sizeof(ResultHeader) == 64);
 
 // Bytes around a chunk's payload in the biggest packet that carries it, for n workers.
 constexpr std::size_t result_overhead_bytes(std::size_t worker_count) noexcept {
@@ -381,6 +411,14 @@ constexpr PacketType type_of<Ping>() noexcept {
 template <>
 constexpr PacketType type_of<Notice>() noexcept {
   return PacketType::kNotice;
+}
+template <>
+constexpr PacketType type_of<Resync>() noexcept {
+  return PacketType::kResync;
+}
+template <>
+constexpr PacketType type_of<Finished>() noexcept {
+  return PacketType::kFinished;
 }
 template <>
 constexpr PacketType type_of<Contribution>() noexcept {

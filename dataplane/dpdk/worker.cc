@@ -177,7 +177,7 @@ std::size_t Worker::poll_control_side(TimeNs now) noexcept {
   std::size_t work = 0;
   agg::ShardCommand command;
   while (rte_ring_dequeue_elem(commands_.get(), &command, sizeof command) == 0) {
-    shard_.handle_command(command);
+    shard_.handle_command(command, now);
     ++work;
   }
   for (int round = 0; round < kWorkPerLoop && shard_.poll_work(now); ++round) ++work;

@@ -77,7 +77,9 @@ void repair(fuzz::Bytes& bytes) {
       auto& body = body_in<wire::Join>(bytes);
       body.has_proof &= 1;
       body.allow_nil &= 1;
-      body.policy = wire::PolicyKind::kSync;
+      body.has_policy &= 1;
+      if (body.policy.kind > PolicyKind::kGoodput) body.policy = {};
+      if (body.policy.late > LateMode::kRequeue) body.policy.late = LateMode::kDrop;
       body.name_bytes = static_cast<std::uint8_t>(1 + body.name_bytes % kMaxJobNameBytes);
       break;
     }

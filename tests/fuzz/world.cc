@@ -213,7 +213,7 @@ void World::settle() {
   }
   agg::ShardCommand command;
   while (jobs_.poll_command(command))
-    for (auto& shard : shards_) shard->handle_command(command);
+    for (auto& shard : shards_) shard->handle_command(command, now_);
   for (auto& shard : shards_) {
     for (std::size_t turns = 0; shard->poll_work(now_); ++turns)
       REQUIRE_PROPERTY(turns < kSettleLimit);

@@ -164,7 +164,7 @@ void Appliance::service_shard(std::uint16_t index, TimeNs now) {
 void Appliance::deliver_command(std::uint16_t shard, TimeNs now) {
   ShardBox& box = shards_[shard];
   if (box.commands.empty()) return;
-  box.shard->handle_command(box.commands.front());
+  box.shard->handle_command(box.commands.front(), now);
   box.commands.pop_front();
   wake_shard(shard, now);
 }

@@ -138,7 +138,7 @@ void Hub::run(TimeNs now) {
   // Each part may give the other work; both run dry because none of it needs a packet.
   for (bool worked = true; worked;) {
     worked = false;
-    for (; jobs_.poll_command(command); worked = true) shard_.handle_command(command);
+    for (; jobs_.poll_command(command); worked = true) shard_.handle_command(command, now);
     while (shard_.poll_work(now)) worked = true;
     for (; shard_.poll_event(event); worked = true) jobs_.handle_event(event, now);
     for (; shard_.poll_transmit(transmit, scratch_, now); worked = true) deliver(transmit);

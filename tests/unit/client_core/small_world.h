@@ -167,7 +167,7 @@ class SmallWorld {
   void pass_commands() {
     agg::ShardCommand command;
     while (jobs_->poll_command(command))
-      for (const auto& shard : shards_) shard->handle_command(command);
+      for (const auto& shard : shards_) shard->handle_command(command, now_);
   }
 
   void send_down(std::uint16_t rank, std::size_t bytes) {

@@ -24,6 +24,7 @@ struct HarnessOptions {
   std::uint32_t chunk_count = 3;
   std::uint16_t shard_count = 1;
   bool allow_nil = true;
+  PolicyOptions policy;
 };
 
 struct DataOptions {
@@ -45,10 +46,15 @@ class Harness {
                  .world_size = options.world_size,
                  .chunk_bytes = kTestChunkBytes,
                  .shard_count = options.shard_count,
-                 .allow_nil = options.allow_nil};
+                 .allow_nil = options.allow_nil,
+                 .policy = options.policy};
     spec.chunk_counts = {options.chunk_count, kCollectiveChunks, 0};
     spec.max_elems = {kTestChunkBytes / 2, 0, 0};
-    spec.windows = {2, kMaxWindow, 0};
+    spec.windows = {kSyncWindow, kMaxWindow, 0};
+    if (options.policy.tolerates_stragglers()) {
+      spec.windows = {kAsyncWindow, kMaxWindow, 2};
+      spec.chunk_counts[index_of(StreamId::kState)] = kCollectiveChunks;
+    }
     job = std::make_unique<Job>(spec);
     for (std::uint16_t rank = 0; rank < options.world_size; ++rank) {
       job->members[rank].cookie = cookie(rank);
@@ -56,10 +62,10 @@ class Harness {
     }
     for (std::uint16_t id = 0; id < options.shard_count; ++id) {
       shards.push_back(std::make_unique<Shard>(ShardId{id}));
-      shards.back()->handle_command({.kind = ShardCommand::Kind::kAddJob, .job = job.get()});
+      shards.back()->handle_command({.kind = ShardCommand::Kind::kAddJob, .job = job.get()}, now);
     }
     numbers.resize(options.world_size);
-    job->start();
+    job->start(now);
   }
 
   static Cookie cookie(std::uint16_t rank) { return 0xC0FFEE00u + rank; }
@@ -81,7 +87,9 @@ class Harness {
         .flow = {.number = ++numbers[rank], .timestamp_us = 7, .credit = options.credit},
         .step = step,
         .chunk = chunk,
-        .base_step = options.base_step,
+        .base_step = options.base_step == 0 && options.stream == StreamId::kGradients
+                         ? step
+                         : options.base_step,
         .weight = options.weight,
         .elem_count = static_cast<std::uint16_t>(values.size()),
         .payload_bytes = static_cast<std::uint16_t>(values.size() * sizeof(T)),

@@ -248,7 +248,8 @@ TEST(Shard, CompletesWhatWaitedForAMemberThatLeft) {
   harness.job->members[1].left_from[0] = 0;
   harness.job->members[1].reachable = false;
   harness.shards[0]->handle_command(
-      {.kind = ShardCommand::Kind::kMemberGone, .job = harness.job.get(), .rank = Rank{1}});
+      {.kind = ShardCommand::Kind::kMemberGone, .job = harness.job.get(), .rank = Rank{1}},
+      harness.now);
   const auto sent = harness.drain(PacketType::kResult);
   ASSERT_EQ(sent.size(), 2u) << "nothing is sent to the dead";
   EXPECT_EQ(sent[0].packet.mask_word(0), 0b101u);
@@ -259,7 +260,8 @@ TEST(Shard, ShrinksTheNextRecordsOfAMemberThatFinished) {
   Harness harness({.world_size = 2, .chunk_count = 1});
   harness.job->members[1].left_from[0] = 2;
   harness.shards[0]->handle_command(
-      {.kind = ShardCommand::Kind::kMemberGone, .job = harness.job.get(), .rank = Rank{1}});
+      {.kind = ShardCommand::Kind::kMemberGone, .job = harness.job.get(), .rank = Rank{1}},
+      harness.now);
   harness.contribute<float>(0, 1, 0, {1});
   EXPECT_EQ(harness.contribute<float>(1, 1, 0, {1}), Verdict::kCompleted);
   EXPECT_EQ(harness.contribute<float>(0, 2, 0, {1}), Verdict::kCompleted);
@@ -270,7 +272,7 @@ TEST(Shard, ForgetsARemovedJobAndSaysSo) {
   Harness harness({.world_size = 1});
   harness.contribute<float>(0, 1, 0, {1}, {.report = true});
   harness.shards[0]->handle_command(
-      {.kind = ShardCommand::Kind::kRemoveJob, .job = harness.job.get()});
+      {.kind = ShardCommand::Kind::kRemoveJob, .job = harness.job.get()}, harness.now);
   EXPECT_TRUE(harness.drain().empty());
   EXPECT_EQ(harness.contribute<float>(0, 1, 1, {1}), Verdict::kUnknownJob);
   ShardEvent event;

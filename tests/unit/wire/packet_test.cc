@@ -309,7 +309,7 @@ INSTANTIATE_TEST_SUITE_P(
                "bad_length"},
         Spoilt{"join_proof_flag", kJoin, set(&Join::has_proof, std::uint8_t{2}), "bad_field"},
         Spoilt{"join_nil_flag", kJoin, set(&Join::allow_nil, std::uint8_t{2}), "bad_field"},
-        Spoilt{"join_policy", kJoin, set(&Join::policy, PolicyKind{1}), "bad_field"},
+        Spoilt{"join_policy", kJoin, set(&Join::has_policy, std::uint8_t{2}), "bad_field"},
         Spoilt{"join_no_name", kJoin, set(&Join::name_bytes, std::uint8_t{0}), "bad_length"},
         Spoilt{"join_long_name", kJoin, set(&Join::name_bytes, std::uint8_t{kMaxJobNameBytes + 1}),
                "bad_length"},

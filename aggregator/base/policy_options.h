@@ -1,0 +1,72 @@
+// How a job chooses k and what it does with late gradients, as a join asks for it.
+//
+// Travels as it stands in memory (wire/packet.h), so every field has a fixed size and a value that
+// is valid on its own: bad combinations are refused by check(), never clamped in silence.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice {
+
+enum class PolicyKind : std::uint8_t { kSync, kFixed, kSaina, kRamp, kGoodput };
+// What becomes of a gradient that is ready after its step is complete: lost, or contributed once to
+// the step that is open then.
+enum class LateMode : std::uint8_t { kDrop, kRequeue };
+
+inline constexpr std::uint16_t kAllSigns = 1;
+inline constexpr std::uint16_t kOneSignIn32 = 32;  // as the published code of SAINA samples
+
+#pragma pack(push, 1)
+struct PolicyOptions {
+  PolicyKind kind = PolicyKind::kSync;
+  LateMode late = LateMode::kDrop;
+  std::uint16_t k = 1;                          // fixed: k; saina: k0, that it starts with
+  std::uint16_t sign_threshold_permille = 500;  // saina's s_th
+  std::uint16_t count_threshold = 5;            // saina's c_th; 0: as many as k is
+  std::uint16_t sign_stride = kAllSigns;        // saina: every sign, or one in 32
+  std::uint16_t reserved = 0;
+  std::uint32_t round_steps = 5;    // saina's detection round
+  std::uint32_t planned_steps = 0;  // ramp: length of the training
+  std::uint32_t max_staleness = 0;  // requeue: steps between base and target; 0: no bound
+
+  // Whether a step can complete without one of the live ranks.
+  bool tolerates_stragglers() const noexcept { return kind != PolicyKind::kSync; }
+  friend bool operator==(const PolicyOptions&, const PolicyOptions&) = default;
+};
+#pragma pack(pop)
+static_assert(sizeof(PolicyOptions) == 24);
+
+// Null when the options make sense for so many workers, else the name of the first field that does
+// not, as users write it.
+constexpr const char* invalid_field(const PolicyOptions& options,
+                                    std::uint16_t worker_count) noexcept {
+  if (options.kind > PolicyKind::kGoodput) return "policy";
+  if (options.late > LateMode::kRequeue) return "late";
+  const bool has_k = options.kind == PolicyKind::kFixed || options.kind == PolicyKind::kSaina;
+  if (has_k && (options.k < 1 || options.k > worker_count)) return "k";
+  if (options.kind == PolicyKind::kSaina) {
+    if (options.sign_threshold_permille > 1000) return "sign_threshold";
+    if (options.round_steps == 0) return "round_steps";
+    if (options.sign_stride != kAllSigns && options.sign_stride != kOneSignIn32)
+      return "sign_stride";
+  }
+  if (options.kind == PolicyKind::kRamp && options.planned_steps == 0) return "planned_steps";
+  return nullptr;
+}
+
+constexpr const char* name_of(PolicyKind kind) noexcept {
+  switch (kind) {
+    case PolicyKind::kSync: return "sync";
+    case PolicyKind::kFixed: return "fixed";
+    case PolicyKind::kSaina: return "saina";
+    case PolicyKind::kRamp: return "ramp";
+    case PolicyKind::kGoodput: return "goodput";
+  }
+  return "?";
+}
+
+constexpr const char* name_of(LateMode late) noexcept {
+  return late == LateMode::kRequeue ? "requeue" : "drop";
+}
+
+}  // namespace sluice

@@ -1,0 +1,163 @@
+// The control side's wishes carried out by a shard: jobs that come and go, members that leave and
+// return, the window that waits for a resync, transfers of state; and what it is told in return.
+#include <algorithm>
+
+#include "aggregator/base/check.h"
+#include "aggregator/core/shard.h"
+
+namespace sluice::agg {
+namespace {
+
+// A release for every job, and as many other events: mismatches repeat and may be dropped.
+constexpr std::size_t kEventCapacity = 2 * kMaxJobs;
+constexpr std::uint32_t kSweepSlots = 256;  // re-examined a call of poll_work()
+
+}  // namespace
+
+Shard::Shard(ShardId id, std::size_t reply_capacity)
+    : id_(id), replies_(reply_capacity), events_(kEventCapacity) {}
+
+void Shard::handle_command(const ShardCommand& command, TimeNs now) noexcept {
+  switch (command.kind) {
+    case ShardCommand::Kind::kAddJob: jobs_[command.job->spec.id.value] = command.job; break;
+    case ShardCommand::Kind::kMemberGone: member_gone(*command.job, command.rank); break;
+    case ShardCommand::Kind::kMemberJoined: member_joined(*command.job, command.rank); break;
+    case ShardCommand::Kind::kHoldReleased: hold_released(*command.job, command.rank); break;
+    case ShardCommand::Kind::kOpenTransfer: open_transfer(*command.job, now); break;
+    case ShardCommand::Kind::kRemoveJob: remove_job(*command.job); break;
+  }
+}
+
+void Shard::member_gone(Job& job, Rank rank) noexcept {
+  if (!job.started()) return;
+  for (std::size_t index = 0; index < kStreamCount; ++index) {
+    // A shard without chunks of the stream takes no part in its steps and must not read its
+    // records.
+    if (job.slices[id_.value].streams[index].chunk_count == 0) continue;
+    StreamSlice& slice = current_slice(job, static_cast<StreamId>(index));
+    if (job.members[rank.value].takes_part(index, slice.record.step)) continue;
+    slice.record.remove(rank);
+    sweep(slice);
+  }
+}
+
+// The gradients of a member that returns count from a step that is not published yet; collectives,
+// which all belong to the first shard, from the open one if nobody has begun it.
+void Shard::member_joined(Job& job, Rank rank) noexcept {
+  if (id_.value != 0 || !job.started()) return;
+  Member& member = job.members[rank.value];
+  member.finished.store(0, std::memory_order_relaxed);
+  const std::size_t index = index_of(StreamId::kCollectives);
+  if (job.slices[id_.value].streams[index].chunk_count != 0) {
+    StreamSlice& slice = current_slice(job, StreamId::kCollectives);
+    const bool begun = slice.collective.step == slice.record.step;
+    member.joined_from[index].store(slice.record.step + begun, std::memory_order_release);
+    if (begun) {
+      slice.record.remove(rank);
+      sweep(slice);
+    } else {
+      slice.record.may.set(rank);
+      slice.record.must.set(rank);
+      slice.record.k = static_cast<std::uint16_t>(slice.record.may.count());
+    }
+  }
+  push_event({.kind = ShardEvent::Kind::kMemberAdmitted, .job = &job, .rank = rank});
+}
+
+void Shard::hold_released(Job& job, Rank rank) noexcept {
+  const std::size_t index = index_of(StreamId::kGradients);
+  if (!job.started() || !job.spec.policy.tolerates_stragglers() ||
+      job.slices[id_.value].streams[index].chunk_count == 0)
+    return;
+  StreamSlice& slice = current_slice(job, StreamId::kGradients);
+  slice.record.must.clear(rank);
+  sweep(slice);
+}
+
+// What was under way on the state stream is given up: its first shard opens the next step for other
+// ranks.
+void Shard::open_transfer(Job& job, TimeNs now) noexcept {
+  if (!job.started() || job.slices[id_.value].streams[index_of(StreamId::kState)].chunk_count == 0)
+    return;
+  const Step step = current_slice(job, StreamId::kState).record.step;
+  if (step >= kLastStep) {
+    push_event({.kind = ShardEvent::Kind::kStepLimit,
+                .job = &job,
+                .stream = StreamId::kState,
+                .step = step});
+    return;
+  }
+  job.publish(StreamId::kState, step + 1, now);
+  push_event({.kind = ShardEvent::Kind::kTransferOpened,
+              .job = &job,
+              .stream = StreamId::kState,
+              .step = step + 1});
+}
+
+void Shard::sweep(StreamSlice& slice) noexcept {
+  slice.sweep_cursor = 0;
+  slice.sweeping = true;
+  sweep_pending_ = true;
+}
+
+// Slots that waited only for members that are gone get no packet that would complete them.
+bool Shard::poll_work(TimeNs now) noexcept {
+  if (!sweep_pending_) return false;
+  bool more = false;
+  for (Job* job : jobs_) {
+    if (job == nullptr) continue;
+    for (std::size_t index = 0; index < kStreamCount; ++index) {
+      StreamSlice& slice = job->slices[id_.value].streams[index];
+      if (!slice.sweeping) continue;
+      const Step step = slice.record.step;
+      const std::uint32_t base = step % job->spec.windows[index] * slice.chunk_count;
+      const std::uint32_t end = std::min(slice.chunk_count, slice.sweep_cursor + kSweepSlots);
+      for (; slice.sweep_cursor < end; ++slice.sweep_cursor) {
+        const Slot& slot = slice.slots[base + slice.sweep_cursor];
+        if (slot.step == step && !slot.complete)
+          try_complete(*job, static_cast<StreamId>(index), base + slice.sweep_cursor, now);
+      }
+      slice.sweeping = slice.sweep_cursor < slice.chunk_count;
+      more |= slice.sweeping;
+    }
+  }
+  sweep_pending_ = more;
+  return more;
+}
+
+void Shard::remove_job(Job& job) noexcept {
+  jobs_[job.spec.id.value] = nullptr;
+  // Keep the order of what stays in both rings.
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < reply_count_; ++i) {
+    const Reply reply = replies_[(reply_head_ + i) % replies_.size()];
+    if (reply.job != &job) replies_[(reply_head_ + kept++) % replies_.size()] = reply;
+  }
+  reply_count_ = kept;
+  kept = 0;
+  for (std::size_t i = 0; i < active_count_; ++i) {
+    const ActiveSlice entry = active_[(active_head_ + i) % active_.size()];
+    if (entry.job != &job) active_[(active_head_ + kept++) % active_.size()] = entry;
+  }
+  active_count_ = kept;
+  push_event({.kind = ShardEvent::Kind::kJobReleased, .job = &job});
+}
+
+// Events are few: one a job and cause. A mismatch repeats with every packet, so a full queue may
+// drop it; a release may not be lost, and the queue always keeps room for one a job.
+void Shard::push_event(const ShardEvent& event) noexcept {
+  if (event.kind != ShardEvent::Kind::kJobReleased && event_count_ >= kEventCapacity / 2) return;
+  CHECK(event_count_ < events_.size());
+  events_[event_count_++] = event;
+}
+
+bool Shard::poll_event(ShardEvent& event) noexcept {
+  if (event_count_ == 0) return false;
+  event = events_.front();
+  std::move(events_.begin() + 1, events_.begin() + static_cast<std::ptrdiff_t>(event_count_),
+            events_.begin());
+  --event_count_;
+  return true;
+}
+
+}  // namespace sluice::agg
