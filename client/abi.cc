@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::uint32_t kMaxTimeoutMs = 24 * 3600 * 1000;
 // The first version's sizes: the least that a caller can have been compiled with.
-constexpr std::size_t kFirstOptionsBytes = sizeof(sluice_options);
+constexpr std::size_t kFirstOptionsBytes = offsetof(sluice_options, policy);
 constexpr std::size_t kFirstTensorBytes = sizeof(sluice_tensor);
 
 std::string& last_error() {
@@ -243,6 +243,7 @@ const char* sluice_status_name(sluice_status status) {
     case SLUICE_INTERRUPTED: return "interrupted";
     case SLUICE_FORKED: return "forked";
     case SLUICE_INTERNAL: return "internal error";
+    case SLUICE_BEHIND: return "behind";
   }
   return "unknown";
 }

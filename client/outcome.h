@@ -18,7 +18,8 @@ static_assert(static_cast<int>(StatusCode::kInvalidArgument) == SLUICE_INVALID_A
               static_cast<int>(StatusCode::kPeerLost) == SLUICE_PEER_LOST &&
               static_cast<int>(StatusCode::kExhausted) == SLUICE_EXHAUSTED &&
               static_cast<int>(StatusCode::kIoError) == SLUICE_IO_ERROR &&
-              static_cast<int>(StatusCode::kClosed) == SLUICE_CLOSED);
+              static_cast<int>(StatusCode::kClosed) == SLUICE_CLOSED &&
+              static_cast<int>(StatusCode::kBehind) == SLUICE_BEHIND);
 
 struct [[nodiscard]] Outcome {
   sluice_status code = SLUICE_OK;

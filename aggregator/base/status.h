@@ -23,6 +23,8 @@ enum class StatusCode : std::uint8_t {
   kExhausted,  // a configured limit would be exceeded
   kIoError,    // the operating system or DPDK said no
   kClosed,     // the job or the handle has ended
+  // Numbers up to here and this one's are those of the C interface, which has more of its own.
+  kBehind = 14,  // this worker fell out of the window, or has returned: it needs a peer's state
 };
 
 class [[nodiscard]] Status {

@@ -55,14 +55,17 @@ typedef enum sluice_status {
   SLUICE_UNREACHABLE = 4,      /* nothing answers at the address, or it has stopped to answer */
   SLUICE_TIMED_OUT = 5,        /* this call's own timeout passed; what it waited for goes on. From
                                   sluice_join(): some ranks did not come, the text names them */
-  SLUICE_PEER_LOST = 6,        /* another rank died, fell silent or left; the text names it */
+  SLUICE_PEER_LOST = 6,        /* another rank died, fell silent or left; the text names it. Only
+                                  in synchronous jobs, or when no rank is left */
   SLUICE_EXHAUSTED = 7,        /* a limit would be exceeded; the text has the numbers */
   SLUICE_IO_ERROR = 8,         /* the operating system or DPDK said no */
   SLUICE_CLOSED = 9,           /* this worker has left the job */
   SLUICE_BUSY = 10,            /* the tensor's previous submission, or a collective, is not done */
   SLUICE_INTERRUPTED = 11,     /* options.interrupted said so; what the call waited for goes on */
   SLUICE_FORKED = 12,          /* the job belongs to the parent process */
-  SLUICE_INTERNAL = 13         /* a bug in this library; please report the text */
+  SLUICE_INTERNAL = 13,        /* a bug in this library; please report the text */
+  SLUICE_BEHIND = 14 /* this rank has fallen out of the appliance's window, or has returned
+                        to a running job: call sluice_resync() */
 } sluice_status;
 
 /* Element types. Sums accumulate in float32. */
@@ -83,6 +86,22 @@ typedef enum sluice_averaging {
   SLUICE_SUM = 2
 } sluice_averaging;
 
+/* How the appliance chooses k, the number of contributions that complete a step. */
+typedef enum sluice_policy_kind {
+  SLUICE_POLICY_DEFAULT = -1, /* whatever the appliance's configuration says for this job */
+  SLUICE_POLICY_SYNC = 0,     /* k = world_size */
+  SLUICE_POLICY_FIXED = 1,    /* k as given */
+  SLUICE_POLICY_SAINA = 2,    /* k grows when the signs of the global gradient keep flipping */
+  SLUICE_POLICY_RAMP = 3,     /* k grows over planned_steps */
+  SLUICE_POLICY_GOODPUT = 4   /* k of the best progress per second, from times and noise */
+} sluice_policy_kind;
+
+/* What becomes of a gradient that is ready after its step is complete. */
+typedef enum sluice_late_mode {
+  SLUICE_LATE_DROP = 0,   /* it is lost, and counted */
+  SLUICE_LATE_REQUEUE = 1 /* it is contributed, once, to the step that is open then */
+} sluice_late_mode;
+
 typedef enum sluice_log_level {
   SLUICE_LOG_ERROR = 0,
   SLUICE_LOG_WARN = 1,
@@ -101,7 +120,8 @@ typedef struct sluice_job sluice_job;
 
 /* One line of log text without newline. On any thread of the process. */
 typedef void (*sluice_log_fn)(void* user, sluice_log_level level, const char* text);
-/* (P) The output of `tensor` is ready (SLUICE_OK), or the job has failed. Once per submission. */
+/* (P) The output of `tensor` is ready (SLUICE_OK), or will not be: the job has failed, or this rank
+ * has fallen behind (SLUICE_BEHIND). Once per submission. */
 typedef void (*sluice_tensor_done_fn)(void* user, uint32_t tensor, sluice_status status);
 /* (P) No progress for stall_report_ms: `text` names tensors, ranks, and when each was last heard.
  * A report, not an error; repeated every stall_report_ms while it lasts. */
@@ -143,7 +163,61 @@ typedef struct sluice_options {
   sluice_tensor_done_fn on_tensor_done; /* or NULL */
   sluice_stall_fn on_stall;             /* or NULL: logged as a warning */
   sluice_interrupted_fn interrupted;    /* or NULL */
+  /* The policy. With SLUICE_POLICY_DEFAULT (the default) the appliance's configuration decides and
+   * the other fields are ignored. The effective policy must be the same on every rank, or the join
+   * is refused with both values; sluice_policy() tells it. */
+  int32_t policy;                   /* sluice_policy_kind */
+  int32_t late;                     /* sluice_late_mode; default SLUICE_LATE_DROP */
+  uint32_t k;                       /* fixed: k; saina: k0, that it starts with. 1 to world_size */
+  uint32_t sign_threshold_permille; /* saina: s_th in 1/1000; default 500 */
+  uint32_t count_threshold;         /* saina: c_th, 0: as many as k is; default 5 */
+  uint32_t sign_stride;             /* saina: 1 looks at every sign (default), 32 at one in 32 */
+  uint32_t round_steps;             /* saina: length of its detection round, steps; default 5 */
+  uint32_t planned_steps;           /* ramp: length of the training, steps; required for it */
+  uint32_t max_staleness;           /* requeue: a gradient that is more steps late than this is
+                                       discarded; 0 (default): no bound */
 } sluice_options;
+
+/* The policy that a job runs, and what a straggler may count on. */
+typedef struct sluice_policy_info {
+  size_t struct_size;
+  int32_t policy; /* sluice_policy_kind, never SLUICE_POLICY_DEFAULT */
+  int32_t late;   /* sluice_late_mode */
+  uint32_t k;     /* this and the next six as in sluice_options */
+  uint32_t sign_threshold_permille;
+  uint32_t count_threshold;
+  uint32_t sign_stride;
+  uint32_t round_steps;
+  uint32_t planned_steps;
+  uint32_t max_staleness;
+  uint32_t window_steps; /* finished steps and the open one that the appliance keeps for pulling */
+  uint32_t resync_hold_ms;      /* how long the window waits for a resync */
+  int32_t tolerates_stragglers; /* non-zero: a step can be complete without some of the ranks */
+} sluice_policy_info;
+
+/* Masks of ranks are 64-bit words: rank r is bit r % 64 of word r / 64. */
+#define SLUICE_RANK_WORDS 16
+
+/* What is known about a finished step as a whole. */
+typedef struct sluice_report {
+  size_t struct_size;
+  uint32_t step;
+  uint32_t k;          /* that its chunks were summed with; the least of them */
+  uint64_t weight;     /* the effective batch: total weight in the sum; the least of its chunks */
+  int32_t counted;     /* non-zero: this rank is in every chunk of it */
+  uint32_t rank_words; /* words in use: world_size / 64, rounded up */
+  uint64_t in_every[SLUICE_RANK_WORDS]; /* ranks that are in every chunk */
+  uint64_t in_any[SLUICE_RANK_WORDS];   /* ranks that are in at least one */
+} sluice_report;
+
+/* Another rank's state: see sluice_resync(). */
+typedef struct sluice_state {
+  size_t struct_size;
+  const void* data; /* owned by the job */
+  uint64_t bytes;
+  uint32_t step; /* the last step that the state contains */
+  int32_t reserved;
+} sluice_state;
 
 /* A tensor of the job. Registration order, dtype and elem_count must be the same on every rank. */
 typedef struct sluice_tensor {
@@ -186,6 +260,14 @@ typedef struct sluice_stats {
   uint64_t shards;                 /* of the appliance */
   uint64_t non_finite_inputs;      /* those of non_finite_results to which this rank sent a NaN or
                                       an infinity: above 0 only on the ranks that are to blame */
+  /* Gradients by chunk, each of which is one packet. Every chunk that was submitted with data ends
+   * as one of: delivered, requeued, discarded. In a synchronous job all are delivered. */
+  uint64_t delivered_chunks; /* in the sum of their own step */
+  uint64_t late_chunks;      /* not in the sum of their own step */
+  uint64_t requeued_chunks;  /* late, and in the sum of a later step */
+  uint64_t discarded_chunks; /* late and dropped or too stale, or nobody knows (SLUICE_BEHIND) */
+  uint64_t cancelled_bytes; /* of gradients that were not sent because the result was there first */
+  uint64_t resyncs;         /* states received from another rank */
 } sluice_stats;
 
 /* "0.1.0", the version of the library that is loaded. Never fails; static storage. */
@@ -246,10 +328,88 @@ SLUICE_API sluice_status sluice_submit(sluice_job* job, uint32_t tensor, const v
  * them. */
 SLUICE_API sluice_status sluice_end_step(sluice_job* job);
 
+/* ---- stragglers: jobs in which a step can be complete without this rank ----
+ *
+ * All replicas stay bit-identical when every rank applies every step's average once and in order.
+ * So a rank that is behind applies the steps that it missed before it computes the next gradient:
+ *
+ *   for (;;) {
+ *     while (sluice_behind(job, &steps) == SLUICE_OK && steps != 0)
+ *       ... sluice_catch_up() every tensor, wait for all of them, apply the averages ...
+ *     ... compute, sluice_submit() every tensor, wait for all of them, apply the averages ...
+ *   }
+ *
+ * and when any of these calls returns SLUICE_BEHIND, or sluice_must_resync() says so after the
+ * join: sluice_resync(), load the state, go on at the top. Between its own steps each rank looks
+ * whether sluice_state_wanted(), and gives its state when it is. */
+
+/* The policy that the job runs. Fills `info` up to its struct_size. Never blocks. */
+SLUICE_API sluice_status sluice_policy(sluice_job* job, sluice_policy_info* info);
+
+/* How many steps this rank has to catch up with before it computes its next gradient, counted from
+ * the step that its next submission belongs to: finished steps that it has not applied, and one
+ * more when a late gradient of its own goes into the step that is open (SLUICE_LATE_REQUEUE). 0 in
+ * a synchronous job. Exact when no submission is in flight, as far as packets have told; never
+ * blocks. Works while a resync is needed, too. */
+SLUICE_API sluice_status sluice_behind(sluice_job* job, uint32_t* steps);
+
+/* As sluice_submit() for the tensor's next step, but this rank computed no gradient for it:
+ * `output` receives the step's average, and nothing of this rank is added but what it has to
+ * requeue. Waits for the step to finish if it has not. All tensors of one step should be either
+ * submitted or caught up with; sluice_end_step() declares the rest. Returns at once; fails as
+ * sluice_submit() does, and with SLUICE_INVALID_ARGUMENT in a synchronous job, where it would stop
+ * all others. */
+SLUICE_API sluice_status sluice_catch_up(sluice_job* job, uint32_t tensor, void* output);
+
+/* What is known about `step`, or with 0 about the last finished one: k, who was in, the effective
+ * batch. The last 16 steps that this rank has applied are kept; SLUICE_NOT_FOUND for others. Fills
+ * `report` up to its struct_size. Never blocks. */
+SLUICE_API sluice_status sluice_step_report(sluice_job* job, uint32_t step, sluice_report* report);
+
+/* `*needed` becomes non-zero when this rank cannot take part before it has another rank's state:
+ * it fell further behind than the window, or joined a job that was running. Until sluice_resync()
+ * has succeeded, calls for tensors and steps return SLUICE_BEHIND; collectives work, but a rank
+ * that has returned must not repeat those that the others made before. Never blocks. */
+SLUICE_API sluice_status sluice_must_resync(sluice_job* job, int* needed);
+
+/* Gets the state of another rank, which the appliance chooses: blocks until that rank has given it
+ * with sluice_send_state() and all of it is here. Meanwhile the appliance lets the others go on for
+ * a few steps and then makes them wait, for resync_hold_ms at most.
+ *
+ * On success `state->data` is what the other rank gave, valid until the next call of this function
+ * or sluice_close(); the tensors' next step is state->step + 1, and sluice_behind() counts from
+ * there. Load the state and catch up without delay: the others are held until then.
+ * A gradient of this rank that waits to be requeued is discarded and counted.
+ *
+ * Fails with SLUICE_TIMED_OUT and SLUICE_INTERRUPTED (the transfer goes on, a further call waits
+ * for the same one), SLUICE_BUSY (submissions are in flight, or another thread is in this call),
+ * SLUICE_INVALID_ARGUMENT (a synchronous job), SLUICE_EXHAUSTED (no memory for the state: the job
+ * goes on). When no rank has a state to give, or it takes longer than the window can be held, the
+ * job fails for this rank with SLUICE_REFUSED and a text that says so. */
+SLUICE_API sluice_status sluice_resync(sluice_job* job, int32_t timeout_ms, sluice_state* state);
+
+/* `*rank`: who waits for this rank's state, -1 when nobody does. Ask between steps. Never blocks.
+ */
+SLUICE_API sluice_status sluice_state_wanted(sluice_job* job, int32_t* rank);
+
+/* Gives the rank that wants it `bytes` bytes at `data`: all that a replica needs (parameters,
+ * optimizer state, buffers) after `step` has been applied and before the next one is, in a format
+ * that the application defines. `step` is the last one that the state contains: that of
+ * sluice_wait_step(), or a result's, and all tensors must be done. Copies `data` and returns at
+ * once; the transfer goes on beside later steps. Does nothing when nobody wants it any more. Fails
+ * with SLUICE_INVALID_ARGUMENT (NULL, 0 bytes, or a step that is not the last finished one) and
+ * SLUICE_EXHAUSTED (no memory for the copy). */
+SLUICE_API sluice_status sluice_send_state(sluice_job* job, const void* data, uint64_t bytes,
+                                           uint32_t step);
+
+/* ---- waiting ---- */
+
 /* Waits until the last submission of `tensor` is done. Returns SLUICE_OK at once when it is
  * already, or when there was none. `result` may be NULL. Fails with SLUICE_TIMED_OUT and
- * SLUICE_INTERRUPTED (the submission goes on). After a timeout, but for timeout 0,
- * sluice_last_error() says who and what is missing; so do all calls that wait. */
+ * SLUICE_INTERRUPTED (the submission goes on), and with SLUICE_BEHIND (the result is lost to this
+ * rank, its output is in parts unspecified, and both buffers are the caller's again). After a
+ * timeout, but for timeout 0, sluice_last_error() says who and what is missing; so do all calls
+ * that wait. */
 SLUICE_API sluice_status sluice_wait_tensor(sluice_job* job, uint32_t tensor, int32_t timeout_ms,
                                             sluice_result* result);
 
