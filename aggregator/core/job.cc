@@ -6,6 +6,7 @@
 #include <new>
 
 #include "aggregator/base/check.h"
+#include "aggregator/core/signs.h"
 
 namespace sluice::agg {
 namespace {
@@ -31,6 +32,12 @@ std::uint32_t owned_chunks_of(std::uint32_t chunk_count, std::uint16_t shard_cou
   return owned;
 }
 
+// Words of remembered signs a gradient chunk; 0 when the policy asks for none.
+std::size_t sign_words_of(const JobSpec& spec) noexcept {
+  if (spec.policy.kind != PolicyKind::kSaina) return 0;
+  return sign_words(spec.max_elems[index_of(StreamId::kGradients)], spec.policy.sign_stride);
+}
+
 std::unique_ptr<float[], void (*)(void*)> allocate_prefaulted(std::size_t floats) {
   if (floats == 0) return {nullptr, std::free};
   void* memory = std::aligned_alloc(64, floats * sizeof(float));
@@ -49,7 +56,8 @@ std::size_t Job::memory_bytes(const JobSpec& spec) noexcept {
                                    sizeof(float) * stride_floats(spec, stream);
     total_bytes += std::size_t{spec.windows[stream]} * spec.chunk_counts[stream] * slot_bytes;
   }
-  return total_bytes;
+  const std::uint32_t gradient_chunks = spec.chunk_counts[index_of(StreamId::kGradients)];
+  return total_bytes + gradient_chunks * (8 * sign_words_of(spec) + 1);
 }
 
 Job::Job(const JobSpec& job_spec)
@@ -73,6 +81,11 @@ Job::Job(const JobSpec& job_spec)
             (spec.windows[stream] >= 2 && spec.windows[stream] <= kMaxWindow));
       slice.slots.resize(slot_count);
       slice.masks.resize(slot_count * mask_word_count);
+      if (stream == index_of(StreamId::kGradients)) {
+        slice.sign_words = sign_words_of(spec);
+        slice.signs.resize(slice.chunk_count * slice.sign_words);
+        slice.signs_known.resize(slice.chunk_count);
+      }
       slice.data = allocate_prefaulted(slot_count * slice.stride_floats);
     }
   }

@@ -168,7 +168,7 @@ struct StreamSlice {
   // Signs of each chunk's sum at the end of the last detection round: sign_words a local chunk.
   std::size_t sign_words = 0;
   std::vector<std::uint64_t> signs;
-  std::vector<bool> signs_known;
+  std::vector<std::uint8_t> signs_known;  // one a local chunk
   std::unique_ptr<float[], void (*)(void*)> data{nullptr,
                                                  nullptr};  // stride_floats a slot, 64-byte aligned
 };

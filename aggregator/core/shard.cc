@@ -5,6 +5,7 @@
 
 #include "aggregator/base/check.h"
 #include "aggregator/core/fold.h"
+#include "aggregator/core/signs.h"
 
 namespace sluice::agg {
 namespace {
@@ -18,6 +19,36 @@ bool newer(std::uint32_t left, std::uint32_t right) noexcept {
 std::size_t collective_chunk_bytes(std::uint32_t size_bytes, ChunkIndex chunk,
                                    std::size_t chunk_bytes) noexcept {
   return std::min<std::size_t>(chunk_bytes, size_bytes - chunk * chunk_bytes);
+}
+
+double square(std::uint64_t weight) noexcept {
+  const auto value = static_cast<double>(weight);
+  return value * value;
+}
+
+// SAINA's detection: at the end of a round, the signs of a chunk's sum against those of the round
+// before.
+void observe_signs(const Job& job, StreamSlice& slice, const Slot& slot, std::uint32_t local_chunk,
+                   const float* sum) noexcept {
+  const PolicyOptions& policy = job.spec.policy;
+  if (slot.step % policy.round_steps != 0) return;
+  const std::uint64_t flipped = exchange_signs(sum, slot.elem_count, policy.sign_stride,
+                                               slice.signs.data() + local_chunk * slice.sign_words);
+  if (slice.signs_known[local_chunk]) {
+    slice.signs_flipped += flipped;
+    slice.signs_compared += sign_count(slot.elem_count, policy.sign_stride);
+  }
+  slice.signs_known[local_chunk] = true;
+}
+
+// For the noise scale: norms of the same W = k workers in every chunk, so chunks that some of them
+// left out say nothing.
+void observe_norms(StreamSlice& slice, const Slot& slot, const std::uint8_t* payload) noexcept {
+  if (slot.data_count < 2 || slot.data_count != slice.record.k || slot.weight == 0) return;
+  const bool is_mean = slot.dtype != Dtype::kFloat32;
+  slice.mean_square += slot.square_sum / slot.data_count;
+  slice.square_of_mean +=
+      squared_norm(payload, slot.elem_count, slot.dtype) / (is_mean ? 1.0 : square(slot.weight));
 }
 
 }  // namespace
@@ -190,6 +221,8 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noex
         return Verdict::kShapeMismatch;
       fold_add(accumulator, payload, body.elem_count, body.dtype);
     }
+    if (gradients && job.policy().needs_norms() && body.weight != 0)
+      slot.square_sum += squared_norm(payload, body.elem_count, body.dtype) / square(body.weight);
     slot.has_data = true;
     ++slot.data_count;
     slot.elem_count = body.elem_count;
@@ -288,9 +321,14 @@ bool Shard::try_complete(Job& job, StreamId stream, std::uint32_t slot_index, Ti
   if (slot.has_data) {
     float* accumulator = slice.data.get() + slot_index * slice.stride_floats;
     auto* payload = reinterpret_cast<std::uint8_t*>(accumulator);
+    if (stream == StreamId::kGradients && job.policy().needs_signs())
+      observe_signs(job, slice, slot, slot_index % slice.chunk_count, accumulator);
     if (slot.dtype != Dtype::kBytes)
       slot.finite = finish(accumulator, slot.elem_count, slot.weight, slot.dtype, payload);
     slot.payload_sum = wire::sum_bytes({payload, slot.payload_bytes}).value;
+    if (stream == StreamId::kGradients && job.policy().needs_norms())
+      observe_norms(slice, slot, payload);
+    slice.finite &= slot.finite;
   }
   job.slices[id_.value].slots_in_use.set(job.slices[id_.value].slots_in_use.read() - 1);
   // Close before the result can leave: whoever holds the last result may contribute to the next

@@ -115,6 +115,42 @@ class Harness {
     return handle({out, size}, shard_of(block * kChunksPerBlock, job->spec.shard_count));
   }
 
+  Verdict finished(std::uint16_t rank, Step base) {
+    const wire::Finished body{.flow = {.number = ++numbers[rank], .credit = 0}, .step = base};
+    std::uint8_t out[256];
+    return handle({out, wire::encode(out, sender(rank), body)});
+  }
+
+  // All ranks contribute {1} to every chunk of the steps up to `last`, which are k = n.
+  void pass_full_steps(Step last = kFullSteps) {
+    for (Step step = 1; step <= last; ++step)
+      for (ChunkIndex chunk = 0; chunk < job->spec.chunk_counts[0]; ++chunk)
+        for (std::uint16_t rank = 0; rank < job->spec.world_size; ++rank)
+          contribute<float>(rank, step, chunk, {1});
+    drain();
+  }
+
+  void command(ShardCommand::Kind kind, std::uint16_t rank = 0) {
+    for (auto& shard : shards)
+      shard->handle_command({.kind = kind, .job = job.get(), .rank = Rank{rank}}, now);
+  }
+  void kill(std::uint16_t rank) {
+    for (auto& left : job->members[rank].left_from) left = 0;
+    job->members[rank].reachable = false;
+    command(ShardCommand::Kind::kMemberGone, rank);
+  }
+  // As the control side does it: another process takes the rank of one that died.
+  void bring_back(std::uint16_t rank) {
+    Member& member = job->members[rank];
+    member.joined_from[0] = open_step() + 2;
+    for (auto& left : member.left_from) left = kNoStep;
+    member.reachable = true;
+    command(ShardCommand::Kind::kMemberJoined, rank);
+  }
+  Step open_step(StreamId stream = StreamId::kGradients) const {
+    return job->windows[index_of(stream)].open_step;
+  }
+
   // Everything that the shards want to send now.
   std::vector<Sent> drain() {
     std::vector<Sent> all;

@@ -1,0 +1,303 @@
+// Steps that complete without everyone: who is in a result, what becomes of what comes late, and
+// members that die, return and fetch another one's state meanwhile.
+#include <gmock/gmock.h>
+
+#include "aggregator/core/shard.h"
+#include "tests/unit/core/harness.h"
+
+namespace sluice::agg {
+namespace {
+
+using testing::ElementsAre;
+using testing::SizeIs;
+using wire::PacketType;
+
+constexpr PolicyOptions fixed_k(std::uint16_t k, LateMode late = LateMode::kDrop,
+                                std::uint32_t max_staleness = 0) {
+  return {.kind = PolicyKind::kFixed, .late = late, .k = k, .max_staleness = max_staleness};
+}
+
+const wire::ResultHeader& result(const Sent& sent) {
+  return sent.packet.body<wire::ResultHeader>();
+}
+
+TEST(FastestK, TheFirstTwoStepsWaitForEveryone) {
+  Harness harness({.world_size = 3, .chunk_count = 1, .policy = fixed_k(1)});
+  for (const Step step : {1, 2}) {
+    EXPECT_EQ(harness.contribute<float>(0, step, 0, {1}), Verdict::kFolded);
+    EXPECT_EQ(harness.contribute<float>(1, step, 0, {1}), Verdict::kFolded);
+    EXPECT_EQ(harness.contribute<float>(2, step, 0, {1}), Verdict::kCompleted);
+  }
+  EXPECT_EQ(harness.contribute<float>(1, 3, 0, {1}), Verdict::kCompleted);
+}
+
+TEST(FastestK, TheResultIsTheSumOfTheFastestAndSaysWhoTheyAre) {
+  Harness harness({.world_size = 4, .chunk_count = 1, .policy = fixed_k(2)});
+  harness.pass_full_steps();
+  EXPECT_EQ(harness.contribute<float>(3, 3, 0, {10}, {.weight = 7}), Verdict::kFolded);
+  EXPECT_EQ(harness.contribute<float>(1, 3, 0, {20}, {.weight = 5}), Verdict::kCompleted);
+  const auto sent = harness.drain(PacketType::kResult);
+  ASSERT_EQ(sent.size(), 4u) << "stragglers get it too";
+  for (const Sent& each : sent) {
+    EXPECT_THAT(floats_of(each), ElementsAre(30));
+    EXPECT_EQ(result(each).k, 2);
+    EXPECT_EQ(std::uint64_t{result(each).weight}, 12u);
+    EXPECT_EQ(each.packet.mask_word(0), 0b1010u);
+    EXPECT_EQ(std::uint32_t{result(each).feedback.open_step}, 4u) << "the step is closed by then";
+  }
+}
+
+TEST(FastestK, ALateContributionIsCountedAndChangesNothing) {
+  Harness harness({.world_size = 3, .chunk_count = 2, .policy = fixed_k(1)});
+  harness.pass_full_steps();
+  harness.contribute<float>(0, 3, 0, {5});
+  EXPECT_EQ(harness.contribute<float>(1, 3, 0, {9}), Verdict::kLate) << "while its step is open";
+  harness.contribute<float>(0, 3, 1, {5});
+  EXPECT_EQ(harness.contribute<float>(1, 3, 1, {9}), Verdict::kLate) << "when it is closed";
+  EXPECT_EQ(harness.job->slices[0].flows[1].late.read(), 2u);
+  for (const Sent& each : harness.drain(PacketType::kResult)) {
+    EXPECT_THAT(floats_of(each), ElementsAre(5));
+    EXPECT_EQ(each.packet.mask_word(0), 0b001u);
+  }
+}
+
+TEST(FastestK, AStragglerPullsWStepsBackAndNoFurther) {
+  Harness harness({.world_size = 2, .chunk_count = 1, .policy = fixed_k(1)});
+  harness.pass_full_steps();
+  for (Step step = 3; step <= 7; ++step)
+    harness.contribute<float>(0, step, 0, {static_cast<float>(step)});
+  harness.drain();
+  ASSERT_EQ(harness.open_step(), 8u);
+  harness.probe(1, 5, 0, 1);  // three closed steps and the open one are kept
+  auto sent = harness.drain();
+  ASSERT_EQ(sent.size(), 2u);
+  EXPECT_EQ(sent[0].packet.body<wire::Answer>().status, wire::AnswerStatus::kOpen);
+  EXPECT_THAT(floats_of(sent[1]), ElementsAre(5));
+  harness.probe(1, 4, 0, 1);
+  sent = harness.drain();
+  ASSERT_EQ(sent.size(), 1u);
+  EXPECT_EQ(sent[0].packet.body<wire::Answer>().status, wire::AnswerStatus::kGone);
+  EXPECT_EQ(harness.contribute<float>(1, 4, 0, {1}), Verdict::kTooOld);
+}
+
+TEST(FastestK, ALateGradientIsRequeuedOnceIntoTheOpenStep) {
+  Harness harness({.world_size = 3, .chunk_count = 1, .policy = fixed_k(2, LateMode::kRequeue)});
+  harness.pass_full_steps();
+  harness.contribute<float>(0, 3, 0, {1});
+  harness.contribute<float>(1, 3, 0, {1});
+  EXPECT_EQ(harness.contribute<float>(2, 3, 0, {8}), Verdict::kLate);
+  EXPECT_EQ(harness.contribute<float>(2, 4, 0, {8}, {.base_step = 3}), Verdict::kFolded);
+  EXPECT_EQ(harness.contribute<float>(2, 4, 0, {8}, {.base_step = 3}), Verdict::kDuplicate);
+  EXPECT_EQ(harness.contribute<float>(0, 4, 0, {16}), Verdict::kCompleted);
+  const auto sent = harness.drain(PacketType::kResult);
+  EXPECT_THAT(floats_of(sent.back()), ElementsAre(24));
+  EXPECT_EQ(sent.back().packet.mask_word(0), 0b101u);
+  EXPECT_EQ(harness.job->slices[0].flows[2].requeued.read(), 1u);
+}
+
+TEST(FastestK, AGradientIsRequeuedOnlyWhereTheJobSaysSoAndWithinItsStaleness) {
+  Harness dropping({.world_size = 2, .chunk_count = 1, .policy = fixed_k(1)});
+  dropping.pass_full_steps();
+  EXPECT_EQ(dropping.contribute<float>(0, 3, 0, {1}, {.base_step = 2}), Verdict::kStale);
+
+  Harness bounded({.world_size = 2, .chunk_count = 1, .policy = fixed_k(1, LateMode::kRequeue, 2)});
+  bounded.pass_full_steps(4);
+  for (Step step = 3; step < 6; ++step) bounded.contribute<float>(0, step, 0, {1});
+  ASSERT_EQ(bounded.open_step(), 6u);
+  EXPECT_EQ(bounded.contribute<float>(1, 6, 0, {1}, {.base_step = 3}), Verdict::kStale);
+  EXPECT_EQ(bounded.contribute<float>(1, 6, 0, {1}, {.base_step = 7}), Verdict::kBadField);
+  EXPECT_EQ(bounded.contribute<float>(1, 6, 0, {1}, {.base_step = 4}), Verdict::kCompleted);
+}
+
+TEST(FastestK, RequeuedChunksWithoutDataAreLegalInAnyJob) {
+  Harness harness({.world_size = 2,
+                   .chunk_count = 1,
+                   .allow_nil = false,
+                   .policy = fixed_k(2, LateMode::kRequeue)});
+  harness.pass_full_steps();
+  EXPECT_EQ(harness.contribute<float>(0, 3, 0, {}, {.nil = true}), Verdict::kShapeMismatch);
+  EXPECT_EQ(harness.contribute<float>(0, 3, 0, {}, {.weight = 0, .base_step = 2, .nil = true}),
+            Verdict::kNilFolded);
+  EXPECT_EQ(harness.contribute<float>(1, 3, 0, {4}), Verdict::kCompleted);
+  EXPECT_EQ(std::uint64_t{result(harness.drain().back()).weight}, 1u);
+}
+
+TEST(FastestK, DeathShrinksWhatAStepWaitsForAndTheJobGoesOn) {
+  Harness harness({.world_size = 3, .chunk_count = 1, .policy = fixed_k(3)});
+  harness.pass_full_steps();
+  harness.contribute<float>(0, 3, 0, {1});
+  harness.contribute<float>(1, 3, 0, {1});
+  harness.kill(2);
+  const auto sent = harness.drain(PacketType::kResult);
+  ASSERT_THAT(sent, SizeIs(2));
+  EXPECT_EQ(result(sent[0]).k, 2);
+  EXPECT_EQ(sent[0].packet.mask_word(0), 0b011u);
+}
+
+TEST(FastestK, AMemberThatReturnsCountsFromAStepThatWasNotPublishedYet) {
+  Harness harness({.world_size = 2, .chunk_count = 130, .shard_count = 2, .policy = fixed_k(2)});
+  harness.pass_full_steps();
+  harness.kill(1);
+  harness.drain();
+  harness.bring_back(1);
+  ShardEvent event;
+  ASSERT_TRUE(harness.shards[0]->poll_event(event));
+  EXPECT_EQ(event.kind, ShardEvent::Kind::kMemberAdmitted);
+  EXPECT_EQ(event.rank, Rank{1});
+  const Step first = harness.job->members[1].joined_from[0];
+  ASSERT_EQ(first, 5u);
+  for (Step step = 3; step < first; ++step)
+    for (ChunkIndex chunk = 0; chunk < 130; ++chunk) {
+      EXPECT_EQ(harness.contribute<float>(1, step, chunk, {1}), Verdict::kNotAllowed);
+      EXPECT_EQ(harness.contribute<float>(0, step, chunk, {1}), Verdict::kCompleted);
+    }
+  EXPECT_EQ(harness.contribute<float>(0, first, 0, {1}), Verdict::kFolded) << "k = 2 again";
+  EXPECT_EQ(harness.contribute<float>(1, first, 0, {1}), Verdict::kCompleted);
+}
+
+TEST(FastestK, AReturningMemberTakesPartInTheNextCollective) {
+  Harness harness({.world_size = 3, .chunk_count = 1, .policy = fixed_k(1)});
+  const DataOptions barrier{.stream = StreamId::kCollectives,
+                            .weight = wire::pack_collective(CollectiveKind::kBarrier, 0),
+                            .nil = true};
+  const auto enter = [&](std::uint16_t rank, Step step) {
+    return harness.contribute<float>(rank, step, 0, {}, barrier);
+  };
+  harness.kill(2);
+  enter(0, 1);
+  harness.bring_back(2);  // others wait in the first barrier: it is not for this process
+  EXPECT_EQ(harness.job->members[2].joined_from[1], 2u);
+  EXPECT_EQ(enter(1, 1), Verdict::kCompleted);
+  harness.kill(2);
+  harness.bring_back(2);  // nobody has begun the second one
+  EXPECT_EQ(harness.job->members[2].joined_from[1], 2u);
+  enter(0, 2);
+  enter(1, 2);
+  EXPECT_EQ(enter(2, 2), Verdict::kCompleted);
+}
+
+TEST(FastestK, AHeldWindowWaitsForItsMemberUntilTheHoldIsReleased) {
+  Harness harness({.world_size = 3, .chunk_count = 70, .shard_count = 2, .policy = fixed_k(1)});
+  harness.pass_full_steps();
+  harness.job->members[2].hold_from = 4;
+  const auto contribute_all = [&](Step step) {
+    for (ChunkIndex chunk = 0; chunk < 70; ++chunk) harness.contribute<float>(0, step, chunk, {1});
+  };
+  contribute_all(3);
+  ASSERT_EQ(harness.open_step(), 4u);
+  contribute_all(4);
+  harness.drain();
+  EXPECT_EQ(harness.open_step(), 4u) << "k = 1 is met, and the window waits";
+  harness.job->members[2].hold_from = kNoStep;
+  harness.command(ShardCommand::Kind::kHoldReleased, 2);
+  EXPECT_THAT(harness.drain(PacketType::kResult), SizeIs(3 * 70));
+  EXPECT_EQ(harness.open_step(), 5u);
+}
+
+TEST(FastestK, DurationsCountFromTheReleaseOfTheStepAGradientWasComputedOn) {
+  Harness harness({.world_size = 2, .chunk_count = 1, .policy = fixed_k(1)});
+  harness.pass_full_steps();
+  harness.now += 3 * kMillisecond;
+  EXPECT_EQ(harness.finished(0, 3), Verdict::kFinished);
+  EXPECT_EQ(harness.finished(0, 3), Verdict::kDuplicate);
+  EXPECT_EQ(harness.finished(0, 4), Verdict::kTooNew);
+  harness.contribute<float>(0, 3, 0, {1});
+  harness.now += 2 * kMillisecond;
+  EXPECT_EQ(harness.finished(1, 3), Verdict::kFinished) << "late, and still told";
+  EXPECT_EQ(harness.job->members[0].finished.load(), std::uint64_t{3} << 32 | 3000);
+  EXPECT_EQ(harness.job->members[1].finished.load(), std::uint64_t{3} << 32 | 5000);
+}
+
+// Results carry the k that they were summed with, in all shards alike, also when it changes with
+// every step.
+TEST(FastestK, AllShardsUseOneKWhenItChangesEveryStep) {
+  Harness harness({.world_size = 4,
+                   .chunk_count = 256,
+                   .shard_count = 4,
+                   .policy = {.kind = PolicyKind::kSaina,
+                              .k = 1,
+                              .sign_threshold_permille = 0,
+                              .count_threshold = 1,
+                              .round_steps = 1}});
+  harness.pass_full_steps();
+  std::vector<std::uint16_t> seen;
+  for (Step step = 3; step <= 6; ++step) {
+    for (ChunkIndex chunk = 0; chunk < 256; ++chunk)
+      for (std::uint16_t rank = 0; rank < 4; ++rank)
+        harness.contribute<float>(rank, step, chunk, {1});
+    std::uint16_t k = 0;
+    for (const Sent& each : harness.drain(PacketType::kResult)) {
+      if (k == 0) k = result(each).k;
+      EXPECT_EQ(result(each).k, k);
+      EXPECT_EQ(result(each).step, step);
+    }
+    seen.push_back(k);
+  }
+  EXPECT_THAT(seen, ElementsAre(2, 3, 4, 4)) << "rises with every compared round, never above n";
+}
+
+// ---- stream 2: one rank's state to another ----
+
+class Transfers : public testing::Test {
+ protected:
+  Transfers() { harness.pass_full_steps(); }                        // all have given credit
+  static constexpr std::uint32_t kBytes = 2 * kTestChunkBytes + 8;  // three chunks
+  Verdict send(std::uint16_t rank, Step step, ChunkIndex chunk, bool data) {
+    std::vector<std::uint8_t> bytes;
+    if (data) bytes.assign(chunk < 2 ? kTestChunkBytes : 8, static_cast<std::uint8_t>(chunk + 1));
+    return harness.contribute<std::uint8_t>(
+        rank, step, chunk, bytes,
+        {.stream = StreamId::kState,
+         .weight = wire::pack_collective(CollectiveKind::kTransfer, 1),
+         .base_step = kBytes,
+         .dtype = Dtype::kBytes,
+         .nil = !data});
+  }
+  Step open(std::uint16_t source, std::uint16_t target) {
+    harness.job->transfer.source_and_target = std::uint32_t{source} << 16 | target;
+    harness.command(ShardCommand::Kind::kOpenTransfer);
+    ShardEvent event;
+    EXPECT_TRUE(harness.shards[0]->poll_event(event));
+    EXPECT_EQ(event.kind, ShardEvent::Kind::kTransferOpened);
+    return event.step;
+  }
+  Harness harness{{.world_size = 4, .chunk_count = 1, .policy = fixed_k(1)}};
+};
+
+TEST_F(Transfers, GoFromSourceToTargetAndToNobodyElse) {
+  const Step step = open(1, 3);
+  for (ChunkIndex chunk = 1; chunk < 3; ++chunk)
+    EXPECT_EQ(send(1, step, chunk, true), Verdict::kCompleted);
+  const auto sent = harness.drain(PacketType::kResult);
+  ASSERT_THAT(sent, SizeIs(4));
+  for (const Sent& each : sent)
+    EXPECT_TRUE(each.transmit.rank == Rank{1} || each.transmit.rank == Rank{3});
+  EXPECT_EQ(send(0, step, 0, false), Verdict::kNotAllowed);
+  EXPECT_EQ(send(3, step, 1, false), Verdict::kNotAllowed);
+  EXPECT_EQ(send(3, step, 0, true), Verdict::kShapeMismatch);
+}
+
+TEST_F(Transfers, TheSourceCannotRunAheadOfTheTarget) {
+  const Step step = open(1, 3);
+  for (ChunkIndex chunk = 0; chunk < 3; ++chunk) send(1, step, chunk, true);
+  EXPECT_EQ(harness.open_step(StreamId::kState), step) << "the target has not asked for it";
+  EXPECT_EQ(send(1, step + 1, 0, true), Verdict::kTooNew);
+  EXPECT_EQ(send(3, step, 0, false), Verdict::kCompleted);
+  EXPECT_EQ(harness.open_step(StreamId::kState), step + 1);
+  for (const Sent& each : harness.drain(PacketType::kResult))
+    EXPECT_EQ(each.packet.payload()[0], result(each).chunk + 1);
+}
+
+TEST_F(Transfers, ANewOneAbandonsTheOldOneInMidStep) {
+  const Step first = open(1, 3);
+  send(1, first, 0, true);
+  const Step second = open(1, 2);
+  EXPECT_EQ(second, first + 1);
+  EXPECT_EQ(send(1, first, 1, true), Verdict::kLate);
+  EXPECT_EQ(send(3, second, 0, false), Verdict::kNotAllowed);
+  EXPECT_EQ(send(1, second, 0, true), Verdict::kFolded);
+  EXPECT_EQ(send(2, second, 0, false), Verdict::kCompleted);
+}
+
+}  // namespace
+}  // namespace sluice::agg
