@@ -111,14 +111,14 @@ struct Flow {
   std::uint32_t credit = 0;
   std::uint32_t deferred_count = 0;
   bool feedback_queued = false;
-  bool deferral_told = false;       // since the last credit update
-  TimeNs last_contribution_ns = 0;  // of the open gradient step
-  Step last_contribution_step = 0;
-  std::atomic<TimeNs> last_heard_ns{0};  // read by the control thread
-  Counter included;                      // chunks that this rank has a part in
-  Counter late;                          // contributions that came after their slot was complete
-  Counter requeued;                      // of `included`, those computed on an earlier step
-  Histogram lag;                         // behind the step's first finisher; read by metrics
+  bool deferral_told = false;                   // since the last credit update
+  TimeNs last_contribution_ns = 0;              // of the open gradient step
+  std::atomic<Step> last_contribution_step{0};  // likewise; read by the control thread
+  std::atomic<TimeNs> last_heard_ns{0};         // read by the control thread
+  Counter included;                             // chunks that this rank has a part in
+  Counter late;      // contributions that came after their slot was complete
+  Counter requeued;  // of `included`, those computed on an earlier step
+  Histogram lag;     // behind the step's first finisher; read by metrics
 
   // Another process holds the rank: both directions count from the start.
   void restart(Cookie new_cookie) noexcept {
@@ -173,10 +173,20 @@ struct StreamSlice {
                                                  nullptr};  // stride_floats a slot, 64-byte aligned
 };
 
+// Whose contributions the oldest open chunk of the open gradient step still lacks, as the last
+// probe for it found. Renewed at least every 25 ms while anybody waits; of no use once `step` is
+// closed. For metrics.
+struct Awaited {
+  std::atomic<Step> step{0};  // 0: nobody has asked yet
+  std::atomic<ChunkIndex> chunk{0};
+  std::array<std::atomic<std::uint64_t>, kMaskWords> ranks{};
+};
+
 // One shard's part of a job. Belongs to that shard's lcore.
 struct JobSlice {
   std::array<StreamSlice, kStreamCount> streams;
   std::vector<Flow> flows;  // one a rank
+  Awaited awaited;
   Histogram step_duration;  // first contribution to last result of a step in this shard
   Counter steps_closed;
   Counter results_sent;

@@ -241,7 +241,7 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noex
   }
   if (gradients && !requeued) {
     flow.last_contribution_ns = now;
-    flow.last_contribution_step = body.step;
+    flow.last_contribution_step.store(body.step, std::memory_order_relaxed);
   }
   if (try_complete(job, stream, slot_index, now)) return Verdict::kCompleted;
   return nil ? Verdict::kNilFolded : Verdict::kFolded;
@@ -352,10 +352,10 @@ void Shard::close_chunk(Job& job, StreamId stream, TimeNs now) noexcept {
     job_slice.step_duration.observe(now - slice.first_arrival_ns);
     TimeNs first_ns = kNever;
     for (const Flow& flow : job_slice.flows)
-      if (flow.last_contribution_step == step)
+      if (flow.last_contribution_step.load(std::memory_order_relaxed) == step)
         first_ns = std::min(first_ns, flow.last_contribution_ns);
     for (Flow& flow : job_slice.flows)
-      if (flow.last_contribution_step == step)
+      if (flow.last_contribution_step.load(std::memory_order_relaxed) == step)
         flow.lag.observe(flow.last_contribution_ns - first_ns);
   }
   StreamWindow& window = job.windows[index_of(stream)];

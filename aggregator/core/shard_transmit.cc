@@ -22,6 +22,14 @@ Flow& flow_to(Job& job, JobSlice& slice, Rank rank) noexcept {
   return flow;
 }
 
+void note_awaited(Awaited& awaited, Step step, ChunkIndex chunk,
+                  const std::array<std::uint64_t, kMaskWords>& ranks) noexcept {
+  for (std::size_t word = 0; word < kMaskWords; ++word)
+    awaited.ranks[word].store(ranks[word], std::memory_order_relaxed);
+  awaited.chunk.store(chunk, std::memory_order_relaxed);
+  awaited.step.store(step, std::memory_order_release);
+}
+
 wire::Sender sender_of(const Job& job, Rank rank) noexcept {
   return {.job = job.spec.id.value,
           .rank = rank.value,
@@ -254,6 +262,8 @@ std::size_t Shard::write_answer(Reply& reply, std::span<std::uint8_t> out, TimeN
     }
   }
   if (body.first_incomplete != wire::kNoChunk) {
+    if (reply.stream == StreamId::kGradients && reply.step == open_step)
+      note_awaited(job.slices[id_.value].awaited, reply.step, body.first_incomplete, missing);
     body.mask_words = static_cast<std::uint8_t>(job.mask_word_count);
     for (std::uint16_t rank = 0; rank < job.spec.world_size && age_count < ages.size(); ++rank) {
       if (!test_bit(missing.data(), Rank{rank})) continue;

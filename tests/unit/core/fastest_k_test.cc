@@ -266,15 +266,15 @@ class Transfers : public testing::Test {
 
 TEST_F(Transfers, GoFromSourceToTargetAndToNobodyElse) {
   const Step step = open(1, 3);
+  EXPECT_EQ(send(0, step, 0, false), Verdict::kNotAllowed);
+  EXPECT_EQ(send(3, step, 1, false), Verdict::kNotAllowed);
+  EXPECT_EQ(send(3, step, 0, true), Verdict::kShapeMismatch);
   for (ChunkIndex chunk = 1; chunk < 3; ++chunk)
     EXPECT_EQ(send(1, step, chunk, true), Verdict::kCompleted);
   const auto sent = harness.drain(PacketType::kResult);
   ASSERT_THAT(sent, SizeIs(4));
   for (const Sent& each : sent)
     EXPECT_TRUE(each.transmit.rank == Rank{1} || each.transmit.rank == Rank{3});
-  EXPECT_EQ(send(0, step, 0, false), Verdict::kNotAllowed);
-  EXPECT_EQ(send(3, step, 1, false), Verdict::kNotAllowed);
-  EXPECT_EQ(send(3, step, 0, true), Verdict::kShapeMismatch);
 }
 
 TEST_F(Transfers, TheSourceCannotRunAheadOfTheTarget) {
