@@ -147,7 +147,7 @@ std::uint16_t Job::decide_k(Step closed, TimeNs now) noexcept {
     seen.workers = std::max(seen.workers, slice.record.k);
     seen.mean_square += slice.mean_square;
     seen.square_of_mean += slice.square_of_mean;
-    seen.finite &= slice.finite;
+    seen.conclusive &= slice.conclusive;
     flipped += slice.signs_flipped;
     compared += slice.signs_compared;
   }
@@ -172,15 +172,20 @@ double Job::duration_s(Rank rank, Step closed, TimeNs now) const noexcept {
   const auto base = static_cast<Step>(finished >> 32);
   const DurationNs last_ns = static_cast<DurationNs>(finished & UINT32_MAX) * kMicrosecond;
   DurationNs longest_ns = last_ns;
-  if (base < closed) {  // it has begun another one: at once, or when the step it waited for closed
-    const TimeNs finished_ns = released_ns(base) + last_ns;
-    TimeNs began_ns = std::max(finished_ns, released_ns(base + 1));
-    if (spec.policy.late == LateMode::kRequeue)
-      for (Step step = base + 2; began_ns < finished_ns + 1 && step <= closed; ++step)
-        began_ns = std::max(began_ns, released_ns(step));
-    longest_ns = std::max(longest_ns, now - began_ns);
-  }
+  if (base < closed) longest_ns = std::max(longest_ns, now - began_ns(base, last_ns, closed, now));
   return static_cast<double>(longest_ns) / static_cast<double>(kSecond);
+}
+
+// When a rank whose gradient of `base` took `taken_ns` began its next one. On time: when the next
+// step opened. Late: at once where late gradients are dropped; where they are requeued it waits for
+// the step that took it, perhaps until `now`.
+TimeNs Job::began_ns(Step base, DurationNs taken_ns, Step closed, TimeNs now) const noexcept {
+  const TimeNs finished_ns = released_ns(base) + taken_ns;
+  if (finished_ns <= released_ns(base + 1)) return released_ns(base + 1);
+  if (spec.policy.late == LateMode::kDrop) return finished_ns;
+  for (Step step = base + 2; step <= closed; ++step)
+    if (released_ns(step) >= finished_ns) return released_ns(step);
+  return now;
 }
 
 bool Job::report_finished(Rank rank, Step base, TimeNs now) noexcept {

@@ -155,7 +155,7 @@ struct StreamSlice {
   // What the open step has shown so far, for the policy.
   double mean_square = 0;     // summed over chunks: mean of |g_i|^2
   double square_of_mean = 0;  // likewise: |mean of g_i|^2
-  bool finite = true;
+  bool conclusive = true;     // all sums finite, and the same members from first to last
   std::uint64_t signs_flipped = 0;
   std::uint64_t signs_compared = 0;
   // Results to send: a list through Slot::next_queued, and how far its head has been sent.
@@ -258,6 +258,7 @@ class Job {
  private:
   std::uint16_t decide_k(Step closed, TimeNs now) noexcept;
   double duration_s(Rank rank, Step closed, TimeNs now) const noexcept;
+  TimeNs began_ns(Step base, DurationNs taken_ns, Step closed, TimeNs now) const noexcept;
 
   Policy policy_;
   std::vector<double> durations_s_;

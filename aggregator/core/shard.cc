@@ -135,7 +135,7 @@ StreamSlice& Shard::current_slice(Job& job, StreamId stream) noexcept {
   slice.first_arrival_ns = 0;
   slice.collective = Collective{};
   slice.mean_square = slice.square_of_mean = 0;
-  slice.finite = true;
+  slice.conclusive = true;
   slice.signs_flipped = slice.signs_compared = 0;
   const bool holds = stream == StreamId::kGradients && job.spec.policy.tolerates_stragglers();
   for (std::uint16_t rank = 0; rank < job.spec.world_size; ++rank) {
@@ -328,7 +328,7 @@ bool Shard::try_complete(Job& job, StreamId stream, std::uint32_t slot_index, Ti
     slot.payload_sum = wire::sum_bytes({payload, slot.payload_bytes}).value;
     if (stream == StreamId::kGradients && job.policy().needs_norms())
       observe_norms(slice, slot, payload);
-    slice.finite &= slot.finite;
+    slice.conclusive &= slot.finite;
   }
   job.slices[id_.value].slots_in_use.set(job.slices[id_.value].slots_in_use.read() - 1);
   // Close before the result can leave: whoever holds the last result may contribute to the next

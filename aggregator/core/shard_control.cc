@@ -37,6 +37,7 @@ void Shard::member_gone(Job& job, Rank rank) noexcept {
     StreamSlice& slice = current_slice(job, static_cast<StreamId>(index));
     if (job.members[rank.value].takes_part(index, slice.record.step)) continue;
     slice.record.remove(rank);
+    slice.conclusive = false;
     sweep(slice);
   }
 }

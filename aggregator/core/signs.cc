@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <type_traits>
 
 #include "aggregator/base/check.h"
 #include "aggregator/base/policy_options.h"
@@ -31,7 +32,11 @@ HWY_INLINE std::uint64_t vector_signs(D d, const float* from) noexcept {
   const auto lanes = hn::BitCast(d_bits, hn::LoadU(d, from));
   std::uint8_t bytes[8] = {};  // Highway may write all eight
   hn::StoreMaskBits(d_bits, hn::Lt(lanes, hn::Zero(d_bits)), bytes);
-  std::uint64_t signs;
+  // Only as many bytes as the vector fills: compilers then use one move from the mask register.
+  using Bits =
+      std::conditional_t<hn::MaxLanes(D()) <= 8, std::uint8_t,
+                         std::conditional_t<hn::MaxLanes(D()) <= 16, std::uint16_t, std::uint64_t>>;
+  Bits signs;
   std::memcpy(&signs, bytes, sizeof(signs));
   return signs;
 }

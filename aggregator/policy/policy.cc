@@ -94,7 +94,7 @@ bool Policy::needs_norms() const noexcept {
 std::uint16_t Policy::next_k(const StepObservation& observation) noexcept {
   ++observed_;
   arrivals_.observe(observation.durations_s);
-  if (observation.finite)
+  if (observation.conclusive)
     noise_.observe(observation.workers, observation.mean_square, observation.square_of_mean);
   const bool decides = observed_ <= kUpdateSteps || observed_ % kUpdateSteps == 0;
   switch (options_.kind) {
@@ -114,7 +114,7 @@ std::uint16_t Policy::next_k(const StepObservation& observation) noexcept {
 // The published rule (SAINA, IEEE TSC 16(6), 2023): a round whose signs flipped by at least s_th
 // counts up, any other counts down; c_th counts raise k by one. k never falls.
 std::uint16_t Policy::saina(const StepObservation& observation) noexcept {
-  if (observation.signs_compared == 0 || !observation.finite) return k_;
+  if (observation.signs_compared == 0 || !observation.conclusive) return k_;
   const bool flipped = observation.signs_flipped * 1000 >=
                        std::uint64_t{options_.sign_threshold_permille} * observation.signs_compared;
   if (flipped)

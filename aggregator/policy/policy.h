@@ -28,7 +28,8 @@ struct StepObservation {
   std::uint16_t workers = 0;  // W
   double mean_square = 0;
   double square_of_mean = 0;
-  bool finite = true;  // no NaN or infinity in the step's sums; else norms and signs are skipped
+  // No NaN or infinity in the step's sums, and no member went; else norms and signs are skipped.
+  bool conclusive = true;
   // Of the detection round that this step ended; compared == 0 when it ended none.
   std::uint64_t signs_flipped = 0;
   std::uint64_t signs_compared = 0;

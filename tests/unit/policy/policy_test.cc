@@ -71,7 +71,7 @@ TEST(Saina, SkipsStepsThatEndNoRoundOrAreNotFinite) {
   Policy policy({.kind = PolicyKind::kSaina, .k = 1, .count_threshold = 1}, kWorkers);
   EXPECT_EQ(policy.next_k(observed(1, times)), 1);
   StepObservation broken = round_of(times, 900);
-  broken.finite = false;
+  broken.conclusive = false;
   EXPECT_EQ(policy.next_k(broken), 1);
 }
 
