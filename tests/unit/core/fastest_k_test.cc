@@ -2,12 +2,15 @@
 // members that die, return and fetch another one's state meanwhile.
 #include <gmock/gmock.h>
 
+#include <random>
+
 #include "aggregator/core/shard.h"
 #include "tests/unit/core/harness.h"
 
 namespace sluice::agg {
 namespace {
 
+using testing::Each;
 using testing::ElementsAre;
 using testing::SizeIs;
 using wire::PacketType;
@@ -206,6 +209,44 @@ TEST(FastestK, DurationsCountFromTheReleaseOfTheStepAGradientWasComputedOn) {
   EXPECT_EQ(harness.finished(1, 3), Verdict::kFinished) << "late, and still told";
   EXPECT_EQ(harness.job->members[0].finished.load(), std::uint64_t{3} << 32 | 3000);
   EXPECT_EQ(harness.job->members[1].finished.load(), std::uint64_t{3} << 32 | 5000);
+}
+
+// Four workers, one of them ten times slower, gradients of noise: three of four is what goodput
+// must find, and keep although the slow one reports only now and then.
+TEST(FastestK, GoodputLeavesAPersistentStragglerBehind) {
+  constexpr std::uint16_t kSlow = 3;
+  constexpr ChunkIndex kChunks = 8;
+  Harness harness(
+      {.world_size = 4, .chunk_count = kChunks, .policy = {.kind = PolicyKind::kGoodput}});
+  std::mt19937 random(7);
+  std::normal_distribution<float> noise;
+  const auto contribute = [&](std::uint16_t rank, Step base) {
+    harness.finished(rank, base);
+    for (ChunkIndex chunk = 0; chunk < kChunks; ++chunk) {
+      std::vector<float> values(16);
+      for (float& value : values) value = noise(random);
+      harness.contribute<float>(rank, base, chunk, values);
+    }
+  };
+  Step slow_base = 1;
+  TimeNs slow_ready = harness.now + 10 * kSecond;
+  std::vector<std::uint32_t> ks;
+  for (Step step = 1; step <= 60; ++step) {
+    harness.now += kSecond;
+    for (std::uint16_t rank = 0; rank < kSlow; ++rank) contribute(rank, step);
+    if (harness.open_step() == step) harness.now = std::max(harness.now, slow_ready);
+    if (harness.now >= slow_ready) {
+      contribute(kSlow, slow_base);
+      if (harness.open_step() == step) contribute(kSlow, step);  // k = n: its next gradient
+      slow_base = harness.open_step();
+      slow_ready = harness.now + 10 * kSecond;
+    }
+    harness.drain();
+    ASSERT_EQ(harness.open_step(), step + 1);
+    if (step > 20) ks.push_back(harness.job->gauges.k);
+  }
+  EXPECT_THAT(ks, Each(3));
+  EXPECT_TRUE(harness.job->gauges.noise_scale_valid);
 }
 
 // Results carry the k that they were summed with, in all shards alike, also when it changes with
