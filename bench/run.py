@@ -13,8 +13,9 @@ import allreduce
 import fold
 import pipeline
 import report
+import sfcd
 
-BENCHES = {"fold": fold, "pipeline": pipeline, "allreduce": allreduce}
+BENCHES = {"fold": fold, "pipeline": pipeline, "sfcd": sfcd, "allreduce": allreduce}
 
 
 def main():
