@@ -1,6 +1,6 @@
 // Counter blocks and samples turned into Prometheus families. Names are
 // `sluice_<area>_<what>_<unit>` with `_total` on counters; labels are port, class, reason, lcore,
-// job and rank.
+// job, rank, and of an info metric policy and late.
 //
 // Pure: reads what it is given. Called by the metrics thread.
 #pragma once

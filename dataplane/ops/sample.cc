@@ -11,20 +11,52 @@ std::string job_label(const agg::JobView& view) {
   return label;
 }
 
+// Whether a shard's latest probe for the open step found `rank` missing. The step is stored after
+// the ranks, and a report about a step that has closed since is of no interest.
+bool is_awaited(const agg::Job& job, std::uint16_t rank, Step open_step) {
+  for (const agg::JobSlice& slice : job.slices) {
+    if (open_step == 0 || slice.awaited.step.load(std::memory_order_acquire) != open_step) continue;
+    const std::uint64_t word = slice.awaited.ranks[rank / 64].load(std::memory_order_relaxed);
+    if (word >> rank % 64 & 1) return true;
+  }
+  return false;
+}
+
+MemberSample sample_member(const agg::Job& job, const agg::MemberView& view, Step open_step) {
+  MemberSample sample{.rank = view.rank.value,
+                      .joined = view.joined,
+                      .silent_ns = view.silent_ns,
+                      .awaited = is_awaited(job, view.rank.value, open_step),
+                      .gradient_us = static_cast<std::uint32_t>(
+                          job.members[view.rank.value].finished.load(std::memory_order_relaxed))};
+  for (const agg::JobSlice& slice : job.slices) {
+    const agg::Flow& flow = slice.flows[view.rank.value];
+    sample.included += flow.included.read();
+    sample.late += flow.late.read();
+    sample.requeued += flow.requeued.read();
+    sample.lag.add(flow.lag);
+  }
+  return sample;
+}
+
 JobSample sample_job(const agg::Jobs& jobs, const agg::JobView& view, TimeNs now) {
   const agg::Job& job = *view.job;
-  JobSample sample{.label = job_label(view),
-                   .state = view.state,
-                   .joined_count = view.joined_count,
-                   .world_size = view.world_size,
-                   .open_gradient_step = job.windows[0].open_step.load(std::memory_order_relaxed),
-                   .memory_bytes = agg::Job::memory_bytes(job.spec)};
-  for (const agg::MemberView& member : jobs.members(view.id, now)) {
-    MemberSample one{
-        .rank = member.rank.value, .joined = member.joined, .silent_ns = member.silent_ns};
-    for (const agg::JobSlice& slice : job.slices) one.lag.add(slice.flows[one.rank].lag);
-    sample.members.push_back(one);
-  }
+  const Step open_step = job.windows[0].open_step.load(std::memory_order_relaxed);
+  JobSample sample{
+      .label = job_label(view),
+      .state = view.state,
+      .joined_count = view.joined_count,
+      .world_size = view.world_size,
+      .policy = job.spec.policy,
+      .open_gradient_step = open_step,
+      .gradient_chunks = job.spec.chunk_counts[0],
+      .k = job.gauges.k.load(std::memory_order_relaxed),
+      .noise_scale = job.gauges.noise_scale.load(std::memory_order_relaxed),
+      .noise_scale_valid = job.gauges.noise_scale_valid.load(std::memory_order_relaxed),
+      .signs_flipped = job.gauges.signs_flipped.load(std::memory_order_relaxed),
+      .memory_bytes = agg::Job::memory_bytes(job.spec)};
+  for (const agg::MemberView& member : jobs.members(view.id, now))
+    sample.members.push_back(sample_member(job, member, open_step));
   for (const agg::JobSlice& slice : job.slices) {
     sample.contributions += slice.contributions.read();
     sample.steps_closed += slice.steps_closed.read();

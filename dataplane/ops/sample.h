@@ -24,7 +24,12 @@ struct MemberSample {
   std::uint16_t rank = 0;
   bool joined = false;
   DurationNs silent_ns = 0;
-  HistogramSample lag;  // behind the step's first finisher, over all shards
+  bool awaited = false;           // not in the oldest open slot of the open step, and others wait
+  std::uint32_t gradient_us = 0;  // D_i, of its newest finished gradient; 0: none known
+  std::uint64_t included = 0;     // over all shards, as the rest
+  std::uint64_t late = 0;
+  std::uint64_t requeued = 0;
+  HistogramSample lag;  // behind the step's first finisher
 };
 
 struct JobSample {
@@ -32,7 +37,13 @@ struct JobSample {
   wire::JobState state{};
   std::uint16_t joined_count = 0;
   std::uint16_t world_size = 0;
+  PolicyOptions policy;
   std::uint64_t open_gradient_step = 0;  // 0 before the start
+  std::uint64_t gradient_chunks = 0;     // of one step
+  std::uint64_t k = 0;                   // of the open step
+  double noise_scale = 0;
+  bool noise_scale_valid = false;
+  double signs_flipped = -1;  // of the last detection round; negative: none yet
   std::uint64_t memory_bytes = 0;
   std::uint64_t contributions = 0;
   std::uint64_t steps_closed = 0;
