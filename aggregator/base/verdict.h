@@ -16,6 +16,8 @@ namespace sluice {
   X(kFolded, "folded", "contributions added into a sum")                                           \
   X(kCompleted, "completed", "contributions that completed a slot and released its result")        \
   X(kNilFolded, "nil_folded", "contributions without data: the worker did not use the tensor")     \
+  X(kPassed, "passed",                                                                             \
+    "packets of a rank that waits for a step and has nothing more for this chunk")                 \
   X(kDuplicate, "duplicate", "contributions that arrived twice; the second was ignored")           \
   X(kLate, "late", "contributions that arrived after their slot was complete")                     \
   X(kStale, "stale",                                                                               \

@@ -57,7 +57,12 @@ std::size_t Job::memory_bytes(const JobSpec& spec) noexcept {
     total_bytes += std::size_t{spec.windows[stream]} * spec.chunk_counts[stream] * slot_bytes;
   }
   const std::uint32_t gradient_chunks = spec.chunk_counts[index_of(StreamId::kGradients)];
-  return total_bytes + gradient_chunks * (8 * sign_words_of(spec) + 1);
+  const bool passes = spec.policy.late == LateMode::kRequeue;
+  total_bytes += gradient_chunks * (8 * sign_words_of(spec) + 1);
+  if (passes)
+    total_bytes += std::size_t{spec.windows[index_of(StreamId::kGradients)]} * gradient_chunks * 8 *
+                   sluice::mask_words(spec.world_size);
+  return total_bytes;
 }
 
 Job::Job(const JobSpec& job_spec)
@@ -82,6 +87,8 @@ Job::Job(const JobSpec& job_spec)
       slice.slots.resize(slot_count);
       slice.masks.resize(slot_count * mask_word_count);
       if (stream == index_of(StreamId::kGradients)) {
+        if (spec.policy.late == LateMode::kRequeue)
+          slice.passes.resize(slot_count * mask_word_count);
         slice.sign_words = sign_words_of(spec);
         slice.signs.resize(slice.chunk_count * slice.sign_words);
         slice.signs_known.resize(slice.chunk_count);

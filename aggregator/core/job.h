@@ -84,10 +84,11 @@ struct Slot {
   Step step = 0;                  // whose contributions it holds; 0: none yet
   std::uint32_t next_queued = 0;  // link of its slice's result queue, valid while `queued`
   std::uint64_t weight = 0;
-  std::uint64_t payload_sum = 0;  // internet checksum's partial sum of the result's payload
-  std::uint16_t count = 0;        // contributions in the mask, NILs too
-  std::uint16_t data_count = 0;   // those with data
-  std::uint16_t elem_count = 0;   // fixed by the first contribution that carries data
+  std::uint64_t payload_sum = 0;   // internet checksum's partial sum of the result's payload
+  std::uint16_t count = 0;         // contributions in the mask, NILs too
+  std::uint16_t data_count = 0;    // those with data
+  std::uint16_t passed_count = 0;  // ranks that pass: they have nothing for this chunk
+  std::uint16_t elem_count = 0;    // fixed by the first contribution that carries data
   std::uint16_t payload_bytes = 0;
   std::uint16_t k = 0;  // that it completed with
   Dtype dtype{};
@@ -163,8 +164,9 @@ struct StreamSlice {
   std::uint32_t queue_tail = kNoSlot;
   Step head_step = 0;
   std::uint32_t head_rank = 0;
-  std::vector<Slot> slots;           // index (step % window) * chunk_count + local chunk
-  std::vector<std::uint64_t> masks;  // mask_words a slot
+  std::vector<Slot> slots;            // index (step % window) * chunk_count + local chunk
+  std::vector<std::uint64_t> masks;   // mask_words a slot
+  std::vector<std::uint64_t> passes;  // likewise, of ranks that pass; empty unless late = requeue
   // Signs of each chunk's sum at the end of the last detection round: sign_words a local chunk.
   std::size_t sign_words = 0;
   std::vector<std::uint64_t> signs;

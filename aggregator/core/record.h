@@ -5,6 +5,7 @@
 // broadcast is k = 1 with may = must = {root}, a barrier is k = n without data.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "aggregator/base/types.h"
@@ -29,6 +30,18 @@ struct StepRecord {
   bool satisfied_by(const std::uint64_t* counted_words, std::size_t counted,
                     std::size_t word_count) const noexcept {
     return counted >= k && counted > 0 && must.subset_of(counted_words, word_count);
+  }
+
+  // The same record for a slot that the ranks of `passed_words` have nothing for: as if they had
+  // died.
+  StepRecord without(const std::uint64_t* passed_words, std::size_t word_count) const noexcept {
+    StepRecord rest = *this;
+    for (std::size_t word = 0; word < word_count; ++word) {
+      rest.may.words()[word] &= ~passed_words[word];
+      rest.must.words()[word] &= ~passed_words[word];
+    }
+    rest.k = std::min(k, static_cast<std::uint16_t>(rest.may.count()));
+    return rest;
   }
 };
 

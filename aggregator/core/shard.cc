@@ -21,6 +21,11 @@ std::size_t collective_chunk_bytes(std::uint32_t size_bytes, ChunkIndex chunk,
   return std::min<std::size_t>(chunk_bytes, size_bytes - chunk * chunk_bytes);
 }
 
+bool has_passed(const Job& job, const StreamSlice& slice, std::size_t slot_index,
+                Rank rank) noexcept {
+  return !slice.passes.empty() && test_bit(&slice.passes[slot_index * job.mask_word_count], rank);
+}
+
 double square(std::uint64_t weight) noexcept {
   const auto value = static_cast<double>(weight);
   return value * value;
@@ -179,7 +184,8 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noex
   Slot& slot = slice.slots[slot_index];
   std::uint64_t* mask = &slice.masks[slot_index * job.mask_word_count];
   if (slot.step == body.step) {
-    if (test_bit(mask, rank)) return Verdict::kDuplicate;
+    if (test_bit(mask, rank) || has_passed(job, slice, slot_index, rank))
+      return Verdict::kDuplicate;
   }
   // Complete, or of a closed step: the result is out, and this worker is not in it.
   if (body.step < open_step || (slot.step == body.step && slot.complete)) {
@@ -206,8 +212,16 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noex
     if (queued && slot.complete) results_overwritten_.add(1);
     slot = Slot{.step = body.step, .next_queued = next_queued, .queued = queued};
     std::fill_n(mask, job.mask_word_count, std::uint64_t{0});
+    if (!slice.passes.empty())
+      std::fill_n(&slice.passes[slot_index * job.mask_word_count], job.mask_word_count,
+                  std::uint64_t{0});
     if (!abandoned) job_slice.slots_in_use.add(1);
     if (slice.first_arrival_ns == 0) slice.first_arrival_ns = now;
+  }
+  if (requeued && nil) {  // it waits for this step with other chunks and has nothing for this one
+    set_bit(&slice.passes[slot_index * job.mask_word_count], rank);
+    ++slot.passed_count;
+    return try_complete(job, stream, slot_index, now) ? Verdict::kCompleted : Verdict::kPassed;
   }
   if (!nil) {
     float* accumulator = slice.data.get() + slot_index * slice.stride_floats;
@@ -312,12 +326,20 @@ bool Shard::try_complete(Job& job, StreamId stream, std::uint32_t slot_index, Ti
   const std::uint64_t* mask = &slice.masks[slot_index * job.mask_word_count];
   // Of a transfer, only the first chunk waits for the receiver too.
   const bool free_chunk = stream == StreamId::kState && slot_index % slice.chunk_count != 0;
-  const bool satisfied =
-      free_chunk ? slot.has_data : slice.record.satisfied_by(mask, slot.count, job.mask_word_count);
-  if (!satisfied) return false;
+  slot.k = slice.record.k;
+  if (free_chunk) {
+    if (!slot.has_data) return false;
+  } else if (slot.passed_count == 0) {
+    if (!slice.record.satisfied_by(mask, slot.count, job.mask_word_count)) return false;
+  } else {
+    const StepRecord rest =
+        slice.record.without(&slice.passes[slot_index * job.mask_word_count], job.mask_word_count);
+    slot.k = rest.k;
+    if (!rest.may.empty() && !rest.satisfied_by(mask, slot.count, job.mask_word_count))
+      return false;
+  }
 
   slot.complete = true;
-  slot.k = slice.record.k;
   if (slot.has_data) {
     float* accumulator = slice.data.get() + slot_index * slice.stride_floats;
     auto* payload = reinterpret_cast<std::uint8_t*>(accumulator);

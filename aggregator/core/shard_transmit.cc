@@ -248,7 +248,11 @@ std::size_t Shard::write_answer(Reply& reply, std::span<std::uint8_t> out, TimeN
       const Slot& slot = slice.slots[first_slot + bit];
       const std::uint64_t* mask = &slice.masks[(first_slot + bit) * job.mask_word_count];
       const bool touched = slot.step == reply.step;
-      if (touched && test_bit(mask, reply.rank)) body.counted |= std::uint64_t{1} << bit;
+      // A pass counts as well: the worker has nothing more to send.
+      const std::uint64_t* passes =
+          slice.passes.empty() ? nullptr : &slice.passes[(first_slot + bit) * job.mask_word_count];
+      if (touched && (test_bit(mask, reply.rank) || (passes && test_bit(passes, reply.rank))))
+        body.counted |= std::uint64_t{1} << bit;
       if (touched && slot.complete) {
         // A result that still waits in the queue is on its way: nobody needs to pull it.
         // One that has left may stand in a less urgent queue, which the answer must not overtake.
@@ -257,7 +261,8 @@ std::size_t Shard::write_answer(Reply& reply, std::span<std::uint8_t> out, TimeN
       } else if (body.first_incomplete == wire::kNoChunk) {
         body.first_incomplete = first_chunk + bit;
         for (std::size_t word = 0; word < job.mask_word_count; ++word)
-          missing[word] = slice.record.may.words()[word] & ~(touched ? mask[word] : 0);
+          missing[word] = slice.record.may.words()[word] &
+                          ~(touched ? mask[word] | (passes ? passes[word] : 0) : 0);
       }
     }
   }

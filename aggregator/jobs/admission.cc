@@ -87,13 +87,14 @@ bool Jobs::check_request(const Request& request, Refusal& refusal) const {
                    join.layouts[kCollectives].chunk_count, kCollectiveChunks));
   if (join.layouts[kState].chunk_count != 0)
     return no(RefuseCode::kBadRequest,
-              text("job '%s' asks for a state stream of %u chunks, this appliance offers none (0)",
+              text("job '%s' asks for a state stream of %u chunks, which only the appliance sizes: "
+                   "a join says 0",
                    name.c_str(), join.layouts[kState].chunk_count));
   if (rank >= world_size)
     return no(RefuseCode::kBadRequest,
               text("rank %u is outside job '%s' with world size %u (ranks 0 to %u)", rank,
                    name.c_str(), world_size, world_size - 1));
-  return true;
+  return check_policy(request, refusal);
 }
 
 // False with a code: refused. False without: `entry` was of another run and is out of the way.
@@ -112,7 +113,7 @@ bool Jobs::check_agreement(const Entry& entry, const Request& request, Refusal& 
     for (std::uint16_t other = 0; other < entry.world_size(); ++other) {
       const Member& member = entry.members[other];
       const DurationNs silent_ns = request.now - last_heard(entry, Rank{other});
-      if (entry.state == wire::JobState::kEnded || member.phase != Member::Phase::kJoined ||
+      if (entry.state == wire::JobState::kEnded || !member.live() ||
           silent_ns > kTakeoverSilence)
         continue;
       return no(
@@ -156,7 +157,7 @@ bool Jobs::check_agreement(const Entry& entry, const Request& request, Refusal& 
     return no(RefuseCode::kBadRequest,
               text("rank %u says allow_nil %u, job '%s' has %u (set by rank %u)", rank,
                    unsigned{join.allow_nil}, name, unsigned{entry.job->spec.allow_nil}, first));
-  return true;
+  return check_policy_agreement(entry, request, refusal);
 }
 
 // Whether another job of `needed_bytes` fits. False without a code: it will, as soon as the shards
@@ -206,10 +207,11 @@ Jobs::Entry* Jobs::create(const Request& request, Refusal& refusal) {
                .world_size = join.world_size,
                .chunk_bytes = join.chunk_bytes,
                .shard_count = options_.shard_count,
-               .allow_nil = join.allow_nil != 0};
+               .allow_nil = join.allow_nil != 0,
+               .policy = effective_policy(request)};
   spec.chunk_counts = {join.layouts[kGradients].chunk_count, kCollectiveChunks, 0};
   spec.max_elems = {join.layouts[kGradients].max_elems, 0, 0};
-  spec.windows = {kSyncWindow, kMaxWindow, 0};
+  size_windows(spec);
   const std::size_t needed_bytes = Job::memory_bytes(spec);
   if (!make_room(needed_bytes, request, refusal)) return nullptr;
   if (!pick_id(spec.id)) {
@@ -260,7 +262,7 @@ bool Jobs::is_echo(const Request& request) const noexcept {
            entry->ordinal == join.ordinal && entry->name == request.name() &&
            request.rank().value < entry->world_size() &&
            entry->members[request.rank().value].nonce == join.nonce &&
-           entry->members[request.rank().value].phase == Member::Phase::kLeft;
+           entry->members[request.rank().value].has_left();
   });
 }
 

@@ -19,13 +19,15 @@ std::string describe_collective(const std::array<std::uint32_t, 2>& fixed) {
 
 std::string Jobs::describe_loss(const Entry& entry, Rank rank, std::string_view what,
                                 DurationNs silent_ns) const {
-  const bool forming = entry.state == wire::JobState::kForming;
-  return text("job '%s': rank %u at %s %s, last heard %.1f s ago; %s", entry.name.c_str(),
-              unsigned{rank.value}, entry.members[rank.value].address.c_str(),
-              std::string(what).c_str(), seconds(silent_ns),
-              forming ? "nobody is left that waits for the job to start: join again"
-                      : "a synchronous job needs all ranks: look at that rank's log and start the "
-                        "job again");
+  const std::string lost =
+      text("job '%s': rank %u at %s %s, last heard %.1f s ago", entry.name.c_str(),
+           unsigned{rank.value}, entry.members[rank.value].address.c_str(),
+           std::string(what).c_str(), seconds(silent_ns));
+  if (entry.goes_on()) return describe_shrinking(entry, lost);
+  if (entry.state == wire::JobState::kForming)
+    return lost + "; nobody is left that waits for the job to start: join again";
+  return lost +
+         "; a synchronous job needs all ranks: look at that rank's log and start the job again";
 }
 
 // Ends the job with a notice to all who are still in it.
@@ -40,8 +42,7 @@ void Jobs::fail(Entry& entry, wire::NoticeCode code, Rank about, std::string why
   entry.ended_ns = now;
   entry.job->ended.store(true, std::memory_order_release);
   for (std::uint16_t rank = 0; rank < entry.world_size(); ++rank)
-    if (entry.members[rank].phase == Member::Phase::kJoined)
-      queue(entry, Rank{rank}, wire::PacketType::kNotice);
+    if (entry.members[rank].live()) queue(entry, Rank{rank}, wire::PacketType::kNotice);
   if (!entry.listed) release(entry);
 }
 
@@ -100,6 +101,8 @@ void Jobs::handle_event(const ShardEvent& event, TimeNs now) {
                 describe_collective(event.actual).c_str()),
            now);
       break;
+    case ShardEvent::Kind::kMemberAdmitted: admitted(entry, event.rank, now); break;
+    case ShardEvent::Kind::kTransferOpened: transfer_opened(entry, event.step); break;
     case ShardEvent::Kind::kStepLimit:
       fail(entry, wire::NoticeCode::kStepLimit, event.rank,
            text("job '%s': stream %u has used its last step number %u: start a new job from a "
@@ -125,35 +128,56 @@ void Jobs::queue(const Entry& entry, Rank rank, wire::PacketType type) {
 }
 
 std::size_t Jobs::write_status(const Entry& entry, Rank rank, std::uint32_t echo_us,
-                               std::span<std::uint8_t> out) const noexcept {
+                               std::span<std::uint8_t> out, TimeNs now) const noexcept {
   std::array<std::uint64_t, kMaskWords> missing{};
   for (std::uint16_t other = 0; other < entry.world_size(); ++other) {
     const Member::Phase phase = entry.members[other].phase;
-    const bool left_before_start =
-        phase == Member::Phase::kLeft && entry.state == wire::JobState::kForming;
-    if (phase == Member::Phase::kFree || phase == Member::Phase::kGone || left_before_start)
-      set_bit(missing.data(), Rank{other});
+    const bool finished =
+        phase == Member::Phase::kLeft && entry.state != wire::JobState::kForming;
+    if (phase != Member::Phase::kJoined && !finished) set_bit(missing.data(), Rank{other});
   }
   const std::size_t words = sluice::mask_words(entry.world_size());
   const Member& member = entry.members[rank.value];
-  const wire::Status body{.echo_timestamp_us = echo_us,
-                          .joined_count = entry.count(Member::Phase::kJoined),
-                          .world_size = entry.world_size(),
-                          .state = entry.state,
-                          .mask_words = static_cast<std::uint8_t>(words),
-                          .left = member.phase == Member::Phase::kLeft};
+  wire::Status body{.echo_timestamp_us = echo_us,
+                    .joined_count = entry.count(Member::Phase::kJoined),
+                    .world_size = entry.world_size(),
+                    .state = entry.state,
+                    .mask_words = static_cast<std::uint8_t>(words),
+                    .left = member.has_left()};
+  const Resyncs& resyncs = entry.resyncs;
+  if (entry.goes_on() && resyncs.active && resyncs.first_step != 0) {
+    const DurationNs left_ns = resyncs.started_ns + options_.resync_hold_ns - now;
+    body.transfer_step = resyncs.first_step;
+    body.transfer_number = resyncs.current.number;
+    body.hold_left_ms =
+        static_cast<std::uint32_t>(std::max<DurationNs>(left_ns, 0) / kMillisecond);
+    body.transfer_source = resyncs.source.value;
+    body.transfer_target = resyncs.current.target.value;
+  }
   return wire::encode(out, {.job = entry.id.value, .rank = rank.value, .cookie = member.cookie},
                       body, {missing.data(), words});
 }
 
+// How the job stands; to those who are no part of it any more, why.
+std::size_t Jobs::write_answer(const Entry& entry, Rank rank, std::uint32_t echo_us,
+                               const Request& request) const {
+  const Member& member = entry.members[rank.value];
+  if (member.phase == Member::Phase::kExpelled || (entry.failed && !member.has_left()))
+    return write_notice(entry, rank, request.reply);
+  return write_status(entry, rank, echo_us, request.reply, request.now);
+}
+
 std::size_t Jobs::write_notice(const Entry& entry, Rank rank, std::span<std::uint8_t> out) const {
-  const std::size_t text_bytes = std::min(entry.notice_text.size(), kMaxTextBytes);
-  const wire::Notice body{.code = entry.notice_code,
-                          .rank = entry.notice_rank.value,
+  const Member& member = entry.members[rank.value];
+  const bool expelled = member.phase == Member::Phase::kExpelled;
+  const std::string& why = expelled ? member.notice : entry.notice_text;
+  const std::size_t text_bytes = std::min(why.size(), kMaxTextBytes);
+  const wire::Notice body{.code = expelled ? wire::NoticeCode::kResyncHold : entry.notice_code,
+                          .rank = expelled ? rank.value : entry.notice_rank.value,
                           .text_bytes = static_cast<std::uint16_t>(text_bytes)};
   return wire::encode(
-      out, {.job = entry.id.value, .rank = rank.value, .cookie = entry.members[rank.value].cookie},
-      body, {}, {reinterpret_cast<const std::uint8_t*>(entry.notice_text.data()), text_bytes});
+      out, {.job = entry.id.value, .rank = rank.value, .cookie = member.cookie}, body, {},
+      {reinterpret_cast<const std::uint8_t*>(why.data()), text_bytes});
 }
 
 // To a process whose rank was taken over, under the cookie that it still uses.

@@ -4,6 +4,7 @@
 // job is over, while members that missed the news can still ask for 10 s how it ended.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,8 +21,10 @@ inline constexpr DurationNs kRejoinGrace = 3 * kSecond;  // a finished rank wait
 
 struct Jobs::Member {
   // kFree: nobody has joined. kGone: died or fell silent. kLeft: ended its part by itself. In a
-  // forming job all three leave the rank to whoever asks.
-  enum class Phase : std::uint8_t { kFree, kJoined, kGone, kLeft };
+  // forming job all three leave the rank to whoever asks. In a job that goes on without a rank also
+  // kReturning: holds the rank again, the shards do not know yet. kAborted: left with an error.
+  // kExpelled: given up by the appliance, which has told it why.
+  enum class Phase : std::uint8_t { kFree, kJoined, kReturning, kGone, kLeft, kAborted, kExpelled };
 
   Phase phase = Phase::kFree;
   Cookie cookie = 0;  // kept after the end, so that notices and repeated leaves are answered
@@ -35,6 +38,40 @@ struct Jobs::Member {
   TimeNs suspected_ns = 0;  // valid while `suspected`
   unsigned suspect_pings = 0;
   bool suspected = false;
+  std::string notice;             // why it was expelled
+  std::uint32_t admissions_due = 0;  // kMemberJoined commands that shard 0 has not answered
+  bool rejoined = false;          // came when the job ran already
+  bool needs_state = false;       // rejoined, and has not reported the end of a resync
+  TimeNs admitted_ns = 0;         // when it rejoined
+  std::uint32_t resyncs_done = 0;  // the highest number that it reported as done
+
+  bool has_left() const noexcept { return phase == Phase::kLeft || phase == Phase::kAborted; }
+  bool live() const noexcept { return phase == Phase::kJoined || phase == Phase::kReturning; }
+  // Lost by a job that goes on: any process of the run may take the rank.
+  bool lost() const noexcept {
+    return phase == Phase::kGone || phase == Phase::kAborted || phase == Phase::kExpelled;
+  }
+};
+
+// One transfer at a time; the others wait in line.
+struct Jobs::Resyncs {
+  struct Wish {
+    Rank target;
+    std::uint32_t number = 0;
+  };
+  std::deque<Wish> line;
+  bool active = false;
+  Wish current;  // valid while `active`, like the fields below
+  Rank source;
+  TimeNs started_ns = 0;            // the window is held from here on
+  Step first_step = 0;              // of stream kState; 0: shard 0 has not opened it yet
+  std::uint32_t openings_due = 0;  // kOpenTransfer commands that shard 0 has not answered
+
+  bool waits(Rank rank) const noexcept {
+    for (const Wish& wish : line)
+      if (wish.target == rank) return true;
+    return false;
+  }
 };
 
 struct Jobs::Entry {
@@ -52,6 +89,8 @@ struct Jobs::Entry {
   std::size_t releases_left = 0;  // shards that still hold the job after kRemoveJob
   bool removing = false;          // kRemoveJob has been sent
   bool listed = true;             // a join under this name finds it
+  Resyncs resyncs;
+  std::string loss;  // see JobView
 
   wire::JobState state = wire::JobState::kForming;
   bool failed = false;  // ended with the notice below
@@ -65,6 +104,17 @@ struct Jobs::Entry {
     std::uint16_t total = 0;
     for (const Member& member : members) total += member.phase == phase;
     return total;
+  }
+  // Processes that hold a rank, whether or not the shards know it yet.
+  std::uint16_t live_count() const noexcept {
+    std::uint16_t total = 0;
+    for (const Member& member : members) total += member.live();
+    return total;
+  }
+  // Whether losing a rank leaves the job running.
+  bool goes_on() const noexcept {
+    return state == wire::JobState::kRunning && job != nullptr &&
+           job->spec.policy.tolerates_stragglers();
   }
 };
 

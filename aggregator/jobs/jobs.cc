@@ -21,6 +21,7 @@ ControlResult Jobs::handle(const wire::Packet& packet, const Origin& origin,
     case wire::PacketType::kJoin: result = join(request); break;
     case wire::PacketType::kKeepalive: result = keepalive(request); break;
     case wire::PacketType::kLeave: result = leave(request); break;
+    case wire::PacketType::kResync: result = resync(request); break;
     default: break;
   }
   verdicts_.count(result.verdict);
@@ -41,6 +42,19 @@ Jobs::Standing Jobs::identify(const wire::Packet& packet) const noexcept {
   return {.why = Verdict::kBadCookie};
 }
 
+// A member spoke, and may have been given up too early.
+void Jobs::hear(Entry& entry, const Request& request) {
+  const Rank rank = request.rank();
+  Member& member = entry.members[rank.value];
+  member.heard_control_ns = request.now;
+  member.address = request.origin.address;
+  if (entry.job != nullptr)
+    entry.job->members[rank.value].last_heard_ns.store(request.now, std::memory_order_relaxed);
+  if (member.phase != Member::Phase::kGone) return;
+  if (entry.state == wire::JobState::kForming) revive(entry, rank, request.now);
+  if (entry.goes_on()) readmit(entry, rank, request.now);
+}
+
 ControlResult Jobs::keepalive(const Request& request) {
   const Standing standing = identify(request.packet);
   const Rank rank = request.rank();
@@ -50,20 +64,13 @@ ControlResult Jobs::keepalive(const Request& request) {
   if (standing.member == nullptr) return {.verdict = standing.why};
 
   Entry& entry = *standing.entry;
-  Member& member = *standing.member;
-  member.heard_control_ns = request.now;
-  member.address = request.origin.address;
-  if (entry.job != nullptr)
-    entry.job->members[rank.value].last_heard_ns.store(request.now, std::memory_order_relaxed);
-  if (member.phase == Member::Phase::kGone && entry.state == wire::JobState::kForming)
-    revive(entry, rank, request.now);
-  ControlResult result{.verdict = Verdict::kKeepalive, .bind = true, .job = entry.id, .rank = rank};
-  if (entry.failed && member.phase != Member::Phase::kLeft)
-    result.reply_bytes = write_notice(entry, rank, request.reply);
-  else
-    result.reply_bytes = write_status(
-        entry, rank, request.packet.body<wire::Keepalive>().timestamp_us, request.reply);
-  return result;
+  hear(entry, request);
+  const std::uint32_t echo_us = request.packet.body<wire::Keepalive>().timestamp_us;
+  return {.verdict = Verdict::kKeepalive,
+          .reply_bytes = write_answer(entry, rank, echo_us, request),
+          .bind = true,
+          .job = entry.id,
+          .rank = rank};
 }
 
 ControlResult Jobs::leave(const Request& request) {
@@ -73,10 +80,10 @@ ControlResult Jobs::leave(const Request& request) {
   Member& member = *standing.member;
   member.heard_control_ns = request.now;
   member.address = request.origin.address;
-  if (member.phase != Member::Phase::kLeft)
+  if (!member.has_left())
     carry_out_leave(entry, request.rank(), request.packet.body<wire::Leave>(), request.now);
   return {.verdict = Verdict::kLeave,
-          .reply_bytes = write_status(entry, request.rank(), 0, request.reply),
+          .reply_bytes = write_status(entry, request.rank(), 0, request.reply, request.now),
           .bind = true,
           .job = entry.id,
           .rank = request.rank()};
@@ -86,8 +93,17 @@ void Jobs::carry_out_leave(Entry& entry, Rank rank, const wire::Leave& leave, Ti
   Member& member = entry.members[rank.value];
   const bool abnormal = leave.reason == wire::LeaveReason::kAbnormal;
   const DurationNs silent_ns = now - last_heard(entry, rank);
-  member.phase = Member::Phase::kLeft;
   member.left_ns = now;
+  if (entry.goes_on() && (abnormal || member.lost())) {
+    const bool was_live = member.live();
+    member.phase = Member::Phase::kAborted;
+    if (!was_live) return;
+    give_up(entry, rank);
+    note_loss(entry, rank, wire::NoticeCode::kMemberLeft,
+              describe_loss(entry, rank, "left with an error", silent_ns), now);
+    return;
+  }
+  member.phase = Member::Phase::kLeft;
   if (entry.job != nullptr)
     entry.job->members[rank.value].reachable.store(false, std::memory_order_release);
 
@@ -103,8 +119,9 @@ void Jobs::carry_out_leave(Entry& entry, Rank rank, const wire::Leave& leave, Ti
                                      std::memory_order_release);
     commands_.push_back(
         {.kind = ShardCommand::Kind::kMemberGone, .job = entry.job.get(), .rank = rank});
+    forget_resync(entry, rank);
   }
-  if (entry.state != wire::JobState::kEnded && entry.count(Member::Phase::kJoined) == 0)
+  if (entry.state != wire::JobState::kEnded && entry.live_count() == 0)
     retire(entry, now);
 }
 
@@ -118,12 +135,15 @@ bool Jobs::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs
     const wire::Sender sender{
         .job = mail.job.value, .rank = mail.rank.value, .cookie = member.cookie};
     transmit = {.job = mail.job, .rank = mail.rank};
+    // Its reader may have gone since, and another process may hold the rank.
+    const bool has_notice = entry->failed || member.phase == Member::Phase::kExpelled;
+    if (mail.type == wire::PacketType::kNotice && !has_notice) continue;
     switch (mail.type) {
       case wire::PacketType::kPing:
         transmit.bytes = wire::encode(out, sender, wire::Ping{.timestamp_us = wire_time_us(now)});
         break;
       case wire::PacketType::kNotice: transmit.bytes = write_notice(*entry, mail.rank, out); break;
-      default: transmit.bytes = write_status(*entry, mail.rank, 0, out); break;
+      default: transmit.bytes = write_status(*entry, mail.rank, 0, out, now); break;
     }
     if (transmit.bytes != 0) return true;
   }
@@ -155,7 +175,8 @@ std::vector<JobView> Jobs::views() const {
                         .joined_count = entry->count(Member::Phase::kJoined),
                         .world_size = entry->world_size(),
                         .job = entry->job.get(),
-                        .notice = entry->notice_text});
+                        .notice = entry->notice_text,
+                        .loss = entry->loss});
   return result;
 }
 
@@ -168,7 +189,7 @@ std::vector<MemberView> Jobs::members(JobId job, TimeNs now) const {
     result.push_back({.rank = Rank{rank},
                       .address = member.address,
                       .joined = member.phase == Member::Phase::kJoined,
-                      .gone = member.phase == Member::Phase::kGone,
+                      .gone = member.lost(),
                       .left = member.phase == Member::Phase::kLeft,
                       .silent_ns = member.phase == Member::Phase::kFree
                                        ? 0

@@ -1,7 +1,7 @@
 // The control side of the aggregator: who is a member of which job.
 //
 // Joins with proof of the secret, refusals that print both values, keepalives, liveness,
-// departures, and the end of a job. Pure: time and key material are passed in, one reply at most is
+// departures, returns to a job that went on, transfers of state, and the end of a job. Pure: time and key material are passed in, one reply at most is
 // written into the caller's buffer, everything else waits in poll_*(). One thread, the control
 // thread; shards are told through ShardCommand and answer through ShardEvent. It never touches a
 // network: the caller keeps the path (address, port, MAC, VLAN) of each member and is told when to
@@ -24,6 +24,12 @@
 
 namespace sluice::agg {
 
+// The policy options of the jobs of one name, for ranks that leave them to the appliance.
+struct NamedPolicy {
+  std::string job_name;
+  PolicyOptions policy;
+};
+
 struct JobsOptions {
   std::string secret;  // of every job; empty: anyone may join
   std::array<std::uint8_t, 32>
@@ -35,6 +41,9 @@ struct JobsOptions {
   std::size_t max_job_memory_bytes = std::size_t{4} << 30;
   std::size_t max_total_memory_bytes = std::size_t{8} << 30;
   DurationNs member_timeout_ns = kDefaultMemberTimeout;
+  DurationNs resync_hold_ns = kDefaultResyncHold;  // the longest that a transfer stops the window
+  PolicyOptions policy;                            // of jobs that no entry below names
+  std::vector<NamedPolicy> job_policies;
 };
 
 // Where a control datagram came from, as the caller knows it.
@@ -56,7 +65,7 @@ struct MemberView {
   Rank rank;
   std::string_view address;
   bool joined = false;  // a live member: neither left nor gone
-  bool gone = false;    // died or fell silent
+  bool gone = false;    // died, fell silent, was refused or left with an error
   bool left = false;    // ended its part by itself
   DurationNs silent_ns = 0;
 };
@@ -71,6 +80,7 @@ struct JobView {
   std::uint16_t world_size = 0;
   const Job* job = nullptr;  // null once the shards have released it
   std::string_view notice;   // what its members were told; empty unless it ended by failure
+  std::string_view loss;     // the last rank that it lost and goes on without; empty: all are in
 };
 
 class Jobs {
@@ -111,6 +121,7 @@ class Jobs {
   struct Request;   // a packet with where and when it arrived
   struct Refusal;   // a code and a text that prints both values
   struct Standing;  // whose packet this is, or why it is nobody's
+  struct Resyncs;   // who needs another rank's state
   struct Outgoing {
     JobId job;
     Rank rank;
@@ -123,6 +134,7 @@ class Jobs {
   ControlResult challenge(const Request& request) const;
   ControlResult refuse(const Request& request, const Refusal& refusal, bool proven) const;
   ControlResult admit(Entry& entry, const Request& request);
+  ControlResult admit_to_running(Entry& entry, const Request& request);
   ControlResult accept(const Entry& entry, const Request& request) const;
   std::array<std::uint8_t, wire::kNonceBytes> server_nonce(const Request& request) const noexcept;
   Cookie make_cookie(const Entry& entry, Rank rank, std::uint64_t nonce) noexcept;
@@ -139,11 +151,43 @@ class Jobs {
   bool pick_id(JobId& id) noexcept;
   bool is_echo(const Request& request) const noexcept;
 
+  // options.cc: how the job chooses k.
+  PolicyOptions effective_policy(const Request& request) const noexcept;
+  bool check_policy(const Request& request, Refusal& refusal) const;
+  bool check_policy_agreement(const Entry& entry, const Request& request, Refusal& refusal) const;
+  std::string policy_source(const Request& request) const;
+  void size_windows(JobSpec& spec) const noexcept;
+
   // jobs.cc: members' packets.
+  void hear(Entry& entry, const Request& request);
   ControlResult keepalive(const Request& request);
   ControlResult leave(const Request& request);
   Standing identify(const wire::Packet& packet) const noexcept;
   void carry_out_leave(Entry& entry, Rank rank, const wire::Leave& leave, TimeNs now);
+
+  // rejoin.cc: members come and go while the job goes on.
+  void give_up(Entry& entry, Rank rank) noexcept;
+  std::string describe_shrinking(const Entry& entry, std::string what) const;
+  void readmit(Entry& entry, Rank rank, TimeNs now);
+  void admitted(Entry& entry, Rank rank, TimeNs now);
+  void expel(Entry& entry, Rank rank, std::string why, TimeNs now);
+  void note_loss(Entry& entry, Rank rank, wire::NoticeCode code, std::string why, TimeNs now);
+
+  // resync.cc: one rank's state for another.
+  ControlResult resync(const Request& request);
+  void ask_for_state(Entry& entry, Rank rank, std::uint32_t number);
+  void finish_resync(Entry& entry, Rank rank, std::uint32_t number);
+  void advance_resyncs(Entry& entry, TimeNs now);
+  void check_transfer(Entry& entry, TimeNs now);
+  void check_idle_return(Entry& entry, Rank rank, TimeNs now);
+  void start_transfer(Entry& entry, Rank source, TimeNs now);
+  void open_transfer(Entry& entry, Rank source);
+  void end_transfer(Entry& entry);
+  void transfer_opened(Entry& entry, Step step);
+  void forget_resync(Entry& entry, Rank rank);
+  bool choose_source(const Entry& entry, Rank target, TimeNs now, Rank& source) const;
+  bool can_give_state(const Entry& entry, Rank rank, Rank target) const noexcept;
+  std::string describe_no_source(const Entry& entry, Rank target) const;
 
   // liveness.cc
   void check_member(Entry& entry, Rank rank, TimeNs now);
@@ -157,7 +201,9 @@ class Jobs {
   void release(Entry& entry);
   void expire(Entry& entry, TimeNs now);
   std::size_t write_status(const Entry& entry, Rank rank, std::uint32_t echo_us,
-                           std::span<std::uint8_t> out) const noexcept;
+                           std::span<std::uint8_t> out, TimeNs now) const noexcept;
+  std::size_t write_answer(const Entry& entry, Rank rank, std::uint32_t echo_us,
+                           const Request& request) const;
   std::size_t write_notice(const Entry& entry, Rank rank, std::span<std::uint8_t> out) const;
   std::size_t write_replaced(const Entry& entry, Rank rank, const Request& request) const;
   std::string describe_loss(const Entry& entry, Rank rank, std::string_view what,

@@ -128,15 +128,20 @@ ControlResult Jobs::admit(Entry& entry, const Request& request) {
     member.address = request.origin.address;
     return accept(entry, request);  // its answer was lost
   }
-  if (member.phase == Member::Phase::kGone && member.nonce == nonce) {
+  if (member.phase == Member::Phase::kGone && member.nonce == nonce &&
+      entry.state == wire::JobState::kForming) {
     revive(entry, request.rank(), request.now);
     return accept(entry, request);
   }
-  if (member.phase == Member::Phase::kLeft && member.nonce == nonce)
+  if (member.has_left() && member.nonce == nonce)
     return {.verdict = Verdict::kJoin};  // a late copy of the request of a process that left
 
   const unsigned rank = request.rank().value;
   Refusal refusal{.code = wire::RefuseCode::kRankTaken};
+  if (member.phase == Member::Phase::kExpelled && member.nonce == nonce) {
+    refusal = {.code = wire::RefuseCode::kEnded, .text = member.notice};
+    return refuse(request, refusal, true);
+  }
   if (member.stale_cookie != 0 && member.stale_nonce == nonce) {
     refusal.text = text("rank %u of job '%s' was taken over by the process at %s", rank,
                         entry.name.c_str(), member.address.c_str());
@@ -163,9 +168,28 @@ ControlResult Jobs::admit(Entry& entry, const Request& request) {
         unsigned{entry.count(Member::Phase::kJoined)}, unsigned{entry.world_size()});
     return refuse(request, refusal, true);
   }
+  if (entry.goes_on()) return admit_to_running(entry, request);
   occupy(entry, request);
   start_if_complete(entry, request.now);
   return accept(entry, request);
+}
+
+// A rank of a job that went on without it, or does so now. Not answered before shard 0 knows the
+// process: the worker asks again.
+ControlResult Jobs::admit_to_running(Entry& entry, const Request& request) {
+  const Rank rank = request.rank();
+  Member& member = entry.members[rank.value];
+  const bool same = member.nonce == request.join().nonce;
+  const ControlResult later{
+      .verdict = Verdict::kJoin, .bind = same, .job = entry.id, .rank = rank};
+  if (member.phase == Member::Phase::kReturning) return later;
+  if (member.live()) give_up(entry, rank);  // silent for too long
+  if (!same) occupy(entry, request);
+  member.address = request.origin.address;
+  member.rejoined = true;
+  member.needs_state = true;
+  readmit(entry, rank, request.now);
+  return {.verdict = Verdict::kJoin, .bind = true, .job = entry.id, .rank = rank};
 }
 
 void Jobs::occupy(Entry& entry, const Request& request) {
@@ -179,6 +203,7 @@ void Jobs::occupy(Entry& entry, const Request& request) {
   member.heard_control_ns = request.now;
   member.next_ping_ns = request.now;
   member.suspected = false;
+  member.resyncs_done = 0;
 
   agg::Member& shared = entry.job->members[request.rank().value];
   shared.last_heard_ns.store(request.now, std::memory_order_relaxed);
@@ -187,7 +212,8 @@ void Jobs::occupy(Entry& entry, const Request& request) {
   shared.reachable.store(true, std::memory_order_release);
 }
 
-// A member of a forming job that was only frozen, and whose rank nobody took.
+// A member of a forming job that was only frozen, and whose rank nobody took; see readmit() for
+// running ones.
 void Jobs::revive(Entry& entry, Rank rank, TimeNs now) {
   Member& member = entry.members[rank.value];
   member.phase = Member::Phase::kJoined;
@@ -209,14 +235,20 @@ void Jobs::start_if_complete(Entry& entry, TimeNs now) {
 ControlResult Jobs::accept(const Entry& entry, const Request& request) const {
   wire::Accept body{
       .nonce = request.join().nonce,
+      .policy = entry.job->spec.policy,
       .member_timeout_ms = static_cast<std::uint32_t>(options_.member_timeout_ns / kMillisecond),
+      .resync_hold_ms = static_cast<std::uint32_t>(options_.resync_hold_ns / kMillisecond),
       .shards = options_.shard_count,
       .window = static_cast<std::uint16_t>(entry.job->spec.windows[0]),
       .world_size = entry.world_size(),
-      .joined_count = entry.count(Member::Phase::kJoined)};
+      .joined_count = entry.count(Member::Phase::kJoined),
+      .rejoined = entry.members[request.rank().value].rejoined};
+  const agg::Member& shared = entry.job->members[request.rank().value];
   for (std::size_t stream = 0; stream < kStreamCount; ++stream) {
     const Step open = entry.job->windows[stream].open_step.load(std::memory_order_acquire);
     body.open_steps[stream] = std::max<Step>(open, 1);
+    const Step joined = shared.joined_from[stream].load(std::memory_order_acquire);
+    body.first_steps[stream] = std::max<Step>(joined, 1);
   }
   const Rank rank = request.rank();
   const wire::Sender sender{

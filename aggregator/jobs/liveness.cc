@@ -35,8 +35,12 @@ void Jobs::tick(TimeNs now) {
     if (slot == nullptr) continue;
     Entry& entry = *slot;
     for (std::uint16_t rank = 0; rank < entry.world_size() && entry.state != wire::JobState::kEnded;
-         ++rank)
+         ++rank) {
       if (entry.members[rank].phase == Member::Phase::kJoined) check_member(entry, Rank{rank}, now);
+      if (entry.members[rank].phase == Member::Phase::kJoined)
+        check_idle_return(entry, Rank{rank}, now);
+    }
+    if (entry.goes_on()) advance_resyncs(entry, now);
     if (entry.state == wire::JobState::kEnded) expire(entry, now);
     if (entry.state == wire::JobState::kEnded && entry.job == nullptr &&
         now - entry.ended_ns >= kNoticeRepeat)
@@ -71,8 +75,8 @@ void Jobs::check_member(Entry& entry, Rank rank, TimeNs now) {
   }
 }
 
-// A synchronous job that runs cannot go on without a rank; one that forms waits for another
-// process.
+// A synchronous job that runs cannot go on without a rank, others can; one that forms waits for
+// another process.
 void Jobs::lose(Entry& entry, Rank rank, wire::NoticeCode code, TimeNs now) {
   Member& member = entry.members[rank.value];
   const DurationNs silent_ns = now - last_heard(entry, rank);
@@ -84,6 +88,11 @@ void Jobs::lose(Entry& entry, Rank rank, wire::NoticeCode code, TimeNs now) {
   const std::string what = died ? "died (its process answers no ping)"
                                 : text("fell silent (limits.member_timeout_s is %.1f)",
                                        seconds(options_.member_timeout_ns));
+  if (entry.goes_on()) {
+    give_up(entry, rank);
+    note_loss(entry, rank, code, describe_loss(entry, rank, what, silent_ns), now);
+    return;
+  }
   fail(entry, code, rank, describe_loss(entry, rank, what, silent_ns), now);
 }
 

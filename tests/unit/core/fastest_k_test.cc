@@ -112,17 +112,43 @@ TEST(FastestK, AGradientIsRequeuedOnlyWhereTheJobSaysSoAndWithinItsStaleness) {
   EXPECT_EQ(bounded.contribute<float>(1, 6, 0, {1}, {.base_step = 4}), Verdict::kCompleted);
 }
 
-TEST(FastestK, RequeuedChunksWithoutDataAreLegalInAnyJob) {
-  Harness harness({.world_size = 2,
-                   .chunk_count = 1,
+// Rank 0's gradient of step 2 was late in chunk 1 only: it waits for step 3 and has nothing for
+// chunk 0 there.
+TEST(FastestK, AWorkerThatWaitsForAStepPassesTheChunksItHasNothingFor) {
+  Harness harness({.world_size = 3,
+                   .chunk_count = 2,
                    .allow_nil = false,
-                   .policy = fixed_k(2, LateMode::kRequeue)});
+                   .policy = fixed_k(3, LateMode::kRequeue)});
   harness.pass_full_steps();
+  const auto pass = [&](std::uint16_t rank, ChunkIndex chunk) {
+    return harness.contribute<float>(rank, 3, chunk, {},
+                                     {.weight = 0, .base_step = 2, .nil = true});
+  };
   EXPECT_EQ(harness.contribute<float>(0, 3, 0, {}, {.nil = true}), Verdict::kShapeMismatch);
-  EXPECT_EQ(harness.contribute<float>(0, 3, 0, {}, {.weight = 0, .base_step = 2, .nil = true}),
-            Verdict::kNilFolded);
+  EXPECT_EQ(pass(0, 0), Verdict::kPassed);
+  EXPECT_EQ(pass(0, 0), Verdict::kDuplicate);
+  EXPECT_EQ(harness.contribute<float>(0, 3, 0, {4}), Verdict::kDuplicate) << "it has passed";
+  EXPECT_EQ(harness.contribute<float>(1, 3, 0, {4}), Verdict::kFolded);
+  EXPECT_EQ(harness.contribute<float>(2, 3, 0, {8}), Verdict::kCompleted) << "k = 3, one passed";
+  const auto sent = harness.drain(PacketType::kResult);
+  EXPECT_EQ(result(sent.back()).k, 2);
+  EXPECT_EQ(sent.back().packet.mask_word(0), 0b110u);
+  EXPECT_EQ(std::uint64_t{result(sent.back()).weight}, 2u);
+
+  for (const std::uint16_t rank : {0, 1}) EXPECT_EQ(pass(rank, 1), Verdict::kPassed);
+  EXPECT_EQ(pass(2, 1), Verdict::kCompleted) << "nobody has anything";
+  const auto empty = harness.drain(PacketType::kResult);
+  EXPECT_EQ(empty.back().packet.mask_word(0), 0u);
+  EXPECT_TRUE(result(empty.back()).flags & wire::kFlagNil);
+}
+
+TEST(FastestK, APassNeverTakesAPlaceAmongTheFastest) {
+  Harness harness({.world_size = 3, .chunk_count = 1, .policy = fixed_k(1, LateMode::kRequeue)});
+  harness.pass_full_steps();
+  const DataOptions pass{.weight = 0, .base_step = 2, .nil = true};
+  EXPECT_EQ(harness.contribute<float>(0, 3, 0, {}, pass), Verdict::kPassed);
   EXPECT_EQ(harness.contribute<float>(1, 3, 0, {4}), Verdict::kCompleted);
-  EXPECT_EQ(std::uint64_t{result(harness.drain().back()).weight}, 1u);
+  EXPECT_THAT(floats_of(harness.drain(PacketType::kResult).back()), ElementsAre(4));
 }
 
 TEST(FastestK, DeathShrinksWhatAStepWaitsForAndTheJobGoesOn) {
