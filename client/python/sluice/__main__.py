@@ -4,7 +4,7 @@ import argparse
 import sys
 
 import sluice
-from sluice import doctor, launch
+from sluice import doctor, launch, top
 from sluice.demo import run as demo
 
 
@@ -16,6 +16,7 @@ def main(arguments=None):
     for name, module, text in (
             ("doctor", doctor, "say what works on this machine and why not"),
             ("launch", launch, "start the ranks of a script on this machine"),
+            ("top", top, "watch an appliance: jobs, who is late, drops, ports"),
             ("demo", demo, "train a small network through an appliance, all on this machine")):
         command = commands.add_parser(name, help=text, description=module.__doc__.splitlines()[0])
         module.add_arguments(command)

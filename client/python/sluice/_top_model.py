@@ -1,0 +1,270 @@
+"""What `top` shows, worked out from two scrapes of /metrics. Pure: no network, no terminal.
+
+A rate is the difference of a counter over the time between the scrapes; None when the counter is
+new or has started again. Names of the metrics: dataplane/ops/README.md.
+"""
+
+import statistics
+from collections import defaultdict
+from typing import NamedTuple, Optional
+
+from sluice._exposition import quantile
+
+# What sluice_packets_total counts besides packets that were of no use to anybody.
+USEFUL = frozenset((
+    "folded", "completed", "nil_folded", "probe", "finished", "credit", "join", "keepalive",
+    "leave", "resync", "not_ours"))
+_OBSCURE_S = 1.0  # silence above which a member is being asked
+
+
+class Scrape:
+    """One answer of the endpoint: samples by name, and when they came."""
+
+    def __init__(self, samples, time_s):
+        self.samples = samples
+        self.time_s = time_s
+        self._grouped = {}
+
+    def rows(self, name, *keys):
+        """A dict from the values of the labels `keys` (a tuple) to the value."""
+        index = (name, keys)
+        if index not in self._grouped:
+            self._grouped[index] = {tuple(sample.labels.get(key, "") for key in keys): sample.value
+                                    for sample in self.samples.get(name, ())}
+        return self._grouped[index]
+
+    def value(self, name, default=None, **labels):
+        return self.rows(name, *labels).get(tuple(labels.values()), default)
+
+    def buckets(self, name, *keys):
+        """A dict from label values to {upper bound: count} of a histogram."""
+        index = (name, "buckets", keys)
+        if index not in self._grouped:
+            grouped = defaultdict(dict)
+            for sample in self.samples.get(name + "_bucket", ()):
+                key = tuple(sample.labels.get(label, "") for label in keys)
+                grouped[key][float(sample.labels["le"])] = sample.value
+            self._grouped[index] = grouped
+        return self._grouped[index]
+
+
+class Rank(NamedTuple):
+    rank: int
+    gradient_s: Optional[float]  # D_i, the time that its newest gradient took
+    behind_s: Optional[float]    # how much later than the middle of the ranks
+    lag_s: Optional[float]       # p50 behind the first finisher
+    included: Optional[float]    # share of the chunks that it has a part in
+    late_rate: Optional[float]
+    requeued_rate: Optional[float]
+    late: float
+    requeued: float
+    silent_s: float
+    missing: bool
+
+    @property
+    def silent(self):
+        return self.silent_s > _OBSCURE_S
+
+
+class Job(NamedTuple):
+    name: str
+    state: str  # forming, running, ended
+    members: int
+    world_size: int
+    absent: list  # ranks that have not joined, or are gone or finished
+    step: int
+    step_rate: Optional[float]
+    step_s: Optional[float]  # p50
+    k: Optional[int]
+    policy: str
+    late: str
+    noise_scale: Optional[float]  # None: not known
+    signs_flipped: Optional[float]
+    ranks: list  # the latest first
+
+    @property
+    def missing(self):
+        return sorted(rank.rank for rank in self.ranks if rank.missing)
+
+
+class Port(NamedTuple):
+    name: str
+    up: bool
+    rx_bits: Optional[float]
+    tx_bits: Optional[float]
+    rx_packets: Optional[float]
+    tx_packets: Optional[float]
+    queue_packets: float
+    drop_rate: Optional[float]
+
+
+class Drop(NamedTuple):
+    where: str
+    reason: str
+    count: float
+    rate: Optional[float]
+
+
+class View(NamedTuple):
+    jobs: list
+    ports: list
+    drops: list  # those that are not zero
+    busy: list  # (lcore, share)
+    buffers: Optional[tuple]  # in use, capacity
+    span_s: float
+
+
+def _rate(new, old, span_s):
+    if new is None or old is None or new < old or span_s <= 0:
+        return None
+    return (new - old) / span_s
+
+
+def _recent(new, old):
+    """A histogram of what came between two scrapes, or of all when nothing did."""
+    difference = {bound: count - old.get(bound, 0) for bound, count in new.items()}
+    recent = any(difference.values()) and min(difference.values()) >= 0
+    return difference if recent else new
+
+
+def _included(now, before, name):
+    """Share of the chunks that each rank has a part in since the scrape before, by rank label.
+
+    The chunks are those of the steps that closed between the scrapes, give or take the open one: a
+    scrape falls somewhere within a step, so the rank that had a part in most of them tells how many
+    there were, within one step. All chunks of the job when no step has closed between the scrapes.
+    """
+    chunks = now.value("sluice_job_chunks", 0, job=name)
+    counts, old_counts = (
+        {rank: count for (job, rank), count in
+         scrape.rows("sluice_job_included_chunks_total", "job", "rank").items() if job == name}
+        for scrape in (now, before))
+    steps = now.value("sluice_job_step", 0, job=name) - before.value("sluice_job_step", 0, job=name)
+    if steps <= 0 or any(counts[rank] < old for rank, old in old_counts.items() if rank in counts):
+        old_counts = {}
+        steps = now.value("sluice_job_step", 0, job=name) - 1
+    counts = {rank: count - old_counts.get(rank, 0) for rank, count in counts.items()}
+    most = max(counts.values(), default=0)
+    total = min(max(most, (steps - 1) * chunks), (steps + 1) * chunks)
+    if total <= 0:
+        return {}
+    return {rank: min(1.0, count / total) for rank, count in counts.items()}
+
+
+def _ranks(now, before, name, span_s):
+    keys = [key for key in now.rows("sluice_job_member_silent_seconds", "job", "rank")
+            if key[0] == name]
+    durations = now.rows("sluice_job_gradient_seconds", "job", "rank")
+    known = [durations[key] for key in keys if key in durations]
+    middle = statistics.median(known) if known else None
+    lags = now.buckets("sluice_job_arrival_lag_seconds", "job", "rank")
+    old_lags = before.buckets("sluice_job_arrival_lag_seconds", "job", "rank")
+    included = _included(now, before, name)
+    found = []
+    for key in keys:
+        def total(metric, scrape=now, key=key):
+            return scrape.rows(metric, "job", "rank").get(key)
+
+        def rate(metric):
+            return _rate(total(metric), total(metric, before), span_s)
+
+        duration = durations.get(key)
+        lag = quantile(_recent(lags.get(key, {}), old_lags.get(key, {})), 0.5)
+        found.append(Rank(
+            rank=int(key[1]), gradient_s=duration,
+            behind_s=lag if duration is None else max(0.0, duration - middle), lag_s=lag,
+            included=included.get(key[1]),
+            late_rate=rate("sluice_job_late_chunks_total"),
+            requeued_rate=rate("sluice_job_requeued_chunks_total"),
+            late=total("sluice_job_late_chunks_total") or 0,
+            requeued=total("sluice_job_requeued_chunks_total") or 0,
+            silent_s=total("sluice_job_member_silent_seconds"),
+            missing=total("sluice_job_missing") == 1))
+    return sorted(found, key=lambda rank: (
+        not rank.missing, not rank.silent, -(rank.behind_s or 0), rank.rank))
+
+
+def _job(now, before, name, span_s):
+    members = int(now.value("sluice_job_members", 0, job=name))
+    world_size = int(now.value("sluice_job_world_size", 0, job=name))
+    step = int(now.value("sluice_job_step", 0, job=name))
+    if now.value("sluice_job_running", job=name) == 1:
+        state = "running"
+    else:
+        state = "forming" if step == 0 else "ended"
+    policy = next((key[1:] for key in now.rows("sluice_job_policy_info", "job", "policy", "late")
+                   if key[0] == name), ("", ""))
+    ranks = _ranks(now, before, name, span_s)
+    present = {rank.rank for rank in ranks}
+    noise_scale = now.value("sluice_job_noise_scale", job=name)
+    if now.value("sluice_job_noise_scale_valid", job=name) != 1:
+        noise_scale = None
+    k = now.value("sluice_job_k", job=name)
+    durations = [scrape.buckets("sluice_job_step_duration_seconds", "job").get((name,), {})
+                 for scrape in (now, before)]
+    return Job(
+        name=name, state=state, members=members, world_size=world_size,
+        absent=[rank for rank in range(world_size) if rank not in present], step=step,
+        step_rate=_rate(step, before.value("sluice_job_step", job=name), span_s),
+        step_s=quantile(_recent(*durations), 0.5), k=int(k) if k else None, policy=policy[0],
+        late=policy[1], noise_scale=noise_scale,
+        signs_flipped=now.value("sluice_job_signs_flipped_ratio", job=name), ranks=ranks)
+
+
+def _ports(now, before, span_s):
+    drops = defaultdict(float)
+    for scrape, sign in ((now, 1), (before, -1)):
+        for (port, _), value in scrape.rows(
+                "sluice_port_dropped_packets_total", "port", "reason").items():
+            drops[port] += sign * value
+
+    def rate(metric, name, factor=1):
+        found = _rate(now.value(metric, port=name), before.value(metric, port=name), span_s)
+        return None if found is None else found * factor
+
+    return [Port(
+        name=name, up=now.value("sluice_port_link_up", 0, port=name) == 1,
+        rx_bits=rate("sluice_port_rx_bytes_total", name, 8),
+        tx_bits=rate("sluice_port_tx_bytes_total", name, 8),
+        rx_packets=rate("sluice_port_rx_packets_total", name),
+        tx_packets=rate("sluice_port_tx_packets_total", name),
+        queue_packets=now.value("sluice_port_queue_packets", 0, port=name),
+        drop_rate=_rate(drops[name], 0, span_s))
+        for (name,) in now.rows("sluice_port_rx_packets_total", "port")]
+
+
+def _drops(now, before, span_s):
+    """Packets that were of no use, by place and reason; the most frequent now first."""
+    found = []
+
+    def add(where, reason, value, old):
+        if value:
+            found.append(Drop(where, reason, value, _rate(value, old, span_s)))
+
+    for metric, where in (("sluice_packets_total", "appliance"),
+                          ("sluice_own_dropped_packets_total", "sent by it")):
+        old = before.rows(metric, "reason")
+        for (reason,), value in now.rows(metric, "reason").items():
+            if reason not in USEFUL:
+                add(where, reason, value, old.get((reason,)))
+    old = before.rows("sluice_port_dropped_packets_total", "port", "reason")
+    for key, value in now.rows("sluice_port_dropped_packets_total", "port", "reason").items():
+        add(f"port {key[0]}", key[1], value, old.get(key))
+    old = before.rows("sluice_port_rx_missed_packets_total", "port")
+    for key, value in now.rows("sluice_port_rx_missed_packets_total", "port").items():
+        add(f"port {key[0]}", "not fetched in time", value, old.get(key))
+    return sorted(found, key=lambda drop: (-(drop.rate or 0), -drop.count))
+
+
+def view(now, before):
+    """What to show at scrape `now`; `before` is an earlier one, or the same when there is none."""
+    span_s = now.time_s - before.time_s
+    capacity = now.value("sluice_buffers_capacity_packets")
+    return View(
+        jobs=[_job(now, before, name, span_s)
+              for (name,) in sorted(now.rows("sluice_job_members", "job"))],
+        ports=_ports(now, before, span_s), drops=_drops(now, before, span_s),
+        busy=sorted((int(lcore), share) for (lcore,), share in
+                    now.rows("sluice_lcore_busy_ratio", "lcore").items()),
+        buffers=capacity and (now.value("sluice_buffers_in_use_packets", 0), capacity),
+        span_s=span_s)
