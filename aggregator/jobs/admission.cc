@@ -113,8 +113,7 @@ bool Jobs::check_agreement(const Entry& entry, const Request& request, Refusal& 
     for (std::uint16_t other = 0; other < entry.world_size(); ++other) {
       const Member& member = entry.members[other];
       const DurationNs silent_ns = request.now - last_heard(entry, Rank{other});
-      if (entry.state == wire::JobState::kEnded || !member.live() ||
-          silent_ns > kTakeoverSilence)
+      if (entry.state == wire::JobState::kEnded || !member.live() || silent_ns > kTakeoverSilence)
         continue;
       return no(
           RefuseCode::kOtherRun,

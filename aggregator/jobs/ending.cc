@@ -19,10 +19,9 @@ std::string describe_collective(const std::array<std::uint32_t, 2>& fixed) {
 
 std::string Jobs::describe_loss(const Entry& entry, Rank rank, std::string_view what,
                                 DurationNs silent_ns) const {
-  const std::string lost =
-      text("job '%s': rank %u at %s %s, last heard %.1f s ago", entry.name.c_str(),
-           unsigned{rank.value}, entry.members[rank.value].address.c_str(),
-           std::string(what).c_str(), seconds(silent_ns));
+  const std::string lost = text(
+      "job '%s': rank %u at %s %s, last heard %.1f s ago", entry.name.c_str(), unsigned{rank.value},
+      entry.members[rank.value].address.c_str(), std::string(what).c_str(), seconds(silent_ns));
   if (entry.goes_on()) return describe_shrinking(entry, lost);
   if (entry.state == wire::JobState::kForming)
     return lost + "; nobody is left that waits for the job to start: join again";
@@ -132,8 +131,7 @@ std::size_t Jobs::write_status(const Entry& entry, Rank rank, std::uint32_t echo
   std::array<std::uint64_t, kMaskWords> missing{};
   for (std::uint16_t other = 0; other < entry.world_size(); ++other) {
     const Member::Phase phase = entry.members[other].phase;
-    const bool finished =
-        phase == Member::Phase::kLeft && entry.state != wire::JobState::kForming;
+    const bool finished = phase == Member::Phase::kLeft && entry.state != wire::JobState::kForming;
     if (phase != Member::Phase::kJoined && !finished) set_bit(missing.data(), Rank{other});
   }
   const std::size_t words = sluice::mask_words(entry.world_size());
@@ -149,8 +147,7 @@ std::size_t Jobs::write_status(const Entry& entry, Rank rank, std::uint32_t echo
     const DurationNs left_ns = resyncs.started_ns + options_.resync_hold_ns - now;
     body.transfer_step = resyncs.first_step;
     body.transfer_number = resyncs.current.number;
-    body.hold_left_ms =
-        static_cast<std::uint32_t>(std::max<DurationNs>(left_ns, 0) / kMillisecond);
+    body.hold_left_ms = static_cast<std::uint32_t>(std::max<DurationNs>(left_ns, 0) / kMillisecond);
     body.transfer_source = resyncs.source.value;
     body.transfer_target = resyncs.current.target.value;
   }
@@ -175,9 +172,8 @@ std::size_t Jobs::write_notice(const Entry& entry, Rank rank, std::span<std::uin
   const wire::Notice body{.code = expelled ? wire::NoticeCode::kResyncHold : entry.notice_code,
                           .rank = expelled ? rank.value : entry.notice_rank.value,
                           .text_bytes = static_cast<std::uint16_t>(text_bytes)};
-  return wire::encode(
-      out, {.job = entry.id.value, .rank = rank.value, .cookie = member.cookie}, body, {},
-      {reinterpret_cast<const std::uint8_t*>(why.data()), text_bytes});
+  return wire::encode(out, {.job = entry.id.value, .rank = rank.value, .cookie = member.cookie},
+                      body, {}, {reinterpret_cast<const std::uint8_t*>(why.data()), text_bytes});
 }
 
 // To a process whose rank was taken over, under the cookie that it still uses.

@@ -38,12 +38,12 @@ struct Jobs::Member {
   TimeNs suspected_ns = 0;  // valid while `suspected`
   unsigned suspect_pings = 0;
   bool suspected = false;
-  std::string notice;             // why it was expelled
+  std::string notice;                // why it was expelled
   std::uint32_t admissions_due = 0;  // kMemberJoined commands that shard 0 has not answered
-  bool rejoined = false;          // came when the job ran already
-  bool needs_state = false;       // rejoined, and has not reported the end of a resync
-  TimeNs admitted_ns = 0;         // when it rejoined
-  std::uint32_t resyncs_done = 0;  // the highest number that it reported as done
+  bool rejoined = false;             // came when the job ran already
+  bool needs_state = false;          // rejoined, and has not reported the end of a resync
+  TimeNs admitted_ns = 0;            // when it rejoined
+  std::uint32_t resyncs_done = 0;    // the highest number that it reported as done
 
   bool has_left() const noexcept { return phase == Phase::kLeft || phase == Phase::kAborted; }
   bool live() const noexcept { return phase == Phase::kJoined || phase == Phase::kReturning; }
@@ -63,8 +63,8 @@ struct Jobs::Resyncs {
   bool active = false;
   Wish current;  // valid while `active`, like the fields below
   Rank source;
-  TimeNs started_ns = 0;            // the window is held from here on
-  Step first_step = 0;              // of stream kState; 0: shard 0 has not opened it yet
+  TimeNs started_ns = 0;           // the window is held from here on
+  Step first_step = 0;             // of stream kState; 0: shard 0 has not opened it yet
   std::uint32_t openings_due = 0;  // kOpenTransfer commands that shard 0 has not answered
 
   bool waits(Rank rank) const noexcept {

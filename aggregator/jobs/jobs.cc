@@ -121,8 +121,7 @@ void Jobs::carry_out_leave(Entry& entry, Rank rank, const wire::Leave& leave, Ti
         {.kind = ShardCommand::Kind::kMemberGone, .job = entry.job.get(), .rank = rank});
     forget_resync(entry, rank);
   }
-  if (entry.state != wire::JobState::kEnded && entry.live_count() == 0)
-    retire(entry, now);
+  if (entry.state != wire::JobState::kEnded && entry.live_count() == 0) retire(entry, now);
 }
 
 bool Jobs::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) {

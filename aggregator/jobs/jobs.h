@@ -1,11 +1,11 @@
 // The control side of the aggregator: who is a member of which job.
 //
 // Joins with proof of the secret, refusals that print both values, keepalives, liveness,
-// departures, returns to a job that went on, transfers of state, and the end of a job. Pure: time and key material are passed in, one reply at most is
-// written into the caller's buffer, everything else waits in poll_*(). One thread, the control
-// thread; shards are told through ShardCommand and answer through ShardEvent. It never touches a
-// network: the caller keeps the path (address, port, MAC, VLAN) of each member and is told when to
-// bind one.
+// departures, returns to a job that went on, transfers of state, and the end of a job. Pure: time
+// and key material are passed in, one reply at most is written into the caller's buffer, everything
+// else waits in poll_*(). One thread, the control thread; shards are told through ShardCommand and
+// answer through ShardEvent. It never touches a network: the caller keeps the path (address, port,
+// MAC, VLAN) of each member and is told when to bind one.
 #pragma once
 
 #include <array>

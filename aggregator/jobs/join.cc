@@ -180,8 +180,7 @@ ControlResult Jobs::admit_to_running(Entry& entry, const Request& request) {
   const Rank rank = request.rank();
   Member& member = entry.members[rank.value];
   const bool same = member.nonce == request.join().nonce;
-  const ControlResult later{
-      .verdict = Verdict::kJoin, .bind = same, .job = entry.id, .rank = rank};
+  const ControlResult later{.verdict = Verdict::kJoin, .bind = same, .job = entry.id, .rank = rank};
   if (member.phase == Member::Phase::kReturning) return later;
   if (member.live()) give_up(entry, rank);  // silent for too long
   if (!same) occupy(entry, request);

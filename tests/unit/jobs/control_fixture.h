@@ -85,6 +85,7 @@ class ControlTest : public testing::Test {
   std::size_t port_datagram_bytes = 1472;
   std::vector<ShardCommand> commands;  // all that shards were told
   bool shards_answer = true;
+  Step transfer_step = 1;  // that shard 0 opened last on the state's stream
 
   void restart(JobsOptions changed) { storage.emplace(std::move(changed)); }
 
@@ -162,24 +163,72 @@ class ControlTest : public testing::Test {
   }
 
   // A job of `count` ranks in which all have joined; the unasked statuses are thrown away.
-  std::vector<Worker> running_job(std::uint16_t count, std::string name = "digits") {
+  std::vector<Worker> running_job(std::uint16_t count, std::string name = "digits",
+                                  PolicyOptions policy = {}) {
     std::vector<Worker> workers;
     for (std::uint16_t rank = 0; rank < count; ++rank) {
       workers.push_back({.rank = rank, .name = name, .world_size = count});
+      workers.back().join.policy = policy;
+      workers.back().join.has_policy = 1;
       EXPECT_TRUE(join(workers.back()).is(wire::PacketType::kAccept));
     }
     sent();
     return workers;
   }
 
+  // A job that goes on without stragglers and dead ranks: k is one less than the world size.
+  std::vector<Worker> patient_job(std::uint16_t count, std::string name = "digits") {
+    const auto k = static_cast<std::uint16_t>(count - 1);
+    return running_job(count, std::move(name), {.kind = PolicyKind::kFixed, .k = k});
+  }
+  static Worker heir_of(const Worker& worker) {
+    Worker heir = worker;
+    heir.nonce = worker.nonce + 1000;
+    heir.address = "10.0.9." + std::to_string(worker.rank + 2) + ":50000";
+    return heir;
+  }
+  // A join that is answered only when shard 0 has let the process in.
+  Answered rejoin(Worker& worker) {
+    EXPECT_TRUE(join(worker).bytes.empty());
+    return join(worker);
+  }
+  void kill(const Worker& worker, const std::vector<const Worker*>& speakers) {
+    jobs.suspect(JobId{worker.job}, Rank{worker.rank}, now);
+    pass(700 * kMillisecond, speakers);
+  }
+
   // Carries commands to the shards and their answers back.
   void pump() {
     for (ShardCommand command; jobs.poll_command(command);) {
       commands.push_back(command);
-      if (command.kind != ShardCommand::Kind::kRemoveJob || !shards_answer) continue;
-      for (std::uint16_t shard = 0; shard < kTestShards; ++shard)
-        jobs.handle_event({.kind = ShardEvent::Kind::kJobReleased, .job = command.job}, now);
+      if (shards_answer) answer(command);
     }
+  }
+  void answer(const ShardCommand& command) {
+    switch (command.kind) {
+      case ShardCommand::Kind::kRemoveJob:
+        for (std::uint16_t shard = 0; shard < kTestShards; ++shard)
+          jobs.handle_event({.kind = ShardEvent::Kind::kJobReleased, .job = command.job}, now);
+        break;
+      case ShardCommand::Kind::kMemberJoined:
+        jobs.handle_event(
+            {.kind = ShardEvent::Kind::kMemberAdmitted, .job = command.job, .rank = command.rank},
+            now);
+        break;
+      case ShardCommand::Kind::kOpenTransfer:
+        jobs.handle_event({.kind = ShardEvent::Kind::kTransferOpened,
+                           .job = command.job,
+                           .stream = StreamId::kState,
+                           .step = ++transfer_step},
+                          now);
+        break;
+      default: break;
+    }
+  }
+  std::vector<ShardCommand::Kind> kinds() const {
+    std::vector<ShardCommand::Kind> result;
+    for (const ShardCommand& command : commands) result.push_back(command.kind);
+    return result;
   }
 
   std::vector<Sent> sent() {

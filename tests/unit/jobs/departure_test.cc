@@ -57,7 +57,7 @@ TEST_F(Keepalive, OfAStrangerIsCountedAndNotAnswered) {
   EXPECT_EQ(verdict_of(), Verdict::kUnknownJob);
 }
 
-TEST_F(Keepalive, AndJoinAndLeaveAreTheOnlyTypesOfTheControlPort) {
+TEST_F(Keepalive, AndJoinLeaveAndResyncAreTheOnlyTypesOfTheControlPort) {
   auto workers = running_job(1);
   EXPECT_EQ(send(workers[0], wire::Probe{}).result.verdict, Verdict::kBadType);
   EXPECT_EQ(send(workers[0], wire::Ping{}).result.verdict, Verdict::kBadType);

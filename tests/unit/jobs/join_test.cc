@@ -189,7 +189,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Disagreement{"state_stream",
                                  [](Worker& w) { w.join.layouts[2].chunk_count = 9; },
                                  RefuseCode::kBadRequest,
-                                 {"9", "none (0)"}},
+                                 {"9", "a join says 0"}},
                     Disagreement{"other_nil_rule",
                                  [](Worker& w) { w.join.allow_nil = 0; },
                                  RefuseCode::kBadRequest,

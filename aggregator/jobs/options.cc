@@ -1,0 +1,130 @@
+// How a job chooses k: the options that a join carries or the appliance's configuration gives,
+// whether they make sense, and whether all ranks mean the same.
+#include <algorithm>
+#include <cstring>
+
+#include "aggregator/jobs/entry.h"
+#include "aggregator/jobs/text.h"
+
+namespace sluice::agg {
+namespace {
+
+// Options that the policy does not read are as good as unset, so that ranks agree about what
+// counts.
+PolicyOptions without_unused(const PolicyOptions& options) noexcept {
+  PolicyOptions used{.kind = options.kind};
+  if (!options.tolerates_stragglers()) return used;
+  used.late = options.late;
+  if (options.late == LateMode::kRequeue) used.max_staleness = options.max_staleness;
+  switch (options.kind) {
+    case PolicyKind::kFixed: used.k = options.k; break;
+    case PolicyKind::kSaina:
+      used.k = options.k;
+      used.sign_threshold_permille = options.sign_threshold_permille;
+      used.count_threshold = options.count_threshold;
+      used.sign_stride = options.sign_stride;
+      used.round_steps = options.round_steps;
+      break;
+    case PolicyKind::kRamp: used.planned_steps = options.planned_steps; break;
+    case PolicyKind::kSync:
+    case PolicyKind::kGoodput: break;
+  }
+  return used;
+}
+
+// "saina (k 4, sign_threshold 0.500, ...)": all that the policy reads, in the words of its options.
+std::string describe(const PolicyOptions& options) {
+  std::string result = name_of(options.kind);
+  if (!options.tolerates_stragglers()) return result;
+  result += " (";
+  if (options.kind == PolicyKind::kFixed || options.kind == PolicyKind::kSaina)
+    result += text("k %u, ", unsigned{options.k});
+  if (options.kind == PolicyKind::kSaina) {
+    result += text("sign_threshold %.3f, ", options.sign_threshold_permille / 1000.0);
+    result += options.count_threshold == 0
+                  ? "count_threshold k, "
+                  : text("count_threshold %u, ", unsigned{options.count_threshold});
+    result += options.sign_stride == kAllSigns ? "signs all, " : "signs one-in-32, ";
+    result += text("round_steps %u, ", std::uint32_t{options.round_steps});
+  }
+  if (options.kind == PolicyKind::kRamp)
+    result += text("planned_steps %u, ", std::uint32_t{options.planned_steps});
+  result += text("late %s", name_of(options.late));
+  if (options.late == LateMode::kRequeue)
+    result += text(", max_staleness %u", std::uint32_t{options.max_staleness});
+  return result + ")";
+}
+
+// The value of the field that invalid_field() named, and what it may be.
+std::string describe_field(const PolicyOptions& options, std::string_view field,
+                           unsigned world_size) {
+  if (field == "k")
+    return text("k %u for %u workers: give 1 to %u", unsigned{options.k}, world_size, world_size);
+  if (field == "sign_threshold")
+    return text("sign_threshold %.3f: give 0 to 1", options.sign_threshold_permille / 1000.0);
+  if (field == "sign_stride")
+    return text("every sign in %u: give 1 (all signs) or 32 (one in 32)",
+                unsigned{options.sign_stride});
+  if (field == "round_steps") return "round_steps 0: give the steps between two decisions";
+  if (field == "planned_steps")
+    return "planned_steps 0: give the steps that the training will take";
+  return std::string(field) + " out of its range";
+}
+
+}  // namespace
+
+PolicyOptions Jobs::effective_policy(const Request& request) const noexcept {
+  if (request.join().has_policy != 0) return request.join().policy;
+  const auto named =
+      std::find_if(options_.job_policies.begin(), options_.job_policies.end(),
+                   [&](const NamedPolicy& one) { return one.job_name == request.name(); });
+  return named == options_.job_policies.end() ? options_.policy : named->policy;
+}
+
+// Who chose the options, as the start of a sentence.
+std::string Jobs::policy_source(const Request& request) const {
+  const unsigned rank = request.rank().value;
+  if (request.join().has_policy != 0)
+    return text("rank %u at %s asks for", rank, std::string(request.origin.address).c_str());
+  return text("rank %u at %s leaves the policy to the appliance, whose configuration says", rank,
+              std::string(request.origin.address).c_str());
+}
+
+bool Jobs::check_policy(const Request& request, Refusal& refusal) const {
+  const PolicyOptions policy = effective_policy(request);
+  const unsigned world_size = request.join().world_size;
+  const char* field = invalid_field(policy, static_cast<std::uint16_t>(world_size));
+  if (field == nullptr) return true;
+  refusal = {.code = wire::RefuseCode::kPolicy,
+             .text = text("job '%s': %s policy %s with %s", printable(request.name()).c_str(),
+                          policy_source(request).c_str(), name_of(policy.kind),
+                          describe_field(policy, field, world_size).c_str())};
+  return false;
+}
+
+bool Jobs::check_policy_agreement(const Entry& entry, const Request& request,
+                                  Refusal& refusal) const {
+  const PolicyOptions asked = without_unused(effective_policy(request));
+  const PolicyOptions running = without_unused(entry.job->spec.policy);
+  if (asked == running) return true;
+  refusal = {
+      .code = wire::RefuseCode::kPolicy,
+      .text = text("%s policy %s, job '%s' has %s (set by rank %u at %s): give all ranks "
+                   "the same options",
+                   policy_source(request).c_str(), describe(asked).c_str(), entry.name.c_str(),
+                   describe(running).c_str(), unsigned{entry.layout_rank.value},
+                   entry.members[entry.layout_rank.value].address.c_str())};
+  return false;
+}
+
+// Jobs that leave stragglers behind keep more steps for them, as far as the memory of one job
+// allows, and can carry one rank's state to another.
+void Jobs::size_windows(JobSpec& spec) const noexcept {
+  const bool goes_on = spec.policy.tolerates_stragglers();
+  spec.chunk_counts[index_of(StreamId::kState)] = goes_on ? kCollectiveChunks : 0;
+  spec.windows = {goes_on ? kAsyncWindow : kSyncWindow, kMaxWindow, goes_on ? kSyncWindow : 0};
+  std::uint32_t& window = spec.windows[index_of(StreamId::kGradients)];
+  while (window > kSyncWindow && Job::memory_bytes(spec) > options_.max_job_memory_bytes) --window;
+}
+
+}  // namespace sluice::agg
