@@ -89,6 +89,81 @@ def test_keep_going_lets_the_other_ranks_finish(tmp_path):
                   "time.sleep(0.5); print('finished')\n", "--keep-going")
     assert done.returncode == 3
     assert sorted(done.stdout.splitlines()) == ["[1] finished", "[2] finished"]
+    assert "exited with status 3; still running: ranks 1, 2" in done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "sluice launch: 2 of 3 ranks finished; failed: rank 0 (exited with status 3)")
+
+
+def test_the_closing_line_names_every_rank_that_failed_and_the_status_is_the_firsts(tmp_path):
+    done = launch(tmp_path, "import os, sys, time\n"
+                  "rank = int(os.environ['RANK'])\n"
+                  "if rank == 2: os.kill(os.getpid(), 9)\n"
+                  "time.sleep(1); sys.exit(4 if rank == 0 else 0)\n", "--keep-going")
+    assert done.returncode == 128 + 9
+    assert done.stderr.splitlines()[-1] == (
+        "sluice launch: 1 of 3 ranks finished; failed: rank 0 (exited with status 4), "
+        "rank 2 (was killed by SIGKILL)")
+
+
+@pytest.mark.parametrize("options", [(), ("--keep-going",), ("--restart", "2")])
+def test_a_run_in_which_no_rank_fails_has_no_closing_line(tmp_path, options):
+    done = launch(tmp_path, "pass", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+_FAILS_TWICE = """
+import os, sys, time
+tries = int(os.environ["SLUICE_RESTART_COUNT"])
+print("try", tries, os.environ["RANK"], os.environ["SLUICE_RUN_ID"], flush=True)
+if os.environ["RANK"] == "1" and tries < 2: raise ValueError("no luck")
+time.sleep(1.5)
+print("finished", flush=True)
+"""
+
+
+def test_a_rank_that_fails_is_started_again_with_its_rank_and_run(tmp_path):
+    done = launch(tmp_path, _FAILS_TWICE, "--restart", "2", "--restart-delay", "0.1")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[2] for line in lines if line.startswith("[1] try")] == ["0", "1", "2"]
+    assert len({line.split()[4] for line in lines if " try " in line}) == 1, "one run id"
+    assert sum("finished" in line for line in lines) == 3
+    assert "ValueError: no luck; restarting it in 0.1 s (1 of 2)" in done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "sluice launch: 3 of 3 ranks finished; restarted: rank 1 (2 times)")
+
+
+def test_a_rank_without_restarts_left_fails_the_run(tmp_path):
+    done = launch(tmp_path, _FAILS_TWICE, "--restart", "1", "--restart-delay", "0.1")
+    assert done.returncode == 1
+    assert "no luck; stopping ranks 0, 2" in done.stderr
+    assert "failed: rank 1 (exited with status 1 after 1 restart)" in done.stderr.splitlines()[-1]
+    assert "finished" not in done.stdout
+
+
+def test_with_keep_going_the_others_outlive_its_last_restart(tmp_path):
+    done = launch(tmp_path, _FAILS_TWICE, "--keep-going", "--restart", "1", "--restart-delay",
+                  "0.1")
+    assert done.returncode == 1
+    assert sum("finished" in line for line in done.stdout.splitlines()) == 2
+    assert done.stderr.splitlines()[-1] == (
+        "sluice launch: 2 of 3 ranks finished; failed: rank 1 (exited with status 1 after 1 "
+        "restart)")
+
+
+def test_a_rank_that_waits_for_its_restart_is_not_started_once_the_run_is_stopped(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("raise SystemExit(7)")
+    process = subprocess.Popen([*_LAUNCH, "-n", "1", "--restart", "1", "--restart-delay", "60",
+                                str(script)], stderr=subprocess.PIPE, text=True)
+    try:
+        assert "restarting it in 60 s" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
 
 
 def test_a_progress_bar_leaves_one_line_in_a_file(tmp_path):
@@ -102,6 +177,8 @@ def test_a_progress_bar_leaves_one_line_in_a_file(tmp_path):
     (["-n", "0", "x.py"], "at least one rank"),
     (["-n", "2", "/nonexistent/x.py"], "no such file"),
     (["-n", "2", "--nnodes", "2", "x.py"], "--master-port"),
+    (["-n", "2", "--restart", "-1", "x.py"], "--restart -1"),
+    (["-n", "2", "--restart-delay", "-1", "x.py"], "--restart-delay -1"),
     (["-n", "2", "--nnodes", "2", "--node-rank", "2", "x.py"], "--node-rank 2"),
 ])
 def test_a_wrong_command_line_is_explained(arguments, words):
