@@ -1,7 +1,6 @@
 #include "client/core/gradients.h"
 
 #include <algorithm>
-#include <bit>
 #include <utility>
 
 #include "client/core/join.h"
@@ -16,27 +15,36 @@ constexpr std::size_t kListedTensors = 5;
 }  // namespace
 
 GradientStream::GradientStream(const SessionOptions& options, Layout layout, Averaging averaging,
-                               Step first_step)
+                               Link& link, Step first_step)
     : options_(options),
       layout_(std::move(layout)),
       plan_{.averaging = averaging, .world_size = options.world_size},
+      link_(link),
       tensors_(layout_.tensor_count()),
       links_(layout_.chunk_count()),
       current_(first_step),
-      asked_step_(first_step) {
+      asked_step_(first_step),
+      late_(link.stats) {
   for (Tensor& tensor : tensors_) tensor.asked = first_step - 1;
 }
 
-void GradientStream::join(std::uint16_t shard_count) {
-  schedulers_.assign(shard_count, Scheduler(options_.schedule, links_));
-  recovery_.emplace(layout_.chunk_count(), shard_count);
+void GradientStream::join(const wire::Accept& accept) {
+  schedulers_.assign(accept.shards, Scheduler(options_.schedule, links_));
+  recovery_.emplace(layout_.chunk_count(), accept.shards);
+  const PolicyOptions policy = accept.policy;
+  if (!policy.tolerates_stragglers()) return;
+  arena_.emplace(layout_.chunk_count(), layout_.chunk_bytes());
+  late_.join(policy, layout_.chunk_count(), layout_.chunk_bytes());
+  first_step_ =
+      std::max<Step>(1, accept.first_steps[static_cast<std::size_t>(StreamId::kGradients)]);
+  stranded_ = accept.rejoined != 0;
 }
 
 void GradientStream::start(TimeNs now) noexcept {
   started_ = true;
   last_progress_ns_ = now;
   for (std::uint32_t index = 0; index < tensors_.size(); ++index)
-    if (tensors_[index].submitted || tensors_[index].nil) schedule(index);
+    if (tensors_[index].submitted || tensors_[index].nil) (void)schedule(index, now);
 }
 
 // ---- the application's side ----
@@ -53,10 +61,14 @@ Status GradientStream::submit(const Submission& submission, TimeNs now) noexcept
   if (index >= tensors_.size())
     return fail_submit(index, "the layout has " + std::to_string(tensors_.size()) + " tensors");
   if (submission.output == nullptr) return fail_submit(index, "output must not be null");
-  if (submission.input == nullptr && !options_.allow_nil)
+  if (submission.contribute && submission.input == nullptr && !options_.allow_nil)
     return fail_submit(index,
                        "input must not be null: this job does not allow tensors without data "
                        "(allow_nil)");
+  if (!submission.contribute && !tolerant())
+    return fail_submit(index,
+                       "a synchronous job waits for every rank: there is nothing to catch "
+                       "up with, submit a gradient");
   Tensor& tensor = tensors_[index];
   if (tensor.submitted || tensor.asked > current_)
     return fail_submit(index, "submitted again before step " + std::to_string(tensor.asked) +
@@ -65,23 +77,25 @@ Status GradientStream::submit(const Submission& submission, TimeNs now) noexcept
     return fail_submit(index, "step numbers are used up after " + std::to_string(kLastStep) +
                                   " steps: start a new job from a checkpoint");
   ++tensor.asked;
-  if (tensor.asked == current_) {
+  Status status;
+  const Step step = tensor.asked;
+  if (step == current_) {
     tensor.submission = submission;
     tensor.submitted = true;
-    nil_weight_ = submission.weight;
-    activate(index, now);
+    if (submission.contribute) nil_weight_ = submission.weight;
+    status = activate(index, now);
   } else {
     tensor.held = submission;
     tensor.held_valid = true;
   }
-  if (tensor.asked == asked_step_) {
+  if (step == asked_step_) {
     ended_by_itself_ = false;
     if (++asked_count_ == tensors_.size()) {
       advance_asked();
       ended_by_itself_ = true;
     }
   }
-  return {};
+  return status;
 }
 
 Status GradientStream::end_step(TimeNs now) noexcept {
@@ -104,19 +118,21 @@ Status GradientStream::end_step(TimeNs now) noexcept {
             place_of(options_) + step_text + " has " +
                 std::to_string(tensors_.size() - asked_count_) +
                 " tensors that were not submitted, and this job does not allow it (allow_nil)"};
-  for (std::uint32_t index = 0; index < tensors_.size(); ++index) {
+  Status status;
+  const bool at_once = step == current_;
+  for (std::uint32_t index = 0; index < tensors_.size() && status.ok(); ++index) {
     Tensor& tensor = tensors_[index];
     if (tensor.asked >= step) continue;
     tensor.asked = step;
-    if (step == current_) {
+    if (at_once) {
       tensor.nil = true;
-      activate(index, now);
+      status = activate(index, now);
     } else {
       tensor.held_nil = true;
     }
   }
   advance_asked();
-  return {};
+  return status;
 }
 
 void GradientStream::advance_asked() noexcept {
@@ -127,21 +143,49 @@ void GradientStream::advance_asked() noexcept {
 }
 
 // The tensor takes part in the step under way, with data or without.
-void GradientStream::activate(std::uint32_t index, TimeNs now) noexcept {
+Status GradientStream::activate(std::uint32_t index, TimeNs now) noexcept {
   Tensor& tensor = tensors_[index];
   tensor.any_data = false;
+  tensor.some_absent = false;
   tensor.non_finite = false;
   tensor.chunks_left = layout_.first_chunk(index + 1) - layout_.first_chunk(index);
+  if (tensor.submitted && tensor.submission.contribute) {
+    tensor.priority = tensor.submission.priority;
+  } else if (tensor.submitted) {
+    tensor.submission.priority = tensor.priority;
+    catching_up_ = true;
+  }
   ++submitted_count_;
   last_progress_ns_ = std::max(last_progress_ns_, now);
-  if (started_) schedule(index);
+  if (tolerant() && submitted_count_ == tensors_.size() && !catching_up_) finished_ = current_;
+  return started_ ? schedule(index, now) : Status();
 }
 
-void GradientStream::schedule(std::uint32_t index) noexcept {
+Status GradientStream::schedule(std::uint32_t index, TimeNs now) noexcept {
   const ChunkIndex end = layout_.first_chunk(index + 1);
   for (ChunkIndex chunk = layout_.first_chunk(index); chunk < end; ++chunk) {
+    if (!tolerant() || !arena_->has(chunk)) {
+      schedule_chunk(chunk, tensors_[index], now);
+      continue;
+    }
+    last_progress_ns_ = std::max(last_progress_ns_, now);
+    apply(chunk, layout_.chunk(chunk), arena_->get(chunk));
+    Verdict verdict{};
+    if (Status status = chunk_done(index, now, verdict); !status.ok()) return status;
+  }
+  return {};
+}
+
+// Its result is not here. It is contributed while the step is open, and otherwise only pulled.
+void GradientStream::schedule_chunk(ChunkIndex chunk, const Tensor& tensor, TimeNs now) noexcept {
+  if (closed_ && (passed_ >= current_ || known_open_ > current_ + 1)) {
+    recovery_->pull(chunk);
+  } else if (closed_ || !(contributes(tensor) || requeues_now())) {
+    // A result that came too early was not kept, and does not come again by itself.
+    recovery_->await(chunk, passed_ >= current_ ? now : now + kIdleProbeInterval);
+  } else {
     recovery_->expect(chunk);
-    schedulers_[shard_of(chunk, shard_count())].push(chunk, priority_of(tensors_[index]));
+    schedulers_[shard_of(chunk, shard_count())].push(chunk, priority_of(tensor));
   }
 }
 
@@ -151,39 +195,68 @@ Priority GradientStream::priority_of(const Tensor& tensor) noexcept {
 
 // ---- sending ----
 
-std::size_t GradientStream::write_next(std::uint16_t shard, Link& link, std::span<std::uint8_t> out,
-                                       TimeNs now, Priority& priority) noexcept {
-  Scheduler& scheduler = schedulers_[shard];
-  const ChunkIndex chunk = scheduler.pop();
-  if (!recovery_->take(chunk)) return 0;
+std::span<const std::uint8_t> GradientStream::input_of(const Tensor& tensor,
+                                                       const ChunkSpan& span) const noexcept {
+  const std::size_t elem_bytes = dtype_bytes(layout_.tensor(span.tensor).dtype);
+  return {static_cast<const std::uint8_t*>(tensor.submission.input) + span.first_elem * elem_bytes,
+          span.elem_count * elem_bytes};
+}
+
+// What this worker has for the chunk: its gradient, a late one of before, or its presence.
+std::span<const std::uint8_t> GradientStream::fill_body(ChunkIndex chunk,
+                                                        wire::Contribution& body) noexcept {
   const ChunkSpan span = layout_.chunk(chunk);
   const Tensor& tensor = tensors_[span.tensor];
   const Dtype dtype = layout_.tensor(span.tensor).dtype;
-  Flow& flow = link.flows[shard];
-  priority = priority_of(tensor);
+  std::span<const std::uint8_t> payload;
+  body.dtype = dtype;
+  body.priority = priority_of(tensor);
+  if (contributes(tensor)) {
+    body.weight = tensor.nil ? nil_weight_ : tensor.submission.weight;
+    if (has_data(tensor)) payload = input_of(tensor, span);
+  } else if (late_.waiting(chunk)) {
+    body.base_step = late_.entry(chunk).base;
+    body.weight = late_.entry(chunk).weight;
+    payload = late_.data(chunk);
+  } else {  // no step may wait for a worker that has no more to say
+    body.base_step = late_.waiting() ? late_.newest_base() : current_ - 1;
+  }
+  if (payload.empty()) {
+    body.flags |= wire::kFlagNil;
+    ++link_.stats.nil_contributions;
+  } else {
+    body.elem_count = span.elem_count;
+    body.payload_bytes = static_cast<std::uint16_t>(payload.size());
+  }
+  return payload;
+}
 
+std::size_t GradientStream::write_next(std::uint16_t shard, std::span<std::uint8_t> out, TimeNs now,
+                                       Priority& priority) noexcept {
+  Scheduler& scheduler = schedulers_[shard];
+  const ChunkIndex chunk = scheduler.pop();
+  if (!recovery_->take(chunk)) return 0;
+  Flow& flow = link_.flows[shard];
   wire::Contribution body{.flow = flow.next_header(now),
                           .step = current_,
                           .chunk = chunk,
                           .base_step = current_,
-                          .weight = tensor.nil ? nil_weight_ : tensor.submission.weight,
-                          .stream = StreamId::kGradients,
-                          .dtype = dtype,
-                          .priority = priority};
-  std::span<const std::uint8_t> payload;
-  if (tensor.nil || tensor.submission.input == nullptr) {
-    body.flags |= wire::kFlagNil;
-    ++link.stats.nil_contributions;
-  } else {
-    body.elem_count = span.elem_count;
-    body.payload_bytes = static_cast<std::uint16_t>(span.elem_count * dtype_bytes(dtype));
-    payload = {static_cast<const std::uint8_t*>(tensor.submission.input) +
-                   span.first_elem * dtype_bytes(dtype),
-               body.payload_bytes};
-  }
+                          .stream = StreamId::kGradients};
+  const std::span<const std::uint8_t> payload = fill_body(chunk, body);
+  priority = body.priority;
   if (flow.take_report_flag(scheduler.empty())) body.flags |= wire::kFlagReport;
-  if (recovery_->sent(chunk, body.flow.number, now, flow)) ++link.stats.retransmissions;
-  return wire::encode(out, link.identity, body, {}, payload);
+  if (recovery_->sent(chunk, body.flow.number, now, flow)) ++link_.stats.retransmissions;
+  return wire::encode(out, link_.identity, body, {}, payload);
+}
+
+std::size_t GradientStream::write_finished(std::span<std::uint8_t> out, TimeNs now) noexcept {
+  Flow& flow = link_.flows[0];
+  // Whoever has heard nothing for a while does not know how far the others are.
+  const bool stale = now - flow.heard_ns() > kIdleProbeInterval;
+  wire::Finished body{.flow = flow.next_header(now), .step = finished_};
+  if (stale && flow.take_report_flag(true)) body.flags |= wire::kFlagReport;
+  finished_ = 0;
+  return wire::encode(out, link_.identity, body);
 }
 
 Priority GradientStream::block_priority(std::uint32_t block) const noexcept {
@@ -197,126 +270,6 @@ Priority GradientStream::block_priority(std::uint32_t block) const noexcept {
     chunk = layout_.first_chunk(index + 1);
   }
   return least_urgent;
-}
-
-// ---- receiving ----
-
-Outcome GradientStream::handle_result(const wire::Packet& packet, Link& link, TimeNs now) noexcept {
-  const auto& body = packet.body<wire::ResultHeader>();
-  if (!started_) return {Verdict::kNotStarted, {}};
-  if (body.step > current_) return {Verdict::kTooNew, {}};
-  if (body.chunk >= layout_.chunk_count()) return {Verdict::kBadChunk, {}};
-  if (body.step < current_) {
-    ++link.stats.duplicate_results;
-    return {Verdict::kDuplicate, {}};
-  }
-  const ChunkSpan span = layout_.chunk(body.chunk);
-  const bool nil = body.flags & wire::kFlagNil;
-  if (!nil &&
-      (body.elem_count != span.elem_count || body.dtype != layout_.tensor(span.tensor).dtype))
-    return {Verdict::kShapeMismatch, {}};
-  if (!recovery_->wants(body.chunk)) return {Verdict::kNotAllowed, {}};
-  if (!recovery_->result(body.chunk, now, link.flows[shard_of(body.chunk, shard_count())])) {
-    ++link.stats.duplicate_results;
-    return {Verdict::kDuplicate, {}};
-  }
-  last_progress_ns_ = now;
-  apply(packet, span, link);
-  Tensor& tensor = tensors_[span.tensor];
-  if (--tensor.chunks_left != 0) return {Verdict::kFolded, {}};
-  finish_tensor(span.tensor, link);
-  if (++done_count_ != tensors_.size()) return {Verdict::kCompleted, {}};
-  return {Verdict::kCompleted, finish_step(link, now)};
-}
-
-void GradientStream::blame(const Tensor& tensor, const ChunkSpan& span, Link& link) noexcept {
-  if (!tensor.submitted || tensor.submission.input == nullptr) return;
-  const Dtype dtype = layout_.tensor(span.tensor).dtype;
-  const auto* input = static_cast<const std::uint8_t*>(tensor.submission.input) +
-                      span.first_elem * dtype_bytes(dtype);
-  if (!all_finite(input, span.elem_count, dtype, scratch_)) ++link.stats.non_finite_inputs;
-}
-
-// The chunk's average goes straight into the caller's memory. From here on its input may be gone:
-// both may be the same memory.
-void GradientStream::apply(const wire::Packet& packet, const ChunkSpan& span, Link& link) noexcept {
-  const auto& body = packet.body<wire::ResultHeader>();
-  Tensor& tensor = tensors_[span.tensor];
-  tensor.weight = body.weight;
-  bool finite = !(body.flags & wire::kFlagNonFinite);
-  if (!finite) blame(tensor, span, link);  // while the input is still there
-  if (!(body.flags & wire::kFlagNil)) {
-    tensor.any_data = true;
-    if (tensor.submitted) {
-      auto* output = static_cast<std::uint8_t*>(tensor.submission.output) +
-                     span.first_elem * dtype_bytes(body.dtype);
-      finite &= write_average(output, packet.payload(), body.elem_count, body.dtype, body.weight,
-                              body.flags & wire::kFlagMean, plan_, scratch_);
-    }
-  }
-  if (finite) return;
-  tensor.non_finite = true;
-  ++link.stats.non_finite_results;
-}
-
-void GradientStream::finish_tensor(std::uint32_t index, Link& link) noexcept {
-  Tensor& tensor = tensors_[index];
-  if (tensor.submitted)
-    link.events.push({.kind = Event::Kind::kTensorDone,
-                      .tensor = index,
-                      .step = current_,
-                      .weight = tensor.weight,
-                      .absent = !tensor.any_data,
-                      .non_finite = tensor.non_finite});
-  tensor.submitted = false;
-  tensor.nil = false;
-}
-
-Status GradientStream::finish_step(Link& link, TimeNs now) noexcept {
-  link.events.push({.kind = Event::Kind::kStepDone, .step = current_});
-  if (current_ >= kLastStep)
-    return {StatusCode::kExhausted,
-            place_of(options_) + "step " + std::to_string(current_) +
-                " was the last one, its number cannot grow: start a new job from a checkpoint"};
-  ++current_;
-  done_count_ = 0;
-  submitted_count_ = 0;
-  recovery_->begin_step();
-  for (Scheduler& scheduler : schedulers_) scheduler.clear();
-  for (std::uint32_t index = 0; index < tensors_.size(); ++index) {
-    Tensor& tensor = tensors_[index];
-    if (!tensor.held_valid && !tensor.held_nil) continue;
-    if (tensor.held_valid) {
-      tensor.submission = tensor.held;
-      nil_weight_ = tensor.submission.weight;
-    }
-    tensor.submitted = tensor.held_valid;
-    tensor.nil = tensor.held_nil;
-    tensor.held_valid = tensor.held_nil = false;
-    activate(index, now);
-  }
-  return {};
-}
-
-Outcome GradientStream::handle_answer(const wire::Packet& packet, Link& link, TimeNs now) noexcept {
-  const auto& body = packet.body<wire::Answer>();
-  if (!started_ || body.step != current_) return {Verdict::kProbe, {}};
-  const ChunkIndex first = body.block * kChunksPerBlock;
-  if (body.block >= kMaxChunks / kChunksPerBlock || first >= layout_.chunk_count())
-    return {Verdict::kBadChunk, {}};
-  if (body.status == wire::AnswerStatus::kGone)
-    return {Verdict::kTooOld, Status(StatusCode::kClosed,
-                                     place_of(options_) + "step " + std::to_string(body.step) +
-                                         " is no longer kept by the appliance, which is at step " +
-                                         std::to_string(body.open_step) +
-                                         ": the job went on without this rank; start it again")};
-  const std::uint16_t shard = shard_of(first, shard_count());
-  std::uint64_t lost = recovery_->answer(body, now, link.flows[shard]);
-  for (; lost != 0; lost &= lost - 1) {
-    const ChunkIndex chunk = first + static_cast<ChunkIndex>(std::countr_zero(lost));
-    schedulers_[shard].push(chunk, priority_of(tensors_[layout_.chunk(chunk).tensor]));
-  }
-  return {Verdict::kProbe, {}};
 }
 
 std::string GradientStream::describe_open_tensors() const {

@@ -23,6 +23,8 @@ wire::Join make_request(const SessionOptions& options, const Layout& layout) {
                   .world_size = options.world_size,
                   .ordinal = options.ordinal,
                   .chunk_bytes = static_cast<std::uint16_t>(layout.chunk_bytes()),
+                  .policy = options.has_policy ? options.policy : PolicyOptions{},
+                  .has_policy = options.has_policy,
                   .allow_nil = options.allow_nil,
                   .name_bytes = static_cast<std::uint8_t>(options.job_name.size())};
   join.layouts[static_cast<std::size_t>(StreamId::kGradients)] = {
@@ -67,6 +69,11 @@ JoinMachine::JoinMachine(const SessionOptions& options, const Layout& layout, Ti
                                            " of world size " + std::to_string(options.world_size) +
                                            ": the world size must be 1 to " +
                                            std::to_string(kMaxWorkers) + " and the rank below it");
+  else if (const char* field =
+               options.has_policy ? invalid_field(options.policy, options.world_size) : nullptr)
+    fail(StatusCode::kInvalidArgument, "policy '" + std::string(name_of(options.policy.kind)) +
+                                           "' of " + std::to_string(options.world_size) +
+                                           " workers: " + field + " is out of range");
   else if (padded_bytes_ > carried_bytes)
     fail(size_error("the local interface carries datagrams of " + std::to_string(carried_bytes) +
                     " bytes"));

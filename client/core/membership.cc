@@ -23,6 +23,7 @@ StatusCode code_of(wire::NoticeCode code) noexcept {
     case wire::NoticeCode::kMemberLeft: return StatusCode::kPeerLost;
     case wire::NoticeCode::kCollective: return StatusCode::kInvalidArgument;
     case wire::NoticeCode::kStepLimit: return StatusCode::kExhausted;
+    case wire::NoticeCode::kResyncHold: return StatusCode::kRefused;
     case wire::NoticeCode::kShutdown:
     case wire::NoticeCode::kReplaced: break;
   }

@@ -24,6 +24,13 @@ Recovery::Recovery(ChunkIndex chunk_count, std::uint16_t shard_count)
 void Recovery::begin_step() noexcept {
   std::fill(blocks_.begin(), blocks_.end(), Block{});
   std::fill(lanes_.begin(), lanes_.end(), Lane{});
+  closed_ = false;
+}
+
+void Recovery::abandon(std::span<Flow> flows) noexcept {
+  for (std::uint32_t index = 0; index < blocks_.size(); ++index)
+    flows[index % lanes_.size()].release_pulls(count_of(blocks_[index].pulled));
+  begin_step();
 }
 
 void Recovery::expect(ChunkIndex chunk) noexcept {
@@ -41,6 +48,28 @@ void Recovery::await(ChunkIndex chunk, TimeNs probe_at_ns) noexcept {
   block.counted |= bit_of(chunk);
   open(lane, index);
   lane.idle_ns = std::min(lane.idle_ns, probe_at_ns);
+}
+
+void Recovery::close_step(TimeNs probe_at_ns) noexcept {
+  closed_ = true;
+  for (std::uint32_t index = 0; index < blocks_.size(); ++index) {
+    Block& block = blocks_[index];
+    const std::uint64_t lacking = block.lacking();
+    if (lacking == 0) continue;
+    Lane& lane = lane_of(index);
+    settle(lane, block, lacking);
+    block.awaited |= lacking;
+    block.counted |= lacking;
+    open(lane, index);
+    lane.idle_ns = std::min(lane.idle_ns, probe_at_ns);
+  }
+}
+
+void Recovery::pull(ChunkIndex chunk) noexcept {
+  const std::uint32_t index = chunk / kChunksPerBlock;
+  await(chunk, kNever);
+  blocks_[index].complete |= bit_of(chunk);
+  make_due(lane_of(index), index);
 }
 
 bool Recovery::take(ChunkIndex chunk) noexcept {

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "aggregator/base/limits.h"
@@ -42,12 +43,24 @@ class Recovery {
   // Only its result is wanted. `probe_at_ns`: ask for it then at the latest.
   void await(ChunkIndex chunk, TimeNs probe_at_ns) noexcept;
 
+  // Nothing of the step is wanted any more: as begin_step(), but in the middle of one.
+  void abandon(std::span<Flow> flows) noexcept;
+  // The appliance has closed every chunk of the step: what is queued need not be sent, what was
+  // sent not a second time, and all that is still wanted is the results. `probe_at_ns`: as for
+  // await().
+  void close_step(TimeNs probe_at_ns) noexcept;
+  // Only its result is wanted, which exists and is not on its way.
+  void pull(ChunkIndex chunk) noexcept;
+
   // The scheduler hands the chunk out. False: it need not be sent after all, skip it.
   bool take(ChunkIndex chunk) noexcept;
   // It left as packet `number`. True: it had been sent before.
   bool sent(ChunkIndex chunk, std::uint32_t number, TimeNs now, const Flow& flow) noexcept;
   bool wants(ChunkIndex chunk) const noexcept {
     return blocks_[chunk / kChunksPerBlock].active >> (chunk % kChunksPerBlock) & 1;
+  }
+  bool was_sent(ChunkIndex chunk) const noexcept {
+    return blocks_[chunk / kChunksPerBlock].ever_sent >> (chunk % kChunksPerBlock) & 1;
   }
   // Its result is here. False: it was here before, or nobody asked for it.
   bool result(ChunkIndex chunk, TimeNs now, Flow& flow) noexcept;
@@ -136,6 +149,7 @@ class Recovery {
   std::vector<Block> blocks_;
   std::vector<std::uint32_t> numbers_;  // of the packet that carried each chunk last
   std::vector<Lane> lanes_;
+  bool closed_ = false;  // the appliance has closed the step
 };
 
 }  // namespace sluice::client

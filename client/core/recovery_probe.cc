@@ -206,7 +206,8 @@ void Recovery::expire(Lane& lane, std::uint32_t index, Flow& flow) noexcept {
     block.counted |= block.sent;
     settle(lane, block, block.sent);
   }
-  if (block.sent != 0 || (block.lacking() & block.complete)) make_due(lane, index);
+  if (block.sent != 0 || (block.lacking() & block.complete) || (closed_ && block.lacking() != 0))
+    make_due(lane, index);
 }
 
 // Asks about every block with an unsettled chunk at or below the highest number that arrived.

@@ -17,8 +17,9 @@ std::size_t event_capacity(const Layout& layout) { return 2 * layout.tensor_coun
 Session::Impl::Impl(SessionOptions session_options, Layout layout, Averaging averaging, TimeNs now)
     : options(std::move(session_options)),
       link(event_capacity(layout)),
-      gradients(options, std::move(layout), averaging),
+      gradients(options, std::move(layout), averaging, link),
       collectives(options, gradients.layout().chunk_bytes()),
+      transfers(options, gradients.layout().chunk_bytes()),
       join(options, gradients.layout(), now),
       membership(options),
       datagram_bytes(
@@ -40,6 +41,22 @@ Status Session::Impl::ready() const {
   if (state == SessionState::kClosed || state == SessionState::kLeaving)
     return {StatusCode::kClosed, place_of(options) + "this rank has left the job"};
   return {};
+}
+
+Status Session::Impl::ready_for_step() const {
+  Status status = ready();
+  if (status.ok() && state != SessionState::kJoining && gradients.stranded())
+    return {StatusCode::kBehind, place_of(options) +
+                                     "this rank lacks steps that the appliance does not keep: get "
+                                     "the state of another rank (resync)"};
+  return status;
+}
+
+Status Session::Impl::finish_call(Status status, TimeNs now) {
+  if (!gradients.tolerant()) return status;  // nothing is done before its packets come
+  if (status.code() == StatusCode::kExhausted) fail(status, true);  // step numbers are used up
+  note_caught_up(now);
+  return status;
 }
 
 wire::Leave Session::Impl::leave_body(bool abnormal) const noexcept {
@@ -69,6 +86,9 @@ Verdict Session::Impl::handle(const wire::Packet& packet, TimeNs now) {
     case wire::PacketType::kNotice: {
       Verdict verdict{};
       act(membership.handle(packet, now, verdict), now);
+      if (packet.type() == wire::PacketType::kStatus && state == SessionState::kRunning &&
+          gradients.tolerant())
+        transfers.handle_status(packet.body<wire::Status>(), link, now);
       return verdict;
     }
     case wire::PacketType::kResult:
@@ -86,15 +106,23 @@ Verdict Session::Impl::handle_join_answer(const wire::Packet& packet, TimeNs now
 }
 
 void Session::Impl::after_join(TimeNs now) {
-  const std::uint16_t shards = join.accept().shards;
+  const wire::Accept& accept = join.accept();
+  const std::uint16_t shards = accept.shards;
   link.identity = join.identity();
   link.flows.assign(shards,
                     Flow(std::max(options.receive_credit_packets / shards, kMinFlowCredit)));
-  gradients.join(shards);
+  facts = {.policy = accept.policy,
+           .window_steps = accept.window,
+           .resync_hold_ms = accept.resync_hold_ms};
+  gradients.join(accept);
+  if (accept.rejoined != 0)
+    collectives.join(
+        std::max<Step>(1, accept.first_steps[static_cast<std::size_t>(StreamId::kCollectives)]),
+        link);
   membership.begin(link.identity, now);
   state = SessionState::kForming;
-  const Step open_step = join.accept().open_steps[static_cast<std::size_t>(StreamId::kGradients)];
-  if (open_step > 1)
+  const Step open_step = accept.open_steps[static_cast<std::size_t>(StreamId::kGradients)];
+  if (open_step > 1 && !gradients.tolerant())
     return fail({StatusCode::kRefused,
                  place_of(options) + "the job is at step " + std::to_string(open_step) +
                      "; a synchronous job cannot be joined in mid-run: stop the other ranks and "
@@ -126,6 +154,28 @@ void Session::Impl::act(Membership::Change change, TimeNs now) {
   }
 }
 
+// ---- stragglers ----
+
+Status Session::Impl::resync(TimeNs now) {
+  if (!gradients.tolerant())
+    return {StatusCode::kInvalidArgument,
+            place_of(options) + "a synchronous job loses no step: there is no state to fetch"};
+  if (!gradients.stranded()) {
+    if (gradients.in_progress())
+      return {StatusCode::kInvalidArgument,
+              place_of(options) + "submissions are in flight: wait for them first"};
+    gradients.strand();
+  }
+  transfers.request(link, now);
+  return {};
+}
+
+void Session::Impl::note_caught_up(TimeNs now) noexcept {
+  if (!transfers.received() || gradients.stranded()) return;
+  if (gradients.current_step() >= gradients.open_step() && gradients.waiting_late_chunks() == 0)
+    transfers.caught_up(now);
+}
+
 // ---- time ----
 
 void Session::Impl::handle_timeout(TimeNs now) {
@@ -137,6 +187,7 @@ void Session::Impl::handle_timeout(TimeNs now) {
   }
   act(membership.handle_timeout(now), now);
   if (state != SessionState::kRunning) return;
+  transfers.handle_timeout(now);
   work(now);
   if (now >= stall_report_due()) report_stall(now);
 }
@@ -148,8 +199,9 @@ TimeNs Session::Impl::next_timeout() const noexcept {
   if (state != SessionState::kRunning) return next_ns;
   next_ns = std::min({next_ns, gradients.recovery().next_timeout(), stall_report_due()});
   // Its leftovers are nobody's work once the collective is done.
-  if (collectives.in_progress()) next_ns = std::min(next_ns, collectives.recovery().next_timeout());
-  return next_ns;
+  if (collectives.in_progress())
+    next_ns = std::min(next_ns, collectives.pieces().recovery().next_timeout());
+  return std::min(next_ns, transfers.next_timeout());
 }
 
 void Session::Impl::leave(bool abnormal, TimeNs now) {
@@ -163,87 +215,5 @@ void Session::Impl::leave(bool abnormal, TimeNs now) {
   // Whoever leaves in the middle of a step has given the others half a gradient: that is no finish.
   membership.leave(leave_body(abnormal || gradients.in_progress()), now);
 }
-
-// ---- the public calls ----
-
-Session::Session(SessionOptions options, Layout layout, Averaging averaging, TimeNs now)
-    : impl_(std::make_unique<Impl>(std::move(options), std::move(layout), averaging, now)) {}
-
-Session::~Session() = default;
-
-Verdict Session::handle_datagram(std::span<const std::uint8_t> bytes, TimeNs now) noexcept {
-  SessionStats& stats = impl_->link.stats;
-  ++stats.packets_received;
-  stats.bytes_received += bytes.size();
-  wire::Packet packet;
-  Verdict verdict{};
-  if (wire::parse(bytes, packet, verdict)) verdict = impl_->handle(packet, now);
-  ++stats.verdicts[static_cast<std::size_t>(verdict)];
-  return verdict;
-}
-
-bool Session::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept {
-  if (out.size() < impl_->datagram_bytes) return false;
-  transmit = {};
-  if (impl_->state == SessionState::kJoining) {
-    transmit.bytes = impl_->join.poll_transmit(out);
-  } else {
-    transmit.bytes = impl_->membership.poll_transmit(out, now);
-    if (transmit.bytes == 0 && impl_->state == SessionState::kRunning)
-      transmit.bytes = impl_->poll_data(transmit, out, now);
-  }
-  if (transmit.bytes == 0) return false;
-  ++impl_->link.stats.packets_sent;
-  impl_->link.stats.bytes_sent += transmit.bytes;
-  return true;
-}
-
-TimeNs Session::next_timeout() const noexcept { return impl_->next_timeout(); }
-void Session::handle_timeout(TimeNs now) noexcept { impl_->handle_timeout(now); }
-
-void Session::handle_unreachable(TimeNs now) noexcept {
-  if (impl_->state != SessionState::kJoining) return;  // a member waits for the silence timeout
-  impl_->join.handle_unreachable(now);
-  if (impl_->join.outcome() == JoinMachine::Outcome::kFailed)
-    impl_->fail(impl_->join.failure(), false);
-}
-
-void Session::handle_too_big(std::size_t datagram_bytes, std::size_t path_datagram_bytes,
-                             bool certain, TimeNs) noexcept {
-  if (impl_->state == SessionState::kClosed) return;
-  const bool joining = impl_->state == SessionState::kJoining;
-  if (!joining && !certain) return;  // datagrams of this size have passed; losses are recovered
-  impl_->fail(impl_->join.too_big(datagram_bytes, path_datagram_bytes), !joining);
-}
-
-Status Session::submit(const Submission& submission, TimeNs now) noexcept {
-  Status status = impl_->ready();
-  return status.ok() ? impl_->gradients.submit(submission, now) : status;
-}
-
-Status Session::end_step(TimeNs now) noexcept {
-  Status status = impl_->ready();
-  return status.ok() ? impl_->gradients.end_step(now) : status;
-}
-
-Status Session::broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) noexcept {
-  Status status = impl_->ready();
-  if (status.ok()) status = impl_->collectives.broadcast(root, buffer, bytes, now);
-  if (impl_->state == SessionState::kRunning) impl_->work(now);
-  return status;
-}
-
-Status Session::barrier(TimeNs now) noexcept {
-  Status status = impl_->ready();
-  return status.ok() ? impl_->collectives.barrier(now) : status;
-}
-
-void Session::leave(bool abnormal, TimeNs now) noexcept { impl_->leave(abnormal, now); }
-bool Session::poll_event(Event& event) noexcept { return impl_->link.events.pop(event); }
-SessionState Session::state() const noexcept { return impl_->state; }
-Step Session::current_step() const noexcept { return impl_->gradients.current_step(); }
-std::uint16_t Session::shard_count() const noexcept { return impl_->link.shard_count(); }
-const SessionStats& Session::stats() const noexcept { return impl_->link.stats; }
-std::string Session::describe_stall(TimeNs now) const { return impl_->describe_stall(now); }
 
 }  // namespace sluice::client

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "aggregator/base/limits.h"
+#include "aggregator/base/policy_options.h"
 #include "aggregator/base/status.h"
 #include "aggregator/base/time.h"
 #include "aggregator/base/types.h"
@@ -43,16 +44,21 @@ struct SessionOptions {
   DurationNs stall_report_ns =
       5 * kSecond;                        // no progress in a step: report who and what is missing
   Schedule schedule = Schedule::kStrict;  // which chunk leaves next
+  PolicyOptions policy;                   // asked for, if has_policy
+  bool has_policy = false;                // false: whatever the appliance's configuration says
 };
 
 // A tensor's gradient for the next step of that tensor. `input` and `output` may be the same
-// memory; both must stay valid until the tensor's kTensorDone event or the job's end.
+// memory; both must stay valid until the tensor's kTensorDone event, kFellBehind or the job's end.
 struct Submission {
   std::uint32_t tensor = 0;
   const void* input = nullptr;  // elem_count elements of the tensor's dtype; null: no data (NIL)
   void* output = nullptr;       // likewise: receives the average
   std::uint32_t weight = 1;     // samples
   Priority priority = 0;
+  // False: catching up. This worker computed no gradient for the step; `input` and `weight` are
+  // ignored, and only what it has to requeue is contributed.
+  bool contribute = true;
 };
 
 enum class Averaging : std::uint8_t { kWeight, kWorld, kSum };
@@ -65,16 +71,41 @@ struct Event {
     kStepDone,        // every tensor of `step` is done
     kCollectiveDone,  // the buffer is filled, or the barrier passed
     kStalled,         // a report, not an error: `status.message()` names tensors, ranks and ages
+    kFellBehind,      // `step` has left the window: submissions are abandoned until a resync
+    kStateWanted,     // rank `peer` waits for this one's state: send_state(); `bytes` is unused
+    kStateSent,       // the state given last is not read any more, sent or not
+    kStateReceived,   // take_state() has `bytes` bytes; `step` is the last step in them. With a
+                      // `status` that is not ok: there was no memory, and the resync is over
     kLeft,            // leave() has been acknowledged (or nobody answered in time)
     kFailed,          // final: `status` says why; nothing is sent any more
   };
   Kind kind{};
   std::uint32_t tensor = 0;
   Step step = 0;
-  std::uint64_t weight = 0;  // total weight of the last chunk's result
+  std::uint64_t weight = 0;  // total weight of the last chunk's result; kStepDone: of the least
   bool absent = false;       // kTensorDone: no rank contributed data, output is untouched
   bool non_finite = false;   // some element of the sum is NaN or infinite
+  Rank peer{};
+  std::uint64_t bytes = 0;
   Status status;
+};
+
+// What the results of a finished step said. Kept for the last kReportedSteps steps.
+struct StepReport {
+  Step step = 0;             // 0: none
+  std::uint16_t k = 0;       // the least of its chunks
+  std::uint64_t weight = 0;  // likewise
+  std::uint16_t mask_words = 0;
+  std::array<std::uint64_t, kMaskWords> in_every{};  // ranks that are in every chunk
+  std::array<std::uint64_t, kMaskWords> in_any{};    // in at least one
+};
+inline constexpr std::size_t kReportedSteps = 16;
+
+// What the job runs, as the appliance said at the join.
+struct JobFacts {
+  PolicyOptions policy;
+  std::uint16_t window_steps = 0;
+  std::uint32_t resync_hold_ms = 0;
 };
 
 struct Transmit {
@@ -97,6 +128,13 @@ struct SessionStats {
   std::uint64_t nil_contributions = 0;
   // Results that are not finite to which this rank itself sent a NaN or an infinity.
   std::uint64_t non_finite_inputs = 0;
+  // Chunks that were submitted with data: each ends as delivered, requeued or discarded.
+  std::uint64_t delivered_chunks = 0;
+  std::uint64_t late_chunks = 0;  // not in the sum of their own step
+  std::uint64_t requeued_chunks = 0;
+  std::uint64_t discarded_chunks = 0;
+  std::uint64_t cancelled_bytes = 0;  // not sent, because the result was there first
+  std::uint64_t resyncs = 0;
   std::array<std::uint64_t, kVerdictCount> verdicts{};  // of datagrams that arrived
 };
 
@@ -136,6 +174,29 @@ class Session {
   Status broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) noexcept;
   Status barrier(TimeNs now) noexcept;
   void leave(bool abnormal, TimeNs now) noexcept;
+
+  // ---- stragglers: jobs whose policy is not sync ----
+  // Asks for another rank's state; kStateReceived ends it. Called again before that, it goes on
+  // with the same request. Nothing may be in flight.
+  Status resync(TimeNs now) noexcept;
+  // The state that has arrived: the caller's from now on.
+  std::unique_ptr<std::uint8_t[]> take_state() noexcept;
+  // After kStateWanted: this rank's state after `step`. `state` must stay valid until kStateSent,
+  // which comes at once when nobody wants it any more.
+  Status send_state(std::span<const std::uint8_t> state, Step step, TimeNs now) noexcept;
+  // The step to catch up to before the next gradient: one that is open, or the first that this
+  // worker may contribute to. In requeue mode that step too, while late chunks wait
+  // to be contributed to it.
+  Step open_step() const noexcept;
+  std::uint32_t waiting_late_chunks() const noexcept;
+  // Steps to catch up with before the next gradient, from current_step() on.
+  std::uint32_t behind() const noexcept {
+    const Step ahead = open_step() > current_step() ? open_step() - current_step() : 0;
+    return ahead + (waiting_late_chunks() != 0 ? 1 : 0);
+  }
+  bool must_resync() const noexcept;
+  const JobFacts& facts() const noexcept;              // known once kJoined came
+  const StepReport* report(Step step) const noexcept;  // null: not among the last ones
 
   bool poll_event(Event& event) noexcept;
 

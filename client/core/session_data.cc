@@ -33,6 +33,7 @@ Verdict Session::Impl::handle_data(const wire::Packet& packet, TimeNs now) {
   Flow& flow = link.flows[shard];
   const Flow::News news = flow.on_feedback(feedback, now);
   if (!news.valid) return Verdict::kBadField;
+  gradients.learn_open_step(feedback.open_step, now);
 
   Outcome outcome{Verdict::kCredit, {}};
   if (packet.type() == wire::PacketType::kResult) {
@@ -42,34 +43,48 @@ Verdict Session::Impl::handle_data(const wire::Packet& packet, TimeNs now) {
       flow.found_result();
     }
     if (body.stream == StreamId::kGradients)
-      outcome = gradients.handle_result(packet, link, now);
+      outcome = gradients.handle_result(packet, now);
     else if (body.stream == StreamId::kCollectives)
       outcome = collectives.handle_result(packet, link, now);
     else
-      outcome.verdict = Verdict::kBadStream;
+      outcome.verdict = handle_state(packet, now);
   } else if (packet.type() == wire::PacketType::kAnswer) {
     const auto& body = packet.body<wire::Answer>();
     remember_missing(packet, now);
     if (body.stream == StreamId::kGradients)
-      outcome = gradients.handle_answer(packet, link, now);
+      outcome = gradients.handle_answer(packet, now);
     else if (body.stream == StreamId::kCollectives)
       outcome = collectives.handle_answer(packet, link, now);
     else
-      outcome.verdict = Verdict::kBadStream;
+      transfers.handle_answer(body, link, now);
   }
   if (!outcome.failure.ok()) {
     fail(std::move(outcome.failure), true);
     return outcome.verdict;
   }
-  if (shard == 0 && collectives.in_progress()) collectives.recovery().hint(0, news, now, flow);
-  if (shard != 0 || gradients.in_progress() || !collectives.in_progress())
-    gradients.recovery().hint(shard, news, now, flow);
+  if (outcome.verdict == Verdict::kCompleted) note_caught_up(now);
+  bool others = false;  // the flow has other streams that may lack results
+  for (const StreamId stream : {StreamId::kCollectives, StreamId::kState}) {
+    if (shard != 0 || !busy(stream)) continue;
+    others = true;
+    pieces(stream).recovery().hint(0, news, now, flow);
+  }
+  if (gradients.in_progress() || !others) gradients.recovery().hint(shard, news, now, flow);
   work(shard, now);
   return outcome.verdict;
 }
 
+// A state that is whole decides where this worker goes on.
+Verdict Session::Impl::handle_state(const wire::Packet& packet, TimeNs now) {
+  const bool was_here = transfers.received();
+  const Verdict verdict = transfers.handle_result(packet, link, now);
+  if (!was_here && transfers.received()) gradients.resume(transfers.state_step() + 1, now);
+  return verdict;
+}
+
 void Session::Impl::work(std::uint16_t shard, TimeNs now) noexcept {
-  if (shard == 0 && collectives.in_progress()) collectives.recovery().work(0, now, link.flows[0]);
+  for (const StreamId stream : {StreamId::kCollectives, StreamId::kState})
+    if (shard == 0 && busy(stream)) pieces(stream).recovery().work(0, now, link.flows[0]);
   gradients.recovery().work(shard, now, link.flows[shard]);
 }
 
@@ -92,7 +107,8 @@ void Session::Impl::remember_missing(const wire::Packet& packet, TimeNs now) noe
 // ---- what leaves next ----
 
 // Probes first: they unblock windows. Then collectives, then the most urgent gradient chunk whose
-// flow has room, and a bare credit update only when nothing else carried it.
+// flow has room, another rank's copy of this one's state, and a bare credit update only when
+// nothing else carried it.
 std::size_t Session::Impl::poll_data(Transmit& transmit, std::span<std::uint8_t> out,
                                      TimeNs now) noexcept {
   for (std::uint16_t shard = 0; shard < link.shard_count(); ++shard) {
@@ -100,10 +116,12 @@ std::size_t Session::Impl::poll_data(Transmit& transmit, std::span<std::uint8_t>
     if (const std::size_t bytes = poll_probe(shard, out, now, transmit.priority)) return bytes;
   }
   transmit.port_offset = 1;
-  while (collectives.waiting() &&
-         (link.flows[0].window_open() || collectives.recovery().nothing_unsettled(0)))
-    if (const std::size_t bytes = collectives.write_next(link, out, now)) return bytes;
+  if (gradients.finished_step() != 0) return gradients.write_finished(out, now);
+  if (const std::size_t bytes = poll_pieces(StreamId::kCollectives, out, now)) return bytes;
   if (const std::size_t bytes = poll_gradients(transmit, out, now)) return bytes;
+  transmit.port_offset = 1;
+  transmit.priority = 255;
+  if (const std::size_t bytes = poll_pieces(StreamId::kState, out, now)) return bytes;
 
   transmit.priority = 0;
   for (std::uint16_t shard = 0; shard < link.shard_count(); ++shard) {
@@ -114,6 +132,14 @@ std::size_t Session::Impl::poll_data(Transmit& transmit, std::span<std::uint8_t>
     if (flow.take_report_flag(false)) body.flags |= wire::kFlagReport;
     return wire::encode(out, link.identity, body);
   }
+  return 0;
+}
+
+std::size_t Session::Impl::poll_pieces(StreamId stream, std::span<std::uint8_t> out,
+                                       TimeNs now) noexcept {
+  PieceStream& stream_pieces = pieces(stream);
+  while (stream_pieces.may_send(link))
+    if (const std::size_t bytes = stream_pieces.write_next(link, out, now)) return bytes;
   return 0;
 }
 
@@ -131,7 +157,7 @@ std::size_t Session::Impl::poll_gradients(Transmit& transmit, std::span<std::uin
       best_shard = shard;
     }
     if (best_priority == 256) return 0;
-    const std::size_t bytes = gradients.write_next(best_shard, link, out, now, transmit.priority);
+    const std::size_t bytes = gradients.write_next(best_shard, out, now, transmit.priority);
     if (bytes == 0) continue;  // it need not be sent after all
     transmit.port_offset = static_cast<std::uint16_t>(1 + best_shard);
     next_shard = static_cast<std::uint16_t>((best_shard + 1) % link.shard_count());
@@ -143,8 +169,12 @@ std::size_t Session::Impl::poll_probe(std::uint16_t shard, std::span<std::uint8_
                                       Priority& priority) noexcept {
   Flow& flow = link.flows[shard];
   Recovery::ProbePlan plan;
-  if (shard == 0 && collectives.in_progress() && collectives.recovery().plan_probe(0, flow, plan))
-    return write_probe(shard, StreamId::kCollectives, collectives.recovery(), plan, out, now);
+  for (const StreamId stream : {StreamId::kCollectives, StreamId::kState}) {
+    if (shard != 0 || !busy(stream)) continue;
+    Recovery& recovery = pieces(stream).recovery();
+    if (recovery.plan_probe(0, flow, plan))
+      return write_probe(shard, stream, recovery, plan, out, now);
+  }
   if (!gradients.recovery().plan_probe(shard, flow, plan)) return 0;
   priority = gradients.block_priority(plan.block);
   return write_probe(shard, StreamId::kGradients, gradients.recovery(), plan, out, now);
@@ -156,12 +186,12 @@ std::size_t Session::Impl::write_probe(std::uint16_t shard, StreamId stream, Rec
   Flow& flow = link.flows[shard];
   recovery.probe_sent(shard, plan, now, flow);
   ++link.stats.probes;
-  const wire::Probe body{.flow = flow.next_header(now),
-                         .step = stream == StreamId::kGradients ? gradients.current_step()
-                                                                : collectives.current_step(),
-                         .block = plan.block,
-                         .want = plan.want,
-                         .stream = stream};
+  const wire::Probe body{
+      .flow = flow.next_header(now),
+      .step = stream == StreamId::kGradients ? gradients.current_step() : pieces(stream).step(),
+      .block = plan.block,
+      .want = plan.want,
+      .stream = stream};
   return wire::encode(out, link.identity, body);
 }
 

@@ -1,9 +1,9 @@
 // The inside of a Session: its parts and how they are wired. Included by session*.cc only.
 //
-// join -> membership (control port) and gradients + collectives (data ports) over one Link. The
-// session dispatches datagrams and timeouts, decides what leaves next, and turns the first failure
-// into the one final event. session.cc: the public calls and the control side; session_data.cc:
-// data packets in and out; stall.cc: what a step waits for.
+// join -> membership (control port) and gradients + collectives + transfers (data ports) over one
+// Link. The session dispatches datagrams and timeouts, decides what leaves next, and turns the
+// first failure into the one final event. session.cc: the control side; session_calls.cc: the
+// public calls; session_data.cc: data packets in and out; stall.cc: what a step waits for.
 #pragma once
 
 #include <array>
@@ -17,6 +17,7 @@
 #include "client/core/link.h"
 #include "client/core/membership.h"
 #include "client/core/session.h"
+#include "client/core/transfer.h"
 
 namespace sluice::client {
 
@@ -44,17 +45,32 @@ struct Session::Impl {
   void leave(bool abnormal, TimeNs now);
   // The first failure ends the session. `tell`: the appliance does not know yet.
   void fail(Status why, bool tell);
-  Status ready() const;  // whether the application may still call
+  Status ready() const;           // whether the application may still call
+  Status ready_for_step() const;  // likewise, for what needs this rank to be where the others are
+  // What a call for a step has set off: the end of the step, or of the session.
+  Status finish_call(Status status, TimeNs now);
   wire::Leave leave_body(bool abnormal) const noexcept;
+  Status resync(TimeNs now);
+  // The window need not wait any more when this worker is where the others are.
+  void note_caught_up(TimeNs now) noexcept;
 
   // ---- data side (session_data.cc) ----
   Verdict handle_data(const wire::Packet& packet, TimeNs now);
+  Verdict handle_state(const wire::Packet& packet, TimeNs now);
   std::size_t poll_data(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
   std::size_t poll_probe(std::uint16_t shard, std::span<std::uint8_t> out, TimeNs now,
                          Priority& priority) noexcept;
   std::size_t write_probe(std::uint16_t shard, StreamId stream, Recovery& recovery,
                           const Recovery::ProbePlan& plan, std::span<std::uint8_t> out,
                           TimeNs now) noexcept;
+  // Streams 1 and 2: whether the stream has work for shard 0's flow.
+  bool busy(StreamId stream) const noexcept {
+    return stream == StreamId::kState ? transfers.in_progress() : collectives.in_progress();
+  }
+  PieceStream& pieces(StreamId stream) noexcept {
+    return stream == StreamId::kState ? transfers.pieces() : collectives.pieces();
+  }
+  std::size_t poll_pieces(StreamId stream, std::span<std::uint8_t> out, TimeNs now) noexcept;
   std::size_t poll_gradients(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
   void work(TimeNs now) noexcept;
   void work(std::uint16_t shard, TimeNs now) noexcept;
@@ -70,6 +86,8 @@ struct Session::Impl {
   Link link;
   GradientStream gradients;
   Collectives collectives;
+  Transfers transfers;
+  JobFacts facts;
   JoinMachine join;
   Membership membership;
   SessionState state = SessionState::kJoining;

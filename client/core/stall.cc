@@ -22,6 +22,8 @@ std::string Session::Impl::describe_stall(TimeNs now) const {
            seconds_text(now - collectives.last_progress_ns());
     append_missing(text, StreamId::kCollectives, collectives.current_step(), now);
   }
+  if (std::string transfer = transfers.describe(); !transfer.empty())
+    text += (text.empty() ? "" : "; ") + transfer;
   if (gradients.in_progress()) {
     text += text.empty() ? "" : "; ";
     text += "step " + std::to_string(gradients.current_step()) + " has made no progress for " +

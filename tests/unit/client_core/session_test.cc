@@ -238,17 +238,17 @@ TEST(Session, BarrierPassesWithTheResultAndComparesTheCollective) {
 
 TEST(GradientStream, EndsWithAnErrorBeforeItsStepNumbersWrap) {
   const SessionOptions options = Scripted::default_options();
-  GradientStream stream(options, Layout::create({{"w", 8, Dtype::kFloat32}}, 64).value(),
-                        Averaging::kWeight, UINT32_MAX - 1);
   Link link(16);
+  GradientStream stream(options, Layout::create({{"w", 8, Dtype::kFloat32}}, 64).value(),
+                        Averaging::kWeight, link, UINT32_MAX - 1);
   link.flows.assign(1, Flow(64));
-  stream.join(1);
+  stream.join({.shards = 1});
   stream.start(kSecond);
   Tensor tensor(1, 8);
   ASSERT_TRUE(stream.submit(of(tensor), kSecond).ok());
   std::vector<std::uint8_t> buffer(kMaxDatagramBytes);
   Priority priority = 0;
-  ASSERT_NE(stream.write_next(0, link, buffer, kSecond, priority), 0u);
+  ASSERT_NE(stream.write_next(0, buffer, kSecond, priority), 0u);
   const std::vector<float> sums(8, 2);
   const std::size_t bytes =
       wire::encode(buffer, {},
@@ -261,7 +261,7 @@ TEST(GradientStream, EndsWithAnErrorBeforeItsStepNumbersWrap) {
   wire::Packet packet;
   Verdict why{};
   ASSERT_TRUE(wire::parse({buffer.data(), bytes}, packet, why));
-  const Outcome outcome = stream.handle_result(packet, link, kSecond);
+  const Outcome outcome = stream.handle_result(packet, kSecond);
   EXPECT_EQ(outcome.failure.code(), StatusCode::kExhausted);
   EXPECT_THAT(outcome.failure.message(), HasSubstr("4294967294"));
   EXPECT_EQ(tensor.values[0], 1);

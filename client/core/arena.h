@@ -1,0 +1,77 @@
+// The receive arena: the results of the step under way that arrived before their tensor was
+// submitted. One step's worth of memory, allocated at the join of a job that tolerates stragglers.
+//
+// Results of later steps are not kept: they are pulled when their step is applied, so a straggler
+// does not need as many models of memory as the window has steps. It knows chunks, no tensors.
+// Pure; the session's thread only.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "aggregator/base/types.h"
+#include "aggregator/wire/packet.h"
+
+namespace sluice::client {
+
+// A chunk's result without the part of the mask that concerns others.
+struct ChunkResult {
+  std::span<const std::uint8_t> payload;  // empty: nobody contributed data
+  std::uint64_t weight = 0;
+  std::uint8_t flags = 0;
+  bool counted = false;  // this rank is in its mask
+};
+
+class ReceiveArena {
+ public:
+  ReceiveArena(ChunkIndex chunk_count, std::size_t chunk_bytes)
+      : chunk_bytes_(chunk_bytes),
+        entries_(chunk_count),
+        data_(std::make_unique<std::uint8_t[]>(chunk_count * chunk_bytes)) {}
+
+  void clear() noexcept { std::fill(entries_.begin(), entries_.end(), Entry{}); }
+  bool has(ChunkIndex chunk) const noexcept { return entries_[chunk].present; }
+  // Nobody contributed data to the chunk; kept for all chunks of the step, stored here or not.
+  void note_absent(ChunkIndex chunk) noexcept { entries_[chunk].absent = true; }
+  bool absent(ChunkIndex chunk) const noexcept { return entries_[chunk].absent; }
+  // False: it is here already.
+  bool store(ChunkIndex chunk, const ChunkResult& result) noexcept {
+    Entry& entry = entries_[chunk];
+    if (entry.present) return false;
+    entry = {.weight = result.weight,
+             .bytes = static_cast<std::uint16_t>(result.payload.size()),
+             .flags = result.flags,
+             .counted = result.counted,
+             .present = true};
+    if (!result.payload.empty())
+      std::memcpy(&data_[chunk * chunk_bytes_], result.payload.data(), result.payload.size());
+    return true;
+  }
+  // Precondition: has(chunk).
+  ChunkResult get(ChunkIndex chunk) const noexcept {
+    const Entry& entry = entries_[chunk];
+    return {.payload = {&data_[chunk * chunk_bytes_], entry.bytes},
+            .weight = entry.weight,
+            .flags = entry.flags,
+            .counted = entry.counted};
+  }
+
+ private:
+  struct Entry {
+    std::uint64_t weight = 0;
+    std::uint16_t bytes = 0;
+    std::uint8_t flags = 0;
+    bool counted = false;
+    bool present = false;
+    bool absent = false;
+  };
+  const std::size_t chunk_bytes_;
+  std::vector<Entry> entries_;
+  std::unique_ptr<std::uint8_t[]> data_;
+};
+
+}  // namespace sluice::client

@@ -1,0 +1,64 @@
+#include "client/core/late.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace sluice::client {
+
+void LateChunks::join(const PolicyOptions& policy, ChunkIndex chunk_count,
+                      std::size_t chunk_bytes) {
+  if (!policy.tolerates_stragglers() || policy.late != LateMode::kRequeue) return;
+  max_staleness_ = policy.max_staleness;
+  chunk_bytes_ = chunk_bytes;
+  entries_.resize(chunk_count);
+  data_ = std::make_unique<std::uint8_t[]>(chunk_count * chunk_bytes);
+}
+
+void LateChunks::missed(ChunkIndex chunk, Step base, std::uint32_t weight,
+                        std::span<const std::uint8_t> data) noexcept {
+  ++stats_.late_chunks;
+  if (!requeues()) {
+    ++stats_.discarded_chunks;
+    return;
+  }
+  Entry& entry = entries_[chunk];
+  if (entry.base != 0) drop(entry);  // two gradients late: the newer one is worth more
+  entry = {.base = base, .weight = weight, .bytes = static_cast<std::uint16_t>(data.size())};
+  std::memcpy(&data_[chunk * chunk_bytes_], data.data(), data.size());
+  oldest_base_ = waiting_count_ == 0 ? base : std::min(oldest_base_, base);
+  newest_base_ = base;
+  ++waiting_count_;
+}
+
+void LateChunks::requeued(ChunkIndex chunk) noexcept {
+  entries_[chunk] = {};
+  --waiting_count_;
+  ++stats_.requeued_chunks;
+}
+
+void LateChunks::drop(Entry& entry) noexcept {
+  entry = {};
+  --waiting_count_;
+  ++stats_.discarded_chunks;
+}
+
+void LateChunks::expire(Step step) noexcept {
+  if (max_staleness_ == 0 || waiting_count_ == 0 || step - oldest_base_ <= max_staleness_) return;
+  Step oldest = step;
+  for (Entry& entry : entries_) {
+    if (entry.base == 0) continue;
+    if (step - entry.base > max_staleness_)
+      drop(entry);
+    else
+      oldest = std::min(oldest, entry.base);
+  }
+  oldest_base_ = oldest;
+}
+
+void LateChunks::discard_all() noexcept {
+  if (waiting_count_ == 0) return;
+  for (Entry& entry : entries_)
+    if (entry.base != 0) drop(entry);
+}
+
+}  // namespace sluice::client

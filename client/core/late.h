@@ -1,0 +1,75 @@
+// Late gradients: the account of every chunk that was submitted with data (invariant I8), and in
+// mode `requeue` the copies of those that missed their own step, until a later step has counted
+// them.
+//
+// A chunk of a gradient is contributed once: to its own step, or to the one that is open when it is
+// ready. So each chunk ends as delivered, requeued or discarded, and this is the only code that
+// counts them. The memory for the copies, one step's worth, is allocated at the join. It decides
+// nothing about when to send. Pure; the session's thread only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "aggregator/base/policy_options.h"
+#include "aggregator/base/types.h"
+#include "client/core/session.h"
+
+namespace sluice::client {
+
+class LateChunks {
+ public:
+  // A late chunk of the gradient that was computed on `base`.
+  struct Entry {
+    Step base = 0;  // 0: none waits
+    std::uint32_t weight = 0;
+    std::uint16_t bytes = 0;
+  };
+
+  // `stats`: counted there.
+  explicit LateChunks(SessionStats& stats) noexcept : stats_(stats) {}
+  void join(const PolicyOptions& policy, ChunkIndex chunk_count, std::size_t chunk_bytes);
+
+  // ---- what became of a chunk of this worker's gradient for its own step ----
+  void delivered() noexcept { ++stats_.delivered_chunks; }
+  // The result lacks it. `data` is still the caller's input; it is copied when it can be requeued.
+  void missed(ChunkIndex chunk, Step base, std::uint32_t weight,
+              std::span<const std::uint8_t> data) noexcept;
+  // Whether it was counted will never be known.
+  void unknown(std::uint64_t chunks) noexcept { stats_.discarded_chunks += chunks; }
+
+  // ---- what waits ----
+  bool requeues() const noexcept { return data_ != nullptr; }
+  bool waiting() const noexcept { return waiting_count_ != 0; }
+  std::uint32_t waiting_count() const noexcept { return waiting_count_; }
+  bool waiting(ChunkIndex chunk) const noexcept {
+    return waiting_count_ != 0 && entries_[chunk].base != 0;
+  }
+  const Entry& entry(ChunkIndex chunk) const noexcept { return entries_[chunk]; }
+  std::span<const std::uint8_t> data(ChunkIndex chunk) const noexcept {
+    return {&data_[chunk * chunk_bytes_], entries_[chunk].bytes};
+  }
+  // The gradient that became late last: what a contribution without data stands for.
+  Step newest_base() const noexcept { return newest_base_; }
+  // A later step has counted it.
+  void requeued(ChunkIndex chunk) noexcept;
+  // Gives up what is too stale for `step`, the next that it could go into.
+  void expire(Step step) noexcept;
+  void discard_all() noexcept;
+
+ private:
+  void drop(Entry& entry) noexcept;
+
+  SessionStats& stats_;
+  std::uint32_t max_staleness_ = 0;
+  std::size_t chunk_bytes_ = 0;
+  std::uint32_t waiting_count_ = 0;
+  Step oldest_base_ = 0;  // no waiting chunk is older
+  Step newest_base_ = 0;
+  std::vector<Entry> entries_;
+  std::unique_ptr<std::uint8_t[]> data_;
+};
+
+}  // namespace sluice::client

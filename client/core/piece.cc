@@ -1,0 +1,106 @@
+#include "client/core/piece.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace sluice::client {
+namespace {
+
+constexpr DurationNs kFirstProbe = 5 * kMillisecond;
+
+}  // namespace
+
+void PieceStream::begin(const Piece& piece, TimeNs now) noexcept {
+  piece_ = piece;
+  chunk_count_ = std::max<std::uint32_t>(
+      1, static_cast<std::uint32_t>((piece.bytes + chunk_bytes_ - 1) / chunk_bytes_));
+  chunks_left_ = chunk_count_;
+  last_progress_ns_ = now;
+  recovery_.begin_step();
+  queue_.clear();
+  const TimeNs probe_at_ns = passed_step_ >= step_ ? now : now + kFirstProbe;
+  for (ChunkIndex chunk = 0; chunk < chunk_count_; ++chunk) {
+    if (piece.part == Piece::Part::kData || (piece.part == Piece::Part::kPresence && chunk == 0)) {
+      recovery_.expect(chunk);
+      queue_.push(chunk, 0);
+    } else {
+      recovery_.await(chunk, probe_at_ns);
+    }
+  }
+}
+
+void PieceStream::move_to(Step step, Link& link) noexcept {
+  recovery_.abandon(link.flows);
+  queue_.clear();
+  chunks_left_ = 0;
+  step_ = step;
+}
+
+std::size_t PieceStream::chunk_size(ChunkIndex chunk) const noexcept {
+  return std::min<std::size_t>(chunk_bytes_, piece_.bytes - chunk * chunk_bytes_);
+}
+
+std::size_t PieceStream::write_next(Link& link, std::span<std::uint8_t> out, TimeNs now) noexcept {
+  const ChunkIndex chunk = queue_.pop();
+  if (!recovery_.take(chunk)) return 0;
+  Flow& flow = link.flows[0];
+  wire::Contribution body{.flow = flow.next_header(now),
+                          .step = step_,
+                          .chunk = chunk,
+                          .base_step = piece_.bytes,
+                          .weight = piece_.kind_and_root(),
+                          .stream = stream_,
+                          .dtype = Dtype::kBytes,
+                          .priority = piece_.priority};
+  std::span<const std::uint8_t> payload;
+  if (piece_.part == Piece::Part::kData) {
+    payload = {piece_.source + chunk * chunk_bytes_, chunk_size(chunk)};
+    body.elem_count = body.payload_bytes = static_cast<std::uint16_t>(payload.size());
+  } else {
+    body.flags |= wire::kFlagNil;
+  }
+  if (flow.take_report_flag(queue_.empty())) body.flags |= wire::kFlagReport;
+  if (recovery_.sent(chunk, body.flow.number, now, flow)) ++link.stats.retransmissions;
+  return wire::encode(out, link.identity, body, {}, payload);
+}
+
+PieceStream::News PieceStream::handle_result(const wire::Packet& packet, Link& link,
+                                             TimeNs now) noexcept {
+  const auto& body = packet.body<wire::ResultHeader>();
+  if (body.step > step_ || (body.step == step_ && !busy())) {  // not begun here: pulled later
+    passed_step_ = std::max(passed_step_, Step{body.step});
+    return {Verdict::kTooNew};
+  }
+  if (body.step < step_) {
+    ++link.stats.duplicate_results;
+    return {Verdict::kDuplicate};
+  }
+  if (static_cast<std::uint32_t>(body.weight) != piece_.kind_and_root() ||
+      static_cast<std::uint32_t>(body.weight >> 32) != piece_.bytes)
+    return {Verdict::kCollectiveMismatch};
+  if (body.chunk >= chunk_count_) return {Verdict::kBadChunk};
+  const bool data = piece_.bytes != 0;
+  if (data != !(body.flags & wire::kFlagNil) ||
+      (data && (body.dtype != Dtype::kBytes || body.elem_count != chunk_size(body.chunk))))
+    return {Verdict::kShapeMismatch};
+  if (!recovery_.result(body.chunk, now, link.flows[0])) {
+    ++link.stats.duplicate_results;
+    return {Verdict::kDuplicate};
+  }
+  last_progress_ns_ = now;
+  if (data && piece_.sink != nullptr)
+    std::memcpy(piece_.sink + body.chunk * chunk_bytes_, packet.payload().data(),
+                packet.payload().size());
+  if (--chunks_left_ != 0) return {Verdict::kFolded};
+  return {Verdict::kCompleted, true};
+}
+
+void PieceStream::handle_answer(const wire::Answer& body, Link& link, TimeNs now) noexcept {
+  if (!busy() || body.step != step_ || body.block != 0) return;
+  std::uint64_t lost = recovery_.answer(body, now, link.flows[0]);
+  for (; lost != 0; lost &= lost - 1)
+    queue_.push(static_cast<ChunkIndex>(std::countr_zero(lost)), 0);
+}
+
+}  // namespace sluice::client

@@ -1,0 +1,89 @@
+// One step of a stream of opaque bytes at a time, at most kCollectiveChunks chunks of it: what
+// collectives (stream 1) and transfers of state (stream 2) are made of.
+//
+// Its owner says what the next step is and what this worker contributes to it; this sends, awaits,
+// recovers, checks that the appliance's results are of the same step of the same thing, and puts
+// the bytes where they belong. Everything is in the first block, so all of it is on the flow of
+// shard 0. Pure, no allocation; the session's thread only.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "client/core/link.h"
+#include "client/core/recovery.h"
+#include "client/sched/strict.h"
+
+namespace sluice::client {
+
+struct Piece {
+  enum class Part : std::uint8_t {
+    kNone,      // it only receives
+    kPresence,  // its presence, in the first chunk, without data
+    kData,      // it is the root: all chunks, from `source`
+  };
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  Rank root{};
+  std::uint32_t bytes = 0;  // 0: no data
+  Part part = Part::kPresence;
+  const std::uint8_t* source = nullptr;
+  std::uint8_t* sink = nullptr;  // gets the results' data; null: not wanted
+  Priority priority = 0;
+
+  std::uint32_t kind_and_root() const noexcept { return wire::pack_collective(kind, root.value); }
+};
+
+class PieceStream {
+ public:
+  PieceStream(StreamId stream, std::size_t chunk_bytes, Step first_step) noexcept
+      : stream_(stream), chunk_bytes_(chunk_bytes), step_(first_step) {}
+
+  std::size_t max_piece_bytes() const noexcept { return kCollectiveChunks * chunk_bytes_; }
+  Step step() const noexcept { return step_; }
+  const Piece& piece() const noexcept { return piece_; }
+  bool busy() const noexcept { return chunks_left_ != 0; }
+  TimeNs last_progress_ns() const noexcept { return last_progress_ns_; }
+
+  // The piece of step(). Its results are asked for after a while, or at once when some have passed.
+  void begin(const Piece& piece, TimeNs now) noexcept;
+  // Nothing of the step under way is wanted any more; the next piece is that of `step`.
+  void move_to(Step step, Link& link) noexcept;
+  void next_step() noexcept { ++step_; }
+
+  bool waiting() const noexcept { return !queue_.empty(); }
+  // Whether a chunk may leave now.
+  bool may_send(const Link& link) const noexcept {
+    return waiting() && (link.flows[0].window_open() || recovery_.nothing_unsettled(0));
+  }
+  // Writes the next contribution; 0 bytes when it need not be sent after all.
+  std::size_t write_next(Link& link, std::span<std::uint8_t> out, TimeNs now) noexcept;
+
+  struct News {
+    Verdict verdict{};
+    bool done = false;  // the piece is whole: its owner calls next_step() or move_to()
+  };
+  // Verdict kCollectiveMismatch: the appliance's result is of another kind, root or size.
+  News handle_result(const wire::Packet& packet, Link& link, TimeNs now) noexcept;
+  void handle_answer(const wire::Answer& body, Link& link, TimeNs now) noexcept;
+
+  Recovery& recovery() noexcept { return recovery_; }
+  const Recovery& recovery() const noexcept { return recovery_; }
+
+ private:
+  std::size_t chunk_size(ChunkIndex chunk) const noexcept;
+
+  const StreamId stream_;
+  const std::size_t chunk_bytes_;
+  Step step_;
+  Piece piece_;
+  std::uint32_t chunk_count_ = 0;
+  std::uint32_t chunks_left_ = 0;
+  Step passed_step_ = 0;  // newest step of which a result came before its piece was begun
+  TimeNs last_progress_ns_ = 0;
+  std::array<ChunkIndex, kCollectiveChunks> links_{};
+  StrictQueue queue_{links_};
+  Recovery recovery_{kCollectiveChunks, 1};
+};
+
+}  // namespace sluice::client

@@ -1,0 +1,201 @@
+#include "client/core/transfer.h"
+
+#include <algorithm>
+#include <new>
+
+#include "client/core/flow.h"
+#include "client/core/join.h"
+
+namespace sluice::client {
+namespace {
+
+constexpr DurationNs kAskAgain = 250 * kMillisecond;
+constexpr Priority kStatePriority = 255;  // gradients do not wait for it
+
+}  // namespace
+
+// ---- receiver ----
+
+void Transfers::request(Link& link, TimeNs now) noexcept {
+  if (role_ == Role::kAsking || role_ == Role::kReceiving) return;
+  if (giver()) stop_giving(link);
+  role_ = Role::kAsking;
+  ++number_;
+  first_step_ = 0;
+  tell(now);
+}
+
+void Transfers::caught_up(TimeNs now) noexcept {
+  if (role_ != Role::kReceived) return;
+  role_ = Role::kTelling;
+  told_ns_ = now;
+  tell(now);
+}
+
+// The request or the report leaves now, and again until a status shows that it has arrived.
+void Transfers::tell(TimeNs now) noexcept {
+  send_control_ = true;
+  next_control_ns_ = now + kAskAgain;
+}
+
+void Transfers::stop_telling() noexcept {
+  send_control_ = false;
+  next_control_ns_ = kNever;
+}
+
+void Transfers::start_receiving(const wire::Status& status, Link& link, TimeNs now) noexcept {
+  role_ = Role::kReceiving;
+  first_step_ = status.transfer_step;
+  source_ = Rank{status.transfer_source};
+  stop_telling();
+  state_.reset();
+  pieces_.move_to(first_step_, link);
+  begin_header(now);
+}
+
+// ---- giver ----
+
+void Transfers::give(std::span<const std::uint8_t> state, Step step, Link& link,
+                     TimeNs now) noexcept {
+  if (role_ != Role::kWanted) {
+    link.events.push({.kind = Event::Kind::kStateSent});
+    return;
+  }
+  role_ = Role::kGiving;
+  given_ = state;
+  header_ = {.bytes = state.size(), .step = step};
+  pieces_.move_to(first_step_, link);
+  begin_header(now);
+}
+
+void Transfers::stop_giving(Link& link) noexcept {
+  if (role_ == Role::kGiving) {
+    pieces_.move_to(pieces_.step(), link);
+    link.events.push({.kind = Event::Kind::kStateSent});
+  }
+  given_ = {};
+  role_ = Role::kNone;
+}
+
+// ---- pieces ----
+
+Piece Transfers::next_piece(std::uint32_t bytes) const noexcept {
+  return {.kind = CollectiveKind::kTransfer,
+          .root = source_,
+          .bytes = bytes,
+          .part = giver() ? Piece::Part::kData : Piece::Part::kPresence,
+          .priority = kStatePriority};
+}
+
+void Transfers::begin_header(TimeNs now) noexcept {
+  in_header_ = true;
+  offset_ = 0;
+  Piece piece = next_piece(sizeof(Header));
+  if (giver())
+    piece.source = reinterpret_cast<const std::uint8_t*>(&header_);
+  else
+    piece.sink = reinterpret_cast<std::uint8_t*>(&header_);
+  pieces_.begin(piece, now);
+}
+
+void Transfers::begin_data(TimeNs now) noexcept {
+  in_header_ = false;
+  Piece piece = next_piece(static_cast<std::uint32_t>(
+      std::min<std::uint64_t>(header_.bytes - offset_, pieces_.max_piece_bytes())));
+  if (giver())
+    piece.source = given_.data() + offset_;
+  else
+    piece.sink = state_.get() + offset_;
+  pieces_.begin(piece, now);
+}
+
+void Transfers::piece_done(Link& link, TimeNs now) noexcept {
+  pieces_.next_step();
+  if (!in_header_) offset_ += pieces_.piece().bytes;
+  if (in_header_ && !giver()) {
+    state_.reset(new (std::nothrow) std::uint8_t[header_.bytes]);
+    if (state_ == nullptr) {  // the others need not be held for it
+      role_ = Role::kReceived;
+      caught_up(now);
+      link.events.push({.kind = Event::Kind::kStateReceived,
+                        .status = Status(StatusCode::kExhausted,
+                                         place_of(options_) + "no memory for the state of rank " +
+                                             std::to_string(source_.value) + ", " +
+                                             std::to_string(header_.bytes) + " bytes")});
+      return;
+    }
+  }
+  if (offset_ < header_.bytes) return begin_data(now);
+  if (giver()) {
+    role_ = Role::kGiven;
+    given_ = {};
+    link.events.push({.kind = Event::Kind::kStateSent});
+  } else {
+    role_ = Role::kReceived;
+    ++link.stats.resyncs;
+    link.events.push({.kind = Event::Kind::kStateReceived,
+                      .step = header_.step,
+                      .peer = source_,
+                      .bytes = header_.bytes});
+  }
+}
+
+Verdict Transfers::handle_result(const wire::Packet& packet, Link& link, TimeNs now) noexcept {
+  const PieceStream::News news = pieces_.handle_result(packet, link, now);
+  if (news.done) piece_done(link, now);
+  return news.verdict;
+}
+
+// ---- control port ----
+
+void Transfers::handle_status(const wire::Status& status, Link& link, TimeNs now) noexcept {
+  const bool named = status.transfer_step != 0;
+  const bool mine =
+      named && status.transfer_target == options_.rank.value && status.transfer_number == number_;
+  if (mine && (role_ == Role::kAsking ||
+               (role_ == Role::kReceiving && status.transfer_step != first_step_)))
+    return start_receiving(status, link, now);
+  // A status that answers a keepalive of after the report, and does not name this transfer any
+  // more, shows that the report has arrived.
+  if (role_ == Role::kTelling && !mine && status.echo_timestamp_us != 0 &&
+      ahead(status.echo_timestamp_us, wire_time_us(told_ns_)) > 0) {
+    role_ = Role::kNone;
+    stop_telling();
+  }
+  const bool wanted = named && status.transfer_source == options_.rank.value;
+  if (giver() && (!wanted || status.transfer_step != first_step_)) stop_giving(link);
+  if (!wanted || role_ == Role::kAsking || role_ == Role::kReceiving || giver()) return;
+  role_ = Role::kWanted;
+  stop_telling();
+  first_step_ = status.transfer_step;
+  source_ = options_.rank;
+  link.events.push({.kind = Event::Kind::kStateWanted, .peer = Rank{status.transfer_target}});
+}
+
+std::size_t Transfers::poll_control(const Link& link, std::span<std::uint8_t> out) noexcept {
+  if (!send_control_) return 0;
+  send_control_ = false;
+  const bool done = role_ == Role::kTelling;
+  return wire::encode(out, link.identity,
+                      wire::Resync{.number = number_, .done = static_cast<std::uint8_t>(done)});
+}
+
+void Transfers::handle_timeout(TimeNs now) noexcept {
+  if (now >= next_control_ns_) tell(now);
+}
+
+TimeNs Transfers::next_timeout() const noexcept {
+  return in_progress() ? std::min(next_control_ns_, pieces_.recovery().next_timeout())
+                       : next_control_ns_;
+}
+
+std::string Transfers::describe() const {
+  if (role_ == Role::kAsking) return "the appliance has not found a rank to give its state yet";
+  if (role_ != Role::kReceiving) return {};
+  std::string text = "waiting for the state of rank " + std::to_string(source_.value) + ": ";
+  if (in_header_) return text + "it has not begun to send";
+  return text + std::to_string(offset_) + " of " + std::to_string(header_.bytes) +
+         " bytes are here";
+}
+
+}  // namespace sluice::client
