@@ -1,15 +1,20 @@
 // The invariants, checked on every packet as it leaves a session or a shard, against the plan.
 //
-// I1: a result is the sum of exactly the workers in its mask, all who must be in are in. I2: the
-// same bytes, weight and mask for everybody. I3: nothing of another step (gradients depend on the
-// step, so the sum would show it). I5: results keep to the credit, numbers do not jump. It knows
-// the plan and the packets, never the inside of either end.
+// I1: a result is the sum of exactly what the workers in its mask sent for it, with at least k of
+// them and all who must be in. I2: the same bytes, weight, mask and k for everybody. I3: nothing of
+// another step, but for a worker's own late gradient under its base step, and that only once. I5:
+// results keep to the credit, numbers do not jump. I8: what becomes of every chunk, in books of its
+// own. And all replicas that have applied a step are the same. It knows the plan, the packets and
+// what the applications did, never the inside of either end.
+//
+// oracle.cc: packets and flows; oracle_sums.cc: results; oracle_books.cc: I8 and replicas.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -21,22 +26,59 @@
 
 namespace sluice::sim {
 
-using RunIndex = std::uint32_t;  // of a job's run: a plan and the workers that carry it out
+using RunIndex = std::uint32_t;      // of a job's run: a plan and the workers that carry it out
+using ProcessIndex = std::uint32_t;  // a rank may be held by several processes, one after another
+
+// Who did something.
+struct Party {
+  RunIndex run = 0;
+  Rank rank;
+  ProcessIndex process = 0;
+};
 
 class Oracle {
  public:
   RunIndex add_run(const JobPlan& plan, const client::Layout& layout);
 
+  // ---- packets ----
   // A session sent `packet` to data port `shard`. `pump`: which wake-up of the session it was.
-  void on_worker_packet(RunIndex run, Rank rank, std::uint16_t shard, std::uint64_t pump,
+  void on_worker_packet(const Party& from, std::uint16_t shard, std::uint64_t pump,
                         const wire::Packet& packet);
   // A shard sent `packet` to a member.
-  void on_appliance_packet(RunIndex run, Rank rank, std::uint16_t shard,
-                           const wire::Packet& packet);
+  void on_appliance_packet(const Party& to, std::uint16_t shard, const wire::Packet& packet);
 
-  // Of the result that everybody got; nothing while there is none.
-  std::optional<std::uint64_t> result_weight(RunIndex run, StreamId stream, Step step,
-                                             ChunkIndex chunk) const;
+  // ---- what the applications did ----
+  // A gradient with data was submitted and accepted.
+  void on_submitted(const Party& party, Step step, std::uint32_t tensor);
+  // A replica has applied everything up to `step`; `replica` is its checksum.
+  void on_applied(const Party& party, Step step, std::uint64_t replica);
+
+  // ---- what may lower k or raise the number of those who are in ----
+  // The rank was killed, stopped or cut off at some time.
+  void note_unreliable(RunIndex run, Rank rank) { runs_[run]->unreliable |= bit(rank); }
+  // Somebody asked for another rank's state: results may have to wait for it.
+  void note_resync(RunIndex run) { runs_[run]->resyncs = true; }
+
+  // ---- the result that everybody got; nothing while there is none ----
+  struct Summed {
+    std::uint64_t content_hash = 0;
+    std::uint64_t weight = 0;
+    std::uint64_t mask = 0;
+    std::uint64_t receivers = 0;
+    std::uint16_t k = 0;
+    bool nil = false;  // nobody in it sent data
+  };
+  const Summed* result(RunIndex run, StreamId stream, Step step, ChunkIndex chunk) const;
+  // An element of a gradient's sum as the plan has it; `elem` counts from the tensor's first one.
+  int sum(RunIndex run, Step step, ChunkIndex chunk, std::uint64_t elem) const;
+
+  // ---- I8 ----
+  struct Account {
+    std::uint64_t submitted = 0;  // chunks with data
+    std::uint64_t delivered = 0;  // counted in their own step
+    std::uint64_t requeued = 0;   // counted in a later one
+  };
+  const Account& account(const Party& party) { return runs_[party.run]->books[party.process].sums; }
 
   void violation(std::string text);
   const std::vector<std::string>& violations() const { return violations_; }
@@ -45,17 +87,17 @@ class Oracle {
   std::uint64_t results_due() const { return results_due_; }    // one a result and member
   std::uint64_t contributions_seen() const { return contributions_seen_; }
   std::uint64_t first_contributions() const { return first_contributions_; }
+  std::uint64_t requeued_counted() const { return requeued_counted_; }
+  std::uint64_t results_without_somebody() const { return results_without_somebody_; }
 
  private:
   struct Sent {  // a worker's contribution, as first sent
     std::uint64_t content_hash = 0;
     std::uint64_t payload_hash = 0;
     std::uint32_t weight = 0;
+    Step base_step = 0;
+    ProcessIndex process = 0;
     bool nil = false;
-  };
-  struct Summed {
-    std::uint64_t content_hash = 0;
-    std::uint64_t weight = 0;
   };
   struct Flow {
     std::uint32_t credit = 0;
@@ -64,21 +106,44 @@ class Oracle {
     std::uint64_t pump = 0;
     Priority last_fresh_priority = 0;
   };
+  struct Books {  // of one process
+    Account sums;
+    std::set<std::pair<Step, std::uint32_t>> submitted;  // step, tensor
+    Step submitted_last = 0;
+    Step finished_last = 0;
+  };
   struct Run {
     const JobPlan* plan = nullptr;
     const client::Layout* layout = nullptr;
     std::unordered_map<std::uint64_t, Sent> sent;
     std::unordered_map<std::uint64_t, Summed> summed;
     std::map<std::tuple<std::uint16_t, Cookie, std::uint16_t>, Flow> flows;  // rank, cookie, shard
+    std::unordered_map<std::uint64_t, Step> counted_in;  // by base step, chunk and rank
+    std::map<ProcessIndex, Books> books;
+    std::map<Step, std::uint64_t> replicas;
+    std::map<Step, std::uint16_t> step_k;
+    std::uint64_t unreliable = 0;  // ranks
+    bool resyncs = false;
   };
 
-  void on_contribution(Run& run, Rank rank, Flow& flow, std::uint64_t pump,
+  static std::uint64_t bit(Rank rank) { return std::uint64_t{1} << rank.value; }
+  void on_contribution(Run& run, const Party& from, Flow& flow, std::uint64_t pump,
                        const wire::Packet& packet);
-  void on_result(Run& run, Rank rank, const wire::Packet& packet);
-  void check_members(const Run& run, std::uint64_t mask, const wire::ResultHeader& body);
+  void check_contribution(Run& run, const Party& from, const wire::Packet& packet);
+  void check_late(const Run& run, const Party& from, const wire::Contribution& body);
+  void check_finished(Run& run, const Party& from, const wire::Finished& body);
+  void on_result(Run& run, const Party& to, const wire::Packet& packet);
+  void check_members(Run& run, std::uint64_t mask, const wire::ResultHeader& body);
+  void check_fastest(Run& run, std::uint64_t mask, const wire::ResultHeader& body);
+  std::uint64_t passes(const Run& run, const wire::ResultHeader& body) const;
+  void check_weight(const Run& run, std::uint64_t mask, const wire::ResultHeader& body);
   void check_gradient(const Run& run, std::uint64_t mask, const wire::Packet& packet);
   void check_collective(const Run& run, std::uint64_t mask, const wire::Packet& packet);
-  void check_weight(const Run& run, std::uint64_t mask, const wire::ResultHeader& body);
+  void account_for(Run& run, std::uint64_t mask, const wire::ResultHeader& body);
+  const Sent* find_sent(const Run& run, StreamId stream, Step step, ChunkIndex chunk,
+                        Rank rank) const;
+  int sum(const Run& run, std::uint64_t mask, Step step, ChunkIndex chunk,
+          std::uint64_t elem) const;
   std::string name(const Run& run, StreamId stream, Step step, ChunkIndex chunk) const;
 
   std::vector<std::unique_ptr<Run>> runs_;
@@ -88,7 +153,18 @@ class Oracle {
   std::uint64_t results_due_ = 0;
   std::uint64_t contributions_seen_ = 0;
   std::uint64_t first_contributions_ = 0;
+  std::uint64_t requeued_counted_ = 0;
+  std::uint64_t results_without_somebody_ = 0;
 };
+
+// Where the books of a run keep a chunk of a step.
+constexpr std::uint64_t slot_key(StreamId stream, Step step, ChunkIndex chunk) {
+  return std::uint64_t{static_cast<std::uint8_t>(stream)} << 60 |
+         std::uint64_t{step & 0xfffff} << 40 | std::uint64_t{chunk & 0xffffff} << 16;
+}
+constexpr std::uint64_t contribution_key(StreamId stream, Step step, ChunkIndex chunk, Rank rank) {
+  return slot_key(stream, step, chunk) | rank.value;
+}
 
 // A fast hash of bytes for comparisons and for the trace; not for anything hostile.
 std::uint64_t hash_bytes(std::span<const std::uint8_t> bytes, std::uint64_t seed = 0);

@@ -11,7 +11,7 @@ namespace sluice::sim {
 namespace {
 
 // Keeps the streams of derived values apart.
-enum class Salt : std::uint64_t { kGradient = 1, kNil, kWeight, kBroadcast, kOrder, kPriority };
+enum class Salt : std::uint64_t { kGradient = 1, kNil, kWeight, kBroadcast, kOrder, kPriority, kJitter, kState };
 
 std::uint64_t salted(Salt salt, std::uint64_t seed) {
   return mix(static_cast<std::uint64_t>(salt), seed);
@@ -23,6 +23,18 @@ Step JobPlan::steps() const {
   Step most = 0;
   for (const RankPlan& rank : ranks) most = std::max(most, rank.last_step);
   return most;
+}
+
+DurationNs JobPlan::compute_ns(Rank rank, Step step) const {
+  const RankPlan& rank_plan = ranks[rank.value];
+  DurationNs total_ns = rank_plan.step_delay_ns;
+  if (step == rank_plan.hiccup_step) total_ns += rank_plan.hiccup_ns;
+  if (rank_plan.jitter_ns == 0) return total_ns;
+  // Close to an exponential distribution, in integers: the binary exponent times ln 2.
+  const std::uint64_t drawn = mix(salted(Salt::kJitter, seed), step, rank.value);
+  const int halvings = std::countl_zero(drawn | 1);
+  const auto fraction = static_cast<std::int64_t>(drawn & 1023);
+  return total_ns + rank_plan.jitter_ns * (1024 * halvings + fraction) / 1024 * 693 / 1000;
 }
 
 int JobPlan::gradient(Rank rank, Step step, std::uint32_t tensor, std::uint64_t elem) const {
@@ -68,6 +80,22 @@ int JobPlan::sum(std::uint64_t mask, Step step, std::uint32_t tensor, std::uint6
     if (!is_nil(rank, step, tensor)) total += gradient(rank, step, tensor, elem);
   }
   return total;
+}
+
+std::vector<std::uint8_t> encode_state(const JobPlan& plan, std::uint64_t replica, Step step) {
+  std::vector<std::uint8_t> state(std::max<std::size_t>(plan.state_bytes, sizeof(replica)));
+  std::memcpy(state.data(), &replica, sizeof(replica));
+  for (std::size_t i = sizeof(replica); i < state.size(); ++i)
+    state[i] = static_cast<std::uint8_t>(mix(salted(Salt::kState, replica), step, i));
+  return state;
+}
+
+bool decode_state(const JobPlan& plan, std::span<const std::uint8_t> state, Step step,
+                  std::uint64_t& replica) {
+  if (state.size() < sizeof(replica)) return false;
+  std::memcpy(&replica, state.data(), sizeof(replica));
+  const std::vector<std::uint8_t> expected = encode_state(plan, replica, step);
+  return std::equal(state.begin(), state.end(), expected.begin(), expected.end());
 }
 
 JobPlan make_plan(std::uint16_t workers, Step steps,

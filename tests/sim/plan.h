@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ enum class Ending : std::uint8_t {
   kLeave,     // leave() after last_step
   kAbnormal,  // leave(abnormal) after last_step
   kStay,      // neither: the test decides
+  kTogether,  // leave() when all others have taken their last step too, or are gone for good
 };
 
 struct RankPlan {
@@ -33,6 +35,9 @@ struct RankPlan {
   Ending ending = Ending::kLeave;
   DurationNs compute_max_ns = kMillisecond;  // between two submissions, drawn each time
   DurationNs step_delay_ns = 0;              // before the first submission of every step
+  DurationNs jitter_ns = 0;                  // mean of what comes on top, drawn for each step
+  Step hiccup_step = 0;                      // in this step it takes so much longer, once
+  DurationNs hiccup_ns = 0;
 };
 
 struct JobPlan {
@@ -57,12 +62,22 @@ struct JobPlan {
   bool move_buffers = false;     // fresh memory for every submission, as after a bucket rebuild
   bool zero_weights = false;     // the last rank contributes with weight 0
   bool check_values = true;      // false: the test submits its own numbers
+  std::uint32_t state_bytes = 500;          // of a replica, for a resync: at least 8
   std::vector<CollectivePlan> collectives;  // by before_step
   std::vector<RankPlan> ranks;
   client::SessionOptions session;  // timeouts and limits; identity is filled in per worker
 
   std::uint16_t world_size() const { return static_cast<std::uint16_t>(ranks.size()); }
   Step steps() const;  // of the rank that stays longest
+  // Steps may be complete without some of the ranks: the workers catch up and resync.
+  bool tolerates_stragglers() const {
+    return session.has_policy && session.policy.tolerates_stragglers();
+  }
+  bool requeues() const {
+    return tolerates_stragglers() && session.policy.late == LateMode::kRequeue;
+  }
+  // What the rank computes before it submits the first tensor of a step.
+  DurationNs compute_ns(Rank rank, Step step) const;
 
   // Small integers, so that sums are exact in every order and every dtype: -8 .. 7.
   int gradient(Rank rank, Step step, std::uint32_t tensor, std::uint64_t elem) const;
@@ -76,6 +91,12 @@ struct JobPlan {
   // The sum over the ranks of `mask` (one word) of one element, leaving out NILs.
   int sum(std::uint64_t mask, Step step, std::uint32_t tensor, std::uint64_t elem) const;
 };
+
+// The checksum that stands for a replica's parameters, and the bytes that carry it in a resync.
+inline constexpr std::uint64_t kFirstReplica = 0;
+std::vector<std::uint8_t> encode_state(const JobPlan& plan, std::uint64_t replica, Step step);
+bool decode_state(const JobPlan& plan, std::span<const std::uint8_t> state, Step step,
+                  std::uint64_t& replica);
 
 // A plan with `workers` ranks that all take `steps` steps over float32 tensors of these sizes.
 JobPlan make_plan(std::uint16_t workers, Step steps, const std::vector<std::uint64_t>& elem_counts);

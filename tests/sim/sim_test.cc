@@ -73,14 +73,15 @@ class OracleTest : public testing::Test {
       wire::Contribution body;
       body.flow.number = 1;
       body.flow.credit = 10;
-      body.step = 1;
+      body.step = body.base_step = 1;
       body.weight = plan.weight(Rank{rank}, 1);
       body.elem_count = 4;
       body.payload_bytes = 16;
       float values[4];
       for (std::uint64_t i = 0; i < 4; ++i)
         values[i] = static_cast<float>(plan.gradient(Rank{rank}, 1, 0, i));
-      oracle.on_worker_packet(run, Rank{rank}, 0, 1, parsed(encoded(body, {}, values)));
+      oracle.on_submitted({run, Rank{rank}, rank}, 1, 0);
+      oracle.on_worker_packet({run, Rank{rank}, rank}, 0, 1, parsed(encoded(body, {}, values)));
     }
     result.feedback.number = 1;
     result.step = 1;
@@ -109,7 +110,7 @@ class OracleTest : public testing::Test {
     return packet;
   }
   void deliver(std::vector<std::uint8_t> bytes, std::uint16_t rank = 0) {
-    oracle.on_appliance_packet(run, Rank{rank}, 0, parsed(std::move(bytes)));
+    oracle.on_appliance_packet({run, Rank{rank}, rank}, 0, parsed(std::move(bytes)));
   }
 
   JobPlan plan = make_plan(2, 1, {4});

@@ -1,11 +1,17 @@
 // One worker process: the production Session behind a bounded socket buffer, and an application
 // that carries out its plan (tensors in its own order, collectives, leave) and checks what it gets.
 //
+// In a job that tolerates stragglers the application is the loop that users are told to write:
+// catch up while behind, else compute, submit and wait; resync when told to; give its state when
+// somebody wants it. A checksum over every average that it applied stands for its parameters.
+//
 // It can be killed, paused like SIGSTOP, and resumed; another Worker may take its rank later. The
-// world owns it and calls it from its events.
+// world owns it and calls it from its events. worker.cc: the process; worker_app.cc: the
+// application; worker_checks.cc: what it checks.
 #pragma once
 
 #include <deque>
+#include <list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +26,7 @@ namespace sluice::sim {
 class World;
 using WorkerIndex = std::uint32_t;
 using HostIndex = std::uint32_t;
+inline constexpr std::uint8_t kUntouched = 0xA5;  // what outputs hold before their results
 
 enum class ProcessState : std::uint8_t { kWaiting, kRunning, kPaused, kDead };
 
@@ -66,7 +73,9 @@ class Worker {
   bool failed() const { return failed_; }
   bool left() const { return left_; }
   bool started() const { return started_; }
-  bool done() const { return failed_ || left_ || finished_; }  // finished: last step, Ending::kStay
+  bool done() const { return failed_ || left_ || (finished_ && !together()); }
+  // Its last step is taken, or it will never be.
+  bool over() const { return failed_ || left_ || finished_ || state_ == ProcessState::kDead; }
   const Status& failure() const { return failure_; }
   TimeNs failed_at() const { return failed_at_; }
   TimeNs progressed_at() const { return progressed_at_; }
@@ -78,28 +87,60 @@ class Worker {
   std::size_t waiting_frames() const { return socket_.size(); }
   // I7 at the session. Empty when it holds.
   std::string unbalanced() const;
+  // In jobs that tolerate stragglers.
+  std::uint64_t replica() const { return replica_; }
+  std::uint32_t steps_computed() const { return steps_computed_; }
+  std::uint32_t steps_caught_up() const { return steps_caught_up_; }
+  std::uint32_t resyncs() const { return resyncs_; }
+  std::uint32_t states_given() const { return states_given_; }
+  Party party() const {
+    return {.run = identity.run, .rank = identity.rank, .process = identity.index};
+  }
+  // All ranks of an Ending::kTogether have taken their last step.
+  void leave_together(TimeNs now);
   // For manual tests and for the checks: the memory that the application gave to the session.
   std::uint8_t* input(std::uint32_t tensor) { return inputs_[tensor].data(); }
   std::uint8_t* output(std::uint32_t tensor) { return outputs_[tensor].data(); }
 
  private:
-  enum class Phase : std::uint8_t { kWaiting, kNext, kSubmitting, kStep, kCollective, kOver };
+  enum class Phase : std::uint8_t {
+    kWaiting,     // for the others to join
+    kNext,        // between two steps
+    kSubmitting,  // computes, and submits one tensor after another
+    kStep,        // waits for the step's results
+    kCollective,
+    kResync,  // waits for another rank's state
+    kOver,
+  };
 
   bool poll_transmit(TimeNs now);
   bool poll_events(TimeNs now);
   void on_event(const client::Event& event, TimeNs now);
   bool advance(TimeNs now);
   bool begin_next(TimeNs now);
+  bool begin_catching_up(TimeNs now);
+  bool begin_resync(TimeNs now);
+  void on_started();
+  void on_step_done(const client::Event& event);
+  void on_fell_behind(const client::Event& event);
+  void on_state_received(const client::Event& event);
+  void give_state(TimeNs now);
+  void apply_step(Step step);
+  void check_report(Step step);
   bool submit_due(TimeNs now);
   void submit(std::uint32_t tensor, Step step, TimeNs now);
   bool start_collective(TimeNs now);
   void finish(TimeNs now);
   void check_tensor(const client::Event& event);
+  void check_average(std::uint32_t tensor, Step step);
+  std::string unbalanced_gradients() const;
+  bool together() const { return plan.ranks[identity.rank.value].ending == Ending::kTogether; }
   void check_collective();
   void wake_app_at(TimeNs at);
   void set_timer(TimeNs now);
   void violation(const std::string& text);
-  void expect_ok(const Status& status, const char* what);
+  // Whether the call went through. Anything but having failed or fallen behind is a violation.
+  bool expect_ok(const Status& status, const char* what);
 
   World& world_;
   std::unique_ptr<client::Session> session_;
@@ -131,6 +172,15 @@ class Worker {
   TimeNs app_due_ = 0;
   std::vector<Step> tensor_steps_;  // last step submitted, per tensor
   std::vector<std::uint32_t> tensors_done_by_step_;
+  bool catching_up_ = false;  // the step under way was not computed here
+  bool state_wanted_ = false;
+  std::uint64_t replica_ = kFirstReplica;
+  std::uint32_t steps_computed_ = 0;
+  std::uint32_t steps_caught_up_ = 0;
+  std::uint32_t resyncs_ = 0;
+  std::uint32_t states_given_ = 0;
+  std::vector<bool> absent_;                     // of the step under way, per tensor
+  std::list<std::vector<std::uint8_t>> states_;  // that the session still reads
   std::size_t next_collective_ = 0;
   std::vector<std::uint8_t> collective_buffer_;
   std::vector<std::vector<std::uint8_t>> inputs_;

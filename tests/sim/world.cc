@@ -185,9 +185,10 @@ void World::send_from_worker(Worker& worker, const client::Transmit& transmit,
     return oracle_.violation("a session sent a packet that does not parse: " +
                              std::string(label(why)));
   if (transmit.port_offset != 0)
-    oracle_.on_worker_packet(worker.identity.run, worker.identity.rank,
+    oracle_.on_worker_packet(worker.party(),
                              static_cast<std::uint16_t>(transmit.port_offset - 1), worker.pumps(),
                              packet);
+  if (packet.type() == wire::PacketType::kResync) oracle_.note_resync(worker.identity.run);
   const FrameIndex frame = pool_.take();
   const wire::UdpPath path = path_to_appliance(worker, transmit.port_offset);
   pool_[frame].bytes.resize(wire::kMaxUdpHeaderBytes + bytes.size());
@@ -206,7 +207,7 @@ void World::on_shard_sent(std::uint16_t shard, std::uint16_t port,
     return oracle_.violation("a shard sent a packet that does not parse: " +
                              std::string(label(why)));
   if (worker != nullptr)
-    oracle_.on_appliance_packet(worker->identity.run, worker->identity.rank, shard, packet);
+    oracle_.on_appliance_packet(worker->party(), shard, packet);
 }
 
 void World::send_to_worker(FrameIndex frame, std::uint16_t port,
@@ -287,17 +288,44 @@ void World::arrive_at_host(HostIndex host, FrameIndex frame) {
     events_.push(now_ + kHintDelay, EventKind::kUnreachable, worker->identity.index);
 }
 
+void World::note_over(RunIndex run_index) {
+  const Run& run = *runs_[run_index];
+  for (const WorkerIndex index : run.latest)
+    if (!workers_[index]->over()) return;
+  at(now_, [this, run_index] {
+    for (const WorkerIndex index : runs_[run_index]->latest) workers_[index]->leave_together(now_);
+  });
+}
+
+void World::note_unreliable(HostIndex host) {
+  for (const auto& worker : workers_)
+    if (worker->identity.host == host)
+      oracle_.note_unreliable(worker->identity.run, worker->identity.rank);
+}
+
 void World::kill(Worker& worker, bool host_too) {
   worker.kill();
-  if (host_too) host_up_[worker.identity.host] = false;
+  oracle_.note_unreliable(worker.identity.run, worker.identity.rank);
+  if (host_too) {
+    host_up_[worker.identity.host] = false;
+    note_unreliable(worker.identity.host);
+  }
+  note_over(worker.identity.run);
+}
+
+void World::pause(Worker& worker) {
+  oracle_.note_unreliable(worker.identity.run, worker.identity.rank);
+  worker.pause();
 }
 
 void World::partition(HostIndex host, bool on) {
+  note_unreliable(host);
   uplink(host).partitioned = on;
   downlink(host).partitioned = on;
 }
 
 void World::block_downlink(HostIndex host, bool on) {
+  note_unreliable(host);
   if (on)
     downlink(host).blocked = true;
   else

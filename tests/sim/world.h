@@ -74,7 +74,7 @@ class World {
 
   // ---- faults ----
   void kill(Worker& worker, bool host_too);
-  void pause(Worker& worker) { worker.pause(); }
+  void pause(Worker& worker);
   void resume(Worker& worker) { worker.resume(now_); }
   void partition(HostIndex host, bool on);
   void block_downlink(HostIndex host, bool on);
@@ -108,6 +108,9 @@ class World {
   wire::UdpPath path_to_appliance(const Worker& worker, std::uint16_t port_offset) const;
 
   // ---- called by the parts ----
+  // A worker of the run has taken its last step or never will: when all are, those of
+  // Ending::kTogether leave.
+  void note_over(RunIndex run);
   EventQueue& events() { return events_; }
   FramePool& pool() { return pool_; }
   DurationNs draw_delay(DurationNs max_ns) { return max_ns > 0 ? random_.between(0, max_ns) : 0; }
@@ -133,6 +136,7 @@ class World {
   void send_filtered(Link& link, FrameIndex frame, Direction direction, Worker* worker,
                      std::uint16_t port_offset, std::span<const std::uint8_t> bytes, TimeNs now);
   Worker* worker_at(std::uint16_t port);
+  void note_unreliable(HostIndex host);
 
   WorldOptions options_;
   Random random_;

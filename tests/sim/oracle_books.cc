@@ -1,0 +1,124 @@
+// What every contribution must be, what became of it (I8), and whether replicas are the same.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "tests/sim/oracle.h"
+
+namespace sluice::sim {
+
+void Oracle::on_submitted(const Party& party, Step step, std::uint32_t tensor) {
+  Run& run = *runs_[party.run];
+  Books& books = run.books[party.process];
+  if (!books.submitted.emplace(step, tensor).second)
+    violation("tensor " + std::to_string(tensor) + " of step " + std::to_string(step) +
+              " was accepted twice from rank " + std::to_string(party.rank.value));
+  books.submitted_last = std::max(books.submitted_last, step);
+  books.sums.submitted += run.layout->first_chunk(tensor + 1) - run.layout->first_chunk(tensor);
+}
+
+void Oracle::on_applied(const Party& party, Step step, std::uint64_t replica) {
+  const auto [found, first] = runs_[party.run]->replicas.try_emplace(step, replica);
+  if (!first && found->second != replica)
+    violation("job " + runs_[party.run]->plan->name + ": the replica of rank " +
+              std::to_string(party.rank.value) + " differs from another one after step " +
+              std::to_string(step));
+}
+
+// Of a gradient's chunk: the bytes that this process computed on the parameters of the base step,
+// under the weight of that step; or nothing where it has nothing.
+void Oracle::check_contribution(Run& run, const Party& from, const wire::Packet& packet) {
+  const JobPlan& plan = *run.plan;
+  const auto& body = packet.body<wire::Contribution>();
+  if (!plan.check_values || plan.manual) return;
+  const std::string where = name(run, body.stream, body.step, body.chunk) + " with base " +
+                            std::to_string(body.base_step) + " from rank " +
+                            std::to_string(from.rank.value);
+  if (body.chunk >= run.layout->chunk_count()) return violation("I1: no such chunk: " + where);
+  const client::ChunkSpan span = run.layout->chunk(body.chunk);
+  if (body.base_step != body.step) check_late(run, from, body);
+  const bool computed = run.books[from.process].submitted.contains({body.base_step, span.tensor});
+  if ((body.flags & wire::kFlagNil) != 0) {
+    // A late rank owes nothing in other chunks of the step that it requeues into.
+    if (body.base_step == body.step && computed)
+      violation("I8: no data, but a gradient was submitted, in " + where);
+    return;
+  }
+  if (!computed) return violation("I1: data that nobody submitted, in " + where);
+  if (body.weight != plan.weight(from.rank, body.base_step))
+    violation("I1: weight " + std::to_string(body.weight) + " is not that of the base step in " +
+              where);
+  const Dtype dtype = plan.tensors[span.tensor].dtype;
+  const std::size_t elem_bytes = dtype_bytes(dtype);
+  if (body.dtype != dtype || packet.payload().size() != span.elem_count * elem_bytes)
+    return violation("I1: the shape is wrong in " + where);
+  for (std::uint16_t i = 0; i < span.elem_count; ++i) {
+    std::uint8_t expected[4] = {};
+    store_element(dtype,
+                  static_cast<float>(plan.gradient(from.rank, body.base_step, span.tensor,
+                                                   span.first_elem + i)),
+                  expected);
+    if (std::memcmp(expected, packet.payload().data() + i * elem_bytes, elem_bytes) != 0)
+      return violation("I3: element " + std::to_string(i) + " is not the gradient of the base in " +
+                       where);
+  }
+}
+
+// A contribution to another step than that of its parameters.
+void Oracle::check_late(const Run& run, const Party& from, const wire::Contribution& body) {
+  const PolicyOptions& policy = run.plan->session.policy;
+  const std::string where = name(run, body.stream, body.step, body.chunk) + " with base " +
+                            std::to_string(body.base_step) + " from rank " +
+                            std::to_string(from.rank.value);
+  if (!run.plan->tolerates_stragglers()) return;  // the field has no meaning there
+  if (policy.late != LateMode::kRequeue)
+    violation("I3: a late gradient in a job that drops them: " + where);
+  if (body.base_step == 0 || body.base_step > body.step)
+    violation("I3: a base step that is not before its step: " + where);
+  if ((body.flags & wire::kFlagNil) != 0) {
+    if (body.weight != 0) violation("I1: no data, but a weight, in " + where);
+    return;
+  }
+  if (policy.max_staleness != 0 && body.step - body.base_step > policy.max_staleness)
+    violation("I3: staler than " + std::to_string(policy.max_staleness) + " steps: " + where);
+  const auto counted =
+      run.counted_in.find(contribution_key(body.stream, body.base_step, body.chunk, from.rank));
+  if (counted == run.counted_in.end()) return;
+  // Its own step's result is known to this worker before it contributes again.
+  if (counted->second == body.base_step)
+    violation("I8: contributed again although its own step has it: " + where);
+}
+
+void Oracle::check_finished(Run& run, const Party& from, const wire::Finished& body) {
+  Books& books = run.books[from.process];
+  const std::string who = "rank " + std::to_string(from.rank.value) + " of job " + run.plan->name +
+                          " reports step " + std::to_string(body.step);
+  if (!run.plan->tolerates_stragglers()) violation(who + " as finished, in a synchronous job");
+  if (body.step <= books.finished_last) violation(who + " as finished a second time");
+  if (!run.plan->manual && body.step > books.submitted_last)
+    violation(who + " as finished and has not submitted it");
+  books.finished_last = body.step;
+}
+
+// What the result counts has its place now: once, whatever becomes of the packets.
+void Oracle::account_for(Run& run, std::uint64_t mask, const wire::ResultHeader& body) {
+  for (std::uint64_t left = mask; left != 0; left &= left - 1) {
+    const Rank rank{static_cast<std::uint16_t>(std::countr_zero(left))};
+    const Sent* sent = find_sent(run, body.stream, body.step, body.chunk, rank);
+    if (sent == nullptr || sent->nil) continue;
+    const Step base = run.plan->tolerates_stragglers() ? sent->base_step : body.step;
+    const auto [found, first] = run.counted_in.try_emplace(
+        contribution_key(body.stream, base, body.chunk, rank), body.step);
+    if (!first)
+      violation("I8: the gradient of rank " + std::to_string(rank.value) + " and base " +
+                std::to_string(base) + " counts in step " + std::to_string(found->second) +
+                " and again in " + name(run, body.stream, body.step, body.chunk));
+    Account& sums = run.books[sent->process].sums;
+    if (base == body.step)
+      ++sums.delivered;
+    else
+      ++sums.requeued, ++requeued_counted_;
+  }
+}
+
+}  // namespace sluice::sim

@@ -1,0 +1,213 @@
+// What every result must be.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "tests/sim/oracle.h"
+#include "tests/sim/random.h"
+
+namespace sluice::sim {
+namespace {
+
+// Who may be relied on to be in a gradient step: all but those who have left in order.
+bool takes_part(const JobPlan& plan, Rank rank, Step step) {
+  const RankPlan& rank_plan = plan.ranks[rank.value];
+  const bool stays = rank_plan.ending == Ending::kStay || rank_plan.ending == Ending::kTogether;
+  return step <= rank_plan.last_step || stays;
+}
+
+// In synchronous jobs a rank that ends its part with an error ends the job.
+bool required(const JobPlan& plan, Rank rank, Step step) {
+  return takes_part(plan, rank, step) || plan.ranks[rank.value].ending == Ending::kAbnormal;
+}
+
+}  // namespace
+
+const Oracle::Summed* Oracle::result(RunIndex run, StreamId stream, Step step,
+                                     ChunkIndex chunk) const {
+  const auto found = runs_[run]->summed.find(slot_key(stream, step, chunk));
+  return found == runs_[run]->summed.end() ? nullptr : &found->second;
+}
+
+int Oracle::sum(RunIndex run, Step step, ChunkIndex chunk, std::uint64_t elem) const {
+  const Summed* summed = result(run, StreamId::kGradients, step, chunk);
+  return summed == nullptr ? 0 : sum(*runs_[run], summed->mask, step, chunk, elem);
+}
+
+int Oracle::sum(const Run& run, std::uint64_t mask, Step step, ChunkIndex chunk,
+                std::uint64_t elem) const {
+  int total = 0;
+  const std::uint32_t tensor = run.layout->chunk(chunk).tensor;
+  for (std::uint64_t left = mask; left != 0; left &= left - 1) {
+    const Rank rank{static_cast<std::uint16_t>(std::countr_zero(left))};
+    const Sent* sent = find_sent(run, StreamId::kGradients, step, chunk, rank);
+    if (sent == nullptr || sent->nil) continue;
+    const Step base = run.plan->tolerates_stragglers() ? sent->base_step : step;
+    total += run.plan->gradient(rank, base, tensor, elem);
+  }
+  return total;
+}
+
+void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet) {
+  const auto& body = packet.body<wire::ResultHeader>();
+  ++results_sent_;
+  const std::uint64_t mask = packet.mask_word_count() > 0 ? packet.mask_word(0) : 0;
+  const std::uint8_t flags = body.flags & ~(wire::kFlagPulled | wire::kFlagReport);
+  const std::uint64_t content_hash =
+      mix(hash_bytes(packet.payload()), mask, body.weight, flags, body.elem_count,
+          static_cast<std::uint64_t>(body.dtype), body.k);
+  const auto [found, first] = run.summed.try_emplace(slot_key(body.stream, body.step, body.chunk),
+                                                     Summed{.content_hash = content_hash,
+                                                            .weight = body.weight,
+                                                            .mask = mask,
+                                                            .k = body.k});
+  Summed& summed = found->second;
+  summed.receivers |= bit(to.rank);
+  if (body.stream == StreamId::kState && std::popcount(summed.receivers) > 2)
+    violation("a rank's state went to more than two ranks: " +
+              name(run, body.stream, body.step, body.chunk));
+  if (!first) {
+    if (summed.content_hash != content_hash)
+      violation("I2: rank " + std::to_string(to.rank.value) + " gets another result of " +
+                name(run, body.stream, body.step, body.chunk) + " than the first receiver");
+    return;
+  }
+  ++results_checked_;
+  results_due_ += body.stream == StreamId::kState ? 2 : run.plan->world_size();
+  summed.nil = (body.flags & wire::kFlagNil) != 0;
+  check_members(run, mask, body);
+  check_weight(run, mask, body);
+  if (body.stream != StreamId::kGradients) return check_collective(run, mask, packet);
+  check_gradient(run, mask, packet);
+  account_for(run, mask, body);
+}
+
+void Oracle::check_members(Run& run, std::uint64_t mask, const wire::ResultHeader& body) {
+  const std::string where = name(run, body.stream, body.step, body.chunk);
+  const int count = std::popcount(mask);
+  // Of a rank's state only the first chunk waits for the receiver.
+  const bool alone = body.stream == StreamId::kState && body.chunk != 0;
+  const std::uint64_t passed = passes(run, body);
+  if ((mask & passed) != 0)
+    violation("I1: a rank that passed is in the result of " + where);
+  if (((count == 0 || body.k == 0) && passed == 0) || (count < body.k && !alone))
+    violation("I1: " + std::to_string(count) + " workers in the result of " + where + " with k " +
+              std::to_string(body.k));
+  if (mask >> run.plan->world_size() != 0) violation("I1: unknown rank in the mask of " + where);
+  if (body.stream != StreamId::kGradients) return;
+  if (run.plan->tolerates_stragglers()) return check_fastest(run, mask, body);
+  for (std::uint16_t rank = 0; rank < run.plan->world_size(); ++rank)
+    if (required(*run.plan, Rank{rank}, body.step) && (mask >> rank & 1) == 0)
+      violation("I1: rank " + std::to_string(rank) + " is missing from the result of " + where);
+}
+
+// Ranks that requeued into the step and had nothing for this chunk: nobody waits for them, and k is
+// at most what is left.
+std::uint64_t Oracle::passes(const Run& run, const wire::ResultHeader& body) const {
+  if (body.stream != StreamId::kGradients || !run.plan->requeues()) return 0;
+  std::uint64_t passed = 0;
+  for (std::uint16_t rank = 0; rank < run.plan->world_size(); ++rank) {
+    const Sent* sent = find_sent(run, body.stream, body.step, body.chunk, Rank{rank});
+    if (sent != nullptr && sent->nil && sent->base_step != body.step) passed |= bit(Rank{rank});
+  }
+  return passed;
+}
+
+// The k that the result names is the policy's, lowered by death and leave alone.
+void Oracle::check_fastest(Run& run, std::uint64_t mask, const wire::ResultHeader& body) {
+  const JobPlan& plan = *run.plan;
+  const PolicyOptions& policy = plan.session.policy;
+  const std::string where = name(run, body.stream, body.step, body.chunk);
+  const int world_size = plan.world_size();
+  int reliable = 0;
+  for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank)
+    reliable += takes_part(plan, Rank{rank}, body.step) && (run.unreliable >> rank & 1) == 0;
+  int least = 1;
+  int most = world_size;
+  if (policy.kind == PolicyKind::kFixed) least = most = policy.k;
+  if (policy.kind == PolicyKind::kSaina) least = policy.k;
+  if (body.step <= 2) least = most = world_size;
+  const std::uint64_t passed = passes(run, body);
+  const std::uint64_t all = (std::uint64_t{1} << world_size) - 1;
+  reliable -= std::popcount(passed & ~run.unreliable & all);
+  if (body.k > most || body.k < std::min(least, reliable))
+    violation("I1: k is " + std::to_string(body.k) + " in " + where + ", the policy says " +
+              std::to_string(least) + " to " + std::to_string(most) + " and " +
+              std::to_string(reliable) + " ranks were always there");
+  if (run.unreliable == 0 && reliable + std::popcount(passed) == world_size) {
+    // Only passes have lowered it: all shards use the one that was published, and wait for no more.
+    if (passed == 0) {
+      const auto [found, first] = run.step_k.try_emplace(body.step, body.k);
+      if (!first && found->second != body.k)
+        violation("I1: k is " + std::to_string(body.k) + " in " + where + " and " +
+                  std::to_string(found->second) + " in another chunk of the step");
+    }
+    if (!run.resyncs && std::popcount(mask) != body.k)
+      violation("I1: " + std::to_string(std::popcount(mask)) + " workers in the result of " +
+                where + ", which k " + std::to_string(body.k) + " had completed before");
+  }
+  results_without_somebody_ += std::popcount(mask) < world_size;
+}
+
+void Oracle::check_weight(const Run& run, std::uint64_t mask, const wire::ResultHeader& body) {
+  std::uint64_t weight = 0;
+  for (std::uint64_t left = mask; left != 0; left &= left - 1) {
+    const Rank rank{static_cast<std::uint16_t>(std::countr_zero(left))};
+    const Sent* sent = find_sent(run, body.stream, body.step, body.chunk, rank);
+    if (sent == nullptr)
+      return violation("I1: rank " + std::to_string(rank.value) + " is in the result of " +
+                       name(run, body.stream, body.step, body.chunk) + " but never sent it");
+    weight += sent->weight;
+  }
+  if (body.stream == StreamId::kGradients && weight != body.weight)
+    violation("I1: weight " + std::to_string(body.weight) + " instead of " +
+              std::to_string(weight) + " in the result of " +
+              name(run, body.stream, body.step, body.chunk));
+}
+
+void Oracle::check_gradient(const Run& run, std::uint64_t mask, const wire::Packet& packet) {
+  const auto& body = packet.body<wire::ResultHeader>();
+  const JobPlan& plan = *run.plan;
+  const std::string where = name(run, body.stream, body.step, body.chunk);
+  if (body.chunk >= run.layout->chunk_count()) return violation("I1: no such chunk: " + where);
+  if (!plan.check_values) return;
+  const client::ChunkSpan span = run.layout->chunk(body.chunk);
+  bool all_nil = true;
+  for (std::uint64_t left = mask; left != 0; left &= left - 1) {
+    const Rank rank{static_cast<std::uint16_t>(std::countr_zero(left))};
+    const Sent* sent = find_sent(run, body.stream, body.step, body.chunk, rank);
+    all_nil = all_nil && (sent == nullptr || sent->nil);
+  }
+  if (all_nil != ((body.flags & wire::kFlagNil) != 0))
+    return violation("I1: the NIL flag is wrong in the result of " + where);
+  if (all_nil) return;
+  const Dtype dtype = plan.tensors[span.tensor].dtype;
+  const std::size_t elem_bytes = dtype_bytes(dtype);
+  if (body.dtype != dtype || packet.payload().size() != span.elem_count * elem_bytes)
+    return violation("I1: the shape is wrong in the result of " + where);
+  for (std::uint16_t i = 0; i < span.elem_count; ++i) {
+    auto value = static_cast<float>(sum(run, mask, body.step, body.chunk, span.first_elem + i));
+    if (dtype != Dtype::kFloat32) value /= static_cast<float>(body.weight);
+    std::uint8_t expected[4] = {};
+    store_element(dtype, value, expected);
+    if (std::memcmp(expected, packet.payload().data() + i * elem_bytes, elem_bytes) != 0)
+      return violation("I1/I3: element " + std::to_string(i) + " is not the sum of the mask in " +
+                       where);
+  }
+}
+
+void Oracle::check_collective(const Run& run, std::uint64_t mask, const wire::Packet& packet) {
+  const auto& body = packet.body<wire::ResultHeader>();
+  if (packet.payload().empty()) return;  // a barrier
+  const std::string where = name(run, body.stream, body.step, body.chunk);
+  const Rank root{wire::collective_root(static_cast<std::uint32_t>(body.weight))};
+  // Of a rank's state the receiver is in as well.
+  const int most = body.stream == StreamId::kState ? 2 : 1;
+  if (std::popcount(mask) > most || (mask & bit(root)) == 0)
+    return violation("I1: not the root alone in " + where);
+  const Sent* sent = find_sent(run, body.stream, body.step, body.chunk, root);
+  if (sent == nullptr || sent->payload_hash != hash_bytes(packet.payload()))
+    violation("I1: not the root's bytes in " + where);
+}
+
+}  // namespace sluice::sim

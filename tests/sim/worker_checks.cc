@@ -1,0 +1,161 @@
+// What a worker checks of what it gets, and the books that must balance at the end.
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <numeric>
+
+#include "tests/sim/random.h"
+#include "tests/sim/worker.h"
+#include "tests/sim/world.h"
+
+namespace sluice::sim {
+
+void Worker::check_collective() {
+  const CollectivePlan& collective = plan.collectives[next_collective_];
+  if (collective.kind == CollectiveKind::kBarrier) return;
+  for (std::size_t i = 0; i < collective_buffer_.size(); ++i)
+    if (collective_buffer_[i] != plan.broadcast_byte(next_collective_, i))
+      return violation("byte " + std::to_string(i) + " of broadcast " +
+                       std::to_string(next_collective_) + " is wrong");
+}
+
+void Worker::check_tensor(const client::Event& event) {
+  if (plan.manual || !plan.check_values) return;
+  const std::string where =
+      "tensor " + std::to_string(event.tensor) + " of step " + std::to_string(event.step);
+  if (event.tensor >= plan.tensors.size()) return violation("no such tensor: " + where);
+  const bool nil = !catching_up_ && plan.is_nil(identity.rank, event.step, event.tensor);
+  if (nil && !plan.nil_output) return;
+  if (tensor_steps_[event.tensor] != event.step)
+    return violation(where + " is done, submitted was step " +
+                     std::to_string(tensor_steps_[event.tensor]));
+  bool all_nil = true;
+  for (ChunkIndex chunk = layout.first_chunk(event.tensor);
+       chunk < layout.first_chunk(event.tensor + 1); ++chunk) {
+    const Oracle::Summed* result =
+        world_.oracle().result(identity.run, StreamId::kGradients, event.step, chunk);
+    if (result == nullptr) return violation(where + " is done without a result");
+    all_nil = all_nil && result->nil;
+  }
+  if (event.absent != all_nil) return violation(where + (all_nil ? " is not" : " is") + " absent");
+  if (!all_nil) return check_average(event.tensor, event.step);
+  if (plan.in_place && plan.tolerates_stragglers()) return;  // its own gradient is still there
+  for (const std::uint8_t byte : outputs_[event.tensor])
+    if (byte != kUntouched) return violation(where + " is absent, its output was touched");
+}
+
+// Every chunk may have been summed over other ranks. One that nobody had data for is zero: all
+// replicas must see the same.
+void Worker::check_average(std::uint32_t tensor, Step step) {
+  const Dtype dtype = plan.tensors[tensor].dtype;
+  const std::size_t elem_bytes = dtype_bytes(dtype);
+  for (ChunkIndex chunk = layout.first_chunk(tensor); chunk < layout.first_chunk(tensor + 1);
+       ++chunk) {
+    const Oracle::Summed& result =
+        *world_.oracle().result(identity.run, StreamId::kGradients, step, chunk);
+    const client::ChunkSpan span = layout.chunk(chunk);
+    float divisor = static_cast<float>(result.weight);
+    if (dtype == Dtype::kFloat32 && plan.averaging == client::Averaging::kWorld)
+      divisor = plan.world_size();
+    if (dtype == Dtype::kFloat32 && plan.averaging == client::Averaging::kSum) divisor = 1;
+    for (std::uint64_t i = span.first_elem; i < span.first_elem + span.elem_count; ++i) {
+      float average = 0;
+      if (!result.nil)
+        average =
+            static_cast<float>(world_.oracle().sum(identity.run, step, chunk, i)) / divisor;
+      std::uint8_t expected[4];
+      store_element(dtype, average, expected);
+      if (std::memcmp(expected, outputs_[tensor].data() + i * elem_bytes, elem_bytes) != 0)
+        return violation("element " + std::to_string(i) + " of tensor " + std::to_string(tensor) +
+                         " of step " + std::to_string(step) + " is not the average");
+    }
+  }
+}
+
+// The parameters after the step, as far as a checksum can stand for them.
+void Worker::apply_step(Step step) {
+  std::uint64_t averages = 0;
+  for (std::size_t tensor = 0; tensor < outputs_.size(); ++tensor)
+    averages = mix(averages, absent_[tensor] ? 0 : hash_bytes(outputs_[tensor]));
+  replica_ = mix(replica_, step, averages);
+  world_.oracle().on_applied(party(), step, replica_);
+  check_report(step);
+}
+
+void Worker::check_report(Step step) {
+  const client::StepReport* report = session_->report(step);
+  const std::string where = "the report of step " + std::to_string(step);
+  if (report == nullptr) return violation(where + " is missing");
+  std::uint16_t k = UINT16_MAX;
+  std::uint64_t weight = UINT64_MAX;
+  std::uint64_t in_every = UINT64_MAX;
+  std::uint64_t in_any = 0;
+  for (ChunkIndex chunk = 0; chunk < layout.chunk_count(); ++chunk) {
+    const Oracle::Summed* result =
+        world_.oracle().result(identity.run, StreamId::kGradients, step, chunk);
+    if (result == nullptr) return violation("step " + std::to_string(step) + " has no result");
+    k = std::min(k, result->k);
+    weight = std::min(weight, result->weight);
+    in_every &= result->mask;
+    in_any |= result->mask;
+  }
+  if (report->step != step || report->k != k || report->weight != weight ||
+      report->in_every[0] != in_every || report->in_any[0] != in_any)
+    violation(where + " says k " + std::to_string(report->k) + " weight " +
+              std::to_string(report->weight) + ", the results k " + std::to_string(k) +
+              " weight " + std::to_string(weight) + ", or other ranks");
+}
+
+std::size_t Worker::count(client::Event::Kind kind) const {
+  return static_cast<std::size_t>(
+      std::count_if(log_.begin(), log_.end(), [&](const auto& e) { return e.kind == kind; }));
+}
+
+std::string Worker::unbalanced() const {
+  if (!session_) return {};
+  const client::SessionStats& stats = session_->stats();
+  const std::string who =
+      "I7: rank " + std::to_string(identity.rank.value) + " of job " + plan.name + " ";
+  if (stats.packets_sent != datagrams_out_)
+    return who + "sent " + std::to_string(datagrams_out_) + " datagrams and counted " +
+           std::to_string(stats.packets_sent);
+  const std::uint64_t verdicts =
+      std::accumulate(stats.verdicts.begin(), stats.verdicts.end(), std::uint64_t{0});
+  if (stats.packets_received != datagrams_in_ || verdicts != datagrams_in_)
+    return who + "received " + std::to_string(datagrams_in_) + " datagrams and counted " +
+           std::to_string(stats.packets_received) + " with " + std::to_string(verdicts) +
+           " verdicts";
+  return unbalanced_gradients();
+}
+
+// I8: delivered + requeued + discarded + still waiting = submitted, by the session's own count; and
+// what it believes to be counted is counted. It may not know of chunks of a step that has left the
+// window: those it has discarded.
+std::string Worker::unbalanced_gradients() const {
+  if (plan.manual || !plan.check_values || failed_ || state_ != ProcessState::kRunning) return {};
+  if (!left_ && !finished_) return {};
+  const client::SessionStats& stats = session_->stats();
+  const Oracle::Account& truth = world_.oracle().account(party());
+  const std::uint64_t settled =
+      stats.delivered_chunks + stats.requeued_chunks + stats.discarded_chunks;
+  const std::string books =
+      "I8: rank " + std::to_string(identity.rank.value) + " of job " + plan.name + " submitted " +
+      std::to_string(truth.submitted) + " chunks and counts " +
+      std::to_string(stats.delivered_chunks) + " delivered, " +
+      std::to_string(stats.requeued_chunks) + " requeued, " +
+      std::to_string(stats.discarded_chunks) + " discarded; counted are " +
+      std::to_string(truth.delivered) + " and " + std::to_string(truth.requeued);
+  const std::uint64_t waiting = left_ ? 0 : session_->waiting_late_chunks();
+  if (settled + waiting != truth.submitted)
+    return books + "; " + std::to_string(waiting) + " wait";
+  if (stats.delivered_chunks > truth.delivered || stats.requeued_chunks > truth.requeued)
+    return books;
+  const std::uint64_t unknown =
+      truth.delivered - stats.delivered_chunks + truth.requeued - stats.requeued_chunks;
+  const bool fell_behind = count(client::Event::Kind::kFellBehind) != 0;
+  if (unknown > (fell_behind ? stats.discarded_chunks : 0)) return books;
+  if (!plan.requeues() && stats.requeued_chunks != 0) return books;
+  return {};
+}
+
+}  // namespace sluice::sim
