@@ -1,6 +1,7 @@
 #include "config/checks.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 
@@ -112,7 +113,7 @@ std::array<DeviceKey, 3> device_keys(const PortConfig& port) {
 void check_port(const Config& config, std::size_t index, Report& report) {
   const PortConfig& port = config.ports[index];
   const std::string place = "port[" + number(index) + "]";
-  const std::string type(name_of(port.type));
+  const std::string type(label_of(port.type));
   if (port.name.empty())
     report.conflict({place + ".name"}, "port without a name: number " + number(index + 1) +
                                            "; add name = \"port" + number(index) + "\"");
@@ -198,12 +199,54 @@ void check_interface(const Config& config, std::size_t index, const HostFacts& h
                         to_text(*appliance.address6) + remedy);
 }
 
+// What the policy of a table needs; values that it does not read are as good as left out.
+void check_policy(const Config& config, const PolicyConfig& policy, const std::string& place,
+                  Report& report) {
+  const PolicyOptions options = policy.options();
+  const double thousandths = policy.sign_threshold * 1000;
+  if (std::abs(thousandths - std::round(thousandths)) > 1e-6)
+    report.conflict({place + ".sign_threshold"},
+                    "sign_threshold has steps of 0.001: " + to_text(policy.sign_threshold) +
+                        "; give " + to_text(options.sign_threshold_permille / 1000.0));
+  const char* field = invalid_field(options, config.limits.workers_per_job);
+  if (field == nullptr) return;
+  if (field == std::string_view("k"))
+    report.conflict({place + ".k", "policy.k", "limits.workers_per_job"},
+                    "k is more than the largest job has workers: " + number(policy.k) + " of " +
+                        number(config.limits.workers_per_job) +
+                        "; lower k or raise limits.workers_per_job");
+  if (field == std::string_view("planned_steps"))
+    report.conflict({place + ".planned_steps", place + ".policy", "policy.policy"},
+                    "policy ramp without planned_steps: 0; add planned_steps = the steps that the "
+                    "training will take");
+}
+
+void check_policies(const Config& config, Report& report) {
+  check_policy(config, config.policy, "policy", report);
+  std::map<std::string, std::size_t> first_with;
+  for (std::size_t i = 0; i < config.jobs.size(); ++i) {
+    const JobConfig& job = config.jobs[i];
+    const std::string place = "job[" + number(i) + "]";
+    if (job.name.empty())
+      report.conflict({place + ".name"}, "job without a name: number " + number(i + 1) +
+                                             "; add name = \"...\" as the workers give it");
+    const auto [twin, is_new] = first_with.try_emplace(job.name, i);
+    if (!job.name.empty() && !is_new)
+      report.conflict({place + ".name"},
+                      "two job tables have the same name: " + in_quotes(job.name) + "; tables " +
+                          number(twin->second + 1) + " and " + number(i + 1) + " must become one");
+    // One that only repeats [policy] would only repeat its errors.
+    if (job.policy != config.policy) check_policy(config, job.policy, place, report);
+  }
+}
+
 }  // namespace
 
 void check_combinations(const Config& config, const HostFacts& host, Report& report) {
   check_address(config, report);
   check_appliance(config, host, report);
   check_limits(config, report);
+  check_policies(config, report);
   if (config.ports.empty())
     report.conflict({"port"}, "no ports: 0; add a [[port]] table with name, type and its device");
   for (std::size_t i = 0; i < config.ports.size(); ++i) {

@@ -61,6 +61,14 @@ bool store(const toml::value& value, const KeySpec& spec, const Field& field) {
           const auto read = number(value, spec);
           if (read) *out = *read;
           return read.has_value();
+        } else if constexpr (std::is_same_v<T, CountThreshold>) {
+          if (value.is_string() && value.as_string().str == "k") {
+            out->rounds = 0;
+            return true;
+          }
+          if (!value.is_integer() || !number(value, spec)) return false;
+          out->rounds = static_cast<std::uint16_t>(value.as_integer());
+          return true;
         } else {
           if (!value.is_string()) return false;
           const std::string& text = value.as_string().str;
@@ -106,7 +114,7 @@ std::string remedy_for_unknown(const std::string& key, Section section) {
   std::vector<std::string_view> here;
   std::string elsewhere;
   for (const KeySpec& spec : schema()) {
-    if (spec.section == section)
+    if (has_key(section, spec))
       here.push_back(spec.key);
     else if (spec.key == key)
       elsewhere +=
@@ -126,54 +134,67 @@ class Reader {
   Reader(Config& config, Report& report) : config_(config), report_(report) {}
 
   void read_root(const toml::value& root) {
-    for (const auto& [key, value] : root.as_table()) {
-      if (key == "port")
-        read_ports(value);
-      else if (const auto section = root_section(key))
+    const auto& tables = root.as_table();
+    for (const auto& [key, value] : tables) {
+      if (key == "port") {
+        const std::size_t count = count_tables("port", value, kMaxPorts);
+        config_.ports.resize(count);
+        for (std::size_t i = 0; i < count; ++i)
+          read_section(value.as_array()[i], Section::kPort, "port[" + std::to_string(i) + "]",
+                       {&config_, &config_.ports[i]});
+      } else if (const auto section = root_section(key)) {
         read_section(value, *section, key, {&config_});
-      else
+      } else if (key != "job") {
         unknown_root(key, value);
+      }
     }
+    // Last, because each starts from what [policy] says.
+    const auto jobs = tables.find("job");
+    if (jobs == tables.end()) return;
+    config_.jobs.assign(count_tables("job", jobs->second, kMaxJobTables), {"", config_.policy});
+    for (std::size_t i = 0; i < config_.jobs.size(); ++i)
+      read_section(jobs->second.as_array()[i], Section::kJob, "job[" + std::to_string(i) + "]",
+                   {.config = &config_, .job = &config_.jobs[i]});
   }
 
  private:
   static std::optional<Section> root_section(std::string_view name) {
-    for (const Section section :
-         {Section::kAppliance, Section::kLimits, Section::kMetrics, Section::kForwarding})
+    for (const Section section : {Section::kAppliance, Section::kLimits, Section::kPolicy,
+                                  Section::kMetrics, Section::kForwarding})
       if (section_name(section) == name) return section;
     return std::nullopt;
   }
 
   void unknown_root(const std::string& key, const toml::value& value) {
-    static constexpr std::string_view kNames[] = {"appliance", "port", "limits", "metrics",
-                                                  "forwarding"};
+    static constexpr std::string_view kNames[] = {"appliance", "port",    "limits",    "policy",
+                                                  "job",       "metrics", "forwarding"};
     const std::string_view close = nearest(key, kNames);
-    std::string remedy = "remove it; the tables are appliance, port, limits, metrics, forwarding";
+    std::string remedy;
+    for (const std::string_view name : kNames)
+      remedy += (remedy.empty() ? "remove it; the tables are " : ", ") + std::string(name);
     if (!close.empty()) remedy = "did you mean " + in_quotes(close) + "?";
     for (const KeySpec& spec : schema())
-      if (spec.key == key && !value.is_table())
+      if (spec.key == key && !value.is_table() && !value.is_array())
         remedy = "it belongs under [" + std::string(section_name(spec.section)) + "]";
     report_.broken(key, line_of(value), "unknown table or key: " + in_quotes(key) + "; " + remedy);
   }
 
-  void read_ports(const toml::value& value) {
+  // How many tables a list such as [[port]] holds; 0 after an error.
+  std::size_t count_tables(const std::string& name, const toml::value& value, std::size_t max) {
     if (!value.is_array() || (!value.as_array().empty() && !value.as_array()[0].is_table())) {
-      report_.broken("port", line_of(value),
-                     "ports are a list of tables: " + type_name(value) + "; write [[port]]");
-      return;
+      report_.broken(
+          name, line_of(value),
+          name + "s are a list of tables: " + type_name(value) + "; write [[" + name + "]]");
+      return 0;
     }
     const auto& tables = value.as_array();
-    if (tables.size() > kMaxPorts) {
-      report_.broken("port", line_of(tables[kMaxPorts]),
-                     "too many ports: " + std::to_string(tables.size()) + "; at most " +
-                         std::to_string(kMaxPorts));
-      return;
+    if (tables.size() > max) {
+      report_.broken(name, line_of(tables[max]),
+                     "too many " + name + "s: " + std::to_string(tables.size()) + "; at most " +
+                         std::to_string(max));
+      return 0;
     }
-    config_.ports.resize(tables.size());
-    for (std::size_t i = 0; i < tables.size(); ++i) {
-      const std::string name = "port[" + std::to_string(i) + "]";
-      read_section(tables[i], Section::kPort, name, {&config_, &config_.ports[i]});
-    }
+    return tables.size();
   }
 
   void read_section(const toml::value& table, Section section, const std::string& name,
@@ -198,7 +219,7 @@ class Reader {
     const std::string name = table_name + "." + key;
     const auto rows = schema();
     const auto spec = std::ranges::find_if(
-        rows, [&](const KeySpec& row) { return row.section == section && row.key == key; });
+        rows, [&](const KeySpec& row) { return has_key(section, row) && row.key == key; });
     if (spec == rows.end()) {
       report_.broken(name, line_of(value),
                      "unknown key in [" + std::string(section_name(section)) +

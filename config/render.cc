@@ -60,19 +60,35 @@ std::string reference_entry(const KeySpec& spec, const Target& target) {
 std::string render_section(Section section, const Target& target,
                            std::string (*entry)(const KeySpec&, const Target&)) {
   const std::string name(section_name(section));
-  std::string text = section == Section::kPort ? "\n[[" + name + "]]\n" : "\n[" + name + "]\n";
+  const bool is_list = section == Section::kPort || section == Section::kJob;
+  std::string text = is_list ? "\n[[" + name + "]]\n" : "\n[" + name + "]\n";
   for (const KeySpec& spec : schema())
-    if (spec.section == section) text += entry(spec, target);
+    if (has_key(section, spec)) text += entry(spec, target);
   return text;
 }
 
-std::string render(Config config, std::string (*entry)(const KeySpec&, const Target&)) {
+// Tables that the defaults have none of, as an example.
+constexpr std::string_view kJobExample =
+    "\n# Another policy for the jobs of one name; a key that is left out is that of [policy].\n"
+    "# [[job]]\n"
+    "# name = \"digits\"\n"
+    "# policy = \"fixed\"\n"
+    "# k = 6\n"
+    "# late = \"requeue\"\n";
+
+std::string render(Config config, std::string_view jobs_example,
+                   std::string (*entry)(const KeySpec&, const Target&)) {
   std::string text = render_section(Section::kAppliance, {&config}, entry);
   for (PortConfig& port : config.ports) {
     text += render_section(Section::kPort, {&config, &port}, entry);
     text += render_section(Section::kPortFault, {&config, &port}, entry);
   }
-  for (const Section section : {Section::kLimits, Section::kMetrics, Section::kForwarding})
+  for (const Section section : {Section::kLimits, Section::kPolicy})
+    text += render_section(section, {&config}, entry);
+  text += jobs_example;
+  for (JobConfig& job : config.jobs)
+    text += render_section(Section::kJob, {.config = &config, .job = &job}, entry);
+  for (const Section section : {Section::kMetrics, Section::kForwarding})
     text += render_section(section, {&config}, entry);
   return text;
 }
@@ -80,7 +96,7 @@ std::string render(Config config, std::string (*entry)(const KeySpec&, const Tar
 }  // namespace
 
 std::string render_effective(const Config& config) {
-  return render(config, effective_line).substr(1);
+  return render(config, "", effective_line).substr(1);
 }
 
 Config default_config() {
@@ -92,8 +108,9 @@ Config default_config() {
 std::string render_reference() {
   return "# The appliance's settings, all at their defaults. Check a changed file with\n"
          "#   sluiced --check-config --config FILE\n"
-         "# Any setting may be left out; each [[port]] table adds a port.\n" +
-         render(default_config(), reference_entry);
+         "# Any setting may be left out; each [[port]] table adds a port, each [[job]] table a "
+         "policy.\n" +
+         render(default_config(), kJobExample, reference_entry);
 }
 
 }  // namespace sluice::config

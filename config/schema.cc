@@ -14,9 +14,15 @@ constexpr double kMaxPathBytes = 107;      // of a UNIX socket's name, without i
 
 constexpr Form kAnyText{};
 constexpr Form kLabel{is_label, "letters, digits, '_' and '-'"};
+constexpr Form kPrintable{is_printable, "printable ASCII"};
 constexpr Form kPci{[](std::string_view text) { return text.empty() || is_pci_address(text); },
                     "a PCI address such as 0000:01:00.0"};
 constexpr Form kHostPort{is_host_and_port, "ADDRESS:PORT with a numeric address, or empty"};
+
+// Of the table that is read: a [[job]] or [policy].
+PolicyConfig& policy_of(Target target) {
+  return target.job ? target.job->policy : target.config->policy;
+}
 
 constexpr KeySpec kSchema[] = {
     {Section::kAppliance, "address", "", 0, 0,
@@ -107,6 +113,48 @@ constexpr KeySpec kSchema[] = {
     {Section::kLimits, "member_timeout_s", "s", 0.5, 86400,
      "A worker silent for this long is taken for dead.",
      [](Target t) -> Field { return &t.config->limits.member_timeout_s; }},
+    {Section::kLimits, "resync_hold_s", "s", 0.5, 3600,
+     "The longest that a job's steps wait for a worker that fetches another one's parameters and "
+     "optimizer state; a worker that needs longer is refused.",
+     [](Target t) -> Field { return &t.config->limits.resync_hold_s; }},
+
+    {Section::kPolicy, "policy", "", 0, 0,
+     "What chooses k, the contributions that complete a step, in jobs whose workers leave it to "
+     "the "
+     "appliance. sync: all workers. fixed: `k`. saina: `k` at first, one more whenever enough "
+     "signs "
+     "of the sum flip. ramp: more and more over `planned_steps`. goodput: by the gradients' noise "
+     "and "
+     "the workers' times.",
+     [](Target t) -> Field { return &policy_of(t).policy; }},
+    {Section::kPolicy, "late", "", 0, 0,
+     "A gradient that is ready after its step: drop loses it, requeue contributes it to the step "
+     "that is open then. For all policies but sync.",
+     [](Target t) -> Field { return &policy_of(t).late; }},
+    {Section::kPolicy, "k", "", 1, kMaxWorkers,
+     "fixed: contributions that complete a step. saina: those that it starts with.",
+     [](Target t) -> Field { return &policy_of(t).k; }},
+    {Section::kPolicy, "sign_threshold", "", 0, 1,
+     "saina: a detection round counts when at least this share of the sum's signs has flipped, and "
+     "takes one back otherwise. In steps of 0.001.",
+     [](Target t) -> Field { return &policy_of(t).sign_threshold; }},
+    {Section::kPolicy, "count_threshold", "", 1, 65535,
+     "saina: counted rounds at which k grows by one. \"k\": as many as k is.",
+     [](Target t) -> Field { return &policy_of(t).count_threshold; }},
+    {Section::kPolicy, "signs", "", 0, 0,
+     "saina: compare all signs, or one in 32 as the published code does.",
+     [](Target t) -> Field { return &policy_of(t).signs; }},
+    {Section::kPolicy, "round_steps", "", 1, 1e9, "saina: steps of a detection round.",
+     [](Target t) -> Field { return &policy_of(t).round_steps; }},
+    {Section::kPolicy, "planned_steps", "", 0, 4e9,
+     "ramp: steps that the training will take. 0: not known, and ramp is refused.",
+     [](Target t) -> Field { return &policy_of(t).planned_steps; }},
+    {Section::kPolicy, "max_staleness", "", 0, 4e9,
+     "requeue: steps that a gradient may be late; an older one is dropped. 0: no bound.",
+     [](Target t) -> Field { return &policy_of(t).max_staleness; }},
+
+    {Section::kJob, "name", "", 1, kMaxJobNameBytes, "Name of the jobs, as the workers give it.",
+     [](Target t) -> Field { return &t.job->name; }, kPrintable},
 
     {Section::kMetrics, "address", "", 0, 64, "Where Prometheus scrapes. Empty: no endpoint.",
      [](Target t) -> Field { return &t.config->metrics.address; }, kHostPort},
@@ -159,6 +207,8 @@ std::string_view section_name(Section section) {
     case Section::kPort: return "port";
     case Section::kPortFault: return "port.fault";
     case Section::kLimits: return "limits";
+    case Section::kPolicy: return "policy";
+    case Section::kJob: return "job";
     case Section::kMetrics: return "metrics";
     case Section::kForwarding: return "forwarding";
   }
@@ -168,6 +218,7 @@ std::string_view section_name(Section section) {
 std::string describe_type(const KeySpec& spec) {
   Config config;
   PortConfig port;
+  JobConfig job;
   return std::visit(
       [&](auto* value) -> std::string {
         using T = std::remove_pointer_t<decltype(value)>;
@@ -185,10 +236,12 @@ std::string describe_type(const KeySpec& spec) {
           return "an IPv6 address with prefix length such as \"fd00::1/64\"";
         else if constexpr (std::is_same_v<T, std::optional<MacAddress>>)
           return "an Ethernet address such as \"02:51:0a:4d:00:01\"";
+        else if constexpr (std::is_same_v<T, CountThreshold>)
+          return describe_range("an integer", whole(spec.min), whole(spec.max), "") + ", or \"k\"";
         else
           return describe_choice<T>();
       },
-      spec.field({&config, &port}));
+      spec.field({&config, &port, &job}));
 }
 
 std::string literal(const Field& field) {
@@ -205,8 +258,10 @@ std::string literal(const Field& field) {
           return in_quotes(*value);
         else if constexpr (std::is_same_v<T, Ipv4Prefix>)
           return in_quotes(to_text(*value));
+        else if constexpr (std::is_same_v<T, CountThreshold>)
+          return value->rounds == 0 ? in_quotes("k") : std::to_string(value->rounds);
         else if constexpr (std::is_enum_v<T>)
-          return in_quotes(name_of(*value));
+          return in_quotes(label_of(*value));
         else
           return *value ? in_quotes(to_text(**value)) : "";
       },

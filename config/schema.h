@@ -21,19 +21,24 @@ enum class Section : std::uint8_t {
   kPort,
   kPortFault,
   kLimits,
+  kPolicy,
+  kJob,
   kMetrics,
   kForwarding,
 };
 
 // Where a value is stored; the alternative is the setting's type.
-using Field = std::variant<bool*, std::uint16_t*, std::uint32_t*, std::uint64_t*, double*,
-                           std::string*, Ipv4Prefix*, std::optional<Ipv6Prefix>*,
-                           std::optional<MacAddress>*, Polling*, LogLevel*, PortType*>;
+using Field =
+    std::variant<bool*, std::uint16_t*, std::uint32_t*, std::uint64_t*, double*, std::string*,
+                 Ipv4Prefix*, std::optional<Ipv6Prefix>*, std::optional<MacAddress>*, Polling*,
+                 LogLevel*, PortType*, PolicyKind*, LateMode*, Signs*, CountThreshold*>;
 
-// The structs that a row's field may lie in. `port` is null outside [[port]].
+// The structs that a row's field may lie in. `port` is null outside [[port]], `job` outside
+// [[job]].
 struct Target {
   Config* config = nullptr;
   PortConfig* port = nullptr;
+  JobConfig* job = nullptr;
 };
 
 // What a string must look like, with the words for its error.
@@ -55,6 +60,11 @@ struct KeySpec {
 };
 
 std::span<const KeySpec> schema();
+
+// Whether the section has the row's key. The keys of [policy] are those of a [[job]] as well.
+inline bool has_key(Section section, const KeySpec& spec) {
+  return spec.section == section || (section == Section::kJob && spec.section == Section::kPolicy);
+}
 
 // "appliance", "port", "port.fault", ... as written between the brackets.
 std::string_view section_name(Section section);

@@ -13,6 +13,13 @@ namespace {
 constexpr std::string_view kPollingNames[] = {"adaptive", "busy"};
 constexpr std::string_view kLogLevelNames[] = {"trace", "debug", "info", "warning", "error"};
 constexpr std::string_view kPortTypeNames[] = {"vhost-user", "af_packet", "af_xdp", "pci"};
+constexpr std::string_view kPolicyNames[] = {
+    sluice::name_of(PolicyKind::kSync), sluice::name_of(PolicyKind::kFixed),
+    sluice::name_of(PolicyKind::kSaina), sluice::name_of(PolicyKind::kRamp),
+    sluice::name_of(PolicyKind::kGoodput)};
+constexpr std::string_view kLateNames[] = {sluice::name_of(LateMode::kDrop),
+                                           sluice::name_of(LateMode::kRequeue)};
+constexpr std::string_view kSignsNames[] = {"all", "one-in-32"};
 
 std::optional<unsigned> parse_decimal(std::string_view text, unsigned max) {
   unsigned value = 0;
@@ -92,6 +99,9 @@ std::string to_text(double value) {
 std::span<const std::string_view> names_of(Polling) { return kPollingNames; }
 std::span<const std::string_view> names_of(LogLevel) { return kLogLevelNames; }
 std::span<const std::string_view> names_of(PortType) { return kPortTypeNames; }
+std::span<const std::string_view> names_of(PolicyKind) { return kPolicyNames; }
+std::span<const std::string_view> names_of(LateMode) { return kLateNames; }
+std::span<const std::string_view> names_of(Signs) { return kSignsNames; }
 
 std::string in_quotes(std::string_view text) {
   std::string result = "\"";
@@ -114,6 +124,10 @@ bool is_label(std::string_view text) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
            c == '-';
   });
+}
+
+bool is_printable(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return c >= 0x20 && c <= 0x7e; });
 }
 
 bool is_pci_address(std::string_view text) { return matches(text, "hhhh:hh:hh.o"); }

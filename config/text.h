@@ -25,9 +25,12 @@ std::string to_text(double value);  // shortest form that reads back as the same
 std::span<const std::string_view> names_of(Polling);
 std::span<const std::string_view> names_of(LogLevel);
 std::span<const std::string_view> names_of(PortType);
+std::span<const std::string_view> names_of(PolicyKind);
+std::span<const std::string_view> names_of(LateMode);
+std::span<const std::string_view> names_of(Signs);
 
 template <class Enum>
-std::string_view name_of(Enum value) {
+std::string_view label_of(Enum value) {
   return names_of(value)[static_cast<std::size_t>(value)];
 }
 
@@ -36,6 +39,7 @@ std::string in_quotes(std::string_view text);
 
 // Forms of strings, each with the wording of its error.
 bool is_label(std::string_view text);          // letters, digits, '_' and '-'
+bool is_printable(std::string_view text);      // ASCII from space to '~'
 bool is_pci_address(std::string_view text);    // 0000:01:00.0
 bool is_host_and_port(std::string_view text);  // 127.0.0.1:9464, [::1]:9464, or empty
 

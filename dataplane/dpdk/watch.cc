@@ -11,10 +11,10 @@ namespace {
 constexpr int kLogsPerSecond = 5;
 constexpr int kHintsPerSecond = 50;  // each is a walk over all paths
 
-// The notice without the job's name in front, which the log line has already.
-std::string cause_of(const agg::JobView& view) {
+// A notice without the job's name in front, which the log line has already.
+std::string without_name(const agg::JobView& view, std::string_view notice) {
   const std::string name = "job '" + std::string(view.name) + "': ";
-  return std::string(view.notice.substr(view.notice.starts_with(name) ? name.size() : 0));
+  return std::string(notice.substr(notice.starts_with(name) ? name.size() : 0));
 }
 
 std::string describe(const agg::JobView& view) {
@@ -23,10 +23,15 @@ std::string describe(const agg::JobView& view) {
       (view.ordinal == 0 ? "" : " (model " + std::to_string(view.ordinal) + ")");
   switch (view.state) {
     case wire::JobState::kForming: return name + " is forming";
-    case wire::JobState::kRunning:
-      return name + " runs with " + std::to_string(view.world_size) + " workers";
+    case wire::JobState::kRunning: {
+      const std::string workers = name + " runs with ";
+      if (view.loss.empty()) return workers + std::to_string(view.world_size) + " workers";
+      return workers + std::to_string(view.joined_count) + " of " +
+             std::to_string(view.world_size) + " workers: " + without_name(view, view.loss);
+    }
     case wire::JobState::kEnded:
-      return name + " has ended" + (view.notice.empty() ? "" : ": " + cause_of(view));
+      return name + " has ended" +
+             (view.notice.empty() ? "" : ": " + without_name(view, view.notice));
   }
   return name;
 }
@@ -109,7 +114,9 @@ void Control::watch_jobs() {
     std::string text = describe(view);
     const auto old = announced_.find(view.id.value);
     if (old == announced_.end() || old->second != text)
-      spdlog::log(view.notice.empty() ? spdlog::level::info : spdlog::level::warn, "{}", text);
+      spdlog::log(
+          view.notice.empty() && view.loss.empty() ? spdlog::level::info : spdlog::level::warn,
+          "{}", text);
     seen.emplace(view.id.value, std::move(text));
   }
   announced_.swap(seen);

@@ -64,17 +64,17 @@ TEST(Checks, PciPortsNeedHugepages) {
 }
 
 TEST(Checks, TheMtuMustCarryTheLargestChunkToTheLargestJob) {
-  // 28 bytes of IPv4 and UDP, 76 of the protocol and a mask word for 64 workers.
+  // 28 bytes of IPv4 and UDP, 80 of the protocol and a mask word for 64 workers.
   EXPECT_THAT(
-      ConfigFile(kGoodPort + "mtu = 1455\n").errors(),
-      ElementsAre("a.toml:5: mtu does not carry chunk_bytes_max: 1455 bytes for chunks of 1344 and "
-                  "headers of 112; raise mtu to 1456 or lower chunk_bytes_max to 1280"));
-  EXPECT_THAT(ConfigFile(kGoodPort + "mtu = 1456\n").errors(), IsEmpty());
+      ConfigFile(kGoodPort + "mtu = 1459\n").errors(),
+      ElementsAre("a.toml:5: mtu does not carry chunk_bytes_max: 1459 bytes for chunks of 1344 and "
+                  "headers of 116; raise mtu to 1460 or lower chunk_bytes_max to 1280"));
+  EXPECT_THAT(ConfigFile(kGoodPort + "mtu = 1460\n").errors(), IsEmpty());
   const std::string v6 = "[appliance]\naddress6 = \"fd00::1/64\"\n" + kGoodPort;
-  EXPECT_THAT(ConfigFile(v6 + "mtu = 1475\n").errors(),
-              ElementsAre(HasSubstr("headers of 132; raise mtu to 1476")));
+  EXPECT_THAT(ConfigFile(v6 + "mtu = 1479\n").errors(),
+              ElementsAre(HasSubstr("headers of 136; raise mtu to 1480")));
   EXPECT_THAT(ConfigFile(kGoodPort + "[limits]\nworkers_per_job = 1024\n").errors(),
-              ElementsAre(HasSubstr("headers of 232; raise mtu to 1576")));
+              ElementsAre(HasSubstr("headers of 236; raise mtu to 1580")));
   EXPECT_THAT(ConfigFile(kGoodPort + "mtu = 9000\n[limits]\nchunk_bytes_max = 8832\n").errors(),
               IsEmpty());
 }
@@ -89,6 +89,45 @@ TEST(Checks, OneJobCannotHaveMoreMemoryThanAllJobs) {
       ConfigFile(kGoodPort + "[limits]\njob_memory_mib = 64\ntotal_memory_mib = 32\n").errors(),
       ElementsAre("a.toml:6: one job may take more memory than all together: 64 MiB of 32; "
                   "lower job_memory_mib or raise total_memory_mib"));
+}
+
+TEST(Checks, KIsAtMostTheLargestWorldSize) {
+  const std::string text = "[limits]\nworkers_per_job = 8\n[policy]\npolicy = \"fixed\"\nk = ";
+  EXPECT_THAT(
+      ConfigFile(text + "9\n" + kGoodPort).errors(),
+      ElementsAre("a.toml:5: k is more than the largest job has workers: 9 of 8; lower k or "
+                  "raise limits.workers_per_job"));
+  EXPECT_THAT(ConfigFile(text + "8\n" + kGoodPort).errors(), IsEmpty());
+  const std::string unread = "[limits]\nworkers_per_job = 8\n[policy]\nk = 9\n";
+  EXPECT_THAT(ConfigFile(unread + kGoodPort).errors(), IsEmpty());  // sync does not read it
+}
+
+TEST(Checks, RampNeedsTheLengthOfTheTraining) {
+  EXPECT_THAT(ConfigFile("[policy]\npolicy = \"ramp\"\n" + kGoodPort).errors(),
+              ElementsAre("a.toml:2: policy ramp without planned_steps: 0; add planned_steps = the "
+                          "steps that the training will take"));
+  EXPECT_THAT(ConfigFile("[[job]]\nname = \"x\"\npolicy = \"ramp\"\n" + kGoodPort).errors(),
+              ElementsAre(StartsWith("a.toml:3: policy ramp without planned_steps")));
+}
+
+TEST(Checks, SignThresholdsHaveStepsOfAThousandth) {
+  EXPECT_THAT(ConfigFile("[policy]\nsign_threshold = 0.3333\n" + kGoodPort).errors(),
+              ElementsAre("a.toml:2: sign_threshold has steps of 0.001: 0.3333; give 0.333"));
+}
+
+TEST(Checks, AJobTableNeedsANameOfItsOwn) {
+  EXPECT_THAT(
+      ConfigFile("[[job]]\nk = 2\n[[job]]\nname = \"x\"\n[[job]]\nname = \"x\"\n" + kGoodPort)
+          .errors(),
+      ElementsAre(
+          "a.toml:1: job without a name: number 1; add name = \"...\" as the workers give it",
+          "a.toml:6: two job tables have the same name: \"x\"; tables 2 and 3 must become one"));
+}
+
+TEST(Checks, AnErrorOfThePolicyIsNotRepeatedForTheJobsThatTakeItOver) {
+  EXPECT_THAT(
+      ConfigFile("[policy]\npolicy = \"ramp\"\n[[job]]\nname = \"x\"\n" + kGoodPort).errors(),
+      ElementsAre(StartsWith("a.toml:2: policy ramp without planned_steps")));
 }
 
 TEST(Checks, DataPortsEndAt65535) {

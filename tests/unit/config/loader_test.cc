@@ -84,6 +84,71 @@ TEST(Loader, AnIntegerServesWhereANumberIsExpected) {
   EXPECT_EQ(config.value().limits.member_timeout_ns(), 3 * kSecond);
 }
 
+TEST(Loader, APolicyIsReadAndJobsOverrideSingleKeysOfIt) {
+  // A job before [policy] takes its values over all the same.
+  const ConfigFile file(
+      kGoodPort +
+      "[[job]]\nname = \"digits\"\nk = 6\n"
+      "[policy]\npolicy = \"fixed\"\nlate = \"requeue\"\nk = 2\nmax_staleness = 9\n"
+      "[[job]]\nname = \"letters\"\npolicy = \"saina\"\nsign_threshold = 0.625\n"
+      "count_threshold = \"k\"\nsigns = \"one-in-32\"\nround_steps = 40\n"
+      "[limits]\nresync_hold_s = 12\n");
+  const auto read = load_config(file.path(), {.interfaces = {}, .cpu_count = 4});
+  ASSERT_TRUE(read.ok()) << read.status().message();
+  const Config& config = read.value();
+  EXPECT_EQ(config.limits.resync_hold_ns(), 12 * kSecond);
+  const PolicyOptions fixed{
+      .kind = PolicyKind::kFixed, .late = LateMode::kRequeue, .k = 2, .max_staleness = 9};
+  EXPECT_TRUE(config.policy.options() == fixed);
+  ASSERT_EQ(config.jobs.size(), 2u);
+  EXPECT_EQ(config.jobs[0].name, "digits");
+  PolicyOptions digits = fixed;
+  digits.k = 6;
+  EXPECT_TRUE(config.jobs[0].policy.options() == digits);
+  const PolicyOptions letters{.kind = PolicyKind::kSaina,
+                              .late = LateMode::kRequeue,
+                              .k = 2,
+                              .sign_threshold_permille = 625,
+                              .count_threshold = 0,
+                              .sign_stride = kOneSignIn32,
+                              .round_steps = 40,
+                              .max_staleness = 9};
+  EXPECT_TRUE(config.jobs[1].policy.options() == letters);
+}
+
+TEST(Loader, TheDefaultPolicyIsThatOfTheProtocol) {
+  EXPECT_TRUE(Config{}.policy.options() == PolicyOptions{});
+}
+
+TEST(Loader, WrongPolicyValuesSayWhatIsExpected) {
+  const ConfigFile file(
+      kGoodPort +
+      "[policy]\npolicy = \"fastest\"\nlate = \"keep\"\nk = 0\nsign_threshold = 50\n"
+      "count_threshold = \"n\"\nsigns = 32\nround_steps = 0\n");
+  EXPECT_THAT(
+      file.errors(),
+      ElementsAre(
+          "a.toml:6: policy has a wrong value: \"fastest\"; give one of \"sync\", "
+          "\"fixed\", \"saina\", \"ramp\", \"goodput\"",
+          "a.toml:7: late has a wrong value: \"keep\"; give one of \"drop\", \"requeue\"",
+          "a.toml:8: k has a wrong value: 0; give an integer from 1 to 1024",
+          "a.toml:9: sign_threshold has a wrong value: 50; give a number from 0.0 to 1.0",
+          "a.toml:10: count_threshold has a wrong value: \"n\"; give an integer from 1 to "
+          "65535, or \"k\"",
+          "a.toml:11: signs has a wrong value: 32; give one of \"all\", \"one-in-32\"",
+          StartsWith("a.toml:12: round_steps has a wrong value: 0; give an integer from 1")));
+}
+
+TEST(Loader, JobTablesAreAListWithTheKeysOfThePolicy) {
+  EXPECT_THAT(ConfigFile("[job]\nname = \"x\"\n" + kGoodPort).errors(),
+              ElementsAre("a.toml:1: jobs are a list of tables: a table; write [[job]]"));
+  EXPECT_THAT(ConfigFile("[[jobs]]\nname = \"x\"\n" + kGoodPort).errors(),
+              ElementsAre("a.toml:1: unknown table or key: \"jobs\"; did you mean \"job\"?"));
+  EXPECT_THAT(
+      ConfigFile("[[job]]\nname = \"x\"\nround_step = 3\n" + kGoodPort).errors(),
+      ElementsAre("a.toml:3: unknown key in [job]: \"round_step\"; did you mean \"round_steps\"?"));
+}
+
 TEST(Loader, ASinglePortTableIsToldToBeAList) {
   const ConfigFile file("[port]\nname = \"p\"\n");
   EXPECT_THAT(file.errors(),

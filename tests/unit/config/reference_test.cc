@@ -44,7 +44,7 @@ TEST(Reference, AFileWithOnlyAPortEqualsTheDefaults) {
 TEST(Reference, EveryExampleLoads) {
   HostFacts host = kHost;
   for (const char* name : {"s0", "s1", "s2", "s3"}) host.interfaces.push_back({name, {}, {}});
-  for (const char* name : {"demo.toml", "lab.toml"}) {
+  for (const char* name : {"demo.toml", "lab.toml", "stragglers.toml"}) {
     const auto config = load_config(std::string(SLUICE_CONFIG_DIR "/examples/") + name, host);
     ASSERT_TRUE(config.ok()) << config.status().message();
     EXPECT_EQ(config.value().ports.size(), 4u) << name;
@@ -58,6 +58,10 @@ TEST(Reference, TheEffectiveConfigReadsBackToTheSameValues) {
   config.appliance.mac = MacAddress{2, 0, 0, 0, 0, 7};
   config.appliance.polling = Polling::kBusy;
   config.limits.member_timeout_s = 2.5;
+  config.limits.resync_hold_s = 7.5;
+  config.policy = {.policy = PolicyKind::kRamp, .late = LateMode::kRequeue, .planned_steps = 9000};
+  config.jobs = {{"digits", {.policy = PolicyKind::kSaina, .count_threshold = {0}}},
+                 {"a \"b\"", {.k = 3, .sign_threshold = 0.125, .signs = Signs::kOneIn32}}};
   config.metrics.address = "";
   config.ports[0].fault = {.rx_drop = 0.05, .tx_drop = 1, .duplicate = 0.125, .seed = 42};
   config.ports.push_back(
@@ -78,10 +82,11 @@ TEST(Reference, TheEffectiveConfigHidesTheSecret) {
 TEST(Reference, EverySettingOfTheSchemaHasHelpAndAFieldOfItsOwn) {
   Config config;
   PortConfig port;
+  JobConfig job;
   std::set<const void*> fields;
   for (const KeySpec& spec : schema()) {
     EXPECT_TRUE(spec.help.ends_with('.')) << spec.key;
-    const Field field = spec.field({&config, &port});
+    const Field field = spec.field({&config, &port, &job});
     fields.insert(std::visit([](const auto* value) -> const void* { return value; }, field));
   }
   EXPECT_EQ(fields.size(), schema().size());
@@ -89,8 +94,9 @@ TEST(Reference, EverySettingOfTheSchemaHasHelpAndAFieldOfItsOwn) {
 
 TEST(Reference, EveryDefaultIsInTheRangeThatTheSchemaStates) {
   Config config = default_config();
+  JobConfig job;
   for (const KeySpec& spec : schema()) {
-    const Field field = spec.field({&config, &config.ports[0]});
+    const Field field = spec.field({&config, &config.ports[0], &job});
     std::visit(
         [&](const auto* value) {
           if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(*value)>>) {
