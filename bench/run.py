@@ -10,12 +10,14 @@ import os
 import sys
 
 import allreduce
+import cutoff
 import fold
 import pipeline
 import report
 import sfcd
 
-BENCHES = {"fold": fold, "pipeline": pipeline, "sfcd": sfcd, "allreduce": allreduce}
+BENCHES = {"fold": fold, "pipeline": pipeline, "sfcd": sfcd, "cutoff": cutoff,
+           "allreduce": allreduce}
 
 
 def main():

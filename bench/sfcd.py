@@ -1,25 +1,26 @@
 """The sfcd bench: what a convergence detection costs, beside the sums that it looks at.
 
-Sign flips are detected on finished sums: sign bits are packed into words, compared with those of the
-last round (XOR, popcount) and stored. Here every step ends a round, which is the worst case: SAINA's
-own round is an epoch, ours is 5 steps. Eight workers, k = 8, float32.
+Sign flips are detected on finished sums: sign bits are packed into words, compared with those of
+the last round (XOR, popcount) and stored. Here every step ends a round, which is the worst case:
+SAINA's own round is an epoch, ours is 5 steps. Eight workers, k = 8, float32.
 
-Two paths. `slots` is production: a shard's handle() from the parsed packet to the completed slot, the
-closed step and the policy's next k; a job with the policy `saina` against one with `fixed`. `kernels`
-calls only the sums, and so has less to hide the signs behind. Both read the contributions of a step
-(11 MB, eight times 1.4 MB) from one memory, in the order chunk by chunk; the last rows repeat two
-chunks, so that all of it stays in the first-level cache, which no real step does. `norms` adds the
-squared norm of every contribution and sum, that `ramp` and `goodput` ask for.
+Two paths. `slots` is production: a shard's handle() from the parsed packet to the completed slot,
+the closed step and the policy's next k; a job with the policy `saina` against one with `fixed`.
+`kernels` calls only the sums, and so has less to hide the signs behind. Both read the contributions
+of a step (11 MB, eight times 1.4 MB) from one memory, in the order chunk by chunk; the last rows
+repeat two chunks, so that all of it stays in the first-level cache, which no real step does.
+`norms` adds the squared norm of every contribution and sum, that `ramp` and `goodput` ask for.
 
 Counted: CPU time of the thread for one chunk, all eight contributions of it. A sample is four steps
 a few milliseconds apart, alone, with, with, alone, after one that warms the caches; its ratio is of
-the two sums. Setting up a step (numbers in the packets, results taken from the queue) is not counted;
-sending results is left out, which makes the ratio worse.
+the two sums. Setting up a step (numbers in the packets, results taken from the queue) is not
+counted; sending results is left out, which makes the ratio worse.
 
 What can go wrong: where the system puts two jobs' memory moves a ratio by a few hundredths either
 way, so the program is started again for each repetition, and the medians are of all samples; a
 neighbour on the last-level cache moves both sides and widens the range. Each step ends by checking
-the last sum, the number of completed slots and that no sign flipped, since the contributions repeat.
+the last sum, the number of completed slots and that no sign flipped, since the contributions
+repeat.
 """
 import report
 
@@ -54,8 +55,8 @@ def measure(repetitions):
 def run(options):
     samples, target = measure(options.repetitions)
     count = options.repetitions * ROUNDS
-    print(f"k = 8 of 8, signs at every step, instruction set {target}; median [least .. largest] of "
-          f"{count} interleaved samples, CPU time")
+    print(f"k = 8 of 8, signs at every step, instruction set {target}; median [least .. largest] "
+          f"of {count} interleaved samples, CPU time")
     report.table(["path", "ns a chunk, sums alone", "with", "", "ratio"],
                  [[f"{path}, {chunk_bytes} B, {chunks} chunks", alone.cell(0), SIDES[side],
                    both.cell(0), ratio.cell(3)]
