@@ -8,8 +8,13 @@
 namespace sluice::agg {
 namespace {
 
-// A release for every job, and as many other events: mismatches repeat and may be dropped.
-constexpr std::size_t kEventCapacity = 2 * kMaxJobs;
+// Room for a release of every job, always; for what the control side waits for and would ask again;
+// and for mismatches, which repeat with every packet.
+constexpr std::size_t kEventCapacity = 4 * kMaxJobs;
+constexpr std::size_t room_for(ShardEvent::Kind kind) noexcept {
+  if (kind == ShardEvent::Kind::kJobReleased) return kEventCapacity;
+  return kind == ShardEvent::Kind::kCollectiveMismatch ? kMaxJobs : kEventCapacity - kMaxJobs;
+}
 constexpr std::uint32_t kSweepSlots = 256;  // re-examined a call of poll_work()
 
 }  // namespace
@@ -144,10 +149,8 @@ void Shard::remove_job(Job& job) noexcept {
   push_event({.kind = ShardEvent::Kind::kJobReleased, .job = &job});
 }
 
-// Events are few: one a job and cause. A mismatch repeats with every packet, so a full queue may
-// drop it; a release may not be lost, and the queue always keeps room for one a job.
 void Shard::push_event(const ShardEvent& event) noexcept {
-  if (event.kind != ShardEvent::Kind::kJobReleased && event_count_ >= kEventCapacity / 2) return;
+  if (event.kind != ShardEvent::Kind::kJobReleased && event_count_ >= room_for(event.kind)) return;
   CHECK(event_count_ < events_.size());
   events_[event_count_++] = event;
 }

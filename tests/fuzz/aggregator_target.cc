@@ -48,6 +48,9 @@ void repair_contribution(fuzz::Bytes& bytes) {
   body.flags &= wire::kKnownFlags;
   body.chunk %= 256;
   body.step %= 8;
+  // On time, late, or as wild as it comes (a collective's size).
+  if (body.stream == StreamId::kGradients && body.weight % 4 != 0)
+    body.base_step = body.step - std::min<std::uint32_t>(body.step, body.base_step % 3);
   const std::size_t room = std::min(bytes.size() - kFixedBytes, kMaxChunkBytes);
   body.elem_count =
       static_cast<std::uint16_t>(body.flags & wire::kFlagNil ? 0 : room / dtype_bytes(body.dtype));
@@ -59,9 +62,9 @@ void repair_contribution(fuzz::Bytes& bytes) {
 // Makes a mutated datagram one that parses, so that mutations reach what lies behind the parser.
 void repair(fuzz::Bytes& bytes) {
   using wire::PacketType;
-  static constexpr PacketType kOfWorkers[] = {PacketType::kJoin,      PacketType::kLeave,
-                                              PacketType::kKeepalive, PacketType::kContribution,
-                                              PacketType::kProbe,     PacketType::kCredit};
+  static constexpr PacketType kOfWorkers[] = {
+      PacketType::kJoin,  PacketType::kLeave,  PacketType::kKeepalive, PacketType::kContribution,
+      PacketType::kProbe, PacketType::kCredit, PacketType::kFinished,  PacketType::kResync};
   bytes.resize(std::max(bytes.size(), sizeof(wire::CommonHeader)));
   auto& common = *reinterpret_cast<wire::CommonHeader*>(bytes.data());
   common.magic = wire::kMagic;
@@ -102,6 +105,20 @@ void repair(fuzz::Bytes& bytes) {
       body_in<wire::Credit>(bytes).flags &= wire::kKnownFlags;
       cut_to(sizeof(wire::Credit));
       break;
+    case PacketType::kFinished: {
+      auto& body = body_in<wire::Finished>(bytes);
+      body.flags &= wire::kKnownFlags;
+      body.step = 1 + body.step % 8;
+      cut_to(sizeof(wire::Finished));
+      break;
+    }
+    case PacketType::kResync: {
+      auto& body = body_in<wire::Resync>(bytes);
+      body.done &= 1;
+      body.number = 1 + body.number % 3;
+      cut_to(sizeof(wire::Resync));
+      break;
+    }
     default: repair_contribution(bytes); break;
   }
 }
@@ -172,7 +189,7 @@ std::vector<fuzz::Seed> fuzz::seeds() {
     add("member_other_shard", seal(Role::kMember, 2), packet);
   }
   for (const auto& [name, world_size] :
-       {std::pair{"honest", fuzz::kHonestRanks}, std::pair{"hostile", fuzz::kHostileRanks},
+       {std::pair{"honest", fuzz::kHonestRanks}, std::pair{"hostile0", fuzz::kHostileRanks},
         std::pair{"fuzz", std::uint16_t{2}}})
     add("joiner", seal(Role::kJoiner, 0),
         {name, packet_bytes({.rank = 1}, join_body(fuzz::kHonestElems * 4, world_size,

@@ -28,6 +28,16 @@ float honest_value(std::uint16_t rank, Step step, std::uint32_t chunk, std::uint
   return static_cast<float>((rank + 1) * 100 + step % 50 + chunk + elem);
 }
 
+// The hostile members' jobs take turns: their ranks can do more where a step needs few of them.
+PolicyOptions policy_of(std::size_t kind) {
+  switch (kind) {
+    case 0: return {.kind = PolicyKind::kFixed, .late = LateMode::kRequeue, .k = 1};
+    case 1: return {.kind = PolicyKind::kSaina, .k = 1, .round_steps = 1};
+    case 2: return {.kind = PolicyKind::kGoodput, .late = LateMode::kRequeue, .max_staleness = 3};
+    default: return {};
+  }
+}
+
 std::string honest_address(std::uint16_t rank) { return "10.0.0." + std::to_string(rank + 2); }
 
 }  // namespace
@@ -38,7 +48,7 @@ World::World() : jobs_(options()), reply_(kMaxDatagramBytes), out_(kMaxDatagramB
   for (std::uint16_t rank = 0; rank < kHonestRanks; ++rank)
     honest_[rank] = join("honest", rank, kHonestRanks, kHonestChunks, 1, honest_address(rank));
   settle();
-  keep_hostile_job();
+  join_hostile();
 }
 
 std::uint64_t World::counted() const noexcept {
@@ -74,10 +84,13 @@ bool World::challenge_for(const wire::Join& join, std::uint16_t rank,
 }
 
 Membership World::join(const char* name, std::uint16_t rank, std::uint16_t world_size,
-                       std::uint32_t chunk_count, std::uint64_t run_id, std::string_view address) {
+                       std::uint32_t chunk_count, std::uint64_t run_id, std::string_view address,
+                       const PolicyOptions& policy) {
   wire::Join body = join_body(kHonestElems * 4, world_size, chunk_count, name);
   body.nonce = next_nonce_ += 0x9E3779B97F4A7C15;
   body.run_id = run_id;
+  body.policy = policy;
+  body.has_policy = 1;
   wire::Packet packet;
   Verdict why{};
   Bytes bytes = packet_bytes({.rank = rank}, body);
@@ -90,21 +103,43 @@ Membership World::join(const char* name, std::uint16_t rank, std::uint16_t world
               sizeof(body.server_nonce));
   const wire::Digest proof = wire::join_proof(kSecret, rank, body);
   std::memcpy(body.proof, proof.data(), proof.size());
-  result = control(packet_bytes({.rank = rank}, body), address);
-  if (!result.bind) return {};
+  const Bytes proven = packet_bytes({.rank = rank}, body);
+  result = control(proven, address);
+  if (result.reply_bytes == 0) {  // a job that runs admits a rank again when its shards know of it
+    settle();
+    result = control(proven, address);
+  }
+  if (!result.bind || result.reply_bytes == 0) return {};
   REQUIRE_PROPERTY(wire::parse({reply_.data(), result.reply_bytes}, packet, why));
   return {.job = packet.common().job, .cookie = packet.common().cookie};
 }
 
-void World::keep_hostile_job() {
-  for (const agg::JobView& view : jobs_.views())
-    if (view.job != nullptr && view.name == "hostile" && view.state == wire::JobState::kRunning)
-      return;
-  ++hostile_run_;
-  for (std::uint16_t rank = 0; rank < kHostileRanks; ++rank)
-    hostile_[rank] =
-        join("hostile", rank, kHostileRanks, kHostileChunks, hostile_run_, kFuzzerAddress);
+void World::join_hostile() {
+  const std::string name = "hostile" + std::to_string(hostile_kind_);
+  for (std::uint16_t rank = 0; rank < kHostileRanks; ++rank) {
+    hostile_[rank] = join(name.c_str(), rank, kHostileRanks, kHostileChunks,
+                          hostile_runs_[hostile_kind_], kFuzzerAddress, policy_of(hostile_kind_));
+  }
   settle();
+}
+
+// Its members misbehave for a while in a job of each policy; then they take their ranks in the next
+// one, where they were silent long enough to be replaced, or start it again when it has ended.
+void World::keep_hostile_job() {
+  bool runs = ++hostile_turns_ % kTurnsPerJob != 0;
+  if (!runs) hostile_kind_ = (hostile_kind_ + 1) % kHostileKinds;
+  const std::string name = "hostile" + std::to_string(hostile_kind_);
+  if (runs) {
+    runs = false;
+    for (const agg::JobView& view : jobs_.views())
+      runs |= view.job != nullptr && view.name == name && view.state == wire::JobState::kRunning;
+    if (runs) return;
+    ++hostile_runs_[hostile_kind_];
+  }
+  join_hostile();
+  if (hostile_[0].cookie != 0) return;
+  ++hostile_runs_[hostile_kind_];
+  join_hostile();
 }
 
 bool World::is_honest_cookie(Cookie cookie) const noexcept {

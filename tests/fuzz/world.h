@@ -41,7 +41,7 @@ class World {
   // Carries everything between control side, shards and members, and checks what is sent.
   void settle();
   void pass(DurationNs duration);
-  // Makes the hostile job again when its members have ended it.
+  // Makes the hostile job again when its members have ended it, or goes on to the next policy's.
   void keep_hostile_job();
 
   bool is_honest_cookie(Cookie cookie) const noexcept;
@@ -54,7 +54,9 @@ class World {
   std::uint64_t counted() const noexcept;
   agg::ControlResult control(std::span<const std::uint8_t> bytes, std::string_view address);
   Membership join(const char* name, std::uint16_t rank, std::uint16_t world_size,
-                  std::uint32_t chunk_count, std::uint64_t run_id, std::string_view address);
+                  std::uint32_t chunk_count, std::uint64_t run_id, std::string_view address,
+                  const PolicyOptions& policy = {});
+  void join_hostile();
   void check_result(const agg::Transmit& transmit, const wire::Packet& packet);
   void keep_alive();
 
@@ -63,7 +65,11 @@ class World {
   TimeNs now_ = 1000 * kSecond;
   std::array<Membership, kHonestRanks> honest_;
   std::array<Membership, kHostileRanks> hostile_;
-  std::uint64_t hostile_run_ = 1;
+  static constexpr std::size_t kHostileKinds = 4;  // policies, see policy_of()
+  static constexpr std::uint32_t kTurnsPerJob = 16;
+  std::array<std::uint64_t, kHostileKinds> hostile_runs_{1, 1, 1, 1};
+  std::size_t hostile_kind_ = 0;
+  std::uint32_t hostile_turns_ = 0;
   std::uint64_t next_nonce_ = 0x9E3779B97F4A7C15;
   Step step_ = 1;
   std::uint32_t next_contribution_ = 0;  // rank-major within a step
