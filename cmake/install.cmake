@@ -34,8 +34,8 @@ endif()
 if(TARGET sluiced)
   install(TARGETS sluiced RUNTIME COMPONENT appliance)
   install(DIRECTORY config/examples DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT appliance)
-  install(FILES config/deploy/prometheus.yml LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR}
-          COMPONENT appliance)
+  install(FILES config/deploy/prometheus.yml config/deploy/grafana-dashboard.json LICENSE
+          DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT appliance)
   install(FILES config/deploy/sluiced.service DESTINATION lib/systemd/system COMPONENT appliance)
   # Under /usr the settings belong in /etc, elsewhere under the prefix; known only at install time.
   install(CODE "

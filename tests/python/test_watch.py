@@ -1,0 +1,241 @@
+"""What operators look at, over a real appliance and a real job: `top`, and the Grafana dashboard.
+
+The dashboard's queries run on a real Prometheus server that scrapes the appliance: names that do
+not exist, labels that do not match and panels without data are found without Grafana.
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import pytest
+from conftest import ROOT
+from ranks import Ranks
+
+from sluice import _exposition, _top_model
+from sluice._processes import Child, stop_all
+from sluice.launch import free_port
+
+DASHBOARD = ROOT / "config" / "deploy" / "grafana-dashboard.json"
+WORKERS = 3
+_METRIC = re.compile(r"\bsluice_[a-z0-9_]+")
+_VARIABLES = {"$instance": ".*", "$job": ".*", "$__rate_interval": "6s", "$__range": "1m"}
+# Panels that show nothing while all is well, or that only some policies fill.
+_MAY_BE_EMPTY = {
+    "Missing from the oldest open chunk", "Behind the middle rank", "Gradient time D",
+    "Gradient noise scale", "Signs flipped", "Packets of no use, by reason",
+    "Frames dropped at ports, by reason", "The appliance's own datagrams lost, by reason"}
+
+
+def slow_third(rank, stop):
+    """Steps until the file `stop` exists; rank 2 takes long over each."""
+    import time
+    from pathlib import Path
+    import numpy
+    from sluice import Job
+    gradient = numpy.ones(20000, numpy.float32)
+    done = numpy.zeros(1, numpy.float32)
+    with Job([("weight", 20000, "float32"), ("done", 1, "float32")]) as job:
+        while done[0] == 0:  # all ranks end at the same step
+            time.sleep(0.3 if rank == 2 else 0.01)
+            job.submit("weight", gradient)
+            done[0] = 1 if rank == 0 and Path(stop).exists() else 0
+            job.submit("done", done)
+            job.wait_step(timeout=30)
+    return True
+
+
+@pytest.fixture(scope="module")
+def watched(appliance, tmp_path_factory):
+    """The metrics address of an appliance, on which a job of WORKERS ranks, 'watched', runs."""
+    folder = tmp_path_factory.mktemp("watched")
+    stop = folder / "stop"
+    with Ranks(slow_third, WORKERS, folder, box=appliance, arguments={"stop": str(stop)},
+               environment={"SLUICE_JOB": "watched"}) as ranks:
+        address = f"127.0.0.1:{appliance.metrics_port}"
+        deadline = time.monotonic() + 60
+        while 'sluice_job_running{job="watched"} 1' not in page(address):
+            assert time.monotonic() < deadline, ranks.output(0)
+            time.sleep(0.1)
+        yield address
+        stop.touch()
+        for outcome in ranks.finish():
+            assert outcome.status == 0, outcome.output
+
+
+def page(address):
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+        return answer.read().decode()
+
+
+def dashboard_queries():
+    """(panel, query) of every target, and those that fill the variables."""
+    dashboard = json.loads(DASHBOARD.read_text())
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", ()):
+            yield panel["title"], target["expr"]
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            yield f"variable {variable['name']}", variable["definition"]
+
+
+def families_of(query, families):
+    """The families that a query names; a histogram is queried by its parts."""
+    for name in _METRIC.findall(query):
+        base = re.sub("_(bucket|sum|count)$", "", name)
+        yield name, base if families.get(base) == "histogram" else name
+
+
+def test_the_dashboard_is_json_that_grafana_can_import():
+    dashboard = json.loads(DASHBOARD.read_text())
+    assert dashboard["title"] == "Sluice" and dashboard["schemaVersion"] >= 36
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(set(ids)) == len(ids)
+    variables = {variable["name"] for variable in dashboard["templating"]["list"]}
+    taken = set()
+    for panel in dashboard["panels"]:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24, panel["title"]
+        cells = {(x, y) for x in range(place["x"], place["x"] + place["w"])
+                 for y in range(place["y"], place["y"] + place["h"])}
+        assert not cells & taken, f"{panel['title']} lies on another panel"
+        taken |= cells
+        if panel["type"] == "row":
+            continue
+        assert panel["targets"], panel["title"]
+        for target in panel["targets"]:
+            assert target["datasource"]["uid"] == "${datasource}", "works with any data source"
+            used = set(re.findall(r"\$(\w+)", target["expr"]))
+            assert {name for name in used if not name.startswith("__")} <= variables
+
+
+def test_every_metric_that_the_dashboard_queries_is_on_the_page(watched):
+    families = _exposition.families(page(watched))
+    assert len(families) > 40
+    queries = list(dashboard_queries())
+    assert len(queries) > 25
+    for title, query in queries:
+        named = list(families_of(query, families))
+        assert named, f"{title} queries nothing of ours: {query}"
+        for name, family in named:
+            assert family in families, f"{title}: {name} is not on the page"
+
+
+def test_every_metric_that_top_reads_is_on_the_page(watched):
+    families = _exposition.families(page(watched))
+    names = set(_METRIC.findall((ROOT / "client/python/sluice/_top_model.py").read_text()))
+    assert len(names) > 25
+    assert not names - set(families)
+
+
+def test_what_top_and_the_dashboard_call_useful_are_reasons_on_the_page(watched):
+    reasons = {sample.labels["reason"]
+               for sample in _exposition.parse(page(watched))["sluice_packets_total"]}
+    assert _top_model.USEFUL <= reasons
+    excluded = re.search(r'reason!~\\"([a-z_|]+)\\"', DASHBOARD.read_text())[1]
+    assert set(excluded.split("|")) == _top_model.USEFUL
+
+
+def test_top_shows_the_running_job_and_who_is_late(watched):
+    command = [sys.executable, "-B", "-m", "sluice", "top", watched, "--once", "--interval", "3"]
+    text, missing = "", False
+    for _ in range(5):  # the two fast ranks wait nearly always, not always
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        text = done.stdout
+        missing = missing or "oldest open chunk waits for rank 2\n" in text
+        if missing:
+            break
+    head = re.search(r"^watched  running  3 of 3 ranks  step (\d+)  ([\d.]+) steps/s  step p50 "
+                     r"[\d.]+ m?s$", text, re.M)
+    assert head, text
+    assert int(head[1]) > 1 and 0.1 < float(head[2]) < 4, text
+    assert "k 3 of 3   policy sync" in text
+    ranks = re.findall(r"^ +(\d) +- +([\d.]+ [mu]?s)", text, re.M)
+    assert ranks[0][0] == "2" and ranks[0][1].split()[1] in ("ms", "s"), text
+    assert {rank for rank, _ in ranks} == {"0", "1", "2"}
+    assert missing, text
+    assert re.search(r"^worker0 +up +[\d.]+ [kM]b/s", text, re.M), text
+    assert re.search(r"^worker3 +down +0 b/s", text, re.M), text
+
+
+@pytest.fixture(scope="module")
+def prometheus(watched, tmp_path_factory):
+    """A query function of a server that has scraped the appliance for some seconds."""
+    if shutil.which("prometheus") is None:
+        pytest.skip("prometheus is not installed (apt install prometheus)")
+    folder = tmp_path_factory.mktemp("prometheus")
+    (folder / "prometheus.yml").write_text(
+        (ROOT / "config/deploy/prometheus.yml").read_text()
+        .replace("127.0.0.1:9464", watched).replace("scrape_interval: 5s", "scrape_interval: 1s"))
+    port = free_port()
+    log = open(folder / "log", "w+b")
+    server = Child(["prometheus", f"--config.file={folder}/prometheus.yml",
+                    f"--storage.tsdb.path={folder}/data",
+                    f"--web.listen-address=127.0.0.1:{port}"],
+                   stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+
+    def query(text):
+        url = f"http://127.0.0.1:{port}/api/v1/query?" + urllib.parse.urlencode({"query": text})
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                return json.load(answer)["data"]["result"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{text}: {error.read().decode()}") from None
+
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                if query("count_over_time(sluice_jobs[1m]) >= 6"):
+                    break
+            except OSError:
+                pass  # it does not listen yet
+            assert server.poll() is None and time.monotonic() < deadline, (
+                (folder / "log").read_text())
+            time.sleep(0.2)
+        yield query
+    finally:
+        stop_all([server])
+        log.close()
+
+
+def test_every_panel_has_data_of_the_running_job(prometheus):
+    empty = {}
+    for title, query in dashboard_queries():
+        if title.startswith("variable "):
+            continue
+        for variable, value in _VARIABLES.items():
+            query = query.replace(variable, value)
+        rows = prometheus(query)
+        if not rows:
+            empty[title] = query
+        for row in rows:
+            value = float(row["value"][1])
+            assert value >= 0 and value < 1e15, f"{title}: {row}"
+    assert set(empty) <= _MAY_BE_EMPTY, empty
+
+
+def test_the_panels_name_the_slow_rank(prometheus):
+    queries = dict(dashboard_queries())
+
+    def rows(title):
+        query = queries[title]
+        for variable, value in _VARIABLES.items():
+            query = query.replace(variable, value)
+        return {row["metric"].get("rank"): float(row["value"][1]) for row in prometheus(query)}
+
+    deadline = time.monotonic() + 20
+    while "2" not in rows("Missing from the oldest open chunk"):
+        assert time.monotonic() < deadline, rows("Missing from the oldest open chunk")
+        time.sleep(0.5)
+    lag = rows("Lag behind the first finisher, p50")
+    assert len(lag) == WORKERS and max(lag, key=lag.get) == "2" and lag["2"] > 0.2
+    included = rows("Share of the sums that a rank is in")
+    assert all(0.5 < share <= 1 for share in included.values()) and len(included) == WORKERS
