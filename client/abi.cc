@@ -7,10 +7,11 @@
 #include <new>
 #include <string>
 
+#include "client/abi_options.h"
 #include "client/include/sluice/sluice.h"
 #include "client/job.h"
 
-using sluice::client::Board;
+using sluice::client::check_struct;
 using sluice::client::ClientJob;
 using sluice::client::CollectiveCall;
 using sluice::client::JoinRequest;
@@ -21,11 +22,6 @@ struct sluice_job {
 };
 
 namespace {
-
-constexpr std::uint32_t kMaxTimeoutMs = 24 * 3600 * 1000;
-// The first version's sizes: the least that a caller can have been compiled with.
-constexpr std::size_t kFirstOptionsBytes = offsetof(sluice_options, policy);
-constexpr std::size_t kFirstTensorBytes = sizeof(sluice_tensor);
 
 std::string& last_error() {
   thread_local std::string text;
@@ -67,126 +63,6 @@ sluice_status guarded(sluice_job* job, Body body) noexcept {
 
 // A job's own failure comes before what is wrong with a call.
 Outcome check_working(const ClientJob& job) { return job.board().outcome(); }
-
-std::string text_or(const char* text, std::string fallback) {
-  return text != nullptr ? std::string(text) : std::move(fallback);
-}
-
-Outcome check_struct(std::size_t actual, std::size_t least, const char* what) {
-  if (actual >= least) return {};
-  return {SLUICE_INVALID_ARGUMENT, std::string(what) + ".struct_size is " + std::to_string(actual) +
-                                       "; set it to sizeof(" + what + "), " +
-                                       std::to_string(least) + " in this version"};
-}
-
-Outcome check_options(const sluice_options& options) {
-  const auto bad = [](std::string text) {
-    return Outcome(SLUICE_INVALID_ARGUMENT, std::move(text));
-  };
-  if (options.address == nullptr) return bad("options.address is NULL");
-  const std::size_t name_bytes = options.job_name == nullptr ? 0 : std::strlen(options.job_name);
-  if (name_bytes == 0 || name_bytes > sluice::kMaxJobNameBytes) {
-    return bad("options.job_name must have 1 to " + std::to_string(sluice::kMaxJobNameBytes) +
-               " bytes, not " + std::to_string(name_bytes));
-  }
-  if (options.world_size == 0 || options.world_size > sluice::kMaxWorkers) {
-    return bad("options.world_size is " + std::to_string(options.world_size) + "; must be 1 to " +
-               std::to_string(sluice::kMaxWorkers));
-  }
-  if (options.rank >= options.world_size) {
-    return bad("options.rank is " + std::to_string(options.rank) + "; must be below world_size " +
-               std::to_string(options.world_size));
-  }
-  if (options.ordinal > UINT16_MAX) {
-    return bad("options.ordinal is " + std::to_string(options.ordinal) + "; must be below 65536");
-  }
-  if (options.averaging < SLUICE_AVERAGE_WEIGHT || options.averaging > SLUICE_SUM) {
-    return bad("options.averaging is " + std::to_string(options.averaging) +
-               "; use SLUICE_AVERAGE_WEIGHT, SLUICE_AVERAGE_WORLD or SLUICE_SUM");
-  }
-  const std::uint32_t longest = std::max({options.connect_timeout_ms, options.join_timeout_ms,
-                                          options.silence_timeout_ms, options.stall_report_ms});
-  const std::uint32_t shortest = std::min({options.connect_timeout_ms, options.join_timeout_ms,
-                                           options.silence_timeout_ms, options.stall_report_ms});
-  if (shortest == 0 || longest > kMaxTimeoutMs) {
-    return bad("options: timeouts must be 1 to " + std::to_string(kMaxTimeoutMs) +
-               " ms; call sluice_options_init() for the defaults");
-  }
-  return {};
-}
-
-Outcome read_tensors(const sluice_tensor* tensors, std::size_t count, JoinRequest& request) {
-  if (tensors == nullptr || count == 0) {
-    return {SLUICE_INVALID_ARGUMENT, "tensors: a job needs at least one tensor"};
-  }
-  if (Outcome outcome = check_struct(tensors->struct_size, kFirstTensorBytes, "sluice_tensor");
-      !outcome.ok()) {
-    return outcome;
-  }
-  const std::size_t stride = tensors->struct_size;
-  const auto* at = reinterpret_cast<const char*>(tensors);
-  for (std::size_t i = 0; i < count; ++i, at += stride) {
-    const auto& tensor = *reinterpret_cast<const sluice_tensor*>(at);
-    const std::string name = text_or(tensor.name, std::string("#").append(std::to_string(i)));
-    if (tensor.struct_size != stride) {
-      return {SLUICE_INVALID_ARGUMENT,
-              "tensor " + name + ": struct_size " + std::to_string(tensor.struct_size) +
-                  " differs from the first one's " + std::to_string(stride)};
-    }
-    if (tensor.dtype < SLUICE_FLOAT32 || tensor.dtype > SLUICE_BFLOAT16) {
-      return {SLUICE_INVALID_ARGUMENT, "tensor " + name + ": dtype " +
-                                           std::to_string(tensor.dtype) +
-                                           " does not exist; use float32, float16 or bfloat16"};
-    }
-    request.tensors.push_back({.name = name,
-                               .elem_count = tensor.elem_count,
-                               .dtype = static_cast<sluice::Dtype>(tensor.dtype)});
-  }
-  return {};
-}
-
-void read_callbacks(const sluice_options& options, JoinRequest& request) {
-  void* const user = options.user;
-  request.log =
-      sluice::client::Log({options.log, user, static_cast<sluice_log_level>(options.log_level)});
-  if (options.on_tensor_done != nullptr) {
-    request.callbacks.tensor_done = [call = options.on_tensor_done, user](std::uint32_t tensor,
-                                                                          sluice_status status) {
-      call(user, tensor, status);
-    };
-  }
-  if (options.on_stall != nullptr) {
-    request.callbacks.stalled = [call = options.on_stall, user](const std::string& text) {
-      call(user, text.c_str());
-    };
-  }
-  if (options.interrupted != nullptr) {
-    request.interrupted = [call = options.interrupted, user] { return call(user) != 0; };
-  }
-}
-
-JoinRequest read_options(const sluice_options& options) {
-  constexpr sluice::DurationNs kMs = sluice::kMillisecond;
-  JoinRequest request;
-  request.address = options.address;
-  request.local_address = text_or(options.local_address, "");
-  request.session.job_name = options.job_name;
-  request.session.ordinal = static_cast<std::uint16_t>(options.ordinal);
-  request.session.run_id = options.run_id;
-  request.session.rank = sluice::Rank{static_cast<std::uint16_t>(options.rank)};
-  request.session.world_size = static_cast<std::uint16_t>(options.world_size);
-  request.session.secret = text_or(options.secret, "");
-  request.session.allow_nil = options.allow_nil != 0;
-  request.session.connect_timeout_ns = options.connect_timeout_ms * kMs;
-  request.session.join_timeout_ns = options.join_timeout_ms * kMs;
-  request.session.silence_timeout_ns = options.silence_timeout_ms * kMs;
-  request.session.stall_report_ns = options.stall_report_ms * kMs;
-  request.averaging = static_cast<sluice::client::Averaging>(options.averaging);
-  request.mtu_bytes = options.mtu;
-  request.chunk_bytes = options.chunk_bytes;
-  read_callbacks(options, request);
-  return request;
-}
 
 // Copies as much of `value` as the caller's struct has room for, leaving its struct_size alone.
 template <class Struct>
@@ -261,24 +137,12 @@ const char* sluice_last_error(const sluice_job* job) {
 sluice_status sluice_options_init(sluice_options* options) {
   return guarded([&]() -> Outcome {
     if (options == nullptr) return {SLUICE_INVALID_ARGUMENT, "options is NULL"};
-    if (Outcome outcome = check_struct(options->struct_size, kFirstOptionsBytes, "sluice_options");
+    if (Outcome outcome = check_struct(options->struct_size, sluice::client::kFirstOptionsBytes,
+                                       "sluice_options");
         !outcome.ok()) {
       return outcome;
     }
-    const sluice::client::SessionOptions session;
-    sluice_options defaults{};
-    const auto ms = [](sluice::DurationNs duration_ns) {
-      return static_cast<std::uint32_t>(duration_ns / sluice::kMillisecond);
-    };
-    defaults.mtu = 1500;
-    defaults.averaging = SLUICE_AVERAGE_WEIGHT;
-    defaults.allow_nil = 1;
-    defaults.connect_timeout_ms = ms(session.connect_timeout_ns);
-    defaults.join_timeout_ms = ms(session.join_timeout_ns);
-    defaults.silence_timeout_ms = ms(session.silence_timeout_ns);
-    defaults.stall_report_ms = ms(session.stall_report_ns);
-    defaults.log_level = SLUICE_LOG_INFO;
-    copy_out(defaults, options);
+    copy_out(sluice::client::default_options(), options);
     return {};
   });
 }
@@ -296,11 +160,9 @@ sluice_status sluice_join(const sluice_options* options, const sluice_tensor* te
     if (job == nullptr) return {SLUICE_INVALID_ARGUMENT, "job is NULL: nowhere to put the handle"};
     *job = nullptr;
     if (options == nullptr) return {SLUICE_INVALID_ARGUMENT, "options is NULL"};
-    Outcome outcome = check_struct(options->struct_size, kFirstOptionsBytes, "sluice_options");
-    if (outcome.ok()) outcome = check_options(*options);
-    if (!outcome.ok()) return outcome;
-    JoinRequest request = read_options(*options);
-    outcome = read_tensors(tensors, count, request);
+    JoinRequest request;
+    Outcome outcome = sluice::client::read_options(*options, request);
+    if (outcome.ok()) outcome = sluice::client::read_tensors(tensors, count, request);
     if (!outcome.ok()) return outcome;
     auto handle = std::make_unique<sluice_job>();
     outcome = ClientJob::join(std::move(request), handle->impl);
@@ -327,6 +189,110 @@ sluice_status sluice_submit(sluice_job* job, uint32_t tensor, const void* input,
 sluice_status sluice_end_step(sluice_job* job) {
   return guarded(job, [&](ClientJob& impl) { return impl.board().end_step(); });
 }
+
+// ---- stragglers ----
+
+sluice_status sluice_policy(sluice_job* job, sluice_policy_info* info) {
+  return guarded(job, [&](ClientJob& impl) -> Outcome {
+    if (info == nullptr) return {SLUICE_INVALID_ARGUMENT, "info is NULL"};
+    Outcome outcome = check_struct(info->struct_size, sizeof *info, "sluice_policy_info");
+    if (!outcome.ok()) return outcome;
+    const sluice::client::JobFacts facts = impl.board().facts();
+    const sluice::PolicyOptions& policy = facts.policy;
+    const sluice_policy_info known{
+        .struct_size = sizeof known,
+        .policy = static_cast<std::int32_t>(policy.kind),
+        .late = static_cast<std::int32_t>(policy.late),
+        .k = policy.k,
+        .sign_threshold_permille = policy.sign_threshold_permille,
+        .count_threshold = policy.count_threshold,
+        .sign_stride = policy.sign_stride,
+        .round_steps = policy.round_steps,
+        .planned_steps = policy.planned_steps,
+        .max_staleness = policy.max_staleness,
+        .window_steps = facts.window_steps,
+        .resync_hold_ms = facts.resync_hold_ms,
+        .tolerates_stragglers = policy.tolerates_stragglers(),
+    };
+    copy_out(known, info);
+    return {};
+  });
+}
+
+sluice_status sluice_behind(sluice_job* job, uint32_t* steps) {
+  return guarded(job, [&](ClientJob& impl) -> Outcome {
+    if (steps == nullptr) return {SLUICE_INVALID_ARGUMENT, "steps is NULL"};
+    Outcome outcome = check_working(impl);
+    if (outcome.ok()) *steps = impl.board().behind();
+    return outcome;
+  });
+}
+
+sluice_status sluice_catch_up(sluice_job* job, uint32_t tensor, void* output) {
+  return guarded(job, [&](ClientJob& impl) {
+    return impl.board().submit(
+        {.tensor = tensor, .output = output, .weight = 0, .contribute = false});
+  });
+}
+
+sluice_status sluice_step_report(sluice_job* job, uint32_t step, sluice_report* report) {
+  return guarded(job, [&](ClientJob& impl) -> Outcome {
+    if (report == nullptr) return {SLUICE_INVALID_ARGUMENT, "report is NULL"};
+    Outcome outcome = check_struct(report->struct_size, sizeof *report, "sluice_report");
+    sluice::client::StepReport found;
+    if (outcome.ok()) outcome = impl.board().step_report(step, &found);
+    if (!outcome.ok()) return outcome;
+    sluice_report known{.struct_size = sizeof known,
+                        .step = found.step,
+                        .k = found.k,
+                        .weight = found.weight,
+                        .counted = static_cast<std::int32_t>(
+                            found.in_every[impl.rank().value / 64] >> (impl.rank().value % 64) & 1),
+                        .rank_words = found.mask_words,
+                        .in_every = {},
+                        .in_any = {}};
+    static_assert(sizeof known.in_every == sizeof found.in_every);
+    std::memcpy(known.in_every, found.in_every.data(), sizeof known.in_every);
+    std::memcpy(known.in_any, found.in_any.data(), sizeof known.in_any);
+    copy_out(known, report);
+    return {};
+  });
+}
+
+sluice_status sluice_must_resync(sluice_job* job, int* needed) {
+  return guarded(job, [&](ClientJob& impl) -> Outcome {
+    if (needed == nullptr) return {SLUICE_INVALID_ARGUMENT, "needed is NULL"};
+    Outcome outcome = check_working(impl);
+    if (outcome.ok()) *needed = impl.board().must_resync();
+    return outcome;
+  });
+}
+
+sluice_status sluice_resync(sluice_job* job, int32_t timeout_ms, sluice_state* state) {
+  return guarded(job, [&](ClientJob& impl) -> Outcome {
+    if (state == nullptr) return {SLUICE_INVALID_ARGUMENT, "state is NULL"};
+    Outcome outcome = check_struct(state->struct_size, sizeof *state, "sluice_state");
+    sluice_state known{};
+    if (outcome.ok()) outcome = impl.board().resync(impl.wait_options(timeout_ms), &known);
+    if (outcome.ok()) copy_out(known, state);
+    return outcome;
+  });
+}
+
+sluice_status sluice_state_wanted(sluice_job* job, int32_t* rank) {
+  return guarded(job, [&](ClientJob& impl) -> Outcome {
+    if (rank == nullptr) return {SLUICE_INVALID_ARGUMENT, "rank is NULL"};
+    Outcome outcome = check_working(impl);
+    if (outcome.ok()) *rank = impl.board().state_wanted();
+    return outcome;
+  });
+}
+
+sluice_status sluice_send_state(sluice_job* job, const void* data, uint64_t bytes, uint32_t step) {
+  return guarded(job, [&](ClientJob& impl) { return impl.board().send_state(data, bytes, step); });
+}
+
+// ---- waiting ----
 
 sluice_status sluice_wait_tensor(sluice_job* job, uint32_t tensor, int32_t timeout_ms,
                                  sluice_result* result) {
@@ -417,7 +383,13 @@ sluice_status sluice_stats_get(sluice_job* job, sluice_stats* stats) {
                               .receive_credit_packets = counters.receive_credit_packets.read(),
                               .chunk_bytes = impl.chunk_bytes(),
                               .shards = counters.shards.read(),
-                              .non_finite_inputs = counters.non_finite_inputs.read()};
+                              .non_finite_inputs = counters.non_finite_inputs.read(),
+                              .delivered_chunks = counters.delivered_chunks.read(),
+                              .late_chunks = counters.late_chunks.read(),
+                              .requeued_chunks = counters.requeued_chunks.read(),
+                              .discarded_chunks = counters.discarded_chunks.read(),
+                              .cancelled_bytes = counters.cancelled_bytes.read(),
+                              .resyncs = counters.resyncs.read()};
     copy_out(values, stats);
     return {};
   });

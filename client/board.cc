@@ -39,9 +39,8 @@ std::string Board::wait_text(const char* what, const TensorState* tensor) const 
 
 // Waits with `lock` held until ready(), the job's end, the timeout or an interruption. `tensor`:
 // that is waited for, if it is one.
-template <class Ready>
-Outcome Board::wait(Lock& lock, const WaitOptions& options, const char* what, Ready ready,
-                    const TensorState* tensor) {
+Outcome Board::wait(Lock& lock, const WaitOptions& options, const char* what,
+                    const std::function<bool()>& ready, const TensorState* tensor) {
   const TimeNs start = monotonic_now();
   const TimeNs deadline =
       options.timeout_ms < 0 ? kNever : start + options.timeout_ms * kMillisecond;
@@ -82,6 +81,7 @@ Outcome Board::wait_started(const WaitOptions& options) {
 Outcome Board::submit(const Submission& submission) {
   const Lock lock(mutex_);
   if (ended_) return outcome_;
+  if (stranded_) return why_stranded_;
   if (submission.tensor >= tensors_.size()) {
     return {SLUICE_INVALID_ARGUMENT, "tensor " + std::to_string(submission.tensor) +
                                          " does not exist; the job has " +
@@ -91,7 +91,12 @@ Outcome Board::submit(const Submission& submission) {
   if (submission.output == nullptr) {
     return {SLUICE_INVALID_ARGUMENT, "tensor \"" + tensor.name + "\": output is NULL"};
   }
-  if (submission.input == nullptr && !allow_nil_) {
+  if (!submission.contribute && !tolerant()) {
+    return {SLUICE_INVALID_ARGUMENT, "tensor \"" + tensor.name +
+                                         "\": a synchronous job waits for every rank, so there is "
+                                         "nothing to catch up with; submit a gradient"};
+  }
+  if (submission.contribute && submission.input == nullptr && !allow_nil_) {
     return {SLUICE_INVALID_ARGUMENT, "tensor \"" + tensor.name +
                                          "\": input is NULL; submit zeros, or join with allow_nil "
                                          "on every rank"};
@@ -102,6 +107,7 @@ Outcome Board::submit(const Submission& submission) {
                              "; wait for it before submitting again"};
   }
   tensor.in_flight = true;
+  tensor.abandoned = false;
   tensor.submitted_ns = monotonic_now();
   ++tensor.steps;
   ++in_flight_;
@@ -120,6 +126,7 @@ bool Board::close_step_if_full() {
 Outcome Board::end_step() {
   const Lock lock(mutex_);
   if (ended_) return outcome_;
+  if (stranded_) return why_stranded_;
   if (closed_full_) {  // all tensors were submitted: the step has ended by itself
     closed_full_ = false;
     push({.kind = Command::Kind::kEndStep, .step = open_step_ - 1});
@@ -154,6 +161,7 @@ Outcome Board::wait_tensor(std::uint32_t tensor, const WaitOptions& options,
   const TensorState& state = tensors_[tensor];
   Outcome outcome = wait(
       lock, options, "wait_tensor", [&] { return !ended_ && !state.in_flight; }, &state);
+  if (outcome.ok() && state.abandoned) return why_stranded_;
   if (outcome.ok() && result != nullptr) *result = state.result;
   return outcome;
 }
@@ -161,8 +169,9 @@ Outcome Board::wait_tensor(std::uint32_t tensor, const WaitOptions& options,
 Outcome Board::wait_step(const WaitOptions& options, std::uint32_t* step) {
   Lock lock(mutex_);
   Outcome outcome = wait(lock, options, "wait_step", [this] {
-    return !ended_ && in_flight_ == 0 && done_step_ + 1 >= open_step_;
+    return !ended_ && (stranded_ || (in_flight_ == 0 && done_step_ + 1 >= open_step_));
   });
+  if (outcome.ok() && stranded_) return why_stranded_;
   if (outcome.ok() && step != nullptr) *step = done_step_;
   return outcome;
 }
@@ -254,9 +263,16 @@ void Board::finish_sleep() noexcept {
   [[maybe_unused]] const ssize_t read = ::read(wake_fd_.get(), &drained, sizeof drained);
 }
 
-void Board::started() {
+void Board::started(const JobFacts& facts, bool must_resync) {
   const Lock lock(mutex_);
   started_ = true;
+  facts_ = facts;
+  stranded_ = must_resync;
+  if (must_resync) {
+    why_stranded_ = {SLUICE_BEHIND, place_ +
+                                        "this rank has joined a job that runs and needs the state "
+                                        "of another rank first (resync)"};
+  }
   changed_.notify_all();
 }
 
@@ -276,9 +292,10 @@ void Board::tensor_done(const Event& event, TimeNs now) {
   changed_.notify_all();
 }
 
-void Board::step_done(Step step) {
+void Board::step_done(Step step, const StepReport* report) {
   const Lock lock(mutex_);
   done_step_ = step;
+  if (report != nullptr) reports_[step % kReportedSteps] = *report;
   counters_.steps_done.set(step);
   changed_.notify_all();
 }

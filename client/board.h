@@ -3,8 +3,10 @@
 // A mutex, a list of commands towards the progress thread, and the state of tensors, steps and the
 // collective in the other direction. It knows no session and no network; waiting happens here, in
 // slices of at most 100 ms. The progress thread uses the part so marked, everyone else the rest.
+// board.cc: submissions, steps, waiting; board_stragglers.cc: what only jobs with k < n need.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -34,19 +36,36 @@ struct CollectiveCall {
 };
 
 struct Command {
-  enum class Kind : std::uint8_t { kSubmit, kEndStep, kCollective, kDescribe, kLeave };
+  enum class Kind : std::uint8_t {
+    kSubmit,
+    kEndStep,
+    kCollective,
+    kDescribe,
+    kLeave,
+    kResync,
+    kSendState,
+  };
   Kind kind{};
   Submission submission;                       // kSubmit
   Step step = 0;                               // kSubmit, kEndStep: that it belongs to
   std::shared_ptr<CollectiveCall> collective;  // kCollective
   bool abnormal = false;                       // kLeave
+  std::vector<std::uint8_t> state{};           // kSendState
 };
 
 // Written by the progress thread, read by anyone.
 struct ClientCounters {
   Counter packets_sent, packets_received, bytes_sent, bytes_received, retransmissions, probes,
       results_pulled, duplicate_results, non_finite_results, nil_contributions, invalid_packets,
-      send_errors, steps_done, receive_credit_packets, shards, non_finite_inputs;
+      send_errors, steps_done, receive_credit_packets, shards, non_finite_inputs, delivered_chunks,
+      late_chunks, requeued_chunks, discarded_chunks, cancelled_bytes, resyncs;
+};
+
+// A state that another rank has given.
+struct ReceivedState {
+  std::unique_ptr<std::uint8_t[]> data;
+  std::uint64_t bytes = 0;
+  Step step = 0;
 };
 
 struct WaitOptions {
@@ -68,6 +87,13 @@ class Board {
   Outcome wait_tensor(std::uint32_t tensor, const WaitOptions& options, sluice_result* result);
   Outcome wait_step(const WaitOptions& options, std::uint32_t* step);
   Outcome collective(const std::shared_ptr<CollectiveCall>& call, const WaitOptions& options);
+  JobFacts facts() const;
+  std::uint32_t behind() const;
+  Outcome step_report(Step step, StepReport* report) const;
+  bool must_resync() const;
+  Outcome resync(const WaitOptions& options, sluice_state* state);
+  std::int32_t state_wanted() const;  // by this rank; -1: nobody
+  Outcome send_state(const void* data, std::uint64_t bytes, Step step);
   void request_leave(bool abnormal);
   bool wait_ended(DurationNs limit_ns);  // false: the progress thread still runs
   Outcome outcome() const;               // SLUICE_OK while the job works
@@ -80,9 +106,16 @@ class Board {
 
   // ---- progress thread ----
   bool take_commands(std::vector<Command>& commands);
-  void started();
+  void started(const JobFacts& facts, bool must_resync);
   void tensor_done(const Event& event, TimeNs now);
-  void step_done(Step step);
+  void step_done(Step step, const StepReport* report);
+  // Where the others are: see Session. Before any event that depends on it is told.
+  void publish_position(Step open_step, bool late) noexcept;
+  // Returns the tensors whose submissions are abandoned.
+  std::vector<std::uint32_t> fell_behind(const Event& event);
+  void state_received(ReceivedState state);
+  void resync_failed(const Outcome& outcome);
+  void set_state_wanted(std::int32_t rank);
   void collective_done(const Outcome& outcome);
   void described(std::string text);
   // The job is over. Returns the tensors that were in flight.
@@ -97,20 +130,22 @@ class Board {
   struct TensorState {
     std::string name;
     bool in_flight = false;
-    Step steps = 0;  // submitted or left out so far
+    bool abandoned = false;  // its last submission: this rank fell behind
+    Step steps = 0;          // submitted or left out so far
     TimeNs submitted_ns = 0;
     sluice_result result{};
   };
   using Lock = std::unique_lock<std::mutex>;
 
-  template <class Ready>
-  Outcome wait(Lock& lock, const WaitOptions& options, const char* what, Ready ready,
-               const TensorState* tensor = nullptr);
+  Outcome wait(Lock& lock, const WaitOptions& options, const char* what,
+               const std::function<bool()>& ready, const TensorState* tensor = nullptr);
   std::string wait_text(const char* what, const TensorState* tensor) const;
   std::string describe_stall(Lock& lock);
   void push(Command command);  // with the mutex held
   bool close_step_if_full();   // likewise
   Outcome refuse_left_out() const;
+  bool tolerant() const { return facts_.policy.tolerates_stragglers(); }
+  void go_on_at(Step step);  // with the mutex held, as all below
 
   const bool allow_nil_;
   const std::string place_;
@@ -129,6 +164,20 @@ class Board {
   bool closed_full_ = false;  // the last step ended by its last submission
   Step done_step_ = 0;
   std::shared_ptr<CollectiveCall> collective_;  // in progress
+  // Stragglers.
+  JobFacts facts_;
+  std::atomic<Step> others_at_{0};  // the open step
+  std::atomic<bool> late_{false};   // chunks wait to be requeued
+  bool stranded_ = false;
+  Outcome why_stranded_;
+  bool resyncing_ = false;      // asked for, and not returned yet
+  bool resync_caller_ = false;  // a thread waits for it
+  bool state_arrived_ = false;  // `incoming_` is whole
+  Outcome resync_outcome_;      // why there is no state
+  ReceivedState incoming_;
+  ReceivedState state_;  // returned last
+  std::int32_t state_wanted_ = -1;
+  std::array<StepReport, kReportedSteps> reports_;
   std::uint64_t describe_asked_ = 0;
   std::uint64_t describe_answered_ = 0;
   std::string stall_;

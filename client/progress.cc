@@ -149,7 +149,16 @@ void Progress::apply(Command& command, TimeNs now) {
   if (ended_) return;
   switch (command.kind) {
     case Command::Kind::kSubmit:
-    case Command::Kind::kEndStep: steps_.push_back(std::move(command)); break;
+    case Command::Kind::kEndStep:  // of before this rank fell behind: the board has given them up
+      if (!session_->must_resync()) steps_.push_back(std::move(command));
+      break;
+    case Command::Kind::kResync:
+      if (const Status status = session_->resync(now); !status.ok()) board_.resync_failed(status);
+      break;
+    case Command::Kind::kSendState:
+      giving_ = std::move(command.state);
+      (void)session_->send_state(giving_, command.step, now);
+      break;
     case Command::Kind::kCollective: {
       CollectiveCall& call = *command.collective;
       const Status status = call.is_barrier ? session_->barrier(now)
@@ -175,7 +184,8 @@ void Progress::apply_steps(TimeNs now) {
     const Status status = apply_step(steps_.front(), now);
     steps_.pop_front();
     // The board has checked the arguments: only a session that is about to fail refuses.
-    if (!status.ok() && session_->state() == SessionState::kRunning) {
+    if (!status.ok() && status.code() != StatusCode::kBehind &&
+        session_->state() == SessionState::kRunning) {
       end({SLUICE_INTERNAL, status.message()}, now);
     }
   }
@@ -200,13 +210,26 @@ void Progress::dispatch(const Event& event, TimeNs now) {
     case Event::Kind::kStarted:
       board_.mutable_counters().shards.set(session_->shard_count());
       log_.write(SLUICE_LOG_DEBUG, "all ranks have joined");
-      board_.started();
+      board_.started(session_->facts(), session_->must_resync());
       break;
     case Event::Kind::kTensorDone:
       board_.tensor_done(event, now);
       if (callbacks_.tensor_done) callbacks_.tensor_done(event.tensor, SLUICE_OK);
       break;
-    case Event::Kind::kStepDone: board_.step_done(event.step); break;
+    case Event::Kind::kStepDone: board_.step_done(event.step, session_->report(event.step)); break;
+    case Event::Kind::kFellBehind: fell_behind(event); break;
+    case Event::Kind::kStateWanted: board_.set_state_wanted(event.peer.value); break;
+    case Event::Kind::kStateSent:
+      giving_ = {};
+      board_.set_state_wanted(-1);
+      break;
+    case Event::Kind::kStateReceived:
+      if (event.status.ok()) {
+        board_.state_received({session_->take_state(), event.bytes, event.step});
+      } else {
+        board_.resync_failed(event.status);
+      }
+      break;
     case Event::Kind::kCollectiveDone: board_.collective_done({}); break;
     case Event::Kind::kStalled:
       if (callbacks_.stalled) {
@@ -218,6 +241,14 @@ void Progress::dispatch(const Event& event, TimeNs now) {
     case Event::Kind::kLeft: end({SLUICE_CLOSED, "this worker has left the job"}, now); break;
     case Event::Kind::kFailed: end(event.status, now); break;
   }
+}
+
+void Progress::fell_behind(const Event& event) {
+  log_.write(SLUICE_LOG_INFO, event.status.message());
+  steps_.clear();
+  const std::vector<std::uint32_t> abandoned = board_.fell_behind(event);
+  if (!callbacks_.tensor_done) return;
+  for (const std::uint32_t tensor : abandoned) callbacks_.tensor_done(tensor, SLUICE_BEHIND);
 }
 
 void Progress::end(const Outcome& outcome, TimeNs now) {
@@ -252,6 +283,13 @@ void Progress::publish_counters() {
   counters.non_finite_results.set(stats.non_finite_results);
   counters.nil_contributions.set(stats.nil_contributions);
   counters.non_finite_inputs.set(stats.non_finite_inputs);
+  counters.delivered_chunks.set(stats.delivered_chunks);
+  counters.late_chunks.set(stats.late_chunks);
+  counters.requeued_chunks.set(stats.requeued_chunks);
+  counters.discarded_chunks.set(stats.discarded_chunks);
+  counters.cancelled_bytes.set(stats.cancelled_bytes);
+  counters.resyncs.set(stats.resyncs);
+  board_.publish_position(session_->open_step(), session_->waiting_late_chunks() != 0);
   counters.send_errors.set(transport_->send_errors());
   std::uint64_t invalid = 0;
   for (std::size_t i = static_cast<std::size_t>(Verdict::kTruncated);

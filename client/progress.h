@@ -51,6 +51,7 @@ class Progress {
   void dispatch(const Event& event, TimeNs now);
   void idle(TimeNs now);
   void publish_counters();
+  void fell_behind(const Event& event);
   void end(const Outcome& outcome, TimeNs now);
 
   Board& board_;
@@ -65,7 +66,8 @@ class Progress {
   TimeNs last_work_ns_ = 0;
   TimeNs leave_deadline_ns_ = kNever;
   std::vector<Command> commands_;
-  std::deque<Command> steps_;  // submissions and ends of steps, in order, not yet due
+  std::deque<Command> steps_;         // submissions and ends of steps, in order, not yet due
+  std::vector<std::uint8_t> giving_;  // this rank's state, while the session reads it
   std::vector<std::uint8_t> tx_bytes_;
   std::array<Outgoing, kBurst> tx_{};
   std::size_t tx_first_ = 0;

@@ -73,7 +73,7 @@ struct Event {
     kStalled,         // a report, not an error: `status.message()` names tensors, ranks and ages
     kFellBehind,      // `step` has left the window: submissions are abandoned until a resync
     kStateWanted,     // rank `peer` waits for this one's state: send_state(); `bytes` is unused
-    kStateSent,       // the state given last is not read any more, sent or not
+    kStateSent,       // the state is not wanted or not read any more, sent or not
     kStateReceived,   // take_state() has `bytes` bytes; `step` is the last step in them. With a
                       // `status` that is not ok: there was no memory, and the resync is over
     kLeft,            // leave() has been acknowledged (or nobody answered in time)

@@ -69,10 +69,8 @@ void Transfers::give(std::span<const std::uint8_t> state, Step step, Link& link,
 }
 
 void Transfers::stop_giving(Link& link) noexcept {
-  if (role_ == Role::kGiving) {
-    pieces_.move_to(pieces_.step(), link);
-    link.events.push({.kind = Event::Kind::kStateSent});
-  }
+  if (role_ == Role::kGiving) pieces_.move_to(pieces_.step(), link);
+  if (role_ != Role::kGiven) link.events.push({.kind = Event::Kind::kStateSent});
   given_ = {};
   role_ = Role::kNone;
 }

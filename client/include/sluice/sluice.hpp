@@ -94,6 +94,50 @@ class Job {
   }
   void end_step() { check(job_, sluice_end_step(job_)); }
 
+  // ---- stragglers: see the loop in sluice.h ----
+  sluice_policy_info policy() const {
+    sluice_policy_info info{};
+    info.struct_size = sizeof info;
+    check(job_, sluice_policy(job_, &info));
+    return info;
+  }
+  std::uint32_t behind() const {
+    std::uint32_t steps = 0;
+    check(job_, sluice_behind(job_, &steps));
+    return steps;
+  }
+  void catch_up(std::uint32_t tensor, void* output) {
+    check(job_, sluice_catch_up(job_, tensor, output));
+  }
+  // Of the last finished step with 0.
+  sluice_report report(std::uint32_t step = 0) const {
+    sluice_report report{};
+    report.struct_size = sizeof report;
+    check(job_, sluice_step_report(job_, step, &report));
+    return report;
+  }
+  bool must_resync() const {
+    int needed = 0;
+    check(job_, sluice_must_resync(job_, &needed));
+    return needed != 0;
+  }
+  // Another rank's state; `data` is the job's until the next resync().
+  sluice_state resync(std::chrono::milliseconds timeout = kForever) {
+    sluice_state state{};
+    state.struct_size = sizeof state;
+    check(job_, sluice_resync(job_, count(timeout), &state));
+    return state;
+  }
+  // The rank that waits for this one's state, -1 when nobody does.
+  std::int32_t state_wanted() const {
+    std::int32_t rank = -1;
+    check(job_, sluice_state_wanted(job_, &rank));
+    return rank;
+  }
+  void send_state(const void* data, std::uint64_t bytes, std::uint32_t step) {
+    check(job_, sluice_send_state(job_, data, bytes, step));
+  }
+
   sluice_result wait(std::uint32_t tensor, std::chrono::milliseconds timeout = kForever) {
     sluice_result result{};
     result.struct_size = sizeof result;

@@ -1,0 +1,229 @@
+#include "client/abi_options.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+namespace sluice::client {
+namespace {
+
+constexpr std::uint32_t kMaxTimeoutMs = 24 * 3600 * 1000;
+constexpr std::size_t kFirstTensorBytes = sizeof(sluice_tensor);
+
+std::string text_or(const char* text, std::string fallback) {
+  return text != nullptr ? std::string(text) : std::move(fallback);
+}
+
+Outcome check_options(const sluice_options& options) {
+  const auto bad = [](std::string text) {
+    return Outcome(SLUICE_INVALID_ARGUMENT, std::move(text));
+  };
+  if (options.address == nullptr) return bad("options.address is NULL");
+  const std::size_t name_bytes = options.job_name == nullptr ? 0 : std::strlen(options.job_name);
+  if (name_bytes == 0 || name_bytes > kMaxJobNameBytes) {
+    return bad("options.job_name must have 1 to " + std::to_string(kMaxJobNameBytes) +
+               " bytes, not " + std::to_string(name_bytes));
+  }
+  if (options.world_size == 0 || options.world_size > kMaxWorkers) {
+    return bad("options.world_size is " + std::to_string(options.world_size) + "; must be 1 to " +
+               std::to_string(kMaxWorkers));
+  }
+  if (options.rank >= options.world_size) {
+    return bad("options.rank is " + std::to_string(options.rank) + "; must be below world_size " +
+               std::to_string(options.world_size));
+  }
+  if (options.ordinal > UINT16_MAX) {
+    return bad("options.ordinal is " + std::to_string(options.ordinal) + "; must be below 65536");
+  }
+  if (options.averaging < SLUICE_AVERAGE_WEIGHT || options.averaging > SLUICE_SUM) {
+    return bad("options.averaging is " + std::to_string(options.averaging) +
+               "; use SLUICE_AVERAGE_WEIGHT, SLUICE_AVERAGE_WORLD or SLUICE_SUM");
+  }
+  const std::uint32_t longest = std::max({options.connect_timeout_ms, options.join_timeout_ms,
+                                          options.silence_timeout_ms, options.stall_report_ms});
+  const std::uint32_t shortest = std::min({options.connect_timeout_ms, options.join_timeout_ms,
+                                           options.silence_timeout_ms, options.stall_report_ms});
+  if (shortest == 0 || longest > kMaxTimeoutMs) {
+    return bad("options: timeouts must be 1 to " + std::to_string(kMaxTimeoutMs) +
+               " ms; call sluice_options_init() for the defaults");
+  }
+  return {};
+}
+
+// The options of a caller that was compiled with fewer fields, the others at their defaults.
+sluice_options complete(const sluice_options& options) {
+  sluice_options known = default_options();
+  std::memcpy(&known, &options, std::min(options.struct_size, sizeof known));
+  known.struct_size = sizeof known;
+  return known;
+}
+
+bool takes_k(const sluice_options& options) {
+  return options.policy == SLUICE_POLICY_FIXED || options.policy == SLUICE_POLICY_SAINA;
+}
+
+Outcome check_policy(const sluice_options& options) {
+  if (options.policy == SLUICE_POLICY_DEFAULT) return {};
+  const auto bad = [](const char* field, std::int64_t value, std::string rule) {
+    return Outcome(SLUICE_INVALID_ARGUMENT, std::string("options.") + field + " is " +
+                                                std::to_string(value) + "; " + std::move(rule));
+  };
+  if (options.policy < SLUICE_POLICY_SYNC || options.policy > SLUICE_POLICY_GOODPUT) {
+    return bad("policy", options.policy, "use one of sluice_policy_kind");
+  }
+  if (options.late != SLUICE_LATE_DROP && options.late != SLUICE_LATE_REQUEUE) {
+    return bad("late", options.late, "use SLUICE_LATE_DROP or SLUICE_LATE_REQUEUE");
+  }
+  if (takes_k(options) && (options.k == 0 || options.k > options.world_size)) {
+    return bad("k", options.k, "must be 1 to world_size, " + std::to_string(options.world_size));
+  }
+  if (options.sign_threshold_permille > 1000) {
+    return bad("sign_threshold_permille", options.sign_threshold_permille, "must be 0 to 1000");
+  }
+  if (options.count_threshold > UINT16_MAX) {
+    return bad("count_threshold", options.count_threshold, "must be below 65536");
+  }
+  if (options.sign_stride != kAllSigns && options.sign_stride != kOneSignIn32) {
+    return bad("sign_stride", options.sign_stride, "must be 1 or 32");
+  }
+  if (options.policy == SLUICE_POLICY_SAINA && options.round_steps == 0) {
+    return bad("round_steps", options.round_steps, "must be at least 1");
+  }
+  if (options.policy == SLUICE_POLICY_RAMP && options.planned_steps == 0) {
+    return bad("planned_steps", options.planned_steps, "ramp needs the length of the training");
+  }
+  return {};
+}
+
+PolicyOptions read_policy(const sluice_options& options) {
+  return {.kind = static_cast<PolicyKind>(options.policy),
+          .late = static_cast<LateMode>(options.late),
+          .k = static_cast<std::uint16_t>(takes_k(options) ? options.k : PolicyOptions{}.k),
+          .sign_threshold_permille = static_cast<std::uint16_t>(options.sign_threshold_permille),
+          .count_threshold = static_cast<std::uint16_t>(options.count_threshold),
+          .sign_stride = static_cast<std::uint16_t>(options.sign_stride),
+          .round_steps = options.round_steps,
+          .planned_steps = options.planned_steps,
+          .max_staleness = options.max_staleness};
+}
+
+void read_callbacks(const sluice_options& options, JoinRequest& request) {
+  void* const user = options.user;
+  request.log = Log({options.log, user, static_cast<sluice_log_level>(options.log_level)});
+  if (options.on_tensor_done != nullptr) {
+    request.callbacks.tensor_done = [call = options.on_tensor_done, user](std::uint32_t tensor,
+                                                                          sluice_status status) {
+      call(user, tensor, status);
+    };
+  }
+  if (options.on_stall != nullptr) {
+    request.callbacks.stalled = [call = options.on_stall, user](const std::string& text) {
+      call(user, text.c_str());
+    };
+  }
+  if (options.interrupted != nullptr) {
+    request.interrupted = [call = options.interrupted, user] { return call(user) != 0; };
+  }
+}
+
+void fill(const sluice_options& options, JoinRequest& request) {
+  constexpr DurationNs kMs = kMillisecond;
+  request.address = options.address;
+  request.local_address = text_or(options.local_address, "");
+  request.session.job_name = options.job_name;
+  request.session.ordinal = static_cast<std::uint16_t>(options.ordinal);
+  request.session.run_id = options.run_id;
+  request.session.rank = Rank{static_cast<std::uint16_t>(options.rank)};
+  request.session.world_size = static_cast<std::uint16_t>(options.world_size);
+  request.session.secret = text_or(options.secret, "");
+  request.session.allow_nil = options.allow_nil != 0;
+  request.session.connect_timeout_ns = options.connect_timeout_ms * kMs;
+  request.session.join_timeout_ns = options.join_timeout_ms * kMs;
+  request.session.silence_timeout_ns = options.silence_timeout_ms * kMs;
+  request.session.stall_report_ns = options.stall_report_ms * kMs;
+  request.session.has_policy = options.policy != SLUICE_POLICY_DEFAULT;
+  if (request.session.has_policy) request.session.policy = read_policy(options);
+  request.averaging = static_cast<Averaging>(options.averaging);
+  request.mtu_bytes = options.mtu;
+  request.chunk_bytes = options.chunk_bytes;
+  read_callbacks(options, request);
+}
+
+}  // namespace
+
+Outcome check_struct(std::size_t actual, std::size_t least, const char* what) {
+  if (actual >= least) return {};
+  return {SLUICE_INVALID_ARGUMENT, std::string(what) + ".struct_size is " + std::to_string(actual) +
+                                       "; set it to sizeof(" + what + "), " +
+                                       std::to_string(least) + " in this version"};
+}
+
+sluice_options default_options() {
+  const SessionOptions session;
+  sluice_options defaults{};
+  defaults.struct_size = sizeof defaults;
+  const auto ms = [](DurationNs duration_ns) {
+    return static_cast<std::uint32_t>(duration_ns / kMillisecond);
+  };
+  defaults.mtu = 1500;
+  defaults.averaging = SLUICE_AVERAGE_WEIGHT;
+  defaults.allow_nil = 1;
+  defaults.connect_timeout_ms = ms(session.connect_timeout_ns);
+  defaults.join_timeout_ms = ms(session.join_timeout_ns);
+  defaults.silence_timeout_ms = ms(session.silence_timeout_ns);
+  defaults.stall_report_ms = ms(session.stall_report_ns);
+  defaults.log_level = SLUICE_LOG_INFO;
+  const PolicyOptions policy;
+  defaults.policy = SLUICE_POLICY_DEFAULT;
+  defaults.late = static_cast<std::int32_t>(policy.late);
+  defaults.k = policy.k;
+  defaults.sign_threshold_permille = policy.sign_threshold_permille;
+  defaults.count_threshold = policy.count_threshold;
+  defaults.sign_stride = policy.sign_stride;
+  defaults.round_steps = policy.round_steps;
+  defaults.planned_steps = policy.planned_steps;
+  defaults.max_staleness = policy.max_staleness;
+  return defaults;
+}
+
+Outcome read_options(const sluice_options& options, JoinRequest& request) {
+  Outcome outcome = check_struct(options.struct_size, kFirstOptionsBytes, "sluice_options");
+  if (!outcome.ok()) return outcome;
+  const sluice_options known = complete(options);
+  outcome = check_options(known);
+  if (outcome.ok()) outcome = check_policy(known);
+  if (outcome.ok()) fill(known, request);
+  return outcome;
+}
+
+Outcome read_tensors(const sluice_tensor* tensors, std::size_t count, JoinRequest& request) {
+  if (tensors == nullptr || count == 0) {
+    return {SLUICE_INVALID_ARGUMENT, "tensors: a job needs at least one tensor"};
+  }
+  if (Outcome outcome = check_struct(tensors->struct_size, kFirstTensorBytes, "sluice_tensor");
+      !outcome.ok()) {
+    return outcome;
+  }
+  const std::size_t stride = tensors->struct_size;
+  const auto* at = reinterpret_cast<const char*>(tensors);
+  for (std::size_t i = 0; i < count; ++i, at += stride) {
+    const auto& tensor = *reinterpret_cast<const sluice_tensor*>(at);
+    const std::string name = text_or(tensor.name, std::string("#").append(std::to_string(i)));
+    if (tensor.struct_size != stride) {
+      return {SLUICE_INVALID_ARGUMENT,
+              "tensor " + name + ": struct_size " + std::to_string(tensor.struct_size) +
+                  " differs from the first one's " + std::to_string(stride)};
+    }
+    if (tensor.dtype < SLUICE_FLOAT32 || tensor.dtype > SLUICE_BFLOAT16) {
+      return {SLUICE_INVALID_ARGUMENT, "tensor " + name + ": dtype " +
+                                           std::to_string(tensor.dtype) +
+                                           " does not exist; use float32, float16 or bfloat16"};
+    }
+    request.tensors.push_back(
+        {.name = name, .elem_count = tensor.elem_count, .dtype = static_cast<Dtype>(tensor.dtype)});
+  }
+  return {};
+}
+
+}  // namespace sluice::client
