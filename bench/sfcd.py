@@ -12,9 +12,10 @@ repeat two chunks, so that all of it stays in the first-level cache, which no re
 `norms` adds the squared norm of every contribution and sum, that `ramp` and `goodput` ask for.
 
 Counted: CPU time of the thread for one chunk, all eight contributions of it. A sample is four steps
-a few milliseconds apart, alone, with, with, alone, after one that warms the caches; its ratio is of
-the two sums. Setting up a step (numbers in the packets, results taken from the queue) is not
-counted; sending results is left out, which makes the ratio worse.
+a few milliseconds apart, alone, with, with, alone, or with, alone, alone, with, in turns, after six
+that warm the caches; its ratio is of the two sums. Setting up a step (numbers in the packets,
+results taken from the queue) is not counted; sending results is left out, which makes the ratio
+worse.
 
 What can go wrong: where the system puts two jobs' memory moves a ratio by a few hundredths either
 way, so the program is started again for each repetition, and the medians are of all samples; a

@@ -303,14 +303,20 @@ Group slot_group(Datagrams& datagrams, const Shape& shape) {
   return group;
 }
 
-// A side between two runs of the sums alone: what drifts hits both. The first runs only bring the
-// datagrams into the caches.
-void compare(Group& group, const char* name, Side& side) {
-  sample_ns(side);
-  sample_ns(*group.alone);
-  double alone_ns = sample_ns(*group.alone);
-  const double with_ns = sample_ns(side) + sample_ns(side);
-  alone_ns += sample_ns(*group.alone);
+// Four steps, the sums alone at both ends or in the middle: what drifts hits both. The steps before
+// only bring the datagrams into the caches, whatever was measured last.
+void compare(Group& group, const char* name, Side& side, bool alone_outside) {
+  for (int warm_up = 0; warm_up < 3; ++warm_up) {
+    sample_ns(side);
+    sample_ns(*group.alone);
+  }
+  Side& outer = alone_outside ? *group.alone : side;
+  Side& inner = alone_outside ? side : *group.alone;
+  double outer_ns = sample_ns(outer);
+  const double inner_ns = sample_ns(inner) + sample_ns(inner);
+  outer_ns += sample_ns(outer);
+  const double alone_ns = alone_outside ? outer_ns : inner_ns;
+  const double with_ns = alone_outside ? inner_ns : outer_ns;
   std::printf("%s %u %u %s %.2f %.2f\n", group.path, unsigned{group.shape.chunk_bytes},
               group.shape.chunks, name, alone_ns / 2, with_ns / 2);
 }
@@ -345,7 +351,7 @@ int run(int argc, char** argv) {
   groups.push_back(kernel_group(cached_datagrams, cached));
   for (std::size_t round = 0; round < rounds; ++round)
     for (Group& group : groups)
-      for (auto& [name, side] : group.sides) compare(group, name, *side);
+      for (auto& [name, side] : group.sides) compare(group, name, *side, round % 2 == 0);
   return 0;
 }
 

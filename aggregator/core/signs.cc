@@ -77,15 +77,16 @@ std::uint64_t exchange_all(const float* acc, std::size_t elem_count, std::uint64
   return flipped + exchange_word(stored, signs, low_bits(rest));
 }
 
-// One float a cache line or two: nothing that vectors would help.
-std::uint64_t exchange_sampled(const float* acc, std::size_t count, std::size_t stride,
-                               std::uint64_t* stored) {
+// One float in two cache lines: nothing that vectors would help.
+std::uint64_t exchange_sampled(const float* acc, std::size_t elem_count, std::uint64_t* stored) {
+  const std::size_t count = sign_count(elem_count, kOneSignIn32);
   std::uint64_t flipped = 0;
   for (std::size_t at = 0; at < count; at += kWordBits) {
     const std::size_t bits = std::min(kWordBits, count - at);
+    const float* sample = acc + at * kOneSignIn32;
     std::uint64_t signs = 0;
-    for (std::size_t bit = 0; bit < bits; ++bit)
-      signs |= one_sign(acc + (at + bit) * stride) << bit;
+    for (std::size_t bit = 0; bit < bits; ++bit, sample += kOneSignIn32)
+      signs |= one_sign(sample) << bit;
     flipped += exchange_word(stored++, signs, low_bits(bits));
   }
   return flipped;
@@ -159,8 +160,7 @@ std::uint64_t exchange_signs(const float* acc, std::size_t elem_count, std::uint
   DCHECK(reinterpret_cast<std::uintptr_t>(acc) % 64 == 0);
   DCHECK(stride == kAllSigns || stride == kOneSignIn32);
   if (stride == kAllSigns) return HWY_DYNAMIC_DISPATCH(exchange_all)(acc, elem_count, stored);
-  const std::size_t count = sign_count(elem_count, stride);
-  return HWY_DYNAMIC_DISPATCH(exchange_sampled)(acc, count, stride, stored);
+  return HWY_DYNAMIC_DISPATCH(exchange_sampled)(acc, elem_count, stored);
 }
 
 double squared_norm(const std::uint8_t* payload, std::size_t elem_count, Dtype dtype) noexcept {
