@@ -48,9 +48,6 @@ void repair_contribution(fuzz::Bytes& bytes) {
   body.flags &= wire::kKnownFlags;
   body.chunk %= 256;
   body.step %= 8;
-  // On time, late, or as wild as it comes (a collective's size).
-  if (body.stream == StreamId::kGradients && body.weight % 4 != 0)
-    body.base_step = body.step - std::min<std::uint32_t>(body.step, body.base_step % 3);
   const std::size_t room = std::min(bytes.size() - kFixedBytes, kMaxChunkBytes);
   body.elem_count =
       static_cast<std::uint16_t>(body.flags & wire::kFlagNil ? 0 : room / dtype_bytes(body.dtype));
@@ -123,6 +120,24 @@ void repair(fuzz::Bytes& bytes) {
   }
 }
 
+// Gradients of a member: mostly of steps around the open one, on time or late.
+void aim(const fuzz::World& world, fuzz::Bytes& bytes) {
+  wire::Packet packet;
+  Verdict why{};
+  if (!wire::parse(bytes, packet, why)) return;
+  const Step open = world.hostile_step();
+  if (packet.type() == wire::PacketType::kFinished) {
+    auto& body = body_in<wire::Finished>(bytes);
+    body.step = std::max<Step>(1, open + 1 - body.step % 3);
+  } else if (packet.type() == wire::PacketType::kContribution) {
+    auto& body = body_in<wire::Contribution>(bytes);
+    if (body.stream != StreamId::kGradients || body.weight % 4 == 0) return;
+    body.step = std::max<Step>(1, open + 1 - body.step % 4);
+    body.base_step = body.step - std::min<std::uint32_t>(body.step, body.base_step % 3);
+    body.chunk %= fuzz::kHostileChunks;
+  }
+}
+
 // Lets a mutated datagram be what its sender could really send. False: it stays a stranger's.
 bool authenticate(fuzz::World& world, Role role, fuzz::Bytes& bytes) {
   if (bytes.size() < sizeof(wire::CommonHeader)) return false;
@@ -132,6 +147,7 @@ bool authenticate(fuzz::World& world, Role role, fuzz::Bytes& bytes) {
     const fuzz::Membership& member = world.hostile()[common.rank];
     common.job = member.job;
     common.cookie = member.cookie;
+    aim(world, bytes);
     return member.cookie != 0;
   }
   wire::Packet packet;

@@ -121,6 +121,31 @@ void World::join_hostile() {
                           hostile_runs_[hostile_kind_], kFuzzerAddress, policy_of(hostile_kind_));
   }
   settle();
+  // The first steps need everyone; beyond them the policy has a say.
+  for (Step step = 1; step <= agg::kFullSteps; ++step)
+    for (std::uint32_t chunk = 0; chunk < kHostileChunks; ++chunk)
+      for (std::uint16_t rank = 0; rank < kHostileRanks; ++rank) {
+        const Bytes bytes =
+            packet_bytes({.job = hostile_[rank].job, .rank = rank, .cookie = hostile_[rank].cookie},
+                         wire::Contribution{.flow = {.credit = 100},
+                                            .step = step,
+                                            .chunk = chunk,
+                                            .base_step = step,
+                                            .weight = 1,
+                                            .flags = wire::kFlagNil});
+        wire::Packet packet;
+        Verdict why{};
+        REQUIRE_PROPERTY(wire::parse(bytes, packet, why));
+        shards_[shard_of(chunk, kShards)]->handle(packet, false, now_);
+      }
+  settle();
+}
+
+Step World::hostile_step() const noexcept {
+  const std::string name = "hostile" + std::to_string(hostile_kind_);
+  for (const agg::JobView& view : jobs_.views())
+    if (view.job != nullptr && view.name == name) return view.job->windows[0].open_step;
+  return 1;
 }
 
 // Its members misbehave for a while in a job of each policy; then they take their ranks in the next

@@ -45,6 +45,7 @@ class World {
   void keep_hostile_job();
 
   bool is_honest_cookie(Cookie cookie) const noexcept;
+  Step hostile_step() const noexcept;  // that the hostile job's gradients are at
   const std::array<Membership, kHostileRanks>& hostile() const noexcept { return hostile_; }
   // The server nonce that a join from the fuzzer's address gets.
   bool challenge_for(const wire::Join& join, std::uint16_t rank,
