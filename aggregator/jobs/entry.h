@@ -16,6 +16,7 @@ namespace sluice::agg {
 inline constexpr DurationNs kNoticeRepeat = 10 * kSecond;        // after the end of a job
 inline constexpr DurationNs kSuspectPing = 200 * kMillisecond;   // between the quick pings
 inline constexpr unsigned kSuspectPings = 3;                     // unanswered: dead
+inline constexpr DurationNs kClearedFor = kSecond;               // after an answer to the pings
 inline constexpr DurationNs kSuspectGrace = 100 * kMillisecond;  // packets already under way
 inline constexpr DurationNs kRejoinGrace = 3 * kSecond;  // a finished rank waits for the others
 
@@ -38,6 +39,8 @@ struct Jobs::Member {
   TimeNs suspected_ns = 0;  // valid while `suspected`
   unsigned suspect_pings = 0;
   bool suspected = false;
+  bool cleared = false;  // of a suspicion, at `cleared_ns`
+  TimeNs cleared_ns = 0;
   std::string notice;                // why it was expelled
   std::uint32_t admissions_due = 0;  // kMemberJoined commands that shard 0 has not answered
   bool rejoined = false;             // came when the job ran already

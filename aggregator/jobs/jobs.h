@@ -166,6 +166,7 @@ class Jobs {
   void carry_out_leave(Entry& entry, Rank rank, const wire::Leave& leave, TimeNs now);
 
   // rejoin.cc: members come and go while the job goes on.
+  bool doubt(Entry& entry, Rank rank, TimeNs now);
   void give_up(Entry& entry, Rank rank) noexcept;
   std::string describe_shrinking(const Entry& entry, std::string what) const;
   void readmit(Entry& entry, Rank rank, TimeNs now);

@@ -55,6 +55,8 @@ void Jobs::check_member(Entry& entry, Rank rank, TimeNs now) {
     const DurationNs asked_ns = now - member.suspected_ns;
     if (heard_ns - member.suspected_ns > kSuspectGrace) {
       member.suspected = false;
+      member.cleared = true;
+      member.cleared_ns = now;
     } else if (asked_ns >= kSuspectPings * kSuspectPing) {
       lose(entry, rank, wire::NoticeCode::kMemberDied, now);
       return;

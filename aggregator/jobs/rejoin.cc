@@ -9,6 +9,16 @@
 
 namespace sluice::agg {
 
+// A second process for a rank is a hint that the first has ended, as when a launcher starts it
+// again: the first is pinged before the second is refused. True while that is going on.
+bool Jobs::doubt(Entry& entry, Rank rank, TimeNs now) {
+  const Member& member = entry.members[rank.value];
+  if (member.suspected) return true;
+  if (member.cleared && now - member.cleared_ns <= kClearedFor) return false;
+  suspect(entry.id, rank, now);
+  return true;
+}
+
 // From here on no step waits for the rank and no result is sent to it.
 void Jobs::give_up(Entry& entry, Rank rank) noexcept {
   agg::Member& shared = entry.job->members[rank.value];
