@@ -15,9 +15,10 @@ import fold
 import pipeline
 import report
 import sfcd
+from papers.saina import bench as saina
 
 BENCHES = {"fold": fold, "pipeline": pipeline, "sfcd": sfcd, "cutoff": cutoff,
-           "allreduce": allreduce}
+           "allreduce": allreduce, "saina": saina}
 
 
 def main():

@@ -1,0 +1,201 @@
+"""Which runs there are, and running them: by unit, into a file that a later call continues.
+
+A unit is every run of one (task, seed, architecture, setting): the synchronous run first, because
+its final accuracy minus one point is the target of the others. A record is one JSON line; its key
+names the run. An interrupted experiment loses the unit that was under way and nothing else.
+"""
+import concurrent.futures
+import json
+import multiprocessing
+import os
+import sys
+from collections import namedtuple
+
+from . import models, stragglers
+
+PLANNED_STEPS = 300
+EVALUATE_STEPS = 20
+MOST_STEPS = 2 * PLANNED_STEPS
+POINT = 0.01
+
+ARCHITECTURES = ("large", "small")
+MODES = ("drop", "requeue")
+FIXED = (1, 4, 8, 12)
+SWEEP_RATIOS = (1.5, 2, 5, 10)  # 3 is the setting "lognormal"
+SIGN_THRESHOLDS = (300, 400, 500, 600, 700)
+COUNT_THRESHOLDS = (1, 3, 5, 7, 9, 0)  # 0: as k
+
+Unit = namedtuple("Unit", "task seed architecture setting schemes")  # schemes: (scheme, mode)
+
+SYNC = ("k=16", "drop")  # its late mode never matters: nobody is late
+
+
+def epoch_steps(task):
+    """Steps in which k = 16 passes over the training set once."""
+    return 16 if task != "digits" else 2
+
+
+def policy_of(scheme, mode, task):
+    """The switch's options for a scheme's name: k=8, saina, saina5, saina s=300, saina c=3, ..."""
+    published = {"kind": "saina", "k": 1, "sign_stride": 32, "round_steps": epoch_steps(task)}
+    name, _, value = scheme.partition("=")
+    policy = {
+        "k": lambda: {"kind": "fixed", "k": int(value)},
+        "saina": lambda: published,
+        "saina-all": lambda: dict(published, sign_stride=1),
+        "saina-5": lambda: dict(published, sign_stride=1, round_steps=5),
+        "saina s": lambda: dict(published, s_th_permille=int(value)),
+        "saina c": lambda: dict(published, c_th=int(value)),
+        "ramp": lambda: {"kind": "ramp"},
+        "goodput": lambda: {"kind": "goodput"},
+        "clock": lambda: {"kind": "clock", "k": 1, "clock_steps": 50},
+    }[name]()
+    if scheme == SYNC[0]:
+        policy = {"kind": "sync"}
+    return dict(policy, late=mode)
+
+
+RULES = ("saina", "saina-all", "saina-5", "ramp", "goodput", "clock")
+SCHEMES = tuple(f"k={k}" for k in FIXED) + RULES
+
+
+def _both_modes(schemes):
+    return [(scheme, mode) for mode in MODES for scheme in schemes]
+
+
+def main_units(seed, task="generated"):
+    return [Unit(task, seed, architecture, setting, _both_modes(SCHEMES))
+            for setting in stragglers.SETTINGS for architecture in ARCHITECTURES]
+
+
+def threshold_units(seed, task="generated"):
+    """s_th at c_th = 5 and c_th at s_th = 50 %; the pair that both have is the scheme saina."""
+    schemes = [f"saina s={s}" for s in SIGN_THRESHOLDS if s != 500]
+    schemes += [f"saina c={c}" for c in COUNT_THRESHOLDS if c != 5]
+    return [Unit(task, seed, architecture, "jitter", _both_modes(schemes))
+            for architecture in ARCHITECTURES]
+
+
+def sweep_units(seed, task="generated"):
+    schemes = _both_modes(("k=4", "k=8", "saina", "saina-5", "ramp", "goodput"))
+    return [Unit(task, seed, architecture, f"lognormal:{ratio}", schemes)
+            for ratio in SWEEP_RATIOS for architecture in ARCHITECTURES]
+
+
+def long_units():
+    """The judged tables first; the last seeds of the side tables last."""
+    parts = [main_units(0), main_units(1), threshold_units(0), threshold_units(1), main_units(2),
+             threshold_units(2), sweep_units(0), main_units(3), sweep_units(1), main_units(4),
+             sweep_units(2), threshold_units(3), threshold_units(4), sweep_units(3),
+             sweep_units(4)]
+    return [unit for part in parts for unit in part]
+
+
+def short_units(seeds):
+    """What the RESULT line needs. Without k = 1, which is nowhere the best and often fails."""
+    schemes = _both_modes([f"k={k}" for k in FIXED if k > 1] + ["goodput"])
+    schemes.append(("ramp", "requeue"))
+    units = []
+    for seed in range(seeds):
+        for setting in stragglers.SETTINGS:
+            rule = [("saina", "drop")] if setting == "jitter" else []
+            units += [Unit("generated", seed, architecture, setting, schemes + rule)
+                      for architecture in ARCHITECTURES]
+    return units
+
+
+def key(task, seed, architecture, setting, scheme, mode):
+    return f"{task}/{seed}/{architecture}/{setting}/{scheme}/{mode}"
+
+
+def target_of(sync_record):
+    return sync_record["final"] - POINT
+
+
+def _record(unit, scheme, mode, history, target):
+    from . import training
+    at_end = history.steps.index(PLANNED_STEPS)
+    final = history.smoothed()[at_end]
+    if target is None:
+        target = final - POINT
+    seconds = training.time_to(history, target)
+    return {
+        "key": key(unit.task, unit.seed, unit.architecture, unit.setting, scheme, mode),
+        "final": round(final, 5),
+        "tta_s": None if seconds is None else round(seconds, 2),
+        "steps": history.steps,
+        "seconds": [round(value, 1) for value in history.seconds],
+        "accuracies": [round(value, 4) for value in history.accuracies],
+        "ks": history.ks, "phis": history.phis, "flips": history.flips,
+        "included": history.included, "lost": history.lost, "requeued": history.requeued,
+    }
+
+
+def run_unit(unit, known):
+    """Records of the unit's runs that `known` (key -> record) lacks. Runs in a worker process."""
+    import torch
+    from . import tasks, training
+    torch.set_num_threads(1)
+    task, records = tasks.load(unit.task, unit.seed), []
+
+    def run(scheme, mode, target, most_seconds):
+        name = key(unit.task, unit.seed, unit.architecture, unit.setting, scheme, mode)
+        if name in known:
+            return known[name]
+        budget = training.Budget(PLANNED_STEPS, EVALUATE_STEPS, MOST_STEPS, target, most_seconds)
+        history = training.train(unit.architecture, task, unit.setting,
+                                 policy_of(scheme, mode, unit.task), unit.seed, budget)
+        records.append(_record(unit, scheme, mode, history, target))
+        return records[-1]
+
+    sync = run(*SYNC, None, 0)
+    for scheme, mode in unit.schemes:
+        run(scheme, mode, target_of(sync), sync["seconds"][-1])
+    return records
+
+
+def load(path):
+    """key -> record of every complete line of the file."""
+    records = {}
+    if os.path.exists(path):
+        with open(path, encoding="ascii") as file:
+            for line in file:
+                if line.endswith("\n"):
+                    record = json.loads(line)
+                    records[record["key"]] = record
+    return records
+
+
+def _related(unit, records):
+    prefix = f"{unit.task}/{unit.seed}/{unit.architecture}/{unit.setting}/"
+    return {name: record for name, record in records.items() if name.startswith(prefix)}
+
+
+def run(units, path, processes):
+    """Runs what the file at `path` lacks, appends it there, and returns all of its records."""
+    from tqdm import tqdm
+    records = load(path)
+    runs = sum(1 + len(unit.schemes) for unit in units)
+    context = multiprocessing.get_context("spawn")
+    with open(path, "a", encoding="ascii") as file, \
+            concurrent.futures.ProcessPoolExecutor(processes, mp_context=context) as pool, \
+            tqdm(total=runs, unit="run", file=sys.stderr, mininterval=2) as progress:
+        waiting, todo = {}, list(reversed(units))
+        while todo or waiting:
+            # A unit is handed out late, so that it sees the synchronous run of an earlier one.
+            while todo and len(waiting) < processes:
+                unit = todo.pop()
+                waiting[pool.submit(run_unit, unit, _related(unit, records))] = unit
+            done, _ = concurrent.futures.wait(waiting, return_when="FIRST_COMPLETED")
+            for future in done:
+                unit = waiting.pop(future)
+                for record in future.result():
+                    records[record["key"]] = record
+                    file.write(json.dumps(record, separators=(",", ":")) + "\n")
+                file.flush()
+                progress.update(1 + len(unit.schemes))
+    return records
+
+
+def parameter_counts():
+    return {name: models.Network(name).parameter_count for name in ARCHITECTURES}

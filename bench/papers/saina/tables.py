@@ -1,0 +1,252 @@
+"""From records to the tables of the page and the figures of the RESULT line.
+
+Cells are the median over seeds with the range from least to largest. A reduction is the time that
+k = 16 takes to the target, its own final accuracy minus one point, divided by the scheme's time to
+the same target in the same seed; 0 when the scheme never reached it in the steps that it had.
+"""
+import statistics
+
+from . import experiment, stragglers
+
+PUBLISHED_SIGN = {300: (472.4, 771.2), 400: (448.8, 543.1), 500: (426.0, 401.0),
+                  600: (555.6, 508.4), 700: (564.0, 530.3)}
+PUBLISHED_COUNT = {1: (451.0, 475.5), 3: (426.3, 464.1), 5: (426.0, 401.0), 7: (451.1, 417.3),
+                   9: (463.0, 434.1), 0: (423.8, 396.5)}
+PUBLISHED_SCHEMES = {"k=1": ((73.9, None), (70.1, 2.28)), "k=8": ((76.3, 1.51), (72.2, 2.15)),
+                     "saina": ((78.0, 1.70), (72.5, 2.84))}
+LABELS = {"saina": "saina, round of an epoch, one sign in 32", "saina-5": "saina, round of 5 steps",
+          "saina-all": "saina, round of an epoch, all signs", "k=16": "k = 16 (sync)",
+          "clock": "blind clock, +1 each 50 steps"}
+SWEEP = tuple(f"lognormal:{ratio}" for ratio in experiment.SWEEP_RATIOS)
+
+
+def label(scheme):
+    return LABELS.get(scheme, scheme.replace("k=", "k = "))
+
+
+def setting_of_ratio(ratio):
+    return "lognormal" if ratio == 3 else f"lognormal:{ratio}"
+
+
+class Results:
+    """Records by question. `task` is the judged one unless said otherwise."""
+
+    def __init__(self, records, task="generated"):
+        self.records, self.task = records, task
+        self.seeds = sorted({int(key.split("/")[1]) for key in records
+                             if key.startswith(task + "/")})
+
+    def record(self, seed, architecture, setting, scheme, mode):
+        if scheme == experiment.SYNC[0]:
+            mode = experiment.SYNC[1]
+        return self.records.get(
+            experiment.key(self.task, seed, architecture, setting, scheme, mode))
+
+    def each(self, architecture, setting, scheme, mode):
+        """(record, record of k = 16) of each seed that has both."""
+        for seed in self.seeds:
+            record = self.record(seed, architecture, setting, scheme, mode)
+            sync = self.record(seed, architecture, setting, *experiment.SYNC)
+            if record and sync:
+                yield record, sync
+
+    def reductions(self, *which):
+        return [sync["tta_s"] / record["tta_s"] if record["tta_s"] else 0.0
+                for record, sync in self.each(*which)]
+
+    def finals(self, *which):
+        return [100 * record["final"] for record, _ in self.each(*which)]
+
+    def gaps(self, *which):
+        """Points of final accuracy below k = 16."""
+        return [100 * (sync["final"] - record["final"]) for record, sync in self.each(*which)]
+
+    def seconds(self, *which):
+        return [record["tta_s"] if record["tta_s"] else float("inf")
+                for record, _ in self.each(*which)]
+
+    def best_fixed(self, architecture, setting, mode):
+        """(scheme, median reduction) of the best k of {1, 4, 8, 12, 16} on the median."""
+        schemes = [experiment.SYNC[0]] + [f"k={k}" for k in experiment.FIXED]
+        medians = {scheme: median(self.reductions(architecture, setting, scheme, mode))
+                   for scheme in schemes}
+        best = max((scheme for scheme in schemes if medians[scheme] is not None),
+                   key=lambda scheme: medians[scheme], default=None)
+        return best, medians.get(best)
+
+    def against_best_fixed(self, architecture, setting, scheme, mode):
+        """Time of the best fixed k over the scheme's, by seed; above 1: the scheme is faster."""
+        best, _ = self.best_fixed(architecture, setting, mode)
+        if best is None:
+            return []
+        pairs = zip(self.reductions(architecture, setting, scheme, mode),
+                    self.reductions(architecture, setting, best, mode))
+        return [mine / fixed if fixed else 0.0 for mine, fixed in pairs]
+
+
+def median(values):
+    return statistics.median(values) if values else None
+
+
+def cell(values, digits=2, unit=""):
+    """Median [least .. largest]; "-" for nothing and for what was never reached."""
+    if not values:
+        return "-"
+
+    def text(value):
+        return "never" if value == float("inf") else f"{value:.{digits}f}{unit}"
+    middle = statistics.median_low(values) if float("inf") in values else median(values)
+    return f"{text(middle)} [{text(min(values))} .. {text(max(values))}]"
+
+
+def reduction_cell(values):
+    if not values:
+        return "-"
+    if not any(values):
+        return "never"
+    reached = sum(value > 0 for value in values)
+    text = cell(values) + " x"
+    return text if reached == len(values) else f"{text}, {reached}/{len(values)} reached"
+
+
+def markdown(headers, rows):
+    lines = ["| " + " | ".join(headers) + " |", "|" + " --- |" * len(headers)]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
+
+
+def _threshold_table(results, name, published, scheme_of, title):
+    headers = [title, "VGG-16, published", "large, drop", "large, requeue",
+               "SqueezeNet, published", "small, drop", "small, requeue"]
+
+    def cells(scheme, figures):
+        row = []
+        for architecture, figure in zip(experiment.ARCHITECTURES, figures):
+            row.append("" if figure is None else f"{figure:.1f} s")
+            row += [cell(results.seconds(architecture, "jitter", scheme, mode), 0, " s")
+                    for mode in experiment.MODES]
+        return row
+    rows = [[name(value)] + cells(scheme_of(value), figures)
+            for value, figures in published.items()]
+    for scheme in ("saina-5", "ramp", "goodput", "clock", "k=8", "k=16"):
+        rows.append([label(scheme)] + cells(scheme, (None, None)))
+    return markdown(headers, rows)
+
+
+def sign_table(results):
+    return _threshold_table(
+        results, lambda s: f"saina, s_th {s // 10} %", PUBLISHED_SIGN,
+        lambda s: "saina" if s == 500 else f"saina s={s}", "time to accuracy")
+
+
+def count_table(results):
+    return _threshold_table(
+        results, lambda c: f"saina, c_th {c or '= k'}", PUBLISHED_COUNT,
+        lambda c: "saina" if c == 5 else f"saina c={c}", "time to accuracy")
+
+
+def scheme_table(results, architecture, setting):
+    """Every scheme in both late modes, beside the published figures where there are some."""
+    column = experiment.ARCHITECTURES.index(architecture)
+    headers = ["scheme", "published: final, reduction", "drop: final accuracy",
+               "drop: reduction", "requeue: final accuracy", "requeue: reduction"]
+    rows = []
+    for scheme in (experiment.SYNC[0],) + experiment.SCHEMES:
+        published = ""
+        if setting == "jitter" and scheme in PUBLISHED_SCHEMES:
+            final, reduction = PUBLISHED_SCHEMES[scheme][column]
+            published = f"{final} %, " + (f"{reduction} x" if reduction else "-")
+        row = [label(scheme), published]
+        for mode in experiment.MODES:
+            which = (architecture, setting, scheme, mode)
+            row += [cell(results.finals(*which), 1, " %"),
+                    reduction_cell(results.reductions(*which))]
+        rows.append(row)
+    return markdown(headers, rows)
+
+
+def best_fixed_table(results):
+    headers = ["setting", "network", "late mode", "best fixed k", "its reduction",
+               "goodput against it", "ramp against it", "saina of 5 steps against it"]
+    rows = []
+    for setting in stragglers.SETTINGS:
+        for architecture in experiment.ARCHITECTURES:
+            for mode in experiment.MODES:
+                best, reduction = results.best_fixed(architecture, setting, mode)
+                if best is None:
+                    continue
+                row = [stragglers.describe(setting), architecture, mode, best.replace("k=", ""),
+                       f"{reduction:.2f} x"]
+                row += [cell(results.against_best_fixed(architecture, setting, scheme, mode))
+                        for scheme in ("goodput", "ramp", "saina-5")]
+                rows.append(row)
+    return markdown(headers, rows)
+
+
+def sweep_table(results):
+    headers = ["p99/p50", "network", "late mode", "k = 4", "k = 8", "saina, epoch",
+               "saina, 5 steps", "ramp", "goodput"]
+    rows = []
+    for ratio in sorted(experiment.SWEEP_RATIOS + (3,)):
+        for architecture in experiment.ARCHITECTURES:
+            for mode in experiment.MODES:
+                rows.append([str(ratio), architecture, mode] + [
+                    reduction_cell(results.reductions(architecture, setting_of_ratio(ratio),
+                                                      scheme, mode))
+                    for scheme in ("k=4", "k=8", "saina", "saina-5", "ramp", "goodput")])
+    return markdown(headers, rows)
+
+
+def figures(results):
+    """What the RESULT line says; see the page for the definitions. None: no such run."""
+    def least(values):
+        return min((value for value in values if value is not None), default=None)
+
+    def medians(function, settings):
+        return [median(function(architecture, setting))
+                for setting in settings for architecture in experiment.ARCHITECTURES]
+
+    def goodput(mode):
+        return least(medians(lambda a, s: results.against_best_fixed(a, s, "goodput", mode),
+                             stragglers.SETTINGS))
+    unskewed = [name for name in stragglers.SETTINGS if not stragglers.is_skewed(name)]
+    gaps = medians(lambda a, s: results.gaps(a, s, "ramp", "requeue"), unskewed)
+    return {
+        "saina_vs_sync_a": median(results.reductions("large", "jitter", "saina", "drop")),
+        "saina_vs_sync_b": median(results.reductions("small", "jitter", "saina", "drop")),
+        "ramp_requeue_vs_sync_min": least(medians(
+            lambda a, s: results.reductions(a, s, "ramp", "requeue"),
+            ("jitter", "persistent", "lognormal"))),
+        "goodput_vs_best_fixed_min": least([goodput(mode) for mode in experiment.MODES]),
+        "goodput_drop": goodput("drop"),
+        "goodput_requeue": goodput("requeue"),
+        "final_gap_points": max((gap for gap in gaps if gap is not None), default=None),
+    }
+
+
+def goal_table(results):
+    """The goals that were set beforehand, by setting and network, and whether they are met."""
+    rows = []
+
+    def row(goal, setting, architecture, values, met):
+        middle = median(values)
+        if middle is not None:
+            rows.append([goal, stragglers.describe(setting), architecture, cell(values),
+                         "yes" if met(middle) else "**no**"])
+    for setting in ("jitter", "persistent", "lognormal"):
+        for architecture in experiment.ARCHITECTURES:
+            row("ramp, requeue: reduction at least 2", setting, architecture,
+                results.reductions(architecture, setting, "ramp", "requeue"),
+                lambda value: value >= 2)
+    for mode in reversed(experiment.MODES):
+        for setting in stragglers.SETTINGS:
+            for architecture in experiment.ARCHITECTURES:
+                row(f"goodput, {mode}: at least 0.9 of the best fixed k", setting, architecture,
+                    results.against_best_fixed(architecture, setting, "goodput", mode),
+                    lambda value: value >= 0.9)
+    for setting in stragglers.SETTINGS:
+        for architecture in experiment.ARCHITECTURES:
+            if not stragglers.is_skewed(setting):
+                row("ramp, requeue: at most 1 point below sync at the end", setting,
+                    architecture, results.gaps(architecture, setting, "ramp", "requeue"),
+                    lambda value: value <= 1)
+    return markdown(["goal", "setting", "network", "median [least .. largest]", "met"], rows)

@@ -1,0 +1,133 @@
+"""The experiment's own properties, on short runs of the small network over digits."""
+import pytest
+
+pytest.importorskip("sklearn")
+torch = pytest.importorskip("torch")
+torch.set_num_threads(1)
+
+from papers.saina import experiment, models, stragglers, switch  # noqa: E402
+from papers.saina import tables, tasks, training  # noqa: E402
+
+STEPS = 12
+
+
+@pytest.fixture(scope="module", name="task")
+def digits():
+    return tasks.load("digits", 0)
+
+
+def play(task, policy, setting="jitter", steps=STEPS):
+    run = training.Run(models.Network("small"), task, setting, policy, 0, 0.1)
+    ks = []
+    for _ in range(steps):
+        ks.append(run.switch.k)
+        run.complete_step()
+    return run, ks
+
+
+def test_a_worker_s_gradient_is_that_of_its_own_batch_and_parameters(task):
+    for name in experiment.ARCHITECTURES:
+        network = models.Network(name)
+        rows = torch.stack([network.initial(seed) for seed in range(3)])
+        indices = torch.arange(24).reshape(8, 3)
+        together = network.gradients(rows, task.train_images[indices], task.train_labels[indices])
+        for worker in range(3):
+            mine = indices[:, worker:worker + 1]
+            alone = network.gradients(rows[worker:worker + 1], task.train_images[mine],
+                                      task.train_labels[mine])
+            assert torch.allclose(together[worker], alone[0], atol=1e-6)
+
+
+def test_sync_is_plain_sgd_on_the_concatenated_batch(task):
+    run, ks = play(task, {"kind": "sync", "late": "drop"}, steps=5)
+    assert ks == [training.WORKERS] * 5
+    network = models.Network("small")
+    shards = tasks.Shards(task, training.WORKERS, training.BATCH, False, 0)
+    parameters = network.initial(0)
+    for step in range(1, 6):
+        batch = [index for rank in range(training.WORKERS) for index in shards.next_batch(rank)]
+        images = task.train_images[batch].unsqueeze(1)
+        gradient = network.gradients(parameters.unsqueeze(0), images,
+                                     task.train_labels[batch].unsqueeze(1))[0]
+        parameters = parameters - 0.1 * min(1, step / training.WARM_UP_STEPS) * gradient
+    assert torch.allclose(run.parameters, parameters, atol=1e-5)
+    assert run.history.lost == run.history.requeued == 0
+
+
+def test_drop_loses_the_late_gradients_and_counts_none_of_another_step(task):
+    run, ks = play(task, {"kind": "fixed", "k": 4, "late": "drop"})
+    assert ks == [16, 16] + [4] * (STEPS - 2)
+    assert run.history.lost > 0 and run.history.requeued == 0
+    assert sum(run.history.included) == sum(ks)
+
+
+def test_requeue_loses_nothing(task):
+    run, ks = play(task, {"kind": "fixed", "k": 4, "late": "requeue"})
+    history = run.history
+    assert history.lost == 0 and history.requeued > 0
+    assert sum(history.included) == sum(ks)
+    # Every gradient that was begun has counted, but for the one that each worker computes now.
+    begun = sum(run.shards.drawn)
+    assert begun == sum(history.included) + training.WORKERS
+
+
+def test_the_switch_refuses_a_late_gradient_where_late_ones_are_dropped(task):
+    run, _ = play(task, {"kind": "fixed", "k": 4, "late": "drop"}, steps=4)
+    gradient = run.network.initial(0).numpy()
+    with pytest.raises(switch.SwitchError):
+        run.switch.contribute(0, run.step - 1, run.step, run.now_us, gradient)
+
+
+def test_dropped_persistent_stragglers_count_in_the_full_steps_only(task):
+    run, _ = play(task, {"kind": "fixed", "k": 8, "late": "drop"}, "persistent")
+    assert [run.history.included[rank] for rank in stragglers.SLOW_RANKS] == [2, 2]
+    synchronous, _ = play(task, {"kind": "sync", "late": "drop"}, "persistent")
+    assert synchronous.now_us > 2 * run.now_us
+
+
+def test_the_clock_raises_k_blindly(task):
+    _, ks = play(task, {"kind": "clock", "late": "requeue", "k": 1, "clock_steps": 5})
+    assert ks == [16, 16, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3]
+
+
+def test_the_published_rule_decides_at_the_end_of_a_round_only(task):
+    # Every comparison of two rounds counts (s_th = 0), so k grows by one each round but the first.
+    _, ks = play(task, {"kind": "saina", "late": "drop", "k": 1, "s_th_permille": 0, "c_th": 1,
+                        "round_steps": 4, "sign_stride": 32})
+    assert ks == [16, 16, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2]
+
+
+def test_a_run_repeats_itself(task):
+    first, _ = play(task, {"kind": "goodput", "late": "requeue"})
+    again, _ = play(task, {"kind": "goodput", "late": "requeue"})
+    assert torch.equal(first.parameters, again.parameters) and first.now_us == again.now_us
+    assert first.switch.phi > 0
+
+
+def test_skewed_shards_differ_in_their_labels_and_keep_every_sample(task):
+    def common(skewed):
+        shards = tasks.Shards(task, 16, 32, skewed, 0)
+        counts = [task.train_labels[part].bincount(minlength=10).max() for part in shards.parts]
+        assert sorted(i for part in shards.parts for i in part) == list(range(1280))
+        return float(sum(counts)) / 1280
+    assert common(True) > 0.45 > 0.3 > common(False)
+
+
+def test_the_time_to_a_target_is_between_the_evaluations_around_it():
+    history = training.History(steps=[10, 20, 30], seconds=[1.0, 2.0, 3.0],
+                               accuracies=[0.3, 0.5, 0.7])
+    assert history.smoothed() == pytest.approx([0.3, 0.4, 0.5])
+    assert training.time_to(history, 0.45) == pytest.approx(2.5)
+    assert training.time_to(history, 0.6) is None
+
+
+def test_a_reduction_counts_a_run_that_never_arrived_as_zero():
+    records = {}
+    for seed, tta in ((0, 50.0), (1, None)):
+        for scheme, seconds in (("k=16", 100.0), ("ramp", tta)):
+            key = experiment.key("generated", seed, "large", "jitter", scheme,
+                                 "drop" if scheme == "k=16" else "requeue")
+            records[key] = {"key": key, "tta_s": seconds, "final": 0.9}
+    results = tables.Results(records)
+    assert results.reductions("large", "jitter", "ramp", "requeue") == [2.0, 0.0]
+    assert results.best_fixed("large", "jitter", "requeue") == ("k=16", 1.0)
