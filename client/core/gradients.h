@@ -54,6 +54,8 @@ class GradientStream {
   bool stranded() const noexcept { return stranded_; }
   // Gives the step under way up, and all that waits.
   void strand() noexcept;
+  // Nothing is contributed any more: what waits to be requeued is given up.
+  void leave() noexcept { late_.discard_all(); }
   // Another rank's state after step - 1 is here.
   void resume(Step step, TimeNs now) noexcept;
   // Step whose gradient is finished and has not been reported; 0: none.

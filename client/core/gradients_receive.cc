@@ -234,7 +234,8 @@ Outcome GradientStream::handle_answer(const wire::Packet& packet, TimeNs now) no
 void GradientStream::learn_open_step(Step open_step, TimeNs now) noexcept {
   if (!tolerant() || open_step <= known_open_) return;
   known_open_ = open_step;
-  late_.expire(std::max(current_, known_open_));
+  // What is on its way to the step under way may be counted there, however far the others are.
+  if (submitted_count_ == 0) late_.expire(std::max(current_, known_open_));
   if (closed_ || stranded_ || known_open_ <= current_) return;
   closed_ = true;
   recovery_->close_step(now + kIdleProbeInterval);

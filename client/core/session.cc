@@ -214,6 +214,7 @@ void Session::Impl::leave(bool abnormal, TimeNs now) {
   state = SessionState::kLeaving;
   // Whoever leaves in the middle of a step has given the others half a gradient: that is no finish.
   membership.leave(leave_body(abnormal || gradients.in_progress()), now);
+  gradients.leave();
 }
 
 }  // namespace sluice::client
