@@ -18,6 +18,7 @@ inline constexpr DurationNs kSuspectPing = 200 * kMillisecond;   // between the 
 inline constexpr unsigned kSuspectPings = 3;                     // unanswered: dead
 inline constexpr DurationNs kClearedFor = kSecond;               // after an answer to the pings
 inline constexpr DurationNs kSuspectGrace = 100 * kMillisecond;  // packets already under way
+inline constexpr DurationNs kShardAnswer = kSecond;      // then its event was lost: ask it again
 inline constexpr DurationNs kRejoinGrace = 3 * kSecond;  // a finished rank waits for the others
 
 struct Jobs::Member {
@@ -45,6 +46,7 @@ struct Jobs::Member {
   std::uint32_t admissions_due = 0;  // kMemberJoined commands that shard 0 has not answered
   bool rejoined = false;             // came when the job ran already
   bool needs_state = false;          // rejoined, and has not reported the end of a resync
+  TimeNs readmitted_ns = 0;          // when the shards were told of its return
   TimeNs admitted_ns = 0;            // when it rejoined
   std::uint32_t resyncs_done = 0;    // the highest number that it reported as done
 
@@ -68,6 +70,7 @@ struct Jobs::Resyncs {
   Rank source;
   TimeNs started_ns = 0;           // the window is held from here on
   Step first_step = 0;             // of stream kState; 0: shard 0 has not opened it yet
+  TimeNs opened_ns = 0;            // when shard 0 was told of it
   std::uint32_t openings_due = 0;  // kOpenTransfer commands that shard 0 has not answered
 
   bool waits(Rank rank) const noexcept {

@@ -50,6 +50,7 @@ void Jobs::hear(Entry& entry, const Request& request) {
   member.address = request.origin.address;
   if (entry.job != nullptr)
     entry.job->members[rank.value].last_heard_ns.store(request.now, std::memory_order_relaxed);
+  if (member.phase == Member::Phase::kReturning) readmit_again(entry, rank, request.now);
   if (member.phase != Member::Phase::kGone) return;
   if (entry.state == wire::JobState::kForming) revive(entry, rank, request.now);
   if (entry.goes_on()) readmit(entry, rank, request.now);

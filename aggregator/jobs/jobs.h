@@ -170,19 +170,20 @@ class Jobs {
   void give_up(Entry& entry, Rank rank) noexcept;
   std::string describe_shrinking(const Entry& entry, std::string what) const;
   void readmit(Entry& entry, Rank rank, TimeNs now);
+  void readmit_again(Entry& entry, Rank rank, TimeNs now);
   void admitted(Entry& entry, Rank rank, TimeNs now);
   void expel(Entry& entry, Rank rank, std::string why, TimeNs now);
   void note_loss(Entry& entry, Rank rank, wire::NoticeCode code, std::string why, TimeNs now);
 
   // resync.cc: one rank's state for another.
   ControlResult resync(const Request& request);
-  void ask_for_state(Entry& entry, Rank rank, std::uint32_t number);
+  void ask_for_state(Entry& entry, Rank rank, std::uint32_t number, TimeNs now);
   void finish_resync(Entry& entry, Rank rank, std::uint32_t number);
   void advance_resyncs(Entry& entry, TimeNs now);
   void check_transfer(Entry& entry, TimeNs now);
   void check_idle_return(Entry& entry, Rank rank, TimeNs now);
   void start_transfer(Entry& entry, Rank source, TimeNs now);
-  void open_transfer(Entry& entry, Rank source);
+  void open_transfer(Entry& entry, Rank source, TimeNs now);
   void end_transfer(Entry& entry);
   void transfer_opened(Entry& entry, Step step);
   void forget_resync(Entry& entry, Rank rank);

@@ -183,7 +183,10 @@ ControlResult Jobs::admit_to_running(Entry& entry, const Request& request) {
   Member& member = entry.members[rank.value];
   const bool same = member.nonce == request.join().nonce;
   const ControlResult later{.verdict = Verdict::kJoin, .bind = same, .job = entry.id, .rank = rank};
-  if (member.phase == Member::Phase::kReturning) return later;
+  if (member.phase == Member::Phase::kReturning) {
+    readmit_again(entry, rank, request.now);
+    return later;
+  }
   if (member.live()) give_up(entry, rank);  // silent for too long
   if (!same) occupy(entry, request);
   member.address = request.origin.address;

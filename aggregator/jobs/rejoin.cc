@@ -51,6 +51,7 @@ void Jobs::readmit(Entry& entry, Rank rank, TimeNs now) {
   member.phase = Member::Phase::kReturning;
   member.heard_control_ns = now;
   member.suspected = false;
+  member.readmitted_ns = now;
   ++member.admissions_due;
 
   agg::Member& shared = entry.job->members[rank.value];
@@ -61,6 +62,14 @@ void Jobs::readmit(Entry& entry, Rank rank, TimeNs now) {
   shared.reachable.store(true, std::memory_order_release);
   commands_.push_back(
       {.kind = ShardCommand::Kind::kMemberJoined, .job = entry.job.get(), .rank = rank});
+}
+
+// A shard drops events when too many wait; the member that speaks while it waits asks for them.
+void Jobs::readmit_again(Entry& entry, Rank rank, TimeNs now) {
+  Member& member = entry.members[rank.value];
+  if (!entry.goes_on() || now - member.readmitted_ns < kShardAnswer) return;
+  member.admissions_due = 0;
+  readmit(entry, rank, now);
 }
 
 void Jobs::admitted(Entry& entry, Rank rank, TimeNs now) {

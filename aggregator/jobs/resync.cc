@@ -34,7 +34,7 @@ ControlResult Jobs::resync(const Request& request) {
     if (body.done != 0)
       finish_resync(entry, rank, body.number);
     else
-      ask_for_state(entry, rank, body.number);
+      ask_for_state(entry, rank, body.number, request.now);
     advance_resyncs(entry, request.now);
   }
   result.reply_bytes = write_answer(entry, rank, 0, request);
@@ -42,13 +42,13 @@ ControlResult Jobs::resync(const Request& request) {
 }
 
 // The same number again is the same request; a new one means that the process gave the old one up.
-void Jobs::ask_for_state(Entry& entry, Rank rank, std::uint32_t number) {
+void Jobs::ask_for_state(Entry& entry, Rank rank, std::uint32_t number, TimeNs now) {
   Resyncs& resyncs = entry.resyncs;
   if (number <= entry.members[rank.value].resyncs_done) return;  // a late copy
   if (resyncs.active && resyncs.current.target == rank) {
     if (resyncs.current.number == number) return;
     resyncs.current.number = number;  // the window has waited since the first request all the same
-    open_transfer(entry, resyncs.source);
+    open_transfer(entry, resyncs.source, now);
     return;
   }
   const auto waiting = std::find_if(resyncs.line.begin(), resyncs.line.end(),
@@ -98,12 +98,16 @@ void Jobs::check_transfer(Entry& entry, TimeNs now) {
           now);
     return;
   }
+  if (resyncs.first_step == 0 && now - resyncs.opened_ns >= kShardAnswer) {
+    resyncs.openings_due = 0;
+    open_transfer(entry, resyncs.source, now);
+  }
   const bool usable = can_give_state(entry, resyncs.source, target);
   if (usable && now - last_heard(entry, resyncs.source) <= kTakeoverSilence) return;
   Rank other;
   const bool found = choose_source(entry, target, now, other);
   if (found && other != resyncs.source)
-    open_transfer(entry, other);
+    open_transfer(entry, other, now);
   else if (!usable)
     expel(entry, target, describe_no_source(entry, target), now);
 }
@@ -121,7 +125,7 @@ void Jobs::start_transfer(Entry& entry, Rank source, TimeNs now) {
   const Step joined = shared.joined_from[gradients].load(std::memory_order_relaxed);
   shared.hold_from.store(std::max(joined, std::min(open, kLastStep - kHoldAhead) + kHoldAhead),
                          std::memory_order_release);
-  open_transfer(entry, source);
+  open_transfer(entry, source, now);
 }
 
 // A process that returned and never asks for state would be waited for wherever k needs it.
@@ -141,10 +145,11 @@ void Jobs::check_idle_return(Entry& entry, Rank rank, TimeNs now) {
 }
 
 // From now on statuses name no transfer until shard 0 has opened its first step.
-void Jobs::open_transfer(Entry& entry, Rank source) {
+void Jobs::open_transfer(Entry& entry, Rank source, TimeNs now) {
   Resyncs& resyncs = entry.resyncs;
   resyncs.source = source;
   resyncs.first_step = 0;
+  resyncs.opened_ns = now;
   ++resyncs.openings_due;
   entry.job->transfer.source_and_target.store(
       std::uint32_t{source.value} << 16 | resyncs.current.target.value, std::memory_order_release);

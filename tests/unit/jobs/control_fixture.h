@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -85,7 +86,8 @@ class ControlTest : public testing::Test {
   std::size_t port_datagram_bytes = 1472;
   std::vector<ShardCommand> commands;  // all that shards were told
   bool shards_answer = true;
-  Step transfer_step = 1;  // that shard 0 opened last on the state's stream
+  std::vector<std::unique_ptr<Shard>> shards;  // real ones, where a test wants them
+  Step transfer_step = 1;                      // that shard 0 opened last on the state's stream
 
   void restart(JobsOptions changed) { storage.emplace(std::move(changed)); }
 
@@ -201,8 +203,15 @@ class ControlTest : public testing::Test {
   void pump() {
     for (ShardCommand command; jobs.poll_command(command);) {
       commands.push_back(command);
-      if (shards_answer) answer(command);
+      if (!shards.empty()) {
+        for (auto& shard : shards) shard->handle_command(command, now);
+      } else if (shards_answer) {
+        answer(command);
+      }
     }
+    ShardEvent event;
+    for (auto& shard : shards)
+      while (shard->poll_event(event)) jobs.handle_event(event, now);
   }
   void answer(const ShardCommand& command) {
     switch (command.kind) {

@@ -132,6 +132,21 @@ TEST_F(Rejoin, AnAdmissionOfAnEarlierProcessAdmitsNoLaterOne) {
   EXPECT_TRUE(join(heir).is(PacketType::kAccept));
 }
 
+TEST_F(Rejoin, AnAdmissionThatAShardLostIsAskedForAgain) {
+  auto workers = patient_job(3);
+  leave(workers[1], LeaveReason::kAbnormal);
+  commands.clear();
+  shards_answer = false;
+  Worker heir = heir_of(workers[1]);
+  join(heir);
+  pass(900 * kMillisecond, {&workers[0], &workers[2]});
+  EXPECT_TRUE(join(heir).bytes.empty());
+  EXPECT_THAT(kinds(), ElementsAre(Kind::kMemberJoined));
+  pass(100 * kMillisecond, {&workers[0], &workers[2]});
+  shards_answer = true;
+  EXPECT_TRUE(rejoin(heir).is(PacketType::kAccept));
+}
+
 TEST_F(Rejoin, ARankSilentForThreeSecondsIsLostAndTakenOverInOne) {
   restart(options());  // members may be silent for 30 s
   auto workers = patient_job(3);

@@ -187,6 +187,15 @@ TEST_F(Resync, AnOpeningOfTheSourceBeforeIsNotTakenForTheNewOnes) {
   EXPECT_EQ(keepalive(workers[1]).body<wire::Status>().transfer_source, 0);
 }
 
+TEST_F(Resync, AnOpeningThatTheShardLostIsAskedForAgain) {
+  shards_answer = false;
+  resync(workers[1], 1);
+  shards_answer = true;
+  pass(1100 * kMillisecond, all_but({}));
+  EXPECT_THAT(kinds(), ElementsAre(Kind::kOpenTransfer, Kind::kOpenTransfer));
+  EXPECT_EQ(keepalive(workers[1]).body<wire::Status>().transfer_step, 2u);
+}
+
 TEST_F(Resync, ADeadTargetReleasesTheHoldAndMakesWay) {
   transfer_of(workers[1]);
   transfer_of(workers[3]);
