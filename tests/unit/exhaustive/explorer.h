@@ -1,0 +1,31 @@
+// Breadth first through every reachable state of a small job, with the invariants checked in each.
+//
+// From a state, every event that can happen is played to the production objects, and what they did
+// is compared with what the rules say. No event leads back to an earlier state, which is checked:
+// so if from every state but the ends some event without a fault leads on, then every schedule
+// without faults comes to an end, from wherever the faults have left it. A run prints nothing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/unit/exhaustive/subject.h"
+
+namespace sluice::exhaustive {
+
+// Whether states that differ by names only are visited once.
+enum class Names : std::uint8_t { kForget, kKeep };
+
+struct Report {
+  std::size_t states = 0;
+  std::uint64_t events = 0;       // played to the production objects
+  std::size_t ends = 0;           // states in which every live worker has every result
+  std::string violation;          // empty: none
+  std::vector<Key> keys;          // of all states, in the order of their discovery
+  std::vector<std::string> path;  // the states that led there, names of workers may change
+};
+
+Report explore(const Config& config, Names names = Names::kForget);
+
+}  // namespace sluice::exhaustive

@@ -1,0 +1,366 @@
+#include "tests/unit/exhaustive/subject.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "aggregator/base/check.h"
+
+namespace sluice::exhaustive {
+namespace {
+
+constexpr Cookie kCookie = 0xC0FFEE;
+constexpr std::uint32_t kCredit = 1'000'000;
+constexpr TimeNs kNow = kSecond;
+
+agg::JobSpec spec_of(const Config& config) {
+  agg::JobSpec spec{.id = JobId{0},
+                    .name = "exhaustive",
+                    .world_size = config.worker_count,
+                    .chunk_bytes = kMinChunkBytes,
+                    .shard_count = config.shard_count};
+  if (!config.sync())
+    spec.policy = {.kind = PolicyKind::kFixed, .late = config.late, .k = config.k};
+  // Two shards: 65 chunks are the fewest that reach the second one.
+  spec.chunk_counts[0] = config.shard_count == 1 ? kChunks : kChunksPerBlock + 1;
+  spec.max_elems[0] = 1;
+  spec.windows[0] = config.sync() ? kSyncWindow : kAsyncWindow;
+  return spec;
+}
+
+}  // namespace
+
+Part part_of(const State& state, std::uint16_t rank, Step step, std::size_t chunk) noexcept {
+  Part part{.rank = rank, .step = step, .chunk = chunk, .base = step};
+  const WorkerState& worker = state.workers[rank];
+  if (step != kFirstStep && worker.mode == Mode::kCatchUp) {
+    part.base = kFirstStep;
+    part.nil = (worker.counted[0] >> chunk & 1) != 0;
+  }
+  return part;
+}
+
+Content expected_content(const State& state, const Config& config, Step step,
+                         std::size_t chunk) noexcept {
+  const std::size_t index = step - kFirstStep;
+  Content content;
+  std::uint16_t contributors = 0;  // that the step could wait for
+  const bool lowered = (state.lowered[index] >> chunk & 1) != 0;
+  for (std::uint16_t rank = 0; rank < config.worker_count; ++rank) {
+    const WorkerState& worker = state.workers[rank];
+    const Part part = part_of(state, rank, step, chunk);
+    const std::uint64_t bit = std::uint64_t{1} << rank;
+    const bool in = (worker.counted[index] >> chunk & 1) != 0;
+    contributors += !(in && part.nil) && !(lowered && worker.dead);
+    if (!in) continue;
+    (part.nil ? content.passes : content.mask) |= bit;
+    content.sum += part.value();
+    content.weight += part.weight();
+    content.has_data |= !part.nil;
+  }
+  content.complete = (state.complete[index] >> chunk & 1) != 0;
+  if (content.complete) content.k = std::min(config.least(step), contributors);
+  return content;
+}
+
+Subject::Subject(const Config& config)
+    : config_(config), job_(std::make_unique<agg::Job>(spec_of(config))), packets_(256) {
+  make_records();
+  probes_.resize(kMostWorkers * kSteps * kChunks);
+  for (agg::Member& member : job_->members) {
+    member.cookie = kCookie;
+    member.reachable = true;
+  }
+  // Two shards have a chunk each: the 63 between them are taken out of the first.
+  if (config.shard_count == kChunks) slice(0).chunk_count = 1;
+  for (std::uint16_t id = 0; id < config.shard_count; ++id) {
+    shards_.push_back(std::make_unique<agg::Shard>(ShardId{id}, 16));
+    shards_.back()->handle_command({.kind = agg::ShardCommand::Kind::kAddJob, .job = job_.get()},
+                                   kNow);
+  }
+  job_->start(kNow);
+  for (Step step = 1; step < kFirstStep; ++step)
+    for (std::size_t chunk = 0; chunk < kChunks; ++chunk)
+      for (std::uint16_t rank = 0; rank < config.worker_count; ++rank) {
+        const wire::Contribution body{.flow = {.number = 1, .credit = kCredit},
+                                      .step = step,
+                                      .chunk = chunk_index(chunk),
+                                      .base_step = step,
+                                      .weight = 1,
+                                      .elem_count = 1,
+                                      .payload_bytes = sizeof(float)};
+        const float one = 1;
+        Encoded encoded;
+        const std::size_t bytes =
+            wire::encode(encoded.bytes, {.job = 0, .rank = rank, .cookie = kCookie}, body, {},
+                         {reinterpret_cast<const std::uint8_t*>(&one), sizeof one});
+        Verdict why{};
+        CHECK(wire::parse({encoded.bytes.data(), bytes}, encoded.packet, why));
+        shards_[shard_of_chunk(chunk)]->handle(encoded.packet, false, kNow);
+      }
+  for (std::size_t shard = 0; shard < shards_.size(); ++shard) drain(shard);
+}
+
+std::size_t Subject::slot_index(Step step, std::size_t chunk) const {
+  const agg::StreamSlice& owner = slice(shard_of_chunk(chunk));
+  return step % job_->spec.windows[0] * owner.chunk_count + job_->local_chunk(chunk_index(chunk));
+}
+
+Step Subject::open_step() const { return job_->windows[0].open_step.load(); }
+
+void Subject::make_records() {
+  for (std::size_t i = 0; i < records_.size(); ++i)
+    for (std::size_t without = 0; without <= kMostWorkers; ++without) {
+      const Step step = kFirstStep - 1 + static_cast<Step>(i);
+      agg::StepRecord made{.step = step, .k = config_.least(step)};
+      made.may = agg::MemberMask::all(config_.worker_count);
+      if (config_.sync()) made.must = made.may;
+      if (config_.mutation == Mutation::kShortOfK) --made.k;
+      if (without < config_.worker_count) made.remove(Rank{static_cast<std::uint16_t>(without)});
+      records_[i][without] = made;
+    }
+}
+
+void Subject::load(const State& state) {
+  const Step open = state.open_step();
+  dead_.reset();
+  for (std::uint16_t rank = 0; rank < config_.worker_count; ++rank) {
+    const bool dead = state.workers[rank].dead;
+    if (dead) dead_ = rank;
+    job_->members[rank].left_from[0].store(dead ? 0 : agg::kNoStep, std::memory_order_relaxed);
+    job_->members[rank].reachable.store(!dead, std::memory_order_relaxed);
+  }
+  agg::StreamWindow& window = job_->windows[0];
+  window.open_step.store(open, std::memory_order_relaxed);
+  window.records[open % job_->spec.windows[0]] = record(open, true);
+
+  const std::uint8_t closed = open < kFirstStep + kSteps ? state.complete[open - kFirstStep] : 0;
+  std::uint32_t shards_left = 0;
+  for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
+    const ShardState& known = state.shards[shard];
+    agg::StreamSlice& part = slice(shard);
+    // The only private trace of a sweep is that there is one: a command sets it.
+    if (known.sweeping) tell(shard);
+    part.record = record(known.adopted ? open : open - 1, known.without_dead);
+    const bool own_closed = config_.shard_count == 1 ? closed == kBoth : (closed >> shard & 1) != 0;
+    part.closed_count = config_.shard_count == 1 ? (closed & 1) + (closed >> 1) : own_closed;
+    part.sweeping = known.sweeping;
+    part.sweep_cursor = 0;
+    shards_left += !own_closed;
+    for (std::uint16_t rank = 0; rank < config_.worker_count; ++rank)
+      job_->slices[shard].flows[rank].next_number = 1;
+  }
+  window.shards_left.store(shards_left, std::memory_order_relaxed);
+  for (std::size_t index = 0; index < kSteps; ++index)
+    for (std::size_t chunk = 0; chunk < kChunks; ++chunk) load_slot(state, index, chunk);
+}
+
+void Subject::load_slot(const State& state, std::size_t step_index, std::size_t chunk) {
+  const Step step = kFirstStep + static_cast<Step>(step_index);
+  agg::StreamSlice& owner = slice(shard_of_chunk(chunk));
+  const std::size_t at = slot_index(step, chunk);
+  const Content held = expected_content(state, config_, step, chunk);
+  owner.masks[at] = held.mask;
+  if (!owner.passes.empty()) owner.passes[at] = held.passes;
+  agg::Slot& slot = owner.slots[at];
+  slot = agg::Slot{};
+  if ((held.mask | held.passes) == 0) return;  // nobody has reopened it for this step
+  const auto mask_count = static_cast<std::uint16_t>(std::popcount(held.mask));
+  slot.step = step;
+  slot.weight = held.weight;
+  slot.count = mask_count;
+  slot.passed_count = static_cast<std::uint16_t>(std::popcount(held.passes));
+  slot.priority = 0;
+  slot.complete = held.complete;
+  slot.k = held.k;
+  slot.has_data = held.has_data;
+  if (!held.has_data) return;
+  slot.data_count = static_cast<std::uint16_t>(std::popcount(held.sum));
+  slot.elem_count = 1;
+  slot.payload_bytes = sizeof(float);
+  owner.data.get()[at * owner.stride_floats] = static_cast<float>(held.sum);
+}
+
+Content Subject::content(Step step, std::size_t chunk) const {
+  const agg::StreamSlice& owner = slice(shard_of_chunk(chunk));
+  const std::size_t at = slot_index(step, chunk);
+  const agg::Slot& slot = owner.slots[at];
+  if (slot.step != step) return {};
+  return {.mask = owner.masks[at],
+          .passes = owner.passes.empty() ? 0 : owner.passes[at],
+          .sum = slot.has_data
+                     ? static_cast<std::uint64_t>(owner.data.get()[at * owner.stride_floats])
+                     : 0,
+          .weight = slot.weight,
+          .k = slot.complete ? slot.k : std::uint16_t{0},
+          .complete = slot.complete,
+          .has_data = slot.has_data};
+}
+
+void Subject::read_back(State& state) const {
+  for (std::size_t index = 0; index < kSteps; ++index)
+    for (std::size_t chunk = 0; chunk < kChunks; ++chunk) {
+      const Content held = content(kFirstStep + static_cast<Step>(index), chunk);
+      const auto bit = static_cast<std::uint8_t>(1 << chunk);
+      if (!held.complete || (state.complete[index] & bit)) continue;
+      state.complete[index] |= bit;
+      const Content expected =
+          expected_content(state, config_, kFirstStep + static_cast<Step>(index), chunk);
+      if (held.k != expected.k) state.lowered[index] |= bit;
+    }
+  const Step open = open_step();
+  for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
+    const agg::StreamSlice& part = slice(shard);
+    ShardState& known = state.shards[shard];
+    known.adopted = part.record.step == open;
+    known.without_dead = known.adopted && dead_ && !part.record.may.test(Rank{*dead_});
+    known.sweeping = known.adopted && part.sweeping;
+  }
+}
+
+const wire::Packet& Subject::packet_of(const Part& part) {
+  const std::size_t at = part.rank | (part.step - kFirstStep) << 2 | part.chunk << 3 |
+                         (part.base - kFirstStep) << 4 | std::size_t{part.nil} << 5;
+  if (packets_[at]) return packets_[at]->packet;
+  packets_[at] = std::make_unique<Encoded>();
+  const auto value = static_cast<float>(part.value());
+  const std::uint16_t bytes = part.nil ? 0 : sizeof value;
+  wire::Contribution body{.flow = {.number = 1, .credit = kCredit},
+                          .step = part.step,
+                          .chunk = chunk_index(part.chunk),
+                          .base_step = part.base,
+                          .weight = part.weight(),
+                          .elem_count = static_cast<std::uint16_t>(part.nil ? 0 : 1),
+                          .payload_bytes = bytes};
+  if (part.nil) body.flags = wire::kFlagNil;
+  Encoded& encoded = *packets_[at];
+  const std::size_t size =
+      wire::encode(encoded.bytes, {.job = 0, .rank = part.rank, .cookie = kCookie}, body, {},
+                   {reinterpret_cast<const std::uint8_t*>(&value), bytes});
+  Verdict why{};
+  CHECK(wire::parse({encoded.bytes.data(), size}, encoded.packet, why));
+  return encoded.packet;
+}
+
+Verdict Subject::arrive(const Part& part) {
+  const std::size_t shard = shard_of_chunk(part.chunk);
+  const Verdict verdict = shards_[shard]->handle(packet_of(part), false, kNow);
+  if (config_.mutation != Mutation::kNone) mutate(part, verdict);
+  emitted_.clear();
+  if (verdict == Verdict::kCompleted) drain(shard);
+  return verdict;
+}
+
+void Subject::mutate(const Part& part, Verdict verdict) {
+  agg::StreamSlice& owner = slice(shard_of_chunk(part.chunk));
+  const auto add_to = [&](Step step) {
+    const std::size_t at = slot_index(step, part.chunk);
+    if (owner.slots[at].step != step) return;
+    owner.masks[at] |= std::uint64_t{1} << part.rank;
+    owner.data.get()[at * owner.stride_floats] += static_cast<float>(part.value());
+  };
+  switch (config_.mutation) {
+    case Mutation::kFoldLate:
+      if (verdict == Verdict::kLate) add_to(part.step);
+      break;
+    case Mutation::kFoldTwice:
+      if (verdict == Verdict::kDuplicate) add_to(part.step);
+      break;
+    case Mutation::kMixSteps:
+      if (verdict == Verdict::kLate && part.step < open_step()) add_to(part.step + 1);
+      break;
+    case Mutation::kOpenEarly:
+      if (verdict == Verdict::kCompleted && part.step == open_step())
+        job_->publish(StreamId::kGradients, part.step + 1, kNow);
+      break;
+    case Mutation::kNone:
+    case Mutation::kShortOfK:
+    case Mutation::kForgetSweep: break;
+  }
+}
+
+void Subject::kill(std::uint16_t rank) {
+  dead_ = rank;
+  job_->members[rank].left_from[0].store(0, std::memory_order_relaxed);
+  job_->members[rank].reachable.store(false, std::memory_order_relaxed);
+}
+
+void Subject::tell(std::size_t shard) {
+  emitted_.clear();
+  shards_[shard]->handle_command({.kind = agg::ShardCommand::Kind::kMemberGone,
+                                  .job = job_.get(),
+                                  .rank = Rank{dead_.value()}},
+                                 kNow);
+}
+
+void Subject::sweep(std::size_t shard) {
+  emitted_.clear();
+  if (config_.mutation == Mutation::kForgetSweep) {
+    slice(shard).sweeping = false;
+    return;
+  }
+  CHECK(!shards_[shard]->poll_work(kNow));
+  drain(shard);
+}
+
+ProbeAnswer Subject::probe(std::uint16_t rank, Step step, std::size_t shard) {
+  std::unique_ptr<Encoded>& encoded =
+      probes_[rank * kSteps * kChunks + (step - kFirstStep) * kChunks + shard];
+  if (!encoded) {
+    encoded = std::make_unique<Encoded>();
+    const wire::Probe body{.flow = {.number = 1, .credit = kCredit},
+                           .step = step,
+                           .block = static_cast<std::uint32_t>(shard),
+                           .want = config_.shard_count == 1 ? kBoth : 1u};
+    const std::size_t size =
+        wire::encode(encoded->bytes, {.job = 0, .rank = rank, .cookie = kCookie}, body);
+    Verdict why{};
+    CHECK(wire::parse({encoded->bytes.data(), size}, encoded->packet, why));
+  }
+  emitted_.clear();
+  shards_[shard]->handle(encoded->packet, false, kNow);
+  ProbeAnswer answer{.status = wire::AnswerStatus{0xFF}};
+  drain(shard, &answer);
+  return answer;
+}
+
+void Subject::drain(std::size_t shard, ProbeAnswer* answer) {
+  std::uint8_t out[512];
+  agg::Transmit transmit;
+  while (shards_[shard]->poll_transmit(transmit, out, kNow)) {
+    wire::Packet packet;
+    Verdict why{};
+    CHECK(wire::parse({out, transmit.bytes}, packet, why));
+    if (packet.type() == wire::PacketType::kAnswer) {
+      CHECK(answer != nullptr);
+      const auto& body = packet.body<wire::Answer>();
+      const auto bits = [&](std::uint64_t of_block) {
+        return static_cast<std::uint8_t>(config_.shard_count == 1 ? of_block & kBoth
+                                                                  : (of_block & 1) << shard);
+      };
+      *answer = {
+          .status = body.status, .counted = bits(body.counted), .complete = bits(body.complete)};
+      continue;
+    }
+    CHECK(packet.type() == wire::PacketType::kResult);
+    const auto& body = packet.body<wire::ResultHeader>();
+    if (body.step < kFirstStep) continue;
+    Emitted& result = emitted_.emplace_back();
+    result.rank = transmit.rank.value;
+    result.step = body.step;
+    result.chunk = config_.shard_count == 1 ? body.chunk : body.chunk / kChunksPerBlock;
+    result.open_step = body.feedback.open_step;
+    result.content = {.mask = packet.mask_word(0),
+                      .weight = body.weight,
+                      .k = body.k,
+                      .complete = true,
+                      .has_data = (body.flags & wire::kFlagNil) == 0};
+    if (!result.content.has_data) continue;
+    float sum = 0;
+    CHECK(packet.payload().size() == sizeof sum);
+    std::memcpy(&sum, packet.payload().data(), sizeof sum);
+    result.content.sum = static_cast<std::uint64_t>(sum);
+  }
+}
+
+}  // namespace sluice::exhaustive

@@ -1,0 +1,143 @@
+// A production job of two chunks and its shards, put into any state and played one event.
+//
+// The state is written into agg::Job, whose slots, records and windows are public; a shard's own
+// queues are empty between events because every event ends by draining them. So an event costs no
+// replay. Mutations are wrong rules laid over the real one, which show that the checks can fail.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "aggregator/core/shard.h"
+#include "tests/unit/exhaustive/state.h"
+
+namespace sluice::exhaustive {
+
+enum class Mutation : std::uint8_t {
+  kNone,
+  kFoldLate,     // a late packet is added to the result that is out
+  kFoldTwice,    // a duplicate is added to the sum
+  kMixSteps,     // a packet of the step before is added to the open one
+  kOpenEarly,    // the first chunk to complete opens the next step
+  kShortOfK,     // the open step's k is one too small
+  kForgetSweep,  // slots that waited for a dead member are not looked at again
+};
+
+struct Config {
+  std::uint16_t worker_count = 2;
+  std::uint16_t k = 1;       // of step 3; worker_count + 1: policy sync
+  std::uint16_t next_k = 1;  // of step 4, as if a policy had chosen it
+  LateMode late = LateMode::kDrop;
+  std::uint16_t shard_count = 1;
+  bool death = false;  // of one worker at any moment; others live on, so at least two
+  Mutation mutation = Mutation::kNone;
+
+  bool sync() const noexcept { return k > worker_count; }
+  std::uint16_t least(Step step) const noexcept {
+    return sync() ? worker_count : step == kFirstStep ? k : next_k;
+  }
+};
+
+// What a contribution carries. Values and weights are distinct bits, so a sum names its parts.
+struct Part {
+  std::uint16_t rank = 0;
+  Step step = kFirstStep;  // that it is for
+  std::size_t chunk = 0;   // 0 or 1
+  Step base = kFirstStep;  // that it was computed on
+  bool nil = false;        // a pass: it waits for the step with other chunks
+
+  std::uint32_t value() const noexcept {
+    return nil ? 0 : 1u << (4 * rank + 2 * (base - kFirstStep) + chunk);
+  }
+  std::uint32_t weight() const noexcept { return nil ? 0 : 1u << (2 * rank + (base - kFirstStep)); }
+};
+
+// What a slot holds, and what a result says.
+struct Content {
+  std::uint64_t mask = 0;
+  std::uint64_t passes = 0;  // ranks that have nothing for it; no result tells
+  std::uint64_t sum = 0;     // of no meaning when there is no data
+  std::uint64_t weight = 0;
+  std::uint16_t k = 0;  // of a complete one
+  bool complete = false;
+  bool has_data = false;
+
+  friend bool operator==(const Content&, const Content&) = default;
+};
+
+struct Emitted {  // a result that left
+  std::uint16_t rank = 0;
+  Step step = 0;
+  std::size_t chunk = 0;
+  Step open_step = 0;  // that it tells
+  Content content;
+};
+
+struct ProbeAnswer {
+  wire::AnswerStatus status{};
+  std::uint8_t counted = 0;   // bits of chunks, as in State
+  std::uint8_t complete = 0;  // likewise
+};
+
+class Subject {
+ public:
+  explicit Subject(const Config& config);
+
+  void load(const State& state);
+  // The part of the state that only the shards know: completeness and the shards' own.
+  void read_back(State& state) const;
+  // What the slot of (step, chunk) holds; mask 0 when it holds nothing of that step.
+  Content content(Step step, std::size_t chunk) const;
+  Step open_step() const;
+
+  Verdict arrive(const Part& part);
+  void tell(std::size_t shard);   // the command that the dead member is gone
+  void sweep(std::size_t shard);  // poll_work()
+  void kill(std::uint16_t rank);  // what the control side does before it tells
+  // All results that the last event made, in the order they left.
+  const std::vector<Emitted>& emitted() const { return emitted_; }
+  // A probe for all chunks of a step that a shard has; the results come by emitted().
+  ProbeAnswer probe(std::uint16_t rank, Step step, std::size_t shard);
+
+ private:
+  struct Encoded {
+    std::array<std::uint8_t, 128> bytes{};
+    wire::Packet packet;
+  };
+
+  std::size_t shard_of_chunk(std::size_t chunk) const {
+    return config_.shard_count == 1 ? 0 : chunk;
+  }
+  ChunkIndex chunk_index(std::size_t chunk) const {
+    return static_cast<ChunkIndex>(config_.shard_count == 1 ? chunk : chunk * kChunksPerBlock);
+  }
+  agg::StreamSlice& slice(std::size_t shard) const { return job_->slices[shard].streams[0]; }
+  std::size_t slot_index(Step step, std::size_t chunk) const;
+  // Of the steps around, with everyone or without the dead worker.
+  const agg::StepRecord& record(Step step, bool without_dead) const {
+    return records_[step - (kFirstStep - 1)][without_dead && dead_ ? *dead_ : kMostWorkers];
+  }
+  void make_records();
+  void load_slot(const State& state, std::size_t step_index, std::size_t chunk);
+  const wire::Packet& packet_of(const Part& part);
+  void drain(std::size_t shard, ProbeAnswer* answer = nullptr);
+  void mutate(const Part& part, Verdict verdict);
+
+  const Config config_;
+  std::unique_ptr<agg::Job> job_;
+  std::vector<std::unique_ptr<agg::Shard>> shards_;
+  // Steps 2 to 5; without each worker, and with all in the last place.
+  std::array<std::array<agg::StepRecord, kMostWorkers + 1>, kSteps + 2> records_;
+  std::vector<std::unique_ptr<Encoded>> packets_;  // made at their first use
+  std::vector<std::unique_ptr<Encoded>> probes_;
+  std::vector<Emitted> emitted_;
+  std::optional<std::uint16_t> dead_;
+};
+
+// The parts that a state says are in a slot, and what the slot must hold then.
+Part part_of(const State& state, std::uint16_t rank, Step step, std::size_t chunk) noexcept;
+Content expected_content(const State& state, const Config& config, Step step,
+                         std::size_t chunk) noexcept;
+
+}  // namespace sluice::exhaustive
