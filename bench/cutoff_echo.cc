@@ -35,6 +35,7 @@ bool start_environment(const std::string& socket, const std::string& cpu) {
                                  "--log-level=*:error",
                                  "--vdev=net_vhost0,iface=" + socket + ",queues=1"};
   std::vector<char*> arguments;
+  arguments.reserve(words.size());
   for (std::string& word : words) arguments.push_back(word.data());
   return rte_eal_init(static_cast<int>(arguments.size()), arguments.data()) >= 0;
 }
