@@ -114,8 +114,15 @@ void add_member_families(const ControlSample& control, Families& families) {
                     "D_i: from the release of a step to this rank's finished gradient of it, the "
                     "newest one; no row before the first, or when k is always n."),
               [](FamilyBuilder& family, Labels labels, const MemberSample& member) {
-                if (member.gradient_us != 0)
+                if (member.gradient_step != 0)
                   family.row(std::move(labels), static_cast<double>(member.gradient_us) * 1e-6);
+              });
+  each_member(gauge("sluice_job_gradient_step",
+                    "The step of that gradient: a rank that keeps up is at sluice_job_step or one "
+                    "before it."),
+              [](FamilyBuilder& family, Labels labels, const MemberSample& member) {
+                if (member.gradient_step != 0)
+                  family.row(std::move(labels), std::uint64_t{member.gradient_step});
               });
   each_member(
       histogram("sluice_job_arrival_lag_seconds",

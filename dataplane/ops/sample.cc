@@ -23,12 +23,14 @@ bool is_awaited(const agg::Job& job, std::uint16_t rank, Step open_step) {
 }
 
 MemberSample sample_member(const agg::Job& job, const agg::MemberView& view, Step open_step) {
+  const std::uint64_t finished =
+      job.members[view.rank.value].finished.load(std::memory_order_relaxed);
   MemberSample sample{.rank = view.rank.value,
                       .joined = view.joined,
                       .silent_ns = view.silent_ns,
                       .awaited = is_awaited(job, view.rank.value, open_step),
-                      .gradient_us = static_cast<std::uint32_t>(
-                          job.members[view.rank.value].finished.load(std::memory_order_relaxed))};
+                      .gradient_step = static_cast<Step>(finished >> 32),
+                      .gradient_us = static_cast<std::uint32_t>(finished)};
   for (const agg::JobSlice& slice : job.slices) {
     const agg::Flow& flow = slice.flows[view.rank.value];
     sample.included += flow.included.read();

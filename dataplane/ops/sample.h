@@ -25,7 +25,8 @@ struct MemberSample {
   bool joined = false;
   DurationNs silent_ns = 0;
   bool awaited = false;           // not in the oldest open slot of the open step, and others wait
-  std::uint32_t gradient_us = 0;  // D_i, of its newest finished gradient; 0: none known
+  Step gradient_step = 0;         // of its newest finished gradient; 0: none known
+  std::uint32_t gradient_us = 0;  // D_i, likewise
   std::uint64_t included = 0;     // over all shards, as the rest
   std::uint64_t late = 0;
   std::uint64_t requeued = 0;

@@ -61,7 +61,8 @@ def page(step=11, late=30, gradient=(0.1, 0.12, 0.11, 0.9), missing=(3,), k=3, p
             f'sluice_job_arrival_lag_seconds_bucket{{{labels},le="0.01"}} {step - 1}',
             f'sluice_job_arrival_lag_seconds_bucket{{{labels},le="+Inf"}} {step - 1}']
         if gradient:
-            lines.append(f"sluice_job_gradient_seconds{{{labels}}} {gradient[rank]}")
+            lines += [f"sluice_job_gradient_seconds{{{labels}}} {gradient[rank]}",
+                      f"sluice_job_gradient_step{{{labels}}} {step if rank != 3 else step - 8}"]
     return "\n".join(lines) + "\n"
 
 
@@ -149,6 +150,7 @@ def test_rates_are_differences_over_the_time_between_two_scrapes():
     slow = job.ranks[0]
     assert (slow.rank, slow.late_rate, slow.requeued_rate) == (3, 10, 5)
     assert slow.gradient_s == 0.9 and slow.behind_s == pytest.approx(0.9 - 0.115)
+    assert (slow.steps_back, job.ranks[1].steps_back) == (7, 0)
     assert slow.included == pytest.approx(0.1) and slow.silent and slow.missing
     assert [rank.rank for rank in job.ranks[1:]] == [1, 0, 2], "the latest first"
     assert [rank.included for rank in job.ranks[1:]] == [1, 1, 1]
@@ -198,7 +200,7 @@ def test_the_frame_says_who_is_late_and_by_how_much():
     assert "signs flipped 49 %" in text
     assert "oldest open chunk waits for rank 3" in text
     assert "gone or finished: rank 4" in text
-    row = next(line for line in text.split("\n") if line.startswith("     3"))
+    row = next(line for line in text.split("\n") if line.startswith("    3"))
     assert row.split("  ")[-1] == "MISSING, silent"
     assert "900 ms" in row and "785 ms" in row and "10 %" in row and "4.20 s" in row
     assert re.search(r"appliance +late +70 +10/s", text)
@@ -215,7 +217,7 @@ def test_a_narrow_frame_is_no_wider_than_asked_and_keeps_the_alarm():
 def test_a_small_window_shows_the_latest_ranks_and_counts_the_rest(rows):
     text = text_of(rows=rows)
     assert re.search(r"^ +3 .*MISSING", text, re.M)
-    shown = len(re.findall(r"^ {5}\d ", text, re.M))
+    shown = len(re.findall(r"^ {4}\d ", text, re.M))
     assert shown >= 3
     assert shown == 4 or f"{4 - shown} rank more, less late" in text
 

@@ -52,6 +52,7 @@ class Rank(NamedTuple):
     rank: int
     gradient_s: Optional[float]  # D_i, the time that its newest gradient took
     behind_s: Optional[float]    # how much later than the middle of the ranks
+    steps_back: Optional[int]    # steps that are closed and that it has not finished
     lag_s: Optional[float]       # p50 behind the first finisher
     included: Optional[float]    # share of the chunks that it has a part in
     late_rate: Optional[float]
@@ -159,6 +160,8 @@ def _ranks(now, before, name, span_s):
     middle = statistics.median(known) if known else None
     lags = now.buckets("sluice_job_arrival_lag_seconds", "job", "rank")
     old_lags = before.buckets("sluice_job_arrival_lag_seconds", "job", "rank")
+    open_step = now.value("sluice_job_step", 0, job=name)
+    steps = now.rows("sluice_job_gradient_step", "job", "rank")
     included = _included(now, before, name)
     found = []
     for key in keys:
@@ -172,7 +175,9 @@ def _ranks(now, before, name, span_s):
         lag = quantile(_recent(lags.get(key, {}), old_lags.get(key, {})), 0.5)
         found.append(Rank(
             rank=int(key[1]), gradient_s=duration,
-            behind_s=lag if duration is None else max(0.0, duration - middle), lag_s=lag,
+            behind_s=lag if duration is None else max(0.0, duration - middle),
+            steps_back=int(max(0, open_step - 1 - steps[key])) if key in steps else None,
+            lag_s=lag,
             included=included.get(key[1]),
             late_rate=rate("sluice_job_late_chunks_total"),
             requeued_rate=rate("sluice_job_requeued_chunks_total"),
@@ -181,7 +186,8 @@ def _ranks(now, before, name, span_s):
             silent_s=total("sluice_job_member_silent_seconds"),
             missing=total("sluice_job_missing") == 1))
     return sorted(found, key=lambda rank: (
-        not rank.missing, not rank.silent, -(rank.behind_s or 0), rank.rank))
+        not rank.missing, not rank.silent, -(rank.steps_back or 0), -(rank.behind_s or 0),
+        rank.rank))
 
 
 def _job(now, before, name, span_s):

@@ -10,7 +10,6 @@ PLAIN, TITLE, HEAD, ALARM = "plain", "title", "head", "alarm"
 _MIN_RANKS = 3
 _LIVE_PORTS = 8
 _LIVE_DROPS = 5
-_NARROW = 76  # columns below which the table of ranks leaves some out
 
 
 class Line(NamedTuple):
@@ -64,27 +63,39 @@ def _plural(count, word):
     return f"{count} {word}{'' if count == 1 else 's'}"
 
 
-_COLUMNS = (  # heading, width, in a narrow window, text of a rank
-    ("rank", 6, True, lambda rank: str(rank.rank)),
-    ("gradient", 10, True, lambda rank: duration(rank.gradient_s)),
-    ("behind", 9, True, lambda rank: duration(rank.behind_s)),
-    ("lag p50", 9, False, lambda rank: duration(rank.lag_s)),
-    ("in sums", 9, True, lambda rank: share(rank.included)),
-    ("late/s", 9, True, lambda rank: number(rank.late_rate)),
-    ("requeued/s", 12, False, lambda rank: number(rank.requeued_rate)),
-    ("silent", 9, False, lambda rank: duration(rank.silent_s)),
+_COLUMNS = (  # heading, width, how soon it is left out of a narrow window (0: never), its text
+    ("rank", 5, 0, lambda rank: str(rank.rank)),
+    ("gradient", 10, 1, lambda rank: duration(rank.gradient_s)),
+    ("behind", 8, 0, lambda rank: duration(rank.behind_s)),
+    ("steps back", 12, 0, lambda rank: "-" if rank.steps_back is None else str(rank.steps_back)),
+    ("lag p50", 9, 3, lambda rank: duration(rank.lag_s)),
+    ("in sums", 9, 0, lambda rank: share(rank.included)),
+    ("late/s", 8, 0, lambda rank: number(rank.late_rate)),
+    ("requeued/s", 12, 4, lambda rank: number(rank.requeued_rate)),
+    ("silent", 8, 2, lambda rank: duration(rank.silent_s)),
 )
+_MARKS = 17  # columns that a rank's marks take
+
+
+def _columns_for(columns):
+    shown = _COLUMNS
+    while sum(column[1] for column in shown) + _MARKS > columns:
+        most = max(shown, key=lambda column: column[2])
+        if most[2] == 0:
+            break
+        shown = tuple(column for column in shown if column is not most)
+    return shown
 
 
 def _rank_lines(job, columns, most):
-    shown = [column for column in _COLUMNS if columns >= _NARROW or column[2]]
+    shown = _columns_for(columns)
     lines = [Line("".join(f"{name:>{width}}" for name, width, _, _ in shown), HEAD)]
     for rank in job.ranks[:most]:
         words = ["MISSING"] * rank.missing + ["silent"] * rank.silent
         text = "".join(f"{cell(rank):>{width}}" for _, width, _, cell in shown)
         lines.append(Line(f"{text}  {', '.join(words)}".rstrip(), ALARM if words else PLAIN))
     if len(job.ranks) > most:
-        lines.append(Line(f"{'...':>6}  {_plural(len(job.ranks) - most, 'rank')} more, less late"))
+        lines.append(Line(f"{'...':>5}  {_plural(len(job.ranks) - most, 'rank')} more, less late"))
     return lines
 
 

@@ -234,6 +234,7 @@ TEST_F(Metrics, RanksShowWhatBecameOfTheirChunksOverAllShards) {
   EXPECT_EQ(value(families, "sluice_job_requeued_chunks_total", rank_1), 61.0);
   EXPECT_EQ(value(families, "sluice_job_late_chunks_total", rank_0), 0.0);
   EXPECT_EQ(value(families, "sluice_job_gradient_seconds", rank_1), 0.25);
+  EXPECT_EQ(value(families, "sluice_job_gradient_step", rank_1), 7.0);
   EXPECT_EQ(value(families, "sluice_job_gradient_seconds", rank_0), std::nullopt)
       << "a duration that is not known has no row";
 }
