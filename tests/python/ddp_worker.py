@@ -71,3 +71,107 @@ def gradients(model):
 def equal(found, wanted):
     return all((a is None and b is None) or (a is not None and b is not None and torch.equal(a, b))
                for a, b in zip(found, wanted))
+
+
+# ---- jobs with stragglers ----
+
+def net_with_statistics():
+    """A small network with BatchNorm, channels-last convolutions and an unchanging buffer."""
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(),
+                        nn.Linear(4 * 36, 5), nn.BatchNorm1d(5, momentum=None))
+    net.register_buffer("table", torch.arange(7.0))
+    return net.to(memory_format=torch.channels_last)
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-3),
+    "nesterov": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
+}
+
+
+def start_solo(net, *, optimizer="momentum", scheduled=True, ddp=None, loop=None, **options):
+    """(DDP model, attachment, loop) on a solo_group(); the weights differ before attach()."""
+    import sluice.torch
+    torch.set_num_threads(1)
+    model = DistributedDataParallel(net, process_group=sluice.torch.solo_group(), **(ddp or {}))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(sluice.torch.member_of(model.process_group)[0])
+    attachment = sluice.torch.attach(model, **options)
+    chosen = OPTIMIZERS[optimizer](model.parameters())
+    scheduler = torch.optim.lr_scheduler.StepLR(chosen, 3, 0.9) if scheduled else None
+    return model, attachment, sluice.torch.Loop(attachment, chosen, scheduler, **(loop or {}))
+
+
+def digest(module, loop=None):
+    """A hash of all parameters and buffers, and of the optimizer's state."""
+    import hashlib
+
+    from sluice import _torch_state
+    found = hashlib.sha256(_torch_state.encode(module.state_dict()))
+    if loop is not None:
+        found.update(_torch_state.encode([o.state_dict() for o in loop._optimizers]))
+        found.update(_torch_state.encode([s.state_dict() for s in loop._schedulers]))
+    return found.hexdigest()
+
+
+class Replay:
+    """Remembers the gradients of every step, and applies them to a replica that misses none."""
+
+    def __init__(self, net, optimizer):
+        self._first = {name: p.detach().clone() for name, p in net.named_parameters()}
+        self._make = OPTIMIZERS[optimizer]
+        self._gradients = []
+
+    def record(self, net):
+        self._gradients.append([None if p.grad is None else p.grad.clone()
+                                for p in net.parameters()])
+
+    def agrees(self, net):
+        fresh = net_with_statistics()
+        for name, parameter in fresh.named_parameters():
+            parameter.data.copy_(self._first[name])
+        optimizer = self._make(fresh.parameters())
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.9)
+        for gradients_of_step in self._gradients:
+            for parameter, gradient in zip(fresh.parameters(), gradients_of_step):
+                parameter.grad = gradient
+            optimizer.step()
+            scheduler.step()
+        return all(torch.equal(a, b) for a, b in zip(fresh.parameters(), net.parameters()))
+
+
+def train(rank, total, seconds, restarted=False, **options):
+    """Trains with batches of this rank's own; each body takes `seconds` of its ranks. Returns what
+    the tests look at."""
+    import time
+    net = net_with_statistics()
+    model, attachment, loop = start_solo(net, **options)
+    replay = Replay(net, options.get("optimizer", "momentum"))
+    plain_update = loop._update
+
+    def update(step):
+        replay.record(net)
+        plain_update(step)
+
+    loop._update = update
+    generator = torch.Generator().manual_seed(100 + rank + 1000 * restarted)
+    reports = {}
+    for step in loop.steps(total):
+        print(f"step {step}.", flush=True)
+        images = torch.randn(6, 3, 8, 8, generator=generator)
+        time.sleep(seconds)
+        model(images).square().mean().backward()
+        loop.update()
+        if loop.applied >= step:
+            reports[step] = attachment.report(step)
+    found = dict(digest=digest(net, loop), applied=loop.applied, missed=loop.missed,
+                 resyncs=loop.resyncs, stats=attachment.stats(),
+                 replayed=replay.agrees(net), batches=int(net[1].num_batches_tracked),
+                 members={step: list(r.members) for step, r in reports.items()},
+                 k={step: r.k for step, r in reports.items()})
+    attachment.detach()
+    return found

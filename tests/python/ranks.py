@@ -49,16 +49,28 @@ class Ranks:
         base.setdefault("SLUICE_JOB", f"{function.__name__}-{secrets.token_hex(4)}"[-60:])
         port, run_id = free_port(), secrets.token_hex(8)
         self.children, self._logs, self._start = [], [], time.monotonic()
+        self._command, self._environments = [sys.executable, "-B", str(script)], []
         for rank in range(count):
             env = rank_environment(base, rank=rank, local_rank=rank, local_world_size=count,
                                    world_size=world_size or count, node_rank=0,
                                    master_addr="127.0.0.1", master_port=port, run_id=run_id)
             env.setdefault("OMP_NUM_THREADS", "1")
             env["TEST_RESULT"] = str(self._result(rank))
+            self._environments.append(env)
             self._logs.append(open(folder / f"rank{rank}.log", "w+b"))
-            self.children.append(Child([sys.executable, "-B", str(script)], env=env,
-                                       stdin=subprocess.DEVNULL, stdout=self._logs[-1],
-                                       stderr=subprocess.STDOUT))
+            self.children.append(self._child(rank))
+
+    def _child(self, rank):
+        return Child(self._command, env=self._environments[rank], stdin=subprocess.DEVNULL,
+                     stdout=self._logs[rank], stderr=subprocess.STDOUT)
+
+    def restart(self, rank):
+        """Starts the process of a rank that has ended once more; its log goes on."""
+        deadline = time.monotonic() + 10
+        while self.children[rank].poll() is None:
+            assert time.monotonic() < deadline, f"rank {rank} still runs"
+            time.sleep(0.01)
+        self.children[rank] = self._child(rank)
 
     def _result(self, rank):
         return self._folder / f"rank{rank}.json"

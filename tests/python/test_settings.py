@@ -2,7 +2,7 @@
 
 import pytest
 
-from sluice import _settings, errors
+from sluice import _policy, _settings, errors
 
 
 def test_an_argument_wins_over_the_environment():
@@ -50,3 +50,30 @@ def test_disable_is_off_unless_set():
     assert not _settings.disabled({})
     assert not _settings.disabled({"SLUICE_DISABLE": "0"})
     assert _settings.disabled({"SLUICE_DISABLE": "1"})
+
+
+def test_a_policy_comes_from_arguments_first_and_the_environment_second():
+    env = {"SLUICE_POLICY": "saina", "SLUICE_K": "3", "SLUICE_SIGN_THRESHOLD": "0.45",
+           "SLUICE_COUNT_THRESHOLD": "k", "SLUICE_SIGNS": "one-in-32", "SLUICE_LATE": "requeue"}
+    assert _policy.fields(None, {}, env) == dict(
+        policy=2, k=3, sign_threshold_permille=450, count_threshold=0, sign_stride=32, late=1)
+    assert _policy.fields("fixed", {"k": 5, "late": "drop"}, {"SLUICE_K": "3"}) == dict(
+        policy=1, k=5, late=0)
+
+
+def test_without_a_policy_the_appliance_decides():
+    assert _policy.fields(None, {"k": None}, {}) == {}
+    with pytest.raises(errors.InvalidArgument, match="k=2 without a policy.*SLUICE_POLICY"):
+        _policy.fields(None, {"k": 2}, {})
+
+
+@pytest.mark.parametrize("policy, given, text", [
+    ("quickest", {}, "policy='quickest'.*sync, fixed, saina, ramp, goodput"),
+    ("fixed", {"k": -1}, "k=-1"), ("fixed", {"k": 2.5}, "k=2.5"), ("fixed", {"k": "x"}, "k='x'"),
+    ("fixed", {"k": 2, "late": "maybe"}, "late='maybe'.*drop, requeue"),
+    ("saina", {"signs": 32}, "signs=32.*all, one-in-32"),
+    ("saina", {"sign_threshold": 50}, "sign_threshold=50.*0 to 1"),
+    ("saina", {"count_threshold": "n"}, "count_threshold='n'")])
+def test_options_that_make_no_sense_are_refused_by_name(policy, given, text):
+    with pytest.raises(errors.InvalidArgument, match=text):
+        _policy.fields(policy, given, {})

@@ -2,18 +2,19 @@
 
     sluice.torch.attach(ddp_model)     one line in a PyTorch DDP script (import sluice.torch)
     sluice.Job(...)                    the same sums without PyTorch
-    python3 -m sluice                  doctor, launch, demo
+    python3 -m sluice                  doctor, launch, top, demo
 
 Importing this package needs neither torch nor NumPy nor DPDK; libsluice is loaded at first use.
 """
 
 from sluice._abi import VERSION as __version__
-from sluice.errors import (Busy, Closed, Error, Exhausted, Forked, Internal, Interrupted,
+from sluice._policy import Policy
+from sluice.errors import (Behind, Busy, Closed, Error, Exhausted, Forked, Internal, Interrupted,
                            InvalidArgument, IoError, LibraryNotFound, NotFound, PeerLost, Refused,
                            TimedOut, Unreachable)
-from sluice.job import Job, Result
+from sluice.job import Job, Result, State, StepReport
 
 __all__ = [
-    "Busy", "Closed", "Error", "Exhausted", "Forked", "Internal", "Interrupted", "InvalidArgument",
-    "IoError", "Job", "LibraryNotFound", "NotFound", "PeerLost", "Refused", "Result", "TimedOut",
-    "Unreachable", "__version__"]
+    "Behind", "Busy", "Closed", "Error", "Exhausted", "Forked", "Internal", "Interrupted",
+    "InvalidArgument", "IoError", "Job", "LibraryNotFound", "NotFound", "PeerLost", "Policy",
+    "Refused", "Result", "State", "StepReport", "TimedOut", "Unreachable", "__version__"]

@@ -16,6 +16,10 @@ INTERRUPTED = 11
 
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 AVERAGING = {"weight": 0, "world": 1, "sum": 2}
+POLICY_DEFAULT = -1
+POLICIES = {"sync": 0, "fixed": 1, "saina": 2, "ramp": 3, "goodput": 4}
+LATE_MODES = {"drop": 0, "requeue": 1}
+RANK_WORDS = 16
 
 LogFn = CFUNCTYPE(None, c_void_p, c_int, c_char_p)
 TensorDoneFn = CFUNCTYPE(None, c_void_p, c_uint32, c_int)
@@ -48,6 +52,15 @@ class Options(Structure):
         ("on_tensor_done", TensorDoneFn),
         ("on_stall", StallFn),
         ("interrupted", InterruptedFn),
+        ("policy", c_int32),
+        ("late", c_int32),
+        ("k", c_uint32),
+        ("sign_threshold_permille", c_uint32),
+        ("count_threshold", c_uint32),
+        ("sign_stride", c_uint32),
+        ("round_steps", c_uint32),
+        ("planned_steps", c_uint32),
+        ("max_staleness", c_uint32),
     ]
 
 
@@ -77,11 +90,53 @@ STATS_FIELDS = (
     "packets_sent", "packets_received", "bytes_sent", "bytes_received", "retransmissions", "probes",
     "results_pulled", "duplicate_results", "non_finite_results", "nil_contributions",
     "invalid_packets", "send_errors", "steps_done", "receive_credit_packets", "chunk_bytes",
-    "shards", "non_finite_inputs")
+    "shards", "non_finite_inputs", "delivered_chunks", "late_chunks", "requeued_chunks",
+    "discarded_chunks", "cancelled_bytes", "resyncs")
 
 
 class Stats(Structure):
     _fields_ = [("struct_size", c_size_t)] + [(name, c_uint64) for name in STATS_FIELDS]
+
+
+class PolicyInfo(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("policy", c_int32),
+        ("late", c_int32),
+        ("k", c_uint32),
+        ("sign_threshold_permille", c_uint32),
+        ("count_threshold", c_uint32),
+        ("sign_stride", c_uint32),
+        ("round_steps", c_uint32),
+        ("planned_steps", c_uint32),
+        ("max_staleness", c_uint32),
+        ("window_steps", c_uint32),
+        ("resync_hold_ms", c_uint32),
+        ("tolerates_stragglers", c_int32),
+    ]
+
+
+class Report(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("step", c_uint32),
+        ("k", c_uint32),
+        ("weight", c_uint64),
+        ("counted", c_int32),
+        ("rank_words", c_uint32),
+        ("in_every", c_uint64 * RANK_WORDS),
+        ("in_any", c_uint64 * RANK_WORDS),
+    ]
+
+
+class State(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("data", c_void_p),
+        ("bytes", c_uint64),
+        ("step", c_uint32),
+        ("reserved", c_int32),
+    ]
 
 
 _FUNCTIONS = {
@@ -92,6 +147,14 @@ _FUNCTIONS = {
     "sluice_join": (c_int, [POINTER(Options), POINTER(Tensor), c_size_t, POINTER(c_void_p)]),
     "sluice_submit": (c_int, [c_void_p, c_uint32, c_void_p, c_void_p, c_uint32, c_uint32]),
     "sluice_end_step": (c_int, [c_void_p]),
+    "sluice_policy": (c_int, [c_void_p, POINTER(PolicyInfo)]),
+    "sluice_behind": (c_int, [c_void_p, POINTER(c_uint32)]),
+    "sluice_catch_up": (c_int, [c_void_p, c_uint32, c_void_p]),
+    "sluice_step_report": (c_int, [c_void_p, c_uint32, POINTER(Report)]),
+    "sluice_must_resync": (c_int, [c_void_p, POINTER(c_int)]),
+    "sluice_resync": (c_int, [c_void_p, c_int32, POINTER(State)]),
+    "sluice_state_wanted": (c_int, [c_void_p, POINTER(c_int32)]),
+    "sluice_send_state": (c_int, [c_void_p, c_void_p, c_uint64, c_uint32]),
     "sluice_wait_tensor": (c_int, [c_void_p, c_uint32, c_int32, POINTER(Result)]),
     "sluice_wait_step": (c_int, [c_void_p, c_int32, POINTER(c_uint32)]),
     "sluice_broadcast": (c_int, [c_void_p, c_uint32, c_void_p, c_size_t, c_int32]),

@@ -92,6 +92,13 @@ class Internal(Error):
     status = 13
 
 
+class Behind(Error):
+    """This rank has fallen out of the appliance's window, or has returned to a running job: it
+    needs another rank's state, see Job.resync() and sluice.torch.Loop."""
+
+    status = 14
+
+
 _BY_STATUS = {cls.status: cls for cls in Error.__subclasses__() if cls.status}
 
 

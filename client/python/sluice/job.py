@@ -16,7 +16,7 @@ import logging
 import re
 from typing import NamedTuple
 
-from sluice import _abi, _library, _memory, _settings, errors
+from sluice import _abi, _library, _memory, _policy, _settings, errors
 from sluice._handle import Handle
 
 _STALL_TEXT_BYTES = 8192
@@ -34,10 +34,33 @@ class Result(NamedTuple):
     latency_s: float  # from submission to completion
 
 
+class StepReport(NamedTuple):
+    """What is known about a finished step as a whole."""
+
+    step: int  # from 1
+    k: int  # contributions that completed its chunks; the least of them
+    members: tuple  # ranks that are in every chunk of the sum
+    partly: tuple  # ranks that are in some chunks but not in all
+    weight: int  # the effective batch: total weight in the sum; the least of its chunks
+    counted: bool  # this rank is in every chunk
+
+
+class State(NamedTuple):
+    """Another rank's state, from Job.resync()."""
+
+    step: int  # the last one that it contains
+    data: bytearray  # what the other rank gave to send_state()
+
+
 class _Tensor(NamedTuple):
     name: str
     elem_count: int
     dtype: str
+
+
+def _ranks(words):
+    return {64 * index + bit for index, word in enumerate(words) if word
+            for bit in range(64) if word >> bit & 1}
 
 
 def _dtype_name(dtype, tensor):
@@ -67,6 +90,23 @@ class Job:
                  `weight` samples (with weight 1 everywhere: the mean); 'world': sum / world_size;
                  'sum'. Equal on all ranks.
     allow_nil    end_step() may leave tensors out.
+    policy       how the appliance chooses k, the number of ranks whose contributions complete a
+                 step: 'sync' (all), 'fixed' (`k`), 'saina' (starts at `k`, grows when the signs of
+                 the summed gradient keep flipping), 'ramp' (grows over `planned_steps`), 'goodput'
+                 (of the most progress per second). Default SLUICE_POLICY, else what the appliance's
+                 configuration says. The effective policy is equal on all ranks, or the join is
+                 refused; `policy` of the job tells it. The options below need it, and have
+                 variables too: SLUICE_K, SLUICE_LATE, ...
+    k            1 to world_size; for 'fixed' and 'saina'.
+    late         what becomes of a gradient that is ready after its step is complete: 'drop' (it is
+                 lost, default) or 'requeue' (it goes, once, into the step that is open then).
+    sign_threshold, count_threshold, signs, round_steps
+                 for 'saina': the share of signs that must have flipped, 0 to 1; how often, a number
+                 or "k"; 'all' signs or 'one-in-32'; steps of a detection round.
+    planned_steps
+                 for 'ramp': length of the training in steps.
+    max_staleness
+                 for 'requeue': a gradient that is more steps late is discarded; 0: no bound.
     mtu          of the path to the appliance, bytes of an IP packet.
     chunk_bytes  gradient bytes per packet, a multiple of 64; 0: the most that mtu carries.
     connect_timeout, join_timeout, silence_timeout, stall_report
@@ -84,7 +124,9 @@ class Job:
     def __init__(self, tensors, address=None, *, job=None, rank=None, world_size=None, secret=None,
                  run_id=None, ordinal=0, averaging="weight", allow_nil=True, local_address=None,
                  mtu=1500, chunk_bytes=0, connect_timeout=4.0, join_timeout=60.0,
-                 silence_timeout=4.0, stall_report=5.0):
+                 silence_timeout=4.0, stall_report=5.0, policy=None, k=None, late=None,
+                 sign_threshold=None, count_threshold=None, signs=None, round_steps=None,
+                 planned_steps=None, max_staleness=None):
         library = _library.load()
         self.rank = _settings.integer("RANK", rank)
         self.world_size = _settings.integer("WORLD_SIZE", world_size)
@@ -110,10 +152,17 @@ class Job:
             join_timeout_ms=int(join_timeout * 1000),
             silence_timeout_ms=int(silence_timeout * 1000),
             stall_report_ms=int(stall_report * 1000))
+        values.update(_policy.fields(policy, dict(
+            k=k, late=late, sign_threshold=sign_threshold, count_threshold=count_threshold,
+            signs=signs, round_steps=round_steps, planned_steps=planned_steps,
+            max_staleness=max_staleness)))
         for field, value in values.items():
             setattr(options, field, value)
         self._handle = Handle(library, options, self._structs(), self._held,
                               _settings.stats_file(self.rank))
+        info = _abi.sized(_abi.PolicyInfo)
+        self._handle.call("sluice_policy", ctypes.byref(info))
+        self.policy = _policy.from_info(info)
 
     @staticmethod
     def _registered(tensors):
@@ -137,11 +186,13 @@ class Job:
             struct.dtype = _abi.DTYPES[spec.dtype]
         return structs
 
-    def _wait(self, call_for_ms, timeout):
+    def _wait(self, call_for_ms, timeout, between=None):
         next_report_s = self._stall_report_s
 
         def on_slice(waited_s):
             nonlocal next_report_s
+            if between is not None:
+                between()
             if waited_s < next_report_s:
                 return
             text = self.describe_stall()
@@ -217,7 +268,8 @@ class Job:
     def wait(self, tensor, timeout=None):
         """Blocks until the last submission of `tensor` is done; returns a Result.
 
-        Raises TimedOut after `timeout` seconds (the submission goes on), or the job's error."""
+        Raises TimedOut after `timeout` seconds (the submission goes on); Behind when the result is
+        lost to this rank (the output is unspecified then); or the job's error."""
         index = self._index(tensor)
         result = _abi.sized(_abi.Result)
         self._wait(lambda ms: ("sluice_wait_tensor", index, ms, ctypes.byref(result)), timeout)
@@ -225,15 +277,107 @@ class Job:
         return Result(result.step, result.weight, bool(result.absent), bool(result.non_finite),
                       result.latency_ns / 1e9)
 
-    def wait_step(self, timeout=None):
+    def wait_step(self, timeout=None, between=None):
         """Blocks until all submissions are done; returns the last complete step (0: none yet).
 
-        Raises TimedOut after `timeout` seconds, naming who and what is missing; or the job's
-        error."""
+        `between` is called without arguments about every 100 ms while this waits.
+        Raises TimedOut after `timeout` seconds, naming who and what is missing; Behind when the
+        step is lost to this rank; or the job's error."""
         step = ctypes.c_uint32()
-        self._wait(lambda ms: ("sluice_wait_step", ms, ctypes.byref(step)), timeout)
+        self._wait(lambda ms: ("sluice_wait_step", ms, ctypes.byref(step)), timeout, between)
         self._held.clear()
         return step.value
+
+    # ---- stragglers ----
+
+    def behind(self):
+        """How many steps this rank has to catch up with before it computes its next gradient:
+        finished steps that it has not applied, and one more when a late gradient of its own goes
+        into the open step. 0 in a synchronous job. Exact when no submission is in flight, as far
+        as packets have told. Never blocks."""
+        steps = ctypes.c_uint32()
+        self._handle.call("sluice_behind", ctypes.byref(steps))
+        return steps.value
+
+    def catch_up(self, tensor, output):
+        """As submit() for the tensor's next step without a gradient of this rank: `output` (array,
+        torch tensor or address) receives the step's average. Returns at once; wait as usual.
+
+        To be called for every tensor of a step. Raises InvalidArgument in a synchronous job, where
+        it would stop all others; Behind when this rank must resync; else as submit()."""
+        index = self._index(tensor)
+        spec = self.tensors[index]
+        address = _memory.element_pointer(output, spec.elem_count, spec.dtype,
+                                          f"output of tensor '{spec.name}'", writable=True)
+        self._handle.call("sluice_catch_up", index, address)
+        self._held[index] = output
+
+    def catch_up_address(self, index, output_address):
+        """catch_up() without checks and without keeping anything alive, as submit_address()."""
+        self._handle.call("sluice_catch_up", index, output_address)
+
+    def is_absent(self, index):
+        """Whether no rank had data for the tensor in its last step, whose output is untouched then.
+        For tensors that are done."""
+        result = _abi.sized(_abi.Result)
+        self._handle.call("sluice_wait_tensor", index, 0, ctypes.byref(result))
+        return bool(result.absent)
+
+    def report(self, step=0):
+        """A StepReport of `step`, one of the last 16 that this rank has applied; 0: of the last
+        one. Raises NotFound for others. Never blocks."""
+        report = _abi.sized(_abi.Report)
+        self._handle.call("sluice_step_report", step, ctypes.byref(report))
+        every, some = _ranks(report.in_every), _ranks(report.in_any)
+        return StepReport(report.step, report.k, tuple(sorted(every)), tuple(sorted(some - every)),
+                          report.weight, bool(report.counted))
+
+    @property
+    def must_resync(self):
+        """Whether this rank cannot take part before it has another rank's state: it fell further
+        behind than the window, or has joined a job that was running. Until resync() has succeeded,
+        calls for tensors and steps raise Behind; collectives work, but one that has returned must
+        not repeat those that the others made before."""
+        needed = ctypes.c_int()
+        self._handle.call("sluice_must_resync", ctypes.byref(needed))
+        return bool(needed.value)
+
+    def resync(self, timeout=None):
+        """Gets the state of another rank, which the appliance chooses; returns a State. Blocks
+        until that rank has given it by send_state(). Meanwhile the others go on for a few steps
+        and then wait, for `policy.resync_hold_s` seconds at most: so load the state and catch up
+        without delay. The next step is State.step + 1.
+
+        The state comes from whoever holds the job's secret: read it in a format that runs no code
+        (not pickle). Raises TimedOut after `timeout` seconds (a further call goes on with the same
+        transfer), Busy when submissions are in flight, Exhausted, InvalidArgument in a synchronous
+        job, and Refused, which is this rank's end, when no rank has a state or it took too long."""
+        state = _abi.sized(_abi.State)
+        self._handle.wait(lambda ms: ("sluice_resync", ms, ctypes.byref(state)), timeout,
+                          lambda _waited_s: None)
+        data = bytearray(state.bytes)
+        if data:
+            ctypes.memmove((ctypes.c_char * len(data)).from_buffer(data), state.data, len(data))
+        return State(state.step, data)
+
+    def state_wanted(self):
+        """The rank that waits for this one's state, None when nobody does. Ask between steps.
+        Never blocks."""
+        rank = ctypes.c_int32(-1)
+        self._handle.call("sluice_state_wanted", ctypes.byref(rank))
+        return None if rank.value < 0 else rank.value
+
+    def send_state(self, data, step):
+        """Gives `data` (bytes or bytearray), all that a replica needs after `step` and before the
+        next one, to the rank that wants it. `step` is the last finished one, and all tensors are
+        done. Copies `data` and returns at once; does nothing when nobody wants it any more. Raises
+        InvalidArgument for another step or no data, Exhausted without memory for the copy."""
+        size = len(data)
+        if isinstance(data, bytes):
+            address = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p)
+        else:
+            address = ctypes.byref((ctypes.c_char * max(size, 1)).from_buffer(data)) if size else 0
+        self._handle.call("sluice_send_state", address, size, step)
 
     # ---- small collectives ----
 

@@ -3,6 +3,16 @@
     model = torch.nn.parallel.DistributedDataParallel(net)
     sluice.torch.attach(model, "udp://10.77.0.1")        # the one added line
 
+When a step may be complete without some of the ranks (policy="fixed", "ramp", ...: stragglers do
+not hold the others up), the model runs on a group of its own and a loop helper applies what this
+rank has missed:
+
+    model = DistributedDataParallel(net, process_group=sluice.torch.solo_group())
+    attachment = sluice.torch.attach(model, "udp://10.77.0.1", policy="fixed", k=6)
+    loop = sluice.torch.Loop(attachment, optimizer, scheduler)
+    for step in loop.steps(1000):
+        loss_function(model(inputs), targets).backward()      # the loop runs the optimizer
+
 Works with torch 1.13 and 2.x, parameters on the CPU of type float32, float16 or bfloat16, gradient
 accumulation (no_sync), find_unused_parameters and static_graph. DDP itself keeps using its process
 group for what is not a gradient: initial parameters, buffers, used-parameter maps.
@@ -15,22 +25,22 @@ exception inside the hook itself would leave DDP in pieces.
 """
 
 import itertools
-import threading
-import weakref
 
 import torch
 import torch.distributed as dist
-from torch.autograd import Variable
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from sluice import _settings, errors
+from sluice._torch_attachment import Attachment, hook
+from sluice._torch_group import member_of, solo_group
+from sluice._torch_loop import Loop
+from sluice._torch_replica import Replica
+from sluice._torch_solo import SoloAttachment, extra_tensors
 from sluice.job import Job
 
-__all__ = ["Attachment", "Disabled", "attach"]
+__all__ = ["Attachment", "Disabled", "Loop", "SoloAttachment", "attach", "solo_group"]
 
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
-_PRIORITIES = 256
 _ordinals = {}  # job name -> counter: the models of this process, in the order of attach()
 
 
@@ -48,9 +58,14 @@ def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size
                on the returned object before any backward. Gradients are multiplied by it on the
                way, so large weights can overflow float16.
     rank, world_size
-               default: those of the model's process group.
-    options    secret, run_id, averaging, mtu, chunk_bytes, local_address, connect_timeout,
-               join_timeout, silence_timeout, stall_report: as for sluice.Job.
+               default: those of the model's process group, or given to solo_group().
+    options    policy, k, late and the other options of the policy, secret, run_id, averaging, mtu,
+               chunk_bytes, local_address, connect_timeout, join_timeout, silence_timeout,
+               stall_report: as for sluice.Job.
+
+    On a solo_group() rank 0's parameters and buffers are copied to all ranks here, unless this
+    rank returns to a running job (the Loop fetches another rank's state then), and training goes
+    through a sluice.torch.Loop. A policy that does not wait for all ranks needs such a group.
 
     Returns an `Attachment`. The job is left at exit, or by detach(), or by using the attachment as
     a context manager.
@@ -59,7 +74,8 @@ def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size
     all-reduce without a change to the script.
 
     Blocks until all ranks have attached. Raises InvalidArgument (naming the parameter) for
-    parameters of other types or on a GPU and for sparse gradients, and everything that sluice.Job
+    parameters of other types or on a GPU, for sparse gradients and for a policy with k < n on
+    another group than solo_group()'s, and everything that sluice.Job
     raises: Unreachable, Refused, TimedOut, ... Later errors, such as PeerLost, come out of
     backward() or of the next forward.
     """
@@ -75,21 +91,67 @@ def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size
     named = _registered_parameters(ddp_model)
     _check_parameters(ddp_model, named)
     group = ddp_model.process_group
-    name = _settings.job_name(job)
-    ordinal = next(_ordinals.setdefault(name, itertools.count()))
-    worker = Job([(key, p.numel(), _DTYPES[p.dtype]) for key, p in named], address, job=name,
-                 rank=dist.get_rank(group) if rank is None else rank,
-                 world_size=dist.get_world_size(group) if world_size is None else world_size,
-                 ordinal=ordinal, **options)
-    attachment = Attachment(worker, [p for _, p in named], group, weight)
+    member = member_of(group)
+    if member is None:
+        attachment = _attach_stock(named, group, weight, address, job, rank, world_size, options)
+    else:
+        member = (member[0] if rank is None else rank,
+                  member[1] if world_size is None else world_size)
+        attachment = _attach_solo(ddp_model, named, group, weight, address, job, member, options)
     try:
-        ddp_model.register_comm_hook(attachment, _hook)
+        ddp_model.register_comm_hook(attachment, hook)
     except BaseException:
-        worker.close()
+        attachment.job.close()
         raise
     ddp_model._sluice_attached = True
     attachment._watch(ddp_model)
     return attachment
+
+
+def _join(specs, address, job, **options):
+    name = _settings.job_name(job)
+    ordinal = next(_ordinals.setdefault(name, itertools.count()))
+    return Job(specs, address, job=name, ordinal=ordinal, **options)
+
+
+def _specs(named):
+    return [(key, p.numel(), _DTYPES[p.dtype]) for key, p in named]
+
+
+def _attach_stock(named, group, weight, address, job, rank, world_size, options):
+    """On a process group of all ranks: every step needs all of them."""
+    worker = _join(_specs(named), address, job,
+                   rank=dist.get_rank(group) if rank is None else rank,
+                   world_size=dist.get_world_size(group) if world_size is None else world_size,
+                   **options)
+    if worker.policy.tolerates_stragglers:
+        policy = worker.policy.policy
+        worker.close()
+        raise errors.InvalidArgument(
+            f"the job's policy is '{policy}', with which a step can be complete without some of the "
+            "ranks, but DDP would still wait for all of them in its process group: wrap the model "
+            "with DistributedDataParallel(net, process_group=sluice.torch.solo_group()) and train "
+            "with sluice.torch.Loop, or use policy='sync'")
+    return Attachment(worker, [p for _, p in named], group, weight)
+
+
+def _attach_solo(ddp_model, named, group, weight, address, job, member, options):
+    """On a group of this rank alone: what DDP's group is for goes through the job."""
+    averaging = options.get("averaging", "weight")
+    if averaging != "weight":
+        raise errors.InvalidArgument(
+            f"averaging={averaging!r} on a solo_group(): only 'weight' makes the mean of the ranks "
+            "that are in a step")
+    replica = Replica(ddp_model.module, set(getattr(ddp_model, "parameters_to_ignore", ())))
+    worker = _join(_specs(named) + extra_tensors(replica), address, job, rank=member[0],
+                   world_size=member[1], **options)
+    try:
+        if not worker.must_resync:
+            replica.broadcast(worker)
+        return SoloAttachment(worker, named, group, weight, replica)
+    except BaseException:
+        worker.close()
+        raise
 
 
 def _registered_parameters(ddp_model):
@@ -117,200 +179,9 @@ def _check_parameters(ddp_model, named):
                 "the embedding with sparse=False")
 
 
-# DDP checks these annotations when the hook is registered, and wants a plain function.
-def _hook(attachment: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    return attachment._on_bucket(bucket)
-
-
-def _failed_future(error):
-    """A future that DDP finds failed. set_exception() would not do: C++ sees only its value."""
-    def fail(_future):
-        raise error
-    start = torch.futures.Future()
-    start.set_result(None)
-    return start.then(fail)
-
-
-def _priorities(order, count):
-    """Tensor index -> priority: its place in `order`, squeezed into 0 .. 255."""
-    table = [0] * count
-    for place, index in enumerate(order):
-        table[index] = place if count <= _PRIORITIES else place * _PRIORITIES // count
-    return table
-
-
-class _ForwardOrder:
-    """Sees in which order the first forward needs the parameters, then removes itself."""
-
-    def __init__(self, module, indices):
-        self.seen = {}  # tensor index -> nothing; a dict keeps the order
-        self._handles = []
-        for child in module.modules():
-            own = [indices[p] for p in child.parameters(recurse=False) if p in indices]
-            if own:
-                self._handles.append(child.register_forward_pre_hook(self._recorder(own)))
-
-    def _recorder(self, own):
-        def record(_module, _inputs):
-            self.seen.update(dict.fromkeys(own))
-        return record
-
-    def finish(self, count):
-        """All tensor indices: first those seen, then the others in registration order."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        return [*self.seen, *(index for index in range(count) if index not in self.seen)]
-
-
-class Attachment:
-    """A model's membership of a job; made by attach(). `job` is the sluice.Job underneath.
-
-    `weight` may be changed between steps. Use from the thread that trains.
-    """
-
-    def __init__(self, job, parameters, group, weight):
-        self.job = job
-        self.weight = weight
-        self._indices = {p: index for index, p in enumerate(parameters)}
-        self._group = group
-        self._failure = None
-        self._detached = False
-        self._pending = []  # (future, buffer) of the buckets of this backward
-        self._abandoned = []  # buffers of backwards that were interrupted: the job may write there
-        self._order = None
-        self._model = None  # weak: DDP's reducer keeps this object alive, so else it were a cycle
-        self._delayed = None  # first backward of a static graph, see _begin_backward
-        self._priorities = _priorities(range(len(parameters)), len(parameters))
-        self._handles = []
-
-    # ---- called by DDP and by autograd ----
-
-    def _watch(self, ddp_model):
-        self._order = _ForwardOrder(ddp_model.module, self._indices)
-        self._model = weakref.ref(ddp_model)
-        self._handles.append(
-            ddp_model.register_forward_pre_hook(lambda model, _inputs: self._before_forward(model)))
-
-    def _before_forward(self, ddp_model):
-        if self._detached or not ddp_model.training or not torch.is_grad_enabled():
-            return
-        if self._failure is not None:
-            raise self._failure
-        if getattr(getattr(ddp_model, "_join_config", None), "enable", False):
-            raise errors.InvalidArgument(
-                "DDP's join() context cannot be used with Sluice: its shadow all-reduces go to the "
-                "process group. Give every rank the same number of batches, for example with "
-                "DistributedSampler(drop_last=True)")
-        self.job.check()
-
-    def _on_bucket(self, bucket):
-        if self._detached:
-            return default_hooks.allreduce_hook(self._group, bucket)
-        try:
-            if bucket.index() == 0:
-                self._begin_backward()
-            if self._failure is not None:
-                return _failed_future(self._failure)
-            future = torch.futures.Future()
-            self._pending.append((future, bucket.buffer()))
-            self._submit(bucket)
-            if self._delayed:
-                if bucket.is_last():
-                    threading.Thread(target=self._finish_delayed, name="sluice-step").start()
-                return future.then(self._delayed_result)
-            return future
-        except BaseException as error:  # noqa: BLE001 - raised by _finish, out of backward()
-            self._failure = error
-            return _failed_future(error)
-
-    def _begin_backward(self):
-        if self._pending:
-            self._abandoned.append(self._pending)
-            self._pending = []
-        if self._order is not None:
-            count = len(self._indices)
-            self._priorities = _priorities(self._order.finish(count), count)
-            self._order = None
-        # In the first backward of a static graph DDP calls the hook for all buckets at the very end
-        # and waits for their futures at once, before the engine's callbacks.
-        self._delayed = self._delayed is None and getattr(self._model(), "static_graph", False)
-        Variable._execution_engine.queue_callback(self._finish)
-
-    def _submit(self, bucket):
-        if self.weight != 1:
-            bucket.buffer().mul_(self.weight)
-        for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
-            index = self._indices[parameter]
-            address = gradient.data_ptr()
-            self.job.submit_address(index, address, address, self.weight, self._priorities[index])
-        if bucket.is_last():
-            self.job.end_step()
-
-    def _finish(self):
-        """At the end of backward, before DDP takes the buckets: waits for the sums."""
-        if self._failure is not None:
-            raise self._failure
-        if not self._pending:
-            return
-        try:
-            self.job.wait_step()
-        except errors.Error as error:
-            self._failure = error
-            raise
-        except BaseException:
-            self._failure = errors.Interrupted(
-                "an earlier backward was interrupted while it waited for the other ranks, so this "
-                "rank is out of step with them: end this run, or create and attach a new model")
-            raise
-        pending, self._pending = self._pending, []
-        for future, buffer in pending:
-            future.set_result(buffer)
-
-    def _finish_delayed(self):
-        pending = self._pending
-        try:
-            self._finish()
-        except BaseException:  # noqa: BLE001 - kept in _failure
-            for future, buffer in pending:
-                future.set_result(buffer)  # _delayed_result raises
-
-    def _delayed_result(self, future):
-        if self._failure is not None:
-            raise self._failure
-        return future.value()
-
-    # ---- for the user ----
-
-    def stats(self):
-        """Counters of the job since attach(), as a dict; see sluice.Job.stats()."""
-        return self.job.stats()
-
-    def detach(self):
-        """Leaves the job in an orderly way, after the last backward. All ranks should. The model
-        stays usable: its gradients are averaged by DDP's own all-reduce from now on. Blocks for
-        about 1 s at most; may be called more than once."""
-        if self._detached:
-            return
-        self._detached = True
-        for handle in self._handles:
-            handle.remove()
-        self.job.close()
-        self._pending = []
-        self._abandoned = []
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, value, traceback):
-        if kind is not None and not self._detached:
-            self._detached = True
-            self.job.__exit__(kind, value, traceback)
-        self.detach()
-
-
 class Disabled:
     """What attach() returns under SLUICE_DISABLE=1: DDP works as if attach() had not been called.
+    A Loop over it runs the optimizer after each body, and no more.
     """
 
     job = None

@@ -1,0 +1,208 @@
+"""`Attachment`: DDP's communication hook over a job. See sluice.torch, which makes it."""
+
+import threading
+import weakref
+
+import torch
+import torch.distributed as dist
+from torch.autograd import Variable
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+from sluice import errors
+
+_PRIORITIES = 256
+
+
+# DDP checks these annotations when the hook is registered, and wants a plain function.
+def hook(attachment: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    return attachment._on_bucket(bucket)
+
+
+def _failed_future(error):
+    """A future that DDP finds failed. set_exception() would not do: C++ sees only its value."""
+    def fail(_future):
+        raise error
+    start = torch.futures.Future()
+    start.set_result(None)
+    return start.then(fail)
+
+
+def priorities_of(order, count):
+    """Tensor index -> priority: its place in `order`, squeezed into 0 .. 255."""
+    table = [0] * count
+    for place, index in enumerate(order):
+        table[index] = place if count <= _PRIORITIES else place * _PRIORITIES // count
+    return table
+
+
+class _ForwardOrder:
+    """Sees in which order the first forward needs the parameters, then removes itself."""
+
+    def __init__(self, module, indices):
+        self.seen = {}  # tensor index -> nothing; a dict keeps the order
+        self._handles = []
+        for child in module.modules():
+            own = [indices[p] for p in child.parameters(recurse=False) if p in indices]
+            if own:
+                self._handles.append(child.register_forward_pre_hook(self._recorder(own)))
+
+    def _recorder(self, own):
+        def record(_module, _inputs):
+            self.seen.update(dict.fromkeys(own))
+        return record
+
+    def finish(self, count):
+        """All tensor indices: first those seen, then the others in registration order."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        return [*self.seen, *(index for index in range(count) if index not in self.seen)]
+
+
+class Attachment:
+    """A model's membership of a job; made by attach(). `job` is the sluice.Job underneath.
+
+    `weight` may be changed between steps. Use from the thread that trains.
+    """
+
+    def __init__(self, job, parameters, group, weight):
+        self.job = job
+        self.weight = weight
+        self._indices = {p: index for index, p in enumerate(parameters)}
+        self._group = group
+        self._failure = None
+        self._detached = False
+        self._pending = []  # (future, buffer) of the buckets of this backward
+        self._abandoned = []  # buffers of backwards that were interrupted: the job may write there
+        self._order = None
+        self._model = None  # weak: DDP's reducer keeps this object alive, so else it were a cycle
+        self._delayed = None  # first backward of a static graph, see _begin_backward
+        self._priorities = priorities_of(range(len(parameters)), len(parameters))
+        self._handles = []
+
+    # ---- called by DDP and by autograd ----
+
+    def _watch(self, ddp_model):
+        self._order = _ForwardOrder(ddp_model.module, self._indices)
+        self._model = weakref.ref(ddp_model)
+        self._handles.append(
+            ddp_model.register_forward_pre_hook(lambda model, _inputs: self._before_forward(model)))
+
+    def _before_forward(self, ddp_model):
+        if self._detached or not ddp_model.training or not torch.is_grad_enabled():
+            return
+        if self._failure is not None:
+            raise self._failure
+        if getattr(getattr(ddp_model, "_join_config", None), "enable", False):
+            raise errors.InvalidArgument(
+                "DDP's join() context cannot be used with Sluice: its shadow all-reduces go to the "
+                "process group. Give every rank the same number of batches, for example with "
+                "DistributedSampler(drop_last=True)")
+        self.job.check()
+
+    def _on_bucket(self, bucket):
+        if self._detached:
+            return default_hooks.allreduce_hook(self._group, bucket)
+        try:
+            if bucket.index() == 0:
+                self._begin_backward()
+            if self._failure is not None:
+                return _failed_future(self._failure)
+            future = torch.futures.Future()
+            self._pending.append((future, bucket.buffer()))
+            self._submit(bucket)
+            if self._delayed:
+                if bucket.is_last():
+                    threading.Thread(target=self._finish_delayed, name="sluice-step").start()
+                return future.then(self._delayed_result)
+            return future
+        except BaseException as error:  # noqa: BLE001 - raised by _finish, out of backward()
+            self._failure = error
+            return _failed_future(error)
+
+    def _begin_backward(self):
+        if self._pending:
+            self._abandoned.append(self._pending)
+            self._pending = []
+        if self._order is not None:
+            count = len(self._indices)
+            self._priorities = priorities_of(self._order.finish(count), count)
+            self._order = None
+        # In the first backward of a static graph DDP calls the hook for all buckets at the very end
+        # and waits for their futures at once, before the engine's callbacks.
+        self._delayed = self._delayed is None and getattr(self._model(), "static_graph", False)
+        Variable._execution_engine.queue_callback(self._finish)
+
+    def _submit(self, bucket):
+        if self.weight != 1:
+            bucket.buffer().mul_(self.weight)
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
+            index = self._indices[parameter]
+            address = gradient.data_ptr()
+            self.job.submit_address(index, address, address, self.weight, self._priorities[index])
+        if bucket.is_last():
+            self.job.end_step()
+
+    def _finish(self):
+        """At the end of backward, before DDP takes the buckets: waits for the sums."""
+        if self._failure is not None:
+            raise self._failure
+        if not self._pending:
+            return
+        try:
+            self._await_step()
+        except errors.Error as error:
+            self._failure = error
+            raise
+        except BaseException:
+            self._failure = errors.Interrupted(
+                "an earlier backward was interrupted while it waited for the other ranks, so this "
+                "rank is out of step with them: end this run, or create and attach a new model")
+            raise
+        pending, self._pending = self._pending, []
+        for future, buffer in pending:
+            future.set_result(buffer)
+
+    def _await_step(self):
+        self.job.wait_step()
+
+    def _finish_delayed(self):
+        pending = self._pending
+        try:
+            self._finish()
+        except BaseException:  # noqa: BLE001 - kept in _failure
+            for future, buffer in pending:
+                future.set_result(buffer)  # _delayed_result raises
+
+    def _delayed_result(self, future):
+        if self._failure is not None:
+            raise self._failure
+        return future.value()
+
+    # ---- for the user ----
+
+    def stats(self):
+        """Counters of the job since attach(), as a dict; see sluice.Job.stats()."""
+        return self.job.stats()
+
+    def detach(self):
+        """Leaves the job in an orderly way, after the last backward. All ranks should. The model
+        stays usable: its gradients are averaged by DDP's own all-reduce from now on. Blocks for
+        about 1 s at most; may be called more than once."""
+        if self._detached:
+            return
+        self._detached = True
+        for handle in self._handles:
+            handle.remove()
+        self.job.close()
+        self._pending = []
+        self._abandoned = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, traceback):
+        if kind is not None and not self._detached:
+            self._detached = True
+            self.job.__exit__(kind, value, traceback)
+        self.detach()

@@ -1,0 +1,254 @@
+"""`Loop`: trains a model so that all replicas apply every step's average once and in order.
+
+What a step is for this rank is decided between steps only: apply one that it has missed, fetch
+another rank's state, give its own, or compute a gradient.
+"""
+
+import threading
+import types
+
+from sluice import _torch_state, errors
+
+_POLL_S = 0.02  # between looks at who wants a state, while the others finish
+
+
+def _listed(value):
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+class Loop:
+    """Drives the training of a model on a sluice.torch.solo_group().
+
+        loop = sluice.torch.Loop(attachment, optimizer, scheduler)
+        for step in loop.steps(1000):
+            inputs, targets = next(batches)
+            loss_function(model(inputs), targets).backward()
+        evaluate(model)
+
+    attachment  what sluice.torch.attach() has returned.
+    optimizer   one, or a list; over this model's parameters. The loop runs it, for steps that this
+                rank has computed and for those that it has missed alike, so the body must not: a
+                call of optimizer.step() there raises InvalidArgument, as does AMP's GradScaler.
+    scheduler   one, or a list, or None: its step() follows each optimizer step.
+    update      function called as update(step) in place of both, with the averaged gradients in
+                the parameters' .grad (None where no rank had one): for clipping, for a scheduler
+                with another period, ... It must depend on nothing that differs between ranks.
+    extra       further objects with state_dict() and load_state_dict() that belong to a replica,
+                such as an average of the weights that `update` keeps.
+
+    At the start of each body .grad is None, and the model has the parameters after step - 1. The
+    body runs forward and backward, at most one of them outside of model.no_sync(); without any
+    this rank contributes nothing to the step, but takes part in it. A body's gradient that comes
+    too late is dropped, or goes into a later step (late="requeue").
+
+    Parameters, buffers, optimizers, schedulers and `extra` are bit-identical on all ranks that have
+    applied the same steps, also on those that missed some, fell out of the appliance's window or
+    were started again. That needs the same version of torch and the same number of threads on all
+    ranks. Random numbers are each rank's own.
+
+    When this rank has fallen behind too far, or has come back, the loop fetches all of that from a
+    peer; and gives it between its own steps when a peer needs it, which costs one copy of it. It
+    travels as plain values, not as pickle: it can break the training, but not run code.
+
+    Use from one thread. Errors of the job come out of backward(), or of the loop itself.
+    """
+
+    def __init__(self, attachment, optimizer, scheduler=None, *, update=None, extra=()):
+        self._attachment = attachment
+        self._optimizers = _listed(optimizer)
+        self._schedulers = _listed(scheduler)
+        self._extra = _listed(extra)
+        self._update = update or self._default_update
+        self._total = None
+        self._in_body = False
+        self._due = False  # a body has been given out, and its step is not applied
+        self._closed = False
+        self.applied = 0  # the last step that is in the parameters
+        self.missed = 0  # steps that this rank has applied without computing
+        self.resyncs = 0  # states that it has taken from a peer
+        if attachment.job is None:  # SLUICE_DISABLE: DDP averages by itself
+            self._solo = False
+            return
+        if not hasattr(attachment, "replica"):
+            raise errors.InvalidArgument(
+                "this model's process group is not a solo_group(): wrap it with "
+                "DistributedDataParallel(net, process_group=sluice.torch.solo_group()) to use a "
+                "Loop, or run the optimizer yourself")
+        if attachment.loop is not None:
+            raise errors.InvalidArgument("this model has a Loop already")
+        self._solo = True
+        _torch_state.encode(self._tree())  # says now what could not be sent later
+        for one in self._optimizers:
+            self._guard(one)
+        attachment.loop = self
+
+    # ---- for the user ----
+
+    def steps(self, total=None):
+        """Yields the number of each step that this rank is to compute, until `total` steps are
+        applied on this replica, by whomever they were computed. Then finish() is called.
+
+        `total` must be equal on all ranks. None: until the caller leaves the loop, for example
+        because its data is used up, and calls finish()."""
+        self._total = total
+        if not self._solo:
+            while total is None or self.applied < total:
+                yield from self._plain_step()
+            return
+        while self._prepare():
+            self._in_body = self._attachment.accepting = True
+            try:
+                yield self.applied + 1
+            finally:
+                self._in_body = self._attachment.accepting = False
+            self.update()
+        self.finish()
+
+    def update(self):
+        """Completes the step: waits for it if the body ran no backward, and applies it. steps()
+        does it after the body; call it inside to look at the result there, but nothing of the
+        step may follow."""
+        if not self._due:
+            return
+        self._in_body = self._attachment.accepting = False
+        if not self._attachment.submitted:
+            self._attachment.submit_nothing()
+        self._apply()
+
+    def finish(self):
+        """Ends the training: this rank has no more data. To be called on every rank, instead of
+        DDP's join(); steps(total) does it.
+
+        Goes on applying the steps of the ranks that still have data, until the first step all of
+        whose contributors had none, or until `total`; so all replicas end with the same step. Then
+        waits until all live ranks are there, and gives its state to those that need it. Blocks; may
+        be called more than once. Leave with attachment.detach(), or by ending the process."""
+        if self._closed or not self._solo:
+            return
+        self.update()
+        self._attachment.finished = True
+        while self._prepare():
+            self._attachment.submit_nothing()
+            self._apply()
+        self._close()
+
+    # ---- steps ----
+
+    def _default_update(self, _step):
+        for optimizer in self._optimizers:
+            optimizer.step()
+        for scheduler in self._schedulers:
+            scheduler.step()
+
+    def _plain_step(self):
+        for optimizer in self._optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        yield self.applied + 1
+        self.applied += 1
+        self._update(self.applied)
+
+    def _prepare(self):
+        """Brings this replica up to date; False when there is no further step."""
+        attachment = self._attachment
+        while not (self._total is not None and self.applied >= self._total):
+            if attachment.all_finished:
+                return False
+            if attachment.lost or attachment.job.must_resync:
+                self._resync()
+                continue
+            self.serve()
+            if not attachment.job.behind():
+                attachment.clear()
+                self._due = True
+                return True
+            attachment.catch_up()
+            if self._apply():
+                self.missed += 1
+        return False
+
+    def _apply(self):
+        """Puts the step's result into this replica; False when it is lost to this rank."""
+        attachment = self._attachment
+        self._due = False
+        if attachment.lost:
+            return False
+        attachment.place_gradients()
+        self._update(self.applied + 1)
+        attachment.agree()
+        self.applied += 1
+        return True
+
+    def _guard(self, optimizer):
+        """Makes a step() in the body an error: steps that this rank missed would not have it."""
+        original = optimizer.step
+
+        def step(_self, *arguments, **options):
+            if self._in_body:
+                raise errors.InvalidArgument(
+                    "optimizer.step() in the body of a sluice.torch.Loop: the loop runs it, also "
+                    "for steps that this rank has missed. Leave it out; GradScaler cannot be used; "
+                    "for clipping and the like give the Loop update=...")
+            return original(*arguments, **options)
+
+        step.__dict__.update(getattr(original, "__dict__", {}))  # marks that schedulers look for
+        optimizer.step = types.MethodType(step, optimizer)
+
+    # ---- states ----
+
+    def _tree(self):
+        return {"applied": self.applied, "all_finished": self._attachment.all_finished,
+                "replica": self._attachment.replica.tree(),
+                "optimizers": [one.state_dict() for one in self._optimizers],
+                "schedulers": [one.state_dict() for one in self._schedulers],
+                "extra": [one.state_dict() for one in self._extra]}
+
+    def serve(self):
+        """Gives this rank's state to a peer that wants it. Called between steps, and while this
+        rank waits for one: until it is applied, the state is that of the step before."""
+        job = self._attachment.job
+        if job.state_wanted() is not None:
+            job.send_state(_torch_state.encode(self._tree()), self.applied)
+
+    def _resync(self):
+        attachment = self._attachment
+        state = attachment.job.resync()
+        tree = _torch_state.decode(state.data)
+        if tree["applied"] != state.step:
+            raise errors.Internal(
+                f"a state of step {tree['applied']} was sent as one of step {state.step}")
+        attachment.replica.load(tree["replica"])
+        for kind, mine in (("optimizers", self._optimizers), ("schedulers", self._schedulers),
+                           ("extra", self._extra)):
+            if len(mine) != len(tree[kind]):
+                raise errors.InvalidArgument(
+                    f"this rank's Loop has {len(mine)} {kind}, that of the rank which sent its "
+                    f"state {len(tree[kind])}: start all ranks with the same script")
+            for one, saved in zip(mine, tree[kind]):
+                one.load_state_dict(saved)
+        attachment.clear()
+        attachment.all_finished = tree["all_finished"]
+        self.applied = state.step
+        self.resyncs += 1
+
+    def _close(self):
+        """Waits until all live ranks are at the end, at the service of those that are not. Twice:
+        a rank that came back while the first round was open takes part from the second."""
+        outcome = []
+
+        def meet():
+            try:
+                self._attachment.job.barrier()
+                self._attachment.job.barrier()
+            except BaseException as error:  # noqa: BLE001 - raised below
+                outcome.append(error)
+
+        thread = threading.Thread(target=meet, name="sluice-finish", daemon=True)
+        thread.start()
+        while thread.is_alive():
+            self.serve()
+            thread.join(_POLL_S)
+        self._closed = True
+        if outcome:
+            raise outcome[0]

@@ -1,0 +1,187 @@
+"""`SoloAttachment`: DDP's hook in a job in which steps can be complete without this rank.
+
+DDP runs in a group of one, so all that replicas must agree on is done here: gradients that this
+rank or no rank has, buffers, and whether training is over. `_torch_loop` decides what each step is
+for this rank; nothing here runs an optimizer.
+"""
+
+import torch
+
+from sluice import errors
+from sluice._torch_attachment import Attachment
+
+_LEAST_URGENT = 255
+
+
+def extra_tensors(replica):
+    """Specs of the job's tensors after the parameters: the buffers' parts, and who has finished."""
+    return [*((part.name, part.values.numel(), "float32") for part in replica.parts),
+            ("sluice.finished", 1, "float32")]
+
+
+def _strides(parameter):
+    """The strides that DDP gives the gradient of `parameter` inside a bucket."""
+    dense = torch.empty_like(parameter, device="meta").stride()
+    if dense == parameter.stride():
+        return dense
+    return torch.empty(parameter.shape, device="meta").stride()
+
+
+class SoloAttachment(Attachment):
+    """A model's membership of a job on a solo_group(); made by attach(), driven by a Loop."""
+
+    def __init__(self, job, named, group, weight, replica):
+        self._parameters = [p for _, p in named]
+        super().__init__(job, self._parameters, group, weight)
+        self.replica = replica
+        self.loop = None  # the Loop that drives this, once there is one
+        self.accepting = False  # whether a synchronised backward belongs to a step now
+        self.submitted = False  # whether this rank has submitted the step that is not applied yet
+        self.lost = False  # the step's result is lost to this rank: it must resync
+        self.finished = False  # this rank has no more data
+        self.all_finished = False  # neither have the ranks in the last applied step
+        self._layouts = [_strides(p) for p in self._parameters]
+        self._own = [None] * len(named)  # memory for results beside DDP's buckets
+        self._outputs = [None] * len(named)  # where the step's results are
+        self._used = set()  # parameters with a gradient of this rank for the next submission
+        self._flag = torch.zeros(1)
+        self._handles += [p.register_hook(self._use(index))
+                          for index, p in enumerate(self._parameters)]
+
+    def _use(self, index):
+        used = self._used
+
+        def mark(_gradient):
+            used.add(index)
+        return mark
+
+    # ---- called by DDP and by autograd ----
+
+    def _before_forward(self, ddp_model):
+        super()._before_forward(ddp_model)
+        if self._detached or not ddp_model.training or not torch.is_grad_enabled():
+            return
+        if self.loop is None:
+            raise errors.InvalidArgument(
+                "a model on a solo_group() is trained through a sluice.torch.Loop, which applies "
+                "the steps that this rank has missed: loop = sluice.torch.Loop(attachment, "
+                "optimizer), then 'for step in loop.steps(total):' around forward and backward")
+
+    def _begin_backward(self):
+        super()._begin_backward()
+        if self.submitted:
+            raise errors.InvalidArgument(
+                "a second backward in one step: each pass of the loop's body is one step. To "
+                "accumulate gradients run all but the last backward within model.no_sync()")
+        if not self.accepting:
+            raise errors.InvalidArgument(
+                "a backward outside of the loop: run it in the body of "
+                "'for step in loop.steps(total):'")
+
+    def _submit(self, bucket):
+        self.submitted = True
+        if self.lost:
+            return
+        try:
+            if self.weight != 1:
+                bucket.buffer().mul_(self.weight)
+            for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
+                self._submit_gradient(self._indices[parameter], parameter, gradient)
+            if bucket.is_last():
+                self._submit_extras(take_part=True)
+        except errors.Behind:
+            self.lost = True
+
+    def _submit_gradient(self, index, parameter, gradient):
+        if index in self._used:
+            output = gradient.as_strided(parameter.shape, self._layouts[index],
+                                         gradient.storage_offset())
+            source = gradient.data_ptr()
+        else:  # DDP has filled in zeros
+            output, source = self._own_memory(index), None
+        self._outputs[index] = output
+        self.job.submit_address(index, source, output.data_ptr(), self.weight,
+                                self._priorities[index])
+
+    def _submit_extras(self, take_part):
+        index = len(self._parameters)
+        for part in self.replica.parts:
+            address = part.values.data_ptr()
+            given = take_part and part.collect(self.weight)
+            self.job.submit_address(index, address if given else None, address, self.weight,
+                                    _LEAST_URGENT)
+            index += 1
+        self._flag.fill_(float(self.finished))
+        address = self._flag.data_ptr()
+        self.job.submit_address(index, address, address, 1, _LEAST_URGENT)
+        self._used.clear()
+
+    def _own_memory(self, index):
+        if self._own[index] is None:
+            parameter = self._parameters[index]
+            self._own[index] = torch.empty_strided(
+                parameter.shape, self._layouts[index], dtype=parameter.dtype)
+        return self._own[index]
+
+    def _await_step(self):
+        try:
+            self.job.wait_step(between=self.loop.serve)
+        except errors.Behind:
+            self.lost = True
+
+    # ---- called by the loop ----
+
+    def submit_nothing(self):
+        """Takes part in the step without a gradient of this rank, and waits for it."""
+        self.submitted = True
+        try:
+            for index in range(len(self._parameters)):
+                self._outputs[index] = self._own_memory(index)
+                self.job.submit_address(index, None, self._outputs[index].data_ptr(), 0,
+                                        self._priorities[index])
+            self._submit_extras(take_part=False)
+        except errors.Behind:
+            self.lost = True
+        self._await_step()
+
+    def catch_up(self):
+        """Gets the results of a step that this rank does not compute, and waits for it."""
+        try:
+            for index in range(len(self._parameters)):
+                self._outputs[index] = self._own_memory(index)
+                self.job.catch_up_address(index, self._outputs[index].data_ptr())
+            index = len(self._parameters)
+            for values in (*(part.values for part in self.replica.parts), self._flag):
+                self.job.catch_up_address(index, values.data_ptr())
+                index += 1
+        except errors.Behind:
+            self.lost = True
+        self._await_step()
+
+    def place_gradients(self):
+        """Gives each parameter the step's result; None where no rank had a gradient."""
+        for index, parameter in enumerate(self._parameters):
+            parameter.grad = None if self.job.is_absent(index) else self._outputs[index]
+
+    def agree(self):
+        """Completes the step after the optimizer: buffers, and whether training is over."""
+        first = len(self._parameters)
+        parts = len(self.replica.parts)
+        self.replica.agree({index for index in range(parts) if self.job.is_absent(first + index)})
+        self.all_finished = (not self.job.is_absent(first + parts) and
+                             self._flag.item() == 1.0)
+        self.clear()
+
+    def clear(self):
+        """Forgets the step and its gradients."""
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._outputs = [None] * len(self._parameters)
+        self.submitted = self.lost = False
+
+    # ---- for the user ----
+
+    def report(self, step=0):
+        """A sluice.StepReport of `step`, one of the last 16 that this rank has applied; 0: of the
+        last one. Its `weight` is the effective batch."""
+        return self.job.report(step)

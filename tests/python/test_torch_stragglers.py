@@ -1,0 +1,249 @@
+"""Steps of the fastest k under PyTorch: whatever a rank misses, all replicas end bit-identical."""
+
+import signal
+
+import pytest
+import ranks
+
+pytest.importorskip("torch")
+
+WINDOW = 4
+
+
+def one_sleeps(rank, late, optimizer, total):
+    import ddp_worker as w
+    return w.train(rank, total, 0.2 if rank == 3 else 0.03, policy="fixed", k=3, late=late,
+                   optimizer=optimizer)
+
+
+def check_identical(values, total):
+    for rank, value in enumerate(values):
+        assert value["applied"] == total, (rank, value)
+        assert value["batches"] == total
+    assert len({value["digest"] for value in values}) == 1, [v["digest"][:8] for v in values]
+
+
+@pytest.mark.parametrize("late, optimizer", [
+    ("drop", "sgd"), ("requeue", "momentum"), ("drop", "nesterov"), ("requeue", "adamw")])
+def test_a_rank_that_sleeps_ends_with_the_parameters_of_those_that_never_missed_a_step(
+        appliance, tmp_path, late, optimizer):
+    arguments = dict(late=late, optimizer=optimizer, total=25)
+    values = ranks.run(one_sleeps, 4, tmp_path, box=appliance, arguments=arguments, timeout_s=60)
+    check_identical(values, 25)
+    assert values[3]["missed"] + values[3]["resyncs"] > 0, values[3]
+    assert all(value["replayed"] for value in values), "not what the optimizer alone would do"
+    without = [m for m in values[0]["members"].values() if 3 not in m]
+    assert without, "every step waited for the slow rank"
+    assert values[0]["k"]["1"] == values[0]["k"]["2"] == 4, "the first two steps are k = n"
+    stats = values[3]["stats"]
+    assert stats["late_chunks"] > 0
+    if late == "requeue":
+        assert stats["requeued_chunks"] > 0
+    else:
+        assert stats["requeued_chunks"] == 0
+    assert stats["late_chunks"] == stats["requeued_chunks"] + stats["discarded_chunks"]
+
+
+def paced(rank, total, **options):
+    import ddp_worker as w
+    return w.train(rank, total, 0.12, **options)
+
+
+def steps_done(running, rank):
+    return running.output(rank).count("step ")
+
+
+@pytest.mark.parametrize("steps, late", [(2, "requeue"), (2, "drop"), (3 * WINDOW, "drop")])
+def test_a_frozen_rank_goes_on_with_the_others_parameters(appliance, tmp_path, steps, late):
+    arguments = dict(total=30, policy="fixed", k=3, late=late)
+    with ranks.Ranks(paced, 4, tmp_path, box=appliance, arguments=arguments) as running:
+        running.wait_for(1, "step 5.")
+        running.children[2].send(signal.SIGSTOP)
+        running.wait_for(1, f"step {steps_done(running, 1) + steps}.")
+        running.children[2].send(signal.SIGCONT)
+        outcomes = running.finish(60)
+    assert [o.status for o in outcomes] == [0] * 4, "\n".join(o.output for o in outcomes)
+    values = [o.value for o in outcomes]
+    check_identical(values, 30)
+    if steps > WINDOW:
+        assert values[2]["resyncs"] == 1
+    else:
+        assert values[2]["missed"] > 0 and values[2]["resyncs"] == 0
+    assert values[0]["resyncs"] == 0
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_is_killed_and_started_again_takes_a_peers_state(appliance, tmp_path, rank):
+    arguments = dict(total=60, policy="fixed", k=2, optimizer="adamw")
+    with ranks.Ranks(paced, 4, tmp_path, box=appliance, arguments=arguments) as running:
+        running.wait_for(1, "step 6.")
+        running.children[rank].send(signal.SIGKILL)
+        running.wait_for(1, f"step {steps_done(running, 1) + 3}.")
+        running.restart(rank)
+        outcomes = running.finish(60)
+    assert [o.status for o in outcomes] == [0] * 4, "\n".join(o.output for o in outcomes)
+    values = [o.value for o in outcomes]
+    check_identical(values, 60)
+    assert values[rank]["resyncs"] == 1
+    assert any(rank in m for step, m in values[1]["members"].items() if int(step) > 20), (
+        "the rank that came back never contributed")
+
+
+def stock_group(rank):
+    import ddp_worker as w
+    import sluice.torch
+    try:
+        sluice.torch.attach(w.start(), policy="fixed", k=1)
+    except sluice.InvalidArgument as error:
+        return str(error)
+    return None
+
+
+def test_a_stock_group_is_refused_for_k_below_n_and_the_remedy_named(appliance, tmp_path):
+    for text in ranks.run(stock_group, 2, tmp_path, box=appliance):
+        assert "'fixed'" in text and "process_group=sluice.torch.solo_group()" in text
+        assert "sluice.torch.Loop" in text
+
+
+def sub_group(rank):
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    import ddp_worker as w
+    return w.train(rank, 6, 0.0, policy="fixed", k=1)
+
+
+def test_a_script_with_its_own_default_group_gets_a_sub_group(appliance, tmp_path):
+    check_identical(ranks.run(sub_group, 2, tmp_path, box=appliance), 6)
+
+
+def unused(rank, policy):
+    import time
+    import ddp_worker as w
+    model, attachment, loop = w.start_solo(
+        w.Model(), ddp=dict(find_unused_parameters=True, bucket_cap_mb=0.001), scheduled=False,
+        **policy)
+    for step in loop.steps(20):
+        mine = w.gradients_of(rank, step)
+        mine[1] = None  # nobody uses p1
+        if rank != 0:
+            mine[3] = None  # p3: rank 0 only
+        if rank == 1 and step > 2:
+            time.sleep(0.02)
+        model(mine).backward()
+    net = model.module
+    return dict(digest=w.digest(net, loop), untouched=net.p1.eq(0).all().item(),
+                moved=net.p3.ne(0).any().item())
+
+
+@pytest.mark.parametrize("policy", [{"policy": "sync"}, {"policy": "fixed", "k": 2}],
+                         ids=lambda p: p["policy"])
+def test_parameters_without_a_gradient_stay_equal_everywhere(appliance, tmp_path, policy):
+    values = ranks.run(unused, 3, tmp_path, box=appliance, arguments={"policy": policy})
+    assert len({value["digest"] for value in values}) == 1
+    assert values[0]["untouched"] and values[0]["moved"]
+
+
+def uneven(rank, policy):
+    import ddp_worker as w
+    net = w.net_with_statistics()
+    model, attachment, loop = w.start_solo(net, **policy)
+    import torch
+    mine = 0
+    for step in loop.steps():
+        if mine == 4 + 3 * rank:
+            break
+        mine += 1
+        model(torch.randn(6, 3, 8, 8)).square().mean().backward()
+    loop.finish()
+    loop.finish()
+    return dict(digest=w.digest(net, loop), applied=loop.applied)
+
+
+@pytest.mark.parametrize("policy", [{"policy": "sync"}, {"policy": "fixed", "k": 2}],
+                         ids=lambda p: p["policy"])
+def test_ranks_whose_data_ends_early_finish_with_the_others(appliance, tmp_path, policy):
+    values = ranks.run(uneven, 3, tmp_path, box=appliance, arguments={"policy": policy})
+    assert len({value["digest"] for value in values}) == 1
+    assert len({value["applied"] for value in values}) == 1
+    if policy["policy"] == "sync":
+        assert values[0]["applied"] >= 10, "the rank with most data was not waited for"
+
+
+def accumulating(rank):
+    import torch
+    import ddp_worker as w
+    model, attachment, loop = w.start_solo(
+        w.Model(), scheduled=False, optimizer="sgd", policy="sync")
+    wanted = [torch.zeros(shape) for shape in w.SHAPES]
+    seen = []
+    for step in loop.steps(3):
+        with model.no_sync():
+            model(w.gradients_of(rank, 10 * step)).backward()
+        model(w.gradients_of(rank, 10 * step + 1)).backward()
+        means = [w.expected_mean(2, 10 * step + part) for part in range(2)]
+        wanted = [x.add(sum(column), alpha=-0.05) for x, *column in zip(wanted, *means)]
+        loop.update()
+        seen.append(w.equal(list(model.parameters()), wanted))
+    return seen
+
+
+def test_steps_of_the_loop_are_those_of_the_optimizer_on_the_exact_mean(appliance, tmp_path):
+    assert ranks.run(accumulating, 2, tmp_path, box=appliance) == [[True] * 3] * 2
+
+
+def mistakes(rank):
+    import ddp_worker as w
+    import sluice
+    import sluice.torch
+    import torch
+    texts = []
+
+    def note(function):
+        try:
+            function()
+        except sluice.InvalidArgument as error:
+            texts.append(str(error))
+
+    group = sluice.torch.solo_group()
+    wrap = lambda: torch.nn.parallel.DistributedDataParallel(w.Model(), process_group=group)
+    options = dict(rank=0, world_size=1)
+    model = wrap()
+    attachment = sluice.torch.attach(model, "inproc://mistakes", **options)
+    note(lambda: model(w.gradients_of(0, 1)))  # no loop
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+
+    class Odd(torch.optim.lr_scheduler.LambdaLR):
+        def state_dict(self):
+            return {"odd": object()}
+
+    note(lambda: sluice.torch.Loop(attachment, optimizer, Odd(optimizer, lambda step: 1.0)))
+    loop = sluice.torch.Loop(attachment, optimizer)
+    note(lambda: sluice.torch.Loop(attachment, optimizer))
+    for _ in loop.steps(1):
+        model(w.gradients_of(0, 1)).backward()
+        note(optimizer.step)
+    note(lambda: sluice.torch.attach(wrap(), "inproc://mistakes", averaging="sum", **options))
+    second = wrap()
+    again = sluice.torch.attach(second, "inproc://mistakes2", **options)
+    loop = sluice.torch.Loop(again, torch.optim.SGD(second.parameters(), lr=1.0))
+
+    def twice():
+        for _ in loop.steps(2):
+            second(w.gradients_of(0, 1)).backward()
+            second(w.gradients_of(0, 1)).backward()
+
+    note(twice)
+    return texts
+
+
+@pytest.mark.usefixtures("library")
+def test_mistakes_are_refused_with_the_remedy(tmp_path):
+    texts = ranks.run(mistakes, 1, tmp_path)[0]
+    assert len(texts) == 6, texts
+    no_loop, odd, second_loop, own_step, averaging, twice = texts
+    assert "sluice.torch.Loop(attachment, optimizer)" in no_loop
+    assert "state['schedulers'][0]['odd'] is a object" in odd
+    assert "Loop already" in second_loop
+    assert "the loop runs it" in own_step and "update=" in own_step
+    assert "averaging='sum'" in averaging
+    assert "no_sync" in twice
