@@ -36,27 +36,37 @@ def epoch_steps(task):
 
 
 def policy_of(scheme, mode, task):
-    """The switch's options for a scheme's name: k=8, saina, saina5, saina s=300, saina c=3, ..."""
+    """The switch's options for a scheme's name, and a learning rate where it names one.
+
+    A name and its changes: "k=8", "saina s=300", "saina-5 from=4", "k=16 lr=200" (thousandths).
+    """
+    name, *changes = scheme.split(" ")
     published = {"kind": "saina", "k": 1, "sign_stride": 32, "round_steps": epoch_steps(task)}
-    name, _, value = scheme.partition("=")
+    kind, _, k = name.partition("=")
     policy = {
-        "k": lambda: {"kind": "fixed", "k": int(value)},
+        "k": lambda: {"kind": "fixed", "k": int(k)},
         "saina": lambda: published,
         "saina-all": lambda: dict(published, sign_stride=1),
         "saina-5": lambda: dict(published, sign_stride=1, round_steps=5),
-        "saina s": lambda: dict(published, s_th_permille=int(value)),
-        "saina c": lambda: dict(published, c_th=int(value)),
         "ramp": lambda: {"kind": "ramp"},
         "goodput": lambda: {"kind": "goodput"},
         "clock": lambda: {"kind": "clock", "k": 1, "clock_steps": 50},
-    }[name]()
-    if scheme == SYNC[0]:
+    }[kind]()
+    if name == SYNC[0]:
         policy = {"kind": "sync"}
+    for change in changes:
+        option, value = change.split("=")
+        policy.update({"s": {"s_th_permille": int(value)}, "c": {"c_th": int(value)},
+                       "from": {"k": int(value)},
+                       "lr": {"learning_rate": int(value) / 1000}}[option])
     return dict(policy, late=mode)
 
 
 RULES = ("saina", "saina-all", "saina-5", "ramp", "goodput", "clock")
+# With requeue, k = 1 fails; these two start where ramp and goodput have their floor.
+FROM_FLOOR = ("saina-5 from=4", "clock from=4")
 SCHEMES = tuple(f"k={k}" for k in FIXED) + RULES
+LEARNING_RATES = (50, 150, 200, 400)  # thousandths, beside the one that all runs have
 
 
 def _both_modes(schemes):
@@ -64,8 +74,18 @@ def _both_modes(schemes):
 
 
 def main_units(seed, task="generated"):
-    return [Unit(task, seed, architecture, setting, _both_modes(SCHEMES))
+    schemes = _both_modes(SCHEMES) + [(scheme, "requeue") for scheme in FROM_FLOOR]
+    return [Unit(task, seed, architecture, setting, schemes)
             for setting in stragglers.SETTINGS for architecture in ARCHITECTURES]
+
+
+def rate_units(seed, task):
+    """What other learning rates would have done for k = 16 and for the smallest k of the rules."""
+    schemes = [(f"k=16 lr={rate}", "drop") for rate in LEARNING_RATES]
+    if task == "digits":
+        schemes += [(f"k=4 lr={rate}", "requeue") for rate in LEARNING_RATES]
+        schemes += _both_modes(("k=4", "k=8", "ramp", "goodput"))
+    return [Unit(task, seed, architecture, "jitter", schemes) for architecture in ARCHITECTURES]
 
 
 def threshold_units(seed, task="generated"):
@@ -84,24 +104,21 @@ def sweep_units(seed, task="generated"):
 
 def long_units():
     """The judged tables first; the last seeds of the side tables last."""
-    parts = [main_units(0), main_units(1), threshold_units(0), threshold_units(1), main_units(2),
-             threshold_units(2), sweep_units(0), main_units(3), sweep_units(1), main_units(4),
-             sweep_units(2), threshold_units(3), threshold_units(4), sweep_units(3),
-             sweep_units(4)]
+    parts = [main_units(seed) for seed in range(5)]
+    parts += [threshold_units(seed) for seed in range(3)] + [sweep_units(0)]
+    parts += [rate_units(seed, task) for seed in range(3) for task in ("generated", "digits")]
+    parts += [sweep_units(1), sweep_units(2), threshold_units(3), threshold_units(4),
+              sweep_units(3), sweep_units(4)]
     return [unit for part in parts for unit in part]
 
 
-def short_units(seeds):
+def short_units(seed):
     """What the RESULT line needs. Without k = 1, which is nowhere the best and often fails."""
     schemes = _both_modes([f"k={k}" for k in FIXED if k > 1] + ["goodput"])
     schemes.append(("ramp", "requeue"))
-    units = []
-    for seed in range(seeds):
-        for setting in stragglers.SETTINGS:
-            rule = [("saina", "drop")] if setting == "jitter" else []
-            units += [Unit("generated", seed, architecture, setting, schemes + rule)
-                      for architecture in ARCHITECTURES]
-    return units
+    return [Unit("generated", seed, architecture, setting,
+                 schemes + ([("saina", "drop")] if setting == "jitter" else []))
+            for setting in stragglers.SETTINGS for architecture in ARCHITECTURES]
 
 
 def key(task, seed, architecture, setting, scheme, mode):

@@ -6,7 +6,7 @@ the same target in the same seed; 0 when the scheme never reached it in the step
 """
 import statistics
 
-from . import experiment, stragglers
+from . import experiment, stragglers, training
 
 PUBLISHED_SIGN = {300: (472.4, 771.2), 400: (448.8, 543.1), 500: (426.0, 401.0),
                   600: (555.6, 508.4), 700: (564.0, 530.3)}
@@ -21,7 +21,12 @@ SWEEP = tuple(f"lognormal:{ratio}" for ratio in experiment.SWEEP_RATIOS)
 
 
 def label(scheme):
-    return LABELS.get(scheme, scheme.replace("k=", "k = "))
+    name, *changes = scheme.split(" ")
+    text = LABELS.get(name, name.replace("k=", "k = "))
+    for change in changes:
+        option, value = change.split("=")
+        text += f", k from {value}" if option == "from" else f", learning rate 0.{int(value):03d}"
+    return text.rstrip("0") if "rate" in text else text
 
 
 def setting_of_ratio(ratio):
@@ -89,9 +94,11 @@ def median(values):
 
 
 def cell(values, digits=2, unit=""):
-    """Median [least .. largest]; "-" for nothing and for what was never reached."""
+    """Median [least .. largest]; "-" where there is no run."""
     if not values:
         return "-"
+    if min(values) == float("inf"):
+        return "never"
 
     def text(value):
         return "never" if value == float("inf") else f"{value:.{digits}f}{unit}"
@@ -150,7 +157,7 @@ def scheme_table(results, architecture, setting):
     headers = ["scheme", "published: final, reduction", "drop: final accuracy",
                "drop: reduction", "requeue: final accuracy", "requeue: reduction"]
     rows = []
-    for scheme in (experiment.SYNC[0],) + experiment.SCHEMES:
+    for scheme in (experiment.SYNC[0],) + experiment.SCHEMES + experiment.FROM_FLOOR:
         published = ""
         if setting == "jitter" and scheme in PUBLISHED_SCHEMES:
             final, reduction = PUBLISHED_SCHEMES[scheme][column]
@@ -164,9 +171,27 @@ def scheme_table(results, architecture, setting):
     return markdown(headers, rows)
 
 
+def digits_table(results):
+    """The tuning task, for completeness: a target of 517 test samples is a coarse one."""
+    shown = Results(results.records, "digits")
+    headers = ["scheme", "network", "drop: final accuracy", "drop: reduction",
+               "requeue: final accuracy", "requeue: reduction"]
+    rows = []
+    for scheme in ("k=16", "k=4", "k=8", "ramp", "goodput"):
+        for architecture in experiment.ARCHITECTURES:
+            row = [label(scheme), architecture]
+            for mode in experiment.MODES:
+                which = (architecture, "jitter", scheme, mode)
+                row += [cell(shown.finals(*which), 1, " %"),
+                        reduction_cell(shown.reductions(*which))]
+            rows.append(row)
+    return markdown(headers, rows)
+
+
 def best_fixed_table(results):
     headers = ["setting", "network", "late mode", "best fixed k", "its reduction",
-               "goodput against it", "ramp against it", "saina of 5 steps against it"]
+               "goodput against it", "ramp against it", "saina of 5 steps against it",
+               "the same, k from 4"]
     rows = []
     for setting in stragglers.SETTINGS:
         for architecture in experiment.ARCHITECTURES:
@@ -177,7 +202,7 @@ def best_fixed_table(results):
                 row = [stragglers.describe(setting), architecture, mode, best.replace("k=", ""),
                        f"{reduction:.2f} x"]
                 row += [cell(results.against_best_fixed(architecture, setting, scheme, mode))
-                        for scheme in ("goodput", "ramp", "saina-5")]
+                        for scheme in ("goodput", "ramp", "saina-5", "saina-5 from=4")]
                 rows.append(row)
     return markdown(headers, rows)
 
@@ -193,6 +218,25 @@ def sweep_table(results):
                     reduction_cell(results.reductions(architecture, setting_of_ratio(ratio),
                                                       scheme, mode))
                     for scheme in ("k=4", "k=8", "saina", "saina-5", "ramp", "goodput")])
+    return markdown(headers, rows)
+
+
+def rate_table(results, task):
+    """Other learning rates: what k = 16 gains and where the smallest k with requeue stays."""
+    shown = Results(results.records, task)
+    default = int(1000 * training.LEARNING_RATE)
+    headers = ["learning rate", "network", "k = 16: final accuracy", "k = 16: reduction",
+               "k = 4, requeue: final accuracy", "k = 4, requeue: reduction"]
+    rows = []
+    for rate in sorted(experiment.LEARNING_RATES + (default,)):
+        suffix = "" if rate == default else f" lr={rate}"
+        for architecture in experiment.ARCHITECTURES:
+            row = [f"{rate / 1000:g}", architecture]
+            for scheme, mode in (("k=16", "drop"), ("k=4", "requeue")):
+                which = (architecture, "jitter", scheme + suffix, mode)
+                row += [cell(shown.finals(*which), 1, " %"),
+                        reduction_cell(shown.reductions(*which))]
+            rows.append(row)
     return markdown(headers, rows)
 
 
