@@ -4,6 +4,7 @@ The dashboard's queries run on a real Prometheus server that scrapes the applian
 not exist, labels that do not match and panels without data are found without Grafana.
 """
 
+import contextlib
 import json
 import re
 import shutil
@@ -15,22 +16,23 @@ import urllib.parse
 import urllib.request
 
 import pytest
-from conftest import ROOT
+from conftest import BUILD, ROOT
 from ranks import Ranks
 
 from sluice import _exposition, _top_model
 from sluice._processes import Child, stop_all
+from sluice.demo.run import Appliance
 from sluice.launch import free_port
 
 DASHBOARD = ROOT / "config" / "deploy" / "grafana-dashboard.json"
 WORKERS = 3
 _METRIC = re.compile(r"\bsluice_[a-z0-9_]+")
 _VARIABLES = {"$instance": ".*", "$job": ".*", "$__rate_interval": "6s", "$__range": "1m"}
-# Panels that show nothing while all is well, or that only some policies fill.
+# Panels that show nothing while all is well, or that only policies fill that do not run here.
 _MAY_BE_EMPTY = {
-    "Missing from the oldest open chunk", "Behind the middle rank", "Gradient time D",
-    "Gradient noise scale", "Signs flipped", "Packets of no use, by reason",
-    "Frames dropped at ports, by reason", "The appliance's own datagrams lost, by reason"}
+    "Missing from the oldest open chunk", "Gradient noise scale", "Signs flipped",
+    "Packets of no use, by reason", "Frames dropped at ports, by reason",
+    "The appliance's own datagrams lost, by reason"}
 
 
 def slow_third(rank, stop):
@@ -51,22 +53,67 @@ def slow_third(rank, stop):
     return True
 
 
-@pytest.fixture(scope="module")
-def watched(appliance, tmp_path_factory):
-    """The metrics address of an appliance, on which a job of WORKERS ranks, 'watched', runs."""
-    folder = tmp_path_factory.mktemp("watched")
+def fastest_two(rank, stop):
+    """Steps until the file `stop` exists; rank 2 is too slow to be in any sum, but stays."""
+    import time
+    from pathlib import Path
+    import numpy
+    from sluice import Job, errors
+    gradient = numpy.ones(20000, numpy.float32)
+    with Job([("weight", 20000, "float32")]) as job:
+        while not Path(stop).exists():
+            time.sleep(0.4 if rank == 2 else 0.05)
+            try:
+                job.submit("weight", gradient)
+                job.wait_step(timeout=1)
+            except errors.Error:  # it has fallen out of the window, or the others have ended
+                pass
+    return True
+
+
+class FastestBox(Appliance):
+    """An appliance that completes a step with the first two ranks, unless a job says otherwise."""
+
+    def _configuration(self):
+        return (super()._configuration() +
+                '\n[policy]\npolicy = "fixed"\nk = 2\nlate = "requeue"\n')
+
+
+@contextlib.contextmanager
+def running_job(name, function, box, folder):
+    """The box's metrics address, while the ranks of a job run on it."""
     stop = folder / "stop"
-    with Ranks(slow_third, WORKERS, folder, box=appliance, arguments={"stop": str(stop)},
-               environment={"SLUICE_JOB": "watched"}) as ranks:
-        address = f"127.0.0.1:{appliance.metrics_port}"
+    with Ranks(function, WORKERS, folder, box=box, arguments={"stop": str(stop)},
+               environment={"SLUICE_JOB": name}) as ranks:
+        address = f"127.0.0.1:{box.metrics_port}"
         deadline = time.monotonic() + 60
-        while 'sluice_job_running{job="watched"} 1' not in page(address):
+        while f'sluice_job_running{{job="{name}"}} 1' not in page(address):
             assert time.monotonic() < deadline, ranks.output(0)
             time.sleep(0.1)
         yield address
         stop.touch()
         for outcome in ranks.finish():
             assert outcome.status == 0, outcome.output
+
+
+@pytest.fixture(scope="module")
+def fastest(library, tmp_path_factory):
+    """The metrics address of an appliance on which a job with k = 2 of 3, 'fastest', runs."""
+    folder = tmp_path_factory.mktemp("fastest")
+    binary = BUILD / "dataplane" / "sluiced"
+    if not binary.exists():
+        pytest.skip(f"{binary} is not built")
+    with FastestBox(str(binary), folder, folder / "sluiced.log", WORKERS) as box:
+        with running_job("fastest", fastest_two, box, folder) as address:
+            yield address
+
+
+@pytest.fixture(scope="module")
+def watched(appliance, tmp_path_factory):
+    """The metrics address of an appliance, on which a job of WORKERS ranks, 'watched', runs."""
+    folder = tmp_path_factory.mktemp("watched")
+    with running_job("watched", slow_third, appliance, folder) as address:
+        yield address
 
 
 def page(address):
@@ -166,14 +213,15 @@ def test_top_shows_the_running_job_and_who_is_late(watched):
 
 
 @pytest.fixture(scope="module")
-def prometheus(watched, tmp_path_factory):
-    """A query function of a server that has scraped the appliance for some seconds."""
+def prometheus(watched, fastest, tmp_path_factory):
+    """A query function of a server that has scraped both appliances for some seconds."""
     if shutil.which("prometheus") is None:
         pytest.skip("prometheus is not installed (apt install prometheus)")
     folder = tmp_path_factory.mktemp("prometheus")
     (folder / "prometheus.yml").write_text(
         (ROOT / "config/deploy/prometheus.yml").read_text()
-        .replace("127.0.0.1:9464", watched).replace("scrape_interval: 5s", "scrape_interval: 1s"))
+        .replace("127.0.0.1:9464", f'{watched}", "{fastest}')
+        .replace("scrape_interval: 5s", "scrape_interval: 1s"))
     port = free_port()
     log = open(folder / "log", "w+b")
     server = Child(["prometheus", f"--config.file={folder}/prometheus.yml",
@@ -187,16 +235,18 @@ def prometheus(watched, tmp_path_factory):
             with urllib.request.urlopen(url, timeout=10) as answer:
                 return json.load(answer)["data"]["result"]
         except urllib.error.HTTPError as error:
+            if error.code == 503:
+                raise  # it is still starting
             raise AssertionError(f"{text}: {error.read().decode()}") from None
 
     try:
         deadline = time.monotonic() + 60
         while True:
             try:
-                if query("count_over_time(sluice_jobs[1m]) >= 6"):
+                if len(query("count_over_time(sluice_jobs[1m]) >= 6")) == 2:
                     break
             except OSError:
-                pass  # it does not listen yet
+                pass  # it is still starting
             assert server.poll() is None and time.monotonic() < deadline, (
                 (folder / "log").read_text())
             time.sleep(0.2)
@@ -206,7 +256,21 @@ def prometheus(watched, tmp_path_factory):
         log.close()
 
 
-def test_every_panel_has_data_of_the_running_job(prometheus):
+def test_top_shows_k_and_how_far_a_straggler_is_behind(fastest):
+    deadline = time.monotonic() + 30
+    while True:  # the first two steps are those of all ranks
+        done = subprocess.run([sys.executable, "-B", "-m", "sluice", "top", fastest, "--once"],
+                              capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        row = re.search(r"^ +2 +[\d.]+ m?s +[\d.]+ m?s +(\d+) .* 0 % ", done.stdout, re.M)
+        if row and int(row[1]) > 4:
+            break
+        assert time.monotonic() < deadline, done.stdout
+    assert "k 2 of 3   policy fixed, late gradients requeued" in done.stdout
+    assert re.search(r"^ +[01] .* 100 % ", done.stdout, re.M), done.stdout
+
+
+def test_every_panel_has_data_of_a_running_job(prometheus):
     empty = {}
     for title, query in dashboard_queries():
         if title.startswith("variable "):
@@ -218,18 +282,19 @@ def test_every_panel_has_data_of_the_running_job(prometheus):
             empty[title] = query
         for row in rows:
             value = float(row["value"][1])
-            assert value >= 0 and value < 1e15, f"{title}: {row}"
+            assert 0 <= value < 1e15, f"{title}: {row}"
     assert set(empty) <= _MAY_BE_EMPTY, empty
 
 
 def test_the_panels_name_the_slow_rank(prometheus):
     queries = dict(dashboard_queries())
 
-    def rows(title):
+    def rows(title, job="watched"):
         query = queries[title]
         for variable, value in _VARIABLES.items():
             query = query.replace(variable, value)
-        return {row["metric"].get("rank"): float(row["value"][1]) for row in prometheus(query)}
+        return {row["metric"]["rank"]: float(row["value"][1]) for row in prometheus(query)
+                if row["metric"]["job"] == job}
 
     deadline = time.monotonic() + 20
     while "2" not in rows("Missing from the oldest open chunk"):
@@ -239,3 +304,8 @@ def test_the_panels_name_the_slow_rank(prometheus):
     assert len(lag) == WORKERS and max(lag, key=lag.get) == "2" and lag["2"] > 0.2
     included = rows("Share of the sums that a rank is in")
     assert all(0.5 < share <= 1 for share in included.values()) and len(included) == WORKERS
+    for title in ("Behind the middle rank", "Gradient time D", "Steps behind"):
+        behind = rows(title, "fastest")
+        assert max(behind, key=behind.get) == "2" and len(behind) == WORKERS, (title, behind)
+    included = rows("Share of the sums that a rank is in", "fastest")
+    assert included["2"] < 0.5 < included["0"]
