@@ -1,5 +1,6 @@
 """Where the build is, and an appliance for tests that need several processes."""
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -12,7 +13,8 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "client" / "python")]
 os.environ["PYTHONPATH"] = str(ROOT / "client" / "python")
 os.environ.setdefault("SLUICE_LIBRARY", str(BUILD / "client" / "libsluice.so"))
 for name in ("SLUICE_ADDRESS", "SLUICE_SECRET", "SLUICE_JOB", "SLUICE_RUN_ID", "SLUICE_DISABLE",
-             "SLUICE_STATS", "SLUICE_POLICY", "SLUICE_K", "SLUICE_LATE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+             "SLUICE_STATS", "SLUICE_POLICY", "SLUICE_K", "SLUICE_LATE", "RANK",
+             "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
     os.environ.pop(name, None)
 
 PORTS = 4
@@ -24,14 +26,33 @@ def library():
         pytest.skip(f"{os.environ['SLUICE_LIBRARY']} is not built")
 
 
-@pytest.fixture(scope="module")
-def appliance(library, tmp_path_factory):
-    """A sluiced with PORTS vhost-user ports, shared by the tests of one file."""
+@contextlib.contextmanager
+def _running_appliance(tmp_path_factory, more=""):
     from sluice.demo.run import Appliance
+
+    class Box(Appliance):
+        def _configuration(self):
+            return super()._configuration() + more
+
     binary = BUILD / "dataplane" / "sluiced"
     if not binary.exists():
         pytest.skip(f"{binary} is not built")
     folder = tmp_path_factory.mktemp("box")
-    with Appliance(str(binary), folder, folder / "sluiced.log", PORTS) as box:
+    with Box(str(binary), folder, folder / "sluiced.log", PORTS) as box:
         yield box
         assert box.exit_text() == "", box.log_tail()
+
+
+@pytest.fixture(scope="module")
+def appliance(library, tmp_path_factory):
+    """A sluiced with PORTS vhost-user ports, shared by the tests of one file."""
+    with _running_appliance(tmp_path_factory) as box:
+        yield box
+
+
+@pytest.fixture(scope="module")
+def fastest_appliance(library, tmp_path_factory):
+    """Another one: its jobs complete a step with the first two ranks unless they say otherwise."""
+    policy = '\n[policy]\npolicy = "fixed"\nk = 2\nlate = "requeue"\n'
+    with _running_appliance(tmp_path_factory, policy) as box:
+        yield box

@@ -151,6 +151,36 @@ def test_with_keep_going_the_others_outlive_its_last_restart(tmp_path):
         "restart)")
 
 
+_DIES_ONCE = """
+import os, sys, time
+import numpy
+import sluice
+gradient = numpy.ones(2000, numpy.float32)
+again = int(os.environ["SLUICE_RESTART_COUNT"])
+with sluice.Job([("weight", 2000, "float32")], job="dies-once") as job:
+    print("joined", again, flush=True)
+    for step in range(0 if again else 60):
+        if os.environ["RANK"] == "2" and step == 5: os.kill(os.getpid(), 9)
+        time.sleep(0.1)
+        job.submit("weight", gradient)
+        job.wait_step(timeout=20)
+    print("finished", flush=True)
+"""
+
+
+def test_with_k_below_n_a_killed_rank_comes_back_while_the_others_run_on(
+        tmp_path, fastest_appliance, monkeypatch):
+    pytest.importorskip("numpy")
+    monkeypatch.setenv("SLUICE_ADDRESS", fastest_appliance.address)
+    monkeypatch.setenv("SLUICE_SECRET", fastest_appliance.secret)
+    done = launch(tmp_path, _DIES_ONCE, "--keep-going", "--restart", "1", "--restart-delay", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "was killed by SIGKILL: joined 0; restarting it in 1 s (1 of 1)" in done.stderr
+    assert {"[0] finished", "[1] finished", "[2] joined 1"} <= set(done.stdout.splitlines())
+    assert done.stderr.splitlines()[-1] == (
+        "sluice launch: 3 of 3 ranks finished; restarted: rank 2 (1 time)")
+
+
 def test_a_rank_that_waits_for_its_restart_is_not_started_once_the_run_is_stopped(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("raise SystemExit(7)")

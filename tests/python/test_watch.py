@@ -16,12 +16,11 @@ import urllib.parse
 import urllib.request
 
 import pytest
-from conftest import BUILD, ROOT
+from conftest import ROOT
 from ranks import Ranks
 
 from sluice import _exposition, _top_model
 from sluice._processes import Child, stop_all
-from sluice.demo.run import Appliance
 from sluice.launch import free_port
 
 DASHBOARD = ROOT / "config" / "deploy" / "grafana-dashboard.json"
@@ -71,14 +70,6 @@ def fastest_two(rank, stop):
     return True
 
 
-class FastestBox(Appliance):
-    """An appliance that completes a step with the first two ranks, unless a job says otherwise."""
-
-    def _configuration(self):
-        return (super()._configuration() +
-                '\n[policy]\npolicy = "fixed"\nk = 2\nlate = "requeue"\n')
-
-
 @contextlib.contextmanager
 def running_job(name, function, box, folder):
     """The box's metrics address, while the ranks of a job run on it."""
@@ -97,15 +88,11 @@ def running_job(name, function, box, folder):
 
 
 @pytest.fixture(scope="module")
-def fastest(library, tmp_path_factory):
+def fastest(fastest_appliance, tmp_path_factory):
     """The metrics address of an appliance on which a job with k = 2 of 3, 'fastest', runs."""
     folder = tmp_path_factory.mktemp("fastest")
-    binary = BUILD / "dataplane" / "sluiced"
-    if not binary.exists():
-        pytest.skip(f"{binary} is not built")
-    with FastestBox(str(binary), folder, folder / "sluiced.log", WORKERS) as box:
-        with running_job("fastest", fastest_two, box, folder) as address:
-            yield address
+    with running_job("fastest", fastest_two, fastest_appliance, folder) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
