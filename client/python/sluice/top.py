@@ -97,20 +97,22 @@ class History:
     def __init__(self, window_s):
         self._window_s = window_s
         self._scrapes = collections.deque()
+        self._view = None  # of these scrapes, once it was asked for
 
     def add(self, scrape):
         if self._scrapes and _restarted(scrape, self._scrapes[-1]):
             self._scrapes.clear()
         self._scrapes.append(scrape)
+        self._view = None
         while len(self._scrapes) > 2 and (
                 scrape.time_s - self._scrapes[1].time_s >= self._window_s):
             self._scrapes.popleft()
 
     def view(self):
         """None before the first scrape."""
-        if not self._scrapes:
-            return None
-        return _top_model.view(self._scrapes[-1], self._scrapes[0])
+        if self._view is None and self._scrapes:
+            self._view = _top_model.view(self._scrapes[-1], self._scrapes[0])
+        return self._view
 
 
 def _restarted(scrape, before):
