@@ -100,11 +100,11 @@ Outcome Board::send_state(const void* data, std::uint64_t bytes, Step step) {
     const Lock lock(mutex_);
     if (ended_) return outcome_;
     if (state_wanted_ < 0) return {};
-    if (in_flight_ != 0 || step != done_step_) {
-      return {SLUICE_INVALID_ARGUMENT,
-              "send_state: step " + std::to_string(step) + " is not the last finished one, " +
-                  std::to_string(done_step_) + ", or tensors are in flight (" +
-                  std::to_string(in_flight_) + ")"};
+    if (stranded_) return why_stranded_;
+    if (step != done_step_) {
+      return {SLUICE_INVALID_ARGUMENT, "send_state: step " + std::to_string(step) +
+                                           " is not the last finished one, " +
+                                           std::to_string(done_step_)};
     }
   }
   const auto* begin = static_cast<const std::uint8_t*>(data);

@@ -61,7 +61,7 @@ Status Session::submit(const Submission& submission, TimeNs now) noexcept {
   Status status = impl_->ready_for_step();
   if (!status.ok()) return status;
   // Its first gradient after a resync: the others need not wait for this worker any more.
-  if (submission.contribute && impl_->transfers.received()) impl_->transfers.caught_up(now);
+  if (submission.contribute) impl_->transfers.caught_up(now);
   return impl_->finish_call(impl_->gradients.submit(submission, now), now);
 }
 
@@ -72,6 +72,7 @@ Status Session::end_step(TimeNs now) noexcept {
 
 Status Session::broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) noexcept {
   Status status = impl_->ready();
+  impl_->transfers.caught_up(now);  // it computes no gradient before this is done
   if (status.ok()) status = impl_->collectives.broadcast(root, buffer, bytes, now);
   if (impl_->state == SessionState::kRunning) impl_->work(now);
   return status;
@@ -79,6 +80,7 @@ Status Session::broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now
 
 Status Session::barrier(TimeNs now) noexcept {
   Status status = impl_->ready();
+  impl_->transfers.caught_up(now);
   return status.ok() ? impl_->collectives.barrier(now) : status;
 }
 

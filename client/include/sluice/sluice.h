@@ -340,8 +340,9 @@ SLUICE_API sluice_status sluice_end_step(sluice_job* job);
  *   }
  *
  * and when any of these calls returns SLUICE_BEHIND, or sluice_must_resync() says so after the
- * join: sluice_resync(), load the state, go on at the top. Between its own steps each rank looks
- * whether sluice_state_wanted(), and gives its state when it is. */
+ * join: sluice_resync(), load the state, go on at the top. Between its own steps, and now and then
+ * while it waits for results, each rank looks whether sluice_state_wanted(), and gives its state
+ * when it is: the results that it waits for may need that. */
 
 /* The policy that the job runs. Fills `info` up to its struct_size. Never blocks. */
 SLUICE_API sluice_status sluice_policy(sluice_job* job, sluice_policy_info* info);
@@ -388,16 +389,16 @@ SLUICE_API sluice_status sluice_must_resync(sluice_job* job, int* needed);
  * job fails for this rank with SLUICE_REFUSED and a text that says so. */
 SLUICE_API sluice_status sluice_resync(sluice_job* job, int32_t timeout_ms, sluice_state* state);
 
-/* `*rank`: who waits for this rank's state, -1 when nobody does. Ask between steps. Never blocks.
- */
+/* `*rank`: who waits for this rank's state, -1 when nobody does. Never blocks. */
 SLUICE_API sluice_status sluice_state_wanted(sluice_job* job, int32_t* rank);
 
 /* Gives the rank that wants it `bytes` bytes at `data`: all that a replica needs (parameters,
  * optimizer state, buffers) after `step` has been applied and before the next one is, in a format
- * that the application defines. `step` is the last one that the state contains: that of
- * sluice_wait_step(), or a result's, and all tensors must be done. Copies `data` and returns at
- * once; the transfer goes on beside later steps. Does nothing when nobody wants it any more. Fails
- * with SLUICE_INVALID_ARGUMENT (NULL, 0 bytes, or a step that is not the last finished one) and
+ * that the application defines. `step` is the last one that the state contains, as
+ * sluice_wait_step() or a result has told it. Tensors of the next step may be in flight as long as
+ * none of it has been applied. Copies `data` and returns at once; the transfer goes on beside later
+ * steps. Does nothing when nobody wants it any more. Fails with SLUICE_INVALID_ARGUMENT (NULL, 0
+ * bytes, or a step that is not the last finished one: look again), SLUICE_BEHIND and
  * SLUICE_EXHAUSTED (no memory for the copy). */
 SLUICE_API sluice_status sluice_send_state(sluice_job* job, const void* data, uint64_t bytes,
                                            uint32_t step);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -125,14 +126,18 @@ class Scripted {
     sender = {.rank = options.rank.value};
     answer(body);
   }
-  void accept(std::uint32_t open_step = 1, std::uint16_t shards = 1) {
+  void accept(std::uint32_t at_step = 1, std::uint16_t shards = 1) {
     sender = {.job = kJob, .rank = options.rank.value, .cookie = kCookie};
     answer(wire::Accept{.nonce = options.nonce,
-                        .open_steps = {open_step, 1, 1},
+                        .open_steps = {at_step, 1, 1},
+                        .first_steps = {first_step, first_step, 1},
+                        .policy = policy,
+                        .resync_hold_ms = 30'000,
                         .shards = shards,
-                        .window = 2,
+                        .window = 4,
                         .world_size = options.world_size,
-                        .joined_count = 1});
+                        .joined_count = 1,
+                        .rejoined = rejoined});
   }
   Verdict status(wire::JobState state, std::uint16_t joined, std::uint64_t missing,
                  bool left = false) {
@@ -168,17 +173,18 @@ class Scripted {
     return {.number = ++number,
             .received_count = received,
             .highest_number = highest,
-            .echo_timestamp_us = echo_us};
+            .echo_timestamp_us = echo_us,
+            .open_step = open_step};
   }
   Verdict result(Step step, ChunkIndex chunk, std::vector<float> sums, std::uint64_t weight,
-                 std::uint8_t flags = 0) {
-    const std::uint64_t mask = 3;
+                 std::uint8_t flags = 0, std::uint64_t mask = 3) {
     return answer(wire::ResultHeader{.feedback = feedback(),
                                      .step = step,
                                      .chunk = chunk,
                                      .weight = weight,
                                      .elem_count = static_cast<std::uint16_t>(sums.size()),
                                      .payload_bytes = static_cast<std::uint16_t>(4 * sums.size()),
+                                     .k = static_cast<std::uint16_t>(std::popcount(mask)),
                                      .mask_words = 1,
                                      .dtype = Dtype::kFloat32,
                                      .flags = flags},
@@ -190,7 +196,11 @@ class Scripted {
   TimeNs now = 100 * kSecond;
   Session session;
   wire::Sender sender;
-  std::vector<Sent> passed;  // what the session sent during pass()
+  std::vector<Sent> passed;   // what the session sent during pass()
+  PolicyOptions policy;       // that the appliance says the job runs
+  std::uint8_t rejoined = 0;  // the job runs already
+  Step first_step = 0;        // then: that this worker contributes to
+  Step open_step = 0;         // of the gradients, as feedback tells it
   std::uint32_t number = 0, received = 0, highest = 0, credit = 0, echo_us = 0;
 };
 

@@ -27,6 +27,9 @@ struct WorldOptions {
   double duplicates = 0;
   std::uint64_t seed = 1;
   std::uint32_t receive_credit_packets = 64;
+  PolicyOptions policy;
+  DurationNs member_timeout_ns = kDefaultMemberTimeout;
+  DurationNs resync_hold_ns = kDefaultResyncHold;
 };
 
 class SmallWorld {
@@ -34,9 +37,14 @@ class SmallWorld {
   explicit SmallWorld(WorldOptions options) : options_(options), random_(options.seed) {
     agg::JobsOptions jobs_options;
     jobs_options.shard_count = options.shards;
+    jobs_options.member_timeout_ns = options.member_timeout_ns;
+    jobs_options.resync_hold_ns = options.resync_hold_ns;
     jobs_ = std::make_unique<agg::Jobs>(jobs_options);
     for (std::uint16_t shard = 0; shard < options.shards; ++shard)
       shards_.push_back(std::make_unique<agg::Shard>(ShardId{shard}));
+    sessions_.resize(options.workers);
+    events_.resize(options.workers);
+    stopped_.resize(options.workers);
     for (std::uint16_t rank = 0; rank < options.workers; ++rank) add_worker(rank);
   }
 
@@ -46,6 +54,26 @@ class SmallWorld {
   std::uint64_t wakeups() const { return wakeups_; }
   // Packets for which it says true are lost; `up`: from worker to appliance.
   std::function<bool(bool up, std::uint16_t rank, const wire::Packet& packet)> drop;
+  // The applications: called after everything that happens; when one wants to be called next.
+  std::function<TimeNs()> application;
+
+  // As a signal would: nothing runs, its socket buffer holds what its credit allows, the rest is
+  // lost.
+  void stop(std::uint16_t rank) { stopped_[rank].active = true; }
+  bool stopped(std::uint16_t rank) const { return stopped_[rank].active; }
+  void resume(std::uint16_t rank) {
+    stopped_[rank].active = false;
+    for (const auto& bytes : std::exchange(stopped_[rank].buffer, {}))
+      sessions_[rank]->handle_datagram(bytes, now_);
+    settle();
+  }
+  // Another process takes the rank; the old one is gone without a word.
+  void restart(std::uint16_t rank) {
+    stopped_[rank] = {};
+    events_[rank].clear();
+    add_worker(rank);
+    settle();
+  }
 
   std::size_t count(std::size_t rank, Event::Kind kind) const {
     std::size_t total = 0;
@@ -71,7 +99,9 @@ class SmallWorld {
     while (!done()) {
       TimeNs next_ns = next_tick_ns_;
       if (!network_.empty()) next_ns = std::min(next_ns, network_.top().at_ns);
-      for (const auto& session : sessions_) next_ns = std::min(next_ns, session->next_timeout());
+      next_ns = std::min(next_ns, application_ns_);
+      for (std::size_t rank = 0; rank < sessions_.size(); ++rank)
+        if (!stopped_[rank].active) next_ns = std::min(next_ns, sessions_[rank]->next_timeout());
       if (next_ns > end_ns) return false;
       now_ = std::max(now_, next_ns);
       step();
@@ -102,12 +132,13 @@ class SmallWorld {
                                    .rank = Rank{rank},
                                    .world_size = options_.workers,
                                    .appliance_address = "10.0.0.1:7700",
-                                   .nonce = 100u + rank,
+                                   .nonce = next_nonce_++,
                                    .receive_credit_packets = options_.receive_credit_packets,
-                                   .path_datagram_bytes = 9000};
-    sessions_.push_back(std::make_unique<Session>(session_options, std::move(layout).value(),
-                                                  options_.averaging, now_));
-    events_.emplace_back();
+                                   .path_datagram_bytes = 9000,
+                                   .policy = options_.policy,
+                                   .has_policy = options_.policy.tolerates_stragglers()};
+    sessions_[rank] = std::make_unique<Session>(session_options, std::move(layout).value(),
+                                                options_.averaging, now_);
   }
 
   void send(Datagram datagram) {
@@ -135,13 +166,17 @@ class SmallWorld {
     while (!network_.empty() && network_.top().at_ns <= now_) {
       const Datagram datagram = network_.top();
       network_.pop();
+      Stopped& stopped = stopped_[datagram.rank];
       if (datagram.up)
         deliver_up(datagram);
-      else
+      else if (!stopped.active)
         sessions_[datagram.rank]->handle_datagram(datagram.bytes, now_);
+      else if (stopped.buffer.size() < options_.receive_credit_packets)
+        stopped.buffer.push_back(datagram.bytes);
     }
-    for (const auto& session : sessions_)
-      if (session->next_timeout() <= now_) session->handle_timeout(now_);
+    for (std::size_t rank = 0; rank < sessions_.size(); ++rank)
+      if (!stopped_[rank].active && sessions_[rank]->next_timeout() <= now_)
+        sessions_[rank]->handle_timeout(now_);
     if (now_ >= next_tick_ns_) {
       jobs_->tick(now_);
       next_tick_ns_ = now_ + 50 * kMillisecond;
@@ -186,28 +221,46 @@ class SmallWorld {
     }
     pass_commands();
     while (jobs_->poll_transmit(down, buffer_, now_)) send_down(down.rank.value, down.bytes);
+    poll_events();
+    if (application) application_ns_ = application();
+    poll_events();
     for (std::uint16_t rank = 0; rank < sessions_.size(); ++rank) {
+      if (stopped_[rank].active) continue;
       Transmit transmit;
       while (sessions_[rank]->poll_transmit(transmit, buffer_, now_))
         send({.up = true,
               .rank = rank,
               .port_offset = transmit.port_offset,
               .bytes = {buffer_.begin(), buffer_.begin() + static_cast<long>(transmit.bytes)}});
-      Event event;
-      while (sessions_[rank]->poll_event(event)) events_[rank].push_back(event);
     }
+    poll_events();
   }
+
+  void poll_events() {
+    Event event;
+    for (std::size_t rank = 0; rank < sessions_.size(); ++rank)
+      while (!stopped_[rank].active && sessions_[rank]->poll_event(event))
+        events_[rank].push_back(event);
+  }
+
+  struct Stopped {
+    bool active = false;
+    std::vector<std::vector<std::uint8_t>> buffer;
+  };
 
   const WorldOptions options_;
   std::mt19937_64 random_;
   TimeNs now_ = kSecond;
   TimeNs next_tick_ns_ = kSecond;
+  TimeNs application_ns_ = kNever;
   std::uint64_t next_order_ = 0;
+  std::uint64_t next_nonce_ = 100;
   std::uint64_t wakeups_ = 0;
   std::unique_ptr<agg::Jobs> jobs_;
   std::vector<std::unique_ptr<agg::Shard>> shards_;
   std::vector<std::unique_ptr<Session>> sessions_;
   std::vector<std::vector<Event>> events_;
+  std::vector<Stopped> stopped_;
   std::priority_queue<Datagram> network_;
   std::vector<std::uint8_t> buffer_ = std::vector<std::uint8_t>(kMaxDatagramBytes);
 };

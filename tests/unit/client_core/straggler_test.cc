@@ -1,0 +1,372 @@
+// One session of a job that does not wait for everybody, packet by packet: early cancel, catching
+// up, late gradients and their account, reports.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/unit/client_core/scripted.h"
+
+namespace sluice::client {
+namespace {
+
+using wire::PacketType;
+using Kind = Event::Kind;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr std::uint64_t kWithoutMe = 1;  // this is rank 1
+constexpr std::uint64_t kBoth = 3;
+
+PolicyOptions fixed(LateMode late, std::uint32_t max_staleness = 0) {
+  return {.kind = PolicyKind::kFixed, .late = late, .k = 1, .max_staleness = max_staleness};
+}
+
+// A job of two ranks with one tensor of three chunks; this one is rank 1.
+struct Bench : Scripted {
+  explicit Bench(LateMode late = LateMode::kRequeue, std::uint32_t max_staleness = 0) {
+    policy = fixed(late, max_staleness);
+    start();
+    open_step = 1;
+  }
+  // The results of a step: of each chunk the sums and who was in.
+  void results(Step step, std::vector<std::uint64_t> masks, float value = 100) {
+    const std::size_t sizes[] = {16, 16, 8};
+    for (ChunkIndex chunk = 0; chunk < masks.size(); ++chunk)
+      result(step, chunk, std::vector<float>(sizes[chunk], value),
+             static_cast<std::uint64_t>(std::popcount(masks[chunk])), 0, masks[chunk]);
+  }
+  Status catch_up(Tensor& tensor) {
+    return session.submit({.output = tensor.values.data(), .contribute = false}, now);
+  }
+  Verdict gone(Step step, Step open) {
+    open_step = open;
+    return answer(wire::Answer{.feedback = feedback(),
+                               .step = step,
+                               .open_step = open,
+                               .first_incomplete = wire::kNoChunk,
+                               .status = wire::AnswerStatus::kGone});
+  }
+  // Late with all of step 1: its results are in, and nothing was sent.
+  void miss_step_1(Tensor& tensor) {
+    open_step = 2;
+    results(1, {kWithoutMe, kWithoutMe, kWithoutMe});
+    ASSERT_TRUE(session.submit(of(tensor), now).ok());
+    ASSERT_TRUE(saw(Kind::kStepDone));
+  }
+  const SessionStats& stats() { return session.stats(); }
+};
+
+float first_float(const Sent& packet) {
+  float value = 0;
+  std::memcpy(&value, packet.packet().payload().data(), sizeof value);
+  return value;
+}
+
+TEST(Straggler, CompletesFromTheArenaAndSendsNothingWhenItsStepIsOver) {
+  Bench bench(LateMode::kDrop);
+  bench.open_step = 2;
+  bench.results(1, {kWithoutMe, kWithoutMe, kWithoutMe});
+  EXPECT_THAT(bench.events(), IsEmpty());
+  Tensor tensor;
+  ASSERT_TRUE(bench.session.submit(of(tensor), bench.now).ok());
+  EXPECT_EQ(bench.events().size(), 2u);  // tensor and step
+  EXPECT_THAT(tensor.values, ::testing::Each(100));
+  EXPECT_THAT(bench.sent(PacketType::kContribution), IsEmpty());
+  EXPECT_EQ(bench.stats().cancelled_bytes, 160u);
+  EXPECT_EQ(bench.stats().late_chunks, 3u);
+  EXPECT_EQ(bench.stats().discarded_chunks, 3u);
+  EXPECT_EQ(bench.session.current_step(), 2u);
+  EXPECT_EQ(bench.session.behind(), 0u);
+}
+
+TEST(Straggler, CancelsWhatWaitsInTheMiddleOfATensor) {
+  Bench bench(LateMode::kDrop);
+  Tensor tensor;
+  ASSERT_TRUE(bench.session.submit(of(tensor), bench.now).ok());
+  std::vector<std::uint8_t> buffer(kMaxDatagramBytes);
+  Transmit transmit;
+  std::vector<Sent> first;
+  while (first.empty() || first.back().type() != PacketType::kContribution) {  // one chunk leaves
+    ASSERT_TRUE(bench.session.poll_transmit(transmit, buffer, bench.now));
+    first.push_back({.bytes = {buffer.begin(), buffer.begin() + static_cast<long>(transmit.bytes)},
+                     .port_offset = transmit.port_offset});
+    bench.note(first.back());
+  }
+  bench.result(1, 1, std::vector<float>(16, 7), 1, 0, kWithoutMe);
+  EXPECT_THAT(chunks(bench.sent(PacketType::kContribution)), ElementsAre(2));
+  bench.open_step = 2;
+  bench.result(1, 0, std::vector<float>(16, 8), 2, 0, kBoth);
+  bench.result(1, 2, std::vector<float>(8, 9), 2, 0, kBoth);
+  EXPECT_TRUE(bench.saw(Kind::kStepDone));
+  EXPECT_EQ(tensor.values[16], 7);
+  EXPECT_EQ(bench.stats().cancelled_bytes, 64u);
+  EXPECT_EQ(bench.stats().delivered_chunks, 2u);
+  EXPECT_EQ(bench.stats().discarded_chunks, 1u);
+}
+
+TEST(Straggler, SendsNothingMoreWhenAnyPacketShowsThatItsStepIsClosed) {
+  Bench bench;
+  Tensor tensor;
+  ASSERT_TRUE(bench.session.submit(of(tensor), bench.now).ok());
+  bench.open_step = 2;
+  bench.answer(wire::Feedback{.feedback = bench.feedback()});
+  EXPECT_THAT(bench.sent(PacketType::kContribution), IsEmpty());
+  bench.pass(kSecond);  // it asks for the results instead, once in a while
+  std::size_t probes = 0;
+  for (const Sent& packet : bench.passed) {
+    EXPECT_NE(packet.type(), PacketType::kContribution);
+    probes += packet.type() == PacketType::kProbe;
+  }
+  EXPECT_GE(probes, 1u);
+  EXPECT_LE(probes, 41u);
+}
+
+TEST(Straggler, DoesNotSendALostContributionAgainAfterItsStep) {
+  Bench bench;
+  Tensor tensor;
+  ASSERT_TRUE(bench.session.submit(of(tensor), bench.now).ok());
+  ASSERT_EQ(bench.sent(PacketType::kContribution).size(), 3u);
+  bench.open_step = 2;
+  bench.answer(wire::Feedback{.feedback = bench.feedback()});
+  bench.pass(100 * kMillisecond);
+  const auto probe = [&] {
+    for (const Sent& packet : bench.passed)
+      if (packet.type() == PacketType::kProbe) return packet.body<wire::Probe>().flow.number;
+    return std::uint32_t{0};
+  }();
+  ASSERT_NE(probe, 0u);
+  bench.highest = probe;
+  bench.answer(wire::Answer{.feedback = bench.feedback(),
+                            .step = 1,
+                            .probe_number = probe,
+                            .open_step = 2,
+                            .first_incomplete = wire::kNoChunk});
+  EXPECT_THAT(bench.sent(PacketType::kContribution), IsEmpty());
+  EXPECT_EQ(bench.stats().retransmissions, 0u);
+}
+
+TEST(Straggler, ReportsEachFinishedGradientOnceAlsoWhenItSendsNone) {
+  Bench bench;
+  Tensor tensor;
+  bench.miss_step_1(tensor);
+  std::vector<Sent> reports = bench.sent(PacketType::kFinished);
+  ASSERT_EQ(reports.size(), 1u);
+  EXPECT_EQ(reports[0].body<wire::Finished>().step, 1u);
+  EXPECT_EQ(reports[0].port_offset, 1);
+  ASSERT_TRUE(bench.catch_up(tensor).ok());  // a step without a gradient is not reported
+  EXPECT_THAT(bench.sent(PacketType::kFinished), IsEmpty());
+}
+
+TEST(Straggler, KeepsItsLateGradientAlthoughTheOutputIsTheSameMemory) {
+  Bench bench;
+  Tensor tensor;  // 1, 2, 3 ... in place
+  bench.miss_step_1(tensor);
+  EXPECT_THAT(tensor.values, ::testing::Each(100));
+  EXPECT_EQ(bench.session.behind(), 1u);  // the open step takes it
+  bench.sent();
+  ASSERT_TRUE(bench.catch_up(tensor).ok());
+  const std::vector<Sent> packets = bench.sent(PacketType::kContribution);
+  ASSERT_THAT(chunks(packets), ElementsAre(0, 1, 2));
+  EXPECT_EQ(first_float(packets[1]), 17);
+  for (const Sent& packet : packets) {
+    EXPECT_EQ(packet.body<wire::Contribution>().step, 2u);
+    EXPECT_EQ(packet.body<wire::Contribution>().base_step, 1u);
+    EXPECT_EQ(packet.body<wire::Contribution>().weight, 1u);
+  }
+  bench.open_step = 3;
+  bench.results(2, {kBoth, kBoth, kBoth}, 50);
+  EXPECT_EQ(tensor.values[0], 25);
+  EXPECT_EQ(bench.session.behind(), 0u);
+  EXPECT_EQ(bench.stats().requeued_chunks, 3u);
+  EXPECT_EQ(bench.stats().late_chunks, 3u);
+  EXPECT_EQ(bench.stats().delivered_chunks + bench.stats().discarded_chunks, 0u);
+}
+
+TEST(Straggler, PassesTheChunksThatWereCountedInTime) {
+  Bench bench;
+  Tensor tensor;
+  ASSERT_TRUE(bench.session.submit(of(tensor), bench.now).ok());
+  bench.sent();
+  bench.open_step = 2;
+  bench.results(1, {kBoth, kWithoutMe, kBoth});
+  ASSERT_TRUE(bench.catch_up(tensor).ok());
+  const std::vector<Sent> packets = bench.sent(PacketType::kContribution);
+  ASSERT_THAT(chunks(packets), ElementsAre(0, 1, 2));
+  for (const Sent& packet : packets) {
+    const auto body = packet.body<wire::Contribution>();
+    EXPECT_EQ(body.base_step, 1u);
+    EXPECT_EQ((body.flags & wire::kFlagNil) != 0, body.chunk != 1);
+    EXPECT_EQ(body.weight, body.chunk == 1 ? 1u : 0u);
+  }
+  bench.open_step = 3;
+  bench.results(2, {kWithoutMe, kBoth, kWithoutMe});
+  EXPECT_EQ(bench.stats().delivered_chunks, 2u);
+  EXPECT_EQ(bench.stats().requeued_chunks, 1u);
+}
+
+TEST(Straggler, TriesTheNextStepWhenItsGradientIsLateTwice) {
+  Bench bench;
+  Tensor tensor;
+  bench.miss_step_1(tensor);
+  ASSERT_TRUE(bench.catch_up(tensor).ok());
+  bench.open_step = 3;
+  bench.results(2, {kWithoutMe, kBoth, kWithoutMe});
+  EXPECT_EQ(bench.session.behind(), 1u);
+  bench.sent();
+  ASSERT_TRUE(bench.catch_up(tensor).ok());
+  const std::vector<Sent> packets = bench.sent(PacketType::kContribution);
+  ASSERT_EQ(packets.size(), 3u);
+  EXPECT_EQ(packets[0].body<wire::Contribution>().base_step, 1u);
+  EXPECT_EQ(packets[0].body<wire::Contribution>().step, 3u);
+  EXPECT_EQ(first_float(packets[0]), 1);
+  EXPECT_TRUE(packets[1].body<wire::Contribution>().flags & wire::kFlagNil);
+  bench.open_step = 4;
+  bench.results(3, {kBoth, kWithoutMe, kBoth});
+  EXPECT_EQ(bench.stats().late_chunks, 3u);
+  EXPECT_EQ(bench.stats().requeued_chunks, 3u);
+  EXPECT_EQ(bench.session.waiting_late_chunks(), 0u);
+}
+
+TEST(Straggler, OnlyPullsStepsThatAreFinishedBeforeTheOpenOne) {
+  Bench bench;
+  Tensor tensor;
+  bench.miss_step_1(tensor);
+  bench.open_step = 4;
+  bench.result(3, 0, std::vector<float>(16, 5), 1, 0, kWithoutMe);  // too early to be kept
+  EXPECT_EQ(bench.session.behind(), 3u);                            // 2, 3, and the open step 4
+  bench.sent();
+  ASSERT_TRUE(bench.catch_up(tensor).ok());
+  std::vector<Sent> packets = bench.sent();
+  ASSERT_EQ(packets.size(), 1u);
+  EXPECT_EQ(packets[0].body<wire::Probe>().step, 2u);
+  EXPECT_EQ(packets[0].body<wire::Probe>().want, 7u);
+  bench.results(2, {kWithoutMe, kWithoutMe, kWithoutMe});
+  EXPECT_EQ(bench.session.behind(), 2u);
+  EXPECT_EQ(bench.session.waiting_late_chunks(), 3u);
+}
+
+TEST(Straggler, GivesUpALateGradientBeyondItsStalenessBound) {
+  Bench bench(LateMode::kRequeue, 2);
+  Tensor tensor;
+  bench.miss_step_1(tensor);
+  bench.open_step = 3;
+  bench.answer(wire::Feedback{.feedback = bench.feedback()});
+  EXPECT_EQ(bench.session.waiting_late_chunks(), 3u);  // 3 - 1 is still allowed
+  bench.open_step = 4;
+  bench.answer(wire::Feedback{.feedback = bench.feedback()});
+  EXPECT_EQ(bench.session.waiting_late_chunks(), 0u);
+  EXPECT_EQ(bench.stats().discarded_chunks, 3u);
+  EXPECT_EQ(bench.session.behind(), 2u);
+}
+
+TEST(Straggler, KeepsTheNewerOfTwoLateGradients) {
+  Bench bench;
+  Tensor tensor;
+  bench.miss_step_1(tensor);
+  Tensor second(1000);
+  ASSERT_TRUE(bench.session.submit(of(second), bench.now).ok());  // although it is behind
+  bench.open_step = 3;
+  bench.results(2, {kWithoutMe, kBoth, kWithoutMe});
+  EXPECT_EQ(bench.stats().delivered_chunks, 1u);
+  EXPECT_EQ(bench.stats().discarded_chunks, 2u);
+  bench.sent();
+  ASSERT_TRUE(bench.catch_up(tensor).ok());
+  const std::vector<Sent> packets = bench.sent(PacketType::kContribution);
+  ASSERT_EQ(packets.size(), 3u);
+  EXPECT_EQ(packets[0].body<wire::Contribution>().base_step, 2u);
+  EXPECT_EQ(packets[1].body<wire::Contribution>().base_step, 1u);
+  EXPECT_EQ(first_float(packets[0]), 1000);
+  EXPECT_EQ(first_float(packets[1]), 17);
+}
+
+TEST(Straggler, FallsBehindWhenItsStepHasLeftTheWindow) {
+  Bench bench;
+  Tensor tensor;
+  ASSERT_TRUE(bench.session.submit(of(tensor), bench.now).ok());
+  bench.sent();
+  bench.result(1, 1, std::vector<float>(16, 7), 1, 0, kBoth);
+  EXPECT_EQ(bench.gone(1, 9), Verdict::kTooOld);
+  const std::vector<Event> events = bench.events();
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].kind, Kind::kFellBehind);
+  EXPECT_EQ(events[0].step, 1u);
+  EXPECT_THAT(events[0].status.message(), HasSubstr("step 9"));
+  EXPECT_EQ(bench.stats().delivered_chunks, 1u);
+  EXPECT_EQ(bench.stats().discarded_chunks, 2u);  // nobody knows
+  EXPECT_TRUE(bench.session.must_resync());
+  EXPECT_EQ(bench.session.behind(), 8u);
+  EXPECT_EQ(bench.session.submit(of(tensor), bench.now).code(), StatusCode::kBehind);
+  EXPECT_EQ(bench.catch_up(tensor).code(), StatusCode::kBehind);
+  EXPECT_EQ(bench.session.end_step(bench.now).code(), StatusCode::kBehind);
+  EXPECT_EQ(bench.session.state(), SessionState::kRunning);
+}
+
+TEST(Straggler, CannotCatchUpInASynchronousJob) {
+  Scripted bench;
+  bench.start();
+  Tensor tensor;
+  const Status status =
+      bench.session.submit({.output = tensor.values.data(), .contribute = false}, bench.now);
+  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("synchronous"));
+  EXPECT_EQ(bench.session.resync(bench.now).code(), StatusCode::kInvalidArgument);
+}
+
+TEST(Straggler, ClearsThePartsOfATensorThatNobodyContributedTo) {
+  Bench bench;
+  Tensor tensor;
+  ASSERT_TRUE(bench.session.submit(of(tensor), bench.now).ok());
+  bench.sent();
+  bench.result(1, 0, {}, 0, wire::kFlagNil, 0);
+  bench.result(1, 1, std::vector<float>(16, 7), 1, 0, kWithoutMe);
+  bench.result(1, 2, {}, 0, wire::kFlagNil, 0);
+  const std::vector<Event> events = bench.events();
+  ASSERT_EQ(events.size(), 2u);
+  EXPECT_EQ(events[0].kind, Kind::kTensorDone);
+  EXPECT_FALSE(events[0].absent);
+  EXPECT_EQ(tensor.values[0], 0);
+  EXPECT_EQ(tensor.values[16], 7);
+  EXPECT_EQ(tensor.values[39], 0);
+}
+
+TEST(Straggler, ReportsWhoWasInEveryStep) {
+  Bench bench;
+  Tensor tensor;
+  ASSERT_TRUE(bench.session.submit(of(tensor), bench.now).ok());
+  bench.sent();
+  bench.open_step = 2;
+  bench.results(1, {kBoth, kWithoutMe, kBoth});
+  const StepReport* report = bench.session.report(1);
+  ASSERT_NE(report, nullptr);
+  EXPECT_EQ(report->k, 1u);
+  EXPECT_EQ(report->weight, 1u);
+  EXPECT_EQ(report->in_every[0], kWithoutMe);
+  EXPECT_EQ(report->in_any[0], kBoth);
+  EXPECT_EQ(bench.session.report(2), nullptr);
+  EXPECT_EQ(bench.session.report(0), nullptr);
+  EXPECT_EQ(bench.session.facts().policy.k, 1u);
+  EXPECT_EQ(bench.session.facts().window_steps, 4u);
+}
+
+TEST(Straggler, MixesTensorsWithAndWithoutAGradientInOneStep) {
+  Scripted bench(Scripted::default_options(),
+                 {{"a", 16, Dtype::kFloat32}, {"b", 16, Dtype::kFloat32}});
+  bench.policy = fixed(LateMode::kDrop);
+  bench.start();
+  bench.open_step = 2;
+  Tensor a(1, 16), b(2, 16);
+  bench.result(1, 1, std::vector<float>(16, 6), 1, 0, kWithoutMe);
+  ASSERT_TRUE(
+      bench.session.submit({.tensor = 1, .output = b.values.data(), .contribute = false}, bench.now)
+          .ok());
+  EXPECT_EQ(b.values[0], 6);
+  ASSERT_TRUE(bench.session.end_step(bench.now).ok());  // "a" is left out
+  EXPECT_THAT(bench.sent(PacketType::kContribution), IsEmpty());
+  bench.result(1, 0, std::vector<float>(16, 5), 1, 0, kWithoutMe);
+  EXPECT_TRUE(bench.saw(Kind::kStepDone));
+  EXPECT_EQ(a.values[0], 1);
+  EXPECT_EQ(bench.session.stats().late_chunks, 0u);
+}
+
+}  // namespace
+}  // namespace sluice::client
