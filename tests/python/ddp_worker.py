@@ -144,9 +144,10 @@ class Replay:
         return all(torch.equal(a, b) for a, b in zip(fresh.parameters(), net.parameters()))
 
 
-def train(rank, total, seconds, restarted=False, **options):
-    """Trains with batches of this rank's own; each body takes `seconds` of its ranks. Returns what
-    the tests look at."""
+def train(rank, seconds, total=None, until=None, **options):
+    """Trains with batches of this rank's own for `total` steps, or until the file `until` exists.
+    Each body takes `seconds`. Returns what the tests look at."""
+    import os
     import time
     net = net_with_statistics()
     model, attachment, loop = start_solo(net, **options)
@@ -158,9 +159,11 @@ def train(rank, total, seconds, restarted=False, **options):
         plain_update(step)
 
     loop._update = update
-    generator = torch.Generator().manual_seed(100 + rank + 1000 * restarted)
+    generator = torch.Generator().manual_seed(100 + rank)
     reports = {}
     for step in loop.steps(total):
+        if until is not None and os.path.exists(until):
+            break
         print(f"step {step}.", flush=True)
         images = torch.randn(6, 3, 8, 8, generator=generator)
         time.sleep(seconds)
@@ -168,6 +171,7 @@ def train(rank, total, seconds, restarted=False, **options):
         loop.update()
         if loop.applied >= step:
             reports[step] = attachment.report(step)
+    loop.finish()
     found = dict(digest=digest(net, loop), applied=loop.applied, missed=loop.missed,
                  resyncs=loop.resyncs, stats=attachment.stats(),
                  replayed=replay.agrees(net), batches=int(net[1].num_batches_tracked),
