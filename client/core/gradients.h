@@ -49,6 +49,8 @@ class GradientStream {
   void learn_open_step(Step open_step, TimeNs now) noexcept;
   // See Session. Never below what this worker may contribute to.
   Step open_step() const noexcept { return std::max(known_open_, first_step_); }
+  // Everything that is finished is applied here, and nothing waits to be requeued.
+  bool up_to_date() const noexcept { return current_ >= known_open_ && !late_.waiting(); }
   std::uint32_t waiting_late_chunks() const noexcept { return late_.waiting_count(); }
   // Nothing can be submitted before resume().
   bool stranded() const noexcept { return stranded_; }

@@ -172,8 +172,7 @@ Status Session::Impl::resync(TimeNs now) {
 
 void Session::Impl::note_caught_up(TimeNs now) noexcept {
   if (!transfers.received() || gradients.stranded()) return;
-  if (gradients.current_step() >= gradients.open_step() && gradients.waiting_late_chunks() == 0)
-    transfers.caught_up(now);
+  if (gradients.up_to_date()) transfers.caught_up(now);
 }
 
 // ---- time ----
