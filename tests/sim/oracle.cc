@@ -70,7 +70,9 @@ void Oracle::on_contribution(Run& run, const Party& from, Flow& flow, std::uint6
   sent.base_step = body.base_step;
   sent.process = from.process;
   sent.payload_hash = hash_bytes(packet.payload());
-  sent.content_hash = mix(sent.payload_hash, body.weight, body.elem_count, sent.nil, body.base_step,
+  // A pass says the same under any base step.
+  const Step base = sent.nil && sent.base_step != body.step ? 0 : body.base_step;
+  sent.content_hash = mix(sent.payload_hash, body.weight, body.elem_count, sent.nil, base,
                           static_cast<std::uint64_t>(body.dtype));
   const auto [found, fresh] =
       run.sent.try_emplace(contribution_key(body.stream, body.step, body.chunk, from.rank), sent);

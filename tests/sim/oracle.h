@@ -48,8 +48,8 @@ class Oracle {
   void on_appliance_packet(const Party& to, std::uint16_t shard, const wire::Packet& packet);
 
   // ---- what the applications did ----
-  // A gradient with data was submitted and accepted.
-  void on_submitted(const Party& party, Step step, std::uint32_t tensor);
+  // A gradient was submitted and accepted.
+  void on_submitted(const Party& party, Step step, std::uint32_t tensor, bool with_data);
   // A replica has applied everything up to `step`; `replica` is its checksum.
   void on_applied(const Party& party, Step step, std::uint64_t replica);
 
@@ -66,11 +66,10 @@ class Oracle {
     std::uint64_t mask = 0;
     std::uint64_t receivers = 0;
     std::uint16_t k = 0;
-    bool nil = false;  // nobody in it sent data
+    bool nil = false;                // nobody in it sent data
+    std::vector<std::int16_t> sums;  // of a gradient's elements, as the plan has them
   };
   const Summed* result(RunIndex run, StreamId stream, Step step, ChunkIndex chunk) const;
-  // An element of a gradient's sum as the plan has it; `elem` counts from the tensor's first one.
-  int sum(RunIndex run, Step step, ChunkIndex chunk, std::uint64_t elem) const;
 
   // ---- I8 ----
   struct Account {
@@ -137,13 +136,13 @@ class Oracle {
   void check_fastest(Run& run, std::uint64_t mask, const wire::ResultHeader& body);
   std::uint64_t passes(const Run& run, const wire::ResultHeader& body) const;
   void check_weight(const Run& run, std::uint64_t mask, const wire::ResultHeader& body);
-  void check_gradient(const Run& run, std::uint64_t mask, const wire::Packet& packet);
+  void check_gradient(const Run& run, Summed& summed, const wire::Packet& packet);
   void check_collective(const Run& run, std::uint64_t mask, const wire::Packet& packet);
   void account_for(Run& run, std::uint64_t mask, const wire::ResultHeader& body);
   const Sent* find_sent(const Run& run, StreamId stream, Step step, ChunkIndex chunk,
                         Rank rank) const;
-  int sum(const Run& run, std::uint64_t mask, Step step, ChunkIndex chunk,
-          std::uint64_t elem) const;
+  // False: nobody in the mask sent data.
+  bool add_up(const Run& run, const wire::ResultHeader& body, Summed& summed) const;
   std::string name(const Run& run, StreamId stream, Step step, ChunkIndex chunk) const;
 
   std::vector<std::unique_ptr<Run>> runs_;

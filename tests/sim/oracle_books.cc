@@ -7,13 +7,14 @@
 
 namespace sluice::sim {
 
-void Oracle::on_submitted(const Party& party, Step step, std::uint32_t tensor) {
+void Oracle::on_submitted(const Party& party, Step step, std::uint32_t tensor, bool with_data) {
   Run& run = *runs_[party.run];
   Books& books = run.books[party.process];
+  books.submitted_last = std::max(books.submitted_last, step);
+  if (!with_data) return;
   if (!books.submitted.emplace(step, tensor).second)
     violation("tensor " + std::to_string(tensor) + " of step " + std::to_string(step) +
               " was accepted twice from rank " + std::to_string(party.rank.value));
-  books.submitted_last = std::max(books.submitted_last, step);
   books.sums.submitted += run.layout->first_chunk(tensor + 1) - run.layout->first_chunk(tensor);
 }
 

@@ -29,23 +29,21 @@ const Oracle::Summed* Oracle::result(RunIndex run, StreamId stream, Step step,
   return found == runs_[run]->summed.end() ? nullptr : &found->second;
 }
 
-int Oracle::sum(RunIndex run, Step step, ChunkIndex chunk, std::uint64_t elem) const {
-  const Summed* summed = result(run, StreamId::kGradients, step, chunk);
-  return summed == nullptr ? 0 : sum(*runs_[run], summed->mask, step, chunk, elem);
-}
-
-int Oracle::sum(const Run& run, std::uint64_t mask, Step step, ChunkIndex chunk,
-                std::uint64_t elem) const {
-  int total = 0;
-  const std::uint32_t tensor = run.layout->chunk(chunk).tensor;
-  for (std::uint64_t left = mask; left != 0; left &= left - 1) {
+bool Oracle::add_up(const Run& run, const wire::ResultHeader& body, Summed& summed) const {
+  const client::ChunkSpan span = run.layout->chunk(body.chunk);
+  bool any = false;
+  for (std::uint64_t left = summed.mask; left != 0; left &= left - 1) {
     const Rank rank{static_cast<std::uint16_t>(std::countr_zero(left))};
-    const Sent* sent = find_sent(run, StreamId::kGradients, step, chunk, rank);
+    const Sent* sent = find_sent(run, StreamId::kGradients, body.step, body.chunk, rank);
     if (sent == nullptr || sent->nil) continue;
-    const Step base = run.plan->tolerates_stragglers() ? sent->base_step : step;
-    total += run.plan->gradient(rank, base, tensor, elem);
+    if (!any) summed.sums.resize(span.elem_count);
+    any = true;
+    const Step base = run.plan->tolerates_stragglers() ? sent->base_step : body.step;
+    for (std::uint16_t i = 0; i < span.elem_count; ++i)
+      summed.sums[i] = static_cast<std::int16_t>(
+          summed.sums[i] + run.plan->gradient(rank, base, span.tensor, span.first_elem + i));
   }
-  return total;
+  return any;
 }
 
 void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet) {
@@ -78,7 +76,7 @@ void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet) {
   check_members(run, mask, body);
   check_weight(run, mask, body);
   if (body.stream != StreamId::kGradients) return check_collective(run, mask, packet);
-  check_gradient(run, mask, packet);
+  check_gradient(run, summed, packet);
   account_for(run, mask, body);
 }
 
@@ -165,28 +163,23 @@ void Oracle::check_weight(const Run& run, std::uint64_t mask, const wire::Result
               name(run, body.stream, body.step, body.chunk));
 }
 
-void Oracle::check_gradient(const Run& run, std::uint64_t mask, const wire::Packet& packet) {
+void Oracle::check_gradient(const Run& run, Summed& summed, const wire::Packet& packet) {
   const auto& body = packet.body<wire::ResultHeader>();
   const JobPlan& plan = *run.plan;
   const std::string where = name(run, body.stream, body.step, body.chunk);
   if (body.chunk >= run.layout->chunk_count()) return violation("I1: no such chunk: " + where);
   if (!plan.check_values) return;
-  const client::ChunkSpan span = run.layout->chunk(body.chunk);
-  bool all_nil = true;
-  for (std::uint64_t left = mask; left != 0; left &= left - 1) {
-    const Rank rank{static_cast<std::uint16_t>(std::countr_zero(left))};
-    const Sent* sent = find_sent(run, body.stream, body.step, body.chunk, rank);
-    all_nil = all_nil && (sent == nullptr || sent->nil);
-  }
+  const bool all_nil = !add_up(run, body, summed);
   if (all_nil != ((body.flags & wire::kFlagNil) != 0))
     return violation("I1: the NIL flag is wrong in the result of " + where);
   if (all_nil) return;
+  const client::ChunkSpan span = run.layout->chunk(body.chunk);
   const Dtype dtype = plan.tensors[span.tensor].dtype;
   const std::size_t elem_bytes = dtype_bytes(dtype);
   if (body.dtype != dtype || packet.payload().size() != span.elem_count * elem_bytes)
     return violation("I1: the shape is wrong in the result of " + where);
   for (std::uint16_t i = 0; i < span.elem_count; ++i) {
-    auto value = static_cast<float>(sum(run, mask, body.step, body.chunk, span.first_elem + i));
+    float value = summed.sums[i];
     if (dtype != Dtype::kFloat32) value /= static_cast<float>(body.weight);
     std::uint8_t expected[4] = {};
     store_element(dtype, value, expected);

@@ -80,7 +80,7 @@ class OracleTest : public testing::Test {
       float values[4];
       for (std::uint64_t i = 0; i < 4; ++i)
         values[i] = static_cast<float>(plan.gradient(Rank{rank}, 1, 0, i));
-      oracle.on_submitted({run, Rank{rank}, rank}, 1, 0);
+      oracle.on_submitted({run, Rank{rank}, rank}, 1, 0, true);
       oracle.on_worker_packet({run, Rank{rank}, rank}, 0, 1, parsed(encoded(body, {}, values)));
     }
     result.feedback.number = 1;

@@ -11,11 +11,13 @@ int main(int argc, char** argv) {
   std::uint64_t runs = 1;
   bool verbose = false;
   bool keep_going = false;
+  bool log = false;
   CLI::App app("Runs the production session and aggregator over a seeded faulty network.");
   app.add_option("--seed", seed, "the first seed")->capture_default_str();
   app.add_option("--runs", runs, "how many seeds, counting up")->capture_default_str();
   app.add_flag("--verbose", verbose, "print every seed's options and figures");
   app.add_flag("--keep-going", keep_going, "go on after a seed that fails");
+  app.add_flag("--log", log, "print what every session told its application");
   CLI11_PARSE(app, argc, argv);
 
   const bool single = runs == 1;
@@ -24,10 +26,12 @@ int main(int argc, char** argv) {
   std::uint64_t events = 0;
   const auto begin = std::chrono::steady_clock::now();
   for (std::uint64_t i = 0; i < runs; ++i) {
-    const sluice::sim::SwarmOptions options = sluice::sim::draw_swarm(seed + i);
+    sluice::sim::SwarmOptions options = sluice::sim::draw_swarm(seed + i);
+    options.keep_log = log;
     if (verbose || single) std::printf("%s\n", sluice::sim::describe(options).c_str());
     std::fflush(stdout);
     const sluice::sim::SwarmOutcome outcome = sluice::sim::run_swarm(options);
+    std::printf("%s", outcome.log.c_str());
     combined_hash = sluice::sim::mix(combined_hash ^ outcome.trace_hash);
     events += outcome.events;
     if (!outcome.ok && !verbose && !single)
@@ -39,8 +43,8 @@ int main(int argc, char** argv) {
     if (!outcome.ok || verbose || single)
       std::printf(
           "seed=%llu %s trace=%016llx events=%llu virtual_ms=%lld results=%llu "
-          "sent=%llu/%llu contributions=%llu/%llu retransmissions=%llu probes=%llu completed=%u "
-          "failed=%u\n",
+          "sent=%llu/%llu contributions=%llu/%llu retransmissions=%llu probes=%llu "
+          "partial=%llu requeued=%llu caught_up=%llu resyncs=%llu completed=%u failed=%u\n",
           static_cast<unsigned long long>(seed + i), outcome.ok ? "ok" : "BROKEN",
           static_cast<unsigned long long>(outcome.trace_hash),
           static_cast<unsigned long long>(outcome.events),
@@ -51,7 +55,11 @@ int main(int argc, char** argv) {
           static_cast<unsigned long long>(outcome.contributions),
           static_cast<unsigned long long>(outcome.contributions_due),
           static_cast<unsigned long long>(outcome.retransmissions),
-          static_cast<unsigned long long>(outcome.probes), outcome.jobs_completed,
+          static_cast<unsigned long long>(outcome.probes),
+          static_cast<unsigned long long>(outcome.partial_results),
+          static_cast<unsigned long long>(outcome.requeued),
+          static_cast<unsigned long long>(outcome.caught_up),
+          static_cast<unsigned long long>(outcome.resyncs), outcome.jobs_completed,
           outcome.jobs_failed_as_promised);
     std::fflush(stdout);
     if (outcome.ok) continue;

@@ -176,6 +176,11 @@ SwarmOptions draw_swarm(std::uint64_t seed) {
     options.jobs.push_back(draw_job(random, i, seed));
     workers += options.jobs.back().plan.world_size();
   }
+  Random straggling(mix(seed, 0x57A6));
+  if (seed % 2 == 0)
+    for (SwarmJob& job : options.jobs)
+      if (!straggling.one_in(6))
+        let_tolerate_stragglers(straggling, job, options.faults_stop_at);
   for (std::uint64_t i = random.below(4); i > 0; --i) {
     SwarmFault fault;
     fault.kind = static_cast<BriefFault>(random.below(3));
@@ -211,6 +216,7 @@ std::string describe(const SwarmOptions& options) {
         << " averaging=" << static_cast<int>(plan.averaging)
         << " fatality=" << name_of(job.fatality) << " victim=" << job.victim.value
         << " fatal_at_ms=" << job.fatal_at / kMillisecond << " returns=" << job.returns;
+    if (plan.tolerates_stragglers()) out << "\n   " << describe_stragglers(job);
   }
   return out.str();
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/sim/random.h"
 #include "tests/sim/world.h"
 
 namespace sluice::sim {
@@ -18,8 +19,25 @@ enum class Fatality : std::uint8_t {
   kLongPartition,  // cut off for longer than member_timeout
 };
 
+// How a job that tolerates stragglers loses a rank and goes on.
+enum class LossKind : std::uint8_t {
+  kKilled,    // a process; its host lives
+  kHostDown,  // with its host, in silence
+  kFrozen,    // stopped like SIGSTOP, and continued
+  kCutOff,    // from the network
+};
+
+struct Loss {
+  LossKind kind{};
+  Rank rank;
+  TimeNs at = 0;  // not before the job has started
+  DurationNs away_ns = 0;
+  bool returns = false;  // killed: another process takes the rank. Frozen: no other process does
+};
+
 struct SwarmJob {
   JobPlan plan;
+  std::vector<Loss> losses;  // of a job that tolerates stragglers
   Fatality fatality = Fatality::kNone;
   Rank victim;
   TimeNs fatal_at = 0;   // not before the job has started
@@ -38,13 +56,17 @@ struct SwarmFault {
 
 struct SwarmOptions {
   std::uint64_t seed = 0;
+  bool keep_log = false;
   WorldOptions world;  // with the faulty links of the safety phase
   TimeNs faults_stop_at = 0;
   std::vector<SwarmJob> jobs;
   std::vector<SwarmFault> faults;
 };
 
+// Jobs of even seeds tolerate stragglers, but for some; those of odd seeds are synchronous.
 SwarmOptions draw_swarm(std::uint64_t seed);
+void let_tolerate_stragglers(Random& random, SwarmJob& job, TimeNs faults_stop_at);
+std::string describe_stragglers(const SwarmJob& job);
 // One line for the network and one a job.
 std::string describe(const SwarmOptions& options);
 

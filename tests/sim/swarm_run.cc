@@ -1,6 +1,9 @@
 #include "tests/sim/swarm_run.h"
 
 #include <algorithm>
+#include <list>
+
+#include "tests/sim/swarm_losses.h"
 
 namespace sluice::sim {
 namespace {
@@ -32,6 +35,7 @@ class Swarm {
     if (world_.healthy()) world_.run_until(world_.now() + 100 * kMillisecond);
     if (world_.healthy()) world_.check_at_end();
     if (world_.healthy()) check_traffic();
+    if (world_.healthy()) check_losses();
     return outcome();
   }
 
@@ -39,12 +43,18 @@ class Swarm {
   struct State {
     const SwarmJob* job;
     RunIndex run;
-    bool struck = false;  // the fatality has happened
+    Losses* losses = nullptr;  // of a job that tolerates stragglers
+    bool struck = false;       // the fatality has happened
     TimeNs struck_at = 0;
   };
 
   void start(const SwarmJob& job) {
     states_.push_back({.job = &job, .run = world_.add_run(job.plan)});
+    if (job.plan.tolerates_stragglers()) {
+      losses_.emplace_back(world_, job, states_.back().run);
+      states_.back().losses = &losses_.back();
+      losses_.back().schedule();
+    }
     if (job.fatality == Fatality::kNone || job.fatality == Fatality::kAbnormalLeave) return;
     const std::size_t index = states_.size() - 1;
     world_.at(job.fatal_at, [this, index] { strike(index); });
@@ -118,12 +128,13 @@ class Swarm {
     DurationNs longest = 0;
     for (const RankPlan& rank : plan.ranks) {
       const DurationNs compute =
-          rank.step_delay_ns + rank.compute_max_ns * static_cast<DurationNs>(plan.tensors.size());
+          rank.step_delay_ns + 10 * rank.jitter_ns + rank.compute_max_ns * static_cast<DurationNs>(plan.tensors.size());
       longest = std::max(longest, compute);
     }
     const auto rounds = static_cast<DurationNs>(plan.steps() + plan.collectives.size() + 1);
     const TimeNs from = std::max(options_.faults_stop_at + 1500 * kMillisecond, world_.now());
-    return from + kSettleBound + rounds * (longest + kStepBound) + 2 * member_timeout();
+    const DurationNs lost_ns = state.losses != nullptr ? state.losses->longest_ns() : 0;
+    return from + lost_ns + kSettleBound + rounds * (longest + kStepBound) + 2 * member_timeout();
   }
 
   void finish(State& state) {
@@ -131,13 +142,22 @@ class Swarm {
     const bool abnormal = state.job->fatality == Fatality::kAbnormalLeave;
     if (!world_.run_until_done(state.run, deadline(state)) && world_.healthy())
       return report_stuck(state);
-    if (!world_.healthy()) return;
+    if (!world_.healthy() || state.losses != nullptr) return;
     if (state.struck || abnormal)
       check_failed(state);
     else
       check_completed(state.run);
     // When all others had finished before, nothing has ended the job: its last rank holds the name.
     if (world_.healthy() && state.job->returns && any_survivor_failed(state)) run_again(state);
+  }
+
+  // Once everything is over: a process that was replaced learns of it last.
+  void check_losses() {
+    for (Losses& losses : losses_) losses.check();
+    const std::uint64_t too_new = world_.appliance().count(Verdict::kTooNew);
+    if (too_new != 0)
+      world_.oracle().violation("I3: " + std::to_string(too_new) +
+                                " contributions came before their step was open");
   }
 
   void check_completed(RunIndex run) {
@@ -236,9 +256,14 @@ class Swarm {
     outcome_.results_sent = world_.oracle().results_sent();
     outcome_.results_due = world_.oracle().results_due();
     outcome_.contributions = world_.oracle().contributions_seen();
+    outcome_.requeued = world_.oracle().requeued_counted();
+    outcome_.partial_results = world_.oracle().results_without_somebody();
     outcome_.contributions_due = world_.oracle().first_contributions();
     for (const auto& worker : world_.workers()) {
+      if (options_.keep_log) outcome_.log += worker->describe_log();
       if (worker->state() == ProcessState::kWaiting) continue;
+      outcome_.caught_up += worker->steps_caught_up();
+      outcome_.resyncs += worker->resyncs();
       outcome_.retransmissions += worker->session().stats().retransmissions;
       outcome_.probes += worker->session().stats().probes;
     }
@@ -248,6 +273,7 @@ class Swarm {
   const SwarmOptions& options_;
   World world_;
   std::vector<State> states_;
+  std::list<Losses> losses_;
   SwarmOutcome outcome_;
 };
 

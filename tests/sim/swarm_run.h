@@ -11,6 +11,7 @@ namespace sluice::sim {
 struct SwarmOutcome {
   bool ok = false;
   std::string violations;  // one a line
+  std::string log;  // what every session told its application, one event a line; when asked for
   std::uint64_t trace_hash = 0;
   std::uint64_t events = 0;
   std::uint64_t results_checked = 0;
@@ -20,6 +21,10 @@ struct SwarmOutcome {
   std::uint64_t contributions_due = 0;
   std::uint64_t retransmissions = 0;
   std::uint64_t probes = 0;
+  std::uint64_t partial_results = 0;  // without some rank
+  std::uint64_t requeued = 0;         // chunks that count in a later step
+  std::uint64_t caught_up = 0;        // steps that a worker applied without having computed
+  std::uint64_t resyncs = 0;
   TimeNs virtual_time_ns = 0;
   std::uint32_t jobs_completed = 0;
   std::uint32_t jobs_failed_as_promised = 0;

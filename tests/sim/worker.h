@@ -75,13 +75,17 @@ class Worker {
   bool started() const { return started_; }
   bool done() const { return failed_ || left_ || (finished_ && !together()); }
   // Its last step is taken, or it will never be.
-  bool over() const { return failed_ || left_ || finished_ || state_ == ProcessState::kDead; }
+  bool over() const {
+    return (failed_ && (started_ || !retries)) || left_ || finished_ || state_ == ProcessState::kDead;
+  }
+  bool retries = false;  // another process comes if this one cannot join
   const Status& failure() const { return failure_; }
   TimeNs failed_at() const { return failed_at_; }
   TimeNs progressed_at() const { return progressed_at_; }
   Step steps_done() const { return steps_done_; }
   const std::vector<LoggedEvent>& log() const { return log_; }
   std::size_t count(client::Event::Kind kind) const;
+  std::string describe_log() const;  // one event a line
   std::uint64_t pumps() const { return pumps_; }
   std::uint64_t socket_drops() const { return socket_drops_; }
   std::size_t waiting_frames() const { return socket_.size(); }

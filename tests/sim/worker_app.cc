@@ -34,8 +34,8 @@ void Worker::on_event(const client::Event& event, TimeNs now) {
     case Kind::kFellBehind: on_fell_behind(event); break;
     case Kind::kStateWanted:
       state_wanted_ = true;
-      // Between two steps, or after the last one: nothing changes the parameters now.
-      if (phase_ == Phase::kCollective || (phase_ == Phase::kOver && finished_)) give_state(now);
+      // It waits: nothing changes the parameters now.
+      if (phase_ == Phase::kStep || phase_ == Phase::kCollective || finished_) give_state(now);
       break;
     case Kind::kStateSent:
       if (states_.empty()) return violation("a state was sent that nobody gave");
@@ -191,6 +191,7 @@ bool Worker::submit_due(TimeNs now) {
   const bool needed = order_.size() < plan.tensors.size() && !plan.forget_end_step;
   if (needed || plan.call_end_step) expect_ok(session_->end_step(now), "end_step");
   phase_ = Phase::kStep;
+  give_state(now);  // the others may wait for a rank that waits for it
   return true;
 }
 
@@ -215,7 +216,7 @@ void Worker::submit(std::uint32_t tensor, Step step, TimeNs now) {
                                       .weight = plan.weight(identity.rank, step),
                                       .priority = plan.priority(identity.rank, step, tensor)};
   if (expect_ok(session_->submit(submission, now), "submit")) {
-    if (!nil) world_.oracle().on_submitted(party(), step, tensor);
+    world_.oracle().on_submitted(party(), step, tensor, !nil);
   } else if (phase_ == Phase::kSubmitting) {
     phase_ = Phase::kNext;  // fallen behind
   }
@@ -241,7 +242,9 @@ bool Worker::start_collective(TimeNs now) {
 void Worker::finish(TimeNs now) {
   phase_ = Phase::kOver;
   const Ending ending = plan.ranks[identity.rank.value].ending;
-  if (ending == Ending::kStay || ending == Ending::kTogether) {
+  // With a state that has the last step already there is nothing to do, nor to wait for.
+  const bool idle = log_.back().kind == client::Event::Kind::kStateReceived;
+  if (ending == Ending::kStay || (ending == Ending::kTogether && !idle)) {
     finished_ = true;
     world_.note_over(identity.run);
   } else {

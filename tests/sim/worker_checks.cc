@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <map>
 #include <numeric>
 
 #include "tests/sim/random.h"
@@ -58,15 +59,13 @@ void Worker::check_average(std::uint32_t tensor, Step step) {
     if (dtype == Dtype::kFloat32 && plan.averaging == client::Averaging::kWorld)
       divisor = plan.world_size();
     if (dtype == Dtype::kFloat32 && plan.averaging == client::Averaging::kSum) divisor = 1;
-    for (std::uint64_t i = span.first_elem; i < span.first_elem + span.elem_count; ++i) {
-      float average = 0;
-      if (!result.nil)
-        average =
-            static_cast<float>(world_.oracle().sum(identity.run, step, chunk, i)) / divisor;
+    const std::uint8_t* output = outputs_[tensor].data() + span.first_elem * elem_bytes;
+    for (std::uint16_t i = 0; i < span.elem_count; ++i) {
+      const float average = result.nil ? 0 : static_cast<float>(result.sums[i]) / divisor;
       std::uint8_t expected[4];
       store_element(dtype, average, expected);
-      if (std::memcmp(expected, outputs_[tensor].data() + i * elem_bytes, elem_bytes) != 0)
-        return violation("element " + std::to_string(i) + " of tensor " + std::to_string(tensor) +
+      if (std::memcmp(expected, output + i * elem_bytes, elem_bytes) != 0)
+        return violation("element " + std::to_string(span.first_elem + i) + " of tensor " + std::to_string(tensor) +
                          " of step " + std::to_string(step) + " is not the average");
     }
   }
@@ -109,6 +108,26 @@ void Worker::check_report(Step step) {
 std::size_t Worker::count(client::Event::Kind kind) const {
   return static_cast<std::size_t>(
       std::count_if(log_.begin(), log_.end(), [&](const auto& e) { return e.kind == kind; }));
+}
+
+std::string Worker::describe_log() const {
+  using Kind = client::Event::Kind;
+  const std::map<Kind, const char*> names = {
+      {Kind::kJoined, "joined"},         {Kind::kStarted, "started"},
+      {Kind::kStepDone, "step"},         {Kind::kCollectiveDone, "collective"},
+      {Kind::kStalled, "stalled"},       {Kind::kFellBehind, "fell behind"},
+      {Kind::kStateWanted, "wanted"},    {Kind::kStateSent, "state sent"},
+      {Kind::kStateReceived, "state"},   {Kind::kLeft, "left"},
+      {Kind::kFailed, "failed"}};
+  std::string text;
+  for (const LoggedEvent& event : log_) {
+    if (event.kind == Kind::kTensorDone) continue;
+    text += plan.name + " rank " + std::to_string(identity.rank.value) + " process " +
+            std::to_string(identity.index) + " ms " + std::to_string(event.at / kMillisecond) +
+            ": " + names.at(event.kind) + " " + std::to_string(event.step) + " " +
+            event.status.message() + "\n";
+  }
+  return text;
 }
 
 std::string Worker::unbalanced() const {

@@ -76,6 +76,7 @@ class World {
   void kill(Worker& worker, bool host_too);
   void pause(Worker& worker);
   void resume(Worker& worker) { worker.resume(now_); }
+  void start_host(HostIndex host) { host_up_[host] = true; }
   void partition(HostIndex host, bool on);
   void block_downlink(HostIndex host, bool on);
   void set_link_options(const LinkOptions& up, const LinkOptions& down);

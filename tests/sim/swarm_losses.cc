@@ -1,0 +1,135 @@
+#include "tests/sim/swarm_losses.h"
+
+#include <algorithm>
+
+namespace sluice::sim {
+namespace {
+
+constexpr DurationNs kRetry = 500 * kMillisecond;  // of a launcher whose process was refused
+constexpr std::uint32_t kAttempts = 40;
+
+}  // namespace
+
+Losses::Losses(World& world, const SwarmJob& job, RunIndex run)
+    : world_(world), job_(job), run_(run) {}
+
+bool Losses::all_started() const {
+  for (std::uint16_t rank = 0; rank < job_.plan.world_size(); ++rank)
+    if (!world_.worker(run_, rank).started()) return false;
+  return true;
+}
+
+const Loss* Losses::loss_of(Rank rank) const {
+  for (const Loss& loss : job_.losses)
+    if (loss.rank == rank) return &loss;
+  return nullptr;
+}
+
+void Losses::schedule() {
+  for (const Loss& loss : job_.losses) world_.at(loss.at, [this, &loss] { strike(loss); });
+}
+
+void Losses::strike(const Loss& loss) {
+  if (!all_started()) {
+    if (world_.now() < 20 * kSecond)
+      world_.at(world_.now() + 50 * kMillisecond, [this, &loss] { strike(loss); });
+    return;
+  }
+  Worker& victim = world_.worker(run_, loss.rank);
+  if (victim.over()) return;
+  const HostIndex host = victim.identity.host;
+  const TimeNs over = world_.now() + loss.away_ns;
+  switch (loss.kind) {
+    case LossKind::kKilled: return come_back(loss, false);
+    case LossKind::kHostDown: return come_back(loss, true);
+    case LossKind::kFrozen:
+      world_.pause(victim);
+      // Now and then its rank is given to a new process meanwhile.
+      if (!loss.returns) {
+        Worker& other = world_.add_worker(run_, loss.rank, world_.now() + loss.away_ns / 2);
+        other.retries = true;
+        watch(loss.rank, kAttempts);
+      }
+      return world_.at(over, [this, &victim] { world_.resume(victim); });
+    case LossKind::kCutOff:
+      world_.partition(host, true);
+      return world_.at(over, [this, host] { world_.partition(host, false); });
+  }
+}
+
+void Losses::come_back(const Loss& loss, bool host_too) {
+  Worker& victim = world_.worker(run_, loss.rank);
+  if (loss.returns) {
+    Worker& next = world_.add_worker(run_, loss.rank, world_.now() + loss.away_ns);
+    next.retries = true;
+    watch(loss.rank, kAttempts);
+    if (host_too)
+      world_.at(world_.now() + loss.away_ns,
+                [this, host = victim.identity.host] { world_.start_host(host); });
+  }
+  world_.kill(victim, host_too);
+}
+
+// The launcher starts a process again that could not join.
+void Losses::watch(Rank rank, std::uint32_t attempts) {
+  world_.at(world_.now() + kRetry, [this, rank, attempts] {
+    Worker& process = world_.worker(run_, rank);
+    if (process.started() || process.state() == ProcessState::kDead) return;
+    if (!process.failed()) return watch(rank, attempts);
+    process.retries = false;
+    if (attempts == 0)
+      return world_.oracle().violation("rank " + std::to_string(rank.value) + " of job " +
+                                       job_.plan.name + " cannot return: " +
+                                       process.failure().message());
+    world_.add_worker(run_, rank, world_.now()).retries = true;
+    watch(rank, attempts - 1);
+  });
+}
+
+DurationNs Losses::longest_ns() const {
+  DurationNs longest_ns = 0;
+  for (const Loss& loss : job_.losses) longest_ns += loss.away_ns + 5 * kSecond;
+  for (const RankPlan& rank : job_.plan.ranks) longest_ns += 2 * rank.hiccup_ns;
+  return longest_ns;
+}
+
+// Who was cut off for long gives the appliance up; who was replaced while it was frozen is told so;
+// who fell behind and was the only one left has nobody to ask.
+bool Losses::excused(const Worker& worker) const {
+  if (worker.failure().message().find("needs the state of another rank") != std::string::npos) {
+    for (std::uint16_t rank = 0; rank < job_.plan.world_size(); ++rank)
+      if (Rank{rank} != worker.identity.rank && loss_of(Rank{rank}) == nullptr) return false;
+    return true;
+  }
+  const Loss* loss = loss_of(worker.identity.rank);
+  if (loss == nullptr) return false;
+  if (loss->kind == LossKind::kCutOff) return worker.failure().code() == StatusCode::kUnreachable;
+  return loss->kind == LossKind::kFrozen && !loss->returns &&
+         &world_.worker(run_, worker.identity.rank) != &worker;
+}
+
+void Losses::check() {
+  for (const auto& process : world_.workers()) {
+    const Worker& worker = *process;
+    if (worker.identity.run != run_) continue;
+    const std::string who =
+        "job " + worker.plan.name + " rank " + std::to_string(worker.identity.rank.value) + ": ";
+    const bool latest = &world_.worker(run_, worker.identity.rank) == &worker;
+    if (worker.failed() && !worker.started() && !latest) continue;  // it was refused, another came
+    if (worker.state() == ProcessState::kDead) continue;
+    if (worker.failed()) {
+      if (!excused(worker))
+        world_.oracle().violation(who + "I4: failed without a reason: " +
+                                  worker.failure().message());
+      continue;
+    }
+    if (!latest) continue;  // it may not have woken up to learn of its end
+    const RankPlan& rank_plan = job_.plan.ranks[worker.identity.rank.value];
+    if (worker.steps_done() != rank_plan.last_step)
+      world_.oracle().violation(who + "I4: ended after step " +
+                                std::to_string(worker.steps_done()) + " of " +
+                                std::to_string(rank_plan.last_step));
+  }
+}
+
+}  // namespace sluice::sim

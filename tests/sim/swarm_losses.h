@@ -1,0 +1,35 @@
+// Carries out the losses of a job that tolerates stragglers, as hosts and a launcher that starts
+// failed ranks again would, and says what must have become of every rank at the end.
+#pragma once
+
+#include <string>
+
+#include "tests/sim/swarm_options.h"
+
+namespace sluice::sim {
+
+class Losses {
+ public:
+  // All outlive this.
+  Losses(World& world, const SwarmJob& job, RunIndex run);
+
+  void schedule();
+  // At the end of the run. Adds to the world's violations.
+  void check();
+  // Virtual time that the losses may cost.
+  DurationNs longest_ns() const;
+
+ private:
+  void strike(const Loss& loss);
+  void come_back(const Loss& loss, bool host_too);
+  void watch(Rank rank, std::uint32_t attempts);
+  bool all_started() const;
+  bool excused(const Worker& worker) const;
+  const Loss* loss_of(Rank rank) const;
+
+  World& world_;
+  const SwarmJob& job_;
+  const RunIndex run_;
+};
+
+}  // namespace sluice::sim
