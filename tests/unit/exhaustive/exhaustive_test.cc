@@ -13,6 +13,13 @@ namespace {
 
 using testing::HasSubstr;
 
+// Builds with sanitizers and per-packet checks take ten times as long: they leave out the largest.
+#ifdef NDEBUG
+constexpr std::uint16_t kLargest = 4;
+#else
+constexpr std::uint16_t kLargest = 3;
+#endif
+
 std::string name_of(const Config& config) {
   std::string text = "n=" + std::to_string(config.worker_count);
   if (config.sync())
@@ -69,11 +76,11 @@ class Exhaustive : public testing::Test {
 };
 
 TEST_F(Exhaustive, EveryStateOfOneShardObeysTheRules) {
-  for (const std::uint16_t n : {1, 2, 3, 4}) visit_all({.worker_count = n}, NextK::kAny);
+  for (std::uint16_t n = 1; n <= kLargest; ++n) visit_all({.worker_count = n}, NextK::kAny);
 }
 
 TEST_F(Exhaustive, EveryStateOfTwoShardsObeysTheRules) {
-  for (const std::uint16_t n : {1, 2, 3, 4})
+  for (std::uint16_t n = 1; n <= kLargest; ++n)
     visit_all({.worker_count = n, .shard_count = 2}, n < 4 ? NextK::kAny : NextK::kTheSame);
 }
 
