@@ -15,10 +15,12 @@ import fold
 import pipeline
 import report
 import sfcd
+import straggler
 from papers.saina import bench as saina
 
 BENCHES = {"fold": fold, "pipeline": pipeline, "sfcd": sfcd, "cutoff": cutoff,
-           "allreduce": allreduce, "saina": saina}
+           "allreduce": allreduce, "saina": saina,
+           "straggler": straggler}
 
 
 def main():

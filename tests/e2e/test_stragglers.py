@@ -1,0 +1,27 @@
+"""PyTorch ranks that sleep, stop, die and return: all replicas end bit-identical, none waits."""
+
+import pytest
+from lab import Lab, missing
+from stragglers import KILLED, SLOW, STOPPED, WORLD_SIZE, Training, eventful, fixed, identical
+from workers import BUILD
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+STEP_SECONDS = 0.3
+
+
+@pytest.mark.parametrize("late", ["drop", "requeue"])
+def test_replicas_are_identical_whatever_happens_to_three_of_eight_ranks(late):
+    with Lab(hosts=WORLD_SIZE) as lab:
+        lab.start_appliance(BUILD)
+        with Training(lab, late, STEP_SECONDS, fixed(6, late), slow=True, build=BUILD) as training:
+            ends = eventful(training)
+            assert identical(ends), ends
+            assert training.cpu_seconds() * 5 <= STEP_SECONDS, training.cpu_seconds()
+            assert ends[SLOW]["late_chunks"] > 0
+            assert ends[STOPPED]["missed"] + ends[STOPPED]["resyncs"] > 0
+            assert ends[KILLED]["resyncs"] >= 1
+            assert all(end["batches"] > 0 for end in ends)
+            # Rank SLOW alone would make five times as much of each step.
+            assert training.step_seconds() < 3 * STEP_SECONDS, training.step_seconds()
