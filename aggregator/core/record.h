@@ -32,15 +32,19 @@ struct StepRecord {
     return counted >= k && counted > 0 && must.subset_of(counted_words, word_count);
   }
 
-  // The same record for a slot that the ranks of `passed_words` have nothing for: as if they had
-  // died.
+  // The same record for a slot that the ranks of `passed_words` have nothing for. Each of them
+  // takes a place among the k, else n - k stragglers and a pass would stop a step; but never the
+  // last one, so that a result has somebody's gradient.
   StepRecord without(const std::uint64_t* passed_words, std::size_t word_count) const noexcept {
     StepRecord rest = *this;
     for (std::size_t word = 0; word < word_count; ++word) {
       rest.may.words()[word] &= ~passed_words[word];
       rest.must.words()[word] &= ~passed_words[word];
     }
-    rest.k = std::min(k, static_cast<std::uint16_t>(rest.may.count()));
+    const std::size_t left = rest.may.count();
+    const std::size_t passed = may.count() - left;
+    const std::size_t needed = k > passed ? k - passed : 1;
+    rest.k = static_cast<std::uint16_t>(std::min(needed, left));
     return rest;
   }
 };

@@ -244,6 +244,11 @@ std::size_t Shard::write_answer(Reply& reply, std::span<std::uint8_t> out, TimeN
         std::min(kChunksPerBlock, job.spec.chunk_counts[index] - first_chunk);
     const std::uint32_t first_slot =
         reply.step % window * slice.chunk_count + job.local_chunk(first_chunk);
+    // Nothing is needed of a rank outside the record: it would send again for ever. One that was
+    // given up and has come back does not know.
+    const bool outside = reply.stream == StreamId::kGradients && reply.step == open_step &&
+                         !slice.record.may.test(reply.rank);
+    if (outside) body.counted = ~std::uint64_t{0} >> (kChunksPerBlock - chunks);
     for (std::uint32_t bit = 0; bit < chunks; ++bit) {
       const Slot& slot = slice.slots[first_slot + bit];
       const std::uint64_t* mask = &slice.masks[(first_slot + bit) * job.mask_word_count];

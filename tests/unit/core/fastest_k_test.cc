@@ -142,7 +142,17 @@ TEST(FastestK, AWorkerThatWaitsForAStepPassesTheChunksItHasNothingFor) {
   EXPECT_TRUE(result(empty.back()).flags & wire::kFlagNil);
 }
 
-TEST(FastestK, APassNeverTakesAPlaceAmongTheFastest) {
+TEST(FastestK, APassAndAStragglerDoNotStopAStepThatToleratesOne) {
+  Harness harness({.world_size = 4, .chunk_count = 1, .policy = fixed_k(3, LateMode::kRequeue)});
+  harness.pass_full_steps();
+  EXPECT_EQ(harness.contribute<float>(2, 3, 0, {}, {.weight = 0, .base_step = 2, .nil = true}),
+            Verdict::kPassed);
+  EXPECT_EQ(harness.contribute<float>(0, 3, 0, {4}), Verdict::kFolded);
+  EXPECT_EQ(harness.contribute<float>(1, 3, 0, {8}), Verdict::kCompleted) << "rank 3 is stopped";
+  EXPECT_EQ(result(harness.drain(PacketType::kResult).back()).k, 2);
+}
+
+TEST(FastestK, APassNeverTakesTheLastPlaceAmongTheFastest) {
   Harness harness({.world_size = 3, .chunk_count = 1, .policy = fixed_k(1, LateMode::kRequeue)});
   harness.pass_full_steps();
   const DataOptions pass{.weight = 0, .base_step = 2, .nil = true};

@@ -93,14 +93,6 @@ class Explorer {
 
   // ---- what must hold of a state, however it was reached ----
 
-  // How many contributions a slot must have, passes and the dead not asked.
-  std::uint16_t least_k(Step step, std::uint64_t passes, bool without_dead) const {
-    std::uint16_t contributors = 0;
-    for (std::size_t rank = 0; rank < config_.worker_count; ++rank)
-      contributors += !(passes >> rank & 1) && !(without_dead && state_.workers[rank].dead);
-    return std::min(config_.least(step), contributors);
-  }
-
   // Synchronous steps wait for every live worker.
   bool all_that_must(std::uint64_t mask) const {
     if (!config_.sync()) return true;
@@ -115,17 +107,18 @@ class Explorer {
       const Step step = kFirstStep + static_cast<Step>(i / kChunks);
       const std::size_t chunk = i % kChunks;
       const Content& held = contents_[i];
-      const auto members = static_cast<std::uint16_t>(std::popcount(held.mask));
+      const int members = std::popcount(held.mask);
       const bool lowered = has(state_.lowered[i / kChunks], chunk);
       const bool touched = (held.mask | held.passes) != 0;
       if (lowered && !state_.anyone_dead()) fail("I1: k is lowered though nobody died");
-      if (held.complete && members < least_k(step, held.passes, lowered))
+      if (held.complete && members < least_k(state_, config_, step, held.passes, lowered))
         fail("I1: fewer than k in a result");
       if (held.complete && !all_that_must(held.mask)) fail("I1: a live worker is missing");
       if (touched && step > state_.open_step()) fail("a step counts that is not open");
       const ShardState& shard = state_.shards[config_.shard_count == 1 ? 0 : chunk];
       const bool may_wait =
-          members < least_k(step, held.passes, shard.without_dead) || !all_that_must(held.mask);
+          members < least_k(state_, config_, step, held.passes, shard.without_dead) ||
+          !all_that_must(held.mask);
       if (!held.complete && touched && shard.adopted && !shard.sweeping && !may_wait)
         fail("I4: k are in, and the slot is not complete");
     }

@@ -40,18 +40,29 @@ Part part_of(const State& state, std::uint16_t rank, Step step, std::size_t chun
   return part;
 }
 
+int least_k(const State& state, const Config& config, Step step, std::uint64_t passes,
+            bool without_dead) noexcept {
+  int alive = 0;
+  int passed = 0;
+  for (std::size_t rank = 0; rank < config.worker_count; ++rank) {
+    const bool gone = without_dead && state.workers[rank].dead;
+    alive += !gone;
+    passed += !gone && (passes >> rank & 1);
+  }
+  if (alive == passed) return 0;
+  return std::max(1, std::min<int>(config.least(step), alive) - passed);
+}
+
 Content expected_content(const State& state, const Config& config, Step step,
                          std::size_t chunk) noexcept {
   const std::size_t index = step - kFirstStep;
   Content content;
-  std::uint16_t contributors = 0;  // that the step could wait for
   const bool lowered = (state.lowered[index] >> chunk & 1) != 0;
   for (std::uint16_t rank = 0; rank < config.worker_count; ++rank) {
     const WorkerState& worker = state.workers[rank];
     const Part part = part_of(state, rank, step, chunk);
     const std::uint64_t bit = std::uint64_t{1} << rank;
     const bool in = (worker.counted[index] >> chunk & 1) != 0;
-    contributors += !(in && part.nil) && !(lowered && worker.dead);
     if (!in) continue;
     (part.nil ? content.passes : content.mask) |= bit;
     content.sum += part.value();
@@ -59,7 +70,8 @@ Content expected_content(const State& state, const Config& config, Step step,
     content.has_data |= !part.nil;
   }
   content.complete = (state.complete[index] >> chunk & 1) != 0;
-  if (content.complete) content.k = std::min(config.least(step), contributors);
+  if (content.complete)
+    content.k = static_cast<std::uint16_t>(least_k(state, config, step, content.passes, lowered));
   return content;
 }
 

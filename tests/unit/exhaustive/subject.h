@@ -135,6 +135,10 @@ class Subject {
   std::optional<std::uint16_t> dead_;
 };
 
+// How many contributions a slot must have: a pass stands for one, but not for the only one.
+int least_k(const State& state, const Config& config, Step step, std::uint64_t passes,
+            bool without_dead) noexcept;
+
 // The parts that a state says are in a slot, and what the slot must hold then.
 Part part_of(const State& state, std::uint16_t rank, Step step, std::size_t chunk) noexcept;
 Content expected_content(const State& state, const Config& config, Step step,
