@@ -205,6 +205,28 @@ def test_steps_of_the_loop_are_those_of_the_optimizer_on_the_exact_mean(applianc
     assert ranks.run(accumulating, 2, tmp_path, box=appliance) == [[True] * 3] * 2
 
 
+def disabled(rank):
+    import sluice.torch
+    import torch
+    torch.manual_seed(rank)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
+    model = torch.nn.parallel.DistributedDataParallel(
+        net, process_group=sluice.torch.solo_group())
+    attachment = sluice.torch.attach(model, policy="fixed", k=1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    loop = sluice.torch.Loop(attachment, optimizer)
+    before = net[0].weight.detach().clone()
+    for _ in loop.steps(5):
+        model(torch.randn(6, 4)).square().mean().backward()
+    loop.finish()
+    return [p.tolist() for p in net.parameters()], loop.applied, torch.equal(before, net[0].weight)
+
+
+def test_a_disabled_script_with_a_loop_trains_over_gloo(tmp_path):
+    values = ranks.run(disabled, 2, tmp_path, environment={"SLUICE_DISABLE": "1"})
+    assert values[0] == values[1] and values[0][1:] == [5, False]
+
+
 def mistakes(rank):
     import ddp_worker as w
     import sluice
@@ -236,6 +258,7 @@ def mistakes(rank):
     for _ in loop.steps(1):
         model(w.gradients_of(0, 1)).backward()
         note(optimizer.step)
+    note(lambda: next(loop.steps(2)))
     note(lambda: sluice.torch.attach(wrap(), "inproc://mistakes", averaging="sum", **options))
     second = wrap()
     again = sluice.torch.attach(second, "inproc://mistakes2", **options)
@@ -253,11 +276,12 @@ def mistakes(rank):
 @pytest.mark.usefixtures("library")
 def test_mistakes_are_refused_with_the_remedy(tmp_path):
     texts = ranks.run(mistakes, 1, tmp_path)[0]
-    assert len(texts) == 6, texts
-    no_loop, odd, second_loop, own_step, averaging, twice = texts
+    assert len(texts) == 7, texts
+    no_loop, odd, second_loop, own_step, over, averaging, twice = texts
     assert "sluice.torch.Loop(attachment, optimizer)" in no_loop
     assert "state['schedulers'][0]['odd'] is a object" in odd
     assert "Loop already" in second_loop
     assert "the loop runs it" in own_step and "update=" in own_step
+    assert "finished after step 1" in over
     assert "averaging='sum'" in averaging
     assert "no_sync" in twice

@@ -91,7 +91,12 @@ class Loop:
         applied on this replica, by whomever they were computed. Then finish() is called.
 
         `total` must be equal on all ranks. None: until the caller leaves the loop, for example
-        because its data is used up, and calls finish()."""
+        because its data is used up, and calls finish(). Epochs belong inside of one loop: after
+        finish() this raises InvalidArgument."""
+        if self._closed:
+            raise errors.InvalidArgument(
+                f"the training was finished after step {self.applied}: run all epochs in one loop, "
+                "for example steps(epochs * batches)")
         self._total = total
         if not self._solo:
             while total is None or self.applied < total:

@@ -190,6 +190,9 @@ class Disabled:
     def stats(self):
         return {}
 
+    def report(self, step=0):
+        return None
+
     def detach(self):
         pass
 
