@@ -62,6 +62,7 @@ void Transfers::give(std::span<const std::uint8_t> state, Step step, Link& link,
     return;
   }
   role_ = Role::kGiving;
+  given_step_ = first_step_;
   given_ = state;
   header_ = {.bytes = state.size(), .step = step};
   pieces_.move_to(first_step_, link);
@@ -146,24 +147,32 @@ Verdict Transfers::handle_result(const wire::Packet& packet, Link& link, TimeNs 
 
 // ---- control port ----
 
+bool Transfers::is_answer_after(const wire::Status& status, TimeNs time_ns) noexcept {
+  return status.echo_timestamp_us != 0 &&
+         ahead(status.echo_timestamp_us, wire_time_us(time_ns)) > 0;
+}
+
 void Transfers::handle_status(const wire::Status& status, Link& link, TimeNs now) noexcept {
   const bool named = status.transfer_step != 0;
   const bool mine =
       named && status.transfer_target == options_.rank.value && status.transfer_number == number_;
   if (mine && (role_ == Role::kAsking ||
-               (role_ == Role::kReceiving && status.transfer_step != first_step_)))
+               (role_ == Role::kReceiving && status.transfer_step > first_step_)))
     return start_receiving(status, link, now);
   // A status that answers a keepalive of after the report, and does not name this transfer any
   // more, shows that the report has arrived.
-  if (role_ == Role::kTelling && !mine && status.echo_timestamp_us != 0 &&
-      ahead(status.echo_timestamp_us, wire_time_us(told_ns_)) > 0) {
+  if (role_ == Role::kTelling && !mine && is_answer_after(status, told_ns_)) {
     role_ = Role::kNone;
     stop_telling();
   }
   const bool wanted = named && status.transfer_source == options_.rank.value;
-  if (giver() && (!wanted || status.transfer_step != first_step_)) stop_giving(link);
+  // Statuses overtake each other: one of before ends nothing.
+  const bool newer = status.transfer_step > first_step_ || is_answer_after(status, wanted_ns_);
+  if (giver() && newer && (!wanted || status.transfer_step != first_step_)) stop_giving(link);
   if (!wanted || role_ == Role::kAsking || role_ == Role::kReceiving || giver()) return;
+  if (status.transfer_step <= given_step_) return;  // its steps may hold another state already
   role_ = Role::kWanted;
+  wanted_ns_ = now;
   stop_telling();
   first_step_ = status.transfer_step;
   source_ = options_.rank;

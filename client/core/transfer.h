@@ -77,6 +77,8 @@ class Transfers {
 #pragma pack(pop)
   static_assert(sizeof(Header) == 32);
 
+  // It answers a keepalive that left after `time_ns`.
+  static bool is_answer_after(const wire::Status& status, TimeNs time_ns) noexcept;
   void start_receiving(const wire::Status& status, Link& link, TimeNs now) noexcept;
   void stop_giving(Link& link) noexcept;
   void tell(TimeNs now) noexcept;
@@ -95,7 +97,9 @@ class Transfers {
   Rank source_{};
   bool send_control_ = false;
   TimeNs next_control_ns_ = kNever;
-  TimeNs told_ns_ = 0;  // when this rank had caught up
+  TimeNs told_ns_ = 0;    // when this rank had caught up
+  TimeNs wanted_ns_ = 0;  // when a status wanted its state
+  Step given_step_ = 0;   // newest transfer that it has given a state to
   Header header_;
   bool in_header_ = false;
   std::uint64_t offset_ = 0;  // of the data piece under way
