@@ -43,6 +43,7 @@ void Losses::strike(const Loss& loss) {
     case LossKind::kKilled: return come_back(loss, false);
     case LossKind::kHostDown: return come_back(loss, true);
     case LossKind::kFrozen:
+      victim.freeze(true);  // a brief pause of the same process ends before
       world_.pause(victim);
       // Now and then its rank is given to a new process meanwhile.
       if (!loss.returns) {
@@ -50,7 +51,10 @@ void Losses::strike(const Loss& loss) {
         other.retries = true;
         watch(loss.rank, kAttempts);
       }
-      return world_.at(over, [this, &victim] { world_.resume(victim); });
+      return world_.at(over, [this, &victim] {
+        victim.freeze(false);
+        world_.resume(victim);
+      });
     case LossKind::kCutOff:
       world_.partition(host, true);
       return world_.at(over, [this, host] { world_.partition(host, false); });

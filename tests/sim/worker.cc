@@ -108,9 +108,10 @@ void Worker::pause() {
 }
 
 void Worker::resume(TimeNs now) {
-  if (state_ != ProcessState::kPaused) return;
+  if (state_ != ProcessState::kPaused || frozen_) return;
   state_ = ProcessState::kRunning;
   service(now);
+  if (all_over_) leave_together(now);
 }
 
 void Worker::pump(TimeNs now) {

@@ -60,7 +60,8 @@ class Worker {
   void run_app(TimeNs now);
   void kill();
   void pause();
-  void resume(TimeNs now);
+  void resume(TimeNs now);  // unless frozen
+  void freeze(bool on) { frozen_ = on; }
   // After the test called the session itself: sends, collects events, sets the timer.
   void pump(TimeNs now);
 
@@ -163,6 +164,8 @@ class Worker {
   bool failed_ = false;
   bool left_ = false;
   bool finished_ = false;
+  bool all_over_ = false;  // every rank of the run has taken its last step
+  bool frozen_ = false;
   Status failure_;
   TimeNs failed_at_ = kNever;
   TimeNs progressed_at_ = 0;

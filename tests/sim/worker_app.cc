@@ -38,8 +38,10 @@ void Worker::on_event(const client::Event& event, TimeNs now) {
       if (phase_ == Phase::kStep || phase_ == Phase::kCollective || finished_) give_state(now);
       break;
     case Kind::kStateSent:
-      if (states_.empty()) return violation("a state was sent that nobody gave");
-      states_.pop_front();
+      if (states_.empty())
+        state_wanted_ = false;  // before this rank gave any
+      else
+        states_.pop_front();
       break;
     case Kind::kStateReceived: on_state_received(event); break;
     case Kind::kLeft:
@@ -253,6 +255,7 @@ void Worker::finish(TimeNs now) {
 }
 
 void Worker::leave_together(TimeNs now) {
+  all_over_ = true;
   if (state_ != ProcessState::kRunning || !finished_ || left_ || failed_ || !together()) return;
   session_->leave(false, now);
   pump(now);
