@@ -1,0 +1,189 @@
+// Schedules of stragglers in jobs that sum the fastest k: how far behind, what they pull, what is
+// requeued, and that nobody waits for them.
+#include <map>
+#include <set>
+
+#include "tests/unit/schedules/straggling.h"
+
+namespace sluice::sim {
+namespace {
+
+class Stragglers : public Straggling {
+ protected:
+  // Three ranks take `steps` steps while the fourth computes in step 3.
+  RunIndex run_with_a_late_rank(Step steps, LateMode late) {
+    JobPlan plan = fastest(4, 3, steps, {64 * 20, 300}, late);
+    plan.ranks[3].hiccup_step = 3;
+    plan.ranks[3].hiccup_ns = 2 * kSecond;
+    return world().add_run(plan);
+  }
+};
+
+TEST_F(Stragglers, a_straggler_10_s_late_stops_nobody_when_k_is_below_n) {
+  options.appliance.jobs.member_timeout_ns = 30 * kSecond;
+  JobPlan plan = fastest(4, 3, 20, {64 * 100}, LateMode::kDrop);
+  plan.ranks[3].hiccup_step = 3;
+  plan.ranks[3].hiccup_ns = 10 * kSecond;
+  const RunIndex run = world().add_run(plan);
+  ASSERT_TRUE(world().run_until([&] { return steps_done(run, {0, 1, 2}, 20); }, 3 * kSecond));
+  expect_same_replicas(run, 15 * kSecond);
+}
+
+// W = 4 steps are kept: the open one, 7, and three finished ones. The results of step 3 came while
+// it was computing.
+TEST_F(Stragglers, a_straggler_w_steps_behind_pulls_what_it_missed) {
+  const RunIndex run = run_with_a_late_rank(6, LateMode::kDrop);
+  expect_same_replicas(run, 5 * kSecond);
+  Worker& late = world().worker(run, 3);
+  EXPECT_EQ(late.count(Kind::kFellBehind), 0u);
+  EXPECT_EQ(late.resyncs(), 0u);
+  EXPECT_EQ(late.steps_computed(), 3u);
+  EXPECT_EQ(late.steps_caught_up(), 3u);
+  EXPECT_GT(late.session().stats().results_pulled, 0u);
+}
+
+TEST_F(Stragglers, a_straggler_w_plus_1_steps_behind_gets_another_ranks_state) {
+  const RunIndex run = run_with_a_late_rank(7, LateMode::kDrop);
+  expect_same_replicas(run, 5 * kSecond);
+  Worker& late = world().worker(run, 3);
+  EXPECT_EQ(late.count(Kind::kFellBehind), 1u);
+  EXPECT_EQ(late.resyncs(), 1u);
+  EXPECT_EQ(late.session().stats().resyncs, 1u);
+}
+
+TEST_F(Stragglers, a_result_that_is_there_first_cancels_the_sending) {
+  const RunIndex run = run_with_a_late_rank(5, LateMode::kDrop);
+  std::set<Step> sent;
+  world().set_filter([&](Passing& passing) {
+    if (is_contribution(passing) && rank_of(passing) == 3)
+      sent.insert(passing.packet.body<wire::Contribution>().step);
+  });
+  expect_same_replicas(run, 5 * kSecond);
+  EXPECT_EQ(sent, (std::set<Step>{1, 2}));
+  const client::SessionStats& stats = world().worker(run, 3).session().stats();
+  EXPECT_EQ(stats.cancelled_bytes, 4u * (64 * 20 + 300));
+  EXPECT_EQ(stats.discarded_chunks, stats.late_chunks);
+  EXPECT_GT(stats.late_chunks, 0u);
+}
+
+TEST_F(Stragglers, the_window_waits_for_a_resync_that_takes_longer_than_w_steps) {
+  JobPlan plan = fastest(4, 3, 60, {64 * 20}, LateMode::kDrop);
+  plan.state_bytes = 300'000;  // of which the switch passes 64 chunks of 256 bytes at a time
+  plan.ranks[3].hiccup_step = 3;
+  plan.ranks[3].hiccup_ns = 200 * kMillisecond;
+  const RunIndex run = world().add_run(plan);
+  expect_same_replicas(run, 10 * kSecond);
+  EXPECT_EQ(world().worker(run, 3).resyncs(), 1u);
+}
+
+TEST_F(Stragglers, a_stopped_workers_downlink_holds_up_nobody_when_k_is_below_n) {
+  options.downlink.queue_frames = 64;
+  JobPlan plan = fastest(4, 3, 30, {64 * 100}, LateMode::kRequeue);
+  const RunIndex run = world().add_run(plan);
+  const HostIndex host = world().worker(run, 0).identity.host;
+  world().at(150 * kMillisecond, [&] { world().block_downlink(host, true); });
+  ASSERT_TRUE(world().run_until([&] { return steps_done(run, {1, 2, 3}, 30); }, 1500 * kMillisecond));
+  EXPECT_LT(world().worker(run, 0).steps_done(), 30u);
+  world().block_downlink(host, false);
+  expect_same_replicas(run, 6 * kSecond);
+  EXPECT_TRUE(world().downlink(host).counters().balanced());
+}
+
+TEST_F(Stragglers, requeued_chunks_are_summed_beside_fresh_ones) {
+  JobPlan plan = fastest(4, 3, 12, {64 * 20, 300}, LateMode::kRequeue);
+  plan.ranks[3].step_delay_ns = 50 * kMillisecond;  // and others 20
+  const RunIndex run = world().add_run(plan);
+  std::uint64_t beside = 0;
+  std::map<std::pair<Step, ChunkIndex>, std::uint64_t> requeued;  // ranks
+  world().set_filter([&](Passing& passing) {
+    if (is_contribution(passing)) {
+      const auto& body = passing.packet.body<wire::Contribution>();
+      if (body.base_step != body.step && (body.flags & wire::kFlagNil) == 0) {
+        EXPECT_LT(body.base_step, body.step);
+        requeued[{body.step, body.chunk}] |= std::uint64_t{1} << rank_of(passing);
+      }
+    } else if (is_result(passing)) {
+      const auto& body = passing.packet.body<wire::ResultHeader>();
+      const std::uint64_t mask = passing.packet.mask_word(0);
+      const std::uint64_t late = requeued[{body.step, body.chunk}];
+      beside += (mask & late) != 0 && (mask & ~late) != 0;
+    }
+  });
+  expect_same_replicas(run, 5 * kSecond);  // the oracle has added every sum up
+  EXPECT_GT(beside, 0u);
+  const client::SessionStats& stats = world().worker(run, 3).session().stats();
+  EXPECT_GT(stats.requeued_chunks, 0u);
+  EXPECT_EQ(stats.requeued_chunks, world().oracle().account(world().worker(run, 3).party()).requeued);
+}
+
+TEST_F(Stragglers, a_late_gradient_requeued_while_its_new_step_closes_counts_once_in_the_next) {
+  JobPlan plan = fastest(4, 3, 12, {64 * 20, 300}, LateMode::kRequeue);
+  plan.ranks[3].step_delay_ns = 50 * kMillisecond;
+  const RunIndex run = world().add_run(plan);
+  Step closed_step = 0;  // the first that a late gradient is sent to; it comes when that is over
+  std::set<Step> counted_in;
+  world().set_filter([&](Passing& passing) {
+    if (!is_contribution(passing) || rank_of(passing) != 3) return;
+    const auto& body = passing.packet.body<wire::Contribution>();
+    if (body.base_step == body.step || (body.flags & wire::kFlagNil) != 0) return;
+    if (closed_step == 0) closed_step = body.step;
+    if (body.step == closed_step) passing.delay_ns = 100 * kMillisecond;
+    counted_in.insert(body.step);
+  });
+  expect_same_replicas(run, 5 * kSecond);  // the oracle has seen that each counts once
+  EXPECT_GT(counted_in.size(), 1u);
+  EXPECT_GT(world().appliance().count(Verdict::kLate), 0u);
+  EXPECT_GT(world().worker(run, 3).session().stats().requeued_chunks, 0u);
+}
+
+TEST_F(Stragglers, a_gradient_beyond_its_staleness_bound_is_discarded_and_counted) {
+  JobPlan plan = fastest(4, 3, 12, {64 * 20}, LateMode::kRequeue);
+  plan.session.policy.max_staleness = 1;
+  plan.ranks[3].hiccup_step = 3;
+  plan.ranks[3].hiccup_ns = 55 * kMillisecond;  // two steps of the others
+  const RunIndex run = world().add_run(plan);
+  expect_same_replicas(run, 5 * kSecond);
+  const client::SessionStats& stats = world().worker(run, 3).session().stats();
+  EXPECT_GT(stats.discarded_chunks, 0u);
+  EXPECT_EQ(world().appliance().count(Verdict::kStale), 0u) << "the session knows the bound";
+}
+
+// A detection that always strikes moves k up in every step; another shard gets its chunks last in
+// each.
+TEST_F(Stragglers, k_changes_every_step_over_four_shards) {
+  options.appliance.jobs.shard_count = 4;
+  constexpr Step kSteps = 9;
+  JobPlan plan = fastest(8, 1, kSteps, {64 * 256, 64 * 10}, LateMode::kDrop);
+  plan.session.policy.kind = PolicyKind::kSaina;
+  plan.session.policy.round_steps = 1;
+  plan.session.policy.sign_threshold_permille = 0;
+  plan.session.policy.count_threshold = 1;
+  for (std::uint16_t rank = 0; rank < 8; ++rank)
+    plan.ranks[rank].step_delay_ns = (20 + rank) * kMillisecond;
+  const RunIndex run = world().add_run(plan);
+  std::map<Step, std::set<std::uint16_t>> ks;
+  std::map<Step, std::uint16_t> last_shard;
+  world().set_filter([&](Passing& passing) {
+    if (is_contribution(passing)) {
+      const Step step = passing.packet.body<wire::Contribution>().step;
+      if (passing.port_offset == 1 + step % 4) passing.delay_ns = 5 * kMillisecond;
+    } else if (is_result(passing)) {
+      const auto& body = passing.packet.body<wire::ResultHeader>();
+      ks[body.step].insert(body.k);
+      if (!ks.contains(body.step + 1)) last_shard[body.step] = passing.port_offset;
+    }
+  });
+  expect_same_replicas(run, 10 * kSecond);
+  std::uint32_t changes = 0;
+  for (Step step = 1; step <= kSteps; ++step) {
+    ASSERT_EQ(ks[step].size(), 1u) << "shards disagree about k of step " << step;
+    if (step > 1) changes += *ks[step].begin() != *ks[step - 1].begin();
+  }
+  EXPECT_GE(changes, 7u);
+  std::set<std::uint16_t> closers;
+  for (const auto& [step, shard] : last_shard) closers.insert(shard);
+  EXPECT_EQ(closers.size(), 4u);
+}
+
+}  // namespace
+}  // namespace sluice::sim
