@@ -156,7 +156,9 @@ void Progress::apply(Command& command, TimeNs now) {
       if (const Status status = session_->resync(now); !status.ok()) board_.resync_failed(status);
       break;
     case Command::Kind::kSendState:
+      if (!giving_.empty()) break;  // asked twice: the session reads the first one
       giving_ = std::move(command.state);
+      board_.set_state_wanted(-1);
       (void)session_->send_state(giving_, command.step, now);
       break;
     case Command::Kind::kCollective: {
@@ -213,6 +215,10 @@ void Progress::dispatch(const Event& event, TimeNs now) {
       board_.started(session_->facts(), session_->must_resync());
       break;
     case Event::Kind::kTensorDone:
+      // Whoever has waited for the last tensor of a step may ask about the step at once.
+      if (const StepReport* report = session_->report(event.step)) {
+        board_.step_done(event.step, report);
+      }
       board_.tensor_done(event, now);
       if (callbacks_.tensor_done) callbacks_.tensor_done(event.tensor, SLUICE_OK);
       break;

@@ -44,6 +44,7 @@ static void test_names(void) {
   EXPECT(strcmp(sluice_version(), "0.1.0") == 0);
   EXPECT(strcmp(sluice_status_name(SLUICE_OK), "ok") == 0);
   EXPECT(strcmp(sluice_status_name(SLUICE_PEER_LOST), "peer lost") == 0);
+  EXPECT(strcmp(sluice_status_name(SLUICE_BEHIND), "behind") == 0);
   EXPECT(strcmp(sluice_status_name((sluice_status)77), "unknown") == 0);
 }
 
@@ -65,6 +66,35 @@ static void test_sizes(void) {
   EXPECT(sluice_options_init(&larger.known) == SLUICE_OK);
   EXPECT(larger.known.struct_size == sizeof larger && larger.later == 0x5a5a5a5a5a5a5a5aull);
   EXPECT(larger.known.mtu == 1500 && larger.known.allow_nil == 1 && larger.known.address == NULL);
+  EXPECT(larger.known.policy == SLUICE_POLICY_DEFAULT && larger.known.round_steps == 5);
+
+  /* A caller compiled with the first version, before there were policies. */
+  sluice_options first;
+  memset(&first, 0x5a, sizeof first);
+  first.struct_size = offsetof(sluice_options, policy);
+  EXPECT(sluice_options_init(&first) == SLUICE_OK);
+  EXPECT(first.mtu == 1500 && first.policy == 0x5a5a5a5a);
+  first.address = "inproc://first";
+  first.job_name = "first";
+  first.world_size = 1;
+  const sluice_tensor tensor = make_tensor("t", 8);
+  sluice_job* job = NULL;
+  EXPECT(sluice_join(&first, &tensor, 1, &job) == SLUICE_OK);
+  sluice_policy_info info;
+  info.struct_size = sizeof info;
+  EXPECT(sluice_policy(job, &info) == SLUICE_OK);
+  EXPECT(info.policy == SLUICE_POLICY_SYNC && info.tolerates_stragglers == 0);
+  EXPECT(sluice_policy(job, NULL) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_behind(job, NULL) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_must_resync(job, NULL) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_state_wanted(job, NULL) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_step_report(job, 0, NULL) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_resync(job, 0, NULL) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_send_state(job, NULL, 8, 0) == SLUICE_INVALID_ARGUMENT);
+  info.struct_size = 8;
+  EXPECT(sluice_policy(job, &info) == SLUICE_INVALID_ARGUMENT);
+  EXPECT_ERROR("sizeof(sluice_policy_info)");
+  EXPECT(sluice_close(job) == SLUICE_OK);
 }
 
 static void expect_refused(const sluice_options* options, const sluice_tensor* tensor, size_t count,
