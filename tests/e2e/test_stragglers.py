@@ -25,3 +25,18 @@ def test_replicas_are_identical_whatever_happens_to_three_of_eight_ranks(late):
             assert all(end["batches"] > 0 for end in ends)
             # Rank SLOW alone would make five times as much of each step.
             assert training.step_seconds() < 3 * STEP_SECONDS, training.step_seconds()
+
+
+def test_a_rank_that_is_frozen_for_longer_than_the_member_timeout_comes_back():
+    with Lab(hosts=WORLD_SIZE) as lab:
+        lab.start_appliance(BUILD, lab.config(member_timeout_s=2))
+        policy = fixed(6, "requeue")
+        with Training(lab, "long", STEP_SECONDS, policy, slow=False, build=BUILD) as training:
+            training.await_step(6)
+            training.stop_for(STOPPED, 14)
+            assert "fell silent" in (lab.directory / "sluiced.log").read_text()
+            back = len(training.starts(STOPPED)) + 4
+            training.await_true(lambda: len(training.starts(STOPPED)) >= back, "steps again", 60)
+            ends = training.finish()
+            assert identical(ends), ends
+            assert ends[STOPPED]["resyncs"] == 1

@@ -41,9 +41,11 @@ def test_a_rank_that_sleeps_ends_with_the_parameters_of_those_that_never_missed_
     assert stats["late_chunks"] > 0
     if late == "requeue":
         assert stats["requeued_chunks"] > 0
+        waiting = stats["late_chunks"] - stats["requeued_chunks"] - stats["discarded_chunks"]
+        assert 0 <= waiting <= 20, "more than the gradient of the last step waits to be requeued"
     else:
         assert stats["requeued_chunks"] == 0
-    assert stats["late_chunks"] == stats["requeued_chunks"] + stats["discarded_chunks"]
+        assert stats["late_chunks"] == stats["discarded_chunks"]
 
 
 def paced(rank, seconds, **options):
