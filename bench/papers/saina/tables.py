@@ -102,6 +102,8 @@ def cell(values, digits=2, unit=""):
 
     def text(value):
         return "never" if value == float("inf") else f"{value:.{digits}f}{unit}"
+    if len(values) == 1:
+        return text(values[0])
     middle = statistics.median_low(values) if float("inf") in values else median(values)
     return f"{text(middle)} [{text(min(values))} .. {text(max(values))}]"
 
@@ -219,6 +221,26 @@ def sweep_table(results):
                                                       scheme, mode))
                     for scheme in ("k=4", "k=8", "saina", "saina-5", "ramp", "goodput")])
     return markdown(headers, rows)
+
+
+def published_ratio_lines(results):
+    """Where on the sweep `saina` as published shows the published reductions."""
+    lines = []
+    for architecture, column in zip(experiment.ARCHITECTURES, (0, 1)):
+        wanted = PUBLISHED_SCHEMES["saina"][column][1]
+        points = [(ratio, median(results.reductions(architecture, setting_of_ratio(ratio),
+                                                    "saina", "drop")))
+                  for ratio in sorted(experiment.SWEEP_RATIOS + (3,))]
+        points = [point for point in points if point[1] is not None]
+        place = "nowhere on this axis"
+        for (low, below), (high, above) in zip(points, points[1:]):
+            if below <= wanted <= above:
+                at = low + (wanted - below) / (above - below) * (high - low)
+                place = f"at p99/p50 = {at:.1f}"
+                break
+        lines.append(f"- {architecture}, `saina` as published, drop: the published {wanted:.2f} x "
+                     f"falls {place}.")
+    return "\n".join(lines) + "\n"
 
 
 def rate_table(results, task):
