@@ -8,6 +8,7 @@ figure means and shows the full experiment (--long).
 import os
 import tempfile
 import time
+from concurrent.futures.process import BrokenProcessPool
 
 import report
 
@@ -42,7 +43,7 @@ def run(options):
     os.environ["OMP_NUM_THREADS"] = "1"
     if options.plots_only or options.long:
         if options.long:
-            experiment.run(experiment.long_units(), options.results, options.processes)
+            train(experiment.long_units(), options.results, options.processes)
         results = tables.Results(experiment.load(options.results))
         page.write(results, HERE)
     else:
@@ -56,13 +57,22 @@ def run(options):
                   seeds=len(results.seeds))
 
 
+def train(units, path, processes):
+    from . import experiment
+    try:
+        return experiment.run(units, path, processes)
+    except BrokenProcessPool:
+        raise report.BenchError("a training process was killed; memory short? try --processes 1"
+                                ) from None
+
+
 def train_short(options):
     from . import experiment
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "results.jsonl")
         for seed in range(options.seeds):
-            records = experiment.run(experiment.short_units(seed), path, options.processes)
+            records = train(experiment.short_units(seed), path, options.processes)
             elapsed_s = time.monotonic() - began
             if elapsed_s + elapsed_s / (seed + 1) > SHORT_LIMIT_S:
                 break

@@ -1,12 +1,14 @@
 """The experiment's own properties, on short runs of the small network over digits."""
 import pytest
 
+pytest.importorskip("matplotlib")
 pytest.importorskip("sklearn")
+pytest.importorskip("tqdm")
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 
 from papers.saina import experiment, models, stragglers, switch  # noqa: E402
-from papers.saina import tables, tasks, training  # noqa: E402
+from papers.saina import page, tables, tasks, training  # noqa: E402
 
 STEPS = 12
 
@@ -131,3 +133,23 @@ def test_a_reduction_counts_a_run_that_never_arrived_as_zero():
     results = tables.Results(records)
     assert results.reductions("large", "jitter", "ramp", "requeue") == [2.0, 0.0]
     assert results.best_fixed("large", "jitter", "requeue") == ("k=16", 1.0)
+
+
+def test_a_unit_s_records_become_a_page_and_are_not_run_twice(monkeypatch, tmp_path):
+    monkeypatch.setattr(experiment, "PLANNED_STEPS", 20)
+    monkeypatch.setattr(experiment, "MOST_STEPS", 20)
+    monkeypatch.setattr(experiment, "EVALUATE_STEPS", 10)
+    unit = experiment.Unit("digits", 0, "small", "jitter",
+                           [("k=8", "drop"), ("saina s=300", "drop"), ("ramp", "requeue")])
+    records = {record["key"]: record for record in experiment.run_unit(unit, {})}
+    assert len(records) == 4
+    assert experiment.run_unit(unit, records) == []
+    results = tables.Results(records, "digits")
+    sync = results.record(0, "small", "jitter", "k=16", "requeue")
+    assert sync["steps"] == [10, 20] and sync["tta_s"] <= sync["seconds"][-1]
+    (tmp_path / "README.md").write_text("before\n" + page.BEGIN + "old\n" + page.END + "after\n")
+    page.write(results, str(tmp_path))
+    text = (tmp_path / "README.md").read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert f"{100 * sync['final']:.1f} %" in text
+    assert (tmp_path / "reductions.png").stat().st_size > 10_000
