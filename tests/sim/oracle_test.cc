@@ -1,11 +1,12 @@
-// The oracle about jobs of the fastest k: it accepts what is right and finds what it claims to find.
+// The oracle about jobs of the fastest k: it accepts what is right and finds what it claims to
+// find.
+#include "tests/sim/oracle.h"
+
 #include <gtest/gtest.h>
 
 #include <optional>
 #include <utility>
 #include <vector>
-
-#include "tests/sim/oracle.h"
 
 namespace sluice::sim {
 namespace {
@@ -59,9 +60,8 @@ class FastestOracleTest : public testing::Test {
       for (std::uint64_t i = 0; i < 4; ++i)
         values[i] += static_cast<float>(plan.gradient(Rank{rank}, base, 0, i));
     }
-    deliver(body, mask, values, [&](const wire::Packet& packet) {
-      oracle.on_appliance_packet(party(0), 0, packet);
-    });
+    deliver(body, mask, values,
+            [&](const wire::Packet& packet) { oracle.on_appliance_packet(party(0), 0, packet); });
   }
   // Everybody contributes to steps 1 and 2; ranks 0 and 1 to step 3, which leaves rank 2 late.
   void begin() {

@@ -11,7 +11,16 @@ namespace sluice::sim {
 namespace {
 
 // Keeps the streams of derived values apart.
-enum class Salt : std::uint64_t { kGradient = 1, kNil, kWeight, kBroadcast, kOrder, kPriority, kJitter, kState };
+enum class Salt : std::uint64_t {
+  kGradient = 1,
+  kNil,
+  kWeight,
+  kBroadcast,
+  kOrder,
+  kPriority,
+  kJitter,
+  kState
+};
 
 std::uint64_t salted(Salt salt, std::uint64_t seed) {
   return mix(static_cast<std::uint64_t>(salt), seed);

@@ -65,7 +65,8 @@ struct JobPlan {
   std::uint32_t state_bytes = 500;          // of a replica, for a resync: at least 8
   std::vector<CollectivePlan> collectives;  // by before_step
   std::vector<RankPlan> ranks;
-  client::SessionOptions session;  // timeouts and limits; identity is filled in per worker
+  bool policy_of_appliance = false;  // the sessions leave the policy to the appliance's options
+  client::SessionOptions session;    // timeouts and limits; identity is filled in per worker
 
   std::uint16_t world_size() const { return static_cast<std::uint16_t>(ranks.size()); }
   Step steps() const;  // of the rank that stays longest

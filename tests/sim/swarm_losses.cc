@@ -83,8 +83,8 @@ void Losses::watch(Rank rank, std::uint32_t attempts) {
     process.retries = false;
     if (attempts == 0)
       return world_.oracle().violation("rank " + std::to_string(rank.value) + " of job " +
-                                       job_.plan.name + " cannot return: " +
-                                       process.failure().message());
+                                       job_.plan.name +
+                                       " cannot return: " + process.failure().message());
     world_.add_worker(run_, rank, world_.now()).retries = true;
     watch(rank, attempts - 1);
   });
@@ -123,8 +123,8 @@ void Losses::check() {
     if (worker.state() == ProcessState::kDead) continue;
     if (worker.failed()) {
       if (!excused(worker))
-        world_.oracle().violation(who + "I4: failed without a reason: " +
-                                  worker.failure().message());
+        world_.oracle().violation(who +
+                                  "I4: failed without a reason: " + worker.failure().message());
       continue;
     }
     if (!latest) continue;  // it may not have woken up to learn of its end

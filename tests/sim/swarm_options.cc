@@ -178,9 +178,13 @@ SwarmOptions draw_swarm(std::uint64_t seed) {
   }
   Random straggling(mix(seed, 0x57A6));
   if (seed % 2 == 0)
-    for (SwarmJob& job : options.jobs)
-      if (!straggling.one_in(6))
-        let_tolerate_stragglers(straggling, job, options.faults_stop_at);
+    for (SwarmJob& job : options.jobs) {
+      if (straggling.one_in(6)) continue;
+      let_tolerate_stragglers(straggling, job, options.faults_stop_at);
+      job.plan.policy_of_appliance = straggling.one_in(4);
+      if (job.plan.policy_of_appliance)
+        world.appliance.jobs.job_policies.push_back({job.plan.name, job.plan.session.policy});
+    }
   for (std::uint64_t i = random.below(4); i > 0; --i) {
     SwarmFault fault;
     fault.kind = static_cast<BriefFault>(random.below(3));

@@ -127,8 +127,8 @@ class Swarm {
     const JobPlan& plan = world_.plan(state.run);
     DurationNs longest = 0;
     for (const RankPlan& rank : plan.ranks) {
-      const DurationNs compute =
-          rank.step_delay_ns + 10 * rank.jitter_ns + rank.compute_max_ns * static_cast<DurationNs>(plan.tensors.size());
+      const DurationNs compute = rank.step_delay_ns + 10 * rank.jitter_ns +
+                                 rank.compute_max_ns * static_cast<DurationNs>(plan.tensors.size());
       longest = std::max(longest, compute);
     }
     const auto rounds = static_cast<DurationNs>(plan.steps() + plan.collectives.size() + 1);

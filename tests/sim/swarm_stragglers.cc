@@ -58,7 +58,8 @@ void draw_losses(Random& random, SwarmJob& job, TimeNs faults_stop_at) {
   const std::uint64_t keeper = random.below(workers);
   for (std::uint64_t i = 1 + random.below(3); i > 0; --i) {
     Loss loss;
-    loss.rank.value = static_cast<std::uint16_t>((keeper + 1 + random.below(workers - 1)) % workers);
+    loss.rank.value =
+        static_cast<std::uint16_t>((keeper + 1 + random.below(workers - 1)) % workers);
     const auto earlier = [&](const Loss& other) { return other.rank == loss.rank; };
     loss.kind = static_cast<LossKind>(random.below(4));
     loss.at = random.between(0, faults_stop_at + kSecond);

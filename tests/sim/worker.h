@@ -77,7 +77,8 @@ class Worker {
   bool done() const { return failed_ || left_ || (finished_ && !together()); }
   // Its last step is taken, or it will never be.
   bool over() const {
-    return (failed_ && (started_ || !retries)) || left_ || finished_ || state_ == ProcessState::kDead;
+    return (failed_ && (started_ || !retries)) || left_ || finished_ ||
+           state_ == ProcessState::kDead;
   }
   bool retries = false;  // another process comes if this one cannot join
   const Status& failure() const { return failure_; }

@@ -65,8 +65,9 @@ void Worker::check_average(std::uint32_t tensor, Step step) {
       std::uint8_t expected[4];
       store_element(dtype, average, expected);
       if (std::memcmp(expected, output + i * elem_bytes, elem_bytes) != 0)
-        return violation("element " + std::to_string(span.first_elem + i) + " of tensor " + std::to_string(tensor) +
-                         " of step " + std::to_string(step) + " is not the average");
+        return violation("element " + std::to_string(span.first_elem + i) + " of tensor " +
+                         std::to_string(tensor) + " of step " + std::to_string(step) +
+                         " is not the average");
     }
   }
 }
@@ -101,8 +102,8 @@ void Worker::check_report(Step step) {
   if (report->step != step || report->k != k || report->weight != weight ||
       report->in_every[0] != in_every || report->in_any[0] != in_any)
     violation(where + " says k " + std::to_string(report->k) + " weight " +
-              std::to_string(report->weight) + ", the results k " + std::to_string(k) +
-              " weight " + std::to_string(weight) + ", or other ranks");
+              std::to_string(report->weight) + ", the results k " + std::to_string(k) + " weight " +
+              std::to_string(weight) + ", or other ranks");
 }
 
 std::size_t Worker::count(client::Event::Kind kind) const {
@@ -113,11 +114,11 @@ std::size_t Worker::count(client::Event::Kind kind) const {
 std::string Worker::describe_log() const {
   using Kind = client::Event::Kind;
   const std::map<Kind, const char*> names = {
-      {Kind::kJoined, "joined"},         {Kind::kStarted, "started"},
-      {Kind::kStepDone, "step"},         {Kind::kCollectiveDone, "collective"},
-      {Kind::kStalled, "stalled"},       {Kind::kFellBehind, "fell behind"},
-      {Kind::kStateWanted, "wanted"},    {Kind::kStateSent, "state sent"},
-      {Kind::kStateReceived, "state"},   {Kind::kLeft, "left"},
+      {Kind::kJoined, "joined"},       {Kind::kStarted, "started"},
+      {Kind::kStepDone, "step"},       {Kind::kCollectiveDone, "collective"},
+      {Kind::kStalled, "stalled"},     {Kind::kFellBehind, "fell behind"},
+      {Kind::kStateWanted, "wanted"},  {Kind::kStateSent, "state sent"},
+      {Kind::kStateReceived, "state"}, {Kind::kLeft, "left"},
       {Kind::kFailed, "failed"}};
   std::string text;
   for (const LoggedEvent& event : log_) {
@@ -157,16 +158,15 @@ std::string Worker::unbalanced_gradients() const {
   const Oracle::Account& truth = world_.oracle().account(party());
   const std::uint64_t settled =
       stats.delivered_chunks + stats.requeued_chunks + stats.discarded_chunks;
-  const std::string books =
-      "I8: rank " + std::to_string(identity.rank.value) + " of job " + plan.name + " submitted " +
-      std::to_string(truth.submitted) + " chunks and counts " +
-      std::to_string(stats.delivered_chunks) + " delivered, " +
-      std::to_string(stats.requeued_chunks) + " requeued, " +
-      std::to_string(stats.discarded_chunks) + " discarded; counted are " +
-      std::to_string(truth.delivered) + " and " + std::to_string(truth.requeued);
+  const std::string books = "I8: rank " + std::to_string(identity.rank.value) + " of job " +
+                            plan.name + " submitted " + std::to_string(truth.submitted) +
+                            " chunks and counts " + std::to_string(stats.delivered_chunks) +
+                            " delivered, " + std::to_string(stats.requeued_chunks) + " requeued, " +
+                            std::to_string(stats.discarded_chunks) + " discarded; counted are " +
+                            std::to_string(truth.delivered) + " and " +
+                            std::to_string(truth.requeued);
   const std::uint64_t waiting = left_ ? 0 : session_->waiting_late_chunks();
-  if (settled + waiting != truth.submitted)
-    return books + "; " + std::to_string(waiting) + " wait";
+  if (settled + waiting != truth.submitted) return books + "; " + std::to_string(waiting) + " wait";
   if (stats.delivered_chunks > truth.delivered || stats.requeued_chunks > truth.requeued)
     return books;
   const std::uint64_t unknown =

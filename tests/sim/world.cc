@@ -185,9 +185,8 @@ void World::send_from_worker(Worker& worker, const client::Transmit& transmit,
     return oracle_.violation("a session sent a packet that does not parse: " +
                              std::string(label(why)));
   if (transmit.port_offset != 0)
-    oracle_.on_worker_packet(worker.party(),
-                             static_cast<std::uint16_t>(transmit.port_offset - 1), worker.pumps(),
-                             packet);
+    oracle_.on_worker_packet(worker.party(), static_cast<std::uint16_t>(transmit.port_offset - 1),
+                             worker.pumps(), packet);
   if (packet.type() == wire::PacketType::kResync) oracle_.note_resync(worker.identity.run);
   const FrameIndex frame = pool_.take();
   const wire::UdpPath path = path_to_appliance(worker, transmit.port_offset);
@@ -206,8 +205,7 @@ void World::on_shard_sent(std::uint16_t shard, std::uint16_t port,
   if (!wire::parse(bytes, packet, why))
     return oracle_.violation("a shard sent a packet that does not parse: " +
                              std::string(label(why)));
-  if (worker != nullptr)
-    oracle_.on_appliance_packet(worker->party(), shard, packet);
+  if (worker != nullptr) oracle_.on_appliance_packet(worker->party(), shard, packet);
 }
 
 void World::send_to_worker(FrameIndex frame, std::uint16_t port,

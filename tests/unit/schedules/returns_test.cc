@@ -156,6 +156,24 @@ TEST_F(Returns, the_state_comes_from_another_rank_when_its_giver_dies) {
   EXPECT_EQ(world().worker(run, 3).resyncs(), 1u);
 }
 
+TEST_F(Returns, a_resync_that_outlasts_the_hold_is_refused_with_both_times) {
+  options.appliance.jobs.resync_hold_ns = 2 * kSecond;
+  JobPlan plan = fastest(4, 3, 30, {64 * 40}, LateMode::kDrop);
+  plan.ranks[3].hiccup_step = 3;
+  plan.ranks[3].hiccup_ns = 300 * kMillisecond;
+  const RunIndex run = world().add_run(plan);
+  world().set_filter([](Passing& passing) {  // the state never arrives
+    passing.drop = is_result(passing) && rank_of(passing) == 3 &&
+                   passing.packet.body<wire::ResultHeader>().stream == StreamId::kState;
+  });
+  Worker& target = world().worker(run, 3);
+  ASSERT_TRUE(world().run_until([&] { return target.failed(); }, 5 * kSecond));
+  expect_words(target.failure().message(), {"rank 3", "2.0 s", "resync_hold"});
+  EXPECT_LT(world().worker(run, 0).steps_done(), 30u) << "nobody waited for it";
+  ASSERT_TRUE(world().run_until([&] { return steps_done(run, {0, 1, 2}, 30); }, 7 * kSecond));
+  EXPECT_TRUE(world().run_until_done(run, 7 * kSecond));
+}
+
 TEST_F(Returns, leaving_in_order_lowers_k_and_the_others_go_on) {
   JobPlan plan = fastest(4, 4, 10, {64 * 40}, LateMode::kDrop);
   plan.ranks[2].last_step = 4;

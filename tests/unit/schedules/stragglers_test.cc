@@ -82,7 +82,11 @@ TEST_F(Stragglers, a_stopped_workers_downlink_holds_up_nobody_when_k_is_below_n)
   const RunIndex run = world().add_run(plan);
   const HostIndex host = world().worker(run, 0).identity.host;
   world().at(150 * kMillisecond, [&] { world().block_downlink(host, true); });
-  ASSERT_TRUE(world().run_until([&] { return steps_done(run, {1, 2, 3}, 30); }, 1500 * kMillisecond));
+  ASSERT_TRUE(world().run_until(
+      [&] {
+        return steps_done(run, {1, 2, 3}, 30);
+      },
+      1500 * kMillisecond));
   EXPECT_LT(world().worker(run, 0).steps_done(), 30u);
   world().block_downlink(host, false);
   expect_same_replicas(run, 6 * kSecond);
@@ -113,7 +117,8 @@ TEST_F(Stragglers, requeued_chunks_are_summed_beside_fresh_ones) {
   EXPECT_GT(beside, 0u);
   const client::SessionStats& stats = world().worker(run, 3).session().stats();
   EXPECT_GT(stats.requeued_chunks, 0u);
-  EXPECT_EQ(stats.requeued_chunks, world().oracle().account(world().worker(run, 3).party()).requeued);
+  EXPECT_EQ(stats.requeued_chunks,
+            world().oracle().account(world().worker(run, 3).party()).requeued);
 }
 
 TEST_F(Stragglers, a_late_gradient_requeued_while_its_new_step_closes_counts_once_in_the_next) {
