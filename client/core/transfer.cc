@@ -156,8 +156,8 @@ void Transfers::handle_status(const wire::Status& status, Link& link, TimeNs now
   const bool named = status.transfer_step != 0;
   const bool mine =
       named && status.transfer_target == options_.rank.value && status.transfer_number == number_;
-  if (mine && (role_ == Role::kAsking ||
-               (role_ == Role::kReceiving && status.transfer_step > first_step_)))
+  if (mine &&
+      (role_ == Role::kAsking || (role_ == Role::kReceiving && status.transfer_step > first_step_)))
     return start_receiving(status, link, now);
   // A status that answers a keepalive of after the report, and does not name this transfer any
   // more, shows that the report has arrived.

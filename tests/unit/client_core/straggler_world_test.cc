@@ -163,7 +163,7 @@ TEST(Stragglers, OneStepFurtherBehindFetchTheStateOfAnother) {
 
 TEST(Stragglers, GetTheirStateWhateverIsLostOnEitherSide) {
   for (const bool lossy_source : {false, true}) {
-    WorldOptions options = fixed(3, LateMode::kDrop);
+    WorldOptions options = fixed(3, LateMode::kRequeue);
     options.tensors = {{"a", 100'000, Dtype::kFloat32}};  // 25 pieces
     Trial trial(options);
     trial.replicas.compute_ns.assign(4, 30 * kMillisecond);
