@@ -46,7 +46,8 @@ class Training:
             return self.lab.popen(
                 rank, [PYTHON, str(Path(__file__).with_name("straggler_worker.py")), str(seconds),
                        str(self.until)],
-                env={**self.env, "RANK": str(rank)}, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                env={**self.env, "RANK": str(rank)}, stdin=subprocess.DEVNULL,
+                stdout=log, stderr=log)
 
     def _log(self, rank):
         return self.folder / f"rank{rank}.log"

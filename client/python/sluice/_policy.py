@@ -88,8 +88,8 @@ def fields(policy, given, env=os.environ):
         if values:
             name, value = next(iter(values.items()))
             raise errors.InvalidArgument(
-                f"{name}={value!r} without a policy: give policy=... or set SLUICE_POLICY, or leave "
-                "both to the appliance's configuration")
+                f"{name}={value!r} without a policy: give policy=... or set SLUICE_POLICY, or "
+                "leave both to the appliance's configuration")
         return {}
     found = {"policy": _one_of("policy", policy, _abi.POLICIES)}
     found.update(_field(name, value) for name, value in values.items())

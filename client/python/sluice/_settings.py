@@ -7,10 +7,11 @@
 | SLUICE_JOB            | job name, default 'default' |
 | SLUICE_SECRET         | the appliance's secret |
 | SLUICE_RUN_ID         | name of this launch, the same on every rank and new for every launch |
-| SLUICE_POLICY         | how k is chosen: sync, fixed, saina, ramp, goodput; default the appliance's |
-| SLUICE_K, SLUICE_LATE, SLUICE_SIGN_THRESHOLD, SLUICE_COUNT_THRESHOLD, SLUICE_SIGNS, |
-| SLUICE_ROUND_STEPS, SLUICE_PLANNED_STEPS, SLUICE_MAX_STALENESS                      |
-|                       | as the arguments of sluice.Job; need SLUICE_POLICY or policy=... |
+| SLUICE_POLICY         | how k is chosen, default as the appliance says: sync, fixed, saina, ... |
+| SLUICE_K, ...         | as the arguments of sluice.Job; need SLUICE_POLICY or policy=...; also |
+|                       | SLUICE_LATE, SLUICE_SIGN_THRESHOLD, SLUICE_COUNT_THRESHOLD, |
+|                       | SLUICE_SIGNS, SLUICE_ROUND_STEPS, SLUICE_PLANNED_STEPS, |
+|                       | SLUICE_MAX_STALENESS |
 | SLUICE_DISABLE        | 1: sluice.torch.attach() does nothing |
 | SLUICE_STATS          | file for the job's counters (JSON) when it ends; '{rank}' is replaced |
 | RANK, WORLD_SIZE, ... | as torchrun and `python3 -m sluice launch` set them |

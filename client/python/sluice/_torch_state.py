@@ -66,8 +66,8 @@ class _Writer:
         name = str(tensor.dtype).replace("torch.", "")
         if tensor.device.type != "cpu" or tensor.layout != torch.strided or name not in _DTYPES:
             raise errors.InvalidArgument(
-                f"{path} is a tensor of type {name} on {tensor.device}, {tensor.layout}: only dense "
-                "CPU tensors can be sent to another rank")
+                f"{path} is a tensor of type {name} on {tensor.device}, {tensor.layout}: only "
+                "dense CPU tensors can be sent to another rank")
         size = tensor.numel() * tensor.element_size()
         self.facts.append([name, list(tensor.shape), self.bytes])
         self.tensors.append((self.bytes, size, tensor))

@@ -128,9 +128,9 @@ def _attach_stock(named, group, weight, address, job, rank, world_size, options)
         policy = worker.policy.policy
         worker.close()
         raise errors.InvalidArgument(
-            f"the job's policy is '{policy}', with which a step can be complete without some of the "
-            "ranks, but DDP would still wait for all of them in its process group: wrap the model "
-            "with DistributedDataParallel(net, process_group=sluice.torch.solo_group()) and train "
+            f"the job's policy is '{policy}', with which a step can be complete without some of "
+            "the ranks, but DDP would still wait for all of them in its process group: wrap "
+            "the model with DistributedDataParallel(net, process_group=sluice.torch.solo_group()) and train "
             "with sluice.torch.Loop, or use policy='sync'")
     return Attachment(worker, [p for _, p in named], group, weight)
 
