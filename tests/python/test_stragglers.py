@@ -1,4 +1,4 @@
-"""sluice.Job when a step can be complete without this rank: behind, catching up, reports, states."""
+"""sluice.Job when a step can be complete without this rank: catching up, reports, states."""
 
 import itertools
 import threading

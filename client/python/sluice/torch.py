@@ -129,9 +129,9 @@ def _attach_stock(named, group, weight, address, job, rank, world_size, options)
         worker.close()
         raise errors.InvalidArgument(
             f"the job's policy is '{policy}', with which a step can be complete without some of "
-            "the ranks, but DDP would still wait for all of them in its process group: wrap "
-            "the model with DistributedDataParallel(net, process_group=sluice.torch.solo_group()) and train "
-            "with sluice.torch.Loop, or use policy='sync'")
+            "the ranks, but DDP would still wait for all of them in its process group: wrap the "
+            "model with DistributedDataParallel(net, process_group=sluice.torch.solo_group()) and "
+            "train with sluice.torch.Loop, or use policy='sync'")
     return Attachment(worker, [p for _, p in named], group, weight)
 
 
