@@ -45,6 +45,7 @@ void Transfers::stop_telling() noexcept {
 
 void Transfers::start_receiving(const wire::Status& status, Link& link, TimeNs now) noexcept {
   role_ = Role::kReceiving;
+  receiving_ns_ = now;
   first_step_ = status.transfer_step;
   source_ = Rank{status.transfer_source};
   stop_telling();
@@ -159,6 +160,12 @@ void Transfers::handle_status(const wire::Status& status, Link& link, TimeNs now
   if (mine &&
       (role_ == Role::kAsking || (role_ == Role::kReceiving && status.transfer_step > first_step_)))
     return start_receiving(status, link, now);
+  // The transfer is over, but not for this rank: it was given up for a while. Ask again.
+  if (role_ == Role::kReceiving && !mine && is_answer_after(status, receiving_ns_)) {
+    pieces_.move_to(pieces_.step(), link);
+    role_ = Role::kAsking;
+    tell(now);
+  }
   // A status that answers a keepalive of after the report, and does not name this transfer any
   // more, shows that the report has arrived.
   if (role_ == Role::kTelling && !mine && is_answer_after(status, told_ns_)) {

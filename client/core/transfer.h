@@ -97,9 +97,10 @@ class Transfers {
   Rank source_{};
   bool send_control_ = false;
   TimeNs next_control_ns_ = kNever;
-  TimeNs told_ns_ = 0;    // when this rank had caught up
-  TimeNs wanted_ns_ = 0;  // when a status wanted its state
-  Step given_step_ = 0;   // newest transfer that it has given a state to
+  TimeNs told_ns_ = 0;       // when this rank had caught up
+  TimeNs wanted_ns_ = 0;     // when a status wanted its state
+  TimeNs receiving_ns_ = 0;  // when a status named the transfer to it
+  Step given_step_ = 0;      // newest transfer that it has given a state to
   Header header_;
   bool in_header_ = false;
   std::uint64_t offset_ = 0;  // of the data piece under way
