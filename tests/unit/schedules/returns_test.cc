@@ -136,24 +136,44 @@ TEST_F(Returns, a_frozen_worker_whose_rank_was_taken_is_told_and_changes_nothing
   expect_same_replicas(run, 15 * kSecond);
 }
 
-TEST_F(Returns, the_state_comes_from_another_rank_when_its_giver_dies) {
-  JobPlan plan = fastest(4, 2, 100, {64 * 40}, LateMode::kDrop);
-  plan.state_bytes = 400'000;
-  plan.ranks[3].hiccup_step = 3;
-  plan.ranks[3].hiccup_ns = 300 * kMillisecond;
-  options.downlink.bytes_per_second = 2'000'000;
-  const RunIndex run = world().add_run(plan);
-  const auto gives = [&]() -> Worker* {
-    for (std::uint16_t rank = 0; rank < 3; ++rank)
-      if (world().worker(run, rank).states_given() != 0) return &world().worker(run, rank);
-    return nullptr;
-  };
-  ASSERT_TRUE(world().run_until([&] { return gives() != nullptr; }, 3 * kSecond));
-  world().run_until(world().now() + 50 * kMillisecond);
-  ASSERT_EQ(world().worker(run, 3).resyncs(), 0u) << "the transfer was over too soon";
-  world().kill(*gives(), false);
+// The transfer of 400,000 bytes to a late rank takes a while; here in the middle of it.
+class Transfer : public Straggling {
+ protected:
+  void begin() {
+    JobPlan plan = fastest(4, 2, 100, {64 * 40}, LateMode::kDrop);
+    plan.state_bytes = 400'000;
+    plan.ranks[3].hiccup_step = 3;
+    plan.ranks[3].hiccup_ns = 300 * kMillisecond;
+    options.downlink.bytes_per_second = 2'000'000;
+    run = world().add_run(plan);
+    const auto given = [&] {
+      for (std::uint16_t rank = 0; rank < 3; ++rank)
+        if (world().worker(run, rank).states_given() != 0) giver = &world().worker(run, rank);
+      return giver != nullptr;
+    };
+    ASSERT_TRUE(world().run_until(given, 3 * kSecond));
+    world().run_until(world().now() + 50 * kMillisecond);
+    ASSERT_EQ(world().worker(run, 3).resyncs(), 0u) << "the transfer was over too soon";
+  }
+  RunIndex run = 0;
+  Worker* giver = nullptr;
+};
+
+TEST_F(Transfer, goes_on_from_another_rank_when_its_giver_dies) {
+  begin();
+  world().kill(*giver, false);
   expect_same_replicas(run, 20 * kSecond);
   EXPECT_EQ(world().worker(run, 3).resyncs(), 1u);
+}
+
+TEST_F(Transfer, begins_again_when_its_receiver_was_frozen_and_given_up) {
+  begin();
+  Worker& receiver = world().worker(run, 3);
+  world().pause(receiver);
+  world().run_until(world().now() + 6 * kSecond);
+  world().resume(receiver);
+  expect_same_replicas(run, 30 * kSecond);
+  EXPECT_EQ(receiver.resyncs(), 1u);
 }
 
 TEST_F(Returns, a_resync_that_outlasts_the_hold_is_refused_with_both_times) {
