@@ -90,7 +90,11 @@ class Results:
 
 
 def median(values):
-    return statistics.median(values) if values else None
+    """Of an even count the mean of the middle two, but the lower one where a run never arrived."""
+    if not values:
+        return None
+    never = 0.0 in values or float("inf") in values
+    return statistics.median_low(values) if never else statistics.median(values)
 
 
 def cell(values, digits=2, unit=""):
@@ -104,8 +108,7 @@ def cell(values, digits=2, unit=""):
         return "never" if value == float("inf") else f"{value:.{digits}f}{unit}"
     if len(values) == 1:
         return text(values[0])
-    middle = statistics.median_low(values) if float("inf") in values else median(values)
-    return f"{text(middle)} [{text(min(values))} .. {text(max(values))}]"
+    return f"{text(median(values))} [{text(min(values))} .. {text(max(values))}]"
 
 
 def reduction_cell(values):
