@@ -172,8 +172,10 @@ std::size_t Session::Impl::poll_probe(std::uint16_t shard, std::span<std::uint8_
   for (const StreamId stream : {StreamId::kCollectives, StreamId::kState}) {
     if (shard != 0 || !busy(stream)) continue;
     Recovery& recovery = pieces(stream).recovery();
-    if (recovery.plan_probe(0, flow, plan))
-      return write_probe(shard, stream, recovery, plan, out, now);
+    if (!recovery.plan_probe(0, flow, plan)) continue;
+    // A probe that overtook the chunks would find them missing.
+    priority = pieces(stream).piece().priority;
+    return write_probe(shard, stream, recovery, plan, out, now);
   }
   if (!gradients.recovery().plan_probe(shard, flow, plan)) return 0;
   priority = gradients.block_priority(plan.block);
