@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <list>
+#include <set>
 
 #include "tests/sim/swarm_losses.h"
 
@@ -88,7 +89,9 @@ class Swarm {
     }
   }
 
+  // One a process: two could add up to more than it survives.
   void schedule(const SwarmFault& fault) {
+    if (!hit_.insert(fault.worker).second) return;
     world_.at(fault.at, [this, fault] {
       Worker& worker = *world_.workers()[fault.worker];
       const HostIndex host = worker.identity.host;
@@ -256,6 +259,11 @@ class Swarm {
     outcome_.results_sent = world_.oracle().results_sent();
     outcome_.results_due = world_.oracle().results_due();
     outcome_.contributions = world_.oracle().contributions_seen();
+    if (options_.keep_log)
+      for (std::size_t i = 0; i < kVerdictCount; ++i)
+        if (const auto count = world_.appliance().count(static_cast<Verdict>(i)); count != 0)
+          outcome_.log +=
+              std::string(kVerdictInfo[i].label) + ": " + std::to_string(count) + " packets\n";
     outcome_.requeued = world_.oracle().requeued_counted();
     outcome_.partial_results = world_.oracle().results_without_somebody();
     outcome_.contributions_due = world_.oracle().first_contributions();
@@ -274,6 +282,7 @@ class Swarm {
   World world_;
   std::vector<State> states_;
   std::list<Losses> losses_;
+  std::set<std::uint32_t> hit_;  // workers that a brief fault is for
   SwarmOutcome outcome_;
 };
 
