@@ -63,7 +63,7 @@ def test_a_policy_comes_from_arguments_first_and_the_environment_second():
 
 def test_without_a_policy_the_appliance_decides():
     assert _policy.fields(None, {"k": None}, {}) == {}
-    with pytest.raises(errors.InvalidArgument, match="k=2 without a policy.*SLUICE_POLICY"):
+    with pytest.raises(errors.InvalidArgument, match="k=2: .*without a policy.*SLUICE_POLICY"):
         _policy.fields(None, {"k": 2}, {})
 
 
@@ -73,7 +73,22 @@ def test_without_a_policy_the_appliance_decides():
     ("fixed", {"k": 2, "late": "maybe"}, "late='maybe'.*drop, requeue"),
     ("saina", {"signs": 32}, "signs=32.*all, one-in-32"),
     ("saina", {"sign_threshold": 50}, "sign_threshold=50.*0 to 1"),
-    ("saina", {"count_threshold": "n"}, "count_threshold='n'")])
+    ("saina", {"count_threshold": "n"}, "count_threshold='n'"),
+    ("goodputt", {}, "policy='goodputt'.*did you mean 'goodput'"),
+    ("fixed", {}, "policy='fixed': needs k.*SLUICE_K"), ("fixed", {"k": 0}, "k=0: .*from 1"),
+    ("fixed", {"k": 7}, "k=7: .*the world size, 6"),
+    ("ramp", {}, "policy='ramp': needs.*planned_steps=.*SLUICE_PLANNED_STEPS"),
+    ("goodput", {"k": 3}, "k=3: policy 'goodput' chooses k by itself"),
+    ("fixed", {"k": 2, "max_staleness": 3}, "max_staleness=3: needs late='requeue'")])
 def test_options_that_make_no_sense_are_refused_by_name(policy, given, text):
     with pytest.raises(errors.InvalidArgument, match=text):
-        _policy.fields(policy, given, {})
+        _policy.fields(policy, given, {}, world_size=6)
+
+
+@pytest.mark.parametrize("env, text", [
+    ({"SLUICE_POLICY": "fixd"}, "SLUICE_POLICY='fixd' in the environment: .*did you mean 'fixed'"),
+    ({"SLUICE_K": "2"}, "SLUICE_K='2' in the environment: .*without a policy"),
+    ({"SLUICE_POLICY": "fixed", "SLUICE_K": "0"}, "SLUICE_K='0' in the environment: .*from 1")])
+def test_a_bad_value_from_the_environment_is_named_as_its_variable(env, text):
+    with pytest.raises(errors.InvalidArgument, match=text):
+        _policy.fields(None, {}, env, world_size=6)

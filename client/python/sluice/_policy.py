@@ -1,9 +1,11 @@
 """How a job chooses k, and what it does with late gradients: from arguments and environment into
 the options of a join, and back from what the appliance has made of them.
 
-Knows no job. Ranges that depend on the world size are left to the library.
+Knows no job. What could be read in two ways, or would be ignored without a word, is refused here,
+in the words of whoever gave it: an argument's name or a variable's.
 """
 
+import difflib
 import os
 from typing import NamedTuple, Union
 
@@ -31,68 +33,113 @@ class Policy(NamedTuple):
     tolerates_stragglers: bool  # a step can be complete without some of the ranks
 
 
-def _one_of(name, value, table):
-    if value not in table:
-        raise errors.InvalidArgument(f"{name}={value!r}: must be one of {', '.join(table)}")
-    return table[value]
+class _Given(NamedTuple):
+    """A value, and where it is from."""
+
+    name: str  # of the argument
+    value: object
+    from_environment: bool
+
+    def __str__(self):
+        if self.from_environment:
+            return f"{_variable(self.name)}={self.value!r} in the environment"
+        return f"{self.name}={self.value!r}"
 
 
-def _whole(name, value):
+def _variable(name):
+    return "SLUICE_" + name.upper()
+
+
+def _bad(given, rule):
+    return errors.InvalidArgument(f"{given}: {rule}")
+
+
+def _one_of(given, table):
+    if given.value not in table:
+        near = difflib.get_close_matches(str(given.value), table, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise _bad(given, f"must be one of {', '.join(table)}{hint}")
+    return table[given.value]
+
+
+def _whole(given, least=0):
     try:
-        number = int(value)
+        number = int(given.value)
     except (TypeError, ValueError):
         number = -1
-    if not 0 <= number < 1 << 32 or number != float(value):
-        raise errors.InvalidArgument(f"{name}={value!r}: must be a whole number from 0 to 2^32 - 1")
+    if not least <= number < 1 << 32 or number != float(given.value):
+        raise _bad(given, f"must be a whole number from {least} to 2^32 - 1")
     return number
 
 
-def _permille(name, value):
+def _permille(given):
     try:
-        share = float(value)
+        share = float(given.value)
     except (TypeError, ValueError):
         share = -1.0
     if not 0 <= share <= 1:
-        raise errors.InvalidArgument(f"{name}={value!r}: must be 0 to 1, a share of the signs")
+        raise _bad(given, "must be 0 to 1, a share of the signs")
     return round(share * 1000)
 
 
-def _field(name, value):
+def _field(given):
     """(field of the C struct, its number)."""
+    name = given.name
     if name == "late":
-        return "late", _one_of(name, value, _abi.LATE_MODES)
+        return "late", _one_of(given, _abi.LATE_MODES)
     if name == "signs":
-        return "sign_stride", _one_of(name, value, _SIGNS)
+        return "sign_stride", _one_of(given, _SIGNS)
     if name == "sign_threshold":
-        return "sign_threshold_permille", _permille(name, value)
+        return "sign_threshold_permille", _permille(given)
     if name == "count_threshold":
-        return name, 0 if value == "k" else _whole(name, value)
-    return name, _whole(name, value)
+        return name, 0 if given.value == "k" else _whole(given)
+    return name, _whole(given, least=1 if name in ("k", "round_steps") else 0)
 
 
-def fields(policy, given, env=os.environ):
+def _look_up(name, value, env):
+    """A _Given, or None when neither the caller nor the environment says anything."""
+    if value is not None:
+        return _Given(name, value, False)
+    text = env.get(_variable(name))
+    return _Given(name, text, True) if text else None
+
+
+def _check_sense(policy, given, found, world_size):
+    """Refuses what the policy needs and lacks, and what it would not look at."""
+    if policy.value == "fixed" and "k" not in given:
+        raise _bad(policy, "needs k, the ranks that complete a step: give k=... or set SLUICE_K")
+    if policy.value == "ramp" and not found.get("planned_steps"):
+        raise _bad(policy, "needs the length of the training in steps: give planned_steps=... or "
+                           "set SLUICE_PLANNED_STEPS")
+    if "k" in given and policy.value not in ("fixed", "saina"):
+        raise _bad(given["k"], f"policy {policy.value!r} chooses k by itself: leave it out, or use "
+                               "'fixed' or 'saina'")
+    if "k" in given and world_size is not None and found["k"] > world_size:
+        raise _bad(given["k"], f"must be 1 to the world size, {world_size}")
+    late = given["late"].value if "late" in given else "drop"
+    if late == "drop" and found.get("max_staleness"):
+        raise _bad(given["max_staleness"], "needs late='requeue' (SLUICE_LATE=requeue): with "
+                                           "'drop' every late gradient is lost")
+
+
+def fields(policy, given, env=os.environ, world_size=None):
     """The policy's fields of sluice_options as a dict; those not given keep their defaults.
 
     `given` maps option names to values, None for those that the environment may fill in. {} when
     nothing is said: the appliance's configuration decides.
     """
-    policy = env.get("SLUICE_POLICY") or None if policy is None else policy
-    values = {}
-    for name in _NAMES:
-        value = given.get(name)
-        if value is None:
-            value = env.get("SLUICE_" + name.upper()) or None
-        if value is not None:
-            values[name] = value
+    policy = _look_up("policy", policy, env)
+    known = {name: _look_up(name, given.get(name), env) for name in _NAMES}
+    known = {name: one for name, one in known.items() if one is not None}
     if policy is None:
-        if values:
-            name, value = next(iter(values.items()))
-            raise errors.InvalidArgument(
-                f"{name}={value!r} without a policy: give policy=... or set SLUICE_POLICY, or "
-                "leave both to the appliance's configuration")
+        if known:
+            raise _bad(next(iter(known.values())),
+                       "is not used without a policy: give policy=... or set SLUICE_POLICY, or "
+                       "leave both to the appliance's configuration")
         return {}
-    found = {"policy": _one_of("policy", policy, _abi.POLICIES)}
-    found.update(_field(name, value) for name, value in values.items())
+    found = {"policy": _one_of(policy, _abi.POLICIES)}
+    found.update(_field(one) for one in known.values())
+    _check_sense(policy, known, found, world_size)
     return found
 
 

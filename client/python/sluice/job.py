@@ -97,14 +97,14 @@ class Job:
                  configuration says. The effective policy is equal on all ranks, or the join is
                  refused; `policy` of the job tells it. The options below need it, and have
                  variables too: SLUICE_K, SLUICE_LATE, ...
-    k            1 to world_size; for 'fixed' and 'saina'.
+    k            1 to world_size; for 'fixed', which needs it, and 'saina' (default 1).
     late         what becomes of a gradient that is ready after its step is complete: 'drop' (it is
                  lost, default) or 'requeue' (it goes, once, into the step that is open then).
     sign_threshold, count_threshold, signs, round_steps
                  for 'saina': the share of signs that must have flipped, 0 to 1; how often, a number
                  or "k"; 'all' signs or 'one-in-32'; steps of a detection round.
     planned_steps
-                 for 'ramp': length of the training in steps.
+                 for 'ramp', which needs it: length of the training in steps.
     max_staleness
                  for 'requeue': a gradient that is more steps late is discarded; 0: no bound.
     mtu          of the path to the appliance, bytes of an IP packet.
@@ -155,7 +155,7 @@ class Job:
         values.update(_policy.fields(policy, dict(
             k=k, late=late, sign_threshold=sign_threshold, count_threshold=count_threshold,
             signs=signs, round_steps=round_steps, planned_steps=planned_steps,
-            max_staleness=max_staleness)))
+            max_staleness=max_staleness), world_size=self.world_size))
         for field, value in values.items():
             setattr(options, field, value)
         self._handle = Handle(library, options, self._structs(), self._held,
