@@ -78,7 +78,7 @@ def test_without_a_policy_the_appliance_decides():
     ("fixed", {}, "policy='fixed': needs k.*SLUICE_K"), ("fixed", {"k": 0}, "k=0: .*from 1"),
     ("fixed", {"k": 7}, "k=7: .*the world size, 6"),
     ("ramp", {}, "policy='ramp': needs.*planned_steps=.*SLUICE_PLANNED_STEPS"),
-    ("goodput", {"k": 3}, "k=3: policy 'goodput' chooses k by itself"),
+    ("goodput", {"k": 3}, "k=3: is not used by policy 'goodput'"),
     ("fixed", {"k": 2, "max_staleness": 3}, "max_staleness=3: needs late='requeue'")])
 def test_options_that_make_no_sense_are_refused_by_name(policy, given, text):
     with pytest.raises(errors.InvalidArgument, match=text):

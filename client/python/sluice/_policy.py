@@ -112,7 +112,7 @@ def _check_sense(policy, given, found, world_size):
         raise _bad(policy, "needs the length of the training in steps: give planned_steps=... or "
                            "set SLUICE_PLANNED_STEPS")
     if "k" in given and policy.value not in ("fixed", "saina"):
-        raise _bad(given["k"], f"policy {policy.value!r} chooses k by itself: leave it out, or use "
+        raise _bad(given["k"], f"is not used by policy {policy.value!r}: leave it out, or use "
                                "'fixed' or 'saina'")
     if "k" in given and world_size is not None and found["k"] > world_size:
         raise _bad(given["k"], f"must be 1 to the world size, {world_size}")
