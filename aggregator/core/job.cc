@@ -190,7 +190,9 @@ TimeNs Job::began_ns(Step base, DurationNs taken_ns, Step closed, TimeNs now) co
   const TimeNs finished_ns = released_ns(base) + taken_ns;
   if (finished_ns <= released_ns(base + 1)) return released_ns(base + 1);
   if (spec.policy.late == LateMode::kDrop) return finished_ns;
-  for (Step step = base + 2; step <= closed; ++step)
+  // Older steps have the release time of the oldest known one: a rank may be any number behind.
+  const Step oldest = closed >= kReleaseRing ? closed - kReleaseRing + 1 : 1;
+  for (Step step = std::max(base + 2, oldest); step <= closed; ++step)
     if (released_ns(step) >= finished_ns) return released_ns(step);
   return now;
 }

@@ -277,7 +277,9 @@ Verdict Shard::fix_collective(Job& job, StreamSlice& slice, const wire::Contribu
   const bool sized = broadcast || transfer;
   const bool data = sized && rank == root;
   if (broadcast && rank != root) return Verdict::kNotAllowed;
-  if (transfer && (root != job.transfer.source() || (rank != root && body.chunk != 0)))
+  // Only its two ranks: another one's size would stop the transfer.
+  if (transfer && (root != job.transfer.source() || !slice.record.may.test(rank) ||
+                   (rank != root && body.chunk != 0)))
     return Verdict::kNotAllowed;
   if (data != !(body.flags & wire::kFlagNil)) return Verdict::kShapeMismatch;
   if (!sized && body.base_step != 0) return Verdict::kShapeMismatch;

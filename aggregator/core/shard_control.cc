@@ -41,6 +41,9 @@ void Shard::member_gone(Job& job, Rank rank) noexcept {
     if (job.slices[id_.value].streams[index].chunk_count == 0) continue;
     StreamSlice& slice = current_slice(job, static_cast<StreamId>(index));
     if (job.members[rank.value].takes_part(index, slice.record.step)) continue;
+    // Nothing waits here any more, and the shard that closes the step last may be reading this.
+    if (index == index_of(StreamId::kGradients) && slice.closed_count == slice.chunk_count)
+      continue;
     slice.record.remove(rank);
     slice.conclusive = false;
     sweep(slice);

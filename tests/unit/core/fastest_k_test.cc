@@ -354,6 +354,20 @@ TEST_F(Transfers, GoFromSourceToTargetAndToNobodyElse) {
     EXPECT_TRUE(each.transmit.rank == Rank{1} || each.transmit.rank == Rank{3});
 }
 
+TEST_F(Transfers, AnotherRankCannotFixTheSizeOfAPiece) {
+  const Step step = open(1, 3);
+  EXPECT_EQ(harness.contribute<std::uint8_t>(
+                0, step, 0, {},
+                {.stream = StreamId::kState,
+                 .weight = wire::pack_collective(CollectiveKind::kTransfer, 1),
+                 .base_step = kBytes + 1,
+                 .dtype = Dtype::kBytes,
+                 .nil = true}),
+            Verdict::kNotAllowed);
+  EXPECT_EQ(send(1, step, 0, true), Verdict::kFolded);
+  EXPECT_EQ(send(3, step, 0, false), Verdict::kCompleted);
+}
+
 TEST_F(Transfers, TheSourceCannotRunAheadOfTheTarget) {
   const Step step = open(1, 3);
   for (ChunkIndex chunk = 0; chunk < 3; ++chunk) send(1, step, chunk, true);
