@@ -63,8 +63,8 @@ void Jobs::finish_resync(Entry& entry, Rank rank, std::uint32_t number) {
   const Resyncs& resyncs = entry.resyncs;
   Member& member = entry.members[rank.value];
   member.resyncs_done = std::max(member.resyncs_done, number);
+  member.needs_state = false;  // also when the appliance gave the transfer up meanwhile
   if (!resyncs.active || resyncs.current.target != rank || resyncs.current.number != number) return;
-  member.needs_state = false;
   end_transfer(entry);
 }
 

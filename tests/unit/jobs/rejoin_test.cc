@@ -247,6 +247,25 @@ TEST_F(Rejoin, AReturnedProcessThatNeverAsksForStateIsGivenUp) {
   EXPECT_TRUE(rejoin(next).is(PacketType::kAccept));
 }
 
+TEST_F(Rejoin, AReturnedProcessThatFrozeBeforeItReportedItsStateStays) {
+  JobsOptions impatient = options();
+  impatient.resync_hold_ns = 5 * kSecond;
+  impatient.member_timeout_ns = 3 * kSecond;
+  restart(impatient);
+  auto workers = patient_job(3);
+  leave(workers[1], LeaveReason::kAbnormal);
+  Worker heir = heir_of(workers[1]);
+  ASSERT_TRUE(rejoin(heir).is(PacketType::kAccept));
+  send(heir, wire::Resync{.number = 1});
+  kill(heir, {&workers[0], &workers[2]});
+  ASSERT_TRUE(keepalive(heir).is(PacketType::kStatus));  // back, and the transfer is over
+  send(heir, wire::Resync{.number = 1, .done = 1});
+  sent();
+  pass(6 * kSecond, {&workers[0], &workers[2], &heir});
+  EXPECT_THAT(sent_of(PacketType::kNotice), IsEmpty());
+  EXPECT_TRUE(keepalive(heir).is(PacketType::kStatus));
+}
+
 TEST_F(Rejoin, ASynchronousJobStillEndsWithItsFirstLoss) {
   auto workers = running_job(3);
   commands.clear();
