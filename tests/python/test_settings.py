@@ -55,16 +55,17 @@ def test_disable_is_off_unless_set():
 def test_a_policy_comes_from_arguments_first_and_the_environment_second():
     env = {"SLUICE_POLICY": "saina", "SLUICE_K": "3", "SLUICE_SIGN_THRESHOLD": "0.45",
            "SLUICE_COUNT_THRESHOLD": "k", "SLUICE_SIGNS": "one-in-32", "SLUICE_LATE": "requeue"}
-    assert _policy.fields(None, {}, env) == dict(
+    assert _policy.fields(None, {}, env, world_size=6) == dict(
         policy=2, k=3, sign_threshold_permille=450, count_threshold=0, sign_stride=32, late=1)
-    assert _policy.fields("fixed", {"k": 5, "late": "drop"}, {"SLUICE_K": "3"}) == dict(
+    assert _policy.fields("fixed", {"k": 5, "late": "drop"}, {"SLUICE_K": "3"},
+                          world_size=6) == dict(
         policy=1, k=5, late=0)
 
 
 def test_without_a_policy_the_appliance_decides():
-    assert _policy.fields(None, {"k": None}, {}) == {}
+    assert _policy.fields(None, {"k": None}, {}, world_size=6) == {}
     with pytest.raises(errors.InvalidArgument, match="k=2: .*without a policy.*SLUICE_POLICY"):
-        _policy.fields(None, {"k": 2}, {})
+        _policy.fields(None, {"k": 2}, {}, world_size=6)
 
 
 @pytest.mark.parametrize("policy, given, text", [
@@ -75,8 +76,8 @@ def test_without_a_policy_the_appliance_decides():
     ("saina", {"sign_threshold": 50}, "sign_threshold=50.*0 to 1"),
     ("saina", {"count_threshold": "n"}, "count_threshold='n'"),
     ("goodputt", {}, "policy='goodputt'.*did you mean 'goodput'"),
-    ("fixed", {}, "policy='fixed': needs k.*SLUICE_K"), ("fixed", {"k": 0}, "k=0: .*from 1"),
-    ("fixed", {"k": 7}, "k=7: .*the world size, 6"),
+    ("fixed", {}, "policy='fixed': needs k.*SLUICE_K"), ("fixed", {"k": 0}, "k=0: .*from 1 to 6"),
+    ("fixed", {"k": 7}, "k=7: .*from 1 to 6, the world size"),
     ("ramp", {}, "policy='ramp': needs.*planned_steps=.*SLUICE_PLANNED_STEPS"),
     ("goodput", {"k": 3}, "k=3: is not used by policy 'goodput'"),
     ("fixed", {"k": 2, "max_staleness": 3}, "max_staleness=3: needs late='requeue'")])

@@ -6,14 +6,15 @@ import time
 import pytest
 import ranks
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 WINDOW = 4
 
 
 def one_sleeps(rank, late, optimizer, total):
     import ddp_worker as w
-    return w.train(rank, 0.2 if rank == 3 else 0.03, total, policy="fixed", k=3, late=late,
+    # About two steps late: further behind than the window, nothing would be left to requeue.
+    return w.train(rank, 0.12 if rank == 3 else 0.05, total, policy="fixed", k=3, late=late,
                    optimizer=optimizer)
 
 
@@ -57,6 +58,15 @@ def steps_done(running, rank):
     return running.output(rank).count("step ")
 
 
+def wait_for_steps(running, rank, count, timeout_s=30):
+    """Until the rank has computed so many steps; any of them may have been complete without it."""
+    deadline = time.monotonic() + timeout_s
+    while steps_done(running, rank) < count:
+        assert time.monotonic() < deadline and running.children[rank].poll() is None, (
+            f"rank {rank} never computed {count} steps:\n{running.output(rank)}")
+        time.sleep(0.02)
+
+
 @pytest.mark.parametrize("steps, seconds, late", [
     (2, 0.3, "requeue"), (2, 0.3, "drop"), (3 * WINDOW, 0.1, "drop")])
 def test_a_frozen_rank_goes_on_with_the_others_parameters(
@@ -64,9 +74,9 @@ def test_a_frozen_rank_goes_on_with_the_others_parameters(
     total = 8 + 2 * steps
     arguments = dict(seconds=seconds, total=total, policy="fixed", k=3, late=late)
     with ranks.Ranks(paced, 4, tmp_path, box=appliance, arguments=arguments) as running:
-        running.wait_for(1, "step 5.")
+        wait_for_steps(running, 1, 5)
         running.children[2].send(signal.SIGSTOP)
-        running.wait_for(1, f"step {steps_done(running, 1) + steps}.")
+        wait_for_steps(running, 1, steps_done(running, 1) + steps)
         running.children[2].send(signal.SIGCONT)
         outcomes = running.finish(60)
     assert [o.status for o in outcomes] == [0] * 4, "\n".join(o.output for o in outcomes)
@@ -82,11 +92,11 @@ def test_a_frozen_rank_goes_on_with_the_others_parameters(
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_that_is_killed_and_started_again_takes_a_peers_state(appliance, tmp_path, rank):
     until = tmp_path / "enough"
-    arguments = dict(seconds=0.1, until=str(until), policy="fixed", k=2, optimizer="adamw")
+    arguments = dict(seconds=0.1, until=str(until), policy="fixed", k=3, optimizer="adamw")
     with ranks.Ranks(paced, 4, tmp_path, box=appliance, arguments=arguments) as running:
-        running.wait_for(1, "step 6.")
+        wait_for_steps(running, 1, 6)
         running.children[rank].send(signal.SIGKILL)
-        running.wait_for(1, f"step {steps_done(running, 1) + 3}.")
+        wait_for_steps(running, 1, steps_done(running, 1) + 3)
         before = steps_done(running, rank)
         running.restart(rank)
         deadline = time.monotonic() + 60
@@ -119,6 +129,13 @@ def test_a_stock_group_is_refused_for_k_below_n_and_the_remedy_named(appliance, 
     for text in ranks.run(stock_group, 2, tmp_path, box=appliance):
         assert "'fixed'" in text and "process_group=sluice.torch.solo_group()" in text
         assert "sluice.torch.Loop" in text
+
+
+def test_a_loop_over_the_model_itself_is_refused_and_the_remedy_named():
+    import sluice.torch
+    import torch
+    with pytest.raises(sluice.InvalidArgument, match="not a Linear.*attach\\(model\\)"):
+        sluice.torch.Loop(torch.nn.Linear(1, 1), None)
 
 
 def sub_group(rank):

@@ -62,13 +62,13 @@ def _one_of(given, table):
     return table[given.value]
 
 
-def _whole(given, least=0):
+def _whole(given, least=0, most=(1 << 32) - 1, which=""):
     try:
         number = int(given.value)
     except (TypeError, ValueError):
         number = -1
-    if not least <= number < 1 << 32 or number != float(given.value):
-        raise _bad(given, f"must be a whole number from {least} to 2^32 - 1")
+    if not least <= number <= most or number != float(given.value):
+        raise _bad(given, f"must be a whole number from {least} to {most}{which}")
     return number
 
 
@@ -82,9 +82,11 @@ def _permille(given):
     return round(share * 1000)
 
 
-def _field(given):
+def _field(given, world_size):
     """(field of the C struct, its number)."""
     name = given.name
+    if name == "k":
+        return name, _whole(given, 1, world_size, ", the world size")
     if name == "late":
         return "late", _one_of(given, _abi.LATE_MODES)
     if name == "signs":
@@ -93,7 +95,7 @@ def _field(given):
         return "sign_threshold_permille", _permille(given)
     if name == "count_threshold":
         return name, 0 if given.value == "k" else _whole(given)
-    return name, _whole(given, least=1 if name in ("k", "round_steps") else 0)
+    return name, _whole(given, least=1 if name == "round_steps" else 0)
 
 
 def _look_up(name, value, env):
@@ -104,7 +106,7 @@ def _look_up(name, value, env):
     return _Given(name, text, True) if text else None
 
 
-def _check_sense(policy, given, found, world_size):
+def _check_sense(policy, given, found):
     """Refuses what the policy needs and lacks, and what it would not look at."""
     if policy.value == "fixed" and "k" not in given:
         raise _bad(policy, "needs k, the ranks that complete a step: give k=... or set SLUICE_K")
@@ -114,15 +116,13 @@ def _check_sense(policy, given, found, world_size):
     if "k" in given and policy.value not in ("fixed", "saina"):
         raise _bad(given["k"], f"is not used by policy {policy.value!r}: leave it out, or use "
                                "'fixed' or 'saina'")
-    if "k" in given and world_size is not None and found["k"] > world_size:
-        raise _bad(given["k"], f"must be 1 to the world size, {world_size}")
     late = given["late"].value if "late" in given else "drop"
     if late == "drop" and found.get("max_staleness"):
         raise _bad(given["max_staleness"], "needs late='requeue' (SLUICE_LATE=requeue): with "
                                            "'drop' every late gradient is lost")
 
 
-def fields(policy, given, env=os.environ, world_size=None):
+def fields(policy, given, env=os.environ, *, world_size):
     """The policy's fields of sluice_options as a dict; those not given keep their defaults.
 
     `given` maps option names to values, None for those that the environment may fill in. {} when
@@ -138,8 +138,8 @@ def fields(policy, given, env=os.environ, world_size=None):
                        "leave both to the appliance's configuration")
         return {}
     found = {"policy": _one_of(policy, _abi.POLICIES)}
-    found.update(_field(one) for one in known.values())
-    _check_sense(policy, known, found, world_size)
+    found.update(_field(one, world_size) for one in known.values())
+    _check_sense(policy, known, found)
     return found
 
 

@@ -56,6 +56,10 @@ class Loop:
     """
 
     def __init__(self, attachment, optimizer, scheduler=None, *, update=None, extra=()):
+        if not hasattr(attachment, "detach"):
+            raise errors.InvalidArgument(
+                f"a Loop needs what attach() has returned, not a {type(attachment).__name__}: "
+                "Loop(sluice.torch.attach(model), optimizer)")
         self._attachment = attachment
         self._optimizers = _listed(optimizer)
         self._schedulers = _listed(scheduler)
