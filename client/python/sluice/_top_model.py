@@ -12,8 +12,8 @@ from sluice._exposition import quantile
 
 # What sluice_packets_total counts besides packets that were of no use to anybody.
 USEFUL = frozenset((
-    "folded", "completed", "nil_folded", "probe", "finished", "credit", "join", "keepalive",
-    "leave", "resync", "not_ours"))
+    "folded", "completed", "nil_folded", "passed", "probe", "finished", "credit", "join",
+    "keepalive", "leave", "resync", "not_ours"))
 _OBSCURE_S = 1.0  # silence above which a member is being asked
 
 
