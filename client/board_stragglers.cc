@@ -149,6 +149,8 @@ void Board::state_received(ReceivedState state) {
 void Board::resync_failed(const Outcome& outcome) {
   const Lock lock(mutex_);
   resync_outcome_ = outcome;
+  // The session never began it, so this rank goes on with the step that it is in.
+  if (outcome.code == SLUICE_INVALID_ARGUMENT) stranded_ = false;
   changed_.notify_all();
 }
 

@@ -177,7 +177,10 @@ void Transfers::handle_status(const wire::Status& status, Link& link, TimeNs now
   const bool newer = status.transfer_step > first_step_ || is_answer_after(status, wanted_ns_);
   if (giver() && newer && (!wanted || status.transfer_step != first_step_)) stop_giving(link);
   if (!wanted || role_ == Role::kAsking || role_ == Role::kReceiving || giver()) return;
-  if (status.transfer_step <= given_step_) return;  // its steps may hold another state already
+  // Its steps may hold another state already; or it is of before this rank's own transfer.
+  if (status.transfer_step <= given_step_ ||
+      (role_ != Role::kNone && status.transfer_step <= first_step_))
+    return;
   role_ = Role::kWanted;
   wanted_ns_ = now;
   stop_telling();

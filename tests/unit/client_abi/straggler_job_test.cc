@@ -244,6 +244,25 @@ TEST(StragglerJobs, EveryStepIsReported) {
   });
 }
 
+TEST(StragglerJobs, AResyncInTheMiddleOfAStepIsRefusedAndTheStepGoesOn) {
+  on_every_rank(2, [](std::uint32_t rank) {
+    Options options = options_for("mid-step", rank, 2);
+    options.c.policy = SLUICE_POLICY_FIXED;
+    options.c.k = 1;
+    Job job(options, {{"a", 4}, {"b", 4}});
+    float value[4] = {1, 2, 3, 4};
+    job.submit(0, value, value);
+    job.wait(0, kLong);
+    const Error error = error_of([&] { job.resync(kLong); });
+    EXPECT_EQ(error.status(), SLUICE_INVALID_ARGUMENT);
+    EXPECT_THAT(error.what(), HasSubstr("wait for"));
+    EXPECT_FALSE(job.must_resync());
+    job.submit(1, value, value);
+    EXPECT_EQ(job.wait(1, kLong).step, 1u);
+    job.barrier(kLong);
+  });
+}
+
 TEST(StragglerJobs, ASynchronousJobHasNothingToCatchUpWith) {
   on_every_rank(2, [](std::uint32_t rank) {
     Job job(options_for("sync-only", rank, 2), {{"a", 4}});

@@ -301,6 +301,39 @@ TEST(Straggler, FallsBehindWhenItsStepHasLeftTheWindow) {
   EXPECT_EQ(bench.session.state(), SessionState::kRunning);
 }
 
+TEST(Straggler, AStatusOfBeforeItsOwnTransferDoesNotMakeItAGiver) {
+  Bench bench;
+  const auto status = [&](Step step, std::uint16_t source, std::uint16_t target) {
+    bench.answer(wire::Status{.joined_count = 2,
+                              .world_size = 2,
+                              .state = wire::JobState::kRunning,
+                              .transfer_step = step,
+                              .transfer_number = 1,
+                              .hold_left_ms = 1000,
+                              .transfer_source = source,
+                              .transfer_target = target});
+  };
+  ASSERT_TRUE(bench.session.resync(bench.now).ok());
+  status(5, 0, 1);
+  std::array<std::uint8_t, 32> header{};
+  header[8] = 7;  // the last step in a state of 0 bytes
+  bench.answer(wire::ResultHeader{.feedback = bench.feedback(),
+                                  .step = 5,
+                                  .weight = std::uint64_t{32} << 32 |
+                                            wire::pack_collective(CollectiveKind::kTransfer, 0),
+                                  .elem_count = 32,
+                                  .payload_bytes = 32,
+                                  .mask_words = 1,
+                                  .stream = StreamId::kState,
+                                  .dtype = Dtype::kBytes},
+               std::array<std::uint64_t, 1>{kBoth}, header);
+  ASSERT_TRUE(bench.saw(Kind::kStateReceived));
+  status(4, 1, 0);
+  EXPECT_FALSE(bench.saw(Kind::kStateWanted));
+  status(6, 1, 0);
+  EXPECT_TRUE(bench.saw(Kind::kStateWanted));
+}
+
 TEST(Straggler, CannotCatchUpInASynchronousJob) {
   Scripted bench;
   bench.start();
