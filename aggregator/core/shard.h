@@ -110,7 +110,7 @@ class Shard {
     StreamId stream{};
   };
 
-  // shard.cc: contributions, completion, commands.
+  // shard.cc: contributions, completion. shard_control.cc: commands, sweeps, events.
   Verdict admit(const wire::Packet& packet, bool marked, TimeNs now, Job*& job) noexcept;
   Verdict contribute(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
   Verdict finished(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
