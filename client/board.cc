@@ -96,6 +96,13 @@ Outcome Board::submit(const Submission& submission) {
                                          "\": a synchronous job waits for every rank, so there is "
                                          "nothing to catch up with; submit a gradient"};
   }
+  const Step step = tensor.steps + 1;
+  if (!submission.contribute && step <= kFullSteps && others_at_.load() <= step) {
+    return {SLUICE_INVALID_ARGUMENT,
+            "tensor \"" + tensor.name + "\": step " + std::to_string(step) +
+                " waits for every rank, as the first " + std::to_string(kFullSteps) +
+                " steps of a job do; submit a gradient"};
+  }
   if (submission.contribute && submission.input == nullptr && !allow_nil_) {
     return {SLUICE_INVALID_ARGUMENT, "tensor \"" + tensor.name +
                                          "\": input is NULL; submit zeros, or join with allow_nil "

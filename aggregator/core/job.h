@@ -27,7 +27,6 @@ namespace sluice::agg {
 inline constexpr Step kNoStep = UINT32_MAX;  // "never": of a member that has not left
 inline constexpr Step kLastStep = UINT32_MAX - 1;
 inline constexpr std::uint32_t kNoSlot = UINT32_MAX;
-inline constexpr Step kFullSteps = 2;              // the first steps are k = n, whatever the policy
 inline constexpr std::uint32_t kReleaseRing = 64;  // steps whose release time is remembered
 
 // Streams as array indices.
@@ -67,8 +66,9 @@ struct Member {
   std::atomic<std::uint64_t> finished{0};
 
   bool takes_part(std::size_t stream, Step step) const noexcept {
-    return joined_from[stream].load(std::memory_order_acquire) <= step &&
-           step < left_from[stream].load(std::memory_order_acquire);
+    // In this order: a member returns by storing joined_from first.
+    return step < left_from[stream].load(std::memory_order_acquire) &&
+           joined_from[stream].load(std::memory_order_acquire) <= step;
   }
 };
 

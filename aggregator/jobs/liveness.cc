@@ -36,6 +36,8 @@ void Jobs::tick(TimeNs now) {
     Entry& entry = *slot;
     for (std::uint16_t rank = 0; rank < entry.world_size() && entry.state != wire::JobState::kEnded;
          ++rank) {
+      if (entry.members[rank].phase == Member::Phase::kReturning)
+        readmit_again(entry, Rank{rank}, now);
       if (entry.members[rank].phase == Member::Phase::kJoined) check_member(entry, Rank{rank}, now);
       if (entry.members[rank].phase == Member::Phase::kJoined)
         check_idle_return(entry, Rank{rank}, now);

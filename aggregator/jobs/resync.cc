@@ -104,12 +104,11 @@ void Jobs::check_transfer(Entry& entry, TimeNs now) {
   }
   const bool usable = can_give_state(entry, resyncs.source, target);
   if (usable && now - last_heard(entry, resyncs.source) <= kTakeoverSilence) return;
+  // Without another source the target may have all that it needs already: it has until the hold
+  // ends to say so.
   Rank other;
-  const bool found = choose_source(entry, target, now, other);
-  if (found && other != resyncs.source)
+  if (choose_source(entry, target, now, other) && other != resyncs.source)
     open_transfer(entry, other, now);
-  else if (!usable)
-    expel(entry, target, describe_no_source(entry, target), now);
 }
 
 void Jobs::start_transfer(Entry& entry, Rank source, TimeNs now) {

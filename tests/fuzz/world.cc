@@ -122,7 +122,7 @@ void World::join_hostile() {
   }
   settle();
   // The first steps need everyone; beyond them the policy has a say.
-  for (Step step = 1; step <= agg::kFullSteps; ++step)
+  for (Step step = 1; step <= kFullSteps; ++step)
     for (std::uint32_t chunk = 0; chunk < kHostileChunks; ++chunk)
       for (std::uint16_t rank = 0; rank < kHostileRanks; ++rank) {
         const Bytes bytes =

@@ -358,8 +358,8 @@ SLUICE_API sluice_status sluice_behind(sluice_job* job, uint32_t* steps);
  * `output` receives the step's average, and nothing of this rank is added but what it has to
  * requeue. Waits for the step to finish if it has not. All tensors of one step should be either
  * submitted or caught up with; sluice_end_step() declares the rest. Returns at once; fails as
- * sluice_submit() does, and with SLUICE_INVALID_ARGUMENT in a synchronous job, where it would stop
- * all others. */
+ * sluice_submit() does, and with SLUICE_INVALID_ARGUMENT where it would stop all others: in a
+ * synchronous job, and in the first two steps of any. */
 SLUICE_API sluice_status sluice_catch_up(sluice_job* job, uint32_t tensor, void* output);
 
 /* What is known about `step`, or with 0 about the last finished one: k, who was in, the effective

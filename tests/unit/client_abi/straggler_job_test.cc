@@ -263,6 +263,27 @@ TEST(StragglerJobs, AResyncInTheMiddleOfAStepIsRefusedAndTheStepGoesOn) {
   });
 }
 
+TEST(StragglerJobs, TheFirstStepsWaitForAGradientOfEveryRank) {
+  on_every_rank(2, [](std::uint32_t rank) {
+    Options options = options_for("first-steps", rank, 2);
+    options.c.policy = SLUICE_POLICY_FIXED;
+    options.c.k = 1;
+    Job job(options, {{"a", 4}});
+    float value[4] = {1, 2, 3, 4};
+    for (int step = 1; step <= 2; ++step) {
+      job.barrier(kLong);  // nobody has contributed to it
+      const Error error = error_of([&] { job.catch_up(0, value); });
+      EXPECT_EQ(error.status(), SLUICE_INVALID_ARGUMENT);
+      EXPECT_THAT(error.what(),
+                  HasSubstr("step " + std::to_string(step) + " waits for every rank"));
+      job.barrier(kLong);
+      job.submit(0, value, value);
+      job.wait(0, kLong);
+    }
+    job.barrier(kLong);
+  });
+}
+
 TEST(StragglerJobs, ASynchronousJobHasNothingToCatchUpWith) {
   on_every_rank(2, [](std::uint32_t rank) {
     Job job(options_for("sync-only", rank, 2), {{"a", 4}});

@@ -103,7 +103,7 @@ class Ours {
       }
       shard_.handle_command({.kind = agg::ShardCommand::Kind::kAddJob, .job = &job}, now_);
       job.start(now_);
-      for (Step step = 1; step <= agg::kFullSteps; ++step)
+      for (Step step = 1; step <= kFullSteps; ++step)
         for (std::uint16_t worker = 0; worker < worker_count; ++worker)
           deliver(encode(job.spec.id.value, worker, step, Values(1, 1)));
     }
@@ -139,7 +139,7 @@ class Ours {
       EXPECT_TRUE(wire::parse({out, transmit.bytes}, packet, why)) << label(why);
       if (packet.type() != wire::PacketType::kResult) continue;
       const auto& body = packet.body<wire::ResultHeader>();
-      if (body.step <= agg::kFullSteps) continue;
+      if (body.step <= kFullSteps) continue;
       Seen& seen = all.emplace_back();
       seen = {.job = transmit.job.value,
               .round = body.step - step_of(0),
@@ -159,7 +159,7 @@ class Ours {
   static constexpr Cookie kCookie = 0xC0FFEE;
   static constexpr std::uint32_t kCredit = 1'000'000;
 
-  static Step step_of(std::uint32_t round) { return agg::kFullSteps + 1 + round; }
+  static Step step_of(std::uint32_t round) { return kFullSteps + 1 + round; }
 
   Packet encode(std::size_t job, std::uint16_t worker, Step step, const Values& values) const {
     const auto bytes = static_cast<std::uint16_t>(values.size() * sizeof(float));
