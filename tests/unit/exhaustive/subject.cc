@@ -151,7 +151,9 @@ void Subject::load(const State& state) {
   for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
     const ShardState& known = state.shards[shard];
     agg::StreamSlice& part = slice(shard);
-    // The only private trace of a sweep is that there is one: a command sets it.
+    // The only private trace of a sweep is that there is one: a command sets it, in a shard that is
+    // not done with its step.
+    part.closed_count = 0;
     if (known.sweeping) tell(shard);
     part.record = record(known.adopted ? open : open - 1, known.without_dead);
     const bool own_closed = config_.shard_count == 1 ? closed == kBoth : (closed >> shard & 1) != 0;
