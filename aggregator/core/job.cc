@@ -190,9 +190,7 @@ TimeNs Job::began_ns(Step base, DurationNs taken_ns, Step closed, TimeNs now) co
   const TimeNs finished_ns = released_ns(base) + taken_ns;
   if (finished_ns <= released_ns(base + 1)) return released_ns(base + 1);
   if (spec.policy.late == LateMode::kDrop) return finished_ns;
-  // Older steps have the release time of the oldest known one: a rank may be any number behind.
-  const Step oldest = closed >= kReleaseRing ? closed - kReleaseRing + 1 : 1;
-  for (Step step = std::max(base + 2, oldest); step <= closed; ++step)
+  for (Step step = std::max(base + 2, oldest_release(closed)); step <= closed; ++step)
     if (released_ns(step) >= finished_ns) return released_ns(step);
   return now;
 }
@@ -207,11 +205,17 @@ bool Job::report_finished(Rank rank, Step base, TimeNs now) noexcept {
   return true;
 }
 
+// The oldest step whose release is remembered; one place of the ring is the next step's, which may
+// be written now. Older steps, and a rank may be any number behind, have this one's time.
+Step Job::oldest_release(Step open) noexcept {
+  return open >= kReleaseRing ? open - kReleaseRing + 2 : 1;
+}
+
 TimeNs Job::released_ns(Step step) const noexcept {
   const Step open =
       windows[index_of(StreamId::kGradients)].open_step.load(std::memory_order_acquire);
-  const Step oldest = open >= kReleaseRing ? open - kReleaseRing + 1 : 1;
-  return released_ns_[std::max(step, oldest) % kReleaseRing].load(std::memory_order_relaxed);
+  return released_ns_[std::max(step, oldest_release(open)) % kReleaseRing].load(
+      std::memory_order_relaxed);
 }
 
 }  // namespace sluice::agg

@@ -94,10 +94,11 @@ struct Slot {
   Dtype dtype{};
   double square_sum = 0;    // of |contribution / weight|^2, for policies that ask for norms
   Priority priority = 255;  // the most urgent of its contributions
-  bool has_data = false;    // some contribution was not NIL
   bool complete = false;
   bool finite = true;
   bool queued = false;  // waits in the slice's result queue
+
+  bool has_data() const noexcept { return data_count != 0; }
 };
 
 // One direction pair of (worker, shard): numbers for loss and congestion, credit for results.
@@ -260,6 +261,7 @@ class Job {
  private:
   std::uint16_t decide_k(Step closed, TimeNs now) noexcept;
   double duration_s(Rank rank, Step closed, TimeNs now) const noexcept;
+  static Step oldest_release(Step open) noexcept;
   TimeNs began_ns(Step base, DurationNs taken_ns, Step closed, TimeNs now) const noexcept;
 
   Policy policy_;

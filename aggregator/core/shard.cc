@@ -228,7 +228,7 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noex
     const std::uint8_t* payload = packet.payload().data();
     if (body.dtype == Dtype::kBytes) {
       std::memcpy(accumulator, payload, body.payload_bytes);
-    } else if (!slot.has_data) {
+    } else if (!slot.has_data()) {
       fold_store(accumulator, payload, body.elem_count, body.dtype);
     } else {
       if (body.elem_count != slot.elem_count || body.dtype != slot.dtype)
@@ -237,7 +237,6 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noex
     }
     if (gradients && job.policy().needs_norms() && body.weight != 0)
       slot.square_sum += squared_norm(payload, body.elem_count, body.dtype) / square(body.weight);
-    slot.has_data = true;
     ++slot.data_count;
     slot.elem_count = body.elem_count;
     slot.payload_bytes = body.payload_bytes;
@@ -330,7 +329,7 @@ bool Shard::try_complete(Job& job, StreamId stream, std::uint32_t slot_index, Ti
   const bool free_chunk = stream == StreamId::kState && slot_index % slice.chunk_count != 0;
   slot.k = slice.record.k;
   if (free_chunk) {
-    if (!slot.has_data) return false;
+    if (!slot.has_data()) return false;
   } else if (slot.passed_count == 0) {
     if (!slice.record.satisfied_by(mask, slot.count, job.mask_word_count)) return false;
   } else {
@@ -342,7 +341,7 @@ bool Shard::try_complete(Job& job, StreamId stream, std::uint32_t slot_index, Ti
   }
 
   slot.complete = true;
-  if (slot.has_data) {
+  if (slot.has_data()) {
     float* accumulator = slice.data.get() + slot_index * slice.stride_floats;
     auto* payload = reinterpret_cast<std::uint8_t*>(accumulator);
     if (stream == StreamId::kGradients && job.policy().needs_signs())

@@ -187,7 +187,7 @@ Transmit Shard::write_result(Job& job, StreamId stream, std::uint32_t slot_index
   const StreamSlice& slice = job.slices[id_.value].streams[index_of(stream)];
   const Slot& slot = slice.slots[slot_index];
   const std::uint32_t local = slot_index % slice.chunk_count;
-  if (!slot.has_data) flags |= wire::kFlagNil;
+  if (!slot.has_data()) flags |= wire::kFlagNil;
   if (!slot.finite) flags |= wire::kFlagNonFinite;
   if (slot.dtype == Dtype::kFloat16 || slot.dtype == Dtype::kBfloat16) flags |= wire::kFlagMean;
   const wire::ResultHeader body{.feedback = next_feedback(job, rank, now),

@@ -86,11 +86,6 @@ std::uint16_t Policy::floor() const noexcept {
   return std::min<std::uint16_t>(2, worker_count_);
 }
 
-bool Policy::needs_norms() const noexcept {
-  return options_.kind == PolicyKind::kGoodput ||
-         (options_.kind == PolicyKind::kRamp && options_.late == LateMode::kDrop);
-}
-
 std::uint16_t Policy::next_k(const StepObservation& observation) noexcept {
   ++observed_;
   arrivals_.observe(observation.durations_s);

@@ -76,7 +76,10 @@ class Policy {
 
   const PolicyOptions& options() const noexcept { return options_; }
   // What the rules need: norms cost a pass over every contribution, signs one over every result.
-  bool needs_norms() const noexcept;
+  bool needs_norms() const noexcept {  // asked for every contribution
+    return options_.kind == PolicyKind::kGoodput ||
+           (options_.kind == PolicyKind::kRamp && options_.late == LateMode::kDrop);
+  }
   bool needs_signs() const noexcept { return options_.kind == PolicyKind::kSaina; }
   const NoiseScale& noise() const noexcept { return noise_; }
   // Least k that the rule may choose.

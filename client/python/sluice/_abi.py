@@ -27,6 +27,20 @@ StallFn = CFUNCTYPE(None, c_void_p, c_char_p)
 InterruptedFn = CFUNCTYPE(c_int, c_void_p)
 
 
+# How k is chosen: asked for in Options, told by PolicyInfo.
+_POLICY_FIELDS = [
+    ("policy", c_int32),
+    ("late", c_int32),
+    ("k", c_uint32),
+    ("sign_threshold_permille", c_uint32),
+    ("count_threshold", c_uint32),
+    ("sign_stride", c_uint32),
+    ("round_steps", c_uint32),
+    ("planned_steps", c_uint32),
+    ("max_staleness", c_uint32),
+]
+
+
 class Options(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -52,15 +66,7 @@ class Options(Structure):
         ("on_tensor_done", TensorDoneFn),
         ("on_stall", StallFn),
         ("interrupted", InterruptedFn),
-        ("policy", c_int32),
-        ("late", c_int32),
-        ("k", c_uint32),
-        ("sign_threshold_permille", c_uint32),
-        ("count_threshold", c_uint32),
-        ("sign_stride", c_uint32),
-        ("round_steps", c_uint32),
-        ("planned_steps", c_uint32),
-        ("max_staleness", c_uint32),
+        *_POLICY_FIELDS,
     ]
 
 
@@ -101,15 +107,7 @@ class Stats(Structure):
 class PolicyInfo(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
-        ("policy", c_int32),
-        ("late", c_int32),
-        ("k", c_uint32),
-        ("sign_threshold_permille", c_uint32),
-        ("count_threshold", c_uint32),
-        ("sign_stride", c_uint32),
-        ("round_steps", c_uint32),
-        ("planned_steps", c_uint32),
-        ("max_staleness", c_uint32),
+        *_POLICY_FIELDS,
         ("window_steps", c_uint32),
         ("resync_hold_ms", c_uint32),
         ("tolerates_stragglers", c_int32),

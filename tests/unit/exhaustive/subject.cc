@@ -187,7 +187,6 @@ void Subject::load_slot(const State& state, std::size_t step_index, std::size_t 
   slot.priority = 0;
   slot.complete = held.complete;
   slot.k = held.k;
-  slot.has_data = held.has_data;
   if (!held.has_data) return;
   slot.data_count = static_cast<std::uint16_t>(std::popcount(held.sum));
   slot.elem_count = 1;
@@ -202,13 +201,13 @@ Content Subject::content(Step step, std::size_t chunk) const {
   if (slot.step != step) return {};
   return {.mask = owner.masks[at],
           .passes = owner.passes.empty() ? 0 : owner.passes[at],
-          .sum = slot.has_data
+          .sum = slot.has_data()
                      ? static_cast<std::uint64_t>(owner.data.get()[at * owner.stride_floats])
                      : 0,
           .weight = slot.weight,
           .k = slot.complete ? slot.k : std::uint16_t{0},
           .complete = slot.complete,
-          .has_data = slot.has_data};
+          .has_data = slot.has_data()};
 }
 
 void Subject::read_back(State& state) const {
