@@ -25,7 +25,6 @@
 namespace sluice::agg {
 
 inline constexpr Step kNoStep = UINT32_MAX;  // "never": of a member that has not left
-inline constexpr Step kLastStep = UINT32_MAX - 1;
 inline constexpr std::uint32_t kNoSlot = UINT32_MAX;
 inline constexpr std::uint32_t kReleaseRing = 64;  // steps whose release time is remembered
 

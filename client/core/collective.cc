@@ -9,7 +9,6 @@ namespace sluice::client {
 namespace {
 
 constexpr std::uint32_t kBroadcastsPerBarrier = 4;  // half of the window of kMaxWindow steps
-constexpr Step kLastStep = UINT32_MAX - 1;
 
 std::string describe_fixed(std::uint32_t bytes, std::uint32_t kind_and_root) {
   if (wire::collective_kind(kind_and_root) == CollectiveKind::kBarrier) return "a barrier";

@@ -8,7 +8,6 @@
 namespace sluice::client {
 namespace {
 
-constexpr Step kLastStep = UINT32_MAX - 1;
 constexpr Priority kNilPriority = 0;  // other ranks may wait for nothing else
 constexpr std::size_t kListedTensors = 5;
 

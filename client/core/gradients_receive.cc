@@ -11,8 +11,6 @@
 namespace sluice::client {
 namespace {
 
-constexpr Step kLastStep = UINT32_MAX - 1;
-
 bool in_mask(const wire::Packet& packet, Rank rank) noexcept {
   const std::size_t word = rank.value / 64;
   return word < packet.mask_word_count() && (packet.mask_word(word) >> (rank.value % 64) & 1);
