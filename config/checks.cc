@@ -8,6 +8,7 @@
 #include "aggregator/wire/inet.h"
 #include "aggregator/wire/packet.h"
 #include "config/text.h"
+#include "config/traffic_checks.h"
 
 namespace sluice::config {
 namespace {
@@ -247,6 +248,7 @@ void check_combinations(const Config& config, const HostFacts& host, Report& rep
   check_appliance(config, host, report);
   check_limits(config, report);
   check_policies(config, report);
+  check_traffic(config, report);
   if (config.ports.empty())
     report.conflict({"port"}, "no ports: 0; add a [[port]] table with name, type and its device");
   for (std::size_t i = 0; i < config.ports.size(); ++i) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "aggregator/base/limits.h"
@@ -29,6 +30,9 @@ struct Ipv6Prefix {
   friend bool operator==(const Ipv6Prefix&, const Ipv6Prefix&) = default;
 };
 
+// Of either family; the host bits are zero.
+using IpPrefix = std::variant<Ipv4Prefix, Ipv6Prefix>;
+
 inline constexpr std::size_t kMaxPorts = 32;  // DPDK's own limit on ethernet devices
 
 using MacAddress = std::array<std::uint8_t, 6>;
@@ -38,6 +42,7 @@ enum class Polling : std::uint8_t { kAdaptive, kBusy };
 enum class LogLevel : std::uint8_t { kTrace, kDebug, kInfo, kWarning, kError };
 enum class PortType : std::uint8_t { kVhostUser, kAfPacket, kAfXdp, kPci };
 enum class Signs : std::uint8_t { kAll, kOneIn32 };
+enum class Protocol : std::uint8_t { kUdp, kTcp };
 
 struct ApplianceConfig {
   Ipv4Prefix address{{10, 77, 0, 1}, 24};
@@ -72,10 +77,36 @@ struct PortConfig {
   std::string interface;  // af_packet, af_xdp: a network interface of this host
   std::string pci;        // pci: address such as 0000:01:00.0
   std::uint16_t mtu = 1500;
-  std::uint32_t rate_mbps = 0;  // egress shaper; 0: as fast as the port takes frames
+  std::uint32_t rate_mbps = 0;       // egress shaper; 0: as fast as the port takes frames
+  std::uint32_t queue_kib = 6072;    // 4096 frames of MTU 1500
+  std::uint32_t mark_above_kib = 0;  // 0: never
   FaultConfig fault;
   friend bool operator==(const PortConfig&, const PortConfig&) = default;
 };
+
+inline constexpr std::uint16_t kClasses = 64;  // egress classes of a port; 0 is the most urgent
+
+// A class with a guaranteed share of every port's bytes. Indices are distinct, and the shares of
+// all classes sum to less than 1.
+struct ClassConfig {
+  std::uint16_t index = 0;
+  double share = 1.0 / 32;
+  friend bool operator==(const ClassConfig&, const ClassConfig&) = default;
+};
+
+// Frames that fulfil all of the conditions that are set, of which there is at least one, belong to
+// egress_class. The first rule that fits decides.
+struct RuleConfig {
+  std::uint16_t egress_class = 0;
+  std::optional<std::uint16_t> dscp;
+  std::optional<std::uint16_t> pcp;
+  std::optional<Protocol> protocol;
+  std::optional<std::uint16_t> port;  // source or destination; only beside `protocol`
+  std::optional<IpPrefix> prefix;     // source or destination
+  friend bool operator==(const RuleConfig&, const RuleConfig&) = default;
+};
+
+inline constexpr std::size_t kMaxRules = 64;
 
 struct LimitsConfig {
   std::uint16_t jobs = 16;
@@ -150,6 +181,8 @@ struct ForwardingConfig {
 struct Config {
   ApplianceConfig appliance;
   std::vector<PortConfig> ports;
+  std::vector<ClassConfig> classes;
+  std::vector<RuleConfig> rules;
   LimitsConfig limits;
   PolicyConfig policy;  // of jobs whose ranks leave it to the appliance
   std::vector<JobConfig> jobs;

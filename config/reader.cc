@@ -44,57 +44,73 @@ bool store_choice(const std::string& text, Enum* out) {
   return true;
 }
 
+template <class T>
+bool store_parsed(const std::optional<T>& read, T* out) {
+  if (read) *out = *read;
+  return read.has_value();
+}
+
+template <class T>
+bool store_integer(const toml::value& value, const KeySpec& spec, T* out) {
+  if (!value.is_integer() || !number(value, spec)) return false;
+  *out = static_cast<T>(value.as_integer());
+  return true;
+}
+
+template <class T>
+bool store_text(const std::string& text, const KeySpec& spec, T* out) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    const double length = static_cast<double>(text.size());
+    if (length < spec.min || length > spec.max || text.find('\0') != std::string::npos ||
+        (spec.form.matches && !spec.form.matches(text)))
+      return false;
+    *out = text;
+    return true;
+  } else if constexpr (std::is_same_v<T, Ipv4Prefix>) {
+    return store_parsed(parse_ipv4_prefix(text), out);
+  } else if constexpr (std::is_same_v<T, Ipv6Prefix>) {
+    return store_parsed(parse_ipv6_prefix(text), out);
+  } else if constexpr (std::is_same_v<T, IpPrefix>) {
+    return store_parsed(parse_ip_prefix(text), out);
+  } else if constexpr (std::is_same_v<T, MacAddress>) {
+    return store_parsed(parse_mac(text), out);
+  } else {
+    return store_choice(text, out);
+  }
+}
+
+template <class T>
+bool store_value(const toml::value& value, const KeySpec& spec, T* out) {
+  if constexpr (std::is_same_v<T, bool>) {
+    if (!value.is_boolean()) return false;
+    *out = value.as_boolean();
+    return true;
+  } else if constexpr (std::is_integral_v<T>) {
+    return store_integer(value, spec, out);
+  } else if constexpr (std::is_same_v<T, double>) {
+    return store_parsed(number(value, spec), out);
+  } else if constexpr (std::is_same_v<T, CountThreshold>) {
+    if (!value.is_string()) return store_integer(value, spec, &out->rounds);
+    if (value.as_string().str != "k") return false;
+    out->rounds = 0;
+    return true;
+  } else {
+    return value.is_string() && store_text(value.as_string().str, spec, out);
+  }
+}
+
+// An optional keeps its old value when the new one is wrong, like everything else.
+template <class T>
+bool store_value(const toml::value& value, const KeySpec& spec, std::optional<T>* out) {
+  T read{};
+  if (!store_value(value, spec, &read)) return false;
+  *out = read;
+  return true;
+}
+
 // Stores `value` where the row says; false when type, range or form is wrong.
 bool store(const toml::value& value, const KeySpec& spec, const Field& field) {
-  return std::visit(
-      [&](auto* out) -> bool {
-        using T = std::remove_pointer_t<decltype(out)>;
-        if constexpr (std::is_same_v<T, bool>) {
-          if (!value.is_boolean()) return false;
-          *out = value.as_boolean();
-          return true;
-        } else if constexpr (std::is_integral_v<T>) {
-          if (!value.is_integer() || !number(value, spec)) return false;
-          *out = static_cast<T>(value.as_integer());
-          return true;
-        } else if constexpr (std::is_same_v<T, double>) {
-          const auto read = number(value, spec);
-          if (read) *out = *read;
-          return read.has_value();
-        } else if constexpr (std::is_same_v<T, CountThreshold>) {
-          if (value.is_string() && value.as_string().str == "k") {
-            out->rounds = 0;
-            return true;
-          }
-          if (!value.is_integer() || !number(value, spec)) return false;
-          out->rounds = static_cast<std::uint16_t>(value.as_integer());
-          return true;
-        } else {
-          if (!value.is_string()) return false;
-          const std::string& text = value.as_string().str;
-          if constexpr (std::is_same_v<T, std::string>) {
-            const double length = static_cast<double>(text.size());
-            if (length < spec.min || length > spec.max || text.find('\0') != std::string::npos ||
-                (spec.form.matches && !spec.form.matches(text)))
-              return false;
-            *out = text;
-            return true;
-          } else if constexpr (std::is_same_v<T, Ipv4Prefix>) {
-            const auto read = parse_ipv4_prefix(text);
-            if (read) *out = *read;
-            return read.has_value();
-          } else if constexpr (std::is_same_v<T, std::optional<Ipv6Prefix>>) {
-            *out = parse_ipv6_prefix(text);
-            return out->has_value();
-          } else if constexpr (std::is_same_v<T, std::optional<MacAddress>>) {
-            *out = parse_mac(text);
-            return out->has_value();
-          } else {
-            return store_choice(text, out);
-          }
-        }
-      },
-      field);
+  return std::visit([&](auto* out) { return store_value(value, spec, out); }, field);
 }
 
 std::string type_name(const toml::value& value) {
@@ -108,6 +124,8 @@ std::string type_name(const toml::value& value) {
     default: return "a date or time";
   }
 }
+
+std::string plural(const std::string& name) { return name + (name.ends_with('s') ? "es" : "s"); }
 
 // What to do about a key that the section does not have.
 std::string remedy_for_unknown(const std::string& key, Section section) {
@@ -134,43 +152,53 @@ class Reader {
   Reader(Config& config, Report& report) : config_(config), report_(report) {}
 
   void read_root(const toml::value& root) {
-    const auto& tables = root.as_table();
-    for (const auto& [key, value] : tables) {
-      if (key == "port") {
-        const std::size_t count = count_tables("port", value, kMaxPorts);
-        config_.ports.resize(count);
-        for (std::size_t i = 0; i < count; ++i)
-          read_section(value.as_array()[i], Section::kPort, "port[" + std::to_string(i) + "]",
-                       {&config_, &config_.ports[i]});
-      } else if (const auto section = root_section(key)) {
-        read_section(value, *section, key, {&config_});
-      } else if (key != "job") {
+    read_list(root, Section::kPort, kMaxPorts, config_.ports, {}, &Target::port);
+    read_list(root, Section::kClass, kClasses, config_.classes, {}, &Target::egress_class);
+    read_list(root, Section::kRule, kMaxRules, config_.rules, {}, &Target::rule);
+    for (const auto& [key, value] : root.as_table()) {
+      const auto section = root_section(key);
+      if (!section)
         unknown_root(key, value);
-      }
+      else if (!is_list(*section))
+        read_section(value, *section, key, {&config_});
     }
     // Last, because each starts from what [policy] says.
-    const auto jobs = tables.find("job");
-    if (jobs == tables.end()) return;
-    config_.jobs.assign(count_tables("job", jobs->second, kMaxJobTables), {"", config_.policy});
-    for (std::size_t i = 0; i < config_.jobs.size(); ++i)
-      read_section(jobs->second.as_array()[i], Section::kJob, "job[" + std::to_string(i) + "]",
-                   {.config = &config_, .job = &config_.jobs[i]});
+    read_list(root, Section::kJob, kMaxJobTables, config_.jobs, {"", config_.policy}, &Target::job);
   }
 
  private:
+  static constexpr Section kRootSections[] = {
+      Section::kAppliance, Section::kPort, Section::kClass,   Section::kRule,      Section::kLimits,
+      Section::kPolicy,    Section::kJob,  Section::kMetrics, Section::kForwarding};
+
   static std::optional<Section> root_section(std::string_view name) {
-    for (const Section section : {Section::kAppliance, Section::kLimits, Section::kPolicy,
-                                  Section::kMetrics, Section::kForwarding})
+    for (const Section section : kRootSections)
       if (section_name(section) == name) return section;
     return std::nullopt;
   }
 
+  // The tables of a list such as [[port]], each starting as a copy of `initial`.
+  template <class Table>
+  void read_list(const toml::value& root, Section section, std::size_t max,
+                 std::vector<Table>& tables, const Table& initial, Table* Target::*member) {
+    const std::string name(section_name(section));
+    const auto found = root.as_table().find(name);
+    if (found == root.as_table().end()) return;
+    tables.assign(count_tables(name, found->second, max), initial);
+    for (std::size_t i = 0; i < tables.size(); ++i) {
+      Target target{.config = &config_};
+      target.*member = &tables[i];
+      read_section(found->second.as_array()[i], section, name + "[" + std::to_string(i) + "]",
+                   target);
+    }
+  }
+
   void unknown_root(const std::string& key, const toml::value& value) {
-    static constexpr std::string_view kNames[] = {"appliance", "port",    "limits",    "policy",
-                                                  "job",       "metrics", "forwarding"};
-    const std::string_view close = nearest(key, kNames);
+    std::vector<std::string_view> names;
+    for (const Section section : kRootSections) names.push_back(section_name(section));
+    const std::string_view close = nearest(key, names);
     std::string remedy;
-    for (const std::string_view name : kNames)
+    for (const std::string_view name : names)
       remedy += (remedy.empty() ? "remove it; the tables are " : ", ") + std::string(name);
     if (!close.empty()) remedy = "did you mean " + in_quotes(close) + "?";
     for (const KeySpec& spec : schema())
@@ -184,14 +212,14 @@ class Reader {
     if (!value.is_array() || (!value.as_array().empty() && !value.as_array()[0].is_table())) {
       report_.broken(
           name, line_of(value),
-          name + "s are a list of tables: " + type_name(value) + "; write [[" + name + "]]");
+          plural(name) + " are a list of tables: " + type_name(value) + "; write [[" + name + "]]");
       return 0;
     }
     const auto& tables = value.as_array();
     if (tables.size() > max) {
       report_.broken(name, line_of(tables[max]),
-                     "too many " + name + "s: " + std::to_string(tables.size()) + "; at most " +
-                         std::to_string(max));
+                     "too many " + plural(name) + ": " + std::to_string(tables.size()) +
+                         "; at most " + std::to_string(max));
       return 0;
     }
     return tables.size();
@@ -269,6 +297,12 @@ bool Report::is_broken(const std::string& name) const {
         name.starts_with(broken + "["))
       return true;
   return false;
+}
+
+bool Report::sound(const std::string& name) const {
+  return !is_broken(name) && std::ranges::none_of(broken_, [&](const std::string& broken) {
+    return broken.starts_with(name + ".");
+  });
 }
 
 void Report::conflict(std::initializer_list<std::string> names, const std::string& text) {

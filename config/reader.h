@@ -22,6 +22,10 @@ class Report {
   explicit Report(std::string file) : file_(std::move(file)) {}
 
   void place(const std::string& name, unsigned line) { lines_[name] = line; }
+  // Whether the file says anything about `name`.
+  bool has(const std::string& name) const { return lines_.contains(name); }
+  // Whether nothing in the table `name`, nor around it, was an error of reading.
+  bool sound(const std::string& name) const;
 
   // An error of reading: later checks that look at `name` would only repeat it, and stay silent.
   void broken(const std::string& name, unsigned line, const std::string& text);

@@ -28,6 +28,11 @@ std::string comment(const std::string& text) {
   return result + line + "\n";
 }
 
+std::string capitalised(std::string text) {
+  text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+  return text;
+}
+
 // A value that only says "not set": shown as a comment, since reading it back would be an error or
 // would say less than leaving it out.
 bool is_unset(const Field& field) {
@@ -50,9 +55,8 @@ std::string effective_line(const KeySpec& spec, const Target& target) {
 
 std::string reference_entry(const KeySpec& spec, const Target& target) {
   const Field field = spec.field(target);
-  std::string type = describe_type(spec);
-  type[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(type[0])));
-  const std::string text = "\n" + comment(std::string(spec.help)) + comment(type + ".");
+  const std::string text =
+      "\n" + comment(std::string(spec.help)) + comment(capitalised(describe_type(spec)) + ".");
   if (is_unset(field)) return text + "# " + std::string(spec.key) + " = \"\"\n";
   return text + std::string(spec.key) + " = " + literal(field) + "\n";
 }
@@ -60,8 +64,7 @@ std::string reference_entry(const KeySpec& spec, const Target& target) {
 std::string render_section(Section section, const Target& target,
                            std::string (*entry)(const KeySpec&, const Target&)) {
   const std::string name(section_name(section));
-  const bool is_list = section == Section::kPort || section == Section::kJob;
-  std::string text = is_list ? "\n[[" + name + "]]\n" : "\n[" + name + "]\n";
+  std::string text = is_list(section) ? "\n[[" + name + "]]\n" : "\n[" + name + "]\n";
   for (const KeySpec& spec : schema())
     if (has_key(section, spec)) text += entry(spec, target);
   return text;
@@ -76,16 +79,60 @@ constexpr std::string_view kJobExample =
     "# k = 6\n"
     "# late = \"requeue\"\n";
 
-std::string render(Config config, std::string_view jobs_example,
+// A table of [[class]] and of [[rule]] with every key, all in comments.
+std::string class_and_rule_examples() {
+  ClassConfig egress_class{.index = 56, .share = 0.05};
+  RuleConfig rule{.egress_class = 12,
+                  .dscp = 46,
+                  .pcp = 5,
+                  .protocol = Protocol::kUdp,
+                  .port = 4791,
+                  .prefix = Ipv4Prefix{{10, 77, 0, 0}, 24}};
+  const Target target{.egress_class = &egress_class, .rule = &rule};
+  const auto keys = [&](Section section) {
+    std::string text = "# [[" + std::string(section_name(section)) + "]]\n";
+    for (const KeySpec& spec : schema()) {
+      if (spec.section != section) continue;
+      text += comment(std::string(spec.help) + " " + capitalised(describe_type(spec)) + ".");
+      text += "# " + std::string(spec.key) + " = " + literal(spec.field(target)) + "\n";
+    }
+    return text;
+  };
+  return "\n" +
+         comment(
+             "Strict priority would let urgent traffic starve the rest: each [[class]] table "
+             "guarantees a share to one class. Without any, the least urgent class that waits "
+             "gets 1/32.") +
+         keys(Section::kClass) + "\n" +
+         comment(
+             "The class of frames that are forwarded. Each [[rule]] table has one condition or "
+             "several that must all hold; the first table that fits decides. What fits none "
+             "is classed by chunk priority if it is Sluice's own, else by DSCP or 802.1Q "
+             "priority.") +
+         keys(Section::kRule);
+}
+
+struct Examples {
+  std::string classes_and_rules;
+  std::string jobs;
+};
+
+std::string render(Config config, const Examples& examples,
                    std::string (*entry)(const KeySpec&, const Target&)) {
   std::string text = render_section(Section::kAppliance, {&config}, entry);
   for (PortConfig& port : config.ports) {
     text += render_section(Section::kPort, {&config, &port}, entry);
     text += render_section(Section::kPortFault, {&config, &port}, entry);
   }
+  text += examples.classes_and_rules;
+  for (ClassConfig& egress_class : config.classes)
+    text +=
+        render_section(Section::kClass, {.config = &config, .egress_class = &egress_class}, entry);
+  for (RuleConfig& rule : config.rules)
+    text += render_section(Section::kRule, {.config = &config, .rule = &rule}, entry);
   for (const Section section : {Section::kLimits, Section::kPolicy})
     text += render_section(section, {&config}, entry);
-  text += jobs_example;
+  text += examples.jobs;
   for (JobConfig& job : config.jobs)
     text += render_section(Section::kJob, {.config = &config, .job = &job}, entry);
   for (const Section section : {Section::kMetrics, Section::kForwarding})
@@ -96,7 +143,7 @@ std::string render(Config config, std::string_view jobs_example,
 }  // namespace
 
 std::string render_effective(const Config& config) {
-  return render(config, "", effective_line).substr(1);
+  return render(config, {}, effective_line).substr(1);
 }
 
 Config default_config() {
@@ -110,7 +157,9 @@ std::string render_reference() {
          "#   sluiced --check-config --config FILE\n"
          "# Any setting may be left out; each [[port]] table adds a port, each [[job]] table a "
          "policy.\n" +
-         render(default_config(), kJobExample, reference_entry);
+         render(default_config(),
+                {.classes_and_rules = class_and_rule_examples(), .jobs = std::string(kJobExample)},
+                reference_entry);
 }
 
 }  // namespace sluice::config

@@ -10,6 +10,7 @@ namespace {
 
 constexpr double kMaxSeed = 9.2e18;        // TOML integers are signed, 64 bits
 constexpr double kMaxMemoryMib = 1 << 20;  // 1 TiB
+constexpr double kMaxQueueKib = 1 << 20;   // 1 GiB
 constexpr double kMaxPathBytes = 107;      // of a UNIX socket's name, without its final zero
 
 constexpr Form kAnyText{};
@@ -80,6 +81,13 @@ constexpr KeySpec kSchema[] = {
      "work. "
      "0: no shaping.",
      [](Target t) -> Field { return &t.port->rate_mbps; }},
+    {Section::kPort, "queue_kib", "KiB", 64, kMaxQueueKib,
+     "Most bytes that wait to leave by this port; beyond, the least urgent frames are dropped.",
+     [](Target t) -> Field { return &t.port->queue_kib; }},
+    {Section::kPort, "mark_above_kib", "KiB", 0, kMaxQueueKib,
+     "Frames that can be marked get the congestion mark (ECN) when more than this waits before "
+     "them. 0: never.",
+     [](Target t) -> Field { return &t.port->mark_above_kib; }},
 
     {Section::kPortFault, "rx_drop", "", 0, 1,
      "For tests: share of received frames that the port loses.",
@@ -96,6 +104,28 @@ constexpr KeySpec kSchema[] = {
     {Section::kPortFault, "seed", "", 0, kMaxSeed,
      "Seed of the faults; the same seed, the same faults.",
      [](Target t) -> Field { return &t.port->fault.seed; }},
+
+    {Section::kClass, "index", "", 0, kClasses - 1, "The egress class; 0 is the most urgent.",
+     [](Target t) -> Field { return &t.egress_class->index; }},
+    {Section::kClass, "share", "", 0.001, 0.999,
+     "Share of the bytes of every port that this class gets while it has frames waiting, however "
+     "many more urgent ones there are.",
+     [](Target t) -> Field { return &t.egress_class->share; }},
+
+    {Section::kRule, "class", "", 0, kClasses - 1, "Where such frames go; 0 is the most urgent.",
+     [](Target t) -> Field { return &t.rule->egress_class; }},
+    {Section::kRule, "dscp", "", 0, 63, "Condition: the code point in the IP header.",
+     [](Target t) -> Field { return &t.rule->dscp; }},
+    {Section::kRule, "pcp", "", 0, 7,
+     "Condition: the priority in the frame's (outermost) 802.1Q tag.",
+     [](Target t) -> Field { return &t.rule->pcp; }},
+    {Section::kRule, "protocol", "", 0, 0, "Condition: what IP carries.",
+     [](Target t) -> Field { return &t.rule->protocol; }},
+    {Section::kRule, "port", "", 1, 65535,
+     "Condition, beside `protocol`: the source's or the destination's port.",
+     [](Target t) -> Field { return &t.rule->port; }},
+    {Section::kRule, "prefix", "", 0, 0, "Condition: the network of the source or the destination.",
+     [](Target t) -> Field { return &t.rule->prefix; }},
 
     {Section::kLimits, "jobs", "", 1, kMaxJobs, "Most jobs at one time.",
      [](Target t) -> Field { return &t.config->limits.jobs; }},
@@ -173,6 +203,23 @@ template <class T>
 constexpr bool kIsInteger = std::is_same_v<T, std::uint16_t> || std::is_same_v<T, std::uint32_t> ||
                             std::is_same_v<T, std::uint64_t>;
 
+template <class T>
+constexpr bool kIsOptional = false;
+template <class T>
+constexpr bool kIsOptional<std::optional<T>> = true;
+
+template <class T>
+struct ValueOf {
+  using type = T;
+};
+template <class T>
+struct ValueOf<std::optional<T>> {
+  using type = T;
+};
+// What a field holds when it holds something.
+template <class T>
+using value_of = typename ValueOf<T>::type;
+
 std::string whole(double value) { return std::to_string(static_cast<std::uint64_t>(value)); }
 
 std::string describe_range(std::string what, const std::string& min, const std::string& max,
@@ -197,6 +244,24 @@ std::string describe_choice() {
   return text;
 }
 
+template <class T>
+std::string literal_of(const T& value) {
+  if constexpr (std::is_same_v<T, bool>)
+    return value ? "true" : "false";
+  else if constexpr (kIsInteger<T>)
+    return std::to_string(value);
+  else if constexpr (std::is_same_v<T, double>)
+    return to_text(value);
+  else if constexpr (std::is_same_v<T, std::string>)
+    return in_quotes(value);
+  else if constexpr (std::is_same_v<T, CountThreshold>)
+    return value.rounds == 0 ? in_quotes("k") : std::to_string(value.rounds);
+  else if constexpr (std::is_enum_v<T>)
+    return in_quotes(label_of(value));
+  else
+    return in_quotes(to_text(value));
+}
+
 }  // namespace
 
 std::span<const KeySpec> schema() { return kSchema; }
@@ -206,6 +271,8 @@ std::string_view section_name(Section section) {
     case Section::kAppliance: return "appliance";
     case Section::kPort: return "port";
     case Section::kPortFault: return "port.fault";
+    case Section::kClass: return "class";
+    case Section::kRule: return "rule";
     case Section::kLimits: return "limits";
     case Section::kPolicy: return "policy";
     case Section::kJob: return "job";
@@ -219,9 +286,11 @@ std::string describe_type(const KeySpec& spec) {
   Config config;
   PortConfig port;
   JobConfig job;
+  ClassConfig egress_class;
+  RuleConfig rule;
   return std::visit(
       [&](auto* value) -> std::string {
-        using T = std::remove_pointer_t<decltype(value)>;
+        using T = value_of<std::remove_pointer_t<decltype(value)>>;
         if constexpr (std::is_same_v<T, bool>)
           return "true or false";
         else if constexpr (kIsInteger<T>)
@@ -232,38 +301,28 @@ std::string describe_type(const KeySpec& spec) {
           return describe_string(spec);
         else if constexpr (std::is_same_v<T, Ipv4Prefix>)
           return "an IPv4 address with prefix length such as \"10.77.0.1/24\"";
-        else if constexpr (std::is_same_v<T, std::optional<Ipv6Prefix>>)
+        else if constexpr (std::is_same_v<T, Ipv6Prefix>)
           return "an IPv6 address with prefix length such as \"fd00::1/64\"";
-        else if constexpr (std::is_same_v<T, std::optional<MacAddress>>)
+        else if constexpr (std::is_same_v<T, IpPrefix>)
+          return "a network such as \"10.77.0.0/24\" or \"fd00::/64\"";
+        else if constexpr (std::is_same_v<T, MacAddress>)
           return "an Ethernet address such as \"02:51:0a:4d:00:01\"";
         else if constexpr (std::is_same_v<T, CountThreshold>)
           return describe_range("an integer", whole(spec.min), whole(spec.max), "") + ", or \"k\"";
         else
           return describe_choice<T>();
       },
-      spec.field({&config, &port, &job}));
+      spec.field({&config, &port, &job, &egress_class, &rule}));
 }
 
 std::string literal(const Field& field) {
   return std::visit(
       [](const auto* value) -> std::string {
         using T = std::remove_cv_t<std::remove_pointer_t<decltype(value)>>;
-        if constexpr (std::is_same_v<T, bool>)
-          return *value ? "true" : "false";
-        else if constexpr (kIsInteger<T>)
-          return std::to_string(*value);
-        else if constexpr (std::is_same_v<T, double>)
-          return to_text(*value);
-        else if constexpr (std::is_same_v<T, std::string>)
-          return in_quotes(*value);
-        else if constexpr (std::is_same_v<T, Ipv4Prefix>)
-          return in_quotes(to_text(*value));
-        else if constexpr (std::is_same_v<T, CountThreshold>)
-          return value->rounds == 0 ? in_quotes("k") : std::to_string(value->rounds);
-        else if constexpr (std::is_enum_v<T>)
-          return in_quotes(label_of(*value));
+        if constexpr (kIsOptional<T>)
+          return *value ? literal_of(**value) : "";
         else
-          return *value ? in_quotes(to_text(**value)) : "";
+          return literal_of(*value);
       },
       field);
 }

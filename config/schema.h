@@ -20,6 +20,8 @@ enum class Section : std::uint8_t {
   kAppliance,
   kPort,
   kPortFault,
+  kClass,
+  kRule,
   kLimits,
   kPolicy,
   kJob,
@@ -31,14 +33,16 @@ enum class Section : std::uint8_t {
 using Field =
     std::variant<bool*, std::uint16_t*, std::uint32_t*, std::uint64_t*, double*, std::string*,
                  Ipv4Prefix*, std::optional<Ipv6Prefix>*, std::optional<MacAddress>*, Polling*,
-                 LogLevel*, PortType*, PolicyKind*, LateMode*, Signs*, CountThreshold*>;
+                 LogLevel*, PortType*, PolicyKind*, LateMode*, Signs*, CountThreshold*,
+                 std::optional<std::uint16_t>*, std::optional<Protocol>*, std::optional<IpPrefix>*>;
 
-// The structs that a row's field may lie in. `port` is null outside [[port]], `job` outside
-// [[job]].
+// The structs that a row's field may lie in. All but `config` are null outside their own table.
 struct Target {
   Config* config = nullptr;
   PortConfig* port = nullptr;
   JobConfig* job = nullptr;
+  ClassConfig* egress_class = nullptr;
+  RuleConfig* rule = nullptr;
 };
 
 // What a string must look like, with the words for its error.
@@ -64,6 +68,12 @@ std::span<const KeySpec> schema();
 // Whether the section has the row's key. The keys of [policy] are those of a [[job]] as well.
 inline bool has_key(Section section, const KeySpec& spec) {
   return spec.section == section || (section == Section::kJob && spec.section == Section::kPolicy);
+}
+
+// Whether the file holds a list of such tables, as in [[port]].
+inline bool is_list(Section section) {
+  return section == Section::kPort || section == Section::kClass || section == Section::kRule ||
+         section == Section::kJob;
 }
 
 // "appliance", "port", "port.fault", ... as written between the brackets.

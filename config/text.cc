@@ -20,6 +20,7 @@ constexpr std::string_view kPolicyNames[] = {
 constexpr std::string_view kLateNames[] = {sluice::name_of(LateMode::kDrop),
                                            sluice::name_of(LateMode::kRequeue)};
 constexpr std::string_view kSignsNames[] = {"all", "one-in-32"};
+constexpr std::string_view kProtocolNames[] = {"udp", "tcp"};
 
 std::optional<unsigned> parse_decimal(std::string_view text, unsigned max) {
   unsigned value = 0;
@@ -69,6 +70,12 @@ std::optional<Ipv6Prefix> parse_ipv6_prefix(std::string_view text) {
   return parse_prefix<Ipv6Prefix>(text, AF_INET6, 128);
 }
 
+std::optional<IpPrefix> parse_ip_prefix(std::string_view text) {
+  if (const auto prefix = parse_ipv4_prefix(text)) return *prefix;
+  if (const auto prefix = parse_ipv6_prefix(text)) return *prefix;
+  return std::nullopt;
+}
+
 std::optional<MacAddress> parse_mac(std::string_view text) {
   if (!matches(text, "hh:hh:hh:hh:hh:hh")) return std::nullopt;
   MacAddress mac{};
@@ -79,6 +86,9 @@ std::optional<MacAddress> parse_mac(std::string_view text) {
 
 std::string to_text(const Ipv4Prefix& prefix) { return prefix_text(prefix, AF_INET); }
 std::string to_text(const Ipv6Prefix& prefix) { return prefix_text(prefix, AF_INET6); }
+std::string to_text(const IpPrefix& prefix) {
+  return std::visit([](const auto& either) { return to_text(either); }, prefix);
+}
 
 std::string to_text(const MacAddress& mac) {
   char text[18];
@@ -102,6 +112,7 @@ std::span<const std::string_view> names_of(PortType) { return kPortTypeNames; }
 std::span<const std::string_view> names_of(PolicyKind) { return kPolicyNames; }
 std::span<const std::string_view> names_of(LateMode) { return kLateNames; }
 std::span<const std::string_view> names_of(Signs) { return kSignsNames; }
+std::span<const std::string_view> names_of(Protocol) { return kProtocolNames; }
 
 std::string in_quotes(std::string_view text) {
   std::string result = "\"";

@@ -14,10 +14,12 @@ namespace sluice::config {
 
 std::optional<Ipv4Prefix> parse_ipv4_prefix(std::string_view text);  // "10.77.0.1/24"
 std::optional<Ipv6Prefix> parse_ipv6_prefix(std::string_view text);  // "fd00::1/64"
+std::optional<IpPrefix> parse_ip_prefix(std::string_view text);      // either of them
 std::optional<MacAddress> parse_mac(std::string_view text);          // "02:51:0a:4d:00:01"
 
 std::string to_text(const Ipv4Prefix& prefix);
 std::string to_text(const Ipv6Prefix& prefix);
+std::string to_text(const IpPrefix& prefix);
 std::string to_text(const MacAddress& mac);
 std::string to_text(double value);  // shortest form that reads back as the same TOML float
 
@@ -28,6 +30,7 @@ std::span<const std::string_view> names_of(PortType);
 std::span<const std::string_view> names_of(PolicyKind);
 std::span<const std::string_view> names_of(LateMode);
 std::span<const std::string_view> names_of(Signs);
+std::span<const std::string_view> names_of(Protocol);
 
 template <class Enum>
 std::string_view label_of(Enum value) {

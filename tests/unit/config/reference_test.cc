@@ -63,6 +63,12 @@ TEST(Reference, TheEffectiveConfigReadsBackToTheSameValues) {
   config.jobs = {{"digits", {.policy = PolicyKind::kSaina, .count_threshold = {0}}},
                  {"a \"b\"", {.k = 3, .sign_threshold = 0.125, .signs = Signs::kOneIn32}}};
   config.metrics.address = "";
+  config.classes = {{.index = 56, .share = 0.05}, {.index = 63, .share = 0.001}};
+  config.rules = {{.egress_class = 3, .dscp = 0, .pcp = 0, .protocol = Protocol::kTcp, .port = 80},
+                  {.egress_class = 63, .prefix = Ipv4Prefix{{10, 1, 0, 0}, 16}},
+                  {.egress_class = 7, .prefix = Ipv6Prefix{{0xfd}, 8}}};
+  config.ports[0].queue_kib = 512;
+  config.ports[0].mark_above_kib = 64;
   config.ports[0].fault = {.rx_drop = 0.05, .tx_drop = 1, .duplicate = 0.125, .seed = 42};
   config.ports.push_back(
       {.name = "b", .type = PortType::kAfPacket, .interface = "veth0", .rate_mbps = 200});
@@ -83,10 +89,12 @@ TEST(Reference, EverySettingOfTheSchemaHasHelpAndAFieldOfItsOwn) {
   Config config;
   PortConfig port;
   JobConfig job;
+  ClassConfig egress_class;
+  RuleConfig rule;
   std::set<const void*> fields;
   for (const KeySpec& spec : schema()) {
     EXPECT_TRUE(spec.help.ends_with('.')) << spec.key;
-    const Field field = spec.field({&config, &port, &job});
+    const Field field = spec.field({&config, &port, &job, &egress_class, &rule});
     fields.insert(std::visit([](const auto* value) -> const void* { return value; }, field));
   }
   EXPECT_EQ(fields.size(), schema().size());
@@ -95,8 +103,10 @@ TEST(Reference, EverySettingOfTheSchemaHasHelpAndAFieldOfItsOwn) {
 TEST(Reference, EveryDefaultIsInTheRangeThatTheSchemaStates) {
   Config config = default_config();
   JobConfig job;
+  ClassConfig egress_class;
+  RuleConfig rule;
   for (const KeySpec& spec : schema()) {
-    const Field field = spec.field({&config, &config.ports[0], &job});
+    const Field field = spec.field({&config, &config.ports[0], &job, &egress_class, &rule});
     std::visit(
         [&](const auto* value) {
           if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(*value)>>) {
