@@ -1,8 +1,6 @@
 #include "tests/sim/link.h"
 
-#include <cstring>
-
-#include "aggregator/wire/inet.h"
+#include "aggregator/wire/ecn.h"
 
 namespace sluice::sim {
 namespace {
@@ -76,7 +74,7 @@ void Link::enqueue(FrameIndex frame, FramePool& pool, EventQueue& events, TimeNs
   ++counters_.queued;
   ++waiting_by_class_[item.egress_class];
   if (options.mark_above_frames != 0 && queue_.packets() > options.mark_above_frames &&
-      mark_congestion(pool[frame].bytes))
+      wire::mark_congestion(pool[frame].bytes))
     ++counters_.marked;
   if (!busy_) {
     busy_ = true;
@@ -105,23 +103,6 @@ void Link::ready(FramePool&, Random& random, EventQueue& events, TimeNs now) {
               as_index(item.packet));
   busy_ = true;
   events.push(now + wire_ns, EventKind::kLinkReady, id_);
-}
-
-bool mark_congestion(std::vector<std::uint8_t>& frame) {
-  constexpr std::size_t kIp = wire::kEthernetBytes;
-  if (frame.size() < kIp + wire::kIpv4Bytes) return false;
-  const std::uint16_t ethertype = wire::load_be16(frame.data() + 12);
-  if (ethertype == wire::kEtherIpv6) {
-    frame[kIp + 1] |= wire::kEcnCongested << 4;
-    return true;
-  }
-  if (ethertype != wire::kEtherIpv4) return false;
-  frame[kIp + 1] |= wire::kEcnCongested;
-  std::memset(frame.data() + kIp + 10, 0, 2);
-  const std::uint16_t checksum =
-      wire::finish_checksum(wire::sum_bytes({frame.data() + kIp, wire::kIpv4Bytes}));
-  std::memcpy(frame.data() + kIp + 10, &checksum, 2);
-  return true;
 }
 
 void corrupt_frame(std::vector<std::uint8_t>& frame, Random& random) {

@@ -84,8 +84,6 @@ class Link {
   bool overtook_ = false;
 };
 
-// Sets the congestion-experienced mark of an IPv4 or IPv6 frame, as a switch does.
-bool mark_congestion(std::vector<std::uint8_t>& frame);
 // Changes bytes behind the Ethernet header so that the checksums must catch it.
 void corrupt_frame(std::vector<std::uint8_t>& frame, Random& random);
 

@@ -48,23 +48,6 @@ TEST(Simulator, catches_every_corrupted_frame_by_its_checksums) {
   }
 }
 
-TEST(Simulator, marks_congestion_without_breaking_the_checksums) {
-  wire::UdpPath path;
-  path.src_mac.bytes = {2, 0, 0, 0, 0, 1};
-  path.dst_mac.bytes = {2, 0, 0, 0, 0, 2};
-  path.src = wire::ipv4_address(10, 0, 0, 1);
-  path.dst = wire::ipv4_address(10, 0, 0, 2);
-  path.traffic_class = wire::kEcnCapable;
-  path.src_port = 1;
-  path.dst_port = 2;
-  std::vector<std::uint8_t> bytes(200);
-  bytes.resize(wire::encode_udp_frame(bytes, path, std::vector<std::uint8_t>(30, 5)));
-  ASSERT_TRUE(mark_congestion(bytes));
-  wire::Frame frame;
-  ASSERT_FALSE(wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame));
-  EXPECT_EQ(frame.traffic_class & wire::kEcnMask, wire::kEcnCongested);
-}
-
 class OracleTest : public testing::Test {
  protected:
   // Two workers send one chunk of four elements; returns the datagram of a correct result.
