@@ -1,0 +1,130 @@
+// When each tensor of each step passed which place, for the Chrome trace: what a session notes.
+//
+// Switched off (the default) it holds no memory and each of its calls is one branch. On, it has one
+// record a tensor and a queue of finished ones, all allocated at the start; whoever does not drain
+// the queue loses the newest records and a count says how many. Times at the appliance are on this
+// worker's clock: see appliance_time(). Pure; the session's thread only.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "aggregator/base/time.h"
+#include "aggregator/base/types.h"
+
+namespace sluice::client {
+
+// One tensor in one step. 0: it did not happen, or nobody knows.
+struct TensorTimes {
+  std::uint32_t tensor = 0;
+  Step step = 0;
+  Priority priority = 0;
+  bool contributes = false;          // false: catching up, without a gradient of this worker
+  std::uint16_t k = 0;               // contributions that completed its chunks; the least of them
+  std::uint32_t packets = 0;         // that left with its chunks
+  std::uint32_t sent_again = 0;      // of them
+  TimeNs ready_ns = 0;               // the application has submitted it
+  TimeNs queued_ns = 0;              // its chunks are with the scheduler
+  TimeNs first_sent_ns = 0;          // its first packet has left
+  TimeNs last_sent_ns = 0;           // its last one, sent again or not
+  TimeNs first_contribution_ns = 0;  // of any rank, to any of its chunks, at the appliance
+  TimeNs kth_contribution_ns = 0;    // that completed the last of its chunks, likewise
+  TimeNs result_ns = 0;              // all of its average is in the application's memory
+  TimeNs applied_ns = 0;             // the application has used it; the session does not know when
+  DurationNs smallest_round_trip_ns = 0;  // half of it is how far the appliance's times may be off
+};
+
+// The appliance says how long before a packet left it something happened; the way here takes half
+// of the smallest round trip, or longer when the packet had to queue. So the time is early by at
+// most half of the smallest round trip (if the ways differ in length), and late by what the packet
+// waited on its way.
+constexpr TimeNs appliance_time(TimeNs arrival_ns, DurationNs smallest_round_trip_ns,
+                                std::uint32_t age_us) noexcept {
+  return arrival_ns - smallest_round_trip_ns / 2 - age_us * kMicrosecond;
+}
+
+class TensorTrace {
+ public:
+  void enable(std::uint32_t tensor_count) {
+    records_.resize(tensor_count);
+    finished_.resize(2 * std::size_t{tensor_count});  // a tensor has at most two steps in a burst
+  }
+  bool on() const noexcept { return !records_.empty(); }
+
+  // It takes part in `step`, and what has to leave is with the scheduler.
+  void queued(std::uint32_t tensor, Step step, Priority priority, bool contributes, TimeNs ready_ns,
+              TimeNs now) noexcept {
+    if (!on()) return;
+    TensorTimes& times = of(tensor, step);
+    times.priority = priority;
+    times.contributes = contributes;
+    times.ready_ns = std::min(ready_ns, now);
+    times.queued_ns = now;
+  }
+
+  void sent(std::uint32_t tensor, Step step, bool again, TimeNs now) noexcept {
+    if (!on()) return;
+    TensorTimes& times = of(tensor, step);
+    if (times.packets++ == 0) times.first_sent_ns = now;
+    times.last_sent_ns = now;
+    times.sent_again += again;
+  }
+
+  struct Ages {
+    std::uint16_t k = 0;
+    std::uint32_t first_us = 0;
+    std::uint32_t complete_us = 0;
+  };
+  // A result has come, before or after the tensor was submitted.
+  void result(std::uint32_t tensor, Step step, const Ages& ages, DurationNs smallest_round_trip_ns,
+              TimeNs now) noexcept {
+    if (!on()) return;
+    TensorTimes& times = of(tensor, step);
+    const TimeNs first_ns = appliance_time(now, smallest_round_trip_ns, ages.first_us);
+    const TimeNs kth_ns = appliance_time(now, smallest_round_trip_ns, ages.complete_us);
+    const bool only = times.kth_contribution_ns == 0;
+    times.first_contribution_ns = only ? first_ns : std::min(times.first_contribution_ns, first_ns);
+    times.kth_contribution_ns = only ? kth_ns : std::max(times.kth_contribution_ns, kth_ns);
+    times.k = only ? ages.k : std::min(times.k, ages.k);
+    times.smallest_round_trip_ns = smallest_round_trip_ns;
+  }
+
+  // The average is whole.
+  void done(std::uint32_t tensor, Step step, TimeNs now) noexcept {
+    if (!on()) return;
+    TensorTimes& times = of(tensor, step);
+    times.result_ns = now;
+    if (finished_count_ == finished_.size()) {
+      ++lost_count_;
+      return;
+    }
+    finished_[(finished_first_ + finished_count_++) % finished_.size()] = times;
+  }
+
+  // The oldest finished record that nobody has taken.
+  bool poll(TensorTimes& times) noexcept {
+    if (finished_count_ == 0) return false;
+    times = finished_[finished_first_];
+    finished_first_ = (finished_first_ + 1) % finished_.size();
+    --finished_count_;
+    return true;
+  }
+  std::uint64_t lost_count() const noexcept { return lost_count_; }
+
+ private:
+  // The tensor's record of the step; a new one begins with the first that is heard of it.
+  TensorTimes& of(std::uint32_t tensor, Step step) noexcept {
+    TensorTimes& times = records_[tensor];
+    if (times.step != step) times = {.tensor = tensor, .step = step};
+    return times;
+  }
+
+  std::vector<TensorTimes> records_;  // by tensor; empty: off
+  std::vector<TensorTimes> finished_;
+  std::size_t finished_first_ = 0;
+  std::size_t finished_count_ = 0;
+  std::uint64_t lost_count_ = 0;
+};
+
+}  // namespace sluice::client

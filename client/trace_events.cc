@@ -1,0 +1,214 @@
+#include "client/trace_events.h"
+
+#include <algorithm>
+#include <array>
+#include <cinttypes>
+#include <cstdarg>
+#include <cstdio>
+
+namespace sluice::client {
+namespace {
+
+// Viewers may look a lane up by its thread number alone, so a number belongs to one rank only.
+constexpr std::uint32_t kLanesPerProcess = 100'000;
+
+[[gnu::format(printf, 2, 3)]] void append(std::string& out, const char* format, ...) {
+  std::array<char, 512> text;
+  va_list arguments;
+  va_start(arguments, format);
+  const int length = std::vsnprintf(text.data(), text.size(), format, arguments);
+  va_end(arguments);
+  out.append(text.data(), std::min<std::size_t>(static_cast<std::size_t>(length), text.size() - 1));
+}
+
+std::string microseconds(DurationNs ns) {
+  std::array<char, 32> text;
+  std::snprintf(text.data(), text.size(), "%s%" PRId64 ".%03" PRId64, ns < 0 ? "-" : "",
+                std::abs(ns) / kMicrosecond, std::abs(ns) % kMicrosecond);
+  return text.data();
+}
+
+// Process 0 is the idle process to some viewers.
+std::uint32_t process_of(const TraceIdentity& identity) {
+  return 1u + identity.rank.value + std::uint32_t{identity.ordinal} * kMaxWorkers;
+}
+
+std::uint32_t lane_of(const TraceIdentity& identity, std::uint32_t tensor) {
+  return process_of(identity) * kLanesPerProcess + tensor;
+}
+
+void append_metadata(std::string& out, const TraceIdentity& identity, std::uint32_t lane,
+                     const char* name, const std::string& arguments) {
+  append(out, ",\n{\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"name\":\"%s\",\"args\":{",
+         process_of(identity), lane, name);
+  out += arguments + "}}";
+}
+
+struct Slice {
+  const char* name;
+  TimeNs begin_ns;
+  TimeNs end_ns;
+};
+
+void append_slice(std::string& out, const TraceIdentity& identity, std::uint32_t lane,
+                  const Slice& slice) {
+  append(out,
+         ",\n{\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"cat\":\"sluice\",\"name\":\"%s\",\"ts\":%s,"
+         "\"dur\":%s",
+         process_of(identity), lane, slice.name, microseconds(slice.begin_ns).c_str(),
+         microseconds(slice.end_ns - slice.begin_ns).c_str());
+}
+
+void append_instant(std::string& out, const TraceIdentity& identity, std::uint32_t lane,
+                    const char* name, TimeNs at_ns, char scope = 't') {
+  append(out,
+         ",\n{\"ph\":\"i\",\"pid\":%u,\"tid\":%u,\"cat\":\"sluice\",\"name\":\"%s\",\"ts\":%s,"
+         "\"s\":\"%c\"",
+         process_of(identity), lane, name, microseconds(at_ns).c_str(), scope);
+}
+
+void append_offset(std::string& out, const char* name, TimeNs at_ns, TimeNs ready_ns) {
+  if (at_ns != 0) append(out, ",\"%s\":%s", name, microseconds(at_ns - ready_ns).c_str());
+}
+
+// Bytes of the UTF-8 sequence that `text` begins with; 0: it begins with none.
+std::size_t utf8_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned char lead = byte(0);
+  const std::size_t length = lead < 0x80   ? 1
+                             : lead < 0xC2 ? 0
+                             : lead < 0xE0 ? 2
+                             : lead < 0xF0 ? 3
+                             : lead < 0xF5 ? 4
+                                           : 0;
+  if (length > text.size()) return 0;
+  for (std::size_t i = 1; i < length; ++i)
+    if (byte(i) < 0x80 || byte(i) > 0xBF) return 0;
+  // Overlong forms, surrogates, and beyond U+10FFFF.
+  if (length == 3 && ((lead == 0xE0 && byte(1) < 0xA0) || (lead == 0xED && byte(1) > 0x9F)))
+    return 0;
+  if (length == 4 && ((lead == 0xF0 && byte(1) < 0x90) || (lead == 0xF4 && byte(1) > 0x8F)))
+    return 0;
+  return length;
+}
+
+}  // namespace
+
+std::string json_text(std::string_view text) {
+  std::string out = "\"";
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    const auto first = static_cast<unsigned char>(text.front());
+    if (length == 0) {
+      out += "\\ufffd";
+    } else if (first == '"' || first == '\\') {
+      out += '\\';
+      out += text.front();
+    } else if (first < 0x20 || first == 0x7F) {
+      append(out, "\\u%04x", first);
+    } else {
+      out += text.substr(0, length);
+    }
+    text.remove_prefix(std::max<std::size_t>(length, 1));
+  }
+  return out + '"';
+}
+
+std::string trace_file_name(const TraceIdentity& identity) {
+  std::string job = identity.job_name;
+  for (char& c : job) {
+    const bool plain = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                       c == '.' || c == '_' || c == '-';
+    if (!plain) c = '_';
+  }
+  std::string name = "sluice-" + job;
+  if (identity.ordinal != 0) name += "-" + std::to_string(identity.ordinal);
+  return name + "-rank" + std::to_string(identity.rank.value) + ".json";
+}
+
+void append_trace_start(std::string& out, const TraceIdentity& identity,
+                        const std::vector<TensorSpec>& tensors, TimeNs now) {
+  const std::uint32_t process = process_of(identity);
+  std::string title = "rank " + std::to_string(identity.rank.value) + " of " + identity.job_name;
+  if (identity.ordinal != 0) title += ", model " + std::to_string(identity.ordinal);
+  // The first event stands without a comma, so that all others can begin with one.
+  append(out,
+         "[\n{\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"name\":\"process_name\",\"args\":{\"name\":",
+         process, process);
+  out += json_text(title) + "}}";
+  append_metadata(out, identity, process, "process_sort_index",
+                  "\"sort_index\":" + std::to_string(process));
+  for (std::uint32_t index = 0; index < tensors.size(); ++index) {
+    const std::uint32_t lane = lane_of(identity, index);
+    append_metadata(out, identity, lane, "thread_name",
+                    "\"name\":" + json_text(tensors[index].name));
+    append_metadata(out, identity, lane, "thread_sort_index",
+                    "\"sort_index\":" + std::to_string(index));
+  }
+  append_instant(out, identity, process, "trace begins", now, 'p');
+  out += ",\"args\":{\"job\":" + json_text(identity.job_name);
+  // The run id as text: readers of JSON keep numbers as doubles.
+  append(out,
+         ",\"ordinal\":%u,\"rank\":%u,\"world_size\":%u,\"run_id\":\"%016" PRIx64
+         "\",\"clock\":\"CLOCK_MONOTONIC\",\"machine\":",
+         identity.ordinal, identity.rank.value, identity.world_size, identity.run_id);
+  out += json_text(identity.machine) + "}}";
+}
+
+void append_tensor(std::string& out, const TraceIdentity& identity, std::uint64_t tensor_bytes,
+                   const TensorTimes& times) {
+  const std::uint32_t lane = lane_of(identity, times.tensor);
+  const TimeNs end_ns = std::max(times.result_ns, times.applied_ns);
+  const std::string name = "step " + std::to_string(times.step);
+  append_slice(out, identity, lane, {name.c_str(), times.ready_ns, end_ns});
+  append(out,
+         ",\"args\":{\"tensor\":%u,\"step\":%u,\"bytes\":%" PRIu64
+         ",\"priority\":%u,\"k\":%u,\"packets\":%u,\"sent_again\":%u,\"contributes\":%s",
+         times.tensor, times.step, tensor_bytes, times.priority, times.k, times.packets,
+         times.sent_again, times.contributes ? "true" : "false");
+  append_offset(out, "queued_us", times.queued_ns, times.ready_ns);
+  append_offset(out, "first_sent_us", times.first_sent_ns, times.ready_ns);
+  append_offset(out, "last_sent_us", times.last_sent_ns, times.ready_ns);
+  append_offset(out, "first_contribution_us", times.first_contribution_ns, times.ready_ns);
+  append_offset(out, "kth_contribution_us", times.kth_contribution_ns, times.ready_ns);
+  append_offset(out, "result_us", times.result_ns, times.ready_ns);
+  append_offset(out, "applied_us", times.applied_ns, times.ready_ns);
+  append(out, ",\"smallest_round_trip_us\":%s}}",
+         microseconds(times.smallest_round_trip_ns).c_str());
+
+  // Slices of a lane must not overlap. Where chunks of the tensor are in several phases at once, a
+  // phase begins when the last of them has left the one before; the instants and the arguments
+  // above are as measured. How long the last packet was on its way is not known: at least this.
+  const TimeNs arrived_ns =
+      times.packets == 0 ? 0 : times.last_sent_ns + times.smallest_round_trip_ns / 2;
+  const std::array<std::pair<const char*, TimeNs>, 6> phases{{
+      {"waits for the step before", times.queued_ns},
+      {"waits in the queue", times.first_sent_ns},
+      {"on the wire", std::min(arrived_ns, times.kth_contribution_ns)},
+      {"waits for other ranks", times.kth_contribution_ns},
+      {"result on its way", times.result_ns},
+      {"waits to be applied", times.applied_ns},
+  }};
+  TimeNs begin_ns = times.ready_ns;
+  for (const auto& [phase, phase_end_ns] : phases) {
+    if (phase_end_ns <= begin_ns) continue;
+    append_slice(out, identity, lane, {phase, begin_ns, phase_end_ns});
+    out += '}';
+    begin_ns = phase_end_ns;
+  }
+  if (times.kth_contribution_ns == 0) return;
+  append_instant(out, identity, lane, "first contribution", times.first_contribution_ns);
+  out += '}';
+  append_instant(out, identity, lane, "k-th contribution", times.kth_contribution_ns);
+  out += '}';
+}
+
+void append_remark(std::string& out, const TraceIdentity& identity, std::string_view text,
+                   TimeNs now) {
+  append_instant(out, identity, process_of(identity), "remark", now, 'p');
+  out += ",\"args\":{\"text\":" + json_text(text) + "}}";
+}
+
+void append_trace_end(std::string& out) { out += "\n]\n"; }
+
+}  // namespace sluice::client

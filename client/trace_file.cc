@@ -1,0 +1,194 @@
+#include "client/trace_file.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "client/board.h"
+
+namespace sluice::client {
+namespace {
+
+constexpr std::size_t kMaxWaiting = 8192;  // records of 120 bytes that wait for the writer
+constexpr auto kWriteEvery = std::chrono::milliseconds(200);  // what a killed process loses
+constexpr std::size_t kRemarkBytes = 512;                     // kept free for the last words
+
+std::uint64_t bytes_of(const TensorSpec& tensor) {
+  return tensor.elem_count * dtype_bytes(tensor.dtype);
+}
+
+Status cannot(const std::string& folder, const std::string& what, const std::string& why) {
+  return {StatusCode::kIoError, "trace folder '" + folder + "': cannot " + what + ": " + why +
+                                    "; give a folder that this process may write to "
+                                    "(options.trace_dir or SLUICE_TRACE)"};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TraceFile>> TraceFile::open(TraceFileOptions options, Log log, TimeNs now) {
+  std::error_code error;
+  std::filesystem::create_directories(options.folder, error);
+  if (error) return cannot(options.folder, "make it", error.message());
+  const std::string path = options.folder + "/" + trace_file_name(options.identity);
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (fd < 0) return cannot(options.folder, "open '" + path + "'", std::strerror(errno));
+  std::unique_ptr<TraceFile> file(new TraceFile(std::move(options), std::move(log), fd, path));
+  append_trace_start(file->text_, file->options_.identity, file->options_.tensors, now);
+  if (const int failed = file->write_text(); failed != 0)
+    return cannot(file->options_.folder, "write '" + path + "'", std::strerror(failed));
+  sigset_t all, before;  // the application's signal handlers stay on the application's threads
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    file->thread_ = std::thread([raw = file.get()] { raw->run(); });
+  } catch (...) {
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return file;
+}
+
+TraceFile::TraceFile(TraceFileOptions options, Log log, int fd, std::string path)
+    : options_(std::move(options)),
+      log_(std::move(log)),
+      path_(std::move(path)),
+      open_(options_.tensors.size()),
+      fd_(fd) {
+  waiting_.reserve(kMaxWaiting);
+  writing_.reserve(kMaxWaiting);
+}
+
+TraceFile::~TraceFile() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::uint32_t tensor = 0; tensor < open_.size(); ++tensor) take(tensor);
+    stop_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+// ---- any thread ----
+
+void TraceFile::done(const TensorTimes& times) {
+  const std::lock_guard lock(mutex_);
+  take(times.tensor);
+  open_[times.tensor] = times;
+}
+
+void TraceFile::applied(std::uint32_t tensor, TimeNs now) {
+  const std::lock_guard lock(mutex_);
+  if (open_[tensor].step != 0) open_[tensor].applied_ns = now;
+}
+
+void TraceFile::returned(std::uint32_t tensor, TimeNs now) {
+  const std::lock_guard lock(mutex_);
+  TensorTimes& times = open_[tensor];
+  if (times.step != 0 && times.applied_ns == 0) times.applied_ns = now;
+}
+
+void TraceFile::all_returned(TimeNs now) {
+  const std::lock_guard lock(mutex_);
+  for (TensorTimes& times : open_)
+    if (times.step != 0 && times.applied_ns == 0) times.applied_ns = now;
+}
+
+void TraceFile::next(std::uint32_t tensor) {
+  const std::lock_guard lock(mutex_);
+  take(tensor);
+}
+
+void TraceFile::take(std::uint32_t tensor) {
+  const TensorTimes times = std::exchange(open_[tensor], {});
+  if (times.step == 0) return;
+  if (waiting_.size() == kMaxWaiting) {
+    ++lost_count_;
+    return;
+  }
+  waiting_.push_back(times);
+  if (waiting_.size() == kMaxWaiting / 2) wake_.notify_one();
+}
+
+// ---- the writer ----
+
+void TraceFile::run() {
+  ::pthread_setname_np(::pthread_self(), "sluice-trace");
+  bool stop = false;
+  while (!stop) {
+    std::uint64_t lost_count = 0;
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait_for(lock, kWriteEvery,
+                     [this] { return stop_ || waiting_.size() >= kMaxWaiting / 2; });
+      stop = stop_;
+      writing_.swap(waiting_);
+      lost_count = lost_count_;
+    }
+    write_records();
+    if (lost_count != told_lost_count_ && !ended_) {
+      const std::string remark = std::to_string(lost_count - told_lost_count_) +
+                                 " tensors' times were lost: writing is too slow";
+      log_.write(SLUICE_LOG_WARN, "trace " + path_ + ": " + remark);
+      append_remark(text_, options_.identity, remark, monotonic_now());
+      told_lost_count_ = lost_count;
+    }
+    if (stop && !ended_) append_trace_end(text_);
+    if (const int failed = write_text(); failed != 0)
+      log_.write(SLUICE_LOG_WARN, "trace " + path_ + ": " + std::strerror(failed) +
+                                      ": the rest of the run is not in it");
+  }
+}
+
+void TraceFile::write_records() {
+  for (const TensorTimes& times : writing_) {
+    if (ended_) break;
+    const std::size_t before = text_.size();
+    append_tensor(text_, options_.identity, bytes_of(options_.tensors[times.tensor]), times);
+    if (written_bytes_ + text_.size() + kRemarkBytes > options_.limit_bytes) {
+      text_.resize(before);
+      end("full after " + std::to_string(options_.limit_bytes >> 20) + " MiB, at step " +
+          std::to_string(times.step) + ": the rest of the run is not in it");
+    }
+  }
+  writing_.clear();
+}
+
+// Returns 0 or an error number. Whole events only: what a full disk cut off is taken back.
+int TraceFile::write_text() {
+  int failed = 0;
+  std::size_t done_bytes = 0;
+  while (done_bytes < text_.size() && failed == 0) {
+    const ssize_t wrote = ::write(fd_.get(), text_.data() + done_bytes, text_.size() - done_bytes);
+    if (wrote >= 0)
+      done_bytes += static_cast<std::size_t>(wrote);
+    else if (errno != EINTR)
+      failed = errno;
+  }
+  if (failed == 0) {
+    written_bytes_ += text_.size();
+  } else {
+    [[maybe_unused]] const int result = ::ftruncate(fd_.get(), static_cast<off_t>(written_bytes_));
+    ended_ = true;
+  }
+  text_.clear();
+  return failed;
+}
+
+void TraceFile::end(const std::string& why) {
+  ended_ = true;
+  log_.write(SLUICE_LOG_WARN, "trace " + path_ + ": " + why);
+  append_remark(text_, options_.identity, why, monotonic_now());
+  append_trace_end(text_);
+}
+
+}  // namespace sluice::client

@@ -1,0 +1,77 @@
+// One rank's Chrome trace on its way into a file.
+//
+// The progress thread hands over what the session has noted, application threads say when a result
+// was used, and a thread of its own writes: nobody who moves packets waits for a disk. Memory is
+// bounded (records that the writer is too slow for are counted and lost) and so is the file: when
+// it is full that is said once, in the log and in the file, and the rest of the run leaves no
+// trace. What is written is written whole, so the file of a process that died still loads.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/fork.h"
+#include "client/log.h"
+#include "client/trace_events.h"
+
+namespace sluice::client {
+
+struct TraceFileOptions {
+  std::string folder;  // made when it is missing
+  TraceIdentity identity;
+  std::vector<TensorSpec> tensors;
+  std::uint64_t limit_bytes = std::uint64_t{64} << 20;
+};
+
+class TraceFile {
+ public:
+  // Replaces an older file of the same name. Fails when it cannot be written.
+  static Result<std::unique_ptr<TraceFile>> open(TraceFileOptions options, Log log, TimeNs now);
+  ~TraceFile();  // writes the rest and closes the array
+
+  // ---- progress thread ----
+  void done(const TensorTimes& times);
+
+  // ---- application threads ----
+  // The tensor's result is in use, or has been used: the newest word before the tensor is
+  // submitted again counts.
+  void applied(std::uint32_t tensor, TimeNs now);
+  // As applied(), unless that has been said: the wait for the result has returned.
+  void returned(std::uint32_t tensor, TimeNs now);
+  void all_returned(TimeNs now);
+  // It is submitted again: nothing more will be heard of its last result.
+  void next(std::uint32_t tensor);
+
+ private:
+  TraceFile(TraceFileOptions options, Log log, int fd, std::string path);
+  void run();
+  void take(std::uint32_t tensor);  // with the mutex held: its record may be written
+  void write_records();
+  int write_text();
+  void end(const std::string& why);
+
+  const TraceFileOptions options_;
+  const Log log_;
+  const std::string path_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<TensorTimes> open_;     // by tensor: done, perhaps not applied; step 0: none
+  std::vector<TensorTimes> waiting_;  // to be written
+  std::uint64_t lost_count_ = 0;
+  bool stop_ = false;
+  // The writer's.
+  OwnedFd fd_;
+  std::vector<TensorTimes> writing_;
+  std::string text_;
+  std::uint64_t written_bytes_ = 0;
+  std::uint64_t told_lost_count_ = 0;
+  bool ended_ = false;  // full or broken: nothing more is written
+  std::thread thread_;  // last: uses all of the above
+};
+
+}  // namespace sluice::client
