@@ -84,6 +84,8 @@ struct Slot {
   std::uint32_t next_queued = 0;  // link of its slice's result queue, valid while `queued`
   std::uint64_t weight = 0;
   std::uint64_t payload_sum = 0;   // internet checksum's partial sum of the result's payload
+  std::uint32_t first_us = 0;      // when its first contribution came, wire_time_us()
+  std::uint32_t complete_us = 0;   // when it was completed, likewise
   std::uint16_t count = 0;         // contributions in the mask, NILs too
   std::uint16_t data_count = 0;    // those with data
   std::uint16_t passed_count = 0;  // ranks that pass: they have nothing for this chunk

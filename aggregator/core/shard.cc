@@ -210,7 +210,10 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noex
     const std::uint32_t next_queued = slot.next_queued;
     const bool abandoned = slot.step != 0 && !slot.complete;
     if (queued && slot.complete) results_overwritten_.add(1);
-    slot = Slot{.step = body.step, .next_queued = next_queued, .queued = queued};
+    slot = Slot{.step = body.step,
+                .next_queued = next_queued,
+                .first_us = wire_time_us(now),
+                .queued = queued};
     std::fill_n(mask, job.mask_word_count, std::uint64_t{0});
     if (!slice.passes.empty())
       std::fill_n(&slice.passes[slot_index * job.mask_word_count], job.mask_word_count,
@@ -341,6 +344,7 @@ bool Shard::try_complete(Job& job, StreamId stream, std::uint32_t slot_index, Ti
   }
 
   slot.complete = true;
+  slot.complete_us = wire_time_us(now);
   if (slot.has_data()) {
     float* accumulator = slice.data.get() + slot_index * slice.stride_floats;
     auto* payload = reinterpret_cast<std::uint8_t*>(accumulator);

@@ -194,6 +194,8 @@ Transmit Shard::write_result(Job& job, StreamId stream, std::uint32_t slot_index
                                 .step = slot.step,
                                 .chunk = job.global_chunk(local, id_),
                                 .weight = slot.weight,
+                                .first_age_us = wire_time_us(now) - slot.first_us,
+                                .complete_age_us = wire_time_us(now) - slot.complete_us,
                                 .elem_count = slot.elem_count,
                                 .payload_bytes = slot.payload_bytes,
                                 .k = slot.k,

@@ -25,7 +25,7 @@ static_assert(std::endian::native == std::endian::little,
               "the wire is little-endian, read in place");
 
 inline constexpr std::uint16_t kMagic = 0x51C5;
-inline constexpr std::uint8_t kVersion = 1;
+inline constexpr std::uint8_t kVersion = 2;
 
 enum class PacketType : std::uint8_t {
   // Control, port P.
@@ -121,6 +121,10 @@ struct ResultHeader {  // then mask_words u64, then the payload
   std::uint32_t chunk = 0;
   std::uint64_t weight = 0;  // total of the contributions in the mask
   std::uint32_t tag = 0;     // reserved
+  // How long before this packet was written the chunk's first contribution came, and the one that
+  // completed it: for traces.
+  std::uint32_t first_age_us = 0;
+  std::uint32_t complete_age_us = 0;
   std::uint16_t elem_count = 0;
   std::uint16_t payload_bytes = 0;
   std::uint16_t k = 0;  // the k that this slot was summed with
@@ -324,7 +328,7 @@ struct Notice {  // then text_bytes of UTF-8
 #pragma pack(pop)
 
 static_assert(sizeof(CommonHeader) == 16 && sizeof(Contribution) == 40 &&
-              sizeof(ResultHeader) == 64);
+              sizeof(ResultHeader) == 72);
 
 // Bytes around a chunk's payload in the biggest packet that carries it, for n workers.
 constexpr std::size_t result_overhead_bytes(std::size_t worker_count) noexcept {

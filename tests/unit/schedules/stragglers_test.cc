@@ -157,7 +157,7 @@ TEST_F(Stragglers, a_gradient_beyond_its_staleness_bound_is_discarded_and_counte
 // each.
 TEST_F(Stragglers, k_changes_every_step_over_four_shards) {
   options.appliance.jobs.shard_count = 4;
-  constexpr Step kSteps = 9;
+  constexpr Step kSteps = 16;
   JobPlan plan = fastest(8, 1, kSteps, {64 * 256, 64 * 10}, LateMode::kDrop);
   plan.session.policy.kind = PolicyKind::kSaina;
   plan.session.policy.round_steps = 1;

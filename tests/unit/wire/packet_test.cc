@@ -260,8 +260,8 @@ INSTANTIATE_TEST_SUITE_P(
     Rules, Parse,
     testing::Values(
         Spoilt{"magic", kContribution, [](Buffer& b) { common_of(b).magic = 1; }, "bad_magic"},
-        Spoilt{"version", kContribution, [](Buffer& b) { common_of(b).version = 2; },
-               "bad_version"},
+        Spoilt{"version", kContribution,
+               [](Buffer& b) { common_of(b).version = wire::kVersion + 1; }, "bad_version"},
         Spoilt{"type_zero", kContribution, [](Buffer& b) { common_of(b).type = PacketType{0}; },
                "bad_type"},
         Spoilt{"type_unknown", kContribution,
