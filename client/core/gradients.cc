@@ -20,7 +20,6 @@ GradientStream::GradientStream(const SessionOptions& options, Layout layout, Ave
       plan_{.averaging = averaging, .world_size = options.world_size},
       link_(link),
       tensors_(layout_.tensor_count()),
-      links_(layout_.chunk_count()),
       current_(first_step),
       asked_step_(first_step),
       late_(link.stats) {
@@ -28,7 +27,9 @@ GradientStream::GradientStream(const SessionOptions& options, Layout layout, Ave
 }
 
 void GradientStream::join(const wire::Accept& accept) {
-  schedulers_.assign(accept.shards, Scheduler(options_.schedule, links_));
+  scheduler_.emplace(options_.schedule, ScheduleSetup{.shard_count = accept.shards,
+                                                      .chunk_count = layout_.chunk_count(),
+                                                      .chunk_bytes = layout_.chunk_bytes()});
   recovery_.emplace(layout_.chunk_count(), accept.shards);
   const PolicyOptions policy = accept.policy;
   if (!policy.tolerates_stragglers()) return;
@@ -42,6 +43,7 @@ void GradientStream::join(const wire::Accept& accept) {
 void GradientStream::start(TimeNs now) noexcept {
   started_ = true;
   last_progress_ns_ = now;
+  if (submitted_count_ != 0) scheduler_->begin_step(now);
   for (std::uint32_t index = 0; index < tensors_.size(); ++index)
     if (tensors_[index].submitted || tensors_[index].nil) (void)schedule(index, now);
 }
@@ -154,7 +156,7 @@ Status GradientStream::activate(std::uint32_t index, TimeNs now) noexcept {
     tensor.submission.priority = tensor.priority;
     catching_up_ = true;
   }
-  ++submitted_count_;
+  if (submitted_count_++ == 0 && started_) scheduler_->begin_step(now);
   last_progress_ns_ = std::max(last_progress_ns_, now);
   if (tolerant() && submitted_count_ == tensors_.size() && !catching_up_) finished_ = current_;
   return started_ ? schedule(index, now) : Status();
@@ -184,7 +186,7 @@ void GradientStream::schedule_chunk(ChunkIndex chunk, const Tensor& tensor, Time
     recovery_->await(chunk, passed_ >= current_ ? now : now + kIdleProbeInterval);
   } else {
     recovery_->expect(chunk);
-    schedulers_[shard_of(chunk, shard_count())].push(chunk, priority_of(tensor));
+    scheduler_->push(chunk, priority_of(tensor), now);
   }
 }
 
@@ -230,12 +232,11 @@ std::span<const std::uint8_t> GradientStream::fill_body(ChunkIndex chunk,
   return payload;
 }
 
-std::size_t GradientStream::write_next(std::uint16_t shard, std::span<std::uint8_t> out, TimeNs now,
-                                       Priority& priority) noexcept {
-  Scheduler& scheduler = schedulers_[shard];
-  const ChunkIndex chunk = scheduler.pop();
+std::size_t GradientStream::write(const Choice& choice, std::span<std::uint8_t> out, TimeNs now,
+                                  Priority& priority) noexcept {
+  const ChunkIndex chunk = choice.chunk;
   if (!recovery_->take(chunk)) return 0;
-  Flow& flow = link_.flows[shard];
+  Flow& flow = link_.flows[choice.shard];
   wire::Contribution body{.flow = flow.next_header(now),
                           .step = current_,
                           .chunk = chunk,
@@ -243,7 +244,7 @@ std::size_t GradientStream::write_next(std::uint16_t shard, std::span<std::uint8
                           .stream = StreamId::kGradients};
   const std::span<const std::uint8_t> payload = fill_body(chunk, body);
   priority = body.priority;
-  if (flow.take_report_flag(scheduler.empty())) body.flags |= wire::kFlagReport;
+  if (flow.take_report_flag(choice.last)) body.flags |= wire::kFlagReport;
   if (recovery_->sent(chunk, body.flow.number, now, flow)) ++link_.stats.retransmissions;
   return wire::encode(out, link_.identity, body, {}, payload);
 }

@@ -66,11 +66,15 @@ class GradientStream {
   const StepReport* report(Step step) const noexcept;
 
   // ---- sending ----
-  bool waiting(std::uint16_t shard) const noexcept { return !schedulers_[shard].empty(); }
-  Priority top(std::uint16_t shard) const noexcept { return schedulers_[shard].top(); }
-  // Writes the most urgent contribution of the shard, 0 bytes when none needs to be sent after all.
-  std::size_t write_next(std::uint16_t shard, std::span<std::uint8_t> out, TimeNs now,
-                         Priority& priority) noexcept;
+  // The chunk that leaves next. False: nothing may be sent now.
+  bool choose(const Opportunity& opportunity, Choice& choice) noexcept {
+    return scheduler_.has_value() && scheduler_->next(opportunity, choice);
+  }
+  // When choose() may answer otherwise without anything having happened.
+  TimeNs next_wake() const noexcept { return scheduler_ ? scheduler_->next_wake() : kNever; }
+  // Writes the contribution of the chosen chunk; 0 bytes when it need not be sent after all.
+  std::size_t write(const Choice& choice, std::span<std::uint8_t> out, TimeNs now,
+                    Priority& priority) noexcept;
 
   // The least urgent priority among the block's chunks: a probe that overtook them would find them
   // missing.
@@ -130,7 +134,7 @@ class GradientStream {
     return late_.requeues() && !closed_ && current_ >= first_step_;
   }
   std::uint16_t shard_count() const noexcept {
-    return static_cast<std::uint16_t>(schedulers_.size());
+    return static_cast<std::uint16_t>(link_.flows.size());
   }
 
   // gradients_receive.cc
@@ -151,8 +155,7 @@ class GradientStream {
   const AveragePlan plan_;
   Link& link_;
   std::vector<Tensor> tensors_;
-  std::vector<ChunkIndex> links_;  // of the schedulers' queues
-  std::vector<Scheduler> schedulers_;
+  std::optional<Scheduler> scheduler_;
   std::optional<Recovery> recovery_;
   bool started_ = false;
   Step current_;                       // under way

@@ -173,7 +173,7 @@ Status GradientStream::finish_step(TimeNs now) noexcept {
   done_count_ = 0;
   submitted_count_ = 0;
   recovery_->begin_step();
-  for (Scheduler& scheduler : schedulers_) scheduler.clear();
+  scheduler_->clear();
   if (tolerant()) {
     arena_->clear();
     closed_ = known_open_ > current_;
@@ -221,7 +221,7 @@ Outcome GradientStream::handle_answer(const wire::Packet& packet, TimeNs now) no
   std::uint64_t lost = recovery_->answer(body, now, link_.flows[shard]);
   for (; lost != 0; lost &= lost - 1) {
     const ChunkIndex chunk = first + static_cast<ChunkIndex>(std::countr_zero(lost));
-    schedulers_[shard].push(chunk, priority_of(tensors_[layout_.chunk(chunk).tensor]));
+    scheduler_->push_again(chunk, priority_of(tensors_[layout_.chunk(chunk).tensor]));
   }
   return {Verdict::kProbe, {}};
 }
@@ -249,7 +249,7 @@ void GradientStream::strand() noexcept {
   }
   late_.discard_all();
   recovery_->abandon(link_.flows);
-  for (Scheduler& scheduler : schedulers_) scheduler.clear();
+  scheduler_->clear();
   arena_->clear();
   open_report_ = {};
   done_count_ = submitted_count_ = 0;

@@ -196,7 +196,8 @@ TimeNs Session::Impl::next_timeout() const noexcept {
   if (state == SessionState::kJoining) return join.next_timeout();
   TimeNs next_ns = membership.next_timeout();
   if (state != SessionState::kRunning) return next_ns;
-  next_ns = std::min({next_ns, gradients.recovery().next_timeout(), stall_report_due()});
+  next_ns = std::min(
+      {next_ns, gradients.recovery().next_timeout(), gradients.next_wake(), stall_report_due()});
   // Its leftovers are nobody's work once the collective is done.
   if (collectives.in_progress())
     next_ns = std::min(next_ns, collectives.pieces().recovery().next_timeout());

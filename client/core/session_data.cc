@@ -145,24 +145,21 @@ std::size_t Session::Impl::poll_pieces(StreamId stream, std::span<std::uint8_t> 
 
 std::size_t Session::Impl::poll_gradients(Transmit& transmit, std::span<std::uint8_t> out,
                                           TimeNs now) noexcept {
-  while (true) {
-    int best_priority = 256;
-    std::uint16_t best_shard = 0;
-    for (std::uint16_t turn = 0; turn < link.shard_count(); ++turn) {
-      const auto shard = static_cast<std::uint16_t>((next_shard + turn) % link.shard_count());
-      if (!gradients.waiting(shard) || gradients.top(shard) >= best_priority) continue;
-      if (!link.flows[shard].window_open() && !gradients.recovery().nothing_unsettled(shard))
-        continue;
-      best_priority = gradients.top(shard);
-      best_shard = shard;
-    }
-    if (best_priority == 256) return 0;
-    const std::size_t bytes = gradients.write_next(best_shard, out, now, transmit.priority);
+  Opportunity opportunity{.now = now};
+  for (std::uint16_t shard = 0; shard < link.shard_count(); ++shard) {
+    const Flow& flow = link.flows[shard];
+    opportunity.in_flight_packets += flow.in_flight();
+    if (flow.window_open() || gradients.recovery().nothing_unsettled(shard))
+      opportunity.open_shards |= std::uint64_t{1} << shard;
+  }
+  Choice choice;
+  while (gradients.choose(opportunity, choice)) {
+    const std::size_t bytes = gradients.write(choice, out, now, transmit.priority);
     if (bytes == 0) continue;  // it need not be sent after all
-    transmit.port_offset = static_cast<std::uint16_t>(1 + best_shard);
-    next_shard = static_cast<std::uint16_t>((best_shard + 1) % link.shard_count());
+    transmit.port_offset = static_cast<std::uint16_t>(1 + choice.shard);
     return bytes;
   }
+  return 0;
 }
 
 std::size_t Session::Impl::poll_probe(std::uint16_t shard, std::span<std::uint8_t> out, TimeNs now,

@@ -93,7 +93,6 @@ struct Session::Impl {
   SessionState state = SessionState::kJoining;
   Status failure;  // why it is closed; ok: it left
   const std::size_t datagram_bytes;
-  std::uint16_t next_shard = 0;  // the turn among equally urgent flows
   MissingReport missing;
   TimeNs stall_reported_ns = 0;
 };

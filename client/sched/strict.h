@@ -2,9 +2,8 @@
 // priority. One bucket a priority and a find-first-set over the 256 of them, so every operation
 // takes the same time whatever waits.
 //
-// Not here: windows, credit, and whether a chunk still needs to be sent; the session asks that when
-// it pops. One flow has one queue; all flows of a stream may share one array of links, because a
-// chunk belongs to one flow. The session's thread only.
+// One shard has one queue (packet_queues.h); all of them may share one array of links, because a
+// chunk belongs to one shard. The session's thread only.
 #pragma once
 
 #include <array>

@@ -8,56 +8,90 @@
 namespace sluice::client {
 namespace {
 
-std::vector<ChunkIndex> drain(Scheduler& queue) {
-  std::vector<ChunkIndex> order;
-  while (!queue.empty()) order.push_back(queue.pop());
-  return order;
-}
+constexpr Opportunity kAllOpen{.open_shards = ~std::uint64_t{0}};
+
+struct Bench {
+  explicit Bench(Schedule schedule, std::uint16_t shards = 1)
+      : scheduler(schedule, {.shard_count = shards, .chunk_count = 1024, .chunk_bytes = 1344}) {}
+
+  void push(ChunkIndex chunk, Priority priority) { scheduler.push(chunk, priority, 0); }
+  std::vector<ChunkIndex> drain(Opportunity opportunity = kAllOpen) {
+    std::vector<ChunkIndex> order;
+    Choice choice;
+    while (scheduler.next(opportunity, choice)) order.push_back(choice.chunk);
+    return order;
+  }
+
+  Scheduler scheduler;
+};
 
 TEST(StrictScheduler, HandsOutTheMostUrgentFirstAndFifoInsideAPriority) {
-  std::vector<ChunkIndex> links(8);
-  Scheduler queue(Schedule::kStrict, links);
-  queue.push(0, 200);
-  queue.push(1, 0);
-  queue.push(2, 200);
-  queue.push(3, 64);
-  queue.push(4, 0);
-  queue.push(5, 255);
-  EXPECT_EQ(queue.top(), 0);
-  EXPECT_EQ(drain(queue), (std::vector<ChunkIndex>{1, 4, 3, 0, 2, 5}));
+  Bench bench(Schedule::kStrict);
+  bench.push(0, 200);
+  bench.push(1, 0);
+  bench.push(2, 200);
+  bench.push(3, 64);
+  bench.push(4, 0);
+  bench.push(5, 255);
+  EXPECT_EQ(bench.drain(), (std::vector<ChunkIndex>{1, 4, 3, 0, 2, 5}));
 }
 
 TEST(StrictScheduler, TakesAChunkBackAtItsOwnPriority) {
-  std::vector<ChunkIndex> links(4);
-  Scheduler queue(Schedule::kStrict, links);
-  queue.push(0, 1);
-  queue.push(1, 1);
-  queue.push(2, 5);
-  EXPECT_EQ(queue.pop(), 0u);
-  queue.push(0, 1);  // lost: again behind the others of its priority
-  EXPECT_EQ(drain(queue), (std::vector<ChunkIndex>{1, 0, 2}));
+  Bench bench(Schedule::kStrict);
+  bench.push(0, 1);
+  bench.push(1, 1);
+  bench.push(2, 5);
+  Choice choice;
+  ASSERT_TRUE(bench.scheduler.next(kAllOpen, choice));
+  EXPECT_EQ(choice.chunk, 0u);
+  bench.scheduler.push_again(0, 1);  // lost: again behind the others of its priority
+  EXPECT_EQ(bench.drain(), (std::vector<ChunkIndex>{1, 0, 2}));
 }
 
 TEST(StrictScheduler, IsEmptyAfterClear) {
-  std::vector<ChunkIndex> links(2);
-  Scheduler queue(Schedule::kStrict, links);
-  queue.push(0, 1);
-  queue.push(1, 130);
-  queue.clear();
-  EXPECT_TRUE(queue.empty());
-  queue.push(1, 130);
-  EXPECT_EQ(drain(queue), (std::vector<ChunkIndex>{1}));
+  Bench bench(Schedule::kStrict);
+  bench.push(0, 1);
+  bench.push(1, 130);
+  bench.scheduler.clear();
+  EXPECT_TRUE(bench.drain().empty());
+  bench.push(1, 130);
+  EXPECT_EQ(bench.drain(), (std::vector<ChunkIndex>{1}));
+}
+
+TEST(StrictScheduler, PassesOverAShardThatMayNotSend) {
+  Bench bench(Schedule::kStrict, 2);
+  bench.push(0, 0);                // shard 0
+  bench.push(kChunksPerBlock, 9);  // shard 1
+  EXPECT_EQ(bench.drain({.open_shards = 0b10}), (std::vector<ChunkIndex>{kChunksPerBlock}));
+  EXPECT_EQ(bench.drain(), (std::vector<ChunkIndex>{0}));
+}
+
+TEST(StrictScheduler, ServesEquallyUrgentShardsInTurn) {
+  Bench bench(Schedule::kStrict, 2);
+  bench.push(0, 3);
+  bench.push(1, 3);
+  bench.push(kChunksPerBlock, 3);
+  bench.push(kChunksPerBlock + 1, 3);
+  EXPECT_EQ(bench.drain(), (std::vector<ChunkIndex>{0, kChunksPerBlock, 1, kChunksPerBlock + 1}));
+}
+
+TEST(StrictScheduler, SaysWhichChunkIsTheLastOfItsShard) {
+  Bench bench(Schedule::kStrict, 2);
+  bench.push(0, 3);
+  bench.push(1, 4);
+  bench.push(kChunksPerBlock, 3);
+  std::vector<bool> last;
+  Choice choice;
+  while (bench.scheduler.next(kAllOpen, choice)) last.push_back(choice.last);
+  EXPECT_EQ(last, (std::vector<bool>{false, true, true}));
 }
 
 TEST(FifoScheduler, IgnoresPriority) {
-  std::vector<ChunkIndex> links(3);
-  Scheduler queue(Schedule::kFifo, links);
-  queue.push(2, 9);
-  queue.push(0, 0);
-  queue.push(1, 5);
-  EXPECT_EQ(queue.top(), 0);
-  EXPECT_EQ(drain(queue), (std::vector<ChunkIndex>{2, 0, 1}));
-  EXPECT_TRUE(queue.empty());
+  Bench bench(Schedule::kFifo);
+  bench.push(2, 9);
+  bench.push(0, 0);
+  bench.push(1, 5);
+  EXPECT_EQ(bench.drain(), (std::vector<ChunkIndex>{2, 0, 1}));
 }
 
 }  // namespace

@@ -248,7 +248,9 @@ TEST(GradientStream, EndsWithAnErrorBeforeItsStepNumbersWrap) {
   ASSERT_TRUE(stream.submit(of(tensor), kSecond).ok());
   std::vector<std::uint8_t> buffer(kMaxDatagramBytes);
   Priority priority = 0;
-  ASSERT_NE(stream.write_next(0, buffer, kSecond, priority), 0u);
+  Choice choice;
+  ASSERT_TRUE(stream.choose({.open_shards = 1, .now = kSecond}, choice));
+  ASSERT_NE(stream.write(choice, buffer, kSecond, priority), 0u);
   const std::vector<float> sums(8, 2);
   const std::size_t bytes =
       wire::encode(buffer, {},
