@@ -192,14 +192,6 @@ std::optional<Verdict> parse_frame(Bytes bytes, UdpChecksums checksums, Frame& f
   return parse_content(checksums, frame);
 }
 
-std::uint8_t peek_traffic_class(const EthernetView& view) noexcept {
-  if (view.content.size() < 2) return 0;
-  if (view.ethertype == kEtherIpv4) return view.content[1];
-  if (view.ethertype == kEtherIpv6)
-    return static_cast<std::uint8_t>(load_be16(view.content.data()) >> 4);
-  return 0;
-}
-
 std::optional<Verdict> parse_arp(Bytes bytes, ArpPacket& packet) noexcept {
   if (bytes.size() < kArpBytes) return Verdict::kTruncated;
   // Ethernet hardware, IPv4 protocol, address sizes 6 and 4.

@@ -60,6 +60,7 @@ inline constexpr std::uint16_t kEtherVlan = 0x8100;
 inline constexpr std::uint16_t kEtherIpv4 = 0x0800;
 inline constexpr std::uint16_t kEtherIpv6 = 0x86dd;
 inline constexpr std::uint8_t kProtoIcmp = 1;
+inline constexpr std::uint8_t kProtoTcp = 6;
 inline constexpr std::uint8_t kProtoUdp = 17;
 inline constexpr std::uint8_t kProtoIcmp6 = 58;
 
@@ -141,9 +142,6 @@ enum class UdpChecksums : std::uint8_t { kVerify, kTrust };
                                                  Frame& frame) noexcept;
 // The same behind an Ethernet header that is already parsed into frame.ethernet.
 [[nodiscard]] std::optional<Verdict> parse_content(UdpChecksums checksums, Frame& frame) noexcept;
-
-// The IPv4/IPv6 traffic class without any check, 0 for other frames: classifies forwarded traffic.
-std::uint8_t peek_traffic_class(const EthernetView& view) noexcept;
 
 inline constexpr std::uint16_t kArpRequest = 1;
 inline constexpr std::uint16_t kArpReply = 2;

@@ -15,9 +15,15 @@ constexpr ClassIndex class_of_precedence(unsigned precedence) noexcept {
   return static_cast<ClassIndex>((7 - precedence) * 8);
 }
 
+// Router and neighbour solicitations and advertisements, and redirects (RFC 4861).
+bool is_neighbour_discovery(const wire::FlowView& flow) noexcept {
+  return flow.protocol == wire::kProtoIcmp6 && !flow.l4.empty() && flow.l4[0] >= 133 &&
+         flow.l4[0] <= 137;
+}
+
 }  // namespace
 
-Classifier::Classifier() noexcept {
+Classifier::Classifier(std::span<const TrafficRule> rules) noexcept : rules_(rules) {
   for (unsigned dscp = 0; dscp < 64; ++dscp) by_dscp_[dscp] = class_of_precedence(dscp >> 3);
   by_dscp_[kDscpLowerEffort] = kLeastUrgent;
   by_dscp_[kDscpCs1] = kLeastUrgent;
@@ -29,10 +35,14 @@ Classifier::Classifier() noexcept {
 }
 
 ClassIndex Classifier::of_frame(const wire::EthernetView& view) const noexcept {
-  if (view.ethertype == wire::kEtherArp) return of_control();
-  if (view.ethertype == wire::kEtherIpv4 || view.ethertype == wire::kEtherIpv6)
-    return by_dscp_[wire::peek_traffic_class(view) >> 2];
-  return view.vlan_tci == wire::kNoVlan ? by_pcp_[0] : by_pcp_[view.vlan_tci >> 13];
+  const wire::FlowView flow = wire::peek_flow(view);
+  if (!rules_.empty()) {
+    if (const auto egress_class = rules_.match(flow)) return *egress_class;
+  }
+  if (flow.ethertype == wire::kEtherArp || is_neighbour_discovery(flow)) return of_control();
+  if (flow.family == wire::Family::kNone) return by_pcp_[flow.pcp == wire::kNoPcp ? 0 : flow.pcp];
+  if (const auto priority = wire::peek_priority(flow.udp_payload())) return of_chunk(*priority);
+  return by_dscp_[flow.traffic_class >> 2];
 }
 
 }  // namespace sluice::dataplane

@@ -69,8 +69,34 @@ Result<agg::JobsOptions> jobs_options(const config::Config& config, std::size_t 
   return options;
 }
 
+TrafficRule::Prefix prefix_of(const config::IpPrefix& prefix) {
+  if (const auto* ipv4 = std::get_if<config::Ipv4Prefix>(&prefix)) {
+    const auto& ip = ipv4->octets;
+    return {wire::ipv4_address(ip[0], ip[1], ip[2], ip[3]), ipv4->prefix_length};
+  }
+  const auto& ipv6 = std::get<config::Ipv6Prefix>(prefix);
+  return {{wire::Family::kIpv6, ipv6.octets}, ipv6.prefix_length};
+}
+
+std::vector<TrafficRule> traffic_rules(const std::vector<config::RuleConfig>& configs) {
+  std::vector<TrafficRule> rules;
+  for (const config::RuleConfig& config : configs) {
+    TrafficRule rule{.egress_class = static_cast<ClassIndex>(config.egress_class)};
+    if (config.dscp) rule.dscp = static_cast<std::uint8_t>(*config.dscp);
+    if (config.pcp) rule.pcp = static_cast<std::uint8_t>(*config.pcp);
+    if (config.protocol)
+      rule.protocol =
+          *config.protocol == config::Protocol::kUdp ? wire::kProtoUdp : wire::kProtoTcp;
+    rule.port = config.port;
+    if (config.prefix) rule.prefix = prefix_of(*config.prefix);
+    rules.push_back(rule);
+  }
+  return rules;
+}
+
 Status build_fabric(const config::Config& config, Fabric& fabric) {
   fabric.own = own_address(config.appliance);
+  fabric.classifier = Classifier(traffic_rules(config.rules));
   fabric.polling = config.appliance.polling;
   fabric.forwarding = config.forwarding.enabled;
   fabric.mac_entries = config.forwarding.mac_table_entries;
@@ -111,6 +137,7 @@ Appliance::~Appliance() = default;
 
 Result<std::unique_ptr<Appliance>> Appliance::start(const config::Config& config) {
   static_assert(config::kMaxPorts <= sizeof(PortMask) * 8);
+  static_assert(config::kClasses == kClassCount && config::kMaxRules <= RuleTable::kMaxRules);
   if (config.ports.empty() || config.ports.size() > config::kMaxPorts)
     return Status(StatusCode::kInvalidArgument, "the configuration has " +
                                                     std::to_string(config.ports.size()) +

@@ -1,7 +1,10 @@
 // The frame parser: what it returns lies inside the frame, and UDP frames can be written again.
+#include <array>
 #include <cstring>
 
 #include "aggregator/wire/inet.h"
+#include "aggregator/wire/packet.h"
+#include "aggregator/wire/peek.h"
 #include "tests/fuzz/fuzz.h"
 
 using namespace sluice;
@@ -37,6 +40,19 @@ void check_udp(const wire::Frame& frame) {
                                                         frame.payload.size()) == 0);
 }
 
+// Any bytes that a switch may forward can be peeked at, and what is seen lies inside the frame.
+void check_peek(wire::Bytes bytes) {
+  static_cast<void>(wire::peek_priority(bytes));
+  wire::EthernetView view;
+  if (wire::parse_ethernet(bytes, view)) return;
+  const wire::FlowView flow = wire::peek_flow(view);
+  REQUIRE_PROPERTY(inside(flow.addresses, bytes.data(), bytes.size()));
+  REQUIRE_PROPERTY(inside(flow.l4, bytes.data(), bytes.size()));
+  REQUIRE_PROPERTY(flow.pcp <= wire::kNoPcp);
+  REQUIRE_PROPERTY(flow.l4.empty() || flow.family != wire::Family::kNone);
+  static_cast<void>(wire::peek_priority(flow.udp_payload()));
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -44,6 +60,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto checksums = data[0] & 1 ? wire::UdpChecksums::kTrust : wire::UdpChecksums::kVerify;
   ++data;
   --size;
+  check_peek({data, size});
   wire::Frame frame;
   const auto verdict = wire::parse_frame({data, size}, checksums, frame);
   if (verdict) {
@@ -52,7 +69,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   }
   REQUIRE_PROPERTY(inside(frame.ethernet.content, data, size));
   REQUIRE_PROPERTY(inside(frame.payload, data, size));
-  static_cast<void>(wire::peek_traffic_class(frame.ethernet));
   if (frame.kind == wire::FrameKind::kArp) {
     wire::ArpPacket arp;
     static_cast<void>(wire::parse_arp(frame.payload, arp));
@@ -90,6 +106,21 @@ std::vector<fuzz::Seed> fuzz::seeds() {
   add_udp("udp6_vlan");
   path.vlan_tci = wire::kNoVlan;
   add_udp("udp6");
+  const auto insert = [](Bytes bytes, std::size_t at, std::initializer_list<std::uint8_t> more) {
+    bytes.insert(bytes.begin() + static_cast<std::ptrdiff_t>(at), more);
+    return bytes;
+  };
+  Bytes contribution(200);
+  contribution.resize(wire::encode(contribution, {},
+                                   wire::Contribution{.elem_count = 2, .payload_bytes = 8}, {},
+                                   std::array<std::uint8_t, 8>{}));
+  Bytes udp6 = frame;
+  udp6.resize(wire::encode_udp_frame(udp6, path, contribution));
+  add("contribution6", udp6);
+  add("contribution6_qinq", insert(udp6, 12, {0x88, 0xa8, 0xe0, 7, 0x81, 0, 0x20, 5}));
+  udp6[wire::kEthernetBytes + 6] = 0;  // hop-by-hop options, then a fragment header, then UDP
+  add("contribution6_extensions", insert(udp6, wire::kEthernetBytes + wire::kIpv6Bytes,
+                                         {44, 0, 1, 4, 0, 0, 0, 0, 17, 0, 0, 0, 0, 0, 0, 1}));
   const wire::ArpPacket arp{.operation = wire::kArpRequest,
                             .sender_mac = {{2, 0, 0, 0, 0, 1}},
                             .sender = wire::ipv4_address(10, 0, 0, 1),

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "aggregator/wire/packet.h"
 #include "tests/unit/dataplane/frames.h"
 
 namespace sluice::dataplane {
@@ -51,6 +52,55 @@ TEST(Classifier, SpreadsChunkPrioritiesOverTheirBandInOrder) {
   for (int priority = 1; priority < 256; ++priority)
     EXPECT_LE(classifier.of_chunk(static_cast<Priority>(priority - 1)),
               classifier.of_chunk(static_cast<Priority>(priority)));
+}
+
+ClassIndex class_of_bytes(const Classifier& classifier, const std::vector<std::uint8_t>& bytes) {
+  wire::EthernetView view;
+  EXPECT_EQ(wire::parse_ethernet(bytes, view), std::nullopt);
+  return classifier.of_frame(view);
+}
+
+std::vector<std::uint8_t> contribution_frame(Priority priority, std::uint8_t dscp) {
+  std::vector<std::uint8_t> packet(256);
+  const wire::Contribution body{.elem_count = 2, .payload_bytes = 8, .priority = priority};
+  packet.resize(wire::encode(packet, {}, body, {}, std::vector<std::uint8_t>(8)));
+  wire::UdpPath path = wire::alice_to_bob();
+  path.traffic_class = static_cast<std::uint8_t>(dscp << 2);
+  return wire::udp_frame(path, packet);
+}
+
+TEST(Classifier, QueuesChunksForAnotherApplianceByTheirPriority) {
+  const Classifier classifier;
+  for (const int priority : {0, 100, 255})
+    EXPECT_EQ(class_of_bytes(classifier, contribution_frame(static_cast<Priority>(priority), 8)),
+              classifier.of_chunk(static_cast<Priority>(priority)));
+}
+
+TEST(Classifier, AsksTheOperatorsRulesFirst) {
+  const TrafficRule rules[] = {{.egress_class = 5, .dscp = 8}, {.egress_class = 63, .pcp = 7}};
+  const Classifier classifier(rules);
+  EXPECT_EQ(class_of_bytes(classifier, contribution_frame(0, 8)), 5);
+  EXPECT_EQ(class_of_bytes(classifier, contribution_frame(0, 0)), classifier.of_chunk(0));
+  EXPECT_EQ(class_of(classifier, 8, wire::kNoVlan), 5);
+  EXPECT_EQ(class_of(classifier, 0, 7 << 13), 63);
+  EXPECT_EQ(class_of(classifier, 0, wire::kNoVlan), class_of(Classifier(), 0, wire::kNoVlan));
+}
+
+TEST(Classifier, PutsArpAndNeighbourDiscoveryFirst) {
+  const Classifier classifier;
+  wire::UdpPath path = wire::alice_to_bob();
+  path.src = wire::ipv6_of(11);
+  path.dst = wire::ipv6_of(1);
+  std::vector<std::uint8_t> icmp(24);
+  for (int type = 133; type <= 137; ++type) {
+    icmp[0] = static_cast<std::uint8_t>(type);
+    EXPECT_EQ(class_of_bytes(classifier, wire::icmp_frame(path, icmp)), 0) << type;
+  }
+  icmp[0] = 128;
+  EXPECT_EQ(class_of_bytes(classifier, wire::icmp_frame(path, icmp)), 56) << "a ping is no more";
+  wire::EthernetView arp;
+  arp.ethertype = wire::kEtherArp;
+  EXPECT_EQ(classifier.of_frame(arp), 0);
 }
 
 TEST(Classifier, PutsTheAppliancesControlTrafficFirst) {
