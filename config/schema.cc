@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kMaxSeed = 9.2e18;        // TOML integers are signed, 64 bits
 constexpr double kMaxMemoryMib = 1 << 20;  // 1 TiB
-constexpr double kMaxQueueKib = 1 << 20;   // 1 GiB
+constexpr double kMaxQueueKib = 1 << 16;   // 64 MiB
 constexpr double kMaxPathBytes = 107;      // of a UNIX socket's name, without its final zero
 
 constexpr Form kAnyText{};
@@ -109,7 +109,7 @@ constexpr KeySpec kSchema[] = {
      [](Target t) -> Field { return &t.egress_class->index; }},
     {Section::kClass, "share", "", 0.001, 0.999,
      "Share of the bytes of every port that this class gets while it has frames waiting, however "
-     "many more urgent ones there are.",
+     "many more urgent ones there are; as large a part of the port's queue is kept for it.",
      [](Target t) -> Field { return &t.egress_class->share; }},
 
     {Section::kRule, "class", "", 0, kClasses - 1, "Where such frames go; 0 is the most urgent.",

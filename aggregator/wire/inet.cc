@@ -213,7 +213,7 @@ UdpPath reply_path(const Frame& frame, const Mac& own_mac) noexcept {
                  .dst = frame.src,
                  .src_port = frame.dst_port,
                  .dst_port = frame.src_port,
-                 .traffic_class = 0};
+                 .traffic_class = kEcnCapable};
 }
 
 std::size_t encode_ethernet(MutableBytes out, const Mac& dst, const Mac& src,

@@ -171,7 +171,7 @@ struct UdpPath {
   friend constexpr bool operator==(const UdpPath&, const UdpPath&) = default;
 };
 
-// The path back to whoever sent this UDP frame, from `own_mac`.
+// The path back to whoever sent this UDP frame, from `own_mac`, in datagrams that may be marked.
 UdpPath reply_path(const Frame& frame, const Mac& own_mac) noexcept;
 
 // Bytes in front of the UDP payload on this path.

@@ -48,7 +48,7 @@ TEST(TrafficConfig, WrongValuesSayWhatIsExpected) {
                       "prefix = \"10.0.0.1\""))
           .errors(),
       ElementsAre(
-          "a.toml:5: queue_kib has a wrong value: 1; give an integer from 64 to 1048576 KiB",
+          "a.toml:5: queue_kib has a wrong value: 1; give an integer from 64 to 65536 KiB",
           "a.toml:7: index has a wrong value: 64; give an integer from 0 to 63",
           "a.toml:8: share has a wrong value: 1; give a number from 0.001 to 0.999",
           "a.toml:10: class has a wrong value: -1; give an integer from 0 to 63",
