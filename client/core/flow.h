@@ -38,6 +38,8 @@ class Flow {
   // Whether the packet whose header was just taken must ask for feedback. `last`: nothing else
   // waits to be sent.
   bool take_report_flag(bool last) noexcept;
+  // Packets sent since feedback was asked for.
+  std::uint32_t unreported() const noexcept { return unreported_; }
 
   // ---- receiving ----
   struct News {

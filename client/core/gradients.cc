@@ -29,7 +29,9 @@ GradientStream::GradientStream(const SessionOptions& options, Layout layout, Ave
 void GradientStream::join(const wire::Accept& accept) {
   scheduler_.emplace(options_.schedule, ScheduleSetup{.shard_count = accept.shards,
                                                       .chunk_count = layout_.chunk_count(),
-                                                      .chunk_bytes = layout_.chunk_bytes()});
+                                                      .chunk_bytes = layout_.chunk_bytes(),
+                                                      .first_chunks = layout_.first_chunks()});
+  last_numbers_.assign(accept.shards, 0);
   recovery_.emplace(layout_.chunk_count(), accept.shards);
   const PolicyOptions policy = accept.policy;
   if (!policy.tolerates_stragglers()) return;
@@ -245,6 +247,7 @@ std::size_t GradientStream::write(const Choice& choice, std::span<std::uint8_t> 
   const std::span<const std::uint8_t> payload = fill_body(chunk, body);
   priority = body.priority;
   if (flow.take_report_flag(choice.last)) body.flags |= wire::kFlagReport;
+  last_numbers_[choice.shard] = body.flow.number;
   if (recovery_->sent(chunk, body.flow.number, now, flow)) ++link_.stats.retransmissions;
   return wire::encode(out, link_.identity, body, {}, payload);
 }

@@ -10,6 +10,7 @@
 // step may go into the open one (late.h). Pure; the session's thread only.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -70,8 +71,25 @@ class GradientStream {
   bool choose(const Opportunity& opportunity, Choice& choice) noexcept {
     return scheduler_.has_value() && scheduler_->next(opportunity, choice);
   }
-  // When choose() may answer otherwise without anything having happened.
-  TimeNs next_wake() const noexcept { return scheduler_ ? scheduler_->next_wake() : kNever; }
+  // Something waits for packets in flight to arrive, and feedback on the shard's was not asked for.
+  bool wants_feedback(std::uint16_t shard) const noexcept {
+    return scheduler_.has_value() && scheduler_->waits_for_arrival() && in_flight(shard) != 0 &&
+           link_.flows[shard].unreported() != 0;
+  }
+  // Contributions sent and not known to have arrived. Other packets do not count: nothing tells of
+  // them while nothing else is sent, and a chunk that is settled has nothing to wait for.
+  std::uint32_t in_flight(std::uint16_t shard) const noexcept {
+    if (recovery_->nothing_unsettled(shard)) return 0;
+    return static_cast<std::uint32_t>(
+        std::max(0, ahead(last_numbers_[shard], link_.flows[shard].highest_arrived())));
+  }
+  // Members changed, or this worker was away.
+  void relearn() noexcept {
+    if (scheduler_) scheduler_->relearn();
+  }
+  std::string describe_plan() const {
+    return scheduler_ ? scheduler_->describe_plan() : std::string();
+  }
   // Writes the contribution of the chosen chunk; 0 bytes when it need not be sent after all.
   std::size_t write(const Choice& choice, std::span<std::uint8_t> out, TimeNs now,
                     Priority& priority) noexcept;
@@ -84,6 +102,7 @@ class GradientStream {
   Outcome handle_result(const wire::Packet& packet, TimeNs now) noexcept;
   Outcome handle_answer(const wire::Packet& packet, TimeNs now) noexcept;
 
+  TensorTrace& trace() noexcept { return trace_; }
   Recovery& recovery() noexcept { return *recovery_; }
   const Recovery& recovery() const noexcept { return *recovery_; }
   const Layout& layout() const noexcept { return layout_; }
@@ -156,7 +175,9 @@ class GradientStream {
   Link& link_;
   std::vector<Tensor> tensors_;
   std::optional<Scheduler> scheduler_;
+  std::vector<std::uint32_t> last_numbers_;  // of the last contribution, per shard
   std::optional<Recovery> recovery_;
+  TensorTrace trace_;
   bool started_ = false;
   Step current_;                       // under way
   Step asked_step_;                    // that the application is submitting

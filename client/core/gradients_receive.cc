@@ -265,6 +265,7 @@ void GradientStream::resume(Step step, TimeNs now) noexcept {
   for (Tensor& tensor : tensors_) tensor.asked = step - 1;
   closed_ = known_open_ > current_;
   last_progress_ns_ = now;
+  relearn();
   stranded_ = false;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,8 @@ class Layout {
   const TensorSpec& tensor(std::uint32_t index) const noexcept { return tensors_[index]; }
   // First chunk of a tensor; first_chunk(tensor_count()) is chunk_count().
   ChunkIndex first_chunk(std::uint32_t tensor) const noexcept { return first_chunks_[tensor]; }
+  // Of every tensor, and chunk_count().
+  std::span<const ChunkIndex> first_chunks() const noexcept { return first_chunks_; }
   ChunkSpan chunk(ChunkIndex index) const noexcept;
   // Elements of the biggest chunk.
   std::uint32_t max_chunk_elems() const noexcept { return max_chunk_elems_; }

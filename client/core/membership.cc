@@ -72,8 +72,8 @@ Membership::Change Membership::handle_status(const wire::Packet& packet, TimeNs 
     ended_by_ns_ = std::min(ended_by_ns_, now + kNoticeGrace);
     return Change::kNone;
   }
-  if (phase_ != Phase::kForming) return Change::kNone;
   joined_count_ = body.joined_count;
+  if (phase_ != Phase::kForming) return Change::kNone;
   for (std::size_t word = 0; word < kMaskWords; ++word)
     missing_[word] = word < packet.mask_word_count() ? packet.mask_word(word) : 0;
   if (body.state != wire::JobState::kRunning) return Change::kNone;

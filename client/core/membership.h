@@ -40,6 +40,8 @@ class Membership {
   void farewell(const wire::Leave& body) noexcept;
   // Why the last change was kFailed.
   const Status& failure() const noexcept { return failure_; }
+  // Members, as the last status said.
+  std::uint16_t joined_count() const noexcept { return joined_count_; }
   // Ranks that have not joined, "2, 5 and 7".
   std::string missing_ranks() const;
 

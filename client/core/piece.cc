@@ -42,7 +42,8 @@ std::size_t PieceStream::chunk_size(ChunkIndex chunk) const noexcept {
 }
 
 std::size_t PieceStream::write_next(Link& link, std::span<std::uint8_t> out, TimeNs now) noexcept {
-  const ChunkIndex chunk = queue_.pop();
+  const ChunkIndex chunk = queue_.head(0);
+  queue_.pop(0);
   if (!recovery_.take(chunk)) return 0;
   Flow& flow = link.flows[0];
   wire::Contribution body{.flow = flow.next_header(now),

@@ -85,7 +85,9 @@ Verdict Session::Impl::handle(const wire::Packet& packet, TimeNs now) {
     case wire::PacketType::kPing:
     case wire::PacketType::kNotice: {
       Verdict verdict{};
+      const std::uint16_t members = membership.joined_count();
       act(membership.handle(packet, now, verdict), now);
+      if (membership.joined_count() != members) gradients.relearn();
       if (packet.type() == wire::PacketType::kStatus && state == SessionState::kRunning &&
           gradients.tolerant())
         transfers.handle_status(packet.body<wire::Status>(), link, now);
@@ -196,8 +198,7 @@ TimeNs Session::Impl::next_timeout() const noexcept {
   if (state == SessionState::kJoining) return join.next_timeout();
   TimeNs next_ns = membership.next_timeout();
   if (state != SessionState::kRunning) return next_ns;
-  next_ns = std::min(
-      {next_ns, gradients.recovery().next_timeout(), gradients.next_wake(), stall_report_due()});
+  next_ns = std::min({next_ns, gradients.recovery().next_timeout(), stall_report_due()});
   // Its leftovers are nobody's work once the collective is done.
   if (collectives.in_progress())
     next_ns = std::min(next_ns, collectives.pieces().recovery().next_timeout());

@@ -22,6 +22,7 @@
 #include "aggregator/base/types.h"
 #include "aggregator/base/verdict.h"
 #include "client/core/layout.h"
+#include "client/core/trace.h"
 #include "client/sched/scheduler.h"
 
 namespace sluice::client {
@@ -43,9 +44,10 @@ struct SessionOptions {
   DurationNs silence_timeout_ns = 4 * kSecond;  // appliance answers no keepalive once joined
   DurationNs stall_report_ns =
       5 * kSecond;                        // no progress in a step: report who and what is missing
-  Schedule schedule = Schedule::kStrict;  // which chunk leaves next
+  ScheduleOptions schedule;               // which chunk leaves next
   PolicyOptions policy;                   // asked for, if has_policy
   bool has_policy = false;                // false: whatever the appliance's configuration says
+  bool trace = false;                     // note when each tensor passed which place
 };
 
 // A tensor's gradient for the next step of that tensor. `input` and `output` may be the same
@@ -56,6 +58,7 @@ struct Submission {
   void* output = nullptr;       // likewise: receives the average
   std::uint32_t weight = 1;     // samples
   Priority priority = 0;
+  TimeNs ready_ns = 0;  // when the application submitted it; 0: now. For the trace
   // False: catching up. This worker computed no gradient for the step; `input` and `weight` are
   // ignored, and only what it has to requeue is contributed.
   bool contribute = true;
@@ -199,6 +202,8 @@ class Session {
   const StepReport* report(Step step) const noexcept;  // null: not among the last ones
 
   bool poll_event(Event& event) noexcept;
+  // With options.trace: the tensors that are done, each at its kTensorDone event at the latest.
+  bool poll_trace(TensorTimes& times) noexcept;
 
   SessionState state() const noexcept;
   Step current_step() const noexcept;  // the gradient step that is being worked on, from 1
@@ -206,6 +211,8 @@ class Session {
   const SessionStats& stats() const noexcept;
   // Why the current step waits: tensors, ranks, when each was last heard. Empty when nothing waits.
   std::string describe_stall(TimeNs now) const;
+  // What the schedule does and knows.
+  std::string describe_plan() const;
 
  private:
   struct Impl;

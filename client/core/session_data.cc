@@ -108,7 +108,7 @@ void Session::Impl::remember_missing(const wire::Packet& packet, TimeNs now) noe
 
 // Probes first: they unblock windows. Then collectives, then the most urgent gradient chunk whose
 // flow has room, another rank's copy of this one's state, and a bare credit update only when
-// nothing else carried it.
+// nothing else carried it, or when the schedule waits for feedback that nobody has asked for.
 std::size_t Session::Impl::poll_data(Transmit& transmit, std::span<std::uint8_t> out,
                                      TimeNs now) noexcept {
   for (std::uint16_t shard = 0; shard < link.shard_count(); ++shard) {
@@ -126,10 +126,11 @@ std::size_t Session::Impl::poll_data(Transmit& transmit, std::span<std::uint8_t>
   transmit.priority = 0;
   for (std::uint16_t shard = 0; shard < link.shard_count(); ++shard) {
     Flow& flow = link.flows[shard];
-    if (!flow.credit_due()) continue;
+    const bool wants_feedback = gradients.wants_feedback(shard);
+    if (!flow.credit_due() && !wants_feedback) continue;
     transmit.port_offset = static_cast<std::uint16_t>(1 + shard);
     wire::Credit body{.flow = flow.next_header(now)};
-    if (flow.take_report_flag(false)) body.flags |= wire::kFlagReport;
+    if (flow.take_report_flag(wants_feedback)) body.flags |= wire::kFlagReport;
     return wire::encode(out, link.identity, body);
   }
   return 0;
@@ -148,7 +149,8 @@ std::size_t Session::Impl::poll_gradients(Transmit& transmit, std::span<std::uin
   Opportunity opportunity{.now = now};
   for (std::uint16_t shard = 0; shard < link.shard_count(); ++shard) {
     const Flow& flow = link.flows[shard];
-    opportunity.in_flight_packets += flow.in_flight();
+    opportunity.in_flight_packets += gradients.in_flight(shard);
+    opportunity.arrived_packets += flow.highest_arrived();
     if (flow.window_open() || gradients.recovery().nothing_unsettled(shard))
       opportunity.open_shards |= std::uint64_t{1} << shard;
   }

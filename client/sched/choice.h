@@ -3,23 +3,39 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "aggregator/base/time.h"
 #include "aggregator/base/types.h"
 
 namespace sluice::client {
 
+// Which chunk leaves next: a folder README says what each policy is.
+enum class Schedule : std::uint8_t { kStrict, kCredit, kProphet, kFifo };
+
+struct ScheduleOptions {
+  Schedule policy = Schedule::kStrict;
+  // kCredit only: what is sent whole, and how much may be in flight when the next one begins. The
+  // paper searches for both; a credit below the bandwidth-delay product leaves the link idle.
+  std::uint64_t unit_bytes = std::uint64_t{1} << 20;
+  std::uint64_t credit_bytes = std::uint64_t{4} << 20;
+};
+
 // What is fixed before the first step.
 struct ScheduleSetup {
   std::uint16_t shard_count = 1;
   std::uint32_t chunk_count = 0;
   std::size_t chunk_bytes = 0;  // of a full chunk
+  // The first chunk of each tensor, and chunk_count. Empty: all chunks are one tensor. Read by the
+  // constructor only.
+  std::span<const ChunkIndex> first_chunks{};
 };
 
 // What the network takes now.
 struct Opportunity {
   std::uint64_t open_shards = 0;        // bit s: the window of shard s has room
   std::uint32_t in_flight_packets = 0;  // of all shards: sent, and not known to have arrived
+  std::uint32_t arrived_packets = 0;    // of all shards, from the start; wraps
   TimeNs now = 0;
 
   bool is_open(std::uint16_t shard) const noexcept { return open_shards >> shard & 1; }

@@ -11,6 +11,9 @@ namespace sluice::client {
 
 class FifoQueue {
  public:
+  static constexpr const char* kPlan = "fifo: in the order of submission\n";
+  static constexpr int kNothing = 256;
+
   explicit FifoQueue(std::span<ChunkIndex> links) noexcept : links_(links) {}
 
   void push(ChunkIndex chunk, Priority) noexcept {
@@ -22,14 +25,14 @@ class FifoQueue {
     empty_ = false;
   }
   bool empty() const noexcept { return empty_; }
-  Priority top() const noexcept { return 0; }
-  ChunkIndex pop() noexcept {
-    const ChunkIndex chunk = head_;
-    if (chunk == tail_)
+  // All that waits counts as equally urgent.
+  int top(Priority) const noexcept { return empty_ ? kNothing : 0; }
+  ChunkIndex head(Priority) const noexcept { return head_; }
+  void pop(Priority) noexcept {
+    if (head_ == tail_)
       empty_ = true;
     else
-      head_ = links_[chunk];
-    return chunk;
+      head_ = links_[head_];
   }
   void clear() noexcept { empty_ = true; }
 

@@ -10,17 +10,18 @@
 #include <variant>
 
 #include "client/sched/choice.h"
+#include "client/sched/credit.h"
 #include "client/sched/fifo.h"
-#include "client/sched/packet_queues.h"
+#include "client/sched/packet_policy.h"
+#include "client/sched/prophet.h"
 #include "client/sched/strict.h"
 
 namespace sluice::client {
 
-enum class Schedule : std::uint8_t { kStrict, kFifo };
-
 class Scheduler {
  public:
-  Scheduler(Schedule schedule, const ScheduleSetup& setup) : policy_(make(schedule, setup)) {}
+  Scheduler(const ScheduleOptions& options, const ScheduleSetup& setup)
+      : policy_(make(options, setup)) {}
 
   // The first tensor of a step is about to be pushed.
   void begin_step(TimeNs now) noexcept {
@@ -38,22 +39,37 @@ class Scheduler {
   bool next(const Opportunity& opportunity, Choice& choice) noexcept {
     return std::visit([&](auto& policy) { return policy.next(opportunity, choice); }, policy_);
   }
-  // When next() may answer otherwise without anything having happened.
-  TimeNs next_wake() const noexcept {
-    return std::visit([](const auto& policy) { return policy.next_wake(); }, policy_);
+  // After next() said no: something waits for packets in flight to arrive, whatever the windows
+  // say. Whoever has not asked for feedback on them must do so now.
+  bool waits_for_arrival() const noexcept {
+    return std::visit([](const auto& policy) { return policy.waits_for_arrival(); }, policy_);
   }
   // Forgets what is queued: the step is over or given up.
   void clear() noexcept {
     std::visit([](auto& policy) { policy.clear(); }, policy_);
   }
 
- private:
-  using Strict = PacketQueues<StrictQueue>;
-  using Fifo = PacketQueues<FifoQueue>;
-  using Policy = std::variant<Strict, Fifo>;
+  // What was learnt about this worker and its network may not hold any more.
+  void relearn() noexcept {
+    std::visit([](auto& policy) { policy.relearn(); }, policy_);
+  }
+  // What the policy does, in lines of text; `prophet` adds what it has learnt and its blocks.
+  std::string describe_plan() const {
+    return std::visit([](const auto& policy) { return policy.describe_plan(); }, policy_);
+  }
 
-  static Policy make(Schedule schedule, const ScheduleSetup& setup) {
-    if (schedule == Schedule::kFifo) return Policy(std::in_place_type<Fifo>, setup);
+ private:
+  using Strict = PacketPolicy<StrictQueue>;
+  using Fifo = PacketPolicy<FifoQueue>;
+  using Policy = std::variant<Strict, CreditPolicy, ProphetPolicy, Fifo>;
+
+  static Policy make(const ScheduleOptions& options, const ScheduleSetup& setup) {
+    switch (options.policy) {
+      case Schedule::kCredit: return Policy(std::in_place_type<CreditPolicy>, options, setup);
+      case Schedule::kProphet: return Policy(std::in_place_type<ProphetPolicy>, setup);
+      case Schedule::kFifo: return Policy(std::in_place_type<Fifo>, setup);
+      case Schedule::kStrict: break;
+    }
     return Policy(std::in_place_type<Strict>, setup);
   }
 

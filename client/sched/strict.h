@@ -2,7 +2,7 @@
 // priority. One bucket a priority and a find-first-set over the 256 of them, so every operation
 // takes the same time whatever waits.
 //
-// One shard has one queue (packet_queues.h); all of them may share one array of links, because a
+// One shard has one queue (shard_queues.h); all of them may share one array of links, because a
 // chunk belongs to one shard. The session's thread only.
 #pragma once
 
@@ -18,6 +18,10 @@ namespace sluice::client {
 
 class StrictQueue {
  public:
+  static constexpr const char* kPlan =
+      "strict: the most urgent packet that is ready, whenever one can be sent\n";
+  static constexpr int kNothing = 256;  // beyond the least urgent priority
+
   // `links` has one entry for each chunk that will ever be pushed, and outlives the queue.
   explicit StrictQueue(std::span<ChunkIndex> links) noexcept : links_(links) {}
 
@@ -39,24 +43,28 @@ class StrictQueue {
     return (occupied_[0] | occupied_[1] | occupied_[2] | occupied_[3]) == 0;
   }
 
-  // The most urgent priority that waits. Precondition: !empty().
-  Priority top() const noexcept {
-    for (std::size_t word = 0; word < occupied_.size(); ++word)
-      if (occupied_[word] != 0)
-        return static_cast<Priority>(64 * word + std::countr_zero(occupied_[word]));
-    return 255;
+  // The most urgent priority that waits, leaving out what is more urgent than `floor`; or kNothing.
+  int top(Priority floor) const noexcept {
+    std::size_t word = floor / 64;
+    std::uint64_t waiting = occupied_[word] & ~std::uint64_t{0} << (floor % 64);
+    while (waiting == 0) {
+      if (++word == occupied_.size()) return kNothing;
+      waiting = occupied_[word];
+    }
+    return static_cast<int>(64 * word) + std::countr_zero(waiting);
+  }
+  bool has(Priority priority) const noexcept {
+    return occupied_[priority / 64] >> (priority % 64) & 1;
   }
 
-  // Precondition: !empty().
-  ChunkIndex pop() noexcept {
-    const Priority priority = top();
+  // Precondition of both: has(priority).
+  ChunkIndex head(Priority priority) const noexcept { return buckets_[priority].head; }
+  void pop(Priority priority) noexcept {
     Bucket& bucket = buckets_[priority];
-    const ChunkIndex chunk = bucket.head;
-    if (chunk == bucket.tail)
+    if (bucket.head == bucket.tail)
       occupied_[priority / 64] &= ~(std::uint64_t{1} << (priority % 64));
     else
-      bucket.head = links_[chunk];
-    return chunk;
+      bucket.head = links_[bucket.head];
   }
 
   void clear() noexcept { occupied_ = {}; }

@@ -1,0 +1,36 @@
+// Policies that decide anew for every packet, and hand out whatever the network takes: `strict`
+// with StrictQueue, `fifo` with FifoQueue. Same interface and preconditions as Scheduler
+// (scheduler.h).
+#pragma once
+
+#include <string>
+
+#include "client/sched/shard_queues.h"
+
+namespace sluice::client {
+
+template <class Queue>
+class PacketPolicy {
+ public:
+  explicit PacketPolicy(const ScheduleSetup& setup) : queues_(setup) {}
+
+  void begin_step(TimeNs) noexcept {}
+  void push(ChunkIndex chunk, Priority priority, TimeNs) noexcept { queues_.push(chunk, priority); }
+  void push_again(ChunkIndex chunk, Priority priority) noexcept { queues_.push(chunk, priority); }
+  bool next(const Opportunity& opportunity, Choice& choice) noexcept {
+    typename ShardQueues<Queue>::Head head;
+    if (!queues_.find(opportunity.open_shards, 0, head)) return false;
+    queues_.take(head);
+    choice = {.chunk = head.chunk, .shard = head.shard, .last = queues_.empty(head.shard)};
+    return true;
+  }
+  bool waits_for_arrival() const noexcept { return false; }
+  void clear() noexcept { queues_.clear(); }
+  void relearn() noexcept {}
+  std::string describe_plan() const { return Queue::kPlan; }
+
+ private:
+  ShardQueues<Queue> queues_;
+};
+
+}  // namespace sluice::client
