@@ -1,0 +1,44 @@
+// Iterations of synchronous training in virtual time, packet by packet, over the production
+// scheduler: backward makes gradients ready, the link of each worker carries what the scheduler
+// hands out, sums come back, and the next forward pass goes layer by layer as they land.
+//
+// Not here: the protocol. Nothing is lost, the aggregator takes no time, and a packet is handed out
+// when the link is free, so a window never closes. replay_world.cc drives the whole production
+// session and aggregator through the same iterations, as a check on this.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "aggregator/base/time.h"
+#include "client/sched/scheduler.h"
+
+namespace sluice::bench {
+
+// In forward order; the index is the priority, 255 at most.
+struct ReplayTensor {
+  std::uint64_t bytes = 0;
+  DurationNs ready_ns = 0;    // after the start of the backward pass
+  DurationNs forward_ns = 0;  // of its layer, begun when the tensor's average is here
+};
+
+struct ReplayOptions {
+  client::ScheduleOptions schedule;
+  std::uint64_t bits_per_second = 0;  // each worker's link, each way, of payload
+  DurationNs latency_ns = 0;          // from a packet's last bit sent until its feedback is here
+  std::size_t chunk_bytes = 0;
+  std::uint16_t workers = 1;  // without jitter all do the same: one is enough
+  std::uint32_t iterations = 0;
+  std::uint32_t jitter_permille = 0;  // a worker's compute in an iteration: 1 +- at most so much
+  std::uint64_t seed = 1;
+};
+
+struct ReplayResult {
+  std::vector<DurationNs> iteration_ns;  // of worker 0: start of a backward pass to the next
+  std::string plan;                      // of worker 0's scheduler, at the end
+};
+
+ReplayResult replay(const std::vector<ReplayTensor>& tensors, const ReplayOptions& options);
+
+}  // namespace sluice::bench
