@@ -27,6 +27,7 @@ import sys
 import time
 
 import report
+from cores import BusyShare
 
 DESCRIPTION = "25 MB summed over 4 and 8 workers in the namespace lab, against Gloo and ideals"
 
@@ -50,23 +51,6 @@ def add_options(parser):
                         help="world sizes (default 4 8)")
     parser.add_argument("--pmd", default="af_packet", choices=["af_packet", "af_xdp"],
                         help="the appliance's ports (default af_packet)")
-
-
-class BusyShare:
-    """The share of all cores' time that was not idle since the object was made, in percent."""
-
-    def __init__(self):
-        self.before = self.read()
-
-    @staticmethod
-    def read():
-        with open("/proc/stat", encoding="ascii") as stat:
-            fields = [int(field) for field in stat.readline().split()[1:9]]
-        return sum(fields), fields[3] + fields[4]
-
-    def percent(self):
-        total, idle = (now - then for now, then in zip(self.read(), self.before))
-        return 100.0 * (total - idle) / max(total, 1)
 
 
 class Side:

@@ -17,10 +17,11 @@ import report
 import sfcd
 import straggler
 from papers.saina import bench as saina
+from papers.switch_priority import bench as switch_priority
 
 BENCHES = {"fold": fold, "pipeline": pipeline, "sfcd": sfcd, "cutoff": cutoff,
            "allreduce": allreduce, "saina": saina,
-           "straggler": straggler}
+           "straggler": straggler, "switch_priority": switch_priority}
 
 
 def main():
@@ -35,7 +36,7 @@ def main():
     options = parser.parse_args()
     if options.list:
         for name, module in BENCHES.items():
-            print(f"{name:<10} {module.DESCRIPTION}")
+            print(f"{name:<16} {module.DESCRIPTION}")
         return 0
     if options.name is None:
         parser.error("no bench named; --list names them")

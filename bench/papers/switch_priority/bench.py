@@ -1,0 +1,72 @@
+"""`./run bench switch_priority`: priority scheduling of parameter-server traffic, published in 2018.
+
+The published network in namespaces, with two `sluiced` as its switches; TCP traffic replayed from
+the models' traces under each policy; compute is sleep. Rates and bytes are divided by 40, compute
+is not, so a step takes as long as the published one. Without options: the three policies that the
+RESULT line needs, some four minutes, into a temporary file. The page beside this file says what
+each policy does and shows the full experiment (--long).
+
+What can go wrong: on a machine whose cores are busy a switch wakes up late and a step takes longer,
+under every policy; the column "busy" shows it, "own" is the share of this bench's own programs.
+"""
+import os
+import tempfile
+
+import report
+
+DESCRIPTION = "priorities in the switch for parameter-server training, published figures again"
+HERE = os.path.dirname(os.path.abspath(__file__))
+RESULTS = os.path.join(HERE, "results.jsonl")
+SHORT_POLICIES = ("fifo", "worker", "aggregation")
+SHORT_STEPS = 2
+LONG_REPETITIONS = 3
+
+
+def add_options(parser):
+    parser.add_argument("--long", action="store_true",
+                        help="all policies and repetitions: continues results.jsonl, then redoes "
+                             "plots and tables of the page")
+    parser.add_argument("--plots-only", action="store_true",
+                        help="redo plots and tables from results.jsonl, run nothing")
+    parser.add_argument("--repetitions", type=int, default=LONG_REPETITIONS, metavar="N",
+                        help=f"of --long (default {LONG_REPETITIONS})")
+    parser.add_argument("--labs", type=int, default=2, metavar="N",
+                        help="labs at a time (default 2); each takes a tenth of two cores")
+    parser.add_argument("--results", default=RESULTS, metavar="FILE",
+                        help="where --long and --plots-only keep their records")
+
+
+def run(options):
+    from . import experiment, models, tables
+    if options.plots_only or options.long:
+        if options.long:
+            report.program("dataplane/sluiced")
+            experiment.run(experiment.units(models.MODELS + (models.COMPUTE_BOUND,),
+                                            experiment.NAMES, options.repetitions),
+                           options.results, options.labs)
+        from . import page
+        results = tables.Results(experiment.load(options.results))
+        page.write(results, HERE)
+    else:
+        report.program("dataplane/sluiced")
+        with tempfile.TemporaryDirectory() as folder:
+            results = tables.Results(experiment.run(
+                experiment.units(models.MODELS, SHORT_POLICIES, 1),
+                os.path.join(folder, "results.jsonl"), options.labs, SHORT_STEPS))
+    show(results)
+    figures = tables.figures(results)
+    missing = [name for name, value in figures.items() if value is None]
+    if missing:
+        raise report.BenchError(f"no runs for {', '.join(missing)}")
+    report.result("switch_priority", **figures)
+
+
+def show(results):
+    from . import tables
+    for model in results.models:
+        print(f"{model}: median [least .. largest] of {len(results.repetitions)} repetitions")
+        report.table(tables.MODEL_HEADERS, tables.model_rows(results, model))
+        print()
+    report.table(tables.GOAL_HEADERS, tables.goal_rows(results))
+    print()
+    report.table(tables.AGGREGATION_HEADERS, tables.aggregation_rows(results))

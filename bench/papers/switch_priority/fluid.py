@@ -1,0 +1,118 @@
+"""The prediction: the same programs over links that carry fluid. Pure and exact.
+
+The shared link is the only one that limits: the workers' links are as fast and the server's ten
+times faster. So each direction is one resource; the most urgent class that waits has all of it, and
+the connections of one class share it equally. No latency, no windows, no packets.
+"""
+from collections import deque
+
+from . import models
+from .programs import Server, Worker, turn
+
+STEPS = 9        # simulated
+SETTLED_STEPS = 6  # the last of them count: twice a whole rotation of the workers
+
+
+class _Connection:
+    """Layers on their way to or from one worker, sent one after the other."""
+
+    def __init__(self, egress_class, worker):
+        self.egress_class, self.worker = egress_class, worker
+        self.queue = deque()  # [layer, seconds of the whole link that are left]
+
+
+class _Direction:
+    """One resource and its connections."""
+
+    def __init__(self):
+        self.connections = []
+
+    def active(self):
+        waiting = [connection for connection in self.connections if connection.queue]
+        urgent = min((connection.egress_class for connection in waiting), default=None)
+        return [connection for connection in waiting if connection.egress_class == urgent]
+
+    def next_s(self):
+        """Until a layer is through; None when nothing is on its way."""
+        active = self.active()
+        if not active:
+            return None
+        return len(active) * min(connection.queue[0][1] for connection in active)
+
+    def run(self, elapsed_s):
+        """Sends for so long; yields what is through as (worker, layer)."""
+        active = self.active()
+        for connection in active:
+            connection.queue[0][1] -= elapsed_s / len(active)
+            if connection.queue[0][1] <= 1e-12:
+                yield connection.worker, connection.queue.popleft()[0]
+
+
+class Fluid:
+    """One model under one policy. `headers`: wire bytes for a byte of payload."""
+
+    def __init__(self, model, policy, band_count, headers=1.0, scale=1.0):
+        self.policy, self.workers = policy, models.WORKERS
+        self._seconds = [layer.bytes * scale * headers * 8 / models.LINK_BPS
+                         for layer in model.layers]
+        self._bands = models.bands(model.layers, band_count)
+        self._server = Server(policy, len(model.layers), self.workers, STEPS)
+        self._machines = [Worker(policy, [layer.forward_s for layer in model.layers],
+                                 [layer.backward_s for layer in model.layers])
+                          for _ in range(self.workers)]
+        self._down, self._up = _Direction(), _Direction()
+        self._known = {}
+
+    def _class_of(self, worker, layer, step):
+        if self.policy.by_rank:
+            return turn(worker, step, self.workers)
+        return self._bands[layer] if self.policy.by_layer else 0
+
+    def _send(self, direction, worker, layer, step):
+        egress_class = self._class_of(worker, layer, step)
+        key = (id(direction), worker, egress_class)
+        if key not in self._known:
+            self._known[key] = _Connection(egress_class, worker)
+            direction.connections.append(self._known[key])
+        self._known[key].queue.append([layer, self._seconds[layer]])
+
+    def _pull(self, layers):
+        for layer in layers:
+            receivers = [None] if self.policy.multicast else range(self.workers)
+            for worker in receivers:
+                self._send(self._down, worker, layer, self._server.finished_steps)
+
+    def step_s(self):
+        """Seconds of a step once all is settled."""
+        now, ends = 0.0, []
+        self._pull(self._server.start())
+        while not self._server.done:
+            waits = [direction.next_s() for direction in (self._down, self._up)]
+            waits += [machine.wake_at - now for machine in self._machines
+                      if machine.wake_at is not None]
+            elapsed_s = max(0.0, min(wait for wait in waits if wait is not None))
+            now += elapsed_s
+            arrived_down = list(self._down.run(elapsed_s))
+            arrived_up = list(self._up.run(elapsed_s))
+            for worker, layer in arrived_down:
+                receivers = range(self.workers) if worker is None else [worker]
+                for receiver in receivers:
+                    self._machines[receiver].parameters(layer, now)
+            for _, layer in arrived_up:
+                before = self._server.finished_steps
+                self._pull(self._server.gradient(layer))
+                ends += [now] * (self._server.finished_steps - before)
+            for worker, machine in enumerate(self._machines):
+                for layer in machine.advance(now):
+                    self._send(self._up, worker, layer, machine.step - 1)
+        return (ends[-1] - ends[-1 - SETTLED_STEPS]) / SETTLED_STEPS
+
+
+def aggregation_s(model, streamed, headers=1.0):
+    """A step whose gradients the switch sums: each link carries the model once in each direction.
+
+    Streamed: sums come back while gradients go up. Stored: the sum goes to the server, and the
+    parameters come back as one multicast afterwards.
+    """
+    transfers = 1 if streamed else 2
+    return transfers * model.transfer_s * headers + model.compute_s

@@ -1,0 +1,69 @@
+"""The page's pictures, from records alone."""
+import os
+import statistics
+
+import matplotlib
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+from . import experiment, models, tables
+
+DPI = 110
+SHOWN = tuple(name for name in experiment.NAMES if name != "fifo")
+PHASES = (("pull", "tab:blue"), ("compute", "lightgray"), ("push", "tab:orange"))
+
+
+def gains(results, folder):
+    """Throughput against fifo of every policy: published, ours, the fluid model's."""
+    figure, axes = plt.subplots(2, 2, figsize=(14, 8.5))
+    for axis, model in zip(axes.flat, models.MODELS):
+        places = range(len(SHOWN))
+        ours = [results.ratios(model, policy) for policy in SHOWN]
+        middles = [statistics.median(ratios) if ratios else 0 for ratios in ours]
+        errors = [[middle - min(ratios, default=0) for middle, ratios in zip(middles, ours)],
+                  [max(ratios, default=0) - middle for middle, ratios in zip(middles, ours)]]
+        axis.bar([place - 0.2 for place in places], middles, 0.38, yerr=errors, capsize=2,
+                 color="tab:blue", error_kw={"linewidth": 0.8}, label="ours")
+        axis.bar([place + 0.2 for place in places],
+                 [tables.predicted_ratio(model, policy) for policy in SHOWN], 0.38,
+                 color="lightgray", label="theory")
+        axis.axhline(1, color="black", linewidth=0.8)
+        axis.axhline(1 + models.PUBLISHED[model].gain, color="tab:red", linestyle=":",
+                     label="published, with its schedule")
+        axis.set_xticks(places, [tables.LABELS[policy].replace(", ", ",\n").replace(" p", "\np")
+                                 for policy in SHOWN], fontsize=8)
+        axis.set_title(model)
+        axis.set_ylabel("throughput / fifo")
+        axis.grid(axis="y", alpha=0.3)
+    axes[0][0].legend(loc="upper left")
+    figure.tight_layout()
+    figure.savefig(os.path.join(folder, "gains.png"), dpi=DPI)
+    plt.close(figure)
+
+
+def timeline(results, folder, model="resnet50"):
+    """Who pulls, computes and pushes when, in one step of three policies."""
+    policies = ("fifo", "worker", "multicast_pull")
+    figure, axes = plt.subplots(len(policies), 1, figsize=(11, 6.5), sharex=True)
+    for axis, policy in zip(axes, policies):
+        records = [record for _, record in results.each(model, policy)]
+        for worker, (pulled, pushing, pushed) in enumerate(records[0]["timeline"]):
+            edges = (0, pulled, pushing, pushed)
+            for (phase, colour), start, end in zip(PHASES, edges, edges[1:]):
+                axis.barh(worker, end - start, left=start, height=0.7, color=colour,
+                          label=phase if worker == 0 else None)
+        axis.set_yticks(range(models.WORKERS),
+                        [f"worker {worker}" for worker in range(models.WORKERS)])
+        axis.set_title(tables.LABELS[policy], fontsize=10)
+        axis.grid(axis="x", alpha=0.3)
+    axes[0].legend(loc="upper right")
+    axes[-1].set_xlabel(f"seconds of one step of {model}; a pull lasts until the worker has the "
+                        "whole model, a push until the server has all gradients")
+    figure.tight_layout()
+    figure.savefig(os.path.join(folder, "timeline.png"), dpi=DPI)
+    plt.close(figure)
+
+
+def all_of(results, folder):
+    gains(results, folder)
+    timeline(results, folder)
