@@ -1,11 +1,13 @@
-// What the network does with this worker's packets, measured from what was sent and what is known
-// to have arrived: packets a second, and how much longer a unit takes than its packets alone.
+// What the network does with this worker's packets: packets a second, and how much longer a unit
+// takes than its packets alone. Measured from what was sent and what is known to have arrived.
 //
-// A busy period begins with a packet when nothing is in flight, and ends when nothing is again. The
-// rate is taken between two arrivals inside one, so that the round trip does not count; the
-// overhead is the rest of the period's length, so it is the round trip and whatever the hosts add.
-// A period in which this worker had nothing to send for a while measures the worker, not the
-// network: its rate starts anew, its overhead is not taken. Used by prophet.h. Pure.
+// A busy period begins with a packet when nothing is in flight, and ends when nothing is again;
+// then it is known how many packets took how long. The straight line through the last periods,
+// weighted by exponential forgetting, gives both: its slope is the time of a packet, its height at
+// zero the overhead (round trip, hosts, and waiting for feedback). While all periods are about
+// equally long there is no line, and the overhead is taken as part of the packets. Periods in which
+// this worker had nothing to send, or packets were lost, measure something else and are left out.
+// Used by prophet.h. Pure.
 #pragma once
 
 #include <algorithm>
@@ -19,68 +21,66 @@ class LinkMeter {
  public:
   // At every opportunity, before anything is handed out.
   void observe(const Opportunity& opportunity) noexcept {
-    const std::uint32_t arrived = opportunity.arrived_packets;
-    if (period_ && arrived != last_arrived_) on_arrival(arrived, opportunity.now);
-    last_arrived_ = arrived;
-    if (period_ && opportunity.in_flight_packets == 0) end_period(arrived, opportunity.now);
+    if (!busy_ || opportunity.in_flight_packets != 0) return;
+    busy_ = false;
+    const std::uint32_t packets = opportunity.arrived_packets - first_arrived_;
+    if (clean_ && packets != 0) add(packets, static_cast<double>(opportunity.now - began_ns_));
   }
-
   // A packet is handed out. `idle`: before it, nothing waited to be sent for a while.
   void sent(const Opportunity& opportunity, bool idle) noexcept {
-    if (!period_) {
-      period_ = true;
-      continuous_ = true;
-      marked_ = false;
-      began_ns_ = opportunity.now;
-      first_arrived_ = opportunity.arrived_packets;
-    } else if (idle) {
-      continuous_ = false;
-      marked_ = false;
+    if (busy_) {
+      clean_ &= !idle;
+      return;
     }
+    busy_ = clean_ = true;
+    began_ns_ = opportunity.now;
+    first_arrived_ = opportunity.arrived_packets;
   }
+  void lost() noexcept { clean_ = false; }
 
-  bool known() const noexcept { return packets_per_ns_ > 0; }
-  double packets_per_ns() const noexcept { return packets_per_ns_; }
+  bool known() const noexcept { return packet_ns_ > 0; }
+  // Precondition: known().
+  double packets_per_ns() const noexcept { return 1 / packet_ns_; }
   DurationNs overhead_ns() const noexcept { return static_cast<DurationNs>(overhead_ns_); }
 
  private:
-  // Samples below these are the noise of wake-ups.
-  static constexpr std::uint32_t kSamplePackets = 16;
-  static constexpr DurationNs kSampleNs = 50 * kMicrosecond;
+  static constexpr double kForget = 7.0 / 8;
+  static constexpr double kLeastPackets = 16;  // of one period, before there is a rate
+  static constexpr double kLeastSpread = 0.1;  // of the periods' packets, before there is a line
 
-  void on_arrival(std::uint32_t arrived, TimeNs now) noexcept {
-    if (marked_) {
-      const std::uint32_t packets = arrived - mark_arrived_;
-      if (packets < kSamplePackets || now - mark_ns_ < kSampleNs) return;
-      const double rate = packets / static_cast<double>(now - mark_ns_);
-      packets_per_ns_ = known() ? packets_per_ns_ + (rate - packets_per_ns_) / 4 : rate;
-    }
-    marked_ = true;
-    mark_arrived_ = arrived;
-    mark_ns_ = now;
+  void add(double packets, double ns) noexcept {
+    weight_ = kForget * weight_ + 1;
+    packets_ = kForget * packets_ + packets;
+    ns_ = kForget * ns_ + ns;
+    squares_ = kForget * squares_ + packets * packets;
+    products_ = kForget * products_ + packets * ns;
+    most_packets_ = std::max(most_packets_, packets);
+    if (most_packets_ < kLeastPackets) return;
+    const double mean_packets = packets_ / weight_;
+    const double variance = squares_ / weight_ - mean_packets * mean_packets;
+    const double covariance = products_ / weight_ - mean_packets * ns_ / weight_;
+    packet_ns_ = ns_ / packets_;
+    overhead_ns_ = 0;
+    if (variance < kLeastSpread * kLeastSpread * mean_packets * mean_packets) return;
+    const double slope = covariance / variance;
+    if (slope <= 0 || slope > packet_ns_) return;  // noise: no overhead is below zero
+    packet_ns_ = slope;
+    overhead_ns_ = (ns_ - slope * packets_) / weight_;
   }
 
-  void end_period(std::uint32_t arrived, TimeNs now) noexcept {
-    period_ = false;
-    const std::uint32_t packets = arrived - first_arrived_;
-    if (!continuous_ || packets == 0 || !known()) return;
-    const double sending_ns = packets / packets_per_ns_;
-    const double overhead_ns = std::max(static_cast<double>(now - began_ns_) - sending_ns, 0.0);
-    overhead_ns_ = measured_ ? overhead_ns_ + (overhead_ns - overhead_ns_) / 8 : overhead_ns;
-    measured_ = true;
-  }
-
-  double packets_per_ns_ = 0;
-  double overhead_ns_ = 0;
-  bool measured_ = false;  // the overhead
-  bool period_ = false;
-  bool continuous_ = false;
-  bool marked_ = false;
+  bool busy_ = false;
+  bool clean_ = false;
   TimeNs began_ns_ = 0;
-  TimeNs mark_ns_ = 0;
-  std::uint32_t first_arrived_ = 0;  // packet counts are serial numbers and wrap
-  std::uint32_t mark_arrived_ = 0;
-  std::uint32_t last_arrived_ = 0;
+  std::uint32_t first_arrived_ = 0;
+  // Sums over the periods.
+  double weight_ = 0;
+  double packets_ = 0;
+  double ns_ = 0;
+  double squares_ = 0;
+  double products_ = 0;
+  double most_packets_ = 0;
+  double packet_ns_ = 0;
+  double overhead_ns_ = 0;
 };
 
 }  // namespace sluice::client

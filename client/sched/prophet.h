@@ -43,7 +43,10 @@ class ProphetPolicy {
 
   void begin_step(TimeNs now) noexcept;
   void push(ChunkIndex chunk, Priority priority, TimeNs now) noexcept;
-  void push_again(ChunkIndex chunk, Priority priority) noexcept { lost_.push(chunk, priority); }
+  void push_again(ChunkIndex chunk, Priority priority) noexcept {
+    meter_.lost();
+    lost_.push(chunk, priority);
+  }
   bool next(const Opportunity& opportunity, Choice& choice) noexcept;
   bool waits_for_arrival() const noexcept { return waits_; }
   void clear() noexcept;

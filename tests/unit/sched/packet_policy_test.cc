@@ -12,7 +12,8 @@ constexpr Opportunity kAllOpen{.open_shards = ~std::uint64_t{0}};
 
 struct Bench {
   explicit Bench(Schedule schedule, std::uint16_t shards = 1)
-      : scheduler({.policy = schedule}, {.shard_count = shards, .chunk_count = 1024, .chunk_bytes = 1344}) {}
+      : scheduler({.policy = schedule},
+                  {.shard_count = shards, .chunk_count = 1024, .chunk_bytes = 1344}) {}
 
   void push(ChunkIndex chunk, Priority priority) { scheduler.push(chunk, priority, 0); }
   std::vector<ChunkIndex> drain(Opportunity opportunity = kAllOpen) {
