@@ -67,6 +67,7 @@ std::optional<Verdict> parse_ipv4(UdpChecksums checksums, Frame& frame) noexcept
   if (bytes.size() < total_bytes) return Verdict::kTruncated;
   if (!checksum_is_good(sum_bytes(bytes.first(header_bytes)))) return Verdict::kBadChecksum;
   frame.traffic_class = bytes[1];
+  frame.hop_limit = bytes[8];
   frame.src = load_address(Family::kIpv4, &bytes[12]);
   frame.dst = load_address(Family::kIpv4, &bytes[16]);
   if ((load_be16(&bytes[6]) & kFragmentBits) != 0) return Verdict::kFragment;
@@ -81,6 +82,7 @@ std::optional<Verdict> parse_ipv6(UdpChecksums checksums, Frame& frame) noexcept
   const std::size_t payload_bytes = load_be16(&bytes[4]);
   if (bytes.size() < kIpv6Bytes + payload_bytes) return Verdict::kTruncated;
   frame.traffic_class = static_cast<std::uint8_t>(load_be16(&bytes[0]) >> 4);
+  frame.hop_limit = bytes[7];
   frame.src = load_address(Family::kIpv6, &bytes[8]);
   frame.dst = load_address(Family::kIpv6, &bytes[24]);
   if (bytes[6] == kProtoIpv6Fragment) return Verdict::kFragment;

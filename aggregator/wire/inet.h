@@ -123,6 +123,7 @@ struct Frame {
   IpAddress src;  // unset for kOther and kArp
   IpAddress dst;
   std::uint8_t traffic_class = 0;
+  std::uint8_t hop_limit = 0;  // IPv4's time to live
   std::uint16_t src_port = 0;  // kUdp
   std::uint16_t dst_port = 0;
   // kArp: the ARP packet. ICMP: from its header on. kUdp: the datagram's data. kOtherIp: behind the

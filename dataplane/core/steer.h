@@ -23,10 +23,33 @@ struct OwnAddress {
   }
 };
 
+inline constexpr std::uint8_t kNeighbourSolicitation = 135;  // ICMPv6 types, RFC 4861
+inline constexpr std::uint8_t kNeighbourAdvertisement = 136;
+
+inline constexpr wire::IpAddress kAllNodes{wire::Family::kIpv6,
+                                           {0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
+
+// The group to which neighbours of an IPv6 address write when they look for it (RFC 4291, 2.7.1).
+constexpr wire::IpAddress solicited_node_group(const wire::IpAddress& address) noexcept {
+  const auto& low = address.bytes;
+  return {wire::Family::kIpv6,
+          {0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, low[13], low[14], low[15]}};
+}
+
+// Whether this is neighbour discovery that may concern us: unlike all else that we listen to, it
+// may be addressed to a group, and come from a host that has no address yet or has ours.
+inline bool is_for_neighbours(const wire::Frame& frame, const OwnAddress& own) noexcept {
+  if (frame.kind != wire::FrameKind::kIcmp6 || own.ipv6.family == wire::Family::kNone) return false;
+  if (frame.payload[0] != kNeighbourSolicitation && frame.payload[0] != kNeighbourAdvertisement)
+    return false;
+  return frame.dst == own.ipv6 || frame.dst == kAllNodes ||
+         frame.dst == solicited_node_group(own.ipv6);
+}
+
 enum class Service : std::uint8_t {
   kNone,     // addressed to us, but nothing here answers it
   kNotOurs,  // our MAC or a group, but another IP address
-  kHost,     // ARP and ICMP
+  kHost,     // ARP, neighbour discovery and ICMP
   kControl,  // joins, keepalives, leaves: the control thread
   kShard,    // contributions and probes: `shard`
 };
@@ -40,6 +63,7 @@ inline Steering steer(const wire::Frame& frame, const OwnAddress& own) noexcept 
   using wire::FrameKind;
   if (frame.kind == FrameKind::kArp) return {Service::kHost};
   if (frame.kind == FrameKind::kOther) return {Service::kNone};
+  if (is_for_neighbours(frame, own)) return {Service::kHost};
   if (!own.is_own(frame.dst)) return {Service::kNotOurs};
   if (frame.src.is_bad_source() || own.is_own(frame.src)) return {Service::kNone};
   if (frame.kind == FrameKind::kIcmp4 || frame.kind == FrameKind::kIcmp6) return {Service::kHost};

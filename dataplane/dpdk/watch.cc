@@ -83,7 +83,7 @@ void Control::handle_conflict(const wire::Frame& frame, Port& port, TimeNs now) 
   const auto& mac = frame.ethernet.src.bytes;
   spdlog::error(
       "another host ({:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x} on port \"{}\") claims the "
-      "appliance's IPv4 address; give one of the two another address",
+      "appliance's address; give one of the two another address",
       mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], port.config().name);
 }
 

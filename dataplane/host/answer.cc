@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "dataplane/host/neighbour.h"
+
 namespace sluice::dataplane {
 namespace {
 
@@ -83,6 +85,8 @@ HostAnswer answer_as_host(const wire::Frame& frame, const OwnAddress& own,
   const bool ipv4 = frame.kind == wire::FrameKind::kIcmp4;
   if (!ipv4 && frame.kind != wire::FrameKind::kIcmp6) return {};
   const std::uint8_t type = frame.payload[0];
+  if (!ipv4 && (type == kNeighbourSolicitation || type == kNeighbourAdvertisement))
+    return answer_neighbour(frame, own, out);
   if (type == (ipv4 ? kUnreachable4 : kUnreachable6) || (!ipv4 && type == kTooBig6))
     return {HostOutcome::kUnreachable};
   if (type != (ipv4 ? kEchoRequest4 : kEchoRequest6)) return {};

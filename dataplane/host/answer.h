@@ -1,6 +1,8 @@
-// What the appliance answers for itself as a host: ARP requests for its address and pings.
+// What the appliance answers for itself as a host: ARP requests and neighbour solicitations for its
+// addresses, and pings.
 //
-// Pure: a parsed frame in, a reply frame out, never longer than the request. It keeps no neighbour
+// Pure: a parsed frame in, a reply frame out, not longer than the request but for one case of eight
+// bytes, to a sender that is proven to be on the link (neighbour.h). It keeps no neighbour
 // table: the appliance only ever replies to the path that a frame came by. Called by lcore workers.
 #pragma once
 
@@ -15,7 +17,7 @@ namespace sluice::dataplane {
 enum class HostOutcome : std::uint8_t {
   kAnswered,     // a reply of `reply_bytes` is in the caller's buffer
   kIgnored,      // nothing to answer: for another host, or of a kind that needs no reply
-  kConflict,     // another host claims the appliance's IPv4 address
+  kConflict,     // another host claims an address of the appliance
   kUnreachable,  // an ICMP error about something we sent: see parse_unreachable()
 };
 

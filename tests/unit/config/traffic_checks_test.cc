@@ -47,17 +47,16 @@ TEST(TrafficConfig, WrongValuesSayWhatIsExpected) {
                  rule("class = -1\ndscp = 64\npcp = 8\nprotocol = \"sctp\"\nport = 0\n"
                       "prefix = \"10.0.0.1\""))
           .errors(),
-      ElementsAre(
-          "a.toml:5: queue_kib has a wrong value: 1; give an integer from 64 to 65536 KiB",
-          "a.toml:7: index has a wrong value: 64; give an integer from 0 to 63",
-          "a.toml:8: share has a wrong value: 1; give a number from 0.001 to 0.999",
-          "a.toml:10: class has a wrong value: -1; give an integer from 0 to 63",
-          "a.toml:11: dscp has a wrong value: 64; give an integer from 0 to 63",
-          "a.toml:12: pcp has a wrong value: 8; give an integer from 0 to 7",
-          "a.toml:13: protocol has a wrong value: \"sctp\"; give one of \"udp\", \"tcp\"",
-          "a.toml:14: port has a wrong value: 0; give an integer from 1 to 65535",
-          "a.toml:15: prefix has a wrong value: \"10.0.0.1\"; give a network such as "
-          "\"10.77.0.0/24\" or \"fd00::/64\""));
+      ElementsAre("a.toml:5: queue_kib has a wrong value: 1; give an integer from 64 to 65536 KiB",
+                  "a.toml:7: index has a wrong value: 64; give an integer from 0 to 63",
+                  "a.toml:8: share has a wrong value: 1; give a number from 0.001 to 0.999",
+                  "a.toml:10: class has a wrong value: -1; give an integer from 0 to 63",
+                  "a.toml:11: dscp has a wrong value: 64; give an integer from 0 to 63",
+                  "a.toml:12: pcp has a wrong value: 8; give an integer from 0 to 7",
+                  "a.toml:13: protocol has a wrong value: \"sctp\"; give one of \"udp\", \"tcp\"",
+                  "a.toml:14: port has a wrong value: 0; give an integer from 1 to 65535",
+                  "a.toml:15: prefix has a wrong value: \"10.0.0.1\"; give a network such as "
+                  "\"10.77.0.0/24\" or \"fd00::/64\""));
 }
 
 TEST(TrafficConfig, TheTablesAreListsWithKeysOfTheirOwn) {
