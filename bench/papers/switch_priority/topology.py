@@ -31,8 +31,11 @@ TRUNK = "trunk"             # the shared link's interface on both switches
 MTU = 1500
 FRAME_OVERHEAD_BYTES = 24  # preamble, checksum and gap, which the switch's shaper counts as well
 HOST_QUEUE_BYTES = 2_000_000
-# One class is all that the default tables give to ordinary traffic; the queue holds every window.
+# The queue of 4,096 frames holds every window; packet buffers for two full queues.
 MEMORY_MIB = 96
+# A switch has its own cores; here it shares them. A shaper that wakes up more than the 5 ms of its
+# burst late has lost link time.
+SWITCH_NICENESS = -10
 SYSCTLS = ("net.ipv6.conf.default.disable_ipv6=1", "net.ipv4.tcp_slow_start_after_idle=0",
            "net.ipv4.tcp_no_metrics_save=1")
 START_TIMEOUT_S = 30
@@ -137,7 +140,8 @@ class Topology:
             file.write(self.config(switch))
         log = os.path.join(self.directory, switch + ".log")
         with open(log, "wb") as output:
-            process = self.popen(switch, [report.program("dataplane/sluiced"), "--config", path],
+            process = self.popen(switch, ["nice", "-n", str(SWITCH_NICENESS),
+                                          report.program("dataplane/sluiced"), "--config", path],
                                  stdin=subprocess.DEVNULL, stdout=output,
                                  stderr=subprocess.STDOUT)
         self._switches.append(process)
