@@ -16,12 +16,14 @@ import pipeline
 import report
 import sfcd
 import straggler
+from papers.prophet import bench as prophet
 from papers.saina import bench as saina
 from papers.switch_priority import bench as switch_priority
 
 BENCHES = {"fold": fold, "pipeline": pipeline, "sfcd": sfcd, "cutoff": cutoff,
            "allreduce": allreduce, "saina": saina,
-           "straggler": straggler, "switch_priority": switch_priority}
+           "straggler": straggler, "switch_priority": switch_priority,
+           "prophet": prophet}
 
 
 def main():

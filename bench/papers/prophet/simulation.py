@@ -11,6 +11,7 @@ import report
 from . import settings
 
 PROGRAM = "bench/papers/prophet/bench_prophet"
+SESSION_PROGRAM = "bench/papers/prophet/bench_prophet_session"
 RUN_TIMEOUT_S = 300
 
 
@@ -24,6 +25,7 @@ class Variant:
     jitter_permille: int = 0
     iterations: int = settings.ITERATIONS
     settled: int = settings.SETTLED
+    program: str = PROGRAM
 
 
 MAIN = Variant("main")
@@ -31,6 +33,15 @@ LAYERS = Variant("layers", ready_steps=0)
 # Four workers that wait for one another, each iteration's compute drawn anew: 48 of them count.
 JITTERS = tuple(Variant(f"jitter {permille // 10} %", workers=4, jitter_permille=permille,
                         iterations=60, settled=48) for permille in (50, 200))
+JITTER_SETTINGS = tuple(settings.Setting(model, rate, 1.0)
+                        for model, rate in (("resnet50", 1), ("resnet50", 3), ("vgg19", 3),
+                                            ("bert_base", 3)))
+# The whole production session and aggregator, a check on the light replay.
+SESSION = Variant("session", workers=2, iterations=14, settled=6, program=SESSION_PROGRAM)
+SESSION_SETTINGS = tuple(settings.Setting("resnet50", rate, latency)
+                         for rate in (1, 3) for latency in settings.LATENCIES_MS)
+SESSION_POLICIES = (settings.FIFO, settings.STOP_AND_WAIT, settings.DEFAULT_CREDIT,
+                    settings.PROPHET, settings.STRICT)
 
 
 def program_input(tensors):
@@ -41,7 +52,7 @@ def program_input(tensors):
 def play(tensors, rate_gbps, latency_ms, policy, variant=MAIN, chunk_bytes=settings.CHUNK_BYTES,
          extra=()):
     """What the program says: {"iteration_ns": [...], "plan": "..."}."""
-    argv = [report.program(PROGRAM), "--schedule", policy.schedule,
+    argv = [report.program(variant.program), "--schedule", policy.schedule,
             "--rate-bps", str(round(rate_gbps * 1e9)),
             "--latency-ns", str(round(latency_ms * 1e6)), "--chunk-bytes", str(chunk_bytes),
             "--iterations", str(variant.iterations), "--workers", str(variant.workers),

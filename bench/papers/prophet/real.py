@@ -1,0 +1,87 @@
+"""The real run: two ranks with the production client, sluiced, links shaped with htb.
+
+Bytes and rates are divided by SCALE, compute is not, so that step times stay what they are; the
+latency is what the lab has, a few hundred microseconds and the queues'. Every rank holds one job a
+schedule and takes an iteration of each in turn, so that a slow minute of the machine hits all.
+The client's own sizes are used: units of 1 MiB and a credit of 4 MiB, SCALE times as many at full
+size. Stop-and-wait is no schedule of the client's: only the simulator has it.
+"""
+import json
+import os
+import statistics
+import sys
+import time
+
+import report
+
+from . import settings
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
+PYTHON = "/usr/bin/python3"
+SCALE = 10
+RANKS = 2
+ITERATIONS = 24  # of each schedule, in turn
+SETTLED = 12     # at the end, that count
+SETTINGS = tuple(settings.Setting("resnet50", rate, 1.0) for rate in (1, 3))
+SCHEDULES = ("fifo", "credit", "prophet", "strict")
+RUN_TIMEOUT_S = 300
+VARIANT = "lab"
+
+
+def task(setting):
+    """What a rank is told."""
+    tensors = [{"elem_count": max(1, tensor.bytes // 4 // SCALE), "ready_s": tensor.ready_s,
+                "forward_s": tensor.forward_s} for tensor in settings.tensors(setting.model)]
+    return {"tensors": tensors, "schedules": SCHEDULES, "iterations": ITERATIONS}
+
+
+def _run(lab_module, setting):
+    sys.path.insert(0, os.path.join(ROOT, "bench"))
+    from allreduce import BusyShare, sluice_env
+    with lab_module.Lab(hosts=RANKS, rate_mbps=1000 * setting.rate_gbps / SCALE) as lab:
+        lab.start_appliance(report.build_dir())
+        env = sluice_env(lab)
+        env.pop("SLUICE_JOB")
+        env["WORLD_SIZE"] = str(RANKS)
+        busy = BusyShare()
+        ranks = [lab.popen(rank, [PYTHON, os.path.join(HERE, "real_worker.py"),
+                                  json.dumps(task(setting))],
+                           env={**env, "RANK": str(rank)}, stdout=-1, text=True)
+                 for rank in range(RANKS)]
+        deadline = time.monotonic() + RUN_TIMEOUT_S
+        said = []
+        for number, rank in enumerate(ranks):
+            out, _ = rank.communicate(timeout=max(1.0, deadline - time.monotonic()))
+            if rank.returncode != 0:
+                raise report.BenchError(f"rank {number} of {setting} ended with status "
+                                        f"{rank.returncode}; its message is above")
+            said.append(json.loads(out))
+        return said, busy.percent()
+
+
+def records():
+    sys.path.insert(0, os.path.join(ROOT, "tests", "lab"))
+    import lab as lab_module
+    report.program("dataplane/sluiced")
+    out = []
+    try:
+        for setting in SETTINGS:
+            said, busy_percent = _run(lab_module, setting)
+            out += [_record(setting, schedule, said, busy_percent) for schedule in SCHEDULES]
+    except lab_module.LabError as error:
+        raise report.BenchError(str(error)) from None
+    return out
+
+
+def _record(setting, schedule, said, busy_percent):
+    settled = [1e3 * value for value in said[0]["seconds"][schedule][-SETTLED:]]
+    record = {"variant": VARIANT, "model": setting.model, "rate_gbps": setting.rate_gbps,
+              "latency_ms": setting.latency_ms, "policy": schedule,
+              "iteration_ms": round(statistics.median(settled), 2),
+              "least_ms": round(min(settled), 2), "most_ms": round(max(settled), 2),
+              "retransmissions": sum(rank["retransmissions"][schedule] for rank in said),
+              "busy_percent": round(busy_percent)}
+    if schedule == "prophet":
+        record["plan"] = said[0]["plan"]
+    return record
