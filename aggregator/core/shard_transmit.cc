@@ -290,6 +290,7 @@ std::size_t Shard::write_answer(Reply& reply, std::span<std::uint8_t> out, TimeN
     body.age_count = static_cast<std::uint8_t>(age_count);
   }
   reply.want &= body.complete;
+  body.priority = reply.priority;
   return wire::encode(
       out, sender_of(job, reply.rank), body, {missing.data(), body.mask_words},
       {reinterpret_cast<const std::uint8_t*>(ages.data()), age_count * sizeof(wire::MissingAge)});

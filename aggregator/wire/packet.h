@@ -143,7 +143,8 @@ struct Probe {
   std::uint64_t want = 0;  // bit i: send the result of chunk 64 * block + i if it is complete
   StreamId stream{};
   std::uint8_t flags = 0;
-  std::uint16_t reserved = 0;
+  Priority priority = 0;  // the least urgent of the chunks it asks about: it must not overtake them
+  std::uint8_t reserved = 0;
 };
 
 struct Credit {
@@ -193,6 +194,8 @@ struct Answer {  // then mask_words u64 (ranks missing from first_incomplete), t
   AnswerStatus status{};
   std::uint8_t mask_words = 0;
   std::uint8_t age_count = 0;
+  Priority priority = 0;  // the least urgent of the results it speaks of: as in a probe
+  std::uint8_t reserved[3] = {};
 };
 inline constexpr std::uint32_t kNoChunk = 0xFFFFFFFF;
 

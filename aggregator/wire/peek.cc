@@ -95,6 +95,8 @@ std::optional<Priority> peek_priority(Bytes payload) noexcept {
     case PacketType::kContribution:
       return at(sizeof(Contribution), offsetof(Contribution, priority));
     case PacketType::kResult: return at(sizeof(ResultHeader), offsetof(ResultHeader, priority));
+    case PacketType::kProbe: return at(sizeof(Probe), offsetof(Probe, priority));
+    case PacketType::kAnswer: return at(sizeof(Answer), offsetof(Answer, priority));
     case PacketType::kJoin:
     case PacketType::kChallenge:
     case PacketType::kAccept:
@@ -105,11 +107,9 @@ std::optional<Priority> peek_priority(Bytes payload) noexcept {
     case PacketType::kPing:
     case PacketType::kNotice:
     case PacketType::kResync:
-    case PacketType::kProbe:
     case PacketType::kCredit:
     case PacketType::kFinished:
-    case PacketType::kFeedback:
-    case PacketType::kAnswer: return Priority{0};
+    case PacketType::kFeedback: return Priority{0};
   }
   return std::nullopt;
 }

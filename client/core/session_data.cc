@@ -174,16 +174,16 @@ std::size_t Session::Impl::poll_probe(std::uint16_t shard, std::span<std::uint8_
     if (!recovery.plan_probe(0, flow, plan)) continue;
     // A probe that overtook the chunks would find them missing.
     priority = pieces(stream).piece().priority;
-    return write_probe(shard, stream, recovery, plan, out, now);
+    return write_probe(shard, stream, recovery, plan, priority, out, now);
   }
   if (!gradients.recovery().plan_probe(shard, flow, plan)) return 0;
   priority = gradients.block_priority(plan.block);
-  return write_probe(shard, StreamId::kGradients, gradients.recovery(), plan, out, now);
+  return write_probe(shard, StreamId::kGradients, gradients.recovery(), plan, priority, out, now);
 }
 
 std::size_t Session::Impl::write_probe(std::uint16_t shard, StreamId stream, Recovery& recovery,
-                                       const Recovery::ProbePlan& plan, std::span<std::uint8_t> out,
-                                       TimeNs now) noexcept {
+                                       const Recovery::ProbePlan& plan, Priority priority,
+                                       std::span<std::uint8_t> out, TimeNs now) noexcept {
   Flow& flow = link.flows[shard];
   recovery.probe_sent(shard, plan, now, flow);
   ++link.stats.probes;
@@ -192,7 +192,8 @@ std::size_t Session::Impl::write_probe(std::uint16_t shard, StreamId stream, Rec
       .step = stream == StreamId::kGradients ? gradients.current_step() : pieces(stream).step(),
       .block = plan.block,
       .want = plan.want,
-      .stream = stream};
+      .stream = stream,
+      .priority = priority};
   return wire::encode(out, link.identity, body);
 }
 

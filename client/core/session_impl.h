@@ -61,8 +61,8 @@ struct Session::Impl {
   std::size_t poll_probe(std::uint16_t shard, std::span<std::uint8_t> out, TimeNs now,
                          Priority& priority) noexcept;
   std::size_t write_probe(std::uint16_t shard, StreamId stream, Recovery& recovery,
-                          const Recovery::ProbePlan& plan, std::span<std::uint8_t> out,
-                          TimeNs now) noexcept;
+                          const Recovery::ProbePlan& plan, Priority priority,
+                          std::span<std::uint8_t> out, TimeNs now) noexcept;
   // Streams 1 and 2: whether the stream has work for shard 0's flow.
   bool busy(StreamId stream) const noexcept {
     return stream == StreamId::kState ? transfers.in_progress() : collectives.in_progress();

@@ -156,8 +156,12 @@ TEST(PeekPriority, FindsTheChunksPriorityInContributionsAndResults) {
   }
 }
 
+TEST(PeekPriority, LetsProbesAndAnswersQueueBehindTheChunksTheySpeakOf) {
+  EXPECT_EQ(peek_priority(encoded(Probe{.priority = 200})), 200);
+  EXPECT_EQ(peek_priority(encoded(Answer{.priority = 200})), 200);
+}
+
 TEST(PeekPriority, CountsWhatChunksWaitForAsTheMostUrgent) {
-  EXPECT_EQ(peek_priority(encoded(Probe{})), 0);
   EXPECT_EQ(peek_priority(encoded(Feedback{})), 0);
   EXPECT_EQ(peek_priority(encoded(Keepalive{})), 0);
 }
