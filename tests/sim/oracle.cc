@@ -89,7 +89,8 @@ void Oracle::on_contribution(Run& run, const Party& from, Flow& flow, std::uint6
   }
   ++first_contributions_;
   if (body.stream != StreamId::kGradients) return;
-  if (flow.pump == pump && body.priority < flow.last_fresh_priority)
+  const bool strict = run.plan->session.schedule.policy == client::Schedule::kStrict;
+  if (strict && flow.pump == pump && body.priority < flow.last_fresh_priority)
     violation("I6: rank " + std::to_string(from.rank.value) + " sent priority " +
               std::to_string(flow.last_fresh_priority) + " before " +
               std::to_string(body.priority) + " at " +

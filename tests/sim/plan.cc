@@ -74,6 +74,7 @@ std::vector<std::uint32_t> JobPlan::submission_order(Rank rank, Step step) const
   for (std::uint32_t tensor = 0; tensor < tensors.size(); ++tensor)
     if (nil_output || !is_nil(rank, step, tensor)) order.push_back(tensor);
   if (random_order) Random(mix(salted(Salt::kOrder, seed), step, rank.value)).shuffle(order);
+  if (!random_order && backward_order) std::reverse(order.begin(), order.end());
   return order;
 }
 

@@ -53,6 +53,7 @@ struct JobPlan {
   bool pipelined = false;       // submit a tensor's next step as soon as its last one is done
   bool in_place = false;        // input and output are the same memory
   bool random_order = true;     // each rank submits in an order of its own, new at each step
+  bool backward_order = false;  // unless random: the last tensor first, as backward passes do
   bool random_priority = true;  // else the tensor's index
   bool manual = false;          // the workers do nothing by themselves
   std::uint32_t nil_ppm = 0;    // of (rank, step, tensor): not submitted

@@ -74,6 +74,26 @@ void draw_ranks(Random& random, JobPlan& plan, Step steps) {
   }
 }
 
+// Units of a few chunks, and often a credit that stops and waits.
+client::ScheduleOptions draw_schedule(Random& random, std::uint16_t chunk_bytes) {
+  using client::Schedule;
+  client::ScheduleOptions schedule;
+  schedule.policy = pick(
+      random, std::array{Schedule::kStrict, Schedule::kStrict, Schedule::kCredit, Schedule::kCredit,
+                         Schedule::kProphet, Schedule::kProphet, Schedule::kFifo});
+  schedule.unit_bytes = chunk_bytes * (1 + random.below(40));
+  schedule.credit_bytes = random.one_in(3) ? 1 : chunk_bytes * (1 + random.below(80));
+  return schedule;
+}
+
+// Prophet needs priorities that stay, and steps to learn from before it does anything.
+void let_learn(JobPlan& plan) {
+  plan.random_order = false;
+  plan.backward_order = true;
+  plan.random_priority = false;
+  for (RankPlan& rank : plan.ranks) rank.last_step += 8;
+}
+
 SwarmJob draw_job(Random& random, std::size_t index, std::uint64_t seed) {
   SwarmJob job;
   JobPlan& plan = job.plan;
@@ -85,6 +105,8 @@ SwarmJob draw_job(Random& random, std::size_t index, std::uint64_t seed) {
   plan.ranks.resize(1 + random.below(8));
   const auto steps = static_cast<Step>(1 + random.below(8));
   draw_ranks(random, plan, steps);
+  Random scheduling(mix(seed, index, 0x5C4ED));
+  plan.session.schedule = draw_schedule(scheduling, plan.chunk_bytes);
   const bool narrow = std::any_of(plan.tensors.begin(), plan.tensors.end(),
                                   [](const auto& t) { return t.dtype != Dtype::kFloat32; });
   if (!narrow && random.one_in(3))
@@ -123,6 +145,16 @@ SwarmJob draw_job(Random& random, std::size_t index, std::uint64_t seed) {
     }
   }
   return job;
+}
+
+const char* name_of(client::Schedule schedule) {
+  switch (schedule) {
+    case client::Schedule::kStrict: return "strict";
+    case client::Schedule::kCredit: return "credit";
+    case client::Schedule::kProphet: return "prophet";
+    case client::Schedule::kFifo: return "fifo";
+  }
+  return "?";
 }
 
 const char* name_of(Fatality fatality) {
@@ -185,6 +217,9 @@ SwarmOptions draw_swarm(std::uint64_t seed) {
       if (job.plan.policy_of_appliance)
         world.appliance.jobs.job_policies.push_back({job.plan.name, job.plan.session.policy});
     }
+  for (SwarmJob& job : options.jobs)
+    if (job.plan.session.schedule.policy == client::Schedule::kProphet && seed % 3 != 0)
+      let_learn(job.plan);
   for (std::uint64_t i = random.below(4); i > 0; --i) {
     SwarmFault fault;
     fault.kind = static_cast<BriefFault>(random.below(3));
@@ -217,6 +252,7 @@ std::string describe(const SwarmOptions& options) {
         << " tensors=" << plan.tensors.size() << " elems=" << elems
         << " chunk_bytes=" << plan.chunk_bytes << " nil_ppm=" << plan.nil_ppm
         << " pipelined=" << plan.pipelined << " collectives=" << plan.collectives.size()
+        << " schedule=" << name_of(plan.session.schedule.policy)
         << " averaging=" << static_cast<int>(plan.averaging)
         << " fatality=" << name_of(job.fatality) << " victim=" << job.victim.value
         << " fatal_at_ms=" << job.fatal_at / kMillisecond << " returns=" << job.returns;
