@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import cores
@@ -31,7 +32,7 @@ TRUNK = "trunk"             # the shared link's interface on both switches
 MTU = 1500
 FRAME_OVERHEAD_BYTES = 24  # preamble, checksum and gap, which the switch's shaper counts as well
 HOST_QUEUE_BYTES = 2_000_000
-# The queue of 4,096 frames holds every window; packet buffers for two full queues.
+# 18,432 packet buffers; all windows of TCP together take a tenth of them.
 MEMORY_MIB = 96
 # A switch has its own cores; here it shares them. A shaper that wakes up more than the 5 ms of its
 # burst late has lost link time.
@@ -40,6 +41,7 @@ SYSCTLS = ("net.ipv6.conf.default.disable_ipv6=1", "net.ipv4.tcp_slow_start_afte
            "net.ipv4.tcp_no_metrics_save=1")
 START_TIMEOUT_S = 30
 _ordinals = itertools.count()
+_probe = threading.Lock()  # lab.missing() makes a namespace that is named by the process
 
 
 def address(host):
@@ -59,7 +61,8 @@ class Topology:
         self.directory = None
 
     def __enter__(self):
-        reason = lab.missing()
+        with _probe:
+            reason = lab.missing()
         if reason:
             raise report.BenchError(reason)
         self.directory = self._stack.enter_context(
