@@ -6,12 +6,15 @@
 // ends in is a Verdict, counted beside.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
 #include "aggregator/base/counters.h"
+#include "aggregator/base/time.h"
 
 namespace sluice::dataplane {
 
@@ -60,6 +63,42 @@ struct DropCounters {
 
 inline constexpr std::size_t kClassCount = 64;
 
+// How long frames waited in a queue: bucket i holds those under 1.024 us * 2^i, the last one the
+// rest.
+class WaitHistogram {
+ public:
+  static constexpr std::size_t kBuckets = 22;
+  static constexpr DurationNs bound_ns(std::size_t bucket) noexcept {
+    return DurationNs{1024} << bucket;
+  }
+  static constexpr std::size_t bucket_of(DurationNs wait_ns) noexcept {
+    const auto width = std::bit_width(static_cast<std::uint64_t>(wait_ns) >> 10);
+    return std::min<std::size_t>(static_cast<std::size_t>(width), kBuckets - 1);
+  }
+  // `count` waits that fall into one bucket.
+  void add(std::size_t bucket, std::uint64_t count, std::uint64_t sum_ns) noexcept {
+    buckets_[bucket].add(count);
+    sum_ns_.add(sum_ns);
+  }
+  std::uint64_t bucket(std::size_t index) const noexcept { return buckets_[index].read(); }
+  std::uint64_t sum_ns() const noexcept { return sum_ns_.read(); }
+
+ private:
+  std::array<Counter, kBuckets> buckets_;
+  Counter sum_ns_;
+};
+
+// Of one egress class of a port.
+struct ClassCounters {
+  Counter tx_packets;
+  Counter tx_bytes;
+  Counter drops;   // frames that did not fit, or had to make room
+  Counter marked;  // frames given the congestion mark
+  Counter queue_packets;
+  Counter queue_bytes;
+  WaitHistogram waits;  // of frames sent
+};
+
 // Written by the lcore that owns the port, but for rx_missed and the link.
 struct PortCounters {
   Counter rx_packets;
@@ -76,8 +115,7 @@ struct PortCounters {
   Counter link_up;       // 1 while the link or the peer is up; one thread at a time (port.h)
   Counter link_changes;  // likewise
   DropCounters drops;
-  std::array<Counter, kClassCount> tx_by_class;  // packets
-  std::array<Counter, kClassCount> drops_by_class;
+  std::array<ClassCounters, kClassCount> classes;
 
   void drop(DropReason reason, std::uint64_t count = 1) noexcept { drops.count(reason, count); }
 };

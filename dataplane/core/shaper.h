@@ -42,6 +42,10 @@ class TokenBucket {
   void spend(std::uint32_t bytes) noexcept {
     if (!unlimited()) tokens_ -= static_cast<std::int64_t>(bytes) * kUnitsPerByte;
   }
+  // Undoes spend() for a packet that was not sent after all, before the next refill().
+  void refund(std::uint32_t bytes) noexcept {
+    if (!unlimited()) tokens_ += static_cast<std::int64_t>(bytes) * kUnitsPerByte;
+  }
 
  private:
   // A token is one bit for one nanosecond at 1 bit a second: 1e-9 bit.

@@ -117,8 +117,8 @@ Status build_fabric(const config::Config& config, Fabric& fabric) {
   fabric.shard_events = std::move(events).value();
 
   for (std::size_t index = 0; index < config.ports.size(); ++index) {
-    auto port =
-        Port::open(config.ports[index], static_cast<PortIndex>(index), fabric.pool.get(), now_ns());
+    auto port = Port::open(config.ports[index], static_cast<PortIndex>(index), fabric.pool.get(),
+                           now_ns(), config.classes);
     if (!port.ok()) return port.status();
     fabric.ports.push_back(std::move(port).value());
   }

@@ -6,12 +6,12 @@
 
 #include <algorithm>
 
+#include "aggregator/wire/ecn.h"
+
 namespace sluice::dataplane {
 namespace {
 
-// Preamble, start delimiter, checksum and gap: what a frame costs on a wire besides its bytes.
-constexpr std::uint32_t kWireOverheadBytes = 24;
-constexpr int kBurstsPerFlush = 4;
+static_assert(kBurst == Egress::kBurstPackets);
 
 std::uint64_t burst_bytes(std::uint64_t rate_bps) noexcept {
   // What the link sends in 200 us, so that a sleeping worker does not starve it; at least ten
@@ -19,9 +19,16 @@ std::uint64_t burst_bytes(std::uint64_t rate_bps) noexcept {
   return std::clamp<std::uint64_t>(rate_bps / 8 / 5000, 16 * 1024, 4 << 20);
 }
 
-TokenBucket make_bucket(const config::PortConfig& config, TimeNs now) noexcept {
-  const std::uint64_t rate_bps = std::uint64_t{config.rate_mbps} * 1'000'000;
-  return TokenBucket({.rate_bps = rate_bps, .burst_bytes = burst_bytes(rate_bps)}, now);
+Egress::Options egress_options(const config::PortConfig& config,
+                               std::span<const config::ClassConfig> classes) {
+  Egress::Options options;
+  options.queue.packets = kEgressPackets;
+  options.queue.bytes = std::uint64_t{config.queue_kib} << 10;
+  options.queue.mark_above_bytes = std::uint64_t{config.mark_above_kib} << 10;
+  for (const config::ClassConfig& one : classes) options.queue.shares[one.index] = one.share;
+  options.shaper.rate_bps = std::uint64_t{config.rate_mbps} * 1'000'000;
+  options.shaper.burst_bytes = burst_bytes(options.shaper.rate_bps);
+  return options;
 }
 
 std::uint64_t seed_of(const config::PortConfig& config, PortIndex index, int direction) noexcept {
@@ -32,15 +39,14 @@ rte_mbuf* as_mbuf(void* packet) noexcept { return static_cast<rte_mbuf*>(packet)
 
 }  // namespace
 
-Port::Port(const config::PortConfig& config, PortIndex index, rte_mempool* pool, TimeNs now)
+Port::Port(const config::PortConfig& config, PortIndex index, rte_mempool* pool, TimeNs now,
+           std::span<const config::ClassConfig> classes)
     : config_(config),
       index_(index),
       pool_(pool),
       max_frame_bytes_(config.mtu +
                        static_cast<std::uint32_t>(wire::kEthernetBytes + wire::kVlanTagBytes)),
-      queue_(
-          {.packets = kEgressPackets, .bytes = std::uint64_t{kEgressPackets} * max_frame_bytes_}),
-      bucket_(make_bucket(config, now)),
+      egress_(egress_options(config, classes), counters_, now),
       rx_fault_({.drop = config.fault.rx_drop,
                  .duplicate = config.fault.duplicate,
                  .reorder = config.fault.reorder},
@@ -117,102 +123,74 @@ void Port::enqueue(rte_mbuf* packet, ClassIndex egress_class) noexcept {
     rte_pktmbuf_free(packet);
     return;
   }
-  const EgressQueue::Item item{packet, packet->pkt_len, egress_class};
-  for (;;) {
-    const EgressQueue::Item victim = queue_.make_room(item);
-    if (victim.packet == nullptr) break;
-    counters_.drop(DropReason::kQueueFull);
-    counters_.drops_by_class[victim.egress_class].add(1);
-    rte_pktmbuf_free(as_mbuf(victim.packet));
-  }
-  if (queue_.push(item)) return;
-  counters_.drop(DropReason::kQueueFull);
-  counters_.drops_by_class[egress_class].add(1);
-  rte_pktmbuf_free(packet);
+  if (tx_fault_.active()) [[unlikely]]
+    inject_tx_faults(packet, egress_class);
+  else
+    queue(packet, egress_class);
 }
 
-// Moves frames from the queue to the staging array until that holds a burst or the shaper says no.
-std::size_t Port::fill_staged(TimeNs now) noexcept {
-  const auto stage = [this](rte_mbuf* packet, ClassIndex egress_class) {
-    staged_[staged_count_] = packet;
-    staged_class_[staged_count_++] = egress_class;
+void Port::inject_tx_faults(rte_mbuf* packet, ClassIndex egress_class) noexcept {
+  switch (tx_fault_.decide()) {
+    case Fate::kDrop:
+      counters_.drop(DropReason::kInjectedFault);
+      rte_pktmbuf_free(packet);
+      return;
+    case Fate::kHold:
+      counters_.fault_reordered.add(1);
+      meta_of(packet) = {.egress_class = egress_class};  // for its release
+      tx_fault_.hold(packet, round_began_);
+      return;
+    case Fate::kDuplicate:
+      if (rte_mbuf* copy = rte_pktmbuf_copy(packet, pool_, 0, UINT32_MAX)) {
+        counters_.fault_duplicated.add(1);
+        queue(copy, egress_class);
+      }
+      [[fallthrough]];
+    case Fate::kDeliver: queue(packet, egress_class); return;
+  }
+}
+
+void Port::queue(rte_mbuf* packet, ClassIndex egress_class) noexcept {
+  const auto mark = [](void* marked) {
+    rte_mbuf* frame = as_mbuf(marked);
+    return wire::mark_congestion({rte_pktmbuf_mtod(frame, std::uint8_t*), frame->data_len});
   };
-  while (staged_count_ < kBurst && bucket_.ready() && !queue_.empty()) {
-    const EgressQueue::Item item = queue_.pop();
-    rte_mbuf* packet = as_mbuf(item.packet);
-    bucket_.spend(item.bytes + kWireOverheadBytes);
-    switch (tx_fault_.active() ? tx_fault_.decide() : Fate::kDeliver) {
-      case Fate::kDrop:
-        counters_.drop(DropReason::kInjectedFault);
-        rte_pktmbuf_free(packet);
-        break;
-      case Fate::kHold:
-        counters_.fault_reordered.add(1);
-        tx_fault_.hold(packet, now);
-        break;
-      case Fate::kDuplicate:
-        if (rte_mbuf* copy = rte_pktmbuf_copy(packet, pool_, 0, UINT32_MAX)) {
-          counters_.fault_duplicated.add(1);
-          stage(copy, item.egress_class);
-        }
-        [[fallthrough]];
-      case Fate::kDeliver: stage(packet, item.egress_class); break;
-    }
-  }
-  // A released frame has lost its class; it is counted with the least urgent.
-  while (staged_count_ < staged_.size()) {
-    void* held = tx_fault_.release(now);
-    if (held == nullptr) break;
-    stage(as_mbuf(held), kClassCount - 1);
-  }
-  return staged_count_;
+  egress_.enqueue(
+      {packet, packet->pkt_len, egress_class, round_began_},
+      [](void* dropped) { rte_pktmbuf_free(as_mbuf(dropped)); }, mark);
 }
 
 std::size_t Port::flush(TimeNs now) noexcept {
-  if (queue_.empty() && staged_count_ == 0 && tx_fault_.held() == 0) return 0;
+  while (void* held = tx_fault_.release(now)) {
+    rte_mbuf* packet = as_mbuf(held);
+    queue(packet, meta_of(packet).egress_class);
+  }
+  if (egress_.empty()) return 0;
   if (!up()) {
     drop_all();
     return 0;
   }
-  bucket_.refill(now);
+  egress_.begin_flush(now);
+  std::array<Egress::Item, kBurst> burst;
+  std::array<rte_mbuf*, kBurst> packets;
   std::size_t total = 0;
-  for (int round = 0; round < kBurstsPerFlush && fill_staged(now) > 0; ++round) {
-    const std::size_t offered = staged_count_;
-    std::uint64_t bytes = 0;
-    std::array<std::uint32_t, std::tuple_size_v<decltype(staged_)>> lengths;
-    for (std::size_t at = 0; at < offered; ++at) lengths[at] = staged_[at]->pkt_len;
+  while (const std::size_t count = egress_.take(burst)) {
+    for (std::size_t at = 0; at < count; ++at) packets[at] = as_mbuf(burst[at].packet);
     const std::size_t sent =
-        rte_eth_tx_burst(device_, 0, staged_.data(), static_cast<std::uint16_t>(offered));
-    for (std::size_t at = 0; at < sent; ++at) {
-      bytes += lengths[at];
-      counters_.tx_by_class[staged_class_[at]].add(1);
-    }
-    std::copy(staged_.begin() + sent, staged_.begin() + offered, staged_.begin());
-    std::copy(staged_class_.begin() + sent, staged_class_.begin() + offered, staged_class_.begin());
-    staged_count_ = offered - sent;
-    counters_.tx_packets.add(sent);
-    counters_.tx_bytes.add(bytes);
+        rte_eth_tx_burst(device_, 0, packets.data(), static_cast<std::uint16_t>(count));
+    egress_.settle(std::span(burst).first(count), sent, now);
     total += sent;
-    if (sent < offered) break;
+    if (sent < count) break;
   }
-  update_queue_counters();
+  egress_.publish_depth();
   return total;
 }
 
-void Port::update_queue_counters() noexcept {
-  counters_.queue_packets.set(queue_.packets() + staged_count_ + tx_fault_.held());
-  counters_.queue_bytes.set(queue_.bytes());
-}
-
 void Port::drop_all() noexcept {
-  std::size_t dropped = staged_count_;
-  rte_pktmbuf_free_bulk(staged_.data(), static_cast<unsigned>(staged_count_));
-  staged_count_ = 0;
-  for (; !queue_.empty(); ++dropped) rte_pktmbuf_free(as_mbuf(queue_.pop().packet));
-  for (void* held; (held = tx_fault_.release_any()) != nullptr; ++dropped)
-    rte_pktmbuf_free(as_mbuf(held));
+  const auto free = [](void* packet) { rte_pktmbuf_free(as_mbuf(packet)); };
+  std::size_t dropped = egress_.clear(free);
+  for (void* held; (held = tx_fault_.release_any()) != nullptr; ++dropped) free(held);
   counters_.drop(DropReason::kPortDown, dropped);
-  update_queue_counters();
 }
 
 }  // namespace sluice::dataplane

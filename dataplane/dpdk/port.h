@@ -1,7 +1,7 @@
 // One switch port: a DPDK device, its egress queue and shaper, and the faults injected on purpose.
 //
-// open() and close() on the main thread; receive(), enqueue() and flush() on the lcore that owns
-// the port; up() and counters() from anywhere.
+// open() and close() on the main thread; begin_round(), receive(), enqueue() and flush() on the
+// lcore that owns the port; up() and counters() from anywhere.
 #pragma once
 
 #include <rte_mbuf.h>
@@ -15,10 +15,9 @@
 #include "aggregator/base/status.h"
 #include "config/config.h"
 #include "dataplane/core/counters.h"
-#include "dataplane/core/egress_queue.h"
+#include "dataplane/core/egress.h"
 #include "dataplane/core/fault.h"
 #include "dataplane/core/mac_table.h"
-#include "dataplane/core/shaper.h"
 #include "dataplane/dpdk/buffers.h"
 
 namespace sluice::dataplane {
@@ -29,17 +28,22 @@ class Port {
   static constexpr std::size_t kMaxReceived = 2 * kBurst + FaultLine::kMaxHeld;
   using Burst = std::array<rte_mbuf*, kMaxReceived>;
 
-  // Creates and starts the device. The message names the port and the remedy.
+  // Creates and starts the device; `classes` have a guaranteed share. The message names the port
+  // and the remedy.
   static Result<std::unique_ptr<Port>> open(const config::PortConfig& config, PortIndex index,
-                                            rte_mempool* pool, TimeNs now);
+                                            rte_mempool* pool, TimeNs now,
+                                            std::span<const config::ClassConfig> classes);
   ~Port();
   Port(const Port&) = delete;
   Port& operator=(const Port&) = delete;
 
+  // First in each round of the owner's loop: what is enqueued until the next one came at this time.
+  void begin_round(TimeNs now) noexcept { round_began_ = now; }
   // Fills `burst` from its start and returns how many. Frames are in one piece; some may be longer
   // than the MTU: they are not forwarded, but a join may be refused with both sizes.
   std::size_t receive(Burst& burst, TimeNs now) noexcept;
-  // Queues a frame; drops the least urgent ones when it does not fit.
+  // Queues a frame, marked if its class is congested; drops the least urgent ones when it does not
+  // fit.
   void enqueue(rte_mbuf* packet, ClassIndex egress_class) noexcept;
   // Sends what shaper and device take; returns how many frames left.
   std::size_t flush(TimeNs now) noexcept;
@@ -59,15 +63,16 @@ class Port {
   }
 
  private:
-  Port(const config::PortConfig& config, PortIndex index, rte_mempool* pool, TimeNs now);
+  Port(const config::PortConfig& config, PortIndex index, rte_mempool* pool, TimeNs now,
+       std::span<const config::ClassConfig> classes);
   Status probe();
   Status start();
   static int on_link_event(std::uint16_t device, int event, void* port, void*);
   void refresh_link() noexcept;  // any thread
   std::size_t inject_rx_faults(Burst& burst, std::size_t count, TimeNs now) noexcept;
-  std::size_t fill_staged(TimeNs now) noexcept;
+  void inject_tx_faults(rte_mbuf* packet, ClassIndex egress_class) noexcept;
+  void queue(rte_mbuf* packet, ClassIndex egress_class) noexcept;
   void drop_all() noexcept;
-  void update_queue_counters() noexcept;
 
   const config::PortConfig config_;
   const PortIndex index_;
@@ -79,16 +84,11 @@ class Port {
   std::mutex link_mutex_;        // asking for the link and noting the answer are one step
   std::atomic<bool> up_{false};  // written under link_mutex_
 
-  EgressQueue queue_;
-  TokenBucket bucket_;
+  PortCounters counters_;
+  Egress egress_;
   FaultLine rx_fault_;
   FaultLine tx_fault_;
-  // Taken from the queue, refused by the device so far. Two more for a duplicate and a released
-  // one.
-  std::array<rte_mbuf*, 2 * kBurst + FaultLine::kMaxHeld> staged_{};
-  std::array<ClassIndex, 2 * kBurst + FaultLine::kMaxHeld> staged_class_{};
-  std::size_t staged_count_ = 0;
-  PortCounters counters_;
+  TimeNs round_began_ = 0;
 };
 
 }  // namespace sluice::dataplane

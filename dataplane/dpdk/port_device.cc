@@ -105,8 +105,9 @@ const char* driver_of(config::PortType type) {
 }  // namespace
 
 Result<std::unique_ptr<Port>> Port::open(const config::PortConfig& config, PortIndex index,
-                                         rte_mempool* pool, TimeNs now) {
-  std::unique_ptr<Port> port(new Port(config, index, pool, now));
+                                         rte_mempool* pool, TimeNs now,
+                                         std::span<const config::ClassConfig> classes) {
+  std::unique_ptr<Port> port(new Port(config, index, pool, now, classes));
   if (Status status = port->probe(); !status.ok()) return status;
   if (Status status = port->start(); !status.ok()) return status;
   return port;

@@ -142,6 +142,7 @@ void Worker::run() {
 
 std::size_t Worker::loop(TimeNs now) noexcept {
   std::size_t work = 0;
+  for (Port* port : own_ports_) port->begin_round(now);
   for (Port* port : own_ports_) work += poll_port(*port, now);
   work += poll_inbox(now);
   work += poll_control_side(now);

@@ -63,13 +63,46 @@ constexpr LcoreMetric kLcoreMetrics[] = {
      &LcoreCounters::mac_entries},
 };
 
+struct ClassMetric {
+  bool is_counter;
+  const char* name;
+  const char* help;
+  Counter ClassCounters::*value;
+};
+
+constexpr ClassMetric kClassMetrics[] = {
+    {true, "sluice_port_tx_class_packets_total",
+     "Frames sent, by egress class; 0 is the most urgent.", &ClassCounters::tx_packets},
+    {true, "sluice_port_tx_class_bytes_total", "Bytes of frames sent, by egress class.",
+     &ClassCounters::tx_bytes},
+    {true, "sluice_port_dropped_class_packets_total",
+     "Frames dropped at egress because the queue was full, by class: the port is offered more of "
+     "classes as urgent or more urgent than it sends.",
+     &ClassCounters::drops},
+    {true, "sluice_port_marked_class_packets_total",
+     "Frames given the congestion mark, by egress class: their senders should slow down.",
+     &ClassCounters::marked},
+    {false, "sluice_port_queue_class_packets", "Frames in the egress queue now, by class.",
+     &ClassCounters::queue_packets},
+    {false, "sluice_port_queue_class_bytes", "Bytes in the egress queue now, by class.",
+     &ClassCounters::queue_bytes},
+};
+
+bool was_used(const ClassCounters& counters) noexcept {
+  return (counters.tx_packets.read() | counters.drops.read() | counters.queue_packets.read()) != 0;
+}
+
 // Classes that were never used would be 64 rows a port of zeros.
-void add_class_family(const std::vector<PortRow>& ports, FamilyBuilder family,
-                      std::array<Counter, kClassCount> PortCounters::*values, Families& families) {
-  for (const PortRow& port : ports)
-    for (std::size_t index = 0; index < kClassCount; ++index)
-      if (const std::uint64_t value = (port.counters->*values)[index].read())
-        family.row({{"port", port.name}, {"class", std::to_string(index)}}, value);
+template <class ValueOf>
+void add_class_family(const std::vector<PortRow>& ports, FamilyBuilder family, ValueOf&& value_of,
+                      Families& families) {
+  for (const PortRow& port : ports) {
+    for (std::size_t index = 0; index < kClassCount; ++index) {
+      const ClassCounters& counters = port.counters->classes[index];
+      if (was_used(counters))
+        family.row({{"port", port.name}, {"class", std::to_string(index)}}, value_of(counters));
+    }
+  }
   families.push_back(family.take());
 }
 
@@ -90,14 +123,20 @@ void add_port_families(const std::vector<PortRow>& ports, Families& families) {
       drops.row({{"port", port.name}, {"reason", std::string(kDropReasonInfo[reason].label)}},
                 port.counters->drops.by_reason[reason].read());
   families.push_back(drops.take());
-  add_class_family(ports,
-                   counter("sluice_port_tx_class_packets_total",
-                           "Frames sent, by egress class; 0 is the most urgent."),
-                   &PortCounters::tx_by_class, families);
-  add_class_family(ports,
-                   counter("sluice_port_dropped_class_packets_total",
-                           "Frames dropped at egress, by class; 0 is the most urgent."),
-                   &PortCounters::drops_by_class, families);
+  for (const ClassMetric& metric : kClassMetrics) {
+    FamilyBuilder family =
+        metric.is_counter ? counter(metric.name, metric.help) : gauge(metric.name, metric.help);
+    add_class_family(
+        ports, std::move(family),
+        [&](const ClassCounters& counters) { return (counters.*metric.value).read(); }, families);
+  }
+  add_class_family(
+      ports,
+      histogram("sluice_port_wait_seconds",
+                "How long frames that were sent had waited in the egress queue, by class: long "
+                "waits of the least urgent mean a full port, of the most urgent a fault."),
+      [](const ClassCounters& counters) -> const WaitHistogram& { return counters.waits; },
+      families);
 }
 
 void add_lcore_families(const std::vector<LcoreRow>& lcores, const std::vector<double>& busy_shares,

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "dataplane/core/counters.h"
 #include "dataplane/ops/sample.h"
 
 namespace sluice::dataplane {
@@ -37,25 +38,40 @@ class FamilyBuilder {
   }
 
   FamilyBuilder& row(Labels labels, const HistogramSample& sample) {
-    prometheus::ClientMetric metric;
-    metric.label = std::move(labels);
-    std::uint64_t total = 0;
-    for (std::size_t bucket = 0; bucket < Histogram::kBuckets; ++bucket) {
-      total += sample.buckets[bucket];
-      const bool last = bucket + 1 == Histogram::kBuckets;
-      metric.histogram.bucket.push_back(
-          {total, last ? std::numeric_limits<double>::infinity()
-                       : static_cast<double>(Histogram::bound_ns(bucket)) * 1e-9});
-    }
-    metric.histogram.sample_count = total;
-    metric.histogram.sample_sum = static_cast<double>(sample.sum_ns) * 1e-9;
-    family_.metric.push_back(std::move(metric));
-    return *this;
+    return histogram_row(
+        std::move(labels), Histogram::kBuckets, Histogram::bound_ns,
+        [&](std::size_t bucket) { return sample.buckets[bucket]; }, sample.sum_ns);
+  }
+  FamilyBuilder& row(Labels labels, const WaitHistogram& waits) {
+    return histogram_row(
+        std::move(labels), WaitHistogram::kBuckets, WaitHistogram::bound_ns,
+        [&](std::size_t bucket) { return waits.bucket(bucket); }, waits.sum_ns());
   }
 
   prometheus::MetricFamily take() { return std::move(family_); }
 
  private:
+  // The last bucket has no bound; `count_of(bucket)` is not cumulative.
+  template <class CountOf>
+  FamilyBuilder& histogram_row(Labels labels, std::size_t buckets,
+                               DurationNs (*bound_ns)(std::size_t), CountOf&& count_of,
+                               std::uint64_t sum_ns) {
+    prometheus::ClientMetric metric;
+    metric.label = std::move(labels);
+    std::uint64_t total = 0;
+    for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
+      total += count_of(bucket);
+      const bool last = bucket + 1 == buckets;
+      metric.histogram.bucket.push_back(
+          {total, last ? std::numeric_limits<double>::infinity()
+                       : static_cast<double>(bound_ns(bucket)) * 1e-9});
+    }
+    metric.histogram.sample_count = total;
+    metric.histogram.sample_sum = static_cast<double>(sum_ns) * 1e-9;
+    family_.metric.push_back(std::move(metric));
+    return *this;
+  }
+
   prometheus::MetricFamily family_;
 };
 

@@ -9,7 +9,7 @@ dataplane::EgressQueue::Limits limits_of(const LinkOptions& options) {
   dataplane::EgressQueue::Limits limits;
   limits.packets = options.queue_frames;
   limits.bytes = std::uint64_t{options.queue_frames} * 10'000;
-  limits.least_urgent_one_in = 0;  // strict, so that I6 can be checked exactly
+  limits.least_urgent_share = 0;  // strict, so that I6 can be checked exactly
   return limits;
 }
 

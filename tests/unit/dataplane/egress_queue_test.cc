@@ -14,7 +14,7 @@ EgressQueue::Item item(std::uintptr_t number, ClassIndex egress_class, std::uint
 }
 
 EgressQueue strict(std::uint32_t packets = 16, std::uint64_t bytes = 1 << 20) {
-  return EgressQueue({.packets = packets, .bytes = bytes, .least_urgent_one_in = 0});
+  return EgressQueue({.packets = packets, .bytes = bytes, .least_urgent_share = 0});
 }
 
 TEST(EgressQueue, SendsTheMostUrgentFirstAndKeepsTheOrderWithinAClass) {
@@ -64,7 +64,7 @@ TEST(EgressQueue, ALongArrivalPushesOutSeveralShortOnes) {
 }
 
 TEST(EgressQueue, TheLeastUrgentClassGetsItsShareOfBytes) {
-  EgressQueue queue({.packets = 4096, .bytes = 1 << 30, .least_urgent_one_in = 8});
+  EgressQueue queue({.packets = 4096, .bytes = 1 << 30, .least_urgent_share = 1.0 / 9});
   for (std::uintptr_t number = 1; number <= 2000; ++number)
     ASSERT_TRUE(queue.push(item(number, 0)));
   for (std::uintptr_t number = 1; number <= 500; ++number)
@@ -80,12 +80,12 @@ TEST(EgressQueue, TheLeastUrgentClassGetsItsShareOfBytes) {
       longest_gap = std::max(longest_gap, ++gap);
     }
   }
-  EXPECT_EQ(least_urgent, 100) << "one in nine: a share of an eighth of the others' bytes";
+  EXPECT_EQ(least_urgent, 100) << "one in nine";
   EXPECT_EQ(longest_gap, 8);
 }
 
 TEST(EgressQueue, TheShareIsOfBytesNotOfPackets) {
-  EgressQueue queue({.packets = 4096, .bytes = 1 << 30, .least_urgent_one_in = 4});
+  EgressQueue queue({.packets = 4096, .bytes = 1 << 30, .least_urgent_share = 1.0 / 5});
   for (std::uintptr_t number = 1; number <= 3000; ++number)
     ASSERT_TRUE(queue.push(item(number, 0, 100)));
   for (std::uintptr_t number = 1; number <= 50; ++number)

@@ -151,7 +151,7 @@ TEST_F(Metrics, PortsShowPacketsBytesAndUsedClasses) {
   left.rx_bytes.add(500);
   right.tx_packets.add(6);
   right.tx_bytes.add(600);
-  right.tx_by_class[17].add(4);
+  right.classes[17].tx_packets.add(4);
   right.link_up.set(1);
   const Families families = endpoint()->collect();
   EXPECT_EQ(value(families, "sluice_port_rx_packets_total", {{"port", "left"}}), 5.0);
@@ -164,6 +164,41 @@ TEST_F(Metrics, PortsShowPacketsBytesAndUsedClasses) {
   EXPECT_EQ(
       value(families, "sluice_port_tx_class_packets_total", {{"port", "right"}, {"class", "17"}}),
       4.0);
+}
+
+TEST_F(Metrics, AClassThatWasUsedShowsAllThatIsKnownOfItAndTheOthersNothing) {
+  ClassCounters& used = right.classes[5];
+  used.tx_packets.add(3);
+  used.tx_bytes.add(4500);
+  used.drops.add(2);
+  used.marked.add(1);
+  used.queue_packets.set(7);
+  used.queue_bytes.set(700);
+  used.waits.add(WaitHistogram::bucket_of(900), 1, 900);
+  used.waits.add(WaitHistogram::bucket_of(3000), 2, 6000);
+  left.classes[63].drops.add(1);
+  const Families families = endpoint()->collect();
+  const std::map<std::string, std::string> row{{"port", "right"}, {"class", "5"}};
+  EXPECT_EQ(value(families, "sluice_port_tx_class_packets_total", row), 3.0);
+  EXPECT_EQ(value(families, "sluice_port_tx_class_bytes_total", row), 4500.0);
+  EXPECT_EQ(value(families, "sluice_port_dropped_class_packets_total", row), 2.0);
+  EXPECT_EQ(value(families, "sluice_port_marked_class_packets_total", row), 1.0);
+  EXPECT_EQ(value(families, "sluice_port_queue_class_packets", row), 7.0);
+  EXPECT_EQ(value(families, "sluice_port_queue_class_bytes", row), 700.0);
+  const MetricFamily* waits = find(families, "sluice_port_wait_seconds");
+  ASSERT_EQ(waits->metric.size(), 2u) << "one a used class";
+  const auto& wait = waits->metric[1].histogram;
+  EXPECT_EQ(label(waits->metric[1], "class"), "5");
+  EXPECT_EQ(wait.sample_count, 3u);
+  EXPECT_DOUBLE_EQ(wait.sample_sum, 6.9e-6);
+  EXPECT_DOUBLE_EQ(wait.bucket[0].upper_bound, 1.024e-6);
+  EXPECT_EQ(wait.bucket[0].cumulative_count, 1u);
+  EXPECT_EQ(wait.bucket[1].cumulative_count, 1u);
+  EXPECT_DOUBLE_EQ(wait.bucket[2].upper_bound, 4.096e-6);
+  EXPECT_EQ(wait.bucket[2].cumulative_count, 3u);
+  EXPECT_EQ(
+      value(families, "sluice_port_tx_class_packets_total", {{"port", "left"}, {"class", "63"}}),
+      0.0);
 }
 
 TEST_F(Metrics, BusyRatioIsAboutTheTimeSinceThePreviousScrape) {
@@ -321,8 +356,8 @@ TEST_F(Metrics, NamesUnitsLabelsAndHelpFollowTheRules) {
   auto workers = running_job(2);
   commands[0].job->members[0].finished.store(std::uint64_t{1} << 32 | 1);
   commands[0].job->gauges.signs_flipped.store(0.5);
-  right.tx_by_class[0].add(1);
-  right.drops_by_class[63].add(1);
+  right.classes[0].tx_packets.add(1);
+  right.classes[63].drops.add(1);
   const std::set<std::string> allowed{"port", "class", "reason", "lcore",
                                       "job",  "rank",  "policy", "late"};
   const std::regex name_rule("sluice_[a-z0-9_]+");

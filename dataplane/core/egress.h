@@ -1,0 +1,91 @@
+// A port's way out, without the device: its queue, its shaper, and what is counted of them.
+//
+// The shell (dataplane/dpdk/port) enqueues what a round brings, then takes bursts and tells how
+// much of each the device accepted. What it refused goes back to where it came from, so a frame
+// that arrives in the meantime never waits behind less urgent ones. Pure but for the counters,
+// which it alone writes; one owner lcore.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "dataplane/core/counters.h"
+#include "dataplane/core/egress_queue.h"
+#include "dataplane/core/shaper.h"
+
+namespace sluice::dataplane {
+
+class Egress {
+ public:
+  // Preamble, start delimiter, checksum and gap: what a frame costs on a wire besides its bytes.
+  static constexpr std::uint32_t kWireOverheadBytes = 24;
+  static constexpr std::uint32_t kBurstPackets = 32;
+  using Item = EgressQueue::Item;
+  struct Options {
+    EgressQueue::Limits queue;
+    TokenBucket::Limits shaper;
+  };
+
+  Egress(const Options& options, PortCounters& counters, TimeNs now)
+      : queue_(options.queue), bucket_(options.shaper, now), counters_(counters) {}
+
+  // Queues a frame. `free(packet)` takes each one that does not fit, which may be this one;
+  // `mark(packet)` gives this one the congestion mark and says whether it carries it.
+  template <class Free, class Mark>
+  void enqueue(const Item& item, Free&& free, Mark&& mark) noexcept {
+    ++arrived_;
+    for (Item victim; (victim = queue_.make_room(item)).packet != nullptr;) drop(victim, free);
+    if (!queue_.push(item)) return drop(item, free);
+    touched_ |= std::uint64_t{1} << item.egress_class;
+    if (queue_.congested(item.egress_class) && mark(item.packet))
+      counters_.classes[item.egress_class].marked.add(1);
+  }
+
+  // Once a round, before take(). A round may pass on as much as came in since the last one, and one
+  // burst of what waited before.
+  void begin_flush(TimeNs now) noexcept {
+    bucket_.refill(now);
+    budget_ = std::max(kBurstPackets, arrived_);
+    arrived_ = 0;
+  }
+  // Fills `burst` from its start with what may go now, and returns how many.
+  std::size_t take(std::span<Item> burst) noexcept;
+  // The device accepted the first `sent` items of the burst that was taken last.
+  void settle(std::span<const Item> burst, std::size_t sent, TimeNs now) noexcept;
+  // After the last burst of a round: makes the depths known.
+  void publish_depth() noexcept;
+
+  // Gives up everything that waits; returns how many went.
+  template <class Free>
+  std::size_t clear(Free&& free) noexcept {
+    std::size_t count = 0;
+    for (Item item; (item = queue_.pop()).packet != nullptr; ++count) {
+      touched_ |= std::uint64_t{1} << item.egress_class;
+      free(item.packet);
+    }
+    publish_depth();
+    return count;
+  }
+
+  bool empty() const noexcept { return queue_.empty(); }
+  const EgressQueue& queue() const noexcept { return queue_; }
+
+ private:
+  template <class Free>
+  void drop(const Item& item, Free&& free) noexcept {
+    touched_ |= std::uint64_t{1} << item.egress_class;
+    counters_.drop(DropReason::kQueueFull);
+    counters_.classes[item.egress_class].drops.add(1);
+    free(item.packet);
+  }
+
+  EgressQueue queue_;
+  TokenBucket bucket_;
+  PortCounters& counters_;
+  std::uint32_t arrived_ = 0;  // since the last flush began
+  std::uint32_t budget_ = 0;   // packets that this flush may still take
+  std::uint64_t touched_ = 0;  // bit c: class c's depth may have changed since it was published
+};
+
+}  // namespace sluice::dataplane
