@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <new>
 #include <string>
 
@@ -89,6 +90,18 @@ Outcome check_collective(const ClientJob& job, std::uint32_t root, const void* b
 Outcome check_may_block(const ClientJob& job, const char* call) {
   if (!job.board().on_progress_thread()) return {};
   return {SLUICE_INVALID_ARGUMENT, std::string(call) + ": must not be called from a callback"};
+}
+
+Outcome copy_text(const char* call, char* text, std::size_t capacity,
+                  const std::function<std::string()>& source) {
+  if (text == nullptr || capacity == 0) {
+    return {SLUICE_INVALID_ARGUMENT, std::string(call) + ": text is NULL or capacity is 0"};
+  }
+  const std::string full = source();
+  const std::size_t bytes = std::min(full.size(), capacity - 1);
+  std::memcpy(text, full.data(), bytes);
+  text[bytes] = '\0';
+  return {};
 }
 
 Outcome leave(ClientJob& job, bool abnormal) {
@@ -314,6 +327,10 @@ sluice_status sluice_wait_step(sluice_job* job, int32_t timeout_ms, uint32_t* st
   });
 }
 
+sluice_status sluice_mark_applied(sluice_job* job, uint32_t tensor) {
+  return guarded(job, [&](ClientJob& impl) { return impl.board().mark_applied(tensor); });
+}
+
 sluice_status sluice_broadcast(sluice_job* job, uint32_t root, void* buffer, size_t bytes,
                                int32_t timeout_ms) {
   return guarded(job, [&](ClientJob& impl) -> Outcome {
@@ -396,15 +413,15 @@ sluice_status sluice_stats_get(sluice_job* job, sluice_stats* stats) {
 }
 
 sluice_status sluice_describe_stall(sluice_job* job, char* text, size_t capacity) {
-  return guarded(job, [&](ClientJob& impl) -> Outcome {
-    if (text == nullptr || capacity == 0) {
-      return {SLUICE_INVALID_ARGUMENT, "describe_stall: text is NULL or capacity is 0"};
-    }
-    const std::string stall = impl.board().describe_stall();
-    const std::size_t bytes = std::min(stall.size(), capacity - 1);
-    std::memcpy(text, stall.data(), bytes);
-    text[bytes] = '\0';
-    return {};
+  return guarded(job, [&](ClientJob& impl) {
+    return copy_text("describe_stall", text, capacity,
+                     [&] { return impl.board().describe_stall(); });
+  });
+}
+
+sluice_status sluice_schedule_plan(sluice_job* job, char* text, size_t capacity) {
+  return guarded(job, [&](ClientJob& impl) {
+    return copy_text("schedule_plan", text, capacity, [&] { return impl.board().schedule_plan(); });
   });
 }
 

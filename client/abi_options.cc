@@ -1,6 +1,7 @@
 #include "client/abi_options.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -10,6 +11,11 @@ namespace {
 
 constexpr std::uint32_t kMaxTimeoutMs = 24 * 3600 * 1000;
 constexpr std::size_t kFirstTensorBytes = sizeof(sluice_tensor);
+
+static_assert(static_cast<int>(Schedule::kStrict) == SLUICE_SCHEDULE_STRICT &&
+              static_cast<int>(Schedule::kCredit) == SLUICE_SCHEDULE_CREDIT &&
+              static_cast<int>(Schedule::kProphet) == SLUICE_SCHEDULE_PROPHET &&
+              static_cast<int>(Schedule::kFifo) == SLUICE_SCHEDULE_FIFO);
 
 std::string text_or(const char* text, std::string fallback) {
   return text != nullptr ? std::string(text) : std::move(fallback);
@@ -39,6 +45,10 @@ Outcome check_options(const sluice_options& options) {
   if (options.averaging < SLUICE_AVERAGE_WEIGHT || options.averaging > SLUICE_SUM) {
     return bad("options.averaging is " + std::to_string(options.averaging) +
                "; use SLUICE_AVERAGE_WEIGHT, SLUICE_AVERAGE_WORLD or SLUICE_SUM");
+  }
+  if (options.schedule < SLUICE_SCHEDULE_STRICT || options.schedule > SLUICE_SCHEDULE_FIFO) {
+    return bad("options.schedule is " + std::to_string(options.schedule) +
+               "; use one of sluice_schedule_kind, SLUICE_SCHEDULE_STRICT for the default");
   }
   const std::uint32_t longest = std::max({options.connect_timeout_ms, options.join_timeout_ms,
                                           options.silence_timeout_ms, options.stall_report_ms});
@@ -144,6 +154,9 @@ void fill(const sluice_options& options, JoinRequest& request) {
   request.session.stall_report_ns = options.stall_report_ms * kMs;
   request.session.has_policy = options.policy != SLUICE_POLICY_DEFAULT;
   if (request.session.has_policy) request.session.policy = read_policy(options);
+  request.session.schedule.policy = static_cast<Schedule>(options.schedule);
+  const char* const trace = std::getenv("SLUICE_TRACE");
+  request.trace_dir = text_or(options.trace_dir, text_or(trace, ""));
   request.averaging = static_cast<Averaging>(options.averaging);
   request.mtu_bytes = options.mtu;
   request.chunk_bytes = options.chunk_bytes;

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "client/trace_file.h"
+
 namespace sluice::client {
 namespace {
 
@@ -51,7 +53,7 @@ Outcome Board::wait(Lock& lock, const WaitOptions& options, const char* what,
       std::string text = wait_text(what, tensor) + ": not done after " +
                          std::to_string(options.timeout_ms) + " ms";
       if (options.timeout_ms == 0) return {SLUICE_TIMED_OUT, std::move(text)};
-      std::string stall = describe_stall(lock);  // opens the lock
+      std::string stall = ask(lock, stall_);
       if (ready()) return {};
       if (ended_) return outcome_;
       if (stall.starts_with(place_)) stall.erase(0, place_.size());
@@ -118,7 +120,9 @@ Outcome Board::submit(const Submission& submission) {
   tensor.submitted_ns = monotonic_now();
   ++tensor.steps;
   ++in_flight_;
+  if (trace_ != nullptr) trace_->next(submission.tensor);
   push({.kind = Command::Kind::kSubmit, .submission = submission, .step = tensor.steps});
+  commands_.back().submission.ready_ns = tensor.submitted_ns;
   if (tensor.steps == open_step_) closed_full_ = close_step_if_full();
   return {};
 }
@@ -170,6 +174,7 @@ Outcome Board::wait_tensor(std::uint32_t tensor, const WaitOptions& options,
       lock, options, "wait_tensor", [&] { return !ended_ && !state.in_flight; }, &state);
   if (outcome.ok() && state.abandoned) return why_stranded_;
   if (outcome.ok() && result != nullptr) *result = state.result;
+  if (outcome.ok() && trace_ != nullptr) trace_->returned(tensor, monotonic_now());
   return outcome;
 }
 
@@ -180,7 +185,18 @@ Outcome Board::wait_step(const WaitOptions& options, std::uint32_t* step) {
   });
   if (outcome.ok() && stranded_) return why_stranded_;
   if (outcome.ok() && step != nullptr) *step = done_step_;
+  if (outcome.ok() && trace_ != nullptr) trace_->all_returned(monotonic_now());
   return outcome;
+}
+
+Outcome Board::mark_applied(std::uint32_t tensor) {
+  if (tensor >= tensors_.size()) {
+    return {SLUICE_INVALID_ARGUMENT, "mark_applied: tensor " + std::to_string(tensor) +
+                                         " does not exist; the job has " +
+                                         std::to_string(tensors_.size()) + " tensors"};
+  }
+  if (trace_ != nullptr) trace_->applied(tensor, monotonic_now());
+  return {};
 }
 
 Outcome Board::collective(const std::shared_ptr<CollectiveCall>& call, const WaitOptions& options) {
@@ -223,16 +239,21 @@ bool Board::idle() const {
 
 std::string Board::describe_stall() {
   Lock lock(mutex_);
-  return describe_stall(lock);
+  return ask(lock, stall_);
 }
 
-std::string Board::describe_stall(Lock& lock) {
-  if (ended_ || on_progress_thread()) return stall_;
-  const std::uint64_t ticket = ++describe_asked_;
-  push({.kind = Command::Kind::kDescribe});
+std::string Board::schedule_plan() {
+  Lock lock(mutex_);
+  return ask(lock, plan_);
+}
+
+std::string Board::ask(Lock& lock, Description& description) {
+  if (ended_ || on_progress_thread()) return description.text;
+  const std::uint64_t ticket = ++description.asked;
+  push({.kind = description.what});
   changed_.wait_for(lock, std::chrono::nanoseconds(kWaitSlice),
-                    [&] { return ended_ || describe_answered_ >= ticket; });
-  return stall_;
+                    [&] { return ended_ || description.answered >= ticket; });
+  return description.text;
 }
 
 void Board::set_progress_thread() noexcept { progress_thread_.store(this_thread_id()); }
@@ -316,21 +337,23 @@ void Board::collective_done(const Outcome& outcome) {
   changed_.notify_all();
 }
 
-void Board::described(std::string text) {
+void Board::described(Command::Kind what, std::string text) {
   const Lock lock(mutex_);
-  stall_ = std::move(text);
-  describe_answered_ = describe_asked_;
+  Description& description = what == stall_.what ? stall_ : plan_;
+  description.text = std::move(text);
+  description.answered = description.asked;
   changed_.notify_all();
 }
 
-std::vector<std::uint32_t> Board::end(const Outcome& outcome, std::string stall) {
+std::vector<std::uint32_t> Board::end(const Outcome& outcome, std::string stall, std::string plan) {
   const Lock lock(mutex_);
   std::vector<std::uint32_t> abandoned;
   for (std::uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) {
     if (tensors_[tensor].in_flight) abandoned.push_back(tensor);
   }
   outcome_ = outcome;
-  stall_ = std::move(stall);
+  stall_.text = std::move(stall);
+  plan_.text = std::move(plan);
   ended_ = true;
   changed_.notify_all();
   return abandoned;

@@ -25,6 +25,8 @@
 
 namespace sluice::client {
 
+class TraceFile;
+
 // A broadcast (or, with an empty buffer, a barrier). The progress thread owns the buffer until it
 // is done; whoever started it may have given up by then.
 struct CollectiveCall {
@@ -41,6 +43,7 @@ struct Command {
     kEndStep,
     kCollective,
     kDescribe,
+    kDescribePlan,
     kLeave,
     kResync,
     kSendState,
@@ -79,6 +82,8 @@ class Board {
  public:
   // `place` starts the texts of waits: "job 'x' rank 1 at ADDRESS: ".
   Board(const std::vector<TensorSpec>& tensors, bool allow_nil, std::string place);
+  // Before the first submission. `trace` may be null and outlives the board's use.
+  void set_trace(TraceFile* trace) noexcept { trace_ = trace; }
 
   // ---- application threads ----
   Outcome wait_started(const WaitOptions& options);
@@ -86,6 +91,7 @@ class Board {
   Outcome end_step();
   Outcome wait_tensor(std::uint32_t tensor, const WaitOptions& options, sluice_result* result);
   Outcome wait_step(const WaitOptions& options, std::uint32_t* step);
+  Outcome mark_applied(std::uint32_t tensor);
   Outcome collective(const std::shared_ptr<CollectiveCall>& call, const WaitOptions& options);
   JobFacts facts() const;
   std::uint32_t behind() const;
@@ -99,6 +105,7 @@ class Board {
   Outcome outcome() const;               // SLUICE_OK while the job works
   bool idle() const;                     // nothing submitted is in flight
   std::string describe_stall();
+  std::string schedule_plan();
   const ClientCounters& counters() const noexcept { return counters_; }
   // From here on blocking calls on this thread are refused instead of waiting for themselves.
   void set_progress_thread() noexcept;
@@ -117,9 +124,9 @@ class Board {
   void resync_failed(const Outcome& outcome);
   void set_state_wanted(std::int32_t rank);
   void collective_done(const Outcome& outcome);
-  void described(std::string text);
+  void described(Command::Kind what, std::string text);
   // The job is over. Returns the tensors that were in flight.
-  std::vector<std::uint32_t> end(const Outcome& outcome, std::string stall);
+  std::vector<std::uint32_t> end(const Outcome& outcome, std::string stall, std::string plan);
   ClientCounters& mutable_counters() noexcept { return counters_; }
   int wake_fd() const noexcept { return wake_fd_.get(); }
   // Call before sleeping; false: there are commands, do not sleep.
@@ -135,14 +142,21 @@ class Board {
     TimeNs submitted_ns = 0;
     sluice_result result{};
   };
+  // A text that only the progress thread can write, and the last one that it wrote.
+  struct Description {
+    Command::Kind what{};
+    std::uint64_t asked = 0;
+    std::uint64_t answered = 0;
+    std::string text;
+  };
   using Lock = std::unique_lock<std::mutex>;
 
   Outcome wait(Lock& lock, const WaitOptions& options, const char* what,
                const std::function<bool()>& ready, const TensorState* tensor = nullptr);
   std::string wait_text(const char* what, const TensorState* tensor) const;
-  std::string describe_stall(Lock& lock);
-  void push(Command command);  // with the mutex held
-  bool close_step_if_full();   // likewise
+  std::string ask(Lock& lock, Description& description);  // opens the lock
+  void push(Command command);                             // with the mutex held
+  bool close_step_if_full();                              // likewise
   Outcome refuse_left_out() const;
   bool tolerant() const { return facts_.policy.tolerates_stragglers(); }
   void go_on_at(Step step);  // with the mutex held, as all below
@@ -178,9 +192,9 @@ class Board {
   ReceivedState state_;  // returned last
   std::int32_t state_wanted_ = -1;
   std::array<StepReport, kReportedSteps> reports_;
-  std::uint64_t describe_asked_ = 0;
-  std::uint64_t describe_answered_ = 0;
-  std::string stall_;
+  Description stall_{.what = Command::Kind::kDescribe};
+  Description plan_{.what = Command::Kind::kDescribePlan};
+  TraceFile* trace_ = nullptr;
   ClientCounters counters_;
   std::atomic<std::uint64_t> progress_thread_{0};
 };

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <random>
 
 #include "aggregator/wire/inet.h"
@@ -37,6 +38,13 @@ Status check_chunk_bytes(const JoinRequest& request, std::size_t chunk_bytes) {
                                               std::to_string(most) + " with " + mtu};
   }
   return {};
+}
+
+// Names the machine's clock: CLOCK_MONOTONIC counts from its start.
+std::string boot_id() {
+  std::string id;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
+  return id;
 }
 
 // Says whose error it is, as the session's texts do.
@@ -89,8 +97,9 @@ Outcome ClientJob::start(JoinRequest& request) {
                                           : chunk_bytes_for(request.mtu_bytes, world_size_);
   if (Status status = check_chunk_bytes(request, chunk_bytes_); !status.ok())
     return at_place(request, status);
-  Result<Layout> layout = Layout::create(std::move(request.tensors), chunk_bytes_);
+  Result<Layout> layout = Layout::create(request.tensors, chunk_bytes_);
   if (!layout.ok()) return at_place(request, layout.status());
+  if (Status status = open_trace(request); !status.ok()) return at_place(request, status);
   Result<std::unique_ptr<Transport>> transport =
       open_transport({.address = address.value(),
                       .local_address = request.local_address,
@@ -106,14 +115,33 @@ Outcome ClientJob::start(JoinRequest& request) {
                                    std::to_string(facts.receive_credit_packets) + " packets");
   SessionOptions options = request.session;
   options.nonce = draw_nonce();
+  options.trace = trace_ != nullptr;
   options.receive_credit_packets = facts.receive_credit_packets;
   options.path_datagram_bytes = facts.path_datagram_bytes;
   auto session = std::make_unique<Session>(std::move(options), std::move(layout).value(),
                                            request.averaging, monotonic_now());
   progress_ = std::make_unique<Progress>(
       board_, std::move(transport).value(), std::move(session), std::move(request.callbacks), log_,
-      "job '" + request.session.job_name + "' rank " + std::to_string(rank_.value));
+      "job '" + request.session.job_name + "' rank " + std::to_string(rank_.value), trace_.get());
   progress_->start();
+  return {};
+}
+
+Status ClientJob::open_trace(const JoinRequest& request) {
+  if (request.trace_dir.empty()) return {};
+  Result<std::unique_ptr<TraceFile>> file =
+      TraceFile::open({.folder = request.trace_dir,
+                       .identity = {.job_name = request.session.job_name,
+                                    .ordinal = request.session.ordinal,
+                                    .run_id = request.session.run_id,
+                                    .rank = rank_,
+                                    .world_size = world_size_,
+                                    .machine = boot_id()},
+                       .tensors = request.tensors},
+                      log_, monotonic_now());
+  if (!file.ok()) return file.status();
+  trace_ = std::move(file).value();
+  board_.set_trace(trace_.get());
   return {};
 }
 

@@ -16,6 +16,7 @@
 #include "client/core/session.h"
 #include "client/log.h"
 #include "client/progress.h"
+#include "client/trace_file.h"
 
 namespace sluice::client {
 
@@ -27,6 +28,7 @@ struct JoinRequest {
   std::vector<TensorSpec> tensors;
   std::size_t mtu_bytes = 1500;
   std::size_t chunk_bytes = 0;  // 0: the most that mtu_bytes carries
+  std::string trace_dir;        // empty: no trace
   ProgressCallbacks callbacks;
   std::function<bool()> interrupted;
   Log log;
@@ -51,6 +53,7 @@ class ClientJob {
   explicit ClientJob(const JoinRequest& request);
   Outcome start(JoinRequest& request);
   Outcome wait_for_others(const JoinRequest& request);
+  Status open_trace(const JoinRequest& request);
 
   const pid_t pid_;
   const std::uint16_t world_size_;
@@ -58,6 +61,7 @@ class ClientJob {
   const std::function<bool()> interrupted_;
   const Log log_;
   std::size_t chunk_bytes_ = 0;
+  std::unique_ptr<TraceFile> trace_;  // used by the board and the progress thread
   Board board_;
   std::unique_ptr<Progress> progress_;
 };

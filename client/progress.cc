@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "client/trace_file.h"
+
 namespace sluice::client {
 namespace {
 
@@ -27,13 +29,14 @@ void block_signals() noexcept {
 
 Progress::Progress(Board& board, std::unique_ptr<Transport> transport,
                    std::unique_ptr<Session> session, ProgressCallbacks callbacks, Log log,
-                   std::string who)
+                   std::string who, TraceFile* trace)
     : board_(board),
       transport_(std::move(transport)),
       session_(std::move(session)),
       callbacks_(std::move(callbacks)),
       log_(std::move(log)),
       who_(std::move(who)),
+      trace_(trace),
       may_spin_(std::thread::hardware_concurrency() >= kCoresForSpinning),
       tx_bytes_(kBurst * kTxSlotBytes) {
   for (std::size_t i = 0; i < kBurst; ++i) {
@@ -64,7 +67,7 @@ void Progress::run() {
   ::pthread_setname_np(::pthread_self(), "sluice");
   board_.set_progress_thread();
   while (!ended_) {
-    const TimeNs now = monotonic_now();
+    TimeNs now = monotonic_now();
     apply_commands(now);
     bool worked = receive(now);
     handle_path_events(now);
@@ -85,10 +88,13 @@ void Progress::run() {
   publish_counters();
 }
 
-bool Progress::receive(TimeNs now) {
+// Moves `now` on when something came: a datagram must not seem to be here before it has come, or
+// round trips would be too short by what the loop did before.
+bool Progress::receive(TimeNs& now) {
   bool worked = false;
   for (int burst = 0; burst < kBurstsPerLoop; ++burst) {
     const std::span<const Incoming> datagrams = transport_->receive(now);
+    if (!datagrams.empty()) now = monotonic_now();
     for (const Incoming& datagram : datagrams) session_->handle_datagram(datagram.bytes, now);
     worked |= !datagrams.empty();
     if (datagrams.size() < kBurst) break;
@@ -169,7 +175,12 @@ void Progress::apply(Command& command, TimeNs now) {
       if (!status.ok()) board_.collective_done(status);
       break;
     }
-    case Command::Kind::kDescribe: board_.described(session_->describe_stall(now)); break;
+    case Command::Kind::kDescribe:
+      board_.described(command.kind, session_->describe_stall(now));
+      break;
+    case Command::Kind::kDescribePlan:
+      board_.described(command.kind, session_->describe_plan());
+      break;
     case Command::Kind::kLeave:
       if (leave_deadline_ns_ != kNever) break;
       leave_deadline_ns_ = now + kLeaveLimit;
@@ -199,6 +210,9 @@ Status Progress::apply_step(const Command& command, TimeNs now) {
 }
 
 void Progress::dispatch_events(TimeNs now) {
+  // Before anybody hears that the tensors are done and says what became of them.
+  TensorTimes times;
+  while (trace_ != nullptr && session_->poll_trace(times)) trace_->done(times);
   Event event;
   while (!ended_ && session_->poll_event(event)) dispatch(event, now);
   apply_steps(now);
@@ -261,7 +275,8 @@ void Progress::end(const Outcome& outcome, TimeNs now) {
   if (ended_) return;
   ended_ = true;
   if (outcome.code != SLUICE_CLOSED) log_.write(SLUICE_LOG_DEBUG, outcome.text);
-  const std::vector<std::uint32_t> abandoned = board_.end(outcome, session_->describe_stall(now));
+  const std::vector<std::uint32_t> abandoned =
+      board_.end(outcome, session_->describe_stall(now), session_->describe_plan());
   if (!callbacks_.tensor_done) return;
   for (const std::uint32_t tensor : abandoned) callbacks_.tensor_done(tensor, outcome.code);
 }

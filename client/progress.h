@@ -29,8 +29,9 @@ struct ProgressCallbacks {
 class Progress {
  public:
   // `who` begins the texts of failures that the session does not write: "job 'cnn' rank 0".
+  // `trace` gets what the session notes; null: nothing does.
   Progress(Board& board, std::unique_ptr<Transport> transport, std::unique_ptr<Session> session,
-           ProgressCallbacks callbacks, Log log, std::string who);
+           ProgressCallbacks callbacks, Log log, std::string who, TraceFile* trace);
   ~Progress();  // ends the thread within one loop if it still runs
 
   void start();
@@ -39,7 +40,7 @@ class Progress {
   static constexpr std::size_t kTxSlotBytes = kTxHeadroomBytes + kMaxDatagramBytes;
 
   void run();
-  bool receive(TimeNs now);
+  bool receive(TimeNs& now);
   bool transmit(TimeNs now);
   bool fill_transmit_burst(TimeNs now);
   void handle_path_events(TimeNs now);
@@ -60,6 +61,7 @@ class Progress {
   ProgressCallbacks callbacks_;
   Log log_;
   const std::string who_;
+  TraceFile* const trace_;
   const bool may_spin_;
   std::atomic<bool> stop_{false};
   bool ended_ = false;

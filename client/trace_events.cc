@@ -67,6 +67,8 @@ void append_instant(std::string& out, const TraceIdentity& identity, std::uint32
          process_of(identity), lane, name, microseconds(at_ns).c_str(), scope);
 }
 
+void append_step(std::string& out, Step step) { append(out, ",\"args\":{\"step\":%u}}", step); }
+
 void append_offset(std::string& out, const char* name, TimeNs at_ns, TimeNs ready_ns) {
   if (at_ns != 0) append(out, ",\"%s\":%s", name, microseconds(at_ns - ready_ns).c_str());
 }
@@ -193,14 +195,14 @@ void append_tensor(std::string& out, const TraceIdentity& identity, std::uint64_
   for (const auto& [phase, phase_end_ns] : phases) {
     if (phase_end_ns <= begin_ns) continue;
     append_slice(out, identity, lane, {phase, begin_ns, phase_end_ns});
-    out += '}';
+    append_step(out, times.step);
     begin_ns = phase_end_ns;
   }
   if (times.kth_contribution_ns == 0) return;
   append_instant(out, identity, lane, "first contribution", times.first_contribution_ns);
-  out += '}';
+  append_step(out, times.step);
   append_instant(out, identity, lane, "k-th contribution", times.kth_contribution_ns);
-  out += '}';
+  append_step(out, times.step);
 }
 
 void append_remark(std::string& out, const TraceIdentity& identity, std::string_view text,

@@ -12,6 +12,7 @@ constexpr double kMarkGain = 1.0 / 16;  // RFC 8257 section 3.3, g
 
 void RttEstimator::sample(DurationNs rtt_ns) noexcept {
   rtt_ns = std::max<DurationNs>(rtt_ns, 1);
+  smallest_ns_ = std::min(smallest_ns_, rtt_ns);
   if (!valid()) {
     smoothed_ns_ = rtt_ns;
     deviation_ns_ = rtt_ns / 2;

@@ -23,11 +23,14 @@ class RttEstimator {
   void sample(DurationNs rtt_ns) noexcept;
   bool valid() const noexcept { return smoothed_ns_ != 0; }
   DurationNs smoothed_ns() const noexcept { return valid() ? smoothed_ns_ : kFirstRtt; }
+  // The least of all samples, 0 before the first: of a packet that waited nowhere.
+  DurationNs smallest_ns() const noexcept { return valid() ? smallest_ns_ : 0; }
   DurationNs timeout_ns() const noexcept;
 
  private:
   DurationNs smoothed_ns_ = 0;
   DurationNs deviation_ns_ = 0;
+  DurationNs smallest_ns_ = kNever;
 };
 
 class Congestion {

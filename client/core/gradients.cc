@@ -24,6 +24,7 @@ GradientStream::GradientStream(const SessionOptions& options, Layout layout, Ave
       asked_step_(first_step),
       late_(link.stats) {
   for (Tensor& tensor : tensors_) tensor.asked = first_step - 1;
+  if (options.trace) trace_.enable(layout_.tensor_count());
 }
 
 void GradientStream::join(const wire::Accept& accept) {
@@ -82,13 +83,14 @@ Status GradientStream::submit(const Submission& submission, TimeNs now) noexcept
   ++tensor.asked;
   Status status;
   const Step step = tensor.asked;
+  Submission& kept = step == current_ ? tensor.submission : tensor.held;
+  kept = submission;
+  if (kept.ready_ns == 0) kept.ready_ns = now;
   if (step == current_) {
-    tensor.submission = submission;
     tensor.submitted = true;
     if (submission.contribute) nil_weight_ = submission.weight;
     status = activate(index, now);
   } else {
-    tensor.held = submission;
     tensor.held_valid = true;
   }
   if (step == asked_step_) {
@@ -165,10 +167,14 @@ Status GradientStream::activate(std::uint32_t index, TimeNs now) noexcept {
 }
 
 Status GradientStream::schedule(std::uint32_t index, TimeNs now) noexcept {
+  const Tensor& tensor = tensors_[index];
+  if (tensor.submitted)
+    trace_.queued(index, current_, priority_of(tensor), contributes(tensor),
+                  tensor.submission.ready_ns, now);
   const ChunkIndex end = layout_.first_chunk(index + 1);
   for (ChunkIndex chunk = layout_.first_chunk(index); chunk < end; ++chunk) {
     if (!tolerant() || !arena_->has(chunk)) {
-      schedule_chunk(chunk, tensors_[index], now);
+      schedule_chunk(chunk, tensor, now);
       continue;
     }
     last_progress_ns_ = std::max(last_progress_ns_, now);
@@ -248,7 +254,9 @@ std::size_t GradientStream::write(const Choice& choice, std::span<std::uint8_t> 
   priority = body.priority;
   if (flow.take_report_flag(choice.last)) body.flags |= wire::kFlagReport;
   last_numbers_[choice.shard] = body.flow.number;
-  if (recovery_->sent(chunk, body.flow.number, now, flow)) ++link_.stats.retransmissions;
+  const bool again = recovery_->sent(chunk, body.flow.number, now, flow);
+  link_.stats.retransmissions += again;
+  if (trace_.on()) trace_.sent(layout_.chunk(chunk).tensor, current_, again, now);
   return wire::encode(out, link_.identity, body, {}, payload);
 }
 

@@ -41,14 +41,17 @@ Outcome GradientStream::handle_result(const wire::Packet& packet, TimeNs now) no
                            .counted = in_mask(packet, options_.rank)};
   const bool wanted = recovery_->wants(body.chunk);
   if (!wanted && !tolerant()) return {Verdict::kNotAllowed, {}};
+  Flow& flow = link_.flows[shard_of(body.chunk, shard_count())];
   const bool fresh =
-      wanted ? recovery_->result(body.chunk, now, link_.flows[shard_of(body.chunk, shard_count())])
-             : arena_->store(body.chunk, result);
+      wanted ? recovery_->result(body.chunk, now, flow) : arena_->store(body.chunk, result);
   if (!fresh) {
     ++link_.stats.duplicate_results;
     return {Verdict::kDuplicate, {}};
   }
   add_to_report(packet);
+  trace_.result(span.tensor, current_,
+                {.k = body.k, .first_us = body.first_age_us, .complete_us = body.complete_age_us},
+                flow.rtt().smallest_ns(), now);
   if (!wanted) return {Verdict::kFolded, {}};
   last_progress_ns_ = now;
   apply(body.chunk, span, result);
@@ -129,6 +132,7 @@ Status GradientStream::chunk_done(std::uint32_t index, TimeNs now, Verdict& verd
   verdict = Verdict::kFolded;
   if (--tensors_[index].chunks_left != 0) return {};
   verdict = Verdict::kCompleted;
+  if (tensors_[index].submitted) trace_.done(index, current_, now);
   finish_tensor(index);
   return ++done_count_ == tensors_.size() ? finish_step(now) : Status();
 }

@@ -43,11 +43,11 @@ struct SessionOptions {
   DurationNs join_timeout_ns = 60 * kSecond;    // waiting for the other ranks
   DurationNs silence_timeout_ns = 4 * kSecond;  // appliance answers no keepalive once joined
   DurationNs stall_report_ns =
-      5 * kSecond;                        // no progress in a step: report who and what is missing
-  ScheduleOptions schedule;               // which chunk leaves next
-  PolicyOptions policy;                   // asked for, if has_policy
-  bool has_policy = false;                // false: whatever the appliance's configuration says
-  bool trace = false;                     // note when each tensor passed which place
+      5 * kSecond;           // no progress in a step: report who and what is missing
+  ScheduleOptions schedule;  // which chunk leaves next
+  PolicyOptions policy;      // asked for, if has_policy
+  bool has_policy = false;   // false: whatever the appliance's configuration says
+  bool trace = false;        // note when each tensor passed which place
 };
 
 // A tensor's gradient for the next step of that tensor. `input` and `output` may be the same

@@ -109,6 +109,11 @@ Status Session::send_state(std::span<const std::uint8_t> state, Step step, TimeN
   return status;
 }
 
+bool Session::poll_trace(TensorTimes& times) noexcept {
+  return impl_->gradients.trace().poll(times);
+}
+std::string Session::describe_plan() const { return impl_->gradients.describe_plan(); }
+
 Step Session::open_step() const noexcept { return impl_->gradients.open_step(); }
 std::uint32_t Session::waiting_late_chunks() const noexcept {
   return impl_->gradients.waiting_late_chunks();

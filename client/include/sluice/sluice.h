@@ -24,7 +24,8 @@
  *  - After fork() every job is inert in the child: calls return SLUICE_FORKED and touch nothing;
  *    the child's copies of the sockets are closed. Join again in the child when it shall take part.
  *  - The library writes no output unless the environment variable SLUICE_LOG is error, warn, info
- *    or debug (then to standard error), or a log callback is set.
+ *    or debug (then to standard error), a log callback is set, or a trace is asked for
+ *    (options.trace_dir).
  */
 #ifndef SLUICE_SLUICE_H_
 #define SLUICE_SLUICE_H_
@@ -102,6 +103,16 @@ typedef enum sluice_late_mode {
   SLUICE_LATE_REQUEUE = 1 /* it is contributed, once, to the step that is open then */
 } sluice_late_mode;
 
+/* Which of the waiting packets leaves next. The ranks of a job may differ in it. */
+typedef enum sluice_schedule_kind {
+  SLUICE_SCHEDULE_STRICT = 0,  /* of the most urgent tensor, decided anew for every packet */
+  SLUICE_SCHEDULE_CREDIT = 1,  /* likewise, but for pieces of a tensor, each sent as a whole while
+                                  few of them are in flight (ByteScheduler, 2019) */
+  SLUICE_SCHEDULE_PROPHET = 2, /* blocks of tensors that fit before the next one will be ready, as
+                                  the first steps have shown (Prophet, 2021) */
+  SLUICE_SCHEDULE_FIFO = 3     /* of the tensor that was submitted first */
+} sluice_schedule_kind;
+
 typedef enum sluice_log_level {
   SLUICE_LOG_ERROR = 0,
   SLUICE_LOG_WARN = 1,
@@ -176,6 +187,14 @@ typedef struct sluice_options {
   uint32_t planned_steps;           /* ramp: length of the training, steps; required for it */
   uint32_t max_staleness;           /* requeue: a gradient that is more steps late than this is
                                        discarded; 0 (default): no bound */
+  uint32_t unused;                  /* ignored */
+  /* Folder for a Chrome trace of this rank, made when it is missing: when each tensor of each step
+   * was ready, queued, sent, complete at the appliance, back, and applied. Its file
+   * sluice-JOB-rankR.json opens in ui.perfetto.dev and chrome://tracing, and holds 64 MiB at most.
+   * "": no trace. NULL (default): what the environment variable SLUICE_TRACE says. */
+  const char* trace_dir;
+  int32_t schedule; /* sluice_schedule_kind; default SLUICE_SCHEDULE_STRICT */
+  int32_t reserved; /* 0 */
 } sluice_options;
 
 /* The policy that a job runs, and what a straggler may count on. */
@@ -311,7 +330,8 @@ SLUICE_API sluice_status sluice_join(const sluice_options* options, const sluice
  * belong to the library until the tensor is done (sluice_wait_tensor has returned SLUICE_OK or the
  * job's failure, or on_tensor_done was called) or sluice_close has returned; the input must not
  * change meanwhile. `weight` counts samples; 0 is legal. `priority` 0 is the most urgent, 255 the
- * least; it decides the order on the wire and in the switch.
+ * least; it decides the order on the wire (see options.schedule) and in the switch, holds for this
+ * submission only, and may differ between steps and between ranks.
  *
  * Fails with SLUICE_INVALID_ARGUMENT (no such tensor, output NULL, priority above 255) and
  * SLUICE_BUSY (the tensor's previous submission is not done). */
@@ -419,6 +439,12 @@ SLUICE_API sluice_status sluice_wait_tensor(sluice_job* job, uint32_t tensor, in
  * Fails as sluice_wait_tensor does. */
 SLUICE_API sluice_status sluice_wait_step(sluice_job* job, int32_t timeout_ms, uint32_t* step);
 
+/* Tells the trace that the application has used the result of `tensor` (a parameter was updated
+ * with it). Without it the return of the first wait for the result counts as that moment. To be
+ * called before the tensor is submitted again; does nothing when the tensor is in flight or when
+ * there is no trace. Never blocks. Fails with SLUICE_INVALID_ARGUMENT (no such tensor). */
+SLUICE_API sluice_status sluice_mark_applied(sluice_job* job, uint32_t tensor);
+
 /* Copies `bytes` bytes at `buffer` from rank `root` to all ranks. All ranks must call broadcast and
  * barrier in the same order with the same root and size, or the job fails and both are named.
  * Any size above 0. Blocks. The library works on a copy of its own, so `buffer` is the caller's
@@ -459,6 +485,11 @@ SLUICE_API sluice_status sluice_stats_get(sluice_job* job, sluice_stats* stats);
  * `capacity` bytes, cut to fit and ended by a zero byte; "" when nothing waits. Works on a failed
  * job too. Waits for the progress thread for at most 100 ms. */
 SLUICE_API sluice_status sluice_describe_stall(sluice_job* job, char* text, size_t capacity);
+
+/* Writes what the schedule does and knows into `text`, several lines, otherwise as
+ * sluice_describe_stall(): with SLUICE_SCHEDULE_PROPHET the steps that it has found, when it
+ * expects each tensor, and the blocks that it makes of them. */
+SLUICE_API sluice_status sluice_schedule_plan(sluice_job* job, char* text, size_t capacity);
 
 #ifdef __cplusplus
 } /* extern "C" */

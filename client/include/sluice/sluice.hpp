@@ -39,7 +39,7 @@ struct Tensor {
 };
 
 // sluice_options with its defaults and strings that it owns. Fields without a member here
-// (timeouts, callbacks, mtu, averaging ...) are set in `c`.
+// (timeouts, callbacks, mtu, averaging, schedule, trace_dir ...) are set in `c`.
 struct Options {
   Options() {
     c.struct_size = sizeof c;
@@ -150,6 +150,7 @@ class Job {
     check(job_, sluice_wait_step(job_, count(timeout), &step));
     return step;
   }
+  void mark_applied(std::uint32_t tensor) { check(job_, sluice_mark_applied(job_, tensor)); }
 
   void broadcast(std::uint32_t root, void* buffer, std::size_t bytes,
                  std::chrono::milliseconds timeout = kForever) {
@@ -168,17 +169,20 @@ class Job {
     check(job_, sluice_stats_get(job_, &stats));
     return stats;
   }
-  std::string describe_stall() const {
-    std::string text(4096, '\0');
-    check(job_, sluice_describe_stall(job_, text.data(), text.size()));
-    text.resize(text.find('\0'));
-    return text;
-  }
+  std::string describe_stall() const { return text_of(sluice_describe_stall, 4096); }
+  std::string schedule_plan() const { return text_of(sluice_schedule_plan, 65536); }
   sluice_job* get() const noexcept { return job_; }
 
  private:
   static void check(const sluice_job* job, sluice_status status) {
     if (status != SLUICE_OK) throw Error(status, sluice_last_error(job));
+  }
+  std::string text_of(sluice_status (*call)(sluice_job*, char*, std::size_t),
+                      std::size_t capacity) const {
+    std::string text(capacity, '\0');
+    check(job_, call(job_, text.data(), text.size()));
+    text.resize(text.find('\0'));
+    return text;
   }
   static std::int32_t count(std::chrono::milliseconds timeout) noexcept {
     return timeout.count() < 0           ? SLUICE_FOREVER

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { WORKERS = 4, STEPS = 3, ELEMS = 5000, WAIT_MS = 20000 };
 
@@ -67,6 +68,7 @@ static void test_sizes(void) {
   EXPECT(larger.known.struct_size == sizeof larger && larger.later == 0x5a5a5a5a5a5a5a5aull);
   EXPECT(larger.known.mtu == 1500 && larger.known.allow_nil == 1 && larger.known.address == NULL);
   EXPECT(larger.known.policy == SLUICE_POLICY_DEFAULT && larger.known.round_steps == 5);
+  EXPECT(larger.known.schedule == SLUICE_SCHEDULE_STRICT && larger.known.trace_dir == NULL);
 
   /* A caller compiled with the first version, before there were policies. */
   sluice_options first;
@@ -95,6 +97,60 @@ static void test_sizes(void) {
   EXPECT(sluice_policy(job, &info) == SLUICE_INVALID_ARGUMENT);
   EXPECT_ERROR("sizeof(sluice_policy_info)");
   EXPECT(sluice_close(job) == SLUICE_OK);
+
+  /* A caller compiled before there were schedules and traces: what stands behind its struct, and
+   * what its compiler left between the last field and the end, is not looked at. */
+  memset(&first, 0x5a, sizeof first);
+  first.struct_size = offsetof(sluice_options, trace_dir);
+  EXPECT(sluice_options_init(&first) == SLUICE_OK);
+  EXPECT(first.max_staleness == 0 && first.schedule == 0x5a5a5a5a);
+  first.unused = 0x5a5a5a5a;
+  first.address = "inproc://second";
+  first.job_name = "second";
+  first.world_size = 1;
+  EXPECT(sluice_join(&first, &tensor, 1, &job) == SLUICE_OK);
+  EXPECT(sluice_close(job) == SLUICE_OK);
+}
+
+/* A schedule, and a trace: the values that are wrong, and what the right ones do. */
+static void test_schedule_and_trace(void) {
+  const sluice_tensor tensor = make_tensor("t", 8);
+  sluice_options options = make_options("inproc://trace", 0, 1);
+  sluice_job* job = NULL;
+  options.schedule = 4;
+  EXPECT(sluice_join(&options, &tensor, 1, &job) == SLUICE_INVALID_ARGUMENT);
+  EXPECT_ERROR("options.schedule is 4; use one of sluice_schedule_kind");
+  options.schedule = SLUICE_SCHEDULE_PROPHET;
+  options.trace_dir = "/dev/null/trace";
+  EXPECT(sluice_join(&options, &tensor, 1, &job) == SLUICE_IO_ERROR);
+  EXPECT_ERROR("trace folder '/dev/null/trace': cannot make it: Not a directory");
+
+  char folder[] = "/tmp/sluice-trace-XXXXXX";
+  EXPECT(mkdtemp(folder) != NULL);
+  char path[128];
+  options.trace_dir = folder;
+  EXPECT(sluice_join(&options, &tensor, 1, &job) == SLUICE_OK);
+  float values[8] = {0};
+  EXPECT(sluice_submit(job, 0, values, values, 1, 200) == SLUICE_OK);
+  EXPECT(sluice_wait_tensor(job, 0, SLUICE_FOREVER, NULL) == SLUICE_OK);
+  EXPECT(sluice_mark_applied(job, 0) == SLUICE_OK);
+  EXPECT(sluice_mark_applied(job, 1) == SLUICE_INVALID_ARGUMENT);
+  EXPECT_ERROR("tensor 1 does not exist; the job has 1 tensors");
+  char plan[4096];
+  EXPECT(sluice_schedule_plan(job, NULL, 8) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_schedule_plan(job, plan, sizeof plan) == SLUICE_OK);
+  EXPECT(strncmp(plan, "prophet", 7) == 0);
+  EXPECT(sluice_schedule_plan(job, plan, 4) == SLUICE_OK && strcmp(plan, "pro") == 0);
+  EXPECT(sluice_close(job) == SLUICE_OK);
+  snprintf(path, sizeof path, "%s/sluice-abi-rank0.json", folder);
+  char text[4096] = {0};
+  FILE* file = fopen(path, "r");
+  EXPECT(file != NULL && fread(text, 1, sizeof text - 1, file) > 0);
+  if (file != NULL) fclose(file);
+  EXPECT(strstr(text, "\"step 1\"") != NULL && strstr(text, "\"priority\":200") != NULL);
+  EXPECT(strstr(text, "\n]\n") != NULL);
+  unlink(path);
+  rmdir(folder);
 }
 
 static void expect_refused(const sluice_options* options, const sluice_tensor* tensor, size_t count,
@@ -252,6 +308,7 @@ static void test_sum(void) {
 int main(void) {
   test_names();
   test_sizes();
+  test_schedule_and_trace();
   test_bad_joins();
   test_null_job();
   test_bad_calls();

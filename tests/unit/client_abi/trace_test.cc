@@ -53,7 +53,8 @@ std::vector<std::string> phases_of(const TensorTimes& times) {
   std::vector<std::string> found;
   std::istringstream lines(events_of(times));
   for (std::string line; std::getline(lines, line);) {
-    if (line.find("\"ph\":\"X\"") == std::string::npos || line.find("args") != std::string::npos)
+    if (line.find("\"ph\":\"X\"") == std::string::npos ||
+        line.find("\"name\":\"step ") != std::string::npos)
       continue;
     const auto field = [&](const std::string& key) {
       const std::size_t at = line.find("\"" + key + "\":") + key.size() + 3;

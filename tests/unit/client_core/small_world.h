@@ -30,6 +30,8 @@ struct WorldOptions {
   PolicyOptions policy;
   DurationNs member_timeout_ns = kDefaultMemberTimeout;
   DurationNs resync_hold_ns = kDefaultResyncHold;
+  DurationNs appliance_ahead_ns = 0;  // its clock is not the workers'
+  bool trace = false;
 };
 
 class SmallWorld {
@@ -44,16 +46,20 @@ class SmallWorld {
       shards_.push_back(std::make_unique<agg::Shard>(ShardId{shard}));
     sessions_.resize(options.workers);
     events_.resize(options.workers);
+    traces_.resize(options.workers);
     stopped_.resize(options.workers);
     for (std::uint16_t rank = 0; rank < options.workers; ++rank) add_worker(rank);
   }
 
   Session& session(std::size_t rank) { return *sessions_[rank]; }
   std::vector<Event>& events(std::size_t rank) { return events_[rank]; }
+  const std::vector<TensorTimes>& traces(std::size_t rank) const { return traces_[rank]; }
   TimeNs now() const { return now_; }
   std::uint64_t wakeups() const { return wakeups_; }
   // Packets for which it says true are lost; `up`: from worker to appliance.
   std::function<bool(bool up, std::uint16_t rank, const wire::Packet& packet)> drop;
+  // A packet of a worker has reached the appliance.
+  std::function<void(std::uint16_t rank, const wire::Packet& packet)> arrived;
   // The applications: called after everything that happens; when one wants to be called next.
   std::function<TimeNs()> application;
 
@@ -136,7 +142,8 @@ class SmallWorld {
                                    .receive_credit_packets = options_.receive_credit_packets,
                                    .path_datagram_bytes = 9000,
                                    .policy = options_.policy,
-                                   .has_policy = options_.policy.tolerates_stragglers()};
+                                   .has_policy = options_.policy.tolerates_stragglers(),
+                                   .trace = options_.trace};
     sessions_[rank] = std::make_unique<Session>(session_options, std::move(layout).value(),
                                                 options_.averaging, now_);
   }
@@ -178,7 +185,7 @@ class SmallWorld {
       if (!stopped_[rank].active && sessions_[rank]->next_timeout() <= now_)
         sessions_[rank]->handle_timeout(now_);
     if (now_ >= next_tick_ns_) {
-      jobs_->tick(now_);
+      jobs_->tick(appliance_now());
       next_tick_ns_ = now_ + 50 * kMillisecond;
     }
     settle();
@@ -188,13 +195,14 @@ class SmallWorld {
     wire::Packet packet;
     Verdict why{};
     if (!wire::parse(datagram.bytes, packet, why)) std::abort();
+    if (arrived) arrived(datagram.rank, packet);
     if (datagram.port_offset != 0) {
-      shards_[datagram.port_offset - 1u]->handle(packet, false, now_);
+      shards_[datagram.port_offset - 1u]->handle(packet, false, appliance_now());
       return;
     }
     const std::string address = "10.0.0." + std::to_string(10 + datagram.rank) + ":4000";
-    const auto result =
-        jobs_->handle(packet, {.address = address, .max_datagram_bytes = 9000}, buffer_, now_);
+    const auto result = jobs_->handle(packet, {.address = address, .max_datagram_bytes = 9000},
+                                      buffer_, appliance_now());
     if (result.reply_bytes != 0) send_down(datagram.rank, result.reply_bytes);
     pass_commands();
   }
@@ -202,7 +210,7 @@ class SmallWorld {
   void pass_commands() {
     agg::ShardCommand command;
     while (jobs_->poll_command(command))
-      for (const auto& shard : shards_) shard->handle_command(command, now_);
+      for (const auto& shard : shards_) shard->handle_command(command, appliance_now());
   }
 
   void send_down(std::uint16_t rank, std::size_t bytes) {
@@ -213,14 +221,16 @@ class SmallWorld {
   void settle() {
     agg::Transmit down;
     for (const auto& shard : shards_) {
-      while (shard->poll_work(now_)) {
+      while (shard->poll_work(appliance_now())) {
       }
-      while (shard->poll_transmit(down, buffer_, now_)) send_down(down.rank.value, down.bytes);
+      while (shard->poll_transmit(down, buffer_, appliance_now()))
+        send_down(down.rank.value, down.bytes);
       agg::ShardEvent event;
-      while (shard->poll_event(event)) jobs_->handle_event(event, now_);
+      while (shard->poll_event(event)) jobs_->handle_event(event, appliance_now());
     }
     pass_commands();
-    while (jobs_->poll_transmit(down, buffer_, now_)) send_down(down.rank.value, down.bytes);
+    while (jobs_->poll_transmit(down, buffer_, appliance_now()))
+      send_down(down.rank.value, down.bytes);
     poll_events();
     if (application) application_ns_ = application();
     poll_events();
@@ -238,6 +248,10 @@ class SmallWorld {
 
   void poll_events() {
     Event event;
+    TensorTimes times;
+    for (std::size_t rank = 0; rank < sessions_.size(); ++rank)
+      while (!stopped_[rank].active && sessions_[rank]->poll_trace(times))
+        traces_[rank].push_back(times);
     for (std::size_t rank = 0; rank < sessions_.size(); ++rank)
       while (!stopped_[rank].active && sessions_[rank]->poll_event(event))
         events_[rank].push_back(event);
@@ -247,6 +261,8 @@ class SmallWorld {
     bool active = false;
     std::vector<std::vector<std::uint8_t>> buffer;
   };
+
+  TimeNs appliance_now() const { return now_ + options_.appliance_ahead_ns; }
 
   const WorldOptions options_;
   std::mt19937_64 random_;
@@ -260,6 +276,7 @@ class SmallWorld {
   std::vector<std::unique_ptr<agg::Shard>> shards_;
   std::vector<std::unique_ptr<Session>> sessions_;
   std::vector<std::vector<Event>> events_;
+  std::vector<std::vector<TensorTimes>> traces_;
   std::vector<Stopped> stopped_;
   std::priority_queue<Datagram> network_;
   std::vector<std::uint8_t> buffer_ = std::vector<std::uint8_t>(kMaxDatagramBytes);
