@@ -39,24 +39,39 @@ class _ForwardOrder:
     """Sees in which order the first forward needs the parameters, then removes itself."""
 
     def __init__(self, module, indices):
-        self.seen = {}  # tensor index -> nothing; a dict keeps the order
+        self._places = {}  # module -> how many were called before it
         self._handles = []
+        self._callers = {}  # tensor index -> for each module that has it: that one, those around it
+        stack = [(module, ())]
+        while stack:
+            child, around = stack.pop()
+            callers = (child, *around)
+            for p in child.parameters(recurse=False):
+                if p in indices:
+                    self._callers.setdefault(indices[p], []).append(callers)
+            # The model itself comes first whatever it uses, so it says nothing about its children.
+            inner = callers if child is not module else ()
+            stack.extend((grandchild, inner) for grandchild in child.children())
         for child in module.modules():
-            own = [indices[p] for p in child.parameters(recurse=False) if p in indices]
-            if own:
-                self._handles.append(child.register_forward_pre_hook(self._recorder(own)))
+            self._handles.append(child.register_forward_pre_hook(self._record))
 
-    def _recorder(self, own):
-        def record(_module, _inputs):
-            self.seen.update(dict.fromkeys(own))
-        return record
+    def _record(self, module, _inputs):
+        self._places.setdefault(module, len(self._places))
 
     def finish(self, count):
-        """All tensor indices: first those seen, then the others in registration order."""
+        """All tensor indices in the order of the calls of their modules; those of a module that
+        was never called when the next one around it was (nn.MultiheadAttention uses its child's
+        weight without calling it); then the others. Equal places: in registration order."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        return [*self.seen, *(index for index in range(count) if index not in self.seen)]
+        last = len(self._places)
+
+        def place(index):
+            return min((next((self._places[module] for module in callers
+                              if module in self._places), last)
+                        for callers in self._callers.get(index, ())), default=last)
+        return sorted(range(count), key=place)
 
 
 class Attachment:
@@ -65,10 +80,12 @@ class Attachment:
     `weight` may be changed between steps. Use from the thread that trains.
     """
 
-    def __init__(self, job, parameters, group, weight):
+    def __init__(self, job, named, group, weight):
         self.job = job
         self.weight = weight
-        self._indices = {p: index for index, p in enumerate(parameters)}
+        self._parameters = [p for _, p in named]
+        self._indices = {p: index for index, p in enumerate(self._parameters)}
+        self._names = {name: index for index, (name, _) in enumerate(named)}
         self._group = group
         self._failure = None
         self._detached = False
@@ -77,16 +94,20 @@ class Attachment:
         self._order = None
         self._model = None  # weak: DDP's reducer keeps this object alive, so else it were a cycle
         self._delayed = None  # first backward of a static graph, see _begin_backward
-        self._priorities = priorities_of(range(len(parameters)), len(parameters))
+        self._priorities = priorities_of(range(len(named)), len(named))
+        self._chosen = {}  # tensor index -> priority from set_priority()
         self._handles = []
 
     # ---- called by DDP and by autograd ----
 
     def _watch(self, ddp_model):
-        self._order = _ForwardOrder(ddp_model.module, self._indices)
+        self._order = self._forward_order(ddp_model.module)
         self._model = weakref.ref(ddp_model)
         self._handles.append(
             ddp_model.register_forward_pre_hook(lambda model, _inputs: self._before_forward(model)))
+
+    def _forward_order(self, module):
+        return _ForwardOrder(module, self._indices)
 
     def _before_forward(self, ddp_model):
         if self._detached or not ddp_model.training or not torch.is_grad_enabled():
@@ -127,6 +148,8 @@ class Attachment:
         if self._order is not None:
             count = len(self._indices)
             self._priorities = priorities_of(self._order.finish(count), count)
+            for index, priority in self._chosen.items():
+                self._priorities[index] = priority
             self._order = None
         # In the first backward of a static graph DDP calls the hook for all buckets at the very end
         # and waits for their futures at once, before the engine's callbacks.
@@ -184,6 +207,28 @@ class Attachment:
     def stats(self):
         """Counters of the job since attach(), as a dict; see sluice.Job.stats()."""
         return self.job.stats()
+
+    def set_priority(self, parameter, priority):
+        """Gives a parameter, or the one with this name, another place than the first forward has:
+        0 goes first, 255 last. Holds from the next backward on, until it is set again; may be
+        called at any time. Equal on all ranks, please: a sum is as late as its last contribution.
+
+        Raises InvalidArgument for parameters that are not in the job and for other numbers."""
+        table = self._names if isinstance(parameter, str) else self._indices
+        index = table.get(parameter)
+        if index is None:
+            what = f"'{parameter}'" if isinstance(parameter, str) else (
+                f"this {type(parameter).__name__} of shape {tuple(parameter.shape)}"
+                if isinstance(parameter, torch.Tensor) else f"a {type(parameter).__name__}")
+            raise errors.InvalidArgument(
+                f"{what} is not in the job: give a parameter of the model that needs a gradient, "
+                "or its name as in model.module.named_parameters()")
+        if (not isinstance(priority, int) or isinstance(priority, bool)
+                or not 0 <= priority < _PRIORITIES):
+            raise errors.InvalidArgument(
+                f"priority={priority!r}: must be a whole number from 0, the most urgent, to "
+                f"{_PRIORITIES - 1}")
+        self._chosen[index] = self._priorities[index] = priority
 
     def detach(self):
         """Leaves the job in an orderly way, after the last backward. All ranks should. The model

@@ -31,8 +31,7 @@ class SoloAttachment(Attachment):
     """A model's membership of a job on a solo_group(); made by attach(), driven by a Loop."""
 
     def __init__(self, job, named, group, weight, replica):
-        self._parameters = [p for _, p in named]
-        super().__init__(job, self._parameters, group, weight)
+        super().__init__(job, named, group, weight)
         self.replica = replica
         self.loop = None  # the Loop that drives this, once there is one
         self.accepting = False  # whether a synchronised backward belongs to a step now

@@ -13,6 +13,12 @@ rank has missed:
     for step in loop.steps(1000):
         loss_function(model(inputs), targets).backward()      # the loop runs the optimizer
 
+`overlap(ddp_model, optimizer)` in the place of attach() lets the next forward start, layer by
+layer, while gradients are still on their way:
+
+    model = DistributedDataParallel(net, gradient_as_bucket_view=True)
+    sluice.torch.overlap(model, optimizer, "udp://10.77.0.1")    # the loop stays as it is
+
 Works with torch 1.13 and 2.x, parameters on the CPU of type float32, float16 or bfloat16, gradient
 accumulation (no_sync), find_unused_parameters and static_graph. DDP itself keeps using its process
 group for what is not a gradient: initial parameters, buffers, used-parameter maps.
@@ -34,11 +40,13 @@ from sluice import _settings, errors
 from sluice._torch_attachment import Attachment, hook
 from sluice._torch_group import member_of, solo_group
 from sluice._torch_loop import Loop
+from sluice._torch_overlap import Overlap
 from sluice._torch_replica import Replica
 from sluice._torch_solo import SoloAttachment, extra_tensors
 from sluice.job import Job
 
-__all__ = ["Attachment", "Disabled", "Loop", "SoloAttachment", "attach", "solo_group"]
+__all__ = ["Attachment", "Disabled", "Loop", "Overlap", "SoloAttachment", "attach", "overlap",
+           "solo_group"]
 
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _ordinals = {}  # job name -> counter: the models of this process, in the order of attach()
@@ -79,6 +87,62 @@ def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size
     raises: Unreachable, Refused, TimedOut, ... Later errors, such as PeerLost, come out of
     backward() or of the next forward.
     """
+    return _attach(ddp_model, address, None, job=job, weight=weight, rank=rank,
+                   world_size=world_size, **options)
+
+
+def overlap(ddp_model, optimizer, address=None, *, job=None, weight=1, rank=None, world_size=None,
+            **options):
+    """attach(), and the next forward starts while gradients are still on their way: just before a
+    layer is used, this waits for its gradients and runs its part of the optimizer's step.
+
+    optimizer  the object that the loop uses, over this model's parameters and any others. The loop
+               stays as it is: backward(), optimizer.step(), scheduler.step(), zero_grad(), in the
+               usual orders. Parameters, the optimizer's state and the schedule come out bit for bit
+               as with attach(). Wrap the model with gradient_as_bucket_view=True.
+    The others are those of attach().
+
+    step() notes the hyper-parameters; a schedule that runs before the update has happened does not
+    change it. Who looks at something in between gets what a plain loop would have, by waiting for
+    it: .grad, parameters through their modules (state_dict(), parameters(), evaluations, copies),
+    the optimizer's state_dict(). Not covered: references to parameters that were taken before, such
+    as a list of them for a moving average; call flush() of the returned object first. The last
+    step is applied when the process ends, or by detach().
+
+    Steps are done as by attach(), with one warning (of the logger 'sluice') that says why, when
+
+      - the optimizer is not one of torch.optim that treat each parameter by itself (SGD, Adam,
+        AdamW, Adagrad, RMSprop, ...), for example LBFGS, a subclass or a wrapper;
+      - step() is given a closure, or has hooks;
+      - gradients are read between backward() and step(): clipping by norm, GradScaler, another
+        optimizer over this model.
+
+    A sum with fewer than all ranks (k < n) needs a sluice.torch.Loop, which owns the optimizer;
+    here such a policy, and a solo_group(), are refused.
+
+    Returns an `Overlap`. Blocks and raises as attach(). Later errors, such as PeerLost, come out of
+    backward() or out of the forward, with their own type; the parameters are then of two steps, so
+    go on from a checkpoint.
+    """
+    if isinstance(ddp_model, DistributedDataParallel) and not _settings.disabled():
+        if not hasattr(optimizer, "param_groups"):
+            raise errors.InvalidArgument(
+                f"overlap() needs one optimizer, not a {type(optimizer).__name__}: for several, "
+                "give their parameters to one as groups, or use attach()")
+        if member_of(ddp_model.process_group) is not None:
+            raise errors.InvalidArgument(
+                "overlap() on a solo_group(): steps that this rank has missed need a "
+                "sluice.torch.Loop, which runs the optimizer. Wrap the model without process_group "
+                "to overlap, or use attach() and a Loop")
+        if not ddp_model.gradient_as_bucket_view:
+            raise errors.InvalidArgument(
+                "overlap() needs gradients that stay where they arrive: wrap the model with "
+                "DistributedDataParallel(net, gradient_as_bucket_view=True)")
+    return _attach(ddp_model, address, optimizer, job=job, weight=weight, rank=rank,
+                   world_size=world_size, **options)
+
+
+def _attach(ddp_model, address, optimizer, *, job, weight, rank, world_size, **options):
     if not isinstance(ddp_model, DistributedDataParallel):
         raise errors.InvalidArgument(
             f"attach() needs a DistributedDataParallel model, not a {type(ddp_model).__name__}: "
@@ -93,7 +157,9 @@ def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size
     group = ddp_model.process_group
     member = member_of(group)
     if member is None:
-        attachment = _attach_stock(named, group, weight, address, job, rank, world_size, options)
+        worker = _join_stock(named, group, address, job, rank, world_size, options)
+        attachment = (Attachment(worker, named, group, weight) if optimizer is None else
+                      Overlap(worker, named, group, weight, optimizer, ddp_model.module))
     else:
         member = (member[0] if rank is None else rank,
                   member[1] if world_size is None else world_size)
@@ -118,7 +184,7 @@ def _specs(named):
     return [(key, p.numel(), _DTYPES[p.dtype]) for key, p in named]
 
 
-def _attach_stock(named, group, weight, address, job, rank, world_size, options):
+def _join_stock(named, group, address, job, rank, world_size, options):
     """On a process group of all ranks: every step needs all of them."""
     worker = _join(_specs(named), address, job,
                    rank=dist.get_rank(group) if rank is None else rank,
@@ -132,7 +198,7 @@ def _attach_stock(named, group, weight, address, job, rank, world_size, options)
             "the ranks, but DDP would still wait for all of them in its process group: wrap the "
             "model with DistributedDataParallel(net, process_group=sluice.torch.solo_group()) and "
             "train with sluice.torch.Loop, or use policy='sync'")
-    return Attachment(worker, [p for _, p in named], group, weight)
+    return worker
 
 
 def _attach_solo(ddp_model, named, group, weight, address, job, member, options):
@@ -180,18 +246,26 @@ def _check_parameters(ddp_model, named):
 
 
 class Disabled:
-    """What attach() returns under SLUICE_DISABLE=1: DDP works as if attach() had not been called.
-    A Loop over it runs the optimizer after each body, and no more.
+    """What attach() and overlap() return under SLUICE_DISABLE=1: DDP works as if they had not been
+    called. A Loop over it runs the optimizer after each body, and no more.
     """
 
     job = None
     weight = 1
+    reason = "SLUICE_DISABLE is set"
+    overlapped_steps = 0
 
     def stats(self):
         return {}
 
     def report(self, step=0):
         return None
+
+    def set_priority(self, parameter, priority):
+        pass
+
+    def flush(self):
+        pass
 
     def detach(self):
         pass

@@ -1,0 +1,337 @@
+"""`Overlap`: the next forward starts while gradients are still on their way. See sluice.torch.
+
+A step's gradients in order of time. backward: the hook submits them and completes DDP's futures at
+once, so backward does not wait; each .grad becomes a `Landing`. optimizer.step(): notes the hyper-
+parameters of all groups, and that these parameters are due. Next forward: just before a layer's
+parameters are handed out (`_torch_watch`) this waits for their averages, which come into DDP's
+buckets in place, and runs the user's optimizer on these parameters only, with the noted hyper-
+parameters. When the forward ends nothing is left in flight.
+
+The first step is done as by `Attachment`: its forward is measured, and DDP moves its buckets after
+it. Whatever looks at a gradient, a parameter or the optimizer's state meanwhile makes this wait and
+catch up first, so the order of things is as in a plain loop wherever one looks.
+"""
+
+import atexit
+import logging
+import os
+import sys
+import traceback
+import weakref
+
+import torch
+from torch.autograd import Variable
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from sluice import errors
+from sluice._torch_attachment import Attachment
+from sluice._torch_landing import Flight
+from sluice._torch_parts import Parts, why_not_in_parts
+from sluice._torch_watch import FirstForward, Hook, Watch, is_opaque
+
+_log = logging.getLogger("sluice")
+_NOT_THE_USERS = (os.path.dirname(torch.__file__), os.path.dirname(os.path.abspath(__file__)))
+
+
+def _caller():
+    """Who looks at a gradient, for the message: 'clip_grad_norm_ (train.py:31)'."""
+    what = "a script"
+    for frame in reversed(traceback.extract_stack()):
+        if not frame.filename.startswith(_NOT_THE_USERS):
+            return f"{what} ({os.path.basename(frame.filename)}:{frame.lineno})"
+        what = frame.name
+    return what
+
+
+class Overlap(Attachment):
+    """What overlap() returns: an Attachment that runs `optimizer` layer by layer in the forward.
+
+    reason            why steps, or some of them, are done as by attach(); None when all overlap.
+    overlapped_steps  steps whose update was left to the next forward.
+    """
+
+    def __init__(self, job, named, group, weight, optimizer, module):
+        super().__init__(job, named, group, weight)
+        self.overlapped_steps = 0
+        self._flights = {}  # tensor index -> Flight, from backward until it has landed
+        self._addresses = {}  # tensor index -> of its part of a bucket
+        self._leaving_early = False  # this backward does not wait for the results
+        self._first = None  # FirstForward, until the first backward
+        self._measuring = self._measured = False
+        self._early = ()  # tensor indices to bring up to date before a forward
+        self._late = set()  # those that this forward has brought up to date at its end only
+        self._late_hooks = {}
+        self._parts = self._watch_list = None
+        self.reason = why_not_in_parts(optimizer) or (
+            "the model is compiled as a whole" if is_opaque(module) else None)
+        if self.reason is not None:
+            _log.warning("sluice.torch.overlap: %s, so every step waits for all gradients, as with "
+                         "sluice.torch.attach()", self.reason)
+            return
+        self._parts = Parts(optimizer, self._step, self.flush)
+        this = weakref.ref(self)
+        self._at_exit = lambda: this() is not None and this()._exiting()
+        atexit.register(self._at_exit)  # before the job is left: exit functions run last to first
+
+    # ---- the forward ----
+
+    def _forward_order(self, module):
+        if self._parts is None:
+            return super()._forward_order(module)
+        self._watch_list = Watch(module, self._indices, self._need)
+        self._early = tuple(self._watch_list.early)
+        self._first = FirstForward(self._indices, self._watch_list)
+        this = weakref.ref(module)  # a copy of the model is not watched
+
+        def before(model, _inputs):
+            if model is this():
+                self._complete(self._early)
+
+        def after(model, _inputs, _output):
+            if model is this():
+                self._forward_ended()
+
+        self._handles += [module.register_forward_pre_hook(Hook(before)),
+                          module.register_forward_hook(Hook(after))]
+        return self._first
+
+    def _before_forward(self, ddp_model):
+        super()._before_forward(ddp_model)
+        if self._parts is None or self._detached or not torch.is_grad_enabled():
+            return
+        if self._flights and not self._parts.due:
+            self.flush()  # no step() since the last backward: this one adds to the gradients
+        if self._first is not None and not self._measured and ddp_model.training:
+            self._measure_next(ddp_model.module)
+
+    def _measure_next(self, module):
+        """Lets the forward that DDP is about to call be measured."""
+        first, own = self._first, module.__dict__.get("forward")
+
+        def measured(*arguments, **options):
+            del module.forward
+            if own is not None:
+                module.forward = own
+            handle = register_module_forward_pre_hook(lambda child, _inputs: first.enter(child))
+            self._measuring = True
+            try:
+                with first:
+                    return module.forward(*arguments, **options)
+            finally:
+                self._measuring = False
+                handle.remove()
+
+        module.forward = measured
+
+    def _forward_ended(self):
+        if self._first is not None and not self._measured and self._first.order:
+            self._use_measurement(self._first)
+        if torch.is_grad_enabled():
+            self._late = {i for i, flight in self._flights.items() if flight.group is not None}
+            for index in self._late.difference(self._late_hooks):
+                self._late_hooks[index] = self._parameters[index].register_hook(
+                    lambda _gradient, index=index: self._has_gradient(index))
+        self.flush()
+
+    def _use_measurement(self, first):
+        self._measured = True
+        self._early = tuple(first.early)
+        for owner, indices in first.by_module.items():
+            def before(_owner, _inputs, indices=tuple(indices)):
+                self._complete(indices)
+            self._handles.append(owner.register_forward_pre_hook(Hook(before)))
+
+    def _need(self, parameter):
+        """A module hands out `parameter`."""
+        if not (self._flights or self._measuring or self._late):
+            return
+        index = self._indices.get(parameter)
+        if index is None:
+            return
+        if self._measuring:
+            self._first.announce(index)
+        self._late.discard(index)
+        if index in self._flights:
+            self._complete(self._watch_list.units[index])
+
+    def _has_gradient(self, index):
+        """In a backward: the forward has used this parameter."""
+        if index in self._late:
+            raise errors.InvalidArgument(
+                f"the forward has used parameter '{self.job.tensors[index].name}' before its last "
+                "step was applied to it: it was not looked up in its module, and in the first "
+                "forward it was not used this way. Call flush() of what overlap() has returned "
+                "before each such forward, or use sluice.torch.attach()")
+
+    # ---- backward ----
+
+    def _begin_backward(self):
+        first, self._first = self._first, None
+        super()._begin_backward()
+        self._leaving_early = self._measured and first is None
+        if self._flights:
+            raise errors.InvalidArgument(
+                "a second backward before optimizer.step() without a forward of the model in "
+                "between: accumulate gradients with one forward for each backward")
+
+    def _submit(self, bucket):
+        if self._leaving_early:
+            for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
+                index = self._indices[parameter]
+                self._flights[index] = Flight(index, self)
+                self._addresses[index] = gradient.data_ptr()
+        super()._submit(bucket)
+
+    def _finish(self):
+        if not self._leaving_early or self._failure is not None:
+            super()._finish()
+            return
+        pending, self._pending = self._pending, []
+        # The job writes into these until the next step, whatever becomes of the model.
+        self.job._held["buckets"] = [buffer for _, buffer in pending]
+        try:
+            self.job.check()
+        except errors.Error as error:
+            self._failure = error
+            raise
+        Variable._execution_engine.queue_callback(self._cover)  # after DDP's own end of backward
+        for future, buffer in pending:
+            future.set_result(buffer)
+
+    def _cover(self):
+        for index, flight in self._flights.items():
+            parameter = self._parameters[index]
+            gradient = parameter.grad
+            # Another address: no rank used the parameter, and DDP has left its gradient alone.
+            if gradient is not None and gradient.data_ptr() == self._addresses[index]:
+                parameter.grad = flight.cover(gradient)
+
+    def gradient_is_read(self, is_dropped):
+        """Called by a Landing that somebody looks at, or zeroes in a step that is skipped."""
+        if not self._parts.due and not is_dropped:
+            self._explain(f"{_caller()} reads gradients between backward() and optimizer.step()")
+        self.flush()
+
+    def _explain(self, reason):
+        if self.reason is None:
+            self.reason = reason
+            _log.warning("sluice.torch.overlap: %s, so such a step waits for all gradients, as "
+                         "with sluice.torch.attach()", reason)
+
+    # ---- the optimizer ----
+
+    def _step(self, run, why_at_once):
+        if self._parts.due:
+            self.flush()  # a second step() on the same gradients
+        if self._flights and why_at_once is not None:
+            self._explain(why_at_once)
+            self.flush()
+        postponed = {}
+        for parameter, group in self._parts.group_numbers():
+            flight = self._flights.get(self._indices.get(parameter))
+            if (flight is not None and flight.landing is not None
+                    and parameter.grad is flight.landing):
+                postponed[parameter] = (flight, group)
+        if not postponed:
+            self.flush()
+            return run()
+        self._parts.note(postponed)
+        for flight, group in postponed.values():
+            flight.group = group
+        self.overlapped_steps += 1
+        return None
+
+    def _complete(self, indices):
+        """Brings those of these parameters up to date for which a step is due."""
+        due = [flight for flight in map(self._flights.get, indices)
+               if flight is not None and flight.group is not None]
+        for flight in due:
+            self._wait(flight)
+        if due:
+            self._apply(due)
+
+    def _wait(self, flight):
+        if self._failure is not None:
+            raise self._failure
+        try:
+            self.job.wait(flight.index)
+        except errors.Error as error:
+            self._failure = error
+            raise
+
+    def _apply(self, flights):
+        groups, shown = {}, []
+        for flight in flights:
+            parameter = self._parameters[flight.index]
+            shown.append(parameter.grad)
+            parameter.grad = flight.values
+            groups.setdefault(flight.group, []).append(parameter)
+        try:
+            self._parts.run(groups)
+        finally:
+            for flight, gradient in zip(flights, shown):
+                self._give_back(flight, gradient)
+            if not self._flights:
+                self._parts.done()
+
+    def _give_back(self, flight, shown):
+        """The gradient is the user's: the average, zeros, or what was put there meanwhile."""
+        if flight.zeroed:
+            flight.values.zero_()
+        self._parameters[flight.index].grad = flight.values if shown is flight.landing else shown
+        del self._flights[flight.index]
+        flight.owner = flight.landing = None
+
+    # ---- for the user ----
+
+    def flush(self):
+        """Waits for all gradients in flight and applies the step that is due, so that parameters,
+        gradients and the optimizer's state are as after the last line of a plain loop.
+
+        Happens by itself for state_dict() of model and optimizer, when a module hands out a
+        parameter (model.parameters(), a forward, also an evaluation), when .grad is read, and at
+        the end. Call it before using references to parameters that were taken earlier. Blocks;
+        raises the job's error."""
+        self._complete(tuple(self._flights))
+        for flight in list(self._flights.values()):  # no step was due for these
+            self._wait(flight)
+            self._give_back(flight, self._parameters[flight.index].grad)
+        if self._parts is not None:
+            self._parts.done()
+
+    def detach(self):
+        """As Attachment.detach(), after a flush(). When the job has failed, the step that is due
+        is dropped for the parameters that it was not applied to yet."""
+        if not self._detached:
+            self._flush_at_the_end()
+            self._release()
+        super().detach()
+
+    def __exit__(self, kind, value, trace):
+        if kind is not None and not self._detached:
+            self._release()
+        super().__exit__(kind, value, trace)
+
+    def _exiting(self):
+        if getattr(sys, "last_value", None) is None:  # else the other ranks shall hear of it now
+            self._flush_at_the_end()
+
+    def _flush_at_the_end(self):
+        try:
+            self.flush()
+        except errors.Error as error:
+            _log.warning("sluice.torch.overlap: the last step is missing in %d of %d parameters: "
+                         "%s", len(self._flights), len(self._parameters), error)
+
+    def _release(self):
+        """Lets go of the model; gradients that have not landed are lost."""
+        for flight in self._flights.values():
+            flight.owner = flight.landing = None
+            self._parameters[flight.index].grad = None
+        self._flights, self._late = {}, set()
+        if self._parts is not None:
+            self._parts.done()
+            for handle in self._late_hooks.values():
+                handle.remove()
+            self._watch_list.remove()
+            atexit.unregister(self._at_exit)

@@ -1,0 +1,113 @@
+"""`Parts`: the user's own optimizer, run for some of its parameters at a time.
+
+optimizer.step() only notes the hyper-parameters; each parameter's part of that step follows later,
+with the noted ones, whatever a schedule has set since. For `_torch_overlap`, which decides when.
+"""
+
+import contextlib
+import types
+
+import torch
+
+# Their step treats each parameter by itself, so that it can be run in parts.
+_SEPARABLE = tuple(getattr(torch.optim, name) for name in (
+    "SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD",
+    "Rprop") if hasattr(torch.optim, name))
+
+
+def why_not_in_parts(optimizer):
+    """Why this optimizer's step cannot be run in parts; None when it can. Exact types only: what a
+    subclass does is not known."""
+    kind = type(optimizer)
+    if kind not in _SEPARABLE:
+        return (f"{kind.__module__}.{kind.__name__} is not known to treat each parameter by itself "
+                f"({', '.join(known.__name__ for known in _SEPARABLE)} do)")
+    if any(group.get("differentiable") for group in optimizer.param_groups):
+        return "the optimizer is differentiable"
+    return None
+
+
+def _noted(group):
+    """The group's hyper-parameters as they are now: a schedule may change even tensors in place."""
+    return {key: value.clone() if isinstance(value, torch.Tensor) else value
+            for key, value in group.items() if key != "params"}
+
+
+class Parts:
+    """Replaces step(), state_dict() and load_state_dict() of this optimizer object for good.
+
+    on_step  called as on_step(run, why_at_once) in the place of step(), returns what that returns.
+             run() is the whole step as the user has called it; why_at_once: text that says why it
+             cannot be done in parts, or None.
+    flush    called before the state is read or replaced.
+    """
+
+    def __init__(self, optimizer, on_step, flush):
+        self._optimizer = optimizer
+        self._groups_then = None
+        self.original_step = optimizer.step
+
+        def step(_optimizer, *arguments, **options):
+            original = self.original_step
+            return on_step(lambda: original(*arguments, **options),
+                           self._why_at_once(arguments, options))
+
+        def flushed(original):
+            def method(_optimizer, *arguments, **options):
+                flush()
+                return original(*arguments, **options)
+            return method
+
+        for name, method in (("step", step), ("state_dict", flushed(optimizer.state_dict)),
+                             ("load_state_dict", flushed(optimizer.load_state_dict))):
+            # Schedulers leave marks on step(), and look for them again.
+            method.__dict__.update(getattr(getattr(optimizer, name), "__dict__", {}))
+            setattr(optimizer, name, types.MethodType(method, optimizer))
+
+    def _why_at_once(self, arguments, options):
+        if any(value is not None for value in (*arguments, *options.values())):
+            return "optimizer.step() was given a closure"
+        if (getattr(self._optimizer, "_optimizer_step_pre_hooks", None)
+                or getattr(self._optimizer, "_optimizer_step_post_hooks", None)):
+            return "the optimizer has hooks around its step"
+        return None
+
+    @property
+    def due(self):
+        """Whether a step was noted and is not done()."""
+        return self._groups_then is not None
+
+    def group_numbers(self):
+        """(parameter, number of its group) of all parameters."""
+        for number, group in enumerate(self._optimizer.param_groups):
+            for parameter in group["params"]:
+                yield parameter, number
+
+    def note(self, postponed):
+        """step() for all but the parameters in `postponed`: theirs is due from now on."""
+        groups = self._optimizer.param_groups
+        with self._only([dict(group, params=[p for p in group["params"] if p not in postponed])
+                         for group in groups]):
+            self.original_step()  # also without any parameter: schedulers count the calls
+        self._groups_then = [_noted(group) for group in groups]
+
+    def run(self, parameters):
+        """The due step of some parameters: {number of a group: parameters of it}."""
+        with self._only([dict(self._groups_then[number], params=own)
+                         for number, own in parameters.items()]):
+            # Not an inference's business, even when it is an evaluation that asks for it.
+            with torch.inference_mode(False):
+                type(self._optimizer).step(self._optimizer)
+
+    def done(self):
+        """Nothing is due any more."""
+        self._groups_then = None
+
+    @contextlib.contextmanager
+    def _only(self, groups):
+        before = self._optimizer.param_groups
+        self._optimizer.param_groups = groups
+        try:
+            yield
+        finally:
+            self._optimizer.param_groups = before

@@ -1,0 +1,171 @@
+"""What overlap() cannot do, its errors, and its end; results land late, as before."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+nn, optim = torch.nn, torch.optim
+
+import late_job  # noqa: E402
+import sluice  # noqa: E402
+import sluice.torch  # noqa: E402
+from late_job import check, images, plain_net, sgd  # noqa: E402
+
+
+def warnings_of(caplog):
+    return [r.getMessage() for r in caplog.records if r.name == "sluice"]
+
+
+def clip(model, optimizer):
+    nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+
+
+class Scaler:
+    """What a GradScaler does: scales the gradients back, and skips steps that are not finite."""
+
+    def step(self, model, optimizer):
+        grads = [p.grad for p in model.parameters()]
+        assert all(g.isfinite().all() for g in grads)
+        torch._foreach_mul_(grads, 0.5)
+
+
+@pytest.mark.parametrize("change", [clip, Scaler().step, lambda m, o: nn.utils.clip_grad_value_(
+    m.parameters(), 1e-3)], ids=["norm", "scaler", "value"])
+def test_whoever_reads_gradients_before_the_step_gets_the_averages(monkeypatch, caplog, change):
+    attachment = check(monkeypatch, plain_net, sgd, after_backward=change, overlapped=0)
+    line, = warnings_of(caplog)
+    assert "reads gradients between backward() and optimizer.step()" in line
+    assert "test_torch_overlap_limits.py:" in line and attachment.reason in line
+    if change is clip:
+        assert "clip_grad_norm_" in line
+
+
+def test_a_step_in_which_gradients_are_read_is_the_only_one_that_waits(monkeypatch, caplog):
+    norms = []
+
+    def sometimes(model, _optimizer):
+        norms.append(None)
+        if len(norms) % 3 == 0:
+            norms[-1] = sum(p.grad.norm() for p in model.parameters()).item()
+    check(monkeypatch, plain_net, sgd, after_backward=sometimes, overlapped=3)
+    assert norms[:6] == norms[6:] and len(warnings_of(caplog)) == 1
+
+
+def test_optimizers_that_are_not_known_run_as_with_attach(monkeypatch, caplog):
+    class Mine(optim.SGD):
+        pass
+    for make in (lambda net: Mine(net.parameters(), lr=0.1),):
+        check(monkeypatch, plain_net, make, overlapped=0)
+    line, = warnings_of(caplog)
+    assert "Mine is not known" in line and "AdamW" in line
+
+
+@pytest.mark.parametrize("kind", [optim.LBFGS, optim.SGD])
+def test_closures_run_at_once(monkeypatch, caplog, kind):
+    def run(overlapping):
+        torch.manual_seed(7)
+        net = plain_net().to(memory_format=torch.contiguous_format)  # LBFGS wants it
+        optimizer = kind(net.parameters(), lr=0.01)
+        model, attachment = late_job.attach(monkeypatch, net, optimizer if overlapping else None)
+        batch = images()
+
+        def closure():
+            optimizer.zero_grad()
+            loss = model(batch).square().mean()
+            loss.backward()
+            return loss
+        losses = []
+        for _ in range(3):
+            closure()
+            losses.append(optimizer.step(closure).item())
+        found = late_job.values(net, optimizer)[:7]
+        attachment.detach()
+        return losses, found
+    (wanted_losses, wanted), (losses, found) = run(False), run(True)
+    assert losses == wanted_losses and late_job.equal(found, wanted)
+    assert len(warnings_of(caplog)) == 1
+
+
+def test_another_optimizer_over_the_same_model_makes_its_steps_wait(monkeypatch, caplog):
+    others = []
+
+    def half(net):
+        others[:] = [optim.SGD(list(net.parameters())[::2], lr=0.1)]
+        return optim.SGD(list(net.parameters())[1::2], lr=0.1)
+
+    def other_step(_model, _optimizer):
+        others[0].step()
+        others[0].zero_grad()
+    check(monkeypatch, plain_net, half, after_backward=other_step, overlapped=0)
+    assert len(warnings_of(caplog)) == 1
+
+
+def test_parameters_outside_of_the_model_are_stepped_at_once(monkeypatch):
+    extra = nn.Parameter(torch.zeros(3))
+
+    def with_extra(net):
+        extra.data.zero_()
+        extra.grad = None
+        return optim.SGD([*net.parameters(), extra], lr=0.5)
+
+    seen = []
+    check(monkeypatch, plain_net, with_extra, steps=3, overlapped=2,
+          after_backward=lambda m, o: setattr(extra, "grad", torch.ones(3)),
+          after_step=lambda m, o: seen.append(extra.tolist()))
+    assert seen == 2 * [[-0.5] * 3, [-1.0] * 3, [-1.5] * 3]
+
+
+# ---- errors and the end ----
+
+def overlapped_step(monkeypatch, steps=2):
+    net = plain_net()
+    optimizer = sgd(net)
+    model, attachment = late_job.attach(monkeypatch, net, optimizer)
+    for _ in range(steps):
+        model(images()).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model, optimizer, attachment
+
+
+def test_a_lost_peer_is_raised_by_the_forward_and_again_after_it(monkeypatch, caplog):
+    model, optimizer, attachment = overlapped_step(monkeypatch)
+    attachment.job.check = lambda: None  # the forward is the first to hear of it
+    attachment.job.error = sluice.PeerLost("rank 1 was lost")
+    for action in (lambda: model(images()), lambda: model.state_dict(), optimizer.state_dict):
+        with pytest.raises(sluice.PeerLost, match="rank 1 was lost"):
+            action()
+    attachment.detach()
+    assert "the last step is missing in 8 of 8 parameters" in warnings_of(caplog)[0]
+    assert attachment.job.closed and not any(p.isnan().any() for p in model.parameters())
+
+
+def test_an_interrupted_wait_can_be_repeated(monkeypatch):
+    model, optimizer, attachment = overlapped_step(monkeypatch)
+    attachment.job.error = KeyboardInterrupt()
+    attachment.job.check = lambda: None
+    with pytest.raises(KeyboardInterrupt):
+        model(images())
+    attachment.job.error = None
+    assert model(images()).isfinite().all()
+    attachment.detach()
+
+
+def test_after_detach_model_and_optimizer_work_as_before(monkeypatch):
+    model, optimizer, attachment = overlapped_step(monkeypatch)
+    attachment.detach()
+    assert type(model.module[0]._parameters).__name__ != "WatchedParameters"
+    assert attachment.job.closed
+    before = model.module[0].bias.detach().clone()
+    model.module(images()).sum().backward()
+    optimizer.step()
+    assert not torch.equal(before, model.module[0].bias)
+
+
+def test_mistakes_are_refused_with_the_remedy(monkeypatch):
+    net = plain_net()
+    with pytest.raises(sluice.InvalidArgument, match="gradient_as_bucket_view=True"):
+        late_job.attach(monkeypatch, net, sgd(net), gradient_as_bucket_view=False)
+    with pytest.raises(sluice.InvalidArgument, match="one optimizer, not a list"):
+        late_job.attach(monkeypatch, net, [sgd(net)])
+    with pytest.raises(sluice.InvalidArgument, match="sluice.torch.Loop"):
+        late_job.attach(monkeypatch, net, sgd(net), process_group=sluice.torch.solo_group(0, 1))
