@@ -268,6 +268,8 @@ class Overlap(Attachment):
             groups.setdefault(flight.group, []).append(parameter)
         try:
             self._parts.run(groups)
+            for flight in flights:
+                self.job.mark_applied(flight.index)
         finally:
             for flight, gradient in zip(flights, shown):
                 self._give_back(flight, gradient)
