@@ -61,18 +61,10 @@ def test_sums_are_exact_with_busy_polling():
 
 
 def test_sums_are_exact_over_ipv6():
-    with Lab(hosts=2) as lab:
-        mac = "02:00:00:00:77:01"
-        config = lab.config().replace(
-            "[appliance]", f'[appliance]\naddress6 = "fd77::1/64"\nmac = "{mac}"'
-        )
-        lab.start_appliance(BUILD, config)
-        for host in range(2):
-            lab.in_host(host, "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=0")
-            lab.in_host(host, f"ip addr add fd77::{host + 10}/64 dev eth0 nodad")
-            # The appliance does not answer neighbour solicitations yet.
-            lab.in_host(host, f"ip -6 neigh replace fd77::1 lladdr {mac} dev eth0 nud permanent")
-        for report in run_all(lab, "udp://[fd77::1]:7700", 2, steps=3, tensors=3, elems=30_000):
+    with Lab(hosts=4, ipv6=True) as lab:
+        fault = {"rx_drop": 0.01, "tx_drop": 0.01, "duplicate": 0.02, "reorder": 0.02, "seed": 3}
+        lab.start_appliance(BUILD, lab.config(fault=fault))
+        for report in run_all(lab, lab.url6, 4, steps=20, tensors=5, elems=60_000):
             assert report["exit"] == 0, report
 
 

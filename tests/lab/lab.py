@@ -33,6 +33,7 @@ import time
 from pathlib import Path
 
 BOX_ADDRESS = "10.77.0.1"
+BOX_ADDRESS6 = "fd77::1"
 QUEUE_BYTES = 2_000_000
 READY = "ready:"
 _ordinals = itertools.count()  # one process may hold several labs
@@ -60,12 +61,17 @@ def missing() -> str | None:
 class Lab:
     """`hosts` namespaces around a box; `pmd` af_packet, af_xdp or bridge; no `rate_mbps`: unshaped.
 
-    Host i has the address 10.77.0.(i + 10); the appliance 10.77.0.1. Not thread-safe. Blocking
-    calls are bounded by `timeout` arguments.
+    Host i has the address 10.77.0.(i + 10); the appliance 10.77.0.1. With `ipv6` also fd77::(i + 10,
+    in hexadecimal) and fd77::1. Not thread-safe. Blocking calls are bounded by `timeout` arguments.
     """
 
     def __init__(
-        self, hosts: int, rate_mbps: float | None = None, pmd: str = "af_packet", mtu: int = 1500
+        self,
+        hosts: int,
+        rate_mbps: float | None = None,
+        pmd: str = "af_packet",
+        mtu: int = 1500,
+        ipv6: bool = False,
     ):
         if pmd not in ("af_packet", "af_xdp", "bridge"):
             raise LabError(f"pmd {pmd!r} is unknown: af_packet, af_xdp or bridge")
@@ -77,7 +83,9 @@ class Lab:
         self._processes: list[subprocess.Popen] = []
         self._stack = contextlib.ExitStack()
         self.directory = Path()
+        self.ipv6 = ipv6
         self.url = f"udp://{BOX_ADDRESS}:7700"
+        self.url6 = f"udp://[{BOX_ADDRESS6}]:7700"
 
     # ---- set-up and clean-up ----
 
@@ -117,9 +125,14 @@ class Lab:
                 f"peer name eth0 netns {host} mtu {self.mtu}"
             )
             self._in(host, f"ip addr add {self.address(i)}/24 dev eth0")
+            if self.ipv6:
+                self._in(host, "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=0")
+                self._in(host, f"ip addr add {self.address6(i)}/64 dev eth0 nodad")
             for namespace, device in ((host, "eth0"), (box, f"s{i}")):
-                # The other end reads raw frames: checksums must be finished and frames unmerged.
+                # The other end reads raw frames: checksums must be finished, frames unmerged and
+                # VLAN tags in their place.
                 self._in(namespace, f"ethtool -K {device} tx off rx off gso off tso off gro off")
+                self._in(namespace, f"ethtool -K {device} txvlan off rxvlan off", check=False)
                 self._in(namespace, f"ip link set {device} up")
                 if self.rate_mbps is not None:
                     self._shape(namespace, device)
@@ -151,6 +164,9 @@ class Lab:
     def address(self, host: int) -> str:
         return f"10.77.0.{host + 10}"
 
+    def address6(self, host: int) -> str:
+        return f"fd77::{host + 10:x}"
+
     def popen(
         self, host: int | None, command: list[str], env: dict[str, str] | None = None, **kwargs
     ) -> subprocess.Popen:
@@ -180,6 +196,7 @@ class Lab:
         lines = [
             "[appliance]",
             f'address = "{BOX_ADDRESS}/24"',
+            f'address6 = "{BOX_ADDRESS6}/64"' if self.ipv6 else "",
             f'polling = "{polling}"',
             f'secret = "{secret}"',
             "memory_mib = 256",

@@ -1,0 +1,202 @@
+"""Any traffic crosses the switch: TCP, IPv6, VLAN tags, full-size frames, hosts that move."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from lab import BOX_ADDRESS, BOX_ADDRESS6, Lab, missing
+from raw_frames import MARKER_BYTES
+from workers import BUILD, run_all, wait_until
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+RAW = str(Path(__file__).resolve().parent / "raw_frames.py")
+BROADCAST = "ff:ff:ff:ff:ff:ff"
+MAC_AGE_S = 5
+
+EXTRA = f"""
+[forwarding]
+mac_age_s = {MAC_AGE_S}
+
+[[rule]]
+class = 3
+protocol = "tcp"
+port = 5201
+
+[[rule]]
+class = 9
+dscp = 46
+"""
+
+
+@pytest.fixture(scope="module")
+def lab():
+    with Lab(hosts=3, ipv6=True) as made:
+        made.start_appliance(BUILD, made.config(extra=EXTRA))
+        yield made
+
+
+def run_in(lab, host, command, timeout=30):
+    process = lab.popen(host, command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return process.communicate(timeout=timeout)[0], process.returncode
+
+
+def mac_of(lab, host):
+    return run_in(lab, host, ["cat", "/sys/class/net/eth0/address"])[0].strip()
+
+
+def send_raw(lab, host, destination, *options):
+    out, code = run_in(lab, host, [sys.executable, RAW, "send", destination, *options])
+    assert code == 0, out
+
+
+class Listeners:
+    """Hosts that receive raw frames from now on, until `frames` is called."""
+
+    def __init__(self, lab, hosts):
+        self.lab, self.hosts = lab, hosts
+        self.processes = [
+            lab.popen(host, [sys.executable, RAW, "receive", "30"], stdout=subprocess.PIPE, text=True)
+            for host in hosts
+        ]
+        for process in self.processes:
+            assert process.stdout.readline().strip() == "READY"
+
+    def frames(self):
+        """A list for each host: what came before a last broadcast frame, which is sent now."""
+        for host in (0, 1) if 0 in self.hosts else (0,):  # nobody hears itself
+            send_raw(self.lab, host, BROADCAST, "--bytes", str(MARKER_BYTES))
+        lists = []
+        for process in self.processes:
+            frames = [json.loads(line) for line in process.communicate(timeout=60)[0].splitlines()]
+            assert frames and frames.pop()["bytes"] == MARKER_BYTES, "the last frame did not come"
+            lists.append(frames)
+        return lists
+
+
+def class_packets(lab, port, egress_class):
+    """Frames that the port has sent in the class, 0 when it has sent none."""
+    wanted = f'sluice_port_tx_class_packets_total{{port="{port}",class="{egress_class}"}} '
+    lines = [line for line in lab.scrape().splitlines() if line.startswith(wanted)]
+    return float(lines[0].split()[-1]) if lines else 0
+
+
+@pytest.mark.skipif(shutil.which("iperf3") is None, reason="iperf3 is not installed")
+@pytest.mark.parametrize("family", [4, 6])
+def test_tcp_crosses_the_switch_both_ways_and_takes_the_class_of_its_rule(lab, family):
+    server = lab.popen(
+        1, ["iperf3", "-s", "-1", "--forceflush"], stdout=subprocess.PIPE, text=True
+    )
+    while "listening" not in (line := server.stdout.readline()):
+        assert line, "the server ended before it listened"
+    address = lab.address(1) if family == 4 else lab.address6(1)
+    out, code = run_in(lab, 0, ["iperf3", "-c", address, "-J", "-t", "2", "--bidir"], timeout=60)
+    server.communicate(timeout=60)
+    report = json.loads(out)
+    assert code == 0 and "error" not in report, report.get("error")
+    end = report["end"]
+    assert end["sum_received"]["bits_per_second"] > 1e6
+    assert end["sum_received_bidir_reverse"]["bits_per_second"] > 1e6
+    sent = end["sum_sent"]["bytes"] / 1500
+    # Nearly all of it; segmentation and acknowledgements make the exact number iperf's business.
+    wait_until(lambda: class_packets(lab, "host1", 3) > sent / 2, 10, "TCP by its rule in class 3")
+
+
+def test_pings_full_frames_that_must_not_be_fragmented(lab):
+    for command in (
+        ["ping", "-M", "do", "-s", "1472", lab.address(1)],
+        ["ping", "-6", "-M", "do", "-s", "1452", lab.address6(1)],
+        ["ping", "-M", "do", "-s", "1472", BOX_ADDRESS],
+        ["ping", "-6", "-M", "do", "-s", "1452", BOX_ADDRESS6],
+    ):
+        out, code = run_in(lab, 0, [*command, "-c", "3", "-i", "0.1", "-W", "2"])
+        assert code == 0 and " 0% packet loss" in out, out
+
+
+def test_a_rule_by_dscp_classes_pings(lab):
+    before = class_packets(lab, "host1", 9)
+    run_in(lab, 0, ["ping", "-Q", "0xb8", "-c", "5", "-i", "0.1", "-W", "2", lab.address(1)])
+    wait_until(lambda: class_packets(lab, "host1", 9) >= before + 5, 10, "pings in class 9")
+
+
+def test_answers_neighbour_solicitations(lab):
+    lab.in_host(2, "ip -6 neigh flush dev eth0")
+    out, code = run_in(lab, 2, ["ping", "-6", "-c", "2", "-i", "0.2", "-W", "2", BOX_ADDRESS6])
+    assert code == 0, out
+    entry, _ = run_in(lab, 2, ["ip", "-6", "neigh", "show", BOX_ADDRESS6])
+    assert "lladdr 02:51:0a:4d:00:01" in entry, entry
+
+
+def test_a_host_that_wants_the_appliances_ipv6_address_learns_that_it_is_taken(lab):
+    lab.in_host(2, f"ip addr add {BOX_ADDRESS6}/64 dev eth0")
+    try:
+        def refused():
+            out, _ = run_in(lab, 2, ["ip", "-6", "addr", "show", "dev", "eth0"])
+            return "dadfailed" in out
+
+        wait_until(refused, 10, "duplicate address detection fails")
+    finally:
+        lab.in_host(2, f"ip addr del {BOX_ADDRESS6}/64 dev eth0")
+
+
+def test_a_broadcast_reaches_all_but_its_sender_and_once(lab):
+    listeners = Listeners(lab, [0, 1, 2])
+    send_raw(lab, 0, BROADCAST, "--bytes", "1500")
+    own, *others = listeners.frames()
+    assert own == []
+    for frames in others:
+        assert len(frames) == 1 and frames[0]["intact"] and frames[0]["bytes"] == 1500
+
+
+@pytest.mark.parametrize("tags, length", [([100], 1500), ([100, 200], 1496), ([0xE064], 46)])
+def test_vlan_tags_pass_through_unchanged(lab, tags, length):
+    listeners = Listeners(lab, [1, 2])
+    text = ",".join(str(tag) for tag in tags)
+    send_raw(lab, 0, BROADCAST, "--tags", text, "--bytes", str(length))
+    for frames in listeners.frames():
+        assert len(frames) == 1, frames
+        assert frames[0]["tags"] == tags and frames[0]["bytes"] == length and frames[0]["intact"]
+
+
+def test_addresses_are_learned_by_vlan(lab):
+    # Host 1 has spoken in VLAN 7 only, so a frame for it in VLAN 8 is flooded.
+    send_raw(lab, 1, BROADCAST, "--tags", "7")
+    listeners = Listeners(lab, [2])
+    send_raw(lab, 0, mac_of(lab, 1), "--tags", "7", "--bytes", "70")
+    send_raw(lab, 0, mac_of(lab, 1), "--tags", "8", "--bytes", "80")
+    (frames,) = listeners.frames()
+    assert [frame["bytes"] for frame in frames] == [80]
+
+
+def test_a_host_that_falls_silent_is_forgotten_and_its_frames_flooded(lab):
+    address = "02:aa:00:00:00:01"  # nobody's, so that nothing else refreshes it
+    listeners = Listeners(lab, [2])
+    send_raw(lab, 1, BROADCAST, "--source", address)
+    send_raw(lab, 0, address, "--bytes", "70")
+    time.sleep(MAC_AGE_S + 1)
+    send_raw(lab, 0, address, "--bytes", "80")
+    (frames,) = listeners.frames()
+    unicast = [frame["bytes"] for frame in frames if frame["destination"] == address]
+    assert unicast == [80], "the first went to its port only, the second to all"
+
+
+def test_a_host_that_moves_takes_its_address_along(lab):
+    address = "02:aa:00:00:00:02"
+    send_raw(lab, 1, BROADCAST, "--source", address)
+    send_raw(lab, 2, BROADCAST, "--source", address)
+    listeners = Listeners(lab, [1, 2])
+    send_raw(lab, 0, address, "--bytes", "70")
+    old, new = listeners.frames()
+    assert old == []
+    assert [frame["bytes"] for frame in new] == [70]
+
+
+def test_results_queue_by_priority_like_other_traffic(lab):
+    for report in run_all(lab, lab.url6, 2, steps=3, tensors=4, elems=20_000):
+        assert report["exit"] == 0, report
+    band = sum(class_packets(lab, "host0", egress_class) for egress_class in range(16, 48))
+    assert band >= 3 * 4 * 20_000 * 4 / 1344
