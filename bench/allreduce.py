@@ -56,14 +56,16 @@ def add_options(parser):
 class Side:
     """n ranks of one side in one lab, driven line by line."""
 
-    def __init__(self, lab, name, world_size, elem_count, env):
+    script = "allreduce_worker.py"
+
+    def __init__(self, lab, name, world_size, arguments, env):
         self.name = name
         self.seconds, self.busy = report.Samples(), report.Samples()
         self.retransmissions = 0
         self.chunk_bytes = 0
-        script = os.path.join(ROOT, "bench", "allreduce_worker.py")
+        command = [PYTHON, os.path.join(ROOT, "bench", self.script), name, *map(str, arguments)]
         self.ranks = [
-            lab.popen(rank, [PYTHON, script, name, str(elem_count)],
+            lab.popen(rank, command,
                       env={**env, "RANK": str(rank), "WORLD_SIZE": str(world_size)},
                       stdin=-1, stdout=-1, text=True)
             for rank in range(world_size)]
@@ -136,9 +138,9 @@ def measure(lab_module, options, world_size):
     with lab_module.Lab(pmd=options.pmd, **links) as ours, \
             lab_module.Lab(pmd="bridge", **links) as bridge:
         ours.start_appliance(report.build_dir())
-        gloo = Side(bridge, "gloo", world_size, elem_count, gloo_env(bridge))
+        gloo = Side(bridge, "gloo", world_size, [elem_count], gloo_env(bridge))
         gloo.wait_ready()
-        sluice = Side(ours, "sluice", world_size, elem_count, sluice_env(ours))
+        sluice = Side(ours, "sluice", world_size, [elem_count], sluice_env(ours))
         sluice.wait_ready()
         for repetition in range(options.repetitions + 1):
             for side in (sluice, gloo):

@@ -11,18 +11,20 @@ import sys
 
 import allreduce
 import cutoff
+import ddp_overlap
 import fold
 import pipeline
 import report
 import sfcd
 import straggler
+import switch
 from papers.prophet import bench as prophet
 from papers.saina import bench as saina
 from papers.switch_priority import bench as switch_priority
 
 BENCHES = {"fold": fold, "pipeline": pipeline, "sfcd": sfcd, "cutoff": cutoff,
            "allreduce": allreduce, "saina": saina,
-           "straggler": straggler, "switch_priority": switch_priority,
+           "straggler": straggler, "switch": switch, "ddp_overlap": ddp_overlap, "switch_priority": switch_priority,
            "prophet": prophet}
 
 
