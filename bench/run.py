@@ -24,8 +24,8 @@ from papers.switch_priority import bench as switch_priority
 
 BENCHES = {"fold": fold, "pipeline": pipeline, "sfcd": sfcd, "cutoff": cutoff,
            "allreduce": allreduce, "saina": saina,
-           "straggler": straggler, "switch": switch, "ddp_overlap": ddp_overlap, "switch_priority": switch_priority,
-           "prophet": prophet}
+           "straggler": straggler, "switch": switch, "ddp_overlap": ddp_overlap,
+           "switch_priority": switch_priority, "prophet": prophet}
 
 
 def main():
