@@ -118,7 +118,7 @@ class Appliance {
                                               static_cast<std::uint32_t>(header_bytes + out.bytes),
                                               classifier_.of_chunk(out.priority)};
       dataplane::EgressQueue& queue = queues_[out.rank.value];
-      CHECK(queue.make_room(item).packet == nullptr && queue.push(item));
+      CHECK(queue.push(item));
       if (out.bytes > kChunkBytes) {  // feedback is shorter
         ++results;
         last_result_ = datagram.data();
@@ -130,7 +130,8 @@ class Appliance {
   }
 
   static void drain(dataplane::EgressQueue& queue) {
-    while (!queue.empty()) benchmark::DoNotOptimize(queue.pop());
+    dataplane::EgressQueue::Item item;
+    while (queue.pop(item)) benchmark::DoNotOptimize(item);
   }
 
   const wire::UdpChecksums checksums_;

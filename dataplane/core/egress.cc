@@ -8,8 +8,7 @@ std::size_t Egress::take(std::span<Item> burst) noexcept {
   const std::size_t most = std::min<std::size_t>(burst.size(), budget_);
   std::size_t count = 0;
   for (; count < most && bucket_.ready(); ++count) {
-    burst[count] = queue_.pop();
-    if (burst[count].packet == nullptr) break;
+    if (!queue_.pop(burst[count])) break;
     bucket_.spend(burst[count].bytes + kWireOverheadBytes);
     touched_ |= std::uint64_t{1} << burst[count].egress_class;
   }

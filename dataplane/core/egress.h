@@ -35,8 +35,10 @@ class Egress {
   template <class Free, class Mark>
   void enqueue(const Item& item, Free&& free, Mark&& mark) noexcept {
     ++arrived_;
-    for (Item victim; (victim = queue_.make_room(item)).packet != nullptr;) drop(victim, free);
-    if (!queue_.push(item)) return drop(item, free);
+    for (Item victim; !queue_.push(item);) {
+      if (!queue_.make_room(item, victim)) return drop(item, free);
+      drop(victim, free);
+    }
     touched_ |= std::uint64_t{1} << item.egress_class;
     if (queue_.congested(item.egress_class) && mark(item.packet))
       counters_.classes[item.egress_class].marked.add(1);
@@ -60,7 +62,7 @@ class Egress {
   template <class Free>
   std::size_t clear(Free&& free) noexcept {
     std::size_t count = 0;
-    for (Item item; (item = queue_.pop()).packet != nullptr; ++count) {
+    for (Item item; queue_.pop(item); ++count) {
       touched_ |= std::uint64_t{1} << item.egress_class;
       free(item.packet);
     }

@@ -7,9 +7,12 @@
 // nothing starves. One owner lcore; no allocation after set-up.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "aggregator/base/time.h"
@@ -41,15 +44,14 @@ class EgressQueue {
 
   explicit EgressQueue(const Limits& limits);
 
-  // Evicts one item if the arrival does not fit: the newest of the least urgent class that is less
-  // urgent than the arrival and holds more than its guaranteed room. An arrival within the
-  // guaranteed room of its class may evict from any class that is not. Null when it fits or when
-  // there is nothing to evict. Call it until it returns null, then push().
-  Item make_room(const Item& arrival) noexcept;
-  // Queues an item; false when it does not fit: the caller then drops it.
+  // Queues an item; false when it does not fit: then make_room() and try again, or drop it.
   [[nodiscard]] bool push(const Item& item) noexcept;
-  // Takes the next item to send; null when empty.
-  Item pop() noexcept;
+  // Evicts one item for an arrival that does not fit: the newest of the least urgent class that is
+  // less urgent than the arrival and holds more than its guaranteed room. An arrival within the
+  // guaranteed room of its class may evict from any class that is not. False: nothing to evict.
+  bool make_room(const Item& arrival, Item& evicted) noexcept;
+  // Takes the next item to send; false when empty.
+  bool pop(Item& item) noexcept;
   // Undoes pop(): items that were not sent after all, the last one first, before the next push().
   void put_back(const Item& item) noexcept;
 
@@ -78,7 +80,6 @@ class EgressQueue {
     std::uint32_t bytes = 0;
     std::uint32_t next = kNone;
     std::uint32_t previous = kNone;
-    ClassIndex egress_class = 0;
   };
   static_assert(sizeof(Node) == 32);
   // `due` and bytes sent are on one scale: a class that waits and has a share is served at the
@@ -99,14 +100,26 @@ class EgressQueue {
   static std::uint64_t interval(const Level& level, std::uint32_t bytes) noexcept {
     return std::uint64_t{bytes} * level.per_share / kPerShareUnits;
   }
-  bool fits(const Item& item) const noexcept;
+  static constexpr std::uint64_t bit_of(ClassIndex egress_class) noexcept {
+    return std::uint64_t{1} << egress_class;
+  }
+  static constexpr ClassIndex most_urgent_of(std::uint64_t classes) noexcept {
+    return static_cast<ClassIndex>(std::countr_zero(classes));
+  }
+  static constexpr ClassIndex least_urgent_of(std::uint64_t classes) noexcept {
+    return static_cast<ClassIndex>(63 - std::countl_zero(classes));
+  }
+  bool fits(const Item& item) const noexcept {
+    return free_ != kNone && bytes_ + item.bytes <= byte_limit_;
+  }
   std::uint64_t bytes_as_urgent(ClassIndex egress_class) const noexcept;
   std::uint64_t guaranteed_among(std::uint64_t waiting) const noexcept;
   bool within_room(ClassIndex egress_class, const Room& more) const noexcept;
   void begin_waiting(Level& level, const Item& item) noexcept;
   void choose_next_due() noexcept;
-  Item evict_newest(ClassIndex egress_class) noexcept;
-  Item release(std::uint32_t node, Level& level) noexcept;
+  void choose_among_chosen() noexcept;
+  void evict_newest(ClassIndex egress_class, Item& evicted) noexcept;
+  void release(std::uint32_t node, Level& level) noexcept;
   std::uint32_t occupy(const Item& item, Level& level) noexcept;
 
   std::uint64_t waiting_ = 0;     // bit c: class c has items
@@ -126,5 +139,88 @@ class EgressQueue {
   bool least_has_share_ = false;
   std::array<Room, kClassCount> rooms_{};
 };
+
+// --- The path of every packet ---
+
+// After every change of which classes with a share wait, or of when one of them is due.
+inline void EgressQueue::choose_next_due() noexcept {
+  if (!least_has_share_) return choose_among_chosen();
+  if (waiting_ == 0) return;
+  next_due_class_ = least_urgent_of(waiting_);
+  next_due_ = levels_[next_due_class_].due;
+  guaranteed_ = bit_of(next_due_class_);
+}
+
+// A share begins to count when the class begins to wait: what it did not use before is gone. Its
+// first packet goes when, with it, the share is used; later ones when the one before is paid for.
+inline void EgressQueue::begin_waiting(Level& level, const Item& item) noexcept {
+  waiting_ |= bit_of(item.egress_class);
+  const std::uint64_t whole = interval(level, item.bytes);
+  const std::uint64_t others = whole - std::min<std::uint64_t>(whole, item.bytes);
+  level.due = std::max(level.due, sent_bytes_ + others);
+  choose_next_due();
+}
+
+// Fills a free node and counts it; the caller links it.
+inline std::uint32_t EgressQueue::occupy(const Item& item, Level& level) noexcept {
+  const std::uint32_t index = free_;
+  Node& node = nodes_[index];
+  free_ = node.next;
+  node = Node{.packet = item.packet, .queued_at = item.queued_at, .bytes = item.bytes};
+  ++level.packets;
+  level.bytes += item.bytes;
+  ++packets_;
+  bytes_ += item.bytes;
+  return index;
+}
+
+// Frees a node that was taken out of its list.
+inline void EgressQueue::release(std::uint32_t index, Level& level) noexcept {
+  Node& node = nodes_[index];
+  node.next = free_;
+  free_ = index;
+  --level.packets;
+  level.bytes -= node.bytes;
+  --packets_;
+  bytes_ -= node.bytes;
+}
+
+inline bool EgressQueue::push(const Item& item) noexcept {
+  if (!fits(item)) [[unlikely]]
+    return false;
+  Level& level = levels_[item.egress_class];
+  const bool first = level.packets == 0;
+  const std::uint32_t index = occupy(item, level);
+  const std::uint32_t tail = std::exchange(level.tail, index);
+  if (first) {
+    level.head = index;
+    begin_waiting(level, item);
+  } else {
+    nodes_[index].previous = tail;
+    nodes_[tail].next = index;
+  }
+  return true;
+}
+
+inline bool EgressQueue::pop(Item& item) noexcept {
+  if (waiting_ == 0) return false;
+  const ClassIndex egress_class =
+      sent_bytes_ >= next_due_ ? next_due_class_ : most_urgent_of(waiting_);
+  Level& level = levels_[egress_class];
+  const std::uint32_t index = level.head;
+  const Node& node = nodes_[index];
+  item = {.packet = node.packet,
+          .bytes = node.bytes,
+          .egress_class = egress_class,
+          .queued_at = node.queued_at,
+          .due_before = level.due};
+  level.head = node.next;
+  release(index, level);
+  level.due = std::min(level.due, sent_bytes_) + interval(level, item.bytes);
+  sent_bytes_ += item.bytes;
+  if (level.packets == 0) waiting_ &= ~bit_of(egress_class);
+  if ((guaranteed_ & bit_of(egress_class)) != 0) choose_next_due();
+  return true;
+}
 
 }  // namespace sluice::dataplane

@@ -31,7 +31,7 @@ _VARIABLES = {"$instance": ".*", "$job": ".*", "$__rate_interval": "6s", "$__ran
 _MAY_BE_EMPTY = {
     "Missing from the oldest open chunk", "Gradient noise scale", "Signs flipped",
     "Packets of no use, by reason", "Frames dropped at ports, by reason",
-    "The appliance's own datagrams lost, by reason"}
+    "The appliance's own datagrams lost, by reason", "Frames dropped and marked, by class"}
 
 
 def slow_third(rank, stop):

@@ -64,13 +64,12 @@ void Link::enqueue(FrameIndex frame, FramePool& pool, EventQueue& events, TimeNs
   item.packet = as_pointer(frame);
   item.bytes = static_cast<std::uint32_t>(pool[frame].bytes.size());
   item.egress_class = static_cast<dataplane::ClassIndex>(pool[frame].priority / 4);
-  for (auto victim = queue_.make_room(item); victim.packet != nullptr;
-       victim = queue_.make_room(item)) {
+  for (dataplane::EgressQueue::Item victim; !queue_.push(item);) {
+    if (!queue_.make_room(item, victim)) return drop(frame, LinkDrop::kQueueFull, pool);
     --counters_.queued;
     --waiting_by_class_[victim.egress_class];
     drop(as_index(victim.packet), LinkDrop::kQueueFull, pool);
   }
-  if (!queue_.push(item)) return drop(frame, LinkDrop::kQueueFull, pool);
   ++counters_.queued;
   ++waiting_by_class_[item.egress_class];
   if (options.mark_above_frames != 0 && queue_.packets() > options.mark_above_frames &&
@@ -91,8 +90,8 @@ void Link::unblock(EventQueue& events, TimeNs now) {
 
 void Link::ready(FramePool&, Random& random, EventQueue& events, TimeNs now) {
   busy_ = false;
-  if (blocked || queue_.empty()) return;
-  const dataplane::EgressQueue::Item item = queue_.pop();
+  dataplane::EgressQueue::Item item;
+  if (blocked || !queue_.pop(item)) return;
   --waiting_by_class_[item.egress_class];
   for (std::size_t urgent = 0; urgent < item.egress_class; ++urgent)
     if (waiting_by_class_[urgent] != 0) overtook_ = true;

@@ -13,6 +13,22 @@ EgressQueue::Item item(std::uintptr_t number, ClassIndex egress_class, std::uint
   return {packet(number), bytes, egress_class};
 }
 
+EgressQueue::Item pop(EgressQueue& queue) {
+  EgressQueue::Item next;
+  return queue.pop(next) ? next : EgressQueue::Item{};
+}
+
+// What had to go for an arrival, in this order; the arrival itself at the end when it did not fit.
+std::vector<void*> offer(EgressQueue& queue, const EgressQueue::Item& arrival) {
+  std::vector<void*> dropped;
+  for (EgressQueue::Item evicted; !queue.push(arrival);) {
+    const bool made_room = queue.make_room(arrival, evicted);
+    dropped.push_back(made_room ? evicted.packet : arrival.packet);
+    if (!made_room) break;
+  }
+  return dropped;
+}
+
 EgressQueue strict(std::uint32_t packets = 16, std::uint64_t bytes = 1 << 20) {
   return EgressQueue({.packets = packets, .bytes = bytes, .least_urgent_share = 0});
 }
@@ -24,9 +40,9 @@ TEST(EgressQueue, SendsTheMostUrgentFirstAndKeepsTheOrderWithinAClass) {
   ASSERT_TRUE(queue.push(item(3, 0)));
   ASSERT_TRUE(queue.push(item(4, 5)));
   std::vector<void*> order;
-  while (!queue.empty()) order.push_back(queue.pop().packet);
+  while (!queue.empty()) order.push_back(pop(queue).packet);
   EXPECT_EQ(order, (std::vector<void*>{packet(3), packet(2), packet(4), packet(1)}));
-  EXPECT_EQ(queue.pop().packet, nullptr);
+  EXPECT_EQ(pop(queue).packet, nullptr);
   EXPECT_EQ(queue.bytes(), 0u);
 }
 
@@ -35,19 +51,17 @@ TEST(EgressQueue, WhenFullTheNewestOfTheLeastUrgentGoesFirst) {
   ASSERT_TRUE(queue.push(item(1, 9)));
   ASSERT_TRUE(queue.push(item(2, 9)));
   ASSERT_TRUE(queue.push(item(3, 4)));
-  EXPECT_EQ(queue.make_room(item(4, 0)).packet, packet(2));
-  EXPECT_EQ(queue.make_room(item(4, 0)).packet, nullptr) << "it fits now";
-  ASSERT_TRUE(queue.push(item(4, 0)));
-  EXPECT_EQ(queue.pop().packet, packet(4));
-  EXPECT_EQ(queue.pop().packet, packet(3));
-  EXPECT_EQ(queue.pop().packet, packet(1));
+  EXPECT_EQ(offer(queue, item(4, 0)), std::vector<void*>{packet(2)});
+  EXPECT_EQ(pop(queue).packet, packet(4));
+  EXPECT_EQ(pop(queue).packet, packet(3));
+  EXPECT_EQ(pop(queue).packet, packet(1));
 }
 
 TEST(EgressQueue, WhenFullOfEquallyOrMoreUrgentItemsTheArrivalIsRefused) {
   EgressQueue queue = strict(2);
   ASSERT_TRUE(queue.push(item(1, 5)));
   ASSERT_TRUE(queue.push(item(2, 5)));
-  EXPECT_EQ(queue.make_room(item(3, 5)).packet, nullptr);
+  EXPECT_EQ(offer(queue, item(3, 5)), std::vector<void*>{packet(3)});
   EXPECT_FALSE(queue.push(item(3, 5)));
   EXPECT_FALSE(queue.push(item(3, 60)));
   EXPECT_EQ(queue.packets(), 2u);
@@ -56,10 +70,8 @@ TEST(EgressQueue, WhenFullOfEquallyOrMoreUrgentItemsTheArrivalIsRefused) {
 TEST(EgressQueue, ALongArrivalPushesOutSeveralShortOnes) {
   EgressQueue queue = strict(16, 1000);
   for (std::uintptr_t number = 1; number <= 10; ++number) ASSERT_TRUE(queue.push(item(number, 8)));
-  int evicted = 0;
-  while (queue.make_room(item(11, 1, 350)).packet != nullptr) ++evicted;
-  EXPECT_EQ(evicted, 4);
-  EXPECT_TRUE(queue.push(item(11, 1, 350)));
+  EXPECT_EQ(offer(queue, item(11, 1, 350)),
+            (std::vector<void*>{packet(10), packet(9), packet(8), packet(7)}));
   EXPECT_EQ(queue.bytes(), 950u);
 }
 
@@ -73,7 +85,7 @@ TEST(EgressQueue, TheLeastUrgentClassGetsItsShareOfBytes) {
   int gap = 0;
   int longest_gap = 0;
   for (int sent = 0; sent < 900; ++sent) {
-    if (queue.pop().egress_class == 63) {
+    if (pop(queue).egress_class == 63) {
       ++least_urgent;
       gap = 0;
     } else {
@@ -93,7 +105,7 @@ TEST(EgressQueue, TheShareIsOfBytesNotOfPackets) {
   std::uint64_t urgent_bytes = 0;
   std::uint64_t least_bytes = 0;
   for (int sent = 0; sent < 2050; ++sent) {
-    const auto next = queue.pop();
+    const auto next = pop(queue);
     (next.egress_class == 63 ? least_bytes : urgent_bytes) += next.bytes;
   }
   EXPECT_EQ(least_bytes * 4, urgent_bytes);
@@ -103,12 +115,9 @@ TEST(EgressQueue, ReusesItsNodesForEver) {
   EgressQueue queue = strict(4);
   for (std::uintptr_t number = 1; number < 10'000; ++number) {
     const auto egress_class = static_cast<ClassIndex>(number % 64);
-    while (queue.make_room(item(number, egress_class)).packet != nullptr) {
-    }
-    if (!queue.push(item(number, egress_class))) {
-      ASSERT_EQ(queue.packets(), 4u);
-      queue.pop();
-    }
+    offer(queue, item(number, egress_class));
+    if (number % 7 == 0) pop(queue);
+    ASSERT_LE(queue.packets(), 4u);
     ASSERT_EQ(queue.bytes(), queue.packets() * 100u);
   }
 }

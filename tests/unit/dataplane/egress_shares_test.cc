@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <deque>
 #include <map>
@@ -22,6 +23,22 @@ Item item(std::uintptr_t number, ClassIndex egress_class, std::uint32_t bytes = 
   return {reinterpret_cast<void*>(number), bytes, egress_class};
 }
 
+Item pop(EgressQueue& queue) {
+  Item next;
+  return queue.pop(next) ? next : Item{};
+}
+
+// What had to go for an arrival, in this order; the arrival itself at the end when it did not fit.
+std::vector<Item> offer(EgressQueue& queue, const Item& arrival) {
+  std::vector<Item> dropped;
+  for (Item evicted; !queue.push(arrival);) {
+    const bool made_room = queue.make_room(arrival, evicted);
+    dropped.push_back(made_room ? evicted : arrival);
+    if (!made_room) break;
+  }
+  return dropped;
+}
+
 constexpr std::uint32_t kMaxBytes = 1500;
 
 // Every class of `classes` always waits; returns the bytes that each got of `total`.
@@ -35,7 +52,7 @@ std::map<ClassIndex, std::uint64_t> saturate(EgressQueue& queue,
     for (int count = 0; count < 4; ++count)
       EXPECT_TRUE(queue.push(item(++number, one, length(random))));
   for (std::uint64_t sent = 0; sent < total;) {
-    const Item next = queue.pop();
+    const Item next = pop(queue);
     got[next.egress_class] += next.bytes;
     sent += next.bytes;
     EXPECT_TRUE(queue.push(item(++number, next.egress_class, length(random))));
@@ -77,7 +94,7 @@ TEST(EgressShares, AShareHoldsInEveryStretchOfTimeThatTheClassWaits) {
   // by the largest drop of (bytes got - share * bytes sent) seen so far.
   std::map<ClassIndex, double> balance, best;
   for (int step = 0; step < 200'000; ++step) {
-    const Item next = queue.pop();
+    const Item next = pop(queue);
     ASSERT_TRUE(queue.push(item(++number, next.egress_class, length(random))));
     for (const ClassIndex one : {30, 50}) {
       balance[one] -= limits.shares[one] * next.bytes;
@@ -103,7 +120,7 @@ TEST(EgressShares, AClassThatComesAndGoesIsServedWithinItsShareOfBytes) {
     ASSERT_TRUE(queue.push(item(++number, 56, bytes)));
     std::uint64_t others = 0;
     for (;;) {
-      const Item next = queue.pop();
+      const Item next = pop(queue);
       if (next.egress_class == 56) break;
       others += next.bytes;
       ASSERT_TRUE(queue.push(item(++number, 0, length(random))));
@@ -119,11 +136,11 @@ TEST(EgressShares, WhatWasServedBecauseNobodyMoreUrgentWaitedIsNoDebt) {
   EgressQueue queue(limits);
   for (std::uintptr_t number = 1; number <= 1000; ++number)
     ASSERT_TRUE(queue.push(item(number, 56)));
-  for (int alone = 0; alone < 500; ++alone) ASSERT_EQ(queue.pop().egress_class, 56);
+  for (int alone = 0; alone < 500; ++alone) ASSERT_EQ(pop(queue).egress_class, 56);
   for (std::uintptr_t number = 2000; number < 2100; ++number)
     ASSERT_TRUE(queue.push(item(number, 0)));
   int urgent = 0;
-  while (queue.pop().egress_class != 56) ++urgent;
+  while (pop(queue).egress_class != 56) ++urgent;
   EXPECT_LE(urgent, 10);
   EXPECT_GE(urgent, 9);
 }
@@ -133,23 +150,21 @@ TEST(EgressShares, UrgentOverloadCannotTakeAClassItsGuaranteedRoom) {
   limits.shares[40] = 0.1;
   EgressQueue queue(limits);
   std::uintptr_t number = 0;
-  const auto offer = [&](ClassIndex one) {
-    const Item arrival = item(++number, one);
-    while (queue.make_room(arrival).packet != nullptr) {
-    }
-    return queue.push(arrival);
+  const auto add = [&](ClassIndex one) {
+    const auto dropped = offer(queue, item(++number, one));
+    return dropped.empty() || dropped.back().egress_class != one;
   };
-  for (int packet = 0; packet < 30; ++packet) offer(40);
-  for (int packet = 0; packet < 30; ++packet) offer(50);
-  for (int packet = 0; packet < 500; ++packet) offer(0);
+  for (int packet = 0; packet < 30; ++packet) add(40);
+  for (int packet = 0; packet < 30; ++packet) add(50);
+  for (int packet = 0; packet < 500; ++packet) add(0);
   EXPECT_EQ(queue.packets_of(50), 0u) << "no share: gave way";
   EXPECT_EQ(queue.packets_of(40), 10u) << "a tenth of 100 packets is its own";
   EXPECT_EQ(queue.packets_of(0), 90u);
-  queue.pop();
-  while (queue.packets_of(40) > 5) static_cast<void>(queue.pop().egress_class == 0 && offer(0));
-  while (offer(0) && queue.packets_of(0) < 95) {
+  pop(queue);
+  while (queue.packets_of(40) > 5) static_cast<void>(pop(queue).egress_class == 0 && add(0));
+  while (add(0) && queue.packets_of(0) < 95) {
   }
-  EXPECT_TRUE(offer(40)) << "within its room it may take more urgent frames' place";
+  EXPECT_TRUE(add(40)) << "within its room it may take more urgent frames' place";
   EXPECT_EQ(queue.packets(), 100u);
 }
 
@@ -159,13 +174,9 @@ TEST(EgressShares, TheLeastUrgentThatWaitsIsNotStarvedByOverloadEither) {
   std::map<ClassIndex, std::uint64_t> got;
   for (int step = 0; step < 100'000; ++step) {
     // Two arrivals of every class for each packet sent.
-    for (const ClassIndex one : {0, 0, 8, 8, 63, 63}) {
-      const Item arrival = item(++number, static_cast<ClassIndex>(one));
-      while (queue.make_room(arrival).packet != nullptr) {
-      }
-      static_cast<void>(queue.push(arrival));
-    }
-    const Item next = queue.pop();
+    for (const ClassIndex one : std::array<ClassIndex, 6>{0, 0, 8, 8, 63, 63})
+      offer(queue, item(++number, one));
+    const Item next = pop(queue);
     got[next.egress_class] += next.bytes;
   }
   EXPECT_NEAR(static_cast<double>(got[63]) / 1e8, 1.0 / 32, 0.001);
@@ -278,22 +289,20 @@ TEST(EgressProperties, StrictQueueDoesExactlyWhatTheModelDoes) {
         const Item arrival =
             item(++in, static_cast<ClassIndex>(random() % classes), 60 + random() % 1440);
         std::vector<void*> gone;
-        for (Item victim; (victim = queue.make_room(arrival)).packet != nullptr;)
-          gone.push_back(victim.packet);
-        if (!queue.push(arrival)) gone.push_back(arrival.packet);
+        for (const Item& one : offer(queue, arrival)) gone.push_back(one.packet);
         ASSERT_EQ(gone, model.offer(arrival)) << "seed " << seed << " step " << step;
         dropped += gone.size();
         ASSERT_EQ(queue.congested(arrival.egress_class),
                   model.bytes_as_urgent(arrival.egress_class) > kMarkAbove);
       } else if (random() % 4 != 0) {
-        const Item next = queue.pop();
+        const Item next = pop(queue);
         ASSERT_EQ(next.packet, model.pop().packet) << "seed " << seed << " step " << step;
         out += next.packet != nullptr;
       } else {
         // A burst of which the device refuses the rest.
         std::vector<Item> burst;
         for (std::uint32_t left = random() % 8; left != 0 && !queue.empty(); --left) {
-          burst.push_back(queue.pop());
+          burst.push_back(pop(queue));
           ASSERT_EQ(burst.back().packet, model.pop().packet);
         }
         const std::size_t accepted = burst.empty() ? 0 : random() % (burst.size() + 1);
@@ -324,7 +333,12 @@ TEST(EgressProperties, WithSharesNothingIsLostReorderedWithinAClassOrEvictedAgai
     for (int step = 0; step < 20'000; ++step) {
       const auto one = static_cast<ClassIndex>(random() % 8 * 10 % 64);
       const Item arrival = item(++number, one, 60 + random() % 1440);
-      for (Item victim; (victim = queue.make_room(arrival)).packet != nullptr;) {
+      bool queued = true;
+      for (Item victim; !queue.push(arrival);) {
+        if (!queue.make_room(arrival, victim)) {
+          queued = false;
+          break;
+        }
         ASSERT_EQ(victim.packet, waiting[victim.egress_class].back()) << "the newest goes";
         waiting[victim.egress_class].pop_back();
         const bool chosen = limits.shares[arrival.egress_class] != 0;
@@ -337,10 +351,10 @@ TEST(EgressProperties, WithSharesNothingIsLostReorderedWithinAClassOrEvictedAgai
             queue.bytes_of(victim.egress_class) + victim.bytes > std::floor(share * 64'000);
         ASSERT_TRUE(above_its_room);
       }
-      if (queue.push(arrival)) waiting[one].push_back(arrival.packet);
+      if (queued) waiting[one].push_back(arrival.packet);
       if (random() % 3 != 0) continue;
       for (std::uint32_t left = random() % 4; left != 0 && !queue.empty(); --left) {
-        const Item next = queue.pop();
+        const Item next = pop(queue);
         ASSERT_EQ(next.packet, waiting[next.egress_class].front());
         waiting[next.egress_class].pop_front();
       }
@@ -362,7 +376,7 @@ TEST(EgressProperties, SharesHoldAlthoughTheDeviceRefusesMostOfEveryBurst) {
   std::map<ClassIndex, std::uint64_t> got;
   for (int round = 0; round < 40'000; ++round) {
     std::vector<Item> burst;
-    while (burst.size() < 32) burst.push_back(queue.pop());
+    while (burst.size() < 32) burst.push_back(pop(queue));
     const std::size_t accepted = random() % 4;
     for (std::size_t at = burst.size(); at > accepted; --at) queue.put_back(burst[at - 1]);
     for (std::size_t at = 0; at < accepted; ++at) {
