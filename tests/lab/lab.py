@@ -61,7 +61,7 @@ def missing() -> str | None:
 class Lab:
     """`hosts` namespaces around a box; `pmd` af_packet, af_xdp or bridge; no `rate_mbps`: unshaped.
 
-    Host i has the address 10.77.0.(i + 10); the appliance 10.77.0.1. With `ipv6` also fd77::(i + 10,
+    Host i has the address 10.77.0.(i + 10); the appliance 10.77.0.1. With `ipv6` also fd77::(i + 10
     in hexadecimal) and fd77::1. Not thread-safe. Blocking calls are bounded by `timeout` arguments.
     """
 

@@ -1,0 +1,196 @@
+"""The switch bench: TCP and ping between two lab hosts through sluiced, and through a Linux bridge.
+
+Each side has a lab of its own (tests/lab) with two hosts on veth links, unshaped, offloads off
+(frames of at most 1,514 bytes and finished checksums on every side), IPv4. The sides are the
+kernel's bridge, and sluiced on af_packet and on af_xdp ports, each with adaptive polling (the
+default: it sleeps when idle, so a lone ping pays for waking it) and with busy polling (as on a box
+with a core a shard). All labs stand at once; a repetition measures one side after the other, and
+the appliances that are not measured are stopped (SIGSTOP) meanwhile.
+
+tcp: one iperf3 stream for a few seconds, the first of which is not counted; bits that the
+receiver's application got. ping: round trips at the given rate with nothing else on the links;
+median and 99th percentile of all of a repetition's, least of them dropped never. busy: share of the
+machine's cores that TCP's run used.
+tcp_vs_bridge is our rate / the bridge's (more is better), ping_vs_bridge our median round trip / the
+bridge's (less is better), of medians.
+
+Classes: what the classification of one forwarded frame costs by number and kind of rules
+(bench/classify_bench.cc), CPU time of one core.
+
+What can go wrong: both hosts, the kernel's copies and the switch share the machine's cores. On two
+cores the rates say what a frame costs in CPU and not what a box of its own forwards; other
+processes make every side slower, and the range shows it.
+"""
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import sys
+
+import report
+from cores import BusyShare
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+DESCRIPTION = "TCP and ping between two hosts through sluiced, against a Linux bridge"
+
+SIDES = [  # name, pmd, polling
+    ("bridge", "bridge", None),
+    ("af_packet", "af_packet", "adaptive"),
+    ("af_packet busy", "af_packet", "busy"),
+    ("af_xdp", "af_xdp", "adaptive"),
+    ("af_xdp busy", "af_xdp", "busy"),
+]
+CLASS_ROWS = [
+    ("ethernet", "Ethernet header alone"), ("rules/0", "no rules"),
+    ("dscp/1", "1 rule by DSCP"), ("dscp/8", "8"), ("dscp/64", "64"),
+    ("ports/1", "1 rule by port"), ("ports/8", "8"), ("ports/64", "64"),
+    ("prefixes/1", "1 rule by prefix"), ("prefixes/8", "8"), ("prefixes/64", "64"),
+]
+
+
+def add_options(parser):
+    report.add_repetitions(parser, default=5)
+    parser.add_argument("--seconds", type=int, default=3, metavar="S",
+                        help="of TCP that count in one repetition (default 3)")
+    parser.add_argument("--pings", type=int, default=400, metavar="N",
+                        help="in one repetition (default 400)")
+    parser.add_argument("--interval", type=float, default=0.005, metavar="S",
+                        help="between two pings (default 0.005)")
+
+
+class Side:
+    """One lab with its switch, and what was measured in it."""
+
+    def __init__(self, lab, name, appliance):
+        self.lab, self.name, self.appliance = lab, name, appliance
+        self.gbps, self.busy = report.Samples(), report.Samples()
+        self.median_us, self.p99_us = report.Samples(), report.Samples()
+        self.pause()
+
+    def pause(self):
+        if self.appliance:
+            self.appliance.send_signal(signal.SIGSTOP)
+
+    @contextlib.contextmanager
+    def awake(self):
+        if self.appliance:
+            self.appliance.send_signal(signal.SIGCONT)
+        try:
+            # The first ping resolves the address and tells the switch where the hosts are.
+            self._run(["ping", "-c", "3", "-i", "0.2", "-W", "5", self.lab.address(1)])
+            yield
+        finally:
+            self.pause()
+
+    def measure_tcp(self, seconds):
+        server = self.lab.popen(1, ["iperf3", "-s", "-1", "--forceflush"], stdout=-1, text=True)
+        while "listening" not in (line := server.stdout.readline()):
+            if not line:
+                raise report.BenchError(f"{self.name}: iperf3's server ended")
+        busy = BusyShare()
+        text = self._run(["iperf3", "-c", self.lab.address(1), "-J", "-O", "1",
+                          "-t", str(seconds)])
+        self.busy.add(busy.percent())
+        server.communicate(timeout=30)
+        document = json.loads(text)
+        if "error" in document:
+            raise report.BenchError(f"{self.name}: iperf3: {document['error']}")
+        self.gbps.add(document["end"]["sum_received"]["bits_per_second"] / 1e9)
+
+    def measure_ping(self, count, interval):
+        text = self._run(["ping", "-n", "-c", str(count), "-i", str(interval), "-W", "5",
+                          self.lab.address(1)])
+        times_us = sorted(float(ms) * 1000 for ms in re.findall(r"time=([0-9.]+) ms", text))
+        if len(times_us) < count:
+            raise report.BenchError(f"{self.name}: {count - len(times_us)} of {count} pings lost")
+        self.median_us.add(statistics.median(times_us))
+        self.p99_us.add(times_us[int(len(times_us) * 0.99)])
+
+    def _run(self, command):
+        process = self.lab.popen(0, command, stdout=-1, text=True)
+        text = process.communicate(timeout=120)[0]
+        if process.returncode != 0:
+            raise report.BenchError(f"{self.name}: {' '.join(command)} failed: {text[-300:]}")
+        return text
+
+
+def start_side(stack, name, pmd, polling):
+    from lab import Lab, LabError
+    lab = stack.enter_context(Lab(hosts=2, pmd=pmd))
+    if polling is None:
+        return Side(lab, name, None)
+    try:
+        appliance = lab.start_appliance(report.build_dir(), lab.config(polling=polling))
+    except LabError as error:
+        if pmd != "af_xdp":
+            raise
+        print(f"{name}: left out, no AF_XDP here: {str(error).splitlines()[-1]}")
+        return None
+    stack.callback(appliance.send_signal, signal.SIGCONT)  # a stopped process can't end itself
+    return Side(lab, name, appliance)
+
+
+def measure_classes(repetitions):
+    """{row: Samples of ns a frame} of bench_classify."""
+    text = report.run_program(
+        [report.program("bench/bench_classify"), f"--benchmark_repetitions={repetitions}",
+         "--benchmark_enable_random_interleaving=true", "--benchmark_min_time=0.1",
+         "--benchmark_format=json"], timeout_s=300)
+    rows = {}
+    for entry in json.loads(text)["benchmarks"]:
+        if entry["run_type"] == "iteration":
+            rows.setdefault(entry["run_name"], report.Samples()).add(1e9 / entry["items_per_second"])
+    return rows
+
+
+def print_classes(repetitions):
+    rows = measure_classes(repetitions)
+    print(f"classification of one forwarded frame; median [least .. largest] of {repetitions} "
+          f"interleaved repetitions, CPU time")
+    report.table(["rules, none of which fits", "ns a frame"],
+                 [[label, rows[row].cell(1)] for row, label in CLASS_ROWS])
+    return rows
+
+
+def print_sides(sides, options):
+    bridge = sides[0]
+    print(f"one TCP stream and {options.pings} pings a repetition; median [least .. largest] of "
+          f"{options.repetitions} interleaved repetitions")
+    report.table(
+        ["switch", "TCP Gb/s", "of bridge", "cores busy %", "ping median us", "of bridge",
+         "ping p99 us"],
+        [[side.name, side.gbps.cell(), f"{side.gbps.median / bridge.gbps.median:.2f}",
+          side.busy.cell(0), side.median_us.cell(0),
+          f"{side.median_us.median / bridge.median_us.median:.2f}", side.p99_us.cell(0)]
+         for side in sides])
+
+
+def run(options):
+    sys.path.insert(0, os.path.join(ROOT, "tests", "lab"))
+    from lab import missing
+    reason = missing() or (None if shutil.which("iperf3") else "iperf3 is missing (apt install it)")
+    if reason:
+        raise report.BenchError(reason)
+    report.program("dataplane/sluiced")
+    with contextlib.ExitStack() as stack:
+        started = [start_side(stack, *side) for side in SIDES]
+        sides = [side for side in started if side]
+        for _ in range(options.repetitions):
+            for side in sides:
+                with side.awake():
+                    side.measure_tcp(options.seconds)
+                    side.measure_ping(options.pings, options.interval)
+    print_sides(sides, options)
+    classes = print_classes(options.repetitions)
+    bridge = sides[0]
+    figures = {}
+    for side in sides[1:]:
+        suffix = side.name.removeprefix("af_packet").replace("af_xdp", "_xdp").replace(" ", "_")
+        figures[f"tcp_vs_bridge{suffix}"] = side.gbps.median / bridge.gbps.median
+        figures[f"ping_vs_bridge{suffix}"] = side.median_us.median / bridge.median_us.median
+    report.result("switch", **figures, classify_ns=classes["rules/0"].median,
+                  classify_64_ports_ns=classes["ports/64"].median)
