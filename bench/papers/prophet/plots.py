@@ -10,8 +10,8 @@ from . import settings, tables
 DPI = 100
 MOST = 1.9  # times strict: what is longer is cut off and says so
 BARS = ((settings.FIFO, "fifo", "tab:gray"),
-        (settings.STOP_AND_WAIT, "stop-and-wait,\n160 kB", "tab:orange"),
-        (settings.STOP_AND_WAIT_TENSOR, "stop-and-wait,\ntensors", "tab:olive"),
+        (settings.STOP_AND_WAIT, "stop+wait\n160 kB", "tab:orange"),
+        (settings.STOP_AND_WAIT_TENSOR, "stop+wait\ntensors", "tab:olive"),
         (settings.DEFAULT_CREDIT, "credit,\n4/16 MB", "tab:blue"),
         (settings.PROPHET, "prophet", "tab:purple"),
         (settings.STRICT, "strict", "tab:red"))

@@ -19,7 +19,7 @@ from . import settings
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
 PYTHON = "/usr/bin/python3"
-SCALE = 10
+SCALE = settings.LAB_SCALE
 RANKS = 2
 ITERATIONS = 24  # of each schedule, in turn
 SETTLED = 12     # at the end, that count

@@ -23,6 +23,8 @@ CHUNK_BYTES = 8832
 ITERATIONS = 24
 SETTLED = 12  # iterations at the end that count
 
+LAB_SCALE = 20  # of bytes and rates in the real run: two ranks and sluiced share two cores
+
 SLICE_BYTES = 160_000  # of stop-and-wait priority (P3's, and what the published figure implies)
 # (unit, credit). ByteScheduler's defaults come first: 10^6 and 4 * 10^6 float32.
 CREDIT_SWEEP = ((4_000_000, 16_000_000), (4_000_000, 4_000_000), (1_000_000, 4_000_000),

@@ -164,7 +164,8 @@ def lab_table(results):
             if entry is None:
                 continue
             strict_ms = results.ms(setting, "strict", "lab")
-            rows.append([f"{setting.model}, {setting.rate_gbps:g} Gb/s / 10", name,
+            rows.append([f"{setting.model}, {setting.rate_gbps:g} Gb/s / {settings.LAB_SCALE}",
+                         name,
                          f"{entry['iteration_ms']:.0f} [{entry['least_ms']:.0f} .. "
                          f"{entry['most_ms']:.0f}]",
                          f"{entry['iteration_ms'] / strict_ms:.3f}",
