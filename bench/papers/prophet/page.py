@@ -23,8 +23,9 @@ def text(results):
               "ms per iteration, in brackets over strict's.\n",
               tables.variant_table(results, (simulation.LAYERS,)),
               "### Four workers whose compute varies\n",
-              "Each worker's compute in each iteration is drawn anew, evenly from 1 +- 5 % or 20 %; "
-              "the same draws for every policy; mean of 48 iterations, in brackets over strict's.\n",
+              "Each worker's compute in each iteration is drawn anew, evenly from 1 +- 5 % or "
+              "20 %; the same draws for every policy; mean of 48 iterations, in brackets over "
+              "strict's.\n",
               tables.variant_table(results, simulation.JITTERS),
               "### The whole session\n",
               tables.session_table(results, simulation.SESSION_SETTINGS,

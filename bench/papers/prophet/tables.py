@@ -171,8 +171,9 @@ def lab_table(results):
                          f"{entry['iteration_ms'] / strict_ms:.3f}",
                          number(results.against_strict(setting, policy), 3),
                          str(entry["retransmissions"]), f"{entry['busy_percent']} %"])
-    return rows and markdown(["setting", "schedule", "ms, median [least .. most]", "over strict's",
-                              "the same in the replay, 1 ms", "retransmissions", "cores busy"], rows)
+    headers = ["setting", "schedule", "ms, median [least .. most]", "over strict's",
+               "the same in the replay, 1 ms", "retransmissions", "cores busy"]
+    return markdown(headers, rows) if rows else ""
 
 
 def figures(results):
