@@ -157,6 +157,24 @@ def test_branches_that_change_from_step_to_step_are_followed(monkeypatch):
     check(monkeypatch, Branching, sgd, inputs=sequences, ddp=dict(find_unused_parameters=True))
 
 
+@pytest.mark.parametrize("ddp", [dict(static_graph=True), dict(bucket_cap_mb=25)],
+                         ids=lambda ddp: next(iter(ddp)))
+def test_other_ways_of_ddp_come_out_as_with_attach(monkeypatch, ddp):
+    # Of a static graph DDP moves the buckets after the second backward.
+    check(monkeypatch, plain_net, sgd, ddp=ddp, overlapped=4 if "static_graph" in ddp else 5)
+
+
+def test_parameters_that_are_frozen_on_the_way_stay_as_they_are(monkeypatch):
+    seen = []
+
+    def freeze(model, _optimizer):
+        seen.append(None)
+        if len(seen) % 6 == 3:  # in both trainings
+            model.module[0].requires_grad_(False)
+    check(monkeypatch, plain_net, sgd, after_step=freeze, ddp=dict(find_unused_parameters=True),
+          clear=lambda o, model: o.zero_grad(set_to_none=True))
+
+
 # ---- loops ----
 
 CLEARINGS = {

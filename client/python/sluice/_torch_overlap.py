@@ -7,9 +7,10 @@ parameters are handed out (`_torch_watch`) this waits for their averages, which 
 buckets in place, and runs the user's optimizer on these parameters only, with the noted hyper-
 parameters. When the forward ends nothing is left in flight.
 
-The first step is done as by `Attachment`: its forward is measured, and DDP moves its buckets after
-it. Whatever looks at a gradient, a parameter or the optimizer's state meanwhile makes this wait and
-catch up first, so the order of things is as in a plain loop wherever one looks.
+The first step is done as by `Attachment`: its forward is measured, and DDP moves its buckets at the
+start of the next one (with a static graph, one step later). Whatever looks at a gradient, a
+parameter or the optimizer's state meanwhile makes this wait and catch up first, so the order of
+things is as in a plain loop wherever one looks.
 """
 
 import atexit
@@ -56,9 +57,11 @@ class Overlap(Attachment):
         self._flights = {}  # tensor index -> Flight, from backward until it has landed
         self._addresses = {}  # tensor index -> of its part of a bucket
         self._leaving_early = False  # this backward does not wait for the results
+        self._backwards_to_wait = 0  # until DDP does not move its buckets any more
         self._first = None  # FirstForward, until the first backward
         self._measuring = self._measured = False
         self._early = ()  # tensor indices to bring up to date before a forward
+        self._needed_first = ()
         self._late = set()  # those that this forward has brought up to date at its end only
         self._late_hooks = {}
         self._parts = self._watch_list = None
@@ -101,6 +104,9 @@ class Overlap(Attachment):
             return
         if self._flights and not self._parts.due:
             self.flush()  # no step() since the last backward: this one adds to the gradients
+        # DDP is about to broadcast buffers over its process group, whose errors name nobody. What
+        # the forward needs first tells now if a rank is lost.
+        self._complete(self._needed_first)
         if self._first is not None and not self._measured and ddp_model.training:
             self._measure_next(ddp_model.module)
 
@@ -129,13 +135,15 @@ class Overlap(Attachment):
         if torch.is_grad_enabled():
             self._late = {i for i, flight in self._flights.items() if flight.group is not None}
             for index in self._late.difference(self._late_hooks):
-                self._late_hooks[index] = self._parameters[index].register_hook(
-                    lambda _gradient, index=index: self._has_gradient(index))
+                if self._parameters[index].requires_grad:
+                    self._late_hooks[index] = self._parameters[index].register_hook(
+                        lambda _gradient, index=index: self._has_gradient(index))
         self.flush()
 
     def _use_measurement(self, first):
         self._measured = True
         self._early = tuple(first.early)
+        self._needed_first = self._early or self._watch_list.units[next(iter(first.order))]
         for owner, indices in first.by_module.items():
             def before(_owner, _inputs, indices=tuple(indices)):
                 self._complete(indices)
@@ -166,9 +174,12 @@ class Overlap(Attachment):
     # ---- backward ----
 
     def _begin_backward(self):
-        first, self._first = self._first, None
+        if self._first is not None:
+            self._first = None
+            self._backwards_to_wait = 2 if getattr(self._model(), "static_graph", False) else 1
         super()._begin_backward()
-        self._leaving_early = self._measured and first is None
+        self._leaving_early = self._measured and self._backwards_to_wait == 0
+        self._backwards_to_wait = max(0, self._backwards_to_wait - 1)
         if self._flights:
             raise errors.InvalidArgument(
                 "a second backward before optimizer.step() without a forward of the model in "
