@@ -1,4 +1,4 @@
-"""`./run bench switch_priority`: priority scheduling of parameter-server traffic, published in 2018.
+"""`./run bench switch_priority`: priorities for parameter-server traffic, as published in 2018.
 
 The published network in namespaces, with two `sluiced` as its switches; TCP traffic replayed from
 the models' traces under each policy; compute is sleep. Rates and bytes are divided by 40, compute

@@ -1,8 +1,9 @@
 """The prediction: the same programs over links that carry fluid. Pure and exact.
 
 The shared link is the only one that limits: the workers' links are as fast and the server's ten
-times faster. So each direction is one resource; the most urgent class that waits has all of it, and
-the connections of one class share it equally. No latency, no windows, no packets.
+times faster. So each direction is one resource; the most urgent class that waits has all of it but
+a guaranteed share of the least urgent one, and the connections of one class share it equally. No
+latency, no windows, no packets.
 """
 from collections import deque
 
@@ -22,45 +23,52 @@ class _Connection:
 
 
 class _Direction:
-    """One resource and its connections."""
+    """One resource and its connections; the least urgent class that waits has a share of its own."""
 
-    def __init__(self):
+    def __init__(self, least_urgent_share):
         self.connections = []
+        self._least_urgent_share = least_urgent_share
 
-    def active(self):
+    def _rates(self):
+        """(connection, its part of the link) of those that send now."""
         waiting = [connection for connection in self.connections if connection.queue]
-        urgent = min((connection.egress_class for connection in waiting), default=None)
-        return [connection for connection in waiting if connection.egress_class == urgent]
+        if not waiting:
+            return []
+        classes = {connection.egress_class for connection in waiting}
+        shares = {min(classes): 1.0}
+        if len(classes) > 1 and self._least_urgent_share:
+            shares = {min(classes): 1 - self._least_urgent_share,
+                      max(classes): self._least_urgent_share}
+        counts = {each: sum(connection.egress_class == each for connection in waiting)
+                  for each in shares}
+        return [(connection, shares[connection.egress_class] / counts[connection.egress_class])
+                for connection in waiting if connection.egress_class in shares]
 
     def next_s(self):
         """Until a layer is through; None when nothing is on its way."""
-        active = self.active()
-        if not active:
-            return None
-        return len(active) * min(connection.queue[0][1] for connection in active)
+        return min((connection.queue[0][1] / rate for connection, rate in self._rates()),
+                   default=None)
 
     def run(self, elapsed_s):
         """Sends for so long; yields what is through as (worker, layer)."""
-        active = self.active()
-        for connection in active:
-            connection.queue[0][1] -= elapsed_s / len(active)
+        for connection, rate in self._rates():
+            connection.queue[0][1] -= elapsed_s * rate
             if connection.queue[0][1] <= 1e-12:
                 yield connection.worker, connection.queue.popleft()[0]
 
 
 class Fluid:
-    """One model under one policy. `headers`: wire bytes for a byte of payload."""
+    """One unscaled model under one policy. `headers`: wire bytes for a byte of payload."""
 
-    def __init__(self, model, policy, band_count, headers=1.0, scale=1.0):
+    def __init__(self, model, policy, band_count, headers=1.0, least_urgent_share=0.0):
         self.policy, self.workers = policy, models.WORKERS
-        self._seconds = [layer.bytes * scale * headers * 8 / models.LINK_BPS
-                         for layer in model.layers]
+        self._seconds = [layer.bytes * headers * 8 / models.LINK_BPS for layer in model.layers]
         self._bands = models.bands(model.layers, band_count)
         self._server = Server(policy, len(model.layers), self.workers, STEPS)
         self._machines = [Worker(policy, [layer.forward_s for layer in model.layers],
                                  [layer.backward_s for layer in model.layers])
                           for _ in range(self.workers)]
-        self._down, self._up = _Direction(), _Direction()
+        self._down, self._up = _Direction(least_urgent_share), _Direction(least_urgent_share)
         self._known = {}
 
     def _class_of(self, worker, layer, step):

@@ -11,10 +11,11 @@ from ..traces import traces
 WORKERS = 3
 LINK_BPS = 1e9    # of the shared link and of each worker's, before scaling
 SERVER_BPS = 1e10  # of the parameter server's
-# A full TCP segment with timestamps, and what it takes on the wire with preamble and gap.
-SEGMENT_BYTES = 1448
-WIRE_BYTES = 1538
-HEADERS = WIRE_BYTES / SEGMENT_BYTES
+# Bytes on the wire, with preamble, checksum and gap, for a byte of payload: a full TCP segment with
+# timestamps, and a result of 1,344 bytes of gradient, the larger of our packets.
+TCP_HEADERS = 1538 / 1448
+RESULT_HEADERS = 1502 / 1344
+LEAST_URGENT_SHARE = 1 / 32  # what sluiced guarantees to the least urgent class that waits
 
 
 @dataclass(frozen=True)

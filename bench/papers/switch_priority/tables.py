@@ -19,17 +19,20 @@ AGGREGATION_GOAL = 2.7
 
 
 @functools.lru_cache(maxsize=None)
-def predicted_s(model_name, policy_name, headers=1.0):
-    """A step by the fluid model; `headers`: wire bytes for a byte of payload."""
+def predicted_s(model_name, policy_name, of_lab=False):
+    """A step by the fluid model. `of_lab`: with headers and the least urgent class's share."""
     model = models.load(model_name, 1)
     if policy_name in experiment.AGGREGATIONS:
+        headers = models.RESULT_HEADERS if of_lab else 1.0
         return fluid.aggregation_s(model, experiment.AGGREGATIONS[policy_name], headers)
     policy = POLICIES[policy_name]
-    return fluid.Fluid(model, policy, replay.band_count(policy), headers).step_s()
+    lab = (models.TCP_HEADERS, models.LEAST_URGENT_SHARE) if of_lab else ()
+    return fluid.Fluid(model, policy, replay.band_count(policy), *lab).step_s()
 
 
-def predicted_ratio(model_name, policy_name):
-    return predicted_s(model_name, "fifo") / predicted_s(model_name, policy_name)
+def predicted_ratio(model_name, policy_name, of_lab=False):
+    return (predicted_s(model_name, "fifo", of_lab)
+            / predicted_s(model_name, policy_name, of_lab))
 
 
 def published_imgs(model_name, policy_name):
@@ -97,8 +100,9 @@ def markdown(headers, rows):
     return "\n".join(lines) + "\n"
 
 
-MODEL_HEADERS = ["policy", "imgs/s published", "ours", "theory", "with headers",
-                 "against fifo: published", "ours", "theory", "busy %", "own %", "resent"]
+MODEL_HEADERS = ["policy", "imgs/s published", "ours", "theory", "of the lab",
+                 "against fifo: published", "ours", "theory", "of the lab", "busy %", "own %",
+                 "resent"]
 
 
 def model_rows(results, model):
@@ -115,9 +119,9 @@ def model_rows(results, model):
             LABELS[policy], number(published, 3),
             cell([images * value for value in results.imgs(model, policy)], 3),
             number(images * models.WORKERS / predicted_s(model, policy), 3),
-            number(images * models.WORKERS / predicted_s(model, policy, models.HEADERS), 3),
+            number(images * models.WORKERS / predicted_s(model, policy, True), 3),
             number(published_ratio), cell(results.ratios(model, policy)),
-            number(predicted_ratio(model, policy)),
+            number(predicted_ratio(model, policy)), number(predicted_ratio(model, policy, True)),
             f"{statistics.median(record['busy'] for record in records):.0f}",
             f"{statistics.median(record['own_busy'] for record in records):.0f}",
             sum(record["retransmits"] for record in records)])
@@ -177,7 +181,8 @@ def queue_rows(results, model):
 def _queue_cell(values):
     if not values:
         return "0"
-    return f"{statistics.mean(v[0] for v in values) / 1e3:.0f} ({max(v[1] for v in values) / 1e3:.0f})"
+    means, most = zip(*values)
+    return f"{statistics.mean(means) / 1e3:.0f} ({max(most) / 1e3:.0f})"
 
 
 QUEUE_HEADERS = ["policy", "sw0 towards sw1, kB", "sw1 towards sw0, kB", "a host's own, kB"]

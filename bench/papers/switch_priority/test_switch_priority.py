@@ -84,6 +84,15 @@ def test_without_a_barrier_both_directions_are_busy_at_once():
             < step_s(model, "fifo_no_barrier") < step_s(model, "layer"))
 
 
+def test_a_guaranteed_share_delays_the_worker_whose_turn_is_last():
+    model = small_model(compute_s=0.05)
+    policy = programs.POLICIES["worker"]
+    strict = 4 * model.transfer_s + model.compute_s
+    shared = fluid.Fluid(model, policy, 1, 1.0, 1 / 32).step_s()
+    # The second worker has its model a little later, and still pushes when the last one begins.
+    assert strict < shared < strict + 3 * model.transfer_s / 31
+
+
 def test_a_step_that_is_all_compute_gains_nothing():
     model = small_model(compute_s=100.0)
     for policy in programs.POLICIES:
