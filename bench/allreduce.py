@@ -9,7 +9,7 @@ from the first rank's start to the last rank's end of one sum, after a barrier, 
 common clock. Every rank checks every element of every sum.
 
 The ideals, per link and direction, count bytes of Ethernet frames as htb does:
-  ours: 25 MB in frames of results, the larger direction: chunk + 126 bytes of headers (IPv4).
+  ours: 25 MB in frames of results, the larger direction: chunk + 138 bytes of headers (IPv4).
   ring: 2 (n - 1) / n of 25 MB in TCP segments of 1,448 bytes, frames of 1,514.
 vs_ideal is our time / our ideal (1 is best); vs_gloo is Gloo's time / ours (more is better for
 us); gloo_vs_ring is Gloo's time / the ring's ideal, at the largest n, and says whether Gloo was
@@ -36,7 +36,7 @@ PYTHON = "/usr/bin/python3"
 START_TIMEOUT_S = 120
 ROUND_TIMEOUT_S = 120
 ETHERNET_IP_UDP_BYTES = 14 + 20 + 8
-RESULT_HEADER_BYTES = 16 + 60 + 8  # common, result, one mask word: up to 64 workers
+RESULT_HEADER_BYTES = 16 + 72 + 8  # common, result, one mask word: up to 64 workers
 TCP_SEGMENT_BYTES = 1448
 TCP_FRAME_BYTES = 1514
 
