@@ -67,9 +67,9 @@ def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size
                way, so large weights can overflow float16.
     rank, world_size
                default: those of the model's process group, or given to solo_group().
-    options    policy, k, late and the other options of the policy, secret, run_id, averaging, mtu,
-               chunk_bytes, local_address, connect_timeout, join_timeout, silence_timeout,
-               stall_report: as for sluice.Job.
+    options    policy, k, late and the other options of the policy, schedule, trace, secret, run_id,
+               averaging, mtu, chunk_bytes, local_address, connect_timeout, join_timeout,
+               silence_timeout, stall_report: as for sluice.Job.
 
     On a solo_group() rank 0's parameters and buffers are copied to all ranks here, unless this
     rank returns to a running job (the Loop fetches another rank's state then), and training goes
