@@ -12,6 +12,8 @@ constexpr double kMarkGain = 1.0 / 16;  // RFC 8257 section 3.3, g
 
 void RttEstimator::sample(DurationNs rtt_ns) noexcept {
   rtt_ns = std::max<DurationNs>(rtt_ns, 1);
+  last_ns_ = rtt_ns;
+  shortest_ns_ = valid() ? std::min(shortest_ns_, rtt_ns) : rtt_ns;
   smallest_ns_ = std::min(smallest_ns_, rtt_ns);
   if (!valid()) {
     smoothed_ns_ = rtt_ns;
@@ -30,19 +32,22 @@ DurationNs RttEstimator::timeout_ns() const noexcept {
 void Congestion::on_arrived(std::uint32_t arrived, std::uint32_t marked) noexcept {
   if (marked != 0 && round_marked_ == 0)
     window_ = std::max<double>(window_ * (1 - marked_fraction_ / 2), kFloor);
+  slow_start_ &= marked == 0;
+  if (slow_start_) window_ = std::min<double>(window_ + arrived, cap_);
   round_arrived_ += arrived;
   round_marked_ += std::min(marked, arrived);
   if (round_arrived_ < window_) return;
 
   const double fraction = static_cast<double>(round_marked_) / round_arrived_;
   marked_fraction_ += kMarkGain * (fraction - marked_fraction_);
-  if (!lost_this_round_) window_ = std::min<double>(window_ + 1, cap_);
+  if (!lost_this_round_ && !slow_start_) window_ = std::min<double>(window_ + 1, cap_);
   round_arrived_ = 0;
   round_marked_ = 0;
   lost_this_round_ = false;
 }
 
 void Congestion::on_loss(TimeNs now, DurationNs rtt_ns) noexcept {
+  slow_start_ = false;
   if (now < next_halving_ns_) return;
   next_halving_ns_ = now + rtt_ns;
   window_ = std::max<double>(window_ / 2, kFloor);

@@ -45,6 +45,7 @@ Flow::News Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs now) n
   if (ahead(feedback.highest_number, highest_) > 0) {
     const std::uint32_t held_us = feedback.hold_us + feedback.echo_timestamp_us;
     rtt_.sample(std::max(0, ahead(wire_time_us(now), held_us)) * kMicrosecond);
+    if (rtt_.queueing()) congestion_.end_slow_start();
     highest_ = feedback.highest_number;
   }
   if (arrived > 0) {

@@ -29,6 +29,12 @@ class Flow {
 
   // ---- sending ----
   bool window_open() const noexcept { return in_flight() < congestion_.window(); }
+  // The same with a small reserve for what is more urgent than what fills the window: it need not
+  // wait for feedback, which comes for half a window at a time. With it the window stays below the
+  // credit.
+  bool window_open_for_urgent() const noexcept {
+    return in_flight() < congestion_.window() + credit_packets_ / 8;
+  }
   // Sent beyond the highest number that arrived. What is missing below it is lost, or late by a few
   // places (forward acknowledgement, Mathis and Mahdavi 1996): it does not hold the window.
   std::uint32_t in_flight() const noexcept;

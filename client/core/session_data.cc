@@ -153,6 +153,8 @@ std::size_t Session::Impl::poll_gradients(Transmit& transmit, std::span<std::uin
     opportunity.arrived_packets += flow.highest_arrived();
     if (flow.window_open() || gradients.recovery().nothing_unsettled(shard))
       opportunity.open_shards |= std::uint64_t{1} << shard;
+    else if (flow.window_open_for_urgent())
+      opportunity.urgent_shards |= std::uint64_t{1} << shard;
   }
   Choice choice;
   while (gradients.choose(opportunity, choice)) {

@@ -3,6 +3,7 @@
 // (scheduler.h).
 #pragma once
 
+#include <array>
 #include <string>
 
 #include "client/sched/shard_queues.h"
@@ -19,7 +20,10 @@ class PacketPolicy {
   void push_again(ChunkIndex chunk, Priority priority) noexcept { queues_.push(chunk, priority); }
   bool next(const Opportunity& opportunity, Choice& choice) noexcept {
     typename ShardQueues<Queue>::Head head;
-    if (!queues_.find(opportunity.open_shards, 0, head)) return false;
+    if (queues_.find(opportunity.open_shards, 0, head))
+      filled_with_[head.shard] = head.priority;
+    else if (!queues_.find(overtaking(opportunity.urgent_shards), 0, head))
+      return false;
     queues_.take(head);
     choice = {.chunk = head.chunk, .shard = head.shard, .last = queues_.empty(head.shard)};
     return true;
@@ -30,7 +34,18 @@ class PacketPolicy {
   std::string describe_plan() const { return Queue::kPlan; }
 
  private:
+  // The shards among these that have something more urgent than what last took room in their
+  // window.
+  std::uint64_t overtaking(std::uint64_t shards) const noexcept {
+    std::uint64_t result = 0;
+    for (std::uint16_t shard = 0; shard < queues_.shard_count(); ++shard)
+      if ((shards >> shard & 1) && queues_.top(shard) < filled_with_[shard])
+        result |= std::uint64_t{1} << shard;
+    return result;
+  }
+
   ShardQueues<Queue> queues_;
+  std::array<Priority, kMaxShards> filled_with_{};
 };
 
 }  // namespace sluice::client

@@ -64,6 +64,7 @@ class ShardQueues {
     queues_[head.shard].pop(head.priority);
     next_shard_ = after(head.shard, 1);
   }
+  int top(std::uint16_t shard) const noexcept { return queues_[shard].top(0); }
   bool empty(std::uint16_t shard) const noexcept { return queues_[shard].empty(); }
   bool empty() const noexcept {
     for (const Queue& queue : queues_)

@@ -60,10 +60,12 @@ struct JobPlan {
   std::function<bool(Rank, Step, std::uint32_t)> nil_rule;  // instead, when set
   bool nil_output = false;       // a tensor left out is submitted without input, to get the average
   bool forget_end_step = false;  // though tensors were not submitted
-  bool move_buffers = false;     // fresh memory for every submission, as after a bucket rebuild
-  bool zero_weights = false;     // the last rank contributes with weight 0
-  bool check_values = true;      // false: the test submits its own numbers
-  std::uint32_t state_bytes = 500;          // of a replica, for a resync: at least 8
+  // Between the submission of `tensor` and of the next one; instead of compute_max_ns, when set.
+  std::function<DurationNs(Step, std::uint32_t tensor)> gap_rule;
+  bool move_buffers = false;        // fresh memory for every submission, as after a bucket rebuild
+  bool zero_weights = false;        // the last rank contributes with weight 0
+  bool check_values = true;         // false: the test submits its own numbers
+  std::uint32_t state_bytes = 500;  // of a replica, for a resync: at least 8
   std::vector<CollectivePlan> collectives;  // by before_step
   std::vector<RankPlan> ranks;
   bool policy_of_appliance = false;  // the sessions leave the policy to the appliance's options

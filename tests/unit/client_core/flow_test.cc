@@ -38,6 +38,7 @@ TEST(RttEstimator, KeepsItsTimeoutWithinBounds) {
 
 TEST(Congestion, GrowsByOnePacketAWindowUpToItsCap) {
   Congestion congestion(66);
+  congestion.end_slow_start();
   EXPECT_EQ(congestion.window(), 64u);
   congestion.on_arrived(63, 0);
   EXPECT_EQ(congestion.window(), 64u);
@@ -45,6 +46,36 @@ TEST(Congestion, GrowsByOnePacketAWindowUpToItsCap) {
   EXPECT_EQ(congestion.window(), 65u);
   for (int i = 0; i < 10; ++i) congestion.on_arrived(100, 0);
   EXPECT_EQ(congestion.window(), 66u);
+}
+
+TEST(Congestion, DoublesItsWindowEachRoundTripUntilSomethingSaysThatItIsEnough) {
+  const auto grown = [](auto&& enough) {
+    Congestion congestion(1000);
+    congestion.on_arrived(64, 0);
+    EXPECT_EQ(congestion.window(), 128u);
+    enough(congestion);
+    const std::uint32_t before = congestion.window();
+    congestion.on_arrived(before, 0);
+    congestion.on_arrived(before, 0);
+    return congestion.window() - before;
+  };
+  EXPECT_EQ(grown([](Congestion&) {}), 256u);  // 128, two windows of arrivals later
+  EXPECT_LE(grown([](Congestion& congestion) { congestion.on_loss(kSecond, kMillisecond); }), 2u);
+  EXPECT_LE(grown([](Congestion& congestion) { congestion.on_arrived(10, 1); }), 2u);
+  EXPECT_LE(grown([](Congestion& congestion) { congestion.end_slow_start(); }), 2u);
+}
+
+TEST(RttEstimator, SeesAStandingQueueInALongerRoundTrip) {
+  RttEstimator rtt;
+  rtt.sample(kMillisecond);
+  EXPECT_FALSE(rtt.queueing());
+  rtt.sample(kMillisecond + 400 * kMicrosecond);
+  EXPECT_FALSE(rtt.queueing());
+  rtt.sample(kMillisecond + 600 * kMicrosecond);
+  EXPECT_TRUE(rtt.queueing());
+  rtt.sample(20 * kMicrosecond);
+  rtt.sample(110 * kMicrosecond);  // 90 us are a wake-up
+  EXPECT_FALSE(rtt.queueing());
 }
 
 TEST(Congestion, HalvesOnLossOnceARoundTripDownToItsFloor) {
