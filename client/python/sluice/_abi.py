@@ -19,6 +19,7 @@ AVERAGING = {"weight": 0, "world": 1, "sum": 2}
 POLICY_DEFAULT = -1
 POLICIES = {"sync": 0, "fixed": 1, "saina": 2, "ramp": 3, "goodput": 4}
 LATE_MODES = {"drop": 0, "requeue": 1}
+SCHEDULES = {"strict": 0, "credit": 1, "prophet": 2, "fifo": 3}
 RANK_WORDS = 16
 
 LogFn = CFUNCTYPE(None, c_void_p, c_int, c_char_p)
@@ -67,6 +68,10 @@ class Options(Structure):
         ("on_stall", StallFn),
         ("interrupted", InterruptedFn),
         *_POLICY_FIELDS,
+        ("unused", c_uint32),
+        ("trace_dir", c_char_p),
+        ("schedule", c_int32),
+        ("reserved", c_int32),
     ]
 
 
@@ -155,6 +160,7 @@ _FUNCTIONS = {
     "sluice_send_state": (c_int, [c_void_p, c_void_p, c_uint64, c_uint32]),
     "sluice_wait_tensor": (c_int, [c_void_p, c_uint32, c_int32, POINTER(Result)]),
     "sluice_wait_step": (c_int, [c_void_p, c_int32, POINTER(c_uint32)]),
+    "sluice_mark_applied": (c_int, [c_void_p, c_uint32]),
     "sluice_broadcast": (c_int, [c_void_p, c_uint32, c_void_p, c_size_t, c_int32]),
     "sluice_barrier": (c_int, [c_void_p, c_int32]),
     "sluice_job_status": (c_int, [c_void_p]),
@@ -163,6 +169,7 @@ _FUNCTIONS = {
     "sluice_close": (c_int, [c_void_p]),
     "sluice_stats_get": (c_int, [c_void_p, POINTER(Stats)]),
     "sluice_describe_stall": (c_int, [c_void_p, c_char_p, c_size_t]),
+    "sluice_schedule_plan": (c_int, [c_void_p, c_char_p, c_size_t]),
 }
 
 

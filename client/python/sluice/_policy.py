@@ -1,5 +1,6 @@
-"""How a job chooses k, and what it does with late gradients: from arguments and environment into
-the options of a join, and back from what the appliance has made of them.
+"""How a job chooses k, what it does with late gradients, and which packet leaves next: from
+arguments and environment into the options of a join, and back from what the appliance has made of
+them.
 
 Knows no job. What could be read in two ways, or would be ignored without a word, is refused here,
 in the words of whoever gave it: an argument's name or a variable's.
@@ -141,6 +142,12 @@ def fields(policy, given, env=os.environ, *, world_size):
     found.update(_field(one, world_size) for one in known.values())
     _check_sense(policy, known, found)
     return found
+
+
+def schedule(given, env=os.environ):
+    """The number of the schedule that was asked for; strict when nobody says anything."""
+    asked = _look_up("schedule", given, env)
+    return _abi.SCHEDULES["strict"] if asked is None else _one_of(asked, _abi.SCHEDULES)
 
 
 def _name_of(table, number):

@@ -13,6 +13,7 @@ seconds (None: no limit). After fork() a job is inert in the child: its methods 
 
 import ctypes
 import logging
+import os
 import re
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from sluice import _abi, _library, _memory, _policy, _settings, errors
 from sluice._handle import Handle
 
 _STALL_TEXT_BYTES = 8192
+_PLAN_TEXT_BYTES = 1 << 20
 _NO_PROGRESS = re.compile(r"no progress for ([0-9.]+) s")  # as describe_stall() says it
 _log = logging.getLogger("sluice")
 
@@ -107,6 +109,13 @@ class Job:
                  for 'ramp', which needs it: length of the training in steps.
     max_staleness
                  for 'requeue': a gradient that is more steps late is discarded; 0: no bound.
+    schedule     which of the waiting packets leaves next: 'strict' (default: of the most urgent
+                 tensor, decided for every packet), 'credit' (pieces of a tensor are sent as a
+                 whole), 'prophet' (blocks of tensors that fit before the next one is expected to
+                 be ready), 'fifo' (as submitted). Default SLUICE_SCHEDULE. Ranks may differ in it.
+    trace        folder for a Chrome trace of this rank, made when it is missing; '' for none.
+                 Default SLUICE_TRACE, else none. `python3 -m sluice trace FOLDER` joins the ranks'
+                 files into one.
     mtu          of the path to the appliance, bytes of an IP packet.
     chunk_bytes  gradient bytes per packet, a multiple of 64; 0: the most that mtu carries.
     connect_timeout, join_timeout, silence_timeout, stall_report
@@ -126,7 +135,7 @@ class Job:
                  mtu=1500, chunk_bytes=0, connect_timeout=4.0, join_timeout=60.0,
                  silence_timeout=4.0, stall_report=5.0, policy=None, k=None, late=None,
                  sign_threshold=None, count_threshold=None, signs=None, round_steps=None,
-                 planned_steps=None, max_staleness=None):
+                 planned_steps=None, max_staleness=None, schedule=None, trace=None):
         library = _library.load()
         self.rank = _settings.integer("RANK", rank)
         self.world_size = _settings.integer("WORLD_SIZE", world_size)
@@ -151,7 +160,8 @@ class Job:
             allow_nil=int(allow_nil), connect_timeout_ms=int(connect_timeout * 1000),
             join_timeout_ms=int(join_timeout * 1000),
             silence_timeout_ms=int(silence_timeout * 1000),
-            stall_report_ms=int(stall_report * 1000))
+            stall_report_ms=int(stall_report * 1000), schedule=_policy.schedule(schedule),
+            trace_dir=None if trace is None else os.fsencode(trace))
         values.update(_policy.fields(policy, dict(
             k=k, late=late, sign_threshold=sign_threshold, count_threshold=count_threshold,
             signs=signs, round_steps=round_steps, planned_steps=planned_steps,
@@ -288,6 +298,13 @@ class Job:
         self._held.clear()
         return step.value
 
+    def mark_applied(self, tensor):
+        """Tells the trace that the result of `tensor` has been used: a parameter was updated with
+        it. Without it the return of the first wait for the result counts. To be called before the
+        tensor is submitted again; does nothing while it is in flight, or without a trace. Never
+        blocks."""
+        self._handle.call("sluice_mark_applied", self._index(tensor))
+
     # ---- stragglers ----
 
     def behind(self):
@@ -410,8 +427,16 @@ class Job:
     def describe_stall(self):
         """Why the current step waits: tensors, ranks, when each was last heard. '' if it does not.
         """
-        text = ctypes.create_string_buffer(_STALL_TEXT_BYTES)
-        self._handle.call("sluice_describe_stall", text, len(text))
+        return self._text("sluice_describe_stall", _STALL_TEXT_BYTES)
+
+    def schedule_plan(self):
+        """What the schedule does and knows, in several lines: for 'prophet' the steps that it has
+        found, when it expects each tensor, and its blocks."""
+        return self._text("sluice_schedule_plan", _PLAN_TEXT_BYTES)
+
+    def _text(self, call, capacity):
+        text = ctypes.create_string_buffer(capacity)
+        self._handle.call(call, text, len(text))
         return text.value.decode("utf-8", "replace")
 
     # ---- the end ----

@@ -83,6 +83,7 @@ std::shared_ptr<InprocQueue> Hub::attach(std::size_t mtu_bytes) {
 
 void Hub::detach(const std::shared_ptr<InprocQueue>& queue, TimeNs now) {
   const std::lock_guard lock(mutex_);
+  now = advance(now);
   for (auto path = paths_.begin(); path != paths_.end();) {
     if (path->second != queue) {
       ++path;
@@ -97,6 +98,7 @@ void Hub::detach(const std::shared_ptr<InprocQueue>& queue, TimeNs now) {
 void Hub::send(const std::shared_ptr<InprocQueue>& from, std::span<const Outgoing> datagrams,
                TimeNs now) {
   const std::lock_guard lock(mutex_);
+  now = advance(now);
   for (const Outgoing& datagram : datagrams) handle(from, datagram, now);
   run(now);
 }
@@ -104,6 +106,7 @@ void Hub::send(const std::shared_ptr<InprocQueue>& from, std::span<const Outgoin
 std::size_t Hub::receive(InprocQueue& queue, std::uint8_t* out, std::size_t slot_bytes,
                          std::span<std::size_t> sizes, TimeNs now) {
   const std::lock_guard lock(mutex_);
+  now = advance(now);
   if (now >= next_tick_ns_) {
     next_tick_ns_ = now + kTickInterval;
     jobs_.tick(now);

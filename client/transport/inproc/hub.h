@@ -4,6 +4,7 @@
 // thread of its own. Unlike sluiced it has no ports, no addresses and no configuration.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -61,8 +62,12 @@ class Hub {
   void handle(const std::shared_ptr<InprocQueue>& from, const Outgoing& datagram, TimeNs now);
   void run(TimeNs now);  // whatever jobs and shard want to do or send
   void deliver(const agg::Transmit& transmit);
+  // Workers' threads read the clock before they wait for the mutex: the appliance's never goes
+  // back.
+  TimeNs advance(TimeNs now) noexcept { return now_ns_ = std::max(now_ns_, now); }
 
   std::mutex mutex_;
+  TimeNs now_ns_ = 0;
   agg::Jobs jobs_;
   agg::Shard shard_;
   std::map<std::pair<std::uint16_t, std::uint16_t>, std::shared_ptr<InprocQueue>> paths_;

@@ -1,0 +1,165 @@
+"""`python3 -m sluice trace DIR`: makes one Chrome trace of the ranks' files that SLUICE_TRACE=DIR left.
+
+Ranks of one machine share a clock. Those of other machines are moved onto the clock of the lowest
+rank: the appliance tells every rank when the contribution came that completed a tensor, and ranks
+place that moment on their own clocks. Reads files of processes that were killed, too.
+"""
+
+import collections
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+PATTERN = "sluice-*-rank*.json"
+
+
+class TraceError(Exception):
+    """There is nothing to show; the text says why and what to do."""
+
+
+class _Rank(NamedTuple):
+    path: Path
+    about: dict  # the arguments of "trace begins": job, rank, run_id, machine, ...
+    events: list
+
+
+class Merged(NamedTuple):
+    events: list
+    ranks: list  # that are in it, sorted
+    steps: list  # likewise
+    remarks: list  # what its reader should know, in words
+
+
+def read_events(path):
+    """The events of a file in the "JSON array" form; its end, or its last line, may be missing."""
+    text = Path(path).read_text(encoding="utf-8", errors="replace").rstrip()
+    if not text.endswith("]"):
+        text = text.rstrip(",") + "]"
+    try:
+        events = json.loads(text)
+    except ValueError:  # cut off in the middle of an event: one is a line
+        try:
+            events = json.loads(text.rpartition("\n")[0].rstrip().rstrip(",") + "]")
+        except ValueError as error:
+            raise TraceError(f"{path} is not a Chrome trace: {error}") from None
+    if not isinstance(events, list):
+        raise TraceError(f"{path} is not a Chrome trace in the form of an array")
+    return events
+
+
+def _read_rank(path):
+    events = read_events(path)
+    about = next((e["args"] for e in events if e.get("name") == "trace begins"), None)
+    if about is None:
+        raise TraceError(f"{path} is not a trace of Sluice: it has no event 'trace begins'")
+    return _Rank(path, about, events)
+
+
+def _step(event):
+    return event.get("args", {}).get("step")
+
+
+def _completions(rank):
+    """When the appliance completed each (tensor, step), on the rank's clock, in microseconds."""
+    return {(e["args"]["tensor"], e["args"]["step"]): e["ts"] + e["args"]["kth_contribution_us"]
+            for e in rank.events if "kth_contribution_us" in e.get("args", {})}
+
+
+def _clock_shifts(ranks):
+    """({machine: microseconds to add}, remarks)."""
+    reference = ranks[0].about["machine"]
+    machines = collections.defaultdict(list)
+    for rank in ranks:
+        machines[rank.about["machine"]].append(_completions(rank))
+    shifts, remarks = {reference: 0.0}, []
+    for machine, theirs in machines.items():
+        if machine == reference:
+            continue
+        apart = [ours[key] - times[key] for ours in machines[reference] for times in theirs
+                 for key in ours.keys() & times.keys()]
+        shifts[machine] = statistics.median(apart) if apart else 0.0
+        remarks.append(
+            f"machine {machine}: clock moved by {shifts[machine]:.0f} us, by {len(apart)} moments "
+            "at the appliance that both know" if apart else
+            f"machine {machine} has no step in common with {reference}: its clock is its own")
+    return shifts, remarks
+
+
+def merge(folder, first_step=1, last_step=None):
+    """The traces of the newest run in `folder` as one; of some steps only, if asked for."""
+    paths = sorted(Path(folder).glob(PATTERN), key=lambda path: path.stat().st_mtime)
+    if not paths:
+        raise TraceError(f"{folder} has no {PATTERN}: run the job with SLUICE_TRACE={folder}")
+    everything = [_read_rank(path) for path in paths]
+    run = everything[-1].about["run_id"]
+    ranks = sorted((rank for rank in everything if rank.about["run_id"] == run),
+                   key=lambda rank: (rank.about["ordinal"], rank.about["rank"]))
+    shifts, remarks = _clock_shifts(ranks)
+    remarks += [f"{rank.path.name} is of another run and left out" for rank in everything
+                if rank.about["run_id"] != run]
+    missing = set(range(ranks[0].about["world_size"])) - {rank.about["rank"] for rank in ranks}
+    if missing:
+        remarks.append("no file of rank " + ", ".join(map(str, sorted(missing))))
+    merged, steps = [], set()
+    for rank in ranks:
+        shift = shifts[rank.about["machine"]]
+        for event in rank.events:
+            step = _step(event)
+            if step is None and event["ph"] == "X" or step is not None and (
+                    step < first_step or last_step is not None and step > last_step):
+                continue
+            if "ts" in event:
+                if step is None and first_step > 1:
+                    continue  # how the trace began would stretch the picture
+                event["ts"] += shift
+            if step is not None:
+                steps.add(step)
+            merged.append(event)
+    return Merged(merged, sorted({rank.about["rank"] for rank in ranks}), sorted(steps), remarks)
+
+
+def write(events, path):
+    """One event a line, as the ranks' files."""
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("[\n" + ",\n".join(json.dumps(e, separators=(",", ":")) for e in events))
+        file.write("\n]\n")
+
+
+def parse_steps(text):
+    """(first, last) of 'N' or 'N-M'; ValueError says what is wrong."""
+    first, dash, last = text.partition("-")
+    if not first.isdigit() or dash and not last.isdigit() or int(first) < 1:
+        raise ValueError(f"{text!r} names no steps: give N or N-M, counted from 1")
+    span = int(first), int(last) if dash else int(first)
+    if span[0] > span[1]:
+        raise ValueError(f"{text!r} names no steps: {span[0]} is after {span[1]}")
+    return span
+
+
+def add_arguments(parser):
+    parser.add_argument("folder", metavar="DIR", help="what SLUICE_TRACE was")
+    parser.add_argument("--out", metavar="FILE", help="default: DIR/trace.json")
+    parser.add_argument("--steps", metavar="N[-M]", help="these steps only")
+
+
+def run(options):
+    out = options.out or str(Path(options.folder) / "trace.json")
+    try:
+        merged = merge(options.folder, *(parse_steps(options.steps) if options.steps else ()))
+        if not merged.steps:
+            raise TraceError(f"{options.folder}: no rank has finished a tensor" + (
+                f" in step {options.steps}" if options.steps else ""))
+        write(merged.events, out)
+    except (TraceError, OSError) as error:
+        print(f"sluice trace: {error}", file=sys.stderr)
+        return 1
+    except ValueError as error:
+        print(f"sluice trace: --steps {error}", file=sys.stderr)
+        return 2
+    for remark in merged.remarks:
+        print(remark)
+    print(f"{out}: ranks {', '.join(map(str, merged.ranks))}, steps {merged.steps[0]} to "
+          f"{merged.steps[-1]}; open it in https://ui.perfetto.dev or chrome://tracing")
+    return 0
