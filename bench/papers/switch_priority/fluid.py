@@ -23,7 +23,7 @@ class _Connection:
 
 
 class _Direction:
-    """One resource and its connections; the least urgent class that waits has a share of its own."""
+    """One resource and its connections; the least urgent class that waits has its own share."""
 
     def __init__(self, least_urgent_share):
         self.connections = []
