@@ -14,6 +14,7 @@ import cutoff
 import ddp_overlap
 import fold
 import pipeline
+import priority
 import queues
 import report
 import sfcd
@@ -25,7 +26,8 @@ from papers.switch_priority import bench as switch_priority
 
 BENCHES = {"fold": fold, "pipeline": pipeline, "sfcd": sfcd, "cutoff": cutoff,
            "allreduce": allreduce, "saina": saina,
-           "straggler": straggler, "queue": queues, "switch": switch, "ddp_overlap": ddp_overlap,
+           "straggler": straggler, "queue": queues, "priority": priority,
+           "switch": switch, "ddp_overlap": ddp_overlap,
            "switch_priority": switch_priority, "prophet": prophet}
 
 

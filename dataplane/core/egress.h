@@ -26,6 +26,17 @@ class Egress {
     EgressQueue::Limits queue;
     TokenBucket::Limits shaper;
   };
+  // A bucket for this rate (0: unshaped). It holds what the link sends in 200 us, for rounds that
+  // come late, but no more than a burst of the longest frames: so much may lie on the device in
+  // front of an urgent frame (I6). Slow links have at least ten frames.
+  static constexpr TokenBucket::Limits shaper_for(std::uint64_t rate_bps,
+                                                  std::uint32_t max_frame_bytes) noexcept {
+    const std::uint64_t burst =
+        std::uint64_t{kBurstPackets} * (max_frame_bytes + kWireOverheadBytes);
+    const std::uint64_t least = std::min<std::uint64_t>(16 * 1024, burst);
+    return {.rate_bps = rate_bps,
+            .burst_bytes = std::clamp<std::uint64_t>(rate_bps / 8 / 5000, least, burst)};
+  }
 
   Egress(const Options& options, PortCounters& counters, TimeNs now)
       : queue_(options.queue), bucket_(options.shaper, now), counters_(counters) {}

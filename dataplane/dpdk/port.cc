@@ -13,21 +13,14 @@ namespace {
 
 static_assert(kBurst == Egress::kBurstPackets);
 
-std::uint64_t burst_bytes(std::uint64_t rate_bps) noexcept {
-  // What the link sends in 200 us, so that a sleeping worker does not starve it; at least ten
-  // frames.
-  return std::clamp<std::uint64_t>(rate_bps / 8 / 5000, 16 * 1024, 4 << 20);
-}
-
-Egress::Options egress_options(const config::PortConfig& config,
+Egress::Options egress_options(const config::PortConfig& config, std::uint32_t max_frame_bytes,
                                std::span<const config::ClassConfig> classes) {
   Egress::Options options;
   options.queue.packets = kEgressPackets;
   options.queue.bytes = std::uint64_t{config.queue_kib} << 10;
   options.queue.mark_above_bytes = std::uint64_t{config.mark_above_kib} << 10;
   for (const config::ClassConfig& one : classes) options.queue.shares[one.index] = one.share;
-  options.shaper.rate_bps = std::uint64_t{config.rate_mbps} * 1'000'000;
-  options.shaper.burst_bytes = burst_bytes(options.shaper.rate_bps);
+  options.shaper = Egress::shaper_for(std::uint64_t{config.rate_mbps} * 1'000'000, max_frame_bytes);
   return options;
 }
 
@@ -46,7 +39,7 @@ Port::Port(const config::PortConfig& config, PortIndex index, rte_mempool* pool,
       pool_(pool),
       max_frame_bytes_(config.mtu +
                        static_cast<std::uint32_t>(wire::kEthernetBytes + wire::kVlanTagBytes)),
-      egress_(egress_options(config, classes), counters_, now),
+      egress_(egress_options(config, max_frame_bytes_, classes), counters_, now),
       rx_fault_({.drop = config.fault.rx_drop,
                  .duplicate = config.fault.duplicate,
                  .reorder = config.fault.reorder},
