@@ -31,7 +31,8 @@ from sluice._torch_parts import Parts, why_not_in_parts
 from sluice._torch_watch import FirstForward, Hook, Watch, is_opaque
 
 _log = logging.getLogger("sluice")
-_NOT_THE_USERS = (os.path.dirname(torch.__file__), os.path.dirname(os.path.abspath(__file__)))
+_NOT_THE_USERS = tuple(os.path.join(os.path.dirname(os.path.abspath(file)), "")
+                       for file in (torch.__file__, __file__))
 
 
 def _caller():
