@@ -36,9 +36,9 @@ struct TensorTimes {
 };
 
 // The appliance says how long before a packet left it something happened; the way here takes half
-// of the smallest round trip, or longer when the packet had to queue. So the time is early by at
-// most half of the smallest round trip (if the ways differ in length), and late by what the packet
-// waited on its way.
+// of the smallest round trip, or longer when the packet had to queue. So the time is late by what
+// the packet waited on its way. It is early by at most half of the smallest round trip (when the
+// ways differ in length) and one loop of the appliance's thread, which reads its clock once a loop.
 constexpr TimeNs appliance_time(TimeNs arrival_ns, DurationNs smallest_round_trip_ns,
                                 std::uint32_t age_us) noexcept {
   return arrival_ns - smallest_round_trip_ns / 2 - age_us * kMicrosecond;

@@ -13,8 +13,8 @@ sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "client" / "python")]
 os.environ["PYTHONPATH"] = str(ROOT / "client" / "python")
 os.environ.setdefault("SLUICE_LIBRARY", str(BUILD / "client" / "libsluice.so"))
 for name in ("SLUICE_ADDRESS", "SLUICE_SECRET", "SLUICE_JOB", "SLUICE_RUN_ID", "SLUICE_DISABLE",
-             "SLUICE_STATS", "SLUICE_POLICY", "SLUICE_K", "SLUICE_LATE", "RANK",
-             "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+             "SLUICE_STATS", "SLUICE_POLICY", "SLUICE_K", "SLUICE_LATE", "SLUICE_TRACE",
+             "SLUICE_SCHEDULE", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
     os.environ.pop(name, None)
 
 PORTS = 4
@@ -55,4 +55,13 @@ def fastest_appliance(library, tmp_path_factory):
     """Another one: its jobs complete a step with the first two ranks unless they say otherwise."""
     policy = '\n[policy]\npolicy = "fixed"\nk = 2\nlate = "requeue"\n'
     with _running_appliance(tmp_path_factory, policy) as box:
+        yield box
+
+
+@pytest.fixture(scope="module")
+def lossy_appliance(library, tmp_path_factory):
+    """Another one, whose last port loses, repeats and reorders packets."""
+    fault = dict(seed=5, rx_drop=0.03, tx_drop=0.03, duplicate=0.02, reorder=0.02)
+    table = "\n".join(["[port.fault]", *(f"{key} = {value}" for key, value in fault.items()), ""])
+    with _running_appliance(tmp_path_factory, table) as box:
         yield box

@@ -64,6 +64,37 @@ def test_the_mean_of_integer_gradients_is_exact_and_in_place(address):
             assert (bias == numpy.arange(7) * 10).all()
 
 
+@pytest.mark.parametrize("schedule", ["strict", "credit", "prophet", "fifo"])
+def test_every_schedule_gives_the_same_sums_and_tells_its_plan(address, schedule):
+    def work(job):
+        for step in range(1, 11):  # long enough for prophet to have learnt
+            weight = numpy.full(1000, job.rank + step, numpy.float32)
+            bias = numpy.full(7, job.rank - step, numpy.float32)
+            job.submit("bias", bias, priority=step % 3)
+            job.submit("weight", weight, priority=1)
+            job.wait_step(timeout=30)
+            assert (weight == step + 0.5).all() and (bias == 0.5 - step).all()
+        return job.schedule_plan()
+
+    for plan in on_all_ranks(work, 2, address, schedule=schedule):
+        assert plan.startswith(schedule), plan
+
+
+def test_a_schedule_that_does_not_exist_is_refused_in_the_words_of_who_gave_it(
+        address, monkeypatch):
+    def join(**options):
+        sluice.Job(SPECS, address, rank=0, world_size=1, run_id=1, **options).close()
+
+    with pytest.raises(sluice.InvalidArgument, match=r"schedule='prophit': must be one of strict, "
+                                                     r"credit, prophet, fifo; did you mean 'prophet'"):
+        join(schedule="prophit")
+    monkeypatch.setenv("SLUICE_SCHEDULE", "lifo")
+    with pytest.raises(sluice.InvalidArgument,
+                       match="SLUICE_SCHEDULE='lifo' in the environment: must be one of"):
+        join()
+    join(schedule="fifo")  # an argument comes before the environment
+
+
 def test_an_output_of_its_own_leaves_the_input_alone(address):
     def work(job):
         mine = numpy.full(7, float(job.rank), numpy.float32)
