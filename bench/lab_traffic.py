@@ -8,8 +8,8 @@ import report
 
 @contextlib.contextmanager
 def tcp_stream(lab, sender, receiver, seconds, options=()):
-    """iperf3 from one host to another while the block runs; yields a function that waits for its end
-    and returns the bits per second that the receiver's application got."""
+    """iperf3 from one host to another while the block runs; yields a function that waits for its
+    end and returns the bits per second that the receiver's application got."""
     server = lab.popen(receiver, ["iperf3", "-s", "-1", "--forceflush"], stdout=-1, text=True)
     while "listening" not in (line := server.stdout.readline()):
         if not line:

@@ -2,23 +2,23 @@
 
 In virtual time (judged): the production queue, shaper and rounds (dataplane/core/egress.h) in front
 of a device with a ring of 1,024 frames and a link of 1, 10 and 100 Gb/s. Latency is from a frame's
-arrival at the switch to its last bit on the link; the owner of the port looks at it every 5 us (2 us
-at 100 Gb/s). Urgent frames of 64 or 1,518 bytes come at random times, 1 % of the link. Idle: nothing
-else. Full: least urgent frames of 1,518 bytes arrive at 1.5 times the link's rate, and the share of
-the least urgent class is on. The port is shaped to 95 % of its link; rows without a shaper show what
-that is for: the device's ring, which knows no classes, stands in front.
+arrival at the switch to its last bit on the link; the owner of the port looks at it every 5 us (2
+us at 100 Gb/s). Urgent frames of 64 or 1,518 bytes come at random times, 1 % of the link. Idle:
+nothing else. Full: least urgent frames of 1,518 bytes arrive at 1.5 times the link's rate, and the
+share of the least urgent class is on. The port is shaped to 95 % of its link; rows without a shaper
+show what that is for: the device's ring, which knows no classes, stands in front.
 
 p99_ratio is p99 on the full port divided by p99 on the idle one, 10 Gb/s and 1,518 bytes. Every
-shaped row must keep p99 full <= 1.2 * p99 idle + one burst, a burst being what 32 least urgent frames
-take on the link: the column `at most` is that as a ratio, and a row above it fails the bench. That
-allows much on slow links, so `waited` says what the full port really added to p99, in least urgent
-frames; most_frames_waited is the largest of the shaped rows. Medians of five seeds; the unit test
-Priority asserts the same.
+shaped row must keep p99 full <= 1.2 * p99 idle + one burst, a burst being what 32 least urgent
+frames take on the link: the column `at most` is that as a ratio, and a row above it fails the
+bench. That allows much on slow links, so `waited` says what the full port really added to p99, in
+least urgent frames; most_frames_waited is the largest of the shaped rows. Medians of five seeds;
+the unit test Priority asserts the same.
 
 In the lab (beside it, not judged): sluiced on af_packet between three hosts of a namespace lab. TCP
-of two iperf3 streams from host 2 to host 1, marked CS1 (least urgent), fills host 1's port, which is
-shaped to half of what the same streams reach without a shaper. Host 0 pings host 1, marked CS7 (most
-urgent), with and without that traffic, and marked CS1 to show the queue. Round trips, so both
+of two iperf3 streams from host 2 to host 1, marked CS1 (least urgent), fills host 1's port, which
+is shaped to half of what the same streams reach without a shaper. Host 0 pings host 1, marked CS7
+(most urgent), with and without that traffic, and marked CS1 to show the queue. Round trips, so both
 directions; only one is full.
 
 What can go wrong: in the lab hosts and switch share the machine's cores, and full means that the

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 
-#include "tests/unit/dataplane/port_model.h"
+#include "tests/sim/port_model.h"
 
 namespace sluice::bench {
 namespace {

@@ -13,15 +13,15 @@ packet. Time is the thread's CPU time.
              classes are the 13 strict traffic classes of one pipe (one queue each). It has no more:
              64 classes are 8 in each of 8 pipes, among which it takes turns, so there it does less
              than asked
-  rte_ring   one ring, one producer, one consumer, no classes: the least that a queue of pointers can
-             cost
+  rte_ring   one ring, one producer, one consumer, no classes: the least that a queue of pointers
+             can cost
 
 The RESULT line is about 13 classes, the most that both sides order strictly, and 256 packets deep;
 vs_rte_sched is its time divided by ours, the least of the table beside it.
 
-What can go wrong: buffers are 64 bytes and never touched by ours and the ring, while rte_sched reads
-and writes each one's header: in a switch that header is in the cache, as it is here. rte_sched comes
-as Debian compiles it (-march=corei7). One thread on one core: neighbours show in the ranges.
+What can go wrong: ours reads each buffer's length, rte_sched reads and writes its header, the ring
+touches none: in a switch that header is in the cache, as it is here. rte_sched comes as Debian
+compiles it (-march=corei7). One thread on one core: neighbours show in the ranges.
 """
 import json
 

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/unit/dataplane/port_model.h"
+#include "tests/sim/port_model.h"
 
 namespace sluice::dataplane {
 namespace {

@@ -1,0 +1,122 @@
+"""A port that is offered more than it sends: shares, marks, drops and what the metrics say of them.
+
+Two hosts flood a third one through a port that is shaped far below what they send: class 16 (CS5)
+and best effort, class 56, which has a guaranteed share and says that it understands marks.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+from lab import Lab, missing
+from workers import BUILD
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+URGENT, CHOSEN = 16, 56
+CS5, BEST_EFFORT_ECT, CS7 = 0xA0, 0x02, 0xE0
+SHARE = 0.2
+RATE_MBPS = 40
+
+FLOOD = """
+import socket, sys, time
+address, tos, seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+out.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
+end, frame = time.monotonic() + seconds, bytes(1400)
+while time.monotonic() < end:
+    for _ in range(20):
+        out.sendto(frame, (address, 9))
+    time.sleep(0.001)
+"""
+COUNT_MARKS = """
+import socket, sys, time
+into = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+into.bind(("", 9))
+into.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+into.settimeout(3)
+print("ready", flush=True)
+seen = {}
+try:
+    while True:
+        _, extra, _, _ = into.recvmsg(2048, 64)
+        tos = extra[0][2][0]
+        seen[tos] = seen.get(tos, 0) + 1
+except TimeoutError:
+    print(seen)
+"""
+
+
+def classes(lab):
+    """{(metric, class): value} of the full port."""
+    rows = re.findall(
+        r'^sluice_port_(\w+)\{port="host1",class="(\d+)"\} (\S+)$', lab.scrape(), re.M
+    )
+    return {(name, int(number)): float(value) for name, number, value in rows}
+
+
+@pytest.fixture(scope="module")
+def flooded():
+    """What the metrics said early and late in a flood, pings meanwhile, and marks that arrived."""
+    with Lab(hosts=3) as lab:
+        config = lab.config(extra=f"[[class]]\nindex = {CHOSEN}\nshare = {SHARE}\n").replace(
+            'name = "host1"\n',
+            f'name = "host1"\nrate_mbps = {RATE_MBPS}\nqueue_kib = 512\nmark_above_kib = 128\n',
+        )
+        lab.start_appliance(BUILD, config)
+        counter = lab.popen(
+            1, [sys.executable, "-c", COUNT_MARKS], stdout=subprocess.PIPE, text=True
+        )
+        assert counter.stdout.readline() == "ready\n"
+        for host, tos in ((2, CS5), (0, BEST_EFFORT_ECT)):
+            lab.popen(host, [sys.executable, "-c", FLOOD, lab.address(1), str(tos), "8"])
+        time.sleep(2)
+        early = classes(lab)
+        ping = lab.popen(
+            0,
+            ["ping", "-Q", str(CS7), "-c", "20", "-i", "0.1", "-W", "5", lab.address(1)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        pings = ping.communicate(timeout=60)[0]
+        time.sleep(1)
+        late = classes(lab)
+        marks = ast.literal_eval(counter.communicate(timeout=60)[0])
+        yield early, late, pings, marks
+
+
+def sent_between(flooded, number):
+    early, late, _, _ = flooded
+    key = ("tx_class_bytes_total", number)
+    return late[key] - early[key]
+
+
+def test_a_chosen_class_gets_its_share_of_bytes_although_more_urgent_traffic_overflows(flooded):
+    chosen, urgent = sent_between(flooded, CHOSEN), sent_between(flooded, URGENT)
+    assert flooded[1]["dropped_class_packets_total", URGENT] > 0, "the port was not overloaded"
+    assert SHARE * 0.95 < chosen / (chosen + urgent) < SHARE * 1.3, (chosen, urgent)
+
+
+def test_the_most_urgent_lose_nothing_on_a_full_port(flooded):
+    _, late, pings, _ = flooded
+    assert " 0% packet loss" in pings, pings
+    assert late["dropped_class_packets_total", 0] == 0
+
+
+def test_frames_are_marked_and_arrive_marked_only_if_their_sender_understands_it(flooded):
+    _, late, _, marks = flooded
+    assert late["marked_class_packets_total", CHOSEN] > 0
+    assert late["marked_class_packets_total", URGENT] == 0
+    assert marks.get(0x03, 0) > 0 and 0x03 | CS5 not in marks, marks
+
+
+def test_depth_and_waiting_time_of_each_class_are_on_the_page(flooded):
+    _, late, _, _ = flooded
+    assert late["queue_class_packets", URGENT] > 0 and late["queue_class_bytes", URGENT] > 0
+    for number in (URGENT, CHOSEN):
+        assert late["wait_seconds_count", number] == late["tx_class_packets_total", number]
+    mean = late["wait_seconds_sum", URGENT] / late["wait_seconds_count", URGENT]
+    assert 0.005 < mean < 1, "half a MiB at 40 Mb/s takes a tenth of a second"
