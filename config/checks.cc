@@ -148,6 +148,20 @@ void check_port(const Config& config, std::size_t index, Report& report) {
   }
 }
 
+// The kernel fills AF_XDP's buffers in place and lets none cross a page; all ports share them.
+void check_xdp(const Config& config, Report& report) {
+  constexpr std::uint16_t kMaxMtu = 3360;
+  if (std::ranges::count(config.ports, PortType::kAfXdp, &PortConfig::type) == 0) return;
+  const auto largest = std::ranges::max_element(config.ports, {}, &PortConfig::mtu);
+  if (largest->mtu <= kMaxMtu) return;
+  const std::string place =
+      "port[" + number(static_cast<std::size_t>(largest - config.ports.begin())) + "]";
+  report.conflict({place + ".mtu"},
+                  "mtu does not go with af_xdp ports, whose frames must fit into a page: " +
+                      number(largest->mtu) + "; lower mtu to at most " + number(kMaxMtu) +
+                      " or use other port types");
+}
+
 // Two ports can't share a name or a device.
 void check_twins(const Config& config, Report& report) {
   std::map<std::pair<std::string, std::string>, std::size_t> first_with;
@@ -255,6 +269,7 @@ void check_combinations(const Config& config, const HostFacts& host, Report& rep
     check_port(config, i, report);
     check_interface(config, i, host, report);
   }
+  check_xdp(config, report);
   check_twins(config, report);
 }
 

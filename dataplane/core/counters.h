@@ -19,19 +19,19 @@
 namespace sluice::dataplane {
 
 // X(enumerator, metric label, what a non-zero value means)
-#define SLUICE_DROP_REASONS(X)                                                         \
-  X(kQueueFull, "queue_full",                                                          \
-    "frames dropped at egress because more urgent ones filled the queue")              \
-  X(kPortDown, "port_down", "frames for a port whose link or peer is down")            \
-  X(kHairpin, "hairpin", "frames whose destination is behind the port they came from") \
-  X(kNoPort, "no_port",                                                                \
-    "frames that no port was left to send to: link-local, or forwarding is off")       \
-  X(kMalformed, "malformed", "frames too short or with an impossible source address")  \
-  X(kTooLong, "too_long", "frames longer than the port's buffers")                     \
-  X(kNoBuffer, "no_buffer", "frames lost because the packet pool was empty")           \
-  X(kHandover, "handover", "frames lost because the ring to another lcore was full")   \
-  X(kNoPath, "no_path", "datagrams to a member whose path is unknown or unusable")     \
-  X(kNotAnswered, "not_answered", "frames for the appliance that it has no answer to") \
+#define SLUICE_DROP_REASONS(X)                                                                  \
+  X(kQueueFull, "queue_full",                                                                   \
+    "frames dropped at egress because more urgent ones filled the queue")                       \
+  X(kPortDown, "port_down", "frames for a port whose link or peer is down")                     \
+  X(kHairpin, "hairpin", "frames whose destination is behind the port they came from")          \
+  X(kNoPort, "no_port",                                                                         \
+    "frames that no port was left to send to: link-local, or forwarding is off")                \
+  X(kMalformed, "malformed", "frames too short or with an impossible source address")           \
+  X(kTooLong, "too_long", "frames longer than the MTU of a port that they came by or were for") \
+  X(kNoBuffer, "no_buffer", "frames lost because the packet pool was empty")                    \
+  X(kHandover, "handover", "frames lost because the ring to another lcore was full")            \
+  X(kNoPath, "no_path", "datagrams to a member whose path is unknown or unusable")              \
+  X(kNotAnswered, "not_answered", "frames for the appliance that it has no answer to")          \
   X(kInjectedFault, "injected_fault", "frames dropped on purpose by the fault-injecting port")
 
 enum class DropReason : std::uint8_t {

@@ -14,7 +14,21 @@ constexpr std::uint32_t kCachePackets = 256;           // per thread
 constexpr std::uint32_t kDevicePacketsPerPort = 2048;  // descriptors of both directions
 constexpr std::uint32_t kLeastPackets = 2048;
 constexpr std::size_t kPageBytes = 4096;
-constexpr std::size_t kDataRoomBytes = 2048;  // af_packet's frame size fits
+constexpr std::size_t kDataRoomBytes = 2048;
+constexpr std::size_t kXdpHeadroomBytes = 256;  // the kernel's, at the front of what it fills
+
+std::size_t data_room_bytes(const config::Config& config) {
+  const std::size_t frame_bytes = max_frame_bytes(config);
+  // Results are written behind room for the longest headers, so that room is on top.
+  std::size_t room = std::max(kDataRoomBytes, frame_bytes + wire::kMaxUdpHeaderBytes);
+  for (const config::PortConfig& port : config.ports) {
+    if (port.type == config::PortType::kAfPacket)
+      room = std::max(room, af_packet_frame_bytes(frame_bytes));
+    if (port.type == config::PortType::kAfXdp)
+      room = std::max(room, frame_bytes + kXdpHeadroomBytes);
+  }
+  return (room + 63) / 64 * 64;
+}
 
 }  // namespace
 
@@ -36,10 +50,7 @@ std::size_t max_frame_bytes(const config::Config& config) {
 }
 
 Result<PoolPtr> make_pool(const config::Config& config) {
-  // Results are written behind room for the longest headers, so that room is on top.
-  const std::size_t room =
-      std::max(kDataRoomBytes, (max_frame_bytes(config) + wire::kMaxUdpHeaderBytes + 63) / 64 * 64);
-  const std::size_t buffer_bytes = room + RTE_PKTMBUF_HEADROOM;
+  const std::size_t buffer_bytes = data_room_bytes(config) + RTE_PKTMBUF_HEADROOM;
   // Without hugepages DPDK lets no buffer cross a page, so each takes whole pages.
   std::size_t element_bytes = sizeof(rte_mbuf) + sizeof(PacketMeta) + buffer_bytes + 128;
   if (!config.appliance.hugepages)

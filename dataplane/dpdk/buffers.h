@@ -72,6 +72,11 @@ using PoolPtr = std::unique_ptr<rte_mempool, PoolDeleter>;
 
 // Room for the longest frame of any port: its MTU, the Ethernet header and one VLAN tag.
 std::size_t max_frame_bytes(const config::Config& config);
+// What such a frame and the kernel's header take in the ring of an af_packet port. A multiple of a
+// quarter page; a buffer must hold as much, though the header stays in the ring.
+constexpr std::size_t af_packet_frame_bytes(std::size_t frame_bytes) noexcept {
+  return (frame_bytes + 128 + 1023) / 1024 * 1024;
+}
 // As many buffers as all queues can hold at once, or as appliance.memory_mib allows.
 Result<PoolPtr> make_pool(const config::Config& config);
 

@@ -43,20 +43,32 @@ void Worker::handle_frame(Port& port, rte_mbuf* packet, TimeNs now) noexcept {
   handle_own(port, frame, packet, now);
 }
 
+// Those of the ports in `out` whose MTU carries the frame; one tag is not counted as part of it.
+PortMask Worker::ports_that_carry(const wire::EthernetView& view, PortMask out) const noexcept {
+  PortMask carrying = out;
+  for (PortMask rest = out; rest != 0; rest &= rest - 1) {
+    const auto port = static_cast<PortIndex>(std::countr_zero(rest));
+    if (view.content.size() > fabric_.ports[port]->config().mtu) carrying &= ~port_bit(port);
+  }
+  return carrying;
+}
+
 void Worker::forward(Port& in, const ForwardDecision& decision, const wire::EthernetView& view,
                      rte_mbuf* packet) noexcept {
   if (decision.out == 0) {
     drop(in, decision.hairpin ? DropReason::kHairpin : DropReason::kNoPort, packet);
     return;
   }
-  if (packet->pkt_len > in.max_frame_bytes()) {
-    drop(in, DropReason::kTooLong, packet);
+  PortMask rest = 0;
+  if (view.content.size() <= in.config().mtu) rest = ports_that_carry(view, decision.out);
+  if (rest != decision.out) in.counters().drop(DropReason::kTooLong);
+  if (rest == 0) {
+    rte_pktmbuf_free(packet);
     return;
   }
   const ClassIndex egress_class = fabric_.classifier.of_frame(view);
   in.counters().forwarded.add(1);
   if (decision.flood) in.counters().flooded.add(1);
-  PortMask rest = decision.out;
   while (std::popcount(rest) > 1) {
     const auto out = static_cast<PortIndex>(std::countr_zero(rest));
     rest &= rest - 1;

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "dataplane/dpdk/port.h"
@@ -78,9 +77,8 @@ std::string vdev_arguments(const config::PortConfig& config, std::size_t max_fra
   switch (config.type) {
     case config::PortType::kVhostUser: return "iface=" + config.path + ",queues=1";
     case config::PortType::kAfPacket: {
-      // Blocks and frames are powers of two; the kernel's header goes into the frame as well.
-      const std::size_t frame = std::bit_ceil(max_frame_bytes + 128);
-      const std::size_t block = std::max<std::size_t>(frame, 4096);
+      const std::size_t frame = af_packet_frame_bytes(max_frame_bytes);
+      const std::size_t block = 4 * frame;  // whole pages, which frames must fill without a gap
       return "iface=" + config.interface + ",blocksz=" + std::to_string(block) +
              ",framesz=" + std::to_string(frame) + ",framecnt=" + std::to_string(kAfPacketFrames) +
              ",qdisc_bypass=0";  // the kernel's own shapers are obeyed

@@ -81,6 +81,7 @@ class Worker {
 
   // Each takes ownership of the packet.
   void handle_frame(Port& port, rte_mbuf* packet, TimeNs now) noexcept;
+  PortMask ports_that_carry(const wire::EthernetView& view, PortMask out) const noexcept;
   void forward(Port& in, const ForwardDecision& decision, const wire::EthernetView& view,
                rte_mbuf* packet) noexcept;
   void handle_own(Port& port, wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept;

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from lab import BOX_ADDRESS, BOX_ADDRESS6, Lab, missing
+from lab import BOX_ADDRESS, BOX_ADDRESS6, Lab, LabError, missing
 from raw_frames import MARKER_BYTES
 from workers import BUILD, run_all, wait_until
 
@@ -193,6 +193,39 @@ def test_a_host_that_moves_takes_its_address_along(lab):
     old, new = listeners.frames()
     assert old == []
     assert [frame["bytes"] for frame in new] == [70]
+
+
+def test_jumbo_frames_go_to_the_ports_whose_mtu_carries_them():
+    with Lab(hosts=3, mtu=9000) as jumbo:
+        config = jumbo.config()
+        at = config.rindex("mtu = 9000")
+        jumbo.start_appliance(BUILD, config[:at] + "mtu = 1500" + config[at + len("mtu = 9000") :])
+        ping = ["ping", "-M", "do", "-s", "8972", "-c", "2", "-i", "0.1", "-W", "2"]
+        out, code = run_in(jumbo, 0, [*ping, jumbo.address(1)])
+        assert code == 0, out
+        listeners = Listeners(jumbo, [1, 2])
+        for length in (1500, 1501, 1504, 9000):
+            send_raw(jumbo, 0, BROADCAST, "--bytes", str(length))
+        wide, narrow = [[frame["bytes"] for frame in frames] for frames in listeners.frames()]
+        assert wide == [1500, 1501, 1504, 9000]
+        assert narrow == [1500]
+        dropped = 'sluice_port_dropped_packets_total{port="host0",reason="too_long"} 3'
+        assert dropped in jumbo.scrape(), [
+            line for line in jumbo.scrape().splitlines() if "too_long" in line
+        ]
+
+
+def test_af_xdp_ports_carry_frames_of_their_mtu():
+    with Lab(hosts=2, pmd="af_xdp", mtu=3360) as large:
+        try:
+            large.start_appliance(BUILD)
+        except LabError as error:  # the kernel may lack AF_XDP: that is the only reason to skip
+            if "Protocol not supported" in str(error) or "Address family" in str(error):
+                pytest.skip(f"no AF_XDP here: {str(error).splitlines()[-1]}")
+            raise
+        ping = ["ping", "-M", "do", "-s", "3332", "-c", "2", "-i", "0.1", "-W", "2"]
+        out, code = run_in(large, 0, [*ping, large.address(1)])
+        assert code == 0, out
 
 
 def test_results_queue_by_priority_like_other_traffic(lab):

@@ -79,6 +79,16 @@ TEST(Checks, TheMtuMustCarryTheLargestChunkToTheLargestJob) {
               IsEmpty());
 }
 
+TEST(Checks, TheFramesOfAfXdpPortsFitIntoAPage) {
+  const std::string xdp = port("x", "type = \"af_xdp\"\ninterface = \"e0\"");
+  EXPECT_THAT(
+      ConfigFile(kGoodPort + "mtu = 3361\n" + xdp).errors(),
+      ElementsAre("a.toml:5: mtu does not go with af_xdp ports, whose frames must fit into a "
+                  "page: 3361; lower mtu to at most 3360 or use other port types"));
+  EXPECT_THAT(ConfigFile(kGoodPort + "mtu = 3360\n" + xdp).errors(), IsEmpty());
+  EXPECT_THAT(ConfigFile(kGoodPort + "mtu = 9000\n").errors(), IsEmpty());
+}
+
 TEST(Checks, ChunkSizesAreMultiplesOf64) {
   EXPECT_THAT(ConfigFile(kGoodPort + "[limits]\nchunk_bytes_max = 1000\n").errors(),
               ElementsAre("a.toml:6: chunk_bytes_max is not a multiple of 64: 1000; give 960"));

@@ -44,7 +44,7 @@ TEST(Reference, AFileWithOnlyAPortEqualsTheDefaults) {
 TEST(Reference, EveryExampleLoads) {
   HostFacts host = kHost;
   for (const char* name : {"s0", "s1", "s2", "s3"}) host.interfaces.push_back({name, {}, {}});
-  for (const char* name : {"demo.toml", "lab.toml", "stragglers.toml"}) {
+  for (const char* name : {"demo.toml", "lab.toml", "priorities.toml", "stragglers.toml"}) {
     const auto config = load_config(std::string(SLUICE_CONFIG_DIR "/examples/") + name, host);
     ASSERT_TRUE(config.ok()) << config.status().message();
     EXPECT_EQ(config.value().ports.size(), 4u) << name;
