@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from lab import BOX_ADDRESS, BOX_ADDRESS6, Lab, LabError, missing
+from lab import BOX_ADDRESS, BOX_ADDRESS6, Lab, LabError, missing, stop
 from raw_frames import MARKER_BYTES
 from workers import BUILD, run_all, wait_until
 
@@ -60,7 +60,9 @@ class Listeners:
     def __init__(self, lab, hosts):
         self.lab, self.hosts = lab, hosts
         self.processes = [
-            lab.popen(host, [sys.executable, RAW, "receive", "30"], stdout=subprocess.PIPE, text=True)
+            lab.popen(
+                host, [sys.executable, RAW, "receive", "30"], stdout=subprocess.PIPE, text=True
+            )
             for host in hosts
         ]
         for process in self.processes:
@@ -226,6 +228,38 @@ def test_af_xdp_ports_carry_frames_of_their_mtu():
         ping = ["ping", "-M", "do", "-s", "3332", "-c", "2", "-i", "0.1", "-W", "2"]
         out, code = run_in(large, 0, [*ping, large.address(1)])
         assert code == 0, out
+
+
+def test_chunks_for_another_appliance_queue_by_priority_on_the_way(lab):
+    # A second sluiced, in host 2, sums; the lab's own is only a switch between it and the workers.
+    config = lab.directory / "second.toml"
+    config.write_text(
+        '[appliance]\naddress = "10.77.0.9/24"\nsecret = "lab"\nmemory_mib = 256\n'
+        '[[port]]\nname = "only"\ntype = "af_packet"\ninterface = "eth0"\n'
+    )
+    second = lab.popen(
+        2,
+        [str(BUILD / "dataplane" / "sluiced"), "--config", str(config)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    log = ""
+    while "ready:" not in log:
+        line = second.stdout.readline()
+        assert line, log
+        log += line
+
+    def in_band(port):
+        return sum(class_packets(lab, port, egress_class) for egress_class in range(16, 48))
+
+    before = in_band("host0"), in_band("host2")
+    for report in run_all(lab, "udp://10.77.0.9:7700", 2, steps=3, tensors=4, elems=20_000):
+        assert report["exit"] == 0, report
+    chunks = 3 * 4 * 20_000 * 4 / 1344
+    assert in_band("host0") - before[0] >= chunks, "results"
+    assert in_band("host2") - before[1] >= 2 * chunks, "contributions of two workers"
+    stop(second)
 
 
 def test_results_queue_by_priority_like_other_traffic(lab):
