@@ -12,7 +12,7 @@ about equal (the RESULT line is of this one), and that make computing the bottle
 the same model, batch and buckets (1 MB, so that backward overlaps well without us, and little
 of the gradient is left to hide). The repetitions alternate; the others are idle meanwhile. A time
 is a step's, on rank 0: from the start of one step to that of a step some later, in full flight,
-after two steps to warm up.
+after one step to warm up.
 
 compute is forward + backward + optimizer without communication, measured with all ranks computing
 at once; network is our ideal time of the gradients on a link, headers included. overlap can hide
@@ -22,9 +22,10 @@ the ranks take 100 % when they compute on as many cores as there are.
 
 What can go wrong: ranks, switch and kernel share the cores. When there are no more cores than
 ranks, packets that move while the ranks compute take their time: overlapping then gains less than
-predicted, and the columns compute and busy say so. DDP broadcasts the buffers of BatchNorm at the
-start of each forward, behind the gradients that are still on their way; broadcast_buffers=False
-(--buffers 0) or a normalisation without buffers spares that wait.
+predicted. For that reason batches are large and links slow: a step computes long for each packet.
+With --batch 32 and four times the rates, packets take a large part of the cores. DDP broadcasts the
+buffers of BatchNorm at the start of each forward, behind the gradients that are still on their way;
+broadcast_buffers=False (--buffers 0) or a normalisation without buffers spares that wait.
 """
 import json
 import os
@@ -42,16 +43,16 @@ FORWARD, BACKWARD, OPTIMIZER = range(3)
 
 def add_options(parser):
     report.add_repetitions(parser, default=5)
-    parser.add_argument("--rates", type=float, nargs="+", default=[60, 200, 600], metavar="MBPS",
+    parser.add_argument("--rates", type=float, nargs="+", default=[20, 50, 125], metavar="MBPS",
                         help="of every link, both ways, Mb/s; the middle one is the RESULT's "
-                             "(default 60 200 600)")
+                             "(default 20 50 125)")
     parser.add_argument("--workers", type=int, default=2, metavar="N", help="default 2")
-    parser.add_argument("--batch", type=int, default=32, metavar="N",
-                        help="images of a step on a rank (default 32)")
+    parser.add_argument("--batch", type=int, default=128, metavar="N",
+                        help="images of a step on a rank (default 128)")
     parser.add_argument("--width", type=int, default=32, metavar="N",
                         help="channels of the first stage (default 32: 4.9 MB of gradients)")
-    parser.add_argument("--steps", type=int, default=6, metavar="N",
-                        help="measured in a repetition (default 6)")
+    parser.add_argument("--steps", type=int, default=3, metavar="N",
+                        help="measured in a repetition (default 3)")
     parser.add_argument("--buffers", type=int, default=1, choices=[0, 1],
                         help="DDP's broadcast_buffers (default 1, as DDP's)")
 
