@@ -87,7 +87,10 @@ void Jobs::check_transfer(Entry& entry, TimeNs now) {
   Resyncs& resyncs = entry.resyncs;
   const Rank target = resyncs.current.target;
   const DurationNs held_ns = now - resyncs.started_ns;
+  Rank other;
+  const bool others = choose_source(entry, target, now, other);
   if (held_ns >= options_.resync_hold_ns) {
+    if (!others) return expel(entry, target, describe_no_source(entry, target), now);
     expel(entry, target,
           text("job '%s': rank %u at %s has waited %.1f s for the state of rank %u, and the window "
                "waits for at most %.1f s (limits.resync_hold_s): raise it, or join again when the "
@@ -106,9 +109,7 @@ void Jobs::check_transfer(Entry& entry, TimeNs now) {
   if (usable && now - last_heard(entry, resyncs.source) <= kTakeoverSilence) return;
   // Without another source the target may have all that it needs already: it has until the hold
   // ends to say so.
-  Rank other;
-  if (choose_source(entry, target, now, other) && other != resyncs.source)
-    open_transfer(entry, other, now);
+  if (others && other != resyncs.source) open_transfer(entry, other, now);
 }
 
 void Jobs::start_transfer(Entry& entry, Rank source, TimeNs now) {

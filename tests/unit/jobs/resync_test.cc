@@ -251,6 +251,19 @@ TEST_F(Resync, WithNobodyWhoHasTheStateSaysSo) {
   EXPECT_EQ(jobs.views()[0].state, wire::JobState::kEnded);  // it was the last
 }
 
+TEST_F(Resync, ThatLostItsLastSourceOnTheWayIsNotBlamedOnTheNetwork) {
+  transfer_of(workers[1]);
+  for (const int rank : {0, 2, 3}) leave(workers[rank], LeaveReason::kAbnormal);
+  pass(9 * kSecond, all_but({0, 2, 3}));
+  EXPECT_EQ(hold_of(1), 12u);  // it may have all that it needs
+  sent();
+  pass(1100 * kMillisecond, all_but({0, 2, 3}));
+  const auto notices = sent_of(PacketType::kNotice);
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_THAT(std::string(notices[0].packet.text()),
+              AllOf(HasSubstr("rank 1"), HasSubstr("from a checkpoint")));
+}
+
 TEST_F(Resync, OfAFrozenMemberBringsItBackFirst) {
   pass(7 * kSecond, all_but({1}));
   ASSERT_TRUE(jobs.members(JobId{workers[1].job}, now)[1].gone);
