@@ -1,7 +1,7 @@
 """The ddp_overlap bench: images per second of DDP training over shaped links, three ways.
 
-A residual network (four stages, 38 parameters, BatchNorm, 32x32 synthetic images, SGD with momentum)
-is trained by real PyTorch ranks in labs (tests/lab), one host and one thread each:
+A residual network (four stages, 38 parameters, BatchNorm, 32x32 synthetic images, SGD with
+momentum), trained by real PyTorch ranks in labs (tests/lab), one host and one thread each:
 
   gloo     plain DDP over the kernel's bridge, as in the allreduce bench
   plain    sluice.torch.attach(), over sluiced on af_packet ports

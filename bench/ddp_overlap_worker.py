@@ -3,7 +3,8 @@
     ddp_overlap_worker.py gloo|plain|overlap BATCH WIDTH BUFFERS
 
 RANK, WORLD_SIZE and the addresses are in the environment. BUFFERS is DDP's broadcast_buffers.
-It prints the bytes of the model and of a chunk once joined. Then, for each line on standard input, a line of JSON:
+It prints the bytes of the model and of a chunk once joined. Then, for each line on standard input,
+a line of JSON:
 
     compute N   seconds of forward, backward and optimizer without communication, medians of N;
                 for the side gloo
