@@ -10,6 +10,7 @@
 #include <rte_mbuf.h>
 #include <rte_ring.h>
 #include <rte_sched.h>
+#include <sched.h>
 
 #include <array>
 #include <memory>
@@ -227,9 +228,10 @@ void add_bench(const char* name, Traffic& traffic) {
 }
 
 rte_mempool* start_environment() {
+  const std::string here = "--lcores=0@" + std::to_string(sched_getcpu());
   std::array<const char*, 9> words{
-      "bench_queue", "--no-huge",          "-m", "256", "--no-pci", "--no-shconf", "--no-telemetry",
-      "--lcores=0",  "--log-level=*:error"};
+      "bench_queue", here.c_str(),     "--no-huge",          "-m", "256", "--no-pci",
+      "--no-shconf", "--no-telemetry", "--log-level=*:error"};
   if (rte_eal_init(static_cast<int>(words.size()), const_cast<char**>(words.data())) < 0)
     return nullptr;
   return rte_pktmbuf_pool_create("bench", kBuffers, 0, 0, 256, SOCKET_ID_ANY);

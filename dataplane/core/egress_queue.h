@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "aggregator/base/check.h"
 #include "aggregator/base/time.h"
 #include "dataplane/core/counters.h"
 
@@ -186,6 +187,7 @@ inline void EgressQueue::release(std::uint32_t index, Level& level) noexcept {
 }
 
 inline bool EgressQueue::push(const Item& item) noexcept {
+  DCHECK(item.packet != nullptr && item.egress_class < kClassCount);
   if (!fits(item)) [[unlikely]]
     return false;
   Level& level = levels_[item.egress_class];
