@@ -164,6 +164,39 @@ def test_other_ways_of_ddp_come_out_as_with_attach(monkeypatch, ddp):
     check(monkeypatch, plain_net, sgd, ddp=ddp, overlapped=4 if "static_graph" in ddp else 5)
 
 
+def test_a_model_may_be_trained_in_evaluation_mode(monkeypatch):
+    check(monkeypatch, lambda: plain_net().eval(), sgd)
+
+
+def test_a_forward_that_fails_before_the_first_backward_does_not_count(monkeypatch):
+    class Picky(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.second, self.first = nn.Linear(6, 6), nn.Linear(6, 6)
+
+        def forward(self, x):
+            if x.shape[-1] != 6:
+                raise ValueError(self.second(torch.ones(6)).sum().item())
+            return self.second(self.first(x))
+
+    net = Picky()
+    optimizer = sgd(net)
+    model, attachment = late_job.attach(monkeypatch, net, optimizer)
+    for width in (5, 6, 6, 5, 6):
+        try:
+            model(torch.ones(2, width)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        except ValueError:
+            pass
+    assert attachment.overlapped_steps == 2
+    names = [name for name, _ in net.named_parameters()]
+    order = sorted(names, key=lambda name: attachment.job.priorities[names.index(name)])
+    assert order == ["first.weight", "first.bias", "second.weight", "second.bias"]
+    attachment.detach()
+    assert "forward" not in vars(net)
+
+
 def test_parameters_that_are_frozen_on_the_way_stay_as_they_are(monkeypatch):
     seen = []
 

@@ -60,7 +60,8 @@ class Overlap(Attachment):
         self._leaving_early = False  # this backward does not wait for the results
         self._backwards_to_wait = 0  # until DDP does not move its buckets any more
         self._first = None  # FirstForward, until the first backward
-        self._measuring = self._measured = False
+        self._measured_forward = None
+        self._measuring = False
         self._early = ()  # tensor indices to bring up to date before a forward
         self._needed_first = ()
         self._late = set()  # those that this forward has brought up to date at its end only
@@ -108,12 +109,16 @@ class Overlap(Attachment):
         # DDP is about to broadcast buffers over its process group, whose errors name nobody. What
         # the forward needs first tells now if a rank is lost.
         self._complete(self._needed_first)
-        if self._first is not None and not self._measured and ddp_model.training:
+        if self._first is not None:
             self._measure_next(ddp_model.module)
 
     def _measure_next(self, module):
-        """Lets the forward that DDP is about to call be measured."""
-        first, own = self._first, module.__dict__.get("forward")
+        """Lets the forward that DDP is about to call be measured; the last one before the first
+        backward counts."""
+        first = self._order = self._first = FirstForward(self._indices, self._watch_list)
+        own = module.__dict__.get("forward")
+        if own is not None and own is self._measured_forward:
+            own = None  # DDP did not come to the last one
 
         def measured(*arguments, **options):
             del module.forward
@@ -128,11 +133,9 @@ class Overlap(Attachment):
                 self._measuring = False
                 handle.remove()
 
-        module.forward = measured
+        self._measured_forward = module.forward = measured
 
     def _forward_ended(self):
-        if self._first is not None and not self._measured and self._first.order:
-            self._use_measurement(self._first)
         if torch.is_grad_enabled():
             self._late = {i for i, flight in self._flights.items() if flight.group is not None}
             for index in self._late.difference(self._late_hooks):
@@ -142,9 +145,8 @@ class Overlap(Attachment):
         self.flush()
 
     def _use_measurement(self, first):
-        self._measured = True
         self._early = tuple(first.early)
-        self._needed_first = self._early or self._watch_list.units[next(iter(first.order))]
+        self._needed_first = self._early or tuple(first.order)[:1]
         for owner, indices in first.by_module.items():
             def before(_owner, _inputs, indices=tuple(indices)):
                 self._complete(indices)
@@ -176,10 +178,11 @@ class Overlap(Attachment):
 
     def _begin_backward(self):
         if self._first is not None:
+            self._use_measurement(self._first)
             self._first = None
             self._backwards_to_wait = 2 if getattr(self._model(), "static_graph", False) else 1
         super()._begin_backward()
-        self._leaving_early = self._measured and self._backwards_to_wait == 0
+        self._leaving_early = self._parts is not None and self._backwards_to_wait == 0
         self._backwards_to_wait = max(0, self._backwards_to_wait - 1)
         if self._flights:
             raise errors.InvalidArgument(
