@@ -184,7 +184,7 @@ void append_tensor(std::string& out, const TraceIdentity& identity, std::uint64_
   const TimeNs arrived_ns =
       times.packets == 0 ? 0 : times.last_sent_ns + times.smallest_round_trip_ns / 2;
   const std::array<std::pair<const char*, TimeNs>, 6> phases{{
-      {"waits for the step before", times.queued_ns},
+      {"waits to be queued", times.queued_ns},
       {"waits in the queue", times.first_sent_ns},
       {"on the wire", std::min(arrived_ns, times.kth_contribution_ns)},
       {"waits for other ranks", times.kth_contribution_ns},

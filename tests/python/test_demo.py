@@ -1,5 +1,6 @@
 """The demonstration from end to end, and that interrupting it leaves nothing running."""
 
+import json
 import os
 import re
 import signal
@@ -53,6 +54,11 @@ def test_the_demonstration_reaches_gloos_accuracy_with_equal_replicas(tmp_path):
     accuracy, gloo = float(result[1]), float(result[2])
     assert accuracy >= 0.95 and abs(accuracy - gloo) <= 0.01
     assert (tmp_path / "demo-out" / "loss.png").read_bytes().startswith(b"\x89PNG")
+    events = json.loads((tmp_path / "demo-out" / "trace.json").read_text())
+    steps = [event["args"] for event in events if event["name"].startswith("step ")]
+    step = int(re.search(r"trace\.json, step (\d+);", done.stdout)[1])
+    assert {one["step"] for one in steps} == {step}
+    assert len(steps) == 4 * 13 and {one["k"] for one in steps} == {4}
     assert int(re.search(r"packets +(\d+)", done.stdout)[1]) > 10000
     models = re.findall(r"model of rank \d, sha256 +(\w+) +(\w+)", done.stdout)
     assert len(models) == 4 and len(set(models)) == 1

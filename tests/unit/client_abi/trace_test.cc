@@ -81,10 +81,9 @@ TEST(TraceEvents, WriteAStepOfATensorAsOneSliceWithItsPhasesBelow) {
   EXPECT_EQ(
       phases_of(times),
       (std::vector<std::string>{
-          "waits for the step before 1000000000.000 1.000",
-          "waits in the queue 1000000001.000 2.000", "on the wire 1000000003.000 3.000",
-          "waits for other ranks 1000000006.000 2.000", "result on its way 1000000008.000 2.000",
-          "waits to be applied 1000000010.000 1.000"}));
+          "waits to be queued 1000000000.000 1.000", "waits in the queue 1000000001.000 2.000",
+          "on the wire 1000000003.000 3.000", "waits for other ranks 1000000006.000 2.000",
+          "result on its way 1000000008.000 2.000", "waits to be applied 1000000010.000 1.000"}));
 }
 
 TEST(TraceEvents, LeaveOutWhatDidNotHappen) {
@@ -93,9 +92,8 @@ TEST(TraceEvents, LeaveOutWhatDidNotHappen) {
   times.first_sent_ns = times.last_sent_ns = 0;
   times.first_contribution_ns = kNow - 5 * kMicrosecond;
   times.kth_contribution_ns = kNow - 2 * kMicrosecond;
-  EXPECT_EQ(phases_of(times),
-            (std::vector<std::string>{"waits for the step before 1000000000.000 1.000",
-                                      "result on its way 1000000001.000 9.000"}));
+  EXPECT_EQ(phases_of(times), (std::vector<std::string>{"waits to be queued 1000000000.000 1.000",
+                                                        "result on its way 1000000001.000 9.000"}));
   const std::string out = events_of(times);
   EXPECT_EQ(out.find("sent_us"), std::string::npos);
   EXPECT_EQ(out.find("applied_us"), std::string::npos);
@@ -105,11 +103,10 @@ TEST(TraceEvents, LeaveOutWhatDidNotHappen) {
 TEST(TraceEvents, KeepPhasesApartWhereTimesOverlap) {
   TensorTimes times = times_of(0, 1);  // sent again after others had completed it
   times.last_sent_ns = kNow + 9 * kMicrosecond;
-  EXPECT_EQ(phases_of(times),
-            (std::vector<std::string>{"waits for the step before 1000000000.000 1.000",
-                                      "waits in the queue 1000000001.000 2.000",
-                                      "on the wire 1000000003.000 5.000",
-                                      "result on its way 1000000008.000 2.000"}));
+  EXPECT_EQ(phases_of(times), (std::vector<std::string>{"waits to be queued 1000000000.000 1.000",
+                                                        "waits in the queue 1000000001.000 2.000",
+                                                        "on the wire 1000000003.000 5.000",
+                                                        "result on its way 1000000008.000 2.000"}));
 }
 
 TEST(TraceEvents, NameProcessAndLanesOnce) {

@@ -91,10 +91,11 @@ def failures(ours, theirs):
     return found
 
 
-def conclude(ours, theirs, picture):
+def conclude(ours, theirs, picture, trace):
     """Prints everything; returns the exit status."""
     print_table(table(ours, theirs))
     print(f"loss curves: {picture}")
+    print(f"where a step's time goes: {trace}; open it in https://ui.perfetto.dev")
     problems = failures(ours, theirs)
     for problem in problems:
         print(f"FAILED: {problem}")

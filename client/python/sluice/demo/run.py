@@ -1,9 +1,9 @@
 """`python3 -m sluice demo`: train a small network through an appliance, all on this machine.
 
 Starts `sluiced` on vhost-user ports (no root, no NIC, no hugepages), trains with four PyTorch DDP
-workers through it, trains once more over Gloo, and compares. Ends with status 1 unless the accuracy
-is at least 0.95 and within one point of Gloo's, and all ranks end with the same model. Everything
-that it starts ends with it.
+workers through it, trains once more over Gloo, and compares. Leaves the loss curves and a trace of
+one step. Ends with status 1 unless the accuracy is at least 0.95 and within one point of Gloo's, and
+all ranks end with the same model. Everything that it starts ends with it.
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sluice import _library, errors
+from sluice import _library, errors, trace
 from sluice._processes import Child, describe_exit, stop_all
 from sluice.demo import report
 from sluice.launch import Launcher, free_port, rank_environment
@@ -164,6 +164,14 @@ def train(label, options, folder, extra_environment):
     return results
 
 
+def write_trace(traces, path):
+    """The last but one tenth of the training is steady: one step of it, of all ranks. Its number."""
+    steps = trace.merge(traces).steps
+    step = steps[len(steps) * 9 // 10]
+    trace.write(trace.merge(traces, step, step).events, path)
+    return step
+
+
 def _demo(options):
     check_packages()
     binary = find_appliance(options.build_dir)
@@ -171,6 +179,7 @@ def _demo(options):
     out = Path(options.out).resolve()
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="sluice-demo-") as folder:
+        traces = f"{folder}/traces"
         print(f"starting sluiced with {options.workers} vhost-user ports")
         with Appliance(binary, folder, out / "sluiced.log", options.workers) as appliance:
             print(f"training with {options.workers} workers through the appliance "
@@ -178,22 +187,23 @@ def _demo(options):
             try:
                 ours = train("Sluice", options, Path(folder) / "sluice",
                              dict(SLUICE_ADDRESS=appliance.address, SLUICE_JOB="demo",
-                                  SLUICE_SECRET=appliance.secret))
+                                  SLUICE_SECRET=appliance.secret, SLUICE_TRACE=traces))
             except DemoError as error:
                 ended = appliance.exit_text()
                 words = f"; sluiced {ended}" if ended else ""
                 raise DemoError(f"{error}{words}. sluiced's last words ({out}/sluiced.log):\n"
                                 f"{appliance.log_tail()}") from None
+        step = write_trace(traces, out / "trace.json")
         print("the same training over Gloo")
         theirs = train("Gloo  ", options, Path(folder) / "gloo", dict(SLUICE_DISABLE="1"))
     picture = out / "loss.png"
     report.draw(picture, ours, theirs)
-    return report.conclude(ours, theirs, picture)
+    return report.conclude(ours, theirs, picture, f"{out / 'trace.json'}, step {step}")
 
 
 def add_arguments(parser):
     parser.add_argument("--build-dir", help="where sluiced was built (default: ./run's folder)")
-    parser.add_argument("--out", default="demo-out", help="folder for the loss curve and the log")
+    parser.add_argument("--out", default="demo-out", help="folder for the loss curve, the trace and the log")
     parser.add_argument("--workers", type=int, default=4, metavar="N")
     parser.add_argument("--epochs", type=int, default=20, metavar="E")
 
