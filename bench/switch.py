@@ -7,12 +7,11 @@ default: it sleeps when idle, so a lone ping pays for waking it) and with busy p
 with a core a shard). All labs stand at once; a repetition measures one side after the other, and
 the appliances that are not measured are stopped (SIGSTOP) meanwhile.
 
-tcp: one iperf3 stream for a few seconds, the first of which is not counted; bits that the
-receiver's application got. ping: round trips at the given rate with nothing else on the links;
-median and 99th percentile of all of a repetition's, least of them dropped never. busy: share of the
-machine's cores that TCP's run used.
-tcp_vs_bridge is our rate / the bridge's (more is better), ping_vs_bridge our median round trip / the
-bridge's (less is better), of medians.
+tcp: one iperf3 stream for a few seconds after one that is not counted; bits that the receiver's
+application got. ping: round trips at the given rate with nothing else on the links; median and
+99th percentile of a repetition, none left out. cores busy: share of all cores that TCP's run used.
+tcp_vs_bridge is our rate / the bridge's (more is better), ping_vs_bridge our median round trip /
+the bridge's (less is better), of medians; _busy and _xdp name the side.
 
 Classes: what the classification of one forwarded frame costs by number and kind of rules
 (bench/classify_bench.cc), CPU time of one core.
@@ -24,12 +23,12 @@ processes make every side slower, and the range shows it.
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
 import statistics
 import sys
 
+import lab_traffic
 import report
 from cores import BusyShare
 
@@ -81,41 +80,21 @@ class Side:
             self.appliance.send_signal(signal.SIGCONT)
         try:
             # The first ping resolves the address and tells the switch where the hosts are.
-            self._run(["ping", "-c", "3", "-i", "0.2", "-W", "5", self.lab.address(1)])
+            lab_traffic.ping_us(self.lab, 0, self.lab.address(1), 3, 0.2)
             yield
         finally:
             self.pause()
 
     def measure_tcp(self, seconds):
-        server = self.lab.popen(1, ["iperf3", "-s", "-1", "--forceflush"], stdout=-1, text=True)
-        while "listening" not in (line := server.stdout.readline()):
-            if not line:
-                raise report.BenchError(f"{self.name}: iperf3's server ended")
         busy = BusyShare()
-        text = self._run(["iperf3", "-c", self.lab.address(1), "-J", "-O", "1",
-                          "-t", str(seconds)])
+        with lab_traffic.tcp_stream(self.lab, 0, 1, seconds, ["-O", "1"]) as received_bps:
+            self.gbps.add(received_bps() / 1e9)
         self.busy.add(busy.percent())
-        server.communicate(timeout=30)
-        document = json.loads(text)
-        if "error" in document:
-            raise report.BenchError(f"{self.name}: iperf3: {document['error']}")
-        self.gbps.add(document["end"]["sum_received"]["bits_per_second"] / 1e9)
 
     def measure_ping(self, count, interval):
-        text = self._run(["ping", "-n", "-c", str(count), "-i", str(interval), "-W", "5",
-                          self.lab.address(1)])
-        times_us = sorted(float(ms) * 1000 for ms in re.findall(r"time=([0-9.]+) ms", text))
-        if len(times_us) < count:
-            raise report.BenchError(f"{self.name}: {count - len(times_us)} of {count} pings lost")
+        times_us = lab_traffic.ping_us(self.lab, 0, self.lab.address(1), count, interval)
         self.median_us.add(statistics.median(times_us))
         self.p99_us.add(times_us[int(len(times_us) * 0.99)])
-
-    def _run(self, command):
-        process = self.lab.popen(0, command, stdout=-1, text=True)
-        text = process.communicate(timeout=120)[0]
-        if process.returncode != 0:
-            raise report.BenchError(f"{self.name}: {' '.join(command)} failed: {text[-300:]}")
-        return text
 
 
 def start_side(stack, name, pmd, polling):
@@ -143,7 +122,8 @@ def measure_classes(repetitions):
     rows = {}
     for entry in json.loads(text)["benchmarks"]:
         if entry["run_type"] == "iteration":
-            rows.setdefault(entry["run_name"], report.Samples()).add(1e9 / entry["items_per_second"])
+            samples = rows.setdefault(entry["run_name"], report.Samples())
+            samples.add(1e9 / entry["items_per_second"])
     return rows
 
 

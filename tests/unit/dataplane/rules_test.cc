@@ -168,7 +168,9 @@ TEST(RuleTable, AgreesWithAListOfRulesReadOneByOne) {
           std::ranges::find_if(rules, [&](const TrafficRule& rule) { return fits(rule, flow); });
       const auto found = table.match(flow);
       ASSERT_EQ(found.has_value(), first != rules.end());
-      if (found) EXPECT_EQ(*found, first->egress_class);
+      if (found) {
+        EXPECT_EQ(*found, first->egress_class);
+      }
       fitting += found.has_value();
     }
   }
