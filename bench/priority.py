@@ -23,7 +23,10 @@ directions; only one is full.
 
 What can go wrong: in the lab hosts and switch share the machine's cores, and full means that the
 streams' ends and the switch compete with the ping for them: the round trip grows by what the
-processors take, which no queue can prevent. Nothing is dropped from the samples.
+processors take, which no queue can prevent. Against that, sluiced sleeps when nothing happens
+(adaptive polling, the default), so a ping through an idle port pays for waking it, and p50 on the
+full port can be the lower one. On a busy machine TCP may not fill the port: the line above the
+lab's table says what part of the rate it got. Nothing is dropped from the samples.
 """
 import os
 import shutil
