@@ -17,7 +17,7 @@
 namespace sluice::client {
 namespace {
 
-constexpr std::size_t kMaxWaiting = 8192;  // records of 120 bytes that wait for the writer
+constexpr std::size_t kLeastWaiting = 8192;  // records of 120 bytes that may wait for the writer
 constexpr auto kWriteEvery = std::chrono::milliseconds(200);  // what a killed process loses
 constexpr std::size_t kRemarkBytes = 512;                     // kept free for the last words
 
@@ -61,10 +61,11 @@ TraceFile::TraceFile(TraceFileOptions options, Log log, int fd, std::string path
     : options_(std::move(options)),
       log_(std::move(log)),
       path_(std::move(path)),
+      max_waiting_(std::max(kLeastWaiting, 2 * options_.tensors.size())),
       open_(options_.tensors.size()),
       fd_(fd) {
-  waiting_.reserve(kMaxWaiting);
-  writing_.reserve(kMaxWaiting);
+  waiting_.reserve(max_waiting_);
+  writing_.reserve(max_waiting_);
 }
 
 TraceFile::~TraceFile() {
@@ -111,12 +112,12 @@ void TraceFile::next(std::uint32_t tensor) {
 void TraceFile::take(std::uint32_t tensor) {
   const TensorTimes times = std::exchange(open_[tensor], {});
   if (times.step == 0) return;
-  if (waiting_.size() == kMaxWaiting) {
+  if (waiting_.size() == max_waiting_) {
     ++lost_count_;
     return;
   }
   waiting_.push_back(times);
-  if (waiting_.size() == kMaxWaiting / 2) wake_.notify_one();
+  if (waiting_.size() == max_waiting_ / 2) wake_.notify_one();
 }
 
 // ---- the writer ----
@@ -129,7 +130,7 @@ void TraceFile::run() {
     {
       std::unique_lock lock(mutex_);
       wake_.wait_for(lock, kWriteEvery,
-                     [this] { return stop_ || waiting_.size() >= kMaxWaiting / 2; });
+                     [this] { return stop_ || waiting_.size() >= max_waiting_ / 2; });
       stop = stop_;
       writing_.swap(waiting_);
       lost_count = lost_count_;

@@ -58,6 +58,7 @@ class TraceFile {
   const TraceFileOptions options_;
   const Log log_;
   const std::string path_;
+  const std::size_t max_waiting_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<TensorTimes> open_;     // by tensor: done, perhaps not applied; step 0: none

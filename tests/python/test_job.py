@@ -85,8 +85,9 @@ def test_a_schedule_that_does_not_exist_is_refused_in_the_words_of_who_gave_it(
     def join(**options):
         sluice.Job(SPECS, address, rank=0, world_size=1, run_id=1, **options).close()
 
-    with pytest.raises(sluice.InvalidArgument, match=r"schedule='prophit': must be one of strict, "
-                                                     r"credit, prophet, fifo; did you mean 'prophet'"):
+    with pytest.raises(sluice.InvalidArgument,
+                       match=r"schedule='prophit': must be one of strict, credit, prophet, fifo; "
+                             r"did you mean 'prophet'"):
         join(schedule="prophit")
     monkeypatch.setenv("SLUICE_SCHEDULE", "lifo")
     with pytest.raises(sluice.InvalidArgument,

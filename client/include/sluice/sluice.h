@@ -190,8 +190,9 @@ typedef struct sluice_options {
   uint32_t unused;                  /* ignored */
   /* Folder for a Chrome trace of this rank, made when it is missing: when each tensor of each step
    * was ready, queued, sent, complete at the appliance, back, and applied. Its file
-   * sluice-JOB-rankR.json opens in ui.perfetto.dev and chrome://tracing, and holds 64 MiB at most.
-   * "": no trace. NULL (default): what the environment variable SLUICE_TRACE says. */
+   * sluice-JOB-rankR.json opens in ui.perfetto.dev and chrome://tracing, holds 64 MiB at most, and
+   * replaces that of an earlier run. "": no trace. NULL (default): what the environment variable
+   * SLUICE_TRACE says. */
   const char* trace_dir;
   int32_t schedule; /* sluice_schedule_kind; default SLUICE_SCHEDULE_STRICT */
   int32_t reserved; /* 0 */

@@ -68,6 +68,20 @@ TEST(Jobs, SumManyTensorsOverManyStepsInAnyOrder) {
   });
 }
 
+TEST(Jobs, SendByTheScheduleAskedForAndTellItsPlan) {
+  sluice::Options options = options_for("schedule", 0, 1);
+  options.c.schedule = SLUICE_SCHEDULE_CREDIT;
+  sluice::Job job(options, {{"t", 5000}});
+  std::vector<float> values(5000, 3);
+  job.submit(0, values.data(), values.data());
+  job.wait(0, kLong);
+  job.mark_applied(0);
+  EXPECT_EQ(job.schedule_plan().rfind("credit: units of at most", 0), 0u) << job.schedule_plan();
+  EXPECT_EQ(error_of([&] { job.mark_applied(1); }).status(), SLUICE_INVALID_ARGUMENT);
+  job.leave();
+  EXPECT_EQ(job.schedule_plan().rfind("credit: units of at most", 0), 0u);  // still
+}
+
 TEST(Jobs, AverageByWeightOfSamples) {
   on_every_rank(2, [](std::uint32_t rank) {
     Job job(options_for("weights", rank, 2), {{"t", 4}});

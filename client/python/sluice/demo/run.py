@@ -2,8 +2,8 @@
 
 Starts `sluiced` on vhost-user ports (no root, no NIC, no hugepages), trains with four PyTorch DDP
 workers through it, trains once more over Gloo, and compares. Leaves the loss curves and a trace of
-one step. Ends with status 1 unless the accuracy is at least 0.95 and within one point of Gloo's, and
-all ranks end with the same model. Everything that it starts ends with it.
+one step. Ends with status 1 unless the accuracy is at least 0.95 and within one point of Gloo's,
+and all ranks end with the same model. Everything that it starts ends with it.
 """
 
 import importlib.util
@@ -165,7 +165,7 @@ def train(label, options, folder, extra_environment):
 
 
 def write_trace(traces, path):
-    """The last but one tenth of the training is steady: one step of it, of all ranks. Its number."""
+    """One step of all ranks, from the last tenth of the training, which is steady. Its number."""
     steps = trace.merge(traces).steps
     step = steps[len(steps) * 9 // 10]
     trace.write(trace.merge(traces, step, step).events, path)
@@ -203,7 +203,8 @@ def _demo(options):
 
 def add_arguments(parser):
     parser.add_argument("--build-dir", help="where sluiced was built (default: ./run's folder)")
-    parser.add_argument("--out", default="demo-out", help="folder for the loss curve, the trace and the log")
+    parser.add_argument("--out", default="demo-out",
+                        help="folder for the loss curve, the trace and the log")
     parser.add_argument("--workers", type=int, default=4, metavar="N")
     parser.add_argument("--epochs", type=int, default=20, metavar="E")
 
