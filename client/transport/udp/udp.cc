@@ -22,7 +22,11 @@
 namespace sluice::client {
 namespace {
 
-constexpr int kWantedBufferBytes = 8 << 20;
+constexpr int kReceiveBufferBytes = 8 << 20;
+// What waits in this host cannot be overtaken any more, so little may: enough for the wire while
+// the progress thread wakes up, about 110 frames. (The kernel doubles it, and charges for whole
+// buffers.)
+constexpr int kSendBufferBytes = 128 << 10;
 constexpr std::size_t kMinBufferCostBytes = 2304;  // what the kernel charges for a 1,500-byte frame
 constexpr std::size_t kMaxPathEvents = 16;
 constexpr int kMaxErrorsPerDrain = 64;
@@ -250,11 +254,10 @@ class UdpTransport final : public Transport {
       set_int(fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
       set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, wire::kEcnCapable);
     }
-    for (const auto& [force, plain] :
-         {std::pair{SO_RCVBUFFORCE, SO_RCVBUF}, std::pair{SO_SNDBUFFORCE, SO_SNDBUF}}) {
-      if (::setsockopt(fd, SOL_SOCKET, force, &kWantedBufferBytes, sizeof kWantedBufferBytes) != 0)
-        set_int(fd, SOL_SOCKET, plain, kWantedBufferBytes);
-    }
+    if (::setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &kReceiveBufferBytes,
+                     sizeof kReceiveBufferBytes) != 0)
+      set_int(fd, SOL_SOCKET, SO_RCVBUF, kReceiveBufferBytes);
+    set_int(fd, SOL_SOCKET, SO_SNDBUF, kSendBufferBytes);
     // The kernel charges for whole buffers: twice the payload is a safe guess for large frames. An
     // eighth is left for control packets and for what arrives late.
     const std::size_t cost = std::max(kMinBufferCostBytes, 2 * facts_.path_datagram_bytes);
