@@ -56,7 +56,7 @@ def timeline(results, folder, model="resnet50"):
                         [f"worker {worker}" for worker in range(models.WORKERS)])
         axis.set_title(tables.LABELS[policy], fontsize=10)
         axis.grid(axis="x", alpha=0.3)
-    axes[0].legend(loc="upper right")
+    axes[1].legend(loc="upper right")
     axes[-1].set_xlabel(f"seconds of one step of {model}; a pull lasts until the worker has the "
                         "whole model, a push until the server has all gradients")
     figure.tight_layout()
