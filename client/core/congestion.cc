@@ -29,11 +29,11 @@ DurationNs RttEstimator::timeout_ns() const noexcept {
   return std::clamp(smoothed_ns_ + 4 * deviation_ns_, kMinTimeout, kMaxTimeout);
 }
 
-void Congestion::on_arrived(std::uint32_t arrived, std::uint32_t marked) noexcept {
+void Congestion::on_arrived(std::uint32_t arrived, std::uint32_t marked, bool limited) noexcept {
   if (marked != 0 && round_marked_ == 0)
     window_ = std::max<double>(window_ * (1 - marked_fraction_ / 2), kFloor);
   slow_start_ &= marked == 0;
-  if (slow_start_) window_ = std::min<double>(window_ + arrived, cap_);
+  if (slow_start_ && limited) window_ = std::min<double>(window_ + arrived, cap_);
   round_arrived_ += arrived;
   round_marked_ += std::min(marked, arrived);
   if (round_arrived_ < window_) return;

@@ -54,8 +54,10 @@ class Congestion {
 
   // Packets that may be on the wire.
   std::uint32_t window() const noexcept { return static_cast<std::uint32_t>(window_); }
-  // `arrived` more packets reached the other end, `marked` of them with the mark.
-  void on_arrived(std::uint32_t arrived, std::uint32_t marked) noexcept;
+  // `arrived` more packets reached the other end, `marked` of them with the mark. `limited`: before
+  // that the window was in use; one that is not needed tells nothing about the network, and does
+  // not grow by slow start (RFC 7661).
+  void on_arrived(std::uint32_t arrived, std::uint32_t marked, bool limited = true) noexcept;
   void on_loss(TimeNs now, DurationNs rtt_ns) noexcept;
   // A queue stands: from now on the window grows slowly.
   void end_slow_start() noexcept { slow_start_ = false; }

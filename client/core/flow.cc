@@ -42,6 +42,7 @@ Flow::News Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs now) n
   news.withheld = withheld != 0;
 
   const std::int32_t arrived = ahead(feedback.received_count, received_);
+  const bool limited = 2 * in_flight() >= congestion_.window();
   if (ahead(feedback.highest_number, highest_) > 0) {
     const std::uint32_t held_us = feedback.hold_us + feedback.echo_timestamp_us;
     rtt_.sample(std::max(0, ahead(wire_time_us(now), held_us)) * kMicrosecond);
@@ -50,7 +51,8 @@ Flow::News Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs now) n
   }
   if (arrived > 0) {
     const std::int32_t marked = std::max(0, ahead(feedback.marked_count, marked_));
-    congestion_.on_arrived(static_cast<std::uint32_t>(arrived), static_cast<std::uint32_t>(marked));
+    congestion_.on_arrived(static_cast<std::uint32_t>(arrived), static_cast<std::uint32_t>(marked),
+                           limited);
     received_ = feedback.received_count;
     marked_ = feedback.marked_count;
   }

@@ -65,6 +65,14 @@ TEST(Congestion, DoublesItsWindowEachRoundTripUntilSomethingSaysThatItIsEnough) 
   EXPECT_LE(grown([](Congestion& congestion) { congestion.end_slow_start(); }), 2u);
 }
 
+TEST(Congestion, DoesNotDoubleAWindowThatIsNotInUse) {
+  Congestion congestion(1000);
+  for (int i = 0; i < 60; ++i) congestion.on_arrived(1, 0, false);
+  EXPECT_EQ(congestion.window(), 64u);
+  congestion.on_arrived(64, 0, true);
+  EXPECT_EQ(congestion.window(), 128u);
+}
+
 TEST(RttEstimator, SeesAStandingQueueInALongerRoundTrip) {
   RttEstimator rtt;
   rtt.sample(kMillisecond);
