@@ -38,9 +38,11 @@ def add_options(parser):
 
 def run(options):
     from . import experiment, models, tables
+    if not options.plots_only:
+        for built in ("dataplane/sluiced", "client/libsluice.so"):
+            report.program(built)
     if options.plots_only or options.long:
         if options.long:
-            report.program("dataplane/sluiced")
             experiment.run(experiment.units(models.MODELS + (models.COMPUTE_BOUND,),
                                             experiment.NAMES, options.repetitions),
                            options.results, options.labs)
@@ -48,7 +50,6 @@ def run(options):
         results = tables.Results(experiment.load(options.results))
         page.write(results, HERE)
     else:
-        report.program("dataplane/sluiced")
         with tempfile.TemporaryDirectory() as folder:
             results = tables.Results(experiment.run(
                 experiment.units(models.MODELS, SHORT_POLICIES, 1),
