@@ -124,7 +124,7 @@ def loses_a_peer(rank):
 def test_a_killed_rank_is_named_by_the_forward_that_waits_for_it(appliance, tmp_path):
     with ranks.Ranks(loses_a_peer, 2, tmp_path, box=appliance) as running:
         for rank in range(2):
-            running.wait_for(rank, "step 5")
+            running.wait_for(rank, "step 5", timeout_s=90)
         killed = time.time()
         running.children[1].send(signal.SIGKILL)
         outcomes = running.finish(timeout_s=30)
@@ -163,8 +163,8 @@ def is_interrupted(rank):
 
 def test_ctrl_c_ends_a_forward_that_waits_for_another_rank(appliance, tmp_path):
     with ranks.Ranks(is_interrupted, 2, tmp_path, box=appliance) as running:
-        running.wait_for(0, "stopped")
-        running.wait_for(1, "stopped")
+        running.wait_for(0, "stopped", timeout_s=90)
+        running.wait_for(1, "stopped", timeout_s=90)
         time.sleep(0.5)
         pressed = time.time()
         running.children[0].send(signal.SIGINT)

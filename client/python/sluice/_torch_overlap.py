@@ -31,17 +31,20 @@ from sluice._torch_parts import Parts, why_not_in_parts
 from sluice._torch_watch import FirstForward, Hook, Watch, is_opaque
 
 _log = logging.getLogger("sluice")
-_NOT_THE_USERS = tuple(os.path.join(os.path.dirname(os.path.abspath(file)), "")
-                       for file in (torch.__file__, __file__))
+_TORCH, _OWN = (os.path.join(os.path.dirname(os.path.abspath(file)), "")
+                for file in (torch.__file__, __file__))
+_WRAPPERS = ("wrapper", "decorate_context")  # torch's, around its own functions
 
 
 def _caller():
     """Who looks at a gradient, for the message: 'clip_grad_norm_ (train.py:31)'."""
     what = "a script"
     for frame in reversed(traceback.extract_stack()):
-        if not frame.filename.startswith(_NOT_THE_USERS):
+        if frame.filename.startswith(_TORCH):
+            if not frame.name.startswith(("_", "<")) and frame.name not in _WRAPPERS:
+                what = frame.name
+        elif not frame.filename.startswith(_OWN):
             return f"{what} ({os.path.basename(frame.filename)}:{frame.lineno})"
-        what = frame.name
     return what
 
 
