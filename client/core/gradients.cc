@@ -32,7 +32,7 @@ void GradientStream::join(const wire::Accept& accept) {
                                                       .chunk_count = layout_.chunk_count(),
                                                       .chunk_bytes = layout_.chunk_bytes(),
                                                       .first_chunks = layout_.first_chunks()});
-  last_numbers_.assign(accept.shards, 0);
+  last_sent_.assign(accept.shards, {});
   recovery_.emplace(layout_.chunk_count(), accept.shards);
   const PolicyOptions policy = accept.policy;
   if (!policy.tolerates_stragglers()) return;
@@ -253,7 +253,7 @@ std::size_t GradientStream::write(const Choice& choice, std::span<std::uint8_t> 
   const std::span<const std::uint8_t> payload = fill_body(chunk, body);
   priority = body.priority;
   if (flow.take_report_flag(choice.last)) body.flags |= wire::kFlagReport;
-  last_numbers_[choice.shard] = body.flow.number;
+  last_sent_[choice.shard] = {.number = body.flow.number, .priority = body.priority};
   const bool again = recovery_->sent(chunk, body.flow.number, now, flow);
   link_.stats.retransmissions += again;
   if (trace_.on()) trace_.sent(layout_.chunk(chunk).tensor, current_, again, now);

@@ -76,12 +76,16 @@ class GradientStream {
     return scheduler_.has_value() && scheduler_->waits_for_arrival() && in_flight(shard) != 0 &&
            link_.flows[shard].unreported() != 0;
   }
+  // A request for feedback that overtook what it asks about would report it as arrived.
+  Priority feedback_priority(std::uint16_t shard) const noexcept {
+    return last_sent_[shard].priority;
+  }
   // Contributions sent and not known to have arrived. Other packets do not count: nothing tells of
   // them while nothing else is sent, and a chunk that is settled has nothing to wait for.
   std::uint32_t in_flight(std::uint16_t shard) const noexcept {
     if (recovery_->nothing_unsettled(shard)) return 0;
     return static_cast<std::uint32_t>(
-        std::max(0, ahead(last_numbers_[shard], link_.flows[shard].highest_arrived())));
+        std::max(0, ahead(last_sent_[shard].number, link_.flows[shard].highest_arrived())));
   }
   // Members changed, or this worker was away.
   void relearn() noexcept {
@@ -115,6 +119,10 @@ class GradientStream {
   std::string describe_open_tensors() const;
 
  private:
+  struct LastSent {  // the last contribution
+    std::uint32_t number = 0;
+    Priority priority = 0;
+  };
   struct Tensor {
     Submission submission;   // of the step under way, when submitted
     Submission held;         // of the next one
@@ -175,7 +183,7 @@ class GradientStream {
   Link& link_;
   std::vector<Tensor> tensors_;
   std::optional<Scheduler> scheduler_;
-  std::vector<std::uint32_t> last_numbers_;  // of the last contribution, per shard
+  std::vector<LastSent> last_sent_;  // per shard
   std::optional<Recovery> recovery_;
   TensorTrace trace_;
   bool started_ = false;

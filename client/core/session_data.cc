@@ -128,6 +128,7 @@ std::size_t Session::Impl::poll_data(Transmit& transmit, std::span<std::uint8_t>
     Flow& flow = link.flows[shard];
     const bool wants_feedback = gradients.wants_feedback(shard);
     if (!flow.credit_due() && !wants_feedback) continue;
+    if (wants_feedback) transmit.priority = gradients.feedback_priority(shard);
     transmit.port_offset = static_cast<std::uint16_t>(1 + shard);
     wire::Credit body{.flow = flow.next_header(now)};
     if (flow.take_report_flag(wants_feedback)) body.flags |= wire::kFlagReport;
