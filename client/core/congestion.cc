@@ -14,7 +14,6 @@ void RttEstimator::sample(DurationNs rtt_ns) noexcept {
   rtt_ns = std::max<DurationNs>(rtt_ns, 1);
   last_ns_ = rtt_ns;
   shortest_ns_ = valid() ? std::min(shortest_ns_, rtt_ns) : rtt_ns;
-  smallest_ns_ = std::min(smallest_ns_, rtt_ns);
   if (!valid()) {
     smoothed_ns_ = rtt_ns;
     deviation_ns_ = rtt_ns / 2;

@@ -27,7 +27,7 @@ class RttEstimator {
   bool valid() const noexcept { return smoothed_ns_ != 0; }
   DurationNs smoothed_ns() const noexcept { return valid() ? smoothed_ns_ : kFirstRtt; }
   // The least of all samples, 0 before the first: of a packet that waited nowhere.
-  DurationNs smallest_ns() const noexcept { return valid() ? smallest_ns_ : 0; }
+  DurationNs shortest_ns() const noexcept { return shortest_ns_; }
   DurationNs timeout_ns() const noexcept;
   // The last sample is so much longer than the shortest that packets have waited on the way.
   bool queueing() const noexcept {
@@ -40,7 +40,6 @@ class RttEstimator {
   DurationNs last_ns_ = 0;
   DurationNs shortest_ns_ = 0;
   DurationNs deviation_ns_ = 0;
-  DurationNs smallest_ns_ = kNever;
 };
 
 class Congestion {

@@ -51,7 +51,7 @@ Outcome GradientStream::handle_result(const wire::Packet& packet, TimeNs now) no
   add_to_report(packet);
   trace_.result(span.tensor, current_,
                 {.k = body.k, .first_us = body.first_age_us, .complete_us = body.complete_age_us},
-                flow.rtt().smallest_ns(), now);
+                flow.rtt().shortest_ns(), now);
   if (!wanted) return {Verdict::kFolded, {}};
   last_progress_ns_ = now;
   apply(body.chunk, span, result);
