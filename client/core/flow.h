@@ -7,6 +7,7 @@
 // the session's thread only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "aggregator/base/time.h"
@@ -33,7 +34,8 @@ class Flow {
   // wait for feedback, which comes for half a window at a time. With it the window stays below the
   // credit.
   bool window_open_for_urgent() const noexcept {
-    return in_flight() < congestion_.window() + credit_packets_ / 8;
+    const std::uint32_t reserve = std::min(credit_packets_ / 8, Congestion::kFloor);
+    return in_flight() < congestion_.window() + reserve;
   }
   // Sent beyond the highest number that arrived. What is missing below it is lost, or late by a few
   // places (forward acknowledgement, Mathis and Mahdavi 1996): it does not hold the window.

@@ -138,6 +138,43 @@ TEST(Flow, WindowClosesWhenItIsFullAndOpensWithFeedback) {
   EXPECT_EQ(flow.in_flight(), 8u);
 }
 
+TEST(Flow, KeepsAFewPacketsOfTheCreditForWhatIsUrgent) {
+  Flow flow(64);
+  send(flow, 48);
+  EXPECT_FALSE(flow.window_open());
+  EXPECT_TRUE(flow.window_open_for_urgent());
+  send(flow, 7);
+  EXPECT_TRUE(flow.window_open_for_urgent());
+  send(flow, 1);
+  EXPECT_FALSE(flow.window_open_for_urgent());
+  Flow wide(4096);
+  send(wide, 64 + 15);
+  EXPECT_TRUE(wide.window_open_for_urgent());
+  send(wide, 1);
+  EXPECT_FALSE(wide.window_open_for_urgent());
+}
+
+TEST(Flow, DoublesItsWindowUntilARoundTripShowsAQueue) {
+  Flow flow(4096);
+  TimeNs now = kNow;
+  std::uint32_t sent = 0;
+  const auto round = [&](DurationNs round_trip_ns) {
+    const std::uint32_t count = flow.window();
+    const TimeNs began = now;
+    send(flow, static_cast<int>(count), began);
+    sent += count;
+    now += round_trip_ns;
+    wire::FeedbackHeader body = feedback(sent, sent, sent);
+    body.echo_timestamp_us = wire_time_us(began);
+    flow.on_feedback(body, now);
+    return flow.window();
+  };
+  EXPECT_EQ(round(kMillisecond), 128u);
+  EXPECT_EQ(round(kMillisecond), 256u);
+  EXPECT_EQ(round(2 * kMillisecond), 257u);  // 256 packets stand somewhere
+  EXPECT_EQ(round(kMillisecond), 258u);
+}
+
 TEST(Flow, AsksForFeedbackAtHalfAWindowAndAtTheLastPacket) {
   Flow flow(64);
   int asked_at = 0;

@@ -87,6 +87,30 @@ TEST(StrictScheduler, SaysWhichChunkIsTheLastOfItsShard) {
   EXPECT_EQ(last, (std::vector<bool>{false, true, true}));
 }
 
+TEST(StrictScheduler, LetsOnlyWhatIsMoreUrgentThanWhatFillsTheWindowUseItsReserve) {
+  constexpr Opportunity kReserve{.urgent_shards = 1};
+  Bench bench(Schedule::kStrict);
+  bench.push(0, 100);
+  bench.drain();  // now the window is full
+  bench.push(1, 100);
+  bench.push(2, 101);
+  EXPECT_TRUE(bench.drain(kReserve).empty());
+  bench.push(3, 99);
+  bench.push(4, 5);
+  bench.push(5, 99);
+  EXPECT_EQ(bench.drain(kReserve), (std::vector<ChunkIndex>{4, 3, 5}));
+  EXPECT_EQ(bench.drain(), (std::vector<ChunkIndex>{1, 2}));
+}
+
+TEST(FifoScheduler, OvertakesNothingWhenTheWindowIsFull) {
+  Bench bench(Schedule::kFifo);
+  bench.push(0, 100);
+  bench.drain();
+  bench.push(1, 0);
+  EXPECT_TRUE(bench.drain({.urgent_shards = 1}).empty());
+  EXPECT_EQ(bench.drain(), (std::vector<ChunkIndex>{1}));
+}
+
 TEST(FifoScheduler, IgnoresPriority) {
   Bench bench(Schedule::kFifo);
   bench.push(2, 9);

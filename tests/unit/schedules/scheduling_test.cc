@@ -202,10 +202,15 @@ TEST_F(Scheduling, prophet_learns_plans_and_learns_anew_when_readiness_drifts) {
   expect_completed(run, world().now() + 5 * kSecond);
 }
 
-TEST_F(Scheduling, prophet_has_sent_a_block_when_the_predicted_tensor_comes) {
+class ProphetOverShards : public Scheduling, public testing::WithParamInterface<std::uint16_t> {};
+
+TEST_P(ProphetOverShards, has_sent_a_block_when_the_predicted_tensor_comes) {
+  options.appliance.jobs.shard_count = GetParam();
   set_links(12'500'000, 100 * kMicrosecond);
-  const RunIndex run =
-      world().add_run(predictable(make_plan(2, 10, {64 * 400, 64 * 400, 64 * 400, 64 * 1000})));
+  options.socket_frames = 256;
+  JobPlan plan = predictable(make_plan(2, 10, {64 * 400, 64 * 400, 64 * 400, 64 * 1000}));
+  plan.session.receive_credit_packets = 256;  // else the shards' windows are 16 packets
+  const RunIndex run = world().add_run(plan);
   TimeNs began = 0;
   std::uint32_t first_block = 0;
   TimeNs urgent = 0;
@@ -220,6 +225,8 @@ TEST_F(Scheduling, prophet_has_sent_a_block_when_the_predicted_tensor_comes) {
   EXPECT_LT(first_block, 900u);
   EXPECT_LE(urgent, began + 20 * kMillisecond + 500 * kMicrosecond);
 }
+
+INSTANTIATE_TEST_SUITE_P(Shards, ProphetOverShards, testing::Values(1, 4));
 
 class SchedulingWithLosses : public Straggling {};
 
