@@ -1,4 +1,4 @@
-"""`python3 -m sluice trace DIR`: makes one Chrome trace of what the ranks left with SLUICE_TRACE=DIR.
+"""`python3 -m sluice trace DIR`: one Chrome trace of what the ranks left with SLUICE_TRACE=DIR.
 
 Ranks of one machine share a clock. Those of other machines are moved onto the clock of the lowest
 rank: the appliance tells every rank when the contribution came that completed a tensor, and ranks
