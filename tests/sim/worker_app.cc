@@ -184,9 +184,9 @@ bool Worker::submit_due(TimeNs now) {
     submit(order_[submitted_++], step_, now);
     if (phase_ != Phase::kSubmitting) return true;
     if (submitted_ < order_.size()) {
-      app_due_ = now + (plan.gap_rule
-                            ? plan.gap_rule(step_, order_[submitted_ - 1])
-                            : world_.draw_delay(plan.ranks[identity.rank.value].compute_max_ns));
+      app_due_ =
+          now + (plan.gap_rule ? plan.gap_rule(step_, order_[submitted_ - 1])
+                               : world_.draw_delay(plan.ranks[identity.rank.value].compute_max_ns));
       if (app_due_ > now) wake_app_at(app_due_);
       return true;
     }
