@@ -52,6 +52,7 @@ void add_options(CLI::App& app, ReplayOptions& options) {
                  "compute of a worker's iteration varies by at most this, both ways")
       ->check(CLI::Range(0, 999));
   app.add_option("--seed", options.seed, "of the jitter");
+  app.add_flag("--equal-priorities", options.equal_priorities, "all tensors have priority 0");
 }
 
 }  // namespace

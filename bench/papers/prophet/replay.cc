@@ -148,8 +148,9 @@ class Replay {
     while (worker.ready_count < order_.size() &&
            tensors_[order_[worker.ready_count]].ready_ns == ready_ns) {
       const std::uint32_t tensor = order_[worker.ready_count++];
+      const auto priority = static_cast<Priority>(options_.equal_priorities ? 0 : tensor);
       for (std::uint32_t chunk = first_chunk_[tensor]; chunk < first_chunk_[tensor + 1]; ++chunk)
-        worker.scheduler.push(chunk, static_cast<Priority>(tensor), now_);
+        worker.scheduler.push(chunk, priority, now_);
     }
     if (worker.ready_count < order_.size())
       later(worker.backward_at + jittered(tensors_[order_[worker.ready_count]].ready_ns, index),
@@ -179,7 +180,8 @@ class Replay {
   void contribute(std::uint32_t chunk) {
     if (++contributions_[chunk] < options_.workers) return;
     contributions_[chunk] = 0;
-    down_.push({-static_cast<std::int64_t>(tensor_of_[chunk]), next_sequence_++, chunk});
+    const std::int64_t priority = options_.equal_priorities ? 0 : tensor_of_[chunk];
+    down_.push({-priority, next_sequence_++, chunk});
     send_down();
   }
 

@@ -16,7 +16,7 @@
 
 namespace sluice::bench {
 
-// In forward order; the index is the priority, 255 at most.
+// In forward order, 256 at most.
 struct ReplayTensor {
   std::uint64_t bytes = 0;
   DurationNs ready_ns = 0;    // after the start of the backward pass
@@ -32,6 +32,7 @@ struct ReplayOptions {
   std::uint32_t iterations = 0;
   std::uint32_t jitter_permille = 0;  // a worker's compute in an iteration: 1 +- at most so much
   std::uint64_t seed = 1;
+  bool equal_priorities = false;  // all tensors have priority 0; else the index
 };
 
 struct ReplayResult {

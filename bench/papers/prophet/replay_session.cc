@@ -16,7 +16,7 @@ namespace sluice::bench {
 namespace {
 
 constexpr std::size_t kPathBytes = 8972;  // UDP payload of a jumbo frame
-constexpr std::uint32_t kCreditPackets = 1024;
+constexpr std::uint32_t kCreditPackets = 256;
 constexpr std::uint32_t kMarkAboveFrames = 32;
 constexpr std::size_t kContributionBytes = 42 + 16 + 40;  // of headers, from Ethernet on
 constexpr std::size_t kResultBytes = 42 + 16 + 72 + 8;
@@ -133,12 +133,12 @@ class SessionReplay {
     while (loop.ready_count < order_.size() &&
            tensors_[order_[loop.ready_count]].ready_ns == ready_ns) {
       const std::uint32_t tensor = order_[loop.ready_count++];
-      const Status status =
-          worker(index).session().submit({.tensor = tensor,
-                                          .input = worker(index).input(tensor),
-                                          .output = worker(index).output(tensor),
-                                          .priority = static_cast<Priority>(tensor)},
-                                         world_.now());
+      const Status status = worker(index).session().submit(
+          {.tensor = tensor,
+           .input = worker(index).input(tensor),
+           .output = worker(index).output(tensor),
+           .priority = static_cast<Priority>(options_.equal_priorities ? 0 : tensor)},
+          world_.now());
       CHECK(status.ok());
       world_.oracle().on_submitted(worker(index).party(), loop.step, tensor, true);
     }

@@ -40,11 +40,14 @@ class Policy:
     schedule: str
     unit: int = 0
     credit: int = 0
+    equal_priorities: bool = False  # on the wire
 
 
 STOP_AND_WAIT = Policy("stop-and-wait", "credit", SLICE_BYTES, 1)
 STOP_AND_WAIT_TENSOR = Policy("stop-and-wait, whole tensors", "credit", 1 << 31, 1)
 FIFO, PROPHET, STRICT = (Policy(name, name) for name in ("fifo", "prophet", "strict"))
+# Its packets carry no urgency for the queues of links and switches.
+FIFO_EQUAL = Policy("fifo, equal priorities", "fifo", equal_priorities=True)
 CREDITS = tuple(Policy(f"credit {unit / 1e6:g}/{credit / 1e6:g} MB", "credit", unit, credit)
                 for unit, credit in CREDIT_SWEEP)
 DEFAULT_CREDIT = CREDITS[0]

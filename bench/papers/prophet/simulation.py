@@ -40,8 +40,8 @@ JITTER_SETTINGS = tuple(settings.Setting(model, rate, 1.0)
 SESSION = Variant("session", workers=2, iterations=14, settled=6, program=SESSION_PROGRAM)
 SESSION_SETTINGS = tuple(settings.Setting("resnet50", rate, latency)
                          for rate in (1, 3) for latency in settings.LATENCIES_MS)
-SESSION_POLICIES = (settings.FIFO, settings.STOP_AND_WAIT, settings.DEFAULT_CREDIT,
-                    settings.PROPHET, settings.STRICT)
+SESSION_POLICIES = (settings.FIFO, settings.FIFO_EQUAL, settings.STOP_AND_WAIT,
+                    settings.DEFAULT_CREDIT, settings.PROPHET, settings.STRICT)
 
 
 def program_input(tensors):
@@ -59,6 +59,8 @@ def play(tensors, rate_gbps, latency_ms, policy, variant=MAIN, chunk_bytes=setti
             "--jitter-permille", str(variant.jitter_permille), *extra]
     if policy.unit:
         argv += ["--unit-bytes", str(policy.unit), "--credit-bytes", str(policy.credit)]
+    if policy.equal_priorities:
+        argv += ["--equal-priorities"]
     try:
         done = subprocess.run(argv, input=program_input(tensors), capture_output=True, text=True,
                               timeout=RUN_TIMEOUT_S, check=False)

@@ -143,7 +143,7 @@ def session_table(results, settings_run, policies):
     for setting in settings_run:
         for policy in policies:
             whole = results.entry(setting, policy, simulation.SESSION.name)
-            light_ms = results.ms(setting, policy)
+            light_ms = results.ms(setting, settings.FIFO if policy.equal_priorities else policy)
             if whole is None or light_ms is None:
                 continue
             ms = whole["iteration_ms"]

@@ -55,7 +55,7 @@ def test_one_tensor_takes_ready_plus_wire_plus_latency_plus_forward():
 
 @needs_program
 @pytest.mark.parametrize("policy, expected_ms", [
-    (settings.FIFO, 18.5), (settings.STRICT, 13.5),
+    (settings.FIFO, 18.5), (settings.FIFO_EQUAL, 18.5), (settings.STRICT, 13.5),
     (Policy("two packets a unit", "credit", 2 * PACKET, 1), 16.0)])
 def test_the_packets_go_as_the_fluid_does(policy, expected_ms):
     assert simulated_ms([FRONT, BACK], policy) == pytest.approx([expected_ms] * 4)
