@@ -88,7 +88,7 @@ Outcome check_collective(const ClientJob& job, std::uint32_t root, const void* b
 }
 
 Outcome check_may_block(const ClientJob& job, const char* call) {
-  if (!job.board().on_progress_thread()) return {};
+  if (!job.board().on_own_thread()) return {};
   return {SLUICE_INVALID_ARGUMENT, std::string(call) + ": must not be called from a callback"};
 }
 

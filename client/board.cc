@@ -60,7 +60,7 @@ Outcome Board::wait(Lock& lock, const WaitOptions& options, const char* what,
       if (!stall.empty()) text += ": " + stall;
       return {SLUICE_TIMED_OUT, std::move(text)};
     }
-    if (on_progress_thread()) {
+    if (on_own_thread()) {
       return {SLUICE_INVALID_ARGUMENT,
               wait_text(what, tensor) + ": a callback must not wait; use timeout 0"};
     }
@@ -248,7 +248,7 @@ std::string Board::schedule_plan() {
 }
 
 std::string Board::ask(Lock& lock, Description& description) {
-  if (ended_ || on_progress_thread()) return description.text;
+  if (ended_ || on_own_thread()) return description.text;
   const std::uint64_t ticket = ++description.asked;
   push({.kind = description.what});
   changed_.wait_for(lock, std::chrono::nanoseconds(kWaitSlice),
@@ -257,8 +257,9 @@ std::string Board::ask(Lock& lock, Description& description) {
 }
 
 void Board::set_progress_thread() noexcept { progress_thread_.store(this_thread_id()); }
-bool Board::on_progress_thread() const noexcept {
-  return progress_thread_.load() == this_thread_id();
+void Board::set_trace_thread() noexcept { trace_thread_.store(this_thread_id()); }
+bool Board::on_own_thread() const noexcept {
+  return progress_thread_.load() == this_thread_id() || trace_thread_.load() == this_thread_id();
 }
 
 void Board::push(Command command) {

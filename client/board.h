@@ -109,7 +109,8 @@ class Board {
   const ClientCounters& counters() const noexcept { return counters_; }
   // From here on blocking calls on this thread are refused instead of waiting for themselves.
   void set_progress_thread() noexcept;
-  bool on_progress_thread() const noexcept;
+  void set_trace_thread() noexcept;
+  bool on_own_thread() const noexcept;
 
   // ---- progress thread ----
   bool take_commands(std::vector<Command>& commands);
@@ -197,6 +198,7 @@ class Board {
   TraceFile* trace_ = nullptr;
   ClientCounters counters_;
   std::atomic<std::uint64_t> progress_thread_{0};
+  std::atomic<std::uint64_t> trace_thread_{0};
 };
 
 }  // namespace sluice::client

@@ -26,13 +26,16 @@ bool Board::must_resync() const {
 
 Outcome Board::step_report(Step step, StepReport* report) const {
   const Lock lock(mutex_);
-  const Step wanted = step == 0 ? done_step_ : step;
+  Step wanted = step;
+  if (step == 0)  // steps that came as another rank's state have none
+    for (const StepReport& one : reports_) wanted = std::max(wanted, one.step);
   *report = reports_[wanted % kReportedSteps];
   if (wanted != 0 && report->step == wanted) return {};
-  return {SLUICE_NOT_FOUND, "step " + std::to_string(wanted) + " is not among the last " +
-                                std::to_string(kReportedSteps) +
-                                " that this rank has applied, up to step " +
-                                std::to_string(done_step_)};
+  const std::string what = step == 0 ? "no step is" : "step " + std::to_string(step) + " is not";
+  return {SLUICE_NOT_FOUND, what + " among the last " + std::to_string(kReportedSteps) +
+                                " that this rank has applied itself (it is at step " +
+                                std::to_string(done_step_) +
+                                "; another rank's state has no reports)"};
 }
 
 // The session is at `step` now, and nothing of before counts.

@@ -137,7 +137,8 @@ Status ClientJob::open_trace(const JoinRequest& request) {
                                     .rank = rank_,
                                     .world_size = world_size_,
                                     .machine = boot_id()},
-                       .tensors = request.tensors},
+                       .tensors = request.tensors,
+                       .on_start = [this] { board_.set_trace_thread(); }},
                       log_, monotonic_now());
   if (!file.ok()) return file.status();
   trace_ = std::move(file).value();

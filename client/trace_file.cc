@@ -18,8 +18,8 @@ namespace sluice::client {
 namespace {
 
 constexpr std::size_t kLeastWaiting = 8192;  // records of 120 bytes that may wait for the writer
-constexpr auto kWriteEvery = std::chrono::milliseconds(200);  // what a killed process loses
-constexpr std::size_t kRemarkBytes = 512;                     // kept free for the last words
+constexpr auto kWriteEvery = std::chrono::milliseconds(200);
+constexpr std::size_t kRemarkBytes = 512;  // kept free for the last words
 
 std::uint64_t bytes_of(const TensorSpec& tensor) {
   return tensor.elem_count * dtype_bytes(tensor.dtype);
@@ -38,7 +38,9 @@ Result<std::unique_ptr<TraceFile>> TraceFile::open(TraceFileOptions options, Log
   std::filesystem::create_directories(options.folder, error);
   if (error) return cannot(options.folder, "make it", error.message());
   const std::string path = options.folder + "/" + trace_file_name(options.identity);
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  // A new file, never the old one emptied: a process of this rank may still write to that.
+  ::unlink(path.c_str());
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (fd < 0) return cannot(options.folder, "open '" + path + "'", std::strerror(errno));
   std::unique_ptr<TraceFile> file(new TraceFile(std::move(options), std::move(log), fd, path));
   append_trace_start(file->text_, file->options_.identity, file->options_.tensors, now);
@@ -124,30 +126,40 @@ void TraceFile::take(std::uint32_t tensor) {
 
 void TraceFile::run() {
   ::pthread_setname_np(::pthread_self(), "sluice-trace");
-  bool stop = false;
-  while (!stop) {
-    std::uint64_t lost_count = 0;
-    {
-      std::unique_lock lock(mutex_);
-      wake_.wait_for(lock, kWriteEvery,
-                     [this] { return stop_ || waiting_.size() >= max_waiting_ / 2; });
-      stop = stop_;
-      writing_.swap(waiting_);
-      lost_count = lost_count_;
+  if (options_.on_start) options_.on_start();
+  try {
+    while (write_round()) {
     }
-    write_records();
-    if (lost_count != told_lost_count_ && !ended_) {
-      const std::string remark = std::to_string(lost_count - told_lost_count_) +
-                                 " tensors' times were lost: writing is too slow";
-      log_.write(SLUICE_LOG_WARN, "trace " + path_ + ": " + remark);
-      append_remark(text_, options_.identity, remark, monotonic_now());
-      told_lost_count_ = lost_count;
-    }
-    if (stop && !ended_) append_trace_end(text_);
-    if (const int failed = write_text(); failed != 0)
-      log_.write(SLUICE_LOG_WARN, "trace " + path_ + ": " + std::strerror(failed) +
-                                      ": the rest of the run is not in it");
+  } catch (const std::exception& error) {  // no memory: the job goes on without a trace
+    ended_ = true;
+    log_.write(SLUICE_LOG_WARN, "trace " + path_ + ": " + error.what());
   }
+}
+
+bool TraceFile::write_round() {
+  std::uint64_t lost_count = 0;
+  bool stop = false;
+  {
+    std::unique_lock lock(mutex_);
+    wake_.wait_for(lock, kWriteEvery,
+                   [this] { return stop_ || waiting_.size() >= max_waiting_ / 2; });
+    stop = stop_;
+    writing_.swap(waiting_);
+    lost_count = lost_count_;
+  }
+  write_records();
+  if (lost_count != told_lost_count_ && !ended_) {
+    const std::string remark = std::to_string(lost_count - told_lost_count_) +
+                               " tensors' times were lost: writing is too slow";
+    log_.write(SLUICE_LOG_WARN, "trace " + path_ + ": " + remark);
+    append_remark(text_, options_.identity, remark, monotonic_now());
+    told_lost_count_ = lost_count;
+  }
+  if (stop && !ended_) append_trace_end(text_);
+  if (const int failed = write_text(); failed != 0)
+    log_.write(SLUICE_LOG_WARN, "trace " + path_ + ": " + std::strerror(failed) +
+                                    ": the rest of the run is not in it");
+  return !stop;
 }
 
 void TraceFile::write_records() {

@@ -4,11 +4,13 @@
 // was used, and a thread of its own writes: nobody who moves packets waits for a disk. Memory is
 // bounded (records that the writer is too slow for are counted and lost) and so is the file: when
 // it is full that is said once, in the log and in the file, and the rest of the run leaves no
-// trace. What is written is written whole, so the file of a process that died still loads.
+// trace. What is written is written whole, so the file of a process that died still loads; it lacks
+// each tensor's last record, which waits for word that the result was used.
 #pragma once
 
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -26,6 +28,7 @@ struct TraceFileOptions {
   TraceIdentity identity;
   std::vector<TensorSpec> tensors;
   std::uint64_t limit_bytes = std::uint64_t{64} << 20;
+  std::function<void()> on_start;  // called on the writer's thread, from which the log is called
 };
 
 class TraceFile {
@@ -50,6 +53,7 @@ class TraceFile {
  private:
   TraceFile(TraceFileOptions options, Log log, int fd, std::string path);
   void run();
+  bool write_round();               // false: it was the last one
   void take(std::uint32_t tensor);  // with the mutex held: its record may be written
   void write_records();
   int write_text();

@@ -102,7 +102,7 @@ std::string class_and_rule_examples() {
          comment(
              "Strict priority would let urgent traffic starve the rest: each [[class]] table "
              "guarantees a share to one class. Without any, the least urgent class that waits "
-             "gets 1/32.") +
+             "gets 1/32, and those between may starve: list what must not.") +
          keys(Section::kClass) + "\n" +
          comment(
              "The class of frames that are forwarded. Each [[rule]] table has one condition or "

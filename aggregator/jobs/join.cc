@@ -37,8 +37,8 @@ ControlResult Jobs::join(const Request& request) {
                          join.proof)) {
     const Refusal refusal{
         .code = wire::RefuseCode::kBadSecret,
-        .text = text("wrong secret for job '%s': rank %u at %s proved another one than the "
-                     "appliance's",
+        .text = text("wrong secret for job '%s': rank %u at %s has another one than the appliance "
+                     "(secret, SLUICE_SECRET)",
                      printable(request.name()).c_str(), unsigned{request.rank().value},
                      std::string(request.origin.address).c_str())};
     return refuse(request, refusal, false);

@@ -150,7 +150,8 @@ struct Probe {
 struct Credit {
   FlowHeader flow;
   std::uint8_t flags = 0;
-  std::uint8_t reserved[3] = {};
+  Priority priority = 0;  // when it asks for feedback: the least urgent of what it asks about
+  std::uint8_t reserved[2] = {};
 };
 
 // Without it the policy could not see the times that cancelling hides.

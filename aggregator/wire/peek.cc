@@ -96,6 +96,7 @@ std::optional<Priority> peek_priority(Bytes payload) noexcept {
       return at(sizeof(Contribution), offsetof(Contribution, priority));
     case PacketType::kResult: return at(sizeof(ResultHeader), offsetof(ResultHeader, priority));
     case PacketType::kProbe: return at(sizeof(Probe), offsetof(Probe, priority));
+    case PacketType::kCredit: return at(sizeof(Credit), offsetof(Credit, priority));
     case PacketType::kAnswer: return at(sizeof(Answer), offsetof(Answer, priority));
     case PacketType::kJoin:
     case PacketType::kChallenge:
@@ -107,7 +108,6 @@ std::optional<Priority> peek_priority(Bytes payload) noexcept {
     case PacketType::kPing:
     case PacketType::kNotice:
     case PacketType::kResync:
-    case PacketType::kCredit:
     case PacketType::kFinished:
     case PacketType::kFeedback: return Priority{0};
   }

@@ -252,8 +252,13 @@ std::size_t GradientStream::write(const Choice& choice, std::span<std::uint8_t> 
                           .stream = StreamId::kGradients};
   const std::span<const std::uint8_t> payload = fill_body(chunk, body);
   priority = body.priority;
-  if (flow.take_report_flag(choice.last)) body.flags |= wire::kFlagReport;
-  last_sent_[choice.shard] = {.number = body.flow.number, .priority = body.priority};
+  LastSent& last_sent = last_sent_[choice.shard];
+  last_sent.number = body.flow.number;
+  last_sent.unreported_priority = std::max(last_sent.unreported_priority, body.priority);
+  if (flow.take_report_flag(choice.last)) {
+    body.flags |= wire::kFlagReport;
+    last_sent.unreported_priority = 0;
+  }
   const bool again = recovery_->sent(chunk, body.flow.number, now, flow);
   link_.stats.retransmissions += again;
   if (trace_.on()) trace_.sent(layout_.chunk(chunk).tensor, current_, again, now);

@@ -78,7 +78,7 @@ class GradientStream {
   }
   // A request for feedback that overtook what it asks about would report it as arrived.
   Priority feedback_priority(std::uint16_t shard) const noexcept {
-    return last_sent_[shard].priority;
+    return last_sent_[shard].unreported_priority;
   }
   // Contributions sent and not known to have arrived. Other packets do not count: nothing tells of
   // them while nothing else is sent, and a chunk that is settled has nothing to wait for.
@@ -119,9 +119,9 @@ class GradientStream {
   std::string describe_open_tensors() const;
 
  private:
-  struct LastSent {  // the last contribution
-    std::uint32_t number = 0;
-    Priority priority = 0;
+  struct LastSent {
+    std::uint32_t number = 0;          // of the last contribution
+    Priority unreported_priority = 0;  // the least urgent one since feedback was asked for
   };
   struct Tensor {
     Submission submission;   // of the step under way, when submitted

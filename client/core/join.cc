@@ -201,11 +201,13 @@ void JoinMachine::fail_unreachable(TimeNs now) {
 }
 
 Status JoinMachine::size_error(const std::string& what) const {
-  return {StatusCode::kInvalidArgument,
-          place_of(options_) + what + ", and chunks of " + std::to_string(request_.chunk_bytes) +
-              " bytes for " + std::to_string(options_.world_size) + " workers need datagrams of " +
-              std::to_string(padded_bytes_) +
-              " bytes: choose a smaller chunk size or raise the MTU along the path"};
+  return {
+      StatusCode::kInvalidArgument,
+      place_of(options_) + what + ", and chunks of " + std::to_string(request_.chunk_bytes) +
+          " bytes for " + std::to_string(options_.world_size) + " workers need datagrams of " +
+          std::to_string(padded_bytes_) +
+          " bytes: give the path's MTU (mtu), choose a smaller chunk size, or raise the MTU along "
+          "the path"};
 }
 
 void JoinMachine::fail(Status why) {

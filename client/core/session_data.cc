@@ -130,7 +130,7 @@ std::size_t Session::Impl::poll_data(Transmit& transmit, std::span<std::uint8_t>
     if (!flow.credit_due() && !wants_feedback) continue;
     if (wants_feedback) transmit.priority = gradients.feedback_priority(shard);
     transmit.port_offset = static_cast<std::uint16_t>(1 + shard);
-    wire::Credit body{.flow = flow.next_header(now)};
+    wire::Credit body{.flow = flow.next_header(now), .priority = transmit.priority};
     if (flow.take_report_flag(wants_feedback)) body.flags |= wire::kFlagReport;
     return wire::encode(out, link.identity, body);
   }

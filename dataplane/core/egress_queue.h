@@ -3,8 +3,9 @@
 // Items are opaque pointers with a byte length; the queue never touches what they point to. It is
 // bounded in packets and in bytes: when an arrival does not fit, the newest items of the least
 // urgent class go, which may be the arrival itself. Chosen classes have a guaranteed share of the
-// bytes sent and of the room; without any, the least urgent class that waits has one, so that
-// nothing starves. One owner lcore; no allocation after set-up.
+// bytes sent and of the room; without any, the least urgent class that waits has one. Classes
+// without a share starve while more urgent ones fill the link. One owner lcore; no allocation after
+// set-up.
 #pragma once
 
 #include <algorithm>
@@ -148,7 +149,10 @@ inline void EgressQueue::choose_next_due() noexcept {
   if (!least_has_share_) return choose_among_chosen();
   if (waiting_ == 0) return;
   next_due_class_ = least_urgent_of(waiting_);
-  next_due_ = levels_[next_due_class_].due;
+  Level& level = levels_[next_due_class_];
+  // What it waited for while another class was the least urgent is no claim.
+  if (bit_of(next_due_class_) != guaranteed_) level.due = std::max(level.due, sent_bytes_);
+  next_due_ = level.due;
   guaranteed_ = bit_of(next_due_class_);
 }
 

@@ -383,8 +383,9 @@ SLUICE_API sluice_status sluice_behind(sluice_job* job, uint32_t* steps);
  * synchronous job, and in the first two steps of any. */
 SLUICE_API sluice_status sluice_catch_up(sluice_job* job, uint32_t tensor, void* output);
 
-/* What is known about `step`, or with 0 about the last finished one: k, who was in, the effective
- * batch. The last 16 steps that this rank has applied are kept; SLUICE_NOT_FOUND for others. Fills
+/* What is known about `step`, or with 0 about the newest that is: k, who was in, the effective
+ * batch. The last 16 steps that this rank has applied itself are kept (steps that came as another
+ * rank's state have none); SLUICE_NOT_FOUND for others. Fills
  * `report` up to its struct_size. Never blocks. */
 SLUICE_API sluice_status sluice_step_report(sluice_job* job, uint32_t step, sluice_report* report);
 

@@ -341,8 +341,9 @@ class Job:
         return bool(result.absent)
 
     def report(self, step=0):
-        """A StepReport of `step`, one of the last 16 that this rank has applied; 0: of the last
-        one. Raises NotFound for others. Never blocks."""
+        """A StepReport of `step`, one of the last 16 that this rank has applied itself; 0: of the
+        newest of these. Steps that came as another rank's state have none. Raises NotFound for
+        others. Never blocks."""
         report = _abi.sized(_abi.Report)
         self._handle.call("sluice_step_report", step, ctypes.byref(report))
         every, some = _ranks(report.in_every), _ranks(report.in_any)

@@ -10,6 +10,7 @@ namespace sluice::config {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
 
@@ -99,6 +100,14 @@ TEST(TrafficConfig, TheGuaranteedSharesSumToLessThanAll) {
           .errors(),
       ElementsAre("a.toml:6: the guaranteed shares leave nothing to urgency: 1.0 together up to "
                   "here; keep the sum below 1"));
+}
+
+TEST(TrafficConfig, SharesThatAreOneOnPaperAreRefusedInAnyOrder) {
+  const auto table = [](int index, const char* share) {
+    return "[[class]]\nindex = " + std::to_string(index) + "\nshare = " + share + "\n";
+  };
+  EXPECT_THAT(ConfigFile(table(2, "0.7") + table(1, "0.2") + table(0, "0.1") + kGoodPort).errors(),
+              ElementsAre(HasSubstr("the guaranteed shares leave nothing to urgency")));
 }
 
 TEST(TrafficConfig, ARuleNeedsAClassAndACondition) {

@@ -111,6 +111,26 @@ TEST(EgressQueue, TheShareIsOfBytesNotOfPackets) {
   EXPECT_EQ(least_bytes * 4, urgent_bytes);
 }
 
+TEST(EgressQueue, WhatAClassWaitedForBeforeItBecameTheLeastUrgentIsNoClaim) {
+  EgressQueue queue({.packets = 4096, .bytes = 1 << 30, .least_urgent_share = 1.0 / 9});
+  std::uintptr_t number = 0;
+  for (const ClassIndex waiting : {ClassIndex{10}, ClassIndex{63}})
+    for (int count = 0; count < 200; ++count) ASSERT_TRUE(queue.push(item(++number, waiting)));
+  int without_urgent = 0;
+  int longest = 0;
+  int middle = 0;
+  for (int sent = 0; sent < 3600; ++sent) {  // class 63 is empty after half of them
+    ASSERT_TRUE(queue.push(item(++number, 0)));
+    const ClassIndex egress_class = pop(queue).egress_class;
+    middle += egress_class == 10;
+    without_urgent = egress_class == 0 ? 0 : without_urgent + 1;
+    longest = std::max(longest, without_urgent);
+  }
+  EXPECT_EQ(queue.packets_of(63), 0u);
+  EXPECT_EQ(middle, 200);
+  EXPECT_LE(longest, 2) << "one packet of each of the two";
+}
+
 TEST(EgressQueue, ReusesItsNodesForEver) {
   EgressQueue queue = strict(4);
   for (std::uintptr_t number = 1; number < 10'000; ++number) {

@@ -159,6 +159,7 @@ TEST(PeekPriority, FindsTheChunksPriorityInContributionsAndResults) {
 TEST(PeekPriority, LetsProbesAndAnswersQueueBehindTheChunksTheySpeakOf) {
   EXPECT_EQ(peek_priority(encoded(Probe{.priority = 200})), 200);
   EXPECT_EQ(peek_priority(encoded(Answer{.priority = 200})), 200);
+  EXPECT_EQ(peek_priority(encoded(Credit{.priority = 200})), 200);  // a request for feedback
 }
 
 TEST(PeekPriority, CountsWhatChunksWaitForAsTheMostUrgent) {
