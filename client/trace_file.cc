@@ -39,8 +39,9 @@ Result<std::unique_ptr<TraceFile>> TraceFile::open(TraceFileOptions options, Log
   if (error) return cannot(options.folder, "make it", error.message());
   const std::string path = options.folder + "/" + trace_file_name(options.identity);
   // A new file, never the old one emptied: a process of this rank may still write to that.
-  ::unlink(path.c_str());
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (std::filesystem::is_regular_file(std::filesystem::symlink_status(path, error)))
+    ::unlink(path.c_str());
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return cannot(options.folder, "open '" + path + "'", std::strerror(errno));
   std::unique_ptr<TraceFile> file(new TraceFile(std::move(options), std::move(log), fd, path));
   append_trace_start(file->text_, file->options_.identity, file->options_.tensors, now);

@@ -216,6 +216,19 @@ TEST_F(TraceFileTest, LeavesWholeEventsBehindWhenTheProcessDies) {
   EXPECT_EQ(written.back(), '}');
 }
 
+TEST_F(TraceFileTest, ASecondProcessOfTheRankLeavesTheFirstOnesFileWhole) {
+  auto first = open();
+  ASSERT_TRUE(first.ok());
+  std::ifstream held(path_);
+  ASSERT_TRUE(open().ok());
+  first.value()->done(times_of(0, 1));
+  first.value().reset();
+  const std::string written{std::istreambuf_iterator<char>(held), {}};
+  EXPECT_EQ(written.front(), '[');
+  EXPECT_EQ(count(written, "\"name\":\"step "), 1u);
+  EXPECT_EQ(written.substr(written.size() - 4), "}\n]\n");
+}
+
 TEST_F(TraceFileTest, MakesItsFolder) {
   folder_ += "/several/levels";
   path_ = folder_ + "/" + trace_file_name(identity_of(0));
