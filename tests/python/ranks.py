@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import textwrap
@@ -86,6 +87,16 @@ class Ranks:
             assert time.monotonic() < deadline and self.children[rank].poll() is None, (
                 f"rank {rank} never printed {text!r}:\n{self.output(rank)}")
             time.sleep(0.02)
+
+    def interrupt(self, rank):
+        """Presses Ctrl-C in a rank that has come to rest, and waits up to 15 s until it has ended.
+        When it was pressed, by time.time()."""
+        time.sleep(0.5)
+        pressed = time.time()
+        self.children[rank].send(signal.SIGINT)
+        while self.children[rank].poll() is None and time.time() < pressed + 15:
+            time.sleep(0.02)
+        return pressed
 
     def finish(self, timeout_s=60):
         """Waits for all; a list of Outcome, one a rank."""

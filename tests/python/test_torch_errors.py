@@ -200,11 +200,7 @@ def test_ctrl_c_ends_a_backward_that_waits_for_another_rank(appliance, tmp_path)
     with ranks.Ranks(waits_for_ever, 2, tmp_path, box=appliance) as running:
         running.wait_for(0, "attached")
         running.wait_for(1, "attached")
-        time.sleep(0.5)
-        pressed = time.time()
-        running.children[0].send(signal.SIGINT)
-        while running.children[0].poll() is None and time.time() < pressed + 15:
-            time.sleep(0.02)
+        pressed = running.interrupt(0)
         running.children[1].send(signal.SIGKILL)
         outcomes = running.finish(timeout_s=15)
     assert outcomes[0].status == 0, outcomes[0].output

@@ -165,11 +165,7 @@ def test_ctrl_c_ends_a_forward_that_waits_for_another_rank(appliance, tmp_path):
     with ranks.Ranks(is_interrupted, 2, tmp_path, box=appliance) as running:
         running.wait_for(0, "stopped", timeout_s=90)
         running.wait_for(1, "stopped", timeout_s=90)
-        time.sleep(0.5)
-        pressed = time.time()
-        running.children[0].send(signal.SIGINT)
-        while running.children[0].poll() is None and time.time() < pressed + 15:
-            time.sleep(0.02)
+        pressed = running.interrupt(0)
         running.children[1].send(signal.SIGKILL)
         outcomes = running.finish(timeout_s=15)
     assert outcomes[0].status == 0, outcomes[0].output

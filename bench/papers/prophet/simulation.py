@@ -1,12 +1,12 @@
 """Runs bench_prophet (replay.cc), and keeps what it said as records, one a line of JSON."""
 import json
-import os
 import statistics
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import report
+from papers import records as record_file
 
 from . import settings
 
@@ -97,11 +97,7 @@ def key(entry):
 
 
 def load(path):
-    """The records of a file by their keys; a later one replaces an earlier one."""
-    if not os.path.exists(path):
-        return {}
-    with open(path, encoding="utf-8") as file:
-        return {key(entry): entry for entry in map(json.loads, file)}
+    return record_file.load(path, key)
 
 
 def save(path, entries):

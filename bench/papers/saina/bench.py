@@ -11,6 +11,7 @@ import time
 from concurrent.futures.process import BrokenProcessPool
 
 import report
+from papers import records
 
 DESCRIPTION = "SAINA's published figures: time to accuracy of k < n, in virtual time"
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -44,7 +45,7 @@ def run(options):
     if options.plots_only or options.long:
         if options.long:
             train(experiment.long_units(), options.results, options.processes)
-        results = tables.Results(experiment.load(options.results))
+        results = tables.Results(records.load(options.results))
         page.write(results, HERE)
     else:
         results = tables.Results(train_short(options))

@@ -5,11 +5,11 @@ its final accuracy minus one point is the target of the others. A record is one 
 names the run. An interrupted experiment loses the unit that was under way and nothing else.
 """
 import concurrent.futures
-import json
 import multiprocessing
-import os
 import sys
 from collections import namedtuple
+
+from papers import records as record_file
 
 from . import models, stragglers
 
@@ -171,18 +171,6 @@ def run_unit(unit, known):
     return records
 
 
-def load(path):
-    """key -> record of every complete line of the file."""
-    records = {}
-    if os.path.exists(path):
-        with open(path, encoding="ascii") as file:
-            for line in file:
-                if line.endswith("\n"):
-                    record = json.loads(line)
-                    records[record["key"]] = record
-    return records
-
-
 def _related(unit, records):
     prefix = f"{unit.task}/{unit.seed}/{unit.architecture}/{unit.setting}/"
     return {name: record for name, record in records.items() if name.startswith(prefix)}
@@ -191,10 +179,10 @@ def _related(unit, records):
 def run(units, path, processes):
     """Runs what the file at `path` lacks, appends it there, and returns all of its records."""
     from tqdm import tqdm
-    records = load(path)
+    records = record_file.load(path)
     runs = sum(1 + len(unit.schemes) for unit in units)
     context = multiprocessing.get_context("spawn")
-    with open(path, "a", encoding="ascii") as file, \
+    with record_file.open_to_append(path) as file, \
             concurrent.futures.ProcessPoolExecutor(processes, mp_context=context) as pool, \
             tqdm(total=runs, unit="run", file=sys.stderr, mininterval=2) as progress:
         waiting, todo = {}, list(reversed(units))
@@ -208,8 +196,7 @@ def run(units, path, processes):
                 unit = waiting.pop(future)
                 for record in future.result():
                     records[record["key"]] = record
-                    file.write(json.dumps(record, separators=(",", ":")) + "\n")
-                file.flush()
+                    record_file.append(file, record)
                 progress.update(1 + len(unit.schemes))
     return records
 

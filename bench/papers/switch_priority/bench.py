@@ -13,6 +13,7 @@ import os
 import tempfile
 
 import report
+from papers import records
 
 DESCRIPTION = "priorities in the switch for parameter-server training, published figures again"
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -47,7 +48,7 @@ def run(options):
                                             experiment.NAMES, options.repetitions),
                            options.results, options.labs)
         from . import page
-        results = tables.Results(experiment.load(options.results))
+        results = tables.Results(records.load(options.results))
         page.write(results, HERE)
     else:
         with tempfile.TemporaryDirectory() as folder:

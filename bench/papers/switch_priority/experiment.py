@@ -13,6 +13,7 @@ import time
 
 import report
 from cores import BusyShare
+from papers import records as record_file
 
 from . import models, replay, topology
 from .programs import POLICIES
@@ -138,45 +139,24 @@ def units(names, policies, repetitions):
             for model in names for policy in policies]
 
 
-def load(path):
-    """key -> record of every complete line of the file."""
-    records = {}
-    if os.path.exists(path):
-        with open(path, encoding="ascii") as file:
-            for line in file:
-                if line.endswith("\n"):
-                    record = json.loads(line)
-                    records[record["key"]] = record
-    return records
-
-
-def _cut_incomplete_line(path):
-    """What an interrupted run left of its last line must not become the start of the next."""
-    if os.path.exists(path):
-        with open(path, "rb+") as file:
-            file.truncate(file.read().rfind(b"\n") + 1)
-
-
 def run(todo, path, labs, steps=None):
     """Runs what the file at `path` lacks, so many labs at a time, appends it there, and returns all
     of its records."""
-    _cut_incomplete_line(path)
-    records = load(path)
+    records = record_file.load(path)
     todo = [unit for unit in todo if key(*unit) not in records]
 
     def one(model, policy, repetition):
         count = steps or steps_of(models.load(model, SCALE))
         return {"key": key(model, policy, repetition), **Run(model, policy, count).record()}
 
-    with open(path, "a", encoding="ascii") as file, \
+    with record_file.open_to_append(path) as file, \
             concurrent.futures.ThreadPoolExecutor(labs) as pool:
         futures = [pool.submit(one, *unit) for unit in todo]
         try:
             for future in concurrent.futures.as_completed(futures):
                 record = future.result()
                 records[record["key"]] = record
-                file.write(json.dumps(record, separators=(",", ":")) + "\n")
-                file.flush()
+                record_file.append(file, record)
                 print(f"{record['key']}: {statistics.mean(record['step_s']):.3f} s a step, "
                       f"busy {record['busy']} %", file=sys.stderr, flush=True)
         except BaseException:
