@@ -51,4 +51,7 @@ constexpr std::size_t dtype_bytes(Dtype dtype) noexcept {
 // the receiver has everything before it.
 enum class CollectiveKind : std::uint8_t { kBroadcast = 0, kBarrier = 1, kTransfer = 2 };
 
+// What a job's workers make of a sum, as the application chose it; all ranks must choose the same.
+enum class AveragingChoice : std::uint8_t { kDefault = 0, kWeight = 1, kWorld = 2, kSum = 3 };
+
 }  // namespace sluice

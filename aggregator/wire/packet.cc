@@ -80,6 +80,8 @@ bool check(const Join& body, Tail& tail, Verdict& why) noexcept {
   if (body.has_proof > 1 || body.allow_nil > 1 || body.has_policy > 1 ||
       body.policy.kind > PolicyKind::kGoodput || body.policy.late > LateMode::kRequeue)
     return reject(why, Verdict::kBadField);
+  if (body.averaging > AveragingChoice::kSum || body.reserved != 0)
+    return reject(why, Verdict::kBadField);
   if (body.name_bytes == 0 || body.name_bytes > kMaxJobNameBytes)
     return reject(why, Verdict::kBadLength);
   tail.padding_allowed = true;
@@ -99,7 +101,7 @@ bool check(const Notice& body, Tail& tail, Verdict& why) noexcept {
 }
 
 bool check(const Leave& body, Tail&, Verdict& why) noexcept {
-  return body.reason <= LeaveReason::kAbnormal || reject(why, Verdict::kBadField);
+  return body.reason <= LeaveReason::kUneven || reject(why, Verdict::kBadField);
 }
 
 bool check(const Resync& body, Tail&, Verdict& why) noexcept {
@@ -111,6 +113,10 @@ bool check(const Status& body, Tail& tail, Verdict& why) noexcept {
   if (body.mask_words > kMaskWords) return reject(why, Verdict::kBadLength);
   tail.mask_word_count = body.mask_words;
   return true;
+}
+
+bool check(const Preparing& body, Tail&, Verdict& why) noexcept {
+  return body.percent <= 100 || reject(why, Verdict::kBadField);
 }
 
 bool check(const Challenge&, Tail&, Verdict&) noexcept { return true; }
@@ -148,6 +154,7 @@ bool check_type(PacketType type, std::span<const std::uint8_t> bytes, std::size_
     case PacketType::kLeave: return check_body<Leave>(bytes, body_bytes, tail, why);
     case PacketType::kKeepalive: return check_body<Keepalive>(bytes, body_bytes, tail, why);
     case PacketType::kStatus: return check_body<Status>(bytes, body_bytes, tail, why);
+    case PacketType::kPreparing: return check_body<Preparing>(bytes, body_bytes, tail, why);
     case PacketType::kPing: return check_body<Ping>(bytes, body_bytes, tail, why);
     case PacketType::kNotice: return check_body<Notice>(bytes, body_bytes, tail, why);
   }

@@ -25,20 +25,21 @@ static_assert(std::endian::native == std::endian::little,
               "the wire is little-endian, read in place");
 
 inline constexpr std::uint16_t kMagic = 0x51C5;
-inline constexpr std::uint8_t kVersion = 2;
+inline constexpr std::uint8_t kVersion = 3;
 
 enum class PacketType : std::uint8_t {
   // Control, port P.
-  kJoin = 1,       // worker: ask to become a member; sent twice, first to get a challenge
-  kChallenge = 2,  // appliance: prove the secret over this server nonce
-  kAccept = 3,     // appliance: you are a member; here is the cookie
-  kRefuse = 4,     // appliance: no, with a code and a text that prints both values
-  kLeave = 5,      // worker: I contribute to no step from these on
-  kKeepalive = 6,  // worker: I am alive and my path is this one; also the answer to a ping
-  kStatus = 7,     // appliance: answer to a keepalive, leave; sent unasked when the job starts
-  kPing = 8,       // appliance: are you there?
-  kNotice = 9,     // appliance: the job has ended, and why
-  kResync = 10,    // worker: I need another one's state; or: I have it
+  kJoin = 1,        // worker: ask to become a member; sent twice, first to get a challenge
+  kChallenge = 2,   // appliance: prove the secret over this server nonce
+  kAccept = 3,      // appliance: you are a member; here is the cookie
+  kRefuse = 4,      // appliance: no, with a code and a text that prints both values
+  kLeave = 5,       // worker: I contribute to no step from these on
+  kKeepalive = 6,   // worker: I am alive and my path is this one; also the answer to a ping
+  kStatus = 7,      // appliance: answer to a keepalive, leave; sent unasked when the job starts
+  kPing = 8,        // appliance: are you there?
+  kNotice = 9,      // appliance: the job has ended, and why
+  kResync = 10,     // worker: I need another one's state; or: I have it
+  kPreparing = 11,  // appliance: the job of this proven join is being made; ask again
   // Data, port P + 1 + shard.
   kContribution = 16,  // worker
   kProbe = 17,         // worker: what became of this block of 64 chunks? send the results named
@@ -225,6 +226,8 @@ struct Join {  // padded to the size of a full result datagram of this job, or n
   std::uint8_t has_proof = 0;
   std::uint8_t allow_nil = 1;
   std::uint8_t name_bytes = 0;
+  AveragingChoice averaging{};  // as it was made, the default being one of them
+  std::uint8_t reserved = 0;
   char name[kMaxJobNameBytes] = {};
   std::uint8_t server_nonce[kNonceBytes] = {};
   std::uint8_t proof[kProofBytes] = {};
@@ -233,6 +236,14 @@ struct Join {  // padded to the size of a full result datagram of this job, or n
 struct Challenge {
   std::uint64_t nonce = 0;
   std::uint8_t server_nonce[kNonceBytes] = {};
+};
+
+// The job's memory is being made, which takes long for a big one. The worker asks again, and its
+// patience starts anew whenever `percent` has grown.
+struct Preparing {
+  std::uint64_t nonce = 0;
+  std::uint8_t percent = 0;  // of the memory, 0 .. 100
+  std::uint8_t reserved[3] = {};
 };
 
 struct Accept {
@@ -270,7 +281,11 @@ struct Refuse {  // then text_bytes of UTF-8
   std::uint16_t text_bytes = 0;
 };
 
-enum class LeaveReason : std::uint8_t { kFinished = 0, kAbnormal = 1 };
+enum class LeaveReason : std::uint8_t {
+  kFinished = 0,  // in order; in a synchronous job an error if others contribute to later steps
+  kAbnormal = 1,
+  kUneven = 2,  // in order, and the ranks are meant to end at different steps
+};
 
 struct Leave {
   std::uint32_t first_steps[kStreamCount] = {};  // first step of each stream not contributed to
@@ -280,6 +295,9 @@ struct Leave {
 
 struct Keepalive {
   std::uint32_t timestamp_us = 0;
+  std::uint32_t reserved = 0;
+  std::uint64_t token =
+      0;  // of the last ping, which proves that the sender gets what is sent to it
 };
 
 // Asked again every 250 ms with the same number until a status names the transfer.
@@ -309,6 +327,8 @@ struct Status {  // then mask_words u64: ranks that have not joined (forming) or
 
 struct Ping {
   std::uint32_t timestamp_us = 0;
+  std::uint32_t reserved = 0;
+  std::uint64_t token = 0;  // to be echoed by a keepalive from where the ping arrived; 0: none
 };
 
 enum class NoticeCode : std::uint16_t {
@@ -419,6 +439,10 @@ constexpr PacketType type_of<Ping>() noexcept {
 template <>
 constexpr PacketType type_of<Notice>() noexcept {
   return PacketType::kNotice;
+}
+template <>
+constexpr PacketType type_of<Preparing>() noexcept {
+  return PacketType::kPreparing;
 }
 template <>
 constexpr PacketType type_of<Resync>() noexcept {

@@ -106,6 +106,7 @@ std::optional<Priority> peek_priority(Bytes payload) noexcept {
     case PacketType::kKeepalive:
     case PacketType::kStatus:
     case PacketType::kPing:
+    case PacketType::kPreparing:
     case PacketType::kNotice:
     case PacketType::kResync:
     case PacketType::kFinished:

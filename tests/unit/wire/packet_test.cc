@@ -173,6 +173,8 @@ TEST(RoundTrip, FixedSizeBodies) {
   EXPECT_EQ(round_trip<Keepalive>(bytes, packet).timestamp_us, 10u);
   bytes = make(Ping{.timestamp_us = 11});
   EXPECT_EQ(round_trip<Ping>(bytes, packet).timestamp_us, 11u);
+  bytes = make(Preparing{.nonce = 12, .percent = 100});
+  EXPECT_EQ(round_trip<Preparing>(bytes, packet).percent, 100);
 }
 
 TEST(RoundTrip, JoinMayBePaddedAndIsTheOnlyOne) {
@@ -199,6 +201,7 @@ std::vector<Buffer> every_type() {
           make(Keepalive{}),
           make(Status{.mask_words = 1}, {1}),
           make(Ping{}),
+          make(Preparing{.nonce = 9, .percent = 50}),
           make(Notice{.text_bytes = 2}, {}, {'n', 'o'}),
           make(contribution(), {}, kEightBytes),
           make(Probe{}),
@@ -331,7 +334,10 @@ INSTANTIATE_TEST_SUITE_P(
                set(&Refuse::text_bytes, std::uint16_t{kMaxTextBytes + 1}), "bad_length"},
         Spoilt{"notice_text", make(Notice{}),
                set(&Notice::text_bytes, std::uint16_t{kMaxTextBytes + 1}), "bad_length"},
-        Spoilt{"leave_reason", make(Leave{}), set(&Leave::reason, LeaveReason{2}), "bad_field"},
+        Spoilt{"leave_reason", make(Leave{}), set(&Leave::reason, LeaveReason{3}), "bad_field"},
+        Spoilt{"join_averaging", kJoin, set(&Join::averaging, AveragingChoice{4}), "bad_field"},
+        Spoilt{"preparing_percent", make(Preparing{}), set(&Preparing::percent, std::uint8_t{101}),
+               "bad_field"},
         Spoilt{"status_state", kStatus, set(&Status::state, JobState{3}), "bad_field"},
         Spoilt{"status_mask", kStatus, set(&Status::mask_words, std::uint8_t{kMaskWords + 1}),
                "bad_length"}),
