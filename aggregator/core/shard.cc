@@ -263,9 +263,10 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noex
   return nil ? Verdict::kNilFolded : Verdict::kFolded;
 }
 
-// The first packet of a collective fixes its kind, root and size; every other must agree.
-// kFolded means "go on". A transfer is a broadcast whose first chunk also waits for a packet
-// without data from its receiver, so that the source can't run ahead of it.
+// The first packet of a collective fixes its kind, root and size, and for a broadcast the record,
+// but only when nothing in it is wrong: what is rejected must not bind the others. Every later one
+// must agree. kFolded means "go on". A transfer is a broadcast whose first chunk also waits for a
+// packet without data from its receiver, so that the source can't run ahead of it.
 Verdict Shard::fix_collective(Job& job, StreamSlice& slice, const wire::Contribution& body,
                               Rank rank) noexcept {
   if ((body.weight >> 16) > static_cast<std::uint32_t>(CollectiveKind::kTransfer))
@@ -283,27 +284,18 @@ Verdict Shard::fix_collective(Job& job, StreamSlice& slice, const wire::Contribu
   if (transfer && (root != job.transfer.source() || !slice.record.may.test(rank) ||
                    (rank != root && body.chunk != 0)))
     return Verdict::kNotAllowed;
-  if (data != !(body.flags & wire::kFlagNil)) return Verdict::kShapeMismatch;
-  if (!sized && body.base_step != 0) return Verdict::kShapeMismatch;
-
+  // A broadcast's record names its root alone, but the others may still disagree with it.
   Collective& collective = slice.collective;
-  const std::size_t chunk_bytes = job.spec.chunk_bytes;
-  if (collective.step != body.step) {
-    const std::size_t chunk_count =
-        std::max<std::size_t>(1, (body.base_step + chunk_bytes - 1) / chunk_bytes);
-    if (chunk_count > kCollectiveChunks) return Verdict::kBadLength;
-    if (sized && body.base_step == 0) return Verdict::kBadLength;
-    collective = {.step = body.step,
-                  .kind_and_root = body.weight,
-                  .size_bytes = body.base_step,
-                  .chunk_count = static_cast<std::uint32_t>(chunk_count)};
-    if (broadcast) {
-      const bool root_alive = slice.record.may.test(root);
-      slice.record.k = root_alive;
-      slice.record.may = root_alive ? MemberMask::only(root) : MemberMask{};
-      slice.record.must = slice.record.may;
-    }
-  } else if (collective.kind_and_root != body.weight || collective.size_bytes != body.base_step) {
+  const bool fixed = collective.step == body.step;
+  if (!job.members[rank.value].takes_part(index_of(body.stream), body.step) ||
+      (!fixed && !slice.record.may.test(rank)))
+    return Verdict::kNotAllowed;
+  if (data != !(body.flags & wire::kFlagNil)) return Verdict::kShapeMismatch;
+  if (sized ? body.base_step == 0 : body.base_step != 0)
+    return sized ? Verdict::kBadLength : Verdict::kShapeMismatch;
+
+  if (fixed &&
+      (collective.kind_and_root != body.weight || collective.size_bytes != body.base_step)) {
     if (transfer) return Verdict::kCollectiveMismatch;
     push_event({.kind = ShardEvent::Kind::kCollectiveMismatch,
                 .job = &job,
@@ -314,11 +306,26 @@ Verdict Shard::fix_collective(Job& job, StreamSlice& slice, const wire::Contribu
                 .actual = {body.weight, body.base_step}});
     return Verdict::kCollectiveMismatch;
   }
-  if (body.chunk >= collective.chunk_count) return Verdict::kBadChunk;
+  const std::size_t chunk_bytes = job.spec.chunk_bytes;
+  const std::size_t chunk_count =
+      std::max<std::size_t>(1, (body.base_step + chunk_bytes - 1) / chunk_bytes);
+  if (chunk_count > kCollectiveChunks) return Verdict::kBadLength;
+  if (body.chunk >= chunk_count) return Verdict::kBadChunk;
   if (data &&
       (body.dtype != Dtype::kBytes ||
        body.payload_bytes != collective_chunk_bytes(body.base_step, body.chunk, chunk_bytes)))
     return Verdict::kShapeMismatch;
+  if (fixed) return Verdict::kFolded;
+
+  collective = {.step = body.step,
+                .kind_and_root = body.weight,
+                .size_bytes = body.base_step,
+                .chunk_count = static_cast<std::uint32_t>(chunk_count)};
+  if (broadcast) {
+    CHECK(rank == root && slice.record.may.test(root));
+    slice.record.k = 1;
+    slice.record.may = slice.record.must = MemberMask::only(root);
+  }
   return Verdict::kFolded;
 }
 
