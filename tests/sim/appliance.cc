@@ -83,16 +83,29 @@ void Appliance::handle_control(FrameIndex frame, TimeNs now) {
   send(back, {buffer_.data(), result.reply_bytes}, 0, now);
 }
 
-void Appliance::service_control(TimeNs now) {
-  control_awake_ = false;
-  for (std::uint32_t i = 0; i < options_.burst && !control_received_.empty(); ++i) {
+void Appliance::receive_control(std::size_t frames, TimeNs now) {
+  for (; frames != 0 && !control_received_.empty(); --frames) {
     const FrameIndex frame = control_received_.front();
     control_received_.pop_front();
     handle_control(frame, now);
     world_.pool().give_back(frame);
   }
+}
+
+void Appliance::service_control(TimeNs now) {
+  if (now < control_back_ns_)
+    return world_.events().push(control_back_ns_, EventKind::kControlService, 0);
+  control_awake_ = false;
+  receive_control(options_.burst, now);
+  // One loop of the control thread: packets first, then what is due.
+  if (tick_missed_) jobs_->tick(now);
+  tick_missed_ = false;
   flush_control(now);
   if (!control_received_.empty()) wake_control(now);
+}
+
+void Appliance::pause_shard(std::uint16_t shard, TimeNs until) {
+  shards_[shard].back_ns = std::max(shards_[shard].back_ns, until);
 }
 
 void Appliance::flush_control(TimeNs now) {
@@ -127,6 +140,7 @@ void Appliance::handle_data(ShardBox& box, FrameIndex frame, TimeNs now) {
 
 void Appliance::service_shard(std::uint16_t index, TimeNs now) {
   ShardBox& box = shards_[index];
+  if (now < box.back_ns) return world_.events().push(box.back_ns, EventKind::kShardService, index);
   box.awake = false;
   for (std::uint32_t i = 0; i < options_.burst && !box.received.empty(); ++i) {
     const FrameIndex frame = box.received.front();
@@ -163,6 +177,7 @@ void Appliance::service_shard(std::uint16_t index, TimeNs now) {
 
 void Appliance::deliver_command(std::uint16_t shard, TimeNs now) {
   ShardBox& box = shards_[shard];
+  if (now < box.back_ns) return world_.events().push(box.back_ns, EventKind::kShardCommand, shard);
   if (box.commands.empty()) return;
   box.shard->handle_command(box.commands.front(), now);
   box.commands.pop_front();
@@ -171,6 +186,8 @@ void Appliance::deliver_command(std::uint16_t shard, TimeNs now) {
 
 void Appliance::deliver_event(std::uint16_t shard, TimeNs now) {
   ShardBox& box = shards_[shard];
+  if (now < control_back_ns_)
+    return world_.events().push(control_back_ns_, EventKind::kShardEvent, shard);
   if (box.events.empty()) return;
   jobs_->handle_event(box.events.front(), now);
   box.events.pop_front();
@@ -178,8 +195,13 @@ void Appliance::deliver_event(std::uint16_t shard, TimeNs now) {
 }
 
 void Appliance::tick(TimeNs now) {
-  jobs_->tick(now);
-  flush_control(now);
+  if (now < control_back_ns_) {
+    tick_missed_ = true;
+    wake_control(now);
+  } else {
+    jobs_->tick(now);
+    flush_control(now);
+  }
   // An lcore polls without a reason; once a tick is enough to find what nobody announced.
   for (std::uint16_t i = 0; i < shards_.size(); ++i) wake_shard(i, now);
   if (jobs_->memory_bytes() > options_.jobs.max_total_memory_bytes)
@@ -193,6 +215,10 @@ void Appliance::shutdown(TimeNs now) {
 }
 
 void Appliance::unreachable(std::uint16_t worker_port, TimeNs now) {
+  if (now < control_back_ns_)
+    return world_.at(control_back_ns_, [&world = world_, worker_port] {
+      world.appliance().unreachable(worker_port, world.now());
+    });
   for (const auto& [member, path] : paths_)
     if (path.dst_port == worker_port) jobs_->suspect(JobId{member.first}, Rank{member.second}, now);
   flush_control(now);

@@ -5,6 +5,7 @@
 // of each member, as the dataplane does. The world owns it and calls it from its events.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <memory>
@@ -41,6 +42,10 @@ class Appliance {
   void deliver_event(std::uint16_t shard, TimeNs now);
   void tick(TimeNs now);
   void shutdown(TimeNs now);
+  // The control thread, or the lcore of a shard, does not run before `until`: what is meant for it
+  // waits, and its clock has moved on when it returns.
+  void pause_control(TimeNs until) { control_back_ns_ = std::max(control_back_ns_, until); }
+  void pause_shard(std::uint16_t shard, TimeNs until);
   // The kernel or the switch says that nothing listens behind this UDP port any more.
   void unreachable(std::uint16_t worker_port, TimeNs now);
 
@@ -63,12 +68,14 @@ class Appliance {
     std::deque<agg::ShardCommand> commands;
     std::deque<agg::ShardEvent> events;
     bool awake = false;  // a service is scheduled
+    TimeNs back_ns = 0;  // away until then
     std::uint64_t handled = 0;
   };
 
   void wake_control(TimeNs now);
   void wake_shard(std::uint16_t shard, TimeNs now);
   void handle_control(FrameIndex frame, TimeNs now);
+  void receive_control(std::size_t frames, TimeNs now);
   void handle_data(ShardBox& box, FrameIndex frame, TimeNs now);
   void flush_control(TimeNs now);
   void send(const wire::UdpPath& path, std::span<const std::uint8_t> bytes, Priority priority,
@@ -83,6 +90,8 @@ class Appliance {
   std::vector<ShardBox> shards_;
   std::deque<FrameIndex> control_received_;
   bool control_awake_ = false;
+  bool tick_missed_ = false;    // while the control thread was away
+  TimeNs control_back_ns_ = 0;  // away until then
   std::uint64_t control_handled_ = 0;
   std::uint64_t frames_in_ = 0;
   VerdictCounters frame_verdicts_;  // dropped before a shard or the control thread saw them
