@@ -9,6 +9,24 @@ target_compile_options(sluice_warnings INTERFACE
 # GCC 12 sees overlapping copies in every `"text" + std::to_string(x)`.
 target_compile_options(sluice_warnings INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>)
 
+# DPDK and other packages are not instrumented, so `sluiced` itself is no subject: what can be is
+# collected by sluice_sanitizable, and `./run test --sanitize KIND` builds and runs it.
+set(SLUICE_SANITIZE "" CACHE STRING "Sanitizer to build with: address (and undefined) or thread")
+set_property(CACHE SLUICE_SANITIZE PROPERTY STRINGS "" address thread)
+if(SLUICE_SANITIZE STREQUAL "address")
+  set(sanitizers address,undefined)
+elseif(SLUICE_SANITIZE STREQUAL "thread")
+  set(sanitizers thread)
+elseif(SLUICE_SANITIZE)
+  message(FATAL_ERROR "SLUICE_SANITIZE is ${SLUICE_SANITIZE}, not address or thread")
+endif()
+if(SLUICE_SANITIZE)
+  add_compile_options(-O1 -g1 -fno-omit-frame-pointer -fsanitize=${sanitizers}
+                      -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${sanitizers})
+endif()
+add_custom_target(sluice_sanitizable)
+
 # sluice_library(NAME [SOURCES file...] [DEPS target...])
 # A static library, or an interface library when there are no sources.
 function(sluice_library name)
@@ -38,5 +56,11 @@ function(sluice_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
+  if(SLUICE_SANITIZE)
+    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")
+  endif()
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  if("unit" IN_LIST ARG_LABELS OR "simulation" IN_LIST ARG_LABELS)
+    add_dependencies(sluice_sanitizable ${name})
+  endif()
 endfunction()

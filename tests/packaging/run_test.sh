@@ -24,6 +24,7 @@ stand_in apt-cache 'printf "Package: %s\nSize: 2048\nInstalled-Size: 4096\n" "${
 stand_in apt-get "printf 'apt-get %s\n' \"\$*\" >>'$WORK/log'"
 stand_in sudo "printf 'sudo %s\n' \"\$*\" >>'$WORK/log'"
 stand_in id 'echo 1000'
+stand_in ctest "printf 'ctest %s\n' \"\$*\" >>'$WORK/log'"
 stand_in cmake "printf 'cmake %s\n' \"\$*\" >>'$WORK/log'"
 export PATH=$WORK/bin:$PATH
 
@@ -47,6 +48,18 @@ echo g++ >"$WORK/missing"
 expect_line "$WORK/out" '^  g\+\+ +2 KiB +4\.0 MiB$'
 expect_line "$WORK/log" '^sudo env .*apt-get install --no-install-recommends --yes -q g\+\+$'
 if grep -q 'prometheus$' "$WORK/log"; then fail "Prometheus was installed outside CI"; fi
+
+# --- sanitizers
+: >"$WORK/missing"
+./run test --sanitize address -R wire >"$WORK/out" 2>&1 || fail "sanitize: $(cat "$WORK/out")"
+expect_line "$WORK/log" '^cmake -S \. -B .*/build/sanitize-address .*-DSLUICE_SANITIZE=address'
+expect_line "$WORK/log" '^cmake --build .*/build/sanitize-address .*--target sluice_sanitizable$'
+expect_line "$WORK/log" '^ctest --test-dir .*/build/sanitize-address .*-R wire$'
+status=0
+./run test --sanitize memory >"$WORK/out" 2>&1 || status=$?
+[[ $status -eq 1 ]] || fail "an unknown sanitizer ended with $status"
+expect_line "$WORK/out" "^run: --sanitize takes thread or address, not 'memory'$"
+echo g++ >"$WORK/missing"
 
 # --- interruption: a child in its group, one in a session of its own, one that ignores SIGTERM
 cat >client/python/sluice/__main__.py <<'PYTHON'
