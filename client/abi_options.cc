@@ -12,6 +12,10 @@ namespace {
 constexpr std::uint32_t kMaxTimeoutMs = 24 * 3600 * 1000;
 constexpr std::size_t kFirstTensorBytes = sizeof(sluice_tensor);
 
+static_assert(static_cast<int>(AveragingChoice::kDefault) == SLUICE_AVERAGE_DEFAULT &&
+              static_cast<int>(AveragingChoice::kWeight) == SLUICE_AVERAGE_WEIGHT &&
+              static_cast<int>(AveragingChoice::kWorld) == SLUICE_AVERAGE_WORLD &&
+              static_cast<int>(AveragingChoice::kSum) == SLUICE_SUM);
 static_assert(static_cast<int>(Schedule::kStrict) == SLUICE_SCHEDULE_STRICT &&
               static_cast<int>(Schedule::kCredit) == SLUICE_SCHEDULE_CREDIT &&
               static_cast<int>(Schedule::kProphet) == SLUICE_SCHEDULE_PROPHET &&
@@ -42,9 +46,9 @@ Outcome check_options(const sluice_options& options) {
   if (options.ordinal > UINT16_MAX) {
     return bad("options.ordinal is " + std::to_string(options.ordinal) + "; must be below 65536");
   }
-  if (options.averaging < SLUICE_AVERAGE_WEIGHT || options.averaging > SLUICE_SUM) {
+  if (options.averaging < SLUICE_AVERAGE_DEFAULT || options.averaging > SLUICE_SUM) {
     return bad("options.averaging is " + std::to_string(options.averaging) +
-               "; use SLUICE_AVERAGE_WEIGHT, SLUICE_AVERAGE_WORLD or SLUICE_SUM");
+               "; use one of sluice_averaging, SLUICE_AVERAGE_DEFAULT for the default");
   }
   if (options.schedule < SLUICE_SCHEDULE_STRICT || options.schedule > SLUICE_SCHEDULE_FIFO) {
     return bad("options.schedule is " + std::to_string(options.schedule) +
@@ -157,7 +161,7 @@ void fill(const sluice_options& options, JoinRequest& request) {
   request.session.schedule.policy = static_cast<Schedule>(options.schedule);
   const char* const trace = std::getenv("SLUICE_TRACE");
   request.trace_dir = text_or(options.trace_dir, text_or(trace, ""));
-  request.averaging = static_cast<Averaging>(options.averaging);
+  request.session.averaging = static_cast<AveragingChoice>(options.averaging);
   request.mtu_bytes = options.mtu;
   request.chunk_bytes = options.chunk_bytes;
   read_callbacks(options, request);
@@ -180,7 +184,7 @@ sluice_options default_options() {
     return static_cast<std::uint32_t>(duration_ns / kMillisecond);
   };
   defaults.mtu = 1500;
-  defaults.averaging = SLUICE_AVERAGE_WEIGHT;
+  defaults.averaging = SLUICE_AVERAGE_DEFAULT;
   defaults.allow_nil = 1;
   defaults.connect_timeout_ms = ms(session.connect_timeout_ns);
   defaults.join_timeout_ms = ms(session.join_timeout_ns);

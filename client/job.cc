@@ -118,8 +118,8 @@ Outcome ClientJob::start(JoinRequest& request) {
   options.trace = trace_ != nullptr;
   options.receive_credit_packets = facts.receive_credit_packets;
   options.path_datagram_bytes = facts.path_datagram_bytes;
-  auto session = std::make_unique<Session>(std::move(options), std::move(layout).value(),
-                                           request.averaging, monotonic_now());
+  auto session =
+      std::make_unique<Session>(std::move(options), std::move(layout).value(), monotonic_now());
   progress_ = std::make_unique<Progress>(
       board_, std::move(transport).value(), std::move(session), std::move(request.callbacks), log_,
       "job '" + request.session.job_name + "' rank " + std::to_string(rank_.value), trace_.get());

@@ -24,7 +24,6 @@ struct JoinRequest {
   std::string address;
   std::string local_address;
   SessionOptions session;  // nonce, credit, datagram size and printable address are filled in
-  Averaging averaging{};
   std::vector<TensorSpec> tensors;
   std::size_t mtu_bytes = 1500;
   std::size_t chunk_bytes = 0;  // 0: the most that mtu_bytes carries

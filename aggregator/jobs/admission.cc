@@ -15,6 +15,16 @@ constexpr auto kGradients = static_cast<std::size_t>(StreamId::kGradients);
 constexpr auto kCollectives = static_cast<std::size_t>(StreamId::kCollectives);
 constexpr auto kState = static_cast<std::size_t>(StreamId::kState);
 
+const char* name_of(AveragingChoice averaging) noexcept {
+  switch (averaging) {
+    case AveragingChoice::kDefault: return "default";
+    case AveragingChoice::kWeight: return "weight";
+    case AveragingChoice::kWorld: return "world";
+    case AveragingChoice::kSum: return "sum";
+  }
+  return "?";
+}
+
 }  // namespace
 
 // What can be said without looking at other jobs. Limits of the appliance's configuration are named
@@ -156,6 +166,12 @@ bool Jobs::check_agreement(const Entry& entry, const Request& request, Refusal& 
     return no(RefuseCode::kBadRequest,
               text("rank %u says allow_nil %u, job '%s' has %u (set by rank %u)", rank,
                    unsigned{join.allow_nil}, name, unsigned{entry.job->spec.allow_nil}, first));
+  if (entry.averaging != join.averaging)
+    return no(RefuseCode::kLayout,
+              text("rank %u at %s averages by '%s', job '%s' by '%s' (set by rank %u at %s): give "
+                   "all ranks the same averaging",
+                   rank, std::string(request.origin.address).c_str(), name_of(join.averaging), name,
+                   name_of(entry.averaging), first, entry.members[first].address.c_str()));
   return check_policy_agreement(entry, request, refusal);
 }
 
@@ -237,6 +253,7 @@ Jobs::Entry* Jobs::create(const Request& request, Refusal& refusal) {
   entry->ordinal = join.ordinal;
   entry->run_id = join.run_id;
   entry->gradients = join.layouts[kGradients];
+  entry->averaging = join.averaging;
   entry->layout_rank = request.rank();
   entry->datagram_bytes = join.datagram_bytes;
   entry->members.resize(spec.world_size);

@@ -87,6 +87,7 @@ struct Jobs::Entry {
   std::uint16_t ordinal = 0;
   std::uint64_t run_id = 0;
   wire::StreamLayout gradients;  // as the first member gave it
+  AveragingChoice averaging{};   // likewise
   Rank layout_rank;              // that member
   std::uint16_t datagram_bytes = 0;
   std::vector<Member> members;

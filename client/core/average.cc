@@ -9,10 +9,10 @@ namespace sluice::client {
 bool write_average(std::uint8_t* output, std::span<const std::uint8_t> payload,
                    std::size_t elem_count, Dtype dtype, std::uint64_t weight, bool is_mean,
                    const AveragePlan& plan, float* scratch) noexcept {
-  const bool by_weight = plan.averaging == Averaging::kWeight;
+  const bool by_weight = plan.averaging == AveragingChoice::kWeight;
   std::uint64_t divisor = 1;
   if (by_weight) divisor = weight;
-  if (plan.averaging == Averaging::kWorld) divisor = plan.world_size;
+  if (plan.averaging == AveragingChoice::kWorld) divisor = plan.world_size;
 
   if (is_mean && by_weight) {
     std::memcpy(output, payload.data(), payload.size());

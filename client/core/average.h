@@ -8,13 +8,20 @@
 #include <cstdint>
 #include <span>
 
+#include "aggregator/base/policy_options.h"
 #include "aggregator/base/types.h"
 #include "client/core/session.h"
 
 namespace sluice::client {
 
+// What a job makes of its sums once its policy is known: never kDefault. Today the default is
+// kWeight with every policy.
+constexpr AveragingChoice resolved(AveragingChoice choice, const PolicyOptions&) noexcept {
+  return choice == AveragingChoice::kDefault ? AveragingChoice::kWeight : choice;
+}
+
 struct AveragePlan {
-  Averaging averaging = Averaging::kWeight;
+  AveragingChoice averaging = AveragingChoice::kWeight;  // resolved
   std::uint16_t world_size = 1;
 };
 

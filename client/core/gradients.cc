@@ -13,11 +13,11 @@ constexpr std::size_t kListedTensors = 5;
 
 }  // namespace
 
-GradientStream::GradientStream(const SessionOptions& options, Layout layout, Averaging averaging,
-                               Link& link, Step first_step)
+GradientStream::GradientStream(const SessionOptions& options, Layout layout, Link& link,
+                               Step first_step)
     : options_(options),
       layout_(std::move(layout)),
-      plan_{.averaging = averaging, .world_size = options.world_size},
+      plan_{.world_size = options.world_size},
       link_(link),
       tensors_(layout_.tensor_count()),
       current_(first_step),
@@ -35,6 +35,7 @@ void GradientStream::join(const wire::Accept& accept) {
   last_sent_.assign(accept.shards, {});
   recovery_.emplace(layout_.chunk_count(), accept.shards);
   const PolicyOptions policy = accept.policy;
+  plan_.averaging = resolved(options_.averaging, policy);
   if (!policy.tolerates_stragglers()) return;
   arena_.emplace(layout_.chunk_count(), layout_.chunk_bytes());
   late_.join(policy, layout_.chunk_count(), layout_.chunk_bytes());

@@ -32,8 +32,7 @@ namespace sluice::client {
 class GradientStream {
  public:
   // `first_step`: 1, but in tests of the last steps.
-  GradientStream(const SessionOptions& options, Layout layout, Averaging averaging, Link& link,
-                 Step first_step = 1);
+  GradientStream(const SessionOptions& options, Layout layout, Link& link, Step first_step = 1);
 
   // The shards and the policy are known: schedulers, recovery, arena and late buffer are built.
   // `rejoined`: the job runs already, so another rank's state is needed first.
@@ -179,7 +178,7 @@ class GradientStream {
 
   const SessionOptions& options_;
   const Layout layout_;
-  const AveragePlan plan_;
+  AveragePlan plan_;
   Link& link_;
   std::vector<Tensor> tensors_;
   std::optional<Scheduler> scheduler_;

@@ -14,10 +14,10 @@ std::size_t event_capacity(const Layout& layout) { return 2 * layout.tensor_coun
 
 }  // namespace
 
-Session::Impl::Impl(SessionOptions session_options, Layout layout, Averaging averaging, TimeNs now)
+Session::Impl::Impl(SessionOptions session_options, Layout layout, TimeNs now)
     : options(std::move(session_options)),
       link(event_capacity(layout)),
-      gradients(options, std::move(layout), averaging, link),
+      gradients(options, std::move(layout), link),
       collectives(options, gradients.layout().chunk_bytes()),
       transfers(options, gradients.layout().chunk_bytes()),
       join(options, gradients.layout(), now),

@@ -36,6 +36,7 @@ struct SessionOptions {
   std::string secret;
   std::string appliance_address;  // printable, for messages only
   std::uint64_t nonce = 0;        // fresh randomness, drawn once a join
+  AveragingChoice averaging{};    // what an output holds; the same on every rank
   bool allow_nil = true;          // end_step() may fill in for tensors that were not submitted
   std::uint32_t receive_credit_packets = 64;    // results that the transport can buffer
   std::size_t path_datagram_bytes = 1452;       // biggest UDP payload of the local interface
@@ -63,8 +64,6 @@ struct Submission {
   // ignored, and only what it has to requeue is contributed.
   bool contribute = true;
 };
-
-enum class Averaging : std::uint8_t { kWeight, kWorld, kSum };
 
 struct Event {
   enum class Kind : std::uint8_t {
@@ -145,7 +144,7 @@ enum class SessionState : std::uint8_t { kJoining, kForming, kRunning, kLeaving,
 
 class Session {
  public:
-  Session(SessionOptions options, Layout layout, Averaging averaging, TimeNs now);
+  Session(SessionOptions options, Layout layout, TimeNs now);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;

@@ -5,8 +5,8 @@
 
 namespace sluice::client {
 
-Session::Session(SessionOptions options, Layout layout, Averaging averaging, TimeNs now)
-    : impl_(std::make_unique<Impl>(std::move(options), std::move(layout), averaging, now)) {}
+Session::Session(SessionOptions options, Layout layout, TimeNs now)
+    : impl_(std::make_unique<Impl>(std::move(options), std::move(layout), now)) {}
 
 Session::~Session() = default;
 

@@ -32,7 +32,7 @@ struct MissingReport {
 };
 
 struct Session::Impl {
-  Impl(SessionOptions session_options, Layout layout, Averaging averaging, TimeNs now);
+  Impl(SessionOptions session_options, Layout layout, TimeNs now);
 
   // ---- control side (session.cc) ----
   Verdict handle(const wire::Packet& packet, TimeNs now);

@@ -80,6 +80,23 @@ def test_every_schedule_gives_the_same_sums_and_tells_its_plan(address, schedule
         assert plan.startswith(schedule), plan
 
 
+def test_ranks_that_average_in_different_ways_are_told_both_values(address):
+    ready = threading.Event()
+
+    def first():
+        ready.set()
+        with pytest.raises(sluice.TimedOut):  # the other one is refused
+            sluice.Job(SPECS, address, rank=0, world_size=2, run_id=1, join_timeout=2.0)
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    ready.wait()
+    time.sleep(0.5)
+    with pytest.raises(sluice.Refused, match=r"averages by 'sum'.*by 'default' \(set by rank 0"):
+        sluice.Job(SPECS, address, rank=1, world_size=2, run_id=1, averaging="sum")
+    thread.join(30)
+
+
 def test_a_schedule_that_does_not_exist_is_refused_in_the_words_of_who_gave_it(
         address, monkeypatch):
     def join(**options):

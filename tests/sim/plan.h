@@ -47,7 +47,7 @@ struct JobPlan {
   std::string secret;
   std::uint16_t chunk_bytes = 256;
   std::vector<client::TensorSpec> tensors;
-  client::Averaging averaging = client::Averaging::kWeight;
+  AveragingChoice averaging{};
   bool allow_nil = true;
   bool call_end_step = false;   // after every step, needed or not
   bool pipelined = false;       // submit a tensor's next step as soon as its last one is done

@@ -44,11 +44,12 @@ void Worker::start(TimeNs now) {
   options.appliance_address = "10.255.0.1:7700";
   options.nonce = mix(world_.seed(), identity.index, plan.run_id);
   options.allow_nil = plan.allow_nil;
+  options.averaging = plan.averaging;
   if (plan.policy_of_appliance) {
     options.has_policy = false;
     options.policy = {};
   }
-  session_ = std::make_unique<client::Session>(options, layout, plan.averaging, now);
+  session_ = std::make_unique<client::Session>(options, layout, now);
   state_ = ProcessState::kRunning;
   progressed_at_ = now;
   pump(now);

@@ -56,9 +56,9 @@ void Worker::check_average(std::uint32_t tensor, Step step) {
         *world_.oracle().result(identity.run, StreamId::kGradients, step, chunk);
     const client::ChunkSpan span = layout.chunk(chunk);
     float divisor = static_cast<float>(result.weight);
-    if (dtype == Dtype::kFloat32 && plan.averaging == client::Averaging::kWorld)
+    if (dtype == Dtype::kFloat32 && plan.averaging == AveragingChoice::kWorld)
       divisor = plan.world_size();
-    if (dtype == Dtype::kFloat32 && plan.averaging == client::Averaging::kSum) divisor = 1;
+    if (dtype == Dtype::kFloat32 && plan.averaging == AveragingChoice::kSum) divisor = 1;
     const std::uint8_t* output = outputs_[tensor].data() + span.first_elem * elem_bytes;
     for (std::uint16_t i = 0; i < span.elem_count; ++i) {
       const float average = result.nil ? 0 : static_cast<float>(result.sums[i]) / divisor;

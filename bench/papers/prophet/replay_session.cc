@@ -50,7 +50,7 @@ sim::JobPlan job_plan(const std::vector<ReplayTensor>& tensors, const ReplayOpti
   plan.chunk_bytes = static_cast<std::uint16_t>(options.chunk_bytes);
   plan.manual = true;
   plan.check_values = false;
-  plan.averaging = client::Averaging::kSum;
+  plan.averaging = AveragingChoice::kSum;
   plan.session.schedule = options.schedule;
   plan.session.receive_credit_packets = kCreditPackets;
   plan.session.path_datagram_bytes = kPathBytes;

@@ -76,15 +76,15 @@ typedef enum sluice_dtype {
   SLUICE_BFLOAT16 = 2
 } sluice_dtype;
 
-/* What an output holds. Must be the same on every rank; it is not checked. */
+/* What an output holds. The same on every rank, or the join is refused with both values; the
+ * default is a value of its own. */
 typedef enum sluice_averaging {
+  SLUICE_AVERAGE_DEFAULT = 0, /* what suits the policy: by weight with every one there is */
   /* Sum of the inputs / sum of the weights. An input is the sum over `weight` samples; with weight
    * 1 everywhere this is the mean of the inputs. */
-  SLUICE_AVERAGE_WEIGHT = 0,
-  /* Sum of the inputs / world_size. */
-  SLUICE_AVERAGE_WORLD = 1,
-  /* Sum of the inputs. */
-  SLUICE_SUM = 2
+  SLUICE_AVERAGE_WEIGHT = 1,
+  SLUICE_AVERAGE_WORLD = 2, /* sum of the inputs / world_size */
+  SLUICE_SUM = 3            /* sum of the inputs */
 } sluice_averaging;
 
 /* How the appliance chooses k, the number of contributions that complete a step. */
@@ -161,7 +161,7 @@ typedef struct sluice_options {
   uint32_t mtu;              /* of the path to the appliance, bytes of an IP packet; default 1500 */
   uint32_t chunk_bytes;      /* gradient bytes per packet, a multiple of 64; 0: the most that mtu
                                 carries. Must be the same on every rank. */
-  int32_t averaging;         /* sluice_averaging; default SLUICE_AVERAGE_WEIGHT */
+  int32_t averaging;         /* sluice_averaging; default SLUICE_AVERAGE_DEFAULT */
   int32_t allow_nil; /* non-zero (default): sluice_end_step may leave tensors out. Must be the
                         same on every rank. */
   uint32_t connect_timeout_ms; /* no answer from the appliance at join; default 4000 */

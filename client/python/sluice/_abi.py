@@ -15,7 +15,7 @@ TIMED_OUT = 5
 INTERRUPTED = 11
 
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
-AVERAGING = {"weight": 0, "world": 1, "sum": 2}
+AVERAGING = {"default": 0, "weight": 1, "world": 2, "sum": 3}
 POLICY_DEFAULT = -1
 POLICIES = {"sync": 0, "fixed": 1, "saina": 2, "ramp": 3, "goodput": 4}
 LATE_MODES = {"drop": 0, "requeue": 1}

@@ -90,7 +90,8 @@ class Job:
     ordinal      0 for the first job of this process, 1 for a second model, ...
     averaging    'weight': sum of the inputs / sum of the weights, an input being a sum over
                  `weight` samples (with weight 1 everywhere: the mean); 'world': sum / world_size;
-                 'sum'. Equal on all ranks.
+                 'sum'; 'default': what suits the policy, today always 'weight'. Equal on all ranks,
+                 or the join is refused.
     allow_nil    end_step() may leave tensors out.
     policy       how the appliance chooses k, the number of ranks whose contributions complete a
                  step: 'sync' (all), 'fixed' (`k`), 'saina' (starts at `k`, grows when the signs of
@@ -131,7 +132,7 @@ class Job:
     """
 
     def __init__(self, tensors, address=None, *, job=None, rank=None, world_size=None, secret=None,
-                 run_id=None, ordinal=0, averaging="weight", allow_nil=True, local_address=None,
+                 run_id=None, ordinal=0, averaging="default", allow_nil=True, local_address=None,
                  mtu=1500, chunk_bytes=0, connect_timeout=4.0, join_timeout=60.0,
                  silence_timeout=4.0, stall_report=5.0, policy=None, k=None, late=None,
                  sign_threshold=None, count_threshold=None, signs=None, round_steps=None,

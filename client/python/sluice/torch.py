@@ -203,8 +203,8 @@ def _join_stock(named, group, address, job, rank, world_size, options):
 
 def _attach_solo(ddp_model, named, group, weight, address, job, member, options):
     """On a group of this rank alone: what DDP's group is for goes through the job."""
-    averaging = options.get("averaging", "weight")
-    if averaging != "weight":
+    averaging = options.get("averaging", "default")
+    if averaging not in ("default", "weight"):
         raise errors.InvalidArgument(
             f"averaging={averaging!r} on a solo_group(): only 'weight' makes the mean of the ranks "
             "that are in a step")

@@ -59,6 +59,22 @@ TEST(Joins, RefuseAnotherLayoutAndAWrongSecret) {
   first.join();
 }
 
+TEST(Joins, RefuseARankThatAveragesInAnotherWay) {
+  std::thread first([] {
+    Options options = options_for("averages", 0, 2);
+    options.c.join_timeout_ms = 1500;
+    EXPECT_EQ(error_of([&] { Job job(options, {{"t", 8}}); }).status(), SLUICE_TIMED_OUT);
+  });
+  std::this_thread::sleep_for(milliseconds(300));
+  Options options = options_for("averages", 1, 2);
+  options.c.averaging = SLUICE_AVERAGE_WORLD;
+  const Error error = error_of([&] { Job job(options, {{"t", 8}}); });
+  EXPECT_EQ(error.status(), SLUICE_REFUSED);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 1"), HasSubstr("averages by 'world'"),
+                                  HasSubstr("by 'default' (set by rank 0")));
+  first.join();
+}
+
 TEST(Joins, FailWithinFiveSecondsWhenNothingListens) {
   Options options = options_for("nobody", 0, 1);
   options.address = "udp://127.0.0.1:9";

@@ -16,7 +16,7 @@ struct alignas(64) Scratch {
 
 template <class T>
 std::vector<T> average(std::vector<T> payload, Dtype dtype, std::uint64_t weight, bool is_mean,
-                       Averaging averaging, bool& finite) {
+                       AveragingChoice averaging, bool& finite) {
   Scratch scratch;
   std::vector<T> output(payload.size());
   finite = write_average(
@@ -27,15 +27,27 @@ std::vector<T> average(std::vector<T> payload, Dtype dtype, std::uint64_t weight
   return output;
 }
 
+TEST(Average, IsByWeightUnlessAnotherOneIsAskedFor) {
+  for (const PolicyKind kind : {PolicyKind::kSync, PolicyKind::kFixed, PolicyKind::kGoodput}) {
+    for (const LateMode late : {LateMode::kDrop, LateMode::kRequeue}) {
+      const PolicyOptions policy{.kind = kind, .late = late};
+      EXPECT_EQ(resolved(AveragingChoice::kDefault, policy), AveragingChoice::kWeight);
+      for (const auto named :
+           {AveragingChoice::kWeight, AveragingChoice::kWorld, AveragingChoice::kSum})
+        EXPECT_EQ(resolved(named, policy), named);
+    }
+  }
+}
+
 TEST(Average, DividesFloat32SumsByWeightWorldOrNothing) {
   bool finite = false;
   const std::vector<float> sums{12, 1, -6};
-  EXPECT_EQ(average(sums, Dtype::kFloat32, 3, false, Averaging::kWeight, finite),
+  EXPECT_EQ(average(sums, Dtype::kFloat32, 3, false, AveragingChoice::kWeight, finite),
             (std::vector<float>{4, 1.0f / 3.0f, -2}));
   EXPECT_TRUE(finite);
-  EXPECT_EQ(average(sums, Dtype::kFloat32, 3, false, Averaging::kWorld, finite),
+  EXPECT_EQ(average(sums, Dtype::kFloat32, 3, false, AveragingChoice::kWorld, finite),
             (std::vector<float>{3, 0.25f, -1.5f}));
-  EXPECT_EQ(average(sums, Dtype::kFloat32, 3, false, Averaging::kSum, finite), sums);
+  EXPECT_EQ(average(sums, Dtype::kFloat32, 3, false, AveragingChoice::kSum, finite), sums);
 }
 
 constexpr std::uint16_t kHalf3 = 0x4200, kHalf12 = 0x4A00, kHalf24 = 0x4E00;  // binary16
@@ -43,22 +55,22 @@ constexpr std::uint16_t kHalf3 = 0x4200, kHalf12 = 0x4A00, kHalf24 = 0x4E00;  //
 TEST(Average, MultipliesNarrowMeansBackWhenTheSumIsWanted) {
   bool finite = false;
   const std::vector<std::uint16_t> means{kHalf3};
-  EXPECT_EQ(average(means, Dtype::kFloat16, 8, true, Averaging::kWeight, finite), means);
-  EXPECT_EQ(average(means, Dtype::kFloat16, 8, true, Averaging::kSum, finite)[0], kHalf24);
-  EXPECT_EQ(average(means, Dtype::kFloat16, 16, true, Averaging::kWorld, finite)[0], kHalf12);
+  EXPECT_EQ(average(means, Dtype::kFloat16, 8, true, AveragingChoice::kWeight, finite), means);
+  EXPECT_EQ(average(means, Dtype::kFloat16, 8, true, AveragingChoice::kSum, finite)[0], kHalf24);
+  EXPECT_EQ(average(means, Dtype::kFloat16, 16, true, AveragingChoice::kWorld, finite)[0], kHalf12);
   EXPECT_TRUE(finite);
-  average(means, Dtype::kFloat16, 100'000, true, Averaging::kSum, finite);
+  average(means, Dtype::kFloat16, 100'000, true, AveragingChoice::kSum, finite);
   EXPECT_FALSE(finite);  // 300,000 is beyond binary16
 }
 
 TEST(Average, SaysSoWhenAllWeightsAreZero) {
   bool finite = true;
-  const auto output =
-      average(std::vector<float>{0, 1}, Dtype::kFloat32, 0, false, Averaging::kWeight, finite);
+  const auto output = average(std::vector<float>{0, 1}, Dtype::kFloat32, 0, false,
+                              AveragingChoice::kWeight, finite);
   EXPECT_FALSE(finite);
   EXPECT_TRUE(std::isnan(output[0]));
   EXPECT_TRUE(std::isinf(output[1]));
-  average(std::vector<float>{8}, Dtype::kFloat32, 0, false, Averaging::kWorld, finite);
+  average(std::vector<float>{8}, Dtype::kFloat32, 0, false, AveragingChoice::kWorld, finite);
   EXPECT_TRUE(finite);
 }
 

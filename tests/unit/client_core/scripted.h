@@ -53,9 +53,9 @@ class Scripted {
 
   explicit Scripted(SessionOptions session_options = default_options(),
                     std::vector<TensorSpec> tensors = {{"w", 40, Dtype::kFloat32}},
-                    Averaging averaging = Averaging::kWeight, std::size_t chunk_bytes = kChunkBytes)
+                    std::size_t chunk_bytes = kChunkBytes)
       : options(session_options),
-        session(options, Layout::create(std::move(tensors), chunk_bytes).value(), averaging, now) {}
+        session(options, Layout::create(std::move(tensors), chunk_bytes).value(), now) {}
 
   // ---- the session's packets and events ----
   std::vector<Sent> sent() {

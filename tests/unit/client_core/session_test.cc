@@ -70,14 +70,16 @@ TEST(Session, WritesTheMeanIntoTheTensorAsResultsArriveInAnyOrder) {
 }
 
 TEST(Session, DividesByTheWorldOrNotAtAllWhenAsked) {
-  for (const Averaging averaging : {Averaging::kWorld, Averaging::kSum}) {
-    Scripted bench(Scripted::default_options(), {{"w", 8, Dtype::kFloat32}}, averaging);
+  for (const AveragingChoice averaging : {AveragingChoice::kWorld, AveragingChoice::kSum}) {
+    SessionOptions options = Scripted::default_options();
+    options.averaging = averaging;
+    Scripted bench(options, {{"w", 8, Dtype::kFloat32}});
     bench.start();
     Tensor tensor(1, 8);
     ASSERT_TRUE(bench.session.submit(of(tensor), bench.now).ok());
     bench.sent();
     bench.result(1, 0, std::vector<float>(8, 12), 4);
-    EXPECT_EQ(tensor.values[0], averaging == Averaging::kWorld ? 6 : 12);
+    EXPECT_EQ(tensor.values[0], averaging == AveragingChoice::kWorld ? 6 : 12);
   }
 }
 
@@ -239,8 +241,8 @@ TEST(Session, BarrierPassesWithTheResultAndComparesTheCollective) {
 TEST(GradientStream, EndsWithAnErrorBeforeItsStepNumbersWrap) {
   const SessionOptions options = Scripted::default_options();
   Link link(16);
-  GradientStream stream(options, Layout::create({{"w", 8, Dtype::kFloat32}}, 64).value(),
-                        Averaging::kWeight, link, UINT32_MAX - 1);
+  GradientStream stream(options, Layout::create({{"w", 8, Dtype::kFloat32}}, 64).value(), link,
+                        UINT32_MAX - 1);
   link.flows.assign(1, Flow(64));
   stream.join({.shards = 1});
   stream.start(kSecond);

@@ -20,7 +20,7 @@ struct WorldOptions {
   std::uint16_t shards = 1;
   std::size_t chunk_bytes = 256;
   std::vector<TensorSpec> tensors{{"a", 1000, Dtype::kFloat32}, {"b", 10, Dtype::kFloat32}};
-  Averaging averaging = Averaging::kWeight;
+  AveragingChoice averaging{};
   DurationNs delay_ns = 100 * kMicrosecond;
   DurationNs jitter_ns = 0;  // uniform extra delay of a packet: reorders
   double loss = 0;           // of data packets, each way
@@ -139,13 +139,13 @@ class SmallWorld {
                                    .world_size = options_.workers,
                                    .appliance_address = "10.0.0.1:7700",
                                    .nonce = next_nonce_++,
+                                   .averaging = options_.averaging,
                                    .receive_credit_packets = options_.receive_credit_packets,
                                    .path_datagram_bytes = 9000,
                                    .policy = options_.policy,
                                    .has_policy = options_.policy.tolerates_stragglers(),
                                    .trace = options_.trace};
-    sessions_[rank] = std::make_unique<Session>(session_options, std::move(layout).value(),
-                                                options_.averaging, now_);
+    sessions_[rank] = std::make_unique<Session>(session_options, std::move(layout).value(), now_);
   }
 
   void send(Datagram datagram) {

@@ -156,7 +156,7 @@ TEST_P(Exactness, holds_under_loss_duplicates_and_reordering_both_ways) {
   options.appliance.jobs.shard_count = 3;
   JobPlan plan = make_plan(4, 4, {64 * 150, 7, 1000, 64 * 60 + 1});
   for (RankPlan& rank : plan.ranks) rank.ending = Ending::kStay;
-  plan.averaging = client::Averaging::kSum;
+  plan.averaging = AveragingChoice::kSum;
   const RunIndex run = world().add_run(plan);
   expect_completed(run, 30 * kSecond);
   for (std::uint32_t tensor = 0; tensor < plan.tensors.size(); ++tensor) {

@@ -76,7 +76,7 @@ TEST_F(Numbers, bfloat16_sums_beyond_float16s_range_stay_exact) {
 
 TEST_F(Numbers, a_nan_from_one_rank_is_flagged_at_all_and_touches_nothing_else) {
   JobPlan plan = manual_plan(3, Dtype::kFloat32, 200);
-  plan.averaging = client::Averaging::kSum;
+  plan.averaging = AveragingChoice::kSum;
   const RunIndex run = world().add_run(plan);
   one_step(run, [](std::uint16_t rank, std::uint64_t i) {
     return rank == 1 && i == 70 ? std::numeric_limits<float>::quiet_NaN() : 2.0f;

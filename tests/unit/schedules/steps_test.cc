@@ -119,7 +119,7 @@ TEST_F(Steps, a_tensor_may_not_be_left_out_when_the_job_does_not_allow_it) {
 TEST_F(Steps, two_accumulation_passes_are_two_steps_and_never_mix) {
   JobPlan plan = make_plan(2, 2, {64});
   plan.manual = true;
-  plan.averaging = client::Averaging::kSum;
+  plan.averaging = AveragingChoice::kSum;
   plan.check_values = false;
   const RunIndex run = world().add_run(plan);
   start_all(run);
