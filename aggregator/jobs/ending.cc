@@ -81,7 +81,8 @@ void Jobs::expire(Entry& entry, TimeNs now) {
   release(entry);
 }
 
-void Jobs::handle_event(const ShardEvent& event, TimeNs now) {
+void Jobs::handle_event(const ShardEvent& event, TimeNs clock_ns) {
+  const TimeNs now = attendance_.arrive(clock_ns);
   const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const auto& entry) {
     return entry != nullptr && entry->job != nullptr && entry->job.get() == event.job;
   });
@@ -112,7 +113,8 @@ void Jobs::handle_event(const ShardEvent& event, TimeNs now) {
   }
 }
 
-void Jobs::shutdown(TimeNs now) {
+void Jobs::shutdown(TimeNs clock_ns) {
+  const TimeNs now = attendance_.arrive(clock_ns);
   for (auto& entry : entries_) {
     if (entry == nullptr || entry->state == wire::JobState::kEnded) continue;
     fail(*entry, wire::NoticeCode::kShutdown, Rank{},

@@ -37,10 +37,12 @@ struct Jobs::Member {
   TimeNs heard_control_ns = 0;
   TimeNs next_ping_ns = 0;
   TimeNs left_ns = 0;
-  TimeNs suspected_ns = 0;  // valid while `suspected`
-  unsigned suspect_pings = 0;
   bool suspected = false;
-  bool cleared = false;  // of a suspicion, at `cleared_ns`
+  TimeNs suspected_ns = 0;        // valid while `suspected`, like the fields below
+  unsigned suspect_pings = 0;     // that have been handed out to be sent
+  TimeNs suspect_pinged_ns = 0;   // when the last one was
+  bool suspect_ping_due = false;  // one waits to be handed out
+  bool cleared = false;           // of a suspicion, at `cleared_ns`
   TimeNs cleared_ns = 0;
   std::string notice;                // why it was expelled
   std::uint32_t admissions_due = 0;  // kMemberJoined commands that shard 0 has not answered
@@ -49,6 +51,14 @@ struct Jobs::Member {
   TimeNs readmitted_ns = 0;          // when the shards were told of its return
   TimeNs admitted_ns = 0;            // when it rejoined
   std::uint32_t resyncs_done = 0;    // the highest number that it reported as done
+
+  // A ping is on its way. Only those that were really sent speak against a suspect.
+  void note_ping(TimeNs now) noexcept {
+    if (!suspected || !suspect_ping_due) return;
+    suspect_ping_due = false;
+    suspect_pinged_ns = now;
+    ++suspect_pings;
+  }
 
   bool has_left() const noexcept { return phase == Phase::kLeft || phase == Phase::kAborted; }
   bool live() const noexcept { return phase == Phase::kJoined || phase == Phase::kReturning; }

@@ -15,7 +15,8 @@ Jobs::~Jobs() = default;
 
 ControlResult Jobs::handle(const wire::Packet& packet, const Origin& origin,
                            std::span<std::uint8_t> reply, TimeNs now) {
-  const Request request{.packet = packet, .origin = origin, .reply = reply, .now = now};
+  const Request request{
+      .packet = packet, .origin = origin, .reply = reply, .now = attendance_.arrive(now)};
   ControlResult result{.verdict = Verdict::kBadType};
   switch (packet.type()) {
     case wire::PacketType::kJoin: result = join(request); break;
@@ -49,7 +50,8 @@ void Jobs::hear(Entry& entry, const Request& request) {
   member.heard_control_ns = request.now;
   member.address = request.origin.address;
   if (entry.job != nullptr)
-    entry.job->members[rank.value].last_heard_ns.store(request.now, std::memory_order_relaxed);
+    entry.job->members[rank.value].last_heard_ns.store(attendance_.clock(request.now),
+                                                       std::memory_order_relaxed);
   if (member.phase == Member::Phase::kReturning) readmit_again(entry, rank, request.now);
   if (member.phase != Member::Phase::kGone) return;
   if (entry.state == wire::JobState::kForming) revive(entry, rank, request.now);
@@ -125,13 +127,14 @@ void Jobs::carry_out_leave(Entry& entry, Rank rank, const wire::Leave& leave, Ti
   if (entry.state != wire::JobState::kEnded && entry.live_count() == 0) retire(entry, now);
 }
 
-bool Jobs::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) {
+bool Jobs::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs clock_ns) {
+  const TimeNs now = attendance_.arrive(clock_ns);
   while (!outgoing_.empty()) {
     const Outgoing mail = outgoing_.front();
     outgoing_.pop_front();
-    const Entry* entry = entries_[mail.job.value].get();
+    Entry* entry = entries_[mail.job.value].get();
     if (entry == nullptr || entry->serial != mail.serial) continue;
-    const Member& member = entry->members[mail.rank.value];
+    Member& member = entry->members[mail.rank.value];
     const wire::Sender sender{
         .job = mail.job.value, .rank = mail.rank.value, .cookie = member.cookie};
     transmit = {.job = mail.job, .rank = mail.rank};
@@ -140,7 +143,9 @@ bool Jobs::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs
     if (mail.type == wire::PacketType::kNotice && !has_notice) continue;
     switch (mail.type) {
       case wire::PacketType::kPing:
-        transmit.bytes = wire::encode(out, sender, wire::Ping{.timestamp_us = wire_time_us(now)});
+        member.note_ping(now);
+        transmit.bytes =
+            wire::encode(out, sender, wire::Ping{.timestamp_us = wire_time_us(clock_ns)});
         break;
       case wire::PacketType::kNotice: transmit.bytes = write_notice(*entry, mail.rank, out); break;
       default: transmit.bytes = write_status(*entry, mail.rank, 0, out, now); break;
@@ -180,7 +185,8 @@ std::vector<JobView> Jobs::views() const {
   return result;
 }
 
-std::vector<MemberView> Jobs::members(JobId job, TimeNs now) const {
+std::vector<MemberView> Jobs::members(JobId job, TimeNs clock_ns) const {
+  const TimeNs now = attendance_.attended(clock_ns);
   std::vector<MemberView> result;
   if (job.value >= entries_.size() || entries_[job.value] == nullptr) return result;
   const Entry& entry = *entries_[job.value];

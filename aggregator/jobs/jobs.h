@@ -20,6 +20,7 @@
 #include "aggregator/base/counters.h"
 #include "aggregator/base/limits.h"
 #include "aggregator/core/shard.h"
+#include "aggregator/jobs/attendance.h"
 #include "aggregator/wire/packet.h"
 
 namespace sluice::agg {
@@ -100,10 +101,11 @@ class Jobs {
   bool poll_command(ShardCommand& command);
   void handle_event(const ShardEvent& event, TimeNs now);
 
-  // A hint that the member's process is gone (port unreachable, vhost-user socket closed): asks it
-  // three times, 200 ms apart, before it is declared dead.
+  // A hint that the member's process is gone (port unreachable, vhost-user socket closed): it is
+  // declared dead when three pings, 200 ms apart, have been sent and nothing came back.
   void suspect(JobId job, Rank rank, TimeNs now);
-  // Liveness: call at least every 50 ms.
+  // Liveness: call at least every 50 ms, when all packets that wait have been handled. Time in
+  // which no call came for longer than kAbsentAfter counts as silence for nobody.
   void tick(TimeNs now);
   // The appliance is ending: notices to all members, which poll_transmit() hands out.
   void shutdown(TimeNs now);
@@ -192,6 +194,7 @@ class Jobs {
   std::string describe_no_source(const Entry& entry, Rank target) const;
 
   // liveness.cc
+  void suspect(Entry& entry, Rank rank, TimeNs now);
   void check_member(Entry& entry, Rank rank, TimeNs now);
   void lose(Entry& entry, Rank rank, wire::NoticeCode code, TimeNs now);
   TimeNs last_heard(const Entry& entry, Rank rank) const noexcept;
@@ -213,6 +216,7 @@ class Jobs {
   void queue(const Entry& entry, Rank rank, wire::PacketType type);
 
   JobsOptions options_;
+  Attendance attendance_;                        // `now` of every private method is attended time
   std::vector<std::unique_ptr<Entry>> entries_;  // by job id; null: free
   std::deque<Outgoing> outgoing_;
   std::deque<ShardCommand> commands_;

@@ -210,7 +210,7 @@ void Jobs::occupy(Entry& entry, const Request& request) {
   member.resyncs_done = 0;
 
   agg::Member& shared = entry.job->members[request.rank().value];
-  shared.last_heard_ns.store(request.now, std::memory_order_relaxed);
+  shared.last_heard_ns.store(attendance_.clock(request.now), std::memory_order_relaxed);
   shared.stale_cookie.store(member.stale_cookie, std::memory_order_relaxed);
   shared.cookie.store(member.cookie, std::memory_order_release);  // restarts the shards' flows
   shared.reachable.store(true, std::memory_order_release);
@@ -230,7 +230,7 @@ void Jobs::start_if_complete(Entry& entry, TimeNs now) {
   if (entry.state != wire::JobState::kForming ||
       entry.count(Member::Phase::kJoined) != entry.world_size())
     return;
-  entry.job->start(now);
+  entry.job->start(attendance_.clock(now));
   entry.state = wire::JobState::kRunning;
   for (std::uint16_t rank = 0; rank < entry.world_size(); ++rank)
     queue(entry, Rank{rank}, wire::PacketType::kStatus);

@@ -13,24 +13,31 @@ TimeNs Jobs::last_heard(const Entry& entry, Rank rank) const noexcept {
   TimeNs heard_ns = entry.members[rank.value].heard_control_ns;
   if (entry.job == nullptr) return heard_ns;
   for (const JobSlice& slice : entry.job->slices)
-    heard_ns =
-        std::max(heard_ns, slice.flows[rank.value].last_heard_ns.load(std::memory_order_relaxed));
+    heard_ns = std::max(heard_ns, attendance_.attended(slice.flows[rank.value].last_heard_ns.load(
+                                      std::memory_order_relaxed)));
   return heard_ns;
 }
 
-void Jobs::suspect(JobId job, Rank rank, TimeNs now) {
+void Jobs::suspect(JobId job, Rank rank, TimeNs clock_ns) {
+  const TimeNs now = attendance_.arrive(clock_ns);
   if (job.value >= entries_.size() || entries_[job.value] == nullptr) return;
   Entry& entry = *entries_[job.value];
   if (entry.state == wire::JobState::kEnded || rank.value >= entry.world_size()) return;
+  suspect(entry, rank, now);
+}
+
+void Jobs::suspect(Entry& entry, Rank rank, TimeNs now) {
   Member& member = entry.members[rank.value];
   if (member.phase != Member::Phase::kJoined || member.suspected) return;
   member.suspected = true;
   member.suspected_ns = now;
-  member.suspect_pings = 1;
+  member.suspect_pings = 0;
+  member.suspect_ping_due = true;
   queue(entry, rank, wire::PacketType::kPing);
 }
 
-void Jobs::tick(TimeNs now) {
+void Jobs::tick(TimeNs clock_ns) {
+  const TimeNs now = attendance_.arrive(clock_ns);
   for (auto& slot : entries_) {
     if (slot == nullptr) continue;
     Entry& entry = *slot;
@@ -53,18 +60,14 @@ void Jobs::tick(TimeNs now) {
 void Jobs::check_member(Entry& entry, Rank rank, TimeNs now) {
   Member& member = entry.members[rank.value];
   if (member.suspected) {
-    const TimeNs heard_ns = last_heard(entry, rank);
-    const DurationNs asked_ns = now - member.suspected_ns;
-    if (heard_ns - member.suspected_ns > kSuspectGrace) {
+    if (last_heard(entry, rank) - member.suspected_ns > kSuspectGrace) {
       member.suspected = false;
       member.cleared = true;
       member.cleared_ns = now;
-    } else if (asked_ns >= kSuspectPings * kSuspectPing) {
-      lose(entry, rank, wire::NoticeCode::kMemberDied, now);
-      return;
-    } else if (member.suspect_pings < kSuspectPings &&
-               asked_ns >= member.suspect_pings * kSuspectPing) {
-      ++member.suspect_pings;
+    } else if (!member.suspect_ping_due && now - member.suspect_pinged_ns >= kSuspectPing) {
+      if (member.suspect_pings >= kSuspectPings)
+        return lose(entry, rank, wire::NoticeCode::kMemberDied, now);
+      member.suspect_ping_due = true;
       queue(entry, rank, wire::PacketType::kPing);
     }
   }

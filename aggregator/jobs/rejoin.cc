@@ -15,7 +15,7 @@ bool Jobs::doubt(Entry& entry, Rank rank, TimeNs now) {
   const Member& member = entry.members[rank.value];
   if (member.suspected) return true;
   if (member.cleared && now - member.cleared_ns <= kClearedFor) return false;
-  suspect(entry.id, rank, now);
+  suspect(entry, rank, now);
   return true;
 }
 

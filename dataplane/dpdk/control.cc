@@ -102,27 +102,37 @@ std::size_t Control::loop(TimeNs now) {
   return work;
 }
 
+// All that stood in the ring when the loop began: members are judged right after, and none by a
+// packet that waits. What comes meanwhile is left for the next loop, so that a flood ends nothing.
 std::size_t Control::poll_packets(TimeNs now) {
-  std::array<void*, kBurst> packets;
-  const unsigned count =
-      rte_ring_dequeue_burst(fabric_.to_control.get(), packets.data(), packets.size(), nullptr);
-  for (unsigned at = 0; at < count; ++at) {
-    auto* packet = static_cast<rte_mbuf*>(packets[at]);
-    Port& port = *fabric_.ports[meta_of(packet).port];
-    wire::Frame frame;
-    // The worker has checked this frame already; parsing again is cheaper than carrying the views.
-    if (!wire::parse_frame(bytes_of(packet), wire::UdpChecksums::kTrust, frame)) {
-      switch (meta_of(packet).kind) {
-        case PacketMeta::Kind::kControl: handle_control(frame, port, now); break;
-        case PacketMeta::Kind::kUnreachable: handle_unreachable(frame, now); break;
-        case PacketMeta::Kind::kConflict: handle_conflict(frame, port, now); break;
-        case PacketMeta::Kind::kEgress:
-        case PacketMeta::Kind::kShard: break;
-      }
-    }
-    rte_pktmbuf_free(packet);
+  const unsigned standing = rte_ring_count(fabric_.to_control.get());
+  unsigned handled = 0;
+  while (handled < standing) {
+    std::array<void*, kBurst> packets;
+    const unsigned count =
+        rte_ring_dequeue_burst(fabric_.to_control.get(), packets.data(),
+                               std::min<unsigned>(packets.size(), standing - handled), nullptr);
+    if (count == 0) break;
+    for (unsigned at = 0; at < count; ++at) handle_packet(static_cast<rte_mbuf*>(packets[at]), now);
+    handled += count;
   }
-  return count;
+  return handled;
+}
+
+void Control::handle_packet(rte_mbuf* packet, TimeNs now) {
+  Port& port = *fabric_.ports[meta_of(packet).port];
+  wire::Frame frame;
+  // The worker has checked this frame already; parsing again is cheaper than carrying the views.
+  if (!wire::parse_frame(bytes_of(packet), wire::UdpChecksums::kTrust, frame)) {
+    switch (meta_of(packet).kind) {
+      case PacketMeta::Kind::kControl: handle_control(frame, port, now); break;
+      case PacketMeta::Kind::kUnreachable: handle_unreachable(frame, now); break;
+      case PacketMeta::Kind::kConflict: handle_conflict(frame, port, now); break;
+      case PacketMeta::Kind::kEgress:
+      case PacketMeta::Kind::kShard: break;
+    }
+  }
+  rte_pktmbuf_free(packet);
 }
 
 void Control::handle_control(const wire::Frame& frame, Port& port, TimeNs now) {

@@ -54,6 +54,7 @@ class Control {
   std::size_t loop(TimeNs now);
   std::size_t poll_packets(TimeNs now);
   std::size_t poll_jobs(TimeNs now);
+  void handle_packet(rte_mbuf* packet, TimeNs now);
   void handle_control(const wire::Frame& frame, Port& port, TimeNs now);
   void handle_unreachable(const wire::Frame& frame, TimeNs now);
   void handle_conflict(const wire::Frame& frame, Port& port, TimeNs now);

@@ -96,8 +96,8 @@ void Appliance::service_control(TimeNs now) {
   if (now < control_back_ns_)
     return world_.events().push(control_back_ns_, EventKind::kControlService, 0);
   control_awake_ = false;
-  receive_control(options_.burst, now);
-  // One loop of the control thread: packets first, then what is due.
+  // One loop of the control thread: whatever stood in its ring before it judges anybody.
+  receive_control(tick_missed_ ? control_received_.size() : options_.burst, now);
   if (tick_missed_) jobs_->tick(now);
   tick_missed_ = false;
   flush_control(now);

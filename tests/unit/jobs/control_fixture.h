@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "aggregator/jobs/jobs.h"
@@ -87,7 +88,8 @@ class ControlTest : public testing::Test {
   std::vector<ShardCommand> commands;  // all that shards were told
   bool shards_answer = true;
   std::vector<std::unique_ptr<Shard>> shards;  // real ones, where a test wants them
-  Step transfer_step = 1;                      // that shard 0 opened last on the state's stream
+  std::vector<Sent> outbox;
+  Step transfer_step = 1;  // that shard 0 opened last on the state's stream
 
   void restart(JobsOptions changed) { storage.emplace(std::move(changed)); }
 
@@ -196,6 +198,7 @@ class ControlTest : public testing::Test {
   }
   void kill(const Worker& worker, const std::vector<const Worker*>& speakers) {
     jobs.suspect(JobId{worker.job}, Rank{worker.rank}, now);
+    transmit();
     pass(700 * kMillisecond, speakers);
   }
 
@@ -240,14 +243,20 @@ class ControlTest : public testing::Test {
     return result;
   }
 
-  std::vector<Sent> sent() {
-    std::vector<Sent> all;
-    Transmit transmit;
+  // Takes what waits to be sent, as the control thread does in each of its loops.
+  void transmit() {
+    Transmit to;
     std::array<std::uint8_t, kMaxDatagramBytes> out;
-    while (jobs.poll_transmit(transmit, out, now)) {
-      Sent one{.to = transmit, .bytes = {out.begin(), out.begin() + transmit.bytes}, .packet = {}};
-      all.push_back(std::move(one));
+    while (jobs.poll_transmit(to, out, now)) {
+      Sent one{.to = to, .bytes = {out.begin(), out.begin() + to.bytes}, .packet = {}};
+      outbox.push_back(std::move(one));
     }
+  }
+
+  // What has been sent since the last call.
+  std::vector<Sent> sent() {
+    transmit();
+    std::vector<Sent> all = std::exchange(outbox, {});
     Verdict why{};
     for (Sent& one : all) EXPECT_TRUE(wire::parse(one.bytes, one.packet, why)) << label(why);
     return all;
@@ -269,6 +278,7 @@ class ControlTest : public testing::Test {
         for (const Worker* worker : speakers) keepalive(*worker);
       jobs.tick(now);
       pump();
+      transmit();
     }
   }
 

@@ -17,6 +17,15 @@ class Absence : public Schedule {
     for (RankPlan& rank : plan.ranks) rank.step_delay_ns = step_ns;
     return plan;
   }
+  // Many ranks, so that more waits for the control thread than one burst; the clients are patient,
+  // since this is about what the appliance decides when it is back.
+  static JobPlan crowd(std::uint64_t run_id = 1) {
+    JobPlan plan = make_plan(40, 2, {64});
+    plan.run_id = run_id;
+    plan.session.silence_timeout_ns = 30 * kSecond;
+    for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 6 * kSecond;
+    return plan;
+  }
 };
 
 TEST_F(Absence, of_a_shard_delays_its_steps_and_harms_nobody) {
@@ -36,6 +45,46 @@ TEST_F(Absence, of_the_control_thread_stops_no_data) {
   EXPECT_EQ(world().worker(run, 0).steps_done(), 10u);
   EXPECT_GT(world().appliance().waiting_frames(), 20u) << "keepalives wait for the control thread";
   expect_completed(run, 5 * kSecond);
+}
+
+TEST_F(Absence, keepalives_that_wait_for_the_control_thread_are_no_silence) {
+  const RunIndex run = world().add_run(crowd());
+  world().at(kSecond, [&] { world().appliance().pause_control(6 * kSecond); });
+  expect_completed(run, 20 * kSecond);
+}
+
+TEST_F(Absence, a_suspect_whose_answers_wait_for_the_control_thread_is_not_dead) {
+  const RunIndex run = world().add_run(crowd());
+  const Worker& suspect = world().worker(run, 39);
+  // Its answer to the first ping and two keepalives are lost; the others wait behind those of all
+  // other ranks.
+  world().set_filter([&](Passing& passing) {
+    const bool lossy = passing.now > kSecond && passing.now < 1600 * kMillisecond;
+    if (lossy && passing.worker == &suspect) passing.drop = true;
+  });
+  world().at(kSecond, [&] {
+    world().appliance().unreachable(suspect.identity.port, world().now());
+    world().appliance().pause_control(3 * kSecond);
+  });
+  expect_completed(run, 20 * kSecond);
+}
+
+TEST_F(Absence, a_join_of_another_run_takes_no_name_whose_members_could_not_be_heard) {
+  const RunIndex run = world().add_run(crowd(0xAAAA));
+  JobPlan other = make_plan(40, 1, {64});
+  other.run_id = 0xBBBB;
+  for (RankPlan& rank : other.ranks) rank.start_at = 2 * kSecond;
+  const RunIndex thief = world().add_run(other);
+  bool gone = false;
+  world().set_filter([&](Passing& passing) {
+    if (gone || passing.packet.type() != PacketType::kJoin || passing.now < 2 * kSecond) return;
+    if (passing.packet.body<wire::Join>().has_proof == 0) return;
+    gone = true;
+    world().appliance().pause_control(passing.now + 3300 * kMillisecond);
+  });
+  expect_failed(thief, Rank{99}, 8 * kSecond, {"aaaa", "bbbb"});
+  EXPECT_TRUE(gone);
+  expect_completed(run, 20 * kSecond);
 }
 
 }  // namespace
