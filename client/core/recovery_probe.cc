@@ -36,8 +36,9 @@ std::uint64_t first_of(std::uint64_t chunks, std::uint32_t limit) noexcept {
 
 // What exists for certain, then (when results are `withheld`) what may exist. A result that was
 // pushed may stand in a queue in front of this worker: pulling it as well makes the queue longer.
+// The same holds for one that was pulled before and is not overdue.
 std::uint64_t Recovery::pick(const Block& block, bool withheld, std::uint32_t limit) noexcept {
-  const std::uint64_t lacking = block.lacking();
+  const std::uint64_t lacking = block.lacking() & ~block.pulled;
   const std::uint64_t known = first_of(lacking & block.complete, limit);
   if (!withheld) return known;
   const std::uint64_t maybe = lacking & (block.sent | block.counted) & ~known;
@@ -93,8 +94,7 @@ void Recovery::probe_sent(std::uint16_t shard, const ProbePlan& plan, TimeNs now
   Lane& lane = lanes_[shard];
   Block& block = blocks_[plan.block];
   DCHECK(block.open && !block.probed);
-  flow.release_pulls(count_of(block.pulled));
-  block.pulled = plan.want;
+  block.pulled |= plan.want;
   flow.reserve_pulls(count_of(plan.want));
   block.probed = true;
   block.asked_ns = now;

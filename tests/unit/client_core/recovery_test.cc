@@ -31,5 +31,37 @@ TEST(Recovery, KeepsProbingOneBlockWhenAResultReachesAnotherThatWasClosed) {
   EXPECT_EQ(plan.block, 1u);
 }
 
+// Results that were asked for follow the answer, perhaps behind many others: what the answer shows
+// beyond them is asked for meanwhile, and they themselves only when they are overdue.
+TEST(Recovery, AsksForAResultOnceUntilItIsOverdue) {
+  Recovery recovery(kChunksPerBlock, 1);
+  Flow flow(16);  // as many results may be on their way
+  TimeNs now = kSecond;
+  for (ChunkIndex chunk = 0; chunk < 32; ++chunk) recovery.await(chunk, now);
+  Recovery::ProbePlan plan;
+  const auto probe = [&] {
+    recovery.work(0, now, flow);
+    if (!recovery.plan_probe(0, flow, plan)) return false;
+    recovery.probe_sent(0, plan, now, flow);
+    return true;
+  };
+  const auto answer = [&] {
+    recovery.answer({.complete = 0xFFFFFFFF, .probe_number = 1}, now, flow);
+  };
+  ASSERT_TRUE(probe());
+  EXPECT_EQ(plan.want, 0u);
+  answer();
+  ASSERT_TRUE(probe());
+  EXPECT_EQ(plan.want, 0xFFFFu);
+  answer();
+  for (ChunkIndex chunk = 0; chunk < 8; ++chunk) EXPECT_TRUE(recovery.result(chunk, now, flow));
+  ASSERT_TRUE(probe());
+  EXPECT_EQ(plan.want, 0xFF0000u) << "8 to 15 are on their way";
+  answer();
+  now += kSecond;
+  ASSERT_TRUE(probe());
+  EXPECT_EQ(plan.want, 0xFFFF00u);
+}
+
 }  // namespace
 }  // namespace sluice::client
