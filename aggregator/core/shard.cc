@@ -260,6 +260,7 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noex
     flow.last_contribution_step.store(body.step, std::memory_order_relaxed);
   }
   if (try_complete(job, stream, slot_index, now)) return Verdict::kCompleted;
+  if (stream == StreamId::kState) report_lost_transfer(job, slice);
   return nil ? Verdict::kNilFolded : Verdict::kFolded;
 }
 
@@ -336,10 +337,13 @@ bool Shard::try_complete(Job& job, StreamId stream, std::uint32_t slot_index, Ti
   Slot& slot = slice.slots[slot_index];
   const std::uint64_t* mask = &slice.masks[slot_index * job.mask_word_count];
   // Of a transfer, only the first chunk waits for the receiver too.
-  const bool free_chunk = stream == StreamId::kState && slot_index % slice.chunk_count != 0;
+  const bool transfer = stream == StreamId::kState;
+  const bool free_chunk = transfer && slot_index % slice.chunk_count != 0;
   slot.k = slice.record.k;
+  // The receiver's presence is no state, though the record may be left with nobody else.
+  if (transfer && !slot.has_data()) return false;
   if (free_chunk) {
-    if (!slot.has_data()) return false;
+    // Nobody else is needed.
   } else if (slot.passed_count == 0) {
     if (!slice.record.satisfied_by(mask, slot.count, job.mask_word_count)) return false;
   } else {

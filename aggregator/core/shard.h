@@ -43,6 +43,8 @@ struct ShardCommand {
                     // kMemberAdmitted from shard 0
     kHoldReleased,  // members[rank].hold_from is kNoStep again: no step waits for it any more
     kOpenTransfer,  // job->transfer is new: answered by kTransferOpened from shard 0
+    kSourceLost,    // `rank` gives no more of its state and nobody takes its place: answered by
+                    // kTransferLost from shard 0 as soon as the target waits for more
     kRemoveJob,     // forget the job; answered by kJobReleased
   };
   Kind kind{};
@@ -58,6 +60,7 @@ struct ShardEvent {
     kStepLimit,           // a stream has used up its step numbers
     kMemberAdmitted,      // `rank` contributes from members[rank].joined_from on
     kTransferOpened,      // the transfer's first step of stream kState is `step`
+    kTransferLost,        // the target waits for `step` of stream kState, which will not come
   };
   Kind kind{};
   Job* job = nullptr;
@@ -123,6 +126,8 @@ class Shard {
   void member_joined(Job& job, Rank rank) noexcept;
   void hold_released(Job& job, Rank rank) noexcept;
   void open_transfer(Job& job, TimeNs now) noexcept;
+  void source_lost(Job& job, Rank rank) noexcept;
+  void report_lost_transfer(Job& job, const StreamSlice& slice) noexcept;
   void sweep(StreamSlice& slice) noexcept;
   void remove_job(Job& job) noexcept;
   void push_event(const ShardEvent& event) noexcept;

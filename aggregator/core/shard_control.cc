@@ -29,6 +29,7 @@ void Shard::handle_command(const ShardCommand& command, TimeNs now) noexcept {
     case ShardCommand::Kind::kMemberJoined: member_joined(*command.job, command.rank); break;
     case ShardCommand::Kind::kHoldReleased: hold_released(*command.job, command.rank); break;
     case ShardCommand::Kind::kOpenTransfer: open_transfer(*command.job, now); break;
+    case ShardCommand::Kind::kSourceLost: source_lost(*command.job, command.rank); break;
     case ShardCommand::Kind::kRemoveJob: remove_job(*command.job); break;
   }
 }
@@ -101,6 +102,27 @@ void Shard::open_transfer(Job& job, TimeNs now) noexcept {
               .job = &job,
               .stream = StreamId::kState,
               .step = step + 1});
+}
+
+// A process that took the source's rank, or one that needs a state itself, has nothing to give.
+// What is complete stays so: the target may have all that it needs, or pull the rest.
+void Shard::source_lost(Job& job, Rank rank) noexcept {
+  if (!job.started() || job.slices[id_.value].streams[index_of(StreamId::kState)].chunk_count == 0)
+    return;
+  StreamSlice& slice = current_slice(job, StreamId::kState);
+  if (!job.transfer.between(rank)) return;  // of a transfer that is over
+  slice.record.remove(rank);
+  report_lost_transfer(job, slice);
+}
+
+// A step that somebody has begun is needed, and only its source can complete it.
+void Shard::report_lost_transfer(Job& job, const StreamSlice& slice) noexcept {
+  if (slice.collective.step != slice.record.step || slice.record.may.test(job.transfer.source()))
+    return;
+  push_event({.kind = ShardEvent::Kind::kTransferLost,
+              .job = &job,
+              .stream = StreamId::kState,
+              .step = slice.record.step});
 }
 
 void Shard::sweep(StreamSlice& slice) noexcept {

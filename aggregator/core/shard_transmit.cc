@@ -30,6 +30,15 @@ void note_awaited(Awaited& awaited, Step step, ChunkIndex chunk,
   awaited.step.store(step, std::memory_order_release);
 }
 
+// A state goes to the two ranks that its step was opened for. Who they are stands in the published
+// record: it is kept as long as the step, while another transfer may be under way already.
+bool is_for(const Job& job, StreamId stream, Step step, Rank rank) noexcept {
+  if (stream != StreamId::kState) return true;
+  const std::size_t index = index_of(stream);
+  const StepRecord& record = job.windows[index].records[step % job.spec.windows[index]];
+  return record.step == step && record.may.test(rank);
+}
+
 wire::Sender sender_of(const Job& job, Rank rank) noexcept {
   return {.job = job.spec.id.value,
           .rank = rank.value,
@@ -143,7 +152,7 @@ bool Shard::poll_result(Transmit& transmit, std::span<std::uint8_t> out, TimeNs 
     while (slot.complete && slice.head_rank < job.spec.world_size) {
       const Rank rank{static_cast<std::uint16_t>(slice.head_rank++)};
       if (!job.members[rank.value].reachable.load(std::memory_order_relaxed)) continue;
-      if (front.stream == StreamId::kState && !job.transfer.between(rank)) continue;
+      if (!is_for(job, front.stream, slot.step, rank)) continue;
       Flow& flow = flow_to(job, job_slice, rank);
       if (beyond_credit(flow)) {
         ++flow.deferred_count;
@@ -289,7 +298,7 @@ std::size_t Shard::write_answer(Reply& reply, std::span<std::uint8_t> out, TimeN
     }
     body.age_count = static_cast<std::uint8_t>(age_count);
   }
-  reply.want &= body.complete;
+  reply.want &= is_for(job, reply.stream, reply.step, reply.rank) ? body.complete : 0;
   body.priority = reply.priority;
   return wire::encode(
       out, sender_of(job, reply.rank), body, {missing.data(), body.mask_words},

@@ -103,6 +103,7 @@ void Jobs::handle_event(const ShardEvent& event, TimeNs clock_ns) {
       break;
     case ShardEvent::Kind::kMemberAdmitted: admitted(entry, event.rank, now); break;
     case ShardEvent::Kind::kTransferOpened: transfer_opened(entry, event.step); break;
+    case ShardEvent::Kind::kTransferLost: transfer_lost(entry, event.step, now); break;
     case ShardEvent::Kind::kStepLimit:
       fail(entry, wire::NoticeCode::kStepLimit, event.rank,
            text("job '%s': stream %u has used its last step number %u: start a new job from a "
@@ -145,7 +146,10 @@ std::size_t Jobs::write_status(const Entry& entry, Rank rank, std::uint32_t echo
                     .mask_words = static_cast<std::uint8_t>(words),
                     .left = member.has_left()};
   const Resyncs& resyncs = entry.resyncs;
-  if (entry.goes_on() && resyncs.active && resyncs.first_step != 0) {
+  // A process that took the source's rank has nothing to give.
+  const bool empty_handed = resyncs.active && rank == resyncs.source &&
+                            !can_give_state(entry, rank, resyncs.current.target);
+  if (entry.goes_on() && resyncs.active && resyncs.first_step != 0 && !empty_handed) {
     const DurationNs left_ns = resyncs.started_ns + options_.resync_hold_ns - now;
     body.transfer_step = resyncs.first_step;
     body.transfer_number = resyncs.current.number;

@@ -81,6 +81,7 @@ struct Jobs::Resyncs {
   TimeNs started_ns = 0;           // the window is held from here on
   Step first_step = 0;             // of stream kState; 0: shard 0 has not opened it yet
   TimeNs opened_ns = 0;            // when shard 0 was told of it
+  TimeNs next_lost_ns = 0;         // when shard 0 is told (again) that nobody is left to give
   std::uint32_t openings_due = 0;  // kOpenTransfer commands that shard 0 has not answered
 
   bool waits(Rank rank) const noexcept {

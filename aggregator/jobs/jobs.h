@@ -188,6 +188,7 @@ class Jobs {
   void open_transfer(Entry& entry, Rank source, TimeNs now);
   void end_transfer(Entry& entry);
   void transfer_opened(Entry& entry, Step step);
+  void transfer_lost(Entry& entry, Step step, TimeNs now);
   void forget_resync(Entry& entry, Rank rank);
   bool choose_source(const Entry& entry, Rank target, TimeNs now, Rank& source) const;
   bool can_give_state(const Entry& entry, Rank rank, Rank target) const noexcept;

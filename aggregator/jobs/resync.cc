@@ -4,6 +4,7 @@
 // One transfer a job at a time; further requests wait in line, and for them the window does not
 // wait. Everything is driven by the target, which repeats its request until a status names it.
 #include <algorithm>
+#include <array>
 
 #include "aggregator/jobs/entry.h"
 #include "aggregator/jobs/text.h"
@@ -107,9 +108,13 @@ void Jobs::check_transfer(Entry& entry, TimeNs now) {
   }
   const bool usable = can_give_state(entry, resyncs.source, target);
   if (usable && now - last_heard(entry, resyncs.source) <= kTakeoverSilence) return;
-  // Without another source the target may have all that it needs already: it has until the hold
-  // ends to say so.
-  if (others && other != resyncs.source) open_transfer(entry, other, now);
+  if (others && other != resyncs.source) return open_transfer(entry, other, now);
+  // Without another source the target may have all that it needs already. Shard 0 sees when it
+  // waits for more; its events may be lost, so it is asked again.
+  if (usable || now < resyncs.next_lost_ns) return;
+  resyncs.next_lost_ns = now + kShardAnswer;
+  commands_.push_back(
+      {.kind = ShardCommand::Kind::kSourceLost, .job = entry.job.get(), .rank = resyncs.source});
 }
 
 void Jobs::start_transfer(Entry& entry, Rank source, TimeNs now) {
@@ -150,6 +155,7 @@ void Jobs::open_transfer(Entry& entry, Rank source, TimeNs now) {
   resyncs.source = source;
   resyncs.first_step = 0;
   resyncs.opened_ns = now;
+  resyncs.next_lost_ns = 0;
   ++resyncs.openings_due;
   entry.job->transfer.source_and_target.store(
       std::uint32_t{source.value} << 16 | resyncs.current.target.value, std::memory_order_release);
@@ -165,6 +171,21 @@ void Jobs::transfer_opened(Entry& entry, Step step) {
   resyncs.first_step = step;
   queue(entry, resyncs.source, wire::PacketType::kStatus);
   queue(entry, resyncs.current.target, wire::PacketType::kStatus);
+}
+
+// The target waits for what will not come, unless somebody else has it.
+void Jobs::transfer_lost(Entry& entry, Step step, TimeNs now) {
+  const Resyncs& resyncs = entry.resyncs;
+  if (!entry.goes_on() || !resyncs.active || resyncs.first_step == 0 || step < resyncs.first_step ||
+      can_give_state(entry, resyncs.source, resyncs.current.target))
+    return;
+  const Rank target = resyncs.current.target;
+  Rank other;
+  if (choose_source(entry, target, now, other))
+    open_transfer(entry, other, now);
+  else
+    expel(entry, target, describe_no_source(entry, target), now);
+  advance_resyncs(entry, now);
 }
 
 // The window moves on; both ends are told.
@@ -215,12 +236,28 @@ bool Jobs::choose_source(const Entry& entry, Rank target, TimeNs now, Rank& sour
   return found;
 }
 
+// Names everybody who is left and the source that was lost, so that its log is looked at.
 std::string Jobs::describe_no_source(const Entry& entry, Rank target) const {
-  return text(
-      "job '%s': rank %u at %s needs the state of another rank and none of the %u that are "
-      "in the job has it: start the job again from a checkpoint",
-      entry.name.c_str(), unsigned{target.value}, entry.members[target.value].address.c_str(),
-      unsigned{entry.live_count()});
+  const Resyncs& resyncs = entry.resyncs;
+  std::array<std::uint64_t, kMaskWords> others{};
+  std::size_t count = 0;
+  for (std::uint16_t rank = 0; rank < entry.world_size(); ++rank) {
+    if (Rank{rank} == target || !entry.members[rank].live()) continue;
+    set_bit(others.data(), Rank{rank});
+    ++count;
+  }
+  std::string why =
+      text("job '%s': rank %u at %s needs the state of another rank", entry.name.c_str(),
+           unsigned{target.value}, entry.members[target.value].address.c_str());
+  if (resyncs.active && resyncs.current.target == target &&
+      !entry.members[resyncs.source.value].live())
+    why += text("; rank %u, which was to give it, is gone", unsigned{resyncs.source.value});
+  if (count == 0)
+    why += "; nobody else is in the job";
+  else
+    why += "; " + list_ranks(others.data(), others.size()) + (count == 1 ? " needs" : " need") +
+           " it as well";
+  return why + ": start the job again from a checkpoint";
 }
 
 }  // namespace sluice::agg

@@ -62,6 +62,12 @@ void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet) {
   if (body.stream == StreamId::kState && std::popcount(summed.receivers) > 2)
     violation("a rank's state went to more than two ranks: " +
               name(run, body.stream, body.step, body.chunk));
+  // The first chunk waits for both ends, so both have sent something for it.
+  if (body.stream == StreamId::kState && body.chunk == 0 &&
+      find_sent(run, body.stream, body.step, body.chunk, to.rank) == nullptr)
+    violation(
+        "a rank's state went to rank " + std::to_string(to.rank.value) +
+        ", which is no end of the transfer: " + name(run, body.stream, body.step, body.chunk));
   if (!first) {
     if (summed.content_hash != content_hash)
       violation("I2: rank " + std::to_string(to.rank.value) + " gets another result of " +

@@ -244,11 +244,33 @@ TEST_F(Resync, WithNobodyWhoHasTheStateSaysSo) {
   for (const int rank : {0, 2, 3}) leave(workers[rank], LeaveReason::kAbnormal);
   const Answered told = resync(workers[1], 1);
   ASSERT_TRUE(told.is(PacketType::kNotice));
-  EXPECT_THAT(told.text(), AllOf(HasSubstr("rank 1"),
-                                 HasSubstr("none of the 1 that are in the job "
-                                           "has it"),
+  EXPECT_THAT(told.text(), AllOf(HasSubstr("rank 1"), HasSubstr("nobody else is in the job"),
                                  HasSubstr("from a checkpoint")));
   EXPECT_EQ(jobs.views()[0].state, wire::JobState::kEnded);  // it was the last
+}
+
+// Shard 0 knows whether the target waits for more; what it says of another transfer is nothing.
+TEST_F(Resync, ThatLostItsLastSourceOnTheWayEndsWhenTheShardSaysThatMoreIsNeeded) {
+  const Step first = transfer_of(workers[1]).transfer_step;
+  for (const int rank : {0, 2, 3}) leave(workers[rank], LeaveReason::kAbnormal);
+  pass(50 * kMillisecond, all_but({0, 2, 3}));
+  EXPECT_EQ(commands.back().kind, Kind::kSourceLost);
+  EXPECT_EQ(commands.back().rank.value, 2);
+  sent();
+  const auto lost = [&](Step step) {
+    jobs.handle_event({.kind = ShardEvent::Kind::kTransferLost,
+                       .job = commands.back().job,
+                       .stream = StreamId::kState,
+                       .step = step},
+                      now);
+    return sent_of(PacketType::kNotice);
+  };
+  EXPECT_TRUE(lost(first - 1).empty());
+  const auto notices = lost(first + 3);
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_THAT(std::string(notices[0].packet.text()),
+              AllOf(HasSubstr("rank 1 at"), HasSubstr("rank 2, which was to give it, is gone"),
+                    HasSubstr("nobody else is in the job"), HasSubstr("from a checkpoint")));
 }
 
 TEST_F(Resync, ThatLostItsLastSourceOnTheWayIsNotBlamedOnTheNetwork) {
