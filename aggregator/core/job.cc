@@ -11,6 +11,8 @@
 namespace sluice::agg {
 namespace {
 
+// Of one member in one shard.
+constexpr std::size_t kFlowBytes = sizeof(Flow) + kRepliesPerMember * sizeof(Reply) + sizeof(Rank);
 constexpr std::size_t kLineFloats = 64 / sizeof(float);
 
 std::size_t stride_floats(const JobSpec& spec, std::size_t stream) noexcept {
@@ -50,7 +52,7 @@ std::unique_ptr<float[], void (*)(void*)> allocate_prefaulted(std::size_t floats
 
 std::size_t Job::memory_bytes(const JobSpec& spec) noexcept {
   std::size_t total_bytes = sizeof(Job) + spec.world_size * sizeof(Member) +
-                            spec.shard_count * (sizeof(JobSlice) + spec.world_size * sizeof(Flow));
+                            spec.shard_count * (sizeof(JobSlice) + spec.world_size * kFlowBytes);
   for (std::size_t stream = 0; stream < kStreamCount; ++stream) {
     const std::size_t slot_bytes = sizeof(Slot) + 8 * sluice::mask_words(spec.world_size) +
                                    sizeof(float) * stride_floats(spec, stream);
@@ -77,6 +79,8 @@ Job::Job(const JobSpec& job_spec)
   for (std::uint16_t shard = 0; shard < spec.shard_count; ++shard) {
     JobSlice& job_slice = slices[shard];
     job_slice.flows = std::vector<Flow>(spec.world_size);
+    job_slice.replies.resize(std::size_t{spec.world_size} * kRepliesPerMember);
+    job_slice.turns.resize(spec.world_size);
     for (std::size_t stream = 0; stream < kStreamCount; ++stream) {
       StreamSlice& slice = job_slice.streams[stream];
       slice.chunk_count = owned_chunks(static_cast<StreamId>(stream), ShardId{shard});

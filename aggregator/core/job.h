@@ -102,6 +102,20 @@ struct Slot {
   bool has_data() const noexcept { return data_count != 0; }
 };
 
+// A probe to answer, and which of the results that it asked for are still to be sent.
+struct Reply {
+  std::uint64_t want = 0;
+  Step step = 0;
+  std::uint32_t block = 0;
+  std::uint32_t probe_number = 0;
+  StreamId stream{};
+  Priority priority = 0;  // of the answer: the least urgent of the results that it speaks of
+};
+
+// Blocks that one member may ask a shard about at once. An honest one that asks about more is
+// answered when it asks again.
+inline constexpr std::uint32_t kRepliesPerMember = 32;
+
 // One direction pair of (worker, shard): numbers for loss and congestion, credit for results.
 struct Flow {
   Cookie cookie = 0;              // of the process it counts for; another one starts afresh
@@ -113,7 +127,12 @@ struct Flow {
   TimeNs echo_arrival_ns = 0;
   std::uint32_t credit = 0;
   std::uint32_t deferred_count = 0;
+  // What waits to be sent to it besides results. Bit i: its Reply i.
+  std::uint32_t unanswered = 0;
+  std::uint32_t pulling = 0;                        // answered, with results still wanted; not both
+  std::uint8_t last_reply = kRepliesPerMember - 1;  // served last
   bool feedback_queued = false;
+  bool has_turn = false;                        // stands in its slice's ring of turns
   bool deferral_told = false;                   // since the last credit update
   TimeNs last_contribution_ns = 0;              // of the open gradient step
   std::atomic<Step> last_contribution_step{0};  // likewise; read by the control thread
@@ -133,6 +152,9 @@ struct Flow {
     echo_timestamp_us = 0;
     credit = 0;
     deferred_count = 0;
+    unanswered = pulling = 0;
+    last_reply = kRepliesPerMember - 1;
+    feedback_queued = false;
     deferral_told = false;
   }
 };
@@ -190,6 +212,12 @@ struct Awaited {
 struct JobSlice {
   std::array<StreamSlice, kStreamCount> streams;
   std::vector<Flow> flows;  // one a rank
+  // Replies: kRepliesPerMember a rank, and the ranks that have any to send, in the order of their
+  // turns.
+  std::vector<Reply> replies;
+  std::vector<Rank> turns;  // ring of world_size
+  std::size_t turn_head = 0;
+  std::size_t turn_count = 0;
   Awaited awaited;
   Histogram step_duration;  // first contribution to last result of a step in this shard
   Counter steps_closed;

@@ -108,6 +108,7 @@ Verdict Shard::admit(const wire::Packet& packet, bool marked, TimeNs now, Job*& 
   if (newer(header.credit, flow.credit)) {
     flow.credit = header.credit;
     flow.deferral_told = false;
+    if (flow.pulling != 0) give_turn(*job, Rank{common.rank});
   }
   if (flags & wire::kFlagReport) queue_feedback(*job, Rank{common.rank});
   return job->ended.load(std::memory_order_relaxed) ? Verdict::kJobEnded : Verdict::kCredit;

@@ -73,9 +73,7 @@ struct ShardEvent {
 
 class Shard {
  public:
-  // `reply_capacity`: probe answers and feedback that may wait at once; more are dropped and
-  // counted.
-  Shard(ShardId id, std::size_t reply_capacity = 4096);
+  explicit Shard(ShardId id);
 
   // A parsed data packet that arrived on this shard's port. `marked`: its IP header said
   // congestion-experienced. The verdict is also counted.
@@ -96,19 +94,7 @@ class Shard {
   std::uint64_t results_overwritten() const noexcept { return results_overwritten_.read(); }
 
  private:
-  struct Reply {  // a probe to answer, or feedback to send
-    Job* job = nullptr;
-    Rank rank;
-    StreamId stream{};
-    bool is_answer = false;
-    bool answered = false;  // the answer itself is out, results in `want` remain
-    Step step = 0;
-    std::uint32_t block = 0;
-    std::uint32_t probe_number = 0;
-    std::uint64_t want = 0;
-    Priority priority = 0;  // of the answer: the least urgent of the results that it speaks of
-  };
-  struct ActiveSlice {  // a stream with results to send; served in turn, one datagram each
+  struct ActiveSlice {  // a stream with results to send; served in turn, one slot each
     Job* job = nullptr;
     StreamId stream{};
   };
@@ -132,23 +118,34 @@ class Shard {
   void remove_job(Job& job) noexcept;
   void push_event(const ShardEvent& event) noexcept;
 
-  // shard_transmit.cc: results, answers, feedback.
-  Verdict probe(Job& job, const wire::Packet& packet) noexcept;
+  // shard_transmit.cc: results, and the order of all that is sent.
   void queue_result(Job& job, StreamId stream, std::uint32_t slot_index) noexcept;
-  void queue_feedback(Job& job, Rank rank) noexcept;
-  bool push_reply(const Reply& reply) noexcept;
-  bool poll_reply(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
   bool poll_result(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
-  std::size_t write_answer(Reply& reply, std::span<std::uint8_t> out, TimeNs now) noexcept;
   Transmit write_result(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
                         std::uint8_t flags, std::span<std::uint8_t> out, TimeNs now) noexcept;
+  Flow& flow_to(Job& job, Rank rank) noexcept;
+  static bool is_for(const Job& job, StreamId stream, Step step, Rank rank) noexcept;
+  static wire::Sender sender_of(const Job& job, Rank rank) noexcept;
   wire::FeedbackHeader next_feedback(Job& job, Rank rank, TimeNs now) noexcept;
+
+  // shard_reply.cc: answers to probes, what they pull, feedback.
+  Verdict probe(Job& job, const wire::Packet& packet) noexcept;
+  std::uint32_t place_for_reply(Job& job, Rank rank, const wire::Probe& body) noexcept;
+  Reply& reply_at(Job& job, Rank rank, std::uint32_t place) noexcept;
+  void queue_feedback(Job& job, Rank rank) noexcept;
+  void give_turn(Job& job, Rank rank) noexcept;
+  Rank take_turn(Job& job) noexcept;
+  bool poll_reply(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
+  Transmit write_reply(Job& job, Rank rank, std::span<std::uint8_t> out, TimeNs now) noexcept;
+  std::size_t write_answer(Job& job, Rank rank, Reply& reply, std::span<std::uint8_t> out,
+                           TimeNs now) noexcept;
 
   const ShardId id_;
   std::array<Job*, kMaxJobs> jobs_{};
-  std::vector<Reply> replies_;  // ring
-  std::size_t reply_head_ = 0;
-  std::size_t reply_count_ = 0;
+  std::array<Job*, kMaxJobs> reply_jobs_{};  // ring: jobs with a member that has a turn
+  std::size_t reply_job_head_ = 0;
+  std::size_t reply_job_count_ = 0;
+  std::uint32_t results_in_turn_ = 0;                          // sent since the last reply
   std::array<ActiveSlice, kMaxJobs * kStreamCount> active_{};  // ring
   std::size_t active_head_ = 0;
   std::size_t active_count_ = 0;

@@ -19,8 +19,7 @@ constexpr std::uint32_t kSweepSlots = 256;  // re-examined a call of poll_work()
 
 }  // namespace
 
-Shard::Shard(ShardId id, std::size_t reply_capacity)
-    : id_(id), replies_(reply_capacity), events_(kEventCapacity) {}
+Shard::Shard(ShardId id) : id_(id), events_(kEventCapacity) {}
 
 void Shard::handle_command(const ShardCommand& command, TimeNs now) noexcept {
   switch (command.kind) {
@@ -160,11 +159,11 @@ void Shard::remove_job(Job& job) noexcept {
   jobs_[job.spec.id.value] = nullptr;
   // Keep the order of what stays in both rings.
   std::size_t kept = 0;
-  for (std::size_t i = 0; i < reply_count_; ++i) {
-    const Reply reply = replies_[(reply_head_ + i) % replies_.size()];
-    if (reply.job != &job) replies_[(reply_head_ + kept++) % replies_.size()] = reply;
+  for (std::size_t i = 0; i < reply_job_count_; ++i) {
+    Job* const other = reply_jobs_[(reply_job_head_ + i) % reply_jobs_.size()];
+    if (other != &job) reply_jobs_[(reply_job_head_ + kept++) % reply_jobs_.size()] = other;
   }
-  reply_count_ = kept;
+  reply_job_count_ = kept;
   kept = 0;
   for (std::size_t i = 0; i < active_count_; ++i) {
     const ActiveSlice entry = active_[(active_head_ + i) % active_.size()];

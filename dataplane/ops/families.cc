@@ -161,8 +161,9 @@ void add_lcore_families(const std::vector<LcoreRow>& lcores, const std::vector<d
              "Share of the time since the previous scrape that found work: near 1 the lcore is the "
              "bottleneck."),
        [&](std::size_t index) { return busy_shares[index]; });
-  each(counter("sluice_shard_replies_dropped_total",
-               "Probe answers and feedback dropped because too many waited; workers ask again."),
+  each(counter(
+           "sluice_shard_replies_dropped_total",
+           "Probes dropped because their member had asked about 32 other blocks; it asks again."),
        [&](std::size_t index) { return lcores[index].shard->replies_dropped(); });
   each(counter("sluice_shard_results_overwritten_total",
                "Queued result copies dropped because their step left the window; workers pull them "

@@ -115,6 +115,13 @@ class Harness {
     return handle({out, size}, shard_of(block * kChunksPerBlock, job->spec.shard_count));
   }
 
+  // `told`: the highest number of a shard's packet that the rank can take.
+  Verdict credit(std::uint16_t rank, std::uint32_t told) {
+    const wire::Credit body{.flow = {.number = ++numbers[rank], .credit = told}};
+    std::uint8_t out[64];
+    return handle({out, wire::encode(out, sender(rank), body)});
+  }
+
   Verdict finished(std::uint16_t rank, Step base) {
     const wire::Finished body{.flow = {.number = ++numbers[rank], .credit = 0}, .step = base};
     std::uint8_t out[256];

@@ -86,7 +86,7 @@ Subject::Subject(const Config& config)
   // Two shards have a chunk each: the 63 between them are taken out of the first.
   if (config.shard_count == kChunks) slice(0).chunk_count = 1;
   for (std::uint16_t id = 0; id < config.shard_count; ++id) {
-    shards_.push_back(std::make_unique<agg::Shard>(ShardId{id}, 16));
+    shards_.push_back(std::make_unique<agg::Shard>(ShardId{id}));
     shards_.back()->handle_command({.kind = agg::ShardCommand::Kind::kAddJob, .job = job_.get()},
                                    kNow);
   }

@@ -1,0 +1,258 @@
+// Replies: answers to probes, the results that they pull, and feedback.
+//
+// Who asks waits for its turn: first among jobs, then among the members of its job, one datagram a
+// turn. What a member may have outstanding is bounded, by kRepliesPerMember and by its credit, and
+// held in memory that its job brought along: it can take no other member's place.
+#include <algorithm>
+#include <bit>
+
+#include "aggregator/base/check.h"
+#include "aggregator/core/shard.h"
+
+namespace sluice::agg {
+namespace {
+
+static_assert(kRepliesPerMember == 32, "a bit of Flow::unanswered and Flow::pulling each");
+
+// How far what a member pulls may go beyond the credit that it last told. Credit leaves out what it
+// has asked for, and it falls behind by what is lost, so without a block's worth beyond it a lost
+// tail would never be pulled. An answer is always sent; the next probe tells a credit that has
+// counted it: two round trips are the longest that anybody waits.
+constexpr std::int32_t kPullsBeyondCredit = kChunksPerBlock;
+
+bool may_pull(const Flow& flow) noexcept {
+  return static_cast<std::int32_t>(flow.next_number - flow.credit) <= kPullsBeyondCredit;
+}
+
+bool has_reply(const Flow& flow) noexcept {
+  return flow.feedback_queued || flow.unanswered != 0 || (flow.pulling != 0 && may_pull(flow));
+}
+
+// The first bit of `bits`, which has any, at or after `from`, in a circle.
+std::uint8_t next_bit(std::uint32_t bits, unsigned from) noexcept {
+  const auto distance =
+      static_cast<unsigned>(std::countr_zero(std::rotr(bits, static_cast<int>(from % 32))));
+  return static_cast<std::uint8_t>((from + distance) % 32);
+}
+
+constexpr std::uint32_t bit(std::uint32_t index) noexcept { return std::uint32_t{1} << index; }
+
+void note_awaited(Awaited& awaited, Step step, ChunkIndex chunk,
+                  const std::array<std::uint64_t, kMaskWords>& ranks) noexcept {
+  for (std::size_t word = 0; word < kMaskWords; ++word)
+    awaited.ranks[word].store(ranks[word], std::memory_order_relaxed);
+  awaited.chunk.store(chunk, std::memory_order_relaxed);
+  awaited.step.store(step, std::memory_order_release);
+}
+
+}  // namespace
+
+Verdict Shard::probe(Job& job, const wire::Packet& packet) noexcept {
+  const auto& body = packet.body<wire::Probe>();
+  const std::uint32_t chunk_count = job.spec.chunk_counts[index_of(body.stream)];
+  if (chunk_count == 0) return Verdict::kBadStream;
+  if (body.block >= (chunk_count + kChunksPerBlock - 1) / kChunksPerBlock)
+    return Verdict::kBadChunk;
+  if (shard_of(body.block * kChunksPerBlock, job.spec.shard_count) != id_.value)
+    return Verdict::kWrongShard;
+  const Rank rank{packet.common().rank};
+  Flow& flow = job.slices[id_.value].flows[rank.value];
+  const std::uint32_t place = place_for_reply(job, rank, body);
+  if (place == kRepliesPerMember) {
+    replies_dropped_.add(1);
+    return Verdict::kProbe;
+  }
+  reply_at(job, rank, place) = {.want = body.want,
+                                .step = body.step,
+                                .block = body.block,
+                                .probe_number = body.flow.number,
+                                .stream = body.stream};
+  flow.unanswered |= bit(place);
+  flow.pulling &= ~bit(place);
+  give_turn(job, rank);
+  return Verdict::kProbe;
+}
+
+Reply& Shard::reply_at(Job& job, Rank rank, std::uint32_t place) noexcept {
+  return job.slices[id_.value].replies[std::size_t{rank.value} * kRepliesPerMember + place];
+}
+
+// Where a reply about the probe's block stands already: the new one replaces it. Else a free place,
+// or that of one that has been answered: what it pulled is asked for again if it is still wanted.
+std::uint32_t Shard::place_for_reply(Job& job, Rank rank, const wire::Probe& body) noexcept {
+  const Flow& flow = job.slices[id_.value].flows[rank.value];
+  const std::uint32_t taken = flow.unanswered | flow.pulling;
+  for (std::uint32_t rest = taken; rest != 0; rest &= rest - 1) {
+    const auto place = static_cast<std::uint32_t>(std::countr_zero(rest));
+    const Reply& reply = reply_at(job, rank, place);
+    if (reply.block == body.block && reply.stream == body.stream) return place;
+  }
+  if (~taken != 0) return static_cast<std::uint32_t>(std::countr_zero(~taken));
+  return flow.pulling != 0 ? next_bit(flow.pulling, flow.last_reply) : kRepliesPerMember;
+}
+
+void Shard::queue_feedback(Job& job, Rank rank) noexcept {
+  job.slices[id_.value].flows[rank.value].feedback_queued = true;
+  give_turn(job, rank);
+}
+
+// Puts the member into its job's ring of turns, and the job into the shard's, unless they are
+// there.
+void Shard::give_turn(Job& job, Rank rank) noexcept {
+  JobSlice& slice = job.slices[id_.value];
+  Flow& flow = slice.flows[rank.value];
+  if (flow.has_turn) return;
+  flow.has_turn = true;
+  if (slice.turn_count == 0)
+    reply_jobs_[(reply_job_head_ + reply_job_count_++) % reply_jobs_.size()] = &job;
+  std::size_t at = slice.turn_head + slice.turn_count++;
+  if (at >= slice.turns.size()) at -= slice.turns.size();
+  slice.turns[at] = rank;
+}
+
+// Takes the member whose turn it is out of both rings.
+Rank Shard::take_turn(Job& job) noexcept {
+  JobSlice& slice = job.slices[id_.value];
+  CHECK(slice.turn_count != 0);
+  const Rank rank = slice.turns[slice.turn_head];
+  if (++slice.turn_head == slice.turns.size()) slice.turn_head = 0;
+  --slice.turn_count;
+  slice.flows[rank.value].has_turn = false;
+  reply_job_head_ = (reply_job_head_ + 1) % reply_jobs_.size();
+  --reply_job_count_;
+  if (slice.turn_count != 0)
+    reply_jobs_[(reply_job_head_ + reply_job_count_++) % reply_jobs_.size()] = &job;
+  return rank;
+}
+
+bool Shard::poll_reply(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept {
+  while (reply_job_count_ != 0) {
+    Job& job = *reply_jobs_[reply_job_head_];
+    const Rank rank = take_turn(job);
+    transmit = write_reply(job, rank, out, now);
+    if (has_reply(job.slices[id_.value].flows[rank.value])) give_turn(job, rank);
+    if (transmit.bytes != 0) return true;
+  }
+  return false;
+}
+
+// The member's next reply: feedback, then answers, then what they pull. No bytes: it has none.
+Transmit Shard::write_reply(Job& job, Rank rank, std::span<std::uint8_t> out, TimeNs now) noexcept {
+  JobSlice& job_slice = job.slices[id_.value];
+  Flow& flow = flow_to(job, rank);
+  Transmit transmit{.job = job.spec.id, .rank = rank};
+  if (flow.feedback_queued) {
+    flow.feedback_queued = false;
+    const wire::Feedback body{.feedback = next_feedback(job, rank, now), .shard = id_.value};
+    transmit.bytes = wire::encode(out, sender_of(job, rank), body);
+    return transmit;
+  }
+  if (flow.unanswered != 0) {
+    const std::uint8_t place = next_bit(flow.unanswered, flow.last_reply + 1);
+    Reply& reply = reply_at(job, rank, place);
+    transmit.bytes = write_answer(job, rank, reply, out, now);
+    transmit.priority = reply.priority;
+    flow.unanswered &= ~bit(place);
+    if (reply.want != 0) flow.pulling |= bit(place);
+    flow.last_reply = place;
+    return transmit;
+  }
+  while (flow.pulling != 0 && may_pull(flow)) {
+    flow.last_reply = next_bit(flow.pulling, flow.last_reply);
+    Reply& reply = reply_at(job, rank, flow.last_reply);
+    CHECK(reply.want != 0);
+    const auto chunk = static_cast<std::uint32_t>(std::countr_zero(reply.want));
+    reply.want &= reply.want - 1;
+    if (reply.want == 0) flow.pulling &= ~bit(flow.last_reply);
+    const StreamSlice& slice = job_slice.streams[index_of(reply.stream)];
+    const std::uint32_t slot_index =
+        reply.step % job.spec.windows[index_of(reply.stream)] * slice.chunk_count +
+        job.local_chunk(reply.block * kChunksPerBlock + chunk);
+    const Slot& slot = slice.slots[slot_index];
+    if (slot.step != reply.step || !slot.complete) continue;  // reopened since the answer
+    job_slice.results_pulled.add(1);
+    return write_result(job, reply.stream, slot_index, rank, wire::kFlagPulled, out, now);
+  }
+  return transmit;
+}
+
+// Cold: recovery only. Also narrows `reply.want` to the results that exist.
+std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std::uint8_t> out,
+                                TimeNs now) noexcept {
+  const std::size_t index = index_of(reply.stream);
+  const std::uint32_t window = job.spec.windows[index];
+  wire::Answer body{.feedback = next_feedback(job, rank, now),
+                    .step = reply.step,
+                    .block = reply.block,
+                    .probe_number = reply.probe_number,
+                    .first_incomplete = wire::kNoChunk,
+                    .stream = reply.stream};
+  std::array<std::uint64_t, kMaskWords> missing{};
+  std::array<wire::MissingAge, kMaxMissingAges> ages{};
+  std::size_t age_count = 0;
+
+  const StreamSlice& slice =
+      job.started() ? current_slice(job, reply.stream) : job.slices[id_.value].streams[index];
+  const Step open_step = slice.record.step;
+  body.open_step = open_step;
+  if (reply.step > open_step || reply.step == 0) {
+    body.status = wire::AnswerStatus::kNotOpen;
+  } else if (open_step - reply.step >= window) {
+    body.status = wire::AnswerStatus::kGone;
+  } else {
+    const std::uint32_t first_chunk = reply.block * kChunksPerBlock;
+    const std::uint32_t chunks =
+        std::min(kChunksPerBlock, job.spec.chunk_counts[index] - first_chunk);
+    const std::uint32_t first_slot =
+        reply.step % window * slice.chunk_count + job.local_chunk(first_chunk);
+    // Nothing is needed of a rank outside the record: it would send again for ever. One that was
+    // given up and has come back does not know.
+    const bool outside = reply.stream == StreamId::kGradients && reply.step == open_step &&
+                         !slice.record.may.test(rank);
+    if (outside) body.counted = ~std::uint64_t{0} >> (kChunksPerBlock - chunks);
+    for (std::uint32_t bit = 0; bit < chunks; ++bit) {
+      const Slot& slot = slice.slots[first_slot + bit];
+      const std::uint64_t* mask = &slice.masks[(first_slot + bit) * job.mask_word_count];
+      const bool touched = slot.step == reply.step;
+      // A pass counts as well: the worker has nothing more to send.
+      const std::uint64_t* passes =
+          slice.passes.empty() ? nullptr : &slice.passes[(first_slot + bit) * job.mask_word_count];
+      if (touched && (test_bit(mask, rank) || (passes && test_bit(passes, rank))))
+        body.counted |= std::uint64_t{1} << bit;
+      if (touched && slot.complete) {
+        // A result that still waits in the queue is on its way: nobody needs to pull it.
+        // One that has left may stand in a less urgent queue, which the answer must not overtake.
+        reply.priority = std::max(reply.priority, slot.priority);
+        if (!slot.queued) body.complete |= std::uint64_t{1} << bit;
+      } else if (body.first_incomplete == wire::kNoChunk) {
+        body.first_incomplete = first_chunk + bit;
+        for (std::size_t word = 0; word < job.mask_word_count; ++word)
+          missing[word] = slice.record.may.words()[word] &
+                          ~(touched ? mask[word] | (passes ? passes[word] : 0) : 0);
+      }
+    }
+  }
+  if (body.first_incomplete != wire::kNoChunk) {
+    if (reply.stream == StreamId::kGradients && reply.step == open_step)
+      note_awaited(job.slices[id_.value].awaited, reply.step, body.first_incomplete, missing);
+    body.mask_words = static_cast<std::uint8_t>(job.mask_word_count);
+    for (std::uint16_t other = 0; other < job.spec.world_size && age_count < ages.size(); ++other) {
+      if (!test_bit(missing.data(), Rank{other})) continue;
+      TimeNs heard_ns = job.members[other].last_heard_ns.load(std::memory_order_relaxed);
+      for (const JobSlice& job_slice : job.slices)
+        heard_ns = std::max(heard_ns,
+                            job_slice.flows[other].last_heard_ns.load(std::memory_order_relaxed));
+      ages[age_count++] = {.rank = other,
+                           .last_heard_ms = static_cast<std::uint32_t>(
+                               std::max<DurationNs>(0, now - heard_ns) / kMillisecond)};
+    }
+    body.age_count = static_cast<std::uint8_t>(age_count);
+  }
+  reply.want &= is_for(job, reply.stream, reply.step, rank) ? body.complete : 0;
+  body.priority = reply.priority;
+  return wire::encode(
+      out, sender_of(job, rank), body, {missing.data(), body.mask_words},
+      {reinterpret_cast<const std::uint8_t*>(ages.data()), age_count * sizeof(wire::MissingAge)});
+}
+
+}  // namespace sluice::agg
