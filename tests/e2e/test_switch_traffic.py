@@ -233,6 +233,7 @@ def test_af_xdp_ports_carry_frames_of_their_mtu():
 def test_chunks_for_another_appliance_queue_by_priority_on_the_way(lab):
     # A second sluiced, in host 2, sums; the lab's own is only a switch between it and the workers.
     config = lab.directory / "second.toml"
+    config.touch(mode=0o600)  # it holds the secret
     config.write_text(
         '[appliance]\naddress = "10.77.0.9/24"\nsecret = "lab"\nmemory_mib = 256\n'
         '[[port]]\nname = "only"\ntype = "af_packet"\ninterface = "eth0"\n'

@@ -40,6 +40,7 @@ class VhostBox:
                 f'path = "{self.directory}/port{port}.sock"',
             ]
         config = self.directory / "appliance.toml"
+        config.touch(mode=0o600)  # it holds the secret
         config.write_text("\n".join(lines) + "\n")
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(

@@ -29,6 +29,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -82,6 +83,7 @@ class Lab:
         self._namespaces: list[str] = []
         self._processes: list[subprocess.Popen] = []
         self._stack = contextlib.ExitStack()
+        self._signals = ends_on_signals()
         self.directory = Path()
         self.ipv6 = ipv6
         self.url = f"udp://{BOX_ADDRESS}:7700"
@@ -93,10 +95,11 @@ class Lab:
         reason = missing()
         if reason:
             raise LabError(reason)
-        self.directory = Path(
-            self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-lab-"))
-        )
+        self._signals.__enter__()
         try:
+            self.directory = Path(
+                self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-lab-"))
+            )
             self._build()
         except BaseException:
             self.__exit__(None, None, None)
@@ -104,17 +107,19 @@ class Lab:
         return self
 
     def __exit__(self, *_exc) -> None:
-        for process in reversed(self._processes):
-            stop(process)
-        for namespace in self._namespaces:
-            subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
-        self._stack.close()
+        with ignored_signals():
+            for process in reversed(self._processes):
+                stop(process)
+            for namespace in self._namespaces:
+                subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
+            self._stack.close()
+        self._signals.__exit__(None, None, None)
 
     def _build(self) -> None:
         for name in ["box", *[f"h{i}" for i in range(self.hosts)]]:
             namespace = f"{self._prefix}-{name}"
+            self._namespaces.append(namespace)  # first: a signal may end us in between
             run(f"ip netns add {namespace}")
-            self._namespaces.append(namespace)
             self._in(namespace, "ip link set lo up")
             self._in(namespace, "sysctl -qw net.ipv6.conf.default.disable_ipv6=1", check=False)
         box = self._namespaces[0]
@@ -227,6 +232,7 @@ class Lab:
     ) -> subprocess.Popen:
         """Starts sluiced in the box, waits for its ready line. Log: `<directory>/sluiced.log`."""
         path = self.directory / "appliance.toml"
+        path.touch(mode=0o600)  # it may hold a secret
         path.write_text(config if config is not None else self.config())
         log = self.directory / "sluiced.log"
         binary = Path(build_dir) / "dataplane" / "sluiced"
@@ -274,6 +280,45 @@ class Lab:
             ).stdout
         )
         return read("tx_bytes"), read("rx_bytes")
+
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+def _handled(handler, numbers):
+    """Sets `handler` for the signals; returns those of before, to be set again."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}  # only the main thread may, and it is the one that signals end
+    return {number: signal.signal(number, handler) for number in numbers}
+
+
+@contextlib.contextmanager
+def ends_on_signals():
+    """Inside, signals that would end the process at once unwind it, so that labs are removed."""
+
+    def end(number, _frame):
+        sys.exit(128 + number)
+
+    before = _handled(end, [n for n in ENDING if signal.getsignal(n) is signal.SIG_DFL])
+    try:
+        yield
+    finally:
+        _restore(before)
+
+
+@contextlib.contextmanager
+def ignored_signals():
+    """Inside, nobody interrupts: for cleaning up, which is bounded by stop()."""
+    before = _handled(signal.SIG_IGN, (*ENDING, signal.SIGINT))
+    try:
+        yield
+    finally:
+        _restore(before)
+
+
+def _restore(before) -> None:
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def run(command: str, check: bool = True) -> None:

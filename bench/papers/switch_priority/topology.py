@@ -140,6 +140,7 @@ class Topology:
     def _start_switch(self, switch):
         path = os.path.join(self.directory, switch + ".toml")
         with open(path, "w", encoding="ascii") as file:
+            os.chmod(path, 0o600)  # it holds the secret
             file.write(self.config(switch))
         log = os.path.join(self.directory, switch + ".log")
         with open(log, "wb") as output:
