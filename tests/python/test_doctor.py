@@ -44,6 +44,19 @@ def test_an_appliance_that_is_not_there_is_a_no_that_names_the_address():
 
 
 @pytest.mark.usefixtures("library")
+def test_an_mtu_is_held_against_the_path_and_tried():
+    done = doctor("--address", "inproc://doctor-mtu", "--mtu", "9000")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "chunks of 8832 bytes" in line(done, "appliance")
+    done = doctor("--address", "inproc://doctor-mtu")
+    assert "chunks of 1344 bytes" in line(done, "appliance")
+    done = doctor("--address", "udp://127.0.0.1:9", "--mtu", "70000")
+    assert done.returncode == 1
+    assert line(done, "address").startswith("no ")
+    assert "does not carry packets of 70000" in line(done, "address")
+
+
+@pytest.mark.usefixtures("library")
 def test_a_socket_that_does_not_exist_is_named():
     done = doctor("--address", "vhost://10.77.0.1/nonexistent/port0.sock")
     assert done.returncode == 1

@@ -159,7 +159,7 @@ def _route(host, port):
         return peer[0], probe.getsockname()[0], probe.getsockopt(level, option)
 
 
-def check_route(report, address):
+def check_route(report, address, wanted_mtu):
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port or 7700
@@ -187,27 +187,35 @@ def check_route(report, address):
                              "name, and 'ip route'")
         return
     text = f"{address}: {peer} from {source}, path MTU {mtu}"
-    if mtu < 1500:
-        report.warn("address", f"{text}: below 1500, so give attach(..., mtu={mtu})")
+    if wanted_mtu is not None and mtu < wanted_mtu:
+        report.no("address", f"{text}: does not carry packets of {wanted_mtu} bytes: give --mtu "
+                             f"{mtu}, or raise the MTU of the interfaces along the path")
+    elif wanted_mtu is None and mtu < 1500:
+        report.warn("address", f"{text}: below 1500, so give --mtu {mtu} here and "
+                               f"attach(..., mtu={mtu})")
+    elif wanted_mtu is None and mtu > 1500:
+        report.ok("address", f"{text}: --mtu {min(mtu, 9000)} tries bigger packets")
     else:
         report.ok("address", text)
 
 
 def check_appliance(report, address, options):
-    """Joins a job of one rank, sums once and leaves."""
+    """Joins a job of one rank with packets as big as the path's, sums once and leaves."""
     from sluice.job import Job
     values = (ctypes.c_float * 1)(3.0)
     start = time.monotonic()
     try:
         with Job([("doctor", 1, "float32")], address, rank=0, world_size=1,
                  job=f"doctor-{secrets.token_hex(4)}", secret=options.secret,
-                 run_id=secrets.randbits(63) + 1, connect_timeout=3.0, join_timeout=5.0) as job:
+                 run_id=secrets.randbits(63) + 1, mtu=options.mtu or 1500, connect_timeout=3.0,
+                 join_timeout=5.0) as job:
             joined = time.monotonic()
             where = ctypes.addressof(values)
             job.submit(0, where)
             job.wait_step(timeout=5.0)
             summed = time.monotonic()
-            shards = job.stats()["shards"]
+            stats = job.stats()
+            shards = stats["shards"]
     except errors.Error as error:
         report.no("appliance", error)
         return
@@ -216,12 +224,14 @@ def check_appliance(report, address, options):
         return
     report.ok("appliance", f"{address}: joined in {(joined - start) * 1e3:.1f} ms, one sum in "
                            f"{(summed - joined) * 1e3:.2f} ms, {shards} "
-                           f"shard{'s' * (shards != 1)}")
+                           f"shard{'s' * (shards != 1)}, chunks of {stats['chunk_bytes']} bytes")
 
 
 def add_arguments(parser):
     parser.add_argument("--address", help="appliance to try (default SLUICE_ADDRESS)")
     parser.add_argument("--secret", help="of the appliance (default SLUICE_SECRET)")
+    parser.add_argument("--mtu", type=int, help="of the path to it, bytes of an IP packet: tries "
+                                                "packets of that size (default 1500)")
 
 
 def run(options):
@@ -239,7 +249,7 @@ def run(options):
         report.off("appliance", "not tried: give --address or set SLUICE_ADDRESS")
     else:
         address = _settings.expand(address, 0)
-        check_route(report, address)
+        check_route(report, address, options.mtu)
         if library is not None:
             check_appliance(report, address, options)
     return 1 if report.failed else 0
