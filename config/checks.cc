@@ -83,18 +83,13 @@ void check_appliance(const Config& config, const HostFacts& host, Report& report
 }
 
 void check_limits(const Config& config, Report& report) {
-  const LimitsConfig& limits = config.limits;
-  if (limits.job_memory_mib > limits.total_memory_mib)
+  const std::size_t chunk_bytes = config.limits.chunk_bytes_max;
+  if (chunk_bytes % kChunkAlignBytes != 0)
     report.conflict(
-        {"limits.job_memory_mib", "limits.total_memory_mib"},
-        "one job may take more memory than all together: " + number(limits.job_memory_mib) +
-            " MiB of " + number(limits.total_memory_mib) +
-            "; lower job_memory_mib or raise total_memory_mib");
-  if (limits.chunk_bytes_max % kChunkAlignBytes != 0)
-    report.conflict({"limits.chunk_bytes_max"},
-                    "chunk_bytes_max is not a multiple of " + number(kChunkAlignBytes) + ": " +
-                        number(limits.chunk_bytes_max) + "; give " +
-                        number(limits.chunk_bytes_max / kChunkAlignBytes * kChunkAlignBytes));
+        {"limits.chunk_bytes_max"},
+        "chunk_bytes_max is not a multiple of " + number(kChunkAlignBytes) + ": " +
+            number(chunk_bytes) + "; give " +
+            number(std::max(chunk_bytes / kChunkAlignBytes * kChunkAlignBytes, kMinChunkBytes)));
 }
 
 // The setting that names the device of each port type.
@@ -138,7 +133,7 @@ void check_port(const Config& config, std::size_t index, Report& report) {
                                (config.appliance.address6 ? wire::kIpv6Bytes : wire::kIpv4Bytes) +
                                wire::result_overhead_bytes(config.limits.workers_per_job);
   const std::size_t needed = config.limits.chunk_bytes_max + overhead;
-  if (port.mtu < needed) {
+  if (config.limits.chunk_bytes_max != 0 && port.mtu < needed) {
     const std::size_t fitting = (port.mtu - overhead) / kChunkAlignBytes * kChunkAlignBytes;
     report.conflict({place + ".mtu", "limits.chunk_bytes_max", "limits.workers_per_job"},
                     "mtu does not carry chunk_bytes_max: " + number(port.mtu) +

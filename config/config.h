@@ -111,9 +111,10 @@ inline constexpr std::size_t kMaxRules = 64;
 struct LimitsConfig {
   std::uint16_t jobs = 16;
   std::uint16_t workers_per_job = 64;
-  std::uint32_t job_memory_mib = 512;
-  std::uint32_t total_memory_mib = 2048;
-  std::uint16_t chunk_bytes_max = 1344;
+  // 0: as much as the machine's memory and the ports' MTU allow; the loader replaces it.
+  std::uint32_t job_memory_mib = 0;
+  std::uint32_t total_memory_mib = 0;
+  std::uint16_t chunk_bytes_max = 0;
   double member_timeout_s = 30;
   double resync_hold_s = 30;
   DurationNs member_timeout_ns() const noexcept {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <memory>
 
-#include "config/loader.h"
+#include "config/machine.h"
 
 namespace sluice::config {
 namespace {
@@ -34,6 +34,7 @@ void add_address(const ifaddrs& entry, HostFacts::Interface& interface) {
 
 HostFacts read_host_facts() {
   HostFacts facts;
+  facts.memory = read_memory("");
   cpu_set_t cpus;
   CPU_ZERO(&cpus);
   if (sched_getaffinity(0, sizeof cpus, &cpus) == 0)

@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "config/checks.h"
+#include "config/machine.h"
 #include "config/reader.h"
 #include "config/text.h"
 
@@ -34,6 +35,17 @@ std::optional<std::string> read_file(const std::string& path, std::size_t max_by
   return text;
 }
 
+// Who reads the secret is a worker for the appliance.
+void check_secret_place(const Config& config, const std::string& path, Report& report) {
+  struct stat info;
+  if (config.appliance.secret.empty() || !report.has("appliance.secret") ||
+      stat(path.c_str(), &info) != 0 || !(info.st_mode & S_IROTH))
+    return;
+  report.conflict({"appliance.secret"},
+                  "the secret stands in a file that everyone on this host can read: " +
+                      in_quotes(path) + "; chmod o-r it, or give a secret_file");
+}
+
 // Replaces the empty secret by the content of secret_file, without its final line break.
 void read_secret(Config& config, Report& report) {
   const std::string& path = config.appliance.secret_file;
@@ -55,7 +67,19 @@ void read_secret(Config& config, Report& report) {
   config.appliance.secret = std::move(*text);
 }
 
-Config load(const std::string& path, const HostFacts& host, std::vector<std::string>& errors) {
+// A vhost-user port is as safe as the socket's folder; a network is not.
+void check_open_door(const Config& config, Report& report) {
+  if (!config.appliance.secret.empty() || !config.appliance.secret_file.empty()) return;
+  const auto open = std::ranges::find_if(
+      config.ports, [](const PortConfig& port) { return port.type != PortType::kVhostUser; });
+  if (open == config.ports.end()) return;
+  report.warn({"port[" + std::to_string(open - config.ports.begin()) + "].type"},
+              "no secret, and workers come from a network: " + in_quotes(open->name) +
+                  "; whoever reaches the port may join and spoil a job: set secret_file in "
+                  "[appliance]");
+}
+
+Config load(const std::string& path, const HostFacts& host, Findings& findings) {
   Report report(path);
   Config config;
   if (const auto text = read_file(path, kMaxFileBytes); !text) {
@@ -69,33 +93,39 @@ Config load(const std::string& path, const HostFacts& host, std::vector<std::str
   } else {
     config = read_toml(*text, path, report);
     check_combinations(config, host, report);
+    check_memory(config, host, report);
+    config.limits = resolved_limits(config, host);
+    check_secret_place(config, path, report);
+    check_open_door(config, report);
     read_secret(config, report);
   }
-  errors = report.take();
+  findings = {.errors = report.take_errors(), .warnings = report.take_warnings()};
   return config;
 }
 
 }  // namespace
 
-Result<Config> load_config(const std::string& path, const HostFacts& host) {
-  std::vector<std::string> errors;
-  Config config = load(path, host, errors);
-  if (errors.empty()) return config;
+Result<Config> load_config(const std::string& path, const HostFacts& host,
+                           std::vector<std::string>* warnings) {
+  Findings findings;
+  Config config = load(path, host, findings);
+  if (warnings != nullptr) *warnings = std::move(findings.warnings);
+  if (findings.errors.empty()) return config;
   std::string message;
-  for (const std::string& error : errors) message += (message.empty() ? "" : "\n") + error;
+  for (const std::string& error : findings.errors) message += (message.empty() ? "" : "\n") + error;
   return Status(StatusCode::kInvalidArgument, message);
 }
 
-Result<Config> load_config(const std::string& path) { return load_config(path, read_host_facts()); }
-
-std::vector<std::string> check_config(const std::string& path, const HostFacts& host) {
-  std::vector<std::string> errors;
-  load(path, host, errors);
-  return errors;
+Result<Config> load_config(const std::string& path, std::vector<std::string>* warnings) {
+  return load_config(path, read_host_facts(), warnings);
 }
 
-std::vector<std::string> check_config(const std::string& path) {
-  return check_config(path, read_host_facts());
+Findings check_config(const std::string& path, const HostFacts& host) {
+  Findings findings;
+  load(path, host, findings);
+  return findings;
 }
+
+Findings check_config(const std::string& path) { return check_config(path, read_host_facts()); }
 
 }  // namespace sluice::config

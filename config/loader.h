@@ -15,6 +15,13 @@
 
 namespace sluice::config {
 
+// Memory of the machine; 0: not known.
+struct MemoryFacts {
+  std::uint64_t usable_mib = 0;     // by this process at most: less than the machine has in a group
+                                    // with a limit, or beside reserved hugepages
+  std::uint64_t available_mib = 0;  // of it, without taking it from what runs now
+};
+
 // What the checks need to know about the machine. Passed in, so that tests can invent machines.
 struct HostFacts {
   struct Interface {
@@ -24,18 +31,28 @@ struct HostFacts {
   };
   std::vector<Interface> interfaces;
   std::size_t cpu_count = 1;  // that this process may run on
+  MemoryFacts memory{};
 };
 
 // Asks the kernel. An answer that cannot be had leaves the list empty, and its checks are skipped.
 HostFacts read_host_facts();
 
-// The configuration in `path`, or a Status whose message holds one line an error, each of the form
-// `file:line: what is wrong: value; what to do`. `secret_file` is read here.
-Result<Config> load_config(const std::string& path);
-Result<Config> load_config(const std::string& path, const HostFacts& host);
+// What --check-config says: lines of the form `file:line: what is wrong: value; what to do`.
+// Warnings are about what is allowed and probably a slip.
+struct Findings {
+  std::vector<std::string> errors;
+  std::vector<std::string> warnings;
+};
 
-// The same errors as a list, for --check-config; empty when the file is fine.
-std::vector<std::string> check_config(const std::string& path);
-std::vector<std::string> check_config(const std::string& path, const HostFacts& host);
+// The configuration in `path` with the values in effect: `secret_file` is read, and limits that
+// follow the machine or the ports are numbers. Or a Status whose message holds one line an error.
+// `warnings`, unless null, gets the others.
+Result<Config> load_config(const std::string& path, const HostFacts& host,
+                           std::vector<std::string>* warnings = nullptr);
+Result<Config> load_config(const std::string& path, std::vector<std::string>* warnings = nullptr);
+
+// The same lines; no errors when the file is fine.
+Findings check_config(const std::string& path);
+Findings check_config(const std::string& path, const HostFacts& host);
 
 }  // namespace sluice::config

@@ -306,6 +306,14 @@ bool Report::sound(const std::string& name) const {
 }
 
 void Report::conflict(std::initializer_list<std::string> names, const std::string& text) {
+  add(errors_, names, text);
+}
+
+void Report::warn(std::initializer_list<std::string> names, const std::string& text) {
+  add(warnings_, names, text);
+}
+
+void Report::add(Lines& lines, std::initializer_list<std::string> names, const std::string& text) {
   unsigned line = 0;
   for (const std::string& name : names) {
     if (is_broken(name)) return;
@@ -317,15 +325,15 @@ void Report::conflict(std::initializer_list<std::string> names, const std::strin
     const auto table = lines_.find(name.substr(0, name.rfind('.')));
     if (line == 0 && table != lines_.end()) line = table->second;
   }
-  errors_.emplace_back(std::max(line, 1u), text);
+  lines.emplace_back(std::max(line, 1u), text);
 }
 
-std::vector<std::string> Report::take() {
-  std::ranges::stable_sort(errors_, {}, &std::pair<unsigned, std::string>::first);
-  std::vector<std::string> lines;
-  for (const auto& [line, text] : errors_)
-    lines.push_back(file_ + ":" + std::to_string(line) + ": " + text);
-  return lines;
+std::vector<std::string> Report::take(Lines& lines) {
+  std::ranges::stable_sort(lines, {}, &std::pair<unsigned, std::string>::first);
+  std::vector<std::string> texts;
+  for (const auto& [line, text] : lines)
+    texts.push_back(file_ + ":" + std::to_string(line) + ": " + text);
+  return texts;
 }
 
 Config read_toml(const std::string& text, const std::string& file, Report& report) {

@@ -15,8 +15,8 @@
 
 namespace sluice::config {
 
-// Errors of one file, sorted by line when taken. A place is a setting's full name, such as
-// "limits.jobs" or "port[1].path"; "port[1]" is the whole table.
+// Errors and warnings of one file, sorted by line when taken. A place is a setting's full name,
+// such as "limits.jobs" or "port[1].path"; "port[1]" is the whole table.
 class Report {
  public:
   explicit Report(std::string file) : file_(std::move(file)) {}
@@ -33,15 +33,23 @@ class Report {
   // An error of a combination, at the line of the first of `names` that the file holds.
   void conflict(std::initializer_list<std::string> names, const std::string& text);
 
-  std::vector<std::string> take();
+  // Likewise of what can work and is probably not meant.
+  void warn(std::initializer_list<std::string> names, const std::string& text);
+
+  std::vector<std::string> take_errors() { return take(errors_); }
+  std::vector<std::string> take_warnings() { return take(warnings_); }
 
  private:
+  using Lines = std::vector<std::pair<unsigned, std::string>>;
   bool is_broken(const std::string& name) const;
+  void add(Lines& lines, std::initializer_list<std::string> names, const std::string& text);
+  std::vector<std::string> take(Lines& lines);
 
   std::string file_;
   std::map<std::string, unsigned> lines_;
   std::set<std::string> broken_;
-  std::vector<std::pair<unsigned, std::string>> errors_;
+  Lines errors_;
+  Lines warnings_;
 };
 
 // What could be read; the rest keeps its default. Every problem goes to `report`.

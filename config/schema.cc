@@ -74,7 +74,8 @@ constexpr KeySpec kSchema[] = {
     {Section::kPort, "pci", "", 0, 12, "pci: the NIC's address.",
      [](Target t) -> Field { return &t.port->pci; }, kPci},
     {Section::kPort, "mtu", "bytes", 576, kMaxDatagramBytes,
-     "Largest IP packet. It must carry limits.chunk_bytes_max and its headers.",
+     "Largest IP packet. It must carry limits.chunk_bytes_max, where that is given, and its "
+     "headers.",
      [](Target t) -> Field { return &t.port->mtu; }},
     {Section::kPort, "rate_mbps", "Mb/s", 0, 1e6,
      "Rate of the link, to which egress is shaped so that queues stand here, where priorities "
@@ -131,14 +132,17 @@ constexpr KeySpec kSchema[] = {
      [](Target t) -> Field { return &t.config->limits.jobs; }},
     {Section::kLimits, "workers_per_job", "", 1, kMaxWorkers, "Largest world size of a job.",
      [](Target t) -> Field { return &t.config->limits.workers_per_job; }},
-    {Section::kLimits, "job_memory_mib", "MiB", 1, kMaxMemoryMib,
-     "Most memory for one job's slots; a job that needs more is refused with the numbers.",
+    {Section::kLimits, "job_memory_mib", "MiB", 0, kMaxMemoryMib,
+     "Most memory for one job's slots, about twice its gradients in float32; a job that needs more "
+     "is refused with the numbers. 0: as much as total_memory_mib.",
      [](Target t) -> Field { return &t.config->limits.job_memory_mib; }},
-    {Section::kLimits, "total_memory_mib", "MiB", 1, kMaxMemoryMib,
-     "Most memory for the slots of all jobs together.",
+    {Section::kLimits, "total_memory_mib", "MiB", 0, kMaxMemoryMib,
+     "Most memory for the slots of all jobs together. 0: by the machine, three quarters of what is "
+     "free at the start.",
      [](Target t) -> Field { return &t.config->limits.total_memory_mib; }},
-    {Section::kLimits, "chunk_bytes_max", "bytes", kMinChunkBytes, kMaxChunkBytes,
-     "Largest chunk that a job may ask for; a multiple of 64.",
+    {Section::kLimits, "chunk_bytes_max", "bytes", 0, kMaxChunkBytes,
+     "Largest chunk that a job may ask for; a multiple of 64. 0: by the ports, the most that the "
+     "smallest mtu among them carries.",
      [](Target t) -> Field { return &t.config->limits.chunk_bytes_max; }},
     {Section::kLimits, "member_timeout_s", "s", 0.5, 86400,
      "A worker silent for this long is taken for dead.",

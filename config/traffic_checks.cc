@@ -107,12 +107,42 @@ void check_classes(const Config& config, Report& report) {
   }
 }
 
+// What a port's queue means at its rate: a frame at its end waits that long.
+void check_queue(const PortConfig& port, const std::string& place, Report& report) {
+  constexpr std::uint64_t kLongestMs = 1000;
+  constexpr std::uint64_t kAdvisedMs = 200;
+  constexpr std::uint64_t kLeastKib = 64;
+  if (port.rate_mbps == 0) {
+    if (port.mark_above_kib != 0)
+      report.warn({place + ".mark_above_kib"},
+                  "marks without shaping: " + number(port.mark_above_kib) +
+                      " KiB; without rate_mbps the queue stands in the NIC or the next hop and "
+                      "seldom here: set rate_mbps to the link's rate");
+    return;
+  }
+  // A megabit a second is 125 bytes a millisecond.
+  const std::uint64_t wait_ms = std::uint64_t{port.queue_kib} * 1024 / 125 / port.rate_mbps;
+  if (wait_ms <= kLongestMs) return;
+  const std::uint64_t advised_kib = std::max(kAdvisedMs * 125 * port.rate_mbps / 1024, kLeastKib);
+  if (advised_kib >= port.queue_kib) return;
+  report.warn({place + ".queue_kib", place + ".rate_mbps"},
+              "a full queue holds a frame for " + to_text(static_cast<double>(wait_ms) / 1000) +
+                  " s: " + number(port.queue_kib) + " KiB at " + number(port.rate_mbps) +
+                  " Mb/s; lower queue_kib to about " + number(advised_kib));
+}
+
 }  // namespace
 
 void check_traffic(const Config& config, Report& report) {
+  if (!config.rules.empty() && !config.forwarding.enabled)
+    report.warn({"rule[0]", "forwarding.enabled"},
+                "rules are about forwarded frames, and forwarding is off: " +
+                    number(config.rules.size()) + (config.rules.size() == 1 ? " rule" : " rules") +
+                    "; set forwarding.enabled = true or remove them");
   for (std::size_t i = 0; i < config.ports.size(); ++i) {
     const PortConfig& port = config.ports[i];
     const std::string place = "port[" + number(i) + "]";
+    check_queue(port, place, report);
     if (port.mark_above_kib >= port.queue_kib)
       report.conflict({place + ".mark_above_kib", place + ".queue_kib"},
                       "no queue grows beyond mark_above_kib: " + number(port.mark_above_kib) +

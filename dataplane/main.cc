@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "config/loader.h"
 #include "config/render.h"
@@ -72,9 +73,11 @@ void serve_signals(int signals) {
 }
 
 int check_config(const std::string& path) {
-  const std::vector<std::string> errors = sluice::config::check_config(path);
-  for (const std::string& error : errors) std::fprintf(stderr, "%s\n", error.c_str());
-  if (!errors.empty()) return kFailed;
+  const sluice::config::Findings findings = sluice::config::check_config(path);
+  for (const std::string& error : findings.errors) std::fprintf(stderr, "%s\n", error.c_str());
+  for (const std::string& warning : findings.warnings)
+    std::fprintf(stderr, "warning: %s\n", warning.c_str());
+  if (!findings.errors.empty()) return kFailed;
   std::printf("%s: no errors\n", path.c_str());
   return 0;
 }
@@ -96,7 +99,8 @@ sluice::dataplane::MetricsSource metrics_source(const sluice::dataplane::Applian
 }
 
 int run(const std::string& path) {
-  const auto config = sluice::config::load_config(path);
+  std::vector<std::string> warnings;
+  const auto config = sluice::config::load_config(path, &warnings);
   if (!config.ok()) {
     std::fprintf(stderr, "%s\n", config.status().message().c_str());
     return kFailed;
@@ -105,6 +109,7 @@ int run(const std::string& path) {
   std::printf("# the configuration in effect, from %s\n%s\n", path.c_str(),
               sluice::config::render_effective(config.value()).c_str());
   std::fflush(stdout);
+  for (const std::string& warning : warnings) spdlog::warn("{}", warning);
 
   const int signals = open_signals();
   auto appliance = sluice::dataplane::Appliance::start(config.value());

@@ -52,15 +52,16 @@ bool Jobs::check_request(const Request& request, Refusal& refusal) const {
                    "another name",
                    name.c_str()));
   if (world_size == 0 || world_size > std::min(options_.max_workers, kMaxWorkers))
-    return no(RefuseCode::kLimit,
-              text("job '%s' has world size %u, this appliance serves 1 to %zu workers a job: "
-                   "raise limits.workers_per_job",
-                   name.c_str(), world_size, std::min(options_.max_workers, kMaxWorkers)));
+    return no(
+        RefuseCode::kLimit,
+        text("job '%s' has world size %u, this appliance serves 1 to %zu workers a job: "
+             "raise limits.workers_per_job (%zu at most)",
+             name.c_str(), world_size, std::min(options_.max_workers, kMaxWorkers), kMaxWorkers));
   const std::size_t max_chunk_bytes = std::min(options_.max_chunk_bytes, kMaxChunkBytes);
   if (chunk_bytes < kMinChunkBytes || chunk_bytes > max_chunk_bytes)
     return no(RefuseCode::kLimit,
               text("job '%s' asks for chunks of %u bytes, this appliance takes %zu to %zu: change "
-                   "the chunk size or limits.chunk_bytes_max",
+                   "the chunk size, or raise limits.chunk_bytes_max (and the ports' mtu) for them",
                    name.c_str(), chunk_bytes, kMinChunkBytes, max_chunk_bytes));
   if (chunk_bytes % kChunkAlignBytes != 0)
     return no(RefuseCode::kBadRequest,
@@ -190,8 +191,9 @@ bool Jobs::make_room(std::size_t needed_bytes, const Request& request, Refusal& 
   refusal.code = wire::RefuseCode::kLimit;
   if (needed_bytes > options_.max_job_memory_bytes) {
     refusal.text =
-        text("job '%s' needs %zu MiB, a job may have %zu MiB: raise limits.job_memory_mib",
-             name.c_str(), mebibytes(needed_bytes), options_.max_job_memory_bytes >> 20);
+        text("job '%s' needs %zu MiB, a job may have %zu MiB: raise limits.job_memory_mib to %zu",
+             name.c_str(), mebibytes(needed_bytes), options_.max_job_memory_bytes >> 20,
+             mebibytes(needed_bytes));
     return false;
   }
   const std::size_t kept_bytes = used_bytes - returning_bytes;
@@ -199,9 +201,10 @@ bool Jobs::make_room(std::size_t needed_bytes, const Request& request, Refusal& 
       options_.max_total_memory_bytes - std::min(options_.max_total_memory_bytes, kept_bytes)) {
     refusal.text = text(
         "job '%s' needs %zu MiB, %zu of %zu MiB are in use by %zu jobs: raise "
-        "limits.total_memory_mib or wait for a job to end",
+        "limits.total_memory_mib to %zu or wait for a job to end",
         name.c_str(), mebibytes(needed_bytes), mebibytes(kept_bytes),
-        options_.max_total_memory_bytes >> 20, job_count - returning_jobs);
+        options_.max_total_memory_bytes >> 20, job_count - returning_jobs,
+        mebibytes(kept_bytes + needed_bytes));
     return false;
   }
   if (job_count - returning_jobs >= options_.max_jobs) {

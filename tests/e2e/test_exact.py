@@ -78,3 +78,11 @@ def test_sums_are_exact_over_af_xdp_ports():
             raise
         for report in run_all(lab, lab.url, 2, steps=3, tensors=3, elems=30_000):
             assert report["exit"] == 0, report
+
+
+def test_a_model_of_300_mb_in_jumbo_packets_needs_no_setting():
+    with Lab(hosts=1, mtu=9000) as lab:
+        lab.start_appliance(BUILD)
+        for report in run_all(lab, lab.url, 1, mtu=9000, steps=1, tensors=1, elems=75_000_000):
+            assert report["exit"] == 0, report
+            assert report["packets_sent"] < 60_000, report  # chunks of 8,832 bytes, not of 1,344

@@ -1,6 +1,7 @@
 // The configuration reader: any file gives a configuration or error lines that name the file.
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -15,12 +16,13 @@ using namespace sluice;
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const int file = memfd_create("config", MFD_CLOEXEC);
   REQUIRE_PROPERTY(file >= 0);
+  REQUIRE_PROPERTY(fchmod(file, 0600) == 0);  // it may hold a secret
   REQUIRE_PROPERTY(write(file, data, size) == static_cast<ssize_t>(size));
   const std::string path = "/proc/self/fd/" + std::to_string(file);
   const config::HostFacts host{
       .interfaces = {{.name = "eth0", .ipv4 = {{10, 0, 0, 1}}, .ipv6 = {}}}, .cpu_count = 4};
   const auto loaded = config::load_config(path, host);
-  const auto errors = config::check_config(path, host);
+  const auto errors = config::check_config(path, host).errors;
   REQUIRE_PROPERTY(loaded.ok() == errors.empty());
   if (!loaded.ok()) {
     REQUIRE_PROPERTY(!loaded.status().message().empty());

@@ -36,14 +36,21 @@ class ConfigFile {
   // The errors without the directory, so that tests compare whole lines.
   std::vector<std::string> errors(const HostFacts& host = {.interfaces = {},
                                                            .cpu_count = 4}) const {
-    std::vector<std::string> lines = check_config(path(), host);
+    return without_directory(check_config(path(), host).errors);
+  }
+  std::vector<std::string> warnings(const HostFacts& host = {.interfaces = {},
+                                                             .cpu_count = 4}) const {
+    return without_directory(check_config(path(), host).warnings);
+  }
+
+ private:
+  std::vector<std::string> without_directory(std::vector<std::string> lines) const {
     for (std::string& line : lines)
       for (std::size_t at; (at = line.find(directory_.string() + "/")) != std::string::npos;)
         line.erase(at, directory_.string().size() + 1);
     return lines;
   }
 
- private:
   std::filesystem::path directory_;
 };
 

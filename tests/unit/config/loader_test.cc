@@ -185,8 +185,8 @@ TEST(Loader, AnyBytesEndInErrorsAndNeverInACrash) {
 TEST(Loader, AMissingFileADirectoryAndAHugeFileAreErrors) {
   const ConfigFile file("");
   const std::string missing = file.path() + ".none";
-  EXPECT_THAT(check_config(missing), ElementsAre(HasSubstr("No such file or directory")));
-  EXPECT_THAT(check_config("/"), ElementsAre(HasSubstr("Is a directory")));
+  EXPECT_THAT(check_config(missing).errors, ElementsAre(HasSubstr("No such file or directory")));
+  EXPECT_THAT(check_config("/").errors, ElementsAre(HasSubstr("Is a directory")));
   file.write("a.toml", std::string((1 << 20) + 1, '#'));
   EXPECT_THAT(file.errors(), ElementsAre(HasSubstr("too long")));
 }

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "config/loader.h"
+#include "config/machine.h"
 #include "config/render.h"
 #include "config/schema.h"
 #include "tests/unit/config/config_file.h"
@@ -13,6 +14,11 @@ namespace sluice::config {
 namespace {
 
 const HostFacts kHost = {.interfaces = {}, .cpu_count = 64};
+
+Config in_effect(Config config) {
+  config.limits = resolved_limits(config, kHost);
+  return config;
+}
 
 std::string shipped_text() {
   std::ifstream file(SLUICE_CONFIG_DIR "/appliance.toml");
@@ -30,7 +36,7 @@ TEST(Reference, TheShippedFileIsTheSchemaWrittenOut) {
 TEST(Reference, TheShippedFileEqualsTheDefaults) {
   const auto config = load_config(SLUICE_CONFIG_DIR "/appliance.toml", kHost);
   ASSERT_TRUE(config.ok()) << config.status().message();
-  EXPECT_EQ(config.value(), default_config());
+  EXPECT_EQ(config.value(), in_effect(default_config()));
 }
 
 TEST(Reference, AFileWithOnlyAPortEqualsTheDefaults) {
@@ -38,21 +44,25 @@ TEST(Reference, AFileWithOnlyAPortEqualsTheDefaults) {
       "[[port]]\nname = \"port0\"\ntype = \"vhost-user\"\npath = \"/run/sluice/port0.sock\"\n");
   const auto config = load_config(file.path(), kHost);
   ASSERT_TRUE(config.ok()) << config.status().message();
-  EXPECT_EQ(config.value(), default_config());
+  EXPECT_EQ(config.value(), in_effect(default_config()));
 }
 
 TEST(Reference, EveryExampleLoads) {
   HostFacts host = kHost;
   for (const char* name : {"s0", "s1", "s2", "s3"}) host.interfaces.push_back({name, {}, {}});
   for (const char* name : {"demo.toml", "lab.toml", "priorities.toml", "stragglers.toml"}) {
-    const auto config = load_config(std::string(SLUICE_CONFIG_DIR "/examples/") + name, host);
+    const std::string path = std::string(SLUICE_CONFIG_DIR "/examples/") + name;
+    const auto config = load_config(path, host);
     ASSERT_TRUE(config.ok()) << config.status().message();
     EXPECT_EQ(config.value().ports.size(), 4u) << name;
+    // A secret is the reader's to add; nothing else is to be said about an example.
+    for (const std::string& warning : check_config(path, host).warnings)
+      EXPECT_NE(warning.find("no secret"), std::string::npos) << warning;
   }
 }
 
 TEST(Reference, TheEffectiveConfigReadsBackToTheSameValues) {
-  Config config = default_config();
+  Config config = in_effect(default_config());
   config.appliance.shards = 3;
   config.appliance.address6 = Ipv6Prefix{{0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}, 64};
   config.appliance.mac = MacAddress{2, 0, 0, 0, 0, 7};

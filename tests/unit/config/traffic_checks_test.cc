@@ -42,6 +42,32 @@ TEST(TrafficConfig, QueuesClassesAndRulesAreRead) {
           RuleConfig{.egress_class = 61, .prefix = Ipv6Prefix{{0xfd, 0, 0, 1}, 32}}));
 }
 
+TEST(TrafficConfig, AQueueThatHoldsAFrameForSecondsIsWarnedAbout) {
+  EXPECT_THAT(ConfigFile(kGoodPort + "rate_mbps = 1\n").warnings(),
+              ElementsAre("a.toml:5: a full queue holds a frame for 49.741 s: 6072 KiB at 1 Mb/s; "
+                          "lower queue_kib to about 64"));
+  EXPECT_THAT(
+      ConfigFile(kGoodPort + "queue_kib = 65536\nrate_mbps = 100\n").warnings(),
+      ElementsAre(HasSubstr("holds a frame for 5.368 s: 65536 KiB at 100 Mb/s; lower queue_kib to "
+                            "about 2441")));
+  EXPECT_THAT(ConfigFile(kGoodPort + "rate_mbps = 50\n").warnings(), IsEmpty());
+  EXPECT_THAT(ConfigFile(kGoodPort + "rate_mbps = 1\nqueue_kib = 64\n").warnings(), IsEmpty());
+  EXPECT_THAT(ConfigFile(kGoodPort + "queue_kib = 65536\n").warnings(), IsEmpty());
+}
+
+TEST(TrafficConfig, RulesWithoutForwardingAndMarksWithoutShapingAreWarnedAbout) {
+  const std::string rules = rule("class = 1\ndscp = 46") + rule("class = 2\ndscp = 8");
+  EXPECT_THAT(
+      ConfigFile(rules + "[forwarding]\nenabled = false\n" + kGoodPort).warnings(),
+      ElementsAre("a.toml:1: rules are about forwarded frames, and forwarding is off: 2 rules; set "
+                  "forwarding.enabled = true or remove them"));
+  EXPECT_THAT(ConfigFile(rules + kGoodPort).warnings(), IsEmpty());
+  EXPECT_THAT(ConfigFile(kGoodPort + "mark_above_kib = 100\n").warnings(),
+              ElementsAre(StartsWith("a.toml:5: marks without shaping: 100 KiB; ")));
+  EXPECT_THAT(ConfigFile(kGoodPort + "mark_above_kib = 100\nrate_mbps = 1000\n").warnings(),
+              IsEmpty());
+}
+
 TEST(TrafficConfig, WrongValuesSayWhatIsExpected) {
   EXPECT_THAT(
       ConfigFile(kGoodPort + "queue_kib = 1\n" + "[[class]]\nindex = 64\nshare = 1\n" +

@@ -312,9 +312,9 @@ TEST_F(Join, BeyondAJobsMemoryIsRefusedWithTheNumbersAndTheKey) {
   restart(small);
   Worker worker;
   worker.join.layouts[0].chunk_count = 100'000;
-  EXPECT_THAT(
-      refusal_of(worker, RefuseCode::kLimit),
-      AllOf(HasSubstr("needs 2"), HasSubstr("may have 1 MiB"), HasSubstr("limits.job_memory_mib")));
+  EXPECT_THAT(refusal_of(worker, RefuseCode::kLimit),
+              AllOf(HasSubstr("needs 210 MiB"), HasSubstr("may have 1 MiB"),
+                    HasSubstr("raise limits.job_memory_mib to 210")));
   EXPECT_TRUE(jobs.jobs().empty());
 }
 
@@ -325,9 +325,9 @@ TEST_F(Join, BeyondTheTotalMemoryIsRefusedWithTheNumbersAndTheKey) {
   Worker first, second{.name = "other"};
   first.join.layouts[0].chunk_count = second.join.layouts[0].chunk_count = 1000;
   ASSERT_TRUE(join(first).is(PacketType::kAccept));
-  EXPECT_THAT(
-      refusal_of(second, RefuseCode::kLimit),
-      AllOf(HasSubstr("of 4 MiB are in use by 1 jobs"), HasSubstr("limits.total_memory_mib")));
+  EXPECT_THAT(refusal_of(second, RefuseCode::kLimit),
+              AllOf(HasSubstr("needs 3 MiB, 3 of 4 MiB are in use by 1 jobs"),
+                    HasSubstr("limits.total_memory_mib to 6")));
 }
 
 TEST_F(Join, BeyondTheJobCountIsRefused) {
