@@ -7,7 +7,11 @@
 
 namespace sluice::agg {
 
-Jobs::Jobs(JobsOptions options) : options_(std::move(options)), entries_(kMaxJobs) {
+Jobs::Jobs(JobsOptions options)
+    : options_(std::move(options)),
+      secret_(options_.secret),
+      boot_key_(options_.boot_key),
+      entries_(kMaxJobs) {
   CHECK(options_.shard_count >= 1 && options_.shard_count <= kMaxShards);
 }
 

@@ -21,6 +21,7 @@
 #include "aggregator/base/limits.h"
 #include "aggregator/core/shard.h"
 #include "aggregator/jobs/attendance.h"
+#include "aggregator/wire/auth.h"
 #include "aggregator/wire/packet.h"
 
 namespace sluice::agg {
@@ -217,7 +218,9 @@ class Jobs {
   void queue(const Entry& entry, Rank rank, wire::PacketType type);
 
   JobsOptions options_;
-  Attendance attendance_;                        // `now` of every private method is attended time
+  Attendance attendance_;  // `now` of every private method is attended time
+  const wire::HmacKey secret_;
+  const wire::HmacKey boot_key_;
   std::vector<std::unique_ptr<Entry>> entries_;  // by job id; null: free
   std::deque<Outgoing> outgoing_;
   std::deque<ShardCommand> commands_;

@@ -33,8 +33,7 @@ ControlResult Jobs::join(const Request& request) {
   // A nonce that is not ours belongs to another address or to the appliance before its restart: an
   // honest worker simply proves itself again.
   if (!wire::same_digest(server_nonce(request), join.server_nonce)) return challenge(request);
-  if (!wire::same_digest(wire::join_proof(options_.secret, request.rank().value, join),
-                         join.proof)) {
+  if (!wire::same_digest(wire::join_proof(secret_, request.rank().value, join), join.proof)) {
     const Refusal refusal{
         .code = wire::RefuseCode::kBadSecret,
         .text = text("wrong secret for job '%s': rank %u at %s has another one than the appliance "
@@ -75,8 +74,7 @@ std::array<std::uint8_t, wire::kNonceBytes> Jobs::server_nonce(
   std::memcpy(at + 9, &nonce, sizeof(nonce));
   std::memcpy(at + 17, &rank, sizeof(rank));
   if (address_bytes != 0) std::memcpy(at + 19, request.origin.address.data(), address_bytes);
-  const wire::Digest digest =
-      wire::hmac_sha256(options_.boot_key, {message.data(), 19 + address_bytes});
+  const wire::Digest digest = boot_key_.digest({message.data(), 19 + address_bytes});
   std::array<std::uint8_t, wire::kNonceBytes> result;
   std::memcpy(result.data(), digest.data(), result.size());
   return result;
@@ -90,8 +88,8 @@ Cookie Jobs::make_cookie(const Entry& entry, Rank rank, std::uint64_t nonce) noe
     std::uint64_t nonce;
     std::uint64_t use;
   } message{.rank = rank.value, .serial = entry.serial, .nonce = nonce, .use = next_serial_++};
-  const wire::Digest digest = wire::hmac_sha256(
-      options_.boot_key, {reinterpret_cast<const std::uint8_t*>(&message), sizeof(message)});
+  const wire::Digest digest =
+      boot_key_.digest({reinterpret_cast<const std::uint8_t*>(&message), sizeof(message)});
   Cookie cookie;
   std::memcpy(&cookie, digest.data(), sizeof(cookie));
   return cookie == 0 ? 1 : cookie;

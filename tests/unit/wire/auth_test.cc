@@ -58,6 +58,17 @@ TEST(HmacSha256, GivesTheValuesOfRfc4231) {
               vector.digest);
 }
 
+TEST(HmacSha256, OnePreparedKeyServesManyMessages) {
+  const Buffer key(20, 0x0b);
+  const HmacKey prepared(key);
+  for (std::size_t count : {8u, 0u, 200u, 64u, 8u}) {
+    const Buffer message = counting(1, count);
+    EXPECT_EQ(prepared.digest(message), hmac_sha256(key, message)) << count;
+  }
+  EXPECT_EQ(hex(prepared.digest(bytes_of("Hi There"))),
+            "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7");
+}
+
 TEST(HmacSha256, TakesAnEmptyKey) {
   EXPECT_EQ(hex(hmac_sha256({}, {})),
             "b613679a0814d9ec772f95d778c35fc5ff1697c493715653c6c712144292c5ad");
