@@ -114,6 +114,12 @@ Verdict Shard::admit(const wire::Packet& packet, bool marked, TimeNs now, Job*& 
   return job->ended.load(std::memory_order_relaxed) ? Verdict::kJobEnded : Verdict::kCredit;
 }
 
+bool Shard::is_member(const wire::CommonHeader& header) const noexcept {
+  const Job* job = header.job < jobs_.size() ? jobs_[header.job] : nullptr;
+  return job != nullptr && header.rank < job->spec.world_size && header.cookie != 0 &&
+         header.cookie == job->members[header.rank].cookie.load(std::memory_order_acquire);
+}
+
 // A gradient is finished, whether its data comes or not: what the policy calls D_i. The first shard
 // keeps the times of all.
 Verdict Shard::finished(Job& job, const wire::Packet& packet, TimeNs now) noexcept {

@@ -79,6 +79,10 @@ class Shard {
   // congestion-experienced. The verdict is also counted.
   Verdict handle(const wire::Packet& packet, bool marked, TimeNs now) noexcept;
 
+  // Whether these are the name and the cookie of a member that this shard knows: no promise that
+  // the control side still does, but who passes is no stranger. For packets of the control port.
+  bool is_member(const wire::CommonHeader& header) const noexcept;
+
   // Writes the next datagram into `out` (at least wire::datagram_bytes() of the biggest job).
   // False: nothing to send.
   bool poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;

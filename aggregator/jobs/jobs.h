@@ -62,6 +62,12 @@ struct ControlResult {
   Rank rank;
 };
 
+// Whether handle() has an answer to packets of this type; the caller may throw others away.
+constexpr bool is_request(wire::PacketType type) noexcept {
+  return type == wire::PacketType::kJoin || type == wire::PacketType::kKeepalive ||
+         type == wire::PacketType::kLeave || type == wire::PacketType::kResync;
+}
+
 // A row for the metrics endpoint and for tests. Valid until the next call.
 struct MemberView {
   Rank rank;

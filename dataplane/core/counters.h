@@ -30,6 +30,14 @@ namespace sluice::dataplane {
   X(kTooLong, "too_long", "frames longer than the MTU of a port that they came by or were for") \
   X(kNoBuffer, "no_buffer", "frames lost because the packet pool was empty")                    \
   X(kHandover, "handover", "frames lost because the ring to another lcore was full")            \
+  X(kControlMembers, "control_members",                                                         \
+    "packets of members lost because the control thread's ring for them was full")              \
+  X(kMemberFlood, "member_flood",                                                               \
+    "control packets of a member that sends far more of them than the protocol asks for")       \
+  X(kControlStrangers, "control_strangers",                                                     \
+    "joins, ICMP errors and packets without a valid cookie beyond what strangers may cost")     \
+  X(kAnswerBudget, "answer_budget",                                                             \
+    "ARP, neighbour discovery and pings not answered because too many came")                    \
   X(kNoPath, "no_path", "datagrams to a member whose path is unknown or unusable")              \
   X(kNotAnswered, "not_answered", "frames for the appliance that it has no answer to")          \
   X(kInjectedFault, "injected_fault", "frames dropped on purpose by the fault-injecting port")

@@ -27,10 +27,10 @@ struct Appliance::State {
       while (ring != nullptr && rte_ring_dequeue(ring.get(), &packet) == 0)
         rte_pktmbuf_free(static_cast<rte_mbuf*>(packet));
     };
-    drain(fabric.to_control);
+    for (RingPtr* ring : {&fabric.from_members, &fabric.joins, &fabric.strays}) drain(*ring);
     fabric.workers.clear();
     fabric.ports.clear();
-    fabric.to_control.reset();
+    for (RingPtr* ring : {&fabric.from_members, &fabric.joins, &fabric.strays}) ring->reset();
     fabric.shard_events.reset();
     fabric.pool.reset();
     if (eal_started) stop_eal();
@@ -109,9 +109,17 @@ Status build_fabric(const config::Config& config, Fabric& fabric) {
   fabric.pool = std::move(pool).value();
   fabric.max_datagram_bytes = rte_pktmbuf_data_room_size(fabric.pool.get()) - RTE_PKTMBUF_HEADROOM -
                               wire::kMaxUdpHeaderBytes;
-  auto to_control = make_ring("to_control", kControlPackets, sizeof(rte_mbuf*));
-  if (!to_control.ok()) return to_control.status();
-  fabric.to_control = std::move(to_control).value();
+  const auto add_ring = [](const char* name, std::uint32_t packets, RingPtr& ring) {
+    auto made = make_ring(name, packets, sizeof(rte_mbuf*));
+    if (made.ok()) ring = std::move(made).value();
+    return made.status();
+  };
+  if (Status status = add_ring("from_members", kMemberPackets, fabric.from_members); !status.ok())
+    return status;
+  if (Status status = add_ring("joins", kStrangerPackets, fabric.joins); !status.ok())
+    return status;
+  if (Status status = add_ring("strays", kStrangerPackets, fabric.strays); !status.ok())
+    return status;
   auto events = make_ring("shard_events", kControlPackets, sizeof(agg::ShardEvent));
   if (!events.ok()) return events.status();
   fabric.shard_events = std::move(events).value();

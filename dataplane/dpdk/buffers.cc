@@ -59,8 +59,8 @@ Result<PoolPtr> make_pool(const config::Config& config) {
       (std::uint64_t{config.appliance.memory_mib} << 20) * 3 / 4 / element_bytes;
   const std::uint64_t wanted =
       config.ports.size() * (kEgressPackets + kDevicePacketsPerPort + kBurst * 4) +
-      config.appliance.shards * (kInboxPackets + 2 * kCachePackets) + kControlPackets +
-      kLeastPackets;
+      config.appliance.shards * (kInboxPackets + 2 * kCachePackets) + kMemberPackets +
+      2 * kStrangerPackets + kLeastPackets;
   const std::uint64_t count = std::min(affordable, wanted);
   if (count < kLeastPackets)
     return Status(StatusCode::kExhausted,

@@ -53,6 +53,8 @@ class Control {
   void run();
   std::size_t loop(TimeNs now);
   std::size_t poll_packets(TimeNs now);
+  std::size_t take_packets(rte_ring& ring, std::size_t most, TimeNs now);
+  void poll_strangers(rte_ring& ring, const RateLimit& limit, Budget& budget, TimeNs now);
   std::size_t poll_jobs(TimeNs now);
   void handle_packet(rte_mbuf* packet, TimeNs now);
   void handle_control(const wire::Frame& frame, Port& port, TimeNs now);
@@ -79,6 +81,8 @@ class Control {
   std::array<std::uint8_t, kMaxDatagramBytes> reply_{};
   TimeNs next_tick_ = 0;
   TimeNs next_watch_ = 0;
+  Budget join_budget_;
+  Budget stray_budget_;
   LogLimit refusals_;
   LogLimit hints_;
   LogLimit conflicts_;

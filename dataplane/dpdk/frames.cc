@@ -4,6 +4,7 @@
 
 #include <bit>
 
+#include "aggregator/jobs/jobs.h"
 #include "dataplane/dpdk/worker.h"
 #include "dataplane/host/answer.h"
 
@@ -107,8 +108,8 @@ void Worker::handle_own(Port& port, wire::Frame& frame, rte_mbuf* packet, TimeNs
   const Steering steering = steer(frame, fabric_.own);
   switch (steering.service) {
     case Service::kShard: to_shard(port, frame, steering.shard, packet, now); return;
-    case Service::kControl: to_control(port, PacketMeta::Kind::kControl, packet); return;
-    case Service::kHost: answer(port, frame, packet); return;
+    case Service::kControl: handle_control(port, frame, packet, now); return;
+    case Service::kHost: answer(port, frame, packet, now); return;
     case Service::kNotOurs:
     case Service::kNone: break;
   }
@@ -148,19 +149,60 @@ void Worker::feed_shard(wire::Bytes payload, bool marked, TimeNs now) noexcept {
     counters_.verdicts.count(why);
 }
 
-void Worker::to_control(Port& port, PacketMeta::Kind kind, rte_mbuf* packet) noexcept {
-  meta_of(packet) = {.kind = kind, .port = port.index()};
-  if (rte_ring_enqueue(fabric_.to_control.get(), packet) != 0)
-    drop(port, DropReason::kHandover, packet);
+// Noise ends here; whoever has a member's cookie does not stand in line with those who have none.
+void Worker::handle_control(Port& port, const wire::Frame& frame, rte_mbuf* packet,
+                            TimeNs now) noexcept {
+  wire::Packet request;
+  Verdict why = Verdict::kBadType;
+  if (!wire::parse(frame.payload, request, why) || !agg::is_request(request.type())) {
+    counters_.verdicts.count(why);
+    rte_pktmbuf_free(packet);
+    return;
+  }
+  Errand errand = Errand::kStray;
+  std::uint64_t sender = sender_of(frame);
+  if (request.type() == wire::PacketType::kJoin) {
+    errand = Errand::kJoin;
+  } else if (shard_.is_member(request.common())) {
+    errand = Errand::kMember;
+    sender = request.common().cookie;  // many may share an address
+  }
+  to_control(port, errand, PacketMeta::Kind::kControl, sender, packet, now);
 }
 
-void Worker::answer(Port& port, const wire::Frame& frame, rte_mbuf* packet) noexcept {
+void Worker::to_control(Port& port, Errand errand, PacketMeta::Kind kind, std::uint64_t sender,
+                        rte_mbuf* packet, TimeNs now) noexcept {
+  const bool member = errand == Errand::kMember;
+  if (!intakes_[port.index()].admit(errand, sender, now)) {
+    drop(port, member ? DropReason::kMemberFlood : DropReason::kControlStrangers, packet);
+    return;
+  }
+  meta_of(packet) = {.kind = kind, .port = port.index()};
+  const RingPtr& strangers = errand == Errand::kJoin ? fabric_.joins : fabric_.strays;
+  if (rte_ring_enqueue((member ? fabric_.from_members : strangers).get(), packet) != 0)
+    drop(port, member ? DropReason::kControlMembers : DropReason::kControlStrangers, packet);
+}
+
+void Worker::answer(Port& port, const wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept {
+  Intake& intake = intakes_[port.index()];
+  const bool ping = is_ping(frame, fabric_.own);
+  if (ping && !intake.admit(Errand::kEcho, sender_of(frame), now)) {
+    drop(port, DropReason::kAnswerBudget, packet);
+    return;
+  }
   rte_mbuf* reply = rte_pktmbuf_alloc(fabric_.pool.get());
   if (reply == nullptr) {
     drop(port, DropReason::kNoBuffer, packet);
     return;
   }
   const HostAnswer result = answer_as_host(frame, fabric_.own, room_of(reply));
+  // Asked after the answer, since most ARP is about others and costs the port nothing.
+  if (result.outcome == HostOutcome::kAnswered && !ping &&
+      !intake.admit(Errand::kNeighbour, sender_of(frame), now)) {
+    rte_pktmbuf_free(reply);
+    drop(port, DropReason::kAnswerBudget, packet);
+    return;
+  }
   if (result.outcome == HostOutcome::kAnswered) {
     set_frame_bytes(reply, result.reply_bytes);
     send(port.index(), fabric_.classifier.of_control(), reply);
@@ -170,9 +212,12 @@ void Worker::answer(Port& port, const wire::Frame& frame, rte_mbuf* packet) noex
   rte_pktmbuf_free(reply);
   switch (result.outcome) {
     case HostOutcome::kUnreachable:
-      to_control(port, PacketMeta::Kind::kUnreachable, packet);
+      to_control(port, Errand::kStray, PacketMeta::Kind::kUnreachable, sender_of(frame), packet,
+                 now);
       return;
-    case HostOutcome::kConflict: to_control(port, PacketMeta::Kind::kConflict, packet); return;
+    case HostOutcome::kConflict:
+      to_control(port, Errand::kStray, PacketMeta::Kind::kConflict, sender_of(frame), packet, now);
+      return;
     case HostOutcome::kIgnored:
     case HostOutcome::kAnswered: break;
   }

@@ -3,6 +3,7 @@
 #include "dataplane/dpdk/worker.h"
 
 #include <rte_lcore.h>
+#include <rte_random.h>
 #include <rte_ring_elem.h>
 #include <sched.h>
 #include <spdlog/spdlog.h>
@@ -62,6 +63,7 @@ Worker::Worker(Fabric& fabric, std::uint16_t index)
       index_(index),
       shard_(ShardId{index}),
       macs_(fabric.mac_entries, fabric.mac_age_ns) {
+  intakes_.assign(fabric.ports.size(), Intake(rte_rand()));
   for (const auto& port : fabric.ports)
     if (port->index() % fabric.own.shard_count == index) own_ports_.push_back(port.get());
 }

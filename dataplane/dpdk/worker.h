@@ -16,6 +16,7 @@
 #include "dataplane/core/idle.h"
 #include "dataplane/core/steer.h"
 #include "dataplane/dpdk/port.h"
+#include "dataplane/host/intake.h"
 #include "dataplane/host/paths.h"
 
 namespace sluice::dataplane {
@@ -35,7 +36,11 @@ struct Fabric {
   std::vector<std::unique_ptr<Worker>> workers;
   std::unique_ptr<PathTable> paths;
   PoolPtr pool;
-  RingPtr to_control;    // rte_mbuf*
+  // To the control thread, rte_mbuf*: members' packets are drained first and all; strangers get a
+  // budget a loop, joins one of their own.
+  RingPtr from_members;
+  RingPtr joins;
+  RingPtr strays;
   RingPtr shard_events;  // agg::ShardEvent
 
   Worker& owner_of(PortIndex port) const noexcept { return *workers[port % workers.size()]; }
@@ -87,8 +92,10 @@ class Worker {
   void handle_own(Port& port, wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept;
   void to_shard(Port& port, const wire::Frame& frame, ShardId shard, rte_mbuf* packet,
                 TimeNs now) noexcept;
-  void to_control(Port& port, PacketMeta::Kind kind, rte_mbuf* packet) noexcept;
-  void answer(Port& port, const wire::Frame& frame, rte_mbuf* packet) noexcept;
+  void handle_control(Port& port, const wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept;
+  void to_control(Port& port, Errand errand, PacketMeta::Kind kind, std::uint64_t sender,
+                  rte_mbuf* packet, TimeNs now) noexcept;
+  void answer(Port& port, const wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept;
   void send(PortIndex port, ClassIndex egress_class, rte_mbuf* packet) noexcept;
   void drop(Port& port, DropReason reason, rte_mbuf* packet) noexcept;
 
@@ -98,6 +105,7 @@ class Worker {
   Fabric& fabric_;
   const std::uint16_t index_;
   std::vector<Port*> own_ports_;
+  std::vector<Intake> intakes_;  // one a port, used for own ones
   PortMask up_ = 0;
   agg::Shard shard_;
   MacTable macs_;

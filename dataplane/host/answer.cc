@@ -79,6 +79,14 @@ HostAnswer answer_echo(const wire::Frame& frame, const OwnAddress& own,
 
 }  // namespace
 
+bool is_ping(const wire::Frame& frame, const OwnAddress& own) noexcept {
+  const bool ipv4 = frame.kind == wire::FrameKind::kIcmp4;
+  if (!ipv4 && frame.kind != wire::FrameKind::kIcmp6) return false;
+  // RFC 1122 lets a host ignore a broadcast ping.
+  return frame.payload[0] == (ipv4 ? kEchoRequest4 : kEchoRequest6) &&
+         frame.ethernet.dst == own.mac;
+}
+
 HostAnswer answer_as_host(const wire::Frame& frame, const OwnAddress& own,
                           wire::MutableBytes out) noexcept {
   if (frame.kind == wire::FrameKind::kArp) return answer_arp(frame, own, out);
@@ -89,9 +97,7 @@ HostAnswer answer_as_host(const wire::Frame& frame, const OwnAddress& own,
     return answer_neighbour(frame, own, out);
   if (type == (ipv4 ? kUnreachable4 : kUnreachable6) || (!ipv4 && type == kTooBig6))
     return {HostOutcome::kUnreachable};
-  if (type != (ipv4 ? kEchoRequest4 : kEchoRequest6)) return {};
-  if (frame.ethernet.dst != own.mac) return {};  // RFC 1122 lets a host ignore a broadcast ping
-  return answer_echo(frame, own, out);
+  return is_ping(frame, own) ? answer_echo(frame, own, out) : HostAnswer{};
 }
 
 }  // namespace sluice::dataplane

@@ -26,6 +26,9 @@ struct HostAnswer {
   std::size_t reply_bytes = 0;
 };
 
+// A ping to us, which answer_as_host() would answer. Same precondition.
+bool is_ping(const wire::Frame& frame, const OwnAddress& own) noexcept;
+
 // `frame` is kArp, kIcmp4 or kIcmp6 and has passed steer(). `out` must not overlap the frame.
 HostAnswer answer_as_host(const wire::Frame& frame, const OwnAddress& own,
                           wire::MutableBytes out) noexcept;

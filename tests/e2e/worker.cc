@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <string>
@@ -72,6 +73,8 @@ int run_steps(const WorkerOptions& options, sluice_job* job) {
   std::vector<std::vector<float>> gradients(options.tensors);
   for (auto& gradient : gradients) gradient.resize(options.elem_count);
   double exchange_s = 0;
+  std::vector<double> step_ms;
+  step_ms.reserve(options.steps);
   for (std::uint32_t step = 1; step <= options.steps; ++step) {
     for (std::uint32_t tensor = 0; tensor < options.tensors; ++tensor)
       for (std::uint64_t elem = 0; elem < options.elem_count; ++elem)
@@ -87,7 +90,9 @@ int run_steps(const WorkerOptions& options, sluice_job* job) {
     if (options.end_step) sluice_end_step(job);
     const sluice_status status = sluice_wait_step(job, SLUICE_FOREVER, nullptr);
     if (status != SLUICE_OK) return fail("wait_step", job, status);
-    exchange_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    exchange_s += taken.count();
+    step_ms.push_back(1e3 * taken.count());
     const bool whole = options.skip_tensor < 0 && !options.end_step;
     for (std::uint32_t tensor = 0; whole && tensor < options.tensors; ++tensor) {
       const std::uint64_t wrong = first_wrong(options, step, tensor, gradients[tensor]);
@@ -98,13 +103,19 @@ int run_steps(const WorkerOptions& options, sluice_job* job) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(options.pause_ms));
   }
+  std::sort(step_ms.begin(), step_ms.end());
+  const auto quantile = [&](double share) {
+    return step_ms.empty() ? 0.0 : step_ms[static_cast<std::size_t>(share * (step_ms.size() - 1))];
+  };
   sluice_stats stats{.struct_size = sizeof(sluice_stats)};
   sluice_stats_get(job, &stats);
   std::printf(
-      "{\"ok\": true, \"rank\": %u, \"steps\": %u, \"exchange_s\": %.6f, \"packets_sent\": %llu, "
+      "{\"ok\": true, \"rank\": %u, \"steps\": %u, \"exchange_s\": %.6f, "
+      "\"step_p50_ms\": %.3f, \"step_p99_ms\": %.3f, \"packets_sent\": %llu, "
       "\"packets_received\": %llu, \"bytes_sent\": %llu, \"bytes_received\": %llu, "
       "\"retransmissions\": %llu, \"probes\": %llu, \"results_pulled\": %llu, \"invalid\": %llu}\n",
-      options.rank, options.steps, exchange_s, static_cast<unsigned long long>(stats.packets_sent),
+      options.rank, options.steps, exchange_s, quantile(0.5), quantile(0.99),
+      static_cast<unsigned long long>(stats.packets_sent),
       static_cast<unsigned long long>(stats.packets_received),
       static_cast<unsigned long long>(stats.bytes_sent),
       static_cast<unsigned long long>(stats.bytes_received),

@@ -104,6 +104,18 @@ TEST(Shard, NamesEachKindOfWrongPacket) {
   EXPECT_TRUE(harness.drain().empty()) << "strangers get nothing";
 }
 
+TEST(Shard, KnowsMembersByTheirCookies) {
+  Harness harness;
+  const Shard& shard = *harness.shards[0];
+  EXPECT_TRUE(shard.is_member({.job = 5, .rank = 1, .cookie = harness.cookie(1)}));
+  EXPECT_FALSE(shard.is_member({.job = 5, .rank = 0, .cookie = harness.cookie(1)}));
+  EXPECT_FALSE(shard.is_member({.job = 5, .rank = 1024, .cookie = harness.cookie(1)}));
+  EXPECT_FALSE(shard.is_member({.job = 6, .rank = 1, .cookie = harness.cookie(1)}));
+  EXPECT_FALSE(shard.is_member({.job = 65535, .rank = 1, .cookie = harness.cookie(1)}));
+  harness.job->members[0].cookie = 0;
+  EXPECT_FALSE(shard.is_member({.job = 5, .rank = 0, .cookie = 0}));
+}
+
 TEST(Shard, RefusesAContributionOfAnotherShape) {
   Harness harness;
   harness.contribute<float>(0, 1, 0, {1, 2});

@@ -1,0 +1,57 @@
+#include "dataplane/host/intake.h"
+
+#include <cstring>
+
+namespace sluice::dataplane {
+namespace {
+
+struct Limits {
+  RateLimit port;
+  RateLimit sender;
+};
+
+constexpr RateLimit per_second(std::uint32_t count, std::uint32_t burst) noexcept {
+  return {.interval_ns = kSecond / count, .burst = burst};
+}
+
+// A member sends about ten control packets a second; 1,024 ranks that start together send 2,048
+// joins, perhaps from behind one address, and ask as often for our Ethernet address. Answered pings
+// are rare and long: 2,000 a second of 1,500 bytes are 24 Mb/s of the most urgent class.
+constexpr std::array<Limits, kErrandCount> kLimits{{
+    {.port = per_second(200'000, 4096), .sender = per_second(1000, 128)},  // kMember
+    {.port = per_second(20'000, 1024), .sender = per_second(2000, 512)},   // kJoin
+    {.port = per_second(5000, 256), .sender = per_second(500, 64)},        // kStray
+    {.port = per_second(20'000, 1024), .sender = per_second(1000, 64)},    // kNeighbour
+    {.port = per_second(2000, 256), .sender = per_second(1000, 128)},      // kEcho
+}};
+
+constexpr const Limits& limits_of(Errand errand) noexcept {
+  return kLimits[static_cast<std::size_t>(errand)];
+}
+
+}  // namespace
+
+const RateLimit& Intake::port_limit(Errand errand) noexcept { return limits_of(errand).port; }
+const RateLimit& Intake::sender_limit(Errand errand) noexcept { return limits_of(errand).sender; }
+
+bool Intake::admit(Errand errand, std::uint64_t sender, TimeNs now) noexcept {
+  const Limits& limits = limits_of(errand);
+  Lane& lane = lanes_[static_cast<std::size_t>(errand)];
+  std::uint64_t mixed = (sender ^ seed_) * 0x9E3779B97F4A7C15;
+  mixed = (mixed ^ mixed >> 32) * seed_;
+  // The sender first: who asks too often uses up nothing of the port's.
+  return lane.groups[mixed >> 56].take(limits.sender, now) && lane.port.take(limits.port, now);
+}
+
+std::uint64_t sender_of(const wire::Frame& frame) noexcept {
+  std::array<std::uint64_t, 2> words{};
+  if (frame.kind == wire::FrameKind::kArp || frame.kind == wire::FrameKind::kOther) {
+    std::memcpy(words.data(), frame.ethernet.src.bytes.data(), frame.ethernet.src.bytes.size());
+  } else {
+    static_assert(sizeof words == sizeof frame.src.bytes);
+    std::memcpy(words.data(), frame.src.bytes.data(), sizeof words);
+  }
+  return words[0] ^ words[1] * 0xC2B2AE3D27D4EB4F;
+}
+
+}  // namespace sluice::dataplane

@@ -1,0 +1,102 @@
+#include "dataplane/host/intake.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice::dataplane {
+namespace {
+
+constexpr std::uint64_t kSeed = 0x5EED;
+constexpr TimeNs kStart = 1000 * kSecond;
+
+// How many of `per_second` requests a second are admitted within `seconds`.
+std::uint64_t admitted(Intake& intake, Errand errand, std::uint64_t senders,
+                       std::uint64_t per_second, DurationNs duration) {
+  std::uint64_t count = 0;
+  std::uint64_t request = 0;
+  const DurationNs gap_ns = kSecond / static_cast<DurationNs>(per_second);
+  for (TimeNs now = kStart; now < kStart + duration; now += gap_ns)
+    count += intake.admit(errand, 7 + request++ % senders, now);
+  return count;
+}
+
+TEST(Budget, AllowsABurstAndThenTheRate) {
+  const RateLimit limit{.interval_ns = kMillisecond, .burst = 10};
+  Budget budget;
+  EXPECT_EQ(budget.available(limit, kStart), 10u);
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(budget.take(limit, kStart)) << i;
+  EXPECT_FALSE(budget.take(limit, kStart));
+  EXPECT_EQ(budget.available(limit, kStart), 0u);
+  EXPECT_FALSE(budget.take(limit, kStart + kMillisecond - 1));
+  EXPECT_EQ(budget.available(limit, kStart + kMillisecond), 1u);
+  EXPECT_TRUE(budget.take(limit, kStart + kMillisecond));
+  EXPECT_FALSE(budget.take(limit, kStart + kMillisecond));
+  EXPECT_EQ(budget.available(limit, kStart + kSecond), 10u) << "a rest earns no more than a burst";
+}
+
+TEST(Budget, SpendsManyAtOnceLikeOneByOne) {
+  const RateLimit limit{.interval_ns = kMillisecond, .burst = 10};
+  Budget at_once, one_by_one;
+  at_once.spend(limit, 4, kStart);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(one_by_one.take(limit, kStart));
+  for (DurationNs later = 0; later < 6 * kMillisecond; later += kMillisecond / 3)
+    EXPECT_EQ(at_once.available(limit, kStart + later), one_by_one.available(limit, kStart + later))
+        << later;
+}
+
+TEST(Intake, AFloodOfForgedSendersGetsThePortsRateOfEachErrand) {
+  for (const Errand errand : {Errand::kJoin, Errand::kStray, Errand::kNeighbour, Errand::kEcho}) {
+    Intake intake(kSeed);
+    const RateLimit& limit = Intake::port_limit(errand);
+    const auto most = limit.burst + static_cast<std::uint64_t>(2 * kSecond / limit.interval_ns);
+    const std::uint64_t count = admitted(intake, errand, 1'000'000, 1'000'000, 2 * kSecond);
+    EXPECT_LE(count, most + 1) << static_cast<int>(errand);
+    EXPECT_GE(count, most * 9 / 10) << static_cast<int>(errand);
+  }
+}
+
+TEST(Intake, OneFlooderLeavesRoomForOthersBehindItsPort) {
+  for (const Errand errand : {Errand::kJoin, Errand::kStray, Errand::kNeighbour, Errand::kMember}) {
+    Intake intake(kSeed);
+    std::uint64_t refused = 0;
+    for (TimeNs now = kStart; now < kStart + kSecond; now += 2 * kMicrosecond) {
+      (void)intake.admit(errand, 1, now);
+      if (now % (10 * kMillisecond) == 0) refused += !intake.admit(errand, 2, now);
+    }
+    EXPECT_EQ(refused, 0u) << static_cast<int>(errand);
+  }
+}
+
+TEST(Intake, AFloodOfOneKindKeepsNoOtherKindOut) {
+  Intake intake(kSeed);
+  (void)admitted(intake, Errand::kEcho, 100'000, 1'000'000, kSecond);
+  (void)admitted(intake, Errand::kStray, 100'000, 1'000'000, kSecond);
+  (void)admitted(intake, Errand::kJoin, 100'000, 1'000'000, kSecond);
+  EXPECT_TRUE(intake.admit(Errand::kMember, 9, kStart + kSecond));
+  EXPECT_TRUE(intake.admit(Errand::kNeighbour, 9, kStart + kSecond));
+}
+
+TEST(Intake, AMemberThatObeysTheProtocolIsNeverRefused) {
+  Intake intake(kSeed);
+  for (TimeNs now = kStart; now < kStart + 2 * kSecond; now += kMillisecond)  // 1,024 of them
+    for (std::uint64_t rank = now / kMillisecond % 50; rank < 1024; rank += 50)
+      ASSERT_TRUE(intake.admit(Errand::kMember, rank * 0x1234567, now)) << rank;
+}
+
+TEST(Intake, TellsNeighboursByEthernetAddressAndOthersByIpAddress) {
+  wire::Frame frame;
+  frame.ethernet.src.bytes = {2, 0, 0, 0, 0, 1};
+  frame.src = wire::ipv4_address(10, 0, 0, 1);
+  frame.kind = wire::FrameKind::kArp;
+  const std::uint64_t neighbour = sender_of(frame);
+  frame.src = wire::ipv4_address(10, 0, 0, 2);
+  EXPECT_EQ(sender_of(frame), neighbour);
+  frame.kind = wire::FrameKind::kUdp;
+  const std::uint64_t host = sender_of(frame);
+  frame.ethernet.src.bytes[5] = 9;
+  EXPECT_EQ(sender_of(frame), host);
+  frame.src = wire::ipv4_address(10, 0, 0, 3);
+  EXPECT_NE(sender_of(frame), host);
+}
+
+}  // namespace
+}  // namespace sluice::dataplane
