@@ -55,16 +55,18 @@ class Oracle {
 
   // ---- what may lower k or raise the number of those who are in ----
   // The rank was killed, stopped or cut off at some time.
-  void note_unreliable(RunIndex run, Rank rank) { runs_[run]->unreliable |= bit(rank); }
+  void note_unreliable(RunIndex run, Rank rank) { runs_[run]->unreliable.add(rank); }
   // Somebody asked for another rank's state: results may have to wait for it.
+  // It asks for more than it needs: what is sent to it does not count as traffic.
+  void leave_out_of_traffic(RunIndex run) { runs_[run]->asks_too_much = true; }
   void note_resync(RunIndex run) { runs_[run]->resyncs = true; }
 
   // ---- the result that everybody got; nothing while there is none ----
   struct Summed {
     std::uint64_t content_hash = 0;
     std::uint64_t weight = 0;
-    std::uint64_t mask = 0;
-    std::uint64_t receivers = 0;
+    RankSet mask;
+    RankSet receivers;
     std::uint16_t k = 0;
     bool nil = false;                // nobody in it sent data
     std::vector<std::int16_t> sums;  // of a gradient's elements, as the plan has them
@@ -121,24 +123,24 @@ class Oracle {
     std::map<ProcessIndex, Books> books;
     std::map<Step, std::uint64_t> replicas;
     std::map<Step, std::uint16_t> step_k;
-    std::uint64_t unreliable = 0;  // ranks
+    RankSet unreliable;
     bool resyncs = false;
+    bool asks_too_much = false;
   };
 
-  static std::uint64_t bit(Rank rank) { return std::uint64_t{1} << rank.value; }
   void on_contribution(Run& run, const Party& from, Flow& flow, std::uint64_t pump,
                        const wire::Packet& packet);
   void check_contribution(Run& run, const Party& from, const wire::Packet& packet);
   void check_late(const Run& run, const Party& from, const wire::Contribution& body);
   void check_finished(Run& run, const Party& from, const wire::Finished& body);
   void on_result(Run& run, const Party& to, const wire::Packet& packet);
-  void check_members(Run& run, std::uint64_t mask, const wire::ResultHeader& body);
-  void check_fastest(Run& run, std::uint64_t mask, const wire::ResultHeader& body);
-  std::uint64_t passes(const Run& run, const wire::ResultHeader& body) const;
-  void check_weight(const Run& run, std::uint64_t mask, const wire::ResultHeader& body);
+  void check_members(Run& run, const RankSet& mask, const wire::ResultHeader& body);
+  void check_fastest(Run& run, const RankSet& mask, const wire::ResultHeader& body);
+  RankSet passes(const Run& run, const wire::ResultHeader& body) const;
+  void check_weight(const Run& run, const RankSet& mask, const wire::ResultHeader& body);
   void check_gradient(const Run& run, Summed& summed, const wire::Packet& packet);
-  void check_collective(const Run& run, std::uint64_t mask, const wire::Packet& packet);
-  void account_for(Run& run, std::uint64_t mask, const wire::ResultHeader& body);
+  void check_collective(const Run& run, const RankSet& mask, const wire::Packet& packet);
+  void account_for(Run& run, const RankSet& mask, const wire::ResultHeader& body);
   const Sent* find_sent(const Run& run, StreamId stream, Step step, ChunkIndex chunk,
                         Rank rank) const;
   // False: nobody in the mask sent data.

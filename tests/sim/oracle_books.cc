@@ -102,11 +102,10 @@ void Oracle::check_finished(Run& run, const Party& from, const wire::Finished& b
 }
 
 // What the result counts has its place now: once, whatever becomes of the packets.
-void Oracle::account_for(Run& run, std::uint64_t mask, const wire::ResultHeader& body) {
-  for (std::uint64_t left = mask; left != 0; left &= left - 1) {
-    const Rank rank{static_cast<std::uint16_t>(std::countr_zero(left))};
+void Oracle::account_for(Run& run, const RankSet& mask, const wire::ResultHeader& body) {
+  mask.for_each([&](Rank rank) {
     const Sent* sent = find_sent(run, body.stream, body.step, body.chunk, rank);
-    if (sent == nullptr || sent->nil) continue;
+    if (sent == nullptr || sent->nil) return;
     const Step base = run.plan->tolerates_stragglers() ? sent->base_step : body.step;
     const auto [found, first] = run.counted_in.try_emplace(
         contribution_key(body.stream, base, body.chunk, rank), body.step);
@@ -119,7 +118,7 @@ void Oracle::account_for(Run& run, std::uint64_t mask, const wire::ResultHeader&
       ++sums.delivered;
     else
       ++sums.requeued, ++requeued_counted_;
-  }
+  });
 }
 
 }  // namespace sluice::sim

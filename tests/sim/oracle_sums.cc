@@ -32,34 +32,34 @@ const Oracle::Summed* Oracle::result(RunIndex run, StreamId stream, Step step,
 bool Oracle::add_up(const Run& run, const wire::ResultHeader& body, Summed& summed) const {
   const client::ChunkSpan span = run.layout->chunk(body.chunk);
   bool any = false;
-  for (std::uint64_t left = summed.mask; left != 0; left &= left - 1) {
-    const Rank rank{static_cast<std::uint16_t>(std::countr_zero(left))};
+  summed.mask.for_each([&](Rank rank) {
     const Sent* sent = find_sent(run, StreamId::kGradients, body.step, body.chunk, rank);
-    if (sent == nullptr || sent->nil) continue;
+    if (sent == nullptr || sent->nil) return;
     if (!any) summed.sums.resize(span.elem_count);
     any = true;
     const Step base = run.plan->tolerates_stragglers() ? sent->base_step : body.step;
     for (std::uint16_t i = 0; i < span.elem_count; ++i)
       summed.sums[i] = static_cast<std::int16_t>(
           summed.sums[i] + run.plan->gradient(rank, base, span.tensor, span.first_elem + i));
-  }
+  });
   return any;
 }
 
 void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet) {
   const auto& body = packet.body<wire::ResultHeader>();
-  ++results_sent_;
-  const std::uint64_t mask = packet.mask_word_count() > 0 ? packet.mask_word(0) : 0;
+  results_sent_ += !run.asks_too_much;
+  RankSet mask;
+  for (std::size_t i = 0; i < packet.mask_word_count(); ++i) mask.set_word(i, packet.mask_word(i));
   const std::uint8_t flags = body.flags & ~(wire::kFlagPulled | wire::kFlagReport);
   const std::uint64_t content_hash =
-      mix(hash_bytes(packet.payload()), mask, body.weight, flags, body.elem_count,
+      mix(hash_bytes(packet.payload()), mask.hash(), body.weight, flags, body.elem_count,
           static_cast<std::uint64_t>(body.dtype), body.k);
   const auto [found, first] = run.summed.try_emplace(
       slot_key(body.stream, body.step, body.chunk),
       Summed{.content_hash = content_hash, .weight = body.weight, .mask = mask, .k = body.k});
   Summed& summed = found->second;
-  summed.receivers |= bit(to.rank);
-  if (body.stream == StreamId::kState && std::popcount(summed.receivers) > 2)
+  summed.receivers.add(to.rank);
+  if (body.stream == StreamId::kState && summed.receivers.count() > 2)
     violation("a rank's state went to more than two ranks: " +
               name(run, body.stream, body.step, body.chunk));
   // The first chunk waits for both ends, so both have sent something for it.
@@ -84,83 +84,87 @@ void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet) {
   account_for(run, mask, body);
 }
 
-void Oracle::check_members(Run& run, std::uint64_t mask, const wire::ResultHeader& body) {
+void Oracle::check_members(Run& run, const RankSet& mask, const wire::ResultHeader& body) {
   const std::string where = name(run, body.stream, body.step, body.chunk);
-  const int count = std::popcount(mask);
+  const int count = mask.count();
   // Of a rank's state only the first chunk waits for the receiver.
   const bool alone = body.stream == StreamId::kState && body.chunk != 0;
-  const std::uint64_t passed = passes(run, body);
-  if ((mask & passed) != 0) violation("I1: a rank that passed is in the result of " + where);
-  if (((count == 0 || body.k == 0) && passed == 0) || (count < body.k && !alone))
+  const RankSet passed = passes(run, body);
+  if (!(mask & passed).empty()) violation("I1: a rank that passed is in the result of " + where);
+  if (((count == 0 || body.k == 0) && passed.empty()) || (count < body.k && !alone))
     violation("I1: " + std::to_string(count) + " workers in the result of " + where + " with k " +
               std::to_string(body.k));
-  if (mask >> run.plan->world_size() != 0) violation("I1: unknown rank in the mask of " + where);
+  if (!mask.without(RankSet::below(run.plan->world_size())).empty())
+    violation("I1: unknown rank in the mask of " + where);
   if (body.stream != StreamId::kGradients) return;
   if (run.plan->tolerates_stragglers()) return check_fastest(run, mask, body);
   for (std::uint16_t rank = 0; rank < run.plan->world_size(); ++rank)
-    if (required(*run.plan, Rank{rank}, body.step) && (mask >> rank & 1) == 0)
+    if (required(*run.plan, Rank{rank}, body.step) && !mask.has(Rank{rank}))
       violation("I1: rank " + std::to_string(rank) + " is missing from the result of " + where);
 }
 
 // Ranks that requeued into the step and had nothing for this chunk: nobody waits for them, and k is
 // at most what is left.
-std::uint64_t Oracle::passes(const Run& run, const wire::ResultHeader& body) const {
-  if (body.stream != StreamId::kGradients || !run.plan->requeues()) return 0;
-  std::uint64_t passed = 0;
+RankSet Oracle::passes(const Run& run, const wire::ResultHeader& body) const {
+  if (body.stream != StreamId::kGradients || !run.plan->requeues()) return {};
+  RankSet passed;
   for (std::uint16_t rank = 0; rank < run.plan->world_size(); ++rank) {
     const Sent* sent = find_sent(run, body.stream, body.step, body.chunk, Rank{rank});
-    if (sent != nullptr && sent->nil && sent->base_step != body.step) passed |= bit(Rank{rank});
+    if (sent != nullptr && sent->nil && sent->base_step != body.step) passed.add(Rank{rank});
   }
   return passed;
 }
 
 // The k that the result names is the policy's, lowered by death and leave alone.
-void Oracle::check_fastest(Run& run, std::uint64_t mask, const wire::ResultHeader& body) {
+void Oracle::check_fastest(Run& run, const RankSet& mask, const wire::ResultHeader& body) {
   const JobPlan& plan = *run.plan;
   const PolicyOptions& policy = plan.session.policy;
   const std::string where = name(run, body.stream, body.step, body.chunk);
   const int world_size = plan.world_size();
   int reliable = 0;
   for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank)
-    reliable += takes_part(plan, Rank{rank}, body.step) && (run.unreliable >> rank & 1) == 0;
+    reliable += takes_part(plan, Rank{rank}, body.step) && !run.unreliable.has(Rank{rank});
   int least = 1;
   int most = world_size;
   if (policy.kind == PolicyKind::kFixed) least = most = policy.k;
   if (policy.kind == PolicyKind::kSaina) least = policy.k;
   if (body.step <= 2) least = most = world_size;
-  const std::uint64_t passed = passes(run, body);
-  const std::uint64_t all = (std::uint64_t{1} << world_size) - 1;
-  reliable -= std::popcount(passed & ~run.unreliable & all);
-  least = std::max(1, least - std::popcount(passed));  // each stands for one, but not for the last
+  const RankSet passed = passes(run, body);
+  reliable -= passed.without(run.unreliable).count();
+  least = std::max(1, least - passed.count());  // each stands for one, but not for the last
   if (body.k > most || body.k < std::min(least, reliable))
     violation("I1: k is " + std::to_string(body.k) + " in " + where + ", the policy says " +
               std::to_string(least) + " to " + std::to_string(most) + " and " +
               std::to_string(reliable) + " ranks were always there");
-  if (run.unreliable == 0 && reliable + std::popcount(passed) == world_size) {
+  if (run.unreliable.empty() && reliable + passed.count() == world_size) {
     // Only passes have lowered it: all shards use the one that was published, and wait for no more.
-    if (passed == 0) {
+    if (passed.empty()) {
       const auto [found, first] = run.step_k.try_emplace(body.step, body.k);
       if (!first && found->second != body.k)
         violation("I1: k is " + std::to_string(body.k) + " in " + where + " and " +
                   std::to_string(found->second) + " in another chunk of the step");
     }
-    if (!run.resyncs && std::popcount(mask) != body.k)
-      violation("I1: " + std::to_string(std::popcount(mask)) + " workers in the result of " +
-                where + ", which k " + std::to_string(body.k) + " had completed before");
+    if (!run.resyncs && mask.count() != body.k)
+      violation("I1: " + std::to_string(mask.count()) + " workers in the result of " + where +
+                ", which k " + std::to_string(body.k) + " had completed before");
   }
-  results_without_somebody_ += std::popcount(mask) < world_size;
+  results_without_somebody_ += mask.count() < world_size;
 }
 
-void Oracle::check_weight(const Run& run, std::uint64_t mask, const wire::ResultHeader& body) {
+void Oracle::check_weight(const Run& run, const RankSet& mask, const wire::ResultHeader& body) {
   std::uint64_t weight = 0;
-  for (std::uint64_t left = mask; left != 0; left &= left - 1) {
-    const Rank rank{static_cast<std::uint16_t>(std::countr_zero(left))};
+  bool all_sent = true;
+  mask.for_each([&](Rank rank) {
     const Sent* sent = find_sent(run, body.stream, body.step, body.chunk, rank);
-    if (sent == nullptr)
-      return violation("I1: rank " + std::to_string(rank.value) + " is in the result of " +
-                       name(run, body.stream, body.step, body.chunk) + " but never sent it");
-    weight += sent->weight;
-  }
+    if (sent != nullptr) {
+      weight += sent->weight;
+      return;
+    }
+    all_sent = false;
+    violation("I1: rank " + std::to_string(rank.value) + " is in the result of " +
+              name(run, body.stream, body.step, body.chunk) + " but never sent it");
+  });
+  if (!all_sent) return;
   if (body.stream == StreamId::kGradients && weight != body.weight)
     violation("I1: weight " + std::to_string(body.weight) + " instead of " +
               std::to_string(weight) + " in the result of " +
@@ -193,14 +197,14 @@ void Oracle::check_gradient(const Run& run, Summed& summed, const wire::Packet& 
   }
 }
 
-void Oracle::check_collective(const Run& run, std::uint64_t mask, const wire::Packet& packet) {
+void Oracle::check_collective(const Run& run, const RankSet& mask, const wire::Packet& packet) {
   const auto& body = packet.body<wire::ResultHeader>();
   if (packet.payload().empty()) return;  // a barrier
   const std::string where = name(run, body.stream, body.step, body.chunk);
   const Rank root{wire::collective_root(static_cast<std::uint32_t>(body.weight))};
   // Of a rank's state the receiver is in as well.
   const int most = body.stream == StreamId::kState ? 2 : 1;
-  if (std::popcount(mask) > most || (mask & bit(root)) == 0)
+  if (mask.count() > most || !mask.has(root))
     return violation("I1: not the root alone in " + where);
   const Sent* sent = find_sent(run, body.stream, body.step, body.chunk, root);
   if (sent == nullptr || sent->payload_hash != hash_bytes(packet.payload()))

@@ -83,12 +83,11 @@ Priority JobPlan::priority(Rank rank, Step step, std::uint32_t tensor) const {
   return static_cast<Priority>(mix(salted(Salt::kPriority, seed), step, rank.value, tensor));
 }
 
-int JobPlan::sum(std::uint64_t mask, Step step, std::uint32_t tensor, std::uint64_t elem) const {
+int JobPlan::sum(const RankSet& mask, Step step, std::uint32_t tensor, std::uint64_t elem) const {
   int total = 0;
-  for (std::uint64_t left = mask; left != 0; left &= left - 1) {
-    const Rank rank{static_cast<std::uint16_t>(std::countr_zero(left))};
+  mask.for_each([&](Rank rank) {
     if (!is_nil(rank, step, tensor)) total += gradient(rank, step, tensor, elem);
-  }
+  });
   return total;
 }
 

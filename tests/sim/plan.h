@@ -12,6 +12,7 @@
 #include "aggregator/base/time.h"
 #include "aggregator/base/types.h"
 #include "client/core/session.h"
+#include "tests/sim/rank_set.h"
 
 namespace sluice::sim {
 
@@ -92,8 +93,8 @@ struct JobPlan {
   std::vector<std::uint32_t> submission_order(Rank rank, Step step) const;
   Priority priority(Rank rank, Step step, std::uint32_t tensor) const;
 
-  // The sum over the ranks of `mask` (one word) of one element, leaving out NILs.
-  int sum(std::uint64_t mask, Step step, std::uint32_t tensor, std::uint64_t elem) const;
+  // The sum over the ranks of `mask` of one element, leaving out NILs.
+  int sum(const RankSet& mask, Step step, std::uint32_t tensor, std::uint64_t elem) const;
 };
 
 // The checksum that stands for a replica's parameters, and the bytes that carry it in a resync.

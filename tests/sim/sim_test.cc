@@ -48,6 +48,38 @@ TEST(Simulator, catches_every_corrupted_frame_by_its_checksums) {
   }
 }
 
+TEST(Simulator, completes_a_job_of_more_ranks_than_a_word_has_bits) {
+  World world({.seed = 5});
+  const RunIndex run = world.add_run(make_plan(130, 3, {100, 7}));
+  EXPECT_TRUE(world.run_until_done(run, 10 * kSecond)) << world.report();
+  EXPECT_EQ(world.oracle().result(run, StreamId::kGradients, 3, 0)->mask, RankSet::below(130));
+}
+
+TEST(Simulator, finds_that_the_last_of_70_ranks_is_missing) {
+  World world({.seed = 6});
+  const RunIndex run = world.add_run(make_plan(70, 1, {4}));
+  // The appliance's own result of the step, less the last rank.
+  RankSet lied = RankSet::below(69);
+  world.set_filter([&](Passing& passing) { passing.drop = passing.port_offset != 0; });
+  ASSERT_FALSE(world.run_until_done(run, 2 * kSecond));
+  wire::ResultHeader result{.feedback = {.number = 1},
+                            .step = 1,
+                            .elem_count = 4,
+                            .payload_bytes = 16,
+                            .k = 69,
+                            .mask_words = 2};
+  const JobPlan& plan = world.plan(run);
+  float sums[4] = {};
+  for (std::uint16_t rank = 0; rank < 69; ++rank) result.weight += plan.weight(Rank{rank}, 1);
+  for (std::uint64_t i = 0; i < 4; ++i) sums[i] = static_cast<float>(plan.sum(lied, 1, 0, i));
+  const std::uint64_t words[2] = {lied.word(0), lied.word(1)};
+  std::vector<std::uint8_t> bytes(500);
+  bytes.resize(wire::encode(bytes, wire::Sender{}, result, words,
+                            {reinterpret_cast<const std::uint8_t*>(sums), sizeof(sums)}));
+  world.on_shard_sent(0, world.worker(run, 0).identity.port, bytes);
+  EXPECT_NE(world.report().find("rank 69 is missing"), std::string::npos) << world.report();
+}
+
 class OracleTest : public testing::Test {
  protected:
   // Two workers send one chunk of four elements; returns the datagram of a correct result.

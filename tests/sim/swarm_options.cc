@@ -208,6 +208,8 @@ SwarmOptions draw_swarm(std::uint64_t seed) {
     options.jobs.push_back(draw_job(random, i, seed));
     workers += options.jobs.back().plan.world_size();
   }
+  Random crowding(mix(seed, 0xC120D));
+  let_be_many(crowding, options);
   Random straggling(mix(seed, 0x57A6));
   if (seed % 2 == 0)
     for (SwarmJob& job : options.jobs) {
@@ -228,6 +230,7 @@ SwarmOptions draw_swarm(std::uint64_t seed) {
     fault.duration_ns = random.between(kMillisecond, 1500 * kMillisecond);
     options.faults.push_back(fault);
   }
+  draw_trials(seed, options);
   return options;
 }
 
@@ -258,7 +261,7 @@ std::string describe(const SwarmOptions& options) {
         << " fatal_at_ms=" << job.fatal_at / kMillisecond << " returns=" << job.returns;
     if (plan.tolerates_stragglers()) out << "\n   " << describe_stragglers(job);
   }
-  return out.str();
+  return out.str() + describe_trials(options);
 }
 
 }  // namespace sluice::sim

@@ -54,6 +54,39 @@ struct SwarmFault {
   DurationNs duration_ns = 0;
 };
 
+// The control thread or a shard does not run for a while.
+struct Absence {
+  bool control = false;
+  std::uint16_t shard = 0;  // unless control
+  TimeNs at = 0;
+  DurationNs duration_ns = 0;
+};
+
+// A host's link goes down several times.
+struct Flap {
+  std::uint32_t worker = 0;  // by index, over all jobs
+  TimeNs at = 0;
+  std::vector<std::pair<DurationNs, DurationNs>> times;  // down, and up again
+};
+
+// A process that misbehaves within its rights.
+enum class MisfitKind : std::uint8_t {
+  kStorm,     // a member of another job probes for everything in a loop
+  kIdle,      // joins and never goes on, or joins again and again
+  kTwin,      // a second process with the rank and the run of one that lives
+  kOtherRun,  // a rank of another run under the name of a job that lives
+};
+
+struct Misfit {
+  MisfitKind kind{};
+  std::size_t job = 0;  // kTwin, kOtherRun: whose
+  Rank rank;
+  TimeNs at = 0;
+  DurationNs duration_ns = 0;
+  DurationNs interval_ns = 0;
+  std::uint32_t times = 0;
+};
+
 struct SwarmOptions {
   std::uint64_t seed = 0;
   bool keep_log = false;
@@ -61,11 +94,21 @@ struct SwarmOptions {
   TimeNs faults_stop_at = 0;
   std::vector<SwarmJob> jobs;
   std::vector<SwarmFault> faults;
+  std::vector<Absence> absences;
+  std::vector<Flap> flaps;
+  std::vector<Misfit> misfits;
+
+  // What the appliance's own absences may cost everybody.
+  DurationNs absent_ns() const;
 };
 
 // Jobs of even seeds tolerate stragglers, but for some; those of odd seeds are synchronous.
 SwarmOptions draw_swarm(std::uint64_t seed);
 void let_tolerate_stragglers(Random& random, SwarmJob& job, TimeNs faults_stop_at);
+// Now and then one job has more than 64 ranks.
+void let_be_many(Random& random, SwarmOptions& options);
+void draw_trials(std::uint64_t seed, SwarmOptions& options);
+std::string describe_trials(const SwarmOptions& options);
 std::string describe_stragglers(const SwarmJob& job);
 // One line for the network and one a job.
 std::string describe(const SwarmOptions& options);

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <list>
+#include <optional>
 #include <set>
 
 #include "tests/sim/swarm_losses.h"
+#include "tests/sim/swarm_trials.h"
 
 namespace sluice::sim {
 namespace {
@@ -29,6 +31,9 @@ class Swarm {
   SwarmOutcome run() {
     for (const SwarmJob& job : options_.jobs) start(job);
     for (const SwarmFault& fault : options_.faults) schedule(fault);
+    std::vector<RunIndex> runs;
+    for (const State& state : states_) runs.push_back(state.run);
+    trials_.emplace(world_, options_, std::move(runs)).schedule(hit_);
     world_.at(options_.faults_stop_at, [this] {
       world_.set_link_options(healed(options_.world.uplink), healed(options_.world.downlink));
     });
@@ -137,7 +142,8 @@ class Swarm {
     const auto rounds = static_cast<DurationNs>(plan.steps() + plan.collectives.size() + 1);
     const TimeNs from = std::max(options_.faults_stop_at + 1500 * kMillisecond, world_.now());
     const DurationNs lost_ns = state.losses != nullptr ? state.losses->longest_ns() : 0;
-    return from + lost_ns + kSettleBound + rounds * (longest + kStepBound) + 2 * member_timeout();
+    return from + options_.absent_ns() + lost_ns + kSettleBound + rounds * (longest + kStepBound) +
+           2 * member_timeout();
   }
 
   void finish(State& state) {
@@ -182,7 +188,8 @@ class Swarm {
         state.job->fatality == Fatality::kAbnormalLeave;
     const TimeNs struck_at =
         state.job->fatality == Fatality::kAbnormalLeave ? left_at(state) : state.struck_at;
-    const TimeNs bound = std::max(struck_at, options_.faults_stop_at + 1500 * kMillisecond) +
+    const TimeNs bound = options_.absent_ns() +
+                         std::max(struck_at, options_.faults_stop_at + 1500 * kMillisecond) +
                          (told ? kDeathBound : member_timeout() + kSecond + kSecond);
     const std::string culprit = "rank " + std::to_string(state.job->victim.value);
     for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank) {
@@ -282,6 +289,7 @@ class Swarm {
   World world_;
   std::vector<State> states_;
   std::list<Losses> losses_;
+  std::optional<Trials> trials_;
   std::set<std::uint32_t> hit_;  // workers that a brief fault is for
   SwarmOutcome outcome_;
 };

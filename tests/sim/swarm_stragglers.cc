@@ -75,7 +75,8 @@ void draw_losses(Random& random, SwarmJob& job, TimeNs faults_stop_at) {
 
 void let_tolerate_stragglers(Random& random, SwarmJob& job, TimeNs faults_stop_at) {
   JobPlan& plan = job.plan;
-  const auto steps = static_cast<Step>(4 + random.below(27));
+  auto steps = static_cast<Step>(4 + random.below(27));
+  if (plan.world_size() > 64) steps = std::min<Step>(steps, 6);
   plan.session.has_policy = true;
   plan.session.policy = draw_policy(random, plan.world_size(), steps);
   plan.pipelined = false;

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "aggregator/wire/packet.h"
 #include "client/core/session.h"
 #include "tests/sim/frame_pool.h"
 #include "tests/sim/oracle.h"
@@ -67,6 +68,7 @@ class Worker {
 
   const Identity identity;
   const JobPlan& plan;
+  wire::CommonHeader credentials;  // of the last packet that it sent
   const client::Layout& layout;
 
   client::Session& session() { return *session_; }

@@ -88,8 +88,8 @@ void Worker::check_report(Step step) {
   if (report == nullptr) return violation(where + " is missing");
   std::uint16_t k = UINT16_MAX;
   std::uint64_t weight = UINT64_MAX;
-  std::uint64_t in_every = UINT64_MAX;
-  std::uint64_t in_any = 0;
+  RankSet in_every = RankSet::below(kMaxWorkers);
+  RankSet in_any;
   for (ChunkIndex chunk = 0; chunk < layout.chunk_count(); ++chunk) {
     const Oracle::Summed* result =
         world_.oracle().result(identity.run, StreamId::kGradients, step, chunk);
@@ -100,7 +100,7 @@ void Worker::check_report(Step step) {
     in_any |= result->mask;
   }
   if (report->step != step || report->k != k || report->weight != weight ||
-      report->in_every[0] != in_every || report->in_any[0] != in_any)
+      !(RankSet::of(report->in_every) == in_every) || !(RankSet::of(report->in_any) == in_any))
     violation(where + " says k " + std::to_string(report->k) + " weight " +
               std::to_string(report->weight) + ", the results k " + std::to_string(k) + " weight " +
               std::to_string(weight) + ", or other ranks");

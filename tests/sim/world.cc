@@ -188,6 +188,7 @@ void World::send_from_worker(Worker& worker, const client::Transmit& transmit,
     oracle_.on_worker_packet(worker.party(), static_cast<std::uint16_t>(transmit.port_offset - 1),
                              worker.pumps(), packet);
   if (packet.type() == wire::PacketType::kResync) oracle_.note_resync(worker.identity.run);
+  worker.credentials = packet.common();
   const FrameIndex frame = pool_.take();
   const wire::UdpPath path = path_to_appliance(worker, transmit.port_offset);
   pool_[frame].bytes.resize(wire::kMaxUdpHeaderBytes + bytes.size());

@@ -1,0 +1,151 @@
+// What a seed decides about big jobs, an appliance that is away, flapping links and misfits. Each
+// has a source of randomness of its own, so that a seed's other choices stay as they are.
+#include <algorithm>
+#include <array>
+#include <sstream>
+
+#include "tests/sim/swarm_options.h"
+
+namespace sluice::sim {
+namespace {
+
+template <class T, std::size_t N>
+T pick(Random& random, const std::array<T, N>& choices) {
+  return choices[random.below(N)];
+}
+
+void draw_absences(Random& random, SwarmOptions& options) {
+  if (!random.one_in(6)) return;
+  for (std::uint64_t i = 1 + random.below(2); i > 0; --i) {
+    Absence absence;
+    absence.control = !random.one_in(3);
+    absence.shard =
+        static_cast<std::uint16_t>(random.below(options.world.appliance.jobs.shard_count));
+    absence.at = random.between(0, options.faults_stop_at);
+    absence.duration_ns = pick(random, std::array{20 * kMillisecond, kSecond, 10 * kSecond});
+    absence.duration_ns = random.between(absence.duration_ns / 4, absence.duration_ns);
+    options.absences.push_back(absence);
+  }
+  // Whoever waits for the appliance for less than it is away gives it up, and rightly so.
+  for (SwarmJob& job : options.jobs) {
+    job.plan.session.connect_timeout_ns += options.absent_ns();
+    job.plan.session.silence_timeout_ns += options.absent_ns();
+    // A frozen process may go on before anybody could notice: then it keeps its rank.
+    for (Loss& loss : job.losses) loss.returns = loss.returns || loss.kind == LossKind::kFrozen;
+  }
+}
+
+// Never silent for as long as a member may be: two seconds in all.
+void draw_flaps(Random& random, SwarmOptions& options, std::uint64_t workers) {
+  if (!random.one_in(5)) return;
+  Flap flap;
+  flap.worker = static_cast<std::uint32_t>(random.below(workers));
+  flap.at = random.between(0, options.faults_stop_at);
+  DurationNs left_ns = 2 * kSecond;
+  for (std::uint64_t i = 2 + random.below(5); i > 0; --i) {
+    const DurationNs longest_ns =
+        pick(random, std::array{5 * kMillisecond, 300 * kMillisecond, 2 * kSecond});
+    const DurationNs down_ns = std::min(left_ns, random.between(kMillisecond, longest_ns));
+    if (down_ns == 0) break;
+    left_ns -= down_ns;
+    flap.times.push_back({down_ns, random.between(kMillisecond, 700 * kMillisecond)});
+  }
+  options.flaps.push_back(flap);
+}
+
+void draw_misfits(Random& random, SwarmOptions& options) {
+  if (!random.one_in(5)) return;
+  for (std::uint64_t i = 1 + random.below(2); i > 0; --i) {
+    Misfit misfit;
+    misfit.kind = static_cast<MisfitKind>(random.below(4));
+    misfit.job = random.below(options.jobs.size());
+    const SwarmJob& job = options.jobs[misfit.job];
+    misfit.rank.value = static_cast<std::uint16_t>(random.below(job.plan.world_size()));
+    misfit.at = random.between(0, options.faults_stop_at);
+    misfit.duration_ns = random.between(50 * kMillisecond, 300 * kMillisecond);
+    misfit.interval_ns = pick(random, std::array{100 * kMicrosecond, kMillisecond});
+    if (misfit.kind == MisfitKind::kIdle) {
+      misfit.interval_ns = random.between(5 * kMillisecond, 500 * kMillisecond);
+      misfit.times = static_cast<std::uint32_t>(random.below(12));
+    }
+    // Where a rank is lost on purpose, a newcomer may be welcome.
+    const bool rank_stays = job.fatality == Fatality::kNone && job.losses.empty();
+    const bool needs_it = misfit.kind == MisfitKind::kTwin || misfit.kind == MisfitKind::kOtherRun;
+    const auto same = [&](const Misfit& other) { return other.kind == misfit.kind; };
+    if ((rank_stays || !needs_it) &&
+        std::none_of(options.misfits.begin(), options.misfits.end(), same))
+      options.misfits.push_back(misfit);
+  }
+}
+
+const char* name_of(MisfitKind kind) {
+  switch (kind) {
+    case MisfitKind::kStorm: return "storm";
+    case MisfitKind::kIdle: return "idle";
+    case MisfitKind::kTwin: return "twin";
+    case MisfitKind::kOtherRun: return "other-run";
+  }
+  return "?";
+}
+
+}  // namespace
+
+DurationNs SwarmOptions::absent_ns() const {
+  DurationNs total_ns = 0;
+  for (const Absence& absence : absences) total_ns += absence.duration_ns;
+  return total_ns;
+}
+
+// More ranks than a word has bits; so few chunks and steps that the seed costs no more than others.
+void let_be_many(Random& random, SwarmOptions& options) {
+  if (!random.one_in(16)) return;
+  JobPlan& plan = options.jobs[random.below(options.jobs.size())].plan;
+  const std::size_t few = plan.ranks.size();
+  plan.ranks.resize(65 + random.below(random.one_in(8) ? 400 : 100));
+  for (std::size_t rank = few; rank < plan.ranks.size(); ++rank) {
+    plan.ranks[rank] = plan.ranks[rank % few];
+    if (plan.ranks[rank].ending != Ending::kAbnormal) continue;  // the one that fails the job
+    plan.ranks[rank].ending = Ending::kLeave;
+    plan.ranks[rank].last_step = plan.steps();
+  }
+  plan.tensors.resize(1 + random.below(std::min<std::size_t>(2, plan.tensors.size())));
+  for (client::TensorSpec& tensor : plan.tensors)
+    tensor.elem_count = 1 + random.below(plan.chunk_bytes);  // four chunks, or eight narrow ones
+  if (plan.collectives.size() > 2) plan.collectives.resize(2);
+  for (CollectivePlan& collective : plan.collectives)
+    collective.size_bytes = std::min<std::uint32_t>(collective.size_bytes, 2 * plan.chunk_bytes);
+  options.world.appliance.burst = 32;  // one lcore that serves hundreds of ranks one by one is slow
+}
+
+void draw_trials(std::uint64_t seed, SwarmOptions& options) {
+  std::uint64_t workers = 0;
+  for (const SwarmJob& job : options.jobs) workers += job.plan.world_size();
+  Random absent(mix(seed, 0xAB5E17));
+  draw_absences(absent, options);
+  Random flapping(mix(seed, 0xF1A95));
+  draw_flaps(flapping, options, workers);
+  Random misfits(mix(seed, 0x315F17));
+  draw_misfits(misfits, options);
+}
+
+std::string describe_trials(const SwarmOptions& options) {
+  std::ostringstream out;
+  for (const Absence& absence : options.absences) {
+    out << "\n  away: " << (absence.control ? "control" : "shard");
+    if (!absence.control) out << ' ' << absence.shard;
+    out << " at_ms=" << absence.at / kMillisecond << " ms=" << absence.duration_ns / kMillisecond;
+  }
+  for (const Flap& flap : options.flaps) {
+    out << "\n  flaps: worker " << flap.worker << " at_ms=" << flap.at / kMillisecond;
+    for (const auto& [down_ns, up_ns] : flap.times)
+      out << " -" << down_ns / kMillisecond << "+" << up_ns / kMillisecond;
+  }
+  for (const Misfit& misfit : options.misfits)
+    out << "\n  misfit: " << name_of(misfit.kind) << " job=" << misfit.job
+        << " rank=" << misfit.rank.value << " at_ms=" << misfit.at / kMillisecond
+        << " ms=" << misfit.duration_ns / kMillisecond
+        << " interval_us=" << misfit.interval_ns / kMicrosecond << " times=" << misfit.times;
+  return out.str();
+}
+
+}  // namespace sluice::sim

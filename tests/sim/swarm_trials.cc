@@ -1,0 +1,128 @@
+#include "tests/sim/swarm_trials.h"
+
+#include <algorithm>
+
+namespace sluice::sim {
+namespace {
+
+constexpr DurationNs kLookAgain = 50 * kMillisecond;
+constexpr TimeNs kNeverStarts = 3600 * kSecond;
+constexpr TimeNs kGiveUpAt = 20 * kSecond;  // a job that has not started by then has no misfit
+
+}  // namespace
+
+Trials::Trials(World& world, const SwarmOptions& options, std::vector<RunIndex> runs)
+    : world_(world), options_(options), runs_(std::move(runs)) {}
+
+void Trials::schedule(std::set<std::uint32_t>& hit) {
+  for (const Absence& absence : options_.absences)
+    world_.at(absence.at, [this, absence] {
+      const TimeNs until = world_.now() + absence.duration_ns;
+      if (absence.control)
+        world_.appliance().pause_control(until);
+      else
+        world_.appliance().pause_shard(absence.shard, until);
+    });
+  for (const Flap& flap : options_.flaps)
+    if (hit.insert(flap.worker).second) schedule(flap);
+  for (const Misfit& misfit : options_.misfits)
+    world_.at(misfit.at, [this, &misfit] { schedule(misfit); });
+}
+
+void Trials::schedule(const Flap& flap) {
+  TimeNs at = flap.at;
+  for (const auto& [down_ns, up_ns] : flap.times) {
+    const auto set = [this, worker = flap.worker](bool down) {
+      world_.partition(world_.workers()[worker]->identity.host, down);
+    };
+    world_.at(at, [set] { set(true); });
+    world_.at(at + down_ns, [set] { set(false); });
+    at += down_ns + up_ns;
+  }
+}
+
+// A twin or another run comes while all ranks of the job are there: before, it would be the first,
+// and after, it would be welcome.
+bool Trials::may_begin(const Misfit& misfit) const {
+  if (misfit.kind == MisfitKind::kStorm || misfit.kind == MisfitKind::kIdle) return true;
+  const RunIndex run = runs_[misfit.job];
+  for (std::uint16_t rank = 0; rank < world_.plan(run).world_size(); ++rank)
+    if (!world_.worker(run, rank).started()) return false;
+  return true;
+}
+
+void Trials::schedule(const Misfit& misfit) {
+  if (may_begin(misfit)) return begin(misfit);
+  if (world_.now() < kGiveUpAt)
+    world_.at(world_.now() + kLookAgain, [this, &misfit] { schedule(misfit); });
+}
+
+void Trials::begin(const Misfit& misfit) {
+  const RunIndex run = runs_[misfit.job];
+  switch (misfit.kind) {
+    case MisfitKind::kStorm: return begin_storm(misfit);
+    case MisfitKind::kIdle: return begin_idle(misfit);
+    // To the oracle both are jobs of their own: what they get done once the job is over is theirs.
+    case MisfitKind::kTwin:
+    case MisfitKind::kOtherRun: {
+      JobPlan plan = world_.plan(run);
+      for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank)
+        if (world_.worker(run, rank).over()) return;
+      if (misfit.kind == MisfitKind::kOtherRun) plan.run_id += 1'000'000'007;
+      for (RankPlan& rank : plan.ranks) rank.start_at = kNeverStarts;
+      plan.ranks[misfit.rank.value].start_at = 0;
+      world_.add_run(std::move(plan));
+      return;
+    }
+  }
+}
+
+// A job of its own, whose rank probes for every result in a loop once it has some.
+void Trials::begin_storm(const Misfit& misfit) {
+  JobPlan plan = make_plan(1, 2, {1500});
+  plan.name = "storm";
+  plan.ranks[0].ending = Ending::kStay;
+  plan.check_values = false;
+  const RunIndex run = world_.add_run(std::move(plan));
+  world_.oracle().leave_out_of_traffic(run);
+  const auto probes = static_cast<std::uint32_t>(misfit.duration_ns / misfit.interval_ns);
+  world_.at(world_.now() + misfit.interval_ns,
+            [this, &misfit, run, probes] { probe(misfit, run, probes); });
+}
+
+// The packet's number is one that was used: to its session it is a copy that the network made.
+void Trials::probe(const Misfit& misfit, RunIndex run, std::uint32_t left) {
+  Worker& worker = world_.worker(run, 0);
+  if (left == 0 || worker.failed()) return;
+  if (worker.steps_done() != 0) {
+    const wire::Probe probe{
+        .flow = {.number = 1}, .step = worker.steps_done(), .want = ~std::uint64_t{0}};
+    std::vector<std::uint8_t> bytes(kMaxDatagramBytes);
+    const wire::CommonHeader& as = worker.credentials;
+    bytes.resize(wire::encode(bytes, {as.job, as.rank, as.cookie}, probe));
+    world_.inject(world_.path_to_appliance(worker, 1), bytes);
+    --left;
+  }
+  world_.at(world_.now() + misfit.interval_ns,
+            [this, &misfit, run, left] { probe(misfit, run, left); });
+}
+
+// One rank of three joins and never goes on; another process takes its place again and again.
+void Trials::begin_idle(const Misfit& misfit) {
+  JobPlan plan = make_plan(3, 1, {100});
+  plan.name = "idle" + std::to_string(misfit.at);
+  for (RankPlan& rank : plan.ranks) rank.start_at = kNeverStarts;
+  plan.ranks[0].start_at = 0;
+  join_again(misfit, world_.add_run(std::move(plan)), misfit.times);
+}
+
+void Trials::join_again(const Misfit& misfit, RunIndex run, std::uint32_t times) {
+  if (times == 0) return;
+  world_.at(world_.now() + misfit.interval_ns, [this, &misfit, run, times] {
+    world_.kill(world_.worker(run, 0), false);
+    world_.add_worker(run, Rank{0}, world_.now());
+    join_again(misfit, run, times - 1);
+  });
+}
+
+}  // namespace sluice::sim
