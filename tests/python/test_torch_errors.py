@@ -205,3 +205,46 @@ def test_ctrl_c_ends_a_backward_that_waits_for_another_rank(appliance, tmp_path)
         outcomes = running.finish(timeout_s=15)
     assert outcomes[0].status == 0, outcomes[0].output
     assert outcomes[0].value - pressed < 1
+
+
+def unfreezes(rank, solo, added):
+    import ddp_worker as w
+    import sluice.torch
+    import torch
+    from torch import nn
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    net[0].requires_grad_(False)
+    if solo:
+        model, attachment, loop = w.start_solo(net, optimizer="sgd")
+        steps = loop.steps(4)
+    else:
+        model = w.start(net)
+        sluice.torch.attach(model)
+        steps = range(1, 5)
+    for step in steps:
+        if step == 3:
+            if added:
+                net[1].register_parameter("extra", nn.Parameter(torch.ones(2)))
+            else:
+                net[0].requires_grad_(True)
+        try:
+            loss = model(torch.full((1, 4), float(rank + step))).sum()
+        except sluice.InvalidArgument as error:
+            return step, str(error)
+        loss.backward()
+    return 0, "nobody noticed"
+
+
+@pytest.mark.parametrize("solo", [False, True])
+@pytest.mark.parametrize("added", [False, True])
+def test_a_parameter_that_came_or_was_unfrozen_after_attach_is_named_at_the_next_step(
+        appliance, tmp_path, solo, added):
+    arguments = dict(solo=solo, added=added)
+    for step, text in ranks.run(unfreezes, 2, tmp_path, box=appliance, arguments=arguments):
+        assert step == 3, text
+        if added:
+            assert "'1.extra' needs a gradient" in text, text
+        else:
+            assert "'0.weight' and 1 more need a gradient" in text, text
+        assert "attach()" in text and "requires_grad_(False)" in text

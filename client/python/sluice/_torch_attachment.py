@@ -35,6 +35,23 @@ def priorities_of(order, count):
     return table
 
 
+def _any_stranger(model, known, ignored):
+    """Whether some parameter needs a gradient and is in neither. For every forward, so without
+    model.parameters(), which takes several times as long."""
+    seen, stack = {model}, [model]
+    while stack:
+        child = stack.pop()
+        # dict.values: a look-up by name would wait for an update that is under way (overlap).
+        for p in dict.values(child._parameters):
+            if p is not None and p.requires_grad and p not in known and p not in ignored:
+                return True
+        for grandchild in dict.values(child._modules):
+            if grandchild is not None and grandchild not in seen:
+                seen.add(grandchild)
+                stack.append(grandchild)
+    return False
+
+
 class _ForwardOrder:
     """Sees in which order the first forward needs the parameters, then removes itself."""
 
@@ -96,6 +113,7 @@ class Attachment:
         self._delayed = None  # first backward of a static graph, see _begin_backward
         self._priorities = priorities_of(range(len(named)), len(named))
         self._chosen = {}  # tensor index -> priority from set_priority()
+        self._ignored = frozenset()  # parameters that DDP was told to leave alone
         self._handles = []
 
     # ---- called by DDP and by autograd ----
@@ -103,6 +121,10 @@ class Attachment:
     def _watch(self, ddp_model):
         self._order = self._forward_order(ddp_model.module)
         self._model = weakref.ref(ddp_model)
+        ignored = set(getattr(ddp_model, "parameters_to_ignore", ()))
+        if ignored:
+            self._ignored = frozenset(p for name, p in ddp_model.module.named_parameters()
+                                      if name in ignored)
         self._handles.append(
             ddp_model.register_forward_pre_hook(lambda model, _inputs: self._before_forward(model)))
 
@@ -119,7 +141,23 @@ class Attachment:
                 "DDP's join() context cannot be used with Sluice: its shadow all-reduces go to the "
                 "process group. Give every rank the same number of batches, for example with "
                 "DistributedSampler(drop_last=True)")
+        self._check_parameters(ddp_model.module)
         self.job.check()
+
+    def _check_parameters(self, model):
+        """Raises when a parameter needs a gradient that nobody would average."""
+        known, ignored = self._indices, self._ignored
+        if _any_stranger(model, known, ignored):
+            names = [f"{prefix}.{name}" if prefix else name
+                     for prefix, child in model.named_modules()
+                     for name, p in dict.items(child._parameters)
+                     if p is not None and p.requires_grad and p not in known and p not in ignored]
+            what = f"'{names[0]}'" + (f" and {len(names) - 1} more need" if names[1:] else " needs")
+            raise errors.InvalidArgument(
+                f"parameter {what} a gradient and did not when attach() was called: it would be "
+                "trained on this rank's data alone, and the replicas would part. Freeze it again "
+                "(requires_grad_(False)), or wrap the model with DistributedDataParallel and call "
+                "attach() anew after it was unfrozen or added")
 
     def _on_bucket(self, bucket):
         if self._detached:
