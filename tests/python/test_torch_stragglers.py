@@ -304,3 +304,32 @@ def test_mistakes_are_refused_with_the_remedy(tmp_path):
     assert "finished after step 1" in over
     assert "averaging='sum'" in averaging
     assert "no_sync" in twice
+
+
+def totals_differ(rank, totals):
+    import ddp_worker as w
+    import sluice
+    import torch
+    net = torch.nn.Linear(3, 2)
+    model, _, loop = w.start_solo(net, policy="fixed", k=2, scheduled=False)
+    before = w.digest(net)
+    try:
+        for _step in loop.steps(totals[rank]):
+            model(torch.ones(1, 3)).sum().backward()
+    except sluice.InvalidArgument as error:
+        return loop.applied, before == w.digest(net), str(error)
+    return loop.applied, False, "nobody noticed"
+
+
+@pytest.mark.parametrize("totals", [(8, 9), (8, 8, 10), (300, None)])
+def test_ranks_that_plan_different_numbers_of_steps_are_told_at_the_first(
+        appliance, tmp_path, totals):
+    arguments = dict(totals=totals)
+    found = ranks.run(totals_differ, len(totals), tmp_path, box=appliance, arguments=arguments,
+                      timeout_s=30)
+    for rank, (applied, untouched, text) in enumerate(found):
+        assert applied == 0 and untouched, (rank, applied, text)
+        assert f"steps({totals[rank]})" in text, text
+    assert f"steps({totals[0]})" in found[-1][2], found
+    if len(totals) == 2:
+        assert f"steps({totals[1]})" in found[0][2], found

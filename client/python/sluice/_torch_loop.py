@@ -94,7 +94,8 @@ class Loop:
         """Yields the number of each step that this rank is to compute, until `total` steps are
         applied on this replica, by whomever they were computed. Then finish() is called.
 
-        `total` must be equal on all ranks. None: until the caller leaves the loop, for example
+        `total` must be equal on all ranks, or all of them raise InvalidArgument after the first
+        step and before they apply it. None: until the caller leaves the loop, for example
         because its data is used up, and calls finish(). Epochs belong inside of one loop: after
         finish() this raises InvalidArgument."""
         if self._closed:
@@ -106,6 +107,7 @@ class Loop:
             while total is None or self.applied < total:
                 yield from self._plain_step()
             return
+        self._attachment.plan(total)
         while self._prepare():
             self._in_body = self._attachment.accepting = True
             try:
@@ -183,6 +185,7 @@ class Loop:
         self._due = False
         if attachment.lost:
             return False
+        attachment.check_plan()
         attachment.place_gradients()
         self._update(self.applied + 1)
         attachment.agree()
