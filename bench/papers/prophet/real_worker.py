@@ -29,7 +29,7 @@ def iterate(job, tensors, gradients):
     order = sorted(range(len(tensors)), key=lambda i: (tensors[i]["ready_s"], -i))
     for index in order:
         sleep_until(began_s + tensors[index]["ready_s"])
-        job.submit(index, gradients[index], priority=index)
+        job.submit(index, gradients[index], priority=index * 256 // max(len(tensors), 256))
     at_s = time.monotonic()
     for index, tensor in enumerate(tensors):
         job.wait(index, timeout=TIMEOUT_S)

@@ -60,7 +60,6 @@ class Replay {
                         static_cast<std::uint32_t>(first_chunk_.size() - 1));
     }
     first_chunk_.push_back(static_cast<std::uint32_t>(tensor_of_.size()));
-    CHECK(tensors_.size() <= 256);
     contributions_.resize(tensor_of_.size());
     chunks_left_.resize(tensors_.size());
     for (std::uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) {
@@ -95,6 +94,9 @@ class Replay {
   }
 
  private:
+  Priority priority_on_wire(std::uint32_t tensor) const {
+    return options_.equal_priorities ? Priority{0} : priority_of(tensor, tensors_.size());
+  }
   std::uint32_t chunk_count(std::uint32_t tensor) const {
     return first_chunk_[tensor + 1] - first_chunk_[tensor];
   }
@@ -148,7 +150,7 @@ class Replay {
     while (worker.ready_count < order_.size() &&
            tensors_[order_[worker.ready_count]].ready_ns == ready_ns) {
       const std::uint32_t tensor = order_[worker.ready_count++];
-      const auto priority = static_cast<Priority>(options_.equal_priorities ? 0 : tensor);
+      const Priority priority = priority_on_wire(tensor);
       for (std::uint32_t chunk = first_chunk_[tensor]; chunk < first_chunk_[tensor + 1]; ++chunk)
         worker.scheduler.push(chunk, priority, now_);
     }
@@ -180,7 +182,7 @@ class Replay {
   void contribute(std::uint32_t chunk) {
     if (++contributions_[chunk] < options_.workers) return;
     contributions_[chunk] = 0;
-    const std::int64_t priority = options_.equal_priorities ? 0 : tensor_of_[chunk];
+    const std::int64_t priority = priority_on_wire(tensor_of_[chunk]);
     down_.push({-priority, next_sequence_++, chunk});
     send_down();
   }

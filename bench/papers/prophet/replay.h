@@ -7,16 +7,18 @@
 // session and aggregator through the same iterations, as a check on this.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "aggregator/base/time.h"
+#include "aggregator/base/types.h"
 #include "client/sched/scheduler.h"
 
 namespace sluice::bench {
 
-// In forward order, 256 at most.
+// In forward order.
 struct ReplayTensor {
   std::uint64_t bytes = 0;
   DurationNs ready_ns = 0;    // after the start of the backward pass
@@ -39,6 +41,12 @@ struct ReplayResult {
   std::vector<DurationNs> iteration_ns;  // of worker 0: start of a backward pass to the next
   std::string plan;                      // of worker 0's scheduler, at the end
 };
+
+// Of the tensor with this index among `count`: its place, squeezed into 0 .. 255 as the PyTorch
+// hook does it.
+constexpr Priority priority_of(std::size_t tensor, std::size_t count) noexcept {
+  return static_cast<Priority>(count <= 256 ? tensor : tensor * 256 / count);
+}
 
 ReplayResult replay(const std::vector<ReplayTensor>& tensors, const ReplayOptions& options);
 

@@ -137,7 +137,8 @@ class SessionReplay {
           {.tensor = tensor,
            .input = worker(index).input(tensor),
            .output = worker(index).output(tensor),
-           .priority = static_cast<Priority>(options_.equal_priorities ? 0 : tensor)},
+           .priority =
+               options_.equal_priorities ? Priority{0} : priority_of(tensor, tensors_.size())},
           world_.now());
       CHECK(status.ok());
       world_.oracle().on_submitted(worker(index).party(), loop.step, tensor, true);

@@ -49,6 +49,16 @@ def test_in_the_fluid_model_each_unit_of_stop_and_wait_costs_a_latency():
 
 
 @needs_program
+@pytest.mark.parametrize("program", [simulation.PROGRAM, simulation.SESSION_PROGRAM])
+def test_models_of_more_tensors_than_there_are_priorities_are_played(program):
+    if not os.path.exists(os.path.join(report.build_dir(), program)):
+        pytest.skip(f"{program} is not built")
+    variant = simulation.Variant("many", iterations=2, settled=1, program=program)
+    took_ms = simulated_ms([Tensor(PACKET, 0.0, 0.0)] * 300, settings.STRICT, variant=variant)
+    assert took_ms[-1] == pytest.approx(300.5, rel=0.02)
+
+
+@needs_program
 def test_one_tensor_takes_ready_plus_wire_plus_latency_plus_forward():
     assert simulated_ms([Tensor(10 * PACKET, 0.001, 0.002)], settings.STRICT) == [13.5] * 4
 
