@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string>
+#include <string_view>
 #include <utility>
+
+#include "aggregator/base/policy_fields.h"
 
 namespace sluice::client {
 namespace {
@@ -73,53 +77,43 @@ sluice_options complete(const sluice_options& options) {
   return known;
 }
 
-bool takes_k(const sluice_options& options) {
-  return options.policy == SLUICE_POLICY_FIXED || options.policy == SLUICE_POLICY_SAINA;
+// Where sluice_options has each of kPolicyFields, in their order.
+constexpr std::uint32_t (*kPolicyMembers[])(const sluice_options&) = {
+#define X(name, member, type, kinds, only_requeue, rule) \
+  [](const sluice_options& options) { return static_cast<std::uint32_t>(options.member); },
+    SLUICE_POLICY_FIELDS(X)
+#undef X
+};
+
+Outcome bad_policy(std::string_view member, std::int64_t value, const std::string& rule) {
+  return {SLUICE_INVALID_ARGUMENT,
+          "options." + std::string(member) + " is " + std::to_string(value) + "; must be " + rule};
 }
 
-Outcome check_policy(const sluice_options& options) {
-  if (options.policy == SLUICE_POLICY_DEFAULT) return {};
-  const auto bad = [](const char* field, std::int64_t value, std::string rule) {
-    return Outcome(SLUICE_INVALID_ARGUMENT, std::string("options.") + field + " is " +
-                                                std::to_string(value) + "; " + std::move(rule));
-  };
+// The options that the policy reads; the others are ignored, as the appliance does.
+Outcome read_policy(const sluice_options& options, SessionOptions& session) {
+  session.has_policy = options.policy != SLUICE_POLICY_DEFAULT;
+  if (!session.has_policy) return {};
   if (options.policy < SLUICE_POLICY_SYNC || options.policy > SLUICE_POLICY_GOODPUT) {
-    return bad("policy", options.policy, "use one of sluice_policy_kind");
+    return bad_policy("policy", options.policy, "one of sluice_policy_kind");
   }
   if (options.late != SLUICE_LATE_DROP && options.late != SLUICE_LATE_REQUEUE) {
-    return bad("late", options.late, "use SLUICE_LATE_DROP or SLUICE_LATE_REQUEUE");
+    return bad_policy("late", options.late, "SLUICE_LATE_DROP or SLUICE_LATE_REQUEUE");
   }
-  if (takes_k(options) && (options.k == 0 || options.k > options.world_size)) {
-    return bad("k", options.k, "must be 1 to world_size, " + std::to_string(options.world_size));
+  session.policy = {.kind = static_cast<PolicyKind>(options.policy)};
+  for (std::size_t i = 0; i < std::size(kPolicyFields); ++i) {
+    const PolicyField& field = kPolicyFields[i];
+    if (!is_read(field, session.policy.kind, static_cast<LateMode>(options.late))) continue;
+    const std::uint32_t value = kPolicyMembers[i](options);
+    if (value > field.most) return bad_policy(field.member, value, std::string(field.rule));
+    field.set(session.policy, value);
   }
-  if (options.sign_threshold_permille > 1000) {
-    return bad("sign_threshold_permille", options.sign_threshold_permille, "must be 0 to 1000");
-  }
-  if (options.count_threshold > UINT16_MAX) {
-    return bad("count_threshold", options.count_threshold, "must be below 65536");
-  }
-  if (options.sign_stride != kAllSigns && options.sign_stride != kOneSignIn32) {
-    return bad("sign_stride", options.sign_stride, "must be 1 or 32");
-  }
-  if (options.policy == SLUICE_POLICY_SAINA && options.round_steps == 0) {
-    return bad("round_steps", options.round_steps, "must be at least 1");
-  }
-  if (options.policy == SLUICE_POLICY_RAMP && options.planned_steps == 0) {
-    return bad("planned_steps", options.planned_steps, "ramp needs the length of the training");
-  }
-  return {};
-}
-
-PolicyOptions read_policy(const sluice_options& options) {
-  return {.kind = static_cast<PolicyKind>(options.policy),
-          .late = static_cast<LateMode>(options.late),
-          .k = static_cast<std::uint16_t>(takes_k(options) ? options.k : PolicyOptions{}.k),
-          .sign_threshold_permille = static_cast<std::uint16_t>(options.sign_threshold_permille),
-          .count_threshold = static_cast<std::uint16_t>(options.count_threshold),
-          .sign_stride = static_cast<std::uint16_t>(options.sign_stride),
-          .round_steps = options.round_steps,
-          .planned_steps = options.planned_steps,
-          .max_staleness = options.max_staleness};
+  const PolicyField* wrong =
+      wrong_field(session.policy, static_cast<std::uint16_t>(options.world_size));
+  if (wrong == nullptr) return {};
+  std::string rule(wrong->rule);
+  if (wrong->name == "k") rule += ", " + std::to_string(options.world_size);
+  return bad_policy(wrong->member, wrong->get(session.policy), rule);
 }
 
 void read_callbacks(const sluice_options& options, JoinRequest& request) {
@@ -156,8 +150,6 @@ void fill(const sluice_options& options, JoinRequest& request) {
   request.session.join_timeout_ns = options.join_timeout_ms * kMs;
   request.session.silence_timeout_ns = options.silence_timeout_ms * kMs;
   request.session.stall_report_ns = options.stall_report_ms * kMs;
-  request.session.has_policy = options.policy != SLUICE_POLICY_DEFAULT;
-  if (request.session.has_policy) request.session.policy = read_policy(options);
   request.session.schedule.policy = static_cast<Schedule>(options.schedule);
   const char* const trace = std::getenv("SLUICE_TRACE");
   request.trace_dir = text_or(options.trace_dir, text_or(trace, ""));
@@ -209,7 +201,7 @@ Outcome read_options(const sluice_options& options, JoinRequest& request) {
   if (!outcome.ok()) return outcome;
   const sluice_options known = complete(options);
   outcome = check_options(known);
-  if (outcome.ok()) outcome = check_policy(known);
+  if (outcome.ok()) outcome = read_policy(known, request.session);
   if (outcome.ok()) fill(known, request);
   return outcome;
 }

@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "aggregator/base/policy_fields.h"
 #include "aggregator/wire/inet.h"
 #include "aggregator/wire/packet.h"
 #include "config/text.h"
@@ -218,21 +219,53 @@ void check_policy(const Config& config, const PolicyConfig& policy, const std::s
     report.conflict({place + ".sign_threshold"},
                     "sign_threshold has steps of 0.001: " + to_text(policy.sign_threshold) +
                         "; give " + to_text(options.sign_threshold_permille / 1000.0));
-  const char* field = invalid_field(options, config.limits.workers_per_job);
+  const PolicyField* field = wrong_field(options, config.limits.workers_per_job);
   if (field == nullptr) return;
-  if (field == std::string_view("k"))
+  if (field->name == "k")
     report.conflict({place + ".k", "policy.k", "limits.workers_per_job"},
                     "k is more than the largest job has workers: " + number(policy.k) + " of " +
                         number(config.limits.workers_per_job) +
                         "; lower k or raise limits.workers_per_job");
-  if (field == std::string_view("planned_steps"))
+  else if (field->name == "planned_steps")
     report.conflict({place + ".planned_steps", place + ".policy", "policy.policy"},
                     "policy ramp without planned_steps: 0; add planned_steps = the steps that the "
                     "training will take");
+  else
+    report.conflict({place + "." + std::string(field->name), place + ".policy"},
+                    std::string(field->name) + " makes no sense: " + number(field->get(options)) +
+                        "; give " + std::string(field->rule));
+}
+
+// Warns about a key with a value of its own that no policy here reads: `policy` was forgotten, or
+// is another one.
+void check_unread(const Config& config, const PolicyConfig& policy, const std::string& place,
+                  Report& report) {
+  const PolicyOptions options = policy.options();
+  const auto reads = [](const PolicyField& field, const PolicyConfig& one) {
+    return is_read(field, one.policy, one.late);
+  };
+  for (const PolicyField& field : kPolicyFields) {
+    const std::string key(field.name);
+    bool read = reads(field, policy);
+    if (place == "policy")  // job tables take its keys over
+      for (const JobConfig& job : config.jobs) read |= reads(field, job.policy);
+    if (read || !report.has(place + "." + key) ||
+        field.get(options) == field.get(PolicyConfig{}.options()))
+      continue;
+    std::string readers;
+    for (int kind = 0; kind <= static_cast<int>(PolicyKind::kGoodput); ++kind)
+      if ((field.kinds >> kind & 1) != 0)
+        readers += (readers.empty() ? "" : ", ") + std::string(name_of(PolicyKind(kind)));
+    report.warn({place + "." + key}, key + " is given and policy " + name_of(policy.policy) +
+                                         " does not read it; remove it, or set policy to one of " +
+                                         readers +
+                                         (field.only_requeue ? " and late to requeue" : ""));
+  }
 }
 
 void check_policies(const Config& config, Report& report) {
   check_policy(config, config.policy, "policy", report);
+  check_unread(config, config.policy, "policy", report);
   std::map<std::string, std::size_t> first_with;
   for (std::size_t i = 0; i < config.jobs.size(); ++i) {
     const JobConfig& job = config.jobs[i];
@@ -247,6 +280,7 @@ void check_policies(const Config& config, Report& report) {
                           number(twin->second + 1) + " and " + number(i + 1) + " must become one");
     // One that only repeats [policy] would only repeat its errors.
     if (job.policy != config.policy) check_policy(config, job.policy, place, report);
+    check_unread(config, job.policy, place, report);
   }
 }
 

@@ -8,7 +8,8 @@
 namespace sluice::config {
 namespace {
 
-constexpr double kMaxSeed = 9.2e18;        // TOML integers are signed, 64 bits
+constexpr double kMaxSeed = 9.2e18;  // TOML integers are signed, 64 bits
+constexpr double kMaxSteps = UINT32_MAX;
 constexpr double kMaxMemoryMib = 1 << 20;  // 1 TiB
 constexpr double kMaxQueueKib = 1 << 16;   // 64 MiB
 constexpr double kMaxPathBytes = 107;      // of a UNIX socket's name, without its final zero
@@ -178,12 +179,12 @@ constexpr KeySpec kSchema[] = {
     {Section::kPolicy, "signs", "", 0, 0,
      "saina: compare all signs, or one in 32 as the published code does.",
      [](Target t) -> Field { return &policy_of(t).signs; }},
-    {Section::kPolicy, "round_steps", "", 1, 1e9, "saina: steps of a detection round.",
+    {Section::kPolicy, "round_steps", "", 1, kMaxSteps, "saina: steps of a detection round.",
      [](Target t) -> Field { return &policy_of(t).round_steps; }},
-    {Section::kPolicy, "planned_steps", "", 0, 4e9,
+    {Section::kPolicy, "planned_steps", "", 0, kMaxSteps,
      "ramp: steps that the training will take. 0: not known, and ramp is refused.",
      [](Target t) -> Field { return &policy_of(t).planned_steps; }},
-    {Section::kPolicy, "max_staleness", "", 0, 4e9,
+    {Section::kPolicy, "max_staleness", "", 0, kMaxSteps,
      "requeue: steps that a gradient may be late; an older one is dropped. 0: no bound.",
      [](Target t) -> Field { return &policy_of(t).max_staleness; }},
 

@@ -3,34 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
+#include "aggregator/base/policy_fields.h"
 #include "aggregator/jobs/entry.h"
 #include "aggregator/jobs/text.h"
 
 namespace sluice::agg {
 namespace {
-
-// Options that the policy does not read are as good as unset, so that ranks agree about what
-// counts.
-PolicyOptions without_unused(const PolicyOptions& options) noexcept {
-  PolicyOptions used{.kind = options.kind};
-  if (!options.tolerates_stragglers()) return used;
-  used.late = options.late;
-  if (options.late == LateMode::kRequeue) used.max_staleness = options.max_staleness;
-  switch (options.kind) {
-    case PolicyKind::kFixed: used.k = options.k; break;
-    case PolicyKind::kSaina:
-      used.k = options.k;
-      used.sign_threshold_permille = options.sign_threshold_permille;
-      used.count_threshold = options.count_threshold;
-      used.sign_stride = options.sign_stride;
-      used.round_steps = options.round_steps;
-      break;
-    case PolicyKind::kRamp: used.planned_steps = options.planned_steps; break;
-    case PolicyKind::kSync:
-    case PolicyKind::kGoodput: break;
-  }
-  return used;
-}
 
 // "saina (k 4, sign_threshold 0.500, ...)": all that the policy reads, in the words of its options.
 std::string describe(const PolicyOptions& options) {
@@ -55,20 +33,18 @@ std::string describe(const PolicyOptions& options) {
   return result + ")";
 }
 
-// The value of the field that invalid_field() named, and what it may be.
-std::string describe_field(const PolicyOptions& options, std::string_view field,
+// The value of a field that makes no sense, and what it may be.
+std::string describe_field(const PolicyField& field, const PolicyOptions& options,
                            unsigned world_size) {
-  if (field == "k")
+  if (field.name == "k")
     return text("k %u for %u workers: give 1 to %u", unsigned{options.k}, world_size, world_size);
-  if (field == "sign_threshold")
+  if (field.name == "sign_threshold")  // users write a share
     return text("sign_threshold %.3f: give 0 to 1", options.sign_threshold_permille / 1000.0);
-  if (field == "sign_stride")
+  if (field.name == "signs")
     return text("every sign in %u: give 1 (all signs) or 32 (one in 32)",
                 unsigned{options.sign_stride});
-  if (field == "round_steps") return "round_steps 0: give the steps between two decisions";
-  if (field == "planned_steps")
-    return "planned_steps 0: give the steps that the training will take";
-  return std::string(field) + " out of its range";
+  return text("%s %u: give %s", std::string(field.name).c_str(), field.get(options),
+              std::string(field.rule).c_str());
 }
 
 }  // namespace
@@ -93,19 +69,20 @@ std::string Jobs::policy_source(const Request& request) const {
 bool Jobs::check_policy(const Request& request, Refusal& refusal) const {
   const PolicyOptions policy = effective_policy(request);
   const unsigned world_size = request.join().world_size;
-  const char* field = invalid_field(policy, static_cast<std::uint16_t>(world_size));
+  // The kind exists: the parser and the configuration have seen to that.
+  const PolicyField* field = wrong_field(policy, static_cast<std::uint16_t>(world_size));
   if (field == nullptr) return true;
   refusal = {.code = wire::RefuseCode::kPolicy,
              .text = text("job '%s': %s policy %s with %s", printable(request.name()).c_str(),
                           policy_source(request).c_str(), name_of(policy.kind),
-                          describe_field(policy, field, world_size).c_str())};
+                          describe_field(*field, policy, world_size).c_str())};
   return false;
 }
 
 bool Jobs::check_policy_agreement(const Entry& entry, const Request& request,
                                   Refusal& refusal) const {
-  const PolicyOptions asked = without_unused(effective_policy(request));
-  const PolicyOptions running = without_unused(entry.job->spec.policy);
+  const PolicyOptions asked = without_unread(effective_policy(request));
+  const PolicyOptions running = without_unread(entry.job->spec.policy);
   if (asked == running) return true;
   refusal = {
       .code = wire::RefuseCode::kPolicy,

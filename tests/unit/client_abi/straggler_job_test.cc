@@ -327,9 +327,21 @@ TEST(StragglerJobs, PolicyOptionsThatMakeNoSenseAreNamed) {
       {[](sluice_options& c) { c.late = 2; }, "late is 2"},
       {[](sluice_options& c) { c.k = 0; }, "k is 0"},
       {[](sluice_options& c) { c.k = 5; }, "world_size, 4"},
-      {[](sluice_options& c) { c.sign_threshold_permille = 1001; }, "1001"},
-      {[](sluice_options& c) { c.count_threshold = 65'536; }, "65536"},
-      {[](sluice_options& c) { c.sign_stride = 2; }, "sign_stride is 2"},
+      {[](sluice_options& c) {
+         c.policy = SLUICE_POLICY_SAINA;
+         c.sign_threshold_permille = 1001;
+       },
+       "1001"},
+      {[](sluice_options& c) {
+         c.policy = SLUICE_POLICY_SAINA;
+         c.count_threshold = 65'536;
+       },
+       "65536"},
+      {[](sluice_options& c) {
+         c.policy = SLUICE_POLICY_SAINA;
+         c.sign_stride = 2;
+       },
+       "sign_stride is 2"},
       {[](sluice_options& c) { c.policy = SLUICE_POLICY_RAMP; }, "planned_steps is 0"},
       {[](sluice_options& c) {
          c.policy = SLUICE_POLICY_SAINA;

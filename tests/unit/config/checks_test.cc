@@ -118,6 +118,27 @@ TEST(Checks, KIsAtMostTheLargestWorldSize) {
   EXPECT_THAT(ConfigFile(unread + kGoodPort).errors(), IsEmpty());  // sync does not read it
 }
 
+TEST(Checks, AKeyThatNoPolicyReadsIsWarnedAbout) {
+  EXPECT_THAT(
+      ConfigFile("[policy]\nk = 4\n" + kGoodPort).warnings(),
+      ElementsAre("a.toml:2: k is given and policy sync does not read it; remove it, or set "
+                  "policy to one of fixed, saina"));
+  EXPECT_THAT(ConfigFile("[policy]\npolicy = \"fixed\"\nk = 4\n" + kGoodPort).warnings(),
+              IsEmpty());
+  // A job table takes it over.
+  EXPECT_THAT(ConfigFile("[policy]\nk = 4\n[[job]]\nname = \"x\"\npolicy = \"fixed\"\n" + kGoodPort)
+                  .warnings(),
+              IsEmpty());
+  EXPECT_THAT(
+      ConfigFile("[[job]]\nname = \"x\"\npolicy = \"goodput\"\nmax_staleness = 3\n" + kGoodPort)
+          .warnings(),
+      ElementsAre(
+          "a.toml:4: max_staleness is given and policy goodput does not read it; remove it, "
+          "or set policy to one of fixed, saina, ramp, goodput and late to requeue"));
+  EXPECT_THAT(ConfigFile("[policy]\nlate = \"requeue\"\n" + kGoodPort).warnings(),
+              ElementsAre(HasSubstr("late is given and policy sync does not read it")));
+}
+
 TEST(Checks, RampNeedsTheLengthOfTheTraining) {
   EXPECT_THAT(ConfigFile("[policy]\npolicy = \"ramp\"\n" + kGoodPort).errors(),
               ElementsAre("a.toml:2: policy ramp without planned_steps: 0; add planned_steps = the "
