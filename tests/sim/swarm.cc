@@ -1,78 +1,163 @@
-// swarm --seed N [--runs M] [--verbose]: runs the seeds N .. N + M - 1 through the simulator.
-// Prints each seed with its options when it fails (always with --verbose) and exits 1 then.
+// swarm --seed N [--runs M] [--jobs J] [--verbose]: runs the seeds N .. N + M - 1 through the
+// simulator, in J processes. Prints each seed with its options when it fails (always with
+// --verbose), how far it is when somebody watches, and exits 1 if any seed failed.
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <new>
 
 #include "tests/sim/swarm_run.h"
 
-int main(int argc, char** argv) {
+namespace sluice::sim {
+namespace {
+
+constexpr std::size_t kMaxJobs = 256;
+
+struct Range {
   std::uint64_t seed = 1;
   std::uint64_t runs = 1;
+  std::uint64_t jobs = 1;
   bool verbose = false;
   bool keep_going = false;
   bool log = false;
+
+  bool tells_all() const { return verbose || runs == 1; }
+};
+
+// Shared by the processes of a range; each takes the next seed that nobody has.
+struct Tally {
+  std::atomic<std::uint64_t> taken{0};
+  std::atomic<std::uint64_t> done{0};
+  std::atomic<std::uint64_t> failures{0};
+  std::atomic<std::uint64_t> events{0};
+  std::atomic<std::uint64_t> trace{0};        // in whatever order seeds are done
+  std::atomic<std::uint64_t> at[kMaxJobs]{};  // the seed that each process is busy with
+};
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+std::string figures(std::uint64_t seed, const SwarmOutcome& outcome) {
+  char text[512];
+  const auto number = [](std::uint64_t value) { return static_cast<unsigned long long>(value); };
+  std::snprintf(
+      text, sizeof(text),
+      "seed=%llu %s trace=%016llx events=%llu virtual_ms=%lld results=%llu "
+      "sent=%llu/%llu contributions=%llu/%llu retransmissions=%llu probes=%llu "
+      "partial=%llu requeued=%llu caught_up=%llu resyncs=%llu completed=%u failed=%u\n",
+      number(seed), outcome.ok ? "ok" : "BROKEN", number(outcome.trace_hash),
+      number(outcome.events), static_cast<long long>(outcome.virtual_time_ns / kMillisecond),
+      number(outcome.results_checked), number(outcome.results_sent), number(outcome.results_due),
+      number(outcome.contributions), number(outcome.contributions_due),
+      number(outcome.retransmissions), number(outcome.probes), number(outcome.partial_results),
+      number(outcome.requeued), number(outcome.caught_up), number(outcome.resyncs),
+      outcome.jobs_completed, outcome.jobs_failed_as_promised);
+  return text;
+}
+
+// One write, so that processes do not mix their lines.
+void print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+void run_seed(const Range& range, std::uint64_t seed, Tally& tally) {
+  SwarmOptions options = draw_swarm(seed);
+  options.keep_log = range.log;
+  // Before the run, in case that it never ends.
+  if (range.tells_all()) print(describe(options) + "\n");
+  const SwarmOutcome outcome = run_swarm(options);
+  std::string text = outcome.log;
+  if (!outcome.ok && !range.tells_all()) text += describe(options) + "\n";
+  if (!outcome.ok) {
+    const std::string number = std::to_string(seed);
+    text += outcome.violations + "VIOLATION seed=" + number + "; replay with: ./run swarm --seed " +
+            number + "\n";
+  }
+  if (!outcome.ok || range.tells_all()) text += figures(seed, outcome);
+  if (!text.empty()) print(text);
+  tally.trace += mix(seed, outcome.trace_hash);
+  tally.events += outcome.events;
+  tally.failures += !outcome.ok;
+  ++tally.done;
+}
+
+void run_some(const Range& range, std::uint64_t job, Tally& tally, Clock::time_point begin) {
+  const bool watched = isatty(STDERR_FILENO) && !range.tells_all();
+  for (std::uint64_t i = tally.taken++; i < range.runs; i = tally.taken++) {
+    if (tally.failures != 0 && !range.keep_going) return;
+    tally.at[job] = range.seed + i;
+    run_seed(range, range.seed + i, tally);
+    if (!watched) continue;
+    const std::uint64_t done = tally.done;
+    std::fprintf(stderr, "\r%llu of %llu seeds, %llu failed, %.0f a second \r",
+                 static_cast<unsigned long long>(done), static_cast<unsigned long long>(range.runs),
+                 static_cast<unsigned long long>(tally.failures),
+                 static_cast<double>(done) / seconds_since(begin));
+  }
+}
+
+// False: a process ended in the middle of a seed, by a CHECK or a signal.
+bool run_all(const Range& range, Tally& tally, Clock::time_point begin) {
+  if (range.jobs == 1) return run_some(range, 0, tally, begin), true;
+  std::vector<pid_t> children;
+  for (std::uint64_t job = 0; job < range.jobs; ++job) {
+    const pid_t child = fork();
+    if (child < 0) std::perror("fork");
+    if (child < 0) break;
+    children.push_back(child);
+    if (child != 0) continue;
+    run_some(range, job, tally, begin);
+    std::_Exit(0);
+  }
+  bool all_ended_well = !children.empty();
+  for (std::size_t job = 0; job < children.size(); ++job) {
+    int status = 0;
+    if (waitpid(children[job], &status, 0) == children[job] && status == 0) continue;
+    all_ended_well = false;
+    print("CRASHED seed=" + std::to_string(tally.at[job]) + "\n");
+  }
+  return all_ended_well;
+}
+
+}  // namespace
+}  // namespace sluice::sim
+
+int main(int argc, char** argv) {
+  using namespace sluice::sim;
+  Range range;
   CLI::App app("Runs the production session and aggregator over a seeded faulty network.");
-  app.add_option("--seed", seed, "the first seed")->capture_default_str();
-  app.add_option("--runs", runs, "how many seeds, counting up")->capture_default_str();
-  app.add_flag("--verbose", verbose, "print every seed's options and figures");
-  app.add_flag("--keep-going", keep_going, "go on after a seed that fails");
-  app.add_flag("--log", log, "print what every session told its application");
+  app.add_option("--seed,--from", range.seed, "the first seed")->capture_default_str();
+  app.add_option("--runs,--count", range.runs, "how many seeds, counting up")
+      ->capture_default_str();
+  app.add_option("--jobs", range.jobs, "in how many processes")
+      ->check(CLI::Range(std::size_t{1}, kMaxJobs))
+      ->capture_default_str();
+  app.add_flag("--verbose", range.verbose, "print every seed's options and figures");
+  app.add_flag("--keep-going", range.keep_going, "go on after a seed that fails");
+  app.add_flag("--log", range.log, "print what every session told its application");
   CLI11_PARSE(app, argc, argv);
 
-  const bool single = runs == 1;
-  std::uint64_t failures = 0;
-  std::uint64_t combined_hash = 0;
-  std::uint64_t events = 0;
-  const auto begin = std::chrono::steady_clock::now();
-  for (std::uint64_t i = 0; i < runs; ++i) {
-    sluice::sim::SwarmOptions options = sluice::sim::draw_swarm(seed + i);
-    options.keep_log = log;
-    if (verbose || single) std::printf("%s\n", sluice::sim::describe(options).c_str());
-    std::fflush(stdout);
-    const sluice::sim::SwarmOutcome outcome = sluice::sim::run_swarm(options);
-    std::printf("%s", outcome.log.c_str());
-    combined_hash = sluice::sim::mix(combined_hash ^ outcome.trace_hash);
-    events += outcome.events;
-    if (!outcome.ok && !verbose && !single)
-      std::printf("%s\n", sluice::sim::describe(options).c_str());
-    if (!outcome.ok)
-      std::printf("%sVIOLATION seed=%llu; replay with: ./run swarm --seed %llu\n",
-                  outcome.violations.c_str(), static_cast<unsigned long long>(seed + i),
-                  static_cast<unsigned long long>(seed + i));
-    if (!outcome.ok || verbose || single)
-      std::printf(
-          "seed=%llu %s trace=%016llx events=%llu virtual_ms=%lld results=%llu "
-          "sent=%llu/%llu contributions=%llu/%llu retransmissions=%llu probes=%llu "
-          "partial=%llu requeued=%llu caught_up=%llu resyncs=%llu completed=%u failed=%u\n",
-          static_cast<unsigned long long>(seed + i), outcome.ok ? "ok" : "BROKEN",
-          static_cast<unsigned long long>(outcome.trace_hash),
-          static_cast<unsigned long long>(outcome.events),
-          static_cast<long long>(outcome.virtual_time_ns / sluice::kMillisecond),
-          static_cast<unsigned long long>(outcome.results_checked),
-          static_cast<unsigned long long>(outcome.results_sent),
-          static_cast<unsigned long long>(outcome.results_due),
-          static_cast<unsigned long long>(outcome.contributions),
-          static_cast<unsigned long long>(outcome.contributions_due),
-          static_cast<unsigned long long>(outcome.retransmissions),
-          static_cast<unsigned long long>(outcome.probes),
-          static_cast<unsigned long long>(outcome.partial_results),
-          static_cast<unsigned long long>(outcome.requeued),
-          static_cast<unsigned long long>(outcome.caught_up),
-          static_cast<unsigned long long>(outcome.resyncs), outcome.jobs_completed,
-          outcome.jobs_failed_as_promised);
-    std::fflush(stdout);
-    if (outcome.ok) continue;
-    ++failures;
-    if (!keep_going) break;
-  }
-  const double elapsed_s =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  void* shared =
+      mmap(nullptr, sizeof(Tally), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) return std::perror("mmap"), 2;
+  Tally& tally = *new (shared) Tally;
+  const auto begin = Clock::now();
+  const bool ended_well = run_all(range, tally, begin);
   std::printf(
       "RESULT swarm first_seed=%llu runs=%llu failures=%llu events=%llu trace=%016llx "
       "seconds=%.1f\n",
-      static_cast<unsigned long long>(seed), static_cast<unsigned long long>(runs),
-      static_cast<unsigned long long>(failures), static_cast<unsigned long long>(events),
-      static_cast<unsigned long long>(combined_hash), elapsed_s);
-  return failures == 0 ? 0 : 1;
+      static_cast<unsigned long long>(range.seed), static_cast<unsigned long long>(tally.done),
+      static_cast<unsigned long long>(tally.failures),
+      static_cast<unsigned long long>(tally.events), static_cast<unsigned long long>(tally.trace),
+      seconds_since(begin));
+  return ended_well && tally.failures == 0 ? 0 : 1;
 }
