@@ -170,8 +170,10 @@ Transmit Shard::write_reply(Job& job, Rank rank, std::span<std::uint8_t> out, Ti
         job.local_chunk(reply.block * kChunksPerBlock + chunk);
     const Slot& slot = slice.slots[slot_index];
     if (slot.step != reply.step || !slot.complete) continue;  // reopened since the answer
+    transmit = write_result(job, reply.stream, slot_index, rank, wire::kFlagPulled, out, now);
+    if (transmit.bytes == 0) continue;
     job_slice.results_pulled.add(1);
-    return write_result(job, reply.stream, slot_index, rank, wire::kFlagPulled, out, now);
+    return transmit;
   }
   return transmit;
 }

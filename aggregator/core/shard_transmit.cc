@@ -68,8 +68,9 @@ bool Shard::poll_result(Transmit& transmit, std::span<std::uint8_t> out, TimeNs 
         continue;
       }
       transmit = write_result(job, front.stream, slot_index, rank, 0, out, now);
+      if (transmit.bytes == 0) continue;
       job_slice.results_sent.add(1);
-      if (transmit.bytes != 0) return true;
+      return true;
     }
     // Every member was served (or the slot was reopened before it could be): next slot, next
     // stream.

@@ -10,8 +10,11 @@ namespace {
 
 constexpr double kForget = 1.0 / 50;         // of the exponential means
 constexpr double kMostNoisePerSignal = 256;  // G2 is at least S / 256
-constexpr std::uint64_t kUpdateSteps = 5;    // adaptive rules decide this often
-constexpr double kRampEnd = 0.7;             // of the planned steps
+// A step's norms count as at most this many times their mean so far: the mean forgets a spike of
+// 1e30, squared, only after thousands of steps.
+constexpr double kMostJump = 1000;
+constexpr std::uint64_t kUpdateSteps = 5;  // adaptive rules decide this often
+constexpr double kRampEnd = 0.7;           // of the planned steps
 
 std::uint16_t quarter(std::uint16_t worker_count) noexcept {
   return static_cast<std::uint16_t>((worker_count + 3) / 4);
@@ -36,7 +39,13 @@ std::uint16_t argmax(std::size_t worker_count, Value value) noexcept {
 
 void NoiseScale::observe(std::uint16_t workers, double mean_square,
                          double square_of_mean) noexcept {
-  if (workers < 2) return;
+  // The square of a finite gradient above 1e19 is infinite: it would never leave the means.
+  if (workers < 2 || !std::isfinite(mean_square) || !std::isfinite(square_of_mean)) return;
+  const double limit = weight_ > 0 ? kMostJump * (noise_ + signal_) / weight_ : 0;
+  if (limit > 0 && mean_square > limit) {
+    square_of_mean *= limit / mean_square;
+    mean_square = limit;
+  }
   const double count = workers;
   const double noise = (mean_square - square_of_mean) / (1 - 1 / count);
   const double signal = square_of_mean - noise / count;

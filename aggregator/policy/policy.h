@@ -40,6 +40,7 @@ struct StepObservation {
 // anyway.
 class NoiseScale {
  public:
+  // What is not finite says nothing; a spike counts as a bounded one with the same ratio.
   void observe(std::uint16_t workers, double mean_square, double square_of_mean) noexcept;
   bool valid() const noexcept { return weight_ > 0 && phi() > 0; }
   double phi() const noexcept;

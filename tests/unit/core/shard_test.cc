@@ -292,6 +292,19 @@ TEST(Shard, ForgetsARemovedJobAndSaysSo) {
   EXPECT_EQ(event.kind, ShardEvent::Kind::kJobReleased);
 }
 
+TEST(Shard, CountsAResultAsSentOnlyWhenItWasWritten) {
+  Harness harness({.world_size = 1, .chunk_count = 1});
+  harness.contribute<float>(0, 1, 0, {1});
+  std::uint8_t too_small[32];
+  Transmit transmit;
+  EXPECT_FALSE(harness.shards[0]->poll_transmit(transmit, too_small, harness.now));
+  EXPECT_EQ(harness.job->slices[0].results_sent.read(), 0u);
+  std::uint8_t out[2048];
+  harness.contribute<float>(0, 2, 0, {1});
+  EXPECT_TRUE(harness.shards[0]->poll_transmit(transmit, out, harness.now));
+  EXPECT_EQ(harness.job->slices[0].results_sent.read(), 1u);
+}
+
 TEST(Job, TakesTheMemoryThatItSaid) {
   JobSpec spec{.world_size = 4, .chunk_bytes = 1024, .shard_count = 3};
   spec.chunk_counts = {1000, kCollectiveChunks, 0};

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 namespace sluice::agg {
 namespace {
@@ -83,6 +84,21 @@ TEST(NoiseScale, FindsTheRatioOfNoiseToSignalThatTheNormsWereMadeFrom) {
     for (int i = 0; i < 10; ++i) scale.observe(workers, 16, 4 + 12.0 / workers);
     EXPECT_TRUE(scale.valid());
     EXPECT_NEAR(scale.phi(), 3, 1e-9);
+  }
+}
+
+// |g|^2 of a finite float32 above 1e19 is infinite in float32, and that of 1e30 is 1e60.
+TEST(NoiseScale, ForgetsOneGradientThatIsFarTooLarge) {
+  for (const double spike : {std::numeric_limits<double>::infinity(), 1e60}) {
+    NoiseScale scale;
+    const auto observe_usual = [&] { scale.observe(4, 3.0, 1.5); };  // S = 2, G2 = 1
+    for (int step = 0; step < 100; ++step) observe_usual();
+    const double usual = scale.phi();
+    scale.observe(4, spike, spike / 4);
+    EXPECT_TRUE(std::isfinite(scale.phi())) << spike;
+    for (int step = 0; step < 500; ++step) observe_usual();
+    EXPECT_TRUE(scale.valid()) << spike;
+    EXPECT_NEAR(scale.phi(), usual, usual / 100) << spike;
   }
 }
 
