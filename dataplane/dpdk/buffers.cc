@@ -33,9 +33,11 @@ std::size_t data_room_bytes(const config::Config& config) {
 }  // namespace
 
 Result<RingPtr> make_ring(const std::string& name, std::uint32_t capacity,
-                          std::size_t element_bytes) {
+                          std::size_t element_bytes, Producers producers) {
+  const unsigned flags =
+      RING_F_SC_DEQ | RING_F_EXACT_SZ | (producers == Producers::kOne ? RING_F_SP_ENQ : 0u);
   rte_ring* ring = rte_ring_create_elem(name.c_str(), static_cast<unsigned>(element_bytes),
-                                        capacity, SOCKET_ID_ANY, RING_F_SC_DEQ | RING_F_EXACT_SZ);
+                                        capacity, SOCKET_ID_ANY, flags);
   if (ring == nullptr)
     return Status(StatusCode::kExhausted, "no memory for the ring " + name + " (" +
                                               rte_strerror(rte_errno) +

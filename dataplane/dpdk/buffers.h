@@ -53,6 +53,11 @@ inline wire::MutableBytes room_of(rte_mbuf* packet) noexcept {
   return {rte_pktmbuf_mtod(packet, std::uint8_t*),
           static_cast<std::size_t>(packet->buf_len - packet->data_off)};
 }
+// Forgets what the device said about a received frame. What says whose memory the frame lies in
+// stays: without it a buffer that a driver attached would be freed as the pool's own.
+inline void clear_offloads(rte_mbuf* packet) noexcept {
+  packet->ol_flags &= RTE_MBUF_F_EXTERNAL | RTE_MBUF_F_INDIRECT;
+}
 inline void set_frame_bytes(rte_mbuf* packet, std::size_t bytes) noexcept {
   packet->data_len = static_cast<std::uint16_t>(bytes);
   packet->pkt_len = static_cast<std::uint32_t>(bytes);
@@ -63,9 +68,10 @@ struct RingDeleter {
 };
 using RingPtr = std::unique_ptr<rte_ring, RingDeleter>;
 
-// A ring of many producers and one consumer; `element_bytes` is a multiple of 4.
+enum class Producers : std::uint8_t { kMany, kOne };
+// A ring with one consumer; `element_bytes` is a multiple of 4.
 Result<RingPtr> make_ring(const std::string& name, std::uint32_t capacity,
-                          std::size_t element_bytes);
+                          std::size_t element_bytes, Producers producers = Producers::kMany);
 
 struct PoolDeleter {
   void operator()(rte_mempool* pool) const noexcept { rte_mempool_free(pool); }

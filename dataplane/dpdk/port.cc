@@ -63,7 +63,7 @@ std::size_t Port::receive(Burst& burst, TimeNs now) noexcept {
       rte_pktmbuf_free(packet);
       continue;
     }
-    packet->ol_flags = 0;
+    clear_offloads(packet);
     if (packet->nb_segs > 1) {
       counters_.drop(DropReason::kTooLong);
       rte_pktmbuf_free(packet);
