@@ -136,8 +136,7 @@ struct LcoreCounters {
   Counter naps;  // adaptive polling slept
   Counter mac_entries;
   Counter handed_over;       // frames passed to another lcore
-  Counter handover_drops;    // frames for another lcore whose inbox was full
-  DropCounters drops;        // the shard's datagrams that never reached a port
+  DropCounters drops;        // the appliance's own datagrams that never reached a port
   VerdictCounters verdicts;  // of frames for the appliance, except those that its shard counts
 };
 

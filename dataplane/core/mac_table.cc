@@ -22,25 +22,51 @@ bool MacTable::aged(const Entry& entry, TimeNs now) const noexcept {
   return now - entry.seen > max_age_ns_;
 }
 
-MacTable::Learned MacTable::learn(const Key& key, PortIndex port, TimeNs now) noexcept {
+MacTable::Entry& MacTable::entry_for(const Key& key) noexcept {
   const std::size_t first = bucket_of(key);
   Entry* victim = &entries_[first];
   for (std::size_t way = 0; way < kWays; ++way) {
     Entry& entry = entries_[first + way];
-    if (entry.used && entry.key == key) {
-      const Learned learned = entry.port != port                   ? Learned::kMoved
-                              : now - entry.seen > max_age_ns_ / 8 ? Learned::kRefreshed
-                                                                   : Learned::kKnown;
-      if (learned == Learned::kKnown) return learned;
-      entry.port = port;
-      entry.seen = now;
-      return learned;
-    }
+    if (entry.used && entry.key == key) return entry;
     if (victim->used && (!entry.used || entry.seen < victim->seen)) victim = &entry;
   }
-  if (!victim->used) ++size_;
-  *victim = Entry{.key = key, .port = port, .used = true, .seen = now};
-  return Learned::kNew;
+  return *victim;
+}
+
+void MacTable::put(Entry& entry, const Entry& fresh) noexcept {
+  if (!entry.used) ++size_;
+  entry = fresh;
+}
+
+MacTable::Learned MacTable::learn(const Key& key, PortIndex port, TimeNs now) noexcept {
+  Entry& entry = entry_for(key);
+  if (!entry.used || entry.key != key) {
+    put(entry, {.key = key, .port = port, .used = true, .seen = now});
+    return Learned::kNew;
+  }
+  const bool moved = entry.port != port;
+  if (moved || entry.untold) {
+    entry.untold = now < entry.next_tell;
+    entry.port = port;
+    entry.seen = now;
+    if (entry.untold) return Learned::kMovedAgain;
+    entry.next_tell = now + kMoveInterval;
+    return Learned::kMoved;
+  }
+  if (now - entry.seen <= max_age_ns_ / 8) return Learned::kKnown;
+  entry.seen = now;
+  return Learned::kRefreshed;
+}
+
+void MacTable::learn_from_other(const Key& key, PortIndex port, TimeNs now) noexcept {
+  Entry& entry = entry_for(key);
+  if (!entry.used || entry.key != key) {
+    put(entry, {.key = key, .port = port, .used = true, .seen = now});
+    return;
+  }
+  entry.port = port;
+  entry.seen = now;
+  entry.untold = false;  // it is somewhere else by now
 }
 
 std::optional<PortIndex> MacTable::lookup(const Key& key, TimeNs now) const noexcept {

@@ -25,14 +25,28 @@ class MacTable {
     std::uint16_t vlan_id = 0;
     friend bool operator==(const Key&, const Key&) = default;
   };
-  enum class Learned : std::uint8_t { kKnown, kNew, kMoved, kRefreshed };
+  enum class Learned : std::uint8_t {
+    kKnown,
+    kMovedAgain,  // noted here; told to others with its next frame after kMoveInterval
+    kNew,
+    kMoved,
+    kRefreshed,
+  };
+  // An address that is seen on two ports at once, forged or behind a loop, moves with every frame:
+  // others hear of one of its moves in this time.
+  static constexpr DurationNs kMoveInterval = 10 * kMillisecond;
+  static constexpr bool worth_telling(Learned learned) noexcept {
+    return learned > Learned::kMovedAgain;
+  }
 
   // `capacity` is rounded up to a power of two of at least 8. An entry is forgotten max_age_ns
   // after its last refresh; refreshes are noted at most every max_age_ns / 8.
   explicit MacTable(std::size_t capacity, DurationNs max_age_ns = kDefaultMacAge);
 
-  // Notes that `key` was seen on `port`. Anything but kKnown is worth telling to other lcores.
+  // Notes that `key` was seen on `port` of this lcore.
   Learned learn(const Key& key, PortIndex port, TimeNs now) noexcept;
+  // The same on another lcore's word: nothing to tell.
+  void learn_from_other(const Key& key, PortIndex port, TimeNs now) noexcept;
   std::optional<PortIndex> lookup(const Key& key, TimeNs now) const noexcept;
   // Forgets all addresses behind a port whose link went down.
   void forget_port(PortIndex port) noexcept;
@@ -47,8 +61,13 @@ class MacTable {
     Key key;
     PortIndex port = 0;
     bool used = false;
+    bool untold = false;  // a move of it that others have not heard of
     TimeNs seen = 0;
+    TimeNs next_tell = 0;  // a move before then is not told yet
   };
+  // The key's entry, or what makes room for it: empty, with another key, or the oldest.
+  Entry& entry_for(const Key& key) noexcept;
+  void put(Entry& entry, const Entry& fresh) noexcept;
   std::size_t bucket_of(const Key& key) const noexcept;
   bool aged(const Entry& entry, TimeNs now) const noexcept;
 

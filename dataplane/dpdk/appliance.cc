@@ -31,7 +31,6 @@ struct Appliance::State {
     fabric.workers.clear();
     fabric.ports.clear();
     for (RingPtr* ring : {&fabric.from_members, &fabric.joins, &fabric.strays}) ring->reset();
-    fabric.shard_events.reset();
     fabric.pool.reset();
     if (eal_started) stop_eal();
   }
@@ -120,9 +119,6 @@ Status build_fabric(const config::Config& config, Fabric& fabric) {
     return status;
   if (Status status = add_ring("strays", kStrangerPackets, fabric.strays); !status.ok())
     return status;
-  auto events = make_ring("shard_events", kControlPackets, sizeof(agg::ShardEvent));
-  if (!events.ok()) return events.status();
-  fabric.shard_events = std::move(events).value();
 
   for (std::size_t index = 0; index < config.ports.size(); ++index) {
     auto port = Port::open(config.ports[index], static_cast<PortIndex>(index), fabric.pool.get(),

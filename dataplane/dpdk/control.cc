@@ -87,9 +87,8 @@ void Control::drain_notices() {
 std::size_t Control::loop(TimeNs now) {
   std::size_t work = poll_packets(now);
   agg::ShardEvent event;
-  while (rte_ring_dequeue_elem(fabric_.shard_events.get(), &event, sizeof event) == 0) {
-    jobs_.handle_event(event, now);
-    ++work;
+  for (const auto& worker : fabric_.workers) {
+    for (; worker->poll_event(event); ++work) jobs_.handle_event(event, now);
   }
   if (now >= next_tick_) {
     jobs_.tick(now);

@@ -23,7 +23,7 @@ void Worker::handle_frame(Port& port, rte_mbuf* packet, TimeNs now) noexcept {
   }
   const ForwardContext context{.in_port = port.index(), .up = up_, .own_mac = fabric_.own.mac};
   ForwardDecision decision = decide_forward(frame.ethernet, context, macs_, now);
-  if (decision.learned != MacTable::Learned::kKnown && fabric_.workers.size() > 1) [[unlikely]] {
+  if (MacTable::worth_telling(decision.learned) && fabric_.workers.size() > 1) [[unlikely]] {
     for (const auto& worker : fabric_.workers)
       if (worker.get() != this)
         worker->tell({frame.ethernet.src, frame.ethernet.vlan_id()}, port.index());
@@ -75,14 +75,15 @@ void Worker::forward(Port& in, const ForwardDecision& decision, const wire::Ethe
     rest &= rest - 1;
     rte_mbuf* copy = rte_pktmbuf_copy(packet, fabric_.pool.get(), 0, UINT32_MAX);
     if (copy != nullptr)
-      send(out, egress_class, copy);
+      send(out, egress_class, copy, in.counters().drops);
     else
       in.counters().drop(DropReason::kNoBuffer);
   }
-  send(static_cast<PortIndex>(std::countr_zero(rest)), egress_class, packet);
+  send(static_cast<PortIndex>(std::countr_zero(rest)), egress_class, packet, in.counters().drops);
 }
 
-void Worker::send(PortIndex port, ClassIndex egress_class, rte_mbuf* packet) noexcept {
+void Worker::send(PortIndex port, ClassIndex egress_class, rte_mbuf* packet,
+                  DropCounters& losses) noexcept {
   Port& out = *fabric_.ports[port];
   Worker& owner = fabric_.owner_of(port);
   if (&owner == this) {
@@ -94,7 +95,7 @@ void Worker::send(PortIndex port, ClassIndex egress_class, rte_mbuf* packet) noe
     counters_.handed_over.add(1);
     return;
   }
-  counters_.handover_drops.add(1);
+  losses.count(DropReason::kHandover);
   rte_pktmbuf_free(packet);
 }
 
@@ -205,7 +206,7 @@ void Worker::answer(Port& port, const wire::Frame& frame, rte_mbuf* packet, Time
   }
   if (result.outcome == HostOutcome::kAnswered) {
     set_frame_bytes(reply, result.reply_bytes);
-    send(port.index(), fabric_.classifier.of_control(), reply);
+    send(port.index(), fabric_.classifier.of_control(), reply, counters_.drops);
     rte_pktmbuf_free(packet);
     return;
   }

@@ -10,13 +10,16 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include "aggregator/base/check.h"
 #include "dataplane/dpdk/send.h"
 
 namespace sluice::dataplane {
 namespace {
 
 constexpr std::uint32_t kCommands = 1024;
+constexpr std::uint32_t kEvents = 1024;
 constexpr std::uint32_t kMacNews = 1024;
+constexpr int kMacNewsPerLoop = 64;  // a flood of new addresses elsewhere must not stop this lcore
 constexpr int kDatagramsPerLoop = 64;  // of the shard, so that reception gets its turn
 constexpr int kWorkPerLoop = 4;
 
@@ -75,10 +78,13 @@ Result<std::unique_ptr<Worker>> Worker::create(Fabric& fabric, std::uint16_t ind
   if (!inbox.ok()) return inbox.status();
   auto commands = make_ring("commands" + suffix, kCommands, sizeof(agg::ShardCommand));
   if (!commands.ok()) return commands.status();
+  auto events = make_ring("events" + suffix, kEvents, sizeof(agg::ShardEvent), Producers::kOne);
+  if (!events.ok()) return events.status();
   auto news = make_ring("news" + suffix, kMacNews, sizeof(MacNews));
   if (!news.ok()) return news.status();
   worker->inbox_ = std::move(inbox).value();
   worker->commands_ = std::move(commands).value();
+  worker->events_ = std::move(events).value();
   worker->news_ = std::move(news).value();
   return worker;
 }
@@ -107,6 +113,10 @@ bool Worker::hand_over(rte_mbuf* packet) noexcept {
 bool Worker::post(const agg::ShardCommand& command) noexcept {
   return rte_ring_enqueue_elem(commands_.get(), const_cast<agg::ShardCommand*>(&command),
                                sizeof command) == 0;
+}
+
+bool Worker::poll_event(agg::ShardEvent& event) noexcept {
+  return rte_ring_dequeue_elem(events_.get(), &event, sizeof event) == 0;
 }
 
 void Worker::tell(const MacTable::Key& key, PortIndex port) noexcept {
@@ -185,17 +195,16 @@ std::size_t Worker::poll_control_side(TimeNs now) noexcept {
   }
   for (int round = 0; round < kWorkPerLoop && shard_.poll_work(now); ++round) ++work;
   agg::ShardEvent event;
-  while (!rte_ring_full(fabric_.shard_events.get()) && shard_.poll_event(event)) {
-    // Other workers may have filled the ring since: wait for the control thread, which only drains.
-    while (rte_ring_enqueue_elem(fabric_.shard_events.get(), &event, sizeof event) != 0 &&
-           !stop_.load(std::memory_order_relaxed))
-      rte_pause();
+  // When the ring is full, events wait in the shard until the control thread has drained it.
+  while (!rte_ring_full(events_.get()) && shard_.poll_event(event)) {
+    const bool queued = rte_ring_enqueue_elem(events_.get(), &event, sizeof event) == 0;
+    CHECK(queued);  // nobody else fills it
     ++work;
   }
   MacNews news;
-  while (rte_ring_dequeue_elem(news_.get(), &news, sizeof news) == 0) {
-    macs_.learn(news.key, news.port, now);
-    ++work;
+  for (int count = 0; count < kMacNewsPerLoop; ++count, ++work) {
+    if (rte_ring_dequeue_elem(news_.get(), &news, sizeof news) != 0) break;
+    macs_.learn_from_other(news.key, news.port, now);
   }
   return work;
 }
@@ -224,7 +233,7 @@ std::size_t Worker::poll_shard(TimeNs now) noexcept {
       rte_pktmbuf_free(packet);
       continue;
     }
-    send(path.port, fabric_.classifier.of_chunk(transmit.priority), packet);
+    send(path.port, fabric_.classifier.of_chunk(transmit.priority), packet, counters_.drops);
   }
   return static_cast<std::size_t>(sent);
 }

@@ -41,7 +41,6 @@ struct Fabric {
   RingPtr from_members;
   RingPtr joins;
   RingPtr strays;
-  RingPtr shard_events;  // agg::ShardEvent
 
   Worker& owner_of(PortIndex port) const noexcept { return *workers[port % workers.size()]; }
 };
@@ -61,6 +60,8 @@ class Worker {
   bool hand_over(rte_mbuf* packet) noexcept;
   // Control thread: false when the ring is full; try again later.
   bool post(const agg::ShardCommand& command) noexcept;
+  // Control thread: the shard's next event, if any.
+  bool poll_event(agg::ShardEvent& event) noexcept;
   // Any thread: tells this worker where an address was seen.
   void tell(const MacTable::Key& key, PortIndex port) noexcept;
 
@@ -96,7 +97,9 @@ class Worker {
   void to_control(Port& port, Errand errand, PacketMeta::Kind kind, std::uint64_t sender,
                   rte_mbuf* packet, TimeNs now) noexcept;
   void answer(Port& port, const wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept;
-  void send(PortIndex port, ClassIndex egress_class, rte_mbuf* packet) noexcept;
+  // `losses` counts the packet if the port is another worker's and that one's inbox is full.
+  void send(PortIndex port, ClassIndex egress_class, rte_mbuf* packet,
+            DropCounters& losses) noexcept;
   void drop(Port& port, DropReason reason, rte_mbuf* packet) noexcept;
 
   void feed_shard(wire::Bytes payload, bool marked, TimeNs now) noexcept;
@@ -111,6 +114,7 @@ class Worker {
   MacTable macs_;
   RingPtr inbox_;              // rte_mbuf*
   RingPtr commands_;           // agg::ShardCommand
+  RingPtr events_;             // agg::ShardEvent, to the control thread
   RingPtr news_;               // MacNews
   rte_mbuf* spare_ = nullptr;  // for the shard's next datagram
   Port::Burst burst_{};

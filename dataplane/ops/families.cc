@@ -56,9 +56,6 @@ constexpr LcoreMetric kLcoreMetrics[] = {
     {true, "sluice_lcore_handed_over_packets_total",
      "Frames passed to another lcore: their port steers worse than their shard wants.",
      &LcoreCounters::handed_over},
-    {true, "sluice_lcore_handover_dropped_packets_total",
-     "Frames for another lcore whose inbox was full: that lcore is overloaded.",
-     &LcoreCounters::handover_drops},
     {false, "sluice_lcore_mac_entries", "Learnt addresses in the lcore's table.",
      &LcoreCounters::mac_entries},
 };

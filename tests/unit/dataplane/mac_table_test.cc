@@ -29,6 +29,41 @@ TEST(MacTable, FollowsAnAddressThatMoves) {
   EXPECT_EQ(table.size(), 1u);
 }
 
+// Seen on two ports with every frame: forged, or behind a loop.
+TEST(MacTable, TellsTheMovesOfOneAddressAtMostEvery10Ms) {
+  MacTable table(64);
+  table.learn(key(1), 3, 0);
+  int told = 0;
+  for (TimeNs now = 1; now <= 100 * kMillisecond; now += 10 * kMicrosecond) {
+    const PortIndex port = now % 20'000 < 10'000 ? 4 : 3;
+    told += MacTable::worth_telling(table.learn(key(1), port, now));
+    EXPECT_EQ(table.lookup(key(1), now), port) << "this lcore knows at once";
+  }
+  EXPECT_GE(told, 9);
+  EXPECT_LE(told, 11);
+}
+
+TEST(MacTable, TellsAMoveThatWasHeldBackWithALaterFrame) {
+  MacTable table(64);
+  table.learn(key(1), 3, 0);
+  EXPECT_EQ(table.learn(key(1), 4, 1), MacTable::Learned::kMoved);
+  EXPECT_EQ(table.learn(key(1), 3, 2), MacTable::Learned::kMovedAgain);
+  EXPECT_EQ(table.learn(key(1), 3, 3), MacTable::Learned::kMovedAgain);
+  EXPECT_EQ(table.learn(key(1), 3, 1 + MacTable::kMoveInterval), MacTable::Learned::kMoved);
+  EXPECT_EQ(table.learn(key(1), 3, 2 + MacTable::kMoveInterval), MacTable::Learned::kKnown);
+}
+
+TEST(MacTable, BelievesAnotherLcoreWithoutTellingItOn) {
+  MacTable table(64);
+  table.learn_from_other(key(1), 5, 0);
+  EXPECT_EQ(table.lookup(key(1), 0), PortIndex{5});
+  EXPECT_EQ(table.learn(key(1), 4, 1), MacTable::Learned::kMoved);
+  EXPECT_EQ(table.learn(key(1), 3, 2), MacTable::Learned::kMovedAgain);
+  table.learn_from_other(key(1), 5, 3);
+  EXPECT_EQ(table.lookup(key(1), 3), PortIndex{5});
+  EXPECT_EQ(table.learn(key(1), 5, 1 + MacTable::kMoveInterval), MacTable::Learned::kKnown);
+}
+
 TEST(MacTable, ForgetsAnAddressThatIsSilentForTheMaximumAge) {
   MacTable table(64, 8 * kSecond);
   table.learn(key(1), 3, 0);
