@@ -14,7 +14,7 @@ _LEAST_URGENT = 255
 
 
 def extra_tensors(replica):
-    """Specs of the job's tensors after the parameters: buffers' parts, what ranks tell of the end."""
+    """Specs of the tensors after the parameters: parts of buffers, what ranks tell of the end."""
     return [*((part.name, part.values.numel(), "float32") for part in replica.parts),
             _torch_end.SPEC]
 
