@@ -8,6 +8,7 @@
 
 #include "dataplane/dpdk/control.h"
 #include "dataplane/dpdk/eal.h"
+#include "dataplane/dpdk/guest_fault.h"
 #include "dataplane/dpdk/worker.h"
 
 namespace sluice::dataplane {
@@ -151,6 +152,7 @@ Result<std::unique_ptr<Appliance>> Appliance::start(const config::Config& config
   state->config = config;
   if (Status status = start_eal(config); !status.ok()) return status;
   state->eal_started = true;
+  if (Status status = handle_guest_faults(); !status.ok()) return status;
   if (Status status = build_fabric(config, state->fabric); !status.ok()) return status;
   auto options =
       jobs_options(config, std::min<std::size_t>(config.limits.chunk_bytes_max, kMaxChunkBytes));

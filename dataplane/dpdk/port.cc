@@ -50,7 +50,8 @@ Port::Port(const config::PortConfig& config, PortIndex index, rte_mempool* pool,
                 seed_of(config, index, 1)) {}
 
 std::size_t Port::receive(Burst& burst, TimeNs now) noexcept {
-  std::size_t count = rte_eth_rx_burst(device_, 0, burst.data(), kBurst);
+  // A device without a peer says so itself; the peer of one that is down may have lost its memory.
+  std::size_t count = up() ? rte_eth_rx_burst(device_, 0, burst.data(), kBurst) : 0;
   if (count == 0 && rx_fault_.held() == 0) return 0;
   std::uint64_t bytes = 0;
   std::size_t kept = 0;

@@ -69,6 +69,7 @@ class Port {
   Status start();
   static int on_link_event(std::uint16_t device, int event, void* port, void*);
   void refresh_link() noexcept;  // any thread
+  void look_for_lost_memory() noexcept;
   std::size_t inject_rx_faults(Burst& burst, std::size_t count, TimeNs now) noexcept;
   void inject_tx_faults(rte_mbuf* packet, ClassIndex egress_class) noexcept;
   void queue(rte_mbuf* packet, ClassIndex egress_class) noexcept;
@@ -83,6 +84,8 @@ class Port {
   bool started_ = false;
   std::mutex link_mutex_;        // asking for the link and noting the answer are one step
   std::atomic<bool> up_{false};  // written under link_mutex_
+  bool memory_lost_ = false;     // under link_mutex_: the peer's, until it disconnects
+  std::uint32_t faults_seen_ = 0;
 
   PortCounters counters_;
   Egress egress_;

@@ -3,7 +3,9 @@
 #include <rte_bus.h>
 #include <rte_dev.h>
 #include <rte_errno.h>
+#include <rte_eth_vhost.h>
 #include <rte_ethdev.h>
+#include <rte_vhost.h>
 #include <spdlog/spdlog.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -11,8 +13,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
+#include "dataplane/dpdk/guest_fault.h"
 #include "dataplane/dpdk/port.h"
 
 namespace sluice::dataplane {
@@ -176,14 +180,46 @@ void Port::refresh_link() noexcept {
   const std::lock_guard lock(link_mutex_);
   rte_eth_link link{};
   if (rte_eth_link_get_nowait(device_, &link) != 0) return;
-  const bool up = link.link_status == RTE_ETH_LINK_UP;
+  if (link.link_status != RTE_ETH_LINK_UP) memory_lost_ = false;
+  const bool up = link.link_status == RTE_ETH_LINK_UP && !memory_lost_;
   if (up_.exchange(up) == up) return;
   counters_.link_up.set(up ? 1 : 0);
   counters_.link_changes.add(1);
   spdlog::info("port \"{}\" ({}) is {}", config_.name, where(config_), up ? "up" : "down");
 }
 
+// Takes the port down whose peer has cut off the memory that it shares: what it would read there
+// now are zeros.
+void Port::look_for_lost_memory() noexcept {
+  const std::uint32_t faults = guest_faults();
+  if (config_.type != config::PortType::kVhostUser || faults == faults_seen_) return;
+  const int peer = rte_eth_vhost_get_vid_from_port_id(device_);
+  rte_vhost_memory* memory = nullptr;
+  if (peer >= 0 && rte_vhost_get_mem_table(peer, &memory) == 0) {
+    bool lost = false;
+    for (std::uint32_t at = 0; at < memory->nregions; ++at) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(memory->regions[at].mmap_addr);
+      const std::uintptr_t end = begin + memory->regions[at].mmap_size;
+      for (std::uint32_t fault = faults_seen_; fault != faults; ++fault) {
+        const AddressRange range = guest_fault(fault);
+        lost |= range.begin < end && begin < range.end;
+      }
+    }
+    std::free(memory);
+    if (lost) {
+      spdlog::error(
+          "port \"{}\" ({}): its peer took away the memory that it shares; the port is down until "
+          "the peer connects again",
+          config_.name, where(config_));
+      const std::lock_guard lock(link_mutex_);
+      memory_lost_ = true;
+    }
+  }
+  faults_seen_ = faults;
+}
+
 void Port::refresh() noexcept {
+  look_for_lost_memory();
   refresh_link();  // also where the device tells: an event may be lost while it starts
   rte_eth_stats stats{};
   if (rte_eth_stats_get(device_, &stats) == 0)
