@@ -34,6 +34,7 @@ struct Jobs::Member {
   std::uint64_t nonce = 0;  // of the join that holds the rank
   std::uint64_t stale_nonce = 0;
   std::string address;
+  MemberPaths paths;
   TimeNs heard_control_ns = 0;
   TimeNs next_ping_ns = 0;
   TimeNs left_ns = 0;

@@ -29,7 +29,40 @@ ControlResult Jobs::handle(const wire::Packet& packet, const Origin& origin,
     case wire::PacketType::kResync: result = resync(request); break;
     default: break;
   }
+  result = settle_path(request, result);
   verdicts_.count(result.verdict);
+  return result;
+}
+
+// Only a path that has answered becomes the member's, or hears more than a ping as long as what it
+// sent. The request itself has been carried out, whatever path it came by.
+ControlResult Jobs::settle_path(const Request& request, ControlResult result) {
+  const PathKey& path = request.origin.path;
+  Member* member = result.bind ? &entries_[result.job.value]->members[result.rank.value] : nullptr;
+  if (request.packet.type() == wire::PacketType::kJoin) {
+    if (member != nullptr) result.bind = member->paths.join(member->cookie, path, request.now);
+    return result;
+  }
+  if (result.reply_bytes == 0 && member == nullptr) return result;
+
+  const wire::CommonHeader& common = request.packet.common();
+  const bool echoed = request.packet.type() == wire::PacketType::kKeepalive &&
+                      is_path_token(request.packet.body<wire::Keepalive>().token, boot_key_,
+                                    common.cookie, path, request.now);
+  auto standing =
+      echoed || path == PathKey{} ? MemberPaths::Standing::kProven : MemberPaths::Standing::kAsk;
+  // A process whose rank was taken over has no paths any more, only the token.
+  if (member != nullptr) standing = member->paths.judge(path, echoed, request.now);
+  if (standing == MemberPaths::Standing::kProven) return result;
+  result.bind = false;
+  result.reply_bytes = 0;
+  const std::size_t ping_bytes = sizeof(wire::CommonHeader) + sizeof(wire::Ping);
+  if (standing == MemberPaths::Standing::kAsk && request.packet.bytes().size() >= ping_bytes) {
+    const wire::Ping ping{.timestamp_us = wire_time_us(attendance_.clock(request.now)),
+                          .token = path_token(boot_key_, common.cookie, path, request.now)};
+    result.reply_bytes = wire::encode(
+        request.reply, {.job = common.job, .rank = common.rank, .cookie = common.cookie}, ping);
+  }
   return result;
 }
 

@@ -21,6 +21,7 @@
 #include "aggregator/base/limits.h"
 #include "aggregator/core/shard.h"
 #include "aggregator/jobs/attendance.h"
+#include "aggregator/jobs/paths.h"
 #include "aggregator/wire/auth.h"
 #include "aggregator/wire/packet.h"
 
@@ -50,6 +51,7 @@ struct JobsOptions {
 
 // Where a control datagram came from, as the caller knows it.
 struct Origin {
+  PathKey path{};                      // the whole way back, see paths.h
   std::string_view address;            // printable, "10.0.0.2:40000", for messages and challenges
   std::size_t max_datagram_bytes = 0;  // biggest UDP payload that its port can receive; 0: unknown
 };
@@ -57,7 +59,7 @@ struct Origin {
 struct ControlResult {
   Verdict verdict{};
   std::size_t reply_bytes = 0;  // in the caller's buffer, to be sent back where it came from
-  bool bind = false;            // remember the origin as the path of (job, rank)
+  bool bind = false;            // the origin is proven: from now on the path of (job, rank)
   JobId job;
   Rank rank;
 };
@@ -172,6 +174,7 @@ class Jobs {
   ControlResult keepalive(const Request& request);
   ControlResult leave(const Request& request);
   Standing identify(const wire::Packet& packet) const noexcept;
+  ControlResult settle_path(const Request& request, ControlResult result);
   void carry_out_leave(Entry& entry, Rank rank, const wire::Leave& leave, TimeNs now);
 
   // rejoin.cc: members come and go while the job goes on.

@@ -36,6 +36,7 @@ void Membership::begin(const wire::Sender& identity, TimeNs now) noexcept {
   identity_ = identity;
   joined_ns_ = heard_ns_ = woke_ns_ = now;
   send_keepalive_ = true;
+  token_ = 0;
   next_send_ns_ = now + kKeepaliveInterval;
   joined_count_ = 1;
   for (std::uint16_t rank = 0; rank < options_.world_size; ++rank)
@@ -46,7 +47,12 @@ Membership::Change Membership::handle(const wire::Packet& packet, TimeNs now, Ve
   verdict = Verdict::kKeepalive;
   switch (packet.type()) {
     case wire::PacketType::kStatus: return handle_status(packet, now);
-    case wire::PacketType::kPing: send_keepalive_ = phase_ != Phase::kOver; return Change::kNone;
+    case wire::PacketType::kPing: {
+      const std::uint64_t token = packet.body<wire::Ping>().token;
+      if (token != 0) token_ = token;  // this path is in question
+      send_keepalive_ = phase_ != Phase::kOver;
+      return Change::kNone;
+    }
     case wire::PacketType::kNotice: {
       verdict = Verdict::kJobEnded;
       if (phase_ == Phase::kOver) return Change::kNone;
@@ -139,7 +145,8 @@ std::size_t Membership::poll_transmit(std::span<std::uint8_t> out, TimeNs now) n
   }
   if (send_keepalive_) {
     send_keepalive_ = false;
-    return wire::encode(out, identity_, wire::Keepalive{.timestamp_us = wire_time_us(now)});
+    return wire::encode(out, identity_,
+                        wire::Keepalive{.timestamp_us = wire_time_us(now), .token = token_});
   }
   return 0;
 }

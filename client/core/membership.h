@@ -57,6 +57,7 @@ class Membership {
   wire::Leave leave_;
   Phase phase_ = Phase::kForming;
   bool send_keepalive_ = false;
+  std::uint64_t token_ = 0;  // of the last ping that had one; every keepalive echoes it
   bool send_leave_ = false;
   TimeNs joined_ns_ = 0;
   TimeNs heard_ns_ = 0;

@@ -158,11 +158,12 @@ void Control::handle_control(const wire::Frame& frame, Port& port, TimeNs now) {
     return;
   }
   const std::string address = address_text(frame.src, frame.src_port);
-  const agg::Origin origin{.address = address,
-                           .max_datagram_bytes = datagram_limit(fabric_, port, frame.src.family)};
-  const agg::ControlResult result = jobs_.handle(packet, origin, reply_, now);
   const MemberPath path{
       .udp = wire::reply_path(frame, fabric_.own.mac), .port = port.index(), .bound = true};
+  const agg::Origin origin{.path = agg::path_key(path.udp, path.port),
+                           .address = address,
+                           .max_datagram_bytes = datagram_limit(fabric_, port, frame.src.family)};
+  const agg::ControlResult result = jobs_.handle(packet, origin, reply_, now);
   if (result.bind && !(fabric_.paths->read(result.job, result.rank) == path))
     fabric_.paths->bind(result.job, result.rank, path);
   if (result.reply_bytes != 0) send(path, wire::Bytes(reply_).first(result.reply_bytes));

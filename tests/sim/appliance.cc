@@ -75,9 +75,11 @@ void Appliance::handle_control(FrameIndex frame, TimeNs now) {
   if (!wire::parse(view.payload, packet, why)) return frame_verdicts_.count(why);
   ++control_handled_;
   const std::string address = printable(view.src, view.src_port);
-  const agg::Origin origin{.address = address, .max_datagram_bytes = options_.max_datagram_bytes};
-  const agg::ControlResult result = jobs_->handle(packet, origin, buffer_, now);
   const wire::UdpPath back = wire::reply_path(view, mac_);
+  const agg::Origin origin{.path = agg::path_key(back, 0),
+                           .address = address,
+                           .max_datagram_bytes = options_.max_datagram_bytes};
+  const agg::ControlResult result = jobs_->handle(packet, origin, buffer_, now);
   if (result.bind) paths_[{result.job.value, result.rank.value}] = back;
   if (result.reply_bytes == 0) return;
   send(back, {buffer_.data(), result.reply_bytes}, 0, now);

@@ -6,6 +6,7 @@ namespace sluice::sim {
 namespace {
 
 constexpr std::uint16_t kFirstWorkerPort = 20'000;  // worker i binds kFirstWorkerPort + i
+constexpr std::uint16_t kFirstReboundPort = 50'000;
 constexpr DurationNs kTickInterval = 50 * kMillisecond;
 constexpr DurationNs kHintDelay = 100 * kMicrosecond;
 
@@ -24,6 +25,13 @@ wire::IpAddress appliance_address(bool ipv6) {
   wire::IpAddress address{wire::Family::kIpv6, {0xfd, 2}};
   address.bytes[15] = 1;
   return address;
+}
+
+// The worker that has, or had, this port; beyond all workers when there is none.
+std::size_t index_behind(std::uint16_t port, const std::vector<WorkerIndex>& rebound) {
+  if (port < kFirstReboundPort) return std::size_t{port} - kFirstWorkerPort;
+  const std::size_t at = std::size_t{port} - kFirstReboundPort;
+  return at < rebound.size() ? rebound[at] : SIZE_MAX;
 }
 
 void draw_boot_key(agg::JobsOptions& jobs, std::uint64_t seed) {
@@ -101,9 +109,19 @@ void World::at(TimeNs time, std::function<void()> action) {
 Worker& World::worker(RunIndex run, Rank rank) { return *workers_[runs_[run]->latest[rank.value]]; }
 
 Worker* World::worker_at(std::uint16_t port) {
-  const std::size_t index = std::size_t{port} - kFirstWorkerPort;
-  return index < workers_.size() ? workers_[index].get() : nullptr;
+  const std::size_t index = index_behind(port, rebound_);
+  if (index >= workers_.size() || public_port(*workers_[index]) != port) return nullptr;
+  return workers_[index].get();
 }
+
+std::uint16_t World::public_port(const Worker& worker) const {
+  for (std::size_t at = rebound_.size(); at-- > 0;)
+    if (rebound_[at] == worker.identity.index)
+      return static_cast<std::uint16_t>(kFirstReboundPort + at);
+  return worker.identity.port;
+}
+
+void World::rebind(Worker& worker) { rebound_.push_back(worker.identity.index); }
 
 bool World::step() {
   if (events_.empty() || !healthy()) return false;
@@ -167,7 +185,7 @@ void World::dispatch(const SimEvent& event) {
     case EventKind::kWorkerTimeout: workers_[event.target]->timeout(now_); break;
     case EventKind::kWorkerApp: workers_[event.target]->run_app(now_); break;
     case EventKind::kUnreachable:
-      if (appliance_up_) appliance_->unreachable(workers_[event.target]->identity.port, now_);
+      if (appliance_up_) appliance_->unreachable(public_port(*workers_[event.target]), now_);
       break;
     case EventKind::kAction: {
       const std::function<void()> action = std::move(actions_[event.argument]);
@@ -200,7 +218,9 @@ void World::send_from_worker(Worker& worker, const client::Transmit& transmit,
 
 void World::on_shard_sent(std::uint16_t shard, std::uint16_t port,
                           std::span<const std::uint8_t> bytes) {
-  const Worker* worker = worker_at(port);
+  // Whoever it was sent to, also by a path that is no more: the numbers of a flow have no gaps.
+  const std::size_t index = index_behind(port, rebound_);
+  const Worker* worker = index < workers_.size() ? workers_[index].get() : nullptr;
   wire::Packet packet;
   Verdict why{};
   if (!wire::parse(bytes, packet, why))
@@ -348,7 +368,7 @@ wire::UdpPath World::path_to_appliance(const Worker& worker, std::uint16_t port_
   path.dst_mac = appliance_->mac();
   path.src = host_address(worker.identity.host, options_.ipv6);
   path.dst = appliance_->address();
-  path.src_port = worker.identity.port;
+  path.src_port = public_port(worker);
   path.dst_port = static_cast<std::uint16_t>(options_.appliance.port + port_offset);
   path.traffic_class = wire::kEcnCapable;
   return path;

@@ -78,6 +78,9 @@ class World {
   void resume(Worker& worker) { worker.resume(now_); }
   void start_host(HostIndex host) { host_up_[host] = true; }
   void partition(HostIndex host, bool on);
+  // The worker's address translator forgets it: its packets come from another port from now on, and
+  // what is sent to the old one is lost.
+  void rebind(Worker& worker);
   void block_downlink(HostIndex host, bool on);
   void set_link_options(const LinkOptions& up, const LinkOptions& down);
   void stop_appliance() { appliance_up_ = false; }
@@ -137,6 +140,7 @@ class World {
   void send_filtered(Link& link, FrameIndex frame, Direction direction, Worker* worker,
                      std::uint16_t port_offset, std::span<const std::uint8_t> bytes, TimeNs now);
   Worker* worker_at(std::uint16_t port);
+  std::uint16_t public_port(const Worker& worker) const;
   void note_unreliable(HostIndex host);
 
   WorldOptions options_;
@@ -154,6 +158,7 @@ class World {
   std::vector<std::unique_ptr<Run>> runs_;
   std::vector<std::unique_ptr<Link>> links_;  // two a host: up, down
   std::vector<bool> host_up_;
+  std::vector<WorkerIndex> rebound_;  // whose port is kFirstReboundPort + index here, the last one
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::function<void()>> actions_;
   Filter filter_;

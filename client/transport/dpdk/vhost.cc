@@ -18,6 +18,10 @@ namespace sluice::client {
 namespace {
 
 constexpr DurationNs kArpInterval = 20 * kMillisecond;
+// The appliance answers keepalives four times a second. After this silence its Ethernet address is
+// asked for again, for another box may have taken its place.
+constexpr DurationNs kSilence = kSecond;
+constexpr DurationNs kSilentArpInterval = 250 * kMillisecond;
 constexpr DurationNs kLinkCheckInterval = 50 * kMillisecond;
 // Without a descriptor to sleep on, the ring is looked at this often.
 constexpr DurationNs kPollInterval = 50 * kMicrosecond;
@@ -87,8 +91,10 @@ class VhostTransport final : public Transport {
       if (wire::parse_frame({rx_[i].data, rx_[i].bytes}, wire::UdpChecksums::kTrust, frame)) {
         continue;
       }
-      if (frame.kind == wire::FrameKind::kArp) handle_arp(frame);
+      if (frame.kind == wire::FrameKind::kArp) handle_arp(frame, now);
       if (frame.kind == wire::FrameKind::kUdp && is_for_us(frame)) {
+        heard_ns_ = now;
+        asked_ = false;
         incoming_[kept++].bytes = frame.payload;
       }
     }
@@ -210,8 +216,10 @@ class VhostTransport final : public Transport {
   }
 
   void keep_house(TimeNs now) noexcept {
-    if (path_.dst_mac.is_zero() && now >= next_arp_ns_) {
-      next_arp_ns_ = now + kArpInterval;
+    const bool known = !path_.dst_mac.is_zero();
+    if (now >= next_arp_ns_ && (!known || now - heard_ns_ >= kSilence)) {
+      next_arp_ns_ = now + (known ? kSilentArpInterval : kArpInterval);
+      asked_ = true;
       send_arp(wire::kBroadcastMac, {.operation = wire::kArpRequest,
                                      .sender_mac = path_.src_mac,
                                      .sender = path_.src,
@@ -224,11 +232,17 @@ class VhostTransport final : public Transport {
     }
   }
 
-  void handle_arp(const wire::Frame& frame) noexcept {
+  void handle_arp(const wire::Frame& frame, TimeNs now) noexcept {
     wire::ArpPacket packet;
     if (wire::parse_arp(frame.payload, packet)) return;
-    if (packet.operation == wire::kArpReply && packet.sender == path_.dst) {
+    if (packet.operation == wire::kArpReply) {
+      // Only what was asked for: anybody on the link can send a reply.
+      if (!asked_ || packet.sender != path_.dst || packet.target != path_.src ||
+          packet.sender_mac.is_group() || packet.sender_mac.is_zero())
+        return;
+      asked_ = false;
       path_.dst_mac = packet.sender_mac;
+      heard_ns_ = now;
     } else if (packet.operation == wire::kArpRequest && packet.target == path_.src) {
       send_arp(packet.sender_mac, {.operation = wire::kArpReply,
                                    .sender_mac = path_.src_mac,
@@ -253,6 +267,8 @@ class VhostTransport final : public Transport {
   std::vector<OwnedFd> duplicates_;  // ours, of the same socket
   wire::UdpPath path_;
   TimeNs next_arp_ns_ = 0;
+  TimeNs heard_ns_ = 0;  // the appliance's last frame for us, or its answer to ARP
+  bool asked_ = false;   // an ARP request of ours waits for its answer
   TimeNs next_link_check_ns_ = 0;
   std::size_t too_big_bytes_ = 0;
   bool broken_ = false;

@@ -128,7 +128,8 @@ void Hub::handle(const std::shared_ptr<InprocQueue>& from, const Outgoing& datag
     shard_.handle(packet, false, now);
     return;
   }
-  const agg::Origin origin{from->address, kMaxDatagramBytes};
+  // No packet can name another end of this process, so the origin leaves its path open.
+  const agg::Origin origin{.address = from->address, .max_datagram_bytes = kMaxDatagramBytes};
   const agg::ControlResult result = jobs_.handle(packet, origin, scratch_, now);
   if (result.bind) paths_[{result.job.value, result.rank.value}] = from;
   if (result.reply_bytes != 0) from->push({scratch_.data(), result.reply_bytes});

@@ -169,6 +169,43 @@ TEST_F(VhostTest, AsksForTheApplianceBeforeItSendsAndFramesWhatItSends) {
   EXPECT_EQ(received[0].bytes.size(), 33u);
 }
 
+TEST_F(VhostTest, BelievesAnArpReplyOnlyWhileItAsks) {
+  constexpr wire::Mac kForger{{2, 6, 6, 6, 6, 6}};
+  const auto transport = open();
+  std::vector<std::uint8_t> memory(kTxHeadroomBytes + 100, 7);
+  const Outgoing datagram{memory.data() + kTxHeadroomBytes, 100, 3};
+  transport->receive(kSecond);
+  const wire::ArpPacket request = answer_arp();
+  transport->receive(kSecond);
+  const auto claim = [&](TimeNs now) {
+    std::vector<std::uint8_t> frame(64);
+    wire::encode_arp_frame(frame, request.sender_mac, wire::kNoVlan,
+                           {.operation = wire::kArpReply,
+                            .sender_mac = kForger,
+                            .sender = kAppliance,
+                            .target_mac = request.sender_mac,
+                            .target = request.sender});
+    port().to_worker.push_back(frame);
+    transport->receive(now);
+  };
+  const auto destination = [&](TimeNs now) {
+    port().from_worker.clear();
+    EXPECT_EQ(transport->send({&datagram, 1}, now), 1u);
+    wire::Frame frame;
+    EXPECT_FALSE(wire::parse_frame(port().from_worker.at(0), wire::UdpChecksums::kVerify, frame));
+    return frame.ethernet.dst;
+  };
+  claim(kSecond + kMillisecond);
+  EXPECT_EQ(destination(kSecond + kMillisecond), kApplianceMac);
+
+  port().from_worker.clear();
+  transport->receive(3 * kSecond);  // silent for long: another box may answer under the address
+  ASSERT_EQ(port().from_worker.size(), 1u);
+  EXPECT_EQ(destination(3 * kSecond), kApplianceMac) << "until somebody answers";
+  claim(3 * kSecond + kMillisecond);
+  EXPECT_EQ(destination(3 * kSecond + kMillisecond), kForger);
+}
+
 TEST_F(VhostTest, AsksAgainWhileNobodyAnswers) {
   const auto transport = open();
   transport->receive(kSecond);

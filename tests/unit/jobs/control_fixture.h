@@ -85,6 +85,7 @@ class ControlTest : public testing::Test {
   Jobs& jobs = *storage;
   TimeNs now = 1000 * kSecond;
   std::size_t port_datagram_bytes = 1472;
+  PathKey path{};                      // that packets come by; all zero: one that needs no proof
   std::vector<ShardCommand> commands;  // all that shards were told
   bool shards_answer = true;
   std::vector<std::unique_ptr<Shard>> shards;  // real ones, where a test wants them
@@ -101,7 +102,8 @@ class ControlTest : public testing::Test {
     EXPECT_TRUE(wire::parse(bytes, packet, why)) << label(why);
     std::vector<std::uint8_t> reply(kMaxDatagramBytes);
     answered.result = jobs.handle(
-        packet, {.address = address, .max_datagram_bytes = port_datagram_bytes}, reply, now);
+        packet, {.path = path, .address = address, .max_datagram_bytes = port_datagram_bytes},
+        reply, now);
     reply.resize(answered.result.reply_bytes);
     answered.bytes = std::move(reply);
     if (!answered.bytes.empty()) {

@@ -125,6 +125,40 @@ TEST_F(Hostile, a_stolen_cookie_from_another_address_gets_no_data_there) {
   expect_completed(run, 2 * kSecond);
 }
 
+TEST_F(Hostile, keepalives_from_forged_addresses_move_no_results) {
+  const RunIndex run = start_victim(1);
+  std::size_t forged_bytes = 0;
+  for (std::uint16_t forger = 0; forger < 8; ++forger) {
+    wire::UdpPath path = stranger_path(run, 0);
+    path.src_port = static_cast<std::uint16_t>(kStrangerPort + forger);
+    std::vector<std::uint8_t> bytes(100);
+    bytes.resize(wire::encode(bytes, {common().job, 0, common().cookie},
+                              wire::Keepalive{.timestamp_us = 1, .token = 1u + forger}));
+    forged_bytes += bytes.size();
+    world().inject(path, bytes);
+    settle();
+  }
+  EXPECT_EQ(count(Verdict::kBadCookie), 0u) << "the cookie is the member's own";
+  expect_completed(run, 2 * kSecond);
+  EXPECT_LE(world().stranger_bytes(), forged_bytes) << "a forger has the appliance flood a host";
+}
+
+TEST_F(Hostile, a_member_whose_address_changes_is_followed_within_a_round_trip) {
+  const RunIndex run = start_victim(6);
+  Worker& worker = world().worker(run, 0);
+  world().rebind(worker);
+  const TimeNs moved_ns = world().now();
+  TimeNs status_ns = 0;
+  world().set_filter([&](Passing& passing) {
+    const bool status = passing.direction == Direction::kToWorker && passing.worker == &worker &&
+                        passing.packet.type() == PacketType::kStatus;
+    if (status && status_ns == 0) status_ns = passing.now;
+  });
+  expect_completed(run, 5 * kSecond);
+  EXPECT_GT(status_ns, moved_ns);
+  EXPECT_LE(status_ns - moved_ns, 250 * kMillisecond + 2 * kMillisecond);
+}
+
 TEST_F(Hostile, a_stranger_gets_no_longer_answer_than_it_sent) {
   const RunIndex run = start_victim();
   for (const bool padded : {false, true}) {
