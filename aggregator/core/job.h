@@ -28,6 +28,10 @@ inline constexpr Step kNoStep = UINT32_MAX;  // "never": of a member that has no
 inline constexpr std::uint32_t kNoSlot = UINT32_MAX;
 inline constexpr std::uint32_t kReleaseRing = 64;  // steps whose release time is remembered
 
+// What one thread writes and others read, or what two shards write each for itself, starts a cache
+// line: else each write takes the line of the neighbours away from their lcores.
+inline constexpr std::size_t kCacheLineBytes = 64;
+
 // Streams as array indices.
 constexpr std::size_t index_of(StreamId stream) noexcept {
   return static_cast<std::size_t>(stream);
@@ -48,7 +52,7 @@ struct JobSpec {
 };
 
 // One rank. Written by the control thread, read by shards.
-struct Member {
+struct alignas(kCacheLineBytes) Member {
   std::atomic<Cookie> cookie{0};        // 0: nobody holds the rank
   std::atomic<Cookie> stale_cookie{0};  // of the process that was taken over last
   // The steps of each stream that it contributes to: joined_from <= step < left_from. left_from is
@@ -72,7 +76,7 @@ struct Member {
 };
 
 // A stream's window as all shards see it.
-struct StreamWindow {
+struct alignas(kCacheLineBytes) StreamWindow {
   std::atomic<Step> open_step{0};              // 0: the job has not started
   std::array<StepRecord, kMaxWindow> records;  // of step s at s % window; written before open_step
   std::atomic<std::uint32_t> shards_left{0};   // that have not closed all their chunks of open_step
@@ -209,7 +213,7 @@ struct Awaited {
 };
 
 // One shard's part of a job. Belongs to that shard's lcore.
-struct JobSlice {
+struct alignas(kCacheLineBytes) JobSlice {
   std::array<StreamSlice, kStreamCount> streams;
   std::vector<Flow> flows;  // one a rank
   // Replies: kRepliesPerMember a rank, and the ranks that have any to send, in the order of their

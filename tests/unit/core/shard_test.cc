@@ -305,6 +305,21 @@ TEST(Shard, CountsAResultAsSentOnlyWhenItWasWritten) {
   EXPECT_EQ(harness.job->slices[0].results_sent.read(), 1u);
 }
 
+// Of every two neighbours: what shards write each for itself, or what one thread writes for all.
+TEST(Job, SharesNoCacheLineBetweenShardsMembersOrStreams) {
+  const Harness harness({.world_size = 3, .chunk_count = 200, .shard_count = 3});
+  const auto line_of = [](const void* at) { return reinterpret_cast<std::uintptr_t>(at) / 64; };
+  const auto expect_apart = [&](const auto& row) {
+    for (std::size_t at = 0; at + 1 < std::size(row); ++at) {
+      const auto last_byte = reinterpret_cast<const std::uint8_t*>(&row[at] + 1) - 1;
+      EXPECT_LT(line_of(last_byte), line_of(&row[at + 1])) << at;
+    }
+  };
+  expect_apart(harness.job->slices);
+  expect_apart(harness.job->members);
+  expect_apart(harness.job->windows);
+}
+
 TEST(Job, TakesTheMemoryThatItSaid) {
   JobSpec spec{.world_size = 4, .chunk_bytes = 1024, .shard_count = 3};
   spec.chunk_counts = {1000, kCollectiveChunks, 0};
