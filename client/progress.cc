@@ -313,9 +313,9 @@ void Progress::publish_counters() {
   board_.publish_position(session_->open_step(), session_->waiting_late_chunks() != 0);
   counters.send_errors.set(transport_->send_errors());
   std::uint64_t invalid = 0;
-  for (std::size_t i = static_cast<std::size_t>(Verdict::kTruncated);
-       i <= static_cast<std::size_t>(Verdict::kBadField); ++i) {
-    invalid += stats.verdicts[i];
+  for (std::size_t i = 0; i < kVerdictCount; ++i) {
+    const PacketUse use = kVerdictInfo[i].use;
+    if (use == PacketUse::kMalformed || use == PacketUse::kForeign) invalid += stats.verdicts[i];
   }
   counters.invalid_packets.set(invalid);
 }

@@ -179,7 +179,8 @@ void add_packet_families(const std::vector<LcoreRow>& lcores, const VerdictCount
     for (const LcoreRow& lcore : lcores)
       total += lcore.counters->verdicts.by_verdict[index].read() +
                lcore.shard->verdicts().by_verdict[index].read();
-    family.row({{"reason", std::string(kVerdictInfo[index].label)}}, total);
+    const VerdictInfo& info = kVerdictInfo[index];
+    family.row({{"reason", std::string(info.label)}, {"use", std::string(label(info.use))}}, total);
   }
   families.push_back(family.take());
 }

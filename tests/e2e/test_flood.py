@@ -23,7 +23,7 @@ def throttled(values: dict[str, float], kind: str) -> float:
     """What of the flood was refused before it cost the control thread or the egress anything."""
     if kind in REASONS:
         return dropped(values, "host2", REASONS[kind])
-    return values.get('sluice_packets_total{reason="bad_magic"}', 0)
+    return values.get('sluice_packets_total{reason="bad_magic",use="malformed"}', 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

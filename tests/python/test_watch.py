@@ -19,7 +19,7 @@ import pytest
 from conftest import ROOT
 from ranks import Ranks
 
-from sluice import _exposition, _top_model
+from sluice import _exposition
 from sluice._processes import Child, stop_all
 from sluice.launch import free_port
 
@@ -168,12 +168,12 @@ def test_every_metric_that_top_reads_is_on_the_page(watched):
     assert not names - set(families)
 
 
-def test_what_top_and_the_dashboard_call_useful_are_reasons_on_the_page(watched):
-    reasons = {sample.labels["reason"]
-               for sample in _exposition.parse(page(watched))["sluice_packets_total"]}
-    assert _top_model.USEFUL <= reasons
-    excluded = re.search(r'reason!~\\"([a-z_|]+)\\"', DASHBOARD.read_text())[1]
-    assert set(excluded.split("|")) == _top_model.USEFUL
+def test_the_page_says_what_every_packet_was_good_for(watched):
+    uses = {sample.labels["reason"]: sample.labels["use"]
+            for sample in _exposition.parse(page(watched))["sluice_packets_total"]}
+    assert set(uses.values()) == {"useful", "useless", "foreign", "malformed"}
+    assert (uses["folded"], uses["bad_chunk"]) == ("useful", "malformed")
+    assert r'use!=\"useful\"' in DASHBOARD.read_text()
 
 
 def test_top_shows_the_running_job_and_who_is_late(watched):

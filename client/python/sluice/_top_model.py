@@ -10,10 +10,6 @@ from typing import NamedTuple, Optional
 
 from sluice._exposition import quantile
 
-# What sluice_packets_total counts besides packets that were of no use to anybody.
-USEFUL = frozenset((
-    "folded", "completed", "nil_folded", "passed", "probe", "finished", "credit", "join",
-    "keepalive", "leave", "resync", "not_ours"))
 _OBSCURE_S = 1.0  # silence above which a member is being asked
 
 
@@ -249,10 +245,10 @@ def _drops(now, before, span_s):
 
     for metric, where in (("sluice_packets_total", "appliance"),
                           ("sluice_own_dropped_packets_total", "sent by it")):
-        old = before.rows(metric, "reason")
-        for (reason,), value in now.rows(metric, "reason").items():
-            if reason not in USEFUL:
-                add(where, reason, value, old.get((reason,)))
+        old = before.rows(metric, "reason", "use")
+        for key, value in now.rows(metric, "reason", "use").items():
+            if key[1] != "useful":
+                add(where, key[0], value, old.get(key))
     old = before.rows("sluice_port_dropped_packets_total", "port", "reason")
     for key, value in now.rows("sluice_port_dropped_packets_total", "port", "reason").items():
         add(f"port {key[0]}", key[1], value, old.get(key))

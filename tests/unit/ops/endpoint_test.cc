@@ -88,7 +88,8 @@ TEST_F(Metrics, EveryVerdictIsExportedAsTheSumOfAllWhoCountIt) {
   ASSERT_EQ(family->metric.size(), kVerdictCount);
   for (std::size_t index = 0; index < kVerdictCount; ++index) {
     const std::string reason(kVerdictInfo[index].label);
-    EXPECT_EQ(value(families, "sluice_packets_total", {{"reason", reason}}),
+    const std::string use(label(kVerdictInfo[index].use));
+    EXPECT_EQ(value(families, "sluice_packets_total", {{"reason", reason}, {"use", use}}),
               1000.0 * static_cast<double>(index + 1) + static_cast<double>(index))
         << reason;
     EXPECT_THAT(family->help, HasSubstr(reason + ": " + std::string(kVerdictInfo[index].help)));
@@ -403,7 +404,7 @@ TEST_F(Metrics, AreServedOverHttp) {
   const std::string answer = http_get(metrics->port(), "/metrics");
   EXPECT_THAT(
       answer,
-      AllOf(HasSubstr("200 OK"), HasSubstr("sluice_packets_total{reason=\"join\"} 4"),
+      AllOf(HasSubstr("200 OK"), HasSubstr("sluice_packets_total{reason=\"join\",use=\"useful\"} 4"),
             HasSubstr("sluice_buffers_in_use_packets 3"),
             HasSubstr("sluice_job_members{job=\"digits\"} 2"),
             HasSubstr("sluice_job_step_duration_seconds_bucket{job=\"digits\",le=\"+Inf\"} 0")));

@@ -36,7 +36,9 @@ std::string outcome(const Buffer& bytes) {
   const Buffer exact(bytes.begin(), bytes.end());
   Packet packet;
   Verdict why{};
-  return parse(exact, packet, why) ? "ok" : std::string(label(why));
+  if (parse(exact, packet, why)) return "ok";
+  EXPECT_EQ(kVerdictInfo[static_cast<std::size_t>(why)].use, PacketUse::kMalformed) << label(why);
+  return std::string(label(why));
 }
 
 template <class Body>
