@@ -17,6 +17,7 @@ using sluice::client::ClientJob;
 using sluice::client::CollectiveCall;
 using sluice::client::JoinRequest;
 using sluice::client::Outcome;
+using sluice::wire::LeaveReason;
 
 struct sluice_job {
   std::unique_ptr<ClientJob> impl;
@@ -104,9 +105,9 @@ Outcome copy_text(const char* call, char* text, std::size_t capacity,
   return {};
 }
 
-Outcome leave(ClientJob& job, bool abnormal) {
-  Outcome outcome = check_may_block(job, abnormal ? "abort" : "leave");
-  if (outcome.ok()) job.leave(abnormal);
+Outcome leave(ClientJob& job, LeaveReason reason, const char* call) {
+  Outcome outcome = check_may_block(job, call);
+  if (outcome.ok()) job.leave(reason);
   return outcome;
 }
 
@@ -361,11 +362,15 @@ sluice_status sluice_job_status(sluice_job* job) {
 }
 
 sluice_status sluice_leave(sluice_job* job) {
-  return guarded(job, [](ClientJob& impl) { return leave(impl, false); });
+  return guarded(job, [](ClientJob& impl) { return leave(impl, LeaveReason::kFinished, "leave"); });
+}
+
+sluice_status sluice_finish(sluice_job* job) {
+  return guarded(job, [](ClientJob& impl) { return leave(impl, LeaveReason::kUneven, "finish"); });
 }
 
 sluice_status sluice_abort(sluice_job* job) {
-  return guarded(job, [](ClientJob& impl) { return leave(impl, true); });
+  return guarded(job, [](ClientJob& impl) { return leave(impl, LeaveReason::kAbnormal, "abort"); });
 }
 
 sluice_status sluice_close(sluice_job* job) {

@@ -217,9 +217,9 @@ Outcome Board::collective(const std::shared_ptr<CollectiveCall>& call, const Wai
   return outcome.ok() ? call->outcome : outcome;
 }
 
-void Board::request_leave(bool abnormal) {
+void Board::request_leave(wire::LeaveReason reason) {
   const Lock lock(mutex_);
-  if (!ended_) push({.kind = Command::Kind::kLeave, .abnormal = abnormal});
+  if (!ended_) push({.kind = Command::Kind::kLeave, .reason = reason});
 }
 
 bool Board::wait_ended(DurationNs limit_ns) {

@@ -52,7 +52,7 @@ struct Command {
   Submission submission;                       // kSubmit
   Step step = 0;                               // kSubmit, kEndStep: that it belongs to
   std::shared_ptr<CollectiveCall> collective;  // kCollective
-  bool abnormal = false;                       // kLeave
+  wire::LeaveReason reason{};                  // kLeave
   std::vector<std::uint8_t> state{};           // kSendState
 };
 
@@ -100,7 +100,7 @@ class Board {
   Outcome resync(const WaitOptions& options, sluice_state* state);
   std::int32_t state_wanted() const;  // by this rank; -1: nobody
   Outcome send_state(const void* data, std::uint64_t bytes, Step step);
-  void request_leave(bool abnormal);
+  void request_leave(wire::LeaveReason reason);
   bool wait_ended(DurationNs limit_ns);  // false: the progress thread still runs
   Outcome outcome() const;               // SLUICE_OK while the job works
   bool idle() const;                     // nothing submitted is in flight

@@ -66,12 +66,13 @@ ClientJob::ClientJob(const JoinRequest& request)
       world_size_(request.session.world_size),
       rank_(request.session.rank),
       interrupted_(request.interrupted),
+      uneven_limit_ns_(request.session.silence_timeout_ns + kLeaveLimit),
       log_(request.log),
       board_(request.tensors, request.session.allow_nil, place_of(request.session)) {}
 
 ClientJob::~ClientJob() {
   if (progress_ == nullptr) return;
-  leave(!board_.idle());
+  leave(board_.idle() ? wire::LeaveReason::kFinished : wire::LeaveReason::kAbnormal);
   progress_.reset();
 }
 
@@ -151,15 +152,15 @@ Outcome ClientJob::wait_for_others(const JoinRequest& request) {
   const auto limit_ms = static_cast<std::int32_t>(
       std::min<DurationNs>(limit / kMillisecond + kJoinGraceMs, INT32_MAX));
   Outcome outcome = board_.wait_started(wait_options(limit_ms));
-  if (outcome.code == SLUICE_INTERRUPTED) leave(false);
+  if (outcome.code == SLUICE_INTERRUPTED) leave(wire::LeaveReason::kFinished);
   return outcome;
 }
 
 bool ClientJob::is_forked() const noexcept { return ::getpid() != pid_; }
 
-void ClientJob::leave(bool abnormal) {
-  board_.request_leave(abnormal);
-  board_.wait_ended(kLeaveLimit);
+void ClientJob::leave(wire::LeaveReason reason) {
+  board_.request_leave(reason);
+  board_.wait_ended(reason == wire::LeaveReason::kUneven ? uneven_limit_ns_ : kLeaveLimit);
 }
 
 }  // namespace sluice::client

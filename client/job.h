@@ -43,7 +43,7 @@ class ClientJob {
   Board& board() noexcept { return board_; }
   const Board& board() const noexcept { return board_; }
   WaitOptions wait_options(std::int32_t timeout_ms) const { return {timeout_ms, interrupted_}; }
-  void leave(bool abnormal);
+  void leave(wire::LeaveReason reason);
   std::size_t chunk_bytes() const noexcept { return chunk_bytes_; }
   std::uint16_t world_size() const noexcept { return world_size_; }
   Rank rank() const noexcept { return rank_; }
@@ -58,6 +58,7 @@ class ClientJob {
   const std::uint16_t world_size_;
   const Rank rank_;
   const std::function<bool()> interrupted_;
+  const DurationNs uneven_limit_ns_;  // for the appliance to hear of an uneven end
   const Log log_;
   std::size_t chunk_bytes_ = 0;
   std::unique_ptr<TraceFile> trace_;  // used by the board and the progress thread

@@ -46,7 +46,7 @@ Progress::Progress(Board& board, std::unique_ptr<Transport> transport,
 
 Progress::~Progress() {
   stop_.store(true);
-  board_.request_leave(true);  // wakes it
+  board_.request_leave(wire::LeaveReason::kAbnormal);  // wakes it
   if (thread_.joinable()) thread_.join();
 }
 
@@ -183,8 +183,9 @@ void Progress::apply(Command& command, TimeNs now) {
       break;
     case Command::Kind::kLeave:
       if (leave_deadline_ns_ != kNever) break;
-      leave_deadline_ns_ = now + kLeaveLimit;
-      session_->leave(command.abnormal, now);
+      // The session itself ends the wait of a rank that ends before the others.
+      if (command.reason != wire::LeaveReason::kUneven) leave_deadline_ns_ = now + kLeaveLimit;
+      session_->leave(command.reason, now);
       break;
   }
 }
@@ -250,7 +251,7 @@ void Progress::dispatch(const Event& event, TimeNs now) {
         board_.resync_failed(event.status);
       }
       break;
-    case Event::Kind::kCollectiveDone: board_.collective_done({}); break;
+    case Event::Kind::kCollectiveDone: board_.collective_done(event.status); break;
     case Event::Kind::kStalled:
       if (callbacks_.stalled) {
         callbacks_.stalled(event.status.message());

@@ -20,7 +20,10 @@ inline constexpr std::uint32_t kFullSteps = 2;    // the first steps are k = n, 
 inline constexpr std::uint32_t kLastStep = UINT32_MAX - 1;  // step numbers never wrap
 inline constexpr std::uint32_t kChunksPerBlock = 64;        // the unit of probes and of sharding
 inline constexpr std::uint32_t kCollectiveChunks = 64;      // one block: a collective has one shard
-inline constexpr std::uint32_t kMaxChunks = 1u << 24;       // per stream
+// Steps of a broadcast between two barriers: half of the window. A barrier after fewer is the end
+// of a call, of a broadcast or of a barrier alone.
+inline constexpr std::uint32_t kBroadcastsPerBarrier = 4;
+inline constexpr std::uint32_t kMaxChunks = 1u << 24;  // per stream
 inline constexpr std::size_t kMinChunkBytes = 64;
 inline constexpr std::size_t kMaxChunkBytes = 8832;  // fits a 9,000-byte MTU
 inline constexpr std::size_t kChunkAlignBytes = 64;  // chunk_bytes is a multiple of this

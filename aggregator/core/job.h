@@ -21,6 +21,7 @@
 #include "aggregator/base/types.h"
 #include "aggregator/core/record.h"
 #include "aggregator/policy/policy.h"
+#include "aggregator/wire/packet.h"
 
 namespace sluice::agg {
 
@@ -57,6 +58,7 @@ struct alignas(kCacheLineBytes) Member {
   std::atomic<Cookie> stale_cookie{0};  // of the process that was taken over last
   // The steps of each stream that it contributes to: joined_from <= step < left_from. left_from is
   // kNoStep while it stays, 0 when dead; joined_from grows when a process returns to a running job.
+  // From there to shard 0's answer, which fixes it, joined_from is kNoStep: it is in none.
   std::array<std::atomic<Step>, kStreamCount> joined_from{0, 0, 0};
   std::array<std::atomic<Step>, kStreamCount> left_from{kNoStep, kNoStep, kNoStep};
   // While it fetches another rank's state: the first gradient step that must not complete without
@@ -169,6 +171,27 @@ struct Collective {
   std::uint32_t kind_and_root = 0;
   std::uint32_t size_bytes = 0;
   std::uint32_t chunk_count = 1;
+  // Of a call of several steps: those of a broadcast since its last barrier, and whether the next
+  // step belongs to it.
+  std::uint32_t broadcasts = 0;
+  bool continues = false;
+
+  // The step under way is the last one of its call.
+  bool ends_call() const noexcept {
+    return wire::collective_kind(kind_and_root) == CollectiveKind::kBarrier &&
+           broadcasts < kBroadcastsPerBarrier;
+  }
+  bool is_broadcast() const noexcept {
+    return wire::collective_kind(kind_and_root) == CollectiveKind::kBroadcast;
+  }
+  void next_step() noexcept {
+    if (step != 0) {
+      continues = !ends_call();
+      broadcasts = is_broadcast() ? broadcasts + 1 : 0;
+    }
+    step = kind_and_root = size_bytes = 0;
+    chunk_count = 1;
+  }
 };
 
 // One shard's part of a stream.
@@ -266,6 +289,8 @@ class Job {
   std::atomic<bool> ended{false};  // failed or replaced: contributions are refused from now on
   PolicyGauges gauges;
   Transfer transfer;
+  // The newest collective that somebody has begun. Written by shard 0, read by the control thread.
+  std::atomic<Step> collective_begun{0};
 
   // Chunks of a stream that a shard owns, and their dense index there.
   std::uint32_t owned_chunks(StreamId stream, ShardId shard) const noexcept;

@@ -15,12 +15,6 @@ bool newer(std::uint32_t left, std::uint32_t right) noexcept {
   return static_cast<std::int32_t>(left - right) > 0;
 }
 
-// Bytes of chunk `chunk` of a collective of `size_bytes`.
-std::size_t collective_chunk_bytes(std::uint32_t size_bytes, ChunkIndex chunk,
-                                   std::size_t chunk_bytes) noexcept {
-  return std::min<std::size_t>(chunk_bytes, size_bytes - chunk * chunk_bytes);
-}
-
 bool has_passed(const Job& job, const StreamSlice& slice, std::size_t slot_index,
                 Rank rank) noexcept {
   return !slice.passes.empty() && test_bit(&slice.passes[slot_index * job.mask_word_count], rank);
@@ -145,7 +139,7 @@ StreamSlice& Shard::current_slice(Job& job, StreamId stream) noexcept {
   slice.closed_count = 0;
   slice.sweeping = false;
   slice.first_arrival_ns = 0;
-  slice.collective = Collective{};
+  slice.collective.next_step();
   slice.mean_square = slice.square_of_mean = 0;
   slice.conclusive = true;
   slice.signs_flipped = slice.signs_compared = 0;
@@ -212,20 +206,8 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noex
   }
   if (!slice.record.may.test(rank)) return Verdict::kNotAllowed;
 
-  if (slot.step != body.step) {  // the first contribution of this step reopens the slot
-    const bool queued = slot.queued;
-    const std::uint32_t next_queued = slot.next_queued;
-    const bool abandoned = slot.step != 0 && !slot.complete;
-    if (queued && slot.complete) results_overwritten_.add(1);
-    slot = Slot{.step = body.step,
-                .next_queued = next_queued,
-                .first_us = wire_time_us(now),
-                .queued = queued};
-    std::fill_n(mask, job.mask_word_count, std::uint64_t{0});
-    if (!slice.passes.empty())
-      std::fill_n(&slice.passes[slot_index * job.mask_word_count], job.mask_word_count,
-                  std::uint64_t{0});
-    if (!abandoned) job_slice.slots_in_use.add(1);
+  if (slot.step != body.step) {  // the first contribution of this step
+    reopen(job, slice, slot_index, body.step, now);
     if (slice.first_arrival_ns == 0) slice.first_arrival_ns = now;
   }
   if (requeued && nil) {  // it waits for this step with other chunks and has nothing for this one
@@ -271,70 +253,22 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noex
   return nil ? Verdict::kNilFolded : Verdict::kFolded;
 }
 
-// The first packet of a collective fixes its kind, root and size, and for a broadcast the record,
-// but only when nothing in it is wrong: what is rejected must not bind the others. Every later one
-// must agree. kFolded means "go on". A transfer is a broadcast whose first chunk also waits for a
-// packet without data from its receiver, so that the source can't run ahead of it.
-Verdict Shard::fix_collective(Job& job, StreamSlice& slice, const wire::Contribution& body,
-                              Rank rank) noexcept {
-  if ((body.weight >> 16) > static_cast<std::uint32_t>(CollectiveKind::kTransfer))
-    return Verdict::kBadField;
-  const CollectiveKind kind = wire::collective_kind(body.weight);
-  const Rank root{wire::collective_root(body.weight)};
-  const bool transfer = kind == CollectiveKind::kTransfer;
-  if (root.value >= job.spec.world_size || transfer != (body.stream == StreamId::kState))
-    return Verdict::kBadField;
-  const bool broadcast = kind == CollectiveKind::kBroadcast;
-  const bool sized = broadcast || transfer;
-  const bool data = sized && rank == root;
-  if (broadcast && rank != root) return Verdict::kNotAllowed;
-  // Only its two ranks: another one's size would stop the transfer.
-  if (transfer && (root != job.transfer.source() || !slice.record.may.test(rank) ||
-                   (rank != root && body.chunk != 0)))
-    return Verdict::kNotAllowed;
-  // A broadcast's record names its root alone, but the others may still disagree with it.
-  Collective& collective = slice.collective;
-  const bool fixed = collective.step == body.step;
-  if (!job.members[rank.value].takes_part(index_of(body.stream), body.step) ||
-      (!fixed && !slice.record.may.test(rank)))
-    return Verdict::kNotAllowed;
-  if (data != !(body.flags & wire::kFlagNil)) return Verdict::kShapeMismatch;
-  if (sized ? body.base_step == 0 : body.base_step != 0)
-    return sized ? Verdict::kBadLength : Verdict::kShapeMismatch;
-
-  if (fixed &&
-      (collective.kind_and_root != body.weight || collective.size_bytes != body.base_step)) {
-    if (transfer) return Verdict::kCollectiveMismatch;
-    push_event({.kind = ShardEvent::Kind::kCollectiveMismatch,
-                .job = &job,
-                .rank = rank,
-                .stream = StreamId::kCollectives,
-                .step = body.step,
-                .expected = {collective.kind_and_root, collective.size_bytes},
-                .actual = {body.weight, body.base_step}});
-    return Verdict::kCollectiveMismatch;
-  }
-  const std::size_t chunk_bytes = job.spec.chunk_bytes;
-  const std::size_t chunk_count =
-      std::max<std::size_t>(1, (body.base_step + chunk_bytes - 1) / chunk_bytes);
-  if (chunk_count > kCollectiveChunks) return Verdict::kBadLength;
-  if (body.chunk >= chunk_count) return Verdict::kBadChunk;
-  if (data &&
-      (body.dtype != Dtype::kBytes ||
-       body.payload_bytes != collective_chunk_bytes(body.base_step, body.chunk, chunk_bytes)))
-    return Verdict::kShapeMismatch;
-  if (fixed) return Verdict::kFolded;
-
-  collective = {.step = body.step,
-                .kind_and_root = body.weight,
-                .size_bytes = body.base_step,
-                .chunk_count = static_cast<std::uint32_t>(chunk_count)};
-  if (broadcast) {
-    CHECK(rank == root && slice.record.may.test(root));
-    slice.record.k = 1;
-    slice.record.may = slice.record.must = MemberMask::only(root);
-  }
-  return Verdict::kFolded;
+// The slot holds `step` from now on, and nothing of it yet.
+void Shard::reopen(Job& job, StreamSlice& slice, std::uint32_t slot_index, Step step,
+                   TimeNs now) noexcept {
+  Slot& slot = slice.slots[slot_index];
+  const bool queued = slot.queued;
+  const std::uint32_t next_queued = slot.next_queued;
+  const bool abandoned = slot.step != 0 && !slot.complete;
+  if (queued && slot.complete) results_overwritten_.add(1);
+  slot = Slot{
+      .step = step, .next_queued = next_queued, .first_us = wire_time_us(now), .queued = queued};
+  std::fill_n(&slice.masks[slot_index * job.mask_word_count], job.mask_word_count,
+              std::uint64_t{0});
+  if (!slice.passes.empty())
+    std::fill_n(&slice.passes[slot_index * job.mask_word_count], job.mask_word_count,
+                std::uint64_t{0});
+  if (!abandoned) job.slices[id_.value].slots_in_use.add(1);
 }
 
 // Freezes the slot when the record is satisfied. From then on its bytes, weight and mask never

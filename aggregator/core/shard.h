@@ -40,7 +40,7 @@ struct ShardCommand {
     kAddJob,        // start serving `job`
     kMemberGone,    // members[rank].left_from has changed: clear the rank where it no longer counts
     kMemberJoined,  // members[rank] is a new process, or one given up too early: answered by
-                    // kMemberAdmitted from shard 0
+                    // kMemberAdmitted from shard 0, or by nothing and then asked again
     kHoldReleased,  // members[rank].hold_from is kNoStep again: no step waits for it any more
     kOpenTransfer,  // job->transfer is new: answered by kTransferOpened from shard 0
     kSourceLost,    // `rank` gives no more of its state and nobody takes its place: answered by
@@ -103,17 +103,22 @@ class Shard {
     StreamId stream{};
   };
 
-  // shard.cc: contributions, completion. shard_control.cc: commands, sweeps, events.
+  // shard.cc: contributions, completion. shard_collective.cc: what a collective's packets fix.
+  // shard_control.cc: commands, sweeps, events.
   Verdict admit(const wire::Packet& packet, bool marked, TimeNs now, Job*& job) noexcept;
   Verdict contribute(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
   Verdict finished(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
   Verdict fix_collective(Job& job, StreamSlice& slice, const wire::Contribution& body,
                          Rank rank) noexcept;
+  void reopen(Job& job, StreamSlice& slice, std::uint32_t slot_index, Step step,
+              TimeNs now) noexcept;
+  void close_without_root(Job& job, StreamSlice& slice, TimeNs now) noexcept;
   bool try_complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept;
   void close_chunk(Job& job, StreamId stream, TimeNs now) noexcept;
   StreamSlice& current_slice(Job& job, StreamId stream) noexcept;
   void member_gone(Job& job, Rank rank) noexcept;
   void member_joined(Job& job, Rank rank) noexcept;
+  bool admit_to_collectives(Job& job, Rank rank) noexcept;
   void hold_released(Job& job, Rank rank) noexcept;
   void open_transfer(Job& job, TimeNs now) noexcept;
   void source_lost(Job& job, Rank rank) noexcept;

@@ -51,26 +51,43 @@ void Shard::member_gone(Job& job, Rank rank) noexcept {
 }
 
 // The gradients of a member that returns count from a step that is not published yet; collectives,
-// which all belong to the first shard, from the open one if nobody has begun it.
+// which all belong to the first shard, from the next call on: in the middle of a broadcast of many
+// steps the others would meet a process that has called something else. Then nobody is told, and
+// the control side asks again. Whoever is in already stays where it is: records are out.
 void Shard::member_joined(Job& job, Rank rank) noexcept {
   if (id_.value != 0 || !job.started()) return;
   Member& member = job.members[rank.value];
-  member.finished.store(0, std::memory_order_relaxed);
-  const std::size_t index = index_of(StreamId::kCollectives);
-  if (job.slices[id_.value].streams[index].chunk_count != 0) {
-    StreamSlice& slice = current_slice(job, StreamId::kCollectives);
-    const bool begun = slice.collective.step == slice.record.step;
-    member.joined_from[index].store(slice.record.step + begun, std::memory_order_release);
-    if (begun) {
-      slice.record.remove(rank);
-      sweep(slice);
-    } else {
-      slice.record.may.set(rank);
-      slice.record.must.set(rank);
-      slice.record.k = static_cast<std::uint16_t>(slice.record.may.count());
-    }
+  std::atomic<Step>& joined_from = member.joined_from[index_of(StreamId::kGradients)];
+  if (joined_from.load(std::memory_order_relaxed) == kNoStep) {
+    if (!admit_to_collectives(job, rank)) return;
+    member.finished.store(0, std::memory_order_relaxed);
+    const Step open =
+        job.windows[index_of(StreamId::kGradients)].open_step.load(std::memory_order_acquire);
+    joined_from.store(std::min(open, kLastStep - 2) + 2, std::memory_order_release);
   }
   push_event({.kind = ShardEvent::Kind::kMemberAdmitted, .job = &job, .rank = rank});
+}
+
+// False: a call is under way.
+bool Shard::admit_to_collectives(Job& job, Rank rank) noexcept {
+  const std::size_t index = index_of(StreamId::kCollectives);
+  if (job.slices[id_.value].streams[index].chunk_count == 0) return true;
+  StreamSlice& slice = current_slice(job, StreamId::kCollectives);
+  const bool begun = slice.collective.step == slice.record.step;
+  const bool in_call = begun ? !slice.collective.ends_call() : slice.collective.continues;
+  if (begun || in_call) {  // nor does this step wait for the process whose place it takes
+    slice.record.remove(rank);
+    sweep(slice);
+  }
+  if (in_call) return false;
+  job.members[rank.value].joined_from[index].store(slice.record.step + begun,
+                                                   std::memory_order_release);
+  if (!begun) {
+    slice.record.may.set(rank);
+    slice.record.must.set(rank);
+    slice.record.k = static_cast<std::uint16_t>(slice.record.may.count());
+  }
+  return true;
 }
 
 void Shard::hold_released(Job& job, Rank rank) noexcept {
@@ -140,6 +157,13 @@ bool Shard::poll_work(TimeNs now) noexcept {
       StreamSlice& slice = job->slices[id_.value].streams[index];
       if (!slice.sweeping) continue;
       const Step step = slice.record.step;
+      const Collective& collective = slice.collective;
+      if (index == index_of(StreamId::kCollectives) && collective.step == step &&
+          collective.is_broadcast() && slice.record.may.empty()) {
+        close_without_root(*job, slice, now);
+        slice.sweeping = false;
+        continue;
+      }
       const std::uint32_t base = step % job->spec.windows[index] * slice.chunk_count;
       const std::uint32_t end = std::min(slice.chunk_count, slice.sweep_cursor + kSweepSlots);
       for (; slice.sweep_cursor < end; ++slice.sweep_cursor) {

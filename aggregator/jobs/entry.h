@@ -25,6 +25,7 @@ struct Jobs::Member {
   // kFree: nobody has joined. kGone: died or fell silent. kLeft: ended its part by itself. In a
   // forming job all three leave the rank to whoever asks. In a job that goes on without a rank also
   // kReturning: holds the rank again, the shards do not know yet. kAborted: left with an error.
+  // In a synchronous job that runs, kGone means that nobody waits for it, so it may have finished.
   // kExpelled: given up by the appliance, which has told it why.
   enum class Phase : std::uint8_t { kFree, kJoined, kReturning, kGone, kLeft, kAborted, kExpelled };
 
@@ -38,6 +39,10 @@ struct Jobs::Member {
   TimeNs heard_control_ns = 0;
   TimeNs next_ping_ns = 0;
   TimeNs left_ns = 0;
+  // kLeft, in a synchronous job: the gradient step that it has not contributed to and that nobody
+  // else must begin. 0: uneven ends are meant.
+  Step missing_from = 0;
+  wire::NoticeCode lost_by{};  // kGone: how it was lost, at `left_ns`
   bool suspected = false;
   TimeNs suspected_ns = 0;        // valid while `suspected`, like the fields below
   unsigned suspect_pings = 0;     // that have been handed out to be sent
@@ -129,6 +134,11 @@ struct Jobs::Entry {
     std::uint16_t total = 0;
     for (const Member& member : members) total += member.live();
     return total;
+  }
+  // A running job of which every step needs every rank that has not ended its part.
+  bool is_synchronous() const noexcept {
+    return state == wire::JobState::kRunning && job != nullptr &&
+           !job->spec.policy.tolerates_stragglers();
   }
   // Whether losing a rank leaves the job running.
   bool goes_on() const noexcept {

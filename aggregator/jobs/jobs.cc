@@ -91,7 +91,8 @@ void Jobs::hear(Entry& entry, const Request& request) {
                                                        std::memory_order_relaxed);
   if (member.phase == Member::Phase::kReturning) readmit_again(entry, rank, request.now);
   if (member.phase != Member::Phase::kGone) return;
-  if (entry.state == wire::JobState::kForming) revive(entry, rank, request.now);
+  if (entry.state == wire::JobState::kForming || entry.is_synchronous())
+    revive(entry, rank, request.now);
   if (entry.goes_on()) readmit(entry, rank, request.now);
 }
 
@@ -154,9 +155,14 @@ void Jobs::carry_out_leave(Entry& entry, Rank rank, const wire::Leave& leave, Ti
       return;
     }
     agg::Member& shared = entry.job->members[rank.value];
-    for (std::size_t stream = 0; stream < kStreamCount; ++stream)
-      shared.left_from[stream].store(std::max(Step{leave.first_steps[stream]}, Step{1}),
-                                     std::memory_order_release);
+    const bool uneven = leave.reason == wire::LeaveReason::kUneven;
+    for (std::size_t stream = 0; stream < kStreamCount; ++stream) {
+      const Step from = std::max(Step{leave.first_steps[stream]}, Step{1});
+      if (stream == index_of(StreamId::kGradients) && entry.is_synchronous() && !uneven)
+        member.missing_from = from;  // no step is complete without it: see check_ends()
+      else
+        shared.left_from[stream].store(from, std::memory_order_release);
+    }
     commands_.push_back(
         {.kind = ShardCommand::Kind::kMemberGone, .job = entry.job.get(), .rank = rank});
     forget_resync(entry, rank);

@@ -210,6 +210,14 @@ class Jobs {
   void lose(Entry& entry, Rank rank, wire::NoticeCode code, TimeNs now);
   TimeNs last_heard(const Entry& entry, Rank rank) const noexcept;
 
+  // ends.cc: the ends of single ranks of a synchronous job.
+  bool is_awaited(const Entry& entry, Rank rank) const noexcept;
+  bool let_go(Entry& entry, Rank rank, wire::NoticeCode code, TimeNs now);
+  void check_ends(Entry& entry, TimeNs now);
+  std::string describe_loss_by(const Entry& entry, Rank rank, wire::NoticeCode code,
+                               TimeNs now) const;
+  std::string describe_early_end(const Entry& entry, Rank rank, Rank other) const;
+
   // ending.cc: how a job ends, and what is said about it.
   void fail(Entry& entry, wire::NoticeCode code, Rank about, std::string text, TimeNs now);
   void replace(Entry& entry, const Request& request);

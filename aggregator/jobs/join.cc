@@ -158,7 +158,9 @@ ControlResult Jobs::admit(Entry& entry, const Request& request) {
       return refuse(request, refusal, true);
     }
   }
-  if (member.phase == Member::Phase::kLeft && entry.state == wire::JobState::kRunning) {
+  const bool unheard = member.phase == Member::Phase::kGone && entry.is_synchronous();
+  if (unheard ||
+      (member.phase == Member::Phase::kLeft && entry.state == wire::JobState::kRunning)) {
     // The next job of the same program: the other ranks may be about to leave as well.
     if (request.now - member.left_ns < kRejoinGrace) return {.verdict = Verdict::kJoin};
     refusal.text = text(

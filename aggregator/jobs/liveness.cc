@@ -49,6 +49,7 @@ void Jobs::tick(TimeNs clock_ns) {
       if (entry.members[rank].phase == Member::Phase::kJoined)
         check_idle_return(entry, Rank{rank}, now);
     }
+    if (entry.is_synchronous()) check_ends(entry, now);
     if (entry.goes_on()) advance_resyncs(entry, now);
     if (entry.state == wire::JobState::kEnded) expire(entry, now);
     if (entry.state == wire::JobState::kEnded && entry.job == nullptr &&
@@ -86,21 +87,26 @@ void Jobs::check_member(Entry& entry, Rank rank, TimeNs now) {
 // another process.
 void Jobs::lose(Entry& entry, Rank rank, wire::NoticeCode code, TimeNs now) {
   Member& member = entry.members[rank.value];
-  const DurationNs silent_ns = now - last_heard(entry, rank);
   member.phase = Member::Phase::kGone;
   member.suspected = false;
   entry.job->members[rank.value].reachable.store(false, std::memory_order_release);
-  const bool died = code == wire::NoticeCode::kMemberDied;
   if (entry.state == wire::JobState::kForming && entry.count(Member::Phase::kJoined) != 0) return;
+  if (entry.is_synchronous() && let_go(entry, rank, code, now)) return;
+  if (entry.goes_on()) {
+    give_up(entry, rank);
+    note_loss(entry, rank, code, describe_loss_by(entry, rank, code, now), now);
+    return;
+  }
+  fail(entry, code, rank, describe_loss_by(entry, rank, code, now), now);
+}
+
+std::string Jobs::describe_loss_by(const Entry& entry, Rank rank, wire::NoticeCode code,
+                                   TimeNs now) const {
+  const bool died = code == wire::NoticeCode::kMemberDied;
   const std::string what = died ? "died (its process answers no ping)"
                                 : text("fell silent (limits.member_timeout_s is %.1f)",
                                        seconds(options_.member_timeout_ns));
-  if (entry.goes_on()) {
-    give_up(entry, rank);
-    note_loss(entry, rank, code, describe_loss(entry, rank, what, silent_ns), now);
-    return;
-  }
-  fail(entry, code, rank, describe_loss(entry, rank, what, silent_ns), now);
+  return describe_loss(entry, rank, what, now - last_heard(entry, rank));
 }
 
 }  // namespace sluice::agg

@@ -48,16 +48,18 @@ void Jobs::note_loss(Entry& entry, Rank rank, wire::NoticeCode code, std::string
 // a step on whose record no shard has yet, and is accepted when shard 0 knows it.
 void Jobs::readmit(Entry& entry, Rank rank, TimeNs now) {
   Member& member = entry.members[rank.value];
+  agg::Member& shared = entry.job->members[rank.value];
+  // In no step until shard 0 has said from which on. Asked again, it may have done so: then records
+  // with the rank are out.
+  if (member.phase != Member::Phase::kReturning)
+    for (const StreamId stream : {StreamId::kGradients, StreamId::kCollectives})
+      shared.joined_from[index_of(stream)].store(kNoStep, std::memory_order_release);
   member.phase = Member::Phase::kReturning;
   member.heard_control_ns = now;
   member.suspected = false;
   member.readmitted_ns = now;
   ++member.admissions_due;
 
-  agg::Member& shared = entry.job->members[rank.value];
-  const auto gradients = index_of(StreamId::kGradients);
-  const Step open = entry.job->windows[gradients].open_step.load(std::memory_order_acquire);
-  shared.joined_from[gradients].store(std::min(open, kLastStep - 2) + 2, std::memory_order_release);
   for (auto& left_from : shared.left_from) left_from.store(kNoStep, std::memory_order_release);
   shared.reachable.store(true, std::memory_order_release);
   commands_.push_back(

@@ -8,7 +8,7 @@
 namespace sluice::client {
 namespace {
 
-constexpr std::uint32_t kBroadcastsPerBarrier = 4;  // half of the window of kMaxWindow steps
+static_assert(2 * kBroadcastsPerBarrier <= kMaxWindow);
 
 std::string describe_fixed(std::uint32_t bytes, std::uint32_t kind_and_root) {
   if (wire::collective_kind(kind_and_root) == CollectiveKind::kBarrier) return "a barrier";
@@ -21,7 +21,10 @@ std::string describe_fixed(std::uint32_t bytes, std::uint32_t kind_and_root) {
 Collectives::Collectives(const SessionOptions& options, std::size_t chunk_bytes, Step first_step)
     : options_(options), pieces_(StreamId::kCollectives, chunk_bytes, first_step) {}
 
-void Collectives::join(Step first_step, Link& link) noexcept { pieces_.move_to(first_step, link); }
+void Collectives::join(Step first_step, Step open_step, Link& link) noexcept {
+  pieces_.move_to(first_step, link);
+  if (open_step < first_step) pieces_.hold();
+}
 
 void Collectives::start(TimeNs now) noexcept {
   started_ = true;
@@ -56,6 +59,7 @@ Status Collectives::begin_call(bool is_broadcast, Rank root, void* buffer, std::
   bytes_ = bytes;
   offset_ = 0;
   since_barrier_ = 0;
+  failure_ = {};
   if (started_) begin_piece(now);
   return {};
 }
@@ -64,13 +68,14 @@ Status Collectives::begin_call(bool is_broadcast, Rank root, void* buffer, std::
 void Collectives::begin_piece(TimeNs now) noexcept {
   const std::size_t left = bytes_ - offset_;
   Piece piece;
+  last_ = left == 0 && since_barrier_ < kBroadcastsPerBarrier;
   if (left == 0 || since_barrier_ == kBroadcastsPerBarrier) {
     since_barrier_ = 0;
   } else {
     piece = {.kind = CollectiveKind::kBroadcast,
              .root = root_,
              .bytes = static_cast<std::uint32_t>(std::min(left, pieces_.max_piece_bytes())),
-             .part = is_root() ? Piece::Part::kData : Piece::Part::kNone,
+             .part = is_root() ? Piece::Part::kData : Piece::Part::kPresence,
              .source = buffer_ + offset_,
              .sink = is_root() ? nullptr : buffer_ + offset_};
     ++since_barrier_;
@@ -94,16 +99,20 @@ Outcome Collectives::handle_result(const wire::Packet& packet, Link& link, TimeN
                        "; all ranks must call the same collectives in the same order")};
   }
   if (!news.done) return {news.verdict, {}};
-  return {news.verdict, finish_piece(link, now)};
+  return {news.verdict, finish_piece(news.lost, link, now)};
 }
 
-Status Collectives::finish_piece(Link& link, TimeNs now) noexcept {
-  const bool was_barrier = pieces_.piece().kind == CollectiveKind::kBarrier;
+Status Collectives::finish_piece(bool lost, Link& link, TimeNs now) noexcept {
   const Step step = pieces_.step();
-  offset_ += pieces_.piece().bytes;
-  if (was_barrier && offset_ == bytes_) {
+  offset_ = lost ? bytes_ : offset_ + pieces_.piece().bytes;
+  if (lost)
+    failure_ = Status(StatusCode::kPeerLost,
+                      place_of(options_) + "broadcast of " + std::to_string(bytes_) +
+                          " bytes: its root, rank " + std::to_string(root_.value) +
+                          ", has left or was lost before all of it was sent; the job goes on");
+  if (last_) {
     busy_ = false;
-    link.events.push({.kind = Event::Kind::kCollectiveDone, .step = step});
+    link.events.push({.kind = Event::Kind::kCollectiveDone, .step = step, .status = failure_});
   }
   if (step >= kLastStep)
     return {StatusCode::kExhausted,

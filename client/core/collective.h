@@ -1,8 +1,11 @@
 // Stream 1: broadcast and barrier, one call at a time.
 //
 // A broadcast of any size is cut into steps of the stream of at most kCollectiveChunks chunks, sent
-// by the root alone. A barrier step follows every kBroadcastsPerBarrier of them and the last one,
-// so that no rank falls out of the appliance's window of kMaxWindow steps. All ranks count the same
+// by the root alone. A barrier step follows every kBroadcastsPerBarrier of them, so that no rank
+// falls out of the appliance's window of kMaxWindow steps, and one that comes after fewer ends the
+// call: the appliance lets processes in only between calls. A step that the appliance has completed
+// without data has lost its root: all ranks see the same, go to that last barrier at once, and the
+// call fails while the job goes on. All ranks count the same
 // steps 1, 2, 3, ... (whoever joins a running job begins where the others are) and check that the
 // appliance's result is of the collective that they called. Whoever waits pulls by probe: a result
 // may have passed before the call. A step is a Piece. Pure; the session's thread only.
@@ -22,8 +25,9 @@ class Collectives {
  public:
   Collectives(const SessionOptions& options, std::size_t chunk_bytes, Step first_step = 1);
 
-  void join(Step first_step, Link& link) noexcept;  // the first step that this worker takes part in
-  void start(TimeNs now) noexcept;                  // all ranks have joined
+  // The first step that this worker takes part in, and the one that is open.
+  void join(Step first_step, Step open_step, Link& link) noexcept;
+  void start(TimeNs now) noexcept;  // all ranks have joined
   Status broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) noexcept;
   Status barrier(TimeNs now) noexcept;
 
@@ -43,7 +47,7 @@ class Collectives {
   Status begin_call(bool is_broadcast, Rank root, void* buffer, std::size_t bytes,
                     TimeNs now) noexcept;
   void begin_piece(TimeNs now) noexcept;
-  Status finish_piece(Link& link, TimeNs now) noexcept;
+  Status finish_piece(bool lost, Link& link, TimeNs now) noexcept;
   bool is_root() const noexcept { return options_.rank == root_; }
 
   const SessionOptions& options_;
@@ -56,6 +60,8 @@ class Collectives {
   std::size_t bytes_ = 0;
   std::size_t offset_ = 0;           // of the piece under way
   std::uint32_t since_barrier_ = 0;  // broadcast steps
+  bool last_ = false;                // the piece under way ends the call
+  Status failure_;                   // of the call: its root is lost
   PieceStream pieces_;
 };
 

@@ -158,7 +158,9 @@ void Membership::leave(const wire::Leave& body, TimeNs now) noexcept {
   send_leave_ = true;
   send_keepalive_ = false;
   next_send_ns_ = now + kLeaveRepeat;
-  leave_until_ns_ = now + kLeaveDeadline;
+  // The others wait for a rank that ends before them until its leave is heard.
+  const bool uneven = body.reason == wire::LeaveReason::kUneven;
+  leave_until_ns_ = now + (uneven ? options_.silence_timeout_ns : kLeaveDeadline);
 }
 
 void Membership::farewell(const wire::Leave& body) noexcept {

@@ -16,12 +16,17 @@ void PieceStream::begin(const Piece& piece, TimeNs now) noexcept {
   chunk_count_ = std::max<std::uint32_t>(
       1, static_cast<std::uint32_t>((piece.bytes + chunk_bytes_ - 1) / chunk_bytes_));
   chunks_left_ = chunk_count_;
+  lost_ = false;
   last_progress_ns_ = now;
   recovery_.begin_step();
   queue_.clear();
-  const TimeNs probe_at_ns = passed_step_ >= step_ ? now : now + kFirstProbe;
+  const bool passed = passed_step_ >= step_;
+  const TimeNs probe_at_ns = passed || held_ ? now : now + kFirstProbe;
+  // Whoever comes after the root need not say that it waits.
+  const bool present =
+      piece.part == Piece::Part::kPresence && !(passed && piece.kind == CollectiveKind::kBroadcast);
   for (ChunkIndex chunk = 0; chunk < chunk_count_; ++chunk) {
-    if (piece.part == Piece::Part::kData || (piece.part == Piece::Part::kPresence && chunk == 0)) {
+    if (!held_ && (piece.part == Piece::Part::kData || (present && chunk == 0))) {
       recovery_.expect(chunk);
       queue_.push(chunk, 0);
     } else {
@@ -81,8 +86,10 @@ PieceStream::News PieceStream::handle_result(const wire::Packet& packet, Link& l
       static_cast<std::uint32_t>(body.weight >> 32) != piece_.bytes)
     return {Verdict::kCollectiveMismatch};
   if (body.chunk >= chunk_count_) return {Verdict::kBadChunk};
-  const bool data = piece_.bytes != 0;
-  if (data != !(body.flags & wire::kFlagNil) ||
+  const bool nil = body.flags & wire::kFlagNil;
+  const bool lost = nil && piece_.bytes != 0 && piece_.kind == CollectiveKind::kBroadcast;
+  const bool data = piece_.bytes != 0 && !lost;
+  if (data == nil ||
       (data && (body.dtype != Dtype::kBytes || body.elem_count != chunk_size(body.chunk))))
     return {Verdict::kShapeMismatch};
   if (!recovery_.result(body.chunk, now, link.flows[0])) {
@@ -90,15 +97,21 @@ PieceStream::News PieceStream::handle_result(const wire::Packet& packet, Link& l
     return {Verdict::kDuplicate};
   }
   last_progress_ns_ = now;
+  lost_ |= lost;
   if (data && piece_.sink != nullptr)
     std::memcpy(piece_.sink + body.chunk * chunk_bytes_, packet.payload().data(),
                 packet.payload().size());
   if (--chunks_left_ != 0) return {Verdict::kFolded};
-  return {Verdict::kCompleted, true};
+  return {Verdict::kCompleted, true, lost_};
 }
 
 void PieceStream::handle_answer(const wire::Answer& body, Link& link, TimeNs now) noexcept {
   if (!busy() || body.step != step_ || body.block != 0) return;
+  if (held_ && body.status == wire::AnswerStatus::kOpen) {
+    held_ = false;
+    recovery_.abandon(link.flows);
+    return begin(piece_, now);
+  }
   std::uint64_t lost = recovery_.answer(body, now, link.flows[0]);
   for (; lost != 0; lost &= lost - 1)
     queue_.push(static_cast<ChunkIndex>(std::countr_zero(lost)), 0);

@@ -20,7 +20,7 @@ namespace sluice::client {
 struct Piece {
   enum class Part : std::uint8_t {
     kNone,      // it only receives
-    kPresence,  // its presence, in the first chunk, without data
+    kPresence,  // its presence, in the first chunk, without data; of a broadcast: that it waits
     kData,      // it is the root: all chunks, from `source`
   };
   CollectiveKind kind = CollectiveKind::kBarrier;
@@ -47,9 +47,14 @@ class PieceStream {
 
   // The piece of step(). Its results are asked for after a while, or at once when some have passed.
   void begin(const Piece& piece, TimeNs now) noexcept;
+  // The next piece's step is not open yet: it sends nothing before an answer says that it is.
+  void hold() noexcept { held_ = true; }
   // Nothing of the step under way is wanted any more; the next piece is that of `step`.
   void move_to(Step step, Link& link) noexcept;
-  void next_step() noexcept { ++step_; }
+  void next_step() noexcept {
+    ++step_;
+    held_ = false;
+  }
 
   bool waiting() const noexcept { return !queue_.empty(); }
   // Whether a chunk may leave now.
@@ -62,6 +67,7 @@ class PieceStream {
   struct News {
     Verdict verdict{};
     bool done = false;  // the piece is whole: its owner calls next_step() or move_to()
+    bool lost = false;  // done, and some of it has no data: its root is gone
   };
   // Verdict kCollectiveMismatch: the appliance's result is of another kind, root or size.
   News handle_result(const wire::Packet& packet, Link& link, TimeNs now) noexcept;
@@ -79,6 +85,8 @@ class PieceStream {
   Piece piece_;
   std::uint32_t chunk_count_ = 0;
   std::uint32_t chunks_left_ = 0;
+  bool lost_ = false;  // chunks of a broadcast came without data
+  bool held_ = false;
   Step passed_step_ = 0;  // newest step of which a result came before its piece was begun
   TimeNs last_progress_ns_ = 0;
   std::array<ChunkIndex, kCollectiveChunks> links_{};

@@ -32,7 +32,7 @@ void Session::Impl::fail(Status why, bool tell) {
   if (state == SessionState::kClosed) return;
   state = SessionState::kClosed;
   failure = why;
-  if (tell && link.joined()) membership.farewell(leave_body(true));
+  if (tell && link.joined()) membership.farewell(leave_body(wire::LeaveReason::kAbnormal));
   link.events.push({.kind = Event::Kind::kFailed, .status = std::move(why)});
 }
 
@@ -59,9 +59,9 @@ Status Session::Impl::finish_call(Status status, TimeNs now) {
   return status;
 }
 
-wire::Leave Session::Impl::leave_body(bool abnormal) const noexcept {
+wire::Leave Session::Impl::leave_body(wire::LeaveReason reason) const noexcept {
   return {.first_steps = {gradients.current_step(), collectives.current_step(), 1},
-          .reason = abnormal ? wire::LeaveReason::kAbnormal : wire::LeaveReason::kFinished};
+          .reason = reason};
 }
 
 // ---- datagrams of the control port ----
@@ -117,10 +117,10 @@ void Session::Impl::after_join(TimeNs now) {
            .window_steps = accept.window,
            .resync_hold_ms = accept.resync_hold_ms};
   gradients.join(accept);
+  const auto collective = static_cast<std::size_t>(StreamId::kCollectives);
   if (accept.rejoined != 0)
-    collectives.join(
-        std::max<Step>(1, accept.first_steps[static_cast<std::size_t>(StreamId::kCollectives)]),
-        link);
+    collectives.join(std::max<Step>(1, accept.first_steps[collective]),
+                     accept.open_steps[collective], link);
   membership.begin(link.identity, now);
   state = SessionState::kForming;
   const Step open_step = accept.open_steps[static_cast<std::size_t>(StreamId::kGradients)];
@@ -205,7 +205,7 @@ TimeNs Session::Impl::next_timeout() const noexcept {
   return std::min(next_ns, transfers.next_timeout());
 }
 
-void Session::Impl::leave(bool abnormal, TimeNs now) {
+void Session::Impl::leave(wire::LeaveReason reason, TimeNs now) {
   if (state == SessionState::kClosed || state == SessionState::kLeaving) return;
   if (state == SessionState::kJoining) {
     state = SessionState::kClosed;
@@ -213,8 +213,10 @@ void Session::Impl::leave(bool abnormal, TimeNs now) {
     return;
   }
   state = SessionState::kLeaving;
-  // Whoever leaves in the middle of a step has given the others half a gradient: that is no finish.
-  membership.leave(leave_body(abnormal || gradients.in_progress()), now);
+  // Whoever leaves in the middle of a step has given the others half a gradient, and in the middle
+  // of a collective they wait for the rest of it: that is no finish.
+  if (gradients.in_progress() || collectives.in_progress()) reason = wire::LeaveReason::kAbnormal;
+  membership.leave(leave_body(reason), now);
   gradients.leave();
 }
 

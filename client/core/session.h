@@ -21,6 +21,7 @@
 #include "aggregator/base/time.h"
 #include "aggregator/base/types.h"
 #include "aggregator/base/verdict.h"
+#include "aggregator/wire/packet.h"
 #include "client/core/layout.h"
 #include "client/core/trace.h"
 #include "client/sched/scheduler.h"
@@ -71,7 +72,8 @@ struct Event {
     kStarted,         // all ranks have joined; submissions flow
     kTensorDone,      // output holds the average of `step`
     kStepDone,        // every tensor of `step` is done
-    kCollectiveDone,  // the buffer is filled, or the barrier passed
+    kCollectiveDone,  // the buffer is filled, or the barrier passed. With a `status` that is not
+                      // ok: the broadcast has lost its root, for all ranks alike
     kStalled,         // a report, not an error: `status.message()` names tensors, ranks and ages
     kFellBehind,      // `step` has left the window: submissions are abandoned until a resync
     kStateWanted,     // rank `peer` waits for this one's state: send_state(); `bytes` is unused
@@ -175,7 +177,8 @@ class Session {
   // Any size: cut into several steps of the collectives stream, with barriers that hold the window.
   Status broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) noexcept;
   Status barrier(TimeNs now) noexcept;
-  void leave(bool abnormal, TimeNs now) noexcept;
+  // In the middle of a step or of a collective it is kAbnormal, whatever the caller says.
+  void leave(wire::LeaveReason reason, TimeNs now) noexcept;
 
   // ---- stragglers: jobs whose policy is not sync ----
   // Asks for another rank's state; kStateReceived ends it. Called again before that, it goes on
@@ -205,7 +208,8 @@ class Session {
   bool poll_trace(TensorTimes& times) noexcept;
 
   SessionState state() const noexcept;
-  Step current_step() const noexcept;  // the gradient step that is being worked on, from 1
+  Step current_step() const noexcept;     // the gradient step that is being worked on, from 1
+  Step collective_step() const noexcept;  // likewise of the collectives
   std::uint16_t shard_count() const noexcept;
   const SessionStats& stats() const noexcept;
   // Why the current step waits: tensors, ranks, when each was last heard. Empty when nothing waits.

@@ -84,10 +84,11 @@ Status Session::barrier(TimeNs now) noexcept {
   return status.ok() ? impl_->collectives.barrier(now) : status;
 }
 
-void Session::leave(bool abnormal, TimeNs now) noexcept { impl_->leave(abnormal, now); }
+void Session::leave(wire::LeaveReason reason, TimeNs now) noexcept { impl_->leave(reason, now); }
 bool Session::poll_event(Event& event) noexcept { return impl_->link.events.pop(event); }
 SessionState Session::state() const noexcept { return impl_->state; }
 Step Session::current_step() const noexcept { return impl_->gradients.current_step(); }
+Step Session::collective_step() const noexcept { return impl_->collectives.current_step(); }
 std::uint16_t Session::shard_count() const noexcept { return impl_->link.shard_count(); }
 const SessionStats& Session::stats() const noexcept { return impl_->link.stats; }
 std::string Session::describe_stall(TimeNs now) const { return impl_->describe_stall(now); }

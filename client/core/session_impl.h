@@ -42,14 +42,14 @@ struct Session::Impl {
   void act(Membership::Change change, TimeNs now);
   void handle_timeout(TimeNs now);
   TimeNs next_timeout() const noexcept;
-  void leave(bool abnormal, TimeNs now);
+  void leave(wire::LeaveReason reason, TimeNs now);
   // The first failure ends the session. `tell`: the appliance does not know yet.
   void fail(Status why, bool tell);
   Status ready() const;           // whether the application may still call
   Status ready_for_step() const;  // likewise, for what needs this rank to be where the others are
   // What a call for a step has set off: the end of the step, or of the session.
   Status finish_call(Status status, TimeNs now);
-  wire::Leave leave_body(bool abnormal) const noexcept;
+  wire::Leave leave_body(wire::LeaveReason reason) const noexcept;
   Status resync(TimeNs now);
   // The window need not wait any more when this worker is where the others are.
   void note_caught_up(TimeNs now) noexcept;

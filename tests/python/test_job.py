@@ -213,6 +213,37 @@ def test_stats_say_which_rank_sent_a_nan(address):
     assert on_all_ranks(work, 3, address) == [0, 1, 0]
 
 
+def _train(job, steps):
+    for _ in range(steps):
+        job.submit("weight", numpy.ones(1000, numpy.float32))
+        job.submit("bias", numpy.full(7, job.rank, numpy.float32))
+        job.wait_step(timeout=30)
+    return job.wait("bias").weight
+
+
+def test_a_rank_that_leaves_before_the_others_ends_a_synchronous_job_by_name(address):
+    def work(job):
+        if job.rank == 1:
+            _train(job, 2)
+            job.leave()
+            return ""
+        with pytest.raises(sluice.PeerLost) as raised:
+            _train(job, 3)
+        return str(raised.value)
+
+    for text in on_all_ranks(work, 3, address)[::2]:
+        assert "rank 1" in text and "after step 2" in text and "finish()" in text
+
+
+def test_a_rank_that_finishes_before_the_others_lets_them_go_on(address):
+    def work(job):
+        weight = _train(job, 2 if job.rank == 1 else 4)
+        job.finish()
+        return weight
+
+    assert on_all_ranks(work, 3, address) == [2, 3, 2]
+
+
 def test_a_wait_that_times_out_says_who_and_what_is_missing(address):
     given_up = threading.Event()
 

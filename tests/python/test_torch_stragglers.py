@@ -89,6 +89,31 @@ def test_a_frozen_rank_goes_on_with_the_others_parameters(
     assert values[0]["resyncs"] == 0
 
 
+def dies_before_it_gives_its_parameters(rank):
+    import os
+
+    import sluice
+    from sluice import _torch_replica
+
+    import ddp_worker as w
+    if rank == 0:  # as by running out of memory while it starts
+        _torch_replica.Replica.broadcast = lambda *_arguments, **_options: os._exit(9)
+    try:
+        w.start_solo(w.net_with_statistics(), policy="fixed", k=2)
+    except sluice.PeerLost as error:
+        return str(error)
+    return "attached"
+
+
+def test_a_rank_0_that_dies_while_it_starts_is_named_by_those_that_wait_in_attach(
+        appliance, tmp_path):
+    with ranks.Ranks(dies_before_it_gives_its_parameters, 3, tmp_path, box=appliance) as running:
+        outcomes = running.finish(30)
+    for outcome in outcomes[1:]:
+        assert outcome.status == 0, outcome.output
+        assert "first parameters" in outcome.value and "its root, rank 0" in outcome.value
+
+
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_rank_that_is_killed_and_started_again_takes_a_peers_state(appliance, tmp_path, rank):
     until = tmp_path / "enough"

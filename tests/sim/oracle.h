@@ -53,6 +53,14 @@ class Oracle {
   // A replica has applied everything up to `step`; `replica` is its checksum.
   void on_applied(const Party& party, Step step, std::uint64_t replica);
 
+  // A rank is about to call the collective `index` of its plan, which begins with `step` of the
+  // stream: the same step for every rank.
+  void on_collective_begun(const Party& party, std::size_t index, Step step);
+  // It is over: alike for every rank, and it fails only when its root is lost.
+  void on_collective_done(const Party& party, std::size_t index, const Status& status);
+  // The plan's collective that begins with `step`, for a process that has no part in earlier ones.
+  std::size_t collective_at(RunIndex run, Step step) const;
+
   // ---- what may lower k or raise the number of those who are in ----
   // The rank was killed, stopped or cut off at some time.
   void note_unreliable(RunIndex run, Rank rank) { runs_[run]->unreliable.add(rank); }
@@ -90,6 +98,8 @@ class Oracle {
   std::uint64_t first_contributions() const { return first_contributions_; }
   std::uint64_t requeued_counted() const { return requeued_counted_; }
   std::uint64_t results_without_somebody() const { return results_without_somebody_; }
+  std::uint64_t collectives_done() const { return collectives_done_; }  // one a rank
+  std::uint64_t collectives_failed() const { return collectives_failed_; }
 
  private:
   struct Sent {  // a worker's contribution, as first sent
@@ -123,6 +133,11 @@ class Oracle {
     std::map<ProcessIndex, Books> books;
     std::map<Step, std::uint64_t> replicas;
     std::map<Step, std::uint16_t> step_k;
+    struct Call {
+      Step step = 0;           // of the stream, with which it begins
+      std::optional<bool> ok;  // once it is over for somebody
+    };
+    std::map<std::size_t, Call> calls;  // by the collective's place in the plan
     RankSet unreliable;
     bool resyncs = false;
     bool asks_too_much = false;
@@ -140,6 +155,7 @@ class Oracle {
   void check_weight(const Run& run, const RankSet& mask, const wire::ResultHeader& body);
   void check_gradient(const Run& run, Summed& summed, const wire::Packet& packet);
   void check_collective(const Run& run, const RankSet& mask, const wire::Packet& packet);
+  bool may_be_lost(const Run& run, Rank rank) const;
   void account_for(Run& run, const RankSet& mask, const wire::ResultHeader& body);
   const Sent* find_sent(const Run& run, StreamId stream, Step step, ChunkIndex chunk,
                         Rank rank) const;
@@ -156,6 +172,8 @@ class Oracle {
   std::uint64_t first_contributions_ = 0;
   std::uint64_t requeued_counted_ = 0;
   std::uint64_t results_without_somebody_ = 0;
+  std::uint64_t collectives_done_ = 0;
+  std::uint64_t collectives_failed_ = 0;
 };
 
 // Where the books of a run keep a chunk of a step.

@@ -26,6 +26,49 @@ void Oracle::on_applied(const Party& party, Step step, std::uint64_t replica) {
               std::to_string(step));
 }
 
+void Oracle::on_collective_begun(const Party& party, std::size_t index, Step step) {
+  Run& run = *runs_[party.run];
+  const auto [found, first] = run.calls.try_emplace(index, Run::Call{.step = step});
+  if (!first && found->second.step != step)
+    violation("rank " + std::to_string(party.rank.value) + " of job " + run.plan->name +
+              " calls collective " + std::to_string(index) + " at step " + std::to_string(step) +
+              ", another rank at step " + std::to_string(found->second.step));
+}
+
+void Oracle::on_collective_done(const Party& party, std::size_t index, const Status& status) {
+  Run& run = *runs_[party.run];
+  const CollectivePlan& plan = run.plan->collectives[index];
+  const std::string what = "collective " + std::to_string(index) + " of rank " +
+                           std::to_string(party.rank.value) + " of job " + run.plan->name;
+  std::optional<bool>& ok = run.calls[index].ok;
+  if (ok.has_value() && *ok != status.ok())
+    violation(what + (status.ok() ? " is done, another rank's failed"
+                                  : " failed, another rank's is done: " + status.message()));
+  ok = status.ok();
+  ++collectives_done_;
+  if (status.ok()) return;
+  ++collectives_failed_;
+  const std::string root = "its root, rank " + std::to_string(plan.root.value);
+  if (plan.kind != CollectiveKind::kBroadcast || status.code() != StatusCode::kPeerLost ||
+      status.message().find(root) == std::string::npos || !may_be_lost(run, plan.root))
+    violation(what + " failed without a reason: " + status.message());
+}
+
+// One that others have called, or the next one that anybody will.
+std::size_t Oracle::collective_at(RunIndex run, Step step) const {
+  std::size_t next = 0;
+  for (const auto& [index, call] : runs_[run]->calls) {
+    if (call.step == step) return index;
+    if (call.step < step) next = index + 1;
+  }
+  return next;
+}
+
+// Killed, stopped or cut off at some time, or it has left before the others.
+bool Oracle::may_be_lost(const Run& run, Rank rank) const {
+  return run.unreliable.has(rank) || run.plan->ranks[rank.value].last_step < run.plan->steps();
+}
+
 // Of a gradient's chunk: the bytes that this process computed on the parameters of the base step,
 // under the weight of that step; or nothing where it has nothing.
 void Oracle::check_contribution(Run& run, const Party& from, const wire::Packet& packet) {

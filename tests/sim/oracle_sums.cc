@@ -16,9 +16,10 @@ bool takes_part(const JobPlan& plan, Rank rank, Step step) {
   return step <= rank_plan.last_step || stays;
 }
 
-// In synchronous jobs a rank that ends its part with an error ends the job.
+// In synchronous jobs a rank that ends its part before the others ends the job, unless it says that
+// uneven ends are meant.
 bool required(const JobPlan& plan, Rank rank, Step step) {
-  return takes_part(plan, rank, step) || plan.ranks[rank.value].ending == Ending::kAbnormal;
+  return takes_part(plan, rank, step) || plan.ranks[rank.value].ending != Ending::kUneven;
 }
 
 }  // namespace
@@ -91,7 +92,11 @@ void Oracle::check_members(Run& run, const RankSet& mask, const wire::ResultHead
   const bool alone = body.stream == StreamId::kState && body.chunk != 0;
   const RankSet passed = passes(run, body);
   if (!(mask & passed).empty()) violation("I1: a rank that passed is in the result of " + where);
-  if (((count == 0 || body.k == 0) && passed.empty()) || (count < body.k && !alone))
+  const auto kind_and_root = static_cast<std::uint32_t>(body.weight);
+  const bool rootless = body.stream == StreamId::kCollectives && count == 0 && body.k == 0 &&
+                        wire::collective_kind(kind_and_root) == CollectiveKind::kBroadcast &&
+                        may_be_lost(run, Rank{wire::collective_root(kind_and_root)});
+  if (((count == 0 || body.k == 0) && passed.empty() && !rootless) || (count < body.k && !alone))
     violation("I1: " + std::to_string(count) + " workers in the result of " + where + " with k " +
               std::to_string(body.k));
   if (!mask.without(RankSet::below(run.plan->world_size())).empty())
@@ -199,7 +204,7 @@ void Oracle::check_gradient(const Run& run, Summed& summed, const wire::Packet& 
 
 void Oracle::check_collective(const Run& run, const RankSet& mask, const wire::Packet& packet) {
   const auto& body = packet.body<wire::ResultHeader>();
-  if (packet.payload().empty()) return;  // a barrier
+  if (packet.payload().empty()) return;  // a barrier, or a broadcast that has lost its root
   const std::string where = name(run, body.stream, body.step, body.chunk);
   const Rank root{wire::collective_root(static_cast<std::uint32_t>(body.weight))};
   // Of a rank's state the receiver is in as well.

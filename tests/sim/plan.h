@@ -25,7 +25,8 @@ struct CollectivePlan {
 
 enum class Ending : std::uint8_t {
   kLeave,     // leave() after last_step
-  kAbnormal,  // leave(abnormal) after last_step
+  kUneven,    // likewise, where uneven ends are meant
+  kAbnormal,  // leave() with an error after last_step
   kStay,      // neither: the test decides
   kTogether,  // leave() when all others have taken their last step too, or are gone for good
 };

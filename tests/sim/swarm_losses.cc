@@ -105,6 +105,10 @@ bool Losses::excused(const Worker& worker) const {
     return job_.losses.size() + 1 >= job_.plan.world_size();
   const Loss* loss = loss_of(worker.identity.rank);
   if (loss == nullptr) return false;
+  // Collectives have no resync: whoever was away for more of them than are kept cannot go on.
+  const bool away = loss->kind == LossKind::kCutOff || loss->kind == LossKind::kFrozen;
+  if (away && worker.failure().message().find("went on without it") != std::string::npos)
+    return true;
   if (loss->kind == LossKind::kCutOff) return worker.failure().code() == StatusCode::kUnreachable;
   return loss->kind == LossKind::kFrozen && !loss->returns &&
          &world_.worker(run_, worker.identity.rank) != &worker;

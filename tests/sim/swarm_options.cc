@@ -74,6 +74,20 @@ void draw_ranks(Random& random, JobPlan& plan, Step steps) {
   }
 }
 
+// One rank ends before the others and does not say that this is meant.
+void draw_early_end(std::uint64_t seed, SwarmJob& job, Step steps) {
+  Random random(seed);
+  JobPlan& plan = job.plan;
+  if (plan.world_size() < 2 || steps < 2 || !random.one_in(8)) return;
+  for (RankPlan& rank : plan.ranks) {
+    rank.last_step = steps;
+    rank.ending = Ending::kLeave;
+  }
+  job.fatality = Fatality::kEarlyEnd;
+  job.victim.value = static_cast<std::uint16_t>(1 + random.below(plan.world_size() - 1));
+  plan.ranks[job.victim.value].last_step = static_cast<Step>(random.below(steps));
+}
+
 // Units of a few chunks, and often a credit that stops and waits.
 client::ScheduleOptions draw_schedule(Random& random, std::uint16_t chunk_bytes) {
   using client::Schedule;
@@ -126,17 +140,26 @@ SwarmJob draw_job(Random& random, std::size_t index, std::uint64_t seed) {
     if (plan.nil_ppm == 0 && plan.world_size() > 1) plan.zero_weights = random.one_in(6);
     if (plan.world_size() > 1 && random.one_in(5))
       for (std::size_t rank = 1; rank < plan.ranks.size(); ++rank)
-        if (random.one_in(2)) plan.ranks[rank].last_step = 1 + random.below(steps);
+        if (random.one_in(2)) {
+          plan.ranks[rank].last_step = 1 + random.below(steps);
+          plan.ranks[rank].ending = Ending::kUneven;
+        }
+    draw_early_end(mix(seed, index, 0xE2D), job, steps);
     draw_collectives(random, plan);
   }
   if (plan.world_size() > 1 && random.one_in(3)) {
-    job.fatality = static_cast<Fatality>(1 + random.below(5));
+    job.fatality = pick(
+        random, std::array{Fatality::kProcessDies, Fatality::kHostDies, Fatality::kAbnormalLeave,
+                           Fatality::kLongPause, Fatality::kLongPartition});
     job.victim.value = static_cast<std::uint16_t>(random.below(plan.world_size()));
     job.fatal_at = random.between(0, 2 * kSecond);
     job.returns = random.one_in(2);
     job.return_delay_ns = random.between(0, 2 * kSecond);
     // An early leaver would be gone before it can be missed.
-    for (RankPlan& rank : plan.ranks) rank.last_step = steps;
+    for (RankPlan& rank : plan.ranks) {
+      rank.last_step = steps;
+      rank.ending = Ending::kLeave;
+    }
     if (job.fatality == Fatality::kAbnormalLeave) {
       plan.ranks[job.victim.value].last_step = static_cast<Step>(random.below(steps));
       plan.ranks[job.victim.value].ending = Ending::kAbnormal;
@@ -163,6 +186,7 @@ const char* name_of(Fatality fatality) {
     case Fatality::kProcessDies: return "process-dies";
     case Fatality::kHostDies: return "host-dies";
     case Fatality::kAbnormalLeave: return "abnormal-leave";
+    case Fatality::kEarlyEnd: return "early-end";
     case Fatality::kLongPause: return "long-pause";
     case Fatality::kLongPartition: return "long-partition";
   }

@@ -15,6 +15,7 @@ enum class Fatality : std::uint8_t {
   kProcessDies,    // its host lives and says that the port is closed
   kHostDies,       // silence
   kAbnormalLeave,  // the application gives up
+  kEarlyEnd,       // it ends in order, and the others go on
   kLongPause,      // stopped for longer than member_timeout, then goes on
   kLongPartition,  // cut off for longer than member_timeout
 };

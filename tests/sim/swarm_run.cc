@@ -61,9 +61,14 @@ class Swarm {
       states_.back().losses = &losses_.back();
       losses_.back().schedule();
     }
-    if (job.fatality == Fatality::kNone || job.fatality == Fatality::kAbnormalLeave) return;
+    if (job.fatality == Fatality::kNone || ends_by_itself(job)) return;
     const std::size_t index = states_.size() - 1;
     world_.at(job.fatal_at, [this, index] { strike(index); });
+  }
+
+  // The victim's application does it, and not the world.
+  static bool ends_by_itself(const SwarmJob& job) {
+    return job.fatality == Fatality::kAbnormalLeave || job.fatality == Fatality::kEarlyEnd;
   }
 
   void strike(std::size_t index) {
@@ -148,11 +153,10 @@ class Swarm {
 
   void finish(State& state) {
     if (!world_.healthy()) return;
-    const bool abnormal = state.job->fatality == Fatality::kAbnormalLeave;
     if (!world_.run_until_done(state.run, deadline(state)) && world_.healthy())
       return report_stuck(state);
     if (!world_.healthy() || state.losses != nullptr) return;
-    if (state.struck || abnormal)
+    if (state.struck || ends_by_itself(*state.job))
       check_failed(state);
     else
       check_completed(state.run);
@@ -185,16 +189,20 @@ class Swarm {
     const JobPlan& plan = world_.plan(state.run);
     const bool told =
         (state.job->fatality == Fatality::kProcessDies && options_.world.unreachable_hints) ||
-        state.job->fatality == Fatality::kAbnormalLeave;
-    const TimeNs struck_at =
-        state.job->fatality == Fatality::kAbnormalLeave ? left_at(state) : state.struck_at;
+        ends_by_itself(*state.job);
+    const TimeNs struck_at = ends_by_itself(*state.job) ? left_at(state) : state.struck_at;
     const TimeNs bound = options_.absent_ns() +
                          std::max(struck_at, options_.faults_stop_at + 1500 * kMillisecond) +
                          (told ? kDeathBound : member_timeout() + kSecond + kSecond);
     const std::string culprit = "rank " + std::to_string(state.job->victim.value);
     for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank) {
       const Worker& worker = world_.worker(state.run, rank);
-      if (Rank{rank} == state.job->victim || !worker.failed()) continue;
+      if (Rank{rank} == state.job->victim) continue;
+      if (!worker.failed()) {
+        if (state.job->fatality == Fatality::kEarlyEnd)
+          violation(worker, "did not fail although " + culprit + " ended before it");
+        continue;
+      }
       if (worker.failure().message().find(culprit) == std::string::npos)
         violation(worker, "the error does not name " + culprit + ": " + worker.failure().message());
       if (worker.failed_at() > bound)

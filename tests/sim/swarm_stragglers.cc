@@ -90,7 +90,6 @@ void let_tolerate_stragglers(Random& random, SwarmJob& job, TimeNs faults_stop_a
   }
   draw_pace(random, plan);
   draw_losses(random, job, faults_stop_at);
-  if (!job.losses.empty()) plan.collectives.clear();
   // Before the losses the job may have had ranks that leave in order.
   if (job.losses.empty() && plan.collectives.empty() && random.one_in(4))
     for (std::size_t rank = 1; rank < plan.ranks.size(); ++rank) {

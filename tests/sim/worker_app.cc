@@ -27,7 +27,8 @@ void Worker::on_event(const client::Event& event, TimeNs now) {
     case Kind::kStepDone: on_step_done(event); break;
     case Kind::kCollectiveDone:
       if (plan.manual) break;
-      check_collective();
+      world_.oracle().on_collective_done(party(), next_collective_, event.status);
+      if (event.status.ok()) check_collective();
       ++next_collective_;
       phase_ = Phase::kNext;
       break;
@@ -63,8 +64,9 @@ void Worker::on_started() {
   started_ = true;
   // A process that takes over a rank begins where the job stands.
   step_ = steps_done_ = session_->current_step() - 1;
-  // One that joins a running job has no part in what the others have called.
-  if (session_->must_resync()) next_collective_ = plan.collectives.size();
+  // One that joins a running job has no part in what the others have called before.
+  if (session_->must_resync())
+    next_collective_ = world_.oracle().collective_at(identity.run, session_->collective_step());
   if (!plan.manual) phase_ = Phase::kNext;
 }
 
@@ -229,6 +231,7 @@ void Worker::submit(std::uint32_t tensor, Step step, TimeNs now) {
 bool Worker::start_collective(TimeNs now) {
   const CollectivePlan& collective = plan.collectives[next_collective_];
   phase_ = Phase::kCollective;
+  world_.oracle().on_collective_begun(party(), next_collective_, session_->collective_step());
   if (collective.kind == CollectiveKind::kBarrier) {
     expect_ok(session_->barrier(now), "barrier");
     return true;
@@ -252,14 +255,17 @@ void Worker::finish(TimeNs now) {
     finished_ = true;
     world_.note_over(identity.run);
   } else {
-    session_->leave(ending == Ending::kAbnormal, now);
+    session_->leave(ending == Ending::kAbnormal ? wire::LeaveReason::kAbnormal
+                    : ending == Ending::kUneven ? wire::LeaveReason::kUneven
+                                                : wire::LeaveReason::kFinished,
+                    now);
   }
 }
 
 void Worker::leave_together(TimeNs now) {
   all_over_ = true;
   if (state_ != ProcessState::kRunning || !finished_ || left_ || failed_ || !together()) return;
-  session_->leave(false, now);
+  session_->leave(wire::LeaveReason::kFinished, now);
   pump(now);
 }
 

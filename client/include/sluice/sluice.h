@@ -427,34 +427,30 @@ SLUICE_API sluice_status sluice_send_state(sluice_job* job, const void* data, ui
 
 /* ---- waiting ---- */
 
-/* Waits until the last submission of `tensor` is done. Returns SLUICE_OK at once when it is
- * already, or when there was none. `result` may be NULL. Fails with SLUICE_TIMED_OUT and
- * SLUICE_INTERRUPTED (the submission goes on), and with SLUICE_BEHIND (the result is lost to this
- * rank, its output is in parts unspecified, and both buffers are the caller's again). After a
- * timeout, but for timeout 0, sluice_last_error() says who and what is missing; so do all calls
- * that wait. */
+/* Waits until the last submission of `tensor` is done: SLUICE_OK at once when it is, or when there
+ * was none. `result` may be NULL. Fails with SLUICE_TIMED_OUT and SLUICE_INTERRUPTED (the
+ * submission goes on), and with SLUICE_BEHIND (the result is lost to this rank, its output is in
+ * parts unspecified, and both buffers are the caller's again). After a timeout, but for timeout 0,
+ * sluice_last_error() says who and what is missing; so do all calls that wait. */
 SLUICE_API sluice_status sluice_wait_tensor(sluice_job* job, uint32_t tensor, int32_t timeout_ms,
                                             sluice_result* result);
 
-/* Waits until all submissions are done and every step that this worker has ended is complete.
- * `*step` (unless NULL) is then the last complete step, 0 before the first.
- * Fails as sluice_wait_tensor does. */
+/* Waits until all submissions are done and every step that this worker has ended is complete: then
+ * `*step` (unless NULL) is the last one, 0 before the first. Fails as sluice_wait_tensor does. */
 SLUICE_API sluice_status sluice_wait_step(sluice_job* job, int32_t timeout_ms, uint32_t* step);
 
-/* Tells the trace that the application has used the result of `tensor` (a parameter was updated
- * with it). Without it the return of the first wait for the result counts as that moment. To be
- * called before the tensor is submitted again; does nothing when the tensor is in flight or when
- * there is no trace. Never blocks. Fails with SLUICE_INVALID_ARGUMENT (no such tensor). */
+/* Tells the trace when the result of `tensor` was used; without it that is the return of the first
+ * wait for it. Before the next submission. Never blocks. Fails with SLUICE_INVALID_ARGUMENT. */
 SLUICE_API sluice_status sluice_mark_applied(sluice_job* job, uint32_t tensor);
 
-/* Copies `bytes` bytes at `buffer` from rank `root` to all ranks. All ranks must call broadcast and
- * barrier in the same order with the same root and size, or the job fails and both are named.
- * Any size above 0. Blocks. The library works on a copy of its own, so `buffer` is the caller's
- * whenever the call does not run; it is written only when SLUICE_OK is returned.
- * Collectives of one job run one after the other: a second one waits for the first within its
- * timeout, also for one that was given up by a timeout. Gradients may be in flight meanwhile.
- * Fails with SLUICE_TIMED_OUT, SLUICE_INTERRUPTED, SLUICE_INVALID_ARGUMENT, SLUICE_EXHAUSTED (no
- * memory for the copy). */
+/* Copies `bytes` bytes, above 0, at `buffer` from rank `root` to all ranks. All ranks must call
+ * broadcast and barrier in the same order with the same root and size, or the job fails and both
+ * are named. Blocks. The library works on a copy, so `buffer` is the caller's whenever the call
+ * does not run; it is written only when SLUICE_OK is returned. A second collective waits for the
+ * first within its timeout, also for one that was given up by a timeout. Gradients may be in
+ * flight. Fails with SLUICE_TIMED_OUT, _INTERRUPTED, _INVALID_ARGUMENT, _EXHAUSTED (no memory for
+ * the copy), and on all ranks with SLUICE_PEER_LOST (the root is gone; the job and its next
+ * collective work). */
 SLUICE_API sluice_status sluice_broadcast(sluice_job* job, uint32_t root, void* buffer,
                                           size_t bytes, int32_t timeout_ms);
 
@@ -465,10 +461,14 @@ SLUICE_API sluice_status sluice_barrier(sluice_job* job, int32_t timeout_ms);
  * Never blocks. */
 SLUICE_API sluice_status sluice_job_status(sluice_job* job);
 
-/* Leaves the job in an orderly way: this worker has contributed all that it will. Waits for at most
- * 1 s for the appliance to agree and returns SLUICE_OK in any case; later calls on the job return
- * SLUICE_CLOSED. Submissions that are not done are abandoned. */
+/* Leaves the job in order: this worker has contributed all that it will. Waits for at most 1 s for
+ * the appliance to agree, returns SLUICE_OK in any case; later calls on the job: SLUICE_CLOSED. In
+ * the middle of a step or of a collective it is sluice_abort. A synchronous job fails with this
+ * rank's name when another one contributes to a step that this one has not. Where uneven ends are
+ * meant call sluice_finish; it waits for up to the silence timeout and 1 s, as the others for it.
+ */
 SLUICE_API sluice_status sluice_leave(sluice_job* job);
+SLUICE_API sluice_status sluice_finish(sluice_job* job);
 
 /* Leaves the job because of an error on this side, so that the other ranks fail at once with this
  * rank's name instead of waiting. Otherwise as sluice_leave. */

@@ -161,6 +161,7 @@ class Job {
   }
 
   void leave() { check(job_, sluice_leave(job_)); }
+  void finish() { check(job_, sluice_finish(job_)); }
   void abort() { check(job_, sluice_abort(job_)); }
 
   sluice_stats stats() const {

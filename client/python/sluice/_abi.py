@@ -165,6 +165,7 @@ _FUNCTIONS = {
     "sluice_barrier": (c_int, [c_void_p, c_int32]),
     "sluice_job_status": (c_int, [c_void_p]),
     "sluice_leave": (c_int, [c_void_p]),
+    "sluice_finish": (c_int, [c_void_p]),
     "sluice_abort": (c_int, [c_void_p]),
     "sluice_close": (c_int, [c_void_p]),
     "sluice_stats_get": (c_int, [c_void_p, POINTER(Stats)]),

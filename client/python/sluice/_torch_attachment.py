@@ -269,15 +269,30 @@ class Attachment:
         self._chosen[index] = self._priorities[index] = priority
 
     def detach(self):
-        """Leaves the job in an orderly way, after the last backward. All ranks should. The model
-        stays usable: its gradients are averaged by DDP's own all-reduce from now on. Blocks for
-        about 1 s at most; may be called more than once."""
+        """Leaves the job in an orderly way, after the last backward. All ranks should, after the
+        same number of steps (else see finish()). The model stays usable: its gradients are
+        averaged by DDP's own all-reduce from now on. Blocks for about 1 s at most; may be called
+        more than once."""
+        self._end(lambda: None)
+
+    def finish(self):
+        """As detach(), where ranks are meant to end after different numbers of steps: the others
+        go on with the mean of those that remain. Without it a synchronous job fails with this
+        rank's name when another rank goes on, and so it does when a rank skips a batch. Needs a
+        model without buffers that DDP keeps the same on all ranks. On a solo_group() call
+        Loop.finish() first, which goes on applying the others' steps."""
+        self._end(self.job.finish)
+
+    def _end(self, leave):
         if self._detached:
             return
         self._detached = True
         for handle in self._handles:
             handle.remove()
-        self.job.close()
+        try:
+            leave()
+        finally:
+            self.job.close()
         self._pending = []
         self._abandoned = []
 

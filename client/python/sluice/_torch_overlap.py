@@ -322,10 +322,13 @@ class Overlap(Attachment):
     def detach(self):
         """As Attachment.detach(), after a flush(). When the job has failed, the step that is due
         is dropped for the parameters that it was not applied to yet."""
+        super().detach()
+
+    def _end(self, leave):
         if not self._detached:
             self._flush_at_the_end()
             self._release()
-        super().detach()
+        super()._end(leave)
 
     def __exit__(self, kind, value, trace):
         if kind is not None and not self._detached:

@@ -135,9 +135,15 @@ class Replica:
         for buffer in self._moving:
             buffer.agreed.copy_(buffer.tensor())
 
-    def broadcast(self, job, root=0):
-        """Gives all ranks the parameters and buffers of rank `root`. Blocks; all ranks call it."""
+    def broadcast(self, job, root=0, timeout=None):
+        """Gives all ranks the parameters and buffers of rank `root`. Blocks; all ranks call it.
+        Raises TimedOut, and PeerLost when the root is gone, with the root's name."""
         data = _torch_state.encode(self.tree())
-        job.broadcast(data, root)
+        try:
+            job.broadcast(data, root, timeout=timeout)
+        except (errors.TimedOut, errors.PeerLost) as error:
+            raise type(error)(
+                f"rank {job.rank} waited for the first parameters and buffers, which rank {root} "
+                f"gives to all: {error}; look at the log of rank {root}") from error
         if job.rank != root:
             self.load(_torch_state.decode(data))

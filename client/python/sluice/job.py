@@ -444,9 +444,17 @@ class Job:
     # ---- the end ----
 
     def leave(self):
-        """Leaves in an orderly way: this rank has contributed all that it will. Waits at most 1 s;
+        """Leaves in an orderly way: all ranks have contributed to the same steps (else see
+        finish()). In the middle of a step or of a collective it is abort(). Waits at most 1 s;
         submissions in flight are abandoned. Later calls raise Closed. Call close() afterwards."""
         self._handle.call("sluice_leave")
+
+    def finish(self):
+        """As leave(), where ranks are meant to end at different steps: the others go on with the
+        mean of those that remain. After a mere leave() a synchronous job fails as soon as another
+        rank contributes to a step that this one has not contributed to. Waits for at most the
+        silence timeout and 1 s."""
+        self._handle.call("sluice_finish")
 
     def abort(self):
         """Leaves because of an error on this side: the other ranks fail at once with this rank's

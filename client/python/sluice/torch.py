@@ -76,7 +76,7 @@ def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size
     through a sluice.torch.Loop. A policy that does not wait for all ranks needs such a group.
 
     Returns an `Attachment`. The job is left at exit, or by detach(), or by using the attachment as
-    a context manager.
+    a context manager; or by finish() where ranks are meant to end at different steps.
 
     SLUICE_DISABLE=1 in the environment makes attach() do nothing, to compare with DDP's own
     all-reduce without a change to the script.
@@ -213,7 +213,7 @@ def _attach_solo(ddp_model, named, group, weight, address, job, member, options)
                    world_size=member[1], **options)
     try:
         if not worker.must_resync:
-            replica.broadcast(worker)
+            replica.broadcast(worker, timeout=options.get("join_timeout", 60.0))
         return SoloAttachment(worker, named, group, weight, replica)
     except BaseException:
         worker.close()
@@ -265,6 +265,9 @@ class Disabled:
         pass
 
     def flush(self):
+        pass
+
+    def finish(self):
         pass
 
     def detach(self):

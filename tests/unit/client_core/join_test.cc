@@ -254,7 +254,7 @@ TEST(Membership, EndsWithTheNoticesText) {
 TEST(Membership, RepeatsItsLeaveUntilItIsAcknowledged) {
   Scripted bench;
   bench.start();
-  bench.session.leave(false, bench.now);
+  bench.session.leave(wire::LeaveReason::kFinished, bench.now);
   EXPECT_EQ(bench.sent(PacketType::kLeave).size(), 1u);
   bench.pass(120 * kMillisecond);
   EXPECT_EQ(bench.passed.size(), 2u);
@@ -266,7 +266,7 @@ TEST(Membership, RepeatsItsLeaveUntilItIsAcknowledged) {
 TEST(Membership, StopsWaitingForTheAcknowledgementAfterHalfASecond) {
   Scripted bench;
   bench.start();
-  bench.session.leave(true, bench.now);
+  bench.session.leave(wire::LeaveReason::kAbnormal, bench.now);
   bench.pass(500 * kMillisecond);
   EXPECT_TRUE(bench.saw(Event::Kind::kLeft));
 }

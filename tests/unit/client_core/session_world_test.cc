@@ -273,7 +273,8 @@ TEST(SessionWorld, LeavingRanksAreAcknowledged) {
   const WorldOptions options;
   SmallWorld world(options);
   train(world, options, 1, kSecond);
-  for (std::size_t rank = 0; rank < 4; ++rank) world.session(rank).leave(false, world.now());
+  for (std::size_t rank = 0; rank < 4; ++rank)
+    world.session(rank).leave(wire::LeaveReason::kFinished, world.now());
   ASSERT_TRUE(world.run_until(Kind::kLeft, 1, 100 * kMillisecond));
   EXPECT_EQ(world.session(0).state(), SessionState::kClosed);
   EXPECT_EQ(world.session(0).next_timeout(), kNever);

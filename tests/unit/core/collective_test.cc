@@ -21,6 +21,12 @@ DataOptions broadcast(std::uint16_t root, std::uint32_t size_bytes) {
           .dtype = Dtype::kBytes};
 }
 
+DataOptions awaiting(std::uint16_t root, std::uint32_t size_bytes) {
+  DataOptions options = broadcast(root, size_bytes);
+  options.nil = true;
+  return options;
+}
+
 // Ranks 0 and 1 hold a barrier in step 1 as if nothing had come before.
 void expect_a_barrier_of_two(Harness& harness) {
   EXPECT_EQ(harness.contribute<char>(0, 1, 0, {}, barrier()), Verdict::kNilFolded);
@@ -81,6 +87,72 @@ TEST(Collective, AReaderOfABroadcastThatMeantABarrierStillDisagrees) {
   EXPECT_EQ(event.kind, ShardEvent::Kind::kCollectiveMismatch);
   EXPECT_THAT(event.expected,
               ElementsAre(wire::pack_collective(CollectiveKind::kBroadcast, 1), 65));
+}
+
+// Chunks of the broadcast in step 1 that rank 0 gets, and those of them without data.
+std::pair<std::size_t, std::size_t> results_for_rank_0(Harness& harness) {
+  std::size_t all = 0;
+  std::size_t empty = 0;
+  for (const auto& sent : harness.drain(wire::PacketType::kResult)) {
+    if (sent.transmit.rank != Rank{0}) continue;
+    ++all;
+    empty += (sent.packet.body<wire::ResultHeader>().flags & wire::kFlagNil) != 0;
+  }
+  return {all, empty};
+}
+
+TEST(Collective, WhoeverWaitsForARootIsCountedNowhereAndAsksForNothingMore) {
+  Harness harness({.world_size = 3});
+  EXPECT_EQ(harness.contribute<char>(0, 1, 0, {}, awaiting(1, 65)), Verdict::kPassed);
+  EXPECT_EQ(harness.contribute<char>(0, 1, 1, {}, awaiting(1, 65)), Verdict::kNotAllowed);
+  EXPECT_EQ(harness.contribute<char>(2, 1, 0, {}, awaiting(1, 66)), Verdict::kCollectiveMismatch);
+  EXPECT_EQ(harness.contribute<char>(1, 1, 0, std::vector<char>(64), broadcast(1, 65)),
+            Verdict::kCompleted);
+  EXPECT_EQ(harness.contribute<char>(2, 1, 0, {}, awaiting(1, 65)), Verdict::kLate);
+}
+
+TEST(Collective, ThatHasLostItsRootIsCompleteWithoutWhatWasNotSent) {
+  Harness harness({.world_size = 3});
+  harness.contribute<char>(0, 1, 0, {}, awaiting(1, 130));
+  harness.contribute<char>(1, 1, 1, std::vector<char>(64), broadcast(1, 130));
+  harness.kill(1);
+  EXPECT_EQ(results_for_rank_0(harness), (std::pair<std::size_t, std::size_t>{3, 2}));
+  EXPECT_EQ(harness.contribute<char>(0, 2, 0, {}, barrier()), Verdict::kNilFolded);
+  EXPECT_EQ(harness.contribute<char>(2, 2, 0, {}, barrier()), Verdict::kCompleted);
+}
+
+TEST(Collective, WhoseRootIsGoneAlreadyIsCompleteWithoutIt) {
+  Harness harness({.world_size = 3});
+  harness.kill(1);
+  EXPECT_EQ(harness.contribute<char>(0, 1, 0, {}, awaiting(1, 65)), Verdict::kPassed);
+  EXPECT_EQ(results_for_rank_0(harness), (std::pair<std::size_t, std::size_t>{2, 2}));
+}
+
+// A barrier after fewer than four steps of a broadcast is the end of a call.
+TEST(Collective, LetsNoProcessInBeforeItsCallIsOver) {
+  Harness harness({.world_size = 3, .chunk_count = 1});
+  const auto send = [&](Step step) {
+    harness.contribute<char>(1, step, 0, std::vector<char>(8), broadcast(1, 8));
+  };
+  const auto meet = [&](Step step) {
+    for (const std::uint16_t rank : {0, 1}) harness.contribute<char>(rank, step, 0, {}, barrier());
+  };
+  harness.kill(2);
+  const auto refused = [&] {
+    harness.bring_back(2);
+    return harness.job->members[2].joined_from[1] == kNoStep;
+  };
+  for (Step step = 1; step <= 4; ++step) {
+    send(step);
+    EXPECT_TRUE(refused()) << "after step " << step;
+  }
+  meet(5);
+  EXPECT_TRUE(refused()) << "the fifth part may follow";
+  send(6);
+  EXPECT_TRUE(refused());
+  meet(7);
+  EXPECT_FALSE(refused());
+  EXPECT_EQ(harness.job->members[2].joined_from[1], 8u);
 }
 
 }  // namespace

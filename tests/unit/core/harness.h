@@ -149,7 +149,7 @@ class Harness {
   // As the control side does it: another process takes the rank of one that died.
   void bring_back(std::uint16_t rank) {
     Member& member = job->members[rank];
-    member.joined_from[0] = open_step() + 2;
+    member.joined_from[0] = member.joined_from[1] = kNoStep;  // until shard 0 says from where
     for (auto& left : member.left_from) left = kNoStep;
     member.reachable = true;
     command(ShardCommand::Kind::kMemberJoined, rank);

@@ -213,7 +213,7 @@ TEST(Shard, BroadcastsFromTheRootAloneAndPassesABarrierWhenAllHaveCome) {
                               .base_step = 70,
                               .dtype = Dtype::kBytes};
   EXPECT_EQ(harness.contribute<char>(0, 1, 0, std::vector<char>(64, 'x'), broadcast),
-            Verdict::kNotAllowed);
+            Verdict::kShapeMismatch);
   EXPECT_EQ(harness.contribute<char>(1, 1, 0, std::vector<char>(64, 'a'), broadcast),
             Verdict::kCompleted);
   EXPECT_EQ(harness.contribute<char>(1, 1, 1, std::vector<char>(7, 'b'), broadcast),

@@ -225,6 +225,10 @@ class ControlTest : public testing::Test {
           jobs.handle_event({.kind = ShardEvent::Kind::kJobReleased, .job = command.job}, now);
         break;
       case ShardCommand::Kind::kMemberJoined:
+        for (const std::size_t stream : {0, 1})
+          if (auto& from = command.job->members[command.rank.value].joined_from[stream];
+              from.load() == kNoStep)
+            from = command.job->windows[stream].open_step + (stream == 0 ? 2 : 0);
         jobs.handle_event(
             {.kind = ShardEvent::Kind::kMemberAdmitted, .job = command.job, .rank = command.rank},
             now);

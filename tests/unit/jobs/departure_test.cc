@@ -70,7 +70,7 @@ using Leave = ControlTest;
 TEST_F(Leave, OfAFinishedMemberIsStoredBeforeTheShardsAreTold) {
   auto workers = running_job(2);
   commands.clear();
-  const Answered answered = leave(workers[0]);
+  const Answered answered = leave(workers[0], LeaveReason::kUneven);
   ASSERT_TRUE(answered.is(PacketType::kStatus));
   EXPECT_EQ(answered.body<wire::Status>().left, 1);
   EXPECT_EQ(answered.body<wire::Status>().state, wire::JobState::kRunning);
@@ -84,6 +84,43 @@ TEST_F(Leave, OfAFinishedMemberIsStoredBeforeTheShardsAreTold) {
   EXPECT_EQ(member.left_from[1].load(), 2u);
   EXPECT_FALSE(member.reachable.load());
   EXPECT_EQ(only_job()->members[1].left_from[0].load(), kNoStep);
+}
+
+// No step of a synchronous job is complete without it, and whoever begins one is told.
+TEST_F(Leave, InOrderEndsASynchronousJobWhenAnotherRankGoesOn) {
+  auto workers = running_job(3);
+  Job* job = commands[0].job;
+  leave(workers[1]);
+  EXPECT_EQ(job->members[1].left_from[0].load(), kNoStep);
+  EXPECT_EQ(job->members[1].left_from[1].load(), 2u);
+  for (const std::uint16_t rank : {0, 1, 2}) job->slices[0].flows[rank].last_contribution_step = 4;
+  pass(10 * kSecond, {&workers[0], &workers[2]});
+  EXPECT_FALSE(job->ended.load());
+  job->slices[1].flows[2].last_contribution_step = 5;
+  pass(100 * kMillisecond, {&workers[0], &workers[2]});
+  EXPECT_TRUE(job->ended.load());
+  const auto notices = sent_of(PacketType::kNotice);
+  ASSERT_EQ(notices.size(), 2u);
+  EXPECT_EQ(notices[0].packet.body<wire::Notice>().code, NoticeCode::kMemberLeft);
+  EXPECT_EQ(notices[0].packet.body<wire::Notice>().rank, 1);
+  EXPECT_THAT(std::string(notices[0].packet.text()),
+              AllOf(HasSubstr("'digits'"), HasSubstr("rank 1 at 10.0.0.3:40000 ended in order"),
+                    HasSubstr("after step 4"), HasSubstr("rank 2 contributes to step 5"),
+                    HasSubstr("finish()")));
+}
+
+TEST_F(Leave, OfTheOthersEndsAJobWhoseLastMemberMayHaveFinishedUnheard) {
+  auto workers = running_job(2);
+  Job* job = commands[0].job;
+  for (const std::uint16_t rank : {0, 1}) job->slices[0].flows[rank].last_contribution_step = 4;
+  job->windows[0].open_step = 5;
+  pass(40 * kSecond, {&workers[0]});
+  EXPECT_FALSE(job->ended.load());
+  EXPECT_TRUE(sent_of(PacketType::kNotice).empty());
+  leave(workers[0]);
+  EXPECT_TRUE(jobs.jobs().empty());
+  Worker next{.nonce = 500};
+  EXPECT_TRUE(join(next).is(PacketType::kAccept));
 }
 
 TEST_F(Leave, RepeatedIsAnsweredAgainAndCarriedOutOnce) {

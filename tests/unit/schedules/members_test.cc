@@ -68,10 +68,11 @@ TEST_F(Members, other_jobs_do_not_notice_a_death) {
   expect_failed(run, Rank{1}, 6 * kSecond, {"rank 1"});
 }
 
-TEST_F(Members, leaving_in_order_lets_the_others_go_on) {
+TEST_F(Members, leaving_where_uneven_ends_are_meant_lets_the_others_go_on) {
   JobPlan plan = make_plan(4, 6, {64 * 40});
   plan.ranks[1].last_step = 2;
   plan.ranks[3].last_step = 4;
+  plan.ranks[1].ending = plan.ranks[3].ending = Ending::kUneven;
   expect_completed(world().add_run(plan), 3 * kSecond);
 }
 
@@ -80,6 +81,7 @@ TEST_F(Members, leaving_in_the_middle_of_a_step_completes_what_waits_for_nobody_
   // arrive that could complete their slots.
   JobPlan plan = make_plan(3, 2, {64 * 700});
   plan.ranks[2].last_step = 1;
+  plan.ranks[2].ending = Ending::kUneven;
   const RunIndex run = world().add_run(plan);
   world().set_filter([](Passing& passing) {
     if (passing.packet.type() == PacketType::kLeave && rank_of(passing) == 2 &&

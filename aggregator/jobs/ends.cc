@@ -1,0 +1,86 @@
+// The ends of single ranks of a synchronous job, each an error only when another rank needs it.
+//
+// A rank whose LEAVE was lost looks like one that died between two steps, and one that ended in
+// order is no loss as long as nobody goes on: what the others have begun tells, and the shards keep
+// that for every rank. So nothing is judged by the order in which packets came.
+#include <algorithm>
+
+#include "aggregator/jobs/entry.h"
+#include "aggregator/jobs/text.h"
+
+namespace sluice::agg {
+namespace {
+
+// The newest gradient step that the rank has contributed to, in any shard; 0: none.
+Step newest_contribution(const Job& job, Rank rank) noexcept {
+  Step newest = 0;
+  for (const JobSlice& slice : job.slices)
+    newest = std::max(
+        newest, slice.flows[rank.value].last_contribution_step.load(std::memory_order_relaxed));
+  return newest;
+}
+
+}  // namespace
+
+// Whether a step or a collective has been begun that is not complete without the rank, or the rank
+// is not where one finishes: it has contributed to every step that is closed, and to one at least.
+bool Jobs::is_awaited(const Entry& entry, Rank rank) const noexcept {
+  const Job& job = *entry.job;
+  const auto open_step = [&](StreamId stream) {
+    return job.windows[index_of(stream)].open_step.load(std::memory_order_acquire);
+  };
+  const Step open = open_step(StreamId::kGradients);
+  const Step newest = newest_contribution(job, rank);
+  if (newest == 0 || newest + 1 != open) return true;
+  const Step collective = job.collective_begun.load(std::memory_order_relaxed);
+  if (collective != 0 && collective >= open_step(StreamId::kCollectives)) return true;
+  for (std::uint16_t other = 0; other < entry.world_size(); ++other)
+    if (newest_contribution(job, Rank{other}) >= open) return true;
+  return false;
+}
+
+// A member that is silent. False: it is missed. Else it may have finished: nobody is told as long
+// as nobody waits for it.
+bool Jobs::let_go(Entry& entry, Rank rank, wire::NoticeCode code, TimeNs now) {
+  const bool others = entry.live_count() != 0;
+  if ((!others && entry.count(Member::Phase::kLeft) == 0) || is_awaited(entry, rank)) return false;
+  Member& member = entry.members[rank.value];
+  member.lost_by = code;
+  member.left_ns = now;
+  if (!others) retire(entry, now);
+  return true;
+}
+
+// Who is gone or has ended in order, and is needed after all?
+void Jobs::check_ends(Entry& entry, TimeNs now) {
+  for (std::uint16_t index = 0; index < entry.world_size(); ++index) {
+    const Rank rank{index};
+    const Member& member = entry.members[index];
+    const bool gone = member.phase == Member::Phase::kGone;
+    if (gone && last_heard(entry, rank) > member.left_ns)
+      revive(entry, rank, now);
+    else if (gone && is_awaited(entry, rank))
+      return fail(entry, member.lost_by, rank, describe_loss_by(entry, rank, member.lost_by, now),
+                  now);
+    if (member.phase != Member::Phase::kLeft || member.missing_from == 0) continue;
+    for (std::uint16_t other = 0; other < entry.world_size(); ++other)
+      if (newest_contribution(*entry.job, Rank{other}) >= member.missing_from)
+        return fail(entry, wire::NoticeCode::kMemberLeft, rank,
+                    describe_early_end(entry, rank, Rank{other}), now);
+  }
+}
+
+std::string Jobs::describe_early_end(const Entry& entry, Rank rank, Rank other) const {
+  const Member& member = entry.members[rank.value];
+  const std::string when = member.missing_from == 1
+                               ? "before its first step"
+                               : text("after step %u", member.missing_from - 1);
+  return text(
+      "job '%s': rank %u at %s ended in order %s and rank %u contributes to step %u: a synchronous "
+      "job needs all ranks to take the same number of steps; call finish() where uneven ends are "
+      "meant",
+      entry.name.c_str(), unsigned{rank.value}, member.address.c_str(), when.c_str(),
+      unsigned{other.value}, newest_contribution(*entry.job, other));
+}
+
+}  // namespace sluice::agg
