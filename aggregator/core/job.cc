@@ -13,6 +13,7 @@ namespace {
 
 // Of one member in one shard.
 constexpr std::size_t kFlowBytes = sizeof(Flow) + kRepliesPerMember * sizeof(Reply) + sizeof(Rank);
+constexpr std::uint16_t kTwo = 2;
 constexpr std::size_t kLineFloats = 64 / sizeof(float);
 
 std::size_t stride_floats(const JobSpec& spec, std::size_t stream) noexcept {
@@ -128,7 +129,7 @@ void Job::publish(StreamId stream, Step step, TimeNs now) noexcept {
   record.k = static_cast<std::uint16_t>(record.may.count());
   if (!waits_for_all) {
     const std::uint16_t k = step > 1 ? decide_k(step - 1, now) : record.k;
-    if (step > kFullSteps) record.k = std::min(record.k, k);
+    if (step > kFullSteps) record.k = std::min(record.k, two_keep_up(step) ? k : std::max(k, kTwo));
   }
 
   StreamWindow& window = windows[index];
@@ -142,6 +143,20 @@ void Job::publish(StreamId stream, Step step, TimeNs now) noexcept {
     participating_shards += slices[shard].streams[index].chunk_count != 0;
   window.shards_left.store(participating_shards, std::memory_order_relaxed);
   window.open_step.store(step, std::memory_order_release);
+}
+
+// Whether two ranks are known to be inside the window even when the step after `step` opens: they
+// have the results of all steps that it does not keep any more. Else `step` waits for two, and
+// those two are. So when one rank dies, another one can go on and give its state to the rest.
+bool Job::two_keep_up(Step step) const noexcept {
+  const std::size_t gradients = index_of(StreamId::kGradients);
+  std::size_t count = 0;
+  for (std::uint16_t rank = 0; rank < spec.world_size && count < kTwo; ++rank) {
+    const Member& member = members[rank];
+    const Step kept_from = member.reached.load(std::memory_order_relaxed);
+    count += kept_from + spec.windows[gradients] >= step + 2 && member.takes_part(gradients, step);
+  }
+  return count == kTwo;
 }
 
 // What the step `closed` showed, put together from all shards, and the policy's answer. The other

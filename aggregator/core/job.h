@@ -69,6 +69,9 @@ struct alignas(kCacheLineBytes) Member {
   // Its newest finished gradient: base step in the upper half, duration in microseconds below. 0:
   // none yet. Written by shard 0, read by the shard that publishes and by metrics.
   std::atomic<std::uint64_t> finished{0};
+  // The newest gradient step that it has been heard of at: it has the results of all before. 0: of
+  // none yet. Written by all shards, each with what it hears, so it may be a little too old.
+  std::atomic<Step> reached{0};
 
   bool takes_part(std::size_t stream, Step step) const noexcept {
     // In this order: a member returns by storing joined_from first.
@@ -312,12 +315,19 @@ class Job {
   void publish(StreamId stream, Step step, TimeNs now) noexcept;
   // Shard 0: `rank` reports that its gradient of `base` is finished. False: known already.
   bool report_finished(Rank rank, Step base, TimeNs now) noexcept;
+  // `rank` is at `step` of the gradients, which is open or has been.
+  void note_reached(Rank rank, Step step) noexcept {
+    std::atomic<Step>& reached = members[rank.value].reached;
+    if (step > reached.load(std::memory_order_relaxed))
+      reached.store(step, std::memory_order_relaxed);
+  }
   // When `step` of the gradients was opened; of the oldest known one when it is older.
   TimeNs released_ns(Step step) const noexcept;
   const Policy& policy() const noexcept { return policy_; }
 
  private:
   std::uint16_t decide_k(Step closed, TimeNs now) noexcept;
+  bool two_keep_up(Step step) const noexcept;
   double duration_s(Rank rank, Step closed, TimeNs now) const noexcept;
   static Step oldest_release(Step open) noexcept;
   TimeNs began_ns(Step base, DurationNs taken_ns, Step closed, TimeNs now) const noexcept;

@@ -115,15 +115,18 @@ bool Shard::is_member(const wire::CommonHeader& header) const noexcept {
 }
 
 // A gradient is finished, whether its data comes or not: what the policy calls D_i. The first shard
-// keeps the times of all.
+// keeps the times of all. With kFlagNil there is none yet: the rank has only come to the step.
 Verdict Shard::finished(Job& job, const wire::Packet& packet, TimeNs now) noexcept {
   if (id_.value != 0) return Verdict::kWrongShard;
   if (!job.started()) return Verdict::kNotStarted;
-  const Step base = packet.body<wire::Finished>().step;
-  if (base > job.windows[index_of(StreamId::kGradients)].open_step.load(std::memory_order_acquire))
+  const auto& body = packet.body<wire::Finished>();
+  const Rank rank{packet.common().rank};
+  if (body.step >
+      job.windows[index_of(StreamId::kGradients)].open_step.load(std::memory_order_acquire))
     return Verdict::kTooNew;
-  return job.report_finished(Rank{packet.common().rank}, base, now) ? Verdict::kFinished
-                                                                    : Verdict::kDuplicate;
+  job.note_reached(rank, body.step);
+  if (body.flags & wire::kFlagNil) return Verdict::kFinished;
+  return job.report_finished(rank, body.step, now) ? Verdict::kFinished : Verdict::kDuplicate;
 }
 
 // The slice with the open step's record adopted. A member that left (or need not be waited for any
@@ -170,6 +173,7 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noex
 
   const bool gradients = stream == StreamId::kGradients;
   const PolicyOptions& policy = job.spec.policy;
+  if (gradients && policy.tolerates_stragglers()) job.note_reached(rank, body.step);
   const bool requeued = gradients && policy.tolerates_stragglers() && body.base_step != body.step;
   if (requeued) {
     if (body.base_step == 0 || body.base_step > body.step) return Verdict::kBadField;

@@ -61,6 +61,7 @@ void Shard::member_joined(Job& job, Rank rank) noexcept {
   if (joined_from.load(std::memory_order_relaxed) == kNoStep) {
     if (!admit_to_collectives(job, rank)) return;
     member.finished.store(0, std::memory_order_relaxed);
+    member.reached.store(0, std::memory_order_relaxed);
     const Step open =
         job.windows[index_of(StreamId::kGradients)].open_step.load(std::memory_order_acquire);
     joined_from.store(std::min(open, kLastStep - 2) + 2, std::memory_order_release);

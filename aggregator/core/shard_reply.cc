@@ -56,6 +56,10 @@ Verdict Shard::probe(Job& job, const wire::Packet& packet) noexcept {
   if (shard_of(body.block * kChunksPerBlock, job.spec.shard_count) != id_.value)
     return Verdict::kWrongShard;
   const Rank rank{packet.common().rank};
+  const Step open_step =
+      job.windows[index_of(body.stream)].open_step.load(std::memory_order_acquire);
+  if (body.stream == StreamId::kGradients && body.step <= open_step)
+    job.note_reached(rank, body.step);
   Flow& flow = job.slices[id_.value].flows[rank.value];
   const std::uint32_t place = place_for_reply(job, rank, body);
   if (place == kRepliesPerMember) {

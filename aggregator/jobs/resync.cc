@@ -216,7 +216,7 @@ bool Jobs::can_give_state(const Entry& entry, Rank rank, Rank target) const noex
          !entry.resyncs.waits(rank);
 }
 
-// The member whose gradient is the newest, since its state is; silent ones only if all are.
+// The member that has come furthest, since its state is the newest; silent ones only if all are.
 bool Jobs::choose_source(const Entry& entry, Rank target, TimeNs now, Rank& source) const {
   bool found = false;
   bool best_speaks = false;
@@ -225,8 +225,7 @@ bool Jobs::choose_source(const Entry& entry, Rank target, TimeNs now, Rank& sour
     const Rank rank{index};
     if (!can_give_state(entry, rank, target)) continue;
     const bool speaks = now - last_heard(entry, rank) <= kPingAfterSilence;
-    const auto step =
-        static_cast<Step>(entry.job->members[index].finished.load(std::memory_order_relaxed) >> 32);
+    const Step step = entry.job->members[index].reached.load(std::memory_order_relaxed);
     if (found && (best_speaks > speaks || (best_speaks == speaks && best_step >= step))) continue;
     found = true;
     source = rank;

@@ -276,6 +276,14 @@ std::size_t GradientStream::write_finished(std::span<std::uint8_t> out, TimeNs n
   return wire::encode(out, link_.identity, body);
 }
 
+// The report of a gradient without one: only the step that it would be of.
+std::size_t GradientStream::write_reached(std::span<std::uint8_t> out, TimeNs now) noexcept {
+  tell_reached_ = false;
+  const wire::Finished body{
+      .flow = link_.flows[0].next_header(now), .step = current_, .flags = wire::kFlagNil};
+  return wire::encode(out, link_.identity, body);
+}
+
 Priority GradientStream::block_priority(std::uint32_t block) const noexcept {
   const ChunkIndex first = block * kChunksPerBlock;
   const ChunkIndex end = std::min(first + kChunksPerBlock, layout_.chunk_count());

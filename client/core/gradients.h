@@ -63,6 +63,10 @@ class GradientStream {
   // Step whose gradient is finished and has not been reported; 0: none.
   Step finished_step() const noexcept { return finished_; }
   std::size_t write_finished(std::span<std::uint8_t> out, TimeNs now) noexcept;
+  // It has come to a step, and the appliance, which counts on two ranks inside the window, would
+  // hear of that only when the next gradient is finished.
+  bool tells_reached() const noexcept { return tell_reached_; }
+  std::size_t write_reached(std::span<std::uint8_t> out, TimeNs now) noexcept;
   const StepReport* report(Step step) const noexcept;
 
   // ---- sending ----
@@ -201,6 +205,7 @@ class GradientStream {
   Step first_step_ = 1;  // that this worker may contribute to
   Step passed_ = 0;      // newest step of which a result came too early to be kept
   Step finished_ = 0;
+  bool tell_reached_ = false;
   bool closed_ = false;       // the appliance has closed the step under way
   bool catching_up_ = false;  // this worker has no gradient for the step under way
   bool stranded_ = false;

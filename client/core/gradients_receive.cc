@@ -168,6 +168,7 @@ void GradientStream::finish_tensor(std::uint32_t index) noexcept {
 Status GradientStream::finish_step(TimeNs now) noexcept {
   link_.events.push(
       {.kind = Event::Kind::kStepDone, .step = current_, .weight = open_report_.weight});
+  tell_reached_ = tolerant() && open_report_.k < 2;  // one rank completes steps alone
   reports_[current_ % kReportedSteps] = std::exchange(open_report_, {});
   if (current_ >= kLastStep)
     return {StatusCode::kExhausted,
@@ -258,6 +259,7 @@ void GradientStream::strand() noexcept {
   open_report_ = {};
   done_count_ = submitted_count_ = 0;
   finished_ = 0;
+  tell_reached_ = false;
   catching_up_ = false;
   stranded_ = true;
 }
@@ -271,6 +273,7 @@ void GradientStream::resume(Step step, TimeNs now) noexcept {
   last_progress_ns_ = now;
   relearn();
   stranded_ = false;
+  tell_reached_ = true;
 }
 
 }  // namespace sluice::client

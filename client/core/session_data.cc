@@ -117,6 +117,7 @@ std::size_t Session::Impl::poll_data(Transmit& transmit, std::span<std::uint8_t>
   }
   transmit.port_offset = 1;
   if (gradients.finished_step() != 0) return gradients.write_finished(out, now);
+  if (gradients.tells_reached()) return gradients.write_reached(out, now);
   if (const std::size_t bytes = poll_pieces(StreamId::kCollectives, out, now)) return bytes;
   if (const std::size_t bytes = poll_gradients(transmit, out, now)) return bytes;
   transmit.port_offset = 1;

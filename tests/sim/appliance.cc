@@ -134,6 +134,7 @@ void Appliance::handle_data(ShardBox& box, FrameIndex frame, TimeNs now) {
   Verdict why{};
   if (!wire::parse(view.payload, packet, why)) return frame_verdicts_.count(why);
   ++box.handled;
+  world_.on_shard_heard(view.src_port, packet);
   const bool marked = (view.traffic_class & wire::kEcnMask) == wire::kEcnCongested;
   const AllocationWatch watch;
   (void)box.shard->handle(packet, marked, now);

@@ -25,6 +25,7 @@ RunIndex Oracle::add_run(const JobPlan& plan, const client::Layout& layout) {
   runs_.push_back(std::make_unique<Run>());
   runs_.back()->plan = &plan;
   runs_.back()->layout = &layout;
+  runs_.back()->reached.resize(plan.world_size());
   return static_cast<RunIndex>(runs_.size() - 1);
 }
 
@@ -110,6 +111,7 @@ void Oracle::on_appliance_packet(const Party& to, std::uint16_t shard, const wir
               std::to_string(feedback.number) + " after " + std::to_string(flow.appliance_number) +
               " to rank " + std::to_string(to.rank.value));
   flow.appliance_number = feedback.number;
+  note_open_step(run, feedback.open_step);
   if (packet.type() != wire::PacketType::kResult) return;
   const auto& body = packet.body<wire::ResultHeader>();
   if ((body.flags & wire::kFlagPulled) == 0 && feedback.number > flow.credit)

@@ -7,7 +7,8 @@
 // own. And all replicas that have applied a step are the same. It knows the plan, the packets and
 // what the applications did, never the inside of either end.
 //
-// oracle.cc: packets and flows; oracle_sums.cc: results; oracle_books.cc: I8 and replicas.
+// oracle.cc: packets and flows; oracle_sums.cc: results; oracle_books.cc: I8 and replicas;
+// oracle_window.cc: who is inside the window of a job that tolerates stragglers.
 #pragma once
 
 #include <cstdint>
@@ -44,6 +45,8 @@ class Oracle {
   // A session sent `packet` to data port `shard`. `pump`: which wake-up of the session it was.
   void on_worker_packet(const Party& from, std::uint16_t shard, std::uint64_t pump,
                         const wire::Packet& packet);
+  // `packet` of a session has reached its shard.
+  void on_worker_packet_arrived(const Party& from, const wire::Packet& packet);
   // A shard sent `packet` to a member.
   void on_appliance_packet(const Party& to, std::uint16_t shard, const wire::Packet& packet);
 
@@ -60,13 +63,15 @@ class Oracle {
   void on_collective_done(const Party& party, std::size_t index, const Status& status);
   // The plan's collective that begins with `step`, for a process that has no part in earlier ones.
   std::size_t collective_at(RunIndex run, Step step) const;
+  // How many steps the appliance keeps.
+  void note_window(RunIndex run, Step window) { runs_[run]->window = window; }
 
   // ---- what may lower k or raise the number of those who are in ----
   // The rank was killed, stopped or cut off at some time.
   void note_unreliable(RunIndex run, Rank rank) { runs_[run]->unreliable.add(rank); }
-  // Somebody asked for another rank's state: results may have to wait for it.
   // It asks for more than it needs: what is sent to it does not count as traffic.
   void leave_out_of_traffic(RunIndex run) { runs_[run]->asks_too_much = true; }
+  // Somebody asked for another rank's state: results may have to wait for it.
   void note_resync(RunIndex run) { runs_[run]->resyncs = true; }
 
   // ---- the result that everybody got; nothing while there is none ----
@@ -123,6 +128,12 @@ class Oracle {
     Step submitted_last = 0;
     Step finished_last = 0;
   };
+  // When a step was opened, lay between two packets of the appliance. What it had heard of the
+  // ranks by the first of them, and by the second: the newest step of each that it was at.
+  struct Heard {
+    std::vector<Step> before;
+    std::vector<Step> after;
+  };
   struct Run {
     const JobPlan* plan = nullptr;
     const client::Layout* layout = nullptr;
@@ -138,6 +149,11 @@ class Oracle {
       std::optional<bool> ok;  // once it is over for somebody
     };
     std::map<std::size_t, Call> calls;  // by the collective's place in the plan
+    Step window = kAsyncWindow;
+    Step open_step = 0;          // newest that the appliance has told of
+    std::vector<Step> reached;   // that the appliance can know of every rank
+    std::vector<Step> reported;  // the same when it last told of its open step
+    std::map<Step, Heard> heard_at;
     RankSet unreliable;
     bool resyncs = false;
     bool asks_too_much = false;
@@ -151,6 +167,8 @@ class Oracle {
   void on_result(Run& run, const Party& to, const wire::Packet& packet);
   void check_members(Run& run, const RankSet& mask, const wire::ResultHeader& body);
   void check_fastest(Run& run, const RankSet& mask, const wire::ResultHeader& body);
+  void note_open_step(Run& run, Step open_step);
+  int keeping_up(const Run& run, Step step, bool surely) const;
   RankSet passes(const Run& run, const wire::ResultHeader& body) const;
   void check_weight(const Run& run, const RankSet& mask, const wire::ResultHeader& body);
   void check_gradient(const Run& run, Summed& summed, const wire::Packet& packet);

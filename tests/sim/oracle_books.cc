@@ -138,6 +138,7 @@ void Oracle::check_finished(Run& run, const Party& from, const wire::Finished& b
   const std::string who = "rank " + std::to_string(from.rank.value) + " of job " + run.plan->name +
                           " reports step " + std::to_string(body.step);
   if (!run.plan->tolerates_stragglers()) violation(who + " as finished, in a synchronous job");
+  if (body.flags & wire::kFlagNil) return;  // it has only come to the step
   if (body.step <= books.finished_last) violation(who + " as finished a second time");
   if (!run.plan->manual && body.step > books.submitted_last)
     violation(who + " as finished and has not submitted it");

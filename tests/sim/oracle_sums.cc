@@ -134,6 +134,9 @@ void Oracle::check_fastest(Run& run, const RankSet& mask, const wire::ResultHead
   if (policy.kind == PolicyKind::kFixed) least = most = policy.k;
   if (policy.kind == PolicyKind::kSaina) least = policy.k;
   if (body.step <= 2) least = most = world_size;
+  // A step that fewer than two ranks are known to keep up with waits for two.
+  if (keeping_up(run, body.step, false) < 2) least = std::max(least, std::min(2, world_size));
+  if (keeping_up(run, body.step, true) < 2) most = std::max(most, std::min(2, world_size));
   const RankSet passed = passes(run, body);
   reliable -= passed.without(run.unreliable).count();
   least = std::max(1, least - passed.count());  // each stands for one, but not for the last

@@ -37,6 +37,7 @@ void Losses::strike(const Loss& loss) {
   }
   Worker& victim = world_.worker(run_, loss.rank);
   if (victim.over()) return;
+  ++struck_;
   const HostIndex host = victim.identity.host;
   const TimeNs over = world_.now() + loss.away_ns;
   switch (loss.kind) {
@@ -100,9 +101,9 @@ DurationNs Losses::longest_ns() const {
 // Who was cut off for long gives the appliance up; who was replaced while it was frozen is told so;
 // who is behind and alone has nobody to ask.
 bool Losses::excused(const Worker& worker) const {
-  // The ranks that were lost may have been the only ones who had the last step.
+  // Two ranks always have the last steps: one loss never takes them, whoever it is.
   if (worker.failure().message().find("needs the state of another rank") != std::string::npos)
-    return job_.losses.size() + 1 >= job_.plan.world_size();
+    return struck_ >= 2 && job_.losses.size() + 1 >= job_.plan.world_size();
   const Loss* loss = loss_of(worker.identity.rank);
   if (loss == nullptr) return false;
   // Collectives have no resync: whoever was away for more of them than are kept cannot go on.

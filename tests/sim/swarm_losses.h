@@ -30,6 +30,7 @@ class Losses {
   World& world_;
   const SwarmJob& job_;
   const RunIndex run_;
+  std::uint32_t struck_ = 0;  // losses that have happened
 };
 
 }  // namespace sluice::sim

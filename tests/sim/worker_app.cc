@@ -62,6 +62,7 @@ void Worker::on_event(const client::Event& event, TimeNs now) {
 
 void Worker::on_started() {
   started_ = true;
+  world_.oracle().note_window(identity.run, session_->facts().window_steps);
   // A process that takes over a rank begins where the job stands.
   step_ = steps_done_ = session_->current_step() - 1;
   // One that joins a running job has no part in what the others have called before.

@@ -216,6 +216,11 @@ void World::send_from_worker(Worker& worker, const client::Transmit& transmit,
                 transmit.port_offset, bytes, now);
 }
 
+void World::on_shard_heard(std::uint16_t port, const wire::Packet& packet) {
+  if (const Worker* worker = worker_at(port))
+    oracle_.on_worker_packet_arrived(worker->party(), packet);
+}
+
 void World::on_shard_sent(std::uint16_t shard, std::uint16_t port,
                           std::span<const std::uint8_t> bytes) {
   // Whoever it was sent to, also by a path that is no more: the numbers of a flow have no gaps.

@@ -122,6 +122,7 @@ class World {
                         std::span<const std::uint8_t> bytes, TimeNs now);
   void send_to_worker(FrameIndex frame, std::uint16_t port, std::span<const std::uint8_t> bytes,
                       TimeNs now);
+  void on_shard_heard(std::uint16_t port, const wire::Packet& packet);
   void on_shard_sent(std::uint16_t shard, std::uint16_t port, std::span<const std::uint8_t> bytes);
 
  private:

@@ -150,9 +150,14 @@ TEST(Straggler, ReportsEachFinishedGradientOnceAlsoWhenItSendsNone) {
   Tensor tensor;
   bench.miss_step_1(tensor);
   std::vector<Sent> reports = bench.sent(PacketType::kFinished);
-  ASSERT_EQ(reports.size(), 1u);
+  ASSERT_EQ(reports.size(), 2u);
   EXPECT_EQ(reports[0].body<wire::Finished>().step, 1u);
+  EXPECT_EQ(reports[0].body<wire::Finished>().flags & wire::kFlagNil, 0);
   EXPECT_EQ(reports[0].port_offset, 1);
+  // The step was complete with fewer than two: who has come to the next one matters.
+  EXPECT_EQ(reports[1].body<wire::Finished>().step, 2u);
+  EXPECT_EQ(reports[1].body<wire::Finished>().flags, wire::kFlagNil);
+  EXPECT_EQ(reports[1].port_offset, 1);
   ASSERT_TRUE(bench.catch_up(tensor).ok());  // a step without a gradient is not reported
   EXPECT_THAT(bench.sent(PacketType::kFinished), IsEmpty());
 }

@@ -65,10 +65,12 @@ TEST(FastestK, ALateContributionIsCountedAndChangesNothing) {
 }
 
 TEST(FastestK, AStragglerPullsWStepsBackAndNoFurther) {
-  Harness harness({.world_size = 2, .chunk_count = 1, .policy = fixed_k(1)});
+  Harness harness({.world_size = 3, .chunk_count = 1, .policy = fixed_k(1)});
   harness.pass_full_steps();
-  for (Step step = 3; step <= 7; ++step)
+  for (Step step = 3; step <= 7; ++step) {
     harness.contribute<float>(0, step, 0, {static_cast<float>(step)});
+    harness.contribute<float>(2, step, 0, {0});
+  }
   harness.drain();
   ASSERT_EQ(harness.open_step(), 8u);
   harness.probe(1, 5, 0, 1);  // three closed steps and the open one are kept
@@ -81,6 +83,35 @@ TEST(FastestK, AStragglerPullsWStepsBackAndNoFurther) {
   ASSERT_EQ(sent.size(), 1u);
   EXPECT_EQ(sent[0].packet.body<wire::Answer>().status, wire::AnswerStatus::kGone);
   EXPECT_EQ(harness.contribute<float>(1, 4, 0, {1}), Verdict::kTooOld);
+}
+
+// A step waits for two ranks, whatever the policy says, when fewer than two are known to have the
+// results of all steps that are gone once it is closed.
+TEST(FastestK, AStepWaitsForASecondRankBeforeAllOthersLeaveTheWindow) {
+  Harness harness({.world_size = 3, .chunk_count = 1, .policy = fixed_k(1)});
+  harness.pass_full_steps();
+  const auto k_of = [&](Step step) { return harness.job->windows[0].records[step % 4].k; };
+  for (Step step = 3; step <= 4; ++step)
+    EXPECT_EQ(harness.contribute<float>(0, step, 0, {1}), Verdict::kCompleted);
+  EXPECT_EQ(k_of(4), 1) << "all have been at step 2, which is kept until 6 opens";
+  ASSERT_EQ(harness.open_step(), 5u);
+  EXPECT_EQ(k_of(5), 2) << "nobody else is known to have been at step 3";
+  EXPECT_EQ(harness.contribute<float>(0, 5, 0, {1}), Verdict::kFolded);
+  // One that probes for a step has the results of all before.
+  harness.probe(2, 5, 0, 0);
+  EXPECT_EQ(harness.contribute<float>(1, 5, 0, {1}), Verdict::kCompleted);
+  EXPECT_EQ(k_of(6), 1);
+  EXPECT_EQ(harness.contribute<float>(0, 6, 0, {1}), Verdict::kCompleted);
+  EXPECT_EQ(k_of(7), 1);
+  harness.contribute<float>(0, 7, 0, {1});
+  EXPECT_EQ(k_of(8), 2);
+  // Death lowers it as it lowers any k.
+  EXPECT_EQ(harness.contribute<float>(0, 8, 0, {1}), Verdict::kFolded);
+  harness.kill(1);
+  harness.kill(2);
+  harness.shards[0]->poll_work(harness.now);
+  EXPECT_EQ(harness.open_step(), 9u);
+  EXPECT_EQ(k_of(9), 1);
 }
 
 TEST(FastestK, ALateGradientIsRequeuedOnceIntoTheOpenStep) {

@@ -21,16 +21,14 @@ class Resync : public ControlTest {
     quick.resync_hold_ns = 10 * kSecond;
     restart(quick);
     workers = patient_job(4);
-    finished(2, 8);
+    is_at(2, 8);
     job().windows[0].open_step.store(9);
     commands.clear();
   }
 
   Job& job() { return *const_cast<Job*>(only_job()); }
   Step hold_of(std::uint16_t rank) { return job().members[rank].hold_from.load(); }
-  void finished(std::uint16_t rank, Step base) {
-    job().members[rank].finished.store(std::uint64_t{base} << 32 | 1000);
-  }
+  void is_at(std::uint16_t rank, Step step) { job().members[rank].reached.store(step); }
   Answered resync(const Worker& worker, std::uint32_t number, bool done = false) {
     return send(worker, wire::Resync{.number = number, .done = done});
   }
@@ -51,9 +49,9 @@ class Resync : public ControlTest {
   std::vector<Worker> workers;
 };
 
-TEST_F(Resync, TakesTheStateOfTheRankThatFinishedTheNewestGradient) {
-  finished(0, 6);
-  finished(3, 5);
+TEST_F(Resync, TakesTheStateOfTheRankThatHasComeFurthest) {
+  is_at(0, 6);
+  is_at(3, 5);
   const wire::Status status = transfer_of(workers[1], 4);
   EXPECT_EQ(status.transfer_source, 2);
   EXPECT_EQ(status.transfer_target, 1);
@@ -130,7 +128,7 @@ TEST_F(Resync, RequestsWaitInLineAndHoldNothingMeanwhile) {
 }
 
 TEST_F(Resync, NeverTakesTheStateOfARankThatWaitsForOneItself) {
-  finished(3, 100);
+  is_at(3, 100);
   transfer_of(workers[1]);
   EXPECT_EQ(keepalive(workers[1]).body<wire::Status>().transfer_source, 3);
   transfer_of(workers[3]);  // it was too far behind, too
@@ -143,7 +141,7 @@ TEST_F(Resync, NeverTakesTheStateOfAProcessThatReturnedWithoutOne) {
   kill(workers[2], all_but({2}));
   Worker heir = heir_of(workers[2]);
   ASSERT_TRUE(rejoin(heir).is(PacketType::kAccept));
-  finished(2, 1000);  // of the process before it
+  is_at(2, 1000);  // of the process before it
   EXPECT_EQ(transfer_of(workers[1]).transfer_source, 0);
   resync(workers[1], 1, true);
   EXPECT_EQ(transfer_of(heir).transfer_target, 2);

@@ -106,10 +106,11 @@ TEST_F(Transfers, what_a_dead_receiver_left_behind_goes_to_nobody_else) {
   bool receiver_speaks = true;
   world().set_filter([&](Passing& passing) {
     if (passing.direction != Direction::kToAppliance || passing.port_offset == 0) return;
-    const bool state = is_contribution(passing) &&
-                       passing.packet.body<wire::Contribution>().stream == StreamId::kState;
-    passing.drop = passing.worker == giver ? !state && !is_probe(passing)
-                                           : rank_of(passing) == 3 && !receiver_speaks;
+    const bool state =
+        (is_contribution(passing) &&
+         passing.packet.body<wire::Contribution>().stream == StreamId::kState) ||
+        (is_probe(passing) && passing.packet.body<wire::Probe>().stream == StreamId::kState);
+    passing.drop = passing.worker == giver ? !state : rank_of(passing) == 3 && !receiver_speaks;
   });
   world().run_until(world().now() + 50 * kMillisecond);
   ASSERT_EQ(world().worker(run, 3).resyncs(), 0u) << "the transfer was over too soon";
