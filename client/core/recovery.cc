@@ -118,6 +118,7 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
   Lane& lane = lane_of(answer.block);
   if (!block.open) return 0;
   const std::uint64_t pulled = block.pulled;
+  const TimeNs pulls_due_ns = pulled != 0 ? block.deadline_ns : kNever;
   end_probe(lane, block, flow);
   if (answer.status != wire::AnswerStatus::kOpen) {  // too early: ask again later
     lane.idle_ns = now + kIdleProbeInterval;
@@ -159,6 +160,7 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
   }
   if (lacking & block.complete & ~block.pulled) make_due(lane, answer.block);
   if (block.sent != 0 || block.pulled != 0) arm(lane, block, now, flow);
+  if (block.pulled != 0) block.deadline_ns = std::min(block.deadline_ns, pulls_due_ns);
   return lost;
 }
 

@@ -94,12 +94,16 @@ void Recovery::probe_sent(std::uint16_t shard, const ProbePlan& plan, TimeNs now
   Lane& lane = lanes_[shard];
   Block& block = blocks_[plan.block];
   DCHECK(block.open && !block.probed);
+  // What an earlier probe pulled is overdue when it was, or questions in between put it off for
+  // ever.
+  const TimeNs pulls_due_ns = block.pulled != 0 ? block.deadline_ns : kNever;
   block.pulled |= plan.want;
   flow.reserve_pulls(count_of(plan.want));
   block.probed = true;
   block.asked_ns = now;
   ++lane.probed_count;
   arm(lane, block, now, flow);
+  block.deadline_ns = std::min(block.deadline_ns, pulls_due_ns);
 }
 
 void Recovery::make_due(Lane& lane, std::uint32_t index) noexcept {
