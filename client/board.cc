@@ -77,7 +77,12 @@ Outcome Board::wait(Lock& lock, const WaitOptions& options, const char* what,
 
 Outcome Board::wait_started(const WaitOptions& options) {
   Lock lock(mutex_);
-  return wait(lock, options, "join", [this] { return started_ && !ended_; });
+  Outcome outcome;
+  do {
+    outcome = wait(lock, options, "join", [this] { return started_ && !ended_; });
+  } while (outcome.code == SLUICE_TIMED_OUT && !ended_ &&
+           prepared_.exchange(false, std::memory_order_relaxed));
+  return outcome;
 }
 
 Outcome Board::submit(const Submission& submission) {

@@ -86,6 +86,7 @@ class Board {
   void set_trace(TraceFile* trace) noexcept { trace_ = trace; }
 
   // ---- application threads ----
+  // Waits on after its limit while the appliance says that it prepares the job's memory.
   Outcome wait_started(const WaitOptions& options);
   Outcome submit(const Submission& submission);
   Outcome end_step();
@@ -115,6 +116,7 @@ class Board {
   // ---- progress thread ----
   bool take_commands(std::vector<Command>& commands);
   void started(const JobFacts& facts, bool must_resync);
+  void note_preparing() noexcept { prepared_.store(true, std::memory_order_relaxed); }
   void tensor_done(const Event& event, TimeNs now);
   void step_done(Step step, const StepReport* report);
   // Where the others are: see Session. Before any event that depends on it is told.
@@ -170,6 +172,7 @@ class Board {
   std::vector<Command> commands_;
   std::atomic<bool> has_commands_{false};
   std::atomic<bool> sleeping_{false};
+  std::atomic<bool> prepared_{false};  // since somebody last looked
   bool started_ = false;
   bool ended_ = false;
   Outcome outcome_;

@@ -72,6 +72,7 @@ void Progress::run() {
     bool worked = receive(now);
     handle_path_events(now);
     if (session_->next_timeout() <= now) session_->handle_timeout(now);
+    if (session_->preparing()) board_.note_preparing();
     publish_counters();  // before anybody hears of what they count
     dispatch_events(now);
     worked |= transmit(now);

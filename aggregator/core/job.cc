@@ -41,12 +41,33 @@ std::size_t sign_words_of(const JobSpec& spec) noexcept {
   return sign_words(spec.max_elems[index_of(StreamId::kGradients)], spec.policy.sign_stride);
 }
 
-std::unique_ptr<float[], void (*)(void*)> allocate_prefaulted(std::size_t floats) {
+void note_made(BuildProgress* progress, std::size_t made_bytes) {
+  if (progress == nullptr) return;
+  progress->add(made_bytes);
+  if (progress->unwanted.load(std::memory_order_relaxed)) throw std::bad_alloc();
+}
+
+template <class T>
+void resize_noted(std::vector<T>& vector, std::size_t size, BuildProgress* progress) {
+  vector.resize(size);
+  note_made(progress, size * sizeof(T));
+}
+
+// In pieces, so that the progress is seen and a job that nobody wants any more costs little.
+std::unique_ptr<float[], void (*)(void*)> allocate_prefaulted(std::size_t floats,
+                                                              BuildProgress* progress) {
+  constexpr std::size_t kPieceBytes = std::size_t{16} << 20;
   if (floats == 0) return {nullptr, std::free};
-  void* memory = std::aligned_alloc(64, floats * sizeof(float));
+  const std::size_t bytes = floats * sizeof(float);
+  std::unique_ptr<float[], void (*)(void*)> memory{
+      static_cast<float*>(std::aligned_alloc(64, bytes)), std::free};
   if (memory == nullptr) throw std::bad_alloc();
-  std::memset(memory, 0, floats * sizeof(float));
-  return {static_cast<float*>(memory), std::free};
+  for (std::size_t at = 0; at < bytes; at += kPieceBytes) {
+    const std::size_t piece_bytes = std::min(kPieceBytes, bytes - at);
+    std::memset(reinterpret_cast<std::uint8_t*>(memory.get()) + at, 0, piece_bytes);
+    note_made(progress, piece_bytes);
+  }
+  return memory;
 }
 
 }  // namespace
@@ -68,7 +89,7 @@ std::size_t Job::memory_bytes(const JobSpec& spec) noexcept {
   return total_bytes;
 }
 
-Job::Job(const JobSpec& job_spec)
+Job::Job(const JobSpec& job_spec, BuildProgress* progress)
     : spec(job_spec),
       mask_word_count(sluice::mask_words(job_spec.world_size)),
       members(job_spec.world_size),
@@ -89,16 +110,16 @@ Job::Job(const JobSpec& job_spec)
       const std::size_t slot_count = std::size_t{spec.windows[stream]} * slice.chunk_count;
       CHECK(slice.chunk_count == 0 ||
             (spec.windows[stream] >= 2 && spec.windows[stream] <= kMaxWindow));
-      slice.slots.resize(slot_count);
-      slice.masks.resize(slot_count * mask_word_count);
+      resize_noted(slice.slots, slot_count, progress);
+      resize_noted(slice.masks, slot_count * mask_word_count, progress);
       if (stream == index_of(StreamId::kGradients)) {
         if (spec.policy.late == LateMode::kRequeue)
-          slice.passes.resize(slot_count * mask_word_count);
+          resize_noted(slice.passes, slot_count * mask_word_count, progress);
         slice.sign_words = sign_words_of(spec);
-        slice.signs.resize(slice.chunk_count * slice.sign_words);
-        slice.signs_known.resize(slice.chunk_count);
+        resize_noted(slice.signs, slice.chunk_count * slice.sign_words, progress);
+        resize_noted(slice.signs_known, slice.chunk_count, progress);
       }
-      slice.data = allocate_prefaulted(slot_count * slice.stride_floats);
+      slice.data = allocate_prefaulted(slot_count * slice.stride_floats, progress);
     }
   }
 }

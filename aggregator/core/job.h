@@ -276,13 +276,25 @@ struct Transfer {
   std::uint32_t ranks() const noexcept { return source_and_target.load(std::memory_order_acquire); }
 };
 
+// How far the making of a job's memory is. Shared by the thread that makes it and the one that
+// answers for it.
+struct BuildProgress {
+  std::atomic<std::size_t> bytes{0};  // made; of Job::memory_bytes(), but for rounding. The maker
+  std::atomic<bool> unwanted{false};  // the maker may stop; anybody
+
+  void add(std::size_t made_bytes) noexcept {
+    bytes.store(bytes.load(std::memory_order_relaxed) + made_bytes, std::memory_order_relaxed);
+  }
+};
+
 class Job {
  public:
   // Bytes that the job will take, by the same arithmetic as the constructor; for limits.
   static std::size_t memory_bytes(const JobSpec& spec) noexcept;
 
-  // Allocates and pre-faults everything. Throws std::bad_alloc when the system has less.
-  explicit Job(const JobSpec& spec);
+  // Allocates and pre-faults everything, which takes about 1 s a GiB. Throws std::bad_alloc when
+  // the system has less, or when `progress` says that the job is unwanted.
+  explicit Job(const JobSpec& spec, BuildProgress* progress = nullptr);
 
   const JobSpec spec;
   const std::size_t mask_word_count;

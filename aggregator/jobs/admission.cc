@@ -121,6 +121,14 @@ bool Jobs::check_agreement(const Entry& entry, const Request& request, Refusal& 
   };
 
   if (entry.run_id != join.run_id) {
+    if (entry.state == wire::JobState::kForming && entry.unclaimed() &&
+        request.now - entry.asked_ns <= kTakeoverSilence)
+      return no(RefuseCode::kOtherRun,
+                text("job '%s' is being prepared for run %016" PRIx64
+                     " (rank %u at %s), rank %u at %s belongs to run %016" PRIx64
+                     ": stop the other run or choose another job name",
+                     name, entry.run_id, first, entry.members[first].address.c_str(), rank,
+                     std::string(request.origin.address).c_str(), join.run_id));
     for (std::uint16_t other = 0; other < entry.world_size(); ++other) {
       const Member& member = entry.members[other];
       const DurationNs silent_ns = request.now - last_heard(entry, Rank{other});
@@ -136,6 +144,7 @@ bool Jobs::check_agreement(const Entry& entry, const Request& request, Refusal& 
     }
     return false;
   }
+  if (!entry.no_memory.empty()) return no(RefuseCode::kLimit, entry.no_memory);
   if (entry.state == wire::JobState::kEnded)
     return no(RefuseCode::kEnded, text("run %016" PRIx64 " of job '%s' has ended: %s", entry.run_id,
                                        name, entry.notice_text.c_str()));
@@ -146,12 +155,12 @@ bool Jobs::check_agreement(const Entry& entry, const Request& request, Refusal& 
              "at %s)",
              rank, std::string(request.origin.address).c_str(), unsigned{join.world_size}, name,
              unsigned{entry.world_size()}, first, entry.members[first].address.c_str()));
-  if (entry.job->spec.chunk_bytes != join.chunk_bytes)
+  if (entry.spec.chunk_bytes != join.chunk_bytes)
     return no(
         RefuseCode::kLayout,
         text("rank %u cuts chunks of %u bytes, job '%s' has chunks of %u bytes (set by rank "
              "%u)",
-             rank, unsigned{join.chunk_bytes}, name, unsigned{entry.job->spec.chunk_bytes}, first));
+             rank, unsigned{join.chunk_bytes}, name, unsigned{entry.spec.chunk_bytes}, first));
   const wire::StreamLayout given = join.layouts[kGradients];
   if (entry.gradients.hash != given.hash || entry.gradients.chunk_count != given.chunk_count ||
       entry.gradients.max_elems != given.max_elems)
@@ -163,10 +172,10 @@ bool Jobs::check_agreement(const Entry& entry, const Request& request, Refusal& 
                    std::uint32_t{given.max_elems}, name, std::uint64_t{entry.gradients.hash},
                    std::uint32_t{entry.gradients.chunk_count},
                    std::uint32_t{entry.gradients.max_elems}, first));
-  if (entry.job->spec.allow_nil != (join.allow_nil != 0))
+  if (entry.spec.allow_nil != (join.allow_nil != 0))
     return no(RefuseCode::kBadRequest,
               text("rank %u says allow_nil %u, job '%s' has %u (set by rank %u)", rank,
-                   unsigned{join.allow_nil}, name, unsigned{entry.job->spec.allow_nil}, first));
+                   unsigned{join.allow_nil}, name, unsigned{entry.spec.allow_nil}, first));
   if (entry.averaging != join.averaging)
     return no(RefuseCode::kLayout,
               text("rank %u at %s averages by '%s', job '%s' by '%s' (set by rank %u at %s): give "
@@ -182,11 +191,11 @@ bool Jobs::make_room(std::size_t needed_bytes, const Request& request, Refusal& 
   const std::string name = printable(request.name());
   std::size_t job_count = 0, used_bytes = 0, returning_bytes = 0, returning_jobs = 0;
   for (const auto& entry : entries_) {
-    if (entry == nullptr || entry->job == nullptr) continue;
+    if (entry == nullptr || entry->memory == Entry::Memory::kNone) continue;
     ++job_count;
     used_bytes += entry->memory_bytes;
-    returning_jobs += entry->removing;
-    returning_bytes += entry->removing ? entry->memory_bytes : 0;
+    returning_jobs += entry->memory_returns();
+    returning_bytes += entry->memory_returns() ? entry->memory_bytes : 0;
   }
   refusal.code = wire::RefuseCode::kLimit;
   if (needed_bytes > options_.max_job_memory_bytes) {
@@ -240,16 +249,6 @@ Jobs::Entry* Jobs::create(const Request& request, Refusal& refusal) {
   }
 
   auto entry = std::make_unique<Entry>();
-  try {
-    entry->job = std::make_unique<Job>(spec);
-  } catch (const std::exception&) {
-    refusal = {.code = wire::RefuseCode::kLimit,
-               .text = text("job '%s' needs %zu MiB and the appliance's system has less left: "
-                            "lower limits.total_memory_mib (%zu) or stop other programs there",
-                            spec.name.c_str(), mebibytes(needed_bytes),
-                            options_.max_total_memory_bytes >> 20)};
-    return nullptr;
-  }
   entry->id = spec.id;
   entry->serial = next_serial_++;
   entry->name = spec.name;
@@ -260,10 +259,23 @@ Jobs::Entry* Jobs::create(const Request& request, Refusal& refusal) {
   entry->layout_rank = request.rank();
   entry->datagram_bytes = join.datagram_bytes;
   entry->members.resize(spec.world_size);
+  entry->members[request.rank().value].address = request.origin.address;
   entry->memory_bytes = needed_bytes;
-  commands_.push_back({.kind = ShardCommand::Kind::kAddJob, .job = entry->job.get()});
-  entries_[spec.id.value] = std::move(entry);
-  return entries_[spec.id.value].get();
+  entry->spec = std::move(spec);
+  order_job(*entry);
+  std::unique_ptr<Entry>& place = entries_[entry->id.value];
+  place = std::move(entry);
+  return place.get();
+}
+
+// All that ask within the next seconds are told; then a join may try again.
+void Jobs::note_no_memory(Entry& entry, TimeNs now) {
+  entry.no_memory = text(
+      "job '%s' needs %zu MiB and the appliance's system has less left: lower "
+      "limits.total_memory_mib (%zu) or stop other programs there",
+      entry.name.c_str(), mebibytes(entry.memory_bytes), options_.max_total_memory_bytes >> 20);
+  entry.state = wire::JobState::kEnded;
+  entry.ended_ns = now;
 }
 
 Jobs::Entry* Jobs::find(std::string_view name, std::uint16_t ordinal) const noexcept {
@@ -297,7 +309,7 @@ bool Jobs::pick_id(JobId& id) noexcept {
       id = JobId{candidate};
       return true;
     }
-    if (entry->job == nullptr &&
+    if (entry->memory == Entry::Memory::kNone &&
         (oldest == kMaxJobs || entry->ended_ns < entries_[oldest]->ended_ns))
       oldest = candidate;
   }

@@ -39,7 +39,7 @@ void Jobs::fail(Entry& entry, wire::NoticeCode code, Rank about, std::string why
   entry.notice_rank = about;
   entry.notice_text = std::move(why);
   entry.ended_ns = now;
-  entry.job->ended.store(true, std::memory_order_release);
+  if (entry.job != nullptr) entry.job->ended.store(true, std::memory_order_release);
   for (std::uint16_t rank = 0; rank < entry.world_size(); ++rank)
     if (entry.members[rank].live()) queue(entry, Rank{rank}, wire::PacketType::kNotice);
   if (!entry.listed) release(entry);
@@ -65,10 +65,13 @@ void Jobs::retire(Entry& entry, TimeNs now) {
   release(entry);
 }
 
-// Asks the shards to let go; the last one's kJobReleased frees the memory.
+// Asks the shards to let go; the last one's kJobReleased sends the memory back. What is still being
+// made is not wanted any more.
 void Jobs::release(Entry& entry) {
-  if (entry.job == nullptr || entry.removing) return;
-  entry.removing = true;
+  if (entry.memory == Entry::Memory::kMaking)
+    entry.progress->unwanted.store(true, std::memory_order_relaxed);
+  if (entry.memory != Entry::Memory::kHeld) return;
+  entry.memory = Entry::Memory::kLeaving;
   entry.releases_left = options_.shard_count;
   entry.job->ended.store(true, std::memory_order_release);
   commands_.push_back({.kind = ShardCommand::Kind::kRemoveJob, .job = entry.job.get()});
@@ -90,7 +93,8 @@ void Jobs::handle_event(const ShardEvent& event, TimeNs clock_ns) {
   Entry& entry = **found;
   switch (event.kind) {
     case ShardEvent::Kind::kJobReleased:
-      if (entry.removing && --entry.releases_left == 0) entry.job.reset();
+      if (entry.memory == Entry::Memory::kLeaving && --entry.releases_left == 0)
+        give_back(entry, std::move(entry.job));
       break;
     case ShardEvent::Kind::kCollectiveMismatch:
       fail(entry, wire::NoticeCode::kCollective, event.rank,

@@ -98,6 +98,10 @@ struct Jobs::Resyncs {
 };
 
 struct Jobs::Entry {
+  // kMaking: ordered, and the job is null. kHeld: by the shards. kLeaving: they were asked to let
+  // go. kGoing: ordered to be given back, and the job is null. kNone: it takes nothing any more.
+  enum class Memory : std::uint8_t { kNone, kMaking, kHeld, kLeaving, kGoing };
+
   JobId id;
   std::uint64_t serial = 0;
   std::string name;
@@ -107,12 +111,16 @@ struct Jobs::Entry {
   AveragingChoice averaging{};   // likewise
   Rank layout_rank;              // that member
   std::uint16_t datagram_bytes = 0;
+  JobSpec spec;
   std::vector<Member> members;
-  std::unique_ptr<Job> job;  // null once released
+  Memory memory = Memory::kNone;
+  std::unique_ptr<Job> job;  // while kHeld and kLeaving
   std::size_t memory_bytes = 0;
-  std::size_t releases_left = 0;  // shards that still hold the job after kRemoveJob
-  bool removing = false;          // kRemoveJob has been sent
-  bool listed = true;             // a join under this name finds it
+  std::size_t releases_left = 0;            // shards that still hold the job while kLeaving
+  std::shared_ptr<BuildProgress> progress;  // of its making
+  TimeNs asked_ns = 0;                      // the last join for it
+  std::string no_memory;                    // why it was not made; empty: it was, or may be
+  bool listed = true;                       // a join under this name finds it
   Resyncs resyncs;
   std::string loss;  // see JobView
 
@@ -139,6 +147,13 @@ struct Jobs::Entry {
   bool is_synchronous() const noexcept {
     return state == wire::JobState::kRunning && job != nullptr &&
            !job->spec.policy.tolerates_stragglers();
+  }
+  // Nobody has held a rank of it yet.
+  bool unclaimed() const noexcept { return count(Member::Phase::kFree) == members.size(); }
+  // Memory that is on its way back to the system.
+  bool memory_returns() const noexcept {
+    return memory == Memory::kLeaving || memory == Memory::kGoing ||
+           (memory == Memory::kMaking && state == wire::JobState::kEnded);
   }
   // Whether losing a rank leaves the job running.
   bool goes_on() const noexcept {

@@ -223,6 +223,7 @@ std::vector<JobView> Jobs::views() const {
                         .joined_count = entry->count(Member::Phase::kJoined),
                         .world_size = entry->world_size(),
                         .job = entry->job.get(),
+                        .preparing = entry->memory == Entry::Memory::kMaking,
                         .notice = entry->notice_text,
                         .loss = entry->loss});
   return result;
@@ -250,7 +251,8 @@ std::vector<MemberView> Jobs::members(JobId job, TimeNs clock_ns) const {
 std::size_t Jobs::memory_bytes() const noexcept {
   std::size_t total_bytes = 0;
   for (const auto& entry : entries_)
-    if (entry != nullptr && entry->job != nullptr) total_bytes += entry->memory_bytes;
+    if (entry != nullptr && entry->memory != Entry::Memory::kNone)
+      total_bytes += entry->memory_bytes;
   return total_bytes;
 }
 

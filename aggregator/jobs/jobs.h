@@ -21,6 +21,7 @@
 #include "aggregator/base/limits.h"
 #include "aggregator/core/shard.h"
 #include "aggregator/jobs/attendance.h"
+#include "aggregator/jobs/memory.h"
 #include "aggregator/jobs/paths.h"
 #include "aggregator/wire/auth.h"
 #include "aggregator/wire/packet.h"
@@ -88,7 +89,8 @@ struct JobView {
   wire::JobState state{};
   std::uint16_t joined_count = 0;
   std::uint16_t world_size = 0;
-  const Job* job = nullptr;  // null once the shards have released it
+  const Job* job = nullptr;  // null while it is made, and once the shards have released it
+  bool preparing = false;    // its memory is being made
   std::string_view notice;   // what its members were told; empty unless it ended by failure
   std::string_view loss;     // the last rank that it lost and goes on without; empty: all are in
 };
@@ -109,6 +111,10 @@ class Jobs {
   // Commands for every shard, in order. False: none waits.
   bool poll_command(ShardCommand& command);
   void handle_event(const ShardEvent& event, TimeNs now);
+  // Memory to be made or given back: whoever may be away for seconds carries the order out and
+  // hands it back, in any order. False: none waits.
+  bool poll_memory(MemoryOrder& order);
+  void handle_memory(MemoryOrder order, TimeNs now);
 
   // A hint that the member's process is gone (port unreachable, vhost-user socket closed): it is
   // declared dead when three pings, 200 ms apart, have been sent and nothing came back.
@@ -124,7 +130,7 @@ class Jobs {
   std::vector<const Job*> jobs() const;
   std::vector<JobView> views() const;
   std::vector<MemberView> members(JobId job, TimeNs now) const;
-  std::size_t memory_bytes() const noexcept;
+  std::size_t memory_bytes() const noexcept;  // with what is being made or given back
 
  private:
   struct Entry;  // a job and what only the control side knows about it (entry.h)
@@ -144,6 +150,7 @@ class Jobs {
   ControlResult join(const Request& request);
   ControlResult challenge(const Request& request) const;
   ControlResult refuse(const Request& request, const Refusal& refusal, bool proven) const;
+  ControlResult prepare(Entry& entry, const Request& request) const;
   ControlResult admit(Entry& entry, const Request& request);
   ControlResult admit_to_running(Entry& entry, const Request& request);
   ControlResult accept(const Entry& entry, const Request& request) const;
@@ -161,6 +168,12 @@ class Jobs {
   Entry* find(std::string_view name, std::uint16_t ordinal) const noexcept;
   bool pick_id(JobId& id) noexcept;
   bool is_echo(const Request& request) const noexcept;
+
+  // memory.cc: a job's memory on its way.
+  void order_job(Entry& entry);
+  void give_back(Entry& entry, std::unique_ptr<Job> job);
+  void note_no_memory(Entry& entry, TimeNs now);
+  void check_wanted(Entry& entry, TimeNs now);
 
   // options.cc: how the job chooses k.
   PolicyOptions effective_policy(const Request& request) const noexcept;
@@ -241,6 +254,7 @@ class Jobs {
   std::vector<std::unique_ptr<Entry>> entries_;  // by job id; null: free
   std::deque<Outgoing> outgoing_;
   std::deque<ShardCommand> commands_;
+  std::deque<MemoryOrder> orders_;
   std::uint64_t next_serial_ = 1;
   std::uint16_t next_id_ = 1;
   VerdictCounters verdicts_;

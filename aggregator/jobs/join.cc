@@ -59,7 +59,20 @@ ControlResult Jobs::join(const Request& request) {
     // Memory is on its way back from the shards: no answer, the worker asks again.
     if (entry == nullptr) return {.verdict = Verdict::kJoin};
   }
+  entry->asked_ns = request.now;
+  if (entry->memory == Entry::Memory::kMaking) return prepare(*entry, request);
   return admit(*entry, request);
+}
+
+// The job's memory is being made, and the entry has no members yet: who asks comes again.
+ControlResult Jobs::prepare(Entry& entry, const Request& request) const {
+  const std::size_t made_bytes = entry.progress->bytes.load(std::memory_order_relaxed);
+  const auto percent = static_cast<std::uint8_t>(
+      std::min<std::uint64_t>(100, std::uint64_t{made_bytes} * 100 / entry.memory_bytes));
+  const std::size_t bytes =
+      wire::encode(request.reply, {.rank = request.rank().value},
+                   wire::Preparing{.nonce = request.join().nonce, .percent = percent});
+  return {.verdict = Verdict::kJoin, .reply_bytes = bytes};
 }
 
 // Binds the challenge to where the request came from, without remembering anything.

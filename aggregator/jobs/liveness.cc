@@ -49,10 +49,11 @@ void Jobs::tick(TimeNs clock_ns) {
       if (entry.members[rank].phase == Member::Phase::kJoined)
         check_idle_return(entry, Rank{rank}, now);
     }
+    check_wanted(entry, now);
     if (entry.is_synchronous()) check_ends(entry, now);
     if (entry.goes_on()) advance_resyncs(entry, now);
     if (entry.state == wire::JobState::kEnded) expire(entry, now);
-    if (entry.state == wire::JobState::kEnded && entry.job == nullptr &&
+    if (entry.state == wire::JobState::kEnded && entry.memory == Entry::Memory::kNone &&
         now - entry.ended_ns >= kNoticeRepeat)
       slot.reset();
   }

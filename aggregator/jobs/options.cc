@@ -82,7 +82,7 @@ bool Jobs::check_policy(const Request& request, Refusal& refusal) const {
 bool Jobs::check_policy_agreement(const Entry& entry, const Request& request,
                                   Refusal& refusal) const {
   const PolicyOptions asked = without_unread(effective_policy(request));
-  const PolicyOptions running = without_unread(entry.job->spec.policy);
+  const PolicyOptions running = without_unread(entry.spec.policy);
   if (asked == running) return true;
   refusal = {
       .code = wire::RefuseCode::kPolicy,

@@ -13,6 +13,9 @@ namespace {
 
 constexpr DurationNs kFirstRetry = 100 * kMillisecond;
 constexpr DurationNs kLastRetry = 500 * kMillisecond;
+// While the job's memory is made, which takes a small job milliseconds and a big one minutes.
+constexpr DurationNs kFirstAsking = 5 * kMillisecond;
+constexpr DurationNs kLastAsking = 250 * kMillisecond;
 constexpr DurationNs kBareAfter = 1500 * kMillisecond;
 constexpr DurationNs kSizeVerdictAfter = 700 * kMillisecond;
 constexpr DurationNs kUnreachableAfter = kSecond;
@@ -55,6 +58,7 @@ JoinMachine::JoinMachine(const SessionOptions& options, const Layout& layout, Ti
       identity_{.rank = options.rank.value},
       bare_bytes_(sizeof(wire::CommonHeader) + sizeof(wire::Join)),
       started_ns_(now),
+      answered_ns_(now),
       next_send_ns_(now + kFirstRetry),
       retry_ns_(kFirstRetry) {
   padded_bytes_ =
@@ -118,6 +122,7 @@ Verdict JoinMachine::handle(const wire::Packet& packet, TimeNs now) {
       outcome_ = Outcome::kAccepted;
       return Verdict::kJoin;
     }
+    case wire::PacketType::kPreparing: return handle_preparing(packet.body<wire::Preparing>(), now);
     case wire::PacketType::kRefuse: {
       const auto& body = packet.body<wire::Refuse>();
       if (body.nonce == bare_nonce) {
@@ -131,6 +136,29 @@ Verdict JoinMachine::handle(const wire::Packet& packet, TimeNs now) {
     }
     default: return Verdict::kBadType;
   }
+}
+
+// Any answer is a sign of life, but one that has said the same for as long as the other ranks may
+// take is none of progress.
+Verdict JoinMachine::handle_preparing(const wire::Preparing& body, TimeNs now) noexcept {
+  if (body.nonce != options_.nonce) return Verdict::kBadCookie;
+  const std::uint8_t percent = std::min<std::uint8_t>(body.percent, 100);
+  if (!preparing_) {
+    preparing_since_ns_ = now;
+    retry_ns_ = kFirstAsking;
+    next_send_ns_ = now + retry_ns_;
+  }
+  if (!preparing_ || percent > percent_) grown_ns_ = now;
+  preparing_ = true;
+  percent_ = std::max(percent_, percent);
+  if (now - grown_ns_ < options_.join_timeout_ns) answered_ns_ = now;
+  return Verdict::kJoin;
+}
+
+std::string JoinMachine::describe() const {
+  if (!preparing()) return {};
+  return place_of(options_) + "the appliance is preparing the job's memory, " +
+         std::to_string(percent_) + " %";
 }
 
 std::size_t JoinMachine::poll_transmit(std::span<std::uint8_t> out) noexcept {
@@ -155,7 +183,7 @@ std::size_t JoinMachine::poll_transmit(std::span<std::uint8_t> out) noexcept {
 
 TimeNs JoinMachine::next_timeout() const noexcept {
   if (outcome_ != Outcome::kPending) return kNever;
-  return std::min({next_send_ns_, size_verdict_ns_, started_ns_ + options_.connect_timeout_ns});
+  return std::min({next_send_ns_, size_verdict_ns_, answered_ns_ + options_.connect_timeout_ns});
 }
 
 void JoinMachine::handle_timeout(TimeNs now) {
@@ -165,11 +193,12 @@ void JoinMachine::handle_timeout(TimeNs now) {
                            " bytes reach the appliance, those of " + std::to_string(padded_bytes_) +
                            " bytes do not" +
                            (size_reason_.empty() ? "" : " (it says: " + size_reason_ + ")")));
-  if (now - started_ns_ >= options_.connect_timeout_ns) return fail_unreachable(now);
+  if (now - answered_ns_ >= options_.connect_timeout_ns)
+    return preparing_ ? fail_preparing(now) : fail_unreachable(now);
   if (now < next_send_ns_) return;
   send_padded_ = true;
   send_bare_ = !challenged_ && can_test_size() && now - started_ns_ >= kBareAfter;
-  retry_ns_ = std::min(retry_ns_ * 3 / 2, kLastRetry);
+  retry_ns_ = std::min(retry_ns_ * 3 / 2, preparing_ ? kLastAsking : kLastRetry);
   next_send_ns_ = now + retry_ns_;
 }
 
@@ -202,6 +231,13 @@ void JoinMachine::fail_unreachable(TimeNs now) {
        "no answer to any join request for " + waited +
            ": check that sluiced runs there, that address and port are right, and that no firewall "
            "drops UDP");
+}
+
+void JoinMachine::fail_preparing(TimeNs now) {
+  fail(StatusCode::kUnreachable,
+       "the appliance was preparing the job's memory, " + std::to_string(percent_) +
+           " %, and has got no further for " + seconds_text(now - grown_ns_) +
+           ": look at its log, and at what else takes memory on its machine");
 }
 
 Status JoinMachine::size_error(const std::string& what) const {

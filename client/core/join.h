@@ -3,7 +3,9 @@
 // JOIN without proof, padded to the job's biggest datagram, so that the path's MTU is tested before
 // a gradient depends on it; CHALLENGE; JOIN with the proof; ACCEPT or REFUSE. When padded requests
 // stay unanswered, bare ones are sent beside them under another nonce: an answer to those tells a
-// path that drops big packets from an appliance that is not there. Pure; the session's thread only.
+// path that drops big packets from an appliance that is not there. While the appliance makes the
+// job's memory it answers PREPARING with a percentage, and patience starts anew. Pure; the
+// session's thread only.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +40,11 @@ class JoinMachine {
   TimeNs next_timeout() const noexcept;
   void handle_timeout(TimeNs now);
   void handle_unreachable(TimeNs now);
+  // What the appliance does meanwhile; empty unless it prepares the job's memory.
+  std::string describe() const;
+  // The last answer was that the memory is being made.
+  bool preparing() const noexcept { return preparing_ && outcome_ == Outcome::kPending; }
+  TimeNs preparing_since() const noexcept { return preparing_since_ns_; }
   // The error for a datagram of `datagram_bytes` that did not fit a path of `path_bytes` (0:
   // unknown), now or later.
   Status too_big(std::size_t datagram_bytes, std::size_t path_bytes) const;
@@ -47,6 +54,8 @@ class JoinMachine {
   void fail(StatusCode code, std::string message);
   Status size_error(const std::string& what) const;
   void fail_unreachable(TimeNs now);
+  void fail_preparing(TimeNs now);
+  Verdict handle_preparing(const wire::Preparing& body, TimeNs now) noexcept;
   bool can_test_size() const noexcept { return padded_bytes_ > bare_bytes_; }
 
   const SessionOptions& options_;
@@ -56,6 +65,11 @@ class JoinMachine {
   std::size_t padded_bytes_;
   std::size_t bare_bytes_;
   const TimeNs started_ns_;
+  TimeNs answered_ns_;      // patience counts from here: the start, or the last sign of progress
+  bool preparing_ = false;  // the last answer said so
+  TimeNs preparing_since_ns_ = 0;
+  std::uint8_t percent_ = 0;
+  TimeNs grown_ns_ = 0;  // when percent_ changed last
   TimeNs next_send_ns_;
   DurationNs retry_ns_;
   std::string size_reason_;          // what the appliance said to a bare request

@@ -183,7 +183,8 @@ void Session::Impl::handle_timeout(TimeNs now) {
   if (state == SessionState::kClosed) return;
   if (state == SessionState::kJoining) {
     join.handle_timeout(now);
-    if (join.outcome() == JoinMachine::Outcome::kFailed) fail(join.failure(), false);
+    if (join.outcome() == JoinMachine::Outcome::kFailed) return fail(join.failure(), false);
+    if (now >= stall_report_due()) report_stall(now);
     return;
   }
   act(membership.handle_timeout(now), now);
@@ -195,7 +196,7 @@ void Session::Impl::handle_timeout(TimeNs now) {
 
 TimeNs Session::Impl::next_timeout() const noexcept {
   if (state == SessionState::kClosed) return kNever;
-  if (state == SessionState::kJoining) return join.next_timeout();
+  if (state == SessionState::kJoining) return std::min(join.next_timeout(), stall_report_due());
   TimeNs next_ns = membership.next_timeout();
   if (state != SessionState::kRunning) return next_ns;
   next_ns = std::min({next_ns, gradients.recovery().next_timeout(), stall_report_due()});

@@ -210,6 +210,8 @@ class Session {
   SessionState state() const noexcept;
   Step current_step() const noexcept;     // the gradient step that is being worked on, from 1
   Step collective_step() const noexcept;  // likewise of the collectives
+  // The appliance makes the job's memory and answers so: the join takes as long as that.
+  bool preparing() const noexcept;
   std::uint16_t shard_count() const noexcept;
   const SessionStats& stats() const noexcept;
   // Why the current step waits: tensors, ranks, when each was last heard. Empty when nothing waits.

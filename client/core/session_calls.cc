@@ -91,6 +91,9 @@ Step Session::current_step() const noexcept { return impl_->gradients.current_st
 Step Session::collective_step() const noexcept { return impl_->collectives.current_step(); }
 std::uint16_t Session::shard_count() const noexcept { return impl_->link.shard_count(); }
 const SessionStats& Session::stats() const noexcept { return impl_->link.stats; }
+bool Session::preparing() const noexcept {
+  return impl_->state == SessionState::kJoining && impl_->join.preparing();
+}
 std::string Session::describe_stall(TimeNs now) const { return impl_->describe_stall(now); }
 
 // ---- stragglers ----

@@ -12,6 +12,7 @@ constexpr DurationNs kStallRepeat = 10 * kSecond;
 }  // namespace
 
 std::string Session::Impl::describe_stall(TimeNs now) const {
+  if (state == SessionState::kJoining) return join.describe();
   if (state == SessionState::kForming)
     return place_of(options) +
            "waiting for the other ranks to join; missing: " + membership.missing_ranks();
@@ -50,6 +51,7 @@ void Session::Impl::append_missing(std::string& text, StreamId stream, Step step
 // kNever while nothing waits.
 TimeNs Session::Impl::stall_report_due() const noexcept {
   TimeNs progress_ns = kNever;
+  if (state == SessionState::kJoining && join.preparing()) progress_ns = join.preparing_since();
   if (gradients.in_progress()) progress_ns = gradients.last_progress_ns();
   if (collectives.in_progress())
     progress_ns = std::min(progress_ns, collectives.last_progress_ns());

@@ -21,6 +21,7 @@ constexpr DurationNs kWatchInterval = 200 * kMillisecond;
 // burst is what a nap lets in.
 constexpr RateLimit kJoinLimit{.interval_ns = kSecond / 60'000, .burst = 64};
 constexpr RateLimit kStrayLimit{.interval_ns = kSecond / 20'000, .burst = 32};
+constexpr std::size_t kBigJobBytes = std::size_t{256} << 20;  // about 0.3 s to make
 constexpr auto kNap = std::chrono::microseconds(1000);
 constexpr auto kNoticeDrain = std::chrono::milliseconds(100);
 
@@ -56,12 +57,16 @@ void Control::start() {
     const std::lock_guard lock(mutex_);
     running_ = true;
   }
+  small_jobs_.start();
+  big_jobs_.start();
   thread_ = std::thread([this] { run(); });
 }
 
 void Control::stop() {
   stop_.store(true);
   if (thread_.joinable()) thread_.join();
+  small_jobs_.stop();
+  big_jobs_.stop();
 }
 
 void Control::run() {
@@ -100,6 +105,7 @@ std::size_t Control::loop(TimeNs now) {
     watch_jobs();
     next_watch_ = now + kWatchInterval;
   }
+  work += poll_memory(now);
   work += poll_jobs(now);
   run_inspections(now);
   return work;
@@ -206,6 +212,16 @@ std::size_t Control::poll_jobs(TimeNs now) {
     auto& queue = backlog_[index];
     while (!queue.empty() && fabric_.workers[index]->post(queue.front())) queue.pop_front();
   }
+  return work;
+}
+
+std::size_t Control::poll_memory(TimeNs now) {
+  std::size_t work = 0;
+  agg::MemoryOrder order;
+  for (MemoryThread* helper : {&small_jobs_, &big_jobs_})
+    for (; helper->poll(order); ++work) jobs_.handle_memory(std::move(order), now);
+  for (; jobs_.poll_memory(order); ++work)
+    (order.bytes < kBigJobBytes ? small_jobs_ : big_jobs_).post(std::move(order));
   return work;
 }
 

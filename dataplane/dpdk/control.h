@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "aggregator/jobs/jobs.h"
+#include "dataplane/dpdk/memory_thread.h"
 #include "dataplane/dpdk/worker.h"
 
 namespace sluice::dataplane {
@@ -56,6 +57,7 @@ class Control {
   std::size_t take_packets(rte_ring& ring, std::size_t most, TimeNs now);
   void poll_strangers(rte_ring& ring, const RateLimit& limit, Budget& budget, TimeNs now);
   std::size_t poll_jobs(TimeNs now);
+  std::size_t poll_memory(TimeNs now);
   void handle_packet(rte_mbuf* packet, TimeNs now);
   void handle_control(const wire::Frame& frame, Port& port, TimeNs now);
   void handle_unreachable(const wire::Frame& frame, TimeNs now);
@@ -76,6 +78,8 @@ class Control {
   DropCounters drops_;
   // Commands that a worker's ring had no room for yet; one queue a worker keeps their order.
   std::vector<std::deque<agg::ShardCommand>> backlog_;
+  MemoryThread small_jobs_;  // so that no small job waits while a big one's memory is made
+  MemoryThread big_jobs_;
   std::vector<std::uint64_t> link_changes_;         // a port, as last seen
   std::map<std::uint16_t, std::string> announced_;  // job id -> what was logged last
   std::array<std::uint8_t, kMaxDatagramBytes> reply_{};

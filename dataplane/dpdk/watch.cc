@@ -22,7 +22,8 @@ std::string describe(const agg::JobView& view) {
       "job \"" + std::string(view.name) + "\"" +
       (view.ordinal == 0 ? "" : " (model " + std::to_string(view.ordinal) + ")");
   switch (view.state) {
-    case wire::JobState::kForming: return name + " is forming";
+    case wire::JobState::kForming:
+      return name + (view.preparing ? " waits for its memory to be made" : " is forming");
     case wire::JobState::kRunning: {
       const std::string workers = name + " runs with ";
       if (view.loss.empty()) return workers + std::to_string(view.world_size) + " workers";

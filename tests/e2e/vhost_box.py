@@ -13,8 +13,10 @@ from workers import BUILD
 class VhostBox:
     """A context that runs sluiced with `ports` vhost-user sockets in `directory`."""
 
-    def __init__(self, directory: Path, ports: int, secret: str = "lab", extra: str = ""):
+    def __init__(self, directory: Path, ports: int, secret: str = "lab", extra: str = "",
+                 limits: str = ""):
         self.directory, self.ports, self.secret, self.extra = Path(directory), ports, secret, extra
+        self.limits = limits
         self.log = self.directory / "sluiced.log"
 
     def url(self, port: int) -> str:
@@ -28,6 +30,7 @@ class VhostBox:
             "memory_mib = 256",
             "[limits]",
             "member_timeout_s = 3",
+            self.limits,
             "[metrics]",
             'address = ""',  # nobody scrapes it, and boxes of several tests share the loopback
             self.extra,

@@ -71,7 +71,8 @@ std::uint64_t first_wrong(const WorkerOptions& options, std::uint32_t step, std:
 
 int run_steps(const WorkerOptions& options, sluice_job* job) {
   std::vector<std::vector<float>> gradients(options.tensors);
-  for (auto& gradient : gradients) gradient.resize(options.elem_count);
+  if (options.steps != 0)  // else it only joins, and needs no memory for a big model
+    for (auto& gradient : gradients) gradient.resize(options.elem_count);
   double exchange_s = 0;
   std::vector<double> step_ms;
   step_ms.reserve(options.steps);
@@ -111,10 +112,11 @@ int run_steps(const WorkerOptions& options, sluice_job* job) {
   sluice_stats_get(job, &stats);
   std::printf(
       "{\"ok\": true, \"rank\": %u, \"steps\": %u, \"exchange_s\": %.6f, "
-      "\"step_p50_ms\": %.3f, \"step_p99_ms\": %.3f, \"packets_sent\": %llu, "
+      "\"step_p50_ms\": %.3f, \"step_p99_ms\": %.3f, \"step_max_ms\": %.3f, \"packets_sent\": "
+      "%llu, "
       "\"packets_received\": %llu, \"bytes_sent\": %llu, \"bytes_received\": %llu, "
       "\"retransmissions\": %llu, \"probes\": %llu, \"results_pulled\": %llu, \"invalid\": %llu}\n",
-      options.rank, options.steps, exchange_s, quantile(0.5), quantile(0.99),
+      options.rank, options.steps, exchange_s, quantile(0.5), quantile(0.99), quantile(1),
       static_cast<unsigned long long>(stats.packets_sent),
       static_cast<unsigned long long>(stats.packets_received),
       static_cast<unsigned long long>(stats.bytes_sent),

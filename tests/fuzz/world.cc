@@ -64,8 +64,12 @@ agg::ControlResult World::control(std::span<const std::uint8_t> bytes, std::stri
   wire::Packet packet;
   Verdict why{};
   REQUIRE_PROPERTY(wire::parse(bytes, packet, why));
-  return jobs_.handle(packet, {.address = address, .max_datagram_bytes = kPortDatagramBytes},
-                      reply_, now_);
+  const agg::Origin origin{.address = address, .max_datagram_bytes = kPortDatagramBytes};
+  const agg::ControlResult result = jobs_.handle(packet, origin, reply_, now_);
+  handled_ = 1;
+  if (!agg::carry_out_all(jobs_, now_)) return result;
+  handled_ = 2;
+  return jobs_.handle(packet, origin, reply_, now_);
 }
 
 bool World::challenge_for(const wire::Join& join, std::uint16_t rank,
@@ -186,16 +190,15 @@ void World::receive(std::span<const std::uint8_t> bytes, std::size_t port, bool 
   std::size_t reply_bytes = 0;
   Verdict verdict{};
   if (port == 0) {
-    const auto result =
-        jobs_.handle(packet, {.address = kFuzzerAddress, .max_datagram_bytes = kPortDatagramBytes},
-                     reply_, now_);
+    const auto result = control(bytes, kFuzzerAddress);
     verdict = result.verdict;
     reply_bytes = result.reply_bytes;
   } else {
     verdict = shards_[port - 1]->handle(packet, marked, now_);
+    handled_ = 1;
   }
   REQUIRE_PROPERTY(static_cast<std::size_t>(verdict) < kVerdictCount);
-  REQUIRE_PROPERTY(counted() == before + 1);
+  REQUIRE_PROPERTY(counted() == before + handled_);
   REQUIRE_PROPERTY(proven || reply_bytes <= bytes.size());
   if (reply_bytes != 0) {
     wire::Packet reply;
@@ -280,6 +283,7 @@ void World::settle() {
     agg::ShardEvent event;
     while (shard->poll_event(event)) jobs_.handle_event(event, now_);
   }
+  agg::carry_out_all(jobs_, now_);
   while (jobs_.poll_transmit(transmit, out_, now_)) check(transmit);
 }
 

@@ -53,6 +53,7 @@ class World {
 
  private:
   std::uint64_t counted() const noexcept;
+  // A join whose job had to be made first is handled once more: handled_ says how often.
   agg::ControlResult control(std::span<const std::uint8_t> bytes, std::string_view address);
   Membership join(const char* name, std::uint16_t rank, std::uint16_t world_size,
                   std::uint32_t chunk_count, std::uint64_t run_id, std::string_view address,
@@ -76,6 +77,7 @@ class World {
   std::uint32_t next_contribution_ = 0;  // rank-major within a step
   std::array<std::uint32_t, kHonestRanks> results_{};
   std::array<std::array<std::uint32_t, kShards>, kHonestRanks> numbers_{};
+  std::uint64_t handled_ = 0;
   Bytes reply_;
   Bytes out_;
 };

@@ -79,7 +79,11 @@ void Appliance::handle_control(FrameIndex frame, TimeNs now) {
   const agg::Origin origin{.path = agg::path_key(back, 0),
                            .address = address,
                            .max_datagram_bytes = options_.max_datagram_bytes};
-  const agg::ControlResult result = jobs_->handle(packet, origin, buffer_, now);
+  agg::ControlResult result = jobs_->handle(packet, origin, buffer_, now);
+  if (options_.memory_bytes_per_second == 0 && agg::carry_out_all(*jobs_, now)) {
+    ++control_repeated_;  // as if it had asked again
+    result = jobs_->handle(packet, origin, buffer_, now);
+  }
   if (result.bind) paths_[{result.job.value, result.rank.value}] = back;
   if (result.reply_bytes == 0) return;
   send(back, {buffer_.data(), result.reply_bytes}, 0, now);
@@ -110,7 +114,44 @@ void Appliance::pause_shard(std::uint16_t shard, TimeNs until) {
   shards_[shard].back_ns = std::max(shards_[shard].back_ns, until);
 }
 
+// The helper thread, in virtual time: one order after the other.
+void Appliance::order_memory(TimeNs now) {
+  if (options_.memory_bytes_per_second == 0) {
+    agg::carry_out_all(*jobs_, now);
+    return;
+  }
+  for (agg::MemoryOrder order; jobs_->poll_memory(order);) {
+    const TimeNs started_ns = making_.empty() ? now : making_.back().done_ns;
+    const double seconds =
+        static_cast<double>(order.bytes) / static_cast<double>(options_.memory_bytes_per_second);
+    const auto taken_ns = static_cast<DurationNs>(seconds * static_cast<double>(kSecond));
+    making_.push_back({std::move(order), started_ns, started_ns + taken_ns});
+  }
+}
+
+void Appliance::deliver_memory(TimeNs now) {
+  while (!making_.empty() && making_.front().done_ns <= now) {
+    Making making = std::move(making_.front());
+    making_.pop_front();
+    if (making.order.progress != nullptr) making.order.progress->bytes = 0;
+    agg::carry_out(making.order);
+    jobs_->handle_memory(std::move(making.order), now);
+  }
+  if (making_.empty() || making_.front().order.progress == nullptr) return;
+  Making& making = making_.front();
+  if (making.order.progress->unwanted) {
+    making.done_ns = now;
+    return deliver_memory(now);
+  }
+  const double part = static_cast<double>(now - making.started_ns) /
+                      static_cast<double>(making.done_ns - making.started_ns);
+  if (now > making.started_ns)
+    making.order.progress->bytes =
+        static_cast<std::size_t>(part * static_cast<double>(making.order.bytes));
+}
+
 void Appliance::flush_control(TimeNs now) {
+  order_memory(now);
   agg::Transmit transmit;
   for (std::uint32_t i = 0; jobs_->poll_transmit(transmit, buffer_, now); ++i) {
     if (i > 100'000) return world_.oracle().violation("Jobs::poll_transmit() never ends");
@@ -202,6 +243,7 @@ void Appliance::tick(TimeNs now) {
     tick_missed_ = true;
     wake_control(now);
   } else {
+    deliver_memory(now);
     jobs_->tick(now);
     flush_control(now);
   }
@@ -266,7 +308,7 @@ std::string Appliance::unbalanced() const {
       return "I7: a shard handled " + std::to_string(box.handled) + " packets and counted " +
              std::to_string(total(box.shard->verdicts())) + " verdicts";
   }
-  if (control_handled_ != total(jobs_->verdicts()))
+  if (control_handled_ + control_repeated_ != total(jobs_->verdicts()))
     return "I7: the control side handled " + std::to_string(control_handled_) +
            " packets and counted " + std::to_string(total(jobs_->verdicts())) + " verdicts";
   if (known != frames_in_)

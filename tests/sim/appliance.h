@@ -29,6 +29,9 @@ struct ApplianceOptions {
   DurationNs service_delay_ns = 2 * kMicrosecond;  // up to; of control and shards, drawn each time
   DurationNs command_delay_ns = 2 * kMicrosecond;  // up to; control to shard and back
   std::uint32_t burst = 32;
+  // How fast a helper thread makes the memory of jobs and frees it; 0: at once, on the control
+  // thread. A small job stands for a big one when this is slow.
+  std::uint64_t memory_bytes_per_second = 0;
 };
 
 class Appliance {
@@ -78,6 +81,8 @@ class Appliance {
   void receive_control(std::size_t frames, TimeNs now);
   void handle_data(ShardBox& box, FrameIndex frame, TimeNs now);
   void flush_control(TimeNs now);
+  void order_memory(TimeNs now);
+  void deliver_memory(TimeNs now);
   void send(const wire::UdpPath& path, std::span<const std::uint8_t> bytes, Priority priority,
             TimeNs now);
   std::optional<wire::UdpPath> path_of(JobId job, Rank rank, std::uint16_t source_port) const;
@@ -88,11 +93,19 @@ class Appliance {
   wire::Mac mac_;
   std::unique_ptr<agg::Jobs> jobs_;
   std::vector<ShardBox> shards_;
+  // What the helper thread works at, in order.
+  struct Making {
+    agg::MemoryOrder order;
+    TimeNs started_ns = 0;
+    TimeNs done_ns = 0;
+  };
+  std::deque<Making> making_;
   std::deque<FrameIndex> control_received_;
   bool control_awake_ = false;
   bool tick_missed_ = false;    // while the control thread was away
   TimeNs control_back_ns_ = 0;  // away until then
   std::uint64_t control_handled_ = 0;
+  std::uint64_t control_repeated_ = 0;  // joins handled once more when their job was made
   std::uint64_t frames_in_ = 0;
   VerdictCounters frame_verdicts_;  // dropped before a shard or the control thread saw them
   std::map<std::pair<std::uint16_t, std::uint16_t>, wire::UdpPath> paths_;  // (job, rank)

@@ -311,8 +311,8 @@ SLUICE_API sluice_status sluice_options_init(sluice_options* options);
 SLUICE_API sluice_status sluice_set_log(sluice_log_fn log, void* user, sluice_log_level level);
 
 /* Joins a job and waits until all world_size ranks have joined: blocks for at most
- * connect_timeout_ms + join_timeout_ms + 1 s. `tensors` are `count` structs in registration order
- * (at least one), all with the same struct_size.
+ * connect_timeout_ms + join_timeout_ms + 1 s, and while the appliance prepares the job's memory.
+ * `tensors` are `count` structs (at least one), in registration order, of the same struct_size.
  *
  * On success *job is the membership: a thread of its own now keeps it alive, whatever the caller
  * computes. On failure *job is NULL, nothing remains, and sluice_last_error(NULL) has the cause:

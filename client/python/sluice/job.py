@@ -124,7 +124,8 @@ class Job:
                  joined; until a silent appliance is given up; until a step without progress is
                  reported (a warning of the logger 'sluice').
 
-    Blocks for at most connect_timeout + join_timeout + 1 s. Raises LibraryNotFound, Unreachable
+    Blocks for at most connect_timeout + join_timeout + 1 s, and while the appliance says that it
+    prepares the job's memory (about 1 s a GiB; logged). Raises LibraryNotFound, Unreachable
     (nothing answers), Refused (wrong secret, another layout or world size, a rank that is taken),
     TimedOut (ranks are missing; named), NotFound, InvalidArgument, IoError.
 

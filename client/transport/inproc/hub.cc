@@ -82,7 +82,7 @@ std::shared_ptr<InprocQueue> Hub::attach(std::size_t mtu_bytes) {
 }
 
 void Hub::detach(const std::shared_ptr<InprocQueue>& queue, TimeNs now) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   now = advance(now);
   for (auto path = paths_.begin(); path != paths_.end();) {
     if (path->second != queue) {
@@ -93,24 +93,27 @@ void Hub::detach(const std::shared_ptr<InprocQueue>& queue, TimeNs now) {
     path = paths_.erase(path);
   }
   run(now);
+  make_memory(lock, now);
 }
 
 void Hub::send(const std::shared_ptr<InprocQueue>& from, std::span<const Outgoing> datagrams,
                TimeNs now) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   now = advance(now);
   for (const Outgoing& datagram : datagrams) handle(from, datagram, now);
   run(now);
+  make_memory(lock, now);
 }
 
 std::size_t Hub::receive(InprocQueue& queue, std::uint8_t* out, std::size_t slot_bytes,
                          std::span<std::size_t> sizes, TimeNs now) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   now = advance(now);
   if (now >= next_tick_ns_) {
     next_tick_ns_ = now + kTickInterval;
     jobs_.tick(now);
     run(now);
+    make_memory(lock, now);
   }
   std::size_t count = 0;
   while (count < sizes.size() && !queue.empty()) {
@@ -147,6 +150,17 @@ void Hub::run(TimeNs now) {
     for (; shard_.poll_event(event); worked = true) jobs_.handle_event(event, now);
     for (; shard_.poll_transmit(transmit, scratch_, now); worked = true) deliver(transmit);
     for (; jobs_.poll_transmit(transmit, scratch_, now); worked = true) deliver(transmit);
+  }
+}
+
+void Hub::make_memory(std::unique_lock<std::mutex>& lock, TimeNs now) {
+  for (agg::MemoryOrder order; jobs_.poll_memory(order);) {
+    lock.unlock();
+    agg::carry_out(order);
+    lock.lock();
+    now = advance(now);
+    jobs_.handle_memory(std::move(order), now);
+    run(now);
   }
 }
 

@@ -61,6 +61,9 @@ class Hub {
  private:
   void handle(const std::shared_ptr<InprocQueue>& from, const Outgoing& datagram, TimeNs now);
   void run(TimeNs now);  // whatever jobs and shard want to do or send
+  // Memory that they want made or freed, on this caller's thread and unlocked meanwhile: only the
+  // worker that wants it has to wait.
+  void make_memory(std::unique_lock<std::mutex>& lock, TimeNs now);
   void deliver(const agg::Transmit& transmit);
   // Workers' threads read the clock before they wait for the mutex: the appliance's never goes
   // back.

@@ -201,8 +201,10 @@ class SmallWorld {
       return;
     }
     const std::string address = "10.0.0." + std::to_string(10 + datagram.rank) + ":4000";
-    const auto result = jobs_->handle(packet, {.address = address, .max_datagram_bytes = 9000},
-                                      buffer_, appliance_now());
+    const agg::Origin origin{.address = address, .max_datagram_bytes = 9000};
+    auto result = jobs_->handle(packet, origin, buffer_, appliance_now());
+    if (agg::carry_out_all(*jobs_, appliance_now()))
+      result = jobs_->handle(packet, origin, buffer_, appliance_now());
     if (result.reply_bytes != 0) send_down(datagram.rank, result.reply_bytes);
     pass_commands();
   }
@@ -229,6 +231,7 @@ class SmallWorld {
       while (shard->poll_event(event)) jobs_->handle_event(event, appliance_now());
     }
     pass_commands();
+    agg::carry_out_all(*jobs_, appliance_now());
     while (jobs_->poll_transmit(down, buffer_, appliance_now()))
       send_down(down.rank.value, down.bytes);
     poll_events();

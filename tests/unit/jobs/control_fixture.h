@@ -88,6 +88,7 @@ class ControlTest : public testing::Test {
   PathKey path{};                      // that packets come by; all zero: one that needs no proof
   std::vector<ShardCommand> commands;  // all that shards were told
   bool shards_answer = true;
+  bool memory_at_once = true;                  // else the test carries out what poll_memory() says
   std::vector<std::unique_ptr<Shard>> shards;  // real ones, where a test wants them
   std::vector<Sent> outbox;
   Step transfer_step = 1;  // that shard 0 opened last on the state's stream
@@ -101,9 +102,10 @@ class ControlTest : public testing::Test {
     Verdict why{};
     EXPECT_TRUE(wire::parse(bytes, packet, why)) << label(why);
     std::vector<std::uint8_t> reply(kMaxDatagramBytes);
-    answered.result = jobs.handle(
-        packet, {.path = path, .address = address, .max_datagram_bytes = port_datagram_bytes},
-        reply, now);
+    const Origin origin{.path = path, .address = address, .max_datagram_bytes = port_datagram_bytes};
+    answered.result = jobs.handle(packet, origin, reply, now);
+    if (memory_at_once && carry_out_all(jobs, now))
+      answered.result = jobs.handle(packet, origin, reply, now);  // it asked again
     reply.resize(answered.result.reply_bytes);
     answered.bytes = std::move(reply);
     if (!answered.bytes.empty()) {
@@ -217,6 +219,7 @@ class ControlTest : public testing::Test {
     ShardEvent event;
     for (auto& shard : shards)
       while (shard->poll_event(event)) jobs.handle_event(event, now);
+    if (memory_at_once) carry_out_all(jobs, now);
   }
   void answer(const ShardCommand& command) {
     switch (command.kind) {

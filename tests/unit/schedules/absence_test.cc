@@ -87,5 +87,65 @@ TEST_F(Absence, a_join_of_another_run_takes_no_name_whose_members_could_not_be_h
   expect_completed(run, 20 * kSecond);
 }
 
+// Slots of a job of `chunks` chunks take about 800 bytes a chunk. Made at 100 kB/s, 6.4 MB stand
+// for 64 GiB at 1 GiB/s: 64 s in which the appliance has other jobs.
+class Preparing : public Absence {
+ protected:
+  Preparing() {
+    options.appliance.memory_bytes_per_second = 100'000;
+    options.appliance.jobs.member_timeout_ns = 30 * kSecond;
+  }
+  // Its steps are the members' keepalives, and now and then a chunk.
+  RunIndex add_idle_job(Step steps) {
+    JobPlan plan = make_plan(3, steps, {64});
+    plan.name = "idle";
+    for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 10 * kSecond;
+    return world().add_run(plan);
+  }
+  static JobPlan big_job() {
+    JobPlan plan = make_plan(2, 1, {64 * 9000});
+    plan.name = "big";
+    for (RankPlan& rank : plan.ranks) rank.start_at = 5 * kSecond;
+    return plan;
+  }
+};
+
+TEST_F(Preparing, a_job_of_64_gib_is_joined_and_no_other_job_notices) {
+  const RunIndex idle = add_idle_job(8);
+  const RunIndex big = world().add_run(big_job());
+  world().run_until(40 * kSecond);
+  EXPECT_TRUE(world().appliance().jobs().views()[1].preparing);
+  const std::string said = world().worker(big, 0).session().describe_stall(world().now());
+  expect_words(said, {"'big' rank 0", "preparing the job's memory", " %"});
+  EXPECT_GT(world().appliance().jobs().memory_bytes(), std::size_t{6'000'000});
+  expect_completed(big, 90 * kSecond);
+  EXPECT_GT(world().now(), 60 * kSecond);
+  expect_completed(idle, 90 * kSecond);
+}
+
+TEST_F(Preparing, a_job_whose_joiners_died_is_not_made_and_its_memory_comes_back) {
+  const RunIndex big = world().add_run(big_job());
+  world().run_until(10 * kSecond);
+  EXPECT_GT(world().appliance().jobs().memory_bytes(), std::size_t{6'000'000});
+  world().kill(world().worker(big, 0), false);
+  world().kill(world().worker(big, 1), false);
+  world().run_until(17 * kSecond);
+  EXPECT_EQ(world().appliance().jobs().memory_bytes(), 0u);
+}
+
+TEST_F(Preparing, another_run_takes_the_name_only_when_nobody_asks_for_the_job_any_more) {
+  const RunIndex first = world().add_run(big_job());
+  JobPlan plan = big_job();
+  plan.run_id = 2;
+  for (RankPlan& rank : plan.ranks) rank.start_at = 8 * kSecond;
+  const RunIndex refused = world().add_run(plan);
+  expect_failed(refused, Rank{99}, 10 * kSecond, {"being prepared", "stop the other run"});
+  world().kill(world().worker(first, 0), false);
+  world().kill(world().worker(first, 1), false);
+  plan.run_id = 3;
+  for (RankPlan& rank : plan.ranks) rank.start_at = 14 * kSecond;
+  expect_completed(world().add_run(plan), 120 * kSecond);
+}
+
 }  // namespace
 }  // namespace sluice::sim

@@ -1,0 +1,43 @@
+// A helper thread of the control thread that makes the memory of new jobs and frees that of old
+// ones.
+//
+// One order after the other; the control thread posts them and takes back what is done. It runs at
+// a lower priority than the threads that move packets.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "aggregator/jobs/memory.h"
+
+namespace sluice::dataplane {
+
+class MemoryThread {
+ public:
+  MemoryThread() = default;
+  ~MemoryThread() { stop(); }
+  MemoryThread(const MemoryThread&) = delete;
+  MemoryThread& operator=(const MemoryThread&) = delete;
+
+  void start();
+  // What is being made is dropped: its job will not be.
+  void stop();
+  void post(agg::MemoryOrder order);
+  // An order that has been carried out. False: none.
+  bool poll(agg::MemoryOrder& order);
+
+ private:
+  void run();
+
+  std::mutex mutex_;
+  std::condition_variable posted_;
+  std::deque<agg::MemoryOrder> orders_;  // under mutex_, like all below
+  std::deque<agg::MemoryOrder> done_;
+  std::shared_ptr<agg::BuildProgress> progress_;  // of the order that is being carried out
+  bool stop_ = false;
+  std::thread thread_;  // the control side's
+};
+
+}  // namespace sluice::dataplane
