@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -119,6 +120,10 @@ class Jobs {
   // A hint that the member's process is gone (port unreachable, vhost-user socket closed): it is
   // declared dead when three pings, 200 ms apart, have been sent and nothing came back.
   void suspect(JobId job, Rank rank, TimeNs now);
+  // An error says that nothing listens where a datagram of ours went, whose first bytes it quotes.
+  // Anybody can send one, but only who saw that datagram knows the member's cookie: a wrong one is
+  // the verdict, and changes nothing. A hint otherwise, at most once a second a member.
+  std::optional<Verdict> suspect_quoted(const wire::CommonHeader& quoted, TimeNs now);
   // Liveness: call at least every 50 ms, when all packets that wait have been handled. Time in
   // which no call came for longer than kAbsentAfter counts as silence for nobody.
   void tick(TimeNs now);

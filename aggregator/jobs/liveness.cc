@@ -26,6 +26,19 @@ void Jobs::suspect(JobId job, Rank rank, TimeNs clock_ns) {
   suspect(entry, rank, now);
 }
 
+std::optional<Verdict> Jobs::suspect_quoted(const wire::CommonHeader& quoted, TimeNs clock_ns) {
+  const TimeNs now = attendance_.arrive(clock_ns);
+  if (quoted.job >= entries_.size() || entries_[quoted.job] == nullptr) return Verdict::kUnknownJob;
+  Entry& entry = *entries_[quoted.job];
+  if (quoted.rank >= entry.world_size()) return Verdict::kBadRank;
+  const Member& member = entry.members[quoted.rank];
+  if (quoted.cookie == 0 || quoted.cookie != member.cookie) return Verdict::kBadCookie;
+  if (entry.state == wire::JobState::kEnded) return std::nullopt;
+  if (member.cleared && now - member.cleared_ns <= kClearedFor) return std::nullopt;
+  suspect(entry, Rank{quoted.rank}, now);
+  return std::nullopt;
+}
+
 void Jobs::suspect(Entry& entry, Rank rank, TimeNs now) {
   Member& member = entry.members[rank.value];
   if (member.phase != Member::Phase::kJoined || member.suspected) return;

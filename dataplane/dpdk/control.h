@@ -88,7 +88,6 @@ class Control {
   Budget join_budget_;
   Budget stray_budget_;
   LogLimit refusals_;
-  LogLimit hints_;
   LogLimit conflicts_;
 
   std::atomic<bool> stop_{false};

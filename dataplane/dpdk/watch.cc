@@ -9,7 +9,6 @@ namespace sluice::dataplane {
 namespace {
 
 constexpr int kLogsPerSecond = 5;
-constexpr int kHintsPerSecond = 50;  // each is a walk over all paths
 
 // A notice without the job's name in front, which the log line has already.
 std::string without_name(const agg::JobView& view, std::string_view notice) {
@@ -61,7 +60,7 @@ void Control::note_result(const agg::ControlResult& result, const std::string& a
 
 void Control::handle_unreachable(const wire::Frame& frame, TimeNs now) {
   const auto hint = parse_unreachable(frame, fabric_.own);
-  if (!hint || !hints_.allow(now, kHintsPerSecond)) return;
+  if (!hint) return;
   if (hint->kind == UnreachableKind::kTooBig) {
     if (conflicts_.allow(now, 1))
       spdlog::warn(
@@ -70,13 +69,8 @@ void Control::handle_unreachable(const wire::Frame& frame, TimeNs now) {
           hint->member_port);
     return;
   }
-  for (std::uint16_t job = 0; job < fabric_.paths->job_count(); ++job) {
-    for (std::uint16_t rank = 0; rank < fabric_.paths->workers_per_job(); ++rank) {
-      const MemberPath path = fabric_.paths->read(JobId{job}, Rank{rank});
-      if (path.bound && path.udp.dst == hint->member && path.udp.dst_port == hint->member_port)
-        jobs_.suspect(JobId{job}, Rank{rank}, now);
-    }
-  }
+  if (hint->kind != UnreachableKind::kPort || !hint->quoted) return;
+  if (const auto forged = jobs_.suspect_quoted(*hint->quoted, now)) verdicts_.count(*forged);
 }
 
 void Control::handle_conflict(const wire::Frame& frame, Port& port, TimeNs now) {
@@ -97,7 +91,9 @@ void Control::suspect_behind(PortIndex port, TimeNs now) {
   }
 }
 
-// A link that went down and up again between two looks has changed twice: it counts as well.
+// The closed socket of a vhost-user port is the end of its process, one that was opened again
+// between two looks too. Another link that is down says nothing of those behind it: they are asked
+// like all who are silent for a second, and where a process is gone its host says so then.
 void Control::watch_ports(TimeNs now) {
   for (std::size_t index = 0; index < fabric_.ports.size(); ++index) {
     Port& port = *fabric_.ports[index];
@@ -105,6 +101,7 @@ void Control::watch_ports(TimeNs now) {
     const std::uint64_t before = link_changes_[index];
     if (changes == before) continue;
     link_changes_[index] = changes;
+    if (port.config().type != config::PortType::kVhostUser) continue;
     if (!port.up() || changes - before > 1) suspect_behind(port.index(), now);
   }
 }

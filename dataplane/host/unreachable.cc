@@ -46,6 +46,12 @@ std::optional<Unreachable> parse_unreachable(const wire::Frame& frame,
   if (!own.is_own(src)) return std::nullopt;
   result.own_port = wire::load_be16(&quoted[header_bytes]);
   result.member_port = wire::load_be16(&quoted[header_bytes + 2]);
+  const wire::Bytes datagram = quoted.subspan(header_bytes + kPortsBytes);
+  if (datagram.size() >= sizeof(wire::CommonHeader)) {
+    wire::CommonHeader header;
+    std::memcpy(&header, datagram.data(), sizeof(header));
+    if (header.magic == wire::kMagic && header.version == wire::kVersion) result.quoted = header;
+  }
   return result;
 }
 

@@ -1,13 +1,17 @@
 // ICMP "destination unreachable" about a datagram of ours: a worker process is gone, or its host
 // is.
 //
-// Only a hint, for anyone can forge one: the control thread answers it with quick pings.
+// Only a hint, and only "port unreachable": a host or a network may be back in a second. Anyone can
+// forge one, so it must quote the head of our datagram with the member's cookie, which nobody else
+// has seen. Linux quotes all that fits into 576 bytes; of a host that quotes eight bytes after the
+// IP header the silence tells.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 
 #include "aggregator/wire/inet.h"
+#include "aggregator/wire/packet.h"
 #include "dataplane/core/steer.h"
 
 namespace sluice::dataplane {
@@ -23,6 +27,7 @@ struct Unreachable {
   wire::IpAddress member;  // whom we had written to
   std::uint16_t member_port = 0;
   std::uint16_t own_port = 0;
+  std::optional<wire::CommonHeader> quoted;  // of our datagram; nothing: the quote is too short
 };
 
 // Nothing unless the frame is such an error and quotes a UDP datagram from one of our addresses.

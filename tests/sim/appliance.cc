@@ -259,6 +259,15 @@ void Appliance::shutdown(TimeNs now) {
   flush_control(now);
 }
 
+void Appliance::quoted_unreachable(const wire::CommonHeader& quoted, TimeNs now) {
+  if (now < control_back_ns_)
+    return world_.at(control_back_ns_, [&world = world_, quoted] {
+      world.appliance().quoted_unreachable(quoted, world.now());
+    });
+  (void)jobs_->suspect_quoted(quoted, now);
+  flush_control(now);
+}
+
 void Appliance::unreachable(std::uint16_t worker_port, TimeNs now) {
   if (now < control_back_ns_)
     return world_.at(control_back_ns_, [&world = world_, worker_port] {

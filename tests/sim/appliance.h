@@ -49,7 +49,10 @@ class Appliance {
   // waits, and its clock has moved on when it returns.
   void pause_control(TimeNs until) { control_back_ns_ = std::max(control_back_ns_, until); }
   void pause_shard(std::uint16_t shard, TimeNs until);
-  // The kernel or the switch says that nothing listens behind this UDP port any more.
+  // A host says that nothing listens where a datagram of ours went, and quotes its head.
+  void quoted_unreachable(const wire::CommonHeader& quoted, TimeNs now);
+  // The switch knows that the process behind this UDP port is gone, as of a closed vhost-user
+  // socket.
   void unreachable(std::uint16_t worker_port, TimeNs now);
 
   agg::Jobs& jobs() { return *jobs_; }

@@ -185,7 +185,7 @@ void World::dispatch(const SimEvent& event) {
     case EventKind::kWorkerTimeout: workers_[event.target]->timeout(now_); break;
     case EventKind::kWorkerApp: workers_[event.target]->run_app(now_); break;
     case EventKind::kUnreachable:
-      if (appliance_up_) appliance_->unreachable(public_port(*workers_[event.target]), now_);
+      if (appliance_up_) appliance_->quoted_unreachable(quotes_[event.argument], now_);
       break;
     case EventKind::kAction: {
       const std::function<void()> action = std::move(actions_[event.argument]);
@@ -307,9 +307,15 @@ void World::arrive_at_host(HostIndex host, FrameIndex frame) {
       worker != nullptr && worker->identity.host == host &&
       (worker->state() == ProcessState::kRunning || worker->state() == ProcessState::kPaused);
   if (open) return worker->receive(frame, now_);
+  wire::Packet packet;
+  Verdict why{};
+  const bool ours = wire::parse(view.payload, packet, why);
+  if (ours && worker != nullptr && options_.unreachable_hints && !downlink(host).partitioned) {
+    quotes_.push_back(packet.common());
+    events_.push(now_ + kHintDelay, EventKind::kUnreachable, worker->identity.index,
+                 static_cast<std::uint32_t>(quotes_.size() - 1));
+  }
   pool_.give_back(frame);
-  if (worker != nullptr && options_.unreachable_hints && !downlink(host).partitioned)
-    events_.push(now_ + kHintDelay, EventKind::kUnreachable, worker->identity.index);
 }
 
 void World::note_over(RunIndex run_index) {

@@ -162,6 +162,7 @@ class World {
   std::vector<WorkerIndex> rebound_;  // whose port is kFirstReboundPort + index here, the last one
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<std::function<void()>> actions_;
+  std::vector<wire::CommonHeader> quotes_;  // of datagrams that found nobody
   Filter filter_;
 };
 

@@ -96,7 +96,10 @@ std::vector<std::uint8_t> unreachable(bool ipv6, std::uint8_t type, std::uint8_t
   const wire::UdpPath alices = ours;
   std::swap(ours.src, ours.dst);
   std::swap(ours.src_port, ours.dst_port);
-  const auto datagram = wire::udp_frame(ours, std::vector<std::uint8_t>(20));
+  const wire::CommonHeader header{.job = 3, .rank = 5, .cookie = 0xC00C1E};
+  std::vector<std::uint8_t> payload(20);
+  std::memcpy(payload.data(), &header, sizeof(header));
+  const auto datagram = wire::udp_frame(ours, payload);
   std::vector<std::uint8_t> icmp{type, code, 0, 0, 0, 0, 0, 0};
   const auto end = std::min(datagram.size(), wire::kEthernetBytes + quoted_bytes);
   icmp.insert(icmp.end(), datagram.begin() + wire::kEthernetBytes,
@@ -117,6 +120,20 @@ TEST(Unreachable, NamesTheMemberWhosePortIsClosed) {
     EXPECT_EQ(hint->member_port, 40000);
     EXPECT_EQ(hint->own_port, 7700);
   }
+}
+
+TEST(Unreachable, QuotesWhoseDatagramItWasWhenTheQuoteIsLongEnough) {
+  const auto whole = unreachable(false, 3, 3, 100);
+  const auto hint = parse_unreachable(parsed(whole), bob());
+  ASSERT_TRUE(hint && hint->quoted);
+  EXPECT_EQ(hint->quoted->job, 3);
+  EXPECT_EQ(hint->quoted->rank, 5);
+  EXPECT_EQ(hint->quoted->cookie, 0xC00C1Eu);
+  for (const std::size_t quoted_bytes : {28, 36, 43}) {
+    const auto cut = unreachable(false, 3, 3, quoted_bytes);
+    EXPECT_FALSE(parse_unreachable(parsed(cut), bob())->quoted) << quoted_bytes;
+  }
+  EXPECT_TRUE(parse_unreachable(parsed(unreachable(false, 3, 3, 44)), bob())->quoted);
 }
 
 TEST(Unreachable, TellsClosedPortsFromUnreachableHostsAndSmallMtus) {

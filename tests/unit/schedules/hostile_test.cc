@@ -159,6 +159,30 @@ TEST_F(Hostile, a_member_whose_address_changes_is_followed_within_a_round_trip) 
   EXPECT_LE(status_ns - moved_ns, 250 * kMillisecond + 2 * kMillisecond);
 }
 
+// Each part of a thousand of all datagrams is lost, both ways.
+class HostileHints : public Hostile, public testing::WithParamInterface<std::uint32_t> {};
+
+TEST_P(HostileHints, forged_beside_heavy_loss_kill_nobody) {
+  options.uplink.loss_ppm = options.downlink.loss_ppm = GetParam() * 1000;
+  options.appliance.jobs.member_timeout_ns = 30 * kSecond;
+  JobPlan plan = make_plan(4, 2, {64});
+  plan.session.silence_timeout_ns = 60 * kSecond;
+  plan.session.connect_timeout_ns = 60 * kSecond;
+  for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 150 * kSecond;
+  const RunIndex run = world().add_run(plan);
+  ASSERT_TRUE(world().run_until([&] { return all_started(run); }, 60 * kSecond));
+  // Whoever is not on the path knows everything of a member but its cookie.
+  for (TimeNs at = world().now(); at < 290 * kSecond; at += 50 * kMillisecond)
+    world().at(at, [&] {
+      for (std::uint16_t rank = 0; rank < 4; ++rank)
+        world().appliance().quoted_unreachable({.job = 0, .rank = rank, .cookie = 0x5EED},
+                                               world().now());
+    });
+  expect_completed(run, 400 * kSecond);
+}
+
+INSTANTIATE_TEST_SUITE_P(Loss, HostileHints, testing::Values(200, 500));
+
 TEST_F(Hostile, a_stranger_gets_no_longer_answer_than_it_sent) {
   const RunIndex run = start_victim();
   for (const bool padded : {false, true}) {
