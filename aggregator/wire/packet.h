@@ -296,8 +296,7 @@ struct Leave {
 struct Keepalive {
   std::uint32_t timestamp_us = 0;
   std::uint32_t reserved = 0;
-  std::uint64_t token =
-      0;  // of the last ping, which proves that the sender gets what is sent to it
+  std::uint64_t token = 0;  // of the last ping: proves that the sender gets what is sent to it
 };
 
 // Asked again every 250 ms with the same number until a status names the transfer.

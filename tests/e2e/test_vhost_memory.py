@@ -1,4 +1,4 @@
-"""A vhost-user client that cuts off the memory that it shares: its own port, and nobody else's job."""
+"""A vhost-user client that cuts off the memory that it shares ends its own port, no other's job."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from workers import finish, start, wait_joined
 
 
 def shared_memory(pid: int) -> list:
-    """The descriptors of the memory that DPDK shares with the appliance: one file without a name."""
+    """Descriptors of the memory that DPDK shares with the appliance: one file without a name."""
     folder = f"/proc/{pid}/fd"
     paths = [f"{folder}/{number}" for number in os.listdir(folder)]
     return [path for path in paths if "nohuge" in os.readlink(path)]
