@@ -47,6 +47,14 @@ std::string boot_id() {
   return id;
 }
 
+// No state can be larger. UINT64_MAX where the system does not say.
+std::uint64_t machine_memory_bytes() {
+  const long pages = sysconf(_SC_PHYS_PAGES);
+  const long page_bytes = sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || page_bytes <= 0) return UINT64_MAX;
+  return static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes);
+}
+
 // Says whose error it is, as the session's texts do.
 Status at_place(const JoinRequest& request, const Status& status) {
   return {status.code(), place_of(request.session) + status.message()};
@@ -119,6 +127,7 @@ Outcome ClientJob::start(JoinRequest& request) {
   options.trace = trace_ != nullptr;
   options.receive_credit_packets = facts.receive_credit_packets;
   options.path_datagram_bytes = facts.path_datagram_bytes;
+  options.max_state_bytes = machine_memory_bytes();
   auto session =
       std::make_unique<Session>(std::move(options), std::move(layout).value(), monotonic_now());
   progress_ = std::make_unique<Progress>(

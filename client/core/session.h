@@ -50,6 +50,7 @@ struct SessionOptions {
   PolicyOptions policy;      // asked for, if has_policy
   bool has_policy = false;   // false: whatever the appliance's configuration says
   bool trace = false;        // note when each tensor passed which place
+  std::uint64_t max_state_bytes = UINT64_MAX;  // of another rank's state; more is refused
 };
 
 // A tensor's gradient for the next step of that tensor. `input` and `output` may be the same

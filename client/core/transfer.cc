@@ -113,15 +113,19 @@ void Transfers::piece_done(Link& link, TimeNs now) noexcept {
   pieces_.next_step();
   if (!in_header_) offset_ += pieces_.piece().bytes;
   if (in_header_ && !giver()) {
-    state_.reset(new (std::nothrow) std::uint8_t[header_.bytes]);
-    if (state_ == nullptr) {  // the others need not be held for it
+    // The size is the other rank's word: an operating system that promises more memory than it has
+    // would end this process for it.
+    const bool fits = header_.bytes <= options_.max_state_bytes;
+    if (fits) state_.reset(new (std::nothrow) std::uint8_t[header_.bytes]);
+    if (!fits || state_ == nullptr) {  // the others need not be held for it
       role_ = Role::kReceived;
       caught_up(now);
+      std::string why = place_of(options_) + "no memory for the state of rank " +
+                        std::to_string(source_.value) + ", " + std::to_string(header_.bytes) +
+                        " bytes";
+      if (!fits) why += "; this machine has " + std::to_string(options_.max_state_bytes);
       link.events.push({.kind = Event::Kind::kStateReceived,
-                        .status = Status(StatusCode::kExhausted,
-                                         place_of(options_) + "no memory for the state of rank " +
-                                             std::to_string(source_.value) + ", " +
-                                             std::to_string(header_.bytes) + " bytes")});
+                        .status = Status(StatusCode::kExhausted, std::move(why))});
       return;
     }
   }

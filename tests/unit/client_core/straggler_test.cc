@@ -339,6 +339,43 @@ TEST(Straggler, AStatusOfBeforeItsOwnTransferDoesNotMakeItAGiver) {
   EXPECT_TRUE(bench.saw(Kind::kStateWanted));
 }
 
+TEST(Straggler, RefusesAStateLargerThanItsMachinesMemory) {
+  SessionOptions options = Scripted::default_options();
+  options.max_state_bytes = 1 << 20;
+  Scripted bench(options);
+  bench.policy = fixed(LateMode::kRequeue, 0);
+  bench.start();
+  ASSERT_TRUE(bench.session.resync(bench.now).ok());
+  bench.answer(wire::Status{.joined_count = 2,
+                            .world_size = 2,
+                            .state = wire::JobState::kRunning,
+                            .transfer_step = 5,
+                            .transfer_number = 1,
+                            .hold_left_ms = 1000,
+                            .transfer_source = 0,
+                            .transfer_target = 1});
+  std::array<std::uint8_t, 32> header{};
+  header[5] = 1;  // 2^40 bytes
+  bench.answer(wire::ResultHeader{.feedback = bench.feedback(),
+                                  .step = 5,
+                                  .weight = std::uint64_t{32} << 32 |
+                                            wire::pack_collective(CollectiveKind::kTransfer, 0),
+                                  .elem_count = 32,
+                                  .payload_bytes = 32,
+                                  .mask_words = 1,
+                                  .stream = StreamId::kState,
+                                  .dtype = Dtype::kBytes},
+               std::array<std::uint64_t, 1>{kBoth}, header);
+  for (const Event& event : bench.events()) {
+    if (event.kind != Kind::kStateReceived) continue;
+    EXPECT_EQ(event.status.code(), StatusCode::kExhausted);
+    EXPECT_THAT(event.status.message(), HasSubstr("state of rank 0, 1099511627776 bytes"));
+    EXPECT_THAT(event.status.message(), HasSubstr("this machine has 1048576"));
+    return;
+  }
+  FAIL() << "the resync is not over";
+}
+
 TEST(Straggler, CannotCatchUpInASynchronousJob) {
   Scripted bench;
   bench.start();
