@@ -102,7 +102,8 @@ class ControlTest : public testing::Test {
     Verdict why{};
     EXPECT_TRUE(wire::parse(bytes, packet, why)) << label(why);
     std::vector<std::uint8_t> reply(kMaxDatagramBytes);
-    const Origin origin{.path = path, .address = address, .max_datagram_bytes = port_datagram_bytes};
+    const Origin origin{
+        .path = path, .address = address, .max_datagram_bytes = port_datagram_bytes};
     answered.result = jobs.handle(packet, origin, reply, now);
     if (memory_at_once && carry_out_all(jobs, now))
       answered.result = jobs.handle(packet, origin, reply, now);  // it asked again

@@ -76,8 +76,10 @@ std::vector<Seen> answers_to_a_worker_that_lost_the_result(std::uint16_t worker)
   player.send(0, 0, 1);
   player.send(1, 0, 1);
   player.all.clear();  // the network loses every copy
-  for (int attempt = 0; attempt < 10; ++attempt) player.system.ask(0, worker, 0, {1});
-  player.collect();
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    player.system.ask(0, worker, 0, {1});
+    player.collect();  // asked before its answer, it would have one answer to both
+  }
   return player.of_round(0);
 }
 
