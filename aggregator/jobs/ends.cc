@@ -11,6 +11,10 @@
 namespace sluice::agg {
 namespace {
 
+// A process that is proven gone had this long for the others to end as well. A LEAVE is repeated
+// for half a second, so after that it died and did not finish; they must not idle on without it.
+constexpr DurationNs kEndTogether = 2 * kSecond;
+
 // The newest gradient step that the rank has contributed to, in any shard; 0: none.
 Step newest_contribution(const Job& job, Rank rank) noexcept {
   Step newest = 0;
@@ -59,7 +63,8 @@ void Jobs::check_ends(Entry& entry, TimeNs now) {
     const bool gone = member.phase == Member::Phase::kGone;
     if (gone && last_heard(entry, rank) > member.left_ns)
       revive(entry, rank, now);
-    else if (gone && is_awaited(entry, rank))
+    else if (gone && (is_awaited(entry, rank) || (member.lost_by == wire::NoticeCode::kMemberDied &&
+                                                  now - member.left_ns > kEndTogether)))
       return fail(entry, member.lost_by, rank, describe_loss_by(entry, rank, member.lost_by, now),
                   now);
     if (member.phase != Member::Phase::kLeft || member.missing_from == 0) continue;
