@@ -43,7 +43,7 @@ class SoloAttachment(Attachment):
         self._own = [None] * len(named)  # memory for results beside DDP's buckets
         self._outputs = [None] * len(named)  # where the step's results are
         self._used = set()  # parameters with a gradient of this rank for the next submission
-        self._end = _torch_end.End(job.rank)
+        self._ending = _torch_end.End(job.rank)
         self._handles += [p.register_hook(self._use(index))
                           for index, p in enumerate(self._parameters)]
 
@@ -110,8 +110,8 @@ class SoloAttachment(Attachment):
             self.job.submit_address(index, address if given else None, address, self.weight,
                                     _LEAST_URGENT)
             index += 1
-        self._end.fill(self.finished)
-        address = self._end.values.data_ptr()
+        self._ending.fill(self.finished)
+        address = self._ending.values.data_ptr()
         self.job.submit_address(index, address, address, 1, _LEAST_URGENT)
         self._used.clear()
 
@@ -150,7 +150,7 @@ class SoloAttachment(Attachment):
                 self._outputs[index] = self._own_memory(index)
                 self.job.catch_up_address(index, self._outputs[index].data_ptr())
             index = len(self._parameters)
-            for values in (*(part.values for part in self.replica.parts), self._end.values):
+            for values in (*(part.values for part in self.replica.parts), self._ending.values):
                 self.job.catch_up_address(index, values.data_ptr())
                 index += 1
         except errors.Behind:
@@ -159,12 +159,12 @@ class SoloAttachment(Attachment):
 
     def plan(self, total):
         """What Loop.steps() was given; all ranks compare it in each step."""
-        self._end.tell(total)
+        self._ending.tell(total)
 
     def check_plan(self):
         """Raises when a rank in the step that is here was given another total."""
         index = len(self._parameters) + len(self.replica.parts)
-        text = None if self.job.is_absent(index) else self._end.disagreement()
+        text = None if self.job.is_absent(index) else self._ending.disagreement()
         if text is not None:
             raise errors.InvalidArgument(f"the ranks plan different numbers of steps: {text}")
 
@@ -179,7 +179,7 @@ class SoloAttachment(Attachment):
         parts = len(self.replica.parts)
         self.replica.agree({index for index in range(parts) if self.job.is_absent(first + index)})
         self.all_finished = (not self.job.is_absent(first + parts) and
-                             self._end.all_finished())
+                             self._ending.all_finished())
         self.clear()
 
     def clear(self):
