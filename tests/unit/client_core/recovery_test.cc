@@ -63,5 +63,50 @@ TEST(Recovery, AsksForAResultOnceUntilItIsOverdue) {
   EXPECT_EQ(plan.want, 0xFFFF00u);
 }
 
+// A block of which one chunk after the other completes is asked about all the time. That must not
+// put off what was asked for before and was lost on its way.
+TEST(Recovery, AsksAgainForALostResultInTimeWhateverElseIsAskedOfItsBlock) {
+  constexpr DurationNs kBetween = 5 * kMillisecond;
+  constexpr std::uint64_t kLost = 0xFF;
+  Recovery recovery(kChunksPerBlock, 1);
+  Flow flow(64);
+  TimeNs now = kSecond;
+  for (ChunkIndex chunk = 0; chunk < kChunksPerBlock; ++chunk) recovery.await(chunk, now);
+  std::uint64_t complete = kLost;
+  Recovery::ProbePlan plan;
+  const auto ask = [&] {
+    recovery.work(0, now, flow);
+    if (!recovery.plan_probe(0, flow, plan)) return false;
+    recovery.probe_sent(0, plan, now, flow);
+    recovery.answer({.complete = complete, .probe_number = 1}, now, flow);
+    return true;
+  };
+  ASSERT_TRUE(ask());
+  ASSERT_TRUE(ask());
+  ASSERT_EQ(plan.want, kLost);
+  const TimeNs due_ns = now + flow.rtt().timeout_ns();
+  ASSERT_GT(due_ns, now + 4 * kBetween) << "nothing would be asked in between";
+  std::uint32_t asked_between = 0;
+  for (ChunkIndex chunk = 8; chunk < kChunksPerBlock; ++chunk) {
+    now += kBetween;
+    complete |= std::uint64_t{1} << chunk;
+    // The idle timer asks without knowing of the chunk, the answer tells, and it is asked for.
+    while (ask()) {
+      if (plan.want & kLost) {
+        EXPECT_EQ(plan.want & kLost, kLost);
+        EXPECT_GE(now, due_ns) << "it may still stand in a queue";
+        EXPECT_LE(now, due_ns + 2 * kBetween);
+        EXPECT_GE(asked_between, 3u);
+        return;
+      }
+      ++asked_between;
+      if (plan.want != 0) {
+        EXPECT_TRUE(recovery.result(chunk, now, flow));
+      }
+    }
+  }
+  FAIL() << "asked for others " << asked_between << " times and never again for what was lost";
+}
+
 }  // namespace
 }  // namespace sluice::client
