@@ -1,0 +1,107 @@
+"""A link that flaps and a host that is unreachable for a moment end no synchronous job.
+
+A job of two ranks makes short steps while the network says that rank 0 is away. One step waits for
+it to come back; the job ends with all its steps and every sum exact (exit status 0).
+
+The af_packet driver reports no link of a veth: the first test shows what missing frames do.
+"""
+
+import contextlib
+import subprocess
+import time
+
+import pytest
+from lab import BOX_ADDRESS, Lab, missing
+from workers import BUILD, finish, start, wait_joined
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+STEPS = 150
+FLAP_S = 3  # the workers give up an appliance that is silent for 4 s
+GATEWAY = "10.77.0.200"
+UNREACHABLE_S = 2  # three quick pings to a dead process take 0.6 s
+
+
+@pytest.fixture
+def lab():
+    with Lab(hosts=2) as made:
+        made.start_appliance(BUILD, made.config(member_timeout_s=30))
+        yield made
+
+
+@contextlib.contextmanager
+def job_in_full_run(lab):
+    """Inside, the job runs; afterwards it must have waited once and ended well."""
+    workers = [
+        start(lab, rank, lab.url, rank, 2, steps=STEPS, pause_ms=15, elems=5000)
+        for rank in range(2)
+    ]
+    for worker in workers:
+        wait_joined(worker)
+    time.sleep(0.5)
+    waited = []
+    yield waited
+    assert [worker.poll() for worker in workers] == [None, None], [
+        finish(worker) for worker in workers
+    ]
+    for worker in workers:
+        report = finish(worker)
+        assert report["exit"] == 0 and report["steps"] == STEPS, report
+        assert report["step_max_ms"] >= 900 * waited[0], f"no step waited: {report}"
+    assert "has ended: rank" not in (lab.directory / "sluiced.log").read_text()
+
+
+def test_a_link_that_is_down_for_three_seconds_costs_only_these(lab):
+    with job_in_full_run(lab) as waited:
+        lab.in_host(0, "ip link set eth0 down")
+        time.sleep(FLAP_S)
+        lab.in_host(0, "ip link set eth0 up")
+        waited.append(FLAP_S)
+
+
+def read_in(lab, host, command):
+    process = lab.popen(host, command.split(), stdout=subprocess.PIPE, text=True)
+    return process.communicate(timeout=10)[0]
+
+
+def unreachables(lab, host):
+    """How often the host's kernel has said "destination unreachable"."""
+    lines = read_in(lab, host, "cat /proc/net/snmp").splitlines()
+    names, values = [line.split() for line in lines if line.startswith("Icmp:")]
+    return int(values[names.index("OutDestUnreachs")])
+
+
+@contextlib.contextmanager
+def udp_unreachable(lab, host):
+    """Inside, the host's kernel answers UDP with "host unreachable", and its own UDP is lost.
+
+    It says so like a router that has lost the way to the worker, and quotes what it got.
+    """
+    run = lambda command: lab.in_host(host, command)
+    neighbour = read_in(lab, host, f"ip neigh show {BOX_ADDRESS} dev eth0").split()
+    appliance_mac = neighbour[neighbour.index("lladdr") + 1]
+    run("sysctl -qw net.ipv4.ip_forward=1")
+    # Rules are asked in turn, and that for the host's own addresses is the first.
+    run("ip rule add pref 100 lookup local")
+    run("ip rule del pref 0")
+    # ICMP finds the appliance through a gateway of another address; all else goes to nobody's MAC.
+    run(f"ip neigh replace {GATEWAY} lladdr {appliance_mac} nud permanent dev eth0")
+    run(f"ip route add default via {GATEWAY} dev eth0 table 77")
+    run(f"ip rule add pref 50 to {BOX_ADDRESS} ipproto icmp lookup 77")
+    run(f"ip neigh replace {BOX_ADDRESS} lladdr 02:00:00:00:00:99 nud permanent dev eth0")
+    run(f"ip rule add pref 51 iif eth0 to {lab.address(host)} ipproto udp unreachable")
+    try:
+        yield
+    finally:
+        run("ip rule del pref 51")
+        run(f"ip neigh replace {BOX_ADDRESS} lladdr {appliance_mac} nud reachable dev eth0")
+
+
+def test_a_host_that_is_unreachable_for_two_seconds_costs_only_these(lab):
+    with job_in_full_run(lab) as waited:
+        before = unreachables(lab, 0)
+        with udp_unreachable(lab, 0):
+            time.sleep(UNREACHABLE_S)
+        said = unreachables(lab, 0) - before
+        assert said >= 1, "the kernel did not say that the host is unreachable"
+        waited.append(UNREACHABLE_S)
