@@ -20,17 +20,21 @@ struct Envelope {
   std::size_t port;  // 0 control, 1 + shard
   bool marked;
   bool raw;  // the datagram stays as it is; otherwise its form is repaired
+  std::size_t path;
 };
 
-constexpr std::uint8_t seal(Role role, std::size_t port, bool marked = false) {
-  return static_cast<std::uint8_t>(static_cast<unsigned>(role) | port << 2 | marked << 4);
+constexpr std::uint8_t seal(Role role, std::size_t port, bool marked = false,
+                            std::size_t path = 0) {
+  return static_cast<std::uint8_t>(static_cast<unsigned>(role) | port << 2 | marked << 4 |
+                                   path << 6);
 }
 
 Envelope open_envelope(std::uint8_t byte) {
   return {.role = static_cast<Role>(std::min(byte & 3, 2)),
           .port = std::size_t{byte} / 4 % 4 % (1 + fuzz::kShards),
           .marked = (byte >> 4 & 1) != 0,
-          .raw = (byte >> 5 & 1) != 0};
+          .raw = (byte >> 5 & 1) != 0,
+          .path = std::size_t{byte} >> 6};
 }
 
 template <class Body>
@@ -78,6 +82,10 @@ void repair(fuzz::Bytes& bytes) {
       body.has_proof &= 1;
       body.allow_nil &= 1;
       body.has_policy &= 1;
+      body.averaging =
+          static_cast<AveragingChoice>(static_cast<unsigned>(body.averaging) %
+                                       (static_cast<unsigned>(AveragingChoice::kSum) + 1));
+      body.reserved = 0;
       if (body.policy.kind > PolicyKind::kGoodput) body.policy = {};
       if (body.policy.late > LateMode::kRequeue) body.policy.late = LateMode::kDrop;
       body.name_bytes = static_cast<std::uint8_t>(1 + body.name_bytes % kMaxJobNameBytes);
@@ -85,7 +93,7 @@ void repair(fuzz::Bytes& bytes) {
     }
     case PacketType::kLeave: {
       auto& body = body_in<wire::Leave>(bytes);
-      body.reason = static_cast<wire::LeaveReason>(static_cast<unsigned>(body.reason) & 1);
+      body.reason = static_cast<wire::LeaveReason>(static_cast<unsigned>(body.reason) % 3);
       cut_to(sizeof(wire::Leave));
       break;
     }
@@ -120,11 +128,17 @@ void repair(fuzz::Bytes& bytes) {
   }
 }
 
-// Gradients of a member: mostly of steps around the open one, on time or late.
-void aim(const fuzz::World& world, fuzz::Bytes& bytes) {
+// Gradients of a member: mostly of steps around the open one, on time or late. Keepalives: with a
+// token that it can know.
+void aim(const fuzz::World& world, fuzz::Bytes& bytes, std::size_t path) {
   wire::Packet packet;
   Verdict why{};
   if (!wire::parse(bytes, packet, why)) return;
+  if (packet.type() == wire::PacketType::kKeepalive) {
+    auto& body = body_in<wire::Keepalive>(bytes);
+    body.token = world.token_to_echo(packet.common().cookie, path, body.token);
+    return;
+  }
   const Step open = world.hostile_step();
   if (packet.type() == wire::PacketType::kFinished) {
     auto& body = body_in<wire::Finished>(bytes);
@@ -139,7 +153,8 @@ void aim(const fuzz::World& world, fuzz::Bytes& bytes) {
 }
 
 // Lets a mutated datagram be what its sender could really send. False: it stays a stranger's.
-bool authenticate(fuzz::World& world, Role role, fuzz::Bytes& bytes) {
+bool authenticate(fuzz::World& world, const Envelope& envelope, fuzz::Bytes& bytes) {
+  const Role role = envelope.role;
   if (bytes.size() < sizeof(wire::CommonHeader)) return false;
   auto& common = *reinterpret_cast<wire::CommonHeader*>(bytes.data());
   if (role == Role::kMember) {
@@ -147,7 +162,7 @@ bool authenticate(fuzz::World& world, Role role, fuzz::Bytes& bytes) {
     const fuzz::Membership& member = world.hostile()[common.rank];
     common.job = member.job;
     common.cookie = member.cookie;
-    aim(world, bytes);
+    aim(world, bytes, envelope.path);
     return member.cookie != 0;
   }
   wire::Packet packet;
@@ -172,7 +187,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const Envelope envelope = open_envelope(data[0]);
   fuzz::Bytes bytes(data + 1, data + size);
   if (!envelope.raw) repair(bytes);
-  const bool proven = authenticate(world, envelope.role, bytes);
+  const bool proven = authenticate(world, envelope, bytes);
   if (!proven && bytes.size() >= sizeof(wire::CommonHeader)) {
     // A tool that watches comparisons could read a cookie out of memory; a stranger cannot.
     auto& common = *reinterpret_cast<wire::CommonHeader*>(bytes.data());
@@ -181,7 +196,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (known) common.cookie = 0;
   }
   bytes.shrink_to_fit();
-  world.receive(bytes, envelope.port, envelope.marked, proven);
+  world.receive(bytes, {envelope.port, envelope.path}, envelope.marked, proven);
   world.advance_honest();
   if (++turn % 64 == 0) {
     world.pass(50 * kMillisecond);
@@ -201,6 +216,7 @@ std::vector<fuzz::Seed> fuzz::seeds() {
     add("stranger_control", seal(Role::kStranger, 0), packet);
     add("stranger_data", seal(Role::kStranger, 1), packet);
     add("member_control", seal(Role::kMember, 0), packet);
+    add("member_elsewhere", seal(Role::kMember, 0, false, 1), packet);
     add("member_data", seal(Role::kMember, 1, true), packet);
     add("member_other_shard", seal(Role::kMember, 2), packet);
   }

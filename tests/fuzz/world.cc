@@ -40,13 +40,20 @@ PolicyOptions policy_of(std::size_t kind) {
 
 std::string honest_address(std::uint16_t rank) { return "10.0.0." + std::to_string(rank + 2); }
 
+agg::PathKey honest_path(std::uint16_t rank) {
+  return {1, static_cast<std::uint8_t>(rank)};  // none is all zero
+}
+
+agg::PathKey hostile_path(std::size_t number) { return {2, static_cast<std::uint8_t>(number)}; }
+
 }  // namespace
 
 World::World() : jobs_(options()), reply_(kMaxDatagramBytes), out_(kMaxDatagramBytes) {
   for (std::uint16_t shard = 0; shard < kShards; ++shard)
     shards_[shard] = std::make_unique<agg::Shard>(ShardId{shard});
   for (std::uint16_t rank = 0; rank < kHonestRanks; ++rank)
-    honest_[rank] = join("honest", rank, kHonestRanks, kHonestChunks, 1, honest_address(rank));
+    honest_[rank] = join("honest", rank, kHonestRanks, kHonestChunks, 1, honest_address(rank),
+                         honest_path(rank));
   settle();
   join_hostile();
 }
@@ -60,15 +67,13 @@ std::uint64_t World::counted() const noexcept {
   return total;
 }
 
-agg::ControlResult World::control(std::span<const std::uint8_t> bytes, std::string_view address) {
+agg::ControlResult World::control(std::span<const std::uint8_t> bytes, std::string_view address,
+                                  const agg::PathKey& path) {
   wire::Packet packet;
   Verdict why{};
   REQUIRE_PROPERTY(wire::parse(bytes, packet, why));
-  const agg::Origin origin{.address = address, .max_datagram_bytes = kPortDatagramBytes};
-  const agg::ControlResult result = jobs_.handle(packet, origin, reply_, now_);
-  handled_ = 1;
-  if (!agg::carry_out_all(jobs_, now_)) return result;
-  handled_ = 2;
+  const agg::Origin origin{
+      .path = path, .address = address, .max_datagram_bytes = kPortDatagramBytes};
   return jobs_.handle(packet, origin, reply_, now_);
 }
 
@@ -77,7 +82,7 @@ bool World::challenge_for(const wire::Join& join, std::uint16_t rank,
   wire::Join first = join;
   first.has_proof = 0;
   first.datagram_bytes = 0;  // no size test
-  const auto result = control(packet_bytes({.rank = rank}, first), kFuzzerAddress);
+  const auto result = control(packet_bytes({.rank = rank}, first), kFuzzerAddress, hostile_path(0));
   wire::Packet packet;
   Verdict why{};
   if (!wire::parse({reply_.data(), result.reply_bytes}, packet, why) ||
@@ -89,7 +94,7 @@ bool World::challenge_for(const wire::Join& join, std::uint16_t rank,
 
 Membership World::join(const char* name, std::uint16_t rank, std::uint16_t world_size,
                        std::uint32_t chunk_count, std::uint64_t run_id, std::string_view address,
-                       const PolicyOptions& policy) {
+                       const agg::PathKey& path, const PolicyOptions& policy) {
   wire::Join body = join_body(kHonestElems * 4, world_size, chunk_count, name);
   body.nonce = next_nonce_ += 0x9E3779B97F4A7C15;
   body.run_id = run_id;
@@ -99,7 +104,7 @@ Membership World::join(const char* name, std::uint16_t rank, std::uint16_t world
   Verdict why{};
   Bytes bytes = packet_bytes({.rank = rank}, body);
   bytes.resize(std::max<std::size_t>(bytes.size(), body.datagram_bytes));
-  auto result = control(bytes, address);
+  auto result = control(bytes, address, path);
   REQUIRE_PROPERTY(wire::parse({reply_.data(), result.reply_bytes}, packet, why));
   if (packet.type() != wire::PacketType::kChallenge) return {};
   body.has_proof = 1;
@@ -108,11 +113,11 @@ Membership World::join(const char* name, std::uint16_t rank, std::uint16_t world
   const wire::Digest proof = wire::join_proof(kSecret, rank, body);
   std::memcpy(body.proof, proof.data(), proof.size());
   const Bytes proven = packet_bytes({.rank = rank}, body);
-  result = control(proven, address);
-  if (result.reply_bytes == 0) {  // a job that runs admits a rank again when its shards know of it
-    settle();
-    result = control(proven, address);
-  }
+  result = control(proven, address, path);
+  // Its memory is made first; a job that runs admits a rank again when its shards know of it.
+  const bool made = agg::carry_out_all(jobs_, now_);
+  if (result.reply_bytes == 0) settle();
+  if (made || result.reply_bytes == 0) result = control(proven, address, path);
   if (!result.bind || result.reply_bytes == 0) return {};
   REQUIRE_PROPERTY(wire::parse({reply_.data(), result.reply_bytes}, packet, why));
   return {.job = packet.common().job, .cookie = packet.common().cookie};
@@ -121,9 +126,17 @@ Membership World::join(const char* name, std::uint16_t rank, std::uint16_t world
 void World::join_hostile() {
   const std::string name = "hostile" + std::to_string(hostile_kind_);
   for (std::uint16_t rank = 0; rank < kHostileRanks; ++rank) {
-    hostile_[rank] = join(name.c_str(), rank, kHostileRanks, kHostileChunks,
-                          hostile_runs_[hostile_kind_], kFuzzerAddress, policy_of(hostile_kind_));
+    hostile_[rank] =
+        join(name.c_str(), rank, kHostileRanks, kHostileChunks, hostile_runs_[hostile_kind_],
+             kFuzzerAddress, hostile_path(0), policy_of(hostile_kind_));
   }
+  std::map<Cookie, Paths> paths;
+  for (const Membership& member : hostile_) {
+    if (member.cookie == 0) continue;
+    paths[member.cookie] = paths_[member.cookie];
+    paths[member.cookie][0].answered = true;
+  }
+  paths_.swap(paths);
   settle();
   // The first steps need everyone; beyond them the policy has a say.
   for (Step step = 1; step <= kFullSteps; ++step)
@@ -177,8 +190,44 @@ bool World::is_honest_cookie(Cookie cookie) const noexcept {
   return false;
 }
 
-void World::receive(std::span<const std::uint8_t> bytes, std::size_t port, bool marked,
-                    bool proven) {
+std::uint64_t World::token_to_echo(Cookie cookie, std::size_t path,
+                                   std::uint64_t wish) const noexcept {
+  const auto found = paths_.find(cookie);
+  if (found == paths_.end()) return 0;
+  switch (wish % 4) {
+    case 0: return found->second[path].token;
+    case 1: return found->second[(path + 1 + wish / 4 % (kHostilePaths - 1)) % kHostilePaths].token;
+    case 2: return found->second[path].token ^ 1;
+    default: return 0;
+  }
+}
+
+// Bound is only a path that the member joined by or that echoed its own token, and no other gets
+// more than it sent.
+void World::check_path(const wire::Packet& request, const agg::ControlResult& result,
+                       std::size_t path) {
+  const auto found = paths_.find(request.common().cookie);
+  wire::Packet reply;
+  Verdict why{};
+  const bool replies = result.reply_bytes != 0;
+  if (replies) REQUIRE_PROPERTY(wire::parse({reply_.data(), result.reply_bytes}, reply, why));
+  if (request.type() == wire::PacketType::kJoin || found == paths_.end()) return;
+  Shown& shown = found->second[path];
+  if (request.type() == wire::PacketType::kKeepalive) {
+    const std::uint64_t token = request.body<wire::Keepalive>().token;
+    shown.answered |= token != 0 && (token == shown.token || token == shown.token_before);
+  }
+  REQUIRE_PROPERTY(shown.answered || !result.bind);
+  REQUIRE_PROPERTY(shown.answered || result.reply_bytes <= request.bytes().size());
+  if (!replies || reply.type() != wire::PacketType::kPing) return;
+  const std::uint64_t token = reply.body<wire::Ping>().token;
+  REQUIRE_PROPERTY(token != 0 && reply.common().cookie == request.common().cookie);
+  for (std::size_t other = 0; other < kHostilePaths; ++other)
+    REQUIRE_PROPERTY(other == path || found->second[other].token != token);
+  if (token != shown.token) shown.token_before = std::exchange(shown.token, token);
+}
+
+void World::receive(std::span<const std::uint8_t> bytes, Way way, bool marked, bool proven) {
   const std::uint64_t before = counted();
   wire::Packet packet;
   Verdict why{};
@@ -187,23 +236,21 @@ void World::receive(std::span<const std::uint8_t> bytes, std::size_t port, bool 
     REQUIRE_PROPERTY(counted() == before);  // the caller counts `why`
     return;
   }
-  std::size_t reply_bytes = 0;
-  Verdict verdict{};
-  if (port == 0) {
-    const auto result = control(bytes, kFuzzerAddress);
-    verdict = result.verdict;
-    reply_bytes = result.reply_bytes;
+  agg::ControlResult result;
+  if (way.port == 0) {
+    result = control(bytes, kFuzzerAddress, hostile_path(way.path));
+    check_path(packet, result, way.path);
   } else {
-    verdict = shards_[port - 1]->handle(packet, marked, now_);
-    handled_ = 1;
+    result.verdict = shards_[way.port - 1]->handle(packet, marked, now_);
   }
-  REQUIRE_PROPERTY(static_cast<std::size_t>(verdict) < kVerdictCount);
-  REQUIRE_PROPERTY(counted() == before + handled_);
-  REQUIRE_PROPERTY(proven || reply_bytes <= bytes.size());
-  if (reply_bytes != 0) {
-    wire::Packet reply;
-    REQUIRE_PROPERTY(wire::parse({reply_.data(), reply_bytes}, reply, why));
-  }
+  REQUIRE_PROPERTY(static_cast<std::size_t>(result.verdict) < kVerdictCount);
+  REQUIRE_PROPERTY(counted() == before + 1);
+  REQUIRE_PROPERTY(proven || result.reply_bytes <= bytes.size());
+  if (result.reply_bytes == 0) return;
+  wire::Packet reply;
+  REQUIRE_PROPERTY(wire::parse({reply_.data(), result.reply_bytes}, reply, why));
+  REQUIRE_PROPERTY(reply.type() != wire::PacketType::kPreparing ||
+                   (proven && packet.type() == wire::PacketType::kJoin));
 }
 
 void World::advance_honest() {
@@ -283,7 +330,6 @@ void World::settle() {
     agg::ShardEvent event;
     while (shard->poll_event(event)) jobs_.handle_event(event, now_);
   }
-  agg::carry_out_all(jobs_, now_);
   while (jobs_.poll_transmit(transmit, out_, now_)) check(transmit);
 }
 
@@ -292,7 +338,7 @@ void World::keep_alive() {
     const Bytes bytes =
         packet_bytes({.job = honest_[rank].job, .rank = rank, .cookie = honest_[rank].cookie},
                      wire::Keepalive{});
-    const auto result = control(bytes, honest_address(rank));
+    const auto result = control(bytes, honest_address(rank), honest_path(rank));
     REQUIRE_PROPERTY(result.verdict == Verdict::kKeepalive && result.bind);
   }
 }
@@ -301,6 +347,7 @@ void World::pass(DurationNs duration) {
   now_ += duration;
   keep_alive();
   jobs_.tick(now_);
+  agg::carry_out_all(jobs_, now_);  // what the fuzzer's joins ordered is made as late as this
   settle();
 }
 

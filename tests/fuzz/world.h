@@ -21,6 +21,7 @@ inline constexpr std::uint16_t kHostileRanks = 2;
 inline constexpr std::uint32_t kHonestChunks = 70;  // a whole block and a part: both shards
 inline constexpr std::uint16_t kHonestElems = 16;
 inline constexpr std::uint32_t kHostileChunks = 3;
+inline constexpr std::size_t kHostilePaths = 4;  // the members join by the first
 inline constexpr char kSecret[] = "sesame";
 
 struct Membership {
@@ -32,9 +33,13 @@ class World {
  public:
   World();
 
-  // Any bytes to the control port (`port` 0) or to shard `port` - 1. Checks that the packet is
-  // counted under exactly one verdict and, unless `proven`, that the reply is not longer.
-  void receive(std::span<const std::uint8_t> bytes, std::size_t port, bool marked, bool proven);
+  struct Way {
+    std::size_t port = 0;  // 0 control, 1 + shard
+    std::size_t path = 0;  // of the fuzzer's, see kHostilePaths
+  };
+  // Any bytes, from the fuzzer. Checks that the packet is counted under exactly one verdict; that
+  // the reply is not longer unless `proven`, and for a member's only on a path that has answered.
+  void receive(std::span<const std::uint8_t> bytes, Way way, bool marked, bool proven);
 
   // The next contribution of the honest job; checks its verdict and every result that comes back.
   void advance_honest();
@@ -47,17 +52,29 @@ class World {
   bool is_honest_cookie(Cookie cookie) const noexcept;
   Step hostile_step() const noexcept;  // that the hostile job's gradients are at
   const std::array<Membership, kHostileRanks>& hostile() const noexcept { return hostile_; }
+  // What a keepalive of the member may carry that comes by `path`, as `wish` says: the token that
+  // was sent there, one that was sent elsewhere, one that nobody was sent, none.
+  std::uint64_t token_to_echo(Cookie cookie, std::size_t path, std::uint64_t wish) const noexcept;
   // The server nonce that a join from the fuzzer's address gets.
   bool challenge_for(const wire::Join& join, std::uint16_t rank,
                      std::uint8_t (&server_nonce)[wire::kNonceBytes]);
 
  private:
   std::uint64_t counted() const noexcept;
-  // A join whose job had to be made first is handled once more: handled_ says how often.
-  agg::ControlResult control(std::span<const std::uint8_t> bytes, std::string_view address);
+  // What a member's path has been sent and has shown: here it is kept, there it is computed.
+  struct Shown {
+    std::uint64_t token = 0;  // of the last ping
+    std::uint64_t token_before = 0;
+    bool answered = false;
+  };
+  using Paths = std::array<Shown, kHostilePaths>;
+
+  agg::ControlResult control(std::span<const std::uint8_t> bytes, std::string_view address,
+                             const agg::PathKey& path);
+  void check_path(const wire::Packet& request, const agg::ControlResult& result, std::size_t path);
   Membership join(const char* name, std::uint16_t rank, std::uint16_t world_size,
                   std::uint32_t chunk_count, std::uint64_t run_id, std::string_view address,
-                  const PolicyOptions& policy = {});
+                  const agg::PathKey& path, const PolicyOptions& policy = {});
   void join_hostile();
   void check_result(const agg::Transmit& transmit, const wire::Packet& packet);
   void keep_alive();
@@ -77,7 +94,7 @@ class World {
   std::uint32_t next_contribution_ = 0;  // rank-major within a step
   std::array<std::uint32_t, kHonestRanks> results_{};
   std::array<std::array<std::uint32_t, kShards>, kHonestRanks> numbers_{};
-  std::uint64_t handled_ = 0;
+  std::map<Cookie, Paths> paths_;  // of hostile members
   Bytes reply_;
   Bytes out_;
 };
