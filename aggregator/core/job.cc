@@ -150,7 +150,10 @@ void Job::publish(StreamId stream, Step step, TimeNs now) noexcept {
   record.k = static_cast<std::uint16_t>(record.may.count());
   if (!waits_for_all) {
     const std::uint16_t k = step > 1 ? decide_k(step - 1, now) : record.k;
-    if (step > kFullSteps) record.k = std::min(record.k, two_keep_up(step) ? k : std::max(k, kTwo));
+    if (step > kFullSteps) {
+      record.by_the_living = !two_keep_up(step);
+      record.k = std::min(record.k, record.by_the_living ? std::max(k, kTwo) : k);
+    }
   }
 
   StreamWindow& window = windows[index];

@@ -56,6 +56,13 @@ class MemberMask {
     return true;
   }
 
+  // Some member of this set is in `words`.
+  bool meets(const std::uint64_t* words, std::size_t word_count) const noexcept {
+    for (std::size_t i = 0; i < word_count; ++i)
+      if (words_[i] & words[i]) return true;
+    return false;
+  }
+
   friend bool operator==(const MemberMask&, const MemberMask&) = default;
 
  private:

@@ -18,6 +18,9 @@ struct StepRecord {
   std::uint16_t k = 0;
   MemberMask may;
   MemberMask must;
+  // No slot completes without a member of `may`: what a rank left behind that is gone since must
+  // not move the window on, away from the only one that can still follow.
+  bool by_the_living = false;
 
   // Death and leave are the only changes of a published record.
   void remove(Rank rank) noexcept {
@@ -29,6 +32,7 @@ struct StepRecord {
 
   bool satisfied_by(const std::uint64_t* counted_words, std::size_t counted,
                     std::size_t word_count) const noexcept {
+    if (by_the_living && !may.empty() && !may.meets(counted_words, word_count)) return false;
     return counted >= k && counted > 0 && must.subset_of(counted_words, word_count);
   }
 

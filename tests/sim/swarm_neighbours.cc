@@ -99,12 +99,14 @@ DurationNs SwarmOptions::absent_ns() const {
 // More ranks than a word has bits; so few chunks and steps that the seed costs no more than others.
 void let_be_many(Random& random, SwarmOptions& options) {
   if (!random.one_in(16)) return;
-  JobPlan& plan = options.jobs[random.below(options.jobs.size())].plan;
+  SwarmJob& job = options.jobs[random.below(options.jobs.size())];
+  JobPlan& plan = job.plan;
   const std::size_t few = plan.ranks.size();
   plan.ranks.resize(65 + random.below(random.one_in(8) ? 400 : 100));
   for (std::size_t rank = few; rank < plan.ranks.size(); ++rank) {
     plan.ranks[rank] = plan.ranks[rank % few];
-    if (plan.ranks[rank].ending != Ending::kAbnormal) continue;  // the one that fails the job
+    if (job.fatality == Fatality::kNone || rank % few != job.victim.value) continue;
+    // The one that fails the job stays the only one.
     plan.ranks[rank].ending = Ending::kLeave;
     plan.ranks[rank].last_step = plan.steps();
   }

@@ -54,6 +54,18 @@ TEST_F(Runner, waits_for_the_last_other_rank_that_is_about_to_leave_the_window) 
   EXPECT_EQ(world().worker(run, 1).resyncs(), 0u);
 }
 
+// What the runner left of the step that waits for a second rank must not close that step when it
+// dies, or the one that still computes falls out of the window and nobody has the state.
+TEST_F(Runner, that_dies_leaves_the_one_that_computes_inside_the_window) {
+  JobPlan plan = with_a_runner(2, 40, 10 * kMillisecond, LateMode::kDrop);
+  plan.ranks[1].hiccup_step = 12;
+  plan.ranks[1].hiccup_ns = 10 * kSecond;
+  const RunIndex run = world().add_run(plan);
+  world().at(kSecond, [&] { world().kill(world().worker(run, 0), true); });
+  expect_same_replicas(run, 30 * kSecond);
+  EXPECT_EQ(world().worker(run, 1).steps_done(), 40u);
+}
+
 // It neither computes nor dies: the job waits no longer than for any rank that falls silent.
 TEST_F(Runner, goes_on_alone_when_the_other_rank_falls_silent) {
   const RunIndex run = world().add_run(with_a_runner(2, 100, 10 * kMillisecond, LateMode::kDrop));
