@@ -12,6 +12,7 @@ import sys
 import allreduce
 import cutoff
 import ddp_overlap
+import fairness
 import fold
 import pipeline
 import priority
@@ -27,7 +28,7 @@ from papers.switch_priority import bench as switch_priority
 BENCHES = {"fold": fold, "pipeline": pipeline, "sfcd": sfcd, "cutoff": cutoff,
            "allreduce": allreduce, "saina": saina,
            "straggler": straggler, "queue": queues, "priority": priority,
-           "switch": switch, "ddp_overlap": ddp_overlap,
+           "fairness": fairness, "switch": switch, "ddp_overlap": ddp_overlap,
            "switch_priority": switch_priority, "prophet": prophet}
 
 

@@ -28,6 +28,7 @@ struct Transmit {
   Rank rank;
   std::size_t bytes = 0;
   Priority priority = 0;
+  bool reply = false;  // an answer, what it pulls, or feedback: see send_budget.h
   // The last `tail_bytes` of the datagram, a result's payload, are already summed for the UDP
   // checksum: once for all members. They start at an even offset.
   std::size_t tail_bytes = 0;

@@ -135,6 +135,7 @@ bool Shard::poll_reply(Transmit& transmit, std::span<std::uint8_t> out, TimeNs n
     const Rank rank = take_turn(job);
     transmit = write_reply(job, rank, out, now);
     if (has_reply(job.slices[id_.value].flows[rank.value])) give_turn(job, rank);
+    transmit.reply = true;
     if (transmit.bytes != 0) return true;
   }
   return false;

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "aggregator/base/check.h"
+#include "aggregator/core/send_budget.h"
 #include "dataplane/dpdk/send.h"
 
 namespace sluice::dataplane {
@@ -20,7 +21,6 @@ constexpr std::uint32_t kCommands = 1024;
 constexpr std::uint32_t kEvents = 1024;
 constexpr std::uint32_t kMacNews = 1024;
 constexpr int kMacNewsPerLoop = 64;  // a flood of new addresses elsewhere must not stop this lcore
-constexpr int kDatagramsPerLoop = 64;  // of the shard, so that reception gets its turn
 constexpr int kWorkPerLoop = 4;
 
 // A thread that sleeps for 10 us should not be woken after 60.
@@ -215,12 +215,13 @@ rte_mbuf* Worker::spare_buffer() noexcept {
 }
 
 std::size_t Worker::poll_shard(TimeNs now) noexcept {
-  int sent = 0;
-  for (; sent < kDatagramsPerLoop; ++sent) {
+  agg::SendBudget budget;
+  while (budget.left()) {
     rte_mbuf* packet = spare_buffer();
     if (packet == nullptr) break;  // the pool is empty: results wait in the shard
     agg::Transmit transmit;
     if (!shard_.poll_transmit(transmit, datagram_room(packet), now)) break;
+    budget.spend(transmit.reply);
     spare_ = nullptr;
     const MemberPath path = fabric_.paths->read(transmit.job, transmit.rank);
     const auto source_port = static_cast<std::uint16_t>(fabric_.own.port + 1 + index_);
@@ -235,7 +236,7 @@ std::size_t Worker::poll_shard(TimeNs now) noexcept {
     }
     send(path.port, fabric_.classifier.of_chunk(transmit.priority), packet, counters_.drops);
   }
-  return static_cast<std::size_t>(sent);
+  return static_cast<std::size_t>(budget.spent());
 }
 
 // Ports of all workers: a link that went down takes its addresses along.

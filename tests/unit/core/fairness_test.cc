@@ -1,7 +1,8 @@
 // Members that ask for much beside jobs that ask for nothing: who is served when, and how much a
-// packet can bring back. A loop is a lcore's: what arrived, then up to 64 datagrams.
+// packet can bring back. A loop is an lcore's: what arrived, then up to 64 datagrams.
 #include <gmock/gmock.h>
 
+#include "aggregator/core/send_budget.h"
 #include "tests/unit/core/harness.h"
 
 namespace sluice::agg {
@@ -9,7 +10,7 @@ namespace {
 
 using wire::PacketType;
 
-constexpr int kDatagramsPerLoop = 64;
+constexpr int kDatagramsPerLoop = SendBudget::kDatagrams;
 constexpr std::uint64_t kEverything = ~std::uint64_t{0};
 
 // The harness's job asks; another job of one rank on the same shard wants its results.
@@ -97,6 +98,25 @@ TEST_F(Fairness, OneProbeALoopForEverythingDoesNotStarveAnotherJob) {
   }
   EXPECT_EQ(results, 1280) << "in " << loops << " loops";
   EXPECT_LE(loops, 1280 / kDatagramsPerLoop * 5 / 4);
+}
+
+// A result that completes meanwhile waits for them all.
+TEST_F(Fairness, RepliesAloneSoonLetTheLcoreReceiveAgain) {
+  ask_with(1, 64);
+  add_other_job(64);
+  harness->credit(0, 100'000);
+  harness->probe(0, 1, 0, kEverything);
+  const auto sent_in_a_loop = [this] {
+    SendBudget budget;
+    std::uint8_t out[2048];
+    Transmit transmit;
+    while (budget.left() && harness->shards[0]->poll_transmit(transmit, out, harness->now))
+      budget.spend(transmit.reply);
+    return budget.spent();
+  };
+  EXPECT_LE(sent_in_a_loop(), 4) << "an answer, and three of the 64 results that it pulls";
+  for (ChunkIndex chunk = 0; chunk < 64; ++chunk) contribute_to_other(chunk);
+  EXPECT_EQ(sent_in_a_loop(), kDatagramsPerLoop) << "results are not held up for replies";
 }
 
 TEST_F(Fairness, CatchUpOfAHundredStragglersDoesNotDelayAnotherJobsResult) {
