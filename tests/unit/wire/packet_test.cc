@@ -160,30 +160,30 @@ TEST(RoundTrip, StatusWithMask) {
 TEST(RoundTrip, FixedSizeBodies) {
   Packet packet;
   Buffer bytes = make(Probe{.step = 2, .block = 3, .want = 4});
-  EXPECT_EQ(round_trip<Probe>(bytes, packet).want, 4u);
+  EXPECT_EQ(+round_trip<Probe>(bytes, packet).want, 4u);
   bytes = make(Credit{.flow = {.credit = 6}});
-  EXPECT_EQ(round_trip<Credit>(bytes, packet).flow.credit, 6u);
+  EXPECT_EQ(+round_trip<Credit>(bytes, packet).flow.credit, 6u);
   bytes = make(Feedback{.feedback = {.received_count = 7}});
-  EXPECT_EQ(round_trip<Feedback>(bytes, packet).feedback.received_count, 7u);
+  EXPECT_EQ(+round_trip<Feedback>(bytes, packet).feedback.received_count, 7u);
   bytes = make(Challenge{.nonce = 8});
-  EXPECT_EQ(round_trip<Challenge>(bytes, packet).nonce, 8u);
+  EXPECT_EQ(+round_trip<Challenge>(bytes, packet).nonce, 8u);
   bytes = make(Accept{.open_steps = {1, 2, 3}, .shards = 4});
-  EXPECT_EQ(round_trip<Accept>(bytes, packet).open_steps[2], 3u);
+  EXPECT_EQ(+round_trip<Accept>(bytes, packet).open_steps[2], 3u);
   bytes = make(Leave{.first_steps = {4, 5, 6}, .reason = LeaveReason::kAbnormal});
-  EXPECT_EQ(round_trip<Leave>(bytes, packet).first_steps[1], 5u);
+  EXPECT_EQ(+round_trip<Leave>(bytes, packet).first_steps[1], 5u);
   bytes = make(Keepalive{.timestamp_us = 10});
-  EXPECT_EQ(round_trip<Keepalive>(bytes, packet).timestamp_us, 10u);
+  EXPECT_EQ(+round_trip<Keepalive>(bytes, packet).timestamp_us, 10u);
   bytes = make(Ping{.timestamp_us = 11});
-  EXPECT_EQ(round_trip<Ping>(bytes, packet).timestamp_us, 11u);
+  EXPECT_EQ(+round_trip<Ping>(bytes, packet).timestamp_us, 11u);
   bytes = make(Preparing{.nonce = 12, .percent = 100});
-  EXPECT_EQ(round_trip<Preparing>(bytes, packet).percent, 100);
+  EXPECT_EQ(+round_trip<Preparing>(bytes, packet).percent, 100);
 }
 
 TEST(RoundTrip, JoinMayBePaddedAndIsTheOnlyOne) {
   Buffer bytes = make(join());
   bytes.resize(1400);
   Packet packet;
-  EXPECT_EQ(round_trip<Join>(bytes, packet).world_size, 4);
+  EXPECT_EQ(+round_trip<Join>(bytes, packet).world_size, 4);
   EXPECT_EQ(packet.bytes().size(), 1400u);
 }
 
