@@ -421,5 +421,18 @@ TEST_F(Transfers, ANewOneAbandonsTheOldOneInMidStep) {
   EXPECT_EQ(send(2, second, 0, false), Verdict::kCompleted);
 }
 
+// The source would believe that it is through, and go on in the step of the new one.
+TEST_F(Transfers, ASweepDoesNotCompleteTheStepThatANewOneAbandoned) {
+  const Step first = open(1, 3);
+  for (ChunkIndex chunk = 0; chunk < 3; ++chunk) send(1, first, chunk, true);
+  harness.drain(PacketType::kResult);
+  harness.kill(3);  // whose packet alone is missing: the sweep is still to come
+  const Step second = open(1, 2);
+  while (harness.shards[0]->poll_work(harness.now)) {
+  }
+  EXPECT_THAT(harness.drain(PacketType::kResult), testing::IsEmpty());
+  EXPECT_EQ(harness.open_step(StreamId::kState), second);
+}
+
 }  // namespace
 }  // namespace sluice::agg
