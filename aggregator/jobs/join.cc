@@ -161,7 +161,8 @@ ControlResult Jobs::admit(Entry& entry, const Request& request) {
   if (member.phase == Member::Phase::kJoined) {
     const DurationNs silent_ns = request.now - last_heard(entry, request.rank());
     if (silent_ns <= kTakeoverSilence) {
-      if (entry.goes_on() && doubt(entry, request.rank(), request.now))
+      // Of the last one that lives nobody could take the state over: only its silence ends it.
+      if (entry.goes_on() && entry.live_count() > 1 && doubt(entry, request.rank(), request.now))
         return {.verdict = Verdict::kJoin};  // asked for first: the worker asks again
       refusal.text = text(
           "rank %u of job '%s' is held by %s, heard %.1f s ago, and %s asks for it: give each "

@@ -183,6 +183,17 @@ TEST_F(Rejoin, ASecondProcessOfALivingRankIsRefusedOnceTheFirstHasAnswered) {
   EXPECT_TRUE(jobs.views()[0].loss.empty());
 }
 
+// Three pings that a link loses in half a second would end the job.
+TEST_F(Rejoin, ASecondProcessOfTheLastRankIsNoHint) {
+  auto workers = patient_job(2);
+  leave(workers[1], LeaveReason::kAbnormal);
+  Worker twin = heir_of(workers[0]);
+  refusal_of(twin, RefuseCode::kRankTaken);
+  EXPECT_TRUE(sent_of(PacketType::kPing).empty());
+  pass(kSecond, {});
+  EXPECT_EQ(keepalive(workers[0]).body<wire::Status>().state, wire::JobState::kRunning);
+}
+
 TEST_F(Rejoin, AFrozenMemberThatSpeaksAgainIsBackUnderItsCookie) {
   auto workers = patient_job(3);
   pass(4 * kSecond, {&workers[0], &workers[2]});
