@@ -117,7 +117,8 @@ void Shard::open_transfer(Job& job, TimeNs now) noexcept {
   job.publish(StreamId::kState, step + 1, now);
   // At once, which ends its sweeps: one that went on would complete the step that was given up, and
   // publish its successor once more.
-  CHECK(current_slice(job, StreamId::kState).record.step == step + 1);
+  const StepRecord& opened = current_slice(job, StreamId::kState).record;
+  CHECK(opened.step == step + 1);
   push_event({.kind = ShardEvent::Kind::kTransferOpened,
               .job = &job,
               .stream = StreamId::kState,

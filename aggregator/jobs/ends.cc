@@ -24,6 +24,19 @@ Step newest_contribution(const Job& job, Rank rank) noexcept {
   return newest;
 }
 
+// The rank that has begun the newest gradient step.
+Rank furthest(const Job& job) noexcept {
+  Rank first{0};
+  Step newest = 0;
+  for (std::uint16_t rank = 0; rank < job.spec.world_size; ++rank) {
+    const Step step = newest_contribution(job, Rank{rank});
+    if (step <= newest) continue;
+    newest = step;
+    first = Rank{rank};
+  }
+  return first;
+}
+
 }  // namespace
 
 // Whether a step or a collective has been begun that is not complete without the rank, or the rank
@@ -38,9 +51,7 @@ bool Jobs::is_awaited(const Entry& entry, Rank rank) const noexcept {
   if (newest == 0 || newest + 1 != open) return true;
   const Step collective = job.collective_begun.load(std::memory_order_relaxed);
   if (collective != 0 && collective >= open_step(StreamId::kCollectives)) return true;
-  for (std::uint16_t other = 0; other < entry.world_size(); ++other)
-    if (newest_contribution(job, Rank{other}) >= open) return true;
-  return false;
+  return newest_contribution(job, furthest(job)) >= open;
 }
 
 // A member that is silent. False: it is missed. Else it may have finished: nobody is told as long
@@ -57,6 +68,8 @@ bool Jobs::let_go(Entry& entry, Rank rank, wire::NoticeCode code, TimeNs now) {
 
 // Who is gone or has ended in order, and is needed after all?
 void Jobs::check_ends(Entry& entry, TimeNs now) {
+  const Rank first = furthest(*entry.job);
+  const Step newest = newest_contribution(*entry.job, first);
   for (std::uint16_t index = 0; index < entry.world_size(); ++index) {
     const Rank rank{index};
     const Member& member = entry.members[index];
@@ -68,10 +81,9 @@ void Jobs::check_ends(Entry& entry, TimeNs now) {
       return fail(entry, member.lost_by, rank, describe_loss_by(entry, rank, member.lost_by, now),
                   now);
     if (member.phase != Member::Phase::kLeft || member.missing_from == 0) continue;
-    for (std::uint16_t other = 0; other < entry.world_size(); ++other)
-      if (newest_contribution(*entry.job, Rank{other}) >= member.missing_from)
-        return fail(entry, wire::NoticeCode::kMemberLeft, rank,
-                    describe_early_end(entry, rank, Rank{other}), now);
+    if (newest >= member.missing_from)
+      return fail(entry, wire::NoticeCode::kMemberLeft, rank,
+                  describe_early_end(entry, rank, first), now);
   }
 }
 
