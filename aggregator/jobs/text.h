@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <cstdarg>
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <string_view>
 
+#include "aggregator/base/rank_list.h"
 #include "aggregator/base/time.h"
 
 namespace sluice::agg {
@@ -29,19 +28,6 @@ inline std::string printable(std::string_view bytes) {
   for (char& byte : safe)
     if (byte < 0x20 || byte > 0x7e) byte = '?';
   return safe;
-}
-
-// "rank 2", "ranks 2, 5", "ranks 0, 1, ... and 40 more"
-inline std::string list_ranks(const std::uint64_t* words, std::size_t word_count) {
-  constexpr std::size_t kListed = 8;  // more are only counted
-  std::string list;
-  std::size_t count = 0;
-  for (std::size_t rank = 0; rank < 64 * word_count; ++rank) {
-    if (!(words[rank / 64] >> (rank % 64) & 1)) continue;
-    if (++count <= kListed) list += (count == 1 ? "" : ", ") + std::to_string(rank);
-  }
-  if (count > kListed) list += " and " + std::to_string(count - kListed) + " more";
-  return (count == 1 ? "rank " : "ranks ") + list;
 }
 
 inline double seconds(DurationNs duration) noexcept {
