@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
+#include "aggregator/appliance/send_budget.h"
 #include "aggregator/base/check.h"
-#include "aggregator/core/send_budget.h"
 #include "aggregator/core/shard.h"
 
 namespace sluice::bench {

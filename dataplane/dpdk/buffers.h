@@ -22,7 +22,6 @@ inline constexpr std::uint32_t kEgressPackets = 4096;    // per port
 inline constexpr std::uint32_t kInboxPackets = 4096;     // per lcore, from all other threads
 inline constexpr std::uint32_t kMemberPackets = 4096;    // to the control thread
 inline constexpr std::uint32_t kStrangerPackets = 1024;  // likewise, of each kind
-inline constexpr std::uint32_t kControlPackets = 1024;   // its datagrams a loop, events to it
 
 // Why a buffer was handed to another thread. Lies in the buffer's private area.
 struct PacketMeta {

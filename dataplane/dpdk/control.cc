@@ -15,7 +15,6 @@
 namespace sluice::dataplane {
 namespace {
 
-constexpr DurationNs kTickInterval = 20 * kMillisecond;
 constexpr DurationNs kWatchInterval = 200 * kMillisecond;
 // What strangers of all ports may cost: a join takes about 3 us, so at most a fifth of a core. A
 // burst is what a nap lets in.
@@ -82,7 +81,7 @@ void Control::drain_notices() {
   const auto end = std::chrono::steady_clock::now() + kNoticeDrain;
   bool sent_any = false;
   while (std::chrono::steady_clock::now() < end) {
-    const bool sent = poll_jobs(now_ns()) != 0;
+    const bool sent = serve(now_ns()) != 0;
     sent_any |= sent;
     if (!sent && !sent_any) return;  // nobody to tell
     if (!sent) std::this_thread::sleep_for(kNap);
@@ -91,22 +90,13 @@ void Control::drain_notices() {
 
 std::size_t Control::loop(TimeNs now) {
   std::size_t work = poll_packets(now);
-  agg::ShardEvent event;
-  for (const auto& worker : fabric_.workers) {
-    for (; worker->poll_event(event); ++work) jobs_.handle_event(event, now);
-  }
-  if (now >= next_tick_) {
-    jobs_.tick(now);
-    next_tick_ = now + kTickInterval;
-  }
   watch_ports(now);
-  if (now >= next_watch_) {
+  work += serve(now);
+  if (now >= next_watch_ns_) {
     for (const auto& port : fabric_.ports) port->refresh();
     watch_jobs();
-    next_watch_ = now + kWatchInterval;
+    next_watch_ns_ = now + kWatchInterval;
   }
-  work += poll_memory(now);
-  work += poll_jobs(now);
   run_inspections(now);
   return work;
 }
@@ -195,33 +185,41 @@ void Control::send(const MemberPath& path, wire::Bytes datagram) {
   if (!fabric_.owner_of(path.port).hand_over(packet)) drop(DropReason::kHandover);
 }
 
-std::size_t Control::poll_jobs(TimeNs now) {
-  std::size_t work = 0;
-  agg::Transmit transmit;
-  while (work < kControlPackets && jobs_.poll_transmit(transmit, reply_, now)) {
-    send(fabric_.paths->read(transmit.job, transmit.rank),
-         wire::Bytes(reply_).first(transmit.bytes));
-    ++work;
+// How the control side reaches the workers, the members, and the threads that make memory.
+struct Control::Link {
+  Control& control;
+
+  bool take_event(agg::ShardEvent& event) {
+    for (const auto& worker : control.fabric_.workers)
+      if (worker->poll_event(event)) return true;
+    return false;
   }
-  agg::ShardCommand command;
-  while (jobs_.poll_command(command)) {
-    for (auto& queue : backlog_) queue.push_back(command);
-    ++work;
+  std::size_t pass_memory(agg::Jobs& jobs, TimeNs now) {
+    std::size_t work = 0;
+    agg::MemoryOrder order;
+    for (MemoryThread* helper : {&control.small_jobs_, &control.big_jobs_})
+      for (; helper->poll(order); ++work) jobs.handle_memory(std::move(order), now);
+    for (; jobs.poll_memory(order); ++work)
+      (order.bytes < kBigJobBytes ? control.small_jobs_ : control.big_jobs_).post(std::move(order));
+    return work;
   }
+  wire::MutableBytes room() { return control.reply_; }
+  void send(const agg::Transmit& transmit) {
+    control.send(control.fabric_.paths->read(transmit.job, transmit.rank),
+                 wire::Bytes(control.reply_).first(transmit.bytes));
+  }
+  void give_command(const agg::ShardCommand& command) {
+    for (auto& queue : control.backlog_) queue.push_back(command);
+  }
+};
+
+std::size_t Control::serve(TimeNs now) {
+  Link link{*this};
+  const std::size_t work = agg::serve_control(jobs_, next_tick_ns_, link, now);
   for (std::size_t index = 0; index < backlog_.size(); ++index) {
     auto& queue = backlog_[index];
     while (!queue.empty() && fabric_.workers[index]->post(queue.front())) queue.pop_front();
   }
-  return work;
-}
-
-std::size_t Control::poll_memory(TimeNs now) {
-  std::size_t work = 0;
-  agg::MemoryOrder order;
-  for (MemoryThread* helper : {&small_jobs_, &big_jobs_})
-    for (; helper->poll(order); ++work) jobs_.handle_memory(std::move(order), now);
-  for (; jobs_.poll_memory(order); ++work)
-    (order.bytes < kBigJobBytes ? small_jobs_ : big_jobs_).post(std::move(order));
   return work;
 }
 

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "aggregator/jobs/jobs.h"
+#include "aggregator/appliance/rounds.h"
 #include "dataplane/dpdk/memory_thread.h"
 #include "dataplane/dpdk/worker.h"
 
@@ -44,6 +44,7 @@ class Control {
   const DropCounters& drops() const noexcept { return drops_; }
 
  private:
+  struct Link;  // see agg::serve_control()
   // At most `per_second` messages a second of one kind; the rest only counts.
   struct LogLimit {
     TimeNs window_start = 0;
@@ -56,8 +57,7 @@ class Control {
   std::size_t poll_packets(TimeNs now);
   std::size_t take_packets(rte_ring& ring, std::size_t most, TimeNs now);
   void poll_strangers(rte_ring& ring, const RateLimit& limit, Budget& budget, TimeNs now);
-  std::size_t poll_jobs(TimeNs now);
-  std::size_t poll_memory(TimeNs now);
+  std::size_t serve(TimeNs now);
   void handle_packet(rte_mbuf* packet, TimeNs now);
   void handle_control(const wire::Frame& frame, Port& port, TimeNs now);
   void handle_unreachable(const wire::Frame& frame, TimeNs now);
@@ -83,8 +83,8 @@ class Control {
   std::vector<std::uint64_t> link_changes_;         // a port, as last seen
   std::map<std::uint16_t, std::string> announced_;  // job id -> what was logged last
   std::array<std::uint8_t, kMaxDatagramBytes> reply_{};
-  TimeNs next_tick_ = 0;
-  TimeNs next_watch_ = 0;
+  TimeNs next_tick_ns_ = 0;
+  TimeNs next_watch_ns_ = 0;
   Budget join_budget_;
   Budget stray_budget_;
   LogLimit refusals_;

@@ -1,4 +1,4 @@
-// The worker's thread: set-up, the loop and its polling. What happens to a frame is in frames.cc.
+// The worker's thread: set-up, the loop and its polling.
 
 #include "dataplane/dpdk/worker.h"
 
@@ -11,7 +11,6 @@
 #include <time.h>
 
 #include "aggregator/base/check.h"
-#include "aggregator/core/send_budget.h"
 #include "dataplane/dpdk/send.h"
 
 namespace sluice::dataplane {
@@ -20,8 +19,8 @@ namespace {
 constexpr std::uint32_t kCommands = 1024;
 constexpr std::uint32_t kEvents = 1024;
 constexpr std::uint32_t kMacNews = 1024;
-constexpr int kMacNewsPerLoop = 64;  // a flood of new addresses elsewhere must not stop this lcore
-constexpr int kWorkPerLoop = 4;
+constexpr std::size_t kMacNewsPerLoop =
+    64;  // a flood of new addresses elsewhere must not stop this lcore
 
 // A thread that sleeps for 10 us should not be woken after 60.
 constexpr unsigned long kTimerSlackNs = 1000;
@@ -137,7 +136,7 @@ void Worker::run() {
   while (!stop_.load(std::memory_order_relaxed)) {
     const bool worked = loop(now) != 0;
     if (now >= next_housekeeping) {
-      notice_links(now);
+      notice_links();
       macs_.sweep(now, 16);
       counters_.mac_entries.set(macs_.size());
       next_housekeeping = now + 10 * kMillisecond;
@@ -150,17 +149,6 @@ void Worker::run() {
     now = later;
   }
   rte_thread_unregister();
-}
-
-std::size_t Worker::loop(TimeNs now) noexcept {
-  std::size_t work = 0;
-  for (Port* port : own_ports_) port->begin_round(now);
-  for (Port* port : own_ports_) work += poll_port(*port, now);
-  work += poll_inbox(now);
-  work += poll_control_side(now);
-  work += poll_shard(now);
-  for (Port* port : own_ports_) work += port->flush(now);
-  return work;
 }
 
 std::size_t Worker::poll_port(Port& port, TimeNs now) noexcept {
@@ -186,61 +174,75 @@ std::size_t Worker::poll_inbox(TimeNs now) noexcept {
   return count;
 }
 
-std::size_t Worker::poll_control_side(TimeNs now) noexcept {
-  std::size_t work = 0;
-  agg::ShardCommand command;
-  while (rte_ring_dequeue_elem(commands_.get(), &command, sizeof command) == 0) {
-    shard_.handle_command(command, now);
-    ++work;
-  }
-  for (int round = 0; round < kWorkPerLoop && shard_.poll_work(now); ++round) ++work;
-  agg::ShardEvent event;
-  // When the ring is full, events wait in the shard until the control thread has drained it.
-  while (!rte_ring_full(events_.get()) && shard_.poll_event(event)) {
-    const bool queued = rte_ring_enqueue_elem(events_.get(), &event, sizeof event) == 0;
-    CHECK(queued);  // nobody else fills it
-    ++work;
-  }
+std::size_t Worker::poll_mac_news(TimeNs now) noexcept {
   MacNews news;
-  for (int count = 0; count < kMacNewsPerLoop; ++count, ++work) {
+  std::size_t count = 0;
+  for (; count < kMacNewsPerLoop; ++count) {
     if (rte_ring_dequeue_elem(news_.get(), &news, sizeof news) != 0) break;
     macs_.learn_from_other(news.key, news.port, now);
   }
-  return work;
+  return count;
 }
+
+// How the shard reaches the control thread and the ports.
+struct Worker::ShardLink {
+  Worker& worker;
+
+  bool take_command(agg::ShardCommand& command) noexcept {
+    return rte_ring_dequeue_elem(worker.commands_.get(), &command, sizeof command) == 0;
+  }
+  // When the ring is full, events wait in the shard until the control thread has drained it.
+  bool has_event_room() noexcept { return !rte_ring_full(worker.events_.get()); }
+  void give_event(const agg::ShardEvent& event) noexcept {
+    const bool queued =
+        rte_ring_enqueue_elem(worker.events_.get(), const_cast<agg::ShardEvent*>(&event),
+                              sizeof event) == 0;
+    CHECK(queued);  // nobody else fills it
+  }
+  // Empty when the pool is: results wait in the shard.
+  wire::MutableBytes room() noexcept {
+    rte_mbuf* packet = worker.spare_buffer();
+    return packet == nullptr ? wire::MutableBytes{} : datagram_room(packet);
+  }
+  void send(const agg::Transmit& transmit) noexcept { worker.send_of_shard(transmit); }
+};
 
 rte_mbuf* Worker::spare_buffer() noexcept {
   if (spare_ == nullptr) spare_ = rte_pktmbuf_alloc(fabric_.pool.get());
   return spare_;
 }
 
-std::size_t Worker::poll_shard(TimeNs now) noexcept {
-  agg::SendBudget budget;
-  while (budget.left()) {
-    rte_mbuf* packet = spare_buffer();
-    if (packet == nullptr) break;  // the pool is empty: results wait in the shard
-    agg::Transmit transmit;
-    if (!shard_.poll_transmit(transmit, datagram_room(packet), now)) break;
-    budget.spend(transmit.reply);
-    spare_ = nullptr;
-    const MemberPath path = fabric_.paths->read(transmit.job, transmit.rank);
-    const auto source_port = static_cast<std::uint16_t>(fabric_.own.port + 1 + index_);
-    // A result's data is summed once for all members; only what stands before it differs.
-    const wire::PartialSum sum =
-        wire::sum_bytes(datagram_room(packet).first(transmit.bytes - transmit.tail_bytes)) +
-        transmit.tail_sum;
-    if (!path.bound || !put_headers(packet, path.udp, source_port, transmit.bytes, sum)) {
-      counters_.drops.count(DropReason::kNoPath);
-      rte_pktmbuf_free(packet);
-      continue;
-    }
-    send(path.port, fabric_.classifier.of_chunk(transmit.priority), packet, counters_.drops);
+// The datagram stands in the spare buffer.
+void Worker::send_of_shard(const agg::Transmit& transmit) noexcept {
+  rte_mbuf* packet = std::exchange(spare_, nullptr);
+  const MemberPath path = fabric_.paths->read(transmit.job, transmit.rank);
+  const auto source_port = static_cast<std::uint16_t>(fabric_.own.port + 1 + index_);
+  // A result's data is summed once for all members; only what stands before it differs.
+  const wire::PartialSum sum =
+      wire::sum_bytes(datagram_room(packet).first(transmit.bytes - transmit.tail_bytes)) +
+      transmit.tail_sum;
+  if (!path.bound || !put_headers(packet, path.udp, source_port, transmit.bytes, sum)) {
+    counters_.drops.count(DropReason::kNoPath);
+    rte_pktmbuf_free(packet);
+    return;
   }
-  return static_cast<std::size_t>(budget.spent());
+  send(path.port, fabric_.classifier.of_chunk(transmit.priority), packet, counters_.drops);
+}
+
+std::size_t Worker::loop(TimeNs now) noexcept {
+  std::size_t work = 0;
+  for (Port* port : own_ports_) port->begin_round(now);
+  for (Port* port : own_ports_) work += poll_port(*port, now);
+  work += poll_inbox(now);
+  work += poll_mac_news(now);
+  ShardLink link{*this};
+  work += agg::serve_shard(shard_, link, now);
+  for (Port* port : own_ports_) work += port->flush(now);
+  return work;
 }
 
 // Ports of all workers: a link that went down takes its addresses along.
-void Worker::notice_links(TimeNs) noexcept {
+void Worker::notice_links() noexcept {
   PortMask up = 0;
   for (const auto& port : fabric_.ports) {
     if (port->up())

@@ -2,14 +2,15 @@
 //
 // Each port and each shard has exactly one owning worker. What belongs to another one is handed
 // over through that worker's inbox, a bounded ring that any thread may fill. Nothing else is shared
-// but constants, the path table and counters.
+// but constants, the path table and counters. Its round for the shard is serve_shard(); what
+// happens to a frame is in frames.cc, the rest in worker.cc.
 #pragma once
 
 #include <atomic>
 #include <thread>
 #include <vector>
 
-#include "aggregator/core/shard.h"
+#include "aggregator/appliance/rounds.h"
 #include "config/config.h"
 #include "dataplane/core/classifier.h"
 #include "dataplane/core/forwarding.h"
@@ -69,6 +70,7 @@ class Worker {
   const agg::Shard& shard() const noexcept { return shard_; }
 
  private:
+  struct ShardLink;  // see serve_shard()
   struct MacNews {
     MacTable::Key key;
     PortIndex port;
@@ -81,9 +83,9 @@ class Worker {
   std::size_t loop(TimeNs now) noexcept;
   std::size_t poll_port(Port& port, TimeNs now) noexcept;
   std::size_t poll_inbox(TimeNs now) noexcept;
-  std::size_t poll_control_side(TimeNs now) noexcept;
-  std::size_t poll_shard(TimeNs now) noexcept;
-  void notice_links(TimeNs now) noexcept;
+  std::size_t poll_mac_news(TimeNs now) noexcept;
+  void send_of_shard(const agg::Transmit& transmit) noexcept;
+  void notice_links() noexcept;
 
   // Each takes ownership of the packet.
   void handle_frame(Port& port, rte_mbuf* packet, TimeNs now) noexcept;

@@ -15,14 +15,12 @@ namespace sluice::client {
 namespace {
 
 constexpr std::size_t kQueueSlots = 1024;
-constexpr DurationNs kTickInterval = 50 * kMillisecond;
 constexpr std::size_t kIpUdpBytes = wire::kIpv4Bytes + wire::kUdpBytes;
 
-agg::JobsOptions jobs_options(const std::string& secret) {
-  agg::JobsOptions options;
-  options.secret = secret;
+agg::ApplianceOptions appliance_options(const std::string& secret) {
+  agg::ApplianceOptions options{.jobs = {.secret = secret}, .makes_memory = false};
   std::random_device random;
-  for (std::uint8_t& byte : options.boot_key) byte = static_cast<std::uint8_t>(random());
+  for (std::uint8_t& byte : options.jobs.boot_key) byte = static_cast<std::uint8_t>(random());
   return options;
 }
 
@@ -60,7 +58,7 @@ std::size_t InprocQueue::pop(std::span<std::uint8_t> out) noexcept {
   return bytes;
 }
 
-Hub::Hub(const std::string& secret) : jobs_(jobs_options(secret)), shard_(ShardId{0}) {}
+Hub::Hub(const std::string& secret) : appliance_(appliance_options(secret)) {}
 
 std::shared_ptr<Hub> Hub::find(const std::string& name, const std::string& secret) {
   static std::mutex mutex;
@@ -89,11 +87,10 @@ void Hub::detach(const std::shared_ptr<InprocQueue>& queue, TimeNs now) {
       ++path;
       continue;
     }
-    jobs_.suspect(JobId{path->first.first}, Rank{path->first.second}, now);
+    appliance_.jobs().suspect(JobId{path->first.first}, Rank{path->first.second}, now);
     path = paths_.erase(path);
   }
-  run(now);
-  make_memory(lock, now);
+  run(lock, now);
 }
 
 void Hub::send(const std::shared_ptr<InprocQueue>& from, std::span<const Outgoing> datagrams,
@@ -101,20 +98,14 @@ void Hub::send(const std::shared_ptr<InprocQueue>& from, std::span<const Outgoin
   std::unique_lock lock(mutex_);
   now = advance(now);
   for (const Outgoing& datagram : datagrams) handle(from, datagram, now);
-  run(now);
-  make_memory(lock, now);
+  run(lock, now);
 }
 
 std::size_t Hub::receive(InprocQueue& queue, std::uint8_t* out, std::size_t slot_bytes,
                          std::span<std::size_t> sizes, TimeNs now) {
   std::unique_lock lock(mutex_);
   now = advance(now);
-  if (now >= next_tick_ns_) {
-    next_tick_ns_ = now + kTickInterval;
-    jobs_.tick(now);
-    run(now);
-    make_memory(lock, now);
-  }
+  if (now >= appliance_.next_tick_ns()) run(lock, now);
   std::size_t count = 0;
   while (count < sizes.size() && !queue.empty()) {
     sizes[count] = queue.pop({out + count * slot_bytes, slot_bytes});
@@ -128,45 +119,34 @@ void Hub::handle(const std::shared_ptr<InprocQueue>& from, const Outgoing& datag
   Verdict why{};
   if (!wire::parse({datagram.data, datagram.bytes}, packet, why)) return;
   if (datagram.port_offset != 0) {
-    shard_.handle(packet, false, now);
+    if (datagram.port_offset <= appliance_.shards().count())
+      appliance_.handle_data(datagram.port_offset - 1, packet, false, now);
     return;
   }
   // No packet can name another end of this process, so the origin leaves its path open.
   const agg::Origin origin{.address = from->address, .max_datagram_bytes = kMaxDatagramBytes};
-  const agg::ControlResult result = jobs_.handle(packet, origin, scratch_, now);
+  const agg::ControlResult result = appliance_.handle_control(packet, origin, reply_, now);
   if (result.bind) paths_[{result.job.value, result.rank.value}] = from;
-  if (result.reply_bytes != 0) from->push({scratch_.data(), result.reply_bytes});
+  if (result.reply_bytes != 0) from->push({reply_.data(), result.reply_bytes});
 }
 
-void Hub::run(TimeNs now) {
-  agg::ShardCommand command;
-  agg::ShardEvent event;
-  agg::Transmit transmit;
-  // Each part may give the other work; both run dry because none of it needs a packet.
-  for (bool worked = true; worked;) {
-    worked = false;
-    for (; jobs_.poll_command(command); worked = true) shard_.handle_command(command, now);
-    while (shard_.poll_work(now)) worked = true;
-    for (; shard_.poll_event(event); worked = true) jobs_.handle_event(event, now);
-    for (; shard_.poll_transmit(transmit, scratch_, now); worked = true) deliver(transmit);
-    for (; jobs_.poll_transmit(transmit, scratch_, now); worked = true) deliver(transmit);
-  }
+void Hub::pump(TimeNs now) {
+  appliance_.pump(now, [this](const agg::Transmit& to, std::span<const std::uint8_t> datagram) {
+    const auto path = paths_.find({to.job.value, to.rank.value});
+    if (path != paths_.end()) path->second->push(datagram);
+  });
 }
 
-void Hub::make_memory(std::unique_lock<std::mutex>& lock, TimeNs now) {
-  for (agg::MemoryOrder order; jobs_.poll_memory(order);) {
+void Hub::run(std::unique_lock<std::mutex>& lock, TimeNs now) {
+  pump(now);
+  for (agg::MemoryOrder order; appliance_.jobs().poll_memory(order);) {
     lock.unlock();
     agg::carry_out(order);
     lock.lock();
     now = advance(now);
-    jobs_.handle_memory(std::move(order), now);
-    run(now);
+    appliance_.jobs().handle_memory(std::move(order), now);
+    pump(now);
   }
-}
-
-void Hub::deliver(const agg::Transmit& transmit) {
-  const auto path = paths_.find({transmit.job.value, transmit.rank.value});
-  if (path != paths_.end()) path->second->push({scratch_.data(), transmit.bytes});
 }
 
 }  // namespace sluice::client

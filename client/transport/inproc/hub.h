@@ -1,4 +1,4 @@
-// The in-process appliance: one job table, one shard, and a queue to each worker.
+// The in-process appliance: an agg::Appliance of one shard, and a queue to each worker.
 //
 // Every call locks one mutex; whoever calls also does the appliance's housekeeping, so it has no
 // thread of its own. Unlike sluiced it has no ports, no addresses and no configuration.
@@ -13,8 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "aggregator/core/shard.h"
-#include "aggregator/jobs/jobs.h"
+#include "aggregator/appliance/appliance.h"
 #include "client/fork.h"
 #include "client/transport/transport.h"
 
@@ -60,23 +59,20 @@ class Hub {
 
  private:
   void handle(const std::shared_ptr<InprocQueue>& from, const Outgoing& datagram, TimeNs now);
-  void run(TimeNs now);  // whatever jobs and shard want to do or send
-  // Memory that they want made or freed, on this caller's thread and unlocked meanwhile: only the
-  // worker that wants it has to wait.
-  void make_memory(std::unique_lock<std::mutex>& lock, TimeNs now);
-  void deliver(const agg::Transmit& transmit);
+  // Whatever the appliance wants to do or send. Memory that it wants made or freed is, on this
+  // caller's thread and unlocked meanwhile: only the worker that wants it has to wait.
+  void run(std::unique_lock<std::mutex>& lock, TimeNs now);
+  void pump(TimeNs now);
   // Workers' threads read the clock before they wait for the mutex: the appliance's never goes
   // back.
   TimeNs advance(TimeNs now) noexcept { return now_ns_ = std::max(now_ns_, now); }
 
   std::mutex mutex_;
   TimeNs now_ns_ = 0;
-  agg::Jobs jobs_;
-  agg::Shard shard_;
+  agg::Appliance appliance_;
   std::map<std::pair<std::uint16_t, std::uint16_t>, std::shared_ptr<InprocQueue>> paths_;
   std::uint32_t next_queue_ = 1;
-  TimeNs next_tick_ns_ = 0;
-  std::vector<std::uint8_t> scratch_ = std::vector<std::uint8_t>(kMaxDatagramBytes);
+  std::vector<std::uint8_t> reply_ = std::vector<std::uint8_t>(kMaxDatagramBytes);
 };
 
 }  // namespace sluice::client

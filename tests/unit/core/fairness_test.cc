@@ -2,7 +2,7 @@
 // packet can bring back. A loop is an lcore's: what arrived, then up to 64 datagrams.
 #include <gmock/gmock.h>
 
-#include "aggregator/core/send_budget.h"
+#include "aggregator/appliance/send_budget.h"
 #include "tests/unit/core/harness.h"
 
 namespace sluice::agg {

@@ -23,15 +23,17 @@ DPDK_FOLDERS = ("dataplane/dpdk", "client/transport/dpdk", "bench")
 
 # What each folder may include of the project besides itself, longest name first where they nest.
 WIRE = ("aggregator/base", "aggregator/wire")
-AGGREGATOR = WIRE + ("aggregator/core", "aggregator/policy", "aggregator/jobs")
+PARTS = WIRE + ("aggregator/core", "aggregator/policy", "aggregator/jobs")
+AGGREGATOR = PARTS + ("aggregator/appliance",)
 SWITCH = AGGREGATOR + ("config", "dataplane/core", "dataplane/host", "dataplane/ops")
 CLIENT = WIRE + ("client",)
 MAY_INCLUDE = {
     "aggregator/base": (),
     "aggregator/wire": WIRE,
-    "aggregator/core": AGGREGATOR,
-    "aggregator/policy": AGGREGATOR,
-    "aggregator/jobs": AGGREGATOR,
+    "aggregator/core": PARTS,
+    "aggregator/policy": PARTS,
+    "aggregator/jobs": PARTS,
+    "aggregator/appliance": AGGREGATOR,
     "config": WIRE,
     "dataplane/core": AGGREGATOR,
     "dataplane/host": AGGREGATOR + ("dataplane/core",),

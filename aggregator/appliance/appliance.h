@@ -1,0 +1,100 @@
+// An appliance without I/O: the control side, its shards, and the order in which they are driven.
+//
+// Packets and time in, verdicts and datagrams out. It runs whole appliances on one thread: inside a
+// process, in the simulator, under the fuzzers and in tests; `sluiced` drives the same parts in the
+// same order (rounds.h) across threads. Paths stay outside: the caller keeps where each member's
+// packets go, and is told by ControlResult::bind. Pure; all calls on one thread.
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "aggregator/appliance/shards.h"
+#include "aggregator/jobs/jobs.h"
+
+namespace sluice::agg {
+
+struct ApplianceOptions {
+  JobsOptions jobs;
+  Mail mail = Mail::kAtOnce;
+  // Jobs are made and given back here and now. Else the caller has to, who may be away for seconds:
+  // see Jobs::poll_memory().
+  bool makes_memory = true;
+};
+
+class Appliance {
+ public:
+  explicit Appliance(ApplianceOptions options);
+
+  Jobs& jobs() noexcept { return jobs_; }
+  const Jobs& jobs() const noexcept { return jobs_; }
+  Shards& shards() noexcept { return shards_; }
+  const Shards& shards() const noexcept { return shards_; }
+
+  // A parsed packet at the control port, see Jobs::handle(). A join whose job was made at once is
+  // handled a second time, as if its worker had asked again.
+  ControlResult handle_control(const wire::Packet& packet, const Origin& origin,
+                               std::span<std::uint8_t> reply, TimeNs now);
+  // A parsed packet at a shard's port, see Shard::handle().
+  Verdict handle_data(std::uint16_t shard, const wire::Packet& packet, bool marked,
+                      TimeNs now) noexcept {
+    return shards_.shard(shard).handle(packet, marked, now);
+  }
+  // When the control thread has to go round at the latest.
+  TimeNs next_tick_ns() const noexcept { return next_tick_ns_; }
+  // Joins that were handled a second time.
+  std::uint64_t repeated() const noexcept { return repeated_; }
+  // Packets with this verdict, of the control side and all shards.
+  std::uint64_t verdicts(Verdict verdict) const noexcept;
+
+  // One round of the control thread, and of one lcore. `out` has room() and send().
+  template <class Out>
+  std::size_t serve_control(Out& out, TimeNs now) {
+    Link<Out> link{*this, out};
+    return agg::serve_control(jobs_, next_tick_ns_, link, now);
+  }
+  template <class Out>
+  std::size_t serve_shard(std::uint16_t shard, Out& out, TimeNs now) {
+    return shards_.serve(shard, out, now);
+  }
+  // Rounds of all threads until nothing is left to do. `send` is called with each Transmit and its
+  // bytes.
+  template <class Send>
+  void pump(TimeNs now, Send&& send);
+
+ private:
+  template <class Out>
+  struct Link {
+    Appliance& self;
+    Out& out;
+
+    bool take_event(ShardEvent& event) { return self.shards_.take_event(event); }
+    std::size_t pass_memory(Jobs&, TimeNs now) { return self.make_memory(now); }
+    std::span<std::uint8_t> room() { return out.room(); }
+    void send(const Transmit& transmit) { out.send(transmit); }
+    void give_command(const ShardCommand& command) { self.shards_.post(command); }
+  };
+
+  std::size_t make_memory(TimeNs now);
+
+  Jobs jobs_;
+  Shards shards_;
+  const bool makes_memory_;
+  TimeNs next_tick_ns_ = 0;
+  std::uint64_t repeated_ = 0;
+};
+
+template <class Send>
+void Appliance::pump(TimeNs now, Send&& send) {
+  std::array<std::uint8_t, kMaxDatagramBytes> buffer;
+  SendInto<Send> out{buffer, send};
+  std::size_t rounds = 0;
+  for (std::size_t work = 1; work != 0;) {
+    CHECK(++rounds < kMostRounds);
+    work = serve_control(out, now);
+    for (std::uint16_t shard = 0; shard < shards_.count(); ++shard)
+      work += serve_shard(shard, out, now);
+  }
+}
+
+}  // namespace sluice::agg

@@ -1,0 +1,73 @@
+// The order in which an appliance does things, stated once for everybody who runs one.
+//
+// An appliance is a control thread (jobs/jobs.h) and an lcore a shard (core/shard.h), each of which
+// goes round: first it handles the packets that have arrived, then it does what stands here. How it
+// reaches the others is a `Link`: rings and ports in the data plane, queues in appliance.h. Pure;
+// nothing here allocates or locks unless its link does.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "aggregator/appliance/send_budget.h"
+#include "aggregator/core/shard.h"
+#include "aggregator/jobs/jobs.h"
+
+namespace sluice::agg {
+
+inline constexpr int kSweepsPerRound = 4;  // of 256 slots: a lost member delays no burst by more
+inline constexpr DurationNs kTickInterval = 20 * kMillisecond;  // between two looks at the members
+inline constexpr std::size_t kControlDatagrams = 1024;  // a round; workers' rings hold as many
+
+// One round of an lcore for its shard. Returns how much there was to do; 0: it may rest.
+//
+//   bool Link::take_command(ShardCommand&)        the oldest of the control side's; false: none
+//   bool Link::has_event_room()                   else events wait in the shard
+//   void Link::give_event(const ShardEvent&)      to the control side
+//   std::span<std::uint8_t> Link::room()          for the next datagram; empty: none now
+//   void Link::send(const Transmit&)              what stands in that room leaves
+template <class Link>
+std::size_t serve_shard(Shard& shard, Link& link, TimeNs now) noexcept {
+  std::size_t work = 0;
+  for (ShardCommand command; link.take_command(command); ++work) shard.handle_command(command, now);
+  for (int sweep = 0; sweep < kSweepsPerRound && shard.poll_work(now); ++sweep) ++work;
+  for (ShardEvent event; link.has_event_room() && shard.poll_event(event); ++work)
+    link.give_event(event);
+  SendBudget budget;
+  for (Transmit transmit; budget.left();) {
+    const std::span<std::uint8_t> room = link.room();
+    if (room.empty() || !shard.poll_transmit(transmit, room, now)) break;
+    budget.spend(transmit.reply);
+    link.send(transmit);
+  }
+  return work + static_cast<std::size_t>(budget.spent());
+}
+
+// One round of the control thread, which has handled every packet that waited when the round began:
+// nobody is judged while his own words wait. `next_tick_ns` is the thread's, 0 at first. Returns as
+// above.
+//
+//   bool Link::take_event(ShardEvent&)            of any shard
+//   std::size_t Link::pass_memory(Jobs&, TimeNs)  orders to whoever carries them out, and back
+//   std::span<std::uint8_t> Link::room()          as above
+//   void Link::send(const Transmit&)
+//   void Link::give_command(const ShardCommand&)  to every shard
+template <class Link>
+std::size_t serve_control(Jobs& jobs, TimeNs& next_tick_ns, Link& link, TimeNs now) {
+  std::size_t work = 0;
+  for (ShardEvent event; link.take_event(event); ++work) jobs.handle_event(event, now);
+  if (now >= next_tick_ns) {
+    jobs.tick(now);
+    next_tick_ns = now + kTickInterval;
+  }
+  work += link.pass_memory(jobs, now);
+  Transmit transmit;
+  for (std::size_t sent = 0; sent < kControlDatagrams; ++sent, ++work) {
+    if (!jobs.poll_transmit(transmit, link.room(), now)) break;
+    link.send(transmit);
+  }
+  for (ShardCommand command; jobs.poll_command(command); ++work) link.give_command(command);
+  return work;
+}
+
+}  // namespace sluice::agg

@@ -1,0 +1,126 @@
+// The data half of an appliance: its shards, and what is under way between them and the control
+// side, or a test that plays it.
+//
+// For all who run an appliance on one thread. A whole round of an lcore is serve(); a single step
+// is a call on the shard itself.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "aggregator/appliance/rounds.h"
+#include "aggregator/base/check.h"
+
+namespace sluice::agg {
+
+// How long commands and events are under way.
+enum class Mail : std::uint8_t {
+  kAtOnce,
+  kDelivered,  // until deliver() is called once for each
+};
+
+// From one thread of the appliance to another, in order.
+template <class Item>
+class Mailbox {
+ public:
+  explicit Mailbox(Mail mail) : mail_(mail) {}
+
+  void post(const Item& item) {
+    items_.push_back(item);
+    if (mail_ == Mail::kDelivered) ++under_way_;
+  }
+  void deliver() {
+    CHECK(under_way_ != 0);
+    --under_way_;
+  }
+  bool take(Item& item) {
+    if (items_.size() == under_way_) return false;
+    item = items_.front();
+    items_.pop_front();
+    return true;
+  }
+  std::size_t under_way() const noexcept { return under_way_; }
+
+ private:
+  const Mail mail_;
+  std::deque<Item> items_;
+  std::size_t under_way_ = 0;  // the newest so many
+};
+
+class Shards {
+ public:
+  explicit Shards(std::uint16_t count, Mail mail = Mail::kAtOnce);
+
+  std::uint16_t count() const noexcept { return static_cast<std::uint16_t>(lcores_.size()); }
+  Shard& shard(std::uint16_t index) { return lcores_[index]->shard; }
+  const Shard& shard(std::uint16_t index) const { return lcores_[index]->shard; }
+  Mailbox<ShardCommand>& commands(std::uint16_t index) { return lcores_[index]->commands; }
+  Mailbox<ShardEvent>& events(std::uint16_t index) { return lcores_[index]->events; }
+  std::uint64_t verdicts(Verdict verdict) const noexcept;  // of all shards
+
+  void post(const ShardCommand& command);  // to every shard
+  bool take_event(ShardEvent& event);      // of any shard
+
+  // One round of an lcore, see rounds.h. `out` has room() and send().
+  template <class Out>
+  std::size_t serve(std::uint16_t index, Out& out, TimeNs now) {
+    Link<Out> link{*lcores_[index], out};
+    return serve_shard(lcores_[index]->shard, link, now);
+  }
+  // Rounds of all lcores until nothing is left to do. `send` is called with each Transmit and its
+  // bytes.
+  template <class Send>
+  void drain(TimeNs now, Send&& send);
+
+ private:
+  struct Lcore {
+    Lcore(ShardId id, Mail mail) : shard(id), commands(mail), events(mail) {}
+    Shard shard;
+    Mailbox<ShardCommand> commands;
+    Mailbox<ShardEvent> events;
+  };
+  template <class Out>
+  struct Link {
+    Lcore& lcore;
+    Out& out;
+
+    bool take_command(ShardCommand& command) { return lcore.commands.take(command); }
+    bool has_event_room() const { return true; }
+    void give_event(const ShardEvent& event) { lcore.events.post(event); }
+    std::span<std::uint8_t> room() { return out.room(); }
+    void send(const Transmit& transmit) { out.send(transmit); }
+  };
+
+  std::vector<std::unique_ptr<Lcore>> lcores_;
+};
+
+// A buffer, and a function for what was written into it.
+template <class Send>
+struct SendInto {
+  std::span<std::uint8_t> buffer;
+  Send& function;
+
+  std::span<std::uint8_t> room() const { return buffer; }
+  void send(const Transmit& transmit) { function(transmit, buffer.first(transmit.bytes)); }
+};
+
+// Rounds of threads that give each other work end, because none of it needs a packet.
+inline constexpr std::size_t kMostRounds = 1'000'000;
+
+template <class Send>
+void Shards::drain(TimeNs now, Send&& send) {
+  std::array<std::uint8_t, kMaxDatagramBytes> buffer;
+  SendInto<Send> out{buffer, send};
+  std::size_t rounds = 0;
+  for (std::size_t work = 1; work != 0;) {
+    CHECK(++rounds < kMostRounds);
+    work = 0;
+    for (std::uint16_t index = 0; index < count(); ++index) work += serve(index, out, now);
+  }
+}
+
+}  // namespace sluice::agg
