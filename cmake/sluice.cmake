@@ -27,18 +27,58 @@ if(SLUICE_SANITIZE)
 endif()
 add_custom_target(sluice_sanitizable)
 
-# sluice_library(NAME [SOURCES file...] [DEPS target...])
-# A static library, or an interface library when there are no sources.
+# A folder includes what its target links, and nothing else: every target exports a folder of links
+# to its own headers, under their paths from the top of the repository, instead of the repository.
+# So an include against the floors does not compile (tests/unit/style/stray_include_test.py).
+
+# sluice_header_root(OUT NAME FOLDER PATTERN...): sets OUT to a folder to search that holds those
+# files of FOLDER (from the top) that fit, and nothing else. NAME tells it from other such folders.
+function(sluice_header_root out name folder)
+  set(root ${PROJECT_BINARY_DIR}/include/${name})
+  set(${out} ${root} PARENT_SCOPE)
+  get_property(made GLOBAL PROPERTY ${root})
+  if(made)
+    return()
+  endif()
+  set_property(GLOBAL PROPERTY ${root} TRUE)
+  list(TRANSFORM ARGN PREPEND ${PROJECT_SOURCE_DIR}/${folder}/ OUTPUT_VARIABLE patterns)
+  file(GLOB headers CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} ${patterns})
+  file(REMOVE_RECURSE ${root})  # a header that is gone must not stay visible
+  foreach(header ${headers})
+    get_filename_component(place ${root}/${header} DIRECTORY)
+    file(MAKE_DIRECTORY ${place})
+    file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${header} ${root}/${header} SYMBOLIC)
+  endforeach()
+endfunction()
+
+# sluice_sees(TARGET FOLDER...): a test or bench sees the headers of these folders and those below.
+function(sluice_sees target)
+  foreach(folder ${ARGN})
+    string(REPLACE / _ name folder_${folder})
+    sluice_header_root(root ${name} ${folder} *.h */*.h */*/*.h)
+    target_include_directories(${target} PRIVATE ${root})
+  endforeach()
+endfunction()
+
+# sluice_library(NAME [SOURCES file...] [HEADERS pattern...] [DEPS target...]
+#                [PRIVATE_DEPS target...])
+# A static library, or an interface library when there are no sources. Who links it may include its
+# HEADERS (default: all of its folder) and those of DEPS; those of PRIVATE_DEPS only it may include.
 function(sluice_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;DEPS;PRIVATE_DEPS" ${ARGN})
+  if(NOT ARG_HEADERS)
+    set(ARG_HEADERS *.h)
+  endif()
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  sluice_header_root(root ${name} ${folder} ${ARG_HEADERS})
   if(ARG_SOURCES)
     add_library(${name} STATIC ${ARG_SOURCES})
-    target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR})
+    target_include_directories(${name} PUBLIC ${root})
     target_compile_options(${name} PRIVATE -ffp-contract=off)
-    target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE sluice_warnings)
+    target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS} sluice_warnings)
   else()
     add_library(${name} INTERFACE)
-    target_include_directories(${name} INTERFACE ${PROJECT_SOURCE_DIR})
+    target_include_directories(${name} INTERFACE ${root})
     target_link_libraries(${name} INTERFACE ${ARG_DEPS})
   endif()
 endfunction()
@@ -49,7 +89,7 @@ function(sluice_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   find_package(GTest REQUIRED)
   add_executable(${name} ${ARG_SOURCES})
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  sluice_sees(${name} tests)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gmock GTest::gtest_main Threads::Threads
                                         sluice_warnings)
   add_test(NAME ${name} COMMAND ${name})

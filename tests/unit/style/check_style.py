@@ -1,7 +1,8 @@
 """The rules of the house that a machine can check, over every file that git tracks.
 
 Prints one line a finding, `file:line: rule; what to do`, and exits 1 if there is any. Rules are
-functions from a source file to findings; check_style_test.py shows each of them a bad sample.
+functions from a source file to findings; check_style_test.py shows each of them a bad sample. What
+a folder may include is not among them: the build enforces that (cmake/sluice.cmake).
 """
 
 import os
@@ -18,43 +19,12 @@ CLANG_FORMAT_VERSION = "14."  # Debian 12's; other versions lay out some lines d
 C_FAMILY = (".h", ".hpp", ".cc", ".c")
 TEXT = C_FAMILY + (".py", ".sh", ".cmake")
 
-# Folders whose code may include DPDK.
-DPDK_FOLDERS = ("dataplane/dpdk", "client/transport/dpdk", "bench")
-
-# What each folder may include of the project besides itself, longest name first where they nest.
-WIRE = ("aggregator/base", "aggregator/wire")
-PARTS = WIRE + ("aggregator/core", "aggregator/policy", "aggregator/jobs")
-AGGREGATOR = PARTS + ("aggregator/appliance",)
-SWITCH = AGGREGATOR + ("config", "dataplane/core", "dataplane/host", "dataplane/ops")
-CLIENT = WIRE + ("client",)
-MAY_INCLUDE = {
-    "aggregator/base": (),
-    "aggregator/wire": WIRE,
-    "aggregator/core": PARTS,
-    "aggregator/policy": PARTS,
-    "aggregator/jobs": PARTS,
-    "aggregator/appliance": AGGREGATOR,
-    "config": WIRE,
-    "dataplane/core": AGGREGATOR,
-    "dataplane/host": AGGREGATOR + ("dataplane/core",),
-    "dataplane/ops": SWITCH,
-    "dataplane/dpdk": SWITCH,
-    "dataplane": SWITCH + ("dataplane/dpdk",),
-    "client/core": WIRE + ("client/sched", "aggregator/core/fold.h"),  # one set of sum kernels
-    "client/sched": WIRE,
-    "client/transport/inproc": CLIENT + AGGREGATOR,
-    "client": CLIENT,
-    "tests": AGGREGATOR + SWITCH + CLIENT + ("dataplane",),
-    "bench": AGGREGATOR + SWITCH + CLIENT + ("dataplane", "tests/sim", "tests/lab"),
-}
-
 # Pure folders take time, randomness and memory as arguments.
 PURE = ("aggregator/", "dataplane/core/", "dataplane/host/", "client/core/", "client/sched/")
 IMPURE_HEADERS = re.compile(
     r"#include <(thread|chrono|mutex|condition_variable|iostream|fstream|filesystem|random|ctime|"
     r"time\.h|unistd\.h|pthread\.h|sys/(socket|time|epoll|mman)\.h)>")
 INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
-RTE_INCLUDE = re.compile(r'\s*#\s*include\s+[<"]rte_')
 OPEN_END = re.compile(r"\b(TODO|FIXME|XXX)\b(?!\(#\d+\))")  # style-ok: the rule itself
 MACHINE_PATH = re.compile(r"(?<![\w.<$}])/(work|farm|home|root)/[a-z]")
 
@@ -65,32 +35,6 @@ class Source(NamedTuple):
 
 
 Finding = Tuple[int, str]  # line, text
-
-
-def folder_of(path: str) -> Optional[str]:
-    """The longest folder of MAY_INCLUDE that holds the path."""
-    held = [name for name in MAY_INCLUDE if path.startswith(name + "/")]
-    return max(held, key=len) if held else None
-
-
-def dpdk_stays_in_its_folders(source: Source) -> Iterator[Finding]:
-    if source.path.startswith(tuple(name + "/" for name in DPDK_FOLDERS)):
-        return
-    for number, line in enumerate(source.lines, 1):
-        if RTE_INCLUDE.match(line):
-            yield number, "DPDK header here; only " + ", ".join(DPDK_FOLDERS) + " may include rte_*"
-
-
-def includes_point_down(source: Source) -> Iterator[Finding]:
-    folder = folder_of(source.path)
-    if folder is None or not source.path.endswith(C_FAMILY):
-        return
-    allowed = tuple(name + "/" for name in MAY_INCLUDE[folder] + (folder,))
-    for number, line in enumerate(source.lines, 1):
-        match = INCLUDE.match(line)
-        target = folder_of(match.group(1)) if match else None
-        if target and not (match.group(1) + "/").startswith(allowed):
-            yield number, f"{folder} must not include {target}: dependencies point one way"
 
 
 def includes_start_at_the_root(source: Source) -> Iterator[Finding]:
@@ -148,9 +92,8 @@ def no_path_of_one_machine(source: Source) -> Iterator[Finding]:
 
 
 RULES: List[Callable[[Source], Iterator[Finding]]] = [
-    dpdk_stays_in_its_folders, includes_point_down, includes_start_at_the_root,
-    pure_folders_stay_pure, headers_say_what_they_are, open_ends_have_an_issue, lines_fit,
-    files_are_short, no_path_of_one_machine,
+    includes_start_at_the_root, pure_folders_stay_pure, headers_say_what_they_are,
+    open_ends_have_an_issue, lines_fit, files_are_short, no_path_of_one_machine,
 ]
 
 
