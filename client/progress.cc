@@ -166,7 +166,7 @@ void Progress::apply(Command& command, TimeNs now) {
       if (!giving_.empty()) break;  // asked twice: the session reads the first one
       giving_ = std::move(command.state);
       board_.set_state_wanted(-1);
-      (void)session_->send_state(giving_, command.step, now);
+      if (!session_->send_state(giving_, command.step, now)) giving_ = {};
       break;
     case Command::Kind::kCollective: {
       CollectiveCall& call = *command.collective;
@@ -241,10 +241,8 @@ void Progress::dispatch(const Event& event, TimeNs now) {
     case Event::Kind::kStepDone: board_.step_done(event.step, session_->report(event.step)); break;
     case Event::Kind::kFellBehind: fell_behind(event); break;
     case Event::Kind::kStateWanted: board_.set_state_wanted(event.peer.value); break;
-    case Event::Kind::kStateSent:
-      giving_ = {};
-      board_.set_state_wanted(-1);
-      break;
+    case Event::Kind::kStateUnwanted: board_.set_state_wanted(-1); break;
+    case Event::Kind::kStateSent: giving_ = {}; break;
     case Event::Kind::kStateReceived:
       if (event.status.ok()) {
         board_.state_received({session_->take_state(), event.bytes, event.step});

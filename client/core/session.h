@@ -78,7 +78,8 @@ struct Event {
     kStalled,         // a report, not an error: `status.message()` names tensors, ranks and ages
     kFellBehind,      // `step` has left the window: submissions are abandoned until a resync
     kStateWanted,     // rank `peer` waits for this one's state: send_state(); `bytes` is unused
-    kStateSent,       // the state is not wanted or not read any more, sent or not
+    kStateUnwanted,   // nobody waits for it any more, and none was given
+    kStateSent,       // the state that was given is not read any more, sent or not
     kStateReceived,   // take_state() has `bytes` bytes; `step` is the last step in them. With a
                       // `status` that is not ok: there was no memory, and the resync is over
     kLeft,            // leave() has been acknowledged (or nobody answered in time)
@@ -187,9 +188,9 @@ class Session {
   Status resync(TimeNs now) noexcept;
   // The state that has arrived: the caller's from now on.
   std::unique_ptr<std::uint8_t[]> take_state() noexcept;
-  // After kStateWanted: this rank's state after `step`. `state` must stay valid until kStateSent,
-  // which comes at once when nobody wants it any more.
-  Status send_state(std::span<const std::uint8_t> state, Step step, TimeNs now) noexcept;
+  // After kStateWanted: this rank's state after `step`. True: it is read, and must stay valid until
+  // kStateSent, of which every such call has one. False: nobody waits for it (any more).
+  bool send_state(std::span<const std::uint8_t> state, Step step, TimeNs now) noexcept;
   // The step to catch up to before the next gradient: one that is open, or the first that this
   // worker may contribute to. In requeue mode that step too, while late chunks wait
   // to be contributed to it.

@@ -107,10 +107,8 @@ std::unique_ptr<std::uint8_t[]> Session::take_state() noexcept {
   return impl_->transfers.take_state();
 }
 
-Status Session::send_state(std::span<const std::uint8_t> state, Step step, TimeNs now) noexcept {
-  Status status = impl_->ready();
-  if (status.ok()) impl_->transfers.give(state, step, impl_->link, now);
-  return status;
+bool Session::send_state(std::span<const std::uint8_t> state, Step step, TimeNs now) noexcept {
+  return impl_->ready().ok() && impl_->transfers.give(state, step, impl_->link, now);
 }
 
 bool Session::poll_trace(TensorTimes& times) noexcept {

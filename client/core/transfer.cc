@@ -56,23 +56,24 @@ void Transfers::start_receiving(const wire::Status& status, Link& link, TimeNs n
 
 // ---- giver ----
 
-void Transfers::give(std::span<const std::uint8_t> state, Step step, Link& link,
+bool Transfers::give(std::span<const std::uint8_t> state, Step step, Link& link,
                      TimeNs now) noexcept {
-  if (role_ != Role::kWanted) {
-    link.events.push({.kind = Event::Kind::kStateSent});
-    return;
-  }
+  if (role_ != Role::kWanted) return false;
   role_ = Role::kGiving;
   given_step_ = first_step_;
   given_ = state;
   header_ = {.bytes = state.size(), .step = step};
   pieces_.move_to(first_step_, link);
   begin_header(now);
+  return true;
 }
 
 void Transfers::stop_giving(Link& link) noexcept {
-  if (role_ == Role::kGiving) pieces_.move_to(pieces_.step(), link);
-  if (role_ != Role::kGiven) link.events.push({.kind = Event::Kind::kStateSent});
+  if (role_ == Role::kGiving) {
+    pieces_.move_to(pieces_.step(), link);
+    link.events.push({.kind = Event::Kind::kStateSent});
+  }
+  if (role_ == Role::kWanted) link.events.push({.kind = Event::Kind::kStateUnwanted});
   given_ = {};
   role_ = Role::kNone;
 }

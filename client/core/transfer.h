@@ -37,7 +37,8 @@ class Transfers {
   std::unique_ptr<std::uint8_t[]> take_state() noexcept { return std::move(state_); }
 
   // ---- giver ----
-  void give(std::span<const std::uint8_t> state, Step step, Link& link, TimeNs now) noexcept;
+  // Whether it is read, until kStateSent: somebody waits for it, and has none yet.
+  bool give(std::span<const std::uint8_t> state, Step step, Link& link, TimeNs now) noexcept;
 
   // ---- control port ----
   void handle_status(const wire::Status& status, Link& link, TimeNs now) noexcept;

@@ -11,7 +11,6 @@
 #pragma once
 
 #include <deque>
-#include <list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -189,8 +188,8 @@ class Worker {
   std::uint32_t steps_caught_up_ = 0;
   std::uint32_t resyncs_ = 0;
   std::uint32_t states_given_ = 0;
-  std::vector<bool> absent_;                     // of the step under way, per tensor
-  std::list<std::vector<std::uint8_t>> states_;  // that the session still reads
+  std::vector<bool> absent_;         // of the step under way, per tensor
+  std::vector<std::uint8_t> given_;  // the state that the session reads
   std::size_t next_collective_ = 0;
   std::vector<std::uint8_t> collective_buffer_;
   std::vector<std::vector<std::uint8_t>> inputs_;

@@ -38,11 +38,10 @@ void Worker::on_event(const client::Event& event, TimeNs now) {
       // It waits: nothing changes the parameters now.
       if (phase_ == Phase::kStep || phase_ == Phase::kCollective || finished_) give_state(now);
       break;
+    case Kind::kStateUnwanted: state_wanted_ = false; break;
     case Kind::kStateSent:
-      if (states_.empty())
-        state_wanted_ = false;  // before this rank gave any
-      else
-        states_.pop_front();
+      std::fill(given_.begin(), given_.end(), kUntouched);  // whoever still reads it is found out
+      given_ = {};
       break;
     case Kind::kStateReceived: on_state_received(event); break;
     case Kind::kLeft:
@@ -175,10 +174,10 @@ void Worker::on_state_received(const client::Event& event) {
 void Worker::give_state(TimeNs now) {
   if (!state_wanted_) return;
   state_wanted_ = false;
-  states_.push_back(encode_state(plan, replica_, steps_done_));
+  std::vector<std::uint8_t> state = encode_state(plan, replica_, steps_done_);
+  if (!session_->send_state(state, steps_done_, now)) return;
   ++states_given_;
-  if (!expect_ok(session_->send_state(states_.back(), steps_done_, now), "send_state"))
-    states_.pop_back();
+  given_ = std::move(state);
 }
 
 bool Worker::submit_due(TimeNs now) {

@@ -118,8 +118,8 @@ std::string Worker::describe_log() const {
       {Kind::kStepDone, "step"},       {Kind::kCollectiveDone, "collective"},
       {Kind::kStalled, "stalled"},     {Kind::kFellBehind, "fell behind"},
       {Kind::kStateWanted, "wanted"},  {Kind::kStateSent, "state sent"},
-      {Kind::kStateReceived, "state"}, {Kind::kLeft, "left"},
-      {Kind::kFailed, "failed"}};
+      {Kind::kStateReceived, "state"}, {Kind::kStateUnwanted, "unwanted"},
+      {Kind::kLeft, "left"},           {Kind::kFailed, "failed"}};
   std::string text;
   for (const LoggedEvent& event : log_) {
     if (event.kind == Kind::kTensorDone) continue;

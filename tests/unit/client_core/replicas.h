@@ -106,9 +106,9 @@ class Replicas {
     if (!worker.wanted || !gives_state || worker.resyncing) return;
     worker.wanted = false;
     const auto* bytes = reinterpret_cast<const std::uint8_t*>(worker.parameters.data());
-    worker.given.assign(bytes, bytes + 4 * worker.parameters.size());
-    const Status status = world_.session(rank).send_state(worker.given, worker.step, world_.now());
-    EXPECT_TRUE(status.ok()) << status.message();
+    std::vector<std::uint8_t> state(bytes, bytes + 4 * worker.parameters.size());
+    if (world_.session(rank).send_state(state, worker.step, world_.now()))
+      worker.given = std::move(state);
   }
 
   void submit(std::uint16_t rank, bool contribute) {
@@ -140,7 +140,7 @@ class Replicas {
         case Event::Kind::kStepDone: apply(rank, event.step); break;
         case Event::Kind::kFellBehind: worker.in_flight = false; break;
         case Event::Kind::kStateWanted: worker.wanted = true; break;
-        case Event::Kind::kStateSent: worker.wanted = false; break;
+        case Event::Kind::kStateUnwanted: worker.wanted = false; break;
         case Event::Kind::kStateReceived: load(rank, event); break;
         default: break;
       }

@@ -339,6 +339,37 @@ TEST(Straggler, AStatusOfBeforeItsOwnTransferDoesNotMakeItAGiver) {
   EXPECT_TRUE(bench.saw(Kind::kStateWanted));
 }
 
+// The status of one transfer is here before the application has heard of the one before.
+TEST(Straggler, TheEndOfAWishThatNothingWasGivenForIsNotTheEndOfTheStateThatIsRead) {
+  Bench bench;
+  const auto wanted_in = [&](Step step) {
+    bench.answer(wire::Status{.joined_count = 2,
+                              .world_size = 2,
+                              .state = wire::JobState::kRunning,
+                              .transfer_step = step,
+                              .transfer_number = 1,
+                              .hold_left_ms = 1000,
+                              .transfer_source = 1,
+                              .transfer_target = 0});
+  };
+  const auto state_events = [&] {
+    std::vector<Kind> kinds;
+    for (const Event& event : bench.events())
+      if (event.kind != Kind::kStalled) kinds.push_back(event.kind);
+    return kinds;
+  };
+  bench.events();
+  wanted_in(5);
+  wanted_in(6);
+  const std::vector<std::uint8_t> state(10, 1);
+  EXPECT_TRUE(bench.session.send_state(state, 3, bench.now));
+  EXPECT_FALSE(bench.session.send_state(state, 3, bench.now)) << "one is read already";
+  EXPECT_THAT(state_events(),
+              ElementsAre(Kind::kStateWanted, Kind::kStateUnwanted, Kind::kStateWanted));
+  wanted_in(7);
+  EXPECT_THAT(state_events(), ElementsAre(Kind::kStateSent, Kind::kStateWanted));
+}
+
 TEST(Straggler, RefusesAStateLargerThanItsMachinesMemory) {
   SessionOptions options = Scripted::default_options();
   options.max_state_bytes = 1 << 20;

@@ -85,6 +85,26 @@ TEST_F(Transfers, ranks_that_all_lack_the_state_at_the_end_of_a_job_are_told_at_
   EXPECT_EQ(both.find("none of the"), std::string::npos) << both;
 }
 
+// Shard 0 is away while the appliance asks it again and again to open a transfer: it opens them all
+// when it is back, and the source hears of several at once.
+TEST_F(Transfers, a_source_that_is_asked_several_times_at_once_gives_one_state) {
+  options.appliance.jobs.shard_count = 2;
+  options.worker_delay_ns = 3 * kMillisecond;
+  JobPlan plan = fastest(3, 2, 60, {64 * 100}, LateMode::kDrop);
+  plan.state_bytes = 100'000;
+  plan.ranks[2].hiccup_step = 3;
+  plan.ranks[2].hiccup_ns = 400 * kMillisecond;
+  const RunIndex run = world().add_run(plan);
+  const auto asks = [&](Passing& passing) {
+    if (passing.packet.type() != PacketType::kResync) return;
+    world().appliance().pause_shard(0, passing.now + 3500 * kMillisecond);
+    world().at(passing.now, [&] { world().set_filter(nullptr); });
+  };
+  world().set_filter(asks);
+  expect_same_replicas(run, 60 * kSecond);
+  EXPECT_EQ(world().worker(run, 2).resyncs(), 1u);
+}
+
 // The receiver dies before it is there for a piece that its source has sent. The next transfer is
 // from another source, which has come further than the first.
 TEST_F(Transfers, what_a_dead_receiver_left_behind_goes_to_nobody_else) {
