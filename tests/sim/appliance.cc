@@ -20,27 +20,73 @@ std::uint64_t total(const VerdictCounters& counters) {
   return sum;
 }
 
+// The round of a thread begins; false: it is away, and begins when it is back.
+bool begins(World& world, TimeNs back_ns, EventKind kind, std::uint32_t target, TimeNs now) {
+  if (now >= back_ns) return true;
+  world.events().push(back_ns, kind, target);
+  return false;
+}
+
 }  // namespace
 
+// Where the control thread's datagrams go.
+struct Appliance::ControlOut {
+  Appliance& self;
+  TimeNs now;
+  std::size_t sent = 0;
+
+  std::span<std::uint8_t> room() { return self.buffer_; }
+  void send(const agg::Transmit& transmit) {
+    ++sent;
+    const auto path = self.path_of(transmit.job, transmit.rank, self.options_.port);
+    if (path) self.send(*path, {self.buffer_.data(), transmit.bytes}, transmit.priority, now);
+  }
+};
+
+// Where a shard's datagrams go.
+struct Appliance::ShardOut {
+  Appliance& self;
+  std::uint16_t shard;
+  TimeNs now;
+  AllocationWatch watch{};
+
+  std::span<std::uint8_t> room() {
+    watch = {};
+    return self.buffer_;
+  }
+  void send(const agg::Transmit& transmit) {
+    if (watch.count() != 0)
+      self.world_.oracle().violation("I5: Shard::poll_transmit() allocated memory");
+    const auto port = static_cast<std::uint16_t>(self.options_.port + 1 + shard);
+    const auto path = self.path_of(transmit.job, transmit.rank, port);
+    if (!path)
+      return self.world_.oracle().violation("a shard sends to a rank whose path was never proven");
+    const std::span<const std::uint8_t> bytes{self.buffer_.data(), transmit.bytes};
+    self.world_.on_shard_sent(shard, path->dst_port, bytes);
+    self.send(*path, bytes, transmit.priority, now);
+  }
+};
+
 Appliance::Appliance(World& world, ApplianceOptions options, const wire::IpAddress& address)
-    : world_(world), options_(std::move(options)), address_(address), buffer_(kMaxDatagramBytes) {
+    : world_(world),
+      options_(std::move(options)),
+      address_(address),
+      core_({.jobs = options_.jobs,
+             .mail = agg::Mail::kDelivered,
+             .makes_memory = options_.memory_bytes_per_second == 0}),
+      lcores_(options_.jobs.shard_count),
+      buffer_(kMaxDatagramBytes) {
   mac_.bytes = {2, 0, 0, 0, 0, 1};
-  jobs_ = std::make_unique<agg::Jobs>(options_.jobs);
-  shards_.resize(options_.jobs.shard_count);
-  for (std::uint16_t i = 0; i < options_.jobs.shard_count; ++i)
-    shards_[i].shard = std::make_unique<agg::Shard>(ShardId{i});
 }
 
 void Appliance::wake_control(TimeNs now) {
-  if (control_awake_) return;
-  control_awake_ = true;
+  if (std::exchange(control_.awake, true)) return;
   world_.events().push(now + world_.draw_delay(options_.service_delay_ns),
                        EventKind::kControlService, 0);
 }
 
 void Appliance::wake_shard(std::uint16_t shard, TimeNs now) {
-  if (shards_[shard].awake) return;
-  shards_[shard].awake = true;
+  if (std::exchange(lcores_[shard].awake, true)) return;
   world_.events().push(now + world_.draw_delay(options_.service_delay_ns), EventKind::kShardService,
                        shard);
 }
@@ -54,11 +100,11 @@ void Appliance::receive(FrameIndex frame, TimeNs now) {
   if (!refused && view.kind == wire::FrameKind::kUdp && view.dst == address_) {
     const std::uint32_t offset = std::uint32_t{view.dst_port} - options_.port;
     if (offset == 0) {
-      control_received_.push_back(frame);
+      control_.received.push_back(frame);
       return wake_control(now);
     }
     if (offset <= options_.jobs.shard_count) {
-      shards_[offset - 1].received.push_back(frame);
+      lcores_[offset - 1].received.push_back(frame);
       return wake_shard(static_cast<std::uint16_t>(offset - 1), now);
     }
     why = Verdict::kUnsupported;
@@ -73,54 +119,45 @@ void Appliance::handle_control(FrameIndex frame, TimeNs now) {
   wire::Packet packet;
   Verdict why{};
   if (!wire::parse(view.payload, packet, why)) return frame_verdicts_.count(why);
-  ++control_handled_;
+  ++control_.handled;
   const std::string address = printable(view.src, view.src_port);
   const wire::UdpPath back = wire::reply_path(view, mac_);
   const agg::Origin origin{.path = agg::path_key(back, 0),
                            .address = address,
                            .max_datagram_bytes = options_.max_datagram_bytes};
-  agg::ControlResult result = jobs_->handle(packet, origin, buffer_, now);
-  if (options_.memory_bytes_per_second == 0 && agg::carry_out_all(*jobs_, now)) {
-    ++control_repeated_;  // as if it had asked again
-    result = jobs_->handle(packet, origin, buffer_, now);
-  }
+  const agg::ControlResult result = core_.handle_control(packet, origin, buffer_, now);
   if (result.bind) paths_[{result.job.value, result.rank.value}] = back;
   if (result.reply_bytes == 0) return;
   send(back, {buffer_.data(), result.reply_bytes}, 0, now);
 }
 
-void Appliance::receive_control(std::size_t frames, TimeNs now) {
-  for (; frames != 0 && !control_received_.empty(); --frames) {
-    const FrameIndex frame = control_received_.front();
-    control_received_.pop_front();
+void Appliance::service_control(TimeNs now) {
+  if (!begins(world_, control_.back_ns, EventKind::kControlService, 0, now)) return;
+  control_.awake = false;
+  for (const FrameIndex frame : std::exchange(control_.received, {})) {
     handle_control(frame, now);
     world_.pool().give_back(frame);
   }
+  serve_control(now);
 }
 
-void Appliance::service_control(TimeNs now) {
-  if (now < control_back_ns_)
-    return world_.events().push(control_back_ns_, EventKind::kControlService, 0);
-  control_awake_ = false;
-  // One loop of the control thread: whatever stood in its ring before it judges anybody.
-  receive_control(tick_missed_ ? control_received_.size() : options_.burst, now);
-  if (tick_missed_) jobs_->tick(now);
-  tick_missed_ = false;
-  flush_control(now);
-  if (!control_received_.empty()) wake_control(now);
-}
-
-void Appliance::pause_shard(std::uint16_t shard, TimeNs until) {
-  shards_[shard].back_ns = std::max(shards_[shard].back_ns, until);
+void Appliance::serve_control(TimeNs now) {
+  deliver_memory(now);
+  const std::size_t before = core_.shards().commands(0).under_way();
+  ControlOut out{*this, now};
+  if (core_.serve_control(out, now) != 0) wake_control(now);
+  order_memory(now);
+  full_rounds_ = out.sent == agg::kControlDatagrams ? full_rounds_ + 1 : 0;
+  if (full_rounds_ > 100) world_.oracle().violation("Jobs::poll_transmit() never ends");
+  for (std::size_t at = before; at < core_.shards().commands(0).under_way(); ++at)
+    for (std::uint16_t shard = 0; shard < shard_count(); ++shard)
+      world_.events().push(now + world_.draw_delay(options_.command_delay_ns),
+                           EventKind::kShardCommand, shard);
 }
 
 // The helper thread, in virtual time: one order after the other.
 void Appliance::order_memory(TimeNs now) {
-  if (options_.memory_bytes_per_second == 0) {
-    agg::carry_out_all(*jobs_, now);
-    return;
-  }
-  for (agg::MemoryOrder order; jobs_->poll_memory(order);) {
+  for (agg::MemoryOrder order; jobs().poll_memory(order);) {
     const TimeNs started_ns = making_.empty() ? now : making_.back().done_ns;
     const double seconds =
         static_cast<double>(order.bytes) / static_cast<double>(options_.memory_bytes_per_second);
@@ -135,7 +172,7 @@ void Appliance::deliver_memory(TimeNs now) {
     making_.pop_front();
     if (making.order.progress != nullptr) making.order.progress->bytes = 0;
     agg::carry_out(making.order);
-    jobs_->handle_memory(std::move(making.order), now);
+    jobs().handle_memory(std::move(making.order), now);
   }
   if (making_.empty() || making_.front().order.progress == nullptr) return;
   Making& making = making_.front();
@@ -150,132 +187,80 @@ void Appliance::deliver_memory(TimeNs now) {
         static_cast<std::size_t>(part * static_cast<double>(making.order.bytes));
 }
 
-void Appliance::flush_control(TimeNs now) {
-  order_memory(now);
-  agg::Transmit transmit;
-  for (std::uint32_t i = 0; jobs_->poll_transmit(transmit, buffer_, now); ++i) {
-    if (i > 100'000) return world_.oracle().violation("Jobs::poll_transmit() never ends");
-    const auto path = path_of(transmit.job, transmit.rank, options_.port);
-    if (path) send(*path, {buffer_.data(), transmit.bytes}, transmit.priority, now);
-  }
-  agg::ShardCommand command;
-  while (jobs_->poll_command(command)) {
-    for (std::uint16_t i = 0; i < shards_.size(); ++i) {
-      shards_[i].commands.push_back(command);
-      world_.events().push(now + world_.draw_delay(options_.command_delay_ns),
-                           EventKind::kShardCommand, i);
-    }
-  }
-}
-
-void Appliance::handle_data(ShardBox& box, FrameIndex frame, TimeNs now) {
+void Appliance::handle_data(std::uint16_t shard, FrameIndex frame, TimeNs now) {
   wire::Frame view;
   (void)wire::parse_frame(world_.pool()[frame].bytes, wire::UdpChecksums::kTrust, view);
   wire::Packet packet;
   Verdict why{};
   if (!wire::parse(view.payload, packet, why)) return frame_verdicts_.count(why);
-  ++box.handled;
+  ++lcores_[shard].handled;
   world_.on_shard_heard(view.src_port, packet);
   const bool marked = (view.traffic_class & wire::kEcnMask) == wire::kEcnCongested;
   const AllocationWatch watch;
-  (void)box.shard->handle(packet, marked, now);
+  core_.handle_data(shard, packet, marked, now);
   if (watch.count() != 0) world_.oracle().violation("I5: Shard::handle() allocated memory");
 }
 
-void Appliance::service_shard(std::uint16_t index, TimeNs now) {
-  ShardBox& box = shards_[index];
-  if (now < box.back_ns) return world_.events().push(box.back_ns, EventKind::kShardService, index);
-  box.awake = false;
-  for (std::uint32_t i = 0; i < options_.burst && !box.received.empty(); ++i) {
-    const FrameIndex frame = box.received.front();
-    box.received.pop_front();
-    handle_data(box, frame, now);
+void Appliance::service_shard(std::uint16_t shard, TimeNs now) {
+  Thread& lcore = lcores_[shard];
+  if (!begins(world_, lcore.back_ns, EventKind::kShardService, shard, now)) return;
+  lcore.awake = false;
+  for (std::uint32_t i = 0; i < options_.burst && !lcore.received.empty(); ++i) {
+    const FrameIndex frame = lcore.received.front();
+    lcore.received.pop_front();
+    handle_data(shard, frame, now);
     world_.pool().give_back(frame);
   }
-  bool more = box.shard->poll_work(now);
-  agg::Transmit transmit;
-  std::uint32_t sent = 0;
-  for (; sent < 2 * options_.burst; ++sent) {
-    const AllocationWatch watch;
-    if (!box.shard->poll_transmit(transmit, buffer_, now)) break;
-    if (watch.count() != 0)
-      world_.oracle().violation("I5: Shard::poll_transmit() allocated memory");
-    const auto path =
-        path_of(transmit.job, transmit.rank, static_cast<std::uint16_t>(options_.port + 1 + index));
-    if (!path) {
-      world_.oracle().violation("a shard sends to a rank whose path was never proven");
-      continue;
-    }
-    world_.on_shard_sent(index, path->dst_port, {buffer_.data(), transmit.bytes});
-    send(*path, {buffer_.data(), transmit.bytes}, transmit.priority, now);
-  }
-  more = more || sent == 2 * options_.burst || !box.received.empty();
-  agg::ShardEvent event;
-  while (box.shard->poll_event(event)) {
-    box.events.push_back(event);
+  const std::size_t before = core_.shards().events(shard).under_way();
+  ShardOut out{*this, shard, now};
+  const std::size_t work = core_.serve_shard(shard, out, now);
+  for (std::size_t at = before; at < core_.shards().events(shard).under_way(); ++at)
     world_.events().push(now + world_.draw_delay(options_.command_delay_ns), EventKind::kShardEvent,
-                         index);
-  }
-  if (more) wake_shard(index, now);
+                         shard);
+  if (work != 0 || !lcore.received.empty()) wake_shard(shard, now);
 }
 
 void Appliance::deliver_command(std::uint16_t shard, TimeNs now) {
-  ShardBox& box = shards_[shard];
-  if (now < box.back_ns) return world_.events().push(box.back_ns, EventKind::kShardCommand, shard);
-  if (box.commands.empty()) return;
-  box.shard->handle_command(box.commands.front(), now);
-  box.commands.pop_front();
+  core_.shards().commands(shard).deliver();
   wake_shard(shard, now);
 }
 
 void Appliance::deliver_event(std::uint16_t shard, TimeNs now) {
-  ShardBox& box = shards_[shard];
-  if (now < control_back_ns_)
-    return world_.events().push(control_back_ns_, EventKind::kShardEvent, shard);
-  if (box.events.empty()) return;
-  jobs_->handle_event(box.events.front(), now);
-  box.events.pop_front();
+  core_.shards().events(shard).deliver();
   wake_control(now);
 }
 
+// A thread polls without a reason; once a tick is enough to find what nobody announced.
 void Appliance::tick(TimeNs now) {
-  if (now < control_back_ns_) {
-    tick_missed_ = true;
-    wake_control(now);
-  } else {
-    deliver_memory(now);
-    jobs_->tick(now);
-    flush_control(now);
-  }
-  // An lcore polls without a reason; once a tick is enough to find what nobody announced.
-  for (std::uint16_t i = 0; i < shards_.size(); ++i) wake_shard(i, now);
-  if (jobs_->memory_bytes() > options_.jobs.max_total_memory_bytes)
-    world_.oracle().violation("I5: jobs take " + std::to_string(jobs_->memory_bytes()) +
+  wake_control(now);
+  for (std::uint16_t shard = 0; shard < shard_count(); ++shard) wake_shard(shard, now);
+  if (jobs().memory_bytes() > options_.jobs.max_total_memory_bytes)
+    world_.oracle().violation("I5: jobs take " + std::to_string(jobs().memory_bytes()) +
                               " bytes of " + std::to_string(options_.jobs.max_total_memory_bytes));
 }
 
 void Appliance::shutdown(TimeNs now) {
-  jobs_->shutdown(now);
-  flush_control(now);
+  jobs().shutdown(now);
+  serve_control(now);
 }
 
 void Appliance::quoted_unreachable(const wire::CommonHeader& quoted, TimeNs now) {
-  if (now < control_back_ns_)
-    return world_.at(control_back_ns_, [&world = world_, quoted] {
+  if (now < control_.back_ns)
+    return world_.at(control_.back_ns, [&world = world_, quoted] {
       world.appliance().quoted_unreachable(quoted, world.now());
     });
-  (void)jobs_->suspect_quoted(quoted, now);
-  flush_control(now);
+  (void)jobs().suspect_quoted(quoted, now);
+  wake_control(now);
 }
 
 void Appliance::unreachable(std::uint16_t worker_port, TimeNs now) {
-  if (now < control_back_ns_)
-    return world_.at(control_back_ns_, [&world = world_, worker_port] {
+  if (now < control_.back_ns)
+    return world_.at(control_.back_ns, [&world = world_, worker_port] {
       world.appliance().unreachable(worker_port, world.now());
     });
   for (const auto& [member, path] : paths_)
-    if (path.dst_port == worker_port) jobs_->suspect(JobId{member.first}, Rank{member.second}, now);
-  flush_control(now);
+    if (path.dst_port == worker_port) jobs().suspect(JobId{member.first}, Rank{member.second}, now);
+  wake_control(now);
 }
 
 std::optional<wire::UdpPath> Appliance::path_of(JobId job, Rank rank,
@@ -298,28 +283,29 @@ void Appliance::send(const wire::UdpPath& path, std::span<const std::uint8_t> by
 }
 
 std::uint64_t Appliance::count(Verdict verdict) const {
-  std::uint64_t sum = frame_verdicts_.read(verdict) + jobs_->verdicts().read(verdict);
-  for (const ShardBox& box : shards_) sum += box.shard->verdicts().read(verdict);
-  return sum;
+  return frame_verdicts_.read(verdict) + core_.verdicts(verdict);
 }
 
 std::size_t Appliance::waiting_frames() const {
-  std::size_t waiting = control_received_.size();
-  for (const ShardBox& box : shards_) waiting += box.received.size();
+  std::size_t waiting = control_.received.size();
+  for (const Thread& lcore : lcores_) waiting += lcore.received.size();
   return waiting;
 }
 
 std::string Appliance::unbalanced() const {
-  std::uint64_t known = total(frame_verdicts_) + control_received_.size() + control_handled_;
-  for (const ShardBox& box : shards_) {
-    known += box.handled + box.received.size();
-    if (box.handled != total(box.shard->verdicts()))
-      return "I7: a shard handled " + std::to_string(box.handled) + " packets and counted " +
-             std::to_string(total(box.shard->verdicts())) + " verdicts";
+  std::uint64_t known = total(frame_verdicts_) + control_.handled + waiting_frames();
+  for (std::uint16_t shard = 0; shard < shard_count(); ++shard) {
+    const std::uint64_t handled = lcores_[shard].handled;
+    const std::uint64_t counted = total(core_.shards().shard(shard).verdicts());
+    known += handled;
+    if (handled != counted)
+      return "I7: a shard handled " + std::to_string(handled) + " packets and counted " +
+             std::to_string(counted) + " verdicts";
   }
-  if (control_handled_ + control_repeated_ != total(jobs_->verdicts()))
-    return "I7: the control side handled " + std::to_string(control_handled_) +
-           " packets and counted " + std::to_string(total(jobs_->verdicts())) + " verdicts";
+  const std::uint64_t counted = total(core_.jobs().verdicts());
+  if (control_.handled + core_.repeated() != counted)
+    return "I7: the control side handled " + std::to_string(control_.handled) +
+           " packets and counted " + std::to_string(counted) + " verdicts";
   if (known != frames_in_)
     return "I7: " + std::to_string(frames_in_) + " frames came in and " + std::to_string(known) +
            " are accounted for";

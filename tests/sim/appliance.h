@@ -1,5 +1,6 @@
-// The appliance without its dataplane: the production Jobs and Shards behind receive queues, each
-// woken after a delay of its own, with commands and events that take their time between them.
+// The appliance without its dataplane: the production agg::Appliance, each of whose threads has a
+// receive queue and goes round after a delay of its own, with mail that takes its time between
+// them.
 //
 // Frames in, frames out, checked and built by the production code of wire/inet.h. It keeps the path
 // of each member, as the dataplane does. The world owns it and calls it from its events.
@@ -13,8 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "aggregator/core/shard.h"
-#include "aggregator/jobs/jobs.h"
+#include "aggregator/appliance/appliance.h"
 #include "aggregator/wire/inet.h"
 #include "tests/sim/frame_pool.h"
 
@@ -28,7 +28,7 @@ struct ApplianceOptions {
   std::size_t max_datagram_bytes = 1452;
   DurationNs service_delay_ns = 2 * kMicrosecond;  // up to; of control and shards, drawn each time
   DurationNs command_delay_ns = 2 * kMicrosecond;  // up to; control to shard and back
-  std::uint32_t burst = 32;
+  std::uint32_t burst = 32;                        // packets a round of a shard
   // How fast a helper thread makes the memory of jobs and frees it; 0: at once, on the control
   // thread. A small job stands for a big one when this is slow.
   std::uint64_t memory_bytes_per_second = 0;
@@ -47,16 +47,15 @@ class Appliance {
   void shutdown(TimeNs now);
   // The control thread, or the lcore of a shard, does not run before `until`: what is meant for it
   // waits, and its clock has moved on when it returns.
-  void pause_control(TimeNs until) { control_back_ns_ = std::max(control_back_ns_, until); }
-  void pause_shard(std::uint16_t shard, TimeNs until);
+  void pause_control(TimeNs until) { control_.pause(until); }
+  void pause_shard(std::uint16_t shard, TimeNs until) { lcores_[shard].pause(until); }
   // A host says that nothing listens where a datagram of ours went, and quotes its head.
   void quoted_unreachable(const wire::CommonHeader& quoted, TimeNs now);
   // The switch knows that the process behind this UDP port is gone, as of a closed vhost-user
   // socket.
   void unreachable(std::uint16_t worker_port, TimeNs now);
 
-  agg::Jobs& jobs() { return *jobs_; }
-  agg::Shard& shard(std::uint16_t index) { return *shards_[index].shard; }
+  agg::Jobs& jobs() { return core_.jobs(); }
   std::uint16_t shard_count() const { return options_.jobs.shard_count; }
   const ApplianceOptions& options() const { return options_; }
   const wire::IpAddress& address() const { return address_; }
@@ -68,22 +67,22 @@ class Appliance {
   std::string unbalanced() const;
 
  private:
-  struct ShardBox {
-    std::unique_ptr<agg::Shard> shard;
+  struct Thread {
     std::deque<FrameIndex> received;
-    std::deque<agg::ShardCommand> commands;
-    std::deque<agg::ShardEvent> events;
-    bool awake = false;  // a service is scheduled
-    TimeNs back_ns = 0;  // away until then
-    std::uint64_t handled = 0;
+    bool awake = false;         // a round is scheduled
+    TimeNs back_ns = 0;         // away until then
+    std::uint64_t handled = 0;  // packets
+
+    void pause(TimeNs until) { back_ns = std::max(back_ns, until); }
   };
+  struct ControlOut;
+  struct ShardOut;
 
   void wake_control(TimeNs now);
   void wake_shard(std::uint16_t shard, TimeNs now);
   void handle_control(FrameIndex frame, TimeNs now);
-  void receive_control(std::size_t frames, TimeNs now);
-  void handle_data(ShardBox& box, FrameIndex frame, TimeNs now);
-  void flush_control(TimeNs now);
+  void handle_data(std::uint16_t shard, FrameIndex frame, TimeNs now);
+  void serve_control(TimeNs now);
   void order_memory(TimeNs now);
   void deliver_memory(TimeNs now);
   void send(const wire::UdpPath& path, std::span<const std::uint8_t> bytes, Priority priority,
@@ -94,8 +93,9 @@ class Appliance {
   ApplianceOptions options_;
   wire::IpAddress address_;
   wire::Mac mac_;
-  std::unique_ptr<agg::Jobs> jobs_;
-  std::vector<ShardBox> shards_;
+  agg::Appliance core_;
+  Thread control_;
+  std::vector<Thread> lcores_;  // one a shard
   // What the helper thread works at, in order.
   struct Making {
     agg::MemoryOrder order;
@@ -103,12 +103,7 @@ class Appliance {
     TimeNs done_ns = 0;
   };
   std::deque<Making> making_;
-  std::deque<FrameIndex> control_received_;
-  bool control_awake_ = false;
-  bool tick_missed_ = false;    // while the control thread was away
-  TimeNs control_back_ns_ = 0;  // away until then
-  std::uint64_t control_handled_ = 0;
-  std::uint64_t control_repeated_ = 0;  // joins handled once more when their job was made
+  std::uint32_t full_rounds_ = 0;  // of the control thread, in a row, that sent all they may
   std::uint64_t frames_in_ = 0;
   VerdictCounters frame_verdicts_;  // dropped before a shard or the control thread saw them
   std::map<std::pair<std::uint16_t, std::uint16_t>, wire::UdpPath> paths_;  // (job, rank)
