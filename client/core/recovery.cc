@@ -128,14 +128,16 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
   }
 
   const std::uint64_t lacking = block.lacking();
+  // What is complete needs no second try, whether or not it was counted: its result is pulled.
+  const std::uint64_t known = answer.counted | answer.complete;
   // An answer without news is no progress: what was asked for may stand in a queue.
   if ((answer.counted & block.sent) | (answer.complete & lacking & ~block.complete))
     block.backoff = 0;
-  settle(lane, block, answer.counted);
+  settle(lane, block, known);
   block.counted |= answer.counted & lacking;
   std::uint64_t lost = 0;
-  for (std::uint64_t doubtful = (block.sent | block.counted) & lacking &
-                                ~(answer.counted | block.awaited | block.queued);
+  for (std::uint64_t doubtful =
+           (block.sent | block.counted) & lacking & ~(known | block.awaited | block.queued);
        doubtful != 0; doubtful &= doubtful - 1) {
     const auto bit = static_cast<std::uint32_t>(std::countr_zero(doubtful));
     if (ahead(numbers_[answer.block * kChunksPerBlock + bit], answer.probe_number) <= 0)

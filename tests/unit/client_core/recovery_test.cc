@@ -31,6 +31,23 @@ TEST(Recovery, KeepsProbingOneBlockWhenAResultReachesAnotherThatWasClosed) {
   EXPECT_EQ(plan.block, 1u);
 }
 
+// Sent again and again, it would put off for ever what was pulled and did not come (swarm seed
+// 20318).
+TEST(Recovery, SendsNoChunkAgainThatIsCompleteWithoutIt) {
+  Recovery recovery(2, 1);
+  Flow flow(64);
+  recovery.expect(0);
+  ASSERT_TRUE(recovery.take(0));
+  recovery.sent(0, flow.next_header(kSecond).number, kSecond, flow);
+  recovery.await(1, kSecond);
+  const wire::Answer answer{.step = 1, .block = 0, .complete = 0b11, .probe_number = 1};
+  EXPECT_EQ(recovery.answer(answer, kSecond, flow), 0u);
+  EXPECT_TRUE(recovery.nothing_unsettled(0));
+  Recovery::ProbePlan plan;
+  ASSERT_TRUE(recovery.plan_probe(0, flow, plan));
+  EXPECT_EQ(plan.want, 0b11u);
+}
+
 // Results that were asked for follow the answer, perhaps behind many others: what the answer shows
 // beyond them is asked for meanwhile, and they themselves only when they are overdue.
 TEST(Recovery, AsksForAResultOnceUntilItIsOverdue) {
