@@ -1,17 +1,16 @@
-// Sessions against the real Jobs and Shards over a network of a few lines: delay, loss, duplicates
+// Sessions against the real agg::Appliance over a network of a few lines: delay, loss, duplicates
 // and jitter from a seed. For tests of the session; the simulator proper is tests/sim.
 #pragma once
 
 #include <functional>
 #include <memory>
 #include <queue>
-#include <random>
 #include <string>
 #include <vector>
 
-#include "aggregator/core/shard.h"
-#include "aggregator/jobs/jobs.h"
+#include "aggregator/appliance/appliance.h"
 #include "client/core/session.h"
+#include "tests/sim/random.h"
 
 namespace sluice::client {
 
@@ -36,14 +35,12 @@ struct WorldOptions {
 
 class SmallWorld {
  public:
-  explicit SmallWorld(WorldOptions options) : options_(options), random_(options.seed) {
-    agg::JobsOptions jobs_options;
-    jobs_options.shard_count = options.shards;
-    jobs_options.member_timeout_ns = options.member_timeout_ns;
-    jobs_options.resync_hold_ns = options.resync_hold_ns;
-    jobs_ = std::make_unique<agg::Jobs>(jobs_options);
-    for (std::uint16_t shard = 0; shard < options.shards; ++shard)
-      shards_.push_back(std::make_unique<agg::Shard>(ShardId{shard}));
+  explicit SmallWorld(WorldOptions options)
+      : options_(options),
+        random_(options.seed),
+        appliance_({.jobs = {.shard_count = options.shards,
+                             .member_timeout_ns = options.member_timeout_ns,
+                             .resync_hold_ns = options.resync_hold_ns}}) {
     sessions_.resize(options.workers);
     events_.resize(options.workers);
     traces_.resize(options.workers);
@@ -103,7 +100,7 @@ class SmallWorld {
     const TimeNs end_ns = now_ + limit_ns;
     settle();
     while (!done()) {
-      TimeNs next_ns = next_tick_ns_;
+      TimeNs next_ns = appliance_.next_tick_ns() - options_.appliance_ahead_ns;
       if (!network_.empty()) next_ns = std::min(next_ns, network_.top().at_ns);
       next_ns = std::min(next_ns, application_ns_);
       for (std::size_t rank = 0; rank < sessions_.size(); ++rank)
@@ -153,16 +150,15 @@ class SmallWorld {
     Verdict why{};
     if (!wire::parse(datagram.bytes, packet, why)) std::abort();
     const bool data = static_cast<int>(packet.type()) >= 16;
-    std::uniform_real_distribution<double> chance;
     if (drop && drop(datagram.up, datagram.rank, packet)) return;
-    if (data && chance(random_) < options_.loss) return;
-    const int copies = data && chance(random_) < options_.duplicates ? 2 : 1;
+    if (data && random_.chance_ppm(ppm(options_.loss))) return;
+    const int copies = data && random_.chance_ppm(ppm(options_.duplicates)) ? 2 : 1;
     for (int copy = 0; copy < copies; ++copy) {
       Datagram sent = datagram;
       sent.at_ns = now_ + options_.delay_ns;
       if (options_.jitter_ns != 0)
         sent.at_ns +=
-            static_cast<DurationNs>(random_() % static_cast<std::uint64_t>(options_.jitter_ns));
+            static_cast<DurationNs>(random_.below(static_cast<std::uint64_t>(options_.jitter_ns)));
       sent.order = next_order_++;
       network_.push(std::move(sent));
     }
@@ -184,10 +180,6 @@ class SmallWorld {
     for (std::size_t rank = 0; rank < sessions_.size(); ++rank)
       if (!stopped_[rank].active && sessions_[rank]->next_timeout() <= now_)
         sessions_[rank]->handle_timeout(now_);
-    if (now_ >= next_tick_ns_) {
-      jobs_->tick(appliance_now());
-      next_tick_ns_ = now_ + 50 * kMillisecond;
-    }
     settle();
   }
 
@@ -197,43 +189,24 @@ class SmallWorld {
     if (!wire::parse(datagram.bytes, packet, why)) std::abort();
     if (arrived) arrived(datagram.rank, packet);
     if (datagram.port_offset != 0) {
-      shards_[datagram.port_offset - 1u]->handle(packet, false, appliance_now());
+      appliance_.handle_data(datagram.port_offset - 1, packet, false, appliance_now());
       return;
     }
     const std::string address = "10.0.0." + std::to_string(10 + datagram.rank) + ":4000";
     const agg::Origin origin{.address = address, .max_datagram_bytes = 9000};
-    auto result = jobs_->handle(packet, origin, buffer_, appliance_now());
-    if (agg::carry_out_all(*jobs_, appliance_now()))
-      result = jobs_->handle(packet, origin, buffer_, appliance_now());
-    if (result.reply_bytes != 0) send_down(datagram.rank, result.reply_bytes);
-    pass_commands();
+    const auto result = appliance_.handle_control(packet, origin, buffer_, appliance_now());
+    if (result.reply_bytes != 0) send_down(datagram.rank, {buffer_.data(), result.reply_bytes});
   }
 
-  void pass_commands() {
-    agg::ShardCommand command;
-    while (jobs_->poll_command(command))
-      for (const auto& shard : shards_) shard->handle_command(command, appliance_now());
-  }
-
-  void send_down(std::uint16_t rank, std::size_t bytes) {
-    send({.rank = rank, .bytes = {buffer_.begin(), buffer_.begin() + static_cast<long>(bytes)}});
+  void send_down(std::uint16_t rank, std::span<const std::uint8_t> bytes) {
+    send({.rank = rank, .bytes = {bytes.begin(), bytes.end()}});
   }
 
   // Lets every part send what it has now.
   void settle() {
-    agg::Transmit down;
-    for (const auto& shard : shards_) {
-      while (shard->poll_work(appliance_now())) {
-      }
-      while (shard->poll_transmit(down, buffer_, appliance_now()))
-        send_down(down.rank.value, down.bytes);
-      agg::ShardEvent event;
-      while (shard->poll_event(event)) jobs_->handle_event(event, appliance_now());
-    }
-    pass_commands();
-    agg::carry_out_all(*jobs_, appliance_now());
-    while (jobs_->poll_transmit(down, buffer_, appliance_now()))
-      send_down(down.rank.value, down.bytes);
+    appliance_.pump(appliance_now(), [this](const agg::Transmit& to, auto bytes) {
+      send_down(to.rank.value, bytes);
+    });
     poll_events();
     if (application) application_ns_ = application();
     poll_events();
@@ -265,18 +238,17 @@ class SmallWorld {
     std::vector<std::vector<std::uint8_t>> buffer;
   };
 
+  static std::uint64_t ppm(double share) { return static_cast<std::uint64_t>(share * 1e6); }
   TimeNs appliance_now() const { return now_ + options_.appliance_ahead_ns; }
 
   const WorldOptions options_;
-  std::mt19937_64 random_;
+  sim::Random random_;
+  agg::Appliance appliance_;
   TimeNs now_ = kSecond;
-  TimeNs next_tick_ns_ = kSecond;
   TimeNs application_ns_ = kNever;
   std::uint64_t next_order_ = 0;
   std::uint64_t next_nonce_ = 100;
   std::uint64_t wakeups_ = 0;
-  std::unique_ptr<agg::Jobs> jobs_;
-  std::vector<std::unique_ptr<agg::Shard>> shards_;
   std::vector<std::unique_ptr<Session>> sessions_;
   std::vector<std::vector<Event>> events_;
   std::vector<std::vector<TensorTimes>> traces_;
