@@ -83,19 +83,9 @@ int check_config(const std::string& path) {
 }
 
 sluice::dataplane::MetricsSource metrics_source(const sluice::dataplane::Appliance& appliance) {
-  sluice::dataplane::MetricsSource source;
-  for (const auto& port : appliance.ports())
-    source.ports.push_back({std::string(port.name), port.counters});
-  for (const auto& lcore : appliance.lcores())
-    source.lcores.push_back({lcore.counters, lcore.shard});
-  source.control_junk = &appliance.control_verdicts();
-  source.control_drops = &appliance.control_drops();
-  source.buffers = [&appliance] {
-    const auto view = appliance.buffers();
-    return sluice::dataplane::BufferUse{view.in_use, view.capacity};
-  };
-  source.inspect = [&appliance](const auto& inspection) { return appliance.inspect(inspection); };
-  return source;
+  return {.blocks = appliance.counters(),
+          .buffers = [&appliance] { return appliance.buffers(); },
+          .inspect = [&appliance](const auto& look) { return appliance.inspect(look); }};
 }
 
 int run(const std::string& path) {
@@ -130,8 +120,9 @@ int run(const std::string& path) {
   std::printf("ready: %s\n", appliance.value()->summary().c_str());
   std::fflush(stdout);
   serve_signals(signals);
+  if (metrics != nullptr) metrics->forget_source();
+  appliance.value().reset();  // before the metrics' server, which takes its time to end
   metrics.reset();
-  appliance.value().reset();
   spdlog::info("ended");
   return 0;
 }

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -25,27 +26,40 @@ class Counter {
   std::atomic<std::uint64_t> value_{0};
 };
 
-// One counter a verdict.
-struct VerdictCounters {
-  std::array<Counter, kVerdictCount> by_verdict;
-  void count(Verdict verdict) noexcept { by_verdict[static_cast<std::size_t>(verdict)].add(1); }
-  std::uint64_t read(Verdict verdict) const noexcept {
-    return by_verdict[static_cast<std::size_t>(verdict)].read();
+// One counter for each value of an enumeration from 0 on.
+template <class Reason, std::size_t kCount>
+struct CountersBy {
+  std::array<Counter, kCount> by_reason;
+  void count(Reason reason, std::uint64_t count = 1) noexcept {
+    by_reason[static_cast<std::size_t>(reason)].add(count);
+  }
+  std::uint64_t read(Reason reason) const noexcept {
+    return by_reason[static_cast<std::size_t>(reason)].read();
   }
 };
+using VerdictCounters = CountersBy<Verdict, kVerdictCount>;
 
-// Fixed buckets; bound i is kFirstNs * 2^i, the last bucket takes the rest.
-class Histogram {
+// Durations in fixed buckets: bucket i holds those of at most kFirstNs * 2^i that are in none
+// before it, the last one the rest.
+template <std::int64_t kFirstNs, std::size_t kBucketCount>
+class BasicHistogram {
  public:
-  static constexpr std::size_t kBuckets = 24;
-  static constexpr std::int64_t kFirstNs = 10'000;  // 10 us .. 84 s
+  static constexpr std::size_t kBuckets = kBucketCount;
 
   static constexpr std::int64_t bound_ns(std::size_t bucket) noexcept { return kFirstNs << bucket; }
+  static constexpr std::size_t bucket_of(std::int64_t duration_ns) noexcept {
+    const auto beyond = static_cast<std::uint64_t>(duration_ns > 0 ? duration_ns - 1 : 0);
+    const auto bucket = static_cast<std::size_t>(std::bit_width(beyond / kFirstNs));
+    return bucket < kBuckets ? bucket : kBuckets - 1;
+  }
   void observe(std::int64_t duration_ns) noexcept {
-    std::size_t bucket = 0;
-    while (bucket + 1 < kBuckets && duration_ns > bound_ns(bucket)) ++bucket;
-    buckets_[bucket].add(1);
-    sum_ns_.add(duration_ns > 0 ? static_cast<std::uint64_t>(duration_ns) : 0);
+    add(bucket_of(duration_ns), 1,
+        duration_ns > 0 ? static_cast<std::uint64_t>(duration_ns) : std::uint64_t{0});
+  }
+  // `count` durations that fall into one bucket.
+  void add(std::size_t bucket, std::uint64_t count, std::uint64_t sum_ns) noexcept {
+    buckets_[bucket].add(count);
+    sum_ns_.add(sum_ns);
   }
   std::uint64_t bucket(std::size_t index) const noexcept { return buckets_[index].read(); }
   std::uint64_t sum_ns() const noexcept { return sum_ns_.read(); }
@@ -54,5 +68,7 @@ class Histogram {
   std::array<Counter, kBuckets> buckets_;
   Counter sum_ns_;
 };
+
+using Histogram = BasicHistogram<10'000, 24>;  // of steps: 10 us .. 84 s
 
 }  // namespace sluice

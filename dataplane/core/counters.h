@@ -6,15 +6,18 @@
 // ends in is a Verdict, counted beside.
 #pragma once
 
-#include <algorithm>
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "aggregator/base/counters.h"
-#include "aggregator/base/time.h"
+
+namespace sluice::agg {
+class Shard;
+}
 
 namespace sluice::dataplane {
 
@@ -61,40 +64,11 @@ inline constexpr auto kDropReasonInfo = std::to_array<DropReasonInfo>({
 
 inline constexpr std::size_t kDropReasonCount = kDropReasonInfo.size();
 
-// One counter a reason.
-struct DropCounters {
-  std::array<Counter, kDropReasonCount> by_reason;
-  void count(DropReason reason, std::uint64_t count = 1) noexcept {
-    by_reason[static_cast<std::size_t>(reason)].add(count);
-  }
-};
+using DropCounters = CountersBy<DropReason, kDropReasonCount>;
 
 inline constexpr std::size_t kClassCount = 64;
 
-// How long frames waited in a queue: bucket i holds those under 1.024 us * 2^i, the last one the
-// rest.
-class WaitHistogram {
- public:
-  static constexpr std::size_t kBuckets = 22;
-  static constexpr DurationNs bound_ns(std::size_t bucket) noexcept {
-    return DurationNs{1024} << bucket;
-  }
-  static constexpr std::size_t bucket_of(DurationNs wait_ns) noexcept {
-    const auto width = std::bit_width(static_cast<std::uint64_t>(wait_ns) >> 10);
-    return std::min<std::size_t>(static_cast<std::size_t>(width), kBuckets - 1);
-  }
-  // `count` waits that fall into one bucket.
-  void add(std::size_t bucket, std::uint64_t count, std::uint64_t sum_ns) noexcept {
-    buckets_[bucket].add(count);
-    sum_ns_.add(sum_ns);
-  }
-  std::uint64_t bucket(std::size_t index) const noexcept { return buckets_[index].read(); }
-  std::uint64_t sum_ns() const noexcept { return sum_ns_.read(); }
-
- private:
-  std::array<Counter, kBuckets> buckets_;
-  Counter sum_ns_;
-};
+using WaitHistogram = BasicHistogram<1'024, 22>;  // of frames in a queue: 1 us .. 2 s
 
 // Of one egress class of a port.
 struct ClassCounters {
@@ -138,6 +112,28 @@ struct LcoreCounters {
   Counter handed_over;       // frames passed to another lcore
   DropCounters drops;        // the appliance's own datagrams that never reached a port
   VerdictCounters verdicts;  // of frames for the appliance, except those that its shard counts
+};
+
+// The blocks of a running appliance, which live as long as it does.
+struct PortView {
+  std::string name;
+  const PortCounters* counters = nullptr;
+};
+struct LcoreView {
+  const LcoreCounters* counters = nullptr;
+  const agg::Shard* shard = nullptr;  // only its counters are for other threads
+};
+struct CounterBlocks {
+  std::vector<PortView> ports;
+  std::vector<LcoreView> lcores;
+  const VerdictCounters* control_junk = nullptr;  // control packets that did not parse
+  const DropCounters* control_drops = nullptr;    // of its own datagrams that reached no port
+};
+
+// Packet buffers.
+struct BufferUse {
+  std::uint64_t in_use = 0;
+  std::uint64_t capacity = 0;
 };
 
 }  // namespace sluice::dataplane

@@ -177,25 +177,17 @@ std::string Appliance::summary() const {
   return text;
 }
 
-std::vector<Appliance::PortView> Appliance::ports() const {
-  std::vector<PortView> views;
+CounterBlocks Appliance::counters() const {
+  CounterBlocks blocks{.control_junk = &state_->control->verdicts(),
+                       .control_drops = &state_->control->drops()};
   for (const auto& port : state_->fabric.ports)
-    views.push_back({port->config().name, &port->counters()});
-  return views;
-}
-
-std::vector<Appliance::LcoreView> Appliance::lcores() const {
-  std::vector<LcoreView> views;
+    blocks.ports.push_back({std::string(port->config().name), &port->counters()});
   for (const auto& worker : state_->fabric.workers)
-    views.push_back({&worker->counters(), &worker->shard()});
-  return views;
+    blocks.lcores.push_back({&worker->counters(), &worker->shard()});
+  return blocks;
 }
 
-const VerdictCounters& Appliance::control_verdicts() const { return state_->control->verdicts(); }
-
-const DropCounters& Appliance::control_drops() const { return state_->control->drops(); }
-
-Appliance::BufferView Appliance::buffers() const {
+BufferUse Appliance::buffers() const {
   const rte_mempool* pool = state_->fabric.pool.get();
   return {rte_mempool_in_use_count(pool), pool->size};
 }

@@ -29,27 +29,9 @@ class Appliance {
   // "2 ports, 1 shard, 10.77.0.1:7700, MAC ...": for the ready line.
   std::string summary() const;
 
-  // Counter blocks, readable from any thread while the appliance lives.
-  struct PortView {
-    std::string_view name;
-    const PortCounters* counters = nullptr;
-  };
-  struct LcoreView {
-    const LcoreCounters* counters = nullptr;
-    const agg::Shard* shard = nullptr;  // only its counters: verdicts(), replies_dropped(), ...
-  };
-  std::vector<PortView> ports() const;
-  std::vector<LcoreView> lcores() const;
-  // Of control packets that were no valid packets.
-  const VerdictCounters& control_verdicts() const;
-  // Datagrams of the control thread that never reached a port.
-  const DropCounters& control_drops() const;
-  // Packet buffers in use and in all.
-  struct BufferView {
-    std::uint64_t in_use = 0;
-    std::uint64_t capacity = 0;
-  };
-  BufferView buffers() const;
+  // Readable from any thread while the appliance lives.
+  CounterBlocks counters() const;
+  BufferUse buffers() const;
 
   // Runs `inspection` on the control thread, which owns the jobs, and returns when it is done;
   // false when the appliance is ending. Take copies: nothing may be kept but values.

@@ -1,33 +1,20 @@
-// The metrics endpoint: answers GET /metrics for Prometheus on its own thread.
+// The metrics endpoint: answers GET /metrics for Prometheus on a thread of its own.
 //
-// It reads counter blocks, which live as long as the appliance, and asks the control thread for
-// copies of what belongs to jobs; it writes nothing that the data path reads. start() and the
-// destructor on the main thread; destroy it before the appliance. Includes no DPDK.
+// All calls on the main thread; forget_source() before the appliance is destroyed. No DPDK.
 #pragma once
 
-#include <functional>
+#include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "aggregator/base/status.h"
-#include "dataplane/ops/families.h"
+#include "dataplane/ops/collector.h"
+
+namespace prometheus {
+class Exposer;
+}
 
 namespace sluice::dataplane {
-
-// Where the numbers come from. Everything must outlive the endpoint and be callable from its
-// thread.
-struct MetricsSource {
-  using Inspection = std::function<void(const agg::Jobs&, TimeNs)>;
-
-  std::vector<PortRow> ports;
-  std::vector<LcoreRow> lcores;
-  const VerdictCounters* control_junk = nullptr;  // control packets that did not parse; may be null
-  const DropCounters* control_drops = nullptr;    // of the control thread's datagrams; may be null
-  std::function<BufferUse()> buffers;
-  // Runs an inspection on the control thread and returns when it is done; false: it has ended.
-  std::function<bool(const Inspection&)> inspect;
-};
 
 class MetricsEndpoint {
  public:
@@ -35,18 +22,19 @@ class MetricsEndpoint {
   // when it cannot be bound.
   static Result<std::unique_ptr<MetricsEndpoint>> start(const std::string& address,
                                                         MetricsSource source);
+  // Takes up to two seconds: the server looks at its stop flag no more often.
   ~MetricsEndpoint();
   MetricsEndpoint(const MetricsEndpoint&) = delete;
   MetricsEndpoint& operator=(const MetricsEndpoint&) = delete;
 
+  void forget_source() { collector_->forget_source(); }
   std::uint16_t port() const;
-  // What a scrape would show now.
-  Families collect() const;
 
  private:
-  struct State;
-  explicit MetricsEndpoint(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit MetricsEndpoint(MetricsSource source);
+
+  std::shared_ptr<MetricsCollector> collector_;
+  std::unique_ptr<prometheus::Exposer> exposer_;
 };
 
 }  // namespace sluice::dataplane

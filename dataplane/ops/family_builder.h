@@ -1,91 +1,110 @@
-// Builds one metric family row by row. Private to this folder.
+// Metric families from tables: a row names a metric and says how it is read from a block, and
+// whoever adds a family passes a function that visits the blocks. Private to this folder.
 #pragma once
 
 #include <prometheus/metric_family.h>
 
+#include <cmath>
 #include <limits>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "dataplane/core/counters.h"
-#include "dataplane/ops/sample.h"
-
 namespace sluice::dataplane {
 
+using Families = std::vector<prometheus::MetricFamily>;
 using Labels = std::vector<prometheus::ClientMetric::Label>;
+
+// A row of a table of metrics. A name that ends in `_total` makes a counter, any other a gauge.
+// A value that is not a number is one that is not known: it has no row.
+template <class Block>
+struct Metric {
+  const char* name;
+  const char* help;
+  double (*value)(const Block&);
+};
+
+// Reads a member that is a Counter, for the tables.
+template <auto kCounter>
+inline constexpr auto count_of =
+    [](const auto& block) -> double { return static_cast<double>((block.*kCounter).read()); };
+
+inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 class FamilyBuilder {
  public:
+  FamilyBuilder(std::string name, std::string help)
+      : FamilyBuilder(name.ends_with("_total") ? prometheus::MetricType::Counter
+                                               : prometheus::MetricType::Gauge,
+                      name, std::move(help)) {}
   FamilyBuilder(prometheus::MetricType type, std::string name, std::string help) {
     family_.type = type;
     family_.name = std::move(name);
     family_.help = std::move(help);
   }
 
-  FamilyBuilder& row(Labels labels, double value) {
-    prometheus::ClientMetric metric;
-    metric.label = std::move(labels);
+  void row(Labels labels, double value) {
+    if (std::isnan(value)) return;
+    prometheus::ClientMetric& metric = add(std::move(labels));
     if (family_.type == prometheus::MetricType::Counter)
       metric.counter.value = value;
     else
       metric.gauge.value = value;
-    family_.metric.push_back(std::move(metric));
-    return *this;
-  }
-  FamilyBuilder& row(Labels labels, std::uint64_t value) {
-    return row(std::move(labels), static_cast<double>(value));
   }
 
-  FamilyBuilder& row(Labels labels, const HistogramSample& sample) {
-    return histogram_row(
-        std::move(labels), Histogram::kBuckets, Histogram::bound_ns,
-        [&](std::size_t bucket) { return sample.buckets[bucket]; }, sample.sum_ns);
-  }
-  FamilyBuilder& row(Labels labels, const WaitHistogram& waits) {
-    return histogram_row(
-        std::move(labels), WaitHistogram::kBuckets, WaitHistogram::bound_ns,
-        [&](std::size_t bucket) { return waits.bucket(bucket); }, waits.sum_ns());
+  // Of a BasicHistogram, or of what has its shape. The last bucket has no bound.
+  template <class Durations>
+  void histogram_row(Labels labels, const Durations& durations) {
+    prometheus::ClientMetric& metric = add(std::move(labels));
+    std::uint64_t total = 0;
+    for (std::size_t bucket = 0; bucket < Durations::kBuckets; ++bucket) {
+      total += durations.bucket(bucket);
+      const bool last = bucket + 1 == Durations::kBuckets;
+      metric.histogram.bucket.push_back(
+          {total, last ? std::numeric_limits<double>::infinity()
+                       : static_cast<double>(Durations::bound_ns(bucket)) * 1e-9});
+    }
+    metric.histogram.sample_count = total;
+    metric.histogram.sample_sum = static_cast<double>(durations.sum_ns()) * 1e-9;
   }
 
   prometheus::MetricFamily take() { return std::move(family_); }
 
  private:
-  // The last bucket has no bound; `count_of(bucket)` is not cumulative.
-  template <class CountOf>
-  FamilyBuilder& histogram_row(Labels labels, std::size_t buckets,
-                               DurationNs (*bound_ns)(std::size_t), CountOf&& count_of,
-                               std::uint64_t sum_ns) {
-    prometheus::ClientMetric metric;
-    metric.label = std::move(labels);
-    std::uint64_t total = 0;
-    for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
-      total += count_of(bucket);
-      const bool last = bucket + 1 == buckets;
-      metric.histogram.bucket.push_back(
-          {total, last ? std::numeric_limits<double>::infinity()
-                       : static_cast<double>(bound_ns(bucket)) * 1e-9});
-    }
-    metric.histogram.sample_count = total;
-    metric.histogram.sample_sum = static_cast<double>(sum_ns) * 1e-9;
-    family_.metric.push_back(std::move(metric));
-    return *this;
+  prometheus::ClientMetric& add(Labels labels) {
+    family_.metric.emplace_back().label = std::move(labels);
+    return family_.metric.back();
   }
 
   prometheus::MetricFamily family_;
 };
 
-inline FamilyBuilder counter(std::string name, std::string help) {
-  return {prometheus::MetricType::Counter, std::move(name), std::move(help)};
-}
-inline FamilyBuilder gauge(std::string name, std::string help) {
-  return {prometheus::MetricType::Gauge, std::move(name), std::move(help)};
-}
-inline FamilyBuilder histogram(std::string name, std::string help) {
-  return {prometheus::MetricType::Histogram, std::move(name), std::move(help)};
+// One family a row of `table`. `visit(f)` calls `f(labels, block)` for each block.
+template <class Block, class Visit>
+void add_families(std::span<const Metric<Block>> table, Visit&& visit, Families& families) {
+  for (const Metric<Block>& metric : table) {
+    FamilyBuilder family(metric.name, metric.help);
+    visit([&](Labels labels, const Block& block) {
+      family.row(std::move(labels), metric.value(block));
+    });
+    families.push_back(family.take());
+  }
 }
 
-// "…: folded: contributions added into a sum; …" from a table of {label, help}.
+// A histogram of each block; `durations_of` gets it from the block.
+template <class Visit, class DurationsOf>
+void add_histogram(const char* name, const char* help, Visit&& visit, DurationsOf&& durations_of,
+                   Families& families) {
+  FamilyBuilder family(prometheus::MetricType::Histogram, name, help);
+  visit([&](Labels labels, const auto& block) {
+    family.histogram_row(std::move(labels), durations_of(block));
+  });
+  families.push_back(family.take());
+}
+
+// "...: folded: contributions added into a sum; ..." from a table of {label, help}.
 template <class Table>
 std::string help_of(std::string text, const Table& table) {
   const char* separator = " ";

@@ -75,8 +75,8 @@ JobSample sample_job(const agg::Jobs& jobs, const agg::JobView& view, TimeNs now
 
 void HistogramSample::add(const Histogram& histogram) noexcept {
   for (std::size_t bucket = 0; bucket < Histogram::kBuckets; ++bucket)
-    buckets[bucket] += histogram.bucket(bucket);
-  sum_ns += histogram.sum_ns();
+    buckets_[bucket] += histogram.bucket(bucket);
+  sum_ns_ += histogram.sum_ns();
 }
 
 // A name may be taken by a new run while the old one's memory is still on its way back: one row a
@@ -84,7 +84,7 @@ void HistogramSample::add(const Histogram& histogram) noexcept {
 ControlSample sample_jobs(const agg::Jobs& jobs, TimeNs now) {
   ControlSample sample{.memory_bytes = jobs.memory_bytes()};
   for (std::size_t verdict = 0; verdict < kVerdictCount; ++verdict)
-    sample.verdicts[verdict] = jobs.verdicts().by_verdict[verdict].read();
+    sample.verdicts[verdict] = jobs.verdicts().by_reason[verdict].read();
   std::map<std::string, agg::JobView> rows;
   for (const agg::JobView& view : jobs.views()) {
     if (view.job == nullptr) continue;

@@ -13,11 +13,21 @@
 
 namespace sluice::dataplane {
 
-struct HistogramSample {
-  std::array<std::uint64_t, Histogram::kBuckets> buckets{};  // not cumulative
-  std::uint64_t sum_ns = 0;
+// A Histogram's values, and several of them together; has its shape.
+class HistogramSample {
+ public:
+  static constexpr std::size_t kBuckets = Histogram::kBuckets;
+  static constexpr DurationNs bound_ns(std::size_t bucket) noexcept {
+    return Histogram::bound_ns(bucket);
+  }
 
   void add(const Histogram& histogram) noexcept;
+  std::uint64_t bucket(std::size_t index) const noexcept { return buckets_[index]; }
+  std::uint64_t sum_ns() const noexcept { return sum_ns_; }
+
+ private:
+  std::array<std::uint64_t, kBuckets> buckets_{};
+  std::uint64_t sum_ns_ = 0;
 };
 
 struct MemberSample {

@@ -61,8 +61,8 @@ World::World() : jobs_(options()), reply_(kMaxDatagramBytes), out_(kMaxDatagramB
 std::uint64_t World::counted() const noexcept {
   std::uint64_t total = 0;
   for (std::size_t verdict = 0; verdict < kVerdictCount; ++verdict) {
-    total += jobs_.verdicts().by_verdict[verdict].read();
-    for (const auto& shard : shards_) total += shard->verdicts().by_verdict[verdict].read();
+    total += jobs_.verdicts().by_reason[verdict].read();
+    for (const auto& shard : shards_) total += shard->verdicts().by_reason[verdict].read();
   }
   return total;
 }

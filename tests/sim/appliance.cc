@@ -16,7 +16,7 @@ std::string printable(const wire::IpAddress& address, std::uint16_t port) {
 
 std::uint64_t total(const VerdictCounters& counters) {
   std::uint64_t sum = 0;
-  for (const Counter& counter : counters.by_verdict) sum += counter.read();
+  for (const Counter& counter : counters.by_reason) sum += counter.read();
   return sum;
 }
 

@@ -155,10 +155,10 @@ TEST(Egress, WaitingTimesAreCountedInTheirBucketsWithTheirSum) {
   EXPECT_EQ(waits.sum_ns(), 200'000u + 2 * 100'000 + 1000);
 }
 
-TEST(Egress, EachBucketHoldsWaitsBelowItsBoundAndTheLastTheRest) {
+TEST(Egress, EachBucketHoldsWaitsUpToItsBoundAndTheLastTheRest) {
   for (std::size_t bucket = 0; bucket + 1 < WaitHistogram::kBuckets; ++bucket) {
-    EXPECT_EQ(WaitHistogram::bucket_of(WaitHistogram::bound_ns(bucket) - 1), bucket);
-    EXPECT_EQ(WaitHistogram::bucket_of(WaitHistogram::bound_ns(bucket)), bucket + 1);
+    EXPECT_EQ(WaitHistogram::bucket_of(WaitHistogram::bound_ns(bucket)), bucket);
+    EXPECT_EQ(WaitHistogram::bucket_of(WaitHistogram::bound_ns(bucket) + 1), bucket + 1);
   }
   EXPECT_EQ(WaitHistogram::bucket_of(0), 0u);
   EXPECT_EQ(WaitHistogram::bucket_of(kSecond * 1000), WaitHistogram::kBuckets - 1);

@@ -31,10 +31,10 @@ class Metrics : public agg::ControlTest {
   DropCounters control_drops;
 
   MetricsSource source() {
-    return {.ports = {{"left", &left}, {"right", &right}},
-            .lcores = {{&lcore, &shard}},
-            .control_junk = &junk,
-            .control_drops = &control_drops,
+    return {.blocks = {.ports = {{"left", &left}, {"right", &right}},
+                       .lcores = {{&lcore, &shard}},
+                       .control_junk = &junk,
+                       .control_drops = &control_drops},
             .buffers = [] { return BufferUse{.in_use = 3, .capacity = 8}; },
             .inspect =
                 [this](const MetricsSource::Inspection& inspection) {
@@ -48,6 +48,8 @@ class Metrics : public agg::ControlTest {
     EXPECT_TRUE(started.ok()) << started.status().message();
     return std::move(started).value();
   }
+
+  Families page() { return MetricsCollector(source()).Collect(); }
 
   static const MetricFamily* find(const Families& families, const std::string& name) {
     for (const MetricFamily& family : families)
@@ -79,10 +81,10 @@ class Metrics : public agg::ControlTest {
 
 TEST_F(Metrics, EveryVerdictIsExportedAsTheSumOfAllWhoCountIt) {
   for (std::size_t index = 0; index < kVerdictCount; ++index) {
-    lcore.verdicts.by_verdict[index].add(1000 * (index + 1));
-    junk.by_verdict[index].add(index);
+    lcore.verdicts.by_reason[index].add(1000 * (index + 1));
+    junk.by_reason[index].add(index);
   }
-  const Families families = endpoint()->collect();
+  const Families families = page();
   const MetricFamily* family = find(families, "sluice_packets_total");
   ASSERT_NE(family, nullptr);
   ASSERT_EQ(family->metric.size(), kVerdictCount);
@@ -98,7 +100,7 @@ TEST_F(Metrics, EveryVerdictIsExportedAsTheSumOfAllWhoCountIt) {
 
 TEST_F(Metrics, ControlPacketsCountUnderTheirVerdicts) {
   auto workers = running_job(2);
-  const Families families = endpoint()->collect();
+  const Families families = page();
   // Two each, and one that asked again for a job whose memory was being made.
   EXPECT_EQ(value(families, "sluice_packets_total", {{"reason", "join"}}), 5.0);
 }
@@ -110,7 +112,7 @@ TEST_F(Metrics, DataPacketsOfTheShardCountUnderTheirVerdicts) {
   Verdict why{};
   ASSERT_TRUE(wire::parse(bytes, packet, why));
   shard.handle(packet, false, now);
-  EXPECT_EQ(value(endpoint()->collect(), "sluice_packets_total", {{"reason", "unknown_job"}}), 1.0);
+  EXPECT_EQ(value(page(), "sluice_packets_total", {{"reason", "unknown_job"}}), 1.0);
 }
 
 TEST_F(Metrics, EveryDropReasonIsExportedForEveryPort) {
@@ -118,7 +120,7 @@ TEST_F(Metrics, EveryDropReasonIsExportedForEveryPort) {
     left.drops.by_reason[reason].add(reason + 1);
     right.drops.by_reason[reason].add(100 + reason);
   }
-  const Families families = endpoint()->collect();
+  const Families families = page();
   const std::string name = "sluice_port_dropped_packets_total";
   EXPECT_EQ(find(families, name)->metric.size(), 2 * kDropReasonCount);
   for (std::size_t index = 0; index < kDropReasonCount; ++index) {
@@ -135,7 +137,7 @@ TEST_F(Metrics, OwnDatagramsThatReachNoPortCountUnderEveryReason) {
     control_drops.by_reason[reason].add(reason);
   }
   lcore.drops.count(DropReason::kNoPath, 5);
-  const Families families = endpoint()->collect();
+  const Families families = page();
   const std::string name = "sluice_own_dropped_packets_total";
   EXPECT_EQ(find(families, name)->metric.size(), kDropReasonCount);
   for (std::size_t index = 0; index < kDropReasonCount; ++index) {
@@ -155,7 +157,7 @@ TEST_F(Metrics, PortsShowPacketsBytesAndUsedClasses) {
   right.tx_bytes.add(600);
   right.classes[17].tx_packets.add(4);
   right.link_up.set(1);
-  const Families families = endpoint()->collect();
+  const Families families = page();
   EXPECT_EQ(value(families, "sluice_port_rx_packets_total", {{"port", "left"}}), 5.0);
   EXPECT_EQ(value(families, "sluice_port_rx_bytes_total", {{"port", "left"}}), 500.0);
   EXPECT_EQ(value(families, "sluice_port_tx_packets_total", {{"port", "right"}}), 6.0);
@@ -179,7 +181,7 @@ TEST_F(Metrics, AClassThatWasUsedShowsAllThatIsKnownOfItAndTheOthersNothing) {
   used.waits.add(WaitHistogram::bucket_of(900), 1, 900);
   used.waits.add(WaitHistogram::bucket_of(3000), 2, 6000);
   left.classes[63].drops.add(1);
-  const Families families = endpoint()->collect();
+  const Families families = page();
   const std::map<std::string, std::string> row{{"port", "right"}, {"class", "5"}};
   EXPECT_EQ(value(families, "sluice_port_tx_class_packets_total", row), 3.0);
   EXPECT_EQ(value(families, "sluice_port_tx_class_bytes_total", row), 4500.0);
@@ -204,13 +206,13 @@ TEST_F(Metrics, AClassThatWasUsedShowsAllThatIsKnownOfItAndTheOthersNothing) {
 }
 
 TEST_F(Metrics, BusyRatioIsAboutTheTimeSinceThePreviousScrape) {
-  const auto metrics = endpoint();
+  const MetricsCollector metrics(source());
   lcore.busy_ns.add(1'000'000);
   lcore.idle_ns.add(3'000'000);
-  EXPECT_EQ(value(metrics->collect(), "sluice_lcore_busy_ratio", {{"lcore", "0"}}), 0.25);
-  EXPECT_EQ(value(metrics->collect(), "sluice_lcore_busy_ratio", {{"lcore", "0"}}), 0.25);
+  EXPECT_EQ(value(metrics.Collect(), "sluice_lcore_busy_ratio", {{"lcore", "0"}}), 0.25);
+  EXPECT_EQ(value(metrics.Collect(), "sluice_lcore_busy_ratio", {{"lcore", "0"}}), 0.25);
   lcore.busy_ns.add(1'000'000);
-  const Families families = metrics->collect();
+  const Families families = metrics.Collect();
   EXPECT_EQ(value(families, "sluice_lcore_busy_ratio", {{"lcore", "0"}}), 1.0);
   EXPECT_DOUBLE_EQ(*value(families, "sluice_lcore_busy_seconds_total", {{"lcore", "0"}}), 0.002);
 }
@@ -228,7 +230,7 @@ TEST_F(Metrics, JobsShowTheirCountersMembersAndHistograms) {
   job->slices[1].step_duration.observe(3 * kSecond);
   job->slices[0].flows[1].lag.observe(5'000);
   pass(2 * kSecond, {&workers[0]});
-  const Families families = endpoint()->collect();
+  const Families families = page();
   const std::map<std::string, std::string> digits{{"job", "digits"}};
   EXPECT_EQ(value(families, "sluice_job_contributions_total", digits), 15.0);
   EXPECT_EQ(value(families, "sluice_job_results_total", digits), 3.0);
@@ -263,7 +265,7 @@ TEST_F(Metrics, RanksShowWhatBecameOfTheirChunksOverAllShards) {
     job->slices[index].flows[1].requeued.add(30 + index);
   }
   job->members[1].finished.store(std::uint64_t{7} << 32 | 250'000);
-  const Families families = endpoint()->collect();
+  const Families families = page();
   const std::map<std::string, std::string> rank_0{{"job", "digits"}, {"rank", "0"}};
   const std::map<std::string, std::string> rank_1{{"job", "digits"}, {"rank", "1"}};
   EXPECT_EQ(value(families, "sluice_job_included_chunks_total", rank_1), 21.0);
@@ -280,7 +282,7 @@ TEST_F(Metrics, ARankIsMissingOnlyFromTheStepThatIsOpen) {
   auto workers = running_job(2);
   agg::Job* job = commands[0].job;
   const auto missing = [&](const std::string& rank) {
-    return value(endpoint()->collect(), "sluice_job_missing", {{"job", "digits"}, {"rank", rank}});
+    return value(page(), "sluice_job_missing", {{"job", "digits"}, {"rank", rank}});
   };
   EXPECT_EQ(missing("0"), 0.0);
   EXPECT_EQ(missing("1"), 0.0);
@@ -297,13 +299,13 @@ TEST_F(Metrics, TheStepThatHasNotStartedMissesNobody) {
   ASSERT_TRUE(join(first).is(wire::PacketType::kAccept));
   agg::Job* job = commands[0].job;
   job->slices[0].awaited.ranks[0].store(1);
-  EXPECT_EQ(value(endpoint()->collect(), "sluice_job_missing", {{"rank", "0"}}), 0.0);
+  EXPECT_EQ(value(page(), "sluice_job_missing", {{"rank", "0"}}), 0.0);
 }
 
 TEST_F(Metrics, RanksThatAreNotThereHaveNoRows) {
   auto workers = running_job(3);
   leave(workers[2], wire::LeaveReason::kFinished);
-  const Families families = endpoint()->collect();
+  const Families families = page();
   for (const char* name : {"sluice_job_included_chunks_total", "sluice_job_late_chunks_total",
                            "sluice_job_requeued_chunks_total", "sluice_job_missing",
                            "sluice_job_arrival_lag_seconds", "sluice_job_member_silent_seconds"}) {
@@ -318,7 +320,7 @@ TEST_F(Metrics, JobsShowTheirPolicyAndWhatItSaw) {
   auto workers = running_job(2);
   agg::Job* job = commands[0].job;
   const std::map<std::string, std::string> digits{{"job", "digits"}};
-  Families families = endpoint()->collect();
+  Families families = page();
   EXPECT_EQ(value(families, "sluice_job_policy_info",
                   {{"job", "digits"}, {"policy", "sync"}, {"late", "drop"}}),
             1.0);
@@ -330,7 +332,7 @@ TEST_F(Metrics, JobsShowTheirPolicyAndWhatItSaw) {
   job->gauges.noise_scale.store(3.5);
   job->gauges.noise_scale_valid.store(true);
   job->gauges.signs_flipped.store(0.0);
-  families = endpoint()->collect();
+  families = page();
   EXPECT_EQ(value(families, "sluice_job_k", digits), 1.0);
   EXPECT_EQ(value(families, "sluice_job_noise_scale", digits), 3.5);
   EXPECT_EQ(value(families, "sluice_job_noise_scale_valid", digits), 1.0);
@@ -348,7 +350,7 @@ TEST_F(Metrics, AJobUnderAReusedNameIsOneRow) {
   agg::Worker second{.nonce = 701};
   second.join.ordinal = 1;
   ASSERT_TRUE(join(second).is(wire::PacketType::kAccept));
-  const Families families = endpoint()->collect();
+  const Families families = page();
   EXPECT_EQ(find(families, "sluice_job_members")->metric.size(), 2u);
   EXPECT_EQ(value(families, "sluice_job_members", {{"job", "digits"}}), 1.0);
   EXPECT_EQ(value(families, "sluice_job_members", {{"job", "digits/1"}}), 1.0);
@@ -364,7 +366,7 @@ TEST_F(Metrics, NamesUnitsLabelsAndHelpFollowTheRules) {
                                       "job",  "rank",  "policy", "late"};
   const std::regex name_rule("sluice_[a-z0-9_]+");
   std::set<std::string> names;
-  for (const MetricFamily& family : endpoint()->collect()) {
+  for (const MetricFamily& family : page()) {
     EXPECT_TRUE(std::regex_match(family.name, name_rule)) << family.name;
     EXPECT_TRUE(names.insert(family.name).second) << family.name << " twice";
     const bool total = family.name.ends_with("_total");
@@ -410,6 +412,14 @@ TEST_F(Metrics, AreServedOverHttp) {
             HasSubstr("sluice_buffers_in_use_packets 3"),
             HasSubstr("sluice_job_members{job=\"digits\"} 2"),
             HasSubstr("sluice_job_step_duration_seconds_bucket{job=\"digits\",le=\"+Inf\"} 0")));
+}
+
+TEST_F(Metrics, ASourceThatIsForgottenIsNotReadAndThePageIsEmpty) {
+  const auto metrics = endpoint();
+  EXPECT_THAT(http_get(metrics->port(), "/metrics"), HasSubstr("sluice_jobs"));
+  metrics->forget_source();
+  const std::string answer = http_get(metrics->port(), "/metrics");
+  EXPECT_THAT(answer, AllOf(HasSubstr("200 OK"), testing::Not(HasSubstr("sluice_"))));
 }
 
 TEST_F(Metrics, AnAddressInUseIsAnErrorThatNamesItAndTheKey) {

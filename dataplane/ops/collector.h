@@ -1,0 +1,47 @@
+// Puts the page of metrics together at each scrape: from counter blocks, which live as long as the
+// appliance, and from copies of what belongs to jobs, which it asks the control thread for. Writes
+// nothing that the data path reads. Thread-safe: scrapes are answered one after the other.
+#pragma once
+
+#include <prometheus/collectable.h>
+
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "dataplane/ops/families.h"
+
+namespace sluice::dataplane {
+
+// Where the numbers come from. Everything must live until the collector's forget_source(), and
+// be callable from any thread.
+struct MetricsSource {
+  using Inspection = std::function<void(const agg::Jobs&, TimeNs)>;
+
+  CounterBlocks blocks;
+  std::function<BufferUse()> buffers;
+  // Runs an inspection on the control thread and returns when it is done; false: it has ended.
+  std::function<bool(const Inspection&)> inspect;
+};
+
+class MetricsCollector : public prometheus::Collectable {
+ public:
+  explicit MetricsCollector(MetricsSource source);
+  Families Collect() const override;
+  // From here on nothing of the source is read, and the page is empty.
+  void forget_source();
+
+ private:
+  struct Times {
+    std::uint64_t busy_ns = 0;
+    std::uint64_t idle_ns = 0;
+    double share = 0;
+  };
+  std::vector<double> busy_shares() const;
+
+  mutable std::mutex mutex_;             // guards the rest
+  MetricsSource source_;                 // empty once it is forgotten
+  mutable std::vector<Times> previous_;  // an lcore, at the scrape before
+};
+
+}  // namespace sluice::dataplane
