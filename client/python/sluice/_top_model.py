@@ -4,20 +4,26 @@ A rate is the difference of a counter over the time between the scrapes; None wh
 new or has started again. Names of the metrics: dataplane/ops/README.md.
 """
 
+import math
 import statistics
 from collections import defaultdict
 from typing import NamedTuple, Optional
-
-from sluice._exposition import quantile
 
 _OBSCURE_S = 1.0  # silence above which a member is being asked
 
 
 class Scrape:
-    """One answer of the endpoint: samples by name, and when they came."""
+    """One answer of the endpoint: samples by name, and when they came.
 
-    def __init__(self, samples, time_s):
-        self.samples = samples
+    `families`: of prometheus_client's parser. A histogram appears as its parts: NAME_bucket,
+    NAME_sum, NAME_count.
+    """
+
+    def __init__(self, families, time_s):
+        self.samples = defaultdict(list)
+        for family in families:
+            for sample in family.samples:
+                self.samples[sample.name].append(sample)
         self.time_s = time_s
         self._grouped = {}
 
@@ -42,6 +48,27 @@ class Scrape:
                 grouped[key][float(sample.labels["le"])] = sample.value
             self._grouped[index] = grouped
         return self._grouped[index]
+
+
+def quantile(buckets, share):
+    """The value below which `share` of a histogram's observations lie; None without any.
+
+    `buckets` maps each upper bound, infinity among them, to the count up to it. Linear within a
+    bucket; the lower bound of the last one, which has no upper bound. As histogram_quantile() of
+    Prometheus.
+    """
+    bounds = sorted(buckets)
+    if not bounds or buckets[bounds[-1]] <= 0:
+        return None
+    wanted = share * buckets[bounds[-1]]
+    low, below = 0.0, 0.0
+    for bound in bounds:
+        if buckets[bound] >= wanted and buckets[bound] > below:
+            if math.isinf(bound):
+                return low
+            return low + (bound - low) * (wanted - below) / (buckets[bound] - below)
+        low, below = bound, buckets[bound]
+    return low
 
 
 class Rank(NamedTuple):

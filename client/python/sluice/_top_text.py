@@ -1,20 +1,16 @@
-"""The frame of `top` as lines of text. Pure: a view and a size in, lines out.
+"""The frame of `top` for rich to print. Pure: a view and a size in, lines and tables out.
 
-ASCII only and no wider than asked, so that it looks the same over ssh, in a small window and in a
-file. A line carries one style, which the terminal may show or not.
+ASCII only, so that it looks the same over ssh, in a small window and in a file.
 """
 
-from typing import NamedTuple
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
 
-PLAIN, TITLE, HEAD, ALARM = "plain", "title", "head", "alarm"
+TITLE, HEAD, ALARM = "bold", "dim", "red"
 _MIN_RANKS = 3
 _LIVE_PORTS = 8
 _LIVE_DROPS = 5
-
-
-class Line(NamedTuple):
-    text: str
-    style: str = PLAIN
 
 
 def duration(seconds):
@@ -63,40 +59,54 @@ def _plural(count, word):
     return f"{count} {word}{'' if count == 1 else 's'}"
 
 
-_COLUMNS = (  # heading, width, how soon it is left out of a narrow window (0: never), its text
-    ("rank", 5, 0, lambda rank: str(rank.rank)),
-    ("gradient", 10, 1, lambda rank: duration(rank.gradient_s)),
-    ("behind", 8, 0, lambda rank: duration(rank.behind_s)),
-    ("steps back", 12, 0, lambda rank: "-" if rank.steps_back is None else str(rank.steps_back)),
-    ("lag p50", 9, 3, lambda rank: duration(rank.lag_s)),
-    ("in sums", 9, 0, lambda rank: share(rank.included)),
-    ("late/s", 8, 0, lambda rank: number(rank.late_rate)),
-    ("requeued/s", 12, 4, lambda rank: number(rank.requeued_rate)),
-    ("silent", 8, 2, lambda rank: duration(rank.silent_s)),
+def _line(text, style=""):
+    return Text(text, style, no_wrap=True, overflow="crop")
+
+
+def _table(*headings):
+    """Columns of words to the left ('<' before the heading), of numbers to the right."""
+    table = Table(box=None, padding=(0, 0, 0, 2), pad_edge=False, header_style=HEAD)
+    for heading in headings:
+        left = heading.startswith("<")
+        table.add_column(heading.lstrip("<"), justify="left" if left else "right", no_wrap=True)
+    return table
+
+
+_COLUMNS = (  # heading, how soon it is left out of a narrow window (0: never), its text
+    ("rank", 0, lambda rank: str(rank.rank)),
+    ("gradient", 1, lambda rank: duration(rank.gradient_s)),
+    ("behind", 0, lambda rank: duration(rank.behind_s)),
+    ("steps back", 0, lambda rank: "-" if rank.steps_back is None else str(rank.steps_back)),
+    ("lag p50", 3, lambda rank: duration(rank.lag_s)),
+    ("in sums", 0, lambda rank: share(rank.included)),
+    ("late/s", 0, lambda rank: number(rank.late_rate)),
+    ("requeued/s", 4, lambda rank: number(rank.requeued_rate)),
+    ("silent", 2, lambda rank: duration(rank.silent_s)),
 )
+_CELL = 6  # columns of the widest cell
 _MARKS = 17  # columns that a rank's marks take
 
 
 def _columns_for(columns):
     shown = _COLUMNS
-    while sum(column[1] for column in shown) + _MARKS > columns:
-        most = max(shown, key=lambda column: column[2])
-        if most[2] == 0:
+    while sum(max(_CELL, len(column[0])) + 2 for column in shown) - 2 + _MARKS > columns:
+        most = max(shown, key=lambda column: column[1])
+        if most[1] == 0:
             break
         shown = tuple(column for column in shown if column is not most)
     return shown
 
 
-def _rank_lines(job, columns, most):
+def _rank_table(job, columns, most):
     shown = _columns_for(columns)
-    lines = [Line("".join(f"{name:>{width}}" for name, width, _, _ in shown), HEAD)]
+    table = _table(*(name for name, _, _ in shown), "<")
     for rank in job.ranks[:most]:
-        words = ["MISSING"] * rank.missing + ["silent"] * rank.silent
-        text = "".join(f"{cell(rank):>{width}}" for _, width, _, cell in shown)
-        lines.append(Line(f"{text}  {', '.join(words)}".rstrip(), ALARM if words else PLAIN))
+        marks = ["MISSING"] * rank.missing + ["silent"] * rank.silent
+        table.add_row(*(cell(rank) for _, _, cell in shown), ", ".join(marks),
+                      style=ALARM if marks else "")
+    yield table
     if len(job.ranks) > most:
-        lines.append(Line(f"{'...':>5}  {_plural(len(job.ranks) - most, 'rank')} more, less late"))
-    return lines
+        yield _line(f" ...  {_plural(len(job.ranks) - most, 'rank')} more, less late")
 
 
 def _job_lines(job):
@@ -106,7 +116,7 @@ def _job_lines(job):
         words.append(f"{number(job.step_rate)} steps/s")
     if job.step_s is not None:
         words.append(f"step p50 {duration(job.step_s)}")
-    lines = [Line("  ".join(words), TITLE)]
+    lines = [_line("  ".join(words), TITLE)]
     words = []
     if job.k:
         words.append(f"k {job.k} of {job.world_size}")
@@ -119,75 +129,71 @@ def _job_lines(job):
     if job.signs_flipped is not None:
         words.append(f"signs flipped {share(job.signs_flipped)}")
     if words:
-        lines.append(Line("  " + "   ".join(words)))
+        lines.append(_line("  " + "   ".join(words)))
     if job.state == "running":
         missing = job.missing
-        lines.append(Line("  oldest open chunk waits for rank" +
+        lines.append(_line("  oldest open chunk waits for rank" +
                           f"{'s' * (len(missing) > 1)} {ranks_text(missing)}", ALARM)
-                     if missing else Line("  no open chunk waits for anybody"))
+                     if missing else _line("  no open chunk waits for anybody"))
     if job.absent and job.state != "ended":
         what = "not joined yet" if job.state == "forming" else "gone or finished"
-        lines.append(Line(f"  {what}: rank{'s' * (len(job.absent) > 1)} {ranks_text(job.absent)}",
-                          ALARM if job.state == "running" else PLAIN))
+        lines.append(_line(f"  {what}: rank{'s' * (len(job.absent) > 1)} {ranks_text(job.absent)}",
+                          ALARM if job.state == "running" else ""))
     return lines
 
 
-def _drop_lines(drops, most):
+def _drop_table(drops, most):
     if not drops:
-        return [Line("no packet dropped or useless so far", HEAD)]
-    lines = [Line(f"{'dropped or useless':<18}  {'reason':<24}{'packets':>10}{'now':>12}", HEAD)]
+        yield _line("no packet dropped or useless so far", HEAD)
+        return
+    table = _table("<dropped or useless", "<reason", "packets", "now")
     for drop in drops[:most]:
-        rate = "-" if drop.rate is None else f"{number(drop.rate)}/s"
-        lines.append(Line(f"{drop.where[:18]:<18}  {drop.reason:<24}{number(drop.count):>10}"
-                          f"{rate:>12}", ALARM if drop.rate else PLAIN))
+        table.add_row(drop.where, drop.reason, number(drop.count),
+                      "-" if drop.rate is None else f"{number(drop.rate)}/s",
+                      style=ALARM if drop.rate else "")
+    yield table
     if len(drops) > most:
-        lines.append(Line(f"...  {_plural(len(drops) - most, 'reason')} more, less frequent"))
-    return lines
+        yield _line(f" ...  {_plural(len(drops) - most, 'reason')} more, less frequent")
 
 
-def _port_lines(ports, most):
-    lines = [Line(f"{'port':<16}{'link':<6}{'in':>12}{'packets':>11}{'out':>12}{'packets':>11}"
-                  f"{'queued':>8}", HEAD)]
+def _port_table(ports, most):
+    table = _table("<port", "<link", "in", "packets", "out", "packets", "queued")
     busiest = sorted(ports, key=lambda port: -((port.rx_bits or 0) + (port.tx_bits or 0)))
     shown = set(port.name for port in busiest[:most])
     for port in ports:
-        if port.name not in shown:
-            continue
-        lines.append(Line(
-            f"{port.name[:15]:<16}{'up' if port.up else 'down':<6}{number(port.rx_bits, 'b/s'):>12}"
-            f"{number(port.rx_packets, '/s'):>11}{number(port.tx_bits, 'b/s'):>12}"
-            f"{number(port.tx_packets, '/s'):>11}{number(port.queue_packets):>8}"))
+        if port.name in shown:
+            table.add_row(port.name, "up" if port.up else "down", number(port.rx_bits, "b/s"),
+                          number(port.rx_packets, "/s"), number(port.tx_bits, "b/s"),
+                          number(port.tx_packets, "/s"), number(port.queue_packets))
+    yield table
     if len(ports) > most:
-        lines.append(Line(f"...  {_plural(len(ports) - most, 'port')} more, less busy"))
-    return lines
+        yield _line(f" ...  {_plural(len(ports) - most, 'port')} more, less busy")
 
 
 def _box_line(view):
     words = [f"lcore {lcore} {share(busy)}" for lcore, busy in view.busy]
     if view.buffers:
         words.append("buffers {} of {}".format(*map(number, view.buffers)))
-    return Line("busy:  " + "   ".join(words))
+    return _line("busy:  " + "   ".join(words))
 
 
 def frame(view, columns, rows=None):
-    """All lines. With `rows` the tables are cut so that they fit when that is possible."""
+    """All of it. With `rows` the tables are cut so that they fit when that is possible."""
     live = rows is not None
-    tail = [Line("")] + _drop_lines(view.drops, _LIVE_DROPS if live else len(view.drops))
+    tail = [*_drop_table(view.drops, _LIVE_DROPS if live else len(view.drops))]
     if view.ports:
-        tail += [Line("")] + _port_lines(view.ports, _LIVE_PORTS if live else len(view.ports))
-    tail += [Line(""), _box_line(view)]
+        tail += [_line(""), *_port_table(view.ports, _LIVE_PORTS if live else len(view.ports))]
+    tail += [_line(""), _box_line(view)]
     heads = [_job_lines(job) for job in view.jobs]
     most = max((len(job.ranks) for job in view.jobs), default=0)
     if live and view.jobs:
-        fixed = len(tail) + sum(len(head) + 3 for head in heads)  # heading, "more", empty line
+        below = min(len(view.drops), _LIVE_DROPS) + min(len(view.ports), _LIVE_PORTS) + 7
+        fixed = below + sum(len(head) + 3 for head in heads)  # heading, "more", empty line
         most = max(_MIN_RANKS, (rows - fixed) // len(view.jobs))
-    lines = []
+    parts = []
     for job, head in zip(view.jobs, heads):
-        lines += head
+        parts += head
         if job.ranks:
-            lines += _rank_lines(job, columns, most)
-        lines.append(Line(""))
-    if not view.jobs:
-        lines.append(Line("no job"))
-    lines += tail if not view.jobs else tail[1:]
-    return [Line(line.text[:columns], line.style) for line in lines]
+            parts += _rank_table(job, columns, most)
+        parts.append(_line(""))
+    return Group(*(parts or [_line("no job"), _line("")]), *tail)
