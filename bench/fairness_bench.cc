@@ -8,17 +8,16 @@
 #include <random>
 #include <vector>
 
-#include "aggregator/appliance/send_budget.h"
+#include "aggregator/appliance/shards.h"
 #include "aggregator/base/check.h"
-#include "aggregator/core/shard.h"
 
 namespace sluice::bench {
 namespace {
 
 using namespace agg;
 
-// As dataplane/dpdk/worker.cc: a loop receives a burst from each port, lets the shard send what
-// SendBudget allows, and then flushes the ports.
+// As dataplane/dpdk/worker.cc: a loop receives a burst from each port, serves the shard, and then
+// flushes the ports.
 constexpr std::uint64_t kBurst = 32;
 constexpr std::uint64_t kRingPackets = 1024;
 // Of the lcore, a packet received or sent, whatever it is: together what `pipeline` measures for a
@@ -65,9 +64,7 @@ class Model {
     // The prober's job has a step complete, of which it has taken nothing.
     for (std::uint32_t chunk = 0; chunk < kBlocks * kChunksPerBlock; ++chunk)
       CHECK(contribute(kProberJob, 0, 1, chunk, 0) == Verdict::kCompleted);
-    Transmit transmit;
-    while (shard_.poll_transmit(transmit, out_, now_)) {
-    }
+    shards_.drain(now_, [](const Transmit&, std::span<const std::uint8_t>) {});
     latencies_.reserve(kResults + kChunks * kWorkers);
     begin_group();
   }
@@ -161,22 +158,21 @@ class Model {
     receive_probes();
     std::array<std::uint32_t, kWorkers> count{};
     std::array<std::array<ChunkIndex, SendBudget::kDatagrams>, kWorkers> results;
-    Transmit transmit;
-    SendBudget budget;
-    while (budget.left() && shard_.poll_transmit(transmit, out_, now_)) {
-      budget.spend(transmit.reply);
+    const auto send = [&](const Transmit& transmit, std::span<const std::uint8_t> bytes) {
       now_ += kPacketNs;
       if (transmit.job.value == kProberJob) {
-        prober_out_ += transmit.bytes;  // over its own port: what does not fit there is dropped
-        continue;
+        prober_out_ += bytes.size();  // over its own port: what does not fit there is dropped
+        return;
       }
       wire::Packet packet;
       Verdict why{};
-      CHECK(wire::parse({out_.data(), transmit.bytes}, packet, why));
+      CHECK(wire::parse(bytes, packet, why));
       const std::uint16_t rank = transmit.rank.value;
       results[rank][count[rank]++] = packet.body<wire::ResultHeader>().chunk;
-      result_bytes_ = transmit.bytes;
-    }
+      result_bytes_ = bytes.size();
+    };
+    SendInto out{std::span<std::uint8_t>(out_), send};
+    shards_.serve(0, out, now_);
     for (std::uint16_t rank = 0; rank < kWorkers; ++rank) {  // the flush
       for (std::uint32_t at = 0; at < count[rank]; ++at, --results_left_) {
         TimeNs& link_free = ports_[rank].link_free;
@@ -215,7 +211,8 @@ class Model {
   std::mt19937 random_;
   std::exponential_distribution<double> gap_{1.0 / (50.0 * kMicrosecond)};
   TimeNs now_ = kStart;
-  Shard shard_{ShardId{0}};
+  Shards shards_{1};
+  Shard& shard_ = shards_.shard(0);
   std::unique_ptr<Job> small_ = make_job(shard_, kSmallJob, kWorkers, kChunks);
   std::unique_ptr<Job> prober_ = make_job(shard_, kProberJob, 1, kBlocks* kChunksPerBlock);
   std::array<std::uint8_t, 2048> out_{};

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "aggregator/appliance/rounds.h"
 #include "aggregator/base/check.h"
 #include "aggregator/core/fold.h"
-#include "aggregator/core/shard.h"
 #include "bench/replay_port.h"
 #include "dataplane/core/classifier.h"
 #include "dataplane/core/egress_queue.h"
@@ -101,32 +101,45 @@ class Appliance {
     shard_.handle(packet, marked, now);
   }
 
-  // Everything that the shard has to send goes to its port's queue; then the ports send.
-  std::size_t transmit(ReplayPort& port, TimeNs now) {
+  // What the shard sends goes to its port's queue; then the ports send.
+  struct Link {
+    Appliance& self;
+    ReplayPort& port;
+    std::span<std::uint8_t> frame{};
     std::size_t results = 0;
-    agg::Transmit out;
-    for (;;) {
-      const auto buffer = port.tx_buffer();
-      const wire::UdpPath& any_path = paths_[0];
-      const std::size_t header_bytes = wire::udp_header_bytes(any_path);
-      const auto datagram = buffer.subspan(header_bytes);
-      if (!shard_.poll_transmit(out, datagram, now)) break;
+
+    bool take_command(agg::ShardCommand&) { return false; }
+    bool has_event_room() const { return true; }
+    void give_event(const agg::ShardEvent&) {}
+    std::span<std::uint8_t> room() {
+      frame = port.tx_buffer();
+      return frame.subspan(wire::udp_header_bytes(self.paths_[0]));
+    }
+    void send(const agg::Transmit& out) {
+      const std::size_t header_bytes = wire::udp_header_bytes(self.paths_[0]);
+      const auto datagram = frame.subspan(header_bytes);
       const wire::PartialSum sum =
           wire::sum_bytes(datagram.first(out.bytes - out.tail_bytes)) + out.tail_sum;
-      wire::encode_udp_headers(buffer, paths_[out.rank.value], out.bytes, sum);
-      const dataplane::EgressQueue::Item item{buffer.data(),
+      wire::encode_udp_headers(frame, self.paths_[out.rank.value], out.bytes, sum);
+      const dataplane::EgressQueue::Item item{frame.data(),
                                               static_cast<std::uint32_t>(header_bytes + out.bytes),
-                                              classifier_.of_chunk(out.priority)};
-      dataplane::EgressQueue& queue = queues_[out.rank.value];
+                                              self.classifier_.of_chunk(out.priority)};
+      dataplane::EgressQueue& queue = self.queues_[out.rank.value];
       CHECK(queue.push(item));
       if (out.bytes > kChunkBytes) {  // feedback is shorter
         ++results;
-        last_result_ = datagram.data();
+        self.last_result_ = datagram.data();
       }
       if (queue.packets() == kBurst) drain(queue);
     }
+  };
+
+  std::size_t transmit(ReplayPort& port, TimeNs now) {
+    Link link{*this, port};
+    while (agg::serve_shard(shard_, link, now) != 0) {
+    }
     for (dataplane::EgressQueue& queue : queues_) drain(queue);
-    return results;
+    return link.results;
   }
 
   static void drain(dataplane::EgressQueue& queue) {

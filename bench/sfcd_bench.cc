@@ -18,9 +18,9 @@
 #include <utility>
 #include <vector>
 
+#include "aggregator/appliance/shards.h"
 #include "aggregator/base/check.h"
 #include "aggregator/core/fold.h"
-#include "aggregator/core/shard.h"
 #include "aggregator/core/signs.h"
 #include "aggregator/wire/packet.h"
 
@@ -212,7 +212,7 @@ class Kernels final : public Side {
 class SlotPath final : public Side {
  public:
   SlotPath(Datagrams& datagrams, const Shape& shape, PolicyOptions policy)
-      : datagrams_(datagrams), shape_(shape), job_(spec_of(shape, policy)), shard_(ShardId{0}) {
+      : datagrams_(datagrams), shape_(shape), job_(spec_of(shape, policy)) {
     for (std::uint16_t rank = 0; rank < kWorkers; ++rank)
       job_.members[rank].cookie = Datagrams::cookie_of(rank);
     job_.start(0);
@@ -225,10 +225,7 @@ class SlotPath final : public Side {
   }
 
   void prepare_step() override {
-    agg::Transmit out;
-    std::vector<std::uint8_t> buffer(wire::datagram_bytes(shape_.chunk_bytes, kWorkers));
-    while (shard_.poll_transmit(out, buffer, 0)) {
-    }
+    shards_.drain(0, [](const agg::Transmit&, std::span<const std::uint8_t>) {});
     datagrams_.patch(++step_);
   }
 
@@ -267,7 +264,8 @@ class SlotPath final : public Side {
   Datagrams& datagrams_;
   const Shape shape_;
   agg::Job job_;
-  agg::Shard shard_;
+  agg::Shards shards_{1};
+  agg::Shard& shard_ = shards_.shard(0);
   std::vector<wire::Packet> packets_;  // chunk after chunk, all workers of each
   Step step_ = 0;
 };

@@ -13,8 +13,8 @@
 #include <span>
 #include <vector>
 
+#include "aggregator/appliance/shards.h"
 #include "aggregator/core/fold.h"
-#include "aggregator/core/shard.h"
 #include "aggregator/wire/packet.h"
 
 namespace sluice::agg {
@@ -78,13 +78,12 @@ class Switch {
   explicit Switch(const SwitchOptions& options)
       : options_(options),
         job_(job_spec(options)),
-        shard_(ShardId{0}),
         numbers_(options.workers),
         sum_(options.elements) {
     for (std::uint32_t rank = 0; rank < options.workers; ++rank)
       job_.members[rank].cookie = cookie_of(rank);
     job_.members[0].reachable = true;  // one copy of each result is enough
-    shard_.handle_command({.kind = ShardCommand::Kind::kAddJob, .job = &job_}, 0);
+    shards_.shard(0).handle_command({.kind = ShardCommand::Kind::kAddJob, .job = &job_}, 0);
     job_.start(0);
   }
 
@@ -152,7 +151,7 @@ class Switch {
     wire::Packet packet;
     Verdict why{};
     if (!wire::parse({packet_.data(), packet_bytes}, packet, why)) return why;
-    return shard_.handle(packet, false, now);
+    return shards_.shard(0).handle(packet, false, now);
   }
 
   // The next step is published and nobody has contributed to it: no shard has adopted its record.
@@ -167,12 +166,11 @@ class Switch {
   // The result packets of the step that is complete, as one worker gets them.
   bool take_results(TimeNs now) {
     std::size_t elem_count = 0;
-    Transmit transmit;
-    while (shard_.poll_transmit(transmit, packet_, now)) {
+    shards_.drain(now, [&](const Transmit&, std::span<const std::uint8_t> bytes) {
       wire::Packet packet;
       Verdict why{};
-      if (!wire::parse({packet_.data(), transmit.bytes}, packet, why)) return false;
-      if (packet.type() != wire::PacketType::kResult) continue;
+      CHECK(wire::parse(bytes, packet, why));
+      if (packet.type() != wire::PacketType::kResult) return;
       const auto& header = packet.body<wire::ResultHeader>();
       const auto* values = packet.payload().data();
       std::copy_n(values, header.payload_bytes,
@@ -180,13 +178,13 @@ class Switch {
       result_ = {.step = header.step, .k = header.k, .mask = packet.mask_word(0)};
       weight_ = header.weight;
       elem_count += header.elem_count;
-    }
+    });
     return elem_count == sum_.size();
   }
 
   const SwitchOptions options_;
   Job job_;
-  Shard shard_;
+  Shards shards_{1};
   std::vector<std::uint32_t> numbers_;  // packets sent by each worker
   std::array<std::uint8_t, kMaxDatagramBytes> packet_{};
   std::vector<float> sum_;
