@@ -48,9 +48,7 @@ agg::PathKey hostile_path(std::size_t number) { return {2, static_cast<std::uint
 
 }  // namespace
 
-World::World() : jobs_(options()), reply_(kMaxDatagramBytes), out_(kMaxDatagramBytes) {
-  for (std::uint16_t shard = 0; shard < kShards; ++shard)
-    shards_[shard] = std::make_unique<agg::Shard>(ShardId{shard});
+World::World() : appliance_({.jobs = options(), .makes_memory = false}), reply_(kMaxDatagramBytes) {
   for (std::uint16_t rank = 0; rank < kHonestRanks; ++rank)
     honest_[rank] = join("honest", rank, kHonestRanks, kHonestChunks, 1, honest_address(rank),
                          honest_path(rank));
@@ -60,10 +58,8 @@ World::World() : jobs_(options()), reply_(kMaxDatagramBytes), out_(kMaxDatagramB
 
 std::uint64_t World::counted() const noexcept {
   std::uint64_t total = 0;
-  for (std::size_t verdict = 0; verdict < kVerdictCount; ++verdict) {
-    total += jobs_.verdicts().by_reason[verdict].read();
-    for (const auto& shard : shards_) total += shard->verdicts().by_reason[verdict].read();
-  }
+  for (std::size_t verdict = 0; verdict < kVerdictCount; ++verdict)
+    total += appliance_.verdicts(static_cast<Verdict>(verdict));
   return total;
 }
 
@@ -74,7 +70,7 @@ agg::ControlResult World::control(std::span<const std::uint8_t> bytes, std::stri
   REQUIRE_PROPERTY(wire::parse(bytes, packet, why));
   const agg::Origin origin{
       .path = path, .address = address, .max_datagram_bytes = kPortDatagramBytes};
-  return jobs_.handle(packet, origin, reply_, now_);
+  return appliance_.handle_control(packet, origin, reply_, now_);
 }
 
 bool World::challenge_for(const wire::Join& join, std::uint16_t rank,
@@ -115,7 +111,7 @@ Membership World::join(const char* name, std::uint16_t rank, std::uint16_t world
   const Bytes proven = packet_bytes({.rank = rank}, body);
   result = control(proven, address, path);
   // Its memory is made first; a job that runs admits a rank again when its shards know of it.
-  const bool made = agg::carry_out_all(jobs_, now_);
+  const bool made = agg::carry_out_all(appliance_.jobs(), now_);
   if (result.reply_bytes == 0) settle();
   if (made || result.reply_bytes == 0) result = control(proven, address, path);
   if (!result.bind || result.reply_bytes == 0) return {};
@@ -153,14 +149,14 @@ void World::join_hostile() {
         wire::Packet packet;
         Verdict why{};
         REQUIRE_PROPERTY(wire::parse(bytes, packet, why));
-        shards_[shard_of(chunk, kShards)]->handle(packet, false, now_);
+        appliance_.handle_data(shard_of(chunk, kShards), packet, false, now_);
       }
   settle();
 }
 
 Step World::hostile_step() const noexcept {
   const std::string name = "hostile" + std::to_string(hostile_kind_);
-  for (const agg::JobView& view : jobs_.views())
+  for (const agg::JobView& view : appliance_.jobs().views())
     if (view.job != nullptr && view.name == name) return view.job->windows[0].open_step;
   return 1;
 }
@@ -173,7 +169,7 @@ void World::keep_hostile_job() {
   const std::string name = "hostile" + std::to_string(hostile_kind_);
   if (runs) {
     runs = false;
-    for (const agg::JobView& view : jobs_.views())
+    for (const agg::JobView& view : appliance_.jobs().views())
       runs |= view.job != nullptr && view.name == name && view.state == wire::JobState::kRunning;
     if (runs) return;
     ++hostile_runs_[hostile_kind_];
@@ -241,7 +237,8 @@ void World::receive(std::span<const std::uint8_t> bytes, Way way, bool marked, b
     result = control(bytes, kFuzzerAddress, hostile_path(way.path));
     check_path(packet, result, way.path);
   } else {
-    result.verdict = shards_[way.port - 1]->handle(packet, marked, now_);
+    result.verdict =
+        appliance_.handle_data(static_cast<std::uint16_t>(way.port - 1), packet, marked, now_);
   }
   REQUIRE_PROPERTY(static_cast<std::size_t>(result.verdict) < kVerdictCount);
   REQUIRE_PROPERTY(counted() == before + 1);
@@ -275,7 +272,7 @@ void World::advance_honest() {
   wire::Packet packet;
   Verdict why{};
   REQUIRE_PROPERTY(wire::parse(bytes, packet, why));
-  const Verdict verdict = shards_[shard]->handle(packet, false, now_);
+  const Verdict verdict = appliance_.handle_data(shard, packet, false, now_);
   REQUIRE_PROPERTY(verdict == (rank + 1 == kHonestRanks ? Verdict::kCompleted : Verdict::kFolded));
   settle();
   if (++next_contribution_ < kHonestRanks * kHonestChunks) return;
@@ -305,32 +302,15 @@ void World::check_result(const agg::Transmit& transmit, const wire::Packet& pack
 
 void World::settle() {
   std::size_t sent = 0;
-  const auto check = [&](const agg::Transmit& transmit) {
+  appliance_.pump(now_, [&](const agg::Transmit& transmit, std::span<const std::uint8_t> bytes) {
     wire::Packet packet;
     Verdict why{};
     REQUIRE_PROPERTY(++sent < kSettleLimit);
-    REQUIRE_PROPERTY(transmit.bytes <= out_.size());
-    REQUIRE_PROPERTY(wire::parse({out_.data(), transmit.bytes}, packet, why));
+    REQUIRE_PROPERTY(wire::parse(bytes, packet, why));
     if (transmit.job.value != honest_[0].job || honest_[0].cookie == 0) return;
     REQUIRE_PROPERTY(packet.type() != wire::PacketType::kNotice);
     if (packet.type() == wire::PacketType::kResult) check_result(transmit, packet);
-  };
-  agg::Transmit transmit;
-  for (auto& shard : shards_) {
-    while (shard->poll_transmit(transmit, out_, now_)) check(transmit);
-    agg::ShardEvent event;
-    while (shard->poll_event(event)) jobs_.handle_event(event, now_);
-  }
-  agg::ShardCommand command;
-  while (jobs_.poll_command(command))
-    for (auto& shard : shards_) shard->handle_command(command, now_);
-  for (auto& shard : shards_) {
-    for (std::size_t turns = 0; shard->poll_work(now_); ++turns)
-      REQUIRE_PROPERTY(turns < kSettleLimit);
-    agg::ShardEvent event;
-    while (shard->poll_event(event)) jobs_.handle_event(event, now_);
-  }
-  while (jobs_.poll_transmit(transmit, out_, now_)) check(transmit);
+  });
 }
 
 void World::keep_alive() {
@@ -346,8 +326,7 @@ void World::keep_alive() {
 void World::pass(DurationNs duration) {
   now_ += duration;
   keep_alive();
-  jobs_.tick(now_);
-  agg::carry_out_all(jobs_, now_);  // what the fuzzer's joins ordered is made as late as this
+  agg::carry_out_all(appliance_.jobs(), now_);  // what the fuzzer's joins ordered is made this late
   settle();
 }
 

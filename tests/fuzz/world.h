@@ -9,8 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "aggregator/core/shard.h"
-#include "aggregator/jobs/jobs.h"
+#include "aggregator/appliance/appliance.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace sluice::fuzz {
@@ -79,8 +78,7 @@ class World {
   void check_result(const agg::Transmit& transmit, const wire::Packet& packet);
   void keep_alive();
 
-  agg::Jobs jobs_;
-  std::array<std::unique_ptr<agg::Shard>, kShards> shards_;
+  agg::Appliance appliance_;
   TimeNs now_ = 1000 * kSecond;
   std::array<Membership, kHonestRanks> honest_;
   std::array<Membership, kHostileRanks> hostile_;
@@ -96,7 +94,6 @@ class World {
   std::array<std::array<std::uint32_t, kShards>, kHonestRanks> numbers_{};
   std::map<Cookie, Paths> paths_;  // of hostile members
   Bytes reply_;
-  Bytes out_;
 };
 
 }  // namespace sluice::fuzz
