@@ -32,7 +32,7 @@ void expect_a_barrier_of_two(Harness& harness) {
   EXPECT_EQ(harness.contribute<char>(0, 1, 0, {}, barrier()), Verdict::kNilFolded);
   EXPECT_EQ(harness.contribute<char>(1, 1, 0, {}, barrier()), Verdict::kCompleted);
   ShardEvent event;
-  EXPECT_FALSE(harness.shards[0]->poll_event(event)) << "nobody disagrees";
+  EXPECT_FALSE(harness.poll_event(event)) << "nobody disagrees";
 }
 
 TEST(Collective, IsNotFixedByAChunkBeyondItsSize) {
@@ -64,7 +64,7 @@ TEST(Collective, IsNotFixedByARankOutsideTheRecord) {
   EXPECT_EQ(harness.contribute<char>(1, 1, 0, std::vector<char>(8), broadcast(1, 8)),
             Verdict::kCompleted);
   ShardEvent event;
-  EXPECT_FALSE(harness.shards[0]->poll_event(event)) << "nobody disagrees";
+  EXPECT_FALSE(harness.poll_event(event)) << "nobody disagrees";
 }
 
 TEST(Collective, ARankOutsideTheRecordCannotEndTheJobByDisagreeing) {
@@ -74,7 +74,7 @@ TEST(Collective, ARankOutsideTheRecordCannotEndTheJobByDisagreeing) {
   EXPECT_EQ(harness.contribute<char>(2, 1, 0, std::vector<char>(8), broadcast(2, 8)),
             Verdict::kNotAllowed);
   ShardEvent event;
-  EXPECT_FALSE(harness.shards[0]->poll_event(event));
+  EXPECT_FALSE(harness.poll_event(event));
   EXPECT_EQ(harness.contribute<char>(1, 1, 0, {}, barrier()), Verdict::kCompleted);
 }
 
@@ -83,7 +83,7 @@ TEST(Collective, AReaderOfABroadcastThatMeantABarrierStillDisagrees) {
   harness.contribute<char>(1, 1, 0, std::vector<char>(64), broadcast(1, 65));
   EXPECT_EQ(harness.contribute<char>(0, 1, 1, {}, barrier()), Verdict::kCollectiveMismatch);
   ShardEvent event;
-  ASSERT_TRUE(harness.shards[0]->poll_event(event));
+  ASSERT_TRUE(harness.poll_event(event));
   EXPECT_EQ(event.kind, ShardEvent::Kind::kCollectiveMismatch);
   EXPECT_THAT(event.expected,
               ElementsAre(wire::pack_collective(CollectiveKind::kBroadcast, 1), 65));

@@ -2,7 +2,6 @@
 // packet can bring back. A loop is an lcore's: what arrived, then up to 64 datagrams.
 #include <gmock/gmock.h>
 
-#include "aggregator/appliance/send_budget.h"
 #include "tests/unit/core/harness.h"
 
 namespace sluice::agg {
@@ -36,8 +35,8 @@ class Fairness : public testing::Test {
     other = std::make_unique<Job>(spec);
     other->members[0].cookie = 1;
     other->members[0].reachable = true;
-    harness->shards[0]->handle_command({.kind = ShardCommand::Kind::kAddJob, .job = other.get()},
-                                       harness->now);
+    harness->shard(0).handle_command({.kind = ShardCommand::Kind::kAddJob, .job = other.get()},
+                                     harness->now);
     other->start(harness->now);
   }
   void contribute_to_other(ChunkIndex chunk) {
@@ -67,7 +66,7 @@ class Fairness : public testing::Test {
     std::uint8_t out[2048];
     Transmit transmit;
     for (; seen.datagrams < datagrams; ++seen.datagrams) {
-      if (!harness->shards[0]->poll_transmit(transmit, out, harness->now)) break;
+      if (!harness->shard(0).poll_transmit(transmit, out, harness->now)) break;
       if (transmit.job.value == kOtherJob) {  // its results, mostly
         ++seen.others_datagrams;
         continue;
@@ -107,12 +106,12 @@ TEST_F(Fairness, RepliesAloneSoonLetTheLcoreReceiveAgain) {
   harness->credit(0, 100'000);
   harness->probe(0, 1, 0, kEverything);
   const auto sent_in_a_loop = [this] {
-    SendBudget budget;
+    int sent = 0;
     std::uint8_t out[2048];
-    Transmit transmit;
-    while (budget.left() && harness->shards[0]->poll_transmit(transmit, out, harness->now))
-      budget.spend(transmit.reply);
-    return budget.spent();
+    const auto count = [&](const Transmit&, std::span<const std::uint8_t>) { ++sent; };
+    SendInto into{std::span<std::uint8_t>(out), count};
+    harness->shards.serve(0, into, harness->now);
+    return sent;
   };
   EXPECT_LE(sent_in_a_loop(), 4) << "an answer, and three of the 64 results that it pulls";
   for (ChunkIndex chunk = 0; chunk < 64; ++chunk) contribute_to_other(chunk);
@@ -161,7 +160,7 @@ TEST_F(Fairness, ANewProbeReplacesTheOneAboutTheSameBlock) {
     harness->probe(0, 1, 0, want);
     std::uint8_t out[2048];
     Transmit transmit;
-    ASSERT_TRUE(harness->shards[0]->poll_transmit(transmit, out, harness->now)) << "the answer";
+    ASSERT_TRUE(harness->shard(0).poll_transmit(transmit, out, harness->now)) << "the answer";
   }
   std::vector<ChunkIndex> chunks;
   for (const Sent& sent : harness->drain(PacketType::kResult))
@@ -173,7 +172,7 @@ TEST_F(Fairness, AProbeThatFindsNoRoomIsCountedAndOneThatWasAnsweredMakesRoom) {
   constexpr std::uint32_t kBlocks = kRepliesPerMember + 8;
   ask_with(1, kBlocks * kChunksPerBlock);
   for (std::uint32_t block = 0; block < kBlocks; ++block) harness->probe(0, 1, block, kEverything);
-  EXPECT_EQ(harness->shards[0]->replies_dropped(), 8u);
+  EXPECT_EQ(harness->shard(0).replies_dropped(), 8u);
   std::size_t answers = 0;
   for (const Sent& one : harness->drain()) answers += one.packet.type() == PacketType::kAnswer;
   EXPECT_EQ(answers, kRepliesPerMember);
@@ -181,7 +180,7 @@ TEST_F(Fairness, AProbeThatFindsNoRoomIsCountedAndOneThatWasAnsweredMakesRoom) {
   const auto sent = harness->drain();
   ASSERT_EQ(sent.size(), 1u) << "results that wait for credit do not keep answers out";
   EXPECT_EQ(std::uint32_t{sent[0].packet.body<wire::Answer>().block}, kBlocks - 1);
-  EXPECT_EQ(harness->shards[0]->replies_dropped(), 8u);
+  EXPECT_EQ(harness->shard(0).replies_dropped(), 8u);
 }
 
 TEST_F(Fairness, PulledResultsWaitForCreditAndGoOnWithIt) {

@@ -109,7 +109,7 @@ TEST(FastestK, AStepWaitsForASecondRankBeforeAllOthersLeaveTheWindow) {
   EXPECT_EQ(harness.contribute<float>(0, 8, 0, {1}), Verdict::kFolded);
   harness.kill(1);
   harness.kill(2);
-  harness.shards[0]->poll_work(harness.now);
+  harness.shard(0).poll_work(harness.now);
   EXPECT_EQ(harness.open_step(), 9u);
   EXPECT_EQ(k_of(9), 1);
 }
@@ -211,7 +211,7 @@ TEST(FastestK, AMemberThatReturnsCountsFromAStepThatWasNotPublishedYet) {
   harness.drain();
   harness.bring_back(1);
   ShardEvent event;
-  ASSERT_TRUE(harness.shards[0]->poll_event(event));
+  ASSERT_TRUE(harness.poll_event(event));
   EXPECT_EQ(event.kind, ShardEvent::Kind::kMemberAdmitted);
   EXPECT_EQ(event.rank, Rank{1});
   const Step first = harness.job->members[1].joined_from[0];
@@ -365,7 +365,7 @@ class Transfers : public testing::Test {
     harness.job->transfer.source_and_target = std::uint32_t{source} << 16 | target;
     harness.command(ShardCommand::Kind::kOpenTransfer);
     ShardEvent event;
-    EXPECT_TRUE(harness.shards[0]->poll_event(event));
+    EXPECT_TRUE(harness.poll_event(event));
     EXPECT_EQ(event.kind, ShardEvent::Kind::kTransferOpened);
     return event.step;
   }
@@ -428,7 +428,7 @@ TEST_F(Transfers, ASweepDoesNotCompleteTheStepThatANewOneAbandoned) {
   harness.drain(PacketType::kResult);
   harness.kill(3);  // whose packet alone is missing: the sweep is still to come
   const Step second = open(1, 2);
-  while (harness.shards[0]->poll_work(harness.now)) {
+  while (harness.shard(0).poll_work(harness.now)) {
   }
   EXPECT_THAT(harness.drain(PacketType::kResult), testing::IsEmpty());
   EXPECT_EQ(harness.open_step(StreamId::kState), second);

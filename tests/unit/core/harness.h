@@ -1,4 +1,5 @@
-// One or more shards of one job, and workers reduced to what they put on the wire.
+// The data half of an appliance with one job, and workers reduced to what they put on the wire. The
+// test plays the control side.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -7,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "aggregator/core/shard.h"
+#include "aggregator/appliance/shards.h"
 
 namespace sluice::agg {
 
@@ -40,7 +41,7 @@ struct DataOptions {
 
 class Harness {
  public:
-  explicit Harness(HarnessOptions options = {}) {
+  explicit Harness(HarnessOptions options = {}) : shards(options.shard_count) {
     JobSpec spec{.id = JobId{5},
                  .name = "test",
                  .world_size = options.world_size,
@@ -60,10 +61,7 @@ class Harness {
       job->members[rank].cookie = cookie(rank);
       job->members[rank].reachable = true;
     }
-    for (std::uint16_t id = 0; id < options.shard_count; ++id) {
-      shards.push_back(std::make_unique<Shard>(ShardId{id}));
-      shards.back()->handle_command({.kind = ShardCommand::Kind::kAddJob, .job = job.get()}, now);
-    }
+    command(ShardCommand::Kind::kAddJob);
     numbers.resize(options.world_size);
     job->start(now);
   }
@@ -77,7 +75,7 @@ class Harness {
     wire::Packet packet;
     Verdict why{};
     if (!wire::parse(bytes, packet, why)) return why;
-    return shards[shard]->handle(packet, false, now);
+    return shards.shard(shard).handle(packet, false, now);
   }
 
   template <class T>
@@ -137,9 +135,14 @@ class Harness {
     drain();
   }
 
+  Shard& shard(std::uint16_t index) { return shards.shard(index); }
+  // A single step: no shard sweeps or sends before the next drain().
   void command(ShardCommand::Kind kind, std::uint16_t rank = 0) {
-    for (auto& shard : shards)
-      shard->handle_command({.kind = kind, .job = job.get(), .rank = Rank{rank}}, now);
+    for (std::uint16_t index = 0; index < shards.count(); ++index)
+      shard(index).handle_command({.kind = kind, .job = job.get(), .rank = Rank{rank}}, now);
+  }
+  bool poll_event(ShardEvent& event) {
+    return shards.take_event(event) || shard(0).poll_event(event);
   }
   void kill(std::uint16_t rank) {
     for (auto& left : job->members[rank].left_from) left = 0;
@@ -161,17 +164,9 @@ class Harness {
   // Everything that the shards want to send now.
   std::vector<Sent> drain() {
     std::vector<Sent> all;
-    for (auto& shard : shards) {
-      while (shard->poll_work(now)) {
-      }
-      std::uint8_t out[2048];
-      Transmit transmit;
-      while (shard->poll_transmit(transmit, out, now)) {
-        Sent& sent = all.emplace_back();
-        sent.transmit = transmit;
-        sent.bytes.assign(out, out + transmit.bytes);
-      }
-    }
+    shards.drain(now, [&](const Transmit& transmit, std::span<const std::uint8_t> bytes) {
+      all.push_back({.transmit = transmit, .bytes = {bytes.begin(), bytes.end()}, .packet = {}});
+    });
     for (Sent& sent : all) {
       Verdict why{};
       EXPECT_TRUE(wire::parse(sent.bytes, sent.packet, why)) << label(why);
@@ -187,7 +182,7 @@ class Harness {
   }
 
   std::unique_ptr<Job> job;
-  std::vector<std::unique_ptr<Shard>> shards;
+  Shards shards;
   std::vector<std::uint32_t> numbers;
   TimeNs now = kSecond;
 };

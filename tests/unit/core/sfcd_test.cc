@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "aggregator/core/shard.h"
+#include "aggregator/appliance/shards.h"
 
 namespace sluice::agg {
 namespace {
@@ -62,7 +62,7 @@ double flipped_reference(Step step, std::uint16_t stride) {
 }
 
 struct Appliance {
-  Appliance(std::uint16_t stride, std::uint16_t shard_count) {
+  Appliance(std::uint16_t stride, std::uint16_t shard_count) : shards(shard_count) {
     JobSpec spec{.id = JobId{0},
                  .name = "signs",
                  .world_size = kWorkers,
@@ -78,10 +78,8 @@ struct Appliance {
     job = std::make_unique<Job>(spec);
     for (std::uint16_t rank = 0; rank < kWorkers; ++rank) job->members[rank].cookie = 1 + rank;
     job->start(0);
-    for (std::uint16_t id = 0; id < shard_count; ++id) {
-      shards.push_back(std::make_unique<Shard>(ShardId{id}));
-      shards.back()->handle_command({.kind = ShardCommand::Kind::kAddJob, .job = job.get()}, 0);
-    }
+    for (std::uint16_t id = 0; id < shard_count; ++id)
+      shards.shard(id).handle_command({.kind = ShardCommand::Kind::kAddJob, .job = job.get()}, 0);
   }
 
   void contribute(std::uint16_t rank, Step step) {
@@ -104,13 +102,13 @@ struct Appliance {
       Verdict why{};
       ASSERT_TRUE(wire::parse({out, bytes}, packet, why));
       const Verdict verdict =
-          shards[shard_of(chunk, job->spec.shard_count)]->handle(packet, false, 0);
+          shards.shard(shard_of(chunk, job->spec.shard_count)).handle(packet, false, 0);
       ASSERT_TRUE(verdict == Verdict::kFolded || verdict == Verdict::kCompleted);
     }
   }
 
   std::unique_ptr<Job> job;
-  std::vector<std::unique_ptr<Shard>> shards;
+  Shards shards;
 };
 
 struct Case {

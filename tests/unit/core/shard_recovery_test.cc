@@ -84,7 +84,7 @@ TEST(ShardRecovery, SaysThatAStepIsGoneOrNotOpen) {
 TEST(ShardRecovery, DropsQueuedCopiesOfASlotThatIsReopened) {
   Harness harness({.world_size = 1, .chunk_count = 1});
   for (Step step = 1; step <= 3; ++step) harness.contribute<float>(0, step, 0, {float(step)});
-  EXPECT_EQ(harness.shards[0]->results_overwritten(), 1u);
+  EXPECT_EQ(harness.shard(0).results_overwritten(), 1u);
   std::vector<std::uint32_t> steps;
   for (const Sent& sent : harness.drain(PacketType::kResult)) {
     const Step step = sent.packet.body<wire::ResultHeader>().step;

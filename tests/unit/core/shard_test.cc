@@ -106,7 +106,7 @@ TEST(Shard, NamesEachKindOfWrongPacket) {
 
 TEST(Shard, KnowsMembersByTheirCookies) {
   Harness harness;
-  const Shard& shard = *harness.shards[0];
+  const Shard& shard = harness.shard(0);
   EXPECT_TRUE(shard.is_member({.job = 5, .rank = 1, .cookie = harness.cookie(1)}));
   EXPECT_FALSE(shard.is_member({.job = 5, .rank = 0, .cookie = harness.cookie(1)}));
   EXPECT_FALSE(shard.is_member({.job = 5, .rank = 1024, .cookie = harness.cookie(1)}));
@@ -246,7 +246,7 @@ TEST(Shard, ReportsACollectiveOnWhichRanksDisagreeWithBothDescriptions) {
                                       .dtype = Dtype::kBytes}),
             Verdict::kCollectiveMismatch);
   ShardEvent event;
-  ASSERT_TRUE(harness.shards[0]->poll_event(event));
+  ASSERT_TRUE(harness.poll_event(event));
   EXPECT_EQ(event.kind, ShardEvent::Kind::kCollectiveMismatch);
   EXPECT_EQ(event.rank, Rank{1});
   EXPECT_THAT(event.expected, ElementsAre(barrier, 0));
@@ -259,7 +259,7 @@ TEST(Shard, CompletesWhatWaitedForAMemberThatLeft) {
   harness.contribute<float>(1, 1, 1, {1});
   harness.job->members[1].left_from[0] = 0;
   harness.job->members[1].reachable = false;
-  harness.shards[0]->handle_command(
+  harness.shard(0).handle_command(
       {.kind = ShardCommand::Kind::kMemberGone, .job = harness.job.get(), .rank = Rank{1}},
       harness.now);
   const auto sent = harness.drain(PacketType::kResult);
@@ -271,7 +271,7 @@ TEST(Shard, CompletesWhatWaitedForAMemberThatLeft) {
 TEST(Shard, ShrinksTheNextRecordsOfAMemberThatFinished) {
   Harness harness({.world_size = 2, .chunk_count = 1});
   harness.job->members[1].left_from[0] = 2;
-  harness.shards[0]->handle_command(
+  harness.shard(0).handle_command(
       {.kind = ShardCommand::Kind::kMemberGone, .job = harness.job.get(), .rank = Rank{1}},
       harness.now);
   harness.contribute<float>(0, 1, 0, {1});
@@ -283,12 +283,12 @@ TEST(Shard, ShrinksTheNextRecordsOfAMemberThatFinished) {
 TEST(Shard, ForgetsARemovedJobAndSaysSo) {
   Harness harness({.world_size = 1});
   harness.contribute<float>(0, 1, 0, {1}, {.report = true});
-  harness.shards[0]->handle_command(
+  harness.shard(0).handle_command(
       {.kind = ShardCommand::Kind::kRemoveJob, .job = harness.job.get()}, harness.now);
   EXPECT_TRUE(harness.drain().empty());
   EXPECT_EQ(harness.contribute<float>(0, 1, 1, {1}), Verdict::kUnknownJob);
   ShardEvent event;
-  ASSERT_TRUE(harness.shards[0]->poll_event(event));
+  ASSERT_TRUE(harness.poll_event(event));
   EXPECT_EQ(event.kind, ShardEvent::Kind::kJobReleased);
 }
 
@@ -297,11 +297,11 @@ TEST(Shard, CountsAResultAsSentOnlyWhenItWasWritten) {
   harness.contribute<float>(0, 1, 0, {1});
   std::uint8_t too_small[32];
   Transmit transmit;
-  EXPECT_FALSE(harness.shards[0]->poll_transmit(transmit, too_small, harness.now));
+  EXPECT_FALSE(harness.shard(0).poll_transmit(transmit, too_small, harness.now));
   EXPECT_EQ(harness.job->slices[0].results_sent.read(), 0u);
   std::uint8_t out[2048];
   harness.contribute<float>(0, 2, 0, {1});
-  EXPECT_TRUE(harness.shards[0]->poll_transmit(transmit, out, harness.now));
+  EXPECT_TRUE(harness.shard(0).poll_transmit(transmit, out, harness.now));
   EXPECT_EQ(harness.job->slices[0].results_sent.read(), 1u);
 }
 

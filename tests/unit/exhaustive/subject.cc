@@ -76,7 +76,10 @@ Content expected_content(const State& state, const Config& config, Step step,
 }
 
 Subject::Subject(const Config& config)
-    : config_(config), job_(std::make_unique<agg::Job>(spec_of(config))), packets_(256) {
+    : config_(config),
+      job_(std::make_unique<agg::Job>(spec_of(config))),
+      shards_(config.shard_count),
+      packets_(256) {
   make_records();
   probes_.resize(kMostWorkers * kSteps * kChunks);
   for (agg::Member& member : job_->members) {
@@ -85,11 +88,9 @@ Subject::Subject(const Config& config)
   }
   // Two shards have a chunk each: the 63 between them are taken out of the first.
   if (config.shard_count == kChunks) slice(0).chunk_count = 1;
-  for (std::uint16_t id = 0; id < config.shard_count; ++id) {
-    shards_.push_back(std::make_unique<agg::Shard>(ShardId{id}));
-    shards_.back()->handle_command({.kind = agg::ShardCommand::Kind::kAddJob, .job = job_.get()},
-                                   kNow);
-  }
+  for (std::uint16_t id = 0; id < config.shard_count; ++id)
+    shard_at(id).handle_command({.kind = agg::ShardCommand::Kind::kAddJob, .job = job_.get()},
+                                kNow);
   job_->start(kNow);
   for (Step step = 1; step < kFirstStep; ++step)
     for (std::size_t chunk = 0; chunk < kChunks; ++chunk)
@@ -108,9 +109,9 @@ Subject::Subject(const Config& config)
                          {reinterpret_cast<const std::uint8_t*>(&one), sizeof one});
         Verdict why{};
         CHECK(wire::parse({encoded.bytes.data(), bytes}, encoded.packet, why));
-        shards_[shard_of_chunk(chunk)]->handle(encoded.packet, false, kNow);
+        shard_at(shard_of_chunk(chunk)).handle(encoded.packet, false, kNow);
       }
-  for (std::size_t shard = 0; shard < shards_.size(); ++shard) drain(shard);
+  for (std::size_t shard = 0; shard < shards_.count(); ++shard) drain(shard);
 }
 
 std::size_t Subject::slot_index(Step step, std::size_t chunk) const {
@@ -148,7 +149,7 @@ void Subject::load(const State& state) {
 
   const std::uint8_t closed = open < kFirstStep + kSteps ? state.complete[open - kFirstStep] : 0;
   std::uint32_t shards_left = 0;
-  for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
+  for (std::size_t shard = 0; shard < shards_.count(); ++shard) {
     const ShardState& known = state.shards[shard];
     agg::StreamSlice& part = slice(shard);
     // The only private trace of a sweep is that there is one: a command sets it, in a shard that is
@@ -222,7 +223,7 @@ void Subject::read_back(State& state) const {
       if (held.k != expected.k) state.lowered[index] |= bit;
     }
   const Step open = open_step();
-  for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
+  for (std::size_t shard = 0; shard < shards_.count(); ++shard) {
     const agg::StreamSlice& part = slice(shard);
     ShardState& known = state.shards[shard];
     known.adopted = part.record.step == open;
@@ -257,7 +258,7 @@ const wire::Packet& Subject::packet_of(const Part& part) {
 
 Verdict Subject::arrive(const Part& part) {
   const std::size_t shard = shard_of_chunk(part.chunk);
-  const Verdict verdict = shards_[shard]->handle(packet_of(part), false, kNow);
+  const Verdict verdict = shard_at(shard).handle(packet_of(part), false, kNow);
   if (config_.mutation != Mutation::kNone) mutate(part, verdict);
   emitted_.clear();
   if (verdict == Verdict::kCompleted) drain(shard);
@@ -300,7 +301,7 @@ void Subject::kill(std::uint16_t rank) {
 
 void Subject::tell(std::size_t shard) {
   emitted_.clear();
-  shards_[shard]->handle_command({.kind = agg::ShardCommand::Kind::kMemberGone,
+  shard_at(shard).handle_command({.kind = agg::ShardCommand::Kind::kMemberGone,
                                   .job = job_.get(),
                                   .rank = Rank{dead_.value()}},
                                  kNow);
@@ -312,7 +313,7 @@ void Subject::sweep(std::size_t shard) {
     slice(shard).sweeping = false;
     return;
   }
-  CHECK(!shards_[shard]->poll_work(kNow));
+  CHECK(!shard_at(shard).poll_work(kNow));
   drain(shard);
 }
 
@@ -331,7 +332,7 @@ ProbeAnswer Subject::probe(std::uint16_t rank, Step step, std::size_t shard) {
     CHECK(wire::parse({encoded->bytes.data(), size}, encoded->packet, why));
   }
   emitted_.clear();
-  shards_[shard]->handle(encoded->packet, false, kNow);
+  shard_at(shard).handle(encoded->packet, false, kNow);
   ProbeAnswer answer{.status = wire::AnswerStatus{0xFF}};
   drain(shard, &answer);
   return answer;
@@ -340,7 +341,7 @@ ProbeAnswer Subject::probe(std::uint16_t rank, Step step, std::size_t shard) {
 void Subject::drain(std::size_t shard, ProbeAnswer* answer) {
   std::uint8_t out[512];
   agg::Transmit transmit;
-  while (shards_[shard]->poll_transmit(transmit, out, kNow)) {
+  while (shard_at(shard).poll_transmit(transmit, out, kNow)) {
     wire::Packet packet;
     Verdict why{};
     CHECK(wire::parse({out, transmit.bytes}, packet, why));

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "aggregator/core/shard.h"
+#include "aggregator/appliance/shards.h"
 #include "tests/unit/exhaustive/state.h"
 
 namespace sluice::exhaustive {
@@ -106,6 +106,10 @@ class Subject {
     wire::Packet packet;
   };
 
+  // Events are single steps of a shard, never a whole round.
+  agg::Shard& shard_at(std::size_t index) {
+    return shards_.shard(static_cast<std::uint16_t>(index));
+  }
   std::size_t shard_of_chunk(std::size_t chunk) const {
     return config_.shard_count == 1 ? 0 : chunk;
   }
@@ -126,7 +130,7 @@ class Subject {
 
   const Config config_;
   std::unique_ptr<agg::Job> job_;
-  std::vector<std::unique_ptr<agg::Shard>> shards_;
+  agg::Shards shards_;
   // Steps 2 to 5; without each worker, and with all in the last place.
   std::array<std::array<agg::StepRecord, kMostWorkers + 1>, kSteps + 2> records_;
   std::vector<std::unique_ptr<Encoded>> packets_;  // made at their first use

@@ -1,5 +1,5 @@
-// A control side without a network: workers that build packets, a clock that tests move, shards
-// that let go of a job when they are told to.
+// A control side without a network: workers that build packets, a clock that tests move, and single
+// steps, so that a test can play the shards. Real ones run their rounds where a test wants them.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "aggregator/appliance/shards.h"
 #include "aggregator/jobs/jobs.h"
 #include "aggregator/wire/auth.h"
 
@@ -88,8 +89,8 @@ class ControlTest : public testing::Test {
   PathKey path{};                      // that packets come by; all zero: one that needs no proof
   std::vector<ShardCommand> commands;  // all that shards were told
   bool shards_answer = true;
-  bool memory_at_once = true;                  // else the test carries out what poll_memory() says
-  std::vector<std::unique_ptr<Shard>> shards;  // real ones, where a test wants them
+  bool memory_at_once = true;    // else the test carries out what poll_memory() says
+  std::optional<Shards> shards;  // real ones, where a test wants them
   std::vector<Sent> outbox;
   Step transfer_step = 1;  // that shard 0 opened last on the state's stream
 
@@ -211,15 +212,13 @@ class ControlTest : public testing::Test {
   void pump() {
     for (ShardCommand command; jobs.poll_command(command);) {
       commands.push_back(command);
-      if (!shards.empty()) {
-        for (auto& shard : shards) shard->handle_command(command, now);
-      } else if (shards_answer) {
+      if (shards)
+        shards->post(command);
+      else if (shards_answer)
         answer(command);
-      }
     }
-    ShardEvent event;
-    for (auto& shard : shards)
-      while (shard->poll_event(event)) jobs.handle_event(event, now);
+    if (shards) shards->drain(now, [](const Transmit&, std::span<const std::uint8_t>) {});
+    for (ShardEvent event; shards && shards->take_event(event);) jobs.handle_event(event, now);
     if (memory_at_once) carry_out_all(jobs, now);
   }
   void answer(const ShardCommand& command) {

@@ -10,8 +10,7 @@ using wire::PacketType;
 class WithShards : public ControlTest {
  protected:
   WithShards() {
-    for (std::uint16_t id = 0; id < kTestShards; ++id)
-      shards.push_back(std::make_unique<Shard>(ShardId{id}));
+    shards.emplace(kTestShards);
     workers = patient_job(3);
   }
 
@@ -31,23 +30,13 @@ class WithShards : public ControlTest {
     wire::Packet packet;
     Verdict why{};
     EXPECT_TRUE(wire::parse({out.data(), bytes}, packet, why));
-    const Verdict verdict = shards[shard_of(chunk, kTestShards)]->handle(packet, false, now);
-    for (auto& shard : shards)
-      while (shard->poll_work(now)) {
-      }
-    return verdict;
+    return shards->shard(shard_of(chunk, kTestShards)).handle(packet, false, now);
   }
   // All chunks of a step, by each of the workers.
   void step_by(Step step, std::initializer_list<const Worker*> by) {
     for (const Worker* worker : by)
       for (ChunkIndex chunk = 0; chunk < worker->join.layouts[0].chunk_count; ++chunk)
         contribute(*worker, step, chunk);
-    pump();
-  }
-  void sweep() {
-    for (auto& shard : shards)
-      while (shard->poll_work(now)) {
-      }
     pump();
   }
   Step open_step() { return only_job()->windows[0].open_step.load(); }
@@ -66,7 +55,7 @@ TEST_F(WithShards, TheFirstStepsNeedAllRanksAndALossCompletesThem) {
   step_by(1, {&workers[0], &workers[1]});
   EXPECT_EQ(open_step(), 1u);
   leave(workers[2], wire::LeaveReason::kAbnormal);
-  sweep();
+  pump();
   EXPECT_EQ(open_step(), 2u);
   step_by(2, {&workers[0], &workers[1]});
   EXPECT_EQ(open_step(), 3u);
@@ -103,7 +92,7 @@ TEST_F(WithShards, AHeldStepWaitsForTheTargetUntilItIsDone) {
   for (Step step = 4; step <= 7; ++step) step_by(step, {&a, &b});
   EXPECT_EQ(open_step(), 7u);  // 4 + 3 is held
   resync(target, 1, true);
-  sweep();
+  pump();
   EXPECT_EQ(open_step(), 8u);
 }
 
@@ -114,7 +103,7 @@ TEST_F(WithShards, AHeldStepGoesOnWhenTheTargetDies) {
   for (Step step = 4; step <= 7; ++step) step_by(step, {&a, &b});
   ASSERT_EQ(open_step(), 7u);
   leave(target, wire::LeaveReason::kAbnormal);
-  sweep();
+  pump();
   EXPECT_EQ(open_step(), 8u);
 }
 

@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-#include "aggregator/core/shard.h"
+#include "aggregator/appliance/shards.h"
 #include "tests/unit/published/saina_switch.h"
 
 namespace sluice::published {
@@ -86,7 +86,7 @@ class Ours {
  public:
   using Packet = std::vector<std::uint8_t>;
 
-  Ours(std::uint16_t worker_count, const std::vector<PolicyOptions>& jobs) : shard_(ShardId{0}) {
+  Ours(std::uint16_t worker_count, const std::vector<PolicyOptions>& jobs) {
     for (const PolicyOptions& policy : jobs) {
       agg::JobSpec spec{.id = JobId{static_cast<std::uint16_t>(jobs_.size())},
                         .name = "published",
@@ -101,7 +101,8 @@ class Ours {
         member.cookie = kCookie;
         member.reachable = true;
       }
-      shard_.handle_command({.kind = agg::ShardCommand::Kind::kAddJob, .job = &job}, now_);
+      shards_.shard(0).handle_command({.kind = agg::ShardCommand::Kind::kAddJob, .job = &job},
+                                      now_);
       job.start(now_);
       for (Step step = 1; step <= kFullSteps; ++step)
         for (std::uint16_t worker = 0; worker < worker_count; ++worker)
@@ -117,7 +118,7 @@ class Ours {
     wire::Packet parsed;
     Verdict why{};
     ASSERT_TRUE(wire::parse(packet, parsed, why)) << label(why);
-    shard_.handle(parsed, false, now_);
+    shards_.shard(0).handle(parsed, false, now_);
   }
   // What a worker does that waits too long: it asks what became of its chunk, and for the result.
   void ask(std::size_t job, std::uint16_t worker, std::uint32_t round, const Values&) {
@@ -131,15 +132,13 @@ class Ours {
 
   std::vector<Seen> leave() {
     std::vector<Seen> all;
-    std::uint8_t out[kMaxDatagramBytes];
-    agg::Transmit transmit;
-    while (shard_.poll_transmit(transmit, out, now_)) {
+    shards_.drain(now_, [&](const agg::Transmit& transmit, std::span<const std::uint8_t> bytes) {
       wire::Packet packet;
       Verdict why{};
-      EXPECT_TRUE(wire::parse({out, transmit.bytes}, packet, why)) << label(why);
-      if (packet.type() != wire::PacketType::kResult) continue;
+      EXPECT_TRUE(wire::parse(bytes, packet, why)) << label(why);
+      if (packet.type() != wire::PacketType::kResult) return;
       const auto& body = packet.body<wire::ResultHeader>();
-      if (body.step <= kFullSteps) continue;
+      if (body.step <= kFullSteps) return;
       Seen& seen = all.emplace_back();
       seen = {.job = transmit.job.value,
               .round = body.step - step_of(0),
@@ -148,7 +147,7 @@ class Ours {
               .members = packet.mask_word(0),
               .sum = Values(body.elem_count)};
       std::memcpy(seen.sum.data(), packet.payload().data(), packet.payload().size());
-    }
+    });
     return all;
   }
   std::uint16_t k(std::size_t job) const {
@@ -182,7 +181,7 @@ class Ours {
     return out;
   }
 
-  agg::Shard shard_;
+  agg::Shards shards_{1};
   std::vector<std::unique_ptr<agg::Job>> jobs_;
   TimeNs now_ = kSecond;
 };
