@@ -12,15 +12,31 @@
 #include "client/include/sluice/sluice.h"
 #include "client/job.h"
 
+using sluice::Status;
+using sluice::StatusCode;
 using sluice::client::check_struct;
-using sluice::client::ClientJob;
-using sluice::client::CollectiveCall;
+using sluice::client::Job;
 using sluice::client::JoinRequest;
-using sluice::client::Outcome;
 using sluice::wire::LeaveReason;
 
+// Both enumerations number alike.
+static_assert(static_cast<int>(StatusCode::kInvalidArgument) == SLUICE_INVALID_ARGUMENT &&
+              static_cast<int>(StatusCode::kNotFound) == SLUICE_NOT_FOUND &&
+              static_cast<int>(StatusCode::kRefused) == SLUICE_REFUSED &&
+              static_cast<int>(StatusCode::kUnreachable) == SLUICE_UNREACHABLE &&
+              static_cast<int>(StatusCode::kTimedOut) == SLUICE_TIMED_OUT &&
+              static_cast<int>(StatusCode::kPeerLost) == SLUICE_PEER_LOST &&
+              static_cast<int>(StatusCode::kExhausted) == SLUICE_EXHAUSTED &&
+              static_cast<int>(StatusCode::kIoError) == SLUICE_IO_ERROR &&
+              static_cast<int>(StatusCode::kClosed) == SLUICE_CLOSED &&
+              static_cast<int>(StatusCode::kBusy) == SLUICE_BUSY &&
+              static_cast<int>(StatusCode::kInterrupted) == SLUICE_INTERRUPTED &&
+              static_cast<int>(StatusCode::kForked) == SLUICE_FORKED &&
+              static_cast<int>(StatusCode::kInternal) == SLUICE_INTERNAL &&
+              static_cast<int>(StatusCode::kBehind) == SLUICE_BEHIND);
+
 struct sluice_job {
-  std::unique_ptr<ClientJob> impl;
+  std::unique_ptr<Job> impl;
 };
 
 namespace {
@@ -30,33 +46,33 @@ std::string& last_error() {
   return text;
 }
 
-sluice_status fail(Outcome outcome) {
-  last_error() = std::move(outcome.text);
-  return outcome.code;
+sluice_status fail(const Status& status) {
+  last_error() = status.message();
+  return static_cast<sluice_status>(status.code());
 }
 
 // Runs the body of a call: no exception leaves it.
 template <class Body>
 sluice_status guarded(Body body) noexcept {
   try {
-    Outcome outcome = body();
-    return outcome.ok() ? SLUICE_OK : fail(std::move(outcome));
+    Status status = body();
+    return status.ok() ? SLUICE_OK : fail(status);
   } catch (const std::bad_alloc&) {
-    return fail({SLUICE_EXHAUSTED, "out of memory"});
+    return fail({StatusCode::kExhausted, "out of memory"});
   } catch (const std::exception& error) {
-    return fail({SLUICE_INTERNAL, error.what()});
+    return fail({StatusCode::kInternal, error.what()});
   } catch (...) {
-    return fail({SLUICE_INTERNAL, "unknown exception"});
+    return fail({StatusCode::kInternal, "unknown exception"});
   }
 }
 
 // The same for a call on a job that must exist and belong to this process.
 template <class Body>
 sluice_status guarded(sluice_job* job, Body body) noexcept {
-  return guarded([&]() -> Outcome {
-    if (job == nullptr) return {SLUICE_INVALID_ARGUMENT, "job is NULL"};
+  return guarded([&]() -> Status {
+    if (job == nullptr) return {StatusCode::kInvalidArgument, "job is NULL"};
     if (job->impl->is_forked()) {
-      return {SLUICE_FORKED,
+      return {StatusCode::kForked,
               "this job was joined by the parent process; join again in the child to take part"};
     }
     return body(*job->impl);
@@ -64,7 +80,7 @@ sluice_status guarded(sluice_job* job, Body body) noexcept {
 }
 
 // A job's own failure comes before what is wrong with a call.
-Outcome check_working(const ClientJob& job) { return job.board().outcome(); }
+Status check_working(const Job& job) { return job.status(); }
 
 // Copies as much of `value` as the caller's struct has room for, leaving its struct_size alone.
 template <class Struct>
@@ -75,28 +91,25 @@ void copy_out(const Struct& value, Struct* out) {
               bytes - skip);
 }
 
-Outcome check_collective(const ClientJob& job, std::uint32_t root, const void* buffer,
-                         std::size_t bytes) {
-  if (root >= job.world_size()) {
-    return {SLUICE_INVALID_ARGUMENT, "broadcast: root " + std::to_string(root) +
-                                         " must be below world_size " +
-                                         std::to_string(job.world_size())};
+Status check_collective(std::uint32_t root, const void* buffer, std::size_t bytes) {
+  if (root > UINT16_MAX) {
+    return {StatusCode::kInvalidArgument, "broadcast: there is no root " + std::to_string(root)};
   }
   if (buffer == nullptr || bytes == 0) {
-    return {SLUICE_INVALID_ARGUMENT, "broadcast: buffer is NULL or bytes is 0"};
+    return {StatusCode::kInvalidArgument, "broadcast: buffer is NULL or bytes is 0"};
   }
   return {};
 }
 
-Outcome check_may_block(const ClientJob& job, const char* call) {
-  if (!job.board().on_own_thread()) return {};
-  return {SLUICE_INVALID_ARGUMENT, std::string(call) + ": must not be called from a callback"};
+Status check_may_block(const Job& job, const char* call) {
+  if (!job.on_own_thread()) return {};
+  return {StatusCode::kInvalidArgument, std::string(call) + ": must not be called from a callback"};
 }
 
-Outcome copy_text(const char* call, char* text, std::size_t capacity,
-                  const std::function<std::string()>& source) {
+Status copy_text(const char* call, char* text, std::size_t capacity,
+                 const std::function<std::string()>& source) {
   if (text == nullptr || capacity == 0) {
-    return {SLUICE_INVALID_ARGUMENT, std::string(call) + ": text is NULL or capacity is 0"};
+    return {StatusCode::kInvalidArgument, std::string(call) + ": text is NULL or capacity is 0"};
   }
   const std::string full = source();
   const std::size_t bytes = std::min(full.size(), capacity - 1);
@@ -105,10 +118,10 @@ Outcome copy_text(const char* call, char* text, std::size_t capacity,
   return {};
 }
 
-Outcome leave(ClientJob& job, LeaveReason reason, const char* call) {
-  Outcome outcome = check_may_block(job, call);
-  if (outcome.ok()) job.leave(reason);
-  return outcome;
+Status leave(Job& job, LeaveReason reason, const char* call) {
+  Status status = check_may_block(job, call);
+  if (status.ok()) job.leave(reason);
+  return status;
 }
 
 }  // namespace
@@ -139,22 +152,22 @@ const char* sluice_status_name(sluice_status status) {
 }
 
 const char* sluice_last_error(const sluice_job* job) {
-  guarded([&]() -> Outcome {
+  guarded([&]() -> Status {
     if (job == nullptr || job->impl->is_forked()) return {};
-    const Outcome outcome = job->impl->board().outcome();
-    if (!outcome.ok()) last_error() = outcome.text;
+    const Status status = job->impl->status();
+    if (!status.ok()) last_error() = status.message();
     return {};
   });
   return last_error().c_str();
 }
 
 sluice_status sluice_options_init(sluice_options* options) {
-  return guarded([&]() -> Outcome {
-    if (options == nullptr) return {SLUICE_INVALID_ARGUMENT, "options is NULL"};
-    if (Outcome outcome = check_struct(options->struct_size, sluice::client::kFirstOptionsBytes,
-                                       "sluice_options");
-        !outcome.ok()) {
-      return outcome;
+  return guarded([&]() -> Status {
+    if (options == nullptr) return {StatusCode::kInvalidArgument, "options is NULL"};
+    if (Status status = check_struct(options->struct_size, sluice::client::kFirstOptionsBytes,
+                                     "sluice_options");
+        !status.ok()) {
+      return status;
     }
     copy_out(sluice::client::default_options(), options);
     return {};
@@ -162,7 +175,7 @@ sluice_status sluice_options_init(sluice_options* options) {
 }
 
 sluice_status sluice_set_log(sluice_log_fn log, void* user, sluice_log_level level) {
-  return guarded([&]() -> Outcome {
+  return guarded([&]() -> Status {
     sluice::client::set_process_log({log, user, level});
     return {};
   });
@@ -170,48 +183,49 @@ sluice_status sluice_set_log(sluice_log_fn log, void* user, sluice_log_level lev
 
 sluice_status sluice_join(const sluice_options* options, const sluice_tensor* tensors, size_t count,
                           sluice_job** job) {
-  return guarded([&]() -> Outcome {
-    if (job == nullptr) return {SLUICE_INVALID_ARGUMENT, "job is NULL: nowhere to put the handle"};
+  return guarded([&]() -> Status {
+    if (job == nullptr)
+      return {StatusCode::kInvalidArgument, "job is NULL: nowhere to put the handle"};
     *job = nullptr;
-    if (options == nullptr) return {SLUICE_INVALID_ARGUMENT, "options is NULL"};
+    if (options == nullptr) return {StatusCode::kInvalidArgument, "options is NULL"};
     JoinRequest request;
-    Outcome outcome = sluice::client::read_options(*options, request);
-    if (outcome.ok()) outcome = sluice::client::read_tensors(tensors, count, request);
-    if (!outcome.ok()) return outcome;
+    Status status = sluice::client::read_options(*options, request);
+    if (status.ok()) status = sluice::client::read_tensors(tensors, count, request);
+    if (!status.ok()) return status;
     auto handle = std::make_unique<sluice_job>();
-    outcome = ClientJob::join(std::move(request), handle->impl);
-    if (outcome.ok()) *job = handle.release();
-    return outcome;
+    status = Job::join(std::move(request), handle->impl);
+    if (status.ok()) *job = handle.release();
+    return status;
   });
 }
 
 sluice_status sluice_submit(sluice_job* job, uint32_t tensor, const void* input, void* output,
                             uint32_t weight, uint32_t priority) {
-  return guarded(job, [&](ClientJob& impl) -> Outcome {
+  return guarded(job, [&](Job& impl) -> Status {
     if (priority > UINT8_MAX) {
-      return {SLUICE_INVALID_ARGUMENT,
+      return {StatusCode::kInvalidArgument,
               "priority " + std::to_string(priority) + " must be 0 (most urgent) to 255"};
     }
-    return impl.board().submit({.tensor = tensor,
-                                .input = input,
-                                .output = output,
-                                .weight = weight,
-                                .priority = static_cast<sluice::Priority>(priority)});
+    return impl.submit({.tensor = tensor,
+                        .input = input,
+                        .output = output,
+                        .weight = weight,
+                        .priority = static_cast<sluice::Priority>(priority)});
   });
 }
 
 sluice_status sluice_end_step(sluice_job* job) {
-  return guarded(job, [&](ClientJob& impl) { return impl.board().end_step(); });
+  return guarded(job, [&](Job& impl) { return impl.end_step(); });
 }
 
 // ---- stragglers ----
 
 sluice_status sluice_policy(sluice_job* job, sluice_policy_info* info) {
-  return guarded(job, [&](ClientJob& impl) -> Outcome {
-    if (info == nullptr) return {SLUICE_INVALID_ARGUMENT, "info is NULL"};
-    Outcome outcome = check_struct(info->struct_size, sizeof *info, "sluice_policy_info");
-    if (!outcome.ok()) return outcome;
-    const sluice::client::JobFacts facts = impl.board().facts();
+  return guarded(job, [&](Job& impl) -> Status {
+    if (info == nullptr) return {StatusCode::kInvalidArgument, "info is NULL"};
+    Status status = check_struct(info->struct_size, sizeof *info, "sluice_policy_info");
+    if (!status.ok()) return status;
+    const sluice::client::JobFacts facts = impl.facts();
     const sluice::PolicyOptions& policy = facts.policy;
     const sluice_policy_info known{
         .struct_size = sizeof known,
@@ -234,28 +248,27 @@ sluice_status sluice_policy(sluice_job* job, sluice_policy_info* info) {
 }
 
 sluice_status sluice_behind(sluice_job* job, uint32_t* steps) {
-  return guarded(job, [&](ClientJob& impl) -> Outcome {
-    if (steps == nullptr) return {SLUICE_INVALID_ARGUMENT, "steps is NULL"};
-    Outcome outcome = check_working(impl);
-    if (outcome.ok()) *steps = impl.board().behind();
-    return outcome;
+  return guarded(job, [&](Job& impl) -> Status {
+    if (steps == nullptr) return {StatusCode::kInvalidArgument, "steps is NULL"};
+    Status status = check_working(impl);
+    if (status.ok()) *steps = impl.behind();
+    return status;
   });
 }
 
 sluice_status sluice_catch_up(sluice_job* job, uint32_t tensor, void* output) {
-  return guarded(job, [&](ClientJob& impl) {
-    return impl.board().submit(
-        {.tensor = tensor, .output = output, .weight = 0, .contribute = false});
+  return guarded(job, [&](Job& impl) {
+    return impl.submit({.tensor = tensor, .output = output, .weight = 0, .contribute = false});
   });
 }
 
 sluice_status sluice_step_report(sluice_job* job, uint32_t step, sluice_report* report) {
-  return guarded(job, [&](ClientJob& impl) -> Outcome {
-    if (report == nullptr) return {SLUICE_INVALID_ARGUMENT, "report is NULL"};
-    Outcome outcome = check_struct(report->struct_size, sizeof *report, "sluice_report");
+  return guarded(job, [&](Job& impl) -> Status {
+    if (report == nullptr) return {StatusCode::kInvalidArgument, "report is NULL"};
+    Status status = check_struct(report->struct_size, sizeof *report, "sluice_report");
     sluice::client::StepReport found;
-    if (outcome.ok()) outcome = impl.board().step_report(step, &found);
-    if (!outcome.ok()) return outcome;
+    if (status.ok()) status = impl.step_report(step, found);
+    if (!status.ok()) return status;
     sluice_report known{.struct_size = sizeof known,
                         .step = found.step,
                         .k = found.k,
@@ -274,159 +287,143 @@ sluice_status sluice_step_report(sluice_job* job, uint32_t step, sluice_report* 
 }
 
 sluice_status sluice_must_resync(sluice_job* job, int* needed) {
-  return guarded(job, [&](ClientJob& impl) -> Outcome {
-    if (needed == nullptr) return {SLUICE_INVALID_ARGUMENT, "needed is NULL"};
-    Outcome outcome = check_working(impl);
-    if (outcome.ok()) *needed = impl.board().must_resync();
-    return outcome;
+  return guarded(job, [&](Job& impl) -> Status {
+    if (needed == nullptr) return {StatusCode::kInvalidArgument, "needed is NULL"};
+    Status status = check_working(impl);
+    if (status.ok()) *needed = impl.must_resync();
+    return status;
   });
 }
 
 sluice_status sluice_resync(sluice_job* job, int32_t timeout_ms, sluice_state* state) {
-  return guarded(job, [&](ClientJob& impl) -> Outcome {
-    if (state == nullptr) return {SLUICE_INVALID_ARGUMENT, "state is NULL"};
-    Outcome outcome = check_struct(state->struct_size, sizeof *state, "sluice_state");
-    sluice_state known{};
-    if (outcome.ok()) outcome = impl.board().resync(impl.wait_options(timeout_ms), &known);
-    if (outcome.ok()) copy_out(known, state);
-    return outcome;
+  return guarded(job, [&](Job& impl) -> Status {
+    if (state == nullptr) return {StatusCode::kInvalidArgument, "state is NULL"};
+    Status status = check_struct(state->struct_size, sizeof *state, "sluice_state");
+    const sluice::client::ReceivedState* received = nullptr;
+    if (status.ok()) status = impl.resync(timeout_ms, received);
+    if (!status.ok()) return status;
+    const sluice_state known{.struct_size = sizeof known,
+                             .data = received->data.get(),
+                             .bytes = received->bytes,
+                             .step = received->step};
+    copy_out(known, state);
+    return {};
   });
 }
 
 sluice_status sluice_state_wanted(sluice_job* job, int32_t* rank) {
-  return guarded(job, [&](ClientJob& impl) -> Outcome {
-    if (rank == nullptr) return {SLUICE_INVALID_ARGUMENT, "rank is NULL"};
-    Outcome outcome = check_working(impl);
-    if (outcome.ok()) *rank = impl.board().state_wanted();
-    return outcome;
+  return guarded(job, [&](Job& impl) -> Status {
+    if (rank == nullptr) return {StatusCode::kInvalidArgument, "rank is NULL"};
+    Status status = check_working(impl);
+    if (status.ok()) *rank = impl.state_wanted_by();
+    return status;
   });
 }
 
 sluice_status sluice_send_state(sluice_job* job, const void* data, uint64_t bytes, uint32_t step) {
-  return guarded(job, [&](ClientJob& impl) { return impl.board().send_state(data, bytes, step); });
+  return guarded(job, [&](Job& impl) { return impl.send_state(data, bytes, step); });
 }
 
 // ---- waiting ----
 
 sluice_status sluice_wait_tensor(sluice_job* job, uint32_t tensor, int32_t timeout_ms,
                                  sluice_result* result) {
-  return guarded(job, [&](ClientJob& impl) -> Outcome {
+  return guarded(job, [&](Job& impl) -> Status {
     if (result != nullptr) {
-      Outcome outcome = check_struct(result->struct_size, sizeof *result, "sluice_result");
-      if (!outcome.ok()) return outcome;
+      Status status = check_struct(result->struct_size, sizeof *result, "sluice_result");
+      if (!status.ok()) return status;
     }
-    sluice_result known{};
-    Outcome outcome = impl.board().wait_tensor(tensor, impl.wait_options(timeout_ms), &known);
-    if (outcome.ok() && result != nullptr) copy_out(known, result);
-    return outcome;
+    sluice::client::Tensors::Result found;
+    Status status = impl.wait_tensor(tensor, timeout_ms, found);
+    if (!status.ok() || result == nullptr) return status;
+    const sluice_result known{.struct_size = sizeof known,
+                              .weight = found.weight,
+                              .latency_ns = static_cast<std::uint64_t>(found.latency_ns),
+                              .step = found.step,
+                              .absent = found.absent,
+                              .non_finite = found.non_finite};
+    copy_out(known, result);
+    return {};
   });
 }
 
 sluice_status sluice_wait_step(sluice_job* job, int32_t timeout_ms, uint32_t* step) {
-  return guarded(job, [&](ClientJob& impl) {
-    return impl.board().wait_step(impl.wait_options(timeout_ms), step);
+  return guarded(job, [&](Job& impl) {
+    sluice::Step last = 0;
+    Status status = impl.wait_step(timeout_ms, last);
+    if (status.ok() && step != nullptr) *step = last;
+    return status;
   });
 }
 
 sluice_status sluice_mark_applied(sluice_job* job, uint32_t tensor) {
-  return guarded(job, [&](ClientJob& impl) { return impl.board().mark_applied(tensor); });
+  return guarded(job, [&](Job& impl) { return impl.mark_applied(tensor); });
 }
 
 sluice_status sluice_broadcast(sluice_job* job, uint32_t root, void* buffer, size_t bytes,
                                int32_t timeout_ms) {
-  return guarded(job, [&](ClientJob& impl) -> Outcome {
-    Outcome outcome = check_working(impl);
-    if (outcome.ok()) outcome = check_collective(impl, root, buffer, bytes);
-    if (!outcome.ok()) return outcome;
-    auto call = std::make_shared<CollectiveCall>();
-    call->root = sluice::Rank{static_cast<std::uint16_t>(root)};
-    const auto* start = static_cast<const std::uint8_t*>(buffer);
-    const bool is_root = impl.rank() == call->root;
-    is_root ? call->buffer.assign(start, start + bytes) : call->buffer.resize(bytes);
-    outcome = impl.board().collective(call, impl.wait_options(timeout_ms));
-    if (outcome.ok() && !is_root) std::memcpy(buffer, call->buffer.data(), bytes);
-    return outcome;
+  return guarded(job, [&](Job& impl) -> Status {
+    Status status = check_working(impl);
+    if (status.ok()) status = check_collective(root, buffer, bytes);
+    if (!status.ok()) return status;
+    return impl.broadcast(sluice::Rank{static_cast<std::uint16_t>(root)}, buffer, bytes,
+                          timeout_ms);
   });
 }
 
 sluice_status sluice_barrier(sluice_job* job, int32_t timeout_ms) {
-  return guarded(job, [&](ClientJob& impl) {
-    auto call = std::make_shared<CollectiveCall>();
-    call->is_barrier = true;
-    return impl.board().collective(call, impl.wait_options(timeout_ms));
-  });
+  return guarded(job, [&](Job& impl) { return impl.barrier(timeout_ms); });
 }
 
 sluice_status sluice_job_status(sluice_job* job) {
-  return guarded(job, [](ClientJob& impl) { return impl.board().outcome(); });
+  return guarded(job, [](Job& impl) { return impl.status(); });
 }
 
 sluice_status sluice_leave(sluice_job* job) {
-  return guarded(job, [](ClientJob& impl) { return leave(impl, LeaveReason::kFinished, "leave"); });
+  return guarded(job, [](Job& impl) { return leave(impl, LeaveReason::kFinished, "leave"); });
 }
 
 sluice_status sluice_finish(sluice_job* job) {
-  return guarded(job, [](ClientJob& impl) { return leave(impl, LeaveReason::kUneven, "finish"); });
+  return guarded(job, [](Job& impl) { return leave(impl, LeaveReason::kUneven, "finish"); });
 }
 
 sluice_status sluice_abort(sluice_job* job) {
-  return guarded(job, [](ClientJob& impl) { return leave(impl, LeaveReason::kAbnormal, "abort"); });
+  return guarded(job, [](Job& impl) { return leave(impl, LeaveReason::kAbnormal, "abort"); });
 }
 
 sluice_status sluice_close(sluice_job* job) {
   if (job == nullptr) return SLUICE_OK;
-  return guarded(job, [&](ClientJob& impl) -> Outcome {
-    if (Outcome outcome = check_may_block(impl, "close"); !outcome.ok()) return outcome;
+  return guarded(job, [&](Job& impl) -> Status {
+    if (Status status = check_may_block(impl, "close"); !status.ok()) return status;
     delete job;
     return {};
   });
 }
 
 sluice_status sluice_stats_get(sluice_job* job, sluice_stats* stats) {
-  return guarded(job, [&](ClientJob& impl) -> Outcome {
-    if (stats == nullptr) return {SLUICE_INVALID_ARGUMENT, "stats is NULL"};
-    Outcome outcome = check_struct(stats->struct_size, sizeof stats->struct_size, "sluice_stats");
-    if (!outcome.ok()) return outcome;
-    const sluice::client::ClientCounters& counters = impl.board().counters();
-    const sluice_stats values{.struct_size = sizeof values,
-                              .packets_sent = counters.packets_sent.read(),
-                              .packets_received = counters.packets_received.read(),
-                              .bytes_sent = counters.bytes_sent.read(),
-                              .bytes_received = counters.bytes_received.read(),
-                              .retransmissions = counters.retransmissions.read(),
-                              .probes = counters.probes.read(),
-                              .results_pulled = counters.results_pulled.read(),
-                              .duplicate_results = counters.duplicate_results.read(),
-                              .non_finite_results = counters.non_finite_results.read(),
-                              .nil_contributions = counters.nil_contributions.read(),
-                              .invalid_packets = counters.invalid_packets.read(),
-                              .send_errors = counters.send_errors.read(),
-                              .steps_done = counters.steps_done.read(),
-                              .receive_credit_packets = counters.receive_credit_packets.read(),
-                              .chunk_bytes = impl.chunk_bytes(),
-                              .shards = counters.shards.read(),
-                              .non_finite_inputs = counters.non_finite_inputs.read(),
-                              .delivered_chunks = counters.delivered_chunks.read(),
-                              .late_chunks = counters.late_chunks.read(),
-                              .requeued_chunks = counters.requeued_chunks.read(),
-                              .discarded_chunks = counters.discarded_chunks.read(),
-                              .cancelled_bytes = counters.cancelled_bytes.read(),
-                              .resyncs = counters.resyncs.read()};
-    copy_out(values, stats);
+  return guarded(job, [&](Job& impl) -> Status {
+    if (stats == nullptr) return {StatusCode::kInvalidArgument, "stats is NULL"};
+    Status status = check_struct(stats->struct_size, sizeof stats->struct_size, "sluice_stats");
+    if (!status.ok()) return status;
+    const sluice::client::Counters counters = impl.counters();
+    sluice_stats known{.struct_size = sizeof known};
+#define X(name, help) known.name = counters.name;
+    SLUICE_CLIENT_COUNTERS(X)
+#undef X
+    copy_out(known, stats);
     return {};
   });
 }
 
 sluice_status sluice_describe_stall(sluice_job* job, char* text, size_t capacity) {
-  return guarded(job, [&](ClientJob& impl) {
-    return copy_text("describe_stall", text, capacity,
-                     [&] { return impl.board().describe_stall(); });
+  return guarded(job, [&](Job& impl) {
+    return copy_text("describe_stall", text, capacity, [&] { return impl.describe_stall(); });
   });
 }
 
 sluice_status sluice_schedule_plan(sluice_job* job, char* text, size_t capacity) {
-  return guarded(job, [&](ClientJob& impl) {
-    return copy_text("schedule_plan", text, capacity, [&] { return impl.board().schedule_plan(); });
+  return guarded(job, [&](Job& impl) {
+    return copy_text("schedule_plan", text, capacity, [&] { return impl.describe_plan(); });
   });
 }
 

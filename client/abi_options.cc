@@ -29,9 +29,9 @@ std::string text_or(const char* text, std::string fallback) {
   return text != nullptr ? std::string(text) : std::move(fallback);
 }
 
-Outcome check_options(const sluice_options& options) {
+Status check_options(const sluice_options& options) {
   const auto bad = [](std::string text) {
-    return Outcome(SLUICE_INVALID_ARGUMENT, std::move(text));
+    return Status(StatusCode::kInvalidArgument, std::move(text));
   };
   if (options.address == nullptr) return bad("options.address is NULL");
   const std::size_t name_bytes = options.job_name == nullptr ? 0 : std::strlen(options.job_name);
@@ -85,13 +85,13 @@ constexpr std::uint32_t (*kPolicyMembers[])(const sluice_options&) = {
 #undef X
 };
 
-Outcome bad_policy(std::string_view member, std::int64_t value, const std::string& rule) {
-  return {SLUICE_INVALID_ARGUMENT,
+Status bad_policy(std::string_view member, std::int64_t value, const std::string& rule) {
+  return {StatusCode::kInvalidArgument,
           "options." + std::string(member) + " is " + std::to_string(value) + "; must be " + rule};
 }
 
 // The options that the policy reads; the others are ignored, as the appliance does.
-Outcome read_policy(const sluice_options& options, SessionOptions& session) {
+Status read_policy(const sluice_options& options, SessionOptions& session) {
   session.has_policy = options.policy != SLUICE_POLICY_DEFAULT;
   if (!session.has_policy) return {};
   if (options.policy < SLUICE_POLICY_SYNC || options.policy > SLUICE_POLICY_GOODPUT) {
@@ -121,8 +121,8 @@ void read_callbacks(const sluice_options& options, JoinRequest& request) {
   request.log = Log({options.log, user, static_cast<sluice_log_level>(options.log_level)});
   if (options.on_tensor_done != nullptr) {
     request.callbacks.tensor_done = [call = options.on_tensor_done, user](std::uint32_t tensor,
-                                                                          sluice_status status) {
-      call(user, tensor, status);
+                                                                          StatusCode code) {
+      call(user, tensor, static_cast<sluice_status>(code));
     };
   }
   if (options.on_stall != nullptr) {
@@ -161,11 +161,11 @@ void fill(const sluice_options& options, JoinRequest& request) {
 
 }  // namespace
 
-Outcome check_struct(std::size_t actual, std::size_t least, const char* what) {
+Status check_struct(std::size_t actual, std::size_t least, const char* what) {
   if (actual >= least) return {};
-  return {SLUICE_INVALID_ARGUMENT, std::string(what) + ".struct_size is " + std::to_string(actual) +
-                                       "; set it to sizeof(" + what + "), " +
-                                       std::to_string(least) + " in this version"};
+  return {StatusCode::kInvalidArgument, std::string(what) + ".struct_size is " +
+                                            std::to_string(actual) + "; set it to sizeof(" + what +
+                                            "), " + std::to_string(least) + " in this version"};
 }
 
 sluice_options default_options() {
@@ -196,23 +196,23 @@ sluice_options default_options() {
   return defaults;
 }
 
-Outcome read_options(const sluice_options& options, JoinRequest& request) {
-  Outcome outcome = check_struct(options.struct_size, kFirstOptionsBytes, "sluice_options");
-  if (!outcome.ok()) return outcome;
+Status read_options(const sluice_options& options, JoinRequest& request) {
+  Status status = check_struct(options.struct_size, kFirstOptionsBytes, "sluice_options");
+  if (!status.ok()) return status;
   const sluice_options known = complete(options);
-  outcome = check_options(known);
-  if (outcome.ok()) outcome = read_policy(known, request.session);
-  if (outcome.ok()) fill(known, request);
-  return outcome;
+  status = check_options(known);
+  if (status.ok()) status = read_policy(known, request.session);
+  if (status.ok()) fill(known, request);
+  return status;
 }
 
-Outcome read_tensors(const sluice_tensor* tensors, std::size_t count, JoinRequest& request) {
+Status read_tensors(const sluice_tensor* tensors, std::size_t count, JoinRequest& request) {
   if (tensors == nullptr || count == 0) {
-    return {SLUICE_INVALID_ARGUMENT, "tensors: a job needs at least one tensor"};
+    return {StatusCode::kInvalidArgument, "tensors: a job needs at least one tensor"};
   }
-  if (Outcome outcome = check_struct(tensors->struct_size, kFirstTensorBytes, "sluice_tensor");
-      !outcome.ok()) {
-    return outcome;
+  if (Status status = check_struct(tensors->struct_size, kFirstTensorBytes, "sluice_tensor");
+      !status.ok()) {
+    return status;
   }
   const std::size_t stride = tensors->struct_size;
   const auto* at = reinterpret_cast<const char*>(tensors);
@@ -220,14 +220,14 @@ Outcome read_tensors(const sluice_tensor* tensors, std::size_t count, JoinReques
     const auto& tensor = *reinterpret_cast<const sluice_tensor*>(at);
     const std::string name = text_or(tensor.name, std::string("#").append(std::to_string(i)));
     if (tensor.struct_size != stride) {
-      return {SLUICE_INVALID_ARGUMENT,
+      return {StatusCode::kInvalidArgument,
               "tensor " + name + ": struct_size " + std::to_string(tensor.struct_size) +
                   " differs from the first one's " + std::to_string(stride)};
     }
     if (tensor.dtype < SLUICE_FLOAT32 || tensor.dtype > SLUICE_BFLOAT16) {
-      return {SLUICE_INVALID_ARGUMENT, "tensor " + name + ": dtype " +
-                                           std::to_string(tensor.dtype) +
-                                           " does not exist; use float32, float16 or bfloat16"};
+      return {StatusCode::kInvalidArgument,
+              "tensor " + name + ": dtype " + std::to_string(tensor.dtype) +
+                  " does not exist; use float32, float16 or bfloat16"};
     }
     request.tensors.push_back(
         {.name = name, .elem_count = tensor.elem_count, .dtype = static_cast<Dtype>(tensor.dtype)});

@@ -8,16 +8,15 @@
 
 #include "client/include/sluice/sluice.h"
 #include "client/job.h"
-#include "client/outcome.h"
 
 namespace sluice::client {
 
 // The first version's size: the least that a caller can have been compiled with.
 inline constexpr std::size_t kFirstOptionsBytes = offsetof(sluice_options, policy);
 
-Outcome check_struct(std::size_t actual, std::size_t least, const char* what);
+Status check_struct(std::size_t actual, std::size_t least, const char* what);
 sluice_options default_options();
-Outcome read_options(const sluice_options& options, JoinRequest& request);
-Outcome read_tensors(const sluice_tensor* tensors, std::size_t count, JoinRequest& request);
+Status read_options(const sluice_options& options, JoinRequest& request);
+Status read_tensors(const sluice_tensor* tensors, std::size_t count, JoinRequest& request);
 
 }  // namespace sluice::client

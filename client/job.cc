@@ -9,6 +9,7 @@
 #include "aggregator/wire/inet.h"
 #include "aggregator/wire/packet.h"
 #include "client/address.h"
+#include "client/clock.h"
 #include "client/core/join.h"
 #include "client/transport/open.h"
 
@@ -16,7 +17,6 @@ namespace sluice::client {
 namespace {
 
 constexpr DurationNs kLeaveLimit = 950 * kMillisecond;
-constexpr std::int32_t kJoinGraceMs = 1000;  // for the session's own, better error to arrive
 
 std::uint64_t draw_nonce() {
   std::random_device random;
@@ -69,75 +69,81 @@ std::size_t chunk_bytes_for(std::size_t mtu_bytes, std::size_t world_size) noexc
   return std::min((mtu_bytes - around) / kChunkAlignBytes * kChunkAlignBytes, kMaxChunkBytes);
 }
 
-ClientJob::ClientJob(const JoinRequest& request)
-    : pid_(::getpid()),
-      world_size_(request.session.world_size),
-      rank_(request.session.rank),
-      interrupted_(request.interrupted),
-      uneven_limit_ns_(request.session.silence_timeout_ns + kLeaveLimit),
-      log_(request.log),
-      board_(request.tensors, request.session.allow_nil, place_of(request.session)) {}
+// ---- joining ----
 
-ClientJob::~ClientJob() {
-  if (progress_ == nullptr) return;
-  leave(board_.idle() ? wire::LeaveReason::kFinished : wire::LeaveReason::kAbnormal);
-  progress_.reset();
-}
+namespace {
 
-Outcome ClientJob::join(JoinRequest request, std::unique_ptr<ClientJob>& job) {
-  request.session.appliance_address = request.address;
-  std::unique_ptr<ClientJob> made(new ClientJob(request));
-  Outcome outcome = made->start(request);
-  if (outcome.ok()) outcome = made->wait_for_others(request);
-  if (outcome.ok()) {
-    made->log_.write(SLUICE_LOG_INFO, "job \"" + request.session.job_name + "\" at " +
-                                          request.address + ": rank " +
-                                          std::to_string(made->rank_.value) + " of " +
-                                          std::to_string(made->world_size_) + " has joined");
-    job = std::move(made);
-  }
-  return outcome;
-}
+// What a join needs before there is a session.
+struct Opened {
+  SessionOptions options;
+  Layout layout;
+  std::unique_ptr<Transport> transport;
+};
 
-Outcome ClientJob::start(JoinRequest& request) {
+Result<Opened> open(const JoinRequest& request) {
   const Result<Address> address = parse_address(request.address);
   if (!address.ok()) return address.status();
-  chunk_bytes_ = request.chunk_bytes != 0 ? request.chunk_bytes
-                                          : chunk_bytes_for(request.mtu_bytes, world_size_);
-  if (Status status = check_chunk_bytes(request, chunk_bytes_); !status.ok())
+  const std::size_t chunk_bytes =
+      request.chunk_bytes != 0 ? request.chunk_bytes
+                               : chunk_bytes_for(request.mtu_bytes, request.session.world_size);
+  if (Status status = check_chunk_bytes(request, chunk_bytes); !status.ok())
     return at_place(request, status);
-  Result<Layout> layout = Layout::create(request.tensors, chunk_bytes_);
+  Result<Layout> layout = Layout::create(request.tensors, chunk_bytes);
   if (!layout.ok()) return at_place(request, layout.status());
-  if (Status status = open_trace(request); !status.ok()) return at_place(request, status);
   Result<std::unique_ptr<Transport>> transport =
       open_transport({.address = address.value(),
                       .local_address = request.local_address,
                       .secret = request.session.secret,
                       .mtu_bytes = request.mtu_bytes,
                       .rank = request.session.rank},
-                     log_);
+                     request.log);
   if (!transport.ok()) return at_place(request, transport.status());
   const TransportFacts facts = transport.value()->facts();
-  board_.mutable_counters().receive_credit_packets.set(facts.receive_credit_packets);
-  log_.write(SLUICE_LOG_DEBUG, request.address + ": open, local address " + facts.local_address +
-                                   ", receive credit " +
-                                   std::to_string(facts.receive_credit_packets) + " packets");
+  request.log.write(SLUICE_LOG_DEBUG, request.address + ": open, local address " +
+                                          facts.local_address + ", receive credit " +
+                                          std::to_string(facts.receive_credit_packets) +
+                                          " packets");
   SessionOptions options = request.session;
   options.nonce = draw_nonce();
-  options.trace = trace_ != nullptr;
+  options.trace = !request.trace_dir.empty();
   options.receive_credit_packets = facts.receive_credit_packets;
   options.path_datagram_bytes = facts.path_datagram_bytes;
   options.max_state_bytes = machine_memory_bytes();
-  auto session =
-      std::make_unique<Session>(std::move(options), std::move(layout).value(), monotonic_now());
-  progress_ = std::make_unique<Progress>(
-      board_, std::move(transport).value(), std::move(session), std::move(request.callbacks), log_,
-      "job '" + request.session.job_name + "' rank " + std::to_string(rank_.value), trace_.get());
-  progress_->start();
+  return Opened{std::move(options), std::move(layout).value(), std::move(transport).value()};
+}
+
+}  // namespace
+
+Status Job::join(JoinRequest request, std::unique_ptr<Job>& job) {
+  request.session.appliance_address = request.address;
+  Result<Opened> opened = open(request);
+  if (!opened.ok()) return opened.status();
+  Opened& parts = opened.value();
+  std::unique_ptr<Job> made(new Job(request, parts.options, std::move(parts.layout)));
+  if (Status status = made->open_trace(request); !status.ok()) return at_place(request, status);
+  made->progress_ = std::make_unique<Progress>(
+      made->shared_, std::move(parts.transport), std::move(request.callbacks), request.log,
+      "job '" + request.session.job_name + "' rank " + std::to_string(made->rank_.value),
+      made->trace_.get());
+  made->progress_->start();
+  if (Status status = made->wait_joined(); !status.ok()) return status;
+  request.log.write(SLUICE_LOG_INFO,
+                    "job \"" + request.session.job_name + "\" at " + request.address + ": rank " +
+                        std::to_string(made->rank_.value) + " of " +
+                        std::to_string(request.session.world_size) + " has joined");
+  job = std::move(made);
   return {};
 }
 
-Status ClientJob::open_trace(const JoinRequest& request) {
+Job::Job(const JoinRequest& request, const SessionOptions& options, Layout layout)
+    : pid_(::getpid()),
+      rank_(options.rank),
+      place_(place_of(options)),
+      interrupted_(request.interrupted),
+      uneven_limit_ns_(options.silence_timeout_ns + kLeaveLimit),
+      shared_(options, std::move(layout), monotonic_now()) {}
+
+Status Job::open_trace(const JoinRequest& request) {
   if (request.trace_dir.empty()) return {};
   Result<std::unique_ptr<TraceFile>> file =
       TraceFile::open({.folder = request.trace_dir,
@@ -145,31 +151,42 @@ Status ClientJob::open_trace(const JoinRequest& request) {
                                     .ordinal = request.session.ordinal,
                                     .run_id = request.session.run_id,
                                     .rank = rank_,
-                                    .world_size = world_size_,
+                                    .world_size = request.session.world_size,
                                     .machine = boot_id()},
                        .tensors = request.tensors,
-                       .on_start = [this] { board_.set_trace_thread(); }},
-                      log_, monotonic_now());
+                       .on_start = [this] { trace_thread_.store(std::this_thread::get_id()); }},
+                      request.log, monotonic_now());
   if (!file.ok()) return file.status();
   trace_ = std::move(file).value();
-  board_.set_trace(trace_.get());
   return {};
 }
 
-Outcome ClientJob::wait_for_others(const JoinRequest& request) {
-  const DurationNs limit = request.session.connect_timeout_ns + request.session.join_timeout_ns;
-  const auto limit_ms = static_cast<std::int32_t>(
-      std::min<DurationNs>(limit / kMillisecond + kJoinGraceMs, INT32_MAX));
-  Outcome outcome = board_.wait_started(wait_options(limit_ms));
-  if (outcome.code == SLUICE_INTERRUPTED) leave(wire::LeaveReason::kFinished);
-  return outcome;
+// ---- leaving ----
+
+Job::~Job() {
+  if (progress_ == nullptr) return;
+  bool idle = false;
+  {
+    const Lock lock(shared_.mutex);
+    idle = shared_.session.tensors().in_flight_count() == 0 && shared_.collective == nullptr;
+  }
+  leave(idle ? wire::LeaveReason::kFinished : wire::LeaveReason::kAbnormal);
+  progress_.reset();
 }
 
-bool ClientJob::is_forked() const noexcept { return ::getpid() != pid_; }
+void Job::leave(wire::LeaveReason reason) {
+  const bool uneven = reason == wire::LeaveReason::kUneven;
+  Lock lock(shared_.mutex);
+  shared_.session.leave(reason, monotonic_now());
+  shared_.wake();
+  shared_.changed.wait_for(lock, std::chrono::nanoseconds(uneven ? uneven_limit_ns_ : kLeaveLimit),
+                           [this] { return shared_.ended(); });
+}
 
-void ClientJob::leave(wire::LeaveReason reason) {
-  board_.request_leave(reason);
-  board_.wait_ended(reason == wire::LeaveReason::kUneven ? uneven_limit_ns_ : kLeaveLimit);
+bool Job::is_forked() const noexcept { return ::getpid() != pid_; }
+
+bool Job::on_own_thread() const noexcept {
+  return progress_->is_this_thread() || trace_thread_.load() == std::this_thread::get_id();
 }
 
 }  // namespace sluice::client

@@ -1,21 +1,27 @@
 // One membership of one job: the object behind the C interface's sluice_job.
 //
-// Puts together address, transport, session, board and progress thread at the join, and takes them
-// down again. Any thread may call it; joining and leaving block as sluice.h says. Errors are
-// returned, not thrown, except for std::bad_alloc and std::system_error.
+// Puts together address, transport, session and progress thread at the join, and takes them down
+// again. Its calls lock the session, call it, and wake the progress thread (shared_session.h);
+// those that wait do so in slices of 100 ms at most. Any thread may call it. Errors are returned,
+// not thrown, except for std::bad_alloc and std::system_error.
+//
+// job.cc: joining and leaving; job_calls.cc: everything between.
 #pragma once
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "client/board.h"
-#include "client/core/session.h"
 #include "client/log.h"
 #include "client/progress.h"
+#include "client/shared_session.h"
 #include "client/trace_file.h"
 
 namespace sluice::client {
@@ -33,37 +39,68 @@ struct JoinRequest {
   Log log;
 };
 
-class ClientJob {
+inline constexpr std::int32_t kForeverMs = -1;
+
+class Job {
  public:
   // Blocks until all ranks have joined. On success `job` is set.
-  static Outcome join(JoinRequest request, std::unique_ptr<ClientJob>& job);
-  ~ClientJob();  // leaves, at most 1 s
+  static Status join(JoinRequest request, std::unique_ptr<Job>& job);
+  ~Job();  // leaves, at most 1 s
+
+  // ---- never block ----
+  Status submit(const Submission& submission);
+  Status end_step();
+  Status mark_applied(std::uint32_t tensor);
+  Status send_state(const void* data, std::uint64_t bytes, Step step);
+  // Ok while the job works.
+  Status status() const;
+  std::uint32_t behind() const;
+  bool must_resync() const;
+  Status step_report(Step step, StepReport& report) const;  // 0: of the newest step that has one
+  std::int32_t state_wanted_by() const;                     // -1: nobody
+  JobFacts facts() const;
+  Counters counters() const;
+  std::string describe_stall() const;
+  std::string describe_plan() const;
+
+  // ---- wait, for `timeout_ms` at most: kForeverMs is no limit, 0 asks ----
+  Status wait_tensor(std::uint32_t tensor, std::int32_t timeout_ms, Tensors::Result& result);
+  Status wait_step(std::int32_t timeout_ms, Step& step);
+  Status broadcast(Rank root, void* buffer, std::size_t bytes, std::int32_t timeout_ms);
+  Status barrier(std::int32_t timeout_ms);
+  // `state`: the job's, until the next one.
+  Status resync(std::int32_t timeout_ms, const ReceivedState*& state);
+  void leave(wire::LeaveReason reason);  // 1 s at most; kUneven: the silence timeout more
 
   bool is_forked() const noexcept;  // this process is a child of the one that joined
-  Board& board() noexcept { return board_; }
-  const Board& board() const noexcept { return board_; }
-  WaitOptions wait_options(std::int32_t timeout_ms) const { return {timeout_ms, interrupted_}; }
-  void leave(wire::LeaveReason reason);
-  std::size_t chunk_bytes() const noexcept { return chunk_bytes_; }
-  std::uint16_t world_size() const noexcept { return world_size_; }
+  // The calling thread is the job's own, which calls the callbacks: it must not wait.
+  bool on_own_thread() const noexcept;
   Rank rank() const noexcept { return rank_; }
 
  private:
-  explicit ClientJob(const JoinRequest& request);
-  Outcome start(JoinRequest& request);
-  Outcome wait_for_others(const JoinRequest& request);
+  using Lock = std::unique_lock<std::mutex>;
+
+  Job(const JoinRequest& request, const SessionOptions& options, Layout layout);
   Status open_trace(const JoinRequest& request);
+  Status wait_joined();
+
+  template <class Ready, class What>
+  Status wait(Lock& lock, std::int32_t timeout_ms, Ready ready, What what);
+  Status run(const std::shared_ptr<CollectiveCall>& call, std::int32_t timeout_ms, const char* what,
+             const std::function<Status(Session&, TimeNs)>& begin);
+  Status check_tensor(std::uint32_t tensor, const char* call) const;
 
   const pid_t pid_;
-  const std::uint16_t world_size_;
   const Rank rank_;
+  const std::string place_;  // begins texts: "job 'x' rank 1 at ADDRESS: "
   const std::function<bool()> interrupted_;
   const DurationNs uneven_limit_ns_;  // for the appliance to hear of an uneven end
-  const Log log_;
-  std::size_t chunk_bytes_ = 0;
-  std::unique_ptr<TraceFile> trace_;  // used by the board and the progress thread
-  Board board_;
-  std::unique_ptr<Progress> progress_;
+  mutable SharedSession shared_;
+  bool resyncing_ = false;  // a thread waits for the state; under the lock
+  ReceivedState state_;     // returned last
+  std::atomic<std::thread::id> trace_thread_{};
+  std::unique_ptr<TraceFile> trace_;
+  std::unique_ptr<Progress> progress_;  // last: its thread uses all of the above
 };
 
 // Gradient bytes per packet that an MTU carries for so many workers, whatever the IP version; 0

@@ -12,7 +12,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "client/board.h"
+#include "client/clock.h"
 
 namespace sluice::client {
 namespace {

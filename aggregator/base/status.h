@@ -23,8 +23,12 @@ enum class StatusCode : std::uint8_t {
   kExhausted,  // a configured limit would be exceeded
   kIoError,    // the operating system or DPDK said no
   kClosed,     // the job or the handle has ended
-  // Numbers up to here and this one's are those of the C interface, which has more of its own.
-  kBehind = 14,  // this worker fell out of the window, or has returned: it needs a peer's state
+  // The client's alone, all by the numbers of the C interface.
+  kBusy,         // what was asked for before is not done
+  kInterrupted,  // the caller's own question said so
+  kForked,       // it belongs to the parent process
+  kInternal,     // a bug
+  kBehind,       // this worker fell out of the window, or has returned: it needs a peer's state
 };
 
 class [[nodiscard]] Status {

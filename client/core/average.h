@@ -10,7 +10,7 @@
 
 #include "aggregator/base/policy_options.h"
 #include "aggregator/base/types.h"
-#include "client/core/session.h"
+#include "client/core/types.h"
 
 namespace sluice::client {
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "client/core/join.h"
+#include "client/core/text.h"
 
 namespace sluice::client {
 namespace {
@@ -18,12 +19,13 @@ std::string describe_fixed(std::uint32_t bytes, std::uint32_t kind_and_root) {
 
 }  // namespace
 
-Collectives::Collectives(const SessionOptions& options, std::size_t chunk_bytes, Step first_step)
-    : options_(options), pieces_(StreamId::kCollectives, chunk_bytes, first_step) {}
+Collectives::Collectives(const SessionOptions& options, std::size_t chunk_bytes, Link& link,
+                         Step first_step)
+    : PieceStream(StreamId::kCollectives, chunk_bytes, first_step, link), options_(options) {}
 
-void Collectives::join(Step first_step, Step open_step, Link& link) noexcept {
-  pieces_.move_to(first_step, link);
-  if (open_step < first_step) pieces_.hold();
+void Collectives::join(Step first_step, Step open_step) noexcept {
+  move_to(first_step);
+  if (open_step < first_step) hold();
 }
 
 void Collectives::start(TimeNs now) noexcept {
@@ -31,7 +33,7 @@ void Collectives::start(TimeNs now) noexcept {
   if (busy_) begin_piece(now);
 }
 
-Status Collectives::broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) noexcept {
+Status Collectives::broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) {
   if (root.value >= options_.world_size)
     return {StatusCode::kInvalidArgument,
             place_of(options_) + "broadcast from rank " + std::to_string(root.value) +
@@ -42,16 +44,14 @@ Status Collectives::broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs
   return begin_call(true, root, buffer, bytes, now);
 }
 
-Status Collectives::barrier(TimeNs now) noexcept {
-  return begin_call(false, Rank{}, nullptr, 0, now);
-}
+Status Collectives::barrier(TimeNs now) { return begin_call(false, Rank{}, nullptr, 0, now); }
 
 Status Collectives::begin_call(bool is_broadcast, Rank root, void* buffer, std::size_t bytes,
-                               TimeNs now) noexcept {
+                               TimeNs now) {
   if (busy_)
-    return {StatusCode::kInvalidArgument,
-            place_of(options_) + "a collective was called before the last one was done (" +
-                describe() + "): wait for it first"};
+    return {StatusCode::kBusy, place_of(options_) +
+                                   "a collective was called before the last one was done (" +
+                                   describe_step() + "): wait for it first"};
   busy_ = true;
   is_broadcast_ = is_broadcast;
   root_ = root;
@@ -74,37 +74,32 @@ void Collectives::begin_piece(TimeNs now) noexcept {
   } else {
     piece = {.kind = CollectiveKind::kBroadcast,
              .root = root_,
-             .bytes = static_cast<std::uint32_t>(std::min(left, pieces_.max_piece_bytes())),
+             .bytes = static_cast<std::uint32_t>(std::min(left, max_piece_bytes())),
              .part = is_root() ? Piece::Part::kData : Piece::Part::kPresence,
              .source = buffer_ + offset_,
              .sink = is_root() ? nullptr : buffer_ + offset_};
     ++since_barrier_;
   }
-  pieces_.begin(piece, now);
+  begin(piece, now);
 }
 
-Outcome Collectives::handle_result(const wire::Packet& packet, Link& link, TimeNs now) noexcept {
-  if (!started_) return {Verdict::kNotStarted, {}};
-  const PieceStream::News news = pieces_.handle_result(packet, link, now);
-  if (news.verdict == Verdict::kCollectiveMismatch) {
-    const auto& body = packet.body<wire::ResultHeader>();
-    const auto kind_and_root = static_cast<std::uint32_t>(body.weight);
-    const auto bytes = static_cast<std::uint32_t>(body.weight >> 32);
-    const Piece& piece = pieces_.piece();
-    return {news.verdict,
-            Status(StatusCode::kInvalidArgument,
-                   place_of(options_) + "collective step " + std::to_string(pieces_.step()) +
-                       ": this rank called " + describe_fixed(piece.bytes, piece.kind_and_root()) +
-                       ", another one " + describe_fixed(bytes, kind_and_root) +
-                       "; all ranks must call the same collectives in the same order")};
-  }
-  if (!news.done) return {news.verdict, {}};
-  return {news.verdict, finish_piece(news.lost, link, now)};
+Verdict Collectives::handle_result(const wire::Packet& packet, TimeNs now) {
+  return started_ ? PieceStream::handle_result(packet, now) : Verdict::kNotStarted;
 }
 
-Status Collectives::finish_piece(bool lost, Link& link, TimeNs now) noexcept {
-  const Step step = pieces_.step();
-  offset_ = lost ? bytes_ : offset_ + pieces_.piece().bytes;
+void Collectives::mismatch(const wire::ResultHeader& body) {
+  const auto kind_and_root = static_cast<std::uint32_t>(body.weight);
+  const auto bytes = static_cast<std::uint32_t>(body.weight >> 32);
+  link_.fail({StatusCode::kInvalidArgument,
+              place_of(options_) + "collective step " + std::to_string(current_step()) +
+                  ": this rank called " + describe_fixed(piece().bytes, piece().kind_and_root()) +
+                  ", another one " + describe_fixed(bytes, kind_and_root) +
+                  "; all ranks must call the same collectives in the same order"});
+}
+
+void Collectives::piece_done(bool lost, TimeNs now) {
+  const Step step = current_step();
+  offset_ = lost ? bytes_ : offset_ + piece().bytes;
   if (lost)
     failure_ = Status(StatusCode::kPeerLost,
                       place_of(options_) + "broadcast of " + std::to_string(bytes_) +
@@ -112,35 +107,37 @@ Status Collectives::finish_piece(bool lost, Link& link, TimeNs now) noexcept {
                           ", has left or was lost before all of it was sent; the job goes on");
   if (last_) {
     busy_ = false;
-    link.events.push({.kind = Event::Kind::kCollectiveDone, .step = step, .status = failure_});
+    link_.events.push({.kind = Event::Kind::kCollectiveDone, .step = step, .status = failure_});
   }
   if (step >= kLastStep)
-    return {StatusCode::kExhausted,
-            place_of(options_) + "collective step " + std::to_string(step) +
-                " was the last one, its number cannot grow: start a new job from a checkpoint"};
-  pieces_.next_step();
+    return link_.fail(
+        {StatusCode::kExhausted, place_of(options_) + "collective step " + std::to_string(step) +
+                                     " was the last one, its number cannot grow: start a new job "
+                                     "from a checkpoint"});
+  next_step();
   if (busy_) begin_piece(now);
-  return {};
 }
 
-Outcome Collectives::handle_answer(const wire::Packet& packet, Link& link, TimeNs now) noexcept {
+Verdict Collectives::handle_answer(const wire::Packet& packet, TimeNs now) {
   const auto& body = packet.body<wire::Answer>();
-  if (!in_progress() || body.step != pieces_.step()) return {Verdict::kProbe, {}};
-  if (body.block != 0) return {Verdict::kBadChunk, {}};
-  if (body.status == wire::AnswerStatus::kGone)
-    return {Verdict::kTooOld,
-            Status(StatusCode::kClosed,
-                   place_of(options_) + describe() +
-                       " is no longer kept by the appliance, which is at step " +
-                       std::to_string(body.open_step) + ": the other ranks went on without it")};
-  pieces_.handle_answer(body, link, now);
-  return {Verdict::kProbe, {}};
+  if (!in_progress() || body.step != current_step()) return Verdict::kProbe;
+  if (body.status != wire::AnswerStatus::kGone) return PieceStream::handle_answer(packet, now);
+  link_.fail({StatusCode::kClosed, place_of(options_) + describe_step() +
+                                       " is no longer kept by the appliance, which is at step " +
+                                       std::to_string(body.open_step) +
+                                       ": the other ranks went on without it"});
+  return Verdict::kTooOld;
 }
 
-std::string Collectives::describe() const {
+std::string Collectives::describe_step() const {
   if (!started_) return "a collective that waits for the job to start";
-  return "collective step " + std::to_string(pieces_.step()) + ", " +
-         describe_fixed(pieces_.piece().bytes, pieces_.piece().kind_and_root());
+  return "collective step " + std::to_string(current_step()) + ", " +
+         describe_fixed(piece().bytes, piece().kind_and_root());
+}
+
+std::string Collectives::describe(TimeNs now) const {
+  if (!in_progress()) return {};
+  return describe_step() + " has made no progress for " + seconds_text(now - last_progress_ns());
 }
 
 }  // namespace sluice::client

@@ -17,37 +17,35 @@
 
 #include "client/core/link.h"
 #include "client/core/piece.h"
-#include "client/core/session.h"
+#include "client/core/types.h"
 
 namespace sluice::client {
 
-class Collectives {
+class Collectives : public PieceStream {
  public:
-  Collectives(const SessionOptions& options, std::size_t chunk_bytes, Step first_step = 1);
+  Collectives(const SessionOptions& options, std::size_t chunk_bytes, Link& link,
+              Step first_step = 1);
 
   // The first step that this worker takes part in, and the one that is open.
-  void join(Step first_step, Step open_step, Link& link) noexcept;
+  void join(Step first_step, Step open_step) noexcept;
   void start(TimeNs now) noexcept;  // all ranks have joined
-  Status broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) noexcept;
-  Status barrier(TimeNs now) noexcept;
+  Status broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now);
+  Status barrier(TimeNs now);
 
-  bool in_progress() const noexcept { return busy_ && started_; }
-  TimeNs last_progress_ns() const noexcept { return pieces_.last_progress_ns(); }
-  Step current_step() const noexcept { return pieces_.step(); }  // under way, or the next one
-  // "step 3 of the collectives: a broadcast of 4096 bytes from rank 0"
-  std::string describe() const;
-
-  Outcome handle_result(const wire::Packet& packet, Link& link, TimeNs now) noexcept;
-  Outcome handle_answer(const wire::Packet& packet, Link& link, TimeNs now) noexcept;
-
-  PieceStream& pieces() noexcept { return pieces_; }
-  const PieceStream& pieces() const noexcept { return pieces_; }
+  bool in_progress() const noexcept override { return busy_ && started_; }
+  // A call was made and is not over, whether the job has started or not.
+  bool in_call() const noexcept { return busy_; }
+  std::string describe(TimeNs now) const override;
+  Verdict handle_result(const wire::Packet& packet, TimeNs now) override;
+  Verdict handle_answer(const wire::Packet& packet, TimeNs now) override;
 
  private:
-  Status begin_call(bool is_broadcast, Rank root, void* buffer, std::size_t bytes,
-                    TimeNs now) noexcept;
+  void piece_done(bool lost, TimeNs now) override;
+  void mismatch(const wire::ResultHeader& body) override;
+  Status begin_call(bool is_broadcast, Rank root, void* buffer, std::size_t bytes, TimeNs now);
+  // "collective step 3, a broadcast step of 4096 bytes from rank 0"
+  std::string describe_step() const;
   void begin_piece(TimeNs now) noexcept;
-  Status finish_piece(bool lost, Link& link, TimeNs now) noexcept;
   bool is_root() const noexcept { return options_.rank == root_; }
 
   const SessionOptions& options_;
@@ -62,7 +60,6 @@ class Collectives {
   std::uint32_t since_barrier_ = 0;  // broadcast steps
   bool last_ = false;                // the piece under way ends the call
   Status failure_;                   // of the call: its root is lost
-  PieceStream pieces_;
 };
 
 }  // namespace sluice::client

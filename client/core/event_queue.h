@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/core/session.h"
+#include "client/core/types.h"
 
 namespace sluice::client {
 

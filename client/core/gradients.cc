@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/core/join.h"
+#include "client/core/text.h"
 
 namespace sluice::client {
 namespace {
@@ -15,15 +16,14 @@ constexpr std::size_t kListedTensors = 5;
 
 GradientStream::GradientStream(const SessionOptions& options, Layout layout, Link& link,
                                Step first_step)
-    : options_(options),
+    : Stream(StreamId::kGradients, link),
+      options_(options),
       layout_(std::move(layout)),
+      tensors_(options, layout_, first_step),
       plan_{.world_size = options.world_size},
-      link_(link),
-      tensors_(layout_.tensor_count()),
-      current_(first_step),
-      asked_step_(first_step),
-      late_(link.stats) {
-  for (Tensor& tensor : tensors_) tensor.asked = first_step - 1;
+      averages_(layout_.tensor_count()),
+      gradient_priorities_(layout_.tensor_count()),
+      late_(link.counters) {
   if (options.trace) trace_.enable(layout_.tensor_count());
 }
 
@@ -41,174 +41,142 @@ void GradientStream::join(const wire::Accept& accept) {
   late_.join(policy, layout_.chunk_count(), layout_.chunk_bytes());
   first_step_ =
       std::max<Step>(1, accept.first_steps[static_cast<std::size_t>(StreamId::kGradients)]);
-  stranded_ = accept.rejoined != 0;
+  if (accept.rejoined != 0)
+    stranded_ = {StatusCode::kBehind, place_of(options_) +
+                                          "this rank has joined a job that runs and needs the "
+                                          "state of another rank first (resync)"};
 }
 
 void GradientStream::start(TimeNs now) noexcept {
   started_ = true;
   last_progress_ns_ = now;
-  if (submitted_count_ != 0) scheduler_->begin_step(now);
-  for (std::uint32_t index = 0; index < tensors_.size(); ++index)
-    if (tensors_[index].submitted || tensors_[index].nil) (void)schedule(index, now);
 }
 
 // ---- the application's side ----
 
-Status GradientStream::fail_submit(std::uint32_t tensor, std::string why) const {
-  const std::string name =
-      tensor < tensors_.size() ? " '" + layout_.tensor(tensor).name + "'" : std::string();
-  return {StatusCode::kInvalidArgument,
-          place_of(options_) + "tensor " + std::to_string(tensor) + name + ": " + std::move(why)};
-}
-
-Status GradientStream::submit(const Submission& submission, TimeNs now) noexcept {
-  const std::uint32_t index = submission.tensor;
-  if (index >= tensors_.size())
-    return fail_submit(index, "the layout has " + std::to_string(tensors_.size()) + " tensors");
-  if (submission.output == nullptr) return fail_submit(index, "output must not be null");
-  if (submission.contribute && submission.input == nullptr && !options_.allow_nil)
-    return fail_submit(index,
-                       "input must not be null: this job does not allow tensors without data "
-                       "(allow_nil)");
-  if (!submission.contribute && !tolerant())
-    return fail_submit(index,
-                       "a synchronous job waits for every rank: there is nothing to catch "
-                       "up with, submit a gradient");
-  Tensor& tensor = tensors_[index];
-  if (tensor.submitted || tensor.asked > current_)
-    return fail_submit(index, "submitted again before step " + std::to_string(tensor.asked) +
-                                  " of it is done: wait for its result first");
-  if (tensor.asked >= kLastStep)
-    return fail_submit(index, "step numbers are used up after " + std::to_string(kLastStep) +
-                                  " steps: start a new job from a checkpoint");
-  ++tensor.asked;
-  Status status;
-  const Step step = tensor.asked;
-  Submission& kept = step == current_ ? tensor.submission : tensor.held;
-  kept = submission;
-  if (kept.ready_ns == 0) kept.ready_ns = now;
-  if (step == current_) {
-    tensor.submitted = true;
-    if (submission.contribute) nil_weight_ = submission.weight;
-    status = activate(index, now);
-  } else {
-    tensor.held_valid = true;
-  }
-  if (step == asked_step_) {
-    ended_by_itself_ = false;
-    if (++asked_count_ == tensors_.size()) {
-      advance_asked();
-      ended_by_itself_ = true;
-    }
-  }
+Status GradientStream::submit(const Submission& submission, TimeNs now) {
+  if (!stranded_.ok()) return stranded_;
+  Status status = tensors_.check(submission);
+  if (status.ok() && !submission.contribute) status = check_catch_up(submission);
+  if (status.ok()) tensors_.accept(submission, now);
   return status;
 }
 
-Status GradientStream::end_step(TimeNs now) noexcept {
-  if (ended_by_itself_) {  // all tensors were submitted: nothing is left to declare
-    ended_by_itself_ = false;
-    return {};
-  }
-  const Step step = asked_step_;
-  const std::string step_text = "step " + std::to_string(step);
-  if (step > kLastStep)
-    return {StatusCode::kExhausted, place_of(options_) +
-                                        "step numbers are used up: start a new "
-                                        "job from a checkpoint"};
-  if (step > current_ + 1)
+Status GradientStream::check_catch_up(const Submission& submission) const {
+  const auto refuse = [&](const std::string& why) -> Status {
     return {StatusCode::kInvalidArgument,
-            place_of(options_) + step_text + " cannot end before step " + std::to_string(current_) +
-                " is done: wait for it first"};
-  if (!options_.allow_nil)
-    return {StatusCode::kInvalidArgument,
-            place_of(options_) + step_text + " has " +
-                std::to_string(tensors_.size() - asked_count_) +
-                " tensors that were not submitted, and this job does not allow it (allow_nil)"};
-  Status status;
-  const bool at_once = step == current_;
-  for (std::uint32_t index = 0; index < tensors_.size() && status.ok(); ++index) {
-    Tensor& tensor = tensors_[index];
-    if (tensor.asked >= step) continue;
-    tensor.asked = step;
-    if (at_once) {
-      tensor.nil = true;
-      status = activate(index, now);
-    } else {
-      tensor.held_nil = true;
-    }
-  }
-  advance_asked();
-  return status;
+            place_of(options_) + "tensor '" + layout_.tensor(submission.tensor).name + "': " + why};
+  };
+  if (!tolerant())
+    return refuse(
+        "a synchronous job waits for every rank, so there is nothing to catch up with; submit a "
+        "gradient");
+  const Step step = tensors_.next_step(submission.tensor);
+  // With a late gradient to give, it says what it has for every chunk.
+  if (step > kFullSteps || open_step() > step || late_.waiting()) return {};
+  return refuse("step " + std::to_string(step) + " waits for every rank, as the first " +
+                std::to_string(kFullSteps) + " steps of a job do; submit a gradient");
 }
 
-void GradientStream::advance_asked() noexcept {
-  ++asked_step_;
-  asked_count_ = static_cast<std::uint32_t>(
-      std::count_if(tensors_.begin(), tensors_.end(),
-                    [this](const Tensor& tensor) { return tensor.asked >= asked_step_; }));
+Status GradientStream::end_step() { return stranded_.ok() ? tensors_.end_step() : stranded_; }
+
+void GradientStream::schedule_joined(TimeNs now) {
+  if (!started_) return;
+  std::uint32_t tensor = 0;
+  while (link_.failure.ok() && tensors_.next_joined(tensor)) schedule(tensor, now);
 }
 
-// The tensor takes part in the step under way, with data or without.
-Status GradientStream::activate(std::uint32_t index, TimeNs now) noexcept {
-  Tensor& tensor = tensors_[index];
-  tensor.any_data = false;
-  tensor.some_absent = false;
-  tensor.non_finite = false;
-  tensor.chunks_left = layout_.first_chunk(index + 1) - layout_.first_chunk(index);
-  if (tensor.submitted && tensor.submission.contribute) {
-    tensor.priority = tensor.submission.priority;
-  } else if (tensor.submitted) {
-    tensor.submission.priority = tensor.priority;
-    catching_up_ = true;
-  }
-  if (submitted_count_++ == 0 && started_) scheduler_->begin_step(now);
+// The tensor takes part in the step under way, with data or without. What has come for it already
+// is applied, so this may end the step.
+void GradientStream::schedule(std::uint32_t tensor, TimeNs now) {
+  if (scheduled_count_++ == 0) scheduler_->begin_step(now);
+  averages_[tensor] = {.chunks_left = chunks_of(tensor)};
   last_progress_ns_ = std::max(last_progress_ns_, now);
-  if (tolerant() && submitted_count_ == tensors_.size() && !catching_up_) finished_ = current_;
-  return started_ ? schedule(index, now) : Status();
-}
-
-Status GradientStream::schedule(std::uint32_t index, TimeNs now) noexcept {
-  const Tensor& tensor = tensors_[index];
-  if (tensor.submitted)
-    trace_.queued(index, current_, priority_of(tensor), contributes(tensor),
-                  tensor.submission.ready_ns, now);
-  const ChunkIndex end = layout_.first_chunk(index + 1);
-  for (ChunkIndex chunk = layout_.first_chunk(index); chunk < end; ++chunk) {
+  const Part part = tensors_.part(tensor);
+  if (part == Part::kGradient) {
+    gradient_priorities_[tensor] = tensors_.submission(tensor).priority;
+    nil_weight_ = tensors_.submission(tensor).weight;
+  }
+  if (tolerant() && scheduled_count_ == tensors_.count() && !tensors_.catching_up())
+    finished_ = current_step();
+  if (part != Part::kLeftOut)
+    trace_.queued(tensor, current_step(), priority_of(tensor), contributes(tensor),
+                  tensors_.submission(tensor).ready_ns, now);
+  const ChunkIndex end = layout_.first_chunk(tensor + 1);
+  for (ChunkIndex chunk = layout_.first_chunk(tensor); chunk < end; ++chunk) {
     if (!tolerant() || !arena_->has(chunk)) {
       schedule_chunk(chunk, tensor, now);
       continue;
     }
-    last_progress_ns_ = std::max(last_progress_ns_, now);
     apply(chunk, layout_.chunk(chunk), arena_->get(chunk));
-    Verdict verdict{};
-    if (Status status = chunk_done(index, now, verdict); !status.ok()) return status;
+    (void)chunk_done(tensor, now);
   }
-  return {};
 }
 
 // Its result is not here. It is contributed while the step is open, and otherwise only pulled.
-void GradientStream::schedule_chunk(ChunkIndex chunk, const Tensor& tensor, TimeNs now) noexcept {
-  if (closed_ && (passed_ >= current_ || known_open_ > current_ + 1)) {
+void GradientStream::schedule_chunk(ChunkIndex chunk, std::uint32_t tensor, TimeNs now) noexcept {
+  const Step current = current_step();
+  if (closed_ && (passed_ >= current || known_open_ > current + 1)) {
     recovery_->pull(chunk);
   } else if (closed_ || !(contributes(tensor) || requeues_now())) {
     // A result that came too early was not kept, and does not come again by itself.
-    recovery_->await(chunk, passed_ >= current_ ? now : now + kIdleProbeInterval);
+    recovery_->await(chunk, passed_ >= current ? now : now + kIdleProbeInterval);
   } else {
     recovery_->expect(chunk);
     scheduler_->push(chunk, priority_of(tensor), now);
   }
 }
 
-Priority GradientStream::priority_of(const Tensor& tensor) noexcept {
-  return tensor.nil ? kNilPriority : tensor.submission.priority;
+Priority GradientStream::priority_of(std::uint32_t tensor) const noexcept {
+  return tensors_.part(tensor) == Part::kLeftOut ? kNilPriority : gradient_priorities_[tensor];
 }
 
 // ---- sending ----
 
-std::span<const std::uint8_t> GradientStream::input_of(const Tensor& tensor,
-                                                       const ChunkSpan& span) const noexcept {
+// Contributions sent and not known to have arrived. Other packets do not count: nothing tells of
+// them while nothing else is sent, and a chunk that is settled has nothing to wait for.
+std::uint32_t GradientStream::in_flight(std::uint16_t shard) const noexcept {
+  if (recovery_->nothing_unsettled(shard)) return 0;
+  return static_cast<std::uint32_t>(
+      std::max(0, ahead(last_sent_[shard].number, link_.flows[shard].highest_arrived())));
+}
+
+Opportunity GradientStream::opportunity(TimeNs now) const noexcept {
+  Opportunity opportunity{.now = now};
+  for (std::uint16_t shard = 0; shard < link_.shard_count(); ++shard) {
+    const Flow& flow = link_.flows[shard];
+    opportunity.in_flight_packets += in_flight(shard);
+    opportunity.arrived_packets += flow.highest_arrived();
+    if (flow.window_open() || recovery_->nothing_unsettled(shard))
+      opportunity.open_shards |= std::uint64_t{1} << shard;
+    else if (flow.window_open_for_urgent())
+      opportunity.urgent_shards |= std::uint64_t{1} << shard;
+  }
+  return opportunity;
+}
+
+// A report first: the others may wait for it. Then the most urgent chunk whose flow has room.
+bool GradientStream::write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) {
+  if (finished_ != 0 || tell_reached_) {
+    const std::size_t bytes = finished_ != 0 ? write_finished(out, now) : write_reached(out, now);
+    transmit = {.bytes = bytes, .port_offset = 1};
+    return true;
+  }
+  const Opportunity chance = opportunity(now);
+  Choice choice;
+  while (scheduler_->next(chance, choice)) {
+    if (!recovery_->take(choice.chunk)) continue;  // it need not be sent after all
+    transmit.bytes = write_chunk(choice, out, now, transmit.priority);
+    transmit.port_offset = static_cast<std::uint16_t>(1 + choice.shard);
+    return true;
+  }
+  return false;
+}
+
+std::span<const std::uint8_t> GradientStream::input_of(const ChunkSpan& span) const noexcept {
   const std::size_t elem_bytes = dtype_bytes(layout_.tensor(span.tensor).dtype);
-  return {static_cast<const std::uint8_t*>(tensor.submission.input) + span.first_elem * elem_bytes,
+  const void* const input = tensors_.submission(span.tensor).input;
+  return {static_cast<const std::uint8_t*>(input) + span.first_elem * elem_bytes,
           span.elem_count * elem_bytes};
 }
 
@@ -216,24 +184,25 @@ std::span<const std::uint8_t> GradientStream::input_of(const Tensor& tensor,
 std::span<const std::uint8_t> GradientStream::fill_body(ChunkIndex chunk,
                                                         wire::Contribution& body) noexcept {
   const ChunkSpan span = layout_.chunk(chunk);
-  const Tensor& tensor = tensors_[span.tensor];
-  const Dtype dtype = layout_.tensor(span.tensor).dtype;
+  const std::uint32_t tensor = span.tensor;
+  const bool left_out = tensors_.part(tensor) == Part::kLeftOut;
+  const Dtype dtype = layout_.tensor(tensor).dtype;
   std::span<const std::uint8_t> payload;
   body.dtype = dtype;
   body.priority = priority_of(tensor);
   if (contributes(tensor)) {
-    body.weight = tensor.nil ? nil_weight_ : tensor.submission.weight;
-    if (has_data(tensor)) payload = input_of(tensor, span);
+    body.weight = left_out ? nil_weight_ : tensors_.submission(tensor).weight;
+    if (has_data(tensor)) payload = input_of(span);
   } else if (late_.waiting(chunk)) {
     body.base_step = late_.entry(chunk).base;
     body.weight = late_.entry(chunk).weight;
     payload = late_.data(chunk);
   } else {  // no step may wait for a worker that has no more to say
-    body.base_step = late_.waiting() ? late_.newest_base() : current_ - 1;
+    body.base_step = late_.waiting() ? late_.newest_base() : current_step() - 1;
   }
   if (payload.empty()) {
     body.flags |= wire::kFlagNil;
-    ++link_.stats.nil_contributions;
+    ++link_.counters.nil_contributions;
   } else {
     body.elem_count = span.elem_count;
     body.payload_bytes = static_cast<std::uint16_t>(payload.size());
@@ -241,15 +210,14 @@ std::span<const std::uint8_t> GradientStream::fill_body(ChunkIndex chunk,
   return payload;
 }
 
-std::size_t GradientStream::write(const Choice& choice, std::span<std::uint8_t> out, TimeNs now,
-                                  Priority& priority) noexcept {
+std::size_t GradientStream::write_chunk(const Choice& choice, std::span<std::uint8_t> out,
+                                        TimeNs now, Priority& priority) noexcept {
   const ChunkIndex chunk = choice.chunk;
-  if (!recovery_->take(chunk)) return 0;
   Flow& flow = link_.flows[choice.shard];
   wire::Contribution body{.flow = flow.next_header(now),
-                          .step = current_,
+                          .step = current_step(),
                           .chunk = chunk,
-                          .base_step = current_,
+                          .base_step = current_step(),
                           .stream = StreamId::kGradients};
   const std::span<const std::uint8_t> payload = fill_body(chunk, body);
   priority = body.priority;
@@ -261,8 +229,8 @@ std::size_t GradientStream::write(const Choice& choice, std::span<std::uint8_t> 
     last_sent.unreported_priority = 0;
   }
   const bool again = recovery_->sent(chunk, body.flow.number, now, flow);
-  link_.stats.retransmissions += again;
-  if (trace_.on()) trace_.sent(layout_.chunk(chunk).tensor, current_, again, now);
+  link_.counters.retransmissions += again;
+  if (trace_.on()) trace_.sent(layout_.chunk(chunk).tensor, current_step(), again, now);
   return wire::encode(out, link_.identity, body, {}, payload);
 }
 
@@ -280,7 +248,7 @@ std::size_t GradientStream::write_finished(std::span<std::uint8_t> out, TimeNs n
 std::size_t GradientStream::write_reached(std::span<std::uint8_t> out, TimeNs now) noexcept {
   tell_reached_ = false;
   const wire::Finished body{
-      .flow = link_.flows[0].next_header(now), .step = current_, .flags = wire::kFlagNil};
+      .flow = link_.flows[0].next_header(now), .step = current_step(), .flags = wire::kFlagNil};
   return wire::encode(out, link_.identity, body);
 }
 
@@ -290,11 +258,16 @@ Priority GradientStream::block_priority(std::uint32_t block) const noexcept {
   Priority least_urgent = 0;
   for (ChunkIndex chunk = first; chunk < end;) {
     const std::uint32_t index = layout_.chunk(chunk).tensor;
-    const Tensor& tensor = tensors_[index];
-    if (tensor.submitted || tensor.nil) least_urgent = std::max(least_urgent, priority_of(tensor));
+    if (tensors_.active(index)) least_urgent = std::max(least_urgent, priority_of(index));
     chunk = layout_.first_chunk(index + 1);
   }
   return least_urgent;
+}
+
+std::string GradientStream::describe(TimeNs now) const {
+  if (!in_progress()) return {};
+  return "step " + std::to_string(current_step()) + " has made no progress for " +
+         seconds_text(now - last_progress_ns_) + ": " + describe_open_tensors();
 }
 
 std::string GradientStream::describe_open_tensors() const {
@@ -307,9 +280,9 @@ std::string GradientStream::describe_open_tensors() const {
   const auto close = [](std::string& list, std::size_t count) {
     if (count > kListedTensors) list += " and " + std::to_string(count - kListedTensors) + " more";
   };
-  for (std::uint32_t index = 0; index < tensors_.size(); ++index) {
-    if (tensors_[index].submitted || tensors_[index].nil) add(open, open_count, index);
-    if (tensors_[index].asked < current_) add(unsubmitted, unsubmitted_count, index);
+  for (std::uint32_t index = 0; index < tensors_.count(); ++index) {
+    if (tensors_.active(index)) add(open, open_count, index);
+    if (tensors_.part(index) == Part::kUnasked) add(unsubmitted, unsubmitted_count, index);
   }
   close(open, open_count);
   close(unsubmitted, unsubmitted_count);

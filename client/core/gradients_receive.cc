@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "aggregator/base/check.h"
 #include "client/core/gradients.h"
 #include "client/core/join.h"
 
@@ -18,46 +19,45 @@ bool in_mask(const wire::Packet& packet, Rank rank) noexcept {
 
 }  // namespace
 
-Outcome GradientStream::handle_result(const wire::Packet& packet, TimeNs now) noexcept {
+Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
+  const Step current = current_step();
   const auto& body = packet.body<wire::ResultHeader>();
-  if (!started_) return {Verdict::kNotStarted, {}};
-  if (body.step > current_ || stranded_) {
+  if (!started_) return Verdict::kNotStarted;
+  if (body.step > current || !stranded_.ok()) {
     passed_ = std::max(passed_, Step{body.step});
-    return {Verdict::kTooNew, {}};
+    return Verdict::kTooNew;
   }
-  if (body.chunk >= layout_.chunk_count()) return {Verdict::kBadChunk, {}};
-  if (body.step < current_) {
-    ++link_.stats.duplicate_results;
-    return {Verdict::kDuplicate, {}};
+  if (body.chunk >= layout_.chunk_count()) return Verdict::kBadChunk;
+  if (body.step < current) {
+    ++link_.counters.duplicate_results;
+    return Verdict::kDuplicate;
   }
   const ChunkSpan span = layout_.chunk(body.chunk);
   const bool nil = body.flags & wire::kFlagNil;
   if (!nil &&
       (body.elem_count != span.elem_count || body.dtype != layout_.tensor(span.tensor).dtype))
-    return {Verdict::kShapeMismatch, {}};
+    return Verdict::kShapeMismatch;
   const ChunkResult result{.payload = packet.payload(),
                            .weight = body.weight,
                            .flags = body.flags,
                            .counted = in_mask(packet, options_.rank)};
   const bool wanted = recovery_->wants(body.chunk);
-  if (!wanted && !tolerant()) return {Verdict::kNotAllowed, {}};
-  Flow& flow = link_.flows[shard_of(body.chunk, shard_count())];
+  if (!wanted && !tolerant()) return Verdict::kNotAllowed;
+  Flow& flow = link_.flows[shard_of(body.chunk, link_.shard_count())];
   const bool fresh =
       wanted ? recovery_->result(body.chunk, now, flow) : arena_->store(body.chunk, result);
   if (!fresh) {
-    ++link_.stats.duplicate_results;
-    return {Verdict::kDuplicate, {}};
+    ++link_.counters.duplicate_results;
+    return Verdict::kDuplicate;
   }
   add_to_report(packet);
-  trace_.result(span.tensor, current_,
+  trace_.result(span.tensor, current,
                 {.k = body.k, .first_us = body.first_age_us, .complete_us = body.complete_age_us},
                 flow.rtt().shortest_ns(), now);
-  if (!wanted) return {Verdict::kFolded, {}};
+  if (!wanted) return Verdict::kFolded;
   last_progress_ns_ = now;
   apply(body.chunk, span, result);
-  Verdict verdict{};
-  Status status = chunk_done(span.tensor, now, verdict);
-  return {verdict, std::move(status)};
+  return chunk_done(span.tensor, now);
 }
 
 void GradientStream::add_to_report(const wire::Packet& packet) noexcept {
@@ -80,23 +80,29 @@ const StepReport* GradientStream::report(Step step) const noexcept {
   return step != 0 && report.step == step ? &report : nullptr;
 }
 
-void GradientStream::blame(const Tensor& tensor, const ChunkSpan& span) noexcept {
-  if (!has_data(tensor)) return;
+const StepReport* GradientStream::last_report() const noexcept {
+  return &*std::max_element(
+      reports_.begin(), reports_.end(),
+      [](const StepReport& left, const StepReport& right) { return left.step < right.step; });
+}
+
+void GradientStream::count_own_non_finite(const ChunkSpan& span) noexcept {
+  if (!has_data(span.tensor)) return;
   const Dtype dtype = layout_.tensor(span.tensor).dtype;
-  if (!all_finite(input_of(tensor, span).data(), span.elem_count, dtype, scratch_))
-    ++link_.stats.non_finite_inputs;
+  if (!all_finite(input_of(span).data(), span.elem_count, dtype, scratch_))
+    ++link_.counters.non_finite_inputs;
 }
 
 // What the result says about this worker's own part. The input is still there.
-void GradientStream::account(ChunkIndex chunk, const Tensor& tensor, const ChunkSpan& span,
-                             bool counted) noexcept {
-  if (has_data(tensor)) {
+void GradientStream::account(ChunkIndex chunk, const ChunkSpan& span, bool counted) noexcept {
+  if (has_data(span.tensor)) {
+    const std::span<const std::uint8_t> input = input_of(span);
     if (counted || !tolerant())
       late_.delivered();
     else
-      late_.missed(chunk, current_, tensor.submission.weight, input_of(tensor, span));
-    if (!recovery_->was_sent(chunk)) link_.stats.cancelled_bytes += input_of(tensor, span).size();
-  } else if (counted && !contributes(tensor) && late_.waiting(chunk)) {
+      late_.missed(chunk, current_step(), tensors_.submission(span.tensor).weight, input);
+    if (!recovery_->was_sent(chunk)) link_.counters.cancelled_bytes += input.size();
+  } else if (counted && !contributes(span.tensor) && late_.waiting(chunk)) {
     late_.requeued(chunk);
   }
 }
@@ -105,130 +111,116 @@ void GradientStream::account(ChunkIndex chunk, const Tensor& tensor, const Chunk
 // both may be the same memory.
 void GradientStream::apply(ChunkIndex chunk, const ChunkSpan& span,
                            const ChunkResult& result) noexcept {
-  Tensor& tensor = tensors_[span.tensor];
-  tensor.weight = result.weight;
-  account(chunk, tensor, span, result.counted);
+  Average& average = averages_[span.tensor];
+  average.weight = result.weight;
+  account(chunk, span, result.counted);
   bool finite = !(result.flags & wire::kFlagNonFinite);
-  if (!finite) blame(tensor, span);  // while the input is still there
+  if (!finite) count_own_non_finite(span);  // while the input is still there
   if (result.flags & wire::kFlagNil) {
-    tensor.some_absent = true;
+    average.some_absent = true;
     if (tolerant()) arena_->note_absent(chunk);
   } else {
-    tensor.any_data = true;
-    if (tensor.submitted) {
+    average.any_data = true;
+    if (wants_average(span.tensor)) {
       const Dtype dtype = layout_.tensor(span.tensor).dtype;
-      auto* output = static_cast<std::uint8_t*>(tensor.submission.output) +
+      auto* output = static_cast<std::uint8_t*>(tensors_.submission(span.tensor).output) +
                      span.first_elem * dtype_bytes(dtype);
       finite &= write_average(output, result.payload, span.elem_count, dtype, result.weight,
                               result.flags & wire::kFlagMean, plan_, scratch_);
     }
   }
   if (finite) return;
-  tensor.non_finite = true;
-  ++link_.stats.non_finite_results;
+  average.non_finite = true;
+  ++link_.counters.non_finite_results;
 }
 
-Status GradientStream::chunk_done(std::uint32_t index, TimeNs now, Verdict& verdict) noexcept {
-  verdict = Verdict::kFolded;
-  if (--tensors_[index].chunks_left != 0) return {};
-  verdict = Verdict::kCompleted;
-  if (tensors_[index].submitted) trace_.done(index, current_, now);
-  finish_tensor(index);
-  return ++done_count_ == tensors_.size() ? finish_step(now) : Status();
+Verdict GradientStream::chunk_done(std::uint32_t tensor, TimeNs now) {
+  CHECK(averages_[tensor].chunks_left != 0);
+  if (--averages_[tensor].chunks_left != 0) return Verdict::kFolded;
+  finish_tensor(tensor, now);
+  if (tensors_.all_done()) finish_step();
+  return Verdict::kCompleted;
 }
 
 // A part of a tensor that nobody contributed to, beside others, is zero on every rank: what this
 // rank has there may be its own gradient.
-void GradientStream::clear_absent_parts(std::uint32_t index) noexcept {
-  const std::size_t elem_bytes = dtype_bytes(layout_.tensor(index).dtype);
-  auto* output = static_cast<std::uint8_t*>(tensors_[index].submission.output);
-  const ChunkIndex end = layout_.first_chunk(index + 1);
-  for (ChunkIndex chunk = layout_.first_chunk(index); chunk < end; ++chunk) {
+void GradientStream::clear_absent_parts(std::uint32_t tensor) noexcept {
+  const std::size_t elem_bytes = dtype_bytes(layout_.tensor(tensor).dtype);
+  auto* output = static_cast<std::uint8_t*>(tensors_.submission(tensor).output);
+  const ChunkIndex end = layout_.first_chunk(tensor + 1);
+  for (ChunkIndex chunk = layout_.first_chunk(tensor); chunk < end; ++chunk) {
     if (!arena_->absent(chunk)) continue;
     const ChunkSpan span = layout_.chunk(chunk);
     std::memset(output + span.first_elem * elem_bytes, 0, span.elem_count * elem_bytes);
   }
 }
 
-void GradientStream::finish_tensor(std::uint32_t index) noexcept {
-  Tensor& tensor = tensors_[index];
-  if (tolerant() && tensor.submitted && tensor.any_data && tensor.some_absent)
-    clear_absent_parts(index);
-  if (tensor.submitted)
+void GradientStream::finish_tensor(std::uint32_t tensor, TimeNs now) {
+  const Average& average = averages_[tensor];
+  const bool wanted = wants_average(tensor);
+  if (tolerant() && wanted && average.any_data && average.some_absent) clear_absent_parts(tensor);
+  if (wanted) {
+    trace_.done(tensor, current_step(), now);
     link_.events.push({.kind = Event::Kind::kTensorDone,
-                       .tensor = index,
-                       .step = current_,
-                       .weight = tensor.weight,
-                       .absent = !tensor.any_data,
-                       .non_finite = tensor.non_finite});
-  tensor.submitted = false;
-  tensor.nil = false;
+                       .tensor = tensor,
+                       .step = current_step(),
+                       .weight = average.weight,
+                       .absent = !average.any_data,
+                       .non_finite = average.non_finite});
+  }
+  tensors_.done(
+      tensor,
+      {.weight = average.weight, .absent = !average.any_data, .non_finite = average.non_finite},
+      now);
 }
 
-Status GradientStream::finish_step(TimeNs now) noexcept {
-  link_.events.push(
-      {.kind = Event::Kind::kStepDone, .step = current_, .weight = open_report_.weight});
+void GradientStream::finish_step() {
+  const Step step = current_step();
+  link_.events.push({.kind = Event::Kind::kStepDone, .step = step, .weight = open_report_.weight});
+  link_.counters.steps_done = step;
   tell_reached_ = tolerant() && open_report_.k < 2;  // one rank completes steps alone
-  reports_[current_ % kReportedSteps] = std::exchange(open_report_, {});
-  if (current_ >= kLastStep)
-    return {StatusCode::kExhausted,
-            place_of(options_) + "step " + std::to_string(current_) +
-                " was the last one, its number cannot grow: start a new job from a checkpoint"};
-  ++current_;
-  done_count_ = 0;
-  submitted_count_ = 0;
+  reports_[step % kReportedSteps] = std::exchange(open_report_, {});
+  if (step >= kLastStep)
+    return link_.fail({StatusCode::kExhausted,
+                       place_of(options_) + "step " + std::to_string(step) +
+                           " was the last one, its number cannot grow: start a new job from a "
+                           "checkpoint"});
+  scheduled_count_ = 0;
   recovery_->begin_step();
   scheduler_->clear();
-  if (tolerant()) {
-    arena_->clear();
-    closed_ = known_open_ > current_;
-    late_.expire(std::max(current_, known_open_));
-  }
-  catching_up_ = std::any_of(tensors_.begin(), tensors_.end(), [](const Tensor& tensor) {
-    return tensor.held_valid && !tensor.held.contribute;
-  });
-  for (std::uint32_t index = 0; index < tensors_.size(); ++index) {
-    Tensor& tensor = tensors_[index];
-    if (!tensor.held_valid && !tensor.held_nil) continue;
-    if (tensor.held_valid) {
-      tensor.submission = tensor.held;
-      if (tensor.submission.contribute) nil_weight_ = tensor.submission.weight;
-    }
-    tensor.submitted = tensor.held_valid;
-    tensor.nil = tensor.held_nil;
-    tensor.held_valid = tensor.held_nil = false;
-    if (Status status = activate(index, now); !status.ok()) return status;
-  }
-  return {};
+  tensors_.begin_next_step();
+  if (!tolerant()) return;
+  arena_->clear();
+  closed_ = known_open_ > current_step();
+  late_.expire(std::max(current_step(), known_open_));
 }
 
-Outcome GradientStream::handle_answer(const wire::Packet& packet, TimeNs now) noexcept {
+Verdict GradientStream::handle_answer(const wire::Packet& packet, TimeNs now) {
   const auto& body = packet.body<wire::Answer>();
-  if (!started_ || body.step != current_ || stranded_) return {Verdict::kProbe, {}};
+  if (!started_ || body.step != current_step() || !stranded_.ok()) return Verdict::kProbe;
   const ChunkIndex first = body.block * kChunksPerBlock;
   if (body.block >= kMaxChunks / kChunksPerBlock || first >= layout_.chunk_count())
-    return {Verdict::kBadChunk, {}};
+    return Verdict::kBadChunk;
   if (body.status == wire::AnswerStatus::kGone) {
     const std::string gone = place_of(options_) + "step " + std::to_string(body.step) +
                              " is no longer kept by the appliance, which is at step " +
                              std::to_string(body.open_step) + ": ";
-    if (!tolerant())
-      return {Verdict::kTooOld, Status(StatusCode::kClosed,
-                                       gone + "the job went on without this rank; start it again")};
-    link_.events.push(
-        {.kind = Event::Kind::kFellBehind,
-         .step = current_,
-         .status = Status(StatusCode::kBehind, gone + "get the state of another rank (resync)")});
-    strand();
-    return {Verdict::kTooOld, {}};
+    if (!tolerant()) {
+      link_.fail({StatusCode::kClosed, gone + "the job went on without this rank; start it again"});
+    } else {
+      Status why(StatusCode::kBehind, gone + "get the state of another rank (resync)");
+      link_.events.push({.kind = Event::Kind::kFellBehind, .step = current_step(), .status = why});
+      strand(std::move(why));
+    }
+    return Verdict::kTooOld;
   }
-  const std::uint16_t shard = shard_of(first, shard_count());
+  const std::uint16_t shard = shard_of(first, link_.shard_count());
   std::uint64_t lost = recovery_->answer(body, now, link_.flows[shard]);
   for (; lost != 0; lost &= lost - 1) {
     const ChunkIndex chunk = first + static_cast<ChunkIndex>(std::countr_zero(lost));
-    scheduler_->push_again(chunk, priority_of(tensors_[layout_.chunk(chunk).tensor]));
+    scheduler_->push_again(chunk, priority_of(layout_.chunk(chunk).tensor));
   }
-  return {Verdict::kProbe, {}};
+  return Verdict::kProbe;
 }
 
 // ---- stragglers ----
@@ -238,41 +230,42 @@ void GradientStream::learn_open_step(Step open_step, TimeNs now) noexcept {
   if (!tolerant() || open_step <= known_open_) return;
   known_open_ = open_step;
   // What is on its way to the step under way may be counted there, however far the others are.
-  if (submitted_count_ == 0) late_.expire(std::max(current_, known_open_));
-  if (closed_ || stranded_ || known_open_ <= current_) return;
+  if (!tensors_.begun()) late_.expire(std::max(current_step(), known_open_));
+  if (closed_ || !stranded_.ok() || known_open_ <= current_step()) return;
   closed_ = true;
   recovery_->close_step(now + kIdleProbeInterval);
 }
 
-void GradientStream::strand() noexcept {
-  for (std::uint32_t index = 0; index < tensors_.size(); ++index) {
-    Tensor& tensor = tensors_[index];
-    if (has_data(tensor)) late_.unknown(tensor.chunks_left);
-    if (tensor.held_valid && tensor.held.contribute && tensor.held.input != nullptr)
-      late_.unknown(layout_.first_chunk(index + 1) - layout_.first_chunk(index));
-    tensor.submitted = tensor.nil = tensor.held_valid = tensor.held_nil = false;
+void GradientStream::strand(Status why) {
+  CHECK(tolerant() && !why.ok());
+  for (std::uint32_t tensor = 0; tensor < tensors_.count(); ++tensor) {
+    if (!tensors_.in_flight(tensor)) continue;
+    const bool partly = has_data(tensor) && averages_[tensor].chunks_left != 0;
+    if (tensors_.carries_data(tensor))
+      late_.unknown(partly ? averages_[tensor].chunks_left : chunks_of(tensor));
+    link_.events.push({.kind = Event::Kind::kTensorLost, .tensor = tensor, .status = why});
   }
+  tensors_.abandon();
+  std::fill(averages_.begin(), averages_.end(), Average{});
   late_.discard_all();
   recovery_->abandon(link_.flows);
   scheduler_->clear();
   arena_->clear();
   open_report_ = {};
-  done_count_ = submitted_count_ = 0;
+  scheduled_count_ = 0;
   finished_ = 0;
   tell_reached_ = false;
-  catching_up_ = false;
-  stranded_ = true;
+  stranded_ = std::move(why);
 }
 
 void GradientStream::resume(Step step, TimeNs now) noexcept {
-  current_ = asked_step_ = step;
-  asked_count_ = 0;
-  ended_by_itself_ = false;
-  for (Tensor& tensor : tensors_) tensor.asked = step - 1;
-  closed_ = known_open_ > current_;
+  CHECK(!stranded_.ok());
+  tensors_.resume(step);
+  link_.counters.steps_done = step - 1;
+  closed_ = known_open_ > step;
   last_progress_ns_ = now;
   relearn();
-  stranded_ = false;
+  stranded_ = {};
   tell_reached_ = true;
 }
 

@@ -16,7 +16,7 @@
 #include "aggregator/base/time.h"
 #include "aggregator/wire/packet.h"
 #include "client/core/layout.h"
-#include "client/core/session.h"
+#include "client/core/types.h"
 
 namespace sluice::client {
 

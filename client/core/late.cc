@@ -16,9 +16,9 @@ void LateChunks::join(const PolicyOptions& policy, ChunkIndex chunk_count,
 
 void LateChunks::missed(ChunkIndex chunk, Step base, std::uint32_t weight,
                         std::span<const std::uint8_t> data) noexcept {
-  ++stats_.late_chunks;
+  ++counters_.late_chunks;
   if (!requeues()) {
-    ++stats_.discarded_chunks;
+    ++counters_.discarded_chunks;
     return;
   }
   Entry& entry = entries_[chunk];
@@ -33,13 +33,13 @@ void LateChunks::missed(ChunkIndex chunk, Step base, std::uint32_t weight,
 void LateChunks::requeued(ChunkIndex chunk) noexcept {
   entries_[chunk] = {};
   --waiting_count_;
-  ++stats_.requeued_chunks;
+  ++counters_.requeued_chunks;
 }
 
 void LateChunks::drop(Entry& entry) noexcept {
   entry = {};
   --waiting_count_;
-  ++stats_.discarded_chunks;
+  ++counters_.discarded_chunks;
 }
 
 void LateChunks::expire(Step step) noexcept {

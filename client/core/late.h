@@ -15,7 +15,7 @@
 
 #include "aggregator/base/policy_options.h"
 #include "aggregator/base/types.h"
-#include "client/core/session.h"
+#include "client/core/counters.h"
 
 namespace sluice::client {
 
@@ -28,17 +28,17 @@ class LateChunks {
     std::uint16_t bytes = 0;
   };
 
-  // `stats`: counted there.
-  explicit LateChunks(SessionStats& stats) noexcept : stats_(stats) {}
+  // `counters`: counted there.
+  explicit LateChunks(Counters& counters) noexcept : counters_(counters) {}
   void join(const PolicyOptions& policy, ChunkIndex chunk_count, std::size_t chunk_bytes);
 
   // ---- what became of a chunk of this worker's gradient for its own step ----
-  void delivered() noexcept { ++stats_.delivered_chunks; }
+  void delivered() noexcept { ++counters_.delivered_chunks; }
   // The result lacks it. `data` is still the caller's input; it is copied when it can be requeued.
   void missed(ChunkIndex chunk, Step base, std::uint32_t weight,
               std::span<const std::uint8_t> data) noexcept;
   // Whether it was counted will never be known.
-  void unknown(std::uint64_t chunks) noexcept { stats_.discarded_chunks += chunks; }
+  void unknown(std::uint64_t chunks) noexcept { counters_.discarded_chunks += chunks; }
 
   // ---- what waits ----
   bool requeues() const noexcept { return data_ != nullptr; }
@@ -62,7 +62,7 @@ class LateChunks {
  private:
   void drop(Entry& entry) noexcept;
 
-  SessionStats& stats_;
+  Counters& counters_;
   std::uint32_t max_staleness_ = 0;
   std::size_t chunk_bytes_ = 0;
   std::uint32_t waiting_count_ = 0;

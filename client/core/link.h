@@ -1,14 +1,15 @@
-// What the streams of a session share once it has joined: who it is, its flows, its counters and
-// its events. Owned by the session; passed to the streams by reference.
+// What the streams of a session share: who it is, its flows, its counters, its events, and the
+// first failure that ends it. Owned by the session; passed to the streams by reference.
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "aggregator/wire/packet.h"
+#include "client/core/counters.h"
 #include "client/core/event_queue.h"
 #include "client/core/flow.h"
-#include "client/core/session.h"
 
 namespace sluice::client {
 
@@ -18,16 +19,14 @@ struct Link {
   wire::Sender identity;
   std::vector<Flow> flows;  // one a shard; empty before the join
   EventQueue events;
-  SessionStats stats;
+  Counters counters;
+  Status failure;  // why the job cannot go on, as the first stream that noticed has put it
 
   bool joined() const noexcept { return !flows.empty(); }
   std::uint16_t shard_count() const noexcept { return static_cast<std::uint16_t>(flows.size()); }
-};
-
-// What a stream did with a packet: a verdict, and a failure when the job cannot go on.
-struct Outcome {
-  Verdict verdict{};
-  Status failure;
+  void fail(Status why) noexcept {
+    if (failure.ok()) failure = std::move(why);
+  }
 };
 
 }  // namespace sluice::client

@@ -9,7 +9,7 @@
 #include "aggregator/base/limits.h"
 #include "aggregator/base/time.h"
 #include "aggregator/wire/packet.h"
-#include "client/core/session.h"
+#include "client/core/types.h"
 
 namespace sluice::client {
 

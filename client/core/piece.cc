@@ -35,8 +35,8 @@ void PieceStream::begin(const Piece& piece, TimeNs now) noexcept {
   }
 }
 
-void PieceStream::move_to(Step step, Link& link) noexcept {
-  recovery_.abandon(link.flows);
+void PieceStream::move_to(Step step) noexcept {
+  recovery_.abandon(link_.flows);
   queue_.clear();
   chunks_left_ = 0;
   step_ = step;
@@ -46,17 +46,27 @@ std::size_t PieceStream::chunk_size(ChunkIndex chunk) const noexcept {
   return std::min<std::size_t>(chunk_bytes_, piece_.bytes - chunk * chunk_bytes_);
 }
 
-std::size_t PieceStream::write_next(Link& link, std::span<std::uint8_t> out, TimeNs now) noexcept {
-  const ChunkIndex chunk = queue_.head(0);
-  queue_.pop(0);
-  if (!recovery_.take(chunk)) return 0;
-  Flow& flow = link.flows[0];
+bool PieceStream::write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) {
+  while (!queue_.empty() && (link_.flows[0].window_open() || recovery_.nothing_unsettled(0))) {
+    const ChunkIndex chunk = queue_.head(0);
+    queue_.pop(0);
+    if (!recovery_.take(chunk)) continue;  // it need not be sent after all
+    transmit = {
+        .bytes = write_chunk(chunk, out, now), .port_offset = 1, .priority = piece_.priority};
+    return true;
+  }
+  return false;
+}
+
+std::size_t PieceStream::write_chunk(ChunkIndex chunk, std::span<std::uint8_t> out,
+                                     TimeNs now) noexcept {
+  Flow& flow = link_.flows[0];
   wire::Contribution body{.flow = flow.next_header(now),
                           .step = step_,
                           .chunk = chunk,
                           .base_step = piece_.bytes,
                           .weight = piece_.kind_and_root(),
-                          .stream = stream_,
+                          .stream = id(),
                           .dtype = Dtype::kBytes,
                           .priority = piece_.priority};
   std::span<const std::uint8_t> payload;
@@ -67,54 +77,60 @@ std::size_t PieceStream::write_next(Link& link, std::span<std::uint8_t> out, Tim
     body.flags |= wire::kFlagNil;
   }
   if (flow.take_report_flag(queue_.empty())) body.flags |= wire::kFlagReport;
-  if (recovery_.sent(chunk, body.flow.number, now, flow)) ++link.stats.retransmissions;
-  return wire::encode(out, link.identity, body, {}, payload);
+  if (recovery_.sent(chunk, body.flow.number, now, flow)) ++link_.counters.retransmissions;
+  return wire::encode(out, link_.identity, body, {}, payload);
 }
 
-PieceStream::News PieceStream::handle_result(const wire::Packet& packet, Link& link,
-                                             TimeNs now) noexcept {
+Verdict PieceStream::handle_result(const wire::Packet& packet, TimeNs now) {
   const auto& body = packet.body<wire::ResultHeader>();
   if (body.step > step_ || (body.step == step_ && !busy())) {  // not begun here: pulled later
     passed_step_ = std::max(passed_step_, Step{body.step});
-    return {Verdict::kTooNew};
+    return Verdict::kTooNew;
   }
   if (body.step < step_) {
-    ++link.stats.duplicate_results;
-    return {Verdict::kDuplicate};
+    ++link_.counters.duplicate_results;
+    return Verdict::kDuplicate;
   }
   if (static_cast<std::uint32_t>(body.weight) != piece_.kind_and_root() ||
-      static_cast<std::uint32_t>(body.weight >> 32) != piece_.bytes)
-    return {Verdict::kCollectiveMismatch};
-  if (body.chunk >= chunk_count_) return {Verdict::kBadChunk};
+      static_cast<std::uint32_t>(body.weight >> 32) != piece_.bytes) {
+    mismatch(body);
+    return Verdict::kCollectiveMismatch;
+  }
+  if (body.chunk >= chunk_count_) return Verdict::kBadChunk;
   const bool nil = body.flags & wire::kFlagNil;
   const bool lost = nil && piece_.bytes != 0 && piece_.kind == CollectiveKind::kBroadcast;
   const bool data = piece_.bytes != 0 && !lost;
   if (data == nil ||
       (data && (body.dtype != Dtype::kBytes || body.elem_count != chunk_size(body.chunk))))
-    return {Verdict::kShapeMismatch};
-  if (!recovery_.result(body.chunk, now, link.flows[0])) {
-    ++link.stats.duplicate_results;
-    return {Verdict::kDuplicate};
+    return Verdict::kShapeMismatch;
+  if (!recovery_.result(body.chunk, now, link_.flows[0])) {
+    ++link_.counters.duplicate_results;
+    return Verdict::kDuplicate;
   }
   last_progress_ns_ = now;
   lost_ |= lost;
   if (data && piece_.sink != nullptr)
     std::memcpy(piece_.sink + body.chunk * chunk_bytes_, packet.payload().data(),
                 packet.payload().size());
-  if (--chunks_left_ != 0) return {Verdict::kFolded};
-  return {Verdict::kCompleted, true, lost_};
+  if (--chunks_left_ != 0) return Verdict::kFolded;
+  piece_done(lost_, now);
+  return Verdict::kCompleted;
 }
 
-void PieceStream::handle_answer(const wire::Answer& body, Link& link, TimeNs now) noexcept {
-  if (!busy() || body.step != step_ || body.block != 0) return;
+Verdict PieceStream::handle_answer(const wire::Packet& packet, TimeNs now) {
+  const auto& body = packet.body<wire::Answer>();
+  if (!busy() || body.step != step_) return Verdict::kProbe;
+  if (body.block != 0) return Verdict::kBadChunk;
   if (held_ && body.status == wire::AnswerStatus::kOpen) {
     held_ = false;
-    recovery_.abandon(link.flows);
-    return begin(piece_, now);
+    recovery_.abandon(link_.flows);
+    begin(piece_, now);
+    return Verdict::kProbe;
   }
-  std::uint64_t lost = recovery_.answer(body, now, link.flows[0]);
+  std::uint64_t lost = recovery_.answer(body, now, link_.flows[0]);
   for (; lost != 0; lost &= lost - 1)
     queue_.push(static_cast<ChunkIndex>(std::countr_zero(lost)), 0);
+  return Verdict::kProbe;
 }
 
 }  // namespace sluice::client

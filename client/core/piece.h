@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <span>
 
-#include "client/core/link.h"
 #include "client/core/recovery.h"
+#include "client/core/stream.h"
 #include "client/sched/strict.h"
 
 namespace sluice::client {
@@ -34,52 +34,48 @@ struct Piece {
   std::uint32_t kind_and_root() const noexcept { return wire::pack_collective(kind, root.value); }
 };
 
-class PieceStream {
+class PieceStream : public Stream {
  public:
-  PieceStream(StreamId stream, std::size_t chunk_bytes, Step first_step) noexcept
-      : stream_(stream), chunk_bytes_(chunk_bytes), step_(first_step) {}
+  PieceStream(StreamId stream, std::size_t chunk_bytes, Step first_step, Link& link) noexcept
+      : Stream(stream, link), chunk_bytes_(chunk_bytes), step_(first_step) {}
 
+  Step current_step() const noexcept override { return step_; }
+  bool in_progress() const noexcept override { return busy(); }
+  TimeNs last_progress_ns() const noexcept override { return last_progress_ns_; }
+  Verdict handle_result(const wire::Packet& packet, TimeNs now) override;
+  Verdict handle_answer(const wire::Packet& packet, TimeNs now) override;
+  bool write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) override;
+  Priority block_priority(std::uint32_t) const noexcept override { return piece_.priority; }
+  bool uses(std::uint16_t shard) const noexcept override { return shard == 0 && in_progress(); }
+  Recovery& recovery() noexcept override { return recovery_; }
+  const Recovery& recovery() const noexcept { return recovery_; }
+
+ protected:
   std::size_t max_piece_bytes() const noexcept { return kCollectiveChunks * chunk_bytes_; }
-  Step step() const noexcept { return step_; }
   const Piece& piece() const noexcept { return piece_; }
   bool busy() const noexcept { return chunks_left_ != 0; }
-  TimeNs last_progress_ns() const noexcept { return last_progress_ns_; }
+  // The piece is whole: its owner calls next_step() or move_to(). `lost`: some of it has no data,
+  // because its root is gone.
+  virtual void piece_done(bool lost, TimeNs now) = 0;
+  // A result is of another kind, root or size than the piece.
+  virtual void mismatch(const wire::ResultHeader&) {}
 
-  // The piece of step(). Its results are asked for after a while, or at once when some have passed.
+  // The piece of current_step(). Its results are asked for after a while, or at once when some have
+  // passed.
   void begin(const Piece& piece, TimeNs now) noexcept;
   // The next piece's step is not open yet: it sends nothing before an answer says that it is.
   void hold() noexcept { held_ = true; }
   // Nothing of the step under way is wanted any more; the next piece is that of `step`.
-  void move_to(Step step, Link& link) noexcept;
+  void move_to(Step step) noexcept;
   void next_step() noexcept {
     ++step_;
     held_ = false;
   }
 
-  bool waiting() const noexcept { return !queue_.empty(); }
-  // Whether a chunk may leave now.
-  bool may_send(const Link& link) const noexcept {
-    return waiting() && (link.flows[0].window_open() || recovery_.nothing_unsettled(0));
-  }
-  // Writes the next contribution; 0 bytes when it need not be sent after all.
-  std::size_t write_next(Link& link, std::span<std::uint8_t> out, TimeNs now) noexcept;
-
-  struct News {
-    Verdict verdict{};
-    bool done = false;  // the piece is whole: its owner calls next_step() or move_to()
-    bool lost = false;  // done, and some of it has no data: its root is gone
-  };
-  // Verdict kCollectiveMismatch: the appliance's result is of another kind, root or size.
-  News handle_result(const wire::Packet& packet, Link& link, TimeNs now) noexcept;
-  void handle_answer(const wire::Answer& body, Link& link, TimeNs now) noexcept;
-
-  Recovery& recovery() noexcept { return recovery_; }
-  const Recovery& recovery() const noexcept { return recovery_; }
-
  private:
   std::size_t chunk_size(ChunkIndex chunk) const noexcept;
+  std::size_t write_chunk(ChunkIndex chunk, std::span<std::uint8_t> out, TimeNs now) noexcept;
 
-  const StreamId stream_;
   const std::size_t chunk_bytes_;
   Step step_;
   Piece piece_;

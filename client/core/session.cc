@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "client/core/session_impl.h"
+#include "aggregator/base/check.h"
 
 namespace sluice::client {
 namespace {
@@ -14,61 +14,121 @@ std::size_t event_capacity(const Layout& layout) { return 2 * layout.tensor_coun
 
 }  // namespace
 
-Session::Impl::Impl(SessionOptions session_options, Layout layout, TimeNs now)
-    : options(std::move(session_options)),
-      link(event_capacity(layout)),
-      gradients(options, std::move(layout), link),
-      collectives(options, gradients.layout().chunk_bytes()),
-      transfers(options, gradients.layout().chunk_bytes()),
-      join(options, gradients.layout(), now),
-      membership(options),
-      datagram_bytes(
-          std::max(wire::datagram_bytes(gradients.layout().chunk_bytes(), options.world_size),
+Session::Session(SessionOptions options, Layout layout, TimeNs now)
+    : options_(std::move(options)),
+      link_(event_capacity(layout)),
+      gradients_(options_, std::move(layout), link_),
+      collectives_(options_, gradients_.layout().chunk_bytes(), link_),
+      transfers_(options_, gradients_.layout().chunk_bytes(), link_),
+      streams_{&gradients_, &collectives_, &transfers_},
+      join_(options_, gradients_.layout(), now),
+      membership_(options_),
+      datagram_bytes_(
+          std::max(wire::datagram_bytes(gradients_.layout().chunk_bytes(), options_.world_size),
                    sizeof(wire::CommonHeader) + sizeof(wire::Join))) {
-  if (join.outcome() == JoinMachine::Outcome::kFailed) fail(join.failure(), false);
+  for (std::size_t id = 0; id < kStreamCount; ++id)
+    CHECK(streams_[id]->id() == static_cast<StreamId>(id));
+  link_.counters.chunk_bytes = gradients_.layout().chunk_bytes();
+  link_.counters.receive_credit_packets = options_.receive_credit_packets;
+  if (join_.outcome() == JoinMachine::Outcome::kFailed) fail(join_.failure(), false, now);
 }
 
-void Session::Impl::fail(Status why, bool tell) {
-  if (state == SessionState::kClosed) return;
-  state = SessionState::kClosed;
-  failure = why;
-  if (tell && link.joined()) membership.farewell(leave_body(wire::LeaveReason::kAbnormal));
-  link.events.push({.kind = Event::Kind::kFailed, .status = std::move(why)});
+// ---- how it ends ----
+
+void Session::fail(Status why, bool tell, TimeNs now) {
+  CHECK(!why.ok());
+  if (state_ == SessionState::kClosed) return;
+  failure_ = why;
+  if (tell && link_.joined()) membership_.farewell(leave_body(wire::LeaveReason::kAbnormal));
+  close({.kind = Event::Kind::kFailed, .status = std::move(why)}, now);
 }
 
-Status Session::Impl::ready() const {
-  if (state == SessionState::kClosed && !failure.ok()) return failure;
-  if (state == SessionState::kClosed || state == SessionState::kLeaving)
-    return {StatusCode::kClosed, place_of(options) + "this rank has left the job"};
+void Session::close(Event event, TimeNs now) {
+  CHECK(state_ != SessionState::kClosed);
+  last_stall_ = describe_stall(now);
+  state_ = SessionState::kClosed;
+  const Status why = status();
+  const Tensors& tensors = gradients_.tensors();
+  for (std::uint32_t tensor = 0; tensor < tensors.count(); ++tensor)
+    if (tensors.in_flight(tensor))
+      link_.events.push({.kind = Event::Kind::kTensorLost, .tensor = tensor, .status = why});
+  link_.events.push(std::move(event));
+}
+
+Status Session::status() const {
+  if (!failure_.ok()) return failure_;
+  if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving)
+    return {StatusCode::kClosed, place_of(options_) + "this rank has left the job"};
   return {};
 }
 
-Status Session::Impl::ready_for_step() const {
-  Status status = ready();
-  if (status.ok() && state != SessionState::kJoining && gradients.stranded())
-    return {StatusCode::kBehind, place_of(options) +
-                                     "this rank lacks steps that the appliance does not keep: get "
-                                     "the state of another rank (resync)"};
-  return status;
-}
-
-Status Session::Impl::finish_call(Status status, TimeNs now) {
-  if (!gradients.tolerant()) return status;  // nothing is done before its packets come
-  if (status.code() == StatusCode::kExhausted) fail(status, true);  // step numbers are used up
-  note_caught_up(now);
-  return status;
-}
-
-wire::Leave Session::Impl::leave_body(wire::LeaveReason reason) const noexcept {
-  return {.first_steps = {gradients.current_step(), collectives.current_step(), 1},
+wire::Leave Session::leave_body(wire::LeaveReason reason) const noexcept {
+  return {.first_steps = {gradients_.current_step(), collectives_.current_step(), 1},
           .reason = reason};
+}
+
+void Session::leave(wire::LeaveReason reason, TimeNs now) {
+  if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving) return;
+  if (state_ == SessionState::kJoining) return close({.kind = Event::Kind::kLeft}, now);
+  state_ = SessionState::kLeaving;
+  // Whoever leaves in the middle of a step has given the others half a gradient, and in the middle
+  // of a collective they wait for the rest of it: that is no finish.
+  if (gradients_.in_progress() || collectives_.in_progress()) reason = wire::LeaveReason::kAbnormal;
+  membership_.leave(leave_body(reason), now);
+  gradients_.leave();
+}
+
+// ---- the application's calls ----
+
+Status Session::submit(const Submission& submission, TimeNs now) {
+  Status status = this->status();
+  if (status.ok()) status = gradients_.submit(submission, now);
+  // Its first gradient after a resync: the others need not wait for this worker any more.
+  if (status.ok() && submission.contribute) transfers_.caught_up(now);
+  return status;
+}
+
+Status Session::end_step() {
+  Status status = this->status();
+  return status.ok() ? gradients_.end_step() : status;
+}
+
+Status Session::broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) {
+  Status status = this->status();
+  if (status.ok()) transfers_.caught_up(now);  // it computes no gradient before this is done
+  return status.ok() ? collectives_.broadcast(root, buffer, bytes, now) : status;
+}
+
+Status Session::barrier(TimeNs now) {
+  Status status = this->status();
+  if (status.ok()) transfers_.caught_up(now);
+  return status.ok() ? collectives_.barrier(now) : status;
+}
+
+void Session::act_on_calls(TimeNs now) {
+  if (!gradients_.has_joined()) return;
+  gradients_.schedule_joined(now);
+  if (!link_.failure.ok()) return fail(link_.failure, true, now);
+  note_caught_up(now);
 }
 
 // ---- datagrams of the control port ----
 
-Verdict Session::Impl::handle(const wire::Packet& packet, TimeNs now) {
-  if (state == SessionState::kClosed) return Verdict::kJobEnded;
-  if (state == SessionState::kJoining) return handle_join_answer(packet, now);
+Verdict Session::handle_datagram(std::span<const std::uint8_t> bytes, TimeNs now) {
+  ++link_.counters.packets_received;
+  link_.counters.bytes_received += bytes.size();
+  wire::Packet packet;
+  Verdict verdict{};
+  if (wire::parse(bytes, packet, verdict)) verdict = handle(packet, now);
+  ++verdicts_[static_cast<std::size_t>(verdict)];
+  const PacketUse use = kVerdictInfo[static_cast<std::size_t>(verdict)].use;
+  link_.counters.invalid_packets += use == PacketUse::kMalformed || use == PacketUse::kForeign;
+  return verdict;
+}
+
+Verdict Session::handle(const wire::Packet& packet, TimeNs now) {
+  if (state_ == SessionState::kClosed) return Verdict::kJobEnded;
+  if (state_ == SessionState::kJoining) return handle_join_answer(packet, now);
   switch (packet.type()) {
     case wire::PacketType::kChallenge:
     case wire::PacketType::kAccept:
@@ -76,23 +136,14 @@ Verdict Session::Impl::handle(const wire::Packet& packet, TimeNs now) {
     default: break;
   }
   const wire::CommonHeader& common = packet.common();
-  if (common.cookie != link.identity.cookie) return Verdict::kBadCookie;
-  if (common.job != link.identity.job) return Verdict::kUnknownJob;
-  if (common.rank != link.identity.rank) return Verdict::kBadRank;
-  membership.heard(now);
+  if (common.cookie != link_.identity.cookie) return Verdict::kBadCookie;
+  if (common.job != link_.identity.job) return Verdict::kUnknownJob;
+  if (common.rank != link_.identity.rank) return Verdict::kBadRank;
+  membership_.heard(now);
   switch (packet.type()) {
     case wire::PacketType::kStatus:
     case wire::PacketType::kPing:
-    case wire::PacketType::kNotice: {
-      Verdict verdict{};
-      const std::uint16_t members = membership.joined_count();
-      act(membership.handle(packet, now, verdict), now);
-      if (membership.joined_count() != members) gradients.relearn();
-      if (packet.type() == wire::PacketType::kStatus && state == SessionState::kRunning &&
-          gradients.tolerant())
-        transfers.handle_status(packet.body<wire::Status>(), link, now);
-      return verdict;
-    }
+    case wire::PacketType::kNotice: return handle_control(packet, now);
     case wire::PacketType::kResult:
     case wire::PacketType::kAnswer:
     case wire::PacketType::kFeedback: return handle_data(packet, now);
@@ -100,125 +151,172 @@ Verdict Session::Impl::handle(const wire::Packet& packet, TimeNs now) {
   }
 }
 
-Verdict Session::Impl::handle_join_answer(const wire::Packet& packet, TimeNs now) {
-  const Verdict verdict = join.handle(packet, now);
-  if (join.outcome() == JoinMachine::Outcome::kFailed) fail(join.failure(), false);
-  if (join.outcome() == JoinMachine::Outcome::kAccepted) after_join(now);
+Verdict Session::handle_control(const wire::Packet& packet, TimeNs now) {
+  Verdict verdict{};
+  const std::uint16_t members = membership_.joined_count();
+  act(membership_.handle(packet, now, verdict), now);
+  if (membership_.joined_count() != members) gradients_.relearn();
+  if (packet.type() == wire::PacketType::kStatus && state_ == SessionState::kRunning &&
+      gradients_.tolerant())
+    transfers_.handle_status(packet.body<wire::Status>(), now);
   return verdict;
 }
 
-void Session::Impl::after_join(TimeNs now) {
-  const wire::Accept& accept = join.accept();
-  const std::uint16_t shards = accept.shards;
-  link.identity = join.identity();
-  link.flows.assign(shards,
-                    Flow(std::max(options.receive_credit_packets / shards, kMinFlowCredit)));
-  facts = {.policy = accept.policy,
-           .window_steps = accept.window,
-           .resync_hold_ms = accept.resync_hold_ms};
-  gradients.join(accept);
-  const auto collective = static_cast<std::size_t>(StreamId::kCollectives);
-  if (accept.rejoined != 0)
-    collectives.join(std::max<Step>(1, accept.first_steps[collective]),
-                     accept.open_steps[collective], link);
-  membership.begin(link.identity, now);
-  state = SessionState::kForming;
-  const Step open_step = accept.open_steps[static_cast<std::size_t>(StreamId::kGradients)];
-  if (open_step > 1 && !gradients.tolerant())
-    return fail({StatusCode::kRefused,
-                 place_of(options) + "the job is at step " + std::to_string(open_step) +
-                     "; a synchronous job cannot be joined in mid-run: stop the other ranks and "
-                     "start it again from a checkpoint"},
-                true);
-  link.events.push({.kind = Event::Kind::kJoined});
+Verdict Session::handle_join_answer(const wire::Packet& packet, TimeNs now) {
+  const Verdict verdict = join_.handle(packet, now);
+  if (join_.outcome() == JoinMachine::Outcome::kFailed) fail(join_.failure(), false, now);
+  if (join_.outcome() == JoinMachine::Outcome::kAccepted) after_join(now);
+  return verdict;
 }
 
-void Session::Impl::start(TimeNs now) {
-  state = SessionState::kRunning;
-  gradients.start(now);
-  collectives.start(now);
-  link.events.push({.kind = Event::Kind::kStarted});
+void Session::after_join(TimeNs now) {
+  CHECK(state_ == SessionState::kJoining);
+  const wire::Accept& accept = join_.accept();
+  const std::uint16_t shards = accept.shards;
+  link_.identity = join_.identity();
+  link_.flows.assign(shards,
+                     Flow(std::max(options_.receive_credit_packets / shards, kMinFlowCredit)));
+  link_.counters.shards = shards;
+  facts_ = {.policy = accept.policy,
+            .window_steps = accept.window,
+            .resync_hold_ms = accept.resync_hold_ms};
+  gradients_.join(accept);
+  const auto collective = static_cast<std::size_t>(StreamId::kCollectives);
+  if (accept.rejoined != 0)
+    collectives_.join(std::max<Step>(1, accept.first_steps[collective]),
+                      accept.open_steps[collective]);
+  membership_.begin(link_.identity, now);
+  state_ = SessionState::kForming;
+  const Step open_step = accept.open_steps[static_cast<std::size_t>(StreamId::kGradients)];
+  if (open_step > 1 && !gradients_.tolerant())
+    return fail({StatusCode::kRefused,
+                 place_of(options_) + "the job is at step " + std::to_string(open_step) +
+                     "; a synchronous job cannot be joined in mid-run: stop the other ranks and "
+                     "start it again from a checkpoint"},
+                true, now);
+  link_.events.push({.kind = Event::Kind::kJoined});
+}
+
+void Session::start(TimeNs now) {
+  CHECK(state_ == SessionState::kForming);
+  state_ = SessionState::kRunning;
+  gradients_.start(now);
+  collectives_.start(now);
+  link_.events.push({.kind = Event::Kind::kStarted});
   work(now);
 }
 
-void Session::Impl::act(Membership::Change change, TimeNs now) {
+void Session::act(Membership::Change change, TimeNs now) {
   switch (change) {
     case Membership::Change::kNone: break;
     case Membership::Change::kStarted: start(now); break;
-    case Membership::Change::kLeft:
-      state = SessionState::kClosed;
-      link.events.push({.kind = Event::Kind::kLeft});
-      break;
+    case Membership::Change::kLeft: close({.kind = Event::Kind::kLeft}, now); break;
     case Membership::Change::kFailed:
       // The rank of a job that never formed becomes free at once.
-      fail(membership.failure(), membership.failure().code() == StatusCode::kTimedOut);
+      fail(membership_.failure(), membership_.failure().code() == StatusCode::kTimedOut, now);
       break;
   }
 }
 
 // ---- stragglers ----
 
-Status Session::Impl::resync(TimeNs now) {
-  if (!gradients.tolerant())
+std::uint32_t Session::behind() const noexcept {
+  const Step next = gradients_.tensors().filling();
+  const Step ahead = open_step() > next ? open_step() - next : 0;
+  return ahead + (waiting_late_chunks() != 0 ? 1 : 0);
+}
+
+Status Session::resync(TimeNs now) {
+  Status status = this->status();
+  if (!status.ok()) return status;
+  if (!gradients_.tolerant())
     return {StatusCode::kInvalidArgument,
-            place_of(options) + "a synchronous job loses no step: there is no state to fetch"};
-  if (!gradients.stranded()) {
-    if (gradients.in_progress())
+            place_of(options_) + "a synchronous job loses no step: there is no state to fetch"};
+  if (stranded().ok()) {
+    const std::uint32_t in_flight = gradients_.tensors().in_flight_count();
+    if (in_flight != 0)
+      return {StatusCode::kBusy, place_of(options_) + "resync: " + std::to_string(in_flight) +
+                                     " tensors are in flight; wait for them first"};
+    if (gradients_.in_progress())
       return {StatusCode::kInvalidArgument,
-              place_of(options) + "submissions are in flight: wait for them first"};
-    gradients.strand();
+              place_of(options_) + "resync: step " + std::to_string(current_step()) +
+                  " is not finished; submit the rest of it and wait for it first"};
+    gradients_.strand({StatusCode::kBehind,
+                       place_of(options_) + "this rank has asked for the state of another one"});
   }
-  transfers.request(link, now);
+  if (!transfers_.has_state()) transfers_.request(now);
   return {};
 }
 
-void Session::Impl::note_caught_up(TimeNs now) noexcept {
-  if (!transfers.received() || gradients.stranded()) return;
-  if (gradients.up_to_date()) transfers.caught_up(now);
+ReceivedState Session::take_state(TimeNs now) {
+  ReceivedState state = transfers_.take_state();
+  gradients_.resume(state.step + 1, now);
+  note_caught_up(now);
+  return state;
+}
+
+Status Session::check_state_step(Step step) const {
+  Status status = this->status();
+  if (!status.ok() || !stranded().ok()) return status.ok() ? stranded() : status;
+  const Step last = gradients_.current_step() - 1;
+  if (step == last) return {};
+  return {StatusCode::kInvalidArgument,
+          place_of(options_) + "send_state: step " + std::to_string(step) +
+              " is not the last finished one, " + std::to_string(last)};
+}
+
+bool Session::send_state(std::span<const std::uint8_t> state, Step step, TimeNs now) {
+  return status().ok() && transfers_.give(state, step, now);
+}
+
+void Session::note_caught_up(TimeNs now) noexcept {
+  if (!transfers_.received() || !stranded().ok()) return;
+  if (gradients_.up_to_date()) transfers_.caught_up(now);
+}
+
+// ---- what the path said ----
+
+void Session::handle_unreachable(TimeNs now) {
+  if (state_ != SessionState::kJoining) return;  // a member waits for the silence timeout
+  join_.handle_unreachable(now);
+  if (join_.outcome() == JoinMachine::Outcome::kFailed) fail(join_.failure(), false, now);
+}
+
+void Session::handle_too_big(std::size_t datagram_bytes, std::size_t path_datagram_bytes,
+                             bool certain, TimeNs now) {
+  if (state_ == SessionState::kClosed) return;
+  const bool joining = state_ == SessionState::kJoining;
+  if (!joining && !certain) return;  // datagrams of this size have passed; losses are recovered
+  fail(join_.too_big(datagram_bytes, path_datagram_bytes), !joining, now);
 }
 
 // ---- time ----
 
-void Session::Impl::handle_timeout(TimeNs now) {
-  if (state == SessionState::kClosed) return;
-  if (state == SessionState::kJoining) {
-    join.handle_timeout(now);
-    if (join.outcome() == JoinMachine::Outcome::kFailed) return fail(join.failure(), false);
+void Session::handle_timeout(TimeNs now) {
+  if (state_ == SessionState::kClosed) return;
+  if (state_ == SessionState::kJoining) {
+    join_.handle_timeout(now);
+    if (join_.outcome() == JoinMachine::Outcome::kFailed) return fail(join_.failure(), false, now);
     if (now >= stall_report_due()) report_stall(now);
     return;
   }
-  act(membership.handle_timeout(now), now);
-  if (state != SessionState::kRunning) return;
-  transfers.handle_timeout(now);
+  act(membership_.handle_timeout(now), now);
+  if (state_ != SessionState::kRunning) return;
+  transfers_.handle_timeout(now);
   work(now);
   if (now >= stall_report_due()) report_stall(now);
 }
 
-TimeNs Session::Impl::next_timeout() const noexcept {
-  if (state == SessionState::kClosed) return kNever;
-  if (state == SessionState::kJoining) return std::min(join.next_timeout(), stall_report_due());
-  TimeNs next_ns = membership.next_timeout();
-  if (state != SessionState::kRunning) return next_ns;
-  next_ns = std::min({next_ns, gradients.recovery().next_timeout(), stall_report_due()});
+TimeNs Session::next_timeout() const noexcept {
+  if (state_ == SessionState::kClosed) return kNever;
+  if (state_ == SessionState::kJoining) return std::min(join_.next_timeout(), stall_report_due());
+  TimeNs next_ns = membership_.next_timeout();
+  if (state_ != SessionState::kRunning) return next_ns;
+  next_ns = std::min({next_ns, gradients_.recovery().next_timeout(), stall_report_due()});
   // Its leftovers are nobody's work once the collective is done.
-  if (collectives.in_progress())
-    next_ns = std::min(next_ns, collectives.pieces().recovery().next_timeout());
-  return std::min(next_ns, transfers.next_timeout());
-}
-
-void Session::Impl::leave(wire::LeaveReason reason, TimeNs now) {
-  if (state == SessionState::kClosed || state == SessionState::kLeaving) return;
-  if (state == SessionState::kJoining) {
-    state = SessionState::kClosed;
-    link.events.push({.kind = Event::Kind::kLeft});
-    return;
-  }
-  state = SessionState::kLeaving;
-  // Whoever leaves in the middle of a step has given the others half a gradient, and in the middle
-  // of a collective they wait for the rest of it: that is no finish.
-  if (gradients.in_progress() || collectives.in_progress()) reason = wire::LeaveReason::kAbnormal;
-  membership.leave(leave_body(reason), now);
-  gradients.leave();
+  if (collectives_.in_progress())
+    next_ns = std::min(next_ns, collectives_.recovery().next_timeout());
+  return std::min(next_ns, transfers_.next_timeout());
 }
 
 }  // namespace sluice::client

@@ -1,204 +1,168 @@
 // Data packets of a session: what comes in, and the choice of what leaves next.
 #include <algorithm>
 
-#include "client/core/session_impl.h"
+#include "client/core/session.h"
 
 namespace sluice::client {
 namespace {
 
-std::uint16_t shard_of_block(std::uint32_t block, std::uint16_t shard_count) noexcept {
-  return static_cast<std::uint16_t>(block % shard_count);
-}
+// Collectives go first: ranks wait for them. A state goes last, but its probes are few.
+constexpr std::array kSendOrder = {StreamId::kCollectives, StreamId::kGradients, StreamId::kState};
+constexpr std::array kProbeOrder = {StreamId::kCollectives, StreamId::kState, StreamId::kGradients};
+static_assert(kSendOrder.size() == kStreamCount && kProbeOrder.size() == kStreamCount);
 
 }  // namespace
 
-Verdict Session::Impl::handle_data(const wire::Packet& packet, TimeNs now) {
-  if (state == SessionState::kLeaving) return Verdict::kJobEnded;
-  // All ranks must have joined before a shard sends anything; the status that says so was lost.
-  if (packet.type() == wire::PacketType::kResult && membership.note_running()) start(now);
-  if (state != SessionState::kRunning) return Verdict::kNotStarted;
-
-  const auto& feedback = packet.body<wire::FeedbackHeader>();
-  std::uint16_t shard = 0;
+std::optional<std::uint16_t> Session::shard_of_packet(const wire::Packet& packet) const noexcept {
+  std::uint32_t shard = 0;
   switch (packet.type()) {
     case wire::PacketType::kResult:
-      shard = shard_of(packet.body<wire::ResultHeader>().chunk, link.shard_count());
+      shard = shard_of(packet.body<wire::ResultHeader>().chunk, link_.shard_count());
       break;
     case wire::PacketType::kAnswer:
-      shard = shard_of_block(packet.body<wire::Answer>().block, link.shard_count());
+      shard = packet.body<wire::Answer>().block % link_.shard_count();
       break;
     default: shard = packet.body<wire::Feedback>().shard; break;
   }
-  if (shard >= link.shard_count()) return Verdict::kWrongShard;
-  Flow& flow = link.flows[shard];
+  if (shard >= link_.shard_count()) return {};
+  return static_cast<std::uint16_t>(shard);
+}
+
+Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
+  if (state_ == SessionState::kLeaving) return Verdict::kJobEnded;
+  // All ranks must have joined before a shard sends anything; the status that says so was lost.
+  if (packet.type() == wire::PacketType::kResult && membership_.note_running()) start(now);
+  if (state_ != SessionState::kRunning) return Verdict::kNotStarted;
+
+  const std::optional<std::uint16_t> shard = shard_of_packet(packet);
+  if (!shard) return Verdict::kWrongShard;
+  Flow& flow = link_.flows[*shard];
+  const auto& feedback = packet.body<wire::FeedbackHeader>();
   const Flow::News news = flow.on_feedback(feedback, now);
   if (!news.valid) return Verdict::kBadField;
-  gradients.learn_open_step(feedback.open_step, now);
+  gradients_.learn_open_step(feedback.open_step, now);
 
-  Outcome outcome{Verdict::kCredit, {}};
+  Verdict verdict = Verdict::kCredit;
   if (packet.type() == wire::PacketType::kResult) {
     const auto& body = packet.body<wire::ResultHeader>();
     if (body.flags & wire::kFlagPulled) {
-      ++link.stats.results_pulled;
+      ++link_.counters.results_pulled;
       flow.found_result();
     }
-    if (body.stream == StreamId::kGradients)
-      outcome = gradients.handle_result(packet, now);
-    else if (body.stream == StreamId::kCollectives)
-      outcome = collectives.handle_result(packet, link, now);
-    else
-      outcome.verdict = handle_state(packet, now);
+    verdict = stream(body.stream).handle_result(packet, now);
   } else if (packet.type() == wire::PacketType::kAnswer) {
-    const auto& body = packet.body<wire::Answer>();
     remember_missing(packet, now);
-    if (body.stream == StreamId::kGradients)
-      outcome = gradients.handle_answer(packet, now);
-    else if (body.stream == StreamId::kCollectives)
-      outcome = collectives.handle_answer(packet, link, now);
-    else
-      transfers.handle_answer(body, link, now);
+    verdict = stream(packet.body<wire::Answer>().stream).handle_answer(packet, now);
   }
-  if (!outcome.failure.ok()) {
-    fail(std::move(outcome.failure), true);
-    return outcome.verdict;
+  if (!link_.failure.ok()) {
+    fail(link_.failure, true, now);
+    return verdict;
   }
-  if (outcome.verdict == Verdict::kCompleted) note_caught_up(now);
-  bool others = false;  // the flow has other streams that may lack results
-  for (const StreamId stream : {StreamId::kCollectives, StreamId::kState}) {
-    if (shard != 0 || !busy(stream)) continue;
-    others = true;
-    pieces(stream).recovery().hint(0, news, now, flow);
+  if (verdict == Verdict::kCompleted) note_caught_up(now);
+  bool used = false;
+  for (Stream* const one : streams_) {
+    if (!one->uses(*shard)) continue;
+    used = true;
+    one->recovery().hint(*shard, news, now, flow);
   }
-  if (gradients.in_progress() || !others) gradients.recovery().hint(shard, news, now, flow);
-  work(shard, now);
-  return outcome.verdict;
-}
-
-// A state that is whole decides where this worker goes on.
-Verdict Session::Impl::handle_state(const wire::Packet& packet, TimeNs now) {
-  const bool was_here = transfers.received();
-  const Verdict verdict = transfers.handle_result(packet, link, now);
-  if (!was_here && transfers.received()) gradients.resume(transfers.state_step() + 1, now);
+  // What nobody waits for is settled with the gradients', the only ones that have every flow.
+  if (!used) gradients_.recovery().hint(*shard, news, now, flow);
+  work(*shard, now);
   return verdict;
 }
 
-void Session::Impl::work(std::uint16_t shard, TimeNs now) noexcept {
-  for (const StreamId stream : {StreamId::kCollectives, StreamId::kState})
-    if (shard == 0 && busy(stream)) pieces(stream).recovery().work(0, now, link.flows[0]);
-  gradients.recovery().work(shard, now, link.flows[shard]);
+void Session::work(std::uint16_t shard, TimeNs now) noexcept {
+  for (Stream* const one : streams_)
+    if (one == &gradients_ || one->uses(shard))
+      one->recovery().work(shard, now, link_.flows[shard]);
 }
 
-void Session::Impl::work(TimeNs now) noexcept {
-  for (std::uint16_t shard = 0; shard < link.shard_count(); ++shard) work(shard, now);
+void Session::work(TimeNs now) noexcept {
+  for (std::uint16_t shard = 0; shard < link_.shard_count(); ++shard) work(shard, now);
 }
 
-void Session::Impl::remember_missing(const wire::Packet& packet, TimeNs now) noexcept {
+void Session::remember_missing(const wire::Packet& packet, TimeNs now) noexcept {
   const auto& body = packet.body<wire::Answer>();
   if (body.first_incomplete == wire::kNoChunk) return;
-  missing.stream = body.stream;
-  missing.step = body.step;
-  missing.arrived_ns = now;
+  missing_.stream = body.stream;
+  missing_.step = body.step;
+  missing_.arrived_ns = now;
   for (std::size_t word = 0; word < kMaskWords; ++word)
-    missing.ranks[word] = word < packet.mask_word_count() ? packet.mask_word(word) : 0;
-  missing.age_count = body.age_count;
-  for (std::size_t i = 0; i < missing.age_count; ++i) missing.ages[i] = packet.missing_age(i);
+    missing_.ranks[word] = word < packet.mask_word_count() ? packet.mask_word(word) : 0;
+  missing_.age_count = body.age_count;
+  for (std::size_t i = 0; i < missing_.age_count; ++i) missing_.ages[i] = packet.missing_age(i);
 }
 
 // ---- what leaves next ----
 
-// Probes first: they unblock windows. Then collectives, then the most urgent gradient chunk whose
-// flow has room, another rank's copy of this one's state, and a bare credit update only when
-// nothing else carried it, or when the schedule waits for feedback that nobody has asked for.
-std::size_t Session::Impl::poll_data(Transmit& transmit, std::span<std::uint8_t> out,
-                                     TimeNs now) noexcept {
-  for (std::uint16_t shard = 0; shard < link.shard_count(); ++shard) {
-    transmit.port_offset = static_cast<std::uint16_t>(1 + shard);
-    if (const std::size_t bytes = poll_probe(shard, out, now, transmit.priority)) return bytes;
+bool Session::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) {
+  if (out.size() < datagram_bytes_) return false;
+  transmit = {};
+  if (state_ == SessionState::kJoining) {
+    transmit.bytes = join_.poll_transmit(out);
+  } else {
+    act_on_calls(now);
+    transmit.bytes = membership_.poll_transmit(out, now);
+    if (transmit.bytes == 0 && state_ == SessionState::kRunning) {
+      transmit.bytes = transfers_.poll_control(out);
+      if (transmit.bytes == 0 && !poll_data(transmit, out, now)) return false;
+    }
   }
-  transmit.port_offset = 1;
-  if (gradients.finished_step() != 0) return gradients.write_finished(out, now);
-  if (gradients.tells_reached()) return gradients.write_reached(out, now);
-  if (const std::size_t bytes = poll_pieces(StreamId::kCollectives, out, now)) return bytes;
-  if (const std::size_t bytes = poll_gradients(transmit, out, now)) return bytes;
-  transmit.port_offset = 1;
-  transmit.priority = 255;
-  if (const std::size_t bytes = poll_pieces(StreamId::kState, out, now)) return bytes;
-
-  transmit.priority = 0;
-  for (std::uint16_t shard = 0; shard < link.shard_count(); ++shard) {
-    Flow& flow = link.flows[shard];
-    const bool wants_feedback = gradients.wants_feedback(shard);
-    if (!flow.credit_due() && !wants_feedback) continue;
-    if (wants_feedback) transmit.priority = gradients.feedback_priority(shard);
-    transmit.port_offset = static_cast<std::uint16_t>(1 + shard);
-    wire::Credit body{.flow = flow.next_header(now), .priority = transmit.priority};
-    if (flow.take_report_flag(wants_feedback)) body.flags |= wire::kFlagReport;
-    return wire::encode(out, link.identity, body);
-  }
-  return 0;
+  if (transmit.bytes == 0) return false;
+  ++link_.counters.packets_sent;
+  link_.counters.bytes_sent += transmit.bytes;
+  return true;
 }
 
-std::size_t Session::Impl::poll_pieces(StreamId stream, std::span<std::uint8_t> out,
-                                       TimeNs now) noexcept {
-  PieceStream& stream_pieces = pieces(stream);
-  while (stream_pieces.may_send(link))
-    if (const std::size_t bytes = stream_pieces.write_next(link, out, now)) return bytes;
-  return 0;
+// Probes first: they unblock windows. Then the streams in their order, and a bare credit update
+// only when nothing else carried it, or when the schedule waits for feedback that nobody has asked
+// for.
+bool Session::poll_data(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) {
+  for (std::uint16_t shard = 0; shard < link_.shard_count(); ++shard)
+    if (poll_probe(shard, transmit, out, now)) return true;
+  for (const StreamId id : kSendOrder)
+    if (stream(id).write_next(transmit, out, now)) return true;
+  for (std::uint16_t shard = 0; shard < link_.shard_count(); ++shard)
+    if (poll_credit(shard, transmit, out, now)) return true;
+  return false;
 }
 
-std::size_t Session::Impl::poll_gradients(Transmit& transmit, std::span<std::uint8_t> out,
-                                          TimeNs now) noexcept {
-  Opportunity opportunity{.now = now};
-  for (std::uint16_t shard = 0; shard < link.shard_count(); ++shard) {
-    const Flow& flow = link.flows[shard];
-    opportunity.in_flight_packets += gradients.in_flight(shard);
-    opportunity.arrived_packets += flow.highest_arrived();
-    if (flow.window_open() || gradients.recovery().nothing_unsettled(shard))
-      opportunity.open_shards |= std::uint64_t{1} << shard;
-    else if (flow.window_open_for_urgent())
-      opportunity.urgent_shards |= std::uint64_t{1} << shard;
-  }
-  Choice choice;
-  while (gradients.choose(opportunity, choice)) {
-    const std::size_t bytes = gradients.write(choice, out, now, transmit.priority);
-    if (bytes == 0) continue;  // it need not be sent after all
-    transmit.port_offset = static_cast<std::uint16_t>(1 + choice.shard);
-    return bytes;
-  }
-  return 0;
+bool Session::poll_credit(std::uint16_t shard, Transmit& transmit, std::span<std::uint8_t> out,
+                          TimeNs now) noexcept {
+  Flow& flow = link_.flows[shard];
+  const bool wants_feedback = gradients_.wants_feedback(shard);
+  if (!flow.credit_due() && !wants_feedback) return false;
+  transmit.port_offset = static_cast<std::uint16_t>(1 + shard);
+  transmit.priority = wants_feedback ? gradients_.feedback_priority(shard) : 0;
+  wire::Credit body{.flow = flow.next_header(now), .priority = transmit.priority};
+  if (flow.take_report_flag(wants_feedback)) body.flags |= wire::kFlagReport;
+  transmit.bytes = wire::encode(out, link_.identity, body);
+  return true;
 }
 
-std::size_t Session::Impl::poll_probe(std::uint16_t shard, std::span<std::uint8_t> out, TimeNs now,
-                                      Priority& priority) noexcept {
-  Flow& flow = link.flows[shard];
+bool Session::poll_probe(std::uint16_t shard, Transmit& transmit, std::span<std::uint8_t> out,
+                         TimeNs now) noexcept {
+  Flow& flow = link_.flows[shard];
   Recovery::ProbePlan plan;
-  for (const StreamId stream : {StreamId::kCollectives, StreamId::kState}) {
-    if (shard != 0 || !busy(stream)) continue;
-    Recovery& recovery = pieces(stream).recovery();
-    if (!recovery.plan_probe(0, flow, plan)) continue;
-    // A probe that overtook the chunks would find them missing.
-    priority = pieces(stream).piece().priority;
-    return write_probe(shard, stream, recovery, plan, priority, out, now);
+  for (const StreamId id : kProbeOrder) {
+    Stream& one = stream(id);
+    if (&one != &gradients_ && !one.uses(shard)) continue;
+    if (!one.recovery().plan_probe(shard, flow, plan)) continue;
+    one.recovery().probe_sent(shard, plan, now, flow);
+    ++link_.counters.probes;
+    const Priority priority = one.block_priority(plan.block);
+    const wire::Probe body{.flow = flow.next_header(now),
+                           .step = one.current_step(),
+                           .block = plan.block,
+                           .want = plan.want,
+                           .stream = id,
+                           .priority = priority};
+    transmit = {.bytes = wire::encode(out, link_.identity, body),
+                .port_offset = static_cast<std::uint16_t>(1 + shard),
+                .priority = priority};
+    return true;
   }
-  if (!gradients.recovery().plan_probe(shard, flow, plan)) return 0;
-  priority = gradients.block_priority(plan.block);
-  return write_probe(shard, StreamId::kGradients, gradients.recovery(), plan, priority, out, now);
-}
-
-std::size_t Session::Impl::write_probe(std::uint16_t shard, StreamId stream, Recovery& recovery,
-                                       const Recovery::ProbePlan& plan, Priority priority,
-                                       std::span<std::uint8_t> out, TimeNs now) noexcept {
-  Flow& flow = link.flows[shard];
-  recovery.probe_sent(shard, plan, now, flow);
-  ++link.stats.probes;
-  const wire::Probe body{
-      .flow = flow.next_header(now),
-      .step = stream == StreamId::kGradients ? gradients.current_step() : pieces(stream).step(),
-      .block = plan.block,
-      .want = plan.want,
-      .stream = stream,
-      .priority = priority};
-  return wire::encode(out, link.identity, body);
+  return false;
 }
 
 }  // namespace sluice::client

@@ -16,12 +16,13 @@ constexpr Priority kStatePriority = 255;  // gradients do not wait for it
 
 // ---- receiver ----
 
-void Transfers::request(Link& link, TimeNs now) noexcept {
+void Transfers::request(TimeNs now) {
   if (role_ == Role::kAsking || role_ == Role::kReceiving) return;
-  if (giver()) stop_giving(link);
+  if (giver()) stop_giving();
   role_ = Role::kAsking;
   ++number_;
   first_step_ = 0;
+  failure_ = {};
   tell(now);
 }
 
@@ -43,37 +44,37 @@ void Transfers::stop_telling() noexcept {
   next_control_ns_ = kNever;
 }
 
-void Transfers::start_receiving(const wire::Status& status, Link& link, TimeNs now) noexcept {
+void Transfers::start_receiving(const wire::Status& status, TimeNs now) noexcept {
   role_ = Role::kReceiving;
   receiving_ns_ = now;
   first_step_ = status.transfer_step;
   source_ = Rank{status.transfer_source};
   stop_telling();
+  receiving_.reset();
   state_.reset();
-  pieces_.move_to(first_step_, link);
+  move_to(first_step_);
   begin_header(now);
 }
 
 // ---- giver ----
 
-bool Transfers::give(std::span<const std::uint8_t> state, Step step, Link& link,
-                     TimeNs now) noexcept {
+bool Transfers::give(std::span<const std::uint8_t> state, Step step, TimeNs now) {
   if (role_ != Role::kWanted) return false;
   role_ = Role::kGiving;
   given_step_ = first_step_;
   given_ = state;
   header_ = {.bytes = state.size(), .step = step};
-  pieces_.move_to(first_step_, link);
+  move_to(first_step_);
   begin_header(now);
   return true;
 }
 
-void Transfers::stop_giving(Link& link) noexcept {
+void Transfers::stop_giving() {
   if (role_ == Role::kGiving) {
-    pieces_.move_to(pieces_.step(), link);
-    link.events.push({.kind = Event::Kind::kStateSent});
+    move_to(current_step());
+    link_.events.push({.kind = Event::Kind::kStateSent});
   }
-  if (role_ == Role::kWanted) link.events.push({.kind = Event::Kind::kStateUnwanted});
+  if (role_ == Role::kWanted) link_.events.push({.kind = Event::Kind::kStateUnwanted});
   given_ = {};
   role_ = Role::kNone;
 }
@@ -96,59 +97,52 @@ void Transfers::begin_header(TimeNs now) noexcept {
     piece.source = reinterpret_cast<const std::uint8_t*>(&header_);
   else
     piece.sink = reinterpret_cast<std::uint8_t*>(&header_);
-  pieces_.begin(piece, now);
+  begin(piece, now);
 }
 
 void Transfers::begin_data(TimeNs now) noexcept {
   in_header_ = false;
   Piece piece = next_piece(static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(header_.bytes - offset_, pieces_.max_piece_bytes())));
+      std::min<std::uint64_t>(header_.bytes - offset_, max_piece_bytes())));
   if (giver())
     piece.source = given_.data() + offset_;
   else
-    piece.sink = state_.get() + offset_;
-  pieces_.begin(piece, now);
+    piece.sink = receiving_.get() + offset_;
+  begin(piece, now);
 }
 
-void Transfers::piece_done(Link& link, TimeNs now) noexcept {
-  pieces_.next_step();
-  if (!in_header_) offset_ += pieces_.piece().bytes;
+void Transfers::piece_done(bool /*lost*/, TimeNs now) {
+  next_step();
+  if (!in_header_) offset_ += piece().bytes;
   if (in_header_ && !giver()) {
     // The size is the other rank's word: an operating system that promises more memory than it has
     // would end this process for it.
     const bool fits = header_.bytes <= options_.max_state_bytes;
-    if (fits) state_.reset(new (std::nothrow) std::uint8_t[header_.bytes]);
-    if (!fits || state_ == nullptr) {  // the others need not be held for it
-      role_ = Role::kReceived;
-      caught_up(now);
-      std::string why = place_of(options_) + "no memory for the state of rank " +
-                        std::to_string(source_.value) + ", " + std::to_string(header_.bytes) +
-                        " bytes";
-      if (!fits) why += "; this machine has " + std::to_string(options_.max_state_bytes);
-      link.events.push({.kind = Event::Kind::kStateReceived,
-                        .status = Status(StatusCode::kExhausted, std::move(why))});
-      return;
-    }
+    if (fits) receiving_.reset(new (std::nothrow) std::uint8_t[header_.bytes]);
+    if (receiving_ == nullptr) return refuse_state(fits, now);
   }
   if (offset_ < header_.bytes) return begin_data(now);
   if (giver()) {
     role_ = Role::kGiven;
     given_ = {};
-    link.events.push({.kind = Event::Kind::kStateSent});
+    link_.events.push({.kind = Event::Kind::kStateSent});
   } else {
     role_ = Role::kReceived;
-    ++link.stats.resyncs;
-    link.events.push({.kind = Event::Kind::kStateReceived,
-                      .step = header_.step,
-                      .peer = source_,
-                      .bytes = header_.bytes});
+    state_ = {.data = std::move(receiving_), .bytes = header_.bytes, .step = header_.step};
+    ++link_.counters.resyncs;
+    link_.events.push({.kind = Event::Kind::kStateReceived, .step = header_.step, .peer = source_});
   }
 }
 
-Verdict Transfers::handle_result(const wire::Packet& packet, Link& link, TimeNs now) noexcept {
-  const PieceStream::News news = pieces_.handle_result(packet, link, now);
-  if (news.done) piece_done(link, now);
-  return news.verdict;
+// There is no memory for it. The others need not be held for this rank.
+void Transfers::refuse_state(bool fits, TimeNs now) {
+  role_ = Role::kReceived;
+  caught_up(now);
+  std::string why = place_of(options_) + "no memory for the state of rank " +
+                    std::to_string(source_.value) + ", " + std::to_string(header_.bytes) + " bytes";
+  if (!fits) why += "; this machine has " + std::to_string(options_.max_state_bytes);
+  failure_ = Status(StatusCode::kExhausted, std::move(why));
+  link_.events.push({.kind = Event::Kind::kStateReceived, .status = failure_});
 }
 
 // ---- control port ----
@@ -158,16 +152,16 @@ bool Transfers::is_answer_after(const wire::Status& status, TimeNs time_ns) noex
          ahead(status.echo_timestamp_us, wire_time_us(time_ns)) > 0;
 }
 
-void Transfers::handle_status(const wire::Status& status, Link& link, TimeNs now) noexcept {
+void Transfers::handle_status(const wire::Status& status, TimeNs now) {
   const bool named = status.transfer_step != 0;
   const bool mine =
       named && status.transfer_target == options_.rank.value && status.transfer_number == number_;
   if (mine &&
       (role_ == Role::kAsking || (role_ == Role::kReceiving && status.transfer_step > first_step_)))
-    return start_receiving(status, link, now);
+    return start_receiving(status, now);
   // The transfer is over, but not for this rank: it was given up for a while. Ask again.
   if (role_ == Role::kReceiving && !mine && is_answer_after(status, receiving_ns_)) {
-    pieces_.move_to(pieces_.step(), link);
+    move_to(current_step());
     role_ = Role::kAsking;
     tell(now);
   }
@@ -180,7 +174,7 @@ void Transfers::handle_status(const wire::Status& status, Link& link, TimeNs now
   const bool wanted = named && status.transfer_source == options_.rank.value;
   // Statuses overtake each other: one of before ends nothing.
   const bool newer = status.transfer_step > first_step_ || is_answer_after(status, wanted_ns_);
-  if (giver() && newer && (!wanted || status.transfer_step != first_step_)) stop_giving(link);
+  if (giver() && newer && (!wanted || status.transfer_step != first_step_)) stop_giving();
   if (!wanted || role_ == Role::kAsking || role_ == Role::kReceiving || giver()) return;
   // Its steps may hold another state already; or it is of before this rank's own transfer.
   if (status.transfer_step <= given_step_ ||
@@ -191,14 +185,15 @@ void Transfers::handle_status(const wire::Status& status, Link& link, TimeNs now
   stop_telling();
   first_step_ = status.transfer_step;
   source_ = options_.rank;
-  link.events.push({.kind = Event::Kind::kStateWanted, .peer = Rank{status.transfer_target}});
+  target_ = Rank{status.transfer_target};
+  link_.events.push({.kind = Event::Kind::kStateWanted, .peer = target_});
 }
 
-std::size_t Transfers::poll_control(const Link& link, std::span<std::uint8_t> out) noexcept {
+std::size_t Transfers::poll_control(std::span<std::uint8_t> out) noexcept {
   if (!send_control_) return 0;
   send_control_ = false;
   const bool done = role_ == Role::kTelling;
-  return wire::encode(out, link.identity,
+  return wire::encode(out, link_.identity,
                       wire::Resync{.number = number_, .done = static_cast<std::uint8_t>(done)});
 }
 
@@ -207,11 +202,10 @@ void Transfers::handle_timeout(TimeNs now) noexcept {
 }
 
 TimeNs Transfers::next_timeout() const noexcept {
-  return in_progress() ? std::min(next_control_ns_, pieces_.recovery().next_timeout())
-                       : next_control_ns_;
+  return busy() ? std::min(next_control_ns_, recovery().next_timeout()) : next_control_ns_;
 }
 
-std::string Transfers::describe() const {
+std::string Transfers::describe(TimeNs) const {
   if (role_ == Role::kAsking) return "the appliance has not found a rank to give its state yet";
   if (role_ != Role::kReceiving) return {};
   std::string text = "waiting for the state of rank " + std::to_string(source_.value) + ": ";

@@ -13,50 +13,51 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
-#include "client/core/link.h"
 #include "client/core/piece.h"
-#include "client/core/session.h"
+#include "client/core/types.h"
 
 namespace sluice::client {
 
-class Transfers {
+class Transfers : public PieceStream {
  public:
-  Transfers(const SessionOptions& options, std::size_t chunk_bytes)
-      : options_(options), pieces_(StreamId::kState, chunk_bytes, 1) {}
+  Transfers(const SessionOptions& options, std::size_t chunk_bytes, Link& link)
+      : PieceStream(StreamId::kState, chunk_bytes, 1, link), options_(options) {}
 
   // ---- receiver ----
   // A new request, unless one is under way.
-  void request(Link& link, TimeNs now) noexcept;
+  void request(TimeNs now);
   // Everything up to the open step has been applied: the window may move on.
   void caught_up(TimeNs now) noexcept;
+  // All of it is here, and this rank has not caught up yet.
   bool received() const noexcept { return role_ == Role::kReceived; }
-  Step state_step() const noexcept { return header_.step; }  // the last one in the state
-  std::unique_ptr<std::uint8_t[]> take_state() noexcept { return std::move(state_); }
+  // All of it is here, and nobody has taken it.
+  bool has_state() const noexcept { return state_.has_value(); }
+  // Why the last request has brought nothing; ok otherwise.
+  const Status& failure() const noexcept { return failure_; }
+  // Precondition: has_state().
+  ReceivedState take_state() noexcept { return *std::exchange(state_, {}); }
 
   // ---- giver ----
+  // The rank that waits for this one's state, if the application has not handed it over.
+  std::optional<Rank> wanted_by() const noexcept {
+    return role_ == Role::kWanted ? std::optional<Rank>(target_) : std::nullopt;
+  }
   // Whether it is read, until kStateSent: somebody waits for it, and has none yet.
-  bool give(std::span<const std::uint8_t> state, Step step, Link& link, TimeNs now) noexcept;
+  bool give(std::span<const std::uint8_t> state, Step step, TimeNs now);
 
   // ---- control port ----
-  void handle_status(const wire::Status& status, Link& link, TimeNs now) noexcept;
-  std::size_t poll_control(const Link& link, std::span<std::uint8_t> out) noexcept;
+  void handle_status(const wire::Status& status, TimeNs now);
+  std::size_t poll_control(std::span<std::uint8_t> out) noexcept;
   void handle_timeout(TimeNs now) noexcept;
-
-  // ---- data port ----
-  Verdict handle_result(const wire::Packet& packet, Link& link, TimeNs now) noexcept;
-  void handle_answer(const wire::Answer& body, Link& link, TimeNs now) noexcept {
-    pieces_.handle_answer(body, link, now);
-  }
-  bool in_progress() const noexcept { return pieces_.busy(); }
   TimeNs next_timeout() const noexcept;
-  PieceStream& pieces() noexcept { return pieces_; }
-  const PieceStream& pieces() const noexcept { return pieces_; }
 
-  // This rank waits for a state: "the state of rank 2: 1000 of 4096 bytes". Else empty.
-  std::string describe() const;
+  // "the state of rank 2: 1000 of 4096 bytes" while this rank waits for one.
+  std::string describe(TimeNs now) const override;
 
  private:
   enum class Role : std::uint8_t {
@@ -80,22 +81,23 @@ class Transfers {
 
   // It answers a keepalive that left after `time_ns`.
   static bool is_answer_after(const wire::Status& status, TimeNs time_ns) noexcept;
-  void start_receiving(const wire::Status& status, Link& link, TimeNs now) noexcept;
-  void stop_giving(Link& link) noexcept;
+  void start_receiving(const wire::Status& status, TimeNs now) noexcept;
+  void stop_giving();
   void tell(TimeNs now) noexcept;
   void stop_telling() noexcept;
   void begin_header(TimeNs now) noexcept;
   void begin_data(TimeNs now) noexcept;
-  void piece_done(Link& link, TimeNs now) noexcept;
+  void piece_done(bool lost, TimeNs now) override;
+  void refuse_state(bool fits, TimeNs now);
   bool giver() const noexcept { return role_ >= Role::kWanted; }
   Piece next_piece(std::uint32_t bytes) const noexcept;
 
   const SessionOptions& options_;
-  PieceStream pieces_;
   Role role_ = Role::kNone;
   std::uint32_t number_ = 0;  // of this rank's last request
   Step first_step_ = 0;       // of the transfer, on stream kState
   Rank source_{};
+  Rank target_{};  // of the transfer that this rank gives to
   bool send_control_ = false;
   TimeNs next_control_ns_ = kNever;
   TimeNs told_ns_ = 0;       // when this rank had caught up
@@ -106,7 +108,9 @@ class Transfers {
   bool in_header_ = false;
   std::uint64_t offset_ = 0;  // of the data piece under way
   std::span<const std::uint8_t> given_;
-  std::unique_ptr<std::uint8_t[]> state_;
+  std::unique_ptr<std::uint8_t[]> receiving_;
+  std::optional<ReceivedState> state_;  // that was received
+  Status failure_;
 };
 
 }  // namespace sluice::client

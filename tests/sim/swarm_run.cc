@@ -287,8 +287,8 @@ class Swarm {
       if (worker->state() == ProcessState::kWaiting) continue;
       outcome_.caught_up += worker->steps_caught_up();
       outcome_.resyncs += worker->resyncs();
-      outcome_.retransmissions += worker->session().stats().retransmissions;
-      outcome_.probes += worker->session().stats().probes;
+      outcome_.retransmissions += worker->session().counters().retransmissions;
+      outcome_.probes += worker->session().counters().probes;
     }
     return outcome_;
   }

@@ -65,7 +65,7 @@ void Worker::on_started() {
   // A process that takes over a rank begins where the job stands.
   step_ = steps_done_ = session_->current_step() - 1;
   // One that joins a running job has no part in what the others have called before.
-  if (session_->must_resync())
+  if (!session_->stranded().ok())
     next_collective_ = world_.oracle().collective_at(identity.run, session_->collective_step());
   if (!plan.manual) phase_ = Phase::kNext;
 }
@@ -101,7 +101,7 @@ bool Worker::advance(TimeNs now) {
 bool Worker::begin_next(TimeNs now) {
   const RankPlan& rank = plan.ranks[identity.rank.value];
   if (plan.tolerates_stragglers()) {
-    if (session_->must_resync()) return begin_resync(now);
+    if (!session_->stranded().ok()) return begin_resync(now);
     step_ = steps_done_;
     give_state(now);
   }
@@ -158,9 +158,9 @@ void Worker::on_state_received(const client::Event& event) {
   const std::string where = "the state of step " + std::to_string(event.step);
   if (!event.status.ok()) return violation(where + " is lost: " + event.status.message());
   if (phase_ != Phase::kResync && !plan.manual) return violation(where + " came unasked");
-  const auto state = session_->take_state();
-  if (state == nullptr) return violation(where + " is not there");
-  if (!decode_state(plan, {state.get(), event.bytes}, event.step, replica_))
+  if (!session_->has_state()) return violation(where + " is not there");
+  const client::ReceivedState state = session_->take_state(world_.now());
+  if (!decode_state(plan, {state.data.get(), state.bytes}, event.step, replica_))
     return violation(where + " is not what a rank has given");
   if (session_->current_step() != event.step + 1)
     violation("the session goes on at step " + std::to_string(session_->current_step()) +
@@ -195,7 +195,7 @@ bool Worker::submit_due(TimeNs now) {
   }
   ++steps_computed_;
   const bool needed = order_.size() < plan.tensors.size() && !plan.forget_end_step;
-  if (needed || plan.call_end_step) expect_ok(session_->end_step(now), "end_step");
+  if (needed || plan.call_end_step) expect_ok(session_->end_step(), "end_step");
   phase_ = Phase::kStep;
   give_state(now);  // the others may wait for a rank that waits for it
   return true;

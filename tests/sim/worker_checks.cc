@@ -133,17 +133,17 @@ std::string Worker::describe_log() const {
 
 std::string Worker::unbalanced() const {
   if (!session_) return {};
-  const client::SessionStats& stats = session_->stats();
+  const client::Counters& counters = session_->counters();
   const std::string who =
       "I7: rank " + std::to_string(identity.rank.value) + " of job " + plan.name + " ";
-  if (stats.packets_sent != datagrams_out_)
+  if (counters.packets_sent != datagrams_out_)
     return who + "sent " + std::to_string(datagrams_out_) + " datagrams and counted " +
-           std::to_string(stats.packets_sent);
+           std::to_string(counters.packets_sent);
   const std::uint64_t verdicts =
-      std::accumulate(stats.verdicts.begin(), stats.verdicts.end(), std::uint64_t{0});
-  if (stats.packets_received != datagrams_in_ || verdicts != datagrams_in_)
+      std::accumulate(session_->verdicts().begin(), session_->verdicts().end(), std::uint64_t{0});
+  if (counters.packets_received != datagrams_in_ || verdicts != datagrams_in_)
     return who + "received " + std::to_string(datagrams_in_) + " datagrams and counted " +
-           std::to_string(stats.packets_received) + " with " + std::to_string(verdicts) +
+           std::to_string(counters.packets_received) + " with " + std::to_string(verdicts) +
            " verdicts";
   return unbalanced_gradients();
 }
@@ -154,26 +154,26 @@ std::string Worker::unbalanced() const {
 std::string Worker::unbalanced_gradients() const {
   if (plan.manual || !plan.check_values || failed_ || state_ != ProcessState::kRunning) return {};
   if (!left_ && !finished_) return {};
-  const client::SessionStats& stats = session_->stats();
+  const client::Counters& counters = session_->counters();
   const Oracle::Account& truth = world_.oracle().account(party());
   const std::uint64_t settled =
-      stats.delivered_chunks + stats.requeued_chunks + stats.discarded_chunks;
+      counters.delivered_chunks + counters.requeued_chunks + counters.discarded_chunks;
   const std::string books = "I8: rank " + std::to_string(identity.rank.value) + " of job " +
                             plan.name + " submitted " + std::to_string(truth.submitted) +
-                            " chunks and counts " + std::to_string(stats.delivered_chunks) +
-                            " delivered, " + std::to_string(stats.requeued_chunks) + " requeued, " +
-                            std::to_string(stats.discarded_chunks) + " discarded; counted are " +
-                            std::to_string(truth.delivered) + " and " +
+                            " chunks and counts " + std::to_string(counters.delivered_chunks) +
+                            " delivered, " + std::to_string(counters.requeued_chunks) +
+                            " requeued, " + std::to_string(counters.discarded_chunks) +
+                            " discarded; counted are " + std::to_string(truth.delivered) + " and " +
                             std::to_string(truth.requeued);
   const std::uint64_t waiting = left_ ? 0 : session_->waiting_late_chunks();
   if (settled + waiting != truth.submitted) return books + "; " + std::to_string(waiting) + " wait";
-  if (stats.delivered_chunks > truth.delivered || stats.requeued_chunks > truth.requeued)
+  if (counters.delivered_chunks > truth.delivered || counters.requeued_chunks > truth.requeued)
     return books;
   const std::uint64_t unknown =
-      truth.delivered - stats.delivered_chunks + truth.requeued - stats.requeued_chunks;
+      truth.delivered - counters.delivered_chunks + truth.requeued - counters.requeued_chunks;
   const bool fell_behind = count(client::Event::Kind::kFellBehind) != 0;
-  if (unknown > (fell_behind ? stats.discarded_chunks : 0)) return books;
-  if (!plan.requeues() && stats.requeued_chunks != 0) return books;
+  if (unknown > (fell_behind ? counters.discarded_chunks : 0)) return books;
+  if (!plan.requeues() && counters.requeued_chunks != 0) return books;
   return {};
 }
 

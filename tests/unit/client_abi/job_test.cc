@@ -204,7 +204,7 @@ TEST(Jobs, RefuseASecondSubmissionOfATensorInFlight) {
       job.submit(0, values, values);
       const Error error = error_of([&] { job.submit(0, values, values); });
       EXPECT_EQ(error.status(), SLUICE_BUSY);
-      EXPECT_THAT(error.what(), HasSubstr("\"t\" is still in flight for step 1"));
+      EXPECT_THAT(error.what(), HasSubstr("'t' is still in flight for step 1"));
       EXPECT_EQ(error_of([&] { job.wait(0, milliseconds(30)); }).status(), SLUICE_TIMED_OUT);
     }
     job.barrier(kLong);
@@ -227,9 +227,7 @@ TEST(Jobs, SayWhoIsMissingWhenAStepTimesOut) {
                   AllOf(StartsWith("job 'stall' rank 0 at inproc://stall: wait_tensor 'fc.weight' "
                                    "of step 1: not done after 300 ms: step 1"),
                         HasSubstr("missing: rank 1")));
-      EXPECT_STREQ(error_of([&] { job.wait(0, milliseconds(0)); }).what(),
-                   "job 'stall' rank 0 at inproc://stall: wait_tensor 'fc.weight' of step 1: not "
-                   "done after 0 ms");
+      EXPECT_STREQ(error_of([&] { job.wait(0, milliseconds(0)); }).what(), "not done yet");
       EXPECT_THAT(job.describe_stall(), HasSubstr("fc.weight"));
     }
     job.barrier(kLong);

@@ -80,7 +80,7 @@ class Replicas {
     if (session.state() != SessionState::kRunning) return kNever;
     give_state(rank);
     if (worker.in_flight) return kNever;
-    if (session.must_resync()) {
+    if (!session.stranded().ok()) {
       EXPECT_TRUE(worker.resyncing || session.resync(world_.now()).ok());
       worker.resyncing = true;
       return kNever;
@@ -165,9 +165,9 @@ class Replicas {
 
   void load(std::uint16_t rank, const Event& event) {
     Worker& worker = workers_[rank];
-    const auto state = world_.session(rank).take_state();
-    ASSERT_EQ(event.bytes, 4 * worker.parameters.size());
-    std::memcpy(worker.parameters.data(), state.get(), event.bytes);
+    const ReceivedState state = world_.session(rank).take_state(world_.now());
+    ASSERT_EQ(state.bytes, 4 * worker.parameters.size());
+    std::memcpy(worker.parameters.data(), state.data.get(), state.bytes);
     worker.step = event.step;
     worker.resyncing = false;
     worker.computed_ns = -1;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "aggregator/wire/auth.h"
@@ -59,16 +60,20 @@ class Scripted {
 
   // ---- the session's packets and events ----
   std::vector<Sent> sent() {
-    std::vector<Sent> all;
+    transmit();
+    return std::exchange(sent_, {});
+  }
+  // Lets the session send; what it sends waits for sent().
+  void transmit() {
     Transmit transmit;
     std::vector<std::uint8_t> buffer(kMaxDatagramBytes);
     while (session.poll_transmit(transmit, buffer, now)) {
-      all.push_back({.bytes = {buffer.begin(), buffer.begin() + static_cast<long>(transmit.bytes)},
-                     .port_offset = transmit.port_offset,
-                     .priority = transmit.priority});
-      EXPECT_LE(all.size(), 100'000u);
+      sent_.push_back(
+          {.bytes = {buffer.begin(), buffer.begin() + static_cast<long>(transmit.bytes)},
+           .port_offset = transmit.port_offset,
+           .priority = transmit.priority});
+      EXPECT_LE(sent_.size(), 100'000u);
     }
-    return all;
   }
   std::vector<Sent> sent(wire::PacketType type) {
     std::vector<Sent> some;
@@ -77,6 +82,7 @@ class Scripted {
     return some;
   }
   std::vector<Event> events() {
+    transmit();
     std::vector<Event> all;
     Event event;
     while (session.poll_event(event)) all.push_back(event);
@@ -195,6 +201,7 @@ class Scripted {
   SessionOptions options;
   TimeNs now = 100 * kSecond;
   Session session;
+  std::vector<Sent> sent_;  // and not asked for yet
   wire::Sender sender;
   std::vector<Sent> passed;   // what the session sent during pass()
   PolicyOptions policy;       // that the appliance says the job runs

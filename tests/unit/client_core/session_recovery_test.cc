@@ -29,7 +29,7 @@ TEST(SessionRecovery, NeverSendsAChunkWhoseResultWasWritten) {
                             .first_incomplete = wire::kNoChunk});
   bench.result(1, 1, std::vector<float>(16, 4), 2);
   EXPECT_EQ(chunks(bench.sent(PacketType::kContribution)), (std::vector<ChunkIndex>{2}));
-  EXPECT_EQ(bench.session.stats().retransmissions, 1u);
+  EXPECT_EQ(bench.session.counters().retransmissions, 1u);
   EXPECT_EQ(tensor.values[16], 2);
 }
 
@@ -88,7 +88,7 @@ TEST(SessionRecovery, ProbesSoonWhenFeedbackShowsAGap) {
                             .probe_number = probe.flow.number,
                             .first_incomplete = 0});
   EXPECT_EQ(chunks(bench.sent(PacketType::kContribution)), (std::vector<ChunkIndex>{1}));
-  EXPECT_EQ(bench.session.stats().retransmissions, 1u);
+  EXPECT_EQ(bench.session.counters().retransmissions, 1u);
 }
 
 TEST(SessionRecovery, PullsResultsThatWereDeferred) {
@@ -107,7 +107,7 @@ TEST(SessionRecovery, PullsResultsThatWereDeferred) {
   for (ChunkIndex chunk = 0; chunk < 3; ++chunk)
     bench.result(1, chunk, std::vector<float>(chunk == 2 ? 8 : 16, 2), 2, wire::kFlagPulled);
   EXPECT_TRUE(bench.saw(Event::Kind::kStepDone));
-  EXPECT_EQ(bench.session.stats().results_pulled, 3u);
+  EXPECT_EQ(bench.session.counters().results_pulled, 3u);
 }
 
 TEST(SessionRecovery, AsksForTheOldestBlockOnlyEvery25MillisecondsWhileOthersAreLate) {
@@ -136,7 +136,7 @@ TEST(SessionRecovery, AsksForTheOldestBlockOnlyEvery25MillisecondsWhileOthersAre
   }
   EXPECT_GE(probes, 30u);
   EXPECT_LE(probes, 42u);
-  EXPECT_EQ(bench.session.stats().retransmissions, 0u);
+  EXPECT_EQ(bench.session.counters().retransmissions, 0u);
 }
 
 TEST(SessionRecovery, FailsWhenItsStepHasLeftTheAppliancesWindow) {

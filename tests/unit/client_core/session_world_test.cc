@@ -74,9 +74,9 @@ TEST(SessionWorld, FourWorkersGetTheExactAverageWithoutLoss) {
   SmallWorld world(options);
   train(world, options, 5, kSecond);
   for (std::size_t rank = 0; rank < 4; ++rank) {
-    EXPECT_EQ(world.session(rank).stats().retransmissions, 0u);
-    EXPECT_EQ(world.session(rank).stats().duplicate_results, 0u);
-    EXPECT_EQ(world.session(rank).stats().probes, 0u);
+    EXPECT_EQ(world.session(rank).counters().retransmissions, 0u);
+    EXPECT_EQ(world.session(rank).counters().duplicate_results, 0u);
+    EXPECT_EQ(world.session(rank).counters().probes, 0u);
     EXPECT_EQ(world.session(rank).current_step(), 6u);
   }
 }
@@ -92,15 +92,15 @@ TEST(SessionWorld, TheRankThatSentANanCountsItAndTheOthersOnlySeeIt) {
   gradients.ranks[2][0][999] = std::numeric_limits<float>::infinity();
   ASSERT_TRUE(world.run_until(Kind::kStepDone, 1, kSecond));
   for (std::size_t rank = 0; rank < 3; ++rank) {
-    const SessionStats& stats = world.session(rank).stats();
-    EXPECT_EQ(stats.non_finite_results, 2u);
-    EXPECT_EQ(stats.non_finite_inputs, rank == 0 ? 0u : 1u) << "rank " << rank;
+    const Counters& counters = world.session(rank).counters();
+    EXPECT_EQ(counters.non_finite_results, 2u);
+    EXPECT_EQ(counters.non_finite_inputs, rank == 0 ? 0u : 1u) << "rank " << rank;
     EXPECT_TRUE(std::isnan(gradients.ranks[rank][0][70]));
   }
   for (std::size_t rank = 0; rank < 3; ++rank) gradients.submit(world, rank, 2);
   ASSERT_TRUE(world.run_until(Kind::kStepDone, 2, kSecond));
   gradients.expect_sums(2, 3);
-  EXPECT_EQ(world.session(1).stats().non_finite_inputs, 1u);
+  EXPECT_EQ(world.session(1).counters().non_finite_inputs, 1u);
 }
 
 struct Weather {
@@ -125,17 +125,17 @@ TEST_P(SessionWeather, SumsAreExactWhateverTheNetworkDoes) {
   const DurationNs took_ns = train(world, options, 2, 30 * kSecond);
   // Recovery is pipelined over blocks: at 20 % loss each way, ten times the time without loss.
   EXPECT_LT(took_ns, GetParam().limit_ns);
-  const SessionStats& stats = world.session(0).stats();
+  const Counters& counters = world.session(0).counters();
   if (GetParam().loss != 0) {
-    EXPECT_GT(stats.retransmissions, 0u);
-    EXPECT_GT(stats.probes, 0u);
+    EXPECT_GT(counters.retransmissions, 0u);
+    EXPECT_GT(counters.probes, 0u);
     return;
   }
   if (GetParam().jitter_ns != 0) return;
-  EXPECT_EQ(stats.retransmissions, 0u);
-  EXPECT_EQ(stats.probes, 0u);
-  EXPECT_EQ(stats.duplicate_results, 0u);
-  EXPECT_LT(stats.packets_sent, 2 * (GetParam().elems / 64 + 1) + 40);
+  EXPECT_EQ(counters.retransmissions, 0u);
+  EXPECT_EQ(counters.probes, 0u);
+  EXPECT_EQ(counters.duplicate_results, 0u);
+  EXPECT_LT(counters.packets_sent, 2 * (GetParam().elems / 64 + 1) + 40);
 }
 
 constexpr DurationNs kJitter = 50 * kMicrosecond;
@@ -187,7 +187,7 @@ TEST(SessionWorld, TensorThatOneRankDidNotUseIsAveragedOverAll) {
   for (std::size_t rank = 0; rank < 4; ++rank) {
     gradients.submit_tensor(world, rank, 0, 1);
     if (rank != 2) gradients.submit_tensor(world, rank, 1, 1);
-    ASSERT_TRUE(world.session(rank).end_step(world.now()).ok());
+    ASSERT_TRUE(world.session(rank).end_step().ok());
   }
   ASSERT_TRUE(world.run_until(Kind::kStepDone, 1, kSecond)) << world.first_failure();
   EXPECT_EQ(world.count(2, Kind::kTensorDone), 1u);
@@ -227,7 +227,7 @@ TEST(SessionWorld, RankThatCallsItsBroadcastLatePullsWhatPassed) {
   ASSERT_TRUE(world.run_until(Kind::kCollectiveDone, 1, kSecond)) << world.first_failure();
   EXPECT_LT(world.now() - called_ns, 100 * kMillisecond);
   EXPECT_EQ(buffers[3], buffers[0]);
-  EXPECT_GT(world.session(3).stats().results_pulled, 0u);
+  EXPECT_GT(world.session(3).counters().results_pulled, 0u);
 }
 
 TEST(SessionWorld, RanksThatCallDifferentCollectivesFailWithBothPrinted) {
@@ -255,8 +255,8 @@ TEST(SessionWorld, StragglerIsWaitedForWithoutAProbeStorm) {
   Gradients gradients(options);
   for (std::size_t rank = 0; rank < 3; ++rank) gradients.submit(world, rank, 1);
   EXPECT_FALSE(world.run_until(Kind::kStepDone, 1, 10 * kSecond));
-  EXPECT_LE(world.session(0).stats().probes, 410u);  // one in 25 ms
-  EXPECT_EQ(world.session(0).stats().retransmissions, 0u);
+  EXPECT_LE(world.session(0).counters().probes, 410u);  // one in 25 ms
+  EXPECT_EQ(world.session(0).counters().retransmissions, 0u);
   ASSERT_GE(world.count(0, Kind::kStalled), 1u);
   for (const Event& event : world.events(0))
     if (event.kind == Kind::kStalled) {

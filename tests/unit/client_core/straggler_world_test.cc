@@ -20,8 +20,8 @@ WorldOptions fixed(std::uint16_t k, LateMode late) {
 
 // Every chunk that was submitted with data is accounted for (invariant I8).
 void expect_account(SmallWorld& world, const Replicas& replicas, std::size_t rank) {
-  const SessionStats& stats = world.session(rank).stats();
-  EXPECT_EQ(stats.delivered_chunks + stats.requeued_chunks + stats.discarded_chunks +
+  const Counters& counters = world.session(rank).counters();
+  EXPECT_EQ(counters.delivered_chunks + counters.requeued_chunks + counters.discarded_chunks +
                 world.session(rank).waiting_late_chunks(),
             replicas.submitted_chunks(rank))
       << "rank " << rank;
@@ -58,20 +58,20 @@ TEST(Stragglers, DoNotHoldTheOthersWhenTheyAreDropped) {
   Trial trial(fixed(3, LateMode::kDrop));
   trial.replicas.compute_ns[3] = 5 * kMillisecond;
   trial.run(40, 2 * kSecond);
-  const SessionStats& slow = trial.world.session(3).stats();
+  const Counters& slow = trial.world.session(3).counters();
   EXPECT_GT(slow.late_chunks, 0u);
   EXPECT_EQ(slow.late_chunks, slow.discarded_chunks);
   EXPECT_EQ(slow.requeued_chunks, 0u);
   EXPECT_GT(slow.cancelled_bytes, 0u);
   EXPECT_GT(trial.replicas.caught_up(3), 20u);
-  EXPECT_EQ(trial.world.session(0).stats().late_chunks, 0u);
+  EXPECT_EQ(trial.world.session(0).counters().late_chunks, 0u);
 }
 
 TEST(Stragglers, ContributeTheirLateGradientsToTheOpenStep) {
   Trial trial(fixed(3, LateMode::kRequeue));
   trial.replicas.compute_ns[3] = 5 * kMillisecond;
   trial.run(40, 2 * kSecond);
-  const SessionStats& slow = trial.world.session(3).stats();
+  const Counters& slow = trial.world.session(3).counters();
   EXPECT_GT(slow.requeued_chunks, 0u);
   EXPECT_EQ(slow.discarded_chunks, 0u);
 }
@@ -107,7 +107,7 @@ TEST(Stragglers, ThatWereStoppedForManyStepsFetchTheStateOfAnother) {
     trial.run(80, 5 * kSecond);
     EXPECT_EQ(trial.replicas.resyncs(3), 1u);
     EXPECT_EQ(trial.world.count(3, Kind::kFellBehind), 1u);
-    EXPECT_EQ(trial.world.session(3).stats().resyncs, 1u);
+    EXPECT_EQ(trial.world.session(3).counters().resyncs, 1u);
   }
 }
 
@@ -128,7 +128,7 @@ TEST(Stragglers, ThatDieDoNotEndTheJobAndComeBackWithTheStateOfAnother) {
       << trial.describe();
   EXPECT_EQ(trial.replicas.difference(), "");
   EXPECT_EQ(trial.world.first_failure(), "");
-  EXPECT_GT(trial.world.session(3).stats().delivered_chunks, 0u);
+  EXPECT_GT(trial.world.session(3).counters().delivered_chunks, 0u);
 }
 
 // Rank 3 does not run from when it has applied step 5 until `open` is the open step.
@@ -149,7 +149,7 @@ TEST(Stragglers, PullTheStepsThatTheWindowStillHas) {
   trial.run(20, 5 * kSecond);
   EXPECT_EQ(trial.replicas.resyncs(3), 0u);
   EXPECT_EQ(trial.replicas.most_behind(3), 3u);
-  EXPECT_GT(trial.world.session(3).stats().results_pulled, 0u);
+  EXPECT_GT(trial.world.session(3).counters().results_pulled, 0u);
 }
 
 TEST(Stragglers, OneStepFurtherBehindFetchTheStateOfAnother) {

@@ -83,7 +83,7 @@ TEST_F(Hostile, a_result_for_a_future_step_changes_nothing_at_the_worker) {
       wire::encode(bytes, {common().job, 0, common().cookie}, result, {&mask, 1}, payload));
   world().inject_to_worker(worker, bytes);
   settle();
-  EXPECT_EQ(worker.session().stats().verdicts[static_cast<std::size_t>(Verdict::kTooNew)], 1u);
+  EXPECT_EQ(worker.session().verdicts()[static_cast<std::size_t>(Verdict::kTooNew)], 1u);
   expect_completed(run, 2 * kSecond);
 }
 

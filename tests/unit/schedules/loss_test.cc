@@ -16,8 +16,8 @@ TEST_F(Loss, a_lost_result_is_pulled_by_a_probe) {
   });
   expect_completed(run, kSecond);
   EXPECT_EQ(dropped, 1);
-  EXPECT_GE(world().worker(run, 1).session().stats().results_pulled, 1u);
-  EXPECT_EQ(world().worker(run, 0).session().stats().results_pulled, 0u);
+  EXPECT_GE(world().worker(run, 1).session().counters().results_pulled, 1u);
+  EXPECT_EQ(world().worker(run, 0).session().counters().results_pulled, 0u);
 }
 
 TEST_F(Loss, a_lost_last_result_is_pulled_although_nothing_follows_it) {
@@ -90,7 +90,7 @@ TEST_F(Loss, feedback_moves_windows_while_a_slow_worker_holds_all_results_back) 
   world().run_until(100 * kMillisecond);
   EXPECT_EQ(sent, 1000) << "all chunks are out, once, long before the first result";
   expect_completed(run, 3 * kSecond);
-  EXPECT_EQ(world().worker(run, 0).session().stats().retransmissions, 0u);
+  EXPECT_EQ(world().worker(run, 0).session().counters().retransmissions, 0u);
 }
 
 TEST_F(Loss, duplicates_before_and_after_completion_count_once) {
@@ -108,7 +108,7 @@ TEST_F(Loss, duplicates_before_and_after_completion_count_once) {
       world().appliance().count(Verdict::kFolded) + world().appliance().count(Verdict::kCompleted);
   EXPECT_EQ(folded, 3u * 3u * 24u);
   EXPECT_GE(world().appliance().count(Verdict::kDuplicate), folded);
-  EXPECT_GT(world().worker(run, 0).session().stats().duplicate_results, 0u);
+  EXPECT_GT(world().worker(run, 0).session().counters().duplicate_results, 0u);
 }
 
 TEST_F(Loss, an_urgent_tensor_overtakes_across_classes_and_sums_stay_exact) {

@@ -83,7 +83,7 @@ TEST_F(Numbers, a_nan_from_one_rank_is_flagged_at_all_and_touches_nothing_else) 
   });
   for (std::uint16_t rank = 0; rank < 3; ++rank) {
     EXPECT_TRUE(tensor_done(run, rank).non_finite);
-    EXPECT_EQ(world().worker(run, rank).session().stats().non_finite_results, 1u);
+    EXPECT_EQ(world().worker(run, rank).session().counters().non_finite_results, 1u);
     for (std::uint64_t i = 0; i < 200; ++i) {
       float value;
       std::memcpy(&value, world().worker(run, rank).output(0) + 4 * i, 4);

@@ -121,7 +121,7 @@ TEST_F(Returns, a_frozen_worker_that_was_given_up_comes_back_by_itself) {
   expect_same_replicas(run, 15 * kSecond);
   EXPECT_EQ(&world().worker(run, 1), &frozen);
   EXPECT_GT(frozen.resyncs(), 0u);
-  EXPECT_LT(frozen.session().stats().retransmissions, 500u);
+  EXPECT_LT(frozen.session().counters().retransmissions, 500u);
 }
 
 TEST_F(Returns, a_frozen_worker_whose_rank_was_taken_is_told_and_changes_nothing) {

@@ -77,7 +77,7 @@ TEST_F(Scheduling, units_go_on_although_the_last_packet_of_each_is_lost_once) {
   });
   expect_completed(run, 5 * kSecond);
   EXPECT_EQ(lost.size(), 20u);
-  EXPECT_EQ(session(run, 0).stats().retransmissions, 20u);
+  EXPECT_EQ(session(run, 0).counters().retransmissions, 20u);
 }
 
 TEST_F(Scheduling, units_go_on_although_feedback_on_them_is_lost) {
@@ -111,7 +111,7 @@ TEST_F(Scheduling, a_unit_over_four_shards_waits_for_no_timer) {
     last = passing.now;
   });
   expect_completed(run, 3 * kSecond);
-  EXPECT_EQ(session(run, 0).stats().retransmissions, 0u);
+  EXPECT_EQ(session(run, 0).counters().retransmissions, 0u);
   // Ten units of 256 packets of 0.3 us and a round trip; a timer would be 2 ms each.
   EXPECT_LE(last - first, 10 * kMillisecond);
 }

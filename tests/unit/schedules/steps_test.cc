@@ -25,10 +25,10 @@ TEST_F(Steps, a_straggler_10_s_late_is_waited_for_without_a_flood_of_probes) {
   expect_completed(run, 12 * kSecond);
   for (std::uint16_t rank = 0; rank < 3; ++rank) {
     Worker& worker = world().worker(run, rank);
-    const client::SessionStats& stats = worker.session().stats();
-    EXPECT_LE(stats.probes, 10'000u / 25 + 50) << "one probe per 25 ms at most";
-    EXPECT_EQ(stats.retransmissions, 0u);
-    EXPECT_EQ(stats.nil_contributions, 0u);
+    const client::Counters& counters = worker.session().counters();
+    EXPECT_LE(counters.probes, 10'000u / 25 + 50) << "one probe per 25 ms at most";
+    EXPECT_EQ(counters.retransmissions, 0u);
+    EXPECT_EQ(counters.nil_contributions, 0u);
     ASSERT_GE(worker.count(Kind::kStalled), 1u);
     for (const LoggedEvent& event : worker.log())
       if (event.kind == Kind::kStalled)
@@ -53,7 +53,7 @@ TEST_F(Steps, a_tensor_that_one_rank_never_submits_is_nil_with_end_step) {
   };
   const RunIndex run = world().add_run(plan);
   expect_completed(run, 3 * kSecond);
-  EXPECT_EQ(world().worker(run, 1).session().stats().nil_contributions, 3u * 2u);
+  EXPECT_EQ(world().worker(run, 1).session().counters().nil_contributions, 3u * 2u);
   EXPECT_GT(world().appliance().count(Verdict::kNilFolded) +
                 world().appliance().count(Verdict::kCompleted),
             0u);
@@ -95,7 +95,7 @@ TEST_F(Steps, a_tensor_that_one_rank_never_submits_stalls_by_name_without_end_st
   expect_words(world().worker(run, 1).session().describe_stall(world().now()),
                {"not submitted", "'t1'", "end_step"});
   Worker& forgetful = world().worker(run, 1);
-  ASSERT_TRUE(forgetful.session().end_step(world().now()).ok());
+  ASSERT_TRUE(forgetful.session().end_step().ok());
   forgetful.pump(world().now());
   expect_completed(run, 11 * kSecond);
 }
@@ -111,7 +111,7 @@ TEST_F(Steps, a_tensor_may_not_be_left_out_when_the_job_does_not_allow_it) {
                   .submit({.tensor = 0, .input = worker.input(0), .output = worker.output(0)},
                           world().now())
                   .ok());
-  const Status status = worker.session().end_step(world().now());
+  const Status status = worker.session().end_step();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   expect_words(status.message(), {"allow_nil"});
 }

@@ -39,7 +39,7 @@ TEST_F(Stragglers, a_straggler_w_steps_behind_pulls_what_it_missed) {
   EXPECT_EQ(late.resyncs(), 0u);
   EXPECT_EQ(late.steps_computed(), 3u);
   EXPECT_EQ(late.steps_caught_up(), 3u);
-  EXPECT_GT(late.session().stats().results_pulled, 0u);
+  EXPECT_GT(late.session().counters().results_pulled, 0u);
 }
 
 TEST_F(Stragglers, a_straggler_w_plus_1_steps_behind_gets_another_ranks_state) {
@@ -48,7 +48,7 @@ TEST_F(Stragglers, a_straggler_w_plus_1_steps_behind_gets_another_ranks_state) {
   Worker& late = world().worker(run, 3);
   EXPECT_EQ(late.count(Kind::kFellBehind), 1u);
   EXPECT_EQ(late.resyncs(), 1u);
-  EXPECT_EQ(late.session().stats().resyncs, 1u);
+  EXPECT_EQ(late.session().counters().resyncs, 1u);
 }
 
 TEST_F(Stragglers, a_result_that_is_there_first_cancels_the_sending) {
@@ -60,10 +60,10 @@ TEST_F(Stragglers, a_result_that_is_there_first_cancels_the_sending) {
   });
   expect_same_replicas(run, 5 * kSecond);
   EXPECT_EQ(sent, (std::set<Step>{1, 2}));
-  const client::SessionStats& stats = world().worker(run, 3).session().stats();
-  EXPECT_EQ(stats.cancelled_bytes, 4u * (64 * 20 + 300));
-  EXPECT_EQ(stats.discarded_chunks, stats.late_chunks);
-  EXPECT_GT(stats.late_chunks, 0u);
+  const client::Counters& counters = world().worker(run, 3).session().counters();
+  EXPECT_EQ(counters.cancelled_bytes, 4u * (64 * 20 + 300));
+  EXPECT_EQ(counters.discarded_chunks, counters.late_chunks);
+  EXPECT_GT(counters.late_chunks, 0u);
 }
 
 TEST_F(Stragglers, the_window_waits_for_a_resync_that_takes_longer_than_w_steps) {
@@ -115,9 +115,9 @@ TEST_F(Stragglers, requeued_chunks_are_summed_beside_fresh_ones) {
   });
   expect_same_replicas(run, 5 * kSecond);  // the oracle has added every sum up
   EXPECT_GT(beside, 0u);
-  const client::SessionStats& stats = world().worker(run, 3).session().stats();
-  EXPECT_GT(stats.requeued_chunks, 0u);
-  EXPECT_EQ(stats.requeued_chunks,
+  const client::Counters& counters = world().worker(run, 3).session().counters();
+  EXPECT_GT(counters.requeued_chunks, 0u);
+  EXPECT_EQ(counters.requeued_chunks,
             world().oracle().account(world().worker(run, 3).party()).requeued);
 }
 
@@ -138,7 +138,7 @@ TEST_F(Stragglers, a_late_gradient_requeued_while_its_new_step_closes_counts_onc
   expect_same_replicas(run, 5 * kSecond);  // the oracle has seen that each counts once
   EXPECT_GT(counted_in.size(), 1u);
   EXPECT_GT(world().appliance().count(Verdict::kLate), 0u);
-  EXPECT_GT(world().worker(run, 3).session().stats().requeued_chunks, 0u);
+  EXPECT_GT(world().worker(run, 3).session().counters().requeued_chunks, 0u);
 }
 
 TEST_F(Stragglers, a_gradient_beyond_its_staleness_bound_is_discarded_and_counted) {
@@ -148,8 +148,8 @@ TEST_F(Stragglers, a_gradient_beyond_its_staleness_bound_is_discarded_and_counte
   plan.ranks[3].hiccup_ns = 55 * kMillisecond;  // two steps of the others
   const RunIndex run = world().add_run(plan);
   expect_same_replicas(run, 5 * kSecond);
-  const client::SessionStats& stats = world().worker(run, 3).session().stats();
-  EXPECT_GT(stats.discarded_chunks, 0u);
+  const client::Counters& counters = world().worker(run, 3).session().counters();
+  EXPECT_GT(counters.discarded_chunks, 0u);
   EXPECT_EQ(world().appliance().count(Verdict::kStale), 0u) << "the session knows the bound";
 }
 

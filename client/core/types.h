@@ -1,0 +1,122 @@
+// What a session and its owner say to each other: options, submissions, events, reports.
+//
+// Plain values without behaviour, so that the session's parts need not know the session.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "aggregator/base/limits.h"
+#include "aggregator/base/policy_options.h"
+#include "aggregator/base/status.h"
+#include "aggregator/base/time.h"
+#include "aggregator/base/types.h"
+#include "client/sched/choice.h"
+
+namespace sluice::client {
+
+struct SessionOptions {
+  std::string job_name;
+  std::uint16_t ordinal = 0;  // second, third ... model of the same process
+  std::uint64_t run_id = 0;   // same on every rank of a launch
+  Rank rank;
+  std::uint16_t world_size = 0;
+  std::string secret;
+  std::string appliance_address;  // printable, for messages only
+  std::uint64_t nonce = 0;        // fresh randomness, drawn once a join
+  AveragingChoice averaging{};    // what an output holds; the same on every rank
+  bool allow_nil = true;          // end_step() may fill in for tensors that were not submitted
+  std::uint32_t receive_credit_packets = 64;    // results that the transport can buffer
+  std::size_t path_datagram_bytes = 1452;       // biggest UDP payload of the local interface
+  DurationNs connect_timeout_ns = 4 * kSecond;  // no usable answer to a join
+  DurationNs join_timeout_ns = 60 * kSecond;    // waiting for the other ranks
+  DurationNs silence_timeout_ns = 4 * kSecond;  // appliance answers no keepalive once joined
+  DurationNs stall_report_ns =
+      5 * kSecond;           // no progress in a step: report who and what is missing
+  ScheduleOptions schedule;  // which chunk leaves next
+  PolicyOptions policy;      // asked for, if has_policy
+  bool has_policy = false;   // false: whatever the appliance's configuration says
+  bool trace = false;        // note when each tensor passed which place
+  std::uint64_t max_state_bytes = UINT64_MAX;  // of another rank's state; more is refused
+};
+
+// A tensor's gradient for the next step of that tensor. `input` and `output` may be the same
+// memory; both must stay valid until the tensor's kTensorDone or kTensorLost event.
+struct Submission {
+  std::uint32_t tensor = 0;
+  const void* input = nullptr;  // elem_count elements of the tensor's dtype; null: no data (NIL)
+  void* output = nullptr;       // likewise: receives the average
+  std::uint32_t weight = 1;     // samples
+  Priority priority = 0;
+  TimeNs ready_ns = 0;  // when the application submitted it; 0: now. For the trace
+  // False: catching up. This worker computed no gradient for the step; `input` and `weight` are
+  // ignored, and only what it has to requeue is contributed.
+  bool contribute = true;
+};
+
+struct Event {
+  enum class Kind : std::uint8_t {
+    kJoined,          // member; waiting for other ranks
+    kStarted,         // all ranks have joined; submissions flow
+    kTensorDone,      // output holds the average of `step`
+    kTensorLost,      // its submission is given up, both buffers are the caller's again: `status`
+    kStepDone,        // every tensor of `step` is done
+    kCollectiveDone,  // the buffer is filled, or the barrier passed. With a `status` that is not
+                      // ok: the broadcast has lost its root, for all ranks alike
+    kStalled,         // a report, not an error: `status.message()` names tensors, ranks and ages
+    kFellBehind,      // `step` has left the window: submissions are abandoned until a resync
+    kStateWanted,     // rank `peer` waits for this one's state: send_state(); `bytes` is unused
+    kStateUnwanted,   // nobody waits for it any more, and none was given
+    kStateSent,       // the state that was given is not read any more, sent or not
+    kStateReceived,   // take_state() has it; `step` is the last step in it. With a `status` that
+                      // is not ok: there was no memory, and the resync is over
+    kLeft,            // leave() has been acknowledged (or nobody answered in time)
+    kFailed,          // final: `status` says why; nothing is sent any more
+  };
+  Kind kind{};
+  std::uint32_t tensor = 0;
+  Step step = 0;
+  std::uint64_t weight = 0;  // total weight of the last chunk's result; kStepDone: of the least
+  bool absent = false;       // kTensorDone: no rank contributed data, output is untouched
+  bool non_finite = false;   // some element of the sum is NaN or infinite
+  Rank peer{};
+  std::uint64_t bytes = 0;
+  Status status;
+};
+
+// What the results of a finished step said. Kept for the last kReportedSteps steps.
+struct StepReport {
+  Step step = 0;             // 0: none
+  std::uint16_t k = 0;       // the least of its chunks
+  std::uint64_t weight = 0;  // likewise
+  std::uint16_t mask_words = 0;
+  std::array<std::uint64_t, kMaskWords> in_every{};  // ranks that are in every chunk
+  std::array<std::uint64_t, kMaskWords> in_any{};    // in at least one
+};
+inline constexpr std::size_t kReportedSteps = 16;
+
+// Another rank's state.
+struct ReceivedState {
+  std::unique_ptr<std::uint8_t[]> data;
+  std::uint64_t bytes = 0;
+  Step step = 0;  // the last one that it contains
+};
+
+// What the job runs, as the appliance said at the join.
+struct JobFacts {
+  PolicyOptions policy;
+  std::uint16_t window_steps = 0;
+  std::uint32_t resync_hold_ms = 0;
+};
+
+struct Transmit {
+  std::size_t bytes = 0;
+  std::uint16_t port_offset = 0;  // add to the appliance's port: 0 control, 1 + shard data
+  Priority priority = 0;
+};
+
+enum class SessionState : std::uint8_t { kJoining, kForming, kRunning, kLeaving, kClosed };
+
+}  // namespace sluice::client

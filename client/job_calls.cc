@@ -1,0 +1,279 @@
+// The calls on a job that has joined: each locks the session, calls it, and wakes the progress
+// thread.
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "client/clock.h"
+#include "client/job.h"
+
+namespace sluice::client {
+namespace {
+
+constexpr DurationNs kWaitSlice = 100 * kMillisecond;
+
+}  // namespace
+
+// Waits with the lock held until ready(), the job's end, the timeout or an interruption. `what`
+// says in words what is waited for; it is asked only when that is told.
+template <class Ready, class What>
+Status Job::wait(Lock& lock, std::int32_t timeout_ms, Ready ready, What what) {
+  if (shared_.ended()) return shared_.session.status();
+  if (ready()) return {};
+  if (timeout_ms == 0) return {StatusCode::kTimedOut, "not done yet"};  // too short to allocate
+  if (on_own_thread())
+    return {StatusCode::kInvalidArgument,
+            place_ + what() + ": a callback must not wait; use timeout 0"};
+  const TimeNs start = monotonic_now();
+  const TimeNs deadline = timeout_ms < 0 ? kNever : start + timeout_ms * kMillisecond;
+  TimeNs asked_ns = start;
+  for (;;) {
+    const TimeNs now = monotonic_now();
+    if (now >= deadline) {
+      std::string text = place_ + what() + ": not done after " + std::to_string(timeout_ms) + " ms";
+      std::string stall = shared_.session.describe_stall(now);
+      if (stall.starts_with(place_)) stall.erase(0, place_.size());
+      if (!stall.empty()) text += ": " + stall;
+      return {StatusCode::kTimedOut, std::move(text)};
+    }
+    if (interrupted_ && now - asked_ns >= kWaitSlice) {
+      asked_ns = now;
+      lock.unlock();
+      const bool interrupted = interrupted_();
+      lock.lock();
+      if (interrupted) return {StatusCode::kInterrupted, place_ + what() + ": interrupted"};
+    } else {
+      shared_.changed.wait_for(lock,
+                               std::chrono::nanoseconds(std::min(kWaitSlice, deadline - now)));
+    }
+    if (shared_.ended()) return shared_.session.status();
+    if (ready()) return {};
+  }
+}
+
+// The session ends a join that takes too long, with the better error.
+Status Job::wait_joined() {
+  Lock lock(shared_.mutex);
+  Status status = wait(
+      lock, kForeverMs, [this] { return shared_.session.state() == SessionState::kRunning; },
+      [] { return std::string("join"); });
+  if (status.code() != StatusCode::kInterrupted) return status;
+  lock.unlock();
+  leave(wire::LeaveReason::kFinished);
+  return status;
+}
+
+// ---- steps ----
+
+Status Job::submit(const Submission& submission) {
+  const Lock lock(shared_.mutex);
+  const TimeNs now = monotonic_now();
+  Status status = shared_.session.submit(submission, now);
+  if (!status.ok()) return status;
+  if (trace_ != nullptr) trace_->next(submission.tensor);
+  shared_.wake();
+  return status;
+}
+
+Status Job::end_step() {
+  const Lock lock(shared_.mutex);
+  Status status = shared_.session.end_step();
+  shared_.wake();
+  return status;
+}
+
+Status Job::check_tensor(std::uint32_t tensor, const char* call) const {
+  const std::uint32_t count = shared_.session.tensors().count();
+  if (tensor < count) return {};
+  return {StatusCode::kInvalidArgument, place_ + call + ": tensor " + std::to_string(tensor) +
+                                            " does not exist; the job has " +
+                                            std::to_string(count) + " tensors"};
+}
+
+Status Job::wait_tensor(std::uint32_t tensor, std::int32_t timeout_ms, Tensors::Result& result) {
+  Lock lock(shared_.mutex);
+  Status status = check_tensor(tensor, "wait_tensor");
+  if (!status.ok()) return status;
+  const Tensors& tensors = shared_.session.tensors();
+  status = wait(
+      lock, timeout_ms, [&] { return !tensors.in_flight(tensor); },
+      [&] {
+        return "wait_tensor '" + shared_.session.layout().tensor(tensor).name + "' of step " +
+               std::to_string(tensors.last_asked(tensor));
+      });
+  if (!status.ok()) return status;
+  if (tensors.lost(tensor)) return shared_.session.stranded();
+  result = tensors.result(tensor);
+  if (trace_ != nullptr) trace_->returned(tensor, monotonic_now());
+  return status;
+}
+
+Status Job::wait_step(std::int32_t timeout_ms, Step& step) {
+  Lock lock(shared_.mutex);
+  const Session& session = shared_.session;
+  Status status = wait(
+      lock, timeout_ms, [&] { return !session.stranded().ok() || session.tensors().at_rest(); },
+      [] { return std::string("wait_step"); });
+  if (status.ok()) status = session.stranded();
+  if (!status.ok()) return status;
+  step = session.current_step() - 1;
+  if (trace_ != nullptr) trace_->all_returned(monotonic_now());
+  return status;
+}
+
+Status Job::mark_applied(std::uint32_t tensor) {
+  const Lock lock(shared_.mutex);
+  Status status = check_tensor(tensor, "mark_applied");
+  if (status.ok() && trace_ != nullptr) trace_->applied(tensor, monotonic_now());
+  return status;
+}
+
+// ---- collectives ----
+
+// One at a time. The session works on a copy: whoever gives up leaves no pointer behind.
+Status Job::run(const std::shared_ptr<CollectiveCall>& call, std::int32_t timeout_ms,
+                const char* what, const std::function<Status(Session&, TimeNs)>& begin) {
+  const auto named = [what] { return std::string(what); };
+  Lock lock(shared_.mutex);
+  const TimeNs start = monotonic_now();
+  Status status = wait(
+      lock, timeout_ms, [this] { return shared_.collective == nullptr; }, named);
+  if (status.ok()) status = begin(shared_.session, monotonic_now());
+  if (!status.ok()) return status;
+  shared_.collective = call;
+  shared_.wake();
+  if (timeout_ms > 0) {
+    const DurationNs spent_ms = (monotonic_now() - start) / kMillisecond;
+    timeout_ms -= static_cast<std::int32_t>(std::min<DurationNs>(timeout_ms - 1, spent_ms));
+  }
+  status = wait(
+      lock, timeout_ms, [&] { return call->done; }, named);
+  return status.ok() ? call->status : status;
+}
+
+Status Job::broadcast(Rank root, void* buffer, std::size_t bytes, std::int32_t timeout_ms) {
+  const auto call = std::make_shared<CollectiveCall>();
+  const auto* const start = static_cast<const std::uint8_t*>(buffer);
+  const bool is_root = rank_ == root;
+  is_root ? call->buffer.assign(start, start + bytes) : call->buffer.resize(bytes);
+  Status status = run(call, timeout_ms, "broadcast", [&](Session& session, TimeNs now) {
+    return session.broadcast(root, call->buffer.data(), bytes, now);
+  });
+  if (status.ok() && !is_root) std::memcpy(buffer, call->buffer.data(), bytes);
+  return status;
+}
+
+Status Job::barrier(std::int32_t timeout_ms) {
+  return run(std::make_shared<CollectiveCall>(), timeout_ms, "barrier",
+             [](Session& session, TimeNs now) { return session.barrier(now); });
+}
+
+// ---- stragglers ----
+
+Status Job::resync(std::int32_t timeout_ms, const ReceivedState*& state) {
+  Lock lock(shared_.mutex);
+  if (resyncing_)
+    return {StatusCode::kBusy, place_ + "resync: another thread waits for the state already"};
+  Session& session = shared_.session;
+  Status status = session.resync(monotonic_now());
+  if (!status.ok()) return status;
+  shared_.wake();
+  resyncing_ = true;
+  status = wait(
+      lock, timeout_ms, [&] { return session.has_state() || !session.resync_failure().ok(); },
+      [] { return std::string("resync"); });
+  resyncing_ = false;
+  if (!status.ok()) return status;
+  if (!session.has_state()) return session.resync_failure();
+  state_ = session.take_state(monotonic_now());
+  shared_.wake();
+  state = &state_;
+  return status;
+}
+
+Status Job::send_state(const void* data, std::uint64_t bytes, Step step) {
+  if (data == nullptr || bytes == 0)
+    return {StatusCode::kInvalidArgument, place_ + "send_state: data is NULL or bytes is 0"};
+  const auto check = [&](bool& wanted) {
+    Status status = shared_.session.status();
+    wanted = status.ok() && shared_.session.state_wanted_by().has_value();
+    return wanted ? shared_.session.check_state_step(step) : status;
+  };
+  bool wanted = false;
+  {
+    const Lock lock(shared_.mutex);
+    if (Status status = check(wanted); !status.ok() || !wanted) return status;
+  }
+  const auto* const begin = static_cast<const std::uint8_t*>(data);
+  std::vector<std::uint8_t> copy(begin, begin + bytes);  // without the lock: it may be long
+  const Lock lock(shared_.mutex);
+  if (Status status = check(wanted); !status.ok() || !wanted) return status;
+  if (!shared_.giving.empty()) return {};  // the session reads what another call has given
+  shared_.giving = std::move(copy);
+  if (!shared_.session.send_state(shared_.giving, step, monotonic_now())) shared_.giving = {};
+  shared_.wake();
+  return {};
+}
+
+// ---- questions ----
+
+Status Job::status() const {
+  const Lock lock(shared_.mutex);
+  return shared_.ended() ? shared_.session.status() : Status();
+}
+
+std::uint32_t Job::behind() const {
+  const Lock lock(shared_.mutex);
+  return shared_.session.behind();
+}
+
+bool Job::must_resync() const {
+  const Lock lock(shared_.mutex);
+  return !shared_.session.stranded().ok();
+}
+
+Status Job::step_report(Step step, StepReport& report) const {
+  const Lock lock(shared_.mutex);
+  const Session& session = shared_.session;
+  const StepReport* found = step == 0 ? session.last_report() : session.report(step);
+  if (found != nullptr && found->step != 0) {
+    report = *found;
+    return {};
+  }
+  const std::string what = step == 0 ? "no step is" : "step " + std::to_string(step) + " is not";
+  return {StatusCode::kNotFound, what + " among the last " + std::to_string(kReportedSteps) +
+                                     " that this rank has applied itself (it is at step " +
+                                     std::to_string(session.current_step() - 1) +
+                                     "; another rank's state has no reports)"};
+}
+
+std::int32_t Job::state_wanted_by() const {
+  const Lock lock(shared_.mutex);
+  const std::optional<Rank> rank = shared_.session.state_wanted_by();
+  return rank ? rank->value : -1;
+}
+
+JobFacts Job::facts() const {
+  const Lock lock(shared_.mutex);
+  return shared_.session.facts();
+}
+
+Counters Job::counters() const {
+  const Lock lock(shared_.mutex);
+  Counters counters = shared_.session.counters();
+  counters.send_errors = shared_.send_errors;
+  return counters;
+}
+
+std::string Job::describe_stall() const {
+  const Lock lock(shared_.mutex);
+  return shared_.session.describe_stall(monotonic_now());
+}
+
+std::string Job::describe_plan() const {
+  const Lock lock(shared_.mutex);
+  return shared_.session.describe_plan();
+}
+
+}  // namespace sluice::client
