@@ -15,6 +15,7 @@ void Worker::on_event(const client::Event& event, TimeNs now) {
   if (event.kind != Kind::kStalled) progressed_at_ = now;
   switch (event.kind) {
     case Kind::kJoined:
+    case Kind::kTensorLost:  // what was in flight shows in what comes with it
     case Kind::kStalled: break;
     case Kind::kStarted: on_started(); break;
     case Kind::kTensorDone:
