@@ -31,8 +31,6 @@ from cores import BusyShare
 
 DESCRIPTION = "25 MB summed over 4 and 8 workers in the namespace lab, against Gloo and ideals"
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PYTHON = "/usr/bin/python3"
 START_TIMEOUT_S = 120
 ROUND_TIMEOUT_S = 120
 ETHERNET_IP_UDP_BYTES = 14 + 20 + 8
@@ -63,7 +61,8 @@ class Side:
         self.seconds, self.busy = report.Samples(), report.Samples()
         self.retransmissions = 0
         self.chunk_bytes = 0
-        command = [PYTHON, os.path.join(ROOT, "bench", self.script), name, *map(str, arguments)]
+        command = [report.PYTHON, os.path.join(report.ROOT, "bench", self.script), name,
+                   *map(str, arguments)]
         self.ranks = [
             lab.popen(rank, command,
                       env={**env, "RANK": str(rank), "WORLD_SIZE": str(world_size)},
@@ -121,7 +120,7 @@ def sluice_env(lab):
     build = report.build_dir()
     env = {"SLUICE_ADDRESS": lab.url, "SLUICE_JOB": "bench", "SLUICE_SECRET": "lab",
            "SLUICE_RUN_ID": str(time.monotonic_ns()),
-           "PYTHONPATH": os.path.join(ROOT, "client", "python")}
+           "PYTHONPATH": os.path.join(report.ROOT, "client", "python")}
     if "SLUICE_LIBRARY" not in os.environ:
         env["SLUICE_LIBRARY"] = os.path.join(build, "client", "libsluice.so")
     return env
@@ -151,7 +150,6 @@ def measure(lab_module, options, world_size):
 
 
 def run(options):
-    sys.path.insert(0, os.path.join(ROOT, "tests", "lab"))
     import lab as lab_module
     report.program("dataplane/sluiced")
     total_bytes = int(options.megabytes * 1e6) // 4 * 4

@@ -28,7 +28,6 @@ buffers of BatchNorm at the start of each forward, behind the gradients that are
 broadcast_buffers=False (--buffers 0) or a normalisation without buffers spares that wait.
 """
 import json
-import os
 import sys
 
 import allreduce
@@ -134,7 +133,6 @@ def rows_of(rate, sides, compute, options):
 
 
 def run(options):
-    sys.path.insert(0, os.path.join(allreduce.ROOT, "tests", "lab"))
     import lab as lab_module
     report.program("dataplane/sluiced")
     rows, ratios = [], []

@@ -12,8 +12,6 @@ compares two strategies, not two loops; both move memory that is shared with oth
 guests. A virtual machine without huge pages pays for address translation on both sides. Without
 2.5 GiB of free memory the 1 GiB row is left out, with a line that says so.
 """
-import json
-
 import report
 
 DESCRIPTION = "float32 sum kernel against memcpy, 256 KiB to 1 GiB (one core)"
@@ -48,20 +46,14 @@ def available_bytes():
 
 def measure(options, max_bytes):
     """Returns {(side, bytes): Samples of Gb/s} and the instruction set's name."""
-    text = report.run_program(
-        [report.program("bench/bench_fold"), f"--fold_target={options.target}",
-         f"--max_bytes={max_bytes}", f"--benchmark_repetitions={options.repetitions}",
-         "--benchmark_enable_random_interleaving=true", "--benchmark_min_time=0.3",
-         "--benchmark_format=json"], timeout_s=600)
-    document = json.loads(text)
-    samples = {}
-    for entry in document["benchmarks"]:
-        if entry["run_type"] != "iteration":
-            continue
-        side, size = entry["run_name"].split("/")[:2]
-        key = (side, int(size))
-        samples.setdefault(key, report.Samples()).add(entry["payload_bits"] / 1e9)
-    return samples, document["context"]["fold_target"]
+    def key_of(row):
+        side, size = row["run_name"].split("/")[:2]
+        return side, int(size)
+    rows, context = report.google_benchmark(
+        "bench_fold", options.repetitions, 0.3, f"--fold_target={options.target}",
+        f"--max_bytes={max_bytes}")
+    return (report.samples_by(key_of, lambda row: row["payload_bits"] / 1e9, rows),
+            context["fold_target"])
 
 
 def run(options):

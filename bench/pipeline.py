@@ -22,8 +22,6 @@ a step (9 MiB) come from the last-level cache, which other guests of the host ma
 a busy host can move by a third, the ratio by less. Each side ends by checking its last sum, and
 the number of results of every step: a wrong one stops the bench.
 """
-import json
-
 import report
 
 DESCRIPTION = "parse, fold and result on one core against a bare rx + sum + tx loop"
@@ -41,20 +39,14 @@ def add_options(parser):
 
 
 def run(options):
-    text = report.run_program(
-        [report.program("bench/bench_pipeline"),
-         f"--benchmark_repetitions={options.repetitions}",
-         "--benchmark_enable_random_interleaving=true", "--benchmark_min_time=0.3",
-         "--benchmark_format=json"], timeout_s=600)
-    document = json.loads(text)
-    mpps, gbps = {}, {}
-    for entry in document["benchmarks"]:
-        if entry["run_type"] == "iteration":
-            side = entry["run_name"]
-            mpps.setdefault(side, report.Samples()).add(entry["contributions"] / 1e6)
-            gbps.setdefault(side, report.Samples()).add(entry["payload_bits"] / 1e9)
+    found, context = report.google_benchmark("bench_pipeline", options.repetitions, 0.3)
+
+    def side_of(row):
+        return row["run_name"]
+    mpps = report.samples_by(side_of, lambda row: row["contributions"] / 1e6, found)
+    gbps = report.samples_by(side_of, lambda row: row["payload_bits"] / 1e9, found)
     print(f"8 workers, 1 KiB payloads, one core, instruction set "
-          f"{document['context']['fold_target']}; median [least .. largest] of "
+          f"{context['fold_target']}; median [least .. largest] of "
           f"{options.repetitions} interleaved repetitions, CPU time")
     bare = mpps["bare"].median
     report.table(["side", "contributions in, Mpps", "payload Gb/s", "of bare"],

@@ -28,16 +28,13 @@ processors take, which no queue can prevent. Against that, sluiced sleeps when n
 full port can be the lower one. On a busy machine TCP may not fill the port: the line above the
 lab's table says what part of the rate it got. Nothing is dropped from the samples.
 """
-import os
 import shutil
 import statistics
-import sys
 import time
 
 import lab_traffic
 import report
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 DESCRIPTION = "p99 of the most urgent on a full port against an idle one, virtual and in the lab"
 
@@ -131,7 +128,6 @@ def measure(port, options):
 
 def in_the_lab(options):
     """Prints the lab's table; returns its p99 ratio, or None where there is no lab."""
-    sys.path.insert(0, os.path.join(ROOT, "tests", "lab"))
     from lab import Lab, LabError, missing
     reason = missing() or (None if shutil.which("iperf3") else "iperf3 is missing (apt install it)")
     if reason:

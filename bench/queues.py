@@ -23,8 +23,6 @@ What can go wrong: ours reads each buffer's length, rte_sched reads and writes i
 touches none: in a switch that header is in the cache, as it is here. rte_sched comes as Debian
 compiles it (-march=corei7). One thread on one core: neighbours show in the ranges.
 """
-import json
-
 import report
 
 DESCRIPTION = "enqueue and dequeue of a port's queue against rte_sched and rte_ring (one core)"
@@ -41,17 +39,12 @@ def add_options(parser):
 
 
 def run(options):
-    text = report.run_program(
-        [report.program("bench/bench_queue"),
-         f"--benchmark_repetitions={options.repetitions}",
-         "--benchmark_enable_random_interleaving=true",
-         f"--benchmark_min_time={options.seconds}", "--benchmark_format=json"], timeout_s=1200)
-    samples = {}
-    for entry in json.loads(text)["benchmarks"]:
-        if entry["run_type"] == "iteration":
-            side, classes, depth = entry["run_name"].split("/")[:3]
-            key = (side, int(classes), int(depth))
-            samples.setdefault(key, report.Samples()).add(entry["s_per_packet"] * 1e9)
+    def key_of(row):
+        side, classes, depth = row["run_name"].split("/")[:3]
+        return side, int(classes), int(depth)
+    found, _ = report.google_benchmark("bench_queue", options.repetitions, options.seconds,
+                                       timeout_s=1200)
+    samples = report.samples_by(key_of, lambda row: row["s_per_packet"] * 1e9, found)
     print(f"ns of CPU time for one enqueue and one dequeue; median [least .. largest] of "
           f"{options.repetitions} interleaved repetitions; one core")
     rows, ratios = [], {}

@@ -3,6 +3,7 @@
 A bench collects samples from interleaved repetitions and reports the median with the range from the
 least to the largest sample. It never drops a sample: on a busy machine the range shows it.
 """
+import json
 import os
 import statistics
 import subprocess
@@ -10,6 +11,10 @@ import sys
 from dataclasses import dataclass, field
 
 MIN_REPETITIONS = 5
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PYTHON = "/usr/bin/python3"
+# What benches use of the tests: the lab, and what drives workers in it.
+sys.path += [os.path.join(ROOT, "tests", folder) for folder in ("lab", "e2e")]
 
 
 class BenchError(Exception):
@@ -81,8 +86,7 @@ def add_repetitions(parser, default):
 
 def build_dir():
     """The build folder: SLUICE_BUILD, else build/ beside this folder's parent."""
-    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    return os.environ.get("SLUICE_BUILD", os.path.join(root, "build"))
+    return os.environ.get("SLUICE_BUILD", os.path.join(ROOT, "build"))
 
 
 def program(relative):
@@ -106,3 +110,21 @@ def run_program(argv, timeout_s, env=None):
     if done.returncode != 0:
         raise BenchError(f"{' '.join(argv)} ended with status {done.returncode}")
     return done.stdout
+
+
+def google_benchmark(name, repetitions, min_time_s, *options, timeout_s=600):
+    """Runs bench/NAME, its repetitions interleaved: (its iterations as dicts, its context)."""
+    document = json.loads(run_program(
+        [program(f"bench/{name}"), f"--benchmark_repetitions={repetitions}",
+         "--benchmark_enable_random_interleaving=true", f"--benchmark_min_time={min_time_s}",
+         "--benchmark_format=json", *options], timeout_s))
+    rows = [row for row in document["benchmarks"] if row["run_type"] == "iteration"]
+    return rows, document["context"]
+
+
+def samples_by(key_of, value_of, rows):
+    """{key: Samples} of a benchmark's rows."""
+    samples = {}
+    for row in rows:
+        samples.setdefault(key_of(row), Samples()).add(value_of(row))
+    return samples

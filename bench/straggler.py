@@ -18,14 +18,11 @@ steps or were started again.
 What can go wrong: on a busy machine the calm run's step, which waits for the slowest of 8 ranks, is
 longer than the pad, which makes both ratios smaller; the column shows it.
 """
-import os
-import sys
 
 import report
 
 DESCRIPTION = "step time with a slow, a stopped and a killed rank of 8, k = 6 and k = n"
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CPU_SHARE = 5  # the pad is at least this many times the CPU time of a step
 
 
@@ -49,7 +46,6 @@ def measure(stragglers, lab, name, options, policy, slow, steps):
 
 
 def run(options):
-    sys.path[:0] = [os.path.join(ROOT, "tests", "lab"), os.path.join(ROOT, "tests", "e2e")]
     import lab as lab_module
     import stragglers
     n = stragglers.WORLD_SIZE

@@ -21,18 +21,14 @@ cores the rates say what a frame costs in CPU and not what a box of its own forw
 processes make every side slower, and the range shows it.
 """
 import contextlib
-import json
-import os
 import shutil
 import signal
 import statistics
-import sys
 
 import lab_traffic
 import report
 from cores import BusyShare
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 DESCRIPTION = "TCP and ping between two hosts through sluiced, against a Linux bridge"
 
@@ -115,16 +111,9 @@ def start_side(stack, name, pmd, polling):
 
 def measure_classes(repetitions):
     """{row: Samples of ns a frame} of bench_classify."""
-    text = report.run_program(
-        [report.program("bench/bench_classify"), f"--benchmark_repetitions={repetitions}",
-         "--benchmark_enable_random_interleaving=true", "--benchmark_min_time=0.1",
-         "--benchmark_format=json"], timeout_s=300)
-    rows = {}
-    for entry in json.loads(text)["benchmarks"]:
-        if entry["run_type"] == "iteration":
-            samples = rows.setdefault(entry["run_name"], report.Samples())
-            samples.add(1e9 / entry["items_per_second"])
-    return rows
+    rows, _ = report.google_benchmark("bench_classify", repetitions, 0.1, timeout_s=300)
+    return report.samples_by(lambda row: row["run_name"],
+                             lambda row: 1e9 / row["items_per_second"], rows)
 
 
 def print_classes(repetitions):
@@ -150,7 +139,6 @@ def print_sides(sides, options):
 
 
 def run(options):
-    sys.path.insert(0, os.path.join(ROOT, "tests", "lab"))
     from lab import missing
     reason = missing() or (None if shutil.which("iperf3") else "iperf3 is missing (apt install it)")
     if reason:

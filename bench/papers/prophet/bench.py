@@ -7,26 +7,19 @@ figures mean and shows the full experiment (--long).
 import os
 
 import report
+from papers import paper
 
 DESCRIPTION = "Prophet's figures: iteration time of five schedules, in virtual time"
 HERE = os.path.dirname(os.path.abspath(__file__))
-RESULTS = os.path.join(HERE, "results.jsonl")
 
 
 def add_options(parser):
-    parser.add_argument("--processes", type=int, metavar="N",
-                        default=min(4, len(os.sched_getaffinity(0))),
-                        help="runs at a time (default: one a core, at most 4)")
-    parser.add_argument("--long", action="store_true",
-                        help="every setting and side run, 15 minutes: into results.jsonl, then "
-                             "plots and tables of the page")
+    paper.add_processes(parser)
+    paper.add_options(parser, HERE, "every setting and side run, 15 minutes: into the records, "
+                                    "then plots and tables of the page")
     parser.add_argument("--lab", action="store_true",
-                        help="with real ranks over shaped links, 4 minutes, needs root: into "
-                             "results.jsonl, then plots and tables of the page")
-    parser.add_argument("--plots-only", action="store_true",
-                        help="redo plots and tables from results.jsonl")
-    parser.add_argument("--results", default=RESULTS, metavar="FILE",
-                        help="where --long, --lab and --plots-only keep their records")
+                        help="with real ranks over shaped links, 4 minutes, needs root: into the "
+                             "records, then plots and tables of the page")
 
 
 def main_runs(every):
@@ -49,27 +42,28 @@ def side_runs():
 
 
 def run(options):
-    from . import simulation, tables
-    if not (options.long or options.lab or options.plots_only):
+    from . import page, simulation, tables
+
+    def long(path):
+        entries = []
+        if options.long:
+            entries += simulation.records(main_runs(every=True) + side_runs(), options.processes)
+        if options.lab:
+            from . import real
+            entries += real.records()
+        with paper.open_to_append(path) as file:
+            for entry in entries:
+                paper.append(file, entry)
+
+    def short():
         entries = simulation.records(main_runs(every=False), options.processes)
-        return finish(tables.Results({simulation.key(entry): entry for entry in entries}))
-    if options.long:
-        simulation.save(options.results,
-                        simulation.records(main_runs(every=True) + side_runs(),
-                                           options.processes))
-    if options.lab:
-        from . import real
-        simulation.save(options.results, real.records())
-    results = tables.Results(simulation.load(options.results))
-    try:
-        from . import page
-    except ImportError as error:
-        raise report.BenchError(f"{error}; ./run installs what Debian packages") from None
-    page.write(results, HERE)
-    return finish(results)
+        return tables.Results({entry["key"]: entry for entry in entries})
+    paper.run("prophet", HERE, options, results_of=tables.Results, figures_of=tables.figures,
+              write=page.write, short=short, show=show,
+              long=long if options.long or options.lab else None)
 
 
-def finish(results):
+def show(results):
     from . import settings, tables
     rows = []
     for setting in settings.SETTINGS:
@@ -82,9 +76,3 @@ def finish(results):
     print("ms per iteration, mean of the last 12 of 24 iterations; *: network-bound")
     report.table(["setting"] + [policy.name for policy in tables.SIDE_POLICIES] +
                  [tables.BEST_CREDIT], rows)
-    figures = tables.figures(results)
-    missing = [name for name, value in figures.items() if value is None]
-    if missing:
-        raise report.BenchError(f"no runs for {', '.join(missing)}")
-    # Four places: where the link is busy all the time, the schedules differ by less than a percent.
-    report.result("prophet", **{name: f"{value:.4f}" for name, value in figures.items()})

@@ -1,5 +1,5 @@
 """Writes the generated part of the page: tables between two marks in README.md, and the plots."""
-from papers import generated
+from papers import paper
 
 from . import plots, settings, simulation, tables
 
@@ -37,5 +37,5 @@ def text(results):
 
 
 def write(results, folder):
-    generated.replace(folder, text(results))
+    paper.replace_generated(folder, text(results))
     plots.all_of(results, folder)

@@ -1,13 +1,8 @@
 """The page's pictures, from records alone."""
-import os
-
-import matplotlib
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
+from papers import paper
 
 from . import settings, tables
 
-DPI = 100
 MOST = 1.9  # times strict: what is longer is cut off and says so
 BARS = ((settings.FIFO, "fifo", "tab:gray"),
         (settings.STOP_AND_WAIT, "stop+wait\n160 kB", "tab:orange"),
@@ -37,8 +32,7 @@ def _bars(axis, results, setting):
 
 def model(results, folder, name):
     """One picture a model: a column a rate, a row a latency."""
-    figure, axes = plt.subplots(len(settings.LATENCIES_MS), len(settings.RATES_GBPS),
-                                figsize=(15, 7.5))
+    figure, axes = paper.figure_of(len(settings.LATENCIES_MS), len(settings.RATES_GBPS), (15, 7.5))
     for setting in settings.SETTINGS:
         if setting.model != name:
             continue
@@ -49,9 +43,7 @@ def model(results, folder, name):
             axes[row][column].set_ylabel("ms per iteration")
     figure.suptitle(f"{name}: ms per iteration, bars over {MOST:g} x strict cut off; black: fluid "
                     "model; green dashed: bytes / rate, dotted: compute")
-    figure.tight_layout(rect=(0, 0, 1, 0.97))
-    figure.savefig(os.path.join(folder, f"{name}.png"), dpi=DPI)
-    plt.close(figure)
+    paper.save(figure, folder, f"{name}.png", rect=(0, 0, 1, 0.97))
 
 
 def all_of(results, folder):

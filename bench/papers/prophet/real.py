@@ -9,16 +9,16 @@ size. Stop-and-wait is no schedule of the client's: only the simulator has it.
 import json
 import os
 import statistics
-import sys
 import time
 
 import report
+from allreduce import BusyShare, sluice_env
 
-from . import settings
+import lab
+
+from . import settings, simulation
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(HERE)))
-PYTHON = "/usr/bin/python3"
 SCALE = settings.LAB_SCALE
 RANKS = 2
 ITERATIONS = 24  # of each schedule, in turn
@@ -36,18 +36,17 @@ def task(setting):
     return {"tensors": tensors, "schedules": SCHEDULES, "iterations": ITERATIONS}
 
 
-def _run(lab_module, setting):
-    sys.path.insert(0, os.path.join(ROOT, "bench"))
-    from allreduce import BusyShare, sluice_env
-    with lab_module.Lab(hosts=RANKS, rate_mbps=1000 * setting.rate_gbps / SCALE) as lab:
-        lab.start_appliance(report.build_dir())
-        env = sluice_env(lab)
+def _run(setting):
+    rate_mbps = 1000 * setting.rate_gbps / SCALE
+    with lab.Lab(hosts=RANKS, rate_mbps=rate_mbps) as shaped:
+        shaped.start_appliance(report.build_dir())
+        env = sluice_env(shaped)
         env.pop("SLUICE_JOB")
         env["WORLD_SIZE"] = str(RANKS)
         busy = BusyShare()
-        ranks = [lab.popen(rank, [PYTHON, os.path.join(HERE, "real_worker.py"),
-                                  json.dumps(task(setting))],
-                           env={**env, "RANK": str(rank)}, stdout=-1, text=True)
+        ranks = [shaped.popen(rank, [report.PYTHON, os.path.join(HERE, "real_worker.py"),
+                                     json.dumps(task(setting))],
+                              env={**env, "RANK": str(rank)}, stdout=-1, text=True)
                  for rank in range(RANKS)]
         deadline = time.monotonic() + RUN_TIMEOUT_S
         said = []
@@ -61,22 +60,21 @@ def _run(lab_module, setting):
 
 
 def records():
-    sys.path.insert(0, os.path.join(ROOT, "tests", "lab"))
-    import lab as lab_module
     report.program("dataplane/sluiced")
     out = []
     try:
         for setting in SETTINGS:
-            said, busy_percent = _run(lab_module, setting)
+            said, busy_percent = _run(setting)
             out += [_record(setting, schedule, said, busy_percent) for schedule in SCHEDULES]
-    except lab_module.LabError as error:
+    except lab.LabError as error:
         raise report.BenchError(str(error)) from None
     return out
 
 
 def _record(setting, schedule, said, busy_percent):
     settled = [1e3 * value for value in said[0]["seconds"][schedule][-SETTLED:]]
-    record = {"variant": VARIANT, "model": setting.model, "rate_gbps": setting.rate_gbps,
+    record = {"key": simulation.key(VARIANT, setting, schedule), "variant": VARIANT,
+              "model": setting.model, "rate_gbps": setting.rate_gbps,
               "latency_ms": setting.latency_ms, "policy": schedule,
               "iteration_ms": round(statistics.median(settled), 2),
               "least_ms": round(min(settled), 2), "most_ms": round(max(settled), 2),

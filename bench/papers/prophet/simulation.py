@@ -6,8 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import report
-from papers import records as record_file
-
 from . import settings
 
 PROGRAM = "bench/papers/prophet/bench_prophet"
@@ -77,7 +75,8 @@ def record(setting, policy, variant):
     said = play(settings.tensors(setting.model, variant.ready_steps), setting.rate_gbps,
                 setting.latency_ms, policy, variant)
     settled = [ns / 1e6 for ns in said["iteration_ns"][-variant.settled:]]
-    out = {"variant": variant.name, "model": setting.model, "rate_gbps": setting.rate_gbps,
+    out = {"key": key(variant.name, setting, policy.name), "variant": variant.name,
+           "model": setting.model, "rate_gbps": setting.rate_gbps,
            "latency_ms": setting.latency_ms, "policy": policy.name,
            "iteration_ms": round(statistics.fmean(settled), 3),
            "least_ms": round(min(settled), 3), "most_ms": round(max(settled), 3)}
@@ -92,18 +91,5 @@ def records(runs, processes):
         return list(pool.map(lambda run: record(*run), runs))
 
 
-def key(entry):
-    return tuple(entry[name] for name in ("variant", "model", "rate_gbps", "latency_ms", "policy"))
-
-
-def load(path):
-    return record_file.load(path, key)
-
-
-def save(path, entries):
-    """Replaces the file's records that have the same keys."""
-    merged = load(path)
-    merged.update({key(entry): entry for entry in entries})
-    with open(path, "w", encoding="utf-8") as file:
-        for entry in merged.values():
-            file.write(json.dumps(entry) + "\n")
+def key(variant, setting, policy):
+    return f"{variant}/{setting.model}/{setting.rate_gbps:g}/{setting.latency_ms:g}/{policy}"

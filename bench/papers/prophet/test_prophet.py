@@ -4,6 +4,7 @@ import os
 import pytest
 
 import report
+from papers import paper
 from papers.prophet import fluid, settings, simulation
 from papers.prophet.settings import Policy, Setting, Tensor
 
@@ -104,11 +105,14 @@ def test_gradients_become_ready_in_ten_steps_and_in_backward_order():
         assert max(ready) == pytest.approx(settings.compute_s(model)[1])
 
 
-def test_a_later_record_of_the_same_run_replaces_the_earlier_one(tmp_path):
-    path = str(tmp_path / "results.jsonl")
-    entry = {"variant": "main", "model": "m", "rate_gbps": 1, "latency_ms": 1, "policy": "fifo",
-             "iteration_ms": 5.0}
-    simulation.save(path, [entry])
-    simulation.save(path, [{**entry, "iteration_ms": 4.0}, {**entry, "policy": "strict"}])
-    records = simulation.load(path)
-    assert [record["iteration_ms"] for record in records.values()] == [4.0, 5.0]
+def test_a_later_record_of_the_same_run_replaces_the_earlier_one_also_once_packed(tmp_path):
+    path = str(tmp_path / paper.RECORDS)
+    for key, ms in (("main/m/1/1/strict", 5.0), ("main/m/1/1/fifo", 5.0), ("main/m/1/1/fifo", 4.0)):
+        with paper.open_to_append(path) as file:
+            paper.append(file, {"key": key, "iteration_ms": ms})
+    known = paper.load(path)
+    assert [record["iteration_ms"] for record in known.values()] == [5.0, 4.0]
+    paper.pack(path)
+    assert paper.load(path) == known and os.listdir(tmp_path) == [paper.RECORDS + ".xz"]
+    paper.unpack(path)
+    assert paper.load(path) == known

@@ -11,11 +11,10 @@ import time
 from concurrent.futures.process import BrokenProcessPool
 
 import report
-from papers import records
+from papers import paper
 
 DESCRIPTION = "SAINA's published figures: time to accuracy of k < n, in virtual time"
 HERE = os.path.dirname(os.path.abspath(__file__))
-RESULTS = os.path.join(HERE, "results.jsonl")
 SHORT_SEEDS = 3
 SHORT_LIMIT_S = 540
 
@@ -24,16 +23,9 @@ def add_options(parser):
     parser.add_argument("--seeds", type=int, default=SHORT_SEEDS, metavar="N",
                         help="most seeds of the short version; it begins no seed that it could not "
                              f"end in {SHORT_LIMIT_S} s (default {SHORT_SEEDS})")
-    parser.add_argument("--processes", type=int, metavar="N",
-                        default=min(4, len(os.sched_getaffinity(0))),
-                        help="runs at a time (default: one a core, at most 4)")
-    parser.add_argument("--long", action="store_true",
-                        help="the full experiment, hours: continues results.jsonl, then redoes "
-                             "plots and tables of the page")
-    parser.add_argument("--plots-only", action="store_true",
-                        help="redo plots and tables from results.jsonl, train nothing")
-    parser.add_argument("--results", default=RESULTS, metavar="FILE",
-                        help="where --long and --plots-only keep their records")
+    paper.add_processes(parser)
+    paper.add_options(parser, HERE, "the full experiment, hours: continues the records, then "
+                                    "redoes plots and tables of the page")
 
 
 def run(options):
@@ -42,20 +34,12 @@ def run(options):
     except ImportError as error:
         raise report.BenchError(f"{error}; ./run installs what Debian packages") from None
     os.environ["OMP_NUM_THREADS"] = "1"
-    if options.plots_only or options.long:
-        if options.long:
-            train(experiment.long_units(), options.results, options.processes)
-        results = tables.Results(records.load(options.results))
-        page.write(results, HERE)
-    else:
-        results = tables.Results(train_short(options))
-        print_short(results)
-    figures = tables.figures(results)
-    missing = [name for name, value in figures.items() if value is None]
-    if missing:
-        raise report.BenchError(f"no runs for {', '.join(missing)}")
-    report.result("saina", **{name: float(value) for name, value in figures.items()},
-                  seeds=len(results.seeds))
+    paper.run(
+        "saina", HERE, options, results_of=tables.Results, figures_of=tables.figures,
+        write=page.write, show=show,
+        long=options.long and (
+            lambda path: train(experiment.long_units(), path, options.processes)),
+        short=lambda: tables.Results(train_short(options)))
 
 
 def train(units, path, processes):
@@ -80,7 +64,7 @@ def train_short(options):
     return records
 
 
-def print_short(results):
+def show(results):
     from . import experiment, stragglers, tables
     rows = []
     for setting in stragglers.SETTINGS:

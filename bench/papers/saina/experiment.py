@@ -9,7 +9,7 @@ import multiprocessing
 import sys
 from collections import namedtuple
 
-from papers import records as record_file
+from papers import paper
 
 from . import models, stragglers
 
@@ -179,10 +179,10 @@ def _related(unit, records):
 def run(units, path, processes):
     """Runs what the file at `path` lacks, appends it there, and returns all of its records."""
     from tqdm import tqdm
-    records = record_file.load(path)
+    records = paper.load(path)
     runs = sum(1 + len(unit.schemes) for unit in units)
     context = multiprocessing.get_context("spawn")
-    with record_file.open_to_append(path) as file, \
+    with paper.open_to_append(path) as file, \
             concurrent.futures.ProcessPoolExecutor(processes, mp_context=context) as pool, \
             tqdm(total=runs, unit="run", file=sys.stderr, mininterval=2) as progress:
         waiting, todo = {}, list(reversed(units))
@@ -196,7 +196,7 @@ def run(units, path, processes):
                 unit = waiting.pop(future)
                 for record in future.result():
                     records[record["key"]] = record
-                    record_file.append(file, record)
+                    paper.append(file, record)
                 progress.update(1 + len(unit.schemes))
     return records
 

@@ -1,5 +1,5 @@
 """Writes the generated part of the page: tables between two marks in README.md, and the plots."""
-from papers import generated
+from papers import paper
 
 from . import experiment, plots, stragglers, tables
 
@@ -15,7 +15,7 @@ def _seed_counts(results):
     parts["rules from k = 4, 1 + Exp(0.5)"] = ("jitter", "saina-5 from=4", "requeue")
     rows = [[name] + [str(count(architecture, *which)) for architecture in experiment.ARCHITECTURES]
             for name, which in parts.items()]
-    return tables.markdown(["seeds of", *experiment.ARCHITECTURES], rows)
+    return paper.markdown(["seeds of", *experiment.ARCHITECTURES], rows)
 
 
 def text(results):
@@ -48,5 +48,5 @@ def text(results):
 
 
 def write(results, folder):
-    generated.replace(folder, text(results))
+    paper.replace_generated(folder, text(results))
     plots.all_of(results, folder)

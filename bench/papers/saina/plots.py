@@ -1,9 +1,5 @@
 """The page's pictures, from records alone."""
-import os
-
-import matplotlib
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
+from papers import paper
 
 from . import experiment, stragglers
 from .tables import label, median, setting_of_ratio
@@ -13,14 +9,13 @@ PUBLISHED = {"large": (1.70, "dotted: 1.70 x, published for VGG-16"),
 STYLES = {"k=16": ("black", "-"), "k=4": ("tab:gray", ":"), "k=8": ("tab:brown", ":"),
           "saina": ("tab:blue", "-"), "saina-5": ("tab:cyan", "--"), "ramp": ("tab:red", "-"),
           "goodput": ("tab:green", "-"), "clock": ("tab:purple", "--")}
-DPI = 110
 LEAST_ACCURACY = 80  # %, of the axis: a run that diverges leaves it for good
 
 
 def curves(results, folder, setting="jitter"):
     """Accuracy over virtual time of the first seed, and the k that each rule chose."""
     seed = results.seeds[0]
-    figure, axes = plt.subplots(2, 4, figsize=(17, 8), sharex=True)
+    figure, axes = paper.figure_of(2, 4, (17, 8), sharex=True)
     for row, architecture in enumerate(experiment.ARCHITECTURES):
         for column, mode in enumerate(experiment.MODES):
             top, bottom = axes[row][2 * column], axes[row][2 * column + 1]
@@ -44,15 +39,13 @@ def curves(results, folder, setting="jitter"):
     figure.legend(handles, labels, loc="lower center", ncol=4)
     figure.suptitle(f"{stragglers.describe(setting)}, seed {seed}; "
                     f"rules that are not on an accuracy axis stayed below {LEAST_ACCURACY} %")
-    figure.tight_layout(rect=(0, 0.08, 1, 1))
-    figure.savefig(os.path.join(folder, f"curves_{setting}.png"), dpi=DPI)
-    plt.close(figure)
+    paper.save(figure, folder, f"curves_{setting}.png", rect=(0, 0.08, 1, 1))
 
 
 def bars(results, folder):
     """Reduction against k = 16 of every scheme in every setting; bars are medians."""
     schemes = ("k=4", "k=8", "saina", "saina-5", "ramp", "goodput", "clock")
-    figure, axes = plt.subplots(2, 2, figsize=(15, 8.5), sharey=True)
+    figure, axes = paper.figure_of(2, 2, (15, 8.5), sharey=True)
     width = 0.8 / len(schemes)
     for row, architecture in enumerate(experiment.ARCHITECTURES):
         for column, mode in enumerate(experiment.MODES):
@@ -81,15 +74,13 @@ def bars(results, folder):
         axes[row][0].set_ylabel("time of k = 16 / time (no bar: never reached)")
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncol=4)
-    figure.tight_layout(rect=(0, 0.08, 1, 1))
-    figure.savefig(os.path.join(folder, "reductions.png"), dpi=DPI)
-    plt.close(figure)
+    paper.save(figure, folder, "reductions.png", rect=(0, 0.08, 1, 1))
 
 
 def sweep(results, folder):
     """Reduction over the heaviness of the tail, with the published ratios marked."""
     ratios = sorted(experiment.SWEEP_RATIOS + (3,))
-    figure, axes = plt.subplots(2, 2, figsize=(12, 8.5), sharex=True)
+    figure, axes = paper.figure_of(2, 2, (12, 8.5), sharex=True)
     for row, architecture in enumerate(experiment.ARCHITECTURES):
         for column, mode in enumerate(experiment.MODES):
             axis = axes[row][column]
@@ -119,9 +110,7 @@ def sweep(results, folder):
             axis.grid(alpha=0.3)
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncol=3)
-    figure.tight_layout(rect=(0, 0.09, 1, 1))
-    figure.savefig(os.path.join(folder, "sweep.png"), dpi=DPI)
-    plt.close(figure)
+    paper.save(figure, folder, "sweep.png", rect=(0, 0.09, 1, 1))
 
 
 def all_of(results, folder):

@@ -6,6 +6,9 @@ the same target in the same seed; 0 when the scheme never reached it in the step
 """
 import statistics
 
+from papers import paper
+from papers.paper import markdown
+
 from . import experiment, stragglers, training
 
 PUBLISHED_SIGN = {300: (472.4, 771.2), 400: (448.8, 543.1), 500: (426.0, 401.0),
@@ -98,17 +101,12 @@ def median(values):
 
 
 def cell(values, digits=2, unit=""):
-    """Median [least .. largest]; "-" where there is no run."""
-    if not values:
-        return "-"
-    if min(values) == float("inf"):
+    if values and min(values) == float("inf"):
         return "never"
 
     def text(value):
         return "never" if value == float("inf") else f"{value:.{digits}f}{unit}"
-    if len(values) == 1:
-        return text(values[0])
-    return f"{text(median(values))} [{text(min(values))} .. {text(max(values))}]"
+    return paper.cell(values, text=text, middle=median)
 
 
 def reduction_cell(values):
@@ -119,11 +117,6 @@ def reduction_cell(values):
     reached = sum(value > 0 for value in values)
     text = cell(values) + " x"
     return text if reached == len(values) else f"{text}, {reached}/{len(values)} reached"
-
-
-def markdown(headers, rows):
-    lines = ["| " + " | ".join(headers) + " |", "|" + " --- |" * len(headers)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows]) + "\n"
 
 
 def _threshold_table(results, name, published, scheme_of, title):
@@ -289,6 +282,7 @@ def figures(results):
         "goodput_drop": goodput("drop"),
         "goodput_requeue": goodput("requeue"),
         "final_gap_points": max((gap for gap in gaps if gap is not None), default=None),
+        "seeds": len(results.seeds),
     }
 
 

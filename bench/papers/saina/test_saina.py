@@ -7,7 +7,7 @@ pytest.importorskip("tqdm")
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 
-from papers import generated  # noqa: E402
+from papers import paper  # noqa: E402
 from papers.saina import experiment, models, stragglers, switch  # noqa: E402
 from papers.saina import page, tables, tasks, training  # noqa: E402
 
@@ -149,7 +149,7 @@ def test_a_unit_s_records_become_a_page_and_are_not_run_twice(monkeypatch, tmp_p
     sync = results.record(0, "small", "jitter", "k=16", "requeue")
     assert sync["steps"] == [10, 20] and sync["tta_s"] <= sync["seconds"][-1]
     (tmp_path / "README.md").write_text(
-        "before\n" + generated.BEGIN + "old\n" + generated.END + "after\n")
+        "before\n" + paper.BEGIN + "old\n" + paper.END + "after\n")
     page.write(results, str(tmp_path))
     text = (tmp_path / "README.md").read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text

@@ -13,54 +13,40 @@ import os
 import tempfile
 
 import report
-from papers import records
+from papers import paper
 
 DESCRIPTION = "priorities in the switch for parameter-server training, published figures again"
 HERE = os.path.dirname(os.path.abspath(__file__))
-RESULTS = os.path.join(HERE, "results.jsonl")
 SHORT_POLICIES = ("fifo", "worker", "aggregation")
 SHORT_STEPS = 2
 LONG_REPETITIONS = 3
 
 
 def add_options(parser):
-    parser.add_argument("--long", action="store_true",
-                        help="all policies and repetitions: continues results.jsonl, then redoes "
-                             "plots and tables of the page")
-    parser.add_argument("--plots-only", action="store_true",
-                        help="redo plots and tables from results.jsonl, run nothing")
+    paper.add_options(parser, HERE, "all policies and repetitions: continues the records, then "
+                                    "redoes plots and tables of the page")
     parser.add_argument("--repetitions", type=int, default=LONG_REPETITIONS, metavar="N",
                         help=f"of --long (default {LONG_REPETITIONS})")
     parser.add_argument("--labs", type=int, default=2, metavar="N",
                         help="labs at a time (default 2); each takes a tenth of two cores or less")
-    parser.add_argument("--results", default=RESULTS, metavar="FILE",
-                        help="where --long and --plots-only keep their records")
 
 
 def run(options):
-    from . import experiment, models, tables
+    from . import experiment, models, page, tables
     if not options.plots_only:
         for built in ("dataplane/sluiced", "client/libsluice.so"):
             report.program(built)
-    if options.plots_only or options.long:
-        if options.long:
-            experiment.run(experiment.units(models.MODELS + (models.COMPUTE_BOUND,),
-                                            experiment.NAMES, options.repetitions),
-                           options.results, options.labs)
-        from . import page
-        results = tables.Results(records.load(options.results))
-        page.write(results, HERE)
-    else:
+    everything = experiment.units(models.MODELS + (models.COMPUTE_BOUND,), experiment.NAMES,
+                                  options.repetitions)
+
+    def short():
         with tempfile.TemporaryDirectory() as folder:
-            results = tables.Results(experiment.run(
+            return tables.Results(experiment.run(
                 experiment.units(models.MODELS, SHORT_POLICIES, 1),
-                os.path.join(folder, "results.jsonl"), options.labs, SHORT_STEPS))
-    show(results)
-    figures = tables.figures(results)
-    missing = [name for name, value in figures.items() if value is None]
-    if missing:
-        raise report.BenchError(f"no runs for {', '.join(missing)}")
-    report.result("switch_priority", **figures)
+                os.path.join(folder, paper.RECORDS), options.labs, SHORT_STEPS))
+    paper.run("switch_priority", HERE, options, results_of=tables.Results,
+              figures_of=tables.figures, write=page.write, show=show, short=short,
+              long=options.long and (lambda path: experiment.run(everything, path, options.labs)))
 
 
 def show(results):

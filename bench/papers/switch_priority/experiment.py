@@ -13,13 +13,12 @@ import time
 
 import report
 from cores import BusyShare
-from papers import records as record_file
+from papers import paper
 
 from . import models, replay, topology
 from .programs import POLICIES
 from .queues import QueueWatch
 
-PYTHON = "/usr/bin/python3"
 HERE = os.path.dirname(os.path.abspath(__file__))
 SCALE = 40
 WARM_UP_STEPS = 1  # windows open, connections learn their round trips
@@ -96,7 +95,7 @@ class Run:
         streamed = AGGREGATIONS[self.policy_name]
         hosts = topology.WORKERS + (() if streamed else (topology.SERVER,))
         build = report.build_dir()
-        env = {"PYTHONPATH": os.path.join(topology.ROOT, "client", "python"),
+        env = {"PYTHONPATH": os.path.join(report.ROOT, "client", "python"),
                "SLUICE_LIBRARY": os.environ.get("SLUICE_LIBRARY",
                                                 os.path.join(build, "client", "libsluice.so"))}
         common = {"bytes": [layer.bytes for layer in self.model.layers], "streamed": streamed,
@@ -115,7 +114,7 @@ class Run:
 
     @staticmethod
     def _start(lab, host, script, settings, env=None):
-        return lab.popen(host, [PYTHON, "-B", script, json.dumps(settings)], env,
+        return lab.popen(host, [report.PYTHON, "-B", script, json.dumps(settings)], env,
                          stdout=-1, text=True)
 
     def _line(self, process, timeout_s):
@@ -142,21 +141,21 @@ def units(names, policies, repetitions):
 def run(todo, path, labs, steps=None):
     """Runs what the file at `path` lacks, so many labs at a time, appends it there, and returns all
     of its records."""
-    records = record_file.load(path)
+    records = paper.load(path)
     todo = [unit for unit in todo if key(*unit) not in records]
 
     def one(model, policy, repetition):
         count = steps or steps_of(models.load(model, SCALE))
         return {"key": key(model, policy, repetition), **Run(model, policy, count).record()}
 
-    with record_file.open_to_append(path) as file, \
+    with paper.open_to_append(path) as file, \
             concurrent.futures.ThreadPoolExecutor(labs) as pool:
         futures = [pool.submit(one, *unit) for unit in todo]
         try:
             for future in concurrent.futures.as_completed(futures):
                 record = future.result()
                 records[record["key"]] = record
-                record_file.append(file, record)
+                paper.append(file, record)
                 print(f"{record['key']}: {statistics.mean(record['step_s']):.3f} s a step, "
                       f"busy {record['busy']} %", file=sys.stderr, flush=True)
         except BaseException:

@@ -1,21 +1,17 @@
 """The page's pictures, from records alone."""
-import os
 import statistics
 
-import matplotlib
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
+from papers import paper
 
 from . import experiment, models, tables
 
-DPI = 110
 SHOWN = tuple(name for name in experiment.NAMES if name != "fifo")
 PHASES = (("pull", "tab:blue"), ("compute", "lightgray"), ("push", "tab:orange"))
 
 
 def gains(results, folder):
     """Throughput against fifo of every policy: published, ours, the fluid model's."""
-    figure, axes = plt.subplots(2, 2, figsize=(14, 8.5))
+    figure, axes = paper.figure_of(2, 2, (14, 8.5))
     for axis, model in zip(axes.flat, models.MODELS):
         places = range(len(SHOWN))
         ours = [results.ratios(model, policy) for policy in SHOWN]
@@ -36,15 +32,13 @@ def gains(results, folder):
         axis.set_ylabel("throughput / fifo")
         axis.grid(axis="y", alpha=0.3)
     axes[0][0].legend(loc="upper left")
-    figure.tight_layout()
-    figure.savefig(os.path.join(folder, "gains.png"), dpi=DPI)
-    plt.close(figure)
+    paper.save(figure, folder, "gains.png")
 
 
 def timeline(results, folder, model="resnet50"):
     """Who pulls, computes and pushes when, in one step of three policies."""
     policies = ("fifo", "worker", "multicast_pull")
-    figure, axes = plt.subplots(len(policies), 1, figsize=(11, 6.5), sharex=True)
+    figure, axes = paper.figure_of(len(policies), 1, (11, 6.5), sharex=True)
     for axis, policy in zip(axes, policies):
         records = [record for _, record in results.each(model, policy)]
         for worker, (pulled, pushing, pushed) in enumerate(records[0]["timeline"]):
@@ -59,9 +53,7 @@ def timeline(results, folder, model="resnet50"):
     axes[1].legend(loc="upper right")
     axes[-1].set_xlabel(f"seconds of one step of {model}; a pull lasts until the worker has the "
                         "whole model, a push until the server has all gradients")
-    figure.tight_layout()
-    figure.savefig(os.path.join(folder, "timeline.png"), dpi=DPI)
-    plt.close(figure)
+    paper.save(figure, folder, "timeline.png")
 
 
 def all_of(results, folder):

@@ -1,6 +1,5 @@
 """Where the queues stand: samples of the switches' metrics and of the hosts' shapers."""
 import ctypes
-import os
 import re
 import subprocess
 import threading

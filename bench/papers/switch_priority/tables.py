@@ -6,6 +6,8 @@ range from least to largest; a ratio is taken inside one repetition, fifo's step
 import functools
 import statistics
 
+from papers.paper import cell, number
+
 from . import experiment, fluid, models, replay
 from .programs import POLICIES
 
@@ -79,25 +81,6 @@ class Results:
             return None
         ratio, policy = max(medians)
         return policy, ratio
-
-
-def cell(values, digits=2):
-    if not values:
-        return "-"
-    middle = f"{statistics.median(values):.{digits}f}"
-    if len(values) == 1:
-        return middle
-    return f"{middle} [{min(values):.{digits}f} .. {max(values):.{digits}f}]"
-
-
-def number(value, digits=2):
-    return "-" if value is None else f"{value:.{digits}f}"
-
-
-def markdown(headers, rows):
-    lines = ["| " + " | ".join(headers) + " |", "| " + " | ".join("---" for _ in headers) + " |"]
-    lines += ["| " + " | ".join(str(each) for each in row) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
 
 
 MODEL_HEADERS = ["policy", "imgs/s published", "ours", "theory", "of the lab",

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from papers import generated, records  # noqa: E402
+from papers import paper  # noqa: E402
 from papers.switch_priority import experiment, fluid, models  # noqa: E402
 from papers.switch_priority import multicast, page, programs, replay, tables  # noqa: E402
 
@@ -221,7 +221,7 @@ def test_figures_are_those_of_the_best_reordering_policy_and_of_the_least_aggreg
 
 def test_records_become_a_page(tmp_path):
     (tmp_path / "README.md").write_text(
-        "before\n" + generated.BEGIN + "old\n" + generated.END + "after\n")
+        "before\n" + paper.BEGIN + "old\n" + paper.END + "after\n")
     page.write(tables.Results(made_records()), str(tmp_path))
     text = (tmp_path / "README.md").read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
@@ -247,7 +247,7 @@ def test_a_run_that_is_in_the_file_is_not_run_again(tmp_path, monkeypatch):
     with open(path, "a", encoding="ascii") as file:
         file.write('{"key":"resnet50/worker/1","step')  # cut off in the middle
     assert set(experiment.run(todo, path, labs=1)) == {experiment.key(*unit) for unit in todo}
-    assert set(records.load(path)) == {experiment.key(*unit) for unit in todo}
+    assert set(paper.load(path)) == {experiment.key(*unit) for unit in todo}
     assert len(runs) == 4
 
 

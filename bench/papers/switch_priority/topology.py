@@ -9,20 +9,15 @@ import contextlib
 import itertools
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 
 import cores
+import lab
 import report
 
 from . import models
-
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(
-    os.path.abspath(__file__)))))
-sys.path.insert(0, os.path.join(ROOT, "tests", "lab"))
-import lab  # noqa: E402
 
 SWITCHES = ("sw0", "sw1")
 SERVER = "ps"
