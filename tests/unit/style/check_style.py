@@ -14,7 +14,15 @@ from typing import Callable, Iterator, List, NamedTuple, Optional, Tuple
 
 MAX_COLUMNS = 100
 MAX_LINES = 500
+MAX_PAGE_WORDS = 600
+MAX_BYTES = 200 << 10
 CLANG_FORMAT_VERSION = "14."  # Debian 12's; other versions lay out some lines differently
+
+# Files that tools find by their names.
+NAMED_BY_TOOLS = {"README.md", "CMakeLists.txt", "CMakePresets.json", "CONTRIBUTING.md",
+                  "CHANGELOG.md", "LICENSE", ".gitignore", ".clang-format", ".clang-tidy",
+                  "conftest.py", "__init__.py", "__main__.py", "pyproject.toml", "setup.py"}
+KNOWN_TO_TOOLS = (".ci/",)
 
 C_FAMILY = (".h", ".hpp", ".cc", ".c")
 TEXT = C_FAMILY + (".py", ".sh", ".cmake")
@@ -26,6 +34,9 @@ IMPURE_HEADERS = re.compile(
     r"time\.h|unistd\.h|pthread\.h|sys/(socket|time|epoll|mman)\.h)>")
 INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
 OPEN_END = re.compile(r"\b(TODO|FIXME|XXX)\b(?!\(#\d+\))")  # style-ok: the rule itself
+WORD = re.compile(r"[\w./+-]*\w")
+ANY_INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
+IMPORT = re.compile(r"\s*(from|import) ")
 MACHINE_PATH = re.compile(r"(?<![\w.<$}])/(work|farm|home|root)/[a-z]")
 
 
@@ -138,6 +149,59 @@ def folders_without_readme(paths: List[str]) -> List[str]:
             for folder in sorted(code) if folder and not covered(folder)]
 
 
+def blobs(root: str, paths: List[str]) -> List[str]:
+    """Files that make every clone heavier for good."""
+    sizes = [(path, os.path.getsize(os.path.join(root, path))) for path in paths]
+    return [f"{path}:1: {size >> 10} KiB; keep files below {MAX_BYTES >> 10}: pack it, or derive it"
+            for path, size in sizes if size > MAX_BYTES]
+
+
+def unused(sources: List[Source]) -> List[str]:
+    """Files that no other file names: a header that nothing includes, a source that no
+    CMakeLists.txt lists, a module that nothing imports, anything else that no page, script or test
+    names. Tests are listed without `test_` or `_test`, in their own folder."""
+    included, listed, imported = set(), set(), set()
+    named = {}  # of each file, all its words
+    for source in sources:
+        text = "\n".join(source.lines)
+        named[source.path] = words = {word for found in WORD.findall(text)
+                                      for word in (found, os.path.basename(found))}
+        if source.path.endswith("CMakeLists.txt"):
+            listed |= words
+        elif source.path.endswith(C_FAMILY):
+            included |= {os.path.basename(name) for name in ANY_INCLUDE.findall(text)}
+        elif source.path.endswith(".py"):
+            imported |= {word for line in source.lines if IMPORT.match(line)
+                         for word in re.findall(r"\w+", line)}
+
+    def is_used(path: str) -> bool:
+        folder, name = os.path.split(path)
+        stem = name.split(".")[0]
+        if name in NAMED_BY_TOOLS or path.startswith(KNOWN_TO_TOOLS):
+            return True
+        if name.endswith((".h", ".hpp")):
+            return name in included
+        if name.endswith(C_FAMILY):
+            return name in listed
+        if name.endswith(".py") and stem in imported:
+            return True
+        near = {stem, stem.removeprefix("test_"), stem.removesuffix("_test")}
+        return any(name in words or path in words or
+                   os.path.dirname(other) == folder and near & words
+                   for other, words in named.items() if other != path)
+
+    return [f"{source.path}:1: nothing names it; use it or delete it" for source in sources
+            if not is_used(source.path)]
+
+
+def long_pages(sources: List[Source]) -> List[str]:
+    """Folder pages that are more than a page. The top page and the benches' are what they are."""
+    counts = [(source.path, sum(len(line.split()) for line in source.lines)) for source in sources
+              if source.path.endswith("/README.md") and not source.path.startswith("bench/")]
+    return [f"{path}:1: {count} words; a folder's page has {MAX_PAGE_WORDS} at most"
+            for path, count in counts if count > MAX_PAGE_WORDS]
+
+
 def misformatted(root: str, paths: List[str]) -> List[str]:
     """Files that clang-format would change. Another version of it has other opinions: skipped."""
     tool = shutil.which("clang-format")
@@ -170,6 +234,7 @@ def main() -> int:
     sources = [source for source in (read(root, path) for path in paths) if source]
     findings = [finding for source in sources for finding in check(source)]
     findings += folders_without_readme(paths)
+    findings += blobs(root, paths) + unused(sources)
     findings += misformatted(root, paths) + bad_shell(root, sources)
     for finding in findings:
         print(finding)

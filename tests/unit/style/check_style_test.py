@@ -1,8 +1,9 @@
 """Each style rule reports its bad sample and nothing in the good one."""
 
+import tempfile
 import unittest
 
-from check_style import Source, check, folders_without_readme
+from check_style import Source, blobs, check, folders_without_readme, long_pages, unused
 
 HEADER = "// What it is."
 
@@ -40,6 +41,33 @@ class Style(unittest.TestCase):
     def test_a_folder_of_code_needs_a_page(self):
         self.assertEqual(len(folders_without_readme(["a/x.cc", "b/x.cc", "b/README.md"])), 1)
         self.assertEqual(folders_without_readme(["tests/unit/a/x.cc", "tests/unit/README.md"]), [])
+
+    def test_a_file_that_nothing_names_is_found(self):
+        def tree(*rows):
+            return unused([Source(path, text.split("\n")) for path, text in rows])
+        user = ("a/main.cc", '#include "a/used.h"')
+        build = ("a/CMakeLists.txt", "add_executable(a main.cc)\ntest(job)\nrun(tools/x.sh)")
+        script = ("b/run.py", "from b import used")
+        page = ("b/README.md", "`run.py`, `data.csv`")
+        used = [user, build, script, page, ("a/used.h", ""), ("b/used.py", ""), ("b/data.csv", ""),
+                ("a/test_job.py", ""), ("a/tools/x.sh", "")]
+        self.assertEqual(tree(*used), [])
+        for path in ("a/unused.h", "a/unused.cc", "b/unused.py", "b/unused.csv", "a/test_it.py"):
+            findings = tree(*used, (path, ""))
+            self.assertEqual(len(findings), 1, (path, findings))
+            self.assertIn(path, findings[0])
+        self.assertIn("a/main.cc", tree(user, ("a/used.h", ""), ("a/README.md", "main.cc"))[0])
+
+    def test_large_files_and_long_pages_are_found(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, size in (("small.bin", 200 << 10), ("large.bin", (200 << 10) + 1)):
+                with open(f"{folder}/{name}", "wb") as file:
+                    file.write(bytes(size))
+            self.assertEqual(len(blobs(folder, ["small.bin", "large.bin"])), 1)
+        pages = [Source(path, ["word " * 601]) for path in ("a/README.md", "README.md",
+                                                            "bench/README.md")]
+        self.assertEqual(len(long_pages(pages)), 1)
+        self.assertEqual(long_pages([Source("a/README.md", ["word " * 600])]), [])
 
 
 if __name__ == "__main__":
