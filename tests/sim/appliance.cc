@@ -163,6 +163,7 @@ void Appliance::order_memory(TimeNs now) {
         static_cast<double>(order.bytes) / static_cast<double>(options_.memory_bytes_per_second);
     const auto taken_ns = static_cast<DurationNs>(seconds * static_cast<double>(kSecond));
     making_.push_back({std::move(order), started_ns, started_ns + taken_ns});
+    making_ns_ += taken_ns;
   }
 }
 

@@ -63,6 +63,8 @@ class Appliance {
   // Datagrams with this verdict: at the frame's headers, at parse, at the shards or at control.
   std::uint64_t count(Verdict verdict) const;
   std::size_t waiting_frames() const;
+  // What all orders for memory have taken, or will take.
+  DurationNs making_ns() const { return making_ns_; }
   // I7 at the appliance: every frame has one verdict or waits. Empty when that holds.
   std::string unbalanced() const;
 
@@ -103,6 +105,7 @@ class Appliance {
     TimeNs done_ns = 0;
   };
   std::deque<Making> making_;
+  DurationNs making_ns_ = 0;
   std::uint32_t full_rounds_ = 0;  // of the control thread, in a row, that sent all they may
   std::uint64_t frames_in_ = 0;
   VerdictCounters frame_verdicts_;  // dropped before a shard or the control thread saw them

@@ -24,6 +24,35 @@ TEST(Simulator, other_seeds_take_other_paths) {
   EXPECT_NE(run_swarm(draw_swarm(3)).trace_hash, run_swarm(draw_swarm(4)).trace_hash);
 }
 
+// A second process rightly takes the place of one whose link is down when it is asked: to the
+// oracle it would be another run (seed 5506).
+TEST(Simulator, draws_every_trial_and_no_twin_of_a_process_that_may_not_answer) {
+  std::size_t twins = 0;
+  std::size_t flaps_seen = 0;
+  std::size_t rebinds = 0;
+  std::size_t slow_makings = 0;
+  for (std::uint64_t seed = 5000; seed < 6000; ++seed) {
+    const SwarmOptions options = draw_swarm(seed);
+    for (const Flap& flap : options.flaps) flaps_seen += flap.seen;
+    rebinds += options.rebinds.size();
+    slow_makings += options.world.appliance.memory_bytes_per_second != 0;
+    for (const Misfit& misfit : options.misfits) {
+      if (misfit.kind != MisfitKind::kTwin) continue;
+      ++twins;
+      std::uint32_t worker = misfit.rank.value;
+      for (std::size_t job = 0; job < misfit.job; ++job)
+        worker += options.jobs[job].plan.world_size();
+      for (const Flap& flap : options.flaps) EXPECT_NE(flap.worker, worker) << "seed " << seed;
+      for (const SwarmFault& fault : options.faults)
+        EXPECT_NE(fault.worker, worker) << "seed " << seed;
+    }
+  }
+  EXPECT_GT(twins, 10u);
+  EXPECT_GT(flaps_seen, 10u);
+  EXPECT_GT(rebinds, 100u);
+  EXPECT_GT(slow_makings, 50u);
+}
+
 TEST(Simulator, catches_every_corrupted_frame_by_its_checksums) {
   Random random(7);
   wire::UdpPath path;

@@ -1,5 +1,6 @@
-// What a seed decides about big jobs, an appliance that is away, flapping links and misfits. Each
-// has a source of randomness of its own, so that a seed's other choices stay as they are.
+// What a seed decides about big jobs, jobs that are long in the making, an appliance that is away,
+// flapping links, changed addresses and misfits. Each has a source of randomness of its own, so
+// that a seed's other choices stay as they are.
 #include <algorithm>
 #include <array>
 #include <sstream>
@@ -53,6 +54,45 @@ void draw_flaps(Random& random, SwarmOptions& options, std::uint64_t workers) {
   options.flaps.push_back(flap);
 }
 
+// What the appliance sees is no proof, so it asks; three answers must not be lost by bad luck.
+void let_be_seen(Random& random, SwarmOptions& options) {
+  constexpr std::uint32_t kRarePpm = 10'000;
+  if (options.world.uplink.loss_ppm > kRarePpm || options.world.downlink.loss_ppm > kRarePpm)
+    return;
+  for (Flap& flap : options.flaps) {
+    flap.seen = random.one_in(2);
+    if (!flap.seen) continue;
+    for (auto& [down_ns, up_ns] : flap.times) down_ns = std::min(down_ns, 100 * kMillisecond);
+  }
+}
+
+std::uint32_t worker_of(const SwarmOptions& options, std::size_t job, Rank rank) {
+  std::uint32_t worker = rank.value;
+  for (std::size_t i = 0; i < job; ++i) worker += options.jobs[i].plan.world_size();
+  return worker;
+}
+
+// Nobody can say that a process is gone whose address has changed since it was heard.
+void draw_rebinds(Random& random, SwarmOptions& options, std::uint64_t workers) {
+  if (!random.one_in(6)) return;
+  for (std::uint64_t i = 1 + random.below(4); i > 0; --i) {
+    const Rebind rebind{.worker = static_cast<std::uint32_t>(random.below(workers)),
+                        .at = random.between(0, options.faults_stop_at + kSecond)};
+    bool is_victim = false;
+    for (std::size_t job = 0; job < options.jobs.size(); ++job)
+      is_victim |= options.jobs[job].fatality != Fatality::kNone &&
+                   worker_of(options, job, options.jobs[job].victim) == rebind.worker;
+    if (!is_victim) options.rebinds.push_back(rebind);
+  }
+}
+
+// Jobs of some MB at most, so up to some seconds each, one after the other.
+void draw_making(Random& random, SwarmOptions& options) {
+  if (!random.one_in(8)) return;
+  options.world.appliance.memory_bytes_per_second =
+      pick(random, std::array{1'000'000u, 5'000'000u, 50'000'000u});
+}
+
 void draw_misfits(Random& random, SwarmOptions& options) {
   if (!random.one_in(5)) return;
   for (std::uint64_t i = 1 + random.below(2); i > 0; --i) {
@@ -68,9 +108,13 @@ void draw_misfits(Random& random, SwarmOptions& options) {
       misfit.interval_ns = random.between(5 * kMillisecond, 500 * kMillisecond);
       misfit.times = static_cast<std::uint32_t>(random.below(12));
     }
-    // Where a rank is lost on purpose, a newcomer may be welcome.
+    // Where a rank is lost on purpose, a newcomer may be welcome; and a second process takes the
+    // place of one that cannot answer when it is asked.
     const bool rank_stays = job.fatality == Fatality::kNone && job.losses.empty();
     const bool needs_it = misfit.kind == MisfitKind::kTwin || misfit.kind == MisfitKind::kOtherRun;
+    if (misfit.kind == MisfitKind::kTwin &&
+        options.is_hit(worker_of(options, misfit.job, misfit.rank)))
+      continue;
     const auto same = [&](const Misfit& other) { return other.kind == misfit.kind; };
     if ((rank_stays || !needs_it) &&
         std::none_of(options.misfits.begin(), options.misfits.end(), same))
@@ -94,6 +138,12 @@ DurationNs SwarmOptions::absent_ns() const {
   DurationNs total_ns = 0;
   for (const Absence& absence : absences) total_ns += absence.duration_ns;
   return total_ns;
+}
+
+bool SwarmOptions::is_hit(std::uint32_t worker) const {
+  const auto hits = [worker](const auto& fault) { return fault.worker == worker; };
+  return std::any_of(faults.begin(), faults.end(), hits) ||
+         std::any_of(flaps.begin(), flaps.end(), hits);
 }
 
 // More ranks than a word has bits; so few chunks and steps that the seed costs no more than others.
@@ -126,6 +176,12 @@ void draw_trials(std::uint64_t seed, SwarmOptions& options) {
   draw_absences(absent, options);
   Random flapping(mix(seed, 0xF1A95));
   draw_flaps(flapping, options, workers);
+  Random sight(mix(seed, 0x5EE4));
+  let_be_seen(sight, options);
+  Random rebinding(mix(seed, 0x4EB14D));
+  draw_rebinds(rebinding, options, workers);
+  Random making(mix(seed, 0x3A4146));
+  draw_making(making, options);
   Random misfits(mix(seed, 0x315F17));
   draw_misfits(misfits, options);
 }
@@ -138,10 +194,15 @@ std::string describe_trials(const SwarmOptions& options) {
     out << " at_ms=" << absence.at / kMillisecond << " ms=" << absence.duration_ns / kMillisecond;
   }
   for (const Flap& flap : options.flaps) {
-    out << "\n  flaps: worker " << flap.worker << " at_ms=" << flap.at / kMillisecond;
+    out << "\n  flaps" << (flap.seen ? " (seen)" : "") << ": worker " << flap.worker
+        << " at_ms=" << flap.at / kMillisecond;
     for (const auto& [down_ns, up_ns] : flap.times)
       out << " -" << down_ns / kMillisecond << "+" << up_ns / kMillisecond;
   }
+  for (const Rebind& rebind : options.rebinds)
+    out << "\n  rebind: worker " << rebind.worker << " at_ms=" << rebind.at / kMillisecond;
+  if (const std::uint64_t speed = options.world.appliance.memory_bytes_per_second; speed != 0)
+    out << "\n  making: " << speed / 1'000'000 << " MB/s";
   for (const Misfit& misfit : options.misfits)
     out << "\n  misfit: " << name_of(misfit.kind) << " job=" << misfit.job
         << " rank=" << misfit.rank.value << " at_ms=" << misfit.at / kMillisecond

@@ -67,7 +67,15 @@ struct Absence {
 struct Flap {
   std::uint32_t worker = 0;  // by index, over all jobs
   TimeNs at = 0;
+  bool seen =
+      false;  // by the appliance, each time, as it sees a socket that closes and opens again
   std::vector<std::pair<DurationNs, DurationNs>> times;  // down, and up again
+};
+
+// An address translator forgets a process: its packets come from another port from now on.
+struct Rebind {
+  std::uint32_t worker = 0;  // by index, over all jobs
+  TimeNs at = 0;
 };
 
 // A process that misbehaves within its rights.
@@ -97,10 +105,13 @@ struct SwarmOptions {
   std::vector<SwarmFault> faults;
   std::vector<Absence> absences;
   std::vector<Flap> flaps;
+  std::vector<Rebind> rebinds;
   std::vector<Misfit> misfits;
 
   // What the appliance's own absences may cost everybody.
   DurationNs absent_ns() const;
+  // Whether a brief fault or a flapping link is for this process.
+  bool is_hit(std::uint32_t worker) const;
 };
 
 // Jobs of even seeds tolerate stragglers, but for some; those of odd seeds are synchronous.

@@ -151,10 +151,20 @@ class Swarm {
            2 * member_timeout();
   }
 
+  // The bound grows with the memory that is ordered meanwhile.
+  bool run_to_end(const State& state) {
+    const TimeNs bound = deadline(state);
+    DurationNs allowed_ns = -1;
+    while (world_.healthy() && allowed_ns != world_.appliance().making_ns()) {
+      allowed_ns = world_.appliance().making_ns();
+      if (world_.run_until_done(state.run, bound + allowed_ns)) return true;
+    }
+    return false;
+  }
+
   void finish(State& state) {
     if (!world_.healthy()) return;
-    if (!world_.run_until_done(state.run, deadline(state)) && world_.healthy())
-      return report_stuck(state);
+    if (!run_to_end(state) && world_.healthy()) return report_stuck(state);
     if (!world_.healthy() || state.losses != nullptr) return;
     if (state.struck || ends_by_itself(*state.job))
       check_failed(state);
@@ -238,8 +248,7 @@ class Swarm {
     world_.partition(victim.identity.host, false);
     const RunIndex again = world_.add_run_on(std::move(plan), state.run);
     State returned{.job = state.job, .run = again};
-    if (!world_.run_until_done(again, deadline(returned)) && world_.healthy())
-      return report_stuck(returned);
+    if (!run_to_end(returned) && world_.healthy()) return report_stuck(returned);
     if (world_.healthy()) check_completed(again);
   }
 

@@ -25,6 +25,8 @@ void Trials::schedule(std::set<std::uint32_t>& hit) {
     });
   for (const Flap& flap : options_.flaps)
     if (hit.insert(flap.worker).second) schedule(flap);
+  for (const Rebind& rebind : options_.rebinds)
+    world_.at(rebind.at, [this, rebind] { world_.rebind(*world_.workers()[rebind.worker]); });
   for (const Misfit& misfit : options_.misfits)
     world_.at(misfit.at, [this, &misfit] { schedule(misfit); });
 }
@@ -32,8 +34,10 @@ void Trials::schedule(std::set<std::uint32_t>& hit) {
 void Trials::schedule(const Flap& flap) {
   TimeNs at = flap.at;
   for (const auto& [down_ns, up_ns] : flap.times) {
-    const auto set = [this, worker = flap.worker](bool down) {
-      world_.partition(world_.workers()[worker]->identity.host, down);
+    const auto set = [this, &flap](bool down) {
+      Worker& worker = *world_.workers()[flap.worker];
+      world_.partition(worker.identity.host, down);
+      if (flap.seen) world_.show_port_change(worker);
     };
     world_.at(at, [set] { set(true); });
     world_.at(at + down_ns, [set] { set(false); });

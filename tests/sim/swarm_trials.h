@@ -1,6 +1,7 @@
 // What a run is tried with besides its faulty network: an appliance that does not run for a while,
-// links that flap, and processes that misbehave within their rights. No job may be harmed by any of
-// it: the bounds of a run grow by the appliance's own absence and by nothing else.
+// links that flap, addresses that change, and processes that misbehave within their rights. No job
+// may be harmed by any of it: the bounds of a run grow by the appliance's own absence, by the time
+// that it takes to make the memory of jobs, and by nothing else.
 #pragma once
 
 #include <deque>

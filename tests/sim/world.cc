@@ -217,8 +217,9 @@ void World::send_from_worker(Worker& worker, const client::Transmit& transmit,
 }
 
 void World::on_shard_heard(std::uint16_t port, const wire::Packet& packet) {
-  if (const Worker* worker = worker_at(port))
-    oracle_.on_worker_packet_arrived(worker->party(), packet);
+  // By whichever path it came, also one that is no more.
+  const std::size_t index = index_behind(port, rebound_);
+  if (index < workers_.size()) oracle_.on_worker_packet_arrived(workers_[index]->party(), packet);
 }
 
 void World::on_shard_sent(std::uint16_t shard, std::uint16_t port,
@@ -352,6 +353,10 @@ void World::partition(HostIndex host, bool on) {
   note_unreliable(host);
   uplink(host).partitioned = on;
   downlink(host).partitioned = on;
+}
+
+void World::show_port_change(const Worker& worker) {
+  appliance_->unreachable(public_port(worker), now_);
 }
 
 void World::block_downlink(HostIndex host, bool on) {

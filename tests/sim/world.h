@@ -81,6 +81,9 @@ class World {
   // The worker's address translator forgets it: its packets come from another port from now on, and
   // what is sent to the old one is lost.
   void rebind(Worker& worker);
+  // The appliance sees the port of this process go down or up, as of a vhost-user socket that
+  // closes or opens: a hint that the process is gone.
+  void show_port_change(const Worker& worker);
   void block_downlink(HostIndex host, bool on);
   void set_link_options(const LinkOptions& up, const LinkOptions& down);
   void stop_appliance() { appliance_up_ = false; }
