@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "aggregator/wire/inet.h"
-#include "client/board.h"
+#include "client/clock.h"
 #include "client/fork.h"
 
 namespace sluice::client {
