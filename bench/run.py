@@ -10,6 +10,7 @@ import os
 import sys
 
 import allreduce
+import calls
 import cutoff
 import ddp_overlap
 import fairness
@@ -25,7 +26,7 @@ from papers.prophet import bench as prophet
 from papers.saina import bench as saina
 from papers.switch_priority import bench as switch_priority
 
-BENCHES = {"fold": fold, "pipeline": pipeline, "sfcd": sfcd, "cutoff": cutoff,
+BENCHES = {"fold": fold, "pipeline": pipeline, "sfcd": sfcd, "cutoff": cutoff, "calls": calls,
            "allreduce": allreduce, "saina": saina,
            "straggler": straggler, "queue": queues, "priority": priority,
            "fairness": fairness, "switch": switch, "ddp_overlap": ddp_overlap,

@@ -167,7 +167,7 @@ Job::~Job() {
   if (progress_ == nullptr) return;
   bool idle = false;
   {
-    const Lock lock(shared_.mutex);
+    const Lock lock = shared_.mutex.lock();
     idle = shared_.session.tensors().in_flight_count() == 0 && shared_.collective == nullptr;
   }
   leave(idle ? wire::LeaveReason::kFinished : wire::LeaveReason::kAbnormal);
@@ -176,7 +176,7 @@ Job::~Job() {
 
 void Job::leave(wire::LeaveReason reason) {
   const bool uneven = reason == wire::LeaveReason::kUneven;
-  Lock lock(shared_.mutex);
+  Lock lock = shared_.mutex.lock();
   shared_.session.leave(reason, monotonic_now());
   shared_.wake();
   shared_.changed.wait_for(lock, std::chrono::nanoseconds(uneven ? uneven_limit_ns_ : kLeaveLimit),

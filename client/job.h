@@ -78,7 +78,7 @@ class Job {
   Rank rank() const noexcept { return rank_; }
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
+  using Lock = SessionMutex::Lock;
 
   Job(const JoinRequest& request, const SessionOptions& options, Layout layout);
   Status open_trace(const JoinRequest& request);

@@ -15,12 +15,13 @@ constexpr DurationNs kWaitSlice = 100 * kMillisecond;
 
 }  // namespace
 
-// Waits with the lock held until ready(), the job's end, the timeout or an interruption. `what`
-// says in words what is waited for; it is asked only when that is told.
+// Waits with the lock held until ready(), the job's end, the timeout or an interruption; what is
+// ready counts although the job has ended meanwhile, unless ready() says otherwise. `what` says in
+// words what is waited for; it is asked only when that is told.
 template <class Ready, class What>
 Status Job::wait(Lock& lock, std::int32_t timeout_ms, Ready ready, What what) {
-  if (shared_.ended()) return shared_.session.status();
   if (ready()) return {};
+  if (shared_.ended()) return shared_.session.status();
   if (timeout_ms == 0) return {StatusCode::kTimedOut, "not done yet"};  // too short to allocate
   if (on_own_thread())
     return {StatusCode::kInvalidArgument,
@@ -47,14 +48,14 @@ Status Job::wait(Lock& lock, std::int32_t timeout_ms, Ready ready, What what) {
       shared_.changed.wait_for(lock,
                                std::chrono::nanoseconds(std::min(kWaitSlice, deadline - now)));
     }
-    if (shared_.ended()) return shared_.session.status();
     if (ready()) return {};
+    if (shared_.ended()) return shared_.session.status();
   }
 }
 
 // The session ends a join that takes too long, with the better error.
 Status Job::wait_joined() {
-  Lock lock(shared_.mutex);
+  Lock lock = shared_.mutex.lock();
   Status status = wait(
       lock, kForeverMs, [this] { return shared_.session.state() == SessionState::kRunning; },
       [] { return std::string("join"); });
@@ -67,7 +68,7 @@ Status Job::wait_joined() {
 // ---- steps ----
 
 Status Job::submit(const Submission& submission) {
-  const Lock lock(shared_.mutex);
+  const Lock lock = shared_.mutex.lock();
   const TimeNs now = monotonic_now();
   Status status = shared_.session.submit(submission, now);
   if (!status.ok()) return status;
@@ -77,9 +78,9 @@ Status Job::submit(const Submission& submission) {
 }
 
 Status Job::end_step() {
-  const Lock lock(shared_.mutex);
+  const Lock lock = shared_.mutex.lock();
   Status status = shared_.session.end_step();
-  shared_.wake();
+  if (shared_.session.has_call()) shared_.wake();
   return status;
 }
 
@@ -92,12 +93,12 @@ Status Job::check_tensor(std::uint32_t tensor, const char* call) const {
 }
 
 Status Job::wait_tensor(std::uint32_t tensor, std::int32_t timeout_ms, Tensors::Result& result) {
-  Lock lock(shared_.mutex);
+  Lock lock = shared_.mutex.lock();
   Status status = check_tensor(tensor, "wait_tensor");
   if (!status.ok()) return status;
   const Tensors& tensors = shared_.session.tensors();
   status = wait(
-      lock, timeout_ms, [&] { return !tensors.in_flight(tensor); },
+      lock, timeout_ms, [&] { return !shared_.ended() && !tensors.in_flight(tensor); },
       [&] {
         return "wait_tensor '" + shared_.session.layout().tensor(tensor).name + "' of step " +
                std::to_string(tensors.last_asked(tensor));
@@ -110,10 +111,11 @@ Status Job::wait_tensor(std::uint32_t tensor, std::int32_t timeout_ms, Tensors::
 }
 
 Status Job::wait_step(std::int32_t timeout_ms, Step& step) {
-  Lock lock(shared_.mutex);
+  Lock lock = shared_.mutex.lock();
   const Session& session = shared_.session;
   Status status = wait(
-      lock, timeout_ms, [&] { return !session.stranded().ok() || session.tensors().at_rest(); },
+      lock, timeout_ms,
+      [&] { return !shared_.ended() && (!session.stranded().ok() || session.tensors().at_rest()); },
       [] { return std::string("wait_step"); });
   if (status.ok()) status = session.stranded();
   if (!status.ok()) return status;
@@ -123,7 +125,7 @@ Status Job::wait_step(std::int32_t timeout_ms, Step& step) {
 }
 
 Status Job::mark_applied(std::uint32_t tensor) {
-  const Lock lock(shared_.mutex);
+  const Lock lock = shared_.mutex.lock();
   Status status = check_tensor(tensor, "mark_applied");
   if (status.ok() && trace_ != nullptr) trace_->applied(tensor, monotonic_now());
   return status;
@@ -135,7 +137,7 @@ Status Job::mark_applied(std::uint32_t tensor) {
 Status Job::run(const std::shared_ptr<CollectiveCall>& call, std::int32_t timeout_ms,
                 const char* what, const std::function<Status(Session&, TimeNs)>& begin) {
   const auto named = [what] { return std::string(what); };
-  Lock lock(shared_.mutex);
+  Lock lock = shared_.mutex.lock();
   const TimeNs start = monotonic_now();
   Status status = wait(
       lock, timeout_ms, [this] { return shared_.collective == nullptr; }, named);
@@ -172,7 +174,7 @@ Status Job::barrier(std::int32_t timeout_ms) {
 // ---- stragglers ----
 
 Status Job::resync(std::int32_t timeout_ms, const ReceivedState*& state) {
-  Lock lock(shared_.mutex);
+  Lock lock = shared_.mutex.lock();
   if (resyncing_)
     return {StatusCode::kBusy, place_ + "resync: another thread waits for the state already"};
   Session& session = shared_.session;
@@ -181,7 +183,8 @@ Status Job::resync(std::int32_t timeout_ms, const ReceivedState*& state) {
   shared_.wake();
   resyncing_ = true;
   status = wait(
-      lock, timeout_ms, [&] { return session.has_state() || !session.resync_failure().ok(); },
+      lock, timeout_ms,
+      [&] { return !shared_.ended() && (session.has_state() || !session.resync_failure().ok()); },
       [] { return std::string("resync"); });
   resyncing_ = false;
   if (!status.ok()) return status;
@@ -202,12 +205,12 @@ Status Job::send_state(const void* data, std::uint64_t bytes, Step step) {
   };
   bool wanted = false;
   {
-    const Lock lock(shared_.mutex);
+    const Lock lock = shared_.mutex.lock();
     if (Status status = check(wanted); !status.ok() || !wanted) return status;
   }
   const auto* const begin = static_cast<const std::uint8_t*>(data);
   std::vector<std::uint8_t> copy(begin, begin + bytes);  // without the lock: it may be long
-  const Lock lock(shared_.mutex);
+  const Lock lock = shared_.mutex.lock();
   if (Status status = check(wanted); !status.ok() || !wanted) return status;
   if (!shared_.giving.empty()) return {};  // the session reads what another call has given
   shared_.giving = std::move(copy);
@@ -219,22 +222,22 @@ Status Job::send_state(const void* data, std::uint64_t bytes, Step step) {
 // ---- questions ----
 
 Status Job::status() const {
-  const Lock lock(shared_.mutex);
+  const Lock lock = shared_.mutex.lock();
   return shared_.ended() ? shared_.session.status() : Status();
 }
 
 std::uint32_t Job::behind() const {
-  const Lock lock(shared_.mutex);
+  const Lock lock = shared_.mutex.lock();
   return shared_.session.behind();
 }
 
 bool Job::must_resync() const {
-  const Lock lock(shared_.mutex);
+  const Lock lock = shared_.mutex.lock();
   return !shared_.session.stranded().ok();
 }
 
 Status Job::step_report(Step step, StepReport& report) const {
-  const Lock lock(shared_.mutex);
+  const Lock lock = shared_.mutex.lock();
   const Session& session = shared_.session;
   const StepReport* found = step == 0 ? session.last_report() : session.report(step);
   if (found != nullptr && found->step != 0) {
@@ -249,30 +252,30 @@ Status Job::step_report(Step step, StepReport& report) const {
 }
 
 std::int32_t Job::state_wanted_by() const {
-  const Lock lock(shared_.mutex);
+  const Lock lock = shared_.mutex.lock();
   const std::optional<Rank> rank = shared_.session.state_wanted_by();
   return rank ? rank->value : -1;
 }
 
 JobFacts Job::facts() const {
-  const Lock lock(shared_.mutex);
+  const Lock lock = shared_.mutex.lock();
   return shared_.session.facts();
 }
 
 Counters Job::counters() const {
-  const Lock lock(shared_.mutex);
+  const Lock lock = shared_.mutex.lock();
   Counters counters = shared_.session.counters();
   counters.send_errors = shared_.send_errors;
   return counters;
 }
 
 std::string Job::describe_stall() const {
-  const Lock lock(shared_.mutex);
+  const Lock lock = shared_.mutex.lock();
   return shared_.session.describe_stall(monotonic_now());
 }
 
 std::string Job::describe_plan() const {
-  const Lock lock(shared_.mutex);
+  const Lock lock = shared_.mutex.lock();
   return shared_.session.describe_plan();
 }
 

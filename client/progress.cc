@@ -20,8 +20,6 @@ constexpr DurationNs kSpinLimit = 20 * kMicrosecond;
 constexpr int kBurstsPerLoop = 2;  // of each direction, so that neither starves the other
 constexpr std::size_t kUsualEvents = 64;
 
-using Lock = std::unique_lock<std::mutex>;
-
 // The application's signal handlers stay on the application's threads.
 void block_signals() noexcept {
   sigset_t all;
@@ -49,7 +47,7 @@ Progress::Progress(SharedSession& shared, std::unique_ptr<Transport> transport,
 
 Progress::~Progress() {
   {
-    const Lock lock(shared_.mutex);
+    const auto lock = shared_.mutex.lock();
     shared_.stop = true;
     shared_.wake();
   }
@@ -87,14 +85,30 @@ void Progress::run() {
   }
 }
 
-// Runs `body` on the session with the lock held.
+// Runs `body` on the session with the lock held; body calls what it is given where a caller may
+// come between.
 template <class Body>
 void Progress::with_session(TimeNs now, Body body) {
-  const Lock lock(shared_.mutex);
+  auto lock = shared_.mutex.lock_for_progress();
   try {
-    body(shared_.session);
+    body(shared_.session, [&] { shared_.mutex.give_way(lock); });
   } catch (const std::bad_alloc&) {
     shared_.session.handle_broken({StatusCode::kExhausted, "out of memory"}, now);
+  }
+}
+
+template <class GiveWay>
+void Progress::fill_transmit_burst(TimeNs now, GiveWay give_way) {
+  tx_first_ = 0;
+  tx_count_ = 0;
+  client::Transmit transmit;
+  while (tx_count_ < kBurst) {
+    Outgoing& slot = tx_[tx_count_];
+    if (!shared_.session.poll_transmit(transmit, {slot.data, kMaxDatagramBytes}, now)) break;
+    slot.bytes = transmit.bytes;
+    slot.port_offset = transmit.port_offset;
+    ++tx_count_;
+    give_way();
   }
 }
 
@@ -107,8 +121,11 @@ bool Progress::receive(TimeNs& now) {
     if (datagrams.empty()) break;
     now = monotonic_now();
     worked = true;
-    with_session(now, [&](Session& session) {
-      for (const Incoming& datagram : datagrams) session.handle_datagram(datagram.bytes, now);
+    with_session(now, [&](Session& session, auto give_way) {
+      for (const Incoming& datagram : datagrams) {
+        session.handle_datagram(datagram.bytes, now);
+        give_way();
+      }
     });
     if (datagrams.size() < kBurst) break;
   }
@@ -117,20 +134,25 @@ bool Progress::receive(TimeNs& now) {
 
 // Everything else that the session does in one loop. False: the job is over for this thread.
 bool Progress::act(TimeNs now) {
+  PathEvent path_event;
+  while (transport_->poll_path_event(path_event)) path_events_.push_back(std::move(path_event));
+  const std::uint64_t send_errors = transport_->send_errors();
   events_.clear();
   bool running = true;
-  with_session(now, [&](Session& session) {
+  with_session(now, [&](Session& session, auto give_way) {
     shared_.called = false;
-    handle_path_events(now);
+    for (const PathEvent& event : path_events_) handle_path_event(event, now);
+    path_events_.clear();
     if (session.next_timeout() <= now) session.handle_timeout(now);
-    if (tx_first_ == tx_count_) fill_transmit_burst(now);
+    while (session.act_on_call(now)) give_way();
+    if (tx_first_ == tx_count_) fill_transmit_burst(now, give_way);
     TensorTimes times;
     while (trace_ != nullptr && session.poll_trace(times)) trace_->done(times);
     for (Event event; session.poll_event(event);) {
       note(event);
       events_.push_back(std::move(event));
     }
-    shared_.send_errors = transport_->send_errors();
+    shared_.send_errors = send_errors;
     next_timeout_ns_ = session.next_timeout();
     running = !shared_.ended() && !shared_.stop;
   });
@@ -138,33 +160,16 @@ bool Progress::act(TimeNs now) {
   return running;
 }
 
-void Progress::handle_path_events(TimeNs now) {
-  PathEvent event;
-  while (transport_->poll_path_event(event)) {
-    switch (event.kind) {
-      case PathEvent::Kind::kUnreachable: shared_.session.handle_unreachable(now); break;
-      case PathEvent::Kind::kTooBig:
-        shared_.session.handle_too_big(event.datagram_bytes, event.path_datagram_bytes,
-                                       event.certain, now);
-        break;
-      case PathEvent::Kind::kBroken:
-        shared_.session.handle_broken({event.status.code(), who_ + ": " + event.status.message()},
-                                      now);
-        break;
-    }
-  }
-}
-
-void Progress::fill_transmit_burst(TimeNs now) {
-  tx_first_ = 0;
-  tx_count_ = 0;
-  client::Transmit transmit;
-  while (tx_count_ < kBurst) {
-    Outgoing& slot = tx_[tx_count_];
-    if (!shared_.session.poll_transmit(transmit, {slot.data, kMaxDatagramBytes}, now)) break;
-    slot.bytes = transmit.bytes;
-    slot.port_offset = transmit.port_offset;
-    ++tx_count_;
+void Progress::handle_path_event(const PathEvent& event, TimeNs now) {
+  Session& session = shared_.session;
+  switch (event.kind) {
+    case PathEvent::Kind::kUnreachable: return session.handle_unreachable(now);
+    case PathEvent::Kind::kTooBig:
+      return session.handle_too_big(event.datagram_bytes, event.path_datagram_bytes, event.certain,
+                                    now);
+    case PathEvent::Kind::kBroken:
+      return session.handle_broken({event.status.code(), who_ + ": " + event.status.message()},
+                                   now);
   }
 }
 
@@ -172,7 +177,7 @@ bool Progress::transmit(TimeNs now) {
   bool worked = false;
   for (int burst = 0; burst < kBurstsPerLoop; ++burst) {
     if (tx_first_ == tx_count_ && burst != 0)
-      with_session(now, [&](Session&) { fill_transmit_burst(now); });
+      with_session(now, [&](Session&, auto give_way) { fill_transmit_burst(now, give_way); });
     if (tx_first_ == tx_count_) break;
     const std::size_t sent = transport_->send({tx_.data() + tx_first_, tx_count_ - tx_first_}, now);
     tx_first_ += sent;
@@ -226,7 +231,7 @@ void Progress::tell(const Event& event) {
 void Progress::idle(TimeNs now) {
   if (may_spin_ && now - last_work_ns_ < kSpinLimit) return;
   {
-    const Lock lock(shared_.mutex);
+    const auto lock = shared_.mutex.lock_for_progress();
     // A call that came since the session was asked last is served by one more loop.
     if (shared_.called || shared_.stop) return;
     shared_.sleeping = true;
@@ -234,7 +239,7 @@ void Progress::idle(TimeNs now) {
   const DurationNs sleep_ns =
       next_timeout_ns_ <= now ? 0 : std::min(next_timeout_ns_ - now, kLongestSleep);
   transport_->wait(shared_.wake_fd.get(), sleep_ns);
-  const Lock lock(shared_.mutex);
+  const auto lock = shared_.mutex.lock_for_progress();
   shared_.sleeping = false;
   std::uint64_t drained = 0;
   [[maybe_unused]] const ssize_t read = ::read(shared_.wake_fd.get(), &drained, sizeof drained);

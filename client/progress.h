@@ -46,8 +46,9 @@ class Progress {
   void with_session(TimeNs now, Body body);
   bool receive(TimeNs& now);
   bool act(TimeNs now);
-  void handle_path_events(TimeNs now);
-  void fill_transmit_burst(TimeNs now);
+  void handle_path_event(const PathEvent& event, TimeNs now);
+  template <class GiveWay>
+  void fill_transmit_burst(TimeNs now, GiveWay give_way);
   bool transmit(TimeNs now);
   void note(const Event& event) noexcept;
   void tell(const Event& event);
@@ -61,8 +62,9 @@ class Progress {
   TraceFile* const trace_;
   const bool may_spin_;
   TimeNs last_work_ns_ = 0;
-  TimeNs next_timeout_ns_ = 0;  // of the session, when it was asked last
-  std::vector<Event> events_;   // to be told
+  TimeNs next_timeout_ns_ = 0;          // of the session, when it was asked last
+  std::vector<PathEvent> path_events_;  // to be handled
+  std::vector<Event> events_;           // to be told
   std::vector<std::uint8_t> tx_bytes_;
   std::array<Outgoing, kBurst> tx_{};
   std::size_t tx_first_ = 0;

@@ -2,17 +2,20 @@
 // what both sides need beside the session.
 //
 // An application's call locks, calls the session, and wakes the progress thread. The progress
-// thread holds the lock for a burst of datagrams, never across a call of the transport, a sleep or
-// a callback. Waiting happens on `changed`.
+// thread never holds the lock across a call of the transport, a sleep or a callback, and lets
+// callers in between two datagrams: a call waits for one datagram, not for a burst. Waiting happens
+// on `changed`.
 #pragma once
 
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,6 +30,45 @@ struct CollectiveCall {
   std::vector<std::uint8_t> buffer;
   bool done = false;
   Status status;
+};
+
+// The lock of a session. Callers go first: a plain mutex would let the progress thread, which
+// unlocks and locks again at once, keep them out for many bursts.
+class SessionMutex {
+ public:
+  using Lock = std::unique_lock<std::mutex>;
+
+  // An application's call.
+  Lock lock() {
+    waiting_.fetch_add(1, std::memory_order_relaxed);
+    for (int spin = 0; spin < kSpins; ++spin) {
+      if (mutex_.try_lock()) {
+        waiting_.fetch_sub(1, std::memory_order_relaxed);
+        return Lock(mutex_, std::adopt_lock);
+      }
+      __builtin_ia32_pause();
+    }
+    Lock lock(mutex_);
+    waiting_.fetch_sub(1, std::memory_order_relaxed);
+    return lock;
+  }
+  // The progress thread's turn.
+  Lock lock_for_progress() { return Lock(mutex_); }
+  // With the lock held by the progress thread: lets those in who wait.
+  void give_way(Lock& lock) {
+    if (waiting_.load(std::memory_order_relaxed) == 0) return;
+    lock.unlock();
+    for (int spin = 0; spin < kSpins && waiting_.load(std::memory_order_relaxed) != 0; ++spin)
+      __builtin_ia32_pause();
+    // Whoever still waits sleeps, or has been sent off its core.
+    if (waiting_.load(std::memory_order_relaxed) != 0) std::this_thread::yield();
+    lock.lock();
+  }
+
+ private:
+  static constexpr int kSpins = 200;  // some microseconds
+  std::mutex mutex_;
+  std::atomic<std::uint32_t> waiting_{0};
 };
 
 struct SharedSession {
@@ -44,7 +86,7 @@ struct SharedSession {
   }
 
   const OwnedFd wake_fd;
-  std::mutex mutex;
+  mutable SessionMutex mutex;
   // Something that a call may wait for has happened.
   std::condition_variable changed;
   // ---- under the mutex ----

@@ -81,9 +81,8 @@ Status GradientStream::check_catch_up(const Submission& submission) const {
 Status GradientStream::end_step() { return stranded_.ok() ? tensors_.end_step() : stranded_; }
 
 void GradientStream::schedule_joined(TimeNs now) {
-  if (!started_) return;
   std::uint32_t tensor = 0;
-  while (link_.failure.ok() && tensors_.next_joined(tensor)) schedule(tensor, now);
+  if (started_ && tensors_.next_joined(tensor)) schedule(tensor, now);
 }
 
 // The tensor takes part in the step under way, with data or without. What has come for it already

@@ -44,8 +44,8 @@ class GradientStream : public Stream {
   Status end_step();
   const Tensors& tensors() const noexcept { return tensors_; }
   const Layout& layout() const noexcept { return layout_; }
-  // Hands the chunks of tensors that were submitted since the last call to the scheduler. A call of
-  // the application does not: it would take as long as the tensor is big.
+  // Hands the chunks of the next tensor that was submitted to the scheduler. A call of the
+  // application does not: it would take as long as the tensor is big.
   void schedule_joined(TimeNs now);
   bool has_joined() const noexcept { return started_ && tensors_.has_joined(); }
 

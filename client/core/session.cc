@@ -105,11 +105,14 @@ Status Session::barrier(TimeNs now) {
   return status.ok() ? collectives_.barrier(now) : status;
 }
 
-void Session::act_on_calls(TimeNs now) {
-  if (!gradients_.has_joined()) return;
+bool Session::act_on_call(TimeNs now) {
+  if (state_ == SessionState::kClosed || !gradients_.has_joined()) return false;
   gradients_.schedule_joined(now);
-  if (!link_.failure.ok()) return fail(link_.failure, true, now);
-  note_caught_up(now);
+  if (!link_.failure.ok())
+    fail(link_.failure, true, now);
+  else
+    note_caught_up(now);
+  return true;
 }
 
 // ---- datagrams of the control port ----

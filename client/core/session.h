@@ -40,6 +40,10 @@ class Session {
   Verdict handle_datagram(std::span<const std::uint8_t> bytes, TimeNs now);
   // Writes the next datagram, most urgent first, as windows allow. False: nothing may be sent now.
   bool poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now);
+  // Schedules one of the tensors that were submitted; poll_transmit() does it for all, so only
+  // whoever shares the session between threads needs it. False: there was none.
+  bool act_on_call(TimeNs now);
+  bool has_call() const noexcept { return gradients_.has_joined(); }
   // When handle_timeout() wants to run next; kNever when only a packet or the application can help.
   TimeNs next_timeout() const noexcept;
   void handle_timeout(TimeNs now);
@@ -84,8 +88,8 @@ class Session {
   std::optional<Rank> state_wanted_by() const noexcept { return transfers_.wanted_by(); }
   // Whether send_state() would take a state after `step`.
   Status check_state_step(Step step) const;
-  // This rank's state after `step`. True: it is read, and must stay valid until kStateSent, of which
-  // every such call has one. False: nobody waits for it (any more).
+  // This rank's state after `step`. True: it is read, and must stay valid until kStateSent, of
+  // which every such call has one. False: nobody waits for it (any more).
   bool send_state(std::span<const std::uint8_t> state, Step step, TimeNs now);
   // The step to catch up to before the next gradient: one that is open, or the first that this
   // worker may contribute to. In requeue mode that step too, while late chunks wait
@@ -142,8 +146,6 @@ class Session {
   void fail(Status why, bool tell, TimeNs now);
   void close(Event event, TimeNs now);
   wire::Leave leave_body(wire::LeaveReason reason) const noexcept;
-  // What was submitted is scheduled, and what that set off.
-  void act_on_calls(TimeNs now);
   // The window need not wait any more when this worker is where the others are.
   void note_caught_up(TimeNs now) noexcept;
 

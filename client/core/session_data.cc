@@ -101,7 +101,7 @@ bool Session::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, Tim
   if (state_ == SessionState::kJoining) {
     transmit.bytes = join_.poll_transmit(out);
   } else {
-    act_on_calls(now);
+    while (act_on_call(now)) continue;
     transmit.bytes = membership_.poll_transmit(out, now);
     if (transmit.bytes == 0 && state_ == SessionState::kRunning) {
       transmit.bytes = transfers_.poll_control(out);
