@@ -18,13 +18,13 @@ except ImportError:  # before setuptools 70.1
     from wheel.bdist_wheel import bdist_wheel
 
 BUILD = Path(os.environ.get("SLUICE_BUILD_DIR") or Path(__file__).resolve().parents[2] / "build")
-LIBRARIES = {"libsluice.so.0": True, "libsluice_dpdk.so": False}  # whether it must be there
 
 
 class PackageWithLibraries(build_py):
     def run(self):
         super().run()
-        for name, required in LIBRARIES.items():
+        version = self.distribution.get_version().rpartition(".")[0]  # as the library's soname
+        for name, required in ((f"libsluice.so.{version}", True), ("libsluice_dpdk.so", False)):
             path = BUILD / "client" / name
             if path.exists():
                 shutil.copyfile(path, Path(self.build_lib) / "sluice" / name)

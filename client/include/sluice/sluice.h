@@ -290,7 +290,7 @@ typedef struct sluice_stats {
   uint64_t resyncs;         /* states received from another rank */
 } sluice_stats;
 
-/* "0.1.0", the version of the library that is loaded. Never fails; static storage. */
+/* "0.2.0", the version of the library that is loaded. Never fails; static storage. */
 SLUICE_API const char* sluice_version(void);
 
 /* "refused", "peer lost", ...: the name of a status. Never fails; static storage. */

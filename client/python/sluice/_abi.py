@@ -7,7 +7,7 @@ compares sizes and offsets.
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char_p, c_int, c_int32, c_size_t, c_uint32,
                     c_uint64, c_void_p, sizeof)
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 FOREVER = -1
 
 OK = 0

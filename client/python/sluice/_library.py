@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sluice import _abi, errors
 
-SONAME = "libsluice.so.0"
+SONAME = "libsluice.so." + _abi.VERSION.rpartition(".")[0]  # of one minor version
 _lock = threading.Lock()
 _loaded = None
 

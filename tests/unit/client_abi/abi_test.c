@@ -42,7 +42,7 @@ static sluice_tensor make_tensor(const char* name, uint64_t elem_count) {
 }
 
 static void test_names(void) {
-  EXPECT(strcmp(sluice_version(), "0.1.0") == 0);
+  EXPECT(strcmp(sluice_version(), "0.2.0") == 0);
   EXPECT(strcmp(sluice_status_name(SLUICE_OK), "ok") == 0);
   EXPECT(strcmp(sluice_status_name(SLUICE_PEER_LOST), "peer lost") == 0);
   EXPECT(strcmp(sluice_status_name(SLUICE_BEHIND), "behind") == 0);
