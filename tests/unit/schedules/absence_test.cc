@@ -53,6 +53,17 @@ TEST_F(Absence, keepalives_that_wait_for_the_control_thread_are_no_silence) {
   expect_completed(run, 20 * kSecond);
 }
 
+// Found by the swarm (seeds 25, 1012, 1229, 1708 and 1990 of their time): those who wait for the
+// others were lost, and nobody was left to be told.
+TEST_F(Absence, of_the_control_thread_while_a_job_forms_loses_nobody_who_waits) {
+  JobPlan plan = make_plan(3, 2, {64});
+  plan.session.silence_timeout_ns = 30 * kSecond;
+  plan.ranks[2].start_at = 8 * kSecond;
+  const RunIndex run = world().add_run(plan);
+  world().at(kSecond, [&] { world().appliance().pause_control(6 * kSecond); });
+  expect_completed(run, 12 * kSecond);
+}
+
 TEST_F(Absence, a_suspect_whose_answers_wait_for_the_control_thread_is_not_dead) {
   const RunIndex run = world().add_run(crowd());
   const Worker& suspect = world().worker(run, 39);
