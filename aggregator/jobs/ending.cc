@@ -17,28 +17,27 @@ std::string describe_collective(const std::array<std::uint32_t, 2>& fixed) {
 
 }  // namespace
 
-std::string Jobs::describe_loss(const Entry& entry, Rank rank, std::string_view what,
+std::string Jobs::describe_loss(const JobEntry& entry, Rank rank, std::string_view what,
                                 DurationNs silent_ns) const {
   const std::string lost = text(
       "job '%s': rank %u at %s %s, last heard %.1f s ago", entry.name.c_str(), unsigned{rank.value},
-      entry.members[rank.value].address.c_str(), std::string(what).c_str(), seconds(silent_ns));
+      entry.member(rank).address.c_str(), std::string(what).c_str(), seconds(silent_ns));
   if (entry.goes_on()) return describe_shrinking(entry, lost);
-  if (entry.state == wire::JobState::kForming)
-    return lost + "; nobody is left that waits for the job to start: join again";
+  if (entry.forming()) return lost + "; nobody is left that waits for the job to start: join again";
   return lost +
          "; a synchronous job needs all ranks: look at that rank's log and start the job again";
 }
 
 // Ends the job with a notice to all who are still in it.
-void Jobs::fail(Entry& entry, wire::NoticeCode code, Rank about, std::string why, TimeNs now) {
-  if (entry.state == wire::JobState::kEnded) return;
-  entry.listed = entry.state == wire::JobState::kRunning;  // nothing to refuse a new try for
-  entry.state = wire::JobState::kEnded;
+void Jobs::fail(JobEntry& entry, wire::NoticeCode code, Rank about, std::string why, TimeNs now) {
+  CHECK(!why.empty());
+  if (entry.ended()) return;
+  entry.listed = entry.running();  // nothing to refuse a new try for
+  entry.end(now);
   entry.failed = true;
   entry.notice_code = code;
   entry.notice_rank = about;
   entry.notice_text = std::move(why);
-  entry.ended_ns = now;
   if (entry.job != nullptr) entry.job->ended.store(true, std::memory_order_release);
   for (std::uint16_t rank = 0; rank < entry.world_size(); ++rank)
     if (entry.members[rank].live()) queue(entry, Rank{rank}, wire::PacketType::kNotice);
@@ -46,7 +45,7 @@ void Jobs::fail(Entry& entry, wire::NoticeCode code, Rank about, std::string why
 }
 
 // Another run takes the name: all members of this one are silent, left or gone.
-void Jobs::replace(Entry& entry, const Request& request) {
+void Jobs::replace(JobEntry& entry, const Request& request) {
   fail(entry, wire::NoticeCode::kReplaced, request.rank(),
        text("job '%s': run %016" PRIx64 " was silent for more than %.0f s and gave way to run "
             "%016" PRIx64 " (rank %u at %s)",
@@ -58,28 +57,30 @@ void Jobs::replace(Entry& entry, const Request& request) {
 }
 
 // All members have left: a normal end. The name is free at once.
-void Jobs::retire(Entry& entry, TimeNs now) {
-  entry.state = wire::JobState::kEnded;
+void Jobs::retire(JobEntry& entry, TimeNs now) {
+  CHECK(entry.live_count() == 0);
+  entry.end(now);
   entry.listed = false;
-  entry.ended_ns = now;
   release(entry);
 }
 
 // Asks the shards to let go; the last one's kJobReleased sends the memory back. What is still being
 // made is not wanted any more.
-void Jobs::release(Entry& entry) {
-  if (entry.memory == Entry::Memory::kMaking)
+void Jobs::release(JobEntry& entry) {
+  if (entry.memory() == JobMemory::kMaking)
     entry.progress->unwanted.store(true, std::memory_order_relaxed);
-  if (entry.memory != Entry::Memory::kHeld) return;
-  entry.memory = Entry::Memory::kLeaving;
+  if (entry.memory() != JobMemory::kHeld) return;
+  entry.change_to(JobMemory::kLeaving);
+  CHECK(entry.ended());
   entry.releases_left = options_.shard_count;
   entry.job->ended.store(true, std::memory_order_release);
-  commands_.push_back({.kind = ShardCommand::Kind::kRemoveJob, .job = entry.job.get()});
+  command(ShardCommand::Kind::kRemoveJob, entry);
 }
 
 // After a failure the job stays until its members know, or could have asked for long enough.
-void Jobs::expire(Entry& entry, TimeNs now) {
-  if (entry.count(Member::Phase::kJoined) != 0 && now - entry.ended_ns < kNoticeRepeat) return;
+void Jobs::expire(JobEntry& entry, TimeNs now) {
+  CHECK(entry.ended());
+  if (entry.count(MemberPhase::kJoined) != 0 && now - entry.ended_ns < kNoticeRepeat) return;
   entry.listed = entry.listed && now - entry.ended_ns < kNoticeRepeat;
   release(entry);
 }
@@ -90,11 +91,11 @@ void Jobs::handle_event(const ShardEvent& event, TimeNs clock_ns) {
     return entry != nullptr && entry->job != nullptr && entry->job.get() == event.job;
   });
   if (found == entries_.end()) return;
-  Entry& entry = **found;
+  JobEntry& entry = **found;
   switch (event.kind) {
     case ShardEvent::Kind::kJobReleased:
-      if (entry.memory == Entry::Memory::kLeaving && --entry.releases_left == 0)
-        give_back(entry, std::move(entry.job));
+      CHECK(entry.memory() == JobMemory::kLeaving && entry.releases_left != 0);
+      if (--entry.releases_left == 0) give_back(entry, std::move(entry.job));
       break;
     case ShardEvent::Kind::kCollectiveMismatch:
       fail(entry, wire::NoticeCode::kCollective, event.rank,
@@ -121,7 +122,7 @@ void Jobs::handle_event(const ShardEvent& event, TimeNs clock_ns) {
 void Jobs::shutdown(TimeNs clock_ns) {
   const TimeNs now = attendance_.arrive(clock_ns);
   for (auto& entry : entries_) {
-    if (entry == nullptr || entry->state == wire::JobState::kEnded) continue;
+    if (entry == nullptr || entry->ended()) continue;
     fail(*entry, wire::NoticeCode::kShutdown, Rank{},
          text("job '%s': the appliance is shutting down; start the job again when it is back",
               entry->name.c_str()),
@@ -129,54 +130,64 @@ void Jobs::shutdown(TimeNs clock_ns) {
   }
 }
 
-void Jobs::queue(const Entry& entry, Rank rank, wire::PacketType type) {
+void Jobs::command(ShardCommand::Kind kind, const JobEntry& entry, Rank rank) {
+  CHECK(entry.job != nullptr && rank.value < entry.world_size());
+  commands_.push_back({.kind = kind, .job = entry.job.get(), .rank = rank});
+}
+
+void Jobs::queue(const JobEntry& entry, Rank rank, wire::PacketType type) {
   outgoing_.push_back({.job = entry.id, .rank = rank, .serial = entry.serial, .type = type});
 }
 
-std::size_t Jobs::write_status(const Entry& entry, Rank rank, std::uint32_t echo_us,
+std::size_t Jobs::write_status(const JobEntry& entry, Rank rank, std::uint32_t echo_us,
                                std::span<std::uint8_t> out, TimeNs now) const noexcept {
   std::array<std::uint64_t, kMaskWords> missing{};
   for (std::uint16_t other = 0; other < entry.world_size(); ++other) {
-    const Member::Phase phase = entry.members[other].phase;
-    const bool finished = phase == Member::Phase::kLeft && entry.state != wire::JobState::kForming;
-    if (phase != Member::Phase::kJoined && !finished) set_bit(missing.data(), Rank{other});
+    const MemberEntry& member = entry.member(Rank{other});
+    const bool finished = member.is(MemberPhase::kLeft) && !entry.forming();
+    if (!member.is(MemberPhase::kJoined) && !finished) set_bit(missing.data(), Rank{other});
   }
   const std::size_t words = sluice::mask_words(entry.world_size());
-  const Member& member = entry.members[rank.value];
+  const MemberEntry& member = entry.member(rank);
   wire::Status body{.echo_timestamp_us = echo_us,
-                    .joined_count = entry.count(Member::Phase::kJoined),
+                    .joined_count = entry.count(MemberPhase::kJoined),
                     .world_size = entry.world_size(),
-                    .state = entry.state,
+                    .state = entry.state(),
                     .mask_words = static_cast<std::uint8_t>(words),
                     .left = member.has_left()};
   const Resyncs& resyncs = entry.resyncs;
-  // A process that took the source's rank has nothing to give.
-  const bool empty_handed = resyncs.active && rank == resyncs.source &&
-                            !can_give_state(entry, rank, resyncs.current.target);
-  if (entry.goes_on() && resyncs.active && resyncs.first_step != 0 && !empty_handed) {
-    const DurationNs left_ns = resyncs.started_ns + options_.resync_hold_ns - now;
-    body.transfer_step = resyncs.first_step;
-    body.transfer_number = resyncs.current.number;
-    body.hold_left_ms = static_cast<std::uint32_t>(std::max<DurationNs>(left_ns, 0) / kMillisecond);
-    body.transfer_source = resyncs.source.value;
-    body.transfer_target = resyncs.current.target.value;
+  if (entry.goes_on() && resyncs.state() == Resyncs::State::kOpen) {
+    // A process that took the source's rank has nothing to give.
+    const bool empty_handed =
+        rank == resyncs.source() && !can_give_state(entry, rank, resyncs.target());
+    const DurationNs left_ns = options_.resync_hold_ns - resyncs.held_ns(now);
+    if (!empty_handed) {
+      body.transfer_step = resyncs.first_step();
+      body.transfer_number = resyncs.number();
+      body.hold_left_ms =
+          static_cast<std::uint32_t>(std::max<DurationNs>(left_ns, 0) / kMillisecond);
+      body.transfer_source = resyncs.source().value;
+      body.transfer_target = resyncs.target().value;
+    }
   }
   return wire::encode(out, {.job = entry.id.value, .rank = rank.value, .cookie = member.cookie},
                       body, {missing.data(), words});
 }
 
 // How the job stands; to those who are no part of it any more, why.
-std::size_t Jobs::write_answer(const Entry& entry, Rank rank, std::uint32_t echo_us,
+std::size_t Jobs::write_answer(const JobEntry& entry, Rank rank, std::uint32_t echo_us,
                                const Request& request) const {
-  const Member& member = entry.members[rank.value];
-  if (member.phase == Member::Phase::kExpelled || (entry.failed && !member.has_left()))
+  const MemberEntry& member = entry.member(rank);
+  if (member.is(MemberPhase::kExpelled) || (entry.failed && !member.has_left()))
     return write_notice(entry, rank, request.reply);
   return write_status(entry, rank, echo_us, request.reply, request.now);
 }
 
-std::size_t Jobs::write_notice(const Entry& entry, Rank rank, std::span<std::uint8_t> out) const {
-  const Member& member = entry.members[rank.value];
-  const bool expelled = member.phase == Member::Phase::kExpelled;
+std::size_t Jobs::write_notice(const JobEntry& entry, Rank rank,
+                               std::span<std::uint8_t> out) const {
+  const MemberEntry& member = entry.member(rank);
+  const bool expelled = member.is(MemberPhase::kExpelled);
+  CHECK(expelled || entry.failed);
   const std::string& why = expelled ? member.notice : entry.notice_text;
   const std::size_t text_bytes = std::min(why.size(), kMaxTextBytes);
   const wire::Notice body{.code = expelled ? wire::NoticeCode::kResyncHold : entry.notice_code,
@@ -187,12 +198,13 @@ std::size_t Jobs::write_notice(const Entry& entry, Rank rank, std::span<std::uin
 }
 
 // To a process whose rank was taken over, under the cookie that it still uses.
-std::size_t Jobs::write_replaced(const Entry& entry, Rank rank, const Request& request) const {
+std::size_t Jobs::write_replaced(const JobEntry& entry, Rank rank, const Request& request) const {
+  CHECK(request.packet.common().cookie == entry.member(rank).stale_cookie);
   const std::string why = text(
       "job '%s': rank %u was silent for more than %.0f s and is now held by %s; this process "
       "is no member any more",
       entry.name.c_str(), unsigned{rank.value}, seconds(kTakeoverSilence),
-      entry.members[rank.value].address.c_str());
+      entry.member(rank).address.c_str());
   const wire::Notice body{.code = wire::NoticeCode::kReplaced,
                           .rank = rank.value,
                           .text_bytes = static_cast<std::uint16_t>(why.size())};

@@ -26,6 +26,7 @@ Step newest_contribution(const Job& job, Rank rank) noexcept {
 
 // The rank that has begun the newest gradient step.
 Rank furthest(const Job& job) noexcept {
+  CHECK(job.spec.world_size != 0);
   Rank first{0};
   Step newest = 0;
   for (std::uint16_t rank = 0; rank < job.spec.world_size; ++rank) {
@@ -41,7 +42,8 @@ Rank furthest(const Job& job) noexcept {
 
 // Whether a step or a collective has been begun that is not complete without the rank, or the rank
 // is not where one finishes: it has contributed to every step that is closed, and to one at least.
-bool Jobs::is_awaited(const Entry& entry, Rank rank) const noexcept {
+bool Jobs::is_awaited(const JobEntry& entry, Rank rank) const noexcept {
+  CHECK(entry.is_synchronous());
   const Job& job = *entry.job;
   const auto open_step = [&](StreamId stream) {
     return job.windows[index_of(stream)].open_step.load(std::memory_order_acquire);
@@ -56,10 +58,11 @@ bool Jobs::is_awaited(const Entry& entry, Rank rank) const noexcept {
 
 // A member that is silent. False: it is missed. Else it may have finished: nobody is told as long
 // as nobody waits for it.
-bool Jobs::let_go(Entry& entry, Rank rank, wire::NoticeCode code, TimeNs now) {
+bool Jobs::let_go(JobEntry& entry, Rank rank, wire::NoticeCode code, TimeNs now) {
   const bool others = entry.live_count() != 0;
-  if ((!others && entry.count(Member::Phase::kLeft) == 0) || is_awaited(entry, rank)) return false;
-  Member& member = entry.members[rank.value];
+  if ((!others && entry.count(MemberPhase::kLeft) == 0) || is_awaited(entry, rank)) return false;
+  MemberEntry& member = entry.member(rank);
+  CHECK(member.is(MemberPhase::kGone));
   member.lost_by = code;
   member.left_ns = now;
   if (!others) retire(entry, now);
@@ -67,28 +70,29 @@ bool Jobs::let_go(Entry& entry, Rank rank, wire::NoticeCode code, TimeNs now) {
 }
 
 // Who is gone or has ended in order, and is needed after all?
-void Jobs::check_ends(Entry& entry, TimeNs now) {
+void Jobs::check_ends(JobEntry& entry, TimeNs now) {
   const Rank first = furthest(*entry.job);
   const Step newest = newest_contribution(*entry.job, first);
   for (std::uint16_t index = 0; index < entry.world_size(); ++index) {
     const Rank rank{index};
-    const Member& member = entry.members[index];
-    const bool gone = member.phase == Member::Phase::kGone;
+    const MemberEntry& member = entry.members[index];
+    const bool gone = member.is(MemberPhase::kGone);
     if (gone && last_heard(entry, rank) > member.left_ns)
       revive(entry, rank, now);
     else if (gone && (is_awaited(entry, rank) || (member.lost_by == wire::NoticeCode::kMemberDied &&
                                                   now - member.left_ns > kEndTogether)))
       return fail(entry, member.lost_by, rank, describe_loss_by(entry, rank, member.lost_by, now),
                   now);
-    if (member.phase != Member::Phase::kLeft || member.missing_from == 0) continue;
+    if (!member.is(MemberPhase::kLeft) || member.missing_from == 0) continue;
     if (newest >= member.missing_from)
       return fail(entry, wire::NoticeCode::kMemberLeft, rank,
                   describe_early_end(entry, rank, first), now);
   }
 }
 
-std::string Jobs::describe_early_end(const Entry& entry, Rank rank, Rank other) const {
-  const Member& member = entry.members[rank.value];
+std::string Jobs::describe_early_end(const JobEntry& entry, Rank rank, Rank other) const {
+  const MemberEntry& member = entry.member(rank);
+  CHECK(member.missing_from != 0);
   const std::string when = member.missing_from == 1
                                ? "before its first step"
                                : text("after step %u", member.missing_from - 1);

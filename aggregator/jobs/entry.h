@@ -1,55 +1,86 @@
-// What the control side remembers of one job, beside what it shares with the shards.
+// What the control side remembers of one job and its members, beside what it shares with the
+// shards.
 //
-// Private to this folder. An Entry outlives its Job: the shards let go of the memory as soon as the
-// job is over, while members that missed the news can still ask for 10 s how it ended.
+// Private to this folder. A JobEntry outlives its Job: the shards let go of the memory as soon as
+// the job is over, while members that missed the news can still ask for 10 s how it ended. Phases
+// change by change_to(), which knows what may follow what.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "aggregator/base/check.h"
 #include "aggregator/jobs/jobs.h"
+#include "aggregator/jobs/liveness.h"
+#include "aggregator/jobs/resyncs.h"
 
 namespace sluice::agg {
 
-inline constexpr DurationNs kNoticeRepeat = 10 * kSecond;        // after the end of a job
-inline constexpr DurationNs kSuspectPing = 200 * kMillisecond;   // between the quick pings
-inline constexpr unsigned kSuspectPings = 3;                     // unanswered: dead
-inline constexpr DurationNs kClearedFor = kSecond;               // after an answer to the pings
-inline constexpr DurationNs kSuspectGrace = 100 * kMillisecond;  // packets already under way
-inline constexpr DurationNs kShardAnswer = kSecond;      // then its event was lost: ask it again
-inline constexpr DurationNs kRejoinGrace = 3 * kSecond;  // a finished rank waits for the others
+inline constexpr DurationNs kNoticeRepeat = 10 * kSecond;  // after the end of a job
+inline constexpr DurationNs kRejoinGrace = 3 * kSecond;    // a finished rank waits for the others
 
-struct Jobs::Member {
-  // kFree: nobody has joined. kGone: died or fell silent. kLeft: ended its part by itself. In a
-  // forming job all three leave the rank to whoever asks. In a job that goes on without a rank also
-  // kReturning: holds the rank again, the shards do not know yet. kAborted: left with an error.
-  // In a synchronous job that runs, kGone means that nobody waits for it, so it may have finished.
-  // kExpelled: given up by the appliance, which has told it why.
-  enum class Phase : std::uint8_t { kFree, kJoined, kReturning, kGone, kLeft, kAborted, kExpelled };
+// kFree: nobody has joined. kGone: died or fell silent. kLeft: ended its part by itself. In a
+// forming job all three leave the rank to whoever asks. In a job that goes on without a rank also
+// kReturning: holds the rank again, the shards do not know yet. kAborted: left with an error. In a
+// synchronous job that runs, kGone means that nobody waits for it, so it may have finished.
+// kExpelled: given up by the appliance, which has told it why.
+enum class MemberPhase : std::uint8_t {
+  kFree,
+  kJoined,
+  kReturning,
+  kGone,
+  kLeft,
+  kAborted,
+  kExpelled
+};
 
-  Phase phase = Phase::kFree;
+// Whether `next` may follow `phase`. kJoined follows itself where another process takes the rank.
+constexpr bool may_follow(MemberPhase phase, MemberPhase next) noexcept {
+  const auto one_of = [next](auto... phases) { return ((next == phases) || ...); };
+  using enum MemberPhase;
+  switch (phase) {
+    case kFree:
+    case kLeft:
+    case kAborted: return next == kJoined;
+    case kJoined: return next != kFree;
+    case kReturning: return one_of(kReturning, kJoined, kLeft, kAborted);
+    case kGone: return one_of(kJoined, kReturning, kLeft, kAborted);
+    case kExpelled: return one_of(kJoined, kLeft, kAborted);
+  }
+  return false;
+}
+
+// A job's memory. kMaking: ordered, and the job is null. kHeld: by the shards. kLeaving: they were
+// asked to let go. kGoing: ordered to be given back, and the job is null. kNone: it takes nothing,
+// yet or any more.
+enum class JobMemory : std::uint8_t { kNone, kMaking, kHeld, kLeaving, kGoing };
+
+constexpr bool may_follow(JobMemory memory, JobMemory next) noexcept {
+  switch (memory) {
+    case JobMemory::kNone: return next == JobMemory::kMaking;
+    case JobMemory::kMaking:
+      return next == JobMemory::kHeld || next == JobMemory::kGoing || next == JobMemory::kNone;
+    case JobMemory::kHeld: return next == JobMemory::kLeaving;
+    case JobMemory::kLeaving: return next == JobMemory::kGoing;
+    case JobMemory::kGoing: return next == JobMemory::kNone;
+  }
+  return false;
+}
+
+struct MemberEntry {
   Cookie cookie = 0;  // kept after the end, so that notices and repeated leaves are answered
   Cookie stale_cookie = 0;
   std::uint64_t nonce = 0;  // of the join that holds the rank
   std::uint64_t stale_nonce = 0;
   std::string address;
   MemberPaths paths;
-  TimeNs heard_control_ns = 0;
-  TimeNs next_ping_ns = 0;
+  Liveness liveness;
   TimeNs left_ns = 0;
   // kLeft, in a synchronous job: the gradient step that it has not contributed to and that nobody
   // else must begin. 0: uneven ends are meant.
   Step missing_from = 0;
-  wire::NoticeCode lost_by{};  // kGone: how it was lost, at `left_ns`
-  bool suspected = false;
-  TimeNs suspected_ns = 0;        // valid while `suspected`, like the fields below
-  unsigned suspect_pings = 0;     // that have been handed out to be sent
-  TimeNs suspect_pinged_ns = 0;   // when the last one was
-  bool suspect_ping_due = false;  // one waits to be handed out
-  bool cleared = false;           // of a suspicion, at `cleared_ns`
-  TimeNs cleared_ns = 0;
+  wire::NoticeCode lost_by{};        // kGone: how it was lost, at `left_ns`
   std::string notice;                // why it was expelled
   std::uint32_t admissions_due = 0;  // kMemberJoined commands that shard 0 has not answered
   bool rejoined = false;             // came when the job ran already
@@ -58,50 +89,25 @@ struct Jobs::Member {
   TimeNs admitted_ns = 0;            // when it rejoined
   std::uint32_t resyncs_done = 0;    // the highest number that it reported as done
 
-  // A ping is on its way. Only those that were really sent speak against a suspect.
-  void note_ping(TimeNs now) noexcept {
-    if (!suspected || !suspect_ping_due) return;
-    suspect_ping_due = false;
-    suspect_pinged_ns = now;
-    ++suspect_pings;
+  MemberPhase phase() const noexcept { return phase_; }
+  bool is(MemberPhase phase) const noexcept { return phase_ == phase; }
+  void change_to(MemberPhase next) noexcept {
+    CHECK(may_follow(phase_, next));
+    phase_ = next;
   }
 
-  bool has_left() const noexcept { return phase == Phase::kLeft || phase == Phase::kAborted; }
-  bool live() const noexcept { return phase == Phase::kJoined || phase == Phase::kReturning; }
+  bool has_left() const noexcept { return is(MemberPhase::kLeft) || is(MemberPhase::kAborted); }
+  bool live() const noexcept { return is(MemberPhase::kJoined) || is(MemberPhase::kReturning); }
   // Lost by a job that goes on: any process of the run may take the rank.
   bool lost() const noexcept {
-    return phase == Phase::kGone || phase == Phase::kAborted || phase == Phase::kExpelled;
+    return is(MemberPhase::kGone) || is(MemberPhase::kAborted) || is(MemberPhase::kExpelled);
   }
+
+ private:
+  MemberPhase phase_ = MemberPhase::kFree;
 };
 
-// One transfer at a time; the others wait in line.
-struct Jobs::Resyncs {
-  struct Wish {
-    Rank target;
-    std::uint32_t number = 0;
-  };
-  std::deque<Wish> line;
-  bool active = false;
-  Wish current;  // valid while `active`, like the fields below
-  Rank source;
-  TimeNs started_ns = 0;           // the window is held from here on
-  Step first_step = 0;             // of stream kState; 0: shard 0 has not opened it yet
-  TimeNs opened_ns = 0;            // when shard 0 was told of it
-  TimeNs next_lost_ns = 0;         // when shard 0 is told (again) that nobody is left to give
-  std::uint32_t openings_due = 0;  // kOpenTransfer commands that shard 0 has not answered
-
-  bool waits(Rank rank) const noexcept {
-    for (const Wish& wish : line)
-      if (wish.target == rank) return true;
-    return false;
-  }
-};
-
-struct Jobs::Entry {
-  // kMaking: ordered, and the job is null. kHeld: by the shards. kLeaving: they were asked to let
-  // go. kGoing: ordered to be given back, and the job is null. kNone: it takes nothing any more.
-  enum class Memory : std::uint8_t { kNone, kMaking, kHeld, kLeaving, kGoing };
-
+struct JobEntry {
   JobId id;
   std::uint64_t serial = 0;
   std::string name;
@@ -112,8 +118,7 @@ struct Jobs::Entry {
   Rank layout_rank;              // that member
   std::uint16_t datagram_bytes = 0;
   JobSpec spec;
-  std::vector<Member> members;
-  Memory memory = Memory::kNone;
+  std::vector<MemberEntry> members;
   std::unique_ptr<Job> job;  // while kHeld and kLeaving
   std::size_t memory_bytes = 0;
   std::size_t releases_left = 0;            // shards that still hold the job while kLeaving
@@ -124,63 +129,96 @@ struct Jobs::Entry {
   Resyncs resyncs;
   std::string loss;  // see JobView
 
-  wire::JobState state = wire::JobState::kForming;
   bool failed = false;  // ended with the notice below
   wire::NoticeCode notice_code{};
   Rank notice_rank;
   std::string notice_text;
   TimeNs ended_ns = 0;
 
+  wire::JobState state() const noexcept { return state_; }
+  bool forming() const noexcept { return state_ == wire::JobState::kForming; }
+  bool running() const noexcept { return state_ == wire::JobState::kRunning; }
+  bool ended() const noexcept { return state_ == wire::JobState::kEnded; }
+  void run() noexcept {
+    CHECK(forming() && job != nullptr);
+    state_ = wire::JobState::kRunning;
+  }
+  void end(TimeNs now) noexcept {
+    CHECK(!ended());
+    state_ = wire::JobState::kEnded;
+    ended_ns = now;
+  }
+  JobMemory memory() const noexcept { return memory_; }
+  void change_to(JobMemory next) noexcept {
+    CHECK(may_follow(memory_, next));
+    CHECK((job != nullptr) == (next == JobMemory::kHeld || next == JobMemory::kLeaving));
+    memory_ = next;
+  }
+
+  MemberEntry& member(Rank rank) noexcept {
+    CHECK(rank.value < members.size());
+    return members[rank.value];
+  }
+  const MemberEntry& member(Rank rank) const noexcept {
+    CHECK(rank.value < members.size());
+    return members[rank.value];
+  }
+  // What the shards know of the rank. Precondition: there is a job.
+  Member& shared(Rank rank) const noexcept {
+    CHECK(job != nullptr && rank.value < job->members.size());
+    return job->members[rank.value];
+  }
+
   std::uint16_t world_size() const noexcept { return static_cast<std::uint16_t>(members.size()); }
-  std::uint16_t count(Member::Phase phase) const noexcept {
+  std::uint16_t count(MemberPhase phase) const noexcept {
     std::uint16_t total = 0;
-    for (const Member& member : members) total += member.phase == phase;
+    for (const MemberEntry& member : members) total += member.is(phase);
     return total;
   }
   // Processes that hold a rank, whether or not the shards know it yet.
   std::uint16_t live_count() const noexcept {
     std::uint16_t total = 0;
-    for (const Member& member : members) total += member.live();
+    for (const MemberEntry& member : members) total += member.live();
     return total;
   }
-  // A running job of which every step needs every rank that has not ended its part.
-  bool is_synchronous() const noexcept {
-    return state == wire::JobState::kRunning && job != nullptr &&
-           !job->spec.policy.tolerates_stragglers();
-  }
   // Nobody has held a rank of it yet.
-  bool unclaimed() const noexcept { return count(Member::Phase::kFree) == members.size(); }
+  bool unclaimed() const noexcept { return count(MemberPhase::kFree) == members.size(); }
   // Memory that is on its way back to the system.
   bool memory_returns() const noexcept {
-    return memory == Memory::kLeaving || memory == Memory::kGoing ||
-           (memory == Memory::kMaking && state == wire::JobState::kEnded);
+    return memory_ == JobMemory::kLeaving || memory_ == JobMemory::kGoing ||
+           (memory_ == JobMemory::kMaking && ended());
   }
   // Whether losing a rank leaves the job running.
   bool goes_on() const noexcept {
-    return state == wire::JobState::kRunning && job != nullptr &&
-           job->spec.policy.tolerates_stragglers();
+    return running() && job != nullptr && job->spec.policy.tolerates_stragglers();
   }
+  // A running job of which every step needs every rank that has not ended its part.
+  bool is_synchronous() const noexcept {
+    return running() && job != nullptr && !job->spec.policy.tolerates_stragglers();
+  }
+  // When the member spoke last. Control and data both count; the shards' clock is the caller's.
+  TimeNs last_heard_ns(Rank rank, const Attendance& attendance) const noexcept;
+
+ private:
+  wire::JobState state_ = wire::JobState::kForming;
+  JobMemory memory_ = JobMemory::kNone;
 };
 
-struct Jobs::Request {
+// A packet with where and when it arrived.
+struct Request {
   const wire::Packet& packet;
   const Origin& origin;
   std::span<std::uint8_t> reply;
-  TimeNs now;
+  TimeNs now;  // attended
 
   Rank rank() const noexcept { return Rank{packet.common().rank}; }
   const wire::Join& join() const noexcept { return packet.body<wire::Join>(); }
-  std::string_view name() const noexcept { return {join().name, join().name_bytes}; }
 };
 
-struct Jobs::Refusal {
-  wire::RefuseCode code{};
-  std::string text;
-};
-
-struct Jobs::Standing {
-  Entry* entry = nullptr;
-  Member* member = nullptr;
+// Whose packet a packet is, or why it is nobody's.
+struct Identity {
+  JobEntry* entry = nullptr;
+  MemberEntry* member = nullptr;
   Verdict why{};          // when `member` is null
   bool replaced = false;  // the cookie was good until the rank was taken over
 };

@@ -38,7 +38,8 @@ ControlResult Jobs::handle(const wire::Packet& packet, const Origin& origin,
 // sent. The request itself has been carried out, whatever path it came by.
 ControlResult Jobs::settle_path(const Request& request, ControlResult result) {
   const PathKey& path = request.origin.path;
-  Member* member = result.bind ? &entries_[result.job.value]->members[result.rank.value] : nullptr;
+  MemberEntry* member =
+      result.bind ? &entries_[result.job.value]->members[result.rank.value] : nullptr;
   if (request.packet.type() == wire::PacketType::kJoin) {
     if (member != nullptr) result.bind = member->paths.join(member->cookie, path, request.now);
     return result;
@@ -66,13 +67,14 @@ ControlResult Jobs::settle_path(const Request& request, ControlResult result) {
   return result;
 }
 
-Jobs::Standing Jobs::identify(const wire::Packet& packet) const noexcept {
+Identity Jobs::identify(const wire::Packet& packet) const noexcept {
   const wire::CommonHeader& common = packet.common();
   if (common.job >= entries_.size() || entries_[common.job] == nullptr)
     return {.why = Verdict::kUnknownJob};
-  Entry* entry = entries_[common.job].get();
+  JobEntry* entry = entries_[common.job].get();
+  CHECK(entry->id.value == common.job);
   if (common.rank >= entry->world_size()) return {.why = Verdict::kBadRank};
-  Member& member = entry->members[common.rank];
+  MemberEntry& member = entry->members[common.rank];
   if (common.cookie == 0) return {.why = Verdict::kBadCookie};
   if (common.cookie == member.cookie) return {.entry = entry, .member = &member};
   if (common.cookie == member.stale_cookie)
@@ -81,30 +83,30 @@ Jobs::Standing Jobs::identify(const wire::Packet& packet) const noexcept {
 }
 
 // A member spoke, and may have been given up too early.
-void Jobs::hear(Entry& entry, const Request& request) {
+void Jobs::hear(JobEntry& entry, const Request& request) {
   const Rank rank = request.rank();
-  Member& member = entry.members[rank.value];
-  member.heard_control_ns = request.now;
+  MemberEntry& member = entry.member(rank);
+  CHECK(!member.is(MemberPhase::kFree));  // it has a cookie
+  member.liveness.hear(request.now);
   member.address = request.origin.address;
   if (entry.job != nullptr)
-    entry.job->members[rank.value].last_heard_ns.store(attendance_.clock(request.now),
-                                                       std::memory_order_relaxed);
-  if (member.phase == Member::Phase::kReturning) readmit_again(entry, rank, request.now);
-  if (member.phase != Member::Phase::kGone) return;
-  if (entry.state == wire::JobState::kForming || entry.is_synchronous())
-    revive(entry, rank, request.now);
+    entry.shared(rank).last_heard_ns.store(attendance_.clock(request.now),
+                                           std::memory_order_relaxed);
+  if (member.is(MemberPhase::kReturning)) readmit_again(entry, rank, request.now);
+  if (!member.is(MemberPhase::kGone)) return;
+  if (entry.forming() || entry.is_synchronous()) revive(entry, rank, request.now);
   if (entry.goes_on()) readmit(entry, rank, request.now);
 }
 
 ControlResult Jobs::keepalive(const Request& request) {
-  const Standing standing = identify(request.packet);
+  const Identity speaker = identify(request.packet);
   const Rank rank = request.rank();
-  if (standing.replaced)  // it proved itself once; it must learn that its rank has moved on
+  if (speaker.replaced)  // it proved itself once; it must learn that its rank has moved on
     return {.verdict = Verdict::kStaleCookie,
-            .reply_bytes = write_replaced(*standing.entry, rank, request)};
-  if (standing.member == nullptr) return {.verdict = standing.why};
+            .reply_bytes = write_replaced(*speaker.entry, rank, request)};
+  if (speaker.member == nullptr) return {.verdict = speaker.why};
 
-  Entry& entry = *standing.entry;
+  JobEntry& entry = *speaker.entry;
   hear(entry, request);
   const std::uint32_t echo_us = request.packet.body<wire::Keepalive>().timestamp_us;
   return {.verdict = Verdict::kKeepalive,
@@ -115,11 +117,11 @@ ControlResult Jobs::keepalive(const Request& request) {
 }
 
 ControlResult Jobs::leave(const Request& request) {
-  const Standing standing = identify(request.packet);
-  if (standing.member == nullptr) return {.verdict = standing.why};
-  Entry& entry = *standing.entry;
-  Member& member = *standing.member;
-  member.heard_control_ns = request.now;
+  const Identity speaker = identify(request.packet);
+  if (speaker.member == nullptr) return {.verdict = speaker.why};
+  JobEntry& entry = *speaker.entry;
+  MemberEntry& member = *speaker.member;
+  member.liveness.hear(request.now);
   member.address = request.origin.address;
   if (!member.has_left())
     carry_out_leave(entry, request.rank(), request.packet.body<wire::Leave>(), request.now);
@@ -130,31 +132,31 @@ ControlResult Jobs::leave(const Request& request) {
           .rank = request.rank()};
 }
 
-void Jobs::carry_out_leave(Entry& entry, Rank rank, const wire::Leave& leave, TimeNs now) {
-  Member& member = entry.members[rank.value];
+void Jobs::carry_out_leave(JobEntry& entry, Rank rank, const wire::Leave& leave, TimeNs now) {
+  MemberEntry& member = entry.member(rank);
+  CHECK(!member.has_left());
   const bool abnormal = leave.reason == wire::LeaveReason::kAbnormal;
   const DurationNs silent_ns = now - last_heard(entry, rank);
   member.left_ns = now;
   if (entry.goes_on() && (abnormal || member.lost())) {
     const bool was_live = member.live();
-    member.phase = Member::Phase::kAborted;
+    member.change_to(MemberPhase::kAborted);
     if (!was_live) return;
     give_up(entry, rank);
     note_loss(entry, rank, wire::NoticeCode::kMemberLeft,
               describe_loss(entry, rank, "left with an error", silent_ns), now);
     return;
   }
-  member.phase = Member::Phase::kLeft;
-  if (entry.job != nullptr)
-    entry.job->members[rank.value].reachable.store(false, std::memory_order_release);
+  member.change_to(MemberPhase::kLeft);
+  if (entry.job != nullptr) entry.shared(rank).reachable.store(false, std::memory_order_release);
 
-  if (entry.state == wire::JobState::kRunning) {
+  if (entry.running()) {
     if (abnormal) {
       fail(entry, wire::NoticeCode::kMemberLeft, rank,
            describe_loss(entry, rank, "left with an error", silent_ns), now);
       return;
     }
-    agg::Member& shared = entry.job->members[rank.value];
+    Member& shared = entry.shared(rank);
     const bool uneven = leave.reason == wire::LeaveReason::kUneven;
     for (std::size_t stream = 0; stream < kStreamCount; ++stream) {
       const Step from = std::max(Step{leave.first_steps[stream]}, Step{1});
@@ -163,11 +165,10 @@ void Jobs::carry_out_leave(Entry& entry, Rank rank, const wire::Leave& leave, Ti
       else
         shared.left_from[stream].store(from, std::memory_order_release);
     }
-    commands_.push_back(
-        {.kind = ShardCommand::Kind::kMemberGone, .job = entry.job.get(), .rank = rank});
+    command(ShardCommand::Kind::kMemberGone, entry, rank);
     forget_resync(entry, rank);
   }
-  if (entry.state != wire::JobState::kEnded && entry.live_count() == 0) retire(entry, now);
+  if (!entry.ended() && entry.live_count() == 0) retire(entry, now);
 }
 
 bool Jobs::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs clock_ns) {
@@ -175,18 +176,18 @@ bool Jobs::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs
   while (!outgoing_.empty()) {
     const Outgoing mail = outgoing_.front();
     outgoing_.pop_front();
-    Entry* entry = entries_[mail.job.value].get();
+    JobEntry* entry = entries_[mail.job.value].get();
     if (entry == nullptr || entry->serial != mail.serial) continue;
-    Member& member = entry->members[mail.rank.value];
+    MemberEntry& member = entry->members[mail.rank.value];
     const wire::Sender sender{
         .job = mail.job.value, .rank = mail.rank.value, .cookie = member.cookie};
     transmit = {.job = mail.job, .rank = mail.rank};
     // Its reader may have gone since, and another process may hold the rank.
-    const bool has_notice = entry->failed || member.phase == Member::Phase::kExpelled;
+    const bool has_notice = entry->failed || member.is(MemberPhase::kExpelled);
     if (mail.type == wire::PacketType::kNotice && !has_notice) continue;
     switch (mail.type) {
       case wire::PacketType::kPing:
-        member.note_ping(now);
+        member.liveness.note_ping(now);
         transmit.bytes =
             wire::encode(out, sender, wire::Ping{.timestamp_us = wire_time_us(clock_ns)});
         break;
@@ -219,11 +220,11 @@ std::vector<JobView> Jobs::views() const {
       result.push_back({.id = entry->id,
                         .name = entry->name,
                         .ordinal = entry->ordinal,
-                        .state = entry->state,
-                        .joined_count = entry->count(Member::Phase::kJoined),
+                        .state = entry->state(),
+                        .joined_count = entry->count(MemberPhase::kJoined),
                         .world_size = entry->world_size(),
                         .job = entry->job.get(),
-                        .preparing = entry->memory == Entry::Memory::kMaking,
+                        .preparing = entry->memory() == JobMemory::kMaking,
                         .notice = entry->notice_text,
                         .loss = entry->loss});
   return result;
@@ -233,17 +234,16 @@ std::vector<MemberView> Jobs::members(JobId job, TimeNs clock_ns) const {
   const TimeNs now = attendance_.attended(clock_ns);
   std::vector<MemberView> result;
   if (job.value >= entries_.size() || entries_[job.value] == nullptr) return result;
-  const Entry& entry = *entries_[job.value];
+  const JobEntry& entry = *entries_[job.value];
   for (std::uint16_t rank = 0; rank < entry.world_size(); ++rank) {
-    const Member& member = entry.members[rank];
-    result.push_back({.rank = Rank{rank},
-                      .address = member.address,
-                      .joined = member.phase == Member::Phase::kJoined,
-                      .gone = member.lost(),
-                      .left = member.phase == Member::Phase::kLeft,
-                      .silent_ns = member.phase == Member::Phase::kFree
-                                       ? 0
-                                       : now - last_heard(entry, Rank{rank})});
+    const MemberEntry& member = entry.members[rank];
+    result.push_back(
+        {.rank = Rank{rank},
+         .address = member.address,
+         .joined = member.is(MemberPhase::kJoined),
+         .gone = member.lost(),
+         .left = member.is(MemberPhase::kLeft),
+         .silent_ns = member.is(MemberPhase::kFree) ? 0 : now - last_heard(entry, Rank{rank})});
   }
   return result;
 }
@@ -251,8 +251,7 @@ std::vector<MemberView> Jobs::members(JobId job, TimeNs clock_ns) const {
 std::size_t Jobs::memory_bytes() const noexcept {
   std::size_t total_bytes = 0;
   for (const auto& entry : entries_)
-    if (entry != nullptr && entry->memory != Entry::Memory::kNone)
-      total_bytes += entry->memory_bytes;
+    if (entry != nullptr && entry->memory() != JobMemory::kNone) total_bytes += entry->memory_bytes;
   return total_bytes;
 }
 

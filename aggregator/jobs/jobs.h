@@ -96,6 +96,13 @@ struct JobView {
   std::string_view loss;     // the last rank that it lost and goes on without; empty: all are in
 };
 
+struct Identity;
+struct JobEntry;
+struct JoinRequest;
+struct Refusal;
+struct Request;
+struct Usage;
+
 class Jobs {
  public:
   explicit Jobs(JobsOptions options);
@@ -138,12 +145,6 @@ class Jobs {
   std::size_t memory_bytes() const noexcept;  // with what is being made or given back
 
  private:
-  struct Entry;  // a job and what only the control side knows about it (entry.h)
-  struct Member;
-  struct Request;   // a packet with where and when it arrived
-  struct Refusal;   // a code and a text that prints both values
-  struct Standing;  // whose packet this is, or why it is nobody's
-  struct Resyncs;   // who needs another rank's state
   struct Outgoing {
     JobId job;
     Rank rank;
@@ -151,112 +152,104 @@ class Jobs {
     wire::PacketType type{};
   };
 
-  // join.cc: a request from the first byte to the answer.
+  // join.cc: a request from the first byte to the answer; admission.h decides.
   ControlResult join(const Request& request);
   ControlResult challenge(const Request& request) const;
   ControlResult refuse(const Request& request, const Refusal& refusal, bool proven) const;
-  ControlResult prepare(Entry& entry, const Request& request) const;
-  ControlResult admit(Entry& entry, const Request& request);
-  ControlResult admit_to_running(Entry& entry, const Request& request);
-  ControlResult accept(const Entry& entry, const Request& request) const;
+  ControlResult prepare(const JobEntry& entry, const Request& request) const;
+  ControlResult take_seat(JobEntry& entry, const JoinRequest& asked, const Request& request);
+  ControlResult admit_to_running(JobEntry& entry, const Request& request);
+  ControlResult accept(const JobEntry& entry, const Request& request) const;
   std::array<std::uint8_t, wire::kNonceBytes> server_nonce(const Request& request) const noexcept;
-  Cookie make_cookie(const Entry& entry, Rank rank, std::uint64_t nonce) noexcept;
-  void occupy(Entry& entry, const Request& request);
-  void revive(Entry& entry, Rank rank, TimeNs now);
-  void start_if_complete(Entry& entry, TimeNs now);
+  Cookie make_cookie(const JobEntry& entry, Rank rank, std::uint64_t nonce) noexcept;
+  void occupy(JobEntry& entry, const Request& request);
+  void revive(JobEntry& entry, Rank rank, TimeNs now);
+  void start_if_complete(JobEntry& entry, TimeNs now);
 
-  // admission.cc: the job that a request asks for.
-  bool check_request(const Request& request, Refusal& refusal) const;
-  bool check_agreement(const Entry& entry, const Request& request, Refusal& refusal) const;
-  bool make_room(std::size_t needed_bytes, const Request& request, Refusal& refusal);
-  Entry* create(const Request& request, Refusal& refusal);
-  Entry* find(std::string_view name, std::uint16_t ordinal) const noexcept;
+  // table.cc: which job is meant.
+  JobEntry* find(std::string_view name, std::uint16_t ordinal) const noexcept;
+  JobEntry* found(const JoinRequest& request, JobSpec spec);
   bool pick_id(JobId& id) noexcept;
-  bool is_echo(const Request& request) const noexcept;
+  bool is_echo(const JoinRequest& request) const noexcept;
+  Usage usage() const noexcept;
 
   // memory.cc: a job's memory on its way.
-  void order_job(Entry& entry);
-  void give_back(Entry& entry, std::unique_ptr<Job> job);
-  void note_no_memory(Entry& entry, TimeNs now);
-  void check_wanted(Entry& entry, TimeNs now);
-
-  // options.cc: how the job chooses k.
-  PolicyOptions effective_policy(const Request& request) const noexcept;
-  bool check_policy(const Request& request, Refusal& refusal) const;
-  bool check_policy_agreement(const Entry& entry, const Request& request, Refusal& refusal) const;
-  std::string policy_source(const Request& request) const;
-  void size_windows(JobSpec& spec) const noexcept;
+  void order_job(JobEntry& entry);
+  void give_back(JobEntry& entry, std::unique_ptr<Job> job);
+  void note_no_memory(JobEntry& entry, TimeNs now);
+  void check_wanted(JobEntry& entry, TimeNs now);
 
   // jobs.cc: members' packets.
-  void hear(Entry& entry, const Request& request);
+  void hear(JobEntry& entry, const Request& request);
   ControlResult keepalive(const Request& request);
   ControlResult leave(const Request& request);
-  Standing identify(const wire::Packet& packet) const noexcept;
+  Identity identify(const wire::Packet& packet) const noexcept;
   ControlResult settle_path(const Request& request, ControlResult result);
-  void carry_out_leave(Entry& entry, Rank rank, const wire::Leave& leave, TimeNs now);
+  void carry_out_leave(JobEntry& entry, Rank rank, const wire::Leave& leave, TimeNs now);
 
   // rejoin.cc: members come and go while the job goes on.
-  bool doubt(Entry& entry, Rank rank, TimeNs now);
-  void give_up(Entry& entry, Rank rank) noexcept;
-  std::string describe_shrinking(const Entry& entry, std::string what) const;
-  void readmit(Entry& entry, Rank rank, TimeNs now);
-  void readmit_again(Entry& entry, Rank rank, TimeNs now);
-  void admitted(Entry& entry, Rank rank, TimeNs now);
-  void expel(Entry& entry, Rank rank, std::string why, TimeNs now);
-  void note_loss(Entry& entry, Rank rank, wire::NoticeCode code, std::string why, TimeNs now);
+  void give_up(JobEntry& entry, Rank rank) noexcept;
+  std::string describe_shrinking(const JobEntry& entry, std::string what) const;
+  void readmit(JobEntry& entry, Rank rank, TimeNs now);
+  void readmit_again(JobEntry& entry, Rank rank, TimeNs now);
+  void admitted(JobEntry& entry, Rank rank, TimeNs now);
+  void expel(JobEntry& entry, Rank rank, std::string why, TimeNs now);
+  void note_loss(JobEntry& entry, Rank rank, wire::NoticeCode code, std::string why, TimeNs now);
 
   // resync.cc: one rank's state for another.
   ControlResult resync(const Request& request);
-  void ask_for_state(Entry& entry, Rank rank, std::uint32_t number, TimeNs now);
-  void finish_resync(Entry& entry, Rank rank, std::uint32_t number);
-  void advance_resyncs(Entry& entry, TimeNs now);
-  void check_transfer(Entry& entry, TimeNs now);
-  void check_idle_return(Entry& entry, Rank rank, TimeNs now);
-  void start_transfer(Entry& entry, Rank source, TimeNs now);
-  void open_transfer(Entry& entry, Rank source, TimeNs now);
-  void end_transfer(Entry& entry);
-  void transfer_opened(Entry& entry, Step step);
-  void transfer_lost(Entry& entry, Step step, TimeNs now);
-  void forget_resync(Entry& entry, Rank rank);
-  bool choose_source(const Entry& entry, Rank target, TimeNs now, Rank& source) const;
-  bool can_give_state(const Entry& entry, Rank rank, Rank target) const noexcept;
-  std::string describe_no_source(const Entry& entry, Rank target) const;
+  void ask_for_state(JobEntry& entry, Rank rank, std::uint32_t number, TimeNs now);
+  void finish_resync(JobEntry& entry, Rank rank, std::uint32_t number);
+  void advance_resyncs(JobEntry& entry, TimeNs now);
+  void check_transfer(JobEntry& entry, TimeNs now);
+  void check_idle_return(JobEntry& entry, Rank rank, TimeNs now);
+  void start_transfer(JobEntry& entry, Rank source, TimeNs now);
+  void open_transfer(JobEntry& entry, Rank source, TimeNs now);
+  void end_transfer(JobEntry& entry);
+  void transfer_opened(JobEntry& entry, Step step);
+  void transfer_lost(JobEntry& entry, Step step, TimeNs now);
+  void forget_resync(JobEntry& entry, Rank rank);
+  bool choose_source(const JobEntry& entry, Rank target, TimeNs now, Rank& source) const;
+  bool can_give_state(const JobEntry& entry, Rank rank, Rank target) const noexcept;
+  std::string describe_hold(const JobEntry& entry, TimeNs now) const;
+  std::string describe_no_source(const JobEntry& entry, Rank target) const;
 
   // liveness.cc
-  void suspect(Entry& entry, Rank rank, TimeNs now);
-  void check_member(Entry& entry, Rank rank, TimeNs now);
-  void lose(Entry& entry, Rank rank, wire::NoticeCode code, TimeNs now);
-  TimeNs last_heard(const Entry& entry, Rank rank) const noexcept;
+  void suspect(JobEntry& entry, Rank rank, TimeNs now);
+  void check_member(JobEntry& entry, Rank rank, TimeNs now);
+  void lose(JobEntry& entry, Rank rank, wire::NoticeCode code, TimeNs now);
+  TimeNs last_heard(const JobEntry& entry, Rank rank) const noexcept;
 
   // ends.cc: the ends of single ranks of a synchronous job.
-  bool is_awaited(const Entry& entry, Rank rank) const noexcept;
-  bool let_go(Entry& entry, Rank rank, wire::NoticeCode code, TimeNs now);
-  void check_ends(Entry& entry, TimeNs now);
-  std::string describe_loss_by(const Entry& entry, Rank rank, wire::NoticeCode code,
+  bool is_awaited(const JobEntry& entry, Rank rank) const noexcept;
+  bool let_go(JobEntry& entry, Rank rank, wire::NoticeCode code, TimeNs now);
+  void check_ends(JobEntry& entry, TimeNs now);
+  std::string describe_loss_by(const JobEntry& entry, Rank rank, wire::NoticeCode code,
                                TimeNs now) const;
-  std::string describe_early_end(const Entry& entry, Rank rank, Rank other) const;
+  std::string describe_early_end(const JobEntry& entry, Rank rank, Rank other) const;
 
   // ending.cc: how a job ends, and what is said about it.
-  void fail(Entry& entry, wire::NoticeCode code, Rank about, std::string text, TimeNs now);
-  void replace(Entry& entry, const Request& request);
-  void retire(Entry& entry, TimeNs now);
-  void release(Entry& entry);
-  void expire(Entry& entry, TimeNs now);
-  std::size_t write_status(const Entry& entry, Rank rank, std::uint32_t echo_us,
+  void fail(JobEntry& entry, wire::NoticeCode code, Rank about, std::string text, TimeNs now);
+  void replace(JobEntry& entry, const Request& request);
+  void retire(JobEntry& entry, TimeNs now);
+  void release(JobEntry& entry);
+  void expire(JobEntry& entry, TimeNs now);
+  std::size_t write_status(const JobEntry& entry, Rank rank, std::uint32_t echo_us,
                            std::span<std::uint8_t> out, TimeNs now) const noexcept;
-  std::size_t write_answer(const Entry& entry, Rank rank, std::uint32_t echo_us,
+  std::size_t write_answer(const JobEntry& entry, Rank rank, std::uint32_t echo_us,
                            const Request& request) const;
-  std::size_t write_notice(const Entry& entry, Rank rank, std::span<std::uint8_t> out) const;
-  std::size_t write_replaced(const Entry& entry, Rank rank, const Request& request) const;
-  std::string describe_loss(const Entry& entry, Rank rank, std::string_view what,
+  std::size_t write_notice(const JobEntry& entry, Rank rank, std::span<std::uint8_t> out) const;
+  std::size_t write_replaced(const JobEntry& entry, Rank rank, const Request& request) const;
+  std::string describe_loss(const JobEntry& entry, Rank rank, std::string_view what,
                             DurationNs silent_ns) const;
-  void queue(const Entry& entry, Rank rank, wire::PacketType type);
+  void command(ShardCommand::Kind kind, const JobEntry& entry, Rank rank = {});
+  void queue(const JobEntry& entry, Rank rank, wire::PacketType type);
 
   JobsOptions options_;
   Attendance attendance_;  // `now` of every private method is attended time
   const wire::HmacKey secret_;
   const wire::HmacKey boot_key_;
-  std::vector<std::unique_ptr<Entry>> entries_;  // by job id; null: free
+  std::vector<std::unique_ptr<JobEntry>> entries_;  // by job id; null: free
   std::deque<Outgoing> outgoing_;
   std::deque<ShardCommand> commands_;
   std::deque<MemoryOrder> orders_;

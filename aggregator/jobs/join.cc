@@ -1,33 +1,24 @@
 // A join from its first byte to its answer: size test, challenge, proof, and the seat.
 #include <cstring>
 
-#include "aggregator/jobs/entry.h"
+#include "aggregator/jobs/admission.h"
 #include "aggregator/jobs/text.h"
 #include "aggregator/wire/auth.h"
 
 namespace sluice::agg {
 
 ControlResult Jobs::join(const Request& request) {
-  const wire::Join& join = request.join();
+  const JoinRequest asked{.join = request.join(),
+                          .rank = request.rank(),
+                          .address = request.origin.address,
+                          .max_datagram_bytes = request.origin.max_datagram_bytes,
+                          .now = request.now};
+  const wire::Join& join = asked.join;
   if (join.has_proof == 0) {
-    const std::size_t arrived_bytes = request.packet.bytes().size();
-    Refusal refusal{.code = wire::RefuseCode::kMtu};
-    if (request.origin.max_datagram_bytes != 0 &&
-        join.datagram_bytes > request.origin.max_datagram_bytes) {
-      refusal.text = text(
-          "this job needs datagrams of %u bytes, the appliance's port carries %zu: "
-          "lower the chunk size or raise the port's mtu",
-          unsigned{join.datagram_bytes}, request.origin.max_datagram_bytes);
-      return refuse(request, refusal, false);
-    }
-    if (arrived_bytes < join.datagram_bytes) {
-      refusal.text = text(
-          "datagrams of %zu bytes arrive, those of %u that this job needs do not: "
-          "lower the chunk size or raise the MTU on the path",
-          arrived_bytes, unsigned{join.datagram_bytes});
-      return refuse(request, refusal, false);
-    }
-    return challenge(request);
+    Refusal refusal;
+    return check_size(asked, request.packet.bytes().size(), refusal)
+               ? challenge(request)
+               : refuse(request, refusal, false);
   }
 
   // A nonce that is not ours belongs to another address or to the appliance before its restart: an
@@ -38,34 +29,40 @@ ControlResult Jobs::join(const Request& request) {
         .code = wire::RefuseCode::kBadSecret,
         .text = text("wrong secret for job '%s': rank %u at %s has another one than the appliance "
                      "(secret, SLUICE_SECRET)",
-                     printable(request.name()).c_str(), unsigned{request.rank().value},
+                     printable(asked.name()).c_str(), unsigned{request.rank().value},
                      std::string(request.origin.address).c_str())};
     return refuse(request, refusal, false);
   }
 
-  Refusal refusal;
-  if (!check_request(request, refusal)) return refuse(request, refusal, true);
-  Entry* entry = find(request.name(), join.ordinal);
-  if (entry != nullptr && !check_agreement(*entry, request, refusal)) {
-    if (refusal.code != wire::RefuseCode{}) return refuse(request, refusal, true);
+  JobEntry* entry = find(asked.name(), join.ordinal);
+  JobDecision decision = decide_job(asked, options_, entry, usage(), attendance_);
+  if (decision.kind == JobDecision::Kind::kReplace) {
     replace(*entry, request);
     entry = nullptr;
+    decision = decide_job(asked, options_, entry, usage(), attendance_);
   }
-  if (entry == nullptr) {
-    if (is_echo(request)) return {.verdict = Verdict::kJoin};
-    entry = create(request, refusal);
-    if (entry == nullptr && refusal.code != wire::RefuseCode{})
-      return refuse(request, refusal, true);
-    // Memory is on its way back from the shards: no answer, the worker asks again.
-    if (entry == nullptr) return {.verdict = Verdict::kJoin};
+  if (entry == nullptr && is_echo(asked)) return {.verdict = Verdict::kJoin};
+  switch (decision.kind) {
+    case JobDecision::Kind::kRefuse: return refuse(request, decision.refusal, true);
+    case JobDecision::Kind::kJoin: return take_seat(*entry, asked, request);
+    case JobDecision::Kind::kReplace:
+    case JobDecision::Kind::kLater: return {.verdict = Verdict::kJoin};
+    case JobDecision::Kind::kFound: break;
   }
-  entry->asked_ns = request.now;
-  if (entry->memory == Entry::Memory::kMaking) return prepare(*entry, request);
-  return admit(*entry, request);
+  entry = found(asked, std::move(decision.spec));
+  if (entry == nullptr)
+    return refuse(request,
+                  {.code = wire::RefuseCode::kLimit,
+                   .text = text("all %zu job ids of this appliance are in use: wait for a job to "
+                                "end",
+                                kMaxJobs)},
+                  true);
+  return take_seat(*entry, asked, request);
 }
 
 // The job's memory is being made, and the entry has no members yet: who asks comes again.
-ControlResult Jobs::prepare(Entry& entry, const Request& request) const {
+ControlResult Jobs::prepare(const JobEntry& entry, const Request& request) const {
+  CHECK(entry.progress != nullptr && entry.memory_bytes != 0);
   const std::size_t made_bytes = entry.progress->bytes.load(std::memory_order_relaxed);
   const auto percent = static_cast<std::uint8_t>(
       std::min<std::uint64_t>(100, std::uint64_t{made_bytes} * 100 / entry.memory_bytes));
@@ -89,11 +86,12 @@ std::array<std::uint8_t, wire::kNonceBytes> Jobs::server_nonce(
   if (address_bytes != 0) std::memcpy(at + 19, request.origin.address.data(), address_bytes);
   const wire::Digest digest = boot_key_.digest({message.data(), 19 + address_bytes});
   std::array<std::uint8_t, wire::kNonceBytes> result;
+  static_assert(sizeof(result) <= sizeof(digest));
   std::memcpy(result.data(), digest.data(), result.size());
   return result;
 }
 
-Cookie Jobs::make_cookie(const Entry& entry, Rank rank, std::uint64_t nonce) noexcept {
+Cookie Jobs::make_cookie(const JobEntry& entry, Rank rank, std::uint64_t nonce) noexcept {
   struct [[gnu::packed]] {
     char purpose[6] = {'c', 'o', 'o', 'k', 'i', 'e'};
     std::uint16_t rank;
@@ -117,8 +115,10 @@ ControlResult Jobs::challenge(const Request& request) const {
 }
 
 ControlResult Jobs::refuse(const Request& request, const Refusal& refusal, bool proven) const {
+  CHECK(refusal.code != wire::RefuseCode{});
   std::size_t room = kMaxTextBytes;
   const std::size_t fixed_bytes = sizeof(wire::CommonHeader) + sizeof(wire::Refuse);
+  CHECK(proven || request.packet.bytes().size() >= fixed_bytes);
   if (!proven) room = std::min(room, request.packet.bytes().size() - fixed_bytes);
   const std::size_t text_bytes = std::min(refusal.text.size(), room);
   const wire::Refuse body{.nonce = request.join().nonce,
@@ -130,74 +130,41 @@ ControlResult Jobs::refuse(const Request& request, const Refusal& refusal, bool 
   return {.verdict = Verdict::kJoinRefused, .reply_bytes = bytes};
 }
 
-// The seat of a rank in a job that agrees with the request.
-ControlResult Jobs::admit(Entry& entry, const Request& request) {
-  Member& member = entry.members[request.rank().value];
-  const std::uint64_t nonce = request.join().nonce;
-  if (member.phase == Member::Phase::kJoined && member.nonce == nonce) {
-    member.heard_control_ns = request.now;
-    member.address = request.origin.address;
-    return accept(entry, request);  // its answer was lost
+// The seat of a rank in a job that the request agrees with.
+ControlResult Jobs::take_seat(JobEntry& entry, const JoinRequest& asked, const Request& request) {
+  CHECK(entry.listed && asked.rank.value < entry.world_size());
+  entry.asked_ns = request.now;
+  if (entry.memory() == JobMemory::kMaking) return prepare(entry, request);
+  const SeatDecision decision = decide_seat(asked, entry, attendance_);
+  switch (decision.kind) {
+    case SeatDecision::Kind::kRefuse: return refuse(request, decision.refusal, true);
+    case SeatDecision::Kind::kIgnore: return {.verdict = Verdict::kJoin};
+    case SeatDecision::Kind::kAskHolder:
+      suspect(entry, asked.rank, request.now);
+      return {.verdict = Verdict::kJoin};  // the worker asks again
+    case SeatDecision::Kind::kAcceptAgain:
+      entry.member(asked.rank).liveness.hear(request.now);
+      entry.member(asked.rank).address = asked.address;
+      break;
+    case SeatDecision::Kind::kRevive: revive(entry, asked.rank, request.now); break;
+    case SeatDecision::Kind::kTakeOfRunning: return admit_to_running(entry, request);
+    case SeatDecision::Kind::kTake:
+      occupy(entry, request);
+      start_if_complete(entry, request.now);
+      break;
   }
-  if (member.phase == Member::Phase::kGone && member.nonce == nonce &&
-      entry.state == wire::JobState::kForming) {
-    revive(entry, request.rank(), request.now);
-    return accept(entry, request);
-  }
-  if (member.has_left() && member.nonce == nonce)
-    return {.verdict = Verdict::kJoin};  // a late copy of the request of a process that left
-
-  const unsigned rank = request.rank().value;
-  Refusal refusal{.code = wire::RefuseCode::kRankTaken};
-  if (member.phase == Member::Phase::kExpelled && member.nonce == nonce) {
-    refusal = {.code = wire::RefuseCode::kEnded, .text = member.notice};
-    return refuse(request, refusal, true);
-  }
-  if (member.stale_cookie != 0 && member.stale_nonce == nonce) {
-    refusal.text = text("rank %u of job '%s' was taken over by the process at %s", rank,
-                        entry.name.c_str(), member.address.c_str());
-    return refuse(request, refusal, true);
-  }
-  if (member.phase == Member::Phase::kJoined) {
-    const DurationNs silent_ns = request.now - last_heard(entry, request.rank());
-    if (silent_ns <= kTakeoverSilence) {
-      // Of the last one that lives nobody could take the state over: only its silence ends it.
-      if (entry.goes_on() && entry.live_count() > 1 && doubt(entry, request.rank(), request.now))
-        return {.verdict = Verdict::kJoin};  // asked for first: the worker asks again
-      refusal.text = text(
-          "rank %u of job '%s' is held by %s, heard %.1f s ago, and %s asks for it: give each "
-          "process its own rank; a silent process can be replaced after %.0f s",
-          rank, entry.name.c_str(), member.address.c_str(), seconds(silent_ns),
-          std::string(request.origin.address).c_str(), seconds(kTakeoverSilence));
-      return refuse(request, refusal, true);
-    }
-  }
-  const bool unheard = member.phase == Member::Phase::kGone && entry.is_synchronous();
-  if (unheard ||
-      (member.phase == Member::Phase::kLeft && entry.state == wire::JobState::kRunning)) {
-    // The next job of the same program: the other ranks may be about to leave as well.
-    if (request.now - member.left_ns < kRejoinGrace) return {.verdict = Verdict::kJoin};
-    refusal.text = text(
-        "rank %u of job '%s' left %.1f s ago and %u of %u ranks are still in it: use another job "
-        "name or ordinal",
-        rank, entry.name.c_str(), seconds(request.now - member.left_ns),
-        unsigned{entry.count(Member::Phase::kJoined)}, unsigned{entry.world_size()});
-    return refuse(request, refusal, true);
-  }
-  if (entry.goes_on()) return admit_to_running(entry, request);
-  occupy(entry, request);
-  start_if_complete(entry, request.now);
   return accept(entry, request);
 }
 
 // A rank of a job that went on without it, or does so now. Not answered before shard 0 knows the
 // process: the worker asks again.
-ControlResult Jobs::admit_to_running(Entry& entry, const Request& request) {
+ControlResult Jobs::admit_to_running(JobEntry& entry, const Request& request) {
+  CHECK(entry.goes_on());
   const Rank rank = request.rank();
-  Member& member = entry.members[rank.value];
+  MemberEntry& member = entry.member(rank);
   const bool same = member.nonce == request.join().nonce;
   const ControlResult later{.verdict = Verdict::kJoin, .bind = same, .job = entry.id, .rank = rank};
-  if (member.phase == Member::Phase::kReturning) {
+  if (member.is(MemberPhase::kReturning)) {
     readmit_again(entry, rank, request.now);
     return later;
   }
@@ -210,20 +177,20 @@ ControlResult Jobs::admit_to_running(Entry& entry, const Request& request) {
   return {.verdict = Verdict::kJoin, .bind = true, .job = entry.id, .rank = rank};
 }
 
-void Jobs::occupy(Entry& entry, const Request& request) {
-  Member& member = entry.members[request.rank().value];
+void Jobs::occupy(JobEntry& entry, const Request& request) {
+  MemberEntry& member = entry.member(request.rank());
   member.stale_cookie = member.cookie;
   member.stale_nonce = member.nonce;
   member.cookie = make_cookie(entry, request.rank(), request.join().nonce);
+  CHECK(member.cookie != member.stale_cookie);
   member.nonce = request.join().nonce;
-  member.phase = Member::Phase::kJoined;
+  member.change_to(MemberPhase::kJoined);
   member.address = request.origin.address;
-  member.heard_control_ns = request.now;
-  member.next_ping_ns = request.now;
-  member.suspected = false;
+  member.liveness = {};
+  member.liveness.hear(request.now);
   member.resyncs_done = 0;
 
-  agg::Member& shared = entry.job->members[request.rank().value];
+  Member& shared = entry.shared(request.rank());
   shared.last_heard_ns.store(attendance_.clock(request.now), std::memory_order_relaxed);
   shared.stale_cookie.store(member.stale_cookie, std::memory_order_relaxed);
   shared.cookie.store(member.cookie, std::memory_order_release);  // restarts the shards' flows
@@ -232,25 +199,25 @@ void Jobs::occupy(Entry& entry, const Request& request) {
 
 // A member of a forming job that was only frozen, and whose rank nobody took; see readmit() for
 // running ones.
-void Jobs::revive(Entry& entry, Rank rank, TimeNs now) {
-  Member& member = entry.members[rank.value];
-  member.phase = Member::Phase::kJoined;
-  member.heard_control_ns = now;
-  entry.job->members[rank.value].reachable.store(true, std::memory_order_release);
+void Jobs::revive(JobEntry& entry, Rank rank, TimeNs now) {
+  CHECK(entry.forming() || entry.is_synchronous());
+  MemberEntry& member = entry.member(rank);
+  member.change_to(MemberPhase::kJoined);
+  member.liveness.hear(now);
+  entry.shared(rank).reachable.store(true, std::memory_order_release);
   start_if_complete(entry, now);
 }
 
-void Jobs::start_if_complete(Entry& entry, TimeNs now) {
-  if (entry.state != wire::JobState::kForming ||
-      entry.count(Member::Phase::kJoined) != entry.world_size())
-    return;
+void Jobs::start_if_complete(JobEntry& entry, TimeNs now) {
+  if (!entry.forming() || entry.count(MemberPhase::kJoined) != entry.world_size()) return;
   entry.job->start(attendance_.clock(now));
-  entry.state = wire::JobState::kRunning;
+  entry.run();
   for (std::uint16_t rank = 0; rank < entry.world_size(); ++rank)
     queue(entry, Rank{rank}, wire::PacketType::kStatus);
 }
 
-ControlResult Jobs::accept(const Entry& entry, const Request& request) const {
+ControlResult Jobs::accept(const JobEntry& entry, const Request& request) const {
+  CHECK(entry.member(request.rank()).is(MemberPhase::kJoined));
   wire::Accept body{
       .nonce = request.join().nonce,
       .policy = entry.job->spec.policy,
@@ -259,9 +226,9 @@ ControlResult Jobs::accept(const Entry& entry, const Request& request) const {
       .shards = options_.shard_count,
       .window = static_cast<std::uint16_t>(entry.job->spec.windows[0]),
       .world_size = entry.world_size(),
-      .joined_count = entry.count(Member::Phase::kJoined),
-      .rejoined = entry.members[request.rank().value].rejoined};
-  const agg::Member& shared = entry.job->members[request.rank().value];
+      .joined_count = entry.count(MemberPhase::kJoined),
+      .rejoined = entry.member(request.rank()).rejoined};
+  const Member& shared = entry.shared(request.rank());
   for (std::size_t stream = 0; stream < kStreamCount; ++stream) {
     const Step open = entry.job->windows[stream].open_step.load(std::memory_order_acquire);
     body.open_steps[stream] = std::max<Step>(open, 1);
@@ -270,7 +237,7 @@ ControlResult Jobs::accept(const Entry& entry, const Request& request) const {
   }
   const Rank rank = request.rank();
   const wire::Sender sender{
-      .job = entry.id.value, .rank = rank.value, .cookie = entry.members[rank.value].cookie};
+      .job = entry.id.value, .rank = rank.value, .cookie = entry.member(rank).cookie};
   return {.verdict = Verdict::kJoin,
           .reply_bytes = wire::encode(request.reply, sender, body),
           .bind = true,

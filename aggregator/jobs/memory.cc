@@ -5,11 +5,13 @@
 
 #include "aggregator/base/check.h"
 #include "aggregator/jobs/entry.h"
+#include "aggregator/jobs/text.h"
 
 namespace sluice::agg {
 
 void carry_out(MemoryOrder& order) noexcept {
   if (order.kind == MemoryOrder::Kind::kGiveBack) {
+    CHECK(order.job != nullptr);
     order.job.reset();
     return;
   }
@@ -40,28 +42,29 @@ bool Jobs::poll_memory(MemoryOrder& order) {
 
 void Jobs::handle_memory(MemoryOrder order, TimeNs clock_ns) {
   const TimeNs now = attendance_.arrive(clock_ns);
-  Entry* entry = entries_[order.spec.id.value].get();
+  JobEntry* entry = entries_[order.spec.id.value].get();
   CHECK(entry != nullptr && entry->serial == order.serial);  // it stays while its memory is out
   if (order.kind == MemoryOrder::Kind::kGiveBack) {
-    CHECK(entry->memory == Entry::Memory::kGoing && order.job == nullptr);
-    entry->memory = Entry::Memory::kNone;
+    CHECK(entry->memory() == JobMemory::kGoing && order.job == nullptr);
+    entry->change_to(JobMemory::kNone);
     return;
   }
-  CHECK(entry->memory == Entry::Memory::kMaking && entry->job == nullptr);
+  CHECK(entry->memory() == JobMemory::kMaking && entry->job == nullptr);
   if (order.job == nullptr) {
-    entry->memory = Entry::Memory::kNone;
-    if (entry->state != wire::JobState::kEnded) note_no_memory(*entry, now);
-  } else if (entry->state == wire::JobState::kEnded) {  // nobody waits for it any more
+    entry->change_to(JobMemory::kNone);
+    if (!entry->ended()) note_no_memory(*entry, now);
+  } else if (entry->ended()) {  // nobody waits for it any more
     give_back(*entry, std::move(order.job));
   } else {
-    entry->memory = Entry::Memory::kHeld;
     entry->job = std::move(order.job);
-    commands_.push_back({.kind = ShardCommand::Kind::kAddJob, .job = entry->job.get()});
+    entry->change_to(JobMemory::kHeld);
+    command(ShardCommand::Kind::kAddJob, *entry);
   }
 }
 
-void Jobs::order_job(Entry& entry) {
-  entry.memory = Entry::Memory::kMaking;
+void Jobs::order_job(JobEntry& entry) {
+  CHECK(entry.unclaimed() && entry.progress == nullptr && entry.memory_bytes != 0);
+  entry.change_to(JobMemory::kMaking);
   entry.progress = std::make_shared<BuildProgress>();
   orders_.push_back({.kind = MemoryOrder::Kind::kMake,
                      .serial = entry.serial,
@@ -71,9 +74,9 @@ void Jobs::order_job(Entry& entry) {
                      .progress = entry.progress});
 }
 
-void Jobs::give_back(Entry& entry, std::unique_ptr<Job> job) {
+void Jobs::give_back(JobEntry& entry, std::unique_ptr<Job> job) {
   CHECK(job != nullptr);
-  entry.memory = Entry::Memory::kGoing;
+  entry.change_to(JobMemory::kGoing);
   JobSpec spec;
   spec.id = entry.id;
   orders_.push_back({.kind = MemoryOrder::Kind::kGiveBack,
@@ -84,12 +87,19 @@ void Jobs::give_back(Entry& entry, std::unique_ptr<Job> job) {
                      .progress = nullptr});
 }
 
+// All that ask within the next seconds are told; then a join may try again.
+void Jobs::note_no_memory(JobEntry& entry, TimeNs now) {
+  entry.no_memory = text(
+      "job '%s' needs %zu MiB and the appliance's system has less left: lower "
+      "limits.total_memory_mib (%zu) or stop other programs there",
+      entry.name.c_str(), mebibytes(entry.memory_bytes), options_.max_total_memory_bytes >> 20);
+  entry.end(now);
+}
+
 // A job that is being made has no members: who wants it asks again. One that nobody has asked for
 // lately is not wanted any more, made or not.
-void Jobs::check_wanted(Entry& entry, TimeNs now) {
-  if (entry.state != wire::JobState::kForming || !entry.unclaimed() ||
-      now - entry.asked_ns <= kJoinDeadline)
-    return;
+void Jobs::check_wanted(JobEntry& entry, TimeNs now) {
+  if (!entry.forming() || !entry.unclaimed() || now - entry.asked_ns <= kJoinDeadline) return;
   retire(entry, now);
 }
 

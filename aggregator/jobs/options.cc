@@ -1,10 +1,9 @@
 // How a job chooses k: the options that a join carries or the appliance's configuration gives,
 // whether they make sense, and whether all ranks mean the same.
 #include <algorithm>
-#include <cstring>
 
 #include "aggregator/base/policy_fields.h"
-#include "aggregator/jobs/entry.h"
+#include "aggregator/jobs/admission.h"
 #include "aggregator/jobs/text.h"
 
 namespace sluice::agg {
@@ -47,28 +46,28 @@ std::string describe_field(const PolicyField& field, const PolicyOptions& option
               std::string(field.rule).c_str());
 }
 
+// Who chose the options, as the start of a sentence.
+std::string policy_source(const JoinRequest& request) {
+  const unsigned rank = request.rank.value;
+  if (request.join.has_policy != 0)
+    return text("rank %u at %s asks for", rank, std::string(request.address).c_str());
+  return text("rank %u at %s leaves the policy to the appliance, whose configuration says", rank,
+              std::string(request.address).c_str());
+}
+
 }  // namespace
 
-PolicyOptions Jobs::effective_policy(const Request& request) const noexcept {
-  if (request.join().has_policy != 0) return request.join().policy;
+PolicyOptions effective_policy(const JoinRequest& request, const JobsOptions& options) noexcept {
+  if (request.join.has_policy != 0) return request.join.policy;
   const auto named =
-      std::find_if(options_.job_policies.begin(), options_.job_policies.end(),
+      std::find_if(options.job_policies.begin(), options.job_policies.end(),
                    [&](const NamedPolicy& one) { return one.job_name == request.name(); });
-  return named == options_.job_policies.end() ? options_.policy : named->policy;
+  return named == options.job_policies.end() ? options.policy : named->policy;
 }
 
-// Who chose the options, as the start of a sentence.
-std::string Jobs::policy_source(const Request& request) const {
-  const unsigned rank = request.rank().value;
-  if (request.join().has_policy != 0)
-    return text("rank %u at %s asks for", rank, std::string(request.origin.address).c_str());
-  return text("rank %u at %s leaves the policy to the appliance, whose configuration says", rank,
-              std::string(request.origin.address).c_str());
-}
-
-bool Jobs::check_policy(const Request& request, Refusal& refusal) const {
-  const PolicyOptions policy = effective_policy(request);
-  const unsigned world_size = request.join().world_size;
+bool check_policy(const JoinRequest& request, const JobsOptions& options, Refusal& refusal) {
+  const PolicyOptions policy = effective_policy(request, options);
+  const unsigned world_size = request.join.world_size;
   // The kind exists: the parser and the configuration have seen to that.
   const PolicyField* field = wrong_field(policy, static_cast<std::uint16_t>(world_size));
   if (field == nullptr) return true;
@@ -79,9 +78,9 @@ bool Jobs::check_policy(const Request& request, Refusal& refusal) const {
   return false;
 }
 
-bool Jobs::check_policy_agreement(const Entry& entry, const Request& request,
-                                  Refusal& refusal) const {
-  const PolicyOptions asked = without_unread(effective_policy(request));
+bool check_policy_agreement(const JoinRequest& request, const JobsOptions& options,
+                            const JobEntry& entry, Refusal& refusal) {
+  const PolicyOptions asked = without_unread(effective_policy(request, options));
   const PolicyOptions running = without_unread(entry.spec.policy);
   if (asked == running) return true;
   refusal = {
@@ -90,18 +89,18 @@ bool Jobs::check_policy_agreement(const Entry& entry, const Request& request,
                    "the same options",
                    policy_source(request).c_str(), describe(asked).c_str(), entry.name.c_str(),
                    describe(running).c_str(), unsigned{entry.layout_rank.value},
-                   entry.members[entry.layout_rank.value].address.c_str())};
+                   entry.member(entry.layout_rank).address.c_str())};
   return false;
 }
 
-// Jobs that leave stragglers behind keep more steps for them, as far as the memory of one job
-// allows, and can carry one rank's state to another.
-void Jobs::size_windows(JobSpec& spec) const noexcept {
+// They can also carry one rank's state to another.
+void size_windows(JobSpec& spec, std::size_t max_job_bytes) noexcept {
   const bool goes_on = spec.policy.tolerates_stragglers();
   spec.chunk_counts[index_of(StreamId::kState)] = goes_on ? kCollectiveChunks : 0;
   spec.windows = {goes_on ? kAsyncWindow : kSyncWindow, kMaxWindow, goes_on ? kSyncWindow : 0};
   std::uint32_t& window = spec.windows[index_of(StreamId::kGradients)];
-  while (window > kSyncWindow && Job::memory_bytes(spec) > options_.max_job_memory_bytes) --window;
+  while (window > kSyncWindow && Job::memory_bytes(spec) > max_job_bytes) --window;
+  CHECK(window >= kSyncWindow);
 }
 
 }  // namespace sluice::agg

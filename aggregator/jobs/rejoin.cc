@@ -9,29 +9,19 @@
 
 namespace sluice::agg {
 
-// A second process for a rank is a hint that the first has ended, as when a launcher starts it
-// again: the first is pinged before the second is refused. True while that is going on.
-bool Jobs::doubt(Entry& entry, Rank rank, TimeNs now) {
-  const Member& member = entry.members[rank.value];
-  if (member.suspected) return true;
-  if (member.cleared && now - member.cleared_ns <= kClearedFor) return false;
-  suspect(entry, rank, now);
-  return true;
-}
-
 // From here on no step waits for the rank and no result is sent to it.
-void Jobs::give_up(Entry& entry, Rank rank) noexcept {
-  agg::Member& shared = entry.job->members[rank.value];
+void Jobs::give_up(JobEntry& entry, Rank rank) noexcept {
+  CHECK(entry.goes_on());
+  Member& shared = entry.shared(rank);
   for (auto& left_from : shared.left_from) left_from.store(0, std::memory_order_release);
   shared.reachable.store(false, std::memory_order_release);
-  entry.members[rank.value].suspected = false;
-  commands_.push_back(
-      {.kind = ShardCommand::Kind::kMemberGone, .job = entry.job.get(), .rank = rank});
+  entry.member(rank).liveness.settle();
+  command(ShardCommand::Kind::kMemberGone, entry, rank);
   forget_resync(entry, rank);
 }
 
 // The rest of a sentence about a loss, once the rank is given up.
-std::string Jobs::describe_shrinking(const Entry& entry, std::string what) const {
+std::string Jobs::describe_shrinking(const JobEntry& entry, std::string what) const {
   if (entry.live_count() == 0)
     return what + "; nobody is left in the job: start it again from a checkpoint";
   return what + text("; the job goes on with %u of %u ranks, and this one may join again",
@@ -39,58 +29,60 @@ std::string Jobs::describe_shrinking(const Entry& entry, std::string what) const
 }
 
 // What the operator reads; the last loss is also the end of the job.
-void Jobs::note_loss(Entry& entry, Rank rank, wire::NoticeCode code, std::string why, TimeNs now) {
+void Jobs::note_loss(JobEntry& entry, Rank rank, wire::NoticeCode code, std::string why,
+                     TimeNs now) {
+  CHECK(!why.empty() && !entry.member(rank).live());
   entry.loss = std::move(why);
   if (entry.live_count() == 0) fail(entry, code, rank, entry.loss, now);
 }
 
 // The rank is held by a process again, a new one or the old one after a pause. It contributes from
 // a step on whose record no shard has yet, and is accepted when shard 0 knows it.
-void Jobs::readmit(Entry& entry, Rank rank, TimeNs now) {
-  Member& member = entry.members[rank.value];
-  agg::Member& shared = entry.job->members[rank.value];
+void Jobs::readmit(JobEntry& entry, Rank rank, TimeNs now) {
+  CHECK(entry.goes_on());
+  MemberEntry& member = entry.member(rank);
+  Member& shared = entry.shared(rank);
   // In no step until shard 0 has said from which on. Asked again, it may have done so: then records
   // with the rank are out.
-  if (member.phase != Member::Phase::kReturning)
+  if (!member.is(MemberPhase::kReturning))
     for (const StreamId stream : {StreamId::kGradients, StreamId::kCollectives})
       shared.joined_from[index_of(stream)].store(kNoStep, std::memory_order_release);
-  member.phase = Member::Phase::kReturning;
-  member.heard_control_ns = now;
-  member.suspected = false;
+  member.change_to(MemberPhase::kReturning);
+  member.liveness.hear(now);
+  member.liveness.settle();
   member.readmitted_ns = now;
   ++member.admissions_due;
 
   for (auto& left_from : shared.left_from) left_from.store(kNoStep, std::memory_order_release);
   shared.reachable.store(true, std::memory_order_release);
-  commands_.push_back(
-      {.kind = ShardCommand::Kind::kMemberJoined, .job = entry.job.get(), .rank = rank});
+  command(ShardCommand::Kind::kMemberJoined, entry, rank);
 }
 
 // A shard drops events when too many wait; the member that speaks while it waits asks for them.
-void Jobs::readmit_again(Entry& entry, Rank rank, TimeNs now) {
-  Member& member = entry.members[rank.value];
+void Jobs::readmit_again(JobEntry& entry, Rank rank, TimeNs now) {
+  MemberEntry& member = entry.member(rank);
   if (!entry.goes_on() || now - member.readmitted_ns < kShardAnswer) return;
   member.admissions_due = 0;
   readmit(entry, rank, now);
 }
 
-void Jobs::admitted(Entry& entry, Rank rank, TimeNs now) {
-  Member& member = entry.members[rank.value];
+void Jobs::admitted(JobEntry& entry, Rank rank, TimeNs now) {
+  MemberEntry& member = entry.member(rank);
   if (member.admissions_due != 0) --member.admissions_due;
   // Another process may have claimed the rank since: its own admission is still to come.
-  if (member.phase != Member::Phase::kReturning || member.admissions_due != 0) return;
-  member.phase = Member::Phase::kJoined;
-  member.heard_control_ns = now;
-  member.next_ping_ns = now;
+  if (!member.is(MemberPhase::kReturning) || member.admissions_due != 0) return;
+  member.change_to(MemberPhase::kJoined);
+  member.liveness.hear(now);
   member.admitted_ns = now;
-  const auto away = [](const Member& other) { return other.lost(); };
+  const auto away = [](const MemberEntry& other) { return other.lost(); };
   if (std::none_of(entry.members.begin(), entry.members.end(), away)) entry.loss.clear();
 }
 
 // Ends one member's part against its will and tells it why; another process may take the rank.
-void Jobs::expel(Entry& entry, Rank rank, std::string why, TimeNs now) {
-  Member& member = entry.members[rank.value];
-  member.phase = Member::Phase::kExpelled;
+void Jobs::expel(JobEntry& entry, Rank rank, std::string why, TimeNs now) {
+  MemberEntry& member = entry.member(rank);
+  CHECK(entry.goes_on() && !why.empty());
+  member.change_to(MemberPhase::kExpelled);
   member.notice = why;
   give_up(entry, rank);
   queue(entry, rank, wire::PacketType::kNotice);

@@ -17,20 +17,20 @@ constexpr Step kHoldAhead = 3;  // no record that far ahead of the open step exi
 }  // namespace
 
 ControlResult Jobs::resync(const Request& request) {
-  const Standing standing = identify(request.packet);
+  const Identity speaker = identify(request.packet);
   const Rank rank = request.rank();
-  if (standing.replaced)
+  if (speaker.replaced)
     return {.verdict = Verdict::kStaleCookie,
-            .reply_bytes = write_replaced(*standing.entry, rank, request)};
-  if (standing.member == nullptr) return {.verdict = standing.why};
+            .reply_bytes = write_replaced(*speaker.entry, rank, request)};
+  if (speaker.member == nullptr) return {.verdict = speaker.why};
 
-  Entry& entry = *standing.entry;
-  Member& member = *standing.member;
+  JobEntry& entry = *speaker.entry;
+  MemberEntry& member = *speaker.member;
   hear(entry, request);
   ControlResult result{.verdict = Verdict::kResync, .bind = true, .job = entry.id, .rank = rank};
   if (!entry.goes_on()) {
     result.verdict = Verdict::kNotAllowed;  // nobody falls behind there
-  } else if (member.phase == Member::Phase::kJoined) {
+  } else if (member.is(MemberPhase::kJoined)) {
     const wire::Resync& body = request.packet.body<wire::Resync>();
     if (body.done != 0)
       finish_resync(entry, rank, body.number);
@@ -42,40 +42,26 @@ ControlResult Jobs::resync(const Request& request) {
   return result;
 }
 
-// The same number again is the same request; a new one means that the process gave the old one up.
-void Jobs::ask_for_state(Entry& entry, Rank rank, std::uint32_t number, TimeNs now) {
-  Resyncs& resyncs = entry.resyncs;
-  if (number <= entry.members[rank.value].resyncs_done) return;  // a late copy
-  if (resyncs.active && resyncs.current.target == rank) {
-    if (resyncs.current.number == number) return;
-    resyncs.current.number = number;  // the window has waited since the first request all the same
-    open_transfer(entry, resyncs.source, now);
-    return;
-  }
-  const auto waiting = std::find_if(resyncs.line.begin(), resyncs.line.end(),
-                                    [&](const Resyncs::Wish& wish) { return wish.target == rank; });
-  if (waiting == resyncs.line.end())
-    resyncs.line.push_back({.target = rank, .number = number});
-  else
-    waiting->number = number;
+void Jobs::ask_for_state(JobEntry& entry, Rank rank, std::uint32_t number, TimeNs now) {
+  if (number <= entry.member(rank).resyncs_done) return;  // a late copy
+  if (entry.resyncs.ask(rank, number) == Resyncs::Asked::kRestarted)
+    open_transfer(entry, entry.resyncs.source(), now);
 }
 
-void Jobs::finish_resync(Entry& entry, Rank rank, std::uint32_t number) {
-  const Resyncs& resyncs = entry.resyncs;
-  Member& member = entry.members[rank.value];
+void Jobs::finish_resync(JobEntry& entry, Rank rank, std::uint32_t number) {
+  MemberEntry& member = entry.member(rank);
   member.resyncs_done = std::max(member.resyncs_done, number);
   member.needs_state = false;  // also when the appliance gave the transfer up meanwhile
-  if (!resyncs.active || resyncs.current.target != rank || resyncs.current.number != number) return;
-  end_transfer(entry);
+  if (entry.resyncs.is_target(rank) && entry.resyncs.number() == number) end_transfer(entry);
 }
 
 // All that time or the last packet changed. Called again until nothing moves: an expelled target
 // makes way for the next.
-void Jobs::advance_resyncs(Entry& entry, TimeNs now) {
+void Jobs::advance_resyncs(JobEntry& entry, TimeNs now) {
   Resyncs& resyncs = entry.resyncs;
-  if (resyncs.active && entry.goes_on()) check_transfer(entry, now);
-  while (!resyncs.active && !resyncs.line.empty() && entry.goes_on()) {
-    const Rank target = resyncs.line.front().target;
+  if (resyncs.active() && entry.goes_on()) check_transfer(entry, now);
+  while (!resyncs.active() && resyncs.has_line() && entry.goes_on()) {
+    const Rank target = resyncs.next();
     Rank source;
     if (choose_source(entry, target, now, source))
       start_transfer(entry, source, now);
@@ -84,62 +70,43 @@ void Jobs::advance_resyncs(Entry& entry, TimeNs now) {
   }
 }
 
-void Jobs::check_transfer(Entry& entry, TimeNs now) {
+void Jobs::check_transfer(JobEntry& entry, TimeNs now) {
   Resyncs& resyncs = entry.resyncs;
-  const Rank target = resyncs.current.target;
-  const DurationNs held_ns = now - resyncs.started_ns;
+  const Rank target = resyncs.target();
+  const Rank source = resyncs.source();
   Rank other;
   const bool others = choose_source(entry, target, now, other);
-  if (held_ns >= options_.resync_hold_ns) {
-    if (!others) return expel(entry, target, describe_no_source(entry, target), now);
-    expel(entry, target,
-          text("job '%s': rank %u at %s has waited %.1f s for the state of rank %u, and the window "
-               "waits for at most %.1f s (limits.resync_hold_s): raise it, or join again when the "
-               "network is less busy",
-               entry.name.c_str(), unsigned{target.value},
-               entry.members[target.value].address.c_str(), seconds(held_ns),
-               unsigned{resyncs.source.value}, seconds(options_.resync_hold_ns)),
-          now);
-    return;
-  }
-  if (resyncs.first_step == 0 && now - resyncs.opened_ns >= kShardAnswer) {
-    resyncs.openings_due = 0;
-    open_transfer(entry, resyncs.source, now);
-  }
-  const bool usable = can_give_state(entry, resyncs.source, target);
-  if (usable && now - last_heard(entry, resyncs.source) <= kTakeoverSilence) return;
-  if (others && other != resyncs.source) return open_transfer(entry, other, now);
+  if (resyncs.held_ns(now) >= options_.resync_hold_ns)
+    return expel(entry, target,
+                 others ? describe_hold(entry, now) : describe_no_source(entry, target), now);
+  if (resyncs.is_overdue(now)) open_transfer(entry, source, now);
+  const bool usable = can_give_state(entry, source, target);
+  if (usable && now - last_heard(entry, source) <= kTakeoverSilence) return;
+  if (others && other != source) return open_transfer(entry, other, now);
   // Without another source the target may have all that it needs already. Shard 0 sees when it
   // waits for more; its events may be lost, so it is asked again.
-  if (usable || now < resyncs.next_lost_ns) return;
-  resyncs.next_lost_ns = now + kShardAnswer;
-  commands_.push_back(
-      {.kind = ShardCommand::Kind::kSourceLost, .job = entry.job.get(), .rank = resyncs.source});
+  if (!usable && resyncs.ask_for_loss(now)) command(ShardCommand::Kind::kSourceLost, entry, source);
 }
 
-void Jobs::start_transfer(Entry& entry, Rank source, TimeNs now) {
-  Resyncs& resyncs = entry.resyncs;
-  resyncs.current = resyncs.line.front();
-  resyncs.line.pop_front();
-  resyncs.active = true;
-  resyncs.started_ns = now;
-
-  agg::Member& shared = entry.job->members[resyncs.current.target.value];
+void Jobs::start_transfer(JobEntry& entry, Rank source, TimeNs now) {
+  entry.resyncs.start(now);
+  Member& shared = entry.shared(entry.resyncs.target());
   const auto gradients = index_of(StreamId::kGradients);
   const Step open = entry.job->windows[gradients].open_step.load(std::memory_order_acquire);
   const Step joined = shared.joined_from[gradients].load(std::memory_order_relaxed);
+  CHECK(joined != kNoStep);  // shard 0 has let it in
   shared.hold_from.store(std::max(joined, std::min(open, kLastStep - kHoldAhead) + kHoldAhead),
                          std::memory_order_release);
   open_transfer(entry, source, now);
 }
 
 // A process that returned and never asks for state would be waited for wherever k needs it.
-void Jobs::check_idle_return(Entry& entry, Rank rank, TimeNs now) {
-  const Member& member = entry.members[rank.value];
-  const Resyncs& resyncs = entry.resyncs;
+void Jobs::check_idle_return(JobEntry& entry, Rank rank, TimeNs now) {
+  const MemberEntry& member = entry.member(rank);
+  CHECK(member.is(MemberPhase::kJoined));
   const DurationNs idle_ns = now - member.admitted_ns;
-  if (!member.needs_state || idle_ns <= options_.resync_hold_ns ||
-      (resyncs.active && resyncs.current.target == rank) || resyncs.waits(rank))
+  if (!member.needs_state || idle_ns <= options_.resync_hold_ns || entry.resyncs.is_target(rank) ||
+      entry.resyncs.in_line(rank))
     return;
   expel(entry, rank,
         text("job '%s': rank %u at %s joined the running job %.1f s ago and has not asked for the "
@@ -150,36 +117,29 @@ void Jobs::check_idle_return(Entry& entry, Rank rank, TimeNs now) {
 }
 
 // From now on statuses name no transfer until shard 0 has opened its first step.
-void Jobs::open_transfer(Entry& entry, Rank source, TimeNs now) {
-  Resyncs& resyncs = entry.resyncs;
-  resyncs.source = source;
-  resyncs.first_step = 0;
-  resyncs.opened_ns = now;
-  resyncs.next_lost_ns = 0;
-  ++resyncs.openings_due;
-  entry.job->transfer.source_and_target.store(
-      std::uint32_t{source.value} << 16 | resyncs.current.target.value, std::memory_order_release);
-  commands_.push_back({.kind = ShardCommand::Kind::kOpenTransfer,
-                       .job = entry.job.get(),
-                       .rank = resyncs.current.target});
+void Jobs::open_transfer(JobEntry& entry, Rank source, TimeNs now) {
+  CHECK(can_give_state(entry, source, entry.resyncs.target()) || entry.resyncs.source() == source);
+  entry.resyncs.open(source, now);
+  const Rank target = entry.resyncs.target();
+  entry.job->transfer.source_and_target.store(std::uint32_t{source.value} << 16 | target.value,
+                                              std::memory_order_release);
+  command(ShardCommand::Kind::kOpenTransfer, entry, target);
 }
 
-void Jobs::transfer_opened(Entry& entry, Step step) {
+void Jobs::transfer_opened(JobEntry& entry, Step step) {
   Resyncs& resyncs = entry.resyncs;
-  if (resyncs.openings_due != 0) --resyncs.openings_due;
-  if (!resyncs.active || resyncs.openings_due != 0) return;  // of a transfer that is over
-  resyncs.first_step = step;
-  queue(entry, resyncs.source, wire::PacketType::kStatus);
-  queue(entry, resyncs.current.target, wire::PacketType::kStatus);
+  if (!resyncs.opened(step)) return;  // of a transfer that is over
+  queue(entry, resyncs.source(), wire::PacketType::kStatus);
+  queue(entry, resyncs.target(), wire::PacketType::kStatus);
 }
 
 // The target waits for what will not come, unless somebody else has it.
-void Jobs::transfer_lost(Entry& entry, Step step, TimeNs now) {
+void Jobs::transfer_lost(JobEntry& entry, Step step, TimeNs now) {
   const Resyncs& resyncs = entry.resyncs;
-  if (!entry.goes_on() || !resyncs.active || resyncs.first_step == 0 || step < resyncs.first_step ||
-      can_give_state(entry, resyncs.source, resyncs.current.target))
+  if (!entry.goes_on() || resyncs.state() != Resyncs::State::kOpen || step < resyncs.first_step() ||
+      can_give_state(entry, resyncs.source(), resyncs.target()))
     return;
-  const Rank target = resyncs.current.target;
+  const Rank target = resyncs.target();
   Rank other;
   if (choose_source(entry, target, now, other))
     open_transfer(entry, other, now);
@@ -189,35 +149,31 @@ void Jobs::transfer_lost(Entry& entry, Step step, TimeNs now) {
 }
 
 // The window moves on; both ends are told.
-void Jobs::end_transfer(Entry& entry) {
-  Resyncs& resyncs = entry.resyncs;
-  const Rank target = resyncs.current.target;
-  resyncs.active = false;
-  resyncs.first_step = 0;
-  entry.job->members[target.value].hold_from.store(kNoStep, std::memory_order_release);
-  commands_.push_back(
-      {.kind = ShardCommand::Kind::kHoldReleased, .job = entry.job.get(), .rank = target});
-  for (const Rank rank : {resyncs.source, target})
-    if (entry.members[rank.value].phase == Member::Phase::kJoined)
-      queue(entry, rank, wire::PacketType::kStatus);
+void Jobs::end_transfer(JobEntry& entry) {
+  const Rank source = entry.resyncs.source();
+  const Rank target = entry.resyncs.target();
+  entry.resyncs.end();
+  entry.shared(target).hold_from.store(kNoStep, std::memory_order_release);
+  command(ShardCommand::Kind::kHoldReleased, entry, target);
+  for (const Rank rank : {source, target})
+    if (entry.member(rank).is(MemberPhase::kJoined)) queue(entry, rank, wire::PacketType::kStatus);
 }
 
 // The rank is gone. Where it was the source, advance_resyncs() finds another.
-void Jobs::forget_resync(Entry& entry, Rank rank) {
-  Resyncs& resyncs = entry.resyncs;
-  std::erase_if(resyncs.line, [&](const Resyncs::Wish& wish) { return wish.target == rank; });
-  if (resyncs.active && resyncs.current.target == rank) end_transfer(entry);
+void Jobs::forget_resync(JobEntry& entry, Rank rank) {
+  if (entry.resyncs.forget(rank)) end_transfer(entry);
+  CHECK(!entry.resyncs.is_target(rank) && !entry.resyncs.in_line(rank));
 }
 
 // A member that has the job's state: not one that waits for it itself.
-bool Jobs::can_give_state(const Entry& entry, Rank rank, Rank target) const noexcept {
-  const Member& member = entry.members[rank.value];
-  return rank != target && member.phase == Member::Phase::kJoined && !member.needs_state &&
-         !entry.resyncs.waits(rank);
+bool Jobs::can_give_state(const JobEntry& entry, Rank rank, Rank target) const noexcept {
+  const MemberEntry& member = entry.member(rank);
+  return rank != target && member.is(MemberPhase::kJoined) && !member.needs_state &&
+         !entry.resyncs.in_line(rank);
 }
 
 // The member that has come furthest, since its state is the newest; silent ones only if all are.
-bool Jobs::choose_source(const Entry& entry, Rank target, TimeNs now, Rank& source) const {
+bool Jobs::choose_source(const JobEntry& entry, Rank target, TimeNs now, Rank& source) const {
   bool found = false;
   bool best_speaks = false;
   Step best_step = 0;
@@ -235,8 +191,19 @@ bool Jobs::choose_source(const Entry& entry, Rank target, TimeNs now, Rank& sour
   return found;
 }
 
+std::string Jobs::describe_hold(const JobEntry& entry, TimeNs now) const {
+  const Rank target = entry.resyncs.target();
+  return text(
+      "job '%s': rank %u at %s has waited %.1f s for the state of rank %u, and the window "
+      "waits for at most %.1f s (limits.resync_hold_s): raise it, or join again when the "
+      "network is less busy",
+      entry.name.c_str(), unsigned{target.value}, entry.member(target).address.c_str(),
+      seconds(entry.resyncs.held_ns(now)), unsigned{entry.resyncs.source().value},
+      seconds(options_.resync_hold_ns));
+}
+
 // Names everybody who is left and the source that was lost, so that its log is looked at.
-std::string Jobs::describe_no_source(const Entry& entry, Rank target) const {
+std::string Jobs::describe_no_source(const JobEntry& entry, Rank target) const {
   const Resyncs& resyncs = entry.resyncs;
   std::array<std::uint64_t, kMaskWords> others{};
   std::size_t count = 0;
@@ -247,10 +214,9 @@ std::string Jobs::describe_no_source(const Entry& entry, Rank target) const {
   }
   std::string why =
       text("job '%s': rank %u at %s needs the state of another rank", entry.name.c_str(),
-           unsigned{target.value}, entry.members[target.value].address.c_str());
-  if (resyncs.active && resyncs.current.target == target &&
-      !entry.members[resyncs.source.value].live())
-    why += text("; rank %u, which was to give it, is gone", unsigned{resyncs.source.value});
+           unsigned{target.value}, entry.member(target).address.c_str());
+  if (resyncs.is_target(target) && !entry.member(resyncs.source()).live())
+    why += text("; rank %u, which was to give it, is gone", unsigned{resyncs.source().value});
   if (count == 0)
     why += "; nobody else is in the job";
   else

@@ -1,0 +1,89 @@
+// Whether a process gets the rank that it asks for.
+//
+// Pure functions from a request and what the control side remembers to acceptance or refusal; every
+// refusal prints both values. join.cc has proven the secret before, and carries the decision out.
+// What a check returns means the same everywhere: true is good, false has said why.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "aggregator/jobs/entry.h"
+
+namespace sluice::agg {
+
+// Who asks for what. The secret is proven.
+struct JoinRequest {
+  const wire::Join& join;
+  Rank rank;
+  std::string_view address;            // printable
+  std::size_t max_datagram_bytes = 0;  // of the appliance's port; 0: unknown
+  TimeNs now = 0;                      // attended
+
+  std::string_view name() const noexcept { return {join.name, join.name_bytes}; }
+};
+
+struct Refusal {
+  wire::RefuseCode code{};
+  std::string text;
+};
+
+// What jobs take of the appliance, with what is on its way back.
+struct Usage {
+  std::size_t jobs = 0;
+  std::size_t bytes = 0;
+  std::size_t returning_jobs = 0;
+  std::size_t returning_bytes = 0;
+};
+
+// The job that a request asks for.
+struct JobDecision {
+  enum class Kind : std::uint8_t {
+    kRefuse,
+    kJoin,     // the job under its name
+    kReplace,  // that one is of another run and makes way; then decide again, without it
+    kFound,    // a new one, of `spec` but for its id
+    kLater,    // a new one when the shards have released what is being removed: asked again then
+  };
+  Kind kind{};
+  Refusal refusal;  // kRefuse
+  JobSpec spec;     // kFound
+};
+// `entry`: the job under the request's name, null where there is none.
+JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
+                       const JobEntry* entry, const Usage& usage, const Attendance& attendance);
+
+// The seat of a rank in a job that the request agrees with.
+struct SeatDecision {
+  enum class Kind : std::uint8_t {
+    kRefuse,
+    kAcceptAgain,    // it has the rank, and its answer was lost
+    kRevive,         // it had it, was only frozen, and nobody took it
+    kIgnore,         // a late copy, or too early: asked again if it still wants it
+    kAskHolder,      // a second process is a hint that the first has ended: it is asked first
+    kTake,           // of a job that forms, or of a silent member
+    kTakeOfRunning,  // of a job that goes on: shard 0 must let it in first
+  };
+  Kind kind{};
+  Refusal refusal;  // kRefuse
+};
+SeatDecision decide_seat(const JoinRequest& request, const JobEntry& entry,
+                         const Attendance& attendance);
+
+// The parts of decide_job(), in its order.
+bool check_size(const JoinRequest& request, std::size_t arrived_bytes, Refusal& refusal);
+bool check_request(const JoinRequest& request, const JobsOptions& options, Refusal& refusal);
+bool check_agreement(const JoinRequest& request, const JobsOptions& options, const JobEntry& entry,
+                     Refusal& refusal);
+bool check_room(const JobSpec& spec, const JobsOptions& options, const Usage& usage,
+                Refusal& refusal);
+
+// options.cc: how the job chooses k. The options come from the join, else from the configuration.
+PolicyOptions effective_policy(const JoinRequest& request, const JobsOptions& options) noexcept;
+bool check_policy(const JoinRequest& request, const JobsOptions& options, Refusal& refusal);
+bool check_policy_agreement(const JoinRequest& request, const JobsOptions& options,
+                            const JobEntry& entry, Refusal& refusal);
+// Jobs that leave stragglers behind keep more steps for them, as far as one job's memory allows.
+void size_windows(JobSpec& spec, std::size_t max_job_bytes) noexcept;
+
+}  // namespace sluice::agg

@@ -1,0 +1,98 @@
+// Whether the process behind a rank is still there, judged by what was heard of it and when.
+//
+// Silence is answered with pings, a hint that the process is gone with three quick ones. Pure: the
+// caller passes attended time (attendance.h), sends the pings and carries the finding out. One of
+// each member; control thread only.
+#pragma once
+
+#include <cstdint>
+
+#include "aggregator/base/check.h"
+#include "aggregator/base/limits.h"
+#include "aggregator/base/time.h"
+
+namespace sluice::agg {
+
+inline constexpr DurationNs kSuspectPing = 200 * kMillisecond;   // between the quick pings
+inline constexpr unsigned kSuspectPings = 3;                     // unanswered: dead
+inline constexpr DurationNs kClearedFor = kSecond;               // after an answer to the pings
+inline constexpr DurationNs kSuspectGrace = 100 * kMillisecond;  // packets already under way
+
+class Liveness {
+ public:
+  enum class State : std::uint8_t {
+    kTrusted,    // only silence speaks against it
+    kSuspected,  // a hint says that it is gone: it is asked
+    kCleared,    // it has answered; for a while another hint counts for nothing
+  };
+  enum class Finding : std::uint8_t { kNothing, kPing, kDied, kSilent };
+
+  State state() const noexcept { return state_; }
+  bool suspected() const noexcept { return state_ == State::kSuspected; }
+  TimeNs heard_ns() const noexcept { return heard_ns_; }  // on the control port
+  bool was_cleared(TimeNs now) const noexcept {
+    return state_ == State::kCleared && now - cleared_ns_ <= kClearedFor;
+  }
+
+  void hear(TimeNs now) noexcept { heard_ns_ = now; }
+  // A hint that the process is gone. True: it is asked with a ping from now on.
+  bool suspect(TimeNs now) noexcept {
+    if (suspected()) return false;
+    change_to(State::kSuspected);
+    suspected_ns_ = now;
+    pings_sent_ = 0;
+    ping_due_ = true;
+    return true;
+  }
+  // A ping is on its way. Only those that were really sent speak against a suspect.
+  void note_ping(TimeNs now) noexcept {
+    if (!suspected() || !ping_due_) return;
+    CHECK(pings_sent_ < kSuspectPings);
+    ping_due_ = false;
+    pinged_ns_ = now;
+    ++pings_sent_;
+  }
+  // The question is settled: the member is gone, or another process holds the rank.
+  void settle() noexcept {
+    if (suspected()) change_to(State::kTrusted);
+  }
+
+  // What time has brought. `last_heard()` is when it spoke last, on any port: it is dear, and asked
+  // only where the control port alone does not tell.
+  template <class LastHeard>
+  Finding check(TimeNs now, DurationNs timeout_ns, LastHeard&& last_heard) noexcept {
+    if (suspected()) {
+      if (last_heard() - suspected_ns_ > kSuspectGrace) {
+        change_to(State::kCleared);
+        cleared_ns_ = now;
+      } else if (!ping_due_ && now - pinged_ns_ >= kSuspectPing) {
+        if (pings_sent_ == kSuspectPings) return Finding::kDied;
+        ping_due_ = true;
+        return Finding::kPing;
+      }
+    }
+    if (now - heard_ns_ <= kPingAfterSilence) return Finding::kNothing;
+    const DurationNs silent_ns = now - last_heard();
+    if (silent_ns > timeout_ns) return Finding::kSilent;
+    if (silent_ns <= kPingAfterSilence || now < next_ping_ns_) return Finding::kNothing;
+    next_ping_ns_ = now + kPingAfterSilence;
+    return Finding::kPing;
+  }
+
+ private:
+  void change_to(State next) noexcept {
+    CHECK(next == State::kSuspected ? state_ != State::kSuspected : state_ == State::kSuspected);
+    state_ = next;
+  }
+
+  State state_ = State::kTrusted;
+  TimeNs heard_ns_ = 0;
+  TimeNs next_ping_ns_ = 0;  // for silence alone
+  TimeNs suspected_ns_ = 0;  // of kSuspected, like the fields below
+  unsigned pings_sent_ = 0;  // that have been handed out to be sent
+  TimeNs pinged_ns_ = 0;     // when the last one was
+  bool ping_due_ = false;    // one waits to be handed out
+  TimeNs cleared_ns_ = 0;    // of kCleared
+};
+
+}  // namespace sluice::agg

@@ -1,0 +1,71 @@
+// The seat of a rank in a job that the request agrees with.
+#include "aggregator/jobs/admission.h"
+#include "aggregator/jobs/text.h"
+
+namespace sluice::agg {
+namespace {
+
+using Kind = SeatDecision::Kind;
+
+SeatDecision refuse(wire::RefuseCode code, std::string why) {
+  return {.kind = Kind::kRefuse, .refusal = {.code = code, .text = std::move(why)}};
+}
+SeatDecision refuse_taken(std::string why) {
+  return refuse(wire::RefuseCode::kRankTaken, std::move(why));
+}
+
+// It spoke a moment ago.
+SeatDecision decide_held(const JoinRequest& request, const JobEntry& entry, DurationNs silent_ns) {
+  const MemberEntry& member = entry.member(request.rank);
+  CHECK(member.is(MemberPhase::kJoined) && silent_ns <= kTakeoverSilence);
+  // Of the last one that lives nobody could take the state over: only its silence ends it.
+  if (entry.goes_on() && entry.live_count() > 1 && !member.liveness.was_cleared(request.now))
+    return {.kind = Kind::kAskHolder, .refusal = {}};
+  return refuse_taken(
+      text("rank %u of job '%s' is held by %s, heard %.1f s ago, and %s asks for it: give each "
+           "process its own rank; a silent process can be replaced after %.0f s",
+           unsigned{request.rank.value}, entry.name.c_str(), member.address.c_str(),
+           seconds(silent_ns), std::string(request.address).c_str(), seconds(kTakeoverSilence)));
+}
+
+// It ended its part, or may have: perhaps the next job of the same program, and the other ranks are
+// about to leave as well.
+SeatDecision decide_left(const JoinRequest& request, const JobEntry& entry) {
+  const DurationNs left_ns_ago = request.now - entry.member(request.rank).left_ns;
+  CHECK(entry.running());
+  if (left_ns_ago < kRejoinGrace) return {.kind = Kind::kIgnore, .refusal = {}};
+  return refuse_taken(text(
+      "rank %u of job '%s' left %.1f s ago and %u of %u ranks are still in it: use another job "
+      "name or ordinal",
+      unsigned{request.rank.value}, entry.name.c_str(), seconds(left_ns_ago),
+      unsigned{entry.count(MemberPhase::kJoined)}, unsigned{entry.world_size()}));
+}
+
+}  // namespace
+
+SeatDecision decide_seat(const JoinRequest& request, const JobEntry& entry,
+                         const Attendance& attendance) {
+  const MemberEntry& member = entry.member(request.rank);
+  const bool same = member.nonce == request.join.nonce;
+  CHECK(!entry.ended() && entry.run_id == request.join.run_id);
+  if (member.is(MemberPhase::kJoined) && same) return {.kind = Kind::kAcceptAgain, .refusal = {}};
+  if (member.is(MemberPhase::kGone) && same && entry.forming())
+    return {.kind = Kind::kRevive, .refusal = {}};
+  if (member.has_left() && same) return {.kind = Kind::kIgnore, .refusal = {}};
+  if (member.is(MemberPhase::kExpelled) && same)
+    return refuse(wire::RefuseCode::kEnded, member.notice);
+  if (member.stale_cookie != 0 && member.stale_nonce == request.join.nonce)
+    return refuse_taken(text("rank %u of job '%s' was taken over by the process at %s",
+                             unsigned{request.rank.value}, entry.name.c_str(),
+                             member.address.c_str()));
+  if (member.is(MemberPhase::kJoined)) {
+    const DurationNs silent_ns = request.now - entry.last_heard_ns(request.rank, attendance);
+    if (silent_ns <= kTakeoverSilence) return decide_held(request, entry, silent_ns);
+  }
+  const bool unheard = member.is(MemberPhase::kGone) && entry.is_synchronous();
+  if (unheard || (member.is(MemberPhase::kLeft) && entry.running()))
+    return decide_left(request, entry);
+  return {.kind = entry.goes_on() ? Kind::kTakeOfRunning : Kind::kTake, .refusal = {}};
+}
+
+}  // namespace sluice::agg

@@ -1,0 +1,89 @@
+// The table of jobs: which job a name or an id means, a new one's place in it, and what all take.
+#include <algorithm>
+
+#include "aggregator/jobs/admission.h"
+
+namespace sluice::agg {
+
+Usage Jobs::usage() const noexcept {
+  Usage usage;
+  for (const auto& entry : entries_) {
+    if (entry == nullptr || entry->memory() == JobMemory::kNone) continue;
+    ++usage.jobs;
+    usage.bytes += entry->memory_bytes;
+    if (!entry->memory_returns()) continue;
+    ++usage.returning_jobs;
+    usage.returning_bytes += entry->memory_bytes;
+  }
+  return usage;
+}
+
+// A new job, whose memory is ordered. Null: no id is free.
+JobEntry* Jobs::found(const JoinRequest& request, JobSpec spec) {
+  CHECK(find(request.name(), request.join.ordinal) == nullptr);
+  if (!pick_id(spec.id)) return nullptr;
+  auto entry = std::make_unique<JobEntry>();
+  entry->id = spec.id;
+  entry->serial = next_serial_++;
+  entry->name = spec.name;
+  entry->ordinal = request.join.ordinal;
+  entry->run_id = request.join.run_id;
+  entry->gradients = request.join.layouts[index_of(StreamId::kGradients)];
+  entry->averaging = request.join.averaging;
+  entry->layout_rank = request.rank;
+  entry->datagram_bytes = request.join.datagram_bytes;
+  entry->members.resize(spec.world_size);
+  entry->member(request.rank).address = request.address;
+  entry->memory_bytes = Job::memory_bytes(spec);
+  entry->spec = std::move(spec);
+  order_job(*entry);
+  std::unique_ptr<JobEntry>& place = entries_[entry->id.value];
+  CHECK(place == nullptr);
+  place = std::move(entry);
+  return place.get();
+}
+
+JobEntry* Jobs::find(std::string_view name, std::uint16_t ordinal) const noexcept {
+  for (const auto& entry : entries_)
+    if (entry != nullptr && entry->listed && entry->ordinal == ordinal && entry->name == name)
+      return entry.get();
+  return nullptr;
+}
+
+// Whether this is a late copy of a join whose job is over: it must not found a new one.
+bool Jobs::is_echo(const JoinRequest& request) const noexcept {
+  const wire::Join& join = request.join;
+  return std::any_of(entries_.begin(), entries_.end(), [&](const auto& entry) {
+    if (entry == nullptr || entry->listed || entry->run_id != join.run_id ||
+        entry->ordinal != join.ordinal || entry->name != request.name() ||
+        request.rank.value >= entry->world_size())
+      return false;
+    const MemberEntry& member = entry->member(request.rank);
+    return member.nonce == join.nonce && member.has_left();
+  });
+}
+
+// Ids go round, so that a late packet of an old job meets no new one. When none is free, the job
+// that has been over for longest stops answering questions.
+bool Jobs::pick_id(JobId& id) noexcept {
+  std::uint16_t oldest = kMaxJobs;
+  for (std::size_t tries = 0; tries < kMaxJobs; ++tries) {
+    const std::uint16_t candidate = next_id_;
+    next_id_ = static_cast<std::uint16_t>((next_id_ + 1) % kMaxJobs);
+    const JobEntry* entry = entries_[candidate].get();
+    if (entry == nullptr) {
+      id = JobId{candidate};
+      return true;
+    }
+    if (entry->memory() == JobMemory::kNone &&
+        (oldest == kMaxJobs || entry->ended_ns < entries_[oldest]->ended_ns))
+      oldest = candidate;
+  }
+  if (oldest == kMaxJobs) return false;
+  CHECK(entries_[oldest]->ended());
+  entries_[oldest].reset();
+  id = JobId{oldest};
+  return true;
+}
+
+}  // namespace sluice::agg
