@@ -9,7 +9,7 @@ from the first rank's start to the last rank's end of one sum, after a barrier, 
 common clock. Every rank checks every element of every sum.
 
 The ideals, per link and direction, count bytes of Ethernet frames as htb does:
-  ours: 25 MB in frames of results, the larger direction: chunk + 138 bytes of headers (IPv4).
+  ours: 25 MB in frames of results, the larger direction: chunk + 130 bytes of headers (IPv4).
   ring: 2 (n - 1) / n of 25 MB in TCP segments of 1,448 bytes, frames of 1,514.
 vs_ideal is our time / our ideal (1 is best); vs_gloo is Gloo's time / ours (more is better for
 us); gloo_vs_ring is Gloo's time / the ring's ideal, at the largest n, and says whether Gloo was

@@ -34,7 +34,7 @@ std::vector<std::uint8_t> make_frame(unsigned number) {
   path.dst_port = 5201;
   std::vector<std::uint8_t> payload(200);
   if (number % 8 == 0) {
-    const wire::Contribution body{.elem_count = 2, .payload_bytes = 8, .priority = low};
+    const wire::Contribution body{.flow = {.priority = low}, .elem_count = 2};
     CHECK(wire::encode(payload, {}, body, {}, std::array<std::uint8_t, 8>{}) != 0);
   }
   std::vector<std::uint8_t> frame(wire::kMaxUdpHeaderBytes + payload.size());

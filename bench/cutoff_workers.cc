@@ -154,8 +154,6 @@ void CutoffWorkers::write_contribution(FrameBuffer& frame, std::uint16_t rank, S
                                 .base_step = step,
                                 .weight = 1,
                                 .elem_count = static_cast<std::uint16_t>(job_.chunk_bytes / 4),
-                                .payload_bytes = job_.chunk_bytes,
-                                .stream = StreamId::kGradients,
                                 .dtype = Dtype::kFloat32};
   const std::span<std::uint8_t> datagram = std::span(frame.bytes).subspan(header_bytes);
   const std::size_t bytes = wire::encode(datagram, identities_[rank], body, {}, payload_);

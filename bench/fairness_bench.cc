@@ -108,8 +108,7 @@ class Model {
                                   .chunk = chunk,
                                   .base_step = step,
                                   .weight = 1,
-                                  .elem_count = kChunkBytes / 4,
-                                  .payload_bytes = kChunkBytes};
+                                  .elem_count = kChunkBytes / 4};
     contribution_bytes_ =
         wire::encode(out_, {.job = job, .rank = rank, .cookie = kCookie}, body, {}, payload_);
     return handle(contribution_bytes_);
@@ -203,7 +202,6 @@ class Model {
     TimeNs link_free = 0;        // when the last bit handed to it will have left
   };
   static constexpr std::size_t kProbeBytes = sizeof(wire::CommonHeader) + sizeof(wire::Probe);
-  static_assert(kProbeBytes == 48);
 
   const std::uint64_t gbps_;
   const std::uint32_t group_;

@@ -9,22 +9,11 @@ namespace {
 
 constexpr std::size_t kUdpAt = wire::kEthernetBytes + wire::kIpv4Bytes;
 constexpr std::size_t kDatagramAt = kUdpAt + wire::kUdpBytes;
-constexpr std::size_t kPatchAt = kDatagramAt + sizeof(wire::CommonHeader);
+constexpr std::size_t kBodyAt = kDatagramAt + sizeof(wire::CommonHeader);
 constexpr std::uint32_t kReportEvery = 32;  // packets of one worker
 constexpr std::size_t kBurstsPerStep = kFramesPerStep / kBurst;
 
-// The bytes of a contribution that differ from step to step; they are adjacent.
-struct Patch {
-  wire::FlowHeader flow;
-  std::uint32_t step = 0;
-};
-static_assert(sizeof(Patch) == sizeof(wire::FlowHeader) + sizeof(std::uint32_t));
 static_assert(kChunks % kBurst == 0);
-
-wire::PartialSum sum_of(const Patch& patch) noexcept {
-  return {std::uint64_t{patch.flow.number} + patch.flow.timestamp_us + patch.flow.credit +
-          patch.step};
-}
 
 }  // namespace
 
@@ -59,11 +48,9 @@ ReplayPort::ReplayPort() : tx_memory_(kTxBuffers * kBufferBytes) {
       body.chunk = static_cast<std::uint32_t>(chunk);
       body.weight = 1;
       body.elem_count = kChunkElems;
-      body.payload_bytes = kChunkBytes;
-      body.stream = StreamId::kGradients;
       body.dtype = Dtype::kFloat32;
-      body.priority = static_cast<Priority>(chunk * 256 / kChunks);
-      body.flags = chunk % kReportEvery == kReportEvery - 1 ? wire::kFlagReport : 0;
+      body.flow.priority = static_cast<Priority>(chunk * 256 / kChunks);
+      body.flow.flags = chunk % kReportEvery == kReportEvery - 1 ? wire::kFlagReport : 0;
       std::array<std::uint8_t, 2048> datagram;
       const std::size_t bytes = wire::encode(
           datagram,
@@ -90,9 +77,13 @@ std::uint8_t* ReplayPort::frame_at(std::size_t rank, std::size_t chunk) noexcept
 
 void ReplayPort::patch(std::uint8_t* frame, wire::PartialSum fixed_sum,
                        std::uint32_t number) noexcept {
-  const Patch patch{{.number = number, .timestamp_us = number, .credit = UINT32_MAX / 2}, step_};
-  std::memcpy(frame + kPatchAt, &patch, sizeof(patch));
-  std::uint16_t checksum = wire::finish_checksum(fixed_sum + sum_of(patch));
+  auto& body = *reinterpret_cast<wire::Contribution*>(frame + kBodyAt);
+  body.flow.number = body.flow.timestamp_us = number;
+  body.flow.credit = UINT32_MAX / 2;
+  body.step = step_;
+  // All four lie at even offsets.
+  const wire::PartialSum sum{2 * std::uint64_t{number} + UINT32_MAX / 2 + step_};
+  std::uint16_t checksum = wire::finish_checksum(fixed_sum + sum);
   if (checksum == 0) checksum = 0xffff;
   std::memcpy(frame + kUdpAt + 6, &checksum, sizeof(checksum));
 }

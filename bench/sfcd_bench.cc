@@ -78,12 +78,8 @@ class Datagrams {
     for (std::uint16_t rank = 0; rank < kWorkers; ++rank) {
       for (std::uint32_t chunk = 0; chunk < shape.chunks; ++chunk) {
         for (std::size_t i = 0; i < values.size(); ++i) values[i] = gradient(rank, chunk, i);
-        const wire::Contribution body{.chunk = chunk,
-                                      .weight = 1,
-                                      .elem_count = shape.elems(),
-                                      .payload_bytes = shape.chunk_bytes,
-                                      .stream = StreamId::kGradients,
-                                      .dtype = Dtype::kFloat32};
+        const wire::Contribution body{
+            .chunk = chunk, .weight = 1, .elem_count = shape.elems(), .dtype = Dtype::kFloat32};
         const std::size_t bytes = wire::encode(
             {at(rank, chunk), kHeaderBytes + shape.chunk_bytes}, {0, rank, cookie_of(rank)}, body,
             {}, {reinterpret_cast<const std::uint8_t*>(values.data()), shape.chunk_bytes});

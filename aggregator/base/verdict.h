@@ -76,6 +76,9 @@ enum class Verdict : std::uint8_t {
 #define X(name, use, label, help) name,
   SLUICE_VERDICTS(X)
 #undef X
+  // Nothing is wrong so far: whoever gets it from a check goes on. No outcome, so it is not counted
+  // and has no label.
+  kAccepted,
 };
 
 struct VerdictInfo {

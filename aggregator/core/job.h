@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -92,6 +93,7 @@ struct Slot {
   Step step = 0;                  // whose contributions it holds; 0: none yet
   std::uint32_t next_queued = 0;  // link of its slice's result queue, valid while `queued`
   std::uint64_t weight = 0;
+  wire::Operation operation;       // of a piece
   std::uint64_t payload_sum = 0;   // internet checksum's partial sum of the result's payload
   std::uint32_t first_us = 0;      // when its first contribution came, wire_time_us()
   std::uint32_t complete_us = 0;   // when it was completed, likewise
@@ -168,11 +170,10 @@ struct Flow {
   }
 };
 
-// What the first packet of a collective fixed for its step.
+// What the first piece of a step fixed for all.
 struct Collective {
   Step step = 0;  // 0: not fixed yet
-  std::uint32_t kind_and_root = 0;
-  std::uint32_t size_bytes = 0;
+  wire::Operation operation;
   std::uint32_t chunk_count = 1;
   // Of a call of several steps: those of a broadcast since its last barrier, and whether the next
   // step belongs to it.
@@ -181,18 +182,16 @@ struct Collective {
 
   // The step under way is the last one of its call.
   bool ends_call() const noexcept {
-    return wire::collective_kind(kind_and_root) == CollectiveKind::kBarrier &&
-           broadcasts < kBroadcastsPerBarrier;
+    return operation.kind == CollectiveKind::kBarrier && broadcasts < kBroadcastsPerBarrier;
   }
-  bool is_broadcast() const noexcept {
-    return wire::collective_kind(kind_and_root) == CollectiveKind::kBroadcast;
-  }
+  bool is_broadcast() const noexcept { return operation.kind == CollectiveKind::kBroadcast; }
   void next_step() noexcept {
     if (step != 0) {
       continues = !ends_call();
       broadcasts = is_broadcast() ? broadcasts + 1 : 0;
     }
-    step = kind_and_root = size_bytes = 0;
+    step = 0;
+    operation = {};
     chunk_count = 1;
   }
 };
@@ -227,6 +226,16 @@ struct StreamSlice {
   std::vector<std::uint8_t> signs_known;  // one a local chunk
   std::unique_ptr<float[], void (*)(void*)> data{nullptr,
                                                  nullptr};  // stride_floats a slot, 64-byte aligned
+
+  std::span<const std::uint64_t> mask_of(std::size_t slot_index,
+                                         std::size_t word_count) const noexcept {
+    return {&masks[slot_index * word_count], word_count};
+  }
+  // What a complete slot's result carries.
+  std::span<const std::uint8_t> payload_of(std::size_t slot_index) const noexcept {
+    return {reinterpret_cast<const std::uint8_t*>(data.get() + slot_index * stride_floats),
+            slots[slot_index].payload_bytes};
+  }
 };
 
 // Whose contributions the oldest open chunk of the open gradient step still lacks, as the last
@@ -315,6 +324,12 @@ class Job {
   ChunkIndex global_chunk(std::uint32_t local, ShardId shard) const noexcept {
     return (local / kChunksPerBlock * spec.shard_count + shard.value) * kChunksPerBlock +
            local % kChunksPerBlock;
+  }
+
+  // Where a chunk of a step has its slot in the slice of the shard that owns it.
+  std::uint32_t slot_index(StreamId stream, const StreamSlice& slice, Step step,
+                           ChunkIndex chunk) const noexcept {
+    return step % spec.windows[index_of(stream)] * slice.chunk_count + local_chunk(chunk);
   }
 
   // Opens step 1 of every stream: all ranks have joined. Control thread, once.

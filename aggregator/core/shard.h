@@ -68,8 +68,8 @@ struct ShardEvent {
   Rank rank;
   StreamId stream{};
   Step step = 0;
-  std::array<std::uint32_t, 2> expected{};  // kind_and_root, size_bytes
-  std::array<std::uint32_t, 2> actual{};
+  wire::Operation expected;
+  wire::Operation actual;
 };
 
 class Shard {
@@ -104,19 +104,35 @@ class Shard {
     StreamId stream{};
   };
 
-  // shard.cc: contributions, completion. shard_collective.cc: what a collective's packets fix.
-  // shard_control.cc: commands, sweeps, events.
+  // shard.cc: what all data packets have in common, and the slots of all streams.
   Verdict admit(const wire::Packet& packet, bool marked, TimeNs now, Job*& job) noexcept;
-  Verdict contribute(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
   Verdict finished(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
-  Verdict fix_collective(Job& job, StreamSlice& slice, const wire::Contribution& body,
-                         Rank rank) noexcept;
+  Verdict check_step(Job& job, StreamId stream, Step step, ChunkIndex chunk) noexcept;
+  static Verdict check_slot(const Job& job, const StreamSlice& slice, std::uint32_t slot_index,
+                            Step step, Rank rank) noexcept;
   void reopen(Job& job, StreamSlice& slice, std::uint32_t slot_index, Step step,
               TimeNs now) noexcept;
-  void close_without_root(Job& job, StreamSlice& slice, TimeNs now) noexcept;
   bool try_complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept;
+  void complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept;
   void close_chunk(Job& job, StreamId stream, TimeNs now) noexcept;
   StreamSlice& current_slice(Job& job, StreamId stream) noexcept;
+
+  // shard_sum.cc: contributions to sums.
+  Verdict contribute(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
+  static Verdict check_base(const Job& job, const wire::Contribution& body) noexcept;
+  static bool fold(const Job& job, StreamSlice& slice, std::uint32_t slot_index,
+                   const wire::Packet& packet) noexcept;
+  bool try_complete_sum(Job& job, std::uint32_t slot_index, TimeNs now) noexcept;
+
+  // shard_piece.cc: pieces of broadcasts, barriers and transfers.
+  Verdict take_piece(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
+  Verdict check_piece(Job& job, const StreamSlice& slice, const wire::Piece& body,
+                      Rank rank) noexcept;
+  void fix_operation(Job& job, StreamSlice& slice, const wire::Piece& body) noexcept;
+  bool try_complete_piece(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept;
+  void close_without_root(Job& job, StreamSlice& slice, TimeNs now) noexcept;
+
+  // shard_control.cc: commands, sweeps, events.
   void member_gone(Job& job, Rank rank) noexcept;
   void member_joined(Job& job, Rank rank) noexcept;
   bool admit_to_collectives(Job& job, Rank rank) noexcept;
@@ -133,6 +149,11 @@ class Shard {
   bool poll_result(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
   Transmit write_result(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
                         std::uint8_t flags, std::span<std::uint8_t> out, TimeNs now) noexcept;
+  std::size_t write_sum(Job& job, std::uint32_t slot_index, wire::FeedbackHeader feedback,
+                        Rank rank, std::span<std::uint8_t> out, TimeNs now) noexcept;
+  std::size_t write_piece(Job& job, StreamId stream, std::uint32_t slot_index,
+                          const wire::FeedbackHeader& feedback, Rank rank,
+                          std::span<std::uint8_t> out) noexcept;
   Flow& flow_to(Job& job, Rank rank) noexcept;
   static bool is_for(const Job& job, StreamId stream, Step step, Rank rank) noexcept;
   static wire::Sender sender_of(const Job& job, Rank rank) noexcept;

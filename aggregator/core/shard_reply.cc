@@ -171,8 +171,7 @@ Transmit Shard::write_reply(Job& job, Rank rank, std::span<std::uint8_t> out, Ti
     if (reply.want == 0) flow.pulling &= ~bit(flow.last_reply);
     const StreamSlice& slice = job_slice.streams[index_of(reply.stream)];
     const std::uint32_t slot_index =
-        reply.step % job.spec.windows[index_of(reply.stream)] * slice.chunk_count +
-        job.local_chunk(reply.block * kChunksPerBlock + chunk);
+        job.slot_index(reply.stream, slice, reply.step, reply.block * kChunksPerBlock + chunk);
     const Slot& slot = slice.slots[slot_index];
     if (slot.step != reply.step || !slot.complete) continue;  // reopened since the answer
     transmit = write_result(job, reply.stream, slot_index, rank, wire::kFlagPulled, out, now);
@@ -210,8 +209,7 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
     const std::uint32_t first_chunk = reply.block * kChunksPerBlock;
     const std::uint32_t chunks =
         std::min(kChunksPerBlock, job.spec.chunk_counts[index] - first_chunk);
-    const std::uint32_t first_slot =
-        reply.step % window * slice.chunk_count + job.local_chunk(first_chunk);
+    const std::uint32_t first_slot = job.slot_index(reply.stream, slice, reply.step, first_chunk);
     // Nothing is needed of a rank outside the record: it would send again for ever. One that was
     // given up and has come back does not know. (A collective's record only shrinks once the step
     // is begun; before, the rank may still be let in.)
@@ -259,7 +257,7 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
     body.age_count = static_cast<std::uint8_t>(age_count);
   }
   reply.want &= is_for(job, reply.stream, reply.step, rank) ? body.complete : 0;
-  body.priority = reply.priority;
+  body.feedback.priority = reply.priority;
   return wire::encode(
       out, sender_of(job, rank), body, {missing.data(), body.mask_words},
       {reinterpret_cast<const std::uint8_t*>(ages.data()), age_count * sizeof(wire::MissingAge)});

@@ -124,37 +124,55 @@ wire::FeedbackHeader Shard::next_feedback(Job& job, Rank rank, TimeNs now) noexc
 
 Transmit Shard::write_result(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
                              std::uint8_t flags, std::span<std::uint8_t> out, TimeNs now) noexcept {
-  const StreamSlice& slice = job.slices[id_.value].streams[index_of(stream)];
-  const Slot& slot = slice.slots[slot_index];
-  const std::uint32_t local = slot_index % slice.chunk_count;
-  if (!slot.has_data()) flags |= wire::kFlagNil;
-  if (!slot.finite) flags |= wire::kFlagNonFinite;
-  if (slot.dtype == Dtype::kFloat16 || slot.dtype == Dtype::kBfloat16) flags |= wire::kFlagMean;
-  const wire::ResultHeader body{.feedback = next_feedback(job, rank, now),
-                                .step = slot.step,
-                                .chunk = job.global_chunk(local, id_),
-                                .weight = slot.weight,
-                                .first_age_us = wire_time_us(now) - slot.first_us,
-                                .complete_age_us = wire_time_us(now) - slot.complete_us,
-                                .elem_count = slot.elem_count,
-                                .payload_bytes = slot.payload_bytes,
-                                .k = slot.k,
-                                .mask_words = static_cast<std::uint8_t>(job.mask_word_count),
-                                .stream = stream,
-                                .dtype = slot.dtype,
-                                .priority = slot.priority,
-                                .flags = flags};
-  const float* data = slice.data.get() + slot_index * slice.stride_floats;
-  const std::size_t bytes =
-      wire::encode(out, sender_of(job, rank), body,
-                   {&slice.masks[slot_index * job.mask_word_count], job.mask_word_count},
-                   {reinterpret_cast<const std::uint8_t*>(data), slot.payload_bytes});
+  const Slot& slot = job.slices[id_.value].streams[index_of(stream)].slots[slot_index];
+  wire::FeedbackHeader feedback = next_feedback(job, rank, now);
+  feedback.priority = slot.priority;
+  feedback.flags = flags;
+  const std::size_t bytes = stream == StreamId::kGradients
+                                ? write_sum(job, slot_index, feedback, rank, out, now)
+                                : write_piece(job, stream, slot_index, feedback, rank, out);
   return {.job = job.spec.id,
           .rank = rank,
           .bytes = bytes,
           .priority = slot.priority,
           .tail_bytes = slot.payload_bytes,
           .tail_sum = {slot.payload_sum}};
+}
+
+std::size_t Shard::write_sum(Job& job, std::uint32_t slot_index, wire::FeedbackHeader feedback,
+                             Rank rank, std::span<std::uint8_t> out, TimeNs now) noexcept {
+  const StreamSlice& slice = job.slices[id_.value].streams[index_of(StreamId::kGradients)];
+  const Slot& slot = slice.slots[slot_index];
+  if (!slot.has_data()) feedback.flags |= wire::kFlagNil;
+  if (!slot.finite) feedback.flags |= wire::kFlagNonFinite;
+  if (slot.dtype != Dtype::kFloat32) feedback.flags |= wire::kFlagMean;
+  const wire::ResultHeader body{.feedback = feedback,
+                                .k = slot.k,
+                                .step = slot.step,
+                                .chunk = job.global_chunk(slot_index % slice.chunk_count, id_),
+                                .weight = slot.weight,
+                                .first_age_us = wire_time_us(now) - slot.first_us,
+                                .complete_age_us = wire_time_us(now) - slot.complete_us,
+                                .elem_count = slot.elem_count,
+                                .dtype = slot.dtype,
+                                .mask_words = static_cast<std::uint8_t>(job.mask_word_count)};
+  return wire::encode(out, sender_of(job, rank), body,
+                      slice.mask_of(slot_index, job.mask_word_count), slice.payload_of(slot_index));
+}
+
+std::size_t Shard::write_piece(Job& job, StreamId stream, std::uint32_t slot_index,
+                               const wire::FeedbackHeader& feedback, Rank rank,
+                               std::span<std::uint8_t> out) noexcept {
+  const StreamSlice& slice = job.slices[id_.value].streams[index_of(stream)];
+  const Slot& slot = slice.slots[slot_index];
+  const wire::PieceResult body{.feedback = feedback,
+                               .step = slot.step,
+                               .chunk = job.global_chunk(slot_index % slice.chunk_count, id_),
+                               .operation = slot.operation,
+                               .mask_words = static_cast<std::uint8_t>(job.mask_word_count),
+                               .payload_bytes = slot.payload_bytes};
+  return wire::encode(out, sender_of(job, rank), body,
+                      slice.mask_of(slot_index, job.mask_word_count), slice.payload_of(slot_index));
 }
 
 }  // namespace sluice::agg

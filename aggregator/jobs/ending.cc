@@ -9,10 +9,10 @@
 namespace sluice::agg {
 namespace {
 
-std::string describe_collective(const std::array<std::uint32_t, 2>& fixed) {
-  if (wire::collective_kind(fixed[0]) == CollectiveKind::kBarrier) return "a barrier";
-  return text("a broadcast of %u bytes from rank %u", fixed[1],
-              unsigned{wire::collective_root(fixed[0])});
+std::string describe_operation(const wire::Operation& operation) {
+  if (operation.kind == CollectiveKind::kBarrier) return "a barrier";
+  return text("a broadcast of %u bytes from rank %u", operation.size_bytes,
+              unsigned{operation.root});
 }
 
 }  // namespace
@@ -101,9 +101,9 @@ void Jobs::handle_event(const ShardEvent& event, TimeNs clock_ns) {
       fail(entry, wire::NoticeCode::kCollective, event.rank,
            text("job '%s': ranks disagree about collective %u: the first packet said %s, rank %u "
                 "at %s says %s; all ranks must call the same collectives in the same order",
-                entry.name.c_str(), event.step, describe_collective(event.expected).c_str(),
+                entry.name.c_str(), event.step, describe_operation(event.expected).c_str(),
                 unsigned{event.rank.value}, entry.members[event.rank.value].address.c_str(),
-                describe_collective(event.actual).c_str()),
+                describe_operation(event.actual).c_str()),
            now);
       break;
     case ShardEvent::Kind::kMemberAdmitted: admitted(entry, event.rank, now); break;

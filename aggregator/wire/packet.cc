@@ -12,172 +12,169 @@ struct Tail {
   bool padding_allowed = false;
 };
 
-bool reject(Verdict& why, Verdict reason) noexcept {
-  why = reason;
-  return false;
-}
-
 bool valid_stream(StreamId stream) noexcept {
   return static_cast<std::size_t>(stream) < kStreamCount;
 }
-bool valid_dtype(Dtype dtype) noexcept { return dtype <= Dtype::kBytes; }
-bool valid_flags(std::uint8_t flags) noexcept { return (flags & ~kKnownFlags) == 0; }
 
-// Element count, byte count and the NIL flag must tell one story.
-bool consistent_shape(std::uint16_t elem_count, std::uint16_t payload_bytes, Dtype dtype,
-                      bool nil) noexcept {
-  if (nil) return elem_count == 0 && payload_bytes == 0;
-  return elem_count > 0 && payload_bytes <= kMaxChunkBytes &&
-         elem_count * dtype_bytes(dtype) == payload_bytes;
+bool valid_policy(const PolicyOptions& policy) noexcept {
+  return policy.kind <= PolicyKind::kGoodput && policy.late <= LateMode::kRequeue;
 }
 
-bool check(const Contribution& body, Tail& tail, Verdict& why) noexcept {
-  if (!valid_stream(body.stream)) return reject(why, Verdict::kBadStream);
-  if (!valid_dtype(body.dtype) || !valid_flags(body.flags) || body.tag != 0)
-    return reject(why, Verdict::kBadField);
-  if (!consistent_shape(body.elem_count, body.payload_bytes, body.dtype, body.flags & kFlagNil))
-    return reject(why, Verdict::kBadLength);
-  tail.payload_bytes = body.payload_bytes;
-  return true;
+// The elements of a sum's packet. Element count and the NIL flag must tell one story.
+Verdict check_elems(std::uint16_t elem_count, Dtype dtype, std::uint8_t flags,
+                    Tail& tail) noexcept {
+  if (dtype > Dtype::kBfloat16) return Verdict::kBadField;
+  tail.payload_bytes = elem_count * dtype_bytes(dtype);
+  const bool nil = flags & kFlagNil;
+  return nil == (elem_count == 0) && tail.payload_bytes <= kMaxChunkBytes ? Verdict::kAccepted
+                                                                          : Verdict::kBadLength;
 }
 
-bool check(const ResultHeader& body, Tail& tail, Verdict& why) noexcept {
-  if (!valid_stream(body.stream)) return reject(why, Verdict::kBadStream);
-  if (!valid_dtype(body.dtype) || !valid_flags(body.flags) || body.tag != 0)
-    return reject(why, Verdict::kBadField);
-  if (body.mask_words > kMaskWords ||
-      !consistent_shape(body.elem_count, body.payload_bytes, body.dtype, body.flags & kFlagNil))
-    return reject(why, Verdict::kBadLength);
-  tail.mask_word_count = body.mask_words;
-  tail.payload_bytes = body.payload_bytes;
-  return true;
+// All but a barrier have a size; how many chunks it makes is up to the job.
+Verdict check_operation(const Operation& operation, std::uint16_t payload_bytes,
+                        Tail& tail) noexcept {
+  if (operation.kind > CollectiveKind::kTransfer) return Verdict::kBadField;
+  tail.payload_bytes = payload_bytes;
+  const bool sized = operation.kind != CollectiveKind::kBarrier;
+  return sized == (operation.size_bytes != 0) && payload_bytes <= kMaxChunkBytes &&
+                 payload_bytes <= operation.size_bytes
+             ? Verdict::kAccepted
+             : Verdict::kBadLength;
 }
 
-bool check(const Probe& body, Tail&, Verdict& why) noexcept {
-  if (!valid_stream(body.stream)) return reject(why, Verdict::kBadStream);
-  return valid_flags(body.flags) || reject(why, Verdict::kBadField);
+Verdict check_mask(std::uint8_t mask_words, Tail& tail) noexcept {
+  tail.mask_word_count = mask_words;
+  return mask_words <= kMaskWords ? Verdict::kAccepted : Verdict::kBadLength;
 }
 
-bool check(const Credit& body, Tail&, Verdict& why) noexcept {
-  return valid_flags(body.flags) || reject(why, Verdict::kBadField);
+Verdict check_text(std::uint16_t text_bytes, Tail& tail) noexcept {
+  tail.payload_bytes = text_bytes;
+  return text_bytes <= kMaxTextBytes ? Verdict::kAccepted : Verdict::kBadLength;
 }
 
-bool check(const Finished& body, Tail&, Verdict& why) noexcept {
-  return (valid_flags(body.flags) && body.step != 0) || reject(why, Verdict::kBadField);
+Verdict field_if(bool valid) noexcept { return valid ? Verdict::kAccepted : Verdict::kBadField; }
+
+Verdict check(const Contribution& body, Tail& tail) noexcept {
+  if (body.reserved != 0) return Verdict::kBadField;
+  return check_elems(body.elem_count, body.dtype, body.flow.flags, tail);
 }
 
-bool check(const Answer& body, Tail& tail, Verdict& why) noexcept {
-  if (!valid_stream(body.stream)) return reject(why, Verdict::kBadStream);
-  if (body.status > AnswerStatus::kNotOpen) return reject(why, Verdict::kBadField);
-  if (body.mask_words > kMaskWords || body.age_count > kMaxMissingAges)
-    return reject(why, Verdict::kBadLength);
-  tail.mask_word_count = body.mask_words;
+Verdict check(const ResultHeader& body, Tail& tail) noexcept {
+  const Verdict verdict = check_mask(body.mask_words, tail);
+  return verdict == Verdict::kAccepted
+             ? check_elems(body.elem_count, body.dtype, body.feedback.flags, tail)
+             : verdict;
+}
+
+Verdict check(const Piece& body, Tail& tail) noexcept {
+  return check_operation(body.operation, body.payload_bytes, tail);
+}
+
+Verdict check(const PieceResult& body, Tail& tail) noexcept {
+  const Verdict verdict = check_mask(body.mask_words, tail);
+  return verdict == Verdict::kAccepted ? check_operation(body.operation, body.payload_bytes, tail)
+                                       : verdict;
+}
+
+Verdict check(const Probe& body, Tail&) noexcept {
+  return valid_stream(body.stream) ? Verdict::kAccepted : Verdict::kBadStream;
+}
+
+Verdict check(const Finished& body, Tail&) noexcept { return field_if(body.step != 0); }
+
+Verdict check(const Answer& body, Tail& tail) noexcept {
+  if (!valid_stream(body.stream)) return Verdict::kBadStream;
+  if (body.status > AnswerStatus::kNotOpen) return Verdict::kBadField;
+  if (body.age_count > kMaxMissingAges) return Verdict::kBadLength;
   tail.payload_bytes = body.age_count * sizeof(MissingAge);
-  return true;
+  return check_mask(body.mask_words, tail);
 }
 
-bool check(const Join& body, Tail& tail, Verdict& why) noexcept {
+Verdict check(const Join& body, Tail& tail) noexcept {
   if (body.has_proof > 1 || body.allow_nil > 1 || body.has_policy > 1 ||
-      body.policy.kind > PolicyKind::kGoodput || body.policy.late > LateMode::kRequeue)
-    return reject(why, Verdict::kBadField);
-  if (body.averaging > AveragingChoice::kSum || body.reserved != 0)
-    return reject(why, Verdict::kBadField);
-  if (body.name_bytes == 0 || body.name_bytes > kMaxJobNameBytes)
-    return reject(why, Verdict::kBadLength);
+      !valid_policy(body.policy) || body.averaging > AveragingChoice::kSum)
+    return Verdict::kBadField;
+  if (body.name_bytes == 0 || body.name_bytes > kMaxJobNameBytes) return Verdict::kBadLength;
   tail.padding_allowed = true;
-  return true;
+  return Verdict::kAccepted;
 }
 
-bool check(const Refuse& body, Tail& tail, Verdict& why) noexcept {
-  if (body.text_bytes > kMaxTextBytes) return reject(why, Verdict::kBadLength);
-  tail.payload_bytes = body.text_bytes;
-  return true;
+Verdict check(const Status& body, Tail& tail) noexcept {
+  return body.state > JobState::kEnded ? Verdict::kBadField : check_mask(body.mask_words, tail);
 }
 
-bool check(const Notice& body, Tail& tail, Verdict& why) noexcept {
-  if (body.text_bytes > kMaxTextBytes) return reject(why, Verdict::kBadLength);
-  tail.payload_bytes = body.text_bytes;
-  return true;
+Verdict check(const Refuse& body, Tail& tail) noexcept { return check_text(body.text_bytes, tail); }
+Verdict check(const Notice& body, Tail& tail) noexcept { return check_text(body.text_bytes, tail); }
+Verdict check(const Leave& body, Tail&) noexcept {
+  return field_if(body.reason <= LeaveReason::kUneven);
 }
-
-bool check(const Leave& body, Tail&, Verdict& why) noexcept {
-  return body.reason <= LeaveReason::kUneven || reject(why, Verdict::kBadField);
+Verdict check(const Resync& body, Tail&) noexcept {
+  return field_if(body.done <= 1 && body.number != 0);
 }
-
-bool check(const Resync& body, Tail&, Verdict& why) noexcept {
-  return (body.done <= 1 && body.number != 0) || reject(why, Verdict::kBadField);
-}
-
-bool check(const Status& body, Tail& tail, Verdict& why) noexcept {
-  if (body.state > JobState::kEnded) return reject(why, Verdict::kBadField);
-  if (body.mask_words > kMaskWords) return reject(why, Verdict::kBadLength);
-  tail.mask_word_count = body.mask_words;
-  return true;
-}
-
-bool check(const Preparing& body, Tail&, Verdict& why) noexcept {
-  return body.percent <= 100 || reject(why, Verdict::kBadField);
-}
-
-bool check(const Challenge&, Tail&, Verdict&) noexcept { return true; }
-bool check(const Accept& body, Tail&, Verdict& why) noexcept {
-  return (body.policy.kind <= PolicyKind::kGoodput && body.policy.late <= LateMode::kRequeue) ||
-         reject(why, Verdict::kBadField);
-}
-bool check(const Keepalive&, Tail&, Verdict&) noexcept { return true; }
-bool check(const Ping&, Tail&, Verdict&) noexcept { return true; }
-bool check(const Feedback&, Tail&, Verdict&) noexcept { return true; }
+Verdict check(const Preparing& body, Tail&) noexcept { return field_if(body.percent <= 100); }
+Verdict check(const Accept& body, Tail&) noexcept { return field_if(valid_policy(body.policy)); }
+Verdict check(const Credit&, Tail&) noexcept { return Verdict::kAccepted; }
+Verdict check(const Feedback&, Tail&) noexcept { return Verdict::kAccepted; }
+Verdict check(const Challenge&, Tail&) noexcept { return Verdict::kAccepted; }
+Verdict check(const Keepalive&, Tail&) noexcept { return Verdict::kAccepted; }
+Verdict check(const Ping&, Tail&) noexcept { return Verdict::kAccepted; }
 
 template <class Body>
-bool check_body(std::span<const std::uint8_t> bytes, std::size_t& body_bytes, Tail& tail,
-                Verdict& why) noexcept {
-  body_bytes = sizeof(Body);
-  if (bytes.size() < sizeof(CommonHeader) + sizeof(Body)) return reject(why, Verdict::kTruncated);
-  return check(*reinterpret_cast<const Body*>(bytes.data() + sizeof(CommonHeader)), tail, why);
+bool has_known_flags(const Body& body) noexcept {
+  if constexpr (is_worker_data(Body::kType))
+    return (body.flow.flags & ~Body::kFlags) == 0;
+  else if constexpr (is_appliance_data(Body::kType))
+    return (body.feedback.flags & ~Body::kFlags) == 0;
+  else
+    return true;
 }
 
-bool check_type(PacketType type, std::span<const std::uint8_t> bytes, std::size_t& body_bytes,
-                Tail& tail, Verdict& why) noexcept {
-  switch (type) {
-    case PacketType::kContribution: return check_body<Contribution>(bytes, body_bytes, tail, why);
-    case PacketType::kResult: return check_body<ResultHeader>(bytes, body_bytes, tail, why);
-    case PacketType::kProbe: return check_body<Probe>(bytes, body_bytes, tail, why);
-    case PacketType::kCredit: return check_body<Credit>(bytes, body_bytes, tail, why);
-    case PacketType::kFinished: return check_body<Finished>(bytes, body_bytes, tail, why);
-    case PacketType::kResync: return check_body<Resync>(bytes, body_bytes, tail, why);
-    case PacketType::kFeedback: return check_body<Feedback>(bytes, body_bytes, tail, why);
-    case PacketType::kAnswer: return check_body<Answer>(bytes, body_bytes, tail, why);
-    case PacketType::kJoin: return check_body<Join>(bytes, body_bytes, tail, why);
-    case PacketType::kChallenge: return check_body<Challenge>(bytes, body_bytes, tail, why);
-    case PacketType::kAccept: return check_body<Accept>(bytes, body_bytes, tail, why);
-    case PacketType::kRefuse: return check_body<Refuse>(bytes, body_bytes, tail, why);
-    case PacketType::kLeave: return check_body<Leave>(bytes, body_bytes, tail, why);
-    case PacketType::kKeepalive: return check_body<Keepalive>(bytes, body_bytes, tail, why);
-    case PacketType::kStatus: return check_body<Status>(bytes, body_bytes, tail, why);
-    case PacketType::kPreparing: return check_body<Preparing>(bytes, body_bytes, tail, why);
-    case PacketType::kPing: return check_body<Ping>(bytes, body_bytes, tail, why);
-    case PacketType::kNotice: return check_body<Notice>(bytes, body_bytes, tail, why);
-  }
-  return reject(why, Verdict::kBadType);
+template <class Body>
+Verdict check_body(std::span<const std::uint8_t> bytes, std::size_t& body_bytes,
+                   Tail& tail) noexcept {
+  body_bytes = sizeof(Body);
+  if (bytes.size() < sizeof(CommonHeader) + sizeof(Body)) return Verdict::kTruncated;
+  const Body& body = *reinterpret_cast<const Body*>(bytes.data() + sizeof(CommonHeader));
+  return has_known_flags(body) ? check(body, tail) : Verdict::kBadField;
+}
+
+// The body whose type it is, of all that there are.
+template <class... Bodies>
+Verdict check_one_of(PacketType type, std::span<const std::uint8_t> bytes, std::size_t& body_bytes,
+                     Tail& tail) noexcept {
+  Verdict verdict = Verdict::kBadType;
+  static_cast<void>(
+      ((type == Bodies::kType && (verdict = check_body<Bodies>(bytes, body_bytes, tail), true)) ||
+       ...));
+  return verdict;
 }
 
 }  // namespace
 
 bool parse(std::span<const std::uint8_t> bytes, Packet& packet, Verdict& why) noexcept {
-  if (bytes.size() < sizeof(CommonHeader)) return reject(why, Verdict::kTruncated);
+  const auto reject = [&why](Verdict reason) {
+    why = reason;
+    return false;
+  };
+  if (bytes.size() < sizeof(CommonHeader)) return reject(Verdict::kTruncated);
   const auto& common = *reinterpret_cast<const CommonHeader*>(bytes.data());
-  if (common.magic != kMagic) return reject(why, Verdict::kBadMagic);
-  if (common.version != kVersion) return reject(why, Verdict::kBadVersion);
+  if (common.magic != kMagic) return reject(Verdict::kBadMagic);
+  if (common.version != kVersion) return reject(Verdict::kBadVersion);
 
   std::size_t body_bytes = 0;
   Tail tail;
-  if (!check_type(common.type, bytes, body_bytes, tail, why)) return false;
+  // Those of the packet path first.
+  const Verdict verdict =
+      check_one_of<Contribution, ResultHeader, Piece, PieceResult, Probe, Credit, Finished,
+                   Feedback, Answer, Join, Challenge, Accept, Refuse, Leave, Keepalive, Status,
+                   Ping, Notice, Resync, Preparing>(common.type, bytes, body_bytes, tail);
+  if (verdict != Verdict::kAccepted) return reject(verdict);
 
   const std::size_t mask_offset_bytes = sizeof(CommonHeader) + body_bytes;
   const std::size_t payload_offset_bytes = mask_offset_bytes + 8 * tail.mask_word_count;
   const std::size_t total_bytes = payload_offset_bytes + tail.payload_bytes;
-  if (bytes.size() < total_bytes) return reject(why, Verdict::kTruncated);
-  if (bytes.size() > total_bytes && !tail.padding_allowed) return reject(why, Verdict::kBadLength);
+  if (bytes.size() < total_bytes) return reject(Verdict::kTruncated);
+  if (bytes.size() > total_bytes && !tail.padding_allowed) return reject(Verdict::kBadLength);
 
   packet.bytes_ = bytes;
   packet.payload_ = bytes.subspan(payload_offset_bytes, tail.payload_bytes);

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "aggregator/wire/packet.h"
+#include "aggregator/wire/header.h"
 
 namespace sluice::wire {
 namespace {
@@ -87,31 +87,13 @@ std::optional<Priority> peek_priority(Bytes payload) noexcept {
   if (payload.size() < sizeof header) return std::nullopt;
   std::memcpy(&header, payload.data(), sizeof header);
   if (header.magic != kMagic || header.version != kVersion) return std::nullopt;
-  const auto at = [&](std::size_t body_bytes, std::size_t offset) -> std::optional<Priority> {
-    if (payload.size() < sizeof header + body_bytes) return std::nullopt;
+  const auto at = [&](std::size_t offset) -> std::optional<Priority> {
+    if (payload.size() <= sizeof header + offset) return std::nullopt;
     return payload[sizeof header + offset];
   };
-  switch (header.type) {
-    case PacketType::kContribution:
-      return at(sizeof(Contribution), offsetof(Contribution, priority));
-    case PacketType::kResult: return at(sizeof(ResultHeader), offsetof(ResultHeader, priority));
-    case PacketType::kProbe: return at(sizeof(Probe), offsetof(Probe, priority));
-    case PacketType::kCredit: return at(sizeof(Credit), offsetof(Credit, priority));
-    case PacketType::kAnswer: return at(sizeof(Answer), offsetof(Answer, priority));
-    case PacketType::kJoin:
-    case PacketType::kChallenge:
-    case PacketType::kAccept:
-    case PacketType::kRefuse:
-    case PacketType::kLeave:
-    case PacketType::kKeepalive:
-    case PacketType::kStatus:
-    case PacketType::kPing:
-    case PacketType::kPreparing:
-    case PacketType::kNotice:
-    case PacketType::kResync:
-    case PacketType::kFinished:
-    case PacketType::kFeedback: return Priority{0};
-  }
+  if (is_worker_data(header.type)) return at(offsetof(FlowHeader, priority));
+  if (is_appliance_data(header.type)) return at(offsetof(FeedbackHeader, priority));
+  if (is_control(header.type)) return Priority{0};
   return std::nullopt;
 }
 

@@ -42,9 +42,9 @@ struct FlowView {
 FlowView peek_flow(const EthernetView& view) noexcept;
 inline constexpr int kMaxExtensionHeaders = 8;
 
-// The chunk priority that a UDP payload carries if it is a packet of ours (magic, version and type
-// are looked at, the cookie is not): that of the chunk for contributions and results, the most
-// urgent for everything else, which is short and which the chunks wait for.
+// The priority that a UDP payload carries if it is a packet of ours (magic, version and type are
+// looked at, the cookie is not): what the headers of data packets say, the most urgent for control
+// packets, which are short.
 std::optional<Priority> peek_priority(Bytes udp_payload) noexcept;
 
 }  // namespace sluice::wire

@@ -11,10 +11,10 @@ namespace {
 
 static_assert(2 * kBroadcastsPerBarrier <= kMaxWindow);
 
-std::string describe_fixed(std::uint32_t bytes, std::uint32_t kind_and_root) {
-  if (wire::collective_kind(kind_and_root) == CollectiveKind::kBarrier) return "a barrier";
-  return "a broadcast step of " + std::to_string(bytes) + " bytes from rank " +
-         std::to_string(wire::collective_root(kind_and_root));
+std::string describe_operation(const wire::Operation& operation) {
+  if (operation.kind == CollectiveKind::kBarrier) return "a barrier";
+  return "a broadcast step of " + std::to_string(operation.size_bytes) + " bytes from rank " +
+         std::to_string(operation.root);
 }
 
 }  // namespace
@@ -87,13 +87,11 @@ Verdict Collectives::handle_result(const wire::Packet& packet, TimeNs now) {
   return started_ ? PieceStream::handle_result(packet, now) : Verdict::kNotStarted;
 }
 
-void Collectives::mismatch(const wire::ResultHeader& body) {
-  const auto kind_and_root = static_cast<std::uint32_t>(body.weight);
-  const auto bytes = static_cast<std::uint32_t>(body.weight >> 32);
+void Collectives::mismatch(const wire::Operation& other) {
   link_.fail({StatusCode::kInvalidArgument,
               place_of(options_) + "collective step " + std::to_string(current_step()) +
-                  ": this rank called " + describe_fixed(piece().bytes, piece().kind_and_root()) +
-                  ", another one " + describe_fixed(bytes, kind_and_root) +
+                  ": this rank called " + describe_operation(piece().operation()) +
+                  ", another one " + describe_operation(other) +
                   "; all ranks must call the same collectives in the same order"});
 }
 
@@ -132,7 +130,7 @@ Verdict Collectives::handle_answer(const wire::Packet& packet, TimeNs now) {
 std::string Collectives::describe_step() const {
   if (!started_) return "a collective that waits for the job to start";
   return "collective step " + std::to_string(current_step()) + ", " +
-         describe_fixed(piece().bytes, piece().kind_and_root());
+         describe_operation(piece().operation());
 }
 
 std::string Collectives::describe(TimeNs now) const {

@@ -41,7 +41,7 @@ class Collectives : public PieceStream {
 
  private:
   void piece_done(bool lost, TimeNs now) override;
-  void mismatch(const wire::ResultHeader& body) override;
+  void mismatch(const wire::Operation& other) override;
   Status begin_call(bool is_broadcast, Rank root, void* buffer, std::size_t bytes, TimeNs now);
   // "collective step 3, a broadcast step of 4096 bytes from rank 0"
   std::string describe_step() const;

@@ -188,7 +188,7 @@ std::span<const std::uint8_t> GradientStream::fill_body(ChunkIndex chunk,
   const Dtype dtype = layout_.tensor(tensor).dtype;
   std::span<const std::uint8_t> payload;
   body.dtype = dtype;
-  body.priority = priority_of(tensor);
+  body.flow.priority = priority_of(tensor);
   if (contributes(tensor)) {
     body.weight = left_out ? nil_weight_ : tensors_.submission(tensor).weight;
     if (has_data(tensor)) payload = input_of(span);
@@ -200,11 +200,10 @@ std::span<const std::uint8_t> GradientStream::fill_body(ChunkIndex chunk,
     body.base_step = late_.waiting() ? late_.newest_base() : current_step() - 1;
   }
   if (payload.empty()) {
-    body.flags |= wire::kFlagNil;
+    body.flow.flags |= wire::kFlagNil;
     ++link_.counters.nil_contributions;
   } else {
     body.elem_count = span.elem_count;
-    body.payload_bytes = static_cast<std::uint16_t>(payload.size());
   }
   return payload;
 }
@@ -216,15 +215,14 @@ std::size_t GradientStream::write_chunk(const Choice& choice, std::span<std::uin
   wire::Contribution body{.flow = flow.next_header(now),
                           .step = current_step(),
                           .chunk = chunk,
-                          .base_step = current_step(),
-                          .stream = StreamId::kGradients};
+                          .base_step = current_step()};
   const std::span<const std::uint8_t> payload = fill_body(chunk, body);
-  priority = body.priority;
+  priority = body.flow.priority;
   LastSent& last_sent = last_sent_[choice.shard];
   last_sent.number = body.flow.number;
-  last_sent.unreported_priority = std::max(last_sent.unreported_priority, body.priority);
+  last_sent.unreported_priority = std::max(last_sent.unreported_priority, body.flow.priority);
   if (flow.take_report_flag(choice.last)) {
-    body.flags |= wire::kFlagReport;
+    body.flow.flags |= wire::kFlagReport;
     last_sent.unreported_priority = 0;
   }
   const bool again = recovery_->sent(chunk, body.flow.number, now, flow);
@@ -238,7 +236,7 @@ std::size_t GradientStream::write_finished(std::span<std::uint8_t> out, TimeNs n
   // Whoever has heard nothing for a while does not know how far the others are.
   const bool stale = now - flow.heard_ns() > kIdleProbeInterval;
   wire::Finished body{.flow = flow.next_header(now), .step = finished_};
-  if (stale && flow.take_report_flag(true)) body.flags |= wire::kFlagReport;
+  if (stale && flow.take_report_flag(true)) body.flow.flags |= wire::kFlagReport;
   finished_ = 0;
   return wire::encode(out, link_.identity, body);
 }
@@ -246,8 +244,8 @@ std::size_t GradientStream::write_finished(std::span<std::uint8_t> out, TimeNs n
 // The report of a gradient without one: only the step that it would be of.
 std::size_t GradientStream::write_reached(std::span<std::uint8_t> out, TimeNs now) noexcept {
   tell_reached_ = false;
-  const wire::Finished body{
-      .flow = link_.flows[0].next_header(now), .step = current_step(), .flags = wire::kFlagNil};
+  wire::Finished body{.flow = link_.flows[0].next_header(now), .step = current_step()};
+  body.flow.flags = wire::kFlagNil;
   return wire::encode(out, link_.identity, body);
 }
 

@@ -33,13 +33,13 @@ Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
     return Verdict::kDuplicate;
   }
   const ChunkSpan span = layout_.chunk(body.chunk);
-  const bool nil = body.flags & wire::kFlagNil;
+  const bool nil = body.feedback.flags & wire::kFlagNil;
   if (!nil &&
       (body.elem_count != span.elem_count || body.dtype != layout_.tensor(span.tensor).dtype))
     return Verdict::kShapeMismatch;
   const ChunkResult result{.payload = packet.payload(),
                            .weight = body.weight,
-                           .flags = body.flags,
+                           .flags = body.feedback.flags,
                            .counted = in_mask(packet, options_.rank)};
   const bool wanted = recovery_->wants(body.chunk);
   if (!wanted && !tolerant()) return Verdict::kNotAllowed;

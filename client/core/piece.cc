@@ -61,28 +61,22 @@ bool PieceStream::write_next(Transmit& transmit, std::span<std::uint8_t> out, Ti
 std::size_t PieceStream::write_chunk(ChunkIndex chunk, std::span<std::uint8_t> out,
                                      TimeNs now) noexcept {
   Flow& flow = link_.flows[0];
-  wire::Contribution body{.flow = flow.next_header(now),
-                          .step = step_,
-                          .chunk = chunk,
-                          .base_step = piece_.bytes,
-                          .weight = piece_.kind_and_root(),
-                          .stream = id(),
-                          .dtype = Dtype::kBytes,
-                          .priority = piece_.priority};
+  wire::Piece body{.flow = flow.next_header(now),
+                   .step = step_,
+                   .chunk = chunk,
+                   .operation = piece_.operation()};
+  body.flow.priority = piece_.priority;
   std::span<const std::uint8_t> payload;
-  if (piece_.part == Piece::Part::kData) {
+  if (piece_.part == Piece::Part::kData)
     payload = {piece_.source + chunk * chunk_bytes_, chunk_size(chunk)};
-    body.elem_count = body.payload_bytes = static_cast<std::uint16_t>(payload.size());
-  } else {
-    body.flags |= wire::kFlagNil;
-  }
-  if (flow.take_report_flag(queue_.empty())) body.flags |= wire::kFlagReport;
+  body.payload_bytes = static_cast<std::uint16_t>(payload.size());
+  if (flow.take_report_flag(queue_.empty())) body.flow.flags |= wire::kFlagReport;
   if (recovery_.sent(chunk, body.flow.number, now, flow)) ++link_.counters.retransmissions;
   return wire::encode(out, link_.identity, body, {}, payload);
 }
 
 Verdict PieceStream::handle_result(const wire::Packet& packet, TimeNs now) {
-  const auto& body = packet.body<wire::ResultHeader>();
+  const auto& body = packet.body<wire::PieceResult>();
   if (body.step > step_ || (body.step == step_ && !busy())) {  // not begun here: pulled later
     passed_step_ = std::max(passed_step_, Step{body.step});
     return Verdict::kTooNew;
@@ -91,18 +85,14 @@ Verdict PieceStream::handle_result(const wire::Packet& packet, TimeNs now) {
     ++link_.counters.duplicate_results;
     return Verdict::kDuplicate;
   }
-  if (static_cast<std::uint32_t>(body.weight) != piece_.kind_and_root() ||
-      static_cast<std::uint32_t>(body.weight >> 32) != piece_.bytes) {
-    mismatch(body);
+  if (body.operation != piece_.operation()) {
+    mismatch(body.operation);
     return Verdict::kCollectiveMismatch;
   }
   if (body.chunk >= chunk_count_) return Verdict::kBadChunk;
-  const bool nil = body.flags & wire::kFlagNil;
-  const bool lost = nil && piece_.bytes != 0 && piece_.kind == CollectiveKind::kBroadcast;
+  const bool lost = body.payload_bytes == 0 && piece_.kind == CollectiveKind::kBroadcast;
   const bool data = piece_.bytes != 0 && !lost;
-  if (data == nil ||
-      (data && (body.dtype != Dtype::kBytes || body.elem_count != chunk_size(body.chunk))))
-    return Verdict::kShapeMismatch;
+  if (body.payload_bytes != (data ? chunk_size(body.chunk) : 0)) return Verdict::kShapeMismatch;
   if (!recovery_.result(body.chunk, now, link_.flows[0])) {
     ++link_.counters.duplicate_results;
     return Verdict::kDuplicate;

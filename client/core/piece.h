@@ -31,7 +31,9 @@ struct Piece {
   std::uint8_t* sink = nullptr;  // gets the results' data; null: not wanted
   Priority priority = 0;
 
-  std::uint32_t kind_and_root() const noexcept { return wire::pack_collective(kind, root.value); }
+  wire::Operation operation() const noexcept {
+    return {.size_bytes = bytes, .root = root.value, .kind = kind};
+  }
 };
 
 class PieceStream : public Stream {
@@ -58,7 +60,7 @@ class PieceStream : public Stream {
   // because its root is gone.
   virtual void piece_done(bool lost, TimeNs now) = 0;
   // A result is of another kind, root or size than the piece.
-  virtual void mismatch(const wire::ResultHeader&) {}
+  virtual void mismatch(const wire::Operation&) {}
 
   // The piece of current_step(). Its results are asked for after a while, or at once when some have
   // passed.

@@ -148,6 +148,7 @@ Verdict Session::handle(const wire::Packet& packet, TimeNs now) {
     case wire::PacketType::kPing:
     case wire::PacketType::kNotice: return handle_control(packet, now);
     case wire::PacketType::kResult:
+    case wire::PacketType::kPieceResult:
     case wire::PacketType::kAnswer:
     case wire::PacketType::kFeedback: return handle_data(packet, now);
     default: return Verdict::kBadType;

@@ -19,6 +19,7 @@ std::optional<std::uint16_t> Session::shard_of_packet(const wire::Packet& packet
     case wire::PacketType::kResult:
       shard = shard_of(packet.body<wire::ResultHeader>().chunk, link_.shard_count());
       break;
+    case wire::PacketType::kPieceResult: break;  // all are of the first block
     case wire::PacketType::kAnswer:
       shard = packet.body<wire::Answer>().block % link_.shard_count();
       break;
@@ -31,25 +32,29 @@ std::optional<std::uint16_t> Session::shard_of_packet(const wire::Packet& packet
 Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
   if (state_ == SessionState::kLeaving) return Verdict::kJobEnded;
   // All ranks must have joined before a shard sends anything; the status that says so was lost.
-  if (packet.type() == wire::PacketType::kResult && membership_.note_running()) start(now);
+  const bool is_sum = packet.type() == wire::PacketType::kResult;
+  const bool is_piece = packet.type() == wire::PacketType::kPieceResult;
+  if ((is_sum || is_piece) && membership_.note_running()) start(now);
   if (state_ != SessionState::kRunning) return Verdict::kNotStarted;
 
   const std::optional<std::uint16_t> shard = shard_of_packet(packet);
   if (!shard) return Verdict::kWrongShard;
   Flow& flow = link_.flows[*shard];
-  const auto& feedback = packet.body<wire::FeedbackHeader>();
+  const wire::FeedbackHeader& feedback = packet.feedback();
   const Flow::News news = flow.on_feedback(feedback, now);
   if (!news.valid) return Verdict::kBadField;
   gradients_.learn_open_step(feedback.open_step, now);
 
   Verdict verdict = Verdict::kCredit;
-  if (packet.type() == wire::PacketType::kResult) {
-    const auto& body = packet.body<wire::ResultHeader>();
-    if (body.flags & wire::kFlagPulled) {
-      ++link_.counters.results_pulled;
-      flow.found_result();
-    }
-    verdict = stream(body.stream).handle_result(packet, now);
+  if (feedback.flags & wire::kFlagPulled) {
+    ++link_.counters.results_pulled;
+    flow.found_result();
+  }
+  if (is_sum) {
+    verdict = gradients_.handle_result(packet, now);
+  } else if (is_piece) {
+    const CollectiveKind kind = packet.body<wire::PieceResult>().operation.kind;
+    verdict = stream(wire::stream_of(kind)).handle_result(packet, now);
   } else if (packet.type() == wire::PacketType::kAnswer) {
     remember_missing(packet, now);
     verdict = stream(packet.body<wire::Answer>().stream).handle_answer(packet, now);
@@ -134,8 +139,9 @@ bool Session::poll_credit(std::uint16_t shard, Transmit& transmit, std::span<std
   if (!flow.credit_due() && !wants_feedback) return false;
   transmit.port_offset = static_cast<std::uint16_t>(1 + shard);
   transmit.priority = wants_feedback ? gradients_.feedback_priority(shard) : 0;
-  wire::Credit body{.flow = flow.next_header(now), .priority = transmit.priority};
-  if (flow.take_report_flag(wants_feedback)) body.flags |= wire::kFlagReport;
+  wire::Credit body{.flow = flow.next_header(now)};
+  body.flow.priority = transmit.priority;
+  if (flow.take_report_flag(wants_feedback)) body.flow.flags |= wire::kFlagReport;
   transmit.bytes = wire::encode(out, link_.identity, body);
   return true;
 }
@@ -151,12 +157,12 @@ bool Session::poll_probe(std::uint16_t shard, Transmit& transmit, std::span<std:
     one.recovery().probe_sent(shard, plan, now, flow);
     ++link_.counters.probes;
     const Priority priority = one.block_priority(plan.block);
-    const wire::Probe body{.flow = flow.next_header(now),
-                           .step = one.current_step(),
-                           .block = plan.block,
-                           .want = plan.want,
-                           .stream = id,
-                           .priority = priority};
+    wire::Probe body{.flow = flow.next_header(now),
+                     .step = one.current_step(),
+                     .block = plan.block,
+                     .want = plan.want,
+                     .stream = id};
+    body.flow.priority = priority;
     transmit = {.bytes = wire::encode(out, link_.identity, body),
                 .port_offset = static_cast<std::uint16_t>(1 + shard),
                 .priority = priority};

@@ -18,7 +18,8 @@ import random, select, socket, struct, sys, time
 draw = random.Random(int(sys.argv[1]))
 sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 sock.bind(("0.0.0.0", 0))
-types = [1, 2, 3, 5, 6, 8, 16, 17, 18, 32, 33, 34, 255]
+types = [*range(1, 12), *range(16, 21), *range(32, 36), 255]
+versions = [3, 3, 3, 1]
 longer = sent = replies = 0
 end = time.monotonic() + 6
 
@@ -28,14 +29,14 @@ def datagram(size):
     if kind == 0 or size < 16:
         return draw.randbytes(size)
     fake = (draw.randrange(4), draw.randrange(4), draw.getrandbits(64))
-    head = struct.pack("<HBBHHQ", 0x51C5, 1, draw.choice(types), *fake)
+    head = struct.pack("<HBBHHQ", 0x51C5, draw.choice(versions), draw.choice(types), *fake)
     data = bytearray(head + draw.randbytes(size - 16))
     if kind == 2:
         data[draw.randrange(size)] ^= 1 << draw.randrange(8)
     return bytes(data)
 
 
-for size in [0, 1, 15, 16, 32, 56, 72, 73, 216, 300, 1416]:
+for size in [0, 1, 15, 16, 30, 34, 47, 50, 72, 73, 216, 300, 1416]:
     for batch in range(40):
         for _ in range(45):
             sock.sendto(datagram(size), ("10.77.0.1", draw.choice([7700, 7701, 7702, 53])))

@@ -46,17 +46,32 @@ Body& body_in(fuzz::Bytes& bytes) {
 void repair_contribution(fuzz::Bytes& bytes) {
   constexpr std::size_t kFixedBytes = sizeof(wire::CommonHeader) + sizeof(wire::Contribution);
   auto& body = body_in<wire::Contribution>(bytes);
-  body.tag = 0;
-  body.stream = static_cast<StreamId>(static_cast<unsigned>(body.stream) % kStreamCount);
-  body.dtype = static_cast<Dtype>(static_cast<unsigned>(body.dtype) % 4);
-  body.flags &= wire::kKnownFlags;
+  body.reserved = 0;
+  body.dtype = static_cast<Dtype>(static_cast<unsigned>(body.dtype) % 3);
+  body.flow.flags &= body.kFlags;
   body.chunk %= 256;
   body.step %= 8;
   const std::size_t room = std::min(bytes.size() - kFixedBytes, kMaxChunkBytes);
-  body.elem_count =
-      static_cast<std::uint16_t>(body.flags & wire::kFlagNil ? 0 : room / dtype_bytes(body.dtype));
-  if (body.elem_count == 0) body.flags |= wire::kFlagNil;
-  body.payload_bytes = static_cast<std::uint16_t>(body.elem_count * dtype_bytes(body.dtype));
+  const bool nil = body.flow.flags & wire::kFlagNil;
+  body.elem_count = static_cast<std::uint16_t>(nil ? 0 : room / dtype_bytes(body.dtype));
+  if (body.elem_count == 0) body.flow.flags |= wire::kFlagNil;
+  bytes.resize(kFixedBytes + body.elem_count * dtype_bytes(body.dtype));
+}
+
+void repair_piece(fuzz::Bytes& bytes) {
+  constexpr std::size_t kFixedBytes = sizeof(wire::CommonHeader) + sizeof(wire::Piece);
+  auto& body = body_in<wire::Piece>(bytes);
+  wire::Operation& operation = body.operation;
+  operation.kind = static_cast<CollectiveKind>(static_cast<unsigned>(operation.kind) % 3);
+  if (operation.kind == CollectiveKind::kBarrier) operation.size_bytes = 0;
+  if (operation.kind != CollectiveKind::kBarrier && operation.size_bytes == 0)
+    operation.size_bytes = 1;
+  body.flow.flags &= body.kFlags;
+  body.chunk %= 64;
+  body.step %= 8;
+  const std::size_t room = std::min(bytes.size() - kFixedBytes, kMaxChunkBytes);
+  body.payload_bytes =
+      static_cast<std::uint16_t>(std::min<std::size_t>(room, operation.size_bytes));
   bytes.resize(kFixedBytes + body.payload_bytes);
 }
 
@@ -64,8 +79,9 @@ void repair_contribution(fuzz::Bytes& bytes) {
 void repair(fuzz::Bytes& bytes) {
   using wire::PacketType;
   static constexpr PacketType kOfWorkers[] = {
-      PacketType::kJoin,  PacketType::kLeave,  PacketType::kKeepalive, PacketType::kContribution,
-      PacketType::kProbe, PacketType::kCredit, PacketType::kFinished,  PacketType::kResync};
+      PacketType::kJoin,         PacketType::kLeave,  PacketType::kKeepalive,
+      PacketType::kContribution, PacketType::kProbe,  PacketType::kCredit,
+      PacketType::kFinished,     PacketType::kResync, PacketType::kPiece};
   bytes.resize(std::max(bytes.size(), sizeof(wire::CommonHeader)));
   auto& common = *reinterpret_cast<wire::CommonHeader*>(bytes.data());
   common.magic = wire::kMagic;
@@ -85,7 +101,6 @@ void repair(fuzz::Bytes& bytes) {
       body.averaging =
           static_cast<AveragingChoice>(static_cast<unsigned>(body.averaging) %
                                        (static_cast<unsigned>(AveragingChoice::kSum) + 1));
-      body.reserved = 0;
       if (body.policy.kind > PolicyKind::kGoodput) body.policy = {};
       if (body.policy.late > LateMode::kRequeue) body.policy.late = LateMode::kDrop;
       body.name_bytes = static_cast<std::uint8_t>(1 + body.name_bytes % kMaxJobNameBytes);
@@ -101,18 +116,18 @@ void repair(fuzz::Bytes& bytes) {
     case PacketType::kProbe: {
       auto& body = body_in<wire::Probe>(bytes);
       body.stream = static_cast<StreamId>(static_cast<unsigned>(body.stream) % kStreamCount);
-      body.flags &= wire::kKnownFlags;
+      body.flow.flags &= body.kFlags;
       body.step %= 8;
       cut_to(sizeof(wire::Probe));
       break;
     }
     case PacketType::kCredit:
-      body_in<wire::Credit>(bytes).flags &= wire::kKnownFlags;
+      body_in<wire::Credit>(bytes).flow.flags &= wire::Credit::kFlags;
       cut_to(sizeof(wire::Credit));
       break;
     case PacketType::kFinished: {
       auto& body = body_in<wire::Finished>(bytes);
-      body.flags &= wire::kKnownFlags;
+      body.flow.flags &= body.kFlags;
       body.step = 1 + body.step % 8;
       cut_to(sizeof(wire::Finished));
       break;
@@ -124,6 +139,7 @@ void repair(fuzz::Bytes& bytes) {
       cut_to(sizeof(wire::Resync));
       break;
     }
+    case PacketType::kPiece: repair_piece(bytes); break;
     default: repair_contribution(bytes); break;
   }
 }
@@ -145,9 +161,9 @@ void aim(const fuzz::World& world, fuzz::Bytes& bytes, std::size_t path) {
     body.step = std::max<Step>(1, open + 1 - body.step % 3);
   } else if (packet.type() == wire::PacketType::kContribution) {
     auto& body = body_in<wire::Contribution>(bytes);
-    if (body.stream != StreamId::kGradients || body.weight % 4 == 0) return;
+    if (body.weight % 4 == 0) return;
     body.step = std::max<Step>(1, open + 1 - body.step % 4);
-    body.base_step = body.step - std::min<std::uint32_t>(body.step, body.base_step % 3);
+    body.base_step = body.step - std::min(Step{body.step}, body.base_step % 3);
     body.chunk %= fuzz::kHostileChunks;
   }
 }

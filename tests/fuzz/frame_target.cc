@@ -111,8 +111,7 @@ std::vector<fuzz::Seed> fuzz::seeds() {
     return bytes;
   };
   Bytes contribution(200);
-  contribution.resize(wire::encode(contribution, {},
-                                   wire::Contribution{.elem_count = 2, .payload_bytes = 8}, {},
+  contribution.resize(wire::encode(contribution, {}, wire::Contribution{.elem_count = 2}, {},
                                    std::array<std::uint8_t, 8>{}));
   Bytes udp6 = frame;
   udp6.resize(wire::encode_udp_frame(udp6, path, contribution));

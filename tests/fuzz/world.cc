@@ -140,12 +140,11 @@ void World::join_hostile() {
       for (std::uint16_t rank = 0; rank < kHostileRanks; ++rank) {
         const Bytes bytes =
             packet_bytes({.job = hostile_[rank].job, .rank = rank, .cookie = hostile_[rank].cookie},
-                         wire::Contribution{.flow = {.credit = 100},
+                         wire::Contribution{.flow = {.credit = 100, .flags = wire::kFlagNil},
                                             .step = step,
                                             .chunk = chunk,
                                             .base_step = step,
-                                            .weight = 1,
-                                            .flags = wire::kFlagNil});
+                                            .weight = 1});
         wire::Packet packet;
         Verdict why{};
         REQUIRE_PROPERTY(wire::parse(bytes, packet, why));
@@ -266,8 +265,7 @@ void World::advance_honest() {
                          .chunk = chunk,
                          .base_step = step_,
                          .weight = 1,
-                         .elem_count = kHonestElems,
-                         .payload_bytes = sizeof(values)},
+                         .elem_count = kHonestElems},
       {}, payload);
   wire::Packet packet;
   Verdict why{};

@@ -33,9 +33,9 @@ void Oracle::violation(std::string text) {
   if (violations_.size() < 20) violations_.push_back(std::move(text));
 }
 
-std::string Oracle::name(const Run& run, StreamId stream, Step step, ChunkIndex chunk) const {
-  return "job " + run.plan->name + " stream " + std::to_string(static_cast<int>(stream)) +
-         " step " + std::to_string(step) + " chunk " + std::to_string(chunk);
+std::string Oracle::name(const Run& run, const Place& place) const {
+  return "job " + run.plan->name + " stream " + std::to_string(static_cast<int>(place.stream)) +
+         " step " + std::to_string(place.step) + " chunk " + std::to_string(place.chunk);
 }
 
 const Oracle::Sent* Oracle::find_sent(const Run& run, StreamId stream, Step step, ChunkIndex chunk,
@@ -48,8 +48,7 @@ void Oracle::on_worker_packet(const Party& from, std::uint16_t shard, std::uint6
                               const wire::Packet& packet) {
   Run& run = *runs_[from.run];
   Flow& flow = run.flows[{from.rank.value, packet.common().cookie, shard}];
-  // The flow header is the first thing in every worker data packet.
-  const auto& header = packet.body<wire::FlowHeader>();
+  const wire::FlowHeader& header = packet.flow();
   if (header.number != flow.worker_number + 1)
     violation("I5: rank " + std::to_string(from.rank.value) + " sent packet number " +
               std::to_string(header.number) + " after " + std::to_string(flow.worker_number));
@@ -57,6 +56,7 @@ void Oracle::on_worker_packet(const Party& from, std::uint16_t shard, std::uint6
   flow.credit = std::max(flow.credit, header.credit);
   if (packet.type() == wire::PacketType::kContribution)
     on_contribution(run, from, flow, pump, packet);
+  if (packet.type() == wire::PacketType::kPiece) on_piece(run, from, packet);
   if (packet.type() == wire::PacketType::kFinished)
     check_finished(run, from, packet.body<wire::Finished>());
 }
@@ -64,10 +64,10 @@ void Oracle::on_worker_packet(const Party& from, std::uint16_t shard, std::uint6
 void Oracle::on_contribution(Run& run, const Party& from, Flow& flow, std::uint64_t pump,
                              const wire::Packet& packet) {
   const auto& body = packet.body<wire::Contribution>();
-  ++contributions_seen_;
+  const Place place{StreamId::kGradients, body.step, body.chunk};
   Sent sent;
   sent.weight = body.weight;
-  sent.nil = (body.flags & wire::kFlagNil) != 0;
+  sent.nil = (body.flow.flags & wire::kFlagNil) != 0;
   sent.base_step = body.base_step;
   sent.process = from.process;
   sent.payload_hash = hash_bytes(packet.payload());
@@ -75,46 +75,63 @@ void Oracle::on_contribution(Run& run, const Party& from, Flow& flow, std::uint6
   const Step base = sent.nil && sent.base_step != body.step ? 0 : body.base_step;
   sent.content_hash = mix(sent.payload_hash, body.weight, body.elem_count, sent.nil, base,
                           static_cast<std::uint64_t>(body.dtype));
-  const auto [found, fresh] =
-      run.sent.try_emplace(contribution_key(body.stream, body.step, body.chunk, from.rank), sent);
+  if (!is_first(run, from, place, sent)) return;
+  const Priority priority = body.flow.priority;
+  const bool strict = run.plan->session.schedule.policy == client::Schedule::kStrict;
+  if (strict && flow.pump == pump && priority < flow.last_fresh_priority)
+    violation("I6: rank " + std::to_string(from.rank.value) + " sent priority " +
+              std::to_string(flow.last_fresh_priority) + " before " + std::to_string(priority) +
+              " at " + name(run, place));
+  flow.pump = pump;
+  flow.last_fresh_priority = priority;
+  check_contribution(run, from, packet);
+}
+
+void Oracle::on_piece(Run& run, const Party& from, const wire::Packet& packet) {
+  const auto& body = packet.body<wire::Piece>();
+  const wire::Operation operation = body.operation;
+  Sent sent;
+  sent.nil = packet.payload().empty();
+  sent.process = from.process;
+  sent.payload_hash = hash_bytes(packet.payload());
+  sent.content_hash = mix(sent.payload_hash, operation.size_bytes, operation.root,
+                          static_cast<std::uint64_t>(operation.kind));
+  is_first(run, from, {wire::stream_of(operation.kind), body.step, body.chunk}, sent);
+}
+
+// Keeps what the rank sends there. False: it has sent it before.
+bool Oracle::is_first(Run& run, const Party& from, const Place& place, const Sent& sent) {
+  ++contributions_seen_;
+  const auto [found, fresh] = run.sent.try_emplace(
+      contribution_key(place.stream, place.step, place.chunk, from.rank), sent);
   if (!fresh && found->second.process != from.process) {
     // What the old process sends after it was replaced counts nowhere. What it sent before is lost
     // if the new one has to send it again.
-    if (from.process < found->second.process) return;
+    if (from.process < found->second.process) return false;
     found->second = sent;
   } else if (!fresh) {
     if (found->second.content_hash != sent.content_hash)
       violation("I1: rank " + std::to_string(from.rank.value) + " sent two versions of " +
-                name(run, body.stream, body.step, body.chunk));
-    return;
+                name(run, place));
+    return false;
   }
   ++first_contributions_;
-  if (body.stream != StreamId::kGradients) return;
-  const bool strict = run.plan->session.schedule.policy == client::Schedule::kStrict;
-  if (strict && flow.pump == pump && body.priority < flow.last_fresh_priority)
-    violation("I6: rank " + std::to_string(from.rank.value) + " sent priority " +
-              std::to_string(flow.last_fresh_priority) + " before " +
-              std::to_string(body.priority) + " at " +
-              name(run, body.stream, body.step, body.chunk));
-  flow.pump = pump;
-  flow.last_fresh_priority = body.priority;
-  check_contribution(run, from, packet);
+  return true;
 }
 
 void Oracle::on_appliance_packet(const Party& to, std::uint16_t shard, const wire::Packet& packet) {
   Run& run = *runs_[to.run];
   Flow& flow = run.flows[{to.rank.value, packet.common().cookie, shard}];
-  // The feedback header is the first thing in every appliance data packet.
-  const auto& feedback = packet.body<wire::FeedbackHeader>();
+  const wire::FeedbackHeader& feedback = packet.feedback();
   if (feedback.number != flow.appliance_number + 1)
     violation("I5: shard " + std::to_string(shard) + " sent packet number " +
               std::to_string(feedback.number) + " after " + std::to_string(flow.appliance_number) +
               " to rank " + std::to_string(to.rank.value));
   flow.appliance_number = feedback.number;
   note_open_step(run, feedback.open_step);
-  if (packet.type() != wire::PacketType::kResult) return;
-  const auto& body = packet.body<wire::ResultHeader>();
-  if ((body.flags & wire::kFlagPulled) == 0 && feedback.number > flow.credit)
+  if (packet.type() != wire::PacketType::kResult && packet.type() != wire::PacketType::kPieceResult)
+    return;
+  if ((feedback.flags & wire::kFlagPulled) == 0 && feedback.number > flow.credit)
     violation("I5: result number " + std::to_string(feedback.number) + " is beyond the credit " +
               std::to_string(flow.credit) + " of rank " + std::to_string(to.rank.value));
   on_result(run, to, packet);

@@ -115,6 +115,20 @@ class Oracle {
     ProcessIndex process = 0;
     bool nil = false;
   };
+  struct Place {  // of a slot
+    StreamId stream{};
+    Step step = 0;
+    ChunkIndex chunk = 0;
+  };
+  struct Outcome : Place {  // what a result of either kind says
+    std::uint64_t weight = 0;
+    std::uint16_t k = 0;  // of a piece 0: it has none
+    bool nil = false;
+    std::uint8_t flags = 0;
+    std::uint16_t elem_count = 0;
+    Dtype dtype{};
+    wire::Operation operation;
+  };
   struct Flow {
     std::uint32_t credit = 0;
     std::uint32_t worker_number = 0;
@@ -161,25 +175,31 @@ class Oracle {
 
   void on_contribution(Run& run, const Party& from, Flow& flow, std::uint64_t pump,
                        const wire::Packet& packet);
+  void on_piece(Run& run, const Party& from, const wire::Packet& packet);
+  bool is_first(Run& run, const Party& from, const Place& place, const Sent& sent);
   void check_contribution(Run& run, const Party& from, const wire::Packet& packet);
   void check_late(const Run& run, const Party& from, const wire::Contribution& body);
   void check_finished(Run& run, const Party& from, const wire::Finished& body);
+  static Outcome outcome_of(const wire::Packet& packet);
   void on_result(Run& run, const Party& to, const wire::Packet& packet);
-  void check_members(Run& run, const RankSet& mask, const wire::ResultHeader& body);
-  void check_fastest(Run& run, const RankSet& mask, const wire::ResultHeader& body);
+  void check_members(Run& run, const RankSet& mask, const Outcome& body);
+  void check_piece_members(const Run& run, const RankSet& mask, const Outcome& body);
+  void check_fastest(Run& run, const RankSet& mask, const Outcome& body);
   void note_open_step(Run& run, Step open_step);
   int keeping_up(const Run& run, Step step, bool surely) const;
-  RankSet passes(const Run& run, const wire::ResultHeader& body) const;
-  void check_weight(const Run& run, const RankSet& mask, const wire::ResultHeader& body);
-  void check_gradient(const Run& run, Summed& summed, const wire::Packet& packet);
-  void check_collective(const Run& run, const RankSet& mask, const wire::Packet& packet);
+  RankSet passes(const Run& run, const Outcome& body) const;
+  void check_weight(const Run& run, const RankSet& mask, const Outcome& body);
+  void check_gradient(const Run& run, Summed& summed, const Outcome& body,
+                      std::span<const std::uint8_t> payload);
+  void check_piece(const Run& run, const RankSet& mask, const Outcome& body,
+                   std::span<const std::uint8_t> payload);
   bool may_be_lost(const Run& run, Rank rank) const;
-  void account_for(Run& run, const RankSet& mask, const wire::ResultHeader& body);
+  void account_for(Run& run, const RankSet& mask, const Outcome& body);
   const Sent* find_sent(const Run& run, StreamId stream, Step step, ChunkIndex chunk,
                         Rank rank) const;
   // False: nobody in the mask sent data.
-  bool add_up(const Run& run, const wire::ResultHeader& body, Summed& summed) const;
-  std::string name(const Run& run, StreamId stream, Step step, ChunkIndex chunk) const;
+  bool add_up(const Run& run, const Outcome& body, Summed& summed) const;
+  std::string name(const Run& run, const Place& place) const;
 
   std::vector<std::unique_ptr<Run>> runs_;
   std::vector<std::string> violations_;

@@ -75,14 +75,14 @@ void Oracle::check_contribution(Run& run, const Party& from, const wire::Packet&
   const JobPlan& plan = *run.plan;
   const auto& body = packet.body<wire::Contribution>();
   if (!plan.check_values || plan.manual) return;
-  const std::string where = name(run, body.stream, body.step, body.chunk) + " with base " +
-                            std::to_string(body.base_step) + " from rank " +
+  const std::string where = name(run, {StreamId::kGradients, body.step, body.chunk}) +
+                            " with base " + std::to_string(body.base_step) + " from rank " +
                             std::to_string(from.rank.value);
   if (body.chunk >= run.layout->chunk_count()) return violation("I1: no such chunk: " + where);
   const client::ChunkSpan span = run.layout->chunk(body.chunk);
   if (body.base_step != body.step) check_late(run, from, body);
   const bool computed = run.books[from.process].submitted.contains({body.base_step, span.tensor});
-  if ((body.flags & wire::kFlagNil) != 0) {
+  if ((body.flow.flags & wire::kFlagNil) != 0) {
     // A late rank owes nothing in other chunks of the step that it requeues into.
     if (body.base_step == body.step && computed)
       violation("I8: no data, but a gradient was submitted, in " + where);
@@ -111,22 +111,22 @@ void Oracle::check_contribution(Run& run, const Party& from, const wire::Packet&
 // A contribution to another step than that of its parameters.
 void Oracle::check_late(const Run& run, const Party& from, const wire::Contribution& body) {
   const PolicyOptions& policy = run.plan->session.policy;
-  const std::string where = name(run, body.stream, body.step, body.chunk) + " with base " +
-                            std::to_string(body.base_step) + " from rank " +
+  const std::string where = name(run, {StreamId::kGradients, body.step, body.chunk}) +
+                            " with base " + std::to_string(body.base_step) + " from rank " +
                             std::to_string(from.rank.value);
   if (!run.plan->tolerates_stragglers()) return;  // the field has no meaning there
   if (policy.late != LateMode::kRequeue)
     violation("I3: a late gradient in a job that drops them: " + where);
   if (body.base_step == 0 || body.base_step > body.step)
     violation("I3: a base step that is not before its step: " + where);
-  if ((body.flags & wire::kFlagNil) != 0) {
+  if ((body.flow.flags & wire::kFlagNil) != 0) {
     if (body.weight != 0) violation("I1: no data, but a weight, in " + where);
     return;
   }
   if (policy.max_staleness != 0 && body.step - body.base_step > policy.max_staleness)
     violation("I3: staler than " + std::to_string(policy.max_staleness) + " steps: " + where);
-  const auto counted =
-      run.counted_in.find(contribution_key(body.stream, body.base_step, body.chunk, from.rank));
+  const auto counted = run.counted_in.find(
+      contribution_key(StreamId::kGradients, body.base_step, body.chunk, from.rank));
   if (counted == run.counted_in.end()) return;
   // Its own step's result is known to this worker before it contributes again.
   if (counted->second == body.base_step)
@@ -138,7 +138,7 @@ void Oracle::check_finished(Run& run, const Party& from, const wire::Finished& b
   const std::string who = "rank " + std::to_string(from.rank.value) + " of job " + run.plan->name +
                           " reports step " + std::to_string(body.step);
   if (!run.plan->tolerates_stragglers()) violation(who + " as finished, in a synchronous job");
-  if (body.flags & wire::kFlagNil) return;  // it has only come to the step
+  if (body.flow.flags & wire::kFlagNil) return;  // it has only come to the step
   if (body.step <= books.finished_last) violation(who + " as finished a second time");
   if (!run.plan->manual && body.step > books.submitted_last)
     violation(who + " as finished and has not submitted it");
@@ -146,7 +146,7 @@ void Oracle::check_finished(Run& run, const Party& from, const wire::Finished& b
 }
 
 // What the result counts has its place now: once, whatever becomes of the packets.
-void Oracle::account_for(Run& run, const RankSet& mask, const wire::ResultHeader& body) {
+void Oracle::account_for(Run& run, const RankSet& mask, const Outcome& body) {
   mask.for_each([&](Rank rank) {
     const Sent* sent = find_sent(run, body.stream, body.step, body.chunk, rank);
     if (sent == nullptr || sent->nil) return;
@@ -156,7 +156,7 @@ void Oracle::account_for(Run& run, const RankSet& mask, const wire::ResultHeader
     if (!first)
       violation("I8: the gradient of rank " + std::to_string(rank.value) + " and base " +
                 std::to_string(base) + " counts in step " + std::to_string(found->second) +
-                " and again in " + name(run, body.stream, body.step, body.chunk));
+                " and again in " + name(run, body));
     Account& sums = run.books[sent->process].sums;
     if (base == body.step)
       ++sums.delivered;

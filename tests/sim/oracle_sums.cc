@@ -30,7 +30,7 @@ const Oracle::Summed* Oracle::result(RunIndex run, StreamId stream, Step step,
   return found == runs_[run]->summed.end() ? nullptr : &found->second;
 }
 
-bool Oracle::add_up(const Run& run, const wire::ResultHeader& body, Summed& summed) const {
+bool Oracle::add_up(const Run& run, const Outcome& body, Summed& summed) const {
   const client::ChunkSpan span = run.layout->chunk(body.chunk);
   bool any = false;
   summed.mask.for_each([&](Rank rank) {
@@ -46,72 +46,108 @@ bool Oracle::add_up(const Run& run, const wire::ResultHeader& body, Summed& summ
   return any;
 }
 
-void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet) {
+Oracle::Outcome Oracle::outcome_of(const wire::Packet& packet) {
+  Outcome outcome;
+  outcome.flags = packet.feedback().flags;
+  if (packet.type() == wire::PacketType::kPieceResult) {
+    const auto& body = packet.body<wire::PieceResult>();
+    outcome.stream = wire::stream_of(body.operation.kind);
+    outcome.step = body.step;
+    outcome.chunk = body.chunk;
+    outcome.operation = body.operation;
+    outcome.nil = packet.payload().empty();
+    return outcome;
+  }
   const auto& body = packet.body<wire::ResultHeader>();
+  outcome.stream = StreamId::kGradients;
+  outcome.step = body.step;
+  outcome.chunk = body.chunk;
+  outcome.weight = body.weight;
+  outcome.k = body.k;
+  outcome.elem_count = body.elem_count;
+  outcome.dtype = body.dtype;
+  outcome.nil = (outcome.flags & wire::kFlagNil) != 0;
+  return outcome;
+}
+
+void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet) {
+  const Outcome body = outcome_of(packet);
   results_sent_ += !run.asks_too_much;
   RankSet mask;
   for (std::size_t i = 0; i < packet.mask_word_count(); ++i) mask.set_word(i, packet.mask_word(i));
-  const std::uint8_t flags = body.flags & ~(wire::kFlagPulled | wire::kFlagReport);
+  const std::uint8_t flags = body.flags & ~wire::kFlagPulled;
   const std::uint64_t content_hash =
       mix(hash_bytes(packet.payload()), mask.hash(), body.weight, flags, body.elem_count,
-          static_cast<std::uint64_t>(body.dtype), body.k);
+          static_cast<std::uint64_t>(body.dtype), body.k, body.operation.size_bytes,
+          body.operation.root, static_cast<std::uint64_t>(body.operation.kind));
   const auto [found, first] = run.summed.try_emplace(
       slot_key(body.stream, body.step, body.chunk),
       Summed{.content_hash = content_hash, .weight = body.weight, .mask = mask, .k = body.k});
   Summed& summed = found->second;
   summed.receivers.add(to.rank);
   if (body.stream == StreamId::kState && summed.receivers.count() > 2)
-    violation("a rank's state went to more than two ranks: " +
-              name(run, body.stream, body.step, body.chunk));
+    violation("a rank's state went to more than two ranks: " + name(run, body));
   // The first chunk waits for both ends, so both have sent something for it.
   if (body.stream == StreamId::kState && body.chunk == 0 &&
       find_sent(run, body.stream, body.step, body.chunk, to.rank) == nullptr)
-    violation(
-        "a rank's state went to rank " + std::to_string(to.rank.value) +
-        ", which is no end of the transfer: " + name(run, body.stream, body.step, body.chunk));
+    violation("a rank's state went to rank " + std::to_string(to.rank.value) +
+              ", which is no end of the transfer: " + name(run, body));
   if (!first) {
     if (summed.content_hash != content_hash)
       violation("I2: rank " + std::to_string(to.rank.value) + " gets another result of " +
-                name(run, body.stream, body.step, body.chunk) + " than the first receiver");
+                name(run, body) + " than the first receiver");
     return;
   }
   ++results_checked_;
   results_due_ += body.stream == StreamId::kState ? 2 : run.plan->world_size();
-  summed.nil = (body.flags & wire::kFlagNil) != 0;
-  check_members(run, mask, body);
+  summed.nil = body.nil;
   check_weight(run, mask, body);
-  if (body.stream != StreamId::kGradients) return check_collective(run, mask, packet);
-  check_gradient(run, summed, packet);
+  if (body.stream != StreamId::kGradients) {
+    check_piece_members(run, mask, body);
+    return check_piece(run, mask, body, packet.payload());
+  }
+  check_members(run, mask, body);
+  check_gradient(run, summed, body, packet.payload());
   account_for(run, mask, body);
 }
 
-void Oracle::check_members(Run& run, const RankSet& mask, const wire::ResultHeader& body) {
-  const std::string where = name(run, body.stream, body.step, body.chunk);
+void Oracle::check_members(Run& run, const RankSet& mask, const Outcome& body) {
+  const std::string where = name(run, body);
   const int count = mask.count();
-  // Of a rank's state only the first chunk waits for the receiver.
-  const bool alone = body.stream == StreamId::kState && body.chunk != 0;
   const RankSet passed = passes(run, body);
   if (!(mask & passed).empty()) violation("I1: a rank that passed is in the result of " + where);
-  const auto kind_and_root = static_cast<std::uint32_t>(body.weight);
-  const bool rootless = body.stream == StreamId::kCollectives && count == 0 && body.k == 0 &&
-                        wire::collective_kind(kind_and_root) == CollectiveKind::kBroadcast &&
-                        may_be_lost(run, Rank{wire::collective_root(kind_and_root)});
-  if (((count == 0 || body.k == 0) && passed.empty() && !rootless) || (count < body.k && !alone))
+  if (((count == 0 || body.k == 0) && passed.empty()) || count < body.k)
     violation("I1: " + std::to_string(count) + " workers in the result of " + where + " with k " +
               std::to_string(body.k));
   if (!mask.without(RankSet::below(run.plan->world_size())).empty())
     violation("I1: unknown rank in the mask of " + where);
-  if (body.stream != StreamId::kGradients) return;
   if (run.plan->tolerates_stragglers()) return check_fastest(run, mask, body);
   for (std::uint16_t rank = 0; rank < run.plan->world_size(); ++rank)
     if (required(*run.plan, Rank{rank}, body.step) && !mask.has(Rank{rank}))
       violation("I1: rank " + std::to_string(rank) + " is missing from the result of " + where);
 }
 
+// A barrier waits for everybody who is always there; only a broadcast that has lost its root has
+// nobody.
+void Oracle::check_piece_members(const Run& run, const RankSet& mask, const Outcome& body) {
+  const JobPlan& plan = *run.plan;
+  const std::string where = name(run, body);
+  if (!mask.without(RankSet::below(plan.world_size())).empty())
+    violation("I1: unknown rank in the mask of " + where);
+  const Rank root{body.operation.root};
+  const bool rootless =
+      body.operation.kind == CollectiveKind::kBroadcast && body.nil && may_be_lost(run, root);
+  if (mask.empty() && !rootless) violation("I1: nobody is in the result of " + where);
+  if (body.operation.kind != CollectiveKind::kBarrier) return;
+  for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank)
+    if (!may_be_lost(run, Rank{rank}) && !mask.has(Rank{rank}))
+      violation("I1: rank " + std::to_string(rank) + " is missing from the result of " + where);
+}
+
 // Ranks that requeued into the step and had nothing for this chunk: nobody waits for them, and k is
 // at most what is left.
-RankSet Oracle::passes(const Run& run, const wire::ResultHeader& body) const {
-  if (body.stream != StreamId::kGradients || !run.plan->requeues()) return {};
+RankSet Oracle::passes(const Run& run, const Outcome& body) const {
+  if (!run.plan->requeues()) return {};
   RankSet passed;
   for (std::uint16_t rank = 0; rank < run.plan->world_size(); ++rank) {
     const Sent* sent = find_sent(run, body.stream, body.step, body.chunk, Rank{rank});
@@ -121,10 +157,10 @@ RankSet Oracle::passes(const Run& run, const wire::ResultHeader& body) const {
 }
 
 // The k that the result names is the policy's, lowered by death and leave alone.
-void Oracle::check_fastest(Run& run, const RankSet& mask, const wire::ResultHeader& body) {
+void Oracle::check_fastest(Run& run, const RankSet& mask, const Outcome& body) {
   const JobPlan& plan = *run.plan;
   const PolicyOptions& policy = plan.session.policy;
-  const std::string where = name(run, body.stream, body.step, body.chunk);
+  const std::string where = name(run, body);
   const int world_size = plan.world_size();
   int reliable = 0;
   for (std::uint16_t rank = 0; rank < plan.world_size(); ++rank)
@@ -159,7 +195,7 @@ void Oracle::check_fastest(Run& run, const RankSet& mask, const wire::ResultHead
   results_without_somebody_ += mask.count() < world_size;
 }
 
-void Oracle::check_weight(const Run& run, const RankSet& mask, const wire::ResultHeader& body) {
+void Oracle::check_weight(const Run& run, const RankSet& mask, const Outcome& body) {
   std::uint64_t weight = 0;
   bool all_sent = true;
   mask.for_each([&](Rank rank) {
@@ -169,53 +205,51 @@ void Oracle::check_weight(const Run& run, const RankSet& mask, const wire::Resul
       return;
     }
     all_sent = false;
-    violation("I1: rank " + std::to_string(rank.value) + " is in the result of " +
-              name(run, body.stream, body.step, body.chunk) + " but never sent it");
+    violation("I1: rank " + std::to_string(rank.value) + " is in the result of " + name(run, body) +
+              " but never sent it");
   });
   if (!all_sent) return;
   if (body.stream == StreamId::kGradients && weight != body.weight)
     violation("I1: weight " + std::to_string(body.weight) + " instead of " +
-              std::to_string(weight) + " in the result of " +
-              name(run, body.stream, body.step, body.chunk));
+              std::to_string(weight) + " in the result of " + name(run, body));
 }
 
-void Oracle::check_gradient(const Run& run, Summed& summed, const wire::Packet& packet) {
-  const auto& body = packet.body<wire::ResultHeader>();
+void Oracle::check_gradient(const Run& run, Summed& summed, const Outcome& body,
+                            std::span<const std::uint8_t> payload) {
   const JobPlan& plan = *run.plan;
-  const std::string where = name(run, body.stream, body.step, body.chunk);
+  const std::string where = name(run, body);
   if (body.chunk >= run.layout->chunk_count()) return violation("I1: no such chunk: " + where);
   if (!plan.check_values) return;
   const bool all_nil = !add_up(run, body, summed);
-  if (all_nil != ((body.flags & wire::kFlagNil) != 0))
-    return violation("I1: the NIL flag is wrong in the result of " + where);
+  if (all_nil != body.nil) return violation("I1: the NIL flag is wrong in the result of " + where);
   if (all_nil) return;
   const client::ChunkSpan span = run.layout->chunk(body.chunk);
   const Dtype dtype = plan.tensors[span.tensor].dtype;
   const std::size_t elem_bytes = dtype_bytes(dtype);
-  if (body.dtype != dtype || packet.payload().size() != span.elem_count * elem_bytes)
+  if (body.dtype != dtype || payload.size() != span.elem_count * elem_bytes)
     return violation("I1: the shape is wrong in the result of " + where);
   for (std::uint16_t i = 0; i < span.elem_count; ++i) {
     float value = summed.sums[i];
     if (dtype != Dtype::kFloat32) value /= static_cast<float>(body.weight);
     std::uint8_t expected[4] = {};
     store_element(dtype, value, expected);
-    if (std::memcmp(expected, packet.payload().data() + i * elem_bytes, elem_bytes) != 0)
+    if (std::memcmp(expected, payload.data() + i * elem_bytes, elem_bytes) != 0)
       return violation("I1/I3: element " + std::to_string(i) + " is not the sum of the mask in " +
                        where);
   }
 }
 
-void Oracle::check_collective(const Run& run, const RankSet& mask, const wire::Packet& packet) {
-  const auto& body = packet.body<wire::ResultHeader>();
-  if (packet.payload().empty()) return;  // a barrier, or a broadcast that has lost its root
-  const std::string where = name(run, body.stream, body.step, body.chunk);
-  const Rank root{wire::collective_root(static_cast<std::uint32_t>(body.weight))};
+void Oracle::check_piece(const Run& run, const RankSet& mask, const Outcome& body,
+                         std::span<const std::uint8_t> payload) {
+  if (payload.empty()) return;  // a barrier, or a broadcast that has lost its root
+  const std::string where = name(run, body);
+  const Rank root{body.operation.root};
   // Of a rank's state the receiver is in as well.
   const int most = body.stream == StreamId::kState ? 2 : 1;
   if (mask.count() > most || !mask.has(root))
     return violation("I1: not the root alone in " + where);
   const Sent* sent = find_sent(run, body.stream, body.step, body.chunk, root);
-  if (sent == nullptr || sent->payload_hash != hash_bytes(packet.payload()))
+  if (sent == nullptr || sent->payload_hash != hash_bytes(payload))
     violation("I1: not the root's bytes in " + where);
 }
 

@@ -31,7 +31,6 @@ class FastestOracleTest : public testing::Test {
     body.base_step = base;
     body.weight = plan.weight(Rank{rank}, base);
     body.elem_count = 4;
-    body.payload_bytes = 16;
     return body;
   }
   void send(std::uint16_t rank, const wire::Contribution& body, int error = 0) {
@@ -49,7 +48,6 @@ class FastestOracleTest : public testing::Test {
     body.feedback.number = ++results;
     body.step = step;
     body.elem_count = 4;
-    body.payload_bytes = 16;
     body.k = k;
     body.mask_words = 1;
     std::uint64_t mask = 0;

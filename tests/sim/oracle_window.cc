@@ -10,8 +10,7 @@ void Oracle::on_worker_packet_arrived(const Party& from, const wire::Packet& pac
   Run& run = *runs_[from.run];
   if (!run.plan->tolerates_stragglers()) return;
   Step step = 0;
-  if (packet.type() == wire::PacketType::kContribution &&
-      packet.body<wire::Contribution>().stream == StreamId::kGradients)
+  if (packet.type() == wire::PacketType::kContribution)
     step = packet.body<wire::Contribution>().step;
   if (packet.type() == wire::PacketType::kProbe &&
       packet.body<wire::Probe>().stream == StreamId::kGradients)

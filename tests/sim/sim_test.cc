@@ -91,12 +91,8 @@ TEST(Simulator, finds_that_the_last_of_70_ranks_is_missing) {
   RankSet lied = RankSet::below(69);
   world.set_filter([&](Passing& passing) { passing.drop = passing.port_offset != 0; });
   ASSERT_FALSE(world.run_until_done(run, 2 * kSecond));
-  wire::ResultHeader result{.feedback = {.number = 1},
-                            .step = 1,
-                            .elem_count = 4,
-                            .payload_bytes = 16,
-                            .k = 69,
-                            .mask_words = 2};
+  wire::ResultHeader result{
+      .feedback = {.number = 1}, .k = 69, .step = 1, .elem_count = 4, .mask_words = 2};
   const JobPlan& plan = world.plan(run);
   float sums[4] = {};
   for (std::uint16_t rank = 0; rank < 69; ++rank) result.weight += plan.weight(Rank{rank}, 1);
@@ -120,7 +116,6 @@ class OracleTest : public testing::Test {
       body.step = body.base_step = 1;
       body.weight = plan.weight(Rank{rank}, 1);
       body.elem_count = 4;
-      body.payload_bytes = 16;
       float values[4];
       for (std::uint64_t i = 0; i < 4; ++i)
         values[i] = static_cast<float>(plan.gradient(Rank{rank}, 1, 0, i));
@@ -131,7 +126,6 @@ class OracleTest : public testing::Test {
     result.step = 1;
     result.weight = plan.weight(Rank{0}, 1) + plan.weight(Rank{1}, 1);
     result.elem_count = 4;
-    result.payload_bytes = 16;
     result.k = 2;
     result.mask_words = 1;
     for (std::uint64_t i = 0; i < 4; ++i) sums[i] = static_cast<float>(plan.sum(3, 1, 0, i));
@@ -193,7 +187,7 @@ TEST_F(OracleTest, refuses_a_wrong_weight) {
 }
 TEST_F(OracleTest, refuses_two_different_results_for_two_workers) {
   deliver(correct_result(), 0);
-  result.priority = 7;  // may differ
+  result.feedback.priority = 7;  // may differ
   deliver(encoded(result, 3, sums), 1);
   EXPECT_TRUE(oracle.violations().empty());
   result.feedback.number = 2;

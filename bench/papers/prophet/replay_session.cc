@@ -18,8 +18,12 @@ namespace {
 constexpr std::size_t kPathBytes = 8972;  // UDP payload of a jumbo frame
 constexpr std::uint32_t kCreditPackets = 256;
 constexpr std::uint32_t kMarkAboveFrames = 32;
-constexpr std::size_t kContributionBytes = 42 + 16 + 40;  // of headers, from Ethernet on
-constexpr std::size_t kResultBytes = 42 + 16 + 72 + 8;
+// Of headers, from Ethernet on.
+constexpr std::size_t kFrameBytes =
+    wire::kEthernetBytes + wire::kIpv4Bytes + wire::kUdpBytes + sizeof(wire::CommonHeader);
+constexpr std::size_t kContributionBytes = kFrameBytes + sizeof(wire::Contribution);
+constexpr std::size_t kResultBytes =
+    kFrameBytes + sizeof(wire::ResultHeader) + sizeof(std::uint64_t);
 
 sim::LinkOptions link_options(const ReplayOptions& options, std::size_t header_bytes) {
   sim::LinkOptions link;

@@ -99,16 +99,13 @@ class Switch {
     for (std::uint32_t chunk = 0; chunk * kChunkElems < options_.elements; ++chunk) {
       const std::size_t begin = chunk * kChunkElems;
       const std::size_t elem_count = std::min(kChunkElems, options_.elements - begin);
-      const wire::Contribution body{
-          .flow = flow_of(rank),
-          .step = step,
-          .chunk = chunk,
-          .base_step = base,
-          .weight = 1,
-          .elem_count = static_cast<std::uint16_t>(elem_count),
-          .payload_bytes = static_cast<std::uint16_t>(elem_count * sizeof(float)),
-          .stream = StreamId::kGradients,
-          .dtype = Dtype::kFloat32};
+      const wire::Contribution body{.flow = flow_of(rank),
+                                    .step = step,
+                                    .chunk = chunk,
+                                    .base_step = base,
+                                    .weight = 1,
+                                    .elem_count = static_cast<std::uint16_t>(elem_count),
+                                    .dtype = Dtype::kFloat32};
       const auto* payload = reinterpret_cast<const std::uint8_t*>(gradient + begin);
       const Verdict verdict = handle(
           wire::encode(packet_, sender(rank), body, {}, {payload, elem_count * sizeof(float)}),
@@ -173,7 +170,7 @@ class Switch {
       if (packet.type() != wire::PacketType::kResult) return;
       const auto& header = packet.body<wire::ResultHeader>();
       const auto* values = packet.payload().data();
-      std::copy_n(values, header.payload_bytes,
+      std::copy_n(values, packet.payload().size(),
                   reinterpret_cast<std::uint8_t*>(sum_.data() + header.chunk * kChunkElems));
       result_ = {.step = header.step, .k = header.k, .mask = packet.mask_word(0)};
       weight_ = header.weight;

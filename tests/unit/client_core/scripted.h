@@ -167,7 +167,7 @@ class Scripted {
   // Counts a worker packet as arrived.
   void note(const Sent& packet) {
     if (packet.port_offset == 0) return;
-    const auto flow = packet.body<wire::FlowHeader>();
+    const auto flow = packet.packet().flow();
     ++received;
     if (flow.number > highest) {
       highest = flow.number;
@@ -184,16 +184,16 @@ class Scripted {
   }
   Verdict result(Step step, ChunkIndex chunk, std::vector<float> sums, std::uint64_t weight,
                  std::uint8_t flags = 0, std::uint64_t mask = 3) {
-    return answer(wire::ResultHeader{.feedback = feedback(),
+    wire::FeedbackHeader header = feedback();
+    header.flags = flags;
+    return answer(wire::ResultHeader{.feedback = header,
+                                     .k = static_cast<std::uint16_t>(std::popcount(mask)),
                                      .step = step,
                                      .chunk = chunk,
                                      .weight = weight,
                                      .elem_count = static_cast<std::uint16_t>(sums.size()),
-                                     .payload_bytes = static_cast<std::uint16_t>(4 * sums.size()),
-                                     .k = static_cast<std::uint16_t>(std::popcount(mask)),
-                                     .mask_words = 1,
                                      .dtype = Dtype::kFloat32,
-                                     .flags = flags},
+                                     .mask_words = 1},
                   {&mask, 1},
                   {reinterpret_cast<const std::uint8_t*>(sums.data()), 4 * sums.size()});
   }

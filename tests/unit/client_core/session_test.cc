@@ -25,9 +25,9 @@ TEST(Session, SendsASubmissionAsNumberedContributionsOfItsChunks) {
   EXPECT_EQ(last.base_step, 1u);
   EXPECT_EQ(last.weight, 1u);
   EXPECT_EQ(last.elem_count, 8);
-  EXPECT_EQ(last.priority, 9);
-  EXPECT_TRUE(last.flags & wire::kFlagReport);  // the queue is empty
-  EXPECT_FALSE(packets[0].body<wire::Contribution>().flags & wire::kFlagReport);
+  EXPECT_EQ(last.flow.priority, 9);
+  EXPECT_TRUE(last.flow.flags & wire::kFlagReport);  // the queue is empty
+  EXPECT_FALSE(packets[0].body<wire::Contribution>().flow.flags & wire::kFlagReport);
   float first = 0;
   std::memcpy(&first, packets[2].packet().payload().data(), 4);
   EXPECT_EQ(first, 33);
@@ -115,7 +115,7 @@ TEST(Session, SendsNilForTensorsThatWereNotSubmittedAndLeavesAbsentOnesAlone) {
   ASSERT_EQ(packets.size(), 2u);
   const auto nil = packets[1].body<wire::Contribution>();
   EXPECT_EQ(nil.chunk, 1u);
-  EXPECT_TRUE(nil.flags & wire::kFlagNil);
+  EXPECT_TRUE(nil.flow.flags & wire::kFlagNil);
   EXPECT_EQ(nil.elem_count, 0);
   EXPECT_EQ(nil.weight, 5u);
   EXPECT_EQ(bench.session.counters().nil_contributions, 1u);
@@ -137,7 +137,7 @@ TEST(Session, ContributesNothingForATensorWithoutInputAndStillGetsTheAverage) {
   ASSERT_TRUE(bench.session.submit(submission, bench.now).ok());
   const auto packets = bench.sent(PacketType::kContribution);
   ASSERT_EQ(packets.size(), 1u);
-  EXPECT_TRUE(packets[0].body<wire::Contribution>().flags & wire::kFlagNil);
+  EXPECT_TRUE(packets[0].body<wire::Contribution>().flow.flags & wire::kFlagNil);
   bench.result(1, 0, std::vector<float>(8, 6), 2);
   EXPECT_EQ(tensor.values[7], 3);
   EXPECT_TRUE(bench.saw(Event::Kind::kTensorDone));
@@ -211,20 +211,15 @@ TEST(Session, BarrierPassesWithTheResultAndComparesTheCollective) {
   bench.start();
   ASSERT_TRUE(bench.session.barrier(bench.now).ok());
   EXPECT_FALSE(bench.session.barrier(bench.now).ok());  // one at a time
-  const auto packets = bench.sent(PacketType::kContribution);
+  const auto packets = bench.sent(PacketType::kPiece);
   ASSERT_EQ(packets.size(), 1u);
-  const auto body = packets[0].body<wire::Contribution>();
-  EXPECT_EQ(body.stream, StreamId::kCollectives);
-  EXPECT_EQ(body.base_step, 0u);
-  EXPECT_TRUE(body.flags & wire::kFlagNil);
+  const auto body = packets[0].body<wire::Piece>();
+  EXPECT_EQ(body.operation, (wire::Operation{.kind = CollectiveKind::kBarrier}));
+  EXPECT_EQ(body.payload_bytes, 0u);
   bench.note(packets[0]);
   const std::uint64_t mask = 3;
-  wire::ResultHeader header{.feedback = bench.feedback(),
-                            .step = 1,
-                            .weight = body.weight,
-                            .mask_words = 1,
-                            .stream = StreamId::kCollectives,
-                            .flags = wire::kFlagNil};
+  wire::PieceResult header{
+      .feedback = bench.feedback(), .step = 1, .operation = body.operation, .mask_words = 1};
   EXPECT_EQ(bench.answer(header, {&mask, 1}), Verdict::kCompleted);
   EXPECT_TRUE(bench.saw(Event::Kind::kCollectiveDone));
 
@@ -232,7 +227,7 @@ TEST(Session, BarrierPassesWithTheResultAndComparesTheCollective) {
   bench.sent();
   header.step = 2;
   header.feedback = bench.feedback();
-  header.weight = std::uint64_t{640} << 32 | wire::pack_collective(CollectiveKind::kBroadcast, 0);
+  header.operation = {.size_bytes = 640, .kind = CollectiveKind::kBroadcast};
   EXPECT_EQ(bench.answer(header, {&mask, 1}), Verdict::kCollectiveMismatch);
   EXPECT_THAT(bench.failure().message(),
               AllOf(HasSubstr("barrier"), HasSubstr("640 bytes from rank 0")));
@@ -253,14 +248,11 @@ TEST(GradientStream, EndsWithAnErrorBeforeItsStepNumbersWrap) {
   Transmit transmit;
   ASSERT_TRUE(stream.write_next(transmit, buffer, kSecond));
   const std::vector<float> sums(8, 2);
-  const std::size_t bytes =
-      wire::encode(buffer, {},
-                   wire::ResultHeader{.step = UINT32_MAX - 1,
-                                      .weight = 2,
-                                      .elem_count = 8,
-                                      .payload_bytes = 32,
-                                      .dtype = Dtype::kFloat32},
-                   {}, {reinterpret_cast<const std::uint8_t*>(sums.data()), 32});
+  const std::size_t bytes = wire::encode(
+      buffer, {},
+      wire::ResultHeader{
+          .step = UINT32_MAX - 1, .weight = 2, .elem_count = 8, .dtype = Dtype::kFloat32},
+      {}, {reinterpret_cast<const std::uint8_t*>(sums.data()), 32});
   wire::Packet packet;
   Verdict why{};
   ASSERT_TRUE(wire::parse({buffer.data(), bytes}, packet, why));

@@ -152,11 +152,11 @@ TEST(Straggler, ReportsEachFinishedGradientOnceAlsoWhenItSendsNone) {
   std::vector<Sent> reports = bench.sent(PacketType::kFinished);
   ASSERT_EQ(reports.size(), 2u);
   EXPECT_EQ(reports[0].body<wire::Finished>().step, 1u);
-  EXPECT_EQ(reports[0].body<wire::Finished>().flags & wire::kFlagNil, 0);
+  EXPECT_EQ(reports[0].body<wire::Finished>().flow.flags & wire::kFlagNil, 0);
   EXPECT_EQ(reports[0].port_offset, 1);
   // The step was complete with fewer than two: who has come to the next one matters.
   EXPECT_EQ(reports[1].body<wire::Finished>().step, 2u);
-  EXPECT_EQ(reports[1].body<wire::Finished>().flags, wire::kFlagNil);
+  EXPECT_EQ(reports[1].body<wire::Finished>().flow.flags, wire::kFlagNil);
   EXPECT_EQ(reports[1].port_offset, 1);
   ASSERT_TRUE(bench.catch_up(tensor).ok());  // a step without a gradient is not reported
   EXPECT_THAT(bench.sent(PacketType::kFinished), IsEmpty());
@@ -200,7 +200,7 @@ TEST(Straggler, PassesTheChunksThatWereCountedInTime) {
   for (const Sent& packet : packets) {
     const auto body = packet.body<wire::Contribution>();
     EXPECT_EQ(body.base_step, 1u);
-    EXPECT_EQ((body.flags & wire::kFlagNil) != 0, body.chunk != 1);
+    EXPECT_EQ((body.flow.flags & wire::kFlagNil) != 0, body.chunk != 1);
     EXPECT_EQ(body.weight, body.chunk == 1 ? 1u : 0u);
   }
   bench.open_step = 3;
@@ -224,7 +224,7 @@ TEST(Straggler, TriesTheNextStepWhenItsGradientIsLateTwice) {
   EXPECT_EQ(packets[0].body<wire::Contribution>().base_step, 1u);
   EXPECT_EQ(packets[0].body<wire::Contribution>().step, 3u);
   EXPECT_EQ(first_float(packets[0]), 1);
-  EXPECT_TRUE(packets[1].body<wire::Contribution>().flags & wire::kFlagNil);
+  EXPECT_TRUE(packets[1].body<wire::Contribution>().flow.flags & wire::kFlagNil);
   bench.open_step = 4;
   bench.results(3, {kBoth, kWithoutMe, kBoth});
   EXPECT_EQ(bench.counters().late_chunks, 3u);
@@ -323,16 +323,14 @@ TEST(Straggler, AStatusOfBeforeItsOwnTransferDoesNotMakeItAGiver) {
   status(5, 0, 1);
   std::array<std::uint8_t, 32> header{};
   header[8] = 7;  // the last step in a state of 0 bytes
-  bench.answer(wire::ResultHeader{.feedback = bench.feedback(),
-                                  .step = 5,
-                                  .weight = std::uint64_t{32} << 32 |
-                                            wire::pack_collective(CollectiveKind::kTransfer, 0),
-                                  .elem_count = 32,
-                                  .payload_bytes = 32,
-                                  .mask_words = 1,
-                                  .stream = StreamId::kState,
-                                  .dtype = Dtype::kBytes},
-               std::array<std::uint64_t, 1>{kBoth}, header);
+  bench.answer(
+      wire::PieceResult{
+          .feedback = bench.feedback(),
+          .step = 5,
+          .operation = {.size_bytes = 32, .root = 0, .kind = CollectiveKind::kTransfer},
+          .mask_words = 1,
+          .payload_bytes = 32},
+      std::array<std::uint64_t, 1>{kBoth}, header);
   ASSERT_TRUE(bench.saw(Kind::kStateReceived));
   status(4, 1, 0);
   EXPECT_FALSE(bench.saw(Kind::kStateWanted));
@@ -388,16 +386,14 @@ TEST(Straggler, RefusesAStateLargerThanItsMachinesMemory) {
                             .transfer_target = 1});
   std::array<std::uint8_t, 32> header{};
   header[5] = 1;  // 2^40 bytes
-  bench.answer(wire::ResultHeader{.feedback = bench.feedback(),
-                                  .step = 5,
-                                  .weight = std::uint64_t{32} << 32 |
-                                            wire::pack_collective(CollectiveKind::kTransfer, 0),
-                                  .elem_count = 32,
-                                  .payload_bytes = 32,
-                                  .mask_words = 1,
-                                  .stream = StreamId::kState,
-                                  .dtype = Dtype::kBytes},
-               std::array<std::uint64_t, 1>{kBoth}, header);
+  bench.answer(
+      wire::PieceResult{
+          .feedback = bench.feedback(),
+          .step = 5,
+          .operation = {.size_bytes = 32, .root = 0, .kind = CollectiveKind::kTransfer},
+          .mask_words = 1,
+          .payload_bytes = 32},
+      std::array<std::uint64_t, 1>{kBoth}, header);
   for (const Event& event : bench.events()) {
     if (event.kind != Kind::kStateReceived) continue;
     EXPECT_EQ(event.status.code(), StatusCode::kExhausted);

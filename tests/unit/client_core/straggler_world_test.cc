@@ -196,9 +196,10 @@ TEST(Stragglers, GetTheirStateFromAnotherRankWhenTheFirstOneDies) {
   int source = -1;
   int pieces = 0;
   trial.world.drop = [&](bool up, std::uint16_t rank, const wire::Packet& packet) {
-    if (!up || packet.type() != wire::PacketType::kContribution) return rank == source;
-    const auto& body = packet.body<wire::Contribution>();
-    if (body.stream == StreamId::kState && rank != 3 && source < 0 && ++pieces == 200)
+    if (!up || packet.type() != wire::PacketType::kPiece) return rank == source;
+    const auto& body = packet.body<wire::Piece>();
+    if (body.operation.kind == CollectiveKind::kTransfer && rank != 3 && source < 0 &&
+        ++pieces == 200)
       source = rank;  // its host has gone, in the middle of the transfer
     return rank == source;
   };

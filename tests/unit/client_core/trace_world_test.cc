@@ -31,8 +31,7 @@ class Arrivals {
     world.arrived = [this, &world](std::uint16_t rank, const wire::Packet& packet) {
       if (packet.type() != wire::PacketType::kContribution) return;
       const auto& body = packet.body<wire::Contribution>();
-      if (body.stream == StreamId::kGradients)
-        first_[{body.step, body.chunk}].try_emplace(rank, world.now());
+      first_[{body.step, body.chunk}].try_emplace(rank, world.now());
     };
   }
   // The first to any chunk of the tensor.

@@ -1,68 +1,41 @@
 // What the first packet of a collective may fix: nothing before all of it has been checked.
-#include <gmock/gmock.h>
-
 #include "tests/unit/core/harness.h"
 
 namespace sluice::agg {
 namespace {
 
-using ::testing::ElementsAre;
-
-DataOptions barrier() {
-  return {.stream = StreamId::kCollectives,
-          .weight = wire::pack_collective(CollectiveKind::kBarrier, 0),
-          .nil = true};
-}
-
-DataOptions broadcast(std::uint16_t root, std::uint32_t size_bytes) {
-  return {.stream = StreamId::kCollectives,
-          .weight = wire::pack_collective(CollectiveKind::kBroadcast, root),
-          .base_step = size_bytes,
-          .dtype = Dtype::kBytes};
-}
-
-DataOptions awaiting(std::uint16_t root, std::uint32_t size_bytes) {
-  DataOptions options = broadcast(root, size_bytes);
-  options.nil = true;
-  return options;
-}
-
 // Ranks 0 and 1 hold a barrier in step 1 as if nothing had come before.
 void expect_a_barrier_of_two(Harness& harness) {
-  EXPECT_EQ(harness.contribute<char>(0, 1, 0, {}, barrier()), Verdict::kNilFolded);
-  EXPECT_EQ(harness.contribute<char>(1, 1, 0, {}, barrier()), Verdict::kCompleted);
+  EXPECT_EQ(harness.piece(0, 1, 0, kBarrier), Verdict::kNilFolded);
+  EXPECT_EQ(harness.piece(1, 1, 0, kBarrier), Verdict::kCompleted);
   ShardEvent event;
   EXPECT_FALSE(harness.poll_event(event)) << "nobody disagrees";
 }
 
 TEST(Collective, IsNotFixedByAChunkBeyondItsSize) {
   Harness harness;
-  EXPECT_EQ(harness.contribute<char>(1, 1, 1, std::vector<char>(8), broadcast(1, 8)),
-            Verdict::kBadChunk);
+  EXPECT_EQ(harness.piece(1, 1, 1, broadcast(1, 8), 8), Verdict::kBadChunk);
   expect_a_barrier_of_two(harness);
 }
 
 TEST(Collective, IsNotFixedByAPayloadOfTheWrongSize) {
   Harness harness;
-  EXPECT_EQ(harness.contribute<char>(1, 1, 0, std::vector<char>(7), broadcast(1, 8)),
-            Verdict::kShapeMismatch);
+  EXPECT_EQ(harness.piece(1, 1, 0, broadcast(1, 8), 7), Verdict::kShapeMismatch);
   expect_a_barrier_of_two(harness);
 }
 
 TEST(Collective, IsNotFixedByARootOutsideTheRecord) {
   Harness harness({.world_size = 3});
   harness.kill(2);
-  EXPECT_EQ(harness.contribute<char>(2, 1, 0, std::vector<char>(8), broadcast(2, 8)),
-            Verdict::kNotAllowed);
+  EXPECT_EQ(harness.piece(2, 1, 0, broadcast(2, 8), 8), Verdict::kNotAllowed);
   expect_a_barrier_of_two(harness);
 }
 
 TEST(Collective, IsNotFixedByARankOutsideTheRecord) {
   Harness harness({.world_size = 3});
   harness.kill(2);
-  EXPECT_EQ(harness.contribute<char>(2, 1, 0, {}, barrier()), Verdict::kNotAllowed);
-  EXPECT_EQ(harness.contribute<char>(1, 1, 0, std::vector<char>(8), broadcast(1, 8)),
-            Verdict::kCompleted);
+  EXPECT_EQ(harness.piece(2, 1, 0, kBarrier), Verdict::kNotAllowed);
+  EXPECT_EQ(harness.piece(1, 1, 0, broadcast(1, 8), 8), Verdict::kCompleted);
   ShardEvent event;
   EXPECT_FALSE(harness.poll_event(event)) << "nobody disagrees";
 }
@@ -70,72 +43,68 @@ TEST(Collective, IsNotFixedByARankOutsideTheRecord) {
 TEST(Collective, ARankOutsideTheRecordCannotEndTheJobByDisagreeing) {
   Harness harness({.world_size = 3});
   harness.kill(2);
-  EXPECT_EQ(harness.contribute<char>(0, 1, 0, {}, barrier()), Verdict::kNilFolded);
-  EXPECT_EQ(harness.contribute<char>(2, 1, 0, std::vector<char>(8), broadcast(2, 8)),
-            Verdict::kNotAllowed);
+  EXPECT_EQ(harness.piece(0, 1, 0, kBarrier), Verdict::kNilFolded);
+  EXPECT_EQ(harness.piece(2, 1, 0, broadcast(2, 8), 8), Verdict::kNotAllowed);
   ShardEvent event;
   EXPECT_FALSE(harness.poll_event(event));
-  EXPECT_EQ(harness.contribute<char>(1, 1, 0, {}, barrier()), Verdict::kCompleted);
+  EXPECT_EQ(harness.piece(1, 1, 0, kBarrier), Verdict::kCompleted);
 }
 
 TEST(Collective, AReaderOfABroadcastThatMeantABarrierStillDisagrees) {
   Harness harness;
-  harness.contribute<char>(1, 1, 0, std::vector<char>(64), broadcast(1, 65));
-  EXPECT_EQ(harness.contribute<char>(0, 1, 1, {}, barrier()), Verdict::kCollectiveMismatch);
+  harness.piece(1, 1, 0, broadcast(1, 65), 64);
+  EXPECT_EQ(harness.piece(0, 1, 1, kBarrier), Verdict::kCollectiveMismatch);
   ShardEvent event;
   ASSERT_TRUE(harness.poll_event(event));
   EXPECT_EQ(event.kind, ShardEvent::Kind::kCollectiveMismatch);
-  EXPECT_THAT(event.expected,
-              ElementsAre(wire::pack_collective(CollectiveKind::kBroadcast, 1), 65));
+  EXPECT_EQ(event.expected, broadcast(1, 65));
+  EXPECT_EQ(event.actual, kBarrier);
 }
 
 // Chunks of the broadcast in step 1 that rank 0 gets, and those of them without data.
 std::pair<std::size_t, std::size_t> results_for_rank_0(Harness& harness) {
   std::size_t all = 0;
   std::size_t empty = 0;
-  for (const auto& sent : harness.drain(wire::PacketType::kResult)) {
+  for (const auto& sent : harness.drain(wire::PacketType::kPieceResult)) {
     if (sent.transmit.rank != Rank{0}) continue;
     ++all;
-    empty += (sent.packet.body<wire::ResultHeader>().flags & wire::kFlagNil) != 0;
+    empty += sent.packet.payload().empty();
   }
   return {all, empty};
 }
 
 TEST(Collective, WhoeverWaitsForARootIsCountedNowhereAndAsksForNothingMore) {
   Harness harness({.world_size = 3});
-  EXPECT_EQ(harness.contribute<char>(0, 1, 0, {}, awaiting(1, 65)), Verdict::kPassed);
-  EXPECT_EQ(harness.contribute<char>(0, 1, 1, {}, awaiting(1, 65)), Verdict::kNotAllowed);
-  EXPECT_EQ(harness.contribute<char>(2, 1, 0, {}, awaiting(1, 66)), Verdict::kCollectiveMismatch);
-  EXPECT_EQ(harness.contribute<char>(1, 1, 0, std::vector<char>(64), broadcast(1, 65)),
-            Verdict::kCompleted);
-  EXPECT_EQ(harness.contribute<char>(2, 1, 0, {}, awaiting(1, 65)), Verdict::kLate);
+  EXPECT_EQ(harness.piece(0, 1, 0, broadcast(1, 65)), Verdict::kPassed);
+  EXPECT_EQ(harness.piece(0, 1, 1, broadcast(1, 65)), Verdict::kNotAllowed);
+  EXPECT_EQ(harness.piece(2, 1, 0, broadcast(1, 66)), Verdict::kCollectiveMismatch);
+  EXPECT_EQ(harness.piece(1, 1, 0, broadcast(1, 65), 64), Verdict::kCompleted);
+  EXPECT_EQ(harness.piece(2, 1, 0, broadcast(1, 65)), Verdict::kLate);
 }
 
 TEST(Collective, ThatHasLostItsRootIsCompleteWithoutWhatWasNotSent) {
   Harness harness({.world_size = 3});
-  harness.contribute<char>(0, 1, 0, {}, awaiting(1, 130));
-  harness.contribute<char>(1, 1, 1, std::vector<char>(64), broadcast(1, 130));
+  harness.piece(0, 1, 0, broadcast(1, 130));
+  harness.piece(1, 1, 1, broadcast(1, 130), 64);
   harness.kill(1);
   EXPECT_EQ(results_for_rank_0(harness), (std::pair<std::size_t, std::size_t>{3, 2}));
-  EXPECT_EQ(harness.contribute<char>(0, 2, 0, {}, barrier()), Verdict::kNilFolded);
-  EXPECT_EQ(harness.contribute<char>(2, 2, 0, {}, barrier()), Verdict::kCompleted);
+  EXPECT_EQ(harness.piece(0, 2, 0, kBarrier), Verdict::kNilFolded);
+  EXPECT_EQ(harness.piece(2, 2, 0, kBarrier), Verdict::kCompleted);
 }
 
 TEST(Collective, WhoseRootIsGoneAlreadyIsCompleteWithoutIt) {
   Harness harness({.world_size = 3});
   harness.kill(1);
-  EXPECT_EQ(harness.contribute<char>(0, 1, 0, {}, awaiting(1, 65)), Verdict::kPassed);
+  EXPECT_EQ(harness.piece(0, 1, 0, broadcast(1, 65)), Verdict::kPassed);
   EXPECT_EQ(results_for_rank_0(harness), (std::pair<std::size_t, std::size_t>{2, 2}));
 }
 
 // A barrier after fewer than four steps of a broadcast is the end of a call.
 TEST(Collective, LetsNoProcessInBeforeItsCallIsOver) {
   Harness harness({.world_size = 3, .chunk_count = 1});
-  const auto send = [&](Step step) {
-    harness.contribute<char>(1, step, 0, std::vector<char>(8), broadcast(1, 8));
-  };
+  const auto send = [&](Step step) { harness.piece(1, step, 0, broadcast(1, 8), 8); };
   const auto meet = [&](Step step) {
-    for (const std::uint16_t rank : {0, 1}) harness.contribute<char>(rank, step, 0, {}, barrier());
+    for (const std::uint16_t rank : {0, 1}) harness.piece(rank, step, 0, kBarrier);
   };
   harness.kill(2);
   const auto refused = [&] {

@@ -46,8 +46,7 @@ class Fairness : public testing::Test {
                                   .chunk = chunk,
                                   .base_step = 1,
                                   .weight = 1,
-                                  .elem_count = 1,
-                                  .payload_bytes = 4};
+                                  .elem_count = 1};
     std::uint8_t out[256];
     const std::size_t size =
         wire::encode(out, {.job = kOtherJob, .rank = 0, .cookie = 1}, body, {},
@@ -214,7 +213,7 @@ TEST_F(Fairness, ALostTailIsPulledHoweverSmallTheCredit) {
     int results = 0;
     for (const Sent& sent : harness->drain()) {
       if (sent.packet.type() != PacketType::kResult) {
-        arrived = sent.packet.body<wire::FeedbackHeader>().number;
+        arrived = sent.packet.feedback().number;
       } else if (++results == 1) {  // the rest is lost again
         const auto& body = sent.packet.body<wire::ResultHeader>();
         lacking &= ~(std::uint64_t{1} << body.chunk);
@@ -231,7 +230,7 @@ TEST_F(Fairness, RepliesOfOneJobTakeTurnsWithThoseOfAnother) {
   add_other_job(64);
   for (std::uint16_t rank = 0; rank < 100; ++rank)
     for (std::uint32_t block = 0; block < 8; ++block) harness->probe(rank, 1, block, kEverything);
-  const wire::Credit body{.flow = {.number = 1, .credit = 10}, .flags = wire::kFlagReport};
+  const wire::Credit body{.flow = {.number = 1, .credit = 10, .flags = wire::kFlagReport}};
   std::uint8_t out[64];
   const std::size_t size = wire::encode(out, {.job = kOtherJob, .rank = 0, .cookie = 1}, body);
   ASSERT_EQ(harness->handle({out, size}), Verdict::kCredit);

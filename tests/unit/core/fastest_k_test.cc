@@ -170,7 +170,7 @@ TEST(FastestK, AWorkerThatWaitsForAStepPassesTheChunksItHasNothingFor) {
   EXPECT_EQ(pass(2, 1), Verdict::kCompleted) << "nobody has anything";
   const auto empty = harness.drain(PacketType::kResult);
   EXPECT_EQ(empty.back().packet.mask_word(0), 0u);
-  EXPECT_TRUE(result(empty.back()).flags & wire::kFlagNil);
+  EXPECT_TRUE(result(empty.back()).feedback.flags & wire::kFlagNil);
 }
 
 TEST(FastestK, APassAndAStragglerDoNotStopAStepThatToleratesOne) {
@@ -227,11 +227,8 @@ TEST(FastestK, AMemberThatReturnsCountsFromAStepThatWasNotPublishedYet) {
 
 TEST(FastestK, AReturningMemberTakesPartInTheNextCollective) {
   Harness harness({.world_size = 3, .chunk_count = 1, .policy = fixed_k(1)});
-  const DataOptions barrier{.stream = StreamId::kCollectives,
-                            .weight = wire::pack_collective(CollectiveKind::kBarrier, 0),
-                            .nil = true};
   const auto enter = [&](std::uint16_t rank, Step step) {
-    return harness.contribute<float>(rank, step, 0, {}, barrier);
+    return harness.piece(rank, step, 0, kBarrier);
   };
   harness.kill(2);
   enter(0, 1);
@@ -351,15 +348,12 @@ class Transfers : public testing::Test {
   Transfers() { harness.pass_full_steps(); }                        // all have given credit
   static constexpr std::uint32_t kBytes = 2 * kTestChunkBytes + 8;  // three chunks
   Verdict send(std::uint16_t rank, Step step, ChunkIndex chunk, bool data) {
-    std::vector<std::uint8_t> bytes;
-    if (data) bytes.assign(chunk < 2 ? kTestChunkBytes : 8, static_cast<std::uint8_t>(chunk + 1));
-    return harness.contribute<std::uint8_t>(
-        rank, step, chunk, bytes,
-        {.stream = StreamId::kState,
-         .weight = wire::pack_collective(CollectiveKind::kTransfer, 1),
-         .base_step = kBytes,
-         .dtype = Dtype::kBytes,
-         .nil = !data});
+    const std::size_t payload_bytes = chunk < 2 ? kTestChunkBytes : 8;
+    return harness.piece(rank, step, chunk, transfer(kBytes), data ? payload_bytes : 0,
+                         static_cast<char>(chunk + 1));
+  }
+  static wire::Operation transfer(std::uint32_t size_bytes) {
+    return {.size_bytes = size_bytes, .root = 1, .kind = CollectiveKind::kTransfer};
   }
   Step open(std::uint16_t source, std::uint16_t target) {
     harness.job->transfer.source_and_target = std::uint32_t{source} << 16 | target;
@@ -379,7 +373,7 @@ TEST_F(Transfers, GoFromSourceToTargetAndToNobodyElse) {
   EXPECT_EQ(send(3, step, 0, true), Verdict::kShapeMismatch);
   for (ChunkIndex chunk = 1; chunk < 3; ++chunk)
     EXPECT_EQ(send(1, step, chunk, true), Verdict::kCompleted);
-  const auto sent = harness.drain(PacketType::kResult);
+  const auto sent = harness.drain(PacketType::kPieceResult);
   ASSERT_THAT(sent, SizeIs(4));
   for (const Sent& each : sent)
     EXPECT_TRUE(each.transmit.rank == Rank{1} || each.transmit.rank == Rank{3});
@@ -387,14 +381,7 @@ TEST_F(Transfers, GoFromSourceToTargetAndToNobodyElse) {
 
 TEST_F(Transfers, AnotherRankCannotFixTheSizeOfAPiece) {
   const Step step = open(1, 3);
-  EXPECT_EQ(harness.contribute<std::uint8_t>(
-                0, step, 0, {},
-                {.stream = StreamId::kState,
-                 .weight = wire::pack_collective(CollectiveKind::kTransfer, 1),
-                 .base_step = kBytes + 1,
-                 .dtype = Dtype::kBytes,
-                 .nil = true}),
-            Verdict::kNotAllowed);
+  EXPECT_EQ(harness.piece(0, step, 0, transfer(kBytes + 1)), Verdict::kNotAllowed);
   EXPECT_EQ(send(1, step, 0, true), Verdict::kFolded);
   EXPECT_EQ(send(3, step, 0, false), Verdict::kCompleted);
 }
@@ -406,8 +393,8 @@ TEST_F(Transfers, TheSourceCannotRunAheadOfTheTarget) {
   EXPECT_EQ(send(1, step + 1, 0, true), Verdict::kTooNew);
   EXPECT_EQ(send(3, step, 0, false), Verdict::kCompleted);
   EXPECT_EQ(harness.open_step(StreamId::kState), step + 1);
-  for (const Sent& each : harness.drain(PacketType::kResult))
-    EXPECT_EQ(each.packet.payload()[0], result(each).chunk + 1);
+  for (const Sent& each : harness.drain(PacketType::kPieceResult))
+    EXPECT_EQ(each.packet.payload()[0], each.packet.body<wire::PieceResult>().chunk + 1);
 }
 
 TEST_F(Transfers, ANewOneAbandonsTheOldOneInMidStep) {
@@ -425,12 +412,12 @@ TEST_F(Transfers, ANewOneAbandonsTheOldOneInMidStep) {
 TEST_F(Transfers, ASweepDoesNotCompleteTheStepThatANewOneAbandoned) {
   const Step first = open(1, 3);
   for (ChunkIndex chunk = 0; chunk < 3; ++chunk) send(1, first, chunk, true);
-  harness.drain(PacketType::kResult);
+  harness.drain(PacketType::kPieceResult);
   harness.kill(3);  // whose packet alone is missing: the sweep is still to come
   const Step second = open(1, 2);
   while (harness.shard(0).poll_work(harness.now)) {
   }
-  EXPECT_THAT(harness.drain(PacketType::kResult), testing::IsEmpty());
+  EXPECT_THAT(harness.drain(PacketType::kPieceResult), testing::IsEmpty());
   EXPECT_EQ(harness.open_step(StreamId::kState), second);
 }
 

@@ -29,15 +29,19 @@ struct HarnessOptions {
 };
 
 struct DataOptions {
-  StreamId stream = StreamId::kGradients;
   std::uint32_t weight = 1;
-  std::uint32_t base_step = 0;
+  Step base_step = 0;  // 0: the step itself
   Dtype dtype = Dtype::kFloat32;
   Priority priority = 0;
   bool nil = false;
   bool report = false;
   std::uint32_t credit = 1000;
 };
+
+constexpr wire::Operation kBarrier{.kind = CollectiveKind::kBarrier};
+constexpr wire::Operation broadcast(std::uint16_t root, std::uint32_t size_bytes) {
+  return {.size_bytes = size_bytes, .root = root, .kind = CollectiveKind::kBroadcast};
+}
 
 class Harness {
  public:
@@ -81,26 +85,36 @@ class Harness {
   template <class T>
   Verdict contribute(std::uint16_t rank, Step step, ChunkIndex chunk, std::vector<T> values,
                      DataOptions options = {}) {
-    wire::Contribution body{
-        .flow = {.number = ++numbers[rank], .timestamp_us = 7, .credit = options.credit},
-        .step = step,
-        .chunk = chunk,
-        .base_step = options.base_step == 0 && options.stream == StreamId::kGradients
-                         ? step
-                         : options.base_step,
-        .weight = options.weight,
-        .elem_count = static_cast<std::uint16_t>(values.size()),
-        .payload_bytes = static_cast<std::uint16_t>(values.size() * sizeof(T)),
-        .stream = options.stream,
-        .dtype = options.dtype,
-        .priority = options.priority};
-    if (options.nil) body.flags |= wire::kFlagNil;
-    if (options.report) body.flags |= wire::kFlagReport;
+    wire::Contribution body{.flow = {.number = ++numbers[rank],
+                                     .timestamp_us = 7,
+                                     .credit = options.credit,
+                                     .priority = options.priority},
+                            .step = step,
+                            .chunk = chunk,
+                            .base_step = options.base_step == 0 ? step : options.base_step,
+                            .weight = options.weight,
+                            .elem_count = static_cast<std::uint16_t>(values.size()),
+                            .dtype = options.dtype};
+    if (options.nil) body.flow.flags |= wire::kFlagNil;
+    if (options.report) body.flow.flags |= wire::kFlagReport;
     std::uint8_t out[512];
     const std::size_t size = wire::encode(
         out, sender(rank), body, {},
         {reinterpret_cast<const std::uint8_t*>(values.data()), values.size() * sizeof(T)});
     return handle({out, size}, shard_of(chunk, job->spec.shard_count));
+  }
+
+  // A piece of an operation, with `payload_bytes` of `fill`.
+  Verdict piece(std::uint16_t rank, Step step, ChunkIndex chunk, const wire::Operation& operation,
+                std::size_t payload_bytes = 0, char fill = 0) {
+    const wire::Piece body{.flow = {.number = ++numbers[rank], .credit = 1000},
+                           .step = step,
+                           .chunk = chunk,
+                           .operation = operation,
+                           .payload_bytes = static_cast<std::uint16_t>(payload_bytes)};
+    std::uint8_t out[512];
+    const std::vector<std::uint8_t> payload(payload_bytes, static_cast<std::uint8_t>(fill));
+    return handle({out, wire::encode(out, sender(rank), body, {}, payload)});
   }
 
   Verdict probe(std::uint16_t rank, Step step, std::uint32_t block, std::uint64_t want) {

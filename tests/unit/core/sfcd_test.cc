@@ -91,8 +91,6 @@ struct Appliance {
                                     .base_step = step,
                                     .weight = 1,
                                     .elem_count = elems_of(chunk),
-                                    .payload_bytes = static_cast<std::uint16_t>(payload_bytes),
-                                    .stream = StreamId::kGradients,
                                     .dtype = Dtype::kFloat32};
       std::uint8_t out[512];
       const auto* payload = reinterpret_cast<const std::uint8_t*>(&gradient[chunk * kElems]);

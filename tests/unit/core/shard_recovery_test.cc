@@ -40,7 +40,7 @@ TEST(ShardRecovery, SendsTheCompleteResultsThatAProbeAsksForBeyondCredit) {
   ASSERT_EQ(sent.size(), 2u);
   EXPECT_THAT(floats_of(sent[0]), ElementsAre(5));
   EXPECT_THAT(floats_of(sent[1]), ElementsAre(6));
-  EXPECT_TRUE(sent[0].packet.body<wire::ResultHeader>().flags & wire::kFlagPulled);
+  EXPECT_TRUE(sent[0].packet.body<wire::ResultHeader>().feedback.flags & wire::kFlagPulled);
 }
 
 TEST(ShardRecovery, DefersResultsBeyondCreditAndTellsOnce) {
@@ -98,8 +98,8 @@ TEST(ShardRecovery, StartsAFlowAfreshForAProcessThatTookTheRankOver) {
   Harness harness;
   for (int i = 0; i < 5; ++i) harness.contribute<float>(0, 1, 0, {1});
   harness.job->members[0].cookie = 77;
-  wire::Credit body{.flow = {.number = 1, .timestamp_us = 99, .credit = 10},
-                    .flags = wire::kFlagReport};
+  wire::Credit body{
+      .flow = {.number = 1, .timestamp_us = 99, .credit = 10, .flags = wire::kFlagReport}};
   std::uint8_t out[64];
   const std::size_t size = wire::encode(out, {.job = 5, .rank = 0, .cookie = 77}, body);
   EXPECT_EQ(harness.handle({out, size}), Verdict::kCredit);

@@ -86,9 +86,9 @@ TEST(Shard, KeepsBothRetainedStepsApartInTheirSlots) {
 TEST(Shard, NamesEachKindOfWrongPacket) {
   Harness harness({.world_size = 2, .chunk_count = 130, .shard_count = 2});
   EXPECT_EQ(harness.contribute<float>(0, 1, 130, {1}), Verdict::kBadChunk);
-  EXPECT_EQ(harness.contribute<float>(0, 1, 0, {1}, {.stream = StreamId::kState}),
+  EXPECT_EQ(harness.piece(0, 1, 0, {.size_bytes = 8, .kind = CollectiveKind::kTransfer}, 8),
             Verdict::kBadStream);
-  wire::Contribution body{.flow = {.number = 1}, .step = 1, .chunk = 64, .flags = wire::kFlagNil};
+  wire::Contribution body{.flow = {.number = 1, .flags = wire::kFlagNil}, .step = 1, .chunk = 64};
   std::uint8_t out[128];
   std::size_t size = wire::encode(out, harness.sender(0), body);
   EXPECT_EQ(harness.handle({out, size}, 0), Verdict::kWrongShard);
@@ -159,8 +159,8 @@ TEST(Shard, FlagsAResultOfNilsOnlyAndSumsAroundASingleNil) {
   harness.contribute<float>(1, 1, 1, {4}, {.weight = 2});
   const auto sent = harness.drain(PacketType::kResult);
   ASSERT_EQ(sent.size(), 4u);
-  EXPECT_TRUE(sent[0].packet.body<wire::ResultHeader>().flags & wire::kFlagNil);
-  EXPECT_FALSE(sent[2].packet.body<wire::ResultHeader>().flags & wire::kFlagNil);
+  EXPECT_TRUE(sent[0].packet.body<wire::ResultHeader>().feedback.flags & wire::kFlagNil);
+  EXPECT_FALSE(sent[2].packet.body<wire::ResultHeader>().feedback.flags & wire::kFlagNil);
   EXPECT_THAT(floats_of(sent[2]), ElementsAre(4));
 }
 
@@ -177,8 +177,8 @@ TEST(Shard, SendsFloat16AsTheMeanSoThatItsSumMayExceedTheRange) {
   const auto sent = harness.drain(PacketType::kResult);
   ASSERT_EQ(sent.size(), 2u);
   const auto& body = sent[0].packet.body<wire::ResultHeader>();
-  EXPECT_TRUE(body.flags & wire::kFlagMean);
-  EXPECT_FALSE(body.flags & wire::kFlagNonFinite);
+  EXPECT_TRUE(body.feedback.flags & wire::kFlagMean);
+  EXPECT_FALSE(body.feedback.flags & wire::kFlagNonFinite);
   std::uint16_t value;
   std::memcpy(&value, sent[0].packet.payload().data(), sizeof(value));
   EXPECT_EQ(value, half_60000);
@@ -190,8 +190,8 @@ TEST(Shard, FlagsAResultThatIsNotFinite) {
   harness.contribute<float>(0, 1, 1, {1});
   const auto sent = harness.drain(PacketType::kResult);
   ASSERT_EQ(sent.size(), 2u);
-  EXPECT_TRUE(sent[0].packet.body<wire::ResultHeader>().flags & wire::kFlagNonFinite);
-  EXPECT_FALSE(sent[1].packet.body<wire::ResultHeader>().flags & wire::kFlagNonFinite);
+  EXPECT_TRUE(sent[0].packet.body<wire::ResultHeader>().feedback.flags & wire::kFlagNonFinite);
+  EXPECT_FALSE(sent[1].packet.body<wire::ResultHeader>().feedback.flags & wire::kFlagNonFinite);
 }
 
 TEST(Shard, UsesOneRecordForAStepOverFourShardsWhateverTheOrderTheyClose) {
@@ -208,49 +208,27 @@ TEST(Shard, UsesOneRecordForAStepOverFourShardsWhateverTheOrderTheyClose) {
 
 TEST(Shard, BroadcastsFromTheRootAloneAndPassesABarrierWhenAllHaveCome) {
   Harness harness({.world_size = 3});
-  const DataOptions broadcast{.stream = StreamId::kCollectives,
-                              .weight = wire::pack_collective(CollectiveKind::kBroadcast, 1),
-                              .base_step = 70,
-                              .dtype = Dtype::kBytes};
-  EXPECT_EQ(harness.contribute<char>(0, 1, 0, std::vector<char>(64, 'x'), broadcast),
-            Verdict::kShapeMismatch);
-  EXPECT_EQ(harness.contribute<char>(1, 1, 0, std::vector<char>(64, 'a'), broadcast),
-            Verdict::kCompleted);
-  EXPECT_EQ(harness.contribute<char>(1, 1, 1, std::vector<char>(7, 'b'), broadcast),
-            Verdict::kShapeMismatch);
-  EXPECT_EQ(harness.contribute<char>(1, 1, 1, std::vector<char>(6, 'b'), broadcast),
-            Verdict::kCompleted);
-  EXPECT_EQ(harness.drain(PacketType::kResult).size(), 4u) << "rank 2 gave no credit yet";
-  EXPECT_EQ(harness.contribute<char>(
-                0, 2, 0, {}, {.stream = StreamId::kCollectives, .weight = 0x01000000, .nil = true}),
-            Verdict::kBadField)
-      << "a kind that does not exist";
-  const DataOptions barrier{.stream = StreamId::kCollectives,
-                            .weight = wire::pack_collective(CollectiveKind::kBarrier, 0),
-                            .nil = true};
-  EXPECT_EQ(harness.contribute<char>(0, 2, 0, {}, barrier), Verdict::kNilFolded);
-  EXPECT_EQ(harness.contribute<char>(1, 2, 0, {}, barrier), Verdict::kNilFolded);
-  EXPECT_EQ(harness.contribute<char>(2, 2, 0, {}, barrier), Verdict::kCompleted);
+  const wire::Operation from_1 = broadcast(1, 70);
+  EXPECT_EQ(harness.piece(0, 1, 0, from_1, 64), Verdict::kShapeMismatch);
+  EXPECT_EQ(harness.piece(1, 1, 0, from_1, 64, 'a'), Verdict::kCompleted);
+  EXPECT_EQ(harness.piece(1, 1, 1, from_1, 7, 'b'), Verdict::kShapeMismatch);
+  EXPECT_EQ(harness.piece(1, 1, 1, from_1, 6, 'b'), Verdict::kCompleted);
+  EXPECT_EQ(harness.drain(PacketType::kPieceResult).size(), 4u) << "rank 2 gave no credit yet";
+  for (const std::uint16_t rank : {0, 1})
+    EXPECT_EQ(harness.piece(rank, 2, 0, kBarrier), Verdict::kNilFolded);
+  EXPECT_EQ(harness.piece(2, 2, 0, kBarrier), Verdict::kCompleted);
 }
 
 TEST(Shard, ReportsACollectiveOnWhichRanksDisagreeWithBothDescriptions) {
   Harness harness;
-  const std::uint32_t barrier = wire::pack_collective(CollectiveKind::kBarrier, 0);
-  const std::uint32_t broadcast = wire::pack_collective(CollectiveKind::kBroadcast, 1);
-  harness.contribute<char>(0, 1, 0, {},
-                           {.stream = StreamId::kCollectives, .weight = barrier, .nil = true});
-  EXPECT_EQ(harness.contribute<char>(1, 1, 0, std::vector<char>(8),
-                                     {.stream = StreamId::kCollectives,
-                                      .weight = broadcast,
-                                      .base_step = 8,
-                                      .dtype = Dtype::kBytes}),
-            Verdict::kCollectiveMismatch);
+  harness.piece(0, 1, 0, kBarrier);
+  EXPECT_EQ(harness.piece(1, 1, 0, broadcast(1, 8), 8), Verdict::kCollectiveMismatch);
   ShardEvent event;
   ASSERT_TRUE(harness.poll_event(event));
   EXPECT_EQ(event.kind, ShardEvent::Kind::kCollectiveMismatch);
   EXPECT_EQ(event.rank, Rank{1});
-  EXPECT_THAT(event.expected, ElementsAre(barrier, 0));
-  EXPECT_THAT(event.actual, ElementsAre(broadcast, 8));
+  EXPECT_EQ(event.expected, kBarrier);
+  EXPECT_EQ(event.actual, broadcast(1, 8));
 }
 
 TEST(Shard, CompletesWhatWaitedForAMemberThatLeft) {

@@ -62,7 +62,7 @@ ClassIndex class_of_bytes(const Classifier& classifier, const std::vector<std::u
 
 std::vector<std::uint8_t> contribution_frame(Priority priority, std::uint8_t dscp) {
   std::vector<std::uint8_t> packet(256);
-  const wire::Contribution body{.elem_count = 2, .payload_bytes = 8, .priority = priority};
+  const wire::Contribution body{.flow = {.priority = priority}, .elem_count = 2};
   packet.resize(wire::encode(packet, {}, body, {}, std::vector<std::uint8_t>(8)));
   wire::UdpPath path = wire::alice_to_bob();
   path.traffic_class = static_cast<std::uint8_t>(dscp << 2);

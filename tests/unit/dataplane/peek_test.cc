@@ -147,19 +147,20 @@ FrameBytes encoded(const Body& body, FrameBytes payload = {}) {
 }
 
 TEST(PeekPriority, FindsTheChunksPriorityInContributionsAndResults) {
-  Contribution contribution{.elem_count = 2, .payload_bytes = 8, .dtype = Dtype::kFloat32};
-  ResultHeader result{.elem_count = 2, .payload_bytes = 8, .dtype = Dtype::kFloat32};
+  Contribution contribution{.elem_count = 2, .dtype = Dtype::kFloat32};
+  ResultHeader result{.elem_count = 2, .dtype = Dtype::kFloat32};
   for (const int priority : {0, 1, 128, 255}) {
-    contribution.priority = result.priority = static_cast<Priority>(priority);
+    contribution.flow.priority = result.feedback.priority = static_cast<Priority>(priority);
     EXPECT_EQ(peek_priority(encoded(contribution, FrameBytes(8))), priority);
     EXPECT_EQ(peek_priority(encoded(result, FrameBytes(8))), priority);
   }
 }
 
 TEST(PeekPriority, LetsProbesAndAnswersQueueBehindTheChunksTheySpeakOf) {
-  EXPECT_EQ(peek_priority(encoded(Probe{.priority = 200})), 200);
-  EXPECT_EQ(peek_priority(encoded(Answer{.priority = 200})), 200);
-  EXPECT_EQ(peek_priority(encoded(Credit{.priority = 200})), 200);  // a request for feedback
+  EXPECT_EQ(peek_priority(encoded(Probe{.flow = {.priority = 200}})), 200);
+  EXPECT_EQ(peek_priority(encoded(Answer{.feedback = {.priority = 200}})), 200);
+  EXPECT_EQ(peek_priority(encoded(Credit{.flow = {.priority = 200}})),
+            200);  // a request for feedback
 }
 
 TEST(PeekPriority, CountsWhatChunksWaitForAsTheMostUrgent) {
@@ -168,9 +169,9 @@ TEST(PeekPriority, CountsWhatChunksWaitForAsTheMostUrgent) {
 }
 
 TEST(PeekPriority, IsNothingForOtherDatagrams) {
-  const FrameBytes good = encoded(
-      Contribution{.elem_count = 2, .payload_bytes = 8, .dtype = Dtype::kFloat32, .priority = 9},
-      FrameBytes(8));
+  const FrameBytes good =
+      encoded(Contribution{.flow = {.priority = 9}, .elem_count = 2, .dtype = Dtype::kFloat32},
+              FrameBytes(8));
   ASSERT_EQ(peek_priority(good), 9);
   for (const std::size_t at : {0u, 1u, 2u}) {  // magic and version
     FrameBytes other = good;
@@ -180,7 +181,8 @@ TEST(PeekPriority, IsNothingForOtherDatagrams) {
   FrameBytes other = good;
   other[3] = 99;  // type
   EXPECT_EQ(peek_priority(other), std::nullopt);
-  for (std::size_t bytes = 0; bytes < sizeof(CommonHeader) + sizeof(Contribution); ++bytes)
+  for (std::size_t bytes = 0; bytes <= sizeof(CommonHeader) + offsetof(FlowHeader, priority);
+       ++bytes)
     EXPECT_EQ(peek_priority({good.data(), bytes}), std::nullopt) << bytes;
 }
 

@@ -100,8 +100,7 @@ Subject::Subject(const Config& config)
                                       .chunk = chunk_index(chunk),
                                       .base_step = step,
                                       .weight = 1,
-                                      .elem_count = 1,
-                                      .payload_bytes = sizeof(float)};
+                                      .elem_count = 1};
         const float one = 1;
         Encoded encoded;
         const std::size_t bytes =
@@ -244,9 +243,8 @@ const wire::Packet& Subject::packet_of(const Part& part) {
                           .chunk = chunk_index(part.chunk),
                           .base_step = part.base,
                           .weight = part.weight(),
-                          .elem_count = static_cast<std::uint16_t>(part.nil ? 0 : 1),
-                          .payload_bytes = bytes};
-  if (part.nil) body.flags = wire::kFlagNil;
+                          .elem_count = static_cast<std::uint16_t>(part.nil ? 0 : 1)};
+  if (part.nil) body.flow.flags = wire::kFlagNil;
   Encoded& encoded = *packets_[at];
   const std::size_t size =
       wire::encode(encoded.bytes, {.job = 0, .rank = part.rank, .cookie = kCookie}, body, {},
@@ -368,7 +366,7 @@ void Subject::drain(std::size_t shard, ProbeAnswer* answer) {
                       .weight = body.weight,
                       .k = body.k,
                       .complete = true,
-                      .has_data = (body.flags & wire::kFlagNil) == 0};
+                      .has_data = (body.feedback.flags & wire::kFlagNil) == 0};
     if (!result.content.has_data) continue;
     float sum = 0;
     CHECK(packet.payload().size() == sizeof sum);

@@ -269,8 +269,8 @@ TEST_F(End, ByACollectiveMismatchPrintsBothDescriptions) {
                      .rank = Rank{1},
                      .stream = StreamId::kCollectives,
                      .step = 4,
-                     .expected = {wire::pack_collective(CollectiveKind::kBroadcast, 0), 4096},
-                     .actual = {wire::pack_collective(CollectiveKind::kBarrier, 0), 0}},
+                     .expected = {.size_bytes = 4096, .kind = CollectiveKind::kBroadcast},
+                     .actual = {.kind = CollectiveKind::kBarrier}},
                     now);
   const auto notices = sent_of(PacketType::kNotice);
   ASSERT_EQ(notices.size(), 2u);

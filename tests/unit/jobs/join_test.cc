@@ -95,14 +95,14 @@ TEST_F(Join, UnpaddedMeansThatThePathDropsFullDatagrams) {
   ASSERT_TRUE(answered.is(PacketType::kRefuse));
   EXPECT_EQ(answered.body<wire::Refuse>().code, RefuseCode::kMtu);
   EXPECT_THAT(answered.text(), AllOf(HasSubstr(std::to_string(answered.request_bytes) + " bytes"),
-                                     HasSubstr("1120")));
+                                     HasSubstr("1112")));
   EXPECT_LE(answered.bytes.size(), answered.request_bytes);
 }
 
 TEST_F(Join, ThatThePortCannotCarryIsRefusedWithBothSizes) {
   port_datagram_bytes = 1000;
   Worker worker;
-  EXPECT_THAT(refusal_of(worker, RefuseCode::kMtu), AllOf(HasSubstr("1120"), HasSubstr("1000")));
+  EXPECT_THAT(refusal_of(worker, RefuseCode::kMtu), AllOf(HasSubstr("1112"), HasSubstr("1000")));
 }
 
 struct Disagreement {
@@ -165,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Disagreement{"datagram_too_small",
                                  [](Worker& w) { w.join.datagram_bytes = 600; },
                                  RefuseCode::kBadRequest,
-                                 {"600", "1120"}},
+                                 {"600", "1112"}},
                     Disagreement{"no_gradients",
                                  [](Worker& w) { w.join.layouts[0].chunk_count = 0; },
                                  RefuseCode::kLimit,
@@ -313,8 +313,8 @@ TEST_F(Join, BeyondAJobsMemoryIsRefusedWithTheNumbersAndTheKey) {
   Worker worker;
   worker.join.layouts[0].chunk_count = 100'000;
   EXPECT_THAT(refusal_of(worker, RefuseCode::kLimit),
-              AllOf(HasSubstr("needs 210 MiB"), HasSubstr("may have 1 MiB"),
-                    HasSubstr("raise limits.job_memory_mib to 210")));
+              AllOf(HasSubstr("needs 212 MiB"), HasSubstr("may have 1 MiB"),
+                    HasSubstr("raise limits.job_memory_mib to 212")));
   EXPECT_TRUE(jobs.jobs().empty());
 }
 

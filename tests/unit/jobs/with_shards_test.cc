@@ -21,8 +21,7 @@ class WithShards : public ControlTest {
                                   .chunk = chunk,
                                   .base_step = step,
                                   .weight = 1,
-                                  .elem_count = 1,
-                                  .payload_bytes = sizeof one};
+                                  .elem_count = 1};
     std::array<std::uint8_t, 128> out;
     const std::size_t bytes =
         wire::encode(out, {worker.job, worker.rank, worker.cookie}, body, {},

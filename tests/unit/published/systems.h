@@ -166,8 +166,7 @@ class Ours {
                   wire::Contribution{.step = step,
                                      .base_step = step,
                                      .weight = 1,
-                                     .elem_count = static_cast<std::uint16_t>(values.size()),
-                                     .payload_bytes = bytes},
+                                     .elem_count = static_cast<std::uint16_t>(values.size())},
                   {reinterpret_cast<const std::uint8_t*>(values.data()), bytes});
   }
   template <class Body>

@@ -151,8 +151,7 @@ TEST_F(Roots, a_root_that_dies_before_it_sends_fails_the_call_by_name_and_the_jo
   const RunIndex run = world().add_run(with_broadcast(1000));
   const auto in_step_1 = [&] { return steps_done(run, {0}, 1); };
   world().set_filter([&](Passing& passing) {
-    passing.drop = is_contribution(passing) && rank_of(passing) == 0 &&
-                   passing.packet.body<wire::Contribution>().stream == StreamId::kCollectives;
+    passing.drop = is_piece(passing, StreamId::kCollectives) && rank_of(passing) == 0;
   });
   ASSERT_TRUE(world().run_until(in_step_1, 2 * kSecond));
   world().run_until(world().now() + 100 * kMillisecond);
@@ -166,9 +165,7 @@ TEST_F(Roots, a_root_that_dies_in_the_middle_of_a_long_broadcast_fails_it_alike_
   const RunIndex run = world().add_run(with_broadcast(64 * 256 * 20));
   std::uint32_t sent = 0;
   world().set_filter([&](Passing& passing) {
-    if (!is_contribution(passing) || rank_of(passing) != 0 ||
-        passing.packet.body<wire::Contribution>().stream != StreamId::kCollectives)
-      return;
+    if (!is_piece(passing, StreamId::kCollectives) || rank_of(passing) != 0) return;
     if (++sent == 64 * 7 + 20)
       world().at(passing.now, [&] { world().kill(world().worker(run, 0), false); });
     passing.drop = sent >= 64 * 7 + 20;
@@ -185,8 +182,7 @@ TEST_F(Roots, a_root_that_starts_again_while_the_others_wait_stops_nobody) {
   const RunIndex run = world().add_run(plan);
   Worker& first = world().worker(run, 0);
   world().set_filter([&](Passing& passing) {
-    passing.drop = is_contribution(passing) && passing.worker == &first &&
-                   passing.packet.body<wire::Contribution>().stream == StreamId::kCollectives;
+    passing.drop = is_piece(passing, StreamId::kCollectives) && passing.worker == &first;
   });
   ASSERT_TRUE(world().run_until([&] { return steps_done(run, {0}, 1); }, 2 * kSecond));
   world().run_until(world().now() + 100 * kMillisecond);

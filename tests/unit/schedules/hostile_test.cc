@@ -69,13 +69,8 @@ TEST_F(Hostile, a_packet_for_step_2_to_the_31_is_too_new) {
 TEST_F(Hostile, a_result_for_a_future_step_changes_nothing_at_the_worker) {
   const RunIndex run = start_victim();
   Worker& worker = world().worker(run, 0);
-  wire::ResultHeader result{.step = Step{1} << 31,
-                            .chunk = 0,
-                            .weight = 2,
-                            .elem_count = 64,
-                            .payload_bytes = 256,
-                            .k = 2,
-                            .mask_words = 1};
+  wire::ResultHeader result{
+      .k = 2, .step = Step{1} << 31, .chunk = 0, .weight = 2, .elem_count = 64, .mask_words = 1};
   const std::vector<std::uint8_t> payload(256, 0x41);
   std::vector<std::uint8_t> bytes(1000);
   const std::uint64_t mask = 3;
@@ -251,11 +246,8 @@ TEST_F(Hostile, oversized_packets_are_refused) {
   settle();
   EXPECT_EQ(count(Verdict::kBadLength), 1u);
   // A well-formed packet of twice the job's chunk size, from the rank that has not sent yet.
-  wire::Contribution body{.flow = {.number = 1, .credit = 1},
-                          .step = 1,
-                          .weight = 1,
-                          .elem_count = 128,
-                          .payload_bytes = 512};
+  wire::Contribution body{
+      .flow = {.number = 1, .credit = 1}, .step = 1, .weight = 1, .elem_count = 128};
   const std::vector<std::uint8_t> payload(512, 0);
   std::vector<std::uint8_t> bytes(1000);
   bytes.resize(wire::encode(bytes, {common().job, 0, common().cookie}, body, {}, payload));
@@ -281,11 +273,8 @@ TEST_F(Hostile, a_contribution_bigger_than_a_chunk_is_a_shape_mismatch) {
   });
   start_all(run);
   ASSERT_TRUE(world().run_until([&] { return sender.cookie != 0; }, kSecond));
-  wire::Contribution body{.flow = {.number = 1, .credit = 1},
-                          .step = 1,
-                          .weight = 1,
-                          .elem_count = 128,
-                          .payload_bytes = 512};
+  wire::Contribution body{
+      .flow = {.number = 1, .credit = 1}, .step = 1, .weight = 1, .elem_count = 128};
   const std::vector<std::uint8_t> payload(512, 0);
   std::vector<std::uint8_t> bytes(1000);
   bytes.resize(wire::encode(bytes, sender, body, {}, payload));

@@ -20,7 +20,10 @@ TEST_P(Killed, stops_nobody) {
   constexpr std::uint32_t kChunks = 60;
   const Death& death = GetParam();
   JobPlan plan = fastest(4, death.k, 12, {64 * kChunks}, LateMode::kRequeue);
-  plan.ranks[1].step_delay_ns = 10 * kMillisecond;  // in every sum while it lives
+  // In every sum while it lives: one of the others is late with all of its chunks, not each with
+  // some, which together could complete a step without it.
+  plan.ranks[1].step_delay_ns = 10 * kMillisecond;
+  plan.ranks[3].step_delay_ns = 22 * kMillisecond;
   const RunIndex run = world().add_run(plan);
   Worker* victim = &world().worker(run, 1);
   std::uint32_t passed = 0;
@@ -183,8 +186,7 @@ TEST_F(Returns, a_resync_that_outlasts_the_hold_is_refused_with_both_times) {
   plan.ranks[3].hiccup_ns = 300 * kMillisecond;
   const RunIndex run = world().add_run(plan);
   world().set_filter([](Passing& passing) {  // the state never arrives
-    passing.drop = is_result(passing) && rank_of(passing) == 3 &&
-                   passing.packet.body<wire::ResultHeader>().stream == StreamId::kState;
+    passing.drop = is_piece_result(passing, StreamId::kState) && rank_of(passing) == 3;
   });
   Worker& target = world().worker(run, 3);
   ASSERT_TRUE(world().run_until([&] { return target.failed(); }, 5 * kSecond));

@@ -88,6 +88,16 @@ inline bool is_contribution(const Passing& passing) {
 inline bool is_result(const Passing& passing) {
   return passing.direction == Direction::kToWorker && passing.packet.type() == PacketType::kResult;
 }
+inline bool is_piece(const Passing& passing, StreamId stream) {
+  return passing.direction == Direction::kToAppliance &&
+         passing.packet.type() == PacketType::kPiece &&
+         wire::stream_of(passing.packet.body<wire::Piece>().operation.kind) == stream;
+}
+inline bool is_piece_result(const Passing& passing, StreamId stream) {
+  return passing.direction == Direction::kToWorker &&
+         passing.packet.type() == PacketType::kPieceResult &&
+         wire::stream_of(passing.packet.body<wire::PieceResult>().operation.kind) == stream;
+}
 inline bool is_probe(const Passing& passing) {
   return passing.direction == Direction::kToAppliance &&
          passing.packet.type() == PacketType::kProbe;

@@ -31,8 +31,7 @@ ScheduleOptions one_unit() {
 }
 
 bool is_gradient(const Passing& passing, std::uint16_t rank) {
-  return is_contribution(passing) && rank_of(passing) == rank &&
-         passing.packet.body<wire::Contribution>().stream == StreamId::kGradients;
+  return is_contribution(passing) && rank_of(passing) == rank;
 }
 ChunkIndex chunk_of(const Passing& passing) {
   return passing.packet.body<wire::Contribution>().chunk;

@@ -102,7 +102,7 @@ TEST_F(Stragglers, requeued_chunks_are_summed_beside_fresh_ones) {
   world().set_filter([&](Passing& passing) {
     if (is_contribution(passing)) {
       const auto& body = passing.packet.body<wire::Contribution>();
-      if (body.base_step != body.step && (body.flags & wire::kFlagNil) == 0) {
+      if (body.base_step != body.step && (body.flow.flags & wire::kFlagNil) == 0) {
         EXPECT_LT(body.base_step, body.step);
         requeued[{body.step, body.chunk}] |= std::uint64_t{1} << rank_of(passing);
       }
@@ -130,7 +130,7 @@ TEST_F(Stragglers, a_late_gradient_requeued_while_its_new_step_closes_counts_onc
   world().set_filter([&](Passing& passing) {
     if (!is_contribution(passing) || rank_of(passing) != 3) return;
     const auto& body = passing.packet.body<wire::Contribution>();
-    if (body.base_step == body.step || (body.flags & wire::kFlagNil) != 0) return;
+    if (body.base_step == body.step || (body.flow.flags & wire::kFlagNil) != 0) return;
     if (closed_step == 0) closed_step = body.step;
     if (body.step == closed_step) passing.delay_ns = 100 * kMillisecond;
     counted_in.insert(body.step);

@@ -26,9 +26,8 @@ class Transfers : public Straggling {
   }
   void count_empty_states() {
     world().set_filter([this](Passing& passing) {
-      if (!is_result(passing)) return;
-      const auto& body = passing.packet.body<wire::ResultHeader>();
-      empty_states += body.stream == StreamId::kState && (body.flags & wire::kFlagNil) != 0;
+      empty_states +=
+          is_piece_result(passing, StreamId::kState) && passing.packet.payload().empty();
     });
   }
   std::size_t empty_states = 0;
@@ -127,8 +126,7 @@ TEST_F(Transfers, what_a_dead_receiver_left_behind_goes_to_nobody_else) {
   world().set_filter([&](Passing& passing) {
     if (passing.direction != Direction::kToAppliance || passing.port_offset == 0) return;
     const bool state =
-        (is_contribution(passing) &&
-         passing.packet.body<wire::Contribution>().stream == StreamId::kState) ||
+        is_piece(passing, StreamId::kState) ||
         (is_probe(passing) && passing.packet.body<wire::Probe>().stream == StreamId::kState);
     passing.drop = passing.worker == giver ? !state : rank_of(passing) == 3 && !receiver_speaks;
   });

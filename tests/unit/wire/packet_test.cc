@@ -45,7 +45,7 @@ template <class Body>
 Body round_trip(const Buffer& bytes, Packet& packet) {
   Verdict why{};
   EXPECT_TRUE(parse(bytes, packet, why)) << label(why);
-  EXPECT_EQ(packet.type(), type_of<Body>());
+  EXPECT_EQ(packet.type(), Body::kType);
   EXPECT_EQ(packet.common().job, kSender.job);
   EXPECT_EQ(packet.common().rank, kSender.rank);
   EXPECT_EQ(packet.common().cookie, kSender.cookie);
@@ -54,32 +54,43 @@ Body round_trip(const Buffer& bytes, Packet& packet) {
 }
 
 Contribution contribution() {
-  return {.flow = {.number = 9, .timestamp_us = 8, .credit = 7},
-          .step = 6,
-          .chunk = 5,
-          .base_step = 4,
-          .weight = 3,
-          .elem_count = 2,
-          .payload_bytes = 8,
-          .stream = StreamId::kGradients,
-          .dtype = Dtype::kFloat32,
-          .priority = 1,
-          .flags = kFlagReport};
+  return {
+      .flow = {.number = 9, .timestamp_us = 8, .credit = 7, .priority = 1, .flags = kFlagReport},
+      .step = 6,
+      .chunk = 5,
+      .base_step = 4,
+      .weight = 3,
+      .elem_count = 2,
+      .dtype = Dtype::kFloat32};
 }
 const Buffer kEightBytes{1, 2, 3, 4, 5, 6, 7, 8};
 
 ResultHeader result() {
-  return {.feedback = {.number = 1, .deferred_count = 2},
+  return {.feedback = {.number = 1, .deferred_count = 2, .flags = kFlagMean | kFlagPulled},
+          .k = 65,
           .step = 3,
           .chunk = 4,
           .weight = std::uint64_t{1} << 40,
           .elem_count = 4,
-          .payload_bytes = 8,
-          .k = 65,
-          .mask_words = 2,
-          .stream = StreamId::kGradients,
           .dtype = Dtype::kFloat16,
-          .flags = kFlagMean | kFlagPulled};
+          .mask_words = 2};
+}
+
+Piece piece() {
+  return {.flow = {.number = 9},
+          .step = 6,
+          .chunk = 5,
+          .operation = {.size_bytes = 4000, .root = 3, .kind = CollectiveKind::kBroadcast},
+          .payload_bytes = 8};
+}
+
+PieceResult piece_result() {
+  return {.feedback = {.number = 1},
+          .step = 6,
+          .chunk = 5,
+          .operation = {.size_bytes = 8, .root = 3, .kind = CollectiveKind::kTransfer},
+          .mask_words = 1,
+          .payload_bytes = 8};
 }
 
 Answer answer() {
@@ -120,6 +131,17 @@ TEST(RoundTrip, ResultWithMaskAndPayload) {
   EXPECT_EQ(packet.mask_word_count(), 2u);
   EXPECT_EQ(packet.mask_word(0), ~std::uint64_t{0});
   EXPECT_EQ(packet.mask_word(1), 1u);
+  EXPECT_EQ(Buffer(packet.payload().begin(), packet.payload().end()), kEightBytes);
+}
+
+TEST(RoundTrip, PieceAndItsResult) {
+  Packet packet;
+  const Buffer bytes = make(piece(), {}, kEightBytes);
+  EXPECT_EQ(round_trip<Piece>(bytes, packet).operation, piece().operation);
+  EXPECT_EQ(Buffer(packet.payload().begin(), packet.payload().end()), kEightBytes);
+  const Buffer answered = make(piece_result(), {5}, kEightBytes);
+  EXPECT_EQ(round_trip<PieceResult>(answered, packet).operation, piece_result().operation);
+  EXPECT_EQ(packet.mask_word(0), 5u);
   EXPECT_EQ(Buffer(packet.payload().begin(), packet.payload().end()), kEightBytes);
 }
 
@@ -205,10 +227,14 @@ std::vector<Buffer> every_type() {
           make(Ping{}),
           make(Preparing{.nonce = 9, .percent = 50}),
           make(Notice{.text_bytes = 2}, {}, {'n', 'o'}),
+          make(Resync{.number = 1}),
           make(contribution(), {}, kEightBytes),
           make(Probe{}),
           make(Credit{}),
+          make(Finished{.step = 1}),
+          make(piece(), {}, kEightBytes),
           make(result(), {1, 2}, kEightBytes),
+          make(piece_result(), {1}, kEightBytes),
           make(Feedback{}),
           make(answer(), {1}, Buffer(2 * sizeof(MissingAge)))};
 }
@@ -247,6 +273,21 @@ TEST_P(Parse, NamesTheReason) {
   EXPECT_EQ(outcome(bytes), GetParam().reason);
 }
 
+// The flags of a data packet, in the header of its flow.
+template <class Body>
+std::function<void(Buffer&)> flag(std::uint8_t flags) {
+  return [=](Buffer& bytes) {
+    if constexpr (is_worker_data(Body::kType))
+      body_of<Body>(bytes).flow.flags = flags;
+    else
+      body_of<Body>(bytes).feedback.flags = flags;
+  };
+}
+
+std::function<void(Buffer&)> operation(Operation changed) {
+  return [=](Buffer& bytes) { body_of<Piece>(bytes).operation = changed; };
+}
+
 template <class Body, class Value>
 std::function<void(Buffer&)> set(Value Body::*field, Value value) {
   return [=](Buffer& bytes) {
@@ -257,6 +298,8 @@ std::function<void(Buffer&)> set(Value Body::*field, Value value) {
 
 const Buffer kContribution = make(contribution(), {}, kEightBytes);
 const Buffer kResult = make(result(), {1, 2}, kEightBytes);
+const Buffer kPiece = make(piece(), {}, kEightBytes);
+const Buffer kPieceResult = make(piece_result(), {1}, kEightBytes);
 const Buffer kAnswer = make(answer(), {1}, Buffer(2 * sizeof(MissingAge)));
 const Buffer kJoin = make(join());
 const Buffer kStatus = make(Status{.mask_words = 1}, {1});
@@ -271,45 +314,59 @@ INSTANTIATE_TEST_SUITE_P(
                "bad_type"},
         Spoilt{"type_unknown", kContribution,
                [](Buffer& b) { common_of(b).type = PacketType{200}; }, "bad_type"},
-        Spoilt{"contribution_stream", kContribution, set(&Contribution::stream, StreamId{3}),
-               "bad_stream"},
-        Spoilt{"contribution_dtype", kContribution, set(&Contribution::dtype, Dtype{4}),
+        Spoilt{"contribution_dtype", kContribution, set(&Contribution::dtype, Dtype::kBytes),
                "bad_field"},
-        Spoilt{"contribution_flags", kContribution, set(&Contribution::flags, kFlagTrailerReserved),
-               "bad_field"},
-        Spoilt{"contribution_tag", kContribution, set(&Contribution::tag, std::uint32_t{1}),
-               "bad_field"},
+        Spoilt{"contribution_flags", kContribution, flag<Contribution>(kFlagPulled), "bad_field"},
+        Spoilt{"contribution_reserved", kContribution,
+               set(&Contribution::reserved, std::uint8_t{1}), "bad_field"},
         Spoilt{"contribution_no_elements", kContribution,
                set(&Contribution::elem_count, std::uint16_t{0}), "bad_length"},
-        Spoilt{"contribution_elements_differ", kContribution,
-               set(&Contribution::elem_count, std::uint16_t{3}), "bad_length"},
+        Spoilt{"contribution_more_elements", kContribution,
+               set(&Contribution::elem_count, std::uint16_t{3}), "truncated"},
         Spoilt{"contribution_dtype_width", kContribution,
                set(&Contribution::dtype, Dtype::kFloat16), "bad_length"},
-        Spoilt{"contribution_nil_with_data", kContribution, set(&Contribution::flags, kFlagNil),
+        Spoilt{"contribution_nil_with_data", kContribution, flag<Contribution>(kFlagNil),
                "bad_length"},
         Spoilt{"contribution_too_big", kContribution,
                [](Buffer& b) {
                  body_of<Contribution>(b).elem_count = kMaxChunkBytes / 4 + 1;
-                 body_of<Contribution>(b).payload_bytes = kMaxChunkBytes + 4;
                  b.resize(b.size() + kMaxChunkBytes);
                },
                "bad_length"},
-        Spoilt{"result_stream", kResult, set(&ResultHeader::stream, StreamId{9}), "bad_stream"},
         Spoilt{"result_dtype", kResult, set(&ResultHeader::dtype, Dtype{9}), "bad_field"},
-        Spoilt{"result_flags", kResult, set(&ResultHeader::flags, std::uint8_t{0x20}), "bad_field"},
-        Spoilt{"result_tag", kResult, set(&ResultHeader::tag, std::uint32_t{1}), "bad_field"},
+        Spoilt{"result_flags", kResult, flag<ResultHeader>(kFlagReport), "bad_field"},
         Spoilt{"result_mask", kResult, set(&ResultHeader::mask_words, std::uint8_t{kMaskWords + 1}),
                "bad_length"},
-        Spoilt{"result_shape", kResult, set(&ResultHeader::elem_count, std::uint16_t{5}),
+        Spoilt{"result_shape", kResult, set(&ResultHeader::elem_count, std::uint16_t{3}),
                "bad_length"},
-        Spoilt{"probe_stream", make(Probe{}), set(&Probe::stream, StreamId{3}), "bad_stream"},
-        Spoilt{"probe_flags", make(Probe{}), set(&Probe::flags, std::uint8_t{0x40}), "bad_field"},
-        Spoilt{"credit_flags", make(Credit{}), set(&Credit::flags, std::uint8_t{0x40}),
+        Spoilt{"piece_kind", kPiece, operation({.size_bytes = 8, .kind = CollectiveKind{3}}),
                "bad_field"},
+        Spoilt{"piece_of_nothing", kPiece, operation({.kind = CollectiveKind::kBroadcast}),
+               "bad_length"},
+        Spoilt{"piece_of_a_barrier", kPiece, operation({.kind = CollectiveKind::kBarrier}),
+               "bad_length"},
+        Spoilt{"piece_of_less", kPiece,
+               operation({.size_bytes = 7, .kind = CollectiveKind::kBroadcast}), "bad_length"},
+        Spoilt{"piece_flags", kPiece, flag<Piece>(kFlagNil), "bad_field"},
+        Spoilt{"piece_too_big", kPiece,
+               [](Buffer& b) {
+                 body_of<Piece>(b).operation.size_bytes = UINT32_MAX;
+                 body_of<Piece>(b).payload_bytes = kMaxChunkBytes + 1;
+                 b.resize(b.size() + kMaxChunkBytes);
+               },
+               "bad_length"},
+        Spoilt{"piece_result_mask", kPieceResult,
+               set(&PieceResult::mask_words, std::uint8_t{kMaskWords + 1}), "bad_length"},
+        Spoilt{"piece_result_flags", kPieceResult, flag<PieceResult>(kFlagNil), "bad_field"},
+        Spoilt{"feedback_flags", make(Feedback{}), flag<Feedback>(kFlagReport), "bad_field"},
+        Spoilt{"answer_flags", kAnswer, flag<Answer>(kFlagPulled), "bad_field"},
+        Spoilt{"probe_stream", make(Probe{}), set(&Probe::stream, StreamId{3}), "bad_stream"},
+        Spoilt{"probe_flags", make(Probe{}), flag<Probe>(kFlagNil), "bad_field"},
+        Spoilt{"credit_flags", make(Credit{}), flag<Credit>(kFlagNil), "bad_field"},
         Spoilt{"finished_step", make(Finished{.step = 1}), set(&Finished::step, std::uint32_t{0}),
                "bad_field"},
-        Spoilt{"finished_flags", make(Finished{.step = 1}),
-               set(&Finished::flags, std::uint8_t{0x40}), "bad_field"},
+        Spoilt{"finished_flags", make(Finished{.step = 1}), flag<Finished>(kFlagPulled),
+               "bad_field"},
         Spoilt{"resync_number", make(Resync{.number = 1}), set(&Resync::number, std::uint32_t{0}),
                "bad_field"},
         Spoilt{"resync_done", make(Resync{.number = 1}), set(&Resync::done, std::uint8_t{2}),
@@ -347,8 +404,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(Parse, TakesANilContribution) {
   Contribution nil = contribution();
-  nil.elem_count = nil.payload_bytes = 0;
-  nil.flags = kFlagNil;
+  nil.elem_count = 0;
+  nil.flow.flags = kFlagNil;
   EXPECT_EQ(outcome(make(nil)), "ok");
 }
 
@@ -363,16 +420,9 @@ TEST(Parse, LeavesThePacketAloneWhenItRefuses) {
   EXPECT_EQ(packet.bytes().data(), good.data());
 }
 
-TEST(Collective, KindAndRootTravelInOneWord) {
-  const std::uint32_t word = pack_collective(CollectiveKind::kBarrier, 1023);
-  EXPECT_EQ(collective_kind(word), CollectiveKind::kBarrier);
-  EXPECT_EQ(collective_root(word), 1023);
-}
-
 TEST(DatagramBytes, IsTheSizeOfAFullResult) {
   ResultHeader full = result();
   full.elem_count = 256;
-  full.payload_bytes = 1024;
   full.dtype = Dtype::kFloat32;
   full.mask_words = 2;
   EXPECT_EQ(make(full, {1, 2}, Buffer(1024)).size(), datagram_bytes(1024, 128));

@@ -1,0 +1,158 @@
+// Pieces of broadcasts, barriers and transfers of state: what the first of a step fixes for all,
+// when a piece is complete, and what becomes of a broadcast without its root.
+#include <algorithm>
+#include <cstring>
+
+#include "aggregator/base/check.h"
+#include "aggregator/core/shard.h"
+
+namespace sluice::agg {
+namespace {
+
+// Bytes of chunk `chunk` of an operation of `size_bytes`.
+std::size_t piece_bytes(std::uint32_t size_bytes, ChunkIndex chunk,
+                        std::size_t chunk_bytes) noexcept {
+  return std::min<std::size_t>(chunk_bytes, size_bytes - chunk * chunk_bytes);
+}
+
+std::uint32_t chunk_count_of(const wire::Operation& operation, std::size_t chunk_bytes) noexcept {
+  return static_cast<std::uint32_t>(
+      std::max<std::size_t>(1, (operation.size_bytes + chunk_bytes - 1) / chunk_bytes));
+}
+
+}  // namespace
+
+// The root's data goes to everybody. A transfer is a broadcast whose first chunk also waits for a
+// piece without data from its receiver, so that the source can't run ahead of it. Of a broadcast
+// the others announce with such a piece that they wait for the root, or nobody would know of a root
+// that goes before it has sent anything; it is counted nowhere (kPassed).
+Verdict Shard::take_piece(Job& job, const wire::Packet& packet, TimeNs now) noexcept {
+  const auto& body = packet.body<wire::Piece>();
+  const Rank rank{packet.common().rank};
+  const StreamId stream = wire::stream_of(body.operation.kind);
+  Verdict verdict = check_step(job, stream, body.step, body.chunk);
+  if (verdict != Verdict::kAccepted) return verdict;
+  StreamSlice& slice = job.slices[id_.value].streams[index_of(stream)];
+  const std::uint32_t slot_index = job.slot_index(stream, slice, body.step, body.chunk);
+  verdict = check_slot(job, slice, slot_index, body.step, rank);
+  if (verdict != Verdict::kAccepted) return verdict;
+  if (verdict = check_piece(job, slice, body, rank); verdict != Verdict::kAccepted) return verdict;
+  if (slice.collective.step != body.step) fix_operation(job, slice, body);
+  const bool is_root = rank == Rank{body.operation.root};
+  if (body.operation.kind == CollectiveKind::kBroadcast && !is_root) return Verdict::kPassed;
+  if (!slice.record.may.test(rank)) return Verdict::kNotAllowed;
+
+  Slot& slot = slice.slots[slot_index];
+  if (slot.step != body.step) reopen(job, slice, slot_index, body.step, now);
+  if (body.payload_bytes != 0) {
+    std::memcpy(slice.data.get() + slot_index * slice.stride_floats, packet.payload().data(),
+                body.payload_bytes);
+    slot.payload_bytes = body.payload_bytes;
+  }
+  slot.operation = body.operation;
+  set_bit(&slice.masks[slot_index * job.mask_word_count], rank);
+  ++slot.count;
+  slot.priority = std::min(slot.priority, body.flow.priority);
+  job.slices[id_.value].contributions.add(1);
+  if (try_complete_piece(job, stream, slot_index, now)) return Verdict::kCompleted;
+  if (stream == StreamId::kState) report_lost_transfer(job, slice);
+  return body.payload_bytes == 0 ? Verdict::kNilFolded : Verdict::kFolded;
+}
+
+// Whether a piece may be of its step: all of it, before it fixes anything, since what is rejected
+// must not bind the others. Once the step is fixed, every piece must agree.
+Verdict Shard::check_piece(Job& job, const StreamSlice& slice, const wire::Piece& body,
+                           Rank rank) noexcept {
+  const wire::Operation operation = body.operation;
+  const Rank root{operation.root};
+  const StreamId stream = wire::stream_of(operation.kind);
+  const bool transfer = stream == StreamId::kState;
+  if (root.value >= job.spec.world_size) return Verdict::kBadField;
+  const bool sized = operation.kind != CollectiveKind::kBarrier;
+  const bool data = sized && rank == root;
+  if (sized && !data && body.chunk != 0) return Verdict::kNotAllowed;
+  // Only its two ranks: another one's size would stop the transfer.
+  if (transfer && (root != job.transfer.source() || !slice.record.may.test(rank)))
+    return Verdict::kNotAllowed;
+  // A broadcast's record names its root alone, but the others may still disagree with it.
+  const Collective& collective = slice.collective;
+  const bool fixed = collective.step == body.step;
+  if (!job.members[rank.value].takes_part(index_of(stream), body.step) ||
+      (!fixed && !slice.record.may.test(rank)))
+    return Verdict::kNotAllowed;
+  if (data != (body.payload_bytes != 0)) return Verdict::kShapeMismatch;
+
+  if (fixed && collective.operation != operation) {
+    if (!transfer)
+      push_event({.kind = ShardEvent::Kind::kCollectiveMismatch,
+                  .job = &job,
+                  .rank = rank,
+                  .stream = stream,
+                  .step = body.step,
+                  .expected = collective.operation,
+                  .actual = operation});
+    return Verdict::kCollectiveMismatch;
+  }
+  const std::size_t chunk_bytes = job.spec.chunk_bytes;
+  const std::uint32_t chunk_count = chunk_count_of(operation, chunk_bytes);
+  if (chunk_count > kCollectiveChunks) return Verdict::kBadLength;
+  if (body.chunk >= chunk_count) return Verdict::kBadChunk;
+  if (data && body.payload_bytes != piece_bytes(operation.size_bytes, body.chunk, chunk_bytes))
+    return Verdict::kShapeMismatch;
+  return Verdict::kAccepted;
+}
+
+// Binds all ranks to the operation of the step's first piece, and for a broadcast its record to the
+// root.
+void Shard::fix_operation(Job& job, StreamSlice& slice, const wire::Piece& body) noexcept {
+  Collective& collective = slice.collective;
+  CHECK(collective.step == 0 && body.step == slice.record.step);
+  collective.step = body.step;
+  collective.operation = body.operation;
+  collective.chunk_count = chunk_count_of(body.operation, job.spec.chunk_bytes);
+  if (body.operation.kind == CollectiveKind::kTransfer) return;
+  job.collective_begun.store(body.step, std::memory_order_relaxed);
+  if (!collective.is_broadcast()) return;
+  const Rank root{body.operation.root};
+  const bool has_root = slice.record.may.test(root);
+  slice.record.k = has_root;
+  slice.record.may = has_root ? MemberMask::only(root) : MemberMask{};
+  slice.record.must = slice.record.may;
+  if (!has_root) sweep(slice);
+}
+
+// Completes the piece if the record is satisfied. Of a transfer, only the first chunk waits for the
+// receiver too, and the receiver's presence is no state, though the record may be left with nobody
+// else.
+bool Shard::try_complete_piece(Job& job, StreamId stream, std::uint32_t slot_index,
+                               TimeNs now) noexcept {
+  const StreamSlice& slice = job.slices[id_.value].streams[index_of(stream)];
+  const Slot& slot = slice.slots[slot_index];
+  const bool transfer = stream == StreamId::kState;
+  if (transfer && slot.payload_bytes == 0) return false;
+  const bool needs_one = transfer && slot_index % slice.chunk_count != 0;
+  if (!needs_one && !slice.record.satisfied_by(&slice.masks[slot_index * job.mask_word_count],
+                                               slot.count, job.mask_word_count))
+    return false;
+  complete(job, stream, slot_index, now);
+  return true;
+}
+
+// A broadcast whose root is gone: what it has not sent is complete without data, for everybody
+// alike, which fails the call of each.
+void Shard::close_without_root(Job& job, StreamSlice& slice, TimeNs now) noexcept {
+  const Step step = slice.record.step;
+  const wire::Operation operation = slice.collective.operation;
+  const std::uint32_t base = job.slot_index(StreamId::kCollectives, slice, step, 0);
+  const std::uint32_t end = base + slice.collective.chunk_count;
+  for (std::uint32_t slot_index = base; slot_index < end; ++slot_index) {
+    const Slot& slot = slice.slots[slot_index];
+    CHECK(slot.step != step || slot.complete);  // a chunk is complete once its root has sent it
+    if (slot.step == step) continue;
+    reopen(job, slice, slot_index, step, now);
+    slice.slots[slot_index].operation = operation;
+    complete(job, StreamId::kCollectives, slot_index, now);
+  }
+}
+
+}  // namespace sluice::agg

@@ -1,0 +1,170 @@
+// The bodies of control packets, port P: joins, memberships, how a job stands and ends.
+//
+// Each body names its type. Lengths and enumerations are checked by parse() (packet.h); what a join
+// may ask for is up to jobs/.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "aggregator/base/limits.h"
+#include "aggregator/base/policy_options.h"
+#include "aggregator/base/types.h"
+#include "aggregator/wire/header.h"
+
+namespace sluice::wire {
+
+inline constexpr std::size_t kNonceBytes = 16;
+inline constexpr std::size_t kProofBytes = 32;
+
+#pragma pack(push, 1)
+
+struct StreamLayout {
+  std::uint64_t hash = 0;         // of the tensors, see layout_hash() in the client
+  std::uint32_t chunk_count = 0;  // 0: the stream does not exist (kGradients must)
+  std::uint32_t max_elems = 0;    // elements of its biggest chunk: sizes the accumulators
+};
+
+struct Join {  // padded to the size of a full result datagram of this job, or not padded: a size
+               // test
+  static constexpr PacketType kType = PacketType::kJoin;
+  std::uint64_t nonce = 0;   // drawn once a join; same nonce, same answer
+  std::uint64_t run_id = 0;  // of the launch; every rank of one run has the same
+  StreamLayout layouts[kStreamCount];
+  std::uint32_t features = 0;  // bits, none defined: must be 0
+  std::uint16_t world_size = 0;
+  std::uint16_t ordinal = 0;  // which model of this process
+  std::uint16_t chunk_bytes = 0;
+  std::uint16_t datagram_bytes =
+      0;                        // what this worker's biggest packets need; also the padded size
+  PolicyOptions policy;         // all zero but for defaults unless has_policy
+  std::uint8_t has_policy = 0;  // 0: whatever the appliance's configuration says for this job
+  std::uint8_t has_proof = 0;
+  std::uint8_t allow_nil = 1;
+  std::uint8_t name_bytes = 0;
+  AveragingChoice averaging{};  // as it was made, the default being one of them
+  char name[kMaxJobNameBytes] = {};
+  std::uint8_t server_nonce[kNonceBytes] = {};
+  std::uint8_t proof[kProofBytes] = {};
+};
+
+struct Challenge {
+  static constexpr PacketType kType = PacketType::kChallenge;
+  std::uint64_t nonce = 0;
+  std::uint8_t server_nonce[kNonceBytes] = {};
+};
+
+// The job's memory is being made, which takes long for a big one. The worker asks again, and its
+// patience starts anew whenever `percent` has grown.
+struct Preparing {
+  static constexpr PacketType kType = PacketType::kPreparing;
+  std::uint64_t nonce = 0;
+  std::uint8_t percent = 0;  // of the memory, 0 .. 100
+};
+
+struct Accept {
+  static constexpr PacketType kType = PacketType::kAccept;
+  std::uint64_t nonce = 0;
+  std::uint32_t open_steps[kStreamCount] = {};   // where each stream stands: 1 in a new job
+  std::uint32_t first_steps[kStreamCount] = {};  // first of each that this worker contributes to
+  PolicyOptions policy;                          // that the job runs
+  std::uint32_t member_timeout_ms = 0;
+  std::uint32_t resync_hold_ms = 0;
+  std::uint16_t shards = 0;
+  std::uint16_t window = 0;  // steps retained
+  std::uint16_t world_size = 0;
+  std::uint16_t joined_count = 0;
+  std::uint8_t rejoined = 0;  // 1: the job runs already; resync before the first contribution
+};
+
+enum class RefuseCode : std::uint16_t {
+  kBadSecret = 1,
+  kBadVersion = 2,
+  kWorldSize = 3,
+  kLayout = 4,
+  kRankTaken = 5,
+  kOtherRun = 6,
+  kLimit = 7,
+  kMtu = 8,
+  kBadRequest = 9,
+  kEnded = 10,
+  kPolicy = 11,
+};
+
+struct Refuse {  // then text_bytes of UTF-8
+  static constexpr PacketType kType = PacketType::kRefuse;
+  std::uint64_t nonce = 0;
+  RefuseCode code{};
+  std::uint16_t text_bytes = 0;
+};
+
+enum class LeaveReason : std::uint8_t {
+  kFinished = 0,  // in order; in a synchronous job an error if others contribute to later steps
+  kAbnormal = 1,
+  kUneven = 2,  // in order, and the ranks are meant to end at different steps
+};
+
+struct Leave {
+  static constexpr PacketType kType = PacketType::kLeave;
+  std::uint32_t first_steps[kStreamCount] = {};  // first step of each stream not contributed to
+  LeaveReason reason{};
+};
+
+struct Keepalive {
+  static constexpr PacketType kType = PacketType::kKeepalive;
+  std::uint32_t timestamp_us = 0;
+  std::uint64_t token = 0;  // of the last ping: proves that the sender gets what is sent to it
+};
+
+// Asked again every 250 ms with the same number until a status names the transfer.
+struct Resync {
+  static constexpr PacketType kType = PacketType::kResync;
+  std::uint32_t number = 0;  // of the request in this process, from 1
+  std::uint8_t done = 0;     // 1: the state has arrived, the window may move on
+};
+
+enum class JobState : std::uint8_t { kForming = 0, kRunning = 1, kEnded = 2 };
+
+struct Status {  // then mask_words u64: ranks that have not joined (forming) or are gone (running)
+  static constexpr PacketType kType = PacketType::kStatus;
+  std::uint32_t echo_timestamp_us = 0;
+  std::uint16_t joined_count = 0;
+  std::uint16_t world_size = 0;
+  JobState state{};
+  std::uint8_t mask_words = 0;
+  std::uint8_t left = 0;  // 1: this worker's own leave has been carried out
+  // The transfer of state under way; transfer_step 0: none.
+  std::uint32_t transfer_step = 0;    // first step of stream kState that belongs to it
+  std::uint32_t transfer_number = 0;  // of the Resync that asked for it
+  std::uint32_t hold_left_ms = 0;     // how much longer the window waits
+  std::uint16_t transfer_source = 0;  // rank that gives its state
+  std::uint16_t transfer_target = 0;  // rank that gets it
+};
+
+struct Ping {
+  static constexpr PacketType kType = PacketType::kPing;
+  std::uint32_t timestamp_us = 0;
+  std::uint64_t token = 0;  // to be echoed by a keepalive from where the ping arrived; 0: none
+};
+
+enum class NoticeCode : std::uint16_t {
+  kMemberDied = 1,    // the process is gone: socket closed, port unreachable
+  kMemberSilent = 2,  // nothing heard for member_timeout
+  kMemberLeft = 3,    // left with kAbnormal
+  kCollective = 4,    // ranks disagree about a collective
+  kShutdown = 5,      // the appliance is ending
+  kReplaced = 6,      // a new run took the job's name
+  kStepLimit = 7,     // step numbers are used up
+  kResyncHold = 8,    // this member's resync took longer than the window could be held
+};
+
+struct Notice {  // then text_bytes of UTF-8
+  static constexpr PacketType kType = PacketType::kNotice;
+  NoticeCode code{};
+  std::uint16_t rank = 0;  // whom it is about
+  std::uint16_t text_bytes = 0;
+};
+
+#pragma pack(pop)
+
+}  // namespace sluice::wire

@@ -1,0 +1,171 @@
+// The bodies of data packets, port P + 1 + shard.
+//
+// Sums and pieces share their headers, probes and answers, and nothing else: a contribution to a
+// sum (stream kGradients) is of a step of parameters and has a weight; a piece (streams
+// kCollectives and kState) is of an operation that all ranks must agree on. Each body names its
+// type and the flags that it may have.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "aggregator/base/limits.h"
+#include "aggregator/base/types.h"
+#include "aggregator/wire/header.h"
+
+namespace sluice::wire {
+
+#pragma pack(push, 1)
+
+// ---- sums ----
+
+struct Contribution {  // then elem_count elements, unless kFlagNil
+  static constexpr PacketType kType = PacketType::kContribution;
+  static constexpr std::uint8_t kFlags = kFlagReport | kFlagNil;
+  FlowHeader flow;
+  std::uint32_t step = 0;
+  std::uint32_t chunk = 0;
+  std::uint32_t base_step = 0;  // the step whose parameters it was computed on
+  std::uint32_t weight = 0;     // samples; 0 is legal
+  std::uint16_t elem_count = 0;
+  Dtype dtype{};
+  std::uint8_t reserved = 0;  // 0: elements lie at an even offset
+};
+
+struct ResultHeader {  // then mask_words u64, then elem_count elements, unless kFlagNil
+  static constexpr PacketType kType = PacketType::kResult;
+  static constexpr std::uint8_t kFlags = kFlagNil | kFlagNonFinite | kFlagMean | kFlagPulled;
+  FeedbackHeader feedback;
+  std::uint16_t k = 0;  // the k that this slot was summed with
+  std::uint32_t step = 0;
+  std::uint32_t chunk = 0;
+  std::uint64_t weight = 0;  // total of the contributions in the mask
+  // How long before this packet was written the chunk's first contribution came, and the one that
+  // completed it: for traces.
+  std::uint32_t first_age_us = 0;
+  std::uint32_t complete_age_us = 0;
+  std::uint16_t elem_count = 0;
+  Dtype dtype{};
+  std::uint8_t mask_words = 0;
+};
+
+// ---- pieces ----
+
+// What all ranks must agree on about a step of stream kCollectives or kState: its first piece fixes
+// it.
+struct Operation {
+  std::uint32_t size_bytes = 0;  // of the whole step, all chunks; 0 for a barrier
+  std::uint16_t root = 0;        // rank whose data it is
+  CollectiveKind kind{};
+
+  friend constexpr bool operator==(const Operation&, const Operation&) = default;
+};
+constexpr StreamId stream_of(CollectiveKind kind) noexcept {
+  return kind == CollectiveKind::kTransfer ? StreamId::kState : StreamId::kCollectives;
+}
+
+struct Piece {  // then payload_bytes: the root's data, or none from a rank that is only present
+  static constexpr PacketType kType = PacketType::kPiece;
+  static constexpr std::uint8_t kFlags = kFlagReport;
+  FlowHeader flow;
+  std::uint32_t step = 0;
+  std::uint32_t chunk = 0;
+  Operation operation;
+  std::uint16_t payload_bytes = 0;
+};
+
+// No payload although the operation has a size: its root is gone.
+struct PieceResult {  // then mask_words u64, then payload_bytes
+  static constexpr PacketType kType = PacketType::kPieceResult;
+  static constexpr std::uint8_t kFlags = kFlagPulled;
+  FeedbackHeader feedback;
+  std::uint32_t step = 0;
+  std::uint32_t chunk = 0;
+  Operation operation;
+  std::uint8_t mask_words = 0;
+  std::uint16_t payload_bytes = 0;
+};
+
+// ---- of all streams ----
+
+struct Probe {
+  static constexpr PacketType kType = PacketType::kProbe;
+  static constexpr std::uint8_t kFlags = kFlagReport;
+  FlowHeader flow;
+  std::uint32_t step = 0;
+  std::uint32_t block = 0;
+  std::uint64_t want = 0;  // bit i: send the result of chunk 64 * block + i if it is complete
+  StreamId stream{};
+};
+
+struct Credit {
+  static constexpr PacketType kType = PacketType::kCredit;
+  static constexpr std::uint8_t kFlags = kFlagReport;
+  FlowHeader flow;
+};
+
+// Without it the policy could not see the times that cancelling hides. With kFlagNil no gradient is
+// finished: the rank has only come to the step.
+struct Finished {
+  static constexpr PacketType kType = PacketType::kFinished;
+  static constexpr std::uint8_t kFlags = kFlagReport | kFlagNil;
+  FlowHeader flow;
+  std::uint32_t step = 0;  // whose parameters the gradient was computed on
+};
+
+struct Feedback {
+  static constexpr PacketType kType = PacketType::kFeedback;
+  static constexpr std::uint8_t kFlags = 0;
+  FeedbackHeader feedback;
+  std::uint16_t shard = 0;  // whose flow it reports; other packets name a chunk or a block
+};
+
+enum class AnswerStatus : std::uint8_t {
+  kOpen = 0,     // the step is open or closed but in the window: the bitmaps are exact
+  kGone = 1,     // the step has left the window: nobody knows
+  kNotOpen = 2,  // the step is in the future
+};
+
+struct MissingAge {
+  std::uint16_t rank = 0;
+  std::uint32_t last_heard_ms = 0;
+};
+
+struct Answer {  // then mask_words u64 (ranks missing from first_incomplete), then age_count
+                 // MissingAge
+  static constexpr PacketType kType = PacketType::kAnswer;
+  static constexpr std::uint8_t kFlags = 0;
+  FeedbackHeader feedback;
+  std::uint32_t step = 0;
+  std::uint32_t block = 0;
+  std::uint64_t counted = 0;  // bit i: this worker's part of chunk 64 * block + i is in
+  // bit i: that chunk's result exists and is not about to be sent anyway.
+  std::uint64_t complete = 0;
+  std::uint32_t probe_number = 0;      // settles every worker packet number up to it
+  std::uint32_t open_step = 0;         // of this stream
+  std::uint32_t first_incomplete = 0;  // chunk index in this block, or 0xFFFFFFFF
+  StreamId stream{};
+  AnswerStatus status{};
+  std::uint8_t mask_words = 0;
+  std::uint8_t age_count = 0;
+};
+inline constexpr std::uint32_t kNoChunk = 0xFFFFFFFF;
+
+#pragma pack(pop)
+
+static_assert(sizeof(Contribution) == 34 && sizeof(ResultHeader) == 64 && sizeof(Piece) == 31 &&
+              sizeof(PieceResult) == 52);
+static_assert(sizeof(ResultHeader) % 2 == 0 && sizeof(PieceResult) % 2 == 0,
+              "a result's payload is summed once for all members, at an even offset");
+
+// Bytes around a chunk's payload in the biggest packet that carries it, for n workers.
+constexpr std::size_t result_overhead_bytes(std::size_t worker_count) noexcept {
+  static_assert(sizeof(ResultHeader) >= sizeof(PieceResult));
+  return sizeof(CommonHeader) + sizeof(ResultHeader) + 8 * mask_words(worker_count);
+}
+// The UDP payload that a path must carry for chunks of this size: the padded size of a JOIN.
+constexpr std::size_t datagram_bytes(std::size_t chunk_bytes, std::size_t worker_count) noexcept {
+  return result_overhead_bytes(worker_count) + chunk_bytes;
+}
+
+}  // namespace sluice::wire

@@ -1,0 +1,105 @@
+// What every packet of Sluice begins with, and which packets there are.
+//
+// A CommonHeader, then, on the data ports, the header of the flow in that direction. Both name the
+// packet's priority and flags at one place, so that whoever only forwards a packet (peek.h) and
+// whoever only counts it (a flow's numbers) need not know its body.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "aggregator/base/types.h"
+
+namespace sluice::wire {
+
+static_assert(std::endian::native == std::endian::little,
+              "the wire is little-endian, read in place");
+
+inline constexpr std::uint16_t kMagic = 0x51C5;
+inline constexpr std::uint8_t kVersion = 3;
+
+enum class PacketType : std::uint8_t {
+  // Control, port P.
+  kJoin = 1,        // worker: ask to become a member; sent twice, first to get a challenge
+  kChallenge = 2,   // appliance: prove the secret over this server nonce
+  kAccept = 3,      // appliance: you are a member; here is the cookie
+  kRefuse = 4,      // appliance: no, with a code and a text that prints both values
+  kLeave = 5,       // worker: I contribute to no step from these on
+  kKeepalive = 6,   // worker: I am alive and my path is this one; also the answer to a ping
+  kStatus = 7,      // appliance: answer to a keepalive, leave; sent unasked when the job starts
+  kPing = 8,        // appliance: are you there?
+  kNotice = 9,      // appliance: the job has ended, and why
+  kResync = 10,     // worker: I need another one's state; or: I have it
+  kPreparing = 11,  // appliance: the job of this proven join is being made; ask again
+  // Data, port P + 1 + shard.
+  kContribution = 16,  // worker: its part of a sum
+  kProbe = 17,         // worker: what became of this block of 64 chunks? send the results named
+  kCredit = 18,        // worker: only the flow header (credit, report flag)
+  kFinished = 19,      // worker, to shard 0: my gradient is finished, whether or not it is sent
+  kPiece = 20,         // worker: its part of a broadcast, a barrier or a transfer of state
+  kResult = 32,        // appliance: the sum of a chunk
+  kFeedback = 33,      // appliance: only the feedback header
+  kAnswer = 34,        // appliance: to a probe
+  kPieceResult = 35,   // appliance: a piece, to everybody whom it concerns
+};
+
+constexpr bool is_control(PacketType type) noexcept {
+  return type >= PacketType::kJoin && type <= PacketType::kPreparing;
+}
+constexpr bool is_worker_data(PacketType type) noexcept {
+  return type >= PacketType::kContribution && type <= PacketType::kPiece;
+}
+constexpr bool is_appliance_data(PacketType type) noexcept {
+  return type >= PacketType::kResult && type <= PacketType::kPieceResult;
+}
+
+// ---- flags of data packets; each body names those that it may have ----
+inline constexpr std::uint8_t kFlagReport = 1 << 0;     // of workers: send feedback
+inline constexpr std::uint8_t kFlagNil = 1 << 1;        // no data; result: of NILs only
+inline constexpr std::uint8_t kFlagNonFinite = 1 << 2;  // result: some value is NaN or infinite
+inline constexpr std::uint8_t kFlagMean = 1 << 3;       // result: payload is sum / weight already
+inline constexpr std::uint8_t kFlagPulled = 1 << 4;     // results: sent because a probe asked
+
+#pragma pack(push, 1)
+
+struct CommonHeader {
+  std::uint16_t magic = kMagic;
+  std::uint8_t version = kVersion;
+  PacketType type{};
+  std::uint16_t job = 0;   // 0 before the join
+  std::uint16_t rank = 0;  // the worker's, in both directions
+  Cookie cookie = 0;       // the worker's, in both directions; 0 before the join
+};
+
+// On every worker data packet. A flow is (worker, shard).
+struct FlowHeader {
+  std::uint32_t number = 0;        // of this packet in its flow, from 1
+  std::uint32_t timestamp_us = 0;  // echoed by feedback
+  std::uint32_t credit = 0;        // highest appliance packet number that the worker can take
+  // Of the chunk; of a probe and of a request for feedback the least urgent of what it asks about,
+  // which it must not overtake.
+  Priority priority = 0;
+  std::uint8_t flags = 0;
+};
+
+// On every appliance data packet.
+struct FeedbackHeader {
+  std::uint32_t number = 0;             // of this packet in the flow's other direction, from 1
+  std::uint32_t received_count = 0;     // worker packets that arrived, duplicates too
+  std::uint32_t highest_number = 0;     // highest worker packet number that arrived
+  std::uint32_t marked_count = 0;       // of those, with the congestion-experienced mark
+  std::uint32_t echo_timestamp_us = 0;  // of the packet with the highest number
+  std::uint32_t hold_us = 0;            // time since that packet arrived
+  std::uint32_t deferred_count = 0;     // results withheld for want of credit, ever
+  std::uint32_t open_step = 0;          // of the gradients; 0 before the job starts
+  Priority priority = 0;  // of the chunk; of an answer the least urgent of what it speaks of
+  std::uint8_t flags = 0;
+};
+
+#pragma pack(pop)
+
+static_assert(sizeof(CommonHeader) == 16 && sizeof(FlowHeader) == 14 &&
+              sizeof(FeedbackHeader) == 34);
+
+}  // namespace sluice::wire
