@@ -9,7 +9,7 @@ import statistics
 from collections import defaultdict
 from typing import NamedTuple, Optional
 
-_OBSCURE_S = 1.0  # silence above which a member is being asked
+_PINGED_AFTER_S = 1.0  # of silence, a member is pinged
 
 
 class Scrape:
@@ -87,7 +87,7 @@ class Rank(NamedTuple):
 
     @property
     def silent(self):
-        return self.silent_s > _OBSCURE_S
+        return self.silent_s > _PINGED_AFTER_S
 
 
 class Job(NamedTuple):

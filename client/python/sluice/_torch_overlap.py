@@ -1,11 +1,11 @@
 """`Overlap`: the next forward starts while gradients are still on their way. See sluice.torch.
 
 A step's gradients in order of time. backward: the hook submits them and completes DDP's futures at
-once, so backward does not wait; each .grad becomes a `Landing`. optimizer.step(): notes the hyper-
-parameters of all groups, and that these parameters are due. Next forward: just before a layer's
-parameters are handed out (`_torch_watch`) this waits for their averages, which come into DDP's
-buckets in place, and runs the user's optimizer on these parameters only, with the noted hyper-
-parameters. When the forward ends nothing is left in flight.
+once, so backward does not wait; each .grad becomes an `AwaitedGradient`. optimizer.step(): notes
+the hyper-parameters of all groups, and that these parameters are due. Next forward: just before a
+layer's parameters are handed out (`_torch_watch`) this waits for their averages, which come into
+DDP's buckets in place, and runs the user's optimizer on these parameters only, with the noted
+hyper-parameters. When the forward ends nothing is left in flight.
 
 The first step is done as by `Attachment`: its forward is measured, and DDP moves its buckets at the
 start of the next one (with a static graph, one step later). Whatever looks at a gradient, a
@@ -26,9 +26,8 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from sluice import errors
 from sluice._torch_attachment import Attachment
-from sluice._torch_landing import Flight
 from sluice._torch_parts import Parts, why_not_in_parts
-from sluice._torch_watch import FirstForward, Hook, Watch, is_opaque
+from sluice._torch_watch import Awaited, FirstForward, Hook, Watch, is_opaque
 
 _log = logging.getLogger("sluice")
 _TORCH, _OWN = (os.path.join(os.path.dirname(os.path.abspath(file)), "")
@@ -58,7 +57,7 @@ class Overlap(Attachment):
     def __init__(self, job, named, group, weight, optimizer, module):
         super().__init__(job, named, group, weight)
         self.overlapped_steps = 0
-        self._flights = {}  # tensor index -> Flight, from backward until it has landed
+        self._awaited = {}  # tensor index -> Awaited, from backward until its average is here
         self._addresses = {}  # tensor index -> of its part of a bucket
         self._leaving_early = False  # this backward does not wait for the results
         self._backwards_to_wait = 0  # until DDP does not move its buckets any more
@@ -107,7 +106,7 @@ class Overlap(Attachment):
         super()._before_forward(ddp_model)
         if self._parts is None or self._detached or not torch.is_grad_enabled():
             return
-        if self._flights and not self._parts.due:
+        if self._awaited and not self._parts.due:
             self.flush()  # no step() since the last backward: this one adds to the gradients
         # DDP is about to broadcast buffers over its process group, whose errors name nobody. What
         # the forward needs first tells now if a rank is lost.
@@ -140,7 +139,7 @@ class Overlap(Attachment):
 
     def _forward_ended(self):
         if torch.is_grad_enabled():
-            self._late = {i for i, flight in self._flights.items() if flight.group is not None}
+            self._late = {i for i, entry in self._awaited.items() if entry.group is not None}
             for index in self._late.difference(self._late_hooks):
                 if self._parameters[index].requires_grad:
                     self._late_hooks[index] = self._parameters[index].register_hook(
@@ -157,7 +156,7 @@ class Overlap(Attachment):
 
     def _need(self, parameter):
         """A module hands out `parameter`."""
-        if not (self._flights or self._measuring or self._late):
+        if not (self._awaited or self._measuring or self._late):
             return
         index = self._indices.get(parameter)
         if index is None:
@@ -165,7 +164,7 @@ class Overlap(Attachment):
         if self._measuring:
             self._first.announce(index)
         self._late.discard(index)
-        if index in self._flights:
+        if index in self._awaited:
             self._complete(self._watch_list.units[index])
 
     def _has_gradient(self, index):
@@ -187,7 +186,7 @@ class Overlap(Attachment):
         super()._begin_backward()
         self._leaving_early = self._parts is not None and self._backwards_to_wait == 0
         self._backwards_to_wait = max(0, self._backwards_to_wait - 1)
-        if self._flights:
+        if self._awaited:
             raise errors.InvalidArgument(
                 "a second backward before optimizer.step() without a forward of the model in "
                 "between: accumulate gradients with one forward for each backward")
@@ -196,7 +195,7 @@ class Overlap(Attachment):
         if self._leaving_early:
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
                 index = self._indices[parameter]
-                self._flights[index] = Flight(index, self)
+                self._awaited[index] = Awaited(index, self)
                 self._addresses[index] = gradient.data_ptr()
         super()._submit(bucket)
 
@@ -206,7 +205,7 @@ class Overlap(Attachment):
             return
         pending, self._pending = self._pending, []
         # The job writes into these until the next step, whatever becomes of the model.
-        self.job._held["buckets"] = [buffer for _, buffer in pending]
+        self.job.keep("buckets", [buffer for _, buffer in pending])
         try:
             self.job.check()
         except errors.Error as error:
@@ -217,15 +216,16 @@ class Overlap(Attachment):
             future.set_result(buffer)
 
     def _cover(self):
-        for index, flight in self._flights.items():
+        for index, entry in self._awaited.items():
             parameter = self._parameters[index]
             gradient = parameter.grad
             # Another address: no rank used the parameter, and DDP has left its gradient alone.
             if gradient is not None and gradient.data_ptr() == self._addresses[index]:
-                parameter.grad = flight.cover(gradient)
+                parameter.grad = entry.cover(gradient)
 
     def gradient_is_read(self, is_dropped):
-        """Called by a Landing that somebody looks at, or zeroes in a step that is skipped."""
+        """Called by an AwaitedGradient that somebody looks at, or zeroes in a step that is
+        skipped."""
         if not self._parts.due and not is_dropped:
             self._explain(f"{_caller()} reads gradients between backward() and optimizer.step()")
         self.flush()
@@ -241,66 +241,66 @@ class Overlap(Attachment):
     def _step(self, run, why_at_once):
         if self._parts.due:
             self.flush()  # a second step() on the same gradients
-        if self._flights and why_at_once is not None:
+        if self._awaited and why_at_once is not None:
             self._explain(why_at_once)
             self.flush()
         postponed = {}
         for parameter, group in self._parts.group_numbers():
-            flight = self._flights.get(self._indices.get(parameter))
-            if (flight is not None and flight.landing is not None
-                    and parameter.grad is flight.landing):
-                postponed[parameter] = (flight, group)
+            entry = self._awaited.get(self._indices.get(parameter))
+            if (entry is not None and entry.shown is not None
+                    and parameter.grad is entry.shown):
+                postponed[parameter] = (entry, group)
         if not postponed:
             self.flush()
             return run()
         self._parts.note(postponed)
-        for flight, group in postponed.values():
-            flight.group = group
+        for entry, group in postponed.values():
+            entry.group = group
         self.overlapped_steps += 1
         return None
 
     def _complete(self, indices):
         """Brings those of these parameters up to date for which a step is due."""
-        due = [flight for flight in map(self._flights.get, indices)
-               if flight is not None and flight.group is not None]
-        for flight in due:
-            self._wait(flight)
+        due = [entry for entry in map(self._awaited.get, indices)
+               if entry is not None and entry.group is not None]
+        for entry in due:
+            self._wait(entry)
         if due:
             self._apply(due)
 
-    def _wait(self, flight):
+    def _wait(self, entry):
         if self._failure is not None:
             raise self._failure
         try:
-            self.job.wait(flight.index)
+            self.job.wait(entry.index)
         except errors.Error as error:
             self._failure = error
             raise
 
-    def _apply(self, flights):
+    def _apply(self, awaited):
         groups, shown = {}, []
-        for flight in flights:
-            parameter = self._parameters[flight.index]
+        for entry in awaited:
+            parameter = self._parameters[entry.index]
             shown.append(parameter.grad)
-            parameter.grad = flight.values
-            groups.setdefault(flight.group, []).append(parameter)
+            parameter.grad = entry.values
+            groups.setdefault(entry.group, []).append(parameter)
         try:
             self._parts.run(groups)
-            for flight in flights:
-                self.job.mark_applied(flight.index)
+            for entry in awaited:
+                self.job.mark_applied(entry.index)
         finally:
-            for flight, gradient in zip(flights, shown):
-                self._give_back(flight, gradient)
-            if not self._flights:
+            for entry, gradient in zip(awaited, shown):
+                self._give_back(entry, gradient)
+            if not self._awaited:
                 self._parts.done()
 
-    def _give_back(self, flight, shown):
+    def _give_back(self, entry, shown):
         """The gradient is the user's: the average, zeros, or what was put there meanwhile."""
-        if flight.zeroed:
-            flight.values.zero_()
-        self._parameters[flight.index].grad = flight.values if shown is flight.landing else shown
-        del self._flights[flight.index]
-        flight.owner = flight.landing = None
+        if entry.zeroed:
+            entry.values.zero_()
+        self._parameters[entry.index].grad = entry.values if shown is entry.shown else shown
+        del self._awaited[entry.index]
+        entry.owner = entry.shown = None
 
     # ---- for the user ----
 
@@ -312,10 +312,10 @@ class Overlap(Attachment):
         parameter (model.parameters(), a forward, also an evaluation), when .grad is read, and at
         the end. Call it before using references to parameters that were taken earlier. Blocks;
         raises the job's error."""
-        self._complete(tuple(self._flights))
-        for flight in list(self._flights.values()):  # no step was due for these
-            self._wait(flight)
-            self._give_back(flight, self._parameters[flight.index].grad)
+        self._complete(tuple(self._awaited))
+        for entry in list(self._awaited.values()):  # no step was due for these
+            self._wait(entry)
+            self._give_back(entry, self._parameters[entry.index].grad)
         if self._parts is not None:
             self._parts.done()
 
@@ -344,14 +344,14 @@ class Overlap(Attachment):
             self.flush()
         except errors.Error as error:
             _log.warning("sluice.torch.overlap: the last step is missing in %d of %d parameters: "
-                         "%s", len(self._flights), len(self._parameters), error)
+                         "%s", len(self._awaited), len(self._parameters), error)
 
     def _release(self):
-        """Lets go of the model; gradients that have not landed are lost."""
-        for flight in self._flights.values():
-            flight.owner = flight.landing = None
-            self._parameters[flight.index].grad = None
-        self._flights, self._late = {}, set()
+        """Lets go of the model; gradients that are still awaited are lost."""
+        for entry in self._awaited.values():
+            entry.owner = entry.shown = None
+            self._parameters[entry.index].grad = None
+        self._awaited, self._late = {}, set()
         if self._parts is not None:
             self._parts.done()
             for handle in self._late_hooks.values():

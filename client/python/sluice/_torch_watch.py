@@ -1,4 +1,5 @@
-"""Knowing when a forward needs a parameter, before it reads it. For `_torch_overlap`.
+"""Knowing when a forward needs a parameter, and when somebody looks at a gradient that is still on
+its way, before it is read. For `_torch_overlap`.
 
 Modules find their parameters in `module._parameters`. A `WatchedParameters` stands there and says
 each time that one is looked up, by whichever module: this also sees what pre-hooks on the owner
@@ -6,6 +7,11 @@ would miss, such as F.linear(x, self.child.weight), state_dict() and model.param
 that were taken earlier (nn.LSTM keeps such a list) do not come through there; `FirstForward` sees
 their use in the first forward, and they are asked for by module, or before the forward, from then
 on.
+
+An `AwaitedGradient` stands in a parameter's .grad from the end of backward until the average is
+there. Whoever reads or changes it by any function of torch makes its owner wait first, so nobody
+sees half a result: clipping, a gradient scaler, another optimizer, a print. Zeroing after
+optimizer.step() is the one change that need not wait: it is noted, and done when the step is.
 """
 
 import itertools
@@ -14,7 +20,11 @@ from collections import OrderedDict
 import torch
 from torch.overrides import TorchFunctionMode
 
-from sluice._torch_landing import _FACTS
+_FACTS = {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.stride,
+          torch.Tensor.requires_grad_}  # these look at no element
+_FACTS.update(getattr(torch.Tensor, name).__get__ for name in (
+    "grad_fn", "requires_grad", "is_leaf", "is_sparse", "dtype", "device", "layout", "shape"))
+_ZEROING = {torch.Tensor.zero_, torch._foreach_zero_}
 
 
 class WatchedParameters(OrderedDict):
@@ -161,3 +171,57 @@ class FirstForward(TorchFunctionMode):
         """All tensor indices: those that a forward waits for at its start, the others that were
         used, in that order, then those that were not."""
         return list({**self.early, **self.order, **dict.fromkeys(range(count))})
+
+
+class Awaited:
+    """One parameter's gradient between backward and the optimizer."""
+
+    __slots__ = ("index", "owner", "values", "shown", "group", "zeroed")
+
+    def __init__(self, index, owner):
+        self.index = index  # the tensor's, in the job
+        self.owner = owner  # has gradient_is_read(); None: its average is here
+        self.values = None  # the memory that the average arrives in; None: no gradient in this step
+        self.shown = None  # what .grad shows meanwhile
+        self.group = None  # place in optimizer.param_groups once step() was called
+        self.zeroed = False  # after the step the user wants zeros
+
+    def cover(self, gradient):
+        """Lets a AwaitedGradient stand for `gradient`; returns it."""
+        self.values = gradient
+        self.shown = gradient.as_subclass(AwaitedGradient)
+        self.shown.entry = self
+        return self.shown
+
+    def zero_later(self):
+        if self.owner is None or self.group is None:
+            return False
+        self.zeroed = True
+        return True
+
+
+class AwaitedGradient(torch.Tensor):
+    """See above. `entry` says for which gradient it stands."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        awaited = []
+        plain = _plain(args, awaited)
+        options = {key: _plain(value, awaited) for key, value in (kwargs or {}).items()}
+        if func not in _FACTS:
+            if func in _ZEROING and all([entry.zero_later() for entry in awaited]):
+                return args[0]
+            for entry in awaited:
+                if entry.owner is not None:
+                    entry.owner.gradient_is_read(is_dropped=func in _ZEROING)
+        return func(*plain, **options)
+
+
+def _plain(value, awaited):
+    """`value` with the memory itself in the place of each AwaitedGradient, which is appended."""
+    if isinstance(value, AwaitedGradient):
+        awaited.append(value.entry)
+        return value.entry.values
+    if type(value) in (list, tuple):
+        return type(value)(_plain(item, awaited) for item in value)
+    return value

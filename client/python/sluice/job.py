@@ -271,6 +271,11 @@ class Job:
         elements. For callers, such as the PyTorch hook, that know their memory."""
         self._handle.call("sluice_submit", index, input_address, output_address, weight, priority)
 
+    def keep(self, name, objects):
+        """Keeps `objects` alive until the step is done: the library may still write to them. For
+        callers of submit_address()."""
+        self._held[name] = objects
+
     def end_step(self):
         """Declares that this rank submits nothing more in the current step: tensors left out count
         as zero data. Returns at once; does nothing when all have been submitted. Raises

@@ -38,11 +38,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sluice import _settings, errors
 from sluice._torch_attachment import Attachment, hook
-from sluice._torch_group import member_of, solo_group
 from sluice._torch_loop import Loop
 from sluice._torch_overlap import Overlap
 from sluice._torch_replica import Replica
-from sluice._torch_solo import SoloAttachment, extra_tensors
+from sluice._torch_solo import SoloAttachment, extra_tensors, member_of, solo_group
 from sluice.job import Job
 
 __all__ = ["Attachment", "Disabled", "Loop", "Overlap", "SoloAttachment", "attach", "overlap",
