@@ -48,7 +48,8 @@ def run(options):
         for side in sides:
             for call in CALLS:
                 rows.append([f"{ranks} rank{'s' * (ranks > 1)}, {side}: {call}",
-                             samples[side, call, "p50"].cell(2), samples[side, call, "p99"].cell(1)])
+                             samples[side, call, "p50"].cell(2),
+                             samples[side, call, "p99"].cell(1)])
             rows.append([f"{ranks} rank{'s' * (ranks > 1)}, {side}: all steps, s",
                          seconds[side].cell(3), ""])
         medians[ranks] = {key: one.median for key, one in samples.items()}

@@ -1,7 +1,7 @@
 // The ids of the protocol as distinct types, and the small enums both ends share.
 //
 // A job is one training run, a rank one of its workers, a stream one of its three sequences of
-// steps, a chunk a range of one tensor that fits one packet (glossary in the top-level README).
+// steps, a chunk a range of one tensor that fits one packet.
 #pragma once
 
 #include <compare>
