@@ -66,11 +66,16 @@ Verdict Shard::probe(Job& job, const wire::Packet& packet) noexcept {
     replies_dropped_.add(1);
     return Verdict::kProbe;
   }
-  reply_at(job, rank, place) = {.want = body.want,
-                                .step = body.step,
-                                .block = body.block,
-                                .probe_number = body.flow.number,
-                                .stream = body.stream};
+  // A worker asks for a result once until it is overdue: what it has been promised and has not left
+  // yet stays wanted, or a probe that comes before each member's turn would put it off for ever.
+  Reply& reply = reply_at(job, rank, place);
+  const bool promised = (flow.pulling & bit(place)) && reply.block == body.block &&
+                        reply.stream == body.stream && reply.step == body.step;
+  reply = {.want = body.want | (promised ? reply.want : 0),
+           .step = body.step,
+           .block = body.block,
+           .probe_number = body.flow.number,
+           .stream = body.stream};
   flow.unanswered |= bit(place);
   flow.pulling &= ~bit(place);
   give_turn(job, rank);
@@ -81,8 +86,9 @@ Reply& Shard::reply_at(Job& job, Rank rank, std::uint32_t place) noexcept {
   return job.slices[id_.value].replies[std::size_t{rank.value} * kRepliesPerMember + place];
 }
 
-// Where a reply about the probe's block stands already: the new one replaces it. Else a free place,
-// or that of one that has been answered: what it pulled is asked for again if it is still wanted.
+// Where a reply about the probe's block stands already: the new one takes its place. Else a free
+// place, or that of one that has been answered: what it pulled is asked for again if it is still
+// wanted.
 std::uint32_t Shard::place_for_reply(Job& job, Rank rank, const wire::Probe& body) noexcept {
   const Flow& flow = job.slices[id_.value].flows[rank.value];
   const std::uint32_t taken = flow.unanswered | flow.pulling;
