@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstring>
 #include <exception>
-#include <functional>
+#include <iterator>
 #include <new>
 #include <string>
 
@@ -17,6 +17,7 @@ using sluice::StatusCode;
 using sluice::client::check_struct;
 using sluice::client::Job;
 using sluice::client::JoinRequest;
+using sluice::client::Turn;
 using sluice::wire::LeaveReason;
 
 // Both enumerations number alike.
@@ -106,17 +107,31 @@ Status check_may_block(const Job& job, const char* call) {
   return {StatusCode::kInvalidArgument, std::string(call) + ": must not be called from a callback"};
 }
 
-Status copy_text(const char* call, char* text, std::size_t capacity,
-                 const std::function<std::string()>& source) {
-  if (text == nullptr || capacity == 0) {
-    return {StatusCode::kInvalidArgument, std::string(call) + ": text is NULL or capacity is 0"};
-  }
-  const std::string full = source();
+// As much of `full` as fits, ended by a zero byte.
+void copy_text(const std::string& full, char* text, std::size_t capacity) {
   const std::size_t bytes = std::min(full.size(), capacity - 1);
   std::memcpy(text, full.data(), bytes);
   text[bytes] = '\0';
-  return {};
 }
+
+// The names of what sluice_counters has, in its order.
+struct CounterName {
+  const char* name;
+  const char* help;
+  std::size_t offset;
+};
+constexpr CounterName kCounters[] = {
+#define X(name, help) {#name, help, offsetof(sluice_counters, name)},
+    SLUICE_CLIENT_COUNTERS(X)
+#undef X
+};
+constexpr bool counters_are_in_order() {
+  for (std::size_t i = 0; i < std::size(kCounters); ++i)
+    if (kCounters[i].offset != offsetof(sluice_counters, packets_sent) + 8 * i) return false;
+  return sizeof(sluice_counters) ==
+         offsetof(sluice_counters, packets_sent) + sizeof(std::uint64_t) * std::size(kCounters);
+}
+static_assert(counters_are_in_order());
 
 Status leave(Job& job, LeaveReason reason, const char* call) {
   Status status = check_may_block(job, call);
@@ -220,7 +235,7 @@ sluice_status sluice_end_step(sluice_job* job) {
 
 // ---- stragglers ----
 
-sluice_status sluice_policy(sluice_job* job, sluice_policy_info* info) {
+sluice_status sluice_get_policy(sluice_job* job, sluice_policy_info* info) {
   return guarded(job, [&](Job& impl) -> Status {
     if (info == nullptr) return {StatusCode::kInvalidArgument, "info is NULL"};
     Status status = check_struct(info->struct_size, sizeof *info, "sluice_policy_info");
@@ -247,12 +262,47 @@ sluice_status sluice_policy(sluice_job* job, sluice_policy_info* info) {
   });
 }
 
-sluice_status sluice_behind(sluice_job* job, uint32_t* steps) {
+static_assert(static_cast<int>(Turn::Kind::kCompute) == SLUICE_TURN_COMPUTE &&
+              static_cast<int>(Turn::Kind::kCatchUp) == SLUICE_TURN_CATCH_UP &&
+              static_cast<int>(Turn::Kind::kApply) == SLUICE_TURN_APPLY &&
+              static_cast<int>(Turn::Kind::kSave) == SLUICE_TURN_SAVE &&
+              static_cast<int>(Turn::Kind::kLoad) == SLUICE_TURN_LOAD);
+
+sluice_status sluice_next_turn(sluice_job* job, int32_t timeout_ms, sluice_turn* turn) {
   return guarded(job, [&](Job& impl) -> Status {
-    if (steps == nullptr) return {StatusCode::kInvalidArgument, "steps is NULL"};
-    Status status = check_working(impl);
-    if (status.ok()) *steps = impl.behind();
-    return status;
+    if (turn == nullptr) return {StatusCode::kInvalidArgument, "turn is NULL"};
+    Status status = check_struct(turn->struct_size, sizeof *turn, "sluice_turn");
+    Turn found;
+    if (status.ok()) status = impl.next_turn(timeout_ms, found);
+    if (!status.ok()) return status;
+    sluice_turn known{.struct_size = sizeof known,
+                      .kind = static_cast<std::int32_t>(found.kind),
+                      .step = found.step,
+                      .data = nullptr,
+                      .bytes = 0};
+    if (found.state != nullptr) {
+      known.data = found.state->data.get();
+      known.bytes = found.state->bytes;
+    }
+    copy_out(known, turn);
+    return {};
+  });
+}
+
+sluice_status sluice_get_position(sluice_job* job, sluice_position* position) {
+  return guarded(job, [&](Job& impl) -> Status {
+    if (position == nullptr) return {StatusCode::kInvalidArgument, "position is NULL"};
+    Status status = check_struct(position->struct_size, sizeof *position, "sluice_position");
+    if (status.ok()) status = check_working(impl);
+    if (!status.ok()) return status;
+    const sluice::client::Position found = impl.position();
+    const sluice_position known{.struct_size = sizeof known,
+                                .next_step = found.next_step,
+                                .behind = found.behind,
+                                .must_resync = found.must_resync,
+                                .state_wanted_by = found.state_wanted_by};
+    copy_out(known, position);
+    return {};
   });
 }
 
@@ -262,7 +312,7 @@ sluice_status sluice_catch_up(sluice_job* job, uint32_t tensor, void* output) {
   });
 }
 
-sluice_status sluice_step_report(sluice_job* job, uint32_t step, sluice_report* report) {
+sluice_status sluice_get_report(sluice_job* job, uint32_t step, sluice_report* report) {
   return guarded(job, [&](Job& impl) -> Status {
     if (report == nullptr) return {StatusCode::kInvalidArgument, "report is NULL"};
     Status status = check_struct(report->struct_size, sizeof *report, "sluice_report");
@@ -286,15 +336,6 @@ sluice_status sluice_step_report(sluice_job* job, uint32_t step, sluice_report* 
   });
 }
 
-sluice_status sluice_must_resync(sluice_job* job, int* needed) {
-  return guarded(job, [&](Job& impl) -> Status {
-    if (needed == nullptr) return {StatusCode::kInvalidArgument, "needed is NULL"};
-    Status status = check_working(impl);
-    if (status.ok()) *needed = impl.must_resync();
-    return status;
-  });
-}
-
 sluice_status sluice_resync(sluice_job* job, int32_t timeout_ms, sluice_state* state) {
   return guarded(job, [&](Job& impl) -> Status {
     if (state == nullptr) return {StatusCode::kInvalidArgument, "state is NULL"};
@@ -308,15 +349,6 @@ sluice_status sluice_resync(sluice_job* job, int32_t timeout_ms, sluice_state* s
                              .step = received->step};
     copy_out(known, state);
     return {};
-  });
-}
-
-sluice_status sluice_state_wanted(sluice_job* job, int32_t* rank) {
-  return guarded(job, [&](Job& impl) -> Status {
-    if (rank == nullptr) return {StatusCode::kInvalidArgument, "rank is NULL"};
-    Status status = check_working(impl);
-    if (status.ok()) *rank = impl.state_wanted_by();
-    return status;
   });
 }
 
@@ -375,7 +407,7 @@ sluice_status sluice_barrier(sluice_job* job, int32_t timeout_ms) {
   return guarded(job, [&](Job& impl) { return impl.barrier(timeout_ms); });
 }
 
-sluice_status sluice_job_status(sluice_job* job) {
+sluice_status sluice_get_status(sluice_job* job) {
   return guarded(job, [](Job& impl) { return impl.status(); });
 }
 
@@ -400,30 +432,48 @@ sluice_status sluice_close(sluice_job* job) {
   });
 }
 
-sluice_status sluice_stats_get(sluice_job* job, sluice_stats* stats) {
+sluice_status sluice_get_counters(sluice_job* job, sluice_counters* counters) {
   return guarded(job, [&](Job& impl) -> Status {
-    if (stats == nullptr) return {StatusCode::kInvalidArgument, "stats is NULL"};
-    Status status = check_struct(stats->struct_size, sizeof stats->struct_size, "sluice_stats");
+    if (counters == nullptr) return {StatusCode::kInvalidArgument, "counters is NULL"};
+    Status status =
+        check_struct(counters->struct_size, sizeof counters->struct_size, "sluice_counters");
     if (!status.ok()) return status;
-    const sluice::client::Counters counters = impl.counters();
-    sluice_stats known{.struct_size = sizeof known};
-#define X(name, help) known.name = counters.name;
+    const sluice::client::Counters found = impl.counters();
+    sluice_counters known{.struct_size = sizeof known};
+#define X(name, help) known.name = found.name;
     SLUICE_CLIENT_COUNTERS(X)
 #undef X
-    copy_out(known, stats);
+    copy_out(known, counters);
     return {};
   });
 }
 
-sluice_status sluice_describe_stall(sluice_job* job, char* text, size_t capacity) {
-  return guarded(job, [&](Job& impl) {
-    return copy_text("describe_stall", text, capacity, [&] { return impl.describe_stall(); });
+const char* sluice_counter_name(size_t index) {
+  return index < std::size(kCounters) ? kCounters[index].name : nullptr;
+}
+
+const char* sluice_counter_help(size_t index) {
+  return index < std::size(kCounters) ? kCounters[index].help : nullptr;
+}
+
+sluice_status sluice_get_stall(sluice_job* job, sluice_stall* stall) {
+  return guarded(job, [&](Job& impl) -> Status {
+    if (stall == nullptr) return {StatusCode::kInvalidArgument, "stall is NULL"};
+    Status status = check_struct(stall->struct_size, sizeof *stall, "sluice_stall");
+    if (!status.ok()) return status;
+    const sluice::client::Stall found = impl.stall();
+    stall->stalled_ns = static_cast<std::uint64_t>(found.stalled_ns);
+    copy_text(found.text, stall->text, sizeof stall->text);
+    return {};
   });
 }
 
-sluice_status sluice_schedule_plan(sluice_job* job, char* text, size_t capacity) {
-  return guarded(job, [&](Job& impl) {
-    return copy_text("schedule_plan", text, capacity, [&] { return impl.describe_plan(); });
+sluice_status sluice_get_schedule_plan(sluice_job* job, char* text, size_t capacity) {
+  return guarded(job, [&](Job& impl) -> Status {
+    if (text == nullptr || capacity == 0)
+      return {StatusCode::kInvalidArgument, "get_schedule_plan: text is NULL or capacity is 0"};
+    copy_text(impl.describe_plan(), text, capacity);
+    return {};
   });
 }
 

@@ -5,7 +5,7 @@
 // those that wait do so in slices of 100 ms at most. Any thread may call it. Errors are returned,
 // not thrown, except for std::bad_alloc and std::system_error.
 //
-// job.cc: joining and leaving; job_calls.cc: everything between.
+// job.cc: joining and leaving; job_calls.cc: everything between; turns.cc: the loop of a replica.
 #pragma once
 
 #include <sys/types.h>
@@ -41,6 +41,28 @@ struct JoinRequest {
 
 inline constexpr std::int32_t kForeverMs = -1;
 
+// Where a rank stands between its steps.
+struct Position {
+  Step next_step = 0;        // that the next submission belongs to
+  std::uint32_t behind = 0;  // steps to catch up with before the next gradient
+  bool must_resync = false;
+  std::int32_t state_wanted_by = -1;  // -1: nobody
+};
+
+// What a rank does next: see sluice_next_turn().
+struct Turn {
+  enum class Kind : std::uint8_t { kNone, kCompute, kCatchUp, kApply, kSave, kLoad };
+  Kind kind = Kind::kNone;
+  Step step = 0;
+  const ReceivedState* state = nullptr;  // kLoad
+};
+
+// What the current step waits for.
+struct Stall {
+  DurationNs stalled_ns = 0;  // 0: nothing waits
+  std::string text;
+};
+
 class Job {
  public:
   // Blocks until all ranks have joined. On success `job` is set.
@@ -54,18 +76,17 @@ class Job {
   Status send_state(const void* data, std::uint64_t bytes, Step step);
   // Ok while the job works.
   Status status() const;
-  std::uint32_t behind() const;
-  bool must_resync() const;
+  Position position() const;
   Status step_report(Step step, StepReport& report) const;  // 0: of the newest step that has one
-  std::int32_t state_wanted_by() const;                     // -1: nobody
   JobFacts facts() const;
   Counters counters() const;
-  std::string describe_stall() const;
+  Stall stall() const;
   std::string describe_plan() const;
 
   // ---- wait, for `timeout_ms` at most: kForeverMs is no limit, 0 asks ----
   Status wait_tensor(std::uint32_t tensor, std::int32_t timeout_ms, Tensors::Result& result);
   Status wait_step(std::int32_t timeout_ms, Step& step);
+  Status next_turn(std::int32_t timeout_ms, Turn& turn);
   Status broadcast(Rank root, void* buffer, std::size_t bytes, std::int32_t timeout_ms);
   Status barrier(std::int32_t timeout_ms);
   // `state`: the job's, until the next one.
@@ -88,6 +109,8 @@ class Job {
   Status wait(Lock& lock, std::int32_t timeout_ms, Ready ready, What what);
   Status run(const std::shared_ptr<CollectiveCall>& call, std::int32_t timeout_ms, const char* what,
              const std::function<Status(Session&, TimeNs)>& begin);
+  Status await_turn(Lock& lock, std::int32_t timeout_ms, Turn& turn);
+  std::int32_t wanted_by() const;  // with the lock held
   Status check_tensor(std::uint32_t tensor, const char* call) const;
 
   const pid_t pid_;
@@ -98,6 +121,9 @@ class Job {
   mutable SharedSession shared_;
   bool resyncing_ = false;  // a thread waits for the state; under the lock
   ReceivedState state_;     // returned last
+  // Of next_turn(), under the lock.
+  Step due_step_ = 0;     // given out and not applied; 0: none
+  bool offered_ = false;  // to save: not again before something else was done
   std::atomic<std::thread::id> trace_thread_{};
   std::unique_ptr<TraceFile> trace_;
   std::unique_ptr<Progress> progress_;  // last: its thread uses all of the above

@@ -7,52 +7,9 @@
 
 #include "client/clock.h"
 #include "client/job.h"
+#include "client/job_wait.h"
 
 namespace sluice::client {
-namespace {
-
-constexpr DurationNs kWaitSlice = 100 * kMillisecond;
-
-}  // namespace
-
-// Waits with the lock held until ready(), the job's end, the timeout or an interruption; what is
-// ready counts although the job has ended meanwhile, unless ready() says otherwise. `what` says in
-// words what is waited for; it is asked only when that is told.
-template <class Ready, class What>
-Status Job::wait(Lock& lock, std::int32_t timeout_ms, Ready ready, What what) {
-  if (ready()) return {};
-  if (shared_.ended()) return shared_.session.status();
-  if (timeout_ms == 0) return {StatusCode::kTimedOut, "not done yet"};  // too short to allocate
-  if (on_own_thread())
-    return {StatusCode::kInvalidArgument,
-            place_ + what() + ": a callback must not wait; use timeout 0"};
-  const TimeNs start = monotonic_now();
-  const TimeNs deadline = timeout_ms < 0 ? kNever : start + timeout_ms * kMillisecond;
-  TimeNs asked_ns = start;
-  for (;;) {
-    const TimeNs now = monotonic_now();
-    if (now >= deadline) {
-      std::string text = place_ + what() + ": not done after " + std::to_string(timeout_ms) + " ms";
-      std::string stall = shared_.session.describe_stall(now);
-      if (stall.starts_with(place_)) stall.erase(0, place_.size());
-      if (!stall.empty()) text += ": " + stall;
-      return {StatusCode::kTimedOut, std::move(text)};
-    }
-    if (interrupted_ && now - asked_ns >= kWaitSlice) {
-      asked_ns = now;
-      lock.unlock();
-      const bool interrupted = interrupted_();
-      lock.lock();
-      if (interrupted) return {StatusCode::kInterrupted, place_ + what() + ": interrupted"};
-    } else {
-      shared_.changed.wait_for(lock,
-                               std::chrono::nanoseconds(std::min(kWaitSlice, deadline - now)));
-    }
-    if (ready()) return {};
-    if (shared_.ended()) return shared_.session.status();
-  }
-}
-
 // The session ends a join that takes too long, with the better error.
 Status Job::wait_joined() {
   Lock lock = shared_.mutex.lock();
@@ -226,14 +183,19 @@ Status Job::status() const {
   return shared_.ended() ? shared_.session.status() : Status();
 }
 
-std::uint32_t Job::behind() const {
-  const Lock lock = shared_.mutex.lock();
-  return shared_.session.behind();
+// What this rank gives already is not wanted any more.
+std::int32_t Job::wanted_by() const {
+  const std::optional<Rank> rank = shared_.session.state_wanted_by();
+  return rank && shared_.giving.empty() ? rank->value : -1;
 }
 
-bool Job::must_resync() const {
+Position Job::position() const {
   const Lock lock = shared_.mutex.lock();
-  return !shared_.session.stranded().ok();
+  const Session& session = shared_.session;
+  return {.next_step = session.tensors().filling(),
+          .behind = session.behind(),
+          .must_resync = !session.stranded().ok(),
+          .state_wanted_by = wanted_by()};
 }
 
 Status Job::step_report(Step step, StepReport& report) const {
@@ -251,12 +213,6 @@ Status Job::step_report(Step step, StepReport& report) const {
                                      "; another rank's state has no reports)"};
 }
 
-std::int32_t Job::state_wanted_by() const {
-  const Lock lock = shared_.mutex.lock();
-  const std::optional<Rank> rank = shared_.session.state_wanted_by();
-  return rank ? rank->value : -1;
-}
-
 JobFacts Job::facts() const {
   const Lock lock = shared_.mutex.lock();
   return shared_.session.facts();
@@ -269,9 +225,11 @@ Counters Job::counters() const {
   return counters;
 }
 
-std::string Job::describe_stall() const {
+Stall Job::stall() const {
   const Lock lock = shared_.mutex.lock();
-  return shared_.session.describe_stall(monotonic_now());
+  const TimeNs now = monotonic_now();
+  return {.stalled_ns = shared_.session.stalled_ns(now),
+          .text = shared_.session.describe_stall(now)};
 }
 
 std::string Job::describe_plan() const {

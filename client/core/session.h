@@ -121,6 +121,8 @@ class Session {
   // Why the current step waits: tensors, ranks, when each was last heard. Empty when nothing waits;
   // after the end what it was then.
   std::string describe_stall(TimeNs now) const;
+  // Since something of what waits came last; 0: nothing waits.
+  DurationNs stalled_ns(TimeNs now) const noexcept;
   // What the schedule does and knows.
   std::string describe_plan() const { return gradients_.describe_plan(); }
 

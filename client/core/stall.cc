@@ -41,6 +41,14 @@ void Session::append_missing(std::string& text, const Stream& stream, TimeNs now
   if (missing_.age_count != 0) text += ")";
 }
 
+DurationNs Session::stalled_ns(TimeNs now) const noexcept {
+  if (state_ != SessionState::kRunning) return 0;
+  TimeNs since_ns = now;
+  for (const Stream* const stream : streams_)
+    if (stream->in_progress()) since_ns = std::min(since_ns, stream->last_progress_ns());
+  return now - since_ns;
+}
+
 // kNever while nothing waits.
 TimeNs Session::stall_report_due() const noexcept {
   TimeNs progress_ns = kNever;

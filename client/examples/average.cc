@@ -24,7 +24,7 @@ float average_on(const std::string& address, std::uint32_t rank, std::uint32_t w
   sluice::Job job(options, {{"values", kElemCount}});
 
   std::vector<float> values(kElemCount, static_cast<float>(rank));
-  job.submit(0, values.data(), values.data());
+  job.submit({0, values.data(), values.data()});
   job.wait(0, std::chrono::seconds(10));
   return values[kElemCount / 2];
 }

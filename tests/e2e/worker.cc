@@ -108,8 +108,8 @@ int run_steps(const WorkerOptions& options, sluice_job* job) {
   const auto quantile = [&](double share) {
     return step_ms.empty() ? 0.0 : step_ms[static_cast<std::size_t>(share * (step_ms.size() - 1))];
   };
-  sluice_stats stats{.struct_size = sizeof(sluice_stats)};
-  sluice_stats_get(job, &stats);
+  sluice_counters stats{.struct_size = sizeof(sluice_counters)};
+  sluice_get_counters(job, &stats);
   std::printf(
       "{\"ok\": true, \"rank\": %u, \"steps\": %u, \"exchange_s\": %.6f, "
       "\"step_p50_ms\": %.3f, \"step_p99_ms\": %.3f, \"step_max_ms\": %.3f, \"packets_sent\": "

@@ -13,7 +13,8 @@ from sluice import _abi, errors
 
 _HEADER = ROOT / "client" / "include" / "sluice" / "sluice.h"
 _C_NAMES = {_abi.Options: "sluice_options", _abi.Tensor: "sluice_tensor",
-            _abi.Result: "sluice_result", _abi.Stats: "sluice_stats",
+            _abi.Result: "sluice_result", _abi.Position: "sluice_position",
+            _abi.Stall: "sluice_stall", _abi.Turn: "sluice_turn",
             _abi.PolicyInfo: "sluice_policy_info", _abi.Report: "sluice_report",
             _abi.State: "sluice_state"}
 

@@ -34,7 +34,7 @@
 #include <stdint.h>
 
 #define SLUICE_VERSION_MAJOR 0
-#define SLUICE_VERSION_MINOR 1
+#define SLUICE_VERSION_MINOR 2
 #define SLUICE_VERSION_PATCH 0
 
 #if defined(__GNUC__)
@@ -51,7 +51,8 @@ extern "C" {
 typedef enum sluice_status {
   SLUICE_OK = 0,
   SLUICE_INVALID_ARGUMENT = 1, /* the caller's value is wrong; the text names value and remedy */
-  SLUICE_NOT_FOUND = 2,        /* a host name, a socket path or a plug-in does not exist */
+  SLUICE_NOT_FOUND = 2,        /* a host name, a socket path, a plug-in or a step's report does
+                                  not exist */
   SLUICE_REFUSED = 3,          /* the appliance said no; the text is its own, with both values */
   SLUICE_UNREACHABLE = 4,      /* nothing answers at the address, or it has stopped to answer */
   SLUICE_TIMED_OUT = 5,        /* this call's own timeout passed; what it waited for goes on. From
@@ -176,7 +177,7 @@ typedef struct sluice_options {
   sluice_interrupted_fn interrupted;    /* or NULL */
   /* The policy. With SLUICE_POLICY_DEFAULT (the default) the appliance's configuration decides and
    * the other fields are ignored. The effective policy must be the same on every rank, or the join
-   * is refused with both values; sluice_policy() tells it. */
+   * is refused with both values; sluice_get_policy() tells it. */
   int32_t policy;                   /* sluice_policy_kind */
   int32_t late;                     /* sluice_late_mode; default SLUICE_LATE_DROP */
   uint32_t k;                       /* fixed: k; saina: k0, that it starts with. 1 to world_size */
@@ -187,7 +188,6 @@ typedef struct sluice_options {
   uint32_t planned_steps;           /* ramp: length of the training, steps; required for it */
   uint32_t max_staleness;           /* requeue: a gradient that is more steps late than this is
                                        discarded; 0 (default): no bound */
-  uint32_t unused;                  /* ignored */
   /* Folder for a Chrome trace of this rank, made when it is missing: when each tensor of each step
    * was ready, queued, sent, complete at the appliance, back, and applied. Its file
    * sluice-JOB-rankR.json opens in ui.perfetto.dev and chrome://tracing, holds 64 MiB at most, and
@@ -195,7 +195,6 @@ typedef struct sluice_options {
    * SLUICE_TRACE says. */
   const char* trace_dir;
   int32_t schedule; /* sluice_schedule_kind; default SLUICE_SCHEDULE_STRICT */
-  int32_t reserved; /* 0 */
 } sluice_options;
 
 /* The policy that a job runs, and what a straggler may count on. */
@@ -236,7 +235,6 @@ typedef struct sluice_state {
   const void* data; /* owned by the job */
   uint64_t bytes;
   uint32_t step; /* the last step that the state contains */
-  int32_t reserved;
 } sluice_state;
 
 /* A tensor of the job. Registration order, dtype and elem_count must be the same on every rank. */
@@ -245,7 +243,6 @@ typedef struct sluice_tensor {
   const char* name;    /* for messages; NULL: its index */
   uint64_t elem_count; /* at least 1 */
   int32_t dtype;       /* sluice_dtype */
-  int32_t reserved;    /* 0 */
 } sluice_tensor;
 
 /* What is known about a finished tensor. */
@@ -256,11 +253,35 @@ typedef struct sluice_result {
   uint32_t step;       /* that the output belongs to */
   int32_t absent;      /* non-zero: no rank contributed data; the output is untouched */
   int32_t non_finite;  /* non-zero: some element of the sum is NaN or infinite */
-  int32_t reserved;
 } sluice_result;
 
-/* Counters since the join; they only grow, but for receive_credit_packets, chunk_bytes, shards. */
-typedef struct sluice_stats {
+/* Where this rank stands between its steps: see the loop below. */
+typedef struct sluice_position {
+  size_t struct_size;
+  uint32_t next_step; /* that the next submission belongs to */
+  /* Steps to catch up with before the next gradient: finished ones that this rank has not applied,
+   * and one more when a late gradient of its own goes into the step that is open
+   * (SLUICE_LATE_REQUEUE). 0 in a synchronous job. Exact when no submission is in flight, as far as
+   * packets have told. */
+  uint32_t behind;
+  /* Non-zero: this rank cannot take part before it has another rank's state: it fell further behind
+   * than the window, or joined a job that was running. Until sluice_resync() has succeeded, calls
+   * for tensors and steps return SLUICE_BEHIND; collectives work, but a rank that has returned must
+   * not repeat those that the others made before. */
+  int32_t must_resync;
+  int32_t state_wanted_by; /* the rank that waits for this one's state; -1: nobody does */
+} sluice_position;
+
+/* What the current step waits for. */
+typedef struct sluice_stall {
+  size_t struct_size;
+  uint64_t stalled_ns; /* since something came last; 0: nothing waits */
+  char text[4096];     /* tensors, ranks, when each was last heard; cut to fit */
+} sluice_stall;
+
+/* Counters since the join; they only grow, but for the last three, which are facts. In this order
+ * sluice_counter_name() tells their names, and sluice_counter_help() more about each. */
+typedef struct sluice_counters {
   size_t struct_size;
   uint64_t packets_sent;
   uint64_t packets_received;
@@ -270,16 +291,13 @@ typedef struct sluice_stats {
   uint64_t probes;
   uint64_t results_pulled;
   uint64_t duplicate_results;
-  uint64_t non_finite_results; /* packets of the average with a NaN or an infinity, see below */
+  uint64_t non_finite_results; /* packets of the average with a NaN or an infinity */
   uint64_t nil_contributions;
   uint64_t invalid_packets; /* arrived but malformed, or of another job */
-  uint64_t send_errors;     /* the operating system or the link refused a packet */
-  uint64_t steps_done;
-  uint64_t receive_credit_packets; /* results that the receive buffer can hold */
-  uint64_t chunk_bytes;            /* in use */
-  uint64_t shards;                 /* of the appliance */
-  uint64_t non_finite_inputs;      /* those of non_finite_results to which this rank sent a NaN or
-                                      an infinity: above 0 only on the ranks that are to blame */
+  uint64_t send_errors;     /* datagrams that the operating system did not take */
+  uint64_t steps_done;      /* the last finished step */
+  uint64_t non_finite_inputs; /* those of non_finite_results to which this rank sent a NaN or an
+                                 infinity: above 0 only on the ranks that are to blame */
   /* Gradients by chunk, each of which is one packet. Every chunk that was submitted with data ends
    * as one of: delivered, requeued, discarded. In a synchronous job all are delivered. */
   uint64_t delivered_chunks; /* in the sum of their own step */
@@ -288,7 +306,10 @@ typedef struct sluice_stats {
   uint64_t discarded_chunks; /* late and dropped or too stale, or nobody knows (SLUICE_BEHIND) */
   uint64_t cancelled_bytes; /* of gradients that were not sent because the result was there first */
   uint64_t resyncs;         /* states received from another rank */
-} sluice_stats;
+  uint64_t receive_credit_packets; /* results that the transport can buffer */
+  uint64_t chunk_bytes;            /* gradient bytes per packet, in use */
+  uint64_t shards;                 /* of the appliance */
+} sluice_counters;
 
 /* "0.2.0", the version of the library that is loaded. Never fails; static storage. */
 SLUICE_API const char* sluice_version(void);
@@ -354,26 +375,53 @@ SLUICE_API sluice_status sluice_end_step(sluice_job* job);
  * All replicas stay bit-identical when every rank applies every step's average once and in order.
  * So a rank that is behind applies the steps that it missed before it computes the next gradient:
  *
- *   for (;;) {
- *     while (sluice_behind(job, &steps) == SLUICE_OK && steps != 0)
- *       ... sluice_catch_up() every tensor, wait for all of them, apply the averages ...
- *     ... compute, sluice_submit() every tensor, wait for all of them, apply the averages ...
+ *   sluice_turn turn = {sizeof turn};
+ *   while (sluice_next_turn(job, SLUICE_FOREVER, &turn) == SLUICE_OK) {
+ *     switch (turn.kind) {
+ *       case SLUICE_TURN_COMPUTE:  if (turn.step > last) return;
+ *                                  ... compute, sluice_submit() every tensor ...
+ *       case SLUICE_TURN_CATCH_UP: ... sluice_catch_up() every tensor ...
+ *       case SLUICE_TURN_APPLY:    ... apply the averages, which the outputs have ...
+ *       case SLUICE_TURN_SAVE:     ... sluice_send_state() ...
+ *       case SLUICE_TURN_LOAD:     ... replace the replica by turn.data ...
+ *     }
  *   }
  *
- * and when any of these calls returns SLUICE_BEHIND, or sluice_must_resync() says so after the
- * join: sluice_resync(), load the state, go on at the top. Between its own steps, and now and then
- * while it waits for results, each rank looks whether sluice_state_wanted(), and gives its state
- * when it is: the results that it waits for may need that. */
+ * What this is made of stands below, for those who write a loop of their own. */
+
+/* Numbers are stable. */
+typedef enum sluice_turn_kind {
+  SLUICE_TURN_COMPUTE = 1,  /* compute the gradient of `step` and submit every tensor. SLUICE_BEHIND
+                               from sluice_submit() may be ignored: the next turn knows */
+  SLUICE_TURN_CATCH_UP = 2, /* this rank computes no gradient for `step`: sluice_catch_up() for
+                               every tensor, each with memory for its average */
+  SLUICE_TURN_APPLY = 3,    /* the outputs of all tensors hold the averages of `step` */
+  SLUICE_TURN_SAVE = 4,     /* another rank wants this replica, in which `step` was applied last:
+                               sluice_send_state(). Also while a step of its own is awaited */
+  SLUICE_TURN_LOAD = 5      /* replace this replica by another rank's, after `step` */
+} sluice_turn_kind;
+
+typedef struct sluice_turn {
+  size_t struct_size;
+  int32_t kind; /* sluice_turn_kind */
+  uint32_t step;
+  const void* data; /* SLUICE_TURN_LOAD: owned by the job, until the next such turn */
+  uint64_t bytes;
+} sluice_turn;
+
+/* What this rank has to do next: applies what it has missed before it computes, gets another rank's
+ * state when it needs one, gives its own when one is wanted. Blocks while the step that it has
+ * submitted is not complete, or a state not here. Fails as sluice_wait_step() and sluice_resync() do
+ * (after SLUICE_TIMED_OUT and SLUICE_INTERRUPTED call it again), but for SLUICE_BEHIND, and with
+ * SLUICE_INVALID_ARGUMENT when a step was given out and nothing of it was submitted. One thread a
+ * job. */
+SLUICE_API sluice_status sluice_next_turn(sluice_job* job, int32_t timeout_ms, sluice_turn* turn);
+
+/* Where this rank stands. Fills `position` up to its struct_size. Never blocks. */
+SLUICE_API sluice_status sluice_get_position(sluice_job* job, sluice_position* position);
 
 /* The policy that the job runs. Fills `info` up to its struct_size. Never blocks. */
-SLUICE_API sluice_status sluice_policy(sluice_job* job, sluice_policy_info* info);
-
-/* How many steps this rank has to catch up with before it computes its next gradient, counted from
- * the step that its next submission belongs to: finished steps that it has not applied, and one
- * more when a late gradient of its own goes into the step that is open (SLUICE_LATE_REQUEUE). 0 in
- * a synchronous job. Exact when no submission is in flight, as far as packets have told; never
- * blocks. Works while a resync is needed, too. */
-SLUICE_API sluice_status sluice_behind(sluice_job* job, uint32_t* steps);
+SLUICE_API sluice_status sluice_get_policy(sluice_job* job, sluice_policy_info* info);
 
 /* As sluice_submit() for the tensor's next step, but this rank computed no gradient for it:
  * `output` receives the step's average, and nothing of this rank is added but what it has to
@@ -387,20 +435,14 @@ SLUICE_API sluice_status sluice_catch_up(sluice_job* job, uint32_t tensor, void*
  * batch. The last 16 steps that this rank has applied itself are kept (steps that came as another
  * rank's state have none); SLUICE_NOT_FOUND for others. Fills
  * `report` up to its struct_size. Never blocks. */
-SLUICE_API sluice_status sluice_step_report(sluice_job* job, uint32_t step, sluice_report* report);
-
-/* `*needed` becomes non-zero when this rank cannot take part before it has another rank's state:
- * it fell further behind than the window, or joined a job that was running. Until sluice_resync()
- * has succeeded, calls for tensors and steps return SLUICE_BEHIND; collectives work, but a rank
- * that has returned must not repeat those that the others made before. Never blocks. */
-SLUICE_API sluice_status sluice_must_resync(sluice_job* job, int* needed);
+SLUICE_API sluice_status sluice_get_report(sluice_job* job, uint32_t step, sluice_report* report);
 
 /* Gets the state of another rank, which the appliance chooses: blocks until that rank has given it
  * with sluice_send_state() and all of it is here. Meanwhile the appliance lets the others go on for
  * a few steps and then makes them wait, for resync_hold_ms at most.
  *
  * On success `state->data` is what the other rank gave, valid until the next call of this function
- * or sluice_close(); the tensors' next step is state->step + 1, and sluice_behind() counts from
+ * or sluice_close(); the tensors' next step is state->step + 1, and sluice_position.behind counts from
  * there. Load the state and catch up without delay: the others are held until then.
  * A gradient of this rank that waits to be requeued is discarded and counted.
  *
@@ -410,9 +452,6 @@ SLUICE_API sluice_status sluice_must_resync(sluice_job* job, int* needed);
  * goes on). When no rank has a state to give, or it takes longer than the window can be held, the
  * job fails for this rank with SLUICE_REFUSED and a text that says so. */
 SLUICE_API sluice_status sluice_resync(sluice_job* job, int32_t timeout_ms, sluice_state* state);
-
-/* `*rank`: who waits for this rank's state, -1 when nobody does. Never blocks. */
-SLUICE_API sluice_status sluice_state_wanted(sluice_job* job, int32_t* rank);
 
 /* Gives the rank that wants it `bytes` bytes at `data`: all that a replica needs (parameters,
  * optimizer state, buffers) after `step` has been applied and before the next one is, in a format
@@ -459,7 +498,7 @@ SLUICE_API sluice_status sluice_barrier(sluice_job* job, int32_t timeout_ms);
 
 /* SLUICE_OK while the job works, SLUICE_CLOSED after this worker has left, else the job's failure.
  * Never blocks. */
-SLUICE_API sluice_status sluice_job_status(sluice_job* job);
+SLUICE_API sluice_status sluice_get_status(sluice_job* job);
 
 /* Leaves the job in order: this worker has contributed all that it will. Waits for at most 1 s for
  * the appliance to agree, returns SLUICE_OK in any case; later calls on the job: SLUICE_CLOSED. In
@@ -480,18 +519,22 @@ SLUICE_API sluice_status sluice_abort(sluice_job* job);
  * called from a callback: returns SLUICE_INVALID_ARGUMENT then. */
 SLUICE_API sluice_status sluice_close(sluice_job* job);
 
-/* Fills `stats` up to its struct_size. Works on a failed job too. Never blocks. */
-SLUICE_API sluice_status sluice_stats_get(sluice_job* job, sluice_stats* stats);
+/* Fills `counters` up to its struct_size. Works on a failed job too. Never blocks. */
+SLUICE_API sluice_status sluice_get_counters(sluice_job* job, sluice_counters* counters);
 
-/* Writes why the current step waits (tensors, ranks, when each was last heard) into `text` of
- * `capacity` bytes, cut to fit and ended by a zero byte; "" when nothing waits. Works on a failed
- * job too. Waits for the progress thread for at most 100 ms. */
-SLUICE_API sluice_status sluice_describe_stall(sluice_job* job, char* text, size_t capacity);
+/* Name of the counter at `index` of sluice_counters, counted from 0, and what it counts; NULL beyond
+ * the last. Never fail; static storage. */
+SLUICE_API const char* sluice_counter_name(size_t index);
+SLUICE_API const char* sluice_counter_help(size_t index);
 
-/* Writes what the schedule does and knows into `text`, several lines, otherwise as
- * sluice_describe_stall(): with SLUICE_SCHEDULE_PROPHET the steps that it has found, when it
- * expects each tensor, and the blocks that it makes of them. */
-SLUICE_API sluice_status sluice_schedule_plan(sluice_job* job, char* text, size_t capacity);
+/* Why the current step waits. Fills `stall` up to its struct_size. On a failed job: why it waited
+ * when it failed. Never blocks. */
+SLUICE_API sluice_status sluice_get_stall(sluice_job* job, sluice_stall* stall);
+
+/* Writes what the schedule does and knows into `text` of `capacity` bytes, several lines, cut to fit
+ * and ended by a zero byte: with SLUICE_SCHEDULE_PROPHET the steps that it has found, when it
+ * expects each tensor, and the blocks that it makes of them. Never blocks. */
+SLUICE_API sluice_status sluice_get_schedule_plan(sluice_job* job, char* text, size_t capacity);
 
 #ifdef __cplusplus
 } /* extern "C" */

@@ -4,7 +4,7 @@ Every struct starts with its size; fields are in the header's order. A test comp
 compares sizes and offsets.
 """
 
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_char_p, c_int, c_int32, c_size_t, c_uint32,
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_size_t, c_uint32,
                     c_uint64, c_void_p, sizeof)
 
 VERSION = "0.2.0"
@@ -19,6 +19,7 @@ AVERAGING = {"default": 0, "weight": 1, "world": 2, "sum": 3}
 POLICY_DEFAULT = -1
 POLICIES = {"sync": 0, "fixed": 1, "saina": 2, "ramp": 3, "goodput": 4}
 LATE_MODES = {"drop": 0, "requeue": 1}
+TURNS = {1: "compute", 2: "catch_up", 3: "apply", 4: "save", 5: "load"}
 SCHEDULES = {"strict": 0, "credit": 1, "prophet": 2, "fifo": 3}
 RANK_WORDS = 16
 
@@ -68,10 +69,8 @@ class Options(Structure):
         ("on_stall", StallFn),
         ("interrupted", InterruptedFn),
         *_POLICY_FIELDS,
-        ("unused", c_uint32),
         ("trace_dir", c_char_p),
         ("schedule", c_int32),
-        ("reserved", c_int32),
     ]
 
 
@@ -81,7 +80,6 @@ class Tensor(Structure):
         ("name", c_char_p),
         ("elem_count", c_uint64),
         ("dtype", c_int32),
-        ("reserved", c_int32),
     ]
 
 
@@ -93,20 +91,25 @@ class Result(Structure):
         ("step", c_uint32),
         ("absent", c_int32),
         ("non_finite", c_int32),
-        ("reserved", c_int32),
     ]
 
 
-STATS_FIELDS = (
-    "packets_sent", "packets_received", "bytes_sent", "bytes_received", "retransmissions", "probes",
-    "results_pulled", "duplicate_results", "non_finite_results", "nil_contributions",
-    "invalid_packets", "send_errors", "steps_done", "receive_credit_packets", "chunk_bytes",
-    "shards", "non_finite_inputs", "delivered_chunks", "late_chunks", "requeued_chunks",
-    "discarded_chunks", "cancelled_bytes", "resyncs")
+class Position(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("next_step", c_uint32),
+        ("behind", c_uint32),
+        ("must_resync", c_int32),
+        ("state_wanted_by", c_int32),
+    ]
 
 
-class Stats(Structure):
-    _fields_ = [("struct_size", c_size_t)] + [(name, c_uint64) for name in STATS_FIELDS]
+class Stall(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("stalled_ns", c_uint64),
+        ("text", c_char * 4096),
+    ]
 
 
 class PolicyInfo(Structure):
@@ -138,7 +141,16 @@ class State(Structure):
         ("data", c_void_p),
         ("bytes", c_uint64),
         ("step", c_uint32),
-        ("reserved", c_int32),
+    ]
+
+
+class Turn(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("kind", c_int32),
+        ("step", c_uint32),
+        ("data", c_void_p),
+        ("bytes", c_uint64),
     ]
 
 
@@ -150,27 +162,28 @@ _FUNCTIONS = {
     "sluice_join": (c_int, [POINTER(Options), POINTER(Tensor), c_size_t, POINTER(c_void_p)]),
     "sluice_submit": (c_int, [c_void_p, c_uint32, c_void_p, c_void_p, c_uint32, c_uint32]),
     "sluice_end_step": (c_int, [c_void_p]),
-    "sluice_policy": (c_int, [c_void_p, POINTER(PolicyInfo)]),
-    "sluice_behind": (c_int, [c_void_p, POINTER(c_uint32)]),
+    "sluice_get_policy": (c_int, [c_void_p, POINTER(PolicyInfo)]),
+    "sluice_get_position": (c_int, [c_void_p, POINTER(Position)]),
+    "sluice_next_turn": (c_int, [c_void_p, c_int32, POINTER(Turn)]),
     "sluice_catch_up": (c_int, [c_void_p, c_uint32, c_void_p]),
-    "sluice_step_report": (c_int, [c_void_p, c_uint32, POINTER(Report)]),
-    "sluice_must_resync": (c_int, [c_void_p, POINTER(c_int)]),
+    "sluice_get_report": (c_int, [c_void_p, c_uint32, POINTER(Report)]),
     "sluice_resync": (c_int, [c_void_p, c_int32, POINTER(State)]),
-    "sluice_state_wanted": (c_int, [c_void_p, POINTER(c_int32)]),
     "sluice_send_state": (c_int, [c_void_p, c_void_p, c_uint64, c_uint32]),
     "sluice_wait_tensor": (c_int, [c_void_p, c_uint32, c_int32, POINTER(Result)]),
     "sluice_wait_step": (c_int, [c_void_p, c_int32, POINTER(c_uint32)]),
     "sluice_mark_applied": (c_int, [c_void_p, c_uint32]),
     "sluice_broadcast": (c_int, [c_void_p, c_uint32, c_void_p, c_size_t, c_int32]),
     "sluice_barrier": (c_int, [c_void_p, c_int32]),
-    "sluice_job_status": (c_int, [c_void_p]),
+    "sluice_get_status": (c_int, [c_void_p]),
     "sluice_leave": (c_int, [c_void_p]),
     "sluice_finish": (c_int, [c_void_p]),
     "sluice_abort": (c_int, [c_void_p]),
     "sluice_close": (c_int, [c_void_p]),
-    "sluice_stats_get": (c_int, [c_void_p, POINTER(Stats)]),
-    "sluice_describe_stall": (c_int, [c_void_p, c_char_p, c_size_t]),
-    "sluice_schedule_plan": (c_int, [c_void_p, c_char_p, c_size_t]),
+    "sluice_get_counters": (c_int, [c_void_p, c_void_p]),
+    "sluice_counter_name": (c_char_p, [c_size_t]),
+    "sluice_counter_help": (c_char_p, [c_size_t]),
+    "sluice_get_stall": (c_int, [c_void_p, POINTER(Stall)]),
+    "sluice_get_schedule_plan": (c_int, [c_void_p, c_char_p, c_size_t]),
 }
 
 
@@ -187,3 +200,16 @@ def sized(struct):
     value = struct()
     value.struct_size = sizeof(struct)
     return value
+
+
+def counters_struct(library):
+    """The type of sluice_counters, its fields as the library names them."""
+    names, index = [], 0
+    while name := library.sluice_counter_name(index):
+        names.append(name.decode())
+        index += 1
+
+    class Counters(Structure):
+        _fields_ = [("struct_size", c_size_t)] + [(name, c_uint64) for name in names]
+
+    return Counters

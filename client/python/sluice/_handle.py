@@ -16,18 +16,19 @@ from sluice import _abi, errors
 _SLICE_MS = 100  # Ctrl-C and close() are noticed after this long
 
 
-def read_stats(library, pointer):
-    """The job's counters as a dict."""
-    stats = _abi.sized(_abi.Stats)
-    library.sluice_stats_get(pointer, ctypes.byref(stats))
-    return {name: getattr(stats, name) for name in _abi.STATS_FIELDS}
+def read_counters(library, get):
+    """A job's counters as a dict; `get` calls sluice_get_counters() with what it is given."""
+    counters = _abi.sized(_abi.counters_struct(library))
+    get(ctypes.byref(counters))
+    return {name: getattr(counters, name) for name, _ in counters._fields_[1:]}
 
 
 def _close(library, pointer, stats_file, _alive):
     if stats_file:
         try:
             with open(stats_file, "w") as file:
-                json.dump(read_stats(library, pointer), file)
+                json.dump(read_counters(
+                    library, lambda counters: library.sluice_get_counters(pointer, counters)), file)
         except OSError as error:
             print(f"sluice: SLUICE_STATS={stats_file}: {error.strerror}", file=sys.stderr)
     # The process may be ending because of an exception: then the other ranks shall hear of it now.
@@ -163,6 +164,11 @@ class Handle:
                 raise errors.make(_abi.TIMED_OUT, text.replace(
                     f"not done after {left_ms} ms", f"not done after {timeout:g} s"))
             on_slice(waited)
+
+    def counters(self):
+        """The job's counters as a dict."""
+        return read_counters(self._library,
+                             lambda counters: self.call("sluice_get_counters", counters))
 
     @property
     def closed(self):

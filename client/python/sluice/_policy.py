@@ -155,7 +155,7 @@ def _name_of(table, number):
 
 
 def from_info(info):
-    """A Policy of what sluice_policy() has told."""
+    """A Policy of what sluice_get_policy() has told."""
     return Policy(
         policy=_name_of(_abi.POLICIES, info.policy), k=info.k,
         late=_name_of(_abi.LATE_MODES, info.late),

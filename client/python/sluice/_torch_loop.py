@@ -68,6 +68,7 @@ class Loop:
         self._total = None
         self._in_body = False
         self._due = False  # a body has been given out, and its step is not applied
+        self._missing = False  # the step under way is one that this rank does not compute
         self._closed = False
         self.applied = 0  # the last step that is in the parameters
         self.missed = 0  # steps that this rank has applied without computing
@@ -166,31 +167,43 @@ class Loop:
         while not (self._total is not None and self.applied >= self._total):
             if attachment.all_finished:
                 return False
-            if attachment.lost or attachment.job.must_resync:
-                self._resync()
-                continue
-            self.serve()
-            if not attachment.job.behind():
+            if self._turn() == "compute":
                 attachment.clear()
                 self._due = True
                 return True
-            attachment.catch_up()
-            if self._apply():
-                self.missed += 1
         return False
 
     def _apply(self):
-        """Puts the step's result into this replica; False when it is lost to this rank."""
-        attachment = self._attachment
+        """Puts the submitted step's result into this replica, or the state that came instead."""
         self._due = False
-        if attachment.lost:
-            return False
+        while self._turn() not in ("apply", "load"):
+            pass
+
+    def _turn(self):
+        """Does what this rank has to do next, but for computing a gradient; says what it was."""
+        attachment = self._attachment
+        turn = attachment.job.next_turn()
+        if turn.kind == "catch_up":
+            attachment.catch_up()
+            self._missing = True
+        elif turn.kind == "apply":
+            self._apply_step()
+            self.missed += self._missing
+            self._missing = False
+        elif turn.kind == "save":
+            self.serve()
+        elif turn.kind == "load":
+            self._load(turn)
+            self._missing = False
+        return turn.kind
+
+    def _apply_step(self):
+        attachment = self._attachment
         attachment.check_plan()
         attachment.place_gradients()
         self._update(self.applied + 1)
         attachment.agree()
         self.applied += 1
-        return True
 
     def _guard(self, optimizer):
         """Makes a step() in the body an error: steps that this rank missed would not have it."""
@@ -229,9 +242,9 @@ class Loop:
             if job.stats()["steps_done"] <= self.applied:
                 raise
 
-    def _resync(self):
+    def _load(self, state):
+        """Another rank's state, as Job.next_turn() has given it."""
         attachment = self._attachment
-        state = attachment.job.resync()
         tree = _torch_state.decode(state.data)
         if tree["applied"] != state.step:
             raise errors.Internal(

@@ -196,15 +196,12 @@ class SoloAttachment(Attachment):
         return self._own[index]
 
     def _await_step(self):
-        try:
-            self.job.wait_step(between=self.loop.serve)
-        except errors.Behind:
-            self.lost = True
+        """The loop waits, at the service of peers that want a state."""
 
     # ---- called by the loop ----
 
     def submit_nothing(self):
-        """Takes part in the step without a gradient of this rank, and waits for it."""
+        """Takes part in the step without a gradient of this rank."""
         self.submitted = True
         try:
             for index in range(len(self._parameters)):
@@ -214,10 +211,9 @@ class SoloAttachment(Attachment):
             self._submit_extras(take_part=False)
         except errors.Behind:
             self.lost = True
-        self._await_step()
 
     def catch_up(self):
-        """Gets the results of a step that this rank does not compute, and waits for it."""
+        """Gets the results of a step that this rank does not compute."""
         try:
             for index in range(len(self._parameters)):
                 self._outputs[index] = self._own_memory(index)
@@ -228,7 +224,6 @@ class SoloAttachment(Attachment):
                 index += 1
         except errors.Behind:
             self.lost = True
-        self._await_step()
 
     def plan(self, total):
         """What Loop.steps() was given; all ranks compare it in each step."""

@@ -14,15 +14,12 @@ seconds (None: no limit). After fork() a job is inert in the child: its methods 
 import ctypes
 import logging
 import os
-import re
 from typing import NamedTuple
 
 from sluice import _abi, _library, _memory, _policy, _settings, errors
 from sluice._handle import Handle
 
-_STALL_TEXT_BYTES = 8192
 _PLAN_TEXT_BYTES = 1 << 20
-_NO_PROGRESS = re.compile(r"no progress for ([0-9.]+) s")  # as describe_stall() says it
 _log = logging.getLogger("sluice")
 
 
@@ -45,6 +42,14 @@ class StepReport(NamedTuple):
     partly: tuple  # ranks that are in some chunks but not in all
     weight: int  # the effective batch: total weight in the sum; the least of its chunks
     counted: bool  # this rank is in every chunk
+
+
+class Turn(NamedTuple):
+    """What a rank has to do next: see Job.next_turn()."""
+
+    kind: str  # "compute", "catch_up", "apply", "save" or "load"
+    step: int
+    data: bytearray | None  # of "load"
 
 
 class State(NamedTuple):
@@ -72,6 +77,14 @@ def _dtype_name(dtype, tensor):
         raise errors.InvalidArgument(
             f"tensor '{tensor}' has dtype {name}; Sluice sums {', '.join(_abi.DTYPES)}")
     return name
+
+
+def _copied(struct):
+    """The bytes that a struct with `data` and `bytes` points to."""
+    data = bytearray(struct.bytes)
+    if data:
+        ctypes.memmove((ctypes.c_char * len(data)).from_buffer(data), struct.data, len(data))
+    return data
 
 
 class Job:
@@ -173,7 +186,7 @@ class Job:
         self._handle = Handle(library, options, self._structs(), self._held,
                               _settings.stats_file(self.rank))
         info = _abi.sized(_abi.PolicyInfo)
-        self._handle.call("sluice_policy", ctypes.byref(info))
+        self._handle.call("sluice_get_policy", ctypes.byref(info))
         self.policy = _policy.from_info(info)
 
     @staticmethod
@@ -207,8 +220,7 @@ class Job:
                 between()
             if waited_s < next_report_s:
                 return
-            text = self.describe_stall()
-            still_s = max(map(float, _NO_PROGRESS.findall(text)), default=0.0)
+            still_s, text = self._stall()
             next_report_s = waited_s + self._stall_report_s
             if still_s >= self._stall_report_s:
                 _log.warning("rank %d: %s", self.rank, text)
@@ -314,14 +326,32 @@ class Job:
 
     # ---- stragglers ----
 
+    def next_turn(self, timeout=None):
+        """What this rank has to do next, as a Turn, in a job in which steps can be complete without
+        it. So all replicas apply every step once and in order:
+
+            compute   submit() every tensor for `step`; Behind may be ignored: the next turn knows
+            catch_up  catch_up() every tensor: this rank computes no gradient for `step`
+            apply     the outputs of all tensors hold the averages of `step`
+            save      a rank wants this replica, in which `step` was applied last: send_state()
+            load      replace this replica by another rank's, `data`, after `step`
+
+        Blocks while a submitted step is not complete or a state not here. Use from one thread.
+        Raises TimedOut after `timeout` seconds, InvalidArgument when nothing of a step that was
+        given out was submitted, and the errors of wait_step() and resync() but for Behind."""
+        turn = _abi.sized(_abi.Turn)
+        self._wait(lambda ms: ("sluice_next_turn", ms, ctypes.byref(turn)), timeout)
+        kind = _abi.TURNS[turn.kind]
+        if kind == "apply":
+            self._held.clear()
+        return Turn(kind, turn.step, _copied(turn) if kind == "load" else None)
+
     def behind(self):
         """How many steps this rank has to catch up with before it computes its next gradient:
         finished steps that it has not applied, and one more when a late gradient of its own goes
         into the open step. 0 in a synchronous job. Exact when no submission is in flight, as far
         as packets have told. Never blocks."""
-        steps = ctypes.c_uint32()
-        self._handle.call("sluice_behind", ctypes.byref(steps))
-        return steps.value
+        return self._position().behind
 
     def catch_up(self, tensor, output):
         """As submit() for the tensor's next step without a gradient of this rank: `output` (array,
@@ -352,7 +382,7 @@ class Job:
         newest of these. Steps that came as another rank's state have none. Raises NotFound for
         others. Never blocks."""
         report = _abi.sized(_abi.Report)
-        self._handle.call("sluice_step_report", step, ctypes.byref(report))
+        self._handle.call("sluice_get_report", step, ctypes.byref(report))
         every, some = _ranks(report.in_every), _ranks(report.in_any)
         return StepReport(report.step, report.k, tuple(sorted(every)), tuple(sorted(some - every)),
                           report.weight, bool(report.counted))
@@ -363,9 +393,7 @@ class Job:
         behind than the window, or has joined a job that was running. Until resync() has succeeded,
         calls for tensors and steps raise Behind; collectives work, but one that has returned must
         not repeat those that the others made before."""
-        needed = ctypes.c_int()
-        self._handle.call("sluice_must_resync", ctypes.byref(needed))
-        return bool(needed.value)
+        return bool(self._position().must_resync)
 
     def resync(self, timeout=None):
         """Gets the state of another rank, which the appliance chooses; returns a State. Blocks
@@ -380,17 +408,18 @@ class Job:
         state = _abi.sized(_abi.State)
         self._handle.wait(lambda ms: ("sluice_resync", ms, ctypes.byref(state)), timeout,
                           lambda _waited_s: None)
-        data = bytearray(state.bytes)
-        if data:
-            ctypes.memmove((ctypes.c_char * len(data)).from_buffer(data), state.data, len(data))
-        return State(state.step, data)
+        return State(state.step, _copied(state))
 
     def state_wanted(self):
         """The rank that waits for this one's state, None when nobody does. Ask between steps.
         Never blocks."""
-        rank = ctypes.c_int32(-1)
-        self._handle.call("sluice_state_wanted", ctypes.byref(rank))
-        return None if rank.value < 0 else rank.value
+        rank = self._position().state_wanted_by
+        return None if rank < 0 else rank
+
+    def _position(self):
+        position = _abi.sized(_abi.Position)
+        self._handle.call("sluice_get_position", ctypes.byref(position))
+        return position
 
     def send_state(self, data, step):
         """Gives `data` (bytes or bytearray), all that a replica needs after `step` and before the
@@ -424,27 +453,28 @@ class Job:
 
     def check(self):
         """Raises the job's error when it has failed, Closed after leave(). Never blocks."""
-        self._handle.call("sluice_job_status")
+        self._handle.call("sluice_get_status")
 
     def stats(self):
-        """Counters since the join, as a dict; the names are those of sluice_stats in sluice.h."""
-        stats = _abi.sized(_abi.Stats)
-        self._handle.call("sluice_stats_get", ctypes.byref(stats))
-        return {name: getattr(stats, name) for name in _abi.STATS_FIELDS}
+        """Counters since the join, as a dict; the names are those of sluice_counters in sluice.h."""
+        return self._handle.counters()
 
     def describe_stall(self):
         """Why the current step waits: tensors, ranks, when each was last heard. '' if it does not.
         """
-        return self._text("sluice_describe_stall", _STALL_TEXT_BYTES)
+        return self._stall()[1]
+
+    def _stall(self):
+        """For how many seconds nothing has come of what the step waits for, and why, in words."""
+        stall = _abi.sized(_abi.Stall)
+        self._handle.call("sluice_get_stall", ctypes.byref(stall))
+        return stall.stalled_ns / 1e9, stall.text.decode("utf-8", "replace")
 
     def schedule_plan(self):
         """What the schedule does and knows, in several lines: for 'prophet' the steps that it has
         found, when it expects each tensor, and its blocks."""
-        return self._text("sluice_schedule_plan", _PLAN_TEXT_BYTES)
-
-    def _text(self, call, capacity):
-        text = ctypes.create_string_buffer(capacity)
-        self._handle.call(call, text, len(text))
+        text = ctypes.create_string_buffer(_PLAN_TEXT_BYTES)
+        self._handle.call("sluice_get_schedule_plan", text, len(text))
         return text.value.decode("utf-8", "replace")
 
     # ---- the end ----

@@ -26,10 +26,12 @@ using job_test::kLong;
 using job_test::on_every_rank;
 using job_test::options_for;
 using job_test::seconds_since;
+using sluice::Averaging;
 using sluice::DataType;
 using sluice::Error;
 using sluice::Job;
 using sluice::Options;
+using sluice::Schedule;
 using sluice::Tensor;
 using std::chrono::milliseconds;
 using ::testing::AllOf;
@@ -41,7 +43,7 @@ TEST(Jobs, SumManyTensorsOverManyStepsInAnyOrder) {
   static constexpr std::uint32_t kTensors = 7;
   on_every_rank(kWorld, [](std::uint32_t rank) {
     Options options = options_for("many", rank, kWorld);
-    options.c.averaging = SLUICE_SUM;
+    options.averaging = Averaging::kSum;
     std::vector<Tensor> tensors;
     std::vector<std::vector<float>> values;
     for (std::uint32_t i = 0; i < kTensors; ++i) {
@@ -53,7 +55,7 @@ TEST(Jobs, SumManyTensorsOverManyStepsInAnyOrder) {
       for (std::uint32_t i = 0; i < kTensors; ++i) {
         const std::uint32_t tensor = (i * 3 + rank) % kTensors;  // another order on every rank
         std::iota(values[tensor].begin(), values[tensor].end(), static_cast<float>(step + rank));
-        job.submit(tensor, values[tensor].data(), values[tensor].data(), 1, tensor);
+        job.submit({tensor, values[tensor].data(), values[tensor].data(), 1, tensor});
       }
       for (std::uint32_t tensor = 0; tensor < kTensors; ++tensor) {
         const sluice_result result = job.wait(tensor, kLong);
@@ -70,10 +72,10 @@ TEST(Jobs, SumManyTensorsOverManyStepsInAnyOrder) {
 
 TEST(Jobs, SendByTheScheduleAskedForAndTellItsPlan) {
   sluice::Options options = options_for("schedule", 0, 1);
-  options.c.schedule = SLUICE_SCHEDULE_CREDIT;
+  options.schedule = Schedule::kCredit;
   sluice::Job job(options, {{"t", 5000}});
   std::vector<float> values(5000, 3);
-  job.submit(0, values.data(), values.data());
+  job.submit({0, values.data(), values.data()});
   job.wait(0, kLong);
   job.mark_applied(0);
   EXPECT_EQ(job.schedule_plan().rfind("credit: units of at most", 0), 0u) << job.schedule_plan();
@@ -87,7 +89,7 @@ TEST(Jobs, AverageByWeightOfSamples) {
     Job job(options_for("weights", rank, 2), {{"t", 4}});
     // Rank 0 holds the sum over one sample of value 8, rank 1 over three samples of value 4.
     std::vector<float> values(4, rank == 0 ? 8.0f : 12.0f);
-    job.submit(0, values.data(), values.data(), rank == 0 ? 1 : 3);
+    job.submit({0, values.data(), values.data(), rank == 0 ? 1 : 3});
     EXPECT_EQ(job.wait(0, kLong).weight, 4u);
     EXPECT_EQ(values[3], 5.0f);
   });
@@ -99,8 +101,8 @@ TEST(Jobs, CarryHalfPrecision) {
             {{"f16", 3, DataType::kFloat16}, {"bf16", 3, DataType::kBfloat16}});
     std::vector<std::uint16_t> f16(3, rank == 0 ? 0x3c00 : 0x4200);   // 1 and 3
     std::vector<std::uint16_t> bf16(3, rank == 0 ? 0x3f80 : 0x4040);  // 1 and 3
-    job.submit(0, f16.data(), f16.data());
-    job.submit(1, bf16.data(), bf16.data());
+    job.submit({0, f16.data(), f16.data()});
+    job.submit({1, bf16.data(), bf16.data()});
     job.wait_step(kLong);
     EXPECT_EQ(f16[2], 0x4000);   // 2
     EXPECT_EQ(bf16[2], 0x4000);  // 2
@@ -113,9 +115,9 @@ TEST(Jobs, LeaveOutputsAloneWhereNoRankHasData) {
     float used[2] = {1, 1};
     float unused[2] = {-7, -7};
     float half[2] = {4, 4};
-    job.submit(0, used, used);
-    job.submit(1, nullptr, unused);
-    job.submit(2, rank == 0 ? half : nullptr, half);
+    job.submit({0, used, used});
+    job.submit({1, nullptr, unused});
+    job.submit({2, rank == 0 ? half : nullptr, half});
     EXPECT_EQ(job.wait(0, kLong).absent, 0);
     EXPECT_NE(job.wait(1, kLong).absent, 0);
     EXPECT_EQ(unused[1], -7.0f);
@@ -127,15 +129,15 @@ TEST(Jobs, LeaveOutputsAloneWhereNoRankHasData) {
 TEST(Jobs, EndStepFillsInForTensorsLeftOut) {
   on_every_rank(2, [](std::uint32_t rank) {
     Options options = options_for("nil", rank, 2);
-    options.c.averaging = SLUICE_SUM;
+    options.averaging = Averaging::kSum;
     Job job(options, {{"a", 100}, {"b", 100}});
     std::vector<float> a(100), b(100);
     for (std::uint32_t step = 1; step <= 4; ++step) {
       std::fill(a.begin(), a.end(), 1.0f);
       std::fill(b.begin(), b.end(), 2.0f);
-      job.submit(0, a.data(), a.data());
+      job.submit({0, a.data(), a.data()});
       const bool uses_b = rank == 0 || step % 2 == 0;
-      if (uses_b) job.submit(1, b.data(), b.data());
+      if (uses_b) job.submit({1, b.data(), b.data()});
       job.end_step();
       EXPECT_EQ(job.wait_step(kLong), step);
       EXPECT_EQ(a[50], 2.0f);
@@ -147,12 +149,12 @@ TEST(Jobs, EndStepFillsInForTensorsLeftOut) {
 TEST(Jobs, MayRunStepsAheadWithOtherTensorsEachStep) {
   on_every_rank(2, [](std::uint32_t rank) {
     Options options = options_for("ahead", rank, 2);
-    options.c.averaging = SLUICE_SUM;
+    options.averaging = Averaging::kSum;
     Job job(options, {{"a", 3000}, {"b", 3000}, {"c", 3000}});
     std::vector<std::vector<float>> values;
     for (std::uint32_t tensor = 0; tensor < 3; ++tensor) {
       values.emplace_back(3000, static_cast<float>(tensor + 1));
-      job.submit(tensor, values[tensor].data(), values[tensor].data());
+      job.submit({tensor, values[tensor].data(), values[tensor].data()});
       job.end_step();  // without waiting: the other two have no data in this step
     }
     EXPECT_EQ(job.wait_step(kLong), 3u);
@@ -166,15 +168,15 @@ TEST(Jobs, MayRunStepsAheadWithOtherTensorsEachStep) {
 TEST(Jobs, MayHaveNoDataAtAllInAStep) {
   on_every_rank(2, [](std::uint32_t rank) {
     Options options = options_for("empty", rank, 2);
-    options.c.averaging = SLUICE_SUM;
+    options.averaging = Averaging::kSum;
     Job job(options, {{"a", 8}, {"b", 8}});
     float a[8], b[8];
     for (std::uint32_t step = 1; step <= 6; ++step) {
       std::fill(a, a + 8, 1.0f);
       std::fill(b, b + 8, 1.0f);
       const bool has_data = rank == 0 || step % 2 != 0;
-      if (has_data) job.submit(0, a, a);
-      if (has_data) job.submit(1, b, b);
+      if (has_data) job.submit({0, a, a});
+      if (has_data) job.submit({1, b, b});
       job.end_step();  // after all tensors it does nothing, after none it is the step
       EXPECT_EQ(job.wait_step(kLong), step);
       EXPECT_EQ(a[7], step % 2 != 0 ? 2.0f : 1.0f);
@@ -184,15 +186,15 @@ TEST(Jobs, MayHaveNoDataAtAllInAStep) {
 
 TEST(Jobs, EndStepNamesTensorsLeftOutWhenThatIsNotAllowed) {
   Options options = options_for("strict", 0, 1);
-  options.c.allow_nil = 0;
+  options.allow_nil = false;
   Job job(options, {{"conv.weight", 8}, {"conv.bias", 8}});
   float values[8] = {};
-  job.submit(0, values, values);
+  job.submit({0, values, values});
   const Error error = error_of([&] { job.end_step(); });
   EXPECT_EQ(error.status(), SLUICE_INVALID_ARGUMENT);
   EXPECT_THAT(error.what(), AllOf(HasSubstr("step 1"), HasSubstr("not submitted: conv.bias;")));
-  EXPECT_EQ(error_of([&] { job.submit(1, nullptr, values); }).status(), SLUICE_INVALID_ARGUMENT);
-  job.submit(1, values, values);
+  EXPECT_EQ(error_of([&] { job.submit({1, nullptr, values}); }).status(), SLUICE_INVALID_ARGUMENT);
+  job.submit({1, values, values});
   EXPECT_EQ(job.wait_step(kLong), 1u);
 }
 
@@ -201,14 +203,14 @@ TEST(Jobs, RefuseASecondSubmissionOfATensorInFlight) {
     Job job(options_for("busy", rank, 2), {{"t", 8}});
     float values[8] = {};
     if (rank == 0) {
-      job.submit(0, values, values);
-      const Error error = error_of([&] { job.submit(0, values, values); });
+      job.submit({0, values, values});
+      const Error error = error_of([&] { job.submit({0, values, values}); });
       EXPECT_EQ(error.status(), SLUICE_BUSY);
       EXPECT_THAT(error.what(), HasSubstr("'t' is still in flight for step 1"));
       EXPECT_EQ(error_of([&] { job.wait(0, milliseconds(30)); }).status(), SLUICE_TIMED_OUT);
     }
     job.barrier(kLong);
-    if (rank == 1) job.submit(0, values, values);
+    if (rank == 1) job.submit({0, values, values});
     job.wait(0, kLong);
     job.barrier(kLong);
   });
@@ -219,7 +221,7 @@ TEST(Jobs, SayWhoIsMissingWhenAStepTimesOut) {
     Job job(options_for("stall", rank, 2), {{"fc.weight", 8}});
     float values[8] = {};
     if (rank == 0) {
-      job.submit(0, values, values);
+      job.submit({0, values, values});
       const Error error = error_of([&] { job.wait_step(milliseconds(500)); });
       EXPECT_EQ(error.status(), SLUICE_TIMED_OUT);
       EXPECT_THAT(error.what(), AllOf(HasSubstr("fc.weight"), HasSubstr("1")));
@@ -228,12 +230,12 @@ TEST(Jobs, SayWhoIsMissingWhenAStepTimesOut) {
                                    "of step 1: not done after 300 ms: step 1"),
                         HasSubstr("missing: rank 1")));
       EXPECT_STREQ(error_of([&] { job.wait(0, milliseconds(0)); }).what(), "not done yet");
-      EXPECT_THAT(job.describe_stall(), HasSubstr("fc.weight"));
+      EXPECT_THAT(job.stall().text, HasSubstr("fc.weight"));
     }
     job.barrier(kLong);
-    if (rank == 1) job.submit(0, values, values);
+    if (rank == 1) job.submit({0, values, values});
     job.wait_step(kLong);
-    EXPECT_EQ(job.describe_stall(), "");
+    EXPECT_STREQ(job.stall().text, "");
     job.barrier(kLong);
   });
 }
@@ -246,17 +248,15 @@ TEST(Jobs, CallBackOnceForEverySubmission) {
   on_every_rank(2, [](std::uint32_t rank) {
     Calls calls;
     Options options = options_for("callback", rank, 2);
-    options.c.user = &calls;
-    options.c.on_tensor_done = [](void* user, std::uint32_t tensor, sluice_status status) {
-      Calls& seen = *static_cast<Calls*>(user);
-      if (tensor > 1 || status != SLUICE_OK) ++seen.wrong;
-      ++seen.done;
+    options.on_tensor_done = [&calls](std::uint32_t tensor, sluice_status status) {
+      if (tensor > 1 || status != SLUICE_OK) ++calls.wrong;
+      ++calls.done;
     };
     Job job(options, {{"a", 500}, {"b", 500}});
     std::vector<float> a(500), b(500);
     for (int step = 0; step < 5; ++step) {
-      job.submit(0, a.data(), a.data());
-      job.submit(1, b.data(), b.data());
+      job.submit({0, a.data(), a.data()});
+      job.submit({1, b.data(), b.data()});
       job.wait_step(kLong);
     }
     job.barrier(kLong);
@@ -272,16 +272,14 @@ TEST(Jobs, RefuseToWaitInACallback) {
     std::atomic<int> close{-1};
   } seen;
   Options options = options_for("reentrant", 0, 1);
-  options.c.user = &seen;
-  options.c.on_tensor_done = [](void* user, std::uint32_t, sluice_status) {
-    Seen& in = *static_cast<Seen*>(user);
-    in.wait = sluice_barrier(in.job, 1000);
-    in.close = sluice_close(in.job);
+  options.on_tensor_done = [&seen](std::uint32_t, sluice_status) {
+    seen.wait = sluice_barrier(seen.job, 1000);
+    seen.close = sluice_close(seen.job);
   };
   Job job(options, {{"t", 8}});
   seen.job = job.get();
   float values[8] = {};
-  job.submit(0, values, values);
+  job.submit({0, values, values});
   job.wait(0, kLong);
   job.barrier(kLong);  // after the callback has returned
   EXPECT_EQ(seen.wait, SLUICE_INVALID_ARGUMENT);
@@ -338,8 +336,7 @@ TEST(Jobs, SayWhoIsMissingWhenABarrierTimesOut) {
 TEST(Jobs, WakeWithinAFractionOfASecondWhenInterrupted) {
   std::atomic<bool> interrupted{false};
   Options options = options_for("interrupt", 0, 2);
-  options.c.user = &interrupted;
-  options.c.interrupted = [](void* user) -> int { return *static_cast<std::atomic<bool>*>(user); };
+  options.interrupted = [&interrupted] { return interrupted.load(); };
   std::thread other([] {
     Job job(options_for("interrupt", 1, 2), {{"t", 8}});
     job.barrier(kLong);
@@ -347,7 +344,7 @@ TEST(Jobs, WakeWithinAFractionOfASecondWhenInterrupted) {
   {
     Job job(options, {{"t", 8}});
     float values[8] = {};
-    job.submit(0, values, values);
+    job.submit({0, values, values});
     std::thread signal([&] {
       std::this_thread::sleep_for(milliseconds(250));
       interrupted = true;
@@ -372,17 +369,17 @@ TEST(Jobs, FailWithTheNameOfARankThatAborts) {
       EXPECT_EQ(error_of([&] { job.barrier(kLong); }).status(), SLUICE_CLOSED);
       return;
     }
-    job.submit(0, values, values);
+    job.submit({0, values, values});
     const auto start = Clock::now();
     const Error error = error_of([&] { job.wait(0, kLong); });
     EXPECT_LT(seconds_since(start), 2.0);
     EXPECT_EQ(error.status(), SLUICE_PEER_LOST);
     EXPECT_THAT(error.what(), HasSubstr("rank 1"));
     // The failure stays.
-    EXPECT_EQ(sluice_job_status(job.get()), SLUICE_PEER_LOST);
-    EXPECT_EQ(error_of([&] { job.submit(0, values, values); }).status(), SLUICE_PEER_LOST);
+    EXPECT_EQ(sluice_get_status(job.get()), SLUICE_PEER_LOST);
+    EXPECT_EQ(error_of([&] { job.submit({0, values, values}); }).status(), SLUICE_PEER_LOST);
     EXPECT_STREQ(sluice_last_error(job.get()), error.what());
-    EXPECT_GT(job.stats().packets_sent, 0u);
+    EXPECT_GT(job.counters().packets_sent, 0u);
   });
 }
 
@@ -402,7 +399,7 @@ TEST(Jobs, AreInertInTheChildOfAFork) {
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  job.submit(0, values, values);
+  job.submit({0, values, values});
   job.wait(0, kLong);
   EXPECT_EQ(values[7], 8.0f);
 }
@@ -411,10 +408,10 @@ TEST(Jobs, CountOnTheRankThatSentItWhatIsNotFinite) {
   on_every_rank(2, [](std::uint32_t rank) {
     Job job(options_for("nan", rank, 2), {{"t", 8}});
     std::vector<float> values(8, rank == 1 ? NAN : 1.0f);
-    job.submit(0, values.data(), values.data());
+    job.submit({0, values.data(), values.data()});
     EXPECT_TRUE(job.wait(0, kLong).non_finite);
-    EXPECT_EQ(job.stats().non_finite_results, 1u);
-    EXPECT_EQ(job.stats().non_finite_inputs, rank);
+    EXPECT_EQ(job.counters().non_finite_results, 1u);
+    EXPECT_EQ(job.counters().non_finite_inputs, rank);
   });
 }
 
@@ -423,10 +420,7 @@ TEST(Logs, ReachTheCallbackAndOtherwiseNobody) {
   ::testing::internal::CaptureStderr();
   {
     Options options = options_for("log", 0, 1);
-    options.c.user = &lines;
-    options.c.log = [](void* user, sluice_log_level, const char* text) {
-      static_cast<std::vector<std::string>*>(user)->push_back(text);
-    };
+    options.log = [&lines](sluice_log_level, const char* text) { lines.push_back(text); };
     Job job(options, {{"t", 8}});
     EXPECT_THAT(lines,
                 ::testing::ElementsAre(AllOf(HasSubstr("\"log\""), HasSubstr("rank 0 of 1"))));

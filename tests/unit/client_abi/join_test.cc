@@ -16,6 +16,7 @@ using job_test::Clock;
 using job_test::error_of;
 using job_test::options_for;
 using job_test::seconds_since;
+using sluice::Averaging;
 using sluice::Error;
 using sluice::Job;
 using sluice::Options;
@@ -26,7 +27,7 @@ using ::testing::StartsWith;
 
 TEST(Joins, EndAJoinWhenInterrupted) {
   Options options = options_for("lonely", 0, 2);
-  options.c.interrupted = [](void*) { return 1; };
+  options.interrupted = [] { return true; };
   const auto start = Clock::now();
   EXPECT_EQ(error_of([&] { Job job(options, {{"t", 8}}); }).status(), SLUICE_INTERRUPTED);
   EXPECT_LT(seconds_since(start), 1.5);
@@ -34,7 +35,7 @@ TEST(Joins, EndAJoinWhenInterrupted) {
 
 TEST(Joins, NameTheRanksThatDidNotCome) {
   Options options = options_for("absentees", 1, 3);
-  options.c.join_timeout_ms = 400;
+  options.join_timeout = milliseconds(400);
   const Error error = error_of([&] { Job job(options, {{"t", 8}}); });
   EXPECT_EQ(error.status(), SLUICE_TIMED_OUT);
   EXPECT_THAT(error.what(), AllOf(HasSubstr("absentees"), HasSubstr("0"), HasSubstr("2")));
@@ -45,7 +46,7 @@ TEST(Joins, RefuseAnotherLayoutAndAWrongSecret) {
   std::thread first([] {
     Options options = options_for("layouts", 0, 2);
     options.secret = "right";
-    options.c.join_timeout_ms = 1500;
+    options.join_timeout = milliseconds(1500);
     EXPECT_EQ(error_of([&] { Job job(options, {{"t", 8}}); }).status(), SLUICE_TIMED_OUT);
   });
   std::this_thread::sleep_for(milliseconds(300));
@@ -62,12 +63,12 @@ TEST(Joins, RefuseAnotherLayoutAndAWrongSecret) {
 TEST(Joins, RefuseARankThatAveragesInAnotherWay) {
   std::thread first([] {
     Options options = options_for("averages", 0, 2);
-    options.c.join_timeout_ms = 1500;
+    options.join_timeout = milliseconds(1500);
     EXPECT_EQ(error_of([&] { Job job(options, {{"t", 8}}); }).status(), SLUICE_TIMED_OUT);
   });
   std::this_thread::sleep_for(milliseconds(300));
   Options options = options_for("averages", 1, 2);
-  options.c.averaging = SLUICE_AVERAGE_WORLD;
+  options.averaging = Averaging::kWorld;
   const Error error = error_of([&] { Job job(options, {{"t", 8}}); });
   EXPECT_EQ(error.status(), SLUICE_REFUSED);
   EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 1"), HasSubstr("averages by 'world'"),
