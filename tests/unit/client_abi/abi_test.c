@@ -206,7 +206,6 @@ static void test_null_job(void) {
   sluice_counters stats;
   stats.struct_size = sizeof stats;
   float value = 0;
-  char text[8];
   EXPECT(sluice_submit(NULL, 0, &value, &value, 1, 0) == SLUICE_INVALID_ARGUMENT);
   EXPECT_ERROR("job is NULL");
   EXPECT(sluice_end_step(NULL) == SLUICE_INVALID_ARGUMENT);

@@ -55,7 +55,8 @@ TEST(Jobs, SumManyTensorsOverManyStepsInAnyOrder) {
       for (std::uint32_t i = 0; i < kTensors; ++i) {
         const std::uint32_t tensor = (i * 3 + rank) % kTensors;  // another order on every rank
         std::iota(values[tensor].begin(), values[tensor].end(), static_cast<float>(step + rank));
-        job.submit({tensor, values[tensor].data(), values[tensor].data(), 1, tensor});
+        job.submit({tensor, values[tensor].data(), values[tensor].data(), 1,
+                    static_cast<std::uint8_t>(tensor)});
       }
       for (std::uint32_t tensor = 0; tensor < kTensors; ++tensor) {
         const sluice_result result = job.wait(tensor, kLong);
@@ -89,7 +90,7 @@ TEST(Jobs, AverageByWeightOfSamples) {
     Job job(options_for("weights", rank, 2), {{"t", 4}});
     // Rank 0 holds the sum over one sample of value 8, rank 1 over three samples of value 4.
     std::vector<float> values(4, rank == 0 ? 8.0f : 12.0f);
-    job.submit({0, values.data(), values.data(), rank == 0 ? 1 : 3});
+    job.submit({0, values.data(), values.data(), rank == 0 ? 1u : 3u});
     EXPECT_EQ(job.wait(0, kLong).weight, 4u);
     EXPECT_EQ(values[3], 5.0f);
   });
