@@ -1,13 +1,10 @@
 // The C interface (sluice.h): checks arguments, keeps exceptions in, remembers error texts.
 
 #include <algorithm>
-#include <cstddef>
 #include <cstring>
-#include <exception>
-#include <iterator>
-#include <new>
 #include <string>
 
+#include "client/abi_call.h"
 #include "client/abi_options.h"
 #include "client/include/sluice/sluice.h"
 #include "client/job.h"
@@ -15,8 +12,12 @@
 using sluice::Status;
 using sluice::StatusCode;
 using sluice::client::check_struct;
+using sluice::client::check_working;
+using sluice::client::copy_out;
+using sluice::client::guarded;
 using sluice::client::Job;
 using sluice::client::JoinRequest;
+using sluice::client::last_error;
 using sluice::client::Turn;
 using sluice::wire::LeaveReason;
 
@@ -36,61 +37,21 @@ static_assert(static_cast<int>(StatusCode::kInvalidArgument) == SLUICE_INVALID_A
               static_cast<int>(StatusCode::kInternal) == SLUICE_INTERNAL &&
               static_cast<int>(StatusCode::kBehind) == SLUICE_BEHIND);
 
-struct sluice_job {
-  std::unique_ptr<Job> impl;
-};
-
-namespace {
+namespace sluice::client {
 
 std::string& last_error() {
   thread_local std::string text;
   return text;
 }
 
-sluice_status fail(const Status& status) {
+sluice_status remember(const Status& status) {
   last_error() = status.message();
   return static_cast<sluice_status>(status.code());
 }
 
-// Runs the body of a call: no exception leaves it.
-template <class Body>
-sluice_status guarded(Body body) noexcept {
-  try {
-    Status status = body();
-    return status.ok() ? SLUICE_OK : fail(status);
-  } catch (const std::bad_alloc&) {
-    return fail({StatusCode::kExhausted, "out of memory"});
-  } catch (const std::exception& error) {
-    return fail({StatusCode::kInternal, error.what()});
-  } catch (...) {
-    return fail({StatusCode::kInternal, "unknown exception"});
-  }
-}
+}  // namespace sluice::client
 
-// The same for a call on a job that must exist and belong to this process.
-template <class Body>
-sluice_status guarded(sluice_job* job, Body body) noexcept {
-  return guarded([&]() -> Status {
-    if (job == nullptr) return {StatusCode::kInvalidArgument, "job is NULL"};
-    if (job->impl->is_forked()) {
-      return {StatusCode::kForked,
-              "this job was joined by the parent process; join again in the child to take part"};
-    }
-    return body(*job->impl);
-  });
-}
-
-// A job's own failure comes before what is wrong with a call.
-Status check_working(const Job& job) { return job.status(); }
-
-// Copies as much of `value` as the caller's struct has room for, leaving its struct_size alone.
-template <class Struct>
-void copy_out(const Struct& value, Struct* out) {
-  const std::size_t bytes = std::min(out->struct_size, sizeof value);
-  const std::size_t skip = sizeof out->struct_size;
-  std::memcpy(reinterpret_cast<char*>(out) + skip, reinterpret_cast<const char*>(&value) + skip,
-              bytes - skip);
-}
+namespace {
 
 Status check_collective(std::uint32_t root, const void* buffer, std::size_t bytes) {
   if (root > UINT16_MAX) {
@@ -106,32 +67,6 @@ Status check_may_block(const Job& job, const char* call) {
   if (!job.on_own_thread()) return {};
   return {StatusCode::kInvalidArgument, std::string(call) + ": must not be called from a callback"};
 }
-
-// As much of `full` as fits, ended by a zero byte.
-void copy_text(const std::string& full, char* text, std::size_t capacity) {
-  const std::size_t bytes = std::min(full.size(), capacity - 1);
-  std::memcpy(text, full.data(), bytes);
-  text[bytes] = '\0';
-}
-
-// The names of what sluice_counters has, in its order.
-struct CounterName {
-  const char* name;
-  const char* help;
-  std::size_t offset;
-};
-constexpr CounterName kCounters[] = {
-#define X(name, help) {#name, help, offsetof(sluice_counters, name)},
-    SLUICE_CLIENT_COUNTERS(X)
-#undef X
-};
-constexpr bool counters_are_in_order() {
-  for (std::size_t i = 0; i < std::size(kCounters); ++i)
-    if (kCounters[i].offset != offsetof(sluice_counters, packets_sent) + 8 * i) return false;
-  return sizeof(sluice_counters) ==
-         offsetof(sluice_counters, packets_sent) + sizeof(std::uint64_t) * std::size(kCounters);
-}
-static_assert(counters_are_in_order());
 
 Status leave(Job& job, LeaveReason reason, const char* call) {
   Status status = check_may_block(job, call);
@@ -235,33 +170,6 @@ sluice_status sluice_end_step(sluice_job* job) {
 
 // ---- stragglers ----
 
-sluice_status sluice_get_policy(sluice_job* job, sluice_policy_info* info) {
-  return guarded(job, [&](Job& impl) -> Status {
-    if (info == nullptr) return {StatusCode::kInvalidArgument, "info is NULL"};
-    Status status = check_struct(info->struct_size, sizeof *info, "sluice_policy_info");
-    if (!status.ok()) return status;
-    const sluice::client::JobFacts facts = impl.facts();
-    const sluice::PolicyOptions& policy = facts.policy;
-    const sluice_policy_info known{
-        .struct_size = sizeof known,
-        .policy = static_cast<std::int32_t>(policy.kind),
-        .late = static_cast<std::int32_t>(policy.late),
-        .k = policy.k,
-        .sign_threshold_permille = policy.sign_threshold_permille,
-        .count_threshold = policy.count_threshold,
-        .sign_stride = policy.sign_stride,
-        .round_steps = policy.round_steps,
-        .planned_steps = policy.planned_steps,
-        .max_staleness = policy.max_staleness,
-        .window_steps = facts.window_steps,
-        .resync_hold_ms = facts.resync_hold_ms,
-        .tolerates_stragglers = policy.tolerates_stragglers(),
-    };
-    copy_out(known, info);
-    return {};
-  });
-}
-
 static_assert(static_cast<int>(Turn::Kind::kCompute) == SLUICE_TURN_COMPUTE &&
               static_cast<int>(Turn::Kind::kCatchUp) == SLUICE_TURN_CATCH_UP &&
               static_cast<int>(Turn::Kind::kApply) == SLUICE_TURN_APPLY &&
@@ -289,50 +197,9 @@ sluice_status sluice_next_turn(sluice_job* job, int32_t timeout_ms, sluice_turn*
   });
 }
 
-sluice_status sluice_get_position(sluice_job* job, sluice_position* position) {
-  return guarded(job, [&](Job& impl) -> Status {
-    if (position == nullptr) return {StatusCode::kInvalidArgument, "position is NULL"};
-    Status status = check_struct(position->struct_size, sizeof *position, "sluice_position");
-    if (status.ok()) status = check_working(impl);
-    if (!status.ok()) return status;
-    const sluice::client::Position found = impl.position();
-    const sluice_position known{.struct_size = sizeof known,
-                                .next_step = found.next_step,
-                                .behind = found.behind,
-                                .must_resync = found.must_resync,
-                                .state_wanted_by = found.state_wanted_by};
-    copy_out(known, position);
-    return {};
-  });
-}
-
 sluice_status sluice_catch_up(sluice_job* job, uint32_t tensor, void* output) {
   return guarded(job, [&](Job& impl) {
     return impl.submit({.tensor = tensor, .output = output, .weight = 0, .contribute = false});
-  });
-}
-
-sluice_status sluice_get_report(sluice_job* job, uint32_t step, sluice_report* report) {
-  return guarded(job, [&](Job& impl) -> Status {
-    if (report == nullptr) return {StatusCode::kInvalidArgument, "report is NULL"};
-    Status status = check_struct(report->struct_size, sizeof *report, "sluice_report");
-    sluice::client::StepReport found;
-    if (status.ok()) status = impl.step_report(step, found);
-    if (!status.ok()) return status;
-    sluice_report known{.struct_size = sizeof known,
-                        .step = found.step,
-                        .k = found.k,
-                        .weight = found.weight,
-                        .counted = static_cast<std::int32_t>(
-                            found.in_every[impl.rank().value / 64] >> (impl.rank().value % 64) & 1),
-                        .rank_words = found.mask_words,
-                        .in_every = {},
-                        .in_any = {}};
-    static_assert(sizeof known.in_every == sizeof found.in_every);
-    std::memcpy(known.in_every, found.in_every.data(), sizeof known.in_every);
-    std::memcpy(known.in_any, found.in_any.data(), sizeof known.in_any);
-    copy_out(known, report);
-    return {};
   });
 }
 
@@ -407,10 +274,6 @@ sluice_status sluice_barrier(sluice_job* job, int32_t timeout_ms) {
   return guarded(job, [&](Job& impl) { return impl.barrier(timeout_ms); });
 }
 
-sluice_status sluice_get_status(sluice_job* job) {
-  return guarded(job, [](Job& impl) { return impl.status(); });
-}
-
 sluice_status sluice_leave(sluice_job* job) {
   return guarded(job, [](Job& impl) { return leave(impl, LeaveReason::kFinished, "leave"); });
 }
@@ -428,51 +291,6 @@ sluice_status sluice_close(sluice_job* job) {
   return guarded(job, [&](Job& impl) -> Status {
     if (Status status = check_may_block(impl, "close"); !status.ok()) return status;
     delete job;
-    return {};
-  });
-}
-
-sluice_status sluice_get_counters(sluice_job* job, sluice_counters* counters) {
-  return guarded(job, [&](Job& impl) -> Status {
-    if (counters == nullptr) return {StatusCode::kInvalidArgument, "counters is NULL"};
-    Status status =
-        check_struct(counters->struct_size, sizeof counters->struct_size, "sluice_counters");
-    if (!status.ok()) return status;
-    const sluice::client::Counters found = impl.counters();
-    sluice_counters known{.struct_size = sizeof known};
-#define X(name, help) known.name = found.name;
-    SLUICE_CLIENT_COUNTERS(X)
-#undef X
-    copy_out(known, counters);
-    return {};
-  });
-}
-
-const char* sluice_counter_name(size_t index) {
-  return index < std::size(kCounters) ? kCounters[index].name : nullptr;
-}
-
-const char* sluice_counter_help(size_t index) {
-  return index < std::size(kCounters) ? kCounters[index].help : nullptr;
-}
-
-sluice_status sluice_get_stall(sluice_job* job, sluice_stall* stall) {
-  return guarded(job, [&](Job& impl) -> Status {
-    if (stall == nullptr) return {StatusCode::kInvalidArgument, "stall is NULL"};
-    Status status = check_struct(stall->struct_size, sizeof *stall, "sluice_stall");
-    if (!status.ok()) return status;
-    const sluice::client::Stall found = impl.stall();
-    stall->stalled_ns = static_cast<std::uint64_t>(found.stalled_ns);
-    copy_text(found.text, stall->text, sizeof stall->text);
-    return {};
-  });
-}
-
-sluice_status sluice_get_schedule_plan(sluice_job* job, char* text, size_t capacity) {
-  return guarded(job, [&](Job& impl) -> Status {
-    if (text == nullptr || capacity == 0)
-      return {StatusCode::kInvalidArgument, "get_schedule_plan: text is NULL or capacity is 0"};
-    copy_text(impl.describe_plan(), text, capacity);
     return {};
   });
 }

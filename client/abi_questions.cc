@@ -1,0 +1,167 @@
+// The C interface: the functions that only ask. None of them blocks.
+#include <cstddef>
+#include <cstring>
+#include <iterator>
+#include <string>
+
+#include "client/abi_call.h"
+#include "client/abi_options.h"
+
+using sluice::Status;
+using sluice::StatusCode;
+using sluice::client::check_struct;
+using sluice::client::check_working;
+using sluice::client::copy_out;
+using sluice::client::guarded;
+using sluice::client::Job;
+
+namespace {
+
+// As much of `full` as fits, ended by a zero byte.
+void copy_text(const std::string& full, char* text, std::size_t capacity) {
+  const std::size_t bytes = std::min(full.size(), capacity - 1);
+  std::memcpy(text, full.data(), bytes);
+  text[bytes] = '\0';
+}
+
+// The names of what sluice_counters has, in its order.
+struct CounterName {
+  const char* name;
+  const char* help;
+  std::size_t offset;
+};
+constexpr CounterName kCounters[] = {
+#define X(name, help) {#name, help, offsetof(sluice_counters, name)},
+    SLUICE_CLIENT_COUNTERS(X)
+#undef X
+};
+constexpr bool counters_are_in_order() {
+  for (std::size_t i = 0; i < std::size(kCounters); ++i)
+    if (kCounters[i].offset != offsetof(sluice_counters, packets_sent) + 8 * i) return false;
+  return sizeof(sluice_counters) ==
+         offsetof(sluice_counters, packets_sent) + sizeof(std::uint64_t) * std::size(kCounters);
+}
+static_assert(counters_are_in_order());
+
+}  // namespace
+
+extern "C" {
+
+sluice_status sluice_get_policy(sluice_job* job, sluice_policy_info* info) {
+  return guarded(job, [&](Job& impl) -> Status {
+    if (info == nullptr) return {StatusCode::kInvalidArgument, "info is NULL"};
+    Status status = check_struct(info->struct_size, sizeof *info, "sluice_policy_info");
+    if (!status.ok()) return status;
+    const sluice::client::JobFacts facts = impl.facts();
+    const sluice::PolicyOptions& policy = facts.policy;
+    const sluice_policy_info known{
+        .struct_size = sizeof known,
+        .policy = static_cast<std::int32_t>(policy.kind),
+        .late = static_cast<std::int32_t>(policy.late),
+        .k = policy.k,
+        .sign_threshold_permille = policy.sign_threshold_permille,
+        .count_threshold = policy.count_threshold,
+        .sign_stride = policy.sign_stride,
+        .round_steps = policy.round_steps,
+        .planned_steps = policy.planned_steps,
+        .max_staleness = policy.max_staleness,
+        .window_steps = facts.window_steps,
+        .resync_hold_ms = facts.resync_hold_ms,
+        .tolerates_stragglers = policy.tolerates_stragglers(),
+    };
+    copy_out(known, info);
+    return {};
+  });
+}
+
+sluice_status sluice_get_position(sluice_job* job, sluice_position* position) {
+  return guarded(job, [&](Job& impl) -> Status {
+    if (position == nullptr) return {StatusCode::kInvalidArgument, "position is NULL"};
+    Status status = check_struct(position->struct_size, sizeof *position, "sluice_position");
+    if (status.ok()) status = check_working(impl);
+    if (!status.ok()) return status;
+    const sluice::client::Position found = impl.position();
+    const sluice_position known{.struct_size = sizeof known,
+                                .next_step = found.next_step,
+                                .behind = found.behind,
+                                .must_resync = found.must_resync,
+                                .state_wanted_by = found.state_wanted_by};
+    copy_out(known, position);
+    return {};
+  });
+}
+
+sluice_status sluice_get_report(sluice_job* job, uint32_t step, sluice_report* report) {
+  return guarded(job, [&](Job& impl) -> Status {
+    if (report == nullptr) return {StatusCode::kInvalidArgument, "report is NULL"};
+    Status status = check_struct(report->struct_size, sizeof *report, "sluice_report");
+    sluice::client::StepReport found;
+    if (status.ok()) status = impl.step_report(step, found);
+    if (!status.ok()) return status;
+    sluice_report known{.struct_size = sizeof known,
+                        .step = found.step,
+                        .k = found.k,
+                        .weight = found.weight,
+                        .counted = static_cast<std::int32_t>(
+                            found.in_every[impl.rank().value / 64] >> (impl.rank().value % 64) & 1),
+                        .rank_words = found.mask_words,
+                        .in_every = {},
+                        .in_any = {}};
+    static_assert(sizeof known.in_every == sizeof found.in_every);
+    std::memcpy(known.in_every, found.in_every.data(), sizeof known.in_every);
+    std::memcpy(known.in_any, found.in_any.data(), sizeof known.in_any);
+    copy_out(known, report);
+    return {};
+  });
+}
+
+sluice_status sluice_get_status(sluice_job* job) {
+  return guarded(job, [](Job& impl) { return impl.status(); });
+}
+
+sluice_status sluice_get_counters(sluice_job* job, sluice_counters* counters) {
+  return guarded(job, [&](Job& impl) -> Status {
+    if (counters == nullptr) return {StatusCode::kInvalidArgument, "counters is NULL"};
+    Status status =
+        check_struct(counters->struct_size, sizeof counters->struct_size, "sluice_counters");
+    if (!status.ok()) return status;
+    const sluice::client::Counters found = impl.counters();
+    sluice_counters known{.struct_size = sizeof known};
+#define X(name, help) known.name = found.name;
+    SLUICE_CLIENT_COUNTERS(X)
+#undef X
+    copy_out(known, counters);
+    return {};
+  });
+}
+
+const char* sluice_counter_name(size_t index) {
+  return index < std::size(kCounters) ? kCounters[index].name : nullptr;
+}
+
+const char* sluice_counter_help(size_t index) {
+  return index < std::size(kCounters) ? kCounters[index].help : nullptr;
+}
+
+sluice_status sluice_get_stall(sluice_job* job, sluice_stall* stall) {
+  return guarded(job, [&](Job& impl) -> Status {
+    if (stall == nullptr) return {StatusCode::kInvalidArgument, "stall is NULL"};
+    Status status = check_struct(stall->struct_size, sizeof *stall, "sluice_stall");
+    if (!status.ok()) return status;
+    const sluice::client::Stall found = impl.stall();
+    stall->stalled_ns = static_cast<std::uint64_t>(found.stalled_ns);
+    copy_text(found.text, stall->text, sizeof stall->text);
+    return {};
+  });
+}
+
+sluice_status sluice_get_schedule_plan(sluice_job* job, char* text, size_t capacity) {
+  return guarded(job, [&](Job& impl) -> Status {
+    if (text == nullptr || capacity == 0)
+      return {StatusCode::kInvalidArgument, "get_schedule_plan: text is NULL or capacity is 0"};
+    copy_text(impl.describe_plan(), text, capacity);
+    return {};
+  });
+}
+
+}  // extern "C"
