@@ -171,7 +171,7 @@ TimeNs CutoffWorkers::receive(std::vector<SeenResult>& seen) {
     wire::Frame frame;
     wire::Packet packet;
     Verdict why{};
-    if (wire::parse_frame({bytes.data, bytes.bytes}, wire::UdpChecksums::kTrust, frame) ||
+    if (!wire::parse_frame({bytes.data, bytes.bytes}, wire::UdpChecksums::kTrust, frame) ||
         frame.kind != wire::FrameKind::kUdp || !wire::parse(frame.payload, packet, why))
       continue;
     if (packet.type() == wire::PacketType::kResult) {

@@ -89,13 +89,13 @@ class Appliance {
  private:
   void receive(FrameBytes bytes, dataplane::PortIndex in_port, TimeNs now) {
     wire::Frame frame;
-    if (wire::parse_ethernet(bytes, frame.ethernet)) return;
+    if (!wire::parse_ethernet(bytes, frame.ethernet)) return;
     const dataplane::ForwardContext context{in_port, (1u << kWorkers) - 1, own_.mac};
     if (!dataplane::decide_forward(frame.ethernet, context, macs_, now).for_self) return;
-    if (wire::parse_content(checksums_, frame)) return;
+    Verdict why{};
+    if (!wire::parse_content(checksums_, frame, why)) return;
     if (dataplane::steer(frame, own_).service != dataplane::Service::kShard) return;
     wire::Packet packet;
-    Verdict why{};
     if (!wire::parse(frame.payload, packet, why)) return;
     const bool marked = (frame.traffic_class & wire::kEcnMask) == wire::kEcnCongested;
     shard_.handle(packet, marked, now);

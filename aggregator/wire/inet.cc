@@ -25,8 +25,14 @@ IpAddress load_address(Family family, const std::uint8_t* from) noexcept {
 
 bool checksum_is_good(PartialSum sum) noexcept { return finish_checksum(sum) == 0; }
 
-std::optional<Verdict> parse_l4(UdpChecksums checksums, std::uint8_t protocol, Bytes l4,
-                                Frame& frame) noexcept {
+bool refuse(Verdict& why, Verdict verdict) noexcept {
+  why = verdict;
+  return false;
+}
+
+// What is wrong with a packet, if anything is.
+std::optional<Verdict> fault_in_l4(UdpChecksums checksums, std::uint8_t protocol, Bytes l4,
+                                   Frame& frame) noexcept {
   frame.payload = l4;
   const bool icmp4 = protocol == kProtoIcmp && frame.src.family == Family::kIpv4;
   const bool icmp6 = protocol == kProtoIcmp6 && frame.src.family == Family::kIpv6;
@@ -57,7 +63,7 @@ std::optional<Verdict> parse_l4(UdpChecksums checksums, std::uint8_t protocol, B
   return std::nullopt;
 }
 
-std::optional<Verdict> parse_ipv4(UdpChecksums checksums, Frame& frame) noexcept {
+std::optional<Verdict> fault_in_ipv4(UdpChecksums checksums, Frame& frame) noexcept {
   const Bytes bytes = frame.ethernet.content;
   if (bytes.size() < kIpv4Bytes) return Verdict::kTruncated;
   if (bytes[0] >> 4 != 4) return Verdict::kBadField;
@@ -71,11 +77,11 @@ std::optional<Verdict> parse_ipv4(UdpChecksums checksums, Frame& frame) noexcept
   frame.src = load_address(Family::kIpv4, &bytes[12]);
   frame.dst = load_address(Family::kIpv4, &bytes[16]);
   if ((load_be16(&bytes[6]) & kFragmentBits) != 0) return Verdict::kFragment;
-  return parse_l4(checksums, bytes[9], bytes.subspan(header_bytes, total_bytes - header_bytes),
-                  frame);
+  return fault_in_l4(checksums, bytes[9], bytes.subspan(header_bytes, total_bytes - header_bytes),
+                     frame);
 }
 
-std::optional<Verdict> parse_ipv6(UdpChecksums checksums, Frame& frame) noexcept {
+std::optional<Verdict> fault_in_ipv6(UdpChecksums checksums, Frame& frame) noexcept {
   const Bytes bytes = frame.ethernet.content;
   if (bytes.size() < kIpv6Bytes) return Verdict::kTruncated;
   if (bytes[0] >> 4 != 6) return Verdict::kBadField;
@@ -86,7 +92,7 @@ std::optional<Verdict> parse_ipv6(UdpChecksums checksums, Frame& frame) noexcept
   frame.src = load_address(Family::kIpv6, &bytes[8]);
   frame.dst = load_address(Family::kIpv6, &bytes[24]);
   if (bytes[6] == kProtoIpv6Fragment) return Verdict::kFragment;
-  return parse_l4(checksums, bytes[6], bytes.subspan(kIpv6Bytes, payload_bytes), frame);
+  return fault_in_l4(checksums, bytes[6], bytes.subspan(kIpv6Bytes, payload_bytes), frame);
 }
 
 // Both write a complete IP header; the caller has checked the sizes.
@@ -159,52 +165,54 @@ std::uint16_t finish_checksum(PartialSum sum) noexcept {
   return static_cast<std::uint16_t>(~folded);
 }
 
-std::optional<Verdict> parse_ethernet(Bytes bytes, EthernetView& view) noexcept {
-  if (bytes.size() < kEthernetBytes) return Verdict::kTruncated;
+bool parse_ethernet(Bytes bytes, EthernetView& view, Verdict& why) noexcept {
+  if (bytes.size() < kEthernetBytes) return refuse(why, Verdict::kTruncated);
   load_array(view.dst, &bytes[0]);
   load_array(view.src, &bytes[6]);
   view.ethertype = load_be16(&bytes[12]);
   view.vlan_tci = kNoVlan;
   view.content = bytes.subspan(kEthernetBytes);
-  if (view.src.is_group() || view.src.is_zero()) return Verdict::kBadField;
+  if (view.src.is_group() || view.src.is_zero()) return refuse(why, Verdict::kBadField);
   if (view.ethertype == kEtherVlan) {
-    if (view.content.size() < kVlanTagBytes) return Verdict::kTruncated;
+    if (view.content.size() < kVlanTagBytes) return refuse(why, Verdict::kTruncated);
     view.vlan_tci = load_be16(&view.content[0]);
-    if ((view.vlan_tci & 0x0fff) == 0x0fff) return Verdict::kBadField;  // reserved by 802.1Q
+    if ((view.vlan_tci & 0x0fff) == 0x0fff)
+      return refuse(why, Verdict::kBadField);  // reserved by 802.1Q
     view.ethertype = load_be16(&view.content[2]);
     view.content = view.content.subspan(kVlanTagBytes);
   }
-  return std::nullopt;
+  return true;
 }
 
-std::optional<Verdict> parse_content(UdpChecksums checksums, Frame& frame) noexcept {
+bool parse_content(UdpChecksums checksums, Frame& frame, Verdict& why) noexcept {
   frame.kind = FrameKind::kOther;
   frame.src = frame.dst = IpAddress{};
   frame.payload = frame.ethernet.content;
+  std::optional<Verdict> fault;
   switch (frame.ethernet.ethertype) {
-    case kEtherArp: frame.kind = FrameKind::kArp; return std::nullopt;
-    case kEtherIpv4: return parse_ipv4(checksums, frame);
-    case kEtherIpv6: return parse_ipv6(checksums, frame);
-    default: return std::nullopt;
+    case kEtherArp: frame.kind = FrameKind::kArp; break;
+    case kEtherIpv4: fault = fault_in_ipv4(checksums, frame); break;
+    case kEtherIpv6: fault = fault_in_ipv6(checksums, frame); break;
+    default: break;
   }
+  return !fault || refuse(why, *fault);
 }
 
-std::optional<Verdict> parse_frame(Bytes bytes, UdpChecksums checksums, Frame& frame) noexcept {
-  if (const auto verdict = parse_ethernet(bytes, frame.ethernet)) return verdict;
-  return parse_content(checksums, frame);
+bool parse_frame(Bytes bytes, UdpChecksums checksums, Frame& frame, Verdict& why) noexcept {
+  return parse_ethernet(bytes, frame.ethernet, why) && parse_content(checksums, frame, why);
 }
 
-std::optional<Verdict> parse_arp(Bytes bytes, ArpPacket& packet) noexcept {
-  if (bytes.size() < kArpBytes) return Verdict::kTruncated;
+bool parse_arp(Bytes bytes, ArpPacket& packet) noexcept {
+  if (bytes.size() < kArpBytes) return false;
   // Ethernet hardware, IPv4 protocol, address sizes 6 and 4.
   constexpr std::array<std::uint8_t, 6> kExpected{0, 1, 8, 0, 6, 4};
-  if (!std::equal(kExpected.begin(), kExpected.end(), bytes.begin())) return Verdict::kUnsupported;
+  if (!std::equal(kExpected.begin(), kExpected.end(), bytes.begin())) return false;
   packet.operation = load_be16(&bytes[6]);
   load_array(packet.sender_mac, &bytes[8]);
   packet.sender = load_address(Family::kIpv4, &bytes[14]);
   load_array(packet.target_mac, &bytes[18]);
   packet.target = load_address(Family::kIpv4, &bytes[24]);
-  return std::nullopt;
+  return true;
 }
 
 UdpPath reply_path(const Frame& frame, const Mac& own_mac) noexcept {

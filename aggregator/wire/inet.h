@@ -134,15 +134,27 @@ struct Frame {
 // kTrustUdp leaves UDP checksums unread: for links that are shared memory.
 enum class UdpChecksums : std::uint8_t { kVerify, kTrust };
 
-// Nothing when the frame can be forwarded, else why it is dropped.
-[[nodiscard]] std::optional<Verdict> parse_ethernet(Bytes bytes, EthernetView& view) noexcept;
+// As for parse() (packet.h), true is good, and false has said `why`.
 
-// For frames addressed to this host: checks lengths, checksums and fragments as well. Nothing when
-// the frame is sound; `frame` then refers into `bytes`. A UDP checksum of zero (none) is refused.
-[[nodiscard]] std::optional<Verdict> parse_frame(Bytes bytes, UdpChecksums checksums,
-                                                 Frame& frame) noexcept;
+// Whether the frame can be forwarded.
+[[nodiscard]] bool parse_ethernet(Bytes bytes, EthernetView& view, Verdict& why) noexcept;
+
+// For frames addressed to this host: checks lengths, checksums and fragments as well. When the
+// frame is sound `frame` refers into `bytes`. A UDP checksum of zero (none) is refused.
+[[nodiscard]] bool parse_frame(Bytes bytes, UdpChecksums checksums, Frame& frame,
+                               Verdict& why) noexcept;
 // The same behind an Ethernet header that is already parsed into frame.ethernet.
-[[nodiscard]] std::optional<Verdict> parse_content(UdpChecksums checksums, Frame& frame) noexcept;
+[[nodiscard]] bool parse_content(UdpChecksums checksums, Frame& frame, Verdict& why) noexcept;
+
+// For callers who do not count why.
+[[nodiscard]] inline bool parse_ethernet(Bytes bytes, EthernetView& view) noexcept {
+  Verdict why;
+  return parse_ethernet(bytes, view, why);
+}
+[[nodiscard]] inline bool parse_frame(Bytes bytes, UdpChecksums checksums, Frame& frame) noexcept {
+  Verdict why;
+  return parse_frame(bytes, checksums, frame, why);
+}
 
 inline constexpr std::uint16_t kArpRequest = 1;
 inline constexpr std::uint16_t kArpReply = 2;
@@ -155,7 +167,7 @@ struct ArpPacket {
   IpAddress target;
 };
 
-[[nodiscard]] std::optional<Verdict> parse_arp(Bytes bytes, ArpPacket& packet) noexcept;
+[[nodiscard]] bool parse_arp(Bytes bytes, ArpPacket& packet) noexcept;
 
 // --- Writing ---
 

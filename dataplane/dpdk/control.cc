@@ -134,7 +134,7 @@ void Control::handle_packet(rte_mbuf* packet, TimeNs now) {
   Port& port = *fabric_.ports[meta_of(packet).port];
   wire::Frame frame;
   // The worker has checked this frame already; parsing again is cheaper than carrying the views.
-  if (!wire::parse_frame(bytes_of(packet), wire::UdpChecksums::kTrust, frame)) {
+  if (wire::parse_frame(bytes_of(packet), wire::UdpChecksums::kTrust, frame)) {
     switch (meta_of(packet).kind) {
       case PacketMeta::Kind::kControl: handle_control(frame, port, now); break;
       case PacketMeta::Kind::kUnreachable: handle_unreachable(frame, now); break;

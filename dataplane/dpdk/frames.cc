@@ -17,7 +17,7 @@ void Worker::drop(Port& port, DropReason reason, rte_mbuf* packet) noexcept {
 
 void Worker::handle_frame(Port& port, rte_mbuf* packet, TimeNs now) noexcept {
   wire::Frame frame;
-  if (wire::parse_ethernet(bytes_of(packet), frame.ethernet)) {
+  if (!wire::parse_ethernet(bytes_of(packet), frame.ethernet)) {
     drop(port, DropReason::kMalformed, packet);
     return;
   }
@@ -100,9 +100,10 @@ void Worker::send(PortIndex port, ClassIndex egress_class, rte_mbuf* packet,
 }
 
 void Worker::handle_own(Port& port, wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept {
-  if (const auto verdict = wire::parse_content(port.udp_checksums(), frame)) {
+  Verdict why;
+  if (!wire::parse_content(port.udp_checksums(), frame, why)) {
     // A group frame was for everyone else as much as for us: not our business whether it is sound.
-    if (!frame.ethernet.dst.is_group()) counters_.verdicts.count(*verdict);
+    if (!frame.ethernet.dst.is_group()) counters_.verdicts.count(why);
     rte_pktmbuf_free(packet);
     return;
   }

@@ -18,7 +18,7 @@ constexpr std::uint8_t kEchoReply6 = 129;
 HostAnswer answer_arp(const wire::Frame& frame, const OwnAddress& own,
                       wire::MutableBytes out) noexcept {
   wire::ArpPacket request;
-  if (wire::parse_arp(frame.payload, request)) return {};
+  if (!wire::parse_arp(frame.payload, request)) return {};
   if (request.sender == own.ipv4) return {HostOutcome::kConflict};
   if (request.operation != wire::kArpRequest || request.target != own.ipv4) return {};
   const wire::ArpPacket reply{.operation = wire::kArpReply,

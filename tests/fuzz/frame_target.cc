@@ -32,7 +32,7 @@ void check_udp(const wire::Frame& frame) {
   const std::size_t bytes = wire::encode_udp_frame(again, path_of(frame), frame.payload);
   REQUIRE_PROPERTY(bytes != 0);
   wire::Frame second;
-  REQUIRE_PROPERTY(!wire::parse_frame({again.data(), bytes}, wire::UdpChecksums::kVerify, second));
+  REQUIRE_PROPERTY(wire::parse_frame({again.data(), bytes}, wire::UdpChecksums::kVerify, second));
   REQUIRE_PROPERTY(second.kind == wire::FrameKind::kUdp);
   REQUIRE_PROPERTY(path_of(second) == path_of(frame));
   REQUIRE_PROPERTY(second.payload.size() == frame.payload.size());
@@ -44,7 +44,7 @@ void check_udp(const wire::Frame& frame) {
 void check_peek(wire::Bytes bytes) {
   static_cast<void>(wire::peek_priority(bytes));
   wire::EthernetView view;
-  if (wire::parse_ethernet(bytes, view)) return;
+  if (!wire::parse_ethernet(bytes, view)) return;
   const wire::FlowView flow = wire::peek_flow(view);
   REQUIRE_PROPERTY(inside(flow.addresses, bytes.data(), bytes.size()));
   REQUIRE_PROPERTY(inside(flow.l4, bytes.data(), bytes.size()));
@@ -62,9 +62,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   --size;
   check_peek({data, size});
   wire::Frame frame;
-  const auto verdict = wire::parse_frame({data, size}, checksums, frame);
-  if (verdict) {
-    REQUIRE_PROPERTY(static_cast<std::size_t>(*verdict) < kVerdictCount);
+  Verdict why{};
+  if (!wire::parse_frame({data, size}, checksums, frame, why)) {
+    REQUIRE_PROPERTY(static_cast<std::size_t>(why) < kVerdictCount);
     return 0;
   }
   REQUIRE_PROPERTY(inside(frame.ethernet.content, data, size));

@@ -52,8 +52,9 @@ Outcome host_outcome(const wire::Frame& frame, std::size_t request_bytes) {
 
 Outcome process(const std::vector<std::uint8_t>& bytes) {
   wire::Frame frame;
-  if (const auto verdict = wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame))
-    return {std::string(label(*verdict)), {}};
+  Verdict why{};
+  if (!wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame, why))
+    return {std::string(label(why)), {}};
   const Steering steering = steer(frame, appliance());
   switch (steering.service) {
     case Service::kNone: return {"none", {}};

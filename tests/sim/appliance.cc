@@ -94,10 +94,9 @@ void Appliance::wake_shard(std::uint16_t shard, TimeNs now) {
 void Appliance::receive(FrameIndex frame, TimeNs now) {
   ++frames_in_;
   wire::Frame view;
-  const auto refused =
-      wire::parse_frame(world_.pool()[frame].bytes, wire::UdpChecksums::kVerify, view);
-  Verdict why = refused.value_or(Verdict::kNotOurs);
-  if (!refused && view.kind == wire::FrameKind::kUdp && view.dst == address_) {
+  Verdict why = Verdict::kNotOurs;
+  if (wire::parse_frame(world_.pool()[frame].bytes, wire::UdpChecksums::kVerify, view, why) &&
+      view.kind == wire::FrameKind::kUdp && view.dst == address_) {
     const std::uint32_t offset = std::uint32_t{view.dst_port} - options_.port;
     if (offset == 0) {
       control_.received.push_back(frame);

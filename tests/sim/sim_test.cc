@@ -70,9 +70,9 @@ TEST(Simulator, catches_every_corrupted_frame_by_its_checksums) {
       std::vector<std::uint8_t> bytes(200);
       bytes.resize(wire::encode_udp_frame(bytes, path, payload));
       wire::Frame frame;
-      ASSERT_FALSE(wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame));
-      corrupt_frame(bytes, random);
       ASSERT_TRUE(wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame));
+      corrupt_frame(bytes, random);
+      ASSERT_FALSE(wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame));
     }
   }
 }

@@ -285,7 +285,7 @@ void World::arrive(std::uint32_t link, FrameIndex frame) {
   if (appliance_up_) return appliance_->receive(frame, now_);
   // Nobody home: the host of the appliance answers for the closed port.
   wire::Frame view;
-  if (!wire::parse_frame(pool_[frame].bytes, wire::UdpChecksums::kVerify, view)) {
+  if (wire::parse_frame(pool_[frame].bytes, wire::UdpChecksums::kVerify, view)) {
     Worker* worker = worker_at(view.src_port);
     if (options_.unreachable_hints && worker != nullptr &&
         worker->state() == ProcessState::kRunning) {
@@ -299,7 +299,7 @@ void World::arrive(std::uint32_t link, FrameIndex frame) {
 void World::arrive_at_host(HostIndex host, FrameIndex frame) {
   wire::Frame view;
   if (!host_up_[host]) return pool_.give_back(frame);
-  if (wire::parse_frame(pool_[frame].bytes, wire::UdpChecksums::kVerify, view)) {
+  if (!wire::parse_frame(pool_[frame].bytes, wire::UdpChecksums::kVerify, view)) {
     ++dropped_corrupt_;
     return pool_.give_back(frame);
   }

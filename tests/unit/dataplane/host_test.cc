@@ -13,7 +13,7 @@ OwnAddress bob() {
 
 wire::Frame parsed(const std::vector<std::uint8_t>& bytes) {
   wire::Frame frame;
-  EXPECT_EQ(wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame), std::nullopt);
+  EXPECT_TRUE(wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame));
   return frame;
 }
 
@@ -38,7 +38,7 @@ TEST(HostAnswer, TellsItsMacAddressToWhoeverAsksForItsAddress) {
             HostOutcome::kAnswered);
   const wire::Frame frame = parsed(reply);
   wire::ArpPacket packet;
-  ASSERT_EQ(wire::parse_arp(frame.payload, packet), std::nullopt);
+  ASSERT_TRUE(wire::parse_arp(frame.payload, packet));
   EXPECT_EQ(frame.ethernet.dst, wire::kAlice);
   EXPECT_EQ(frame.ethernet.vlan_tci, 0x0005);
   EXPECT_EQ(packet.operation, wire::kArpReply);
