@@ -198,6 +198,8 @@ struct JobEntry {
   }
   // When the member spoke last. Control and data both count; the shards' clock is the caller's.
   TimeNs last_heard_ns(Rank rank, const Attendance& attendance) const noexcept;
+  // What is true of every job between two calls; at each tick.
+  void check() const noexcept;
 
  private:
   wire::JobState state_ = wire::JobState::kForming;

@@ -55,6 +55,7 @@ void Jobs::tick(TimeNs clock_ns) {
   for (auto& slot : entries_) {
     if (slot == nullptr) continue;
     JobEntry& entry = *slot;
+    entry.check();
     for (std::uint16_t rank = 0; rank < entry.world_size() && !entry.ended(); ++rank) {
       if (entry.members[rank].is(MemberPhase::kReturning)) readmit_again(entry, Rank{rank}, now);
       if (entry.members[rank].is(MemberPhase::kJoined)) check_member(entry, Rank{rank}, now);

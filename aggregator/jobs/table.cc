@@ -5,6 +5,24 @@
 
 namespace sluice::agg {
 
+void JobEntry::check() const noexcept {
+  CHECK((job != nullptr) == (memory_ == JobMemory::kHeld || memory_ == JobMemory::kLeaving));
+  CHECK(!running() || memory_ == JobMemory::kHeld);
+  CHECK(memory_ != JobMemory::kMaking || unclaimed());
+  CHECK(memory_ != JobMemory::kLeaving || (ended() && releases_left != 0));
+  CHECK(!failed || (ended() && !notice_text.empty()));
+  CHECK(!ended() || !listed || failed || !no_memory.empty());
+  CHECK(layout_rank.value < world_size() && spec.world_size == world_size());
+  CHECK(!goes_on() || !resyncs.active() || member(resyncs.target()).live());
+  for (const MemberEntry& one : members) {
+    CHECK(one.is(MemberPhase::kFree) == (one.cookie == 0));
+    CHECK(!one.liveness.suspected() || one.is(MemberPhase::kJoined) || one.has_left());
+    CHECK(!one.is(MemberPhase::kReturning) || goes_on() || ended());
+    CHECK(!one.is(MemberPhase::kExpelled) || !one.notice.empty());
+    CHECK(one.missing_from == 0 || one.is(MemberPhase::kLeft));
+  }
+}
+
 Usage Jobs::usage() const noexcept {
   Usage usage;
   for (const auto& entry : entries_) {
