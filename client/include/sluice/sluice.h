@@ -293,9 +293,9 @@ typedef struct sluice_counters {
   uint64_t duplicate_results;
   uint64_t non_finite_results; /* packets of the average with a NaN or an infinity */
   uint64_t nil_contributions;
-  uint64_t invalid_packets; /* arrived but malformed, or of another job */
-  uint64_t send_errors;     /* datagrams that the operating system did not take */
-  uint64_t steps_done;      /* the last finished step */
+  uint64_t invalid_packets;   /* arrived but malformed, or of another job */
+  uint64_t send_errors;       /* datagrams that the operating system did not take */
+  uint64_t steps_done;        /* the last finished step */
   uint64_t non_finite_inputs; /* those of non_finite_results to which this rank sent a NaN or an
                                  infinity: above 0 only on the ranks that are to blame */
   /* Gradients by chunk, each of which is one packet. Every chunk that was submitted with data ends
@@ -411,8 +411,8 @@ typedef struct sluice_turn {
 
 /* What this rank has to do next: applies what it has missed before it computes, gets another rank's
  * state when it needs one, gives its own when one is wanted. Blocks while the step that it has
- * submitted is not complete, or a state not here. Fails as sluice_wait_step() and sluice_resync() do
- * (after SLUICE_TIMED_OUT and SLUICE_INTERRUPTED call it again), but for SLUICE_BEHIND, and with
+ * submitted is not complete, or a state not here. Fails as sluice_wait_step() and sluice_resync()
+ * do (after SLUICE_TIMED_OUT and SLUICE_INTERRUPTED call it again), but for SLUICE_BEHIND, and with
  * SLUICE_INVALID_ARGUMENT when a step was given out and nothing of it was submitted. One thread a
  * job. */
 SLUICE_API sluice_status sluice_next_turn(sluice_job* job, int32_t timeout_ms, sluice_turn* turn);
@@ -442,9 +442,9 @@ SLUICE_API sluice_status sluice_get_report(sluice_job* job, uint32_t step, sluic
  * a few steps and then makes them wait, for resync_hold_ms at most.
  *
  * On success `state->data` is what the other rank gave, valid until the next call of this function
- * or sluice_close(); the tensors' next step is state->step + 1, and sluice_position.behind counts from
- * there. Load the state and catch up without delay: the others are held until then.
- * A gradient of this rank that waits to be requeued is discarded and counted.
+ * or sluice_close(); the tensors' next step is state->step + 1, and sluice_position.behind counts
+ * from there. Load the state and catch up without delay: the others are held until then. A gradient
+ * of this rank that waits to be requeued is discarded and counted.
  *
  * Fails with SLUICE_TIMED_OUT and SLUICE_INTERRUPTED (the transfer goes on, a further call waits
  * for the same one), SLUICE_BUSY (submissions are in flight, or another thread is in this call),
@@ -522,8 +522,8 @@ SLUICE_API sluice_status sluice_close(sluice_job* job);
 /* Fills `counters` up to its struct_size. Works on a failed job too. Never blocks. */
 SLUICE_API sluice_status sluice_get_counters(sluice_job* job, sluice_counters* counters);
 
-/* Name of the counter at `index` of sluice_counters, counted from 0, and what it counts; NULL beyond
- * the last. Never fail; static storage. */
+/* Name of the counter at `index` of sluice_counters, counted from 0, and what it counts; NULL
+ * beyond the last. Never fail; static storage. */
 SLUICE_API const char* sluice_counter_name(size_t index);
 SLUICE_API const char* sluice_counter_help(size_t index);
 
@@ -531,8 +531,8 @@ SLUICE_API const char* sluice_counter_help(size_t index);
  * when it failed. Never blocks. */
 SLUICE_API sluice_status sluice_get_stall(sluice_job* job, sluice_stall* stall);
 
-/* Writes what the schedule does and knows into `text` of `capacity` bytes, several lines, cut to fit
- * and ended by a zero byte: with SLUICE_SCHEDULE_PROPHET the steps that it has found, when it
+/* Writes what the schedule does and knows into `text` of `capacity` bytes, several lines, cut to
+ * fit and ended by a zero byte: with SLUICE_SCHEDULE_PROPHET the steps that it has found, when it
  * expects each tensor, and the blocks that it makes of them. Never blocks. */
 SLUICE_API sluice_status sluice_get_schedule_plan(sluice_job* job, char* text, size_t capacity);
 

@@ -4,8 +4,8 @@ Every struct starts with its size; fields are in the header's order. A test comp
 compares sizes and offsets.
 """
 
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_size_t, c_uint32,
-                    c_uint64, c_void_p, sizeof)
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_size_t,
+                    c_uint32, c_uint64, c_void_p, sizeof)
 
 VERSION = "0.2.0"
 FOREVER = -1

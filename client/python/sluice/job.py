@@ -14,77 +14,14 @@ seconds (None: no limit). After fork() a job is inert in the child: its methods 
 import ctypes
 import logging
 import os
-from typing import NamedTuple
 
 from sluice import _abi, _library, _memory, _policy, _settings, errors
 from sluice._handle import Handle
+from sluice._values import (Result, State, StepReport, Tensor, Turn, copied, dtype_name,
+                            ranks_of)
 
 _PLAN_TEXT_BYTES = 1 << 20
 _log = logging.getLogger("sluice")
-
-
-class Result(NamedTuple):
-    """What is known about a finished tensor."""
-
-    step: int  # that the output belongs to, from 1
-    weight: int  # total weight of the contributions in the output
-    absent: bool  # no rank contributed data: the output is untouched
-    non_finite: bool  # some element of the sum is NaN or infinite
-    latency_s: float  # from submission to completion
-
-
-class StepReport(NamedTuple):
-    """What is known about a finished step as a whole."""
-
-    step: int  # from 1
-    k: int  # contributions that completed its chunks; the least of them
-    members: tuple  # ranks that are in every chunk of the sum
-    partly: tuple  # ranks that are in some chunks but not in all
-    weight: int  # the effective batch: total weight in the sum; the least of its chunks
-    counted: bool  # this rank is in every chunk
-
-
-class Turn(NamedTuple):
-    """What a rank has to do next: see Job.next_turn()."""
-
-    kind: str  # "compute", "catch_up", "apply", "save" or "load"
-    step: int
-    data: bytearray | None  # of "load"
-
-
-class State(NamedTuple):
-    """Another rank's state, from Job.resync()."""
-
-    step: int  # the last one that it contains
-    data: bytearray  # what the other rank gave to send_state()
-
-
-class _Tensor(NamedTuple):
-    name: str
-    elem_count: int
-    dtype: str
-
-
-def _ranks(words):
-    return {64 * index + bit for index, word in enumerate(words) if word
-            for bit in range(64) if word >> bit & 1}
-
-
-def _dtype_name(dtype, tensor):
-    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
-    name = name.replace("torch.", "")
-    if name not in _abi.DTYPES:
-        raise errors.InvalidArgument(
-            f"tensor '{tensor}' has dtype {name}; Sluice sums {', '.join(_abi.DTYPES)}")
-    return name
-
-
-def _copied(struct):
-    """The bytes that a struct with `data` and `bytes` points to."""
-    data = bytearray(struct.bytes)
-    if data:
-        ctypes.memmove((ctypes.c_char * len(data)).from_buffer(data), struct.data, len(data))
-    return data
 
 
 class Job:
@@ -195,7 +132,7 @@ class Job:
         for index, entry in enumerate(tensors):
             name, elem_count, dtype = entry
             name = str(index) if name is None else str(name)
-            specs.append(_Tensor(name, int(elem_count), _dtype_name(dtype, name)))
+            specs.append(Tensor(name, int(elem_count), dtype_name(dtype, name)))
         if not specs:
             raise errors.InvalidArgument("tensors is empty: a job needs at least one")
         if len({spec.name for spec in specs}) != len(specs):
@@ -344,7 +281,7 @@ class Job:
         kind = _abi.TURNS[turn.kind]
         if kind == "apply":
             self._held.clear()
-        return Turn(kind, turn.step, _copied(turn) if kind == "load" else None)
+        return Turn(kind, turn.step, copied(turn) if kind == "load" else None)
 
     def behind(self):
         """How many steps this rank has to catch up with before it computes its next gradient:
@@ -383,7 +320,7 @@ class Job:
         others. Never blocks."""
         report = _abi.sized(_abi.Report)
         self._handle.call("sluice_get_report", step, ctypes.byref(report))
-        every, some = _ranks(report.in_every), _ranks(report.in_any)
+        every, some = ranks_of(report.in_every), ranks_of(report.in_any)
         return StepReport(report.step, report.k, tuple(sorted(every)), tuple(sorted(some - every)),
                           report.weight, bool(report.counted))
 
@@ -408,7 +345,7 @@ class Job:
         state = _abi.sized(_abi.State)
         self._handle.wait(lambda ms: ("sluice_resync", ms, ctypes.byref(state)), timeout,
                           lambda _waited_s: None)
-        return State(state.step, _copied(state))
+        return State(state.step, copied(state))
 
     def state_wanted(self):
         """The rank that waits for this one's state, None when nobody does. Ask between steps.
@@ -456,7 +393,7 @@ class Job:
         self._handle.call("sluice_get_status")
 
     def stats(self):
-        """Counters since the join, as a dict; the names are those of sluice_counters in sluice.h."""
+        """Counters since the join, as a dict; the names are those of sluice_counters."""
         return self._handle.counters()
 
     def describe_stall(self):

@@ -1,0 +1,70 @@
+"""What a Job is told and tells, as values; and ctypes' forms of them."""
+
+import ctypes
+from typing import NamedTuple, Optional
+
+from sluice import _abi, errors
+
+
+class Result(NamedTuple):
+    """What is known about a finished tensor."""
+
+    step: int  # that the output belongs to, from 1
+    weight: int  # total weight of the contributions in the output
+    absent: bool  # no rank contributed data: the output is untouched
+    non_finite: bool  # some element of the sum is NaN or infinite
+    latency_s: float  # from submission to completion
+
+
+class StepReport(NamedTuple):
+    """What is known about a finished step as a whole."""
+
+    step: int  # from 1
+    k: int  # contributions that completed its chunks; the least of them
+    members: tuple  # ranks that are in every chunk of the sum
+    partly: tuple  # ranks that are in some chunks but not in all
+    weight: int  # the effective batch: total weight in the sum; the least of its chunks
+    counted: bool  # this rank is in every chunk
+
+
+class Turn(NamedTuple):
+    """What a rank has to do next: see Job.next_turn()."""
+
+    kind: str  # "compute", "catch_up", "apply", "save" or "load"
+    step: int
+    data: Optional[bytearray]  # of "load"
+
+
+class State(NamedTuple):
+    """Another rank's state, from Job.resync()."""
+
+    step: int  # the last one that it contains
+    data: bytearray  # what the other rank gave to send_state()
+
+
+class Tensor(NamedTuple):
+    name: str
+    elem_count: int
+    dtype: str
+
+
+def ranks_of(words):
+    return {64 * index + bit for index, word in enumerate(words) if word
+            for bit in range(64) if word >> bit & 1}
+
+
+def dtype_name(dtype, tensor):
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
+    name = name.replace("torch.", "")
+    if name not in _abi.DTYPES:
+        raise errors.InvalidArgument(
+            f"tensor '{tensor}' has dtype {name}; Sluice sums {', '.join(_abi.DTYPES)}")
+    return name
+
+
+def copied(struct):
+    """The bytes that a struct with `data` and `bytes` points to."""
+    data = bytearray(struct.bytes)
+    if data:
+        ctypes.memmove((ctypes.c_char * len(data)).from_buffer(data), struct.data, len(data))
+    return data
