@@ -235,11 +235,11 @@ class SlotPath final : public Side {
     CHECK(shard_.verdicts().read(Verdict::kCompleted) == std::uint64_t{step_} * shape_.chunks);
     CHECK(shard_.verdicts().read(Verdict::kFolded) ==
           std::uint64_t{step_} * shape_.chunks * (kWorkers - 1));
-    const agg::StreamSlice& slice = job_.slices[0].streams[0];
+    const agg::StreamSlice& slice = job_.slices[0].gradients;
     const std::size_t last =
         step_ % job_.spec.windows[0] * slice.chunk_count + slice.chunk_count - 1;
-    CHECK(slice.slots[last].step == step_ && slice.slots[last].complete);
-    check_sum(slice.data.get() + last * slice.stride_floats, shape_, shape_.chunks - 1);
+    CHECK(slice.slots[last].complete_for(step_));
+    check_sum(slice.data_of(last), shape_, shape_.chunks - 1);
     // A round of one step: the second step is the first to be compared with one before it.
     if (job_.spec.policy.kind == PolicyKind::kSaina && step_ > 2)
       CHECK(job_.gauges.signs_flipped.load() == 0);

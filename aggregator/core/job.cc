@@ -73,10 +73,14 @@ std::unique_ptr<float[], void (*)(void*)> allocate_prefaulted(std::size_t floats
 }  // namespace
 
 std::size_t Job::memory_bytes(const JobSpec& spec) noexcept {
-  std::size_t total_bytes = sizeof(Job) + spec.world_size * sizeof(Member) +
-                            spec.shard_count * (sizeof(JobSlice) + spec.world_size * kFlowBytes);
+  std::size_t total_bytes =
+      sizeof(Job) + spec.world_size * sizeof(Member) +
+      spec.shard_count * (sizeof(JobSlice) + sizeof(StepSummary) + spec.world_size * kFlowBytes);
   for (std::size_t stream = 0; stream < kStreamCount; ++stream) {
-    const std::size_t slot_bytes = sizeof(Slot) + 8 * sluice::mask_words(spec.world_size) +
+    const std::size_t content_bytes =
+        stream == index_of(StreamId::kGradients) ? sizeof(Sum) : sizeof(wire::Operation);
+    const std::size_t slot_bytes = sizeof(Slot) + content_bytes +
+                                   8 * sluice::mask_words(spec.world_size) +
                                    sizeof(float) * stride_floats(spec, stream);
     total_bytes += std::size_t{spec.windows[stream]} * spec.chunk_counts[stream] * slot_bytes;
   }
@@ -94,7 +98,9 @@ Job::Job(const JobSpec& job_spec, BuildProgress* progress)
       mask_word_count(sluice::mask_words(job_spec.world_size)),
       members(job_spec.world_size),
       slices(job_spec.shard_count),
+      summaries(job_spec.shard_count),
       policy_(job_spec.policy, job_spec.world_size),
+      clock_(job_spec.policy.late),
       durations_s_(job_spec.world_size) {
   CHECK(spec.world_size >= 1 && spec.world_size <= kMaxWorkers);
   CHECK(spec.shard_count >= 1 && spec.shard_count <= kMaxShards);
@@ -104,24 +110,31 @@ Job::Job(const JobSpec& job_spec, BuildProgress* progress)
     job_slice.replies.resize(std::size_t{spec.world_size} * kRepliesPerMember);
     job_slice.turns.resize(spec.world_size);
     for (std::size_t stream = 0; stream < kStreamCount; ++stream) {
-      StreamSlice& slice = job_slice.streams[stream];
+      StreamSlice& slice = job_slice.of(static_cast<StreamId>(stream));
       slice.chunk_count = owned_chunks(static_cast<StreamId>(stream), ShardId{shard});
       slice.stride_floats = stride_floats(spec, stream);
+      slice.mask_word_count = mask_word_count;
       const std::size_t slot_count = std::size_t{spec.windows[stream]} * slice.chunk_count;
       CHECK(slice.chunk_count == 0 ||
             (spec.windows[stream] >= 2 && spec.windows[stream] <= kMaxWindow));
       resize_noted(slice.slots, slot_count, progress);
       resize_noted(slice.masks, slot_count * mask_word_count, progress);
-      if (stream == index_of(StreamId::kGradients)) {
-        if (spec.policy.late == LateMode::kRequeue)
-          resize_noted(slice.passes, slot_count * mask_word_count, progress);
-        slice.sign_words = sign_words_of(spec);
-        resize_noted(slice.signs, slice.chunk_count * slice.sign_words, progress);
-        resize_noted(slice.signs_known, slice.chunk_count, progress);
-      }
+      if (stream == index_of(StreamId::kGradients))
+        make_gradients(job_slice.gradients, slot_count, progress);
+      else
+        job_slice.pieces_of(static_cast<StreamId>(stream)).operations.resize(slot_count);
       slice.data = allocate_prefaulted(slot_count * slice.stride_floats, progress);
     }
   }
+}
+
+void Job::make_gradients(GradientSlice& slice, std::size_t slot_count, BuildProgress* progress) {
+  resize_noted(slice.sums, slot_count, progress);
+  if (spec.policy.late == LateMode::kRequeue)
+    resize_noted(slice.passes, slot_count * mask_word_count, progress);
+  slice.sign_words = sign_words_of(spec);
+  resize_noted(slice.signs, slice.chunk_count * slice.sign_words, progress);
+  resize_noted(slice.signs_known, slice.chunk_count, progress);
 }
 
 std::uint32_t Job::owned_chunks(StreamId stream, ShardId shard) const noexcept {
@@ -130,6 +143,7 @@ std::uint32_t Job::owned_chunks(StreamId stream, ShardId shard) const noexcept {
 }
 
 void Job::start(TimeNs now) noexcept {
+  CHECK(!started());
   for (std::size_t stream = 0; stream < kStreamCount; ++stream)
     if (spec.chunk_counts[stream] != 0) publish(static_cast<StreamId>(stream), 1, now);
 }
@@ -156,15 +170,17 @@ void Job::publish(StreamId stream, Step step, TimeNs now) noexcept {
     }
   }
 
+  CHECK(step >= 1 && step <= kLastStep && record.consistent());
   StreamWindow& window = windows[index];
   window.records[step % spec.windows[index]] = record;
   if (gradients) {
     gauges.k.store(record.k, std::memory_order_relaxed);
-    released_ns_[step % kReleaseRing].store(now, std::memory_order_relaxed);
+    clock_.release(step, now);
   }
   std::uint32_t participating_shards = 0;
   for (std::uint16_t shard = 0; shard < spec.shard_count; ++shard)
-    participating_shards += slices[shard].streams[index].chunk_count != 0;
+    participating_shards += slices[shard].of(stream).chunk_count != 0;
+  CHECK(participating_shards != 0 && open_step(stream) == step - 1);
   window.shards_left.store(participating_shards, std::memory_order_relaxed);
   window.open_step.store(step, std::memory_order_release);
 }
@@ -183,27 +199,28 @@ bool Job::two_keep_up(Step step) const noexcept {
   return count == kTwo;
 }
 
-// What the step `closed` showed, put together from all shards, and the policy's answer. The other
-// shards touch their slices again only when they adopt the next record.
+// What the step `closed` showed, put together from what all shards have handed over, and the
+// policy's answer. They hand over the next one only when the step that this opens is closed.
 std::uint16_t Job::decide_k(Step closed, TimeNs now) noexcept {
   StepObservation seen{.step = closed, .durations_s = durations_s_};
   for (std::uint16_t rank = 0; rank < spec.world_size; ++rank)
-    durations_s_[rank] = duration_s(Rank{rank}, closed, now);
+    durations_s_[rank] = members[rank].takes_part(index_of(StreamId::kGradients), closed)
+                             ? clock_.duration_s(members[rank].finished, closed, now)
+                             : kUnknown;
   std::uint64_t flipped = 0;
   std::uint64_t compared = 0;
-  for (const JobSlice& job_slice : slices) {
-    const StreamSlice& slice = job_slice.streams[index_of(StreamId::kGradients)];
-    if (slice.chunk_count == 0) continue;
-    seen.workers = std::max(seen.workers, slice.record.k);
-    seen.mean_square += slice.mean_square;
-    seen.square_of_mean += slice.square_of_mean;
-    seen.conclusive &= slice.conclusive;
-    flipped += slice.signs_flipped;
-    compared += slice.signs_compared;
+  for (const StepSummary& summary : summaries) {
+    seen.workers = std::max(seen.workers, summary.k);
+    seen.mean_square += summary.mean_square;
+    seen.square_of_mean += summary.square_of_mean;
+    seen.conclusive &= summary.conclusive;
+    flipped += summary.signs_flipped;
+    compared += summary.signs_compared;
   }
   seen.signs_flipped = flipped;
   seen.signs_compared = compared;
   const std::uint16_t k = policy_.next_k(seen);
+  CHECK(k >= 1);
 
   if (compared != 0)
     gauges.signs_flipped.store(static_cast<double>(flipped) / static_cast<double>(compared),
@@ -211,54 +228,6 @@ std::uint16_t Job::decide_k(Step closed, TimeNs now) noexcept {
   gauges.noise_scale.store(policy_.noise().phi(), std::memory_order_relaxed);
   gauges.noise_scale_valid.store(policy_.noise().valid(), std::memory_order_relaxed);
   return k;
-}
-
-// D_i of a rank at the close of a step: its last finished gradient, or the one that it is computing
-// when that has taken longer already. Unknown for a rank that is gone or has reported nothing.
-double Job::duration_s(Rank rank, Step closed, TimeNs now) const noexcept {
-  const Member& member = members[rank.value];
-  const std::uint64_t finished = member.finished.load(std::memory_order_relaxed);
-  if (finished == 0 || !member.takes_part(index_of(StreamId::kGradients), closed)) return kUnknown;
-  const auto base = static_cast<Step>(finished >> 32);
-  const DurationNs last_ns = static_cast<DurationNs>(finished & UINT32_MAX) * kMicrosecond;
-  DurationNs longest_ns = last_ns;
-  if (base < closed) longest_ns = std::max(longest_ns, now - began_ns(base, last_ns, closed, now));
-  return static_cast<double>(longest_ns) / static_cast<double>(kSecond);
-}
-
-// When a rank whose gradient of `base` took `taken_ns` began its next one. On time: when the next
-// step opened. Late: at once where late gradients are dropped; where they are requeued it waits for
-// the step that took it, perhaps until `now`.
-TimeNs Job::began_ns(Step base, DurationNs taken_ns, Step closed, TimeNs now) const noexcept {
-  const TimeNs finished_ns = released_ns(base) + taken_ns;
-  if (finished_ns <= released_ns(base + 1)) return released_ns(base + 1);
-  if (spec.policy.late == LateMode::kDrop) return finished_ns;
-  for (Step step = std::max(base + 2, oldest_release(closed)); step <= closed; ++step)
-    if (released_ns(step) >= finished_ns) return released_ns(step);
-  return now;
-}
-
-bool Job::report_finished(Rank rank, Step base, TimeNs now) noexcept {
-  std::atomic<std::uint64_t>& finished = members[rank.value].finished;
-  if (base <= finished.load(std::memory_order_relaxed) >> 32) return false;
-  const DurationNs taken_ns = std::max<DurationNs>(0, now - released_ns(base));
-  const auto taken_us = static_cast<std::uint64_t>(taken_ns / kMicrosecond);
-  finished.store(std::uint64_t{base} << 32 | std::min<std::uint64_t>(taken_us, UINT32_MAX),
-                 std::memory_order_relaxed);
-  return true;
-}
-
-// The oldest step whose release is remembered; one place of the ring is the next step's, which may
-// be written now. Older steps, and a rank may be any number behind, have this one's time.
-Step Job::oldest_release(Step open) noexcept {
-  return open >= kReleaseRing ? open - kReleaseRing + 2 : 1;
-}
-
-TimeNs Job::released_ns(Step step) const noexcept {
-  const Step open =
-      windows[index_of(StreamId::kGradients)].open_step.load(std::memory_order_acquire);
-  return released_ns_[std::max(step, oldest_release(open)) % kReleaseRing].load(
-      std::memory_order_relaxed);
 }
 
 }  // namespace sluice::agg

@@ -1,38 +1,30 @@
 // The state of one job that the control thread and every shard share.
 //
 // Created by the control side at the first join with all its memory, destroyed when every shard has
-// let go of it. Who writes what: the control thread writes members and `ended`; the shard that
-// closes a step last writes the next record and then `open_step` (release); each JobSlice belongs
-// to its shard alone, but for the relaxed atomics that the control and metrics threads read.
+// let go of it. Who writes what: the control thread writes members and `ended`; each shard writes
+// its slice (slice.h) and, when it closes its part of a gradient step, its summary; the shard that
+// closes a step last reads the summaries, writes the next record and then `open_step` (release).
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <memory>
-#include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "aggregator/base/counters.h"
 #include "aggregator/base/limits.h"
 #include "aggregator/base/policy_options.h"
 #include "aggregator/base/time.h"
 #include "aggregator/base/types.h"
 #include "aggregator/core/record.h"
+#include "aggregator/core/slice.h"
+#include "aggregator/core/step_clock.h"
 #include "aggregator/policy/policy.h"
 #include "aggregator/wire/packet.h"
 
 namespace sluice::agg {
 
 inline constexpr Step kNoStep = UINT32_MAX;  // "never": of a member that has not left
-inline constexpr std::uint32_t kNoSlot = UINT32_MAX;
-inline constexpr std::uint32_t kReleaseRing = 64;  // steps whose release time is remembered
-
-// What one thread writes and others read, or what two shards write each for itself, starts a cache
-// line: else each write takes the line of the neighbours away from their lcores.
-inline constexpr std::size_t kCacheLineBytes = 64;
 
 // Streams as array indices.
 constexpr std::size_t index_of(StreamId stream) noexcept {
@@ -88,185 +80,6 @@ struct alignas(kCacheLineBytes) StreamWindow {
   std::atomic<std::uint32_t> shards_left{0};   // that have not closed all their chunks of open_step
 };
 
-// The state of one (job, stream, step, chunk), without its data.
-struct Slot {
-  Step step = 0;                  // whose contributions it holds; 0: none yet
-  std::uint32_t next_queued = 0;  // link of its slice's result queue, valid while `queued`
-  std::uint64_t weight = 0;
-  wire::Operation operation;       // of a piece
-  std::uint64_t payload_sum = 0;   // internet checksum's partial sum of the result's payload
-  std::uint32_t first_us = 0;      // when its first contribution came, wire_time_us()
-  std::uint32_t complete_us = 0;   // when it was completed, likewise
-  std::uint16_t count = 0;         // contributions in the mask, NILs too
-  std::uint16_t data_count = 0;    // those with data
-  std::uint16_t passed_count = 0;  // ranks that pass: they have nothing for this chunk
-  std::uint16_t elem_count = 0;    // fixed by the first contribution that carries data
-  std::uint16_t payload_bytes = 0;
-  std::uint16_t k = 0;  // that it completed with
-  Dtype dtype{};
-  double square_sum = 0;    // of |contribution / weight|^2, for policies that ask for norms
-  Priority priority = 255;  // the most urgent of its contributions
-  bool complete = false;
-  bool finite = true;
-  bool queued = false;  // waits in the slice's result queue
-
-  bool has_data() const noexcept { return data_count != 0; }
-};
-
-// A probe to answer, and which of the results that it asked for are still to be sent.
-struct Reply {
-  std::uint64_t want = 0;
-  Step step = 0;
-  std::uint32_t block = 0;
-  std::uint32_t probe_number = 0;
-  StreamId stream{};
-  Priority priority = 0;  // of the answer: the least urgent of the results that it speaks of
-};
-
-// Blocks that one member may ask a shard about at once. An honest one that asks about more is
-// answered when it asks again.
-inline constexpr std::uint32_t kRepliesPerMember = 32;
-
-// One direction pair of (worker, shard): numbers for loss and congestion, credit for results.
-struct Flow {
-  Cookie cookie = 0;              // of the process it counts for; another one starts afresh
-  std::uint32_t next_number = 1;  // of the next packet to this worker
-  std::uint32_t received_count = 0;
-  std::uint32_t highest_number = 0;
-  std::uint32_t marked_count = 0;
-  std::uint32_t echo_timestamp_us = 0;
-  TimeNs echo_arrival_ns = 0;
-  std::uint32_t credit = 0;
-  std::uint32_t deferred_count = 0;
-  // What waits to be sent to it besides results. Bit i: its Reply i.
-  std::uint32_t unanswered = 0;
-  std::uint32_t pulling = 0;                        // answered, with results still wanted; not both
-  std::uint8_t last_reply = kRepliesPerMember - 1;  // served last
-  bool feedback_queued = false;
-  bool has_turn = false;                        // stands in its slice's ring of turns
-  bool deferral_told = false;                   // since the last credit update
-  TimeNs last_contribution_ns = 0;              // of the open gradient step
-  std::atomic<Step> last_contribution_step{0};  // likewise; read by the control thread
-  std::atomic<TimeNs> last_heard_ns{0};         // read by the control thread
-  Counter included;                             // chunks that this rank has a part in
-  Counter late;      // contributions that came after their slot was complete
-  Counter requeued;  // of `included`, those computed on an earlier step
-  Histogram lag;     // behind the step's first finisher; read by metrics
-
-  // Another process holds the rank: both directions count from the start.
-  void restart(Cookie new_cookie) noexcept {
-    cookie = new_cookie;
-    next_number = 1;
-    received_count = 0;
-    highest_number = 0;
-    marked_count = 0;
-    echo_timestamp_us = 0;
-    credit = 0;
-    deferred_count = 0;
-    unanswered = pulling = 0;
-    last_reply = kRepliesPerMember - 1;
-    feedback_queued = false;
-    deferral_told = false;
-  }
-};
-
-// What the first piece of a step fixed for all.
-struct Collective {
-  Step step = 0;  // 0: not fixed yet
-  wire::Operation operation;
-  std::uint32_t chunk_count = 1;
-  // Of a call of several steps: those of a broadcast since its last barrier, and whether the next
-  // step belongs to it.
-  std::uint32_t broadcasts = 0;
-  bool continues = false;
-
-  // The step under way is the last one of its call.
-  bool ends_call() const noexcept {
-    return operation.kind == CollectiveKind::kBarrier && broadcasts < kBroadcastsPerBarrier;
-  }
-  bool is_broadcast() const noexcept { return operation.kind == CollectiveKind::kBroadcast; }
-  void next_step() noexcept {
-    if (step != 0) {
-      continues = !ends_call();
-      broadcasts = is_broadcast() ? broadcasts + 1 : 0;
-    }
-    step = 0;
-    operation = {};
-    chunk_count = 1;
-  }
-};
-
-// One shard's part of a stream.
-struct StreamSlice {
-  std::uint32_t chunk_count = 0;   // owned by this shard
-  std::size_t stride_floats = 0;   // of one slot's accumulator
-  StepRecord record;               // adopted copy of the open step's record
-  std::uint32_t closed_count = 0;  // chunks of the open step that are complete
-  std::uint32_t sweep_cursor = 0;  // next open slot to re-examine after a member went
-  bool sweeping = false;
-  TimeNs first_arrival_ns = 0;
-  Collective collective;
-  // What the open step has shown so far, for the policy.
-  double mean_square = 0;     // summed over chunks: mean of |g_i|^2
-  double square_of_mean = 0;  // likewise: |mean of g_i|^2
-  bool conclusive = true;     // all sums finite, and the same members from first to last
-  std::uint64_t signs_flipped = 0;
-  std::uint64_t signs_compared = 0;
-  // Results to send: a list through Slot::next_queued, and how far its head has been sent.
-  std::uint32_t queue_head = kNoSlot;
-  std::uint32_t queue_tail = kNoSlot;
-  Step head_step = 0;
-  std::uint32_t head_rank = 0;
-  std::vector<Slot> slots;            // index (step % window) * chunk_count + local chunk
-  std::vector<std::uint64_t> masks;   // mask_words a slot
-  std::vector<std::uint64_t> passes;  // likewise, of ranks that pass; empty unless late = requeue
-  // Signs of each chunk's sum at the end of the last detection round: sign_words a local chunk.
-  std::size_t sign_words = 0;
-  std::vector<std::uint64_t> signs;
-  std::vector<std::uint8_t> signs_known;  // one a local chunk
-  std::unique_ptr<float[], void (*)(void*)> data{nullptr,
-                                                 nullptr};  // stride_floats a slot, 64-byte aligned
-
-  std::span<const std::uint64_t> mask_of(std::size_t slot_index,
-                                         std::size_t word_count) const noexcept {
-    return {&masks[slot_index * word_count], word_count};
-  }
-  // What a complete slot's result carries.
-  std::span<const std::uint8_t> payload_of(std::size_t slot_index) const noexcept {
-    return {reinterpret_cast<const std::uint8_t*>(data.get() + slot_index * stride_floats),
-            slots[slot_index].payload_bytes};
-  }
-};
-
-// Whose contributions the oldest open chunk of the open gradient step still lacks, as the last
-// probe for it found. Renewed at least every 25 ms while anybody waits; of no use once `step` is
-// closed. For metrics.
-struct Awaited {
-  std::atomic<Step> step{0};  // 0: nobody has asked yet
-  std::atomic<ChunkIndex> chunk{0};
-  std::array<std::atomic<std::uint64_t>, kMaskWords> ranks{};
-};
-
-// One shard's part of a job. Belongs to that shard's lcore.
-struct alignas(kCacheLineBytes) JobSlice {
-  std::array<StreamSlice, kStreamCount> streams;
-  std::vector<Flow> flows;  // one a rank
-  // Replies: kRepliesPerMember a rank, and the ranks that have any to send, in the order of their
-  // turns.
-  std::vector<Reply> replies;
-  std::vector<Rank> turns;  // ring of world_size
-  std::size_t turn_head = 0;
-  std::size_t turn_count = 0;
-  Awaited awaited;
-  Histogram step_duration;  // first contribution to last result of a step in this shard
-  Counter steps_closed;
-  Counter results_sent;
-  Counter results_deferred;
-  Counter results_pulled;
-  Counter contributions;
-  Counter slots_in_use;
-};
-
 // What the policy last said and saw: for metrics. Written by the shard that publishes.
 struct PolicyGauges {
   std::atomic<std::uint32_t> k{0};  // of the open gradient step
@@ -309,7 +122,10 @@ class Job {
   const std::size_t mask_word_count;
   std::vector<Member> members;
   std::array<StreamWindow, kStreamCount> windows;
-  std::vector<JobSlice> slices;    // one a shard
+  std::vector<JobSlice> slices;  // one a shard
+  // One a shard, of the gradient step that it closed last. Read by the shard that closes it last of
+  // all, after StreamWindow::shards_left has said so.
+  std::vector<StepSummary> summaries;
   std::atomic<bool> ended{false};  // failed or replaced: contributions are refused from now on
   PolicyGauges gauges;
   Transfer transfer;
@@ -334,34 +150,30 @@ class Job {
 
   // Opens step 1 of every stream: all ranks have joined. Control thread, once.
   void start(TimeNs now) noexcept;
-  bool started() const noexcept {
-    return windows[0].open_step.load(std::memory_order_acquire) != 0;
+  bool started() const noexcept { return open_step(StreamId::kGradients) != 0; }
+  Step open_step(StreamId stream) const noexcept {
+    return windows[index_of(stream)].open_step.load(std::memory_order_acquire);
   }
   // Publishes the record of `step` and then opens it. The shard that closed the step before it
   // last, or start(). The gradients' k is the policy's answer to what the closed step showed.
   void publish(StreamId stream, Step step, TimeNs now) noexcept;
-  // Shard 0: `rank` reports that its gradient of `base` is finished. False: known already.
-  bool report_finished(Rank rank, Step base, TimeNs now) noexcept;
   // `rank` is at `step` of the gradients, which is open or has been.
   void note_reached(Rank rank, Step step) noexcept {
     std::atomic<Step>& reached = members[rank.value].reached;
     if (step > reached.load(std::memory_order_relaxed))
       reached.store(step, std::memory_order_relaxed);
   }
-  // When `step` of the gradients was opened; of the oldest known one when it is older.
-  TimeNs released_ns(Step step) const noexcept;
   const Policy& policy() const noexcept { return policy_; }
+  StepClock& clock() noexcept { return clock_; }
 
  private:
   std::uint16_t decide_k(Step closed, TimeNs now) noexcept;
   bool two_keep_up(Step step) const noexcept;
-  double duration_s(Rank rank, Step closed, TimeNs now) const noexcept;
-  static Step oldest_release(Step open) noexcept;
-  TimeNs began_ns(Step base, DurationNs taken_ns, Step closed, TimeNs now) const noexcept;
+  void make_gradients(GradientSlice& slice, std::size_t slot_count, BuildProgress* progress);
 
   Policy policy_;
+  StepClock clock_;
   std::vector<double> durations_s_;
-  std::array<std::atomic<TimeNs>, kReleaseRing> released_ns_{};
 };
 
 }  // namespace sluice::agg

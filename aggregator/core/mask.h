@@ -20,6 +20,20 @@ inline void set_bit(std::uint64_t* words, Rank rank) noexcept {
   words[rank.value / 64] |= std::uint64_t{1} << (rank.value % 64);
 }
 
+inline std::size_t count_bits(const std::uint64_t* words, std::size_t word_count) noexcept {
+  std::size_t total = 0;
+  for (std::size_t i = 0; i < word_count; ++i)
+    total += static_cast<std::size_t>(std::popcount(words[i]));
+  return total;
+}
+
+inline bool disjoint(const std::uint64_t* left, const std::uint64_t* right,
+                     std::size_t word_count) noexcept {
+  for (std::size_t i = 0; i < word_count; ++i)
+    if (left[i] & right[i]) return false;
+  return true;
+}
+
 // A set of up to kMaxWorkers ranks.
 class MemberMask {
  public:
@@ -40,11 +54,7 @@ class MemberMask {
     words_[rank.value / 64] &= ~(std::uint64_t{1} << (rank.value % 64));
   }
   bool test(Rank rank) const noexcept { return test_bit(words_.data(), rank); }
-  std::size_t count() const noexcept {
-    std::size_t total = 0;
-    for (const std::uint64_t word : words_) total += static_cast<std::size_t>(std::popcount(word));
-    return total;
-  }
+  std::size_t count() const noexcept { return count_bits(words_.data(), words_.size()); }
   bool empty() const noexcept { return count() == 0; }
   const std::uint64_t* words() const noexcept { return words_.data(); }
   std::uint64_t* words() noexcept { return words_.data(); }

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "aggregator/base/check.h"
 #include "aggregator/base/types.h"
 #include "aggregator/core/mask.h"
 
@@ -22,12 +23,18 @@ struct StepRecord {
   // not move the window on, away from the only one that can still follow.
   bool by_the_living = false;
 
+  // Nobody must be in who may not, and no more are waited for than there are.
+  bool consistent() const noexcept {
+    return k <= may.count() && must.subset_of(may.words(), kMaskWords);
+  }
+
   // Death and leave are the only changes of a published record.
   void remove(Rank rank) noexcept {
     may.clear(rank);
     must.clear(rank);
     const auto may_count = static_cast<std::uint16_t>(may.count());
     if (k > may_count) k = may_count;
+    DCHECK(consistent());
   }
 
   bool satisfied_by(const std::uint64_t* counted_words, std::size_t counted,
@@ -49,6 +56,7 @@ struct StepRecord {
     const std::size_t passed = may.count() - left;
     const std::size_t needed = k > passed ? k - passed : 1;
     rest.k = static_cast<std::uint16_t>(std::min(needed, left));
+    DCHECK(rest.consistent());
     return rest;
   }
 };

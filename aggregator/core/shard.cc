@@ -3,22 +3,9 @@
 #include <algorithm>
 
 #include "aggregator/base/check.h"
+#include "aggregator/base/serial.h"
 
 namespace sluice::agg {
-namespace {
-
-// Sequence numbers wrap; "newer" is within half the circle.
-bool newer(std::uint32_t left, std::uint32_t right) noexcept {
-  return static_cast<std::int32_t>(left - right) > 0;
-}
-
-bool has_passed(const Job& job, const StreamSlice& slice, std::size_t slot_index,
-                Rank rank) noexcept {
-  return !slice.passes.empty() && test_bit(&slice.passes[slot_index * job.mask_word_count], rank);
-}
-
-}  // namespace
-
 Verdict Shard::handle(const wire::Packet& packet, bool marked, TimeNs now) noexcept {
   Job* job = nullptr;
   Verdict verdict = admit(packet, marked, now, job);
@@ -31,6 +18,7 @@ Verdict Shard::handle(const wire::Packet& packet, bool marked, TimeNs now) noexc
       default: verdict = Verdict::kCredit; break;
     }
   }
+  CHECK(verdict != Verdict::kAccepted);
   verdicts_.count(verdict);
   return verdict;
 }
@@ -82,38 +70,45 @@ Verdict Shard::finished(Job& job, const wire::Packet& packet, TimeNs now) noexce
   if (!job.started()) return Verdict::kNotStarted;
   const auto& body = packet.body<wire::Finished>();
   const Rank rank{packet.common().rank};
-  if (body.step >
-      job.windows[index_of(StreamId::kGradients)].open_step.load(std::memory_order_acquire))
-    return Verdict::kTooNew;
+  DCHECK(rank.value < job.spec.world_size);
+  const Step open = job.open_step(StreamId::kGradients);
+  if (body.step > open) return Verdict::kTooNew;
   job.note_reached(rank, body.step);
   if (body.flow.flags & wire::kFlagNil) return Verdict::kFinished;
-  return job.report_finished(rank, body.step, now) ? Verdict::kFinished : Verdict::kDuplicate;
+  return job.clock().report(job.members[rank.value].finished, body.step, open, now)
+             ? Verdict::kFinished
+             : Verdict::kDuplicate;
 }
 
 // The slice with the open step's record adopted. A member that left (or need not be waited for any
 // more) between the record's publication and now is taken out here; one that leaves later is
 // announced by a command.
 StreamSlice& Shard::current_slice(Job& job, StreamId stream) noexcept {
-  StreamSlice& slice = job.slices[id_.value].streams[index_of(stream)];
-  const StreamWindow& window = job.windows[index_of(stream)];
-  const Step open_step = window.open_step.load(std::memory_order_acquire);
+  JobSlice& job_slice = job.slices[id_.value];
+  StreamSlice& slice = job_slice.of(stream);
+  const std::size_t index = index_of(stream);
+  const Step open_step = job.open_step(stream);
   if (slice.record.step == open_step) return slice;
 
-  slice.record = window.records[open_step % job.spec.windows[index_of(stream)]];
+  CHECK(open_step > slice.record.step);
+  slice.record = job.windows[index].records[open_step % job.spec.windows[index]];
+  CHECK(slice.record.step == open_step);
   slice.closed_count = 0;
   slice.sweeping = false;
-  slice.first_arrival_ns = 0;
-  slice.collective.next_step();
-  slice.mean_square = slice.square_of_mean = 0;
-  slice.conclusive = true;
-  slice.signs_flipped = slice.signs_compared = 0;
-  const bool holds = stream == StreamId::kGradients && job.spec.policy.tolerates_stragglers();
+  const bool gradients = stream == StreamId::kGradients;
+  if (gradients) {
+    job_slice.gradients.begin_step();
+  } else {
+    job_slice.pieces_of(stream).begin_step();
+  }
+  const bool holds = gradients && job.spec.policy.tolerates_stragglers();
   for (std::uint16_t rank = 0; rank < job.spec.world_size; ++rank) {
     const Member& member = job.members[rank];
-    if (!member.takes_part(index_of(stream), open_step)) slice.record.remove(Rank{rank});
+    if (!member.takes_part(index, open_step)) slice.record.remove(Rank{rank});
     if (holds && member.hold_from.load(std::memory_order_acquire) > open_step)
       slice.record.must.clear(Rank{rank});
   }
+  DCHECK(slice.record.consistent() && slice.step_chunks != 0);
   return slice;
 }
 
@@ -131,36 +126,45 @@ Verdict Shard::check_step(Job& job, StreamId stream, Step step, ChunkIndex chunk
 }
 
 // Whether a slot of the window has nothing of `rank` yet and still waits for something.
-Verdict Shard::check_slot(const Job& job, const StreamSlice& slice, std::uint32_t slot_index,
-                          Step step, Rank rank) noexcept {
+Verdict Shard::check_slot(const StreamSlice& slice, std::uint32_t slot_index, Step step,
+                          Rank rank) noexcept {
+  DCHECK(slot_index < slice.slots.size() && rank.value < 64 * slice.mask_word_count);
   const Slot& slot = slice.slots[slot_index];
-  const bool begun = slot.step == step;
-  if (begun && (test_bit(&slice.masks[slot_index * job.mask_word_count], rank) ||
-                has_passed(job, slice, slot_index, rank)))
+  DCHECK(slot.step <= slice.record.step);
+  if (slot.step == step && test_bit(slice.mask_of(slot_index).data(), rank))
     return Verdict::kDuplicate;
-  // Complete, or of a closed step: the result is out, and this worker is not in it.
-  const bool over = step < slice.record.step || (begun && slot.complete);
-  return over ? Verdict::kLate : Verdict::kAccepted;
+  // Of a closed step, or complete: the result is out, and this worker is not in it.
+  return step < slice.record.step || slot.complete_for(step) ? Verdict::kLate : Verdict::kAccepted;
 }
 
-// The slot holds `step` from now on, and nothing of it yet.
-void Shard::reopen(Job& job, StreamSlice& slice, std::uint32_t slot_index, Step step,
-                   TimeNs now) noexcept {
+// The slot holds the open step from now on, and nothing of it yet.
+void Shard::reopen(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept {
+  JobSlice& job_slice = job.slices[id_.value];
+  StreamSlice& slice = job_slice.of(stream);
   Slot& slot = slice.slots[slot_index];
-  const bool queued = slot.queued;
-  const std::uint32_t next_queued = slot.next_queued;
-  const bool abandoned = slot.step != 0 && !slot.complete;
-  if (queued && slot.complete) results_overwritten_.add(1);
-  slot = Slot{
-      .step = step, .next_queued = next_queued, .first_us = wire_time_us(now), .queued = queued};
-  std::fill_n(&slice.masks[slot_index * job.mask_word_count], job.mask_word_count,
-              std::uint64_t{0});
-  if (!slice.passes.empty())
-    std::fill_n(&slice.passes[slot_index * job.mask_word_count], job.mask_word_count,
-                std::uint64_t{0});
-  if (!abandoned) job.slices[id_.value].slots_in_use.add(1);
+  if (slot.queued && slot.state == SlotState::kComplete) results_overwritten_.add(1);
+  if (!slot.abandoned()) job_slice.slots_in_use.add(1);
+  slot.open(slice.record.step, now);
+  std::fill_n(slice.mask_of(slot_index), slice.mask_word_count, std::uint64_t{0});
+  if (stream == StreamId::kGradients)
+    job_slice.gradients.open_sum(slot_index);
+  else
+    job_slice.pieces_of(stream).open_piece(slot_index);
 }
 
+// `rank` has its part in the slot.
+void Shard::count_in(Job& job, StreamSlice& slice, std::uint32_t slot_index, Rank rank,
+                     Priority priority) noexcept {
+  Slot& slot = slice.slots[slot_index];
+  DCHECK(slot.open_for(slice.record.step) && slice.record.may.test(rank));
+  DCHECK(!test_bit(slice.mask_of(slot_index), rank));
+  set_bit(slice.mask_of(slot_index), rank);
+  ++slot.count;
+  slot.priority = std::min(slot.priority, priority);
+  job.slices[id_.value].contributions.add(1);
+}
+
+// Completes the slot if its record is satisfied. False: it waits for more.
 bool Shard::try_complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept {
   return stream == StreamId::kGradients ? try_complete_sum(job, slot_index, now)
                                         : try_complete_piece(job, stream, slot_index, now);
@@ -168,46 +172,53 @@ bool Shard::try_complete(Job& job, StreamId stream, std::uint32_t slot_index, Ti
 
 // Freezes the slot: from now on its bytes and its mask never change.
 void Shard::complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept {
-  StreamSlice& slice = job.slices[id_.value].streams[index_of(stream)];
+  JobSlice& job_slice = job.slices[id_.value];
+  StreamSlice& slice = job_slice.of(stream);
   Slot& slot = slice.slots[slot_index];
-  CHECK(slot.step == slice.record.step && !slot.complete);
-  slot.complete = true;
-  slot.complete_us = wire_time_us(now);
+  CHECK(slot.step == slice.record.step && slice.closed_count < slice.step_chunks);
+  DCHECK(count_bits(slice.mask_of(slot_index), slice.mask_word_count) == slot.count);
+  slot.complete(now);
   slot.payload_sum = wire::sum_bytes(slice.payload_of(slot_index)).value;
-  job.slices[id_.value].slots_in_use.set(job.slices[id_.value].slots_in_use.read() - 1);
+  job_slice.slots_in_use.set(job_slice.slots_in_use.read() - 1);
   // Close before the result can leave: whoever holds the last result may contribute to the next
   // step.
-  close_chunk(job, stream, now);
+  if (++slice.closed_count == slice.step_chunks) close_part(job, stream, now);
   queue_result(job, stream, slot_index);
 }
 
-void Shard::close_chunk(Job& job, StreamId stream, TimeNs now) noexcept {
+// All chunks of the open step that this shard has are complete. What it knows of the step is handed
+// over before the shard that closes last can look at it.
+void Shard::close_part(Job& job, StreamId stream, TimeNs now) noexcept {
   JobSlice& job_slice = job.slices[id_.value];
-  StreamSlice& slice = job_slice.streams[index_of(stream)];
-  ++slice.closed_count;
-  const std::uint32_t chunk_count =
-      stream == StreamId::kGradients ? slice.chunk_count : slice.collective.chunk_count;
-  if (slice.closed_count < chunk_count) return;
-
+  const StreamSlice& slice = job_slice.of(stream);
   const Step step = slice.record.step;
+  CHECK(job.open_step(stream) == step);  // nobody opens the next one before this
   job_slice.steps_closed.add(1);
   if (stream == StreamId::kGradients) {
-    job_slice.step_duration.observe(now - slice.first_arrival_ns);
-    TimeNs first_ns = kNever;
-    for (const Flow& flow : job_slice.flows)
-      if (flow.last_contribution_step.load(std::memory_order_relaxed) == step)
-        first_ns = std::min(first_ns, flow.last_contribution_ns);
-    for (Flow& flow : job_slice.flows)
-      if (flow.last_contribution_step.load(std::memory_order_relaxed) == step)
-        flow.lag.observe(flow.last_contribution_ns - first_ns);
+    observe_durations(job_slice, step, now);
+    job.summaries[id_.value] = job_slice.gradients.summary;
+    job.summaries[id_.value].k = slice.record.k;
   }
   StreamWindow& window = job.windows[index_of(stream)];
-  if (window.shards_left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  const std::uint32_t left = window.shards_left.fetch_sub(1, std::memory_order_acq_rel);
+  CHECK(left != 0);
+  if (left != 1) return;
   if (step >= kLastStep) {
     push_event({.kind = ShardEvent::Kind::kStepLimit, .job = &job, .stream = stream, .step = step});
     return;
   }
   job.publish(stream, step + 1, now);
+}
+
+void Shard::observe_durations(JobSlice& job_slice, Step step, TimeNs now) noexcept {
+  job_slice.step_duration.observe(now - job_slice.gradients.first_arrival_ns);
+  TimeNs first_ns = kNever;
+  for (const Flow& flow : job_slice.flows)
+    if (flow.last_contribution_step.load(std::memory_order_relaxed) == step)
+      first_ns = std::min(first_ns, flow.last_contribution_ns);
+  for (Flow& flow : job_slice.flows)
+    if (flow.last_contribution_step.load(std::memory_order_relaxed) == step)
+      flow.lag.observe(flow.last_contribution_ns - first_ns);
 }
 
 }  // namespace sluice::agg

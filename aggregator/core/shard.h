@@ -108,29 +108,32 @@ class Shard {
   Verdict admit(const wire::Packet& packet, bool marked, TimeNs now, Job*& job) noexcept;
   Verdict finished(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
   Verdict check_step(Job& job, StreamId stream, Step step, ChunkIndex chunk) noexcept;
-  static Verdict check_slot(const Job& job, const StreamSlice& slice, std::uint32_t slot_index,
-                            Step step, Rank rank) noexcept;
-  void reopen(Job& job, StreamSlice& slice, std::uint32_t slot_index, Step step,
-              TimeNs now) noexcept;
+  static Verdict check_slot(const StreamSlice& slice, std::uint32_t slot_index, Step step,
+                            Rank rank) noexcept;
+  void reopen(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept;
+  void count_in(Job& job, StreamSlice& slice, std::uint32_t slot_index, Rank rank,
+                Priority priority) noexcept;
   bool try_complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept;
   void complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept;
-  void close_chunk(Job& job, StreamId stream, TimeNs now) noexcept;
+  void close_part(Job& job, StreamId stream, TimeNs now) noexcept;
+  static void observe_durations(JobSlice& job_slice, Step step, TimeNs now) noexcept;
   StreamSlice& current_slice(Job& job, StreamId stream) noexcept;
 
   // shard_sum.cc: contributions to sums.
   Verdict contribute(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
   static Verdict check_base(const Job& job, const wire::Contribution& body) noexcept;
-  static bool fold(const Job& job, StreamSlice& slice, std::uint32_t slot_index,
+  static bool fold(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
                    const wire::Packet& packet) noexcept;
+  static bool satisfied(GradientSlice& slice, std::uint32_t slot_index) noexcept;
   bool try_complete_sum(Job& job, std::uint32_t slot_index, TimeNs now) noexcept;
 
   // shard_piece.cc: pieces of broadcasts, barriers and transfers.
   Verdict take_piece(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
-  Verdict check_piece(Job& job, const StreamSlice& slice, const wire::Piece& body,
+  Verdict check_piece(Job& job, const PieceSlice& slice, const wire::Piece& body,
                       Rank rank) noexcept;
-  void fix_operation(Job& job, StreamSlice& slice, const wire::Piece& body) noexcept;
+  void fix_operation(Job& job, PieceSlice& slice, const wire::Piece& body) noexcept;
   bool try_complete_piece(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept;
-  void close_without_root(Job& job, StreamSlice& slice, TimeNs now) noexcept;
+  void close_without_root(Job& job, TimeNs now) noexcept;
 
   // shard_control.cc: commands, sweeps, events.
   void member_gone(Job& job, Rank rank) noexcept;
@@ -139,8 +142,11 @@ class Shard {
   void hold_released(Job& job, Rank rank) noexcept;
   void open_transfer(Job& job, TimeNs now) noexcept;
   void source_lost(Job& job, Rank rank) noexcept;
-  void report_lost_transfer(Job& job, const StreamSlice& slice) noexcept;
+  void report_lost_transfer(Job& job) noexcept;
+  bool has_part(Job& job, StreamId stream) noexcept;
   void sweep(StreamSlice& slice) noexcept;
+  bool sweep_some(Job& job, StreamId stream, TimeNs now) noexcept;
+  void add_job(Job& job) noexcept;
   void remove_job(Job& job) noexcept;
   void push_event(const ShardEvent& event) noexcept;
 

@@ -22,8 +22,10 @@ constexpr std::uint32_t kSweepSlots = 256;  // re-examined a call of poll_work()
 Shard::Shard(ShardId id) : id_(id), events_(kEventCapacity) {}
 
 void Shard::handle_command(const ShardCommand& command, TimeNs now) noexcept {
+  CHECK(command.job != nullptr && id_.value < command.job->slices.size());
+  CHECK(command.rank.value < command.job->spec.world_size);
   switch (command.kind) {
-    case ShardCommand::Kind::kAddJob: jobs_[command.job->spec.id.value] = command.job; break;
+    case ShardCommand::Kind::kAddJob: add_job(*command.job); break;
     case ShardCommand::Kind::kMemberGone: member_gone(*command.job, command.rank); break;
     case ShardCommand::Kind::kMemberJoined: member_joined(*command.job, command.rank); break;
     case ShardCommand::Kind::kHoldReleased: hold_released(*command.job, command.rank); break;
@@ -33,19 +35,26 @@ void Shard::handle_command(const ShardCommand& command, TimeNs now) noexcept {
   }
 }
 
+void Shard::add_job(Job& job) noexcept {
+  Job*& place = jobs_[job.spec.id.value];
+  CHECK(place == nullptr);
+  place = &job;
+}
+
+bool Shard::has_part(Job& job, StreamId stream) noexcept {
+  return job.slices[id_.value].of(stream).chunk_count != 0;
+}
+
 void Shard::member_gone(Job& job, Rank rank) noexcept {
   if (!job.started()) return;
-  for (std::size_t index = 0; index < kStreamCount; ++index) {
+  for (const StreamId stream : kStreams) {
     // A shard without chunks of the stream takes no part in its steps and must not read its
     // records.
-    if (job.slices[id_.value].streams[index].chunk_count == 0) continue;
-    StreamSlice& slice = current_slice(job, static_cast<StreamId>(index));
-    if (job.members[rank.value].takes_part(index, slice.record.step)) continue;
-    // Nothing waits here any more, and the shard that closes the step last may be reading this.
-    if (index == index_of(StreamId::kGradients) && slice.closed_count == slice.chunk_count)
-      continue;
+    if (!has_part(job, stream)) continue;
+    StreamSlice& slice = current_slice(job, stream);
+    if (job.members[rank.value].takes_part(index_of(stream), slice.record.step)) continue;
     slice.record.remove(rank);
-    slice.conclusive = false;
+    if (stream == StreamId::kGradients) job.slices[id_.value].gradients.summary.conclusive = false;
     sweep(slice);
   }
 }
@@ -62,8 +71,7 @@ void Shard::member_joined(Job& job, Rank rank) noexcept {
     if (!admit_to_collectives(job, rank)) return;
     member.finished.store(0, std::memory_order_relaxed);
     member.reached.store(0, std::memory_order_relaxed);
-    const Step open =
-        job.windows[index_of(StreamId::kGradients)].open_step.load(std::memory_order_acquire);
+    const Step open = job.open_step(StreamId::kGradients);
     joined_from.store(std::min(open, kLastStep - 2) + 2, std::memory_order_release);
   }
   push_event({.kind = ShardEvent::Kind::kMemberAdmitted, .job = &job, .rank = rank});
@@ -71,9 +79,9 @@ void Shard::member_joined(Job& job, Rank rank) noexcept {
 
 // False: a call is under way.
 bool Shard::admit_to_collectives(Job& job, Rank rank) noexcept {
-  const std::size_t index = index_of(StreamId::kCollectives);
-  if (job.slices[id_.value].streams[index].chunk_count == 0) return true;
-  StreamSlice& slice = current_slice(job, StreamId::kCollectives);
+  if (!has_part(job, StreamId::kCollectives)) return true;
+  current_slice(job, StreamId::kCollectives);
+  PieceSlice& slice = job.slices[id_.value].pieces_of(StreamId::kCollectives);
   const bool begun = slice.collective.step == slice.record.step;
   const bool in_call = begun ? !slice.collective.ends_call() : slice.collective.continues;
   if (begun || in_call) {  // nor does this step wait for the process whose place it takes
@@ -81,20 +89,20 @@ bool Shard::admit_to_collectives(Job& job, Rank rank) noexcept {
     sweep(slice);
   }
   if (in_call) return false;
-  job.members[rank.value].joined_from[index].store(slice.record.step + begun,
-                                                   std::memory_order_release);
+  job.members[rank.value].joined_from[index_of(StreamId::kCollectives)].store(
+      slice.record.step + begun, std::memory_order_release);
   if (!begun) {
     slice.record.may.set(rank);
     slice.record.must.set(rank);
     slice.record.k = static_cast<std::uint16_t>(slice.record.may.count());
+    DCHECK(slice.record.consistent());
   }
   return true;
 }
 
 void Shard::hold_released(Job& job, Rank rank) noexcept {
-  const std::size_t index = index_of(StreamId::kGradients);
   if (!job.started() || !job.spec.policy.tolerates_stragglers() ||
-      job.slices[id_.value].streams[index].chunk_count == 0)
+      !has_part(job, StreamId::kGradients))
     return;
   StreamSlice& slice = current_slice(job, StreamId::kGradients);
   slice.record.must.clear(rank);
@@ -104,8 +112,7 @@ void Shard::hold_released(Job& job, Rank rank) noexcept {
 // What was under way on the state stream is given up: its first shard opens the next step for other
 // ranks.
 void Shard::open_transfer(Job& job, TimeNs now) noexcept {
-  if (!job.started() || job.slices[id_.value].streams[index_of(StreamId::kState)].chunk_count == 0)
-    return;
+  if (!job.started() || !has_part(job, StreamId::kState)) return;
   const Step step = current_slice(job, StreamId::kState).record.step;
   if (step >= kLastStep) {
     push_event({.kind = ShardEvent::Kind::kStepLimit,
@@ -128,16 +135,16 @@ void Shard::open_transfer(Job& job, TimeNs now) noexcept {
 // A process that took the source's rank, or one that needs a state itself, has nothing to give.
 // What is complete stays so: the target may have all that it needs, or pull the rest.
 void Shard::source_lost(Job& job, Rank rank) noexcept {
-  if (!job.started() || job.slices[id_.value].streams[index_of(StreamId::kState)].chunk_count == 0)
-    return;
+  if (!job.started() || !has_part(job, StreamId::kState)) return;
   StreamSlice& slice = current_slice(job, StreamId::kState);
   if (!job.transfer.between(rank)) return;  // of a transfer that is over
   slice.record.remove(rank);
-  report_lost_transfer(job, slice);
+  report_lost_transfer(job);
 }
 
 // A step that somebody has begun is needed, and only its source can complete it.
-void Shard::report_lost_transfer(Job& job, const StreamSlice& slice) noexcept {
+void Shard::report_lost_transfer(Job& job) noexcept {
+  const PieceSlice& slice = job.slices[id_.value].pieces_of(StreamId::kState);
   if (slice.collective.step != slice.record.step || slice.record.may.test(job.transfer.source()))
     return;
   push_event({.kind = ShardEvent::Kind::kTransferLost,
@@ -147,6 +154,7 @@ void Shard::report_lost_transfer(Job& job, const StreamSlice& slice) noexcept {
 }
 
 void Shard::sweep(StreamSlice& slice) noexcept {
+  DCHECK(slice.chunk_count != 0 && slice.record.consistent());
   slice.sweep_cursor = 0;
   slice.sweeping = true;
   sweep_pending_ = true;
@@ -158,33 +166,37 @@ bool Shard::poll_work(TimeNs now) noexcept {
   bool more = false;
   for (Job* job : jobs_) {
     if (job == nullptr) continue;
-    for (std::size_t index = 0; index < kStreamCount; ++index) {
-      StreamSlice& slice = job->slices[id_.value].streams[index];
-      if (!slice.sweeping) continue;
-      const Step step = slice.record.step;
-      const Collective& collective = slice.collective;
-      if (index == index_of(StreamId::kCollectives) && collective.step == step &&
-          collective.is_broadcast() && slice.record.may.empty()) {
-        close_without_root(*job, slice, now);
-        slice.sweeping = false;
-        continue;
-      }
-      const std::uint32_t base = step % job->spec.windows[index] * slice.chunk_count;
-      const std::uint32_t end = std::min(slice.chunk_count, slice.sweep_cursor + kSweepSlots);
-      for (; slice.sweep_cursor < end; ++slice.sweep_cursor) {
-        const Slot& slot = slice.slots[base + slice.sweep_cursor];
-        if (slot.step == step && !slot.complete)
-          try_complete(*job, static_cast<StreamId>(index), base + slice.sweep_cursor, now);
-      }
-      slice.sweeping = slice.sweep_cursor < slice.chunk_count;
-      more |= slice.sweeping;
-    }
+    for (const StreamId stream : kStreams)
+      if (job->slices[id_.value].of(stream).sweeping) more |= sweep_some(*job, stream, now);
   }
   sweep_pending_ = more;
   return more;
 }
 
+// The next open slots of a stream. True while some are left.
+bool Shard::sweep_some(Job& job, StreamId stream, TimeNs now) noexcept {
+  JobSlice& job_slice = job.slices[id_.value];
+  StreamSlice& slice = job_slice.of(stream);
+  const Step step = slice.record.step;
+  if (stream == StreamId::kCollectives && slice.record.may.empty() &&
+      job_slice.pieces_of(stream).collective.step == step &&
+      job_slice.pieces_of(stream).collective.is_broadcast()) {
+    close_without_root(job, now);
+    slice.sweeping = false;
+    return false;
+  }
+  const std::uint32_t base = step % job.spec.windows[index_of(stream)] * slice.chunk_count;
+  const std::uint32_t end = std::min(slice.chunk_count, slice.sweep_cursor + kSweepSlots);
+  CHECK(slice.sweep_cursor <= end);
+  for (; slice.sweep_cursor < end; ++slice.sweep_cursor)
+    if (slice.slots[base + slice.sweep_cursor].open_for(step))
+      try_complete(job, stream, base + slice.sweep_cursor, now);
+  slice.sweeping = slice.sweep_cursor < slice.chunk_count;
+  return slice.sweeping;
+}
+
 void Shard::remove_job(Job& job) noexcept {
+  CHECK(jobs_[job.spec.id.value] == &job);
   jobs_[job.spec.id.value] = nullptr;
   // Keep the order of what stays in both rings.
   std::size_t kept = 0;

@@ -32,9 +32,9 @@ Verdict Shard::take_piece(Job& job, const wire::Packet& packet, TimeNs now) noex
   const StreamId stream = wire::stream_of(body.operation.kind);
   Verdict verdict = check_step(job, stream, body.step, body.chunk);
   if (verdict != Verdict::kAccepted) return verdict;
-  StreamSlice& slice = job.slices[id_.value].streams[index_of(stream)];
+  PieceSlice& slice = job.slices[id_.value].pieces_of(stream);
   const std::uint32_t slot_index = job.slot_index(stream, slice, body.step, body.chunk);
-  verdict = check_slot(job, slice, slot_index, body.step, rank);
+  verdict = check_slot(slice, slot_index, body.step, rank);
   if (verdict != Verdict::kAccepted) return verdict;
   if (verdict = check_piece(job, slice, body, rank); verdict != Verdict::kAccepted) return verdict;
   if (slice.collective.step != body.step) fix_operation(job, slice, body);
@@ -42,26 +42,22 @@ Verdict Shard::take_piece(Job& job, const wire::Packet& packet, TimeNs now) noex
   if (body.operation.kind == CollectiveKind::kBroadcast && !is_root) return Verdict::kPassed;
   if (!slice.record.may.test(rank)) return Verdict::kNotAllowed;
 
+  CHECK(slice.collective.step == body.step && slice.collective.operation == body.operation);
   Slot& slot = slice.slots[slot_index];
-  if (slot.step != body.step) reopen(job, slice, slot_index, body.step, now);
+  if (slot.step != body.step) reopen(job, stream, slot_index, now);
   if (body.payload_bytes != 0) {
-    std::memcpy(slice.data.get() + slot_index * slice.stride_floats, packet.payload().data(),
-                body.payload_bytes);
+    std::memcpy(slice.data_of(slot_index), packet.payload().data(), body.payload_bytes);
     slot.payload_bytes = body.payload_bytes;
   }
-  slot.operation = body.operation;
-  set_bit(&slice.masks[slot_index * job.mask_word_count], rank);
-  ++slot.count;
-  slot.priority = std::min(slot.priority, body.flow.priority);
-  job.slices[id_.value].contributions.add(1);
+  count_in(job, slice, slot_index, rank, body.flow.priority);
   if (try_complete_piece(job, stream, slot_index, now)) return Verdict::kCompleted;
-  if (stream == StreamId::kState) report_lost_transfer(job, slice);
+  if (stream == StreamId::kState) report_lost_transfer(job);
   return body.payload_bytes == 0 ? Verdict::kNilFolded : Verdict::kFolded;
 }
 
 // Whether a piece may be of its step: all of it, before it fixes anything, since what is rejected
 // must not bind the others. Once the step is fixed, every piece must agree.
-Verdict Shard::check_piece(Job& job, const StreamSlice& slice, const wire::Piece& body,
+Verdict Shard::check_piece(Job& job, const PieceSlice& slice, const wire::Piece& body,
                            Rank rank) noexcept {
   const wire::Operation operation = body.operation;
   const Rank root{operation.root};
@@ -104,12 +100,12 @@ Verdict Shard::check_piece(Job& job, const StreamSlice& slice, const wire::Piece
 
 // Binds all ranks to the operation of the step's first piece, and for a broadcast its record to the
 // root.
-void Shard::fix_operation(Job& job, StreamSlice& slice, const wire::Piece& body) noexcept {
+void Shard::fix_operation(Job& job, PieceSlice& slice, const wire::Piece& body) noexcept {
   Collective& collective = slice.collective;
   CHECK(collective.step == 0 && body.step == slice.record.step);
   collective.step = body.step;
   collective.operation = body.operation;
-  collective.chunk_count = chunk_count_of(body.operation, job.spec.chunk_bytes);
+  slice.step_chunks = chunk_count_of(body.operation, job.spec.chunk_bytes);
   if (body.operation.kind == CollectiveKind::kTransfer) return;
   job.collective_begun.store(body.step, std::memory_order_relaxed);
   if (!collective.is_broadcast()) return;
@@ -118,6 +114,7 @@ void Shard::fix_operation(Job& job, StreamSlice& slice, const wire::Piece& body)
   slice.record.k = has_root;
   slice.record.may = has_root ? MemberMask::only(root) : MemberMask{};
   slice.record.must = slice.record.may;
+  DCHECK(slice.record.consistent());
   if (!has_root) sweep(slice);
 }
 
@@ -126,13 +123,15 @@ void Shard::fix_operation(Job& job, StreamSlice& slice, const wire::Piece& body)
 // else.
 bool Shard::try_complete_piece(Job& job, StreamId stream, std::uint32_t slot_index,
                                TimeNs now) noexcept {
-  const StreamSlice& slice = job.slices[id_.value].streams[index_of(stream)];
+  PieceSlice& slice = job.slices[id_.value].pieces_of(stream);
   const Slot& slot = slice.slots[slot_index];
+  DCHECK(slot.open_for(slice.record.step));
+  DCHECK(slice.operations[slot_index] == slice.collective.operation);
   const bool transfer = stream == StreamId::kState;
   if (transfer && slot.payload_bytes == 0) return false;
   const bool needs_one = transfer && slot_index % slice.chunk_count != 0;
-  if (!needs_one && !slice.record.satisfied_by(&slice.masks[slot_index * job.mask_word_count],
-                                               slot.count, job.mask_word_count))
+  if (!needs_one &&
+      !slice.record.satisfied_by(slice.mask_of(slot_index), slot.count, slice.mask_word_count))
     return false;
   complete(job, stream, slot_index, now);
   return true;
@@ -140,17 +139,17 @@ bool Shard::try_complete_piece(Job& job, StreamId stream, std::uint32_t slot_ind
 
 // A broadcast whose root is gone: what it has not sent is complete without data, for everybody
 // alike, which fails the call of each.
-void Shard::close_without_root(Job& job, StreamSlice& slice, TimeNs now) noexcept {
+void Shard::close_without_root(Job& job, TimeNs now) noexcept {
+  PieceSlice& slice = job.slices[id_.value].pieces_of(StreamId::kCollectives);
   const Step step = slice.record.step;
-  const wire::Operation operation = slice.collective.operation;
+  CHECK(slice.collective.step == step && slice.collective.is_broadcast());
   const std::uint32_t base = job.slot_index(StreamId::kCollectives, slice, step, 0);
-  const std::uint32_t end = base + slice.collective.chunk_count;
+  const std::uint32_t end = base + slice.step_chunks;
   for (std::uint32_t slot_index = base; slot_index < end; ++slot_index) {
     const Slot& slot = slice.slots[slot_index];
-    CHECK(slot.step != step || slot.complete);  // a chunk is complete once its root has sent it
+    CHECK(!slot.open_for(step));  // a chunk is complete once its root has sent it
     if (slot.step == step) continue;
-    reopen(job, slice, slot_index, step, now);
-    slice.slots[slot_index].operation = operation;
+    reopen(job, StreamId::kCollectives, slot_index, now);
     complete(job, StreamId::kCollectives, slot_index, now);
   }
 }

@@ -7,6 +7,7 @@
 #include <bit>
 
 #include "aggregator/base/check.h"
+#include "aggregator/base/serial.h"
 #include "aggregator/core/shard.h"
 
 namespace sluice::agg {
@@ -21,7 +22,7 @@ static_assert(kRepliesPerMember == 32, "a bit of Flow::unanswered and Flow::pull
 constexpr std::int32_t kPullsBeyondCredit = kChunksPerBlock;
 
 bool may_pull(const Flow& flow) noexcept {
-  return static_cast<std::int32_t>(flow.next_number - flow.credit) <= kPullsBeyondCredit;
+  return ahead(flow.next_number, flow.credit) <= kPullsBeyondCredit;
 }
 
 bool has_reply(const Flow& flow) noexcept {
@@ -56,8 +57,7 @@ Verdict Shard::probe(Job& job, const wire::Packet& packet) noexcept {
   if (shard_of(body.block * kChunksPerBlock, job.spec.shard_count) != id_.value)
     return Verdict::kWrongShard;
   const Rank rank{packet.common().rank};
-  const Step open_step =
-      job.windows[index_of(body.stream)].open_step.load(std::memory_order_acquire);
+  const Step open_step = job.open_step(body.stream);
   if (body.stream == StreamId::kGradients && body.step <= open_step)
     job.note_reached(rank, body.step);
   Flow& flow = job.slices[id_.value].flows[rank.value];
@@ -83,6 +83,7 @@ Verdict Shard::probe(Job& job, const wire::Packet& packet) noexcept {
 }
 
 Reply& Shard::reply_at(Job& job, Rank rank, std::uint32_t place) noexcept {
+  DCHECK(place < kRepliesPerMember);
   return job.slices[id_.value].replies[std::size_t{rank.value} * kRepliesPerMember + place];
 }
 
@@ -112,6 +113,7 @@ void Shard::give_turn(Job& job, Rank rank) noexcept {
   JobSlice& slice = job.slices[id_.value];
   Flow& flow = slice.flows[rank.value];
   if (flow.has_turn) return;
+  CHECK(slice.turn_count < slice.turns.size());
   flow.has_turn = true;
   if (slice.turn_count == 0)
     reply_jobs_[(reply_job_head_ + reply_job_count_++) % reply_jobs_.size()] = &job;
@@ -152,6 +154,7 @@ Transmit Shard::write_reply(Job& job, Rank rank, std::span<std::uint8_t> out, Ti
   JobSlice& job_slice = job.slices[id_.value];
   Flow& flow = flow_to(job, rank);
   Transmit transmit{.job = job.spec.id, .rank = rank};
+  DCHECK((flow.unanswered & flow.pulling) == 0);
   if (flow.feedback_queued) {
     flow.feedback_queued = false;
     const wire::Feedback body{.feedback = next_feedback(job, rank, now), .shard = id_.value};
@@ -175,11 +178,11 @@ Transmit Shard::write_reply(Job& job, Rank rank, std::span<std::uint8_t> out, Ti
     const auto chunk = static_cast<std::uint32_t>(std::countr_zero(reply.want));
     reply.want &= reply.want - 1;
     if (reply.want == 0) flow.pulling &= ~bit(flow.last_reply);
-    const StreamSlice& slice = job_slice.streams[index_of(reply.stream)];
+    const StreamSlice& slice = job_slice.of(reply.stream);
     const std::uint32_t slot_index =
         job.slot_index(reply.stream, slice, reply.step, reply.block * kChunksPerBlock + chunk);
     const Slot& slot = slice.slots[slot_index];
-    if (slot.step != reply.step || !slot.complete) continue;  // reopened since the answer
+    if (!slot.complete_for(reply.step)) continue;  // reopened since the answer
     transmit = write_result(job, reply.stream, slot_index, rank, wire::kFlagPulled, out, now);
     if (transmit.bytes == 0) continue;
     job_slice.results_pulled.add(1);
@@ -203,8 +206,8 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
   std::array<wire::MissingAge, kMaxMissingAges> ages{};
   std::size_t age_count = 0;
 
-  const StreamSlice& slice =
-      job.started() ? current_slice(job, reply.stream) : job.slices[id_.value].streams[index];
+  JobSlice& own = job.slices[id_.value];
+  StreamSlice& slice = job.started() ? current_slice(job, reply.stream) : own.of(reply.stream);
   const Step open_step = slice.record.step;
   body.open_step = open_step;
   if (reply.step > open_step || reply.step == 0) {
@@ -221,19 +224,20 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
     // is begun; before, the rank may still be let in.)
     const bool settled =
         reply.stream == StreamId::kGradients ||
-        (reply.stream == StreamId::kCollectives && slice.collective.step == open_step);
+        (reply.stream == StreamId::kCollectives && own.pieces[0].collective.step == open_step);
     const bool outside = settled && reply.step == open_step && !slice.record.may.test(rank);
     if (outside) body.counted = ~std::uint64_t{0} >> (kChunksPerBlock - chunks);
     for (std::uint32_t bit = 0; bit < chunks; ++bit) {
       const Slot& slot = slice.slots[first_slot + bit];
-      const std::uint64_t* mask = &slice.masks[(first_slot + bit) * job.mask_word_count];
+      const std::uint64_t* mask = slice.mask_of(first_slot + bit);
       const bool touched = slot.step == reply.step;
       // A pass counts as well: the worker has nothing more to send.
-      const std::uint64_t* passes =
-          slice.passes.empty() ? nullptr : &slice.passes[(first_slot + bit) * job.mask_word_count];
+      const std::uint64_t* passes = reply.stream == StreamId::kGradients
+                                        ? own.gradients.passes_of(first_slot + bit)
+                                        : nullptr;
       if (touched && (test_bit(mask, rank) || (passes && test_bit(passes, rank))))
         body.counted |= std::uint64_t{1} << bit;
-      if (touched && slot.complete) {
+      if (slot.complete_for(reply.step)) {
         // A result that still waits in the queue is on its way: nobody needs to pull it.
         // One that has left may stand in a less urgent queue, which the answer must not overtake.
         reply.priority = std::max(reply.priority, slot.priority);
@@ -248,7 +252,7 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
   }
   if (body.first_incomplete != wire::kNoChunk) {
     if (reply.stream == StreamId::kGradients && reply.step == open_step)
-      note_awaited(job.slices[id_.value].awaited, reply.step, body.first_incomplete, missing);
+      note_awaited(own.awaited, reply.step, body.first_incomplete, missing);
     body.mask_words = static_cast<std::uint8_t>(job.mask_word_count);
     for (std::uint16_t other = 0; other < job.spec.world_size && age_count < ages.size(); ++other) {
       if (!test_bit(missing.data(), Rank{other})) continue;
@@ -262,6 +266,7 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
     }
     body.age_count = static_cast<std::uint8_t>(age_count);
   }
+  DCHECK(body.mask_words == 0 || body.first_incomplete != wire::kNoChunk);
   reply.want &= is_for(job, reply.stream, reply.step, rank) ? body.complete : 0;
   body.feedback.priority = reply.priority;
   return wire::encode(

@@ -17,27 +17,29 @@ double square(std::uint64_t weight) noexcept {
 
 // SAINA's detection: at the end of a round, the signs of a chunk's sum against those of the round
 // before.
-void observe_signs(const Job& job, StreamSlice& slice, const Slot& slot, std::uint32_t local_chunk,
-                   const float* sum) noexcept {
-  const PolicyOptions& policy = job.spec.policy;
-  if (slot.step % policy.round_steps != 0) return;
-  const std::uint64_t flipped = exchange_signs(sum, slot.elem_count, policy.sign_stride,
-                                               slice.signs.data() + local_chunk * slice.sign_words);
+void observe_signs(const PolicyOptions& policy, GradientSlice& slice,
+                   std::uint32_t slot_index) noexcept {
+  if (slice.record.step % policy.round_steps != 0) return;
+  const std::uint16_t elem_count = slice.sums[slot_index].elem_count;
+  const std::uint32_t local_chunk = slot_index % slice.chunk_count;
+  const std::uint64_t flipped =
+      exchange_signs(slice.data_of(slot_index), elem_count, policy.sign_stride,
+                     slice.signs.data() + local_chunk * slice.sign_words);
   if (slice.signs_known[local_chunk]) {
-    slice.signs_flipped += flipped;
-    slice.signs_compared += sign_count(slot.elem_count, policy.sign_stride);
+    slice.summary.signs_flipped += flipped;
+    slice.summary.signs_compared += sign_count(elem_count, policy.sign_stride);
   }
   slice.signs_known[local_chunk] = true;
 }
 
 // For the noise scale: norms of the same W = k workers in every chunk, so chunks that some of them
 // left out say nothing.
-void observe_norms(StreamSlice& slice, const Slot& slot, const std::uint8_t* payload) noexcept {
-  if (slot.data_count < 2 || slot.data_count != slice.record.k || slot.weight == 0) return;
-  const bool is_mean = slot.dtype != Dtype::kFloat32;
-  slice.mean_square += slot.square_sum / slot.data_count;
-  slice.square_of_mean +=
-      squared_norm(payload, slot.elem_count, slot.dtype) / (is_mean ? 1.0 : square(slot.weight));
+void observe_norms(GradientSlice& slice, const Sum& sum, const std::uint8_t* payload) noexcept {
+  if (sum.data_count < 2 || sum.data_count != slice.record.k || sum.weight == 0) return;
+  const bool is_mean = sum.dtype != Dtype::kFloat32;
+  slice.summary.mean_square += sum.square_sum / sum.data_count;
+  slice.summary.square_of_mean +=
+      squared_norm(payload, sum.elem_count, sum.dtype) / (is_mean ? 1.0 : square(sum.weight));
 }
 
 }  // namespace
@@ -63,11 +65,14 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noex
   if (verdict = check_base(job, body); verdict != Verdict::kAccepted) return verdict;
 
   JobSlice& job_slice = job.slices[id_.value];
-  StreamSlice& slice = job_slice.streams[index_of(StreamId::kGradients)];
+  GradientSlice& slice = job_slice.gradients;
   Flow& flow = job_slice.flows[rank.value];
   const std::uint32_t slot_index =
       job.slot_index(StreamId::kGradients, slice, body.step, body.chunk);
-  verdict = check_slot(job, slice, slot_index, body.step, rank);
+  Slot& slot = slice.slots[slot_index];
+  // A pass has its place as well, once.
+  if (slot.step == body.step && slice.has_passed(slot_index, rank)) return Verdict::kDuplicate;
+  verdict = check_slot(slice, slot_index, body.step, rank);
   if (verdict == Verdict::kLate) flow.late.add(1);
   if (verdict != Verdict::kAccepted) return verdict;
 
@@ -78,22 +83,18 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noex
     return Verdict::kShapeMismatch;
   if (!slice.record.may.test(rank)) return Verdict::kNotAllowed;
 
-  Slot& slot = slice.slots[slot_index];
   if (slot.step != body.step) {  // the first contribution of this step
-    reopen(job, slice, slot_index, body.step, now);
+    reopen(job, StreamId::kGradients, slot_index, now);
     if (slice.first_arrival_ns == 0) slice.first_arrival_ns = now;
   }
   if (requeued && nil) {  // it waits for this step with other chunks and has nothing for this one
-    set_bit(&slice.passes[slot_index * job.mask_word_count], rank);
-    ++slot.passed_count;
+    set_bit(slice.passes_of(slot_index), rank);
+    ++slice.sums[slot_index].passed_count;
     return try_complete_sum(job, slot_index, now) ? Verdict::kCompleted : Verdict::kPassed;
   }
   if (!nil && !fold(job, slice, slot_index, packet)) return Verdict::kShapeMismatch;
-  set_bit(&slice.masks[slot_index * job.mask_word_count], rank);
-  ++slot.count;
-  slot.weight += body.weight;
-  slot.priority = std::min(slot.priority, body.flow.priority);
-  job_slice.contributions.add(1);
+  count_in(job, slice, slot_index, rank, body.flow.priority);
+  slice.sums[slot_index].weight += body.weight;
   flow.included.add(1);
   if (requeued) {
     flow.requeued.add(1);
@@ -106,50 +107,56 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noex
 }
 
 // Adds the packet's elements to the slot's. False: they are others than those that it has.
-bool Shard::fold(const Job& job, StreamSlice& slice, std::uint32_t slot_index,
+bool Shard::fold(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
                  const wire::Packet& packet) noexcept {
   const auto& body = packet.body<wire::Contribution>();
-  Slot& slot = slice.slots[slot_index];
-  float* accumulator = slice.data.get() + slot_index * slice.stride_floats;
+  Sum& sum = slice.sums[slot_index];
+  float* accumulator = slice.data_of(slot_index);
   const std::uint8_t* payload = packet.payload().data();
-  if (!slot.has_data()) {
+  DCHECK(body.elem_count <= slice.stride_floats);
+  if (!sum.has_data()) {
     fold_store(accumulator, payload, body.elem_count, body.dtype);
-    slot.elem_count = body.elem_count;
-    slot.dtype = body.dtype;
-    slot.payload_bytes = static_cast<std::uint16_t>(packet.payload().size());
+    sum.elem_count = body.elem_count;
+    sum.dtype = body.dtype;
+    slice.slots[slot_index].payload_bytes = static_cast<std::uint16_t>(packet.payload().size());
   } else {
-    if (body.elem_count != slot.elem_count || body.dtype != slot.dtype) return false;
+    if (body.elem_count != sum.elem_count || body.dtype != sum.dtype) return false;
     fold_add(accumulator, payload, body.elem_count, body.dtype);
   }
-  ++slot.data_count;
+  ++sum.data_count;
   if (job.policy().needs_norms() && body.weight != 0)
-    slot.square_sum += squared_norm(payload, body.elem_count, body.dtype) / square(body.weight);
+    sum.square_sum += squared_norm(payload, body.elem_count, body.dtype) / square(body.weight);
   return true;
 }
 
-// Completes the slot if the record is satisfied. False: it waits for more.
+// Whether the record asks for nothing more, of those who have not passed.
+bool Shard::satisfied(GradientSlice& slice, std::uint32_t slot_index) noexcept {
+  const std::uint64_t* mask = slice.mask_of(slot_index);
+  const std::uint16_t count = slice.slots[slot_index].count;
+  Sum& sum = slice.sums[slot_index];
+  sum.k = slice.record.k;
+  if (sum.passed_count == 0) return slice.record.satisfied_by(mask, count, slice.mask_word_count);
+  const std::uint64_t* passes = slice.passes_of(slot_index);
+  DCHECK(count_bits(passes, slice.mask_word_count) == sum.passed_count);
+  DCHECK(disjoint(mask, passes, slice.mask_word_count));
+  const StepRecord rest = slice.record.without(passes, slice.mask_word_count);
+  sum.k = rest.k;
+  return rest.may.empty() || rest.satisfied_by(mask, count, slice.mask_word_count);
+}
+
 bool Shard::try_complete_sum(Job& job, std::uint32_t slot_index, TimeNs now) noexcept {
-  StreamSlice& slice = job.slices[id_.value].streams[index_of(StreamId::kGradients)];
-  Slot& slot = slice.slots[slot_index];
-  const std::uint64_t* mask = &slice.masks[slot_index * job.mask_word_count];
-  slot.k = slice.record.k;
-  if (slot.passed_count == 0) {
-    if (!slice.record.satisfied_by(mask, slot.count, job.mask_word_count)) return false;
-  } else {
-    const StepRecord rest =
-        slice.record.without(&slice.passes[slot_index * job.mask_word_count], job.mask_word_count);
-    slot.k = rest.k;
-    if (!rest.may.empty() && !rest.satisfied_by(mask, slot.count, job.mask_word_count))
-      return false;
-  }
-  if (slot.has_data()) {
-    float* accumulator = slice.data.get() + slot_index * slice.stride_floats;
+  GradientSlice& slice = job.slices[id_.value].gradients;
+  Sum& sum = slice.sums[slot_index];
+  DCHECK(slice.slots[slot_index].open_for(slice.record.step));
+  DCHECK(sum.data_count <= slice.slots[slot_index].count);
+  if (!satisfied(slice, slot_index)) return false;
+  if (sum.has_data()) {
+    float* accumulator = slice.data_of(slot_index);
     auto* payload = reinterpret_cast<std::uint8_t*>(accumulator);
-    if (job.policy().needs_signs())
-      observe_signs(job, slice, slot, slot_index % slice.chunk_count, accumulator);
-    slot.finite = finish(accumulator, slot.elem_count, slot.weight, slot.dtype, payload);
-    if (job.policy().needs_norms()) observe_norms(slice, slot, payload);
-    slice.conclusive &= slot.finite;
+    if (job.policy().needs_signs()) observe_signs(job.spec.policy, slice, slot_index);
+    sum.finite = finish(accumulator, sum.elem_count, sum.weight, sum.dtype, payload);
+    if (job.policy().needs_norms()) observe_norms(slice, sum, payload);
+    slice.summary.conclusive &= sum.finite;
   }
   complete(job, StreamId::kGradients, slot_index, now);
   return true;

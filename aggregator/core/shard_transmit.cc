@@ -1,5 +1,7 @@
 // What a shard sends, and when: results to every member within its credit, between them a reply now
 // and then. One datagram a call, encoded straight into the caller's buffer.
+#include "aggregator/base/check.h"
+#include "aggregator/base/serial.h"
 #include "aggregator/core/shard.h"
 
 namespace sluice::agg {
@@ -7,19 +9,19 @@ namespace {
 
 constexpr std::uint32_t kResultsPerReply = 8;
 
-bool beyond_credit(const Flow& flow) noexcept {
-  return static_cast<std::int32_t>(flow.next_number - flow.credit) > 0;
-}
+bool beyond_credit(const Flow& flow) noexcept { return newer(flow.next_number, flow.credit); }
 
 }  // namespace
 
 void Shard::queue_result(Job& job, StreamId stream, std::uint32_t slot_index) noexcept {
-  StreamSlice& slice = job.slices[id_.value].streams[index_of(stream)];
+  StreamSlice& slice = job.slices[id_.value].of(stream);
   Slot& slot = slice.slots[slot_index];
+  CHECK(slot.state == SlotState::kComplete);
   if (slot.queued) return;  // its old place in the queue serves the new result
   slot.queued = true;
   slot.next_queued = kNoSlot;
   if (slice.queue_head == kNoSlot) {
+    CHECK(active_count_ < active_.size());
     slice.queue_head = slot_index;
     slice.head_step = 0;
     active_[(active_head_ + active_count_++) % active_.size()] = {&job, stream};
@@ -48,14 +50,15 @@ bool Shard::poll_result(Transmit& transmit, std::span<std::uint8_t> out, TimeNs 
     const ActiveSlice front = active_[active_head_];
     Job& job = *front.job;
     JobSlice& job_slice = job.slices[id_.value];
-    StreamSlice& slice = job_slice.streams[index_of(front.stream)];
+    StreamSlice& slice = job_slice.of(front.stream);
     const std::uint32_t slot_index = slice.queue_head;
+    CHECK(slot_index < slice.slots.size() && slice.slots[slot_index].queued);
     Slot& slot = slice.slots[slot_index];
     if (slice.head_step != slot.step) {  // a new head, or its slot was reopened under it
       slice.head_step = slot.step;
       slice.head_rank = 0;
     }
-    while (slot.complete && slice.head_rank < job.spec.world_size) {
+    while (slot.state == SlotState::kComplete && slice.head_rank < job.spec.world_size) {
       const Rank rank{static_cast<std::uint16_t>(slice.head_rank++)};
       if (!job.members[rank.value].reachable.load(std::memory_order_relaxed)) continue;
       if (!is_for(job, front.stream, slot.step, rank)) continue;
@@ -118,13 +121,13 @@ wire::FeedbackHeader Shard::next_feedback(Job& job, Rank rank, TimeNs now) noexc
           .echo_timestamp_us = flow.echo_timestamp_us,
           .hold_us = static_cast<std::uint32_t>((now - flow.echo_arrival_ns) / kMicrosecond),
           .deferred_count = flow.deferred_count,
-          .open_step = job.windows[index_of(StreamId::kGradients)].open_step.load(
-              std::memory_order_acquire)};
+          .open_step = job.open_step(StreamId::kGradients)};
 }
 
 Transmit Shard::write_result(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
                              std::uint8_t flags, std::span<std::uint8_t> out, TimeNs now) noexcept {
-  const Slot& slot = job.slices[id_.value].streams[index_of(stream)].slots[slot_index];
+  const Slot& slot = job.slices[id_.value].of(stream).slots[slot_index];
+  DCHECK(slot.state == SlotState::kComplete);
   wire::FeedbackHeader feedback = next_feedback(job, rank, now);
   feedback.priority = slot.priority;
   feedback.flags = flags;
@@ -141,38 +144,39 @@ Transmit Shard::write_result(Job& job, StreamId stream, std::uint32_t slot_index
 
 std::size_t Shard::write_sum(Job& job, std::uint32_t slot_index, wire::FeedbackHeader feedback,
                              Rank rank, std::span<std::uint8_t> out, TimeNs now) noexcept {
-  const StreamSlice& slice = job.slices[id_.value].streams[index_of(StreamId::kGradients)];
+  const GradientSlice& slice = job.slices[id_.value].gradients;
   const Slot& slot = slice.slots[slot_index];
-  if (!slot.has_data()) feedback.flags |= wire::kFlagNil;
-  if (!slot.finite) feedback.flags |= wire::kFlagNonFinite;
-  if (slot.dtype != Dtype::kFloat32) feedback.flags |= wire::kFlagMean;
+  const Sum& sum = slice.sums[slot_index];
+  if (!sum.has_data()) feedback.flags |= wire::kFlagNil;
+  if (!sum.finite) feedback.flags |= wire::kFlagNonFinite;
+  if (sum.dtype != Dtype::kFloat32) feedback.flags |= wire::kFlagMean;
   const wire::ResultHeader body{.feedback = feedback,
-                                .k = slot.k,
+                                .k = sum.k,
                                 .step = slot.step,
                                 .chunk = job.global_chunk(slot_index % slice.chunk_count, id_),
-                                .weight = slot.weight,
+                                .weight = sum.weight,
                                 .first_age_us = wire_time_us(now) - slot.first_us,
                                 .complete_age_us = wire_time_us(now) - slot.complete_us,
-                                .elem_count = slot.elem_count,
-                                .dtype = slot.dtype,
+                                .elem_count = sum.elem_count,
+                                .dtype = sum.dtype,
                                 .mask_words = static_cast<std::uint8_t>(job.mask_word_count)};
-  return wire::encode(out, sender_of(job, rank), body,
-                      slice.mask_of(slot_index, job.mask_word_count), slice.payload_of(slot_index));
+  return wire::encode(out, sender_of(job, rank), body, slice.mask_of(slot_index),
+                      slice.payload_of(slot_index));
 }
 
 std::size_t Shard::write_piece(Job& job, StreamId stream, std::uint32_t slot_index,
                                const wire::FeedbackHeader& feedback, Rank rank,
                                std::span<std::uint8_t> out) noexcept {
-  const StreamSlice& slice = job.slices[id_.value].streams[index_of(stream)];
+  const PieceSlice& slice = job.slices[id_.value].pieces_of(stream);
   const Slot& slot = slice.slots[slot_index];
   const wire::PieceResult body{.feedback = feedback,
                                .step = slot.step,
                                .chunk = job.global_chunk(slot_index % slice.chunk_count, id_),
-                               .operation = slot.operation,
+                               .operation = slice.operations[slot_index],
                                .mask_words = static_cast<std::uint8_t>(job.mask_word_count),
                                .payload_bytes = slot.payload_bytes};
-  return wire::encode(out, sender_of(job, rank), body,
-                      slice.mask_of(slot_index, job.mask_word_count), slice.payload_of(slot_index));
+  return wire::encode(out, sender_of(job, rank), body, slice.mask_of(slot_index),
+                      slice.payload_of(slot_index));
 }
 
 }  // namespace sluice::agg

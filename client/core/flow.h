@@ -10,16 +10,12 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "aggregator/base/serial.h"
 #include "aggregator/base/time.h"
 #include "aggregator/wire/packet.h"
 #include "client/core/congestion.h"
 
 namespace sluice::client {
-
-// How far `left` is ahead of `right`, negative when behind.
-constexpr std::int32_t ahead(std::uint32_t left, std::uint32_t right) noexcept {
-  return static_cast<std::int32_t>(left - right);
-}
 
 class Flow {
  public:

@@ -307,10 +307,15 @@ TEST(Job, TakesTheMemoryThatItSaid) {
   std::size_t data_bytes = 0;
   std::uint32_t owned = 0;
   for (const JobSlice& slice : job.slices) {
-    owned += slice.streams[0].chunk_count;
-    for (const StreamSlice& stream : slice.streams)
-      data_bytes += stream.slots.size() * (sizeof(Slot) + stream.stride_floats * sizeof(float)) +
-                    stream.masks.size() * 8;
+    owned += slice.gradients.chunk_count;
+    data_bytes += slice.gradients.sums.size() * sizeof(Sum);
+    for (const PieceSlice& pieces : slice.pieces)
+      data_bytes += pieces.operations.size() * sizeof(wire::Operation);
+    for (const StreamSlice* stream : {static_cast<const StreamSlice*>(&slice.gradients),
+                                      static_cast<const StreamSlice*>(&slice.pieces[0]),
+                                      static_cast<const StreamSlice*>(&slice.pieces[1])})
+      data_bytes += stream->slots.size() * (sizeof(Slot) + stream->stride_floats * sizeof(float)) +
+                    stream->masks.size() * 8;
   }
   EXPECT_EQ(owned, 1000u);
   EXPECT_GE(Job::memory_bytes(spec), data_bytes);

@@ -114,7 +114,7 @@ Subject::Subject(const Config& config)
 }
 
 std::size_t Subject::slot_index(Step step, std::size_t chunk) const {
-  const agg::StreamSlice& owner = slice(shard_of_chunk(chunk));
+  const agg::GradientSlice& owner = slice(shard_of_chunk(chunk));
   return step % job_->spec.windows[0] * owner.chunk_count + job_->local_chunk(chunk_index(chunk));
 }
 
@@ -150,10 +150,10 @@ void Subject::load(const State& state) {
   std::uint32_t shards_left = 0;
   for (std::size_t shard = 0; shard < shards_.count(); ++shard) {
     const ShardState& known = state.shards[shard];
-    agg::StreamSlice& part = slice(shard);
-    // The only private trace of a sweep is that there is one: a command sets it, in a shard that is
-    // not done with its step.
-    part.closed_count = 0;
+    agg::GradientSlice& part = slice(shard);
+    // The only private trace of a sweep is that there is one: a command sets it, when the shard has
+    // adopted the step.
+    part.record = {};
     if (known.sweeping) tell(shard);
     part.record = record(known.adopted ? open : open - 1, known.without_dead);
     const bool own_closed = config_.shard_count == 1 ? closed == kBoth : (closed >> shard & 1) != 0;
@@ -171,43 +171,47 @@ void Subject::load(const State& state) {
 
 void Subject::load_slot(const State& state, std::size_t step_index, std::size_t chunk) {
   const Step step = kFirstStep + static_cast<Step>(step_index);
-  agg::StreamSlice& owner = slice(shard_of_chunk(chunk));
+  agg::GradientSlice& owner = slice(shard_of_chunk(chunk));
   const std::size_t at = slot_index(step, chunk);
   const Content held = expected_content(state, config_, step, chunk);
   owner.masks[at] = held.mask;
   if (!owner.passes.empty()) owner.passes[at] = held.passes;
   agg::Slot& slot = owner.slots[at];
-  slot = agg::Slot{};
+  agg::Sum& sum = owner.sums[at];
+  slot = {};
+  sum = {};
   if ((held.mask | held.passes) == 0) return;  // nobody has reopened it for this step
   const auto mask_count = static_cast<std::uint16_t>(std::popcount(held.mask));
   slot.step = step;
-  slot.weight = held.weight;
+  sum.weight = held.weight;
   slot.count = mask_count;
-  slot.passed_count = static_cast<std::uint16_t>(std::popcount(held.passes));
+  sum.passed_count = static_cast<std::uint16_t>(std::popcount(held.passes));
   slot.priority = 0;
-  slot.complete = held.complete;
-  slot.k = held.k;
+  slot.state = held.complete ? agg::SlotState::kComplete : agg::SlotState::kOpen;
+  sum.k = held.k;
   if (!held.has_data) return;
-  slot.data_count = static_cast<std::uint16_t>(std::popcount(held.sum));
-  slot.elem_count = 1;
+  sum.data_count = static_cast<std::uint16_t>(std::popcount(held.sum));
+  sum.elem_count = 1;
   slot.payload_bytes = sizeof(float);
   owner.data.get()[at * owner.stride_floats] = static_cast<float>(held.sum);
 }
 
 Content Subject::content(Step step, std::size_t chunk) const {
-  const agg::StreamSlice& owner = slice(shard_of_chunk(chunk));
+  const agg::GradientSlice& owner = slice(shard_of_chunk(chunk));
   const std::size_t at = slot_index(step, chunk);
   const agg::Slot& slot = owner.slots[at];
   if (slot.step != step) return {};
+  const agg::Sum& sum = owner.sums[at];
+  const bool complete = slot.complete_for(step);
   return {.mask = owner.masks[at],
           .passes = owner.passes.empty() ? 0 : owner.passes[at],
-          .sum = slot.has_data()
+          .sum = sum.has_data()
                      ? static_cast<std::uint64_t>(owner.data.get()[at * owner.stride_floats])
                      : 0,
-          .weight = slot.weight,
-          .k = slot.complete ? slot.k : std::uint16_t{0},
-          .complete = slot.complete,
-          .has_data = slot.has_data()};
+          .weight = sum.weight,
+          .k = complete ? sum.k : std::uint16_t{0},
+          .complete = complete,
+          .has_data = sum.has_data()};
 }
 
 void Subject::read_back(State& state) const {
@@ -223,7 +227,7 @@ void Subject::read_back(State& state) const {
     }
   const Step open = open_step();
   for (std::size_t shard = 0; shard < shards_.count(); ++shard) {
-    const agg::StreamSlice& part = slice(shard);
+    const agg::GradientSlice& part = slice(shard);
     ShardState& known = state.shards[shard];
     known.adopted = part.record.step == open;
     known.without_dead = known.adopted && dead_ && !part.record.may.test(Rank{*dead_});
@@ -264,7 +268,7 @@ Verdict Subject::arrive(const Part& part) {
 }
 
 void Subject::mutate(const Part& part, Verdict verdict) {
-  agg::StreamSlice& owner = slice(shard_of_chunk(part.chunk));
+  agg::GradientSlice& owner = slice(shard_of_chunk(part.chunk));
   const auto add_to = [&](Step step) {
     const std::size_t at = slot_index(step, part.chunk);
     if (owner.slots[at].step != step) return;

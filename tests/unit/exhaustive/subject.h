@@ -116,7 +116,7 @@ class Subject {
   ChunkIndex chunk_index(std::size_t chunk) const {
     return static_cast<ChunkIndex>(config_.shard_count == 1 ? chunk : chunk * kChunksPerBlock);
   }
-  agg::StreamSlice& slice(std::size_t shard) const { return job_->slices[shard].streams[0]; }
+  agg::GradientSlice& slice(std::size_t shard) const { return job_->slices[shard].gradients; }
   std::size_t slot_index(Step step, std::size_t chunk) const;
   // Of the steps around, with everyone or without the dead worker.
   const agg::StepRecord& record(Step step, bool without_dead) const {

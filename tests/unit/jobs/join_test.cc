@@ -313,8 +313,8 @@ TEST_F(Join, BeyondAJobsMemoryIsRefusedWithTheNumbersAndTheKey) {
   Worker worker;
   worker.join.layouts[0].chunk_count = 100'000;
   EXPECT_THAT(refusal_of(worker, RefuseCode::kLimit),
-              AllOf(HasSubstr("needs 212 MiB"), HasSubstr("may have 1 MiB"),
-                    HasSubstr("raise limits.job_memory_mib to 212")));
+              AllOf(HasSubstr("needs 210 MiB"), HasSubstr("may have 1 MiB"),
+                    HasSubstr("raise limits.job_memory_mib to 210")));
   EXPECT_TRUE(jobs.jobs().empty());
 }
 

@@ -1,0 +1,17 @@
+// Serial numbers (RFC 1982): u32 that wrap, compared within half the circle. Of packets, of credit
+// and of times on the wire; never of steps, which do not wrap.
+#pragma once
+
+#include <cstdint>
+
+namespace sluice {
+
+// How far `left` is ahead of `right`, negative when behind.
+constexpr std::int32_t ahead(std::uint32_t left, std::uint32_t right) noexcept {
+  return static_cast<std::int32_t>(left - right);
+}
+constexpr bool newer(std::uint32_t left, std::uint32_t right) noexcept {
+  return ahead(left, right) > 0;
+}
+
+}  // namespace sluice

@@ -1,0 +1,298 @@
+// One shard's part of a job: its slots and its flows with the members.
+//
+// A slot holds one chunk of one step. What every slot needs to be filled, completed and sent stands
+// in Slot; what it holds besides stands beside it: a Sum of gradients, or a piece of an operation.
+// All of it belongs to the shard's lcore alone, but for the relaxed atomics that the control and
+// metrics threads read, and the summary of a step, which is handed over when the part is closed.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "aggregator/base/check.h"
+#include "aggregator/base/counters.h"
+#include "aggregator/base/limits.h"
+#include "aggregator/base/time.h"
+#include "aggregator/base/types.h"
+#include "aggregator/core/record.h"
+#include "aggregator/wire/packet.h"
+
+namespace sluice::agg {
+
+inline constexpr StreamId kStreams[] = {StreamId::kGradients, StreamId::kCollectives,
+                                        StreamId::kState};
+inline constexpr std::uint32_t kNoSlot = UINT32_MAX;
+
+// What one thread writes and others read, or what two shards write each for itself, starts a cache
+// line: else each write takes the line of the neighbours away from their lcores.
+inline constexpr std::size_t kCacheLineBytes = 64;
+
+enum class SlotState : std::uint8_t {
+  kEmpty,     // of no step yet
+  kOpen,      // takes parts of its step
+  kComplete,  // its bytes and its mask never change, until it is opened for a later step
+};
+
+// The state of one (job, stream, step, chunk), without its data.
+struct Slot {
+  Step step = 0;                  // whose parts it holds; 0: none yet
+  std::uint32_t next_queued = 0;  // link of its slice's result queue, valid while `queued`
+  std::uint64_t payload_sum = 0;  // internet checksum's partial sum of the result's payload
+  std::uint32_t first_us = 0;     // when its first part came, wire_time_us()
+  std::uint32_t complete_us = 0;  // when it was completed, likewise
+  std::uint16_t count = 0;        // ranks in the mask, those without data too
+  std::uint16_t payload_bytes = 0;
+  SlotState state{};
+  bool queued = false;      // waits in the slice's result queue
+  Priority priority = 255;  // the most urgent of its parts
+
+  bool open_for(Step of) const noexcept { return step == of && state == SlotState::kOpen; }
+  bool complete_for(Step of) const noexcept { return step == of && state == SlotState::kComplete; }
+  // Whether it was given up: its step is over and it never was complete.
+  bool abandoned() const noexcept { return state == SlotState::kOpen; }
+
+  // The only changes that there are. The queue keeps its place for the new result.
+  void open(Step next, TimeNs now) noexcept {
+    CHECK(next > step);
+    *this = Slot{.step = next,
+                 .next_queued = next_queued,
+                 .first_us = wire_time_us(now),
+                 .state = SlotState::kOpen,
+                 .queued = queued};
+  }
+  void complete(TimeNs now) noexcept {
+    CHECK(state == SlotState::kOpen);
+    state = SlotState::kComplete;
+    complete_us = wire_time_us(now);
+  }
+};
+static_assert(sizeof(Slot) == 32);
+
+// What a slot of the gradients holds besides.
+struct Sum {
+  std::uint64_t weight = 0;
+  double square_sum = 0;           // of |contribution / weight|^2, for policies that ask for norms
+  std::uint16_t data_count = 0;    // contributions with data
+  std::uint16_t passed_count = 0;  // ranks that pass: they have nothing for this chunk
+  std::uint16_t elem_count = 0;    // fixed by the first contribution that carries data
+  std::uint16_t k = 0;             // that it completed with
+  Dtype dtype{};
+  bool finite = true;
+
+  bool has_data() const noexcept { return data_count != 0; }
+};
+
+// One shard's part of a stream, as far as all streams are alike.
+struct StreamSlice {
+  std::uint32_t chunk_count = 0;  // owned by this shard
+  std::size_t stride_floats = 0;  // of one slot's memory
+  std::size_t mask_word_count = 0;
+  StepRecord record;               // adopted copy of the open step's record
+  std::uint32_t step_chunks = 0;   // chunks that the open step has here
+  std::uint32_t closed_count = 0;  // of them, those that are complete
+  std::uint32_t sweep_cursor = 0;  // next open slot to re-examine after a member went
+  bool sweeping = false;
+  // Results to send: a list through Slot::next_queued, and how far its head has been sent.
+  std::uint32_t queue_head = kNoSlot;
+  std::uint32_t queue_tail = kNoSlot;
+  Step head_step = 0;
+  std::uint32_t head_rank = 0;
+  std::vector<Slot> slots;           // index (step % window) * chunk_count + local chunk
+  std::vector<std::uint64_t> masks;  // mask_word_count a slot
+  std::unique_ptr<float[], void (*)(void*)> data{nullptr,
+                                                 nullptr};  // stride_floats a slot, 64-byte aligned
+
+  std::uint64_t* mask_of(std::size_t slot_index) noexcept {
+    return &masks[slot_index * mask_word_count];
+  }
+  std::span<const std::uint64_t> mask_of(std::size_t slot_index) const noexcept {
+    return {&masks[slot_index * mask_word_count], mask_word_count};
+  }
+  float* data_of(std::size_t slot_index) const noexcept {
+    return data.get() + slot_index * stride_floats;
+  }
+  // What a complete slot's result carries.
+  std::span<const std::uint8_t> payload_of(std::size_t slot_index) const noexcept {
+    return {reinterpret_cast<const std::uint8_t*>(data_of(slot_index)),
+            slots[slot_index].payload_bytes};
+  }
+};
+
+// What one shard's part of a gradient step has shown, for the policy. Its shard fills it while the
+// step is open and hands it over when it closes its part (Job::summaries).
+struct alignas(kCacheLineBytes) StepSummary {
+  std::uint16_t k = 0;        // of the record as it was in the end
+  bool conclusive = true;     // all sums finite, and the same members from first to last
+  double mean_square = 0;     // summed over chunks: mean of |g_i|^2
+  double square_of_mean = 0;  // likewise: |mean of g_i|^2
+  std::uint64_t signs_flipped = 0;
+  std::uint64_t signs_compared = 0;
+};
+
+struct GradientSlice : StreamSlice {
+  StepSummary summary;
+  TimeNs first_arrival_ns = 0;        // of the open step; 0: nothing has come
+  std::vector<Sum> sums;              // one a slot
+  std::vector<std::uint64_t> passes;  // as masks, of ranks that pass; empty unless late = requeue
+  // Signs of each chunk's sum at the end of the last detection round: sign_words a local chunk.
+  std::size_t sign_words = 0;
+  std::vector<std::uint64_t> signs;
+  std::vector<std::uint8_t> signs_known;  // one a local chunk
+
+  void begin_step() noexcept {
+    step_chunks = chunk_count;
+    summary = {};
+    first_arrival_ns = 0;
+  }
+  void open_sum(std::size_t slot_index) noexcept {
+    sums[slot_index] = {};
+    if (!passes.empty()) std::fill_n(passes_of(slot_index), mask_word_count, std::uint64_t{0});
+  }
+  bool has_passed(std::size_t slot_index, Rank rank) noexcept {
+    return !passes.empty() && test_bit(passes_of(slot_index), rank);
+  }
+  // Null where nobody may pass.
+  std::uint64_t* passes_of(std::size_t slot_index) noexcept {
+    return passes.empty() ? nullptr : &passes[slot_index * mask_word_count];
+  }
+};
+
+// What the first piece of a step fixed for all.
+struct Collective {
+  Step step = 0;  // 0: not fixed yet
+  wire::Operation operation;
+  // Of a call of several steps: those of a broadcast since its last barrier, and whether the next
+  // step belongs to it.
+  std::uint32_t broadcasts = 0;
+  bool continues = false;
+
+  // The step under way is the last one of its call.
+  bool ends_call() const noexcept {
+    return operation.kind == CollectiveKind::kBarrier && broadcasts < kBroadcastsPerBarrier;
+  }
+  bool is_broadcast() const noexcept { return operation.kind == CollectiveKind::kBroadcast; }
+  void next_step() noexcept {
+    if (step != 0) {
+      continues = !ends_call();
+      broadcasts = is_broadcast() ? broadcasts + 1 : 0;
+    }
+    step = 0;
+    operation = {};
+  }
+};
+
+struct PieceSlice : StreamSlice {
+  Collective collective;                    // of the open step
+  std::vector<wire::Operation> operations;  // one a slot: what its piece is of
+
+  void begin_step() noexcept {
+    step_chunks = 1;  // until its operation is fixed
+    collective.next_step();
+  }
+  void open_piece(std::size_t slot_index) noexcept {
+    operations[slot_index] = collective.operation;
+  }
+};
+
+// A probe to answer, and which of the results that it asked for are still to be sent.
+struct Reply {
+  std::uint64_t want = 0;
+  Step step = 0;
+  std::uint32_t block = 0;
+  std::uint32_t probe_number = 0;
+  StreamId stream{};
+  Priority priority = 0;  // of the answer: the least urgent of the results that it speaks of
+};
+
+// Blocks that one member may ask a shard about at once. An honest one that asks about more is
+// answered when it asks again.
+inline constexpr std::uint32_t kRepliesPerMember = 32;
+
+// One direction pair of (worker, shard): numbers for loss and congestion, credit for results.
+struct Flow {
+  Cookie cookie = 0;              // of the process it counts for; another one starts afresh
+  std::uint32_t next_number = 1;  // of the next packet to this worker
+  std::uint32_t received_count = 0;
+  std::uint32_t highest_number = 0;
+  std::uint32_t marked_count = 0;
+  std::uint32_t echo_timestamp_us = 0;
+  TimeNs echo_arrival_ns = 0;
+  std::uint32_t credit = 0;
+  std::uint32_t deferred_count = 0;
+  // What waits to be sent to it besides results. Bit i: its Reply i.
+  std::uint32_t unanswered = 0;
+  std::uint32_t pulling = 0;                        // answered, with results still wanted; not both
+  std::uint8_t last_reply = kRepliesPerMember - 1;  // served last
+  bool feedback_queued = false;
+  bool has_turn = false;                        // stands in its slice's ring of turns
+  bool deferral_told = false;                   // since the last credit update
+  TimeNs last_contribution_ns = 0;              // of the open gradient step
+  std::atomic<Step> last_contribution_step{0};  // likewise; read by the control thread
+  std::atomic<TimeNs> last_heard_ns{0};         // read by the control thread
+  Counter included;                             // chunks that this rank has a part in
+  Counter late;      // contributions that came after their slot was complete
+  Counter requeued;  // of `included`, those computed on an earlier step
+  Histogram lag;     // behind the step's first finisher; read by metrics
+
+  // Another process holds the rank: both directions count from the start.
+  void restart(Cookie new_cookie) noexcept {
+    cookie = new_cookie;
+    next_number = 1;
+    received_count = 0;
+    highest_number = 0;
+    marked_count = 0;
+    echo_timestamp_us = 0;
+    credit = 0;
+    deferred_count = 0;
+    unanswered = pulling = 0;
+    last_reply = kRepliesPerMember - 1;
+    feedback_queued = false;
+    deferral_told = false;
+  }
+};
+
+// Whose contributions the oldest open chunk of the open gradient step still lacks, as the last
+// probe for it found. Renewed at least every 25 ms while anybody waits; of no use once `step` is
+// closed. For metrics.
+struct Awaited {
+  std::atomic<Step> step{0};  // 0: nobody has asked yet
+  std::atomic<ChunkIndex> chunk{0};
+  std::array<std::atomic<std::uint64_t>, kMaskWords> ranks{};
+};
+
+// One shard's part of a job. Belongs to that shard's lcore.
+struct alignas(kCacheLineBytes) JobSlice {
+  GradientSlice gradients;
+  std::array<PieceSlice, 2> pieces;  // of kCollectives and kState
+  std::vector<Flow> flows;           // one a rank
+  // Replies: kRepliesPerMember a rank, and the ranks that have any to send, in the order of their
+  // turns.
+  std::vector<Reply> replies;
+  std::vector<Rank> turns;  // ring of world_size
+  std::size_t turn_head = 0;
+  std::size_t turn_count = 0;
+  Awaited awaited;
+  Histogram step_duration;  // first contribution to last result of a step in this shard
+  Counter steps_closed;
+  Counter results_sent;
+  Counter results_deferred;
+  Counter results_pulled;
+  Counter contributions;
+  Counter slots_in_use;
+
+  PieceSlice& pieces_of(StreamId stream) noexcept {
+    DCHECK(stream != StreamId::kGradients);
+    return pieces[static_cast<std::size_t>(stream) - 1];
+  }
+  StreamSlice& of(StreamId stream) noexcept {
+    if (stream == StreamId::kGradients) return gradients;
+    return pieces_of(stream);
+  }
+};
+
+}  // namespace sluice::agg
