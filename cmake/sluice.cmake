@@ -60,12 +60,14 @@ function(sluice_sees target)
   endforeach()
 endfunction()
 
-# sluice_library(NAME [SOURCES file...] [HEADERS pattern...] [DEPS target...]
+# sluice_library(NAME [CHECKED] [SOURCES file...] [HEADERS pattern...] [DEPS target...]
 #                [PRIVATE_DEPS target...])
 # A static library, or an interface library when there are no sources. Who links it may include its
 # HEADERS (default: all of its folder) and those of DEPS; those of PRIVATE_DEPS only it may include.
+# CHECKED: also NAME_checked, the same with every DCHECK on in all build types, over the checked of
+# DEPS; for the simulator and the tests, which must link no other of those libraries.
 function(sluice_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "CHECKED" "" "SOURCES;HEADERS;DEPS;PRIVATE_DEPS" ${ARGN})
   if(NOT ARG_HEADERS)
     set(ARG_HEADERS *.h)
   endif()
@@ -76,6 +78,21 @@ function(sluice_library name)
     target_include_directories(${name} PUBLIC ${root})
     target_compile_options(${name} PRIVATE -ffp-contract=off)
     target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS} sluice_warnings)
+    if(ARG_CHECKED)
+      set(deps)
+      foreach(dep ${ARG_DEPS})
+        if(TARGET ${dep}_checked)
+          set(dep ${dep}_checked)
+        endif()
+        list(APPEND deps ${dep})
+      endforeach()
+      add_library(${name}_checked STATIC EXCLUDE_FROM_ALL ${ARG_SOURCES})
+      target_compile_options(${name}_checked PUBLIC -UNDEBUG)
+      target_include_directories(${name}_checked PUBLIC ${root})
+      target_compile_options(${name}_checked PRIVATE -ffp-contract=off)
+      target_link_libraries(${name}_checked PUBLIC ${deps}
+                                            PRIVATE ${ARG_PRIVATE_DEPS} sluice_warnings)
+    endif()
   else()
     add_library(${name} INTERFACE)
     target_include_directories(${name} INTERFACE ${root})
