@@ -237,7 +237,7 @@ def main() -> int:
     paths = tracked_files(root)
     sources = [source for source in (read(root, path) for path in paths) if source]
     findings = [finding for source in sources for finding in check(source)]
-    findings += folders_without_readme(paths)
+    findings += folders_without_readme(paths) + long_pages(sources)
     findings += blobs(root, paths) + unused(sources)
     findings += misformatted(root, paths) + bad_shell(root, sources)
     for finding in findings:
