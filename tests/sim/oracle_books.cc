@@ -81,7 +81,8 @@ void Oracle::check_contribution(Run& run, const Party& from, const wire::Packet&
   if (body.chunk >= run.layout->chunk_count()) return violation("I1: no such chunk: " + where);
   const client::ChunkSpan span = run.layout->chunk(body.chunk);
   if (body.base_step != body.step) check_late(run, from, body);
-  const bool computed = run.books[from.process].submitted.contains({body.base_step, span.tensor});
+  const bool computed =
+      run.books[from.process].submitted.contains({Step{body.base_step}, span.tensor});
   if ((body.flow.flags & wire::kFlagNil) != 0) {
     // A late rank owes nothing in other chunks of the step that it requeues into.
     if (body.base_step == body.step && computed)

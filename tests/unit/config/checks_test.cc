@@ -64,18 +64,18 @@ TEST(Checks, PciPortsNeedHugepages) {
 }
 
 TEST(Checks, TheMtuMustCarryTheLargestChunkToTheLargestJob) {
-  // 28 bytes of IPv4 and UDP, 88 of the protocol and a mask word for 64 workers.
+  // 28 bytes of IPv4 and UDP, 80 of the protocol and a mask word for 64 workers.
   const std::string limits = "[limits]\nchunk_bytes_max = 1344\n";
   EXPECT_THAT(
-      ConfigFile(kGoodPort + "mtu = 1467\n" + limits).errors(),
-      ElementsAre("a.toml:5: mtu does not carry chunk_bytes_max: 1467 bytes for chunks of 1344 and "
-                  "headers of 124; raise mtu to 1468 or lower chunk_bytes_max to 1280"));
-  EXPECT_THAT(ConfigFile(kGoodPort + "mtu = 1468\n" + limits).errors(), IsEmpty());
+      ConfigFile(kGoodPort + "mtu = 1459\n" + limits).errors(),
+      ElementsAre("a.toml:5: mtu does not carry chunk_bytes_max: 1459 bytes for chunks of 1344 and "
+                  "headers of 116; raise mtu to 1460 or lower chunk_bytes_max to 1280"));
+  EXPECT_THAT(ConfigFile(kGoodPort + "mtu = 1460\n" + limits).errors(), IsEmpty());
   const std::string v6 = "[appliance]\naddress6 = \"fd00::1/64\"\n" + kGoodPort;
-  EXPECT_THAT(ConfigFile(v6 + "mtu = 1487\n" + limits).errors(),
-              ElementsAre(HasSubstr("headers of 144; raise mtu to 1488")));
+  EXPECT_THAT(ConfigFile(v6 + "mtu = 1479\n" + limits).errors(),
+              ElementsAre(HasSubstr("headers of 136; raise mtu to 1480")));
   EXPECT_THAT(ConfigFile(kGoodPort + limits + "workers_per_job = 1024\n").errors(),
-              ElementsAre(HasSubstr("headers of 244; raise mtu to 1588")));
+              ElementsAre(HasSubstr("headers of 236; raise mtu to 1580")));
   EXPECT_THAT(ConfigFile(kGoodPort + "mtu = 9000\n[limits]\nchunk_bytes_max = 8832\n").errors(),
               IsEmpty());
 }

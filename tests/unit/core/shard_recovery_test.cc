@@ -27,7 +27,7 @@ TEST(ShardRecovery, AnswersAProbeWithWhatIsCountedAndCompleteAndWhoIsMissing) {
   EXPECT_EQ(sent[0].packet.mask_word(0), 0b111u);
   ASSERT_EQ(body.age_count, 3);
   EXPECT_EQ(sent[0].packet.missing_age(1).rank, 1);
-  EXPECT_EQ(sent[0].packet.missing_age(1).last_heard_ms, 1500u);
+  EXPECT_EQ(std::uint32_t{sent[0].packet.missing_age(1).last_heard_ms}, 1500u);
 }
 
 TEST(ShardRecovery, SendsTheCompleteResultsThatAProbeAsksForBeyondCredit) {

@@ -116,9 +116,9 @@ TEST(RoundTrip, Contribution) {
   const Buffer bytes = make(contribution(), {}, kEightBytes);
   Packet packet;
   const auto body = round_trip<Contribution>(bytes, packet);
-  EXPECT_EQ(body.flow.number, 9u);
-  EXPECT_EQ(body.chunk, 5u);
-  EXPECT_EQ(body.weight, 3u);
+  EXPECT_EQ(std::uint32_t{body.flow.number}, 9u);
+  EXPECT_EQ(std::uint32_t{body.chunk}, 5u);
+  EXPECT_EQ(std::uint64_t{body.weight}, 3u);
   EXPECT_EQ(Buffer(packet.payload().begin(), packet.payload().end()), kEightBytes);
   EXPECT_EQ(packet.mask_word_count(), 0u);
 }
@@ -127,7 +127,7 @@ TEST(RoundTrip, ResultWithMaskAndPayload) {
   const Buffer bytes = make(result(), {~std::uint64_t{0}, 1}, kEightBytes);
   Packet packet;
   const auto body = round_trip<ResultHeader>(bytes, packet);
-  EXPECT_EQ(body.weight, std::uint64_t{1} << 40);
+  EXPECT_EQ(std::uint64_t{body.weight}, std::uint64_t{1} << 40);
   EXPECT_EQ(packet.mask_word_count(), 2u);
   EXPECT_EQ(packet.mask_word(0), ~std::uint64_t{0});
   EXPECT_EQ(packet.mask_word(1), 1u);
@@ -152,10 +152,10 @@ TEST(RoundTrip, AnswerWithMaskAndAges) {
   const Buffer bytes = make(answer(), {0x8000000000000002}, payload);
   Packet packet;
   const auto body = round_trip<Answer>(bytes, packet);
-  EXPECT_EQ(body.first_incomplete, 129u);
+  EXPECT_EQ(std::uint32_t{body.first_incomplete}, 129u);
   EXPECT_EQ(packet.mask_word(0), 0x8000000000000002u);
-  EXPECT_EQ(packet.missing_age(1).rank, 63);
-  EXPECT_EQ(packet.missing_age(1).last_heard_ms, 20u);
+  EXPECT_EQ(std::uint16_t{packet.missing_age(1).rank}, 63);
+  EXPECT_EQ(std::uint32_t{packet.missing_age(1).last_heard_ms}, 20u);
 }
 
 TEST(RoundTrip, RefuseAndNoticeWithText) {
