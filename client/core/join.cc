@@ -96,10 +96,11 @@ Verdict JoinMachine::handle(const wire::Packet& packet, TimeNs now) {
     case wire::PacketType::kChallenge: {
       const auto& body = packet.body<wire::Challenge>();
       if (body.nonce == bare_nonce) {
-        size_verdict_ns_ = std::min(size_verdict_ns_, now + kSizeVerdictAfter);
+        bare_answered(now);
         return Verdict::kJoin;
       }
       if (body.nonce != options_.nonce) return Verdict::kBadCookie;
+      padded_answered();
       if (challenged_ &&
           std::memcmp(body.server_nonce, request_.server_nonce, sizeof(body.server_nonce)) == 0)
         return Verdict::kDuplicate;
@@ -126,7 +127,7 @@ Verdict JoinMachine::handle(const wire::Packet& packet, TimeNs now) {
     case wire::PacketType::kRefuse: {
       const auto& body = packet.body<wire::Refuse>();
       if (body.nonce == bare_nonce) {
-        size_verdict_ns_ = std::min(size_verdict_ns_, now + kSizeVerdictAfter);
+        bare_answered(now);
         size_reason_ = packet.text();
         return Verdict::kJoinRefused;
       }
@@ -138,10 +139,22 @@ Verdict JoinMachine::handle(const wire::Packet& packet, TimeNs now) {
   }
 }
 
+// A bare request passes. The padded one's answer may be right behind.
+void JoinMachine::bare_answered(TimeNs now) noexcept {
+  if (!padded_passes_) size_verdict_ns_ = std::min(size_verdict_ns_, now + kSizeVerdictAfter);
+}
+
+// It passes too, however long the next answer takes.
+void JoinMachine::padded_answered() noexcept {
+  padded_passes_ = true;
+  size_verdict_ns_ = kNever;
+}
+
 // Any answer is a sign of life, but one that has said the same for as long as the other ranks may
 // take is none of progress.
 Verdict JoinMachine::handle_preparing(const wire::Preparing& body, TimeNs now) noexcept {
   if (body.nonce != options_.nonce) return Verdict::kBadCookie;
+  padded_answered();
   const std::uint8_t percent = std::min<std::uint8_t>(body.percent, 100);
   if (!preparing_) {
     preparing_since_ns_ = now;
@@ -197,7 +210,7 @@ void JoinMachine::handle_timeout(TimeNs now) {
     return preparing_ ? fail_preparing(now) : fail_unreachable(now);
   if (now < next_send_ns_) return;
   send_padded_ = true;
-  send_bare_ = !challenged_ && can_test_size() && now - started_ns_ >= kBareAfter;
+  send_bare_ = !padded_passes_ && can_test_size() && now - started_ns_ >= kBareAfter;
   retry_ns_ = std::min(retry_ns_ * 3 / 2, preparing_ ? kLastAsking : kLastRetry);
   next_send_ns_ = now + retry_ns_;
 }

@@ -56,6 +56,8 @@ class JoinMachine {
   void fail_unreachable(TimeNs now);
   void fail_preparing(TimeNs now);
   Verdict handle_preparing(const wire::Preparing& body, TimeNs now) noexcept;
+  void bare_answered(TimeNs now) noexcept;
+  void padded_answered() noexcept;
   bool can_test_size() const noexcept { return padded_bytes_ > bare_bytes_; }
 
   const SessionOptions& options_;
@@ -77,6 +79,7 @@ class JoinMachine {
   bool send_padded_ = true;
   bool send_bare_ = false;
   bool challenged_ = false;
+  bool padded_passes_ = false;  // an answer to it has come
   int unreachable_count_ = 0;
   Outcome outcome_ = Outcome::kPending;
   Status failure_;

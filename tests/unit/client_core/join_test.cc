@@ -148,6 +148,27 @@ TEST(Join, GoesOnWhenThePaddedRequestPassesAfterAll) {
   EXPECT_EQ(bench.session.state(), SessionState::kForming);
 }
 
+// Its answer may take long, as when the control side is away in between.
+TEST(Join, AnAnswerToThePaddedRequestSettlesThatItPasses) {
+  for (const bool preparing : {true, false}) {
+    Scripted bench(with_big_chunks(), {{"w", 1000, Dtype::kFloat32}}, 1408);
+    bench.pass(1600 * kMillisecond);
+    bench.sender = {.rank = 1};
+    const auto answer_bare = [&] {
+      bench.answer_text(wire::Refuse{.nonce = ~bench.options.nonce, .code = wire::RefuseCode::kMtu},
+                        "too small");
+    };
+    answer_bare();
+    if (preparing)
+      bench.answer(wire::Preparing{.nonce = bench.options.nonce});
+    else
+      bench.challenge();
+    answer_bare();
+    bench.pass(2 * kSecond);
+    EXPECT_EQ(bench.session.state(), SessionState::kJoining);
+  }
+}
+
 TEST(Join, FailsAtOnceWhenTheTransportSaysThatTheDatagramIsTooBig) {
   Scripted bench;
   bench.session.handle_too_big(1492, 1400, false, bench.now);
