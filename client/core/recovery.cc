@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "aggregator/base/check.h"
 namespace sluice::client {
 namespace {
 
@@ -33,10 +34,26 @@ void Recovery::abandon(std::span<Flow> flows) noexcept {
   begin_step();
 }
 
+// What holds for a block between any two events.
+void Recovery::check([[maybe_unused]] const Block& block) noexcept {
+  DCHECK((block.queued & ~block.active) == 0);
+  DCHECK((block.ever_sent & ~block.active) == 0);
+  DCHECK((block.sent & ~block.ever_sent) == 0);
+  DCHECK((block.awaited & ~block.counted) == 0);
+  DCHECK((block.counted & ~block.active) == 0);
+  DCHECK((block.complete & ~block.active) == 0);
+  DCHECK((block.done & ~block.active) == 0);
+  DCHECK((block.pulled & ~block.active) == 0);
+  DCHECK((block.done & (block.sent | block.pulled)) == 0);  // its fate is known
+  DCHECK(block.open || block.sent == 0);
+}
+
 void Recovery::expect(ChunkIndex chunk) noexcept {
   Block& block = blocks_[chunk / kChunksPerBlock];
+  DCHECK((block.active & bit_of(chunk)) == 0);
   block.active |= bit_of(chunk);
   block.queued |= bit_of(chunk);
+  check(block);
 }
 
 void Recovery::await(ChunkIndex chunk, TimeNs probe_at_ns) noexcept {
@@ -48,6 +65,7 @@ void Recovery::await(ChunkIndex chunk, TimeNs probe_at_ns) noexcept {
   block.counted |= bit_of(chunk);
   open(lane, index);
   lane.idle_ns = std::min(lane.idle_ns, probe_at_ns);
+  check(block);
 }
 
 void Recovery::close_step(TimeNs probe_at_ns) noexcept {
@@ -62,6 +80,7 @@ void Recovery::close_step(TimeNs probe_at_ns) noexcept {
     block.counted |= lacking;
     open(lane, index);
     lane.idle_ns = std::min(lane.idle_ns, probe_at_ns);
+    check(block);
   }
 }
 
@@ -92,6 +111,7 @@ bool Recovery::sent(ChunkIndex chunk, std::uint32_t number, TimeNs now, const Fl
   open(lane, index);
   if (lane.idle_ns == kNever) lane.idle_ns = now + kIdleProbeInterval;
   if (!block.probed) arm(lane, block, now, flow);
+  check(block);
   return again;
 }
 
@@ -110,6 +130,7 @@ bool Recovery::result(ChunkIndex chunk, TimeNs now, Flow& flow) noexcept {
   }
   lane.idle_ns = now + kIdleProbeInterval;
   if (!(block.lacking() & (block.sent | block.counted | block.complete))) close(lane, index, flow);
+  check(block);
   return true;
 }
 
@@ -158,11 +179,13 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
   flow.reserve_pulls(count_of(block.pulled));
   if (!(lacking & (block.sent | block.counted | block.complete))) {
     close(lane, answer.block, flow);
+    check(block);
     return lost;
   }
   if (lacking & block.complete & ~block.pulled) make_due(lane, answer.block);
   if (block.sent != 0 || block.pulled != 0) arm(lane, block, now, flow);
   if (block.pulled != 0) block.deadline_ns = std::min(block.deadline_ns, pulls_due_ns);
+  check(block);
   return lost;
 }
 
@@ -200,6 +223,7 @@ void Recovery::close(Lane& lane, std::uint32_t index, Flow& flow) noexcept {
 }
 
 void Recovery::settle(Lane& lane, Block& block, std::uint64_t chunks) noexcept {
+  DCHECK(lane.unsettled_count >= count_of(block.sent & chunks));
   lane.unsettled_count -= count_of(block.sent & chunks);
   block.sent &= ~chunks;
 }

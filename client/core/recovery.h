@@ -138,6 +138,7 @@ class Recovery {
   bool pop_due(Lane& lane, const Flow& flow, ProbePlan& plan) noexcept;
   bool next_of_sweep(Lane& lane, Flow& flow, ProbePlan& plan) noexcept;
   void end_probe(Lane& lane, Block& block, Flow& flow) noexcept;
+  static void check(const Block& block) noexcept;
   static void settle(Lane& lane, Block& block, std::uint64_t chunks) noexcept;
   static std::uint64_t pick(const Block& block, bool withheld, std::uint32_t limit) noexcept;
   void expire(Lane& lane, std::uint32_t index, Flow& flow) noexcept;

@@ -104,6 +104,7 @@ void Recovery::probe_sent(std::uint16_t shard, const ProbePlan& plan, TimeNs now
   ++lane.probed_count;
   arm(lane, block, now, flow);
   block.deadline_ns = std::min(block.deadline_ns, pulls_due_ns);
+  check(block);
 }
 
 void Recovery::make_due(Lane& lane, std::uint32_t index) noexcept {

@@ -1,8 +1,10 @@
 #include "client/core/transfer.h"
 
 #include <algorithm>
+#include <initializer_list>
 #include <new>
 
+#include "aggregator/base/check.h"
 #include "client/core/flow.h"
 #include "client/core/join.h"
 
@@ -14,12 +16,30 @@ constexpr Priority kStatePriority = 255;  // gradients do not wait for it
 
 }  // namespace
 
+// The only changes that there are.
+void Transfers::become(Role role) noexcept {
+  const auto from = [this](std::initializer_list<Role> roles) {
+    return std::find(roles.begin(), roles.end(), role_) != roles.end();
+  };
+  switch (role) {
+    case Role::kNone: CHECK(giver() || role_ == Role::kTelling); break;
+    case Role::kAsking: CHECK(!giver() && role_ != Role::kAsking); break;
+    case Role::kReceiving: CHECK(from({Role::kAsking, Role::kReceiving})); break;
+    case Role::kReceived: CHECK(role_ == Role::kReceiving); break;
+    case Role::kTelling: CHECK(role_ == Role::kReceived); break;
+    case Role::kWanted: CHECK(from({Role::kNone, Role::kReceived, Role::kTelling})); break;
+    case Role::kGiving: CHECK(role_ == Role::kWanted); break;
+    case Role::kGiven: CHECK(role_ == Role::kGiving); break;
+  }
+  role_ = role;
+}
+
 // ---- receiver ----
 
 void Transfers::request(TimeNs now) {
   if (role_ == Role::kAsking || role_ == Role::kReceiving) return;
   if (giver()) stop_giving();
-  role_ = Role::kAsking;
+  become(Role::kAsking);
   ++number_;
   first_step_ = 0;
   failure_ = {};
@@ -28,7 +48,7 @@ void Transfers::request(TimeNs now) {
 
 void Transfers::caught_up(TimeNs now) noexcept {
   if (role_ != Role::kReceived) return;
-  role_ = Role::kTelling;
+  become(Role::kTelling);
   told_ns_ = now;
   tell(now);
 }
@@ -45,7 +65,7 @@ void Transfers::stop_telling() noexcept {
 }
 
 void Transfers::start_receiving(const wire::Status& status, TimeNs now) noexcept {
-  role_ = Role::kReceiving;
+  become(Role::kReceiving);
   receiving_ns_ = now;
   first_step_ = status.transfer_step;
   source_ = Rank{status.transfer_source};
@@ -60,7 +80,7 @@ void Transfers::start_receiving(const wire::Status& status, TimeNs now) noexcept
 
 bool Transfers::give(std::span<const std::uint8_t> state, Step step, TimeNs now) {
   if (role_ != Role::kWanted) return false;
-  role_ = Role::kGiving;
+  become(Role::kGiving);
   given_step_ = first_step_;
   given_ = state;
   header_ = {.bytes = state.size(), .step = step};
@@ -76,7 +96,7 @@ void Transfers::stop_giving() {
   }
   if (role_ == Role::kWanted) link_.events.push({.kind = Event::Kind::kStateUnwanted});
   given_ = {};
-  role_ = Role::kNone;
+  become(Role::kNone);
 }
 
 // ---- pieces ----
@@ -123,11 +143,11 @@ void Transfers::piece_done(bool /*lost*/, TimeNs now) {
   }
   if (offset_ < header_.bytes) return begin_data(now);
   if (giver()) {
-    role_ = Role::kGiven;
+    become(Role::kGiven);
     given_ = {};
     link_.events.push({.kind = Event::Kind::kStateSent});
   } else {
-    role_ = Role::kReceived;
+    become(Role::kReceived);
     state_ = {.data = std::move(receiving_), .bytes = header_.bytes, .step = header_.step};
     ++link_.counters.resyncs;
     link_.events.push({.kind = Event::Kind::kStateReceived, .step = header_.step, .peer = source_});
@@ -136,7 +156,7 @@ void Transfers::piece_done(bool /*lost*/, TimeNs now) {
 
 // There is no memory for it. The others need not be held for this rank.
 void Transfers::refuse_state(bool fits, TimeNs now) {
-  role_ = Role::kReceived;
+  become(Role::kReceived);
   caught_up(now);
   std::string why = place_of(options_) + "no memory for the state of rank " +
                     std::to_string(source_.value) + ", " + std::to_string(header_.bytes) + " bytes";
@@ -162,13 +182,13 @@ void Transfers::handle_status(const wire::Status& status, TimeNs now) {
   // The transfer is over, but not for this rank: it was given up for a while. Ask again.
   if (role_ == Role::kReceiving && !mine && is_answer_after(status, receiving_ns_)) {
     move_to(current_step());
-    role_ = Role::kAsking;
+    become(Role::kAsking);
     tell(now);
   }
   // A status that answers a keepalive of after the report, and does not name this transfer any
   // more, shows that the report has arrived.
   if (role_ == Role::kTelling && !mine && is_answer_after(status, told_ns_)) {
-    role_ = Role::kNone;
+    become(Role::kNone);
     stop_telling();
   }
   const bool wanted = named && status.transfer_source == options_.rank.value;
@@ -180,7 +200,7 @@ void Transfers::handle_status(const wire::Status& status, TimeNs now) {
   if (status.transfer_step <= given_step_ ||
       (role_ != Role::kNone && status.transfer_step <= first_step_))
     return;
-  role_ = Role::kWanted;
+  become(Role::kWanted);
   wanted_ns_ = now;
   stop_telling();
   first_step_ = status.transfer_step;

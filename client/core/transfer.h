@@ -83,6 +83,7 @@ class Transfers : public PieceStream {
   static bool is_answer_after(const wire::Status& status, TimeNs time_ns) noexcept;
   void start_receiving(const wire::Status& status, TimeNs now) noexcept;
   void stop_giving();
+  void become(Role role) noexcept;
   void tell(TimeNs now) noexcept;
   void stop_telling() noexcept;
   void begin_header(TimeNs now) noexcept;
