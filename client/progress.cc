@@ -141,6 +141,7 @@ bool Progress::act(TimeNs now) {
   bool running = true;
   with_session(now, [&](Session& session, auto give_way) {
     shared_.called = false;
+    now = monotonic_now();  // what was submitted while this waited for the lock is not of later
     for (const PathEvent& event : path_events_) handle_path_event(event, now);
     path_events_.clear();
     if (session.next_timeout() <= now) session.handle_timeout(now);

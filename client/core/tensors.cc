@@ -148,7 +148,7 @@ void Tensors::end_flight(Row& row) noexcept {
 void Tensors::done(std::uint32_t tensor, Result result, TimeNs now) noexcept {
   Row& row = rows_[tensor];
   if (row.part != Part::kLeftOut) {
-    result.latency_ns = now - row.submission.ready_ns;
+    result.latency_ns = std::max<DurationNs>(0, now - row.submission.ready_ns);
     result.step = current_;
     row.result = result;
     end_flight(row);

@@ -59,8 +59,9 @@ class TensorTrace {
     TensorTimes& times = of(tensor, step);
     times.priority = priority;
     times.contributes = contributes;
-    times.ready_ns = std::min(ready_ns, now);
-    times.queued_ns = now;
+    // `now` is the loop's: the application may have submitted since.
+    times.ready_ns = ready_ns;
+    times.queued_ns = std::max(ready_ns, now);
   }
 
   void sent(std::uint32_t tensor, Step step, bool again, TimeNs now) noexcept {
@@ -94,7 +95,7 @@ class TensorTrace {
   void done(std::uint32_t tensor, Step step, TimeNs now) noexcept {
     if (!on()) return;
     TensorTimes& times = of(tensor, step);
-    times.result_ns = now;
+    times.result_ns = std::max(times.queued_ns, now);
     if (finished_count_ == finished_.size()) {
       ++lost_count_;
       return;
