@@ -67,8 +67,9 @@ class TensorTrace {
   void sent(std::uint32_t tensor, Step step, bool again, TimeNs now) noexcept {
     if (!on()) return;
     TensorTimes& times = of(tensor, step);
-    if (times.packets++ == 0) times.first_sent_ns = now;
-    times.last_sent_ns = now;
+    const TimeNs sent_ns = std::max(times.queued_ns, now);
+    if (times.packets++ == 0) times.first_sent_ns = sent_ns;
+    times.last_sent_ns = sent_ns;
     times.sent_again += again;
   }
 
