@@ -85,13 +85,23 @@ void Progress::run() {
   }
 }
 
+// Before anybody hears that the tensors are done and says what became of them.
+void Progress::drain_trace() {
+  TensorTimes times;
+  while (trace_ != nullptr && shared_.session.poll_trace(times)) trace_->done(times);
+}
+
 // Runs `body` on the session with the lock held; body calls what it is given where a caller may
 // come between.
 template <class Body>
 void Progress::with_session(TimeNs now, Body body) {
   auto lock = shared_.mutex.lock_for_progress();
   try {
-    body(shared_.session, [&] { shared_.mutex.give_way(lock); });
+    body(shared_.session, [&] {
+      drain_trace();
+      shared_.mutex.give_way(lock);
+    });
+    drain_trace();
   } catch (const std::bad_alloc&) {
     shared_.session.handle_broken({StatusCode::kExhausted, "out of memory"}, now);
   }
@@ -147,8 +157,6 @@ bool Progress::act(TimeNs now) {
     if (session.next_timeout() <= now) session.handle_timeout(now);
     while (session.act_on_call(now)) give_way();
     if (tx_first_ == tx_count_) fill_transmit_burst(now, give_way);
-    TensorTimes times;
-    while (trace_ != nullptr && session.poll_trace(times)) trace_->done(times);
     for (Event event; session.poll_event(event);) {
       note(event);
       events_.push_back(std::move(event));

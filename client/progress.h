@@ -44,6 +44,7 @@ class Progress {
   void run();
   template <class Body>
   void with_session(TimeNs now, Body body);
+  void drain_trace();
   bool receive(TimeNs& now);
   bool act(TimeNs now);
   void handle_path_event(const PathEvent& event, TimeNs now);
