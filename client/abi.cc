@@ -11,8 +11,8 @@
 
 using sluice::Status;
 using sluice::StatusCode;
+using sluice::client::answer;
 using sluice::client::check_struct;
-using sluice::client::check_working;
 using sluice::client::copy_out;
 using sluice::client::guarded;
 using sluice::client::Job;
@@ -177,23 +177,17 @@ static_assert(static_cast<int>(Turn::Kind::kCompute) == SLUICE_TURN_COMPUTE &&
               static_cast<int>(Turn::Kind::kLoad) == SLUICE_TURN_LOAD);
 
 sluice_status sluice_next_turn(sluice_job* job, int32_t timeout_ms, sluice_turn* turn) {
-  return guarded(job, [&](Job& impl) -> Status {
-    if (turn == nullptr) return {StatusCode::kInvalidArgument, "turn is NULL"};
-    Status status = check_struct(turn->struct_size, sizeof *turn, "sluice_turn");
-    Turn found;
-    if (status.ok()) status = impl.next_turn(timeout_ms, found);
-    if (!status.ok()) return status;
-    sluice_turn known{.struct_size = sizeof known,
-                      .kind = static_cast<std::int32_t>(found.kind),
-                      .step = found.step,
-                      .data = nullptr,
-                      .bytes = 0};
-    if (found.state != nullptr) {
+  return guarded(job, [&](Job& impl) {
+    return answer(turn, "sluice_turn", [&](sluice_turn& known) {
+      Turn found;
+      Status status = impl.next_turn(timeout_ms, found);
+      known.kind = static_cast<std::int32_t>(found.kind);
+      known.step = found.step;
+      if (found.state == nullptr) return status;
       known.data = found.state->data.get();
       known.bytes = found.state->bytes;
-    }
-    copy_out(known, turn);
-    return {};
+      return status;
+    });
   });
 }
 
@@ -204,18 +198,16 @@ sluice_status sluice_catch_up(sluice_job* job, uint32_t tensor, void* output) {
 }
 
 sluice_status sluice_resync(sluice_job* job, int32_t timeout_ms, sluice_state* state) {
-  return guarded(job, [&](Job& impl) -> Status {
-    if (state == nullptr) return {StatusCode::kInvalidArgument, "state is NULL"};
-    Status status = check_struct(state->struct_size, sizeof *state, "sluice_state");
-    const sluice::client::ReceivedState* received = nullptr;
-    if (status.ok()) status = impl.resync(timeout_ms, received);
-    if (!status.ok()) return status;
-    const sluice_state known{.struct_size = sizeof known,
-                             .data = received->data.get(),
-                             .bytes = received->bytes,
-                             .step = received->step};
-    copy_out(known, state);
-    return {};
+  return guarded(job, [&](Job& impl) {
+    return answer(state, "sluice_state", [&](sluice_state& known) {
+      const sluice::client::ReceivedState* received = nullptr;
+      Status status = impl.resync(timeout_ms, received);
+      if (!status.ok()) return status;
+      known.data = received->data.get();
+      known.bytes = received->bytes;
+      known.step = received->step;
+      return status;
+    });
   });
 }
 
@@ -227,22 +219,19 @@ sluice_status sluice_send_state(sluice_job* job, const void* data, uint64_t byte
 
 sluice_status sluice_wait_tensor(sluice_job* job, uint32_t tensor, int32_t timeout_ms,
                                  sluice_result* result) {
-  return guarded(job, [&](Job& impl) -> Status {
-    if (result != nullptr) {
-      Status status = check_struct(result->struct_size, sizeof *result, "sluice_result");
-      if (!status.ok()) return status;
-    }
+  return guarded(job, [&](Job& impl) {
     sluice::client::Tensors::Result found;
-    Status status = impl.wait_tensor(tensor, timeout_ms, found);
-    if (!status.ok() || result == nullptr) return status;
-    const sluice_result known{.struct_size = sizeof known,
-                              .weight = found.weight,
-                              .latency_ns = static_cast<std::uint64_t>(found.latency_ns),
-                              .step = found.step,
-                              .absent = found.absent,
-                              .non_finite = found.non_finite};
-    copy_out(known, result);
-    return {};
+    const auto wait = [&] { return impl.wait_tensor(tensor, timeout_ms, found); };
+    if (result == nullptr) return wait();
+    return answer(result, "sluice_result", [&](sluice_result& known) {
+      Status status = wait();
+      known.weight = found.weight;
+      known.latency_ns = static_cast<std::uint64_t>(found.latency_ns);
+      known.step = found.step;
+      known.absent = found.absent;
+      known.non_finite = found.non_finite;
+      return status;
+    });
   });
 }
 
@@ -262,7 +251,7 @@ sluice_status sluice_mark_applied(sluice_job* job, uint32_t tensor) {
 sluice_status sluice_broadcast(sluice_job* job, uint32_t root, void* buffer, size_t bytes,
                                int32_t timeout_ms) {
   return guarded(job, [&](Job& impl) -> Status {
-    Status status = check_working(impl);
+    Status status = impl.status();
     if (status.ok()) status = check_collective(root, buffer, bytes);
     if (!status.ok()) return status;
     return impl.broadcast(sluice::Rank{static_cast<std::uint16_t>(root)}, buffer, bytes,

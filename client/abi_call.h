@@ -10,6 +10,7 @@
 #include <new>
 #include <string>
 
+#include "client/abi_options.h"
 #include "client/include/sluice/sluice.h"
 #include "client/job.h"
 
@@ -52,9 +53,6 @@ sluice_status guarded(sluice_job* job, Body body) noexcept {
   });
 }
 
-// A job's own failure comes before what is wrong with a call.
-inline Status check_working(const Job& job) { return job.status(); }
-
 // Copies as much of `value` as the caller's struct has room for, leaving its struct_size alone.
 template <class Struct>
 void copy_out(const Struct& value, Struct* out) {
@@ -62,6 +60,17 @@ void copy_out(const Struct& value, Struct* out) {
   const std::size_t skip = sizeof out->struct_size;
   std::memcpy(reinterpret_cast<char*>(out) + skip, reinterpret_cast<const char*>(&value) + skip,
               bytes - skip);
+}
+
+// Fills a struct of the caller: `fill` gets one of this version, and returns a Status.
+template <class Struct, class Fill>
+Status answer(Struct* out, const char* name, Fill fill) {
+  if (out == nullptr) return {StatusCode::kInvalidArgument, std::string(name) + " is NULL"};
+  Status status = check_struct(out->struct_size, sizeof *out, name);
+  Struct known{.struct_size = sizeof known};
+  if (status.ok()) status = fill(known);
+  if (status.ok()) copy_out(known, out);
+  return status;
 }
 
 }  // namespace sluice::client

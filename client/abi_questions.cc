@@ -9,8 +9,8 @@
 
 using sluice::Status;
 using sluice::StatusCode;
+using sluice::client::answer;
 using sluice::client::check_struct;
-using sluice::client::check_working;
 using sluice::client::copy_out;
 using sluice::client::guarded;
 using sluice::client::Job;
@@ -48,70 +48,56 @@ static_assert(counters_are_in_order());
 extern "C" {
 
 sluice_status sluice_get_policy(sluice_job* job, sluice_policy_info* info) {
-  return guarded(job, [&](Job& impl) -> Status {
-    if (info == nullptr) return {StatusCode::kInvalidArgument, "info is NULL"};
-    Status status = check_struct(info->struct_size, sizeof *info, "sluice_policy_info");
-    if (!status.ok()) return status;
-    const sluice::client::JobFacts facts = impl.facts();
-    const sluice::PolicyOptions& policy = facts.policy;
-    const sluice_policy_info known{
-        .struct_size = sizeof known,
-        .policy = static_cast<std::int32_t>(policy.kind),
-        .late = static_cast<std::int32_t>(policy.late),
-        .k = policy.k,
-        .sign_threshold_permille = policy.sign_threshold_permille,
-        .count_threshold = policy.count_threshold,
-        .sign_stride = policy.sign_stride,
-        .round_steps = policy.round_steps,
-        .planned_steps = policy.planned_steps,
-        .max_staleness = policy.max_staleness,
-        .window_steps = facts.window_steps,
-        .resync_hold_ms = facts.resync_hold_ms,
-        .tolerates_stragglers = policy.tolerates_stragglers(),
-    };
-    copy_out(known, info);
-    return {};
+  return guarded(job, [&](Job& impl) {
+    return answer(info, "sluice_policy_info", [&](sluice_policy_info& known) {
+      const sluice::client::JobFacts facts = impl.facts();
+      const sluice::PolicyOptions& policy = facts.policy;
+      known.policy = static_cast<std::int32_t>(policy.kind);
+      known.late = static_cast<std::int32_t>(policy.late);
+      known.k = policy.k;
+      known.sign_threshold_permille = policy.sign_threshold_permille;
+      known.count_threshold = policy.count_threshold;
+      known.sign_stride = policy.sign_stride;
+      known.round_steps = policy.round_steps;
+      known.planned_steps = policy.planned_steps;
+      known.max_staleness = policy.max_staleness;
+      known.window_steps = facts.window_steps;
+      known.resync_hold_ms = facts.resync_hold_ms;
+      known.tolerates_stragglers = policy.tolerates_stragglers();
+      return Status();
+    });
   });
 }
 
 sluice_status sluice_get_position(sluice_job* job, sluice_position* position) {
-  return guarded(job, [&](Job& impl) -> Status {
-    if (position == nullptr) return {StatusCode::kInvalidArgument, "position is NULL"};
-    Status status = check_struct(position->struct_size, sizeof *position, "sluice_position");
-    if (status.ok()) status = check_working(impl);
-    if (!status.ok()) return status;
-    const sluice::client::Position found = impl.position();
-    const sluice_position known{.struct_size = sizeof known,
-                                .next_step = found.next_step,
-                                .behind = found.behind,
-                                .must_resync = found.must_resync,
-                                .state_wanted_by = found.state_wanted_by};
-    copy_out(known, position);
-    return {};
+  return guarded(job, [&](Job& impl) {
+    return answer(position, "sluice_position", [&](sluice_position& known) {
+      const sluice::client::Position found = impl.position();
+      known.next_step = found.next_step;
+      known.behind = found.behind;
+      known.must_resync = found.must_resync;
+      known.state_wanted_by = found.state_wanted_by;
+      return impl.status();
+    });
   });
 }
 
 sluice_status sluice_get_report(sluice_job* job, uint32_t step, sluice_report* report) {
-  return guarded(job, [&](Job& impl) -> Status {
-    if (report == nullptr) return {StatusCode::kInvalidArgument, "report is NULL"};
-    Status status = check_struct(report->struct_size, sizeof *report, "sluice_report");
-    sluice::client::StepReport found;
-    if (status.ok()) status = impl.step_report(step, found);
-    if (!status.ok()) return status;
-    sluice_report known{.struct_size = sizeof known,
-                        .step = found.step,
-                        .k = found.k,
-                        .weight = found.weight,
-                        .counted = static_cast<std::int32_t>(
-                            found.in_every[impl.rank().value / 64] >> (impl.rank().value % 64) & 1),
-                        .rank_words = found.mask_words,
-                        .in_every = {},
-                        .in_any = {}};
-    static_assert(sizeof known.in_every == sizeof found.in_every);
-    std::memcpy(known.in_every, found.in_every.data(), sizeof known.in_every);
-    std::memcpy(known.in_any, found.in_any.data(), sizeof known.in_any);
-    copy_out(known, report);
-    return {};
+  return guarded(job, [&](Job& impl) {
+    return answer(report, "sluice_report", [&](sluice_report& known) {
+      sluice::client::StepReport found;
+      Status status = impl.step_report(step, found);
+      const std::size_t rank = impl.rank().value;
+      known.step = found.step;
+      known.k = found.k;
+      known.weight = found.weight;
+      known.counted = found.in_every[rank / 64] >> (rank % 64) & 1;
+      known.rank_words = found.mask_words;
+      static_assert(sizeof known.in_every == sizeof found.in_every);
+      std::memcpy(known.in_every, found.in_every.data(), sizeof known.in_every);
+      std::memcpy(known.in_any, found.in_any.data(), sizeof known.in_any);
+      return status;
+    });
   });
 }
 

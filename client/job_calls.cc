@@ -1,7 +1,6 @@
 // The calls on a job that has joined: each locks the session, calls it, and wakes the progress
 // thread.
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -10,6 +9,7 @@
 #include "client/job_wait.h"
 
 namespace sluice::client {
+
 // The session ends a join that takes too long, with the better error.
 Status Job::wait_joined() {
   Lock lock = shared_.mutex.lock();

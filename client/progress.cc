@@ -87,8 +87,9 @@ void Progress::run() {
 
 // Before anybody hears that the tensors are done and says what became of them.
 void Progress::drain_trace() {
+  if (trace_ == nullptr) return;
   TensorTimes times;
-  while (trace_ != nullptr && shared_.session.poll_trace(times)) trace_->done(times);
+  while (shared_.session.poll_trace(times)) trace_->done(times);
 }
 
 // Runs `body` on the session with the lock held; body calls what it is given where a caller may
@@ -151,7 +152,7 @@ bool Progress::act(TimeNs now) {
   bool running = true;
   with_session(now, [&](Session& session, auto give_way) {
     shared_.called = false;
-    now = monotonic_now();  // what was submitted while this waited for the lock is not of later
+    now = monotonic_now();  // what was submitted while this waited for the lock came before
     for (const PathEvent& event : path_events_) handle_path_event(event, now);
     path_events_.clear();
     if (session.next_timeout() <= now) session.handle_timeout(now);
@@ -197,7 +198,7 @@ bool Progress::transmit(TimeNs now) {
 }
 
 // What the session has done with memory that is not its own. With the lock held.
-void Progress::note(const Event& event) noexcept {
+void Progress::note(const Event& event) {
   if (event.kind == Event::Kind::kStateSent) shared_.giving = {};
   const bool ended = event.kind == Event::Kind::kLeft || event.kind == Event::Kind::kFailed;
   if (shared_.collective == nullptr || (event.kind != Event::Kind::kCollectiveDone && !ended))

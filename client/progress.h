@@ -51,7 +51,7 @@ class Progress {
   template <class GiveWay>
   void fill_transmit_burst(TimeNs now, GiveWay give_way);
   bool transmit(TimeNs now);
-  void note(const Event& event) noexcept;
+  void note(const Event& event);
   void tell(const Event& event);
   void idle(TimeNs now);
 

@@ -7,6 +7,7 @@
 // on `changed`.
 #pragma once
 
+#include <hwy/cache_control.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -46,7 +47,7 @@ class SessionMutex {
         waiting_.fetch_sub(1, std::memory_order_relaxed);
         return Lock(mutex_, std::adopt_lock);
       }
-      __builtin_ia32_pause();
+      hwy::Pause();
     }
     Lock lock(mutex_);
     waiting_.fetch_sub(1, std::memory_order_relaxed);
@@ -59,7 +60,7 @@ class SessionMutex {
     if (waiting_.load(std::memory_order_relaxed) == 0) return;
     lock.unlock();
     for (int spin = 0; spin < kSpins && waiting_.load(std::memory_order_relaxed) != 0; ++spin)
-      __builtin_ia32_pause();
+      hwy::Pause();
     // Whoever still waits sleeps, or has been sent off its core.
     if (waiting_.load(std::memory_order_relaxed) != 0) std::this_thread::yield();
     lock.lock();
@@ -86,7 +87,7 @@ struct SharedSession {
   }
 
   const OwnedFd wake_fd;
-  mutable SessionMutex mutex;
+  SessionMutex mutex;
   // Something that a call may wait for has happened.
   std::condition_variable changed;
   // ---- under the mutex ----

@@ -28,7 +28,7 @@ Status Job::await_turn(Lock& lock, std::int32_t timeout_ms, Turn& turn) {
   if (last < due_step_)
     return {StatusCode::kInvalidArgument,
             place_ + "next_turn: step " + std::to_string(due_step_) +
-                " was given out and no tensor of it was submitted; submit them, or end the step"};
+                " was given out and is not submitted in full; submit the rest, or end the step"};
   turn = {.kind = Turn::Kind::kApply, .step = last};
   due_step_ = 0;
   offered_ = false;
@@ -46,9 +46,11 @@ Status Job::next_turn(std::int32_t timeout_ms, Turn& turn) {
   if (!session.stranded().ok()) {
     lock.unlock();
     status = resync(timeout_ms, turn.state);
-    if (status.ok()) turn.kind = Turn::Kind::kLoad, turn.step = turn.state->step;
+    if (!status.ok()) return status;
+    turn.kind = Turn::Kind::kLoad;
+    turn.step = turn.state->step;
     offered_ = false;
-    return status;
+    return {};
   }
   if (!offered_ && wanted_by() >= 0) {
     turn = {.kind = Turn::Kind::kSave, .step = session.current_step() - 1};

@@ -88,13 +88,12 @@ template <class Send>
 void Appliance::pump(TimeNs now, Send&& send) {
   std::array<std::uint8_t, kMaxDatagramBytes> buffer;
   SendInto<Send> out{buffer, send};
-  std::size_t rounds = 0;
-  for (std::size_t work = 1; work != 0;) {
-    CHECK(++rounds < kMostRounds);
-    work = serve_control(out, now);
+  repeat_until_idle([&] {
+    std::size_t work = serve_control(out, now);
     for (std::uint16_t shard = 0; shard < shards_.count(); ++shard)
       work += serve_shard(shard, out, now);
-  }
+    return work;
+  });
 }
 
 }  // namespace sluice::agg

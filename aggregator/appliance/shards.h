@@ -108,19 +108,23 @@ struct SendInto {
   void send(const Transmit& transmit) { function(transmit, buffer.first(transmit.bytes)); }
 };
 
-// Rounds of threads that give each other work end, because none of it needs a packet.
-inline constexpr std::size_t kMostRounds = 1'000'000;
+// Repeats `round`, which says how much there was to do, until there was nothing. Rounds of threads
+// that give each other work end, because none of it needs a packet.
+template <class Round>
+void repeat_until_idle(Round&& round) {
+  constexpr std::size_t kMostRounds = 1'000'000;
+  for (std::size_t rounds = 0; round() != 0;) CHECK(++rounds < kMostRounds);
+}
 
 template <class Send>
 void Shards::drain(TimeNs now, Send&& send) {
   std::array<std::uint8_t, kMaxDatagramBytes> buffer;
   SendInto<Send> out{buffer, send};
-  std::size_t rounds = 0;
-  for (std::size_t work = 1; work != 0;) {
-    CHECK(++rounds < kMostRounds);
-    work = 0;
+  repeat_until_idle([&] {
+    std::size_t work = 0;
     for (std::uint16_t index = 0; index < count(); ++index) work += serve(index, out, now);
-  }
+    return work;
+  });
 }
 
 }  // namespace sluice::agg

@@ -7,7 +7,7 @@
 namespace sluice::client {
 
 // X(name, help). They only grow, but for the last three, which are facts. sluice.h lists them in
-// the same order, which abi.cc checks.
+// the same order, which abi_questions.cc checks.
 #define SLUICE_CLIENT_COUNTERS(X)                                                          \
   X(packets_sent, "datagrams that left")                                                   \
   X(packets_received, "datagrams that came")                                               \

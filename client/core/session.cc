@@ -106,7 +106,7 @@ Status Session::barrier(TimeNs now) {
 }
 
 bool Session::act_on_call(TimeNs now) {
-  if (state_ == SessionState::kClosed || !gradients_.has_joined()) return false;
+  if (state_ != SessionState::kRunning || !gradients_.has_joined()) return false;
   gradients_.schedule_joined(now);
   if (!link_.failure.ok())
     fail(link_.failure, true, now);

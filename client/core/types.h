@@ -67,7 +67,7 @@ struct Event {
                       // ok: the broadcast has lost its root, for all ranks alike
     kStalled,         // a report, not an error: `status.message()` names tensors, ranks and ages
     kFellBehind,      // `step` has left the window: submissions are abandoned until a resync
-    kStateWanted,     // rank `peer` waits for this one's state: send_state(); `bytes` is unused
+    kStateWanted,     // rank `peer` waits for this one's state: send_state()
     kStateUnwanted,   // nobody waits for it any more, and none was given
     kStateSent,       // the state that was given is not read any more, sent or not
     kStateReceived,   // take_state() has it; `step` is the last step in it. With a `status` that
@@ -82,7 +82,6 @@ struct Event {
   bool absent = false;       // kTensorDone: no rank contributed data, output is untouched
   bool non_finite = false;   // some element of the sum is NaN or infinite
   Rank peer{};
-  std::uint64_t bytes = 0;
   Status status;
 };
 

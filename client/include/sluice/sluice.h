@@ -413,8 +413,7 @@ typedef struct sluice_turn {
  * state when it needs one, gives its own when one is wanted. Blocks while the step that it has
  * submitted is not complete, or a state not here. Fails as sluice_wait_step() and sluice_resync()
  * do (after SLUICE_TIMED_OUT and SLUICE_INTERRUPTED call it again), but for SLUICE_BEHIND, and with
- * SLUICE_INVALID_ARGUMENT when a step was given out and nothing of it was submitted. One thread a
- * job. */
+ * SLUICE_INVALID_ARGUMENT when a step was given out and not submitted in full. One thread a job. */
 SLUICE_API sluice_status sluice_next_turn(sluice_job* job, int32_t timeout_ms, sluice_turn* turn);
 
 /* Where this rank stands. Fills `position` up to its struct_size. Never blocks. */

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -72,7 +73,7 @@ struct Options {
   std::uint64_t run_id = 0;
   std::uint32_t ordinal = 0;
   std::uint32_t rank = 0;
-  std::uint32_t world_size = 1;
+  std::uint32_t world_size = 0;  // required
   std::uint32_t mtu = 1500;
   std::uint32_t chunk_bytes = 0;
   Averaging averaging = Averaging::kDefault;
@@ -90,7 +91,7 @@ struct Options {
   std::uint32_t round_steps = 5;
   std::uint32_t planned_steps = 0;
   std::uint32_t max_staleness = 0;
-  const char* trace_dir = nullptr;  // nullptr: what SLUICE_TRACE says, "": no trace
+  std::optional<std::string> trace_dir;  // absent: what SLUICE_TRACE says; empty: no trace
   Schedule schedule = Schedule::kStrict;
   sluice_log_level log_level = SLUICE_LOG_INFO;
   // The callbacks of sluice_options; those on the progress thread must return soon and not wait.
@@ -210,17 +211,7 @@ class Job {
   }
   sluice_job* get() const noexcept { return job_; }
 
- private:
-  static void check(const sluice_job* job, sluice_status status) {
-    if (status != SLUICE_OK) throw Error(status, sluice_last_error(job));
-  }
-  template <class Info>
-  Info get(sluice_status (*call)(sluice_job*, Info*)) const {
-    Info info{};
-    info.struct_size = sizeof info;
-    check(job_, call(job_, &info));
-    return info;
-  }
+  // What a join gets. Its texts and `user` are those of `options`, which must outlive it.
   static sluice_options raw_options(Options& options) {
     sluice_options raw{};
     raw.struct_size = sizeof raw;
@@ -250,7 +241,7 @@ class Job {
     raw.round_steps = options.round_steps;
     raw.planned_steps = options.planned_steps;
     raw.max_staleness = options.max_staleness;
-    raw.trace_dir = options.trace_dir;
+    raw.trace_dir = options.trace_dir ? options.trace_dir->c_str() : nullptr;
     raw.schedule = static_cast<std::int32_t>(options.schedule);
     raw.log_level = options.log_level;
     raw.user = &options;
@@ -271,6 +262,18 @@ class Job {
         return static_cast<Options*>(user)->interrupted();
       };
     return raw;
+  }
+
+ private:
+  static void check(const sluice_job* job, sluice_status status) {
+    if (status != SLUICE_OK) throw Error(status, sluice_last_error(job));
+  }
+  template <class Info>
+  Info get(sluice_status (*call)(sluice_job*, Info*)) const {
+    Info info{};
+    info.struct_size = sizeof info;
+    check(job_, call(job_, &info));
+    return info;
   }
   static std::int32_t count(std::chrono::milliseconds timeout) noexcept {
     return timeout.count() < 0           ? SLUICE_FOREVER

@@ -4,6 +4,7 @@ Every struct starts with its size; fields are in the header's order. A test comp
 compares sizes and offsets.
 """
 
+import functools
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_size_t,
                     c_uint32, c_uint64, c_void_p, sizeof)
 
@@ -202,6 +203,7 @@ def sized(struct):
     return value
 
 
+@functools.cache
 def counters_struct(library):
     """The type of sluice_counters, its fields as the library names them."""
     names, index = [], 0

@@ -148,13 +148,11 @@ class Job:
             struct.dtype = _abi.DTYPES[spec.dtype]
         return structs
 
-    def _wait(self, call_for_ms, timeout, between=None):
+    def _wait(self, call_for_ms, timeout):
         next_report_s = self._stall_report_s
 
         def on_slice(waited_s):
             nonlocal next_report_s
-            if between is not None:
-                between()
             if waited_s < next_report_s:
                 return
             still_s, text = self._stall()
@@ -243,14 +241,13 @@ class Job:
         return Result(result.step, result.weight, bool(result.absent), bool(result.non_finite),
                       result.latency_ns / 1e9)
 
-    def wait_step(self, timeout=None, between=None):
+    def wait_step(self, timeout=None):
         """Blocks until all submissions are done; returns the last complete step (0: none yet).
 
-        `between` is called without arguments about every 100 ms while this waits.
         Raises TimedOut after `timeout` seconds, naming who and what is missing; Behind when the
         step is lost to this rank; or the job's error."""
         step = ctypes.c_uint32()
-        self._wait(lambda ms: ("sluice_wait_step", ms, ctypes.byref(step)), timeout, between)
+        self._wait(lambda ms: ("sluice_wait_step", ms, ctypes.byref(step)), timeout)
         self._held.clear()
         return step.value
 
@@ -274,12 +271,12 @@ class Job:
             load      replace this replica by another rank's, `data`, after `step`
 
         Blocks while a submitted step is not complete or a state not here. Use from one thread.
-        Raises TimedOut after `timeout` seconds, InvalidArgument when nothing of a step that was
-        given out was submitted, and the errors of wait_step() and resync() but for Behind."""
+        Raises TimedOut after `timeout` seconds, InvalidArgument when a step that was given out
+        was not submitted in full, and the errors of wait_step() and resync() but for Behind."""
         turn = _abi.sized(_abi.Turn)
         self._wait(lambda ms: ("sluice_next_turn", ms, ctypes.byref(turn)), timeout)
         kind = _abi.TURNS[turn.kind]
-        if kind == "apply":
+        if kind in ("apply", "load"):  # nothing is in flight
             self._held.clear()
         return Turn(kind, turn.step, copied(turn) if kind == "load" else None)
 

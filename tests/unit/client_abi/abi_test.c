@@ -47,6 +47,12 @@ static void test_names(void) {
   EXPECT(strcmp(sluice_status_name(SLUICE_PEER_LOST), "peer lost") == 0);
   EXPECT(strcmp(sluice_status_name(SLUICE_BEHIND), "behind") == 0);
   EXPECT(strcmp(sluice_status_name((sluice_status)77), "unknown") == 0);
+  const size_t counters = (sizeof(sluice_counters) - sizeof(size_t)) / sizeof(uint64_t);
+  for (size_t i = 0; i < counters; ++i) {
+    EXPECT(sluice_counter_name(i) != NULL && sluice_counter_name(i)[0] != '\0');
+    EXPECT(sluice_counter_help(i) != NULL && sluice_counter_help(i)[0] != '\0');
+  }
+  EXPECT(sluice_counter_name(counters) == NULL && sluice_counter_help(counters) == NULL);
 }
 
 static void test_sizes(void) {
@@ -88,6 +94,7 @@ static void test_sizes(void) {
   EXPECT(info.policy == SLUICE_POLICY_SYNC && info.tolerates_stragglers == 0);
   EXPECT(sluice_get_policy(job, NULL) == SLUICE_INVALID_ARGUMENT);
   EXPECT(sluice_get_position(job, NULL) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_next_turn(job, 0, NULL) == SLUICE_INVALID_ARGUMENT);
   EXPECT(sluice_get_report(job, 0, NULL) == SLUICE_INVALID_ARGUMENT);
   EXPECT(sluice_resync(job, 0, NULL) == SLUICE_INVALID_ARGUMENT);
   EXPECT(sluice_send_state(job, NULL, 8, 0) == SLUICE_INVALID_ARGUMENT);

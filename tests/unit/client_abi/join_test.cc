@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <sluice/sluice.hpp>
 #include <thread>
 
@@ -24,6 +25,20 @@ using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
+
+TEST(Options, HaveTheDefaultsOfC) {
+  sluice_options defaults{};
+  defaults.struct_size = sizeof defaults;
+  ASSERT_EQ(sluice_options_init(&defaults), SLUICE_OK);
+  Options options;
+  sluice_options raw = Job::raw_options(options);
+  for (const char** text : {&raw.address, &raw.job_name, &raw.secret, &raw.local_address}) {
+    EXPECT_STREQ(*text, "");
+    *text = nullptr;
+  }
+  raw.user = nullptr;
+  EXPECT_EQ(std::memcmp(&raw, &defaults, sizeof raw), 0);
+}
 
 TEST(Joins, EndAJoinWhenInterrupted) {
   Options options = options_for("lonely", 0, 2);

@@ -390,4 +390,17 @@ TEST(StragglerJobs, PolicyOptionsThatMakeNoSenseAreNamed) {
   }
 }
 
+TEST(Turns, AStepThatWasGivenOutIsSubmittedInFull) {
+  Options options = options_for("turns", 0, 1);
+  options.policy = Policy::kFixed;
+  Job job(options, {{"a", 8}, {"b", 8}});
+  EXPECT_EQ(job.next_turn().kind, SLUICE_TURN_COMPUTE);
+  const Error error = error_of([&] { job.next_turn(kLong); });
+  EXPECT_EQ(error.status(), SLUICE_INVALID_ARGUMENT);
+  EXPECT_THAT(error.what(), HasSubstr("step 1 was given out and is not submitted in full"));
+  job.end_step();
+  EXPECT_EQ(job.next_turn(kLong).kind, SLUICE_TURN_APPLY);
+  EXPECT_EQ(job.next_turn().kind, SLUICE_TURN_COMPUTE);
+}
+
 }  // namespace

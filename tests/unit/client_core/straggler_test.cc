@@ -307,22 +307,19 @@ TEST(Straggler, FallsBehindWhenItsStepHasLeftTheWindow) {
   EXPECT_EQ(bench.session.state(), SessionState::kRunning);
 }
 
-TEST(Straggler, AStatusOfBeforeItsOwnTransferDoesNotMakeItAGiver) {
-  Bench bench;
-  const auto status = [&](Step step, std::uint16_t source, std::uint16_t target) {
-    bench.answer(wire::Status{.joined_count = 2,
-                              .world_size = 2,
-                              .state = wire::JobState::kRunning,
-                              .transfer_step = step,
-                              .transfer_number = 1,
-                              .hold_left_ms = 1000,
-                              .transfer_source = source,
-                              .transfer_target = target});
-  };
-  ASSERT_TRUE(bench.session.resync(bench.now).ok());
-  status(5, 0, 1);
-  std::array<std::uint8_t, 32> header{};
-  header[8] = 7;  // the last step in a state of 0 bytes
+wire::Status transfer(Step step, std::uint16_t source, std::uint16_t target) {
+  return {.joined_count = 2,
+          .world_size = 2,
+          .state = wire::JobState::kRunning,
+          .transfer_step = step,
+          .transfer_number = 1,
+          .hold_left_ms = 1000,
+          .transfer_source = source,
+          .transfer_target = target};
+}
+
+// The first piece of transfer 5, from rank 0.
+void answer_header(Scripted& bench, const std::array<std::uint8_t, 32>& header) {
   bench.answer(
       wire::PieceResult{
           .feedback = bench.feedback(),
@@ -331,26 +328,26 @@ TEST(Straggler, AStatusOfBeforeItsOwnTransferDoesNotMakeItAGiver) {
           .mask_words = 1,
           .payload_bytes = 32},
       std::array<std::uint64_t, 1>{kBoth}, header);
+}
+
+TEST(Straggler, AStatusOfBeforeItsOwnTransferDoesNotMakeItAGiver) {
+  Bench bench;
+  ASSERT_TRUE(bench.session.resync(bench.now).ok());
+  bench.answer(transfer(5, 0, 1));
+  std::array<std::uint8_t, 32> header{};
+  header[8] = 7;  // the last step in a state of 0 bytes
+  answer_header(bench, header);
   ASSERT_TRUE(bench.saw(Kind::kStateReceived));
-  status(4, 1, 0);
+  bench.answer(transfer(4, 1, 0));
   EXPECT_FALSE(bench.saw(Kind::kStateWanted));
-  status(6, 1, 0);
+  bench.answer(transfer(6, 1, 0));
   EXPECT_TRUE(bench.saw(Kind::kStateWanted));
 }
 
 // The status of one transfer is here before the application has heard of the one before.
 TEST(Straggler, TheEndOfAWishThatNothingWasGivenForIsNotTheEndOfTheStateThatIsRead) {
   Bench bench;
-  const auto wanted_in = [&](Step step) {
-    bench.answer(wire::Status{.joined_count = 2,
-                              .world_size = 2,
-                              .state = wire::JobState::kRunning,
-                              .transfer_step = step,
-                              .transfer_number = 1,
-                              .hold_left_ms = 1000,
-                              .transfer_source = 1,
-                              .transfer_target = 0});
-  };
+  const auto wanted_in = [&](Step step) { bench.answer(transfer(step, 1, 0)); };
   const auto state_events = [&] {
     std::vector<Kind> kinds;
     for (const Event& event : bench.events())
@@ -376,24 +373,10 @@ TEST(Straggler, RefusesAStateLargerThanItsMachinesMemory) {
   bench.policy = fixed(LateMode::kRequeue, 0);
   bench.start();
   ASSERT_TRUE(bench.session.resync(bench.now).ok());
-  bench.answer(wire::Status{.joined_count = 2,
-                            .world_size = 2,
-                            .state = wire::JobState::kRunning,
-                            .transfer_step = 5,
-                            .transfer_number = 1,
-                            .hold_left_ms = 1000,
-                            .transfer_source = 0,
-                            .transfer_target = 1});
+  bench.answer(transfer(5, 0, 1));
   std::array<std::uint8_t, 32> header{};
   header[5] = 1;  // 2^40 bytes
-  bench.answer(
-      wire::PieceResult{
-          .feedback = bench.feedback(),
-          .step = 5,
-          .operation = {.size_bytes = 32, .root = 0, .kind = CollectiveKind::kTransfer},
-          .mask_words = 1,
-          .payload_bytes = 32},
-      std::array<std::uint64_t, 1>{kBoth}, header);
+  answer_header(bench, header);
   for (const Event& event : bench.events()) {
     if (event.kind != Kind::kStateReceived) continue;
     EXPECT_EQ(event.status.code(), StatusCode::kExhausted);
