@@ -11,6 +11,7 @@ import sys
 
 import allreduce
 import calls
+import client
 import cutoff
 import ddp_overlap
 import fairness
@@ -27,7 +28,7 @@ from papers.saina import bench as saina
 from papers.switch_priority import bench as switch_priority
 
 BENCHES = {"fold": fold, "pipeline": pipeline, "sfcd": sfcd, "cutoff": cutoff, "calls": calls,
-           "allreduce": allreduce, "saina": saina,
+           "client": client, "allreduce": allreduce, "saina": saina,
            "straggler": straggler, "queue": queues, "priority": priority,
            "fairness": fairness, "switch": switch, "ddp_overlap": ddp_overlap,
            "switch_priority": switch_priority, "prophet": prophet}
