@@ -25,26 +25,26 @@ void steps(benchmark::State& state, Schedule policy) {
                        .chunk_count = first_chunks.back(),
                        .chunk_bytes = kChunkBytes,
                        .first_chunks = first_chunks});
-  Opportunity opportunity{.open_shards = (std::uint64_t{1} << shards) - 1};
+  WindowState windows{.open_shards = (std::uint64_t{1} << shards) - 1};
   std::uint64_t packets = 0;
   for (auto _ : state) {
-    scheduler.begin_step(opportunity.now);
-    for (std::uint32_t tensor = kTensors; tensor-- > 0; opportunity.now += kMicrosecond)
+    scheduler.begin_step(windows.now);
+    for (std::uint32_t tensor = kTensors; tensor-- > 0; windows.now += kMicrosecond)
       for (ChunkIndex chunk = first_chunks[tensor]; chunk < first_chunks[tensor + 1]; ++chunk)
-        scheduler.push(chunk, static_cast<Priority>(tensor), opportunity.now);
+        scheduler.push(chunk, static_cast<Priority>(tensor), windows.now);
     Choice choice;
     for (std::uint32_t left = first_chunks.back(); left != 0;) {
-      opportunity.now += 100;
-      if (!scheduler.next(opportunity, choice)) {
-        opportunity.in_flight_packets = 0;
+      windows.now += 100;
+      if (!scheduler.next(windows, choice)) {
+        windows.in_flight_packets = 0;
         continue;
       }
       benchmark::DoNotOptimize(choice);
       --left;
-      ++opportunity.arrived_packets;
-      opportunity.in_flight_packets = std::min(opportunity.in_flight_packets + 1, 100u);
+      ++windows.arrived_packets;
+      windows.in_flight_packets = std::min(windows.in_flight_packets + 1, 100u);
     }
-    opportunity.in_flight_packets = 0;
+    windows.in_flight_packets = 0;
     packets += first_chunks.back();
   }
   state.counters["ns_per_packet"] =

@@ -61,7 +61,7 @@ Status Job::wait_tensor(std::uint32_t tensor, std::int32_t timeout_ms, Tensors::
                std::to_string(tensors.last_asked(tensor));
       });
   if (!status.ok()) return status;
-  if (tensors.lost(tensor)) return shared_.session.stranded();
+  if (tensors.lost(tensor)) return shared_.session.behind_status();
   result = tensors.result(tensor);
   if (trace_ != nullptr) trace_->returned(tensor, monotonic_now());
   return status;
@@ -72,9 +72,11 @@ Status Job::wait_step(std::int32_t timeout_ms, Step& step) {
   const Session& session = shared_.session;
   Status status = wait(
       lock, timeout_ms,
-      [&] { return !shared_.ended() && (!session.stranded().ok() || session.tensors().at_rest()); },
+      [&] {
+        return !shared_.ended() && (!session.behind_status().ok() || session.tensors().at_rest());
+      },
       [] { return std::string("wait_step"); });
-  if (status.ok()) status = session.stranded();
+  if (status.ok()) status = session.behind_status();
   if (!status.ok()) return status;
   step = session.current_step() - 1;
   if (trace_ != nullptr) trace_->all_returned(monotonic_now());
@@ -194,7 +196,7 @@ Position Job::position() const {
   const Session& session = shared_.session;
   return {.next_step = session.tensors().filling(),
           .behind = session.behind(),
-          .must_resync = !session.stranded().ok(),
+          .must_resync = !session.behind_status().ok(),
           .state_wanted_by = wanted_by()};
 }
 

@@ -9,7 +9,7 @@
 namespace sluice::client {
 namespace {
 
-// Viewers may look a lane up by its thread number alone, so a number belongs to one rank only.
+// Viewers may look a track up by its thread number alone, so a number belongs to one rank only.
 constexpr std::uint32_t kLanesPerProcess = 100'000;
 
 [[gnu::format(printf, 2, 3)]] void append(std::string& out, const char* format, ...) {
@@ -33,14 +33,14 @@ std::uint32_t process_of(const TraceIdentity& identity) {
   return 1u + identity.rank.value + std::uint32_t{identity.ordinal} * kMaxWorkers;
 }
 
-std::uint32_t lane_of(const TraceIdentity& identity, std::uint32_t tensor) {
+std::uint32_t track_of(const TraceIdentity& identity, std::uint32_t tensor) {
   return process_of(identity) * kLanesPerProcess + tensor;
 }
 
-void append_metadata(std::string& out, const TraceIdentity& identity, std::uint32_t lane,
+void append_metadata(std::string& out, const TraceIdentity& identity, std::uint32_t track,
                      const char* name, const std::string& arguments) {
   append(out, ",\n{\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"name\":\"%s\",\"args\":{",
-         process_of(identity), lane, name);
+         process_of(identity), track, name);
   out += arguments + "}}";
 }
 
@@ -50,21 +50,21 @@ struct Slice {
   TimeNs end_ns;
 };
 
-void append_slice(std::string& out, const TraceIdentity& identity, std::uint32_t lane,
+void append_slice(std::string& out, const TraceIdentity& identity, std::uint32_t track,
                   const Slice& slice) {
   append(out,
          ",\n{\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"cat\":\"sluice\",\"name\":\"%s\",\"ts\":%s,"
          "\"dur\":%s",
-         process_of(identity), lane, slice.name, microseconds(slice.begin_ns).c_str(),
+         process_of(identity), track, slice.name, microseconds(slice.begin_ns).c_str(),
          microseconds(slice.end_ns - slice.begin_ns).c_str());
 }
 
-void append_instant(std::string& out, const TraceIdentity& identity, std::uint32_t lane,
+void append_instant(std::string& out, const TraceIdentity& identity, std::uint32_t track,
                     const char* name, TimeNs at_ns, char scope = 't') {
   append(out,
          ",\n{\"ph\":\"i\",\"pid\":%u,\"tid\":%u,\"cat\":\"sluice\",\"name\":\"%s\",\"ts\":%s,"
          "\"s\":\"%c\"",
-         process_of(identity), lane, name, microseconds(at_ns).c_str(), scope);
+         process_of(identity), track, name, microseconds(at_ns).c_str(), scope);
 }
 
 void append_step(std::string& out, Step step) { append(out, ",\"args\":{\"step\":%u}}", step); }
@@ -141,10 +141,10 @@ void append_trace_start(std::string& out, const TraceIdentity& identity,
   append_metadata(out, identity, process, "process_sort_index",
                   "\"sort_index\":" + std::to_string(process));
   for (std::uint32_t index = 0; index < tensors.size(); ++index) {
-    const std::uint32_t lane = lane_of(identity, index);
-    append_metadata(out, identity, lane, "thread_name",
+    const std::uint32_t track = track_of(identity, index);
+    append_metadata(out, identity, track, "thread_name",
                     "\"name\":" + json_text(tensors[index].name));
-    append_metadata(out, identity, lane, "thread_sort_index",
+    append_metadata(out, identity, track, "thread_sort_index",
                     "\"sort_index\":" + std::to_string(index));
   }
   append_instant(out, identity, process, "trace begins", now, 'p');
@@ -159,10 +159,10 @@ void append_trace_start(std::string& out, const TraceIdentity& identity,
 
 void append_tensor(std::string& out, const TraceIdentity& identity, std::uint64_t tensor_bytes,
                    const TensorTimes& times) {
-  const std::uint32_t lane = lane_of(identity, times.tensor);
+  const std::uint32_t track = track_of(identity, times.tensor);
   const TimeNs end_ns = std::max(times.result_ns, times.applied_ns);
   const std::string name = "step " + std::to_string(times.step);
-  append_slice(out, identity, lane, {name.c_str(), times.ready_ns, end_ns});
+  append_slice(out, identity, track, {name.c_str(), times.ready_ns, end_ns});
   append(out,
          ",\"args\":{\"tensor\":%u,\"step\":%u,\"bytes\":%" PRIu64
          ",\"priority\":%u,\"k\":%u,\"packets\":%u,\"sent_again\":%u,\"contributes\":%s",
@@ -178,7 +178,7 @@ void append_tensor(std::string& out, const TraceIdentity& identity, std::uint64_
   append(out, ",\"smallest_round_trip_us\":%s}}",
          microseconds(times.smallest_round_trip_ns).c_str());
 
-  // Slices of a lane must not overlap. Where chunks of the tensor are in several phases at once, a
+  // Slices of a track must not overlap. Where chunks of the tensor are in several phases at once, a
   // phase begins when the last of them has left the one before; the instants and the arguments
   // above are as measured. How long the last packet was on its way is not known: at least this.
   const TimeNs arrived_ns =
@@ -194,14 +194,14 @@ void append_tensor(std::string& out, const TraceIdentity& identity, std::uint64_
   TimeNs begin_ns = times.ready_ns;
   for (const auto& [phase, phase_end_ns] : phases) {
     if (phase_end_ns <= begin_ns) continue;
-    append_slice(out, identity, lane, {phase, begin_ns, phase_end_ns});
+    append_slice(out, identity, track, {phase, begin_ns, phase_end_ns});
     append_step(out, times.step);
     begin_ns = phase_end_ns;
   }
   if (times.kth_contribution_ns == 0) return;
-  append_instant(out, identity, lane, "first contribution", times.first_contribution_ns);
+  append_instant(out, identity, track, "first contribution", times.first_contribution_ns);
   append_step(out, times.step);
-  append_instant(out, identity, lane, "k-th contribution", times.kth_contribution_ns);
+  append_instant(out, identity, track, "k-th contribution", times.kth_contribution_ns);
   append_step(out, times.step);
 }
 

@@ -1,11 +1,11 @@
 // Tensor times as events of the Chrome trace event format (the "JSON array" form), which
 // chrome://tracing and ui.perfetto.dev show.
 //
-// Each rank is a process and each tensor a lane (a thread) of it. A tensor's step is one slice, its
-// phases are slices below it, and what happened at the appliance are instants. One event a line,
-// each line after the first begun by a comma: a file that ends anywhere between two events still
-// loads, because the format does not require the closing bracket. Times are microseconds of the
-// worker's CLOCK_MONOTONIC. Pure; any thread.
+// Each rank is a process and each tensor a track (a thread) of it. A tensor's step is one slice,
+// its phases are slices below it, and what happened at the appliance are instants. One event a
+// line, each line after the first begun by a comma: a file that ends anywhere between two events
+// still loads, because the format does not require the closing bracket. Times are microseconds of
+// the worker's CLOCK_MONOTONIC. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ std::string json_text(std::string_view text);
 // "sluice-JOB-rank3.json": what is not a letter, digit, '.', '_' or '-' becomes '_'.
 std::string trace_file_name(const TraceIdentity& identity);
 
-// "[", the names of process and lanes, and an instant that says whose trace this is.
+// "[", the names of process and tracks, and an instant that says whose trace this is.
 void append_trace_start(std::string& out, const TraceIdentity& identity,
                         const std::vector<TensorSpec>& tensors, TimeNs now);
 // Precondition: ready and result are known.

@@ -10,12 +10,12 @@ namespace sluice::client {
 Status Job::await_turn(Lock& lock, std::int32_t timeout_ms, Turn& turn) {
   const Session& session = shared_.session;
   const auto wanted = [&] { return !offered_ && wanted_by() >= 0; };
-  const auto over = [&] { return !session.stranded().ok() || session.tensors().at_rest(); };
+  const auto over = [&] { return !session.behind_status().ok() || session.tensors().at_rest(); };
   Status status = wait(
       lock, timeout_ms, [&] { return !shared_.ended() && (over() || wanted()); },
       [&] { return "step " + std::to_string(due_step_); });
   if (!status.ok()) return status;
-  if (!session.stranded().ok()) {  // its result is lost to this rank
+  if (!session.behind_status().ok()) {  // its result is lost to this rank
     due_step_ = 0;
     return {};
   }
@@ -43,7 +43,7 @@ Status Job::next_turn(std::int32_t timeout_ms, Turn& turn) {
   if (status.ok() && due_step_ != 0) status = await_turn(lock, timeout_ms, turn);
   if (!status.ok() || turn.kind != Turn::Kind::kNone) return status;
   const Session& session = shared_.session;
-  if (!session.stranded().ok()) {
+  if (!session.behind_status().ok()) {
     lock.unlock();
     status = resync(timeout_ms, turn.state);
     if (!status.ok()) return status;

@@ -1,4 +1,4 @@
-// The control side's wishes carried out by a shard: jobs that come and go, members that leave and
+// The control side's commands carried out by a shard: jobs that come and go, members that leave and
 // return, the window that waits for a resync, transfers of state; and what it is told in return.
 #include <algorithm>
 

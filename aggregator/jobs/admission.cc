@@ -1,5 +1,5 @@
 // The job that a join asks for: whether the request makes sense, agrees with the ranks that came
-// before, and fits the appliance's limits. Whether it gets the rank is in seat.cc.
+// before, and fits the appliance's limits. Whether it gets the rank is in rank.cc.
 #include "aggregator/jobs/admission.h"
 
 #include <algorithm>

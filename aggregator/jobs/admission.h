@@ -53,8 +53,8 @@ struct JobDecision {
 JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
                        const JobEntry* entry, const Usage& usage, const Attendance& attendance);
 
-// The seat of a rank in a job that the request agrees with.
-struct SeatDecision {
+// Who gets a rank of a job that the request agrees with.
+struct RankDecision {
   enum class Kind : std::uint8_t {
     kRefuse,
     kAcceptAgain,    // it has the rank, and its answer was lost
@@ -67,7 +67,7 @@ struct SeatDecision {
   Kind kind{};
   Refusal refusal;  // kRefuse
 };
-SeatDecision decide_seat(const JoinRequest& request, const JobEntry& entry,
+RankDecision decide_rank(const JoinRequest& request, const JobEntry& entry,
                          const Attendance& attendance);
 
 // The parts of decide_job(), in its order.

@@ -178,7 +178,7 @@ std::size_t Jobs::write_status(const JobEntry& entry, Rank rank, std::uint32_t e
 std::size_t Jobs::write_answer(const JobEntry& entry, Rank rank, std::uint32_t echo_us,
                                const Request& request) const {
   const MemberEntry& member = entry.member(rank);
-  if (member.is(MemberPhase::kExpelled) || (entry.failed && !member.has_left()))
+  if (member.is(MemberPhase::kEvicted) || (entry.failed && !member.has_left()))
     return write_notice(entry, rank, request.reply);
   return write_status(entry, rank, echo_us, request.reply, request.now);
 }
@@ -186,12 +186,12 @@ std::size_t Jobs::write_answer(const JobEntry& entry, Rank rank, std::uint32_t e
 std::size_t Jobs::write_notice(const JobEntry& entry, Rank rank,
                                std::span<std::uint8_t> out) const {
   const MemberEntry& member = entry.member(rank);
-  const bool expelled = member.is(MemberPhase::kExpelled);
-  CHECK(expelled || entry.failed);
-  const std::string& why = expelled ? member.notice : entry.notice_text;
+  const bool evicted = member.is(MemberPhase::kEvicted);
+  CHECK(evicted || entry.failed);
+  const std::string& why = evicted ? member.notice : entry.notice_text;
   const std::size_t text_bytes = std::min(why.size(), kMaxTextBytes);
-  const wire::Notice body{.code = expelled ? wire::NoticeCode::kResyncHold : entry.notice_code,
-                          .rank = expelled ? rank.value : entry.notice_rank.value,
+  const wire::Notice body{.code = evicted ? wire::NoticeCode::kResyncHold : entry.notice_code,
+                          .rank = evicted ? rank.value : entry.notice_rank.value,
                           .text_bytes = static_cast<std::uint16_t>(text_bytes)};
   return wire::encode(out, {.job = entry.id.value, .rank = rank.value, .cookie = member.cookie},
                       body, {}, {reinterpret_cast<const std::uint8_t*>(why.data()), text_bytes});

@@ -2,7 +2,7 @@
 // shards.
 //
 // Private to this folder. A JobEntry outlives its Job: the shards let go of the memory as soon as
-// the job is over, while members that missed the news can still ask for 10 s how it ended. Phases
+// the job is over, while members that missed the end can still ask for 10 s how it ended. Phases
 // change by change_to(), which knows what may follow what.
 #pragma once
 
@@ -24,7 +24,7 @@ inline constexpr DurationNs kRejoinGrace = 3 * kSecond;    // a finished rank wa
 // forming job all three leave the rank to whoever asks. In a job that goes on without a rank also
 // kReturning: holds the rank again, the shards do not know yet. kAborted: left with an error. In a
 // synchronous job that runs, kGone means that nobody waits for it, so it may have finished.
-// kExpelled: given up by the appliance, which has told it why.
+// kEvicted: removed by the appliance, which has told it why.
 enum class MemberPhase : std::uint8_t {
   kFree,
   kJoined,
@@ -32,7 +32,7 @@ enum class MemberPhase : std::uint8_t {
   kGone,
   kLeft,
   kAborted,
-  kExpelled
+  kEvicted
 };
 
 // Whether `next` may follow `phase`. kJoined follows itself where another process takes the rank.
@@ -46,7 +46,7 @@ constexpr bool may_follow(MemberPhase phase, MemberPhase next) noexcept {
     case kJoined: return next != kFree;
     case kReturning: return one_of(kReturning, kJoined, kLeft, kAborted);
     case kGone: return one_of(kJoined, kReturning, kLeft, kAborted);
-    case kExpelled: return one_of(kJoined, kLeft, kAborted);
+    case kEvicted: return one_of(kJoined, kLeft, kAborted);
   }
   return false;
 }
@@ -81,11 +81,11 @@ struct MemberEntry {
   // else must begin. 0: uneven ends are meant.
   Step missing_from = 0;
   wire::NoticeCode lost_by{};        // kGone: how it was lost, at `left_ns`
-  std::string notice;                // why it was expelled
+  std::string notice;                // why it was evicted
   std::uint32_t admissions_due = 0;  // kMemberJoined commands that shard 0 has not answered
   bool rejoined = false;             // came when the job ran already
   bool needs_state = false;          // rejoined, and has not reported the end of a resync
-  TimeNs readmitted_ns = 0;          // when the shards were told of its return
+  TimeNs rejoined_ns = 0;            // when the shards were told of its return
   TimeNs admitted_ns = 0;            // when it rejoined
   std::uint32_t resyncs_done = 0;    // the highest number that it reported as done
 
@@ -100,7 +100,7 @@ struct MemberEntry {
   bool live() const noexcept { return is(MemberPhase::kJoined) || is(MemberPhase::kReturning); }
   // Lost by a job that goes on: any process of the run may take the rank.
   bool lost() const noexcept {
-    return is(MemberPhase::kGone) || is(MemberPhase::kAborted) || is(MemberPhase::kExpelled);
+    return is(MemberPhase::kGone) || is(MemberPhase::kAborted) || is(MemberPhase::kEvicted);
   }
 
  private:

@@ -29,14 +29,14 @@ ControlResult Jobs::handle(const wire::Packet& packet, const Origin& origin,
     case wire::PacketType::kResync: result = resync(request); break;
     default: break;
   }
-  result = settle_path(request, result);
+  result = validate_path(request, result);
   verdicts_.count(result.verdict);
   return result;
 }
 
 // Only a path that has answered becomes the member's, or hears more than a ping as long as what it
 // sent. The request itself has been carried out, whatever path it came by.
-ControlResult Jobs::settle_path(const Request& request, ControlResult result) {
+ControlResult Jobs::validate_path(const Request& request, ControlResult result) {
   const PathKey& path = request.origin.path;
   MemberEntry* member =
       result.bind ? &entries_[result.job.value]->members[result.rank.value] : nullptr;
@@ -50,15 +50,15 @@ ControlResult Jobs::settle_path(const Request& request, ControlResult result) {
   const bool echoed = request.packet.type() == wire::PacketType::kKeepalive &&
                       is_path_token(request.packet.body<wire::Keepalive>().token, boot_key_,
                                     common.cookie, path, request.now);
-  auto standing =
-      echoed || path == PathKey{} ? MemberPaths::Standing::kProven : MemberPaths::Standing::kAsk;
+  auto validation = echoed || path == PathKey{} ? MemberPaths::Validation::kProven
+                                                : MemberPaths::Validation::kAsk;
   // A process whose rank was taken over has no paths any more, only the token.
-  if (member != nullptr) standing = member->paths.judge(path, echoed, request.now);
-  if (standing == MemberPaths::Standing::kProven) return result;
+  if (member != nullptr) validation = member->paths.judge(path, echoed, request.now);
+  if (validation == MemberPaths::Validation::kProven) return result;
   result.bind = false;
   result.reply_bytes = 0;
   const std::size_t ping_bytes = sizeof(wire::CommonHeader) + sizeof(wire::Ping);
-  if (standing == MemberPaths::Standing::kAsk && request.packet.bytes().size() >= ping_bytes) {
+  if (validation == MemberPaths::Validation::kAsk && request.packet.bytes().size() >= ping_bytes) {
     const wire::Ping ping{.timestamp_us = wire_time_us(attendance_.clock(request.now)),
                           .token = path_token(boot_key_, common.cookie, path, request.now)};
     result.reply_bytes = wire::encode(
@@ -82,7 +82,7 @@ Identity Jobs::identify(const wire::Packet& packet) const noexcept {
   return {.why = Verdict::kBadCookie};
 }
 
-// A member spoke, and may have been given up too early.
+// A member spoke, and may have been removed too early.
 void Jobs::hear(JobEntry& entry, const Request& request) {
   const Rank rank = request.rank();
   MemberEntry& member = entry.member(rank);
@@ -92,10 +92,10 @@ void Jobs::hear(JobEntry& entry, const Request& request) {
   if (entry.job != nullptr)
     entry.shared(rank).last_heard_ns.store(attendance_.clock(request.now),
                                            std::memory_order_relaxed);
-  if (member.is(MemberPhase::kReturning)) readmit_again(entry, rank, request.now);
+  if (member.is(MemberPhase::kReturning)) repeat_rejoin(entry, rank, request.now);
   if (!member.is(MemberPhase::kGone)) return;
   if (entry.forming() || entry.is_synchronous()) revive(entry, rank, request.now);
-  if (entry.goes_on()) readmit(entry, rank, request.now);
+  if (entry.goes_on()) rejoin(entry, rank, request.now);
 }
 
 ControlResult Jobs::keepalive(const Request& request) {
@@ -142,7 +142,7 @@ void Jobs::carry_out_leave(JobEntry& entry, Rank rank, const wire::Leave& leave,
     const bool was_live = member.live();
     member.change_to(MemberPhase::kAborted);
     if (!was_live) return;
-    give_up(entry, rank);
+    remove_member(entry, rank);
     note_loss(entry, rank, wire::NoticeCode::kMemberLeft,
               describe_loss(entry, rank, "left with an error", silent_ns), now);
     return;
@@ -183,7 +183,7 @@ bool Jobs::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs
         .job = mail.job.value, .rank = mail.rank.value, .cookie = member.cookie};
     transmit = {.job = mail.job, .rank = mail.rank};
     // Its reader may have gone since, and another process may hold the rank.
-    const bool has_notice = entry->failed || member.is(MemberPhase::kExpelled);
+    const bool has_notice = entry->failed || member.is(MemberPhase::kEvicted);
     if (mail.type == wire::PacketType::kNotice && !has_notice) continue;
     switch (mail.type) {
       case wire::PacketType::kPing:

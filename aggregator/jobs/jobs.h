@@ -157,7 +157,7 @@ class Jobs {
   ControlResult challenge(const Request& request) const;
   ControlResult refuse(const Request& request, const Refusal& refusal, bool proven) const;
   ControlResult prepare(const JobEntry& entry, const Request& request) const;
-  ControlResult take_seat(JobEntry& entry, const JoinRequest& asked, const Request& request);
+  ControlResult take_rank(JobEntry& entry, const JoinRequest& asked, const Request& request);
   ControlResult admit_to_running(JobEntry& entry, const Request& request);
   ControlResult accept(const JobEntry& entry, const Request& request) const;
   std::array<std::uint8_t, wire::kNonceBytes> server_nonce(const Request& request) const noexcept;
@@ -184,16 +184,16 @@ class Jobs {
   ControlResult keepalive(const Request& request);
   ControlResult leave(const Request& request);
   Identity identify(const wire::Packet& packet) const noexcept;
-  ControlResult settle_path(const Request& request, ControlResult result);
+  ControlResult validate_path(const Request& request, ControlResult result);
   void carry_out_leave(JobEntry& entry, Rank rank, const wire::Leave& leave, TimeNs now);
 
   // rejoin.cc: members come and go while the job goes on.
-  void give_up(JobEntry& entry, Rank rank) noexcept;
+  void remove_member(JobEntry& entry, Rank rank) noexcept;
   std::string describe_shrinking(const JobEntry& entry, std::string what) const;
-  void readmit(JobEntry& entry, Rank rank, TimeNs now);
-  void readmit_again(JobEntry& entry, Rank rank, TimeNs now);
+  void rejoin(JobEntry& entry, Rank rank, TimeNs now);
+  void repeat_rejoin(JobEntry& entry, Rank rank, TimeNs now);
   void admitted(JobEntry& entry, Rank rank, TimeNs now);
-  void expel(JobEntry& entry, Rank rank, std::string why, TimeNs now);
+  void evict(JobEntry& entry, Rank rank, std::string why, TimeNs now);
   void note_loss(JobEntry& entry, Rank rank, wire::NoticeCode code, std::string why, TimeNs now);
 
   // resync.cc: one rank's state for another.

@@ -1,4 +1,4 @@
-// A join from its first byte to its answer: size test, challenge, proof, and the seat.
+// A join from its first byte to its answer: size test, challenge, proof, and the rank.
 #include <cstring>
 
 #include "aggregator/jobs/admission.h"
@@ -44,7 +44,7 @@ ControlResult Jobs::join(const Request& request) {
   if (entry == nullptr && is_echo(asked)) return {.verdict = Verdict::kJoin};
   switch (decision.kind) {
     case JobDecision::Kind::kRefuse: return refuse(request, decision.refusal, true);
-    case JobDecision::Kind::kJoin: return take_seat(*entry, asked, request);
+    case JobDecision::Kind::kJoin: return take_rank(*entry, asked, request);
     case JobDecision::Kind::kReplace:
     case JobDecision::Kind::kLater: return {.verdict = Verdict::kJoin};
     case JobDecision::Kind::kFound: break;
@@ -57,7 +57,7 @@ ControlResult Jobs::join(const Request& request) {
                                 "end",
                                 kMaxJobs)},
                   true);
-  return take_seat(*entry, asked, request);
+  return take_rank(*entry, asked, request);
 }
 
 // The job's memory is being made, and the entry has no members yet: who asks comes again.
@@ -130,25 +130,25 @@ ControlResult Jobs::refuse(const Request& request, const Refusal& refusal, bool 
   return {.verdict = Verdict::kJoinRefused, .reply_bytes = bytes};
 }
 
-// The seat of a rank in a job that the request agrees with.
-ControlResult Jobs::take_seat(JobEntry& entry, const JoinRequest& asked, const Request& request) {
+// Who gets a rank of a job that the request agrees with.
+ControlResult Jobs::take_rank(JobEntry& entry, const JoinRequest& asked, const Request& request) {
   CHECK(entry.listed && asked.rank.value < entry.world_size());
   entry.asked_ns = request.now;
   if (entry.memory() == JobMemory::kMaking) return prepare(entry, request);
-  const SeatDecision decision = decide_seat(asked, entry, attendance_);
+  const RankDecision decision = decide_rank(asked, entry, attendance_);
   switch (decision.kind) {
-    case SeatDecision::Kind::kRefuse: return refuse(request, decision.refusal, true);
-    case SeatDecision::Kind::kIgnore: return {.verdict = Verdict::kJoin};
-    case SeatDecision::Kind::kAskHolder:
+    case RankDecision::Kind::kRefuse: return refuse(request, decision.refusal, true);
+    case RankDecision::Kind::kIgnore: return {.verdict = Verdict::kJoin};
+    case RankDecision::Kind::kAskHolder:
       suspect(entry, asked.rank, request.now);
       return {.verdict = Verdict::kJoin};  // the worker asks again
-    case SeatDecision::Kind::kAcceptAgain:
+    case RankDecision::Kind::kAcceptAgain:
       entry.member(asked.rank).liveness.hear(request.now);
       entry.member(asked.rank).address = asked.address;
       break;
-    case SeatDecision::Kind::kRevive: revive(entry, asked.rank, request.now); break;
-    case SeatDecision::Kind::kTakeOfRunning: return admit_to_running(entry, request);
-    case SeatDecision::Kind::kTake:
+    case RankDecision::Kind::kRevive: revive(entry, asked.rank, request.now); break;
+    case RankDecision::Kind::kTakeOfRunning: return admit_to_running(entry, request);
+    case RankDecision::Kind::kTake:
       occupy(entry, request);
       start_if_complete(entry, request.now);
       break;
@@ -165,15 +165,15 @@ ControlResult Jobs::admit_to_running(JobEntry& entry, const Request& request) {
   const bool same = member.nonce == request.join().nonce;
   const ControlResult later{.verdict = Verdict::kJoin, .bind = same, .job = entry.id, .rank = rank};
   if (member.is(MemberPhase::kReturning)) {
-    readmit_again(entry, rank, request.now);
+    repeat_rejoin(entry, rank, request.now);
     return later;
   }
-  if (member.live()) give_up(entry, rank);  // silent for too long
+  if (member.live()) remove_member(entry, rank);  // silent for too long
   if (!same) occupy(entry, request);
   member.address = request.origin.address;
   member.rejoined = true;
   member.needs_state = true;
-  readmit(entry, rank, request.now);
+  rejoin(entry, rank, request.now);
   return {.verdict = Verdict::kJoin, .bind = true, .job = entry.id, .rank = rank};
 }
 
@@ -197,7 +197,7 @@ void Jobs::occupy(JobEntry& entry, const Request& request) {
   shared.reachable.store(true, std::memory_order_release);
 }
 
-// A member of a forming job that was only frozen, and whose rank nobody took; see readmit() for
+// A member of a forming job that was only frozen, and whose rank nobody took; see rejoin() for
 // running ones.
 void Jobs::revive(JobEntry& entry, Rank rank, TimeNs now) {
   CHECK(entry.forming() || entry.is_synchronous());

@@ -57,7 +57,7 @@ void Jobs::tick(TimeNs clock_ns) {
     JobEntry& entry = *slot;
     entry.check();
     for (std::uint16_t rank = 0; rank < entry.world_size() && !entry.ended(); ++rank) {
-      if (entry.members[rank].is(MemberPhase::kReturning)) readmit_again(entry, Rank{rank}, now);
+      if (entry.members[rank].is(MemberPhase::kReturning)) repeat_rejoin(entry, Rank{rank}, now);
       if (entry.members[rank].is(MemberPhase::kJoined)) check_member(entry, Rank{rank}, now);
       if (entry.members[rank].is(MemberPhase::kJoined)) check_idle_return(entry, Rank{rank}, now);
     }
@@ -88,12 +88,12 @@ void Jobs::lose(JobEntry& entry, Rank rank, wire::NoticeCode code, TimeNs now) {
   CHECK(!entry.ended());
   MemberEntry& member = entry.member(rank);
   member.change_to(MemberPhase::kGone);
-  member.liveness.settle();
+  member.liveness.reset_suspicion();
   entry.shared(rank).reachable.store(false, std::memory_order_release);
   if (entry.forming() && entry.count(MemberPhase::kJoined) != 0) return;
   if (entry.is_synchronous() && let_go(entry, rank, code, now)) return;
   if (entry.goes_on()) {
-    give_up(entry, rank);
+    remove_member(entry, rank);
     note_loss(entry, rank, code, describe_loss_by(entry, rank, code, now), now);
     return;
   }

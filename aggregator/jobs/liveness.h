@@ -53,7 +53,7 @@ class Liveness {
     ++pings_sent_;
   }
   // The question is settled: the member is gone, or another process holds the rank.
-  void settle() noexcept {
+  void reset_suspicion() noexcept {
     if (suspected()) change_to(State::kTrusted);
   }
 

@@ -84,8 +84,8 @@ bool MemberPaths::join(Cookie cookie, const PathKey& path, TimeNs now) noexcept 
   return true;
 }
 
-MemberPaths::Standing MemberPaths::judge(const PathKey& path, bool echoed, TimeNs now) noexcept {
-  if (path == current_ || path == PathKey{}) return Standing::kProven;
+MemberPaths::Validation MemberPaths::judge(const PathKey& path, bool echoed, TimeNs now) noexcept {
+  if (path == current_ || path == PathKey{}) return Validation::kProven;
   Event* proof = find(proofs_, path);
   if (echoed) {
     if (proof == nullptr) proof = &oldest(proofs_);
@@ -93,13 +93,13 @@ MemberPaths::Standing MemberPaths::judge(const PathKey& path, bool echoed, TimeN
   }
   if (proof != nullptr && now - proof->at_ns <= kProofLasts) {
     current_ = path;
-    return Standing::kProven;
+    return Validation::kProven;
   }
   Event* question = find(questions_, path);
   if (question == nullptr) question = &oldest(questions_);
-  if (question->set && now - question->at_ns < kCandidatePing) return Standing::kAsked;
+  if (question->set && now - question->at_ns < kCandidatePing) return Validation::kAsked;
   *question = {.path = path, .at_ns = now, .set = true};
-  return Standing::kAsk;
+  return Validation::kAsk;
 }
 
 }  // namespace sluice::agg

@@ -36,7 +36,7 @@ bool is_path_token(std::uint64_t token, const wire::HmacKey& key, Cookie cookie,
 // Of one member.
 class MemberPaths {
  public:
-  enum class Standing : std::uint8_t {
+  enum class Validation : std::uint8_t {
     kProven,  // results go there from now on
     kAsk,     // a candidate: send it a ping with its token
     kAsked,   // a candidate that was asked a moment ago, or one too many
@@ -46,7 +46,7 @@ class MemberPaths {
   // had joined already and gets its results elsewhere; a late copy of the join moves nothing.
   bool join(Cookie cookie, const PathKey& path, TimeNs now) noexcept;
   // A packet of the member came by `path`; `echoed`: with the token of this very path.
-  Standing judge(const PathKey& path, bool echoed, TimeNs now) noexcept;
+  Validation judge(const PathKey& path, bool echoed, TimeNs now) noexcept;
 
  private:
   static constexpr std::size_t kRemembered = 4;

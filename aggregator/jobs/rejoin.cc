@@ -10,17 +10,17 @@
 namespace sluice::agg {
 
 // From here on no step waits for the rank and no result is sent to it.
-void Jobs::give_up(JobEntry& entry, Rank rank) noexcept {
+void Jobs::remove_member(JobEntry& entry, Rank rank) noexcept {
   CHECK(entry.goes_on());
   Member& shared = entry.shared(rank);
   for (auto& left_from : shared.left_from) left_from.store(0, std::memory_order_release);
   shared.reachable.store(false, std::memory_order_release);
-  entry.member(rank).liveness.settle();
+  entry.member(rank).liveness.reset_suspicion();
   command(ShardCommand::Kind::kMemberGone, entry, rank);
   forget_resync(entry, rank);
 }
 
-// The rest of a sentence about a loss, once the rank is given up.
+// The rest of a sentence about a loss, once the rank is removed.
 std::string Jobs::describe_shrinking(const JobEntry& entry, std::string what) const {
   if (entry.live_count() == 0)
     return what + "; nobody is left in the job: start it again from a checkpoint";
@@ -38,7 +38,7 @@ void Jobs::note_loss(JobEntry& entry, Rank rank, wire::NoticeCode code, std::str
 
 // The rank is held by a process again, a new one or the old one after a pause. It contributes from
 // a step on whose record no shard has yet, and is accepted when shard 0 knows it.
-void Jobs::readmit(JobEntry& entry, Rank rank, TimeNs now) {
+void Jobs::rejoin(JobEntry& entry, Rank rank, TimeNs now) {
   CHECK(entry.goes_on());
   MemberEntry& member = entry.member(rank);
   Member& shared = entry.shared(rank);
@@ -49,8 +49,8 @@ void Jobs::readmit(JobEntry& entry, Rank rank, TimeNs now) {
       shared.joined_from[index_of(stream)].store(kNoStep, std::memory_order_release);
   member.change_to(MemberPhase::kReturning);
   member.liveness.hear(now);
-  member.liveness.settle();
-  member.readmitted_ns = now;
+  member.liveness.reset_suspicion();
+  member.rejoined_ns = now;
   ++member.admissions_due;
 
   for (auto& left_from : shared.left_from) left_from.store(kNoStep, std::memory_order_release);
@@ -59,11 +59,11 @@ void Jobs::readmit(JobEntry& entry, Rank rank, TimeNs now) {
 }
 
 // A shard drops events when too many wait; the member that speaks while it waits asks for them.
-void Jobs::readmit_again(JobEntry& entry, Rank rank, TimeNs now) {
+void Jobs::repeat_rejoin(JobEntry& entry, Rank rank, TimeNs now) {
   MemberEntry& member = entry.member(rank);
-  if (!entry.goes_on() || now - member.readmitted_ns < kShardAnswer) return;
+  if (!entry.goes_on() || now - member.rejoined_ns < kShardAnswer) return;
   member.admissions_due = 0;
-  readmit(entry, rank, now);
+  rejoin(entry, rank, now);
 }
 
 void Jobs::admitted(JobEntry& entry, Rank rank, TimeNs now) {
@@ -79,12 +79,12 @@ void Jobs::admitted(JobEntry& entry, Rank rank, TimeNs now) {
 }
 
 // Ends one member's part against its will and tells it why; another process may take the rank.
-void Jobs::expel(JobEntry& entry, Rank rank, std::string why, TimeNs now) {
+void Jobs::evict(JobEntry& entry, Rank rank, std::string why, TimeNs now) {
   MemberEntry& member = entry.member(rank);
   CHECK(entry.goes_on() && !why.empty());
-  member.change_to(MemberPhase::kExpelled);
+  member.change_to(MemberPhase::kEvicted);
   member.notice = why;
-  give_up(entry, rank);
+  remove_member(entry, rank);
   queue(entry, rank, wire::PacketType::kNotice);
   note_loss(entry, rank, wire::NoticeCode::kResyncHold, describe_shrinking(entry, std::move(why)),
             now);

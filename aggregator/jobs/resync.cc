@@ -55,7 +55,7 @@ void Jobs::finish_resync(JobEntry& entry, Rank rank, std::uint32_t number) {
   if (entry.resyncs.is_target(rank) && entry.resyncs.number() == number) end_transfer(entry);
 }
 
-// All that time or the last packet changed. Called again until nothing moves: an expelled target
+// All that time or the last packet changed. Called again until nothing moves: an evicted target
 // makes way for the next.
 void Jobs::advance_resyncs(JobEntry& entry, TimeNs now) {
   Resyncs& resyncs = entry.resyncs;
@@ -66,7 +66,7 @@ void Jobs::advance_resyncs(JobEntry& entry, TimeNs now) {
     if (choose_source(entry, target, now, source))
       start_transfer(entry, source, now);
     else
-      expel(entry, target, describe_no_source(entry, target), now);
+      evict(entry, target, describe_no_source(entry, target), now);
   }
 }
 
@@ -77,7 +77,7 @@ void Jobs::check_transfer(JobEntry& entry, TimeNs now) {
   Rank other;
   const bool others = choose_source(entry, target, now, other);
   if (resyncs.held_ns(now) >= options_.resync_hold_ns)
-    return expel(entry, target,
+    return evict(entry, target,
                  others ? describe_hold(entry, now) : describe_no_source(entry, target), now);
   if (resyncs.is_overdue(now)) open_transfer(entry, source, now);
   const bool usable = can_give_state(entry, source, target);
@@ -108,7 +108,7 @@ void Jobs::check_idle_return(JobEntry& entry, Rank rank, TimeNs now) {
   if (!member.needs_state || idle_ns <= options_.resync_hold_ns || entry.resyncs.is_target(rank) ||
       entry.resyncs.in_line(rank))
     return;
-  expel(entry, rank,
+  evict(entry, rank,
         text("job '%s': rank %u at %s joined the running job %.1f s ago and has not asked for the "
              "state of another rank, for which the job waits at most %.1f s (limits.resync_hold_s)",
              entry.name.c_str(), unsigned{rank.value}, member.address.c_str(), seconds(idle_ns),
@@ -144,7 +144,7 @@ void Jobs::transfer_lost(JobEntry& entry, Step step, TimeNs now) {
   if (choose_source(entry, target, now, other))
     open_transfer(entry, other, now);
   else
-    expel(entry, target, describe_no_source(entry, target), now);
+    evict(entry, target, describe_no_source(entry, target), now);
   advance_resyncs(entry, now);
 }
 

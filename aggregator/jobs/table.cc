@@ -18,7 +18,7 @@ void JobEntry::check() const noexcept {
     CHECK(one.is(MemberPhase::kFree) == (one.cookie == 0));
     CHECK(!one.liveness.suspected() || one.is(MemberPhase::kJoined) || one.has_left());
     CHECK(!one.is(MemberPhase::kReturning) || goes_on() || ended());
-    CHECK(!one.is(MemberPhase::kExpelled) || !one.notice.empty());
+    CHECK(!one.is(MemberPhase::kEvicted) || !one.notice.empty());
     CHECK(one.missing_from == 0 || one.is(MemberPhase::kLeft));
   }
 }

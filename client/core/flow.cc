@@ -20,16 +20,16 @@ bool Flow::take_report_flag(bool last) noexcept {
   return true;
 }
 
-Flow::News Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs now) noexcept {
+Flow::LossSignals Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs now) noexcept {
   if (ahead(feedback.highest_number, sent_) > 0) return {};
-  News news{.valid = true};
+  LossSignals signals{.valid = true};
   heard_ns_ = now;
   const std::int32_t step = ahead(feedback.number, highest_in_);
   if (step <= 0) {  // overtaken or repeated: the newer one has said more
     const std::uint64_t bit = step > -64 ? std::uint64_t{1} << -step : 0;
     if (!(arrived_in_ & bit)) found_result();
     arrived_in_ |= bit;
-    return news;
+    return signals;
   }
   arrived_in_ = (step < 64 ? arrived_in_ << step : 0) | 1;
   highest_in_ = feedback.number;
@@ -38,8 +38,8 @@ Flow::News Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs now) n
   const std::uint32_t lost = static_cast<std::uint32_t>(step) - 1;
   const std::uint32_t withheld = static_cast<std::uint32_t>(std::max(0, deferred));
   missing_results_ += lost + withheld;
-  news.lost = lost != 0;
-  news.withheld = withheld != 0;
+  signals.lost = lost != 0;
+  signals.withheld = withheld != 0;
 
   const std::int32_t arrived = ahead(feedback.received_count, received_);
   const bool limited = 2 * in_flight() >= congestion_.window();
@@ -59,8 +59,8 @@ Flow::News Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs now) n
   const std::int32_t unexplained = ahead(highest_ - received_, accepted_);
   if (unexplained == 0) confirmed_ = highest_;
   if (unexplained < 0) duplicates_seen_ = true;
-  news.gap = unexplained > 0;
-  return news;
+  signals.gap = unexplained > 0;
+  return signals;
 }
 
 void Flow::accept_gap() noexcept { accepted_ = highest_ - received_; }

@@ -46,14 +46,14 @@ class Flow {
   std::uint32_t unreported() const noexcept { return unreported_; }
 
   // ---- receiving ----
-  struct News {
+  struct LossSignals {
     bool valid = false;     // false: the header contradicts what was sent; ignore the packet
-    bool gap = false;       // worker packets are missing that nothing has settled yet
+    bool gap = false;       // worker packets are missing, neither confirmed nor declared lost
     bool lost = false;      // appliance packets are missing
     bool withheld = false;  // results were deferred for want of credit
   };
   // The feedback on every appliance packet.
-  News on_feedback(const wire::FeedbackHeader& feedback, TimeNs now) noexcept;
+  LossSignals on_feedback(const wire::FeedbackHeader& feedback, TimeNs now) noexcept;
   // Contributions were lost.
   void on_loss(TimeNs now) noexcept { congestion_.on_loss(now, rtt_.smoothed_ns()); }
   // Nothing that matters is among the missing numbers up to the highest: every chunk there is known

@@ -42,9 +42,9 @@ void GradientStream::join(const wire::Accept& accept) {
   first_step_ =
       std::max<Step>(1, accept.first_steps[static_cast<std::size_t>(StreamId::kGradients)]);
   if (accept.rejoined != 0)
-    stranded_ = {StatusCode::kBehind, place_of(options_) +
-                                          "this rank has joined a job that runs and needs the "
-                                          "state of another rank first (resync)"};
+    behind_ = {StatusCode::kBehind, place_of(options_) +
+                                        "this rank has joined a job that runs and needs the "
+                                        "state of another rank first (resync)"};
 }
 
 void GradientStream::start(TimeNs now) noexcept {
@@ -55,7 +55,7 @@ void GradientStream::start(TimeNs now) noexcept {
 // ---- the application's side ----
 
 Status GradientStream::submit(const Submission& submission, TimeNs now) {
-  if (!stranded_.ok()) return stranded_;
+  if (!behind_.ok()) return behind_;
   Status status = tensors_.check(submission);
   if (status.ok() && !submission.contribute) status = check_catch_up(submission);
   if (status.ok()) tensors_.accept(submission, now);
@@ -78,7 +78,7 @@ Status GradientStream::check_catch_up(const Submission& submission) const {
                 std::to_string(kFullSteps) + " steps of a job do; submit a gradient");
 }
 
-Status GradientStream::end_step() { return stranded_.ok() ? tensors_.end_step() : stranded_; }
+Status GradientStream::end_step() { return behind_.ok() ? tensors_.end_step() : behind_; }
 
 void GradientStream::schedule_joined(TimeNs now) {
   std::uint32_t tensor = 0;
@@ -133,25 +133,25 @@ Priority GradientStream::priority_of(std::uint32_t tensor) const noexcept {
 // ---- sending ----
 
 // Contributions sent and not known to have arrived. Other packets do not count: nothing tells of
-// them while nothing else is sent, and a chunk that is settled has nothing to wait for.
+// them while nothing else is sent, and a chunk that is not outstanding has nothing to wait for.
 std::uint32_t GradientStream::in_flight(std::uint16_t shard) const noexcept {
-  if (recovery_->nothing_unsettled(shard)) return 0;
+  if (recovery_->nothing_outstanding(shard)) return 0;
   return static_cast<std::uint32_t>(
       std::max(0, ahead(last_sent_[shard].number, link_.flows[shard].highest_arrived())));
 }
 
-Opportunity GradientStream::opportunity(TimeNs now) const noexcept {
-  Opportunity opportunity{.now = now};
+WindowState GradientStream::window_state(TimeNs now) const noexcept {
+  WindowState windows{.now = now};
   for (std::uint16_t shard = 0; shard < link_.shard_count(); ++shard) {
     const Flow& flow = link_.flows[shard];
-    opportunity.in_flight_packets += in_flight(shard);
-    opportunity.arrived_packets += flow.highest_arrived();
-    if (flow.window_open() || recovery_->nothing_unsettled(shard))
-      opportunity.open_shards |= std::uint64_t{1} << shard;
+    windows.in_flight_packets += in_flight(shard);
+    windows.arrived_packets += flow.highest_arrived();
+    if (flow.window_open() || recovery_->nothing_outstanding(shard))
+      windows.open_shards |= std::uint64_t{1} << shard;
     else if (flow.window_open_for_urgent())
-      opportunity.urgent_shards |= std::uint64_t{1} << shard;
+      windows.urgent_shards |= std::uint64_t{1} << shard;
   }
-  return opportunity;
+  return windows;
 }
 
 // A report first: the others may wait for it. Then the most urgent chunk whose flow has room.
@@ -161,9 +161,9 @@ bool GradientStream::write_next(Transmit& transmit, std::span<std::uint8_t> out,
     transmit = {.bytes = bytes, .port_offset = 1};
     return true;
   }
-  const Opportunity chance = opportunity(now);
+  const WindowState windows = window_state(now);
   Choice choice;
-  while (scheduler_->next(chance, choice)) {
+  while (scheduler_->next(windows, choice)) {
     if (!recovery_->take(choice.chunk)) continue;  // it need not be sent after all
     transmit.bytes = write_chunk(choice, out, now, transmit.priority);
     transmit.port_offset = static_cast<std::uint16_t>(1 + choice.shard);

@@ -59,9 +59,9 @@ class GradientStream : public Stream {
   bool up_to_date() const noexcept { return current_step() >= known_open_ && !late_.waiting(); }
   std::uint32_t waiting_late_chunks() const noexcept { return late_.waiting_count(); }
   // Why nothing can be submitted before resume(); ok while it can.
-  const Status& stranded() const noexcept { return stranded_; }
+  const Status& behind_status() const noexcept { return behind_; }
   // Gives the step under way up, and all that waits.
-  void strand(Status why);
+  void fall_behind(Status why);
   // Nothing is contributed any more: what waits to be requeued is given up.
   void leave() noexcept { late_.discard_all(); }
   // Another rank's state after step - 1 is in use.
@@ -126,7 +126,7 @@ class GradientStream : public Stream {
   std::size_t write_finished(std::span<std::uint8_t> out, TimeNs now) noexcept;
   std::size_t write_reached(std::span<std::uint8_t> out, TimeNs now) noexcept;
   std::uint32_t in_flight(std::uint16_t shard) const noexcept;
-  Opportunity opportunity(TimeNs now) const noexcept;
+  WindowState window_state(TimeNs now) const noexcept;
   Priority priority_of(std::uint32_t tensor) const noexcept;
   // This worker has a gradient for the step under way, with data or without.
   bool contributes(std::uint32_t tensor) const noexcept {
@@ -189,7 +189,7 @@ class GradientStream : public Stream {
   // hear of that only when the next gradient is finished.
   bool tell_reached_ = false;
   bool closed_ = false;  // the appliance has closed the step under way
-  Status stranded_;
+  Status behind_;
   StepReport open_report_;  // of the step under way
   std::array<StepReport, kReportedSteps> reports_;
   alignas(64) float scratch_[kMaxChunkBytes / 2];

@@ -23,7 +23,7 @@ Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
   const Step current = current_step();
   const auto& body = packet.body<wire::ResultHeader>();
   if (!started_) return Verdict::kNotStarted;
-  if (body.step > current || !stranded_.ok()) {
+  if (body.step > current || !behind_.ok()) {
     passed_ = std::max(passed_, Step{body.step});
     return Verdict::kTooNew;
   }
@@ -197,7 +197,7 @@ void GradientStream::finish_step() {
 
 Verdict GradientStream::handle_answer(const wire::Packet& packet, TimeNs now) {
   const auto& body = packet.body<wire::Answer>();
-  if (!started_ || body.step != current_step() || !stranded_.ok()) return Verdict::kProbe;
+  if (!started_ || body.step != current_step() || !behind_.ok()) return Verdict::kProbe;
   const ChunkIndex first = body.block * kChunksPerBlock;
   if (body.block >= kMaxChunks / kChunksPerBlock || first >= layout_.chunk_count())
     return Verdict::kBadChunk;
@@ -210,7 +210,7 @@ Verdict GradientStream::handle_answer(const wire::Packet& packet, TimeNs now) {
     } else {
       Status why(StatusCode::kBehind, gone + "get the state of another rank (resync)");
       link_.events.push({.kind = Event::Kind::kFellBehind, .step = current_step(), .status = why});
-      strand(std::move(why));
+      fall_behind(std::move(why));
     }
     return Verdict::kTooOld;
   }
@@ -231,12 +231,12 @@ void GradientStream::learn_open_step(Step open_step, TimeNs now) noexcept {
   known_open_ = open_step;
   // What is on its way to the step under way may be counted there, however far the others are.
   if (!tensors_.begun()) late_.expire(std::max(current_step(), known_open_));
-  if (closed_ || !stranded_.ok() || known_open_ <= current_step()) return;
+  if (closed_ || !behind_.ok() || known_open_ <= current_step()) return;
   closed_ = true;
   recovery_->close_step(now + kIdleProbeInterval);
 }
 
-void GradientStream::strand(Status why) {
+void GradientStream::fall_behind(Status why) {
   CHECK(tolerant() && !why.ok());
   for (std::uint32_t tensor = 0; tensor < tensors_.count(); ++tensor) {
     if (!tensors_.in_flight(tensor)) continue;
@@ -255,17 +255,17 @@ void GradientStream::strand(Status why) {
   scheduled_count_ = 0;
   finished_ = 0;
   tell_reached_ = false;
-  stranded_ = std::move(why);
+  behind_ = std::move(why);
 }
 
 void GradientStream::resume(Step step, TimeNs now) noexcept {
-  CHECK(!stranded_.ok());
+  CHECK(!behind_.ok());
   tensors_.resume(step);
   link_.counters.steps_done = step - 1;
   closed_ = known_open_ > step;
   last_progress_ns_ = now;
   relearn();
-  stranded_ = {};
+  behind_ = {};
   tell_reached_ = true;
 }
 

@@ -20,17 +20,17 @@ constexpr std::uint32_t count_of(std::uint64_t chunks) noexcept {
 Recovery::Recovery(ChunkIndex chunk_count, std::uint16_t shard_count)
     : blocks_((chunk_count + kChunksPerBlock - 1) / kChunksPerBlock),
       numbers_(chunk_count),
-      lanes_(shard_count) {}
+      flow_states_(shard_count) {}
 
 void Recovery::begin_step() noexcept {
   std::fill(blocks_.begin(), blocks_.end(), Block{});
-  std::fill(lanes_.begin(), lanes_.end(), Lane{});
+  std::fill(flow_states_.begin(), flow_states_.end(), FlowState{});
   closed_ = false;
 }
 
 void Recovery::abandon(std::span<Flow> flows) noexcept {
   for (std::uint32_t index = 0; index < blocks_.size(); ++index)
-    flows[index % lanes_.size()].release_pulls(count_of(blocks_[index].pulled));
+    flows[index % flow_states_.size()].release_pulls(count_of(blocks_[index].pulled));
   begin_step();
 }
 
@@ -59,12 +59,12 @@ void Recovery::expect(ChunkIndex chunk) noexcept {
 void Recovery::await(ChunkIndex chunk, TimeNs probe_at_ns) noexcept {
   const std::uint32_t index = chunk / kChunksPerBlock;
   Block& block = blocks_[index];
-  Lane& lane = lane_of(index);
+  FlowState& state = flow_state_of(index);
   block.active |= bit_of(chunk);
   block.awaited |= bit_of(chunk);
   block.counted |= bit_of(chunk);
-  open(lane, index);
-  lane.idle_ns = std::min(lane.idle_ns, probe_at_ns);
+  open(state, index);
+  state.idle_ns = std::min(state.idle_ns, probe_at_ns);
   check(block);
 }
 
@@ -74,12 +74,12 @@ void Recovery::close_step(TimeNs probe_at_ns) noexcept {
     Block& block = blocks_[index];
     const std::uint64_t lacking = block.lacking();
     if (lacking == 0) continue;
-    Lane& lane = lane_of(index);
-    settle(lane, block, lacking);
+    FlowState& state = flow_state_of(index);
+    clear_outstanding(state, block, lacking);
     block.awaited |= lacking;
     block.counted |= lacking;
-    open(lane, index);
-    lane.idle_ns = std::min(lane.idle_ns, probe_at_ns);
+    open(state, index);
+    state.idle_ns = std::min(state.idle_ns, probe_at_ns);
     check(block);
   }
 }
@@ -88,7 +88,7 @@ void Recovery::pull(ChunkIndex chunk) noexcept {
   const std::uint32_t index = chunk / kChunksPerBlock;
   await(chunk, kNever);
   blocks_[index].complete |= bit_of(chunk);
-  make_due(lane_of(index), index);
+  make_due(flow_state_of(index), index);
 }
 
 bool Recovery::take(ChunkIndex chunk) noexcept {
@@ -100,17 +100,17 @@ bool Recovery::take(ChunkIndex chunk) noexcept {
 bool Recovery::sent(ChunkIndex chunk, std::uint32_t number, TimeNs now, const Flow& flow) noexcept {
   const std::uint32_t index = chunk / kChunksPerBlock;
   Block& block = blocks_[index];
-  Lane& lane = lane_of(index);
+  FlowState& state = flow_state_of(index);
   const std::uint64_t bit = bit_of(chunk);
   const bool again = block.ever_sent & bit;
-  lane.unsettled_count += (block.sent & bit) == 0;
+  state.outstanding_count += (block.sent & bit) == 0;
   block.ever_sent |= bit;
   block.sent |= bit;
   block.highest_number = number;
   numbers_[chunk] = number;
-  open(lane, index);
-  if (lane.idle_ns == kNever) lane.idle_ns = now + kIdleProbeInterval;
-  if (!block.probed) arm(lane, block, now, flow);
+  open(state, index);
+  if (state.idle_ns == kNever) state.idle_ns = now + kIdleProbeInterval;
+  if (!block.probed) arm(state, block, now, flow);
   check(block);
   return again;
 }
@@ -120,70 +120,70 @@ bool Recovery::result(ChunkIndex chunk, TimeNs now, Flow& flow) noexcept {
   Block& block = blocks_[index];
   const std::uint64_t bit = bit_of(chunk);
   if (!(block.lacking() & bit)) return false;
-  Lane& lane = lane_of(index);
+  FlowState& state = flow_state_of(index);
   block.done |= bit;
   block.backoff = 0;
-  settle(lane, block, bit);
+  clear_outstanding(state, block, bit);
   if (block.pulled & bit) {
     block.pulled &= ~bit;
     flow.release_pulls(1);
   }
-  lane.idle_ns = now + kIdleProbeInterval;
-  if (!(block.lacking() & (block.sent | block.counted | block.complete))) close(lane, index, flow);
+  state.idle_ns = now + kIdleProbeInterval;
+  if (!(block.lacking() & (block.sent | block.counted | block.complete))) close(state, index, flow);
   check(block);
   return true;
 }
 
 std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flow) noexcept {
   Block& block = blocks_[answer.block];
-  Lane& lane = lane_of(answer.block);
+  FlowState& state = flow_state_of(answer.block);
   if (!block.open) return 0;
   const std::uint64_t pulled = block.pulled;
   const TimeNs pulls_due_ns = pulled != 0 ? block.deadline_ns : kNever;
-  end_probe(lane, block, flow);
+  end_probe(state, block, flow);
   if (answer.status != wire::AnswerStatus::kOpen) {  // too early: ask again later
-    lane.idle_ns = now + kIdleProbeInterval;
+    state.idle_ns = now + kIdleProbeInterval;
     block.deadline_ns = now + kIdleProbeInterval;
-    lane.deadline_ns = std::min(lane.deadline_ns, block.deadline_ns);
+    state.deadline_ns = std::min(state.deadline_ns, block.deadline_ns);
     return 0;
   }
 
   const std::uint64_t lacking = block.lacking();
   // What is complete needs no second try, whether or not it was counted: its result is pulled.
   const std::uint64_t known = answer.counted | answer.complete;
-  // An answer without news is no progress: what was asked for may stand in a queue.
+  // An answer that tells nothing new is no progress: what was asked for may stand in a queue.
   if ((answer.counted & block.sent) | (answer.complete & lacking & ~block.complete))
     block.backoff = 0;
-  settle(lane, block, known);
+  clear_outstanding(state, block, known);
   block.counted |= answer.counted & lacking;
   std::uint64_t lost = 0;
-  for (std::uint64_t doubtful =
+  for (std::uint64_t unconfirmed =
            (block.sent | block.counted) & lacking & ~(known | block.awaited | block.queued);
-       doubtful != 0; doubtful &= doubtful - 1) {
-    const auto bit = static_cast<std::uint32_t>(std::countr_zero(doubtful));
+       unconfirmed != 0; unconfirmed &= unconfirmed - 1) {
+    const auto bit = static_cast<std::uint32_t>(std::countr_zero(unconfirmed));
     if (ahead(numbers_[answer.block * kChunksPerBlock + bit], answer.probe_number) <= 0)
       lost |= std::uint64_t{1} << bit;
   }
   if (lost != 0) flow.on_loss(now);
-  settle(lane, block, lost);
+  clear_outstanding(state, block, lost);
   block.counted &= ~lost;
   block.queued |= lost;
 
   if (block.idle && (answer.complete & lacking)) {  // a lost tail: no later packet shows the gap
     flow.suspect_all_results();
-    lane.missing = true;
+    state.missing = true;
   }
   block.idle = false;
   block.complete |= answer.complete & lacking;
   block.pulled = pulled & answer.complete & lacking;
   flow.reserve_pulls(count_of(block.pulled));
   if (!(lacking & (block.sent | block.counted | block.complete))) {
-    close(lane, answer.block, flow);
+    close(state, answer.block, flow);
     check(block);
     return lost;
   }
-  if (lacking & block.complete & ~block.pulled) make_due(lane, answer.block);
-  if (block.sent != 0 || block.pulled != 0) arm(lane, block, now, flow);
+  if (lacking & block.complete & ~block.pulled) make_due(state, answer.block);
+  if (block.sent != 0 || block.pulled != 0) arm(state, block, now, flow);
   if (block.pulled != 0) block.deadline_ns = std::min(block.deadline_ns, pulls_due_ns);
   check(block);
   return lost;
@@ -191,40 +191,40 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
 
 // ---- the open list ----
 
-void Recovery::open(Lane& lane, std::uint32_t index) noexcept {
+void Recovery::open(FlowState& state, std::uint32_t index) noexcept {
   Block& block = blocks_[index];
   if (block.open) return;
   block.open = true;
-  block.previous = lane.open_tail;
+  block.previous = state.open_tail;
   block.next = kNone;
-  if (lane.open_tail == kNone)
-    lane.open_head = index;
+  if (state.open_tail == kNone)
+    state.open_head = index;
   else
-    blocks_[lane.open_tail].next = index;
-  lane.open_tail = index;
+    blocks_[state.open_tail].next = index;
+  state.open_tail = index;
 }
 
 // Nothing of the block is on the wire or awaited. It stays in the list of due blocks, which skips
 // it.
-void Recovery::close(Lane& lane, std::uint32_t index, Flow& flow) noexcept {
+void Recovery::close(FlowState& state, std::uint32_t index, Flow& flow) noexcept {
   Block& block = blocks_[index];
-  end_probe(lane, block, flow);
+  end_probe(state, block, flow);
   if (!block.open) return;  // all its chunks were queued again, and a result came after all
-  if (lane.sweep_cursor == index) lane.sweep_cursor = block.next;
+  if (state.sweep_cursor == index) state.sweep_cursor = block.next;
   if (block.previous == kNone)
-    lane.open_head = block.next;
+    state.open_head = block.next;
   else
     blocks_[block.previous].next = block.next;
   if (block.next == kNone)
-    lane.open_tail = block.previous;
+    state.open_tail = block.previous;
   else
     blocks_[block.next].previous = block.previous;
   block.open = false;
 }
 
-void Recovery::settle(Lane& lane, Block& block, std::uint64_t chunks) noexcept {
-  DCHECK(lane.unsettled_count >= count_of(block.sent & chunks));
-  lane.unsettled_count -= count_of(block.sent & chunks);
+void Recovery::clear_outstanding(FlowState& state, Block& block, std::uint64_t chunks) noexcept {
+  DCHECK(state.outstanding_count >= count_of(block.sent & chunks));
+  state.outstanding_count -= count_of(block.sent & chunks);
   block.sent &= ~chunks;
 }
 

@@ -77,14 +77,15 @@ class Recovery {
   void probe_sent(std::uint16_t shard, const ProbePlan& plan, TimeNs now, Flow& flow) noexcept;
 
   // What feedback told.
-  void hint(std::uint16_t shard, const Flow::News& news, TimeNs now, const Flow& flow) noexcept;
+  void hint(std::uint16_t shard, const Flow::LossSignals& signals, TimeNs now,
+            const Flow& flow) noexcept;
   // Acts on hints and timers that are due. After every datagram and timeout.
   void work(std::uint16_t shard, TimeNs now, Flow& flow) noexcept;
   TimeNs next_timeout() const noexcept;
 
-  // No contribution of the shard is in doubt, whatever the window says.
-  bool nothing_unsettled(std::uint16_t shard) const noexcept {
-    return lanes_[shard].unsettled_count == 0;
+  // No contribution of the shard is outstanding, whatever the window says.
+  bool nothing_outstanding(std::uint16_t shard) const noexcept {
+    return flow_states_[shard].outstanding_count == 0;
   }
 
  private:
@@ -101,7 +102,7 @@ class Recovery {
     TimeNs deadline_ns = kNever;
     TimeNs asked_ns = 0;               // of the last probe
     std::uint32_t highest_number = 0;  // of the packets that carried its chunks
-    std::uint32_t previous = kNone;    // open list of its lane
+    std::uint32_t previous = kNone;    // open list of its flow
     std::uint32_t next = kNone;
     std::uint32_t next_due = kNone;
     std::uint8_t backoff = 0;
@@ -113,13 +114,13 @@ class Recovery {
     std::uint64_t lacking() const noexcept { return active & ~done; }
   };
   // The part of the state that belongs to one shard's flow.
-  struct Lane {
+  struct FlowState {
     std::uint32_t open_head = kNone;
     std::uint32_t open_tail = kNone;
     std::uint32_t due_head = kNone;
     std::uint32_t due_tail = kNone;
     std::uint32_t sweep_cursor = kNone;  // next block to ask about lost results
-    std::uint32_t unsettled_count = 0;
+    std::uint32_t outstanding_count = 0;
     std::uint32_t probed_count = 0;
     bool gap = false;
     bool missing = false;
@@ -130,26 +131,28 @@ class Recovery {
     TimeNs deadline_ns = kNever;  // no block's deadline is earlier
   };
 
-  Lane& lane_of(std::uint32_t block) noexcept { return lanes_[block % lanes_.size()]; }
-  void open(Lane& lane, std::uint32_t index) noexcept;
-  void close(Lane& lane, std::uint32_t index, Flow& flow) noexcept;
-  void arm(Lane& lane, Block& block, TimeNs now, const Flow& flow) noexcept;
-  void make_due(Lane& lane, std::uint32_t index) noexcept;
-  bool pop_due(Lane& lane, const Flow& flow, ProbePlan& plan) noexcept;
-  bool next_of_sweep(Lane& lane, Flow& flow, ProbePlan& plan) noexcept;
-  void end_probe(Lane& lane, Block& block, Flow& flow) noexcept;
+  FlowState& flow_state_of(std::uint32_t block) noexcept {
+    return flow_states_[block % flow_states_.size()];
+  }
+  void open(FlowState& state, std::uint32_t index) noexcept;
+  void close(FlowState& state, std::uint32_t index, Flow& flow) noexcept;
+  void arm(FlowState& state, Block& block, TimeNs now, const Flow& flow) noexcept;
+  void make_due(FlowState& state, std::uint32_t index) noexcept;
+  bool pop_due(FlowState& state, const Flow& flow, ProbePlan& plan) noexcept;
+  bool next_of_sweep(FlowState& state, Flow& flow, ProbePlan& plan) noexcept;
+  void end_probe(FlowState& state, Block& block, Flow& flow) noexcept;
   static void check(const Block& block) noexcept;
-  static void settle(Lane& lane, Block& block, std::uint64_t chunks) noexcept;
+  static void clear_outstanding(FlowState& state, Block& block, std::uint64_t chunks) noexcept;
   static std::uint64_t pick(const Block& block, bool withheld, std::uint32_t limit) noexcept;
-  void expire(Lane& lane, std::uint32_t index, Flow& flow) noexcept;
-  void scan_deadlines(Lane& lane, TimeNs now, Flow& flow) noexcept;
-  void probe_gap(Lane& lane, Flow& flow) noexcept;
-  void probe_oldest(Lane& lane) noexcept;
+  void expire(FlowState& state, std::uint32_t index, Flow& flow) noexcept;
+  void scan_deadlines(FlowState& state, TimeNs now, Flow& flow) noexcept;
+  void probe_gap(FlowState& state, Flow& flow) noexcept;
+  void probe_oldest(FlowState& state) noexcept;
   bool sent_up_to(std::uint32_t index, std::uint32_t number) const noexcept;
 
   std::vector<Block> blocks_;
   std::vector<std::uint32_t> numbers_;  // of the packet that carried each chunk last
-  std::vector<Lane> lanes_;
+  std::vector<FlowState> flow_states_;
   bool closed_ = false;  // the appliance has closed the step
 };
 

@@ -236,7 +236,7 @@ Status Session::resync(TimeNs now) {
   if (!gradients_.tolerant())
     return {StatusCode::kInvalidArgument,
             place_of(options_) + "a synchronous job loses no step: there is no state to fetch"};
-  if (stranded().ok()) {
+  if (behind_status().ok()) {
     const std::uint32_t in_flight = gradients_.tensors().in_flight_count();
     if (in_flight != 0)
       return {StatusCode::kBusy, place_of(options_) + "resync: " + std::to_string(in_flight) +
@@ -245,8 +245,9 @@ Status Session::resync(TimeNs now) {
       return {StatusCode::kInvalidArgument,
               place_of(options_) + "resync: step " + std::to_string(current_step()) +
                   " is not finished; submit the rest of it and wait for it first"};
-    gradients_.strand({StatusCode::kBehind,
-                       place_of(options_) + "this rank has asked for the state of another one"});
+    gradients_.fall_behind(
+        {StatusCode::kBehind,
+         place_of(options_) + "this rank has asked for the state of another one"});
   }
   if (!transfers_.has_state()) transfers_.request(now);
   return {};
@@ -261,7 +262,7 @@ ReceivedState Session::take_state(TimeNs now) {
 
 Status Session::check_state_step(Step step) const {
   Status status = this->status();
-  if (!status.ok() || !stranded().ok()) return status.ok() ? stranded() : status;
+  if (!status.ok() || !behind_status().ok()) return status.ok() ? behind_status() : status;
   const Step last = gradients_.current_step() - 1;
   if (step == last) return {};
   return {StatusCode::kInvalidArgument,
@@ -274,7 +275,7 @@ bool Session::send_state(std::span<const std::uint8_t> state, Step step, TimeNs 
 }
 
 void Session::note_caught_up(TimeNs now) noexcept {
-  if (!transfers_.received() || !stranded().ok()) return;
+  if (!transfers_.received() || !behind_status().ok()) return;
   if (gradients_.up_to_date()) transfers_.caught_up(now);
 }
 

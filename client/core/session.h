@@ -100,7 +100,7 @@ class Session {
   // to.
   std::uint32_t behind() const noexcept;
   // Why this rank needs another one's state before it can go on; ok while it does not.
-  const Status& stranded() const noexcept { return gradients_.stranded(); }
+  const Status& behind_status() const noexcept { return gradients_.behind_status(); }
   const JobFacts& facts() const noexcept { return facts_; }  // known once kJoined came
   // What the results of a finished step said; null: not among the last ones.
   const StepReport* report(Step step) const noexcept { return gradients_.report(step); }

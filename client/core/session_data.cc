@@ -41,8 +41,8 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
   if (!shard) return Verdict::kWrongShard;
   Flow& flow = link_.flows[*shard];
   const wire::FeedbackHeader& feedback = packet.feedback();
-  const Flow::News news = flow.on_feedback(feedback, now);
-  if (!news.valid) return Verdict::kBadField;
+  const Flow::LossSignals signals = flow.on_feedback(feedback, now);
+  if (!signals.valid) return Verdict::kBadField;
   gradients_.learn_open_step(feedback.open_step, now);
 
   Verdict verdict = Verdict::kCredit;
@@ -68,10 +68,10 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
   for (Stream* const one : streams_) {
     if (!one->uses(*shard)) continue;
     used = true;
-    one->recovery().hint(*shard, news, now, flow);
+    one->recovery().hint(*shard, signals, now, flow);
   }
-  // What nobody waits for is settled with the gradients', the only ones that have every flow.
-  if (!used) gradients_.recovery().hint(*shard, news, now, flow);
+  // What nobody waits for is recovered with the gradients', the only ones that have every flow.
+  if (!used) gradients_.recovery().hint(*shard, signals, now, flow);
   work(*shard, now);
   return verdict;
 }

@@ -32,7 +32,7 @@ struct ScheduleSetup {
 };
 
 // What the network takes now.
-struct Opportunity {
+struct WindowState {
   std::uint64_t open_shards = 0;    // bit s: the window of shard s has room
   std::uint64_t urgent_shards = 0;  // it has none, but for what is more urgent than what fills it
   std::uint32_t in_flight_packets = 0;  // of all shards: sent, and not known to have arrived

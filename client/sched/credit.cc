@@ -19,17 +19,17 @@ CreditPolicy::CreditPolicy(const ScheduleOptions& options, const ScheduleSetup& 
       fresh_(setup),
       lost_(setup) {}
 
-bool CreditPolicy::next(const Opportunity& opportunity, Choice& choice) noexcept {
+bool CreditPolicy::next(const WindowState& windows, Choice& choice) noexcept {
   waits_ = false;
   Queues::Head head;
-  if (lost_.find(opportunity.open_shards, 0, head)) {
+  if (lost_.find(windows.open_shards, 0, head)) {
     lost_.take(head);
     choice = {.chunk = head.chunk, .shard = head.shard, .last = lost_.empty(head.shard)};
     return true;
   }
-  if (!find_in_unit(opportunity.open_shards, head)) {
-    if (!fresh_.find(opportunity.open_shards, 0, head)) return false;
-    if (opportunity.in_flight_packets >= credit_packets_) {
+  if (!find_in_unit(windows.open_shards, head)) {
+    if (!fresh_.find(windows.open_shards, 0, head)) return false;
+    if (windows.in_flight_packets >= credit_packets_) {
       waits_ = true;
       return false;
     }

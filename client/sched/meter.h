@@ -19,22 +19,22 @@ namespace sluice::client {
 
 class LinkMeter {
  public:
-  // At every opportunity, before anything is handed out.
-  void observe(const Opportunity& opportunity) noexcept {
-    if (!busy_ || opportunity.in_flight_packets != 0) return;
+  // Whenever something may be sent, before anything is handed out.
+  void observe(const WindowState& windows) noexcept {
+    if (!busy_ || windows.in_flight_packets != 0) return;
     busy_ = false;
-    const std::uint32_t packets = opportunity.arrived_packets - first_arrived_;
-    if (clean_ && packets != 0) add(packets, static_cast<double>(opportunity.now - began_ns_));
+    const std::uint32_t packets = windows.arrived_packets - first_arrived_;
+    if (clean_ && packets != 0) add(packets, static_cast<double>(windows.now - began_ns_));
   }
   // A packet is handed out. `idle`: before it, nothing waited to be sent for a while.
-  void sent(const Opportunity& opportunity, bool idle) noexcept {
+  void sent(const WindowState& windows, bool idle) noexcept {
     if (busy_) {
       clean_ &= !idle;
       return;
     }
     busy_ = clean_ = true;
-    began_ns_ = opportunity.now;
-    first_arrived_ = opportunity.arrived_packets;
+    began_ns_ = windows.now;
+    first_arrived_ = windows.arrived_packets;
   }
   void lost() noexcept { clean_ = false; }
 

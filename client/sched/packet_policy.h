@@ -18,11 +18,11 @@ class PacketPolicy {
   void begin_step(TimeNs) noexcept {}
   void push(ChunkIndex chunk, Priority priority, TimeNs) noexcept { queues_.push(chunk, priority); }
   void push_again(ChunkIndex chunk, Priority priority) noexcept { queues_.push(chunk, priority); }
-  bool next(const Opportunity& opportunity, Choice& choice) noexcept {
+  bool next(const WindowState& windows, Choice& choice) noexcept {
     typename ShardQueues<Queue>::Head head;
-    if (queues_.find(opportunity.open_shards, 0, head))
+    if (queues_.find(windows.open_shards, 0, head))
       filled_with_[head.shard] = head.priority;
-    else if (!queues_.find(overtaking(opportunity.urgent_shards), 0, head))
+    else if (!queues_.find(overtaking(windows.urgent_shards), 0, head))
       return false;
     queues_.take(head);
     choice = {.chunk = head.chunk, .shard = head.shard, .last = queues_.empty(head.shard)};

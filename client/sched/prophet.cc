@@ -34,16 +34,16 @@ void ProphetPolicy::push(ChunkIndex chunk, Priority priority, TimeNs now) noexce
   profile_.ready(tensor, priority, now);
 }
 
-bool ProphetPolicy::next(const Opportunity& opportunity, Choice& choice) noexcept {
-  meter_.observe(opportunity);
+bool ProphetPolicy::next(const WindowState& windows, Choice& choice) noexcept {
+  meter_.observe(windows);
   waits_ = false;
   Queues::Head head;
-  const bool again = lost_.find(opportunity.open_shards, 0, head);
-  if (!again && !find(opportunity, head)) {
+  const bool again = lost_.find(windows.open_shards, 0, head);
+  if (!again && !find(windows, head)) {
     idle_ = fresh_.empty() && lost_.empty();
     return false;
   }
-  meter_.sent(opportunity, idle_);
+  meter_.sent(windows, idle_);
   idle_ = false;
   choice = {.chunk = head.chunk, .shard = head.shard};
   if (again) {
@@ -59,24 +59,24 @@ bool ProphetPolicy::next(const Opportunity& opportunity, Choice& choice) noexcep
   return true;
 }
 
-bool ProphetPolicy::find(const Opportunity& opportunity, Queues::Head& head) noexcept {
+bool ProphetPolicy::find(const WindowState& windows, Queues::Head& head) noexcept {
   if (!in_blocks()) {
     block_left_ = 0;
     floor_ = 0;
-    return fresh_.find(opportunity.open_shards, 0, head);
+    return fresh_.find(windows.open_shards, 0, head);
   }
   if (block_left_ != 0) {
-    if (fresh_.find(opportunity.open_shards, floor_, head)) return true;
+    if (fresh_.find(windows.open_shards, floor_, head)) return true;
     if (fresh_.find(kAllShards, floor_, head)) return false;  // its shard's window will open
     block_left_ = 0;
   }
-  if (!fresh_.find(opportunity.open_shards, 0, head)) return false;
-  if (opportunity.in_flight_packets != 0) {  // the last block has not arrived
+  if (!fresh_.find(windows.open_shards, 0, head)) return false;
+  if (windows.in_flight_packets != 0) {  // the last block has not arrived
     waits_ = true;
     return false;
   }
   floor_ = head.priority;
-  block_left_ = rule().packets(profile_.until_more_urgent(floor_, opportunity.now));
+  block_left_ = rule().packets(profile_.until_more_urgent(floor_, windows.now));
   return true;
 }
 

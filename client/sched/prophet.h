@@ -47,7 +47,7 @@ class ProphetPolicy {
     meter_.lost();
     lost_.push(chunk, priority);
   }
-  bool next(const Opportunity& opportunity, Choice& choice) noexcept;
+  bool next(const WindowState& windows, Choice& choice) noexcept;
   bool waits_for_arrival() const noexcept { return waits_; }
   void clear() noexcept;
   void relearn() noexcept { profile_.restart(); }
@@ -64,7 +64,7 @@ class ProphetPolicy {
   BlockRule rule() const noexcept {
     return {.packets_per_ns = meter_.packets_per_ns(), .overhead_ns = meter_.overhead_ns()};
   }
-  bool find(const Opportunity& opportunity, Queues::Head& head) noexcept;
+  bool find(const WindowState& windows, Queues::Head& head) noexcept;
 
   const TensorChunks tensors_;
   ReadinessProfile profile_;
@@ -77,7 +77,7 @@ class ProphetPolicy {
   std::uint32_t block_left_ = 0;  // packets
   Priority floor_ = 0;
   bool waits_ = false;
-  bool idle_ = true;  // nothing waited at the last opportunity
+  bool idle_ = true;  // nothing waited when last asked
 };
 
 }  // namespace sluice::client

@@ -36,8 +36,8 @@ class Scheduler {
     std::visit([&](auto& policy) { policy.push_again(chunk, priority); }, policy_);
   }
   // Hands out the next chunk. False: nothing may be sent now.
-  bool next(const Opportunity& opportunity, Choice& choice) noexcept {
-    return std::visit([&](auto& policy) { return policy.next(opportunity, choice); }, policy_);
+  bool next(const WindowState& windows, Choice& choice) noexcept {
+    return std::visit([&](auto& policy) { return policy.next(windows, choice); }, policy_);
   }
   // After next() said no: something waits for packets in flight to arrive, whatever the windows
   // say. Whoever has not asked for feedback on them must do so now.

@@ -68,13 +68,13 @@ class Intake {
 
  private:
   static constexpr std::size_t kGroups = 256;
-  struct Lane {
+  struct Limiter {
     Budget port;
     std::array<Budget, kGroups> groups;
   };
 
   std::uint64_t seed_;
-  std::array<Lane, kErrandCount> lanes_;
+  std::array<Limiter, kErrandCount> limiters_;
 };
 
 // Who asks, for Intake: the Ethernet address of a neighbour, the IP address of everybody else.

@@ -65,16 +65,16 @@ def _check_sync(tensors, count):
 
 
 def _check_lanes(folder):
-    """Slices of a lane lie inside the slice of their step, and do not overlap."""
+    """Slices of a track lie inside the slice of their step, and do not overlap."""
     for path in folder.glob(trace.PATTERN):
-        lanes = collections.defaultdict(list)
+        tracks = collections.defaultdict(list)
         for event in json.loads(path.read_text()):
             if event["ph"] == "X":
-                lanes[event["tid"]].append(event)
-        for lane in lanes.values():
-            outer = {e["args"]["step"]: e for e in lane if e["name"].startswith("step ")}
+                tracks[event["tid"]].append(event)
+        for track in tracks.values():
+            outer = {e["args"]["step"]: e for e in track if e["name"].startswith("step ")}
             end = 0
-            for event in (e for e in lane if e["args"] and not e["name"].startswith("step ")):
+            for event in (e for e in track if e["args"] and not e["name"].startswith("step ")):
                 whole = outer[event["args"]["step"]]
                 assert whole["ts"] - 0.01 <= event["ts"]
                 assert event["ts"] + event["dur"] <= whole["ts"] + whole["dur"] + 0.01
@@ -196,11 +196,11 @@ def _rank_file(folder, rank, *, machine="m0", run="01", clock=0.0, steps=(1, 2),
                   "machine": machine}}]
     for step in steps:
         begin = clock + 1000.0 * step
-        lane = {"pid": rank + 1, "tid": rank + 7}
+        track = {"pid": rank + 1, "tid": rank + 7}
         events += [
-            {"ph": "X", **lane, "name": f"step {step}", "ts": begin, "dur": 90.0,
+            {"ph": "X", **track, "name": f"step {step}", "ts": begin, "dur": 90.0,
              "args": {"tensor": 0, "step": step, "kth_contribution_us": 50.0}},
-            {"ph": "X", **lane, "name": "on the wire", "ts": begin, "dur": 40.0,
+            {"ph": "X", **track, "name": "on the wire", "ts": begin, "dur": 40.0,
              "args": {"step": step}}]
     path = folder / (name or f"sluice-j-rank{rank}.json")
     path.write_text("[\n" + ",\n".join(map(json.dumps, events)) + "\n]\n")

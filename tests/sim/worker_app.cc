@@ -66,7 +66,7 @@ void Worker::on_started() {
   // A process that takes over a rank begins where the job stands.
   step_ = steps_done_ = session_->current_step() - 1;
   // One that joins a running job has no part in what the others have called before.
-  if (!session_->stranded().ok())
+  if (!session_->behind_status().ok())
     next_collective_ = world_.oracle().collective_at(identity.run, session_->collective_step());
   if (!plan.manual) phase_ = Phase::kNext;
 }
@@ -102,7 +102,7 @@ bool Worker::advance(TimeNs now) {
 bool Worker::begin_next(TimeNs now) {
   const RankPlan& rank = plan.ranks[identity.rank.value];
   if (plan.tolerates_stragglers()) {
-    if (!session_->stranded().ok()) return begin_resync(now);
+    if (!session_->behind_status().ok()) return begin_resync(now);
     step_ = steps_done_;
     give_state(now);
   }

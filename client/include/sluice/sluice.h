@@ -297,7 +297,7 @@ typedef struct sluice_counters {
   uint64_t send_errors;       /* datagrams that the operating system did not take */
   uint64_t steps_done;        /* the last finished step */
   uint64_t non_finite_inputs; /* those of non_finite_results to which this rank sent a NaN or an
-                                 infinity: above 0 only on the ranks that are to blame */
+                                 infinity: above 0 only on the ranks that sent it */
   /* Gradients by chunk, each of which is one packet. Every chunk that was submitted with data ends
    * as one of: delivered, requeued, discarded. In a synchronous job all are delivered. */
   uint64_t delivered_chunks; /* in the sum of their own step */

@@ -6,7 +6,7 @@ place that moment on their own clocks; clocks of two machines agree no better th
 smallest round trip. Reads files of processes that were killed, too: those lack the last 0.2 s. A
 rank's file ends at 64 MiB (about 45,000 tensors' steps) and says so.
 
-One process a rank, one lane a tensor. Below each step its phases, each until the last packet of the
+One process a rank, one track a tensor. Below each step its phases, each until the last packet of
 tensor has left it: waits to be queued, waits in the queue, on the wire, waits for other ranks,
 result on its way, waits to be applied (until the wait for it returned, or job.mark_applied(tensor)
 was called, as overlap() does). Instants mark the first contribution of any rank and the one that

@@ -42,7 +42,7 @@ TEST(Recovery, SendsNoChunkAgainThatIsCompleteWithoutIt) {
   recovery.await(1, kSecond);
   const wire::Answer answer{.step = 1, .block = 0, .complete = 0b11, .probe_number = 1};
   EXPECT_EQ(recovery.answer(answer, kSecond, flow), 0u);
-  EXPECT_TRUE(recovery.nothing_unsettled(0));
+  EXPECT_TRUE(recovery.nothing_outstanding(0));
   Recovery::ProbePlan plan;
   ASSERT_TRUE(recovery.plan_probe(0, flow, plan));
   EXPECT_EQ(plan.want, 0b11u);

@@ -80,7 +80,7 @@ class Replicas {
     if (session.state() != SessionState::kRunning) return kNever;
     give_state(rank);
     if (worker.in_flight) return kNever;
-    if (!session.stranded().ok()) {
+    if (!session.behind_status().ok()) {
       EXPECT_TRUE(worker.resyncing || session.resync(world_.now()).ok());
       worker.resyncing = true;
       return kNever;

@@ -299,7 +299,7 @@ TEST(Straggler, FallsBehindWhenItsStepHasLeftTheWindow) {
   EXPECT_THAT(events[0].status.message(), HasSubstr("step 9"));
   EXPECT_EQ(bench.counters().delivered_chunks, 1u);
   EXPECT_EQ(bench.counters().discarded_chunks, 2u);  // nobody knows
-  EXPECT_TRUE(!bench.session.stranded().ok());
+  EXPECT_TRUE(!bench.session.behind_status().ok());
   EXPECT_EQ(bench.session.behind(), 8u);
   EXPECT_EQ(bench.session.submit(of(tensor), bench.now).code(), StatusCode::kBehind);
   EXPECT_EQ(bench.catch_up(tensor).code(), StatusCode::kBehind);

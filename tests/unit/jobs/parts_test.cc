@@ -37,7 +37,9 @@ struct Admission : testing::Test {
   JobDecision decide(const JobEntry* known = nullptr, const Usage& usage = {}) const {
     return decide_job(request(), options, known, usage, attendance);
   }
-  SeatDecision::Kind seat() const { return decide_seat(request(), entry, attendance).kind; }
+  RankDecision::Kind rank_decision() const {
+    return decide_rank(request(), entry, attendance).kind;
+  }
   void hold(TimeNs heard_ns, std::uint64_t nonce = 5) {
     entry.members[0].change_to(MemberPhase::kJoined);
     entry.members[0].nonce = nonce;
@@ -90,35 +92,35 @@ TEST_F(Admission, MemoryThatReturnsMakesAJobWaitAndNotBeRefused) {
 }
 
 TEST_F(Admission, GivesASeatByWhoHoldsIt) {
-  using Kind = SeatDecision::Kind;
-  EXPECT_EQ(seat(), Kind::kTake);
+  using Kind = RankDecision::Kind;
+  EXPECT_EQ(rank_decision(), Kind::kTake);
   hold(kNow, join.nonce);
-  EXPECT_EQ(seat(), Kind::kAcceptAgain);
+  EXPECT_EQ(rank_decision(), Kind::kAcceptAgain);
   entry.members[0].change_to(MemberPhase::kGone);
-  EXPECT_EQ(seat(), Kind::kRevive);
+  EXPECT_EQ(rank_decision(), Kind::kRevive);
   hold(kNow);
-  EXPECT_EQ(seat(), Kind::kRefuse) << "somebody else has it";
+  EXPECT_EQ(rank_decision(), Kind::kRefuse) << "somebody else has it";
   hold(kNow - kTakeoverSilence - 1);
-  EXPECT_EQ(seat(), Kind::kTake) << "who is silent";
+  EXPECT_EQ(rank_decision(), Kind::kTake) << "who is silent";
   entry.run();
   entry.members[0].change_to(MemberPhase::kLeft);
   entry.members[0].left_ns = kNow;
-  EXPECT_EQ(seat(), Kind::kIgnore) << "the others may be about to leave as well";
+  EXPECT_EQ(rank_decision(), Kind::kIgnore) << "the others may be about to leave as well";
   entry.members[0].left_ns = kNow - kRejoinGrace;
-  EXPECT_EQ(seat(), Kind::kRefuse);
+  EXPECT_EQ(rank_decision(), Kind::kRefuse);
 }
 
 TEST_F(Admission, ASecondProcessOfAJobThatGoesOnHasTheFirstAsked) {
-  using Kind = SeatDecision::Kind;
+  using Kind = RankDecision::Kind;
   entry.spec.policy = {.kind = PolicyKind::kFixed, .k = 1};
   entry.job = std::make_unique<Job>(entry.spec);
   entry.run();
   hold(kNow);
-  EXPECT_EQ(seat(), Kind::kRefuse) << "nobody else lives who has the state";
+  EXPECT_EQ(rank_decision(), Kind::kRefuse) << "nobody else lives who has the state";
   entry.members[1].change_to(MemberPhase::kJoined);
-  EXPECT_EQ(seat(), Kind::kAskHolder);
+  EXPECT_EQ(rank_decision(), Kind::kAskHolder);
   entry.members[0].change_to(MemberPhase::kGone);
-  EXPECT_EQ(seat(), Kind::kTakeOfRunning);
+  EXPECT_EQ(rank_decision(), Kind::kTakeOfRunning);
 }
 
 // ---- liveness ----
@@ -219,10 +221,10 @@ TEST(Resyncs, AnAnswerThatDoesNotComeIsAskedForAgain) {
 
 TEST(MemberPhase, NobodyComesBackToAFreeRankAndOnlyAMemberIsLost) {
   using enum MemberPhase;
-  for (const MemberPhase phase : {kFree, kJoined, kReturning, kGone, kLeft, kAborted, kExpelled}) {
+  for (const MemberPhase phase : {kFree, kJoined, kReturning, kGone, kLeft, kAborted, kEvicted}) {
     EXPECT_FALSE(may_follow(phase, kFree));
     EXPECT_EQ(may_follow(phase, kGone), phase == kJoined);
-    EXPECT_EQ(may_follow(phase, kExpelled), phase == kJoined);
+    EXPECT_EQ(may_follow(phase, kEvicted), phase == kJoined);
     EXPECT_TRUE(may_follow(phase, kJoined)) << "another process takes the rank";
   }
 }

@@ -6,7 +6,7 @@
 namespace sluice::agg {
 namespace {
 
-using Standing = MemberPaths::Standing;
+using Validation = MemberPaths::Validation;
 
 PathKey path_of(std::uint8_t number) {
   PathKey path{};
@@ -23,30 +23,30 @@ class MemberPathsTest : public testing::Test {
 };
 
 TEST_F(MemberPathsTest, TheJoinsPathIsProvenForGood) {
-  EXPECT_EQ(paths.judge(path_of(1), false, kStart), Standing::kProven);
-  EXPECT_EQ(paths.judge(path_of(1), false, kStart + 3600 * kSecond), Standing::kProven);
+  EXPECT_EQ(paths.judge(path_of(1), false, kStart), Validation::kProven);
+  EXPECT_EQ(paths.judge(path_of(1), false, kStart + 3600 * kSecond), Validation::kProven);
 }
 
 TEST_F(MemberPathsTest, ACandidateIsAskedOnceIn250MsAndMovesNothing) {
   int asked = 0;
   for (TimeNs now = kStart; now < kStart + 2 * kSecond; now += kMillisecond)
-    asked += paths.judge(path_of(2), false, now) == Standing::kAsk;
+    asked += paths.judge(path_of(2), false, now) == Validation::kAsk;
   EXPECT_EQ(asked, 8);
-  EXPECT_EQ(paths.judge(path_of(1), false, kStart + 3600 * kSecond), Standing::kProven);
+  EXPECT_EQ(paths.judge(path_of(1), false, kStart + 3600 * kSecond), Validation::kProven);
 }
 
 TEST_F(MemberPathsTest, ALateCopyOfTheJoinMovesNothingBack) {
-  EXPECT_EQ(paths.judge(path_of(2), true, kStart + 1), Standing::kProven);
+  EXPECT_EQ(paths.judge(path_of(2), true, kStart + 1), Validation::kProven);
   EXPECT_FALSE(paths.join(7, path_of(1), kStart + 2));
   EXPECT_TRUE(paths.join(7, path_of(2), kStart + 2));
   EXPECT_TRUE(paths.join(8, path_of(3), kStart + 3)) << "another process";
-  EXPECT_EQ(paths.judge(path_of(2), false, kStart + 3), Standing::kAsk);
+  EXPECT_EQ(paths.judge(path_of(2), false, kStart + 3), Validation::kAsk);
 }
 
 TEST_F(MemberPathsTest, AnEchoMovesTheMember) {
-  EXPECT_EQ(paths.judge(path_of(2), false, kStart), Standing::kAsk);
-  EXPECT_EQ(paths.judge(path_of(2), true, kStart + 1), Standing::kProven);
-  EXPECT_EQ(paths.judge(path_of(2), false, kStart + 3600 * kSecond), Standing::kProven);
+  EXPECT_EQ(paths.judge(path_of(2), false, kStart), Validation::kAsk);
+  EXPECT_EQ(paths.judge(path_of(2), true, kStart + 1), Validation::kProven);
+  EXPECT_EQ(paths.judge(path_of(2), false, kStart + 3600 * kSecond), Validation::kProven);
 }
 
 TEST_F(MemberPathsTest, TwoRoutersThatAlternateAreAskedOnceInTenSeconds) {
@@ -54,10 +54,10 @@ TEST_F(MemberPathsTest, TwoRoutersThatAlternateAreAskedOnceInTenSeconds) {
   for (int packet = 0; packet < 240; ++packet) {  // one minute
     const TimeNs now = kStart + packet * 250 * kMillisecond;
     const PathKey path = path_of(static_cast<std::uint8_t>(1 + packet % 2));
-    const Standing standing = paths.judge(path, false, now);
-    if (standing == Standing::kProven) continue;
+    const Validation validation = paths.judge(path, false, now);
+    if (validation == Validation::kProven) continue;
     ++asked;
-    EXPECT_EQ(paths.judge(path, true, now + kMillisecond), Standing::kProven);
+    EXPECT_EQ(paths.judge(path, true, now + kMillisecond), Validation::kProven);
   }
   EXPECT_GE(asked, 8);
   EXPECT_LE(asked, 13);
@@ -67,7 +67,7 @@ TEST_F(MemberPathsTest, ManyForgedSourcesGetFourPingsIn250Ms) {
   int asked = 0;
   for (int packet = 0; packet < 1000; ++packet)
     asked += paths.judge(path_of(static_cast<std::uint8_t>(2 + packet % 250)), false,
-                         kStart + packet * kMillisecond) == Standing::kAsk;
+                         kStart + packet * kMillisecond) == Validation::kAsk;
   EXPECT_LE(asked, 16);
 }
 

@@ -83,8 +83,8 @@ class FakeLink {
     std::deque<Feedback> feedback;
   };
 
-  Opportunity opportunity() const {
-    Opportunity result{.now = now_};
+  WindowState window_state() const {
+    WindowState result{.now = now_};
     for (std::size_t shard = 0; shard < flows_.size(); ++shard) {
       const Flow& flow = flows_[shard];
       result.in_flight_packets += flow.sent - flow.arrived;
@@ -98,7 +98,7 @@ class FakeLink {
   // The wire takes one packet at a time.
   bool send(Scheduler& scheduler, std::vector<Departure>& log) {
     Choice choice;
-    if (!scheduler.next(opportunity(), choice)) {
+    if (!scheduler.next(window_state(), choice)) {
       if (scheduler.waits_for_arrival())
         for (Flow& flow : flows_)
           if (flow.sent != flow.arrived && flow.unreported != 0) report(flow);

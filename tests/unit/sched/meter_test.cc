@@ -17,10 +17,9 @@ class Network {
     for (std::uint32_t i = 1; i < packets; ++i) {
       now_ += packet_ns;
       if (idle && i == packets / 2) now_ += 50 * kMillisecond;
-      const Opportunity opportunity{
-          .in_flight_packets = i, .arrived_packets = arrived_, .now = now_};
-      meter.observe(opportunity);
-      meter.sent(opportunity, idle && i == packets / 2);
+      const WindowState windows{.in_flight_packets = i, .arrived_packets = arrived_, .now = now_};
+      meter.observe(windows);
+      meter.sent(windows, idle && i == packets / 2);
     }
     if (lose) meter.lost();
     now_ += packet_ns + overhead_ns;

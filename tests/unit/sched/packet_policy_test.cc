@@ -8,7 +8,7 @@
 namespace sluice::client {
 namespace {
 
-constexpr Opportunity kAllOpen{.open_shards = ~std::uint64_t{0}};
+constexpr WindowState kAllOpen{.open_shards = ~std::uint64_t{0}};
 
 struct Bench {
   explicit Bench(Schedule schedule, std::uint16_t shards = 1)
@@ -16,10 +16,10 @@ struct Bench {
                   {.shard_count = shards, .chunk_count = 1024, .chunk_bytes = 1344}) {}
 
   void push(ChunkIndex chunk, Priority priority) { scheduler.push(chunk, priority, 0); }
-  std::vector<ChunkIndex> drain(Opportunity opportunity = kAllOpen) {
+  std::vector<ChunkIndex> drain(WindowState windows = kAllOpen) {
     std::vector<ChunkIndex> order;
     Choice choice;
-    while (scheduler.next(opportunity, choice)) order.push_back(choice.chunk);
+    while (scheduler.next(windows, choice)) order.push_back(choice.chunk);
     return order;
   }
 
@@ -88,7 +88,7 @@ TEST(StrictScheduler, SaysWhichChunkIsTheLastOfItsShard) {
 }
 
 TEST(StrictScheduler, LetsOnlyWhatIsMoreUrgentThanWhatFillsTheWindowUseItsReserve) {
-  constexpr Opportunity kReserve{.urgent_shards = 1};
+  constexpr WindowState kReserve{.urgent_shards = 1};
   Bench bench(Schedule::kStrict);
   bench.push(0, 100);
   bench.drain();  // now the window is full

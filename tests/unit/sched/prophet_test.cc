@@ -153,17 +153,16 @@ TEST(ProphetScheduler, SendsLostChunksAgainWithoutWaitingForABlock) {
   bench.scheduler.begin_step(bench.link.now());
   for (ChunkIndex chunk = 900; chunk < 2100; ++chunk)
     bench.scheduler.push(chunk, chunk < 1500 ? 2 : 3, bench.link.now());
-  Opportunity opportunity{.open_shards = 1, .now = bench.link.now()};
+  WindowState windows{.open_shards = 1, .now = bench.link.now()};
   Choice choice;
   std::uint32_t sent = 0;
-  for (; bench.scheduler.next(opportunity, choice); ++sent)
-    opportunity.in_flight_packets = sent + 1;
+  for (; bench.scheduler.next(windows, choice); ++sent) windows.in_flight_packets = sent + 1;
   ASSERT_GT(sent, 900u);
   ASSERT_LT(sent, 1200u);
   EXPECT_TRUE(choice.last);
   EXPECT_TRUE(bench.scheduler.waits_for_arrival());
   bench.scheduler.push_again(900, 2);
-  ASSERT_TRUE(bench.scheduler.next(opportunity, choice));
+  ASSERT_TRUE(bench.scheduler.next(windows, choice));
   EXPECT_EQ(choice.chunk, 900u);
 }
 

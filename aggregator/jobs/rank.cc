@@ -1,21 +1,21 @@
-// The seat of a rank in a job that the request agrees with.
+// Who gets a rank of a job that the request agrees with.
 #include "aggregator/jobs/admission.h"
 #include "aggregator/jobs/text.h"
 
 namespace sluice::agg {
 namespace {
 
-using Kind = SeatDecision::Kind;
+using Kind = RankDecision::Kind;
 
-SeatDecision refuse(wire::RefuseCode code, std::string why) {
+RankDecision refuse(wire::RefuseCode code, std::string why) {
   return {.kind = Kind::kRefuse, .refusal = {.code = code, .text = std::move(why)}};
 }
-SeatDecision refuse_taken(std::string why) {
+RankDecision refuse_taken(std::string why) {
   return refuse(wire::RefuseCode::kRankTaken, std::move(why));
 }
 
 // It spoke a moment ago.
-SeatDecision decide_held(const JoinRequest& request, const JobEntry& entry, DurationNs silent_ns) {
+RankDecision decide_held(const JoinRequest& request, const JobEntry& entry, DurationNs silent_ns) {
   const MemberEntry& member = entry.member(request.rank);
   CHECK(member.is(MemberPhase::kJoined) && silent_ns <= kTakeoverSilence);
   // Of the last one that lives nobody could take the state over: only its silence ends it.
@@ -30,7 +30,7 @@ SeatDecision decide_held(const JoinRequest& request, const JobEntry& entry, Dura
 
 // It ended its part, or may have: perhaps the next job of the same program, and the other ranks are
 // about to leave as well.
-SeatDecision decide_left(const JoinRequest& request, const JobEntry& entry) {
+RankDecision decide_left(const JoinRequest& request, const JobEntry& entry) {
   const DurationNs left_ns_ago = request.now - entry.member(request.rank).left_ns;
   CHECK(entry.running());
   if (left_ns_ago < kRejoinGrace) return {.kind = Kind::kIgnore, .refusal = {}};
@@ -43,7 +43,7 @@ SeatDecision decide_left(const JoinRequest& request, const JobEntry& entry) {
 
 }  // namespace
 
-SeatDecision decide_seat(const JoinRequest& request, const JobEntry& entry,
+RankDecision decide_rank(const JoinRequest& request, const JobEntry& entry,
                          const Attendance& attendance) {
   const MemberEntry& member = entry.member(request.rank);
   const bool same = member.nonce == request.join.nonce;
@@ -52,7 +52,7 @@ SeatDecision decide_seat(const JoinRequest& request, const JobEntry& entry,
   if (member.is(MemberPhase::kGone) && same && entry.forming())
     return {.kind = Kind::kRevive, .refusal = {}};
   if (member.has_left() && same) return {.kind = Kind::kIgnore, .refusal = {}};
-  if (member.is(MemberPhase::kExpelled) && same)
+  if (member.is(MemberPhase::kEvicted) && same)
     return refuse(wire::RefuseCode::kEnded, member.notice);
   if (member.stale_cookie != 0 && member.stale_nonce == request.join.nonce)
     return refuse_taken(text("rank %u of job '%s' was taken over by the process at %s",
