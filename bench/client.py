@@ -1,10 +1,10 @@
 """The client bench: CPU time of a session over UDP against the barest sender and receiver.
 
 A rank sums tensors over 127.0.0.1 with an appliance in another process; beside it a program of a
-few lines sends as many datagrams of the same lengths from memory of the same size, and receives
-as many back, with UDP_SEGMENT and UDP_GRO, and without (client_bench.cc). Counted is the CPU time of the
-worker's process, kernel included, for a contribution and its result. The barest receiver looks at
-nothing: the ratio holds the protocol, the average, and its way into the caller's memory.
+few lines sends as many datagrams of the same lengths from memory of the same size, and receives as
+many back, with UDP_SEGMENT and UDP_GRO, and without (client_bench.cc). Counted is the CPU time of
+the worker's process, kernel included, for a contribution and its result. The barest receiver looks
+at nothing: the ratio holds the protocol, the average, and its way into the caller's memory.
 
 What can go wrong: the loopback interface neither segments nor sums, so a packet of a train is
 cheaper than on any device, and the ratio is an upper bound. The kernel's share of a packet depends

@@ -99,10 +99,10 @@ Result<Opened> open(const JoinRequest& request) {
                      request.log);
   if (!transport.ok()) return at_place(request, transport.status());
   const TransportFacts facts = transport.value()->facts();
-  request.log.write(SLUICE_LOG_DEBUG, request.address + ": open, local address " +
-                                          facts.local_address + ", receive credit " +
-                                          std::to_string(facts.receive_credit_packets) +
-                                          " packets");
+  request.log.write(SLUICE_LOG_DEBUG,
+                    request.address + ": open, local address " + facts.local_address +
+                        ", receive credit " + std::to_string(facts.receive_credit_packets) +
+                        " packets, offloads " + (facts.offloads.empty() ? "none" : facts.offloads));
   SessionOptions options = request.session;
   options.nonce = draw_nonce();
   options.trace = !request.trace_dir.empty();
@@ -177,6 +177,7 @@ Job::~Job() {
 void Job::leave(wire::LeaveReason reason) {
   const bool uneven = reason == wire::LeaveReason::kUneven;
   Lock lock = shared_.mutex.lock();
+  shared_.await_burst(lock);  // whoever hears that the job is left has its memory back
   shared_.session.leave(reason, monotonic_now());
   shared_.wake();
   shared_.changed.wait_for(lock, std::chrono::nanoseconds(uneven ? uneven_limit_ns_ : kLeaveLimit),

@@ -223,7 +223,9 @@ JobFacts Job::facts() const {
 Counters Job::counters() const {
   const Lock lock = shared_.mutex.lock();
   Counters counters = shared_.session.counters();
-  counters.send_errors = shared_.send_errors;
+  counters.send_errors = shared_.transport.send_errors;
+  counters.segmented_packets = shared_.transport.segmented;
+  counters.coalesced_packets = shared_.transport.coalesced;
   return counters;
 }
 

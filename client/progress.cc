@@ -17,7 +17,8 @@ constexpr DurationNs kLongestSleep = 100 * kMillisecond;
 // With fewer cores than threads, spinning takes time from whoever has work.
 constexpr unsigned kCoresForSpinning = 8;
 constexpr DurationNs kSpinLimit = 20 * kMicrosecond;
-constexpr int kBurstsPerLoop = 2;  // of each direction, so that neither starves the other
+// Of each direction in a loop, so that neither starves the other.
+constexpr std::size_t kDatagramsPerLoop = 2 * kBurst;
 constexpr std::size_t kUsualEvents = 64;
 
 // The application's signal handlers stay on the application's threads.
@@ -105,6 +106,7 @@ void Progress::with_session(TimeNs now, Body body) {
     drain_trace();
   } catch (const std::bad_alloc&) {
     shared_.session.handle_broken({StatusCode::kExhausted, "out of memory"}, now);
+    let_go_of_callers_memory();
   }
 }
 
@@ -113,21 +115,35 @@ void Progress::fill_transmit_burst(TimeNs now, GiveWay give_way) {
   tx_first_ = 0;
   tx_count_ = 0;
   client::Transmit transmit;
-  while (tx_count_ < kBurst) {
+  const std::size_t limit_bytes = transport_->send_limit_bytes();
+  for (std::size_t bytes = 0; tx_count_ < kBurst && bytes < limit_bytes; ++tx_count_) {
     Outgoing& slot = tx_[tx_count_];
     if (!shared_.session.poll_transmit(transmit, {slot.data, kMaxDatagramBytes}, now)) break;
     slot.bytes = transmit.bytes;
+    slot.payload = transmit.payload;
     slot.port_offset = transmit.port_offset;
-    ++tx_count_;
+    if (!slot.payload.empty()) shared_.reading.store(true, std::memory_order_relaxed);
+    bytes += slot.total_bytes();
     give_way();
   }
+  // It has just failed: callers who see that may use their memory as they like.
+  if (!shared_.session.status().ok()) let_go_of_callers_memory();
+}
+
+// What the transport has not taken is copied, as it may wait for long.
+void Progress::let_go_of_callers_memory() noexcept {
+  for (std::size_t i = tx_first_; i < tx_count_; ++i) {
+    tx_[i].bytes = whole(tx_[i]).size();
+    tx_[i].payload = {};
+  }
+  shared_.reading.store(false, std::memory_order_release);
 }
 
 // Moves `now` on when something came: a datagram must not seem to be here before it has come, or
 // round trips would be too short by what the loop did before.
 bool Progress::receive(TimeNs& now) {
   bool worked = false;
-  for (int burst = 0; burst < kBurstsPerLoop; ++burst) {
+  for (std::size_t count = 0; count < kDatagramsPerLoop; count += kBurst) {
     const std::span<const Incoming> datagrams = transport_->receive(now);
     if (datagrams.empty()) break;
     now = monotonic_now();
@@ -147,7 +163,7 @@ bool Progress::receive(TimeNs& now) {
 bool Progress::act(TimeNs now) {
   PathEvent path_event;
   while (transport_->poll_path_event(path_event)) path_events_.push_back(std::move(path_event));
-  const std::uint64_t send_errors = transport_->send_errors();
+  const TransportCounters counters = transport_->counters();
   events_.clear();
   bool running = true;
   with_session(now, [&](Session& session, auto give_way) {
@@ -162,7 +178,7 @@ bool Progress::act(TimeNs now) {
       note(event);
       events_.push_back(std::move(event));
     }
-    shared_.send_errors = send_errors;
+    shared_.transport = counters;
     next_timeout_ns_ = session.next_timeout();
     running = !shared_.ended() && !shared_.stop;
   });
@@ -184,17 +200,18 @@ void Progress::handle_path_event(const PathEvent& event, TimeNs now) {
 }
 
 bool Progress::transmit(TimeNs now) {
-  bool worked = false;
-  for (int burst = 0; burst < kBurstsPerLoop; ++burst) {
-    if (tx_first_ == tx_count_ && burst != 0)
+  std::size_t count = 0;
+  while (count < kDatagramsPerLoop) {
+    if (tx_first_ == tx_count_ && count != 0)
       with_session(now, [&](Session&, auto give_way) { fill_transmit_burst(now, give_way); });
     if (tx_first_ == tx_count_) break;
     const std::size_t sent = transport_->send({tx_.data() + tx_first_, tx_count_ - tx_first_}, now);
     tx_first_ += sent;
-    worked |= sent != 0;
+    count += sent;
     if (tx_first_ != tx_count_) break;  // offered again in the next loop
   }
-  return worked;
+  let_go_of_callers_memory();
+  return count != 0;
 }
 
 // What the session has done with memory that is not its own. With the lock held.

@@ -50,6 +50,7 @@ class Progress {
   void handle_path_event(const PathEvent& event, TimeNs now);
   template <class GiveWay>
   void fill_transmit_burst(TimeNs now, GiveWay give_way);
+  void let_go_of_callers_memory() noexcept;
   bool transmit(TimeNs now);
   void note(const Event& event);
   void tell(const Event& event);

@@ -22,6 +22,7 @@
 
 #include "client/core/session.h"
 #include "client/fork.h"
+#include "client/transport/transport.h"
 
 namespace sluice::client {
 
@@ -77,6 +78,14 @@ struct SharedSession {
       : wake_fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
         session(std::move(options), std::move(layout), now) {}
 
+  // With the lock, which is free meanwhile: a burst takes microseconds.
+  void await_burst(SessionMutex::Lock& lock) {
+    while (reading.load(std::memory_order_acquire)) {
+      lock.unlock();
+      std::this_thread::yield();
+      lock = mutex.lock();
+    }
+  }
   bool ended() const noexcept { return session.state() == SessionState::kClosed; }
   // With the lock held: a call has left something to do.
   void wake() noexcept {
@@ -90,6 +99,10 @@ struct SharedSession {
   SessionMutex mutex;
   // Something that a call may wait for has happened.
   std::condition_variable changed;
+  // The burst that is made or sent reads memory that callers have submitted. The progress thread
+  // sets it under the mutex and takes it back without; it handles nothing that gives memory back
+  // before that. A call that does waits for it: await_burst().
+  std::atomic<bool> reading{false};
   // ---- under the mutex ----
   Session session;
   bool called = false;    // since the progress thread asked the session last
@@ -97,7 +110,7 @@ struct SharedSession {
   bool stop = false;      // it ends within one loop
   std::shared_ptr<CollectiveCall> collective;  // in progress
   std::vector<std::uint8_t> giving;            // this rank's state, while the session reads it
-  std::uint64_t send_errors = 0;               // of the transport
+  TransportCounters transport;
 };
 
 }  // namespace sluice::client

@@ -6,7 +6,7 @@
 
 namespace sluice::client {
 
-// X(name, help). They only grow, but for the last three, which are facts. sluice.h lists them in
+// X(name, help). They only grow, but for three facts. sluice.h lists them in
 // the same order, which abi_questions.cc checks.
 #define SLUICE_CLIENT_COUNTERS(X)                                                          \
   X(packets_sent, "datagrams that left")                                                   \
@@ -33,7 +33,9 @@ namespace sluice::client {
   X(resyncs, "states received from another rank")                                          \
   X(receive_credit_packets, "results that the transport can buffer")                       \
   X(chunk_bytes, "gradient bytes a packet")                                                \
-  X(shards, "of the appliance")
+  X(shards, "of the appliance")                                                            \
+  X(segmented_packets, "of packets_sent, those that the kernel cut from a train")          \
+  X(coalesced_packets, "of packets_received, those that the kernel handed over in a train")
 
 struct Counters {
 #define X(name, help) std::uint64_t name = 0;

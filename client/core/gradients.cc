@@ -165,8 +165,7 @@ bool GradientStream::write_next(Transmit& transmit, std::span<std::uint8_t> out,
   Choice choice;
   while (scheduler_->next(windows, choice)) {
     if (!recovery_->take(choice.chunk)) continue;  // it need not be sent after all
-    transmit.bytes = write_chunk(choice, out, now, transmit.priority);
-    transmit.port_offset = static_cast<std::uint16_t>(1 + choice.shard);
+    write_chunk(choice, transmit, out, now);
     return true;
   }
   return false;
@@ -208,8 +207,9 @@ std::span<const std::uint8_t> GradientStream::fill_body(ChunkIndex chunk,
   return payload;
 }
 
-std::size_t GradientStream::write_chunk(const Choice& choice, std::span<std::uint8_t> out,
-                                        TimeNs now, Priority& priority) noexcept {
+// A gradient stays where it is; what waits to be requeued may make room for something newer.
+void GradientStream::write_chunk(const Choice& choice, Transmit& transmit,
+                                 std::span<std::uint8_t> out, TimeNs now) noexcept {
   const ChunkIndex chunk = choice.chunk;
   Flow& flow = link_.flows[choice.shard];
   wire::Contribution body{.flow = flow.next_header(now),
@@ -217,7 +217,6 @@ std::size_t GradientStream::write_chunk(const Choice& choice, std::span<std::uin
                           .chunk = chunk,
                           .base_step = current_step()};
   const std::span<const std::uint8_t> payload = fill_body(chunk, body);
-  priority = body.flow.priority;
   LastSent& last_sent = last_sent_[choice.shard];
   last_sent.number = body.flow.number;
   last_sent.unreported_priority = std::max(last_sent.unreported_priority, body.flow.priority);
@@ -228,7 +227,12 @@ std::size_t GradientStream::write_chunk(const Choice& choice, std::span<std::uin
   const bool again = recovery_->sent(chunk, body.flow.number, now, flow);
   link_.counters.retransmissions += again;
   if (trace_.on()) trace_.sent(layout_.chunk(chunk).tensor, current_step(), again, now);
-  return wire::encode(out, link_.identity, body, {}, payload);
+  const bool in_place = has_data(layout_.chunk(chunk).tensor);
+  transmit = {.bytes = in_place ? wire::encode(out, link_.identity, body)
+                                : wire::encode(out, link_.identity, body, {}, payload),
+              .payload = in_place ? payload : std::span<const std::uint8_t>(),
+              .port_offset = static_cast<std::uint16_t>(1 + choice.shard),
+              .priority = body.flow.priority};
 }
 
 std::size_t GradientStream::write_finished(std::span<std::uint8_t> out, TimeNs now) noexcept {

@@ -121,8 +121,8 @@ class GradientStream : public Stream {
   void schedule(std::uint32_t tensor, TimeNs now);
   void schedule_chunk(ChunkIndex chunk, std::uint32_t tensor, TimeNs now) noexcept;
   std::span<const std::uint8_t> fill_body(ChunkIndex chunk, wire::Contribution& body) noexcept;
-  std::size_t write_chunk(const Choice& choice, std::span<std::uint8_t> out, TimeNs now,
-                          Priority& priority) noexcept;
+  void write_chunk(const Choice& choice, Transmit& transmit, std::span<std::uint8_t> out,
+                   TimeNs now) noexcept;
   std::size_t write_finished(std::span<std::uint8_t> out, TimeNs now) noexcept;
   std::size_t write_reached(std::span<std::uint8_t> out, TimeNs now) noexcept;
   std::uint32_t in_flight(std::uint16_t shard) const noexcept;

@@ -38,7 +38,8 @@ class Session {
 
   // ---- network side ----
   Verdict handle_datagram(std::span<const std::uint8_t> bytes, TimeNs now);
-  // Writes the next datagram, most urgent first, as windows allow. False: nothing may be sent now.
+  // Writes the next datagram, most urgent first, as windows allow; a gradient's payload stays in
+  // the caller's memory. False: nothing may be sent now.
   bool poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now);
   // Schedules one of the tensors that were submitted; poll_transmit() does it for all, so only
   // whoever shares the session between threads needs it. False: there was none.

@@ -115,7 +115,7 @@ bool Session::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, Tim
   }
   if (transmit.bytes == 0) return false;
   ++link_.counters.packets_sent;
-  link_.counters.bytes_sent += transmit.bytes;
+  link_.counters.bytes_sent += transmit.bytes + transmit.payload.size();
   return true;
 }
 

@@ -5,7 +5,9 @@
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "aggregator/base/limits.h"
@@ -110,11 +112,23 @@ struct JobFacts {
   std::uint32_t resync_hold_ms = 0;
 };
 
+// A datagram: what was written for it, then `payload` where it lies.
 struct Transmit {
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;  // written
+  // The rest, in the memory of a Submission: it is the session's until its next handle_...() call,
+  // or leave().
+  std::span<const std::uint8_t> payload;
   std::uint16_t port_offset = 0;  // add to the appliance's port: 0 control, 1 + shard data
   Priority priority = 0;
 };
+
+// Copies the payload behind what was written at the front of `out`: the whole datagram.
+inline std::span<const std::uint8_t> gather(const Transmit& transmit,
+                                            std::span<std::uint8_t> out) noexcept {
+  if (!transmit.payload.empty())
+    std::memcpy(out.data() + transmit.bytes, transmit.payload.data(), transmit.payload.size());
+  return out.first(transmit.bytes + transmit.payload.size());
+}
 
 enum class SessionState : std::uint8_t { kJoining, kForming, kRunning, kLeaving, kClosed };
 

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <string>
 
@@ -17,7 +18,7 @@
 
 namespace sluice::client {
 
-inline constexpr std::size_t kBurst = 32;  // datagrams moved by one call
+inline constexpr std::size_t kBurst = 64;  // datagrams moved by one call
 // Free bytes that the caller leaves in front of every outgoing datagram, for frame headers.
 inline constexpr std::size_t kTxHeadroomBytes = 64;
 
@@ -28,8 +29,18 @@ struct Incoming {
 struct Outgoing {
   std::uint8_t* data = nullptr;  // kTxHeadroomBytes in front of it may be overwritten
   std::size_t bytes = 0;
-  std::uint16_t port_offset = 0;  // from the appliance's control port
+  std::uint16_t port_offset = 0;            // from the appliance's control port
+  std::span<const std::uint8_t> payload{};  // follows `data`, from the application's memory
+
+  std::size_t total_bytes() const noexcept { return bytes + payload.size(); }
 };
+
+// The datagram in one piece. Behind `data` there is room for a whole one.
+inline std::span<std::uint8_t> whole(const Outgoing& datagram) noexcept {
+  if (!datagram.payload.empty())
+    std::memcpy(datagram.data + datagram.bytes, datagram.payload.data(), datagram.payload.size());
+  return {datagram.data, datagram.total_bytes()};
+}
 
 // What the network said about datagrams sent earlier.
 struct PathEvent {
@@ -50,6 +61,13 @@ struct TransportFacts {
   std::string local_address;                 // printable, for logs
   std::size_t path_datagram_bytes = 0;       // biggest UDP payload of the local interface
   std::uint32_t receive_credit_packets = 0;  // full datagrams that may wait to be received
+  std::string offloads;                      // that are in use, printable; empty: none
+};
+
+struct TransportCounters {
+  std::uint64_t send_errors = 0;  // datagrams that the operating system did not take
+  std::uint64_t segmented = 0;    // datagrams that left as part of a train
+  std::uint64_t coalesced = 0;    // that came as part of one
 };
 
 class Transport {
@@ -59,14 +77,17 @@ class Transport {
   virtual TransportFacts facts() const = 0;
   // Up to kBurst datagrams from the appliance, already in memory. Empty: nothing waits.
   virtual std::span<const Incoming> receive(TimeNs now) noexcept = 0;
+  // How many bytes to have ready for one send() at most, though never less than a datagram: what is
+  // handed over can't be overtaken any more by what is more urgent.
+  virtual std::size_t send_limit_bytes() const noexcept { return SIZE_MAX; }
   // Takes datagrams from the front and returns how many; the rest is offered again later. A taken
-  // datagram may still be lost, as on any network.
+  // datagram may still be lost, as on any network; its memory is not read any more.
   virtual std::size_t send(std::span<const Outgoing> datagrams, TimeNs now) noexcept = 0;
   virtual bool poll_path_event(PathEvent& event) noexcept = 0;
   // Sleeps until something can be received (or sent, after send() left something), `wake_fd` is
   // readable, or `timeout_ns` has passed. May return early. Does not read from `wake_fd`.
   virtual void wait(int wake_fd, DurationNs timeout_ns) noexcept = 0;
-  virtual std::uint64_t send_errors() const noexcept = 0;
+  virtual TransportCounters counters() const noexcept = 0;
 };
 
 }  // namespace sluice::client

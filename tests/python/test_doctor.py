@@ -30,6 +30,7 @@ def test_a_working_machine_gets_status_0_and_the_facts():
     assert done.returncode == 0, done.stdout + done.stderr
     assert line(done, "library").startswith("ok ")
     assert "rmem_max" in line(done, "udp buffers")
+    assert "UDP_GRO" in line(done, "udp offload")
     assert line(done, "gpu").startswith("off ")
     assert "SLUICE_ADDRESS" in line(done, "appliance")
 
@@ -68,6 +69,7 @@ def test_an_appliance_inside_the_process_is_joined_and_sums():
     done = doctor("--address", "inproc://doctor")
     assert done.returncode == 0, done.stdout
     assert "joined in" in line(done, "appliance")
+    assert "0 of" in line(done, "appliance")  # nothing there makes trains
 
 
 def test_a_real_appliance_is_joined_over_vhost(appliance):

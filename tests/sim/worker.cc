@@ -151,7 +151,7 @@ bool Worker::poll_transmit(TimeNs now) {
     }
     ++datagrams_out_;
     any = true;
-    world_.send_from_worker(*this, transmit, {buffer_.data(), transmit.bytes}, now);
+    world_.send_from_worker(*this, transmit, client::gather(transmit, buffer_), now);
   }
   return any;
 }

@@ -279,7 +279,7 @@ typedef struct sluice_stall {
   char text[4096];     /* tensors, ranks, when each was last heard; cut to fit */
 } sluice_stall;
 
-/* Counters since the join; they only grow, but for the last three, which are facts. In this order
+/* Counters since the join; they only grow, but for three facts. In this order
  * sluice_counter_name() tells their names, and sluice_counter_help() more about each. */
 typedef struct sluice_counters {
   size_t struct_size;
@@ -309,6 +309,8 @@ typedef struct sluice_counters {
   uint64_t receive_credit_packets; /* results that the transport can buffer */
   uint64_t chunk_bytes;            /* gradient bytes per packet, in use */
   uint64_t shards;                 /* of the appliance */
+  uint64_t segmented_packets;      /* of packets_sent, those that the kernel cut from a train */
+  uint64_t coalesced_packets;      /* of packets_received, those that came in a train */
 } sluice_counters;
 
 /* "0.2.0", the version of the library that is loaded. Never fails; static storage. */

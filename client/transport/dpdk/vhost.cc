@@ -110,15 +110,16 @@ class VhostTransport final : public Transport {
     std::size_t ready = 0;
     for (; ready < count; ++ready) {
       const Outgoing& datagram = datagrams[ready];
-      const std::size_t frame_bytes = header_bytes + datagram.bytes;
+      const std::size_t frame_bytes = header_bytes + datagram.total_bytes();
       if (frame_bytes > longest) break;
       path_.dst_port = static_cast<std::uint16_t>(options_.port + datagram.port_offset);
-      wire::encode_udp_headers({datagram.data - header_bytes, header_bytes}, path_, datagram.bytes,
-                               wire::sum_bytes({datagram.data, datagram.bytes}));
+      const std::span<const std::uint8_t> bytes = whole(datagram);
+      wire::encode_udp_headers({datagram.data - header_bytes, header_bytes}, path_, bytes.size(),
+                               wire::sum_bytes(bytes));
       frames[ready] = {datagram.data - header_bytes, static_cast<std::uint32_t>(frame_bytes)};
     }
     if (ready == 0 && count != 0) {  // the first one is too long: taken, and lost
-      too_big_bytes_ = datagrams[0].bytes;
+      too_big_bytes_ = datagrams[0].total_bytes();
       ++send_errors_;
       return 1;
     }
@@ -157,7 +158,7 @@ class VhostTransport final : public Transport {
     plugin_.arm(port_, 0);
   }
 
-  std::uint64_t send_errors() const noexcept override { return send_errors_; }
+  TransportCounters counters() const noexcept override { return {.send_errors = send_errors_}; }
 
  private:
   Status open_port() {

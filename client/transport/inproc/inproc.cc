@@ -51,7 +51,7 @@ class InprocTransport final : public Transport {
     ::ppoll(fds.data(), fds.size(), &timeout, nullptr);
   }
 
-  std::uint64_t send_errors() const noexcept override { return 0; }
+  TransportCounters counters() const noexcept override { return {}; }
 
  private:
   std::shared_ptr<Hub> hub_;

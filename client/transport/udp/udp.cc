@@ -18,6 +18,8 @@
 #include "aggregator/wire/inet.h"
 #include "client/fork.h"
 #include "client/transport/udp/moderation.h"
+#include "client/transport/udp/pace.h"
+#include "client/transport/udp/trains.h"
 
 namespace sluice::client {
 namespace {
@@ -115,12 +117,12 @@ class UdpTransport final : public Transport {
     }
     if (Status status = bind_local(options); !status.ok()) return status;
     set_options();
-    for (std::size_t i = 0; i < kBurst; ++i) {
-      rx_iov_[i] = {rx_bytes_.data() + i * kRxSlotBytes, kRxSlotBytes};
-      rx_[i].msg_hdr = {.msg_name = &rx_from_[i],
-                        .msg_namelen = sizeof rx_from_[i],
-                        .msg_iov = &rx_iov_[i],
-                        .msg_iovlen = 1};
+    if (options.trains) {
+      if (!TrainSender::offered(socket_.get())) sender_.give_up();
+      facts_.offloads = std::string(sender_.trains() ? "UDP_SEGMENT" : "") +
+                        (TrainReceiver::switch_on(socket_.get()) ? " UDP_GRO" : "");
+    } else {
+      sender_.give_up();
     }
     return {};
   }
@@ -128,54 +130,49 @@ class UdpTransport final : public Transport {
   TransportFacts facts() const override { return facts_; }
 
   std::span<const Incoming> receive(TimeNs now) noexcept override {
-    const int count =
-        ::recvmmsg(socket_.get(), rx_.data(), static_cast<unsigned>(kBurst), MSG_DONTWAIT, nullptr);
-    if (count < 0) {
+    if (!receiver_.fetch(socket_.get())) {
       if (errno != EAGAIN && errno != EINTR) read_errors();
       return {};
     }
+    const std::size_t count = receiver_.take(
+        incoming_, [this](const sockaddr_storage& from) { return remote_.same_host(from); });
     moderation_.on_receive(static_cast<std::uint32_t>(count), now);
-    std::size_t kept = 0;
-    for (int i = 0; i < count; ++i) {
-      mmsghdr& message = rx_[i];
-      const bool whole = (message.msg_hdr.msg_flags & MSG_TRUNC) == 0;
-      if (whole && remote_.same_host(rx_from_[i])) {
-        incoming_[kept++].bytes = {rx_bytes_.data() + i * kRxSlotBytes, message.msg_len};
-      }
-      message.msg_hdr.msg_namelen = sizeof rx_from_[i];
-    }
-    return {incoming_.data(), kept};
+    return {incoming_.data(), count};
   }
 
-  std::size_t send(std::span<const Outgoing> datagrams, TimeNs) noexcept override {
-    const std::size_t count = std::min(datagrams.size(), kBurst);
-    for (std::size_t i = 0; i < count; ++i) {
-      SocketAddress& target = targets_[datagrams[i].port_offset];
-      tx_iov_[i] = {datagrams[i].data, datagrams[i].bytes};
-      tx_[i].msg_hdr = {.msg_name = &target.storage,
-                        .msg_namelen = target.bytes,
-                        .msg_iov = &tx_iov_[i],
-                        .msg_iovlen = 1};
-    }
+  std::size_t send_limit_bytes() const noexcept override { return pace_.limit_bytes(); }
+
+  std::size_t send(std::span<const Outgoing> datagrams, TimeNs now) noexcept override {
+    datagrams = datagrams.first(std::min(datagrams.size(), kBurst));
     std::size_t taken = 0;
+    std::size_t bytes = 0;
     blocked_ = false;
     // An error belongs to the first message that was not sent, or is a pending one of an earlier
     // datagram; either way the loop ends after as many errors as there are datagrams.
-    for (std::size_t errors = 0; taken < count && errors <= count;) {
-      const int sent = ::sendmmsg(socket_.get(), &tx_[taken], static_cast<unsigned>(count - taken),
-                                  MSG_DONTWAIT);
-      if (sent > 0) {
-        taken += static_cast<std::size_t>(sent);
-        continue;
+    for (std::size_t errors = 0; taken < datagrams.size() && errors <= datagrams.size();) {
+      const std::span<mmsghdr> messages = sender_.prepare(
+          datagrams.subspan(taken), [this](std::uint16_t port) -> auto& { return targets_[port]; });
+      const int sent = ::sendmmsg(socket_.get(), messages.data(),
+                                  static_cast<unsigned>(messages.size()), MSG_DONTWAIT);
+      for (int i = 0; i < sent; ++i) {
+        const std::size_t train = sender_.train(static_cast<std::size_t>(i));
+        bytes += messages[static_cast<std::size_t>(i)].msg_len;
+        taken += train;
+        if (train > 1) segmented_ += train;
       }
-      if (errno == EINTR) continue;
+      if (sent > 0 || errno == EINTR) continue;
       if (errno == EAGAIN || errno == ENOBUFS) {
         blocked_ = true;
         break;
       }
+      if (sender_.train(0) > 1 && (errno == EINVAL || errno == EIO)) {
+        sender_.give_up();  // no checksums by the device, or a path that no longer carries so much
+        continue;
+      }
       ++errors;
-      taken += handle_send_error(errno, datagrams[taken].bytes);
+      taken += handle_send_error(errno, datagrams[taken].total_bytes());
     }
+    pace_.on_send(bytes, blocked_, now);
     return taken;
   }
 
@@ -189,11 +186,13 @@ class UdpTransport final : public Transport {
   void wait(int wake_fd, DurationNs timeout_ns) noexcept override {
     const DurationNs rest_ns = blocked_ ? 0 : std::min(timeout_ns, moderation_.take_rest());
     if (rest_ns != 0) {
+      pace_.on_rest();
       pollfd wake{wake_fd, POLLIN, 0};
       const timespec rest{0, rest_ns};
       ::ppoll(&wake, 1, &rest, nullptr);
       return;
     }
+    if (!blocked_) pace_.on_rest();
     const short socket_events = static_cast<short>(POLLIN | (blocked_ ? POLLOUT : 0));
     std::array<pollfd, 2> fds{{{socket_.get(), socket_events, 0}, {wake_fd, POLLIN, 0}}};
     const timespec timeout{timeout_ns / kSecond, timeout_ns % kSecond};
@@ -201,11 +200,12 @@ class UdpTransport final : public Transport {
     if ((fds[0].revents & POLLERR) != 0) read_errors();
   }
 
-  std::uint64_t send_errors() const noexcept override { return send_errors_; }
+  TransportCounters counters() const noexcept override {
+    return {
+        .send_errors = send_errors_, .segmented = segmented_, .coalesced = receiver_.coalesced()};
+  }
 
  private:
-  static constexpr std::size_t kRxSlotBytes = 9216;
-
   struct TooBigReports {
     bool local = false;    // of this host, about a datagram that was not sent
     bool network = false;  // by ICMP, about one sent earlier
@@ -339,13 +339,11 @@ class UdpTransport final : public Transport {
   bool blocked_ = false;      // the last send() left something
   std::uint64_t send_errors_ = 0;
   std::deque<PathEvent> events_;
-  std::vector<std::uint8_t> rx_bytes_ = std::vector<std::uint8_t>(kBurst * kRxSlotBytes);
-  std::array<mmsghdr, kBurst> rx_{};
-  std::array<iovec, kBurst> rx_iov_{};
-  std::array<sockaddr_storage, kBurst> rx_from_{};
+  Pace pace_;
+  TrainSender sender_{true};
+  TrainReceiver receiver_;
   std::array<Incoming, kBurst> incoming_{};
-  std::array<mmsghdr, kBurst> tx_{};
-  std::array<iovec, kBurst> tx_iov_{};
+  std::uint64_t segmented_ = 0;
 };
 
 }  // namespace

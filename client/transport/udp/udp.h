@@ -2,7 +2,8 @@
 //
 // One unconnected socket, so that one source port speaks to the control port and to every data
 // port. "Don't fragment" is set, ICMP errors are read from the error queue, datagrams carry ECT(0).
-// UDP checksums are the kernel's and stay on.
+// UDP checksums are the kernel's and stay on. Datagrams leave and come in trains (trains.h) where
+// the kernel and the device can.
 #pragma once
 
 #include <memory>
@@ -18,6 +19,7 @@ struct UdpOptions {
   std::uint16_t port = kDefaultPort;
   std::string local_address;  // empty: the kernel chooses
   std::size_t mtu_bytes = 1500;
+  bool trains = true;  // where the kernel has them
 };
 
 // Resolves the host (may block as long as the system's resolver does) and opens the socket. Tells

@@ -89,7 +89,7 @@ class Burst {
     for (std::size_t i = 0; i < count; ++i) {
       std::uint8_t* start = &memory_[i * (kTxHeadroomBytes + bytes) + kTxHeadroomBytes];
       start[0] = static_cast<std::uint8_t>(i);
-      datagrams_[i] = {start, bytes, port_offset};
+      datagrams_[i] = {.data = start, .bytes = bytes, .port_offset = port_offset};
     }
   }
   std::span<const Outgoing> get() const { return datagrams_; }
@@ -178,7 +178,7 @@ TEST(Udp, SaysWhenADatagramIsTooBig) {
   EXPECT_EQ(event.kind, PathEvent::Kind::kTooBig);
   EXPECT_EQ(event.datagram_bytes, 65'600u);
   EXPECT_TRUE(event.certain);
-  EXPECT_EQ(transport->send_errors(), 1u);
+  EXPECT_EQ(transport->counters().send_errors, 1u);
   EXPECT_EQ(transport->send(Burst(1, 10, 0).get(), 0), 1u);
   EXPECT_EQ(appliance.receive(), 10);
 }

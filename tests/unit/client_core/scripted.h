@@ -68,10 +68,10 @@ class Scripted {
     Transmit transmit;
     std::vector<std::uint8_t> buffer(kMaxDatagramBytes);
     while (session.poll_transmit(transmit, buffer, now)) {
-      sent_.push_back(
-          {.bytes = {buffer.begin(), buffer.begin() + static_cast<long>(transmit.bytes)},
-           .port_offset = transmit.port_offset,
-           .priority = transmit.priority});
+      const std::span<const std::uint8_t> bytes = gather(transmit, buffer);
+      sent_.push_back({.bytes = {bytes.begin(), bytes.end()},
+                       .port_offset = transmit.port_offset,
+                       .priority = transmit.priority});
       EXPECT_LE(sent_.size(), 100'000u);
     }
   }

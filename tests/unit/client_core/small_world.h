@@ -213,11 +213,13 @@ class SmallWorld {
     for (std::uint16_t rank = 0; rank < sessions_.size(); ++rank) {
       if (stopped_[rank].active) continue;
       Transmit transmit;
-      while (sessions_[rank]->poll_transmit(transmit, buffer_, now_))
+      while (sessions_[rank]->poll_transmit(transmit, buffer_, now_)) {
+        const std::span<const std::uint8_t> bytes = gather(transmit, buffer_);
         send({.up = true,
               .rank = rank,
               .port_offset = transmit.port_offset,
-              .bytes = {buffer_.begin(), buffer_.begin() + static_cast<long>(transmit.bytes)}});
+              .bytes = {bytes.begin(), bytes.end()}});
+      }
     }
     poll_events();
   }

@@ -88,8 +88,8 @@ TEST(Straggler, CancelsWhatWaitsInTheMiddleOfATensor) {
   std::vector<Sent> first;
   while (first.empty() || first.back().type() != PacketType::kContribution) {  // one chunk leaves
     ASSERT_TRUE(bench.session.poll_transmit(transmit, buffer, bench.now));
-    first.push_back({.bytes = {buffer.begin(), buffer.begin() + static_cast<long>(transmit.bytes)},
-                     .port_offset = transmit.port_offset});
+    const std::span<const std::uint8_t> bytes = gather(transmit, buffer);
+    first.push_back({.bytes = {bytes.begin(), bytes.end()}, .port_offset = transmit.port_offset});
     bench.note(first.back());
   }
   bench.result(1, 1, std::vector<float>(16, 7), 1, 0, kWithoutMe);

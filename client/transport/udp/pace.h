@@ -1,0 +1,58 @@
+// How much may be handed to the kernel at once: what the link moves in 200 us.
+//
+// What the kernel has taken can't be overtaken any more. The link's rate is what the kernel takes
+// while it refuses some: between two refusals its buffer was never empty, unless the worker rested
+// in between. While nothing is refused nothing waits there either, and the limit grows. Pure; one
+// thread.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "aggregator/base/time.h"
+
+namespace sluice::client {
+
+class Pace {
+ public:
+  static constexpr DurationNs kAtOnce = 200 * kMicrosecond;
+  static constexpr DurationNs kWindow = kMillisecond;   // the least to measure a rate over
+  static constexpr std::size_t kLeastBytes = 1500;      // a packet leaves however slow the link is
+  static constexpr std::size_t kFirstBytes = 16 << 10;  // 200 us at 655 Mb/s
+  static constexpr std::size_t kMostBytes = 1 << 20;
+
+  std::size_t limit_bytes() const noexcept { return limit_bytes_; }
+
+  // The kernel took so much; `refused`: and no more.
+  void on_send(std::size_t bytes, bool refused, TimeNs now) noexcept {
+    taken_bytes_ += bytes;
+    if (!refused) {
+      if (!measuring_ && taken_bytes_ >= limit_bytes_) grow();
+      return;
+    }
+    const DurationNs elapsed_ns = now - since_ns_;
+    if (measuring_ && elapsed_ns < kWindow) return;
+    if (measuring_)
+      limit_bytes_ = std::clamp(taken_bytes_ * kAtOnce / static_cast<std::size_t>(elapsed_ns),
+                                kLeastBytes, kMostBytes);
+    measuring_ = true;
+    since_ns_ = now;
+    taken_bytes_ = 0;
+  }
+  // The worker waits for something else than room to send: the kernel's buffer may run empty.
+  void on_rest() noexcept { measuring_ = false; }
+
+ private:
+  void grow() noexcept {
+    limit_bytes_ = std::min(2 * limit_bytes_, kMostBytes);
+    taken_bytes_ = 0;
+  }
+
+  std::size_t limit_bytes_ = kFirstBytes;
+  std::size_t taken_bytes_ = 0;  // since the last refusal, or since the limit grew
+  TimeNs since_ns_ = 0;          // of that refusal
+  bool measuring_ = false;
+};
+
+}  // namespace sluice::client
