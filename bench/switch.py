@@ -95,7 +95,7 @@ class Side:
 
 def start_side(stack, name, pmd, polling):
     from lab import Lab, LabError
-    lab = stack.enter_context(Lab(hosts=2, pmd=pmd))
+    lab = stack.enter_context(Lab(hosts=2, pmd=pmd, offloads=False))
     if polling is None:
         return Side(lab, name, None)
     try:

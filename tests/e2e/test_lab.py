@@ -1,4 +1,4 @@
-"""The lab itself: what it leaves behind when it is ended early."""
+"""The lab itself: what its links carry, and what it leaves behind when it is ended early."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import lab
+import links
+import workers
 
 LAB = Path(lab.__file__)
 
@@ -39,3 +41,23 @@ def test_a_lab_that_is_terminated_removes_its_namespaces(wait, tmp_path):
     for namespace in left:
         subprocess.run(["ip", "netns", "del", namespace], check=True)
     assert left == []
+
+
+@pytest.mark.parametrize("mtu", [1500, 9000])
+@pytest.mark.parametrize("pmd", ["bridge", "af_packet"])
+def test_a_bare_sender_gets_the_rate_of_both_links_whatever_switches(pmd, mtu):
+    reason = lab.missing()
+    if reason:
+        pytest.skip(reason)
+    rate = 50
+    with lab.Lab(hosts=2, rate_mbps=rate, pmd=pmd, mtu=mtu) as shaped:
+        if pmd != "bridge":
+            shaped.start_appliance(workers.BUILD)
+        best = (0.0, 0.0)
+        for _ in range(5):  # a busy machine carries less, never more
+            carried = links.carried_mbps(shaped, 0, 1)
+            assert all(each < 1.03 * rate for each in carried)
+            best = max(best, carried, key=min)
+            if min(best) > 0.97 * rate:
+                return
+        assert False, f"the links carried {best} Mb/s of {rate}"

@@ -3,9 +3,10 @@
 
 Each host is a network namespace with one veth link to the box's namespace. In the box either
 `sluiced` switches and sums (PMD af_packet or af_xdp), or the kernel's bridge switches (for
-baselines such as Gloo). Links are shaped with htb at both ends and a queue of 2 MB, so that the
-queue's length is stated and not an accident. Needs root. Everything that was made is removed on
-exit, by name and by process id.
+baselines such as Gloo). Links are shaped at both ends, with a queue of 2 MB, so that the queue's
+length is stated and not an accident: by the kernel at the hosts and at the bridge (links.py), by
+sluiced itself at its ports. Needs root. Everything that was made is removed on exit, by name and by
+process id.
 
 As a library (tests/e2e, bench):
 
@@ -33,9 +34,10 @@ import threading
 import time
 from pathlib import Path
 
+import links
+
 BOX_ADDRESS = "10.77.0.1"
 BOX_ADDRESS6 = "fd77::1"
-QUEUE_BYTES = 2_000_000
 READY = "ready:"
 _ordinals = itertools.count()  # one process may hold several labs
 
@@ -62,8 +64,10 @@ def missing() -> str | None:
 class Lab:
     """`hosts` namespaces around a box; `pmd` af_packet, af_xdp or bridge; no `rate_mbps`: unshaped.
 
-    Host i has the address 10.77.0.(i + 10); the appliance 10.77.0.1. With `ipv6` also fd77::(i + 10
-    in hexadecimal) and fd77::1. Not thread-safe. Blocking calls are bounded by `timeout` arguments.
+    `offloads`: packets of up to 64 KB are cut behind the shapers and merged where a kernel receives
+    them, at the bridge too; without, every stack makes and takes single frames. Host i has the
+    address 10.77.0.(i + 10); the appliance 10.77.0.1. With `ipv6` also fd77::(i + 10 in
+    hexadecimal) and fd77::1. Not thread-safe. Blocking calls are bounded by `timeout` arguments.
     """
 
     def __init__(
@@ -73,11 +77,14 @@ class Lab:
         pmd: str = "af_packet",
         mtu: int = 1500,
         ipv6: bool = False,
+        offloads: bool = True,
     ):
         if pmd not in ("af_packet", "af_xdp", "bridge"):
             raise LabError(f"pmd {pmd!r} is unknown: af_packet, af_xdp or bridge")
         if not 1 <= hosts <= 64:
             raise LabError(f"{hosts} hosts: 1 to 64 are possible")
+        if pmd != "bridge" and rate_mbps is not None and rate_mbps != int(rate_mbps):
+            raise LabError(f"{rate_mbps} Mb/s: sluiced's shaper takes whole Mb/s")
         self.hosts, self.rate_mbps, self.pmd, self.mtu = hosts, rate_mbps, pmd, mtu
         self._prefix = f"sl{os.getpid() % 100000}x{next(_ordinals)}"
         self._namespaces: list[str] = []
@@ -85,7 +92,7 @@ class Lab:
         self._stack = contextlib.ExitStack()
         self._signals = ends_on_signals()
         self.directory = Path()
-        self.ipv6 = ipv6
+        self.ipv6, self.offloads = ipv6, offloads
         self.url = f"udp://{BOX_ADDRESS}:7700"
         self.url6 = f"udp://[{BOX_ADDRESS6}]:7700"
 
@@ -101,6 +108,8 @@ class Lab:
                 self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-lab-"))
             )
             self._build()
+            if self.rate_mbps is not None:
+                self._stack.enter_context(links.one_timer_a_burst())
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -133,29 +142,21 @@ class Lab:
             if self.ipv6:
                 self._in(host, "sysctl -qw net.ipv6.conf.eth0.disable_ipv6=0")
                 self._in(host, f"ip addr add {self.address6(i)}/64 dev eth0 nodad")
-            for namespace, device in ((host, "eth0"), (box, f"s{i}")):
-                # The other end reads raw frames: checksums must be finished, frames unmerged and
-                # VLAN tags in their place.
-                self._in(namespace, f"ethtool -K {device} tx off rx off gso off tso off gro off")
-                self._in(namespace, f"ethtool -K {device} txvlan off rxvlan off", check=False)
-                self._in(namespace, f"ip link set {device} up")
-                if self.rate_mbps is not None:
-                    self._shape(namespace, device)
+            self._set_up_link(host, "eth0", kernel_takes_frames=True)
+            self._set_up_link(box, f"s{i}", kernel_takes_frames=self.pmd == "bridge")
         if self.pmd == "bridge":
             self._in(box, "ip link add br0 type bridge")
             self._in(box, "ip link set br0 up")
             for i in range(self.hosts):
                 self._in(box, f"ip link set s{i} master br0")
 
-    def _shape(self, namespace: str, device: str) -> None:
-        tc = f"tc qdisc add dev {device}"
-        self._in(namespace, f"{tc} root handle 1: htb default 1 r2q 1000")
-        self._in(
-            namespace,
-            f"tc class add dev {device} parent 1: classid 1:1 htb "
-            f"rate {self.rate_mbps}mbit burst 32k",
-        )
-        self._in(namespace, f"{tc} parent 1:1 bfifo limit {QUEUE_BYTES}")
+    def _set_up_link(self, namespace: str, device: str, kernel_takes_frames: bool) -> None:
+        offloads = self.offloads and kernel_takes_frames
+        commands = links.offload_commands(device, software=offloads, merge=offloads)
+        if self.rate_mbps is not None and kernel_takes_frames:
+            commands += links.shaper_commands(device, self.rate_mbps, self.mtu)
+        for command in [*commands, f"ip link set {device} up"]:
+            self._in(namespace, command, check="vlan" not in command)
 
     def _in(self, namespace: str, command: str, check: bool = True) -> None:
         run(f"ip netns exec {namespace} {command}", check=check)
@@ -222,6 +223,9 @@ class Lab:
                 f'interface = "s{i}"',
                 f"mtu = {port_mtu or self.mtu}",
             ]
+            if self.rate_mbps is not None:
+                lines += [f"rate_mbps = {int(self.rate_mbps)}"]
+                lines += [f"queue_kib = {links.QUEUE_BYTES // 1024}"]
             if fault:
                 lines += ["[port.fault]", f"seed = {int(fault.get('seed', 1)) + i}"]
                 lines += [f"{key} = {value}" for key, value in fault.items() if key != "seed"]
@@ -270,16 +274,18 @@ class Lab:
 
     def link_bytes(self, host: int) -> tuple[int, int]:
         """Bytes that the host's link carried so far: (from the host, to it), frames without FCS."""
-        base = ["ip", "netns", "exec", self._namespaces[host + 1], "cat"]
-        read = lambda name: int(
-            subprocess.run(
-                [*base, f"/sys/class/net/eth0/statistics/{name}"],
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-        )
-        return read("tx_bytes"), read("rx_bytes")
+        return self._counted(host, "bytes")
+
+    def link_frames(self, host: int) -> tuple[int, int]:
+        """As link_bytes(), in frames."""
+        return self._counted(host, "packets")
+
+    def _counted(self, host: int, unit: str) -> tuple[int, int]:
+        files = [f"/sys/class/net/eth0/statistics/{way}_{unit}" for way in ("tx", "rx")]
+        command = ["ip", "netns", "exec", self._namespaces[host + 1], "cat", *files]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        sent, received = map(int, done.stdout.split())
+        return sent, received
 
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -348,6 +354,7 @@ def main() -> int:
     parser.add_argument(
         "--rate", type=float, help="Mb/s of every link, both ways; unshaped without"
     )
+    parser.add_argument("--mtu", type=int, default=1500)
     parser.add_argument("--pmd", default="af_packet", choices=["af_packet", "af_xdp", "bridge"])
     parser.add_argument(
         "--build", default="build", help="build directory that holds dataplane/sluiced"
@@ -355,7 +362,7 @@ def main() -> int:
     parser.add_argument("command", nargs="+")
     options = parser.parse_args()
     try:
-        with Lab(options.hosts, options.rate, options.pmd) as lab:
+        with Lab(options.hosts, options.rate, options.pmd, options.mtu) as lab:
             if options.pmd != "bridge":
                 lab.start_appliance(options.build)
             return lab.popen(0, options.command).wait()
