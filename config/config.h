@@ -37,7 +37,7 @@ inline constexpr std::size_t kMaxPorts = 32;  // DPDK's own limit on ethernet de
 
 using MacAddress = std::array<std::uint8_t, 6>;
 
-// Adaptive: spin, then yield, then sleep. Busy: spin for ever, for boxes with a core a shard.
+// Adaptive: sleep until a packet comes. Busy: spin for ever, for boxes with a core a shard.
 enum class Polling : std::uint8_t { kAdaptive, kBusy };
 enum class LogLevel : std::uint8_t { kTrace, kDebug, kInfo, kWarning, kError };
 enum class PortType : std::uint8_t { kVhostUser, kAfPacket, kAfXdp, kPci };

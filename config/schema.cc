@@ -50,7 +50,7 @@ constexpr KeySpec kSchema[] = {
      "File that holds the secret, instead of `secret`; it must not be readable by everyone.",
      [](Target t) -> Field { return &t.config->appliance.secret_file; }},
     {Section::kAppliance, "polling", "", 0, 0,
-     "busy: spin for ever, for boxes with a core a shard. adaptive: spin, then yield, then sleep.",
+     "busy: spin for ever, for boxes with a core a shard. adaptive: sleep until a packet comes.",
      [](Target t) -> Field { return &t.config->appliance.polling; }},
     {Section::kAppliance, "log_level", "", 0, 0, "Least severe messages that are logged.",
      [](Target t) -> Field { return &t.config->appliance.log_level; }},

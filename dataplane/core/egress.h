@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "dataplane/core/counters.h"
@@ -25,6 +26,7 @@ class Egress {
   struct Options {
     EgressQueue::Limits queue;
     TokenBucket::Limits shaper;
+    bool in_bursts = false;  // sends half of what the shaper allows at once, and not frame by frame
   };
   // A bucket for this rate (0: unshaped). It holds what the link sends in 200 us, for rounds that
   // come late, but no more than a burst of the longest frames: so much may lie on the device in
@@ -39,7 +41,10 @@ class Egress {
   }
 
   Egress(const Options& options, PortCounters& counters, TimeNs now)
-      : queue_(options.queue), bucket_(options.shaper, now), counters_(counters) {}
+      : queue_(options.queue),
+        bucket_(options.shaper, now),
+        in_bursts_(options.in_bursts),
+        counters_(counters) {}
 
   // Queues a frame. `free(packet)` takes each one that does not fit, which may be this one;
   // `mark(packet)` gives this one the congestion mark and says whether it carries it.
@@ -59,6 +64,8 @@ class Egress {
   // burst of what waited before.
   void begin_flush(TimeNs now) noexcept {
     bucket_.refill(now);
+    budget_ = 0;
+    if (in_bursts_ && due() > now) return;
     budget_ = std::max(kBurstPackets, arrived_);
     arrived_ = 0;
   }
@@ -82,6 +89,12 @@ class Egress {
   }
 
   bool empty() const noexcept { return queue_.empty(); }
+  // When it is worth to look at what waits. A system call or a timer a frame would cost more than
+  // the frame.
+  TimeNs due() const noexcept {
+    return queue_.empty() ? std::numeric_limits<TimeNs>::max()
+                          : bucket_.half_earned_at(queue_.bytes());
+  }
   const EgressQueue& queue() const noexcept { return queue_; }
 
  private:
@@ -95,6 +108,7 @@ class Egress {
 
   EgressQueue queue_;
   TokenBucket bucket_;
+  const bool in_bursts_;
   PortCounters& counters_;
   std::uint32_t arrived_ = 0;  // since the last flush began
   std::uint32_t budget_ = 0;   // packets that this flush may still take

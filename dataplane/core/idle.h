@@ -1,11 +1,16 @@
-// What a polling thread does when a loop found no work: spin, then yield, then sleep.
+// What a polling thread does after a loop: go on, or rest, and until when.
 //
-// Pure: it counts empty loops and names the action; the worker carries it out. Busy polling always
-// spins. Adaptive polling is for machines with fewer cores than threads.
+// Pure: it is told what each loop did and names the action; the worker carries it out. Busy polling
+// never rests. Adaptive polling is for machines with fewer cores than threads, where waking up
+// costs more than a packet. So a thread without work waits until a packet wakes it, which is as
+// fast as polling; but while packets keep coming it wakes once a round, by the clock, and takes
+// what has gathered. Ports that can't wake it are looked at oftener.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "aggregator/base/time.h"
 
@@ -13,44 +18,76 @@ namespace sluice::dataplane {
 
 class IdlePolicy {
  public:
-  static constexpr std::uint32_t kSpinLoops = 64;
-  static constexpr std::uint32_t kYieldLoops = 64;
+  static constexpr TimeNs kNever = std::numeric_limits<TimeNs>::max();
+  static constexpr std::uint32_t kSpinLoops = 8;  // the next packet of a burst comes at once
+  static constexpr std::size_t kWholeBurst = 32;  // after that much work there is more to do
+  static constexpr DurationNs kRound = 100 * kMicrosecond;
+  static constexpr std::uint32_t kSteadyWakes = 8;  // that follow each other make steady traffic
+  // What wakes nobody (a straggler's deadline) waits at most that long.
+  static constexpr DurationNs kLongestWait = kMillisecond;
   static constexpr DurationNs kFirstNap = 10 * kMicrosecond;
-  static constexpr DurationNs kLongestNap = 100 * kMicrosecond;
-  // Workers that compute between steps come back within this; a machine at rest is left alone.
+  // Workers that compute between steps come back within this many; then the machine is left alone.
   static constexpr std::uint32_t kShallowNaps = 1000;
   static constexpr DurationNs kDeepNap = 500 * kMicrosecond;
 
-  enum class Action : std::uint8_t { kSpin, kYield, kSleep };
+  enum class Action : std::uint8_t {
+    kGoOn,
+    kNap,   // whatever comes
+    kWait,  // for a packet or a call
+  };
   struct Decision {
-    Action action = Action::kSpin;
-    DurationNs nap_ns = 0;
+    Action action = Action::kGoOn;
+    TimeNs until = 0;
   };
 
-  explicit constexpr IdlePolicy(bool busy) noexcept : busy_(busy) {}
+  // `woken`: all ports of this thread can wake it.
+  constexpr IdlePolicy(bool busy, bool woken) noexcept : busy_(busy), woken_(woken) {}
 
-  // After each loop; `worked`: it moved at least one packet or command.
-  constexpr Decision after_loop(bool worked) noexcept {
-    if (worked || busy_) {
-      empty_loops_ = 0;
-      naps_ = 0;
-      nap_ns_ = kFirstNap;
-      return {};
-    }
-    if (empty_loops_ < kSpinLoops + kYieldLoops) {
-      ++empty_loops_;
-      return {empty_loops_ <= kSpinLoops ? Action::kSpin : Action::kYield};
-    }
-    if (naps_ == kShallowNaps) return {Action::kSleep, kDeepNap};
-    ++naps_;
-    const DurationNs nap_ns = nap_ns_;
-    nap_ns_ = std::min(nap_ns_ * 2, kLongestNap);
-    return {Action::kSleep, nap_ns};
+  // After a loop that began then and moved so many packets and commands. At `due` something that
+  // waits in this thread may go on.
+  constexpr Decision after_loop(std::size_t work, TimeNs began, TimeNs due) noexcept {
+    if (busy_) return {};
+    if (work != 0) note_work(began);
+    if (work >= kWholeBurst) return {};
+    due = std::max(due, began + kFirstNap);
+    if (steady_wakes_ == kSteadyWakes && began < woke_at_ + kRound)
+      return rest(Action::kNap, std::min(due, woke_at_ + kRound));
+    if (work != 0 || ++empty_loops_ <= kSpinLoops) return {};
+    return rest(Action::kWait, std::min(due, began + longest_wait()));
   }
 
  private:
+  constexpr void note_work(TimeNs began) noexcept {
+    empty_loops_ = 0;
+    naps_ = 0;
+    nap_ns_ = kFirstNap;
+    if (!rested_) return;
+    rested_ = false;
+    const bool soon = began < woke_at_ + 2 * kRound;
+    steady_wakes_ = soon ? std::min(steady_wakes_ + 1, kSteadyWakes) : 0;
+    woke_at_ = began;
+  }
+
+  constexpr DurationNs longest_wait() noexcept {
+    if (woken_) return kLongestWait;
+    if (naps_ == kShallowNaps) return kDeepNap;
+    ++naps_;
+    const DurationNs nap_ns = nap_ns_;
+    nap_ns_ = std::min(nap_ns_ * 2, kRound);
+    return nap_ns;
+  }
+
+  constexpr Decision rest(Action action, TimeNs until) noexcept {
+    rested_ = true;
+    return {action, until};
+  }
+
   bool busy_;
+  bool woken_;
+  bool rested_ = true;
   std::uint32_t empty_loops_ = 0;
+  std::uint32_t steady_wakes_ = 0;
+  TimeNs woke_at_ = 0;  // the first loop with work after a rest
   std::uint32_t naps_ = 0;
   DurationNs nap_ns_ = kFirstNap;
 };

@@ -47,6 +47,15 @@ class TokenBucket {
     if (!unlimited()) tokens_ += static_cast<std::int64_t>(bytes) * kUnitsPerByte;
   }
 
+  // When half of that many bytes, or of a full bucket if that is less, will have been earned; a
+  // time that has passed: they are.
+  TimeNs half_earned_at(std::uint64_t bytes) const noexcept {
+    if (unlimited()) return refilled_at_;
+    const std::uint64_t most = static_cast<std::uint64_t>(full_ / kUnitsPerByte);
+    const auto wanted = static_cast<std::int64_t>(std::min(bytes, most)) * (kUnitsPerByte / 2);
+    return wanted < tokens_ ? refilled_at_ : refilled_at_ + (wanted - tokens_) / rate_bps_ + 1;
+  }
+
  private:
   // A token is one bit for one nanosecond at 1 bit a second: 1e-9 bit.
   static constexpr std::int64_t kUnitsPerByte = 8 * kSecond;

@@ -123,7 +123,7 @@ Status build_fabric(const config::Config& config, Fabric& fabric) {
 
   for (std::size_t index = 0; index < config.ports.size(); ++index) {
     auto port = Port::open(config.ports[index], static_cast<PortIndex>(index), fabric.pool.get(),
-                           now_ns(), config.classes);
+                           now_ns(), config);
     if (!port.ok()) return port.status();
     fabric.ports.push_back(std::move(port).value());
   }

@@ -14,13 +14,15 @@ namespace {
 static_assert(kBurst == Egress::kBurstPackets);
 
 Egress::Options egress_options(const config::PortConfig& config, std::uint32_t max_frame_bytes,
-                               std::span<const config::ClassConfig> classes) {
+                               const config::Config& appliance) {
   Egress::Options options;
   options.queue.packets = kEgressPackets;
   options.queue.bytes = std::uint64_t{config.queue_kib} << 10;
   options.queue.mark_above_bytes = std::uint64_t{config.mark_above_kib} << 10;
-  for (const config::ClassConfig& one : classes) options.queue.shares[one.index] = one.share;
+  for (const config::ClassConfig& one : appliance.classes)
+    options.queue.shares[one.index] = one.share;
   options.shaper = Egress::shaper_for(std::uint64_t{config.rate_mbps} * 1'000'000, max_frame_bytes);
+  options.in_bursts = appliance.appliance.polling == config::Polling::kAdaptive;
   return options;
 }
 
@@ -33,13 +35,13 @@ rte_mbuf* as_mbuf(void* packet) noexcept { return static_cast<rte_mbuf*>(packet)
 }  // namespace
 
 Port::Port(const config::PortConfig& config, PortIndex index, rte_mempool* pool, TimeNs now,
-           std::span<const config::ClassConfig> classes)
+           const config::Config& appliance)
     : config_(config),
       index_(index),
       pool_(pool),
       max_frame_bytes_(config.mtu +
                        static_cast<std::uint32_t>(wire::kEthernetBytes + wire::kVlanTagBytes)),
-      egress_(egress_options(config, max_frame_bytes_, classes), counters_, now),
+      egress_(egress_options(config, max_frame_bytes_, appliance), counters_, now),
       rx_fault_({.drop = config.fault.rx_drop,
                  .duplicate = config.fault.duplicate,
                  .reorder = config.fault.reorder},

@@ -28,11 +28,10 @@ class Port {
   static constexpr std::size_t kMaxReceived = 2 * kBurst + FaultLine::kMaxHeld;
   using Burst = std::array<rte_mbuf*, kMaxReceived>;
 
-  // Creates and starts the device; `classes` have a guaranteed share. The message names the port
-  // and the remedy.
+  // Creates and starts the device. The message names the port and the remedy.
   static Result<std::unique_ptr<Port>> open(const config::PortConfig& config, PortIndex index,
                                             rte_mempool* pool, TimeNs now,
-                                            std::span<const config::ClassConfig> classes);
+                                            const config::Config& appliance);
   ~Port();
   Port(const Port&) = delete;
   Port& operator=(const Port&) = delete;
@@ -47,6 +46,11 @@ class Port {
   void enqueue(rte_mbuf* packet, ClassIndex egress_class) noexcept;
   // Sends what shaper and device take; returns how many frames left.
   std::size_t flush(TimeNs now) noexcept;
+
+  // When something that waits may be sent; the end of time: nothing does.
+  TimeNs due() const noexcept { return egress_.due(); }
+  // Becomes readable when a packet comes; -1: this kind of device tells nobody.
+  int wake_socket() const noexcept { return wake_socket_; }
 
   bool up() const noexcept { return up_.load(std::memory_order_relaxed); }
   // Asks the device what it does not tell by itself; for the control thread, a few times a second.
@@ -64,7 +68,7 @@ class Port {
 
  private:
   Port(const config::PortConfig& config, PortIndex index, rte_mempool* pool, TimeNs now,
-       std::span<const config::ClassConfig> classes);
+       const config::Config& appliance);
   Status probe();
   Status start();
   static int on_link_event(std::uint16_t device, int event, void* port, void*);
@@ -81,6 +85,7 @@ class Port {
   const std::uint32_t max_frame_bytes_;
   std::uint16_t device_ = UINT16_MAX;
   std::string vdev_name_;  // empty: not a vdev
+  int wake_socket_ = -1;   // the driver's
   bool started_ = false;
   std::mutex link_mutex_;        // asking for the link and noting the answer are one step
   std::atomic<bool> up_{false};  // written under link_mutex_

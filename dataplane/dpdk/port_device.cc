@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "dataplane/dpdk/doze.h"
 #include "dataplane/dpdk/guest_fault.h"
 #include "dataplane/dpdk/port.h"
 
@@ -108,10 +109,14 @@ const char* driver_of(config::PortType type) {
 
 Result<std::unique_ptr<Port>> Port::open(const config::PortConfig& config, PortIndex index,
                                          rte_mempool* pool, TimeNs now,
-                                         std::span<const config::ClassConfig> classes) {
-  std::unique_ptr<Port> port(new Port(config, index, pool, now, classes));
+                                         const config::Config& appliance) {
+  std::unique_ptr<Port> port(new Port(config, index, pool, now, appliance));
+  const std::vector<int> before = packet_sockets();
   if (Status status = port->probe(); !status.ok()) return status;
   if (Status status = port->start(); !status.ok()) return status;
+  for (const int socket : packet_sockets())
+    if (std::find(before.begin(), before.end(), socket) == before.end())
+      port->wake_socket_ = socket;
   return port;
 }
 

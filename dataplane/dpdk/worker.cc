@@ -7,7 +7,6 @@
 #include <rte_ring_elem.h>
 #include <sched.h>
 #include <spdlog/spdlog.h>
-#include <sys/prctl.h>
 #include <time.h>
 
 #include "aggregator/base/check.h"
@@ -21,9 +20,6 @@ constexpr std::uint32_t kEvents = 1024;
 constexpr std::uint32_t kMacNews = 1024;
 constexpr std::size_t kMacNewsPerLoop =
     64;  // a flood of new addresses elsewhere must not stop this lcore
-
-// A thread that sleeps for 10 us should not be woken after 60.
-constexpr unsigned long kTimerSlackNs = 1000;
 
 void pin_to_cpu_number(std::uint16_t index) {
   cpu_set_t allowed;
@@ -39,17 +35,6 @@ void pin_to_cpu_number(std::uint16_t index) {
     pthread_setaffinity_np(pthread_self(), sizeof one, &one);
     return;
   }
-}
-
-void rest(const IdlePolicy::Decision& decision, LcoreCounters& counters) noexcept {
-  switch (decision.action) {
-    case IdlePolicy::Action::kSpin: rte_pause(); return;
-    case IdlePolicy::Action::kYield: sched_yield(); return;
-    case IdlePolicy::Action::kSleep: break;
-  }
-  counters.naps.add(1);
-  const timespec nap{0, decision.nap_ns};
-  nanosleep(&nap, nullptr);
 }
 
 }  // namespace
@@ -106,12 +91,17 @@ void Worker::stop() {
 }
 
 bool Worker::hand_over(rte_mbuf* packet) noexcept {
-  return rte_ring_enqueue(inbox_.get(), packet) == 0;
+  if (rte_ring_enqueue(inbox_.get(), packet) != 0) return false;
+  doze_.call();
+  return true;
 }
 
 bool Worker::post(const agg::ShardCommand& command) noexcept {
-  return rte_ring_enqueue_elem(commands_.get(), const_cast<agg::ShardCommand*>(&command),
-                               sizeof command) == 0;
+  if (rte_ring_enqueue_elem(commands_.get(), const_cast<agg::ShardCommand*>(&command),
+                            sizeof command) != 0)
+    return false;
+  doze_.call();
+  return true;
 }
 
 bool Worker::poll_event(agg::ShardEvent& event) noexcept {
@@ -129,22 +119,33 @@ void Worker::run() {
     spdlog::warn("lcore {} runs without a buffer cache: DPDK has no free lcore id", index_);
   const bool busy = fabric_.polling == config::Polling::kBusy;
   if (busy) pin_to_cpu_number(index_);
-  prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
-  IdlePolicy idle(busy);
+  bool woken = true;
+  for (const Port* port : own_ports_) {
+    woken &= port->wake_socket() >= 0;
+    if (port->wake_socket() >= 0) doze_.watch(port->wake_socket());
+  }
+  if (!busy) ask_for_short_slices();
+  IdlePolicy idle(busy, woken);
   TimeNs now = now_ns();
   TimeNs next_housekeeping = now;
   while (!stop_.load(std::memory_order_relaxed)) {
-    const bool worked = loop(now) != 0;
+    const std::size_t work = loop(now);
     if (now >= next_housekeeping) {
       notice_links();
       macs_.sweep(now, 16);
       counters_.mac_entries.set(macs_.size());
       next_housekeeping = now + 10 * kMillisecond;
     }
-    const IdlePolicy::Decision decision = idle.after_loop(worked);
-    if (!worked) rest(decision, counters_);
-    const TimeNs later = now_ns();
-    (worked ? counters_.busy_ns : counters_.idle_ns).add(static_cast<std::uint64_t>(later - now));
+    const IdlePolicy::Decision decision = idle.after_loop(work, now, due());
+    TimeNs later = now_ns();
+    (work != 0 ? counters_.busy_ns : counters_.idle_ns)
+        .add(static_cast<std::uint64_t>(later - now));
+    if (decision.action != IdlePolicy::Action::kGoOn) {
+      counters_.naps.add(1);
+      doze_.rest(decision, std::exchange(now, later));
+      later = now_ns();
+      counters_.idle_ns.add(static_cast<std::uint64_t>(later - now));
+    }
     counters_.loops.add(1);
     now = later;
   }
@@ -239,6 +240,13 @@ std::size_t Worker::loop(TimeNs now) noexcept {
   work += agg::serve_shard(shard_, link, now);
   for (Port* port : own_ports_) work += port->flush(now);
   return work;
+}
+
+// When a port's shaper lets something go that waits now.
+TimeNs Worker::due() const noexcept {
+  TimeNs due = IdlePolicy::kNever;
+  for (const Port* port : own_ports_) due = std::min(due, port->due());
+  return due;
 }
 
 // Ports of all workers: a link that went down takes its addresses along.

@@ -14,8 +14,8 @@
 #include "config/config.h"
 #include "dataplane/core/classifier.h"
 #include "dataplane/core/forwarding.h"
-#include "dataplane/core/idle.h"
 #include "dataplane/core/steer.h"
+#include "dataplane/dpdk/doze.h"
 #include "dataplane/dpdk/port.h"
 #include "dataplane/host/intake.h"
 #include "dataplane/host/paths.h"
@@ -81,6 +81,7 @@ class Worker {
   Worker(Fabric& fabric, std::uint16_t index);
   void run();
   std::size_t loop(TimeNs now) noexcept;
+  TimeNs due() const noexcept;
   std::size_t poll_port(Port& port, TimeNs now) noexcept;
   std::size_t poll_inbox(TimeNs now) noexcept;
   std::size_t poll_mac_news(TimeNs now) noexcept;
@@ -120,6 +121,7 @@ class Worker {
   RingPtr news_;               // MacNews
   rte_mbuf* spare_ = nullptr;  // for the shard's next datagram
   Port::Burst burst_{};
+  Doze doze_;
   LcoreCounters counters_;
   std::atomic<bool> stop_{false};
   std::thread thread_;

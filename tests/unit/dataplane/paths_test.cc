@@ -4,7 +4,6 @@
 
 #include <thread>
 
-#include "dataplane/core/idle.h"
 #include "tests/unit/dataplane/frames.h"
 
 namespace sluice::dataplane {
@@ -55,31 +54,6 @@ TEST(PathTable, AReaderNeverSeesHalfOfAWrite) {
   stop = true;
   writer.join();
   EXPECT_GT(seen, 0);
-}
-
-TEST(IdlePolicy, SpinsThenYieldsThenSleepsLongerUpToABound) {
-  IdlePolicy idle(false);
-  using Action = IdlePolicy::Action;
-  for (std::uint32_t loop = 0; loop < IdlePolicy::kSpinLoops; ++loop)
-    ASSERT_EQ(idle.after_loop(false).action, Action::kSpin);
-  for (std::uint32_t loop = 0; loop < IdlePolicy::kYieldLoops; ++loop)
-    ASSERT_EQ(idle.after_loop(false).action, Action::kYield);
-  const auto first = idle.after_loop(false);
-  EXPECT_EQ(first.action, Action::kSleep);
-  EXPECT_EQ(first.nap_ns, IdlePolicy::kFirstNap);
-  EXPECT_EQ(idle.after_loop(false).nap_ns, 2 * IdlePolicy::kFirstNap);
-  for (int loop = 0; loop < 100; ++loop) idle.after_loop(false);
-  EXPECT_EQ(idle.after_loop(false).nap_ns, IdlePolicy::kLongestNap);
-  for (std::uint32_t nap = 0; nap < IdlePolicy::kShallowNaps; ++nap) idle.after_loop(false);
-  EXPECT_EQ(idle.after_loop(false).nap_ns, IdlePolicy::kDeepNap) << "a machine at rest";
-  EXPECT_EQ(idle.after_loop(true).action, Action::kSpin);
-  EXPECT_EQ(idle.after_loop(false).action, Action::kSpin) << "work starts it again";
-}
-
-TEST(IdlePolicy, BusyPollingNeverSleeps) {
-  IdlePolicy idle(true);
-  for (int loop = 0; loop < 10'000; ++loop)
-    ASSERT_EQ(idle.after_loop(false).action, IdlePolicy::Action::kSpin);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace sluice::dataplane {
 namespace {
 
@@ -45,6 +47,22 @@ TEST(TokenBucket, PaysAnOverdraftBeforeTheNextPacket) {
   EXPECT_FALSE(bucket.ready()) << "exactly zero tokens";
   bucket.refill(2001 * kMicrosecond);
   EXPECT_TRUE(bucket.ready());
+}
+
+TEST(TokenBucket, SaysWhenHalfOfWhatWaitsOrOfABurstIsEarned) {
+  TokenBucket bucket({.rate_bps = 8'000'000, .burst_bytes = 1000}, 0);  // one byte a microsecond
+  EXPECT_LE(bucket.half_earned_at(1'000'000), 0) << "a full bucket";
+  bucket.spend(1200);
+  for (const std::uint64_t bytes : {100u, 800u, 5000u}) {
+    const TimeNs when = bucket.half_earned_at(bytes);
+    EXPECT_EQ(when, (200 + std::min<std::int64_t>(bytes, 1000) / 2) * kMicrosecond + 1);
+    TokenBucket then = bucket;
+    then.refill(when);
+    EXPECT_TRUE(then.ready());
+    EXPECT_LE(then.half_earned_at(bytes), when);
+  }
+  EXPECT_GT(bucket.half_earned_at(UINT64_MAX), 0) << "no overflow";
+  EXPECT_EQ(TokenBucket().half_earned_at(1500), 0) << "no rate";
 }
 
 TEST(TokenBucket, WithoutARateIsAlwaysReady) {

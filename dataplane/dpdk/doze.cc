@@ -1,0 +1,102 @@
+#include "dataplane/dpdk/doze.h"
+
+#include <dirent.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <cstdlib>
+
+namespace sluice::dataplane {
+namespace {
+
+constexpr unsigned long kTimerSlackNs = 1000;  // who sleeps for 10 us should not wake after 60
+constexpr std::uint64_t kSliceNs = 100'000;
+
+// A packet socket without a protocol, as DPDK uses for questions, receives nothing.
+bool receives_packets(int fd) {
+  int domain = 0;
+  socklen_t length = sizeof domain;
+  if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) != 0) return false;
+  if (domain == AF_XDP) return true;
+  if (domain != AF_PACKET) return false;
+  sockaddr_ll name{};
+  length = sizeof name;
+  return getsockname(fd, reinterpret_cast<sockaddr*>(&name), &length) == 0 &&
+         name.sll_protocol != 0;
+}
+
+}  // namespace
+
+std::vector<int> packet_sockets() {
+  std::vector<int> found;
+  DIR* open_files = opendir("/proc/self/fd");
+  if (open_files == nullptr) return found;
+  while (const dirent* entry = readdir(open_files)) {
+    const int fd = std::atoi(entry->d_name);  // "." becomes 0, which is no socket of ours
+    if (receives_packets(fd)) found.push_back(fd);
+  }
+  closedir(open_files);
+  return found;
+}
+
+Doze::Doze() { watch(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
+
+Doze::~Doze() { close(sockets_.front().fd); }
+
+void Doze::wake() noexcept {
+  if (!waiting_.exchange(false)) return;
+  const std::uint64_t one = 1;
+  (void)!write(sockets_.front().fd, &one, sizeof one);
+}
+
+void Doze::rest(const IdlePolicy::Decision& decision, TimeNs now) noexcept {
+  if (decision.action == IdlePolicy::Action::kNap) {
+    const timespec end{decision.until / kSecond, decision.until % kSecond};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &end, nullptr);
+    return;
+  }
+  const timespec most{0, std::max<DurationNs>(decision.until - now, 0)};
+  waiting_.store(true, std::memory_order_seq_cst);
+  const int ready = ppoll(sockets_.data(), sockets_.size(), &most, nullptr);
+  waiting_.store(false, std::memory_order_relaxed);
+  if (ready <= 0) return;
+  for (pollfd& socket : sockets_) {
+    // An interface that went down leaves an error that would end every wait until it is read.
+    int error = 0;
+    socklen_t length = sizeof error;
+    if ((socket.revents & POLLERR) != 0)
+      getsockopt(socket.fd, SOL_SOCKET, SO_ERROR, &error, &length);
+  }
+  std::uint64_t calls;
+  if ((sockets_.front().revents & POLLIN) != 0)
+    (void)!read(sockets_.front().fd, &calls, sizeof calls);
+}
+
+void ask_for_short_slices() noexcept {
+  prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
+  // The kernel's struct sched_attr, which the C library does not declare. Kernels before 6.12 take
+  // no slice here and change nothing.
+  struct {
+    std::uint32_t size = sizeof(*this);
+    std::uint32_t policy = 0;
+    std::uint64_t flags = 0;
+    std::int32_t nice = 0;
+    std::uint32_t priority = 0;
+    std::uint64_t runtime_ns = 0, deadline_ns = 0, period_ns = 0;
+  } attributes;
+  if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0) return;
+  if (attributes.policy != SCHED_OTHER) return;
+  attributes.runtime_ns = kSliceNs;
+  (void)syscall(SYS_sched_setattr, 0, &attributes, 0);
+}
+
+}  // namespace sluice::dataplane
