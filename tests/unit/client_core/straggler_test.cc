@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/unit/client_core/scripted.h"
+#include "tests/unit/client_core/straggler_bench.h"
 
 namespace sluice::client {
 namespace {
@@ -13,48 +13,6 @@ using Kind = Event::Kind;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-constexpr std::uint64_t kWithoutMe = 1;  // this is rank 1
-constexpr std::uint64_t kBoth = 3;
-
-PolicyOptions fixed(LateMode late, std::uint32_t max_staleness = 0) {
-  return {.kind = PolicyKind::kFixed, .late = late, .k = 1, .max_staleness = max_staleness};
-}
-
-// A job of two ranks with one tensor of three chunks; this one is rank 1.
-struct Bench : Scripted {
-  explicit Bench(LateMode late = LateMode::kRequeue, std::uint32_t max_staleness = 0) {
-    policy = fixed(late, max_staleness);
-    start();
-    open_step = 1;
-  }
-  // The results of a step: of each chunk the sums and who was in.
-  void results(Step step, std::vector<std::uint64_t> masks, float value = 100) {
-    const std::size_t sizes[] = {16, 16, 8};
-    for (ChunkIndex chunk = 0; chunk < masks.size(); ++chunk)
-      result(step, chunk, std::vector<float>(sizes[chunk], value),
-             static_cast<std::uint64_t>(std::popcount(masks[chunk])), 0, masks[chunk]);
-  }
-  Status catch_up(Tensor& tensor) {
-    return session.submit({.output = tensor.values.data(), .contribute = false}, now);
-  }
-  Verdict gone(Step step, Step open) {
-    open_step = open;
-    return answer(wire::Answer{.feedback = feedback(),
-                               .step = step,
-                               .open_step = open,
-                               .first_incomplete = wire::kNoChunk,
-                               .status = wire::AnswerStatus::kGone});
-  }
-  // Late with all of step 1: its results are in, and nothing was sent.
-  void miss_step_1(Tensor& tensor) {
-    open_step = 2;
-    results(1, {kWithoutMe, kWithoutMe, kWithoutMe});
-    ASSERT_TRUE(session.submit(of(tensor), now).ok());
-    ASSERT_TRUE(saw(Kind::kStepDone));
-  }
-  const Counters& counters() { return session.counters(); }
-};
 
 float first_float(const Sent& packet) {
   float value = 0;
@@ -282,120 +240,6 @@ TEST(Straggler, KeepsTheNewerOfTwoLateGradients) {
   EXPECT_EQ(packets[1].body<wire::Contribution>().base_step, 1u);
   EXPECT_EQ(first_float(packets[0]), 1000);
   EXPECT_EQ(first_float(packets[1]), 17);
-}
-
-TEST(Straggler, FallsBehindWhenItsStepHasLeftTheWindow) {
-  Bench bench;
-  Tensor tensor;
-  ASSERT_TRUE(bench.session.submit(of(tensor), bench.now).ok());
-  bench.sent();
-  bench.result(1, 1, std::vector<float>(16, 7), 1, 0, kBoth);
-  EXPECT_EQ(bench.gone(1, 9), Verdict::kTooOld);
-  const std::vector<Event> events = bench.events();
-  ASSERT_EQ(events.size(), 2u);
-  EXPECT_EQ(events[1].kind, Kind::kTensorLost);
-  EXPECT_EQ(events[0].kind, Kind::kFellBehind);
-  EXPECT_EQ(events[0].step, 1u);
-  EXPECT_THAT(events[0].status.message(), HasSubstr("step 9"));
-  EXPECT_EQ(bench.counters().delivered_chunks, 1u);
-  EXPECT_EQ(bench.counters().discarded_chunks, 2u);  // nobody knows
-  EXPECT_TRUE(!bench.session.behind_status().ok());
-  EXPECT_EQ(bench.session.behind(), 8u);
-  EXPECT_EQ(bench.session.submit(of(tensor), bench.now).code(), StatusCode::kBehind);
-  EXPECT_EQ(bench.catch_up(tensor).code(), StatusCode::kBehind);
-  EXPECT_EQ(bench.session.end_step().code(), StatusCode::kBehind);
-  EXPECT_EQ(bench.session.state(), SessionState::kRunning);
-}
-
-wire::Status transfer(Step step, std::uint16_t source, std::uint16_t target) {
-  return {.joined_count = 2,
-          .world_size = 2,
-          .state = wire::JobState::kRunning,
-          .transfer_step = step,
-          .transfer_number = 1,
-          .hold_left_ms = 1000,
-          .transfer_source = source,
-          .transfer_target = target};
-}
-
-// The first piece of transfer 5, from rank 0.
-void answer_header(Scripted& bench, const std::array<std::uint8_t, 32>& header) {
-  bench.answer(
-      wire::PieceResult{
-          .feedback = bench.feedback(),
-          .step = 5,
-          .operation = {.size_bytes = 32, .root = 0, .kind = CollectiveKind::kTransfer},
-          .mask_words = 1,
-          .payload_bytes = 32},
-      std::array<std::uint64_t, 1>{kBoth}, header);
-}
-
-TEST(Straggler, AStatusOfBeforeItsOwnTransferDoesNotMakeItAGiver) {
-  Bench bench;
-  ASSERT_TRUE(bench.session.resync(bench.now).ok());
-  bench.answer(transfer(5, 0, 1));
-  std::array<std::uint8_t, 32> header{};
-  header[8] = 7;  // the last step in a state of 0 bytes
-  answer_header(bench, header);
-  ASSERT_TRUE(bench.saw(Kind::kStateReceived));
-  bench.answer(transfer(4, 1, 0));
-  EXPECT_FALSE(bench.saw(Kind::kStateWanted));
-  bench.answer(transfer(6, 1, 0));
-  EXPECT_TRUE(bench.saw(Kind::kStateWanted));
-}
-
-// The status of one transfer is here before the application has heard of the one before.
-TEST(Straggler, TheEndOfAWishThatNothingWasGivenForIsNotTheEndOfTheStateThatIsRead) {
-  Bench bench;
-  const auto wanted_in = [&](Step step) { bench.answer(transfer(step, 1, 0)); };
-  const auto state_events = [&] {
-    std::vector<Kind> kinds;
-    for (const Event& event : bench.events())
-      if (event.kind != Kind::kStalled) kinds.push_back(event.kind);
-    return kinds;
-  };
-  bench.events();
-  wanted_in(5);
-  wanted_in(6);
-  const std::vector<std::uint8_t> state(10, 1);
-  EXPECT_TRUE(bench.session.send_state(state, 3, bench.now));
-  EXPECT_FALSE(bench.session.send_state(state, 3, bench.now)) << "one is read already";
-  EXPECT_THAT(state_events(),
-              ElementsAre(Kind::kStateWanted, Kind::kStateUnwanted, Kind::kStateWanted));
-  wanted_in(7);
-  EXPECT_THAT(state_events(), ElementsAre(Kind::kStateSent, Kind::kStateWanted));
-}
-
-TEST(Straggler, RefusesAStateLargerThanItsMachinesMemory) {
-  SessionOptions options = Scripted::default_options();
-  options.max_state_bytes = 1 << 20;
-  Scripted bench(options);
-  bench.policy = fixed(LateMode::kRequeue, 0);
-  bench.start();
-  ASSERT_TRUE(bench.session.resync(bench.now).ok());
-  bench.answer(transfer(5, 0, 1));
-  std::array<std::uint8_t, 32> header{};
-  header[5] = 1;  // 2^40 bytes
-  answer_header(bench, header);
-  for (const Event& event : bench.events()) {
-    if (event.kind != Kind::kStateReceived) continue;
-    EXPECT_EQ(event.status.code(), StatusCode::kExhausted);
-    EXPECT_THAT(event.status.message(), HasSubstr("state of rank 0, 1099511627776 bytes"));
-    EXPECT_THAT(event.status.message(), HasSubstr("this machine has 1048576"));
-    return;
-  }
-  FAIL() << "the resync is not over";
-}
-
-TEST(Straggler, CannotCatchUpInASynchronousJob) {
-  Scripted bench;
-  bench.start();
-  Tensor tensor;
-  const Status status =
-      bench.session.submit({.output = tensor.values.data(), .contribute = false}, bench.now);
-  EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-  EXPECT_THAT(status.message(), HasSubstr("synchronous"));
-  EXPECT_EQ(bench.session.resync(bench.now).code(), StatusCode::kInvalidArgument);
 }
 
 TEST(Straggler, ClearsThePartsOfATensorThatNobodyContributedTo) {

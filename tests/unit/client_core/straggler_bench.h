@@ -1,0 +1,52 @@
+// A session of a job of two ranks that does not wait for everybody, one tensor of three chunks;
+// this is rank 1.
+#pragma once
+
+#include <bit>
+
+#include "tests/unit/client_core/scripted.h"
+
+namespace sluice::client {
+
+inline constexpr std::uint64_t kWithoutMe = 1;  // without this rank
+inline constexpr std::uint64_t kBoth = 3;
+
+inline PolicyOptions fixed(LateMode late, std::uint32_t max_staleness = 0) {
+  return {.kind = PolicyKind::kFixed, .late = late, .k = 1, .max_staleness = max_staleness};
+}
+
+struct Bench : Scripted {
+  explicit Bench(LateMode late = LateMode::kRequeue, std::uint32_t max_staleness = 0) {
+    policy = fixed(late, max_staleness);
+    start();
+    open_step = 1;
+  }
+  // The results of a step: of each chunk the sums and who was in.
+  void results(Step step, std::vector<std::uint64_t> masks, float value = 100) {
+    const std::size_t sizes[] = {16, 16, 8};
+    for (ChunkIndex chunk = 0; chunk < masks.size(); ++chunk)
+      result(step, chunk, std::vector<float>(sizes[chunk], value),
+             static_cast<std::uint64_t>(std::popcount(masks[chunk])), 0, masks[chunk]);
+  }
+  Status catch_up(Tensor& tensor) {
+    return session.submit({.output = tensor.values.data(), .contribute = false}, now);
+  }
+  Verdict gone(Step step, Step open) {
+    open_step = open;
+    return answer(wire::Answer{.feedback = feedback(),
+                               .step = step,
+                               .open_step = open,
+                               .first_incomplete = wire::kNoChunk,
+                               .status = wire::AnswerStatus::kGone});
+  }
+  // Late with all of step 1: its results are in, and nothing was sent.
+  void miss_step_1(Tensor& tensor) {
+    open_step = 2;
+    results(1, {kWithoutMe, kWithoutMe, kWithoutMe});
+    ASSERT_TRUE(session.submit(of(tensor), now).ok());
+    ASSERT_TRUE(saw(Event::Kind::kStepDone));
+  }
+  const Counters& counters() { return session.counters(); }
+};
+
+}  // namespace sluice::client

@@ -1,0 +1,85 @@
+// Well-formed bodies of packets, and how a test encodes one.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "aggregator/wire/packet.h"
+
+namespace sluice::wire {
+
+inline constexpr Sender kSender{.job = 3, .rank = 5, .cookie = 0x1122334455667788};
+
+using Buffer = std::vector<std::uint8_t>;
+
+template <class Body>
+Buffer make(const Body& body, std::vector<std::uint64_t> mask = {}, Buffer payload = {}) {
+  Buffer bytes(kMaxDatagramBytes);
+  const std::size_t size = encode(bytes, kSender, body, mask, payload);
+  EXPECT_EQ(size, sizeof(CommonHeader) + sizeof(Body) + 8 * mask.size() + payload.size());
+  bytes.resize(size);
+  return bytes;
+}
+
+inline Contribution contribution() {
+  return {
+      .flow = {.number = 9, .timestamp_us = 8, .credit = 7, .priority = 1, .flags = kFlagReport},
+      .step = 6,
+      .chunk = 5,
+      .base_step = 4,
+      .weight = 3,
+      .elem_count = 2,
+      .dtype = Dtype::kFloat32};
+}
+const Buffer kEightBytes{1, 2, 3, 4, 5, 6, 7, 8};
+
+inline ResultHeader result() {
+  return {.feedback = {.number = 1, .deferred_count = 2, .flags = kFlagMean | kFlagPulled},
+          .k = 65,
+          .step = 3,
+          .chunk = 4,
+          .weight = std::uint64_t{1} << 40,
+          .elem_count = 4,
+          .dtype = Dtype::kFloat16,
+          .mask_words = 2};
+}
+
+inline Piece piece() {
+  return {.flow = {.number = 9},
+          .step = 6,
+          .chunk = 5,
+          .operation = {.size_bytes = 4000, .root = 3, .kind = CollectiveKind::kBroadcast},
+          .payload_bytes = 8};
+}
+
+inline PieceResult piece_result() {
+  return {.feedback = {.number = 1},
+          .step = 6,
+          .chunk = 5,
+          .operation = {.size_bytes = 8, .root = 3, .kind = CollectiveKind::kTransfer},
+          .mask_words = 1,
+          .payload_bytes = 8};
+}
+
+inline Answer answer() {
+  return {.step = 1,
+          .block = 2,
+          .counted = 3,
+          .complete = 1,
+          .probe_number = 4,
+          .open_step = 5,
+          .first_incomplete = 129,
+          .status = AnswerStatus::kOpen,
+          .mask_words = 1,
+          .age_count = 2};
+}
+
+inline Join join() {
+  Join body{.nonce = 1, .run_id = 2, .world_size = 4, .name_bytes = 3};
+  std::memcpy(body.name, "job", 3);
+  return body;
+}
+
+}  // namespace sluice::wire

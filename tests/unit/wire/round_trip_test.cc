@@ -1,0 +1,129 @@
+// What is encoded is what is parsed.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "tests/unit/wire/packet_samples.h"
+
+namespace sluice::wire {
+namespace {
+
+template <class Body>
+Body round_trip(const Buffer& bytes, Packet& packet) {
+  Verdict why{};
+  EXPECT_TRUE(parse(bytes, packet, why)) << label(why);
+  EXPECT_EQ(packet.type(), Body::kType);
+  EXPECT_EQ(packet.common().job, kSender.job);
+  EXPECT_EQ(packet.common().rank, kSender.rank);
+  EXPECT_EQ(packet.common().cookie, kSender.cookie);
+  EXPECT_EQ(packet.bytes().size(), bytes.size());
+  return packet.body<Body>();
+}
+
+TEST(RoundTrip, Contribution) {
+  const Buffer bytes = make(contribution(), {}, kEightBytes);
+  Packet packet;
+  const auto body = round_trip<Contribution>(bytes, packet);
+  EXPECT_EQ(std::uint32_t{body.flow.number}, 9u);
+  EXPECT_EQ(std::uint32_t{body.chunk}, 5u);
+  EXPECT_EQ(std::uint64_t{body.weight}, 3u);
+  EXPECT_EQ(Buffer(packet.payload().begin(), packet.payload().end()), kEightBytes);
+  EXPECT_EQ(packet.mask_word_count(), 0u);
+}
+
+TEST(RoundTrip, ResultWithMaskAndPayload) {
+  const Buffer bytes = make(result(), {~std::uint64_t{0}, 1}, kEightBytes);
+  Packet packet;
+  const auto body = round_trip<ResultHeader>(bytes, packet);
+  EXPECT_EQ(std::uint64_t{body.weight}, std::uint64_t{1} << 40);
+  EXPECT_EQ(packet.mask_word_count(), 2u);
+  EXPECT_EQ(packet.mask_word(0), ~std::uint64_t{0});
+  EXPECT_EQ(packet.mask_word(1), 1u);
+  EXPECT_EQ(Buffer(packet.payload().begin(), packet.payload().end()), kEightBytes);
+}
+
+TEST(RoundTrip, PieceAndItsResult) {
+  Packet packet;
+  const Buffer bytes = make(piece(), {}, kEightBytes);
+  EXPECT_EQ(round_trip<Piece>(bytes, packet).operation, piece().operation);
+  EXPECT_EQ(Buffer(packet.payload().begin(), packet.payload().end()), kEightBytes);
+  const Buffer answered = make(piece_result(), {5}, kEightBytes);
+  EXPECT_EQ(round_trip<PieceResult>(answered, packet).operation, piece_result().operation);
+  EXPECT_EQ(packet.mask_word(0), 5u);
+  EXPECT_EQ(Buffer(packet.payload().begin(), packet.payload().end()), kEightBytes);
+}
+
+TEST(RoundTrip, AnswerWithMaskAndAges) {
+  const MissingAge ages[] = {{.rank = 1, .last_heard_ms = 10}, {.rank = 63, .last_heard_ms = 20}};
+  Buffer payload(sizeof(ages));
+  std::memcpy(payload.data(), ages, sizeof(ages));
+  const Buffer bytes = make(answer(), {0x8000000000000002}, payload);
+  Packet packet;
+  const auto body = round_trip<Answer>(bytes, packet);
+  EXPECT_EQ(std::uint32_t{body.first_incomplete}, 129u);
+  EXPECT_EQ(packet.mask_word(0), 0x8000000000000002u);
+  EXPECT_EQ(std::uint16_t{packet.missing_age(1).rank}, 63);
+  EXPECT_EQ(std::uint32_t{packet.missing_age(1).last_heard_ms}, 20u);
+}
+
+TEST(RoundTrip, RefuseAndNoticeWithText) {
+  const Buffer text{'n', 'o'};
+  Packet packet;
+  const Buffer refused =
+      make(Refuse{.nonce = 9, .code = RefuseCode::kMtu, .text_bytes = 2}, {}, text);
+  EXPECT_EQ(round_trip<Refuse>(refused, packet).code, RefuseCode::kMtu);
+  EXPECT_EQ(packet.text(), "no");
+  const Buffer noticed =
+      make(Notice{.code = NoticeCode::kShutdown, .rank = 2, .text_bytes = 2}, {}, text);
+  EXPECT_EQ(round_trip<Notice>(noticed, packet).rank, 2);
+  EXPECT_EQ(packet.text(), "no");
+}
+
+TEST(RoundTrip, StatusWithMask) {
+  const Buffer bytes =
+      make(Status{.joined_count = 1, .state = JobState::kRunning, .mask_words = 1}, {42});
+  Packet packet;
+  EXPECT_EQ(round_trip<Status>(bytes, packet).state, JobState::kRunning);
+  EXPECT_EQ(packet.mask_word(0), 42u);
+}
+
+TEST(RoundTrip, FixedSizeBodies) {
+  Packet packet;
+  Buffer bytes = make(Probe{.step = 2, .block = 3, .want = 4});
+  EXPECT_EQ(+round_trip<Probe>(bytes, packet).want, 4u);
+  bytes = make(Credit{.flow = {.credit = 6}});
+  EXPECT_EQ(+round_trip<Credit>(bytes, packet).flow.credit, 6u);
+  bytes = make(Feedback{.feedback = {.received_count = 7}});
+  EXPECT_EQ(+round_trip<Feedback>(bytes, packet).feedback.received_count, 7u);
+  bytes = make(Challenge{.nonce = 8});
+  EXPECT_EQ(+round_trip<Challenge>(bytes, packet).nonce, 8u);
+  bytes = make(Accept{.open_steps = {1, 2, 3}, .shards = 4});
+  EXPECT_EQ(+round_trip<Accept>(bytes, packet).open_steps[2], 3u);
+  bytes = make(Leave{.first_steps = {4, 5, 6}, .reason = LeaveReason::kAbnormal});
+  EXPECT_EQ(+round_trip<Leave>(bytes, packet).first_steps[1], 5u);
+  bytes = make(Keepalive{.timestamp_us = 10});
+  EXPECT_EQ(+round_trip<Keepalive>(bytes, packet).timestamp_us, 10u);
+  bytes = make(Ping{.timestamp_us = 11});
+  EXPECT_EQ(+round_trip<Ping>(bytes, packet).timestamp_us, 11u);
+  bytes = make(Preparing{.nonce = 12, .percent = 100});
+  EXPECT_EQ(+round_trip<Preparing>(bytes, packet).percent, 100);
+}
+
+TEST(RoundTrip, JoinMayBePaddedAndIsTheOnlyOne) {
+  Buffer bytes = make(join());
+  bytes.resize(1400);
+  Packet packet;
+  EXPECT_EQ(+round_trip<Join>(bytes, packet).world_size, 4);
+  EXPECT_EQ(packet.bytes().size(), 1400u);
+}
+
+TEST(Encode, WritesNothingIntoABufferThatIsTooSmall) {
+  Buffer small(sizeof(CommonHeader) + sizeof(Ping) - 1, 0xEE);
+  EXPECT_EQ(encode(small, kSender, Ping{}), 0u);
+  EXPECT_EQ(small, Buffer(small.size(), 0xEE));
+}
+
+}  // namespace
+}  // namespace sluice::wire
