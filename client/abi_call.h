@@ -62,6 +62,13 @@ void copy_out(const Struct& value, Struct* out) {
               bytes - skip);
 }
 
+// As much of `full` as fits, ended by a zero byte.
+inline void copy_text(const std::string& full, char* text, std::size_t capacity) {
+  const std::size_t bytes = std::min(full.size(), capacity - 1);
+  std::memcpy(text, full.data(), bytes);
+  text[bytes] = '\0';
+}
+
 // Fills a struct of the caller: `fill` gets one of this version, and returns a Status.
 template <class Struct, class Fill>
 Status answer(Struct* out, const char* name, Fill fill) {

@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <iterator>
 #include <string>
-#include <string_view>
 #include <utility>
 
-#include "aggregator/base/policy_fields.h"
+#include "client/abi_policy.h"
 
 namespace sluice::client {
 namespace {
@@ -75,45 +73,6 @@ sluice_options complete(const sluice_options& options) {
   std::memcpy(&known, &options, std::min(options.struct_size, sizeof known));
   known.struct_size = sizeof known;
   return known;
-}
-
-// Where sluice_options has each of kPolicyFields, in their order.
-constexpr std::uint32_t (*kPolicyMembers[])(const sluice_options&) = {
-#define X(name, member, type, kinds, only_requeue, rule) \
-  [](const sluice_options& options) { return static_cast<std::uint32_t>(options.member); },
-    SLUICE_POLICY_FIELDS(X)
-#undef X
-};
-
-Status bad_policy(std::string_view member, std::int64_t value, const std::string& rule) {
-  return {StatusCode::kInvalidArgument,
-          "options." + std::string(member) + " is " + std::to_string(value) + "; must be " + rule};
-}
-
-// The options that the policy reads; the others are ignored, as the appliance does.
-Status read_policy(const sluice_options& options, SessionOptions& session) {
-  session.has_policy = options.policy != SLUICE_POLICY_DEFAULT;
-  if (!session.has_policy) return {};
-  if (options.policy < SLUICE_POLICY_SYNC || options.policy > SLUICE_POLICY_GOODPUT) {
-    return bad_policy("policy", options.policy, "one of sluice_policy_kind");
-  }
-  if (options.late != SLUICE_LATE_DROP && options.late != SLUICE_LATE_REQUEUE) {
-    return bad_policy("late", options.late, "SLUICE_LATE_DROP or SLUICE_LATE_REQUEUE");
-  }
-  session.policy = {.kind = static_cast<PolicyKind>(options.policy)};
-  for (std::size_t i = 0; i < std::size(kPolicyFields); ++i) {
-    const PolicyField& field = kPolicyFields[i];
-    if (!is_read(field, session.policy.kind, static_cast<LateMode>(options.late))) continue;
-    const std::uint32_t value = kPolicyMembers[i](options);
-    if (value > field.most) return bad_policy(field.member, value, std::string(field.rule));
-    field.set(session.policy, value);
-  }
-  const PolicyField* wrong =
-      wrong_field(session.policy, static_cast<std::uint16_t>(options.world_size));
-  if (wrong == nullptr) return {};
-  std::string rule(wrong->rule);
-  if (wrong->name == "k") rule += ", " + std::to_string(options.world_size);
-  return bad_policy(wrong->member, wrong->get(session.policy), rule);
 }
 
 void read_callbacks(const sluice_options& options, JoinRequest& request) {
@@ -183,16 +142,7 @@ sluice_options default_options() {
   defaults.silence_timeout_ms = ms(session.silence_timeout_ns);
   defaults.stall_report_ms = ms(session.stall_report_ns);
   defaults.log_level = SLUICE_LOG_INFO;
-  const PolicyOptions policy;
-  defaults.policy = SLUICE_POLICY_DEFAULT;
-  defaults.late = static_cast<std::int32_t>(policy.late);
-  defaults.k = policy.k;
-  defaults.sign_threshold_permille = policy.sign_threshold_permille;
-  defaults.count_threshold = policy.count_threshold;
-  defaults.sign_stride = policy.sign_stride;
-  defaults.round_steps = policy.round_steps;
-  defaults.planned_steps = policy.planned_steps;
-  defaults.max_staleness = policy.max_staleness;
+  set_default_policy(defaults);
   return defaults;
 }
 

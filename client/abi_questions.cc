@@ -6,23 +6,18 @@
 
 #include "client/abi_call.h"
 #include "client/abi_options.h"
+#include "client/abi_policy.h"
 
 using sluice::Status;
 using sluice::StatusCode;
 using sluice::client::answer;
 using sluice::client::check_struct;
 using sluice::client::copy_out;
+using sluice::client::copy_text;
 using sluice::client::guarded;
 using sluice::client::Job;
 
 namespace {
-
-// As much of `full` as fits, ended by a zero byte.
-void copy_text(const std::string& full, char* text, std::size_t capacity) {
-  const std::size_t bytes = std::min(full.size(), capacity - 1);
-  std::memcpy(text, full.data(), bytes);
-  text[bytes] = '\0';
-}
 
 // The names of what sluice_counters has, in its order.
 struct CounterName {
@@ -51,19 +46,10 @@ sluice_status sluice_get_policy(sluice_job* job, sluice_policy_info* info) {
   return guarded(job, [&](Job& impl) {
     return answer(info, "sluice_policy_info", [&](sluice_policy_info& known) {
       const sluice::client::JobFacts facts = impl.facts();
-      const sluice::PolicyOptions& policy = facts.policy;
-      known.policy = static_cast<std::int32_t>(policy.kind);
-      known.late = static_cast<std::int32_t>(policy.late);
-      known.k = policy.k;
-      known.sign_threshold_permille = policy.sign_threshold_permille;
-      known.count_threshold = policy.count_threshold;
-      known.sign_stride = policy.sign_stride;
-      known.round_steps = policy.round_steps;
-      known.planned_steps = policy.planned_steps;
-      known.max_staleness = policy.max_staleness;
+      sluice::client::tell_policy(facts.policy, known);
       known.window_steps = facts.window_steps;
       known.resync_hold_ms = facts.resync_hold_ms;
-      known.tolerates_stragglers = policy.tolerates_stragglers();
+      known.tolerates_stragglers = facts.policy.tolerates_stragglers();
       return Status();
     });
   });

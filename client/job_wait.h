@@ -30,7 +30,7 @@ Status Job::wait(Lock& lock, std::int32_t timeout_ms, Ready ready, What what) {
   for (;;) {
     const TimeNs now = monotonic_now();
     if (now >= deadline) {
-      std::string text = place_ + what() + ": not done after " + std::to_string(timeout_ms) + " ms";
+      std::string text = place_ + what() + ": not done in time";
       std::string stall = shared_.session.describe_stall(now);
       if (stall.starts_with(place_)) stall.erase(0, place_.size());
       if (!stall.empty()) text += ": " + stall;

@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "aggregator/base/policy_fields.h"
+#include "aggregator/base/policy_text.h"
 #include "aggregator/wire/inet.h"
 #include "aggregator/wire/packet.h"
 #include "config/text.h"
@@ -211,52 +211,42 @@ void check_interface(const Config& config, std::size_t index, const HostFacts& h
 }
 
 // What the policy of a table needs; values that it does not read are as good as left out.
-void check_policy(const Config& config, const PolicyConfig& policy, const std::string& place,
+void check_policy(const Config& config, const PolicyOptions& policy, const std::string& place,
                   Report& report) {
-  const PolicyOptions options = policy.options();
-  const double thousandths = policy.sign_threshold * 1000;
-  if (std::abs(thousandths - std::round(thousandths)) > 1e-6)
-    report.conflict({place + ".sign_threshold"},
-                    "sign_threshold has steps of 0.001: " + to_text(policy.sign_threshold) +
-                        "; give " + to_text(options.sign_threshold_permille / 1000.0));
-  const PolicyField* field = wrong_field(options, config.limits.workers_per_job);
+  const PolicyField* field = wrong_field(policy, config.limits.workers_per_job);
   if (field == nullptr) return;
-  if (field->name == "k")
+  const std::string key(field->name);
+  if (field->is_k())
     report.conflict({place + ".k", "policy.k", "limits.workers_per_job"},
                     "k is more than the largest job has workers: " + number(policy.k) + " of " +
                         number(config.limits.workers_per_job) +
                         "; lower k or raise limits.workers_per_job");
-  else if (field->name == "planned_steps")
-    report.conflict({place + ".planned_steps", place + ".policy", "policy.policy"},
-                    "policy ramp without planned_steps: 0; add planned_steps = the steps that the "
-                    "training will take");
-  else
-    report.conflict({place + "." + std::string(field->name), place + ".policy"},
-                    std::string(field->name) + " makes no sense: " + number(field->get(options)) +
-                        "; give " + std::string(field->rule));
+  else  // the reader takes nothing else that a policy refuses
+    report.conflict({place + "." + key, place + ".policy", "policy.policy"},
+                    std::string("policy ") + name_of(policy.kind) + " without " + key + ": " +
+                        policy_text(*field, field->get(policy)) + "; add " + key + " = " +
+                        policy_range(*field, 0, false));
 }
 
 // Warns about a key with a value of its own that no policy here reads: `policy` was forgotten, or
 // is another one.
-void check_unread(const Config& config, const PolicyConfig& policy, const std::string& place,
+void check_unread(const Config& config, const PolicyOptions& policy, const std::string& place,
                   Report& report) {
-  const PolicyOptions options = policy.options();
-  const auto reads = [](const PolicyField& field, const PolicyConfig& one) {
-    return is_read(field, one.policy, one.late);
+  const auto reads = [](const PolicyField& field, const PolicyOptions& one) {
+    return is_read(field, one.kind, one.late);
   };
-  for (const PolicyField& field : kPolicyFields) {
+  for (const PolicyField& field : kPolicyFields.subspan(1)) {
     const std::string key(field.name);
     bool read = reads(field, policy);
     if (place == "policy")  // job tables take its keys over
       for (const JobConfig& job : config.jobs) read |= reads(field, job.policy);
-    if (read || !report.has(place + "." + key) ||
-        field.get(options) == field.get(PolicyConfig{}.options()))
+    if (read || !report.has(place + "." + key) || field.get(policy) == field.get(PolicyOptions{}))
       continue;
     std::string readers;
     for (int kind = 0; kind <= static_cast<int>(PolicyKind::kGoodput); ++kind)
       if ((field.kinds >> kind & 1) != 0)
         readers += (readers.empty() ? "" : ", ") + std::string(name_of(PolicyKind(kind)));
-    report.warn({place + "." + key}, key + " is given and policy " + name_of(policy.policy) +
+    report.warn({place + "." + key}, key + " is given and policy " + name_of(policy.kind) +
                                          " does not read it; remove it, or set policy to one of " +
                                          readers +
                                          (field.only_requeue ? " and late to requeue" : ""));

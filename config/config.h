@@ -41,7 +41,6 @@ using MacAddress = std::array<std::uint8_t, 6>;
 enum class Polling : std::uint8_t { kAdaptive, kBusy };
 enum class LogLevel : std::uint8_t { kTrace, kDebug, kInfo, kWarning, kError };
 enum class PortType : std::uint8_t { kVhostUser, kAfPacket, kAfXdp, kPci };
-enum class Signs : std::uint8_t { kAll, kOneIn32 };
 enum class Protocol : std::uint8_t { kUdp, kTcp };
 
 struct ApplianceConfig {
@@ -126,42 +125,10 @@ struct LimitsConfig {
   friend bool operator==(const LimitsConfig&, const LimitsConfig&) = default;
 };
 
-// saina's c_th: that many rounds in a row, or as many as k is. 0: the latter.
-struct CountThreshold {
-  std::uint16_t rounds = PolicyOptions{}.count_threshold;
-  friend bool operator==(CountThreshold, CountThreshold) = default;
-};
-
-// PolicyOptions in the words of the file.
-struct PolicyConfig {
-  PolicyKind policy = PolicyOptions{}.kind;
-  LateMode late = PolicyOptions{}.late;
-  std::uint16_t k = PolicyOptions{}.k;
-  double sign_threshold = PolicyOptions{}.sign_threshold_permille / 1000.0;
-  CountThreshold count_threshold;
-  Signs signs = Signs::kAll;
-  std::uint32_t round_steps = PolicyOptions{}.round_steps;
-  std::uint32_t planned_steps = PolicyOptions{}.planned_steps;
-  std::uint32_t max_staleness = PolicyOptions{}.max_staleness;
-
-  PolicyOptions options() const noexcept {
-    return {.kind = policy,
-            .late = late,
-            .k = k,
-            .sign_threshold_permille = static_cast<std::uint16_t>(sign_threshold * 1000 + 0.5),
-            .count_threshold = count_threshold.rounds,
-            .sign_stride = signs == Signs::kAll ? kAllSigns : kOneSignIn32,
-            .round_steps = round_steps,
-            .planned_steps = planned_steps,
-            .max_staleness = max_staleness};
-  }
-  friend bool operator==(const PolicyConfig&, const PolicyConfig&) = default;
-};
-
 // The policy of the jobs of one name. What its table leaves out is that of [policy].
 struct JobConfig {
   std::string name;
-  PolicyConfig policy;
+  PolicyOptions policy;
   friend bool operator==(const JobConfig&, const JobConfig&) = default;
 };
 
@@ -185,7 +152,7 @@ struct Config {
   std::vector<ClassConfig> classes;
   std::vector<RuleConfig> rules;
   LimitsConfig limits;
-  PolicyConfig policy;  // of jobs whose ranks leave it to the appliance
+  PolicyOptions policy;  // of jobs whose ranks leave it to the appliance
   std::vector<JobConfig> jobs;
   MetricsConfig metrics;
   ForwardingConfig forwarding;

@@ -6,6 +6,7 @@
 #include <toml.hpp>
 #include <type_traits>
 
+#include "aggregator/base/policy_text.h"
 #include "config/schema.h"
 #include "config/text.h"
 
@@ -79,6 +80,18 @@ bool store_text(const std::string& text, const KeySpec& spec, T* out) {
   }
 }
 
+bool store_policy(const toml::value& value, const PolicyField& field, PolicyOptions* out) {
+  std::optional<std::uint32_t> read;
+  if (value.is_string())
+    read = policy_word(field, value.as_string().str);
+  else if (value.is_integer())
+    read = policy_number(field, static_cast<double>(value.as_integer()));
+  else if (value.is_floating() && field.thousandths)
+    read = policy_number(field, value.as_floating());
+  if (read) field.set(*out, *read);
+  return read.has_value();
+}
+
 template <class T>
 bool store_value(const toml::value& value, const KeySpec& spec, T* out) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -89,11 +102,8 @@ bool store_value(const toml::value& value, const KeySpec& spec, T* out) {
     return store_integer(value, spec, out);
   } else if constexpr (std::is_same_v<T, double>) {
     return store_parsed(number(value, spec), out);
-  } else if constexpr (std::is_same_v<T, CountThreshold>) {
-    if (!value.is_string()) return store_integer(value, spec, &out->rounds);
-    if (value.as_string().str != "k") return false;
-    out->rounds = 0;
-    return true;
+  } else if constexpr (std::is_same_v<T, PolicyOptions>) {
+    return store_policy(value, policy_field(spec), out);
   } else {
     return value.is_string() && store_text(value.as_string().str, spec, out);
   }

@@ -35,8 +35,8 @@ std::string capitalised(std::string text) {
 
 // A value that only says "not set": shown as a comment, since reading it back would be an error or
 // would say less than leaving it out.
-bool is_unset(const Field& field) {
-  const std::string text = literal(field);
+bool is_unset(const KeySpec& spec, const Field& field) {
+  const std::string text = literal(spec, field);
   return text.empty() || text == "\"\"";
 }
 
@@ -49,16 +49,16 @@ std::string effective_line(const KeySpec& spec, const Target& target) {
       return "# " + key + ": " + std::to_string(secret.size()) + " bytes, not shown\n";
   }
   // The metrics address means something when empty: no endpoint.
-  if (is_unset(field) && spec.section != Section::kMetrics) return "";
-  return key + " = " + literal(field) + "\n";
+  if (is_unset(spec, field) && spec.section != Section::kMetrics) return "";
+  return key + " = " + literal(spec, field) + "\n";
 }
 
 std::string reference_entry(const KeySpec& spec, const Target& target) {
   const Field field = spec.field(target);
   const std::string text =
       "\n" + comment(std::string(spec.help)) + comment(capitalised(describe_type(spec)) + ".");
-  if (is_unset(field)) return text + "# " + std::string(spec.key) + " = \"\"\n";
-  return text + std::string(spec.key) + " = " + literal(field) + "\n";
+  if (is_unset(spec, field)) return text + "# " + std::string(spec.key) + " = \"\"\n";
+  return text + std::string(spec.key) + " = " + literal(spec, field) + "\n";
 }
 
 std::string render_section(Section section, const Target& target,
@@ -94,7 +94,7 @@ std::string class_and_rule_examples() {
     for (const KeySpec& spec : schema()) {
       if (spec.section != section) continue;
       text += comment(std::string(spec.help) + " " + capitalised(describe_type(spec)) + ".");
-      text += "# " + std::string(spec.key) + " = " + literal(spec.field(target)) + "\n";
+      text += "# " + std::string(spec.key) + " = " + literal(spec, spec.field(target)) + "\n";
     }
     return text;
   };

@@ -1,15 +1,16 @@
 #include "config/schema.h"
 
+#include <algorithm>
 #include <type_traits>
 
 #include "aggregator/base/limits.h"
+#include "aggregator/base/policy_text.h"
 #include "config/text.h"
 
 namespace sluice::config {
 namespace {
 
-constexpr double kMaxSeed = 9.2e18;  // TOML integers are signed, 64 bits
-constexpr double kMaxSteps = UINT32_MAX;
+constexpr double kMaxSeed = 9.2e18;        // TOML integers are signed, 64 bits
 constexpr double kMaxMemoryMib = 1 << 20;  // 1 TiB
 constexpr double kMaxQueueKib = 1 << 16;   // 64 MiB
 constexpr double kMaxPathBytes = 107;      // of a UNIX socket's name, without its final zero
@@ -22,7 +23,7 @@ constexpr Form kPci{[](std::string_view text) { return text.empty() || is_pci_ad
 constexpr Form kHostPort{is_host_and_port, "ADDRESS:PORT with a numeric address, or empty"};
 
 // Of the table that is read: a [[job]] or [policy].
-PolicyConfig& policy_of(Target target) {
+PolicyOptions& policy_of(Target target) {
   return target.job ? target.job->policy : target.config->policy;
 }
 
@@ -153,43 +154,15 @@ constexpr KeySpec kSchema[] = {
      "optimizer state; a worker that needs longer is refused.",
      [](Target t) -> Field { return &t.config->limits.resync_hold_s; }},
 
-    {Section::kPolicy, "policy", "", 0, 0,
-     "What chooses k, the contributions that complete a step, in jobs whose workers leave it to "
-     "the "
-     "appliance. sync: all workers. fixed: `k`. saina: `k` at first, one more whenever enough "
-     "signs "
-     "of the sum flip. ramp: more and more over `planned_steps`. goodput: by the gradients' noise "
-     "and "
-     "the workers' times.",
-     [](Target t) -> Field { return &policy_of(t).policy; }},
-    {Section::kPolicy, "late", "", 0, 0,
-     "A gradient that is ready after its step: drop loses it, requeue contributes it to the step "
-     "that is open then. For all policies but sync.",
-     [](Target t) -> Field { return &policy_of(t).late; }},
-    {Section::kPolicy, "k", "", 1, kMaxWorkers,
-     "fixed: contributions that complete a step. saina: those that it starts with.",
-     [](Target t) -> Field { return &policy_of(t).k; }},
-    {Section::kPolicy, "sign_threshold", "", 0, 1,
-     "saina: a detection round counts when at least this share of the sum's signs has flipped, and "
-     "takes one back otherwise. In steps of 0.001.",
-     [](Target t) -> Field { return &policy_of(t).sign_threshold; }},
-    {Section::kPolicy, "count_threshold", "", 1, 65535,
-     "saina: counted rounds at which k grows by one. \"k\": as many as k is.",
-     [](Target t) -> Field { return &policy_of(t).count_threshold; }},
-    {Section::kPolicy, "signs", "", 0, 0,
-     "saina: compare all signs, or one in 32 as the published code does.",
-     [](Target t) -> Field { return &policy_of(t).signs; }},
-    {Section::kPolicy, "round_steps", "", 1, kMaxSteps, "saina: steps of a detection round.",
-     [](Target t) -> Field { return &policy_of(t).round_steps; }},
-    {Section::kPolicy, "planned_steps", "", 0, kMaxSteps,
-     "ramp: steps that the training will take. 0: not known, and ramp is refused.",
-     [](Target t) -> Field { return &policy_of(t).planned_steps; }},
-    {Section::kPolicy, "max_staleness", "", 0, kMaxSteps,
-     "requeue: steps that a gradient may be late; an older one is dropped. 0: no bound.",
-     [](Target t) -> Field { return &policy_of(t).max_staleness; }},
+#define X(name, member, c_member, type, kinds, only_requeue, thousandths, least, most, words, \
+          help)                                                                               \
+  {Section::kPolicy, name, "", 0, 0, help, [](Target t) -> Field { return &policy_of(t); }},
+    SLUICE_POLICY_FIELDS(X)
+#undef X
 
-    {Section::kJob, "name", "", 1, kMaxJobNameBytes, "Name of the jobs, as the workers give it.",
-     [](Target t) -> Field { return &t.job->name; }, kPrintable},
+        {Section::kJob, "name", "", 1, kMaxJobNameBytes,
+         "Name of the jobs, as the workers give it.",
+         [](Target t) -> Field { return &t.job->name; }, kPrintable},
 
     {Section::kMetrics, "address", "", 0, 64, "Where Prometheus scrapes. Empty: no endpoint.",
      [](Target t) -> Field { return &t.config->metrics.address; }, kHostPort},
@@ -259,8 +232,6 @@ std::string literal_of(const T& value) {
     return to_text(value);
   else if constexpr (std::is_same_v<T, std::string>)
     return in_quotes(value);
-  else if constexpr (std::is_same_v<T, CountThreshold>)
-    return value.rounds == 0 ? in_quotes("k") : std::to_string(value.rounds);
   else if constexpr (std::is_enum_v<T>)
     return in_quotes(label_of(value));
   else
@@ -312,19 +283,27 @@ std::string describe_type(const KeySpec& spec) {
           return "a network such as \"10.77.0.0/24\" or \"fd00::/64\"";
         else if constexpr (std::is_same_v<T, MacAddress>)
           return "an Ethernet address such as \"02:51:0a:4d:00:01\"";
-        else if constexpr (std::is_same_v<T, CountThreshold>)
-          return describe_range("an integer", whole(spec.min), whole(spec.max), "") + ", or \"k\"";
+        else if constexpr (std::is_same_v<T, PolicyOptions>)
+          return policy_range(policy_field(spec), 0, false);
         else
           return describe_choice<T>();
       },
       spec.field({&config, &port, &job, &egress_class, &rule}));
 }
 
-std::string literal(const Field& field) {
+const PolicyField& policy_field(const KeySpec& spec) {
+  return *std::ranges::find(kPolicyFields, spec.key, &PolicyField::name);
+}
+
+std::string literal(const KeySpec& spec, const Field& field) {
   return std::visit(
-      [](const auto* value) -> std::string {
+      [&](const auto* value) -> std::string {
         using T = std::remove_cv_t<std::remove_pointer_t<decltype(value)>>;
-        if constexpr (kIsOptional<T>)
+        if constexpr (std::is_same_v<T, PolicyOptions>) {
+          const PolicyField& option = policy_field(spec);
+          const std::string text = policy_text(option, option.get(*value));
+          return policy_word(option, text) ? in_quotes(text) : text;
+        } else if constexpr (kIsOptional<T>)
           return *value ? literal_of(**value) : "";
         else
           return literal_of(*value);

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <variant>
 
+#include "aggregator/base/policy_fields.h"
 #include "config/config.h"
 
 namespace sluice::config {
@@ -29,12 +30,13 @@ enum class Section : std::uint8_t {
   kForwarding,
 };
 
-// Where a value is stored; the alternative is the setting's type.
+// Where a value is stored; the alternative is the setting's type. PolicyOptions: the one that the
+// row's key names.
 using Field =
     std::variant<bool*, std::uint16_t*, std::uint32_t*, std::uint64_t*, double*, std::string*,
                  Ipv4Prefix*, std::optional<Ipv6Prefix>*, std::optional<MacAddress>*, Polling*,
-                 LogLevel*, PortType*, PolicyKind*, LateMode*, Signs*, CountThreshold*,
-                 std::optional<std::uint16_t>*, std::optional<Protocol>*, std::optional<IpPrefix>*>;
+                 LogLevel*, PortType*, PolicyOptions*, std::optional<std::uint16_t>*,
+                 std::optional<Protocol>*, std::optional<IpPrefix>*>;
 
 // The structs that a row's field may lie in. All but `config` are null outside their own table.
 struct Target {
@@ -55,7 +57,7 @@ struct KeySpec {
   Section section;
   std::string_view key;
   std::string_view unit;  // empty: a plain number, or no number at all
-  double min = 0;         // numbers: the value; strings: the length in bytes
+  double min = 0;         // numbers but a policy's: the value; strings: the length in bytes
   double max = 0;
   std::string_view help;
   Field (*field)(Target);
@@ -64,6 +66,9 @@ struct KeySpec {
 };
 
 std::span<const KeySpec> schema();
+
+// Of a row of [policy].
+const PolicyField& policy_field(const KeySpec& spec);
 
 // Whether the section has the row's key. The keys of [policy] are those of a [[job]] as well.
 inline bool has_key(Section section, const KeySpec& spec) {
@@ -83,6 +88,6 @@ std::string_view section_name(Section section);
 std::string describe_type(const KeySpec& spec);
 
 // The value as a TOML literal; empty for an optional value that is not set.
-std::string literal(const Field& field);
+std::string literal(const KeySpec& spec, const Field& field);
 
 }  // namespace sluice::config

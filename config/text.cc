@@ -13,13 +13,6 @@ namespace {
 constexpr std::string_view kPollingNames[] = {"adaptive", "busy"};
 constexpr std::string_view kLogLevelNames[] = {"trace", "debug", "info", "warning", "error"};
 constexpr std::string_view kPortTypeNames[] = {"vhost-user", "af_packet", "af_xdp", "pci"};
-constexpr std::string_view kPolicyNames[] = {
-    sluice::name_of(PolicyKind::kSync), sluice::name_of(PolicyKind::kFixed),
-    sluice::name_of(PolicyKind::kSaina), sluice::name_of(PolicyKind::kRamp),
-    sluice::name_of(PolicyKind::kGoodput)};
-constexpr std::string_view kLateNames[] = {sluice::name_of(LateMode::kDrop),
-                                           sluice::name_of(LateMode::kRequeue)};
-constexpr std::string_view kSignsNames[] = {"all", "one-in-32"};
 constexpr std::string_view kProtocolNames[] = {"udp", "tcp"};
 
 std::optional<unsigned> parse_decimal(std::string_view text, unsigned max) {
@@ -109,9 +102,6 @@ std::string to_text(double value) {
 std::span<const std::string_view> names_of(Polling) { return kPollingNames; }
 std::span<const std::string_view> names_of(LogLevel) { return kLogLevelNames; }
 std::span<const std::string_view> names_of(PortType) { return kPortTypeNames; }
-std::span<const std::string_view> names_of(PolicyKind) { return kPolicyNames; }
-std::span<const std::string_view> names_of(LateMode) { return kLateNames; }
-std::span<const std::string_view> names_of(Signs) { return kSignsNames; }
 std::span<const std::string_view> names_of(Protocol) { return kProtocolNames; }
 
 std::string in_quotes(std::string_view text) {
@@ -154,38 +144,6 @@ bool is_host_and_port(std::string_view text) {
   if (host.front() == '[' && host.back() == ']')
     return inet_pton(AF_INET6, host.substr(1, host.size() - 2).c_str(), &address) == 1;
   return host == "localhost" || inet_pton(AF_INET, host.c_str(), &address) == 1;
-}
-
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  // Three rows of the dynamic programme: two back (for swaps), one back, and the current one.
-  std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) last[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t replaced = last[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
-      row[j] = std::min({last[j] + 1, row[j - 1] + 1, replaced});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        row[j] = std::min(row[j], before[j - 2] + 1);
-    }
-    before.swap(last);
-    last.swap(row);
-  }
-  return last[b.size()];
-}
-
-std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates) {
-  // A third of the word may be wrong; beyond that the guess would mislead.
-  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
-  std::string_view best;
-  for (const std::string_view candidate : candidates) {
-    const std::size_t distance = edit_distance(word.substr(0, 64), candidate);
-    if (distance < best_distance) {
-      best_distance = distance;
-      best = candidate;
-    }
-  }
-  return best;
 }
 
 }  // namespace sluice::config

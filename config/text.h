@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "aggregator/base/spelling.h"
 #include "config/config.h"
 
 namespace sluice::config {
@@ -27,9 +28,6 @@ std::string to_text(double value);  // shortest form that reads back as the same
 std::span<const std::string_view> names_of(Polling);
 std::span<const std::string_view> names_of(LogLevel);
 std::span<const std::string_view> names_of(PortType);
-std::span<const std::string_view> names_of(PolicyKind);
-std::span<const std::string_view> names_of(LateMode);
-std::span<const std::string_view> names_of(Signs);
 std::span<const std::string_view> names_of(Protocol);
 
 template <class Enum>
@@ -45,12 +43,5 @@ bool is_label(std::string_view text);          // letters, digits, '_' and '-'
 bool is_printable(std::string_view text);      // ASCII from space to '~'
 bool is_pci_address(std::string_view text);    // 0000:01:00.0
 bool is_host_and_port(std::string_view text);  // 127.0.0.1:9464, [::1]:9464, or empty
-
-// The number of single-character edits (insert, delete, replace, swap neighbours) between two
-// words.
-std::size_t edit_distance(std::string_view a, std::string_view b);
-
-// The candidate with the fewest edits, or an empty view when none is close enough to be a slip.
-std::string_view nearest(std::string_view word, std::span<const std::string_view> candidates);
 
 }  // namespace sluice::config

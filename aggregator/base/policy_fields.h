@@ -1,87 +1,156 @@
-// The options of a policy as users write them: names, which policies read them, what they may be.
+// The options of a policy, in one table: what users call them, which policies read them, what they
+// may be, what they do.
 //
-// One table for whoever takes them from a user or names them in an error: the C interface, the
-// configuration, the appliance. Whether values make sense is one check, invalid_field(); what a
-// policy does not read is ignored everywhere.
+// Whoever takes them from a user or names them in an error reads, checks and prints by it: the
+// wire, the configuration, the C interface with Python above it, the appliance (as text:
+// policy_text.h). What a policy does not read is ignored everywhere.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
+#include "aggregator/base/limits.h"
 #include "aggregator/base/policy_options.h"
 
 namespace sluice {
 
+// A word that users write for a value.
+struct PolicyWord {
+  std::string_view text;
+  std::uint32_t value;
+};
+
 struct PolicyField {
-  std::string_view name;    // in files and in Python
-  std::string_view member;  // of PolicyOptions and of sluice_options
-  std::uint8_t kinds;       // bit `1 << kind` of each policy that reads it
-  bool only_requeue;        // and only where late gradients are requeued
-  std::uint32_t most;       // that the member holds
-  std::string_view rule;    // what it may be, after "must be" or "give"
+  std::string_view name;              // in files, in Python, in the appliance's words
+  std::string_view member;            // of sluice_options
+  std::uint8_t kinds;                 // bit `1 << kind` of each policy that reads it
+  bool only_requeue;                  // and only where late gradients are requeued
+  bool thousandths;                   // users write 0.5 for 500
+  std::uint32_t least;                // as a number
+  std::uint32_t most;                 // below `least`: words only
+  std::span<const PolicyWord> words;  // valid as well
+  std::string_view help;
   std::uint32_t (*get)(const PolicyOptions&);
   void (*set)(PolicyOptions&, std::uint32_t);
+
+  constexpr bool is_k() const noexcept { return name == "k"; }
 };
 
 constexpr std::uint8_t bit_of(PolicyKind kind) noexcept {
   return static_cast<std::uint8_t>(1 << static_cast<int>(kind));
 }
-inline constexpr std::uint8_t kReadByTolerant =
-    bit_of(PolicyKind::kFixed) | bit_of(PolicyKind::kSaina) | bit_of(PolicyKind::kRamp) |
-    bit_of(PolicyKind::kGoodput);
 
-// X(name, member, type, kinds, only with requeue, rule)
-#define SLUICE_POLICY_FIELDS(X)                                                                  \
-  X("late", late, LateMode, kReadByTolerant, false, "drop or requeue")                           \
-  X("k", k, std::uint16_t, bit_of(PolicyKind::kFixed) | bit_of(PolicyKind::kSaina), false,       \
-    "1 to world_size")                                                                           \
-  X("sign_threshold", sign_threshold_permille, std::uint16_t, bit_of(PolicyKind::kSaina), false, \
-    "0 to 1000 thousandths")                                                                     \
-  X("count_threshold", count_threshold, std::uint16_t, bit_of(PolicyKind::kSaina), false,        \
-    "below 65536 rounds, 0 for as many as k is")                                                 \
-  X("signs", sign_stride, std::uint16_t, bit_of(PolicyKind::kSaina), false,                      \
-    "1 (all signs) or 32 (one in 32)")                                                           \
-  X("round_steps", round_steps, std::uint32_t, bit_of(PolicyKind::kSaina), false,                \
-    "at least 1 step between two decisions")                                                     \
-  X("planned_steps", planned_steps, std::uint32_t, bit_of(PolicyKind::kRamp), false,             \
-    "the steps that the training will take, at least 1")                                         \
-  X("max_staleness", max_staleness, std::uint32_t, kReadByTolerant, true, "steps, 0 for no bound")
+namespace policy_table {
 
-inline constexpr PolicyField kPolicyFields[] = {
-#define X(name, member, type, kinds, only_requeue, rule)                                    \
-  {name,                                                                                    \
-   #member,                                                                                 \
-   kinds,                                                                                   \
-   only_requeue,                                                                            \
-   sizeof(PolicyOptions{}.member) == 4 ? UINT32_MAX                                         \
-                                       : (1u << 8 * sizeof(PolicyOptions{}.member)) - 1,    \
-   rule,                                                                                    \
-   [](const PolicyOptions& options) { return static_cast<std::uint32_t>(options.member); }, \
-   [](PolicyOptions& options, std::uint32_t value) {                                        \
-     options.member = static_cast<type>(value);                                             \
+inline constexpr std::uint8_t kFixed = bit_of(PolicyKind::kFixed);
+inline constexpr std::uint8_t kSaina = bit_of(PolicyKind::kSaina);
+inline constexpr std::uint8_t kRamp = bit_of(PolicyKind::kRamp);
+inline constexpr std::uint8_t kTolerant = kFixed | kSaina | kRamp | bit_of(PolicyKind::kGoodput);
+inline constexpr std::uint8_t kEvery = kTolerant | bit_of(PolicyKind::kSync);
+
+inline constexpr std::span<const PolicyWord> kNone{};
+inline constexpr PolicyWord kKinds[] = {
+    {name_of(PolicyKind::kSync), 0},    {name_of(PolicyKind::kFixed), 1},
+    {name_of(PolicyKind::kSaina), 2},   {name_of(PolicyKind::kRamp), 3},
+    {name_of(PolicyKind::kGoodput), 4},
+};
+inline constexpr PolicyWord kLateModes[] = {{name_of(LateMode::kDrop), 0},
+                                            {name_of(LateMode::kRequeue), 1}};
+inline constexpr PolicyWord kSigns[] = {{"all", kAllSigns}, {"one-in-32", kOneSignIn32}};
+inline constexpr PolicyWord kAsManyAsK[] = {{"k", 0}};
+
+}  // namespace policy_table
+
+// X(name, member of PolicyOptions, of sluice_options, type, kinds, only requeue, thousandths,
+// least,
+//   most, words, help). The first chooses the policy.
+#define SLUICE_POLICY_FIELDS(X)                                                                    \
+  X("policy", kind, policy, PolicyKind, kEvery, false, false, 1, 0, kKinds,                        \
+    "What chooses k, the contributions that complete a step, in jobs whose workers leave it to "   \
+    "the appliance. sync: all workers. fixed: `k`. saina: `k` at first, one more whenever enough " \
+    "signs of the sum flip. ramp: more and more over `planned_steps`. goodput: by the gradients' " \
+    "noise and the workers' times.")                                                               \
+  X("k", k, k, std::uint16_t, kFixed | kSaina, false, false, 1, kMaxWorkers, kNone,                \
+    "fixed: contributions that complete a step. saina: those that it starts with.")                \
+  X("sign_threshold", sign_threshold_permille, sign_threshold_permille, std::uint16_t, kSaina,     \
+    false, true, 0, 1000, kNone,                                                                   \
+    "saina: a detection round counts when at least this share of the sum's signs has flipped, "    \
+    "and takes one back otherwise.")                                                               \
+  X("count_threshold", count_threshold, count_threshold, std::uint16_t, kSaina, false, false, 1,   \
+    UINT16_MAX, kAsManyAsK,                                                                        \
+    "saina: counted rounds at which k grows by one. \"k\": as many as k is.")                      \
+  X("signs", sign_stride, sign_stride, std::uint16_t, kSaina, false, false, 1, 0, kSigns,          \
+    "saina: compare all signs, or one in 32 as the published code does.")                          \
+  X("round_steps", round_steps, round_steps, std::uint32_t, kSaina, false, false, 1, UINT32_MAX,   \
+    kNone, "saina: steps of a detection round.")                                                   \
+  X("planned_steps", planned_steps, planned_steps, std::uint32_t, kRamp, false, false, 1,          \
+    UINT32_MAX, kNone,                                                                             \
+    "ramp: steps that the training will take. 0: not known, and ramp is refused.")                 \
+  X("late", late, late, LateMode, kTolerant, false, false, 1, 0, kLateModes,                       \
+    "A gradient that is ready after its step: drop loses it, requeue contributes it to the step "  \
+    "that is open then. For all policies but sync.")                                               \
+  X("max_staleness", max_staleness, max_staleness, std::uint32_t, kTolerant, true, false, 0,       \
+    UINT32_MAX, kNone,                                                                             \
+    "requeue: steps that a gradient may be late; an older one is dropped. 0: no bound.")
+
+namespace policy_table {
+
+inline constexpr PolicyField kFields[] = {
+#define X(name, member, c_member, type, kinds, only_requeue, thousandths, least, most, words, \
+          help)                                                                               \
+  {name,                                                                                      \
+   #c_member,                                                                                 \
+   kinds,                                                                                     \
+   only_requeue,                                                                              \
+   thousandths,                                                                               \
+   least,                                                                                     \
+   most,                                                                                      \
+   words,                                                                                     \
+   help,                                                                                      \
+   [](const PolicyOptions& options) { return static_cast<std::uint32_t>(options.member); },   \
+   [](PolicyOptions& options, std::uint32_t value) {                                          \
+     options.member = static_cast<type>(value);                                               \
    }},
     SLUICE_POLICY_FIELDS(X)
 #undef X
 };
+
+}  // namespace policy_table
+
+inline constexpr std::span<const PolicyField> kPolicyFields = policy_table::kFields;
+inline constexpr std::size_t kPolicyFieldCount = std::size(policy_table::kFields);
 
 constexpr bool is_read(const PolicyField& field, PolicyKind kind, LateMode late) noexcept {
   return kind <= PolicyKind::kGoodput && (field.kinds & bit_of(kind)) != 0 &&
          (!field.only_requeue || late == LateMode::kRequeue);
 }
 
-// Null when the options make sense for so many workers, or are of no policy that there is.
+// Of a policy that reads it, in a job of so many workers.
+constexpr bool is_valid(const PolicyField& field, std::uint32_t value,
+                        std::uint32_t worker_count) noexcept {
+  const std::uint32_t most = field.is_k() ? std::min(field.most, worker_count) : field.most;
+  return (field.least <= value && value <= most) ||
+         std::any_of(field.words.begin(), field.words.end(),
+                     [&](const PolicyWord& word) { return word.value == value; });
+}
+
+// The first field that makes no sense for so many workers; null when all do.
 constexpr const PolicyField* wrong_field(const PolicyOptions& options,
-                                         std::uint16_t worker_count) noexcept {
-  const char* const wrong = invalid_field(options, worker_count);
-  if (wrong == nullptr) return nullptr;
-  for (const PolicyField& field : kPolicyFields)
-    if (field.name == wrong || field.member == wrong) return &field;
+                                         std::uint32_t worker_count) noexcept {
+  for (const PolicyField& field : kPolicyFields) {
+    const bool always = field.kinds == policy_table::kEvery;
+    if ((always || is_read(field, options.kind, options.late)) &&
+        !is_valid(field, field.get(options), worker_count))
+      return &field;
+  }
   return nullptr;
 }
 
 // The options that the policy reads, the others as if unset.
 constexpr PolicyOptions without_unread(const PolicyOptions& options) noexcept {
-  PolicyOptions used{.kind = options.kind};
+  PolicyOptions used;
   for (const PolicyField& field : kPolicyFields)
     if (is_read(field, options.kind, options.late)) field.set(used, field.get(options));
   return used;

@@ -2,48 +2,22 @@
 // whether they make sense, and whether all ranks mean the same.
 #include <algorithm>
 
-#include "aggregator/base/policy_fields.h"
+#include "aggregator/base/policy_text.h"
 #include "aggregator/jobs/admission.h"
 #include "aggregator/jobs/text.h"
 
 namespace sluice::agg {
 namespace {
 
-// "saina (k 4, sign_threshold 0.500, ...)": all that the policy reads, in the words of its options.
+// "saina (k 4, sign_threshold 0.5, ...)": all that the policy reads, in the words of its options.
 std::string describe(const PolicyOptions& options) {
-  std::string result = name_of(options.kind);
-  if (!options.tolerates_stragglers()) return result;
-  result += " (";
-  if (options.kind == PolicyKind::kFixed || options.kind == PolicyKind::kSaina)
-    result += text("k %u, ", unsigned{options.k});
-  if (options.kind == PolicyKind::kSaina) {
-    result += text("sign_threshold %.3f, ", options.sign_threshold_permille / 1000.0);
-    result += options.count_threshold == 0
-                  ? "count_threshold k, "
-                  : text("count_threshold %u, ", unsigned{options.count_threshold});
-    result += options.sign_stride == kAllSigns ? "signs all, " : "signs one-in-32, ";
-    result += text("round_steps %u, ", std::uint32_t{options.round_steps});
+  std::string read;
+  for (const PolicyField& field : kPolicyFields.subspan(1)) {
+    if (!is_read(field, options.kind, options.late)) continue;
+    read += (read.empty() ? " (" : ", ") + std::string(field.name) + " " +
+            policy_text(field, field.get(options));
   }
-  if (options.kind == PolicyKind::kRamp)
-    result += text("planned_steps %u, ", std::uint32_t{options.planned_steps});
-  result += text("late %s", name_of(options.late));
-  if (options.late == LateMode::kRequeue)
-    result += text(", max_staleness %u", std::uint32_t{options.max_staleness});
-  return result + ")";
-}
-
-// The value of a field that makes no sense, and what it may be.
-std::string describe_field(const PolicyField& field, const PolicyOptions& options,
-                           unsigned world_size) {
-  if (field.name == "k")
-    return text("k %u for %u workers: give 1 to %u", unsigned{options.k}, world_size, world_size);
-  if (field.name == "sign_threshold")  // users write a share
-    return text("sign_threshold %.3f: give 0 to 1", options.sign_threshold_permille / 1000.0);
-  if (field.name == "signs")
-    return text("every sign in %u: give 1 (all signs) or 32 (one in 32)",
-                unsigned{options.sign_stride});
-  return text("%s %u: give %s", std::string(field.name).c_str(), field.get(options),
-              std::string(field.rule).c_str());
+  return name_of(options.kind) + (read.empty() ? "" : read + ")");
 }
 
 // Who chose the options, as the start of a sentence.
@@ -69,12 +43,14 @@ bool check_policy(const JoinRequest& request, const JobsOptions& options, Refusa
   const PolicyOptions policy = effective_policy(request, options);
   const unsigned world_size = request.join.world_size;
   // The kind exists: the parser and the configuration have seen to that.
-  const PolicyField* field = wrong_field(policy, static_cast<std::uint16_t>(world_size));
+  const PolicyField* field = wrong_field(policy, world_size);
   if (field == nullptr) return true;
   refusal = {.code = wire::RefuseCode::kPolicy,
-             .text = text("job '%s': %s policy %s with %s", printable(request.name()).c_str(),
-                          policy_source(request).c_str(), name_of(policy.kind),
-                          describe_field(*field, policy, world_size).c_str())};
+             .text = text("job '%s': %s policy %s with %s %s: give %s",
+                          printable(request.name()).c_str(), policy_source(request).c_str(),
+                          name_of(policy.kind), std::string(field->name).c_str(),
+                          policy_text(*field, field->get(policy)).c_str(),
+                          policy_range(*field, world_size, false).c_str())};
   return false;
 }
 

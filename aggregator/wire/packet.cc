@@ -17,7 +17,8 @@ bool valid_stream(StreamId stream) noexcept {
 }
 
 bool valid_policy(const PolicyOptions& policy) noexcept {
-  return policy.kind <= PolicyKind::kGoodput && policy.late <= LateMode::kRequeue;
+  return policy.kind <= PolicyKind::kGoodput && policy.late <= LateMode::kRequeue &&
+         policy.reserved == 0;
 }
 
 // The elements of a sum's packet. Element count and the NIL flag must tell one story.

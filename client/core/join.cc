@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "aggregator/base/policy_fields.h"
+#include "aggregator/base/policy_text.h"
 #include "aggregator/wire/auth.h"
 #include "client/core/text.h"
 
@@ -77,11 +77,11 @@ JoinMachine::JoinMachine(const SessionOptions& options, const Layout& layout, Ti
                                            std::to_string(kMaxWorkers) + " and the rank below it");
   else if (const PolicyField* field =
                options.has_policy ? wrong_field(options.policy, options.world_size) : nullptr)
-    fail(StatusCode::kInvalidArgument, "policy '" + std::string(name_of(options.policy.kind)) +
-                                           "' of " + std::to_string(options.world_size) +
-                                           " workers: " + std::string(field->member) + " is " +
-                                           std::to_string(field->get(options.policy)) +
-                                           "; must be " + std::string(field->rule));
+    fail(StatusCode::kInvalidArgument,
+         "policy '" + std::string(name_of(options.policy.kind)) + "' of " +
+             std::to_string(options.world_size) + " workers: " + std::string(field->member) +
+             " is " + std::to_string(field->get(options.policy)) + "; must be " +
+             policy_range(*field, options.world_size, true));
   else if (padded_bytes_ > carried_bytes)
     fail(size_error("the local interface carries datagrams of " + std::to_string(carried_bytes) +
                     " bytes"));

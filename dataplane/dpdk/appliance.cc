@@ -63,9 +63,9 @@ Result<agg::JobsOptions> jobs_options(const config::Config& config, std::size_t 
   options.max_total_memory_bytes = std::size_t{config.limits.total_memory_mib} << 20;
   options.member_timeout_ns = config.limits.member_timeout_ns();
   options.resync_hold_ns = config.limits.resync_hold_ns();
-  options.policy = config.policy.options();
+  options.policy = config.policy;
   for (const config::JobConfig& job : config.jobs)
-    options.job_policies.push_back({.job_name = job.name, .policy = job.policy.options()});
+    options.job_policies.push_back({.job_name = job.name, .policy = job.policy});
   return options;
 }
 

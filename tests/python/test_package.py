@@ -66,11 +66,7 @@ def c_facts(tmp_path_factory):
                  "world": "SLUICE_AVERAGE_WORLD", "sum": "SLUICE_SUM", "timed_out":
                  "SLUICE_TIMED_OUT", "interrupted": "SLUICE_INTERRUPTED", "last":
                  "SLUICE_BEHIND", "forever": "SLUICE_FOREVER", "rank_words": "SLUICE_RANK_WORDS",
-                 "default": "SLUICE_AVERAGE_DEFAULT", "policy_default":
-                 "SLUICE_POLICY_DEFAULT", "sync": "SLUICE_POLICY_SYNC",
-                 "fixed": "SLUICE_POLICY_FIXED", "saina": "SLUICE_POLICY_SAINA",
-                 "ramp": "SLUICE_POLICY_RAMP", "goodput": "SLUICE_POLICY_GOODPUT",
-                 "drop": "SLUICE_LATE_DROP", "requeue": "SLUICE_LATE_REQUEUE"}
+                 "default": "SLUICE_AVERAGE_DEFAULT"}
     lines += [f'printf("{key} %d\\n", (int){name});' for key, name in constants.items()]
     lines += ["return 0; }"]
     (folder / "facts.c").write_text("\n".join(lines))
@@ -88,14 +84,13 @@ def test_every_struct_has_the_size_and_the_offsets_of_the_header(c_facts):
 
 
 def test_every_constant_is_that_of_the_header(c_facts):
-    for table in (_abi.DTYPES, _abi.AVERAGING, _abi.POLICIES, _abi.LATE_MODES):
+    for table in (_abi.DTYPES, _abi.AVERAGING):
         for key, value in table.items():
             assert value == c_facts[key], key
     assert _abi.TIMED_OUT == c_facts["timed_out"]
     assert _abi.INTERRUPTED == c_facts["interrupted"]
     assert _abi.FOREVER == c_facts["forever"]
     assert _abi.RANK_WORDS == c_facts["rank_words"]
-    assert _abi.POLICY_DEFAULT == c_facts["policy_default"]
 
 
 def test_every_status_has_an_exception_of_its_own(c_facts):

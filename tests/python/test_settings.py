@@ -2,7 +2,8 @@
 
 import pytest
 
-from sluice import _policy, _settings, errors
+import sluice
+from sluice import _abi, _library, _policy, _settings, errors
 
 
 def test_an_argument_wins_over_the_environment():
@@ -52,38 +53,59 @@ def test_disable_is_off_unless_set():
     assert _settings.disabled({"SLUICE_DISABLE": "1"})
 
 
+def read_policy(policy, given, env, world_size=6):
+    """The fields of sluice_options that were set, in the words of the C interface."""
+    library = _library.load()
+    options = _abi.sized(_abi.Options)
+    library.sluice_options_init(options)
+    options.world_size = world_size
+    fields = [name for name, _ in _abi.POLICY_FIELDS]
+    before = {name: getattr(options, name) for name in fields}
+    _policy.apply(library, options, {"policy": policy, **given}, env)
+    return {name: getattr(options, name) for name in fields
+            if getattr(options, name) != before[name]}
+
+
 def test_a_policy_comes_from_arguments_first_and_the_environment_second():
     env = {"SLUICE_POLICY": "saina", "SLUICE_K": "3", "SLUICE_SIGN_THRESHOLD": "0.45",
            "SLUICE_COUNT_THRESHOLD": "k", "SLUICE_SIGNS": "one-in-32", "SLUICE_LATE": "requeue"}
-    assert _policy.fields(None, {}, env, world_size=6) == dict(
+    assert read_policy(None, {}, env) == dict(
         policy=2, k=3, sign_threshold_permille=450, count_threshold=0, sign_stride=32, late=1)
-    assert _policy.fields("fixed", {"k": 5, "late": "drop"}, {"SLUICE_K": "3"},
-                          world_size=6) == dict(
-        policy=1, k=5, late=0)
+    assert read_policy("fixed", {"k": 5, "late": "drop"}, {"SLUICE_K": "3"}) == dict(policy=1, k=5)
 
 
 def test_without_a_policy_the_appliance_decides():
-    assert _policy.fields(None, {"k": None}, {}, world_size=6) == {}
-    with pytest.raises(errors.InvalidArgument, match="k=2: .*without a policy.*SLUICE_POLICY"):
-        _policy.fields(None, {"k": 2}, {}, world_size=6)
+    assert read_policy(None, {"k": None}, {}) == {}
+    with pytest.raises(errors.InvalidArgument, match="k=2: .*without a policy"):
+        read_policy(None, {"k": 2}, {})
+
+
+def test_the_options_of_a_policy_are_the_librarys():
+    names = _policy.names(_library.load())
+    assert names[0] == "policy" and set(names) == set(_policy.Policy._fields[:len(names)])
+    assert set(names) <= set(sluice.Options.__dataclass_fields__)
 
 
 @pytest.mark.parametrize("policy, given, text", [
-    ("quickest", {}, "policy='quickest'.*sync, fixed, saina, ramp, goodput"),
+    ("quickest", {}, "policy='quickest'.*\"sync\", \"fixed\", \"saina\", \"ramp\", \"goodput\""),
     ("fixed", {"k": -1}, "k=-1"), ("fixed", {"k": 2.5}, "k=2.5"), ("fixed", {"k": "x"}, "k='x'"),
-    ("fixed", {"k": 2, "late": "maybe"}, "late='maybe'.*drop, requeue"),
-    ("saina", {"signs": 32}, "signs=32.*all, one-in-32"),
-    ("saina", {"sign_threshold": 50}, "sign_threshold=50.*0 to 1"),
-    ("saina", {"count_threshold": "n"}, "count_threshold='n'"),
+    ("fixed", {"k": 2, "late": "maybe"}, "late='maybe'.*\"drop\", \"requeue\""),
+    ("saina", {"signs": 32}, "signs=32.*\"all\", \"one-in-32\""),
+    ("saina", {"sign_threshold": 50}, "sign_threshold=50.*0.0 to 1.0"),
+    ("saina", {"sign_threshold": 0.3333}, "sign_threshold=0.3333.*in steps of 0.001"),
+    ("saina", {"count_threshold": "n"}, "count_threshold='n'.*from 1 to 65535, or \"k\""),
+    ("saina", {"round_steps": 0}, "round_steps=0.*from 1"),
     ("goodputt", {}, "policy='goodputt'.*did you mean 'goodput'"),
     ("fixed", {}, "policy='fixed': needs k.*SLUICE_K"), ("fixed", {"k": 0}, "k=0: .*from 1 to 6"),
     ("fixed", {"k": 7}, "k=7: .*from 1 to 6, the world size"),
     ("ramp", {}, "policy='ramp': needs.*planned_steps=.*SLUICE_PLANNED_STEPS"),
-    ("goodput", {"k": 3}, "k=3: is not used by policy 'goodput'"),
+    ("ramp", {"planned_steps": 0}, "planned_steps=0: is needed by policy 'ramp'"),
+    ("goodput", {"k": 3}, "k=3: is not used by policy 'goodput'.*'fixed', 'saina'"),
+    ("fixed", {"k": 2, "round_steps": 9}, "round_steps=9: is not used by policy 'fixed'.*'saina'"),
     ("fixed", {"k": 2, "max_staleness": 3}, "max_staleness=3: needs late='requeue'")])
 def test_options_that_make_no_sense_are_refused_by_name(policy, given, text):
     with pytest.raises(errors.InvalidArgument, match=text):
-        _policy.fields(policy, given, {}, world_size=6)
+        read_policy(policy, given, {})
 
 
 @pytest.mark.parametrize("env, text", [
@@ -92,4 +114,4 @@ def test_options_that_make_no_sense_are_refused_by_name(policy, given, text):
     ({"SLUICE_POLICY": "fixed", "SLUICE_K": "0"}, "SLUICE_K='0' in the environment: .*from 1")])
 def test_a_bad_value_from_the_environment_is_named_as_its_variable(env, text):
     with pytest.raises(errors.InvalidArgument, match=text):
-        _policy.fields(None, {}, env, world_size=6)
+        read_policy(None, {}, env)

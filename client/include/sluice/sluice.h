@@ -328,6 +328,23 @@ SLUICE_API const char* sluice_last_error(const sluice_job* job);
  * are not touched. Fails with SLUICE_INVALID_ARGUMENT on NULL or a size of no known version. */
 SLUICE_API sluice_status sluice_options_init(sluice_options* options);
 
+/* The policy and its options as text, as files and the environment hold them. Name of the one at
+ * `index`, counted from 0, which is the policy itself; NULL beyond the last. Static storage. */
+SLUICE_API const char* sluice_policy_option_name(size_t index);
+
+/* Sets the policy and its options: `values` has a text ("saina", "0.5", "one-in-32"), or NULL where
+ * none is given, for each of the first `count` names. Without a policy nothing is set. Set
+ * options->world_size before. Fails with SLUICE_INVALID_ARGUMENT and a text about the value alone
+ * when one cannot be, when the policy needs one that is not given, and when it does not look at one
+ * that is given; *wrong (unless NULL) is its index then. */
+SLUICE_API sluice_status sluice_set_policy(sluice_options* options, const char* const* values,
+                                           size_t count, size_t* wrong);
+
+/* Writes the value of the option at `index` of a policy that sluice_get_policy() has told into
+ * `text` of `capacity` bytes, cut to fit. Fails with SLUICE_INVALID_ARGUMENT. */
+SLUICE_API sluice_status sluice_get_policy_text(const sluice_policy_info* info, size_t index,
+                                                char* text, size_t capacity);
+
 /* Where log lines go that belong to no job, and those of jobs joined later whose options have no
  * `log`. NULL: nowhere. The callback must stay callable until it is replaced and those jobs are
  * closed. */

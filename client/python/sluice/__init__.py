@@ -8,13 +8,15 @@ Importing this package needs neither torch nor NumPy nor DPDK; libsluice is load
 """
 
 from sluice._abi import VERSION as __version__
+from sluice._options import Options
 from sluice._policy import Policy
+from sluice._values import Result, State, StepReport
 from sluice.errors import (Behind, Busy, Closed, Error, Exhausted, Forked, Internal, Interrupted,
                            InvalidArgument, IoError, LibraryNotFound, NotFound, PeerLost, Refused,
                            TimedOut, Unreachable)
-from sluice.job import Job, Result, State, StepReport
+from sluice.job import Job
 
 __all__ = [
     "Behind", "Busy", "Closed", "Error", "Exhausted", "Forked", "Internal", "Interrupted",
-    "InvalidArgument", "IoError", "Job", "LibraryNotFound", "NotFound", "PeerLost", "Policy",
-    "Refused", "Result", "State", "StepReport", "TimedOut", "Unreachable", "__version__"]
+    "InvalidArgument", "IoError", "Job", "LibraryNotFound", "NotFound", "Options", "PeerLost",
+    "Policy", "Refused", "Result", "State", "StepReport", "TimedOut", "Unreachable", "__version__"]

@@ -17,9 +17,6 @@ INTERRUPTED = 11
 
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 AVERAGING = {"default": 0, "weight": 1, "world": 2, "sum": 3}
-POLICY_DEFAULT = -1
-POLICIES = {"sync": 0, "fixed": 1, "saina": 2, "ramp": 3, "goodput": 4}
-LATE_MODES = {"drop": 0, "requeue": 1}
 TURNS = {1: "compute", 2: "catch_up", 3: "apply", 4: "save", 5: "load"}
 SCHEDULES = {"strict": 0, "credit": 1, "prophet": 2, "fifo": 3}
 RANK_WORDS = 16
@@ -31,7 +28,7 @@ InterruptedFn = CFUNCTYPE(c_int, c_void_p)
 
 
 # How k is chosen: asked for in Options, told by PolicyInfo.
-_POLICY_FIELDS = [
+POLICY_FIELDS = [
     ("policy", c_int32),
     ("late", c_int32),
     ("k", c_uint32),
@@ -69,7 +66,7 @@ class Options(Structure):
         ("on_tensor_done", TensorDoneFn),
         ("on_stall", StallFn),
         ("interrupted", InterruptedFn),
-        *_POLICY_FIELDS,
+        *POLICY_FIELDS,
         ("trace_dir", c_char_p),
         ("schedule", c_int32),
     ]
@@ -116,7 +113,7 @@ class Stall(Structure):
 class PolicyInfo(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
-        *_POLICY_FIELDS,
+        *POLICY_FIELDS,
         ("window_steps", c_uint32),
         ("resync_hold_ms", c_uint32),
         ("tolerates_stragglers", c_int32),
@@ -160,6 +157,10 @@ _FUNCTIONS = {
     "sluice_status_name": (c_char_p, [c_int]),
     "sluice_last_error": (c_char_p, [c_void_p]),
     "sluice_options_init": (c_int, [POINTER(Options)]),
+    "sluice_policy_option_name": (c_char_p, [c_size_t]),
+    "sluice_set_policy": (c_int, [POINTER(Options), POINTER(c_char_p), c_size_t,
+                                  POINTER(c_size_t)]),
+    "sluice_get_policy_text": (c_int, [POINTER(PolicyInfo), c_size_t, c_char_p, c_size_t]),
     "sluice_join": (c_int, [POINTER(Options), POINTER(Tensor), c_size_t, POINTER(c_void_p)]),
     "sluice_submit": (c_int, [c_void_p, c_uint32, c_void_p, c_void_p, c_uint32, c_uint32]),
     "sluice_end_step": (c_int, [c_void_p]),
@@ -204,14 +205,20 @@ def sized(struct):
 
 
 @functools.cache
+def names(library, function):
+    """What the library's function tells for 0, 1, ... until it returns NULL."""
+    found = []
+    while name := getattr(library, function)(len(found)):
+        found.append(name.decode())
+    return tuple(found)
+
+
+@functools.cache
 def counters_struct(library):
     """The type of sluice_counters, its fields as the library names them."""
-    names, index = [], 0
-    while name := library.sluice_counter_name(index):
-        names.append(name.decode())
-        index += 1
 
     class Counters(Structure):
-        _fields_ = [("struct_size", c_size_t)] + [(name, c_uint64) for name in names]
+        _fields_ = [("struct_size", c_size_t)] + [
+            (name, c_uint64) for name in names(library, "sluice_counter_name")]
 
     return Counters

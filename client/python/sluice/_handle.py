@@ -161,8 +161,7 @@ class Handle:
                 raise errors.make(status, text)
             waited = time.monotonic() - start
             if timeout is not None and waited >= timeout:
-                raise errors.make(_abi.TIMED_OUT, text.replace(
-                    f"not done after {left_ms} ms", f"not done after {timeout:g} s"))
+                raise errors.make(_abi.TIMED_OUT, f"{text} (timeout {timeout:g} s)")
             on_slice(waited)
 
     def counters(self):

@@ -1,11 +1,11 @@
-// One check of a policy's options: the C interface, the configuration and the appliance accept the
-// same values, and say the same names.
+// One check of a policy's options: the C interface, its text form that Python uses, the
+// configuration and the appliance accept the same values, and say the same names.
 #include <sluice/sluice.h>
 
 #include <cstdio>
 #include <string>
 
-#include "aggregator/base/policy_fields.h"
+#include "aggregator/base/policy_text.h"
 #include "tests/unit/config/config_file.h"
 #include "tests/unit/jobs/control_fixture.h"
 
@@ -34,7 +34,7 @@ bool c_accepts(const PolicyOptions& policy, std::string_view member, std::uint32
   options.late = static_cast<std::int32_t>(policy.late);
   options.k = policy.k;
   options.planned_steps = policy.planned_steps;
-#define X(name, field, type, kinds, only_requeue, rule) \
+#define X(name, of_join, field, ...) \
   if (member == #field) options.field = static_cast<decltype(options.field)>(value);
   SLUICE_POLICY_FIELDS(X)
 #undef X
@@ -70,13 +70,37 @@ bool config_accepts(const PolicyOptions& policy, const PolicyField& field, std::
   return errors.empty();
 }
 
-TEST_F(PolicyValues, AreAcceptedByTheCInterfaceTheConfigurationAndTheApplianceAlike) {
+// What Python asks: every option is text.
+bool text_accepts(const PolicyOptions& policy, const PolicyField& field, std::uint32_t value) {
+  sluice_options options{.struct_size = sizeof options};
+  sluice_options_init(&options);
+  options.world_size = kWorld;
+  std::vector<std::string> texts(kPolicyFields.size());
+  std::vector<const char*> values;
+  for (std::size_t i = 0; i < kPolicyFields.size(); ++i) {
+    const PolicyField& one = kPolicyFields[i];
+    const bool given = &one == &field || (i < 2 ? is_read(one, policy.kind, policy.late)
+                                                : one.get(policy) != one.get(PolicyOptions{}));
+    texts[i] = &one == &field ? literal(field, value) : policy_text(one, one.get(policy));
+    std::erase(texts[i], '"');
+    values.push_back(given && is_read(one, policy.kind, policy.late) ? texts[i].c_str() : nullptr);
+  }
+  std::size_t wrong = SIZE_MAX;
+  if (sluice_set_policy(&options, values.data(), values.size(), &wrong) == SLUICE_OK) {
+    EXPECT_EQ(options.policy, static_cast<std::int32_t>(policy.kind));
+    return true;
+  }
+  EXPECT_EQ(sluice_policy_option_name(wrong), field.name);
+  return false;
+}
+
+TEST_F(PolicyValues, AreAcceptedByTheCInterfacePythonTheConfigurationAndTheApplianceAlike) {
   int refused = 0;
   for (int kind = 0; kind <= static_cast<int>(PolicyKind::kGoodput); ++kind) {
     for (const LateMode late : {LateMode::kDrop, LateMode::kRequeue}) {
       const PolicyOptions base = base_of(static_cast<PolicyKind>(kind), late);
       for (const PolicyField& field : kPolicyFields) {
-        if (field.name == "late") continue;  // one word or the other
+        if (field.name == "late" || field.name == "policy") continue;  // words
         const bool read = is_read(field, base.kind, late);
         for (const std::uint32_t value : kBorders) {
           SCOPED_TRACE(std::string(field.name) + " = " + std::to_string(value) + " of " +
@@ -86,6 +110,7 @@ TEST_F(PolicyValues, AreAcceptedByTheCInterfaceTheConfigurationAndTheApplianceAl
             EXPECT_TRUE(c);
           } else {
             EXPECT_EQ(c, config_accepts(base, field, value));
+            EXPECT_EQ(c, text_accepts(base, field, value));
           }
           refused += !c;
           if (value > field.most) continue;  // does not travel

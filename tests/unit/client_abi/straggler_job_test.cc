@@ -334,62 +334,6 @@ TEST(StragglerJobs, ASynchronousJobHasNothingToCatchUpWith) {
   });
 }
 
-TEST(StragglerJobs, RanksThatAskForDifferentPoliciesAreToldBoth) {
-  std::atomic<int> refused{0};
-  on_every_rank(2, [&](std::uint32_t rank) {
-    Options options = options_for("disagree", rank, 2);
-    options.policy = rank == 0 ? Policy::kFixed : Policy::kRamp;
-    options.planned_steps = 100;
-    options.join_timeout = milliseconds(300);
-    const Error error = error_of([&] { Job job(options, {{"a", 4}}); });
-    if (error.status() != SLUICE_REFUSED) return;
-    ++refused;
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("fixed"), HasSubstr("ramp")));
-  });
-  EXPECT_EQ(refused, 1);
-}
-
-TEST(StragglerJobs, PolicyOptionsThatMakeNoSenseAreNamed) {
-  struct Case {
-    void (*set)(Options&);
-    const char* field;
-  };
-  const Case cases[] = {
-      {[](Options& c) { c.policy = static_cast<Policy>(9); }, "policy is 9"},
-      {[](Options& c) { c.late = static_cast<Late>(2); }, "late is 2"},
-      {[](Options& c) { c.k = 0; }, "k is 0"},
-      {[](Options& c) { c.k = 5; }, "world_size, 4"},
-      {[](Options& c) {
-         c.policy = Policy::kSaina;
-         c.sign_threshold_permille = 1001;
-       },
-       "1001"},
-      {[](Options& c) {
-         c.policy = Policy::kSaina;
-         c.count_threshold = 65'536;
-       },
-       "65536"},
-      {[](Options& c) {
-         c.policy = Policy::kSaina;
-         c.sign_stride = 2;
-       },
-       "sign_stride is 2"},
-      {[](Options& c) { c.policy = Policy::kRamp; }, "planned_steps is 0"},
-      {[](Options& c) {
-         c.policy = Policy::kSaina;
-         c.round_steps = 0;
-       },
-       "round_steps is 0"},
-  };
-  for (const Case& wrong : cases) {
-    Options options = fixed("options", 0, 2, Late::kDrop);
-    wrong.set(options);
-    const Error error = error_of([&] { Job job(options, {{"a", 4}}); });
-    EXPECT_EQ(error.status(), SLUICE_INVALID_ARGUMENT);
-    EXPECT_THAT(error.what(), HasSubstr(wrong.field));
-  }
-}
-
 TEST(Turns, AStepThatWasGivenOutIsSubmittedInFull) {
   Options options = options_for("turns", 0, 1);
   options.policy = Policy::kFixed;

@@ -141,15 +141,17 @@ TEST(Checks, AKeyThatNoPolicyReadsIsWarnedAbout) {
 
 TEST(Checks, RampNeedsTheLengthOfTheTraining) {
   EXPECT_THAT(ConfigFile("[policy]\npolicy = \"ramp\"\n" + kGoodPort).errors(),
-              ElementsAre("a.toml:2: policy ramp without planned_steps: 0; add planned_steps = the "
-                          "steps that the training will take"));
+              ElementsAre("a.toml:2: policy ramp without planned_steps: 0; add planned_steps = an "
+                          "integer from 1 to 4294967295"));
   EXPECT_THAT(ConfigFile("[[job]]\nname = \"x\"\npolicy = \"ramp\"\n" + kGoodPort).errors(),
               ElementsAre(StartsWith("a.toml:3: policy ramp without planned_steps")));
 }
 
 TEST(Checks, SignThresholdsHaveStepsOfAThousandth) {
-  EXPECT_THAT(ConfigFile("[policy]\nsign_threshold = 0.3333\n" + kGoodPort).errors(),
-              ElementsAre("a.toml:2: sign_threshold has steps of 0.001: 0.3333; give 0.333"));
+  EXPECT_THAT(
+      ConfigFile("[policy]\nsign_threshold = 0.3333\n" + kGoodPort).errors(),
+      ElementsAre("a.toml:2: sign_threshold has a wrong value: 0.3333; give a number from 0.0 "
+                  "to 1.0 in steps of 0.001"));
 }
 
 TEST(Checks, AJobTableNeedsANameOfItsOwn) {

@@ -99,12 +99,12 @@ TEST(Loader, APolicyIsReadAndJobsOverrideSingleKeysOfIt) {
   EXPECT_EQ(config.limits.resync_hold_ns(), 12 * kSecond);
   const PolicyOptions fixed{
       .kind = PolicyKind::kFixed, .late = LateMode::kRequeue, .k = 2, .max_staleness = 9};
-  EXPECT_TRUE(config.policy.options() == fixed);
+  EXPECT_TRUE(config.policy == fixed);
   ASSERT_EQ(config.jobs.size(), 2u);
   EXPECT_EQ(config.jobs[0].name, "digits");
   PolicyOptions digits = fixed;
   digits.k = 6;
-  EXPECT_TRUE(config.jobs[0].policy.options() == digits);
+  EXPECT_TRUE(config.jobs[0].policy == digits);
   const PolicyOptions letters{.kind = PolicyKind::kSaina,
                               .late = LateMode::kRequeue,
                               .k = 2,
@@ -113,11 +113,11 @@ TEST(Loader, APolicyIsReadAndJobsOverrideSingleKeysOfIt) {
                               .sign_stride = kOneSignIn32,
                               .round_steps = 40,
                               .max_staleness = 9};
-  EXPECT_TRUE(config.jobs[1].policy.options() == letters);
+  EXPECT_TRUE(config.jobs[1].policy == letters);
 }
 
 TEST(Loader, TheDefaultPolicyIsThatOfTheProtocol) {
-  EXPECT_TRUE(Config{}.policy.options() == PolicyOptions{});
+  EXPECT_TRUE(Config{}.policy == PolicyOptions{});
 }
 
 TEST(Loader, WrongPolicyValuesSayWhatIsExpected) {
@@ -132,7 +132,8 @@ TEST(Loader, WrongPolicyValuesSayWhatIsExpected) {
           "\"fixed\", \"saina\", \"ramp\", \"goodput\"",
           "a.toml:7: late has a wrong value: \"keep\"; give one of \"drop\", \"requeue\"",
           "a.toml:8: k has a wrong value: 0; give an integer from 1 to 1024",
-          "a.toml:9: sign_threshold has a wrong value: 50; give a number from 0.0 to 1.0",
+          "a.toml:9: sign_threshold has a wrong value: 50; give a number from 0.0 to 1.0 in "
+          "steps of 0.001",
           "a.toml:10: count_threshold has a wrong value: \"n\"; give an integer from 1 to "
           "65535, or \"k\"",
           "a.toml:11: signs has a wrong value: 32; give one of \"all\", \"one-in-32\"",

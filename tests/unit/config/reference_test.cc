@@ -69,9 +69,10 @@ TEST(Reference, TheEffectiveConfigReadsBackToTheSameValues) {
   config.appliance.polling = Polling::kBusy;
   config.limits.member_timeout_s = 2.5;
   config.limits.resync_hold_s = 7.5;
-  config.policy = {.policy = PolicyKind::kRamp, .late = LateMode::kRequeue, .planned_steps = 9000};
-  config.jobs = {{"digits", {.policy = PolicyKind::kSaina, .count_threshold = {0}}},
-                 {"a \"b\"", {.k = 3, .sign_threshold = 0.125, .signs = Signs::kOneIn32}}};
+  config.policy = {.kind = PolicyKind::kRamp, .late = LateMode::kRequeue, .planned_steps = 9000};
+  config.jobs = {
+      {"digits", {.kind = PolicyKind::kSaina, .count_threshold = 0}},
+      {"a \"b\"", {.k = 3, .sign_threshold_permille = 125, .sign_stride = kOneSignIn32}}};
   config.metrics.address = "";
   config.classes = {{.index = 56, .share = 0.05}, {.index = 63, .share = 0.001}};
   config.rules = {{.egress_class = 3, .dscp = 0, .pcp = 0, .protocol = Protocol::kTcp, .port = 80},
@@ -105,7 +106,9 @@ TEST(Reference, EverySettingOfTheSchemaHasHelpAndAFieldOfItsOwn) {
   for (const KeySpec& spec : schema()) {
     EXPECT_TRUE(spec.help.ends_with('.')) << spec.key;
     const Field field = spec.field({&config, &port, &job, &egress_class, &rule});
-    fields.insert(std::visit([](const auto* value) -> const void* { return value; }, field));
+    fields.insert(std::holds_alternative<PolicyOptions*>(field)
+                      ? &policy_field(spec)
+                      : std::visit([](const auto* value) -> const void* { return value; }, field));
   }
   EXPECT_EQ(fields.size(), schema().size());
 }

@@ -63,7 +63,7 @@ TEST_F(PolicyOfAJoin, ThatDiffersFromTheFirstRanksIsRefusedWithBothValues) {
   ASSERT_TRUE(join(first).is(PacketType::kAccept));
   Worker second = worker_with(1, {.kind = PolicyKind::kSaina, .k = 1, .count_threshold = 0});
   EXPECT_EQ(refusal_of(second, RefuseCode::kPolicy),
-            "rank 1 at 10.0.0.3:40000 asks for policy saina (k 1, sign_threshold 0.500, "
+            "rank 1 at 10.0.0.3:40000 asks for policy saina (k 1, sign_threshold 0.5, "
             "count_threshold k, signs all, round_steps 5, late drop), job 'digits' has fixed (k 2, "
             "late requeue, max_staleness 0) (set by rank 0 at 10.0.0.2:40000): give all ranks the "
             "same options");
@@ -94,13 +94,14 @@ TEST_F(PolicyOfAJoin, ThatMakesNoSenseIsRefusedWithFieldValueAndRange) {
     return refusal_of(worker, RefuseCode::kPolicy);
   };
   EXPECT_EQ(refused({.kind = PolicyKind::kFixed, .k = 4}),
-            "job 'digits': rank 0 at 10.0.0.2:40000 asks for policy fixed with k 4 for 3 workers: "
-            "give 1 to 3");
-  EXPECT_THAT(refused({.kind = PolicyKind::kFixed, .k = 0}), HasSubstr("k 0 for 3 workers"));
+            "job 'digits': rank 0 at 10.0.0.2:40000 asks for policy fixed with k 4: give an "
+            "integer from 1 to 3, the world size");
+  EXPECT_THAT(refused({.kind = PolicyKind::kFixed, .k = 0}),
+              HasSubstr("k 0: give an integer from 1 to 3"));
   EXPECT_THAT(refused({.kind = PolicyKind::kSaina, .sign_threshold_permille = 1001}),
-              HasSubstr("sign_threshold 1.001: give 0 to 1"));
+              HasSubstr("sign_threshold 1.001: give a number from 0.0 to 1.0"));
   EXPECT_THAT(refused({.kind = PolicyKind::kSaina, .sign_stride = 7}),
-              HasSubstr("every sign in 7: give 1 (all signs) or 32 (one in 32)"));
+              HasSubstr("signs 7: give one of \"all\", \"one-in-32\""));
   EXPECT_THAT(refused({.kind = PolicyKind::kSaina, .round_steps = 0}), HasSubstr("round_steps 0"));
   EXPECT_THAT(refused({.kind = PolicyKind::kRamp}), HasSubstr("planned_steps 0"));
   EXPECT_TRUE(jobs.jobs().empty());
@@ -113,7 +114,7 @@ TEST_F(PolicyOfAJoin, OfTheConfigurationThatDoesNotFitTheJobIsSaidToBeTheConfigu
   Worker worker{.world_size = 3};
   EXPECT_THAT(refusal_of(worker, RefuseCode::kPolicy),
               HasSubstr("leaves the policy to the appliance, whose configuration says policy fixed "
-                        "with k 6 for 3 workers: give 1 to 3"));
+                        "with k 6: give an integer from 1 to 3"));
 }
 
 TEST_F(PolicyOfAJoin, GetsAShorterWindowWhereTheJobsMemoryDoesNotHoldFourSteps) {

@@ -1,0 +1,104 @@
+"""What a job is joined with: arguments first, the launcher's environment second."""
+
+import os
+from dataclasses import dataclass
+from typing import Optional, Union
+
+from sluice import _abi, _policy, _settings
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of `sluice.Job`, which takes them as keywords.
+
+    job          name of the job, default SLUICE_JOB or 'default'.
+    rank, world_size
+                 default RANK and WORLD_SIZE.
+    secret       of the appliance, default SLUICE_SECRET.
+    local_address
+                 source IP address, default SLUICE_LOCAL_ADDRESS; else the kernel chooses.
+    run_id       number or name of this launch, equal on all ranks, new for each launch; default
+                 SLUICE_RUN_ID, or what torchrun's variables say.
+    ordinal      0 for the first job of this process, 1 for a second model, ...
+    averaging    'weight': sum of the inputs / sum of the weights, an input being a sum over
+                 `weight` samples (with weight 1 everywhere: the mean); 'world': sum / world_size;
+                 'sum'; 'default': what suits the policy, today always 'weight'. Equal on all ranks,
+                 or the join is refused.
+    allow_nil    end_step() may leave tensors out.
+    policy       how the appliance chooses k, the number of ranks whose contributions complete a
+                 step: 'sync' (all), 'fixed' (`k`), 'saina' (starts at `k`, grows when the signs of
+                 the summed gradient keep flipping), 'ramp' (grows over `planned_steps`), 'goodput'
+                 (of the most progress per second). Default SLUICE_POLICY, else what the appliance's
+                 configuration says. The effective policy is equal on all ranks, or the join is
+                 refused; `policy` of the job tells it. The options below need it, and have
+                 variables too: SLUICE_K, SLUICE_LATE, ...
+    k            1 to world_size; for 'fixed', which needs it, and 'saina' (default 1).
+    late         what becomes of a gradient that is ready after its step is complete: 'drop' (it is
+                 lost, default) or 'requeue' (it goes, once, into the step that is open then).
+    sign_threshold, count_threshold, signs, round_steps
+                 for 'saina': the share of signs that must have flipped, 0 to 1; how often, a number
+                 or "k"; 'all' signs or 'one-in-32'; steps of a detection round.
+    planned_steps
+                 for 'ramp', which needs it: length of the training in steps.
+    max_staleness
+                 for 'requeue': a gradient that is more steps late is discarded; 0: no bound.
+    schedule     which of the waiting packets leaves next: 'strict' (default: of the most urgent
+                 tensor, decided for every packet), 'credit' (pieces of a tensor are sent as a
+                 whole), 'prophet' (blocks of tensors that fit before the next one is expected to
+                 be ready), 'fifo' (as submitted). Default SLUICE_SCHEDULE. Ranks may differ in it.
+    trace        folder for a Chrome trace of this rank, made when it is missing; '' for none.
+                 Default SLUICE_TRACE, else none. `python3 -m sluice trace FOLDER` joins the ranks'
+                 files into one.
+    mtu          of the path to the appliance, bytes of an IP packet.
+    chunk_bytes  gradient bytes per packet, a multiple of 64; 0: the most that mtu carries.
+    connect_timeout, join_timeout, silence_timeout, stall_report
+                 seconds: until the appliance must have answered; until all ranks must have
+                 joined; until a silent appliance is given up; until a step without progress is
+                 reported (a warning of the logger 'sluice').
+    """
+
+    job: Optional[str] = None
+    rank: Optional[int] = None
+    world_size: Optional[int] = None
+    secret: Optional[str] = None
+    run_id: Union[int, str, None] = None
+    ordinal: int = 0
+    averaging: str = "default"
+    allow_nil: bool = True
+    local_address: Optional[str] = None
+    mtu: int = 1500
+    chunk_bytes: int = 0
+    connect_timeout: float = 4.0
+    join_timeout: float = 60.0
+    silence_timeout: float = 4.0
+    stall_report: float = 5.0
+    policy: Optional[str] = None
+    k: Optional[int] = None
+    late: Optional[str] = None
+    sign_threshold: Optional[float] = None
+    count_threshold: Union[int, str, None] = None
+    signs: Optional[str] = None
+    round_steps: Optional[int] = None
+    planned_steps: Optional[int] = None
+    max_staleness: Optional[int] = None
+    schedule: Optional[str] = None
+    trace: Optional[str] = None
+
+    def struct(self, library, *, rank, **resolved):
+        """sluice_options with these; `resolved`: fields that the caller has worked out."""
+        options = _abi.sized(_abi.Options)
+        library.sluice_options_init(options)
+        local = _settings.local_address(self.local_address, rank)
+        for field, value in dict(
+                resolved, rank=rank, secret=(_settings.secret(self.secret) or "").encode(),
+                local_address=local.encode() if local else None,
+                run_id=_settings.run_id(self.run_id), ordinal=self.ordinal, mtu=self.mtu,
+                chunk_bytes=self.chunk_bytes, allow_nil=int(self.allow_nil),
+                averaging=_policy.choice("averaging", self.averaging, _abi.AVERAGING),
+                schedule=_policy.choice("schedule", self.schedule, _abi.SCHEDULES),
+                trace_dir=None if self.trace is None else os.fsencode(self.trace)).items():
+            setattr(options, field, value)
+        for name in ("connect_timeout", "join_timeout", "silence_timeout", "stall_report"):
+            setattr(options, name + "_ms", int(getattr(self, name) * 1000))
+        _policy.apply(library, options, vars(self))
+        return options
