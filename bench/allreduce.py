@@ -1,19 +1,30 @@
-"""The allreduce bench: 25 MB of float32 summed over n workers, Sluice against Gloo, in labs.
+"""The allreduce bench: 25 MB of gradients summed over n workers, Sluice against Gloo, in labs.
 
-Each side has a lab of its own (tests/lab) with the same n hosts and the same links, each shaped
-with htb at both ends to the rate and a queue of 2 MB: Sluice's with sluiced on af_packet ports,
-Gloo's with the kernel's bridge, which forwards faster than a switch in user space, so the choice
-favours Gloo. Both labs stand at once; the repetitions alternate, one side idle while the
-other runs; the first round of each is not counted (connections, congestion windows). A time is
-from the first rank's start to the last rank's end of one sum, after a barrier, on the machine's
-common clock. Every rank checks every element of every sum.
+Each side has a lab of its own (tests/lab) with the same n hosts, links, queues of 2 MB and
+offloads; what shapes them costs neither side a timer a frame. Sluice's has sluiced on af_packet
+ports, Gloo's the kernel's bridge, which forwards faster than a switch in user space and merges what
+it receives, so the choice favours Gloo. Both labs stand at once; the repetitions alternate, one
+side idle while the others run; the first round of each is not counted (connections, congestion
+windows). A time is from the first rank's start to the last rank's end of one sum, after a barrier,
+on the machine's common clock. Every rank checks every element of every sum.
 
-The ideals, per link and direction, count bytes of Ethernet frames as htb does:
-  ours: 25 MB in frames of results, the larger direction: chunk + 130 bytes of headers (IPv4).
-  ring: 2 (n - 1) / n of 25 MB in TCP segments of 1,448 bytes, frames of 1,514.
-vs_ideal is our time / our ideal (1 is best); vs_gloo is Gloo's time / ours (more is better for
-us); gloo_vs_ring is Gloo's time / the ring's ideal, at the largest n, and says whether Gloo was
-given a fair run. Ratios are of medians.
+Sides: sluice with float32 and with tensors that are bfloat16; gloo with float32 and as DDP's fp16
+compression hook has it, from and to float32.
+
+cpu s is the processor time of the whole machine for one sum, less that of processes that are not
+the bench's. "bare" is what a bare sender's frames take of one link's two directions, in Mb/s of the
+wire, before the sums: equal on both sides where links and not processors are the limit. "shape" is
+what shaping takes of all cores at most while the links are full, the hosts' uplinks, and the
+bridge's ports for Gloo (lab_traffic.py); sluiced shapes its ports itself: that is part of its time.
+
+The ideals, per link and direction, count bytes of the wire (frames and 24 bytes each), as the lab's
+rates do:
+  ours: the tensor in frames of results, the larger direction: chunk + 130 bytes of headers (IPv4).
+  ring: 2 (n - 1) / n of it in TCP segments of mtu - 52 bytes, frames of mtu + 14.
+vs_ideal is our time / our ideal (1 is best); vs_gloo is Gloo's time / ours (more is better for us);
+bf16_vs_gloo is Gloo's time with float32 / ours with bfloat16, and cpu_vs_gloo Gloo's cpu s / ours,
+both at the smallest n; gloo_vs_ring is Gloo's time / the ring's ideal, at the largest n, and says
+whether Gloo was given a fair run; gbit_ is at 1,000 Mb/s. Ratios are of medians.
 
 What can go wrong: all workers, the switch and the kernel share this machine's cores. When the
 column "busy" comes near 100 % the processors and not the links set the time, for whichever side
@@ -25,18 +36,42 @@ import os
 import select
 import sys
 import time
+from typing import NamedTuple, Optional
 
 import report
-from cores import BusyShare
+from cores import BusyShare, MachineTime
+from lab_traffic import shaping_share
 
 DESCRIPTION = "25 MB summed over 4 and 8 workers in the namespace lab, against Gloo and ideals"
 
 START_TIMEOUT_S = 120
 ROUND_TIMEOUT_S = 120
-ETHERNET_IP_UDP_BYTES = 14 + 20 + 8
-RESULT_HEADER_BYTES = 16 + 72 + 8  # common, result, one mask word: up to 64 workers
-TCP_SEGMENT_BYTES = 1448
-TCP_FRAME_BYTES = 1514
+WIRE_BYTES = 24  # a frame, besides its bytes
+ETHERNET_BYTES = 14
+IP_UDP_BYTES = 20 + 8
+IP_TCP_BYTES = 20 + 32
+RESULT_HEADER_BYTES = 16 + 64 + 8  # common, result, one mask word: up to 64 workers
+GBIT_MBPS = 1000
+LONG_RATES = (50, 200, GBIT_MBPS, None)
+ELEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+SIDES = {  # name in the table: library, dtype
+    "sluice": ("sluice", "float32"), "sluice bf16": ("sluice", "bfloat16"),
+    "gloo": ("gloo", "float32"), "gloo fp16": ("gloo", "float16"),
+}
+PLAIN = ("sluice", "gloo")
+
+
+class Setting(NamedTuple):
+    """What the sides of one run have in common."""
+
+    rate: Optional[float]  # Mb/s; None: unshaped
+    mtu: int
+    world_size: int
+    sides: tuple
+
+    def __str__(self):
+        rate = f"{self.rate:g} Mb/s" if self.rate else "unshaped"
+        return f"{rate} mtu {self.mtu} n={self.world_size}"
 
 
 def add_options(parser):
@@ -49,6 +84,8 @@ def add_options(parser):
                         help="world sizes (default 4 8)")
     parser.add_argument("--pmd", default="af_packet", choices=["af_packet", "af_xdp"],
                         help="the appliance's ports (default af_packet)")
+    parser.add_argument("--long", action="store_true",
+                        help="all rates, both MTUs, all sides at every world size: half an hour")
 
 
 class Side:
@@ -58,7 +95,7 @@ class Side:
 
     def __init__(self, lab, name, world_size, arguments, env):
         self.name = name
-        self.seconds, self.busy = report.Samples(), report.Samples()
+        self.seconds, self.busy, self.cpu_s = report.Samples(), report.Samples(), report.Samples()
         self.retransmissions = 0
         self.chunk_bytes = 0
         command = [report.PYTHON, os.path.join(report.ROOT, "bench", self.script), name,
@@ -76,7 +113,7 @@ class Side:
 
     def round(self, counted):
         """One sum on all ranks; its time is kept when `counted`."""
-        busy = BusyShare()
+        busy, cpu = BusyShare(), MachineTime()
         for process in self.ranks:
             process.stdin.write("go\n")
             process.stdin.flush()
@@ -85,6 +122,7 @@ class Side:
             span_ns = max(row["end_ns"] for row in rows) - min(row["start_ns"] for row in rows)
             self.seconds.add(span_ns / 1e9)
             self.busy.add(busy.percent())
+            self.cpu_s.add(cpu.seconds())
         self.retransmissions = sum(row["retransmissions"] for row in rows)
         self.chunk_bytes = rows[0]["chunk_bytes"]
 
@@ -106,13 +144,13 @@ class Side:
 
 def our_ideal_s(total_bytes, chunk_bytes, rate_mbps):
     chunks = -(-total_bytes // chunk_bytes)
-    wire_bytes = total_bytes + chunks * (ETHERNET_IP_UDP_BYTES + RESULT_HEADER_BYTES)
-    return wire_bytes * 8 / (rate_mbps * 1e6)
+    header_bytes = WIRE_BYTES + ETHERNET_BYTES + IP_UDP_BYTES + RESULT_HEADER_BYTES
+    return (total_bytes + chunks * header_bytes) * 8 / (rate_mbps * 1e6)
 
 
-def ring_ideal_s(total_bytes, world_size, rate_mbps):
+def ring_ideal_s(total_bytes, world_size, rate_mbps, mtu=1500):
     payload_bytes = 2 * (world_size - 1) / world_size * total_bytes
-    wire_bytes = payload_bytes * TCP_FRAME_BYTES / TCP_SEGMENT_BYTES
+    wire_bytes = payload_bytes * (mtu + ETHERNET_BYTES + WIRE_BYTES) / (mtu - IP_TCP_BYTES)
     return wire_bytes * 8 / (rate_mbps * 1e6)
 
 
@@ -130,47 +168,115 @@ def gloo_env(lab):
     return {"MASTER_ADDR": lab.address(0), "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "eth0"}
 
 
-def measure(lab_module, options, world_size):
-    """Both sides at one world size; returns (sluice, gloo) with their samples."""
+def settings(options):
+    """The runs, in the table's order."""
+    if options.long:
+        rates = dict.fromkeys((*LONG_RATES, options.rate))
+        return [Setting(rate, mtu, n, tuple(SIDES)) for rate in rates for mtu in (1500, 9000)
+                for n in options.workers]
+    least = min(options.workers)
+    runs = [Setting(options.rate, 1500, n, tuple(SIDES) if n == least else PLAIN)
+            for n in options.workers]
+    return runs + [Setting(GBIT_MBPS, 1500, least, PLAIN)] * (options.rate != GBIT_MBPS)
+
+
+def measure(lab_module, options, setting):
+    """{name: Side} with their samples, and {library: (up, down)} of a bare sender."""
+    import links
     elem_count = int(options.megabytes * 1e6) // 4
-    links = {"hosts": world_size, "rate_mbps": options.rate}
-    with lab_module.Lab(pmd=options.pmd, **links) as ours, \
-            lab_module.Lab(pmd="bridge", **links) as bridge:
+    lab_options = {"hosts": setting.world_size, "rate_mbps": setting.rate, "mtu": setting.mtu}
+    with lab_module.Lab(pmd=options.pmd, **lab_options) as ours, \
+            lab_module.Lab(pmd="bridge", **lab_options) as bridge:
         ours.start_appliance(report.build_dir())
-        gloo = Side(bridge, "gloo", world_size, [elem_count], gloo_env(bridge))
-        gloo.wait_ready()
-        sluice = Side(ours, "sluice", world_size, [elem_count], sluice_env(ours))
-        sluice.wait_ready()
+        bare = {"sluice": links.carried_mbps(ours, 0, 1), "gloo": links.carried_mbps(bridge, 0, 1)}
+        sides = {}
+        for name in setting.sides:
+            library, dtype = SIDES[name]
+            env = sluice_env(ours) if library == "sluice" else gloo_env(bridge)
+            env["SLUICE_JOB"] = dtype
+            env["MASTER_PORT"] = str(29500 + len(sides))
+            sides[name] = Side(ours if library == "sluice" else bridge, library,
+                               setting.world_size, [elem_count, dtype, setting.mtu], env)
+        for side in sides.values():
+            side.wait_ready()
         for repetition in range(options.repetitions + 1):
-            for side in (sluice, gloo):
+            for side in sides.values():
                 side.round(counted=repetition > 0)
                 print(".", end="", file=sys.stderr, flush=True)
         print(file=sys.stderr)
-        return sluice, gloo
+        return sides, bare
+
+
+def ideals_s(setting, sides, total_bytes):
+    """{name: the ideal of its algorithm}; empty: unshaped links have none."""
+    ideals = {}
+    for name, side in sides.items():
+        library, dtype = SIDES[name]
+        sent_bytes = total_bytes // 4 * ELEM_BYTES[dtype]
+        if setting.rate is not None:
+            ideals[name] = (our_ideal_s(sent_bytes, side.chunk_bytes, setting.rate)
+                            if library == "sluice" else
+                            ring_ideal_s(sent_bytes, setting.world_size, setting.rate,
+                                         setting.mtu))
+    return ideals
+
+
+def rows_of(setting, sides, bare, ideals, shaper_share):
+    """The table's rows; `shaper_share`: what one shaper takes of all cores, in percent."""
+    rows = []
+    for name, side in sides.items():
+        library = SIDES[name][0]
+        up, down = bare[library]
+        shapers = setting.world_size * (1 if library == "sluice" else 2)
+        ideal = ideals.get(name)
+        rows.append([
+            f"{setting} {name}", side.seconds.cell(3), f"{ideal:.3f}" if ideal else "",
+            f"{side.seconds.median / ideal:.2f}" if ideal else "", side.cpu_s.cell(2),
+            f"{side.busy.median:.0f} %",
+            f"{shapers * shaper_share:.1f} %" if setting.rate else "", f"{up:.0f}/{down:.0f}",
+            side.retransmissions if library == "sluice" else ""])
+    return rows
 
 
 def run(options):
     import lab as lab_module
     report.program("dataplane/sluiced")
     total_bytes = int(options.megabytes * 1e6) // 4 * 4
-    rows, figures, gloo_vs_ring = [], {}, None
+    rows, figures, shares = [], {}, {}
+    least, most = min(options.workers), max(options.workers)
     try:
-        for world_size in options.workers:
-            sluice, gloo = measure(lab_module, options, world_size)
-            ours_ideal = our_ideal_s(total_bytes, sluice.chunk_bytes, options.rate)
-            ring_ideal = ring_ideal_s(total_bytes, world_size, options.rate)
-            for side, ideal in ((sluice, ours_ideal), (gloo, ring_ideal)):
-                rows.append([f"n={world_size} {side.name}", side.seconds.cell(3), f"{ideal:.3f}",
-                             f"{side.seconds.median / ideal:.2f}", f"{side.busy.median:.0f} %",
-                             side.retransmissions if side is sluice else ""])
-            figures[f"n{world_size}_vs_ideal"] = sluice.seconds.median / ours_ideal
-            figures[f"n{world_size}_vs_gloo"] = gloo.seconds.median / sluice.seconds.median
-            gloo_vs_ring = gloo.seconds.median / ring_ideal
+        for setting in settings(options):
+            if setting.rate and (setting.rate, setting.mtu) not in shares:
+                shares[setting.rate, setting.mtu] = shaping_share(setting.rate, setting.mtu)
+            sides, bare = measure(lab_module, options, setting)
+            ideals = ideals_s(setting, sides, total_bytes)
+            rows += rows_of(setting, sides, bare, ideals,
+                            shares.get((setting.rate, setting.mtu), 0.0))
+            seconds = {name: side.seconds.median for name, side in sides.items()}
+            vs_gloo = seconds["gloo"] / seconds["sluice"]
+            n = setting.world_size
+            if setting.mtu != 1500:
+                continue
+            if setting.rate == options.rate:
+                figures[f"n{n}_vs_ideal"] = seconds["sluice"] / ideals["sluice"]
+                figures[f"n{n}_vs_gloo"] = vs_gloo
+                if n == least:
+                    figures["bf16_vs_gloo"] = seconds["gloo"] / seconds["sluice bf16"]
+                    figures["cpu_vs_gloo"] = sides["gloo"].cpu_s.median / \
+                        max(sides["sluice"].cpu_s.median, 0.01)
+                if n == most:
+                    figures["gloo_vs_ring"] = seconds["gloo"] / ideals["gloo"]
+            if setting.rate == GBIT_MBPS and n == least:
+                figures[f"gbit_n{n}_vs_gloo"] = vs_gloo
     except lab_module.LabError as error:
         raise report.BenchError(str(error)) from None
-    print(f"{options.megabytes:g} MB of float32, links {options.rate:g} Mb/s both ways, "
-          f"2 MB queues; Sluice: {options.pmd} ports; Gloo: kernel bridge; "
-          f"median [least .. largest] of {options.repetitions} interleaved repetitions")
-    report.table(["side", "seconds", "ideal s", "time/ideal", "busy", "retransmissions"], rows)
-    figures = dict(sorted(figures.items(), key=lambda item: item[0].split("_", 1)[1] == "vs_gloo"))
-    report.result("allreduce", **figures, gloo_vs_ring=gloo_vs_ring)
+    print(f"{options.megabytes:g} MB of float32, links alike both ways, 2 MB queues; "
+          f"Sluice: {options.pmd} ports, bf16: half as many bytes in tensors that are bfloat16; "
+          f"Gloo: kernel bridge; median [least .. largest] of {options.repetitions} interleaved "
+          f"repetitions")
+    report.table(["side", "seconds", "ideal s", "time/ideal", "cpu s", "busy", "shape", "bare",
+                  "retransmissions"], rows)
+    order = ("vs_ideal", "vs_gloo", "bf16_vs_gloo", "cpu_vs_gloo", "gloo_vs_ring")
+    rank = lambda key: order.index(key.split("_", 1)[1]) if key[0] == "n" else \
+        order.index(key) if key in order else len(order)
+    report.result("allreduce", **dict(sorted(figures.items(), key=lambda item: rank(item[0]))))

@@ -1,11 +1,14 @@
 """One rank of the allreduce bench, for either side; allreduce.py starts it in a host of the lab.
 
-    allreduce_worker.py sluice|gloo ELEM_COUNT    RANK, WORLD_SIZE, addresses: in the environment
+    allreduce_worker.py sluice|gloo ELEM_COUNT DTYPE MTU    RANK, WORLD_SIZE, addresses: environment
 
 It prints "ready" once joined. For each line "go" on standard input: a barrier, then one sum of
-ELEM_COUNT float32 over all ranks, then one line of JSON with the monotonic clock's nanoseconds at
-start and end, which the ranks of one machine share. It checks every element of the sum: a side
-that is wrong prints no time. End of input ends it.
+ELEM_COUNT elements over all ranks, then one line of
+JSON with the monotonic clock's nanoseconds at start and end, which the ranks of one machine share.
+It checks every element of the sum: a side that is wrong prints no time. End of input ends it.
+
+gloo in float16 is a sum of float32 as DDP's fp16 compression hook makes it: narrowed before and
+widened after, within the time. sluice in bfloat16 sums tensors that are bfloat16 already.
 """
 import json
 import os
@@ -18,9 +21,10 @@ TIMEOUT_S = 120
 
 
 class SluiceSide:
-    def __init__(self, elem_count, rank, world_size):
+    def __init__(self, elem_count, dtype, mtu):
         import sluice
-        self.job = sluice.Job([("gradient", elem_count, "float32")], averaging="sum")
+        self.job = sluice.Job([("gradient", elem_count, dtype)], averaging="sum", mtu=mtu)
+        self.held = getattr(torch, dtype)
         self.job.barrier(timeout=TIMEOUT_S)
 
     def barrier(self):
@@ -38,16 +42,22 @@ class SluiceSide:
 
 
 class GlooSide:
-    def __init__(self, elem_count, rank, world_size):
+    held = torch.float32
+
+    def __init__(self, elem_count, dtype, mtu):
         import torch.distributed
         self.distributed = torch.distributed
+        self.hook = dtype == "float16"
         self.distributed.init_process_group("gloo")
 
     def barrier(self):
         self.distributed.barrier()
 
     def sum(self, values):
-        self.distributed.all_reduce(values)
+        sent = values.to(torch.float16) if self.hook else values
+        self.distributed.all_reduce(sent)
+        if self.hook:
+            values.copy_(sent)
 
     def stats(self):
         return {}
@@ -58,13 +68,14 @@ class GlooSide:
 
 def main():
     torch.set_num_threads(1)
-    elem_count = int(sys.argv[2])
+    name, elem_count, dtype, mtu = sys.argv[1:]
+    elem_count = int(elem_count)
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    side = {"sluice": SluiceSide, "gloo": GlooSide}[sys.argv[1]](elem_count, rank, world_size)
+    side = {"sluice": SluiceSide, "gloo": GlooSide}[name](elem_count, dtype, int(mtu))
     # Small integers, exact in any order of summation, that differ from rank to rank and neighbours.
-    pattern = torch.arange(elem_count, dtype=torch.int64).remainder_(13).to(torch.float32)
+    pattern = torch.arange(elem_count, dtype=torch.int64).remainder_(13).to(side.held)
     expected = pattern * world_size + world_size * (world_size - 1) // 2
-    values = torch.empty(elem_count, dtype=torch.float32)
+    values = torch.empty_like(pattern)
     print("ready", flush=True)
     for line in sys.stdin:
         if line.strip() != "go":
@@ -75,7 +86,7 @@ def main():
         side.sum(values)
         end_ns = time.monotonic_ns()
         if not torch.equal(values, expected):
-            sys.exit(f"rank {rank}: the {sys.argv[1]} sum is wrong")
+            sys.exit(f"rank {rank}: the {name} sum is wrong")
         stats = side.stats()
         print(json.dumps({"start_ns": start_ns, "end_ns": end_ns,
                           "retransmissions": stats.get("retransmissions", 0),

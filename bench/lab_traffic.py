@@ -1,7 +1,9 @@
 """TCP streams and pings between hosts of a lab (tests/lab), for benches."""
 import contextlib
 import json
+import os
 import re
+import time
 
 import report
 
@@ -43,3 +45,39 @@ def ping_us(lab, host, address, count, interval, tos=0):
     if process.returncode != 0 or len(times_us) < count:
         raise report.BenchError(f"{count - len(times_us)} of {count} pings lost: {text[-300:]}")
     return times_us
+
+
+def shaping_share(rate_mbps, mtu, repetitions=5):
+    """What one shaper of the kernel takes of all cores at most, in percent, while its link is full.
+
+    A shaper costs timers. They are counted while a bare sender fills a host's uplink and a bridge's
+    port, less those of as long without it, alternating; medians. Each is charged what this process
+    pays for being woken by one, two switches of context included.
+    """
+    import links
+    from lab import Lab
+    idle, full = report.Samples(), report.Samples()
+    with Lab(2, rate_mbps, "bridge", mtu) as lab:
+        for _ in range(repetitions):
+            idle.add(_timers_in(0.5))
+            links.carried_mbps(lab, 0, 1, 0.5, during=lambda s: full.add(_timers_in(s)))
+    timers_a_second = max(0.0, full.median - idle.median) / 0.5 / 2
+    return 100 * timers_a_second * _timer_cost_s() / len(os.sched_getaffinity(0))
+
+
+def _timers_in(seconds):
+    """Timer interrupts of all cores while this process sleeps."""
+    def count():
+        with open("/proc/interrupts", encoding="ascii") as interrupts:
+            line = next(line for line in interrupts if line.lstrip().startswith("LOC:"))
+        return sum(int(word) for word in line.split() if word.isdigit())
+    before = count()
+    time.sleep(seconds)
+    return count() - before
+
+
+def _timer_cost_s(count=5000):
+    began = time.process_time()
+    for _ in range(count):
+        time.sleep(50e-6)
+    return (time.process_time() - began) / count

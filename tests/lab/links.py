@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -69,18 +70,21 @@ def one_timer_a_burst():
             HYSTERESIS.write_text("0")
 
 
-def carried_mbps(lab, sender: int, receiver: int, seconds: float = 1.0) -> tuple[float, float]:
+def carried_mbps(
+    lab, sender: int, receiver: int, seconds: float = 1.0, during=time.sleep
+) -> tuple[float, float]:
     """What a bare sender's frames take of two links, in Mb/s of the wire: (up, down).
 
     UDP packets of full frames, 40 at once, as fast as the kernel takes them, from one host of the
     lab to another. Its queues are full when the time begins, so the links and not it set the rate.
+    `during(seconds)` is what is done meanwhile.
     """
     process = lab.popen(sender, [sys.executable, __file__, lab.address(receiver), str(lab.mtu)])
     try:
         time.sleep(0.5)
         before = _wire_bytes(lab, sender, 0), _wire_bytes(lab, receiver, 1)
         began = time.monotonic()
-        time.sleep(seconds)
+        during(seconds)
         after = _wire_bytes(lab, sender, 0), _wire_bytes(lab, receiver, 1)
         took = time.monotonic() - began
     finally:
@@ -97,8 +101,6 @@ def _wire_bytes(lab, host: int, direction: int) -> int:
 
 def _send(address: str, mtu: int) -> None:
     """Sends until it is ended."""
-    import socket
-
     udp_segment = 103  # of linux/udp.h
     payload = mtu - 28
     out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
