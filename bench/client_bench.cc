@@ -1,13 +1,14 @@
 // What a session over UDP costs its worker, beside the barest sender and receiver.
 //
-//   bench_client session|raw|raw-single TENSORS BYTES STEPS
+//   bench_client session|raw|raw-stored|raw-single TENSORS BYTES STEPS
 //
 // session: one rank of a job, TENSORS float32 tensors of BYTES bytes a step, over 127.0.0.1 to an
 // appliance in a child process. raw: as many datagrams of the same lengths, gathered from the same
 // amount of memory into trains (UDP_SEGMENT, UDP_GRO), to a child that sends as many back; nothing
-// looks into them, nothing is averaged, nothing is written but the receive buffer. raw-single: the
-// same without trains. The first step of five is not counted. Prints one line of JSON: the worker
-// process's CPU time in ns, split as the kernel does, datagrams sent, wall time in seconds.
+// looks into them, nothing is averaged, nothing is written but the receive buffer. raw-stored: each
+// payload is copied to where one was sent from, as any sum must be. raw-single: without trains. The
+// first step of five is not counted. Prints one line of JSON: the worker process's CPU time in ns,
+// split as the kernel does, datagrams sent, wall time in seconds.
 #include <arpa/inet.h>
 #include <poll.h>
 #include <signal.h>
@@ -205,7 +206,7 @@ void run_session(const Shape& shape, std::uint16_t port) {
   meter.print(chunks * shape.tensors * (shape.steps - shape.warm_up()));
 }
 
-void run_raw(const Shape& shape, std::uint16_t port, bool trains) {
+void run_raw(const Shape& shape, std::uint16_t port, bool trains, bool stored) {
   TrainSocket socket(0, trains);
   const sockaddr_in peer{.sin_family = AF_INET,
                          .sin_port = htons(port),
@@ -229,8 +230,13 @@ void run_raw(const Shape& shape, std::uint16_t port, bool trains) {
         sent += taken;
         room = std::min({chunks - sent, kTrainDatagrams, kRawWindow - (sent - back)});
       }
+      std::uint8_t* next = &values[back * kChunkBytes];
       const std::size_t came =
-          socket.receive([](std::span<const std::uint8_t>, const sockaddr_in&) {});
+          socket.receive([&](std::span<const std::uint8_t> bytes, const sockaddr_in&) {
+            if (!stored) return;
+            std::memcpy(next, bytes.last(kChunkBytes).data(), kChunkBytes);
+            next += kChunkBytes;
+          });
       if (came == 0) socket.wait(1000, full);
       back += came;
     }
@@ -250,7 +256,7 @@ int run(std::string_view side, const Shape& shape) {
   if (side == "session")
     run_session(shape, control.port());
   else
-    run_raw(shape, data.port(), trains);
+    run_raw(shape, data.port(), trains, side == "raw-stored");
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   return 0;
@@ -261,8 +267,9 @@ int run(std::string_view side, const Shape& shape) {
 
 int main(int argc, char** argv) {
   const std::string_view side = argc == 5 ? argv[1] : "";
-  if (side != "session" && side != "raw" && side != "raw-single") {
-    std::fprintf(stderr, "usage: bench_client session|raw|raw-single TENSORS BYTES STEPS\n");
+  if (side != "session" && side != "raw" && side != "raw-stored" && side != "raw-single") {
+    std::fprintf(stderr,
+                 "usage: bench_client session|raw|raw-stored|raw-single TENSORS BYTES STEPS\n");
     return 2;
   }
   const auto number = [&](int i) { return static_cast<std::uint32_t>(std::atoi(argv[i])); };

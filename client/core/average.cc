@@ -22,8 +22,8 @@ bool write_average(std::uint8_t* output, std::span<const std::uint8_t> payload,
     if (divisor == 1) {
       std::memcpy(output, payload.data(), payload.size());
     } else {
-      agg::mean(scratch, payload.data(), elem_count, static_cast<float>(divisor));
-      std::memcpy(output, scratch, payload.size());
+      agg::mean(reinterpret_cast<float*>(output), payload.data(), elem_count,
+                static_cast<float>(divisor));
     }
     return divisor != 0;
   }

@@ -21,7 +21,7 @@
 
 namespace sluice::client {
 
-class Collectives : public PieceStream {
+class Collectives final : public PieceStream {
  public:
   Collectives(const SessionOptions& options, std::size_t chunk_bytes, Link& link,
               Step first_step = 1);

@@ -179,9 +179,9 @@ std::span<const std::uint8_t> GradientStream::input_of(const ChunkSpan& span) co
 }
 
 // What this worker has for the chunk: its gradient, a late one of before, or its presence.
-std::span<const std::uint8_t> GradientStream::fill_body(ChunkIndex chunk,
+std::span<const std::uint8_t> GradientStream::fill_body(const ChunkSpan& span,
                                                         wire::Contribution& body) noexcept {
-  const ChunkSpan span = layout_.chunk(chunk);
+  const ChunkIndex chunk = body.chunk;
   const std::uint32_t tensor = span.tensor;
   const bool left_out = tensors_.part(tensor) == Part::kLeftOut;
   const Dtype dtype = layout_.tensor(tensor).dtype;
@@ -216,7 +216,8 @@ void GradientStream::write_chunk(const Choice& choice, Transmit& transmit,
                           .step = current_step(),
                           .chunk = chunk,
                           .base_step = current_step()};
-  const std::span<const std::uint8_t> payload = fill_body(chunk, body);
+  const ChunkSpan span = layout_.chunk(chunk);
+  const std::span<const std::uint8_t> payload = fill_body(span, body);
   LastSent& last_sent = last_sent_[choice.shard];
   last_sent.number = body.flow.number;
   last_sent.unreported_priority = std::max(last_sent.unreported_priority, body.flow.priority);
@@ -226,8 +227,8 @@ void GradientStream::write_chunk(const Choice& choice, Transmit& transmit,
   }
   const bool again = recovery_->sent(chunk, body.flow.number, now, flow);
   link_.counters.retransmissions += again;
-  if (trace_.on()) trace_.sent(layout_.chunk(chunk).tensor, current_step(), again, now);
-  const bool in_place = has_data(layout_.chunk(chunk).tensor);
+  if (trace_.on()) trace_.sent(span.tensor, current_step(), again, now);
+  const bool in_place = has_data(span.tensor);
   transmit = {.bytes = in_place ? wire::encode(out, link_.identity, body)
                                 : wire::encode(out, link_.identity, body, {}, payload),
               .payload = in_place ? payload : std::span<const std::uint8_t>(),

@@ -28,7 +28,7 @@
 
 namespace sluice::client {
 
-class GradientStream : public Stream {
+class GradientStream final : public Stream {
  public:
   // `first_step`: 1, but in tests of the last steps.
   GradientStream(const SessionOptions& options, Layout layout, Link& link, Step first_step = 1);
@@ -120,7 +120,7 @@ class GradientStream : public Stream {
   Status check_catch_up(const Submission& submission) const;
   void schedule(std::uint32_t tensor, TimeNs now);
   void schedule_chunk(ChunkIndex chunk, std::uint32_t tensor, TimeNs now) noexcept;
-  std::span<const std::uint8_t> fill_body(ChunkIndex chunk, wire::Contribution& body) noexcept;
+  std::span<const std::uint8_t> fill_body(const ChunkSpan& span, wire::Contribution& body) noexcept;
   void write_chunk(const Choice& choice, Transmit& transmit, std::span<std::uint8_t> out,
                    TimeNs now) noexcept;
   std::size_t write_finished(std::span<std::uint8_t> out, TimeNs now) noexcept;

@@ -50,6 +50,7 @@ Result<Layout> Layout::create(std::vector<TensorSpec> tensors, std::size_t chunk
                      " has a type that cannot be summed: use float32, float16 or bfloat16");
     layout.first_chunks_.push_back(static_cast<ChunkIndex>(chunk_count));
     const std::uint64_t chunk_elems = chunk_bytes / dtype_bytes(tensor.dtype);
+    layout.chunk_elems_.push_back(static_cast<std::uint32_t>(chunk_elems));
     // Compared before it is added, so that a huge tensor cannot wrap the sum.
     const std::uint64_t needed =
         tensor.elem_count / chunk_elems + (tensor.elem_count % chunk_elems != 0);
@@ -73,13 +74,12 @@ Result<Layout> Layout::create(std::vector<TensorSpec> tensors, std::size_t chunk
 ChunkSpan Layout::chunk(ChunkIndex index) const noexcept {
   const auto after = std::upper_bound(first_chunks_.begin(), first_chunks_.end(), index);
   const auto tensor = static_cast<std::uint32_t>(after - first_chunks_.begin() - 1);
-  const TensorSpec& spec = tensors_[tensor];
-  const std::uint64_t chunk_elems = chunk_bytes_ / dtype_bytes(spec.dtype);
+  const std::uint64_t chunk_elems = chunk_elems_[tensor];
   const std::uint64_t first_elem = (index - first_chunks_[tensor]) * chunk_elems;
+  const std::uint64_t left = tensors_[tensor].elem_count - first_elem;
   return {.tensor = tensor,
           .first_elem = first_elem,
-          .elem_count =
-              static_cast<std::uint16_t>(std::min(chunk_elems, spec.elem_count - first_elem))};
+          .elem_count = static_cast<std::uint16_t>(std::min(chunk_elems, left))};
 }
 
 }  // namespace sluice::client

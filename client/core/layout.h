@@ -51,6 +51,7 @@ class Layout {
   Layout() = default;
   std::vector<TensorSpec> tensors_;
   std::vector<ChunkIndex> first_chunks_;
+  std::vector<std::uint32_t> chunk_elems_;  // by tensor: of each of its chunks but the last
   std::size_t chunk_bytes_ = 0;
   std::uint32_t max_chunk_elems_ = 0;
   std::uint64_t hash_ = 0;

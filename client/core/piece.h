@@ -48,6 +48,8 @@ class PieceStream : public Stream {
   Verdict handle_answer(const wire::Packet& packet, TimeNs now) override;
   bool write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) override;
   Priority block_priority(std::uint32_t) const noexcept override { return piece_.priority; }
+  // write_next() has something to look at.
+  bool has_queued() const noexcept { return !queue_.empty(); }
   bool uses(std::uint16_t shard) const noexcept override { return shard == 0 && in_progress(); }
   Recovery& recovery() noexcept override { return recovery_; }
   const Recovery& recovery() const noexcept { return recovery_; }

@@ -72,6 +72,11 @@ class Recovery {
     std::uint32_t block = 0;
     std::uint64_t want = 0;
   };
+  // plan_probe() has something to look at. Asked for each packet that leaves.
+  bool may_probe(std::uint16_t shard) const noexcept {
+    const FlowState& state = flow_states_[shard];
+    return state.due_head != kNone || state.sweep_cursor != kNone || state.withheld;
+  }
   // The next block to ask about, if any; the caller sends it and then calls probe_sent().
   bool plan_probe(std::uint16_t shard, Flow& flow, ProbePlan& plan) noexcept;
   void probe_sent(std::uint16_t shard, const ProbePlan& plan, TimeNs now, Flow& flow) noexcept;

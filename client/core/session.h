@@ -160,6 +160,11 @@ class Session {
                   TimeNs now) noexcept;
   bool poll_credit(std::uint16_t shard, Transmit& transmit, std::span<std::uint8_t> out,
                    TimeNs now) noexcept;
+  // Some stream beside the gradients' has chunks on the shard's flow: asked for each packet, so it
+  // costs no virtual call.
+  bool pieces_use(std::uint16_t shard) const noexcept {
+    return shard == 0 && (collectives_.in_progress() || transfers_.in_progress());
+  }
   Stream& stream(StreamId id) noexcept { return *streams_[static_cast<std::size_t>(id)]; }
   void work(TimeNs now) noexcept;
   void work(std::uint16_t shard, TimeNs now) noexcept;

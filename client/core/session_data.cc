@@ -6,10 +6,9 @@
 namespace sluice::client {
 namespace {
 
-// Collectives go first: ranks wait for them. A state goes last, but its probes are few.
-constexpr std::array kSendOrder = {StreamId::kCollectives, StreamId::kGradients, StreamId::kState};
+// A state goes last, but its probes are few.
 constexpr std::array kProbeOrder = {StreamId::kCollectives, StreamId::kState, StreamId::kGradients};
-static_assert(kSendOrder.size() == kStreamCount && kProbeOrder.size() == kStreamCount);
+static_assert(kProbeOrder.size() == kStreamCount);
 
 }  // namespace
 
@@ -64,21 +63,22 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
     return verdict;
   }
   if (verdict == Verdict::kCompleted) note_caught_up(now);
-  bool used = false;
-  for (Stream* const one : streams_) {
-    if (!one->uses(*shard)) continue;
-    used = true;
-    one->recovery().hint(*shard, signals, now, flow);
+  if (pieces_use(*shard)) {
+    for (Stream* const one : streams_)
+      if (one->uses(*shard)) one->recovery().hint(*shard, signals, now, flow);
+  } else {
+    // What nobody waits for is recovered with the gradients', the only ones that have every flow.
+    gradients_.recovery().hint(*shard, signals, now, flow);
   }
-  // What nobody waits for is recovered with the gradients', the only ones that have every flow.
-  if (!used) gradients_.recovery().hint(*shard, signals, now, flow);
   work(*shard, now);
   return verdict;
 }
 
 void Session::work(std::uint16_t shard, TimeNs now) noexcept {
+  gradients_.recovery().work(shard, now, link_.flows[shard]);
+  if (!pieces_use(shard)) return;
   for (Stream* const one : streams_)
-    if (one == &gradients_ || one->uses(shard))
+    if (one != &gradients_ && one->uses(shard))
       one->recovery().work(shard, now, link_.flows[shard]);
 }
 
@@ -106,7 +106,7 @@ bool Session::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, Tim
   if (state_ == SessionState::kJoining) {
     transmit.bytes = join_.poll_transmit(out);
   } else {
-    while (act_on_call(now)) continue;
+    while (has_call() && act_on_call(now)) continue;
     transmit.bytes = membership_.poll_transmit(out, now);
     if (transmit.bytes == 0 && state_ == SessionState::kRunning) {
       transmit.bytes = transfers_.poll_control(out);
@@ -125,8 +125,10 @@ bool Session::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, Tim
 bool Session::poll_data(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) {
   for (std::uint16_t shard = 0; shard < link_.shard_count(); ++shard)
     if (poll_probe(shard, transmit, out, now)) return true;
-  for (const StreamId id : kSendOrder)
-    if (stream(id).write_next(transmit, out, now)) return true;
+  // Collectives go first: ranks wait for them.
+  if (collectives_.has_queued() && collectives_.write_next(transmit, out, now)) return true;
+  if (gradients_.write_next(transmit, out, now)) return true;
+  if (transfers_.has_queued() && transfers_.write_next(transmit, out, now)) return true;
   for (std::uint16_t shard = 0; shard < link_.shard_count(); ++shard)
     if (poll_credit(shard, transmit, out, now)) return true;
   return false;
@@ -148,11 +150,13 @@ bool Session::poll_credit(std::uint16_t shard, Transmit& transmit, std::span<std
 
 bool Session::poll_probe(std::uint16_t shard, Transmit& transmit, std::span<std::uint8_t> out,
                          TimeNs now) noexcept {
+  const bool pieces = pieces_use(shard);
+  if (!pieces && !gradients_.recovery().may_probe(shard)) return false;
   Flow& flow = link_.flows[shard];
   Recovery::ProbePlan plan;
   for (const StreamId id : kProbeOrder) {
+    if (id != StreamId::kGradients && !(pieces && stream(id).uses(shard))) continue;
     Stream& one = stream(id);
-    if (&one != &gradients_ && !one.uses(shard)) continue;
     if (!one.recovery().plan_probe(shard, flow, plan)) continue;
     one.recovery().probe_sent(shard, plan, now, flow);
     ++link_.counters.probes;

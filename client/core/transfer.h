@@ -23,7 +23,7 @@
 
 namespace sluice::client {
 
-class Transfers : public PieceStream {
+class Transfers final : public PieceStream {
  public:
   Transfers(const SessionOptions& options, std::size_t chunk_bytes, Link& link)
       : PieceStream(StreamId::kState, chunk_bytes, 1, link), options_(options) {}

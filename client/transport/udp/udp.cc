@@ -140,7 +140,10 @@ class UdpTransport final : public Transport {
     return {incoming_.data(), count};
   }
 
-  std::size_t send_limit_bytes() const noexcept override { return pace_.limit_bytes(); }
+  // Not more than a train, or every second one would be a short one.
+  std::size_t send_limit_bytes() const noexcept override {
+    return std::min(pace_.limit_bytes(), kMaxTrainBytes - kMaxDatagramBytes);
+  }
 
   std::size_t send(std::span<const Outgoing> datagrams, TimeNs now) noexcept override {
     datagrams = datagrams.first(std::min(datagrams.size(), kBurst));
