@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/core/join.h"
+#include "client/core/prefetch.h"
 #include "client/core/text.h"
 
 namespace sluice::client {
@@ -229,6 +230,7 @@ void GradientStream::write_chunk(const Choice& choice, Transmit& transmit,
   link_.counters.retransmissions += again;
   if (trace_.on()) trace_.sent(span.tensor, current_step(), again, now);
   const bool in_place = has_data(span.tensor);
+  if (in_place) prefetch<Use::kRead>(payload.data(), payload.size());  // for the transport
   transmit = {.bytes = in_place ? wire::encode(out, link_.identity, body)
                                 : wire::encode(out, link_.identity, body, {}, payload),
               .payload = in_place ? payload : std::span<const std::uint8_t>(),

@@ -8,6 +8,7 @@
 #include "aggregator/base/check.h"
 #include "client/core/gradients.h"
 #include "client/core/join.h"
+#include "client/core/prefetch.h"
 
 namespace sluice::client {
 namespace {
@@ -127,6 +128,10 @@ void GradientStream::apply(ChunkIndex chunk, const ChunkSpan& span,
                      span.first_elem * dtype_bytes(dtype);
       finite &= write_average(output, result.payload, span.elem_count, dtype, result.weight,
                               result.flags & wire::kFlagMean, plan_, scratch_);
+      // Results come mostly in order.
+      const std::size_t bytes = result.payload.size();
+      if (chunk + 1 != layout_.first_chunk(span.tensor + 1))
+        prefetch<Use::kWrite>(output + bytes, bytes);
     }
   }
   if (finite) return;
