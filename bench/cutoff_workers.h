@@ -34,7 +34,7 @@ TimeNs clock_ns() noexcept;
 struct FrameBuffer {
   std::array<std::uint8_t, kFrameRoom> bytes{};
   std::uint32_t size = 0;
-  sluice_dpdk_frame view() noexcept { return {bytes.data(), size}; }
+  sluice_dpdk_frame view() noexcept { return {bytes.data(), size, 0, nullptr}; }
 };
 
 // What the appliance sent, if it is a result.

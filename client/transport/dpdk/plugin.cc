@@ -283,7 +283,7 @@ std::uint32_t rx_burst(sluice_dpdk_port* port, sluice_dpdk_frame* frames, std::u
   port->received_count = rte_eth_rx_burst(port->id, 0, port->received.data(), wanted);
   for (std::uint32_t i = 0; i < port->received_count; ++i) {
     rte_mbuf* const mbuf = port->received[i];
-    frames[i] = {rte_pktmbuf_mtod(mbuf, std::uint8_t*), rte_pktmbuf_data_len(mbuf)};
+    frames[i] = {rte_pktmbuf_mtod(mbuf, std::uint8_t*), rte_pktmbuf_data_len(mbuf), 0, nullptr};
   }
   return port->received_count;
 }
@@ -297,8 +297,11 @@ std::uint32_t tx_burst(sluice_dpdk_port* port, const sluice_dpdk_frame* frames,
   }
   for (std::uint16_t i = 0; i < wanted; ++i) {
     // Not NULL: a frame fits the MTU that the buffers were sized for.
-    char* const room = rte_pktmbuf_append(mbufs[i], static_cast<std::uint16_t>(frames[i].bytes));
-    std::memcpy(room, frames[i].data, frames[i].bytes);
+    const sluice_dpdk_frame& frame = frames[i];
+    char* const room =
+        rte_pktmbuf_append(mbufs[i], static_cast<std::uint16_t>(frame.bytes + frame.tail_bytes));
+    std::memcpy(room, frame.data, frame.bytes);
+    if (frame.tail_bytes != 0) std::memcpy(room + frame.bytes, frame.tail, frame.tail_bytes);
   }
   const std::uint16_t sent = rte_eth_tx_burst(port->id, 0, mbufs.data(), wanted);
   if (sent < wanted) rte_pktmbuf_free_bulk(&mbufs[sent], wanted - sent);

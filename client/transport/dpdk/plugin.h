@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define SLUICE_DPDK_PLUGIN_ABI 1u
+#define SLUICE_DPDK_PLUGIN_ABI 2u
 #define SLUICE_DPDK_PLUGIN_SYMBOL "sluice_dpdk_plugin"
 
 struct sluice_dpdk_port; /* opaque */
@@ -31,6 +31,9 @@ struct sluice_dpdk_options {
 struct sluice_dpdk_frame {
   uint8_t* data;
   uint32_t bytes;
+  /* To be sent: what follows, where it lies; or nothing. */
+  uint32_t tail_bytes;
+  const uint8_t* tail;
 };
 
 struct sluice_dpdk_plugin {
@@ -44,8 +47,8 @@ struct sluice_dpdk_plugin {
   /* Up to `count` frames; they are valid until the next call. */
   uint32_t (*rx_burst)(struct sluice_dpdk_port* port, struct sluice_dpdk_frame* frames,
                        uint32_t count);
-  /* Copies frames, none beyond the MTU plus an Ethernet header, from the front and returns how
-   * many. */
+  /* Copies frames, none beyond the MTU plus an Ethernet header, from the front into the ring's
+   * buffers and returns how many. */
   uint32_t (*tx_burst)(struct sluice_dpdk_port* port, const struct sluice_dpdk_frame* frames,
                        uint32_t count);
   /* Zero once the other side of the socket is gone. A system call: not for every burst. */

@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "aggregator/base/check.h"
 #include "aggregator/wire/inet.h"
 #include "client/fork.h"
 #include "client/transport/dpdk/loader.h"
@@ -113,10 +114,13 @@ class VhostTransport final : public Transport {
       const std::size_t frame_bytes = header_bytes + datagram.total_bytes();
       if (frame_bytes > longest) break;
       path_.dst_port = static_cast<std::uint16_t>(options_.port + datagram.port_offset);
-      const std::span<const std::uint8_t> bytes = whole(datagram);
-      wire::encode_udp_headers({datagram.data - header_bytes, header_bytes}, path_, bytes.size(),
-                               wire::sum_bytes(bytes));
-      frames[ready] = {datagram.data - header_bytes, static_cast<std::uint32_t>(frame_bytes)};
+      DCHECK(datagram.payload.empty() || datagram.bytes % 2 == 0);  // or its sum would be shifted
+      wire::encode_udp_headers(
+          {datagram.data - header_bytes, header_bytes}, path_, datagram.total_bytes(),
+          wire::sum_bytes({datagram.data, datagram.bytes}) + wire::sum_bytes(datagram.payload));
+      frames[ready] = {
+          datagram.data - header_bytes, static_cast<std::uint32_t>(header_bytes + datagram.bytes),
+          static_cast<std::uint32_t>(datagram.payload.size()), datagram.payload.data()};
     }
     if (ready == 0 && count != 0) {  // the first one is too long: taken, and lost
       too_big_bytes_ = datagrams[0].total_bytes();
@@ -256,7 +260,7 @@ class VhostTransport final : public Transport {
   void send_arp(const wire::Mac& to, const wire::ArpPacket& packet) noexcept {
     std::array<std::uint8_t, 64> bytes{};
     const std::size_t size = wire::encode_arp_frame(bytes, to, wire::kNoVlan, packet);
-    const sluice_dpdk_frame frame{bytes.data(), static_cast<std::uint32_t>(size)};
+    const sluice_dpdk_frame frame{bytes.data(), static_cast<std::uint32_t>(size), 0, nullptr};
     plugin_.tx_burst(port_, &frame, 1);  // a lost one is asked again
   }
 

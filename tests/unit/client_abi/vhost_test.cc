@@ -70,14 +70,18 @@ class VhostTest : public ::testing::Test {
         opened->to_worker.pop_front();
       }
       for (std::size_t i = 0; i < opened->held.size(); ++i) {
-        frames[i] = {opened->held[i].data(), static_cast<std::uint32_t>(opened->held[i].size())};
+        frames[i] = {opened->held[i].data(), static_cast<std::uint32_t>(opened->held[i].size()), 0,
+                     nullptr};
       }
       return static_cast<std::uint32_t>(opened->held.size());
     };
     table.tx_burst = [](sluice_dpdk_port* opened, const sluice_dpdk_frame* frames,
                         std::uint32_t count) {
-      for (std::uint32_t i = 0; i < count; ++i)
-        opened->from_worker.emplace_back(frames[i].data, frames[i].data + frames[i].bytes);
+      for (std::uint32_t i = 0; i < count; ++i) {
+        const sluice_dpdk_frame& frame = frames[i];
+        auto& bytes = opened->from_worker.emplace_back(frame.data, frame.data + frame.bytes);
+        bytes.insert(bytes.end(), frame.tail, frame.tail + frame.tail_bytes);
+      }
       return count;
     };
     table.link_up = [](sluice_dpdk_port* opened) -> int { return opened->up; };
@@ -155,6 +159,16 @@ TEST_F(VhostTest, AsksForTheApplianceBeforeItSendsAndFramesWhatItSends) {
   EXPECT_EQ(frame.dst_port, 7703);
   EXPECT_EQ(frame.traffic_class, wire::kEcnCapable);
   EXPECT_THAT(frame.payload, ::testing::ElementsAreArray(std::vector<std::uint8_t>(100, 7)));
+
+  // A payload elsewhere, of an odd length.
+  const std::vector<std::uint8_t> payload(1339, 9);
+  const Outgoing gathered{
+      .data = memory.data() + kTxHeadroomBytes, .bytes = 60, .port_offset = 1, .payload = payload};
+  ASSERT_EQ(transport->send({&gathered, 1}, kSecond), 1u);
+  ASSERT_TRUE(wire::parse_frame(port().from_worker.at(1), wire::UdpChecksums::kVerify, frame));
+  std::vector<std::uint8_t> together(60, 7);
+  together.insert(together.end(), payload.begin(), payload.end());
+  EXPECT_THAT(frame.payload, ::testing::ElementsAreArray(together));
 
   // The way back, and two frames that are for somebody else.
   wire::UdpPath path = wire::reply_path(frame, kApplianceMac);
