@@ -16,12 +16,16 @@
 #include "bench/replay_port.h"
 #include "dataplane/core/classifier.h"
 #include "dataplane/core/egress_queue.h"
+#include "dataplane/core/flow_cache.h"
 #include "dataplane/core/forwarding.h"
 #include "dataplane/core/mac_table.h"
 #include "dataplane/core/steer.h"
+#include "dataplane/host/paths.h"
 
 namespace sluice::bench {
 namespace {
+
+constexpr std::size_t kAhead = 2;  // frames
 
 TimeNs clock_ns() noexcept { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
@@ -58,7 +62,10 @@ class Appliance {
     for (std::size_t rank = 0; rank < kWorkers; ++rank) {
       job_.members[rank].cookie = cookie_of(rank);
       job_.members[rank].reachable = true;
-      paths_[rank] = path_to_worker(rank);
+      paths_.bind(JobId{kJob}, Rank{static_cast<std::uint16_t>(rank)},
+                  {.udp = path_to_worker(rank),
+                   .port = static_cast<dataplane::PortIndex>(rank),
+                   .bound = true});
       queues_.emplace_back(dataplane::EgressQueue::Limits{});
     }
     job_.start(0);
@@ -72,7 +79,7 @@ class Appliance {
     while (const std::size_t count = port.rx_burst(frames)) {
       const TimeNs now = clock_ns();
       const auto in_port = static_cast<dataplane::PortIndex>(bursts_++ % kWorkers);
-      for (std::size_t i = 0; i < count; ++i) receive(frames[i], in_port, now);
+      receive({frames.data(), count}, in_port, now);
       sent += transmit(port, now);
     }
     return sent;
@@ -87,18 +94,32 @@ class Appliance {
   }
 
  private:
-  void receive(FrameBytes bytes, dataplane::PortIndex in_port, TimeNs now) {
+  void receive(std::span<const FrameBytes> frames, dataplane::PortIndex in_port, TimeNs now) {
+    std::array<wire::Datagram, kBurst> arrivals;
+    std::size_t count = 0;
+    for (std::size_t at = 0; at < frames.size(); ++at) {
+      if (at + kAhead < frames.size()) wire::prefetch(frames[at + kAhead]);
+      count += find(frames[at], in_port, now, arrivals[count]);
+    }
+    agg::receive(shard_, std::span(arrivals).first(count), malformed_, now);
+  }
+
+  bool find(FrameBytes bytes, dataplane::PortIndex in_port, TimeNs now, wire::Datagram& datagram) {
+    ShardId shard;
+    if (flows_.find(bytes, in_port, checksums_, macs_, now, datagram, shard)) return true;
     wire::Frame frame;
-    if (!wire::parse_ethernet(bytes, frame.ethernet)) return;
+    if (!wire::parse_ethernet(bytes, frame.ethernet)) return false;
     const dataplane::ForwardContext context{in_port, (1u << kWorkers) - 1, own_.mac};
-    if (!dataplane::decide_forward(frame.ethernet, context, macs_, now).for_self) return;
+    const dataplane::ForwardDecision decision =
+        dataplane::decide_forward(frame.ethernet, context, macs_, now);
+    if (!decision.for_self) return false;
     Verdict why{};
-    if (!wire::parse_content(checksums_, frame, why)) return;
-    if (dataplane::steer(frame, own_).service != dataplane::Service::kShard) return;
-    wire::Packet packet;
-    if (!wire::parse(frame.payload, packet, why)) return;
-    const bool marked = (frame.traffic_class & wire::kEcnMask) == wire::kEcnCongested;
-    shard_.handle(packet, marked, now);
+    if (!wire::parse_content(checksums_, frame, why)) return false;
+    const dataplane::Steering steering = dataplane::steer(frame, own_);
+    if (steering.service != dataplane::Service::kShard) return false;
+    flows_.remember(bytes, frame, in_port, steering.shard, decision.learned, macs_, now);
+    datagram = wire::datagram_of(frame);
+    return true;
   }
 
   // What the shard sends goes to its port's queue; then the ports send.
@@ -113,22 +134,20 @@ class Appliance {
     void give_event(const agg::ShardEvent&) {}
     std::span<std::uint8_t> room() {
       frame = port.tx_buffer();
-      return frame.subspan(wire::udp_header_bytes(self.paths_[0]));
+      return frame.subspan(wire::kMaxUdpHeaderBytes);
     }
     void send(const agg::Transmit& out) {
-      const std::size_t header_bytes = wire::udp_header_bytes(self.paths_[0]);
-      const auto datagram = frame.subspan(header_bytes);
-      const wire::PartialSum sum =
-          wire::sum_bytes(datagram.first(out.bytes - out.tail_bytes)) + out.tail_sum;
-      wire::encode_udp_headers(frame, self.paths_[out.rank.value], out.bytes, sum);
-      const dataplane::EgressQueue::Item item{frame.data(),
-                                              static_cast<std::uint32_t>(header_bytes + out.bytes),
-                                              self.classifier_.of_chunk(out.priority)};
-      dataplane::EgressQueue& queue = self.queues_[out.rank.value];
+      const dataplane::Routes::Route* route = self.routes_.find(out.job, out.rank);
+      const std::size_t start = wire::kMaxUdpHeaderBytes - route->headers.size();
+      CHECK(route->headers.encode(frame.subspan(start), out.bytes, out.sum));
+      const dataplane::EgressQueue::Item item{
+          frame.data() + start, static_cast<std::uint32_t>(route->headers.size() + out.bytes),
+          self.classifier_.of_chunk(out.priority)};
+      dataplane::EgressQueue& queue = self.queues_[route->port];
       CHECK(queue.push(item));
       if (out.bytes > kChunkBytes) {  // feedback is shorter
         ++results;
-        self.last_result_ = datagram.data();
+        self.last_result_ = frame.data() + wire::kMaxUdpHeaderBytes;
       }
       if (queue.packets() == kBurst) drain(queue);
     }
@@ -153,8 +172,11 @@ class Appliance {
   agg::Job job_;
   agg::Shard shard_;
   dataplane::MacTable macs_;
+  dataplane::FlowCache flows_;
+  VerdictCounters malformed_;
   dataplane::Classifier classifier_;
-  std::array<wire::UdpPath, kWorkers> paths_;
+  dataplane::PathTable paths_{kMaxJobs, kWorkers};
+  dataplane::Routes routes_{paths_, kControlPort + 1};
   std::vector<dataplane::EgressQueue> queues_;
   std::size_t bursts_ = 0;
   const std::uint8_t* last_result_ = nullptr;

@@ -28,11 +28,8 @@ struct Transmit {
   Rank rank;
   std::size_t bytes = 0;
   Priority priority = 0;
-  bool reply = false;  // an answer, what it pulls, or feedback: see send_budget.h
-  // The last `tail_bytes` of the datagram, a result's payload, are already summed for the UDP
-  // checksum: once for all members. They start at an even offset.
-  std::size_t tail_bytes = 0;
-  wire::PartialSum tail_sum;
+  bool reply = false;    // an answer, what it pulls, or feedback: see send_budget.h
+  wire::PartialSum sum;  // of the datagram, for its UDP checksum
 };
 
 // Control side to one shard. Every shard gets every command.
@@ -79,6 +76,9 @@ class Shard {
   // A parsed data packet that arrived on this shard's port. `marked`: its IP header said
   // congestion-experienced. The verdict is also counted.
   Verdict handle(const wire::Packet& packet, bool marked, TimeNs now) noexcept;
+
+  // Fetches what handle() will need for this packet into the caches. Changes nothing.
+  void prefetch(const wire::Packet& packet) const noexcept;
 
   // Whether these are the name and the cookie of a member that this shard knows: no promise that
   // the control side still does, but who passes is no stranger. For packets of the control port.
@@ -153,17 +153,19 @@ class Shard {
   // shard_transmit.cc: results, and the order of all that is sent.
   void queue_result(Job& job, StreamId stream, std::uint32_t slot_index) noexcept;
   bool poll_result(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
-  Transmit write_result(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
-                        std::uint8_t flags, std::span<std::uint8_t> out, TimeNs now) noexcept;
-  std::size_t write_sum(Job& job, std::uint32_t slot_index, wire::FeedbackHeader feedback,
-                        Rank rank, std::span<std::uint8_t> out, TimeNs now) noexcept;
-  std::size_t write_piece(Job& job, StreamId stream, std::uint32_t slot_index,
-                          const wire::FeedbackHeader& feedback, Rank rank,
-                          std::span<std::uint8_t> out) noexcept;
+  bool write_result(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
+                    std::uint8_t flags, Transmit& transmit, std::span<std::uint8_t> out,
+                    TimeNs now) noexcept;
+  void write_sum(Job& job, std::uint32_t slot_index, Rank rank, std::uint8_t flags,
+                 Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
+  void write_piece(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
+                   std::uint8_t flags, Transmit& transmit, std::span<std::uint8_t> out,
+                   TimeNs now) noexcept;
   Flow& flow_to(Job& job, Rank rank) noexcept;
   static bool is_for(const Job& job, StreamId stream, Step step, Rank rank) noexcept;
   static wire::Sender sender_of(const Job& job, Rank rank) noexcept;
-  wire::FeedbackHeader next_feedback(Job& job, Rank rank, TimeNs now) noexcept;
+  wire::FeedbackHeader next_feedback(Job& job, Rank rank, Priority priority, std::uint8_t flags,
+                                     TimeNs now) noexcept;
 
   // shard_reply.cc: answers to probes, what they pull, feedback.
   Verdict probe(Job& job, const wire::Packet& packet) noexcept;
@@ -173,7 +175,8 @@ class Shard {
   void give_turn(Job& job, Rank rank) noexcept;
   Rank take_turn(Job& job) noexcept;
   bool poll_reply(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
-  Transmit write_reply(Job& job, Rank rank, std::span<std::uint8_t> out, TimeNs now) noexcept;
+  bool write_reply(Job& job, Rank rank, Transmit& transmit, std::span<std::uint8_t> out,
+                   TimeNs now) noexcept;
   std::size_t write_answer(Job& job, Rank rank, Reply& reply, std::span<std::uint8_t> out,
                            TimeNs now) noexcept;
 

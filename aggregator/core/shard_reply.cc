@@ -141,35 +141,38 @@ bool Shard::poll_reply(Transmit& transmit, std::span<std::uint8_t> out, TimeNs n
   while (reply_job_count_ != 0) {
     Job& job = *reply_jobs_[reply_job_head_];
     const Rank rank = take_turn(job);
-    transmit = write_reply(job, rank, out, now);
+    const bool written = write_reply(job, rank, transmit, out, now);
     if (has_reply(job.slices[id_.value].flows[rank.value])) give_turn(job, rank);
     transmit.reply = true;
-    if (transmit.bytes != 0) return true;
+    if (written) return true;
   }
   return false;
 }
 
-// The member's next reply: feedback, then answers, then what they pull. No bytes: it has none.
-Transmit Shard::write_reply(Job& job, Rank rank, std::span<std::uint8_t> out, TimeNs now) noexcept {
+// The member's next reply: feedback, then answers, then what they pull. False: it has none.
+bool Shard::write_reply(Job& job, Rank rank, Transmit& transmit, std::span<std::uint8_t> out,
+                        TimeNs now) noexcept {
   JobSlice& job_slice = job.slices[id_.value];
   Flow& flow = flow_to(job, rank);
-  Transmit transmit{.job = job.spec.id, .rank = rank};
+  transmit = {.job = job.spec.id, .rank = rank};
   DCHECK((flow.unanswered & flow.pulling) == 0);
   if (flow.feedback_queued) {
     flow.feedback_queued = false;
-    const wire::Feedback body{.feedback = next_feedback(job, rank, now), .shard = id_.value};
+    const wire::Feedback body{.feedback = next_feedback(job, rank, 0, 0, now), .shard = id_.value};
     transmit.bytes = wire::encode(out, sender_of(job, rank), body);
-    return transmit;
+    transmit.sum = wire::sum_bytes(out.first(transmit.bytes));
+    return transmit.bytes != 0;
   }
   if (flow.unanswered != 0) {
     const std::uint8_t place = next_bit(flow.unanswered, flow.last_reply + 1);
     Reply& reply = reply_at(job, rank, place);
     transmit.bytes = write_answer(job, rank, reply, out, now);
+    transmit.sum = wire::sum_bytes(out.first(transmit.bytes));
     transmit.priority = reply.priority;
     flow.unanswered &= ~bit(place);
     if (reply.want != 0) flow.pulling |= bit(place);
     flow.last_reply = place;
-    return transmit;
+    return transmit.bytes != 0;
   }
   while (flow.pulling != 0 && may_pull(flow)) {
     flow.last_reply = next_bit(flow.pulling, flow.last_reply);
@@ -183,12 +186,12 @@ Transmit Shard::write_reply(Job& job, Rank rank, std::span<std::uint8_t> out, Ti
         job.slot_index(reply.stream, slice, reply.step, reply.block * kChunksPerBlock + chunk);
     const Slot& slot = slice.slots[slot_index];
     if (!slot.complete_for(reply.step)) continue;  // reopened since the answer
-    transmit = write_result(job, reply.stream, slot_index, rank, wire::kFlagPulled, out, now);
-    if (transmit.bytes == 0) continue;
+    if (!write_result(job, reply.stream, slot_index, rank, wire::kFlagPulled, transmit, out, now))
+      continue;
     job_slice.results_pulled.add(1);
-    return transmit;
+    return true;
   }
-  return transmit;
+  return false;
 }
 
 // Cold: recovery only. Also narrows `reply.want` to the results that exist.
@@ -196,7 +199,7 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
                                 TimeNs now) noexcept {
   const std::size_t index = index_of(reply.stream);
   const std::uint32_t window = job.spec.windows[index];
-  wire::Answer body{.feedback = next_feedback(job, rank, now),
+  wire::Answer body{.feedback = next_feedback(job, rank, 0, 0, now),
                     .step = reply.step,
                     .block = reply.block,
                     .probe_number = reply.probe_number,

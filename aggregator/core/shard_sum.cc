@@ -42,7 +42,31 @@ void observe_norms(GradientSlice& slice, const Sum& sum, const std::uint8_t* pay
       squared_norm(payload, sum.elem_count, sum.dtype) / (is_mean ? 1.0 : square(sum.weight));
 }
 
+// As many lines as the processor needs to see before it fetches the rest by itself.
+void prefetch_front(const void* from, std::size_t bytes) noexcept {
+  const auto* at = static_cast<const std::uint8_t*>(from);
+  for (std::size_t line = 0; line < bytes; line += kCacheLineBytes)
+    __builtin_prefetch(at + line, 1);
+}
+
 }  // namespace
+
+void Shard::prefetch(const wire::Packet& packet) const noexcept {
+  if (packet.type() != wire::PacketType::kContribution) return;
+  const wire::CommonHeader& common = packet.common();
+  const Job* job = common.job < jobs_.size() ? jobs_[common.job] : nullptr;
+  const auto& body = packet.body<wire::Contribution>();
+  if (job == nullptr || body.chunk >= job->spec.chunk_counts[0] ||
+      shard_of(body.chunk, job->spec.shard_count) != id_.value)
+    return;
+  const GradientSlice& slice = job->slices[id_.value].gradients;
+  const std::uint32_t slot_index =
+      job->slot_index(StreamId::kGradients, slice, body.step, body.chunk);
+  __builtin_prefetch(&slice.slots[slot_index], 1);
+  __builtin_prefetch(&slice.sums[slot_index], 1);
+  __builtin_prefetch(slice.mask_of(slot_index).data(), 1);
+  prefetch_front(slice.data_of(slot_index), std::min<std::size_t>(packet.payload().size(), 256));
+}
 
 // Whether its step may take a gradient of `body.base_step`: its own, or a late one.
 Verdict Shard::check_base(const Job& job, const wire::Contribution& body) noexcept {

@@ -70,8 +70,7 @@ bool Shard::poll_result(Transmit& transmit, std::span<std::uint8_t> out, TimeNs 
         flow.deferral_told = true;
         continue;
       }
-      transmit = write_result(job, front.stream, slot_index, rank, 0, out, now);
-      if (transmit.bytes == 0) continue;
+      if (!write_result(job, front.stream, slot_index, rank, 0, transmit, out, now)) continue;
       job_slice.results_sent.add(1);
       return true;
     }
@@ -112,7 +111,8 @@ wire::Sender Shard::sender_of(const Job& job, Rank rank) noexcept {
           .cookie = job.members[rank.value].cookie.load(std::memory_order_relaxed)};
 }
 
-wire::FeedbackHeader Shard::next_feedback(Job& job, Rank rank, TimeNs now) noexcept {
+wire::FeedbackHeader Shard::next_feedback(Job& job, Rank rank, Priority priority,
+                                          std::uint8_t flags, TimeNs now) noexcept {
   Flow& flow = flow_to(job, rank);
   return {.number = flow.next_number++,
           .received_count = flow.received_count,
@@ -121,62 +121,78 @@ wire::FeedbackHeader Shard::next_feedback(Job& job, Rank rank, TimeNs now) noexc
           .echo_timestamp_us = flow.echo_timestamp_us,
           .hold_us = static_cast<std::uint32_t>((now - flow.echo_arrival_ns) / kMicrosecond),
           .deferred_count = flow.deferred_count,
-          .open_step = job.open_step(StreamId::kGradients)};
+          .open_step = job.open_step(StreamId::kGradients),
+          .priority = priority,
+          .flags = flags};
 }
 
-Transmit Shard::write_result(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
-                             std::uint8_t flags, std::span<std::uint8_t> out, TimeNs now) noexcept {
+// False: it does not fit.
+bool Shard::write_result(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
+                         std::uint8_t flags, Transmit& transmit, std::span<std::uint8_t> out,
+                         TimeNs now) noexcept {
   const Slot& slot = job.slices[id_.value].of(stream).slots[slot_index];
   DCHECK(slot.state == SlotState::kComplete);
-  wire::FeedbackHeader feedback = next_feedback(job, rank, now);
-  feedback.priority = slot.priority;
-  feedback.flags = flags;
-  const std::size_t bytes = stream == StreamId::kGradients
-                                ? write_sum(job, slot_index, feedback, rank, out, now)
-                                : write_piece(job, stream, slot_index, feedback, rank, out);
-  return {.job = job.spec.id,
-          .rank = rank,
-          .bytes = bytes,
-          .priority = slot.priority,
-          .tail_bytes = slot.payload_bytes,
-          .tail_sum = {slot.payload_sum}};
+  transmit.job = job.spec.id;
+  transmit.rank = rank;
+  transmit.bytes = 0;
+  transmit.priority = slot.priority;
+  transmit.reply = false;
+  if (stream == StreamId::kGradients)
+    write_sum(job, slot_index, rank, flags, transmit, out, now);
+  else
+    write_piece(job, stream, slot_index, rank, flags, transmit, out, now);
+  return transmit.bytes != 0;
 }
 
-std::size_t Shard::write_sum(Job& job, std::uint32_t slot_index, wire::FeedbackHeader feedback,
-                             Rank rank, std::span<std::uint8_t> out, TimeNs now) noexcept {
+// The payload was summed once for all members, and the header's part comes from its numbers.
+void Shard::write_sum(Job& job, std::uint32_t slot_index, Rank rank, std::uint8_t flags,
+                      Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept {
   const GradientSlice& slice = job.slices[id_.value].gradients;
   const Slot& slot = slice.slots[slot_index];
   const Sum& sum = slice.sums[slot_index];
-  if (!sum.has_data()) feedback.flags |= wire::kFlagNil;
-  if (!sum.finite) feedback.flags |= wire::kFlagNonFinite;
-  if (sum.dtype != Dtype::kFloat32) feedback.flags |= wire::kFlagMean;
-  const wire::ResultHeader body{.feedback = feedback,
-                                .k = sum.k,
-                                .step = slot.step,
-                                .chunk = job.global_chunk(slot_index % slice.chunk_count, id_),
-                                .weight = sum.weight,
-                                .first_age_us = wire_time_us(now) - slot.first_us,
-                                .complete_age_us = wire_time_us(now) - slot.complete_us,
-                                .elem_count = sum.elem_count,
-                                .dtype = sum.dtype,
-                                .mask_words = static_cast<std::uint8_t>(job.mask_word_count)};
-  return wire::encode(out, sender_of(job, rank), body, slice.mask_of(slot_index),
-                      slice.payload_of(slot_index));
+  const std::span<const std::uint64_t> mask = slice.mask_of(slot_index);
+  if (!sum.has_data()) flags |= wire::kFlagNil;
+  if (!sum.finite) flags |= wire::kFlagNonFinite;
+  if (sum.dtype != Dtype::kFloat32) flags |= wire::kFlagMean;
+  const wire::Sender sender = sender_of(job, rank);
+  if (!wire::encode_around(out, wire::PacketType::kResult, sender, sizeof(wire::ResultHeader), mask,
+                           slice.payload_of(slot_index)))
+    return;
+  const std::uint32_t now_us = wire_time_us(now);
+  const auto* header = new (wire::body_of(out))
+      wire::ResultHeader{.feedback = next_feedback(job, rank, slot.priority, flags, now),
+                         .k = sum.k,
+                         .step = slot.step,
+                         .chunk = job.global_chunk(slot_index % slice.chunk_count, id_),
+                         .weight = sum.weight,
+                         .first_age_us = now_us - slot.first_us,
+                         .complete_age_us = now_us - slot.complete_us,
+                         .elem_count = sum.elem_count,
+                         .dtype = sum.dtype,
+                         .mask_words = static_cast<std::uint8_t>(mask.size())};
+  transmit.bytes = wire::packet_bytes(sizeof *header, mask.size(), slot.payload_bytes);
+  transmit.sum = wire::sum_of(sender, wire::PacketType::kResult) + wire::sum_of(*header) +
+                 wire::PartialSum{slot.payload_sum};
+  for (const std::uint64_t word : mask)
+    transmit.sum = transmit.sum + wire::PartialSum{(word & 0xffffffff) + (word >> 32)};
 }
 
-std::size_t Shard::write_piece(Job& job, StreamId stream, std::uint32_t slot_index,
-                               const wire::FeedbackHeader& feedback, Rank rank,
-                               std::span<std::uint8_t> out) noexcept {
+void Shard::write_piece(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
+                        std::uint8_t flags, Transmit& transmit, std::span<std::uint8_t> out,
+                        TimeNs now) noexcept {
   const PieceSlice& slice = job.slices[id_.value].pieces_of(stream);
   const Slot& slot = slice.slots[slot_index];
-  const wire::PieceResult body{.feedback = feedback,
+  const wire::PieceResult body{.feedback = next_feedback(job, rank, slot.priority, flags, now),
                                .step = slot.step,
                                .chunk = job.global_chunk(slot_index % slice.chunk_count, id_),
                                .operation = slice.operations[slot_index],
                                .mask_words = static_cast<std::uint8_t>(job.mask_word_count),
                                .payload_bytes = slot.payload_bytes};
-  return wire::encode(out, sender_of(job, rank), body, slice.mask_of(slot_index),
-                      slice.payload_of(slot_index));
+  transmit.bytes = wire::encode(out, sender_of(job, rank), body, slice.mask_of(slot_index),
+                                slice.payload_of(slot_index));
+  if (transmit.bytes == 0) return;
+  transmit.sum = wire::sum_bytes(out.first(transmit.bytes - slot.payload_bytes)) +
+                 wire::PartialSum{slot.payload_sum};
 }
 
 }  // namespace sluice::agg

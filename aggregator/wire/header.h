@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "aggregator/base/types.h"
+#include "aggregator/wire/checksum.h"
 
 namespace sluice::wire {
 
@@ -101,5 +102,13 @@ struct FeedbackHeader {
 
 static_assert(sizeof(CommonHeader) == 16 && sizeof(FlowHeader) == 14 &&
               sizeof(FeedbackHeader) == 34);
+
+// What a header adds to the checksum of a datagram, from its numbers: a header that has just been
+// filled is not read back, because a wide read waits for the narrow writes before it.
+constexpr PartialSum sum_of(const FeedbackHeader& header) noexcept {
+  return {std::uint64_t{header.number} + header.received_count + header.highest_number +
+          header.marked_count + header.echo_timestamp_us + header.hold_us + header.deferred_count +
+          header.open_step + header.priority + (std::uint64_t{header.flags} << 8)};
+}
 
 }  // namespace sluice::wire

@@ -95,29 +95,30 @@ std::optional<Verdict> fault_in_ipv6(UdpChecksums checksums, Frame& frame) noexc
   return fault_in_l4(checksums, bytes[6], bytes.subspan(kIpv6Bytes, payload_bytes), frame);
 }
 
-// Both write a complete IP header; the caller has checked the sizes.
-void write_ipv4(std::uint8_t* at, const UdpPath& path, std::size_t l4_bytes) noexcept {
-  std::memset(at, 0, kIpv4Bytes);
+// Both write an IP header without its length and its checksum.
+void write_ipv4(std::uint8_t* at, const UdpPath& path) noexcept {
   at[0] = 0x45;
   at[1] = path.traffic_class;
-  store_be16(at + 2, static_cast<std::uint16_t>(kIpv4Bytes + l4_bytes));
   store_be16(at + 6, kDontFragment);
   at[8] = kHopLimit;
   at[9] = kProtoUdp;
   std::memcpy(at + 12, path.src.bytes.data(), 4);
   std::memcpy(at + 16, path.dst.bytes.data(), 4);
-  const std::uint16_t checksum = finish_checksum(sum_bytes({at, kIpv4Bytes}));
-  std::memcpy(at + 10, &checksum, sizeof checksum);
 }
 
-void write_ipv6(std::uint8_t* at, const UdpPath& path, std::size_t l4_bytes) noexcept {
-  std::memset(at, 0, kIpv6Bytes);
+void write_ipv6(std::uint8_t* at, const UdpPath& path) noexcept {
   store_be16(at, static_cast<std::uint16_t>(0x6000 | path.traffic_class << 4));
-  store_be16(at + 4, static_cast<std::uint16_t>(l4_bytes));
   at[6] = kProtoUdp;
   at[7] = kHopLimit;
   std::memcpy(at + 8, path.src.bytes.data(), 16);
   std::memcpy(at + 24, path.dst.bytes.data(), 16);
+}
+
+// What a number that is stored at an even offset in network order adds to a sum.
+PartialSum sum_of_be16(std::size_t value) noexcept {
+  std::array<std::uint8_t, 2> bytes;
+  store_be16(bytes.data(), static_cast<std::uint16_t>(value));
+  return sum_short(bytes);
 }
 
 }  // namespace
@@ -130,26 +131,6 @@ bool IpAddress::is_bad_source() const noexcept {
   return bytes[0] == 0xff || (zero_prefix && bytes[15] <= 1);
 }
 
-PartialSum sum_bytes(Bytes bytes) noexcept {
-  // 32-bit words into 64-bit lanes: no carry is lost below 16 GiB, and the loop vectorises.
-  std::uint64_t sum = 0;
-  const std::uint8_t* at = bytes.data();
-  std::size_t left = bytes.size();
-  for (; left >= 4; at += 4, left -= 4) {
-    std::uint32_t word;
-    std::memcpy(&word, at, sizeof word);
-    sum += word;
-  }
-  if (left > 0) {
-    std::uint32_t word = 0;
-    std::memcpy(&word, at, left);
-    sum += word;
-  }
-  sum = (sum & 0xffffffff) + (sum >> 32);
-  sum = (sum & 0xffffffff) + (sum >> 32);
-  return PartialSum{sum};
-}
-
 PartialSum sum_pseudo_header(const IpAddress& src, const IpAddress& dst, std::size_t l4_bytes,
                              std::uint8_t protocol) noexcept {
   std::array<std::uint8_t, 4> tail{};
@@ -157,12 +138,6 @@ PartialSum sum_pseudo_header(const IpAddress& src, const IpAddress& dst, std::si
   tail[3] = protocol;
   return sum_bytes({src.bytes.data(), src.size()}) + sum_bytes({dst.bytes.data(), dst.size()}) +
          sum_bytes(tail);
-}
-
-std::uint16_t finish_checksum(PartialSum sum) noexcept {
-  std::uint64_t folded = sum.value;
-  while (folded >> 16 != 0) folded = (folded & 0xffff) + (folded >> 16);
-  return static_cast<std::uint16_t>(~folded);
 }
 
 bool parse_ethernet(Bytes bytes, EthernetView& view, Verdict& why) noexcept {
@@ -255,28 +230,52 @@ std::size_t encode_arp_frame(MutableBytes out, const Mac& dst, std::uint16_t vla
   return start + kArpBytes;
 }
 
-std::size_t encode_udp_headers(MutableBytes out, const UdpPath& path, std::size_t payload_bytes,
-                               PartialSum payload_sum) noexcept {
-  const bool ipv4 = path.src.family == Family::kIpv4;
-  const std::size_t header_bytes = udp_header_bytes(path);
-  const std::size_t l4_bytes = kUdpBytes + payload_bytes;
-  if (path.src.family != path.dst.family || path.src.family == Family::kNone) return 0;
-  if (out.size() < header_bytes || l4_bytes + kIpv4Bytes > 0xffff) return 0;
-  std::size_t at = encode_ethernet(out, path.dst_mac, path.src_mac, path.vlan_tci,
-                                   ipv4 ? kEtherIpv4 : kEtherIpv6);
-  ipv4 ? write_ipv4(&out[at], path, l4_bytes) : write_ipv6(&out[at], path, l4_bytes);
-  at += ipv4 ? kIpv4Bytes : kIpv6Bytes;
-  std::uint8_t* udp = out.data() + at;
+UdpHeaders::UdpHeaders(const UdpPath& path) noexcept {
+  if (path.src.family != path.dst.family || path.src.family == Family::kNone) return;
+  ipv4_ = path.src.family == Family::kIpv4;
+  size_ = static_cast<std::uint8_t>(udp_header_bytes(path));
+  ip_at_ = static_cast<std::uint8_t>(encode_ethernet(
+      bytes_, path.dst_mac, path.src_mac, path.vlan_tci, ipv4_ ? kEtherIpv4 : kEtherIpv6));
+  std::uint8_t* ip = bytes_.data() + ip_at_;
+  ipv4_ ? write_ipv4(ip, path) : write_ipv6(ip, path);
+  if (ipv4_) ip_sum_ = sum_bytes({ip, kIpv4Bytes});
+  std::uint8_t* udp = bytes_.data() + size_ - kUdpBytes;
   store_be16(udp, path.src_port);
   store_be16(udp + 2, path.dst_port);
+  udp_sum_ = sum_pseudo_header(path.src, path.dst, 0, kProtoUdp) + sum_bytes({udp, kUdpBytes});
+}
+
+bool UdpHeaders::encode(MutableBytes out, std::size_t payload_bytes,
+                        PartialSum payload_sum) const noexcept {
+  const std::size_t l4_bytes = kUdpBytes + payload_bytes;
+  if (size_ == 0 || out.size() < size_ || l4_bytes + kIpv4Bytes > 0xffff) return false;
+  // Two moves that overlap: a size known only at run time would be a call.
+  constexpr std::size_t kHead = 32;
+  constexpr std::size_t kTail = kMaxUdpHeaderBytes - kHead;
+  static_assert(kEthernetBytes + kIpv4Bytes + kUdpBytes >= kTail);
+  std::memcpy(out.data(), bytes_.data(), kHead);
+  std::memcpy(out.data() + size_ - kTail, bytes_.data() + size_ - kTail, kTail);
+  std::uint8_t* ip = out.data() + ip_at_;
+  if (ipv4_) {
+    store_be16(ip + 2, static_cast<std::uint16_t>(kIpv4Bytes + l4_bytes));
+    const std::uint16_t checksum = finish_checksum(ip_sum_ + sum_of_be16(kIpv4Bytes + l4_bytes));
+    std::memcpy(ip + 10, &checksum, sizeof checksum);
+  } else {
+    store_be16(ip + 4, static_cast<std::uint16_t>(l4_bytes));
+  }
+  std::uint8_t* udp = out.data() + size_ - kUdpBytes;
   store_be16(udp + 4, static_cast<std::uint16_t>(l4_bytes));
-  store_be16(udp + 6, 0);
-  std::uint16_t checksum =
-      finish_checksum(sum_pseudo_header(path.src, path.dst, l4_bytes, kProtoUdp) +
-                      sum_bytes({udp, kUdpBytes}) + payload_sum);
+  const PartialSum length = sum_of_be16(l4_bytes);  // it stands in the pseudo-header as well
+  std::uint16_t checksum = finish_checksum(udp_sum_ + length + length + payload_sum);
   if (checksum == 0) checksum = 0xffff;  // zero would mean "no checksum" (RFC 768)
   std::memcpy(udp + 6, &checksum, sizeof checksum);
-  return header_bytes;
+  return true;
+}
+
+std::size_t encode_udp_headers(MutableBytes out, const UdpPath& path, std::size_t payload_bytes,
+                               PartialSum payload_sum) noexcept {
+  const UdpHeaders headers(path);
+  return headers.encode(out, payload_bytes, payload_sum) ? headers.size() : 0;
 }
 
 std::size_t encode_udp_frame(MutableBytes out, const UdpPath& path, Bytes payload) noexcept {

@@ -14,11 +14,18 @@
 #include <span>
 
 #include "aggregator/base/verdict.h"
+#include "aggregator/wire/checksum.h"
 
 namespace sluice::wire {
 
 using Bytes = std::span<const std::uint8_t>;
 using MutableBytes = std::span<std::uint8_t>;
+
+// Fetches bytes that will be read soon; the processor is not waited for.
+inline void prefetch(Bytes bytes) noexcept {
+  constexpr std::size_t kCacheLine = 64;
+  for (std::size_t at = 0; at < bytes.size(); at += kCacheLine) __builtin_prefetch(&bytes[at]);
+}
 
 struct Mac {
   std::array<std::uint8_t, 6> bytes{};
@@ -80,24 +87,11 @@ inline constexpr std::uint8_t kEcnMask = 3;
 inline constexpr std::uint8_t kEcnCapable = 2;    // ECT(0)
 inline constexpr std::uint8_t kEcnCongested = 3;  // CE
 
-// --- The internet checksum (RFC 1071) ---
+// --- Checksums (checksum.h) ---
 
-// A one's-complement sum of bytes in memory order, not yet complemented. Sums of parts may be added
-// when every part but the last has an even length, so a payload that goes to n members is summed
-// once.
-struct PartialSum {
-  std::uint64_t value = 0;
-  constexpr PartialSum operator+(PartialSum other) const noexcept {
-    return PartialSum{value + other.value};
-  }
-};
-
-PartialSum sum_bytes(Bytes bytes) noexcept;
 // The pseudo-header of UDP and ICMPv6: both addresses, the length and the protocol.
 PartialSum sum_pseudo_header(const IpAddress& src, const IpAddress& dst, std::size_t l4_bytes,
                              std::uint8_t protocol) noexcept;
-// The folded complement, ready to be stored with memcpy.
-std::uint16_t finish_checksum(PartialSum sum) noexcept;
 
 // --- Reading ---
 
@@ -130,6 +124,15 @@ struct Frame {
   // IP header. Link-layer padding is cut off.
   Bytes payload;
 };
+
+// What a UDP frame brings to whom it is addressed to.
+struct Datagram {
+  Bytes payload;
+  bool marked = false;  // congestion experienced
+};
+inline Datagram datagram_of(const Frame& frame) noexcept {
+  return {frame.payload, (frame.traffic_class & kEcnMask) == kEcnCongested};
+}
 
 // kTrustUdp leaves UDP checksums unread: for links that are shared memory.
 enum class UdpChecksums : std::uint8_t { kVerify, kTrust };
@@ -193,9 +196,29 @@ constexpr std::size_t udp_header_bytes(const UdpPath& path) noexcept {
          (path.src.family == Family::kIpv4 ? kIpv4Bytes : kIpv6Bytes) + kUdpBytes;
 }
 
-// Writes the headers in front of a payload whose partial sum is known and returns their size, or 0
-// when `out` is too small, the payload too long, or the families differ. IPv4 has "don't fragment"
-// set.
+// The headers of all datagrams on a path, made once: of one and the next, only lengths and
+// checksums differ. IPv4 has "don't fragment" set.
+class UdpHeaders {
+ public:
+  UdpHeaders() = default;
+  // Of no size when the families differ or there is none.
+  explicit UdpHeaders(const UdpPath& path) noexcept;
+
+  std::size_t size() const noexcept { return size_; }
+  // Writes them in front of a payload whose partial sum is known, to the first size() bytes of
+  // `out`. False: there is no path, `out` is too small, or the payload too long.
+  bool encode(MutableBytes out, std::size_t payload_bytes, PartialSum payload_sum) const noexcept;
+
+ private:
+  std::array<std::uint8_t, kMaxUdpHeaderBytes> bytes_{};  // lengths and checksums are zero
+  std::uint8_t size_ = 0;
+  std::uint8_t ip_at_ = 0;
+  bool ipv4_ = false;
+  PartialSum ip_sum_;   // of the IPv4 header
+  PartialSum udp_sum_;  // of the UDP header and the pseudo-header
+};
+
+// The same for a path that is used once; returns the headers' size, or 0 for false.
 std::size_t encode_udp_headers(MutableBytes out, const UdpPath& path, std::size_t payload_bytes,
                                PartialSum payload_sum) noexcept;
 // Headers and a copy of the payload; returns the frame's size or 0.

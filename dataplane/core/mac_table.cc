@@ -35,6 +35,7 @@ MacTable::Entry& MacTable::entry_for(const Key& key) noexcept {
 
 void MacTable::put(Entry& entry, const Entry& fresh) noexcept {
   if (!entry.used) ++size_;
+  ++version_;
   entry = fresh;
 }
 
@@ -46,6 +47,7 @@ MacTable::Learned MacTable::learn(const Key& key, PortIndex port, TimeNs now) no
   }
   const bool moved = entry.port != port;
   if (moved || entry.untold) {
+    ++version_;
     entry.untold = now < entry.next_tell;
     entry.port = port;
     entry.seen = now;
@@ -53,7 +55,7 @@ MacTable::Learned MacTable::learn(const Key& key, PortIndex port, TimeNs now) no
     entry.next_tell = now + kMoveInterval;
     return Learned::kMoved;
   }
-  if (now - entry.seen <= max_age_ns_ / 8) return Learned::kKnown;
+  if (now - entry.seen <= refresh_interval()) return Learned::kKnown;
   entry.seen = now;
   return Learned::kRefreshed;
 }
@@ -64,6 +66,7 @@ void MacTable::learn_from_other(const Key& key, PortIndex port, TimeNs now) noex
     put(entry, {.key = key, .port = port, .used = true, .seen = now});
     return;
   }
+  if (entry.port != port || entry.untold) ++version_;
   entry.port = port;
   entry.seen = now;
   entry.untold = false;  // it is somewhere else by now
@@ -83,6 +86,7 @@ void MacTable::forget_port(PortIndex port) noexcept {
   for (Entry& entry : entries_) {
     if (!entry.used || entry.port != port) continue;
     entry.used = false;
+    ++version_;
     --size_;
   }
 }
@@ -93,6 +97,7 @@ void MacTable::sweep(TimeNs now, std::size_t bucket_count) noexcept {
     sweep_at_ = (sweep_at_ + 1) & (entries_.size() - 1);
     if (!entry.used || !aged(entry, now)) continue;
     entry.used = false;
+    ++version_;
     --size_;
   }
 }

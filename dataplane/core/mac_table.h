@@ -50,6 +50,10 @@ class MacTable {
   std::optional<PortIndex> lookup(const Key& key, TimeNs now) const noexcept;
   // Forgets all addresses behind a port whose link went down.
   void forget_port(PortIndex port) noexcept;
+  // Another one whenever an address came, went or moved.
+  std::uint64_t version() const noexcept { return version_; }
+  // How long an address that was seen just now need not be learnt again.
+  DurationNs refresh_interval() const noexcept { return max_age_ns_ / 8; }
   // Entries in use; aged ones count until they are replaced or swept.
   std::size_t size() const noexcept { return size_; }
   // Frees aged entries of a part of the table; call it now and then.
@@ -74,6 +78,7 @@ class MacTable {
   std::vector<Entry> entries_;
   DurationNs max_age_ns_;
   std::size_t size_ = 0;
+  std::uint64_t version_ = 0;
   std::size_t sweep_at_ = 0;  // the next bucket to sweep
 };
 

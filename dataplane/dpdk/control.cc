@@ -177,7 +177,7 @@ void Control::send(const MemberPath& path, wire::Bytes datagram) {
   if (room.size() < datagram.size()) return drop(DropReason::kTooLong);
   std::copy(datagram.begin(), datagram.end(), room.begin());
   if (!path.bound ||
-      !put_headers(packet, path.udp, fabric_.own.port, datagram.size(), wire::sum_bytes(datagram)))
+      !put_headers(packet, wire::UdpHeaders(path.udp), datagram.size(), wire::sum_bytes(datagram)))
     return drop(DropReason::kNoPath);
   meta_of(packet) = {.kind = PacketMeta::Kind::kEgress,
                      .port = path.port,

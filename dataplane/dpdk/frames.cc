@@ -41,7 +41,7 @@ void Worker::handle_frame(Port& port, rte_mbuf* packet, TimeNs now) noexcept {
     else
       port.counters().drop(DropReason::kNoBuffer);
   }
-  handle_own(port, frame, packet, now);
+  handle_own(port, frame, decision.learned, packet, now);
 }
 
 // Those of the ports in `out` whose MTU carries the frame; one tag is not counted as part of it.
@@ -99,7 +99,8 @@ void Worker::send(PortIndex port, ClassIndex egress_class, rte_mbuf* packet,
   rte_pktmbuf_free(packet);
 }
 
-void Worker::handle_own(Port& port, wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept {
+void Worker::handle_own(Port& port, wire::Frame& frame, MacTable::Learned learned, rte_mbuf* packet,
+                        TimeNs now) noexcept {
   Verdict why;
   if (!wire::parse_content(port.udp_checksums(), frame, why)) {
     // A group frame was for everyone else as much as for us: not our business whether it is sound.
@@ -109,7 +110,10 @@ void Worker::handle_own(Port& port, wire::Frame& frame, rte_mbuf* packet, TimeNs
   }
   const Steering steering = steer(frame, fabric_.own);
   switch (steering.service) {
-    case Service::kShard: to_shard(port, frame, steering.shard, packet, now); return;
+    case Service::kShard:
+      flows_.remember(bytes_of(packet), frame, port.index(), steering.shard, learned, macs_, now);
+      to_shard(port, wire::datagram_of(frame), steering.shard, packet, now);
+      return;
     case Service::kControl: handle_control(port, frame, packet, now); return;
     case Service::kHost: answer(port, frame, packet, now); return;
     case Service::kNotOurs:
@@ -121,34 +125,23 @@ void Worker::handle_own(Port& port, wire::Frame& frame, rte_mbuf* packet, TimeNs
   rte_pktmbuf_free(packet);
 }
 
-void Worker::to_shard(Port& port, const wire::Frame& frame, ShardId shard, rte_mbuf* packet,
+void Worker::to_shard(Port& port, const wire::Datagram& datagram, ShardId shard, rte_mbuf* packet,
                       TimeNs now) noexcept {
-  const bool marked = (frame.traffic_class & wire::kEcnMask) == wire::kEcnCongested;
   if (shard.value == index_) {
-    feed_shard(frame.payload, marked, now);
-    rte_pktmbuf_free(packet);
+    arrive(datagram, packet, now);
     return;
   }
-  meta_of(packet) = {
-      .kind = PacketMeta::Kind::kShard,
-      .port = port.index(),
-      .marked = marked,
-      .payload_offset = static_cast<std::uint16_t>(frame.payload.data() - bytes_of(packet).data()),
-      .payload_bytes = static_cast<std::uint16_t>(frame.payload.size())};
+  meta_of(packet) = {.kind = PacketMeta::Kind::kShard,
+                     .port = port.index(),
+                     .marked = datagram.marked,
+                     .payload_offset = static_cast<std::uint16_t>(datagram.payload.data() -
+                                                                  bytes_of(packet).data()),
+                     .payload_bytes = static_cast<std::uint16_t>(datagram.payload.size())};
   if (fabric_.workers[shard.value]->hand_over(packet)) {
     counters_.handed_over.add(1);
     return;
   }
   drop(port, DropReason::kHandover, packet);
-}
-
-void Worker::feed_shard(wire::Bytes payload, bool marked, TimeNs now) noexcept {
-  wire::Packet packet;
-  Verdict why;
-  if (wire::parse(payload, packet, why))
-    shard_.handle(packet, marked, now);
-  else
-    counters_.verdicts.count(why);
 }
 
 // Noise ends here; whoever has a member's cookie does not stand in line with those who have none.

@@ -15,17 +15,12 @@ inline wire::MutableBytes datagram_room(rte_mbuf* packet) noexcept {
 
 // Writes the headers in front of `payload_bytes` in datagram_room() and makes the buffer the frame.
 // False: the path is unusable; the buffer is untouched.
-inline bool put_headers(rte_mbuf* packet, const wire::UdpPath& to, std::uint16_t source_port,
+inline bool put_headers(rte_mbuf* packet, const wire::UdpHeaders& headers,
                         std::size_t payload_bytes, wire::PartialSum payload_sum) noexcept {
-  wire::UdpPath path = to;
-  path.src_port = source_port;
-  const std::size_t header_bytes = wire::udp_header_bytes(path);
-  const std::size_t start = wire::kMaxUdpHeaderBytes - header_bytes;
-  if (wire::encode_udp_headers(room_of(packet).subspan(start, header_bytes), path, payload_bytes,
-                               payload_sum) == 0)
-    return false;
+  const std::size_t start = wire::kMaxUdpHeaderBytes - headers.size();
+  if (!headers.encode(room_of(packet).subspan(start), payload_bytes, payload_sum)) return false;
   packet->data_off = static_cast<std::uint16_t>(packet->data_off + start);
-  set_frame_bytes(packet, header_bytes + payload_bytes);
+  set_frame_bytes(packet, headers.size() + payload_bytes);
   return true;
 }
 

@@ -21,6 +21,9 @@ constexpr std::uint32_t kMacNews = 1024;
 constexpr std::size_t kMacNewsPerLoop =
     64;  // a flood of new addresses elsewhere must not stop this lcore
 
+// Frames whose bytes are fetched while those before them are handled.
+constexpr std::size_t kPrefetchFrames = 2;
+
 void pin_to_cpu_number(std::uint16_t index) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -49,6 +52,7 @@ Worker::Worker(Fabric& fabric, std::uint16_t index)
     : fabric_(fabric),
       index_(index),
       shard_(ShardId{index}),
+      routes_(*fabric.paths, static_cast<std::uint16_t>(fabric.own.port + 1 + index)),
       macs_(fabric.mac_entries, fabric.mac_age_ns) {
   intakes_.assign(fabric.ports.size(), Intake(rte_rand()));
   for (const auto& port : fabric.ports)
@@ -154,7 +158,18 @@ void Worker::run() {
 
 std::size_t Worker::poll_port(Port& port, TimeNs now) noexcept {
   const std::size_t count = port.receive(burst_, now);
-  for (std::size_t at = 0; at < count; ++at) handle_frame(port, burst_[at], now);
+  wire::Datagram datagram;
+  ShardId shard;
+  for (std::size_t at = 0; at < count; ++at) {
+    if (at + kPrefetchFrames < count) wire::prefetch(bytes_of(burst_[at + kPrefetchFrames]));
+    rte_mbuf* packet = burst_[at];
+    if (flows_.find(bytes_of(packet), port.index(), port.udp_checksums(), macs_, now, datagram,
+                    shard))
+      to_shard(port, datagram, shard, packet, now);
+    else
+      handle_frame(port, packet, now);
+  }
+  feed_shard(now);
   return count;
 }
 
@@ -165,14 +180,27 @@ std::size_t Worker::poll_inbox(TimeNs now) noexcept {
   for (unsigned at = 0; at < count; ++at) {
     auto* packet = static_cast<rte_mbuf*>(packets[at]);
     const PacketMeta meta = meta_of(packet);
-    if (meta.kind == PacketMeta::Kind::kEgress) {
+    if (meta.kind == PacketMeta::Kind::kEgress)
       fabric_.ports[meta.port]->enqueue(packet, meta.egress_class);
-      continue;
-    }
-    feed_shard(bytes_of(packet).subspan(meta.payload_offset, meta.payload_bytes), meta.marked, now);
-    rte_pktmbuf_free(packet);
+    else
+      arrive({bytes_of(packet).subspan(meta.payload_offset, meta.payload_bytes), meta.marked},
+             packet, now);
   }
+  feed_shard(now);
   return count;
+}
+
+// Takes ownership of the packet.
+void Worker::arrive(const wire::Datagram& datagram, rte_mbuf* packet, TimeNs now) noexcept {
+  arrived_[arrived_count_] = datagram;
+  arrived_in_[arrived_count_] = packet;
+  if (++arrived_count_ == arrived_.size()) feed_shard(now);
+}
+
+void Worker::feed_shard(TimeNs now) noexcept {
+  agg::receive(shard_, std::span(arrived_).first(arrived_count_), counters_.verdicts, now);
+  rte_pktmbuf_free_bulk(arrived_in_.data(), static_cast<unsigned>(arrived_count_));
+  arrived_count_ = 0;
 }
 
 std::size_t Worker::poll_mac_news(TimeNs now) noexcept {
@@ -216,18 +244,13 @@ rte_mbuf* Worker::spare_buffer() noexcept {
 // The datagram stands in the spare buffer.
 void Worker::send_of_shard(const agg::Transmit& transmit) noexcept {
   rte_mbuf* packet = std::exchange(spare_, nullptr);
-  const MemberPath path = fabric_.paths->read(transmit.job, transmit.rank);
-  const auto source_port = static_cast<std::uint16_t>(fabric_.own.port + 1 + index_);
-  // A result's data is summed once for all members; only what stands before it differs.
-  const wire::PartialSum sum =
-      wire::sum_bytes(datagram_room(packet).first(transmit.bytes - transmit.tail_bytes)) +
-      transmit.tail_sum;
-  if (!path.bound || !put_headers(packet, path.udp, source_port, transmit.bytes, sum)) {
+  const Routes::Route* route = routes_.find(transmit.job, transmit.rank);
+  if (route == nullptr || !put_headers(packet, route->headers, transmit.bytes, transmit.sum)) {
     counters_.drops.count(DropReason::kNoPath);
     rte_pktmbuf_free(packet);
     return;
   }
-  send(path.port, fabric_.classifier.of_chunk(transmit.priority), packet, counters_.drops);
+  send(route->port, fabric_.classifier.of_chunk(transmit.priority), packet, counters_.drops);
 }
 
 std::size_t Worker::loop(TimeNs now) noexcept {

@@ -6,6 +6,7 @@
 // happens to a frame is in frames.cc, the rest in worker.cc.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <thread>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "aggregator/appliance/rounds.h"
 #include "config/config.h"
 #include "dataplane/core/classifier.h"
+#include "dataplane/core/flow_cache.h"
 #include "dataplane/core/forwarding.h"
 #include "dataplane/core/steer.h"
 #include "dataplane/dpdk/doze.h"
@@ -93,8 +95,9 @@ class Worker {
   PortMask ports_that_carry(const wire::EthernetView& view, PortMask out) const noexcept;
   void forward(Port& in, const ForwardDecision& decision, const wire::EthernetView& view,
                rte_mbuf* packet) noexcept;
-  void handle_own(Port& port, wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept;
-  void to_shard(Port& port, const wire::Frame& frame, ShardId shard, rte_mbuf* packet,
+  void handle_own(Port& port, wire::Frame& frame, MacTable::Learned learned, rte_mbuf* packet,
+                  TimeNs now) noexcept;
+  void to_shard(Port& port, const wire::Datagram& datagram, ShardId shard, rte_mbuf* packet,
                 TimeNs now) noexcept;
   void handle_control(Port& port, const wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept;
   void to_control(Port& port, Errand errand, PacketMeta::Kind kind, std::uint64_t sender,
@@ -105,7 +108,8 @@ class Worker {
             DropCounters& losses) noexcept;
   void drop(Port& port, DropReason reason, rte_mbuf* packet) noexcept;
 
-  void feed_shard(wire::Bytes payload, bool marked, TimeNs now) noexcept;
+  void arrive(const wire::Datagram& datagram, rte_mbuf* packet, TimeNs now) noexcept;
+  void feed_shard(TimeNs now) noexcept;
   rte_mbuf* spare_buffer() noexcept;
 
   Fabric& fabric_;
@@ -114,7 +118,9 @@ class Worker {
   std::vector<Intake> intakes_;  // one a port, used for own ones
   PortMask up_ = 0;
   agg::Shard shard_;
+  Routes routes_;
   MacTable macs_;
+  FlowCache flows_;
   RingPtr inbox_;              // rte_mbuf*
   RingPtr commands_;           // agg::ShardCommand
   RingPtr events_;             // agg::ShardEvent, to the control thread
@@ -122,6 +128,10 @@ class Worker {
   rte_mbuf* spare_ = nullptr;  // for the shard's next datagram
   Port::Burst burst_{};
   Doze doze_;
+  // What has arrived for the shard, and the buffers that it lies in.
+  std::array<wire::Datagram, agg::kBurstDatagrams> arrived_{};
+  std::array<rte_mbuf*, agg::kBurstDatagrams> arrived_in_{};
+  std::size_t arrived_count_ = 0;
   LcoreCounters counters_;
   std::atomic<bool> stop_{false};
   std::thread thread_;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <type_traits>
+#include <vector>
 
 #include "aggregator/base/check.h"
 #include "aggregator/base/types.h"
@@ -49,6 +50,12 @@ class PathTable {
     entry->sequence.store(sequence + 2, std::memory_order_release);
   }
 
+  // Any thread. Another one after every bind(); 0: not bound yet.
+  std::uint32_t version(JobId job, Rank rank) const noexcept {
+    const Entry* entry = find(job, rank);
+    return entry == nullptr ? 0 : entry->sequence.load(std::memory_order_acquire);
+  }
+
   // Any thread. Unbound, unknown or just being written (then the datagram is lost like any other,
   // and its member asks again): `bound` is false.
   MemberPath read(JobId job, Rank rank) const noexcept {
@@ -83,6 +90,47 @@ class PathTable {
   std::size_t job_count_;
   std::size_t workers_per_job_;
   std::unique_ptr<Entry[]> entries_;
+};
+
+// One lcore's copies of the paths that it uses, as headers that are ready to be written. Direct
+// mapped: of two members at one place, each is looked up again in the table.
+class Routes {
+ public:
+  struct Route {
+    wire::UdpHeaders headers;
+    PortIndex port = 0;
+  };
+
+  // Datagrams leave from `source_port`. The table outlives it.
+  Routes(const PathTable& table, std::uint16_t source_port)
+      : table_(table), source_port_(source_port), places_(kPlaces) {}
+
+  // Null where the table's path is not bound. Valid until the next call.
+  const Route* find(JobId job, Rank rank) noexcept {
+    Place& place = places_[(job.value * kRankStride + rank.value) % kPlaces];
+    const std::uint32_t version = table_.version(job, rank);
+    const std::uint32_t member = std::uint32_t{job.value} << 16 | rank.value;
+    if (place.version == version && place.member == member && version != 0) return &place.route;
+    MemberPath path = table_.read(job, rank);  // not older than `version`
+    if (!path.bound) return nullptr;
+    path.udp.src_port = source_port_;
+    place = {
+        .route = {wire::UdpHeaders(path.udp), path.port}, .version = version, .member = member};
+    return &place.route;
+  }
+
+ private:
+  static constexpr std::size_t kPlaces = 1024;
+  static constexpr std::size_t kRankStride = 67;  // jobs of one size do not all meet
+  struct alignas(64) Place {
+    Route route;
+    std::uint32_t version = 0;
+    std::uint32_t member = 0;  // job << 16 | rank
+  };
+
+  const PathTable& table_;
+  const std::uint16_t source_port_;
+  std::vector<Place> places_;
 };
 
 }  // namespace sluice::dataplane

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <thread>
+#include <vector>
 
 #include "tests/unit/dataplane/frames.h"
 
@@ -54,6 +55,51 @@ TEST(PathTable, AReaderNeverSeesHalfOfAWrite) {
   stop = true;
   writer.join();
   EXPECT_GT(seen, 0);
+}
+
+// The headers that a datagram gets on the way to a member; empty where there is no way.
+std::vector<std::uint8_t> headers_to(Routes& routes, JobId job, Rank rank) {
+  const Routes::Route* route = routes.find(job, rank);
+  if (route == nullptr) return {};
+  std::vector<std::uint8_t> bytes(route->headers.size());
+  EXPECT_TRUE(route->headers.encode(bytes, 100, {}));
+  return bytes;
+}
+
+std::vector<std::uint8_t> headers_on(MemberPath path, std::uint16_t source_port) {
+  path.udp.src_port = source_port;
+  std::vector<std::uint8_t> bytes(wire::udp_header_bytes(path.udp));
+  EXPECT_EQ(wire::encode_udp_headers(bytes, path.udp, 100, {}), bytes.size());
+  return bytes;
+}
+
+TEST(Routes, FollowThePathThatWasBoundLast) {
+  PathTable table(4, 1024);
+  Routes routes(table, 7701);
+  EXPECT_EQ(routes.find(JobId{1}, Rank{2}), nullptr);
+  for (const std::uint8_t number : {3, 4}) {
+    table.bind(JobId{1}, Rank{2}, path_of(number));
+    EXPECT_EQ(headers_to(routes, JobId{1}, Rank{2}), headers_on(path_of(number), 7701));
+    EXPECT_EQ(routes.find(JobId{1}, Rank{2})->port, number);
+  }
+  MemberPath unbound = path_of(5);
+  unbound.bound = false;
+  table.bind(JobId{1}, Rank{2}, unbound);
+  EXPECT_EQ(routes.find(JobId{1}, Rank{2}), nullptr);
+  EXPECT_EQ(routes.find(JobId{9}, Rank{0}), nullptr);
+}
+
+TEST(Routes, KeepMembersApartThatShareAPlace) {
+  PathTable table(4, 1024);
+  Routes routes(table, 7701);
+  for (std::uint16_t job = 0; job < 4; ++job)
+    for (std::uint16_t rank = 0; rank < 1024; ++rank)
+      table.bind(JobId{job}, Rank{rank}, path_of(static_cast<std::uint8_t>(job * 50 + rank % 50)));
+  for (int round = 0; round < 2; ++round)
+    for (std::uint16_t rank = 0; rank < 1024; ++rank)
+      for (std::uint16_t job = 0; job < 4; ++job)
+        ASSERT_EQ(headers_to(routes, JobId{job}, Rank{rank}),
+                  headers_on(path_of(static_cast<std::uint8_t>(job * 50 + rank % 50)), 7701));
 }
 
 }  // namespace

@@ -1,0 +1,58 @@
+// The internet checksum (RFC 1071), in parts that are put together.
+//
+// Pure, on any thread. Long runs of bytes are summed with the best vectors that the machine has
+// (Highway, chosen at run time), so that reading a frame once costs little more than fetching it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+namespace sluice::wire {
+
+// A one's-complement sum of bytes in memory order, not yet complemented. Sums of parts may be added
+// when every part but the last has an even length, so a payload that goes to n members is summed
+// once. A number that is written little-endian at an even offset may be added as it is.
+struct PartialSum {
+  std::uint64_t value = 0;
+  constexpr PartialSum operator+(PartialSum other) const noexcept {
+    return PartialSum{value + other.value};
+  }
+};
+
+// Sums whole words, then what is left. Always by loads of one size: bytes put together in memory
+// and read back as one word would wait for the store.
+inline PartialSum sum_short(std::span<const std::uint8_t> bytes) noexcept {
+  std::uint64_t sum = 0;
+  const std::uint8_t* at = bytes.data();
+  const auto add = [&](auto word) {
+    std::memcpy(&word, at, sizeof word);
+    at += sizeof word;
+    sum += word;
+  };
+  for (std::size_t words = bytes.size() / 4; words != 0; --words) add(std::uint32_t{});
+  if ((bytes.size() & 2) != 0) add(std::uint16_t{});
+  if ((bytes.size() & 1) != 0) add(std::uint8_t{});
+  return PartialSum{sum};
+}
+
+// Any number of bytes.
+PartialSum sum_long(std::span<const std::uint8_t> bytes) noexcept;
+
+inline PartialSum sum_bytes(std::span<const std::uint8_t> bytes) noexcept {
+  constexpr std::size_t kShortBytes = 64;  // headers: no call is worth it
+  return bytes.size() <= kShortBytes ? sum_short(bytes) : sum_long(bytes);
+}
+
+// The folded complement, ready to be stored with memcpy.
+constexpr std::uint16_t finish_checksum(PartialSum sum) noexcept {
+  std::uint64_t folded = (sum.value & 0xffffffff) + (sum.value >> 32);
+  folded = (folded & 0xffff) + (folded >> 16);
+  folded = (folded & 0xffff) + (folded >> 16);
+  folded = (folded & 0xffff) + (folded >> 16);
+  return static_cast<std::uint16_t>(~folded);
+}
+
+}  // namespace sluice::wire

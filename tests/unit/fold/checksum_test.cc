@@ -1,0 +1,65 @@
+// The checksum's kernel on every instruction set, against RFC 1071 word by word; and the sums that
+// headers give of themselves.
+#include "aggregator/wire/checksum.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <vector>
+
+#include "aggregator/core/fold.h"
+#include "aggregator/wire/packet.h"
+
+namespace sluice::wire {
+namespace {
+
+std::vector<std::uint8_t> random_bytes(std::size_t count) {
+  std::mt19937 random(static_cast<unsigned>(count));
+  std::vector<std::uint8_t> bytes(count);
+  for (std::uint8_t& byte : bytes) byte = static_cast<std::uint8_t>(random());
+  return bytes;
+}
+
+std::uint16_t word_by_word(std::span<const std::uint8_t> bytes) {
+  std::uint32_t sum = 0;
+  for (std::size_t at = 0; at < bytes.size(); at += 2) {
+    sum += bytes[at] + (at + 1 < bytes.size() ? bytes[at + 1] << 8 : 0);
+    sum = (sum & 0xffff) + (sum >> 16);
+  }
+  return static_cast<std::uint16_t>(~sum);
+}
+
+TEST(Checksum, IsTheSameOnEveryInstructionSetForEveryLengthAndAlignment) {
+  const std::vector<std::uint8_t> bytes = random_bytes(2000);
+  for (const std::string_view target : agg::fold_targets()) {
+    ASSERT_TRUE(agg::force_fold_target(target));
+    for (std::size_t count = 0; count <= 1600; count += count < 300 ? 1 : 97) {
+      for (const std::size_t start : {0, 1, 2, 7, 42}) {
+        const auto part = std::span(bytes).subspan(start, count);
+        ASSERT_EQ(finish_checksum(sum_bytes(part)), word_by_word(part))
+            << target << ", " << count << " bytes from " << start;
+      }
+    }
+  }
+  agg::force_fold_target("");
+}
+
+TEST(Checksum, LosesNoCarry) {
+  const std::vector<std::uint8_t> ones(65535, 0xff);
+  EXPECT_EQ(finish_checksum(sum_bytes(ones)), word_by_word(ones));
+}
+
+// Every field, its upper bits too: whoever adds one finds this test failing.
+TEST(Checksum, OfAResultsHeaderFollowsFromItsNumbers) {
+  const std::vector<std::uint8_t> bytes = random_bytes(sizeof(ResultHeader));
+  ResultHeader body;
+  std::memcpy(&body, bytes.data(), sizeof body);
+  const Sender sender{.job = 0xfffe, .rank = 0x8001, .cookie = 0xfedcba9876543210};
+  std::vector<std::uint8_t> datagram(packet_bytes(sizeof body, 0, 0));
+  ASSERT_EQ(encode(datagram, sender, body), datagram.size());
+  EXPECT_EQ(finish_checksum(sum_of(sender, PacketType::kResult) + sum_of(body)),
+            word_by_word(datagram));
+}
+
+}  // namespace
+}  // namespace sluice::wire
