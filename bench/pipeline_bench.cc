@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "aggregator/appliance/arrivals.h"
 #include "aggregator/appliance/rounds.h"
 #include "aggregator/base/check.h"
 #include "aggregator/core/fold.h"
@@ -95,13 +96,12 @@ class Appliance {
 
  private:
   void receive(std::span<const FrameBytes> frames, dataplane::PortIndex in_port, TimeNs now) {
-    std::array<wire::Datagram, kBurst> arrivals;
-    std::size_t count = 0;
+    wire::Datagram datagram;
     for (std::size_t at = 0; at < frames.size(); ++at) {
       if (at + kAhead < frames.size()) wire::prefetch(frames[at + kAhead]);
-      count += find(frames[at], in_port, now, arrivals[count]);
+      if (find(frames[at], in_port, now, datagram)) arrivals_.add(datagram, now);
     }
-    agg::receive(shard_, std::span(arrivals).first(count), malformed_, now);
+    arrivals_.flush(now);
   }
 
   bool find(FrameBytes bytes, dataplane::PortIndex in_port, TimeNs now, wire::Datagram& datagram) {
@@ -174,6 +174,7 @@ class Appliance {
   dataplane::MacTable macs_;
   dataplane::FlowCache flows_;
   VerdictCounters malformed_;
+  agg::Arrivals arrivals_{shard_, malformed_};
   dataplane::Classifier classifier_;
   dataplane::PathTable paths_{kMaxJobs, kWorkers};
   dataplane::Routes routes_{paths_, kControlPort + 1};

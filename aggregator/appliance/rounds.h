@@ -6,12 +6,10 @@
 // nothing here allocates or locks unless its link does.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <span>
 
 #include "aggregator/appliance/send_budget.h"
-#include "aggregator/base/check.h"
 #include "aggregator/core/shard.h"
 #include "aggregator/jobs/jobs.h"
 
@@ -20,29 +18,6 @@ namespace sluice::agg {
 inline constexpr int kSweepsPerRound = 4;  // of 256 slots: a lost member delays no burst by more
 inline constexpr DurationNs kTickInterval = 20 * kMillisecond;  // between two looks at the members
 inline constexpr std::size_t kControlDatagrams = 1024;  // a round; workers' rings hold as many
-
-inline constexpr std::size_t kBurstDatagrams = 32;
-
-// Handles what has arrived, at most kBurstDatagrams, in its order: first all is parsed and what it
-// concerns is fetched, so that the one does not wait for the memory of the next. What is no packet
-// is counted in `malformed`.
-inline void receive(Shard& shard, std::span<const wire::Datagram> arrivals,
-                    VerdictCounters& malformed, TimeNs now) noexcept {
-  CHECK(arrivals.size() <= kBurstDatagrams);
-  std::array<wire::Packet, kBurstDatagrams> packets;
-  std::array<bool, kBurstDatagrams> marked;
-  std::size_t count = 0;
-  for (const wire::Datagram& arrival : arrivals) {
-    Verdict why{};
-    if (!wire::parse(arrival.payload, packets[count], why)) {
-      malformed.count(why);
-      continue;
-    }
-    shard.prefetch(packets[count]);
-    marked[count++] = arrival.marked;
-  }
-  for (std::size_t at = 0; at < count; ++at) shard.handle(packets[at], marked[at], now);
-}
 
 // One round of an lcore for its shard. Returns how much there was to do; 0: it may rest.
 //

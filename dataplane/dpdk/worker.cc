@@ -169,7 +169,7 @@ std::size_t Worker::poll_port(Port& port, TimeNs now) noexcept {
     else
       handle_frame(port, packet, now);
   }
-  feed_shard(now);
+  finish_arrivals(now);
   return count;
 }
 
@@ -186,20 +186,20 @@ std::size_t Worker::poll_inbox(TimeNs now) noexcept {
       arrive({bytes_of(packet).subspan(meta.payload_offset, meta.payload_bytes), meta.marked},
              packet, now);
   }
-  feed_shard(now);
+  finish_arrivals(now);
   return count;
 }
 
 // Takes ownership of the packet.
 void Worker::arrive(const wire::Datagram& datagram, rte_mbuf* packet, TimeNs now) noexcept {
-  arrived_[arrived_count_] = datagram;
-  arrived_in_[arrived_count_] = packet;
-  if (++arrived_count_ == arrived_.size()) feed_shard(now);
+  if (arrived_count_ == arrived_.size()) finish_arrivals(now);
+  arrived_[arrived_count_++] = packet;
+  arrivals_.add(datagram, now);
 }
 
-void Worker::feed_shard(TimeNs now) noexcept {
-  agg::receive(shard_, std::span(arrived_).first(arrived_count_), counters_.verdicts, now);
-  rte_pktmbuf_free_bulk(arrived_in_.data(), static_cast<unsigned>(arrived_count_));
+void Worker::finish_arrivals(TimeNs now) noexcept {
+  arrivals_.flush(now);
+  rte_pktmbuf_free_bulk(arrived_.data(), static_cast<unsigned>(arrived_count_));
   arrived_count_ = 0;
 }
 

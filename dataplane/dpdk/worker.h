@@ -6,11 +6,11 @@
 // happens to a frame is in frames.cc, the rest in worker.cc.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <thread>
 #include <vector>
 
+#include "aggregator/appliance/arrivals.h"
 #include "aggregator/appliance/rounds.h"
 #include "config/config.h"
 #include "dataplane/core/classifier.h"
@@ -109,7 +109,7 @@ class Worker {
   void drop(Port& port, DropReason reason, rte_mbuf* packet) noexcept;
 
   void arrive(const wire::Datagram& datagram, rte_mbuf* packet, TimeNs now) noexcept;
-  void feed_shard(TimeNs now) noexcept;
+  void finish_arrivals(TimeNs now) noexcept;
   rte_mbuf* spare_buffer() noexcept;
 
   Fabric& fabric_;
@@ -131,8 +131,11 @@ class Worker {
   // What has arrived for the shard, and the buffers that it lies in.
   std::array<wire::Datagram, agg::kBurstDatagrams> arrived_{};
   std::array<rte_mbuf*, agg::kBurstDatagrams> arrived_in_{};
+  // The buffers of what has arrived for the shard, until it is handled.
+  Port::Burst arrived_{};
   std::size_t arrived_count_ = 0;
   LcoreCounters counters_;
+  agg::Arrivals arrivals_{shard_, counters_.verdicts};
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };
