@@ -99,6 +99,17 @@ class Shard {
   std::uint64_t results_overwritten() const noexcept { return results_overwritten_.read(); }
 
  private:
+  // The head of a sum's result, as the slot's members get it one after the other: all but the
+  // member's name and the numbers of its flow, which are zero here.
+  struct PreparedSum {
+    const Job* job = nullptr;
+    std::uint32_t slot_index = 0;
+    Step step = 0;
+    TimeNs now = 0;
+    std::uint8_t flags = 0;
+    std::array<std::uint8_t, wire::result_overhead_bytes(kMaxWorkers)> head{};
+    wire::PartialSum sum;  // of the head and the payload
+  };
   struct ActiveSlice {  // a stream with results to send; served in turn, one slot each
     Job* job = nullptr;
     StreamId stream{};
@@ -156,6 +167,8 @@ class Shard {
   bool write_result(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
                     std::uint8_t flags, Transmit& transmit, std::span<std::uint8_t> out,
                     TimeNs now) noexcept;
+  void prepare_sum(const Job& job, std::uint32_t slot_index, std::uint8_t flags,
+                   TimeNs now) noexcept;
   void write_sum(Job& job, std::uint32_t slot_index, Rank rank, std::uint8_t flags,
                  Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
   void write_piece(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
@@ -164,8 +177,8 @@ class Shard {
   Flow& flow_to(Job& job, Rank rank) noexcept;
   static bool is_for(const Job& job, StreamId stream, Step step, Rank rank) noexcept;
   static wire::Sender sender_of(const Job& job, Rank rank) noexcept;
-  wire::FeedbackHeader next_feedback(Job& job, Rank rank, Priority priority, std::uint8_t flags,
-                                     TimeNs now) noexcept;
+  wire::PartialSum fill_feedback(Job& job, Rank rank, wire::FeedbackHeader& header,
+                                 TimeNs now) noexcept;
 
   // shard_reply.cc: answers to probes, what they pull, feedback.
   Verdict probe(Job& job, const wire::Packet& packet) noexcept;
@@ -189,6 +202,7 @@ class Shard {
   std::array<ActiveSlice, kMaxJobs * kStreamCount> active_{};  // ring
   std::size_t active_head_ = 0;
   std::size_t active_count_ = 0;
+  PreparedSum prepared_;
   std::vector<ShardEvent> events_;
   std::size_t event_count_ = 0;
   bool sweep_pending_ = false;

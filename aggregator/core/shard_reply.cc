@@ -158,7 +158,8 @@ bool Shard::write_reply(Job& job, Rank rank, Transmit& transmit, std::span<std::
   DCHECK((flow.unanswered & flow.pulling) == 0);
   if (flow.feedback_queued) {
     flow.feedback_queued = false;
-    const wire::Feedback body{.feedback = next_feedback(job, rank, 0, 0, now), .shard = id_.value};
+    wire::Feedback body{.shard = id_.value};
+    fill_feedback(job, rank, body.feedback, now);
     transmit.bytes = wire::encode(out, sender_of(job, rank), body);
     transmit.sum = wire::sum_bytes(out.first(transmit.bytes));
     return transmit.bytes != 0;
@@ -199,12 +200,12 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
                                 TimeNs now) noexcept {
   const std::size_t index = index_of(reply.stream);
   const std::uint32_t window = job.spec.windows[index];
-  wire::Answer body{.feedback = next_feedback(job, rank, 0, 0, now),
-                    .step = reply.step,
+  wire::Answer body{.step = reply.step,
                     .block = reply.block,
                     .probe_number = reply.probe_number,
                     .first_incomplete = wire::kNoChunk,
                     .stream = reply.stream};
+  fill_feedback(job, rank, body.feedback, now);
   std::array<std::uint64_t, kMaskWords> missing{};
   std::array<wire::MissingAge, kMaxMissingAges> ages{};
   std::size_t age_count = 0;

@@ -1,5 +1,7 @@
 // What a shard sends, and when: results to every member within its credit, between them a reply now
 // and then. One datagram a call, encoded straight into the caller's buffer.
+#include <cstring>
+
 #include "aggregator/base/check.h"
 #include "aggregator/base/serial.h"
 #include "aggregator/core/shard.h"
@@ -111,19 +113,31 @@ wire::Sender Shard::sender_of(const Job& job, Rank rank) noexcept {
           .cookie = job.members[rank.value].cookie.load(std::memory_order_relaxed)};
 }
 
-wire::FeedbackHeader Shard::next_feedback(Job& job, Rank rank, Priority priority,
-                                          std::uint8_t flags, TimeNs now) noexcept {
+// The numbers of the flow to a member, in a header whose priority and flags stay; returns what they
+// add to the checksum.
+wire::PartialSum Shard::fill_feedback(Job& job, Rank rank, wire::FeedbackHeader& header,
+                                      TimeNs now) noexcept {
   Flow& flow = flow_to(job, rank);
-  return {.number = flow.next_number++,
-          .received_count = flow.received_count,
-          .highest_number = flow.highest_number,
-          .marked_count = flow.marked_count,
-          .echo_timestamp_us = flow.echo_timestamp_us,
-          .hold_us = static_cast<std::uint32_t>((now - flow.echo_arrival_ns) / kMicrosecond),
-          .deferred_count = flow.deferred_count,
-          .open_step = job.open_step(StreamId::kGradients),
-          .priority = priority,
-          .flags = flags};
+  const wire::FeedbackHeader numbers{
+      .number = flow.next_number++,
+      .received_count = flow.received_count,
+      .highest_number = flow.highest_number,
+      .marked_count = flow.marked_count,
+      .echo_timestamp_us = flow.echo_timestamp_us,
+      .hold_us = static_cast<std::uint32_t>((now - flow.echo_arrival_ns) / kMicrosecond),
+      .deferred_count = flow.deferred_count,
+      .open_step = job.open_step(StreamId::kGradients),
+      .priority = 0,
+      .flags = 0};
+  header.number = numbers.number;
+  header.received_count = numbers.received_count;
+  header.highest_number = numbers.highest_number;
+  header.marked_count = numbers.marked_count;
+  header.echo_timestamp_us = numbers.echo_timestamp_us;
+  header.hold_us = numbers.hold_us;
+  header.deferred_count = numbers.deferred_count;
+  header.open_step = numbers.open_step;
+  return wire::sum_of(numbers);
 }
 
 // False: it does not fit.
@@ -144,37 +158,66 @@ bool Shard::write_result(Job& job, StreamId stream, std::uint32_t slot_index, Ra
   return transmit.bytes != 0;
 }
 
-// The payload was summed once for all members, and the header's part comes from its numbers.
-void Shard::write_sum(Job& job, std::uint32_t slot_index, Rank rank, std::uint8_t flags,
-                      Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept {
+void Shard::prepare_sum(const Job& job, std::uint32_t slot_index, std::uint8_t flags,
+                        TimeNs now) noexcept {
   const GradientSlice& slice = job.slices[id_.value].gradients;
   const Slot& slot = slice.slots[slot_index];
   const Sum& sum = slice.sums[slot_index];
-  const std::span<const std::uint64_t> mask = slice.mask_of(slot_index);
-  if (!sum.has_data()) flags |= wire::kFlagNil;
-  if (!sum.finite) flags |= wire::kFlagNonFinite;
-  if (sum.dtype != Dtype::kFloat32) flags |= wire::kFlagMean;
-  const wire::Sender sender = sender_of(job, rank);
-  if (!wire::encode_around(out, wire::PacketType::kResult, sender, sizeof(wire::ResultHeader), mask,
-                           slice.payload_of(slot_index)))
+  if (prepared_.job == &job && prepared_.slot_index == slot_index && prepared_.step == slot.step &&
+      prepared_.now == now && prepared_.flags == flags)
     return;
   const std::uint32_t now_us = wire_time_us(now);
-  const auto* header = new (wire::body_of(out))
-      wire::ResultHeader{.feedback = next_feedback(job, rank, slot.priority, flags, now),
-                         .k = sum.k,
-                         .step = slot.step,
-                         .chunk = job.global_chunk(slot_index % slice.chunk_count, id_),
-                         .weight = sum.weight,
-                         .first_age_us = now_us - slot.first_us,
-                         .complete_age_us = now_us - slot.complete_us,
-                         .elem_count = sum.elem_count,
-                         .dtype = sum.dtype,
-                         .mask_words = static_cast<std::uint8_t>(mask.size())};
-  transmit.bytes = wire::packet_bytes(sizeof *header, mask.size(), slot.payload_bytes);
-  transmit.sum = wire::sum_of(sender, wire::PacketType::kResult) + wire::sum_of(*header) +
-                 wire::PartialSum{slot.payload_sum};
-  for (const std::uint64_t word : mask)
-    transmit.sum = transmit.sum + wire::PartialSum{(word & 0xffffffff) + (word >> 32)};
+  wire::ResultHeader body{.k = sum.k,
+                          .step = slot.step,
+                          .chunk = job.global_chunk(slot_index % slice.chunk_count, id_),
+                          .weight = sum.weight,
+                          .first_age_us = now_us - slot.first_us,
+                          .complete_age_us = now_us - slot.complete_us,
+                          .elem_count = sum.elem_count,
+                          .dtype = sum.dtype,
+                          .mask_words = static_cast<std::uint8_t>(slice.mask_word_count)};
+  body.feedback.priority = slot.priority;
+  body.feedback.flags = flags;
+  if (!sum.has_data()) body.feedback.flags |= wire::kFlagNil;
+  if (!sum.finite) body.feedback.flags |= wire::kFlagNonFinite;
+  if (sum.dtype != Dtype::kFloat32) body.feedback.flags |= wire::kFlagMean;
+  const std::size_t head_bytes =
+      wire::encode(prepared_.head, {.job = job.spec.id.value}, body, slice.mask_of(slot_index));
+  CHECK(head_bytes != 0);
+  prepared_.job = &job;
+  prepared_.slot_index = slot_index;
+  prepared_.step = slot.step;
+  prepared_.now = now;
+  prepared_.flags = flags;
+  prepared_.sum = wire::sum_bytes(std::span(prepared_.head).first(head_bytes)) +
+                  wire::PartialSum{slot.payload_sum};
+}
+
+// The prepared head, its member's name and numbers, and the payload, which was summed once for all
+// members. What is added here to the checksum is taken from the numbers: to read them back would
+// wait for the stores.
+void Shard::write_sum(Job& job, std::uint32_t slot_index, Rank rank, std::uint8_t flags,
+                      Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept {
+  const std::span<const std::uint8_t> payload =
+      job.slices[id_.value].gradients.payload_of(slot_index);
+  const std::size_t head_bytes =
+      wire::packet_bytes(sizeof(wire::ResultHeader), job.mask_word_count, 0);
+  if (out.size() < head_bytes + payload.size()) return;
+  prepare_sum(job, slot_index, flags, now);
+  constexpr std::size_t kFixedBytes = wire::packet_bytes(sizeof(wire::ResultHeader), 1, 0);
+  std::memcpy(out.data(), prepared_.head.data(), kFixedBytes);
+  if (head_bytes > kFixedBytes)
+    std::memcpy(&out[kFixedBytes], &prepared_.head[kFixedBytes], head_bytes - kFixedBytes);
+  if (!payload.empty()) std::memcpy(&out[head_bytes], payload.data(), payload.size());
+
+  const Cookie cookie = job.members[rank.value].cookie.load(std::memory_order_relaxed);
+  auto& common = *reinterpret_cast<wire::CommonHeader*>(out.data());
+  common.rank = rank.value;
+  common.cookie = cookie;
+  auto& body = *reinterpret_cast<wire::ResultHeader*>(&out[sizeof common]);
+  transmit.bytes = head_bytes + payload.size();
+  transmit.sum = prepared_.sum + fill_feedback(job, rank, body.feedback, now) +
+                 wire::PartialSum{rank.value + (cookie & 0xffffffff) + (cookie >> 32)};
 }
 
 void Shard::write_piece(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
@@ -182,12 +225,14 @@ void Shard::write_piece(Job& job, StreamId stream, std::uint32_t slot_index, Ran
                         TimeNs now) noexcept {
   const PieceSlice& slice = job.slices[id_.value].pieces_of(stream);
   const Slot& slot = slice.slots[slot_index];
-  const wire::PieceResult body{.feedback = next_feedback(job, rank, slot.priority, flags, now),
-                               .step = slot.step,
-                               .chunk = job.global_chunk(slot_index % slice.chunk_count, id_),
-                               .operation = slice.operations[slot_index],
-                               .mask_words = static_cast<std::uint8_t>(job.mask_word_count),
-                               .payload_bytes = slot.payload_bytes};
+  wire::PieceResult body{.step = slot.step,
+                         .chunk = job.global_chunk(slot_index % slice.chunk_count, id_),
+                         .operation = slice.operations[slot_index],
+                         .mask_words = static_cast<std::uint8_t>(job.mask_word_count),
+                         .payload_bytes = slot.payload_bytes};
+  body.feedback.priority = slot.priority;
+  body.feedback.flags = flags;
+  fill_feedback(job, rank, body.feedback, now);
   transmit.bytes = wire::encode(out, sender_of(job, rank), body, slice.mask_of(slot_index),
                                 slice.payload_of(slot_index));
   if (transmit.bytes == 0) return;

@@ -158,15 +158,6 @@ static_assert(sizeof(Contribution) == 34 && sizeof(ResultHeader) == 64 && sizeof
 static_assert(sizeof(ResultHeader) % 2 == 0 && sizeof(PieceResult) % 2 == 0,
               "a result's payload is summed once for all members, at an even offset");
 
-constexpr PartialSum sum_of(const ResultHeader& header) noexcept {
-  return sum_of(header.feedback) +
-         PartialSum{std::uint64_t{header.k} + header.step + header.chunk +
-                    (header.weight & 0xffffffff) + (header.weight >> 32) + header.first_age_us +
-                    header.complete_age_us + header.elem_count +
-                    static_cast<std::uint64_t>(header.dtype) +
-                    (std::uint64_t{header.mask_words} << 8)};
-}
-
 // Bytes around a chunk's payload in the biggest packet that carries it, for n workers.
 constexpr std::size_t result_overhead_bytes(std::size_t worker_count) noexcept {
   static_assert(sizeof(ResultHeader) >= sizeof(PieceResult));

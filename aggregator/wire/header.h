@@ -103,7 +103,7 @@ struct FeedbackHeader {
 static_assert(sizeof(CommonHeader) == 16 && sizeof(FlowHeader) == 14 &&
               sizeof(FeedbackHeader) == 34);
 
-// What a header adds to the checksum of a datagram, from its numbers: a header that has just been
+// What the header adds to the checksum of a datagram, from its numbers: one that has just been
 // filled is not read back, because a wide read waits for the narrow writes before it.
 constexpr PartialSum sum_of(const FeedbackHeader& header) noexcept {
   return {std::uint64_t{header.number} + header.received_count + header.highest_number +

@@ -10,8 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <new>
 #include <span>
 #include <string_view>
 
@@ -79,35 +77,10 @@ struct Sender {
   Cookie cookie = 0;
 };
 
-constexpr PartialSum sum_of(const Sender& sender, PacketType type) noexcept {
-  return {std::uint64_t{kMagic} + kVersion + (static_cast<std::uint64_t>(type) << 8) + sender.job +
-          sender.rank + (sender.cookie & 0xffffffff) + (sender.cookie >> 32)};
-}
-
+// The size of a packet.
 constexpr std::size_t packet_bytes(std::size_t body_bytes, std::size_t mask_word_count,
                                    std::size_t payload_bytes) noexcept {
   return sizeof(CommonHeader) + body_bytes + 8 * mask_word_count + payload_bytes;
-}
-
-// Writes all of a packet but its body, which the caller then fills in place at body_of(out): a body
-// that is copied is read wide, which waits for the narrow writes that made it. False: it does not
-// fit.
-inline bool encode_around(std::span<std::uint8_t> out, PacketType type, const Sender& sender,
-                          std::size_t body_bytes, std::span<const std::uint64_t> mask,
-                          std::span<const std::uint8_t> payload) noexcept {
-  if (out.size() < packet_bytes(body_bytes, mask.size(), payload.size())) return false;
-  new (out.data())
-      CommonHeader{.type = type, .job = sender.job, .rank = sender.rank, .cookie = sender.cookie};
-  std::uint8_t* at = out.data() + sizeof(CommonHeader) + body_bytes;
-  for (const std::uint64_t word : mask) {
-    std::memcpy(at, &word, sizeof(word));
-    at += sizeof(word);
-  }
-  if (!payload.empty()) std::memcpy(at, payload.data(), payload.size());
-  return true;
-}
-inline std::uint8_t* body_of(std::span<std::uint8_t> out) noexcept {
-  return out.data() + sizeof(CommonHeader);
 }
 
 // Writes a packet into `out` and returns its size, or 0 when it does not fit. `mask` and `payload`
