@@ -99,6 +99,10 @@ Job::Job(const JobSpec& job_spec, BuildProgress* progress)
       members(job_spec.world_size),
       slices(job_spec.shard_count),
       summaries(job_spec.shard_count),
+      by_shard_count_(job_spec.shard_count),
+      by_window_{Divisor(std::max(job_spec.windows[0], 1u)),
+                 Divisor(std::max(job_spec.windows[1], 1u)),
+                 Divisor(std::max(job_spec.windows[2], 1u))},
       policy_(job_spec.policy, job_spec.world_size),
       clock_(job_spec.policy.late),
       durations_s_(job_spec.world_size) {

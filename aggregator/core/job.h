@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "aggregator/base/divisor.h"
 #include "aggregator/base/limits.h"
 #include "aggregator/base/policy_options.h"
 #include "aggregator/base/time.h"
@@ -135,7 +136,11 @@ class Job {
   // Chunks of a stream that a shard owns, and their dense index there.
   std::uint32_t owned_chunks(StreamId stream, ShardId shard) const noexcept;
   std::uint32_t local_chunk(ChunkIndex chunk) const noexcept {
-    return chunk / kChunksPerBlock / spec.shard_count * kChunksPerBlock + chunk % kChunksPerBlock;
+    return by_shard_count_.quotient(chunk / kChunksPerBlock) * kChunksPerBlock +
+           chunk % kChunksPerBlock;
+  }
+  ShardId owner_of(ChunkIndex chunk) const noexcept {
+    return ShardId{static_cast<std::uint16_t>(by_shard_count_.remainder(chunk / kChunksPerBlock))};
   }
   ChunkIndex global_chunk(std::uint32_t local, ShardId shard) const noexcept {
     return (local / kChunksPerBlock * spec.shard_count + shard.value) * kChunksPerBlock +
@@ -145,7 +150,7 @@ class Job {
   // Where a chunk of a step has its slot in the slice of the shard that owns it.
   std::uint32_t slot_index(StreamId stream, const StreamSlice& slice, Step step,
                            ChunkIndex chunk) const noexcept {
-    return step % spec.windows[index_of(stream)] * slice.chunk_count + local_chunk(chunk);
+    return by_window_[index_of(stream)].remainder(step) * slice.chunk_count + local_chunk(chunk);
   }
 
   // Opens step 1 of every stream: all ranks have joined. Control thread, once.
@@ -171,6 +176,8 @@ class Job {
   bool two_keep_up(Step step) const noexcept;
   void make_gradients(GradientSlice& slice, std::size_t slot_count, BuildProgress* progress);
 
+  const Divisor by_shard_count_;
+  const std::array<Divisor, kStreamCount> by_window_;  // by 1 where there is no such stream
   Policy policy_;
   StepClock clock_;
   std::vector<double> durations_s_;

@@ -117,7 +117,7 @@ Verdict Shard::check_step(Job& job, StreamId stream, Step step, ChunkIndex chunk
   const std::size_t index = index_of(stream);
   if (job.spec.chunk_counts[index] == 0) return Verdict::kBadStream;
   if (chunk >= job.spec.chunk_counts[index]) return Verdict::kBadChunk;
-  if (shard_of(chunk, job.spec.shard_count) != id_.value) return Verdict::kWrongShard;
+  if (job.owner_of(chunk) != id_) return Verdict::kWrongShard;
   if (!job.started()) return Verdict::kNotStarted;
   const Step open_step = current_slice(job, stream).record.step;
   if (step > open_step) return Verdict::kTooNew;

@@ -54,8 +54,7 @@ Verdict Shard::probe(Job& job, const wire::Packet& packet) noexcept {
   if (chunk_count == 0) return Verdict::kBadStream;
   if (body.block >= (chunk_count + kChunksPerBlock - 1) / kChunksPerBlock)
     return Verdict::kBadChunk;
-  if (shard_of(body.block * kChunksPerBlock, job.spec.shard_count) != id_.value)
-    return Verdict::kWrongShard;
+  if (job.owner_of(body.block * kChunksPerBlock) != id_) return Verdict::kWrongShard;
   const Rank rank{packet.common().rank};
   const Step open_step = job.open_step(body.stream);
   if (body.stream == StreamId::kGradients && body.step <= open_step)

@@ -56,8 +56,7 @@ void Shard::prefetch(const wire::Packet& packet) const noexcept {
   const wire::CommonHeader& common = packet.common();
   const Job* job = common.job < jobs_.size() ? jobs_[common.job] : nullptr;
   const auto& body = packet.body<wire::Contribution>();
-  if (job == nullptr || body.chunk >= job->spec.chunk_counts[0] ||
-      shard_of(body.chunk, job->spec.shard_count) != id_.value)
+  if (job == nullptr || body.chunk >= job->spec.chunk_counts[0] || job->owner_of(body.chunk) != id_)
     return;
   const GradientSlice& slice = job->slices[id_.value].gradients;
   const std::uint32_t slot_index =
