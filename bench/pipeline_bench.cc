@@ -1,13 +1,17 @@
 // The measuring half of the pipeline bench (pipeline.py runs it and explains it): one step of eight
-// workers through the appliance's own stages, and through the least code that could do the sum.
+// workers through the appliance's own stages, and through the least code that could do the sum; on
+// one core, or on two that have a shard and a port each.
 // Each Google Benchmark iteration is one step: kFramesPerStep frames in, as many results out.
 #include <benchmark/benchmark.h>
 
 #include <array>
+#include <barrier>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "aggregator/appliance/arrivals.h"
@@ -30,47 +34,106 @@ constexpr std::size_t kAhead = 2;  // frames
 
 TimeNs clock_ns() noexcept { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
-float expected_sum(std::size_t chunk, std::size_t elem) noexcept {
-  float sum = 0;
-  for (std::size_t rank = 0; rank < kWorkers; ++rank) sum += gradient(rank, chunk, elem);
-  return sum;
-}
-
 // A side that dropped frames or summed wrongly must not report a speed.
+template <class Numbers>
 void check_result(const std::uint8_t* payload, std::size_t chunk) {
   for (std::size_t i = 0; i < kChunkElems; ++i) {
-    float value;
+    typename Numbers::Value value;
     std::memcpy(&value, payload + i * sizeof(value), sizeof(value));
-    CHECK(value == expected_sum(chunk, i));
+    CHECK(value == Numbers::expected(chunk, i));
   }
 }
 
-agg::JobSpec job_spec() {
+// The sums as the appliance takes them.
+struct Floats {
+  using Value = float;
+  static void store(float* acc, const std::uint8_t* payload) {
+    agg::fold_store(acc, payload, kChunkElems, Dtype::kFloat32);
+  }
+  static void add(float* acc, const std::uint8_t* payload) {
+    agg::fold_add(acc, payload, kChunkElems, Dtype::kFloat32);
+  }
+  static void write(std::uint8_t* out, const float* acc) { std::memcpy(out, acc, kChunkBytes); }
+  static float expected(std::size_t chunk, std::size_t elem) {
+    float sum = 0;
+    for (std::size_t rank = 0; rank < kWorkers; ++rank) sum += gradient(rank, chunk, elem);
+    return sum;
+  }
+};
+
+// As they are taken where a host stands in for a programmable switch: fixed-point numbers in
+// network order, one after the other. The bytes are the same, read as integers.
+struct BigEndianIntegers {
+  using Value = std::uint32_t;
+  static std::uint32_t load(const std::uint8_t* from) {
+    std::uint32_t value;
+    std::memcpy(&value, from, sizeof value);
+    return __builtin_bswap32(value);
+  }
+  static void store(std::uint32_t* acc, const std::uint8_t* payload) {
+    for (std::size_t i = 0; i < kChunkElems; ++i) acc[i] = load(payload + 4 * i);
+  }
+  static void add(std::uint32_t* acc, const std::uint8_t* payload) {
+    for (std::size_t i = 0; i < kChunkElems; ++i) acc[i] += load(payload + 4 * i);
+  }
+  static void write(std::uint8_t* out, const std::uint32_t* acc) {
+    for (std::size_t i = 0; i < kChunkElems; ++i) {
+      const std::uint32_t value = __builtin_bswap32(acc[i]);
+      std::memcpy(out + 4 * i, &value, sizeof value);
+    }
+  }
+  static std::uint32_t expected(std::size_t chunk, std::size_t elem) {
+    std::uint32_t sum = 0;
+    for (std::size_t rank = 0; rank < kWorkers; ++rank)
+      sum += __builtin_bswap32(std::bit_cast<std::uint32_t>(gradient(rank, chunk, elem)));
+    return __builtin_bswap32(sum);
+  }
+};
+
+agg::JobSpec job_spec(std::uint16_t shard_count) {
   return {.id = JobId{kJob},
           .name = "bench",
           .world_size = kWorkers,
           .chunk_bytes = kChunkBytes,
-          .chunk_counts = {kChunks, 0, 0},
+          .shard_count = shard_count,
+          .chunk_counts = {static_cast<std::uint32_t>(kChunks * shard_count), 0, 0},
           .max_elems = {kChunkElems, 0, 0},
           .windows = {kSyncWindow, kSyncWindow, kSyncWindow}};
 }
 
+// A job that has started.
+struct StartedJob {
+  explicit StartedJob(std::uint16_t shard_count) : job(job_spec(shard_count)) {
+    for (std::size_t rank = 0; rank < kWorkers; ++rank) {
+      job.members[rank].cookie = cookie_of(rank);
+      job.members[rank].reachable = true;
+    }
+    job.start(0);
+  }
+  agg::Job job;
+};
+
 // The stages a frame passes in the appliance, in the order of its lcore worker.
 class Appliance {
  public:
-  explicit Appliance(wire::UdpChecksums checksums)
-      : checksums_(checksums), job_(job_spec()), shard_(ShardId{0}), macs_(1024) {
+  Appliance(wire::UdpChecksums checksums, std::shared_ptr<StartedJob> started, std::uint16_t shard)
+      : checksums_(checksums),
+        started_(std::move(started)),
+        own_{.mac = appliance_mac(),
+             .ipv4 = appliance_address(),
+             .port = kControlPort,
+             .shard_count = started_->job.spec.shard_count},
+        shard_(ShardId{shard}),
+        macs_(1024),
+        routes_(paths_, static_cast<std::uint16_t>(kControlPort + 1 + shard)) {
     for (std::size_t rank = 0; rank < kWorkers; ++rank) {
-      job_.members[rank].cookie = cookie_of(rank);
-      job_.members[rank].reachable = true;
       paths_.bind(JobId{kJob}, Rank{static_cast<std::uint16_t>(rank)},
                   {.udp = path_to_worker(rank),
                    .port = static_cast<dataplane::PortIndex>(rank),
                    .bound = true});
       queues_.emplace_back(dataplane::EgressQueue::Limits{});
     }
-    job_.start(0);
-    shard_.handle_command({.kind = agg::ShardCommand::Kind::kAddJob, .job = &job_}, 0);
+    shard_.handle_command({.kind = agg::ShardCommand::Kind::kAddJob, .job = &started_->job}, 0);
   }
 
   // One step. Returns the result frames sent.
@@ -89,7 +152,7 @@ class Appliance {
   void check_last_result() const {
     const std::uint8_t* payload = last_result_ + sizeof(wire::CommonHeader) +
                                   sizeof(wire::ResultHeader) + sizeof(std::uint64_t);
-    check_result(payload, kChunks - 1);
+    check_result<Floats>(payload, kChunks - 1);
     CHECK(shard_.verdicts().read(Verdict::kFolded) ==
           (kWorkers - 1) * shard_.verdicts().read(Verdict::kCompleted));
   }
@@ -167,9 +230,8 @@ class Appliance {
   }
 
   const wire::UdpChecksums checksums_;
-  const dataplane::OwnAddress own_{
-      .mac = appliance_mac(), .ipv4 = appliance_address(), .port = kControlPort};
-  agg::Job job_;
+  const std::shared_ptr<StartedJob> started_;
+  const dataplane::OwnAddress own_;
   agg::Shard shard_;
   dataplane::MacTable macs_;
   dataplane::FlowCache flows_;
@@ -177,17 +239,19 @@ class Appliance {
   agg::Arrivals arrivals_{shard_, malformed_};
   dataplane::Classifier classifier_;
   dataplane::PathTable paths_{kMaxJobs, kWorkers};
-  dataplane::Routes routes_{paths_, kControlPort + 1};
+  dataplane::Routes routes_;
   std::vector<dataplane::EgressQueue> queues_;
   std::size_t bursts_ = 0;
   const std::uint8_t* last_result_ = nullptr;
 };
 
 // The least that does the same sum: no checks, no queues, the chunk's number read in place, results
-// from a header made beforehand. Same fold kernels, same bytes in and out.
+// from a header made beforehand. Same bytes in and out.
+template <class Numbers>
 class Bare {
  public:
-  Bare() : counts_(kChunks), lines_(kChunks * kChunkElems / 16) {
+  explicit Bare(std::uint16_t shard_count)
+      : blocks_apart_(shard_count), counts_(kChunks), lines_(kChunks * kChunkElems / 16) {
     header_.resize(wire::udp_header_bytes(path_to_worker(0)) + sizeof(wire::CommonHeader) +
                    sizeof(wire::ResultHeader) + sizeof(std::uint64_t));
   }
@@ -201,11 +265,13 @@ class Bare {
     return sent;
   }
 
-  void check_last_result() const { check_result(last_result_ + header_.size(), kChunks - 1); }
+  void check_last_result() const {
+    check_result<Numbers>(last_result_ + header_.size(), kChunks - 1);
+  }
 
  private:
   struct alignas(64) Line {
-    float lanes[16];
+    typename Numbers::Value lanes[16];
   };
 
   std::size_t receive(const std::uint8_t* frame, ReplayPort& port) {
@@ -213,24 +279,27 @@ class Bare {
         wire::kEthernetBytes + wire::kIpv4Bytes + wire::kUdpBytes + sizeof(wire::CommonHeader);
     const auto& body = *reinterpret_cast<const wire::Contribution*>(frame + kBodyAt);
     const std::uint8_t* payload = frame + kBodyAt + sizeof(wire::Contribution);
-    float* acc = lines_[body.chunk * (kChunkElems / 16)].lanes;
-    if (counts_[body.chunk] == 0) {
-      agg::fold_store(acc, payload, kChunkElems, Dtype::kFloat32);
+    const std::size_t chunk = body.chunk / kChunksPerBlock / blocks_apart_ * kChunksPerBlock +
+                              body.chunk % kChunksPerBlock;
+    auto* acc = lines_[chunk * (kChunkElems / 16)].lanes;
+    if (counts_[chunk] == 0) {
+      Numbers::store(acc, payload);
     } else {
-      agg::fold_add(acc, payload, kChunkElems, Dtype::kFloat32);
+      Numbers::add(acc, payload);
     }
-    if (++counts_[body.chunk] != kWorkers) return 0;
-    counts_[body.chunk] = 0;
+    if (++counts_[chunk] != kWorkers) return 0;
+    counts_[chunk] = 0;
     for (std::size_t rank = 0; rank < kWorkers; ++rank) {
       std::uint8_t* out = port.tx_buffer().data();
       std::memcpy(out, header_.data(), header_.size());
-      std::memcpy(out + header_.size(), acc, kChunkBytes);
+      Numbers::write(out + header_.size(), acc);
       last_result_ = out;
     }
     benchmark::ClobberMemory();
     return kWorkers;
   }
 
+  const std::uint32_t blocks_apart_;
   std::vector<std::uint8_t> header_;
   std::vector<std::uint8_t> counts_;
   std::vector<Line> lines_;
@@ -247,34 +316,63 @@ struct PortAlone {
   void check_last_result() const {}
 };
 
+// A side with a port of its own for each core: a job's steps follow each other without a gap.
 template <class Side>
-void bench_side(benchmark::State& state, ReplayPort& port, Side& side) {
-  for (auto iteration : state) {
-    port.next_step();
-    const std::size_t results = side.run_step(port);
-    CHECK(results == kFramesPerStep);
+class Cores {
+ public:
+  // make(shard) makes the side of a core.
+  template <class Make>
+  Cores(std::uint16_t count, Make make) : all_here_(count) {
+    for (std::uint16_t shard = 0; shard < count; ++shard)
+      cores_.push_back(std::make_unique<Core>(Core{ReplayPort(shard, count), make(shard)}));
   }
-  side.check_last_result();
-  const auto rate = [&](double per_step) {
-    return benchmark::Counter(static_cast<double>(state.iterations()) * per_step,
-                              benchmark::Counter::kIsRate);
-  };
-  state.counters["contributions"] = rate(kFramesPerStep);
-  state.counters["payload_bits"] = rate(8.0 * kFramesPerStep * kChunkBytes);
-}
 
-// Every side has a port of its own: a job's steps follow each other without a gap.
-template <class Side>
-struct Setup {
-  ReplayPort port;
-  Side side;
+  // On the thread of each core. None begins a step before all have ended the one before it.
+  void run(benchmark::State& state) {
+    Core& core = *cores_[static_cast<std::size_t>(state.thread_index())];
+    for (auto iteration : state) {
+      if (cores_.size() > 1) all_here_.arrive_and_wait();
+      core.port.next_step();
+      CHECK(core.side->run_step(core.port) == kFramesPerStep);
+    }
+    core.side->check_last_result();
+    const auto rate = [&](double per_step) {
+      return benchmark::Counter(static_cast<double>(state.iterations()) * per_step,
+                                benchmark::Counter::kIsRate);
+    };
+    state.counters["contributions"] = rate(kFramesPerStep);
+    state.counters["payload_bits"] = rate(8.0 * kFramesPerStep * kChunkBytes);
+  }
+
+ private:
+  struct Core {
+    ReplayPort port;
+    std::unique_ptr<Side> side;
+  };
+  std::barrier<> all_here_;
+  std::vector<std::unique_ptr<Core>> cores_;
 };
 
-template <class Side, class... Arguments>
-void add_bench(const char* name, Arguments... arguments) {
-  auto setup = std::shared_ptr<Setup<Side>>(new Setup<Side>{{}, Side(arguments...)});
-  benchmark::RegisterBenchmark(
-      name, [setup](benchmark::State& state) { bench_side(state, setup->port, setup->side); });
+template <class Side, class Make>
+benchmark::internal::Benchmark* add_bench(const char* name, std::uint16_t cores, Make make) {
+  auto sides = std::make_shared<Cores<Side>>(cores, make);
+  return benchmark::RegisterBenchmark(name,
+                                      [sides](benchmark::State& state) { sides->run(state); });
+}
+
+void add_appliance(const char* name, std::uint16_t cores, wire::UdpChecksums checksums) {
+  auto job = std::make_shared<StartedJob>(cores);
+  auto* bench = add_bench<Appliance>(name, cores, [=](std::uint16_t shard) {
+    return std::make_unique<Appliance>(checksums, job, shard);
+  });
+  if (cores > 1) bench->Threads(cores)->UseRealTime();
+}
+
+template <class Side>
+void add_bare(const char* name, std::uint16_t cores) {
+  auto* bench =
+      add_bench<Side>(name, cores, [=](std::uint16_t) { return std::make_unique<Side>(cores); });
+  if (cores > 1) bench->Threads(cores)->UseRealTime();
 }
 
 }  // namespace
@@ -282,13 +380,18 @@ void add_bench(const char* name, Arguments... arguments) {
 
 int main(int argc, char** argv) {
   using namespace sluice::bench;
+  using sluice::wire::UdpChecksums;
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   benchmark::AddCustomContext("fold_target", std::string(sluice::agg::fold_target()));
-  add_bench<Appliance>("appliance_verify", sluice::wire::UdpChecksums::kVerify);
-  add_bench<Appliance>("appliance_trust", sluice::wire::UdpChecksums::kTrust);
-  add_bench<Bare>("bare");
-  add_bench<PortAlone>("port_alone");
+  add_appliance("appliance_verify", 1, UdpChecksums::kVerify);
+  add_appliance("appliance_trust", 1, UdpChecksums::kTrust);
+  add_bare<Bare<Floats>>("bare", 1);
+  add_bare<Bare<BigEndianIntegers>>("integers", 1);
+  add_bench<PortAlone>("port_alone", 1,
+                       [](std::uint16_t) { return std::make_unique<PortAlone>(); });
+  add_appliance("appliance_two_cores", 2, UdpChecksums::kVerify);
+  add_bare<Bare<Floats>>("bare_two_cores", 2);
   benchmark::RunSpecifiedBenchmarks();
   return 0;
 }

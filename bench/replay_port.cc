@@ -20,17 +20,18 @@ static_assert(kChunks % kBurst == 0);
 wire::Mac appliance_mac() noexcept { return {{0x02, 0, 0, 0, 0, 1}}; }
 wire::IpAddress appliance_address() noexcept { return wire::ipv4_address(10, 0, 0, 1); }
 
-wire::UdpPath path_to_worker(std::size_t rank) noexcept {
+wire::UdpPath path_to_worker(std::size_t rank, std::uint16_t shard) noexcept {
   const auto host = static_cast<std::uint8_t>(rank + 10);
   return {.src_mac = appliance_mac(),
           .dst_mac = {{0x02, 0, 0, 0, 1, host}},
           .src = appliance_address(),
           .dst = wire::ipv4_address(10, 0, 0, host),
-          .src_port = kControlPort + 1,
+          .src_port = static_cast<std::uint16_t>(kControlPort + 1 + shard),
           .dst_port = static_cast<std::uint16_t>(40000 + rank)};
 }
 
-ReplayPort::ReplayPort() : tx_memory_(kTxBuffers * kBufferBytes) {
+ReplayPort::ReplayPort(std::uint16_t shard, std::uint16_t shard_count)
+    : tx_memory_(kTxBuffers * kBufferBytes) {
   frame_bytes_ =
       kDatagramAt + sizeof(wire::CommonHeader) + sizeof(wire::Contribution) + kChunkBytes;
   stride_bytes_ = (frame_bytes_ + 63) / 64 * 64 + 64;  // not a power of two: spreads over the sets
@@ -38,14 +39,16 @@ ReplayPort::ReplayPort() : tx_memory_(kTxBuffers * kBufferBytes) {
   fixed_sums_.resize(kFramesPerStep);
   std::array<float, kChunkElems> values;
   for (std::size_t rank = 0; rank < kWorkers; ++rank) {
-    wire::UdpPath path = path_to_worker(rank);
+    wire::UdpPath path = path_to_worker(rank, shard);
     std::swap(path.src_mac, path.dst_mac);
     std::swap(path.src, path.dst);
     std::swap(path.src_port, path.dst_port);
     for (std::size_t chunk = 0; chunk < kChunks; ++chunk) {
       for (std::size_t i = 0; i < kChunkElems; ++i) values[i] = gradient(rank, chunk, i);
       wire::Contribution body;
-      body.chunk = static_cast<std::uint32_t>(chunk);
+      body.chunk = static_cast<std::uint32_t>((chunk / kChunksPerBlock * shard_count + shard) *
+                                                  kChunksPerBlock +
+                                              chunk % kChunksPerBlock);
       body.weight = 1;
       body.elem_count = kChunkElems;
       body.dtype = Dtype::kFloat32;

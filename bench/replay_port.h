@@ -19,7 +19,7 @@
 namespace sluice::bench {
 
 inline constexpr std::size_t kWorkers = 8;
-inline constexpr std::size_t kChunks = 1024;
+inline constexpr std::size_t kChunks = 1024;  // of a step, in each shard
 inline constexpr std::size_t kChunkBytes = 1024;
 inline constexpr std::size_t kChunkElems = kChunkBytes / sizeof(float);
 inline constexpr std::size_t kBurst = 32;
@@ -30,7 +30,7 @@ inline constexpr std::uint16_t kJob = 0;
 // The addresses of the bench's network: the appliance and worker `rank`.
 wire::Mac appliance_mac() noexcept;
 wire::IpAddress appliance_address() noexcept;
-wire::UdpPath path_to_worker(std::size_t rank) noexcept;
+wire::UdpPath path_to_worker(std::size_t rank, std::uint16_t shard = 0) noexcept;
 constexpr Cookie cookie_of(std::size_t rank) noexcept { return 0x5eed0000u + rank; }
 
 // The gradient of a worker at an element: small integers, whose sum is the same in any order.
@@ -42,7 +42,8 @@ using FrameBytes = std::span<const std::uint8_t>;
 
 class ReplayPort {
  public:
-  ReplayPort();
+  // Frames for one shard of a job: kChunks chunks of each step are its own.
+  explicit ReplayPort(std::uint16_t shard = 0, std::uint16_t shard_count = 1);
 
   // Starts the next step: its frames come from the following rx_burst() calls.
   void next_step() noexcept;
@@ -59,7 +60,7 @@ class ReplayPort {
   static constexpr std::size_t kTxBuffers = 1024;
   static constexpr std::size_t kBufferBytes = 2048;
 
-  std::uint8_t* frame_at(std::size_t rank, std::size_t chunk) noexcept;
+  std::uint8_t* frame_at(std::size_t rank, std::size_t chunk) noexcept;  // its own chunk
   void patch(std::uint8_t* frame, wire::PartialSum fixed_sum, std::uint32_t number) noexcept;
 
   std::size_t frame_bytes_ = 0;
