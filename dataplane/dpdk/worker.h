@@ -128,9 +128,6 @@ class Worker {
   rte_mbuf* spare_ = nullptr;  // for the shard's next datagram
   Port::Burst burst_{};
   Doze doze_;
-  // What has arrived for the shard, and the buffers that it lies in.
-  std::array<wire::Datagram, agg::kBurstDatagrams> arrived_{};
-  std::array<rte_mbuf*, agg::kBurstDatagrams> arrived_in_{};
   // The buffers of what has arrived for the shard, until it is handled.
   Port::Burst arrived_{};
   std::size_t arrived_count_ = 0;
