@@ -39,8 +39,9 @@ struct StepRecord {
 
   bool satisfied_by(const std::uint64_t* counted_words, std::size_t counted,
                     std::size_t word_count) const noexcept {
+    if (counted < k || counted == 0) return false;  // as for all contributions but the last
     if (by_the_living && !may.empty() && !may.meets(counted_words, word_count)) return false;
-    return counted >= k && counted > 0 && must.subset_of(counted_words, word_count);
+    return must.subset_of(counted_words, word_count);
   }
 
   // The same record for a slot that the ranks of `passed_words` have nothing for. Each of them

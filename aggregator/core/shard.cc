@@ -80,16 +80,13 @@ Verdict Shard::finished(Job& job, const wire::Packet& packet, TimeNs now) noexce
              : Verdict::kDuplicate;
 }
 
-// The slice with the open step's record adopted. A member that left (or need not be waited for any
+// The slice gets the open step's record. A member that left (or need not be waited for any
 // more) between the record's publication and now is taken out here; one that leaves later is
 // announced by a command.
-StreamSlice& Shard::current_slice(Job& job, StreamId stream) noexcept {
+void Shard::adopt_record(Job& job, StreamId stream, Step open_step) noexcept {
   JobSlice& job_slice = job.slices[id_.value];
   StreamSlice& slice = job_slice.of(stream);
   const std::size_t index = index_of(stream);
-  const Step open_step = job.open_step(stream);
-  if (slice.record.step == open_step) return slice;
-
   CHECK(open_step > slice.record.step);
   slice.record = job.windows[index].records[open_step % job.spec.windows[index]];
   CHECK(slice.record.step == open_step);
@@ -109,7 +106,6 @@ StreamSlice& Shard::current_slice(Job& job, StreamId stream) noexcept {
       slice.record.must.clear(Rank{rank});
   }
   DCHECK(slice.record.consistent() && slice.step_chunks != 0);
-  return slice;
 }
 
 // Whether the chunk is this shard's and the step in its window.
@@ -125,18 +121,6 @@ Verdict Shard::check_step(Job& job, StreamId stream, Step step, ChunkIndex chunk
                                                                   : Verdict::kAccepted;
 }
 
-// Whether a slot of the window has nothing of `rank` yet and still waits for something.
-Verdict Shard::check_slot(const StreamSlice& slice, std::uint32_t slot_index, Step step,
-                          Rank rank) noexcept {
-  DCHECK(slot_index < slice.slots.size() && rank.value < 64 * slice.mask_word_count);
-  const Slot& slot = slice.slots[slot_index];
-  DCHECK(slot.step <= slice.record.step);
-  if (slot.step == step && test_bit(slice.mask_of(slot_index).data(), rank))
-    return Verdict::kDuplicate;
-  // Of a closed step, or complete: the result is out, and this worker is not in it.
-  return step < slice.record.step || slot.complete_for(step) ? Verdict::kLate : Verdict::kAccepted;
-}
-
 // The slot holds the open step from now on, and nothing of it yet.
 void Shard::reopen(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept {
   JobSlice& job_slice = job.slices[id_.value];
@@ -150,18 +134,6 @@ void Shard::reopen(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs n
     job_slice.gradients.open_sum(slot_index);
   else
     job_slice.pieces_of(stream).open_piece(slot_index);
-}
-
-// `rank` has its part in the slot.
-void Shard::count_in(Job& job, StreamSlice& slice, std::uint32_t slot_index, Rank rank,
-                     Priority priority) noexcept {
-  Slot& slot = slice.slots[slot_index];
-  DCHECK(slot.open_for(slice.record.step) && slice.record.may.test(rank));
-  DCHECK(!test_bit(slice.mask_of(slot_index), rank));
-  set_bit(slice.mask_of(slot_index), rank);
-  ++slot.count;
-  slot.priority = std::min(slot.priority, priority);
-  job.slices[id_.value].contributions.add(1);
 }
 
 // Completes the slot if its record is satisfied. False: it waits for more.

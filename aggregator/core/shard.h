@@ -119,23 +119,21 @@ class Shard {
   Verdict admit(const wire::Packet& packet, bool marked, TimeNs now, Job*& job) noexcept;
   Verdict finished(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
   Verdict check_step(Job& job, StreamId stream, Step step, ChunkIndex chunk) noexcept;
-  static Verdict check_slot(const StreamSlice& slice, std::uint32_t slot_index, Step step,
-                            Rank rank) noexcept;
   void reopen(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept;
-  void count_in(Job& job, StreamSlice& slice, std::uint32_t slot_index, Rank rank,
-                Priority priority) noexcept;
   bool try_complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept;
   void complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept;
   void close_part(Job& job, StreamId stream, TimeNs now) noexcept;
   static void observe_durations(JobSlice& job_slice, Step step, TimeNs now) noexcept;
-  StreamSlice& current_slice(Job& job, StreamId stream) noexcept;
+  StreamSlice& current_slice(Job& job, StreamId stream) noexcept {
+    StreamSlice& slice = job.slices[id_.value].of(stream);
+    const Step open_step = job.open_step(stream);
+    if (slice.record.step != open_step) adopt_record(job, stream, open_step);
+    return slice;
+  }
+  void adopt_record(Job& job, StreamId stream, Step open_step) noexcept;
 
   // shard_sum.cc: contributions to sums.
   Verdict contribute(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
-  static Verdict check_base(const Job& job, const wire::Contribution& body) noexcept;
-  static bool fold(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
-                   const wire::Packet& packet) noexcept;
-  static bool satisfied(GradientSlice& slice, std::uint32_t slot_index) noexcept;
   bool try_complete_sum(Job& job, std::uint32_t slot_index, TimeNs now) noexcept;
 
   // shard_piece.cc: pieces of broadcasts, barriers and transfers.

@@ -34,7 +34,7 @@ Verdict Shard::take_piece(Job& job, const wire::Packet& packet, TimeNs now) noex
   if (verdict != Verdict::kAccepted) return verdict;
   PieceSlice& slice = job.slices[id_.value].pieces_of(stream);
   const std::uint32_t slot_index = job.slot_index(stream, slice, body.step, body.chunk);
-  verdict = check_slot(slice, slot_index, body.step, rank);
+  verdict = slice.check(slot_index, body.step, rank);
   if (verdict != Verdict::kAccepted) return verdict;
   if (verdict = check_piece(job, slice, body, rank); verdict != Verdict::kAccepted) return verdict;
   if (slice.collective.step != body.step) fix_operation(job, slice, body);
@@ -49,7 +49,8 @@ Verdict Shard::take_piece(Job& job, const wire::Packet& packet, TimeNs now) noex
     std::memcpy(slice.data_of(slot_index), packet.payload().data(), body.payload_bytes);
     slot.payload_bytes = body.payload_bytes;
   }
-  count_in(job, slice, slot_index, rank, body.flow.priority);
+  slice.count_in(slot_index, rank, body.flow.priority);
+  job.slices[id_.value].contributions.add(1);
   if (try_complete_piece(job, stream, slot_index, now)) return Verdict::kCompleted;
   if (stream == StreamId::kState) report_lost_transfer(job);
   return body.payload_bytes == 0 ? Verdict::kNilFolded : Verdict::kFolded;

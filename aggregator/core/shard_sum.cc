@@ -49,26 +49,8 @@ void prefetch_front(const void* from, std::size_t bytes) noexcept {
     __builtin_prefetch(at + line, 1);
 }
 
-}  // namespace
-
-void Shard::prefetch(const wire::Packet& packet) const noexcept {
-  if (packet.type() != wire::PacketType::kContribution) return;
-  const wire::CommonHeader& common = packet.common();
-  const Job* job = common.job < jobs_.size() ? jobs_[common.job] : nullptr;
-  const auto& body = packet.body<wire::Contribution>();
-  if (job == nullptr || body.chunk >= job->spec.chunk_counts[0] || job->owner_of(body.chunk) != id_)
-    return;
-  const GradientSlice& slice = job->slices[id_.value].gradients;
-  const std::uint32_t slot_index =
-      job->slot_index(StreamId::kGradients, slice, body.step, body.chunk);
-  __builtin_prefetch(&slice.slots[slot_index], 1);
-  __builtin_prefetch(&slice.sums[slot_index], 1);
-  __builtin_prefetch(slice.mask_of(slot_index).data(), 1);
-  prefetch_front(slice.data_of(slot_index), std::min<std::size_t>(packet.payload().size(), 256));
-}
-
 // Whether its step may take a gradient of `body.base_step`: its own, or a late one.
-Verdict Shard::check_base(const Job& job, const wire::Contribution& body) noexcept {
+Verdict check_base(const Job& job, const wire::Contribution& body) noexcept {
   const PolicyOptions& policy = job.spec.policy;
   if (!policy.tolerates_stragglers() || body.base_step == body.step) return Verdict::kAccepted;
   if (body.base_step == 0 || body.base_step > body.step) return Verdict::kBadField;
@@ -78,60 +60,9 @@ Verdict Shard::check_base(const Job& job, const wire::Contribution& body) noexce
   return stale ? Verdict::kStale : Verdict::kAccepted;
 }
 
-Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noexcept {
-  const auto& body = packet.body<wire::Contribution>();
-  const Rank rank{packet.common().rank};
-  Verdict verdict = check_step(job, StreamId::kGradients, body.step, body.chunk);
-  if (verdict != Verdict::kAccepted) return verdict;
-  const bool tolerant = job.spec.policy.tolerates_stragglers();
-  if (tolerant) job.note_reached(rank, body.step);
-  if (verdict = check_base(job, body); verdict != Verdict::kAccepted) return verdict;
-
-  JobSlice& job_slice = job.slices[id_.value];
-  GradientSlice& slice = job_slice.gradients;
-  Flow& flow = job_slice.flows[rank.value];
-  const std::uint32_t slot_index =
-      job.slot_index(StreamId::kGradients, slice, body.step, body.chunk);
-  Slot& slot = slice.slots[slot_index];
-  // A pass has its place as well, once.
-  if (slot.step == body.step && slice.has_passed(slot_index, rank)) return Verdict::kDuplicate;
-  verdict = check_slot(slice, slot_index, body.step, rank);
-  if (verdict == Verdict::kLate) flow.late.add(1);
-  if (verdict != Verdict::kAccepted) return verdict;
-
-  const bool nil = body.flow.flags & wire::kFlagNil;
-  const bool requeued = tolerant && body.base_step != body.step;
-  if (body.elem_count > job.spec.max_elems[index_of(StreamId::kGradients)] ||
-      packet.payload().size() > job.spec.chunk_bytes || (nil && !job.spec.allow_nil && !requeued))
-    return Verdict::kShapeMismatch;
-  if (!slice.record.may.test(rank)) return Verdict::kNotAllowed;
-
-  if (slot.step != body.step) {  // the first contribution of this step
-    reopen(job, StreamId::kGradients, slot_index, now);
-    if (slice.first_arrival_ns == 0) slice.first_arrival_ns = now;
-  }
-  if (requeued && nil) {  // it waits for this step with other chunks and has nothing for this one
-    set_bit(slice.passes_of(slot_index), rank);
-    ++slice.sums[slot_index].passed_count;
-    return try_complete_sum(job, slot_index, now) ? Verdict::kCompleted : Verdict::kPassed;
-  }
-  if (!nil && !fold(job, slice, slot_index, packet)) return Verdict::kShapeMismatch;
-  count_in(job, slice, slot_index, rank, body.flow.priority);
-  slice.sums[slot_index].weight += body.weight;
-  flow.included.add(1);
-  if (requeued) {
-    flow.requeued.add(1);
-  } else {
-    flow.last_contribution_ns = now;
-    flow.last_contribution_step.store(body.step, std::memory_order_relaxed);
-  }
-  if (try_complete_sum(job, slot_index, now)) return Verdict::kCompleted;
-  return nil ? Verdict::kNilFolded : Verdict::kFolded;
-}
-
 // Adds the packet's elements to the slot's. False: they are others than those that it has.
-bool Shard::fold(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
-                 const wire::Packet& packet) noexcept {
+bool fold(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
+          const wire::Packet& packet) noexcept {
   const auto& body = packet.body<wire::Contribution>();
   Sum& sum = slice.sums[slot_index];
   float* accumulator = slice.data_of(slot_index);
@@ -153,7 +84,7 @@ bool Shard::fold(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
 }
 
 // Whether the record asks for nothing more, of those who have not passed.
-bool Shard::satisfied(GradientSlice& slice, std::uint32_t slot_index) noexcept {
+bool satisfied(GradientSlice& slice, std::uint32_t slot_index) noexcept {
   const std::uint64_t* mask = slice.mask_of(slot_index);
   const std::uint16_t count = slice.slots[slot_index].count;
   Sum& sum = slice.sums[slot_index];
@@ -165,6 +96,76 @@ bool Shard::satisfied(GradientSlice& slice, std::uint32_t slot_index) noexcept {
   const StepRecord rest = slice.record.without(passes, slice.mask_word_count);
   sum.k = rest.k;
   return rest.may.empty() || rest.satisfied_by(mask, count, slice.mask_word_count);
+}
+
+}  // namespace
+
+void Shard::prefetch(const wire::Packet& packet) const noexcept {
+  if (packet.type() != wire::PacketType::kContribution) return;
+  const wire::CommonHeader& common = packet.common();
+  const Job* job = common.job < jobs_.size() ? jobs_[common.job] : nullptr;
+  const auto& body = packet.body<wire::Contribution>();
+  if (job == nullptr || body.chunk >= job->spec.chunk_counts[0] || job->owner_of(body.chunk) != id_)
+    return;
+  const GradientSlice& slice = job->slices[id_.value].gradients;
+  const std::uint32_t slot_index =
+      job->slot_index(StreamId::kGradients, slice, body.step, body.chunk);
+  __builtin_prefetch(&slice.slots[slot_index], 1);
+  __builtin_prefetch(&slice.sums[slot_index], 1);
+  __builtin_prefetch(slice.mask_of(slot_index).data(), 1);
+  prefetch_front(slice.data_of(slot_index), std::min<std::size_t>(packet.payload().size(), 256));
+}
+
+Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noexcept {
+  const auto& body = packet.body<wire::Contribution>();
+  const Rank rank{packet.common().rank};
+  Verdict verdict = check_step(job, StreamId::kGradients, body.step, body.chunk);
+  if (verdict != Verdict::kAccepted) return verdict;
+  const bool tolerant = job.spec.policy.tolerates_stragglers();
+  if (tolerant) job.note_reached(rank, body.step);
+  if (verdict = check_base(job, body); verdict != Verdict::kAccepted) return verdict;
+
+  JobSlice& job_slice = job.slices[id_.value];
+  GradientSlice& slice = job_slice.gradients;
+  Flow& flow = job_slice.flows[rank.value];
+  const std::uint32_t slot_index =
+      job.slot_index(StreamId::kGradients, slice, body.step, body.chunk);
+  Slot& slot = slice.slots[slot_index];
+  // A pass has its place as well, once.
+  if (slot.step == body.step && slice.has_passed(slot_index, rank)) return Verdict::kDuplicate;
+  verdict = slice.check(slot_index, body.step, rank);
+  if (verdict == Verdict::kLate) flow.late.add(1);
+  if (verdict != Verdict::kAccepted) return verdict;
+
+  const bool nil = body.flow.flags & wire::kFlagNil;
+  const bool requeued = tolerant && body.base_step != body.step;
+  if (body.elem_count > job.spec.max_elems[index_of(StreamId::kGradients)] ||
+      packet.payload().size() > job.spec.chunk_bytes || (nil && !job.spec.allow_nil && !requeued))
+    return Verdict::kShapeMismatch;
+  if (!slice.record.may.test(rank)) return Verdict::kNotAllowed;
+
+  if (slot.step != body.step) {  // the first contribution of this step
+    reopen(job, StreamId::kGradients, slot_index, now);
+    if (slice.first_arrival_ns == 0) slice.first_arrival_ns = now;
+  }
+  if (requeued && nil) {  // it waits for this step with other chunks and has nothing for this one
+    set_bit(slice.passes_of(slot_index), rank);
+    ++slice.sums[slot_index].passed_count;
+    return try_complete_sum(job, slot_index, now) ? Verdict::kCompleted : Verdict::kPassed;
+  }
+  if (!nil && !fold(job, slice, slot_index, packet)) return Verdict::kShapeMismatch;
+  slice.count_in(slot_index, rank, body.flow.priority);
+  job_slice.contributions.add(1);
+  slice.sums[slot_index].weight += body.weight;
+  flow.included.add(1);
+  if (requeued) {
+    flow.requeued.add(1);
+  } else {
+    flow.last_contribution_ns = now;
+    flow.last_contribution_step.store(body.step, std::memory_order_relaxed);
+  }
+  if (try_complete_sum(job, slot_index, now)) return Verdict::kCompleted;
+  return nil ? Verdict::kNilFolded : Verdict::kFolded;
 }
 
 bool Shard::try_complete_sum(Job& job, std::uint32_t slot_index, TimeNs now) noexcept {

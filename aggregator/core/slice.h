@@ -19,6 +19,7 @@
 #include "aggregator/base/limits.h"
 #include "aggregator/base/time.h"
 #include "aggregator/base/types.h"
+#include "aggregator/base/verdict.h"
 #include "aggregator/core/record.h"
 #include "aggregator/wire/packet.h"
 
@@ -112,6 +113,24 @@ struct StreamSlice {
   }
   std::span<const std::uint64_t> mask_of(std::size_t slot_index) const noexcept {
     return {&masks[slot_index * mask_word_count], mask_word_count};
+  }
+  // Whether a slot of the window has nothing of `rank` yet and still waits for something.
+  Verdict check(std::size_t slot_index, Step step, Rank rank) const noexcept {
+    DCHECK(slot_index < slots.size() && rank.value < 64 * mask_word_count);
+    const Slot& slot = slots[slot_index];
+    DCHECK(slot.step <= record.step);
+    if (slot.step == step && test_bit(mask_of(slot_index).data(), rank)) return Verdict::kDuplicate;
+    // Of a closed step, or complete: the result is out, and this worker is not in it.
+    return step < record.step || slot.complete_for(step) ? Verdict::kLate : Verdict::kAccepted;
+  }
+  // `rank` has its part in the slot.
+  void count_in(std::size_t slot_index, Rank rank, Priority priority) noexcept {
+    Slot& slot = slots[slot_index];
+    DCHECK(slot.open_for(record.step) && record.may.test(rank));
+    DCHECK(!test_bit(mask_of(slot_index), rank));
+    set_bit(mask_of(slot_index), rank);
+    ++slot.count;
+    slot.priority = std::min(slot.priority, priority);
   }
   float* data_of(std::size_t slot_index) const noexcept {
     return data.get() + slot_index * stride_floats;
