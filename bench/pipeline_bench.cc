@@ -20,7 +20,7 @@
 #include "aggregator/core/fold.h"
 #include "bench/replay_port.h"
 #include "dataplane/core/classifier.h"
-#include "dataplane/core/egress_queue.h"
+#include "dataplane/core/egress.h"
 #include "dataplane/core/flow_cache.h"
 #include "dataplane/core/forwarding.h"
 #include "dataplane/core/mac_table.h"
@@ -131,7 +131,7 @@ class Appliance {
                   {.udp = path_to_worker(rank),
                    .port = static_cast<dataplane::PortIndex>(rank),
                    .bound = true});
-      queues_.emplace_back(dataplane::EgressQueue::Limits{});
+      outs_.push_back(std::make_unique<Out>());
     }
     shard_.handle_command({.kind = agg::ShardCommand::Kind::kAddJob, .job = &started_->job}, 0);
   }
@@ -203,31 +203,45 @@ class Appliance {
       const dataplane::Routes::Route* route = self.routes_.find(out.job, out.rank);
       const std::size_t start = wire::kMaxUdpHeaderBytes - route->headers.size();
       CHECK(route->headers.encode(frame.subspan(start), out.bytes, out.sum));
-      const dataplane::EgressQueue::Item item{
-          frame.data() + start, static_cast<std::uint32_t>(route->headers.size() + out.bytes),
-          self.classifier_.of_chunk(out.priority)};
-      dataplane::EgressQueue& queue = self.queues_[route->port];
-      CHECK(queue.push(item));
+      const dataplane::Egress::Item item{
+          .packet = frame.data() + start,
+          .bytes = static_cast<std::uint32_t>(route->headers.size() + out.bytes),
+          .egress_class = self.classifier_.of_chunk(out.priority),
+          .queued_at = self.now_};
+      dataplane::Egress& egress = self.outs_[route->port]->egress;
+      egress.enqueue(
+          item, [](void*) { CHECK(false); }, [](void*) { return false; });
       if (out.bytes > kChunkBytes) {  // feedback is shorter
         ++results;
         self.last_result_ = frame.data() + wire::kMaxUdpHeaderBytes;
       }
-      if (queue.packets() == kBurst) drain(queue);
     }
   };
 
   std::size_t transmit(ReplayPort& port, TimeNs now) {
+    now_ = now;
     Link link{*this, port};
-    while (agg::serve_shard(shard_, link, now) != 0) {
-    }
-    for (dataplane::EgressQueue& queue : queues_) drain(queue);
+    while (agg::serve_shard(shard_, link, now) != 0)
+      for (const auto& out : outs_) flush(out->egress, now);
     return link.results;
   }
 
-  static void drain(dataplane::EgressQueue& queue) {
-    dataplane::EgressQueue::Item item;
-    while (queue.pop(item)) benchmark::DoNotOptimize(item);
+  // As Port::flush() does, to a device that takes everything.
+  static void flush(dataplane::Egress& egress, TimeNs now) {
+    if (egress.empty()) return;
+    egress.begin_flush(now);
+    std::array<dataplane::Egress::Item, dataplane::Egress::kBurstPackets> burst;
+    while (const std::size_t count = egress.take(burst)) {
+      benchmark::DoNotOptimize(burst);
+      egress.settle(std::span(burst).first(count), count, now);
+    }
+    egress.publish_depth();
   }
+
+  struct Out {
+    dataplane::PortCounters counters;
+    dataplane::Egress egress{{}, counters, 0};
+  };
 
   const wire::UdpChecksums checksums_;
   const std::shared_ptr<StartedJob> started_;
@@ -240,7 +254,8 @@ class Appliance {
   dataplane::Classifier classifier_;
   dataplane::PathTable paths_{kMaxJobs, kWorkers};
   dataplane::Routes routes_;
-  std::vector<dataplane::EgressQueue> queues_;
+  std::vector<std::unique_ptr<Out>> outs_;
+  TimeNs now_ = 0;
   std::size_t bursts_ = 0;
   const std::uint8_t* last_result_ = nullptr;
 };

@@ -2,9 +2,18 @@
 
 #include <bit>
 
+#include "aggregator/base/check.h"
+
 namespace sluice::dataplane {
 
 std::size_t Egress::take(std::span<Item> burst) noexcept {
+  if (passing_count_ != 0) {
+    const std::size_t count = std::exchange(passing_count_, 0);
+    CHECK(count <= burst.size());
+    std::copy_n(passing_.begin(), count, burst.begin());
+    budget_ -= static_cast<std::uint32_t>(count);
+    return count;
+  }
   const std::size_t most = std::min<std::size_t>(burst.size(), budget_);
   std::size_t count = 0;
   for (; count < most && bucket_.ready(); ++count) {
@@ -41,6 +50,7 @@ void Egress::settle(std::span<const Item> burst, std::size_t sent, TimeNs now) n
   counters_.tx_packets.add(sent);
   counters_.tx_bytes.add(total_bytes);
   for (std::size_t at = burst.size(); at > sent; --at) {
+    touched_ |= std::uint64_t{1} << burst[at - 1].egress_class;
     queue_.put_back(burst[at - 1]);
     bucket_.refund(burst[at - 1].bytes + kWireOverheadBytes);
   }

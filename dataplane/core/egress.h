@@ -7,9 +7,11 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <utility>
 
 #include "dataplane/core/counters.h"
 #include "dataplane/core/egress_queue.h"
@@ -41,16 +43,24 @@ class Egress {
   }
 
   Egress(const Options& options, PortCounters& counters, TimeNs now)
-      : queue_(options.queue),
+      : unshaped_(options.shaper.rate_bps == 0),
+        queue_(options.queue),
         bucket_(options.shaper, now),
         in_bursts_(options.in_bursts),
-        counters_(counters) {}
+        counters_(counters) {
+    static_assert(kBurstPackets <= EgressQueue::kMostPassing);
+  }
 
   // Queues a frame. `free(packet)` takes each one that does not fit, which may be this one;
   // `mark(packet)` gives this one the congestion mark and says whether it carries it.
   template <class Free, class Mark>
   void enqueue(const Item& item, Free&& free, Mark&& mark) noexcept {
     ++arrived_;
+    if (unshaped_ && passing_count_ < passing_.size() && queue_.empty()) {
+      passing_[passing_count_] = item;
+      queue_.pass(passing_[passing_count_++]);
+      return;
+    }
     for (Item victim; !queue_.push(item);) {
       if (!queue_.make_room(item, victim)) return drop(item, free);
       drop(victim, free);
@@ -69,7 +79,7 @@ class Egress {
     budget_ = std::max(kBurstPackets, arrived_);
     arrived_ = 0;
   }
-  // Fills `burst` from its start with what may go now, and returns how many.
+  // Fills `burst`, of kBurstPackets, from its start with what may go now, and returns how many.
   std::size_t take(std::span<Item> burst) noexcept;
   // The device accepted the first `sent` items of the burst that was taken last.
   void settle(std::span<const Item> burst, std::size_t sent, TimeNs now) noexcept;
@@ -79,7 +89,8 @@ class Egress {
   // Gives up everything that waits; returns how many went.
   template <class Free>
   std::size_t clear(Free&& free) noexcept {
-    std::size_t count = 0;
+    std::size_t count = std::exchange(passing_count_, 0);
+    for (std::size_t at = 0; at < count; ++at) free(passing_[at].packet);
     for (Item item; queue_.pop(item); ++count) {
       touched_ |= std::uint64_t{1} << item.egress_class;
       free(item.packet);
@@ -88,10 +99,11 @@ class Egress {
     return count;
   }
 
-  bool empty() const noexcept { return queue_.empty(); }
+  bool empty() const noexcept { return passing_count_ == 0 && queue_.empty(); }
   // When it is worth to look at what waits. A system call or a timer a frame would cost more than
   // the frame.
   TimeNs due() const noexcept {
+    if (passing_count_ != 0) return 0;
     return queue_.empty() ? std::numeric_limits<TimeNs>::max()
                           : bucket_.half_earned_at(queue_.bytes());
   }
@@ -106,6 +118,11 @@ class Egress {
     free(item.packet);
   }
 
+  // What goes past the empty queue of an unshaped port: one burst, as much as may lie on the device
+  // in front of an urgent frame. What the device refuses of it waits in the queue.
+  std::array<Item, kBurstPackets> passing_{};
+  std::size_t passing_count_ = 0;
+  const bool unshaped_;
   EgressQueue queue_;
   TokenBucket bucket_;
   const bool in_bursts_;

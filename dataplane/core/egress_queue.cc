@@ -6,12 +6,13 @@
 
 namespace sluice::dataplane {
 EgressQueue::EgressQueue(const Limits& limits)
-    : nodes_(limits.packets),
+    : nodes_(limits.packets + kMostPassing),
       mark_above_bytes_(limits.mark_above_bytes == 0 ? UINT64_MAX : limits.mark_above_bytes),
+      packet_limit_(limits.packets),
       byte_limit_(limits.bytes) {
-  CHECK(limits.packets > 0 && limits.packets < kNone);
-  for (std::uint32_t index = 0; index < limits.packets; ++index)
-    nodes_[index].next = index + 1 < limits.packets ? index + 1 : kNone;
+  CHECK(limits.packets > 0 && limits.packets < kNone - kMostPassing);
+  for (std::uint32_t index = 0; index < nodes_.size(); ++index)
+    nodes_[index].next = index + 1 < nodes_.size() ? index + 1 : kNone;
   free_ = 0;
 
   double sum = 0;
@@ -58,6 +59,7 @@ void EgressQueue::choose_among_chosen() noexcept {
 }
 
 void EgressQueue::put_back(const Item& item) noexcept {
+  CHECK(free_ != kNone);
   Level& level = levels_[item.egress_class];
   const bool first = level.packets == 0;
   const std::uint32_t index = occupy(item, level);

@@ -44,6 +44,8 @@ class EgressQueue {
     std::uint64_t due_before = 0;  // the queue's own, for put_back()
   };
 
+  static constexpr std::uint32_t kMostPassing = 32;
+
   explicit EgressQueue(const Limits& limits);
 
   // Queues an item; false when it does not fit: then make_room() and try again, or drop it.
@@ -56,6 +58,14 @@ class EgressQueue {
   bool pop(Item& item) noexcept;
   // Undoes pop(): items that were not sent after all, the last one first, before the next push().
   void put_back(const Item& item) noexcept;
+
+  // Counts an item that goes past the queue while it is empty, as if it had been pushed and popped.
+  // Up to kMostPassing of them may then be put back, whatever was pushed since.
+  void pass(Item& item) noexcept {
+    DCHECK(empty());
+    item.due_before = levels_[item.egress_class].due;
+    sent_bytes_ += item.bytes;
+  }
 
   // More than mark_above_bytes wait that are as urgent as this class or more urgent: whoever sent
   // what was pushed last should slow down.
@@ -112,7 +122,7 @@ class EgressQueue {
     return static_cast<ClassIndex>(63 - std::countl_zero(classes));
   }
   bool fits(const Item& item) const noexcept {
-    return free_ != kNone && bytes_ + item.bytes <= byte_limit_;
+    return packets_ < packet_limit_ && bytes_ + item.bytes <= byte_limit_;
   }
   std::uint64_t bytes_as_urgent(ClassIndex egress_class) const noexcept;
   std::uint64_t guaranteed_among(std::uint64_t waiting) const noexcept;
@@ -136,6 +146,7 @@ class EgressQueue {
 
   std::vector<Node> nodes_;
   std::uint64_t mark_above_bytes_;
+  std::uint32_t packet_limit_;
   std::uint64_t byte_limit_;
   std::uint64_t with_share_ = 0;  // bit c: class c has a share of its own
   bool least_has_share_ = false;
