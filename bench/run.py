@@ -20,6 +20,7 @@ import pipeline
 import priority
 import queues
 import report
+import scale
 import sfcd
 import straggler
 import switch
@@ -27,7 +28,7 @@ from papers.prophet import bench as prophet
 from papers.saina import bench as saina
 from papers.switch_priority import bench as switch_priority
 
-BENCHES = {"fold": fold, "pipeline": pipeline, "sfcd": sfcd, "cutoff": cutoff, "calls": calls,
+BENCHES = {"fold": fold, "pipeline": pipeline, "scale": scale, "sfcd": sfcd, "cutoff": cutoff, "calls": calls,
            "client": client, "allreduce": allreduce, "saina": saina,
            "straggler": straggler, "queue": queues, "priority": priority,
            "fairness": fairness, "switch": switch, "ddp_overlap": ddp_overlap,

@@ -343,7 +343,8 @@ ProbeAnswer Subject::probe(std::uint16_t rank, Step step, std::size_t shard) {
 void Subject::drain(std::size_t shard, ProbeAnswer* answer) {
   std::uint8_t out[512];
   agg::Transmit transmit;
-  while (shard_at(shard).poll_transmit(transmit, out, kNow)) {
+  ++sending_at_;  // a slot's content changes here as it never does: what was made of it is of before
+  while (shard_at(shard).poll_transmit(transmit, out, sending_at_)) {
     wire::Packet packet;
     Verdict why{};
     CHECK(wire::parse({out, transmit.bytes}, packet, why));

@@ -131,6 +131,7 @@ class Subject {
   const Config config_;
   std::unique_ptr<agg::Job> job_;
   agg::Shards shards_;
+  TimeNs sending_at_ = kSecond;
   // Steps 2 to 5; without each worker, and with all in the last place.
   std::array<std::array<agg::StepRecord, kMostWorkers + 1>, kSteps + 2> records_;
   std::vector<std::unique_ptr<Encoded>> packets_;  // made at their first use
