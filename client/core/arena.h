@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "aggregator/base/check.h"
 #include "aggregator/base/types.h"
 #include "aggregator/wire/packet.h"
 
@@ -40,6 +41,7 @@ class ReceiveArena {
   bool absent(ChunkIndex chunk) const noexcept { return entries_[chunk].absent; }
   // False: it is here already.
   bool store(ChunkIndex chunk, const ChunkResult& result) noexcept {
+    CHECK(chunk < entries_.size() && result.payload.size() <= chunk_bytes_);
     Entry& entry = entries_[chunk];
     if (entry.present) return false;
     entry = {.weight = result.weight,
@@ -53,6 +55,7 @@ class ReceiveArena {
   }
   // Precondition: has(chunk).
   ChunkResult get(ChunkIndex chunk) const noexcept {
+    DCHECK(has(chunk));
     const Entry& entry = entries_[chunk];
     return {.payload = {&data_[chunk * chunk_bytes_], entry.bytes},
             .weight = entry.weight,

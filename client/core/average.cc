@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "aggregator/base/check.h"
 #include "aggregator/core/fold.h"
 
 namespace sluice::client {
@@ -9,6 +10,9 @@ namespace sluice::client {
 bool write_average(std::uint8_t* output, std::span<const std::uint8_t> payload,
                    std::size_t elem_count, Dtype dtype, std::uint64_t weight, bool is_mean,
                    const AveragePlan& plan, float* scratch) noexcept {
+  DCHECK(output != nullptr && plan.world_size != 0);
+  DCHECK(payload.size() == elem_count * dtype_bytes(dtype));
+  DCHECK(plan.averaging != AveragingChoice::kDefault);
   const bool by_weight = plan.averaging == AveragingChoice::kWeight;
   std::uint64_t divisor = 1;
   if (by_weight) divisor = weight;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "aggregator/base/check.h"
 #include "client/core/join.h"
 #include "client/core/text.h"
 
@@ -24,11 +25,13 @@ Collectives::Collectives(const SessionOptions& options, std::size_t chunk_bytes,
     : PieceStream(StreamId::kCollectives, chunk_bytes, first_step, link), options_(options) {}
 
 void Collectives::join(Step first_step, Step open_step) noexcept {
+  CHECK(!started_ && first_step != 0);
   move_to(first_step);
   if (open_step < first_step) hold();
 }
 
 void Collectives::start(TimeNs now) noexcept {
+  CHECK(!started_);
   started_ = true;
   if (busy_) begin_piece(now);
 }
@@ -66,6 +69,7 @@ Status Collectives::begin_call(bool is_broadcast, Rank root, void* buffer, std::
 
 // The next step of the call: data while there is some and the window allows, else a barrier.
 void Collectives::begin_piece(TimeNs now) noexcept {
+  CHECK(busy_ && offset_ <= bytes_ && since_barrier_ <= kBroadcastsPerBarrier);
   const std::size_t left = bytes_ - offset_;
   Piece piece;
   last_ = left == 0 && since_barrier_ < kBroadcastsPerBarrier;
@@ -96,6 +100,7 @@ void Collectives::mismatch(const wire::Operation& other) {
 }
 
 void Collectives::piece_done(bool lost, TimeNs now) {
+  CHECK(busy_ && offset_ + piece().bytes <= bytes_);
   const Step step = current_step();
   offset_ = lost ? bytes_ : offset_ + piece().bytes;
   if (lost)
@@ -104,6 +109,7 @@ void Collectives::piece_done(bool lost, TimeNs now) {
                           " bytes: its root, rank " + std::to_string(root_.value) +
                           ", has left or was lost before all of it was sent; the job goes on");
   if (last_) {
+    CHECK(offset_ == bytes_);
     busy_ = false;
     link_.events.push({.kind = Event::Kind::kCollectiveDone, .step = step, .status = failure_});
   }

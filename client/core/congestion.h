@@ -62,6 +62,8 @@ class Congestion {
   void end_slow_start() noexcept { slow_start_ = false; }
 
  private:
+  void check() const noexcept;
+
   std::uint32_t cap_;
   double window_;                    // packets; fractions keep the cut for a single mark exact
   std::uint32_t round_arrived_ = 0;  // a round is one window's worth of arrivals

@@ -4,12 +4,22 @@
 
 namespace sluice::client {
 
+// What holds between any two calls: the other end has seen no more than was sent.
+void Flow::check() const noexcept {
+  DCHECK(ahead(highest_, sent_) <= 0);
+  DCHECK(ahead(confirmed_, highest_) <= 0);
+  DCHECK(arrived_in_ & 1);
+  DCHECK(free_pulls() <= credit_packets_);
+}
+
 std::uint32_t Flow::in_flight() const noexcept {
   return static_cast<std::uint32_t>(std::max(0, ahead(sent_, highest_)));
 }
 
 wire::FlowHeader Flow::next_header(TimeNs now) noexcept {
-  advertised_ = credit_to_advertise();
+  const std::uint32_t credit = credit_to_advertise();
+  DCHECK(ahead(credit, advertised_) >= 0);  // what was promised stays promised
+  advertised_ = credit;
   ++unreported_;
   return {.number = ++sent_, .timestamp_us = wire_time_us(now), .credit = advertised_};
 }
@@ -60,10 +70,14 @@ Flow::LossSignals Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs
   if (unexplained == 0) confirmed_ = highest_;
   if (unexplained < 0) duplicates_seen_ = true;
   signals.gap = unexplained > 0;
+  check();
   return signals;
 }
 
-void Flow::accept_gap() noexcept { accepted_ = highest_ - received_; }
+void Flow::accept_gap() noexcept {
+  accepted_ = highest_ - received_;
+  DCHECK(!has_gap());
+}
 
 std::uint32_t Flow::free_pulls() const noexcept {
   const std::uint32_t taken = pulls_ + std::min(in_flight(), credit_packets_ / 2);

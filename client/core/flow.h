@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "aggregator/base/check.h"
 #include "aggregator/base/serial.h"
 #include "aggregator/base/time.h"
 #include "aggregator/wire/packet.h"
@@ -75,7 +76,10 @@ class Flow {
   // are kept for the results of what is in flight.
   std::uint32_t free_pulls() const noexcept;
   void reserve_pulls(std::uint32_t count) noexcept { pulls_ += count; }
-  void release_pulls(std::uint32_t count) noexcept { pulls_ -= count < pulls_ ? count : pulls_; }
+  void release_pulls(std::uint32_t count) noexcept {
+    CHECK(count <= pulls_);
+    pulls_ -= count;
+  }
   // Results known to be lost or deferred and not seen since: a hint, not an account.
   std::uint32_t missing_results() const noexcept { return missing_results_; }
   void found_result() noexcept { missing_results_ -= missing_results_ != 0; }
@@ -88,6 +92,7 @@ class Flow {
 
  private:
   std::uint32_t credit_to_advertise() const noexcept;
+  void check() const noexcept;
 
   RttEstimator rtt_;
   Congestion congestion_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "aggregator/base/check.h"
 #include "client/core/join.h"
 #include "client/core/prefetch.h"
 #include "client/core/text.h"
@@ -29,6 +30,7 @@ GradientStream::GradientStream(const SessionOptions& options, Layout layout, Lin
 }
 
 void GradientStream::join(const wire::Accept& accept) {
+  CHECK(!recovery_ && accept.shards == link_.shard_count());
   scheduler_.emplace(options_.schedule, ScheduleSetup{.shard_count = accept.shards,
                                                       .chunk_count = layout_.chunk_count(),
                                                       .chunk_bytes = layout_.chunk_bytes(),
@@ -49,6 +51,7 @@ void GradientStream::join(const wire::Accept& accept) {
 }
 
 void GradientStream::start(TimeNs now) noexcept {
+  CHECK(!started_ && recovery_.has_value());
   started_ = true;
   last_progress_ns_ = now;
 }
@@ -90,6 +93,7 @@ void GradientStream::schedule_joined(TimeNs now) {
 // is applied, so this may end the step.
 void GradientStream::schedule(std::uint32_t tensor, TimeNs now) {
   if (scheduled_count_++ == 0) scheduler_->begin_step(now);
+  CHECK(scheduled_count_ <= tensors_.count() && averages_[tensor].chunks_left == 0);
   averages_[tensor] = {.chunks_left = chunks_of(tensor)};
   last_progress_ns_ = std::max(last_progress_ns_, now);
   const Part part = tensors_.part(tensor);
@@ -175,6 +179,7 @@ bool GradientStream::write_next(Transmit& transmit, std::span<std::uint8_t> out,
 std::span<const std::uint8_t> GradientStream::input_of(const ChunkSpan& span) const noexcept {
   const std::size_t elem_bytes = dtype_bytes(layout_.tensor(span.tensor).dtype);
   const void* const input = tensors_.submission(span.tensor).input;
+  DCHECK(input != nullptr && has_data(span.tensor));
   return {static_cast<const std::uint8_t*>(input) + span.first_elem * elem_bytes,
           span.elem_count * elem_bytes};
 }
@@ -204,7 +209,9 @@ std::span<const std::uint8_t> GradientStream::fill_body(const ChunkSpan& span,
     ++link_.counters.nil_contributions;
   } else {
     body.elem_count = span.elem_count;
+    DCHECK(payload.size() == span.elem_count * dtype_bytes(dtype));
   }
+  DCHECK(body.base_step <= current_step());
   return payload;
 }
 
@@ -212,6 +219,7 @@ std::span<const std::uint8_t> GradientStream::fill_body(const ChunkSpan& span,
 void GradientStream::write_chunk(const Choice& choice, Transmit& transmit,
                                  std::span<std::uint8_t> out, TimeNs now) noexcept {
   const ChunkIndex chunk = choice.chunk;
+  DCHECK(choice.shard == shard_of(chunk, link_.shard_count()));
   Flow& flow = link_.flows[choice.shard];
   wire::Contribution body{.flow = flow.next_header(now),
                           .step = current_step(),
@@ -242,6 +250,7 @@ std::size_t GradientStream::write_finished(std::span<std::uint8_t> out, TimeNs n
   Flow& flow = link_.flows[0];
   // Whoever has heard nothing for a while does not know how far the others are.
   const bool stale = now - flow.heard_ns() > kIdleProbeInterval;
+  CHECK(finished_ != 0 && finished_ <= current_step());
   wire::Finished body{.flow = flow.next_header(now), .step = finished_};
   if (stale && flow.take_report_flag(true)) body.flow.flags |= wire::kFlagReport;
   finished_ = 0;

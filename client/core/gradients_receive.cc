@@ -73,6 +73,7 @@ void GradientStream::add_to_report(const wire::Packet& packet) noexcept {
     const std::uint64_t ranks = word < packet.mask_word_count() ? packet.mask_word(word) : 0;
     report.in_every[word] = first ? ranks : report.in_every[word] & ranks;
     report.in_any[word] |= ranks;
+    DCHECK((report.in_every[word] & ~report.in_any[word]) == 0);
   }
 }
 
@@ -113,6 +114,7 @@ void GradientStream::account(ChunkIndex chunk, const ChunkSpan& span, bool count
 void GradientStream::apply(ChunkIndex chunk, const ChunkSpan& span,
                            const ChunkResult& result) noexcept {
   Average& average = averages_[span.tensor];
+  DCHECK(tensors_.active(span.tensor) && average.chunks_left != 0);
   average.weight = result.weight;
   account(chunk, span, result.counted);
   bool finite = !(result.flags & wire::kFlagNonFinite);
@@ -151,6 +153,7 @@ Verdict GradientStream::chunk_done(std::uint32_t tensor, TimeNs now) {
 // rank has there may be its own gradient.
 void GradientStream::clear_absent_parts(std::uint32_t tensor) noexcept {
   const std::size_t elem_bytes = dtype_bytes(layout_.tensor(tensor).dtype);
+  CHECK(tolerant() && wants_average(tensor));
   auto* output = static_cast<std::uint8_t*>(tensors_.submission(tensor).output);
   const ChunkIndex end = layout_.first_chunk(tensor + 1);
   for (ChunkIndex chunk = layout_.first_chunk(tensor); chunk < end; ++chunk) {
@@ -181,6 +184,8 @@ void GradientStream::finish_tensor(std::uint32_t tensor, TimeNs now) {
 
 void GradientStream::finish_step() {
   const Step step = current_step();
+  CHECK(scheduled_count_ == tensors_.count() && open_report_.step == step);
+  CHECK(link_.counters.steps_done < step);
   link_.events.push({.kind = Event::Kind::kStepDone, .step = step, .weight = open_report_.weight});
   link_.counters.steps_done = step;
   tell_reached_ = tolerant() && open_report_.k < 2;  // one rank completes steps alone
@@ -237,6 +242,7 @@ void GradientStream::learn_open_step(Step open_step, TimeNs now) noexcept {
   // What is on its way to the step under way may be counted there, however far the others are.
   if (!tensors_.begun()) late_.expire(std::max(current_step(), known_open_));
   if (closed_ || !behind_.ok() || known_open_ <= current_step()) return;
+  CHECK(started_);
   closed_ = true;
   recovery_->close_step(now + kIdleProbeInterval);
 }
@@ -264,7 +270,7 @@ void GradientStream::fall_behind(Status why) {
 }
 
 void GradientStream::resume(Step step, TimeNs now) noexcept {
-  CHECK(!behind_.ok());
+  CHECK(!behind_.ok() && !late_.waiting());
   tensors_.resume(step);
   link_.counters.steps_done = step - 1;
   closed_ = known_open_ > step;

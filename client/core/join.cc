@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "aggregator/base/check.h"
 #include "aggregator/base/policy_text.h"
 #include "aggregator/wire/auth.h"
 #include "client/core/text.h"
@@ -87,6 +88,12 @@ JoinMachine::JoinMachine(const SessionOptions& options, const Layout& layout, Ti
                     " bytes"));
 }
 
+// The only changes that there are: it ends once.
+void JoinMachine::become(Outcome outcome) noexcept {
+  CHECK(outcome_ == Outcome::kPending && outcome != Outcome::kPending);
+  outcome_ = outcome;
+}
+
 Verdict JoinMachine::handle(const wire::Packet& packet, TimeNs now) {
   const wire::CommonHeader& common = packet.common();
   if (outcome_ != Outcome::kPending) return Verdict::kDuplicate;
@@ -120,7 +127,7 @@ Verdict JoinMachine::handle(const wire::Packet& packet, TimeNs now) {
       accept_ = body;
       identity_.job = common.job;
       identity_.cookie = common.cookie;
-      outcome_ = Outcome::kAccepted;
+      become(Outcome::kAccepted);
       return Verdict::kJoin;
     }
     case wire::PacketType::kPreparing: return handle_preparing(packet.body<wire::Preparing>(), now);
@@ -164,6 +171,7 @@ Verdict JoinMachine::handle_preparing(const wire::Preparing& body, TimeNs now) n
   if (!preparing_ || percent > percent_) grown_ns_ = now;
   preparing_ = true;
   percent_ = std::max(percent_, percent);
+  DCHECK(percent_ <= 100 && grown_ns_ <= now);
   if (now - grown_ns_ < options_.join_timeout_ns) answered_ns_ = now;
   return Verdict::kJoin;
 }
@@ -179,6 +187,7 @@ std::size_t JoinMachine::poll_transmit(std::span<std::uint8_t> out) noexcept {
   if (send_padded_) {
     send_padded_ = false;
     const std::size_t bytes = wire::encode(out, identity_, request_);
+    CHECK(bytes == bare_bytes_ && bytes <= padded_bytes_);
     std::fill(out.begin() + static_cast<std::ptrdiff_t>(bytes),
               out.begin() + static_cast<std::ptrdiff_t>(padded_bytes_), std::uint8_t{0});
     return padded_bytes_;
@@ -264,7 +273,7 @@ Status JoinMachine::size_error(const std::string& what) const {
 }
 
 void JoinMachine::fail(Status why) {
-  outcome_ = Outcome::kFailed;
+  become(Outcome::kFailed);
   failure_ = std::move(why);
 }
 

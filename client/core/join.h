@@ -50,6 +50,7 @@ class JoinMachine {
   Status too_big(std::size_t datagram_bytes, std::size_t path_bytes) const;
 
  private:
+  void become(Outcome outcome) noexcept;
   void fail(Status why);
   void fail(StatusCode code, std::string message);
   Status size_error(const std::string& what) const;

@@ -5,9 +5,17 @@
 
 namespace sluice::client {
 
+// What holds between any two calls.
+void LateChunks::check() const noexcept {
+  DCHECK(waiting_count_ <= entries_.size());
+  DCHECK(requeues() || waiting_count_ == 0);
+  DCHECK(waiting_count_ == 0 || oldest_base_ <= newest_base_);
+}
+
 void LateChunks::join(const PolicyOptions& policy, ChunkIndex chunk_count,
                       std::size_t chunk_bytes) {
   if (!policy.tolerates_stragglers() || policy.late != LateMode::kRequeue) return;
+  CHECK(!requeues() && chunk_bytes != 0);  // once
   max_staleness_ = policy.max_staleness;
   chunk_bytes_ = chunk_bytes;
   entries_.resize(chunk_count);
@@ -21,6 +29,7 @@ void LateChunks::missed(ChunkIndex chunk, Step base, std::uint32_t weight,
     ++counters_.discarded_chunks;
     return;
   }
+  CHECK(base != 0 && chunk < entries_.size() && data.size() <= chunk_bytes_);
   Entry& entry = entries_[chunk];
   if (entry.base != 0) drop(entry);  // two gradients late: the newer one is worth more
   entry = {.base = base, .weight = weight, .bytes = static_cast<std::uint16_t>(data.size())};
@@ -28,15 +37,19 @@ void LateChunks::missed(ChunkIndex chunk, Step base, std::uint32_t weight,
   oldest_base_ = waiting_count_ == 0 ? base : std::min(oldest_base_, base);
   newest_base_ = base;
   ++waiting_count_;
+  check();
 }
 
 void LateChunks::requeued(ChunkIndex chunk) noexcept {
+  CHECK(waiting(chunk));
   entries_[chunk] = {};
   --waiting_count_;
   ++counters_.requeued_chunks;
+  check();
 }
 
 void LateChunks::drop(Entry& entry) noexcept {
+  CHECK(entry.base != 0 && waiting_count_ != 0);
   entry = {};
   --waiting_count_;
   ++counters_.discarded_chunks;
@@ -53,12 +66,14 @@ void LateChunks::expire(Step step) noexcept {
       oldest = std::min(oldest, entry.base);
   }
   oldest_base_ = oldest;
+  check();
 }
 
 void LateChunks::discard_all() noexcept {
   if (waiting_count_ == 0) return;
   for (Entry& entry : entries_)
     if (entry.base != 0) drop(entry);
+  CHECK(waiting_count_ == 0);
 }
 
 }  // namespace sluice::client

@@ -13,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "aggregator/base/check.h"
 #include "aggregator/base/policy_options.h"
 #include "aggregator/base/types.h"
 #include "client/core/counters.h"
@@ -49,6 +50,7 @@ class LateChunks {
   }
   const Entry& entry(ChunkIndex chunk) const noexcept { return entries_[chunk]; }
   std::span<const std::uint8_t> data(ChunkIndex chunk) const noexcept {
+    DCHECK(waiting(chunk));
     return {&data_[chunk * chunk_bytes_], entries_[chunk].bytes};
   }
   // The gradient that became late last: what a contribution without data stands for.
@@ -61,6 +63,7 @@ class LateChunks {
 
  private:
   void drop(Entry& entry) noexcept;
+  void check() const noexcept;
 
   Counters& counters_;
   std::uint32_t max_staleness_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "aggregator/base/check.h"
 #include "client/core/join.h"
 #include "client/core/text.h"
 
@@ -32,7 +33,19 @@ StatusCode code_of(wire::NoticeCode code) noexcept {
 
 }  // namespace
 
+// The only changes that there are. Over is over; a failed session says farewell again.
+void Membership::become(Phase phase) noexcept {
+  switch (phase) {
+    case Phase::kForming: CHECK(false); break;
+    case Phase::kRunning: CHECK(phase_ == Phase::kForming); break;
+    case Phase::kLeaving: CHECK(phase_ == Phase::kForming || phase_ == Phase::kRunning); break;
+    case Phase::kOver: break;
+  }
+  phase_ = phase;
+}
+
 void Membership::begin(const wire::Sender& identity, TimeNs now) noexcept {
+  CHECK(identity.cookie != 0 && phase_ == Phase::kForming);
   identity_ = identity;
   joined_ns_ = heard_ns_ = woke_ns_ = now;
   send_keepalive_ = true;
@@ -57,7 +70,7 @@ Membership::Change Membership::handle(const wire::Packet& packet, TimeNs now, Ve
       verdict = Verdict::kJobEnded;
       if (phase_ == Phase::kOver) return Change::kNone;
       if (phase_ == Phase::kLeaving) {  // it ends for this worker either way
-        phase_ = Phase::kOver;
+        become(Phase::kOver);
         return Change::kLeft;
       }
       return fail(code_of(packet.body<wire::Notice>().code), std::string(packet.text()));
@@ -70,7 +83,7 @@ Membership::Change Membership::handle_status(const wire::Packet& packet, TimeNs 
   const auto& body = packet.body<wire::Status>();
   if (phase_ == Phase::kLeaving) {
     if (body.left == 0) return Change::kNone;
-    phase_ = Phase::kOver;
+    become(Phase::kOver);
     return Change::kLeft;
   }
   if (phase_ == Phase::kOver) return Change::kNone;
@@ -83,12 +96,13 @@ Membership::Change Membership::handle_status(const wire::Packet& packet, TimeNs 
   for (std::size_t word = 0; word < kMaskWords; ++word)
     missing_[word] = word < packet.mask_word_count() ? packet.mask_word(word) : 0;
   if (body.state != wire::JobState::kRunning) return Change::kNone;
-  phase_ = Phase::kRunning;
+  become(Phase::kRunning);
   return Change::kStarted;
 }
 
 // Whoever did not run for a while cannot tell whether the appliance was silent.
 void Membership::note_wakeup(TimeNs now) noexcept {
+  DCHECK(now >= woke_ns_);
   if (now - woke_ns_ > kStoppedAfter) {
     const DurationNs stopped_ns = now - woke_ns_;
     heard_ns_ += stopped_ns;
@@ -102,7 +116,7 @@ Membership::Change Membership::handle_timeout(TimeNs now) {
   note_wakeup(now);
   if (phase_ == Phase::kLeaving) {
     if (now >= leave_until_ns_) {
-      phase_ = Phase::kOver;
+      become(Phase::kOver);
       return Change::kLeft;
     }
     if (now >= next_send_ns_) {
@@ -153,7 +167,7 @@ std::size_t Membership::poll_transmit(std::span<std::uint8_t> out, TimeNs now) n
 
 void Membership::leave(const wire::Leave& body, TimeNs now) noexcept {
   if (phase_ == Phase::kLeaving || phase_ == Phase::kOver) return;
-  phase_ = Phase::kLeaving;
+  become(Phase::kLeaving);
   leave_ = body;
   send_leave_ = true;
   send_keepalive_ = false;
@@ -164,7 +178,7 @@ void Membership::leave(const wire::Leave& body, TimeNs now) noexcept {
 }
 
 void Membership::farewell(const wire::Leave& body) noexcept {
-  phase_ = Phase::kOver;
+  become(Phase::kOver);
   leave_ = body;
   send_leave_ = true;
   send_keepalive_ = false;
@@ -173,7 +187,7 @@ void Membership::farewell(const wire::Leave& body) noexcept {
 std::string Membership::missing_ranks() const { return list_ranks(missing_, kMaskWords); }
 
 Membership::Change Membership::fail(StatusCode code, std::string message) {
-  phase_ = Phase::kOver;
+  become(Phase::kOver);
   send_keepalive_ = false;
   failure_ = Status(code, place_of(options_) + std::move(message));
   return Change::kFailed;

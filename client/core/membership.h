@@ -30,7 +30,7 @@ class Membership {
   // The job runs, as a data packet showed before a status did. False: that was known.
   bool note_running() noexcept {
     if (phase_ != Phase::kForming) return false;
-    phase_ = Phase::kRunning;
+    become(Phase::kRunning);
     return true;
   }
   // Any packet of this job came from the appliance.
@@ -48,6 +48,7 @@ class Membership {
  private:
   enum class Phase : std::uint8_t { kForming, kRunning, kLeaving, kOver };
 
+  void become(Phase phase) noexcept;
   Change fail(StatusCode code, std::string message);
   Change handle_status(const wire::Packet& packet, TimeNs now);
   void note_wakeup(TimeNs now) noexcept;

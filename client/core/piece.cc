@@ -15,6 +15,8 @@ void PieceStream::begin(const Piece& piece, TimeNs now) noexcept {
   piece_ = piece;
   chunk_count_ = std::max<std::uint32_t>(
       1, static_cast<std::uint32_t>((piece.bytes + chunk_bytes_ - 1) / chunk_bytes_));
+  CHECK(chunk_count_ <= kCollectiveChunks);
+  CHECK(piece.part != Piece::Part::kData || piece.bytes == 0 || piece.source != nullptr);
   chunks_left_ = chunk_count_;
   lost_ = false;
   last_progress_ns_ = now;
@@ -39,10 +41,12 @@ void PieceStream::move_to(Step step) noexcept {
   recovery_.abandon(link_.flows);
   queue_.clear();
   chunks_left_ = 0;
+  CHECK(step != 0);
   step_ = step;
 }
 
 std::size_t PieceStream::chunk_size(ChunkIndex chunk) const noexcept {
+  DCHECK(chunk < chunk_count_);
   return std::min<std::size_t>(chunk_bytes_, piece_.bytes - chunk * chunk_bytes_);
 }
 
@@ -102,6 +106,7 @@ Verdict PieceStream::handle_result(const wire::Packet& packet, TimeNs now) {
   if (data && piece_.sink != nullptr)
     std::memcpy(piece_.sink + body.chunk * chunk_bytes_, packet.payload().data(),
                 packet.payload().size());
+  CHECK(chunks_left_ != 0);
   if (--chunks_left_ != 0) return Verdict::kFolded;
   piece_done(lost_, now);
   return Verdict::kCompleted;

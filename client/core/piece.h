@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 
+#include "aggregator/base/check.h"
 #include "client/core/recovery.h"
 #include "client/core/stream.h"
 #include "client/sched/strict.h"
@@ -72,6 +73,7 @@ class PieceStream : public Stream {
   // Nothing of the step under way is wanted any more; the next piece is that of `step`.
   void move_to(Step step) noexcept;
   void next_step() noexcept {
+    CHECK(!busy() && step_ < kLastStep);
     ++step_;
     held_ = false;
   }

@@ -33,6 +33,20 @@ Session::Session(SessionOptions options, Layout layout, TimeNs now)
   if (join_.outcome() == JoinMachine::Outcome::kFailed) fail(join_.failure(), false, now);
 }
 
+// The only changes that there are.
+void Session::become(SessionState state) noexcept {
+  switch (state) {
+    case SessionState::kJoining: CHECK(false); break;
+    case SessionState::kForming: CHECK(state_ == SessionState::kJoining); break;
+    case SessionState::kRunning: CHECK(state_ == SessionState::kForming); break;
+    case SessionState::kLeaving:
+      CHECK(state_ == SessionState::kForming || state_ == SessionState::kRunning);
+      break;
+    case SessionState::kClosed: CHECK(state_ != SessionState::kClosed); break;
+  }
+  state_ = state;
+}
+
 // ---- how it ends ----
 
 void Session::fail(Status why, bool tell, TimeNs now) {
@@ -44,9 +58,8 @@ void Session::fail(Status why, bool tell, TimeNs now) {
 }
 
 void Session::close(Event event, TimeNs now) {
-  CHECK(state_ != SessionState::kClosed);
   last_stall_ = describe_stall(now);
-  state_ = SessionState::kClosed;
+  become(SessionState::kClosed);
   const Status why = status();
   const Tensors& tensors = gradients_.tensors();
   for (std::uint32_t tensor = 0; tensor < tensors.count(); ++tensor)
@@ -70,7 +83,7 @@ wire::Leave Session::leave_body(wire::LeaveReason reason) const noexcept {
 void Session::leave(wire::LeaveReason reason, TimeNs now) {
   if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving) return;
   if (state_ == SessionState::kJoining) return close({.kind = Event::Kind::kLeft}, now);
-  state_ = SessionState::kLeaving;
+  become(SessionState::kLeaving);
   // Whoever leaves in the middle of a step has given the others half a gradient, and in the middle
   // of a collective they wait for the rest of it: that is no finish.
   if (gradients_.in_progress() || collectives_.in_progress()) reason = wire::LeaveReason::kAbnormal;
@@ -174,7 +187,7 @@ Verdict Session::handle_join_answer(const wire::Packet& packet, TimeNs now) {
 }
 
 void Session::after_join(TimeNs now) {
-  CHECK(state_ == SessionState::kJoining);
+  CHECK(state_ == SessionState::kJoining && !link_.joined());
   const wire::Accept& accept = join_.accept();
   const std::uint16_t shards = accept.shards;
   link_.identity = join_.identity();
@@ -190,7 +203,7 @@ void Session::after_join(TimeNs now) {
     collectives_.join(std::max<Step>(1, accept.first_steps[collective]),
                       accept.open_steps[collective]);
   membership_.begin(link_.identity, now);
-  state_ = SessionState::kForming;
+  become(SessionState::kForming);
   const Step open_step = accept.open_steps[static_cast<std::size_t>(StreamId::kGradients)];
   if (open_step > 1 && !gradients_.tolerant())
     return fail({StatusCode::kRefused,
@@ -202,8 +215,7 @@ void Session::after_join(TimeNs now) {
 }
 
 void Session::start(TimeNs now) {
-  CHECK(state_ == SessionState::kForming);
-  state_ = SessionState::kRunning;
+  become(SessionState::kRunning);
   gradients_.start(now);
   collectives_.start(now);
   link_.events.push({.kind = Event::Kind::kStarted});
@@ -255,6 +267,7 @@ Status Session::resync(TimeNs now) {
 
 ReceivedState Session::take_state(TimeNs now) {
   ReceivedState state = transfers_.take_state();
+  CHECK(!behind_status().ok());
   gradients_.resume(state.step + 1, now);
   note_caught_up(now);
   return state;

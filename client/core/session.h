@@ -142,6 +142,7 @@ class Session {
   Verdict handle(const wire::Packet& packet, TimeNs now);
   Verdict handle_join_answer(const wire::Packet& packet, TimeNs now);
   Verdict handle_control(const wire::Packet& packet, TimeNs now);
+  void become(SessionState state) noexcept;
   void after_join(TimeNs now);
   void start(TimeNs now);
   void act(Membership::Change change, TimeNs now);

@@ -1,6 +1,7 @@
 // Data packets of a session: what comes in, and the choice of what leaves next.
 #include <algorithm>
 
+#include "aggregator/base/check.h"
 #include "client/core/session.h"
 
 namespace sluice::client {
@@ -89,6 +90,7 @@ void Session::work(TimeNs now) noexcept {
 void Session::remember_missing(const wire::Packet& packet, TimeNs now) noexcept {
   const auto& body = packet.body<wire::Answer>();
   if (body.first_incomplete == wire::kNoChunk) return;
+  CHECK(body.age_count <= missing_.ages.size());
   missing_.stream = body.stream;
   missing_.step = body.step;
   missing_.arrived_ns = now;
@@ -114,6 +116,8 @@ bool Session::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, Tim
     }
   }
   if (transmit.bytes == 0) return false;
+  CHECK(transmit.bytes + transmit.payload.size() <= datagram_bytes_);
+  DCHECK(transmit.port_offset <= link_.shard_count());
   ++link_.counters.packets_sent;
   link_.counters.bytes_sent += transmit.bytes + transmit.payload.size();
   return true;

@@ -23,6 +23,15 @@ Tensors::Tensors(const SessionOptions& options, const Layout& layout, Step first
   joined_.reserve(rows_.size());
 }
 
+// What holds between any two calls.
+void Tensors::check() const noexcept {
+  DCHECK(current_ <= filling_);
+  DCHECK(filled_ < rows_.size());
+  DCHECK(in_flight_count_ <= rows_.size());
+  DCHECK(done_count_ <= asked_now_ && catch_ups_ <= asked_now_ && asked_now_ <= rows_.size());
+  DCHECK(joined_first_ <= joined_.size() && joined_.size() == asked_now_);
+}
+
 // ---- the application's side ----
 
 Status Tensors::refuse(std::uint32_t tensor, const std::string& why) const {
@@ -52,8 +61,9 @@ Status Tensors::check(const Submission& submission) const {
 }
 
 void Tensors::accept(const Submission& submission, TimeNs now) noexcept {
+  CHECK(submission.tensor < rows_.size() && submission.output != nullptr);
   Row& row = rows_[submission.tensor];
-  CHECK(row.in_flight == 0);
+  CHECK(row.in_flight == 0 && row.asked < kLastStep);
   row.submission = submission;
   if (row.submission.ready_ns == 0) row.submission.ready_ns = now;
   row.lost = false;
@@ -63,6 +73,7 @@ void Tensors::accept(const Submission& submission, TimeNs now) noexcept {
   if (row.asked != filling_) return;
   ended_by_itself_ = ++filled_ == rows_.size();
   if (ended_by_itself_) fill_next();
+  check();
 }
 
 Status Tensors::end_step() {
@@ -82,6 +93,7 @@ Status Tensors::end_step() {
     if (filling_ == current_) join(tensor);
   }
   fill_next();
+  check();
   return {};
 }
 
@@ -155,6 +167,7 @@ void Tensors::done(std::uint32_t tensor, Result result, TimeNs now) noexcept {
   }
   become(row, Part::kDone);
   ++done_count_;
+  check();
 }
 
 void Tensors::begin_next_step() noexcept {
@@ -166,6 +179,7 @@ void Tensors::begin_next_step() noexcept {
   for (Row& row : rows_) become(row, Part::kUnasked);
   for (std::uint32_t tensor = 0; tensor < rows_.size(); ++tensor)
     if (rows_[tensor].asked >= current_) join(tensor);
+  check();
 }
 
 void Tensors::abandon() noexcept {
@@ -188,6 +202,7 @@ void Tensors::abandon() noexcept {
 
 void Tensors::resume(Step step) noexcept {
   CHECK(in_flight_count_ == 0 && !begun());
+  CHECK(0 < step && step <= kLastStep);
   current_ = filling_ = step;
   for (Row& row : rows_) {
     row.asked = step - 1;

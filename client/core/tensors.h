@@ -114,6 +114,7 @@ class Tensors {
   void join(std::uint32_t tensor) noexcept;
   void become(Row& row, Part part) noexcept;
   void end_flight(Row& row) noexcept;
+  void check() const noexcept;
 
   const SessionOptions& options_;
   const Layout& layout_;

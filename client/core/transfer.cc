@@ -65,6 +65,7 @@ void Transfers::stop_telling() noexcept {
 }
 
 void Transfers::start_receiving(const wire::Status& status, TimeNs now) noexcept {
+  CHECK(status.transfer_step > first_step_);
   become(Role::kReceiving);
   receiving_ns_ = now;
   first_step_ = status.transfer_step;
@@ -81,6 +82,7 @@ void Transfers::start_receiving(const wire::Status& status, TimeNs now) noexcept
 bool Transfers::give(std::span<const std::uint8_t> state, Step step, TimeNs now) {
   if (role_ != Role::kWanted) return false;
   become(Role::kGiving);
+  CHECK(given_step_ < first_step_);
   given_step_ = first_step_;
   given_ = state;
   header_ = {.bytes = state.size(), .step = step};
@@ -121,6 +123,8 @@ void Transfers::begin_header(TimeNs now) noexcept {
 }
 
 void Transfers::begin_data(TimeNs now) noexcept {
+  CHECK(offset_ < header_.bytes);
+  CHECK(giver() ? given_.size() == header_.bytes : receiving_ != nullptr);
   in_header_ = false;
   Piece piece = next_piece(static_cast<std::uint32_t>(
       std::min<std::uint64_t>(header_.bytes - offset_, max_piece_bytes())));
@@ -134,6 +138,7 @@ void Transfers::begin_data(TimeNs now) noexcept {
 void Transfers::piece_done(bool /*lost*/, TimeNs now) {
   next_step();
   if (!in_header_) offset_ += piece().bytes;
+  CHECK(in_header_ || offset_ <= header_.bytes);
   if (in_header_ && !giver()) {
     // The size is the other rank's word: an operating system that promises more memory than it has
     // would end this process for it.
@@ -213,6 +218,7 @@ std::size_t Transfers::poll_control(std::span<std::uint8_t> out) noexcept {
   if (!send_control_) return 0;
   send_control_ = false;
   const bool done = role_ == Role::kTelling;
+  CHECK(done || role_ == Role::kAsking);
   return wire::encode(out, link_.identity,
                       wire::Resync{.number = number_, .done = static_cast<std::uint8_t>(done)});
 }

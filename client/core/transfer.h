@@ -18,6 +18,7 @@
 #include <string>
 #include <utility>
 
+#include "aggregator/base/check.h"
 #include "client/core/piece.h"
 #include "client/core/types.h"
 
@@ -40,7 +41,10 @@ class Transfers final : public PieceStream {
   // Why the last request has brought nothing; ok otherwise.
   const Status& failure() const noexcept { return failure_; }
   // Precondition: has_state().
-  ReceivedState take_state() noexcept { return *std::exchange(state_, {}); }
+  ReceivedState take_state() noexcept {
+    CHECK(has_state());
+    return *std::exchange(state_, {});
+  }
 
   // ---- giver ----
   // The rank that waits for this one's state, if the application has not handed it over.
