@@ -25,6 +25,7 @@ const char* name_of(AveragingChoice averaging) noexcept {
 }
 
 bool refuse(Refusal& refusal, wire::RefuseCode code, std::string why) {
+  CHECK(!why.empty());
   refusal = {.code = code, .text = std::move(why)};
   return false;
 }
@@ -42,6 +43,7 @@ bool other_run(const JoinRequest& request, const JobEntry& entry, const std::str
 // Whether the job of another run makes way: nobody of it lives, and nobody is about to join it.
 bool makes_way(const JoinRequest& request, const JobEntry& entry, const Attendance& attendance,
                Refusal& refusal) {
+  CHECK(entry.run_id != request.join.run_id);
   const auto address = [&](Rank rank) { return entry.member(rank).address.c_str(); };
   if (entry.forming() && entry.unclaimed() && request.now - entry.asked_ns <= kTakeoverSilence)
     return other_run(
@@ -262,6 +264,7 @@ JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
   spec.chunk_counts = {join.layouts[kGradients].chunk_count, kCollectiveChunks, 0};
   spec.max_elems = {join.layouts[kGradients].max_elems, 0, 0};
   size_windows(spec, options.max_job_memory_bytes);
+  CHECK(request.rank.value < spec.world_size && spec.chunk_counts[kGradients] != 0);
   if (!check_room(spec, options, usage, decision.refusal)) return decision;
   const bool fits_now = Job::memory_bytes(spec) + usage.bytes <= options.max_total_memory_bytes &&
                         usage.jobs < options.max_jobs;

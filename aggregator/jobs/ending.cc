@@ -46,6 +46,7 @@ void Jobs::fail(JobEntry& entry, wire::NoticeCode code, Rank about, std::string 
 
 // Another run takes the name: all members of this one are silent, left or gone.
 void Jobs::replace(JobEntry& entry, const Request& request) {
+  CHECK(entry.listed && entry.run_id != request.join().run_id);
   fail(entry, wire::NoticeCode::kReplaced, request.rank(),
        text("job '%s': run %016" PRIx64 " was silent for more than %.0f s and gave way to run "
             "%016" PRIx64 " (rank %u at %s)",
@@ -58,7 +59,7 @@ void Jobs::replace(JobEntry& entry, const Request& request) {
 
 // All members have left: a normal end. The name is free at once.
 void Jobs::retire(JobEntry& entry, TimeNs now) {
-  CHECK(entry.live_count() == 0);
+  CHECK(entry.live_count() == 0 && !entry.ended());
   entry.end(now);
   entry.listed = false;
   release(entry);
@@ -92,6 +93,7 @@ void Jobs::handle_event(const ShardEvent& event, TimeNs clock_ns) {
   });
   if (found == entries_.end()) return;
   JobEntry& entry = **found;
+  CHECK(event.rank.value < entry.world_size());
   switch (event.kind) {
     case ShardEvent::Kind::kJobReleased:
       CHECK(entry.memory() == JobMemory::kLeaving && entry.releases_left != 0);
@@ -136,6 +138,7 @@ void Jobs::command(ShardCommand::Kind kind, const JobEntry& entry, Rank rank) {
 }
 
 void Jobs::queue(const JobEntry& entry, Rank rank, wire::PacketType type) {
+  CHECK(entry.member(rank).cookie != 0);
   outgoing_.push_back({.job = entry.id, .rank = rank, .serial = entry.serial, .type = type});
 }
 
@@ -148,6 +151,7 @@ std::size_t Jobs::write_status(const JobEntry& entry, Rank rank, std::uint32_t e
     if (!member.is(MemberPhase::kJoined) && !finished) set_bit(missing.data(), Rank{other});
   }
   const std::size_t words = sluice::mask_words(entry.world_size());
+  CHECK(words <= missing.size());
   const MemberEntry& member = entry.member(rank);
   wire::Status body{.echo_timestamp_us = echo_us,
                     .joined_count = entry.count(MemberPhase::kJoined),
@@ -189,6 +193,7 @@ std::size_t Jobs::write_notice(const JobEntry& entry, Rank rank,
   const bool evicted = member.is(MemberPhase::kEvicted);
   CHECK(evicted || entry.failed);
   const std::string& why = evicted ? member.notice : entry.notice_text;
+  CHECK(!why.empty() && member.cookie != 0);
   const std::size_t text_bytes = std::min(why.size(), kMaxTextBytes);
   const wire::Notice body{.code = evicted ? wire::NoticeCode::kResyncHold : entry.notice_code,
                           .rank = evicted ? rank.value : entry.notice_rank.value,

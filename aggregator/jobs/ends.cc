@@ -17,6 +17,7 @@ constexpr DurationNs kEndTogether = 2 * kSecond;
 
 // The newest gradient step that the rank has contributed to, in any shard; 0: none.
 Step newest_contribution(const Job& job, Rank rank) noexcept {
+  CHECK(rank.value < job.spec.world_size);
   Step newest = 0;
   for (const JobSlice& slice : job.slices)
     newest = std::max(
@@ -43,7 +44,7 @@ Rank furthest(const Job& job) noexcept {
 // Whether a step or a collective has been begun that is not complete without the rank, or the rank
 // is not where one finishes: it has contributed to every step that is closed, and to one at least.
 bool Jobs::is_awaited(const JobEntry& entry, Rank rank) const noexcept {
-  CHECK(entry.is_synchronous());
+  CHECK(entry.is_synchronous() && entry.job != nullptr);
   const Job& job = *entry.job;
   const auto open_step = [&](StreamId stream) {
     return job.windows[index_of(stream)].open_step.load(std::memory_order_acquire);
@@ -59,6 +60,7 @@ bool Jobs::is_awaited(const JobEntry& entry, Rank rank) const noexcept {
 // A member that is silent. False: it is missed. Else it may have finished: nobody is told as long
 // as nobody waits for it.
 bool Jobs::let_go(JobEntry& entry, Rank rank, wire::NoticeCode code, TimeNs now) {
+  CHECK(!entry.member(rank).live());
   const bool others = entry.live_count() != 0;
   if ((!others && entry.count(MemberPhase::kLeft) == 0) || is_awaited(entry, rank)) return false;
   MemberEntry& member = entry.member(rank);
@@ -71,6 +73,7 @@ bool Jobs::let_go(JobEntry& entry, Rank rank, wire::NoticeCode code, TimeNs now)
 
 // Who is gone or has ended in order, and is needed after all?
 void Jobs::check_ends(JobEntry& entry, TimeNs now) {
+  CHECK(entry.is_synchronous() && entry.job != nullptr);
   const Rank first = furthest(*entry.job);
   const Step newest = newest_contribution(*entry.job, first);
   for (std::uint16_t index = 0; index < entry.world_size(); ++index) {

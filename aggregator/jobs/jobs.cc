@@ -30,6 +30,7 @@ ControlResult Jobs::handle(const wire::Packet& packet, const Origin& origin,
     default: break;
   }
   result = validate_path(request, result);
+  CHECK(result.reply_bytes <= reply.size());
   verdicts_.count(result.verdict);
   return result;
 }
@@ -63,6 +64,7 @@ ControlResult Jobs::validate_path(const Request& request, ControlResult result) 
                           .token = path_token(boot_key_, common.cookie, path, request.now)};
     result.reply_bytes = wire::encode(
         request.reply, {.job = common.job, .rank = common.rank, .cookie = common.cookie}, ping);
+    CHECK(result.reply_bytes <= request.packet.bytes().size());  // no more than it has sent
   }
   return result;
 }
@@ -86,7 +88,7 @@ Identity Jobs::identify(const wire::Packet& packet) const noexcept {
 void Jobs::hear(JobEntry& entry, const Request& request) {
   const Rank rank = request.rank();
   MemberEntry& member = entry.member(rank);
-  CHECK(!member.is(MemberPhase::kFree));  // it has a cookie
+  CHECK(!member.is(MemberPhase::kFree) && member.cookie != 0);
   member.liveness.hear(request.now);
   member.address = request.origin.address;
   if (entry.job != nullptr)

@@ -41,6 +41,8 @@ ControlResult Jobs::join(const Request& request) {
     entry = nullptr;
     decision = decide_job(asked, options_, entry, usage(), attendance_);
   }
+  CHECK(entry != nullptr || (decision.kind != JobDecision::Kind::kJoin &&
+                             decision.kind != JobDecision::Kind::kReplace));
   if (entry == nullptr && is_echo(asked)) return {.verdict = Verdict::kJoin};
   switch (decision.kind) {
     case JobDecision::Kind::kRefuse: return refuse(request, decision.refusal, true);
@@ -62,6 +64,7 @@ ControlResult Jobs::join(const Request& request) {
 
 // The job's memory is being made, and the entry has no members yet: who asks comes again.
 ControlResult Jobs::prepare(const JobEntry& entry, const Request& request) const {
+  CHECK(entry.memory() == JobMemory::kMaking);
   CHECK(entry.progress != nullptr && entry.memory_bytes != 0);
   const std::size_t made_bytes = entry.progress->bytes.load(std::memory_order_relaxed);
   const auto percent = static_cast<std::uint8_t>(
@@ -111,6 +114,7 @@ ControlResult Jobs::challenge(const Request& request) const {
   const auto nonce = server_nonce(request);
   std::memcpy(body.server_nonce, nonce.data(), nonce.size());
   const std::size_t bytes = wire::encode(request.reply, {.rank = request.rank().value}, body);
+  CHECK(bytes <= request.packet.bytes().size());  // a stranger hears no more than it has said
   return {.verdict = Verdict::kJoin, .reply_bytes = bytes};
 }
 
@@ -120,6 +124,7 @@ ControlResult Jobs::refuse(const Request& request, const Refusal& refusal, bool 
   const std::size_t fixed_bytes = sizeof(wire::CommonHeader) + sizeof(wire::Refuse);
   CHECK(proven || request.packet.bytes().size() >= fixed_bytes);
   if (!proven) room = std::min(room, request.packet.bytes().size() - fixed_bytes);
+  CHECK(!refusal.text.empty());
   const std::size_t text_bytes = std::min(refusal.text.size(), room);
   const wire::Refuse body{.nonce = request.join().nonce,
                           .code = refusal.code,
@@ -159,7 +164,7 @@ ControlResult Jobs::take_rank(JobEntry& entry, const JoinRequest& asked, const R
 // A rank of a job that went on without it, or does so now. Not answered before shard 0 knows the
 // process: the worker asks again.
 ControlResult Jobs::admit_to_running(JobEntry& entry, const Request& request) {
-  CHECK(entry.goes_on());
+  CHECK(entry.goes_on() && entry.running());
   const Rank rank = request.rank();
   MemberEntry& member = entry.member(rank);
   const bool same = member.nonce == request.join().nonce;
@@ -210,6 +215,7 @@ void Jobs::revive(JobEntry& entry, Rank rank, TimeNs now) {
 
 void Jobs::start_if_complete(JobEntry& entry, TimeNs now) {
   if (!entry.forming() || entry.count(MemberPhase::kJoined) != entry.world_size()) return;
+  CHECK(entry.job != nullptr && entry.memory() == JobMemory::kHeld);
   entry.job->start(attendance_.clock(now));
   entry.run();
   for (std::uint16_t rank = 0; rank < entry.world_size(); ++rank)
@@ -217,7 +223,8 @@ void Jobs::start_if_complete(JobEntry& entry, TimeNs now) {
 }
 
 ControlResult Jobs::accept(const JobEntry& entry, const Request& request) const {
-  CHECK(entry.member(request.rank()).is(MemberPhase::kJoined));
+  CHECK(entry.member(request.rank()).is(MemberPhase::kJoined) && entry.job != nullptr);
+  CHECK(entry.member(request.rank()).cookie != 0);
   wire::Accept body{
       .nonce = request.join().nonce,
       .policy = entry.job->spec.policy,

@@ -10,6 +10,7 @@ namespace sluice::agg {
 // Control and data both count. The data flows are read only when the control port is quiet: a
 // keepalive every 250 ms usually answers the question with one load.
 TimeNs JobEntry::last_heard_ns(Rank rank, const Attendance& attendance) const noexcept {
+  CHECK(rank.value < world_size());
   TimeNs heard_ns = member(rank).liveness.heard_ns();
   if (job == nullptr) return heard_ns;
   for (const JobSlice& slice : job->slices)
@@ -45,6 +46,7 @@ std::optional<Verdict> Jobs::suspect_quoted(const wire::CommonHeader& quoted, Ti
 }
 
 void Jobs::suspect(JobEntry& entry, Rank rank, TimeNs now) {
+  CHECK(!entry.ended());
   MemberEntry& member = entry.member(rank);
   if (member.is(MemberPhase::kJoined) && member.liveness.suspect(now))
     queue(entry, rank, wire::PacketType::kPing);

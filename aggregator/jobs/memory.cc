@@ -37,6 +37,7 @@ bool Jobs::poll_memory(MemoryOrder& order) {
   if (orders_.empty()) return false;
   order = std::move(orders_.front());
   orders_.pop_front();
+  CHECK(order.serial != 0);
   return true;
 }
 
@@ -75,7 +76,7 @@ void Jobs::order_job(JobEntry& entry) {
 }
 
 void Jobs::give_back(JobEntry& entry, std::unique_ptr<Job> job) {
-  CHECK(job != nullptr);
+  CHECK(job != nullptr && entry.job == nullptr && entry.ended());
   entry.change_to(JobMemory::kGoing);
   JobSpec spec;
   spec.id = entry.id;
@@ -89,6 +90,7 @@ void Jobs::give_back(JobEntry& entry, std::unique_ptr<Job> job) {
 
 // All that ask within the next seconds are told; then a join may try again.
 void Jobs::note_no_memory(JobEntry& entry, TimeNs now) {
+  CHECK(!entry.ended() && entry.job == nullptr);
   entry.no_memory = text(
       "job '%s' needs %zu MiB and the appliance's system has less left: lower "
       "limits.total_memory_mib (%zu) or stop other programs there",

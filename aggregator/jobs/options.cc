@@ -58,6 +58,7 @@ bool check_policy_agreement(const JoinRequest& request, const JobsOptions& optio
                             const JobEntry& entry, Refusal& refusal) {
   const PolicyOptions asked = without_unread(effective_policy(request, options));
   const PolicyOptions running = without_unread(entry.spec.policy);
+  CHECK(wrong_field(running, entry.world_size()) == nullptr);
   if (asked == running) return true;
   refusal = {
       .code = wire::RefuseCode::kPolicy,
@@ -76,7 +77,7 @@ void size_windows(JobSpec& spec, std::size_t max_job_bytes) noexcept {
   spec.windows = {goes_on ? kAsyncWindow : kSyncWindow, kMaxWindow, goes_on ? kSyncWindow : 0};
   std::uint32_t& window = spec.windows[index_of(StreamId::kGradients)];
   while (window > kSyncWindow && Job::memory_bytes(spec) > max_job_bytes) --window;
-  CHECK(window >= kSyncWindow);
+  CHECK(kSyncWindow <= window && window <= kMaxWindow);
 }
 
 }  // namespace sluice::agg

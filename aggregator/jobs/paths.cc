@@ -85,6 +85,7 @@ bool MemberPaths::join(Cookie cookie, const PathKey& path, TimeNs now) noexcept 
 }
 
 MemberPaths::Validation MemberPaths::judge(const PathKey& path, bool echoed, TimeNs now) noexcept {
+  CHECK(cookie_ != 0);  // a member has joined
   if (path == current_ || path == PathKey{}) return Validation::kProven;
   Event* proof = find(proofs_, path);
   if (echoed) {

@@ -47,6 +47,7 @@ void Jobs::rejoin(JobEntry& entry, Rank rank, TimeNs now) {
   if (!member.is(MemberPhase::kReturning))
     for (const StreamId stream : {StreamId::kGradients, StreamId::kCollectives})
       shared.joined_from[index_of(stream)].store(kNoStep, std::memory_order_release);
+  CHECK(member.cookie != 0);
   member.change_to(MemberPhase::kReturning);
   member.liveness.hear(now);
   member.liveness.reset_suspicion();
@@ -61,6 +62,7 @@ void Jobs::rejoin(JobEntry& entry, Rank rank, TimeNs now) {
 // A shard drops events when too many wait; the member that speaks while it waits asks for them.
 void Jobs::repeat_rejoin(JobEntry& entry, Rank rank, TimeNs now) {
   MemberEntry& member = entry.member(rank);
+  CHECK(member.is(MemberPhase::kReturning));
   if (!entry.goes_on() || now - member.rejoined_ns < kShardAnswer) return;
   member.admissions_due = 0;
   rejoin(entry, rank, now);
@@ -68,6 +70,7 @@ void Jobs::repeat_rejoin(JobEntry& entry, Rank rank, TimeNs now) {
 
 void Jobs::admitted(JobEntry& entry, Rank rank, TimeNs now) {
   MemberEntry& member = entry.member(rank);
+  CHECK(!entry.is_synchronous() && !entry.forming());
   if (member.admissions_due != 0) --member.admissions_due;
   // Another process may have claimed the rank since: its own admission is still to come.
   if (!member.is(MemberPhase::kReturning) || member.admissions_due != 0) return;

@@ -43,6 +43,7 @@ ControlResult Jobs::resync(const Request& request) {
 }
 
 void Jobs::ask_for_state(JobEntry& entry, Rank rank, std::uint32_t number, TimeNs now) {
+  CHECK(entry.goes_on() && entry.member(rank).is(MemberPhase::kJoined));
   if (number <= entry.member(rank).resyncs_done) return;  // a late copy
   if (entry.resyncs.ask(rank, number) == Resyncs::Asked::kRestarted)
     open_transfer(entry, entry.resyncs.source(), now);
@@ -71,9 +72,11 @@ void Jobs::advance_resyncs(JobEntry& entry, TimeNs now) {
 }
 
 void Jobs::check_transfer(JobEntry& entry, TimeNs now) {
+  CHECK(entry.goes_on() && entry.job != nullptr);
   Resyncs& resyncs = entry.resyncs;
   const Rank target = resyncs.target();
   const Rank source = resyncs.source();
+  CHECK(target != source && entry.member(target).live());
   Rank other;
   const bool others = choose_source(entry, target, now, other);
   if (resyncs.held_ns(now) >= options_.resync_hold_ns)
@@ -89,6 +92,7 @@ void Jobs::check_transfer(JobEntry& entry, TimeNs now) {
 }
 
 void Jobs::start_transfer(JobEntry& entry, Rank source, TimeNs now) {
+  CHECK(source != entry.resyncs.next() && entry.job != nullptr);
   entry.resyncs.start(now);
   Member& shared = entry.shared(entry.resyncs.target());
   const auto gradients = index_of(StreamId::kGradients);
@@ -153,6 +157,7 @@ void Jobs::end_transfer(JobEntry& entry) {
   const Rank source = entry.resyncs.source();
   const Rank target = entry.resyncs.target();
   entry.resyncs.end();
+  CHECK(!entry.resyncs.active() && entry.job != nullptr);
   entry.shared(target).hold_from.store(kNoStep, std::memory_order_release);
   command(ShardCommand::Kind::kHoldReleased, entry, target);
   for (const Rank rank : {source, target})
@@ -188,6 +193,7 @@ bool Jobs::choose_source(const JobEntry& entry, Rank target, TimeNs now, Rank& s
     best_speaks = speaks;
     best_step = step;
   }
+  CHECK(!found || can_give_state(entry, source, target));
   return found;
 }
 

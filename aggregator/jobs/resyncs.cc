@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "aggregator/base/check.h"
+#include "aggregator/base/limits.h"
 
 namespace sluice::agg {
 
@@ -57,6 +58,7 @@ Resyncs::Asked Resyncs::ask(Rank target, std::uint32_t number) {
     request.number = number;
     return Asked::kKnown;
   }
+  CHECK(line_.size() < kMaxWorkers);
   line_.push_back({.target = target, .number = number});
   return Asked::kInLine;
 }
@@ -88,6 +90,7 @@ bool Resyncs::opened(Step first_step) noexcept {
   if (openings_due_ != 0) --openings_due_;
   if (!active() || openings_due_ != 0) return false;
   change_to(State::kOpen);  // again, where an answer that was thought lost came after all
+  CHECK(source_ != current_.target);
   first_step_ = first_step;
   return true;
 }
@@ -103,6 +106,7 @@ void Resyncs::end() noexcept { change_to(State::kIdle); }
 
 bool Resyncs::forget(Rank target) {
   std::erase_if(line_, [&](const Request& request) { return request.target == target; });
+  CHECK(!in_line(target));
   return is_target(target);
 }
 

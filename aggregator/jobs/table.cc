@@ -20,6 +20,9 @@ void JobEntry::check() const noexcept {
     CHECK(!one.is(MemberPhase::kReturning) || goes_on() || ended());
     CHECK(!one.is(MemberPhase::kEvicted) || !one.notice.empty());
     CHECK(one.missing_from == 0 || one.is(MemberPhase::kLeft));
+    CHECK(one.cookie == 0 || one.cookie != one.stale_cookie);
+    CHECK(!one.needs_state || one.rejoined);
+    CHECK(one.admissions_due == 0 || goes_on() || ended());
   }
 }
 
@@ -27,6 +30,7 @@ Usage Jobs::usage() const noexcept {
   Usage usage;
   for (const auto& entry : entries_) {
     if (entry == nullptr || entry->memory() == JobMemory::kNone) continue;
+    CHECK(entry->memory_bytes != 0);
     ++usage.jobs;
     usage.bytes += entry->memory_bytes;
     if (!entry->memory_returns()) continue;
@@ -39,6 +43,7 @@ Usage Jobs::usage() const noexcept {
 // A new job, whose memory is ordered. Null: no id is free.
 JobEntry* Jobs::found(const JoinRequest& request, JobSpec spec) {
   CHECK(find(request.name(), request.join.ordinal) == nullptr);
+  CHECK(request.rank.value < spec.world_size);
   if (!pick_id(spec.id)) return nullptr;
   auto entry = std::make_unique<JobEntry>();
   entry->id = spec.id;
