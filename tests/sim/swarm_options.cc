@@ -180,6 +180,15 @@ const char* name_of(client::Schedule schedule) {
   return "?";
 }
 
+const char* name_of(BriefFault kind) {
+  switch (kind) {
+    case BriefFault::kPartition: return "partition";
+    case BriefFault::kPause: return "pause";
+    case BriefFault::kBlockedDownlink: return "blocked-downlink";
+  }
+  return "?";
+}
+
 const char* name_of(Fatality fatality) {
   switch (fatality) {
     case Fatality::kNone: return "none";
@@ -265,7 +274,7 @@ std::string describe(const SwarmOptions& options) {
       << " ipv6=" << world.ipv6 << " hints=" << world.unreachable_hints
       << " member_timeout_s=" << world.appliance.jobs.member_timeout_ns / kSecond
       << " faults_stop_ms=" << options.faults_stop_at / kMillisecond
-      << " faults=" << options.faults.size() << " burst=" << world.appliance.burst
+      << " burst=" << world.appliance.burst
       << " service_us=" << world.appliance.service_delay_ns / kMicrosecond
       << " command_us=" << world.appliance.command_delay_ns / kMicrosecond
       << " worker_us=" << world.worker_delay_ns / kMicrosecond;
@@ -285,6 +294,9 @@ std::string describe(const SwarmOptions& options) {
         << " fatal_at_ms=" << job.fatal_at / kMillisecond << " returns=" << job.returns;
     if (plan.tolerates_stragglers()) out << "\n   " << describe_stragglers(job);
   }
+  for (const SwarmFault& fault : options.faults)
+    out << "\n  worker " << fault.worker << ' ' << name_of(fault.kind)
+        << " at_ms=" << fault.at / kMillisecond << " for_ms=" << fault.duration_ns / kMillisecond;
   return out.str() + describe_trials(options);
 }
 

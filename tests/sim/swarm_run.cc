@@ -199,7 +199,7 @@ class Swarm {
     const JobPlan& plan = world_.plan(state.run);
     const bool told =
         (state.job->fatality == Fatality::kProcessDies && options_.world.unreachable_hints) ||
-        ends_by_itself(*state.job);
+        (ends_by_itself(*state.job) && may_say_that_it_leaves(state));
     const TimeNs struck_at = ends_by_itself(*state.job) ? left_at(state) : state.struck_at;
     const TimeNs bound = options_.absent_ns() +
                          std::max(struck_at, options_.faults_stop_at + 1500 * kMillisecond) +
@@ -231,6 +231,18 @@ class Swarm {
 
   TimeNs left_at(const State& state) {
     return world_.worker(state.run, state.job->victim).progressed_at();
+  }
+
+  // A process that gives up says so for half a second, and then its socket is closed: behind a link
+  // that is down meanwhile, only its silence tells.
+  bool may_say_that_it_leaves(const State& state) {
+    const Worker& victim = world_.worker(state.run, state.job->victim);
+    const TimeNs from = left_at(state);
+    return std::none_of(options_.faults.begin(), options_.faults.end(), [&](const auto& fault) {
+      return fault.kind == BriefFault::kPartition &&
+             world_.workers()[fault.worker].get() == &victim && fault.at < from + kSecond &&
+             from < fault.at + fault.duration_ns;
+    });
   }
 
   // The launcher starts all ranks again, on the same hosts.
