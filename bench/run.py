@@ -28,11 +28,11 @@ from papers.prophet import bench as prophet
 from papers.saina import bench as saina
 from papers.switch_priority import bench as switch_priority
 
-BENCHES = {"fold": fold, "pipeline": pipeline, "scale": scale, "sfcd": sfcd, "cutoff": cutoff, "calls": calls,
-           "client": client, "allreduce": allreduce, "saina": saina,
-           "straggler": straggler, "queue": queues, "priority": priority,
-           "fairness": fairness, "switch": switch, "ddp_overlap": ddp_overlap,
-           "switch_priority": switch_priority, "prophet": prophet}
+BENCHES = {"fold": fold, "pipeline": pipeline, "scale": scale, "sfcd": sfcd, "cutoff": cutoff,
+           "calls": calls, "client": client, "allreduce": allreduce, "saina": saina,
+           "straggler": straggler, "queue": queues, "priority": priority, "fairness": fairness,
+           "switch": switch, "ddp_overlap": ddp_overlap, "switch_priority": switch_priority,
+           "prophet": prophet}
 
 
 def main():

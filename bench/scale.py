@@ -3,8 +3,8 @@
 A production shard with its arrivals and its results, and nothing of a port: 4 workers of one job
 with 25 MB of gradients, against 64 workers of each of 16 jobs with 1 GiB of gradients together;
 chunks of 1 KiB, k = n. Bursts of 32 chunks of one worker, the workers of a job in turn, the jobs in
-turn; results are written into a ring of buffers. Time is the thread's CPU time, from a contribution's
-bytes in memory to the bytes of its share of the results; every step is counted whole.
+turn; results are written into a ring of buffers. Time is the thread's CPU time, from the bytes of a
+contribution to those of its share of the results; every step is counted whole.
 
 bytes is what the appliance sets aside for a job, over its chunks: two steps of the window, 1 KiB of
 sums each, and what it keeps of a chunk besides.

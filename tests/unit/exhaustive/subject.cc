@@ -343,7 +343,7 @@ ProbeAnswer Subject::probe(std::uint16_t rank, Step step, std::size_t shard) {
 void Subject::drain(std::size_t shard, ProbeAnswer* answer) {
   std::uint8_t out[512];
   agg::Transmit transmit;
-  ++sending_at_;  // a slot's content changes here as it never does: what was made of it is of before
+  ++sending_at_;  // what the shard has made of a slot is of before this test changed it
   while (shard_at(shard).poll_transmit(transmit, out, sending_at_)) {
     wire::Packet packet;
     Verdict why{};
