@@ -66,6 +66,7 @@ def read_policy(policy, given, env, world_size=6):
             if getattr(options, name) != before[name]}
 
 
+@pytest.mark.usefixtures("library")
 def test_a_policy_comes_from_arguments_first_and_the_environment_second():
     env = {"SLUICE_POLICY": "saina", "SLUICE_K": "3", "SLUICE_SIGN_THRESHOLD": "0.45",
            "SLUICE_COUNT_THRESHOLD": "k", "SLUICE_SIGNS": "one-in-32", "SLUICE_LATE": "requeue"}
@@ -74,18 +75,21 @@ def test_a_policy_comes_from_arguments_first_and_the_environment_second():
     assert read_policy("fixed", {"k": 5, "late": "drop"}, {"SLUICE_K": "3"}) == dict(policy=1, k=5)
 
 
+@pytest.mark.usefixtures("library")
 def test_without_a_policy_the_appliance_decides():
     assert read_policy(None, {"k": None}, {}) == {}
     with pytest.raises(errors.InvalidArgument, match="k=2: .*without a policy"):
         read_policy(None, {"k": 2}, {})
 
 
+@pytest.mark.usefixtures("library")
 def test_the_options_of_a_policy_are_the_librarys():
     names = _policy.names(_library.load())
     assert names[0] == "policy" and set(names) == set(_policy.Policy._fields[:len(names)])
     assert set(names) <= set(sluice.Options.__dataclass_fields__)
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("policy, given, text", [
     ("quickest", {}, "policy='quickest'.*\"sync\", \"fixed\", \"saina\", \"ramp\", \"goodput\""),
     ("fixed", {"k": -1}, "k=-1"), ("fixed", {"k": 2.5}, "k=2.5"), ("fixed", {"k": "x"}, "k='x'"),
@@ -108,6 +112,7 @@ def test_options_that_make_no_sense_are_refused_by_name(policy, given, text):
         read_policy(policy, given, {})
 
 
+@pytest.mark.usefixtures("library")
 @pytest.mark.parametrize("env, text", [
     ({"SLUICE_POLICY": "fixd"}, "SLUICE_POLICY='fixd' in the environment: .*did you mean 'fixed'"),
     ({"SLUICE_K": "2"}, "SLUICE_K='2' in the environment: .*without a policy"),
