@@ -1,7 +1,7 @@
 // How a job chooses k and what it does with late gradients, as a join asks for it.
 //
-// Travels as it stands in memory (wire/packet.h), so every field has a fixed size and a value that
-// is valid on its own: bad combinations are refused by check(), never clamped in silence.
+// Travels as it stands in memory (wire/packet.h), so every field has a fixed size. What the values
+// may be, and what users call them, is in policy_fields.h: one table.
 #pragma once
 
 #include <cstdint>
@@ -35,24 +35,6 @@ struct PolicyOptions {
 };
 #pragma pack(pop)
 static_assert(sizeof(PolicyOptions) == 24);
-
-// Null when the options make sense for so many workers, else the name of the first field that does
-// not, as users write it.
-constexpr const char* invalid_field(const PolicyOptions& options,
-                                    std::uint16_t worker_count) noexcept {
-  if (options.kind > PolicyKind::kGoodput) return "policy";
-  if (options.late > LateMode::kRequeue) return "late";
-  const bool has_k = options.kind == PolicyKind::kFixed || options.kind == PolicyKind::kSaina;
-  if (has_k && (options.k < 1 || options.k > worker_count)) return "k";
-  if (options.kind == PolicyKind::kSaina) {
-    if (options.sign_threshold_permille > 1000) return "sign_threshold";
-    if (options.round_steps == 0) return "round_steps";
-    if (options.sign_stride != kAllSigns && options.sign_stride != kOneSignIn32)
-      return "sign_stride";
-  }
-  if (options.kind == PolicyKind::kRamp && options.planned_steps == 0) return "planned_steps";
-  return nullptr;
-}
 
 constexpr const char* name_of(PolicyKind kind) noexcept {
   switch (kind) {
