@@ -101,7 +101,8 @@ struct DeviceKey {
 };
 
 std::array<DeviceKey, 3> device_keys(const PortConfig& port) {
-  const bool kernel = port.type == PortType::kAfPacket || port.type == PortType::kAfXdp;
+  const bool kernel = port.type == PortType::kAfPacket || port.type == PortType::kAfXdp ||
+                      port.type == PortType::kTap;
   return {DeviceKey{"path", port.path, port.type == PortType::kVhostUser},
           DeviceKey{"interface", port.interface, kernel},
           DeviceKey{"pci", port.pci, port.type == PortType::kPci}};
@@ -183,7 +184,7 @@ void check_twins(const Config& config, Report& report) {
 void check_interface(const Config& config, std::size_t index, const HostFacts& host,
                      Report& report) {
   const PortConfig& port = config.ports[index];
-  if (port.interface.empty() || host.interfaces.empty()) return;
+  if (port.interface.empty() || host.interfaces.empty() || port.type == PortType::kTap) return;
   const std::string place = "port[" + number(index) + "].interface";
   const auto found =
       std::ranges::find(host.interfaces, port.interface, &HostFacts::Interface::name);

@@ -40,7 +40,7 @@ using MacAddress = std::array<std::uint8_t, 6>;
 // Adaptive: sleep until a packet comes. Busy: spin for ever, for boxes with a core a shard.
 enum class Polling : std::uint8_t { kAdaptive, kBusy };
 enum class LogLevel : std::uint8_t { kTrace, kDebug, kInfo, kWarning, kError };
-enum class PortType : std::uint8_t { kVhostUser, kAfPacket, kAfXdp, kPci };
+enum class PortType : std::uint8_t { kVhostUser, kAfPacket, kAfXdp, kTap, kPci };
 enum class Protocol : std::uint8_t { kUdp, kTcp };
 
 struct ApplianceConfig {
@@ -73,7 +73,7 @@ struct PortConfig {
   std::string name;
   PortType type = PortType::kVhostUser;
   std::string path;       // vhost-user: the socket that this port creates
-  std::string interface;  // af_packet, af_xdp: a network interface of this host
+  std::string interface;  // af_packet, af_xdp: a network interface of this host; tap: made here
   std::string pci;        // pci: address such as 0000:01:00.0
   std::uint16_t mtu = 1500;
   std::uint32_t rate_mbps = 0;       // egress shaper; 0: as fast as the port takes frames

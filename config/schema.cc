@@ -67,11 +67,12 @@ constexpr KeySpec kSchema[] = {
     {Section::kPort, "type", "", 0, 0,
      "vhost-user: a UNIX socket for a process or a virtual machine of this host. af_packet, "
      "af_xdp: "
-     "a network interface of the kernel. pci: a NIC driven by DPDK.",
+     "a network interface of the kernel. tap: one that the port creates, for this host itself. "
+     "pci: a NIC driven by DPDK.",
      [](Target t) -> Field { return &t.port->type; }},
     {Section::kPort, "path", "", 0, kMaxPathBytes, "vhost-user: the socket that the port creates.",
      [](Target t) -> Field { return &t.port->path; }},
-    {Section::kPort, "interface", "", 0, 15, "af_packet, af_xdp: the interface's name.",
+    {Section::kPort, "interface", "", 0, 15, "af_packet, af_xdp, tap: the interface's name.",
      [](Target t) -> Field { return &t.port->interface; }},
     {Section::kPort, "pci", "", 0, 12, "pci: the NIC's address.",
      [](Target t) -> Field { return &t.port->pci; }, kPci},

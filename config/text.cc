@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::string_view kPollingNames[] = {"adaptive", "busy"};
 constexpr std::string_view kLogLevelNames[] = {"trace", "debug", "info", "warning", "error"};
-constexpr std::string_view kPortTypeNames[] = {"vhost-user", "af_packet", "af_xdp", "pci"};
+constexpr std::string_view kPortTypeNames[] = {"vhost-user", "af_packet", "af_xdp", "tap", "pci"};
 constexpr std::string_view kProtocolNames[] = {"udp", "tcp"};
 
 std::optional<unsigned> parse_decimal(std::string_view text, unsigned max) {

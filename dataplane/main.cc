@@ -82,6 +82,22 @@ int check_config(const std::string& path) {
   return 0;
 }
 
+int print_ports(const std::string& path) {
+  const auto config = sluice::config::load_config(path);
+  if (!config.ok()) {
+    std::fprintf(stderr, "%s\n", config.status().message().c_str());
+    return kFailed;
+  }
+  start_log(LogLevel::kWarning);
+  const auto table = sluice::dataplane::Appliance::describe_ports(config.value());
+  if (!table.ok()) {
+    std::fprintf(stderr, "%s\n", table.status().message().c_str());
+    return kFailed;
+  }
+  std::printf("%s", table.value().c_str());
+  return 0;
+}
+
 sluice::dataplane::MetricsSource metrics_source(const sluice::dataplane::Appliance& appliance) {
   return {.blocks = appliance.counters(),
           .buffers = [&appliance] { return appliance.buffers(); },
@@ -133,9 +149,13 @@ int main(int argc, char** argv) {
   CLI::App app("sluiced: a software switch that sums gradients");
   std::string path;
   bool check_only = false;
+  bool ports_only = false;
   app.add_option("--config", path, "TOML file with ports, address and limits")->required();
   app.add_flag("--check-config", check_only, "check the file, print every error, and end");
+  app.add_flag("--ports", ports_only,
+               "open the ports, print what their devices offer and what of it is used, and end");
   app.set_version_flag("--version", "sluiced " SLUICE_VERSION);
   CLI11_PARSE(app, argc, argv);
-  return check_only ? check_config(path) : run(path);
+  if (check_only) return check_config(path);
+  return ports_only ? print_ports(path) : run(path);
 }

@@ -50,8 +50,8 @@ std::optional<Verdict> fault_in_l4(UdpChecksums checksums, std::uint8_t protocol
   }
   if (l4.size() < kUdpBytes) return Verdict::kTruncated;
   if (load_be16(&l4[4]) != l4.size()) return Verdict::kBadLength;
+  if (checksums != UdpChecksums::kTrust && load_be16(&l4[6]) == 0) return Verdict::kBadChecksum;
   if (checksums == UdpChecksums::kVerify) {
-    if (load_be16(&l4[6]) == 0) return Verdict::kBadChecksum;
     const PartialSum sum =
         sum_bytes(l4) + sum_pseudo_header(frame.src, frame.dst, l4.size(), protocol);
     if (!checksum_is_good(sum)) return Verdict::kBadChecksum;
@@ -245,10 +245,9 @@ UdpHeaders::UdpHeaders(const UdpPath& path) noexcept {
   udp_sum_ = sum_pseudo_header(path.src, path.dst, 0, kProtoUdp) + sum_bytes({udp, kUdpBytes});
 }
 
-bool UdpHeaders::encode(MutableBytes out, std::size_t payload_bytes,
-                        PartialSum payload_sum) const noexcept {
+inline std::uint8_t* UdpHeaders::write(MutableBytes out, std::size_t payload_bytes) const noexcept {
   const std::size_t l4_bytes = kUdpBytes + payload_bytes;
-  if (size_ == 0 || out.size() < size_ || l4_bytes + kIpv4Bytes > 0xffff) return false;
+  if (size_ == 0 || out.size() < size_ || l4_bytes + kIpv4Bytes > 0xffff) return nullptr;
   // Two moves that overlap: a size known only at run time would be a call.
   constexpr std::size_t kHead = 32;
   constexpr std::size_t kTail = kMaxUdpHeaderBytes - kHead;
@@ -265,10 +264,28 @@ bool UdpHeaders::encode(MutableBytes out, std::size_t payload_bytes,
   }
   std::uint8_t* udp = out.data() + size_ - kUdpBytes;
   store_be16(udp + 4, static_cast<std::uint16_t>(l4_bytes));
-  const PartialSum length = sum_of_be16(l4_bytes);  // it stands in the pseudo-header as well
+  return udp;
+}
+
+bool UdpHeaders::encode(MutableBytes out, std::size_t payload_bytes,
+                        PartialSum payload_sum) const noexcept {
+  std::uint8_t* udp = write(out, payload_bytes);
+  if (udp == nullptr) return false;
+  const PartialSum length = sum_of_be16(kUdpBytes + payload_bytes);  // in the pseudo-header as well
   std::uint16_t checksum = finish_checksum(udp_sum_ + length + length + payload_sum);
   if (checksum == 0) checksum = 0xffff;  // zero would mean "no checksum" (RFC 768)
   std::memcpy(udp + 6, &checksum, sizeof checksum);
+  return true;
+}
+
+bool UdpHeaders::encode_for_device(MutableBytes out, std::size_t payload_bytes) const noexcept {
+  std::uint8_t* udp = write(out, payload_bytes);
+  if (udp == nullptr) return false;
+  const PartialSum ports = sum_short({udp, 4});
+  const PartialSum pseudo_header{udp_sum_.value - ports.value};
+  const auto sum = static_cast<std::uint16_t>(
+      ~finish_checksum(pseudo_header + sum_of_be16(kUdpBytes + payload_bytes)));
+  std::memcpy(udp + 6, &sum, sizeof sum);
   return true;
 }
 

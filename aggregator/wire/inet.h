@@ -134,8 +134,11 @@ inline Datagram datagram_of(const Frame& frame) noexcept {
   return {frame.payload, (frame.traffic_class & kEcnMask) == kEcnCongested};
 }
 
-// kTrustUdp leaves UDP checksums unread: for links that are shared memory.
-enum class UdpChecksums : std::uint8_t { kVerify, kTrust };
+enum class UdpChecksums : std::uint8_t {
+  kVerify,
+  kVerified,  // by the device: only that there is one is left to ask
+  kTrust,     // left unread: for links that are shared memory
+};
 
 // As for parse() (packet.h), true is good, and false has said `why`.
 
@@ -205,11 +208,19 @@ class UdpHeaders {
   explicit UdpHeaders(const UdpPath& path) noexcept;
 
   std::size_t size() const noexcept { return size_; }
+  std::size_t ip_at() const noexcept { return ip_at_; }  // where the IP header begins
+  bool is_ipv4() const noexcept { return ipv4_; }
   // Writes them in front of a payload whose partial sum is known, to the first size() bytes of
   // `out`. False: there is no path, `out` is too small, or the payload too long.
   bool encode(MutableBytes out, std::size_t payload_bytes, PartialSum payload_sum) const noexcept;
+  // The same for a device that completes the UDP checksum: in its place stands the pseudo-header's
+  // sum.
+  bool encode_for_device(MutableBytes out, std::size_t payload_bytes) const noexcept;
 
  private:
+  // Writes all but the UDP checksum; returns where the UDP header stands, or null.
+  std::uint8_t* write(MutableBytes out, std::size_t payload_bytes) const noexcept;
+
   std::array<std::uint8_t, kMaxUdpHeaderBytes> bytes_{};  // lengths and checksums are zero
   std::uint8_t size_ = 0;
   std::uint8_t ip_at_ = 0;

@@ -58,8 +58,8 @@ bool FlowCache::find(wire::Bytes bytes, PortIndex port, wire::UdpChecksums check
     return false;
   const wire::Bytes udp = content.subspan(header_bytes, ip_bytes - header_bytes);
   if (wire::load_be16(&udp[4]) != udp.size()) return false;
+  if (checksums != wire::UdpChecksums::kTrust && wire::load_be16(&udp[6]) == 0) return false;
   if (checksums == wire::UdpChecksums::kVerify) {
-    if (wire::load_be16(&udp[6]) == 0) return false;
     std::array<std::uint8_t, 2> length;
     wire::store_be16(length.data(), static_cast<std::uint16_t>(udp.size()));
     if (wire::finish_checksum(wire::sum_bytes(udp) + wire::PartialSum{place.addresses_sum} +

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <sstream>
 
 #include "dataplane/dpdk/control.h"
 #include "dataplane/dpdk/eal.h"
@@ -94,6 +95,34 @@ std::vector<TrafficRule> traffic_rules(const std::vector<config::RuleConfig>& co
   return rules;
 }
 
+Status add_pool(const config::Config& config, Fabric& fabric) {
+  auto pool = make_pool(config);
+  if (!pool.ok()) return pool.status();
+  fabric.pool = std::move(pool).value();
+  return Status();
+}
+
+Status open_ports(const config::Config& config, Fabric& fabric) {
+  for (std::size_t index = 0; index < config.ports.size(); ++index) {
+    auto port = Port::open(config.ports[index], static_cast<PortIndex>(index), fabric.pool.get(),
+                           now_ns(), config);
+    if (!port.ok()) return port.status();
+    fabric.ports.push_back(std::move(port).value());
+  }
+  return Status();
+}
+
+std::string table_of_ports(const Fabric& fabric) {
+  std::vector<PortRow> rows;
+  for (const auto& port : fabric.ports) rows.push_back(port->row());
+  return table_of(rows);
+}
+
+void log_ports(const Fabric& fabric) {
+  std::istringstream lines(table_of_ports(fabric));
+  for (std::string line; std::getline(lines, line);) spdlog::info("{}", line);
+}
+
 Status build_fabric(const config::Config& config, Fabric& fabric) {
   fabric.own = own_address(config.appliance);
   fabric.classifier = Classifier(traffic_rules(config.rules));
@@ -104,9 +133,7 @@ Status build_fabric(const config::Config& config, Fabric& fabric) {
   // Job ids go round over kMaxJobs, however few jobs the limits allow at once.
   fabric.paths = std::make_unique<PathTable>(kMaxJobs, config.limits.workers_per_job);
 
-  auto pool = make_pool(config);
-  if (!pool.ok()) return pool.status();
-  fabric.pool = std::move(pool).value();
+  if (Status status = add_pool(config, fabric); !status.ok()) return status;
   fabric.max_datagram_bytes = rte_pktmbuf_data_room_size(fabric.pool.get()) - RTE_PKTMBUF_HEADROOM -
                               wire::kMaxUdpHeaderBytes;
   const auto add_ring = [](const char* name, std::uint32_t packets, RingPtr& ring) {
@@ -121,12 +148,8 @@ Status build_fabric(const config::Config& config, Fabric& fabric) {
   if (Status status = add_ring("strays", kStrangerPackets, fabric.strays); !status.ok())
     return status;
 
-  for (std::size_t index = 0; index < config.ports.size(); ++index) {
-    auto port = Port::open(config.ports[index], static_cast<PortIndex>(index), fabric.pool.get(),
-                           now_ns(), config);
-    if (!port.ok()) return port.status();
-    fabric.ports.push_back(std::move(port).value());
-  }
+  if (Status status = open_ports(config, fabric); !status.ok()) return status;
+  log_ports(fabric);
   for (std::uint16_t index = 0; index < config.appliance.shards; ++index) {
     auto worker = Worker::create(fabric, index);
     if (!worker.ok()) return worker.status();
@@ -140,18 +163,31 @@ Status build_fabric(const config::Config& config, Fabric& fabric) {
 Appliance::Appliance(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Appliance::~Appliance() = default;
 
-Result<std::unique_ptr<Appliance>> Appliance::start(const config::Config& config) {
+Status Appliance::begin(const config::Config& config, State& state) {
   static_assert(config::kMaxPorts <= sizeof(PortMask) * 8);
-  static_assert(config::kClasses == kClassCount && config::kMaxRules <= RuleTable::kMaxRules);
   if (config.ports.empty() || config.ports.size() > config::kMaxPorts)
     return Status(StatusCode::kInvalidArgument, "the configuration has " +
                                                     std::to_string(config.ports.size()) +
                                                     " ports; add [[port]] sections, from 1 to " +
                                                     std::to_string(config::kMaxPorts));
-  auto state = std::make_unique<State>();
-  state->config = config;
+  state.config = config;
   if (Status status = start_eal(config); !status.ok()) return status;
-  state->eal_started = true;
+  state.eal_started = true;
+  return Status();
+}
+
+Result<std::string> Appliance::describe_ports(const config::Config& config) {
+  State state;
+  if (Status status = begin(config, state); !status.ok()) return status;
+  if (Status status = add_pool(config, state.fabric); !status.ok()) return status;
+  if (Status status = open_ports(config, state.fabric); !status.ok()) return status;
+  return table_of_ports(state.fabric);
+}
+
+Result<std::unique_ptr<Appliance>> Appliance::start(const config::Config& config) {
+  static_assert(config::kClasses == kClassCount && config::kMaxRules <= RuleTable::kMaxRules);
+  auto state = std::make_unique<State>();
+  if (Status status = begin(config, *state); !status.ok()) return status;
   if (Status status = handle_guest_faults(); !status.ok()) return status;
   if (Status status = build_fabric(config, state->fabric); !status.ok()) return status;
   auto options =

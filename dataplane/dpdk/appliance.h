@@ -26,6 +26,9 @@ class Appliance {
   Appliance(const Appliance&) = delete;
   Appliance& operator=(const Appliance&) = delete;
 
+  // What each port's device does and what is left to us; the ports are opened for it and closed.
+  static Result<std::string> describe_ports(const config::Config& config);
+
   // "2 ports, 1 shard, 10.77.0.1:7700, MAC ...": for the ready line.
   std::string summary() const;
 
@@ -40,6 +43,7 @@ class Appliance {
  private:
   struct State;
   explicit Appliance(std::unique_ptr<State> state);
+  static Status begin(const config::Config& config, State& state);  // DPDK's environment
   std::unique_ptr<State> state_;
 };
 

@@ -14,6 +14,7 @@
 #include "aggregator/base/status.h"
 #include "aggregator/wire/inet.h"
 #include "config/config.h"
+#include "dataplane/core/port_plan.h"
 
 namespace sluice::dataplane {
 
@@ -52,10 +53,19 @@ inline wire::MutableBytes room_of(rte_mbuf* packet) noexcept {
   return {rte_pktmbuf_mtod(packet, std::uint8_t*),
           static_cast<std::size_t>(packet->buf_len - packet->data_off)};
 }
-// Forgets what the device said about a received frame. What says whose memory the frame lies in
-// stays: without it a buffer that a driver attached would be freed as the pool's own.
+// Forgets what the device said about a received frame, but for its checksum, which no device reads
+// when the frame is sent on. What says whose memory the frame lies in stays: without it a buffer
+// that a driver attached would be freed as the pool's own.
 inline void clear_offloads(rte_mbuf* packet) noexcept {
-  packet->ol_flags &= RTE_MBUF_F_EXTERNAL | RTE_MBUF_F_INDIRECT;
+  packet->ol_flags &= RTE_MBUF_F_EXTERNAL | RTE_MBUF_F_INDIRECT | RTE_MBUF_F_RX_L4_CKSUM_MASK;
+}
+// What is left to do about a received frame's UDP checksum. Of frames that the device calls bad or
+// says nothing about, we make out ourselves what they are.
+inline wire::UdpChecksums udp_checksums_of(ChecksumsBy by, const rte_mbuf* packet) noexcept {
+  if (by == ChecksumsBy::kNobody) return wire::UdpChecksums::kTrust;
+  const bool good = (packet->ol_flags & RTE_MBUF_F_RX_L4_CKSUM_MASK) == RTE_MBUF_F_RX_L4_CKSUM_GOOD;
+  return by == ChecksumsBy::kDevice && good ? wire::UdpChecksums::kVerified
+                                            : wire::UdpChecksums::kVerify;
 }
 inline void set_frame_bytes(rte_mbuf* packet, std::size_t bytes) noexcept {
   packet->data_len = static_cast<std::uint16_t>(bytes);

@@ -102,7 +102,7 @@ void Worker::send(PortIndex port, ClassIndex egress_class, rte_mbuf* packet,
 void Worker::handle_own(Port& port, wire::Frame& frame, MacTable::Learned learned, rte_mbuf* packet,
                         TimeNs now) noexcept {
   Verdict why;
-  if (!wire::parse_content(port.udp_checksums(), frame, why)) {
+  if (!wire::parse_content(udp_checksums_of(port.plan().rx, packet), frame, why)) {
     // A group frame was for everyone else as much as for us: not our business whether it is sound.
     if (!frame.ethernet.dst.is_group()) counters_.verdicts.count(why);
     rte_pktmbuf_free(packet);

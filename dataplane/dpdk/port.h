@@ -60,16 +60,14 @@ class Port {
   std::uint32_t max_frame_bytes() const noexcept { return max_frame_bytes_; }
   const config::PortConfig& config() const noexcept { return config_; }
   PortCounters& counters() noexcept { return counters_; }
-  // Shared memory cannot corrupt a frame on the way.
-  wire::UdpChecksums udp_checksums() const noexcept {
-    return config_.type == config::PortType::kVhostUser ? wire::UdpChecksums::kTrust
-                                                        : wire::UdpChecksums::kVerify;
-  }
+  const PortPlan& plan() const noexcept { return plan_; }
+  PortRow row() const;  // for the table of all ports
 
  private:
   Port(const config::PortConfig& config, PortIndex index, rte_mempool* pool, TimeNs now,
        const config::Config& appliance);
   Status probe();
+  Status make_plan();
   Status start();
   static int on_link_event(std::uint16_t device, int event, void* port, void*);
   void refresh_link() noexcept;  // any thread
@@ -85,7 +83,11 @@ class Port {
   const std::uint32_t max_frame_bytes_;
   std::uint16_t device_ = UINT16_MAX;
   std::string vdev_name_;  // empty: not a vdev
+  std::string driver_;     // as DPDK names it
   int wake_socket_ = -1;   // the driver's
+  DeviceOffers offers_;
+  PortPlan plan_;
+  bool tells_link_ = false;  // an event comes when the link changes
   bool started_ = false;
   std::mutex link_mutex_;        // asking for the link and noting the answer are one step
   std::atomic<bool> up_{false};  // written under link_mutex_

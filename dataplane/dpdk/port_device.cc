@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 #include "dataplane/dpdk/doze.h"
 #include "dataplane/dpdk/guest_fault.h"
@@ -31,6 +32,7 @@ std::string where(const config::PortConfig& config) {
     case config::PortType::kVhostUser: return "vhost-user socket " + config.path;
     case config::PortType::kAfPacket: return "af_packet on interface " + config.interface;
     case config::PortType::kAfXdp: return "af_xdp on interface " + config.interface;
+    case config::PortType::kTap: return "tap interface " + config.interface;
     case config::PortType::kPci: return "PCI device " + config.pci;
   }
   return "";
@@ -51,6 +53,8 @@ std::string remedy_for(const config::PortConfig& config) {
       return "does the interface exist, is it up, and has this process CAP_NET_RAW?";
     case config::PortType::kAfXdp:
       return "does the interface exist, and does this run as root on a kernel with AF_XDP?";
+    case config::PortType::kTap:
+      return "is the name free, and has this process CAP_NET_ADMIN and /dev/net/tun?";
     case config::PortType::kPci:
       return "is the device bound to vfio-pci, or is its driver bifurcated?";
   }
@@ -90,6 +94,7 @@ std::string vdev_arguments(const config::PortConfig& config, std::size_t max_fra
     }
     case config::PortType::kAfXdp:
       return "iface=" + config.interface + ",start_queue=0,queue_count=1";
+    case config::PortType::kTap: return "iface=" + config.interface;
     case config::PortType::kPci: return "";
   }
   return "";
@@ -100,9 +105,17 @@ const char* driver_of(config::PortType type) {
     case config::PortType::kVhostUser: return "net_vhost";
     case config::PortType::kAfPacket: return "net_af_packet";
     case config::PortType::kAfXdp: return "net_af_xdp";
+    case config::PortType::kTap: return "net_tap";
     case config::PortType::kPci: return "";
   }
   return "";
+}
+
+// Drivers whose other end is a hypervisor: with receive offloads a guest's frame comes as its
+// kernel left it, to be completed by a device that there is not.
+bool is_paravirtual(std::string_view driver) {
+  return driver.starts_with("net_virtio") || driver == "net_vmxnet3" || driver == "net_netvsc" ||
+         driver == "net_vhost";
 }
 
 }  // namespace
@@ -113,6 +126,7 @@ Result<std::unique_ptr<Port>> Port::open(const config::PortConfig& config, PortI
   std::unique_ptr<Port> port(new Port(config, index, pool, now, appliance));
   const std::vector<int> before = packet_sockets();
   if (Status status = port->probe(); !status.ok()) return status;
+  if (Status status = port->make_plan(); !status.ok()) return status;
   if (Status status = port->start(); !status.ok()) return status;
   for (const int socket : packet_sockets())
     if (std::find(before.begin(), before.end(), socket) == before.end())
@@ -137,19 +151,45 @@ Status Port::probe() {
   return Status();
 }
 
-Status Port::start() {
+Status Port::make_plan() {
   rte_eth_dev_info info{};
-  int result = rte_eth_dev_info_get(device_, &info);
+  const int result = rte_eth_dev_info_get(device_, &info);
   if (result != 0) return failed(config_, "no device information", result, remedy_for(config_));
-  rte_eth_conf device_config{};
   const bool vhost = config_.type == config::PortType::kVhostUser;
-  const bool pci = config_.type == config::PortType::kPci;
-  device_config.intr_conf.lsc =
-      vhost || (info.dev_flags && (*info.dev_flags & RTE_ETH_DEV_INTR_LSC));
-  if (pci) device_config.rxmode.mtu = config_.mtu;
+  driver_ = info.driver_name;
+  tells_link_ = vhost || (info.dev_flags != nullptr && (*info.dev_flags & RTE_ETH_DEV_INTR_LSC));
+  offers_ = {.rx_udp_checksum = (info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_UDP_CKSUM) != 0,
+             .tx_udp_checksum = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_UDP_CKSUM) != 0,
+             .multi_segment = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0,
+             .rss = info.reta_size != 0 && info.hash_key_size != 0 &&
+                    (info.flow_type_rss_offloads & RTE_ETH_RSS_NONFRAG_IPV4_UDP) != 0,
+             .rx_queues = info.max_rx_queues,
+             .tx_queues = info.max_tx_queues};
+  plan_ =
+      plan_port(offers_, {.shared_memory = vhost, .partial_checksums = is_paravirtual(driver_)});
+  return Status();
+}
+
+PortRow Port::row() const {
+  return {config_.name, driver_ + ": " + where(config_), offers_, plan_};
+}
+
+Status Port::start() {
+  rte_eth_conf device_config{};
+  // The kernel's own interfaces have theirs from whoever made them.
+  const bool sets_mtu =
+      config_.type == config::PortType::kPci || config_.type == config::PortType::kTap;
+  device_config.intr_conf.lsc = tells_link_;
+  if (sets_mtu) device_config.rxmode.mtu = config_.mtu;
+  if (plan_.rx == ChecksumsBy::kDevice)
+    device_config.rxmode.offloads |= RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
+  if (plan_.tx == ChecksumsBy::kDevice)
+    device_config.txmode.offloads |= RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
   std::uint16_t rx_descriptors = kDescriptors;
   std::uint16_t tx_descriptors = kDescriptors;
-  result = rte_eth_dev_configure(device_, 1, 1, &device_config);
+  int result = rte_eth_dev_configure(device_, 1, 1, &device_config);
+  if (result == 0 && config_.type == config::PortType::kTap)
+    result = rte_eth_dev_set_mtu(device_, config_.mtu);
   if (result == 0)
     result = rte_eth_dev_adjust_nb_rx_tx_desc(device_, &rx_descriptors, &tx_descriptors);
   if (result == 0)
@@ -160,8 +200,8 @@ Status Port::start() {
                                     static_cast<unsigned>(SOCKET_ID_ANY), nullptr);
   if (result != 0)
     return failed(config_, "the device was not set up", result,
-                  pci ? "is mtu = " + std::to_string(config_.mtu) + " too large for it?"
-                      : remedy_for(config_));
+                  sets_mtu ? "is mtu = " + std::to_string(config_.mtu) + " too large for it?"
+                           : remedy_for(config_));
   if (device_config.intr_conf.lsc != 0) {
     const auto callback = [](std::uint16_t device, rte_eth_event_type event, void* port,
                              void* data) { return on_link_event(device, event, port, data); };

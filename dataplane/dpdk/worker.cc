@@ -163,8 +163,8 @@ std::size_t Worker::poll_port(Port& port, TimeNs now) noexcept {
   for (std::size_t at = 0; at < count; ++at) {
     if (at + kPrefetchFrames < count) wire::prefetch(bytes_of(burst_[at + kPrefetchFrames]));
     rte_mbuf* packet = burst_[at];
-    if (flows_.find(bytes_of(packet), port.index(), port.udp_checksums(), macs_, now, datagram,
-                    shard))
+    if (flows_.find(bytes_of(packet), port.index(), udp_checksums_of(port.plan().rx, packet), macs_,
+                    now, datagram, shard))
       to_shard(port, datagram, shard, packet, now);
     else
       handle_frame(port, packet, now);
@@ -245,7 +245,8 @@ rte_mbuf* Worker::spare_buffer() noexcept {
 void Worker::send_of_shard(const agg::Transmit& transmit) noexcept {
   rte_mbuf* packet = std::exchange(spare_, nullptr);
   const Routes::Route* route = routes_.find(transmit.job, transmit.rank);
-  if (route == nullptr || !put_headers(packet, route->headers, transmit.bytes, transmit.sum)) {
+  if (route == nullptr || !put_headers(packet, route->headers, transmit.bytes, transmit.sum,
+                                       fabric_.ports[route->port]->plan().tx)) {
     counters_.drops.count(DropReason::kNoPath);
     rte_pktmbuf_free(packet);
     return;

@@ -224,6 +224,14 @@ TEST(Checks, TheKernelMustNotOwnTheAppliancesAddress) {
       ElementsAre("a.toml:6: no such interface on this host: \"eth2\"; there are eth0, eth1"));
 }
 
+TEST(Checks, ATapPortMakesTheInterfaceThatItNames) {
+  const HostFacts host = {.interfaces = {{"eth0", {}, {}}}, .cpu_count = 4};
+  const std::string tap = "type = \"tap\"\n";
+  EXPECT_THAT(ConfigFile(port("a", tap + "interface = \"new0\"")).errors(host), IsEmpty());
+  EXPECT_THAT(ConfigFile(port("a", tap)).errors(host),
+              ElementsAre(StartsWith("a.toml:3: tap port without interface: \"a\"")));
+}
+
 TEST(Checks, SecretAndSecretFileExcludeEachOther) {
   const ConfigFile file("");
   const std::string secret = file.write("secret", "x");

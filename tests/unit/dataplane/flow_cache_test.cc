@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <optional>
 #include <random>
 
@@ -137,7 +138,9 @@ TEST_F(FlowCacheTest, AgreesWithTheLongWayOnBrokenFrames) {
           random() % (random() % 2 ? std::min<std::size_t>(70, bytes.size()) : bytes.size());
       bytes[at] ^= static_cast<std::uint8_t>(1u << random() % 8);
     }
-    const auto checksums = random() % 2 ? UdpChecksums::kVerify : UdpChecksums::kTrust;
+    constexpr std::array kAll{UdpChecksums::kVerify, UdpChecksums::kVerified, UdpChecksums::kTrust};
+    const auto checksums = kAll[random() % kAll.size()];
+    if (random() % 64 == 0 && bytes.size() > 50) bytes[40] = bytes[41] = 0;  // none, over IPv4
     const auto port = static_cast<PortIndex>(random() % 64 == 0);
     const auto quick = short_way(bytes, port, checksums);
     const auto learned_before = macs_.version();

@@ -109,6 +109,29 @@ TEST_P(UdpRoundTrip, CutAnywhereIsTruncated) {
   }
 }
 
+// As a device does it: what it finds in the checksum's place is summed like all else.
+TEST_P(UdpRoundTrip, ADeviceCompletesWhatIsLeftToIt) {
+  UdpPath path = alice_to_bob();
+  if (GetParam().ipv6) path.src = ipv6_of(11), path.dst = ipv6_of(1);
+  if (GetParam().vlan) path.vlan_tci = 0x6123;
+  const UdpHeaders headers(path);
+  for (std::size_t payload_bytes = 0; payload_bytes < 300; ++payload_bytes) {
+    const std::vector<std::uint8_t> payload(payload_bytes,
+                                            static_cast<std::uint8_t>(payload_bytes));
+    const auto whole = udp_frame(path, payload);
+    auto bytes = whole;
+    std::fill_n(bytes.begin(), headers.size(), std::uint8_t{0xee});
+    ASSERT_TRUE(headers.encode_for_device(bytes, payload_bytes));
+    const std::size_t udp = headers.size() - kUdpBytes;
+    std::uint16_t checksum = finish_checksum(sum_bytes(Bytes(bytes).subspan(udp)));
+    if (checksum == 0) checksum = 0xffff;
+    std::memcpy(&bytes[udp + 6], &checksum, sizeof checksum);
+    ASSERT_EQ(bytes, whole) << payload_bytes;
+  }
+  std::vector<std::uint8_t> small(headers.size() - 1);
+  EXPECT_FALSE(headers.encode_for_device(small, 0));
+}
+
 INSTANTIATE_TEST_SUITE_P(AllFamilies, UdpRoundTrip,
                          ::testing::Values(PathCase{"ipv4", false, false},
                                            PathCase{"ipv4_vlan", false, true},
@@ -128,6 +151,15 @@ TEST(ParseFrame, NeverAcceptsAUdpChecksumOfZero) {
   auto bytes = udp_frame(alice_to_bob(), kPayload);
   bytes[40] = bytes[41] = 0;
   EXPECT_EQ(verdict_of(bytes), Verdict::kBadChecksum);
+}
+
+TEST(ParseFrame, WantsAChecksumWhereADeviceHasVerifiedIt) {
+  auto bytes = udp_frame(alice_to_bob(), kPayload);
+  Frame frame;
+  bytes[40] ^= 0xff;  // the device knows better than we, who do not look
+  EXPECT_TRUE(parse_frame(bytes, UdpChecksums::kVerified, frame));
+  bytes[40] = bytes[41] = 0;
+  EXPECT_FALSE(parse_frame(bytes, UdpChecksums::kVerified, frame));
 }
 
 TEST(ParseFrame, LeavesUdpChecksumsAloneOnATrustedLink) {

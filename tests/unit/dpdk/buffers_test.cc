@@ -2,10 +2,14 @@
 #include "dataplane/dpdk/buffers.h"
 
 #include <gtest/gtest.h>
+#include <rte_ip.h>
+#include <rte_udp.h>
 
 #include <cstdlib>
+#include <cstring>
 
 #include "dataplane/dpdk/eal.h"
+#include "dataplane/dpdk/send.h"
 
 namespace sluice::dataplane {
 namespace {
@@ -65,6 +69,75 @@ TEST_F(Buffers, AFrameThatSharesAnotherOnesMemoryLetsGoOfIt) {
   rte_pktmbuf_free(first);
   rte_pktmbuf_free(second);
   EXPECT_EQ(rte_mempool_in_use_count(pool.get()), in_use);
+}
+
+// What a device may say of a frame's checksum, by who is to check it.
+TEST_F(Buffers, OnlyAFrameThatItsDeviceCallsGoodIsNotSummedAgain) {
+  using wire::UdpChecksums;
+  struct Row {
+    std::uint64_t flags;
+    UdpChecksums by_device;
+  };
+  const Row rows[] = {{0, UdpChecksums::kVerify},
+                      {RTE_MBUF_F_RX_L4_CKSUM_BAD, UdpChecksums::kVerify},
+                      {RTE_MBUF_F_RX_L4_CKSUM_NONE, UdpChecksums::kVerify},
+                      {RTE_MBUF_F_RX_L4_CKSUM_GOOD, UdpChecksums::kVerified}};
+  rte_mbuf* packet = rte_pktmbuf_alloc(pool.get());
+  ASSERT_NE(packet, nullptr);
+  for (const Row& row : rows) {
+    packet->ol_flags = row.flags | RTE_MBUF_F_RX_RSS_HASH | RTE_MBUF_F_RX_IP_CKSUM_GOOD;
+    clear_offloads(packet);
+    EXPECT_EQ(packet->ol_flags, row.flags);
+    EXPECT_EQ(udp_checksums_of(ChecksumsBy::kDevice, packet), row.by_device) << row.flags;
+    EXPECT_EQ(udp_checksums_of(ChecksumsBy::kSoftware, packet), UdpChecksums::kVerify)
+        << "a driver may say so unasked";
+    EXPECT_EQ(udp_checksums_of(ChecksumsBy::kNobody, packet), UdpChecksums::kTrust);
+  }
+  rte_pktmbuf_free(packet);
+}
+
+wire::UdpPath path_of(bool ipv6, std::uint16_t vlan) {
+  wire::UdpPath path{.src_mac = {{2, 0, 0, 0, 0, 1}},
+                     .dst_mac = {{2, 0, 0, 0, 0, 2}},
+                     .vlan_tci = vlan,
+                     .src = wire::ipv4_address(10, 77, 0, 1),
+                     .dst = wire::ipv4_address(10, 77, 0, 2),
+                     .src_port = 7701,
+                     .dst_port = 50000};
+  if (ipv6)
+    path.src = {wire::Family::kIpv6, {0xfd, 1}}, path.dst = {wire::Family::kIpv6, {0xfd, 2}};
+  return path;
+}
+
+// DPDK's own software stands in for the device, and reads what a device reads.
+TEST_F(Buffers, ADeviceFindsInTheBufferWhatItNeedsForTheChecksum) {
+  for (const bool ipv6 : {false, true}) {
+    for (const std::uint16_t vlan : {wire::kNoVlan, std::uint16_t{7}}) {
+      const wire::UdpHeaders headers(path_of(ipv6, vlan));
+      rte_mbuf* packet = rte_pktmbuf_alloc(pool.get());
+      ASSERT_NE(packet, nullptr);
+      constexpr std::size_t kBytes = 1001;
+      std::memset(datagram_room(packet).data(), 0xa5, kBytes);
+      ASSERT_TRUE(put_headers(packet, headers, kBytes, {}, ChecksumsBy::kDevice));
+      EXPECT_EQ(packet->ol_flags,
+                RTE_MBUF_F_TX_UDP_CKSUM | (ipv6 ? RTE_MBUF_F_TX_IPV6 : RTE_MBUF_F_TX_IPV4));
+      const auto* ip = rte_pktmbuf_mtod_offset(packet, const std::uint8_t*, packet->l2_len);
+      auto* udp = rte_pktmbuf_mtod_offset(packet, rte_udp_hdr*, packet->l2_len + packet->l3_len);
+      const auto pseudo_header =
+          ipv6 ? rte_ipv6_phdr_cksum(reinterpret_cast<const rte_ipv6_hdr*>(ip), packet->ol_flags)
+               : rte_ipv4_phdr_cksum(reinterpret_cast<const rte_ipv4_hdr*>(ip), packet->ol_flags);
+      EXPECT_EQ(udp->dgram_cksum, pseudo_header);
+      EXPECT_EQ(packet->l4_len, sizeof *udp);
+      udp->dgram_cksum = 0;
+      udp->dgram_cksum =
+          ipv6 ? rte_ipv6_udptcp_cksum(reinterpret_cast<const rte_ipv6_hdr*>(ip), udp)
+               : rte_ipv4_udptcp_cksum(reinterpret_cast<const rte_ipv4_hdr*>(ip), udp);
+      wire::Frame frame;
+      EXPECT_TRUE(wire::parse_frame(bytes_of(packet), wire::UdpChecksums::kVerify, frame));
+      EXPECT_EQ(frame.payload.size(), kBytes);
+      rte_pktmbuf_free(packet);
+    }
+  }
 }
 
 }  // namespace

@@ -1,0 +1,73 @@
+#include "dataplane/core/port_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+namespace sluice::dataplane {
+namespace {
+
+using Cells = std::array<std::string, 5>;
+
+std::string words_of(ChecksumsBy by, const char* reason) {
+  constexpr std::array<const char*, 3> kWords{"software", "device", "nobody"};
+  const std::string word = kWords[static_cast<std::size_t>(by)];
+  return *reason == '\0' ? word : word + " (" + reason + ")";
+}
+
+std::string words_of(const DeviceOffers& offers) {
+  std::string words = std::to_string(offers.rx_queues) + " rx and " +
+                      std::to_string(offers.tx_queues) + " tx queues";
+  if (offers.rx_udp_checksum) words += ", rx UDP checksum";
+  if (offers.tx_udp_checksum) words += ", tx UDP checksum";
+  if (offers.multi_segment) words += ", multi-segment";
+  if (offers.rss) words += ", RSS";
+  return words;
+}
+
+}  // namespace
+
+PortPlan plan_port(const DeviceOffers& offers, const DeviceKind& kind) noexcept {
+  PortPlan plan;
+  if (kind.shared_memory) {
+    plan.rx = ChecksumsBy::kNobody;
+    plan.rx_reason = "shared memory";
+    // What offers to do it there is a driver, on our core: once for each member of a job.
+    plan.tx_reason = "one sum serves all members";
+    return plan;
+  }
+  if (!offers.rx_udp_checksum)
+    plan.rx_reason = "not offered";
+  else if (kind.partial_checksums)
+    plan.rx_reason = "the device may leave frames incomplete";
+  else
+    plan.rx = ChecksumsBy::kDevice;
+  if (offers.tx_udp_checksum)
+    plan.tx = ChecksumsBy::kDevice;
+  else
+    plan.tx_reason = "not offered";
+  return plan;
+}
+
+std::string table_of(std::span<const PortRow> rows) {
+  std::vector<Cells> lines{
+      {"port", "device", "checks rx checksums", "makes tx checksums", "the device offers"}};
+  for (const PortRow& row : rows)
+    lines.push_back({row.name, row.device, words_of(row.plan.rx, row.plan.rx_reason),
+                     words_of(row.plan.tx, row.plan.tx_reason), words_of(row.offers)});
+  std::array<std::size_t, std::tuple_size_v<Cells>> widths{};
+  for (const Cells& line : lines)
+    for (std::size_t at = 0; at < line.size(); ++at)
+      widths[at] = std::max(widths[at], line[at].size());
+  std::string text;
+  for (Cells& line : lines) {
+    for (std::size_t at = 0; at + 1 < line.size(); ++at) {
+      line[at].resize(widths[at] + 2, ' ');
+      text += line[at];
+    }
+    text += line.back() + "\n";
+  }
+  return text;
+}
+
+}  // namespace sluice::dataplane
