@@ -133,23 +133,29 @@ class Appliance {
   struct Link {
     Appliance& self;
     ReplayPort& port;
-    std::span<std::uint8_t> frame{};
     std::size_t results = 0;
 
     bool take_command(agg::ShardCommand&) { return false; }
     bool has_event_room() const { return true; }
     void give_event(const agg::ShardEvent&) {}
-    std::span<std::uint8_t> room() {
-      frame = port.tx_buffer();
-      return frame.subspan(wire::kMaxUdpHeaderBytes);
+    // Buffers for those that were sent; the others wait for the next burst.
+    std::span<agg::Transmit> rooms() {
+      for (agg::Transmit& out : std::span(self.burst_).first(std::exchange(self.used_, 0)))
+        out.room = port.tx_buffer().subspan(wire::kMaxUdpHeaderBytes);
+      return self.burst_;
+    }
+    void send(std::span<const agg::Transmit> burst) {
+      self.used_ = burst.size();
+      for (const agg::Transmit& out : burst) send(out);
     }
     void send(const agg::Transmit& out) {
       const dataplane::Routes::Route* route = self.routes_.find(out.job, out.rank);
-      const std::size_t start = wire::kMaxUdpHeaderBytes - route->headers.size();
-      CHECK(route->headers.encode(frame.subspan(start), out.bytes, out.sum));
+      const std::size_t header_bytes = route->headers.size();
+      std::uint8_t* frame = out.room.data() - header_bytes;
+      CHECK(route->headers.encode({frame, header_bytes}, out.bytes, out.sum));
       const dataplane::Egress::Item item{
-          .packet = frame.data() + start,
-          .bytes = static_cast<std::uint32_t>(route->headers.size() + out.bytes),
+          .packet = frame,
+          .bytes = static_cast<std::uint32_t>(header_bytes + out.bytes),
           .egress_class = self.classifier_.of_chunk(out.priority),
           .queued_at = self.now_};
       dataplane::Egress& egress = self.outs_[route->port]->egress;
@@ -157,7 +163,7 @@ class Appliance {
           item, [](void*) { CHECK(false); }, [](void*) { return false; });
       if (out.bytes > kChunkBytes) {  // feedback is shorter
         ++results;
-        self.last_result_ = frame.data() + wire::kMaxUdpHeaderBytes;
+        self.last_result_ = out.room.data();
       }
     }
   };
@@ -199,6 +205,8 @@ class Appliance {
   dataplane::PathTable paths_{kMaxJobs, kWorkers};
   dataplane::Routes routes_;
   std::vector<std::unique_ptr<Out>> outs_;
+  std::array<agg::Transmit, kBurst> burst_;
+  std::size_t used_ = kBurst;  // of their rooms
   TimeNs now_ = 0;
   std::size_t bursts_ = 0;
   const std::uint8_t* last_result_ = nullptr;

@@ -121,8 +121,14 @@ class Side {
     bool take_command(agg::ShardCommand&) { return false; }
     bool has_event_room() const { return true; }
     void give_event(const agg::ShardEvent&) {}
-    std::span<std::uint8_t> room() { return side.out_[side.next_out_++ % side.out_.size()]; }
-    void send(const agg::Transmit& transmit) { results += transmit.bytes > kChunkBytes; }
+    std::span<agg::Transmit> rooms() {
+      for (agg::Transmit& transmit : side.burst_)
+        transmit.room = side.out_[side.next_out_++ % side.out_.size()];
+      return side.burst_;
+    }
+    void send(std::span<const agg::Transmit> burst) {
+      for (const agg::Transmit& transmit : burst) results += transmit.bytes > kChunkBytes;
+    }
   };
 
   std::uint64_t burst(std::uint16_t job, std::uint32_t first) {
@@ -149,6 +155,7 @@ class Side {
   Received received_;
   std::vector<std::array<std::uint8_t, 2048>> out_{512};
   std::size_t next_out_ = 0;
+  std::array<agg::Transmit, kBurst> burst_;
   Step step_ = 0;
 };
 

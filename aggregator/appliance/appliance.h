@@ -47,7 +47,7 @@ class Appliance {
   // Packets with this verdict, of the control side and all shards.
   std::uint64_t verdicts(Verdict verdict) const noexcept;
 
-  // One round of the control thread, and of one lcore. `out` has room() and send().
+  // One round of the control thread, and of one lcore. `out` has what rounds.h asks of a link.
   template <class Out>
   std::size_t serve_control(Out& out, TimeNs now) {
     Link<Out> link{*this, out};
@@ -86,8 +86,7 @@ class Appliance {
 
 template <class Send>
 void Appliance::pump(TimeNs now, Send&& send) {
-  std::array<std::uint8_t, kMaxDatagramBytes> buffer;
-  SendInto<Send> out{buffer, send};
+  SendTo<Send> out{send};
   repeat_until_idle([&] {
     std::size_t work = serve_control(out, now);
     for (std::uint16_t shard = 0; shard < shards_.count(); ++shard)

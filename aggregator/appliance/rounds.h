@@ -6,6 +6,7 @@
 // nothing here allocates or locks unless its link does.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <span>
 
@@ -24,8 +25,8 @@ inline constexpr std::size_t kControlDatagrams = 1024;  // a round; workers' rin
 //   bool Link::take_command(ShardCommand&)        the oldest of the control side's; false: none
 //   bool Link::has_event_room()                   else events wait in the shard
 //   void Link::give_event(const ShardEvent&)      to the control side
-//   std::span<std::uint8_t> Link::room()          for the next datagram; empty: none now
-//   void Link::send(const Transmit&)              what stands in that room leaves
+//   std::span<Transmit> Link::rooms()             each with room for a datagram; empty: none now
+//   void Link::send(std::span<const Transmit>)    what stands in the first of them leaves
 template <class Link>
 std::size_t serve_shard(Shard& shard, Link& link, TimeNs now) noexcept {
   std::size_t work = 0;
@@ -34,13 +35,14 @@ std::size_t serve_shard(Shard& shard, Link& link, TimeNs now) noexcept {
   for (ShardEvent event; link.has_event_room() && shard.poll_event(event); ++work)
     link.give_event(event);
   SendBudget budget;
-  for (Transmit transmit; budget.left();) {
-    const std::span<std::uint8_t> room = link.room();
-    if (room.empty() || !shard.poll_transmit(transmit, room, now)) break;
-    budget.spend(transmit.reply);
-    link.send(transmit);
+  while (const std::size_t left = budget.left()) {
+    std::span<Transmit> burst = link.rooms();
+    burst = burst.first(shard.poll_transmit(burst.first(std::min(left, burst.size())), now));
+    if (burst.empty()) break;
+    budget.spend(burst);
+    link.send(burst);
   }
-  return work + static_cast<std::size_t>(budget.spent());
+  return work + budget.spent();
 }
 
 // One round of the control thread, which has handled every packet that waited when the round began:
@@ -49,8 +51,8 @@ std::size_t serve_shard(Shard& shard, Link& link, TimeNs now) noexcept {
 //
 //   bool Link::take_event(ShardEvent&)            of any shard
 //   std::size_t Link::pass_memory(Jobs&, TimeNs)  orders to whoever carries them out, and back
-//   std::span<std::uint8_t> Link::room()          as above
-//   void Link::send(const Transmit&)
+//   std::span<std::uint8_t> Link::room()          for the next datagram
+//   void Link::send(const Transmit&)              what stands in that room leaves
 //   void Link::give_command(const ShardCommand&)  to every shard
 template <class Link>
 std::size_t serve_control(Jobs& jobs, TimeNs& next_tick_ns, Link& link, TimeNs now) {

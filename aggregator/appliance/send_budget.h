@@ -1,6 +1,11 @@
 // How much an lcore sends for its shard before it receives again.
 #pragma once
 
+#include <cstddef>
+#include <span>
+
+#include "aggregator/core/shard.h"
+
 namespace sluice::agg {
 
 // While results wait, a reply has every ninth turn (shard_transmit.cc). Replies in a row mean that
@@ -8,20 +13,22 @@ namespace sluice::agg {
 // asks for much always has more. A reply that has to wait for the next loop loses little.
 class SendBudget {
  public:
-  static constexpr int kDatagrams = 64;
+  static constexpr std::size_t kDatagrams = 64;
   static constexpr int kRepliesInARow = 4;
 
-  bool left() const noexcept {
-    return datagrams_ < kDatagrams && replies_in_a_row_ < kRepliesInARow;
+  // Datagrams that may still go; a reply is the last of its burst.
+  std::size_t left() const noexcept {
+    return replies_in_a_row_ < kRepliesInARow ? kDatagrams - datagrams_ : 0;
   }
-  void spend(bool reply) noexcept {
-    ++datagrams_;
-    replies_in_a_row_ = reply ? replies_in_a_row_ + 1 : 0;
+  void spend(std::span<const Transmit> burst) noexcept {
+    datagrams_ += burst.size();
+    const bool only_reply = burst.size() == 1 && burst.back().reply;
+    replies_in_a_row_ = only_reply ? replies_in_a_row_ + 1 : burst.back().reply;
   }
-  int spent() const noexcept { return datagrams_; }
+  std::size_t spent() const noexcept { return datagrams_; }
 
  private:
-  int datagrams_ = 0;
+  std::size_t datagrams_ = 0;
   int replies_in_a_row_ = 0;
 };
 

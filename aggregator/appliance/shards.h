@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "aggregator/appliance/rooms.h"
 #include "aggregator/appliance/rounds.h"
 #include "aggregator/base/check.h"
 
@@ -65,7 +66,7 @@ class Shards {
   void post(const ShardCommand& command);  // to every shard
   bool take_event(ShardEvent& event);      // of any shard
 
-  // One round of an lcore, see rounds.h. `out` has room() and send().
+  // One round of an lcore, see rounds.h. `out` has rooms() and send().
   template <class Out>
   std::size_t serve(std::uint16_t index, Out& out, TimeNs now) {
     Link<Out> link{*lcores_[index], out};
@@ -91,21 +92,25 @@ class Shards {
     bool take_command(ShardCommand& command) { return lcore.commands.take(command); }
     bool has_event_room() const { return true; }
     void give_event(const ShardEvent& event) { lcore.events.post(event); }
-    std::span<std::uint8_t> room() { return out.room(); }
-    void send(const Transmit& transmit) { out.send(transmit); }
+    std::span<Transmit> rooms() { return out.rooms(); }
+    void send(std::span<const Transmit> burst) { out.send(burst); }
   };
 
   std::vector<std::unique_ptr<Lcore>> lcores_;
 };
 
-// A buffer, and a function for what was written into it.
+// A function for what was written into these rooms, of a control thread or an lcore.
 template <class Send>
-struct SendInto {
-  std::span<std::uint8_t> buffer;
+struct SendTo {
   Send& function;
+  Rooms memory{};
 
-  std::span<std::uint8_t> room() const { return buffer; }
-  void send(const Transmit& transmit) { function(transmit, buffer.first(transmit.bytes)); }
+  std::span<std::uint8_t> room() { return memory.first(); }
+  void send(const Transmit& transmit) { function(transmit, transmit.datagram()); }
+  std::span<Transmit> rooms() { return memory.all(); }
+  void send(std::span<const Transmit> burst) {
+    for (const Transmit& transmit : burst) send(transmit);
+  }
 };
 
 // Repeats `round`, which says how much there was to do, until there was nothing. Rounds of threads
@@ -118,8 +123,7 @@ void repeat_until_idle(Round&& round) {
 
 template <class Send>
 void Shards::drain(TimeNs now, Send&& send) {
-  std::array<std::uint8_t, kMaxDatagramBytes> buffer;
-  SendInto<Send> out{buffer, send};
+  SendTo<Send> out{send};
   repeat_until_idle([&] {
     std::size_t work = 0;
     for (std::uint16_t index = 0; index < count(); ++index) work += serve(index, out, now);

@@ -2,9 +2,9 @@
 //
 // Pure: bytes and time in, verdicts and datagrams out. The lcore worker (or the simulator, or the
 // in-process transport) calls handle() for each packet of a burst and then poll_transmit() until it
-// returns false or the egress is full: results, probe answers and feedback are written one datagram
-// at a time straight into the caller's buffer, so a queued packet owns its bytes and a slot can be
-// reopened at any time. All calls on one thread. Commands come from the control side (jobs/jobs.h).
+// returns 0 or the egress is full: results, probe answers and feedback are written straight into
+// the caller's buffers, so a queued packet owns its bytes and a slot can be reopened at any time.
+// All calls on one thread. Commands come from the control side (jobs/jobs.h).
 #pragma once
 
 #include <array>
@@ -22,14 +22,17 @@
 
 namespace sluice::agg {
 
-// One datagram to send: bytes are in the caller's buffer, the caller knows the member's path.
+// One datagram to send, in the caller's memory; the caller knows the member's path.
 struct Transmit {
+  std::span<std::uint8_t> room;  // at least wire::datagram_bytes() of the biggest job
   JobId job;
   Rank rank;
   std::size_t bytes = 0;
   Priority priority = 0;
   bool reply = false;    // an answer, what it pulls, or feedback: see send_budget.h
   wire::PartialSum sum;  // of the datagram, for its UDP checksum
+
+  std::span<std::uint8_t> datagram() const noexcept { return room.first(bytes); }
 };
 
 // Control side to one shard. Every shard gets every command.
@@ -84,9 +87,9 @@ class Shard {
   // the control side still does, but who passes is no stranger. For packets of the control port.
   bool is_member(const wire::CommonHeader& header) const noexcept;
 
-  // Writes the next datagram into `out` (at least wire::datagram_bytes() of the biggest job).
-  // False: nothing to send.
-  bool poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
+  // Writes the next datagrams, each into its room, and returns how many; 0: nothing to send. Only
+  // the last of them may be a reply.
+  std::size_t poll_transmit(std::span<Transmit> burst, TimeNs now) noexcept;
 
   // Bounded work that no packet triggers: sweeps after a member went. True while some is left.
   bool poll_work(TimeNs now) noexcept;
@@ -99,15 +102,12 @@ class Shard {
   std::uint64_t results_overwritten() const noexcept { return results_overwritten_.read(); }
 
  private:
-  // The head of a sum's result, as the slot's members get it one after the other: all but the
-  // member's name and the numbers of its flow, which are zero here.
+  // A sum's result as all members of its slot get it: all but the member's name and the numbers of
+  // its flow, which are zero here.
   struct PreparedSum {
-    const Job* job = nullptr;
-    std::uint32_t slot_index = 0;
-    Step step = 0;
-    TimeNs now = 0;
-    std::uint8_t flags = 0;
-    std::array<std::uint8_t, wire::result_overhead_bytes(kMaxWorkers)> head{};
+    std::array<std::uint8_t, wire::result_overhead_bytes(kMaxWorkers)> head;
+    std::size_t head_bytes;
+    std::span<const std::uint8_t> payload;
     wire::PartialSum sum;  // of the head and the payload
   };
   struct ActiveSlice {  // a stream with results to send; served in turn, one slot each
@@ -161,17 +161,18 @@ class Shard {
 
   // shard_transmit.cc: results, and the order of all that is sent.
   void queue_result(Job& job, StreamId stream, std::uint32_t slot_index) noexcept;
-  bool poll_result(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
+  std::size_t poll_results(std::span<Transmit> burst, TimeNs now) noexcept;
+  std::size_t fan_out(Job& job, StreamId stream, std::uint32_t slot_index,
+                      std::span<Transmit> burst, TimeNs now) noexcept;
+  bool may_get(Job& job, StreamId stream, Step step, Rank rank) noexcept;
   bool write_result(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
-                    std::uint8_t flags, Transmit& transmit, std::span<std::uint8_t> out,
-                    TimeNs now) noexcept;
-  void prepare_sum(const Job& job, std::uint32_t slot_index, std::uint8_t flags,
-                   TimeNs now) noexcept;
-  void write_sum(Job& job, std::uint32_t slot_index, Rank rank, std::uint8_t flags,
-                 Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
-  void write_piece(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
-                   std::uint8_t flags, Transmit& transmit, std::span<std::uint8_t> out,
-                   TimeNs now) noexcept;
+                    std::uint8_t flags, Transmit& transmit, TimeNs now) noexcept;
+  void prepare_sum(const Job& job, std::uint32_t slot_index, std::uint8_t flags, TimeNs now,
+                   PreparedSum& prepared) noexcept;
+  bool write_sum(Job& job, const PreparedSum& prepared, Rank rank, Transmit& transmit,
+                 TimeNs now) noexcept;
+  bool write_piece(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
+                   std::uint8_t flags, Transmit& transmit, TimeNs now) noexcept;
   Flow& flow_to(Job& job, Rank rank) noexcept;
   static bool is_for(const Job& job, StreamId stream, Step step, Rank rank) noexcept;
   static wire::Sender sender_of(const Job& job, Rank rank) noexcept;
@@ -185,9 +186,8 @@ class Shard {
   void queue_feedback(Job& job, Rank rank) noexcept;
   void give_turn(Job& job, Rank rank) noexcept;
   Rank take_turn(Job& job) noexcept;
-  bool poll_reply(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept;
-  bool write_reply(Job& job, Rank rank, Transmit& transmit, std::span<std::uint8_t> out,
-                   TimeNs now) noexcept;
+  bool poll_reply(Transmit& transmit, TimeNs now) noexcept;
+  bool write_reply(Job& job, Rank rank, Transmit& transmit, TimeNs now) noexcept;
   std::size_t write_answer(Job& job, Rank rank, Reply& reply, std::span<std::uint8_t> out,
                            TimeNs now) noexcept;
 
@@ -200,7 +200,6 @@ class Shard {
   std::array<ActiveSlice, kMaxJobs * kStreamCount> active_{};  // ring
   std::size_t active_head_ = 0;
   std::size_t active_count_ = 0;
-  PreparedSum prepared_;
   std::vector<ShardEvent> events_;
   std::size_t event_count_ = 0;
   bool sweep_pending_ = false;

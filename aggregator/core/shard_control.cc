@@ -198,7 +198,6 @@ bool Shard::sweep_some(Job& job, StreamId stream, TimeNs now) noexcept {
 void Shard::remove_job(Job& job) noexcept {
   CHECK(jobs_[job.spec.id.value] == &job);
   jobs_[job.spec.id.value] = nullptr;
-  prepared_.job = nullptr;
   // Keep the order of what stays in both rings.
   std::size_t kept = 0;
   for (std::size_t i = 0; i < reply_job_count_; ++i) {

@@ -136,11 +136,11 @@ Rank Shard::take_turn(Job& job) noexcept {
   return rank;
 }
 
-bool Shard::poll_reply(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept {
+bool Shard::poll_reply(Transmit& transmit, TimeNs now) noexcept {
   while (reply_job_count_ != 0) {
     Job& job = *reply_jobs_[reply_job_head_];
     const Rank rank = take_turn(job);
-    const bool written = write_reply(job, rank, transmit, out, now);
+    const bool written = write_reply(job, rank, transmit, now);
     if (has_reply(job.slices[id_.value].flows[rank.value])) give_turn(job, rank);
     transmit.reply = true;
     if (written) return true;
@@ -149,11 +149,11 @@ bool Shard::poll_reply(Transmit& transmit, std::span<std::uint8_t> out, TimeNs n
 }
 
 // The member's next reply: feedback, then answers, then what they pull. False: it has none.
-bool Shard::write_reply(Job& job, Rank rank, Transmit& transmit, std::span<std::uint8_t> out,
-                        TimeNs now) noexcept {
+bool Shard::write_reply(Job& job, Rank rank, Transmit& transmit, TimeNs now) noexcept {
   JobSlice& job_slice = job.slices[id_.value];
   Flow& flow = flow_to(job, rank);
-  transmit = {.job = job.spec.id, .rank = rank};
+  const std::span<std::uint8_t> out = transmit.room;
+  transmit = {.room = out, .job = job.spec.id, .rank = rank};
   DCHECK((flow.unanswered & flow.pulling) == 0);
   if (flow.feedback_queued) {
     flow.feedback_queued = false;
@@ -186,7 +186,7 @@ bool Shard::write_reply(Job& job, Rank rank, Transmit& transmit, std::span<std::
         job.slot_index(reply.stream, slice, reply.step, reply.block * kChunksPerBlock + chunk);
     const Slot& slot = slice.slots[slot_index];
     if (!slot.complete_for(reply.step)) continue;  // reopened since the answer
-    if (!write_result(job, reply.stream, slot_index, rank, wire::kFlagPulled, transmit, out, now))
+    if (!write_result(job, reply.stream, slot_index, rank, wire::kFlagPulled, transmit, now))
       continue;
     job_slice.results_pulled.add(1);
     return true;

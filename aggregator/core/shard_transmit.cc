@@ -1,5 +1,6 @@
 // What a shard sends, and when: results to every member within its credit, between them a reply now
-// and then. One datagram a call, encoded straight into the caller's buffer.
+// and then, encoded straight into the caller's buffers.
+#include <algorithm>
 #include <cstring>
 
 #include "aggregator/base/check.h"
@@ -35,24 +36,31 @@ void Shard::queue_result(Job& job, StreamId stream, std::uint32_t slot_index) no
 
 // Results and replies in turn. While results wait, a reply has every ninth turn: so that whoever
 // asks for much costs the steps of others little, and is still answered.
-bool Shard::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept {
-  if (results_in_turn_ >= kResultsPerReply) {
-    results_in_turn_ = 0;
-    if (poll_reply(transmit, out, now)) return true;
+std::size_t Shard::poll_transmit(std::span<Transmit> burst, TimeNs now) noexcept {
+  std::size_t count = 0;
+  while (count < burst.size()) {
+    if (results_in_turn_ >= kResultsPerReply) {
+      results_in_turn_ = 0;
+      if (poll_reply(burst[count], now)) return count + 1;
+    }
+    const std::size_t turn =
+        std::min<std::size_t>(burst.size() - count, kResultsPerReply - results_in_turn_);
+    const std::size_t results = poll_results(burst.subspan(count, turn), now);
+    results_in_turn_ += static_cast<std::uint32_t>(results);
+    count += results;
+    if (results == turn) continue;
+    // Deferring a result may have queued feedback.
+    return poll_reply(burst[count], now) ? count + 1 : count;
   }
-  if (poll_result(transmit, out, now)) {
-    ++results_in_turn_;
-    return true;
-  }
-  return poll_reply(transmit, out, now);  // deferring a result may have queued feedback
+  return count;
 }
 
-bool Shard::poll_result(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept {
+std::size_t Shard::poll_results(std::span<Transmit> burst, TimeNs now) noexcept {
+  std::size_t count = 0;
   while (active_count_ != 0) {
     const ActiveSlice front = active_[active_head_];
     Job& job = *front.job;
-    JobSlice& job_slice = job.slices[id_.value];
-    StreamSlice& slice = job_slice.of(front.stream);
+    StreamSlice& slice = job.slices[id_.value].of(front.stream);
     const std::uint32_t slot_index = slice.queue_head;
     CHECK(slot_index < slice.slots.size() && slice.slots[slot_index].queued);
     Slot& slot = slice.slots[slot_index];
@@ -60,21 +68,9 @@ bool Shard::poll_result(Transmit& transmit, std::span<std::uint8_t> out, TimeNs 
       slice.head_step = slot.step;
       slice.head_rank = 0;
     }
-    while (slot.state == SlotState::kComplete && slice.head_rank < job.spec.world_size) {
-      const Rank rank{static_cast<std::uint16_t>(slice.head_rank++)};
-      if (!job.members[rank.value].reachable.load(std::memory_order_relaxed)) continue;
-      if (!is_for(job, front.stream, slot.step, rank)) continue;
-      Flow& flow = flow_to(job, rank);
-      if (beyond_credit(flow)) {
-        ++flow.deferred_count;
-        job_slice.results_deferred.add(1);
-        if (!flow.deferral_told) queue_feedback(job, rank);
-        flow.deferral_told = true;
-        continue;
-      }
-      if (!write_result(job, front.stream, slot_index, rank, 0, transmit, out, now)) continue;
-      job_slice.results_sent.add(1);
-      return true;
+    if (slot.state == SlotState::kComplete) {
+      count += fan_out(job, front.stream, slot_index, burst.subspan(count), now);
+      if (slice.head_rank < job.spec.world_size) return count;  // the burst is full
     }
     // Every member was served (or the slot was reopened before it could be): next slot, next
     // stream.
@@ -86,6 +82,47 @@ bool Shard::poll_result(Transmit& transmit, std::span<std::uint8_t> out, TimeNs 
     if (slice.queue_head != kNoSlot)
       active_[(active_head_ + active_count_++) % active_.size()] = front;
   }
+  return count;
+}
+
+// The complete slot's result for its members, from where the slice's `head_rank` stands: for all
+// that are left, or as many as the burst has room for.
+std::size_t Shard::fan_out(Job& job, StreamId stream, std::uint32_t slot_index,
+                           std::span<Transmit> burst, TimeNs now) noexcept {
+  if (burst.empty()) return 0;
+  JobSlice& job_slice = job.slices[id_.value];
+  StreamSlice& slice = job_slice.of(stream);
+  const Slot& slot = slice.slots[slot_index];
+  PreparedSum prepared;
+  if (stream == StreamId::kGradients) prepare_sum(job, slot_index, 0, now, prepared);
+  std::size_t count = 0;
+  for (; slice.head_rank < job.spec.world_size && count < burst.size(); ++slice.head_rank) {
+    const Rank rank{static_cast<std::uint16_t>(slice.head_rank)};
+    if (!may_get(job, stream, slot.step, rank)) continue;
+    Transmit& transmit = burst[count];
+    transmit.job = job.spec.id;
+    transmit.rank = rank;
+    transmit.priority = slot.priority;
+    transmit.reply = false;
+    const bool written = stream == StreamId::kGradients
+                             ? write_sum(job, prepared, rank, transmit, now)
+                             : write_piece(job, stream, slot_index, rank, 0, transmit, now);
+    count += written;
+  }
+  job_slice.results_sent.add(count);
+  return count;
+}
+
+// Whether a result goes to this member now. One without credit gets none: it will ask.
+bool Shard::may_get(Job& job, StreamId stream, Step step, Rank rank) noexcept {
+  if (!job.members[rank.value].reachable.load(std::memory_order_relaxed)) return false;
+  if (!is_for(job, stream, step, rank)) return false;
+  Flow& flow = flow_to(job, rank);
+  if (!beyond_credit(flow)) return true;
+  ++flow.deferred_count;
+  job.slices[id_.value].results_deferred.add(1);
+  if (!flow.deferral_told) queue_feedback(job, rank);
+  flow.deferral_told = true;
   return false;
 }
 
@@ -140,32 +177,24 @@ wire::PartialSum Shard::fill_feedback(Job& job, Rank rank, wire::FeedbackHeader&
   return wire::sum_of(numbers);
 }
 
-// False: it does not fit.
+// One result that was asked for. False: it does not fit.
 bool Shard::write_result(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
-                         std::uint8_t flags, Transmit& transmit, std::span<std::uint8_t> out,
-                         TimeNs now) noexcept {
+                         std::uint8_t flags, Transmit& transmit, TimeNs now) noexcept {
   const Slot& slot = job.slices[id_.value].of(stream).slots[slot_index];
   DCHECK(slot.state == SlotState::kComplete);
-  transmit.job = job.spec.id;
-  transmit.rank = rank;
-  transmit.bytes = 0;
   transmit.priority = slot.priority;
-  transmit.reply = false;
-  if (stream == StreamId::kGradients)
-    write_sum(job, slot_index, rank, flags, transmit, out, now);
-  else
-    write_piece(job, stream, slot_index, rank, flags, transmit, out, now);
-  return transmit.bytes != 0;
+  if (stream != StreamId::kGradients)
+    return write_piece(job, stream, slot_index, rank, flags, transmit, now);
+  PreparedSum prepared;
+  prepare_sum(job, slot_index, flags, now, prepared);
+  return write_sum(job, prepared, rank, transmit, now);
 }
 
-void Shard::prepare_sum(const Job& job, std::uint32_t slot_index, std::uint8_t flags,
-                        TimeNs now) noexcept {
+void Shard::prepare_sum(const Job& job, std::uint32_t slot_index, std::uint8_t flags, TimeNs now,
+                        PreparedSum& prepared) noexcept {
   const GradientSlice& slice = job.slices[id_.value].gradients;
   const Slot& slot = slice.slots[slot_index];
   const Sum& sum = slice.sums[slot_index];
-  if (prepared_.job == &job && prepared_.slot_index == slot_index && prepared_.step == slot.step &&
-      prepared_.now == now && prepared_.flags == flags)
-    return;
   const std::uint32_t now_us = wire_time_us(now);
   wire::ResultHeader body{.k = sum.k,
                           .step = slot.step,
@@ -181,48 +210,43 @@ void Shard::prepare_sum(const Job& job, std::uint32_t slot_index, std::uint8_t f
   if (!sum.has_data()) body.feedback.flags |= wire::kFlagNil;
   if (!sum.finite) body.feedback.flags |= wire::kFlagNonFinite;
   if (sum.dtype != Dtype::kFloat32) body.feedback.flags |= wire::kFlagMean;
-  const std::size_t head_bytes =
-      wire::encode(prepared_.head, {.job = job.spec.id.value}, body, slice.mask_of(slot_index));
-  CHECK(head_bytes != 0);
-  prepared_.job = &job;
-  prepared_.slot_index = slot_index;
-  prepared_.step = slot.step;
-  prepared_.now = now;
-  prepared_.flags = flags;
-  prepared_.sum = wire::sum_bytes(std::span(prepared_.head).first(head_bytes)) +
-                  wire::PartialSum{slot.payload_sum};
+  prepared.head_bytes =
+      wire::encode(prepared.head, {.job = job.spec.id.value}, body, slice.mask_of(slot_index));
+  CHECK(prepared.head_bytes != 0);
+  prepared.payload = slice.payload_of(slot_index);
+  prepared.sum = wire::sum_bytes(std::span(prepared.head).first(prepared.head_bytes)) +
+                 wire::PartialSum{slot.payload_sum};
 }
 
 // The prepared head, its member's name and numbers, and the payload, which was summed once for all
 // members. What is added here to the checksum is taken from the numbers: to read them back would
-// wait for the stores.
-void Shard::write_sum(Job& job, std::uint32_t slot_index, Rank rank, std::uint8_t flags,
-                      Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) noexcept {
-  const std::span<const std::uint8_t> payload =
-      job.slices[id_.value].gradients.payload_of(slot_index);
-  const std::size_t head_bytes =
-      wire::packet_bytes(sizeof(wire::ResultHeader), job.mask_word_count, 0);
-  if (out.size() < head_bytes + payload.size()) return;
-  prepare_sum(job, slot_index, flags, now);
+// wait for the stores. False: it does not fit.
+bool Shard::write_sum(Job& job, const PreparedSum& prepared, Rank rank, Transmit& transmit,
+                      TimeNs now) noexcept {
+  const std::size_t bytes = prepared.head_bytes + prepared.payload.size();
+  if (transmit.room.size() < bytes) return false;
+  std::uint8_t* out = transmit.room.data();
   constexpr std::size_t kFixedBytes = wire::packet_bytes(sizeof(wire::ResultHeader), 1, 0);
-  std::memcpy(out.data(), prepared_.head.data(), kFixedBytes);
-  if (head_bytes > kFixedBytes)
-    std::memcpy(&out[kFixedBytes], &prepared_.head[kFixedBytes], head_bytes - kFixedBytes);
-  if (!payload.empty()) std::memcpy(&out[head_bytes], payload.data(), payload.size());
+  std::memcpy(out, prepared.head.data(), kFixedBytes);
+  if (prepared.head_bytes > kFixedBytes)
+    std::memcpy(out + kFixedBytes, &prepared.head[kFixedBytes], prepared.head_bytes - kFixedBytes);
+  if (!prepared.payload.empty())
+    std::memcpy(out + prepared.head_bytes, prepared.payload.data(), prepared.payload.size());
 
   const Cookie cookie = job.members[rank.value].cookie.load(std::memory_order_relaxed);
-  auto& common = *reinterpret_cast<wire::CommonHeader*>(out.data());
+  auto& common = *reinterpret_cast<wire::CommonHeader*>(out);
   common.rank = rank.value;
   common.cookie = cookie;
-  auto& body = *reinterpret_cast<wire::ResultHeader*>(&out[sizeof common]);
-  transmit.bytes = head_bytes + payload.size();
-  transmit.sum = prepared_.sum + fill_feedback(job, rank, body.feedback, now) +
+  auto& body = *reinterpret_cast<wire::ResultHeader*>(out + sizeof common);
+  transmit.bytes = bytes;
+  transmit.sum = prepared.sum + fill_feedback(job, rank, body.feedback, now) +
                  wire::PartialSum{rank.value + (cookie & 0xffffffff) + (cookie >> 32)};
+  return true;
 }
 
-void Shard::write_piece(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
-                        std::uint8_t flags, Transmit& transmit, std::span<std::uint8_t> out,
-                        TimeNs now) noexcept {
+// False: it does not fit.
+bool Shard::write_piece(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
+                        std::uint8_t flags, Transmit& transmit, TimeNs now) noexcept {
   const PieceSlice& slice = job.slices[id_.value].pieces_of(stream);
   const Slot& slot = slice.slots[slot_index];
   wire::PieceResult body{.step = slot.step,
@@ -233,11 +257,12 @@ void Shard::write_piece(Job& job, StreamId stream, std::uint32_t slot_index, Ran
   body.feedback.priority = slot.priority;
   body.feedback.flags = flags;
   fill_feedback(job, rank, body.feedback, now);
-  transmit.bytes = wire::encode(out, sender_of(job, rank), body, slice.mask_of(slot_index),
-                                slice.payload_of(slot_index));
-  if (transmit.bytes == 0) return;
-  transmit.sum = wire::sum_bytes(out.first(transmit.bytes - slot.payload_bytes)) +
+  transmit.bytes = wire::encode(transmit.room, sender_of(job, rank), body,
+                                slice.mask_of(slot_index), slice.payload_of(slot_index));
+  if (transmit.bytes == 0) return false;
+  transmit.sum = wire::sum_bytes(transmit.room.first(transmit.bytes - slot.payload_bytes)) +
                  wire::PartialSum{slot.payload_sum};
+  return true;
 }
 
 }  // namespace sluice::agg

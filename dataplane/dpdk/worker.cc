@@ -82,7 +82,7 @@ Worker::~Worker() {
   void* packet;
   while (inbox_ != nullptr && rte_ring_dequeue(inbox_.get(), &packet) == 0)
     rte_pktmbuf_free(static_cast<rte_mbuf*>(packet));
-  rte_pktmbuf_free(spare_);
+  rte_pktmbuf_free_bulk(&spares_[used_], static_cast<unsigned>(spares_.size() - used_));
 }
 
 void Worker::start() {
@@ -228,22 +228,28 @@ struct Worker::ShardLink {
                               sizeof event) == 0;
     CHECK(queued);  // nobody else fills it
   }
-  // Empty when the pool is: results wait in the shard.
-  wire::MutableBytes room() noexcept {
-    rte_mbuf* packet = worker.spare_buffer();
-    return packet == nullptr ? wire::MutableBytes{} : datagram_room(packet);
+  std::span<agg::Transmit> rooms() noexcept { return worker.rooms(); }
+  void send(std::span<const agg::Transmit> burst) noexcept {
+    worker.used_ = burst.size();
+    for (std::size_t at = 0; at < burst.size(); ++at)
+      worker.send_of_shard(worker.spares_[at], burst[at]);
   }
-  void send(const agg::Transmit& transmit) noexcept { worker.send_of_shard(transmit); }
 };
 
-rte_mbuf* Worker::spare_buffer() noexcept {
-  if (spare_ == nullptr) spare_ = rte_pktmbuf_alloc(fabric_.pool.get());
-  return spare_;
+// None while the pool has not enough: results wait in the shard.
+std::span<agg::Transmit> Worker::rooms() noexcept {
+  if (used_ != 0) {
+    if (rte_pktmbuf_alloc_bulk(fabric_.pool.get(), spares_.data(), static_cast<unsigned>(used_)) !=
+        0)
+      return {};
+    for (std::size_t at = 0; at < used_; ++at) outgoing_[at].room = datagram_room(spares_[at]);
+    used_ = 0;
+  }
+  return outgoing_;
 }
 
-// The datagram stands in the spare buffer.
-void Worker::send_of_shard(const agg::Transmit& transmit) noexcept {
-  rte_mbuf* packet = std::exchange(spare_, nullptr);
+// The datagram stands in the buffer, which it takes.
+void Worker::send_of_shard(rte_mbuf* packet, const agg::Transmit& transmit) noexcept {
   const Routes::Route* route = routes_.find(transmit.job, transmit.rank);
   if (route == nullptr || !put_headers(packet, route->headers, transmit.bytes, transmit.sum,
                                        fabric_.ports[route->port]->plan().tx)) {

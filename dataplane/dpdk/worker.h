@@ -87,7 +87,8 @@ class Worker {
   std::size_t poll_port(Port& port, TimeNs now) noexcept;
   std::size_t poll_inbox(TimeNs now) noexcept;
   std::size_t poll_mac_news(TimeNs now) noexcept;
-  void send_of_shard(const agg::Transmit& transmit) noexcept;
+  std::span<agg::Transmit> rooms() noexcept;
+  void send_of_shard(rte_mbuf* packet, const agg::Transmit& transmit) noexcept;
   void notice_links() noexcept;
 
   // Each takes ownership of the packet.
@@ -110,7 +111,6 @@ class Worker {
 
   void arrive(const wire::Datagram& datagram, rte_mbuf* packet, TimeNs now) noexcept;
   void finish_arrivals(TimeNs now) noexcept;
-  rte_mbuf* spare_buffer() noexcept;
 
   Fabric& fabric_;
   const std::uint16_t index_;
@@ -121,11 +121,14 @@ class Worker {
   Routes routes_;
   MacTable macs_;
   FlowCache flows_;
-  RingPtr inbox_;              // rte_mbuf*
-  RingPtr commands_;           // agg::ShardCommand
-  RingPtr events_;             // agg::ShardEvent, to the control thread
-  RingPtr news_;               // MacNews
-  rte_mbuf* spare_ = nullptr;  // for the shard's next datagram
+  RingPtr inbox_;     // rte_mbuf*
+  RingPtr commands_;  // agg::ShardCommand
+  RingPtr events_;    // agg::ShardEvent, to the control thread
+  RingPtr news_;      // MacNews
+  // For the shard's next datagrams: buffers, and room in each. The first `used_` are gone.
+  Port::Burst spares_{};
+  std::array<agg::Transmit, kBurst> outgoing_;
+  std::size_t used_ = kBurst;
   Port::Burst burst_{};
   Doze doze_;
   // The buffers of what has arrived for the shard, until it is handled.

@@ -50,18 +50,21 @@ struct Appliance::ShardOut {
   TimeNs now;
   AllocationWatch watch{};
 
-  std::span<std::uint8_t> room() {
+  std::span<agg::Transmit> rooms() {
     watch = {};
-    return self.buffer_;
+    return self.rooms_.all();
   }
-  void send(const agg::Transmit& transmit) {
+  void send(std::span<const agg::Transmit> burst) {
     if (watch.count() != 0)
       self.world_.oracle().violation("I5: Shard::poll_transmit() allocated memory");
+    for (const agg::Transmit& transmit : burst) send(transmit);
+  }
+  void send(const agg::Transmit& transmit) {
     const auto port = static_cast<std::uint16_t>(self.options_.port + 1 + shard);
     const auto path = self.path_of(transmit.job, transmit.rank, port);
     if (!path)
       return self.world_.oracle().violation("a shard sends to a rank whose path was never proven");
-    const std::span<const std::uint8_t> bytes{self.buffer_.data(), transmit.bytes};
+    const std::span<const std::uint8_t> bytes = transmit.datagram();
     self.world_.on_shard_sent(shard, path->dst_port, bytes);
     self.send(*path, bytes, transmit.priority, now);
   }

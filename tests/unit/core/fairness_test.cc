@@ -63,9 +63,9 @@ class Fairness : public testing::Test {
   Loop loop(int datagrams = kDatagramsPerLoop) {
     Loop seen;
     std::uint8_t out[2048];
-    Transmit transmit;
+    Transmit transmit{.room = out};
     for (; seen.datagrams < datagrams; ++seen.datagrams) {
-      if (!harness->shard(0).poll_transmit(transmit, out, harness->now)) break;
+      if (harness->shard(0).poll_transmit({&transmit, 1}, harness->now) == 0) break;
       if (transmit.job.value == kOtherJob) {  // its results, mostly
         ++seen.others_datagrams;
         continue;
@@ -106,9 +106,8 @@ TEST_F(Fairness, RepliesAloneSoonLetTheLcoreReceiveAgain) {
   harness->probe(0, 1, 0, kEverything);
   const auto sent_in_a_loop = [this] {
     int sent = 0;
-    std::uint8_t out[2048];
     const auto count = [&](const Transmit&, std::span<const std::uint8_t>) { ++sent; };
-    SendInto into{std::span<std::uint8_t>(out), count};
+    SendTo into{count};
     harness->shards.serve(0, into, harness->now);
     return sent;
   };
@@ -164,8 +163,8 @@ TEST_F(Fairness, ResultsThatWerePromisedLeaveWhateverIsAskedMeanwhileAndOnce) {
   for (const std::uint64_t want : {0b1110u, 0b0101u, 0u}) {
     harness->probe(0, 1, 0, want);
     std::uint8_t out[2048];
-    Transmit transmit;
-    ASSERT_TRUE(harness->shard(0).poll_transmit(transmit, out, harness->now)) << "the answer";
+    Transmit transmit{.room = out};
+    ASSERT_EQ(harness->shard(0).poll_transmit({&transmit, 1}, harness->now), 1u) << "the answer";
   }
   std::vector<ChunkIndex> chunks;
   for (const Sent& sent : harness->drain(PacketType::kResult))

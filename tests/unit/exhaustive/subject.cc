@@ -342,9 +342,9 @@ ProbeAnswer Subject::probe(std::uint16_t rank, Step step, std::size_t shard) {
 
 void Subject::drain(std::size_t shard, ProbeAnswer* answer) {
   std::uint8_t out[512];
-  agg::Transmit transmit;
+  agg::Transmit transmit{.room = out};
   ++sending_at_;  // what the shard has made of a slot is of before this test changed it
-  while (shard_at(shard).poll_transmit(transmit, out, sending_at_)) {
+  while (shard_at(shard).poll_transmit({&transmit, 1}, sending_at_) != 0) {
     wire::Packet packet;
     Verdict why{};
     CHECK(wire::parse({out, transmit.bytes}, packet, why));

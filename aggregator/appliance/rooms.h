@@ -1,0 +1,31 @@
+// Memory for a burst of datagrams, for those who pass each on before they ask for more.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "aggregator/base/limits.h"
+#include "aggregator/core/shard.h"
+
+namespace sluice::agg {
+
+class Rooms {
+ public:
+  Rooms() noexcept {
+    for (std::size_t at = 0; at < burst_.size(); ++at)
+      burst_[at].room = std::span(memory_).subspan(at * kMaxDatagramBytes, kMaxDatagramBytes);
+  }
+  Rooms(const Rooms&) = delete;
+  Rooms& operator=(const Rooms&) = delete;
+
+  std::span<Transmit> all() noexcept { return burst_; }
+  std::span<std::uint8_t> first() noexcept { return burst_.front().room; }
+
+ private:
+  static constexpr std::size_t kCount = 4;  // more than one, so that bursts are what runs
+  std::array<Transmit, kCount> burst_;
+  std::array<std::uint8_t, kCount * kMaxDatagramBytes> memory_;
+};
+
+}  // namespace sluice::agg
