@@ -170,7 +170,7 @@ class Model {
       results[rank][count[rank]++] = packet.body<wire::ResultHeader>().chunk;
       result_bytes_ = bytes.size();
     };
-    SendInto out{std::span<std::uint8_t>(out_), send};
+    SendTo out{send};
     shards_.serve(0, out, now_);
     for (std::uint16_t rank = 0; rank < kWorkers; ++rank) {  // the flush
       for (std::uint32_t at = 0; at < count[rank]; ++at, --results_left_) {

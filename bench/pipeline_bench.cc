@@ -180,10 +180,9 @@ class Appliance {
   static void flush(dataplane::Egress& egress, TimeNs now) {
     if (egress.empty()) return;
     egress.begin_flush(now);
-    std::array<dataplane::Egress::Item, dataplane::Egress::kBurstPackets> burst;
-    while (const std::size_t count = egress.take(burst)) {
-      benchmark::DoNotOptimize(burst);
-      egress.settle(std::span(burst).first(count), count, now);
+    for (std::span burst = egress.take(); !burst.empty(); burst = egress.take()) {
+      benchmark::DoNotOptimize(burst.data());
+      egress.accept(burst.size(), now);
     }
     egress.publish_depth();
   }

@@ -86,11 +86,11 @@ class OurPort {
   void dequeue(Burst& burst) noexcept {
     now_ += kMicrosecond;
     egress_.begin_flush(now_);
-    std::array<Egress::Item, kBurst> items;
-    CHECK(egress_.take(items) == kBurst);
+    const std::span<const Egress::Item> items = egress_.take();
+    CHECK(items.size() == kBurst);
     for (std::size_t at = 0; at < kBurst; ++at)
       burst[at] = static_cast<rte_mbuf*>(items[at].packet);
-    egress_.settle(items, kBurst, now_);
+    egress_.accept(kBurst, now_);
     egress_.publish_depth();
   }
 

@@ -27,7 +27,7 @@ class Arrivals {
     Verdict why{};
     if (!wire::parse(datagram.payload, last.packet, why)) return malformed_.count(why);
     last.marked = datagram.marked;
-    shard_.prefetch(last.packet);
+    last.place = shard_.locate(last.packet);
     ++added_;
   }
   // Handles the rest.
@@ -40,11 +40,12 @@ class Arrivals {
   struct Waiting {
     wire::Packet packet;
     bool marked = false;
+    Shard::Place place;
   };
 
   void handle_next(TimeNs now) noexcept {
     const Waiting& next = waiting_[handled_++ % kAhead];
-    shard_.handle(next.packet, next.marked, now);
+    shard_.handle(next.packet, next.place, next.marked, now);
   }
 
   Shard& shard_;

@@ -6,15 +6,25 @@
 #include "aggregator/base/serial.h"
 
 namespace sluice::agg {
-Verdict Shard::handle(const wire::Packet& packet, bool marked, TimeNs now) noexcept {
-  Job* job = nullptr;
-  Verdict verdict = admit(packet, marked, now, job);
+Verdict Shard::handle(const wire::Packet& packet, const Place& place, bool marked,
+                      TimeNs now) noexcept {
+  Verdict verdict = Verdict::kAccepted;
+  if (!wire::is_worker_data(packet.type()))
+    verdict = Verdict::kBadType;
+  else if (place.job == nullptr)
+    verdict = Verdict::kUnknownJob;
+  else
+    verdict = admit(packet, *place.job, marked, now);
   if (verdict == Verdict::kAccepted) {
+    Job& job = *place.job;
+    DCHECK(jobs_[job.spec.id.value] == &job);
     switch (packet.type()) {
-      case wire::PacketType::kContribution: verdict = contribute(*job, packet, now); break;
-      case wire::PacketType::kPiece: verdict = take_piece(*job, packet, now); break;
-      case wire::PacketType::kProbe: verdict = probe(*job, packet); break;
-      case wire::PacketType::kFinished: verdict = finished(*job, packet, now); break;
+      case wire::PacketType::kContribution:
+        verdict = contribute(job, packet, place.slot_index, now);
+        break;
+      case wire::PacketType::kPiece: verdict = take_piece(job, packet, now); break;
+      case wire::PacketType::kProbe: verdict = probe(job, packet); break;
+      case wire::PacketType::kFinished: verdict = finished(job, packet, now); break;
       default: verdict = Verdict::kCredit; break;
     }
   }
@@ -24,20 +34,17 @@ Verdict Shard::handle(const wire::Packet& packet, bool marked, TimeNs now) noexc
 }
 
 // Membership and the flow's numbers, the same for every data packet.
-Verdict Shard::admit(const wire::Packet& packet, bool marked, TimeNs now, Job*& job) noexcept {
-  if (!wire::is_worker_data(packet.type())) return Verdict::kBadType;
+Verdict Shard::admit(const wire::Packet& packet, Job& job, bool marked, TimeNs now) noexcept {
   const wire::CommonHeader& common = packet.common();
-  job = common.job < jobs_.size() ? jobs_[common.job] : nullptr;
-  if (job == nullptr) return Verdict::kUnknownJob;
-  if (common.rank >= job->spec.world_size) return Verdict::kBadRank;
-  const Member& member = job->members[common.rank];
+  if (common.rank >= job.spec.world_size) return Verdict::kBadRank;
+  const Member& member = job.members[common.rank];
   if (common.cookie == 0 || common.cookie != member.cookie.load(std::memory_order_acquire)) {
     const bool stale =
         common.cookie != 0 && common.cookie == member.stale_cookie.load(std::memory_order_relaxed);
     return stale ? Verdict::kStaleCookie : Verdict::kBadCookie;
   }
 
-  Flow& flow = job->slices[id_.value].flows[common.rank];
+  Flow& flow = job.slices[id_.value].flows[common.rank];
   if (flow.cookie != common.cookie) flow.restart(common.cookie);
   flow.last_heard_ns.store(now, std::memory_order_relaxed);
   const wire::FlowHeader& header = packet.flow();
@@ -51,10 +58,10 @@ Verdict Shard::admit(const wire::Packet& packet, bool marked, TimeNs now, Job*& 
   if (newer(header.credit, flow.credit)) {
     flow.credit = header.credit;
     flow.deferral_told = false;
-    if (flow.pulling != 0) give_turn(*job, Rank{common.rank});
+    if (flow.pulling != 0) give_turn(job, Rank{common.rank});
   }
-  if (header.flags & wire::kFlagReport) queue_feedback(*job, Rank{common.rank});
-  return job->ended.load(std::memory_order_relaxed) ? Verdict::kJobEnded : Verdict::kAccepted;
+  if (header.flags & wire::kFlagReport) queue_feedback(job, Rank{common.rank});
+  return job.ended.load(std::memory_order_relaxed) ? Verdict::kJobEnded : Verdict::kAccepted;
 }
 
 bool Shard::is_member(const wire::CommonHeader& header) const noexcept {
@@ -108,17 +115,12 @@ void Shard::adopt_record(Job& job, StreamId stream, Step open_step) noexcept {
   DCHECK(slice.record.consistent() && slice.step_chunks != 0);
 }
 
-// Whether the chunk is this shard's and the step in its window.
-Verdict Shard::check_step(Job& job, StreamId stream, Step step, ChunkIndex chunk) noexcept {
-  const std::size_t index = index_of(stream);
-  if (job.spec.chunk_counts[index] == 0) return Verdict::kBadStream;
-  if (chunk >= job.spec.chunk_counts[index]) return Verdict::kBadChunk;
-  if (job.owner_of(chunk) != id_) return Verdict::kWrongShard;
-  if (!job.started()) return Verdict::kNotStarted;
-  const Step open_step = current_slice(job, stream).record.step;
-  if (step > open_step) return Verdict::kTooNew;
-  return step == 0 || open_step - step >= job.spec.windows[index] ? Verdict::kTooOld
-                                                                  : Verdict::kAccepted;
+// Whether the chunk exists and is this shard's.
+Verdict Shard::check_chunk(const Job& job, StreamId stream, ChunkIndex chunk) const noexcept {
+  const std::uint32_t chunk_count = job.spec.chunk_counts[index_of(stream)];
+  if (chunk_count == 0) return Verdict::kBadStream;
+  if (chunk >= chunk_count) return Verdict::kBadChunk;
+  return job.owner_of(chunk) == id_ ? Verdict::kAccepted : Verdict::kWrongShard;
 }
 
 // The slot holds the open step from now on, and nothing of it yet.

@@ -76,12 +76,21 @@ class Shard {
  public:
   explicit Shard(ShardId id);
 
+  // What a packet is about: its job, and the slot of the chunk that a contribution names, if they
+  // are this shard's.
+  struct Place {
+    Job* job = nullptr;
+    std::uint32_t slot_index = kNoSlot;
+  };
+  // Finds it and fetches what handle() will need into the caches. Good until the next command.
+  Place locate(const wire::Packet& packet) const noexcept;
+
   // A parsed data packet that arrived on this shard's port. `marked`: its IP header said
   // congestion-experienced. The verdict is also counted.
-  Verdict handle(const wire::Packet& packet, bool marked, TimeNs now) noexcept;
-
-  // Fetches what handle() will need for this packet into the caches. Changes nothing.
-  void prefetch(const wire::Packet& packet) const noexcept;
+  Verdict handle(const wire::Packet& packet, const Place& place, bool marked, TimeNs now) noexcept;
+  Verdict handle(const wire::Packet& packet, bool marked, TimeNs now) noexcept {
+    return handle(packet, locate(packet), marked, now);
+  }
 
   // Whether these are the name and the cookie of a member that this shard knows: no promise that
   // the control side still does, but who passes is no stranger. For packets of the control port.
@@ -116,9 +125,9 @@ class Shard {
   };
 
   // shard.cc: what all data packets have in common, and the slots of all streams.
-  Verdict admit(const wire::Packet& packet, bool marked, TimeNs now, Job*& job) noexcept;
+  Verdict admit(const wire::Packet& packet, Job& job, bool marked, TimeNs now) noexcept;
   Verdict finished(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
-  Verdict check_step(Job& job, StreamId stream, Step step, ChunkIndex chunk) noexcept;
+  Verdict check_chunk(const Job& job, StreamId stream, ChunkIndex chunk) const noexcept;
   void reopen(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept;
   bool try_complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept;
   void complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept;
@@ -130,10 +139,20 @@ class Shard {
     if (slice.record.step != open_step) adopt_record(job, stream, open_step);
     return slice;
   }
+  // Whether the step is in the stream's window.
+  Verdict check_step(Job& job, StreamId stream, Step step) noexcept {
+    const Step open_step = job.open_step(stream);
+    if (open_step == 0) return Verdict::kNotStarted;
+    current_slice(job, stream);
+    if (step > open_step) return Verdict::kTooNew;
+    return step == 0 || open_step - step >= job.spec.windows[index_of(stream)] ? Verdict::kTooOld
+                                                                               : Verdict::kAccepted;
+  }
   void adopt_record(Job& job, StreamId stream, Step open_step) noexcept;
 
   // shard_sum.cc: contributions to sums.
-  Verdict contribute(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
+  Verdict contribute(Job& job, const wire::Packet& packet, std::uint32_t slot_index,
+                     TimeNs now) noexcept;
   bool try_complete_sum(Job& job, std::uint32_t slot_index, TimeNs now) noexcept;
 
   // shard_piece.cc: pieces of broadcasts, barriers and transfers.

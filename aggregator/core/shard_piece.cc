@@ -30,7 +30,8 @@ Verdict Shard::take_piece(Job& job, const wire::Packet& packet, TimeNs now) noex
   const auto& body = packet.body<wire::Piece>();
   const Rank rank{packet.common().rank};
   const StreamId stream = wire::stream_of(body.operation.kind);
-  Verdict verdict = check_step(job, stream, body.step, body.chunk);
+  Verdict verdict = check_chunk(job, stream, body.chunk);
+  if (verdict == Verdict::kAccepted) verdict = check_step(job, stream, body.step);
   if (verdict != Verdict::kAccepted) return verdict;
   PieceSlice& slice = job.slices[id_.value].pieces_of(stream);
   const std::uint32_t slot_index = job.slot_index(stream, slice, body.step, body.chunk);

@@ -88,8 +88,11 @@ bool satisfied(GradientSlice& slice, std::uint32_t slot_index) noexcept {
   const std::uint64_t* mask = slice.mask_of(slot_index);
   const std::uint16_t count = slice.slots[slot_index].count;
   Sum& sum = slice.sums[slot_index];
-  sum.k = slice.record.k;
-  if (sum.passed_count == 0) return slice.record.satisfied_by(mask, count, slice.mask_word_count);
+  if (sum.passed_count == 0) {
+    if (count < slice.record.k) return false;  // as for all but the last
+    sum.k = slice.record.k;
+    return slice.record.satisfied_by(mask, count, slice.mask_word_count);
+  }
   const std::uint64_t* passes = slice.passes_of(slot_index);
   DCHECK(count_bits(passes, slice.mask_word_count) == sum.passed_count);
   DCHECK(disjoint(mask, passes, slice.mask_word_count));
@@ -100,26 +103,29 @@ bool satisfied(GradientSlice& slice, std::uint32_t slot_index) noexcept {
 
 }  // namespace
 
-void Shard::prefetch(const wire::Packet& packet) const noexcept {
-  if (packet.type() != wire::PacketType::kContribution) return;
+Shard::Place Shard::locate(const wire::Packet& packet) const noexcept {
   const wire::CommonHeader& common = packet.common();
-  const Job* job = common.job < jobs_.size() ? jobs_[common.job] : nullptr;
+  Place place{.job = common.job < jobs_.size() ? jobs_[common.job] : nullptr};
+  if (place.job == nullptr || packet.type() != wire::PacketType::kContribution) return place;
   const auto& body = packet.body<wire::Contribution>();
-  if (job == nullptr || body.chunk >= job->spec.chunk_counts[0] || job->owner_of(body.chunk) != id_)
-    return;
-  const GradientSlice& slice = job->slices[id_.value].gradients;
-  const std::uint32_t slot_index =
-      job->slot_index(StreamId::kGradients, slice, body.step, body.chunk);
-  __builtin_prefetch(&slice.slots[slot_index], 1);
-  __builtin_prefetch(&slice.sums[slot_index], 1);
-  __builtin_prefetch(slice.mask_of(slot_index).data(), 1);
-  prefetch_front(slice.data_of(slot_index), std::min<std::size_t>(packet.payload().size(), 256));
+  const Job& job = *place.job;
+  if (check_chunk(job, StreamId::kGradients, body.chunk) != Verdict::kAccepted) return place;
+  const GradientSlice& slice = job.slices[id_.value].gradients;
+  place.slot_index = job.slot_index(StreamId::kGradients, slice, body.step, body.chunk);
+  __builtin_prefetch(&slice.slots[place.slot_index], 1);
+  __builtin_prefetch(&slice.sums[place.slot_index], 1);
+  __builtin_prefetch(slice.mask_of(place.slot_index).data(), 1);
+  prefetch_front(slice.data_of(place.slot_index),
+                 std::min<std::size_t>(packet.payload().size(), 256));
+  return place;
 }
 
-Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noexcept {
+Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t slot_index,
+                          TimeNs now) noexcept {
   const auto& body = packet.body<wire::Contribution>();
   const Rank rank{packet.common().rank};
-  Verdict verdict = check_step(job, StreamId::kGradients, body.step, body.chunk);
+  if (slot_index == kNoSlot) return check_chunk(job, StreamId::kGradients, body.chunk);
+  Verdict verdict = check_step(job, StreamId::kGradients, body.step);
   if (verdict != Verdict::kAccepted) return verdict;
   const bool tolerant = job.spec.policy.tolerates_stragglers();
   if (tolerant) job.note_reached(rank, body.step);
@@ -128,8 +134,6 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, TimeNs now) noex
   JobSlice& job_slice = job.slices[id_.value];
   GradientSlice& slice = job_slice.gradients;
   Flow& flow = job_slice.flows[rank.value];
-  const std::uint32_t slot_index =
-      job.slot_index(StreamId::kGradients, slice, body.step, body.chunk);
   Slot& slot = slice.slots[slot_index];
   // A pass has its place as well, once.
   if (slot.step == body.step && slice.has_passed(slot_index, rank)) return Verdict::kDuplicate;

@@ -6,26 +6,25 @@
 
 namespace sluice::dataplane {
 
-std::size_t Egress::take(std::span<Item> burst) noexcept {
-  if (passing_count_ != 0) {
-    const std::size_t count = std::exchange(passing_count_, 0);
-    CHECK(count <= burst.size());
-    std::copy_n(passing_.begin(), count, burst.begin());
-    budget_ -= static_cast<std::uint32_t>(count);
-    return count;
+std::span<const Egress::Item> Egress::take() noexcept {
+  CHECK(taken_count_ == 0);
+  taken_count_ = std::exchange(passing_count_, 0);
+  if (taken_count_ == 0) {
+    const std::size_t most = std::min<std::size_t>(burst_.size(), budget_);
+    for (; taken_count_ < most && bucket_.ready(); ++taken_count_) {
+      Item& item = burst_[taken_count_];
+      if (!queue_.pop(item)) break;
+      bucket_.spend(item.bytes + kWireOverheadBytes);
+      touched_ |= std::uint64_t{1} << item.egress_class;
+    }
   }
-  const std::size_t most = std::min<std::size_t>(burst.size(), budget_);
-  std::size_t count = 0;
-  for (; count < most && bucket_.ready(); ++count) {
-    if (!queue_.pop(burst[count])) break;
-    bucket_.spend(burst[count].bytes + kWireOverheadBytes);
-    touched_ |= std::uint64_t{1} << burst[count].egress_class;
-  }
-  budget_ -= static_cast<std::uint32_t>(count);
-  return count;
+  budget_ -= static_cast<std::uint32_t>(taken_count_);
+  return std::span(burst_).first(taken_count_);
 }
 
-void Egress::settle(std::span<const Item> burst, std::size_t sent, TimeNs now) noexcept {
+void Egress::accept(std::size_t sent, TimeNs now) noexcept {
+  CHECK(sent <= taken_count_);
+  const std::span<const Item> burst = std::span(burst_).first(std::exchange(taken_count_, 0));
   std::uint64_t total_bytes = 0;
   // Neighbours in a burst mostly are of one class and waited alike: they are counted together.
   for (std::size_t at = 0; at < sent;) {

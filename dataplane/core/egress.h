@@ -1,7 +1,7 @@
 // A port's way out, without the device: its queue, its shaper, and what is counted of them.
 //
-// The shell (dataplane/dpdk/port) enqueues what a round brings, then takes bursts and tells how
-// much of each the device accepted. What it refused goes back to where it came from, so a frame
+// The shell (dataplane/dpdk/port) enqueues what a round brings, then takes bursts and says how much
+// of each the device accepted. What it refused goes back to where it came from, so a frame
 // that arrives in the meantime never waits behind less urgent ones. Pure but for the counters,
 // which it alone writes; one owner lcore.
 #pragma once
@@ -56,9 +56,9 @@ class Egress {
   template <class Free, class Mark>
   void enqueue(const Item& item, Free&& free, Mark&& mark) noexcept {
     ++arrived_;
-    if (unshaped_ && passing_count_ < passing_.size() && queue_.empty()) {
-      passing_[passing_count_] = item;
-      queue_.pass(passing_[passing_count_++]);
+    if (unshaped_ && passing_count_ < burst_.size() && queue_.empty()) {
+      burst_[passing_count_] = item;
+      queue_.pass(burst_[passing_count_++]);
       return;
     }
     for (Item victim; !queue_.push(item);) {
@@ -79,10 +79,10 @@ class Egress {
     budget_ = std::max(kBurstPackets, arrived_);
     arrived_ = 0;
   }
-  // Fills `burst`, of kBurstPackets, from its start with what may go now, and returns how many.
-  std::size_t take(std::span<Item> burst) noexcept;
-  // The device accepted the first `sent` items of the burst that was taken last.
-  void settle(std::span<const Item> burst, std::size_t sent, TimeNs now) noexcept;
+  // What may go now, kBurstPackets at most; valid until the next call. accept() follows.
+  std::span<const Item> take() noexcept;
+  // The device accepted the first `sent` items of the burst that was taken.
+  void accept(std::size_t sent, TimeNs now) noexcept;
   // After the last burst of a round: makes the depths known.
   void publish_depth() noexcept;
 
@@ -90,7 +90,7 @@ class Egress {
   template <class Free>
   std::size_t clear(Free&& free) noexcept {
     std::size_t count = std::exchange(passing_count_, 0);
-    for (std::size_t at = 0; at < count; ++at) free(passing_[at].packet);
+    for (std::size_t at = 0; at < count; ++at) free(burst_[at].packet);
     for (Item item; queue_.pop(item); ++count) {
       touched_ |= std::uint64_t{1} << item.egress_class;
       free(item.packet);
@@ -118,10 +118,11 @@ class Egress {
     free(item.packet);
   }
 
-  // What goes past the empty queue of an unshaped port: one burst, as much as may lie on the device
-  // in front of an urgent frame. What the device refuses of it waits in the queue.
-  std::array<Item, kBurstPackets> passing_{};
+  // What was taken; and before, what goes past the empty queue of an unshaped port: as much as may
+  // lie on the device in front of an urgent frame. What the device refuses waits in the queue.
+  std::array<Item, kBurstPackets> burst_{};
   std::size_t passing_count_ = 0;
+  std::size_t taken_count_ = 0;
   const bool unshaped_;
   EgressQueue queue_;
   TokenBucket bucket_;

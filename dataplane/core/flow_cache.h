@@ -23,7 +23,7 @@ class FlowCache {
   // True: on this port parse_frame() would accept the frame, decide_forward() would call it ours
   // and learn nothing, and steer() would give its `datagram` to `shard`.
   bool find(wire::Bytes bytes, PortIndex port, wire::UdpChecksums checksums, const MacTable& macs,
-            TimeNs now, wire::Datagram& datagram, ShardId& shard) const noexcept;
+            TimeNs now, wire::Datagram& datagram, ShardId& shard) noexcept;
 
   // Remembers a frame of which all this was found out just now, but for what was learnt of its
   // source. Not while a move of it is still to be told.
@@ -35,9 +35,10 @@ class FlowCache {
   static constexpr std::size_t kPatternBytes = 64;
   using Pattern = std::array<std::uint64_t, kPatternBytes / 8>;
   struct alignas(64) Place {
-    Pattern bytes{};
-    Pattern mask{};                   // of the bits that all frames of the flow have in common
-    std::uint64_t addresses_sum = 0;  // of the pseudo-header without the length
+    Pattern bytes{1};                // of the first frame, masked; at first what no frame matches
+    Pattern mask{};                  // of the bits that all frames of the flow have in common
+    wire::PartialSum ip_sum;         // of the IPv4 header's bits that all frames have in common
+    wire::PartialSum addresses_sum;  // of the pseudo-header without the length
     std::uint64_t macs_version = 0;
     TimeNs until = 0;  // then the source is learnt anew; 0: nothing is remembered here
     std::uint8_t ip_at = 0;
@@ -47,8 +48,10 @@ class FlowCache {
   };
 
   static std::size_t place_of(wire::Bytes bytes) noexcept;
+  static bool matches(const Place& place, wire::Bytes bytes) noexcept;
 
   std::vector<Place> places_;
+  std::size_t last_ = 0;  // the place of the last frame that was found: mostly of the next, too
 };
 
 }  // namespace sluice::dataplane

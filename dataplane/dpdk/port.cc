@@ -167,16 +167,15 @@ std::size_t Port::flush(TimeNs now) noexcept {
     return 0;
   }
   egress_.begin_flush(now);
-  std::array<Egress::Item, kBurst> burst;
   std::array<rte_mbuf*, kBurst> packets;
   std::size_t total = 0;
-  while (const std::size_t count = egress_.take(burst)) {
-    for (std::size_t at = 0; at < count; ++at) packets[at] = as_mbuf(burst[at].packet);
+  for (std::span burst = egress_.take(); !burst.empty(); burst = egress_.take()) {
+    for (std::size_t at = 0; at < burst.size(); ++at) packets[at] = as_mbuf(burst[at].packet);
     const std::size_t sent =
-        rte_eth_tx_burst(device_, 0, packets.data(), static_cast<std::uint16_t>(count));
-    egress_.settle(std::span(burst).first(count), sent, now);
+        rte_eth_tx_burst(device_, 0, packets.data(), static_cast<std::uint16_t>(burst.size()));
+    egress_.accept(sent, now);
     total += sent;
-    if (sent < count) break;
+    if (sent < burst.size()) break;
   }
   egress_.publish_depth();
   return total;

@@ -80,9 +80,8 @@ inline UrgentLatency urgent_latency(const PortModel& model) {
     }
     while (!on_device.empty() && on_device.front() <= now) on_device.pop_front();
     egress.begin_flush(now);
-    std::array<Egress::Item, Egress::kBurstPackets> burst;
-    while (const std::size_t count = egress.take(burst)) {
-      const std::size_t accepted = std::min(count, model.device_packets - on_device.size());
+    for (std::span burst = egress.take(); !burst.empty(); burst = egress.take()) {
+      const std::size_t accepted = std::min(burst.size(), model.device_packets - on_device.size());
       for (std::size_t at = 0; at < accepted; ++at) {
         link_free = std::max(link_free, now) + model.wire_ns(burst[at].bytes);
         on_device.push_back(link_free);
@@ -90,8 +89,8 @@ inline UrgentLatency urgent_latency(const PortModel& model) {
           latencies.push_back(link_free -
                               arrivals[reinterpret_cast<std::uintptr_t>(burst[at].packet) - 1]);
       }
-      egress.settle(std::span(burst).first(count), accepted, now);
-      if (accepted < count) break;
+      egress.accept(accepted, now);
+      if (accepted < burst.size()) break;
     }
   }
   std::sort(latencies.begin(), latencies.end());

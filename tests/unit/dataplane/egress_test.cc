@@ -28,13 +28,12 @@ struct PortUnderTest {
   // One round: the device accepts `room` packets.
   void flush(TimeNs now, std::size_t room = SIZE_MAX) {
     egress.begin_flush(now);
-    std::array<Item, Egress::kBurstPackets> burst;
-    while (const std::size_t count = egress.take(burst)) {
-      const std::size_t accepted = std::min(count, room);
+    for (std::span burst = egress.take(); !burst.empty(); burst = egress.take()) {
+      const std::size_t accepted = std::min(burst.size(), room);
       room -= accepted;
-      egress.settle(std::span(burst).first(count), accepted, now);
       sent.insert(sent.end(), burst.begin(), burst.begin() + static_cast<long>(accepted));
-      if (accepted < count) break;
+      egress.accept(accepted, now);
+      if (accepted < burst.size()) break;
     }
     egress.publish_depth();
   }
