@@ -26,20 +26,16 @@ their copies are part of the time to the first. A lost frame (30 s) or a wrong m
 with no RESULT line.
 """
 import os
-import signal
 import statistics
-import subprocess
 import tempfile
-import time
 
 import report
+from served import Served, appliance, percentile, plugin_environment
 
 DESCRIPTION = "k-th contribution to first result over vhost-user, less a bare echo (two cores)"
 
-BOX_MAC = "02:51:0a:4d:00:01"
 SAMPLES_A_STEP = 64
 KINDS = {"kth": "the k-th alone", "all": "k in one burst", "echo": "bare echo"}
-START_TIMEOUT_S = 30
 
 
 def add_options(parser):
@@ -50,63 +46,10 @@ def add_options(parser):
                         help="steps a block, of 64 samples each (default 4)")
 
 
-def wait_for(process, log, word, name):
-    """Until `word` stands in the log; a process that ends or is silent fails the bench by name."""
-    deadline = time.monotonic() + START_TIMEOUT_S
-    while True:
-        with open(log, encoding="utf-8", errors="replace") as lines:
-            text = lines.read()
-        if word in text:
-            return
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise report.BenchError(f"{name} did not become ready:\n{text}")
-        time.sleep(0.02)
-
-
-class Served:
-    """A process that serves a vhost-user socket, from ready until the end of the block."""
-
-    def __init__(self, name, argv, log, word):
-        self.name, self.argv, self.log, self.word = name, argv, log, word
-
-    def __enter__(self):
-        with open(self.log, "wb") as output:
-            self.process = subprocess.Popen(self.argv, stdout=output, stderr=subprocess.STDOUT)
-        try:
-            wait_for(self.process, self.log, self.word, self.name)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self.process
-
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            self.process.terminate()
-            self.process.send_signal(signal.SIGCONT)  # it may be a stopped one
-        try:
-            self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-
-def appliance(folder):
-    config = os.path.join(folder, "appliance.toml")
-    with open(config, "w", encoding="ascii") as file:
-        file.write(f'[appliance]\naddress = "10.77.0.1/24"\nmac = "{BOX_MAC}"\npolling = "busy"\n'
-                   'memory_mib = 256\n[metrics]\naddress = ""\n'
-                   f'[[port]]\nname = "generator"\ntype = "vhost-user"\n'
-                   f'path = "{folder}/appliance.sock"\n')
-    argv = [report.program("dataplane/sluiced"), "--config", config]
-    return Served("sluiced", argv, os.path.join(folder, "sluiced.log"), "ready:")
-
-
 def measure(options, cpus):
     """Returns {kind: [samples of a block, in microseconds, ...]}."""
     generator = report.program("bench/bench_cutoff")
     echo_program = report.program("bench/bench_cutoff_echo")
-    environment = dict(os.environ)
-    environment.setdefault("SLUICE_PLUGIN_DIR", os.path.join(report.build_dir(), "client"))
     with tempfile.TemporaryDirectory(prefix="sluice-cutoff-") as folder:
         echo = Served("the echo", [echo_program, f"{folder}/echo.sock", str(cpus[0])],
                       os.path.join(folder, "echo.log"), "ready")
@@ -115,18 +58,13 @@ def measure(options, cpus):
                 [generator, f"--appliance={folder}/appliance.sock", f"--appliance_pid={box.pid}",
                  f"--echo={folder}/echo.sock", f"--echo_pid={echoing.pid}",
                  f"--blocks={options.repetitions}", f"--steps={options.steps}", f"--k={options.k}",
-                 f"--cpu={cpus[-1]}"], timeout_s=300, env=environment)
+                 f"--cpu={cpus[-1]}"], timeout_s=300, env=plugin_environment())
     blocks = {kind: [] for kind in KINDS}
     for line in text.splitlines():
         kind, *samples = line.split()
         if kind in blocks:
             blocks[kind].append([float(sample) for sample in samples])
     return blocks
-
-
-def percentile(samples, share):
-    ordered = sorted(samples)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def run(options):

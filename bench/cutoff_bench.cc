@@ -8,53 +8,21 @@
 // k-th alone, the others were there before; `all` k contributions in one burst, from before the
 // burst; `echo`. While a block runs on one side, the other side's process is stopped, so that both
 // have the same core to themselves.
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
-
 #include <bit>
-#include <charconv>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <map>
 #include <random>
 #include <string>
-#include <string_view>
 
 #include "bench/cutoff_workers.h"
+#include "bench/generator.h"
 #include "client/transport/dpdk/loader.h"
 
 namespace sluice::bench {
 namespace {
 
 constexpr DurationNs kLostNs = 30 * kSecond;                // a frame not seen for so long is lost
-constexpr DurationNs kSettleNs = 3 * kMillisecond;          // for a process to stop or to go on
 constexpr DurationNs kShortestPauseNs = 20 * kMicrosecond;  // before a sample; random up to twice
 constexpr Step kFullSteps = 2;                              // that a job begins with: k = n
-
-struct Options {
-  std::map<std::string, std::string, std::less<>> texts;
-  long number(std::string_view name, long fallback) const {
-    const auto found = texts.find(name);
-    return found == texts.end() ? fallback : std::atol(found->second.c_str());
-  }
-  const char* text(std::string_view name) const {
-    const auto found = texts.find(name);
-    return found == texts.end() ? "" : found->second.c_str();
-  }
-};
-
-[[noreturn]] void give_up(const std::string& why) {
-  std::fprintf(stderr, "bench_cutoff: %s\n", why.c_str());
-  std::exit(1);
-}
-
-void spin_for(DurationNs duration_ns, const std::function<void()>& poll) {
-  const TimeNs end = clock_ns() + duration_ns;
-  while (clock_ns() < end) poll();
-}
 
 class Bench {
  public:
@@ -169,50 +137,11 @@ class Bench {
   std::uint32_t first_rank_ = 0;
 };
 
-// Lets one of the two processes run and holds the other.
-struct Sides {
-  pid_t appliance;
-  pid_t echo;
-  void run(pid_t side) const {
-    kill(side == appliance ? echo : appliance, SIGSTOP);
-    kill(side, SIGCONT);
-    spin_for(kSettleNs, [] {});
-  }
-};
-
-sluice_dpdk_port* open_port(const sluice_dpdk_plugin& plugin, const char* socket,
-                            std::uint8_t last_of_mac) {
-  const sluice_dpdk_options options{.socket_path = socket,
-                                    .mac = {0x02, 0, 0, 0, 1, last_of_mac},
-                                    .mtu_bytes = 1500,
-                                    .log = nullptr};
-  sluice_dpdk_port* port = plugin.open(&options);
-  if (port == nullptr) give_up(std::string(socket) + ": " + plugin.error());
-  return port;
-}
-
-void pin(long cpu) {
-  cpu_set_t one;
-  CPU_ZERO(&one);
-  CPU_SET(static_cast<std::size_t>(cpu), &one);
-  if (pthread_setaffinity_np(pthread_self(), sizeof(one), &one) != 0)
-    give_up("cpu " + std::to_string(cpu) + " is not for this process");
-}
-
 int run(int argc, char** argv) {
-  Options options;
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view argument = argv[i];
-    const std::size_t equals = argument.find('=');
-    if (!argument.starts_with("--") || equals == std::string_view::npos)
-      give_up(std::string(argument) + ": give --NAME=VALUE");
-    options.texts.emplace(argument.substr(2, equals - 2), argument.substr(equals + 1));
-  }
+  const GeneratorOptions options(argc, argv);
   const auto plugin = client::load_dpdk_plugin();
   if (!plugin.ok()) give_up(plugin.status().message());
-  const Sides sides{static_cast<pid_t>(options.number("appliance_pid", 0)),
-                    static_cast<pid_t>(options.number("echo_pid", 0))};
-  if (sides.appliance <= 0 || sides.echo <= 0) give_up("--appliance_pid and --echo_pid are needed");
+  const Sides sides(options);
   sluice_dpdk_port* appliance = open_port(*plugin.value(), options.text("appliance"), 1);
   sluice_dpdk_port* echo = open_port(*plugin.value(), options.text("echo"), 2);
   pin(options.number("cpu", 1));  // after DPDK's own threads have been made
@@ -220,17 +149,17 @@ int run(int argc, char** argv) {
   const CutoffJob job{.k = static_cast<std::uint16_t>(options.number("k", 6))};
   const long steps = options.number("steps", 4);
   Bench bench(*plugin.value(), appliance, echo, job);
-  sides.run(sides.appliance);
+  sides.run(sides.appliance());
   bench.start();
   for (long block = 0; block < options.number("blocks", 20); ++block) {
-    sides.run(sides.appliance);
+    sides.run(sides.appliance());
     bench.cutoff_block(true, steps);
-    sides.run(sides.echo);
+    sides.run(sides.echo());
     bench.echo_block(steps * job.chunks);
-    sides.run(sides.appliance);
+    sides.run(sides.appliance());
     bench.cutoff_block(false, steps);
   }
-  kill(sides.echo, SIGCONT);
+  sides.run_all();
   plugin.value()->close(echo);
   plugin.value()->close(appliance);
   return 0;

@@ -3,13 +3,12 @@
 #include <time.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 #include "aggregator/base/check.h"
 #include "aggregator/base/limits.h"
 #include "aggregator/wire/auth.h"
+#include "bench/generator.h"
 
 namespace sluice::bench {
 namespace {
@@ -18,11 +17,6 @@ constexpr DurationNs kJoinDeadlineNs = 10 * kSecond;
 constexpr DurationNs kAskAgainNs = 100 * kMillisecond;
 constexpr std::uint32_t kEndlessCredit = 0x3fffffff;  // results are taken at once
 constexpr std::uint64_t kRunId = 0x5eed;
-
-[[noreturn]] void give_up(const std::string& why) {
-  std::fprintf(stderr, "bench_cutoff: %s\n", why.c_str());
-  std::exit(1);
-}
 
 }  // namespace
 

@@ -16,6 +16,8 @@ import cutoff
 import ddp_overlap
 import fairness
 import fold
+import latency
+import local
 import pipeline
 import priority
 import queues
@@ -29,7 +31,8 @@ from papers.saina import bench as saina
 from papers.switch_priority import bench as switch_priority
 
 BENCHES = {"fold": fold, "pipeline": pipeline, "scale": scale, "sfcd": sfcd, "cutoff": cutoff,
-           "calls": calls, "client": client, "allreduce": allreduce, "saina": saina,
+           "local": local, "latency": latency, "calls": calls, "client": client,
+           "allreduce": allreduce, "saina": saina,
            "straggler": straggler, "queue": queues, "priority": priority, "fairness": fairness,
            "switch": switch, "ddp_overlap": ddp_overlap, "switch_priority": switch_priority,
            "prophet": prophet}
