@@ -164,6 +164,14 @@ sluice_status sluice_submit(sluice_job* job, uint32_t tensor, const void* input,
   });
 }
 
+sluice_status sluice_set_averaging(sluice_job* job, uint32_t tensor, int32_t averaging) {
+  return guarded(job, [&](Job& impl) {
+    Status status = sluice::client::check_averaging("averaging", averaging);
+    if (!status.ok()) return status;
+    return impl.set_averaging(tensor, static_cast<sluice::AveragingChoice>(averaging));
+  });
+}
+
 sluice_status sluice_end_step(sluice_job* job) {
   return guarded(job, [&](Job& impl) { return impl.end_step(); });
 }

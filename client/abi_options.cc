@@ -48,10 +48,8 @@ Status check_options(const sluice_options& options) {
   if (options.ordinal > UINT16_MAX) {
     return bad("options.ordinal is " + std::to_string(options.ordinal) + "; must be below 65536");
   }
-  if (options.averaging < SLUICE_AVERAGE_DEFAULT || options.averaging > SLUICE_SUM) {
-    return bad("options.averaging is " + std::to_string(options.averaging) +
-               "; use one of sluice_averaging, SLUICE_AVERAGE_DEFAULT for the default");
-  }
+  if (Status status = check_averaging("options.averaging", options.averaging); !status.ok())
+    return status;
   if (options.schedule < SLUICE_SCHEDULE_STRICT || options.schedule > SLUICE_SCHEDULE_FIFO) {
     return bad("options.schedule is " + std::to_string(options.schedule) +
                "; use one of sluice_schedule_kind, SLUICE_SCHEDULE_STRICT for the default");
@@ -125,6 +123,13 @@ Status check_struct(std::size_t actual, std::size_t least, const char* what) {
   return {StatusCode::kInvalidArgument, std::string(what) + ".struct_size is " +
                                             std::to_string(actual) + "; set it to sizeof(" + what +
                                             "), " + std::to_string(least) + " in this version"};
+}
+
+Status check_averaging(const char* what, std::int32_t averaging) {
+  if (averaging >= SLUICE_AVERAGE_DEFAULT && averaging <= SLUICE_SUM) return {};
+  return {StatusCode::kInvalidArgument,
+          std::string(what) + " is " + std::to_string(averaging) +
+              "; use one of sluice_averaging, SLUICE_AVERAGE_DEFAULT for the default"};
 }
 
 sluice_options default_options() {

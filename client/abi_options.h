@@ -15,6 +15,7 @@ namespace sluice::client {
 inline constexpr std::size_t kFirstOptionsBytes = offsetof(sluice_options, policy);
 
 Status check_struct(std::size_t actual, std::size_t least, const char* what);
+Status check_averaging(const char* what, std::int32_t averaging);
 sluice_options default_options();
 Status read_options(const sluice_options& options, JoinRequest& request);
 Status read_tensors(const sluice_tensor* tensors, std::size_t count, JoinRequest& request);

@@ -50,6 +50,7 @@ sluice_status sluice_get_policy(sluice_job* job, sluice_policy_info* info) {
       known.window_steps = facts.window_steps;
       known.resync_hold_ms = facts.resync_hold_ms;
       known.tolerates_stragglers = facts.policy.tolerates_stragglers();
+      known.averaging = static_cast<std::int32_t>(facts.averaging);
       return Status();
     });
   });
@@ -79,6 +80,8 @@ sluice_status sluice_get_report(sluice_job* job, uint32_t step, sluice_report* r
       known.weight = found.weight;
       known.counted = found.in_every[rank / 64] >> (rank % 64) & 1;
       known.rank_words = found.mask_words;
+      known.first_members = found.first_members;
+      known.first_may_count = found.first_may_count;
       static_assert(sizeof known.in_every == sizeof found.in_every);
       std::memcpy(known.in_every, found.in_every.data(), sizeof known.in_every);
       std::memcpy(known.in_any, found.in_any.data(), sizeof known.in_any);

@@ -72,6 +72,7 @@ class Job {
   // ---- never block ----
   Status submit(const Submission& submission);
   Status end_step();
+  Status set_averaging(std::uint32_t tensor, AveragingChoice choice);
   Status mark_applied(std::uint32_t tensor);
   Status send_state(const void* data, std::uint64_t bytes, Step step);
   // Ok while the job works.

@@ -83,6 +83,12 @@ Status Job::wait_step(std::int32_t timeout_ms, Step& step) {
   return status;
 }
 
+Status Job::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
+  const Lock lock = shared_.mutex.lock();
+  Status status = check_tensor(tensor, "set_averaging");
+  return status.ok() ? shared_.session.set_averaging(tensor, choice) : status;
+}
+
 Status Job::mark_applied(std::uint32_t tensor) {
   const Lock lock = shared_.mutex.lock();
   Status status = check_tensor(tensor, "mark_applied");

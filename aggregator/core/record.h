@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 
 #include "aggregator/base/check.h"
@@ -22,6 +23,17 @@ struct StepRecord {
   // No slot completes without a member of `may`: what a rank left behind that is gone since must
   // not move the window on, away from the only one that can still follow.
   bool by_the_living = false;
+
+  // How many ranks a slot with these in it could have: one that is gone since counts where it is
+  // in.
+  std::uint16_t may_count(const std::uint64_t* counted_words,
+                          std::size_t word_count) const noexcept {
+    std::size_t count = 0;
+    for (std::size_t word = 0; word < word_count; ++word)
+      count += static_cast<std::size_t>(std::popcount(may.words()[word] | counted_words[word]));
+    DCHECK(count >= may.count());
+    return static_cast<std::uint16_t>(count);
+  }
 
   // Nobody must be in who may not, and no more are waited for than there are.
   bool consistent() const noexcept {

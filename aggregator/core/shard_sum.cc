@@ -178,6 +178,8 @@ bool Shard::try_complete_sum(Job& job, std::uint32_t slot_index, TimeNs now) noe
   DCHECK(slice.slots[slot_index].open_for(slice.record.step));
   DCHECK(sum.data_count <= slice.slots[slot_index].count);
   if (!satisfied(slice, slot_index)) return false;
+  sum.may_count = slice.record.may_count(slice.mask_of(slot_index), slice.mask_word_count);
+  CHECK(sum.may_count >= slice.slots[slot_index].count);
   if (sum.has_data()) {
     float* accumulator = slice.data_of(slot_index);
     auto* payload = reinterpret_cast<std::uint8_t*>(accumulator);

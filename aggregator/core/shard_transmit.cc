@@ -197,6 +197,7 @@ void Shard::prepare_sum(const Job& job, std::uint32_t slot_index, std::uint8_t f
   const Sum& sum = slice.sums[slot_index];
   const std::uint32_t now_us = wire_time_us(now);
   wire::ResultHeader body{.k = sum.k,
+                          .may_count = sum.may_count,
                           .step = slot.step,
                           .chunk = job.global_chunk(slot_index % slice.chunk_count, id_),
                           .weight = sum.weight,

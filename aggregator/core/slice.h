@@ -82,6 +82,7 @@ struct Sum {
   std::uint16_t passed_count = 0;  // ranks that pass: they have nothing for this chunk
   std::uint16_t elem_count = 0;    // fixed by the first contribution that carries data
   std::uint16_t k = 0;             // that it completed with
+  std::uint16_t may_count = 0;     // likewise: ranks that it could have
   Dtype dtype{};
   bool finite = true;
 

@@ -37,6 +37,9 @@ struct ResultHeader {  // then mask_words u64, then elem_count elements, unless 
   static constexpr std::uint8_t kFlags = kFlagNil | kFlagNonFinite | kFlagMean | kFlagPulled;
   FeedbackHeader feedback;
   std::uint16_t k = 0;  // the k that this slot was summed with
+  // Ranks that the sum could have: those who might contribute when it was complete, and those in
+  // the mask. Never fewer than the mask has.
+  std::uint16_t may_count = 0;
   std::uint32_t step = 0;
   std::uint32_t chunk = 0;
   std::uint64_t weight = 0;  // total of the contributions in the mask
@@ -153,7 +156,7 @@ inline constexpr std::uint32_t kNoChunk = 0xFFFFFFFF;
 
 #pragma pack(pop)
 
-static_assert(sizeof(Contribution) == 34 && sizeof(ResultHeader) == 64 && sizeof(Piece) == 31 &&
+static_assert(sizeof(Contribution) == 34 && sizeof(ResultHeader) == 66 && sizeof(Piece) == 31 &&
               sizeof(PieceResult) == 52);
 static_assert(sizeof(ResultHeader) % 2 == 0 && sizeof(PieceResult) % 2 == 0,
               "a result's payload is summed once for all members, at an even offset");

@@ -18,7 +18,7 @@ static_assert(std::endian::native == std::endian::little,
               "the wire is little-endian, read in place");
 
 inline constexpr std::uint16_t kMagic = 0x51C5;
-inline constexpr std::uint8_t kVersion = 3;
+inline constexpr std::uint8_t kVersion = 4;
 
 enum class PacketType : std::uint8_t {
   // Control, port P.

@@ -15,15 +15,15 @@
 
 #include "aggregator/base/check.h"
 #include "aggregator/base/types.h"
-#include "aggregator/wire/packet.h"
+#include "client/core/average.h"
 
 namespace sluice::client {
 
 // A chunk's result without the part of the mask that concerns others.
 struct ChunkResult {
   std::span<const std::uint8_t> payload;  // empty: nobody contributed data
-  std::uint64_t weight = 0;
-  std::uint8_t flags = 0;
+  Summed summed;
+  bool non_finite = false;
   bool counted = false;  // this rank is in its mask
 };
 
@@ -44,9 +44,9 @@ class ReceiveArena {
     CHECK(chunk < entries_.size() && result.payload.size() <= chunk_bytes_);
     Entry& entry = entries_[chunk];
     if (entry.present) return false;
-    entry = {.weight = result.weight,
+    entry = {.summed = result.summed,
              .bytes = static_cast<std::uint16_t>(result.payload.size()),
-             .flags = result.flags,
+             .non_finite = result.non_finite,
              .counted = result.counted,
              .present = true};
     if (!result.payload.empty())
@@ -58,16 +58,16 @@ class ReceiveArena {
     DCHECK(has(chunk));
     const Entry& entry = entries_[chunk];
     return {.payload = {&data_[chunk * chunk_bytes_], entry.bytes},
-            .weight = entry.weight,
-            .flags = entry.flags,
+            .summed = entry.summed,
+            .non_finite = entry.non_finite,
             .counted = entry.counted};
   }
 
  private:
   struct Entry {
-    std::uint64_t weight = 0;
+    Summed summed;
     std::uint16_t bytes = 0;
-    std::uint8_t flags = 0;
+    bool non_finite = false;
     bool counted = false;
     bool present = false;
     bool absent = false;

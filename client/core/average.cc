@@ -8,39 +8,31 @@
 namespace sluice::client {
 
 bool write_average(std::uint8_t* output, std::span<const std::uint8_t> payload,
-                   std::size_t elem_count, Dtype dtype, std::uint64_t weight, bool is_mean,
-                   const AveragePlan& plan, float* scratch) noexcept {
-  DCHECK(output != nullptr && plan.world_size != 0);
-  DCHECK(payload.size() == elem_count * dtype_bytes(dtype));
-  DCHECK(plan.averaging != AveragingChoice::kDefault);
-  const bool by_weight = plan.averaging == AveragingChoice::kWeight;
-  std::uint64_t divisor = 1;
-  if (by_weight) divisor = weight;
-  if (plan.averaging == AveragingChoice::kWorld) divisor = plan.world_size;
+                   std::size_t elem_count, Dtype dtype, const Summed& summed,
+                   AveragingChoice averaging, float* scratch) noexcept {
+  DCHECK(output != nullptr && payload.size() == elem_count * dtype_bytes(dtype));
+  DCHECK(averaging != AveragingChoice::kDefault && summed.members <= summed.may_count);
+  const bool wants_sum = averaging == AveragingChoice::kSum;
+  const auto weight = static_cast<double>(summed.weight);
+  double divisor = wants_sum || summed.is_mean ? 1 : weight;
+  if (averaging == AveragingChoice::kWorld && summed.members != summed.may_count)
+    divisor = divisor * summed.may_count / summed.members;
+  const double factor = wants_sum && summed.is_mean ? weight : 1;
+  const bool defined = wants_sum || summed.weight != 0;
 
-  if (is_mean && by_weight) {
+  if (divisor == 1 && factor == 1) {
     std::memcpy(output, payload.data(), payload.size());
-    return weight != 0;
+    return defined;
   }
-  if (dtype == Dtype::kFloat32 && !is_mean) {
-    if (divisor == 1) {
-      std::memcpy(output, payload.data(), payload.size());
-    } else {
-      agg::mean(reinterpret_cast<float*>(output), payload.data(), elem_count,
-                static_cast<float>(divisor));
-    }
-    return divisor != 0;
+  if (dtype == Dtype::kFloat32 && factor == 1) {
+    agg::mean(reinterpret_cast<float*>(output), payload.data(), elem_count,
+              static_cast<float>(divisor));
+    return defined;
   }
-
   agg::fold_store(scratch, payload.data(), elem_count, dtype);
-  if (is_mean)
-    for (std::size_t i = 0; i < elem_count; ++i) scratch[i] *= static_cast<float>(weight);
-  if (dtype == Dtype::kFloat32) {
-    for (std::size_t i = 0; i < elem_count; ++i) scratch[i] /= static_cast<float>(divisor);
-    std::memcpy(output, scratch, payload.size());
-    return divisor != 0;
-  }
-  return agg::finish(scratch, elem_count, divisor, dtype, output) && divisor != 0;
+  for (std::size_t i = 0; i < elem_count; ++i)
+    scratch[i] = scratch[i] * static_cast<float>(factor) / static_cast<float>(divisor);
+  return agg::finish(scratch, elem_count, 1, dtype, output) && defined;
 }
 
 bool all_finite(const std::uint8_t* elems, std::size_t elem_count, Dtype dtype,

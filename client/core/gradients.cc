@@ -22,7 +22,7 @@ GradientStream::GradientStream(const SessionOptions& options, Layout layout, Lin
       options_(options),
       layout_(std::move(layout)),
       tensors_(options, layout_, first_step),
-      plan_{.world_size = options.world_size},
+      averaging_(layout_.tensor_count()),
       averages_(layout_.tensor_count()),
       gradient_priorities_(layout_.tensor_count()),
       late_(link.counters) {
@@ -38,7 +38,8 @@ void GradientStream::join(const wire::Accept& accept) {
   last_sent_.assign(accept.shards, {});
   recovery_.emplace(layout_.chunk_count(), accept.shards);
   const PolicyOptions policy = accept.policy;
-  plan_.averaging = resolved(options_.averaging, policy);
+  default_averaging_ = resolved(options_.averaging, policy);
+  std::fill(averaging_.begin(), averaging_.end(), default_averaging_);
   if (!policy.tolerates_stragglers()) return;
   arena_.emplace(layout_.chunk_count(), layout_.chunk_bytes());
   late_.join(policy, layout_.chunk_count(), layout_.chunk_bytes());
@@ -80,6 +81,11 @@ Status GradientStream::check_catch_up(const Submission& submission) const {
   if (step > kFullSteps || open_step() > step || late_.waiting()) return {};
   return refuse("step " + std::to_string(step) + " waits for every rank, as the first " +
                 std::to_string(kFullSteps) + " steps of a job do; submit a gradient");
+}
+
+void GradientStream::set_averaging(std::uint32_t tensor, AveragingChoice choice) noexcept {
+  CHECK(recovery_ && tensor < averaging_.size() && !tensors_.in_flight(tensor));
+  averaging_[tensor] = choice == AveragingChoice::kDefault ? default_averaging_ : choice;
 }
 
 Status GradientStream::end_step() { return behind_.ok() ? tensors_.end_step() : behind_; }

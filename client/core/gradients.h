@@ -44,6 +44,10 @@ class GradientStream final : public Stream {
   Status end_step();
   const Tensors& tensors() const noexcept { return tensors_; }
   const Layout& layout() const noexcept { return layout_; }
+  AveragingChoice default_averaging() const noexcept { return default_averaging_; }
+  // What the tensor's output holds from its next submission on; kDefault: what the job's does.
+  // Precondition: joined, and the tensor is not in flight.
+  void set_averaging(std::uint32_t tensor, AveragingChoice choice) noexcept;
   // Hands the chunks of the next tensor that was submitted to the scheduler. A call of the
   // application does not: it would take as long as the tensor is big.
   void schedule_joined(TimeNs now);
@@ -161,12 +165,13 @@ class GradientStream final : public Stream {
   void count_own_non_finite(const ChunkSpan& span) noexcept;
   void account(ChunkIndex chunk, const ChunkSpan& span, bool counted) noexcept;
   void apply(ChunkIndex chunk, const ChunkSpan& span, const ChunkResult& result) noexcept;
-  void add_to_report(const wire::Packet& packet) noexcept;
+  void add_to_report(const wire::Packet& packet, std::uint16_t members) noexcept;
 
   const SessionOptions& options_;
   const Layout layout_;
   Tensors tensors_;
-  AveragePlan plan_;
+  AveragingChoice default_averaging_{};        // resolved, once joined
+  std::vector<AveragingChoice> averaging_;     // by tensor, likewise
   std::vector<Average> averages_;              // by tensor
   std::vector<Priority> gradient_priorities_;  // by tensor, of its last gradient
   std::optional<Scheduler> scheduler_;

@@ -18,6 +18,13 @@ bool in_mask(const wire::Packet& packet, Rank rank) noexcept {
   return word < packet.mask_word_count() && (packet.mask_word(word) >> (rank.value % 64) & 1);
 }
 
+std::uint16_t member_count(const wire::Packet& packet) noexcept {
+  int count = 0;
+  for (std::size_t word = 0; word < packet.mask_word_count(); ++word)
+    count += std::popcount(packet.mask_word(word));
+  return static_cast<std::uint16_t>(count);
+}
+
 }  // namespace
 
 Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
@@ -38,9 +45,14 @@ Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
   if (!nil &&
       (body.elem_count != span.elem_count || body.dtype != layout_.tensor(span.tensor).dtype))
     return Verdict::kShapeMismatch;
+  const std::uint16_t members = member_count(packet);
+  if (members > body.may_count) return Verdict::kBadField;
   const ChunkResult result{.payload = packet.payload(),
-                           .weight = body.weight,
-                           .flags = body.feedback.flags,
+                           .summed = {.weight = body.weight,
+                                      .members = members,
+                                      .may_count = body.may_count,
+                                      .is_mean = (body.feedback.flags & wire::kFlagMean) != 0},
+                           .non_finite = (body.feedback.flags & wire::kFlagNonFinite) != 0,
                            .counted = in_mask(packet, options_.rank)};
   const bool wanted = recovery_->wants(body.chunk);
   if (!wanted && !tolerant()) return Verdict::kNotAllowed;
@@ -51,7 +63,7 @@ Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
     ++link_.counters.duplicate_results;
     return Verdict::kDuplicate;
   }
-  add_to_report(packet);
+  add_to_report(packet, members);
   trace_.result(span.tensor, current,
                 {.k = body.k, .first_us = body.first_age_us, .complete_us = body.complete_age_us},
                 flow.rtt().shortest_ns(), now);
@@ -61,9 +73,13 @@ Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
   return chunk_done(span.tensor, now);
 }
 
-void GradientStream::add_to_report(const wire::Packet& packet) noexcept {
+void GradientStream::add_to_report(const wire::Packet& packet, std::uint16_t members) noexcept {
   const auto& body = packet.body<wire::ResultHeader>();
   StepReport& report = open_report_;
+  if (body.chunk == 0) {
+    report.first_members = members;
+    report.first_may_count = body.may_count;
+  }
   const bool first = report.step == 0;
   report.step = body.step;
   report.k = first ? body.k : std::min(report.k, std::uint16_t{body.k});
@@ -115,11 +131,11 @@ void GradientStream::apply(ChunkIndex chunk, const ChunkSpan& span,
                            const ChunkResult& result) noexcept {
   Average& average = averages_[span.tensor];
   DCHECK(tensors_.active(span.tensor) && average.chunks_left != 0);
-  average.weight = result.weight;
+  average.weight = result.summed.weight;
   account(chunk, span, result.counted);
-  bool finite = !(result.flags & wire::kFlagNonFinite);
+  bool finite = !result.non_finite;
   if (!finite) count_own_non_finite(span);  // while the input is still there
-  if (result.flags & wire::kFlagNil) {
+  if (result.payload.empty()) {
     average.some_absent = true;
     if (tolerant()) arena_->note_absent(chunk);
   } else {
@@ -128,8 +144,8 @@ void GradientStream::apply(ChunkIndex chunk, const ChunkSpan& span,
       const Dtype dtype = layout_.tensor(span.tensor).dtype;
       auto* output = static_cast<std::uint8_t*>(tensors_.submission(span.tensor).output) +
                      span.first_elem * dtype_bytes(dtype);
-      finite &= write_average(output, result.payload, span.elem_count, dtype, result.weight,
-                              result.flags & wire::kFlagMean, plan_, scratch_);
+      finite &= write_average(output, result.payload, span.elem_count, dtype, result.summed,
+                              averaging_[span.tensor], scratch_);
       // Results come mostly in order.
       const std::size_t bytes = result.payload.size();
       if (chunk + 1 != layout_.first_chunk(span.tensor + 1))

@@ -106,6 +106,14 @@ Status Session::end_step() {
   return status.ok() ? gradients_.end_step() : status;
 }
 
+Status Session::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
+  if (gradients_.tensors().in_flight(tensor))
+    return {StatusCode::kBusy, place_of(options_) + "set_averaging: tensor '" +
+                                   layout().tensor(tensor).name + "' is in flight"};
+  gradients_.set_averaging(tensor, choice);
+  return {};
+}
+
 Status Session::broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) {
   Status status = this->status();
   if (status.ok()) transfers_.caught_up(now);  // it computes no gradient before this is done
@@ -194,10 +202,11 @@ void Session::after_join(TimeNs now) {
   link_.flows.assign(shards,
                      Flow(std::max(options_.receive_credit_packets / shards, kMinFlowCredit)));
   link_.counters.shards = shards;
+  gradients_.join(accept);
   facts_ = {.policy = accept.policy,
             .window_steps = accept.window,
-            .resync_hold_ms = accept.resync_hold_ms};
-  gradients_.join(accept);
+            .resync_hold_ms = accept.resync_hold_ms,
+            .averaging = gradients_.default_averaging()};
   const auto collective = static_cast<std::size_t>(StreamId::kCollectives);
   if (accept.rejoined != 0)
     collectives_.join(std::max<Step>(1, accept.first_steps[collective]),

@@ -66,6 +66,9 @@ class Session {
   // Declares the step that is being submitted complete: tensors left out are contributed as NIL
   // (refused when !allow_nil). Without it a step ends when all tensors have been submitted.
   Status end_step();
+  // What the outputs of `tensor`, which exists, hold from now on; kDefault: what the options say.
+  // After kJoined. kBusy while it is in flight.
+  Status set_averaging(std::uint32_t tensor, AveragingChoice choice);
   // All ranks call the same collectives in the same order; one at a time (kBusy). `buffer` stays
   // the session's until kCollectiveDone. Any size: cut into several steps of the collectives
   // stream, with barriers that hold the window.

@@ -92,6 +92,10 @@ struct StepReport {
   Step step = 0;             // 0: none
   std::uint16_t k = 0;       // the least of its chunks
   std::uint64_t weight = 0;  // likewise
+  // Of its first chunk: ranks in it, and ranks that it could have had. A share of the world, equal
+  // on all ranks that have applied the step.
+  std::uint16_t first_members = 0;
+  std::uint16_t first_may_count = 0;
   std::uint16_t mask_words = 0;
   std::array<std::uint64_t, kMaskWords> in_every{};  // ranks that are in every chunk
   std::array<std::uint64_t, kMaskWords> in_any{};    // in at least one
@@ -110,6 +114,7 @@ struct JobFacts {
   PolicyOptions policy;
   std::uint16_t window_steps = 0;
   std::uint32_t resync_hold_ms = 0;
+  AveragingChoice averaging{};  // never kDefault
 };
 
 // A datagram: what was written for it, then `payload` where it lies.

@@ -126,9 +126,10 @@ class Replay:
         self._make = OPTIMIZERS[optimizer]
         self._gradients = []
 
-    def record(self, net):
-        self._gradients.append([None if p.grad is None else p.grad.clone()
-                                for p in net.parameters()])
+    def record(self, net, rate_share):
+        """`rate_share`: what the step's rate is multiplied by."""
+        self._gradients.append(([None if p.grad is None else p.grad.clone()
+                                 for p in net.parameters()], rate_share))
 
     def agrees(self, net):
         fresh = net_with_statistics()
@@ -136,10 +137,13 @@ class Replay:
             parameter.data.copy_(self._first[name])
         optimizer = self._make(fresh.parameters())
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.9)
-        for gradients_of_step in self._gradients:
+        for gradients_of_step, rate_share in self._gradients:
             for parameter, gradient in zip(fresh.parameters(), gradients_of_step):
                 parameter.grad = gradient
+            rate = optimizer.param_groups[0]["lr"]
+            optimizer.param_groups[0]["lr"] = rate * rate_share
             optimizer.step()
+            optimizer.param_groups[0]["lr"] = rate
             scheduler.step()
         return all(torch.equal(a, b) for a, b in zip(fresh.parameters(), net.parameters()))
 
@@ -153,14 +157,17 @@ def train(rank, seconds, total=None, until=None, **options):
     model, attachment, loop = start_solo(net, **options)
     replay = Replay(net, options.get("optimizer", "momentum"))
     plain_update = loop._update
+    in_rate = options.get("optimizer") == "adamw" and options.get("late") == "requeue"
 
     def update(step):
-        replay.record(net)
+        share = attachment.job.report(step).share
+        shares.append(share)
+        replay.record(net, share if in_rate else 1.0)
         plain_update(step)
 
     loop._update = update
     generator = torch.Generator().manual_seed(100 + rank)
-    reports = {}
+    reports, shares = {}, []
     for step in loop.steps(total):
         if until is not None and os.path.exists(until):
             break
@@ -176,6 +183,6 @@ def train(rank, seconds, total=None, until=None, **options):
                  resyncs=loop.resyncs, stats=attachment.stats(),
                  replayed=replay.agrees(net), batches=int(net[1].num_batches_tracked),
                  members={step: list(r.members) for step, r in reports.items()},
-                 k={step: r.k for step, r in reports.items()})
+                 k={step: r.k for step, r in reports.items()}, least_share=min(shares))
     attachment.detach()
     return found

@@ -142,7 +142,7 @@ def test_sum_and_world_averaging(address):
         return float(data[0])
 
     assert on_all_ranks(work, 3, address + "-sum", averaging="sum") == [18.0] * 3
-    assert on_all_ranks(work, 3, address + "-world", averaging="world") == [6.0] * 3
+    assert on_all_ranks(work, 3, address + "-world", averaging="world") == [3.0] * 3
 
 
 def test_broadcast_copies_any_bytes_from_the_root(address):

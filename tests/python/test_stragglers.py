@@ -63,16 +63,17 @@ def submit(job, step):
     return arrays
 
 
-def mean(ranks, step):
-    return sum(4.0 * step * (rank + 1) for rank in ranks) / len(ranks)
+def mean(ranks, step, world=None):
+    """Over the ranks that are in the step, or what they are of a mean over `world`."""
+    return sum(4.0 * step * (rank + 1) for rank in ranks) / (world or len(ranks))
 
 
-def run_step(jobs, step):
-    """The step on all of `jobs`; everybody must get the mean over them."""
+def run_step(jobs, step, world=None):
+    """The step on all of `jobs`; everybody must get the mean() over them."""
     outputs = [submit(job, step) for job in jobs]
     for job, arrays in zip(jobs, outputs):
         assert job.wait_step(timeout=30) == step
-        assert all((array == mean([j.rank for j in jobs], step)).all() for array in arrays)
+        assert all((array == mean([j.rank for j in jobs], step, world)).all() for array in arrays)
 
 
 def until(condition, seconds=20):
@@ -145,7 +146,7 @@ def test_a_late_rank_catches_up_and_gets_what_the_others_got(address):
         assert (arrays[0] == mean([0, 1], 3)).all()
         report = late.report()
         assert report == late.report(3)
-        assert report == (3, 2, (0, 1), (), 2, False)
+        assert report == (3, 2, (0, 1), (), 2, False, 2 / 3)
         assert late.behind() == 1
         assert (catch_up(late, 4)[0] == mean([0, 1], 4)).all()
         assert late.behind() == 0
@@ -161,17 +162,19 @@ def test_a_late_gradient_is_requeued_into_the_open_step(address):
     with Ranks(3, address, policy="fixed", k=2, late="requeue") as jobs:
         run_step(jobs, 1)
         run_step(jobs, 2)
-        run_step(jobs[:2], 3)
+        assert jobs[0].policy.averaging == "world"
+        run_step(jobs[:2], 3, world=3)
         late = jobs[2]
         arrays = submit(late, 3)
         assert late.wait_step(timeout=30) == 3
-        assert (arrays[0] == mean([0, 1], 3)).all()
+        assert (arrays[0] == mean([0, 1], 3, world=3)).all()
         assert late.behind() == 1
         outputs = [numpy.empty(count, numpy.float32) for _, count, _ in SPECS]
         for index, output in enumerate(outputs):
             late.catch_up(index, output)
         mine = submit(jobs[0], 4)
-        wanted = (12.0 * 3 + 16.0) / 2  # step 3 of rank 2 and step 4 of rank 0
+        # Step 3 of rank 2 and step 4 of rank 0, of three ranks.
+        wanted = numpy.float32(12.0 * 3 + 16.0) / numpy.float32(3)
         for job, array in ((late, outputs[0]), (jobs[0], mine[0])):
             assert job.wait_step(timeout=30) == 4
             assert (array == wanted).all()

@@ -37,6 +37,7 @@ def test_a_rank_that_sleeps_ends_with_the_parameters_of_those_that_never_missed_
     assert replayed and all(replayed), "not what the optimizer alone makes of the gradients"
     without = [m for m in values[0]["members"].values() if 3 not in m]
     assert without, "every step waited for the slow rank"
+    assert values[0]["least_share"] <= 0.75
     assert values[0]["k"]["1"] == values[0]["k"]["2"] == 4, "the first two steps are k = n"
     stats = values[3]["stats"]
     assert stats["late_chunks"] > 0

@@ -81,6 +81,7 @@ class Oracle {
     RankSet mask;
     RankSet receivers;
     std::uint16_t k = 0;
+    std::uint16_t may_count = 0;     // ranks that it could have had
     bool nil = false;                // nobody in it sent data
     std::vector<std::int16_t> sums;  // of a gradient's elements, as the plan has them
   };
@@ -122,7 +123,8 @@ class Oracle {
   };
   struct Outcome : Place {  // what a result of either kind says
     std::uint64_t weight = 0;
-    std::uint16_t k = 0;  // of a piece 0: it has none
+    std::uint16_t k = 0;          // of a piece 0: it has none
+    std::uint16_t may_count = 0;  // likewise
     bool nil = false;
     std::uint8_t flags = 0;
     std::uint16_t elem_count = 0;
@@ -183,6 +185,7 @@ class Oracle {
   static Outcome outcome_of(const wire::Packet& packet);
   void on_result(Run& run, const Party& to, const wire::Packet& packet);
   void check_members(Run& run, const RankSet& mask, const Outcome& body);
+  void check_share(const Run& run, const RankSet& mask, const Outcome& body);
   void check_piece_members(const Run& run, const RankSet& mask, const Outcome& body);
   void check_fastest(Run& run, const RankSet& mask, const Outcome& body);
   void note_open_step(Run& run, Step open_step);

@@ -64,6 +64,7 @@ Oracle::Outcome Oracle::outcome_of(const wire::Packet& packet) {
   outcome.chunk = body.chunk;
   outcome.weight = body.weight;
   outcome.k = body.k;
+  outcome.may_count = body.may_count;
   outcome.elem_count = body.elem_count;
   outcome.dtype = body.dtype;
   outcome.nil = (outcome.flags & wire::kFlagNil) != 0;
@@ -78,11 +79,14 @@ void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet) {
   const std::uint8_t flags = body.flags & ~wire::kFlagPulled;
   const std::uint64_t content_hash =
       mix(hash_bytes(packet.payload()), mask.hash(), body.weight, flags, body.elem_count,
-          static_cast<std::uint64_t>(body.dtype), body.k, body.operation.size_bytes,
+          static_cast<std::uint64_t>(body.dtype), body.k, body.may_count, body.operation.size_bytes,
           body.operation.root, static_cast<std::uint64_t>(body.operation.kind));
-  const auto [found, first] = run.summed.try_emplace(
-      slot_key(body.stream, body.step, body.chunk),
-      Summed{.content_hash = content_hash, .weight = body.weight, .mask = mask, .k = body.k});
+  const auto [found, first] = run.summed.try_emplace(slot_key(body.stream, body.step, body.chunk),
+                                                     Summed{.content_hash = content_hash,
+                                                            .weight = body.weight,
+                                                            .mask = mask,
+                                                            .k = body.k,
+                                                            .may_count = body.may_count});
   Summed& summed = found->second;
   summed.receivers.add(to.rank);
   if (body.stream == StreamId::kState && summed.receivers.count() > 2)
@@ -107,6 +111,7 @@ void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet) {
     return check_piece(run, mask, body, packet.payload());
   }
   check_members(run, mask, body);
+  check_share(run, mask, body);
   check_gradient(run, summed, body, packet.payload());
   account_for(run, mask, body);
 }
@@ -125,6 +130,18 @@ void Oracle::check_members(Run& run, const RankSet& mask, const Outcome& body) {
   for (std::uint16_t rank = 0; rank < run.plan->world_size(); ++rank)
     if (required(*run.plan, Rank{rank}, body.step) && !mask.has(Rank{rank}))
       violation("I1: rank " + std::to_string(rank) + " is missing from the result of " + where);
+}
+
+// Of how many ranks a result is: all that were there, and who is in it.
+void Oracle::check_share(const Run& run, const RankSet& mask, const Outcome& body) {
+  RankSet least = mask;
+  for (std::uint16_t rank = 0; rank < run.plan->world_size(); ++rank)
+    if (takes_part(*run.plan, Rank{rank}, body.step) && !run.unreliable.has(Rank{rank}))
+      least.add(Rank{rank});
+  if (body.may_count < least.count() || body.may_count > run.plan->world_size())
+    violation("I1: " + std::to_string(body.may_count) + " ranks could be in " + name(run, body) +
+              ", of " + std::to_string(run.plan->world_size()) + ", of whom at least " +
+              std::to_string(least.count()) + " were there");
 }
 
 // A barrier waits for everybody who is always there; only a broadcast that has lost its root has

@@ -49,6 +49,7 @@ class FastestOracleTest : public testing::Test {
     body.step = step;
     body.elem_count = 4;
     body.k = k;
+    body.may_count = 3;
     body.mask_words = 1;
     std::uint64_t mask = 0;
     float values[4] = {};

@@ -135,4 +135,12 @@ void store_element(Dtype dtype, float value, std::uint8_t* to) {
   }
 }
 
+float load_element(Dtype dtype, const std::uint8_t* from) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, from, dtype_bytes(dtype));
+  if (dtype == Dtype::kFloat32) return std::bit_cast<float>(bits);
+  if (dtype == Dtype::kBfloat16) return std::bit_cast<float>(bits << 16);
+  return std::bit_cast<_Float16>(static_cast<std::uint16_t>(bits));
+}
+
 }  // namespace sluice::sim

@@ -82,6 +82,11 @@ struct JobPlan {
   bool requeues() const {
     return tolerates_stragglers() && session.policy.late == LateMode::kRequeue;
   }
+  // What an output holds, for the choice that nobody made too.
+  AveragingChoice averaged_by() const {
+    if (averaging != AveragingChoice::kDefault) return averaging;
+    return requeues() ? AveragingChoice::kWorld : AveragingChoice::kWeight;
+  }
   // What the rank computes before it submits the first tensor of a step.
   DurationNs compute_ns(Rank rank, Step step) const;
 
@@ -109,5 +114,6 @@ JobPlan make_plan(std::uint16_t workers, Step steps, const std::vector<std::uint
 
 // One element in its dtype's bytes, independent of the fold kernels: round to nearest even.
 void store_element(Dtype dtype, float value, std::uint8_t* to);
+float load_element(Dtype dtype, const std::uint8_t* from);
 
 }  // namespace sluice::sim

@@ -91,8 +91,12 @@ TEST(Simulator, finds_that_the_last_of_70_ranks_is_missing) {
   RankSet lied = RankSet::below(69);
   world.set_filter([&](Passing& passing) { passing.drop = passing.port_offset != 0; });
   ASSERT_FALSE(world.run_until_done(run, 2 * kSecond));
-  wire::ResultHeader result{
-      .feedback = {.number = 1}, .k = 69, .step = 1, .elem_count = 4, .mask_words = 2};
+  wire::ResultHeader result{.feedback = {.number = 1},
+                            .k = 69,
+                            .may_count = 70,
+                            .step = 1,
+                            .elem_count = 4,
+                            .mask_words = 2};
   const JobPlan& plan = world.plan(run);
   float sums[4] = {};
   for (std::uint16_t rank = 0; rank < 69; ++rank) result.weight += plan.weight(Rank{rank}, 1);
@@ -123,6 +127,7 @@ class OracleTest : public testing::Test {
       oracle.on_worker_packet({run, Rank{rank}, rank}, 0, 1, parsed(encoded(body, {}, values)));
     }
     result.feedback.number = 1;
+    result.may_count = 2;
     result.step = 1;
     result.weight = plan.weight(Rank{0}, 1) + plan.weight(Rank{1}, 1);
     result.elem_count = 4;

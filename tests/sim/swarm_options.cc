@@ -124,7 +124,8 @@ SwarmJob draw_job(Random& random, std::size_t index, std::uint64_t seed) {
   const bool narrow = std::any_of(plan.tensors.begin(), plan.tensors.end(),
                                   [](const auto& t) { return t.dtype != Dtype::kFloat32; });
   if (!narrow && random.one_in(3))
-    plan.averaging = random.one_in(2) ? AveragingChoice::kSum : AveragingChoice::kWorld;
+    plan.averaging = pick(random, std::array{AveragingChoice::kSum, AveragingChoice::kWorld,
+                                             AveragingChoice::kWeight});
   plan.in_place = random.one_in(3);
   plan.call_end_step = random.one_in(2);
   plan.random_order = !random.one_in(3);

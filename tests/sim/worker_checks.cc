@@ -55,15 +55,23 @@ void Worker::check_average(std::uint32_t tensor, Step step) {
     const Oracle::Summed& result =
         *world_.oracle().result(identity.run, StreamId::kGradients, step, chunk);
     const client::ChunkSpan span = layout.chunk(chunk);
-    float divisor = static_cast<float>(result.weight);
-    if (dtype == Dtype::kFloat32 && plan.averaging == AveragingChoice::kWorld)
-      divisor = plan.world_size();
-    if (dtype == Dtype::kFloat32 && plan.averaging == AveragingChoice::kSum) divisor = 1;
+    const AveragingChoice choice = plan.averaged_by();
+    // A step of k of n ranks counts k / n. Narrow results travel as the mean, rounded.
+    double divisor = choice == AveragingChoice::kSum ? 1 : static_cast<double>(result.weight);
+    const bool narrow = dtype != Dtype::kFloat32;
+    if (narrow) divisor = 1;
+    if (choice == AveragingChoice::kWorld && result.mask.count() != 0)
+      divisor = divisor * result.may_count / result.mask.count();
     const std::uint8_t* output = outputs_[tensor].data() + span.first_elem * elem_bytes;
     for (std::uint16_t i = 0; i < span.elem_count; ++i) {
-      const float average = result.nil ? 0 : static_cast<float>(result.sums[i]) / divisor;
       std::uint8_t expected[4];
-      store_element(dtype, average, expected);
+      float value = result.nil ? 0 : static_cast<float>(result.sums[i]);
+      if (narrow && !result.nil) {
+        store_element(dtype, value / static_cast<float>(result.weight), expected);
+        value = load_element(dtype, expected);
+      }
+      if (!result.nil) value /= static_cast<float>(divisor);
+      store_element(dtype, value, expected);
       if (std::memcmp(expected, output + i * elem_bytes, elem_bytes) != 0)
         return violation("element " + std::to_string(span.first_elem + i) + " of tensor " +
                          std::to_string(tensor) + " of step " + std::to_string(step) +

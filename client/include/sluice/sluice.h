@@ -80,12 +80,17 @@ typedef enum sluice_dtype {
 /* What an output holds. The same on every rank, or the join is refused with both values; the
  * default is a value of its own. */
 typedef enum sluice_averaging {
-  SLUICE_AVERAGE_DEFAULT = 0, /* what suits the policy: by weight with every one there is */
+  /* What suits the policy: SLUICE_AVERAGE_WORLD where late gradients go into later steps
+   * (SLUICE_LATE_REQUEUE), else SLUICE_AVERAGE_WEIGHT. */
+  SLUICE_AVERAGE_DEFAULT = 0,
   /* Sum of the inputs / sum of the weights. An input is the sum over `weight` samples; with weight
    * 1 everywhere this is the mean of the inputs. */
   SLUICE_AVERAGE_WEIGHT = 1,
-  SLUICE_AVERAGE_WORLD = 2, /* sum of the inputs / world_size */
-  SLUICE_SUM = 3            /* sum of the inputs */
+  /* That, times the ranks in the sum / the ranks that it could have had (the live ones): a step of
+   * k counts k/n, so a training takes the learning rate that it has with all ranks. With weight 1
+   * everywhere this is the sum / n; with all ranks in, the bits of SLUICE_AVERAGE_WEIGHT. */
+  SLUICE_AVERAGE_WORLD = 2,
+  SLUICE_SUM = 3 /* sum of the inputs */
 } sluice_averaging;
 
 /* How the appliance chooses k, the number of contributions that complete a step. */
@@ -212,6 +217,7 @@ typedef struct sluice_policy_info {
   uint32_t window_steps; /* finished steps and the open one that the appliance keeps for pulling */
   uint32_t resync_hold_ms;      /* how long the window waits for a resync */
   int32_t tolerates_stragglers; /* non-zero: a step can be complete without some of the ranks */
+  int32_t averaging; /* sluice_averaging that outputs hold by the job's option, never the default */
 } sluice_policy_info;
 
 /* Masks of ranks are 64-bit words: rank r is bit r % 64 of word r / 64. */
@@ -227,6 +233,8 @@ typedef struct sluice_report {
   uint32_t rank_words; /* words in use: world_size / 64, rounded up */
   uint64_t in_every[SLUICE_RANK_WORDS]; /* ranks that are in every chunk */
   uint64_t in_any[SLUICE_RANK_WORDS];   /* ranks that are in at least one */
+  uint32_t first_members;               /* ranks that are in its first chunk: equal on all ranks */
+  uint32_t first_may_count;             /* that could be in it: the live ones, and those that are */
 } sluice_report;
 
 /* Another rank's state: see sluice_resync(). */
@@ -495,6 +503,12 @@ SLUICE_API sluice_status sluice_wait_tensor(sluice_job* job, uint32_t tensor, in
 /* Waits until all submissions are done and every step that this worker has ended is complete: then
  * `*step` (unless NULL) is the last one, 0 before the first. Fails as sluice_wait_tensor does. */
 SLUICE_API sluice_status sluice_wait_step(sluice_job* job, int32_t timeout_ms, uint32_t* step);
+
+/* What outputs of `tensor` hold from its next submission on, a sluice_averaging, whatever
+ * options.averaging says; with SLUICE_AVERAGE_DEFAULT that again. To be called alike on every rank,
+ * which nobody checks. Never blocks. Fails with SLUICE_BUSY while the tensor is in flight, with
+ * SLUICE_INVALID_ARGUMENT. */
+SLUICE_API sluice_status sluice_set_averaging(sluice_job* job, uint32_t tensor, int32_t averaging);
 
 /* Tells the trace when the result of `tensor` was used; without it that is the return of the first
  * wait for it. Before the next submission. Never blocks. Fails with SLUICE_INVALID_ARGUMENT. */

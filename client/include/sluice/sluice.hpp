@@ -187,6 +187,10 @@ class Job {
     check(job_, sluice_wait_step(job_, count(timeout), &step));
     return step;
   }
+  // From the tensor's next submission on; alike on every rank.
+  void set_averaging(std::uint32_t tensor, Averaging averaging) {
+    check(job_, sluice_set_averaging(job_, tensor, static_cast<std::int32_t>(averaging)));
+  }
   void mark_applied(std::uint32_t tensor) { check(job_, sluice_mark_applied(job_, tensor)); }
 
   void broadcast(std::uint32_t root, void* buffer, std::size_t bytes,

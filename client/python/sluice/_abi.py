@@ -117,6 +117,7 @@ class PolicyInfo(Structure):
         ("window_steps", c_uint32),
         ("resync_hold_ms", c_uint32),
         ("tolerates_stragglers", c_int32),
+        ("averaging", c_int32),
     ]
 
 
@@ -130,6 +131,8 @@ class Report(Structure):
         ("rank_words", c_uint32),
         ("in_every", c_uint64 * RANK_WORDS),
         ("in_any", c_uint64 * RANK_WORDS),
+        ("first_members", c_uint32),
+        ("first_may_count", c_uint32),
     ]
 
 
@@ -164,6 +167,7 @@ _FUNCTIONS = {
     "sluice_join": (c_int, [POINTER(Options), POINTER(Tensor), c_size_t, POINTER(c_void_p)]),
     "sluice_submit": (c_int, [c_void_p, c_uint32, c_void_p, c_void_p, c_uint32, c_uint32]),
     "sluice_end_step": (c_int, [c_void_p]),
+    "sluice_set_averaging": (c_int, [c_void_p, c_uint32, c_int32]),
     "sluice_get_policy": (c_int, [c_void_p, POINTER(PolicyInfo)]),
     "sluice_get_position": (c_int, [c_void_p, POINTER(Position)]),
     "sluice_next_turn": (c_int, [c_void_p, c_int32, POINTER(Turn)]),

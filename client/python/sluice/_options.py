@@ -21,9 +21,10 @@ class Options:
                  SLUICE_RUN_ID, or what torchrun's variables say.
     ordinal      0 for the first job of this process, 1 for a second model, ...
     averaging    'weight': sum of the inputs / sum of the weights, an input being a sum over
-                 `weight` samples (with weight 1 everywhere: the mean); 'world': sum / world_size;
-                 'sum'; 'default': what suits the policy, today always 'weight'. Equal on all ranks,
-                 or the join is refused.
+                 `weight` samples (with weight 1 everywhere: the mean); 'world': that, times the
+                 ranks in the sum / the live ranks, so that a step of k counts k/n; 'sum';
+                 'default': 'world' with late='requeue', else 'weight'. Equal on all ranks, or the
+                 join is refused.
     allow_nil    end_step() may leave tensors out.
     policy       how the appliance chooses k, the number of ranks whose contributions complete a
                  step: 'sync' (all), 'fixed' (`k`), 'saina' (starts at `k`, grows when the signs of

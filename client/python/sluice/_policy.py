@@ -29,6 +29,7 @@ class Policy(NamedTuple):
     window_steps: int  # steps that the appliance keeps for stragglers, with the open one
     resync_hold_s: float  # how long the others wait, at most, for a rank that resyncs
     tolerates_stragglers: bool  # a step can be complete without some of the ranks
+    averaging: str  # what outputs hold by the job's option: "weight", "world" or "sum"
 
 
 class _Given(NamedTuple):
@@ -113,4 +114,5 @@ def from_info(library, info):
         values[name] = _value(text.value.decode())
     return Policy(**values, window_steps=info.window_steps,
                   resync_hold_s=info.resync_hold_ms / 1000,
-                  tolerates_stragglers=bool(info.tolerates_stragglers))
+                  tolerates_stragglers=bool(info.tolerates_stragglers),
+                  averaging=list(_abi.AVERAGING)[info.averaging])

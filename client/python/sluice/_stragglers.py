@@ -68,7 +68,8 @@ class Stragglers:
         self._handle.call("sluice_get_report", step, ctypes.byref(report))
         every, some = ranks_of(report.in_every), ranks_of(report.in_any)
         return StepReport(report.step, report.k, tuple(sorted(every)), tuple(sorted(some - every)),
-                          report.weight, bool(report.counted))
+                          report.weight, bool(report.counted),
+                          report.first_members / max(report.first_may_count, 1))
 
     @property
     def must_resync(self):

@@ -4,11 +4,13 @@ What a step is for this rank is decided between steps only: apply one that it ha
 another rank's state, give its own, or compute a gradient.
 """
 
+import logging
 import threading
 import types
 
-from sluice import _torch_state, errors
+from sluice import _torch_share, _torch_state, errors
 
+_log = logging.getLogger("sluice")
 _POLL_S = 0.02  # between looks at who wants a state, while the others finish
 
 
@@ -37,6 +39,12 @@ class Loop:
                 with another period, ... It must depend on nothing that differs between ranks.
     extra       further objects with state_dict() and load_state_dict() that belong to a replica,
                 such as an average of the weights that `update` keeps.
+    share       where it stands that a step of k of the n live ranks counts k/n, so that a rate that
+                suits all ranks suits every k: 'gradient', or 'rate', which multiplies each
+                optimizer's lr by k/n of the step's first chunk while its step() runs; schedules and
+                state_dict() never see that. Default, with late="requeue": 'rate' for optimizers
+                that ignore the scale of gradients (Adam and its kin in torch.optim), 'gradient' for
+                the others, and one line of the logger 'sluice' that says so; without it nowhere.
 
     At the start of each body .grad is None, and the model has the parameters after step - 1. The
     body runs forward and backward, at most one of them outside of model.no_sync(); without any
@@ -55,7 +63,8 @@ class Loop:
     Use from one thread. Errors of the job come out of backward(), or of the loop itself.
     """
 
-    def __init__(self, attachment, optimizer, scheduler=None, *, update=None, extra=()):
+    def __init__(self, attachment, optimizer, scheduler=None, *, update=None, extra=(),
+                 share=None):
         if not hasattr(attachment, "detach"):
             raise errors.InvalidArgument(
                 f"a Loop needs what attach() has returned, not a {type(attachment).__name__}: "
@@ -70,6 +79,7 @@ class Loop:
         self._due = False  # a body has been given out, and its step is not applied
         self._missing = False  # the step under way is one that this rank does not compute
         self._closed = False
+        self._share = 1.0  # k/n of the step that is being applied
         self.applied = 0  # the last step that is in the parameters
         self.missed = 0  # steps that this rank has applied without computing
         self.resyncs = 0  # states that it has taken from a peer
@@ -85,8 +95,13 @@ class Loop:
             raise errors.InvalidArgument("this model has a Loop already")
         self._solo = True
         _torch_state.encode(self._tree())  # says now what could not be sent later
-        for one in self._optimizers:
-            self._guard(one)
+        where = _torch_share.places(self._optimizers, share, attachment.job.policy.averaging)
+        for one, place in zip(self._optimizers, where):
+            self._guard(one, place == "rate")
+            if place:
+                attachment.average_by("weight" if place == "rate" else "world", one)
+        if any(where) and attachment.job.rank == 0:
+            _log.warning(_torch_share.describe(self._optimizers, where))
         attachment.loop = self
 
     # ---- for the user ----
@@ -187,6 +202,7 @@ class Loop:
             attachment.catch_up()
             self._missing = True
         elif turn.kind == "apply":
+            self._share = attachment.job.report(turn.step).share
             self._apply_step()
             self.missed += self._missing
             self._missing = False
@@ -205,8 +221,9 @@ class Loop:
         attachment.agree()
         self.applied += 1
 
-    def _guard(self, optimizer):
-        """Makes a step() in the body an error: steps that this rank missed would not have it."""
+    def _guard(self, optimizer, scales_rate):
+        """Makes a step() in the body an error: steps that this rank missed would not have it. With
+        `scales_rate`, the others run at the rate times k/n."""
         original = optimizer.step
 
         def step(_self, *arguments, **options):
@@ -215,7 +232,10 @@ class Loop:
                     "optimizer.step() in the body of a sluice.torch.Loop: the loop runs it, also "
                     "for steps that this rank has missed. Leave it out; GradScaler cannot be used; "
                     "for clipping and the like give the Loop update=...")
-            return original(*arguments, **options)
+            if not scales_rate or self._share == 1:
+                return original(*arguments, **options)
+            with _torch_share.scaled_rates(optimizer, self._share):
+                return original(*arguments, **options)
 
         step.__dict__.update(getattr(original, "__dict__", {}))  # marks that schedulers look for
         optimizer.step = types.MethodType(step, optimizer)

@@ -117,6 +117,8 @@ class SoloAttachment(Attachment):
         self._outputs = [None] * len(named)  # where the step's results are
         self._used = set()  # parameters with a gradient of this rank for the next submission
         self._ending = _torch_end.End(job.rank)
+        for index in range(len(named), len(job.tensors)):  # sums over the ranks in the step
+            job.set_averaging(index, "weight")
         self._handles += [p.register_hook(self._use(index))
                           for index, p in enumerate(self._parameters)]
 
@@ -224,6 +226,13 @@ class SoloAttachment(Attachment):
                 index += 1
         except errors.Behind:
             self.lost = True
+
+    def average_by(self, averaging, optimizer):
+        """What the gradients of the optimizer's parameters are averages of; see sluice.Job."""
+        for group in getattr(optimizer, "param_groups", ()):
+            for parameter in group["params"]:
+                if parameter in self._indices:
+                    self.job.set_averaging(self._indices[parameter], averaging)
 
     def plan(self, total):
         """What Loop.steps() was given; all ranks compare it in each step."""

@@ -25,6 +25,7 @@ class StepReport(NamedTuple):
     partly: tuple  # ranks that are in some chunks but not in all
     weight: int  # the effective batch: total weight in the sum; the least of its chunks
     counted: bool  # this rank is in every chunk
+    share: float  # of the live ranks that are in its first chunk: k/n. Equal on all ranks
 
 
 class Turn(NamedTuple):

@@ -185,6 +185,13 @@ class Job(Stragglers):
         self._held.clear()
         return step.value
 
+    def set_averaging(self, tensor, averaging):
+        """What outputs of `tensor` hold from its next submission on, as the option `averaging` has
+        it, whatever that says; 'default': that again. To be called alike on all ranks, which nobody
+        checks. Raises Busy while the tensor is in flight, InvalidArgument. Never blocks."""
+        self._handle.call("sluice_set_averaging", self._index(tensor),
+                          _policy.choice("averaging", averaging, _abi.AVERAGING))
+
     def mark_applied(self, tensor):
         """Tells the trace that the result of `tensor` has been used: a parameter was updated with
         it. Without it the return of the first wait for the result counts. To be called before the

@@ -203,10 +203,10 @@ def _join_stock(named, group, address, job, rank, world_size, options):
 def _attach_solo(ddp_model, named, group, weight, address, job, member, options):
     """On a group of this rank alone: what DDP's group is for goes through the job."""
     averaging = options.get("averaging", "default")
-    if averaging not in ("default", "weight"):
+    if averaging not in ("default", "weight", "world"):
         raise errors.InvalidArgument(
-            f"averaging={averaging!r} on a solo_group(): only 'weight' makes the mean of the ranks "
-            "that are in a step")
+            f"averaging={averaging!r} on a solo_group(): 'weight' makes the mean of the ranks that "
+            "are in a step, 'world' that times their share of all")
     replica = Replica(ddp_model.module, set(getattr(ddp_model, "parameters_to_ignore", ())))
     worker = _join(_specs(named) + extra_tensors(replica), address, job, rank=member[0],
                    world_size=member[1], **options)

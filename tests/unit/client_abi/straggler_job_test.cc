@@ -272,6 +272,7 @@ TEST(StragglerJobs, EveryStepIsReported) {
     EXPECT_EQ(policy.window_steps, 4u);
     EXPECT_EQ(policy.resync_hold_ms, 30'000u);
     EXPECT_NE(policy.tolerates_stragglers, 0);
+    EXPECT_EQ(policy.averaging, SLUICE_AVERAGE_WEIGHT);
     trainee.job().barrier(kLong);
   });
 }

@@ -14,24 +14,28 @@ struct alignas(64) Scratch {
   float values[64];
 };
 
+// Of a sum over 4 of 4 ranks, unless it says otherwise.
 template <class T>
 std::vector<T> average(std::vector<T> payload, Dtype dtype, std::uint64_t weight, bool is_mean,
-                       AveragingChoice averaging, bool& finite) {
+                       AveragingChoice averaging, bool& finite, std::uint16_t members = 4) {
   Scratch scratch;
   std::vector<T> output(payload.size());
   finite = write_average(
       reinterpret_cast<std::uint8_t*>(output.data()),
       {reinterpret_cast<const std::uint8_t*>(payload.data()), payload.size() * sizeof(T)},
-      payload.size(), dtype, weight, is_mean, {.averaging = averaging, .world_size = 4},
+      payload.size(), dtype,
+      {.weight = weight, .members = members, .may_count = 4, .is_mean = is_mean}, averaging,
       scratch.values);
   return output;
 }
 
-TEST(Average, IsByWeightUnlessAnotherOneIsAskedFor) {
+TEST(Average, IsByWeightUnlessLateGradientsAreRequeuedOrAnotherOneIsAskedFor) {
   for (const PolicyKind kind : {PolicyKind::kSync, PolicyKind::kFixed, PolicyKind::kGoodput}) {
     for (const LateMode late : {LateMode::kDrop, LateMode::kRequeue}) {
       const PolicyOptions policy{.kind = kind, .late = late};
-      EXPECT_EQ(resolved(AveragingChoice::kDefault, policy), AveragingChoice::kWeight);
+      const bool shares = kind != PolicyKind::kSync && late == LateMode::kRequeue;
+      EXPECT_EQ(resolved(AveragingChoice::kDefault, policy),
+                shares ? AveragingChoice::kWorld : AveragingChoice::kWeight);
       for (const auto named :
            {AveragingChoice::kWeight, AveragingChoice::kWorld, AveragingChoice::kSum})
         EXPECT_EQ(resolved(named, policy), named);
@@ -39,15 +43,27 @@ TEST(Average, IsByWeightUnlessAnotherOneIsAskedFor) {
   }
 }
 
-TEST(Average, DividesFloat32SumsByWeightWorldOrNothing) {
+TEST(Average, DividesFloat32SumsByWeightOrNothingAndCountsAShareOfTheWorld) {
   bool finite = false;
   const std::vector<float> sums{12, 1, -6};
   EXPECT_EQ(average(sums, Dtype::kFloat32, 3, false, AveragingChoice::kWeight, finite),
             (std::vector<float>{4, 1.0f / 3.0f, -2}));
   EXPECT_TRUE(finite);
-  EXPECT_EQ(average(sums, Dtype::kFloat32, 3, false, AveragingChoice::kWorld, finite),
+  // 3 of 4 ranks of weight 1: the sum / 4, in one division. 2 of 4 of other weights: the mean / 2.
+  EXPECT_EQ(average(sums, Dtype::kFloat32, 3, false, AveragingChoice::kWorld, finite, 3),
             (std::vector<float>{3, 0.25f, -1.5f}));
+  EXPECT_EQ(average(sums, Dtype::kFloat32, 6, false, AveragingChoice::kWorld, finite, 2),
+            (std::vector<float>{1, 1.0f / 12.0f, -0.5f}));
+  EXPECT_TRUE(finite);
   EXPECT_EQ(average(sums, Dtype::kFloat32, 3, false, AveragingChoice::kSum, finite), sums);
+}
+
+TEST(Average, OfAllRanksHasTheSameBitsAsAShareOfTheWorld) {
+  bool finite = false;
+  const std::vector<float> sums{0.1f, 1e-40f, -3e38f, 7.0f / 9.0f};
+  for (const std::uint64_t weight : {1, 3, 4, 1'000'003})
+    EXPECT_EQ(average(sums, Dtype::kFloat32, weight, false, AveragingChoice::kWorld, finite),
+              average(sums, Dtype::kFloat32, weight, false, AveragingChoice::kWeight, finite));
 }
 
 constexpr std::uint16_t kHalf3 = 0x4200, kHalf12 = 0x4A00, kHalf24 = 0x4E00;  // binary16
@@ -57,7 +73,12 @@ TEST(Average, MultipliesNarrowMeansBackWhenTheSumIsWanted) {
   const std::vector<std::uint16_t> means{kHalf3};
   EXPECT_EQ(average(means, Dtype::kFloat16, 8, true, AveragingChoice::kWeight, finite), means);
   EXPECT_EQ(average(means, Dtype::kFloat16, 8, true, AveragingChoice::kSum, finite)[0], kHalf24);
-  EXPECT_EQ(average(means, Dtype::kFloat16, 16, true, AveragingChoice::kWorld, finite)[0], kHalf12);
+  EXPECT_EQ(average(means, Dtype::kFloat16, 16, true, AveragingChoice::kWorld, finite), means);
+  const std::vector<std::uint16_t> larger{kHalf12, kHalf24};
+  EXPECT_EQ(average(larger, Dtype::kFloat16, 16, true, AveragingChoice::kWorld, finite, 1)[0],
+            kHalf3);
+  EXPECT_EQ(average(larger, Dtype::kFloat16, 16, true, AveragingChoice::kWorld, finite, 2)[1],
+            kHalf12);
   EXPECT_TRUE(finite);
   average(means, Dtype::kFloat16, 100'000, true, AveragingChoice::kSum, finite);
   EXPECT_FALSE(finite);  // 300,000 is beyond binary16
@@ -70,7 +91,9 @@ TEST(Average, SaysSoWhenAllWeightsAreZero) {
   EXPECT_FALSE(finite);
   EXPECT_TRUE(std::isnan(output[0]));
   EXPECT_TRUE(std::isinf(output[1]));
-  average(std::vector<float>{8}, Dtype::kFloat32, 0, false, AveragingChoice::kWorld, finite);
+  average(std::vector<float>{8}, Dtype::kFloat32, 0, false, AveragingChoice::kWorld, finite, 2);
+  EXPECT_FALSE(finite);
+  average(std::vector<float>{8}, Dtype::kFloat32, 0, false, AveragingChoice::kSum, finite);
   EXPECT_TRUE(finite);
 }
 

@@ -183,19 +183,21 @@ class Scripted {
             .open_step = open_step};
   }
   Verdict result(Step step, ChunkIndex chunk, std::vector<float> sums, std::uint64_t weight,
-                 std::uint8_t flags = 0, std::uint64_t mask = 3) {
+                 std::uint8_t flags = 0, std::uint64_t mask = 3, std::uint16_t may_count = 2) {
     wire::FeedbackHeader header = feedback();
     header.flags = flags;
-    return answer(wire::ResultHeader{.feedback = header,
-                                     .k = static_cast<std::uint16_t>(std::popcount(mask)),
-                                     .step = step,
-                                     .chunk = chunk,
-                                     .weight = weight,
-                                     .elem_count = static_cast<std::uint16_t>(sums.size()),
-                                     .dtype = Dtype::kFloat32,
-                                     .mask_words = 1},
-                  {&mask, 1},
-                  {reinterpret_cast<const std::uint8_t*>(sums.data()), 4 * sums.size()});
+    return answer(
+        wire::ResultHeader{
+            .feedback = header,
+            .k = static_cast<std::uint16_t>(std::popcount(mask)),
+            .may_count = std::max(may_count, static_cast<std::uint16_t>(std::popcount(mask))),
+            .step = step,
+            .chunk = chunk,
+            .weight = weight,
+            .elem_count = static_cast<std::uint16_t>(sums.size()),
+            .dtype = Dtype::kFloat32,
+            .mask_words = 1},
+        {&mask, 1}, {reinterpret_cast<const std::uint8_t*>(sums.data()), 4 * sums.size()});
   }
 
   SessionOptions options;

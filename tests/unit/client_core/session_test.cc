@@ -69,7 +69,7 @@ TEST(Session, WritesTheMeanIntoTheTensorAsResultsArriveInAnyOrder) {
   EXPECT_EQ(bench.session.current_step(), 2u);
 }
 
-TEST(Session, DividesByTheWorldOrNotAtAllWhenAsked) {
+TEST(Session, CountsAShareOfTheWorldOrDoesNotDivideWhenAsked) {
   for (const AveragingChoice averaging : {AveragingChoice::kWorld, AveragingChoice::kSum}) {
     SessionOptions options = Scripted::default_options();
     options.averaging = averaging;
@@ -78,8 +78,8 @@ TEST(Session, DividesByTheWorldOrNotAtAllWhenAsked) {
     Tensor tensor(1, 8);
     ASSERT_TRUE(bench.session.submit(of(tensor), bench.now).ok());
     bench.sent();
-    bench.result(1, 0, std::vector<float>(8, 12), 4);
-    EXPECT_EQ(tensor.values[0], averaging == AveragingChoice::kWorld ? 6 : 12);
+    bench.result(1, 0, std::vector<float>(8, 12), 2, 0, 3, 4);
+    EXPECT_EQ(tensor.values[0], averaging == AveragingChoice::kWorld ? 3 : 12);
   }
 }
 

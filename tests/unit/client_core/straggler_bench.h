@@ -21,12 +21,15 @@ struct Bench : Scripted {
     start();
     open_step = 1;
   }
-  // The results of a step: of each chunk the sums and who was in.
+  // The results of a step: of each chunk the sums and who was in, as if no other lived.
   void results(Step step, std::vector<std::uint64_t> masks, float value = 100) {
     const std::size_t sizes[] = {16, 16, 8};
-    for (ChunkIndex chunk = 0; chunk < masks.size(); ++chunk)
+    for (ChunkIndex chunk = 0; chunk < masks.size(); ++chunk) {
+      const int members = std::popcount(masks[chunk]);
       result(step, chunk, std::vector<float>(sizes[chunk], value),
-             static_cast<std::uint64_t>(std::popcount(masks[chunk])), 0, masks[chunk]);
+             static_cast<std::uint64_t>(members), 0, masks[chunk],
+             static_cast<std::uint16_t>(members));
+    }
   }
   Status catch_up(Tensor& tensor) {
     return session.submit({.output = tensor.values.data(), .contribute = false}, now);

@@ -248,7 +248,7 @@ TEST(Straggler, ClearsThePartsOfATensorThatNobodyContributedTo) {
   ASSERT_TRUE(bench.session.submit(of(tensor), bench.now).ok());
   bench.sent();
   bench.result(1, 0, {}, 0, wire::kFlagNil, 0);
-  bench.result(1, 1, std::vector<float>(16, 7), 1, 0, kWithoutMe);
+  bench.result(1, 1, std::vector<float>(16, 7), 1, 0, kWithoutMe, 1);
   bench.result(1, 2, {}, 0, wire::kFlagNil, 0);
   const std::vector<Event> events = bench.events();
   ASSERT_EQ(events.size(), 2u);
@@ -276,6 +276,47 @@ TEST(Straggler, ReportsWhoWasInEveryStep) {
   EXPECT_EQ(bench.session.report(0), nullptr);
   EXPECT_EQ(bench.session.facts().policy.k, 1u);
   EXPECT_EQ(bench.session.facts().window_steps, 4u);
+}
+
+// 1 of 4 ranks is in the first chunk of each step, both of 2 are in the others.
+TEST(Straggler, CountsAShareOfTheWorldHoweverItGetsTheResult) {
+  Bench bench(LateMode::kRequeue);
+  const auto results = [&](Step step) {
+    for (const ChunkIndex chunk : {0, 1, 2}) {
+      const bool first = chunk == 0;
+      bench.result(step, chunk, std::vector<float>(chunk == 2 ? 8 : 16, 12), first ? 1 : 2, 0,
+                   first ? kWithoutMe : kBoth, first ? 4 : 2);
+    }
+  };
+  Tensor waited;
+  ASSERT_TRUE(bench.session.submit(of(waited), bench.now).ok());
+  bench.sent();
+  bench.open_step = 2;
+  results(1);
+  EXPECT_EQ(waited.values[0], 3);
+  EXPECT_EQ(waited.values[16], 6);
+  const StepReport* report = bench.session.report(1);
+  ASSERT_NE(report, nullptr);
+  EXPECT_EQ(report->first_members, 1);
+  EXPECT_EQ(report->first_may_count, 4);
+
+  Tensor from_arena;
+  results(2);
+  ASSERT_TRUE(bench.catch_up(from_arena).ok());
+  bench.transmit();
+  EXPECT_EQ(from_arena.values, waited.values);
+  EXPECT_EQ(bench.session.report(2)->first_may_count, 4);
+
+  ASSERT_TRUE(bench.session.set_averaging(0, AveragingChoice::kWeight).ok());
+  Tensor whole;
+  bench.open_step = 3;
+  results(3);
+  ASSERT_TRUE(bench.session.submit(of(whole), bench.now).ok());
+  EXPECT_EQ(bench.session.set_averaging(0, AveragingChoice::kSum).code(), StatusCode::kBusy);
+  bench.transmit();
+  EXPECT_EQ(whole.values[0], 12);
+  EXPECT_EQ(whole.values[16], 6);
+  EXPECT_EQ(bench.session.facts().averaging, AveragingChoice::kWorld);
 }
 
 TEST(Straggler, MixesTensorsWithAndWithoutAGradientInOneStep) {

@@ -44,6 +44,7 @@ TEST(FastestK, TheResultIsTheSumOfTheFastestAndSaysWhoTheyAre) {
   for (const Sent& each : sent) {
     EXPECT_THAT(floats_of(each), ElementsAre(30));
     EXPECT_EQ(result(each).k, 2);
+    EXPECT_EQ(std::uint16_t{result(each).may_count}, 4);
     EXPECT_EQ(std::uint64_t{result(each).weight}, 12u);
     EXPECT_EQ(each.packet.mask_word(0), 0b1010u);
     EXPECT_EQ(std::uint32_t{result(each).feedback.open_step}, 4u) << "the step is closed by then";
@@ -201,7 +202,21 @@ TEST(FastestK, DeathShrinksWhatAStepWaitsForAndTheJobGoesOn) {
   const auto sent = harness.drain(PacketType::kResult);
   ASSERT_THAT(sent, SizeIs(2));
   EXPECT_EQ(result(sent[0]).k, 2);
+  EXPECT_EQ(std::uint16_t{result(sent[0]).may_count}, 2);
   EXPECT_EQ(sent[0].packet.mask_word(0), 0b011u);
+}
+
+TEST(FastestK, ASumIsOfTheRanksThatLiveAndOfThoseThatAreInIt) {
+  Harness harness({.world_size = 4, .chunk_count = 1, .policy = fixed_k(3)});
+  harness.pass_full_steps();
+  harness.contribute<float>(3, 3, 0, {1});
+  harness.kill(3);
+  harness.kill(2);
+  harness.contribute<float>(0, 3, 0, {1});
+  const auto sent = harness.drain(PacketType::kResult);
+  ASSERT_THAT(sent, SizeIs(2));
+  EXPECT_EQ(sent[0].packet.mask_word(0), 0b1001u);
+  EXPECT_EQ(std::uint16_t{result(sent[0]).may_count}, 3) << "ranks 0, 1 and what 3 has left";
 }
 
 TEST(FastestK, AMemberThatReturnsCountsFromAStepThatWasNotPublishedYet) {

@@ -188,6 +188,7 @@ TEST_F(Returns, a_resync_that_outlasts_the_hold_is_refused_with_both_times) {
   world().set_filter([](Passing& passing) {  // the state never arrives
     passing.drop = is_piece_result(passing, StreamId::kState) && rank_of(passing) == 3;
   });
+  world().oracle().note_unreliable(run, Rank{3});  // it will be thrown out
   Worker& target = world().worker(run, 3);
   ASSERT_TRUE(world().run_until([&] { return target.failed(); }, 5 * kSecond));
   expect_words(target.failure().message(), {"rank 3", "2.0 s", "resync_hold"});

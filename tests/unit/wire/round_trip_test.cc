@@ -38,6 +38,8 @@ TEST(RoundTrip, ResultWithMaskAndPayload) {
   Packet packet;
   const auto body = round_trip<ResultHeader>(bytes, packet);
   EXPECT_EQ(std::uint64_t{body.weight}, std::uint64_t{1} << 40);
+  EXPECT_EQ(std::uint16_t{body.k}, 65);
+  EXPECT_EQ(std::uint16_t{body.may_count}, 70);
   EXPECT_EQ(packet.mask_word_count(), 2u);
   EXPECT_EQ(packet.mask_word(0), ~std::uint64_t{0});
   EXPECT_EQ(packet.mask_word(1), 1u);
