@@ -34,7 +34,8 @@ def add_options(parser):
 def testpmd(folder, cpu):
     argv = ["stdbuf", "-oL", TESTPMD, f"--lcores=0@{cpu},1@{cpu}", "--no-huge", "-m", "256",
             "--no-pci", "--no-shconf", "--no-telemetry",
-            f"--vdev=net_vhost0,iface={folder}/echo.sock,queues=1", "--", "--forward-mode=macswap", "--port-topology=loop", "--nb-cores=1", "--rxd=1024",
+            f"--vdev=net_vhost0,iface={folder}/echo.sock,queues=1", "--",
+            "--forward-mode=macswap", "--port-topology=loop", "--nb-cores=1", "--rxd=1024",
             "--txd=1024", "--burst=32", "--total-num-mbufs=8192", "--disable-link-check",
             "--auto-start"]
     return Served(TESTPMD, argv, os.path.join(folder, "testpmd.log"), "Press enter to exit")
