@@ -9,6 +9,7 @@ from torch.autograd import Variable
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from sluice import errors
+from sluice._torch_dynamo import compiled_modules, is_tracing, unseen
 
 _PRIORITIES = 256
 
@@ -108,7 +109,8 @@ class Attachment:
         self._detached = False
         self._pending = []  # (future, buffer) of the buckets of this backward
         self._abandoned = []  # buffers of backwards that were interrupted: the job may write there
-        self._order = None
+        self._order = None  # of use in the forward, until the first backward
+        self._is_ordered = False  # whether the first forward was begun
         self._model = None  # weak: DDP's reducer keeps this object alive, so else it were a cycle
         self._delayed = None  # first backward of a static graph, see _begin_backward
         self._priorities = priorities_of(range(len(named)), len(named))
@@ -119,20 +121,27 @@ class Attachment:
     # ---- called by DDP and by autograd ----
 
     def _watch(self, ddp_model):
-        self._order = self._forward_order(ddp_model.module)
         self._model = weakref.ref(ddp_model)
         ignored = set(getattr(ddp_model, "parameters_to_ignore", ()))
         if ignored:
             self._ignored = frozenset(p for name, p in ddp_model.module.named_parameters()
                                       if name in ignored)
+        before = unseen(self._before_forward)
         self._handles.append(
-            ddp_model.register_forward_pre_hook(lambda model, _inputs: self._before_forward(model)))
+            ddp_model.register_forward_pre_hook(lambda model, _inputs: before(model, is_tracing())))
 
-    def _forward_order(self, module):
-        return _ForwardOrder(module, self._indices)
+    def _watch_first_forward(self, module, is_traced):
+        """Learns in which order parameters are needed, unless hooks on modules would be traced:
+        those are compiled anew when the hooks go."""
+        if not (self._is_ordered or is_traced or compiled_modules(module)):
+            self._order = _ForwardOrder(module, self._indices)
+        self._is_ordered = True
 
-    def _before_forward(self, ddp_model):
-        if self._detached or not ddp_model.training or not torch.is_grad_enabled():
+    def _before_forward(self, ddp_model, is_traced):
+        if self._detached or not torch.is_grad_enabled():
+            return
+        self._watch_first_forward(ddp_model.module, is_traced)
+        if not ddp_model.training:
             return
         if self._failure is not None:
             raise self._failure
@@ -159,6 +168,7 @@ class Attachment:
                 "(requires_grad_(False)), or wrap the model with DistributedDataParallel and call "
                 "attach() anew after it was unfrozen or added")
 
+    @unseen
     def _on_bucket(self, bucket):
         if self._detached:
             return default_hooks.allreduce_hook(self._group, bucket)
@@ -204,6 +214,7 @@ class Attachment:
         if bucket.is_last():
             self.job.end_step()
 
+    @unseen
     def _finish(self):
         """At the end of backward, before DDP takes the buckets: waits for the sums."""
         if self._failure is not None:

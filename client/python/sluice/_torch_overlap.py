@@ -14,6 +14,7 @@ things is as in a plain loop wherever one looks.
 """
 
 import atexit
+import contextlib
 import logging
 import os
 import sys
@@ -22,16 +23,18 @@ import weakref
 
 import torch
 from torch.autograd import Variable
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 from sluice import errors
 from sluice._torch_attachment import Attachment
-from sluice._torch_parts import Parts, why_not_in_parts
+from sluice._torch_dynamo import Signs, is_tracing, unseen
+from sluice._torch_parts import Parts, unwrapped, why_not_in_parts
 from sluice._torch_watch import Awaited, FirstForward, Hook, Watch, is_opaque
 
 _log = logging.getLogger("sluice")
 _TORCH, _OWN = (os.path.join(os.path.dirname(os.path.abspath(file)), "")
                 for file in (torch.__file__, __file__))
+_COMPILED = ("torch.compile is at work since overlap() was called (compile the blocks of the model "
+             "before, then they overlap)")
 _WRAPPERS = ("wrapper", "decorate_context")  # torch's, around its own functions
 
 
@@ -67,25 +70,28 @@ class Overlap(Attachment):
         self._early = ()  # tensor indices to bring up to date before a forward
         self._needed_first = ()
         self._late = set()  # those that this forward has brought up to date at its end only
-        self._late_hooks = {}
         self._parts = self._watch_list = None
+        self._watch_handles = []  # of hooks on modules and parameters
+        self._signs = Signs()
+        optimizer = unwrapped(optimizer)
         self.reason = why_not_in_parts(optimizer) or (
             "the model is compiled as a whole" if is_opaque(module) else None)
         if self.reason is not None:
             _log.warning("sluice.torch.overlap: %s, so every step waits for all gradients, as with "
                          "sluice.torch.attach()", self.reason)
             return
-        self._parts = Parts(optimizer, self._step, self.flush)
+        self._parts = Parts(optimizer, self._step, self.flush,
+                            lambda: self._give_up("optimizer.step() is compiled"))
+        self._watch_modules(module)
         this = weakref.ref(self)
         self._at_exit = lambda: this() is not None and this()._exiting()
         atexit.register(self._at_exit)  # before the job is left: exit functions run last to first
 
     # ---- the forward ----
 
-    def _forward_order(self, module):
-        if self._parts is None:
-            return super()._forward_order(module)
-        self._watch_list = Watch(module, self._indices, self._need)
+    def _watch_modules(self, module):
+        self._watch_list = Watch(module, self._indices, unseen(self._need), self._enter,
+                                 self._unmeasured)
         self._early = tuple(self._watch_list.early)
         self._first = FirstForward(self._indices, self._watch_list)
         this = weakref.ref(module)  # a copy of the model is not watched
@@ -98,12 +104,21 @@ class Overlap(Attachment):
             if model is this():
                 self._forward_ended()
 
-        self._handles += [module.register_forward_pre_hook(Hook(before)),
-                          module.register_forward_hook(Hook(after))]
-        return self._first
+        for index, parameter in enumerate(self._parameters):
+            arrives = unseen(self._has_gradient)
+            self._watch_handles.append(parameter.register_hook(
+                lambda _gradient, index=index: arrives(index)))
+        self._watch_handles += [module.register_forward_pre_hook(Hook(unseen(before))),
+                                module.register_forward_hook(Hook(unseen(after)))]
 
-    def _before_forward(self, ddp_model):
-        super()._before_forward(ddp_model)
+    def _watch_first_forward(self, module, is_traced):
+        if self._parts is None:
+            super()._watch_first_forward(module, is_traced)
+
+    def _before_forward(self, ddp_model, is_traced):
+        if self._parts is not None and (is_traced or self._signs.any(ddp_model.module)):
+            self._give_up(_COMPILED)
+        super()._before_forward(ddp_model, is_traced)
         if self._parts is None or self._detached or not torch.is_grad_enabled():
             return
         if self._awaited and not self._parts.due:
@@ -126,24 +141,22 @@ class Overlap(Attachment):
             del module.forward
             if own is not None:
                 module.forward = own
-            handle = register_module_forward_pre_hook(lambda child, _inputs: first.enter(child))
+            handles = [child.register_forward_pre_hook(lambda child, _inputs: first.enter(child))
+                       for child in set(self._watch_list.owners.values())]
             self._measuring = True
             try:
                 with first:
                     return module.forward(*arguments, **options)
             finally:
                 self._measuring = False
-                handle.remove()
+                for handle in handles:
+                    handle.remove()
 
         self._measured_forward = module.forward = measured
 
     def _forward_ended(self):
         if torch.is_grad_enabled():
             self._late = {i for i, entry in self._awaited.items() if entry.group is not None}
-            for index in self._late.difference(self._late_hooks):
-                if self._parameters[index].requires_grad:
-                    self._late_hooks[index] = self._parameters[index].register_hook(
-                        lambda _gradient, index=index: self._has_gradient(index))
         self.flush()
 
     def _use_measurement(self, first):
@@ -152,7 +165,17 @@ class Overlap(Attachment):
         for owner, indices in first.by_module.items():
             def before(_owner, _inputs, indices=tuple(indices)):
                 self._complete(indices)
-            self._handles.append(owner.register_forward_pre_hook(Hook(before)))
+            self._watch_handles.append(owner.register_forward_pre_hook(Hook(unseen(before))))
+
+    def _unmeasured(self):
+        return self._first.paused() if self._measuring else contextlib.nullcontext()
+
+    def _enter(self, indices):
+        """A compiled module that has these is about to run."""
+        if is_tracing():
+            return  # it is part of something bigger: _before_forward gives up
+        for index in indices:
+            self._need(self._parameters[index])
 
     def _need(self, parameter):
         """A module hands out `parameter`."""
@@ -168,7 +191,10 @@ class Overlap(Attachment):
             self._complete(self._watch_list.units[index])
 
     def _has_gradient(self, index):
-        """In a backward: the forward has used this parameter."""
+        """In a backward, before this parameter's gradient is added to .grad: so the forward has
+        used it."""
+        if index in self._awaited:  # a second backward of one forward: no sum may land there now
+            self.flush()
         if index in self._late:
             raise errors.InvalidArgument(
                 f"the forward has used parameter '{self.job.tensors[index].name}' before its last "
@@ -199,6 +225,7 @@ class Overlap(Attachment):
                 self._addresses[index] = gradient.data_ptr()
         super()._submit(bucket)
 
+    @unseen
     def _finish(self):
         if not self._leaving_early or self._failure is not None:
             super()._finish()
@@ -215,6 +242,7 @@ class Overlap(Attachment):
         for future, buffer in pending:
             future.set_result(buffer)
 
+    @unseen
     def _cover(self):
         for index, entry in self._awaited.items():
             parameter = self._parameters[index]
@@ -235,6 +263,18 @@ class Overlap(Attachment):
             self.reason = reason
             _log.warning("sluice.torch.overlap: %s, so such a step waits for all gradients, as "
                          "with sluice.torch.attach()", reason)
+
+    def _give_up(self, reason):
+        """From now on every step is done as with attach()."""
+        if self._parts is None:
+            return
+        self.flush()
+        self.reason = reason
+        _log.warning("sluice.torch.overlap: %s, so from now on every step waits for all gradients, "
+                     "as with sluice.torch.attach()", reason)
+        self._parts.stop()
+        self._release()
+        self._parts = self._first = None
 
     # ---- the optimizer ----
 
@@ -354,7 +394,7 @@ class Overlap(Attachment):
         self._awaited, self._late = {}, set()
         if self._parts is not None:
             self._parts.done()
-            for handle in self._late_hooks.values():
+            for handle in self._watch_handles:
                 handle.remove()
             self._watch_list.remove()
             atexit.unregister(self._at_exit)

@@ -9,10 +9,28 @@ import types
 
 import torch
 
+from sluice._torch_dynamo import is_tracing, unseen
+
 # Their step treats each parameter by itself, so that it can be run in parts.
 _SEPARABLE = tuple(getattr(torch.optim, name) for name in (
     "SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Adadelta", "Adamax", "NAdam", "RAdam", "ASGD",
     "Rprop") if hasattr(torch.optim, name))
+
+
+# Frameworks' wrappers, whose step() does nothing to parameters but call that of `.optimizer`.
+_WRAPPERS = {"accelerate.optimizer.AcceleratedOptimizer",
+             "lightning.fabric.wrappers._FabricOptimizer",
+             "lightning_fabric.wrappers._FabricOptimizer",
+             "lightning.pytorch.core.optimizer.LightningOptimizer",
+             "pytorch_lightning.core.optimizer.LightningOptimizer"}
+
+
+def unwrapped(optimizer):
+    """The optimizer inside of a framework's wrapper."""
+    while any(f"{base.__module__}.{base.__name__}" in _WRAPPERS
+              for base in type(optimizer).__mro__):
+        optimizer = optimizer.optimizer
+    return optimizer
 
 
 def why_not_in_parts(optimizer):
@@ -24,6 +42,8 @@ def why_not_in_parts(optimizer):
                 f"({', '.join(known.__name__ for known in _SEPARABLE)} do)")
     if any(group.get("differentiable") for group in optimizer.param_groups):
         return "the optimizer is differentiable"
+    if hasattr(optimizer.step, "_torchdynamo_orig_callable"):
+        return "the optimizer's step is compiled"
     return None
 
 
@@ -40,21 +60,36 @@ class Parts:
              run() is the whole step as the user has called it; why_at_once: text that says why it
              cannot be done in parts, or None.
     flush    called before the state is read or replaced.
+    give_up  called when step() is being compiled; is to call stop().
     """
 
-    def __init__(self, optimizer, on_step, flush):
+    def __init__(self, optimizer, on_step, flush, give_up):
         self._optimizer = optimizer
         self._groups_then = None
+        self._stopped = False
         self.original_step = optimizer.step
+        on_step, flush, give_up = unseen(on_step), unseen(flush), unseen(give_up)
 
         def step(_optimizer, *arguments, **options):
             original = self.original_step
-            return on_step(lambda: original(*arguments, **options),
-                           self._why_at_once(arguments, options))
+            if not self._stopped and is_tracing():
+                give_up()
+            if self._stopped:
+                return original(*arguments, **options)
+            why_at_once = self._why_at_once(arguments, options)
+            if why_at_once is not None:
+                return on_step(lambda: original(*arguments, **options), why_at_once)
+            loss = None
+            for closure in filter(None, (*arguments, *options.values())):
+                with torch.enable_grad():  # these optimizers call it first, and once
+                    loss = closure()
+            on_step(original, None)
+            return loss
 
         def flushed(original):
             def method(_optimizer, *arguments, **options):
-                flush()
+                if not self._stopped:
+                    flush()
                 return original(*arguments, **options)
             return method
 
@@ -65,8 +100,10 @@ class Parts:
             setattr(optimizer, name, types.MethodType(method, optimizer))
 
     def _why_at_once(self, arguments, options):
-        if any(value is not None for value in (*arguments, *options.values())):
-            return "optimizer.step() was given a closure"
+        others = [name for name, value in options.items()
+                  if name != "closure" and value is not None]
+        if others or len(arguments) > 1:
+            return f"optimizer.step() was given {', '.join(others) or 'more than a closure'}"
         if (getattr(self._optimizer, "_optimizer_step_pre_hooks", None)
                 or getattr(self._optimizer, "_optimizer_step_post_hooks", None)):
             return "the optimizer has hooks around its step"
@@ -102,6 +139,10 @@ class Parts:
     def done(self):
         """Nothing is due any more."""
         self._groups_then = None
+
+    def stop(self):
+        """From now on the optimizer's methods do what they did before."""
+        self._stopped = True
 
     @contextlib.contextmanager
     def _only(self, groups):

@@ -131,8 +131,8 @@ class SoloAttachment(Attachment):
 
     # ---- called by DDP and by autograd ----
 
-    def _before_forward(self, ddp_model):
-        super()._before_forward(ddp_model)
+    def _before_forward(self, ddp_model, is_traced):
+        super()._before_forward(ddp_model, is_traced)
         if self._detached or not ddp_model.training or not torch.is_grad_enabled():
             return
         if self.loop is None:

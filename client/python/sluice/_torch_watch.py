@@ -14,11 +14,15 @@ sees half a result: clipping, a gradient scaler, another optimizer, a print. Zer
 optimizer.step() is the one change that need not wait: it is noted, and done when the step is.
 """
 
+import contextlib
 import itertools
 from collections import OrderedDict
 
 import torch
+from torch import overrides
 from torch.overrides import TorchFunctionMode
+
+from sluice._torch_dynamo import Part, compiled_call, compiled_modules, is_tracing, unseen
 
 _FACTS = {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.stride,
           torch.Tensor.requires_grad_}  # these look at no element
@@ -36,15 +40,17 @@ class WatchedParameters(OrderedDict):
 
     def __getitem__(self, name):
         value = super().__getitem__(name)
-        self._need(value)
+        if not is_tracing():  # else the tracer would freeze what need() says today
+            self._need(value)
         return value
 
     def get(self, name, default=None):
         return self[name] if name in self else default
 
     def values(self):
-        for value in super().values():
-            self._need(value)
+        if not is_tracing():
+            for value in super().values():
+                self._need(value)
         return super().values()
 
     def items(self):
@@ -85,27 +91,40 @@ def _nothing(*_arguments):
 
 def is_opaque(module):
     """Whether the module's parameters are read by compiled code, which looks nothing up."""
-    return (isinstance(module, torch.jit.ScriptModule) or type(module).__name__ == "OptimizedModule"
-            or getattr(module, "_compiled_call_impl", None) is not None)
+    return isinstance(module, torch.jit.ScriptModule) or compiled_call(module) is not None
 
 
 class Watch:
-    """Watches the parameters in `indices` ({parameter: index}) of `module` until remove()."""
+    """Watches the parameters in `indices` ({parameter: index}) of `module` until remove().
 
-    def __init__(self, module, indices, need):
+    need(parameter)   is called before a module hands one out.
+    enter(indices)    is called before a compiled module runs, which has these.
+    around()          a context for its run.
+    """
+
+    def __init__(self, module, indices, need, enter, around):
         self.early = {}  # indices that must be there before a forward begins -> nothing
         self.units = {}  # index -> indices that are asked for together: those of one layer
-        self.owners = {}  # index -> the module that has it
+        self.owners = {}  # index -> the module that has it, unless that is compiled
         self._replaced = []
+        self._parts = []
+        compiled = set()
+        for child in compiled_modules(module):
+            own = [indices[p] for p in child.parameters() if p in indices]
+            compiled.update(child.modules())
+            self.units.update((index, own) for index in own)
+            self._parts.append(Part(child, lambda own=own: enter(own), around))
         for child in module.modules():
             own = [indices[p] for p in child.parameters(recurse=False) if p in indices]
-            if is_opaque(child):
-                self.early.update((indices[p], None) for p in child.parameters() if p in indices)
-            if not own or isinstance(child, torch.jit.ScriptModule):
+            if isinstance(child, torch.jit.ScriptModule):
+                self.early.update((index, None) for index in own)
+                continue
+            if not own:
                 continue
             layer = not any(True for _ in child.children())
             for index in own:
-                self.owners.setdefault(index, child)
+                if child not in compiled:
+                    self.owners.setdefault(index, child)
                 self.units.setdefault(index, own if layer else [index])
             self._replaced.append((child, child._parameters))
             child._parameters = WatchedParameters(child._parameters, need)
@@ -113,6 +132,8 @@ class Watch:
             self.units.setdefault(index, [index])
 
     def remove(self):
+        for part in self._parts:
+            part.remove()
         for child, parameters in self._replaced:
             current = OrderedDict(child._parameters)
             parameters.clear()
@@ -124,7 +145,8 @@ class Watch:
 class FirstForward(TorchFunctionMode):
     """Sees in which order a whole forward uses the parameters, and which without looking them up.
 
-    Entered around one forward; `announce` is told of the look-ups meanwhile.
+    Entered around one forward, but for compiled modules in it; `announce` is told of the look-ups
+    meanwhile, `enter` of the modules that are called.
     """
 
     def __init__(self, indices, watch):
@@ -144,6 +166,16 @@ class FirstForward(TorchFunctionMode):
     def enter(self, module):
         self._entered.add(module)
 
+    @contextlib.contextmanager
+    def paused(self):
+        """Around what is not to be looked into."""
+        if overrides._get_current_function_mode() is not self:
+            yield
+            return
+        with overrides._pop_mode_temporarily():
+            yield
+
+    @unseen
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func not in _FACTS:
             for value in itertools.chain(args, (kwargs or {}).values()):
@@ -204,6 +236,7 @@ class AwaitedGradient(torch.Tensor):
     """See above. `entry` says for which gradient it stands."""
 
     @classmethod
+    @unseen
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         awaited = []
         plain = _plain(args, awaited)

@@ -19,9 +19,10 @@ layer, while gradients are still on their way:
     model = DistributedDataParallel(net, gradient_as_bucket_view=True)
     sluice.torch.overlap(model, optimizer, "udp://10.77.0.1")    # the loop stays as it is
 
-Works with torch 1.13 and 2.x, parameters on the CPU of type float32, float16 or bfloat16, gradient
-accumulation (no_sync), find_unused_parameters and static_graph. DDP itself keeps using its process
-group for what is not a gradient: initial parameters, buffers, used-parameter maps.
+Works with torch 1.13 and 2.x, compiled or not, parameters on the CPU of type float32, float16 or
+bfloat16, gradient accumulation (no_sync), find_unused_parameters and static_graph. DDP itself keeps
+using its process group for what is not a gradient: initial parameters, buffers, used-parameter
+maps.
 
 How it works: DDP hands each full bucket of gradients to a communication hook during backward. The
 hook submits every parameter's part of the bucket, in place, and returns a future at once. When
@@ -104,17 +105,25 @@ def overlap(ddp_model, optimizer, address=None, *, job=None, weight=1, rank=None
     step() notes the hyper-parameters; a schedule that runs before the update has happened does not
     change it. Who looks at something in between gets what a plain loop would have, by waiting for
     it: .grad, parameters through their modules (state_dict(), parameters(), evaluations, copies),
-    the optimizer's state_dict(). Not covered: references to parameters that were taken before, such
-    as a list of them for a moving average; call flush() of the returned object first. The last
-    step is applied when the process ends, or by detach().
+    the optimizer's state_dict(), a second backward of the same forward. Not covered: references to
+    parameters that were taken before, such as a list of them for a moving average; call flush() of
+    the returned object first. The last step is applied when the process ends, or by detach().
+
+    A closure given to step() overlaps as well: it is called first, and its loss returned. So do
+    the wrappers that accelerate and Lightning put around an optimizer.
+
+    With torch.compile, compile the model's blocks (not the whole) before overlap(): each block
+    then waits for its own gradients. Blocks may be of any size; their parameters come as one.
 
     Steps are done as by attach(), with one warning (of the logger 'sluice') that says why, when
 
       - the optimizer is not one of torch.optim that treat each parameter by itself (SGD, Adam,
-        AdamW, Adagrad, RMSprop, ...), for example LBFGS, a subclass or a wrapper;
-      - step() is given a closure, or has hooks;
+        AdamW, Adagrad, RMSprop, ...), for example LBFGS or a subclass;
+      - step() has hooks, or is given something else than a closure;
       - gradients are read between backward() and step(): clipping by norm, GradScaler, another
-        optimizer over this model.
+        optimizer over this model;
+      - the model is compiled as a whole (torch.compile(net), or of the DDP model), or anything
+        else in this process than such blocks is compiled after overlap(): then from there on.
 
     A sum with fewer than all ranks (k < n) needs a sluice.torch.Loop, which owns the optimizer;
     here such a policy, and a solo_group(), are refused.

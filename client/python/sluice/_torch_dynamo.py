@@ -1,0 +1,96 @@
+"""torch.compile: keeping out of its sight, and seeing it at work.
+
+Its tracer, dynamo, follows calls into whatever Python a compiled function runs, hooks and our own
+dictionaries too. What it finds there it freezes, or repeats at the wrong time. So what it may come
+to is `unseen`, and what it would trace asks `is_tracing()` first. Without torch.compile (torch 1.x)
+all of this is nothing.
+"""
+
+import sys
+
+import torch
+
+_compiler = getattr(torch, "compiler", None)
+
+# Whether this very line is being traced: dynamo puts True in the place of the call.
+is_tracing = getattr(_compiler, "is_compiling", lambda: False)
+
+
+def unseen(function):
+    """Decorator: called from compiled code, `function` and what it calls run as they stand."""
+    return function if _compiler is None else _compiler.disable(function)
+
+
+def frames():
+    """How many functions dynamo has tried to compile so far in this process."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return 0 if utils is None else utils.counters["frames"]["total"]
+
+
+def compiled_call(module):
+    """(name of the attribute, callable) by which a call of `module` becomes one of compiled code;
+    None when its forward is plain Python."""
+    own = vars(module)
+    if own.get("_compiled_call_impl") is not None:  # module.compile()
+        return "_compiled_call_impl", own["_compiled_call_impl"]
+    if type(module).__name__ == "OptimizedModule":  # torch.compile(module)
+        return "forward", own["forward"]
+    forward = getattr(module, "forward", None)  # torch.compile(module.forward), or of the class's
+    if isinstance(forward, Part) or (hasattr(forward, "_torchdynamo_orig_callable") and
+                                     not getattr(forward, "_torchdynamo_disable", False)):
+        return "forward", forward
+    return None
+
+
+def compiled_modules(module):
+    """The outermost compiled modules inside of `module`, or itself."""
+    if compiled_call(module) is not None:
+        return [module]
+    return list(dict.fromkeys(
+        found for child in module.children() for found in compiled_modules(child)))
+
+
+class Part:
+    """Stands in the place of a compiled module's call: before(), then the call, within around().
+
+    `frames` counts what was compiled in all calls of all parts: of this process, as dynamo's count.
+    """
+
+    frames = 0
+
+    def __init__(self, module, before, around):
+        self._module, self._before, self._around = module, before, around
+        self._name, self._call = compiled_call(module)
+        self._was_own = self._name in vars(module)
+        setattr(module, self._name, self)
+
+    def __call__(self, *arguments, **options):
+        self._before()
+        compiled_before = frames()
+        try:
+            with self._around():
+                return self._call(*arguments, **options)
+        finally:
+            Part.frames += frames() - compiled_before
+
+    def remove(self):
+        if vars(self._module).get(self._name) is not self:
+            return  # compiled anew meanwhile
+        if self._was_own:
+            setattr(self._module, self._name, self._call)
+        else:
+            delattr(self._module, self._name)
+
+
+class Signs:
+    """Tells whether torch.compile was at work since this was made, but for the calls of Parts."""
+
+    def __init__(self):
+        self._frames = frames() - Part.frames
+
+    def any(self, module):
+        """In `module`'s children or anywhere in this process."""
+        if frames() - Part.frames != self._frames:
+            return True
+        return any(call is not None and not isinstance(call[1], Part)
+                   for call in map(compiled_call, compiled_modules(module)))
