@@ -6,7 +6,7 @@ many back, with UDP_SEGMENT and UDP_GRO, and without (client_bench.cc). Counted 
 the worker's process, kernel included, for a contribution and its result. The barest receiver looks
 at nothing, so ratio_raw holds the protocol, the average, and its way into the caller's memory;
 ratio_stored is against one that copies each payload to where one was sent from, which no sum can do
-without.
+without. one_used: a step in which all tensors but one are left out, as a share of one with all.
 
 What can go wrong: the loopback interface neither segments nor sums, so a packet of a train is
 cheaper than on any device, and the ratio is an upper bound. The kernel's share of a packet depends
@@ -19,7 +19,7 @@ import report
 
 DESCRIPTION = "CPU time of a session over UDP against the barest sender and receiver"
 
-SIDES = {"session": "session", "raw": "barest, trains",
+SIDES = {"session": "session", "session-one": "session, one tensor used", "raw": "barest, trains",
          "raw-stored": "barest, trains, payloads stored",
          "raw-single": "barest, single datagrams"}
 TENSORS = 8
@@ -41,6 +41,8 @@ def run(options):
     if options.against:
         runs["older"] = (options.against, "session")
         labels["older"] = "session, older"
+    milliseconds = {side: report.Samples() for side in ("session", "session-one")}
+    counted_steps = options.steps - (options.steps + 4) // 5
     samples = {(side, what): report.Samples()
                for side in runs for what in ("cpu", "user", "kilopackets")}
     for _ in range(options.repetitions):
@@ -51,14 +53,21 @@ def run(options):
             samples[side, "cpu"].add(one["cpu_ns"] / one["packets"])
             samples[side, "user"].add(one["user_ns"] / one["packets"])
             samples[side, "kilopackets"].add(one["packets"] / one["seconds"] / 1000)
+            if side in milliseconds:
+                milliseconds[side].add(1000 * one["seconds"] / counted_steps)
     report.table(["ns of CPU, a packet and its result", "all", "in user space", "thousands a s"],
                  [[label, samples[side, "cpu"].cell(0), samples[side, "user"].cell(0),
                    samples[side, "kilopackets"].cell(0)] for side, label in labels.items()])
+    report.table(["milliseconds a step", ""],
+                 [[f"{TENSORS} tensors of {options.bytes} bytes", milliseconds["session"].cell(2)],
+                  ["one of them, the rest left out", milliseconds["session-one"].cell(2)]])
     cpu = {side: samples[side, "cpu"].median for side in runs}
     figures = {"ratio_raw": cpu["session"] / max(cpu["raw"], 1.0),
                "ratio_stored": cpu["session"] / max(cpu["raw-stored"], 1.0),
                "ratio_single": cpu["session"] / max(cpu["raw-single"], 1.0),
                "ns_per_packet": cpu["session"]}
+    figures["one_used"] = (milliseconds["session-one"].median
+                           / max(milliseconds["session"].median, 1e-9))
     if options.against:
         figures["vs_older"] = cpu["session"] / max(cpu["older"], 1.0)
     report.result("client", **figures)

@@ -1,14 +1,15 @@
 // What a session over UDP costs its worker, beside the barest sender and receiver.
 //
-//   bench_client session|raw|raw-stored|raw-single TENSORS BYTES STEPS
+//   bench_client session|session-one|raw|raw-stored|raw-single TENSORS BYTES STEPS
 //
 // session: one rank of a job, TENSORS float32 tensors of BYTES bytes a step, over 127.0.0.1 to an
-// appliance in a child process. raw: as many datagrams of the same lengths, gathered from the same
-// amount of memory into trains (UDP_SEGMENT, UDP_GRO), to a child that sends as many back; nothing
-// looks into them, nothing is averaged, nothing is written but the receive buffer. raw-stored: each
-// payload is copied to where one was sent from, as any sum must be. raw-single: without trains. The
-// first step of five is not counted. Prints one line of JSON: the worker process's CPU time in ns,
-// split as the kernel does, datagrams sent, wall time in seconds.
+// appliance in a child process. session-one: the same, but only the first tensor is submitted; the
+// others cost a packet for 64 chunks. raw: as many datagrams of the same lengths, gathered from the
+// same amount of memory into trains (UDP_SEGMENT, UDP_GRO), to a child that sends as many back;
+// nothing looks into them, nothing is averaged, nothing is written but the receive buffer.
+// raw-stored: each payload is copied to where one was sent from, as any sum must be. raw-single:
+// without trains. The first step of five is not counted. Prints one line of JSON: the worker
+// process's CPU time in ns, split as the kernel does, datagrams sent, wall time in seconds.
 #include <arpa/inet.h>
 #include <poll.h>
 #include <signal.h>
@@ -170,7 +171,7 @@ pid_t in_child(Serve serve) {
 
 // ---- the worker's sides ----
 
-void run_session(const Shape& shape, std::uint16_t port) {
+void run_session(const Shape& shape, std::uint32_t used, std::uint16_t port) {
   Options options;
   options.address = "udp://127.0.0.1:" + std::to_string(port);
   options.job_name = "client";
@@ -191,11 +192,12 @@ void run_session(const Shape& shape, std::uint16_t port) {
   for (std::uint32_t step = 0; step < shape.steps; ++step) {
     if (step == shape.warm_up()) meter = Meter();
     const float value = static_cast<float>(step + 1);
-    for (std::uint32_t i = 0; i < shape.tensors; ++i) {
+    for (std::uint32_t i = 0; i < used; ++i) {
       values[i].front() = values[i].back() = value;
       check(sluice_submit(job, i, values[i].data(), values[i].data(), 1, 0));
     }
-    for (std::uint32_t i = 0; i < shape.tensors; ++i) {
+    check(sluice_end_step(job));
+    for (std::uint32_t i = 0; i < used; ++i) {
       check(sluice_wait_tensor(job, i, 60'000, nullptr));
       if (values[i].front() == value && values[i].back() == value) continue;
       std::fprintf(stderr, "bench_client: a wrong sum in step %u\n", step + 1);
@@ -203,7 +205,7 @@ void run_session(const Shape& shape, std::uint16_t port) {
     }
   }
   const std::uint64_t chunks = (shape.bytes + kChunkBytes - 1) / kChunkBytes;
-  meter.print(chunks * shape.tensors * (shape.steps - shape.warm_up()));
+  meter.print(chunks * used * (shape.steps - shape.warm_up()));
 }
 
 void run_raw(const Shape& shape, std::uint16_t port, bool trains, bool stored) {
@@ -246,15 +248,16 @@ void run_raw(const Shape& shape, std::uint16_t port, bool trains, bool stored) {
 
 int run(std::string_view side, const Shape& shape) {
   const bool trains = side != "raw-single";
+  const bool session = side.starts_with("session");
   TrainSocket control(0, true);
   TrainSocket data(static_cast<std::uint16_t>(control.port() + 1), trains, false);
   if (!data.bound()) return run(side, shape);  // somebody has that port: another pair
   const pid_t child = in_child([&] {
-    if (side == "session") serve_appliance(control, data);
+    if (session) serve_appliance(control, data);
     serve_echo(data);
   });
-  if (side == "session")
-    run_session(shape, control.port());
+  if (session)
+    run_session(shape, side == "session" ? shape.tensors : 1, control.port());
   else
     run_raw(shape, data.port(), trains, side == "raw-stored");
   ::kill(child, SIGKILL);
@@ -267,7 +270,8 @@ int run(std::string_view side, const Shape& shape) {
 
 int main(int argc, char** argv) {
   const std::string_view side = argc == 5 ? argv[1] : "";
-  if (side != "session" && side != "raw" && side != "raw-stored" && side != "raw-single") {
+  if (!side.starts_with("session") && side != "raw" && side != "raw-stored" &&
+      side != "raw-single") {
     std::fprintf(stderr,
                  "usage: bench_client session|raw|raw-stored|raw-single TENSORS BYTES STEPS\n");
     return 2;

@@ -25,9 +25,9 @@ enum class PacketUse : std::uint8_t {
   X(kCompleted, kUseful, "completed",                                                              \
     "contributions that completed a slot and released its result")                                 \
   X(kNilFolded, kUseful, "nil_folded",                                                             \
-    "contributions without data: the worker did not use the tensor")                               \
+    "contributions without data, of one or more chunks: the worker did not use the tensors")       \
   X(kPassed, kUseful, "passed",                                                                    \
-    "packets of a rank that waits for a step and has nothing more for this chunk")                 \
+    "packets of a rank that waits for a step and has nothing more for these chunks")               \
   X(kDuplicate, kUseless, "duplicate", "contributions that arrived twice; the second was ignored") \
   X(kLate, kUseless, "late", "contributions that arrived after their slot was complete")           \
   X(kStale, kUseless, "stale",                                                                     \
@@ -97,6 +97,16 @@ inline constexpr std::size_t kVerdictCount = kVerdictInfo.size();
 
 constexpr std::string_view label(Verdict verdict) noexcept {
   return kVerdictInfo[static_cast<std::size_t>(verdict)].label;
+}
+
+constexpr PacketUse use_of(Verdict verdict) noexcept {
+  return kVerdictInfo[static_cast<std::size_t>(verdict)].use;
+}
+
+// Of a packet that is about several chunks, the outcome that names it: the most useful one.
+constexpr bool is_better(Verdict verdict, Verdict than) noexcept {
+  return verdict == Verdict::kCompleted ||
+         (use_of(verdict) == PacketUse::kUseful && use_of(than) != PacketUse::kUseful);
 }
 
 constexpr std::string_view label(PacketUse use) noexcept {

@@ -20,7 +20,9 @@ Verdict Shard::handle(const wire::Packet& packet, const Place& place, bool marke
     DCHECK(jobs_[job.spec.id.value] == &job);
     switch (packet.type()) {
       case wire::PacketType::kContribution:
-        verdict = contribute(job, packet, place.slot_index, now);
+        verdict = (packet.chunks() & (packet.chunks() - 1)) == 0
+                      ? contribute(job, packet, place.slot_index, now)
+                      : contribute_absent(job, packet, place.slot_index, now);
         break;
       case wire::PacketType::kPiece: verdict = take_piece(job, packet, now); break;
       case wire::PacketType::kProbe: verdict = probe(job, packet); break;

@@ -111,13 +111,20 @@ class Shard {
   std::uint64_t results_overwritten() const noexcept { return results_overwritten_.read(); }
 
  private:
+  // What one packet of results is of: a slot, or, without data, those of several chunks of its
+  // block. Bit i of `chunks`: chunk i of the block.
+  struct ResultPart {
+    std::uint32_t slot_index = 0;
+    std::uint64_t chunks = 0;
+    std::uint8_t flags = 0;
+  };
   // A sum's result as all members of its slot get it: all but the member's name and the numbers of
   // its flow, which are zero here.
   struct PreparedSum {
     std::array<std::uint8_t, wire::result_overhead_bytes(kMaxWorkers)> head;
     std::size_t head_bytes;
-    std::span<const std::uint8_t> payload;
-    wire::PartialSum sum;  // of the head and the payload
+    std::span<const std::uint8_t> payload;  // without data, the chunks
+    wire::PartialSum sum;                   // of the head and the payload
   };
   struct ActiveSlice {  // a stream with results to send; served in turn, one slot each
     Job* job = nullptr;
@@ -153,6 +160,8 @@ class Shard {
   // shard_sum.cc: contributions to sums.
   Verdict contribute(Job& job, const wire::Packet& packet, std::uint32_t slot_index,
                      TimeNs now) noexcept;
+  Verdict contribute_absent(Job& job, const wire::Packet& packet, std::uint32_t first_slot,
+                            TimeNs now) noexcept;
   bool try_complete_sum(Job& job, std::uint32_t slot_index, TimeNs now) noexcept;
 
   // shard_piece.cc: pieces of broadcasts, barriers and transfers.
@@ -181,17 +190,18 @@ class Shard {
   // shard_transmit.cc: results, and the order of all that is sent.
   void queue_result(Job& job, StreamId stream, std::uint32_t slot_index) noexcept;
   std::size_t poll_results(std::span<Transmit> burst, TimeNs now) noexcept;
-  std::size_t fan_out(Job& job, StreamId stream, std::uint32_t slot_index,
-                      std::span<Transmit> burst, TimeNs now) noexcept;
+  static void leave_queue(StreamSlice& slice) noexcept;
+  std::size_t fan_out(Job& job, StreamId stream, const ResultPart& part, std::span<Transmit> burst,
+                      TimeNs now) noexcept;
   bool may_get(Job& job, StreamId stream, Step step, Rank rank) noexcept;
-  bool write_result(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
-                    std::uint8_t flags, Transmit& transmit, TimeNs now) noexcept;
-  void prepare_sum(const Job& job, std::uint32_t slot_index, std::uint8_t flags, TimeNs now,
+  bool write_result(Job& job, StreamId stream, const ResultPart& part, Rank rank,
+                    Transmit& transmit, TimeNs now) noexcept;
+  void prepare_sum(const Job& job, const ResultPart& part, TimeNs now,
                    PreparedSum& prepared) noexcept;
   bool write_sum(Job& job, const PreparedSum& prepared, Rank rank, Transmit& transmit,
                  TimeNs now) noexcept;
-  bool write_piece(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
-                   std::uint8_t flags, Transmit& transmit, TimeNs now) noexcept;
+  bool write_piece(Job& job, StreamId stream, const ResultPart& part, Rank rank, Transmit& transmit,
+                   TimeNs now) noexcept;
   Flow& flow_to(Job& job, Rank rank) noexcept;
   static bool is_for(const Job& job, StreamId stream, Step step, Rank rank) noexcept;
   static wire::Sender sender_of(const Job& job, Rank rank) noexcept;

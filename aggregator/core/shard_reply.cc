@@ -179,15 +179,18 @@ bool Shard::write_reply(Job& job, Rank rank, Transmit& transmit, TimeNs now) noe
     Reply& reply = reply_at(job, rank, flow.last_reply);
     CHECK(reply.want != 0);
     const auto chunk = static_cast<std::uint32_t>(std::countr_zero(reply.want));
-    reply.want &= reply.want - 1;
-    if (reply.want == 0) flow.pulling &= ~bit(flow.last_reply);
     const StreamSlice& slice = job_slice.of(reply.stream);
     const std::uint32_t slot_index =
         job.slot_index(reply.stream, slice, reply.step, reply.block * kChunksPerBlock + chunk);
     const Slot& slot = slice.slots[slot_index];
+    const std::uint64_t leaving = reply.stream == StreamId::kGradients
+                                      ? job_slice.gradients.alike_to(slot_index, reply.want)
+                                      : reply.want & -reply.want;
+    reply.want &= ~leaving;
+    if (reply.want == 0) flow.pulling &= ~bit(flow.last_reply);
     if (!slot.complete_for(reply.step)) continue;  // reopened since the answer
-    if (!write_result(job, reply.stream, slot_index, rank, wire::kFlagPulled, transmit, now))
-      continue;
+    const ResultPart part{.slot_index = slot_index, .chunks = leaving, .flags = wire::kFlagPulled};
+    if (!write_result(job, reply.stream, part, rank, transmit, now)) continue;
     job_slice.results_pulled.add(1);
     return true;
   }

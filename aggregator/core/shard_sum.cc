@@ -1,6 +1,7 @@
 // Contributions to sums: what one adds to its slot, when a sum is complete, and what the policy is
 // shown of it.
 #include <algorithm>
+#include <bit>
 
 #include "aggregator/base/check.h"
 #include "aggregator/core/fold.h"
@@ -118,6 +119,26 @@ Shard::Place Shard::locate(const wire::Packet& packet) const noexcept {
   prefetch_front(slice.data_of(place.slot_index),
                  std::min<std::size_t>(packet.payload().size(), 256));
   return place;
+}
+
+// Several chunks of a block, each taken by itself: the packet's verdict is the most useful one. No
+// block is cut by the end of a slice's step, so their slots are neighbours.
+Verdict Shard::contribute_absent(Job& job, const wire::Packet& packet, std::uint32_t first_slot,
+                                 TimeNs now) noexcept {
+  const std::uint64_t chunks = packet.chunks();
+  const int first = std::countr_zero(chunks);
+  const auto& body = packet.body<wire::Contribution>();
+  const auto last = body.chunk + static_cast<ChunkIndex>(std::bit_width(chunks) - 1 - first);
+  if (const Verdict whole = check_chunk(job, StreamId::kGradients, last);
+      whole != Verdict::kAccepted)
+    return whole;
+  Verdict best = Verdict::kAccepted;
+  for (std::uint64_t rest = chunks; rest != 0; rest &= rest - 1) {
+    const auto slot = first_slot + static_cast<std::uint32_t>(std::countr_zero(rest) - first);
+    const Verdict verdict = contribute(job, packet, slot, now);
+    if (best == Verdict::kAccepted || is_better(verdict, best)) best = verdict;
+  }
+  return best;
 }
 
 Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t slot_index,

@@ -1,6 +1,7 @@
 // What a shard sends, and when: results to every member within its credit, between them a reply now
 // and then, encoded straight into the caller's buffers.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "aggregator/base/check.h"
@@ -67,16 +68,18 @@ std::size_t Shard::poll_results(std::span<Transmit> burst, TimeNs now) noexcept 
     if (slice.head_step != slot.step) {  // a new head, or its slot was reopened under it
       slice.head_step = slot.step;
       slice.head_rank = 0;
+      slice.head_chunks = 0;
+      if (front.stream == StreamId::kGradients && slot.state == SlotState::kComplete)
+        slice.head_chunks = job.slices[id_.value].gradients.chunks_at_head();
     }
     if (slot.state == SlotState::kComplete) {
-      count += fan_out(job, front.stream, slot_index, burst.subspan(count), now);
+      const ResultPart part{.slot_index = slot_index, .chunks = slice.head_chunks};
+      count += fan_out(job, front.stream, part, burst.subspan(count), now);
       if (slice.head_rank < job.spec.world_size) return count;  // the burst is full
     }
     // Every member was served (or the slot was reopened before it could be): next slot, next
     // stream.
-    slot.queued = false;
-    slice.queue_head = slot.next_queued;
-    slice.head_step = 0;
+    leave_queue(slice);
     active_head_ = (active_head_ + 1) % active_.size();
     --active_count_;
     if (slice.queue_head != kNoSlot)
@@ -85,16 +88,36 @@ std::size_t Shard::poll_results(std::span<Transmit> burst, TimeNs now) noexcept 
   return count;
 }
 
+// Takes the head out of the queue, and, when it has been served, what went with it.
+void Shard::leave_queue(StreamSlice& slice) noexcept {
+  const std::uint32_t head = slice.queue_head;
+  const Slot& served = slice.slots[head];
+  const auto pop = [&slice] {
+    Slot& slot = slice.slots[slice.queue_head];
+    DCHECK(slot.queued);
+    slot.queued = false;
+    slice.queue_head = slot.next_queued;
+  };
+  pop();
+  slice.head_step = 0;
+  if (slice.head_chunks == 0 || served.state != SlotState::kComplete) return;
+  const std::uint32_t first = head - head % slice.chunk_count % kChunksPerBlock;
+  while (slice.queue_head != kNoSlot && slice.queue_head - first < kChunksPerBlock &&
+         (slice.head_chunks >> (slice.queue_head - first) & 1) != 0 &&
+         slice.slots[slice.queue_head].complete_for(served.step))
+    pop();
+}
+
 // The complete slot's result for its members, from where the slice's `head_rank` stands: for all
 // that are left, or as many as the burst has room for.
-std::size_t Shard::fan_out(Job& job, StreamId stream, std::uint32_t slot_index,
+std::size_t Shard::fan_out(Job& job, StreamId stream, const ResultPart& part,
                            std::span<Transmit> burst, TimeNs now) noexcept {
   if (burst.empty()) return 0;
   JobSlice& job_slice = job.slices[id_.value];
   StreamSlice& slice = job_slice.of(stream);
-  const Slot& slot = slice.slots[slot_index];
+  const Slot& slot = slice.slots[part.slot_index];
   PreparedSum prepared;
-  if (stream == StreamId::kGradients) prepare_sum(job, slot_index, 0, now, prepared);
+  if (stream == StreamId::kGradients) prepare_sum(job, part, now, prepared);
   std::size_t count = 0;
   for (; slice.head_rank < job.spec.world_size && count < burst.size(); ++slice.head_rank) {
     const Rank rank{static_cast<std::uint16_t>(slice.head_rank)};
@@ -106,7 +129,7 @@ std::size_t Shard::fan_out(Job& job, StreamId stream, std::uint32_t slot_index,
     transmit.reply = false;
     const bool written = stream == StreamId::kGradients
                              ? write_sum(job, prepared, rank, transmit, now)
-                             : write_piece(job, stream, slot_index, rank, 0, transmit, now);
+                             : write_piece(job, stream, part, rank, transmit, now);
     count += written;
   }
   job_slice.results_sent.add(count);
@@ -178,20 +201,20 @@ wire::PartialSum Shard::fill_feedback(Job& job, Rank rank, wire::FeedbackHeader&
 }
 
 // One result that was asked for. False: it does not fit.
-bool Shard::write_result(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
-                         std::uint8_t flags, Transmit& transmit, TimeNs now) noexcept {
-  const Slot& slot = job.slices[id_.value].of(stream).slots[slot_index];
+bool Shard::write_result(Job& job, StreamId stream, const ResultPart& part, Rank rank,
+                         Transmit& transmit, TimeNs now) noexcept {
+  const Slot& slot = job.slices[id_.value].of(stream).slots[part.slot_index];
   DCHECK(slot.state == SlotState::kComplete);
   transmit.priority = slot.priority;
-  if (stream != StreamId::kGradients)
-    return write_piece(job, stream, slot_index, rank, flags, transmit, now);
+  if (stream != StreamId::kGradients) return write_piece(job, stream, part, rank, transmit, now);
   PreparedSum prepared;
-  prepare_sum(job, slot_index, flags, now, prepared);
+  prepare_sum(job, part, now, prepared);
   return write_sum(job, prepared, rank, transmit, now);
 }
 
-void Shard::prepare_sum(const Job& job, std::uint32_t slot_index, std::uint8_t flags, TimeNs now,
+void Shard::prepare_sum(const Job& job, const ResultPart& part, TimeNs now,
                         PreparedSum& prepared) noexcept {
+  const std::uint32_t slot_index = part.slot_index;
   const GradientSlice& slice = job.slices[id_.value].gradients;
   const Slot& slot = slice.slots[slot_index];
   const Sum& sum = slice.sums[slot_index];
@@ -207,16 +230,23 @@ void Shard::prepare_sum(const Job& job, std::uint32_t slot_index, std::uint8_t f
                           .dtype = sum.dtype,
                           .mask_words = static_cast<std::uint8_t>(slice.mask_word_count)};
   body.feedback.priority = slot.priority;
-  body.feedback.flags = flags;
-  if (!sum.has_data()) body.feedback.flags |= wire::kFlagNil;
+  body.feedback.flags = part.flags;
+  prepared.payload = slice.payload_of(slot_index);
+  prepared.sum = wire::PartialSum{slot.payload_sum};
+  if (!sum.has_data()) {
+    body.feedback.flags |= wire::kFlagNil;
+    body.chunk -= body.chunk % kChunksPerBlock;
+    body.chunk += static_cast<ChunkIndex>(std::countr_zero(part.chunks));
+    prepared.payload = {reinterpret_cast<const std::uint8_t*>(&part.chunks), sizeof part.chunks};
+    prepared.sum = wire::sum_bytes(prepared.payload);
+  }
   if (!sum.finite) body.feedback.flags |= wire::kFlagNonFinite;
   if (sum.dtype != Dtype::kFloat32) body.feedback.flags |= wire::kFlagMean;
   prepared.head_bytes =
       wire::encode(prepared.head, {.job = job.spec.id.value}, body, slice.mask_of(slot_index));
   CHECK(prepared.head_bytes != 0);
-  prepared.payload = slice.payload_of(slot_index);
-  prepared.sum = wire::sum_bytes(std::span(prepared.head).first(prepared.head_bytes)) +
-                 wire::PartialSum{slot.payload_sum};
+  prepared.sum =
+      prepared.sum + wire::sum_bytes(std::span(prepared.head).first(prepared.head_bytes));
 }
 
 // The prepared head, its member's name and numbers, and the payload, which was summed once for all
@@ -246,8 +276,9 @@ bool Shard::write_sum(Job& job, const PreparedSum& prepared, Rank rank, Transmit
 }
 
 // False: it does not fit.
-bool Shard::write_piece(Job& job, StreamId stream, std::uint32_t slot_index, Rank rank,
-                        std::uint8_t flags, Transmit& transmit, TimeNs now) noexcept {
+bool Shard::write_piece(Job& job, StreamId stream, const ResultPart& part, Rank rank,
+                        Transmit& transmit, TimeNs now) noexcept {
+  const std::uint32_t slot_index = part.slot_index;
   const PieceSlice& slice = job.slices[id_.value].pieces_of(stream);
   const Slot& slot = slice.slots[slot_index];
   wire::PieceResult body{.step = slot.step,
@@ -256,7 +287,7 @@ bool Shard::write_piece(Job& job, StreamId stream, std::uint32_t slot_index, Ran
                          .mask_words = static_cast<std::uint8_t>(job.mask_word_count),
                          .payload_bytes = slot.payload_bytes};
   body.feedback.priority = slot.priority;
-  body.feedback.flags = flags;
+  body.feedback.flags = part.flags;
   fill_feedback(job, rank, body.feedback, now);
   transmit.bytes = wire::encode(transmit.room, sender_of(job, rank), body,
                                 slice.mask_of(slot_index), slice.payload_of(slot_index));

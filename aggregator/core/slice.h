@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -104,6 +105,7 @@ struct StreamSlice {
   std::uint32_t queue_tail = kNoSlot;
   Step head_step = 0;
   std::uint32_t head_rank = 0;
+  std::uint64_t head_chunks = 0;     // of its block: those whose results leave with the head's
   std::vector<Slot> slots;           // index (step % window) * chunk_count + local chunk
   std::vector<std::uint64_t> masks;  // mask_word_count a slot
   std::unique_ptr<float[], void (*)(void*)> data{nullptr,
@@ -175,6 +177,39 @@ struct GradientSlice : StreamSlice {
   }
   bool has_passed(std::size_t slot_index, Rank rank) noexcept {
     return !passes.empty() && test_bit(passes_of(slot_index), rank);
+  }
+  // Whether the results of two slots say the same, but for the chunk: without data, of the same
+  // ranks. Then one packet is enough for both.
+  bool alike(std::size_t left, std::size_t right) const noexcept {
+    const Sum& a = sums[left];
+    const Sum& b = sums[right];
+    return !a.has_data() && !b.has_data() && slots[right].complete_for(slots[left].step) &&
+           a.weight == b.weight && a.k == b.k && a.may_count == b.may_count &&
+           std::ranges::equal(mask_of(left), mask_of(right));
+  }
+  // Of the chunks of one block, the first of which has this slot, those that are alike.
+  std::uint64_t alike_to(std::size_t first_slot, std::uint64_t chunks) const noexcept {
+    const std::uint64_t first = chunks & -chunks;
+    std::uint64_t found = first;
+    for (std::uint64_t rest = chunks - first; rest != 0; rest &= rest - 1) {
+      const auto distance =
+          static_cast<std::size_t>(std::countr_zero(rest) - std::countr_zero(first));
+      if (alike(first_slot, first_slot + distance)) found |= rest & -rest;
+    }
+    return found;
+  }
+  // The chunks of one block that leave with the queue's head: its own, and those behind it that are
+  // alike. None where it has data.
+  std::uint64_t chunks_at_head() const noexcept {
+    if (sums[queue_head].has_data()) return 0;
+    const std::uint32_t in_block = queue_head % chunk_count % kChunksPerBlock;
+    const std::uint32_t first = queue_head - in_block;
+    std::uint64_t chunks = std::uint64_t{1} << in_block;
+    for (std::uint32_t next = slots[queue_head].next_queued;
+         next != kNoSlot && next - first < kChunksPerBlock && alike(queue_head, next);
+         next = slots[next].next_queued)
+      chunks |= std::uint64_t{1} << (next - first);
+    return chunks;
   }
   // Null where nobody may pass.
   std::uint64_t* passes_of(std::size_t slot_index) noexcept {

@@ -19,7 +19,10 @@ namespace sluice::wire {
 
 // ---- sums ----
 
-struct Contribution {  // then elem_count elements, unless kFlagNil
+// Chunks without data travel together: with kFlagNil a packet has no elements but names, in a u64
+// of a bit each, the chunks of one block of 64 that it speaks of, `chunk` being the first of them.
+// All else in it holds for each.
+struct Contribution {  // then elem_count elements; with kFlagNil the chunks
   static constexpr PacketType kType = PacketType::kContribution;
   static constexpr std::uint8_t kFlags = kFlagReport | kFlagNil;
   FlowHeader flow;
@@ -32,7 +35,7 @@ struct Contribution {  // then elem_count elements, unless kFlagNil
   std::uint8_t reserved = 0;  // 0: elements lie at an even offset
 };
 
-struct ResultHeader {  // then mask_words u64, then elem_count elements, unless kFlagNil
+struct ResultHeader {  // then mask_words u64, then elem_count elements; with kFlagNil the chunks
   static constexpr PacketType kType = PacketType::kResult;
   static constexpr std::uint8_t kFlags = kFlagNil | kFlagNonFinite | kFlagMean | kFlagPulled;
   FeedbackHeader feedback;
@@ -44,7 +47,7 @@ struct ResultHeader {  // then mask_words u64, then elem_count elements, unless 
   std::uint32_t chunk = 0;
   std::uint64_t weight = 0;  // total of the contributions in the mask
   // How long before this packet was written the chunk's first contribution came, and the one that
-  // completed it: for traces.
+  // completed it (of several chunks, those of the first): for traces.
   std::uint32_t first_age_us = 0;
   std::uint32_t complete_age_us = 0;
   std::uint16_t elem_count = 0;

@@ -5,9 +5,12 @@
 namespace sluice::wire {
 namespace {
 
-// What follows a body: how many mask words, how many payload bytes, and whether padding may follow.
+// What follows a body: how many mask words, which chunks, how many payload bytes, and whether
+// padding may follow.
 struct Tail {
   std::size_t mask_word_count = 0;
+  std::uint64_t chunks = 0;   // of a sum's packet; with `lists_chunks` only the first of them
+  bool lists_chunks = false;  // they follow the mask
   std::size_t payload_bytes = 0;
   bool padding_allowed = false;
 };
@@ -21,14 +24,18 @@ bool valid_policy(const PolicyOptions& policy) noexcept {
          policy.reserved == 0;
 }
 
-// The elements of a sum's packet. Element count and the NIL flag must tell one story.
-Verdict check_elems(std::uint16_t elem_count, Dtype dtype, std::uint8_t flags,
-                    Tail& tail) noexcept {
-  if (dtype > Dtype::kBfloat16) return Verdict::kBadField;
-  tail.payload_bytes = elem_count * dtype_bytes(dtype);
+// What a sum's packet is of. Element count and the NIL flag must tell one story.
+template <class Body>
+Verdict check_elems(const Body& body, std::uint8_t flags, Tail& tail) noexcept {
+  if (body.dtype > Dtype::kBfloat16) return Verdict::kBadField;
   const bool nil = flags & kFlagNil;
-  return nil == (elem_count == 0) && tail.payload_bytes <= kMaxChunkBytes ? Verdict::kAccepted
-                                                                          : Verdict::kBadLength;
+  if (nil && body.dtype != Dtype{}) return Verdict::kBadField;  // it may be of several tensors
+  tail.chunks = std::uint64_t{1} << (body.chunk % kChunksPerBlock);
+  tail.lists_chunks = nil;
+  tail.payload_bytes = body.elem_count * dtype_bytes(body.dtype);
+  return nil == (body.elem_count == 0) && tail.payload_bytes <= kMaxChunkBytes
+             ? Verdict::kAccepted
+             : Verdict::kBadLength;
 }
 
 // All but a barrier have a size; how many chunks it makes is up to the job.
@@ -57,14 +64,12 @@ Verdict field_if(bool valid) noexcept { return valid ? Verdict::kAccepted : Verd
 
 Verdict check(const Contribution& body, Tail& tail) noexcept {
   if (body.reserved != 0) return Verdict::kBadField;
-  return check_elems(body.elem_count, body.dtype, body.flow.flags, tail);
+  return check_elems(body, body.flow.flags, tail);
 }
 
 Verdict check(const ResultHeader& body, Tail& tail) noexcept {
   const Verdict verdict = check_mask(body.mask_words, tail);
-  return verdict == Verdict::kAccepted
-             ? check_elems(body.elem_count, body.dtype, body.feedback.flags, tail)
-             : verdict;
+  return verdict == Verdict::kAccepted ? check_elems(body, body.feedback.flags, tail) : verdict;
 }
 
 Verdict check(const Piece& body, Tail& tail) noexcept {
@@ -172,15 +177,23 @@ bool parse(std::span<const std::uint8_t> bytes, Packet& packet, Verdict& why) no
   if (verdict != Verdict::kAccepted) return reject(verdict);
 
   const std::size_t mask_offset_bytes = sizeof(CommonHeader) + body_bytes;
-  const std::size_t payload_offset_bytes = mask_offset_bytes + 8 * tail.mask_word_count;
+  const std::size_t list_offset_bytes = mask_offset_bytes + 8 * tail.mask_word_count;
+  const std::size_t payload_offset_bytes = list_offset_bytes + (tail.lists_chunks ? 8 : 0);
   const std::size_t total_bytes = payload_offset_bytes + tail.payload_bytes;
   if (bytes.size() < total_bytes) return reject(Verdict::kTruncated);
   if (bytes.size() > total_bytes && !tail.padding_allowed) return reject(Verdict::kBadLength);
+
+  if (tail.lists_chunks) {
+    const std::uint64_t first = tail.chunks;
+    std::memcpy(&tail.chunks, &bytes[list_offset_bytes], sizeof tail.chunks);
+    if ((tail.chunks & -tail.chunks) != first) return reject(Verdict::kBadField);
+  }
 
   packet.bytes_ = bytes;
   packet.payload_ = bytes.subspan(payload_offset_bytes, tail.payload_bytes);
   packet.mask_offset_bytes_ = mask_offset_bytes;
   packet.mask_word_count_ = tail.mask_word_count;
+  packet.chunks_ = tail.chunks;
   return true;
 }
 

@@ -55,6 +55,9 @@ class Packet {
   std::string_view text() const noexcept {
     return {reinterpret_cast<const char*>(payload_.data()), payload_.size()};
   }
+  // The chunks that a contribution or a result speaks of: bit i is chunk i of its block of 64. More
+  // than one only where they have no data.
+  std::uint64_t chunks() const noexcept { return chunks_; }
   MissingAge missing_age(std::size_t index) const noexcept;
   std::span<const std::uint8_t> bytes() const noexcept { return bytes_; }
 
@@ -64,6 +67,7 @@ class Packet {
   std::span<const std::uint8_t> payload_;
   std::size_t mask_offset_bytes_ = 0;
   std::size_t mask_word_count_ = 0;
+  std::uint64_t chunks_ = 0;
 };
 
 // Validates `bytes`. True: `packet` views them. False: `why` is the reason, `packet` is untouched.

@@ -1,6 +1,7 @@
 #include "client/core/gradients.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "aggregator/base/check.h"
@@ -11,7 +12,6 @@
 namespace sluice::client {
 namespace {
 
-constexpr Priority kNilPriority = 0;  // other ranks may wait for nothing else
 constexpr std::size_t kListedTensors = 5;
 
 }  // namespace
@@ -131,9 +131,13 @@ void GradientStream::schedule_chunk(ChunkIndex chunk, std::uint32_t tensor, Time
   } else if (closed_ || !(contributes(tensor) || requeues_now())) {
     // A result that came too early was not kept, and does not come again by itself.
     recovery_->await(chunk, passed_ >= current ? now : now + kIdleProbeInterval);
-  } else {
+  } else if (carries_data(chunk, tensor)) {
     recovery_->expect(chunk);
     scheduler_->push(chunk, priority_of(tensor), now);
+  } else if (recovery_->expect_absent(chunk)) {
+    scheduler_->push(chunk, kNilPriority, now);
+  } else {
+    scheduler_->push_along(chunk, kNilPriority, now);
   }
 }
 
@@ -175,8 +179,10 @@ bool GradientStream::write_next(Transmit& transmit, std::span<std::uint8_t> out,
   const WindowState windows = window_state(now);
   Choice choice;
   while (scheduler_->next(windows, choice)) {
-    if (!recovery_->take(choice.chunk)) continue;  // it need not be sent after all
-    write_chunk(choice, transmit, out, now);
+    std::uint64_t chunks = recovery_->take(choice.chunk);
+    if (chunks == 0) continue;  // it need not be sent after all
+    if ((chunks & (chunks - 1)) != 0) chunks = keep_alike(choice.chunk / kChunksPerBlock, chunks);
+    write_chunks(choice, chunks, transmit, out, now);
     return true;
   }
   return false;
@@ -190,49 +196,63 @@ std::span<const std::uint8_t> GradientStream::input_of(const ChunkSpan& span) co
           span.elem_count * elem_bytes};
 }
 
-// What this worker has for the chunk: its gradient, a late one of before, or its presence.
-std::span<const std::uint8_t> GradientStream::fill_body(const ChunkSpan& span,
-                                                        wire::Contribution& body) noexcept {
-  const ChunkIndex chunk = body.chunk;
+// Its gradient, a late one of before, or its presence.
+GradientStream::Offer GradientStream::offer_of(ChunkIndex chunk,
+                                               const ChunkSpan& span) const noexcept {
   const std::uint32_t tensor = span.tensor;
-  const bool left_out = tensors_.part(tensor) == Part::kLeftOut;
-  const Dtype dtype = layout_.tensor(tensor).dtype;
-  std::span<const std::uint8_t> payload;
-  body.dtype = dtype;
-  body.flow.priority = priority_of(tensor);
   if (contributes(tensor)) {
-    body.weight = left_out ? nil_weight_ : tensors_.submission(tensor).weight;
-    if (has_data(tensor)) payload = input_of(span);
-  } else if (late_.waiting(chunk)) {
-    body.base_step = late_.entry(chunk).base;
-    body.weight = late_.entry(chunk).weight;
-    payload = late_.data(chunk);
-  } else {  // no step may wait for a worker that has no more to say
-    body.base_step = late_.waiting() ? late_.newest_base() : current_step() - 1;
+    const bool left_out = tensors_.part(tensor) == Part::kLeftOut;
+    return {.payload = has_data(tensor) ? input_of(span) : std::span<const std::uint8_t>(),
+            .base_step = current_step(),
+            .weight = left_out ? nil_weight_ : tensors_.submission(tensor).weight};
   }
-  if (payload.empty()) {
-    body.flow.flags |= wire::kFlagNil;
-    ++link_.counters.nil_contributions;
-  } else {
-    body.elem_count = span.elem_count;
-    DCHECK(payload.size() == span.elem_count * dtype_bytes(dtype));
+  if (late_.waiting(chunk)) {
+    const LateChunks::Entry& late = late_.entry(chunk);
+    return {.payload = late_.data(chunk), .base_step = late.base, .weight = late.weight};
   }
-  DCHECK(body.base_step <= current_step());
-  return payload;
+  // No step may wait for a worker that has no more to say.
+  return {.base_step = late_.waiting() ? late_.newest_base() : current_step() - 1};
+}
+
+// Of chunks without data, those that one packet can speak of; the others wait again.
+std::uint64_t GradientStream::keep_alike(std::uint32_t block, std::uint64_t chunks) noexcept {
+  std::uint64_t kept = 0;
+  Offer first;
+  for (std::uint64_t rest = chunks; rest != 0; rest &= rest - 1) {
+    const ChunkIndex chunk =
+        block * kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(rest));
+    const Offer offer = offer_of(chunk, layout_.chunk(chunk));
+    if (kept == 0) first = offer;
+    if (kept == 0 || same_absence(first, offer)) kept |= rest & -rest;
+  }
+  if (kept != chunks)
+    scheduler_->push_again(recovery_->put_back(block, chunks & ~kept), kNilPriority);
+  return kept;
 }
 
 // A gradient stays where it is; what waits to be requeued may make room for something newer.
-void GradientStream::write_chunk(const Choice& choice, Transmit& transmit,
-                                 std::span<std::uint8_t> out, TimeNs now) noexcept {
-  const ChunkIndex chunk = choice.chunk;
+void GradientStream::write_chunks(const Choice& choice, std::uint64_t chunks, Transmit& transmit,
+                                  std::span<std::uint8_t> out, TimeNs now) noexcept {
+  const std::uint32_t block = choice.chunk / kChunksPerBlock;
+  const ChunkIndex chunk =
+      block * kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(chunks));
   DCHECK(choice.shard == shard_of(chunk, link_.shard_count()));
+  const ChunkSpan span = layout_.chunk(chunk);
+  const Offer offer = offer_of(chunk, span);
+  const bool nil = offer.payload.empty();
+  DCHECK(nil || (chunks & (chunks - 1)) == 0);
+  DCHECK(offer.base_step <= current_step());
   Flow& flow = link_.flows[choice.shard];
   wire::Contribution body{.flow = flow.next_header(now),
                           .step = current_step(),
                           .chunk = chunk,
-                          .base_step = current_step()};
-  const ChunkSpan span = layout_.chunk(chunk);
-  const std::span<const std::uint8_t> payload = fill_body(span, body);
+                          .base_step = offer.base_step,
+                          .weight = offer.weight,
+                          .elem_count = nil ? std::uint16_t{0} : span.elem_count,
+                          .dtype = nil ? Dtype{} : layout_.tensor(span.tensor).dtype};
+  body.flow.priority = nil ? kNilPriority : priority_of(span.tensor);
+  if (nil) body.flow.flags |= wire::kFlagNil;
+  if (nil) link_.counters.nil_contributions += static_cast<unsigned>(std::popcount(chunks));
   LastSent& last_sent = last_sent_[choice.shard];
   last_sent.number = body.flow.number;
   last_sent.unreported_priority = std::max(last_sent.unreported_priority, body.flow.priority);
@@ -240,16 +260,19 @@ void GradientStream::write_chunk(const Choice& choice, Transmit& transmit,
     body.flow.flags |= wire::kFlagReport;
     last_sent.unreported_priority = 0;
   }
-  const bool again = recovery_->sent(chunk, body.flow.number, now, flow);
+  const bool again = recovery_->sent(block, chunks, body.flow.number, now, flow);
   link_.counters.retransmissions += again;
   if (trace_.on()) trace_.sent(span.tensor, current_step(), again, now);
   const bool in_place = has_data(span.tensor);
-  if (in_place) prefetch<Use::kRead>(payload.data(), payload.size());  // for the transport
-  transmit = {.bytes = in_place ? wire::encode(out, link_.identity, body)
-                                : wire::encode(out, link_.identity, body, {}, payload),
-              .payload = in_place ? payload : std::span<const std::uint8_t>(),
-              .port_offset = static_cast<std::uint16_t>(1 + choice.shard),
-              .priority = body.flow.priority};
+  if (in_place) prefetch<Use::kRead>(offer.payload.data(), offer.payload.size());  // for transport
+  const std::span<const std::uint8_t> list{reinterpret_cast<const std::uint8_t*>(&chunks),
+                                           sizeof chunks};
+  transmit = {
+      .bytes = in_place ? wire::encode(out, link_.identity, body)
+                        : wire::encode(out, link_.identity, body, {}, nil ? list : offer.payload),
+      .payload = in_place ? offer.payload : std::span<const std::uint8_t>(),
+      .port_offset = static_cast<std::uint16_t>(1 + choice.shard),
+      .priority = body.flow.priority};
 }
 
 std::size_t GradientStream::write_finished(std::span<std::uint8_t> out, TimeNs now) noexcept {

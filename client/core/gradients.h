@@ -28,6 +28,8 @@
 
 namespace sluice::client {
 
+inline constexpr Priority kNilPriority = 0;  // without data: others may wait for nothing else
+
 class GradientStream final : public Stream {
  public:
   // `first_step`: 1, but in tests of the last steps.
@@ -124,9 +126,20 @@ class GradientStream final : public Stream {
   Status check_catch_up(const Submission& submission) const;
   void schedule(std::uint32_t tensor, TimeNs now);
   void schedule_chunk(ChunkIndex chunk, std::uint32_t tensor, TimeNs now) noexcept;
-  std::span<const std::uint8_t> fill_body(const ChunkSpan& span, wire::Contribution& body) noexcept;
-  void write_chunk(const Choice& choice, Transmit& transmit, std::span<std::uint8_t> out,
-                   TimeNs now) noexcept;
+  // What this worker has to say of a chunk, and its data in memory.
+  struct Offer {
+    std::span<const std::uint8_t> payload;  // empty: no data
+    Step base_step = 0;
+    std::uint32_t weight = 0;
+    friend bool same_absence(const Offer& left, const Offer& right) noexcept {
+      return left.payload.empty() && right.payload.empty() && left.base_step == right.base_step &&
+             left.weight == right.weight;
+    }
+  };
+  Offer offer_of(ChunkIndex chunk, const ChunkSpan& span) const noexcept;
+  std::uint64_t keep_alike(std::uint32_t block, std::uint64_t chunks) noexcept;
+  void write_chunks(const Choice& choice, std::uint64_t chunks, Transmit& transmit,
+                    std::span<std::uint8_t> out, TimeNs now) noexcept;
   std::size_t write_finished(std::span<std::uint8_t> out, TimeNs now) noexcept;
   std::size_t write_reached(std::span<std::uint8_t> out, TimeNs now) noexcept;
   std::uint32_t in_flight(std::uint16_t shard) const noexcept;
@@ -145,6 +158,10 @@ class GradientStream final : public Stream {
     const Part part = tensors_.part(tensor);
     return part == Part::kGradient || part == Part::kCatchUp;
   }
+  // It has data for the chunk in the step under way.
+  bool carries_data(ChunkIndex chunk, std::uint32_t tensor) const noexcept {
+    return contributes(tensor) ? has_data(tensor) : late_.waiting(chunk);
+  }
   std::span<const std::uint8_t> input_of(const ChunkSpan& span) const noexcept;
   // What waits to be requeued, or at least this worker's presence, goes into the step under way.
   bool requeues_now() const noexcept {
@@ -156,6 +173,7 @@ class GradientStream final : public Stream {
   std::string describe_open_tensors() const;
 
   // gradients_receive.cc
+  Verdict take_result(const wire::Packet& packet, ChunkIndex chunk, TimeNs now);
   void finish_tensor(std::uint32_t tensor, TimeNs now);
   void clear_absent_parts(std::uint32_t tensor) noexcept;
   void finish_step();

@@ -35,12 +35,28 @@ Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
     passed_ = std::max(passed_, Step{body.step});
     return Verdict::kTooNew;
   }
-  if (body.chunk >= layout_.chunk_count()) return Verdict::kBadChunk;
+  const ChunkIndex block = body.chunk - body.chunk % kChunksPerBlock;
+  if (body.chunk >= layout_.chunk_count() ||
+      block + static_cast<ChunkIndex>(std::bit_width(packet.chunks())) > layout_.chunk_count())
+    return Verdict::kBadChunk;
   if (body.step < current) {
     ++link_.counters.duplicate_results;
     return Verdict::kDuplicate;
   }
-  const ChunkSpan span = layout_.chunk(body.chunk);
+  Verdict best = Verdict::kAccepted;
+  for (std::uint64_t chunks = packet.chunks(); chunks != 0; chunks &= chunks - 1) {
+    const Verdict verdict =
+        take_result(packet, block + static_cast<ChunkIndex>(std::countr_zero(chunks)), now);
+    if (best == Verdict::kAccepted || is_better(verdict, best)) best = verdict;
+    if (current_step() != current) break;  // it was the step's last one
+  }
+  return best;
+}
+
+Verdict GradientStream::take_result(const wire::Packet& packet, ChunkIndex chunk, TimeNs now) {
+  const Step current = current_step();
+  const auto& body = packet.body<wire::ResultHeader>();
+  const ChunkSpan span = layout_.chunk(chunk);
   const bool nil = body.feedback.flags & wire::kFlagNil;
   if (!nil &&
       (body.elem_count != span.elem_count || body.dtype != layout_.tensor(span.tensor).dtype))
@@ -54,11 +70,10 @@ Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
                                       .is_mean = (body.feedback.flags & wire::kFlagMean) != 0},
                            .non_finite = (body.feedback.flags & wire::kFlagNonFinite) != 0,
                            .counted = in_mask(packet, options_.rank)};
-  const bool wanted = recovery_->wants(body.chunk);
+  const bool wanted = recovery_->wants(chunk);
   if (!wanted && !tolerant()) return Verdict::kNotAllowed;
-  Flow& flow = link_.flows[shard_of(body.chunk, link_.shard_count())];
-  const bool fresh =
-      wanted ? recovery_->result(body.chunk, now, flow) : arena_->store(body.chunk, result);
+  Flow& flow = link_.flows[shard_of(chunk, link_.shard_count())];
+  const bool fresh = wanted ? recovery_->result(chunk, now, flow) : arena_->store(chunk, result);
   if (!fresh) {
     ++link_.counters.duplicate_results;
     return Verdict::kDuplicate;
@@ -69,7 +84,7 @@ Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
                 flow.rtt().shortest_ns(), now);
   if (!wanted) return Verdict::kFolded;
   last_progress_ns_ = now;
-  apply(body.chunk, span, result);
+  apply(chunk, span, result);
   return chunk_done(span.tensor, now);
 }
 
@@ -244,7 +259,8 @@ Verdict GradientStream::handle_answer(const wire::Packet& packet, TimeNs now) {
   std::uint64_t lost = recovery_->answer(body, now, link_.flows[shard]);
   for (; lost != 0; lost &= lost - 1) {
     const ChunkIndex chunk = first + static_cast<ChunkIndex>(std::countr_zero(lost));
-    scheduler_->push_again(chunk, priority_of(layout_.chunk(chunk).tensor));
+    const std::uint32_t tensor = layout_.chunk(chunk).tensor;
+    scheduler_->push_again(chunk, carries_data(chunk, tensor) ? priority_of(tensor) : kNilPriority);
   }
   return Verdict::kProbe;
 }

@@ -37,6 +37,7 @@ void Recovery::abandon(std::span<Flow> flows) noexcept {
 // What holds for a block between any two events.
 void Recovery::check([[maybe_unused]] const Block& block) noexcept {
   DCHECK((block.queued & ~block.active) == 0);
+  DCHECK((block.absent & ~block.active) == 0);
   DCHECK((block.ever_sent & ~block.active) == 0);
   DCHECK((block.sent & ~block.ever_sent) == 0);
   DCHECK((block.awaited & ~block.counted) == 0);
@@ -54,6 +55,33 @@ void Recovery::expect(ChunkIndex chunk) noexcept {
   block.active |= bit_of(chunk);
   block.queued |= bit_of(chunk);
   check(block);
+}
+
+bool Recovery::expect_absent(ChunkIndex chunk) noexcept {
+  Block& block = blocks_[chunk / kChunksPerBlock];
+  DCHECK((block.active & bit_of(chunk)) == 0);
+  block.active |= bit_of(chunk);
+  block.absent |= bit_of(chunk);
+  const bool shall = queue(block, bit_of(chunk)) != 0;
+  check(block);
+  return shall;
+}
+
+// Returns those that go to the scheduler: of the chunks without data one, unless one is there.
+std::uint64_t Recovery::queue(Block& block, std::uint64_t chunks) noexcept {
+  const std::uint64_t absent = chunks & block.absent;
+  const bool waiting = (block.queued & block.absent) != 0;
+  block.queued |= chunks;
+  return (chunks & ~absent) | (waiting ? 0 : absent & -absent);
+}
+
+ChunkIndex Recovery::put_back(std::uint32_t index, std::uint64_t chunks) noexcept {
+  Block& block = blocks_[index];
+  CHECK(chunks != 0 && (block.queued & block.absent) == 0);
+  DCHECK((chunks & ~block.absent) == 0);
+  const std::uint64_t first = queue(block, chunks);
+  check(block);
+  return index * kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(first));
 }
 
 void Recovery::await(ChunkIndex chunk, TimeNs probe_at_ns) noexcept {
@@ -91,23 +119,27 @@ void Recovery::pull(ChunkIndex chunk) noexcept {
   make_due(flow_state_of(index), index);
 }
 
-bool Recovery::take(ChunkIndex chunk) noexcept {
+std::uint64_t Recovery::take(ChunkIndex chunk) noexcept {
   Block& block = blocks_[chunk / kChunksPerBlock];
-  block.queued &= ~bit_of(chunk);
-  return ((block.done | block.counted) & bit_of(chunk)) == 0;
+  DCHECK(block.queued & bit_of(chunk));
+  const std::uint64_t taken =
+      (block.absent & bit_of(chunk)) ? block.queued & block.absent : bit_of(chunk);
+  block.queued &= ~taken;
+  return taken & ~(block.done | block.counted);
 }
 
-bool Recovery::sent(ChunkIndex chunk, std::uint32_t number, TimeNs now, const Flow& flow) noexcept {
-  const std::uint32_t index = chunk / kChunksPerBlock;
+bool Recovery::sent(std::uint32_t index, std::uint64_t chunks, std::uint32_t number, TimeNs now,
+                    const Flow& flow) noexcept {
   Block& block = blocks_[index];
   FlowState& state = flow_state_of(index);
-  const std::uint64_t bit = bit_of(chunk);
-  const bool again = block.ever_sent & bit;
-  state.outstanding_count += (block.sent & bit) == 0;
-  block.ever_sent |= bit;
-  block.sent |= bit;
+  DCHECK(chunks != 0 && (chunks & block.queued) == 0);
+  const bool again = block.ever_sent & chunks;
+  state.outstanding_count += count_of(chunks & ~block.sent);
+  block.ever_sent |= chunks;
+  block.sent |= chunks;
   block.highest_number = number;
-  numbers_[chunk] = number;
+  for (std::uint64_t rest = chunks; rest != 0; rest &= rest - 1)
+    numbers_[index * kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(rest))] = number;
   open(state, index);
   if (state.idle_ns == kNever) state.idle_ns = now + kIdleProbeInterval;
   if (!block.probed) arm(state, block, now, flow);
@@ -167,7 +199,7 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
   if (lost != 0) flow.on_loss(now);
   clear_outstanding(state, block, lost);
   block.counted &= ~lost;
-  block.queued |= lost;
+  const std::uint64_t again = queue(block, lost);
 
   if (block.idle && (answer.complete & lacking)) {  // a lost tail: no later packet shows the gap
     flow.suspect_all_results();
@@ -180,13 +212,13 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
   if (!(lacking & (block.sent | block.counted | block.complete))) {
     close(state, answer.block, flow);
     check(block);
-    return lost;
+    return again;
   }
   if (lacking & block.complete & ~block.pulled) make_due(state, answer.block);
   if (block.sent != 0 || block.pulled != 0) arm(state, block, now, flow);
   if (block.pulled != 0) block.deadline_ns = std::min(block.deadline_ns, pulls_due_ns);
   check(block);
-  return lost;
+  return again;
 }
 
 // ---- the open list ----

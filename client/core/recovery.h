@@ -40,6 +40,9 @@ class Recovery {
 
   // This worker contributes the chunk and wants its result; it goes to the scheduler now.
   void expect(ChunkIndex chunk) noexcept;
+  // The same without data: one packet takes all such chunks of a block that wait, and one of them
+  // stands with the scheduler for all. True: this one shall.
+  bool expect_absent(ChunkIndex chunk) noexcept;
   // Only its result is wanted. `probe_at_ns`: ask for it then at the latest.
   void await(ChunkIndex chunk, TimeNs probe_at_ns) noexcept;
 
@@ -52,10 +55,18 @@ class Recovery {
   // Only its result is wanted, which exists and is not on its way.
   void pull(ChunkIndex chunk) noexcept;
 
-  // The scheduler hands the chunk out. False: it need not be sent after all, skip it.
-  bool take(ChunkIndex chunk) noexcept;
-  // It left as packet `number`. True: it had been sent before.
-  bool sent(ChunkIndex chunk, std::uint32_t number, TimeNs now, const Flow& flow) noexcept;
+  // The scheduler hands the chunk out. Returns, as bits, the chunks of its block that can leave in
+  // its packet. None: they need not be sent after all.
+  std::uint64_t take(ChunkIndex chunk) noexcept;
+  // These of what take() has returned had no place. Returns the chunk that goes to the scheduler.
+  ChunkIndex put_back(std::uint32_t block, std::uint64_t chunks) noexcept;
+  // They left as packet `number`. True: some had been sent before.
+  bool sent(std::uint32_t block, std::uint64_t chunks, std::uint32_t number, TimeNs now,
+            const Flow& flow) noexcept;
+  bool sent(ChunkIndex chunk, std::uint32_t number, TimeNs now, const Flow& flow) noexcept {
+    return sent(chunk / kChunksPerBlock, std::uint64_t{1} << (chunk % kChunksPerBlock), number, now,
+                flow);
+  }
   bool wants(ChunkIndex chunk) const noexcept {
     return blocks_[chunk / kChunksPerBlock].active >> (chunk % kChunksPerBlock) & 1;
   }
@@ -64,8 +75,8 @@ class Recovery {
   }
   // Its result is here. False: it was here before, or nobody asked for it.
   bool result(ChunkIndex chunk, TimeNs now, Flow& flow) noexcept;
-  // An answer for the step under way. Returns the chunks of the block that are lost: they are
-  // queued again and the caller hands them to the scheduler.
+  // An answer for the step under way. What is lost is queued again: returns the chunks of the block
+  // that the caller hands to the scheduler.
   std::uint64_t answer(const wire::Answer& answer, TimeNs now, Flow& flow) noexcept;
 
   struct ProbePlan {
@@ -96,7 +107,8 @@ class Recovery {
  private:
   struct Block {
     std::uint64_t active = 0;  // wanted in this step
-    std::uint64_t queued = 0;  // with the scheduler
+    std::uint64_t queued = 0;  // to be sent: with the scheduler, or with one that stands for them
+    std::uint64_t absent = 0;  // contributed without data
     std::uint64_t ever_sent = 0;
     std::uint64_t awaited = 0;  // only the result: this worker contributes nothing
     std::uint64_t sent = 0;
@@ -147,6 +159,7 @@ class Recovery {
   bool next_of_sweep(FlowState& state, Flow& flow, ProbePlan& plan) noexcept;
   void end_probe(FlowState& state, Block& block, Flow& flow) noexcept;
   static void check(const Block& block) noexcept;
+  static std::uint64_t queue(Block& block, std::uint64_t chunks) noexcept;
   static void clear_outstanding(FlowState& state, Block& block, std::uint64_t chunks) noexcept;
   static std::uint64_t pick(const Block& block, bool withheld, std::uint32_t limit) noexcept;
   void expire(FlowState& state, std::uint32_t index, Flow& flow) noexcept;

@@ -26,6 +26,7 @@ class CreditPolicy {
 
   void begin_step(TimeNs) noexcept {}
   void push(ChunkIndex chunk, Priority priority, TimeNs) noexcept { fresh_.push(chunk, priority); }
+  void push_along(ChunkIndex, Priority, TimeNs) noexcept {}
   void push_again(ChunkIndex chunk, Priority priority) noexcept { lost_.push(chunk, priority); }
   bool next(const WindowState& windows, Choice& choice) noexcept;
   bool waits_for_arrival() const noexcept { return waits_; }

@@ -17,6 +17,7 @@ class PacketPolicy {
 
   void begin_step(TimeNs) noexcept {}
   void push(ChunkIndex chunk, Priority priority, TimeNs) noexcept { queues_.push(chunk, priority); }
+  void push_along(ChunkIndex, Priority, TimeNs) noexcept {}
   void push_again(ChunkIndex chunk, Priority priority) noexcept { queues_.push(chunk, priority); }
   bool next(const WindowState& windows, Choice& choice) noexcept {
     typename ShardQueues<Queue>::Head head;

@@ -27,6 +27,10 @@ void ProphetPolicy::begin_step(TimeNs now) noexcept {
 
 void ProphetPolicy::push(ChunkIndex chunk, Priority priority, TimeNs now) noexcept {
   fresh_.push(chunk, priority);
+  push_along(chunk, priority, now);
+}
+
+void ProphetPolicy::push_along(ChunkIndex chunk, Priority priority, TimeNs now) noexcept {
   if (chunk >= pushed_begin_ && chunk < pushed_end_) return;
   const std::uint32_t tensor = tensors_.tensor_of(chunk);
   pushed_begin_ = tensors_.begin(tensor);

@@ -43,6 +43,7 @@ class ProphetPolicy {
 
   void begin_step(TimeNs now) noexcept;
   void push(ChunkIndex chunk, Priority priority, TimeNs now) noexcept;
+  void push_along(ChunkIndex chunk, Priority priority, TimeNs now) noexcept;
   void push_again(ChunkIndex chunk, Priority priority) noexcept {
     meter_.lost();
     lost_.push(chunk, priority);

@@ -31,6 +31,10 @@ class Scheduler {
   void push(ChunkIndex chunk, Priority priority, TimeNs now) noexcept {
     std::visit([&](auto& policy) { policy.push(chunk, priority, now); }, policy_);
   }
+  // The same of a chunk that leaves in another one's packet.
+  void push_along(ChunkIndex chunk, Priority priority, TimeNs now) noexcept {
+    std::visit([&](auto& policy) { policy.push_along(chunk, priority, now); }, policy_);
+  }
   // It was handed out before and is lost.
   void push_again(ChunkIndex chunk, Priority priority) noexcept {
     std::visit([&](auto& policy) { policy.push_again(chunk, priority); }, policy_);

@@ -43,6 +43,21 @@ Body& body_in(fuzz::Bytes& bytes) {
   return *reinterpret_cast<Body*>(bytes.data() + sizeof(wire::CommonHeader));
 }
 
+// Makes a contribution one without data, of its chunk and of others behind it.
+void list_chunks(fuzz::Bytes& bytes) {
+  constexpr std::size_t kFixedBytes = sizeof(wire::CommonHeader) + sizeof(wire::Contribution);
+  std::uint64_t chunks = 0;
+  bytes.resize(kFixedBytes + sizeof chunks);
+  auto& body = body_in<wire::Contribution>(bytes);
+  body.flow.flags |= wire::kFlagNil;
+  body.elem_count = 0;
+  body.dtype = {};
+  std::memcpy(&chunks, &bytes[kFixedBytes], sizeof chunks);
+  const std::uint64_t first = std::uint64_t{1} << (body.chunk % kChunksPerBlock);
+  chunks = (chunks & ~(first - 1)) | first;
+  std::memcpy(&bytes[kFixedBytes], &chunks, sizeof chunks);
+}
+
 void repair_contribution(fuzz::Bytes& bytes) {
   constexpr std::size_t kFixedBytes = sizeof(wire::CommonHeader) + sizeof(wire::Contribution);
   auto& body = body_in<wire::Contribution>(bytes);
@@ -54,8 +69,8 @@ void repair_contribution(fuzz::Bytes& bytes) {
   const std::size_t room = std::min(bytes.size() - kFixedBytes, kMaxChunkBytes);
   const bool nil = body.flow.flags & wire::kFlagNil;
   body.elem_count = static_cast<std::uint16_t>(nil ? 0 : room / dtype_bytes(body.dtype));
-  if (body.elem_count == 0) body.flow.flags |= wire::kFlagNil;
   bytes.resize(kFixedBytes + body.elem_count * dtype_bytes(body.dtype));
+  if (body.elem_count == 0) list_chunks(bytes);
 }
 
 void repair_piece(fuzz::Bytes& bytes) {
@@ -165,6 +180,7 @@ void aim(const fuzz::World& world, fuzz::Bytes& bytes, std::size_t path) {
     body.step = std::max<Step>(1, open + 1 - body.step % 4);
     body.base_step = body.step - std::min(Step{body.step}, body.base_step % 3);
     body.chunk %= fuzz::kHostileChunks;
+    if (body.flow.flags & wire::kFlagNil) list_chunks(bytes);
   }
 }
 

@@ -70,7 +70,8 @@ inline std::vector<Seed> packet_seeds(const wire::Sender& sender) {
                                          {}, data)},
       {"contribution_nil",
        packet_bytes(sender,
-                    wire::Contribution{.flow = {.flags = wire::kFlagNil}, .step = 1, .chunk = 1})},
+                    wire::Contribution{.flow = {.flags = wire::kFlagNil}, .step = 1, .chunk = 1},
+                    {}, {0b1010, 0, 0, 0, 0, 0, 0, 0x80})},
       {"broadcast",
        packet_bytes(sender,
                     wire::Piece{.flow = {.number = 3, .credit = 100},
@@ -89,6 +90,11 @@ inline std::vector<Seed> packet_seeds(const wire::Sender& sender) {
       {"finished", packet_bytes(sender, wire::Finished{.step = 1})},
       {"result",
        packet_bytes(sender, wire::ResultHeader{.elem_count = 2, .mask_words = 1}, {3}, data)},
+      {"result_nil",
+       packet_bytes(
+           sender,
+           wire::ResultHeader{.feedback = {.flags = wire::kFlagNil}, .chunk = 64, .mask_words = 1},
+           {3}, {1, 1, 0, 0, 0, 0, 0, 0})},
       {"piece_result",
        packet_bytes(
            sender,

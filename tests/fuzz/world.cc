@@ -144,7 +144,8 @@ void World::join_hostile() {
                                             .step = step,
                                             .chunk = chunk,
                                             .base_step = step,
-                                            .weight = 1});
+                                            .weight = 1},
+                         {std::uint64_t{1} << chunk % kChunksPerBlock});
         wire::Packet packet;
         Verdict why{};
         REQUIRE_PROPERTY(wire::parse(bytes, packet, why));

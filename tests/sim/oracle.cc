@@ -64,7 +64,6 @@ void Oracle::on_worker_packet(const Party& from, std::uint16_t shard, std::uint6
 void Oracle::on_contribution(Run& run, const Party& from, Flow& flow, std::uint64_t pump,
                              const wire::Packet& packet) {
   const auto& body = packet.body<wire::Contribution>();
-  const Place place{StreamId::kGradients, body.step, body.chunk};
   Sent sent;
   sent.weight = body.weight;
   sent.nil = (body.flow.flags & wire::kFlagNil) != 0;
@@ -75,7 +74,14 @@ void Oracle::on_contribution(Run& run, const Party& from, Flow& flow, std::uint6
   const Step base = sent.nil && sent.base_step != body.step ? 0 : body.base_step;
   sent.content_hash = mix(sent.payload_hash, body.weight, body.elem_count, sent.nil, base,
                           static_cast<std::uint64_t>(body.dtype));
-  if (!is_first(run, from, place, sent)) return;
+  bool fresh = false;
+  for_each_chunk(packet, body.chunk, [&](ChunkIndex chunk) {
+    if (!is_first(run, from, {StreamId::kGradients, body.step, chunk}, sent)) return;
+    fresh = true;
+    check_contribution(run, from, chunk, packet);
+  });
+  if (!fresh) return;
+  const Place place{StreamId::kGradients, body.step, body.chunk};
   const Priority priority = body.flow.priority;
   const bool strict = run.plan->session.schedule.policy == client::Schedule::kStrict;
   if (strict && flow.pump == pump && priority < flow.last_fresh_priority)
@@ -84,7 +90,6 @@ void Oracle::on_contribution(Run& run, const Party& from, Flow& flow, std::uint6
               " at " + name(run, place));
   flow.pump = pump;
   flow.last_fresh_priority = priority;
-  check_contribution(run, from, packet);
 }
 
 void Oracle::on_piece(Run& run, const Party& from, const wire::Packet& packet) {
@@ -134,7 +139,13 @@ void Oracle::on_appliance_packet(const Party& to, std::uint16_t shard, const wir
   if ((feedback.flags & wire::kFlagPulled) == 0 && feedback.number > flow.credit)
     violation("I5: result number " + std::to_string(feedback.number) + " is beyond the credit " +
               std::to_string(flow.credit) + " of rank " + std::to_string(to.rank.value));
-  on_result(run, to, packet);
+  const Outcome outcome = outcome_of(packet);
+  if (outcome.stream != StreamId::kGradients) return on_result(run, to, packet, outcome);
+  for_each_chunk(packet, outcome.chunk, [&](ChunkIndex chunk) {
+    Outcome one = outcome;
+    one.chunk = chunk;
+    on_result(run, to, packet, one);
+  });
 }
 
 }  // namespace sluice::sim

@@ -11,6 +11,7 @@
 // oracle_window.cc: who is inside the window of a job that tolerates stragglers.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -179,11 +180,13 @@ class Oracle {
                        const wire::Packet& packet);
   void on_piece(Run& run, const Party& from, const wire::Packet& packet);
   bool is_first(Run& run, const Party& from, const Place& place, const Sent& sent);
-  void check_contribution(Run& run, const Party& from, const wire::Packet& packet);
-  void check_late(const Run& run, const Party& from, const wire::Contribution& body);
+  void check_contribution(Run& run, const Party& from, ChunkIndex chunk,
+                          const wire::Packet& packet);
+  void check_late(const Run& run, const Party& from, ChunkIndex chunk,
+                  const wire::Contribution& body);
   void check_finished(Run& run, const Party& from, const wire::Finished& body);
   static Outcome outcome_of(const wire::Packet& packet);
-  void on_result(Run& run, const Party& to, const wire::Packet& packet);
+  void on_result(Run& run, const Party& to, const wire::Packet& packet, const Outcome& body);
   void check_members(Run& run, const RankSet& mask, const Outcome& body);
   void check_share(const Run& run, const RankSet& mask, const Outcome& body);
   void check_piece_members(const Run& run, const RankSet& mask, const Outcome& body);
@@ -224,6 +227,13 @@ constexpr std::uint64_t slot_key(StreamId stream, Step step, ChunkIndex chunk) {
 }
 constexpr std::uint64_t contribution_key(StreamId stream, Step step, ChunkIndex chunk, Rank rank) {
   return slot_key(stream, step, chunk) | rank.value;
+}
+
+// Calls `each` for every chunk that a packet of a sum speaks of, `first` being one of them.
+template <class Each>
+void for_each_chunk(const wire::Packet& packet, ChunkIndex first, const Each& each) {
+  for (std::uint64_t chunks = packet.chunks(); chunks != 0; chunks &= chunks - 1)
+    each(first - first % kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(chunks)));
 }
 
 // A fast hash of bytes for comparisons and for the trace; not for anything hostile.

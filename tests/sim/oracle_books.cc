@@ -71,16 +71,17 @@ bool Oracle::may_be_lost(const Run& run, Rank rank) const {
 
 // Of a gradient's chunk: the bytes that this process computed on the parameters of the base step,
 // under the weight of that step; or nothing where it has nothing.
-void Oracle::check_contribution(Run& run, const Party& from, const wire::Packet& packet) {
+void Oracle::check_contribution(Run& run, const Party& from, ChunkIndex chunk,
+                                const wire::Packet& packet) {
   const JobPlan& plan = *run.plan;
   const auto& body = packet.body<wire::Contribution>();
   if (!plan.check_values || plan.manual) return;
-  const std::string where = name(run, {StreamId::kGradients, body.step, body.chunk}) +
-                            " with base " + std::to_string(body.base_step) + " from rank " +
+  const std::string where = name(run, {StreamId::kGradients, body.step, chunk}) + " with base " +
+                            std::to_string(body.base_step) + " from rank " +
                             std::to_string(from.rank.value);
-  if (body.chunk >= run.layout->chunk_count()) return violation("I1: no such chunk: " + where);
-  const client::ChunkSpan span = run.layout->chunk(body.chunk);
-  if (body.base_step != body.step) check_late(run, from, body);
+  if (chunk >= run.layout->chunk_count()) return violation("I1: no such chunk: " + where);
+  const client::ChunkSpan span = run.layout->chunk(chunk);
+  if (body.base_step != body.step) check_late(run, from, chunk, body);
   const bool computed =
       run.books[from.process].submitted.contains({Step{body.base_step}, span.tensor});
   if ((body.flow.flags & wire::kFlagNil) != 0) {
@@ -110,10 +111,11 @@ void Oracle::check_contribution(Run& run, const Party& from, const wire::Packet&
 }
 
 // A contribution to another step than that of its parameters.
-void Oracle::check_late(const Run& run, const Party& from, const wire::Contribution& body) {
+void Oracle::check_late(const Run& run, const Party& from, ChunkIndex chunk,
+                        const wire::Contribution& body) {
   const PolicyOptions& policy = run.plan->session.policy;
-  const std::string where = name(run, {StreamId::kGradients, body.step, body.chunk}) +
-                            " with base " + std::to_string(body.base_step) + " from rank " +
+  const std::string where = name(run, {StreamId::kGradients, body.step, chunk}) + " with base " +
+                            std::to_string(body.base_step) + " from rank " +
                             std::to_string(from.rank.value);
   if (!run.plan->tolerates_stragglers()) return;  // the field has no meaning there
   if (policy.late != LateMode::kRequeue)
@@ -126,8 +128,8 @@ void Oracle::check_late(const Run& run, const Party& from, const wire::Contribut
   }
   if (policy.max_staleness != 0 && body.step - body.base_step > policy.max_staleness)
     violation("I3: staler than " + std::to_string(policy.max_staleness) + " steps: " + where);
-  const auto counted = run.counted_in.find(
-      contribution_key(StreamId::kGradients, body.base_step, body.chunk, from.rank));
+  const auto counted =
+      run.counted_in.find(contribution_key(StreamId::kGradients, body.base_step, chunk, from.rank));
   if (counted == run.counted_in.end()) return;
   // Its own step's result is known to this worker before it contributes again.
   if (counted->second == body.base_step)

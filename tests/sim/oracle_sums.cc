@@ -71,8 +71,7 @@ Oracle::Outcome Oracle::outcome_of(const wire::Packet& packet) {
   return outcome;
 }
 
-void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet) {
-  const Outcome body = outcome_of(packet);
+void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet, const Outcome& body) {
   results_sent_ += !run.asks_too_much;
   RankSet mask;
   for (std::size_t i = 0; i < packet.mask_word_count(); ++i) mask.set_word(i, packet.mask_word(i));

@@ -186,6 +186,10 @@ class Scripted {
                  std::uint8_t flags = 0, std::uint64_t mask = 3, std::uint16_t may_count = 2) {
     wire::FeedbackHeader header = feedback();
     header.flags = flags;
+    const std::uint64_t list = std::uint64_t{1} << (chunk % kChunksPerBlock);
+    std::span<const std::uint8_t> data{reinterpret_cast<const std::uint8_t*>(sums.data()),
+                                       4 * sums.size()};
+    if (flags & wire::kFlagNil) data = {reinterpret_cast<const std::uint8_t*>(&list), sizeof list};
     return answer(
         wire::ResultHeader{
             .feedback = header,
@@ -197,7 +201,7 @@ class Scripted {
             .elem_count = static_cast<std::uint16_t>(sums.size()),
             .dtype = Dtype::kFloat32,
             .mask_words = 1},
-        {&mask, 1}, {reinterpret_cast<const std::uint8_t*>(sums.data()), 4 * sums.size()});
+        {&mask, 1}, data);
   }
 
   SessionOptions options;
@@ -230,7 +234,12 @@ inline Submission of(Tensor& tensor, std::uint32_t index = 0, Priority priority 
 
 inline std::vector<ChunkIndex> chunks(const std::vector<Sent>& packets) {
   std::vector<ChunkIndex> list;
-  for (const Sent& packet : packets) list.push_back(packet.body<wire::Contribution>().chunk);
+  for (const Sent& packet : packets) {
+    const ChunkIndex first = packet.body<wire::Contribution>().chunk;
+    for (std::uint64_t bits = packet.packet().chunks(); bits != 0; bits &= bits - 1)
+      list.push_back(first - first % kChunksPerBlock +
+                     static_cast<ChunkIndex>(std::countr_zero(bits)));
+  }
   return list;
 }
 

@@ -174,6 +174,21 @@ TEST(FastestK, AWorkerThatWaitsForAStepPassesTheChunksItHasNothingFor) {
   EXPECT_TRUE(result(empty.back()).feedback.flags & wire::kFlagNil);
 }
 
+TEST(FastestK, GivesNoResultsTogetherThatDifferInWhoIsIn) {
+  Harness harness({.world_size = 3, .chunk_count = 4, .policy = fixed_k(2)});
+  harness.pass_full_steps();
+  const DataOptions all{.nil = true, .nil_too = 0b1110};
+  harness.contribute<float>(0, 3, 0, {}, all);
+  harness.contribute<float>(2, 3, 1, {}, {.nil = true});
+  harness.contribute<float>(1, 3, 0, {}, all);
+  const auto sent = harness.drain(PacketType::kResult);
+  ASSERT_EQ(sent.size(), 3u * 2);
+  EXPECT_EQ(sent[0].packet.chunks(), 0b0010u);
+  EXPECT_EQ(sent[0].packet.mask_word(0), 0b101u);
+  EXPECT_EQ(sent[3].packet.chunks(), 0b1101u);
+  EXPECT_EQ(sent[3].packet.mask_word(0), 0b011u);
+}
+
 TEST(FastestK, APassAndAStragglerDoNotStopAStepThatToleratesOne) {
   Harness harness({.world_size = 4, .chunk_count = 1, .policy = fixed_k(3, LateMode::kRequeue)});
   harness.pass_full_steps();

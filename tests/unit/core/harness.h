@@ -34,6 +34,7 @@ struct DataOptions {
   Dtype dtype = Dtype::kFloat32;
   Priority priority = 0;
   bool nil = false;
+  std::uint64_t nil_too = 0;  // other chunks of the block, likewise; the chunk is the first
   bool report = false;
   std::uint32_t credit = 1000;
 };
@@ -98,9 +99,11 @@ class Harness {
     if (options.nil) body.flow.flags |= wire::kFlagNil;
     if (options.report) body.flow.flags |= wire::kFlagReport;
     std::uint8_t out[512];
-    const std::size_t size = wire::encode(
-        out, sender(rank), body, {},
-        {reinterpret_cast<const std::uint8_t*>(values.data()), values.size() * sizeof(T)});
+    const std::uint64_t list = std::uint64_t{1} << (chunk % kChunksPerBlock) | options.nil_too;
+    std::span<const std::uint8_t> data{reinterpret_cast<const std::uint8_t*>(values.data()),
+                                       values.size() * sizeof(T)};
+    if (options.nil) data = {reinterpret_cast<const std::uint8_t*>(&list), sizeof list};
+    const std::size_t size = wire::encode(out, sender(rank), body, {}, data);
     return handle({out, size}, shard_of(chunk, job->spec.shard_count));
   }
 

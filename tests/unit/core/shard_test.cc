@@ -86,18 +86,17 @@ TEST(Shard, NamesEachKindOfWrongPacket) {
   EXPECT_EQ(harness.piece(0, 1, 0, {.size_bytes = 8, .kind = CollectiveKind::kTransfer}, 8),
             Verdict::kBadStream);
   wire::Contribution body{.flow = {.number = 1, .flags = wire::kFlagNil}, .step = 1, .chunk = 64};
-  std::uint8_t out[128];
-  std::size_t size = wire::encode(out, harness.sender(0), body);
-  EXPECT_EQ(harness.handle({out, size}, 0), Verdict::kWrongShard);
-  size = wire::encode(out, {.job = 5, .rank = 0, .cookie = 1}, body);
-  EXPECT_EQ(harness.handle({out, size}, 1), Verdict::kBadCookie);
-  size = wire::encode(out, {.job = 5, .rank = 2, .cookie = 1}, body);
-  EXPECT_EQ(harness.handle({out, size}, 1), Verdict::kBadRank);
-  size = wire::encode(out, {.job = 6, .rank = 0, .cookie = 1}, body);
-  EXPECT_EQ(harness.handle({out, size}, 1), Verdict::kUnknownJob);
+  const std::vector<std::uint8_t> first_alone = {1, 0, 0, 0, 0, 0, 0, 0};
+  const auto from = [&](const wire::Sender& sender, std::uint16_t shard) {
+    std::uint8_t out[128];
+    return harness.handle({out, wire::encode(out, sender, body, {}, first_alone)}, shard);
+  };
+  EXPECT_EQ(from(harness.sender(0), 0), Verdict::kWrongShard);
+  EXPECT_EQ(from({.job = 5, .rank = 0, .cookie = 1}, 1), Verdict::kBadCookie);
+  EXPECT_EQ(from({.job = 5, .rank = 2, .cookie = 1}, 1), Verdict::kBadRank);
+  EXPECT_EQ(from({.job = 6, .rank = 0, .cookie = 1}, 1), Verdict::kUnknownJob);
   harness.job->members[0].stale_cookie = 1;
-  size = wire::encode(out, {.job = 5, .rank = 0, .cookie = 1}, body);
-  EXPECT_EQ(harness.handle({out, size}, 1), Verdict::kStaleCookie);
+  EXPECT_EQ(from({.job = 5, .rank = 0, .cookie = 1}, 1), Verdict::kStaleCookie);
   EXPECT_TRUE(harness.drain().empty()) << "strangers get nothing";
 }
 
@@ -159,6 +158,32 @@ TEST(Shard, FlagsAResultOfNilsOnlyAndSumsAroundASingleNil) {
   EXPECT_TRUE(sent[0].packet.body<wire::ResultHeader>().feedback.flags & wire::kFlagNil);
   EXPECT_FALSE(sent[2].packet.body<wire::ResultHeader>().feedback.flags & wire::kFlagNil);
   EXPECT_THAT(floats_of(sent[2]), ElementsAre(4));
+}
+
+// Chunks 0 to 5 of 6: nobody has data for 1, 2, 4 and 5.
+TEST(Shard, AnswersChunksWithoutDataInOnePacketAndTakesEachByItself) {
+  Harness harness({.world_size = 2, .chunk_count = 6});
+  const DataOptions four{.nil = true, .nil_too = 0b110110};
+  EXPECT_EQ(harness.contribute<float>(0, 1, 1, {}, {.nil = true, .nil_too = 0b1000010}),
+            Verdict::kBadChunk);
+  EXPECT_EQ(harness.contribute<float>(0, 1, 1, {}, four), Verdict::kNilFolded);
+  EXPECT_EQ(harness.contribute<float>(0, 1, 1, {}, four), Verdict::kDuplicate);
+  EXPECT_EQ(harness.contribute<float>(1, 1, 4, {}, {.nil = true}), Verdict::kCompleted);
+  EXPECT_EQ(harness.contribute<float>(1, 1, 1, {}, four), Verdict::kCompleted) << "but for 4";
+  for (const std::uint16_t rank : {0, 1})
+    for (const ChunkIndex chunk : {0, 3}) harness.contribute<float>(rank, 1, chunk, {1});
+  const auto sent = harness.drain(PacketType::kResult);
+  ASSERT_EQ(sent.size(), 2u * 3);  // all four, then 0 and 3
+  for (const std::size_t receiver : {0, 1}) {
+    EXPECT_EQ(sent[receiver].packet.chunks(), 0b110110u);
+    EXPECT_EQ(sent[receiver].packet.body<wire::ResultHeader>().chunk, 1u);
+    EXPECT_TRUE(sent[receiver].packet.payload().empty());
+  }
+  EXPECT_EQ(sent[2].packet.chunks(), 1u);
+  harness.probe(0, 1, 0, 0b111111);
+  const auto pulled = harness.drain(PacketType::kResult);
+  ASSERT_EQ(pulled.size(), 3u);
+  EXPECT_EQ(pulled[1].packet.chunks(), 0b110110u);
 }
 
 TEST(Shard, RefusesNilWhenTheJobDoesNotAllowIt) {

@@ -241,7 +241,9 @@ const wire::Packet& Subject::packet_of(const Part& part) {
   if (packets_[at]) return packets_[at]->packet;
   packets_[at] = std::make_unique<Encoded>();
   const auto value = static_cast<float>(part.value());
-  const std::uint16_t bytes = part.nil ? 0 : sizeof value;
+  const std::uint64_t list = std::uint64_t{1} << (chunk_index(part.chunk) % kChunksPerBlock);
+  std::span<const std::uint8_t> data{reinterpret_cast<const std::uint8_t*>(&value), sizeof value};
+  if (part.nil) data = {reinterpret_cast<const std::uint8_t*>(&list), sizeof list};
   wire::Contribution body{.flow = {.number = 1, .credit = kCredit},
                           .step = part.step,
                           .chunk = chunk_index(part.chunk),
@@ -251,8 +253,7 @@ const wire::Packet& Subject::packet_of(const Part& part) {
   if (part.nil) body.flow.flags = wire::kFlagNil;
   Encoded& encoded = *packets_[at];
   const std::size_t size =
-      wire::encode(encoded.bytes, {.job = 0, .rank = part.rank, .cookie = kCookie}, body, {},
-                   {reinterpret_cast<const std::uint8_t*>(&value), bytes});
+      wire::encode(encoded.bytes, {.job = 0, .rank = part.rank, .cookie = kCookie}, body, {}, data);
   Verdict why{};
   CHECK(wire::parse({encoded.bytes.data(), size}, encoded.packet, why));
   return encoded.packet;
@@ -362,21 +363,24 @@ void Subject::drain(std::size_t shard, ProbeAnswer* answer) {
     CHECK(packet.type() == wire::PacketType::kResult);
     const auto& body = packet.body<wire::ResultHeader>();
     if (body.step < kFirstStep) continue;
-    Emitted& result = emitted_.emplace_back();
-    result.rank = transmit.rank.value;
-    result.step = body.step;
-    result.chunk = config_.shard_count == 1 ? body.chunk : body.chunk / kChunksPerBlock;
+    Emitted result{.rank = transmit.rank.value, .step = body.step};
     result.open_step = body.feedback.open_step;
     result.content = {.mask = packet.mask_word(0),
                       .weight = body.weight,
                       .k = body.k,
                       .complete = true,
                       .has_data = (body.feedback.flags & wire::kFlagNil) == 0};
-    if (!result.content.has_data) continue;
-    float sum = 0;
-    CHECK(packet.payload().size() == sizeof sum);
-    std::memcpy(&sum, packet.payload().data(), sizeof sum);
-    result.content.sum = static_cast<std::uint64_t>(sum);
+    if (result.content.has_data) {
+      float sum = 0;
+      CHECK(packet.payload().size() == sizeof sum);
+      std::memcpy(&sum, packet.payload().data(), sizeof sum);
+      result.content.sum = static_cast<std::uint64_t>(sum);
+    }
+    for (std::uint64_t chunks = packet.chunks(); chunks != 0; chunks &= chunks - 1) {
+      const auto in_block = static_cast<std::size_t>(std::countr_zero(chunks));
+      result.chunk = config_.shard_count == 1 ? in_block : body.chunk / kChunksPerBlock;
+      emitted_.push_back(result);
+    }
   }
 }
 

@@ -70,6 +70,33 @@ TEST_F(Steps, a_rank_without_a_gradient_still_gets_the_average) {
   EXPECT_EQ(world().worker(run, 1).count(Kind::kTensorDone), 9u);
 }
 
+// 150 chunks in three blocks: four packets with the used one. Of those without data the first of
+// rank 0's is lost, one of rank 1's comes twice, and so are the first result and the second.
+TEST_F(Steps, chunks_without_data_leave_a_block_at_a_time_and_survive_loss_and_duplicates) {
+  JobPlan plan = make_plan(3, 1, {16, 16 * 149});
+  plan.nil_rule = [](Rank, Step, std::uint32_t tensor) { return tensor == 1; };
+  const RunIndex run = world().add_run(plan);
+  std::array<int, 3> sent{};
+  int results = 0;
+  std::uint64_t chunks_of_results = 0;
+  world().set_filter([&](Passing& passing) {
+    if (is_contribution(passing)) {
+      const int number = ++sent[rank_of(passing)];
+      const bool nil = passing.packet.payload().empty();
+      passing.drop = nil && rank_of(passing) == 0 && number == 2;
+      if (nil && rank_of(passing) == 1 && number == 3) passing.copies = 2;
+    } else if (is_result(passing) && rank_of(passing) == 2) {
+      const bool nil = passing.packet.payload().empty();
+      if (nil) chunks_of_results += static_cast<unsigned>(std::popcount(passing.packet.chunks()));
+      passing.drop = nil && ++results == 1;
+    }
+  });
+  expect_completed(run, 3 * kSecond);
+  EXPECT_EQ(sent, (std::array<int, 3>{5, 4, 4}));
+  EXPECT_GE(chunks_of_results, 149u + 63u) << "the lost packet was pulled as one";
+  EXPECT_LE(results, 2 + 3);
+}
+
 TEST_F(Steps, a_tensor_that_nobody_submits_is_nil_everywhere) {
   JobPlan plan = make_plan(3, 2, {200, 100, 64});
   plan.nil_rule = [](Rank, Step step, std::uint32_t tensor) { return step == 1 && tensor == 1; };

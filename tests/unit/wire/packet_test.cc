@@ -113,6 +113,15 @@ std::function<void(Buffer&)> set(Value Body::*field, Value value) {
 
 const Buffer kContribution = make(contribution(), {}, kEightBytes);
 const Buffer kResult = make(result(), {1, 2}, kEightBytes);
+// Without data, of chunks 3 and 5 of the second block.
+Buffer absent(std::uint64_t chunks) {
+  Contribution body = contribution();
+  body.chunk = 64 + 3;
+  body.elem_count = 0;
+  body.flow.flags = kFlagNil;
+  return make(body, {chunks});
+}
+const Buffer kAbsent = absent(0b101000);
 const Buffer kPiece = make(piece(), {}, kEightBytes);
 const Buffer kPieceResult = make(piece_result(), {1}, kEightBytes);
 const Buffer kAnswer = make(answer(), {1}, Buffer(2 * sizeof(MissingAge)));
@@ -142,6 +151,14 @@ INSTANTIATE_TEST_SUITE_P(
                set(&Contribution::dtype, Dtype::kFloat16), "bad_length"},
         Spoilt{"contribution_nil_with_data", kContribution, flag<Contribution>(kFlagNil),
                "bad_length"},
+        Spoilt{"contribution_list", kAbsent, set(&Contribution::chunk, ChunkIndex{64 + 5}),
+               "bad_field"},
+        Spoilt{"contribution_empty_list", kAbsent,
+               [](Buffer& b) { std::fill(b.end() - 8, b.end(), std::uint8_t{0}); }, "bad_field"},
+        Spoilt{"contribution_list_dtype", kAbsent, set(&Contribution::dtype, Dtype::kFloat16),
+               "bad_field"},
+        Spoilt{"contribution_no_list", kAbsent, [](Buffer& b) { b.resize(b.size() - 8); },
+               "truncated"},
         Spoilt{"contribution_too_big", kContribution,
                [](Buffer& b) {
                  body_of<Contribution>(b).elem_count = kMaxChunkBytes / 4 + 1;
@@ -218,10 +235,13 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) { return std::string(test.param.what); });
 
 TEST(Parse, TakesANilContribution) {
-  Contribution nil = contribution();
-  nil.elem_count = 0;
-  nil.flow.flags = kFlagNil;
-  EXPECT_EQ(outcome(make(nil)), "ok");
+  Packet packet;
+  Verdict why{};
+  ASSERT_TRUE(parse(kAbsent, packet, why));
+  EXPECT_EQ(packet.chunks(), 0b101000u);
+  EXPECT_TRUE(packet.payload().empty());
+  ASSERT_TRUE(parse(kContribution, packet, why));
+  EXPECT_EQ(packet.chunks(), std::uint64_t{1} << (contribution().chunk % 64));
 }
 
 TEST(Parse, LeavesThePacketAloneWhenItRefuses) {
