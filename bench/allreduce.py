@@ -41,19 +41,15 @@ from typing import NamedTuple, Optional
 import report
 from cores import BusyShare, MachineTime
 from lab_traffic import shaping_share
+from sluice import _plan_model as planned
 
 DESCRIPTION = "25 MB summed over 4 and 8 workers in the namespace lab, against Gloo and ideals"
 
 START_TIMEOUT_S = 120
 ROUND_TIMEOUT_S = 120
-WIRE_BYTES = 24  # a frame, besides its bytes
-ETHERNET_BYTES = 14
-IP_UDP_BYTES = 20 + 8
-IP_TCP_BYTES = 20 + 32
-RESULT_HEADER_BYTES = 16 + 64 + 8  # common, result, one mask word: up to 64 workers
 GBIT_MBPS = 1000
 LONG_RATES = (50, 200, GBIT_MBPS, None)
-ELEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+MOST_WORKERS = 64  # whose masks are one word
 SIDES = {  # name in the table: library, dtype
     "sluice": ("sluice", "float32"), "sluice bf16": ("sluice", "bfloat16"),
     "gloo": ("gloo", "float32"), "gloo fp16": ("gloo", "float16"),
@@ -143,15 +139,11 @@ class Side:
 
 
 def our_ideal_s(total_bytes, chunk_bytes, rate_mbps):
-    chunks = -(-total_bytes // chunk_bytes)
-    header_bytes = WIRE_BYTES + ETHERNET_BYTES + IP_UDP_BYTES + RESULT_HEADER_BYTES
-    return (total_bytes + chunks * header_bytes) * 8 / (rate_mbps * 1e6)
+    return planned.box_wire_bytes(total_bytes, chunk_bytes, MOST_WORKERS) * 8 / (rate_mbps * 1e6)
 
 
 def ring_ideal_s(total_bytes, world_size, rate_mbps, mtu=1500):
-    payload_bytes = 2 * (world_size - 1) / world_size * total_bytes
-    wire_bytes = payload_bytes * (mtu + ETHERNET_BYTES + WIRE_BYTES) / (mtu - IP_TCP_BYTES)
-    return wire_bytes * 8 / (rate_mbps * 1e6)
+    return planned.ring_wire_bytes(total_bytes, world_size, mtu) * 8 / (rate_mbps * 1e6)
 
 
 def sluice_env(lab):
@@ -212,7 +204,7 @@ def ideals_s(setting, sides, total_bytes):
     ideals = {}
     for name, side in sides.items():
         library, dtype = SIDES[name]
-        sent_bytes = total_bytes // 4 * ELEM_BYTES[dtype]
+        sent_bytes = total_bytes // 4 * planned.ELEM_BYTES[dtype]
         if setting.rate is not None:
             ideals[name] = (our_ideal_s(sent_bytes, side.chunk_bytes, setting.rate)
                             if library == "sluice" else

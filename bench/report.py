@@ -15,6 +15,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PYTHON = "/usr/bin/python3"
 # What benches use of the tests: the lab, and what drives workers in it.
 sys.path += [os.path.join(ROOT, "tests", folder) for folder in ("lab", "e2e")]
+sys.path.append(os.path.join(ROOT, "client", "python"))
 
 
 class BenchError(Exception):

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 import sluice
-from sluice import doctor, launch, top, trace
+from sluice import doctor, launch, plan, top, trace
 from sluice.demo import run as demo
 
 
@@ -18,6 +18,7 @@ def main(arguments=None):
             ("launch", launch, "start the ranks of a script on this machine"),
             ("top", top, "watch an appliance: jobs, who is late, drops, ports"),
             ("trace", trace, "make one Chrome trace of the files that SLUICE_TRACE=DIR left"),
+            ("plan", plan, "say what a step would take through a box, several, or a ring"),
             ("demo", demo, "train a small network through an appliance, all on this machine")):
         command = commands.add_parser(name, help=text, description=module.__doc__.splitlines()[0])
         module.add_arguments(command)

@@ -68,8 +68,9 @@ def check_packages():
 class Appliance:
     """A running sluiced with one vhost-user port for each worker. A context manager."""
 
-    def __init__(self, binary, folder, log_path, workers):
+    def __init__(self, binary, folder, log_path, workers, mtu=1500):
         self._binary = binary
+        self._mtu = mtu
         self._folder = folder
         self._log_path = log_path
         self._workers = workers
@@ -85,7 +86,7 @@ class Appliance:
                  "[metrics]", f'address = "127.0.0.1:{self.metrics_port}"']
         for worker in range(self._workers):
             lines += ["", "[[port]]", f'name = "worker{worker}"', 'type = "vhost-user"',
-                      f'path = "{self._folder}/worker{worker}.sock"']
+                      f'path = "{self._folder}/worker{worker}.sock"', f"mtu = {self._mtu}"]
         return "\n".join(lines) + "\n"
 
     def log_tail(self, count=8):
@@ -93,6 +94,10 @@ class Appliance:
             return "\n".join(self._log_path.read_text(errors="replace").splitlines()[-count:])
         except OSError:
             return ""
+
+    @property
+    def pid(self):
+        return self._child.pid
 
     def exit_text(self):
         """Empty while it runs, else how it ended."""

@@ -1,0 +1,147 @@
+"""What a step's communication takes through a box, several boxes, or a ring; and in words.
+
+Pure: the question and the measured costs in, a plan out. Every part works at once on other chunks,
+so the slowest part sets the time. A worker sends each chunk once and gets its sum once, whatever
+the number of workers; a box handles a contribution of every worker for each chunk; a ring sends 2
+(N - 1) / N of the bytes through every link.
+"""
+
+import math
+from dataclasses import dataclass
+
+ELEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+_CHUNK_ALIGN_BYTES, _CHUNK_BYTES_MAX = 64, 8832
+_WIRE_BYTES = 24  # a frame, besides its bytes: preamble, checksum, gap
+_ETHERNET_BYTES = 14
+_IP_UDP_BYTES = 20 + 8
+_IP_TCP_BYTES = 20 + 32
+_RESULT_BYTES = 16 + 64  # the longest headers: a result's, and a word for 64 workers
+
+
+def result_header_bytes(workers):
+    return _RESULT_BYTES + 8 * math.ceil(workers / 64)
+
+
+def chunk_bytes(mtu, workers):
+    """The largest chunk whose result fits the MTU."""
+    room = mtu - _IP_UDP_BYTES - result_header_bytes(workers)
+    return min(room // _CHUNK_ALIGN_BYTES * _CHUNK_ALIGN_BYTES, _CHUNK_BYTES_MAX)
+
+
+def box_wire_bytes(total_bytes, one_chunk_bytes, workers):
+    """What each link carries each way, all headers counted."""
+    frame_bytes = (_WIRE_BYTES + _ETHERNET_BYTES + _IP_UDP_BYTES + result_header_bytes(workers))
+    return total_bytes + math.ceil(total_bytes / one_chunk_bytes) * frame_bytes
+
+
+def ring_wire_bytes(total_bytes, workers, mtu):
+    """The same for a ring of TCP streams."""
+    payload_bytes = 2 * (workers - 1) / workers * total_bytes
+    return payload_bytes * (mtu + _ETHERNET_BYTES + _WIRE_BYTES) / (mtu - _IP_TCP_BYTES)
+
+
+@dataclass(frozen=True)
+class Question:
+    workers: int
+    link_gbps: float
+    cores: int
+    params: int
+    dtype: str = "float32"
+    mtu: int = 1500
+
+    @property
+    def total_bytes(self):
+        return self.params * ELEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Processor time, of one core: of a box for a contribution and the result that answers it, of a
+    worker for the same of its own."""
+
+    box_ns: float
+    worker_ns: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    question: Question
+    costs: Costs
+    chunk_bytes: int
+    chunks: int
+    links_s: float
+    worker_s: float
+    ring_s: float
+
+    def box_s(self, boxes=1):
+        """What the cores of so many boxes need, between which the chunks are dealt out."""
+        question = self.question
+        return (self.chunks * question.workers * self.costs.box_ns * 1e-9 /
+                (question.cores * boxes))
+
+    def step_s(self, boxes=1):
+        return max(self.links_s, self.worker_s, self.box_s(boxes))
+
+    def limit(self, boxes=1):
+        parts = {"the links": self.links_s, "a worker's core": self.worker_s,
+                 "the box" if boxes == 1 else "the boxes": self.box_s(boxes)}
+        return max(parts, key=parts.get)
+
+    @property
+    def boxes_needed(self):
+        """The least number of boxes beyond which another one gains nothing."""
+        return max(1, math.ceil(self.box_s() / max(self.links_s, self.worker_s) - 1e-9))
+
+    @property
+    def box_gbps(self):
+        """C of the law: gradients of all workers together that a box sums, without headers."""
+        return self.question.cores * self.chunk_bytes * 8 / self.costs.box_ns
+
+    @property
+    def law_gbps(self):
+        """C above which a box beats a ring whose links are as fast: N^2 W / (2 (N - 1))."""
+        n = self.question.workers
+        return n * n * self.question.link_gbps / (2 * (n - 1))
+
+
+def plan(question, costs):
+    one = chunk_bytes(question.mtu, question.workers)
+    chunks = math.ceil(question.total_bytes / one)
+    bits_a_second = question.link_gbps * 1e9
+    return Plan(
+        question=question, costs=costs, chunk_bytes=one, chunks=chunks,
+        links_s=box_wire_bytes(question.total_bytes, one, question.workers) * 8 / bits_a_second,
+        worker_s=chunks * costs.worker_ns * 1e-9,
+        ring_s=ring_wire_bytes(question.total_bytes, question.workers, question.mtu) * 8 /
+        bits_a_second)
+
+
+def _time(seconds):
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+
+
+def words(made, source):
+    """The plan in lines of prose; `source` says where its costs are from."""
+    question, costs, needed = made.question, made.costs, made.boxes_needed
+    wins = made.box_gbps > made.law_gbps
+    lines = [
+        f"Given: {question.workers} workers, links of {question.link_gbps:g} Gb/s, MTU "
+        f"{question.mtu}; a step sums {question.params:,} elements of {question.dtype}, "
+        f"{question.total_bytes / 1e6:,.1f} MB a worker in {made.chunks:,} chunks of "
+        f"{made.chunk_bytes:,} bytes.",
+        f"Costs ({source}): a core of a box takes {costs.box_ns:.0f} ns for a contribution and its "
+        f"result, a core of a worker {costs.worker_ns:.0f} ns for a chunk's two packets.",
+        f"One box of {question.cores} cores: {_time(made.step_s())} a step; {made.limit()} set"
+        f"{'' if made.limit() == 'the links' else 's'} it (links {_time(made.links_s)}, box "
+        f"{_time(made.box_s())}, worker {_time(made.worker_s)}).",
+        f"Several boxes: {needed} of them take {_time(made.step_s(needed))}; more would gain "
+        f"nothing." if needed > 1 else "Several boxes: one is enough; more would gain nothing.",
+        f"A ring: {_time(made.ring_s)}, where its workers' cores keep up with the links.",
+        f"The law: a box beats a ring if it sums more than N^2 W / (2 (N - 1)) = "
+        f"{made.law_gbps:.1f} Gb/s of gradients; this one sums {made.box_gbps:.1f}, so "
+        + ("it does." if wins else "it does not: give it more cores, or take more boxes."),
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,101 @@
+"""The planner: its model against the lab's measurements, its law, its words, its costs."""
+
+import os
+import shutil
+
+import pytest
+
+from sluice import __main__ as command_line
+from sluice import _plan_model as model
+from sluice import plan
+
+COSTS = model.Costs(box_ns=200, worker_ns=600)
+MEGABYTES_25 = 6_250_000
+
+# `./run bench allreduce` on an idle machine, 25 MB of float32: workers, Mb/s, ours or Gloo's ring,
+# seconds. It printed them over what the frames alone take: 1.01, 1.04; 1.00, 1.00; the ring 1.10.
+MEASURED = [
+    (4, 200, "box", 1.01 * 1.1146), (8, 200, "box", 1.04 * 1.1146),
+    (4, 50, "box", 1.00 * 4.4584), (8, 50, "box", 1.00 * 4.4584), (8, 200, "ring", 1.10 * 1.8588),
+]
+
+
+@pytest.mark.parametrize("workers, mbps, way, seconds", MEASURED)
+def test_the_plan_is_within_15_percent_of_what_the_lab_measured(workers, mbps, way, seconds):
+    made = model.plan(model.Question(workers, mbps / 1e3, 1, MEGABYTES_25), COSTS)
+    planned = made.step_s() if way == "box" else made.ring_s
+    assert planned == pytest.approx(seconds, rel=0.15)
+
+
+def test_chunks_are_what_the_appliance_takes():
+    assert model.chunk_bytes(1500, 4) == 1344
+    assert model.chunk_bytes(1500, 1024) == 1216
+    assert model.chunk_bytes(9000, 4) == 8832
+
+
+@pytest.mark.parametrize("workers", [2, 3, 8, 64, 1000])
+def test_the_law_is_where_box_and_ring_take_the_same_time_but_for_headers(workers):
+    """N S / C = 2 (N - 1) / N S / W at C of the law."""
+    question = model.Question(workers, 10, 1, 10 ** 9)
+    made = model.plan(question, COSTS)
+    box_s = workers * question.total_bytes * 8 / (made.law_gbps * 1e9)
+    ring_s = 2 * (workers - 1) / workers * question.total_bytes * 8 / 10e9
+    assert box_s == pytest.approx(ring_s)
+
+
+def test_the_slowest_part_sets_the_time_and_boxes_share_the_chunks():
+    made = model.plan(model.Question(16, 10, 1, 25_600_000), COSTS)
+    assert made.limit() == "the box"
+    assert made.step_s() == made.box_s() == pytest.approx(76_191 * 16 * 200e-9)
+    needed = made.boxes_needed
+    assert made.box_s(needed) <= max(made.links_s, made.worker_s) < made.box_s(needed - 1)
+    assert made.limit(needed) == "the links"
+    idle = model.plan(model.Question(16, 10, 64, 25_600_000), COSTS)
+    assert idle.boxes_needed == 1 and idle.limit() == "the links"
+    slow = model.plan(model.Question(16, 100, 64, 25_600_000), COSTS)
+    assert slow.limit() == "a worker's core" and slow.step_s() == slow.worker_s
+
+
+def test_half_as_wide_elements_take_half_the_time():
+    wide = model.plan(model.Question(4, 1, 4, 10 ** 7), COSTS)
+    narrow = model.plan(model.Question(4, 1, 4, 10 ** 7, "bfloat16"), COSTS)
+    assert narrow.step_s() == pytest.approx(wide.step_s() / 2, rel=1e-3)
+
+
+def test_it_says_so_in_words_with_what_it_was_given(capsys):
+    given = ["plan", "--workers", "16", "--link", "10", "--cores", "4", "--box-ns", "200",
+             "--worker-ns", "600"]
+    assert command_line.main(given) == 0
+    out = capsys.readouterr().out
+    assert "16 workers, links of 10 Gb/s, MTU 1500; a step sums 25,600,000 elements" in out
+    assert "One box of 4 cores: 91.3 ms a step; the links set it (links 91.3 ms, box 61" in out
+    assert "Several boxes: one is enough" in out
+    assert "A ring: 163 ms" in out
+    assert "= 85.3 Gb/s of gradients; this one sums 215.0, so it does." in out
+    assert command_line.main([*given[:5], "--cores", "1", *given[7:]]) == 0
+    out = capsys.readouterr().out
+    assert "the box sets it" in out and "Several boxes: 3 of them take 91.3 ms" in out
+    assert "it does not: give it more cores" in out
+
+
+def test_what_makes_no_sense_is_refused(capsys):
+    assert command_line.main(["plan", "--workers", "1", "--link", "1", "--cores", "1"]) == 2
+    assert "--workers 2 or more" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        command_line.main(["plan", "--workers", "4", "--link", "-1", "--cores", "1"])
+    missing = ["plan", "--workers", "4", "--link", "1", "--cores", "1", "--build-dir", "/nowhere"]
+    assert command_line.main(missing) == 1
+    assert "or give --box-ns and --worker-ns" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_costs_are_measured_with_a_real_appliance(dtype, monkeypatch):
+    build = os.environ["SLUICE_BUILD"]
+    binary = os.path.join(build, "dataplane", "sluiced")
+    if not shutil.which(binary):
+        pytest.skip("built without the appliance")
+    monkeypatch.setenv("SLUICE_PLUGIN_DIR", os.path.join(build, "client"))
+    costs = plan.self_test(binary, dtype, seconds=0.3)
+    # A copy of a chunk takes tens of nanoseconds; no packet takes a tenth of a millisecond.
+    assert 50 < costs.box_ns < 100_000
+    assert 50 < costs.worker_ns < 100_000
