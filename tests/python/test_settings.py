@@ -21,6 +21,13 @@ def test_a_rank_that_is_no_number_is_shown():
         _settings.integer("RANK", None, {"RANK": "two"})
 
 
+def test_slurm_tells_the_rank_where_no_launcher_does():
+    slurm = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"}
+    assert _settings.integer("RANK", None, slurm) == 5
+    assert _settings.integer("WORLD_SIZE", None, {**slurm, "WORLD_SIZE": "2"}) == 2
+    assert _settings.expand("{rank}-{local_rank}", 5, slurm) == "5-1"
+
+
 def test_the_address_gets_the_rank_and_the_local_rank():
     env = {"SLUICE_ADDRESS": "vhost://10.0.0.1/run/{local_rank}-{rank}.sock", "LOCAL_RANK": "1"}
     assert _settings.address(None, 5, env) == "vhost://10.0.0.1/run/1-5.sock"
@@ -36,8 +43,19 @@ def test_ranks_of_one_launch_agree_on_the_run_id_and_launches_differ():
     assert _settings.run_id(None, {**first, "RANK": "0"}) == _settings.run_id(
         None, {**first, "RANK": "1"})
     others = [{**first, "MASTER_PORT": "2"}, {**first, "TORCHELASTIC_RUN_ID": "7"},
-              {**first, "TORCHELASTIC_RESTART_COUNT": "1"}, {**first, "SLUICE_RUN_ID": "x"}]
-    assert len({_settings.run_id(None, env) for env in [first, *others]}) == 5
+              {**first, "TORCHELASTIC_RESTART_COUNT": "1"}, {**first, "SLURM_RESTART_COUNT": "1"},
+              {**first, "SLURM_JOB_ID": "3"}, {**first, "SLUICE_RUN_ID": "x"}]
+    assert len({_settings.run_id(None, env) for env in [first, *others]}) == 7
+
+
+def test_what_a_launcher_starts_again_is_another_run_under_an_exported_name_too():
+    envs = [{"SLUICE_RUN_ID": "x"}, {"SLUICE_RUN_ID": "x", "TORCHELASTIC_RESTART_COUNT": "1"},
+            {"SLUICE_RUN_ID": "x", "TORCHELASTIC_RESTART_COUNT": "2"},
+            {"SLUICE_RUN_ID": "x", "SLURM_RESTART_COUNT": "2"}]
+    assert len({_settings.run_id(None, env) for env in envs}) == 4
+    assert _settings.run_id(None, {**envs[0], "TORCHELASTIC_RESTART_COUNT": "0"}) == (
+        _settings.run_id(None, envs[0]))
+    assert _settings.run_id("given", envs[1]) == _settings.run_id("given", {})
 
 
 def test_a_numeric_run_id_is_taken_as_it_is_and_checked():

@@ -152,6 +152,22 @@ def two_models(rank):
     return exact, [a.job.stats()["steps_done"] for a in attached]
 
 
+def relaunched(rank, names):
+    import os
+    import ddp_worker as w
+    import sluice.torch
+    os.environ.update(names)
+    model = w.start()
+    with sluice.torch.attach(model):
+        model(w.gradients_of(rank, 1)).backward()
+
+
+def test_a_launch_under_the_names_of_an_earlier_one_is_accepted_at_once(appliance, tmp_path):
+    names = dict(SLUICE_RUN_ID="same", SLUICE_JOB="relaunched")
+    for _ in range(2):
+        ranks.run(relaunched, 2, tmp_path, box=appliance, arguments=dict(names=names))
+
+
 def test_two_models_of_one_process_are_two_jobs(appliance, tmp_path):
     assert ranks.run(two_models, 2, tmp_path, box=appliance) == [[[True] * 6, [3, 3]]] * 2
 

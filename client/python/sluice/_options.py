@@ -13,12 +13,13 @@ class Options:
 
     job          name of the job, default SLUICE_JOB or 'default'.
     rank, world_size
-                 default RANK and WORLD_SIZE.
+                 default RANK and WORLD_SIZE, else SLURM's.
     secret       of the appliance, default SLUICE_SECRET.
     local_address
                  source IP address, default SLUICE_LOCAL_ADDRESS; else the kernel chooses.
     run_id       number or name of this launch, equal on all ranks, new for each launch; default
-                 SLUICE_RUN_ID, or what torchrun's variables say.
+                 SLUICE_RUN_ID, or what torchrun's and SLURM's variables say. attach() has rank 0
+                 draw one where a process group of all ranks can tell it to the others.
     ordinal      0 for the first job of this process, 1 for a second model, ...
     averaging    'weight': sum of the inputs / sum of the weights, an input being a sum over
                  `weight` samples (with weight 1 everywhere: the mean); 'world': that, times the

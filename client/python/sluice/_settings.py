@@ -7,6 +7,8 @@
 | SLUICE_JOB            | job name, default 'default' |
 | SLUICE_SECRET         | the appliance's secret |
 | SLUICE_RUN_ID         | name of this launch, the same on every rank and new for every launch |
+|                       | (restart counts of torchrun and SLURM are added to it); not needed |
+|                       | where attach() has a process group of all ranks |
 | SLUICE_POLICY         | how k is chosen, default as the appliance says: sync, fixed, saina, ... |
 | SLUICE_K, ...         | as the arguments of sluice.Job; need SLUICE_POLICY or policy=...; also |
 |                       | SLUICE_LATE, SLUICE_SIGN_THRESHOLD, SLUICE_COUNT_THRESHOLD, |
@@ -16,15 +18,18 @@
 | SLUICE_TRACE          | folder for a Chrome trace of each rank; read by the library itself |
 | SLUICE_DISABLE        | 1: sluice.torch.attach() does nothing |
 | SLUICE_STATS          | file for the job's counters (JSON) when it ends; '{rank}' is replaced |
-| RANK, WORLD_SIZE, ... | as torchrun and `python3 -m sluice launch` set them |
+| RANK, WORLD_SIZE, ... | as torchrun and `python3 -m sluice launch` set them; else SLURM's |
 """
 
 import hashlib
 import os
+import secrets
 
 from sluice import errors
 
 DEFAULT_JOB = "default"
+_RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+_SLURM = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS", "LOCAL_RANK": "SLURM_LOCALID"}
 
 
 def run_id_number(text):
@@ -36,31 +41,38 @@ def run_id_number(text):
 def run_id(given=None, env=os.environ):
     """`given` (a number, or a name to hash), else what the launcher says about this run.
 
-    torchrun's own id is the word 'none' unless --rdzv-id is given, so the rendezvous address and
-    the restart count go into the hash with it.
+    torchrun's own id is the word 'none' unless --rdzv-id is given, so the rendezvous address goes
+    into the hash with it. What a launcher starts once more is another run, also under a name from
+    outside.
     """
     if isinstance(given, int):
         if not 0 < given < 1 << 64:
             raise errors.InvalidArgument(f"run_id={given}: must be 1 to 2^64 - 1")
         return given
-    name = given or env.get("SLUICE_RUN_ID")
-    if not name:
-        name = "|".join(env.get(key, "") for key in (
-            "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"))
-    return run_id_number(name)
+    if given:
+        return run_id_number(given)
+    named = env.get("SLUICE_RUN_ID")
+    parts = [named] if named else [env.get(key, "") for key in (
+        "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT")]
+    parts += [f"{key}={env[key]}" for key in _RESTARTS if env.get(key, "0") != "0"]
+    return run_id_number("|".join(parts))
+
+
+def drawn_run_id():
+    return secrets.randbits(63) + 1
 
 
 def integer(name, given, env=os.environ, default=None):
     """An integer from an argument or the environment; InvalidArgument says how to give it."""
     if given is not None:
         return int(given)
-    text = env.get(name)
+    text = env.get(name, env.get(_SLURM.get(name, name)))
     if text is None:
         if default is not None:
             return default
         raise errors.InvalidArgument(
             f"{name} is not known: give {name.lower()}=..., or start the script with "
-            f"'python3 -m sluice launch' or torchrun, which set {name}")
+            f"'python3 -m sluice launch', torchrun or srun, which set {name}")
     try:
         return int(text)
     except ValueError:
@@ -70,7 +82,7 @@ def integer(name, given, env=os.environ, default=None):
 
 def expand(text, rank, env=os.environ):
     """Replaces '{rank}' and '{local_rank}'."""
-    local = env.get("LOCAL_RANK", str(rank))
+    local = env.get("LOCAL_RANK", env.get(_SLURM["LOCAL_RANK"], str(rank)))
     return text.replace("{rank}", str(rank)).replace("{local_rank}", local)
 
 

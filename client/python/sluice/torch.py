@@ -31,6 +31,7 @@ and completes the futures. Errors are raised there, out of `backward()`, with th
 exception inside the hook itself would leave DDP in pieces.
 """
 
+import datetime
 import itertools
 
 import torch
@@ -49,6 +50,7 @@ __all__ = ["Attachment", "Disabled", "Loop", "Overlap", "SoloAttachment", "attac
            "solo_group"]
 
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+_run_ids = {}  # process group -> the run id that its ranks have agreed on
 _ordinals = {}  # job name -> counter: the models of this process, in the order of attach()
 
 
@@ -192,8 +194,29 @@ def _specs(named):
     return [(key, p.numel(), _DTYPES[p.dtype]) for key, p in named]
 
 
+def _agree_on_run_id(group, timeout):
+    """Rank 0 draws, the others are told: a launch needs no name of its own, and one that is started
+    again under the same port or name is another run."""
+    if group not in _run_ids:
+        drawn = torch.tensor([_settings.drawn_run_id()])
+        source = dist.distributed_c10d.get_global_rank(group, 0)
+        told = dist.broadcast(drawn, source, group=group, async_op=True)
+        try:
+            told.wait(datetime.timedelta(seconds=timeout))
+        except RuntimeError as error:
+            raise errors.TimedOut(
+                f"the ranks of the process group did not all call attach() within {timeout:g} s: "
+                f"{error}") from None
+        _run_ids[group] = int(drawn)
+    return _run_ids[group]
+
+
 def _join_stock(named, group, address, job, rank, world_size, options):
     """On a process group of all ranks: every step needs all of them."""
+    is_whole = world_size in (None, dist.get_world_size(group))
+    if options.get("run_id") is None and is_whole and dist.get_backend(group) == "gloo":
+        options = {**options,
+                   "run_id": _agree_on_run_id(group, options.get("join_timeout", 60.0))}
     worker = _join(_specs(named), address, job,
                    rank=dist.get_rank(group) if rank is None else rank,
                    world_size=dist.get_world_size(group) if world_size is None else world_size,
