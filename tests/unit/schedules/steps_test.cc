@@ -73,12 +73,13 @@ TEST_F(Steps, a_rank_without_a_gradient_still_gets_the_average) {
 // 150 chunks in three blocks: four packets with the used one. Of those without data the first of
 // rank 0's is lost, one of rank 1's comes twice, and so are the first result and the second.
 TEST_F(Steps, chunks_without_data_leave_a_block_at_a_time_and_survive_loss_and_duplicates) {
-  JobPlan plan = make_plan(3, 1, {16, 16 * 149});
+  JobPlan plan = make_plan(3, 1, {64, 64 * 149});
   plan.nil_rule = [](Rank, Step, std::uint32_t tensor) { return tensor == 1; };
   const RunIndex run = world().add_run(plan);
   std::array<int, 3> sent{};
   int results = 0;
-  std::uint64_t chunks_of_results = 0;
+  unsigned chunks_of_results = 0;
+  unsigned lost_chunks = 0;
   world().set_filter([&](Passing& passing) {
     if (is_contribution(passing)) {
       const int number = ++sent[rank_of(passing)];
@@ -87,14 +88,16 @@ TEST_F(Steps, chunks_without_data_leave_a_block_at_a_time_and_survive_loss_and_d
       if (nil && rank_of(passing) == 1 && number == 3) passing.copies = 2;
     } else if (is_result(passing) && rank_of(passing) == 2) {
       const bool nil = passing.packet.payload().empty();
-      if (nil) chunks_of_results += static_cast<unsigned>(std::popcount(passing.packet.chunks()));
+      const auto chunks = static_cast<unsigned>(std::popcount(passing.packet.chunks()));
       passing.drop = nil && ++results == 1;
+      if (passing.drop) lost_chunks = chunks;
+      if (nil) chunks_of_results += chunks;
     }
   });
   expect_completed(run, 3 * kSecond);
   EXPECT_EQ(sent, (std::array<int, 3>{5, 4, 4}));
-  EXPECT_GE(chunks_of_results, 149u + 63u) << "the lost packet was pulled as one";
-  EXPECT_LE(results, 2 + 3);
+  EXPECT_EQ(results, 3 + 1) << "the lost ones were pulled together";
+  EXPECT_EQ(chunks_of_results, 149 + lost_chunks);
 }
 
 TEST_F(Steps, a_tensor_that_nobody_submits_is_nil_everywhere) {
