@@ -139,6 +139,7 @@ void Job::make_gradients(GradientSlice& slice, std::size_t slot_count, BuildProg
   slice.sign_words = sign_words_of(spec);
   resize_noted(slice.signs, slice.chunk_count * slice.sign_words, progress);
   resize_noted(slice.signs_known, slice.chunk_count, progress);
+  CHECK(slice.sums.size() == slice.slots.size());
 }
 
 std::uint32_t Job::owned_chunks(StreamId stream, ShardId shard) const noexcept {
@@ -194,6 +195,7 @@ void Job::publish(StreamId stream, Step step, TimeNs now) noexcept {
 // those two are. So when one rank dies, another one can go on and give its state to the rest.
 bool Job::two_keep_up(Step step) const noexcept {
   const std::size_t gradients = index_of(StreamId::kGradients);
+  DCHECK(spec.policy.tolerates_stragglers() && step > kFullSteps);
   std::size_t count = 0;
   for (std::uint16_t rank = 0; rank < spec.world_size && count < kTwo; ++rank) {
     const Member& member = members[rank];

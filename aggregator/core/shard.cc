@@ -48,6 +48,7 @@ Verdict Shard::admit(const wire::Packet& packet, Job& job, bool marked, TimeNs n
 
   Flow& flow = job.slices[id_.value].flows[common.rank];
   if (flow.cookie != common.cookie) flow.restart(common.cookie);
+  DCHECK(flow.cookie == common.cookie);
   flow.last_heard_ns.store(now, std::memory_order_relaxed);
   const wire::FlowHeader& header = packet.flow();
   ++flow.received_count;
@@ -131,6 +132,8 @@ void Shard::reopen(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs n
   StreamSlice& slice = job_slice.of(stream);
   Slot& slot = slice.slots[slot_index];
   if (slot.queued && slot.state == SlotState::kComplete) results_overwritten_.add(1);
+  DCHECK(stream == StreamId::kGradients ||
+         job_slice.pieces_of(stream).collective.step == slice.record.step);
   if (!slot.abandoned()) job_slice.slots_in_use.add(1);
   slot.open(slice.record.step, now);
   std::fill_n(slice.mask_of(slot_index), slice.mask_word_count, std::uint64_t{0});
@@ -187,6 +190,7 @@ void Shard::close_part(Job& job, StreamId stream, TimeNs now) noexcept {
 }
 
 void Shard::observe_durations(JobSlice& job_slice, Step step, TimeNs now) noexcept {
+  DCHECK(job_slice.gradients.first_arrival_ns <= now);
   job_slice.step_duration.observe(now - job_slice.gradients.first_arrival_ns);
   TimeNs first_ns = kNever;
   for (const Flow& flow : job_slice.flows)

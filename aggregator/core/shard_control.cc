@@ -54,6 +54,7 @@ void Shard::member_gone(Job& job, Rank rank) noexcept {
     StreamSlice& slice = current_slice(job, stream);
     if (job.members[rank.value].takes_part(index_of(stream), slice.record.step)) continue;
     slice.record.remove(rank);
+    DCHECK(!slice.record.may.test(rank) && !slice.record.must.test(rank));
     if (stream == StreamId::kGradients) job.slices[id_.value].gradients.summary.conclusive = false;
     sweep(slice);
   }
@@ -72,6 +73,7 @@ void Shard::member_joined(Job& job, Rank rank) noexcept {
     member.finished.store(0, std::memory_order_relaxed);
     member.reached.store(0, std::memory_order_relaxed);
     const Step open = job.open_step(StreamId::kGradients);
+    CHECK(open != 0 && open <= kLastStep);
     joined_from.store(std::min(open, kLastStep - 2) + 2, std::memory_order_release);
   }
   push_event({.kind = ShardEvent::Kind::kMemberAdmitted, .job = &job, .rank = rank});
@@ -106,6 +108,7 @@ void Shard::hold_released(Job& job, Rank rank) noexcept {
     return;
   StreamSlice& slice = current_slice(job, StreamId::kGradients);
   slice.record.must.clear(rank);
+  DCHECK(slice.record.consistent());
   sweep(slice);
 }
 
@@ -139,12 +142,14 @@ void Shard::source_lost(Job& job, Rank rank) noexcept {
   StreamSlice& slice = current_slice(job, StreamId::kState);
   if (!job.transfer.between(rank)) return;  // of a transfer that is over
   slice.record.remove(rank);
+  DCHECK(!slice.record.may.test(rank));
   report_lost_transfer(job);
 }
 
 // A step that somebody has begun is needed, and only its source can complete it.
 void Shard::report_lost_transfer(Job& job) noexcept {
   const PieceSlice& slice = job.slices[id_.value].pieces_of(StreamId::kState);
+  DCHECK(has_part(job, StreamId::kState) && slice.collective.step <= slice.record.step);
   if (slice.collective.step != slice.record.step || slice.record.may.test(job.transfer.source()))
     return;
   push_event({.kind = ShardEvent::Kind::kTransferLost,
@@ -166,6 +171,7 @@ bool Shard::poll_work(TimeNs now) noexcept {
   bool more = false;
   for (Job* job : jobs_) {
     if (job == nullptr) continue;
+    DCHECK(jobs_[job->spec.id.value] == job);
     for (const StreamId stream : kStreams)
       if (job->slices[id_.value].of(stream).sweeping) more |= sweep_some(*job, stream, now);
   }
@@ -223,6 +229,7 @@ void Shard::push_event(const ShardEvent& event) noexcept {
 bool Shard::poll_event(ShardEvent& event) noexcept {
   if (event_count_ == 0) return false;
   event = events_.front();
+  CHECK(event.job != nullptr && event_count_ <= events_.size());
   std::move(events_.begin() + 1, events_.begin() + static_cast<std::ptrdiff_t>(event_count_),
             events_.begin());
   --event_count_;

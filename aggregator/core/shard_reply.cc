@@ -77,6 +77,7 @@ Verdict Shard::probe(Job& job, const wire::Packet& packet) noexcept {
            .stream = body.stream};
   flow.unanswered |= bit(place);
   flow.pulling &= ~bit(place);
+  DCHECK((flow.unanswered & flow.pulling) == 0);
   give_turn(job, rank);
   return Verdict::kProbe;
 }
@@ -92,6 +93,7 @@ Reply& Shard::reply_at(Job& job, Rank rank, std::uint32_t place) noexcept {
 std::uint32_t Shard::place_for_reply(Job& job, Rank rank, const wire::Probe& body) noexcept {
   const Flow& flow = job.slices[id_.value].flows[rank.value];
   const std::uint32_t taken = flow.unanswered | flow.pulling;
+  DCHECK((flow.unanswered & flow.pulling) == 0);
   for (std::uint32_t rest = taken; rest != 0; rest &= rest - 1) {
     const auto place = static_cast<std::uint32_t>(std::countr_zero(rest));
     const Reply& reply = reply_at(job, rank, place);
@@ -110,6 +112,7 @@ void Shard::queue_feedback(Job& job, Rank rank) noexcept {
 // there.
 void Shard::give_turn(Job& job, Rank rank) noexcept {
   JobSlice& slice = job.slices[id_.value];
+  DCHECK(rank.value < job.spec.world_size);
   Flow& flow = slice.flows[rank.value];
   if (flow.has_turn) return;
   CHECK(slice.turn_count < slice.turns.size());
@@ -128,6 +131,7 @@ Rank Shard::take_turn(Job& job) noexcept {
   const Rank rank = slice.turns[slice.turn_head];
   if (++slice.turn_head == slice.turns.size()) slice.turn_head = 0;
   --slice.turn_count;
+  CHECK(slice.flows[rank.value].has_turn && reply_job_count_ != 0);
   slice.flows[rank.value].has_turn = false;
   reply_job_head_ = (reply_job_head_ + 1) % reply_jobs_.size();
   --reply_job_count_;
@@ -139,6 +143,7 @@ Rank Shard::take_turn(Job& job) noexcept {
 bool Shard::poll_reply(Transmit& transmit, TimeNs now) noexcept {
   while (reply_job_count_ != 0) {
     Job& job = *reply_jobs_[reply_job_head_];
+    DCHECK(jobs_[job.spec.id.value] == &job);
     const Rank rank = take_turn(job);
     const bool written = write_reply(job, rank, transmit, now);
     if (has_reply(job.slices[id_.value].flows[rank.value])) give_turn(job, rank);

@@ -37,6 +37,7 @@ void observe_signs(const PolicyOptions& policy, GradientSlice& slice,
 // left out say nothing.
 void observe_norms(GradientSlice& slice, const Sum& sum, const std::uint8_t* payload) noexcept {
   if (sum.data_count < 2 || sum.data_count != slice.record.k || sum.weight == 0) return;
+  DCHECK(sum.square_sum >= 0 || !sum.finite);
   const bool is_mean = sum.dtype != Dtype::kFloat32;
   slice.summary.mean_square += sum.square_sum / sum.data_count;
   slice.summary.square_of_mean +=
@@ -113,6 +114,7 @@ Shard::Place Shard::locate(const wire::Packet& packet) const noexcept {
   if (check_chunk(job, StreamId::kGradients, body.chunk) != Verdict::kAccepted) return place;
   const GradientSlice& slice = job.slices[id_.value].gradients;
   place.slot_index = job.slot_index(StreamId::kGradients, slice, body.step, body.chunk);
+  DCHECK(place.slot_index < slice.slots.size());
   __builtin_prefetch(&slice.slots[place.slot_index], 1);
   __builtin_prefetch(&slice.sums[place.slot_index], 1);
   __builtin_prefetch(slice.mask_of(place.slot_index).data(), 1);
@@ -173,6 +175,7 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
     reopen(job, StreamId::kGradients, slot_index, now);
     if (slice.first_arrival_ns == 0) slice.first_arrival_ns = now;
   }
+  DCHECK(slot.open_for(body.step) && slice.first_arrival_ns <= now);
   if (requeued && nil) {  // it waits for this step with other chunks and has nothing for this one
     set_bit(slice.passes_of(slot_index), rank);
     ++slice.sums[slot_index].passed_count;

@@ -39,6 +39,7 @@ void Shard::queue_result(Job& job, StreamId stream, std::uint32_t slot_index) no
 // asks for much costs the steps of others little, and is still answered.
 std::size_t Shard::poll_transmit(std::span<Transmit> burst, TimeNs now) noexcept {
   std::size_t count = 0;
+  DCHECK(results_in_turn_ <= kResultsPerReply);
   while (count < burst.size()) {
     if (results_in_turn_ >= kResultsPerReply) {
       results_in_turn_ = 0;
@@ -61,6 +62,7 @@ std::size_t Shard::poll_results(std::span<Transmit> burst, TimeNs now) noexcept 
   while (active_count_ != 0) {
     const ActiveSlice front = active_[active_head_];
     Job& job = *front.job;
+    DCHECK(jobs_[job.spec.id.value] == &job);
     StreamSlice& slice = job.slices[id_.value].of(front.stream);
     const std::uint32_t slot_index = slice.queue_head;
     CHECK(slot_index < slice.slots.size() && slice.slots[slot_index].queued);
@@ -116,6 +118,7 @@ std::size_t Shard::fan_out(Job& job, StreamId stream, const ResultPart& part,
   JobSlice& job_slice = job.slices[id_.value];
   StreamSlice& slice = job_slice.of(stream);
   const Slot& slot = slice.slots[part.slot_index];
+  DCHECK(slot.queued && slot.complete_for(slice.head_step));
   PreparedSum prepared;
   if (stream == StreamId::kGradients) prepare_sum(job, part, now, prepared);
   std::size_t count = 0;
@@ -141,6 +144,7 @@ bool Shard::may_get(Job& job, StreamId stream, Step step, Rank rank) noexcept {
   if (!job.members[rank.value].reachable.load(std::memory_order_relaxed)) return false;
   if (!is_for(job, stream, step, rank)) return false;
   Flow& flow = flow_to(job, rank);
+  DCHECK(flow.cookie != 0);
   if (!beyond_credit(flow)) return true;
   ++flow.deferred_count;
   job.slices[id_.value].results_deferred.add(1);
@@ -178,6 +182,7 @@ wire::Sender Shard::sender_of(const Job& job, Rank rank) noexcept {
 wire::PartialSum Shard::fill_feedback(Job& job, Rank rank, wire::FeedbackHeader& header,
                                       TimeNs now) noexcept {
   Flow& flow = flow_to(job, rank);
+  DCHECK(flow.cookie != 0 && flow.echo_arrival_ns <= now);
   const wire::FeedbackHeader numbers{
       .number = flow.next_number++,
       .received_count = flow.received_count,
@@ -218,6 +223,7 @@ void Shard::prepare_sum(const Job& job, const ResultPart& part, TimeNs now,
   const GradientSlice& slice = job.slices[id_.value].gradients;
   const Slot& slot = slice.slots[slot_index];
   const Sum& sum = slice.sums[slot_index];
+  DCHECK(slot.state == SlotState::kComplete && sum.data_count <= slot.count);
   const std::uint32_t now_us = wire_time_us(now);
   wire::ResultHeader body{.k = sum.k,
                           .may_count = sum.may_count,
@@ -258,6 +264,7 @@ bool Shard::write_sum(Job& job, const PreparedSum& prepared, Rank rank, Transmit
   if (transmit.room.size() < bytes) return false;
   std::uint8_t* out = transmit.room.data();
   constexpr std::size_t kFixedBytes = wire::packet_bytes(sizeof(wire::ResultHeader), 1, 0);
+  DCHECK(prepared.head_bytes >= kFixedBytes);
   std::memcpy(out, prepared.head.data(), kFixedBytes);
   if (prepared.head_bytes > kFixedBytes)
     std::memcpy(out + kFixedBytes, &prepared.head[kFixedBytes], prepared.head_bytes - kFixedBytes);
@@ -281,6 +288,7 @@ bool Shard::write_piece(Job& job, StreamId stream, const ResultPart& part, Rank 
   const std::uint32_t slot_index = part.slot_index;
   const PieceSlice& slice = job.slices[id_.value].pieces_of(stream);
   const Slot& slot = slice.slots[slot_index];
+  DCHECK(slot.state == SlotState::kComplete);
   wire::PieceResult body{.step = slot.step,
                          .chunk = job.global_chunk(slot_index % slice.chunk_count, id_),
                          .operation = slice.operations[slot_index],

@@ -36,6 +36,7 @@ double StepClock::duration_s(const Finished& finished, Step closed, TimeNs now) 
   const std::uint64_t newest = finished.load(std::memory_order_relaxed);
   if (newest == 0) return kUnknown;
   const auto base = static_cast<Step>(newest >> 32);
+  CHECK(base != 0);
   const DurationNs last_ns = static_cast<DurationNs>(newest & UINT32_MAX) * kMicrosecond;
   DurationNs longest_ns = last_ns;
   if (base < closed) longest_ns = std::max(longest_ns, now - began_ns(base, last_ns, closed, now));
@@ -46,6 +47,7 @@ double StepClock::duration_s(const Finished& finished, Step closed, TimeNs now) 
 // step opened. Late: at once where late gradients are dropped; where they are requeued it waits for
 // the step that took it, perhaps until `now`.
 TimeNs StepClock::began_ns(Step base, DurationNs taken_ns, Step closed, TimeNs now) const noexcept {
+  DCHECK(taken_ns >= 0 && base < closed);
   const TimeNs finished_ns = released_ns(base, closed) + taken_ns;
   if (finished_ns <= released_ns(base + 1, closed)) return released_ns(base + 1, closed);
   if (late_ == LateMode::kDrop) return finished_ns;

@@ -55,6 +55,7 @@ Status Collectives::begin_call(bool is_broadcast, Rank root, void* buffer, std::
     return {StatusCode::kBusy, place_of(options_) +
                                    "a collective was called before the last one was done (" +
                                    describe_step() + "): wait for it first"};
+  CHECK(offset_ == bytes_);  // the last call is over
   busy_ = true;
   is_broadcast_ = is_broadcast;
   root_ = root;
@@ -92,6 +93,7 @@ Verdict Collectives::handle_result(const wire::Packet& packet, TimeNs now) {
 }
 
 void Collectives::mismatch(const wire::Operation& other) {
+  CHECK(other != piece().operation());
   link_.fail({StatusCode::kInvalidArgument,
               place_of(options_) + "collective step " + std::to_string(current_step()) +
                   ": this rank called " + describe_operation(piece().operation()) +

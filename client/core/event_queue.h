@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "aggregator/base/check.h"
 #include "client/core/types.h"
 
 namespace sluice::client {
@@ -20,6 +21,7 @@ class EventQueue {
   }
   bool pop(Event& event) noexcept {
     if (count_ == 0) return false;
+    DCHECK(head_ < ring_.size() && count_ <= ring_.size());
     event = std::move(ring_[head_]);
     head_ = (head_ + 1) % ring_.size();
     --count_;
@@ -28,6 +30,7 @@ class EventQueue {
 
  private:
   void grow() {
+    DCHECK(count_ == ring_.size());
     std::vector<Event> bigger(2 * ring_.size());
     for (std::size_t i = 0; i < count_; ++i)
       bigger[i] = std::move(ring_[(head_ + i) % ring_.size()]);

@@ -127,6 +127,7 @@ Verdict JoinMachine::handle(const wire::Packet& packet, TimeNs now) {
       accept_ = body;
       identity_.job = common.job;
       identity_.cookie = common.cookie;
+      CHECK(identity_.rank == options_.rank.value);
       become(Outcome::kAccepted);
       return Verdict::kJoin;
     }
@@ -220,6 +221,7 @@ void JoinMachine::handle_timeout(TimeNs now) {
   if (now < next_send_ns_) return;
   send_padded_ = true;
   send_bare_ = !padded_passes_ && can_test_size() && now - started_ns_ >= kBareAfter;
+  DCHECK(retry_ns_ > 0 && padded_bytes_ >= bare_bytes_);
   retry_ns_ = std::min(retry_ns_ * 3 / 2, preparing_ ? kLastAsking : kLastRetry);
   next_send_ns_ = now + retry_ns_;
 }
@@ -239,6 +241,7 @@ Status JoinMachine::too_big(std::size_t datagram_bytes, std::size_t path_bytes) 
 }
 
 void JoinMachine::fail_unreachable(TimeNs now) {
+  CHECK(outcome_ == Outcome::kPending && !preparing_);
   const std::string waited = seconds_text(now - started_ns_);
   if (challenged_)
     return fail(StatusCode::kUnreachable,

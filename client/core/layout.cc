@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "aggregator/base/check.h"
 #include "aggregator/base/limits.h"
 
 namespace sluice::client {
@@ -68,14 +69,18 @@ Result<Layout> Layout::create(std::vector<TensorSpec> tensors, std::size_t chunk
   layout.first_chunks_.push_back(static_cast<ChunkIndex>(chunk_count));
   layout.tensors_ = std::move(tensors);
   layout.hash_ = hash;
+  CHECK(chunk_count != 0 && layout.max_chunk_elems_ != 0);
+  CHECK(layout.first_chunks_.size() == layout.tensors_.size() + 1);
   return layout;
 }
 
 ChunkSpan Layout::chunk(ChunkIndex index) const noexcept {
+  DCHECK(index < chunk_count());
   const auto after = std::upper_bound(first_chunks_.begin(), first_chunks_.end(), index);
   const auto tensor = static_cast<std::uint32_t>(after - first_chunks_.begin() - 1);
   const std::uint64_t chunk_elems = chunk_elems_[tensor];
   const std::uint64_t first_elem = (index - first_chunks_[tensor]) * chunk_elems;
+  DCHECK(first_elem < tensors_[tensor].elem_count);
   const std::uint64_t left = tensors_[tensor].elem_count - first_elem;
   return {.tensor = tensor,
           .first_elem = first_elem,

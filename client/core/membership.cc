@@ -57,6 +57,7 @@ void Membership::begin(const wire::Sender& identity, TimeNs now) noexcept {
 }
 
 Membership::Change Membership::handle(const wire::Packet& packet, TimeNs now, Verdict& verdict) {
+  CHECK(identity_.cookie != 0);
   verdict = Verdict::kKeepalive;
   switch (packet.type()) {
     case wire::PacketType::kStatus: return handle_status(packet, now);
@@ -114,6 +115,7 @@ void Membership::note_wakeup(TimeNs now) noexcept {
 Membership::Change Membership::handle_timeout(TimeNs now) {
   if (phase_ == Phase::kOver) return Change::kNone;
   note_wakeup(now);
+  DCHECK(woke_ns_ == now);
   if (phase_ == Phase::kLeaving) {
     if (now >= leave_until_ns_) {
       become(Phase::kOver);
@@ -153,6 +155,7 @@ TimeNs Membership::next_timeout() const noexcept {
 }
 
 std::size_t Membership::poll_transmit(std::span<std::uint8_t> out, TimeNs now) noexcept {
+  DCHECK((!send_leave_ && !send_keepalive_) || identity_.cookie != 0);
   if (send_leave_) {
     send_leave_ = false;
     return wire::encode(out, identity_, leave_);

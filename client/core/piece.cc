@@ -55,6 +55,7 @@ bool PieceStream::write_next(Transmit& transmit, std::span<std::uint8_t> out, Ti
     const ChunkIndex chunk = queue_.head(0);
     queue_.pop(0);
     if (!recovery_.take(chunk)) continue;  // it need not be sent after all
+    CHECK(chunk < chunk_count_ && chunks_left_ != 0);
     transmit = {
         .bytes = write_chunk(chunk, out, now), .port_offset = 1, .priority = piece_.priority};
     return true;
@@ -123,6 +124,7 @@ Verdict PieceStream::handle_answer(const wire::Packet& packet, TimeNs now) {
     return Verdict::kProbe;
   }
   std::uint64_t lost = recovery_.answer(body, now, link_.flows[0]);
+  DCHECK(chunk_count_ >= kChunksPerBlock || lost >> chunk_count_ == 0);
   for (; lost != 0; lost &= lost - 1)
     queue_.push(static_cast<ChunkIndex>(std::countr_zero(lost)), 0);
   return Verdict::kProbe;

@@ -125,6 +125,7 @@ std::uint64_t Recovery::take(ChunkIndex chunk) noexcept {
   const std::uint64_t taken =
       (block.absent & bit_of(chunk)) ? block.queued & block.absent : bit_of(chunk);
   block.queued &= ~taken;
+  check(block);
   return taken & ~(block.done | block.counted);
 }
 
@@ -226,6 +227,7 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
 void Recovery::open(FlowState& state, std::uint32_t index) noexcept {
   Block& block = blocks_[index];
   if (block.open) return;
+  DCHECK((state.open_head == kNone) == (state.open_tail == kNone));
   block.open = true;
   block.previous = state.open_tail;
   block.next = kNone;
@@ -242,6 +244,7 @@ void Recovery::close(FlowState& state, std::uint32_t index, Flow& flow) noexcept
   Block& block = blocks_[index];
   end_probe(state, block, flow);
   if (!block.open) return;  // all its chunks were queued again, and a result came after all
+  DCHECK(block.sent == 0 && state.open_head != kNone);
   if (state.sweep_cursor == index) state.sweep_cursor = block.next;
   if (block.previous == kNone)
     state.open_head = block.next;

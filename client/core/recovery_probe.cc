@@ -42,6 +42,7 @@ std::uint64_t Recovery::pick(const Block& block, bool withheld, std::uint32_t li
   const std::uint64_t known = first_of(lacking & block.complete, limit);
   if (!withheld) return known;
   const std::uint64_t maybe = lacking & (block.sent | block.counted) & ~known;
+  DCHECK(count_of(known) <= limit);
   return known | first_of(maybe, limit - count_of(known));
 }
 
@@ -55,6 +56,7 @@ bool Recovery::pop_due(FlowState& state, const Flow& flow, ProbePlan& plan) noex
   while (state.due_head != kNone) {
     const std::uint32_t index = state.due_head;
     Block& block = blocks_[index];
+    DCHECK(block.due);
     const std::uint64_t unknown = block.lacking() & (block.sent | block.counted | block.complete);
     const bool only_pulls = block.sent == 0 && (block.lacking() & block.complete);
     if (!block.probed && only_pulls && too_few_pulls(flow, unknown))
@@ -73,6 +75,7 @@ bool Recovery::next_of_sweep(FlowState& state, Flow& flow, ProbePlan& plan) noex
   while (state.sweep_cursor != kNone && flow.missing_results() != 0) {
     const std::uint32_t index = state.sweep_cursor;
     const Block& block = blocks_[index];
+    DCHECK(block.open);
     const bool skip = block.probed || block.due;
     if (!skip && state.probed_count >= kSweepProbes) return false;
     if (!skip && state.withheld &&
@@ -110,6 +113,7 @@ void Recovery::probe_sent(std::uint16_t shard, const ProbePlan& plan, TimeNs now
 void Recovery::make_due(FlowState& state, std::uint32_t index) noexcept {
   Block& block = blocks_[index];
   if (block.due) return;
+  DCHECK(block.open && (state.due_head == kNone) == (state.due_tail == kNone));
   block.due = true;
   block.next_due = kNone;
   if (state.due_tail == kNone)
@@ -123,6 +127,7 @@ void Recovery::end_probe(FlowState& state, Block& block, Flow& flow) noexcept {
   flow.release_pulls(count_of(block.pulled));
   block.pulled = 0;
   block.deadline_ns = kNever;
+  DCHECK(state.probed_count >= block.probed);
   state.probed_count -= block.probed;
   block.probed = false;
 }
@@ -147,6 +152,7 @@ void Recovery::hint(std::uint16_t shard, const Flow::LossSignals& signals, TimeN
 
 void Recovery::work(std::uint16_t shard, TimeNs now, Flow& flow) noexcept {
   FlowState& state = flow_states_[shard];
+  DCHECK((state.open_head == kNone) == (state.open_tail == kNone));
   if (now >= state.deadline_ns) scan_deadlines(state, now, flow);
   if (state.gap && now >= state.next_gap_ns) {
     state.gap = false;
@@ -185,6 +191,7 @@ void Recovery::arm(FlowState& state, Block& block, TimeNs now, const Flow& flow)
       std::min(flow.rtt().timeout_ns() << std::min<int>(block.backoff, kMaxBackoff),
                RttEstimator::kMaxTimeout);
   block.deadline_ns = (now + timeout_ns + kTimerGrid - 1) & ~(kTimerGrid - 1);
+  DCHECK(block.deadline_ns > now);
   state.deadline_ns = std::min(state.deadline_ns, block.deadline_ns);
 }
 
@@ -192,6 +199,7 @@ void Recovery::scan_deadlines(FlowState& state, TimeNs now, Flow& flow) noexcept
   state.deadline_ns = kNever;
   for (std::uint32_t index = state.open_head; index != kNone;) {
     const std::uint32_t next = blocks_[index].next;
+    DCHECK(blocks_[index].open);
     if (blocks_[index].deadline_ns <= now) expire(state, index, flow);
     state.deadline_ns = std::min(state.deadline_ns, blocks_[index].deadline_ns);
     index = next;
@@ -208,6 +216,7 @@ void Recovery::expire(FlowState& state, std::uint32_t index, Flow& flow) noexcep
   if (block.probed || pulls_wait)
     block.backoff = static_cast<std::uint8_t>(std::min(block.backoff + 1, limit));
   end_probe(state, block, flow);
+  DCHECK(block.open && block.pulled == 0);
   if (block.sent != 0 && flow.all_arrived_up_to(block.highest_number)) {
     block.counted |= block.sent;
     clear_outstanding(state, block, block.sent);
@@ -221,6 +230,7 @@ void Recovery::probe_gap(FlowState& state, Flow& flow) noexcept {
   bool outstanding = false;
   for (std::uint32_t index = state.open_head; index != kNone; index = blocks_[index].next) {
     const Block& block = blocks_[index];
+    DCHECK(block.open);
     if (block.sent == 0 || !sent_up_to(index, flow.highest_arrived())) continue;
     outstanding = true;
     if (!block.probed) make_due(state, index);
@@ -240,6 +250,7 @@ bool Recovery::sent_up_to(std::uint32_t index, std::uint32_t number) const noexc
 void Recovery::probe_oldest(FlowState& state) noexcept {
   for (std::uint32_t index = state.open_head; index != kNone; index = blocks_[index].next) {
     Block& block = blocks_[index];
+    DCHECK(block.open);
     if (block.probed || block.due || !(block.lacking() & block.counted)) continue;
     block.idle = true;
     make_due(state, index);

@@ -58,6 +58,7 @@ void Session::fail(Status why, bool tell, TimeNs now) {
 }
 
 void Session::close(Event event, TimeNs now) {
+  CHECK(event.kind == Event::Kind::kFailed || event.kind == Event::Kind::kLeft);
   last_stall_ = describe_stall(now);
   become(SessionState::kClosed);
   const Status why = status();
@@ -84,6 +85,7 @@ void Session::leave(wire::LeaveReason reason, TimeNs now) {
   if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving) return;
   if (state_ == SessionState::kJoining) return close({.kind = Event::Kind::kLeft}, now);
   become(SessionState::kLeaving);
+  CHECK(link_.joined());
   // Whoever leaves in the middle of a step has given the others half a gradient, and in the middle
   // of a collective they wait for the rest of it: that is no finish.
   if (gradients_.in_progress() || collectives_.in_progress()) reason = wire::LeaveReason::kAbnormal;
@@ -159,6 +161,7 @@ Verdict Session::handle(const wire::Packet& packet, TimeNs now) {
     case wire::PacketType::kRefuse: return Verdict::kDuplicate;  // late answers to the join
     default: break;
   }
+  CHECK(link_.joined());
   const wire::CommonHeader& common = packet.common();
   if (common.cookie != link_.identity.cookie) return Verdict::kBadCookie;
   if (common.job != link_.identity.job) return Verdict::kUnknownJob;
@@ -225,6 +228,7 @@ void Session::after_join(TimeNs now) {
 
 void Session::start(TimeNs now) {
   become(SessionState::kRunning);
+  CHECK(link_.joined() && link_.shard_count() != 0);
   gradients_.start(now);
   collectives_.start(now);
   link_.events.push({.kind = Event::Kind::kStarted});
@@ -269,6 +273,7 @@ Status Session::resync(TimeNs now) {
     gradients_.fall_behind(
         {StatusCode::kBehind,
          place_of(options_) + "this rank has asked for the state of another one"});
+    CHECK(!behind_status().ok());
   }
   if (!transfers_.has_state()) transfers_.request(now);
   return {};
@@ -285,6 +290,7 @@ ReceivedState Session::take_state(TimeNs now) {
 Status Session::check_state_step(Step step) const {
   Status status = this->status();
   if (!status.ok() || !behind_status().ok()) return status.ok() ? behind_status() : status;
+  CHECK(gradients_.current_step() != 0);
   const Step last = gradients_.current_step() - 1;
   if (step == last) return {};
   return {StatusCode::kInvalidArgument,
@@ -327,6 +333,7 @@ void Session::handle_timeout(TimeNs now) {
     if (now >= stall_report_due()) report_stall(now);
     return;
   }
+  CHECK(link_.joined());
   act(membership_.handle_timeout(now), now);
   if (state_ != SessionState::kRunning) return;
   transfers_.handle_timeout(now);

@@ -15,6 +15,7 @@ static_assert(kProbeOrder.size() == kStreamCount);
 
 std::optional<std::uint16_t> Session::shard_of_packet(const wire::Packet& packet) const noexcept {
   std::uint32_t shard = 0;
+  CHECK(link_.shard_count() != 0);
   switch (packet.type()) {
     case wire::PacketType::kResult:
       shard = shard_of(packet.body<wire::ResultHeader>().chunk, link_.shard_count());
@@ -39,6 +40,7 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
 
   const std::optional<std::uint16_t> shard = shard_of_packet(packet);
   if (!shard) return Verdict::kWrongShard;
+  CHECK(link_.joined());
   Flow& flow = link_.flows[*shard];
   const wire::FeedbackHeader& feedback = packet.feedback();
   const Flow::LossSignals signals = flow.on_feedback(feedback, now);
@@ -76,6 +78,7 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
 }
 
 void Session::work(std::uint16_t shard, TimeNs now) noexcept {
+  DCHECK(shard < link_.shard_count() && state_ == SessionState::kRunning);
   gradients_.recovery().work(shard, now, link_.flows[shard]);
   if (!pieces_use(shard)) return;
   for (Stream* const one : streams_)

@@ -1,6 +1,7 @@
 // What a step waits for, in words: tensors, ranks, and when each rank was last heard.
 #include <algorithm>
 
+#include "aggregator/base/check.h"
 #include "client/core/session.h"
 #include "client/core/text.h"
 
@@ -31,6 +32,7 @@ std::string Session::describe_stall(TimeNs now) const {
 
 void Session::append_missing(std::string& text, const Stream& stream, TimeNs now) const {
   if (missing_.stream != stream.id() || missing_.step != stream.current_step()) return;
+  CHECK(missing_.age_count <= missing_.ages.size());
   text += "; missing: " + list_ranks(missing_.ranks.data(), missing_.ranks.size());
   for (std::size_t i = 0; i < std::min(missing_.age_count, kListedRanks); ++i) {
     const DurationNs age_ns =

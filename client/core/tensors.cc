@@ -46,6 +46,7 @@ Status Tensors::check(const Submission& submission) const {
                                               " does not exist; the job has " +
                                               std::to_string(rows_.size()) + " tensors"};
   const Row& row = rows_[tensor];
+  DCHECK(row.in_flight <= row.asked);
   if (submission.output == nullptr) return refuse(tensor, "output is NULL");
   if (submission.contribute && submission.input == nullptr && !options_.allow_nil)
     return refuse(tensor, "input is NULL; submit zeros, or join with allow_nil on every rank");
@@ -104,6 +105,7 @@ Status Tensors::refuse_left_out() const {
     if (rows_[tensor].asked >= filling_) continue;
     if (++count <= kListedNames) names += (names.empty() ? "" : ", ") + layout_.tensor(tensor).name;
   }
+  CHECK(count != 0);  // else the step had ended by itself
   if (count > kListedNames) names += " and " + std::to_string(count - kListedNames) + " more";
   return {StatusCode::kInvalidArgument, place_of(options_) + "step " + std::to_string(filling_) +
                                             " cannot end: not submitted: " + names +

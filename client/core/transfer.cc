@@ -41,6 +41,7 @@ void Transfers::request(TimeNs now) {
   if (giver()) stop_giving();
   become(Role::kAsking);
   ++number_;
+  CHECK(number_ != 0);
   first_step_ = 0;
   failure_ = {};
   tell(now);
@@ -92,6 +93,7 @@ bool Transfers::give(std::span<const std::uint8_t> state, Step step, TimeNs now)
 }
 
 void Transfers::stop_giving() {
+  CHECK(giver());
   if (role_ == Role::kGiving) {
     move_to(current_step());
     link_.events.push({.kind = Event::Kind::kStateSent});
@@ -112,6 +114,7 @@ Piece Transfers::next_piece(std::uint32_t bytes) const noexcept {
 }
 
 void Transfers::begin_header(TimeNs now) noexcept {
+  CHECK(role_ == Role::kReceiving || role_ == Role::kGiving);
   in_header_ = true;
   offset_ = 0;
   Piece piece = next_piece(sizeof(Header));
@@ -161,6 +164,7 @@ void Transfers::piece_done(bool /*lost*/, TimeNs now) {
 
 // There is no memory for it. The others need not be held for this rank.
 void Transfers::refuse_state(bool fits, TimeNs now) {
+  CHECK(receiving_ == nullptr && !giver());
   become(Role::kReceived);
   caught_up(now);
   std::string why = place_of(options_) + "no memory for the state of rank " +
@@ -211,6 +215,7 @@ void Transfers::handle_status(const wire::Status& status, TimeNs now) {
   first_step_ = status.transfer_step;
   source_ = options_.rank;
   target_ = Rank{status.transfer_target};
+  CHECK(first_step_ > given_step_);
   link_.events.push({.kind = Event::Kind::kStateWanted, .peer = target_});
 }
 
