@@ -3,7 +3,9 @@
 import os
 import shutil
 
+import numpy
 import pytest
+from inproc import address, on_all_ranks  # noqa: F401 - a fixture
 
 from sluice import __main__ as command_line
 from sluice import _plan_model as model
@@ -27,10 +29,22 @@ def test_the_plan_is_within_15_percent_of_what_the_lab_measured(workers, mbps, w
     assert planned == pytest.approx(seconds, rel=0.15)
 
 
-def test_chunks_are_what_the_appliance_takes():
-    assert model.chunk_bytes(1500, 4) == 1344
-    assert model.chunk_bytes(1500, 1024) == 1216
-    assert model.chunk_bytes(9000, 4) == 8832
+@pytest.mark.parametrize("mtu", [1500, 4000, 9000])
+def test_chunks_are_what_the_appliance_takes(mtu, address):
+    """And a result's headers, by the bytes that come back for many full chunks."""
+    count = 100 * model.chunk_bytes(mtu, 2) // 4
+
+    def work(job):
+        values = numpy.ones(count, dtype="f4")
+        for _ in range(5):
+            job.submit("gradient", values)
+            job.wait_step()
+        return job.stats()
+
+    stats = on_all_ranks(work, 2, address, [("gradient", count, "float32")], mtu=mtu)[0]
+    assert stats["chunk_bytes"] == model.chunk_bytes(mtu, 2)
+    a_result = model.chunk_bytes(mtu, 2) + model.result_header_bytes(2)
+    assert stats["bytes_received"] == pytest.approx(500 * a_result, rel=0.001)
 
 
 @pytest.mark.parametrize("workers", [2, 3, 8, 64, 1000])
@@ -68,13 +82,13 @@ def test_it_says_so_in_words_with_what_it_was_given(capsys):
     assert command_line.main(given) == 0
     out = capsys.readouterr().out
     assert "16 workers, links of 10 Gb/s, MTU 1500; a step sums 25,600,000 elements" in out
-    assert "One box of 4 cores: 91.3 ms a step; the links set it (links 91.3 ms, box 61" in out
+    assert "One box of 4 cores: 91.4 ms a step; the links set it (links 91.4 ms, box 61" in out
     assert "Several boxes: one is enough" in out
     assert "A ring: 163 ms" in out
     assert "= 85.3 Gb/s of gradients; this one sums 215.0, so it does." in out
     assert command_line.main([*given[:5], "--cores", "1", *given[7:]]) == 0
     out = capsys.readouterr().out
-    assert "the box sets it" in out and "Several boxes: 3 of them take 91.3 ms" in out
+    assert "the box sets it" in out and "Several boxes: 3 of them take 91.4 ms" in out
     assert "it does not: give it more cores" in out
 
 

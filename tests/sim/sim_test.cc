@@ -84,6 +84,16 @@ TEST(Simulator, completes_a_job_of_more_ranks_than_a_word_has_bits) {
   EXPECT_EQ(world.oracle().result(run, StreamId::kGradients, 3, 0)->mask, RankSet::below(130));
 }
 
+// The largest world that the protocol has: masks of 16 words, and every list of ranks at its end.
+TEST(Simulator, completes_a_job_of_1024_ranks) {
+  World world({.seed = 8});
+  const RunIndex run = world.add_run(make_plan(1024, 3, {700, 7}));
+  EXPECT_TRUE(world.run_until_done(run, 30 * kSecond)) << world.report();
+  for (Step step = 1; step <= 3; ++step)
+    EXPECT_EQ(world.oracle().result(run, StreamId::kGradients, step, 1)->mask,
+              RankSet::below(1024));
+}
+
 TEST(Simulator, finds_that_the_last_of_70_ranks_is_missing) {
   World world({.seed = 6});
   const RunIndex run = world.add_run(make_plan(70, 1, {4}));

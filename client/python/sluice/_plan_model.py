@@ -16,7 +16,7 @@ _WIRE_BYTES = 24  # a frame, besides its bytes: preamble, checksum, gap
 _ETHERNET_BYTES = 14
 _IP_UDP_BYTES = 20 + 8
 _IP_TCP_BYTES = 20 + 32
-_RESULT_BYTES = 16 + 64  # the longest headers: a result's, and a word for 64 workers
+_RESULT_BYTES = 16 + 66  # the longest headers: a result's, and a word for 64 workers
 
 
 def result_header_bytes(workers):
