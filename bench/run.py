@@ -10,6 +10,7 @@ import os
 import sys
 
 import allreduce
+import big
 import calls
 import client
 import cutoff
@@ -30,9 +31,9 @@ from papers.prophet import bench as prophet
 from papers.saina import bench as saina
 from papers.switch_priority import bench as switch_priority
 
-BENCHES = {"fold": fold, "pipeline": pipeline, "scale": scale, "sfcd": sfcd, "cutoff": cutoff,
-           "local": local, "latency": latency, "calls": calls, "client": client,
-           "allreduce": allreduce, "saina": saina,
+BENCHES = {"fold": fold, "pipeline": pipeline, "scale": scale, "big": big,
+           "sfcd": sfcd, "cutoff": cutoff, "local": local, "latency": latency, "calls": calls,
+           "client": client, "allreduce": allreduce, "saina": saina,
            "straggler": straggler, "queue": queues, "priority": priority, "fairness": fairness,
            "switch": switch, "ddp_overlap": ddp_overlap, "switch_priority": switch_priority,
            "prophet": prophet}
