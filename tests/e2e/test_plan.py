@@ -8,17 +8,18 @@ from workers import BUILD, run_all
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 WITHIN = 0.15
-COSTS = model.Costs(box_ns=1000, worker_ns=1500)  # of this order: links this slow set the time
+COSTS = model.Costs(box_ns=1000, worker_ns=1500)  # of this order: links this slow set the time,
+# also where the machine has other work
 
 
-@pytest.mark.parametrize("workers, mbps", [(2, 100), (4, 50)])
+@pytest.mark.parametrize("workers, mbps", [(2, 40), (4, 25)])
 def test_a_step_over_shaped_links_takes_what_was_planned_within_15_percent(workers, mbps):
     tensors, elems = 4, 250_000
     planned = model.plan(model.Question(workers, mbps / 1e3, 1, tensors * elems), COSTS)
     assert planned.limit() == "the links"
     with Lab(hosts=workers, rate_mbps=mbps) as lab:
         lab.start_appliance(BUILD)
-        reports = run_all(lab, lab.url, workers, steps=8, tensors=tensors, elems=elems)
+        reports = run_all(lab, lab.url, workers, steps=5, tensors=tensors, elems=elems)
     for report in reports:
         assert report["exit"] == 0, report
         measured_s = report["step_p50_ms"] / 1e3
