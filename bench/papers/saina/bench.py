@@ -1,9 +1,10 @@
 """`./run bench saina`: the published figures again, in a short version or in full.
 
-Trains 16 workers for real in virtual time, against the production shard and policies (switch.cc).
-Without options: what the RESULT line needs, into a temporary file, for as many seeds (at least one,
-at most three) as ten minutes have room for. The page beside this file (README.md) says what each
-figure means and shows the full experiment (--long).
+Trains workers for real in virtual time, against the production shard and policies (switch.cc).
+Without options: what the RESULT line needs, at the learning rates of rates.json, into a temporary
+file, for as many seeds (at least one, at most three) as ten minutes have room for. The page beside
+this file (README.md) says what each figure means and shows the full experiment (--long), which
+finds the rates that rates.json lacks.
 """
 import os
 import tempfile
@@ -30,16 +31,17 @@ def add_options(parser):
 
 def run(options):
     try:
-        from . import experiment, page, tables
+        from . import page, tables, tuned_tables
     except ImportError as error:
         raise report.BenchError(f"{error}; ./run installs what Debian packages") from None
     os.environ["OMP_NUM_THREADS"] = "1"
     paper.run(
-        "saina", HERE, options, results_of=tables.Results, figures_of=tables.figures,
-        write=page.write, show=show,
-        long=options.long and (
-            lambda path: train(experiment.long_units(), path, options.processes)),
-        short=lambda: tables.Results(train_short(options)))
+        "saina", HERE, options, results_of=lambda records: records,
+        figures_of=lambda records: {**tables.figures(tables.Results(records)),
+                                    **tuned_tables.figures(tuned_tables.Tuned(records))},
+        write=page.write, show=lambda records: show(tuned_tables.Tuned(records)),
+        long=options.long and (lambda path: train_long(path, options.processes)),
+        short=lambda: train_short(options))
 
 
 def train(units, path, processes):
@@ -51,29 +53,36 @@ def train(units, path, processes):
                                 ) from None
 
 
+def train_long(path, processes):
+    from . import experiment, tuned
+    train(experiment.long_units(), path, processes)
+    tuned.run(path, tuned.PARTS, tuned.SEEDS, tunes=True)
+
+
 def train_short(options):
-    from . import experiment
+    import torch
+
+    from . import experiment, tuned
+    torch.set_num_threads(1)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "results.jsonl")
-        for seed in range(options.seeds):
-            records = train(experiment.short_units(seed), path, options.processes)
+        for done, seed in enumerate(tuned.SEEDS[:options.seeds], start=1):
+            train(experiment.short_units(seed), path, options.processes)
+            records = tuned.run(path, tuned.SHORT_PARTS, (seed,), tunes=False)
             elapsed_s = time.monotonic() - began
-            if elapsed_s + elapsed_s / (seed + 1) > SHORT_LIMIT_S:
+            if elapsed_s + elapsed_s / done > SHORT_LIMIT_S:
                 break
     return records
 
 
 def show(results):
-    from . import experiment, stragglers, tables
-    rows = []
-    for setting in stragglers.SETTINGS:
-        for architecture in experiment.ARCHITECTURES:
-            best, reduction = results.best_fixed(architecture, setting, "requeue")
-            ramp = (architecture, setting, "ramp", "requeue")
-            goodput = results.against_best_fixed(architecture, setting, "goodput", "requeue")
-            rows.append([stragglers.describe(setting), architecture,
-                         f"{best} {reduction:.2f}", tables.cell(results.reductions(*ramp)),
-                         tables.cell(goodput), tables.cell(results.gaps(*ramp))])
-    report.table(["setting, requeue", "network", "best fixed", "ramp vs sync",
-                  "goodput vs best fixed", "ramp's final gap, points"], rows)
+    from . import stragglers, tuned, tuned_tables
+    rows = [[tuned_tables.name_of(part.world), stragglers.describe(setting),
+             tuned_tables.cell(results.ratios(part.world, setting)),
+             tuned_tables.cell(results.equal_ratios(part.world, setting)),
+             tuned_tables.cell(results.gaps(part.world, setting))]
+            for part in tuned.PARTS for setting in part.settings
+            if results.ratios(part.world, setting)]
+    report.table(["task, network, workers, optimizer", "setting", "goodput over sync",
+                  "equal samples", "final gap, points"], rows)

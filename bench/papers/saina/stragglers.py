@@ -22,11 +22,14 @@ SETTINGS = {
     "none": ("none", False),
     "skewed": ("two at 3 x, label-skewed", True),
 }
+STALL_SHARE, STALL_FACTOR = 0.01, 10.0
 
 
 def describe(setting):
     if setting in SETTINGS:
         return SETTINGS[setting][0]
+    if setting == "stalls":
+        return "1 % stalls of 10 x"
     return f"lognormal, p99/p50 = {setting.split(':')[1]}"
 
 
@@ -35,7 +38,7 @@ def is_skewed(setting):
 
 
 class Durations:
-    """`setting` is a name of SETTINGS, or "lognormal:RATIO" for another p99/p50."""
+    """`setting` is a name of SETTINGS, "stalls", or "lognormal:RATIO" for another p99/p50."""
 
     def __init__(self, setting, workers, seed):
         name, _, ratio = setting.partition(":")
@@ -50,6 +53,9 @@ class Durations:
             return 1 + random.exponential(0.5, BLOCK)
         if self._name == "lognormal":
             return np.exp(self._sigma * random.standard_normal(BLOCK))
+        if self._name == "stalls":
+            stalled = random.random(BLOCK) < STALL_SHARE
+            return np.where(stalled, STALL_FACTOR, 1.0) * (1 + 0.01 * random.random(BLOCK))
         slow = self._name in ("persistent", "skewed") and rank in SLOW_RANKS
         return (SLOW_FACTOR if slow else 1.0) * (1 + 0.01 * random.random(BLOCK))
 

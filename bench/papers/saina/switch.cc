@@ -38,6 +38,7 @@ struct SwitchResult {  // as switch.py declares it
   std::uint32_t step;
   std::uint32_t k;
   std::uint64_t mask;
+  std::uint32_t may_count;  // ranks that it could have had
 };
 
 constexpr std::uint32_t kClock = 100;
@@ -172,7 +173,10 @@ class Switch {
       const auto* values = packet.payload().data();
       std::copy_n(values, packet.payload().size(),
                   reinterpret_cast<std::uint8_t*>(sum_.data() + header.chunk * kChunkElems));
-      result_ = {.step = header.step, .k = header.k, .mask = packet.mask_word(0)};
+      result_ = {.step = header.step,
+                 .k = header.k,
+                 .mask = packet.mask_word(0),
+                 .may_count = header.may_count};
       weight_ = header.weight;
       elem_count += header.elem_count;
     });

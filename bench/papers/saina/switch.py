@@ -18,7 +18,8 @@ class _Options(ctypes.Structure):
 
 
 class _Result(ctypes.Structure):
-    _fields_ = [("step", ctypes.c_uint32), ("k", ctypes.c_uint32), ("mask", ctypes.c_uint64)]
+    _fields_ = [("step", ctypes.c_uint32), ("k", ctypes.c_uint32), ("mask", ctypes.c_uint64),
+                ("may_count", ctypes.c_uint32)]
 
 
 def _load(path):
@@ -61,6 +62,7 @@ class Switch:
             count_threshold=policy.get("c_th", 5), sign_stride=policy.get("sign_stride", 1),
             round_steps=policy.get("round_steps", 5), planned_steps=policy.get("planned_steps", 0),
             clock_steps=policy.get("clock_steps", 50))
+        self.share = 1.0  # of all workers that are in the last result, as its header has it
         self._mean = np.empty(elements, dtype=np.float32)
         self._self = self._library.saina_switch_new(ctypes.byref(options))
 
@@ -87,6 +89,7 @@ class Switch:
         if self._library.saina_switch_result(self._self, ctypes.byref(result),
                                              self._mean.ctypes.data) < 0:
             raise SwitchError("no step is complete")
+        self.share = bin(result.mask).count("1") / result.may_count
         ranks = [rank for rank in range(64) if result.mask >> rank & 1]
         return result.step, result.k, ranks, self._mean
 

@@ -6,6 +6,7 @@ another class's, under pixel noise; one training label in ten is drawn at random
 labels are right. Judged seeds and the seeds that were used to see that the task is
 well posed come from different families.
 """
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,7 @@ TRAIN_COUNT = 8192
 TEST_COUNT = 10_000
 LABEL_NOISE = 0.1
 PIXEL_NOISE = 0.6
+GRATING_NOISE = 0.3
 MIXED_IN = 0.3  # at most, of the other class's prototype
 
 
@@ -82,9 +84,29 @@ def generated(seed, family=JUDGED_FAMILY):
     return _standardised(train, torch.where(wrong, noise, train_labels), test, test_labels)
 
 
+def gratings(seed, family=9000):
+    """Ten orientations of stripes of any width and phase: made after every rule was frozen."""
+    generator = torch.Generator().manual_seed(family + seed)
+    rows, columns = torch.meshgrid(torch.arange(float(SIDE)), torch.arange(float(SIDE)),
+                                   indexing="ij")
+
+    def sample(count):
+        labels = torch.randint(CLASSES, (count,), generator=generator)
+        angle = (labels * math.pi / CLASSES).reshape(-1, 1, 1)
+        draw = torch.rand(3, count, 1, 1, generator=generator)
+        waves = torch.sin((0.8 + 0.8 * draw[0]) * (rows * angle.sin() + columns * angle.cos())
+                          + 2 * math.pi * draw[1]) * (0.7 + 0.6 * draw[2])
+        noise = torch.randn(waves.shape, generator=generator)
+        return waves + GRATING_NOISE * noise, labels
+
+    return _standardised(*sample(TRAIN_COUNT), *sample(TEST_COUNT))
+
+
 def load(name, seed):
     if name == "digits":
         return digits(seed)
+    if name == "gratings":
+        return gratings(seed)
     return generated(seed, JUDGED_FAMILY if name == "generated" else REHEARSAL_FAMILY)
 
 

@@ -9,7 +9,7 @@ torch.set_num_threads(1)
 
 from papers import paper  # noqa: E402
 from papers.saina import experiment, models, stragglers, switch  # noqa: E402
-from papers.saina import page, tables, tasks, training  # noqa: E402
+from papers.saina import page, tables, tasks, training, tuned  # noqa: E402
 
 STEPS = 12
 
@@ -150,8 +150,75 @@ def test_a_unit_s_records_become_a_page_and_are_not_run_twice(monkeypatch, tmp_p
     assert sync["steps"] == [10, 20] and sync["tta_s"] <= sync["seconds"][-1]
     (tmp_path / "README.md").write_text(
         "before\n" + paper.BEGIN + "old\n" + paper.END + "after\n")
-    page.write(results, str(tmp_path))
+    page.write(records, str(tmp_path), "digits")
     text = (tmp_path / "README.md").read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
     assert f"{100 * sync['final']:.1f} %" in text
     assert (tmp_path / "reductions.png").stat().st_size > 10_000
+
+
+# ---- tuned rates ----
+
+WORLD = tuned.World("digits", "small", 16, "sgd")
+
+
+@pytest.mark.parametrize("name, make", [
+    ("sgd", lambda p: torch.optim.SGD(p, lr=0.1)),
+    ("momentum", lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
+    ("adam", lambda p: torch.optim.Adam(p, lr=0.1))])
+def test_the_optimizers_are_torch_s(name, make):
+    parameter = torch.nn.Parameter(torch.linspace(-1, 1, 7))
+    theirs, mine, ours = make([parameter]), parameter.detach().clone(), tuned.Optimizer(name)
+    for step in range(5):
+        gradient = torch.linspace(-2, 3, 7) * (step + 1)
+        parameter.grad = gradient.clone()
+        theirs.step()
+        mine = ours.apply(mine, gradient, 0.1, 1.0)
+    assert torch.allclose(mine, parameter, atol=1e-6)
+
+
+def test_a_step_of_k_counts_as_its_share(task):
+    trial = tuned.Trial(WORLD, "jitter", *tuned.GOODPUT, "time", 0, 0.2)
+    run = tuned.Run(models.Network("small"), task, trial)
+    shares = []
+    for _ in range(STEPS):
+        before, k = run.parameters, run.switch.k
+        run.complete_step()
+        shares.append(run.switch.share)
+        assert shares[-1] == k / 16
+        rate = 0.2 * min(1, sum(shares) / training.WARM_UP_STEPS)
+        moved = (before - run.parameters) / (rate * shares[-1])
+        assert torch.allclose(moved, torch.from_numpy(run.switch.result()[3]), atol=1e-3)
+    assert run.progress == pytest.approx(sum(shares)) and min(shares) < 1
+
+
+def test_tuning_climbs_until_both_neighbours_are_worse(monkeypatch):
+    monkeypatch.setattr(tuned, "TUNING_SEEDS", (1,))
+    bench, tried = tuned.Bench({}, None), []
+
+    def run(trial):
+        tried.append(trial.rate)
+        return {"tta_s": None if trial.rate > 4 else abs(trial.rate - 2.1)}
+
+    monkeypatch.setattr(bench, "run", run)
+    found = bench.tune(WORLD, "none", "sync", "drop", 0.3)
+    assert found == pytest.approx(0.3 * 1.5 ** 5)  # 2.28; its neighbours are 1.52 and 3.42
+    assert found * 1.5 in map(pytest.approx, tried) and found / 1.5 in map(pytest.approx, tried)
+
+
+def test_trials_at_tuned_rates_repeat_themselves_and_are_not_run_twice(monkeypatch):
+    monkeypatch.setattr(tuned, "EQUAL_PROGRESS", 4)
+    trial = tuned.Trial(WORLD, "stalls", *tuned.GOODPUT, "equal", 0, 0.2)
+    written = []
+    bench = tuned.Bench({}, written.append)
+    assert bench.run(trial) is bench.run(trial) and len(written) == 1
+    assert tuned.Bench({}, written.append).run(trial) == written[0]
+
+
+def test_the_committed_rates_cover_the_short_form():
+    rates = tuned.load_rates()
+    for part in tuned.SHORT_PARTS:
+        assert tuned.rate_key(part.world, None, *tuned.SYNC) in rates
+        for setting in part.fixed:
+            for which in tuned.FIXED:
+                assert tuned.rate_key(part.world, setting, *which) in rates

@@ -58,22 +58,22 @@ class History:
 class Run:
     """Workers, parameters and the switch of one run."""
 
-    def __init__(self, network, task, setting, policy, seed, learning_rate):
+    def __init__(self, network, task, setting, policy, seed, learning_rate, workers=WORKERS):
         self.network, self.task = network, task
         self.late = policy["late"]
         self.learning_rate = learning_rate
-        self.shards = tasks.Shards(task, WORKERS, BATCH, stragglers.is_skewed(setting), seed)
-        self.durations = stragglers.Durations(setting, WORKERS, seed)
+        self.shards = tasks.Shards(task, workers, BATCH, stragglers.is_skewed(setting), seed)
+        self.durations = stragglers.Durations(setting, workers, seed)
         self.parameters = network.initial(seed)
-        self.switch = Switch(WORKERS, network.parameter_count, policy)
-        self.history = History(included=[0] * WORKERS)
+        self.switch = Switch(workers, network.parameter_count, policy)
+        self.history = History(included=[0] * workers)
         self.now_us = 0
         self.step = 1
         self._versions = {}          # base step -> its parameters, while a worker computes on them
-        self._base = [0] * WORKERS
-        self._batch = [None] * WORKERS
+        self._base = [0] * workers
+        self._batch = [None] * workers
         self._events = []            # (finish time, rank)
-        for rank in range(WORKERS):
+        for rank in range(workers):
             self._start(rank)
 
     def _start(self, rank):
