@@ -4,6 +4,8 @@ What is counted is payload bytes: those that one contribution brings. The kernel
 the accumulator and writes it; memcpy reads them and writes the same accumulator. So the kernel
 moves half as much again between core and cache as memcpy does.
 
+Of the fused kernels of the narrow formats what is counted is the gradient's bytes, in float32.
+
 Time is the thread's CPU time, not the wall clock: another process on the core does not count, but
 the caches that it dirtied do.
 
@@ -24,9 +26,13 @@ ROWS = [
     ("float32_chunks", 256 << 10, "float32, 256 KiB in 1 KiB calls"),
     ("float16", 256 << 10, "float16, 256 KiB"),
     ("bfloat16", 256 << 10, "bfloat16, 256 KiB"),
-]
+    ("int8_chunks", 256 << 10, "int8, 256 KiB in 1 KiB calls"),
+] + [(f"{kernel}_{wire}", 256 << 10, f"{text} {wire}, 256 KiB of float32 in 1 KiB calls")
+     for kernel, text in (("pack", "gradient + residual to"), ("settle", "what is lost to"),
+                          ("mean", "unbiased mean in"))
+     for wire in ("float16", "bfloat16", "int8")]
 # A call of 1 KiB is compared with memcpy in calls of 1 KiB.
-REFERENCE = {"float32_chunks": "memcpy_chunks"}
+REFERENCE = {side: "memcpy_chunks" for side, _, _ in ROWS if "_" in side}
 BIG_ROW_NEEDS_BYTES = 5 << 29
 
 

@@ -14,6 +14,7 @@
 
 #include "aggregator/base/check.h"
 #include "aggregator/core/fold.h"
+#include "aggregator/core/narrow.h"
 
 namespace sluice::agg {
 namespace {
@@ -66,6 +67,27 @@ void bench_fold(benchmark::State& state, Buffers buffers, std::size_t bytes, std
   count_payload(state, bytes);
 }
 
+// The fused kernels of the narrow formats, a chunk a call; the payload counted is the gradient's.
+enum class Fused { kPack, kSettle, kMean };
+
+void bench_fused(benchmark::State& state, Buffers buffers, std::size_t bytes,
+                 std::size_t call_bytes, Dtype wire, Fused kernel) {
+  const std::size_t call_elems = call_bytes / sizeof(float);
+  const auto* gradient = reinterpret_cast<const float*>(buffers.payload);
+  alignas(64) std::uint8_t out[kCallBytes];
+  for (auto iteration : state) {
+    for (std::size_t at = 0; at < bytes / sizeof(float); at += call_elems) {
+      float* const residual = buffers.acc + at;
+      if (kernel == Fused::kPack) pack(gradient + at, residual, call_elems, wire, out);
+      if (kernel == Fused::kSettle) settle(gradient + at, residual, call_elems, wire, true);
+      if (kernel == Fused::kMean)
+        benchmark::DoNotOptimize(finish_unbiased(gradient + at, call_elems, 3, wire, 1, out));
+    }
+    benchmark::ClobberMemory();
+  }
+  count_payload(state, bytes);
+}
+
 void bench_memcpy(benchmark::State& state, Buffers buffers, std::size_t bytes,
                   std::size_t call_bytes) {
   auto* to = reinterpret_cast<std::uint8_t*>(buffers.acc);
@@ -96,6 +118,15 @@ void register_benches(Buffers buffers, std::size_t max_bytes) {
   add("memcpy_chunks", kSmall, kCallBytes, bench_memcpy);
   add("float16", kSmall, kSmall, bench_fold, Dtype::kFloat16);
   add("bfloat16", kSmall, kSmall, bench_fold, Dtype::kBfloat16);
+  add("int8_chunks", kSmall, kCallBytes, bench_fold, Dtype::kInt8);
+  for (const auto& [name, wire] : {std::pair{"float16", Dtype::kFloat16},
+                                   {"bfloat16", Dtype::kBfloat16},
+                                   {"int8", Dtype::kInt8}}) {
+    const std::string side = name;
+    add(("pack_" + side).c_str(), kSmall, kCallBytes, bench_fused, wire, Fused::kPack);
+    add(("settle_" + side).c_str(), kSmall, kCallBytes, bench_fused, wire, Fused::kSettle);
+    add(("mean_" + side).c_str(), kSmall, kCallBytes, bench_fused, wire, Fused::kMean);
+  }
 }
 
 // Takes our own flags out of argv and leaves Google Benchmark's.

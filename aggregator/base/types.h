@@ -34,17 +34,36 @@ enum class StreamId : std::uint8_t {
   kState = 2,        // parameters and optimizer state, for resync
 };
 
-// Element types of tensors. kBytes is opaque data: copied, never summed.
-enum class Dtype : std::uint8_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2, kBytes = 3 };
+// Element types of tensors, and how elements travel. kBytes is opaque data: copied, never summed.
+// kInt8 is no tensor's type: float32 elements on the wire, with a scale behind each chunk.
+enum class Dtype : std::uint8_t {
+  kFloat32 = 0,
+  kFloat16 = 1,
+  kBfloat16 = 2,
+  kBytes = 3,
+  kInt8 = 4
+};
 
 constexpr std::size_t dtype_bytes(Dtype dtype) noexcept {
   switch (dtype) {
     case Dtype::kFloat32: return 4;
     case Dtype::kFloat16:
     case Dtype::kBfloat16: return 2;
-    case Dtype::kBytes: return 1;
+    case Dtype::kBytes:
+    case Dtype::kInt8: return 1;
   }
   return 0;
+}
+
+constexpr bool is_summed(Dtype dtype) noexcept {
+  return dtype <= Dtype::kBfloat16 || dtype == Dtype::kInt8;
+}
+
+// Of a chunk's elements as they travel.
+inline constexpr std::size_t kScaleBytes = sizeof(float);
+constexpr std::size_t payload_bytes(Dtype dtype, std::size_t elem_count) noexcept {
+  return elem_count * dtype_bytes(dtype) +
+         (dtype == Dtype::kInt8 && elem_count != 0 ? kScaleBytes : 0);
 }
 
 // A transfer is a broadcast on stream kState between two ranks: the root's data is passed on when

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "aggregator/base/check.h"
+#include "aggregator/core/narrow.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "aggregator/core/fold.cc"
@@ -150,6 +151,7 @@ void fold_store(float* acc, const std::uint8_t* payload, std::size_t elem_count,
     if (elem_count != 0) std::memcpy(acc, payload, elem_count * dtype_bytes(dtype));
     return;
   }
+  if (dtype == Dtype::kInt8) return store_int8(acc, payload, elem_count);
   HWY_DYNAMIC_DISPATCH(store_narrow)(acc, payload, elem_count, dtype);
 }
 
@@ -157,6 +159,7 @@ void fold_add(float* acc, const std::uint8_t* payload, std::size_t elem_count,
               Dtype dtype) noexcept {
   DCHECK(is_aligned(acc));
   CHECK(dtype != Dtype::kBytes);
+  if (dtype == Dtype::kInt8) return add_int8(acc, payload, elem_count);
   HWY_DYNAMIC_DISPATCH(add_any)(acc, payload, elem_count, dtype);
 }
 

@@ -10,6 +10,7 @@
 
 #include "aggregator/base/check.h"
 #include "aggregator/base/policy_options.h"
+#include "aggregator/core/narrow.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "aggregator/core/signs.cc"
@@ -165,6 +166,7 @@ std::uint64_t exchange_signs(const float* acc, std::size_t elem_count, std::uint
 
 double squared_norm(const std::uint8_t* payload, std::size_t elem_count, Dtype dtype) noexcept {
   CHECK(dtype != Dtype::kBytes);
+  if (dtype == Dtype::kInt8) return squared_norm_int8(payload, elem_count);
   return HWY_DYNAMIC_DISPATCH(norm_any)(payload, elem_count, dtype);
 }
 

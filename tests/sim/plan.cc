@@ -131,7 +131,8 @@ void store_element(Dtype dtype, float value, std::uint8_t* to) {
       std::memcpy(to, &narrow, 2);
       return;
     }
-    case Dtype::kBytes: *to = static_cast<std::uint8_t>(value); return;
+    case Dtype::kBytes:
+    case Dtype::kInt8: *to = static_cast<std::uint8_t>(value); return;
   }
 }
 

@@ -1,0 +1,373 @@
+// The wire formats' kernels. This file includes itself once per instruction set (Highway's
+// foreach_target.h); the part under HWY_ONCE at the end is compiled once and dispatches.
+//
+// Every kernel is a loop over the lanes [begin, end): once with whole vectors, once with one lane
+// for what is left, so that no load or store passes a buffer's end.
+#include "aggregator/core/narrow.h"
+
+#include <cstring>
+#include <limits>
+
+#include "aggregator/base/check.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "aggregator/core/narrow.cc"
+#include <hwy/foreach_target.h>  // must come before highway.h
+#include <hwy/highway.h>
+
+#include "aggregator/core/fold_convert-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sluice::agg::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr float kMostInt8 = 127;
+
+template <class Kernel>
+HWY_INLINE void over_lanes(std::size_t elem_count, const Kernel& kernel) {
+  const hn::ScalableTag<float> d;
+  const std::size_t whole = elem_count - elem_count % hn::Lanes(d);
+  for (std::size_t i = 0; i < whole; i += hn::Lanes(d)) kernel(d, i);
+  for (std::size_t i = whole; i < elem_count; ++i) kernel(hn::CappedTag<float, 1>(), i);
+}
+
+template <class D>
+HWY_INLINE auto is_finite(D d, hn::Vec<D> value) noexcept {
+  return hn::Le(hn::Abs(value), hn::Set(d, std::numeric_limits<float>::max()));
+}
+
+// Uniform bits for the elements from `first` on (MurmurHash3's finalizer of a counter).
+template <class D>
+HWY_INLINE auto dice(D, std::uint32_t seed, std::size_t first) noexcept {
+  const hn::RebindToUnsigned<D> d_bits;
+  auto hash = hn::Add(hn::Iota(d_bits, static_cast<std::uint32_t>(first)), hn::Set(d_bits, seed));
+  hash = hn::Xor(hash, hn::ShiftRight<16>(hash));
+  hash = hn::Mul(hash, hn::Set(d_bits, 0x85ebca6bu));
+  hash = hn::Xor(hash, hn::ShiftRight<13>(hash));
+  hash = hn::Mul(hash, hn::Set(d_bits, 0xc2b2ae35u));
+  return hn::Xor(hash, hn::ShiftRight<16>(hash));
+}
+template <class D>
+HWY_INLINE hn::Vec<D> uniform(D d, std::uint32_t seed, std::size_t first) noexcept {
+  const auto bits = hn::ShiftRight<16>(dice(d, seed, first));
+  const hn::RebindToSigned<D> d_signed;
+  return hn::Mul(hn::ConvertTo(d, hn::BitCast(d_signed, bits)), hn::Set(d, 0x1p-16f));
+}
+
+// Nearest even, for magnitudes below 2^22: the sum has no place for a fraction.
+template <class D>
+HWY_INLINE hn::Vec<D> nearest(D d, hn::Vec<D> value) noexcept {
+  const auto shift = hn::Set(d, 12582912.0f);
+  return hn::Sub(hn::Add(value, shift), shift);
+}
+
+// ---- bfloat16 and float16: a neighbour in the format, as a float32 ----
+
+template <class Format, class D>
+HWY_INLINE hn::Vec<D> to_grid(D d, hn::Vec<D> value, std::uint32_t seed, std::size_t at) noexcept {
+  const hn::RebindToUnsigned<D> d_bits;
+  constexpr bool half = Format::kExponent == Float16Format::kExponent;
+  constexpr std::uint32_t kLost = half ? 0x1fff : 0xffff;
+  const auto random = dice(d, seed, at);
+  // Adding what may carry into the kept bits rounds the magnitude up with the right odds.
+  const auto sum = hn::Add(hn::BitCast(d_bits, value), hn::And(random, hn::Set(d_bits, kLost)));
+  auto rounded = hn::BitCast(d, hn::AndNot(hn::Set(d_bits, kLost), sum));
+  if constexpr (half) {  // below its normal numbers the quantum does not shrink
+    const auto magnitude = hn::Mul(hn::Abs(value), hn::Set(d, 0x1p24f));
+    const auto quanta = hn::Floor(hn::Add(magnitude, uniform(d, seed, at)));
+    const auto denormal = hn::CopySign(hn::Mul(quanta, hn::Set(d, 0x1p-24f)), value);
+    rounded = hn::IfThenElse(hn::Lt(hn::Abs(value), hn::Set(d, 0x1p-14f)), denormal, rounded);
+  }
+  return hn::IfThenElse(is_finite(d, value), rounded, value);
+}
+
+template <class Format, class D>
+HWY_INLINE void store(D d, hn::Vec<D> value, std::uint8_t* to) noexcept {
+  store_bits(typename Format::template BitsTag<D>(), Format::encode(d, canonical_nan(d, value)),
+             to);
+}
+
+// What a receiver reads of the value.
+template <class Format, class D>
+HWY_INLINE hn::Vec<D> as_received(D d, hn::Vec<D> value) noexcept {
+  HWY_ALIGN std::uint8_t bytes[HWY_MAX_BYTES];
+  store<Format>(d, value, bytes);
+  return Format::load(d, bytes);
+}
+
+template <class Format>
+void pack_floats(const float* gradient, const float* residual, std::size_t elem_count,
+                 std::uint8_t* out) {
+  over_lanes(elem_count, [&](auto d, std::size_t i) HWY_ATTR {
+    const auto value = hn::Add(hn::LoadU(d, gradient + i), hn::LoadU(d, residual + i));
+    store<Format>(d, value, out + i * Format::kElemBytes);
+  });
+}
+
+template <class D>
+HWY_INLINE void keep_if_finite(D d, hn::Vec<D> value, float* residual) noexcept {
+  const auto old = hn::LoadU(d, residual);
+  hn::StoreU(hn::IfThenElse(is_finite(d, value), value, old), d, residual);
+}
+
+template <class Format>
+void settle_floats(const float* gradient, float* residual, std::size_t elem_count) {
+  over_lanes(elem_count, [&](auto d, std::size_t i) HWY_ATTR {
+    const auto value = hn::Add(hn::LoadU(d, gradient + i), hn::LoadU(d, residual + i));
+    keep_if_finite(d, hn::Sub(value, as_received<Format>(d, value)), residual + i);
+  });
+}
+
+template <class Format>
+bool finish_floats(const float* acc, std::size_t elem_count, float divisor, std::uint32_t seed,
+                   std::uint8_t* out) {
+  bool finite = true;
+  over_lanes(elem_count, [&](auto d, std::size_t i) HWY_ATTR {
+    const auto mean = hn::Div(hn::LoadU(d, acc + i), hn::Set(d, divisor));
+    const auto bits = Format::encode(d, canonical_nan(d, to_grid<Format>(d, mean, seed, i)));
+    const typename Format::template BitsTag<decltype(d)> d_narrow;
+    finite &= hn::AllTrue(d_narrow, hn::Eq(nonfinite_lanes<Format>(d, bits), hn::Zero(d_narrow)));
+    store_bits(d_narrow, bits, out + i * Format::kElemBytes);
+  });
+  return finite;
+}
+
+// ---- int8 ----
+
+// Of the values that `load` gives. NaN: some are not finite.
+template <class Load>
+float scale_of(std::size_t elem_count, const Load& load) {
+  float most = 0;
+  bool finite = true;
+  over_lanes(elem_count, [&](auto d, std::size_t i) HWY_ATTR {
+    const auto magnitude = hn::Abs(load(d, i));
+    if (hn::AllTrue(d, is_finite(d, magnitude))) {
+      most = HWY_MAX(most, hn::GetLane(hn::MaxOfLanes(d, magnitude)));
+    } else {
+      finite = false;
+    }
+  });
+  return finite ? most / kMostInt8 : std::numeric_limits<float>::quiet_NaN();
+}
+
+// What the values are divided by: a chunk of zeros, or of less than can be divided, is one of
+// zeros.
+HWY_INLINE float divisor_of(float scale) noexcept { return scale > 0 ? scale : 1.0f; }
+
+template <class D>
+HWY_INLINE hn::Vec<D> in_range(D d, hn::Vec<D> quanta) noexcept {
+  return hn::Min(hn::Max(quanta, hn::Set(d, -kMostInt8)), hn::Set(d, kMostInt8));
+}
+
+template <class D>
+HWY_INLINE void store_quanta(D d, hn::Vec<D> quanta, std::uint8_t* to) noexcept {
+  const hn::RebindToSigned<D> d_wide;
+  const hn::Rebind<std::int8_t, D> d_narrow;
+  hn::StoreU(hn::DemoteTo(d_narrow, hn::ConvertTo(d_wide, in_range(d, quanta))), d_narrow,
+             reinterpret_cast<std::int8_t*>(to));
+}
+template <class D>
+HWY_INLINE hn::Vec<D> load_quanta(D d, const std::uint8_t* from) noexcept {
+  const hn::RebindToSigned<D> d_wide;
+  const hn::Rebind<std::int8_t, D> d_narrow;
+  const auto narrow = hn::LoadU(d_narrow, reinterpret_cast<const std::int8_t*>(from));
+  return hn::ConvertTo(d, hn::PromoteTo(d_wide, narrow));
+}
+
+inline float scale_behind(const std::uint8_t* payload, std::size_t elem_count) {
+  float scale;
+  std::memcpy(&scale, payload + elem_count, sizeof scale);
+  return scale;
+}
+
+// The elements of a chunk that is not finite do not matter: its scale says so.
+void zero_int8(std::size_t elem_count, float scale, std::uint8_t* out) {
+  std::memset(out, 0, elem_count);
+  std::memcpy(out + elem_count, &scale, sizeof scale);
+}
+
+void pack_int8(const float* gradient, const float* residual, std::size_t elem_count,
+               std::uint8_t* out) {
+  const auto value = [&](auto d, std::size_t i) HWY_ATTR {
+    return hn::Add(hn::LoadU(d, gradient + i), hn::LoadU(d, residual + i));
+  };
+  const float scale = scale_of(elem_count, value);
+  if (scale != scale) return zero_int8(elem_count, scale, out);
+  over_lanes(elem_count, [&](auto d, std::size_t i) HWY_ATTR {
+    const auto quanta = hn::Div(value(d, i), hn::Set(d, divisor_of(scale)));
+    store_quanta(d, nearest(d, in_range(d, quanta)), out + i);
+  });
+  std::memcpy(out + elem_count, &scale, sizeof scale);
+}
+
+void settle_int8(const float* gradient, float* residual, std::size_t elem_count) {
+  const auto value = [&](auto d, std::size_t i) HWY_ATTR {
+    return hn::Add(hn::LoadU(d, gradient + i), hn::LoadU(d, residual + i));
+  };
+  const float scale = scale_of(elem_count, value);
+  if (scale != scale) return;
+  over_lanes(elem_count, [&](auto d, std::size_t i) HWY_ATTR {
+    const auto whole = value(d, i);
+    const auto quanta = hn::Div(whole, hn::Set(d, divisor_of(scale)));
+    const auto received = hn::Mul(nearest(d, in_range(d, quanta)), hn::Set(d, scale));
+    keep_if_finite(d, hn::Sub(whole, received), residual + i);
+  });
+}
+
+bool finish_int8(const float* acc, std::size_t elem_count, float divisor, std::uint32_t seed,
+                 std::uint8_t* out) {
+  const auto mean = [&](auto d, std::size_t i)
+                        HWY_ATTR { return hn::Div(hn::LoadU(d, acc + i), hn::Set(d, divisor)); };
+  const float scale = scale_of(elem_count, mean);
+  if (scale != scale) {
+    zero_int8(elem_count, scale, out);
+    return false;
+  }
+  over_lanes(elem_count, [&](auto d, std::size_t i) HWY_ATTR {
+    const auto quanta = hn::Div(mean(d, i), hn::Set(d, divisor_of(scale)));
+    store_quanta(d, hn::Floor(hn::Add(quanta, uniform(d, seed, i))), out + i);
+  });
+  std::memcpy(out + elem_count, &scale, sizeof scale);
+  return true;
+}
+
+void store_quanta_all(float* acc, const std::uint8_t* payload, std::size_t elem_count) {
+  const float scale = scale_behind(payload, elem_count);
+  over_lanes(elem_count, [&](auto d, std::size_t i) HWY_ATTR {
+    hn::StoreU(hn::Mul(load_quanta(d, payload + i), hn::Set(d, scale)), d, acc + i);
+  });
+}
+
+void add_quanta_all(float* acc, const std::uint8_t* payload, std::size_t elem_count) {
+  const float scale = scale_behind(payload, elem_count);
+  over_lanes(elem_count, [&](auto d, std::size_t i) HWY_ATTR {
+    const auto addend = hn::Mul(load_quanta(d, payload + i), hn::Set(d, scale));
+    hn::StoreU(hn::Add(hn::LoadU(d, acc + i), addend), d, acc + i);
+  });
+}
+
+// ---- any ----
+
+void pack_any(const float* gradient, const float* residual, std::size_t elem_count, Dtype wire,
+              std::uint8_t* out) {
+  if (wire == Dtype::kInt8) return pack_int8(gradient, residual, elem_count, out);
+  if (wire == Dtype::kFloat16)
+    return pack_floats<Float16Format>(gradient, residual, elem_count, out);
+  pack_floats<Bfloat16Format>(gradient, residual, elem_count, out);
+}
+
+void settle_any(const float* gradient, float* residual, std::size_t elem_count, Dtype wire) {
+  if (wire == Dtype::kInt8) return settle_int8(gradient, residual, elem_count);
+  if (wire == Dtype::kFloat16) return settle_floats<Float16Format>(gradient, residual, elem_count);
+  settle_floats<Bfloat16Format>(gradient, residual, elem_count);
+}
+
+void keep_all(const float* gradient, float* residual, std::size_t elem_count) {
+  over_lanes(elem_count, [&](auto d, std::size_t i) HWY_ATTR {
+    keep_if_finite(d, hn::Add(hn::LoadU(d, gradient + i), hn::LoadU(d, residual + i)),
+                   residual + i);
+  });
+}
+
+template <class Load>
+void give_back_lanes(float* residual, std::size_t elem_count, const Load& load) {
+  over_lanes(elem_count, [&](auto d, std::size_t i) HWY_ATTR {
+    keep_if_finite(d, hn::Add(load(d, i), hn::LoadU(d, residual + i)), residual + i);
+  });
+}
+
+void give_back_any(float* residual, const std::uint8_t* payload, std::size_t elem_count,
+                   Dtype wire) {
+  if (wire == Dtype::kInt8) {
+    const float scale = scale_behind(payload, elem_count);
+    return give_back_lanes(residual, elem_count, [&](auto d, std::size_t i) HWY_ATTR {
+      return hn::Mul(load_quanta(d, payload + i), hn::Set(d, scale));
+    });
+  }
+  if (wire == Dtype::kFloat16)
+    return give_back_lanes(residual, elem_count, [&](auto d, std::size_t i) HWY_ATTR {
+      return Float16Format::load(d, payload + 2 * i);
+    });
+  give_back_lanes(residual, elem_count, [&](auto d, std::size_t i) HWY_ATTR {
+    return Bfloat16Format::load(d, payload + 2 * i);
+  });
+}
+
+bool finish_unbiased_any(const float* acc, std::size_t elem_count, float divisor, Dtype wire,
+                         std::uint32_t seed, std::uint8_t* out) {
+  if (wire == Dtype::kInt8) return finish_int8(acc, elem_count, divisor, seed, out);
+  if (wire == Dtype::kFloat16)
+    return finish_floats<Float16Format>(acc, elem_count, divisor, seed, out);
+  return finish_floats<Bfloat16Format>(acc, elem_count, divisor, seed, out);
+}
+
+}  // namespace sluice::agg::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace sluice::agg {
+
+HWY_EXPORT(pack_any);
+HWY_EXPORT(settle_any);
+HWY_EXPORT(keep_all);
+HWY_EXPORT(give_back_any);
+HWY_EXPORT(finish_unbiased_any);
+HWY_EXPORT(store_quanta_all);
+HWY_EXPORT(add_quanta_all);
+
+namespace {
+
+[[maybe_unused]] bool is_narrow(Dtype wire) noexcept {
+  return wire == Dtype::kFloat16 || wire == Dtype::kBfloat16 || wire == Dtype::kInt8;
+}
+
+}  // namespace
+
+void pack(const float* gradient, const float* residual, std::size_t elem_count, Dtype wire,
+          std::uint8_t* out) noexcept {
+  DCHECK(is_narrow(wire));
+  HWY_DYNAMIC_DISPATCH(pack_any)(gradient, residual, elem_count, wire, out);
+}
+
+void settle(const float* gradient, float* residual, std::size_t elem_count, Dtype wire,
+            bool delivered) noexcept {
+  DCHECK(is_narrow(wire));
+  if (!delivered) return HWY_DYNAMIC_DISPATCH(keep_all)(gradient, residual, elem_count);
+  HWY_DYNAMIC_DISPATCH(settle_any)(gradient, residual, elem_count, wire);
+}
+
+void give_back(float* residual, const std::uint8_t* payload, std::size_t elem_count,
+               Dtype wire) noexcept {
+  DCHECK(is_narrow(wire));
+  HWY_DYNAMIC_DISPATCH(give_back_any)(residual, payload, elem_count, wire);
+}
+
+bool finish_unbiased(const float* acc, std::size_t elem_count, std::uint64_t weight, Dtype wire,
+                     std::uint32_t seed, std::uint8_t* out) noexcept {
+  DCHECK(is_narrow(wire));
+  return HWY_DYNAMIC_DISPATCH(finish_unbiased_any)(acc, elem_count, static_cast<float>(weight),
+                                                   wire, seed, out);
+}
+
+void store_int8(float* acc, const std::uint8_t* payload, std::size_t elem_count) noexcept {
+  HWY_DYNAMIC_DISPATCH(store_quanta_all)(acc, payload, elem_count);
+}
+
+void add_int8(float* acc, const std::uint8_t* payload, std::size_t elem_count) noexcept {
+  HWY_DYNAMIC_DISPATCH(add_quanta_all)(acc, payload, elem_count);
+}
+
+// Whole numbers, so the sum is exact however it is taken.
+double squared_norm_int8(const std::uint8_t* payload, std::size_t elem_count) noexcept {
+  std::int64_t squares = 0;
+  for (std::size_t i = 0; i < elem_count; ++i) {
+    const std::int32_t quanta = static_cast<std::int8_t>(payload[i]);
+    squares += quanta * quanta;
+  }
+  float scale;
+  std::memcpy(&scale, payload + elem_count, sizeof scale);
+  return static_cast<double>(squares) * scale * scale;
+}
+
+}  // namespace sluice::agg
+#endif  // HWY_ONCE
