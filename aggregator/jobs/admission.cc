@@ -30,19 +30,22 @@ bool refuse(Refusal& refusal, wire::RefuseCode code, std::string why) {
   return false;
 }
 
-bool other_run(const JoinRequest& request, const JobEntry& entry, const std::string& holder,
-               const char* state, Refusal& refusal) {
-  return refuse(
-      refusal, wire::RefuseCode::kOtherRun,
-      text("job '%s' is %s run %016" PRIx64 " (%s), rank %u at %s belongs to run %016" PRIx64
-           ": stop the other run or choose another job name",
-           entry.name.c_str(), state, entry.run_id, holder.c_str(), unsigned{request.rank.value},
-           std::string(request.address).c_str(), request.join.run_id));
+JobDecision::Kind other_run(const JoinRequest& request, const JobEntry& entry,
+                            const std::string& holder, const char* state, Refusal& refusal) {
+  refuse(refusal, wire::RefuseCode::kOtherRun,
+         text("job '%s' is %s run %016" PRIx64 " (%s), rank %u at %s belongs to run %016" PRIx64
+              ": stop the other run or choose another job name",
+              entry.name.c_str(), state, entry.run_id, holder.c_str(), unsigned{request.rank.value},
+              std::string(request.address).c_str(), request.join.run_id));
+  return JobDecision::Kind::kRefuse;
 }
 
-// Whether the job of another run makes way: nobody of it lives, and nobody is about to join it.
-bool makes_way(const JoinRequest& request, const JobEntry& entry, const Attendance& attendance,
-               Refusal& refusal) {
+// Whether the job of another run makes way: nobody of it lives, and nobody is about to join it. Who
+// was heard a moment ago may have been killed since, so that alone is no reason to refuse: one that
+// speaks after it was asked is.
+JobDecision::Kind decide_rival(const JoinRequest& request, const JobEntry& entry,
+                               const Attendance& attendance, Refusal& refusal) {
+  using Kind = JobDecision::Kind;
   CHECK(entry.run_id != request.join.run_id);
   const auto address = [&](Rank rank) { return entry.member(rank).address.c_str(); };
   if (entry.forming() && entry.unclaimed() && request.now - entry.asked_ns <= kTakeoverSilence)
@@ -50,19 +53,31 @@ bool makes_way(const JoinRequest& request, const JobEntry& entry, const Attendan
         request, entry,
         text("rank %u at %s", unsigned{entry.layout_rank.value}, address(entry.layout_rank)),
         "being prepared for", refusal);
+  const bool asked = is_asked(entry, request);
+  Kind kind = Kind::kReplace;
   for (std::uint16_t index = 0; index < entry.world_size() && !entry.ended(); ++index) {
     const Rank rank{index};
-    const DurationNs silent_ns = request.now - entry.last_heard_ns(rank, attendance);
-    if (entry.member(rank).live() && silent_ns <= kTakeoverSilence)
+    const TimeNs heard_ns = entry.last_heard_ns(rank, attendance);
+    const DurationNs silent_ns = request.now - heard_ns;
+    if (!entry.member(rank).live() || silent_ns > kTakeoverSilence) continue;
+    kind = Kind::kAskMembers;
+    if (asked && heard_ns - entry.rival_ns > kSuspectGrace)
       return other_run(request, entry,
                        text("rank %u at %s, heard %.1f s ago", unsigned{index}, address(rank),
                             seconds(silent_ns)),
                        "in use by", refusal);
   }
-  return true;
+  return kind;
 }
 
 }  // namespace
+
+// For as long as its silent members may take to be given up, with time for a refusal to be
+// repeated.
+bool is_asked(const JobEntry& entry, const JoinRequest& request) noexcept {
+  return entry.rival_run_id == request.join.run_id &&
+         request.now - entry.rival_ns <= 2 * kTakeoverSilence;
+}
 
 // What can be said without looking at other jobs. Limits of the appliance's configuration are named
 // by their keys.
@@ -246,7 +261,7 @@ JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
   JobDecision decision{.kind = Kind::kRefuse, .refusal = {}, .spec = {}};
   if (!check_request(request, options, decision.refusal)) return decision;
   if (entry != nullptr && entry->run_id != request.join.run_id) {
-    if (makes_way(request, *entry, attendance, decision.refusal)) decision.kind = Kind::kReplace;
+    decision.kind = decide_rival(request, *entry, attendance, decision.refusal);
     return decision;
   }
   if (entry != nullptr) {

@@ -40,10 +40,12 @@ struct Usage {
 struct JobDecision {
   enum class Kind : std::uint8_t {
     kRefuse,
-    kJoin,     // the job under its name
-    kReplace,  // that one is of another run and makes way; then decide again, without it
-    kFound,    // a new one, of `spec` but for its id
-    kLater,    // a new one when the shards have released what is being removed: asked again then
+    kJoin,        // the job under its name
+    kAskMembers,  // that one is of another run, whose members may have died just now: they are
+                  // asked
+    kReplace,     // that one is of another run and makes way; then decide again, without it
+    kFound,       // a new one, of `spec` but for its id
+    kLater,       // a new one when the shards have released what is being removed: asked again then
   };
   Kind kind{};
   Refusal refusal;  // kRefuse
@@ -69,6 +71,9 @@ struct RankDecision {
 };
 RankDecision decide_rank(const JoinRequest& request, const JobEntry& entry,
                          const Attendance& attendance);
+
+// Whether the members of the job under the request's name are being asked for this run's sake.
+bool is_asked(const JobEntry& entry, const JoinRequest& request) noexcept;
 
 // The parts of decide_job(), in its order.
 bool check_size(const JoinRequest& request, std::size_t arrived_bytes, Refusal& refusal);

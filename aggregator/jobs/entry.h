@@ -124,6 +124,8 @@ struct JobEntry {
   std::size_t releases_left = 0;            // shards that still hold the job while kLeaving
   std::shared_ptr<BuildProgress> progress;  // of its making
   TimeNs asked_ns = 0;                      // the last join for it
+  std::uint64_t rival_run_id = 0;           // another run that wants the name
+  TimeNs rival_ns = 0;                      // since when, and since when members are asked
   std::string no_memory;                    // why it was not made; empty: it was, or may be
   bool listed = true;                       // a join under this name finds it
   Resyncs resyncs;

@@ -156,6 +156,7 @@ class Jobs {
   ControlResult join(const Request& request);
   ControlResult challenge(const Request& request) const;
   ControlResult refuse(const Request& request, const Refusal& refusal, bool proven) const;
+  void ask_members(JobEntry& entry, const JoinRequest& asked);
   ControlResult prepare(const JobEntry& entry, const Request& request) const;
   ControlResult take_rank(JobEntry& entry, const JoinRequest& asked, const Request& request);
   ControlResult admit_to_running(JobEntry& entry, const Request& request);

@@ -47,6 +47,9 @@ ControlResult Jobs::join(const Request& request) {
   switch (decision.kind) {
     case JobDecision::Kind::kRefuse: return refuse(request, decision.refusal, true);
     case JobDecision::Kind::kJoin: return take_rank(*entry, asked, request);
+    case JobDecision::Kind::kAskMembers:
+      if (!is_asked(*entry, asked)) ask_members(*entry, asked);
+      return {.verdict = Verdict::kJoin};  // the worker asks again
     case JobDecision::Kind::kReplace:
     case JobDecision::Kind::kLater: return {.verdict = Verdict::kJoin};
     case JobDecision::Kind::kFound: break;
@@ -60,6 +63,17 @@ ControlResult Jobs::join(const Request& request) {
                                 kMaxJobs)},
                   true);
   return take_rank(*entry, asked, request);
+}
+
+// Another run wants the job's name. Dead processes' hosts answer a ping with a hint, living ones
+// are heard within a keepalive; silence ends by itself. Nobody becomes a suspect by it.
+void Jobs::ask_members(JobEntry& entry, const JoinRequest& asked) {
+  CHECK(!entry.ended() && entry.run_id != asked.join.run_id);
+  entry.rival_run_id = asked.join.run_id;
+  entry.rival_ns = asked.now;
+  for (std::uint16_t rank = 0; rank < entry.world_size(); ++rank)
+    if (entry.member(Rank{rank}).is(MemberPhase::kJoined))
+      queue(entry, Rank{rank}, wire::PacketType::kPing);
 }
 
 // The job's memory is being made, and the entry has no members yet: who asks comes again.

@@ -80,7 +80,14 @@ TEST_F(Admission, AnotherRunWaitsUntilNobodyOfTheFirstIsHeard) {
   entry.asked_ns = kNow;
   EXPECT_EQ(decide(&entry).refusal.code, wire::RefuseCode::kOtherRun) << "it is being prepared";
   hold(kNow - kTakeoverSilence);
-  EXPECT_EQ(decide(&entry).refusal.code, wire::RefuseCode::kOtherRun);
+  EXPECT_EQ(decide(&entry).kind, JobDecision::Kind::kAskMembers) << "it may have been killed";
+  entry.rival_run_id = 8;
+  entry.rival_ns = kNow - kTakeoverSilence - kSuspectGrace;
+  EXPECT_EQ(decide(&entry).kind, JobDecision::Kind::kAskMembers) << "sent before it was asked";
+  entry.rival_ns -= 1;
+  EXPECT_EQ(decide(&entry).refusal.code, wire::RefuseCode::kOtherRun) << "it has spoken since";
+  entry.rival_run_id = 9;
+  EXPECT_EQ(decide(&entry).kind, JobDecision::Kind::kAskMembers) << "for a third run's sake";
   hold(kNow - kTakeoverSilence - 1);
   EXPECT_EQ(decide(&entry).kind, JobDecision::Kind::kReplace);
 }

@@ -224,6 +224,8 @@ TEST_F(Rejoin, AProcessOfAnotherRunIsNeverLetIn) {
   kill(workers[1], {&workers[0], &workers[2]});
   Worker stranger = heir_of(workers[1]);
   stranger.join.run_id = 8;
+  EXPECT_TRUE(join(stranger).bytes.empty()) << "the others are asked first";
+  pass(kSecond, {&workers[0], &workers[2]});
   refusal_of(stranger, RefuseCode::kOtherRun);
 }
 

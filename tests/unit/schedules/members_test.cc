@@ -190,6 +190,23 @@ TEST_F(Members, a_new_run_takes_an_old_name_whose_members_are_all_silent) {
   expect_completed(world().add_run_on(plan, old_run), 8 * kSecond);
 }
 
+TEST_F(Members, a_relaunch_within_a_second_of_a_kill_waits_and_is_accepted) {
+  options.appliance.jobs.member_timeout_ns = 30 * kSecond;
+  for (const bool hints : {true, false}) {
+    options.unreachable_hints = hints;
+    JobPlan plan = make_plan(2, 20, {64 * 40});
+    for (RankPlan& rank : plan.ranks) rank.step_delay_ns = 100 * kMillisecond;
+    plan.name = hints ? "told" : "silent";
+    const RunIndex old_run = world().add_run(plan);
+    const TimeNs killed = world().now() + 500 * kMillisecond;
+    world().run_until(killed);
+    for (std::size_t rank = 0; rank < 2; ++rank) world().kill(world().worker(old_run, rank), false);
+    plan.run_id += 1;
+    for (RankPlan& rank : plan.ranks) rank.start_at = killed + 200 * kMillisecond;
+    expect_completed(world().add_run_on(plan, old_run), killed + (hints ? 4 : 8) * kSecond);
+  }
+}
+
 TEST_F(Members, the_whole_job_starts_again_at_once_after_a_death) {
   const RunIndex run = world().add_run(make_plan(3, 3, {64 * 40}));
   kill_after(run, 1, 20, false);
