@@ -1,0 +1,167 @@
+"""The least code with which each framework trains through an appliance, against the same script
+under SLUICE_DISABLE=1: two ranks, so the bits are equal. Of PyPI's newest: ./run test-frameworks.
+"""
+
+import os
+import secrets
+import subprocess
+import sys
+
+import pytest
+import ranks
+
+torch = pytest.importorskip("torch")
+if not hasattr(torch, "compiler"):
+    pytest.skip(f"frameworks need torch 2, this is {torch.__version__}: ./run test-frameworks",
+                allow_module_level=True)
+
+DISABLED = {"SLUICE_DISABLE": "1"}
+
+
+def compared(script, folder, box, **more):
+    """script(rank) with and without Sluice; the values of the ranks with it."""
+    values = {}
+    for way, environment in (("sluice", {}), ("disabled", DISABLED)):
+        (folder / way).mkdir()
+        environment = {**environment, "GLOO_SOCKET_IFNAME": "lo", "LT_ACCELERATOR": "cpu",
+                       "TORCHELASTIC_RUN_ID": secrets.token_hex(4), **more}
+        values[way] = ranks.run(script, 2, folder / way, box=box, environment=environment,
+                                timeout_s=240)
+    digests = {value["digest"] for way in values.values() for value in way}
+    assert len(digests) == 1, values
+    assert all(value["steps"] > 0 for value in values["sluice"]), values
+    return values["sluice"]
+
+
+def with_accelerate(rank):
+    import accelerate
+    import gpt
+    import sluice.torch
+    import torch
+    torch.manual_seed(1)
+    handlers = [accelerate.DistributedDataParallelKwargs(gradient_as_bucket_view=True)]
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2,
+                                         kwargs_handlers=handlers)
+    net = gpt.GPT()
+    model, optimizer = accelerator.prepare(net, gpt.adamw(net))
+    attachment = sluice.torch.overlap(model, optimizer)  # the one added line
+    text = gpt.batches(10 + rank)
+    for _ in range(8):
+        with accelerator.accumulate(model):
+            accelerator.backward(model(*next(text)))
+            optimizer.step()
+            optimizer.zero_grad()
+    attachment.flush()
+    return dict(digest=gpt.digest(net), steps=attachment.stats().get("steps_done", 0),
+                overlapped=attachment.overlapped_steps, reason=attachment.reason)
+
+
+def test_accelerate_and_its_wrapped_optimizer_overlap(appliance, tmp_path):
+    pytest.importorskip("accelerate")
+    for value in compared(with_accelerate, tmp_path, appliance):
+        assert (value["overlapped"], value["reason"]) == (3, None)
+
+
+def with_lightning(rank, overlap):
+    import gpt
+    import lightning as L
+    import sluice.lightning
+    import torch
+    from lightning.pytorch.strategies import DDPStrategy
+
+    class Module(L.LightningModule):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(1)
+            self.net = gpt.GPT()
+
+        def training_step(self, batch, _index):
+            return self.net(*batch)
+
+        def configure_optimizers(self):
+            return gpt.adamw(self.net)
+
+    class Text(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return ((tokens[0], targets[0]) for tokens, targets in gpt.batches(10 + rank))
+
+    counted = sluice.lightning.Sluice(overlap=overlap)
+    trainer = L.Trainer(
+        strategy=DDPStrategy(gradient_as_bucket_view=True, process_group_backend="gloo"),
+        accelerator="cpu", devices=2, max_steps=6, logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, callbacks=[counted])
+    module = Module()
+    trainer.fit(module, torch.utils.data.DataLoader(Text(), batch_size=4))
+    return dict(digest=gpt.digest(module.net), steps=trainer.global_step,
+                overlapped=counted.attachment.overlapped_steps if overlap else None,
+                reason=getattr(counted.attachment, "reason", None))
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["attach", "overlap"])
+def test_lightning_trains_with_the_callback_and_its_closures_overlap(appliance, tmp_path, overlap):
+    pytest.importorskip("lightning")
+    arguments = {"TEST_ARGUMENTS": f'{{"overlap": {str(overlap).lower()}}}'}
+    for value in compared(with_lightning, tmp_path, appliance, **arguments):
+        if overlap:
+            assert (value["overlapped"], value["reason"]) == (5, None)
+
+
+def with_transformers(rank):
+    import gpt
+    import sluice.transformers
+    import tempfile
+    import torch
+    import transformers
+
+    class Trainer(sluice.transformers.Sluice, transformers.Trainer):
+        pass
+
+    torch.manual_seed(1)
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
+        vocab_size=13, n_positions=8, n_embd=16, n_layer=2, n_head=2, bos_token_id=0,
+        eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0))
+    generator = torch.Generator().manual_seed(4)
+    texts = torch.randint(13, (64, 8), generator=generator)
+    data = [dict(input_ids=text, labels=text) for text in texts]
+    arguments = transformers.TrainingArguments(
+        tempfile.mkdtemp(), max_steps=6, per_device_train_batch_size=4, use_cpu=True,
+        report_to=[], save_strategy="no", disable_tqdm=True, ddp_backend="gloo")
+    trainer = Trainer(model=model, args=arguments, train_dataset=data)
+    trainer.train()
+    return dict(digest=gpt.digest(model), steps=trainer.state.global_step)
+
+
+def test_transformers_trainer_trains_with_the_mixin(appliance, tmp_path):
+    pytest.importorskip("transformers")
+    compared(with_transformers, tmp_path, appliance)
+
+
+TORCHRUN = """
+import os, sys
+import ddp_worker as w, gpt, sluice.torch
+net = gpt.GPT()
+model = w.start(net)
+attachment = sluice.torch.attach(model)
+text = gpt.batches(int(os.environ["RANK"]))
+for step in range(4):
+    model(*next(text)).backward()
+    if step == 2 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
+        os._exit(3)
+print("steps", attachment.stats()["steps_done"], flush=True)
+attachment.detach()
+"""
+
+
+def test_torchrun_starts_a_failed_run_again_under_an_exported_run_id(appliance, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(TORCHRUN)
+    environment = {**os.environ, "SLUICE_ADDRESS": appliance.address, "OMP_NUM_THREADS": "1",
+                   "SLUICE_SECRET": appliance.secret, "SLUICE_RUN_ID": "exported",
+                   "SLUICE_JOB": "torchrun", "GLOO_SOCKET_IFNAME": "lo",
+                   "PYTHONPATH": os.pathsep.join((os.environ["PYTHONPATH"], *sys.path[:2]))}
+    ended = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
+         "--max-restarts=1", str(script)], env=environment, capture_output=True, text=True,
+        timeout=240)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count("steps 4") == 2, ended.stdout
