@@ -107,6 +107,10 @@ void fill(const sluice_options& options, JoinRequest& request) {
   request.session.join_timeout_ns = options.join_timeout_ms * kMs;
   request.session.silence_timeout_ns = options.silence_timeout_ms * kMs;
   request.session.stall_report_ns = options.stall_report_ms * kMs;
+  const char* const reproducible = std::getenv("SLUICE_REPRODUCIBLE");
+  const bool by_environment = reproducible != nullptr && std::strcmp(reproducible, "1") == 0;
+  request.session.reproducible =
+      options.reproducible < 0 ? by_environment : options.reproducible != 0;
   request.session.schedule.policy = static_cast<Schedule>(options.schedule);
   const char* const trace = std::getenv("SLUICE_TRACE");
   request.trace_dir = text_or(options.trace_dir, text_or(trace, ""));
@@ -142,6 +146,7 @@ sluice_options default_options() {
   defaults.mtu = 1500;
   defaults.averaging = SLUICE_AVERAGE_DEFAULT;
   defaults.allow_nil = 1;
+  defaults.reproducible = -1;
   defaults.connect_timeout_ms = ms(session.connect_timeout_ns);
   defaults.join_timeout_ms = ms(session.join_timeout_ns);
   defaults.silence_timeout_ms = ms(session.silence_timeout_ns);

@@ -41,6 +41,11 @@ std::size_t sign_words_of(const JobSpec& spec) noexcept {
   return sign_words(spec.max_elems[index_of(StreamId::kGradients)], spec.policy.sign_stride);
 }
 
+// Floats that hold one early contribution of a reproducible job; and those of all in one step.
+std::size_t early_floats_of(const JobSpec& spec) noexcept {
+  return (spec.chunk_bytes + sizeof(float) - 1) / sizeof(float);
+}
+
 void note_made(BuildProgress* progress, std::size_t made_bytes) {
   if (progress == nullptr) return;
   progress->add(made_bytes);
@@ -72,6 +77,13 @@ std::unique_ptr<float[], void (*)(void*)> allocate_prefaulted(std::size_t floats
 
 }  // namespace
 
+std::size_t Job::reproducible_bytes(const JobSpec& spec) noexcept {
+  if (!spec.reproducible) return 0;
+  const std::size_t chunk_bytes = sizeof(float) * early_floats_of(spec) * (spec.world_size - 1u) +
+                                  8 * sluice::mask_words(spec.world_size) + sizeof(std::uint16_t);
+  return spec.chunk_counts[index_of(StreamId::kGradients)] * chunk_bytes;
+}
+
 std::size_t Job::memory_bytes(const JobSpec& spec) noexcept {
   std::size_t total_bytes =
       sizeof(Job) + spec.world_size * sizeof(Member) +
@@ -87,6 +99,7 @@ std::size_t Job::memory_bytes(const JobSpec& spec) noexcept {
   const std::uint32_t gradient_chunks = spec.chunk_counts[index_of(StreamId::kGradients)];
   const bool passes = spec.policy.late == LateMode::kRequeue;
   total_bytes += gradient_chunks * (8 * sign_words_of(spec) + 1);
+  total_bytes += reproducible_bytes(spec);
   if (passes)
     total_bytes += std::size_t{spec.windows[index_of(StreamId::kGradients)]} * gradient_chunks * 8 *
                    sluice::mask_words(spec.world_size);
@@ -136,6 +149,14 @@ void Job::make_gradients(GradientSlice& slice, std::size_t slot_count, BuildProg
   resize_noted(slice.sums, slot_count, progress);
   if (spec.policy.late == LateMode::kRequeue)
     resize_noted(slice.passes, slot_count * mask_word_count, progress);
+  if (spec.reproducible) {
+    CHECK(!spec.policy.tolerates_stragglers());
+    slice.early_floats = early_floats_of(spec);
+    slice.early = allocate_prefaulted(
+        slice.chunk_count * (spec.world_size - 1u) * slice.early_floats, progress);
+    resize_noted(slice.early_ranks, slice.chunk_count * mask_word_count, progress);
+    resize_noted(slice.next_ranks, slice.chunk_count, progress);
+  }
   slice.sign_words = sign_words_of(spec);
   resize_noted(slice.signs, slice.chunk_count * slice.sign_words, progress);
   resize_noted(slice.signs_known, slice.chunk_count, progress);

@@ -40,6 +40,7 @@ struct JobSpec {
   std::uint16_t chunk_bytes = 0;  // payload of a full chunk, as the workers send it
   std::uint16_t shard_count = 1;
   bool allow_nil = true;
+  bool reproducible = false;  // sums in the order of ranks; of a synchronous job
   PolicyOptions policy;
   std::array<std::uint32_t, kStreamCount> chunk_counts{};  // 0: no such stream
   std::array<std::uint32_t, kStreamCount> max_elems{};     // of a chunk; ignored for kCollectives
@@ -114,6 +115,8 @@ class Job {
  public:
   // Bytes that the job will take, by the same arithmetic as the constructor; for limits.
   static std::size_t memory_bytes(const JobSpec& spec) noexcept;
+  // What of these is for sums in the order of ranks.
+  static std::size_t reproducible_bytes(const JobSpec& spec) noexcept;
 
   // Allocates and pre-faults everything, which takes about 1 s a GiB. Throws std::bad_alloc when
   // the system has less, or when `progress` says that the job is unwanted.

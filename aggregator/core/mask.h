@@ -20,6 +20,10 @@ inline void set_bit(std::uint64_t* words, Rank rank) noexcept {
   words[rank.value / 64] |= std::uint64_t{1} << (rank.value % 64);
 }
 
+inline void clear_bit(std::uint64_t* words, Rank rank) noexcept {
+  words[rank.value / 64] &= ~(std::uint64_t{1} << (rank.value % 64));
+}
+
 inline std::size_t count_bits(const std::uint64_t* words, std::size_t word_count) noexcept {
   std::size_t total = 0;
   for (std::size_t i = 0; i < word_count; ++i)
@@ -50,9 +54,7 @@ class MemberMask {
   }
 
   void set(Rank rank) noexcept { set_bit(words_.data(), rank); }
-  void clear(Rank rank) noexcept {
-    words_[rank.value / 64] &= ~(std::uint64_t{1} << (rank.value % 64));
-  }
+  void clear(Rank rank) noexcept { clear_bit(words_.data(), rank); }
   bool test(Rank rank) const noexcept { return test_bit(words_.data(), rank); }
   std::size_t count() const noexcept { return count_bits(words_.data(), words_.size()); }
   bool empty() const noexcept { return count() == 0; }

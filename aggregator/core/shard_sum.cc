@@ -2,6 +2,7 @@
 // shown of it.
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 #include "aggregator/base/check.h"
 #include "aggregator/core/fold.h"
@@ -62,23 +63,61 @@ Verdict check_base(const Job& job, const wire::Contribution& body) noexcept {
   return stale ? Verdict::kStale : Verdict::kAccepted;
 }
 
+void accumulate(GradientSlice& slice, std::uint32_t slot_index,
+                const std::uint8_t* payload) noexcept {
+  Sum& sum = slice.sums[slot_index];
+  if (sum.begun)
+    fold_add(slice.data_of(slot_index), payload, sum.elem_count, sum.dtype);
+  else
+    fold_store(slice.data_of(slot_index), payload, sum.elem_count, sum.dtype);
+  sum.begun = true;
+}
+
+// Adds what waits in the order of ranks, up to the first rank that is still to come; with `all`,
+// which a complete slot says, nobody is.
+void accumulate_early(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
+                      bool all) noexcept {
+  std::uint16_t& next = slice.next_ranks[slot_index % slice.chunk_count];
+  std::uint64_t* early = slice.early_ranks_of(slot_index);
+  for (; next < job.spec.world_size; ++next) {
+    const Rank rank{next};
+    if (test_bit(early, rank)) {
+      accumulate(slice, slot_index, slice.early_of(slot_index, rank, job.spec.world_size));
+      clear_bit(early, rank);
+    } else if (!all && slice.record.may.test(rank) && !test_bit(slice.mask_of(slot_index), rank)) {
+      return;
+    }
+  }
+}
+
 // Adds the packet's elements to the slot's. False: they are others than those that it has.
 bool fold(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
           const wire::Packet& packet) noexcept {
   const auto& body = packet.body<wire::Contribution>();
   Sum& sum = slice.sums[slot_index];
-  float* accumulator = slice.data_of(slot_index);
   const std::uint8_t* payload = packet.payload().data();
   DCHECK(body.elem_count <= slice.stride_floats);
   if (!sum.has_data()) {
-    fold_store(accumulator, payload, body.elem_count, body.dtype);
     sum.elem_count = body.elem_count;
     sum.dtype = body.dtype;
     slice.slots[slot_index].payload_bytes = static_cast<std::uint16_t>(packet.payload().size());
-  } else {
-    if (body.elem_count != sum.elem_count || body.dtype != sum.dtype) return false;
-    fold_add(accumulator, payload, body.elem_count, body.dtype);
+  } else if (body.elem_count != sum.elem_count || body.dtype != sum.dtype) {
+    return false;
   }
+  bool waits = false;
+  if (slice.in_rank_order()) {
+    const Rank rank{packet.common().rank};
+    accumulate_early(job, slice, slot_index, false);
+    const std::uint16_t next = slice.next_ranks[slot_index % slice.chunk_count];
+    CHECK(next <= rank.value);  // it may contribute and has not: its turn can't have gone by
+    waits = next < rank.value;
+    if (waits) {
+      std::memcpy(slice.early_of(slot_index, rank, job.spec.world_size), payload,
+                  packet.payload().size());
+      set_bit(slice.early_ranks_of(slot_index), rank);
+    }
+  }
+  if (!waits) accumulate(slice, slot_index, payload);
   ++sum.data_count;
   if (job.policy().needs_norms() && body.weight != 0)
     sum.square_sum += squared_norm(payload, body.elem_count, body.dtype) / square(body.weight);
@@ -204,6 +243,8 @@ bool Shard::try_complete_sum(Job& job, std::uint32_t slot_index, TimeNs now) noe
   if (!satisfied(slice, slot_index)) return false;
   sum.may_count = slice.record.may_count(slice.mask_of(slot_index), slice.mask_word_count);
   CHECK(sum.may_count >= slice.slots[slot_index].count);
+  if (slice.in_rank_order()) accumulate_early(job, slice, slot_index, true);
+  DCHECK(sum.begun == sum.has_data());
   if (sum.has_data()) {
     float* accumulator = slice.data_of(slot_index);
     auto* payload = reinterpret_cast<std::uint8_t*>(accumulator);

@@ -87,6 +87,8 @@ struct Sum {
   Dtype dtype{};
   bool finite = true;
 
+  bool begun = false;  // the accumulator holds something: not while all data waits for its turn
+
   bool has_data() const noexcept { return data_count != 0; }
 };
 
@@ -166,6 +168,15 @@ struct GradientSlice : StreamSlice {
   std::vector<std::uint64_t> signs;
   std::vector<std::uint8_t> signs_known;  // one a local chunk
 
+  // Of a reproducible job (exact sums would take 80 bytes an element and several times as long),
+  // for the open step: payloads that came before the ranks below theirs, one place of early_floats
+  // a local chunk and rank but the first; whose they are, as masks; and the lowest rank of each
+  // chunk whose turn has not gone by.
+  std::size_t early_floats = 0;
+  std::unique_ptr<float[], void (*)(void*)> early{nullptr, nullptr};
+  std::vector<std::uint64_t> early_ranks;
+  std::vector<std::uint16_t> next_ranks;
+
   void begin_step() noexcept {
     step_chunks = chunk_count;
     summary = {};
@@ -173,7 +184,21 @@ struct GradientSlice : StreamSlice {
   }
   void open_sum(std::size_t slot_index) noexcept {
     sums[slot_index] = {};
+    if (in_rank_order()) {
+      next_ranks[slot_index % chunk_count] = 0;
+      std::fill_n(early_ranks_of(slot_index), mask_word_count, std::uint64_t{0});
+    }
     if (!passes.empty()) std::fill_n(passes_of(slot_index), mask_word_count, std::uint64_t{0});
+  }
+  bool in_rank_order() const noexcept { return !next_ranks.empty(); }
+  std::uint64_t* early_ranks_of(std::size_t slot_index) noexcept {
+    return &early_ranks[slot_index % chunk_count * mask_word_count];
+  }
+  // Where the payload of `rank`, which is not the first, waits. There are `world_size` ranks.
+  std::uint8_t* early_of(std::size_t slot_index, Rank rank, std::size_t world_size) noexcept {
+    CHECK(rank.value != 0 && rank.value < world_size);
+    const std::size_t place = slot_index % chunk_count * (world_size - 1) + rank.value - 1;
+    return reinterpret_cast<std::uint8_t*>(early.get() + place * early_floats);
   }
   bool has_passed(std::size_t slot_index, Rank rank) noexcept {
     return !passes.empty() && test_bit(passes_of(slot_index), rank);

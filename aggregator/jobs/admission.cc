@@ -14,6 +14,10 @@ constexpr auto kGradients = static_cast<std::size_t>(StreamId::kGradients);
 constexpr auto kCollectives = static_cast<std::size_t>(StreamId::kCollectives);
 constexpr auto kState = static_cast<std::size_t>(StreamId::kState);
 
+bool asks_reproducible(const wire::Join& join) noexcept {
+  return (join.features & wire::kFeatureReproducible) != 0;
+}
+
 const char* name_of(AveragingChoice averaging) noexcept {
   switch (averaging) {
     case AveragingChoice::kDefault: return "default";
@@ -92,11 +96,12 @@ bool check_request(const JoinRequest& request, const JobsOptions& options, Refus
     return refuse(refusal, code, std::move(why));
   };
 
-  if (join.features != 0)
+  if ((join.features & ~wire::kKnownFeatures) != 0)
     return no(RefuseCode::kBadVersion,
               text("rank %u of job '%s' asks for features 0x%x, this appliance (protocol version "
-                   "%u) knows 0x0: use client and appliance of one release",
-                   rank, name.c_str(), join.features, unsigned{wire::kVersion}));
+                   "%u) knows 0x%x: use client and appliance of one release",
+                   rank, name.c_str(), join.features, unsigned{wire::kVersion},
+                   unsigned{wire::kKnownFeatures}));
   if (name != request.name())
     return no(RefuseCode::kBadRequest,
               text("job name '%s' holds a byte that is not printable ASCII (shown as ?): choose "
@@ -201,6 +206,11 @@ bool check_agreement(const JoinRequest& request, const JobsOptions& options, con
     return no(RefuseCode::kBadRequest,
               text("rank %u says allow_nil %u, job '%s' has %u (set by rank %u)", rank,
                    unsigned{join.allow_nil}, name, unsigned{entry.spec.allow_nil}, first));
+  if (const bool asked = asks_reproducible(join); entry.spec.reproducible != asked)
+    return no(RefuseCode::kLayout,
+              text("rank %u says reproducible %u, job '%s' has %u (set by rank %u): give all ranks "
+                   "the same",
+                   rank, unsigned{asked}, name, unsigned{entry.spec.reproducible}, first));
   if (entry.averaging != join.averaging)
     return no(RefuseCode::kLayout,
               text("rank %u at %s averages by '%s', job '%s' by '%s' (set by rank %u at %s): give "
@@ -225,6 +235,13 @@ bool check_size(const JoinRequest& request, std::size_t arrived_bytes, Refusal& 
   return true;
 }
 
+// Of what a job needs, that which it would not need without `reproducible`.
+std::string part_of_order(const JobSpec& spec) {
+  if (!spec.reproducible) return {};
+  return text(" (%zu of them to sum %u ranks in their order: reproducible)",
+              mebibytes(Job::reproducible_bytes(spec)), unsigned{spec.world_size});
+}
+
 // Whether another job fits, once the shards have released what is being removed.
 bool check_room(const JobSpec& spec, const JobsOptions& options, const Usage& usage,
                 Refusal& refusal) {
@@ -238,15 +255,16 @@ bool check_room(const JobSpec& spec, const JobsOptions& options, const Usage& us
   if (needed_bytes > options.max_job_memory_bytes)
     return refuse(
         refusal, RefuseCode::kLimit,
-        text("job '%s' needs %zu MiB, a job may have %zu MiB: raise limits.job_memory_mib to %zu",
-             name.c_str(), mebibytes(needed_bytes), options.max_job_memory_bytes >> 20,
-             mebibytes(needed_bytes)));
+        text("job '%s' needs %zu MiB%s, a job may have %zu MiB: raise limits.job_memory_mib to %zu",
+             name.c_str(), mebibytes(needed_bytes), part_of_order(spec).c_str(),
+             options.max_job_memory_bytes >> 20, mebibytes(needed_bytes)));
   if (needed_bytes > total_bytes - std::min(total_bytes, kept_bytes))
     return refuse(refusal, RefuseCode::kLimit,
-                  text("job '%s' needs %zu MiB, %zu of %zu MiB are in use by %zu jobs: raise "
+                  text("job '%s' needs %zu MiB%s, %zu of %zu MiB are in use by %zu jobs: raise "
                        "limits.total_memory_mib to %zu or wait for a job to end",
-                       name.c_str(), mebibytes(needed_bytes), mebibytes(kept_bytes),
-                       total_bytes >> 20, job_count, mebibytes(kept_bytes + needed_bytes)));
+                       name.c_str(), mebibytes(needed_bytes), part_of_order(spec).c_str(),
+                       mebibytes(kept_bytes), total_bytes >> 20, job_count,
+                       mebibytes(kept_bytes + needed_bytes)));
   if (job_count >= options.max_jobs)
     return refuse(refusal, RefuseCode::kLimit,
                   text("job '%s' would be job %zu, this appliance serves %zu: raise limits.jobs or "
@@ -275,6 +293,7 @@ JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
           .chunk_bytes = join.chunk_bytes,
           .shard_count = options.shard_count,
           .allow_nil = join.allow_nil != 0,
+          .reproducible = asks_reproducible(join),
           .policy = effective_policy(request, options)};
   spec.chunk_counts = {join.layouts[kGradients].chunk_count, kCollectiveChunks, 0};
   spec.max_elems = {join.layouts[kGradients].max_elems, 0, 0};

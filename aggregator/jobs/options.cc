@@ -44,6 +44,16 @@ bool check_policy(const JoinRequest& request, const JobsOptions& options, Refusa
   const unsigned world_size = request.join.world_size;
   // The kind exists: the parser and the configuration have seen to that.
   const PolicyField* field = wrong_field(policy, world_size);
+  const bool reproducible = (request.join.features & wire::kFeatureReproducible) != 0;
+  if (field == nullptr && reproducible && policy.tolerates_stragglers()) {
+    refusal = {.code = wire::RefuseCode::kPolicy,
+               .text = text("job '%s': %s policy %s and reproducible sums, but with k < n = %u it "
+                            "is a matter of time who is in a sum: give policy sync, or leave "
+                            "reproducible out",
+                            printable(request.name()).c_str(), policy_source(request).c_str(),
+                            name_of(policy.kind), world_size)};
+    return false;
+  }
   if (field == nullptr) return true;
   refusal = {.code = wire::RefuseCode::kPolicy,
              .text = text("job '%s': %s policy %s with %s %s: give %s",

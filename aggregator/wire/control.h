@@ -25,13 +25,17 @@ struct StreamLayout {
   std::uint32_t max_elems = 0;    // elements of its biggest chunk: sizes the accumulators
 };
 
+// Sums are taken in the order of ranks.
+inline constexpr std::uint32_t kFeatureReproducible = 1 << 0;
+inline constexpr std::uint32_t kKnownFeatures = kFeatureReproducible;
+
 struct Join {  // padded to the size of a full result datagram of this job, or not padded: a size
                // test
   static constexpr PacketType kType = PacketType::kJoin;
   std::uint64_t nonce = 0;   // drawn once a join; same nonce, same answer
   std::uint64_t run_id = 0;  // of the launch; every rank of one run has the same
   StreamLayout layouts[kStreamCount];
-  std::uint32_t features = 0;  // bits, none defined: must be 0
+  std::uint32_t features = 0;  // bits, kFeature...; the others must be 0
   std::uint16_t world_size = 0;
   std::uint16_t ordinal = 0;  // which model of this process
   std::uint16_t chunk_bytes = 0;

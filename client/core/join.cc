@@ -25,6 +25,7 @@ constexpr int kUnreachableReports = 3;
 wire::Join make_request(const SessionOptions& options, const Layout& layout) {
   wire::Join join{.nonce = options.nonce,
                   .run_id = options.run_id,
+                  .features = options.reproducible ? wire::kFeatureReproducible : 0,
                   .world_size = options.world_size,
                   .ordinal = options.ordinal,
                   .chunk_bytes = static_cast<std::uint16_t>(layout.chunk_bytes()),

@@ -29,6 +29,7 @@ struct SessionOptions {
   std::string appliance_address;  // printable, for messages only
   std::uint64_t nonce = 0;        // fresh randomness, drawn once a join
   AveragingChoice averaging{};    // what an output holds; the same on every rank
+  bool reproducible = false;      // sums in the order of ranks; the same on every rank
   bool allow_nil = true;          // end_step() may fill in for tensors that were not submitted
   std::uint32_t receive_credit_packets = 64;    // results that the transport can buffer
   std::size_t path_datagram_bytes = 1452;       // biggest UDP payload of the local interface

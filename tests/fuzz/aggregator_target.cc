@@ -112,6 +112,7 @@ void repair(fuzz::Bytes& bytes) {
       auto& body = body_in<wire::Join>(bytes);
       body.has_proof &= 1;
       body.allow_nil &= 1;
+      body.features &= wire::kKnownFeatures;
       body.has_policy &= 1;
       body.averaging =
           static_cast<AveragingChoice>(static_cast<unsigned>(body.averaging) %

@@ -177,3 +177,35 @@ def test_stats_say_which_rank_sent_a_nan(address):
         return job.stats()["non_finite_inputs"]
 
     assert on_all_ranks(work, 3, address) == [0, 1, 0]
+
+
+def sums_of_thirds(address, order, **options):
+    """The bytes of a sum of values that are rounded, whose ranks submit in `order`."""
+    turn = {rank: threading.Event() for rank in order}
+    turn[order[0]].set()
+
+    def work(job):
+        turn[job.rank].wait(20)
+        data = numpy.full(7, 3.0 ** -job.rank, numpy.float32)
+        job.submit("bias", data)
+        job.end_step()
+        time.sleep(0.1)
+        following = order.index(job.rank) + 1
+        if following < len(order):
+            turn[order[following]].set()
+        job.wait_step(timeout=30)
+        return data.tobytes()
+
+    found = set(on_all_ranks(work, len(order), address, **options))
+    assert len(found) == 1
+    return found.pop()
+
+
+def test_reproducible_sums_have_the_same_bits_in_every_order(address, monkeypatch):
+    orders = [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)]
+    monkeypatch.setenv("SLUICE_REPRODUCIBLE", "1")
+    asked = {sums_of_thirds(f"{address}-{index}", order)
+             for index, order in enumerate(orders)}
+    assert len(asked) == 1
+    with pytest.raises(sluice.Refused, match="policy fixed and reproducible sums.*k < n = 1"):
+        sluice.Job(SPECS, address + "-k", rank=0, world_size=1, run_id=1, policy="fixed", k=1)

@@ -51,10 +51,12 @@ struct JobPlan {
   std::vector<client::TensorSpec> tensors;
   AveragingChoice averaging{};
   bool allow_nil = true;
-  bool call_end_step = false;   // after every step, needed or not
-  bool pipelined = false;       // submit a tensor's next step as soon as its last one is done
-  bool in_place = false;        // input and output are the same memory
-  bool random_order = true;     // each rank submits in an order of its own, new at each step
+  bool reproducible = false;   // sums in the order of ranks
+  bool inexact = false;        // gradients whose sum depends on the order, for check_values = false
+  bool call_end_step = false;  // after every step, needed or not
+  bool pipelined = false;      // submit a tensor's next step as soon as its last one is done
+  bool in_place = false;       // input and output are the same memory
+  bool random_order = true;    // each rank submits in an order of its own, new at each step
   bool backward_order = false;  // unless random: the last tensor first, as backward passes do
   bool random_priority = true;  // else the tensor's index
   bool manual = false;          // the workers do nothing by themselves

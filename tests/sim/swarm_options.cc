@@ -139,6 +139,7 @@ SwarmJob draw_job(Random& random, std::size_t index, std::uint64_t seed) {
     plan.call_end_step = plan.call_end_step || plan.nil_ppm != 0;
     plan.allow_nil = plan.nil_ppm != 0 || random.one_in(2);
     if (plan.nil_ppm == 0 && plan.world_size() > 1) plan.zero_weights = random.one_in(6);
+    plan.reproducible = Random(mix(seed, index, 0x0B0E)).one_in(3);
     if (plan.world_size() > 1 && random.one_in(5))
       for (std::size_t rank = 1; rank < plan.ranks.size(); ++rank)
         if (random.one_in(2)) {

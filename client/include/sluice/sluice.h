@@ -200,6 +200,12 @@ typedef struct sluice_options {
    * SLUICE_TRACE says. */
   const char* trace_dir;
   int32_t schedule; /* sluice_schedule_kind; default SLUICE_SCHEDULE_STRICT */
+  /* Non-zero: sums are taken in the order of ranks, so their bits depend on the inputs and on who
+   * gave them alone, never on time, loss or the appliance's shards. Costs the appliance memory for
+   * world_size - 1 more inputs of a step; refused, with the numbers, where it has less, and for
+   * policies of k < n. Must be the same on every rank; the same bits again need the same
+   * chunk_bytes and tensors too. Default -1: what SLUICE_REPRODUCIBLE says (1 or 0), else 0. */
+  int32_t reproducible;
 } sluice_options;
 
 /* The policy that a job runs, and what a straggler may count on. */

@@ -93,6 +93,7 @@ struct Options {
   std::uint32_t max_staleness = 0;
   std::optional<std::string> trace_dir;  // absent: what SLUICE_TRACE says; empty: no trace
   Schedule schedule = Schedule::kStrict;
+  std::optional<bool> reproducible;  // absent: what SLUICE_REPRODUCIBLE says
   sluice_log_level log_level = SLUICE_LOG_INFO;
   // The callbacks of sluice_options; those on the progress thread must return soon and not wait.
   std::function<void(sluice_log_level level, const char* text)> log;
@@ -247,6 +248,7 @@ class Job {
     raw.max_staleness = options.max_staleness;
     raw.trace_dir = options.trace_dir ? options.trace_dir->c_str() : nullptr;
     raw.schedule = static_cast<std::int32_t>(options.schedule);
+    raw.reproducible = options.reproducible ? *options.reproducible : -1;
     raw.log_level = options.log_level;
     raw.user = &options;
     if (options.log)

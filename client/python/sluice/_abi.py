@@ -69,6 +69,7 @@ class Options(Structure):
         *POLICY_FIELDS,
         ("trace_dir", c_char_p),
         ("schedule", c_int32),
+        ("reproducible", c_int32),
     ]
 
 

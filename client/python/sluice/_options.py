@@ -48,6 +48,10 @@ class Options:
                  tensor, decided for every packet), 'credit' (pieces of a tensor are sent as a
                  whole), 'prophet' (blocks of tensors that fit before the next one is expected to
                  be ready), 'fifo' (as submitted). Default SLUICE_SCHEDULE. Ranks may differ in it.
+    reproducible True: sums are taken in the order of ranks, so the same inputs give the same bits,
+                 whatever the network does; costs the appliance memory for world_size - 1 more
+                 inputs of a step. Refused, with the numbers, where it has less, and for policies of
+                 k < n. Default: whether SLUICE_REPRODUCIBLE is 1. Equal on all ranks.
     trace        folder for a Chrome trace of this rank, made when it is missing; '' for none.
                  Default SLUICE_TRACE, else none. `python3 -m sluice trace FOLDER` joins the ranks'
                  files into one.
@@ -84,6 +88,7 @@ class Options:
     planned_steps: Optional[int] = None
     max_staleness: Optional[int] = None
     schedule: Optional[str] = None
+    reproducible: Optional[bool] = None
     trace: Optional[str] = None
 
     def struct(self, library, *, rank, **resolved):
@@ -98,6 +103,7 @@ class Options:
                 chunk_bytes=self.chunk_bytes, allow_nil=int(self.allow_nil),
                 averaging=_policy.choice("averaging", self.averaging, _abi.AVERAGING),
                 schedule=_policy.choice("schedule", self.schedule, _abi.SCHEDULES),
+                reproducible=-1 if self.reproducible is None else int(self.reproducible),
                 trace_dir=None if self.trace is None else os.fsencode(self.trace)).items():
             setattr(options, field, value)
         for name in ("connect_timeout", "join_timeout", "silence_timeout", "stall_report"):

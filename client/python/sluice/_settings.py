@@ -16,6 +16,7 @@
 |                       | SLUICE_MAX_STALENESS |
 | SLUICE_SCHEDULE       | which packet leaves next: strict (default), credit, prophet, fifo |
 | SLUICE_TRACE          | folder for a Chrome trace of each rank; read by the library itself |
+| SLUICE_REPRODUCIBLE   | 1: sums in the order of ranks; read by the library itself |
 | SLUICE_DISABLE        | 1: sluice.torch.attach() does nothing |
 | SLUICE_STATS          | file for the job's counters (JSON) when it ends; '{rank}' is replaced |
 | RANK, WORLD_SIZE, ... | as torchrun and `python3 -m sluice launch` set them; else SLURM's |

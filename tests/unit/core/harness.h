@@ -25,6 +25,7 @@ struct HarnessOptions {
   std::uint32_t chunk_count = 3;
   std::uint16_t shard_count = 1;
   bool allow_nil = true;
+  bool reproducible = false;
   PolicyOptions policy;
 };
 
@@ -53,6 +54,7 @@ class Harness {
                  .chunk_bytes = kTestChunkBytes,
                  .shard_count = options.shard_count,
                  .allow_nil = options.allow_nil,
+                 .reproducible = options.reproducible,
                  .policy = options.policy};
     spec.chunk_counts = {options.chunk_count, kCollectiveChunks, 0};
     spec.max_elems = {kTestChunkBytes / 2, 0, 0};
