@@ -150,7 +150,7 @@ class Shard {
   Verdict check_step(Job& job, StreamId stream, Step step) noexcept {
     const Step open_step = job.open_step(stream);
     if (open_step == 0) return Verdict::kNotStarted;
-    const StreamSlice& slice = current_slice(job, stream);
+    [[maybe_unused]] const StreamSlice& slice = current_slice(job, stream);
     DCHECK(slice.chunk_count != 0 && slice.record.step >= open_step);
     if (step > open_step) return Verdict::kTooNew;
     return step == 0 || open_step - step >= job.spec.windows[index_of(stream)] ? Verdict::kTooOld
