@@ -17,6 +17,14 @@ void read_all(const wire::Packet& packet) {
   static_cast<void>(sink);
 }
 
+// What stands behind the mask: the payload, or the list of chunks in its place.
+std::span<const std::uint8_t> content_of(const wire::Packet& packet) {
+  std::uint8_t flags = 0;
+  if (packet.type() == wire::PacketType::kContribution) flags = packet.flow().flags;
+  if (packet.type() == wire::PacketType::kResult) flags = packet.feedback().flags;
+  return (flags & wire::kFlagNil) != 0 ? packet.bytes().last(8) : packet.payload();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -30,7 +38,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   read_all(packet);
 
   // The body lies between the header and the mask; what is left is padding, which only a join has.
-  const std::size_t tail_bytes = 8 * packet.mask_word_count() + packet.payload().size();
+  const std::span<const std::uint8_t> content = content_of(packet);
+  const std::size_t tail_bytes = 8 * packet.mask_word_count() + content.size();
   const bool join = packet.type() == wire::PacketType::kJoin;
   const std::size_t body_bytes =
       join ? sizeof(wire::Join) : size - sizeof(wire::CommonHeader) - tail_bytes;
@@ -39,7 +48,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   fuzz::Bytes again(size);
   const std::size_t written = wire::encode_bytes(
       again, packet.type(), {packet.common().job, packet.common().rank, packet.common().cookie},
-      {data + sizeof(wire::CommonHeader), body_bytes}, mask, packet.payload());
+      {data + sizeof(wire::CommonHeader), body_bytes}, mask, content);
   REQUIRE_PROPERTY(written == (join ? sizeof(wire::CommonHeader) + sizeof(wire::Join) : size));
   REQUIRE_PROPERTY(std::memcmp(again.data(), data, written) == 0);
   return 0;

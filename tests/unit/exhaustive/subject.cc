@@ -191,6 +191,7 @@ void Subject::load_slot(const State& state, std::size_t step_index, std::size_t 
   sum.k = held.k;
   if (!held.has_data) return;
   sum.data_count = static_cast<std::uint16_t>(std::popcount(held.sum));
+  sum.begun = sum.has_data();
   sum.elem_count = 1;
   slot.payload_bytes = sizeof(float);
   owner.data.get()[at * owner.stride_floats] = static_cast<float>(held.sum);
