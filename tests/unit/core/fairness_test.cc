@@ -168,7 +168,7 @@ TEST_F(Fairness, ResultsThatWerePromisedLeaveWhateverIsAskedMeanwhileAndOnce) {
   }
   std::vector<ChunkIndex> chunks;
   for (const Sent& sent : harness->drain(PacketType::kResult))
-    chunks.push_back(sent.packet.body<wire::ResultHeader>().chunk);
+    chunks.push_back(ChunkIndex{sent.packet.body<wire::ResultHeader>().chunk});
   EXPECT_THAT(chunks, testing::ElementsAre(0, 1, 2, 3));
 }
 
