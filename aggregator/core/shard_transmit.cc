@@ -226,12 +226,12 @@ void Shard::prepare_sum(const Job& job, const ResultPart& part, TimeNs now,
   DCHECK(slot.state == SlotState::kComplete && sum.data_count <= slot.count);
   const std::uint32_t now_us = wire_time_us(now);
   wire::ResultHeader body{.k = sum.k,
-                          .may_count = sum.may_count,
                           .step = slot.step,
                           .chunk = job.global_chunk(slot_index % slice.chunk_count, id_),
                           .weight = sum.weight,
                           .first_age_us = now_us - slot.first_us,
                           .complete_age_us = now_us - slot.complete_us,
+                          .may_count = sum.may_count,
                           .elem_count = sum.elem_count,
                           .dtype = sum.dtype,
                           .mask_words = static_cast<std::uint8_t>(slice.mask_word_count)};

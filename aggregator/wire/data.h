@@ -40,9 +40,6 @@ struct ResultHeader {  // then mask_words u64, then elem_count elements; with kF
   static constexpr std::uint8_t kFlags = kFlagNil | kFlagNonFinite | kFlagMean | kFlagPulled;
   FeedbackHeader feedback;
   std::uint16_t k = 0;  // the k that this slot was summed with
-  // Ranks that the sum could have: those who might contribute when it was complete, and those in
-  // the mask. Never fewer than the mask has.
-  std::uint16_t may_count = 0;
   std::uint32_t step = 0;
   std::uint32_t chunk = 0;
   std::uint64_t weight = 0;  // total of the contributions in the mask
@@ -50,6 +47,9 @@ struct ResultHeader {  // then mask_words u64, then elem_count elements; with kF
   // completed it (of several chunks, those of the first): for traces.
   std::uint32_t first_age_us = 0;
   std::uint32_t complete_age_us = 0;
+  // Ranks that the sum could have: those who might contribute when it was complete, and those in
+  // the mask. Never fewer than the mask has.
+  std::uint16_t may_count = 0;
   std::uint16_t elem_count = 0;
   Dtype dtype{};
   std::uint8_t mask_words = 0;

@@ -103,8 +103,8 @@ TEST(Simulator, finds_that_the_last_of_70_ranks_is_missing) {
   ASSERT_FALSE(world.run_until_done(run, 2 * kSecond));
   wire::ResultHeader result{.feedback = {.number = 1},
                             .k = 69,
-                            .may_count = 70,
                             .step = 1,
+                            .may_count = 70,
                             .elem_count = 4,
                             .mask_words = 2};
   const JobPlan& plan = world.plan(run);

@@ -194,10 +194,10 @@ class Scripted {
         wire::ResultHeader{
             .feedback = header,
             .k = static_cast<std::uint16_t>(std::popcount(mask)),
-            .may_count = std::max(may_count, static_cast<std::uint16_t>(std::popcount(mask))),
             .step = step,
             .chunk = chunk,
             .weight = weight,
+            .may_count = std::max(may_count, static_cast<std::uint16_t>(std::popcount(mask))),
             .elem_count = static_cast<std::uint16_t>(sums.size()),
             .dtype = Dtype::kFloat32,
             .mask_words = 1},

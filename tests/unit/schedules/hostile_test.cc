@@ -70,10 +70,10 @@ TEST_F(Hostile, a_result_for_a_future_step_changes_nothing_at_the_worker) {
   const RunIndex run = start_victim();
   Worker& worker = world().worker(run, 0);
   wire::ResultHeader result{.k = 2,
-                            .may_count = 2,
                             .step = Step{1} << 31,
                             .chunk = 0,
                             .weight = 2,
+                            .may_count = 2,
                             .elem_count = 64,
                             .mask_words = 1};
   const std::vector<std::uint8_t> payload(256, 0x41);

@@ -38,10 +38,10 @@ const Buffer kEightBytes{1, 2, 3, 4, 5, 6, 7, 8};
 inline ResultHeader result() {
   return {.feedback = {.number = 1, .deferred_count = 2, .flags = kFlagMean | kFlagPulled},
           .k = 65,
-          .may_count = 70,
           .step = 3,
           .chunk = 4,
           .weight = std::uint64_t{1} << 40,
+          .may_count = 70,
           .elem_count = 4,
           .dtype = Dtype::kFloat16,
           .mask_words = 2};
