@@ -50,7 +50,7 @@ def test_a_share_is_in_the_gradient_or_in_the_rate(appliance, tmp_path, make, op
     assert values[0]["last"] == values[1]["last"] == values[2]["last"]
     seen = values[0]["seen"]
     assert len(seen) == 12
-    # Two of three; one, where the late rank's gradient went into another step: a pass takes a place.
+    # Two of three; one, where the late rank had nothing for this step: a pass takes a place.
     assert seen[0]["share"] == 1 and {one["share"] for one in seen[1:]} & {1 / 3, 2 / 3}
     assert {one["share"] for one in seen} <= {1 / 3, 2 / 3, 1}
     for step, one in enumerate(seen):
