@@ -17,6 +17,19 @@ def shared_memory(pid: int) -> list:
     return [path for path in paths if "nohuge" in os.readlink(path)]
 
 
+def stop(pid: int) -> None:
+    """Stops the process. A thread that still runs when this returns would touch its memory."""
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 5
+    for task in os.listdir(f"/proc/{pid}/task"):
+        while True:
+            with open(f"/proc/{pid}/task/{task}/stat") as file:
+                if file.read().rpartition(")")[2].split()[0] == "T":
+                    break
+            assert time.monotonic() < deadline, f"thread {task} does not stop"
+            time.sleep(0.001)
+
+
 # A client that lives on without touching what it cut off keeps its port connected; one that
 # does touch it dies of its own deed at once, and its socket closes.
 @pytest.mark.parametrize("lives_on", [False, True])
@@ -40,7 +53,7 @@ def test_truncated_guest_memory_ends_only_the_job_behind_its_port(tmp_path, live
         memory = shared_memory(victims[0].pid)
         assert memory, "the victim shares no memory"
         if lives_on:
-            os.kill(victims[0].pid, signal.SIGSTOP)
+            stop(victims[0].pid)
         for path in memory:
             with open(path, "r+b") as file:
                 os.ftruncate(file.fileno(), 0)
