@@ -41,7 +41,7 @@ std::size_t sign_words_of(const JobSpec& spec) noexcept {
   return sign_words(spec.max_elems[index_of(StreamId::kGradients)], spec.policy.sign_stride);
 }
 
-// Floats that hold one early contribution of a reproducible job; and those of all in one step.
+// Floats that hold one early contribution of a reproducible job.
 std::size_t early_floats_of(const JobSpec& spec) noexcept {
   return (spec.chunk_bytes + sizeof(float) - 1) / sizeof(float);
 }

@@ -1,6 +1,7 @@
 #include "aggregator/core/shard.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "aggregator/base/check.h"
 #include "aggregator/base/serial.h"
@@ -20,7 +21,7 @@ Verdict Shard::handle(const wire::Packet& packet, const Place& place, bool marke
     DCHECK(jobs_[job.spec.id.value] == &job);
     switch (packet.type()) {
       case wire::PacketType::kContribution:
-        verdict = (packet.chunks() & (packet.chunks() - 1)) == 0
+        verdict = std::has_single_bit(packet.chunks())
                       ? contribute(job, packet, place.slot_index, now)
                       : contribute_absent(job, packet, place.slot_index, now);
         break;

@@ -14,10 +14,6 @@ constexpr auto kGradients = static_cast<std::size_t>(StreamId::kGradients);
 constexpr auto kCollectives = static_cast<std::size_t>(StreamId::kCollectives);
 constexpr auto kState = static_cast<std::size_t>(StreamId::kState);
 
-bool asks_reproducible(const wire::Join& join) noexcept {
-  return (join.features & wire::kFeatureReproducible) != 0;
-}
-
 const char* name_of(AveragingChoice averaging) noexcept {
   switch (averaging) {
     case AveragingChoice::kDefault: return "default";
@@ -206,7 +202,7 @@ bool check_agreement(const JoinRequest& request, const JobsOptions& options, con
     return no(RefuseCode::kBadRequest,
               text("rank %u says allow_nil %u, job '%s' has %u (set by rank %u)", rank,
                    unsigned{join.allow_nil}, name, unsigned{entry.spec.allow_nil}, first));
-  if (const bool asked = asks_reproducible(join); entry.spec.reproducible != asked)
+  if (const bool asked = wire::asks_reproducible(join.features); entry.spec.reproducible != asked)
     return no(RefuseCode::kLayout,
               text("rank %u says reproducible %u, job '%s' has %u (set by rank %u): give all ranks "
                    "the same",
@@ -293,7 +289,7 @@ JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
           .chunk_bytes = join.chunk_bytes,
           .shard_count = options.shard_count,
           .allow_nil = join.allow_nil != 0,
-          .reproducible = asks_reproducible(join),
+          .reproducible = wire::asks_reproducible(join.features),
           .policy = effective_policy(request, options)};
   spec.chunk_counts = {join.layouts[kGradients].chunk_count, kCollectiveChunks, 0};
   spec.max_elems = {join.layouts[kGradients].max_elems, 0, 0};

@@ -44,8 +44,8 @@ bool check_policy(const JoinRequest& request, const JobsOptions& options, Refusa
   const unsigned world_size = request.join.world_size;
   // The kind exists: the parser and the configuration have seen to that.
   const PolicyField* field = wrong_field(policy, world_size);
-  const bool reproducible = (request.join.features & wire::kFeatureReproducible) != 0;
-  if (field == nullptr && reproducible && policy.tolerates_stragglers()) {
+  if (field == nullptr && wire::asks_reproducible(request.join.features) &&
+      policy.tolerates_stragglers()) {
     refusal = {.code = wire::RefuseCode::kPolicy,
                .text = text("job '%s': %s policy %s and reproducible sums, but with k < n = %u it "
                             "is a matter of time who is in a sum: give policy sync, or leave "

@@ -28,6 +28,9 @@ struct StreamLayout {
 // Sums are taken in the order of ranks.
 inline constexpr std::uint32_t kFeatureReproducible = 1 << 0;
 inline constexpr std::uint32_t kKnownFeatures = kFeatureReproducible;
+constexpr bool asks_reproducible(std::uint32_t features) noexcept {
+  return (features & kFeatureReproducible) != 0;
+}
 
 struct Join {  // padded to the size of a full result datagram of this job, or not padded: a size
                // test
