@@ -18,7 +18,6 @@ constexpr DurationNs kLastRetry = 500 * kMillisecond;
 constexpr DurationNs kFirstAsking = 5 * kMillisecond;
 constexpr DurationNs kLastAsking = 250 * kMillisecond;
 constexpr DurationNs kBareAfter = 1500 * kMillisecond;
-constexpr DurationNs kSizeVerdictAfter = 700 * kMillisecond;
 constexpr DurationNs kUnreachableAfter = kSecond;
 constexpr int kUnreachableReports = 3;
 
@@ -104,11 +103,11 @@ Verdict JoinMachine::handle(const wire::Packet& packet, TimeNs now) {
     case wire::PacketType::kChallenge: {
       const auto& body = packet.body<wire::Challenge>();
       if (body.nonce == bare_nonce) {
-        bare_answered(now);
+        bare_passes_ = true;
         return Verdict::kJoin;
       }
       if (body.nonce != options_.nonce) return Verdict::kBadCookie;
-      padded_answered();
+      padded_passes_ = true;
       if (challenged_ &&
           std::memcmp(body.server_nonce, request_.server_nonce, sizeof(body.server_nonce)) == 0)
         return Verdict::kDuplicate;
@@ -136,7 +135,7 @@ Verdict JoinMachine::handle(const wire::Packet& packet, TimeNs now) {
     case wire::PacketType::kRefuse: {
       const auto& body = packet.body<wire::Refuse>();
       if (body.nonce == bare_nonce) {
-        bare_answered(now);
+        bare_passes_ = true;
         size_reason_ = packet.text();
         return Verdict::kJoinRefused;
       }
@@ -148,22 +147,11 @@ Verdict JoinMachine::handle(const wire::Packet& packet, TimeNs now) {
   }
 }
 
-// A bare request passes. The padded one's answer may be right behind.
-void JoinMachine::bare_answered(TimeNs now) noexcept {
-  if (!padded_passes_) size_verdict_ns_ = std::min(size_verdict_ns_, now + kSizeVerdictAfter);
-}
-
-// It passes too, however long the next answer takes.
-void JoinMachine::padded_answered() noexcept {
-  padded_passes_ = true;
-  size_verdict_ns_ = kNever;
-}
-
 // Any answer is a sign of life, but one that has said the same for as long as the other ranks may
 // take is none of progress.
 Verdict JoinMachine::handle_preparing(const wire::Preparing& body, TimeNs now) noexcept {
   if (body.nonce != options_.nonce) return Verdict::kBadCookie;
-  padded_answered();
+  padded_passes_ = true;
   const std::uint8_t percent = std::min<std::uint8_t>(body.percent, 100);
   if (!preparing_) {
     preparing_since_ns_ = now;
@@ -207,16 +195,11 @@ std::size_t JoinMachine::poll_transmit(std::span<std::uint8_t> out) noexcept {
 
 TimeNs JoinMachine::next_timeout() const noexcept {
   if (outcome_ != Outcome::kPending) return kNever;
-  return std::min({next_send_ns_, size_verdict_ns_, answered_ns_ + options_.connect_timeout_ns});
+  return std::min(next_send_ns_, answered_ns_ + options_.connect_timeout_ns);
 }
 
 void JoinMachine::handle_timeout(TimeNs now) {
   if (outcome_ != Outcome::kPending) return;
-  if (now >= size_verdict_ns_)
-    return fail(size_error("datagrams of " + std::to_string(bare_bytes_) +
-                           " bytes reach the appliance, those of " + std::to_string(padded_bytes_) +
-                           " bytes do not" +
-                           (size_reason_.empty() ? "" : " (it says: " + size_reason_ + ")")));
   if (now - answered_ns_ >= options_.connect_timeout_ns)
     return preparing_ ? fail_preparing(now) : fail_unreachable(now);
   if (now < next_send_ns_) return;
@@ -244,6 +227,12 @@ Status JoinMachine::too_big(std::size_t datagram_bytes, std::size_t path_bytes) 
 void JoinMachine::fail_unreachable(TimeNs now) {
   CHECK(outcome_ == Outcome::kPending && !preparing_);
   const std::string waited = seconds_text(now - started_ns_);
+  // Not before: a path that loses some or rests for a while answers a padded one in the end.
+  if (bare_passes_ && !padded_passes_)
+    return fail(size_error("datagrams of " + std::to_string(bare_bytes_) +
+                           " bytes reach the appliance, and of those of " +
+                           std::to_string(padded_bytes_) + " bytes none was answered in " + waited +
+                           (size_reason_.empty() ? "" : " (it says: " + size_reason_ + ")")));
   if (challenged_)
     return fail(StatusCode::kUnreachable,
                 "the appliance answered the first join request and none after it for " + waited +

@@ -2,10 +2,10 @@
 //
 // JOIN without proof, padded to the job's biggest datagram, so that the path's MTU is tested before
 // a gradient depends on it; CHALLENGE; JOIN with the proof; ACCEPT or REFUSE. When padded requests
-// stay unanswered, bare ones are sent beside them under another nonce: an answer to those tells a
-// path that drops big packets from an appliance that is not there. While the appliance makes the
-// job's memory it answers PREPARING with a percentage, and patience starts anew. Pure; the
-// session's thread only.
+// stay unanswered, bare ones are sent beside them under another nonce: an answer to those alone, by
+// the end of patience, tells a path that drops big packets from an appliance that is not there.
+// While the appliance makes the job's memory it answers PREPARING with a percentage, and patience
+// starts anew. Pure; the session's thread only.
 #pragma once
 
 #include <cstdint>
@@ -57,8 +57,6 @@ class JoinMachine {
   void fail_unreachable(TimeNs now);
   void fail_preparing(TimeNs now);
   Verdict handle_preparing(const wire::Preparing& body, TimeNs now) noexcept;
-  void bare_answered(TimeNs now) noexcept;
-  void padded_answered() noexcept;
   bool can_test_size() const noexcept { return padded_bytes_ > bare_bytes_; }
 
   const SessionOptions& options_;
@@ -75,12 +73,12 @@ class JoinMachine {
   TimeNs grown_ns_ = 0;  // when percent_ changed last
   TimeNs next_send_ns_;
   DurationNs retry_ns_;
-  std::string size_reason_;          // what the appliance said to a bare request
-  TimeNs size_verdict_ns_ = kNever;  // bare requests are answered; padded ones get until then
+  std::string size_reason_;  // what the appliance said to a bare request
   bool send_padded_ = true;
   bool send_bare_ = false;
   bool challenged_ = false;
-  bool padded_passes_ = false;  // an answer to it has come
+  bool bare_passes_ = false;  // an answer to it has come
+  bool padded_passes_ = false;
   int unreachable_count_ = 0;
   Outcome outcome_ = Outcome::kPending;
   Status failure_;
