@@ -25,7 +25,8 @@ TEST(Simulator, other_seeds_take_other_paths) {
 }
 
 // A second process rightly takes the place of one whose link is down when it is asked: to the
-// oracle it would be another run (seed 5506).
+// oracle it would be another run (seed 5506). So it does of one that has left a job which goes on
+// without it (seed 990006884).
 TEST(Simulator, draws_every_trial_and_no_twin_of_a_process_that_may_not_answer) {
   std::size_t twins = 0;
   std::size_t flaps_seen = 0;
@@ -39,6 +40,8 @@ TEST(Simulator, draws_every_trial_and_no_twin_of_a_process_that_may_not_answer) 
     for (const Misfit& misfit : options.misfits) {
       if (misfit.kind != MisfitKind::kTwin) continue;
       ++twins;
+      const JobPlan& plan = options.jobs[misfit.job].plan;
+      EXPECT_EQ(plan.ranks[misfit.rank.value].last_step, plan.steps()) << "seed " << seed;
       std::uint32_t worker = misfit.rank.value;
       for (std::size_t job = 0; job < misfit.job; ++job)
         worker += options.jobs[job].plan.world_size();

@@ -112,9 +112,10 @@ void draw_misfits(Random& random, SwarmOptions& options) {
     // place of one that cannot answer when it is asked.
     const bool rank_stays = job.fatality == Fatality::kNone && job.losses.empty();
     const bool needs_it = misfit.kind == MisfitKind::kTwin || misfit.kind == MisfitKind::kOtherRun;
-    if (misfit.kind == MisfitKind::kTwin &&
-        options.is_hit(worker_of(options, misfit.job, misfit.rank)))
-      continue;
+    // One whose rank has left by the time the control side reads its request is a newcomer as well.
+    const bool rank_may_go = options.is_hit(worker_of(options, misfit.job, misfit.rank)) ||
+                             job.plan.ranks[misfit.rank.value].last_step < job.plan.steps();
+    if (misfit.kind == MisfitKind::kTwin && rank_may_go) continue;
     const auto same = [&](const Misfit& other) { return other.kind == misfit.kind; };
     if ((rank_stays || !needs_it) &&
         std::none_of(options.misfits.begin(), options.misfits.end(), same))
