@@ -1,4 +1,5 @@
 // A join from its first byte to its answer: size test, challenge, proof, and the rank.
+#include <algorithm>
 #include <cstring>
 
 #include "aggregator/jobs/admission.h"
@@ -6,6 +7,29 @@
 #include "aggregator/wire/auth.h"
 
 namespace sluice::agg {
+
+std::size_t refuse_version(std::span<const std::uint8_t> request, std::span<std::uint8_t> reply) {
+  constexpr std::size_t kFixedBytes = sizeof(wire::CommonHeader) + sizeof(wire::Refuse);
+  wire::CommonHeader common;
+  if (request.size() < kFixedBytes || reply.size() < kMaxDatagramBytes) return 0;
+  std::memcpy(&common, request.data(), sizeof common);
+  if (common.magic != wire::kMagic || common.version == wire::kVersion ||
+      common.type != wire::PacketType::kJoin)
+    return 0;
+  wire::Refuse body{.code = wire::RefuseCode::kBadVersion};
+  static_assert(offsetof(wire::Join, nonce) == 0);
+  std::memcpy(&body.nonce, request.data() + sizeof common, sizeof body.nonce);
+  const std::string why = text(
+      "it speaks version %u of the protocol, the appliance version %u: use client and "
+      "appliance of one release",
+      unsigned{common.version}, unsigned{wire::kVersion});
+  body.text_bytes = static_cast<std::uint16_t>(std::min(why.size(), request.size() - kFixedBytes));
+  const std::size_t bytes =
+      wire::encode(reply, {.rank = common.rank}, body, {},
+                   {reinterpret_cast<const std::uint8_t*>(why.data()), body.text_bytes});
+  CHECK(bytes <= request.size());  // a stranger hears no more than it has said
+  return bytes;
+}
 
 ControlResult Jobs::join(const Request& request) {
   const JoinRequest asked{.join = request.join(),

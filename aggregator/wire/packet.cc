@@ -165,7 +165,8 @@ bool parse(std::span<const std::uint8_t> bytes, Packet& packet, Verdict& why) no
   if (bytes.size() < sizeof(CommonHeader)) return reject(Verdict::kTruncated);
   const auto& common = *reinterpret_cast<const CommonHeader*>(bytes.data());
   if (common.magic != kMagic) return reject(Verdict::kBadMagic);
-  if (common.version != kVersion) return reject(Verdict::kBadVersion);
+  if (common.version != kVersion && common.type != PacketType::kRefuse)
+    return reject(Verdict::kBadVersion);
 
   std::size_t body_bytes = 0;
   Tail tail;

@@ -149,13 +149,15 @@ void Control::handle_packet(rte_mbuf* packet, TimeNs now) {
 void Control::handle_control(const wire::Frame& frame, Port& port, TimeNs now) {
   wire::Packet packet;
   Verdict why;
+  const MemberPath path{
+      .udp = wire::reply_path(frame, fabric_.own.mac), .port = port.index(), .bound = true};
   if (!wire::parse(frame.payload, packet, why)) {
     verdicts_.count(why);
+    const std::size_t refusal_bytes = agg::refuse_version(frame.payload, reply_);
+    if (refusal_bytes != 0) send(path, wire::Bytes(reply_).first(refusal_bytes));
     return;
   }
   const std::string address = address_text(frame.src, frame.src_port);
-  const MemberPath path{
-      .udp = wire::reply_path(frame, fabric_.own.mac), .port = port.index(), .bound = true};
   const agg::Origin origin{.path = agg::path_key(path.udp, path.port),
                            .address = address,
                            .max_datagram_bytes = datagram_limit(fabric_, port, frame.src.family)};

@@ -149,14 +149,16 @@ void Worker::handle_control(Port& port, const wire::Frame& frame, rte_mbuf* pack
                             TimeNs now) noexcept {
   wire::Packet request;
   Verdict why = Verdict::kBadType;
-  if (!wire::parse(frame.payload, request, why) || !agg::is_request(request.type())) {
+  const bool known = wire::parse(frame.payload, request, why);
+  const bool foreign = !known && why == Verdict::kBadVersion;  // the control side tells it so
+  if (!foreign && (!known || !agg::is_request(request.type()))) {
     counters_.verdicts.count(why);
     rte_pktmbuf_free(packet);
     return;
   }
   Errand errand = Errand::kStray;
   std::uint64_t sender = sender_of(frame);
-  if (request.type() == wire::PacketType::kJoin) {
+  if (foreign || request.type() == wire::PacketType::kJoin) {
     errand = Errand::kJoin;
   } else if (shard_.is_member(request.common())) {
     errand = Errand::kMember;

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -43,6 +45,26 @@ def test_an_appliance_that_is_not_there(lab):
 def test_a_wrong_secret(lab):
     report = timed(start(lab, 0, lab.url, 1, 2, job="secret", secret="wrong"))
     fails(report, "10.77.0.1:7700", "secret", "rank 1", status="refused")
+
+
+FOREIGN_JOIN = """
+import select, socket, struct
+join = struct.pack("<HBBHHQQ", 0x51C5, 99, 1, 0, 0, 0, 0x5EED) + bytes(300)
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+    for attempt in range(20):
+        sock.sendto(join, ("10.77.0.1", 7700))
+        if select.select([sock], [], [], 0.25)[0]:
+            reply = sock.recv(65536)
+            nonce, code, text_bytes = struct.unpack_from("<QHH", reply, 16)
+            print(hex(nonce), code, reply[28:28 + text_bytes].decode())
+            break
+"""
+
+
+def test_a_library_of_another_release_is_told_of_both_versions(lab):
+    worker = lab.popen(0, [sys.executable, "-c", FOREIGN_JOIN], stdout=subprocess.PIPE, text=True)
+    told = worker.communicate(timeout=20)[0]
+    assert told.startswith("0x5eed 2 it speaks version 99 of the protocol, the appliance version")
 
 
 def test_another_layout(lab):

@@ -50,6 +50,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       again, packet.type(), {packet.common().job, packet.common().rank, packet.common().cookie},
       {data + sizeof(wire::CommonHeader), body_bytes}, mask, content);
   REQUIRE_PROPERTY(written == (join ? sizeof(wire::CommonHeader) + sizeof(wire::Join) : size));
+  const std::uint8_t version = packet.common().version;
+  REQUIRE_PROPERTY(version == wire::kVersion || packet.type() == wire::PacketType::kRefuse);
+  again[offsetof(wire::CommonHeader, version)] = version;  // it is written with ours
   REQUIRE_PROPERTY(std::memcmp(again.data(), data, written) == 0);
   return 0;
 }

@@ -21,6 +21,35 @@ TEST_F(Join, WithoutProofGetsAChallengeAndNothingIsAllocated) {
   EXPECT_EQ(jobs.memory_bytes(), 0u);
 }
 
+// Its nonce is where every version has it, and so is the text of the answer.
+TEST_F(Join, OfAnotherVersionIsToldOfBoth) {
+  std::vector<std::uint8_t> request(kMaxDatagramBytes);
+  std::vector<std::uint8_t> reply(kMaxDatagramBytes);
+  request.resize(wire::encode(request, {.rank = 3}, wire::Join{.nonce = 77, .world_size = 4}));
+  EXPECT_EQ(refuse_version(request, reply), 0u);  // of this one
+  const std::uint8_t other = wire::kVersion + 1;
+  request[offsetof(wire::CommonHeader, version)] = other;
+  for (const std::size_t request_bytes : {request.size(), std::size_t{60}}) {
+    const std::size_t reply_bytes = refuse_version(std::span(request).first(request_bytes), reply);
+    ASSERT_NE(reply_bytes, 0u);
+    EXPECT_LE(reply_bytes, request_bytes);
+    reply[offsetof(wire::CommonHeader, version)] = other;  // as its appliance would have sent it
+    wire::Packet packet;
+    Verdict why{};
+    ASSERT_TRUE(wire::parse(std::span(reply).first(reply_bytes), packet, why));
+    EXPECT_EQ(packet.common().rank, 3);
+    EXPECT_EQ(packet.body<wire::Refuse>().nonce, 77u);
+    EXPECT_EQ(packet.body<wire::Refuse>().code, RefuseCode::kBadVersion);
+    if (request_bytes == request.size())
+      EXPECT_THAT(std::string(packet.text()),
+                  AllOf(HasSubstr("version " + std::to_string(other) + " "),
+                        HasSubstr("version " + std::to_string(wire::kVersion) + ":")));
+  }
+  EXPECT_EQ(refuse_version(std::span(request).first(20), reply), 0u);
+  request[offsetof(wire::CommonHeader, type)] = static_cast<std::uint8_t>(PacketType::kLeave);
+  EXPECT_EQ(refuse_version(request, reply), 0u);
+}
+
 TEST_F(Join, WithProofBecomesAMember) {
   Worker worker{.rank = 1};
   const Answered answered = join(worker);
