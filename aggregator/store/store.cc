@@ -1,0 +1,64 @@
+// A shard's memory, and looking at it.
+#include "aggregator/store/store.h"
+
+#include <cstring>
+
+#include "aggregator/base/check.h"
+#include "aggregator/core/mask.h"
+
+namespace sluice::agg {
+namespace {
+
+std::uint32_t blocks_of(const StoreLayout& layout, ShardId id, std::uint16_t shard_count) noexcept {
+  return (layout.block_count() + shard_count - 1u - id.value) / shard_count;
+}
+
+std::size_t floats_of_chunk(const StoreSpec& spec, const StoreLayout& layout) noexcept {
+  const std::size_t places = !spec.gathers() ? 0 : spec.in_rank_order ? spec.world_size : 1;
+  return layout.stride_floats() * (1 + spec.update.state_count() + places);
+}
+
+}  // namespace
+
+std::size_t StoreShard::memory_bytes(const StoreSpec& spec, const StoreLayout& layout, ShardId id,
+                                     std::uint16_t shard_count) noexcept {
+  const std::size_t blocks = blocks_of(layout, id, shard_count);
+  const std::size_t chunks = blocks * kChunksPerBlock;
+  const std::size_t masks = spec.in_rank_order ? mask_words(spec.world_size) : 0;
+  return chunks * (floats_of_chunk(spec, layout) * sizeof(float) + sizeof(Chunk) + masks * 8) +
+         blocks * (sizeof(Block) + spec.world_size * (sizeof(Row) + sizeof(Turn)));
+}
+
+StoreShard::StoreShard(const StoreSpec& spec, const StoreLayout& layout, ShardId id,
+                       std::uint16_t shard_count)
+    : spec_(spec),
+      layout_(layout),
+      id_(id),
+      shard_count_(shard_count),
+      block_count_(blocks_of(layout, id, shard_count)),
+      area_floats_(floats_of_chunk(spec, layout)),
+      memory_(nullptr, std::free),
+      blocks_(block_count_),
+      rows_(std::size_t{block_count_} * spec.world_size),
+      chunks_(std::size_t{block_count_} * kChunksPerBlock),
+      members_(spec.world_size, MemberState::kLive) {
+  CHECK(check_store(spec).ok() && id.value < shard_count);
+  const std::size_t bytes = chunks_.size() * area_floats_ * sizeof(float);
+  if (bytes != 0) {
+    memory_.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
+    CHECK(memory_ != nullptr);
+    std::memset(memory_.get(), 0, bytes);  // touched now, not by the first push
+  }
+  if (spec.in_rank_order) gathered_ranks_.resize(chunks_.size() * mask_words(spec.world_size));
+  turns_.reserve(rows_.size());
+  changes_.reserve(3u * spec.world_size);
+  for (Block& block : blocks_) block.at_clock = block.present = spec.world_size;
+  for (Chunk& chunk : chunks_) chunk.missing = spec.world_size;
+}
+
+std::span<const float> StoreShard::parameters(ChunkIndex index) const noexcept {
+  const std::uint32_t block = index / kChunksPerBlock;
+  return {area(local(block), index % kChunksPerBlock), layout_.elem_count(index)};
+}
+
+}  // namespace sluice::agg

@@ -1,0 +1,209 @@
+// One shard's part of a parameter store: parameters, clocks, and pulls that wait.
+//
+// Pure: pushes, pulls and changes of membership in, verdicts and answers out; all memory is made by
+// the constructor. It knows no packet: who drives it has parsed one, and writes an answer's values
+// into another before its next call. One thread, the shard's.
+//
+// For each block of chunks and each rank v is kept, the last iteration of which all chunks were
+// counted, and which chunks of the next one were; the block's clock c is the least v of its
+// members, n how many stand there. A pull waits until c and the puller's own v have come as far as
+// it says, and is queued by whatever brings that about.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "aggregator/base/types.h"
+#include "aggregator/base/verdict.h"
+#include "aggregator/store/layout.h"
+
+namespace sluice::agg {
+
+struct StorePush {
+  Rank rank;
+  Step iteration = 0;  // from 1; 0: initial values
+  ChunkIndex chunk = 0;
+  double rate = 0;  // learning rate, where the store has the optimizer
+  std::span<const std::uint8_t> values;
+};
+
+struct StorePull {
+  Rank rank;
+  std::uint32_t block = 0;
+  std::uint64_t chunks = 0;  // bit i: chunk i of the block
+  Step need = 0;             // iterations of every member that must be in
+  Step own = 0;              // of the puller itself: those that it has pushed
+};
+
+struct StoreAnswer {
+  Rank rank;
+  ChunkIndex chunk = 0;
+  Step clock = 0;              // c: all of these iterations are in
+  std::uint16_t at_clock = 0;  // n
+  std::uint16_t waiting = 0;   // pulls parked at the block
+  Step own = 0;                // v of the receiver
+  std::span<const float> values;
+};
+
+class StoreShard {
+ public:
+  enum class MemberState : std::uint8_t {
+    kGone,
+    kLeaving,   // refused; not yet out of all minima
+    kHolding,   // keeps more and more blocks' clocks where they are
+    kHeld,      // all of them: greatest_clock() will not grow beyond its first iteration
+    kStarting,  // is given its first iteration, block by block
+    kLive,
+  };
+
+  // All ranks are live from iteration 1. `spec` has passed check_store().
+  StoreShard(const StoreSpec& spec, const StoreLayout& layout, ShardId id,
+             std::uint16_t shard_count);
+
+  // What such a shard's memory takes.
+  static std::size_t memory_bytes(const StoreSpec& spec, const StoreLayout& layout, ShardId id,
+                                  std::uint16_t shard_count) noexcept;
+
+  // kFolded: counted; kCompleted: and the block's clock has moved. kTooNew: out of order, or
+  // computed from what could not be read; its sender sends it again.
+  Verdict push(const StorePush& push) noexcept;
+  // kProbe: an answer is on its way for each chunk, or will be. kDuplicate: an older one than the
+  // last.
+  Verdict pull(const StorePull& pull) noexcept;
+  // The next chunk for somebody. False: nobody has anything to get now.
+  bool poll_answer(StoreAnswer& answer) noexcept;
+
+  // A member that dies or leaves. What it pushed stays.
+  void remove(Rank rank) noexcept;
+  // A member that joins, in two steps: it holds all clocks, and when it does so in every shard it
+  // starts at one more than the greatest of their greatest_clock(). Precondition: kGone; kHeld.
+  void hold(Rank rank) noexcept;
+  void start(Rank rank, Step first_iteration) noexcept;
+  MemberState state(Rank rank) const noexcept { return members_[rank.value]; }
+  // Of this shard's blocks, counting a clock of which some chunk is applied already.
+  Step greatest_clock() const noexcept { return greatest_clock_; }
+  // Bounded work that no packet triggers: what remove(), hold() and start() began. True while some
+  // is left.
+  bool poll_work() noexcept;
+
+  // Of a block of this shard.
+  Step clock(std::uint32_t block) const noexcept { return blocks_[local(block)].clock; }
+  std::uint16_t at_clock(std::uint32_t block) const noexcept {
+    return blocks_[local(block)].at_clock;
+  }
+  std::uint16_t parked(std::uint32_t block) const noexcept { return blocks_[local(block)].parked; }
+  Step pushed(std::uint32_t block, Rank rank) const noexcept {
+    return rows_[local(block) * spec_.world_size + rank.value].pushed;
+  }
+  std::span<const float> parameters(ChunkIndex chunk) const noexcept;
+  bool owns(std::uint32_t block) const noexcept {
+    return block < layout_.block_count() && block % shard_count_ == id_.value;
+  }
+
+ private:
+  static constexpr Step kAbsent = UINT32_MAX;  // a rank that counts in no minimum
+  static constexpr std::uint32_t kBlocksPerSweep = 256;
+
+  struct Block {
+    Step clock = 0;
+    std::uint16_t at_clock = 0;
+    std::uint16_t present = 0;  // ranks that count in its minimum
+    std::uint16_t parked = 0;   // pulls that wait
+    bool rate_known = false;    // of the clock that is gathered
+    double rate = 0;
+    std::uint64_t known = 0;    // chunks that have their initial values
+    std::uint64_t applied = 0;  // gathering: chunks that are done with the clock to come
+  };
+  // A rank in a block.
+  struct Row {
+    Step pushed = 0;  // v
+    Step need = 0;    // of its last pull
+    Step own = 0;
+    bool queued = false;
+    bool parked = false;
+    std::uint64_t counted = 0;  // chunks of iteration v + 1
+    std::uint64_t wanted = 0;   // chunks to answer with
+  };
+  struct Chunk {
+    std::uint32_t updates = 0;
+    std::uint16_t gathered = 0;  // pushes
+    std::uint16_t missing = 0;   // members at the clock whose push is not in
+  };
+  struct Turn {  // of a row with answers to give
+    std::uint64_t urgency = 0;
+    std::uint64_t number = 0;  // first come, first served
+    std::uint32_t block = 0;   // local
+    Rank rank;
+    friend bool operator<(const Turn& left, const Turn& right) noexcept {
+      return left.urgency != right.urgency ? left.urgency > right.urgency
+                                           : left.number > right.number;
+    }
+  };
+  struct Change {
+    Rank rank;
+    MemberState to{};  // kGone, kHeld or kLive
+    Step first = 0;
+  };
+
+  std::uint32_t local(std::uint32_t block) const noexcept {
+    DCHECK(owns(block));
+    return block / shard_count_;
+  }
+  const StoreLayout::Block& shape(std::uint32_t local_block) const noexcept {
+    return layout_.block(local_block * shard_count_ + id_.value);
+  }
+  Row& row(std::uint32_t local_block, Rank rank) noexcept {
+    return rows_[std::size_t{local_block} * spec_.world_size + rank.value];
+  }
+  std::span<Row> rows(std::uint32_t local_block) noexcept {
+    return {&rows_[std::size_t{local_block} * spec_.world_size], spec_.world_size};
+  }
+  float* area(std::uint32_t local_block, std::uint32_t index) const noexcept {
+    return memory_.get() + (std::size_t{local_block} * kChunksPerBlock + index) * area_floats_;
+  }
+  Chunk& chunk(std::uint32_t local_block, std::uint32_t index) noexcept {
+    return chunks_[std::size_t{local_block} * kChunksPerBlock + index];
+  }
+
+  // store_push.cc
+  Verdict initialise(std::uint32_t local_block, std::uint32_t index,
+                     const StorePush& push) noexcept;
+  bool count(std::uint32_t local_block, std::uint32_t index, Row& row, Step iteration) noexcept;
+  void gather(std::uint32_t local_block, std::uint32_t index, const StorePush& push) noexcept;
+  void apply_gathered(std::uint32_t local_block, std::uint32_t index) noexcept;
+  void apply(std::uint32_t local_block, std::uint32_t index, double rate, float divisor,
+             const std::uint8_t* values) noexcept;
+  bool advance(std::uint32_t local_block) noexcept;
+
+  // store_pull.cc
+  bool ready(const Block& block, std::uint32_t local_block, const Row& row) const noexcept;
+  void consider(std::uint32_t local_block, Rank rank) noexcept;
+  void wake(std::uint32_t local_block) noexcept;
+
+  // store_members.cc
+  void change(Rank rank, MemberState now, const Change& change) noexcept;
+  void settle(std::uint32_t local_block, const Change& change) noexcept;
+
+  const StoreSpec spec_;
+  const StoreLayout& layout_;  // outlives it
+  const ShardId id_;
+  const std::uint16_t shard_count_;
+  const std::uint32_t block_count_;  // of this shard
+  const std::size_t area_floats_;    // a chunk: parameters, states, what is gathered
+  std::unique_ptr<float[], decltype(&std::free)> memory_;
+  std::vector<Block> blocks_;
+  std::vector<Row> rows_;
+  std::vector<Chunk> chunks_;
+  std::vector<std::uint64_t> gathered_ranks_;  // in_rank_order: a mask a chunk
+  std::vector<MemberState> members_;
+  std::vector<Turn> turns_;  // a heap; a row at most once
+  std::uint64_t turn_number_ = 0;
+  std::vector<Change> changes_;  // the first is under way, from block change_at_
+  std::uint32_t change_at_ = 0;
+  Step greatest_clock_ = 0;
+};
+
+}  // namespace sluice::agg

@@ -1,0 +1,81 @@
+// Members that go and come, a bounded number of blocks at a time.
+#include <algorithm>
+
+#include "aggregator/base/check.h"
+#include "aggregator/store/store.h"
+
+namespace sluice::agg {
+
+void StoreShard::change(Rank rank, MemberState now, const Change& change) noexcept {
+  CHECK(changes_.size() < changes_.capacity());  // a rank has three under way at most
+  members_[rank.value] = now;
+  changes_.push_back(change);
+}
+
+void StoreShard::remove(Rank rank) noexcept {
+  const MemberState from = state(rank);
+  if (from == MemberState::kGone || from == MemberState::kLeaving) return;
+  change(rank, MemberState::kLeaving, {.rank = rank, .to = MemberState::kGone});
+}
+
+void StoreShard::hold(Rank rank) noexcept {
+  CHECK(state(rank) == MemberState::kGone);
+  change(rank, MemberState::kHolding, {.rank = rank, .to = MemberState::kHeld});
+}
+
+void StoreShard::start(Rank rank, Step first_iteration) noexcept {
+  CHECK(state(rank) == MemberState::kHeld && first_iteration > greatest_clock_);
+  change(rank, MemberState::kStarting,
+         {.rank = rank, .to = MemberState::kLive, .first = first_iteration});
+}
+
+bool StoreShard::poll_work() noexcept {
+  if (changes_.empty()) return false;
+  const Change change = changes_.front();
+  const std::uint32_t end = std::min(change_at_ + kBlocksPerSweep, block_count_);
+  for (; change_at_ < end; ++change_at_) settle(change_at_, change);
+  if (change_at_ < block_count_) return true;
+  change_at_ = 0;
+  changes_.erase(changes_.begin());
+  MemberState& state = members_[change.rank.value];
+  // A removal that came meanwhile is what counts.
+  if (state != MemberState::kLeaving || change.to == MemberState::kGone) state = change.to;
+  return !changes_.empty();
+}
+
+// Carries the change out in a block, and whatever only waited for that.
+void StoreShard::settle(std::uint32_t at, const Change& change) noexcept {
+  Block& block = blocks_[at];
+  Row& row = this->row(at, change.rank);
+  const bool waited = row.parked;
+  const bool queued = row.queued;
+  if (change.to != MemberState::kLive) row = {.queued = queued};  // another process's
+  block.parked = static_cast<std::uint16_t>(block.parked - (waited && !row.parked));
+  switch (change.to) {
+    case MemberState::kGone: row.pushed = kAbsent; break;
+    case MemberState::kHeld: row.pushed = block.clock; break;
+    default:
+      CHECK(row.pushed == block.clock && change.first > block.clock);
+      row.pushed = change.first - 1;
+  }
+  block.present = static_cast<std::uint16_t>(
+      std::ranges::count_if(rows(at), [](const Row& each) { return each.pushed != kAbsent; }));
+  if (block.present == 0) {
+    block.at_clock = 0;
+    return;
+  }
+  if (spec_.gathers()) {
+    for (std::uint32_t index = 0; index < shape(at).chunk_count; ++index) {
+      Chunk& chunk = this->chunk(at, index);
+      chunk.missing =
+          static_cast<std::uint16_t>(std::ranges::count_if(rows(at), [&](const Row& each) {
+            return each.pushed == block.clock && !(each.counted >> index & 1);
+          }));
+      if (chunk.missing == 0 && chunk.gathered != 0) apply_gathered(at, index);
+    }
+  }
+  advance(at);
+  wake(at);
+}
+
+}  // namespace sluice::agg

@@ -1,0 +1,86 @@
+// Pulls: parked until their block has come as far as they say, then answered in the order that
+// helps: who has waited before who has not, blocks whose clock few members hold back before others,
+// and the front of the model first.
+#include <algorithm>
+#include <bit>
+
+#include "aggregator/base/check.h"
+#include "aggregator/store/store.h"
+
+namespace sluice::agg {
+
+Verdict StoreShard::pull(const StorePull& pull) noexcept {
+  if (pull.block >= layout_.block_count()) return Verdict::kBadChunk;
+  if (!owns(pull.block)) return Verdict::kWrongShard;
+  if (pull.rank.value >= spec_.world_size) return Verdict::kBadRank;
+  const std::uint32_t at = local(pull.block);
+  if (pull.chunks == 0 || (pull.chunks & ~shape(at).all()) != 0) return Verdict::kBadChunk;
+  if (members_[pull.rank.value] != MemberState::kLive) return Verdict::kNotAllowed;
+  Row& row = this->row(at, pull.rank);
+  if (pull.need < row.need || pull.own < row.own) return Verdict::kDuplicate;
+  if (pull.need > row.need || pull.own > row.own) row.wanted = 0;  // of no use any more
+  row.need = pull.need;
+  row.own = pull.own;
+  row.wanted |= pull.chunks;
+  consider(at, pull.rank);
+  return Verdict::kProbe;
+}
+
+bool StoreShard::ready(const Block& block, std::uint32_t at, const Row& row) const noexcept {
+  return block.known == shape(at).all() && block.clock >= row.need && row.pushed != kAbsent &&
+         row.pushed >= row.own;
+}
+
+// Queues the row's pull or parks it, whatever it was before.
+void StoreShard::consider(std::uint32_t at, Rank rank) noexcept {
+  Block& block = blocks_[at];
+  Row& row = this->row(at, rank);
+  const bool may_go = row.wanted != 0 && ready(block, at, row);
+  const bool waited = row.parked;
+  row.parked = row.wanted != 0 && !may_go;
+  block.parked = static_cast<std::uint16_t>(block.parked + row.parked - waited);
+  if (!may_go || row.queued) return;
+  row.queued = true;
+  const std::uint64_t urgency = std::uint64_t{!waited} << 63 | std::uint64_t{block.at_clock} << 32 |
+                                (at * std::uint32_t{shard_count_} + id_.value);
+  CHECK(turns_.size() < turns_.capacity());
+  turns_.push_back({.urgency = urgency, .number = turn_number_++, .block = at, .rank = rank});
+  std::push_heap(turns_.begin(), turns_.end());
+}
+
+void StoreShard::wake(std::uint32_t at) noexcept {
+  for (std::uint16_t rank = 0; rank < spec_.world_size; ++rank)
+    if (row(at, Rank{rank}).wanted != 0) consider(at, Rank{rank});
+}
+
+bool StoreShard::poll_answer(StoreAnswer& answer) noexcept {
+  while (!turns_.empty()) {
+    const Turn turn = turns_.front();
+    const Block& block = blocks_[turn.block];
+    Row& row = this->row(turn.block, turn.rank);
+    DCHECK(row.queued);
+    const bool answers = row.wanted != 0 && ready(block, turn.block, row);
+    if (answers) {
+      const auto index = static_cast<std::uint32_t>(std::countr_zero(row.wanted));
+      const ChunkIndex chunk = (turn.block * shard_count_ + id_.value) * kChunksPerBlock + index;
+      row.wanted &= row.wanted - 1;
+      answer = {.rank = turn.rank,
+                .chunk = chunk,
+                .clock = block.clock,
+                .at_clock = block.at_clock,
+                .waiting = block.parked,
+                .own = row.pushed,
+                .values = parameters(chunk)};
+    }
+    if (row.wanted == 0 || !answers) {
+      std::pop_heap(turns_.begin(), turns_.end());
+      turns_.pop_back();
+      row.queued = false;
+      consider(turn.block, turn.rank);  // another pull has taken its place, of which it parks
+    }
+    if (answers) return true;
+  }
+  return false;
+}
+
+}  // namespace sluice::agg

@@ -1,0 +1,162 @@
+// What a push does: counted once and in order, applied or gathered, and clocks that move on.
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "aggregator/base/check.h"
+#include "aggregator/core/fold.h"
+#include "aggregator/core/mask.h"
+#include "aggregator/store/store.h"
+
+namespace sluice::agg {
+
+Verdict StoreShard::push(const StorePush& push) noexcept {
+  const std::uint32_t block_index = push.chunk / kChunksPerBlock;
+  const std::uint32_t index = push.chunk % kChunksPerBlock;
+  const std::uint16_t elem_count = layout_.elem_count(push.chunk);
+  if (elem_count == 0) return Verdict::kBadChunk;
+  if (!owns(block_index)) return Verdict::kWrongShard;
+  if (push.rank.value >= spec_.world_size) return Verdict::kBadRank;
+  if (push.values.size() != elem_count * sizeof(float)) return Verdict::kShapeMismatch;
+  if (members_[push.rank.value] != MemberState::kLive) return Verdict::kNotAllowed;
+  const std::uint32_t at = local(block_index);
+  if (push.iteration == 0) return initialise(at, index, push);
+
+  const Block& block = blocks_[at];
+  Row& row = this->row(at, push.rank);
+  DCHECK(row.pushed != kAbsent && row.pushed >= block.clock);
+  if (block.known != shape(at).all()) return Verdict::kNotStarted;
+  if (push.iteration <= row.pushed || push.iteration > kLastStep) return Verdict::kDuplicate;
+  if (push.iteration != row.pushed + 1) return Verdict::kTooNew;
+  if (spec_.bound != kNoBound && push.iteration - block.clock - 1 > spec_.bound)
+    return Verdict::kTooNew;
+  if (row.counted >> index & 1) return Verdict::kDuplicate;
+
+  if (spec_.gathers())
+    gather(at, index, push);
+  else
+    apply(at, index, push.rate, block.present, push.values.data());
+  const bool moved = count(at, index, row, push.iteration);
+  if (moved)
+    wake(at);
+  else
+    consider(at, push.rank);  // its own push may be all that it waits for
+  return moved ? Verdict::kCompleted : Verdict::kFolded;
+}
+
+Verdict StoreShard::initialise(std::uint32_t at, std::uint32_t index,
+                               const StorePush& push) noexcept {
+  Block& block = blocks_[at];
+  if (block.known >> index & 1) return Verdict::kDuplicate;
+  std::memcpy(area(at, index), push.values.data(), push.values.size());
+  block.known |= std::uint64_t{1} << index;
+  if (block.known != shape(at).all()) return Verdict::kFolded;
+  wake(at);
+  return Verdict::kCompleted;
+}
+
+// True: the block's clock has moved.
+bool StoreShard::count(std::uint32_t at, std::uint32_t index, Row& row, Step iteration) noexcept {
+  row.counted |= std::uint64_t{1} << index;
+  if (row.counted != shape(at).all()) return false;
+  row.counted = 0;
+  row.pushed = iteration;
+  Block& block = blocks_[at];
+  if (iteration - 1 != block.clock) return false;
+  CHECK(block.at_clock != 0);
+  return --block.at_clock == 0 && advance(at);
+}
+
+void StoreShard::gather(std::uint32_t at, std::uint32_t index, const StorePush& push) noexcept {
+  Block& block = blocks_[at];
+  Chunk& chunk = this->chunk(at, index);
+  CHECK(!(block.applied >> index & 1) && chunk.missing != 0);
+  if (!block.rate_known) block.rate = push.rate;  // all chunks of a clock have one
+  block.rate_known = true;
+  float* place = area(at, index) + layout_.stride_floats() * (1 + spec_.update.state_count());
+  bool first = chunk.gathered == 0;
+  if (spec_.in_rank_order) {
+    const std::size_t words = mask_words(spec_.world_size);
+    std::uint64_t* ranks = &gathered_ranks_[(at * std::size_t{kChunksPerBlock} + index) * words];
+    first = !test_bit(ranks, push.rank);  // else the process that had the rank before
+    set_bit(ranks, push.rank);
+    place += layout_.stride_floats() * push.rank.value;
+  }
+  const std::size_t elem_count = push.values.size() / sizeof(float);
+  if (first)
+    fold_store(place, push.values.data(), elem_count, Dtype::kFloat32);
+  else
+    fold_add(place, push.values.data(), elem_count, Dtype::kFloat32);
+  ++chunk.gathered;
+  if (--chunk.missing == 0) apply_gathered(at, index);
+}
+
+void StoreShard::apply_gathered(std::uint32_t at, std::uint32_t index) noexcept {
+  Block& block = blocks_[at];
+  Chunk& chunk = this->chunk(at, index);
+  CHECK(chunk.gathered != 0 && block.rate_known);
+  float* sum = area(at, index) + layout_.stride_floats() * (1 + spec_.update.state_count());
+  if (spec_.in_rank_order) {
+    const std::size_t words = mask_words(spec_.world_size);
+    std::uint64_t* ranks = &gathered_ranks_[(at * std::size_t{kChunksPerBlock} + index) * words];
+    float* places = sum;
+    sum = nullptr;
+    for (std::uint16_t rank = 0; rank < spec_.world_size; ++rank) {
+      if (!test_bit(ranks, Rank{rank})) continue;
+      float* place = places + layout_.stride_floats() * rank;
+      if (sum == nullptr)
+        sum = place;
+      else
+        fold_add(sum, reinterpret_cast<const std::uint8_t*>(place), layout_.stride_floats(),
+                 Dtype::kFloat32);
+    }
+    std::fill_n(ranks, words, 0);
+  }
+  apply(at, index, block.rate, chunk.gathered, reinterpret_cast<const std::uint8_t*>(sum));
+  chunk.gathered = 0;
+  block.applied |= std::uint64_t{1} << index;
+  greatest_clock_ = std::max(greatest_clock_, block.clock + 1);
+}
+
+void StoreShard::apply(std::uint32_t at, std::uint32_t index, double rate, float divisor,
+                       const std::uint8_t* values) noexcept {
+  float* parameters = area(at, index);
+  std::array<float*, 2> states{parameters + layout_.stride_floats(),
+                               parameters + 2 * layout_.stride_floats()};
+  const ChunkIndex global = (at * shard_count_ + id_.value) * kChunksPerBlock + index;
+  apply_update(spec_.update,
+               {.divisor = divisor, .rate = rate, .ordinal = ++chunk(at, index).updates},
+               parameters, std::span(states).first(spec_.update.state_count()), values,
+               layout_.elem_count(global));
+}
+
+// Makes the block's clock the least v of its members. True: it has moved. When nobody is left it
+// stays, for those who come.
+bool StoreShard::advance(std::uint32_t at) noexcept {
+  Block& block = blocks_[at];
+  Step least = kAbsent;
+  std::uint16_t count = 0;
+  for (const Row& row : rows(at)) {
+    if (row.pushed < least) count = 0;
+    least = std::min(least, row.pushed);
+    count += row.pushed != kAbsent && row.pushed == least;
+  }
+  block.at_clock = count;
+  if (count == 0) return false;
+  CHECK(least >= block.clock);
+  if (least == block.clock) return false;
+  if (spec_.gathers()) {
+    for (std::uint32_t index = 0; index < shape(at).chunk_count; ++index) {
+      CHECK(chunk(at, index).gathered == 0);  // no v passes what is not applied
+      chunk(at, index).missing = count;
+    }
+    block.applied = 0;
+    block.rate_known = false;
+  }
+  block.clock = least;
+  greatest_clock_ = std::max(greatest_clock_, least);
+  return true;
+}
+
+}  // namespace sluice::agg

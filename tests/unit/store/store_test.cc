@@ -1,0 +1,219 @@
+// One shard of a store, packet by packet: clocks, updates, pulls.
+#include <gtest/gtest.h>
+
+#include "tests/unit/store/subject.h"
+
+namespace sluice::test {
+namespace {
+
+using agg::kNoBound;
+using agg::StoreAnswer;
+using agg::StoreLayout;
+using agg::StoreSpec;
+using agg::UpdateRule;
+
+StoreSpec spec_of(std::uint16_t workers, Step bound) {
+  return {.world_size = workers, .bound = bound};
+}
+
+TEST(StoreLayout, EachLayerBeginsABlockAndChunksEndWithTheirTensor) {
+  const StoreLayout layout = StoreLayout::make({{40, 8}, {64 * 16 + 1}, {1}}, 16).value();
+  ASSERT_EQ(layout.block_count(), 4u);
+  EXPECT_EQ(layout.layer_count(), 3u);
+  EXPECT_EQ(layout.block(0).chunk_count, 4u);  // 16, 16, 8 and 8
+  EXPECT_EQ(layout.elem_count(2), 8);
+  EXPECT_EQ(layout.elem_count(4), 0);
+  EXPECT_EQ(layout.block(1).all(), ~std::uint64_t{0});
+  EXPECT_EQ(layout.block(2).layer, 1u);
+  EXPECT_EQ(layout.elem_count(2 * kChunksPerBlock), 1);
+  EXPECT_EQ(layout.block(3).layer, 2u);
+}
+
+TEST(StoreLayout, EmptyLayersAndNoLayersAreRefused) {
+  EXPECT_FALSE(StoreLayout::make({{16}, {0}}, 16).ok());
+  EXPECT_FALSE(StoreLayout::make({}, 16).ok());
+  EXPECT_FALSE(StoreLayout::make({{16}}, 0).ok());
+}
+
+TEST(StoreSpec, WithABoundTheStoreRefusesWhatCountsIterationsAndSaysWhy) {
+  StoreSpec spec = spec_of(2, 1);
+  spec.update = {.rule = UpdateRule::kAdam};
+  EXPECT_NE(check_store(spec).message().find("Adam"), std::string::npos);
+  spec.update = {.rule = UpdateRule::kSgd, .momentum = 0.9, .nesterov = true};
+  EXPECT_FALSE(check_store(spec).ok());
+  spec.update = {.rule = UpdateRule::kSgd, .momentum = 0.9};
+  EXPECT_TRUE(check_store(spec).ok());
+  spec.bound = 0;
+  spec.update = {.rule = UpdateRule::kAdam};
+  EXPECT_TRUE(check_store(spec).ok());
+  spec.update.beta1 = 1;
+  EXPECT_FALSE(check_store(spec).ok());
+}
+
+TEST(Store, ADeltaCountsAnNthAndIsAppliedAtOnceWhereThereIsABound) {
+  StoreSubject store(spec_of(4, 3), {1}, 10.0f);
+  EXPECT_EQ(store.push(2, 1, 0, 8), Verdict::kFolded);
+  EXPECT_EQ(store.value(0), 12);
+  EXPECT_EQ(store.shard(0).clock(0), 0u);
+  EXPECT_EQ(store.shard(0).at_clock(0), 3);
+}
+
+TEST(Store, WithoutABoundOnStalenessBetweenIterationsDeltasAreAppliedTogetherOnce) {
+  StoreSubject store(spec_of(2, 0), {2}, 10.0f);
+  EXPECT_EQ(store.push(0, 1, 0, 4), Verdict::kFolded);
+  EXPECT_EQ(store.value(0), 10);
+  EXPECT_EQ(store.push(1, 1, 0, 8), Verdict::kFolded);
+  EXPECT_EQ(store.value(0), 16);
+  EXPECT_EQ(store.shard(0).clock(0), 0u);  // the other chunk is to come
+  EXPECT_EQ(store.push(0, 1, 1, 4), Verdict::kFolded);
+  EXPECT_EQ(store.push(1, 1, 1, 4), Verdict::kCompleted);
+  EXPECT_EQ(store.shard(0).clock(0), 1u);
+  EXPECT_EQ(store.shard(0).at_clock(0), 2);
+}
+
+TEST(Store, APushIsAppliedOnceAndInOrderWhateverTheNetworkDoes) {
+  StoreSubject store(spec_of(2, 3), {2});
+  EXPECT_EQ(store.push(0, 2, 0, 2), Verdict::kTooNew);
+  EXPECT_EQ(store.push(0, 1, 0, 2), Verdict::kFolded);
+  EXPECT_EQ(store.push(0, 1, 0, 2), Verdict::kDuplicate);
+  EXPECT_EQ(store.push(0, 2, 0, 2), Verdict::kTooNew);  // chunk 1 of the first is missing
+  EXPECT_EQ(store.push(0, 1, 1, 2), Verdict::kFolded);
+  EXPECT_EQ(store.push(0, 2, 1, 2), Verdict::kFolded);
+  EXPECT_EQ(store.push(0, 1, 1, 2), Verdict::kDuplicate);
+  EXPECT_EQ(store.value(0), 1);
+  EXPECT_EQ(store.value(1), 2);
+}
+
+TEST(Store, NobodyRunsAheadOfTheBound) {
+  StoreSubject store(spec_of(2, 1), {1});
+  EXPECT_EQ(store.push(0, 1, 0, 1), Verdict::kFolded);
+  EXPECT_EQ(store.push(0, 2, 0, 1), Verdict::kFolded);
+  EXPECT_EQ(store.push(0, 3, 0, 1), Verdict::kTooNew);
+  EXPECT_EQ(store.push(1, 1, 0, 1), Verdict::kCompleted);
+  EXPECT_EQ(store.push(0, 3, 0, 1), Verdict::kFolded);
+  StoreSubject free(spec_of(2, kNoBound), {1});
+  for (Step iteration = 1; iteration <= 100; ++iteration)
+    EXPECT_EQ(free.push(0, iteration, 0, 1), Verdict::kFolded);
+}
+
+TEST(Store, WhatDoesNotFitIsRefusedUnderItsName) {
+  StoreSubject store(spec_of(2, 1), {1, 1}, 0.0f, 2);
+  EXPECT_EQ(store.push(0, 1, 5, 1), Verdict::kBadChunk);
+  EXPECT_EQ(store.push(2, 1, 0, 1), Verdict::kBadRank);
+  EXPECT_EQ(store.pull(0, 0, 1, 0, 0b10), Verdict::kBadChunk);
+  const std::uint8_t byte = 0;
+  EXPECT_EQ(store.shard(0).push({.rank = Rank{0}, .iteration = 1, .values = {&byte, 1}}),
+            Verdict::kShapeMismatch);
+  EXPECT_EQ(store.shard(1).push({.rank = Rank{0}, .iteration = 1}), Verdict::kWrongShard);
+}
+
+TEST(Store, NothingIsReadOrPushedBeforeTheInitialValuesAreThere) {
+  StoreSubject store(spec_of(1, 0), {2}, std::nullopt);
+  EXPECT_EQ(store.push(0, 1, 0, 1), Verdict::kNotStarted);
+  EXPECT_EQ(store.pull(0, 0, 0), Verdict::kProbe);
+  EXPECT_EQ(store.push(0, 0, 0, 5), Verdict::kFolded);
+  EXPECT_TRUE(store.answers().empty());
+  EXPECT_EQ(store.push(0, 0, 1, 6), Verdict::kCompleted);
+  EXPECT_EQ(store.push(0, 0, 1, 7), Verdict::kDuplicate);
+  const auto answers = store.answers();
+  ASSERT_EQ(answers.size(), 2u);
+  EXPECT_EQ(answers[1].values[0], 6);
+}
+
+TEST(Store, APullIsParkedUntilItsClockComesAndThenAnsweredOnce) {
+  StoreSubject store(spec_of(2, 0), {2});
+  EXPECT_EQ(store.pull(0, 0, 1), Verdict::kProbe);
+  EXPECT_TRUE(store.answers().empty());
+  EXPECT_EQ(store.shard(0).parked(0), 1);
+  for (std::uint16_t rank : {0, 1})
+    for (ChunkIndex chunk : {0, 1}) store.push(rank, 1, chunk, 2);
+  const auto answers = store.answers();
+  ASSERT_EQ(answers.size(), 2u);
+  EXPECT_EQ(answers[0].clock, 1u);
+  EXPECT_EQ(answers[0].values[0], 2);
+  EXPECT_EQ(store.shard(0).parked(0), 0);
+  EXPECT_TRUE(store.answers().empty());
+}
+
+TEST(Store, APullWaitsForThePullersOwnPush) {
+  StoreSubject store(spec_of(2, 5), {1});
+  store.pull(0, 0, 0, 1);
+  EXPECT_TRUE(store.answers().empty());
+  store.push(0, 1, 0, 4);
+  const auto answers = store.answers();
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].values[0], 2);
+  EXPECT_EQ(answers[0].own, 1u);
+}
+
+TEST(Store, AnOlderPullThatComesLateChangesNothingAndALostAnswerIsPulledAgain) {
+  StoreSubject store(spec_of(1, 0), {2});
+  store.pull(0, 0, 0);
+  EXPECT_EQ(store.answers().size(), 2u);
+  EXPECT_EQ(store.pull(0, 0, 0, 0, 0b10), Verdict::kProbe);
+  const auto again = store.answers();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].chunk, 1u);
+  store.pull(0, 0, 1);
+  EXPECT_EQ(store.pull(0, 0, 0), Verdict::kDuplicate);
+  EXPECT_TRUE(store.answers().empty());
+  EXPECT_EQ(store.shard(0).parked(0), 1);
+}
+
+TEST(Store, WaitersAreServedFirstThenBlocksThatFewHoldBackThenTheFront) {
+  StoreSubject store(spec_of(3, 5), {1, 1, 1});
+  constexpr ChunkIndex kSecond = kChunksPerBlock, kThird = 2 * kChunksPerBlock;
+  store.push(1, 1, kThird, 1);
+  store.pull(0, 0, 0);
+  store.pull(0, 1, 0);
+  store.pull(0, 2, 0);     // two hold its clock back, three the others'
+  store.pull(1, 1, 0, 1);  // waits for its own push
+  store.push(1, 1, kSecond, 1);
+  const auto answers = store.answers();
+  ASSERT_EQ(answers.size(), 4u);
+  EXPECT_EQ(answers[0].chunk, kSecond);
+  EXPECT_EQ(answers[0].rank, Rank{1});
+  EXPECT_EQ(answers[1].chunk, kThird);
+  EXPECT_EQ(answers[2].chunk, 0u);
+  EXPECT_EQ(answers[3].chunk, kSecond);
+}
+
+TEST(Store, SumsInRankOrderDoNotDependOnTheOrderOfArrival) {
+  StoreSpec spec = spec_of(3, 0);
+  spec.in_rank_order = true;
+  const std::vector<float> values{1e8f, -1e8f, 3.0f};
+  std::vector<float> found;
+  for (const auto& order : {std::vector<std::uint16_t>{0, 1, 2}, {2, 1, 0}, {1, 2, 0}}) {
+    StoreSubject store(spec, {1});
+    for (const std::uint16_t rank : order) store.push(rank, 1, 0, values[rank]);
+    found.push_back(store.value(0));
+  }
+  EXPECT_EQ(found, std::vector<float>(3, 1.0f));
+}
+
+TEST(Store, TheOptimizerAtTheStoreTakesTheMeanOnceAClock) {
+  StoreSpec spec = spec_of(2, 0);
+  spec.update = {.rule = UpdateRule::kSgd, .momentum = 0.5};
+  StoreSubject store(spec, {1}, 10.0f);
+  store.push(0, 1, 0, 2, 0.5);
+  store.push(1, 1, 0, 6, 0.5);
+  EXPECT_EQ(store.value(0), 8);  // 10 - 0.5 * 4
+  store.push(0, 2, 0, 2, 0.25);
+  store.push(1, 2, 0, 2, 0.25);
+  EXPECT_EQ(store.value(0), 7);  // momentum 0.5 * 4 + 2
+}
+
+TEST(Store, MemoryIsWhatItsLayoutAndOptimizerNeed) {
+  const StoreLayout layout = StoreLayout::make({{64 * 16}}, 16).value();
+  StoreSpec spec = spec_of(2, 3);
+  const auto bytes = [&] { return agg::StoreShard::memory_bytes(spec, layout, ShardId{0}, 1); };
+  const std::size_t plain = bytes();
+  EXPECT_GE(plain, 64u * 16 * 4);
+  spec.bound = 0;  // what is gathered
+  EXPECT_EQ(bytes() - plain, 64u * 16 * 4);
+  spec.update.rule = UpdateRule::kAdam;
+  EXPECT_EQ(bytes() - plain, 3 * 64u * 16 * 4);
+}
+
+}  // namespace
+}  // namespace sluice::test

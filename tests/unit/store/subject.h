@@ -1,0 +1,88 @@
+// A small store and its workers' packets, for the tests of the store's core.
+#pragma once
+
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "aggregator/store/store.h"
+
+namespace sluice::test {
+
+class StoreSubject {
+ public:
+  static constexpr std::uint16_t kElems = 16;
+
+  // A layer for each entry, of so many full chunks; all parameters begin as `initial`.
+  StoreSubject(const agg::StoreSpec& spec, const std::vector<std::uint32_t>& layer_chunks,
+               std::optional<float> initial = 0.0f, std::uint16_t shard_count = 1)
+      : layout(make_layout(layer_chunks)), shard_count_(shard_count) {
+    for (std::uint16_t id = 0; id < shard_count; ++id)
+      shards_.push_back(std::make_unique<agg::StoreShard>(spec, layout, ShardId{id}, shard_count));
+    if (!initial) return;
+    for (ChunkIndex chunk = 0; chunk < layout.block_count() * kChunksPerBlock; ++chunk)
+      if (layout.elem_count(chunk) != 0) push(0, 0, chunk, *initial);
+  }
+
+  agg::StoreShard& shard(std::uint32_t block) { return *shards_[block % shard_count_]; }
+
+  Verdict push(std::uint16_t rank, Step iteration, ChunkIndex chunk, float value, double rate = 1) {
+    const std::vector<float> values(layout.elem_count(chunk), value);
+    const auto* bytes = reinterpret_cast<const std::uint8_t*>(values.data());
+    return shard(chunk / kChunksPerBlock)
+        .push({.rank = Rank{rank},
+               .iteration = iteration,
+               .chunk = chunk,
+               .rate = rate,
+               .values = {bytes, values.size() * sizeof(float)}});
+  }
+  Verdict pull(std::uint16_t rank, std::uint32_t block, Step need, Step own = 0,
+               std::uint64_t chunks = 0) {
+    if (chunks == 0) chunks = layout.block(block).all();
+    return shard(block).pull(
+        {.rank = Rank{rank}, .block = block, .chunks = chunks, .need = need, .own = own});
+  }
+  // All answers that are to be had.
+  std::vector<agg::StoreAnswer> answers() {
+    std::vector<agg::StoreAnswer> all;
+    for (auto& shard : shards_)
+      for (agg::StoreAnswer answer; shard->poll_answer(answer);) all.push_back(answer);
+    return all;
+  }
+  float value(ChunkIndex chunk) { return shard(chunk / kChunksPerBlock).parameters(chunk).back(); }
+  void work() {
+    for (auto& shard : shards_)
+      while (shard->poll_work()) {
+      }
+  }
+  void remove(std::uint16_t rank) {
+    for (auto& shard : shards_) shard->remove(Rank{rank});
+    work();
+  }
+  // The control side's part; the first iteration of the one that joins.
+  Step join(std::uint16_t rank) {
+    for (auto& shard : shards_) shard->hold(Rank{rank});
+    work();
+    Step greatest = 0;
+    for (auto& shard : shards_) greatest = std::max(greatest, shard->greatest_clock());
+    for (auto& shard : shards_) shard->start(Rank{rank}, greatest + 1);
+    work();
+    return greatest + 1;
+  }
+
+  const agg::StoreLayout layout;
+
+ private:
+  static agg::StoreLayout make_layout(const std::vector<std::uint32_t>& layer_chunks) {
+    std::vector<std::vector<std::uint64_t>> layers;
+    for (const std::uint32_t chunks : layer_chunks)
+      layers.push_back({std::uint64_t{chunks} * kElems});
+    return agg::StoreLayout::make(layers, kElems).value();
+  }
+
+  const std::uint16_t shard_count_;
+  std::vector<std::unique_ptr<agg::StoreShard>> shards_;
+};
+
+}  // namespace sluice::test
