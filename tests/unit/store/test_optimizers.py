@@ -1,8 +1,8 @@
 """The store's optimizers against PyTorch's own, on the same gradients, over 100 iterations.
 
 The store gets each worker's gradient, PyTorch the mean of them all: summed in the order of ranks in
-float32 and divided. SGD must be PyTorch's to the last bit, Adam that of releases below 2; newer ones
-take roots that are not rounded correctly, which moves a parameter by at most 2 ulp an update.
+float32 and divided. SGD must be PyTorch's to the last bit, Adam that of releases below 2; newer
+ones take roots that are not rounded correctly, which moves a parameter by at most 2 ulp an update.
 """
 import os
 import subprocess
