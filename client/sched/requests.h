@@ -1,0 +1,117 @@
+// Which request to a parameter store goes next: a layer's push, or a layer's pull.
+//
+// The pool of what is ready, one queue a direction; a request is handed out in units (a block of
+// chunks), and which one is decided anew for each, so that what is more useful overtakes between
+// two units. What is known of a layer's clocks comes from the appliance's answers and may be old:
+// it changes the order of requests and never whether one is sent. The folder's page says what each
+// policy is. Pure; the session's thread only; no allocation after construction, but for texts.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "aggregator/base/types.h"
+
+namespace sluice::client {
+
+enum class RequestPolicy : std::uint8_t { kFifo, kFilo, kThesis };
+enum class Direction : std::uint8_t { kPush, kPull };
+
+using LayerIndex = std::uint32_t;  // in forward order
+
+struct RequestSetup {
+  RequestPolicy policy = RequestPolicy::kThesis;
+  std::uint32_t layer_count = 0;
+  // How many pushes of one layer may wait: the bound and one more, or what the worker keeps.
+  std::uint32_t pushes_per_layer = 2;
+};
+
+// What the appliance last said of a layer, and what this worker has of it.
+struct LayerClocks {
+  Step held = 0;               // of the copy that is here
+  Step clock = 0;              // c, the least over all members
+  Step pushed = 0;             // v, this worker's own
+  std::uint16_t at_clock = 0;  // n, members that hold the clock back
+  std::uint16_t parked = 0;    // pulls that wait for it
+};
+
+struct RequestUnit {
+  Direction direction{};
+  LayerIndex layer = 0;
+  Step iteration = 0;  // of a push; of a pull: for which it reads
+  Step need = 0;       // of a pull
+  std::uint32_t unit = 0;
+  bool last = false;        // of its request
+  bool would_park = false;  // of a pull: the clock was behind its need when last heard of
+};
+
+class RequestPool {
+ public:
+  // Requests of iterations so far behind the one under way go first, oldest first, so that none
+  // starves; not with fifo, which needs no such rule.
+  static constexpr Step kOldIterations = 2;
+
+  explicit RequestPool(const RequestSetup& setup);
+
+  // The worker computes this iteration now.
+  void begin_iteration(Step iteration) noexcept { iteration_ = iteration; }
+  // The layer's change in `iteration` is ready, in `units` units. Precondition: one more than its
+  // last, and fewer than pushes_per_layer wait.
+  void push(LayerIndex layer, Step iteration, std::uint32_t units) noexcept;
+  // `iteration` reads the layer and needs a copy of this clock. A pull that still waits becomes
+  // this one and keeps its age.
+  void pull(LayerIndex layer, Step iteration, Step need, std::uint32_t units) noexcept;
+  // The layer is read as it is: no pull of it waits any more.
+  void told(LayerIndex layer, const LayerClocks& clocks) noexcept { clocks_[layer] = clocks; }
+  const LayerClocks& clocks(LayerIndex layer) const noexcept { return clocks_[layer]; }
+
+  // The next unit in one direction. False: none waits.
+  bool next(Direction direction, RequestUnit& out) noexcept;
+  // The next unit of both where they share a way: pulls first while the worker is suspended, else
+  // the older request's direction.
+  bool next(bool suspended, RequestUnit& out) noexcept;
+
+  bool empty(Direction direction) const noexcept { return queue(direction).empty(); }
+  // Iterations behind the one under way, of the oldest request; 0: none waits.
+  Step oldest_age() const noexcept;
+  void clear() noexcept;
+  std::string describe_plan() const;
+
+ private:
+  struct Request {
+    LayerIndex layer = 0;
+    Step iteration = 0;
+    Step need = 0;
+    std::uint32_t units = 0;
+    std::uint32_t taken = 0;
+    std::uint64_t number = 0;  // in the order in which they became ready
+  };
+  using Queue = std::vector<Request>;
+
+  Queue& queue(Direction direction) noexcept { return queues_[static_cast<int>(direction)]; }
+  const Queue& queue(Direction direction) const noexcept {
+    return queues_[static_cast<int>(direction)];
+  }
+  bool may_go(Direction direction, const Request& request) const noexcept;
+  bool is_old(const Request& request) const noexcept {
+    return request.iteration + kOldIterations < iteration_;
+  }
+  bool would_park(const Request& request) const noexcept {
+    return clocks_[request.layer].clock < request.need;
+  }
+  bool before(Direction direction, const Request& left, const Request& right) const noexcept;
+  bool pull_before(const Request& left, const Request& right) const noexcept;
+  bool push_before(const Request& left, const Request& right) const noexcept;
+  Queue::const_iterator choose(Direction direction) const noexcept;
+  void take(Direction direction, Queue::const_iterator chosen, RequestUnit& out) noexcept;
+
+  const RequestPolicy policy_;
+  Queue queues_[2];
+  std::vector<LayerClocks> clocks_;
+  std::vector<Step> oldest_push_;  // of each layer that has one waiting; else 0
+  Step iteration_ = 0;
+  std::uint64_t number_ = 0;
+};
+
+}  // namespace sluice::client
