@@ -28,6 +28,7 @@ import sfcd
 import straggler
 import switch
 from papers.prophet import bench as prophet
+from papers.request_scheduling import bench as request_scheduling
 from papers.saina import bench as saina
 from papers.switch_priority import bench as switch_priority
 
@@ -36,7 +37,7 @@ BENCHES = {"fold": fold, "pipeline": pipeline, "scale": scale, "big": big,
            "client": client, "allreduce": allreduce, "saina": saina,
            "straggler": straggler, "queue": queues, "priority": priority, "fairness": fairness,
            "switch": switch, "ddp_overlap": ddp_overlap, "switch_priority": switch_priority,
-           "prophet": prophet}
+           "prophet": prophet, "request_scheduling": request_scheduling}
 
 
 def main():

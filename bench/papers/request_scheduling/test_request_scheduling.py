@@ -1,0 +1,76 @@
+"""The replay against times worked out by hand, and the settings."""
+import os
+
+import pytest
+
+import report
+from papers.request_scheduling import bench, settings
+from papers.request_scheduling.settings import Layer, Workers
+
+ALIKE = Workers("alike", jitter=0.0)
+MS = 1e-3
+
+needs_program = pytest.mark.skipif(
+    not os.path.exists(os.path.join(report.build_dir(), bench.PROGRAM)),
+    reason="bench_request_scheduling is not built")
+
+
+def end_ms(layers, bound, *, workers=2, iterations=2, latency_ms=0.0, kind=ALIKE):
+    said = bench.play(layers, bound, workers, iterations, latency_ms * MS, kind)
+    assert all(row["violations"] == 0 for row in said.values())
+    return {policy: row["end_ns"] / 1e6 for policy, row in said.items()}
+
+
+@needs_program
+def test_one_layer_takes_compute_push_and_pull_in_turn():
+    layer = Layer(units=4, unit_s=1 * MS, forward_s=2 * MS, backward_s=3 * MS)
+    # Forward and backward, push, pull, and again forward, backward and push; three ways of 0.5 ms
+    # each beside the pull's own request.
+    for ms in end_ms([layer], 0, latency_ms=0.5).values():
+        assert ms == pytest.approx(5 + 4 + 4 + 5 + 4 + 3 * 0.5)
+
+
+@needs_program
+def test_with_a_bound_nobody_waits_while_the_link_keeps_up():
+    layer = Layer(units=1, unit_s=4 * MS, forward_s=2 * MS, backward_s=3 * MS)
+    said = bench.play([layer], 3, 2, 10, 0.0, ALIKE)
+    for policy in settings.POLICIES:
+        assert said[policy]["end_ns"] == pytest.approx(54e6)
+        assert said[policy]["suspended_ns"] == 0
+    said = bench.play([layer], 0, 2, 10, 0.0, ALIKE)
+    assert all(row["suspended_ns"] > 0 and row["staleness"] == 0 for row in said.values())
+
+
+@needs_program
+def test_the_front_goes_first_in_ours_and_in_filo_but_not_in_fifo():
+    front = Layer(units=4, unit_s=1 * MS, forward_s=1 * MS, backward_s=1 * MS)
+    back = Layer(units=16, unit_s=1 * MS, forward_s=20 * MS, backward_s=1 * MS)
+    ends = end_ms([front, back], 0)
+    assert ends["thesis"] == ends["filo"] < ends["fifo"]
+    assert ends["critical"] <= ends["thesis"]
+
+
+@needs_program
+def test_a_slow_worker_holds_up_the_others_less_with_a_bound():
+    layer = Layer(units=1, unit_s=1 * MS, forward_s=2 * MS, backward_s=3 * MS)
+    slow = Workers("slow", jitter=0.0, slow=1, factor=2.0)
+    tight = bench.play([layer], 0, 3, 10, 0.0, slow)["thesis"]
+    loose = bench.play([layer], 5, 3, 10, 0.0, slow)["thesis"]
+    assert loose["suspended_ns"] < tight["suspended_ns"]
+    assert loose["staleness"] > 0
+
+
+@needs_program
+def test_the_same_input_gives_the_same_result():
+    layers = settings.layers("googlenet", 1.0)
+    assert bench.play(layers, 2, 3, 4, 0.0, settings.VARYING) == \
+        bench.play(layers, 2, 3, 4, 0.0, settings.VARYING)
+
+
+def test_a_models_layers_take_the_compute_and_the_link_time_of_the_setting():
+    for model in settings.MODELS:
+        layers = settings.layers(model, 0.5)
+        assert sum(each.forward_s + each.backward_s for each in layers) == pytest.approx(0.1)
+        assert sum(each.units * each.unit_s for each in layers) == pytest.approx(0.05)
+        assert all(1 <= each.units <= 64 for each in layers)
+    assert len({setting.key for setting in settings.SETTINGS}) == len(settings.SETTINGS)
