@@ -3,8 +3,14 @@
 // The pool of what is ready, one queue a direction; a request is handed out in units (a block of
 // chunks), and which one is decided anew for each, so that what is more useful overtakes between
 // two units. What is known of a layer's clocks comes from the appliance's answers and may be old:
-// it changes the order of requests and never whether one is sent. The folder's page says what each
-// policy is. Pure; the session's thread only; no allocation after construction, but for texts.
+// it changes the order of requests and never whether one is sent. Pure; the session's thread only;
+// no allocation after construction, but for texts.
+//
+// fifo: by readiness. filo: the newest. thesis: pull the stalest layer, of equally stale ones the
+// front of the model, what would only be parked last; push the layer whose clock this worker holds
+// back, the fewest others first, then most parked pulls, then the front; else the oldest. All but
+// fifo let what is older than two iterations go first. A layer's pushes leave in order under each
+// policy: the store counts no others.
 #pragma once
 
 #include <cstdint>

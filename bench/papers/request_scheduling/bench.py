@@ -117,9 +117,9 @@ def table_rows(results):
 
 
 def write(results, folder):
-    paper.replace_generated(folder, "## Results\n\nMedian [least .. largest] over the settings of a "
-                            "row; waiting: share of a worker's time.\n\n" +
-                            paper.markdown(HEADERS, table_rows(results)))
+    text = ("## Results\n\nMedian [least .. largest] over a row's settings; waiting: share of a "
+            "worker's time.\n\n")
+    paper.replace_generated(folder, text + paper.markdown(HEADERS, table_rows(results)))
 
 
 def show(results):
