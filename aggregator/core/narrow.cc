@@ -5,6 +5,7 @@
 // for what is left, so that no load or store passes a buffer's end.
 #include "aggregator/core/narrow.h"
 
+#include <bit>
 #include <cstring>
 #include <limits>
 
@@ -36,16 +37,15 @@ HWY_INLINE auto is_finite(D d, hn::Vec<D> value) noexcept {
   return hn::Le(hn::Abs(value), hn::Set(d, std::numeric_limits<float>::max()));
 }
 
-// Uniform bits for the elements from `first` on (MurmurHash3's finalizer of a counter).
+// Uniform bits for the elements from `first` on: steps of the golden ratio from the seed, a
+// single addition. Each element's bits are as uniform as the seed is, which is all that keeps a
+// rounding without bias; their upper bits are spread evenly over neighbours.
 template <class D>
 HWY_INLINE auto dice(D, std::uint32_t seed, std::size_t first) noexcept {
+  constexpr std::uint32_t kGolden = 0x9e3779b1u;
   const hn::RebindToUnsigned<D> d_bits;
-  auto hash = hn::Add(hn::Iota(d_bits, static_cast<std::uint32_t>(first)), hn::Set(d_bits, seed));
-  hash = hn::Xor(hash, hn::ShiftRight<16>(hash));
-  hash = hn::Mul(hash, hn::Set(d_bits, 0x85ebca6bu));
-  hash = hn::Xor(hash, hn::ShiftRight<13>(hash));
-  hash = hn::Mul(hash, hn::Set(d_bits, 0xc2b2ae35u));
-  return hn::Xor(hash, hn::ShiftRight<16>(hash));
+  const auto lanes = hn::Mul(hn::Iota(d_bits, 0u), hn::Set(d_bits, kGolden));
+  return hn::Add(hn::Set(d_bits, seed + static_cast<std::uint32_t>(first) * kGolden), lanes);
 }
 template <class D>
 HWY_INLINE hn::Vec<D> uniform(D d, std::uint32_t seed, std::size_t first) noexcept {
@@ -67,10 +67,11 @@ template <class Format, class D>
 HWY_INLINE hn::Vec<D> to_grid(D d, hn::Vec<D> value, std::uint32_t seed, std::size_t at) noexcept {
   const hn::RebindToUnsigned<D> d_bits;
   constexpr bool half = Format::kExponent == Float16Format::kExponent;
-  constexpr std::uint32_t kLost = half ? 0x1fff : 0xffff;
-  const auto random = dice(d, seed, at);
+  constexpr int kKeptBits = half ? 19 : 16;
+  constexpr std::uint32_t kLost = (1u << (32 - kKeptBits)) - 1;
+  const auto random = hn::ShiftRight<kKeptBits>(dice(d, seed, at));
   // Adding what may carry into the kept bits rounds the magnitude up with the right odds.
-  const auto sum = hn::Add(hn::BitCast(d_bits, value), hn::And(random, hn::Set(d_bits, kLost)));
+  const auto sum = hn::Add(hn::BitCast(d_bits, value), random);
   auto rounded = hn::BitCast(d, hn::AndNot(hn::Set(d_bits, kLost), sum));
   if constexpr (half) {  // below its normal numbers the quantum does not shrink
     const auto magnitude = hn::Mul(hn::Abs(value), hn::Set(d, 0x1p24f));
@@ -134,25 +135,42 @@ bool finish_floats(const float* acc, std::size_t elem_count, float divisor, std:
 
 // ---- int8 ----
 
-// Of the values that `load` gives. NaN: some are not finite.
+// The greatest magnitude of the values that `load` gives; NaN: some are not finite. As integers,
+// the bits of magnitudes are in the order of their values, and behind them all come infinities and
+// NaNs.
 template <class Load>
-float scale_of(std::size_t elem_count, const Load& load) {
-  float most = 0;
-  bool finite = true;
-  over_lanes(elem_count, [&](auto d, std::size_t i) HWY_ATTR {
-    const auto magnitude = hn::Abs(load(d, i));
-    if (hn::AllTrue(d, is_finite(d, magnitude))) {
-      most = HWY_MAX(most, hn::GetLane(hn::MaxOfLanes(d, magnitude)));
-    } else {
-      finite = false;
-    }
-  });
-  return finite ? most / kMostInt8 : std::numeric_limits<float>::quiet_NaN();
+float greatest(std::size_t elem_count, const Load& load) {
+  const hn::ScalableTag<float> d;
+  const hn::RebindToUnsigned<decltype(d)> d_bits;
+  const hn::CappedTag<float, 1> d_one;
+  const std::size_t lanes = hn::Lanes(d);
+  const auto magnitude = [&](std::size_t i)
+                             HWY_ATTR { return hn::BitCast(d_bits, hn::Abs(load(d, i))); };
+  auto even = hn::Zero(d_bits), odd = hn::Zero(d_bits);
+  std::size_t i = 0;
+  for (; i + 2 * lanes <= elem_count; i += 2 * lanes) {
+    even = hn::Max(even, magnitude(i));
+    odd = hn::Max(odd, magnitude(i + lanes));
+  }
+  if (i + lanes <= elem_count) {
+    even = hn::Max(even, magnitude(i));
+    i += lanes;
+  }
+  std::uint32_t most = hn::GetLane(hn::MaxOfLanes(d_bits, hn::Max(even, odd)));
+  for (; i < elem_count; ++i)
+    most = HWY_MAX(most, std::bit_cast<std::uint32_t>(hn::GetLane(hn::Abs(load(d_one, i)))));
+  const float value = std::bit_cast<float>(most);
+  return value <= std::numeric_limits<float>::max() ? value
+                                                    : std::numeric_limits<float>::quiet_NaN();
 }
 
-// What the values are divided by: a chunk of zeros, or of less than can be divided, is one of
-// zeros.
-HWY_INLINE float divisor_of(float scale) noexcept { return scale > 0 ? scale : 1.0f; }
+// The smallest power of two, of those whose inverse is one, that brings `most` to at most 127.
+HWY_INLINE float scale_for(float most) noexcept {
+  if (most != most) return most;
+  const auto bits = std::bit_cast<std::uint32_t>(most / kMostInt8);
+  const float scale = std::bit_cast<float>((bits + 0x7fffff) & 0xff800000u);
+  return HWY_MAX(scale, std::numeric_limits<float>::min());
+}
 
 template <class D>
 HWY_INLINE hn::Vec<D> in_range(D d, hn::Vec<D> quanta) noexcept {
@@ -191,10 +209,10 @@ void pack_int8(const float* gradient, const float* residual, std::size_t elem_co
   const auto value = [&](auto d, std::size_t i) HWY_ATTR {
     return hn::Add(hn::LoadU(d, gradient + i), hn::LoadU(d, residual + i));
   };
-  const float scale = scale_of(elem_count, value);
+  const float scale = scale_for(greatest(elem_count, value));
   if (scale != scale) return zero_int8(elem_count, scale, out);
   over_lanes(elem_count, [&](auto d, std::size_t i) HWY_ATTR {
-    const auto quanta = hn::Div(value(d, i), hn::Set(d, divisor_of(scale)));
+    const auto quanta = hn::Mul(value(d, i), hn::Set(d, 1 / scale));
     store_quanta(d, nearest(d, in_range(d, quanta)), out + i);
   });
   std::memcpy(out + elem_count, &scale, sizeof scale);
@@ -204,11 +222,11 @@ void settle_int8(const float* gradient, float* residual, std::size_t elem_count)
   const auto value = [&](auto d, std::size_t i) HWY_ATTR {
     return hn::Add(hn::LoadU(d, gradient + i), hn::LoadU(d, residual + i));
   };
-  const float scale = scale_of(elem_count, value);
+  const float scale = scale_for(greatest(elem_count, value));
   if (scale != scale) return;
   over_lanes(elem_count, [&](auto d, std::size_t i) HWY_ATTR {
     const auto whole = value(d, i);
-    const auto quanta = hn::Div(whole, hn::Set(d, divisor_of(scale)));
+    const auto quanta = hn::Mul(whole, hn::Set(d, 1 / scale));
     const auto received = hn::Mul(nearest(d, in_range(d, quanta)), hn::Set(d, scale));
     keep_if_finite(d, hn::Sub(whole, received), residual + i);
   });
@@ -216,15 +234,18 @@ void settle_int8(const float* gradient, float* residual, std::size_t elem_count)
 
 bool finish_int8(const float* acc, std::size_t elem_count, float divisor, std::uint32_t seed,
                  std::uint8_t* out) {
-  const auto mean = [&](auto d, std::size_t i)
-                        HWY_ATTR { return hn::Div(hn::LoadU(d, acc + i), hn::Set(d, divisor)); };
-  const float scale = scale_of(elem_count, mean);
+  const auto sum = [&](auto d, std::size_t i) HWY_ATTR { return hn::LoadU(d, acc + i); };
+  // Division rounds alike for all, so the greatest mean is that of the greatest sum.
+  float most = greatest(elem_count, sum) / divisor;
+  if (!(most <= std::numeric_limits<float>::max())) most = std::numeric_limits<float>::quiet_NaN();
+  const float scale = scale_for(most);
   if (scale != scale) {
     zero_int8(elem_count, scale, out);
     return false;
   }
   over_lanes(elem_count, [&](auto d, std::size_t i) HWY_ATTR {
-    const auto quanta = hn::Div(mean(d, i), hn::Set(d, divisor_of(scale)));
+    const auto mean = hn::Div(sum(d, i), hn::Set(d, divisor));
+    const auto quanta = hn::Mul(mean, hn::Set(d, 1 / scale));
     store_quanta(d, hn::Floor(hn::Add(quanta, uniform(d, seed, i))), out + i);
   });
   std::memcpy(out + elem_count, &scale, sizeof scale);

@@ -3,12 +3,16 @@
 //
 // A worker rounds to nearest, and what that loses stays with it as a residual: an element's value
 // is gradient + residual. The appliance rounds a mean without bias: up or down at random, with the
-// odds that make the expectation the mean. The dice are a hash of a seed and the element's place,
-// so every instruction set, and who repeats a call, gets the same bytes.
+// odds that make the expectation the mean. The dice are a function of a seed and the element's
+// place, so every instruction set, and who repeats a call, gets the same bytes. (A residual a chunk
+// at the appliance would cost it memory and two more streams through the cache, would not know of a
+// changed scale of the loss, and would be lost with it.)
 //
-// int8 is q = round(value / scale) with scale = max |value| / 127, one scale a chunk: elem_count
-// bytes, then the scale as float32 (behind, so that a result can be made in place). A chunk with a
-// NaN or an infinity has a scale of NaN: all of it reads as NaN.
+// int8 is q = round(value / scale), one scale a chunk: elem_count bytes, then the scale as float32
+// (behind, so that a result can be made in place). The scale is the smallest power of two that
+// brings all to at most 127: half a bit coarser than max |value| / 127 on average, but what is read
+// and what is left are then exact, and sums of few ranks too, in any order. A chunk with a NaN or
+// an infinity has a scale of NaN: all of it reads as NaN.
 //
 // Pure; any thread. Float pointers need a float's alignment, payloads none.
 #pragma once
