@@ -34,12 +34,13 @@ constexpr std::size_t kAhead = 2;  // frames
 
 TimeNs clock_ns() noexcept { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
-agg::JobSpec job_spec(std::uint16_t shard_count) {
+agg::JobSpec job_spec(std::uint16_t shard_count, bool reproducible) {
   return {.id = JobId{kJob},
           .name = "bench",
           .world_size = kWorkers,
           .chunk_bytes = kChunkBytes,
           .shard_count = shard_count,
+          .reproducible = reproducible,
           .chunk_counts = {static_cast<std::uint32_t>(kChunks * shard_count), 0, 0},
           .max_elems = {kChunkElems, 0, 0},
           .windows = {kSyncWindow, kSyncWindow, kSyncWindow}};
@@ -47,7 +48,8 @@ agg::JobSpec job_spec(std::uint16_t shard_count) {
 
 // A job that has started.
 struct StartedJob {
-  explicit StartedJob(std::uint16_t shard_count) : job(job_spec(shard_count)) {
+  StartedJob(std::uint16_t shard_count, bool reproducible)
+      : job(job_spec(shard_count, reproducible)) {
     for (std::size_t rank = 0; rank < kWorkers; ++rank) {
       job.members[rank].cookie = cookie_of(rank);
       job.members[rank].reachable = true;
@@ -86,7 +88,7 @@ class Appliance {
     std::size_t sent = 0;
     while (const std::size_t count = port.rx_burst(frames)) {
       const TimeNs now = clock_ns();
-      const auto in_port = static_cast<dataplane::PortIndex>(bursts_++ % kWorkers);
+      const auto in_port = static_cast<dataplane::PortIndex>(kWorkers - 1 - bursts_++ % kWorkers);
       receive({frames.data(), count}, in_port, now);
       sent += transmit(port, now);
     }
@@ -255,8 +257,9 @@ benchmark::internal::Benchmark* add_bench(const char* name, std::uint16_t cores,
                                       [sides](benchmark::State& state) { sides->run(state); });
 }
 
-void add_appliance(const char* name, std::uint16_t cores, wire::UdpChecksums checksums) {
-  auto job = std::make_shared<StartedJob>(cores);
+void add_appliance(const char* name, std::uint16_t cores, wire::UdpChecksums checksums,
+                   bool reproducible = false) {
+  auto job = std::make_shared<StartedJob>(cores, reproducible);
   auto* bench = add_bench<Appliance>(name, cores, [=](std::uint16_t shard) {
     return std::make_unique<Appliance>(checksums, job, shard);
   });
@@ -281,6 +284,7 @@ int main(int argc, char** argv) {
   benchmark::AddCustomContext("fold_target", std::string(sluice::agg::fold_target()));
   add_appliance("appliance_verify", 1, UdpChecksums::kVerify);
   add_appliance("appliance_trust", 1, UdpChecksums::kTrust);
+  add_appliance("appliance_reproducible", 1, UdpChecksums::kVerify, true);
   add_bare<Bare<Floats>>("bare", 1);
   add_bare<Bare<BigEndianIntegers>>("integers", 1);
   add_bench<PortAlone>("port_alone", 1,

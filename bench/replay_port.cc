@@ -98,7 +98,7 @@ void ReplayPort::next_step() noexcept {
 
 std::size_t ReplayPort::rx_burst(std::array<FrameBytes, kBurst>& frames) noexcept {
   if (burst_ == kBurstsPerStep) return 0;
-  const std::size_t rank = burst_ % kWorkers;
+  const std::size_t rank = kWorkers - 1 - burst_ % kWorkers;
   const std::size_t first = burst_ / kWorkers * kBurst;
   ++burst_;
   for (std::size_t i = 0; i < kBurst; ++i) {

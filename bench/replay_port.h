@@ -47,7 +47,8 @@ class ReplayPort {
 
   // Starts the next step: its frames come from the following rx_burst() calls.
   void next_step() noexcept;
-  // Up to kBurst frames of one worker, workers in turn; 0 when the step's frames are used up.
+  // Up to kBurst frames of one worker, workers in turn, the last rank first: who sums in the order
+  // of ranks finds all but the first one early. 0 when the step's frames are used up.
   std::size_t rx_burst(std::array<FrameBytes, kBurst>& frames) noexcept;
   // A buffer for one frame to send. The port takes it at once; its bytes stay until the ring comes
   // round to it again.

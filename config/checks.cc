@@ -272,6 +272,12 @@ void check_policies(const Config& config, Report& report) {
     // One that only repeats [policy] would only repeat its errors.
     if (job.policy != config.policy) check_policy(config, job.policy, place, report);
     check_unread(config, job.policy, place, report);
+    if (job.reproducible && job.policy.tolerates_stragglers())
+      report.conflict({place + ".reproducible", place + ".policy", "policy.policy"},
+                      "reproducible sums do not go with policy " +
+                          std::string(name_of(job.policy.kind)) + ": " + in_quotes(job.name) +
+                          ", who is in a sum of k < n is a matter of time; set policy = \"sync\" " +
+                          "in this table or remove reproducible");
   }
 }
 

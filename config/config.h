@@ -125,10 +125,11 @@ struct LimitsConfig {
   friend bool operator==(const LimitsConfig&, const LimitsConfig&) = default;
 };
 
-// The policy of the jobs of one name. What its table leaves out is that of [policy].
+// How the jobs of one name are summed. What its table leaves out of the policy is [policy]'s.
 struct JobConfig {
   std::string name;
   PolicyOptions policy;
+  bool reproducible = false;
   friend bool operator==(const JobConfig&, const JobConfig&) = default;
 };
 

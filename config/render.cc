@@ -77,7 +77,15 @@ constexpr std::string_view kJobExample =
     "# name = \"digits\"\n"
     "# policy = \"fixed\"\n"
     "# k = 6\n"
-    "# late = \"requeue\"\n";
+    "# late = \"requeue\"\n"
+    "#\n"
+    "# With policy sync, sums in the order of ranks: equal gradients give equal bits in every "
+    "run,\n"
+    "# whether or not the workers ask for it. It needs memory for the gradients of all workers.\n"
+    "# [[job]]\n"
+    "# name = \"letters\"\n"
+    "# policy = \"sync\"\n"
+    "# reproducible = true\n";
 
 // A table of [[class]] and of [[rule]] with every key, all in comments.
 std::string class_and_rule_examples() {

@@ -164,6 +164,10 @@ constexpr KeySpec kSchema[] = {
         {Section::kJob, "name", "", 1, kMaxJobNameBytes,
          "Name of the jobs, as the workers give it.",
          [](Target t) -> Field { return &t.job->name; }, kPrintable},
+    {Section::kJob, "reproducible", "", 0, 0,
+     "Sum in the order of ranks, so that equal gradients give equal bits in every run, whether or "
+     "not the workers ask for it. Needs policy sync and memory for all workers' gradients.",
+     [](Target t) -> Field { return &t.job->reproducible; }},
 
     {Section::kMetrics, "address", "", 0, 64, "Where Prometheus scrapes. Empty: no endpoint.",
      [](Target t) -> Field { return &t.config->metrics.address; }, kHostPort},

@@ -202,7 +202,7 @@ bool check_agreement(const JoinRequest& request, const JobsOptions& options, con
     return no(RefuseCode::kBadRequest,
               text("rank %u says allow_nil %u, job '%s' has %u (set by rank %u)", rank,
                    unsigned{join.allow_nil}, name, unsigned{entry.spec.allow_nil}, first));
-  if (const bool asked = wire::asks_reproducible(join.features); entry.spec.reproducible != asked)
+  if (const bool asked = effective_reproducible(request, options); entry.spec.reproducible != asked)
     return no(RefuseCode::kLayout,
               text("rank %u says reproducible %u, job '%s' has %u (set by rank %u): give all ranks "
                    "the same",
@@ -289,7 +289,7 @@ JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
           .chunk_bytes = join.chunk_bytes,
           .shard_count = options.shard_count,
           .allow_nil = join.allow_nil != 0,
-          .reproducible = wire::asks_reproducible(join.features),
+          .reproducible = effective_reproducible(request, options),
           .policy = effective_policy(request, options)};
   spec.chunk_counts = {join.layouts[kGradients].chunk_count, kCollectiveChunks, 0};
   spec.max_elems = {join.layouts[kGradients].max_elems, 0, 0};

@@ -85,6 +85,8 @@ bool check_room(const JobSpec& spec, const JobsOptions& options, const Usage& us
 
 // options.cc: how the job chooses k. The options come from the join, else from the configuration.
 PolicyOptions effective_policy(const JoinRequest& request, const JobsOptions& options) noexcept;
+// Either may ask: what a join leaves out, the configuration may have for that name.
+bool effective_reproducible(const JoinRequest& request, const JobsOptions& options) noexcept;
 bool check_policy(const JoinRequest& request, const JobsOptions& options, Refusal& refusal);
 bool check_policy_agreement(const JoinRequest& request, const JobsOptions& options,
                             const JobEntry& entry, Refusal& refusal);

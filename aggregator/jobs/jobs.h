@@ -29,10 +29,11 @@
 
 namespace sluice::agg {
 
-// The policy options of the jobs of one name, for ranks that leave them to the appliance.
-struct NamedPolicy {
+// What the configuration says of the jobs of one name.
+struct NamedOptions {
   std::string job_name;
-  PolicyOptions policy;
+  PolicyOptions policy;       // for ranks that leave it to the appliance
+  bool reproducible = false;  // true: sums in the order of ranks, whether or not the ranks ask
 };
 
 struct JobsOptions {
@@ -48,7 +49,7 @@ struct JobsOptions {
   DurationNs member_timeout_ns = kDefaultMemberTimeout;
   DurationNs resync_hold_ns = kDefaultResyncHold;  // the longest that a transfer stops the window
   PolicyOptions policy;                            // of jobs that no entry below names
-  std::vector<NamedPolicy> job_policies;
+  std::vector<NamedOptions> named_jobs;
 };
 
 // Where a control datagram came from, as the caller knows it.

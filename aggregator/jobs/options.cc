@@ -29,14 +29,26 @@ std::string policy_source(const JoinRequest& request) {
               std::string(request.address).c_str());
 }
 
+// Null: the configuration does not name the job.
+const NamedOptions* find_named(const JoinRequest& request, const JobsOptions& options) noexcept {
+  const auto named =
+      std::find_if(options.named_jobs.begin(), options.named_jobs.end(),
+                   [&](const NamedOptions& one) { return one.job_name == request.name(); });
+  return named == options.named_jobs.end() ? nullptr : &*named;
+}
+
 }  // namespace
 
 PolicyOptions effective_policy(const JoinRequest& request, const JobsOptions& options) noexcept {
   if (request.join.has_policy != 0) return request.join.policy;
-  const auto named =
-      std::find_if(options.job_policies.begin(), options.job_policies.end(),
-                   [&](const NamedPolicy& one) { return one.job_name == request.name(); });
-  return named == options.job_policies.end() ? options.policy : named->policy;
+  const NamedOptions* named = find_named(request, options);
+  return named == nullptr ? options.policy : named->policy;
+}
+
+bool effective_reproducible(const JoinRequest& request, const JobsOptions& options) noexcept {
+  if (wire::asks_reproducible(request.join.features)) return true;
+  const NamedOptions* named = find_named(request, options);
+  return named != nullptr && named->reproducible;
 }
 
 bool check_policy(const JoinRequest& request, const JobsOptions& options, Refusal& refusal) {
@@ -44,14 +56,16 @@ bool check_policy(const JoinRequest& request, const JobsOptions& options, Refusa
   const unsigned world_size = request.join.world_size;
   // The kind exists: the parser and the configuration have seen to that.
   const PolicyField* field = wrong_field(policy, world_size);
-  if (field == nullptr && wire::asks_reproducible(request.join.features) &&
+  if (field == nullptr && effective_reproducible(request, options) &&
       policy.tolerates_stragglers()) {
+    const bool asked = wire::asks_reproducible(request.join.features);
     refusal = {.code = wire::RefuseCode::kPolicy,
-               .text = text("job '%s': %s policy %s and reproducible sums, but with k < n = %u it "
-                            "is a matter of time who is in a sum: give policy sync, or leave "
-                            "reproducible out",
-                            printable(request.name()).c_str(), policy_source(request).c_str(),
-                            name_of(policy.kind), world_size)};
+               .text = text(
+                   "job '%s': %s policy %s and %s asks for reproducible sums, but with k < n = %u "
+                   "it is a matter of time who is in a sum: give policy sync, or leave "
+                   "reproducible out",
+                   printable(request.name()).c_str(), policy_source(request).c_str(),
+                   name_of(policy.kind), asked ? "the rank" : "the configuration", world_size)};
     return false;
   }
   if (field == nullptr) return true;

@@ -66,7 +66,8 @@ Result<agg::JobsOptions> jobs_options(const config::Config& config, std::size_t 
   options.resync_hold_ns = config.limits.resync_hold_ns();
   options.policy = config.policy;
   for (const config::JobConfig& job : config.jobs)
-    options.job_policies.push_back({.job_name = job.name, .policy = job.policy});
+    options.named_jobs.push_back(
+        {.job_name = job.name, .policy = job.policy, .reproducible = job.reproducible});
   return options;
 }
 

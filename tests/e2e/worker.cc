@@ -1,13 +1,15 @@
 // A worker for end-to-end tests and benches: sums known integers and checks every element.
 //
 // The gradient of (rank, step, tensor, element) is a small integer held in float32, so the sum is
-// exact in any order and the expected value needs no second worker. Prints one JSON line. Exit
+// exact in any order and the expected value needs no second worker. With --inexact it is one over a
+// power of three, so the sum is right in the order of ranks only. Prints one JSON line. Exit
 // status: 0 all sums exact, 3 the library reported an error, 4 a sum was wrong.
 #include <sluice/sluice.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstdio>
 #include <string>
@@ -33,11 +35,17 @@ struct WorkerOptions {
   std::uint32_t stall_report_ms = 5'000;
   std::int64_t skip_tensor = -1;  // never submitted by this rank, and no end_step
   bool end_step = false;
+  bool reproducible = false;  // as the environment has it, if not given
+  bool inexact = false;
+  std::uint32_t k = 0;  // policy fixed; 0: none of the worker's own
 };
 
-float value_of(std::uint32_t rank, std::uint32_t step, std::uint32_t tensor, std::uint64_t elem) {
+float value_of(const WorkerOptions& options, std::uint32_t rank, std::uint32_t step,
+               std::uint32_t tensor, std::uint64_t elem) {
   const std::uint64_t mixed = elem * 7 + tensor * 13 + step * 29 + rank * 31;
-  return static_cast<float>(mixed % 61) - 30.0f;
+  const float whole = static_cast<float>(mixed % 61) - 30.0f;
+  constexpr float kScales[] = {1, 1.0f / 3, 1.0f / 9, 1.0f / 27};
+  return options.inexact ? whole * kScales[rank % 4] : whole;
 }
 
 int fail(const char* what, const sluice_job* job, sluice_status status) {
@@ -63,7 +71,7 @@ std::uint64_t first_wrong(const WorkerOptions& options, std::uint32_t step, std:
   for (std::uint64_t elem = 0; elem < sum.size(); ++elem) {
     float expected = 0;
     for (std::uint32_t rank = 0; rank < options.world_size; ++rank)
-      expected += value_of(rank, step, tensor, elem);
+      expected += value_of(options, rank, step, tensor, elem);
     if (sum[elem] != expected) return elem;
   }
   return sum.size();
@@ -74,12 +82,13 @@ int run_steps(const WorkerOptions& options, sluice_job* job) {
   if (options.steps != 0)  // else it only joins, and needs no memory for a big model
     for (auto& gradient : gradients) gradient.resize(options.elem_count);
   double exchange_s = 0;
+  std::uint64_t sums_hash = 0xcbf29ce484222325;  // FNV-1a over the words of all sums
   std::vector<double> step_ms;
   step_ms.reserve(options.steps);
   for (std::uint32_t step = 1; step <= options.steps; ++step) {
     for (std::uint32_t tensor = 0; tensor < options.tensors; ++tensor)
       for (std::uint64_t elem = 0; elem < options.elem_count; ++elem)
-        gradients[tensor][elem] = value_of(options.rank, step, tensor, elem);
+        gradients[tensor][elem] = value_of(options, options.rank, step, tensor, elem);
     const auto begin = std::chrono::steady_clock::now();
     for (std::uint32_t i = 0; i < options.tensors; ++i) {
       const std::uint32_t tensor = options.tensors - 1 - i;  // backward order, most urgent last
@@ -96,6 +105,8 @@ int run_steps(const WorkerOptions& options, sluice_job* job) {
     step_ms.push_back(1e3 * taken.count());
     const bool whole = options.skip_tensor < 0 && !options.end_step;
     for (std::uint32_t tensor = 0; whole && tensor < options.tensors; ++tensor) {
+      for (const float value : gradients[tensor])
+        sums_hash = (sums_hash ^ std::bit_cast<std::uint32_t>(value)) * 0x100000001b3;
       const std::uint64_t wrong = first_wrong(options, step, tensor, gradients[tensor]);
       if (wrong == options.elem_count) continue;
       std::printf("{\"ok\": false, \"wrong\": \"step %u tensor %u element %llu\"}\n", step, tensor,
@@ -115,7 +126,8 @@ int run_steps(const WorkerOptions& options, sluice_job* job) {
       "\"step_p50_ms\": %.3f, \"step_p99_ms\": %.3f, \"step_max_ms\": %.3f, \"packets_sent\": "
       "%llu, "
       "\"packets_received\": %llu, \"bytes_sent\": %llu, \"bytes_received\": %llu, "
-      "\"retransmissions\": %llu, \"probes\": %llu, \"results_pulled\": %llu, \"invalid\": %llu}\n",
+      "\"retransmissions\": %llu, \"probes\": %llu, \"results_pulled\": %llu, \"invalid\": %llu, "
+      "\"sums_hash\": \"%016llx\"}\n",
       options.rank, options.steps, exchange_s, quantile(0.5), quantile(0.99), quantile(1),
       static_cast<unsigned long long>(stats.packets_sent),
       static_cast<unsigned long long>(stats.packets_received),
@@ -124,7 +136,8 @@ int run_steps(const WorkerOptions& options, sluice_job* job) {
       static_cast<unsigned long long>(stats.retransmissions),
       static_cast<unsigned long long>(stats.probes),
       static_cast<unsigned long long>(stats.results_pulled),
-      static_cast<unsigned long long>(stats.invalid_packets));
+      static_cast<unsigned long long>(stats.invalid_packets),
+      static_cast<unsigned long long>(sums_hash));
   return 0;
 }
 
@@ -149,6 +162,9 @@ int main(int argc, char** argv) {
   app.add_option("--stall-report-ms", options.stall_report_ms);
   app.add_option("--skip-tensor", options.skip_tensor);
   app.add_flag("--end-step", options.end_step);
+  app.add_flag("--reproducible", options.reproducible);
+  app.add_flag("--inexact", options.inexact);
+  app.add_option("--k", options.k);
   CLI11_PARSE(app, argc, argv);
 
   sluice_options join{.struct_size = sizeof(sluice_options)};
@@ -164,6 +180,11 @@ int main(int argc, char** argv) {
   join.join_timeout_ms = options.join_timeout_ms;
   join.stall_report_ms = options.stall_report_ms;
   join.averaging = SLUICE_SUM;
+  if (options.reproducible) join.reproducible = 1;
+  if (options.k != 0) {
+    join.policy = SLUICE_POLICY_FIXED;
+    join.k = options.k;
+  }
   join.on_stall = report_stall;
   std::vector<std::string> names;
   for (std::uint32_t tensor = 0; tensor < options.tensors; ++tensor)

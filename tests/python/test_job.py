@@ -179,14 +179,14 @@ def test_stats_say_which_rank_sent_a_nan(address):
     assert on_all_ranks(work, 3, address) == [0, 1, 0]
 
 
-def sums_of_thirds(address, order, **options):
+def rounded_sums(address, order, **options):
     """The bytes of a sum of values that are rounded, whose ranks submit in `order`."""
     turn = {rank: threading.Event() for rank in order}
     turn[order[0]].set()
 
     def work(job):
         turn[job.rank].wait(20)
-        data = numpy.full(7, 3.0 ** -job.rank, numpy.float32)
+        data = numpy.random.default_rng(job.rank).standard_normal(7).astype(numpy.float32)
         job.submit("bias", data)
         job.end_step()
         time.sleep(0.1)
@@ -204,8 +204,12 @@ def sums_of_thirds(address, order, **options):
 def test_reproducible_sums_have_the_same_bits_in_every_order(address, monkeypatch):
     orders = [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)]
     monkeypatch.setenv("SLUICE_REPRODUCIBLE", "1")
-    asked = {sums_of_thirds(f"{address}-{index}", order)
+    asked = {rounded_sums(f"{address}-{index}", order)
              for index, order in enumerate(orders)}
     assert len(asked) == 1
-    with pytest.raises(sluice.Refused, match="policy fixed and reproducible sums.*k < n = 1"):
+    with pytest.raises(sluice.Refused, match="fixed and the rank asks for repro.*k < n = 1"):
         sluice.Job(SPECS, address + "-k", rank=0, world_size=1, run_id=1, policy="fixed", k=1)
+    monkeypatch.setenv("SLUICE_REPRODUCIBLE", "0")
+    assert {rounded_sums(f"{address}-option", (1, 3, 2, 0), reproducible=True)} == asked
+    monkeypatch.setenv("SLUICE_REPRODUCIBLE", "1")  # the argument goes before it
+    assert rounded_sums(f"{address}-as-they-come", (3, 2, 1, 0), reproducible=False) not in asked

@@ -82,9 +82,9 @@ class Oracle {
     RankSet mask;
     RankSet receivers;
     std::uint16_t k = 0;
-    std::uint16_t may_count = 0;     // ranks that it could have had
-    bool nil = false;                // nobody in it sent data
-    std::vector<std::int16_t> sums;  // of a gradient's elements, as the plan has them
+    std::uint16_t may_count = 0;  // ranks that it could have had
+    bool nil = false;             // nobody in it sent data
+    std::vector<float> sums;      // of a gradient's elements, as the plan has them
   };
   const Summed* result(RunIndex run, StreamId stream, Step step, ChunkIndex chunk) const;
 

@@ -100,9 +100,7 @@ void Oracle::check_contribution(Run& run, const Party& from, ChunkIndex chunk,
     return violation("I1: the shape is wrong in " + where);
   for (std::uint16_t i = 0; i < span.elem_count; ++i) {
     std::uint8_t expected[4] = {};
-    store_element(dtype,
-                  static_cast<float>(
-                      plan.gradient(from.rank, body.base_step, span.tensor, span.first_elem + i)),
+    store_element(dtype, plan.gradient(from.rank, body.base_step, span.tensor, span.first_elem + i),
                   expected);
     if (std::memcmp(expected, packet.payload().data() + i * elem_bytes, elem_bytes) != 0)
       return violation("I3: element " + std::to_string(i) + " is not the gradient of the base in " +

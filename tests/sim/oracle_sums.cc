@@ -40,8 +40,7 @@ bool Oracle::add_up(const Run& run, const Outcome& body, Summed& summed) const {
     any = true;
     const Step base = run.plan->tolerates_stragglers() ? sent->base_step : body.step;
     for (std::uint16_t i = 0; i < span.elem_count; ++i)
-      summed.sums[i] = static_cast<std::int16_t>(
-          summed.sums[i] + run.plan->gradient(rank, base, span.tensor, span.first_elem + i));
+      summed.sums[i] += run.plan->gradient(rank, base, span.tensor, span.first_elem + i);
   });
   return any;
 }

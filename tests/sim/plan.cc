@@ -46,10 +46,15 @@ DurationNs JobPlan::compute_ns(Rank rank, Step step) const {
   return total_ns + rank_plan.jitter_ns * (1024 * halvings + fraction) / 1024 * 693 / 1000;
 }
 
-int JobPlan::gradient(Rank rank, Step step, std::uint32_t tensor, std::uint64_t elem) const {
+float JobPlan::gradient(Rank rank, Step step, std::uint32_t tensor, std::uint64_t elem) const {
   const std::uint64_t key = (std::uint64_t{rank.value} << 48) ^ (std::uint64_t{step} << 24) ^
                             (std::uint64_t{tensor} << 16);
-  return static_cast<int>(mix(seed ^ key, elem) & 15) - 8;
+  const auto whole = static_cast<float>(static_cast<int>(mix(seed ^ key, elem) & 15) - 8);
+  if (!inexact) return whole;
+  constexpr float kScales[] = {1, 1.0F / 3, 1.0F / 9, 1.0F / 27};
+  std::uint8_t bytes[4] = {};
+  store_element(tensors[tensor].dtype, whole * kScales[rank.value % 4], bytes);
+  return load_element(tensors[tensor].dtype, bytes);
 }
 
 bool JobPlan::is_nil(Rank rank, Step step, std::uint32_t tensor) const {
@@ -83,8 +88,8 @@ Priority JobPlan::priority(Rank rank, Step step, std::uint32_t tensor) const {
   return static_cast<Priority>(mix(salted(Salt::kPriority, seed), step, rank.value, tensor));
 }
 
-int JobPlan::sum(const RankSet& mask, Step step, std::uint32_t tensor, std::uint64_t elem) const {
-  int total = 0;
+float JobPlan::sum(const RankSet& mask, Step step, std::uint32_t tensor, std::uint64_t elem) const {
+  float total = 0;
   mask.for_each([&](Rank rank) {
     if (!is_nil(rank, step, tensor)) total += gradient(rank, step, tensor, elem);
   });

@@ -51,12 +51,13 @@ struct JobPlan {
   std::vector<client::TensorSpec> tensors;
   AveragingChoice averaging{};
   bool allow_nil = true;
-  bool reproducible = false;   // sums in the order of ranks
-  bool inexact = false;        // gradients whose sum depends on the order, for check_values = false
-  bool call_end_step = false;  // after every step, needed or not
-  bool pipelined = false;      // submit a tensor's next step as soon as its last one is done
-  bool in_place = false;       // input and output are the same memory
-  bool random_order = true;    // each rank submits in an order of its own, new at each step
+  bool reproducible = false;               // sums in the order of ranks
+  bool reproducible_of_appliance = false;  // its configuration says so, the sessions do not
+  bool inexact = false;                    // gradients whose sum depends on the order
+  bool call_end_step = false;              // after every step, needed or not
+  bool pipelined = false;       // submit a tensor's next step as soon as its last one is done
+  bool in_place = false;        // input and output are the same memory
+  bool random_order = true;     // each rank submits in an order of its own, new at each step
   bool backward_order = false;  // unless random: the last tensor first, as backward passes do
   bool random_priority = true;  // else the tensor's index
   bool manual = false;          // the workers do nothing by themselves
@@ -92,8 +93,9 @@ struct JobPlan {
   // What the rank computes before it submits the first tensor of a step.
   DurationNs compute_ns(Rank rank, Step step) const;
 
-  // Small integers, so that sums are exact in every order and every dtype: -8 .. 7.
-  int gradient(Rank rank, Step step, std::uint32_t tensor, std::uint64_t elem) const;
+  // Small integers, so that sums are exact in every order and every dtype: -8 .. 7. If inexact,
+  // these over powers of three, so that every addition rounds.
+  float gradient(Rank rank, Step step, std::uint32_t tensor, std::uint64_t elem) const;
   bool is_nil(Rank rank, Step step, std::uint32_t tensor) const;
   std::uint32_t weight(Rank rank, Step step) const;
   bool takes_part(Rank rank, Step step) const { return step <= ranks[rank.value].last_step; }
@@ -101,8 +103,8 @@ struct JobPlan {
   std::vector<std::uint32_t> submission_order(Rank rank, Step step) const;
   Priority priority(Rank rank, Step step, std::uint32_t tensor) const;
 
-  // The sum over the ranks of `mask` of one element, leaving out NILs.
-  int sum(const RankSet& mask, Step step, std::uint32_t tensor, std::uint64_t elem) const;
+  // The sum over the ranks of `mask` of one element in their order, leaving out NILs.
+  float sum(const RankSet& mask, Step step, std::uint32_t tensor, std::uint64_t elem) const;
 };
 
 // The checksum that stands for a replica's parameters, and the bytes that carry it in a resync.

@@ -139,7 +139,9 @@ SwarmJob draw_job(Random& random, std::size_t index, std::uint64_t seed) {
     plan.call_end_step = plan.call_end_step || plan.nil_ppm != 0;
     plan.allow_nil = plan.nil_ppm != 0 || random.one_in(2);
     if (plan.nil_ppm == 0 && plan.world_size() > 1) plan.zero_weights = random.one_in(6);
-    plan.reproducible = Random(mix(seed, index, 0x0B0E)).one_in(3);
+    Random ordering(mix(seed, index, 0x0B0E));
+    plan.reproducible = plan.inexact = ordering.one_in(3);
+    plan.reproducible_of_appliance = plan.reproducible && ordering.one_in(3);
     if (plan.world_size() > 1 && random.one_in(5))
       for (std::size_t rank = 1; rank < plan.ranks.size(); ++rank)
         if (random.one_in(2)) {
@@ -252,8 +254,11 @@ SwarmOptions draw_swarm(std::uint64_t seed) {
       let_tolerate_stragglers(straggling, job, options.faults_stop_at);
       job.plan.policy_of_appliance = straggling.one_in(4);
       if (job.plan.policy_of_appliance)
-        world.appliance.jobs.job_policies.push_back({job.plan.name, job.plan.session.policy});
+        world.appliance.jobs.named_jobs.push_back({job.plan.name, job.plan.session.policy});
     }
+  for (const SwarmJob& job : options.jobs)
+    if (job.plan.reproducible_of_appliance)
+      world.appliance.jobs.named_jobs.push_back({.job_name = job.plan.name, .reproducible = true});
   for (SwarmJob& job : options.jobs)
     if (job.plan.session.schedule.policy == client::Schedule::kProphet && seed % 3 != 0)
       let_learn(job.plan);

@@ -82,7 +82,7 @@ void let_tolerate_stragglers(Random& random, SwarmJob& job, TimeNs faults_stop_a
   plan.pipelined = false;
   plan.nil_output = true;  // every replica wants every average
   plan.zero_weights = false;
-  plan.reproducible = false;
+  plan.reproducible = plan.reproducible_of_appliance = plan.inexact = false;
   plan.state_bytes = pick(random, std::array{8u, 500u, 20'000u, 200'000u});
   job.fatality = Fatality::kNone;
   for (RankPlan& rank : plan.ranks) {

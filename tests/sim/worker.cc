@@ -45,7 +45,7 @@ void Worker::start(TimeNs now) {
   options.nonce = mix(world_.seed(), identity.index, plan.run_id);
   options.allow_nil = plan.allow_nil;
   options.averaging = plan.averaging;
-  options.reproducible = plan.reproducible;
+  options.reproducible = plan.reproducible && !plan.reproducible_of_appliance;
   if (plan.policy_of_appliance) {
     options.has_policy = false;
     options.policy = {};

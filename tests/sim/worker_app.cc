@@ -1,6 +1,5 @@
 // The application of a worker: the loop that a user would write.
 #include <algorithm>
-#include <cmath>
 
 #include "tests/sim/random.h"
 #include "tests/sim/worker.h"
@@ -212,12 +211,9 @@ void Worker::submit(std::uint32_t tensor, Step step, TimeNs now) {
   }
   std::uint8_t* input = plan.in_place ? outputs_[tensor].data() : inputs_[tensor].data();
   if (!plan.in_place) std::fill(outputs_[tensor].begin(), outputs_[tensor].end(), kUntouched);
-  // Sums of multiples of powers of a third are rounded at every addition.
-  const float scale = plan.inexact ? std::pow(3.0F, -static_cast<float>(identity.rank.value)) : 1;
-  for (std::uint64_t i = 0; i < spec.elem_count; ++i) {
-    const auto gradient = static_cast<float>(plan.gradient(identity.rank, step, tensor, i));
-    store_element(spec.dtype, gradient * scale, input + i * elem_bytes);
-  }
+  for (std::uint64_t i = 0; i < spec.elem_count; ++i)
+    store_element(spec.dtype, plan.gradient(identity.rank, step, tensor, i),
+                  input + i * elem_bytes);
   tensor_steps_[tensor] = step;
   const bool nil = plan.is_nil(identity.rank, step, tensor);
   if (nil) std::fill(outputs_[tensor].begin(), outputs_[tensor].end(), kUntouched);

@@ -204,7 +204,8 @@ typedef struct sluice_options {
    * gave them alone, never on time, loss or the appliance's shards. Costs the appliance memory for
    * world_size - 1 more inputs of a step; refused, with the numbers, where it has less, and for
    * policies of k < n. Must be the same on every rank; the same bits again need the same
-   * chunk_bytes and tensors too. Default -1: what SLUICE_REPRODUCIBLE says (1 or 0), else 0. */
+   * chunk_bytes and tensors too. Default -1: what SLUICE_REPRODUCIBLE says (1 or 0), else 0. The
+   * appliance's configuration may ask for it under the job's name as well; 0 does not undo that. */
   int32_t reproducible;
 } sluice_options;
 

@@ -51,7 +51,8 @@ class Options:
     reproducible True: sums are taken in the order of ranks, so the same inputs give the same bits,
                  whatever the network does; costs the appliance memory for world_size - 1 more
                  inputs of a step. Refused, with the numbers, where it has less, and for policies of
-                 k < n. Default: whether SLUICE_REPRODUCIBLE is 1. Equal on all ranks.
+                 k < n. Default: whether SLUICE_REPRODUCIBLE is 1. Equal on all ranks. The
+                 appliance's configuration may ask for it as well.
     trace        folder for a Chrome trace of this rank, made when it is missing; '' for none.
                  Default SLUICE_TRACE, else none. `python3 -m sluice trace FOLDER` joins the ranks'
                  files into one.

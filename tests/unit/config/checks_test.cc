@@ -163,6 +163,19 @@ TEST(Checks, AJobTableNeedsANameOfItsOwn) {
           "a.toml:6: two job tables have the same name: \"x\"; tables 2 and 3 must become one"));
 }
 
+TEST(Checks, ReproducibleSumsNeedPolicySync) {
+  const std::string job = "[[job]]\nname = \"x\"\nreproducible = true\n";
+  EXPECT_THAT(ConfigFile(job + kGoodPort).errors(), ElementsAre());
+  const std::string fixed = "[policy]\npolicy = \"fixed\"\n" + kGoodPort;
+  EXPECT_THAT(ConfigFile(job + fixed).errors(),
+              ElementsAre("a.toml:3: reproducible sums do not go with policy fixed: \"x\", who is "
+                          "in a sum of k < n is a matter of time; set policy = \"sync\" in this "
+                          "table or remove reproducible"));
+  EXPECT_THAT(ConfigFile(job + "policy = \"sync\"\n" + fixed).errors(), ElementsAre());
+  EXPECT_THAT(ConfigFile("[policy]\nreproducible = true\n" + kGoodPort).errors(),
+              ElementsAre(StartsWith("a.toml:2: ")));
+}
+
 TEST(Checks, AnErrorOfThePolicyIsNotRepeatedForTheJobsThatTakeItOver) {
   EXPECT_THAT(
       ConfigFile("[policy]\npolicy = \"ramp\"\n[[job]]\nname = \"x\"\n" + kGoodPort).errors(),

@@ -72,6 +72,7 @@ TEST(Reference, TheEffectiveConfigReadsBackToTheSameValues) {
   config.policy = {.kind = PolicyKind::kRamp, .late = LateMode::kRequeue, .planned_steps = 9000};
   config.jobs = {
       {"digits", {.kind = PolicyKind::kSaina, .count_threshold = 0}},
+      {"exact", {.kind = PolicyKind::kSync}, true},
       {"a \"b\"", {.k = 3, .sign_threshold_permille = 125, .sign_stride = kOneSignIn32}}};
   config.metrics.address = "";
   config.classes = {{.index = 56, .share = 0.05}, {.index = 63, .share = 0.001}};

@@ -359,6 +359,22 @@ TEST_F(Join, BeyondAJobsMemoryIsRefusedWithTheNumbersAndTheKey) {
   EXPECT_TRUE(jobs.jobs().empty());
 }
 
+TEST_F(Join, MemoryForSumsInTheOrderOfRanksIsRefusedWithTheNumbers) {
+  JobsOptions small = options();
+  small.max_job_memory_bytes = std::size_t{230} << 20;
+  restart(small);
+  Worker worker;
+  worker.join.layouts[0].chunk_count = 100'000;
+  ASSERT_TRUE(join(worker).is(PacketType::kAccept));  // 210 MiB
+  restart(small);
+  worker.join.features = wire::kFeatureReproducible;
+  EXPECT_THAT(refusal_of(worker, RefuseCode::kLimit),
+              AllOf(HasSubstr("needs 309 MiB (99 of them to sum 2 ranks in their order: "
+                              "reproducible), a job may have 230 MiB"),
+                    HasSubstr("raise limits.job_memory_mib to 309")));
+  EXPECT_TRUE(jobs.jobs().empty());
+}
+
 TEST_F(Join, BeyondTheTotalMemoryIsRefusedWithTheNumbersAndTheKey) {
   JobsOptions small = options();
   small.max_total_memory_bytes = std::size_t{4} << 20;

@@ -40,12 +40,43 @@ TEST_F(PolicyOfAJoin, IsToldToEveryWorkerAndSizesTheWindows) {
 TEST_F(PolicyOfAJoin, LeftOutIsTheAppliancesForThatJobName) {
   JobsOptions configured = options();
   configured.policy = {.kind = PolicyKind::kGoodput};
-  configured.job_policies = {{"digits", kFixedTwo}};
+  configured.named_jobs = {{"digits", kFixedTwo}};
   restart(configured);
   Worker named{.world_size = 3}, other{.name = "letters", .world_size = 3};
   named.join.policy = {.kind = PolicyKind::kSaina};  // means nothing without has_policy
   EXPECT_TRUE(join(named).body<wire::Accept>().policy == kFixedTwo);
   EXPECT_EQ(join(other).body<wire::Accept>().policy.kind, PolicyKind::kGoodput);
+}
+
+TEST_F(PolicyOfAJoin, TheConfigurationMayAskForReproducibleSumsUnderAName) {
+  JobsOptions configured = options();
+  configured.named_jobs = {{.job_name = "digits", .reproducible = true}};
+  restart(configured);
+  Worker asks{.world_size = 3}, silent{.rank = 1, .world_size = 3};
+  asks.join.features = wire::kFeatureReproducible;
+  EXPECT_TRUE(join(asks).is(PacketType::kAccept));
+  EXPECT_TRUE(join(silent).is(PacketType::kAccept));
+  EXPECT_TRUE(only_job()->spec.reproducible);
+  restart(configured);
+  Worker other{.name = "letters", .world_size = 3};
+  EXPECT_TRUE(join(other).is(PacketType::kAccept));
+  EXPECT_FALSE(only_job()->spec.reproducible);
+}
+
+TEST_F(PolicyOfAJoin, OfKLessThanNDoesNotGoWithReproducibleSums) {
+  Worker asks = worker_with(0, kFixedTwo);
+  asks.join.features = wire::kFeatureReproducible;
+  EXPECT_EQ(refusal_of(asks, RefuseCode::kPolicy),
+            "job 'digits': rank 0 at 10.0.0.2:40000 asks for policy fixed and the rank asks for "
+            "reproducible sums, but with k < n = 3 it is a matter of time who is in a sum: give "
+            "policy sync, or leave reproducible out");
+  JobsOptions configured = options();
+  configured.named_jobs = {{.job_name = "digits", .reproducible = true}};
+  restart(configured);
+  Worker silent = worker_with(0, kFixedTwo);
+  EXPECT_THAT(refusal_of(silent, RefuseCode::kPolicy),
+              HasSubstr("policy fixed and the configuration asks for reproducible sums"));
+  EXPECT_TRUE(jobs.jobs().empty());
 }
 
 TEST_F(PolicyOfAJoin, GoesBeforeTheAppliances) {
