@@ -106,6 +106,32 @@ def test_lightning_trains_with_the_callback_and_its_closures_overlap(appliance, 
             assert (value["overlapped"], value["reason"]) == (5, None)
 
 
+def with_fabric(rank):
+    import gpt
+    import sluice.torch
+    import torch
+    from lightning.fabric import Fabric
+    from lightning.fabric.strategies import DDPStrategy
+    torch.manual_seed(1)
+    fabric = Fabric(accelerator="cpu", devices=2, strategy=DDPStrategy(
+        gradient_as_bucket_view=True, process_group_backend="gloo"))
+    fabric.launch()
+    net = gpt.GPT()
+    model, optimizer = fabric.setup(net, gpt.adamw(net))
+    attachment = sluice.torch.attach(model._forward_module)  # the one added line
+    text = gpt.batches(10 + rank)
+    for _ in range(6):
+        fabric.backward(model(*next(text)))
+        optimizer.step()
+        optimizer.zero_grad()
+    return dict(digest=gpt.digest(net), steps=attachment.stats().get("steps_done", 0))
+
+
+def test_fabric_attaches_to_the_ddp_model_inside_its_wrapper(appliance, tmp_path):
+    pytest.importorskip("lightning")
+    compared(with_fabric, tmp_path, appliance)
+
+
 def with_transformers(rank):
     import gpt
     import sluice.transformers
