@@ -36,28 +36,31 @@ void RequestPool::pull(LayerIndex layer, Step iteration, Step need, std::uint32_
       {.layer = layer, .iteration = iteration, .need = need, .units = units, .number = number_++});
 }
 
-// The store counts a layer's pushes in order, so only the oldest of each takes part.
+// The store counts a layer's pushes in order, so only the oldest of each takes
+// part.
 bool RequestPool::may_go(Direction direction, const Request& request) const noexcept {
   return direction == Direction::kPull || oldest_push_[request.layer] == request.iteration;
 }
 
-// Stalest first, then the front of the model; what would only be parked behind all that would not.
+// Stalest first, then the front of the model; behind them what would only be
+// parked, and last what nobody needs yet.
 bool RequestPool::pull_before(const Request& left, const Request& right) const noexcept {
   const auto rank = [this](const Request& request) {
     const auto staleness = static_cast<std::int64_t>(request.need) - clocks_[request.layer].held;
-    return std::tuple(would_park(request), -staleness, request.layer);
+    return std::tuple(!needed(request), would_park(request), -staleness, request.layer);
   };
   return rank(left) < rank(right);
 }
 
-// What can move a clock first: the fewer hold it back the better, then the more wait for it, then
-// the front of the model. Then the oldest.
+// What can move a clock first: the fewer hold it back the better, then the more
+// wait for it, then the front of the model. Then the oldest.
 bool RequestPool::push_before(const Request& left, const Request& right) const noexcept {
   const auto rank = [this](const Request& request) {
     const LayerClocks& clocks = clocks_[request.layer];
     const bool moves = clocks.pushed == clocks.clock;
-    return std::tuple(!moves, moves ? clocks.at_clock : 0, moves ? -int{clocks.parked} : 0,
-                      moves ? 0 : request.iteration, request.layer);
+    return std::tuple(request.taken == 0, !moves, moves ? clocks.at_clock : 0,
+                      moves ? -int{clocks.parked} : 0, moves ? 0 : request.iteration,
+                      request.layer);
   };
   return rank(left) < rank(right);
 }
@@ -91,6 +94,7 @@ void RequestPool::take(Direction direction, Queue::const_iterator chosen,
          .need = request.need,
          .unit = request.taken++,
          .last = request.taken == request.units,
+         .needed = direction == Direction::kPull && needed(request),
          .would_park = direction == Direction::kPull && would_park(request)};
   if (!out.last) return;
   requests.erase(chosen);
@@ -138,8 +142,10 @@ void RequestPool::clear() noexcept {
 std::string RequestPool::describe_plan() const {
   if (policy_ == RequestPolicy::kFifo) return "fifo: requests in the order of readiness\n";
   if (policy_ == RequestPolicy::kFilo)
-    return "filo: the newest request first, but none older than two iterations\n";
-  return "thesis: pulls of the stalest layer first, pushes that move a layer's clock first\n";
+    return "filo: the newest request first, but none older than two "
+           "iterations\n";
+  return "thesis: pulls of the stalest layer first, pushes that move a layer's "
+         "clock first\n";
 }
 
 }  // namespace sluice::client

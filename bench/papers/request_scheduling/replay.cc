@@ -54,7 +54,8 @@ struct Worker {
   DurationNs pulling_ns = 0;            // of what is pulled and will not be parked
   std::vector<std::vector<Step>> held;  // by layer and unit
   std::map<std::pair<LayerIndex, std::uint64_t>, agg::StoreAnswer> egress;  // by turn
-  std::vector<TimeNs> up_free_at, down_free_at;  // unlimited_links: by layer
+  std::vector<TimeNs> pushed_at;  // by layer: the last unit has left
+  std::vector<bool> needs;        // by layer: the last pull was needed
 };
 
 class Replay {
@@ -69,8 +70,8 @@ class Replay {
     for (std::uint16_t index = 0; index < options.workers; ++index) {
       Worker& worker = workers_.emplace_back(setup);
       for (const ReplayLayer& layer : layers) worker.held.emplace_back(layer.units);
-      worker.up_free_at.resize(layers.size());
-      worker.down_free_at.resize(layers.size());
+      worker.needs.resize(layers.size());
+      worker.pushed_at.resize(layers.size());
     }
     for (LayerIndex layer = 0; layer < layers.size(); ++layer)
       for (std::uint32_t unit = 0; unit < layers[layer].units; ++unit)
@@ -201,25 +202,35 @@ class Replay {
   // Whatever may leave now does.
   void serve() {
     for (agg::StoreAnswer answer; store_->poll_answer(answer); ++number_) {
+      Worker& worker = workers_[answer.rank.value];
       const LayerIndex layer = answer.chunk / kChunksPerBlock;
-      const bool urgent = options_.policy == client::RequestPolicy::kThesis;
-      workers_[answer.rank.value].egress.emplace(std::pair(urgent ? layer : 0, number_), answer);
+      const auto last = static_cast<LayerIndex>(layers_.size());
+      const LayerIndex turn = options_.policy != client::RequestPolicy::kThesis ? 0
+                              : worker.needs[layer]                             ? layer
+                                                                                : layer + last;
+      worker.egress.emplace(std::pair(turn, number_), answer);
     }
     for (std::uint16_t index = 0; index < options_.workers; ++index) serve(index);
   }
   void serve(std::uint16_t index) {
     Worker& worker = workers_[index];
     client::RequestUnit unit;
-    // About what is under way anyhow: more would only take the order out of the pool's hands.
+    // About what is under way anyhow: more would only take the order out of the
+    // pool's hands.
     while (worker.pulling_ns <= 2 * options_.latency_ns &&
            worker.pool.next(Direction::kPull, unit)) {
+      worker.needs[unit.layer] = unit.needed;
       if (!unit.would_park)
         worker.pulling_ns += layers_[unit.layer].units * layers_[unit.layer].unit_ns;
       at(options_.latency_ns, {.kind = Event::Kind::kPullArrives, .worker = index, .unit = unit});
     }
     while (!worker.up_busy && worker.pool.next(Direction::kPush, unit)) {
-      const DurationNs sent = transmit(worker.up_busy, worker.up_free_at[unit.layer], unit.layer,
-                                       {.kind = Event::Kind::kUpFree, .worker = index});
+      DurationNs sent = transmit(worker.up_busy, unit.layer, unit.unit,
+                                 {.kind = Event::Kind::kUpFree, .worker = index});
+      // Without limit too the store counts a layer's pushes in order.
+      TimeNs& pushed_at = worker.pushed_at[unit.layer];
+      pushed_at = std::max(pushed_at, now_ + sent);
+      sent = pushed_at - now_;
       at(sent + options_.latency_ns,
          {.kind = Event::Kind::kPushArrives, .worker = index, .unit = unit});
     }
@@ -227,21 +238,19 @@ class Replay {
       const agg::StoreAnswer answer = worker.egress.begin()->second;
       worker.egress.erase(worker.egress.begin());
       const LayerIndex layer = answer.chunk / kChunksPerBlock;
-      const DurationNs sent = transmit(worker.down_busy, worker.down_free_at[layer], layer,
+      const DurationNs sent = transmit(worker.down_busy, layer, answer.chunk % kChunksPerBlock,
                                        {.kind = Event::Kind::kDownFree, .worker = index});
       at(sent + options_.latency_ns,
          {.kind = Event::Kind::kRead, .worker = index, .answer = answer});
     }
   }
-  // Until a unit of the layer has left.
-  DurationNs transmit(bool& busy, TimeNs& free_at, LayerIndex layer, const Event& when_free) {
-    if (!options_.unlimited_links) {
-      busy = true;
-      at(layers_[layer].unit_ns, when_free);
-      return layers_[layer].unit_ns;
-    }
-    free_at = std::max(free_at, now_) + layers_[layer].unit_ns;
-    return free_at - now_;
+  // Until the unit has left. Without limit it waits for nothing but the layer's
+  // units before it.
+  DurationNs transmit(bool& busy, LayerIndex layer, std::uint32_t unit, const Event& when_free) {
+    if (options_.unlimited_links) return (unit + 1) * layers_[layer].unit_ns;
+    busy = true;
+    at(layers_[layer].unit_ns, when_free);
+    return layers_[layer].unit_ns;
   }
 
   const std::vector<ReplayLayer>& layers_;

@@ -1,13 +1,16 @@
-// Training over a stale-synchronous parameter store in virtual time: the production store core
-// (aggregator/store) and the production pool of requests (client/sched/requests.h), one of it a
-// worker, joined by links of the bench's own.
+// Training over a stale-synchronous parameter store in virtual time: the
+// production store core (aggregator/store) and the production pool of requests
+// (client/sched/requests.h), one of it a worker, joined by links of the bench's
+// own.
 //
-// A worker computes layer by layer: the forward pass of iteration t waits at a layer until the copy
-// that is here has a clock of t - 1 - bound; each layer's push and its pull for the next iteration
-// become ready when the layer's backward pass ends. Each worker has one link, full duplex; a unit
-// of a layer takes unit_ns each way and arrives a latency later. What the store answers stands in a
-// queue before the worker's link: by layer with the policy `thesis` (packets carry priorities),
-// else in the order of the answers. Requests to pull take no time on the link. Nothing is lost.
+// A worker computes layer by layer: the forward pass of iteration t waits at a
+// layer until the copy that is here has a clock of t - 1 - bound; each layer's
+// push and its pull for the next iteration become ready when the layer's
+// backward pass ends. Each worker has one link, full duplex; a unit of a layer
+// takes unit_ns each way and arrives a latency later. What the store answers
+// stands in a queue before the worker's link: by layer with the policy `thesis`
+// (packets carry priorities), else in the order of the answers. Requests to
+// pull take no time on the link. Nothing is lost.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +39,7 @@ struct ReplayOptions {
   std::uint32_t jitter_permille = 0;   // a worker's compute in an iteration: 1 +- at most so much
   std::uint64_t seed = 1;
   DurationNs latency_ns = 0;
-  // Every layer has links of its own: what is left is the critical path.
+  // A transfer waits for no other: what is left is the critical path.
   bool unlimited_links = false;
 };
 

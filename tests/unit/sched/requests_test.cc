@@ -109,6 +109,22 @@ TEST(Requests, ThesisPushesWhatMovesAClockThenTheOldest) {
   EXPECT_EQ(order(pool, Direction::kPush), (Layers{4, 5, 3, 2, 0, 1}));
 }
 
+TEST(Requests, ThesisFinishesAPushThatHasBegunAndPullsLastWhatNobodyNeeds) {
+  RequestPool pool = pool_of(RequestPolicy::kThesis);
+  pool.push(3, 1, 2);
+  RequestUnit unit;
+  ASSERT_TRUE(pool.next(Direction::kPush, unit));
+  pool.push(0, 1, 1);
+  EXPECT_EQ(order(pool, Direction::kPush), (Layers{3, 0}));
+  pool.told(0, {.held = 4, .clock = 6});
+  pool.told(1, {.held = 3, .clock = 3});
+  for (const LayerIndex layer : {0u, 1u}) pool.pull(layer, 5, 4, 1);
+  ASSERT_TRUE(pool.next(Direction::kPull, unit));
+  EXPECT_TRUE(unit.layer == 1 && unit.needed && unit.would_park);
+  ASSERT_TRUE(pool.next(Direction::kPull, unit));
+  EXPECT_TRUE(unit.layer == 0 && !unit.needed && !unit.would_park);
+}
+
 TEST(Requests, APullThatWaitsBecomesTheNewerOneAndKeepsItsAge) {
   RequestPool pool = pool_of(RequestPolicy::kFifo);
   pool.pull(2, 1, 0, 2);
