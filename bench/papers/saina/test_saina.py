@@ -7,6 +7,7 @@ pytest.importorskip("tqdm")
 torch = pytest.importorskip("torch")
 torch.set_num_threads(1)
 
+import report  # noqa: E402
 from papers import paper  # noqa: E402
 from papers.saina import experiment, models, stragglers, switch  # noqa: E402
 from papers.saina import page, tables, tasks, training, tuned  # noqa: E402
@@ -204,6 +205,30 @@ def test_tuning_climbs_until_both_neighbours_are_worse(monkeypatch):
     found = bench.tune(WORLD, "none", "sync", "drop", 0.3)
     assert found == pytest.approx(0.3 * 1.5 ** 5)  # 2.28; its neighbours are 1.52 and 3.42
     assert found * 1.5 in map(pytest.approx, tried) and found / 1.5 in map(pytest.approx, tried)
+
+
+def test_a_rate_that_never_arrives_is_no_tuned_rate(monkeypatch):
+    bench = tuned.Bench({}, None)
+    monkeypatch.setattr(bench, "run", lambda trial: {"tta_s": None})
+    with pytest.raises(report.BenchError, match="digits/small/16/sgd/sync: no rate near 0.3"):
+        bench.tune(WORLD, "none", "sync", "drop", 0.3)
+
+
+def test_steps_of_ramp_count_as_they_are_or_by_their_share():
+    task, found = tasks.digits(3), []
+    for scheme, mode in tuned.RAMPS:
+        trial = tuned.Trial(WORLD, "jitter", scheme, mode, "time", 0, 0.2)
+        run = tuned.Run(models.Network("small"), task, trial)
+        for _ in range(4):  # two of them are k = n
+            before, k = run.parameters, run.switch.k
+            run.complete_step()
+        moved = (before - run.parameters) / (0.2 * run.progress / training.WARM_UP_STEPS)
+        mean = torch.from_numpy(run.switch.result()[3])
+        found.append((k, (moved.dot(mean) / mean.dot(mean)).item()))
+        run.switch.close()
+    (k, by_share), (other_k, as_it_is) = found
+    assert k == other_k < 16 and by_share == pytest.approx(k / 16, abs=1e-2)
+    assert as_it_is == pytest.approx(1, abs=1e-2)
 
 
 def test_trials_at_tuned_rates_repeat_themselves_and_are_not_run_twice(monkeypatch):

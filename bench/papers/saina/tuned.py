@@ -1,9 +1,10 @@
 """Every scheme at a learning rate of its own: which trials there are, tuning, running.
 
 A rate is found by climbing a grid from a guess until both neighbours are worse, on seeds of its
-own. Schemes: `sync`; a fixed k, which has a rate for each setting and late mode; and `goodput` with
-requeue, which has none: it takes sync's, and a step of k of n counts k/n as the product does it,
-in the gradient or, with Adam, in the rate. Progress is gradients that counted, in steps of all n:
+own. Schemes: `sync`; a fixed k, which has a rate for each setting and late mode; and `goodput` and
+`ramp` with requeue, which have none: they take sync's, and a step of k of n counts k/n as the
+product does it, in the gradient or, with Adam, in the rate; `ramp-mean` is `ramp` with a mean taken
+as it is, as averaging by weight has it. Progress is gradients that counted, in steps of all n:
 warm-up, evaluations and falling rates go by it, alike for every scheme.
 """
 import json
@@ -11,21 +12,25 @@ import math
 import os
 from collections import namedtuple
 
+import report
 from papers import paper
 
 from . import stragglers, training
 
 SETTINGS = ("none", "jitter", "persistent", "lognormal", "lognormal:5", "lognormal:10", "stalls")
-FIXED = (("k=4", "requeue"), ("k=8", "requeue"), ("k=8", "drop"))
+FIXED = (("k=4", "requeue"), ("k=8", "requeue"), ("k=12", "requeue"), ("k=8", "drop"),
+         ("k=12", "drop"))
+RAMPS = (("ramp", "requeue"), ("ramp-mean", "requeue"))
 TUNING_SEEDS = (100, 101)
 SEEDS = (0, 1, 2)
 STEP = 1.5  # of the grid of rates
-GUESSES = {"sgd": 0.3, "momentum": 0.03, "adam": 0.003}
+GUESSES = {"sgd": 0.3, "momentum": 0.03, "adam": 0.01}
 EQUAL_PROGRESS = 150  # sync's steps of a run under a falling rate
 MOST_PROGRESS = 300
 EVALUATE = 5  # in steps of all n
 SHOWN = 2000  # test images of an evaluation on the way
 POINT = 0.01
+NEVER = 1e6  # seconds that a tuning run is charged when it does not reach the target
 RATES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rates.json")
 
 # What a rate belongs to, but for the scheme and the setting.
@@ -36,19 +41,23 @@ Trial = namedtuple("Trial", "world setting scheme mode kind seed rate")
 SYNC, GOODPUT = ("sync", "drop"), ("goodput", "requeue")
 
 
-# Settings of a world in which sync and goodput run, those with equal samples, and those in which
-# fixed k are tuned.
-Part = namedtuple("Part", "world settings equal fixed", defaults=((), ()))
+# Settings of a world in which sync and goodput run, those with equal samples, those in which fixed
+# k are tuned, and those in which ramp runs at sync's rate.
+Part = namedtuple("Part", "world settings equal fixed ramp", defaults=((), (), ()))
 
 SOME = ("none", "jitter", "persistent", "lognormal")
 PARTS = (Part(World("generated", "small", 16, "sgd"), SETTINGS,
               ("jitter", "persistent", "lognormal", "lognormal:10")),
          Part(World("generated", "small", 16, "momentum"), SOME),
-         Part(World("generated", "small", 16, "sgd"), (), (), ("jitter",)),
-         Part(World("gratings", "small", 16, "sgd"), SOME),
+         Part(World("generated", "small", 16, "sgd"), (), (), SOME),
+         Part(World("gratings", "small", 16, "sgd"), SOME, SOME[1:], (), SOME),
          Part(World("generated", "small", 16, "adam"), SOME),
          Part(World("generated", "small", 8, "sgd"), SOME),
-         Part(World("generated", "large", 16, "sgd"), SOME, SOME[1:]))
+         Part(World("generated", "large", 16, "sgd"), SETTINGS, SOME[1:], (), SOME),
+         Part(World("generated", "large", 16, "momentum"), SOME),
+         Part(World("generated", "small", 16, "sgd"), (), (), (), SOME),
+         Part(World("generated", "large", 16, "sgd"), (), (), SOME),
+         Part(World("gratings", "small", 16, "sgd"), (), (), SOME))
 SHORT_PARTS = PARTS[:3]
 
 
@@ -89,7 +98,9 @@ class Run(training.Run):
         self.trial, self.progress = trial, 0.0
         self._optimizer = Optimizer(trial.world.optimizer)
         name, _, k = trial.scheme.partition("=")
-        policy = {"kind": {"k": "fixed"}.get(name, name), "k": int(k or 1), "late": trial.mode}
+        kind = {"k": "fixed", "ramp-mean": "ramp"}.get(name, name)
+        policy = {"kind": kind, "k": int(k or 1), "late": trial.mode,
+                  "planned_steps": MOST_PROGRESS}
         super().__init__(network, task, trial.setting, policy, trial.seed, trial.rate,
                          trial.world.workers)
 
@@ -100,7 +111,7 @@ class Run(training.Run):
         rate = self.learning_rate * min(1.0, self.progress / training.WARM_UP_STEPS)
         if self.trial.kind == "equal":
             rate *= max(0.0, 1 - self.progress / EQUAL_PROGRESS)
-        counts = share if self.trial.scheme == GOODPUT[0] else 1.0
+        counts = share if self.trial.scheme in (GOODPUT[0], RAMPS[0][0]) else 1.0
         self.parameters = self._optimizer.apply(self.parameters, torch.from_numpy(mean), rate,
                                                 counts)
 
@@ -171,31 +182,36 @@ class Bench:
 
     def tune(self, world, setting, scheme, mode, guess):
         """The rate of the grid with the least time to the target, summed over tuning seeds."""
-        seeds = TUNING_SEEDS if scheme == "sync" else TUNING_SEEDS[:1]
         costs = {}
 
         def cost(place):
             if place not in costs:
                 runs = [self.run(Trial(world, setting, scheme, mode, "time", seed,
-                                       guess * STEP ** place)) for seed in seeds]
-                costs[place] = sum(run["tta_s"] or 1e6 for run in runs)
+                                       guess * STEP ** place)) for seed in TUNING_SEEDS]
+                costs[place] = sum(run["tta_s"] or NEVER for run in runs)
             return costs[place]
 
         at = 0
         while True:
             better = min((at - 1, at, at + 1), key=cost)
             if better == at or cost(better) == cost(at):
-                return guess * STEP ** at
+                break
             at = better
+        if cost(at) >= NEVER:
+            raise report.BenchError(f"{rate_key(world, setting, scheme, mode)}: no rate near "
+                                    f"{guess:g} reaches the target with all tuning seeds")
+        return guess * STEP ** at
 
 
 def trials_of(part, rates, seeds):
     """The judged trials of a part, as far as their rates are known."""
     world, found = part.world, []
     rate = rates.get(rate_key(world, None, *SYNC))
-    for kind, settings in (("time", part.settings), ("equal", part.equal)):
+    for kind, settings, schemes in (("time", part.settings, (SYNC, GOODPUT)),
+                                    ("equal", part.equal, (SYNC, GOODPUT)),
+                                    ("time", part.ramp, (SYNC, *RAMPS))):
         found += [Trial(world, setting, *which, kind, seed, rate) for seed in seeds
-                  for setting in settings for which in (SYNC, GOODPUT) if rate is not None]
+                  for setting in settings for which in schemes if rate is not None]
     for setting in part.fixed:
         for which in FIXED:
             rate = rates.get(rate_key(world, setting, *which))

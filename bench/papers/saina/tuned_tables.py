@@ -131,6 +131,20 @@ def fixed_table(results):
                      "goodput over the best of these"], rows)
 
 
+def ramp_table(results):
+    rows = []
+    for part in tuned.PARTS:
+        for setting in part.ramp:
+            found = [results.ratios(part.world, setting, which) for which in tuned.RAMPS]
+            if not any(found):
+                continue
+            rows.append([name_of(part.world), stragglers.describe(setting)] + [
+                f"{cell(values)}, {sum(value == 0 for value in values)} of {len(values)} never"
+                for values in found])
+    return markdown(["task, network, workers, optimizer", "setting", "a step of k counts k/n",
+                     "a step's mean as it is"], rows)
+
+
 def equal_table(results):
     rows = [[name_of(part.world), stragglers.describe(setting),
              cell(results.equal_ratios(part.world, setting)),
@@ -149,6 +163,8 @@ def text(results):
         "### `goodput` with requeue over sync, both at sync's best rate\n", speed_table(results),
         "![goodput over sync](tuned.png)\n",
         "### Against fixed k, each at its own rate\n", fixed_table(results),
+        "### `ramp` with requeue over sync, both at sync's best rate\n",
+        "0: the target was never reached.\n", ramp_table(results),
         "### The same samples under one falling rate\n", equal_table(results)])
 
 
