@@ -27,6 +27,18 @@ if(SLUICE_SANITIZE)
 endif()
 add_custom_target(sluice_sanitizable)
 
+# The packet path's libraries carry code for both: to be linked as it is, and to be optimized across
+# libraries in the programs that ask for it with sluice_optimize_link(). All others are linked as
+# usual: it would take each of the tests ten seconds.
+set(SLUICE_AT_LINK
+    $<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU>,$<NOT:$<BOOL:${SLUICE_SANITIZE}>>>)
+add_link_options(
+  $<${SLUICE_AT_LINK}:$<IF:$<BOOL:$<TARGET_PROPERTY:OPTIMIZED>>,-flto=auto,-fno-lto>>)
+function(sluice_optimize_link target)
+  set_target_properties(${target} PROPERTIES OPTIMIZED ON)
+  target_compile_options(${target} PRIVATE $<${SLUICE_AT_LINK}:-flto>)
+endfunction()
+
 # A folder includes what its target links, and nothing else: every target exports a folder of links
 # to its own headers, under their paths from the top of the repository, instead of the repository.
 # So an include against the floors does not compile (tests/unit/style/stray_include_test.py).
@@ -60,14 +72,15 @@ function(sluice_sees target)
   endforeach()
 endfunction()
 
-# sluice_library(NAME [CHECKED] [SOURCES file...] [HEADERS pattern...] [DEPS target...]
-#                [PRIVATE_DEPS target...])
+# sluice_library(NAME [CHECKED] [PACKET_PATH] [SOURCES file...] [HEADERS pattern...]
+#                [DEPS target...] [PRIVATE_DEPS target...])
 # A static library, or an interface library when there are no sources. Who links it may include its
 # HEADERS (default: all of its folder) and those of DEPS; those of PRIVATE_DEPS only it may include.
 # CHECKED: also NAME_checked, the same with every DCHECK on in all build types, over the checked of
 # DEPS; for the simulator and the tests, which must link no other of those libraries.
+# PACKET_PATH: see sluice_optimize_link().
 function(sluice_library name)
-  cmake_parse_arguments(ARG "CHECKED" "" "SOURCES;HEADERS;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "CHECKED;PACKET_PATH" "" "SOURCES;HEADERS;DEPS;PRIVATE_DEPS" ${ARGN})
   if(NOT ARG_HEADERS)
     set(ARG_HEADERS *.h)
   endif()
@@ -78,6 +91,10 @@ function(sluice_library name)
     target_include_directories(${name} PUBLIC ${root})
     target_compile_options(${name} PRIVATE -ffp-contract=off)
     target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS} sluice_warnings)
+    if(ARG_PACKET_PATH)
+      target_compile_options(${name} PRIVATE
+        $<${SLUICE_AT_LINK}:-flto> $<${SLUICE_AT_LINK}:-ffat-lto-objects>)
+    endif()
     if(ARG_CHECKED)
       set(deps)
       foreach(dep ${ARG_DEPS})
