@@ -1,6 +1,6 @@
-// The appliance's counter blocks: one a port, one an lcore.
+// The appliance's counter blocks: one a lane of a port, one an lcore.
 //
-// Each counter has one writer (the lcore that owns the port, the lcore itself, or where stated the
+// Each counter has one writer (the lcore that owns the lane, the lcore itself, or where stated the
 // control thread) and any number of readers; nothing here is ever reset. Every reason for which a
 // switch drops a frame has a name, and the name is its metric label. What a frame for the appliance
 // ends in is a Verdict, counted beside.
@@ -81,7 +81,8 @@ struct ClassCounters {
   WaitHistogram waits;  // of frames sent
 };
 
-// Written by the lcore that owns the port, but for rx_missed and the link.
+// Written by the lcore that owns the lane (a port's part that one lcore serves), but for rx_missed
+// and the link, which stand in a port's first lane.
 struct PortCounters {
   Counter rx_packets;
   Counter rx_bytes;
@@ -117,7 +118,15 @@ struct LcoreCounters {
 // The blocks of a running appliance, which live as long as it does.
 struct PortView {
   std::string name;
-  const PortCounters* counters = nullptr;
+  std::vector<const PortCounters*> lanes;
+
+  // `read(counters)` of all lanes together.
+  template <class Read>
+  std::uint64_t sum(Read&& read) const {
+    std::uint64_t total = 0;
+    for (const PortCounters* lane : lanes) total += read(*lane);
+    return total;
+  }
 };
 struct LcoreView {
   const LcoreCounters* counters = nullptr;

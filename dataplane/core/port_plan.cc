@@ -7,7 +7,7 @@
 namespace sluice::dataplane {
 namespace {
 
-using Cells = std::array<std::string, 5>;
+using Cells = std::array<std::string, 6>;
 
 std::string words_of(ChecksumsBy by, const char* reason) {
   constexpr std::array<const char*, 3> kWords{"software", "device", "nobody"};
@@ -25,10 +25,29 @@ std::string words_of(const DeviceOffers& offers) {
   return words;
 }
 
+std::string words_of_queues(const PortPlan& plan) {
+  const std::string word = std::to_string(plan.queues);
+  if (plan.queues > 1)
+    return word + (plan.steered_by_device ? " (steered by the device)" : " (steered in software)");
+  return *plan.queues_reason == '\0' ? word : word + " (" + plan.queues_reason + ")";
+}
+
+// Of a shaped port one worker decides what goes first.
+void plan_queues(const DeviceOffers& offers, const DeviceKind& kind, PortPlan& plan) noexcept {
+  if (kind.workers == 1) return;
+  if (kind.shaped)
+    plan.queues_reason = "shaped";
+  else if (std::min(offers.rx_queues, offers.tx_queues) < kind.workers)
+    plan.queues_reason = "not a pair for each worker";
+  else
+    plan.queues = kind.workers;
+}
+
 }  // namespace
 
 PortPlan plan_port(const DeviceOffers& offers, const DeviceKind& kind) noexcept {
   PortPlan plan;
+  plan_queues(offers, kind, plan);
   if (kind.shared_memory) {
     plan.rx = ChecksumsBy::kNobody;
     plan.rx_reason = "shared memory";
@@ -50,11 +69,12 @@ PortPlan plan_port(const DeviceOffers& offers, const DeviceKind& kind) noexcept 
 }
 
 std::string table_of(std::span<const PortRow> rows) {
-  std::vector<Cells> lines{
-      {"port", "device", "checks rx checksums", "makes tx checksums", "the device offers"}};
+  std::vector<Cells> lines{{"port", "device", "checks rx checksums", "makes tx checksums",
+                            "queues in use", "the device offers"}};
   for (const PortRow& row : rows)
     lines.push_back({row.name, row.device, words_of(row.plan.rx, row.plan.rx_reason),
-                     words_of(row.plan.tx, row.plan.tx_reason), words_of(row.offers)});
+                     words_of(row.plan.tx, row.plan.tx_reason), words_of_queues(row.plan),
+                     words_of(row.offers)});
   std::array<std::size_t, std::tuple_size_v<Cells>> widths{};
   for (const Cells& line : lines)
     for (std::size_t at = 0; at < line.size(); ++at)

@@ -29,6 +29,8 @@ struct DeviceKind {
   // With receive offloads on, it may hand over frames whose checksum its sender left to the next
   // device. They could not be forwarded as they are.
   bool partial_checksums = false;
+  bool shaped = false;        // to a rate, by us
+  std::uint16_t workers = 1;  // that could serve it
 };
 
 enum class ChecksumsBy : std::uint8_t {
@@ -44,6 +46,10 @@ struct PortPlan {
   // Why, for people; of static storage.
   const char* rx_reason = "";
   const char* tx_reason = "";
+  // Pairs of queues that are used: one for each worker, or one in all.
+  std::uint16_t queues = 1;
+  const char* queues_reason = "";
+  bool steered_by_device = false;  // once it has taken the rules for it
 };
 
 PortPlan plan_port(const DeviceOffers& offers, const DeviceKind& kind) noexcept;

@@ -217,8 +217,7 @@ std::string Appliance::summary() const {
 CounterBlocks Appliance::counters() const {
   CounterBlocks blocks{.control_junk = &state_->control->verdicts(),
                        .control_drops = &state_->control->drops()};
-  for (const auto& port : state_->fabric.ports)
-    blocks.ports.push_back({std::string(port->config().name), &port->counters()});
+  for (const auto& port : state_->fabric.ports) blocks.ports.push_back(port->view());
   for (const auto& worker : state_->fabric.workers)
     blocks.lcores.push_back({&worker->counters(), &worker->shard()});
   return blocks;

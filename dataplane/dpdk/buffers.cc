@@ -11,7 +11,7 @@ namespace sluice::dataplane {
 namespace {
 
 constexpr std::uint32_t kCachePackets = 256;           // per thread
-constexpr std::uint32_t kDevicePacketsPerPort = 2048;  // descriptors of both directions
+constexpr std::uint32_t kDevicePacketsPerLane = 2048;  // descriptors of both directions
 constexpr std::uint32_t kLeastPackets = 2048;
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kDataRoomBytes = 2048;
@@ -28,6 +28,18 @@ std::size_t data_room_bytes(const config::Config& config) {
       room = std::max(room, frame_bytes + kXdpHeadroomBytes);
   }
   return (room + 63) / 64 * 64;
+}
+
+// The most that ports may have together: only devices of these types come with several queues.
+std::uint64_t lane_count(const config::Config& config) {
+  std::uint64_t count = 0;
+  for (const config::PortConfig& port : config.ports) {
+    const bool many =
+        (port.type == config::PortType::kTap || port.type == config::PortType::kPci) &&
+        port.rate_mbps == 0;
+    count += many ? config.appliance.shards : 1;
+  }
+  return count;
 }
 
 }  // namespace
@@ -60,7 +72,7 @@ Result<PoolPtr> make_pool(const config::Config& config) {
   const std::uint64_t affordable =
       (std::uint64_t{config.appliance.memory_mib} << 20) * 3 / 4 / element_bytes;
   const std::uint64_t wanted =
-      config.ports.size() * (kEgressPackets + kDevicePacketsPerPort + kBurst * 4) +
+      lane_count(config) * (kEgressPackets + kDevicePacketsPerLane + kBurst * 4) +
       config.appliance.shards * (kInboxPackets + 2 * kCachePackets) + kMemberPackets +
       2 * kStrangerPackets + kLeastPackets;
   const std::uint64_t count = std::min(affordable, wanted);

@@ -46,7 +46,7 @@ Control::Control(Fabric& fabric, agg::JobsOptions options)
       backlog_(fabric.workers.size()),
       link_changes_(fabric.ports.size()) {
   for (std::size_t port = 0; port < fabric.ports.size(); ++port)
-    link_changes_[port] = fabric.ports[port]->counters().link_changes.read();
+    link_changes_[port] = fabric.ports[port]->link_changes();
 }
 
 Control::~Control() { stop(); }

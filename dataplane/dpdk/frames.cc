@@ -10,38 +10,39 @@
 
 namespace sluice::dataplane {
 
-void Worker::drop(Port& port, DropReason reason, rte_mbuf* packet) noexcept {
-  port.counters().drop(reason);
+void Worker::drop(Lane& lane, DropReason reason, rte_mbuf* packet) noexcept {
+  lane.counters().drop(reason);
   rte_pktmbuf_free(packet);
 }
 
-void Worker::handle_frame(Port& port, rte_mbuf* packet, TimeNs now) noexcept {
+void Worker::handle_frame(Lane& lane, rte_mbuf* packet, TimeNs now) noexcept {
   wire::Frame frame;
   if (!wire::parse_ethernet(bytes_of(packet), frame.ethernet)) {
-    drop(port, DropReason::kMalformed, packet);
+    drop(lane, DropReason::kMalformed, packet);
     return;
   }
-  const ForwardContext context{.in_port = port.index(), .up = up_, .own_mac = fabric_.own.mac};
+  const ForwardContext context{
+      .in_port = lane.port().index(), .up = up_, .own_mac = fabric_.own.mac};
   ForwardDecision decision = decide_forward(frame.ethernet, context, macs_, now);
   if (MacTable::worth_telling(decision.learned) && fabric_.workers.size() > 1) [[unlikely]] {
     for (const auto& worker : fabric_.workers)
       if (worker.get() != this)
-        worker->tell({frame.ethernet.src, frame.ethernet.vlan_id()}, port.index());
+        worker->tell({frame.ethernet.src, frame.ethernet.vlan_id()}, lane.port().index());
   }
   if (!fabric_.forwarding) decision.out = 0;
   if (!decision.for_self) {
-    forward(port, decision, frame.ethernet, packet);
+    forward(lane, decision, frame.ethernet, packet);
     return;
   }
   if (decision.out != 0) {
     // A group frame: the others get copies, and we read the original.
     rte_mbuf* copy = rte_pktmbuf_copy(packet, fabric_.pool.get(), 0, UINT32_MAX);
     if (copy != nullptr)
-      forward(port, decision, frame.ethernet, copy);
+      forward(lane, decision, frame.ethernet, copy);
     else
-      port.counters().drop(DropReason::kNoBuffer);
+      lane.counters().drop(DropReason::kNoBuffer);
   }
-  handle_own(port, frame, decision.learned, packet, now);
+  handle_own(lane, frame, decision.learned, packet, now);
 }
 
 // Those of the ports in `out` whose MTU carries the frame; one tag is not counted as part of it.
@@ -54,14 +55,14 @@ PortMask Worker::ports_that_carry(const wire::EthernetView& view, PortMask out) 
   return carrying;
 }
 
-void Worker::forward(Port& in, const ForwardDecision& decision, const wire::EthernetView& view,
+void Worker::forward(Lane& in, const ForwardDecision& decision, const wire::EthernetView& view,
                      rte_mbuf* packet) noexcept {
   if (decision.out == 0) {
     drop(in, decision.hairpin ? DropReason::kHairpin : DropReason::kNoPort, packet);
     return;
   }
   PortMask rest = 0;
-  if (view.content.size() <= in.config().mtu) rest = ports_that_carry(view, decision.out);
+  if (view.content.size() <= in.port().config().mtu) rest = ports_that_carry(view, decision.out);
   if (rest != decision.out) in.counters().drop(DropReason::kTooLong);
   if (rest == 0) {
     rte_pktmbuf_free(packet);
@@ -84,12 +85,12 @@ void Worker::forward(Port& in, const ForwardDecision& decision, const wire::Ethe
 
 void Worker::send(PortIndex port, ClassIndex egress_class, rte_mbuf* packet,
                   DropCounters& losses) noexcept {
-  Port& out = *fabric_.ports[port];
-  Worker& owner = fabric_.owner_of(port);
-  if (&owner == this) {
-    out.enqueue(packet, egress_class);
+  const Port& out = *fabric_.ports[port];
+  if (Lane* lane = out.lane_of(index_); lane != nullptr) {
+    lane->enqueue(packet, egress_class);
     return;
   }
+  Worker& owner = fabric_.owner_of(port);
   meta_of(packet) = {.kind = PacketMeta::Kind::kEgress, .port = port, .egress_class = egress_class};
   if (owner.hand_over(packet)) {
     counters_.handed_over.add(1);
@@ -99,10 +100,10 @@ void Worker::send(PortIndex port, ClassIndex egress_class, rte_mbuf* packet,
   rte_pktmbuf_free(packet);
 }
 
-void Worker::handle_own(Port& port, wire::Frame& frame, MacTable::Learned learned, rte_mbuf* packet,
+void Worker::handle_own(Lane& lane, wire::Frame& frame, MacTable::Learned learned, rte_mbuf* packet,
                         TimeNs now) noexcept {
   Verdict why;
-  if (!wire::parse_content(udp_checksums_of(port.plan().rx, packet), frame, why)) {
+  if (!wire::parse_content(udp_checksums_of(lane.port().plan().rx, packet), frame, why)) {
     // A group frame was for everyone else as much as for us: not our business whether it is sound.
     if (!frame.ethernet.dst.is_group()) counters_.verdicts.count(why);
     rte_pktmbuf_free(packet);
@@ -111,11 +112,12 @@ void Worker::handle_own(Port& port, wire::Frame& frame, MacTable::Learned learne
   const Steering steering = steer(frame, fabric_.own);
   switch (steering.service) {
     case Service::kShard:
-      flows_.remember(bytes_of(packet), frame, port.index(), steering.shard, learned, macs_, now);
-      to_shard(port, wire::datagram_of(frame), steering.shard, packet, now);
+      flows_.remember(bytes_of(packet), frame, lane.port().index(), steering.shard, learned, macs_,
+                      now);
+      to_shard(lane, wire::datagram_of(frame), steering.shard, packet, now);
       return;
-    case Service::kControl: handle_control(port, frame, packet, now); return;
-    case Service::kHost: answer(port, frame, packet, now); return;
+    case Service::kControl: handle_control(lane, frame, packet, now); return;
+    case Service::kHost: answer(lane, frame, packet, now); return;
     case Service::kNotOurs:
     case Service::kNone: break;
   }
@@ -125,14 +127,14 @@ void Worker::handle_own(Port& port, wire::Frame& frame, MacTable::Learned learne
   rte_pktmbuf_free(packet);
 }
 
-void Worker::to_shard(Port& port, const wire::Datagram& datagram, ShardId shard, rte_mbuf* packet,
+void Worker::to_shard(Lane& lane, const wire::Datagram& datagram, ShardId shard, rte_mbuf* packet,
                       TimeNs now) noexcept {
   if (shard.value == index_) {
     arrive(datagram, packet, now);
     return;
   }
   meta_of(packet) = {.kind = PacketMeta::Kind::kShard,
-                     .port = port.index(),
+                     .port = lane.port().index(),
                      .marked = datagram.marked,
                      .payload_offset = static_cast<std::uint16_t>(datagram.payload.data() -
                                                                   bytes_of(packet).data()),
@@ -141,11 +143,11 @@ void Worker::to_shard(Port& port, const wire::Datagram& datagram, ShardId shard,
     counters_.handed_over.add(1);
     return;
   }
-  drop(port, DropReason::kHandover, packet);
+  drop(lane, DropReason::kHandover, packet);
 }
 
 // Noise ends here; whoever has a member's cookie does not stand in line with those who have none.
-void Worker::handle_control(Port& port, const wire::Frame& frame, rte_mbuf* packet,
+void Worker::handle_control(Lane& lane, const wire::Frame& frame, rte_mbuf* packet,
                             TimeNs now) noexcept {
   wire::Packet request;
   Verdict why = Verdict::kBadType;
@@ -164,32 +166,32 @@ void Worker::handle_control(Port& port, const wire::Frame& frame, rte_mbuf* pack
     errand = Errand::kMember;
     sender = request.common().cookie;  // many may share an address
   }
-  to_control(port, errand, PacketMeta::Kind::kControl, sender, packet, now);
+  to_control(lane, errand, PacketMeta::Kind::kControl, sender, packet, now);
 }
 
-void Worker::to_control(Port& port, Errand errand, PacketMeta::Kind kind, std::uint64_t sender,
+void Worker::to_control(Lane& lane, Errand errand, PacketMeta::Kind kind, std::uint64_t sender,
                         rte_mbuf* packet, TimeNs now) noexcept {
   const bool member = errand == Errand::kMember;
-  if (!intakes_[port.index()].admit(errand, sender, now)) {
-    drop(port, member ? DropReason::kMemberFlood : DropReason::kControlStrangers, packet);
+  if (!intakes_[lane.port().index()].admit(errand, sender, now)) {
+    drop(lane, member ? DropReason::kMemberFlood : DropReason::kControlStrangers, packet);
     return;
   }
-  meta_of(packet) = {.kind = kind, .port = port.index()};
+  meta_of(packet) = {.kind = kind, .port = lane.port().index()};
   const RingPtr& strangers = errand == Errand::kJoin ? fabric_.joins : fabric_.strays;
   if (rte_ring_enqueue((member ? fabric_.from_members : strangers).get(), packet) != 0)
-    drop(port, member ? DropReason::kControlMembers : DropReason::kControlStrangers, packet);
+    drop(lane, member ? DropReason::kControlMembers : DropReason::kControlStrangers, packet);
 }
 
-void Worker::answer(Port& port, const wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept {
-  Intake& intake = intakes_[port.index()];
+void Worker::answer(Lane& lane, const wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept {
+  Intake& intake = intakes_[lane.port().index()];
   const bool ping = is_ping(frame, fabric_.own);
   if (ping && !intake.admit(Errand::kEcho, sender_of(frame), now)) {
-    drop(port, DropReason::kAnswerBudget, packet);
+    drop(lane, DropReason::kAnswerBudget, packet);
     return;
   }
   rte_mbuf* reply = rte_pktmbuf_alloc(fabric_.pool.get());
   if (reply == nullptr) {
-    drop(port, DropReason::kNoBuffer, packet);
+    drop(lane, DropReason::kNoBuffer, packet);
     return;
   }
   const HostAnswer result = answer_as_host(frame, fabric_.own, room_of(reply));
@@ -197,23 +199,23 @@ void Worker::answer(Port& port, const wire::Frame& frame, rte_mbuf* packet, Time
   if (result.outcome == HostOutcome::kAnswered && !ping &&
       !intake.admit(Errand::kNeighbour, sender_of(frame), now)) {
     rte_pktmbuf_free(reply);
-    drop(port, DropReason::kAnswerBudget, packet);
+    drop(lane, DropReason::kAnswerBudget, packet);
     return;
   }
   if (result.outcome == HostOutcome::kAnswered) {
     set_frame_bytes(reply, result.reply_bytes);
-    send(port.index(), fabric_.classifier.of_control(), reply, counters_.drops);
+    send(lane.port().index(), fabric_.classifier.of_control(), reply, counters_.drops);
     rte_pktmbuf_free(packet);
     return;
   }
   rte_pktmbuf_free(reply);
   switch (result.outcome) {
     case HostOutcome::kUnreachable:
-      to_control(port, Errand::kStray, PacketMeta::Kind::kUnreachable, sender_of(frame), packet,
+      to_control(lane, Errand::kStray, PacketMeta::Kind::kUnreachable, sender_of(frame), packet,
                  now);
       return;
     case HostOutcome::kConflict:
-      to_control(port, Errand::kStray, PacketMeta::Kind::kConflict, sender_of(frame), packet, now);
+      to_control(lane, Errand::kStray, PacketMeta::Kind::kConflict, sender_of(frame), packet, now);
       return;
     case HostOutcome::kIgnored:
     case HostOutcome::kAnswered: break;
@@ -221,7 +223,7 @@ void Worker::answer(Port& port, const wire::Frame& frame, rte_mbuf* packet, Time
   if (frame.ethernet.dst.is_group())
     rte_pktmbuf_free(packet);  // ARP for others is no drop
   else
-    drop(port, DropReason::kNotAnswered, packet);
+    drop(lane, DropReason::kNotAnswered, packet);
 }
 
 }  // namespace sluice::dataplane

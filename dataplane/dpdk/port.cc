@@ -1,191 +1,334 @@
+// A port's device: created, started, watched and closed. All cold.
 #include "dataplane/dpdk/port.h"
 
+#include <rte_bus.h>
+#include <rte_dev.h>
+#include <rte_errno.h>
+#include <rte_eth_vhost.h>
 #include <rte_ethdev.h>
-#include <rte_ether.h>
+#include <rte_flow.h>
+#include <rte_vhost.h>
 #include <spdlog/spdlog.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
 
-#include "aggregator/wire/ecn.h"
+#include "dataplane/dpdk/doze.h"
+#include "dataplane/dpdk/guest_fault.h"
 
 namespace sluice::dataplane {
 namespace {
 
-static_assert(kBurst == Egress::kBurstPackets);
+constexpr std::uint16_t kDescriptors = 1024;
+constexpr std::size_t kAfPacketFrames = 2048;  // per direction: more than a 2 MB qdisc holds
 
-Egress::Options egress_options(const config::PortConfig& config, std::uint32_t max_frame_bytes,
-                               const config::Config& appliance) {
-  Egress::Options options;
-  options.queue.packets = kEgressPackets;
-  options.queue.bytes = std::uint64_t{config.queue_kib} << 10;
-  options.queue.mark_above_bytes = std::uint64_t{config.mark_above_kib} << 10;
-  for (const config::ClassConfig& one : appliance.classes)
-    options.queue.shares[one.index] = one.share;
-  options.shaper = Egress::shaper_for(std::uint64_t{config.rate_mbps} * 1'000'000, max_frame_bytes);
-  options.in_bursts = appliance.appliance.polling == config::Polling::kAdaptive;
-  return options;
+std::string where(const config::PortConfig& config) {
+  switch (config.type) {
+    case config::PortType::kVhostUser: return "vhost-user socket " + config.path;
+    case config::PortType::kAfPacket: return "af_packet on interface " + config.interface;
+    case config::PortType::kAfXdp: return "af_xdp on interface " + config.interface;
+    case config::PortType::kTap: return "tap interface " + config.interface;
+    case config::PortType::kPci: return "PCI device " + config.pci;
+  }
+  return "";
 }
 
-std::uint64_t seed_of(const config::PortConfig& config, PortIndex index, int direction) noexcept {
-  return config.fault.seed * 1'000'003 + index * 2u + static_cast<unsigned>(direction);
+Status failed(const config::PortConfig& config, const std::string& step, int error,
+              const std::string& remedy) {
+  return Status(StatusCode::kIoError, "port \"" + config.name + "\" (" + where(config) +
+                                          "): " + step + ": " +
+                                          rte_strerror(error < 0 ? -error : error) + "; " + remedy);
 }
 
-rte_mbuf* as_mbuf(void* packet) noexcept { return static_cast<rte_mbuf*>(packet); }
+std::string remedy_for(const config::PortConfig& config) {
+  switch (config.type) {
+    case config::PortType::kVhostUser:
+      return "does its directory exist, and may this user write there?";
+    case config::PortType::kAfPacket:
+      return "does the interface exist, is it up, and has this process CAP_NET_RAW?";
+    case config::PortType::kAfXdp:
+      return "does the interface exist, and does this run as root on a kernel with AF_XDP?";
+    case config::PortType::kTap:
+      return "is the name free, and has this process CAP_NET_ADMIN and /dev/net/tun?";
+    case config::PortType::kPci:
+      return "is the device bound to vfio-pci, or is its driver bifurcated?";
+  }
+  return "";
+}
+
+// A socket file that an earlier process left behind keeps the name taken; a live one must not be
+// stolen.
+Status clear_stale_socket(const config::PortConfig& config) {
+  struct stat info {};
+  if (stat(config.path.c_str(), &info) != 0) return Status();
+  if (!S_ISSOCK(info.st_mode))
+    return failed(config, "the path exists and is no socket", EEXIST, "remove it or change `path`");
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, config.path.c_str(), sizeof address.sun_path - 1);
+  const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const bool alive = probe >= 0 && connect(probe, reinterpret_cast<const sockaddr*>(&address),
+                                           sizeof address) == 0;
+  if (probe >= 0) close(probe);
+  if (alive)
+    return failed(config, "another process serves the socket", EADDRINUSE,
+                  "is another sluiced running? stop it or change `path`");
+  unlink(config.path.c_str());
+  return Status();
+}
+
+std::string vdev_arguments(const config::PortConfig& config, std::size_t max_frame_bytes) {
+  switch (config.type) {
+    case config::PortType::kVhostUser: return "iface=" + config.path + ",queues=1";
+    case config::PortType::kAfPacket: {
+      const std::size_t frame = af_packet_frame_bytes(max_frame_bytes);
+      const std::size_t block = 4 * frame;  // whole pages, which frames must fill without a gap
+      return "iface=" + config.interface + ",blocksz=" + std::to_string(block) +
+             ",framesz=" + std::to_string(frame) + ",framecnt=" + std::to_string(kAfPacketFrames) +
+             ",qdisc_bypass=0";  // the kernel's own shapers are obeyed
+    }
+    case config::PortType::kAfXdp:
+      return "iface=" + config.interface + ",start_queue=0,queue_count=1";
+    case config::PortType::kTap: return "iface=" + config.interface;
+    case config::PortType::kPci: return "";
+  }
+  return "";
+}
+
+const char* driver_of(config::PortType type) {
+  switch (type) {
+    case config::PortType::kVhostUser: return "net_vhost";
+    case config::PortType::kAfPacket: return "net_af_packet";
+    case config::PortType::kAfXdp: return "net_af_xdp";
+    case config::PortType::kTap: return "net_tap";
+    case config::PortType::kPci: return "";
+  }
+  return "";
+}
+
+// Drivers whose other end is a hypervisor: with receive offloads a guest's frame comes as its
+// kernel left it, to be completed by a device that there is not.
+bool is_paravirtual(std::string_view driver) {
+  return driver.starts_with("net_virtio") || driver == "net_vmxnet3" || driver == "net_netvsc" ||
+         driver == "net_vhost";
+}
 
 }  // namespace
 
-Port::Port(const config::PortConfig& config, PortIndex index, rte_mempool* pool, TimeNs now,
-           const config::Config& appliance)
+Port::Port(const config::PortConfig& config, PortIndex index, const config::Config& appliance)
     : config_(config),
       index_(index),
-      pool_(pool),
+      worker_count_(appliance.appliance.shards),
       max_frame_bytes_(config.mtu +
-                       static_cast<std::uint32_t>(wire::kEthernetBytes + wire::kVlanTagBytes)),
-      egress_(egress_options(config, max_frame_bytes_, appliance), counters_, now),
-      rx_fault_({.drop = config.fault.rx_drop,
-                 .duplicate = config.fault.duplicate,
-                 .reorder = config.fault.reorder},
-                seed_of(config, index, 0)),
-      tx_fault_({.drop = config.fault.tx_drop,
-                 .duplicate = config.fault.duplicate,
-                 .reorder = config.fault.reorder},
-                seed_of(config, index, 1)) {}
+                       static_cast<std::uint32_t>(wire::kEthernetBytes + wire::kVlanTagBytes)) {}
 
-std::size_t Port::receive(Burst& burst, TimeNs now) noexcept {
-  // A device without a peer says so itself; the peer of one that is down may have lost its memory.
-  std::size_t count = up() ? rte_eth_rx_burst(device_, 0, burst.data(), kBurst) : 0;
-  if (count == 0 && rx_fault_.held() == 0) return 0;
-  std::uint64_t bytes = 0;
-  std::size_t kept = 0;
-  for (std::size_t at = 0; at < count; ++at) {
-    rte_mbuf* packet = burst[at];
-    bytes += packet->pkt_len;
-    // The kernel takes VLAN tags off and hands them over beside the frame.
-    if ((packet->ol_flags & RTE_MBUF_F_RX_VLAN_STRIPPED) != 0 && rte_vlan_insert(&packet) != 0) {
-      counters_.drop(DropReason::kMalformed);
-      rte_pktmbuf_free(packet);
-      continue;
-    }
-    clear_offloads(packet);
-    if (packet->nb_segs > 1) {
-      counters_.drop(DropReason::kTooLong);
-      rte_pktmbuf_free(packet);
-      continue;
-    }
-    burst[kept++] = packet;
-  }
-  if (count != 0) {
-    counters_.rx_packets.add(count);
-    counters_.rx_bytes.add(bytes);
-  }
-  return rx_fault_.active() ? inject_rx_faults(burst, kept, now) : kept;
+Result<std::unique_ptr<Port>> Port::open(const config::PortConfig& config, PortIndex index,
+                                         rte_mempool* pool, TimeNs now,
+                                         const config::Config& appliance) {
+  std::unique_ptr<Port> port(new Port(config, index, appliance));
+  const std::vector<int> before = packet_sockets();
+  if (Status status = port->probe(); !status.ok()) return status;
+  if (Status status = port->make_plan(); !status.ok()) return status;
+  for (std::uint16_t queue = 0; queue < port->plan_.queues; ++queue)
+    port->lanes_.push_back(std::make_unique<Lane>(*port, queue, pool, now, appliance));
+  if (Status status = port->start(pool); !status.ok()) return status;
+  if (port->lanes_.size() > 1) port->steer(appliance);
+  for (const int socket : packet_sockets())
+    if (std::find(before.begin(), before.end(), socket) == before.end())
+      port->wake_socket_ = socket;
+  return port;
 }
 
-std::size_t Port::inject_rx_faults(Burst& burst, std::size_t count, TimeNs now) noexcept {
-  std::array<rte_mbuf*, kBurst> in;
-  std::copy_n(burst.begin(), count, in.begin());
-  std::size_t out = 0;
-  for (std::size_t at = 0; at < count; ++at) {
-    switch (rx_fault_.decide()) {
-      case Fate::kDrop:
-        counters_.drop(DropReason::kInjectedFault);
-        rte_pktmbuf_free(in[at]);
-        break;
-      case Fate::kHold:
-        counters_.fault_reordered.add(1);
-        rx_fault_.hold(in[at], now);
-        break;
-      case Fate::kDuplicate:
-        if (rte_mbuf* copy = rte_pktmbuf_copy(in[at], pool_, 0, UINT32_MAX)) {
-          counters_.fault_duplicated.add(1);
-          burst[out++] = copy;
-        }
-        [[fallthrough]];
-      case Fate::kDeliver: burst[out++] = in[at]; break;
+Status Port::probe() {
+  std::string name = config_.pci;
+  if (config_.type == config::PortType::kVhostUser)
+    if (Status status = clear_stale_socket(config_); !status.ok()) return status;
+  if (config_.type != config::PortType::kPci) {
+    name = driver_of(config_.type) + std::to_string(index_);
+    const std::string arguments = vdev_arguments(config_, max_frame_bytes_);
+    const int result = rte_eal_hotplug_add("vdev", name.c_str(), arguments.c_str());
+    if (result != 0)
+      return failed(config_, "the device was not created", result, remedy_for(config_));
+    vdev_name_ = name;
+  }
+  if (rte_eth_dev_get_port_by_name(name.c_str(), &device_) != 0)
+    return failed(config_, "DPDK has no such device", ENODEV, remedy_for(config_));
+  return Status();
+}
+
+Status Port::make_plan() {
+  rte_eth_dev_info info{};
+  const int result = rte_eth_dev_info_get(device_, &info);
+  if (result != 0) return failed(config_, "no device information", result, remedy_for(config_));
+  const bool vhost = config_.type == config::PortType::kVhostUser;
+  driver_ = info.driver_name;
+  tells_link_ = vhost || (info.dev_flags != nullptr && (*info.dev_flags & RTE_ETH_DEV_INTR_LSC));
+  offers_ = {.rx_udp_checksum = (info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_UDP_CKSUM) != 0,
+             .tx_udp_checksum = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_UDP_CKSUM) != 0,
+             .multi_segment = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0,
+             .rss = info.reta_size != 0 && info.hash_key_size != 0 &&
+                    (info.flow_type_rss_offloads & RTE_ETH_RSS_NONFRAG_IPV4_UDP) != 0,
+             .rx_queues = info.max_rx_queues,
+             .tx_queues = info.max_tx_queues};
+  plan_ = plan_port(offers_, {.shared_memory = vhost,
+                              .partial_checksums = is_paravirtual(driver_),
+                              .shaped = config_.rate_mbps != 0,
+                              .workers = worker_count_});
+  return Status();
+}
+
+PortRow Port::row() const {
+  return {config_.name, driver_ + ": " + where(config_), offers_, plan_};
+}
+
+PortView Port::view() const {
+  PortView view{config_.name, {}};
+  for (const auto& lane : lanes_) view.lanes.push_back(&lane->counters());
+  return view;
+}
+
+int Port::set_up_queues(rte_mempool* pool) noexcept {
+  std::uint16_t rx_descriptors = kDescriptors;
+  std::uint16_t tx_descriptors = kDescriptors;
+  constexpr auto kAnySocket = static_cast<unsigned>(SOCKET_ID_ANY);
+  int result = rte_eth_dev_adjust_nb_rx_tx_desc(device_, &rx_descriptors, &tx_descriptors);
+  for (std::uint16_t queue = 0; result == 0 && queue < plan_.queues; ++queue) {
+    result = rte_eth_rx_queue_setup(device_, queue, rx_descriptors, kAnySocket, nullptr, pool);
+    if (result == 0)
+      result = rte_eth_tx_queue_setup(device_, queue, tx_descriptors, kAnySocket, nullptr);
+  }
+  return result;
+}
+
+Status Port::start(rte_mempool* pool) {
+  rte_eth_conf device_config{};
+  // The kernel's own interfaces have theirs from whoever made them.
+  const bool sets_mtu =
+      config_.type == config::PortType::kPci || config_.type == config::PortType::kTap;
+  device_config.intr_conf.lsc = tells_link_;
+  if (sets_mtu) device_config.rxmode.mtu = config_.mtu;
+  if (plan_.rx == ChecksumsBy::kDevice)
+    device_config.rxmode.offloads |= RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
+  if (plan_.tx == ChecksumsBy::kDevice)
+    device_config.txmode.offloads |= RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
+  int result = rte_eth_dev_configure(device_, plan_.queues, plan_.queues, &device_config);
+  if (result == 0 && config_.type == config::PortType::kTap)
+    result = rte_eth_dev_set_mtu(device_, config_.mtu);
+  if (result == 0) result = set_up_queues(pool);
+  if (result != 0)
+    return failed(config_, "the device was not set up", result,
+                  sets_mtu ? "is mtu = " + std::to_string(config_.mtu) + " too large for it?"
+                           : remedy_for(config_));
+  if (device_config.intr_conf.lsc != 0) {
+    const auto callback = [](std::uint16_t device, rte_eth_event_type event, void* port,
+                             void* data) { return on_link_event(device, event, port, data); };
+    rte_eth_dev_callback_register(device_, RTE_ETH_EVENT_INTR_LSC, callback, this);
+  }
+  result = rte_eth_dev_start(device_);
+  if (result != 0) return failed(config_, "the device did not start", result, remedy_for(config_));
+  started_ = true;
+  rte_eth_promiscuous_enable(device_);
+  refresh_link();
+  return Status();
+}
+
+// Asks the device to put the datagrams for each shard into the queue of its worker. What it does
+// not know how to steer comes by any queue and is handed over.
+void Port::steer(const config::Config& appliance) noexcept {
+  for (std::uint16_t shard = 0; shard < plan_.queues; ++shard) {
+    const rte_flow_attr attributes{.ingress = 1};
+    rte_flow_item_udp udp{};
+    udp.hdr.dst_port =
+        rte_cpu_to_be_16(static_cast<std::uint16_t>(appliance.appliance.port + 1 + shard));
+    rte_flow_item_udp mask{};
+    mask.hdr.dst_port = UINT16_MAX;
+    const rte_flow_action_queue queue{.index = shard};
+    const rte_flow_action actions[] = {{RTE_FLOW_ACTION_TYPE_QUEUE, &queue},
+                                       {RTE_FLOW_ACTION_TYPE_END, nullptr}};
+    for (const rte_flow_item_type family : {RTE_FLOW_ITEM_TYPE_IPV4, RTE_FLOW_ITEM_TYPE_IPV6}) {
+      if (family == RTE_FLOW_ITEM_TYPE_IPV6 && !appliance.appliance.address6) continue;
+      const rte_flow_item pattern[] = {
+          {.type = RTE_FLOW_ITEM_TYPE_ETH},
+          {.type = family},
+          {.type = RTE_FLOW_ITEM_TYPE_UDP, .spec = &udp, .mask = &mask},
+          {.type = RTE_FLOW_ITEM_TYPE_END}};
+      rte_flow_error error{};
+      if (rte_flow_create(device_, &attributes, pattern, actions, &error) == nullptr) return;
     }
   }
-  while (void* held = rx_fault_.release(now)) burst[out++] = as_mbuf(held);
-  return out;
+  plan_.steered_by_device = true;
 }
 
-void Port::enqueue(rte_mbuf* packet, ClassIndex egress_class) noexcept {
-  if (packet->pkt_len > max_frame_bytes_) {
-    counters_.drop(DropReason::kTooLong);
-    rte_pktmbuf_free(packet);
-    return;
-  }
-  if (!up()) {
-    counters_.drop(DropReason::kPortDown);
-    rte_pktmbuf_free(packet);
-    return;
-  }
-  if (tx_fault_.active()) [[unlikely]]
-    inject_tx_faults(packet, egress_class);
-  else
-    queue(packet, egress_class);
+// On a thread of DPDK's.
+int Port::on_link_event(std::uint16_t, int, void* port, void*) {
+  static_cast<Port*>(port)->refresh_link();
+  return 0;
 }
 
-void Port::inject_tx_faults(rte_mbuf* packet, ClassIndex egress_class) noexcept {
-  switch (tx_fault_.decide()) {
-    case Fate::kDrop:
-      counters_.drop(DropReason::kInjectedFault);
-      rte_pktmbuf_free(packet);
-      return;
-    case Fate::kHold:
-      counters_.fault_reordered.add(1);
-      meta_of(packet) = {.egress_class = egress_class};  // for its release
-      tx_fault_.hold(packet, round_began_);
-      return;
-    case Fate::kDuplicate:
-      if (rte_mbuf* copy = rte_pktmbuf_copy(packet, pool_, 0, UINT32_MAX)) {
-        counters_.fault_duplicated.add(1);
-        queue(copy, egress_class);
+void Port::refresh_link() noexcept {
+  const std::lock_guard lock(link_mutex_);
+  rte_eth_link link{};
+  if (rte_eth_link_get_nowait(device_, &link) != 0) return;
+  if (link.link_status != RTE_ETH_LINK_UP) memory_lost_ = false;
+  const bool up = link.link_status == RTE_ETH_LINK_UP && !memory_lost_;
+  if (up_.exchange(up) == up) return;
+  link_counters().link_up.set(up ? 1 : 0);
+  link_counters().link_changes.add(1);
+  spdlog::info("port \"{}\" ({}) is {}", config_.name, where(config_), up ? "up" : "down");
+}
+
+// Takes the port down whose peer has cut off the memory that it shares: what it would read there
+// now are zeros.
+void Port::look_for_lost_memory() noexcept {
+  const std::uint32_t faults = guest_faults();
+  if (config_.type != config::PortType::kVhostUser || faults == faults_seen_) return;
+  const int peer = rte_eth_vhost_get_vid_from_port_id(device_);
+  rte_vhost_memory* memory = nullptr;
+  if (peer >= 0 && rte_vhost_get_mem_table(peer, &memory) == 0) {
+    bool lost = false;
+    for (std::uint32_t at = 0; at < memory->nregions; ++at) {
+      const auto begin = reinterpret_cast<std::uintptr_t>(memory->regions[at].mmap_addr);
+      const std::uintptr_t end = begin + memory->regions[at].mmap_size;
+      for (std::uint32_t fault = faults_seen_; fault != faults; ++fault) {
+        const AddressRange range = guest_fault(fault);
+        lost |= range.begin < end && begin < range.end;
       }
-      [[fallthrough]];
-    case Fate::kDeliver: queue(packet, egress_class); return;
+    }
+    std::free(memory);
+    if (lost) {
+      spdlog::error(
+          "port \"{}\" ({}): its peer took away the memory that it shares; the port is down until "
+          "the peer connects again",
+          config_.name, where(config_));
+      const std::lock_guard lock(link_mutex_);
+      memory_lost_ = true;
+    }
   }
+  faults_seen_ = faults;
 }
 
-void Port::queue(rte_mbuf* packet, ClassIndex egress_class) noexcept {
-  const auto mark = [](void* marked) {
-    rte_mbuf* frame = as_mbuf(marked);
-    return wire::mark_congestion({rte_pktmbuf_mtod(frame, std::uint8_t*), frame->data_len});
-  };
-  egress_.enqueue(
-      {packet, packet->pkt_len, egress_class, round_began_},
-      [](void* dropped) { rte_pktmbuf_free(as_mbuf(dropped)); }, mark);
+void Port::refresh() noexcept {
+  look_for_lost_memory();
+  refresh_link();  // also where the device tells: an event may be lost while it starts
+  rte_eth_stats stats{};
+  if (rte_eth_stats_get(device_, &stats) == 0)
+    link_counters().rx_missed.set(stats.imissed + stats.rx_nombuf);
 }
 
-std::size_t Port::flush(TimeNs now) noexcept {
-  while (void* held = tx_fault_.release(now)) {
-    rte_mbuf* packet = as_mbuf(held);
-    queue(packet, meta_of(packet).egress_class);
+Port::~Port() {
+  if (started_) {
+    rte_eth_promiscuous_disable(device_);
+    rte_eth_dev_stop(device_);
   }
-  if (egress_.empty()) return 0;
-  if (!up()) {
-    drop_all();
-    return 0;
-  }
-  egress_.begin_flush(now);
-  std::array<rte_mbuf*, kBurst> packets;
-  std::size_t total = 0;
-  for (std::span burst = egress_.take(); !burst.empty(); burst = egress_.take()) {
-    for (std::size_t at = 0; at < burst.size(); ++at) packets[at] = as_mbuf(burst[at].packet);
-    const std::size_t sent =
-        rte_eth_tx_burst(device_, 0, packets.data(), static_cast<std::uint16_t>(burst.size()));
-    egress_.accept(sent, now);
-    total += sent;
-    if (sent < burst.size()) break;
-  }
-  egress_.publish_depth();
-  return total;
-}
-
-void Port::drop_all() noexcept {
-  const auto free = [](void* packet) { rte_pktmbuf_free(as_mbuf(packet)); };
-  std::size_t dropped = egress_.clear(free);
-  for (void* held; (held = tx_fault_.release_any()) != nullptr; ++dropped) free(held);
-  counters_.drop(DropReason::kPortDown, dropped);
+  lanes_.clear();
+  if (device_ != UINT16_MAX) rte_eth_dev_close(device_);
+  if (!vdev_name_.empty()) rte_eal_hotplug_remove("vdev", vdev_name_.c_str());
 }
 
 }  // namespace sluice::dataplane

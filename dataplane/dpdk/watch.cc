@@ -97,7 +97,7 @@ void Control::suspect_behind(PortIndex port, TimeNs now) {
 void Control::watch_ports(TimeNs now) {
   for (std::size_t index = 0; index < fabric_.ports.size(); ++index) {
     Port& port = *fabric_.ports[index];
-    const std::uint64_t changes = port.counters().link_changes.read();
+    const std::uint64_t changes = port.link_changes();
     const std::uint64_t before = link_changes_[index];
     if (changes == before) continue;
     link_changes_[index] = changes;

@@ -56,7 +56,7 @@ Worker::Worker(Fabric& fabric, std::uint16_t index)
       macs_(fabric.mac_entries, fabric.mac_age_ns) {
   intakes_.assign(fabric.ports.size(), Intake(rte_rand()));
   for (const auto& port : fabric.ports)
-    if (port->index() % fabric.own.shard_count == index) own_ports_.push_back(port.get());
+    if (Lane* lane = port->lane_of(index); lane != nullptr) lanes_.push_back(lane);
 }
 
 Result<std::unique_ptr<Worker>> Worker::create(Fabric& fabric, std::uint16_t index) {
@@ -124,9 +124,10 @@ void Worker::run() {
   const bool busy = fabric_.polling == config::Polling::kBusy;
   if (busy) pin_to_cpu_number(index_);
   bool woken = true;
-  for (const Port* port : own_ports_) {
-    woken &= port->wake_socket() >= 0;
-    if (port->wake_socket() >= 0) doze_.watch(port->wake_socket());
+  for (const Lane* lane : lanes_) {
+    const int wake_socket = lane->port().wake_socket();
+    woken &= wake_socket >= 0;
+    if (wake_socket >= 0) doze_.watch(wake_socket);
   }
   if (!busy) ask_for_short_slices();
   IdlePolicy idle(busy, woken);
@@ -156,8 +157,9 @@ void Worker::run() {
   rte_thread_unregister();
 }
 
-std::size_t Worker::poll_port(Port& port, TimeNs now) noexcept {
-  const std::size_t count = port.receive(burst_, now);
+std::size_t Worker::poll_lane(Lane& lane, TimeNs now) noexcept {
+  const Port& port = lane.port();
+  const std::size_t count = lane.receive(burst_, now);
   wire::Datagram datagram;
   ShardId shard;
   for (std::size_t at = 0; at < count; ++at) {
@@ -165,9 +167,9 @@ std::size_t Worker::poll_port(Port& port, TimeNs now) noexcept {
     rte_mbuf* packet = burst_[at];
     if (flows_.find(bytes_of(packet), port.index(), udp_checksums_of(port.plan().rx, packet), macs_,
                     now, datagram, shard))
-      to_shard(port, datagram, shard, packet, now);
+      to_shard(lane, datagram, shard, packet, now);
     else
-      handle_frame(port, packet, now);
+      handle_frame(lane, packet, now);
   }
   finish_arrivals(now);
   return count;
@@ -181,7 +183,7 @@ std::size_t Worker::poll_inbox(TimeNs now) noexcept {
     auto* packet = static_cast<rte_mbuf*>(packets[at]);
     const PacketMeta meta = meta_of(packet);
     if (meta.kind == PacketMeta::Kind::kEgress)
-      fabric_.ports[meta.port]->enqueue(packet, meta.egress_class);
+      fabric_.ports[meta.port]->lane_of(index_)->enqueue(packet, meta.egress_class);
     else
       arrive({bytes_of(packet).subspan(meta.payload_offset, meta.payload_bytes), meta.marked},
              packet, now);
@@ -262,20 +264,20 @@ void Worker::send_of_shard(rte_mbuf* packet, const agg::Transmit& transmit) noex
 
 std::size_t Worker::loop(TimeNs now) noexcept {
   std::size_t work = 0;
-  for (Port* port : own_ports_) port->begin_round(now);
-  for (Port* port : own_ports_) work += poll_port(*port, now);
+  for (Lane* lane : lanes_) lane->begin_round(now);
+  for (Lane* lane : lanes_) work += poll_lane(*lane, now);
   work += poll_inbox(now);
   work += poll_mac_news(now);
   ShardLink link{*this};
   work += agg::serve_shard(shard_, link, now);
-  for (Port* port : own_ports_) work += port->flush(now);
+  for (Lane* lane : lanes_) work += lane->flush(now);
   return work;
 }
 
 // When a port's shaper lets something go that waits now.
 TimeNs Worker::due() const noexcept {
   TimeNs due = IdlePolicy::kNever;
-  for (const Port* port : own_ports_) due = std::min(due, port->due());
+  for (const Lane* lane : lanes_) due = std::min(due, lane->due());
   return due;
 }
 

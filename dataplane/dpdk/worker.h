@@ -45,7 +45,7 @@ struct Fabric {
   RingPtr joins;
   RingPtr strays;
 
-  Worker& owner_of(PortIndex port) const noexcept { return *workers[port % workers.size()]; }
+  Worker& owner_of(PortIndex port) const noexcept { return *workers[ports[port]->owner()]; }
 };
 
 TimeNs now_ns() noexcept;
@@ -84,7 +84,7 @@ class Worker {
   void run();
   std::size_t loop(TimeNs now) noexcept;
   TimeNs due() const noexcept;
-  std::size_t poll_port(Port& port, TimeNs now) noexcept;
+  std::size_t poll_lane(Lane& lane, TimeNs now) noexcept;
   std::size_t poll_inbox(TimeNs now) noexcept;
   std::size_t poll_mac_news(TimeNs now) noexcept;
   std::span<agg::Transmit> rooms() noexcept;
@@ -92,30 +92,30 @@ class Worker {
   void notice_links() noexcept;
 
   // Each takes ownership of the packet.
-  void handle_frame(Port& port, rte_mbuf* packet, TimeNs now) noexcept;
+  void handle_frame(Lane& lane, rte_mbuf* packet, TimeNs now) noexcept;
   PortMask ports_that_carry(const wire::EthernetView& view, PortMask out) const noexcept;
-  void forward(Port& in, const ForwardDecision& decision, const wire::EthernetView& view,
+  void forward(Lane& in, const ForwardDecision& decision, const wire::EthernetView& view,
                rte_mbuf* packet) noexcept;
-  void handle_own(Port& port, wire::Frame& frame, MacTable::Learned learned, rte_mbuf* packet,
+  void handle_own(Lane& lane, wire::Frame& frame, MacTable::Learned learned, rte_mbuf* packet,
                   TimeNs now) noexcept;
-  void to_shard(Port& port, const wire::Datagram& datagram, ShardId shard, rte_mbuf* packet,
+  void to_shard(Lane& lane, const wire::Datagram& datagram, ShardId shard, rte_mbuf* packet,
                 TimeNs now) noexcept;
-  void handle_control(Port& port, const wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept;
-  void to_control(Port& port, Errand errand, PacketMeta::Kind kind, std::uint64_t sender,
+  void handle_control(Lane& lane, const wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept;
+  void to_control(Lane& lane, Errand errand, PacketMeta::Kind kind, std::uint64_t sender,
                   rte_mbuf* packet, TimeNs now) noexcept;
-  void answer(Port& port, const wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept;
+  void answer(Lane& lane, const wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept;
   // `losses` counts the packet if the port is another worker's and that one's inbox is full.
   void send(PortIndex port, ClassIndex egress_class, rte_mbuf* packet,
             DropCounters& losses) noexcept;
-  void drop(Port& port, DropReason reason, rte_mbuf* packet) noexcept;
+  void drop(Lane& lane, DropReason reason, rte_mbuf* packet) noexcept;
 
   void arrive(const wire::Datagram& datagram, rte_mbuf* packet, TimeNs now) noexcept;
   void finish_arrivals(TimeNs now) noexcept;
 
   Fabric& fabric_;
   const std::uint16_t index_;
-  std::vector<Port*> own_ports_;
-  std::vector<Intake> intakes_;  // one a port, used for own ones
+  std::vector<Lane*> lanes_;
+  std::vector<Intake> intakes_;  // one a port, used for those that it serves
   PortMask up_ = 0;
   agg::Shard shard_;
   Routes routes_;
@@ -126,13 +126,13 @@ class Worker {
   RingPtr events_;    // agg::ShardEvent, to the control thread
   RingPtr news_;      // MacNews
   // For the shard's next datagrams: buffers, and room in each. The first `used_` are gone.
-  Port::Burst spares_{};
+  Lane::Burst spares_{};
   std::array<agg::Transmit, kBurst> outgoing_;
   std::size_t used_ = kBurst;
-  Port::Burst burst_{};
+  Lane::Burst burst_{};
   Doze doze_;
   // The buffers of what has arrived for the shard, until it is handled.
-  Port::Burst arrived_{};
+  Lane::Burst arrived_{};
   std::size_t arrived_count_ = 0;
   LcoreCounters counters_;
   agg::Arrivals arrivals_{shard_, counters_.verdicts};

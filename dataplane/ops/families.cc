@@ -5,53 +5,90 @@
 namespace sluice::dataplane {
 namespace {
 
-constexpr Metric<PortCounters> kPortMetrics[] = {
-    {"sluice_port_rx_packets_total", "Frames received.", count_of<&PortCounters::rx_packets>},
-    {"sluice_port_rx_bytes_total", "Bytes of frames received.", count_of<&PortCounters::rx_bytes>},
+// Of all lanes together.
+template <auto kCounter>
+constexpr auto port_sum_of = [](const PortView& port) -> double {
+  return static_cast<double>(
+      port.sum([](const PortCounters& lane) { return (lane.*kCounter).read(); }));
+};
+
+// An egress class of a port. Also the histogram of its waits.
+struct PortClass {
+  static constexpr std::size_t kBuckets = WaitHistogram::kBuckets;
+  static constexpr auto bound_ns(std::size_t bucket) { return WaitHistogram::bound_ns(bucket); }
+  const PortView& port;
+  std::size_t index;
+
+  template <class Read>
+  std::uint64_t sum(Read&& read) const {
+    return port.sum([&](const PortCounters& lane) { return read(lane.classes[index]); });
+  }
+  std::uint64_t bucket(std::size_t at) const {
+    return sum([&](const ClassCounters& lane) { return lane.waits.bucket(at); });
+  }
+  std::uint64_t sum_ns() const {
+    return sum([](const ClassCounters& lane) { return lane.waits.sum_ns(); });
+  }
+  bool was_used() const {
+    return sum([](const ClassCounters& lane) {
+             return lane.tx_packets.read() | lane.drops.read() | lane.queue_packets.read();
+           }) != 0;
+  }
+};
+template <auto kCounter>
+constexpr auto class_sum_of = [](const PortClass& of) -> double {
+  return static_cast<double>(
+      of.sum([](const ClassCounters& lane) { return (lane.*kCounter).read(); }));
+};
+
+constexpr Metric<PortView> kPortMetrics[] = {
+    {"sluice_port_rx_packets_total", "Frames received.", port_sum_of<&PortCounters::rx_packets>},
+    {"sluice_port_rx_bytes_total", "Bytes of frames received.",
+     port_sum_of<&PortCounters::rx_bytes>},
     {"sluice_port_rx_missed_packets_total",
      "Frames lost in the device because the appliance did not fetch them in time or no packet "
      "buffer was free.",
-     count_of<&PortCounters::rx_missed>},
-    {"sluice_port_tx_packets_total", "Frames sent.", count_of<&PortCounters::tx_packets>},
-    {"sluice_port_tx_bytes_total", "Bytes of frames sent.", count_of<&PortCounters::tx_bytes>},
+     port_sum_of<&PortCounters::rx_missed>},
+    {"sluice_port_tx_packets_total", "Frames sent.", port_sum_of<&PortCounters::tx_packets>},
+    {"sluice_port_tx_bytes_total", "Bytes of frames sent.", port_sum_of<&PortCounters::tx_bytes>},
     {"sluice_port_forwarded_packets_total", "Frames that came in here and left by another port.",
-     count_of<&PortCounters::forwarded>},
+     port_sum_of<&PortCounters::forwarded>},
     {"sluice_port_flooded_packets_total",
      "Forwarded frames that went to all ports: broadcast, or an address not seen yet.",
-     count_of<&PortCounters::flooded>},
+     port_sum_of<&PortCounters::flooded>},
     {"sluice_port_fault_duplicated_packets_total",
      "Frames doubled on purpose: the port's fault injection is on.",
-     count_of<&PortCounters::fault_duplicated>},
+     port_sum_of<&PortCounters::fault_duplicated>},
     {"sluice_port_fault_reordered_packets_total",
      "Frames held back on purpose: the port's fault injection is on.",
-     count_of<&PortCounters::fault_reordered>},
+     port_sum_of<&PortCounters::fault_reordered>},
     {"sluice_port_link_changes_total", "Times the link or the peer came or went.",
-     count_of<&PortCounters::link_changes>},
+     port_sum_of<&PortCounters::link_changes>},
     {"sluice_port_link_up", "1 while the link or the peer is up.",
-     count_of<&PortCounters::link_up>},
+     port_sum_of<&PortCounters::link_up>},
     {"sluice_port_queue_packets",
      "Frames in the egress queue now: the port is offered more than it can send.",
-     count_of<&PortCounters::queue_packets>},
+     port_sum_of<&PortCounters::queue_packets>},
     {"sluice_port_queue_bytes", "Bytes in the egress queue now.",
-     count_of<&PortCounters::queue_bytes>},
+     port_sum_of<&PortCounters::queue_bytes>},
 };
 
-constexpr Metric<ClassCounters> kClassMetrics[] = {
+constexpr Metric<PortClass> kClassMetrics[] = {
     {"sluice_port_tx_class_packets_total", "Frames sent, by egress class; 0 is the most urgent.",
-     count_of<&ClassCounters::tx_packets>},
+     class_sum_of<&ClassCounters::tx_packets>},
     {"sluice_port_tx_class_bytes_total", "Bytes of frames sent, by egress class.",
-     count_of<&ClassCounters::tx_bytes>},
+     class_sum_of<&ClassCounters::tx_bytes>},
     {"sluice_port_dropped_class_packets_total",
      "Frames dropped at egress because the queue was full, by class: the port is offered more of "
      "classes as urgent or more urgent than it sends.",
-     count_of<&ClassCounters::drops>},
+     class_sum_of<&ClassCounters::drops>},
     {"sluice_port_marked_class_packets_total",
      "Frames given the congestion mark, by egress class: their senders should slow down.",
-     count_of<&ClassCounters::marked>},
+     class_sum_of<&ClassCounters::marked>},
     {"sluice_port_queue_class_packets", "Frames in the egress queue now, by class.",
-     count_of<&ClassCounters::queue_packets>},
+     class_sum_of<&ClassCounters::queue_packets>},
     {"sluice_port_queue_class_bytes", "Bytes in the egress queue now, by class.",
-     count_of<&ClassCounters::queue_bytes>},
+     class_sum_of<&ClassCounters::queue_bytes>},
 };
 
 struct LcoreRow {
@@ -104,38 +141,35 @@ constexpr Metric<BufferUse> kBufferMetrics[] = {
      [](const BufferUse& use) { return static_cast<double>(use.capacity); }},
 };
 
-bool was_used(const ClassCounters& counters) noexcept {
-  return (counters.tx_packets.read() | counters.drops.read() | counters.queue_packets.read()) != 0;
-}
-
 }  // namespace
 
 void add_port_families(const CounterBlocks& blocks, Families& families) {
   const auto each_port = [&](auto&& add) {
-    for (const PortView& port : blocks.ports) add(Labels{{"port", port.name}}, *port.counters);
+    for (const PortView& port : blocks.ports) add(Labels{{"port", port.name}}, port);
   };
   // Classes that were never used would be 64 rows a port of zeros.
   const auto each_class = [&](auto&& add) {
     for (const PortView& port : blocks.ports)
       for (std::size_t index = 0; index < kClassCount; ++index)
-        if (was_used(port.counters->classes[index]))
-          add(Labels{{"port", port.name}, {"class", std::to_string(index)}},
-              port.counters->classes[index]);
+        if (const PortClass used{port, index}; used.was_used())
+          add(Labels{{"port", port.name}, {"class", std::to_string(index)}}, used);
   };
-  add_families<PortCounters>(kPortMetrics, each_port, families);
+  add_families<PortView>(kPortMetrics, each_port, families);
   FamilyBuilder drops("sluice_port_dropped_packets_total",
                       help_of("Frames dropped, by reason.", kDropReasonInfo));
   for (const PortView& port : blocks.ports)
     for (std::size_t reason = 0; reason < kDropReasonCount; ++reason)
       drops.row({{"port", port.name}, {"reason", std::string(kDropReasonInfo[reason].label)}},
-                static_cast<double>(port.counters->drops.by_reason[reason].read()));
+                static_cast<double>(port.sum([&](const PortCounters& lane) {
+                  return lane.drops.by_reason[reason].read();
+                })));
   families.push_back(drops.take());
-  add_families<ClassCounters>(kClassMetrics, each_class, families);
+  add_families<PortClass>(kClassMetrics, each_class, families);
   add_histogram(
       "sluice_port_wait_seconds",
       "How long frames that were sent had waited in the egress queue, by class: long waits of the "
       "least urgent mean a full port, of the most urgent a fault.",
-      each_class, [](const ClassCounters& counters) -> auto& { return counters.waits; }, families);
+      each_class, [](const PortClass& of) -> auto& { return of; }, families);
 }
 
 void add_lcore_families(const CounterBlocks& blocks, const std::vector<double>& busy_shares,

@@ -26,11 +26,6 @@ struct Metric {
   double (*value)(const Block&);
 };
 
-// Reads a member that is a Counter, for the tables.
-template <auto kCounter>
-inline constexpr auto count_of =
-    [](const auto& block) -> double { return static_cast<double>((block.*kCounter).read()); };
-
 inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
 class FamilyBuilder {

@@ -1,5 +1,6 @@
 """A port whose device checks received checksums and completes sent ones: DPDK's tap driver offers
-both, in software, as a NIC does in hardware. Here the hosts are processes behind one interface."""
+both, in software, as a NIC does in hardware, and a pair of queues for each worker. Here the hosts
+are processes behind one interface."""
 
 import re
 import subprocess
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 INTERFACE = "sluice0"
 HOST_ADDRESS = "10.77.0.2"
-TABLE_ROW = rf"local +net_tap: tap interface {INTERFACE} +device +device "
+TABLE_ROW = rf"local +net_tap: tap interface {INTERFACE} +device +device +2 \(steered "
 
 
 def config_of(lab: Lab) -> str:
@@ -51,6 +52,33 @@ def test_sums_are_exact_where_the_device_makes_and_checks_the_checksums(lab):
         report = finish(worker)
         assert report["exit"] == 0, report
     assert total(lab, 'sluice_packets_total{reason="bad_checksum"') == 0
+
+
+def share_handed_over(lab: Lab) -> float:
+    """Of the frames that one job's sums take."""
+    ranks = [
+        start(lab, None, lab.url, rank, 3, steps=10, tensors=4, elems=60_000) for rank in range(3)
+    ]
+    for worker in ranks:
+        report = finish(worker)
+        assert report["exit"] == 0, report
+    frames = total(lab, "sluice_port_rx_packets_total") + total(lab, "sluice_port_tx_packets_total")
+    return total(lab, "sluice_lcore_handed_over_packets_total") / frames
+
+
+# The kernel puts a flow's datagrams into the queue by which it was last answered, so that those for
+# a shard come to its worker without a rule.
+def test_each_worker_serves_a_port_with_queues_for_all(lab):
+    assert share_handed_over(lab) < 0.2
+
+
+def test_one_worker_serves_a_shaped_port_and_hands_over_what_is_another_s():
+    with Lab(hosts=1) as made:
+        made.start_appliance(BUILD, config_of(made) + "rate_mbps = 10000\n")
+        in_box(made, "ip", "addr", "add", f"{HOST_ADDRESS}/24", "dev", INTERFACE)
+        log = (made.directory / "sluiced.log").read_text()
+        assert re.search(r"device +device +1 \(shaped\) ", log), log
+        assert share_handed_over(made) > 0.3
 
 
 # An Ethernet frame of IPv4 and UDP to the box's control port, its checksum one off, right, none.

@@ -61,19 +61,43 @@ TEST(PortPlan, AnEmptyOfferIsDoneInSoftware) {
   EXPECT_STREQ(plan.tx_reason, "not offered");
 }
 
-TEST(PortPlan, TheTableSaysOfEachPortWhoDoesWhatAndWhy) {
-  const PortRow rows[] = {
-      {"uplink", "net_mlx5: 0000:01:00.0", kEverything, plan_port(kEverything, {})},
-      {"v", "net_vhost: v.sock", {}, plan_port({}, {.shared_memory = true})},
+TEST(PortPlan, AllWorkersServeAnUnshapedPortWithAPairOfQueuesForEach) {
+  struct Row {
+    std::uint16_t rx, tx, workers;
+    bool shaped;
+    std::uint16_t queues;
   };
+  for (const Row& row : {Row{16, 16, 1, false, 1}, Row{16, 16, 4, false, 4}, Row{4, 4, 4, false, 4},
+                         Row{3, 16, 4, false, 1}, Row{16, 3, 4, false, 1}, Row{16, 16, 4, true, 1},
+                         Row{1, 1, 2, false, 1}}) {
+    for (const bool shared : {false, true}) {
+      const PortPlan plan =
+          plan_port({.rx_queues = row.rx, .tx_queues = row.tx},
+                    {.shared_memory = shared, .shaped = row.shaped, .workers = row.workers});
+      EXPECT_EQ(plan.queues, row.queues) << row.rx << " " << row.tx << " " << row.workers;
+      EXPECT_EQ(*plan.queues_reason == '\0', plan.queues == row.workers);
+    }
+  }
+}
+
+TEST(PortPlan, TheTableSaysOfEachPortWhoDoesWhatAndWhy) {
+  PortRow rows[] = {
+      {"uplink", "net_mlx5: 0000:01:00.0", kEverything, plan_port(kEverything, {.workers = 2})},
+      {"v", "net_vhost: v.sock", {}, plan_port({}, {.shared_memory = true, .workers = 2})},
+  };
+  rows[0].plan.steered_by_device = true;
   const std::string table = table_of(rows);
-  EXPECT_THAT(table, StartsWith("port    device                  checks rx checksums     "
-                                "makes tx checksums                     the device offers\n"));
+  EXPECT_THAT(table,
+              StartsWith("port    device                  checks rx checksums     "
+                         "makes tx checksums                     queues in use                   "
+                         "the device offers\n"));
   EXPECT_THAT(table, HasSubstr("uplink  net_mlx5: 0000:01:00.0  device                  "
-                               "device                                 16 rx and 16 tx queues, rx "
+                               "device                                 2 (steered by the device)   "
+                               "    16 rx and 16 tx queues, rx "
                                "UDP checksum, tx UDP checksum, multi-segment, RSS\n"));
   EXPECT_THAT(table, HasSubstr("v       net_vhost: v.sock       nobody (shared memory)  "
-                               "software (one sum serves all members)  1 rx and 1 tx queues\n"));
+                               "software (one sum serves all members)  1 (not a pair for each "
+                               "worker)  1 rx and 1 tx queues\n"));
 }
 
 }  // namespace

@@ -109,6 +109,28 @@ TEST_F(Metrics, PortsShowPacketsBytesAndUsedClasses) {
       4.0);
 }
 
+TEST_F(Metrics, WhatTheLanesOfAPortCountIsSummed) {
+  right.rx_packets.add(5);
+  right_too.rx_packets.add(7);
+  right.drop(DropReason::kNoPort, 2);
+  right_too.drop(DropReason::kNoPort, 4);
+  right_too.classes[17].tx_bytes.add(300);
+  right_too.classes[17].tx_packets.add(3);
+  right.classes[17].waits.add(WaitHistogram::bucket_of(900), 1, 900);
+  right_too.classes[17].waits.add(WaitHistogram::bucket_of(900), 2, 1800);
+  const Families families = page();
+  const std::map<std::string, std::string> row{{"port", "right"}, {"class", "17"}};
+  EXPECT_EQ(value(families, "sluice_port_rx_packets_total", {{"port", "right"}}), 12.0);
+  EXPECT_EQ(value(families, "sluice_port_dropped_packets_total",
+                  {{"port", "right"}, {"reason", "no_port"}}),
+            6.0);
+  EXPECT_EQ(value(families, "sluice_port_tx_class_bytes_total", row), 300.0);
+  const MetricFamily* waits = find(families, "sluice_port_wait_seconds");
+  ASSERT_EQ(waits->metric.size(), 1u);
+  EXPECT_EQ(waits->metric[0].histogram.sample_count, 3u);
+  EXPECT_NEAR(waits->metric[0].histogram.sample_sum, 2700e-9, 1e-12);
+}
+
 TEST_F(Metrics, AClassThatWasUsedShowsAllThatIsKnownOfItAndTheOthersNothing) {
   ClassCounters& used = right.classes[5];
   used.tx_packets.add(3);

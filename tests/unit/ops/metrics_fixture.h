@@ -19,14 +19,14 @@ using prometheus::MetricType;
 
 class Metrics : public agg::ControlTest {
  protected:
-  PortCounters left, right;
+  PortCounters left, right, right_too;
   LcoreCounters lcore;
   agg::Shard shard{ShardId{0}};
   VerdictCounters junk;
   DropCounters control_drops;
 
   MetricsSource source() {
-    return {.blocks = {.ports = {{"left", &left}, {"right", &right}},
+    return {.blocks = {.ports = {{"left", {&left}}, {"right", {&right, &right_too}}},
                        .lcores = {{&lcore, &shard}},
                        .control_junk = &junk,
                        .control_drops = &control_drops},
