@@ -1,6 +1,7 @@
 // The C interface (sluice.h): checks arguments, keeps exceptions in, remembers error texts.
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string>
 
@@ -169,6 +170,29 @@ sluice_status sluice_set_averaging(sluice_job* job, uint32_t tensor, int32_t ave
     Status status = sluice::client::check_averaging("averaging", averaging);
     if (!status.ok()) return status;
     return impl.set_averaging(tensor, static_cast<sluice::AveragingChoice>(averaging));
+  });
+}
+
+sluice_status sluice_get_residual(sluice_job* job, uint32_t tensor, float* values) {
+  return guarded(job, [&](Job& impl) -> Status {
+    if (values == nullptr) return {StatusCode::kInvalidArgument, "values is NULL"};
+    return impl.get_residual(tensor, values);
+  });
+}
+
+sluice_status sluice_set_residual(sluice_job* job, uint32_t tensor, const float* values) {
+  return guarded(job, [&](Job& impl) -> Status {
+    if (values == nullptr) return {StatusCode::kInvalidArgument, "values is NULL"};
+    return impl.set_residual(tensor, values);
+  });
+}
+
+sluice_status sluice_scale_residuals(sluice_job* job, double factor) {
+  return guarded(job, [&](Job& impl) -> Status {
+    if (!std::isfinite(factor))
+      return {StatusCode::kInvalidArgument,
+              "factor is " + std::to_string(factor) + "; it must be finite"};
+    return impl.scale_residuals(factor);
   });
 }
 

@@ -1,6 +1,7 @@
 #include "client/abi_options.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -12,12 +13,16 @@ namespace sluice::client {
 namespace {
 
 constexpr std::uint32_t kMaxTimeoutMs = 24 * 3600 * 1000;
-constexpr std::size_t kFirstTensorBytes = sizeof(sluice_tensor);
+constexpr std::size_t kFirstTensorBytes = offsetof(sluice_tensor, flags);
 
 static_assert(static_cast<int>(AveragingChoice::kDefault) == SLUICE_AVERAGE_DEFAULT &&
               static_cast<int>(AveragingChoice::kWeight) == SLUICE_AVERAGE_WEIGHT &&
               static_cast<int>(AveragingChoice::kWorld) == SLUICE_AVERAGE_WORLD &&
               static_cast<int>(AveragingChoice::kSum) == SLUICE_SUM);
+static_assert(static_cast<int>(Dtype::kFloat32) == SLUICE_WIRE_FLOAT32 &&
+              static_cast<int>(Dtype::kFloat16) == SLUICE_WIRE_FLOAT16 &&
+              static_cast<int>(Dtype::kBfloat16) == SLUICE_WIRE_BFLOAT16 &&
+              static_cast<int>(Dtype::kInt8) == SLUICE_WIRE_INT8);
 static_assert(static_cast<int>(Schedule::kStrict) == SLUICE_SCHEDULE_STRICT &&
               static_cast<int>(Schedule::kCredit) == SLUICE_SCHEDULE_CREDIT &&
               static_cast<int>(Schedule::kProphet) == SLUICE_SCHEDULE_PROPHET &&
@@ -53,6 +58,11 @@ Status check_options(const sluice_options& options) {
   if (options.schedule < SLUICE_SCHEDULE_STRICT || options.schedule > SLUICE_SCHEDULE_FIFO) {
     return bad("options.schedule is " + std::to_string(options.schedule) +
                "; use one of sluice_schedule_kind, SLUICE_SCHEDULE_STRICT for the default");
+  }
+  if (options.wire < 0 || options.wire > SLUICE_WIRE_INT8 ||
+      !is_summed(static_cast<Dtype>(options.wire))) {
+    return bad("options.wire is " + std::to_string(options.wire) +
+               "; use one of sluice_wire, SLUICE_WIRE_FLOAT32 for the default");
   }
   const std::uint32_t longest = std::max({options.connect_timeout_ms, options.join_timeout_ms,
                                           options.silence_timeout_ms, options.stall_report_ms});
@@ -115,6 +125,7 @@ void fill(const sluice_options& options, JoinRequest& request) {
   const char* const trace = std::getenv("SLUICE_TRACE");
   request.trace_dir = text_or(options.trace_dir, text_or(trace, ""));
   request.session.averaging = static_cast<AveragingChoice>(options.averaging);
+  request.wire = static_cast<Dtype>(options.wire);
   request.mtu_bytes = options.mtu;
   request.chunk_bytes = options.chunk_bytes;
   read_callbacks(options, request);
@@ -189,8 +200,15 @@ Status read_tensors(const sluice_tensor* tensors, std::size_t count, JoinRequest
               "tensor " + name + ": dtype " + std::to_string(tensor.dtype) +
                   " does not exist; use float32, float16 or bfloat16"};
     }
-    request.tensors.push_back(
-        {.name = name, .elem_count = tensor.elem_count, .dtype = static_cast<Dtype>(tensor.dtype)});
+    const std::uint64_t flags = stride < sizeof tensor ? 0 : tensor.flags;
+    if ((flags & ~std::uint64_t{SLUICE_TENSOR_EXACT}) != 0) {
+      return {StatusCode::kInvalidArgument, "tensor " + name + ": flags " + std::to_string(flags) +
+                                                " has bits that this version does not know"};
+    }
+    request.tensors.push_back({.name = name,
+                               .elem_count = tensor.elem_count,
+                               .dtype = static_cast<Dtype>(tensor.dtype),
+                               .exact = (flags & SLUICE_TENSOR_EXACT) != 0});
   }
   return {};
 }

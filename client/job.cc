@@ -88,7 +88,7 @@ Result<Opened> open(const JoinRequest& request) {
                                : chunk_bytes_for(request.mtu_bytes, request.session.world_size);
   if (Status status = check_chunk_bytes(request, chunk_bytes); !status.ok())
     return at_place(request, status);
-  Result<Layout> layout = Layout::create(request.tensors, chunk_bytes);
+  Result<Layout> layout = Layout::create(request.tensors, chunk_bytes, request.wire);
   if (!layout.ok()) return at_place(request, layout.status());
   Result<std::unique_ptr<Transport>> transport =
       open_transport({.address = address.value(),

@@ -31,6 +31,7 @@ struct JoinRequest {
   std::string local_address;
   SessionOptions session;  // nonce, credit, datagram size and printable address are filled in
   std::vector<TensorSpec> tensors;
+  Dtype wire = Dtype::kFloat32;
   std::size_t mtu_bytes = 1500;
   std::size_t chunk_bytes = 0;  // 0: the most that mtu_bytes carries
   std::string trace_dir;        // empty: no trace
@@ -74,6 +75,10 @@ class Job {
   Status end_step();
   Status set_averaging(std::uint32_t tensor, AveragingChoice choice);
   Status mark_applied(std::uint32_t tensor);
+  // `values`: of the tensor's elements.
+  Status get_residual(std::uint32_t tensor, float* values);
+  Status set_residual(std::uint32_t tensor, const float* values);
+  Status scale_residuals(double factor);
   Status send_state(const void* data, std::uint64_t bytes, Step step);
   // Ok while the job works.
   Status status() const;

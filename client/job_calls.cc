@@ -89,6 +89,29 @@ Status Job::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
   return status.ok() ? shared_.session.set_averaging(tensor, choice) : status;
 }
 
+Status Job::get_residual(std::uint32_t tensor, float* values) {
+  const Lock lock = shared_.mutex.lock();
+  std::span<float> residual;
+  Status status = check_tensor(tensor, "get_residual");
+  if (status.ok()) status = shared_.session.residual(tensor, residual);
+  if (status.ok()) std::copy(residual.begin(), residual.end(), values);
+  return status;
+}
+
+Status Job::set_residual(std::uint32_t tensor, const float* values) {
+  const Lock lock = shared_.mutex.lock();
+  std::span<float> residual;
+  Status status = check_tensor(tensor, "set_residual");
+  if (status.ok()) status = shared_.session.residual(tensor, residual);
+  if (status.ok()) std::copy_n(values, residual.size(), residual.begin());
+  return status;
+}
+
+Status Job::scale_residuals(double factor) {
+  const Lock lock = shared_.mutex.lock();
+  return shared_.session.scale_residuals(static_cast<float>(factor));
+}
+
 Status Job::mark_applied(std::uint32_t tensor) {
   const Lock lock = shared_.mutex.lock();
   Status status = check_tensor(tensor, "mark_applied");

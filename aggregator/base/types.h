@@ -58,6 +58,8 @@ constexpr std::size_t dtype_bytes(Dtype dtype) noexcept {
 constexpr bool is_summed(Dtype dtype) noexcept {
   return dtype <= Dtype::kBfloat16 || dtype == Dtype::kInt8;
 }
+// Formats that float32 may travel in, at a loss.
+constexpr bool is_narrow(Dtype wire) noexcept { return wire != Dtype::kFloat32 && is_summed(wire); }
 
 // Of a chunk's elements as they travel.
 inline constexpr std::size_t kScaleBytes = sizeof(float);

@@ -146,7 +146,6 @@ std::int64_t best_of(std::int64_t targets) noexcept { return targets & -targets;
 
 void fold_store(float* acc, const std::uint8_t* payload, std::size_t elem_count,
                 Dtype dtype) noexcept {
-  DCHECK(is_aligned(acc));
   if (dtype == Dtype::kFloat32 || dtype == Dtype::kBytes) {
     if (elem_count != 0) std::memcpy(acc, payload, elem_count * dtype_bytes(dtype));
     return;

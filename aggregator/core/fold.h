@@ -28,6 +28,7 @@
 namespace sluice::agg {
 
 // First contribution: acc = payload, widened to float32. It overwrites, so a slot needs no zeroing.
+// Here `acc` needs only a float's alignment.
 // kBytes copies elem_count bytes as they are (broadcasts).
 void fold_store(float* acc, const std::uint8_t* payload, std::size_t elem_count,
                 Dtype dtype) noexcept;

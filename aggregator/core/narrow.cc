@@ -336,14 +336,6 @@ HWY_EXPORT(finish_unbiased_any);
 HWY_EXPORT(store_quanta_all);
 HWY_EXPORT(add_quanta_all);
 
-namespace {
-
-[[maybe_unused]] bool is_narrow(Dtype wire) noexcept {
-  return wire == Dtype::kFloat16 || wire == Dtype::kBfloat16 || wire == Dtype::kInt8;
-}
-
-}  // namespace
-
 void pack(const float* gradient, const float* residual, std::size_t elem_count, Dtype wire,
           std::uint8_t* out) noexcept {
   DCHECK(is_narrow(wire));

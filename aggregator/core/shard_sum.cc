@@ -6,6 +6,7 @@
 
 #include "aggregator/base/check.h"
 #include "aggregator/core/fold.h"
+#include "aggregator/core/narrow.h"
 #include "aggregator/core/shard.h"
 #include "aggregator/core/signs.h"
 
@@ -96,12 +97,15 @@ bool fold(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
   const auto& body = packet.body<wire::Contribution>();
   Sum& sum = slice.sums[slot_index];
   const std::uint8_t* payload = packet.payload().data();
+  const bool rounded = body.flow.flags & wire::kFlagRounded;
   DCHECK(body.elem_count <= slice.stride_floats);
   if (!sum.has_data()) {
     sum.elem_count = body.elem_count;
     sum.dtype = body.dtype;
+    sum.rounded = rounded;
     slice.slots[slot_index].payload_bytes = static_cast<std::uint16_t>(packet.payload().size());
-  } else if (body.elem_count != sum.elem_count || body.dtype != sum.dtype) {
+  } else if (body.elem_count != sum.elem_count || body.dtype != sum.dtype ||
+             rounded != sum.rounded) {
     return false;
   }
   bool waits = false;
@@ -249,7 +253,13 @@ bool Shard::try_complete_sum(Job& job, std::uint32_t slot_index, TimeNs now) noe
     float* accumulator = slice.data_of(slot_index);
     auto* payload = reinterpret_cast<std::uint8_t*>(accumulator);
     if (job.policy().needs_signs()) observe_signs(job.spec.policy, slice, slot_index);
-    sum.finite = finish(accumulator, sum.elem_count, sum.weight, sum.dtype, payload);
+    if (sum.rounded) {
+      const ChunkIndex chunk = job.global_chunk(slot_index % slice.chunk_count, id_);
+      sum.finite = finish_unbiased(accumulator, sum.elem_count, sum.weight, sum.dtype,
+                                   rounding_seed(slice.slots[slot_index].step, chunk), payload);
+    } else {
+      sum.finite = finish(accumulator, sum.elem_count, sum.weight, sum.dtype, payload);
+    }
     if (job.policy().needs_norms()) observe_norms(slice, sum, payload);
     slice.summary.conclusive &= sum.finite;
   }

@@ -85,6 +85,7 @@ struct Sum {
   std::uint16_t k = 0;             // that it completed with
   std::uint16_t may_count = 0;     // likewise: ranks that it could have
   Dtype dtype{};
+  bool rounded = false;  // see wire::kFlagRounded; of the first contribution, as dtype
   bool finite = true;
 
   bool begun = false;  // the accumulator holds something: not while all data waits for its turn

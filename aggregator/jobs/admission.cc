@@ -24,6 +24,17 @@ const char* name_of(AveragingChoice averaging) noexcept {
   return "?";
 }
 
+const char* name_of(Dtype wire) noexcept {
+  switch (wire) {
+    case Dtype::kFloat32: return "float32";
+    case Dtype::kFloat16: return "float16";
+    case Dtype::kBfloat16: return "bfloat16";
+    case Dtype::kInt8: return "int8";
+    case Dtype::kBytes: break;
+  }
+  return "?";
+}
+
 bool refuse(Refusal& refusal, wire::RefuseCode code, std::string why) {
   CHECK(!why.empty());
   refusal = {.code = code, .text = std::move(why)};
@@ -136,12 +147,11 @@ bool check_request(const JoinRequest& request, const JobsOptions& options, Refus
     return no(RefuseCode::kLimit,
               text("job '%s' has %u gradient chunks, a job has 1 to %u: choose bigger chunks",
                    name.c_str(), join.layouts[kGradients].chunk_count, kMaxChunks));
-  if (join.layouts[kGradients].max_elems == 0 ||
-      join.layouts[kGradients].max_elems > chunk_bytes / dtype_bytes(Dtype::kFloat16))
+  const std::size_t max_elems = chunk_bytes / (join.wire == Dtype::kInt8 ? 1 : 2);
+  if (join.layouts[kGradients].max_elems == 0 || join.layouts[kGradients].max_elems > max_elems)
     return no(RefuseCode::kBadRequest,
               text("job '%s' has up to %u elements in a chunk of %u bytes, possible are 1 to %zu",
-                   name.c_str(), join.layouts[kGradients].max_elems, chunk_bytes,
-                   chunk_bytes / dtype_bytes(Dtype::kFloat16)));
+                   name.c_str(), join.layouts[kGradients].max_elems, chunk_bytes, max_elems));
   if (join.layouts[kCollectives].chunk_count != 0 &&
       join.layouts[kCollectives].chunk_count != kCollectiveChunks)
     return no(RefuseCode::kBadRequest,
@@ -187,6 +197,12 @@ bool check_agreement(const JoinRequest& request, const JobsOptions& options, con
         text("rank %u cuts chunks of %u bytes, job '%s' has chunks of %u bytes (set by rank "
              "%u)",
              rank, unsigned{join.chunk_bytes}, name, unsigned{entry.spec.chunk_bytes}, first));
+  if (entry.wire != join.wire)
+    return no(
+        RefuseCode::kLayout,
+        text("float32 of rank %u travels as %s, that of job '%s' as %s (set by rank %u): give "
+             "all ranks the same wire format",
+             rank, name_of(join.wire), name, name_of(entry.wire), first));
   const wire::StreamLayout given = join.layouts[kGradients];
   if (entry.gradients.hash != given.hash || entry.gradients.chunk_count != given.chunk_count ||
       entry.gradients.max_elems != given.max_elems)

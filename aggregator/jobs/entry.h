@@ -115,6 +115,7 @@ struct JobEntry {
   std::uint64_t run_id = 0;
   wire::StreamLayout gradients;  // as the first member gave it
   AveragingChoice averaging{};   // likewise
+  Dtype wire{};                  // likewise
   Rank layout_rank;              // that member
   std::uint16_t datagram_bytes = 0;
   JobSpec spec;

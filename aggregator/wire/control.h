@@ -50,6 +50,7 @@ struct Join {  // padded to the size of a full result datagram of this job, or n
   std::uint8_t allow_nil = 1;
   std::uint8_t name_bytes = 0;
   AveragingChoice averaging{};  // as it was made, the default being one of them
+  Dtype wire{};                 // the format that float32 travels in
   char name[kMaxJobNameBytes] = {};
   std::uint8_t server_nonce[kNonceBytes] = {};
   std::uint8_t proof[kProofBytes] = {};

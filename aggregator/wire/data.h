@@ -24,7 +24,7 @@ namespace sluice::wire {
 // All else in it holds for each.
 struct Contribution {  // then elem_count elements; with kFlagNil the chunks
   static constexpr PacketType kType = PacketType::kContribution;
-  static constexpr std::uint8_t kFlags = kFlagReport | kFlagNil;
+  static constexpr std::uint8_t kFlags = kFlagReport | kFlagNil | kFlagRounded;
   FlowHeader flow;
   std::uint32_t step = 0;
   std::uint32_t chunk = 0;

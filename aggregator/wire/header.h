@@ -20,7 +20,7 @@ static_assert(std::endian::native == std::endian::little,
 inline constexpr std::uint16_t kMagic = 0x51C5;
 // Of all packets, this header, REFUSE, and that a JOIN begins with its nonce are the same in every
 // version from 4 on: whoever joins an appliance of another one is told of both.
-inline constexpr std::uint8_t kVersion = 4;
+inline constexpr std::uint8_t kVersion = 5;
 
 enum class PacketType : std::uint8_t {
   // Control, port P.
@@ -63,6 +63,9 @@ inline constexpr std::uint8_t kFlagNil = 1 << 1;        // no data; result: of N
 inline constexpr std::uint8_t kFlagNonFinite = 1 << 2;  // result: some value is NaN or infinite
 inline constexpr std::uint8_t kFlagMean = 1 << 3;       // result: payload is sum / weight already
 inline constexpr std::uint8_t kFlagPulled = 1 << 4;     // results: sent because a probe asked
+// Contribution: elements are float32 that its worker has rounded to a narrower format, keeping what
+// that lost. The result is rounded without bias, since nobody keeps what that loses.
+inline constexpr std::uint8_t kFlagRounded = 1 << 5;
 
 #pragma pack(push, 1)
 

@@ -27,12 +27,12 @@ bool valid_policy(const PolicyOptions& policy) noexcept {
 // What a sum's packet is of. Element count and the NIL flag must tell one story.
 template <class Body>
 Verdict check_elems(const Body& body, std::uint8_t flags, Tail& tail) noexcept {
-  if (body.dtype > Dtype::kBfloat16) return Verdict::kBadField;
+  if (!is_summed(body.dtype)) return Verdict::kBadField;
   const bool nil = flags & kFlagNil;
   if (nil && body.dtype != Dtype{}) return Verdict::kBadField;  // it may be of several tensors
   tail.chunks = std::uint64_t{1} << (body.chunk % kChunksPerBlock);
   tail.lists_chunks = nil;
-  tail.payload_bytes = body.elem_count * dtype_bytes(body.dtype);
+  tail.payload_bytes = payload_bytes(body.dtype, body.elem_count);
   return nil == (body.elem_count == 0) && tail.payload_bytes <= kMaxChunkBytes
              ? Verdict::kAccepted
              : Verdict::kBadLength;
@@ -63,7 +63,9 @@ Verdict check_text(std::uint16_t text_bytes, Tail& tail) noexcept {
 Verdict field_if(bool valid) noexcept { return valid ? Verdict::kAccepted : Verdict::kBadField; }
 
 Verdict check(const Contribution& body, Tail& tail) noexcept {
-  if (body.reserved != 0) return Verdict::kBadField;
+  const bool rounded = body.flow.flags & kFlagRounded;
+  if (body.reserved != 0 || (rounded ? !is_narrow(body.dtype) : body.dtype == Dtype::kInt8))
+    return Verdict::kBadField;
   return check_elems(body, body.flow.flags, tail);
 }
 
@@ -98,7 +100,7 @@ Verdict check(const Answer& body, Tail& tail) noexcept {
 
 Verdict check(const Join& body, Tail& tail) noexcept {
   if (body.has_proof > 1 || body.allow_nil > 1 || body.has_policy > 1 ||
-      !valid_policy(body.policy) || body.averaging > AveragingChoice::kSum)
+      !valid_policy(body.policy) || body.averaging > AveragingChoice::kSum || !is_summed(body.wire))
     return Verdict::kBadField;
   if (body.name_bytes == 0 || body.name_bytes > kMaxJobNameBytes) return Verdict::kBadLength;
   tail.padding_allowed = true;

@@ -8,9 +8,10 @@
 namespace sluice::client {
 
 bool write_average(std::uint8_t* output, std::span<const std::uint8_t> payload,
-                   std::size_t elem_count, Dtype dtype, const Summed& summed,
+                   std::size_t elem_count, Dtype dtype, Dtype wire, const Summed& summed,
                    AveragingChoice averaging, float* scratch) noexcept {
-  DCHECK(output != nullptr && payload.size() == elem_count * dtype_bytes(dtype));
+  DCHECK(output != nullptr && payload.size() == payload_bytes(wire, elem_count));
+  DCHECK(wire == dtype || dtype == Dtype::kFloat32);
   DCHECK(averaging != AveragingChoice::kDefault && summed.members <= summed.may_count);
   const bool wants_sum = averaging == AveragingChoice::kSum;
   const auto weight = static_cast<double>(summed.weight);
@@ -20,6 +21,17 @@ bool write_average(std::uint8_t* output, std::span<const std::uint8_t> payload,
   const double factor = wants_sum && summed.is_mean ? weight : 1;
   const bool defined = wants_sum || summed.weight != 0;
 
+  const auto rescale = [&](float* values) {
+    for (std::size_t i = 0; i < elem_count; ++i)
+      values[i] = values[i] * static_cast<float>(factor) / static_cast<float>(divisor);
+  };
+
+  if (wire != dtype) {
+    auto* const values = reinterpret_cast<float*>(output);
+    agg::fold_store(values, payload.data(), elem_count, wire);
+    if (divisor != 1 || factor != 1) rescale(values);
+    return defined;
+  }
   if (divisor == 1 && factor == 1) {
     std::memcpy(output, payload.data(), payload.size());
     return defined;
@@ -30,8 +42,7 @@ bool write_average(std::uint8_t* output, std::span<const std::uint8_t> payload,
     return defined;
   }
   agg::fold_store(scratch, payload.data(), elem_count, dtype);
-  for (std::size_t i = 0; i < elem_count; ++i)
-    scratch[i] = scratch[i] * static_cast<float>(factor) / static_cast<float>(divisor);
+  rescale(scratch);
   return agg::finish(scratch, elem_count, 1, dtype, output) && defined;
 }
 

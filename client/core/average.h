@@ -31,11 +31,12 @@ struct Summed {
   bool is_mean = false;         // the payload is sum / weight already
 };
 
-// Writes elem_count elements to `output`: sum / weight, that x members / may_count, or the sum.
+// Writes elem_count elements of `dtype` to `output`: sum / weight, that x members / may_count, or
+// the sum. They came as `wire`, which is another type only where float32 travels at a loss.
 // `averaging` is a resolved() one. `scratch`: 64-byte aligned, elem_count floats. False: the output
 // holds no finite average, because all weights were 0 or a narrow type overflows.
 bool write_average(std::uint8_t* output, std::span<const std::uint8_t> payload,
-                   std::size_t elem_count, Dtype dtype, const Summed& summed,
+                   std::size_t elem_count, Dtype dtype, Dtype wire, const Summed& summed,
                    AveragingChoice averaging, float* scratch) noexcept;
 
 // Whether `elem_count` elements of a gradient hold neither NaN nor infinity. `scratch` as above.

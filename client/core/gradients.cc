@@ -25,7 +25,8 @@ GradientStream::GradientStream(const SessionOptions& options, Layout layout, Lin
       averaging_(layout_.tensor_count()),
       averages_(layout_.tensor_count()),
       gradient_priorities_(layout_.tensor_count()),
-      late_(link.counters) {
+      residuals_(layout_),
+      late_(link.counters, layout_, residuals_) {
   if (options.trace) trace_.enable(layout_.tensor_count());
 }
 
@@ -230,7 +231,8 @@ std::uint64_t GradientStream::keep_alike(std::uint32_t block, std::uint64_t chun
   return kept;
 }
 
-// A gradient stays where it is; what waits to be requeued may make room for something newer.
+// A gradient stays where it is, or is packed straight into the packet; what waits to be requeued
+// may make room for something newer.
 void GradientStream::write_chunks(const Choice& choice, std::uint64_t chunks, Transmit& transmit,
                                   std::span<std::uint8_t> out, TimeNs now) noexcept {
   const std::uint32_t block = choice.chunk / kChunksPerBlock;
@@ -249,9 +251,11 @@ void GradientStream::write_chunks(const Choice& choice, std::uint64_t chunks, Tr
                           .base_step = offer.base_step,
                           .weight = offer.weight,
                           .elem_count = nil ? std::uint16_t{0} : span.elem_count,
-                          .dtype = nil ? Dtype{} : layout_.tensor(span.tensor).dtype};
+                          .dtype = nil ? Dtype{} : layout_.wire_dtype(span.tensor)};
   body.flow.priority = nil ? kNilPriority : priority_of(span.tensor);
+  const bool rounded = !nil && residuals_.covers(span.tensor);
   if (nil) body.flow.flags |= wire::kFlagNil;
+  if (rounded) body.flow.flags |= wire::kFlagRounded;
   if (nil) link_.counters.nil_contributions += static_cast<unsigned>(std::popcount(chunks));
   LastSent& last_sent = last_sent_[choice.shard];
   last_sent.number = body.flow.number;
@@ -263,16 +267,22 @@ void GradientStream::write_chunks(const Choice& choice, std::uint64_t chunks, Tr
   const bool again = recovery_->sent(block, chunks, body.flow.number, now, flow);
   link_.counters.retransmissions += again;
   if (trace_.on()) trace_.sent(span.tensor, current_step(), again, now);
-  const bool in_place = has_data(span.tensor);
+  const bool own = has_data(span.tensor);
+  const bool in_place = own && !rounded;
   if (in_place) prefetch<Use::kRead>(offer.payload.data(), offer.payload.size());  // for transport
   const std::span<const std::uint8_t> list{reinterpret_cast<const std::uint8_t*>(&chunks),
                                            sizeof chunks};
   transmit = {
-      .bytes = in_place ? wire::encode(out, link_.identity, body)
-                        : wire::encode(out, link_.identity, body, {}, nil ? list : offer.payload),
+      .bytes = own ? wire::encode(out, link_.identity, body)
+                   : wire::encode(out, link_.identity, body, {}, nil ? list : offer.payload),
       .payload = in_place ? offer.payload : std::span<const std::uint8_t>(),
       .port_offset = static_cast<std::uint16_t>(1 + choice.shard),
       .priority = body.flow.priority};
+  if (!own || !rounded) return;
+  const std::size_t packed_bytes = payload_bytes(body.dtype, body.elem_count);
+  CHECK(transmit.bytes != 0 && out.size() - transmit.bytes >= packed_bytes);
+  residuals_.pack(span, floats_of(span), &out[transmit.bytes]);
+  transmit.bytes += packed_bytes;
 }
 
 std::size_t GradientStream::write_finished(std::span<std::uint8_t> out, TimeNs now) noexcept {

@@ -21,6 +21,7 @@
 #include "client/core/late.h"
 #include "client/core/layout.h"
 #include "client/core/recovery.h"
+#include "client/core/residuals.h"
 #include "client/core/stream.h"
 #include "client/core/tensors.h"
 #include "client/core/trace.h"
@@ -106,6 +107,7 @@ class GradientStream final : public Stream {
     return scheduler_ ? scheduler_->describe_plan() : std::string();
   }
   TensorTrace& trace() noexcept { return trace_; }
+  Residuals& residuals() noexcept { return residuals_; }
 
  private:
   using Part = Tensors::Part;
@@ -163,6 +165,9 @@ class GradientStream final : public Stream {
     return contributes(tensor) ? has_data(tensor) : late_.waiting(chunk);
   }
   std::span<const std::uint8_t> input_of(const ChunkSpan& span) const noexcept;
+  const float* floats_of(const ChunkSpan& span) const noexcept {
+    return reinterpret_cast<const float*>(input_of(span).data());
+  }
   // What waits to be requeued, or at least this worker's presence, goes into the step under way.
   bool requeues_now() const noexcept {
     return late_.requeues() && !closed_ && current_step() >= first_step_;
@@ -179,6 +184,7 @@ class GradientStream final : public Stream {
   void finish_step();
   // After a chunk of the tensor was applied.
   Verdict chunk_done(std::uint32_t tensor, TimeNs now);
+  void discard_unknown(std::uint32_t tensor) noexcept;
   // Counts this rank among those that sent what is not finite, if it did.
   void count_own_non_finite(const ChunkSpan& span) noexcept;
   void account(ChunkIndex chunk, const ChunkSpan& span, bool counted) noexcept;
@@ -202,6 +208,7 @@ class GradientStream final : public Stream {
   TimeNs last_progress_ns_ = 0;
   // Jobs that tolerate stragglers.
   std::optional<ReceiveArena> arena_;
+  Residuals residuals_;
   LateChunks late_;
   Step known_open_ = 0;  // newest step that a packet said is open
   Step first_step_ = 1;  // that this worker may contribute to
@@ -215,7 +222,8 @@ class GradientStream final : public Stream {
   Status behind_;
   StepReport open_report_;  // of the step under way
   std::array<StepReport, kReportedSteps> reports_;
-  alignas(64) float scratch_[kMaxChunkBytes / 2];
+  alignas(64) float scratch_[kMaxChunkBytes];  // an element of int8 is a byte of a chunk
+  std::uint8_t packed_[kMaxChunkBytes];
 };
 
 }  // namespace sluice::client

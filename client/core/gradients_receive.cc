@@ -58,8 +58,7 @@ Verdict GradientStream::take_result(const wire::Packet& packet, ChunkIndex chunk
   const auto& body = packet.body<wire::ResultHeader>();
   const ChunkSpan span = layout_.chunk(chunk);
   const bool nil = body.feedback.flags & wire::kFlagNil;
-  if (!nil &&
-      (body.elem_count != span.elem_count || body.dtype != layout_.tensor(span.tensor).dtype))
+  if (!nil && (body.elem_count != span.elem_count || body.dtype != layout_.wire_dtype(span.tensor)))
     return Verdict::kShapeMismatch;
   const std::uint16_t members = member_count(packet);
   if (members > body.may_count) return Verdict::kBadField;
@@ -121,20 +120,33 @@ const StepReport* GradientStream::last_report() const noexcept {
 
 void GradientStream::count_own_non_finite(const ChunkSpan& span) noexcept {
   if (!has_data(span.tensor)) return;
-  const Dtype dtype = layout_.tensor(span.tensor).dtype;
-  if (!all_finite(input_of(span).data(), span.elem_count, dtype, scratch_))
+  const std::uint8_t* sent = input_of(span).data();
+  if (residuals_.covers(span.tensor)) {  // what the format cannot hold is infinite in it
+    residuals_.pack(span, floats_of(span), packed_);
+    sent = packed_;
+  }
+  if (!all_finite(sent, span.elem_count, layout_.wire_dtype(span.tensor), scratch_))
     ++link_.counters.non_finite_inputs;
 }
 
 // What the result says about this worker's own part. The input is still there.
 void GradientStream::account(ChunkIndex chunk, const ChunkSpan& span, bool counted) noexcept {
   if (has_data(span.tensor)) {
-    const std::span<const std::uint8_t> input = input_of(span);
-    if (counted || !tolerant())
+    std::span<const std::uint8_t> data = input_of(span);
+    const bool delivered = counted || !tolerant();
+    const bool rounded = residuals_.covers(span.tensor);
+    if (rounded) {
+      data = {packed_, payload_bytes(layout_.wire_dtype(span.tensor), span.elem_count)};
+      if (!delivered && late_.requeues()) residuals_.pack(span, floats_of(span), packed_);
+      residuals_.settle(span, floats_of(span), delivered || late_.requeues());
+    }
+    if (delivered)
       late_.delivered();
+    else if (rounded && !late_.requeues())
+      late_.kept();
     else
-      late_.missed(chunk, current_step(), tensors_.submission(span.tensor).weight, input);
-    if (!recovery_->was_sent(chunk)) link_.counters.cancelled_bytes += input.size();
+      late_.missed(chunk, current_step(), tensors_.submission(span.tensor).weight, data);
+    if (!recovery_->was_sent(chunk)) link_.counters.cancelled_bytes += data.size();
   } else if (counted && !contributes(span.tensor) && late_.waiting(chunk)) {
     late_.requeued(chunk);
   }
@@ -147,9 +159,9 @@ void GradientStream::apply(ChunkIndex chunk, const ChunkSpan& span,
   Average& average = averages_[span.tensor];
   DCHECK(tensors_.active(span.tensor) && average.chunks_left != 0);
   average.weight = result.summed.weight;
-  account(chunk, span, result.counted);
   bool finite = !result.non_finite;
   if (!finite) count_own_non_finite(span);  // while the input is still there
+  account(chunk, span, result.counted);
   if (result.payload.empty()) {
     average.some_absent = true;
     if (tolerant()) arena_->note_absent(chunk);
@@ -159,10 +171,11 @@ void GradientStream::apply(ChunkIndex chunk, const ChunkSpan& span,
       const Dtype dtype = layout_.tensor(span.tensor).dtype;
       auto* output = static_cast<std::uint8_t*>(tensors_.submission(span.tensor).output) +
                      span.first_elem * dtype_bytes(dtype);
-      finite &= write_average(output, result.payload, span.elem_count, dtype, result.summed,
+      finite &= write_average(output, result.payload, span.elem_count, dtype,
+                              layout_.wire_dtype(span.tensor), result.summed,
                               averaging_[span.tensor], scratch_);
       // Results come mostly in order.
-      const std::size_t bytes = result.payload.size();
+      const std::size_t bytes = span.elem_count * dtype_bytes(dtype);
       if (chunk + 1 != layout_.first_chunk(span.tensor + 1))
         prefetch<Use::kWrite>(output + bytes, bytes);
     }
@@ -279,6 +292,14 @@ void GradientStream::learn_open_step(Step open_step, TimeNs now) noexcept {
   recovery_->close_step(now + kIdleProbeInterval);
 }
 
+// What was sent and not answered left with its residual.
+void GradientStream::discard_unknown(std::uint32_t tensor) noexcept {
+  for (ChunkIndex chunk = layout_.first_chunk(tensor); chunk < layout_.first_chunk(tensor + 1);
+       ++chunk)
+    if (recovery_->lacks(chunk) && recovery_->was_sent(chunk))
+      residuals_.discard(layout_.chunk(chunk));
+}
+
 void GradientStream::fall_behind(Status why) {
   CHECK(tolerant() && !why.ok());
   for (std::uint32_t tensor = 0; tensor < tensors_.count(); ++tensor) {
@@ -286,6 +307,7 @@ void GradientStream::fall_behind(Status why) {
     const bool partly = has_data(tensor) && averages_[tensor].chunks_left != 0;
     if (tensors_.carries_data(tensor))
       late_.unknown(partly ? averages_[tensor].chunks_left : chunks_of(tensor));
+    if (has_data(tensor) && residuals_.covers(tensor)) discard_unknown(tensor);
     link_.events.push({.kind = Event::Kind::kTensorLost, .tensor = tensor, .status = why});
   }
   tensors_.abandon();

@@ -32,7 +32,8 @@ wire::Join make_request(const SessionOptions& options, const Layout& layout) {
                   .has_policy = options.has_policy,
                   .allow_nil = options.allow_nil,
                   .name_bytes = static_cast<std::uint8_t>(options.job_name.size()),
-                  .averaging = options.averaging};
+                  .averaging = options.averaging,
+                  .wire = layout.wire()};
   join.layouts[static_cast<std::size_t>(StreamId::kGradients)] = {
       .hash = layout.hash(),
       .chunk_count = layout.chunk_count(),

@@ -31,7 +31,7 @@ void LateChunks::missed(ChunkIndex chunk, Step base, std::uint32_t weight,
   }
   CHECK(base != 0 && chunk < entries_.size() && data.size() <= chunk_bytes_);
   Entry& entry = entries_[chunk];
-  if (entry.base != 0) drop(entry);  // two gradients late: the newer one is worth more
+  if (entry.base != 0) drop(chunk);  // two gradients late: the newer one is worth more
   entry = {.base = base, .weight = weight, .bytes = static_cast<std::uint16_t>(data.size())};
   std::memcpy(&data_[chunk * chunk_bytes_], data.data(), data.size());
   oldest_base_ = waiting_count_ == 0 ? base : std::min(oldest_base_, base);
@@ -42,26 +42,34 @@ void LateChunks::missed(ChunkIndex chunk, Step base, std::uint32_t weight,
 
 void LateChunks::requeued(ChunkIndex chunk) noexcept {
   CHECK(waiting(chunk));
-  entries_[chunk] = {};
-  --waiting_count_;
+  forget(entries_[chunk]);
   ++counters_.requeued_chunks;
   check();
 }
 
-void LateChunks::drop(Entry& entry) noexcept {
+// It is not on its way: where there is a residual, nothing is lost.
+void LateChunks::drop(ChunkIndex chunk) noexcept {
+  const ChunkSpan span = layout_.chunk(chunk);
+  const bool keeps = residuals_.covers(span.tensor);
+  if (keeps) residuals_.give_back(span, data(chunk));
+  forget(entries_[chunk]);
+  ++(keeps ? counters_.kept_chunks : counters_.discarded_chunks);
+}
+
+void LateChunks::forget(Entry& entry) noexcept {
   CHECK(entry.base != 0 && waiting_count_ != 0);
   entry = {};
   --waiting_count_;
-  ++counters_.discarded_chunks;
 }
 
 void LateChunks::expire(Step step) noexcept {
   if (max_staleness_ == 0 || waiting_count_ == 0 || step - oldest_base_ <= max_staleness_) return;
   Step oldest = step;
-  for (Entry& entry : entries_) {
+  for (ChunkIndex chunk = 0; chunk < entries_.size(); ++chunk) {
+    const Entry& entry = entries_[chunk];
     if (entry.base == 0) continue;
     if (step - entry.base > max_staleness_)
-      drop(entry);
+      drop(chunk);
     else
       oldest = std::min(oldest, entry.base);
   }
@@ -71,8 +79,11 @@ void LateChunks::expire(Step step) noexcept {
 
 void LateChunks::discard_all() noexcept {
   if (waiting_count_ == 0) return;
-  for (Entry& entry : entries_)
-    if (entry.base != 0) drop(entry);
+  for (Entry& entry : entries_) {
+    if (entry.base == 0) continue;
+    forget(entry);
+    ++counters_.discarded_chunks;
+  }
   CHECK(waiting_count_ == 0);
 }
 

@@ -3,9 +3,9 @@
 // them.
 //
 // A chunk of a gradient is contributed once: to its own step, or to the one that is open when it is
-// ready. So each chunk ends as delivered, requeued or discarded, and this is the only code that
-// counts them. The memory for the copies, one step's worth, is allocated at the join. It decides
-// nothing about when to send. Pure; the session's thread only.
+// ready. So each chunk ends as delivered, requeued, kept in its residual or discarded, and this is
+// the only code that counts them. The memory for the copies, one step's worth, is allocated at the
+// join. It decides nothing about when to send. Pure; the session's thread only.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,8 @@
 #include "aggregator/base/policy_options.h"
 #include "aggregator/base/types.h"
 #include "client/core/counters.h"
+#include "client/core/layout.h"
+#include "client/core/residuals.h"
 
 namespace sluice::client {
 
@@ -29,8 +31,9 @@ class LateChunks {
     std::uint16_t bytes = 0;
   };
 
-  // `counters`: counted there.
-  explicit LateChunks(Counters& counters) noexcept : counters_(counters) {}
+  // `counters`: counted there. `residuals`: what is given up goes back there.
+  LateChunks(Counters& counters, const Layout& layout, Residuals& residuals) noexcept
+      : counters_(counters), layout_(layout), residuals_(residuals) {}
   void join(const PolicyOptions& policy, ChunkIndex chunk_count, std::size_t chunk_bytes);
 
   // ---- what became of a chunk of this worker's gradient for its own step ----
@@ -38,6 +41,11 @@ class LateChunks {
   // The result lacks it. `data` is still the caller's input; it is copied when it can be requeued.
   void missed(ChunkIndex chunk, Step base, std::uint32_t weight,
               std::span<const std::uint8_t> data) noexcept;
+  // The result lacks it, and it cannot be requeued, but its residual has it.
+  void kept() noexcept {
+    ++counters_.late_chunks;
+    ++counters_.kept_chunks;
+  }
   // Whether it was counted will never be known.
   void unknown(std::uint64_t chunks) noexcept { counters_.discarded_chunks += chunks; }
 
@@ -57,15 +65,19 @@ class LateChunks {
   Step newest_base() const noexcept { return newest_base_; }
   // A later step has counted it.
   void requeued(ChunkIndex chunk) noexcept;
-  // Gives up what is too stale for `step`, the next that it could go into.
+  // Gives up what is too stale for `step`, the next that it could go into. Nothing is on its way.
   void expire(Step step) noexcept;
+  // Gives up all; nobody knows what of it was on its way.
   void discard_all() noexcept;
 
  private:
-  void drop(Entry& entry) noexcept;
+  void drop(ChunkIndex chunk) noexcept;
+  void forget(Entry& entry) noexcept;
   void check() const noexcept;
 
   Counters& counters_;
+  const Layout& layout_;
+  Residuals& residuals_;
   std::uint32_t max_staleness_ = 0;
   std::size_t chunk_bytes_ = 0;
   std::uint32_t waiting_count_ = 0;

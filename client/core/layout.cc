@@ -25,7 +25,9 @@ std::string describe(const TensorSpec& tensor, std::size_t index) {
 
 }  // namespace
 
-Result<Layout> Layout::create(std::vector<TensorSpec> tensors, std::size_t chunk_bytes) {
+Result<Layout> Layout::create(std::vector<TensorSpec> tensors, std::size_t chunk_bytes,
+                              Dtype wire) {
+  CHECK(is_summed(wire));
   const auto invalid = [](std::string message) {
     return Status(StatusCode::kInvalidArgument, std::move(message));
   };
@@ -38,6 +40,7 @@ Result<Layout> Layout::create(std::vector<TensorSpec> tensors, std::size_t chunk
 
   Layout layout;
   layout.chunk_bytes_ = chunk_bytes;
+  layout.wire_ = wire;
   layout.first_chunks_.reserve(tensors.size() + 1);
   std::uint64_t chunk_count = 0;
   std::uint64_t hash = kFnvOffset;
@@ -50,7 +53,9 @@ Result<Layout> Layout::create(std::vector<TensorSpec> tensors, std::size_t chunk
       return invalid(describe(tensor, index) +
                      " has a type that cannot be summed: use float32, float16 or bfloat16");
     layout.first_chunks_.push_back(static_cast<ChunkIndex>(chunk_count));
-    const std::uint64_t chunk_elems = chunk_bytes / dtype_bytes(tensor.dtype);
+    const Dtype travels = wire_dtype(tensor, wire);
+    const std::uint64_t chunk_elems =
+        (chunk_bytes - (payload_bytes(travels, 1) - dtype_bytes(travels))) / dtype_bytes(travels);
     layout.chunk_elems_.push_back(static_cast<std::uint32_t>(chunk_elems));
     // Compared before it is added, so that a huge tensor cannot wrap the sum.
     const std::uint64_t needed =
@@ -64,6 +69,7 @@ Result<Layout> Layout::create(std::vector<TensorSpec> tensors, std::size_t chunk
         layout.max_chunk_elems_,
         static_cast<std::uint32_t>(std::min(tensor.elem_count, chunk_elems)));
     mix(hash, static_cast<std::uint64_t>(tensor.dtype));
+    mix(hash, static_cast<std::uint64_t>(travels));
     mix(hash, tensor.elem_count);
   }
   layout.first_chunks_.push_back(static_cast<ChunkIndex>(chunk_count));

@@ -17,6 +17,7 @@ struct TensorSpec {
   std::string name;  // for messages only; not part of the hash
   std::uint64_t elem_count = 0;
   Dtype dtype = Dtype::kFloat32;
+  bool exact = false;  // it travels as it is, whatever the wire format is
 };
 
 struct ChunkSpan {
@@ -27,9 +28,11 @@ struct ChunkSpan {
 
 class Layout {
  public:
+  // `wire`: the format that the elements of float32 tensors travel in, but of exact ones.
   // Fails when a tensor is empty or of opaque bytes, when there are none, when chunk_bytes is out
   // of range, or when there would be over kMaxChunks chunks.
-  static Result<Layout> create(std::vector<TensorSpec> tensors, std::size_t chunk_bytes);
+  static Result<Layout> create(std::vector<TensorSpec> tensors, std::size_t chunk_bytes,
+                               Dtype wire = Dtype::kFloat32);
 
   std::size_t chunk_bytes() const noexcept { return chunk_bytes_; }
   std::uint32_t chunk_count() const noexcept { return first_chunks_.back(); }
@@ -37,6 +40,15 @@ class Layout {
     return static_cast<std::uint32_t>(tensors_.size());
   }
   const TensorSpec& tensor(std::uint32_t index) const noexcept { return tensors_[index]; }
+  Dtype wire() const noexcept { return wire_; }
+  // How its elements travel.
+  Dtype wire_dtype(std::uint32_t index) const noexcept {
+    return wire_dtype(tensors_[index], wire_);
+  }
+  // They lose something on the way.
+  bool is_rounded(std::uint32_t index) const noexcept {
+    return wire_dtype(index) != tensors_[index].dtype;
+  }
   // First chunk of a tensor; first_chunk(tensor_count()) is chunk_count().
   ChunkIndex first_chunk(std::uint32_t tensor) const noexcept { return first_chunks_[tensor]; }
   // Of every tensor, and chunk_count().
@@ -44,15 +56,20 @@ class Layout {
   ChunkSpan chunk(ChunkIndex index) const noexcept;
   // Elements of the biggest chunk.
   std::uint32_t max_chunk_elems() const noexcept { return max_chunk_elems_; }
-  // FNV-1a 64 over dtype and element count of every tensor in order, and chunk_bytes.
+  // FNV-1a 64 over dtype, that on the wire and element count of every tensor in order, and
+  // chunk_bytes.
   std::uint64_t hash() const noexcept { return hash_; }
 
  private:
   Layout() = default;
+  static Dtype wire_dtype(const TensorSpec& tensor, Dtype wire) noexcept {
+    return tensor.dtype == Dtype::kFloat32 && !tensor.exact ? wire : tensor.dtype;
+  }
   std::vector<TensorSpec> tensors_;
   std::vector<ChunkIndex> first_chunks_;
   std::vector<std::uint32_t> chunk_elems_;  // by tensor: of each of its chunks but the last
   std::size_t chunk_bytes_ = 0;
+  Dtype wire_ = Dtype::kFloat32;
   std::uint32_t max_chunk_elems_ = 0;
   std::uint64_t hash_ = 0;
 };

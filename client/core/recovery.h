@@ -70,6 +70,10 @@ class Recovery {
   bool wants(ChunkIndex chunk) const noexcept {
     return blocks_[chunk / kChunksPerBlock].active >> (chunk % kChunksPerBlock) & 1;
   }
+  // It does, and has not got it.
+  bool lacks(ChunkIndex chunk) const noexcept {
+    return blocks_[chunk / kChunksPerBlock].lacking() >> (chunk % kChunksPerBlock) & 1;
+  }
   bool was_sent(ChunkIndex chunk) const noexcept {
     return blocks_[chunk / kChunksPerBlock].ever_sent >> (chunk % kChunksPerBlock) & 1;
   }

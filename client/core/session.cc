@@ -116,6 +116,26 @@ Status Session::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
   return {};
 }
 
+Status Session::residual(std::uint32_t tensor, std::span<float>& values) {
+  CHECK(tensor < layout().tensor_count());
+  const auto refuse = [&](StatusCode code, const char* why) -> Status {
+    return {code, place_of(options_) + "residual: tensor '" + layout().tensor(tensor).name + why};
+  };
+  if (!gradients_.residuals().covers(tensor))
+    return refuse(StatusCode::kInvalidArgument,
+                  "' travels as it is and has none; only float32 with another wire format has");
+  if (gradients_.tensors().in_flight(tensor)) return refuse(StatusCode::kBusy, "' is in flight");
+  values = gradients_.residuals().of(tensor);
+  return {};
+}
+
+Status Session::scale_residuals(float factor) {
+  if (!gradients_.tensors().at_rest())
+    return {StatusCode::kBusy, place_of(options_) + "scale_residuals: a step is under way"};
+  gradients_.residuals().scale(factor);
+  return {};
+}
+
 Status Session::broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) {
   Status status = this->status();
   if (status.ok()) transfers_.caught_up(now);  // it computes no gradient before this is done

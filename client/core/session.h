@@ -69,6 +69,13 @@ class Session {
   // What the outputs of `tensor`, which exists, hold from now on; kDefault: what the options say.
   // After kJoined. kBusy while it is in flight.
   Status set_averaging(std::uint32_t tensor, AveragingChoice choice);
+  // ---- tensors that travel at a loss (Layout::is_rounded) ----
+  // What of this worker's gradients is not delivered yet: to be read, saved and set between steps.
+  // kBusy while the tensor is in flight, kInvalidArgument for one that has none.
+  Status residual(std::uint32_t tensor, std::span<float>& values);
+  // Gradients will be larger by this factor: a changed scale of the loss. kBusy in mid-step.
+  Status scale_residuals(float factor);
+
   // All ranks call the same collectives in the same order; one at a time (kBusy). `buffer` stays
   // the session's until kCollectiveDone. Any size: cut into several steps of the collectives
   // stream, with barriers that hold the window.

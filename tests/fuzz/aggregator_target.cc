@@ -62,14 +62,23 @@ void repair_contribution(fuzz::Bytes& bytes) {
   constexpr std::size_t kFixedBytes = sizeof(wire::CommonHeader) + sizeof(wire::Contribution);
   auto& body = body_in<wire::Contribution>(bytes);
   body.reserved = 0;
-  body.dtype = static_cast<Dtype>(static_cast<unsigned>(body.dtype) % 3);
+  constexpr Dtype kTypes[] = {Dtype::kFloat32, Dtype::kFloat16, Dtype::kBfloat16, Dtype::kInt8};
   body.flow.flags &= body.kFlags;
+  if (body.flow.flags & wire::kFlagNil) body.flow.flags &= ~wire::kFlagRounded;
+  const bool rounded = body.flow.flags & wire::kFlagRounded;
+  const auto drawn = static_cast<unsigned>(body.dtype);
+  body.dtype = rounded ? kTypes[1 + drawn % 3] : kTypes[drawn % 3];
+  if (body.flow.flags & wire::kFlagNil) body.dtype = {};
   body.chunk %= 256;
   body.step %= 8;
   const std::size_t room = std::min(bytes.size() - kFixedBytes, kMaxChunkBytes);
   const bool nil = body.flow.flags & wire::kFlagNil;
-  body.elem_count = static_cast<std::uint16_t>(nil ? 0 : room / dtype_bytes(body.dtype));
-  bytes.resize(kFixedBytes + body.elem_count * dtype_bytes(body.dtype));
+  const std::size_t scale_bytes = body.dtype == Dtype::kInt8 ? kScaleBytes : 0;
+  body.elem_count = static_cast<std::uint16_t>(
+      nil || room <= scale_bytes ? 0 : (room - scale_bytes) / dtype_bytes(body.dtype));
+  if (body.elem_count == 0) body.flow.flags &= ~wire::kFlagRounded;
+  if (body.elem_count == 0) body.dtype = {};
+  bytes.resize(kFixedBytes + payload_bytes(body.dtype, body.elem_count));
   if (body.elem_count == 0) list_chunks(bytes);
 }
 
@@ -114,6 +123,7 @@ void repair(fuzz::Bytes& bytes) {
       body.allow_nil &= 1;
       body.features &= wire::kKnownFeatures;
       body.has_policy &= 1;
+      if (!is_summed(body.wire)) body.wire = {};
       body.averaging =
           static_cast<AveragingChoice>(static_cast<unsigned>(body.averaging) %
                                        (static_cast<unsigned>(AveragingChoice::kSum) + 1));

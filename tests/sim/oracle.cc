@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "aggregator/core/fold.h"
 #include "tests/sim/random.h"
 
 namespace sluice::sim {
@@ -70,10 +71,14 @@ void Oracle::on_contribution(Run& run, const Party& from, Flow& flow, std::uint6
   sent.base_step = body.base_step;
   sent.process = from.process;
   sent.payload_hash = hash_bytes(packet.payload());
+  if (body.flow.flags & wire::kFlagRounded) {
+    sent.values.resize(body.elem_count);
+    agg::fold_store(sent.values.data(), packet.payload().data(), body.elem_count, body.dtype);
+  }
   // A pass says the same under any base step.
   const Step base = sent.nil && sent.base_step != body.step ? 0 : body.base_step;
   sent.content_hash = mix(sent.payload_hash, body.weight, body.elem_count, sent.nil, base,
-                          static_cast<std::uint64_t>(body.dtype));
+                          static_cast<std::uint64_t>(body.dtype), !sent.values.empty());
   bool fresh = false;
   for_each_chunk(packet, body.chunk, [&](ChunkIndex chunk) {
     if (!is_first(run, from, {StreamId::kGradients, body.step, chunk}, sent)) return;

@@ -4,8 +4,9 @@
 // them and all who must be in. I2: the same bytes, weight, mask and k for everybody. I3: nothing of
 // another step, but for a worker's own late gradient under its base step, and that only once. I5:
 // results keep to the credit, numbers do not jump. I8: what becomes of every chunk, in books of its
-// own. And all replicas that have applied a step are the same. It knows the plan, the packets and
-// what the applications did, never the inside of either end.
+// own, and of every element of what travels at a loss. And all replicas that have applied a step
+// are the same. It knows the plan, the packets and what the applications did, never the inside of
+// either end.
 //
 // oracle.cc: packets and flows; oracle_sums.cc: results; oracle_books.cc: I8 and replicas;
 // oracle_window.cc: who is inside the window of a job that tolerates stragglers.
@@ -84,7 +85,8 @@ class Oracle {
     std::uint16_t k = 0;
     std::uint16_t may_count = 0;  // ranks that it could have had
     bool nil = false;             // nobody in it sent data
-    std::vector<float> sums;      // of a gradient's elements, as the plan has them
+    std::vector<float> sums;      // of a gradient's elements, as they must be
+    std::vector<float> means;  // of a tensor that travels at a loss: what the result says they are
   };
   const Summed* result(RunIndex run, StreamId stream, Step step, ChunkIndex chunk) const;
 
@@ -95,6 +97,10 @@ class Oracle {
     std::uint64_t requeued = 0;   // counted in a later one
   };
   const Account& account(const Party& party) { return runs_[party.run]->books[party.process].sums; }
+  // Of a tensor that travels at a loss, what the process has submitted and no result has counted.
+  std::span<const float> undelivered(const Party& party, std::uint32_t tensor) {
+    return runs_[party.run]->books[party.process].undelivered[tensor];
+  }
 
   void violation(std::string text);
   const std::vector<std::string>& violations() const { return violations_; }
@@ -116,6 +122,7 @@ class Oracle {
     Step base_step = 0;
     ProcessIndex process = 0;
     bool nil = false;
+    std::vector<float> values;  // of what travels at a loss
   };
   struct Place {  // of a slot
     StreamId stream{};
@@ -144,6 +151,9 @@ class Oracle {
     std::set<std::pair<Step, std::uint32_t>> submitted;  // step, tensor
     Step submitted_last = 0;
     Step finished_last = 0;
+    std::map<std::uint32_t, std::vector<float>> undelivered;  // by tensor: see undelivered()
+    // By chunk, of a synchronous job, where all that is sent is delivered.
+    std::map<ChunkIndex, std::vector<float>> residuals;
   };
   // When a step was opened, lay between two packets of the appliance. What it had heard of the
   // ranks by the first of them, and by the second: the newest step of each that it was at.
@@ -182,6 +192,7 @@ class Oracle {
   bool is_first(Run& run, const Party& from, const Place& place, const Sent& sent);
   void check_contribution(Run& run, const Party& from, ChunkIndex chunk,
                           const wire::Packet& packet);
+  void check_rounded(Run& run, const Party& from, ChunkIndex chunk, const wire::Packet& packet);
   void check_late(const Run& run, const Party& from, ChunkIndex chunk,
                   const wire::Contribution& body);
   void check_finished(Run& run, const Party& from, const wire::Finished& body);

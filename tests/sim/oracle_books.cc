@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "aggregator/core/narrow.h"
 #include "tests/sim/oracle.h"
 
 namespace sluice::sim {
@@ -15,6 +16,12 @@ void Oracle::on_submitted(const Party& party, Step step, std::uint32_t tensor, b
   if (!books.submitted.emplace(step, tensor).second)
     violation("tensor " + std::to_string(tensor) + " of step " + std::to_string(step) +
               " was accepted twice from rank " + std::to_string(party.rank.value));
+  if (run.plan->is_rounded(tensor)) {
+    std::vector<float>& values = books.undelivered[tensor];
+    values.resize(run.plan->tensors[tensor].elem_count);
+    for (std::size_t i = 0; i < values.size(); ++i)
+      values[i] += run.plan->gradient(party.rank, step, tensor, i);
+  }
   books.sums.submitted += run.layout->first_chunk(tensor + 1) - run.layout->first_chunk(tensor);
 }
 
@@ -94,10 +101,13 @@ void Oracle::check_contribution(Run& run, const Party& from, ChunkIndex chunk,
   if (body.weight != plan.weight(from.rank, body.base_step))
     violation("I1: weight " + std::to_string(body.weight) + " is not that of the base step in " +
               where);
-  const Dtype dtype = plan.tensors[span.tensor].dtype;
+  const Dtype dtype = run.layout->wire_dtype(span.tensor);
   const std::size_t elem_bytes = dtype_bytes(dtype);
-  if (body.dtype != dtype || packet.payload().size() != span.elem_count * elem_bytes)
+  const bool rounded = body.flow.flags & wire::kFlagRounded;
+  if (body.dtype != dtype || packet.payload().size() != payload_bytes(dtype, span.elem_count) ||
+      rounded != plan.is_rounded(span.tensor))
     return violation("I1: the shape is wrong in " + where);
+  if (rounded) return check_rounded(run, from, chunk, packet);
   for (std::uint16_t i = 0; i < span.elem_count; ++i) {
     std::uint8_t expected[4] = {};
     store_element(dtype, plan.gradient(from.rank, body.base_step, span.tensor, span.first_elem + i),
@@ -106,6 +116,28 @@ void Oracle::check_contribution(Run& run, const Party& from, ChunkIndex chunk,
       return violation("I3: element " + std::to_string(i) + " is not the gradient of the base in " +
                        where);
   }
+}
+
+// In a synchronous job every gradient is delivered, so what was lost before is known: rounded is
+// the sum of both. Otherwise only the end can tell, see Worker::unbalanced_residuals().
+void Oracle::check_rounded(Run& run, const Party& from, ChunkIndex chunk,
+                           const wire::Packet& packet) {
+  const JobPlan& plan = *run.plan;
+  if (plan.tolerates_stragglers()) return;
+  const auto& body = packet.body<wire::Contribution>();
+  const client::ChunkSpan span = run.layout->chunk(chunk);
+  std::vector<float>& residual = run.books[from.process].residuals[chunk];
+  residual.resize(span.elem_count);
+  std::vector<float> gradient(span.elem_count);
+  for (std::uint16_t i = 0; i < span.elem_count; ++i)
+    gradient[i] = plan.gradient(from.rank, body.base_step, span.tensor, span.first_elem + i);
+  std::vector<std::uint8_t> expected(packet.payload().size());
+  agg::pack(gradient.data(), residual.data(), span.elem_count, body.dtype, expected.data());
+  agg::settle(gradient.data(), residual.data(), span.elem_count, body.dtype, true);
+  if (!std::ranges::equal(expected, packet.payload()))
+    violation("I8: not gradient and residual, rounded, in " +
+              name(run, {StreamId::kGradients, body.step, chunk}) + " from rank " +
+              std::to_string(from.rank.value));
 }
 
 // A contribution to another step than that of its parameters.
@@ -158,7 +190,11 @@ void Oracle::account_for(Run& run, const RankSet& mask, const Outcome& body) {
       violation("I8: the gradient of rank " + std::to_string(rank.value) + " and base " +
                 std::to_string(base) + " counts in step " + std::to_string(found->second) +
                 " and again in " + name(run, body));
-    Account& sums = run.books[sent->process].sums;
+    Books& books = run.books[sent->process];
+    const client::ChunkSpan span = run.layout->chunk(body.chunk);
+    for (std::size_t i = 0; i < sent->values.size(); ++i)
+      books.undelivered[span.tensor][span.first_elem + i] -= sent->values[i];
+    Account& sums = books.sums;
     if (base == body.step)
       ++sums.delivered;
     else

@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstring>
 
+#include "aggregator/core/fold.h"
+#include "aggregator/core/narrow.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/random.h"
 
@@ -40,7 +42,9 @@ bool Oracle::add_up(const Run& run, const Outcome& body, Summed& summed) const {
     any = true;
     const Step base = run.plan->tolerates_stragglers() ? sent->base_step : body.step;
     for (std::uint16_t i = 0; i < span.elem_count; ++i)
-      summed.sums[i] += run.plan->gradient(rank, base, span.tensor, span.first_elem + i);
+      summed.sums[i] += sent->values.empty()
+                            ? run.plan->gradient(rank, base, span.tensor, span.first_elem + i)
+                            : sent->values[i];
   });
   return any;
 }
@@ -239,10 +243,20 @@ void Oracle::check_gradient(const Run& run, Summed& summed, const Outcome& body,
   if (all_nil != body.nil) return violation("I1: the NIL flag is wrong in the result of " + where);
   if (all_nil) return;
   const client::ChunkSpan span = run.layout->chunk(body.chunk);
-  const Dtype dtype = plan.tensors[span.tensor].dtype;
+  const Dtype dtype = run.layout->wire_dtype(span.tensor);
   const std::size_t elem_bytes = dtype_bytes(dtype);
-  if (body.dtype != dtype || payload.size() != span.elem_count * elem_bytes)
+  if (body.dtype != dtype || payload.size() != payload_bytes(dtype, span.elem_count))
     return violation("I1: the shape is wrong in the result of " + where);
+  if (plan.is_rounded(span.tensor)) {
+    std::vector<std::uint8_t> expected(payload.size());
+    (void)agg::finish_unbiased(summed.sums.data(), span.elem_count, body.weight, dtype,
+                               agg::rounding_seed(body.step, body.chunk), expected.data());
+    if (!std::ranges::equal(expected, payload))
+      violation("I1/I3: not the mean of the mask, rounded, in " + where);
+    summed.means.resize(span.elem_count);
+    agg::fold_store(summed.means.data(), payload.data(), span.elem_count, dtype);
+    return;
+  }
   for (std::uint16_t i = 0; i < span.elem_count; ++i) {
     float value = summed.sums[i];
     if (dtype != Dtype::kFloat32) value /= static_cast<float>(body.weight);

@@ -49,7 +49,9 @@ DurationNs JobPlan::compute_ns(Rank rank, Step step) const {
 float JobPlan::gradient(Rank rank, Step step, std::uint32_t tensor, std::uint64_t elem) const {
   const std::uint64_t key = (std::uint64_t{rank.value} << 48) ^ (std::uint64_t{step} << 24) ^
                             (std::uint64_t{tensor} << 16);
-  const auto whole = static_cast<float>(static_cast<int>(mix(seed ^ key, elem) & 15) - 8);
+  const std::uint64_t drawn = mix(seed ^ key, elem);
+  if (is_rounded(tensor)) return static_cast<float>(static_cast<int>(drawn % 8192) - 4096);
+  const auto whole = static_cast<float>(static_cast<int>(drawn & 15) - 8);
   if (!inexact) return whole;
   constexpr float kScales[] = {1, 1.0F / 3, 1.0F / 9, 1.0F / 27};
   std::uint8_t bytes[4] = {};

@@ -50,6 +50,7 @@ struct JobPlan {
   std::uint16_t chunk_bytes = 256;
   std::vector<client::TensorSpec> tensors;
   AveragingChoice averaging{};
+  Dtype wire = Dtype::kFloat32;  // how float32 travels
   bool allow_nil = true;
   bool reproducible = false;               // sums in the order of ranks
   bool reproducible_of_appliance = false;  // its configuration says so, the sessions do not
@@ -93,8 +94,15 @@ struct JobPlan {
   // What the rank computes before it submits the first tensor of a step.
   DurationNs compute_ns(Rank rank, Step step) const;
 
+  // Whether the tensor travels at a loss.
+  bool is_rounded(std::uint32_t tensor) const {
+    return wire != Dtype::kFloat32 && tensors[tensor].dtype == Dtype::kFloat32 &&
+           !tensors[tensor].exact;
+  }
+
   // Small integers, so that sums are exact in every order and every dtype: -8 .. 7. If inexact,
-  // these over powers of three, so that every addition rounds.
+  // these over powers of three, so that every addition rounds. Where something shall be lost on the
+  // way, -4096 .. 4095: rounded they are integers still, and sums exact.
   float gradient(Rank rank, Step step, std::uint32_t tensor, std::uint64_t elem) const;
   bool is_nil(Rank rank, Step step, std::uint32_t tensor) const;
   std::uint32_t weight(Rank rank, Step step) const;

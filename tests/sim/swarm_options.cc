@@ -108,6 +108,15 @@ void let_learn(JobPlan& plan) {
   for (RankPlan& rank : plan.ranks) rank.last_step += 8;
 }
 
+// float32 that loses something on the way. A sum that travels as a mean is rounded once more.
+void draw_wire(std::uint64_t seed, JobPlan& plan) {
+  Random random(seed);
+  if (!random.one_in(3)) return;
+  plan.wire = pick(random, std::array{Dtype::kFloat16, Dtype::kBfloat16, Dtype::kInt8});
+  for (client::TensorSpec& tensor : plan.tensors) tensor.exact = random.one_in(5);
+  if (plan.averaging == AveragingChoice::kSum) plan.averaging = AveragingChoice::kDefault;
+}
+
 SwarmJob draw_job(Random& random, std::size_t index, std::uint64_t seed) {
   SwarmJob job;
   JobPlan& plan = job.plan;
@@ -151,6 +160,7 @@ SwarmJob draw_job(Random& random, std::size_t index, std::uint64_t seed) {
     draw_early_end(mix(seed, index, 0xE2D), job, steps);
     draw_collectives(random, plan);
   }
+  draw_wire(mix(seed, index, 0x317E), plan);
   if (plan.world_size() > 1 && random.one_in(3)) {
     job.fatality = pick(
         random, std::array{Fatality::kProcessDies, Fatality::kHostDies, Fatality::kAbnormalLeave,
@@ -297,8 +307,9 @@ std::string describe(const SwarmOptions& options) {
         << " pipelined=" << plan.pipelined << " collectives=" << plan.collectives.size()
         << " schedule=" << name_of(plan.session.schedule.policy)
         << " averaging=" << static_cast<int>(plan.averaging)
-        << " fatality=" << name_of(job.fatality) << " victim=" << job.victim.value
-        << " fatal_at_ms=" << job.fatal_at / kMillisecond << " returns=" << job.returns;
+        << " wire=" << static_cast<int>(plan.wire) << " fatality=" << name_of(job.fatality)
+        << " victim=" << job.victim.value << " fatal_at_ms=" << job.fatal_at / kMillisecond
+        << " returns=" << job.returns;
     if (plan.tolerates_stragglers()) out << "\n   " << describe_stragglers(job);
   }
   for (const SwarmFault& fault : options.faults)

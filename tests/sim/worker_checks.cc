@@ -58,15 +58,16 @@ void Worker::check_average(std::uint32_t tensor, Step step) {
     const AveragingChoice choice = plan.averaged_by();
     // A step of k of n ranks counts k / n. Narrow results travel as the mean, rounded.
     double divisor = choice == AveragingChoice::kSum ? 1 : static_cast<double>(result.weight);
-    const bool narrow = dtype != Dtype::kFloat32;
+    const bool rounded = plan.is_rounded(tensor);
+    const bool narrow = rounded || dtype != Dtype::kFloat32;
     if (narrow) divisor = 1;
     if (choice == AveragingChoice::kWorld && result.mask.count() != 0)
       divisor = divisor * result.may_count / result.mask.count();
     const std::uint8_t* output = outputs_[tensor].data() + span.first_elem * elem_bytes;
     for (std::uint16_t i = 0; i < span.elem_count; ++i) {
       std::uint8_t expected[4];
-      float value = result.nil ? 0 : static_cast<float>(result.sums[i]);
-      if (narrow && !result.nil) {
+      float value = result.nil ? 0 : rounded ? result.means[i] : result.sums[i];
+      if (narrow && !rounded && !result.nil) {
         store_element(dtype, value / static_cast<float>(result.weight), expected);
         value = load_element(dtype, expected);
       }
@@ -157,22 +158,23 @@ std::string Worker::unbalanced() const {
   return unbalanced_gradients();
 }
 
-// I8: delivered + requeued + discarded + still waiting = submitted, by the session's own count; and
-// what it believes to be counted is counted. It may not know of chunks of a step that has left the
-// window: those it has discarded.
+// I8: delivered + requeued + kept + discarded + still waiting = submitted, by the session's own
+// count; and what it believes to be counted is counted. It may not know of chunks of a step that
+// has left the window: those it has discarded.
 std::string Worker::unbalanced_gradients() const {
   if (plan.manual || !plan.check_values || failed_ || state_ != ProcessState::kRunning) return {};
   if (!left_ && !finished_) return {};
   const client::Counters& counters = session_->counters();
   const Oracle::Account& truth = world_.oracle().account(party());
-  const std::uint64_t settled =
-      counters.delivered_chunks + counters.requeued_chunks + counters.discarded_chunks;
+  const std::uint64_t settled = counters.delivered_chunks + counters.requeued_chunks +
+                                counters.discarded_chunks + counters.kept_chunks;
   const std::string books = "I8: rank " + std::to_string(identity.rank.value) + " of job " +
                             plan.name + " submitted " + std::to_string(truth.submitted) +
                             " chunks and counts " + std::to_string(counters.delivered_chunks) +
                             " delivered, " + std::to_string(counters.requeued_chunks) +
-                            " requeued, " + std::to_string(counters.discarded_chunks) +
-                            " discarded; counted are " + std::to_string(truth.delivered) + " and " +
+                            " requeued, " + std::to_string(counters.kept_chunks) + " kept, " +
+                            std::to_string(counters.discarded_chunks) + " discarded; counted are " +
+                            std::to_string(truth.delivered) + " and " +
                             std::to_string(truth.requeued);
   const std::uint64_t waiting = left_ ? 0 : session_->waiting_late_chunks();
   if (settled + waiting != truth.submitted) return books + "; " + std::to_string(waiting) + " wait";
@@ -183,6 +185,24 @@ std::string Worker::unbalanced_gradients() const {
   const bool fell_behind = count(client::Event::Kind::kFellBehind) != 0;
   if (unknown > (fell_behind ? counters.discarded_chunks : 0)) return books;
   if (!plan.requeues() && counters.requeued_chunks != 0) return books;
+  const bool all_known = waiting == 0 && counters.discarded_chunks == 0;
+  return all_known ? unbalanced_residuals() : std::string();
+}
+
+// I8 of what travels at a loss, element by element: delivered + residual = submitted.
+std::string Worker::unbalanced_residuals() const {
+  for (std::uint32_t tensor = 0; tensor < plan.tensors.size(); ++tensor) {
+    if (!plan.is_rounded(tensor)) continue;
+    const std::span<const float> missing = world_.oracle().undelivered(party(), tensor);
+    std::span<float> residual;
+    if (Status status = session_->residual(tensor, residual); !status.ok()) return status.message();
+    for (std::size_t i = 0; i < residual.size(); ++i)
+      if (const float due = missing.empty() ? 0 : missing[i]; residual[i] != due)
+        return "I8: rank " + std::to_string(identity.rank.value) + " of job " + plan.name +
+               " keeps " + std::to_string(residual[i]) + " of element " + std::to_string(i) +
+               " of tensor " + std::to_string(tensor) + ", not delivered are " +
+               std::to_string(due);
+  }
   return {};
 }
 

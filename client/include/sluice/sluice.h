@@ -77,6 +77,18 @@ typedef enum sluice_dtype {
   SLUICE_BFLOAT16 = 2
 } sluice_dtype;
 
+/* How the elements of float32 tensors travel, both ways. What rounding loses on the way to the
+ * appliance stays with this rank, a float an element, and leaves with the next gradient (error
+ * feedback): nothing is lost but what is not finite. Averages are rounded without bias, alike for
+ * all ranks. Half the bytes, half, a quarter. */
+typedef enum sluice_wire {
+  SLUICE_WIRE_FLOAT32 = 0,  /* as it is */
+  SLUICE_WIRE_FLOAT16 = 1,  /* what is beyond 65,504 becomes infinite, and is flagged so */
+  SLUICE_WIRE_BFLOAT16 = 2, /* float32's range, 8 bits of precision */
+  SLUICE_WIRE_INT8 = 4      /* with a scale a packet: a power of two that takes the greatest
+                               magnitude to at most 127. One NaN or infinity makes its packet NaN */
+} sluice_wire;
+
 /* What an output holds. The same on every rank, or the join is refused with both values; the
  * default is a value of its own. */
 typedef enum sluice_averaging {
@@ -207,6 +219,8 @@ typedef struct sluice_options {
    * chunk_bytes and tensors too. Default -1: what SLUICE_REPRODUCIBLE says (1 or 0), else 0. The
    * appliance's configuration may ask for it under the job's name as well; 0 does not undo that. */
   int32_t reproducible;
+  /* sluice_wire of float32 tensors; default SLUICE_WIRE_FLOAT32. Must be the same on every rank. */
+  int32_t wire;
 } sluice_options;
 
 /* The policy that a job runs, and what a straggler may count on. */
@@ -258,7 +272,10 @@ typedef struct sluice_tensor {
   const char* name;    /* for messages; NULL: its index */
   uint64_t elem_count; /* at least 1 */
   int32_t dtype;       /* sluice_dtype */
+  uint64_t flags;      /* SLUICE_TENSOR_... or 0; equal on all ranks */
 } sluice_tensor;
+/* Travels as it is, whatever options.wire says: what is no gradient. */
+#define SLUICE_TENSOR_EXACT 1u
 
 /* What is known about a finished tensor. */
 typedef struct sluice_result {
@@ -326,6 +343,7 @@ typedef struct sluice_counters {
   uint64_t shards;                 /* of the appliance */
   uint64_t segmented_packets;      /* of packets_sent, those that the kernel cut from a train */
   uint64_t coalesced_packets;      /* of packets_received, those that came in a train */
+  uint64_t kept_chunks;            /* late chunks that went back into the residual */
 } sluice_counters;
 
 /* "0.2.0", the version of the library that is loaded. Never fails; static storage. */
@@ -516,6 +534,18 @@ SLUICE_API sluice_status sluice_wait_step(sluice_job* job, int32_t timeout_ms, u
  * which nobody checks. Never blocks. Fails with SLUICE_BUSY while the tensor is in flight, with
  * SLUICE_INVALID_ARGUMENT. */
 SLUICE_API sluice_status sluice_set_averaging(sluice_job* job, uint32_t tensor, int32_t averaging);
+
+/* The residual of a float32 tensor that travels at a loss (sluice_wire): what of this rank's
+ * gradients is not delivered yet, an element each. It is a part of a checkpoint: read after a step,
+ * set before the first gradient after a restart; it begins as zero. `values` holds elem_count
+ * elements. Never block. Fail with SLUICE_BUSY while the tensor is in flight, with
+ * SLUICE_INVALID_ARGUMENT (NULL, no such tensor, or one that has no residual). */
+SLUICE_API sluice_status sluice_get_residual(sluice_job* job, uint32_t tensor, float* values);
+SLUICE_API sluice_status sluice_set_residual(sluice_job* job, uint32_t tensor, const float* values);
+/* Gradients are larger by `factor` from the next ones on, because the scale of the loss has
+ * changed: so become all residuals. Never blocks. Fails with SLUICE_BUSY in the middle of a step,
+ * with SLUICE_INVALID_ARGUMENT. */
+SLUICE_API sluice_status sluice_scale_residuals(sluice_job* job, double factor);
 
 /* Tells the trace when the result of `tensor` was used; without it that is the return of the first
  * wait for it. Before the next submission. Never blocks. Fails with SLUICE_INVALID_ARGUMENT. */

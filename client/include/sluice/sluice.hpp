@@ -39,6 +39,7 @@ struct Tensor {
   std::string name;
   std::uint64_t elem_count = 0;
   DataType dtype = DataType::kFloat32;
+  bool exact = false;  // SLUICE_TENSOR_EXACT
 };
 
 // Enumerations of the C interface under C++ names; the numbers are the same.
@@ -47,6 +48,12 @@ enum class Averaging : std::int32_t {
   kWeight = SLUICE_AVERAGE_WEIGHT,
   kWorld = SLUICE_AVERAGE_WORLD,
   kSum = SLUICE_SUM,
+};
+enum class Wire : std::int32_t {
+  kFloat32 = SLUICE_WIRE_FLOAT32,
+  kFloat16 = SLUICE_WIRE_FLOAT16,
+  kBfloat16 = SLUICE_WIRE_BFLOAT16,
+  kInt8 = SLUICE_WIRE_INT8,
 };
 enum class Policy : std::int32_t {
   kDefault = SLUICE_POLICY_DEFAULT,
@@ -94,6 +101,7 @@ struct Options {
   std::optional<std::string> trace_dir;  // absent: what SLUICE_TRACE says; empty: no trace
   Schedule schedule = Schedule::kStrict;
   std::optional<bool> reproducible;  // absent: what SLUICE_REPRODUCIBLE says
+  Wire wire = Wire::kFloat32;
   sluice_log_level log_level = SLUICE_LOG_INFO;
   // The callbacks of sluice_options; those on the progress thread must return soon and not wait.
   std::function<void(sluice_log_level level, const char* text)> log;
@@ -122,7 +130,8 @@ class Job {
     list.reserve(tensors.size());
     for (const Tensor& tensor : tensors) {
       list.push_back({sizeof(sluice_tensor), tensor.name.c_str(), tensor.elem_count,
-                      static_cast<std::int32_t>(tensor.dtype)});
+                      static_cast<std::int32_t>(tensor.dtype),
+                      tensor.exact ? SLUICE_TENSOR_EXACT : 0});
     }
     const sluice_options raw = raw_options(*callbacks_);
     check(nullptr, sluice_join(&raw, list.data(), list.size(), &job_));
@@ -192,6 +201,15 @@ class Job {
   void set_averaging(std::uint32_t tensor, Averaging averaging) {
     check(job_, sluice_set_averaging(job_, tensor, static_cast<std::int32_t>(averaging)));
   }
+  std::vector<float> residual(std::uint32_t tensor, std::size_t elem_count) const {
+    std::vector<float> values(elem_count);
+    check(job_, sluice_get_residual(job_, tensor, values.data()));
+    return values;
+  }
+  void set_residual(std::uint32_t tensor, const std::vector<float>& values) {
+    check(job_, sluice_set_residual(job_, tensor, values.data()));
+  }
+  void scale_residuals(double factor) { check(job_, sluice_scale_residuals(job_, factor)); }
   void mark_applied(std::uint32_t tensor) { check(job_, sluice_mark_applied(job_, tensor)); }
 
   void broadcast(std::uint32_t root, void* buffer, std::size_t bytes,
@@ -249,6 +267,7 @@ class Job {
     raw.trace_dir = options.trace_dir ? options.trace_dir->c_str() : nullptr;
     raw.schedule = static_cast<std::int32_t>(options.schedule);
     raw.reproducible = options.reproducible ? *options.reproducible : -1;
+    raw.wire = static_cast<std::int32_t>(options.wire);
     raw.log_level = options.log_level;
     raw.user = &options;
     if (options.log)

@@ -5,8 +5,8 @@ compares sizes and offsets.
 """
 
 import functools
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_size_t,
-                    c_uint32, c_uint64, c_void_p, sizeof)
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_double, c_int, c_int32,
+                    c_size_t, c_uint32, c_uint64, c_void_p, sizeof)
 
 VERSION = "0.2.0"
 FOREVER = -1
@@ -18,6 +18,8 @@ INTERRUPTED = 11
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 AVERAGING = {"default": 0, "weight": 1, "world": 2, "sum": 3}
 TURNS = {1: "compute", 2: "catch_up", 3: "apply", 4: "save", 5: "load"}
+WIRES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 4}
+TENSOR_EXACT = 1
 SCHEDULES = {"strict": 0, "credit": 1, "prophet": 2, "fifo": 3}
 RANK_WORDS = 16
 
@@ -70,6 +72,7 @@ class Options(Structure):
         ("trace_dir", c_char_p),
         ("schedule", c_int32),
         ("reproducible", c_int32),
+        ("wire", c_int32),
     ]
 
 
@@ -79,6 +82,7 @@ class Tensor(Structure):
         ("name", c_char_p),
         ("elem_count", c_uint64),
         ("dtype", c_int32),
+        ("flags", c_uint64),
     ]
 
 
@@ -169,6 +173,9 @@ _FUNCTIONS = {
     "sluice_submit": (c_int, [c_void_p, c_uint32, c_void_p, c_void_p, c_uint32, c_uint32]),
     "sluice_end_step": (c_int, [c_void_p]),
     "sluice_set_averaging": (c_int, [c_void_p, c_uint32, c_int32]),
+    "sluice_get_residual": (c_int, [c_void_p, c_uint32, c_void_p]),
+    "sluice_set_residual": (c_int, [c_void_p, c_uint32, c_void_p]),
+    "sluice_scale_residuals": (c_int, [c_void_p, c_double]),
     "sluice_get_policy": (c_int, [c_void_p, POINTER(PolicyInfo)]),
     "sluice_get_position": (c_int, [c_void_p, POINTER(Position)]),
     "sluice_next_turn": (c_int, [c_void_p, c_int32, POINTER(Turn)]),

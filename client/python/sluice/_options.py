@@ -53,6 +53,10 @@ class Options:
                  inputs of a step. Refused, with the numbers, where it has less, and for policies of
                  k < n. Default: whether SLUICE_REPRODUCIBLE is 1. Equal on all ranks. The
                  appliance's configuration may ask for it as well.
+    wire         how float32 tensors travel, both ways: 'float32' (default), 'float16', 'bfloat16',
+                 'int8' (with a scale a packet). What rounding loses stays with this rank and leaves
+                 with the next gradient (error feedback; a float of memory an element); averages are
+                 rounded without bias. Default SLUICE_WIRE. Equal on all ranks.
     trace        folder for a Chrome trace of this rank, made when it is missing; '' for none.
                  Default SLUICE_TRACE, else none. `python3 -m sluice trace FOLDER` joins the ranks'
                  files into one.
@@ -90,6 +94,7 @@ class Options:
     max_staleness: Optional[int] = None
     schedule: Optional[str] = None
     reproducible: Optional[bool] = None
+    wire: Optional[str] = None
     trace: Optional[str] = None
 
     def struct(self, library, *, rank, **resolved):
@@ -104,6 +109,7 @@ class Options:
                 chunk_bytes=self.chunk_bytes, allow_nil=int(self.allow_nil),
                 averaging=_policy.choice("averaging", self.averaging, _abi.AVERAGING),
                 schedule=_policy.choice("schedule", self.schedule, _abi.SCHEDULES),
+                wire=_policy.choice("wire", self.wire, _abi.WIRES),
                 reproducible=-1 if self.reproducible is None else int(self.reproducible),
                 trace_dir=None if self.trace is None else os.fsencode(self.trace)).items():
             setattr(options, field, value)

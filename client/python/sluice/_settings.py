@@ -15,6 +15,7 @@
 |                       | SLUICE_SIGNS, SLUICE_ROUND_STEPS, SLUICE_PLANNED_STEPS, |
 |                       | SLUICE_MAX_STALENESS |
 | SLUICE_SCHEDULE       | which packet leaves next: strict (default), credit, prophet, fifo |
+| SLUICE_WIRE           | how float32 travels: float32 (default), float16, bfloat16, int8 |
 | SLUICE_TRACE          | folder for a Chrome trace of each rank; read by the library itself |
 | SLUICE_REPRODUCIBLE   | 1: sums in the order of ranks; read by the library itself |
 | SLUICE_DISABLE        | 1: sluice.torch.attach() does nothing |

@@ -279,6 +279,32 @@ class Attachment:
                 f"{_PRIORITIES - 1}")
         self._chosen[index] = self._priorities[index] = priority
 
+    def state_dict(self):
+        """What of this rank's gradients is not delivered yet, by parameter: a part of a checkpoint
+        of each rank, where `wire` is not 'float32' (else empty). Between two steps, after what an
+        Overlap has still to apply."""
+        residuals = {}
+        for name in self.job.rounded:
+            index = self._names.get(name)
+            if index is not None:
+                residuals[name] = torch.empty(self._parameters[index].numel())
+                self.job.get_residual(index, residuals[name])
+        return residuals
+
+    def load_state_dict(self, state):
+        """Takes up again what state_dict() gave, of the same rank, before the first backward."""
+        unknown = set(state) - set(self.job.rounded)
+        if unknown:
+            raise errors.InvalidArgument(
+                f"'{min(unknown)}' has no residual in this job: load it with the `wire` and the "
+                "parameters of the run that saved it")
+        for name, values in state.items():
+            self.job.set_residual(name, values.detach().contiguous())
+
+    def scale_residuals(self, factor):
+        """To be called with new scale / old scale when a GradScaler has changed its scale."""
+        self.job.scale_residuals(factor)
+
     def detach(self):
         """Leaves the job in an orderly way, after the last backward. All ranks should, after the
         same number of steps (else see finish()). The model stays usable: its gradients are

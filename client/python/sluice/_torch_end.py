@@ -13,7 +13,7 @@ _FINISHED, _TOLD, _FIRST = 0, 1, 2  # _FIRST: rank 0 is in the step and has told
 _TOLD_DIGITS, _FIRST_DIGITS = slice(3, 3 + _DIGITS), slice(3 + _DIGITS, _ELEMS)
 _SAME = 2.0 ** -11  # one of 1,024 ranks that differs by 1 moves a mean by twice as much
 
-SPEC = ("sluice.end", _ELEMS, "float32")
+SPEC = ("sluice.end", _ELEMS, "float32", True)
 
 
 def _digits(total):

@@ -88,7 +88,7 @@ def member_of(group):
 
 def extra_tensors(replica):
     """Specs of the tensors after the parameters: parts of buffers, what ranks tell of the end."""
-    return [*((part.name, part.values.numel(), "float32") for part in replica.parts),
+    return [*((part.name, part.values.numel(), "float32", True) for part in replica.parts),
             _torch_end.SPEC]
 
 

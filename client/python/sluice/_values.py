@@ -47,6 +47,7 @@ class Tensor(NamedTuple):
     name: str
     elem_count: int
     dtype: str
+    exact: bool = False  # travels as it is, whatever `wire` says
 
 
 def ranks_of(words):

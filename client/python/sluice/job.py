@@ -28,7 +28,9 @@ class Job(Stragglers):
     """One worker of one job. Constructing it joins and waits until all ranks have joined.
 
     tensors      list of (name, element count, dtype) in registration order, equal on all ranks.
-                 dtype: 'float32', 'float16', 'bfloat16', or NumPy's or torch's name for one.
+                 dtype: 'float32', 'float16', 'bfloat16', or NumPy's or torch's name for one. With
+                 a fourth member, True, it travels as it is, whatever `wire` says: what is no
+                 gradient.
     address      'udp://HOST[:PORT]', 'vhost://HOST[:PORT]/SOCKET', 'inproc://NAME';
                  default SLUICE_ADDRESS. '{rank}' is replaced by the rank.
     options      keywords, the fields of `sluice.Options`: job, rank, world_size, policy, ...
@@ -54,6 +56,9 @@ class Job(Stragglers):
         self._held = {}  # tensor index -> what must stay alive while it is in flight
         struct = options.struct(library, rank=self.rank, world_size=self.world_size,
                                 address=self.address.encode(), job_name=self.name.encode())
+        # Those with a residual, by name.
+        self.rounded = tuple(spec.name for spec in self.tensors if spec.dtype == "float32"
+                             and not spec.exact and struct.wire != _abi.WIRES["float32"])
         self._handle = Handle(library, struct, self._structs(), self._held,
                               _settings.stats_file(self.rank))
         info = _abi.sized(_abi.PolicyInfo)
@@ -64,9 +69,9 @@ class Job(Stragglers):
     def _registered(tensors):
         specs = []
         for index, entry in enumerate(tensors):
-            name, elem_count, dtype = entry
+            name, elem_count, dtype, exact = (*entry, False)[:4]
             name = str(index) if name is None else str(name)
-            specs.append(Tensor(name, int(elem_count), dtype_name(dtype, name)))
+            specs.append(Tensor(name, int(elem_count), dtype_name(dtype, name), exact))
         if not specs:
             raise errors.InvalidArgument("tensors is empty: a job needs at least one")
         if len({spec.name for spec in specs}) != len(specs):
@@ -80,6 +85,7 @@ class Job(Stragglers):
             struct.name = spec.name.encode()
             struct.elem_count = spec.elem_count
             struct.dtype = _abi.DTYPES[spec.dtype]
+            struct.flags = _abi.TENSOR_EXACT if spec.exact else 0
         return structs
 
     def _wait(self, call_for_ms, timeout):
@@ -191,6 +197,28 @@ class Job(Stragglers):
         checks. Raises Busy while the tensor is in flight, InvalidArgument. Never blocks."""
         self._handle.call("sluice_set_averaging", self._index(tensor),
                           _policy.choice("averaging", averaging, _abi.AVERAGING))
+
+    def get_residual(self, tensor, values):
+        """Copies what of this rank's gradients is not delivered yet, an element each, to `values`
+        (float32: NumPy array or torch CPU tensor). Of the tensors in `rounded`, which travel at a
+        loss. Raises Busy while the tensor is in flight, InvalidArgument. Never blocks."""
+        self._residual("sluice_get_residual", tensor, values, writable=True)
+
+    def set_residual(self, tensor, values):
+        """Takes it up again after a restart, before the first gradient. As get_residual()."""
+        self._residual("sluice_set_residual", tensor, values, writable=False)
+
+    def _residual(self, function, tensor, values, writable):
+        index = self._index(tensor)
+        spec = self.tensors[index]
+        address = _memory.element_pointer(values, spec.elem_count, "float32",
+                                          f"residual of tensor '{spec.name}'", writable=writable)
+        self._handle.call(function, index, address)
+
+    def scale_residuals(self, factor):
+        """Says that gradients are larger by `factor` from now on, because the scale of the loss
+        has changed (a GradScaler). Raises Busy in the middle of a step. Never blocks."""
+        self._handle.call("sluice_scale_residuals", factor)
 
     def mark_applied(self, tensor):
         """Tells the trace that the result of `tensor` has been used: a parameter was updated with

@@ -69,8 +69,8 @@ def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size
                way, so large weights can overflow float16.
     rank, world_size
                default: those of the model's process group, or given to solo_group().
-    options    policy, k, late and the other options of the policy, schedule, trace, secret, run_id,
-               averaging, mtu, chunk_bytes, local_address, connect_timeout, join_timeout,
+    options    policy, k, late and the other options of the policy, schedule, wire, trace, secret,
+               run_id, averaging, mtu, chunk_bytes, local_address, connect_timeout, join_timeout,
                silence_timeout, stall_report: as for sluice.Job.
 
     On a solo_group() rank 0's parameters and buffers are copied to all ranks here, unless this
@@ -293,6 +293,15 @@ class Disabled:
         return None
 
     def set_priority(self, parameter, priority):
+        pass
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+    def scale_residuals(self, factor):
         pass
 
     def flush(self):

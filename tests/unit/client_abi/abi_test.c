@@ -196,6 +196,9 @@ static void test_bad_joins(void) {
   options.averaging = 9;
   EXPECT_REFUSED(&options, &tensor, 1, "averaging is 9");
   options = good;
+  options.wire = 3;
+  EXPECT_REFUSED(&options, &tensor, 1, "wire is 3");
+  options = good;
   options.join_timeout_ms = 0;
   EXPECT_REFUSED(&options, &tensor, 1, "timeouts");
   sluice_tensor bad = tensor;
@@ -204,6 +207,9 @@ static void test_bad_joins(void) {
   bad = tensor;
   bad.elem_count = 0;
   EXPECT_REFUSED(&good, &bad, 1, "t");
+  bad = tensor;
+  bad.flags = 6;
+  EXPECT_REFUSED(&good, &bad, 1, "flags 6");
   bad = tensor;
   bad.struct_size = 4;
   EXPECT_REFUSED(&good, &bad, 1, "sluice_tensor.struct_size is 4");

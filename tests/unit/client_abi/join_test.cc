@@ -21,6 +21,7 @@ using sluice::Averaging;
 using sluice::Error;
 using sluice::Job;
 using sluice::Options;
+using sluice::Wire;
 using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -88,6 +89,23 @@ TEST(Joins, RefuseARankThatAveragesInAnotherWay) {
   EXPECT_EQ(error.status(), SLUICE_REFUSED);
   EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 1"), HasSubstr("averages by 'world'"),
                                   HasSubstr("by 'default' (set by rank 0")));
+  first.join();
+}
+
+TEST(Joins, RefuseARankWithAnotherWireFormat) {
+  std::thread first([] {
+    Options options = options_for("formats", 0, 2);
+    options.wire = Wire::kInt8;
+    options.join_timeout = milliseconds(1500);
+    EXPECT_EQ(error_of([&] { Job job(options, {{"t", 8}}); }).status(), SLUICE_TIMED_OUT);
+  });
+  std::this_thread::sleep_for(milliseconds(300));
+  Options options = options_for("formats", 1, 2);
+  options.wire = Wire::kBfloat16;
+  const Error error = error_of([&] { Job job(options, {{"t", 8}}); });
+  EXPECT_EQ(error.status(), SLUICE_REFUSED);
+  EXPECT_THAT(error.what(),
+              AllOf(HasSubstr("rank 1 travels as bfloat16"), HasSubstr("as int8 (set by rank 0)")));
   first.join();
 }
 

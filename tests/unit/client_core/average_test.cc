@@ -23,7 +23,7 @@ std::vector<T> average(std::vector<T> payload, Dtype dtype, std::uint64_t weight
   finite = write_average(
       reinterpret_cast<std::uint8_t*>(output.data()),
       {reinterpret_cast<const std::uint8_t*>(payload.data()), payload.size() * sizeof(T)},
-      payload.size(), dtype,
+      payload.size(), dtype, dtype,
       {.weight = weight, .members = members, .may_count = 4, .is_mean = is_mean}, averaging,
       scratch.values);
   return output;

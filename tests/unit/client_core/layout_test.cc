@@ -41,6 +41,23 @@ TEST(Layout, HashTellsOrderTypeSizeAndChunkSizeApart) {
   EXPECT_NE(reference, hash({{"a", 40, Dtype::kFloat16}, big}, 64));
 }
 
+TEST(Layout, CutsChunksByWhatTravels) {
+  const std::vector<TensorSpec> tensors{{"g", 200, Dtype::kFloat32},
+                                        {"state", 40, Dtype::kFloat32, true},
+                                        {"half", 40, Dtype::kFloat16}};
+  const Layout layout = Layout::create(tensors, 64, Dtype::kInt8).value();
+  EXPECT_EQ(layout.chunk(0).elem_count, 60);  // the scale takes four bytes
+  EXPECT_EQ(layout.first_chunk(1), 4u);
+  EXPECT_EQ(layout.chunk(4).elem_count, 16);
+  EXPECT_EQ(layout.max_chunk_elems(), 60u);
+  EXPECT_TRUE(layout.is_rounded(0));
+  EXPECT_FALSE(layout.is_rounded(1));
+  EXPECT_FALSE(layout.is_rounded(2));
+  EXPECT_NE(layout.hash(), Layout::create(tensors, 64, Dtype::kFloat16).value().hash());
+  EXPECT_NE(Layout::create(tensors, 64, Dtype::kFloat16).value().hash(),
+            Layout::create(tensors, 64, Dtype::kBfloat16).value().hash());
+}
+
 TEST(Layout, RefusesWhatCannotBeSummedAndNamesTheTensor) {
   const auto message = [](std::vector<TensorSpec> tensors, std::size_t chunk_bytes) {
     const auto layout = Layout::create(std::move(tensors), chunk_bytes);

@@ -122,6 +122,15 @@ Buffer absent(std::uint64_t chunks) {
   return make(body, {chunks});
 }
 const Buffer kAbsent = absent(0b101000);
+// Four bytes and their scale.
+Buffer rounded() {
+  Contribution body = contribution();
+  body.elem_count = 4;
+  body.dtype = Dtype::kInt8;
+  body.flow.flags = kFlagRounded;
+  return make(body, {}, kEightBytes);
+}
+const Buffer kRounded = rounded();
 const Buffer kPiece = make(piece(), {}, kEightBytes);
 const Buffer kPieceResult = make(piece_result(), {1}, kEightBytes);
 const Buffer kAnswer = make(answer(), {1}, Buffer(2 * sizeof(MissingAge)));
@@ -165,6 +174,13 @@ INSTANTIATE_TEST_SUITE_P(
                  b.resize(b.size() + kMaxChunkBytes);
                },
                "bad_length"},
+        Spoilt{"contribution_rounded_nothing", kContribution, flag<Contribution>(kFlagRounded),
+               "bad_field"},
+        Spoilt{"contribution_rounded_nil", kAbsent, flag<Contribution>(kFlagNil | kFlagRounded),
+               "bad_field"},
+        Spoilt{"rounded_unsaid", kRounded, flag<Contribution>(0), "bad_field"},
+        Spoilt{"rounded_without_scale", kRounded, [](Buffer& b) { b.resize(b.size() - 4); },
+               "truncated"},
         Spoilt{"result_dtype", kResult, set(&ResultHeader::dtype, Dtype{9}), "bad_field"},
         Spoilt{"result_flags", kResult, flag<ResultHeader>(kFlagReport), "bad_field"},
         Spoilt{"result_mask", kResult, set(&ResultHeader::mask_words, std::uint8_t{kMaskWords + 1}),
