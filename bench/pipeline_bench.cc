@@ -151,7 +151,7 @@ class Appliance {
       for (const agg::Transmit& out : burst) send(out);
     }
     void send(const agg::Transmit& out) {
-      const dataplane::Routes::Route* route = self.routes_.find(out.job, out.rank);
+      dataplane::Routes::Route* route = self.routes_.find(out.job, out.rank);
       const std::size_t header_bytes = route->headers.size();
       std::uint8_t* frame = out.room.data() - header_bytes;
       CHECK(route->headers.encode({frame, header_bytes}, out.bytes, out.sum));

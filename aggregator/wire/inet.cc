@@ -238,60 +238,37 @@ UdpHeaders::UdpHeaders(const UdpPath& path) noexcept {
       bytes_, path.dst_mac, path.src_mac, path.vlan_tci, ipv4_ ? kEtherIpv4 : kEtherIpv6));
   std::uint8_t* ip = bytes_.data() + ip_at_;
   ipv4_ ? write_ipv4(ip, path) : write_ipv6(ip, path);
-  if (ipv4_) ip_sum_ = sum_bytes({ip, kIpv4Bytes});
+  if (ipv4_) ip_fixed_sum_ = sum_bytes({ip, kIpv4Bytes});
   std::uint8_t* udp = bytes_.data() + size_ - kUdpBytes;
   store_be16(udp, path.src_port);
   store_be16(udp + 2, path.dst_port);
-  udp_sum_ = sum_pseudo_header(path.src, path.dst, 0, kProtoUdp) + sum_bytes({udp, kUdpBytes});
+  addresses_sum_ = sum_pseudo_header(path.src, path.dst, 0, kProtoUdp);
 }
 
-inline std::uint8_t* UdpHeaders::write(MutableBytes out, std::size_t payload_bytes) const noexcept {
+bool UdpHeaders::set_length(std::size_t payload_bytes) noexcept {
   const std::size_t l4_bytes = kUdpBytes + payload_bytes;
-  if (size_ == 0 || out.size() < size_ || l4_bytes + kIpv4Bytes > 0xffff) return nullptr;
-  // Two moves that overlap: a size known only at run time would be a call.
-  constexpr std::size_t kHead = 32;
-  constexpr std::size_t kTail = kMaxUdpHeaderBytes - kHead;
-  static_assert(kEthernetBytes + kIpv4Bytes + kUdpBytes >= kTail);
-  std::memcpy(out.data(), bytes_.data(), kHead);
-  std::memcpy(out.data() + size_ - kTail, bytes_.data() + size_ - kTail, kTail);
-  std::uint8_t* ip = out.data() + ip_at_;
+  if (size_ == 0 || l4_bytes + kIpv4Bytes > 0xffff) return false;
+  std::uint8_t* ip = bytes_.data() + ip_at_;
   if (ipv4_) {
     store_be16(ip + 2, static_cast<std::uint16_t>(kIpv4Bytes + l4_bytes));
-    const std::uint16_t checksum = finish_checksum(ip_sum_ + sum_of_be16(kIpv4Bytes + l4_bytes));
+    const std::uint16_t checksum =
+        finish_checksum(ip_fixed_sum_ + sum_of_be16(kIpv4Bytes + l4_bytes));
     std::memcpy(ip + 10, &checksum, sizeof checksum);
   } else {
     store_be16(ip + 4, static_cast<std::uint16_t>(l4_bytes));
   }
-  std::uint8_t* udp = out.data() + size_ - kUdpBytes;
+  std::uint8_t* udp = bytes_.data() + size_ - kUdpBytes;
   store_be16(udp + 4, static_cast<std::uint16_t>(l4_bytes));
-  return udp;
-}
-
-bool UdpHeaders::encode(MutableBytes out, std::size_t payload_bytes,
-                        PartialSum payload_sum) const noexcept {
-  std::uint8_t* udp = write(out, payload_bytes);
-  if (udp == nullptr) return false;
-  const PartialSum length = sum_of_be16(kUdpBytes + payload_bytes);  // in the pseudo-header as well
-  std::uint16_t checksum = finish_checksum(udp_sum_ + length + length + payload_sum);
-  if (checksum == 0) checksum = 0xffff;  // zero would mean "no checksum" (RFC 768)
-  std::memcpy(udp + 6, &checksum, sizeof checksum);
-  return true;
-}
-
-bool UdpHeaders::encode_for_device(MutableBytes out, std::size_t payload_bytes) const noexcept {
-  std::uint8_t* udp = write(out, payload_bytes);
-  if (udp == nullptr) return false;
-  const PartialSum ports = sum_short({udp, 4});
-  const PartialSum pseudo_header{udp_sum_.value - ports.value};
-  const auto sum = static_cast<std::uint16_t>(
-      ~finish_checksum(pseudo_header + sum_of_be16(kUdpBytes + payload_bytes)));
-  std::memcpy(udp + 6, &sum, sizeof sum);
+  const PartialSum pseudo_header = addresses_sum_ + sum_of_be16(l4_bytes);
+  pseudo_header_sum_ = static_cast<std::uint16_t>(~finish_checksum(pseudo_header));
+  sum_ = pseudo_header + sum_bytes({udp, kUdpBytes});
+  payload_bytes_ = static_cast<std::uint32_t>(payload_bytes);
   return true;
 }
 
 std::size_t encode_udp_headers(MutableBytes out, const UdpPath& path, std::size_t payload_bytes,
                                PartialSum payload_sum) noexcept {
-  const UdpHeaders headers(path);
+  UdpHeaders headers(path);
   return headers.encode(out, payload_bytes, payload_sum) ? headers.size() : 0;
 }
 

@@ -10,6 +10,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 
@@ -199,8 +200,8 @@ constexpr std::size_t udp_header_bytes(const UdpPath& path) noexcept {
          (path.src.family == Family::kIpv4 ? kIpv4Bytes : kIpv6Bytes) + kUdpBytes;
 }
 
-// The headers of all datagrams on a path, made once: of one and the next, only lengths and
-// checksums differ. IPv4 has "don't fragment" set.
+// The headers of the datagrams on a path, ready for one length: of one and the next of that length
+// only the UDP checksum differs. IPv4 has "don't fragment" set.
 class UdpHeaders {
  public:
   UdpHeaders() = default;
@@ -212,21 +213,49 @@ class UdpHeaders {
   bool is_ipv4() const noexcept { return ipv4_; }
   // Writes them in front of a payload whose partial sum is known, to the first size() bytes of
   // `out`. False: there is no path, `out` is too small, or the payload too long.
-  bool encode(MutableBytes out, std::size_t payload_bytes, PartialSum payload_sum) const noexcept;
+  bool encode(MutableBytes out, std::size_t payload_bytes, PartialSum payload_sum) noexcept {
+    if (!prepare(out, payload_bytes)) return false;
+    const std::uint16_t checksum = finish_checksum(sum_ + payload_sum);
+    write(out, checksum == 0 ? 0xffff : checksum);  // zero would mean "no checksum" (RFC 768)
+    return true;
+  }
   // The same for a device that completes the UDP checksum: in its place stands the pseudo-header's
   // sum.
-  bool encode_for_device(MutableBytes out, std::size_t payload_bytes) const noexcept;
+  bool encode_for_device(MutableBytes out, std::size_t payload_bytes) noexcept {
+    if (!prepare(out, payload_bytes)) return false;
+    write(out, pseudo_header_sum_);
+    return true;
+  }
 
  private:
-  // Writes all but the UDP checksum; returns where the UDP header stands, or null.
-  std::uint8_t* write(MutableBytes out, std::size_t payload_bytes) const noexcept;
+  static constexpr std::uint32_t kNoLength = ~0u;
 
-  std::array<std::uint8_t, kMaxUdpHeaderBytes> bytes_{};  // lengths and checksums are zero
+  bool prepare(MutableBytes out, std::size_t payload_bytes) noexcept {
+    if (payload_bytes != payload_bytes_ && !set_length(payload_bytes)) [[unlikely]]
+      return false;
+    return out.size() >= size_;
+  }
+  // False: there is no path, or the payload is too long.
+  bool set_length(std::size_t payload_bytes) noexcept;
+  void write(MutableBytes out, std::uint16_t checksum) const noexcept {
+    // Two moves that overlap: a size known only at run time would be a call.
+    constexpr std::size_t kHead = 32;
+    constexpr std::size_t kTail = kMaxUdpHeaderBytes - kHead;
+    static_assert(kEthernetBytes + kIpv4Bytes + kUdpBytes >= kTail);
+    std::memcpy(out.data(), bytes_.data(), kHead);
+    std::memcpy(out.data() + size_ - kTail, bytes_.data() + size_ - kTail, kTail);
+    std::memcpy(out.data() + size_ - sizeof checksum, &checksum, sizeof checksum);
+  }
+
+  std::array<std::uint8_t, kMaxUdpHeaderBytes> bytes_{};  // the UDP checksum is zero
   std::uint8_t size_ = 0;
   std::uint8_t ip_at_ = 0;
   bool ipv4_ = false;
-  PartialSum ip_sum_;   // of the IPv4 header
-  PartialSum udp_sum_;  // of the UDP header and the pseudo-header
+  std::uint16_t pseudo_header_sum_ = 0;      // of that length, folded
+  std::uint32_t payload_bytes_ = kNoLength;  // what they are ready for
+  PartialSum sum_;                           // then, of the UDP header and the pseudo-header
+  PartialSum ip_fixed_sum_;                  // without any length: of the IPv4 header,
+  PartialSum addresses_sum_;                 // and of the pseudo-header
 };
 
 // The same for a path that is used once; returns the headers' size, or 0 for false.

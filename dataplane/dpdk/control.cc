@@ -178,8 +178,9 @@ void Control::send(const MemberPath& path, wire::Bytes datagram) {
   const wire::MutableBytes room = datagram_room(packet);
   if (room.size() < datagram.size()) return drop(DropReason::kTooLong);
   std::copy(datagram.begin(), datagram.end(), room.begin());
-  if (!path.bound || !put_headers(packet, wire::UdpHeaders(path.udp), datagram.size(),
-                                  wire::sum_bytes(datagram), fabric_.ports[path.port]->plan().tx))
+  wire::UdpHeaders headers(path.udp);
+  if (!path.bound || !put_headers(packet, headers, datagram.size(), wire::sum_bytes(datagram),
+                                  fabric_.ports[path.port]->plan().tx))
     return drop(DropReason::kNoPath);
   meta_of(packet) = {.kind = PacketMeta::Kind::kEgress,
                      .port = path.port,

@@ -16,9 +16,8 @@ inline wire::MutableBytes datagram_room(rte_mbuf* packet) noexcept {
 // Writes the headers in front of `payload_bytes` in datagram_room() and makes the buffer the frame.
 // `by` says who makes the UDP checksum where the frame leaves. False: the path is unusable; the
 // buffer is untouched.
-inline bool put_headers(rte_mbuf* packet, const wire::UdpHeaders& headers,
-                        std::size_t payload_bytes, wire::PartialSum payload_sum,
-                        ChecksumsBy by) noexcept {
+inline bool put_headers(rte_mbuf* packet, wire::UdpHeaders& headers, std::size_t payload_bytes,
+                        wire::PartialSum payload_sum, ChecksumsBy by) noexcept {
   const std::size_t start = wire::kMaxUdpHeaderBytes - headers.size();
   const wire::MutableBytes room = room_of(packet).subspan(start);
   if (by == ChecksumsBy::kDevice) {

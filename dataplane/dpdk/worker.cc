@@ -252,7 +252,7 @@ std::span<agg::Transmit> Worker::rooms() noexcept {
 
 // The datagram stands in the buffer, which it takes.
 void Worker::send_of_shard(rte_mbuf* packet, const agg::Transmit& transmit) noexcept {
-  const Routes::Route* route = routes_.find(transmit.job, transmit.rank);
+  Routes::Route* route = routes_.find(transmit.job, transmit.rank);
   if (route == nullptr || !put_headers(packet, route->headers, transmit.bytes, transmit.sum,
                                        fabric_.ports[route->port]->plan().tx)) {
     counters_.drops.count(DropReason::kNoPath);

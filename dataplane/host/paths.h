@@ -106,7 +106,7 @@ class Routes {
       : table_(table), source_port_(source_port), places_(kPlaces) {}
 
   // Null where the table's path is not bound. Valid until the next call.
-  const Route* find(JobId job, Rank rank) noexcept {
+  Route* find(JobId job, Rank rank) noexcept {
     Place& place = places_[(job.value * kRankStride + rank.value) % kPlaces];
     const std::uint32_t version = table_.version(job, rank);
     const std::uint32_t member = std::uint32_t{job.value} << 16 | rank.value;

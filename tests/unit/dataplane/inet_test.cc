@@ -114,7 +114,7 @@ TEST_P(UdpRoundTrip, ADeviceCompletesWhatIsLeftToIt) {
   UdpPath path = alice_to_bob();
   if (GetParam().ipv6) path.src = ipv6_of(11), path.dst = ipv6_of(1);
   if (GetParam().vlan) path.vlan_tci = 0x6123;
-  const UdpHeaders headers(path);
+  UdpHeaders headers(path);
   for (std::size_t payload_bytes = 0; payload_bytes < 300; ++payload_bytes) {
     const std::vector<std::uint8_t> payload(payload_bytes,
                                             static_cast<std::uint8_t>(payload_bytes));
@@ -130,6 +130,22 @@ TEST_P(UdpRoundTrip, ADeviceCompletesWhatIsLeftToIt) {
   }
   std::vector<std::uint8_t> small(headers.size() - 1);
   EXPECT_FALSE(headers.encode_for_device(small, 0));
+}
+
+TEST_P(UdpRoundTrip, HeadersForOneLengthAreGoodForTheNext) {
+  UdpPath path = alice_to_bob();
+  if (GetParam().ipv6) path.src = ipv6_of(11), path.dst = ipv6_of(1);
+  if (GetParam().vlan) path.vlan_tci = 0x6123;
+  UdpHeaders headers(path);
+  for (const std::size_t payload_bytes : {100, 100, 7, 100, 0, 1400, 1400}) {
+    const std::vector<std::uint8_t> payload(payload_bytes, 0x5a);
+    auto bytes = udp_frame(path, payload);
+    const auto whole = bytes;
+    std::fill_n(bytes.begin(), headers.size(), std::uint8_t{0xee});
+    ASSERT_TRUE(headers.encode(bytes, payload_bytes, sum_bytes(payload)));
+    ASSERT_EQ(bytes, whole) << payload_bytes;
+    ASSERT_FALSE(headers.encode(bytes, 0xffff, {}));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(AllFamilies, UdpRoundTrip,

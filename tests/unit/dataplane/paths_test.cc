@@ -59,7 +59,7 @@ TEST(PathTable, AReaderNeverSeesHalfOfAWrite) {
 
 // The headers that a datagram gets on the way to a member; empty where there is no way.
 std::vector<std::uint8_t> headers_to(Routes& routes, JobId job, Rank rank) {
-  const Routes::Route* route = routes.find(job, rank);
+  Routes::Route* route = routes.find(job, rank);
   if (route == nullptr) return {};
   std::vector<std::uint8_t> bytes(route->headers.size());
   EXPECT_TRUE(route->headers.encode(bytes, 100, {}));

@@ -113,7 +113,7 @@ wire::UdpPath path_of(bool ipv6, std::uint16_t vlan) {
 TEST_F(Buffers, ADeviceFindsInTheBufferWhatItNeedsForTheChecksum) {
   for (const bool ipv6 : {false, true}) {
     for (const std::uint16_t vlan : {wire::kNoVlan, std::uint16_t{7}}) {
-      const wire::UdpHeaders headers(path_of(ipv6, vlan));
+      wire::UdpHeaders headers(path_of(ipv6, vlan));
       rte_mbuf* packet = rte_pktmbuf_alloc(pool.get());
       ASSERT_NE(packet, nullptr);
       constexpr std::size_t kBytes = 1001;
