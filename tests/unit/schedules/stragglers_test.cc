@@ -153,6 +153,34 @@ TEST_F(Stragglers, a_gradient_beyond_its_staleness_bound_is_discarded_and_counte
   EXPECT_EQ(world().appliance().count(Verdict::kStale), 0u) << "the session knows the bound";
 }
 
+// Element by element the world compares: what was delivered and what is left in the residual are
+// all that was submitted.
+TEST_F(Stragglers, what_misses_its_step_goes_back_into_the_residual_of_a_lossy_format) {
+  JobPlan plan = fastest(4, 3, 12, {64 * 20, 300}, LateMode::kDrop);
+  plan.wire = Dtype::kInt8;
+  plan.ranks[3].step_delay_ns = 50 * kMillisecond;  // and others 20
+  const RunIndex run = world().add_run(plan);
+  expect_same_replicas(run, 5 * kSecond);
+  const client::Counters& counters = world().worker(run, 3).session().counters();
+  EXPECT_GT(counters.kept_chunks, 0u);
+  EXPECT_GT(counters.delivered_chunks, 0u);
+  EXPECT_EQ(counters.discarded_chunks, 0u);  // of what was, nothing could be compared
+}
+
+TEST_F(Stragglers, a_lossy_gradient_that_waits_to_be_requeued_beyond_its_bound_goes_back_too) {
+  JobPlan plan = fastest(4, 3, 12, {64 * 20}, LateMode::kRequeue);
+  plan.wire = Dtype::kInt8;
+  plan.session.policy.max_staleness = 1;
+  plan.ranks[3].step_delay_ns = 10 * kMillisecond;  // and others 20: at the end it is in time
+  plan.ranks[3].hiccup_step = 3;
+  plan.ranks[3].hiccup_ns = 55 * kMillisecond;  // two steps of the others
+  const RunIndex run = world().add_run(plan);
+  expect_same_replicas(run, 5 * kSecond);
+  const client::Counters& counters = world().worker(run, 3).session().counters();
+  EXPECT_GT(counters.kept_chunks, 0u);
+  EXPECT_EQ(counters.discarded_chunks, 0u);
+}
+
 // A detection that always strikes moves k up in every step; another shard gets its chunks last in
 // each.
 TEST_F(Stragglers, k_changes_every_step_over_four_shards) {
