@@ -110,6 +110,8 @@ def test_noise_is_counted_and_changes_no_sum():
             )
         )
         assert bad >= 0.9 * sent, f"{bad} of {sent} noise packets counted: {said}"
+        read = [total(values, f'reason="{reason}"') for reason in ("bad_type", "unknown_job")]
+        assert all(read), f"none got past its version: draw the right one ({values})"
 
 
 def test_two_runs_under_one_name_follow_each_other_with_exact_sums():
