@@ -50,7 +50,10 @@ int main(int argc, char** argv) {
   options.world_size = (uint32_t)strtoul(argv[3], NULL, 10);
   options.averaging = SLUICE_SUM;
 
-  const sluice_tensor tensor = {sizeof tensor, "values", ELEM_COUNT, SLUICE_FLOAT32};
+  const sluice_tensor tensor = {.struct_size = sizeof tensor,
+                                .name = "values",
+                                .elem_count = ELEM_COUNT,
+                                .dtype = SLUICE_FLOAT32};
   sluice_job* job = NULL;
   if (sluice_join(&options, &tensor, 1, &job) != SLUICE_OK) return fail("join", NULL);
   const int status = sum_once(job, options.rank, options.world_size);
