@@ -73,8 +73,10 @@ constexpr bool is_request(wire::PacketType type) noexcept {
          type == wire::PacketType::kLeave || type == wire::PacketType::kResync;
 }
 
-// The answer to a datagram whose version parse() does not know: of a JOIN a refusal that names both
-// versions, not longer than the request; otherwise nothing. Bytes in `reply`.
+// Whether it is a JOIN of another protocol version, which parse() refuses.
+bool is_foreign_join(std::span<const std::uint8_t> datagram) noexcept;
+// The answer to one: a refusal that names both versions, not longer than the request. To anything
+// else 0 bytes.
 std::size_t refuse_version(std::span<const std::uint8_t> request, std::span<std::uint8_t> reply);
 
 // A row for the metrics endpoint and for tests. Valid until the next call.

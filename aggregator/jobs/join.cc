@@ -8,14 +8,20 @@
 
 namespace sluice::agg {
 
+bool is_foreign_join(std::span<const std::uint8_t> datagram) noexcept {
+  wire::CommonHeader common;
+  if (datagram.size() < sizeof common) return false;
+  std::memcpy(&common, datagram.data(), sizeof common);
+  return common.magic == wire::kMagic && common.version != wire::kVersion &&
+         common.type == wire::PacketType::kJoin;
+}
+
 std::size_t refuse_version(std::span<const std::uint8_t> request, std::span<std::uint8_t> reply) {
   constexpr std::size_t kFixedBytes = sizeof(wire::CommonHeader) + sizeof(wire::Refuse);
+  if (!is_foreign_join(request) || request.size() < kFixedBytes) return 0;
+  CHECK(reply.size() >= kMaxDatagramBytes);
   wire::CommonHeader common;
-  if (request.size() < kFixedBytes || reply.size() < kMaxDatagramBytes) return 0;
   std::memcpy(&common, request.data(), sizeof common);
-  if (common.magic != wire::kMagic || common.version == wire::kVersion ||
-      common.type != wire::PacketType::kJoin)
-    return 0;
   wire::Refuse body{.code = wire::RefuseCode::kBadVersion};
   static_assert(offsetof(wire::Join, nonce) == 0);
   std::memcpy(&body.nonce, request.data() + sizeof common, sizeof body.nonce);

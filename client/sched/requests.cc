@@ -36,14 +36,13 @@ void RequestPool::pull(LayerIndex layer, Step iteration, Step need, std::uint32_
       {.layer = layer, .iteration = iteration, .need = need, .units = units, .number = number_++});
 }
 
-// The store counts a layer's pushes in order, so only the oldest of each takes
-// part.
+// The store counts a layer's pushes in order, so only the oldest of each takes part.
 bool RequestPool::may_go(Direction direction, const Request& request) const noexcept {
   return direction == Direction::kPull || oldest_push_[request.layer] == request.iteration;
 }
 
-// Stalest first, then the front of the model; behind them what would only be
-// parked, and last what nobody needs yet.
+// Stalest first, then the front of the model; behind them what would only be parked, and last what
+// nobody needs yet.
 bool RequestPool::pull_before(const Request& left, const Request& right) const noexcept {
   const auto rank = [this](const Request& request) {
     const auto staleness = static_cast<std::int64_t>(request.need) - clocks_[request.layer].held;
@@ -52,8 +51,8 @@ bool RequestPool::pull_before(const Request& left, const Request& right) const n
   return rank(left) < rank(right);
 }
 
-// What can move a clock first: the fewer hold it back the better, then the more
-// wait for it, then the front of the model. Then the oldest.
+// What can move a clock first: the fewer hold it back the better, then the more wait for it, then
+// the front of the model. Then the oldest.
 bool RequestPool::push_before(const Request& left, const Request& right) const noexcept {
   const auto rank = [this](const Request& request) {
     const LayerClocks& clocks = clocks_[request.layer];

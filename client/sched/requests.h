@@ -1,12 +1,10 @@
-// Which request to a parameter store goes next: a layer's push, or a layer's
-// pull.
+// Which request to a parameter store goes next: a layer's push, or a layer's pull.
 //
-// The pool of what is ready, one queue a direction; a request is handed out in
-// units (a block of chunks), and which one is decided anew for each, so that
-// what is more useful overtakes between two units. What is known of a layer's
-// clocks comes from the appliance's answers and may be old: it changes the
-// order of requests and never whether one is sent. Pure; the session's thread
-// only; no allocation after construction, but for texts.
+// The pool of what is ready, one queue a direction; a request is handed out in units (a block of
+// chunks), and which one is decided anew for each, so that what is more useful overtakes between
+// two units. What is known of a layer's clocks comes from the appliance's answers and may be old:
+// it changes the order of requests and never whether one is sent. Pure; the session's thread only;
+// no allocation after construction, but for texts.
 //
 // fifo: by readiness. filo: the newest. thesis: pull the stalest layer, of equally stale ones the
 // front of the model, then what would only be parked, last what the copy that is here would do for
@@ -33,8 +31,7 @@ using LayerIndex = std::uint32_t;  // in forward order
 struct RequestSetup {
   RequestPolicy policy = RequestPolicy::kThesis;
   std::uint32_t layer_count = 0;
-  // How many pushes of one layer may wait: the bound and one more, or what the
-  // worker keeps.
+  // How many pushes of one layer may wait: the bound and one more, or what the worker keeps.
   std::uint32_t pushes_per_layer = 2;
 };
 
@@ -54,27 +51,26 @@ struct RequestUnit {
   Step need = 0;       // of a pull
   std::uint32_t unit = 0;
   bool last = false;  // of its request
-  // Of a pull: the copy that is here will not do; and the clock was behind when
-  // last heard of.
+  // Of a pull: the copy that is here will not do; and the clock was behind when last heard of.
   bool needed = false;
   bool would_park = false;
 };
 
 class RequestPool {
  public:
-  // Requests of iterations so far behind the one under way go first, oldest
-  // first, so that none starves; not with fifo, which needs no such rule.
+  // Requests of iterations so far behind the one under way go first, oldest first, so that none
+  // starves; not with fifo, which needs no such rule.
   static constexpr Step kOldIterations = 2;
 
   explicit RequestPool(const RequestSetup& setup);
 
   // The worker computes this iteration now.
   void begin_iteration(Step iteration) noexcept { iteration_ = iteration; }
-  // The layer's change in `iteration` is ready, in `units` units. Precondition:
-  // one more than its last, and fewer than pushes_per_layer wait.
+  // The layer's change in `iteration` is ready, in `units` units. Precondition: one more than its
+  // last, and fewer than pushes_per_layer wait.
   void push(LayerIndex layer, Step iteration, std::uint32_t units) noexcept;
-  // `iteration` reads the layer and needs a copy of this clock. A pull that
-  // still waits becomes this one and keeps its age.
+  // `iteration` reads the layer and needs a copy of this clock. A pull that still waits becomes
+  // this one and keeps its age.
   void pull(LayerIndex layer, Step iteration, Step need, std::uint32_t units) noexcept;
   // News of a layer's clocks.
   void told(LayerIndex layer, const LayerClocks& clocks) noexcept { clocks_[layer] = clocks; }
@@ -82,8 +78,8 @@ class RequestPool {
 
   // The next unit in one direction. False: none waits.
   bool next(Direction direction, RequestUnit& out) noexcept;
-  // The next unit of both where they share a way: pulls first while the worker
-  // is suspended, else the older request's direction.
+  // The next unit of both where they share a way: pulls first while the worker is suspended, else
+  // the older request's direction.
   bool next(bool suspended, RequestUnit& out) noexcept;
 
   bool empty(Direction direction) const noexcept { return queue(direction).empty(); }

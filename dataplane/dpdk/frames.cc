@@ -152,7 +152,7 @@ void Worker::handle_control(Lane& lane, const wire::Frame& frame, rte_mbuf* pack
   wire::Packet request;
   Verdict why = Verdict::kBadType;
   const bool known = wire::parse(frame.payload, request, why);
-  const bool foreign = !known && why == Verdict::kBadVersion;  // the control side tells it so
+  const bool foreign = !known && agg::is_foreign_join(frame.payload);  // the control side tells it
   if (!foreign && (!known || !agg::is_request(request.type()))) {
     counters_.verdicts.count(why);
     rte_pktmbuf_free(packet);

@@ -47,6 +47,7 @@ TEST_F(Join, OfAnotherVersionIsToldOfBoth) {
   }
   EXPECT_EQ(refuse_version(std::span(request).first(20), reply), 0u);
   request[offsetof(wire::CommonHeader, type)] = static_cast<std::uint8_t>(PacketType::kLeave);
+  EXPECT_FALSE(is_foreign_join(request));
   EXPECT_EQ(refuse_version(request, reply), 0u);
 }
 
