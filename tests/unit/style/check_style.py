@@ -29,7 +29,8 @@ C_FAMILY = (".h", ".hpp", ".cc", ".c")
 TEXT = C_FAMILY + (".py", ".sh", ".cmake")
 
 # Pure folders take time, randomness and memory as arguments.
-PURE = ("aggregator/", "dataplane/core/", "dataplane/host/", "client/core/", "client/sched/")
+PURE = ("aggregator/", "dataplane/core/", "dataplane/host/", "client/core/", "client/prune/",
+        "client/sched/")
 IMPURE_HEADERS = re.compile(
     r"#include <(thread|chrono|mutex|condition_variable|iostream|fstream|filesystem|random|ctime|"
     r"time\.h|unistd\.h|pthread\.h|sys/(socket|time|epoll|mman)\.h)>")

@@ -17,7 +17,7 @@ BUILD = os.environ.get("SLUICE_BUILD", os.path.join(ROOT, "build"))
 
 UPPER = ("aggregator/appliance", "dataplane/core", "dataplane/host", "dataplane/ops",
          "dataplane/dpdk", "config")
-CLIENT = ("client", "client/core", "client/sched", "client/transport/udp")
+CLIENT = ("client", "client/core", "client/prune", "client/sched", "client/transport/udp")
 TESTS = ("tests/sim", "bench")
 DPDK = "rte_mbuf.h"
 
@@ -38,6 +38,8 @@ STRAYS = {
     "dataplane/ops": ("dataplane/host", "dataplane/dpdk", "config", *CLIENT, *TESTS, DPDK),
     "dataplane/dpdk": ("dataplane/ops", *CLIENT, *TESTS),
     "dataplane": (*CLIENT, *TESTS, DPDK),
+    "client/prune": ("client", "client/core", "client/sched", "client/transport/udp",
+                     "aggregator/core", "aggregator/wire", *UPPER, *TESTS),
     "client/sched": ("client", "client/core", "client/transport/udp", "aggregator/core",
                      "aggregator/wire", *UPPER, *TESTS),
     # Of the core it finds the sums alone: the client folds with the same kernels.
