@@ -1,7 +1,6 @@
 #include "aggregator/core/shard.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "aggregator/base/check.h"
 #include "aggregator/base/serial.h"
@@ -20,11 +19,13 @@ Verdict Shard::handle(const wire::Packet& packet, const Place& place, bool marke
     Job& job = *place.job;
     DCHECK(jobs_[job.spec.id.value] == &job);
     switch (packet.type()) {
-      case wire::PacketType::kContribution:
-        verdict = std::has_single_bit(packet.chunks())
+      case wire::PacketType::kContribution: {
+        const std::uint64_t chunks = packet.chunks();  // not by counting them: that is a call
+        verdict = (chunks & (chunks - 1)) == 0
                       ? contribute(job, packet, place.slot_index, now)
                       : contribute_absent(job, packet, place.slot_index, now);
         break;
+      }
       case wire::PacketType::kPiece: verdict = take_piece(job, packet, now); break;
       case wire::PacketType::kProbe: verdict = probe(job, packet); break;
       case wire::PacketType::kFinished: verdict = finished(job, packet, now); break;

@@ -128,13 +128,17 @@ bool fold(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
   return true;
 }
 
+// As behind all contributions but the last: nobody has passed, and more are to come.
+bool needs_more(const GradientSlice& slice, std::uint32_t slot_index) noexcept {
+  return slice.sums[slot_index].passed_count == 0 && slice.slots[slot_index].count < slice.record.k;
+}
+
 // Whether the record asks for nothing more, of those who have not passed.
 bool satisfied(GradientSlice& slice, std::uint32_t slot_index) noexcept {
   const std::uint64_t* mask = slice.mask_of(slot_index);
   const std::uint16_t count = slice.slots[slot_index].count;
   Sum& sum = slice.sums[slot_index];
   if (sum.passed_count == 0) {
-    if (count < slice.record.k) return false;  // as for all but the last
     sum.k = slice.record.k;
     return slice.record.satisfied_by(mask, count, slice.mask_word_count);
   }
@@ -235,7 +239,8 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
     flow.last_contribution_ns = now;
     flow.last_contribution_step.store(body.step, std::memory_order_relaxed);
   }
-  if (try_complete_sum(job, slot_index, now)) return Verdict::kCompleted;
+  if (!needs_more(slice, slot_index) && try_complete_sum(job, slot_index, now))
+    return Verdict::kCompleted;
   return nil ? Verdict::kNilFolded : Verdict::kFolded;
 }
 

@@ -84,7 +84,8 @@ HWY_EXPORT(sum_vectors);
 PartialSum sum_long(std::span<const std::uint8_t> bytes) noexcept {
   std::size_t summed = 0;
   const std::uint64_t sum = HWY_DYNAMIC_DISPATCH(sum_vectors)(bytes.data(), bytes.size(), &summed);
-  return PartialSum{(sum & 0xffffffff) + (sum >> 32)} + sum_short(bytes.subspan(summed));
+  const PartialSum folded{(sum & 0xffffffff) + (sum >> 32)};
+  return summed == bytes.size() ? folded : folded + sum_short(bytes.subspan(summed));
 }
 
 }  // namespace sluice::wire

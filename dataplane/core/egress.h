@@ -57,8 +57,13 @@ class Egress {
   void enqueue(const Item& item, Free&& free, Mark&& mark) noexcept {
     ++arrived_;
     if (unshaped_ && passing_count_ < burst_.size() && queue_.empty()) {
-      burst_[passing_count_] = item;
-      queue_.pass(burst_[passing_count_++]);
+      Item& to = burst_[passing_count_++];
+      // One by one: a copy would read wide what the caller has just written narrow.
+      to.packet = item.packet;
+      to.bytes = item.bytes;
+      to.egress_class = item.egress_class;
+      to.queued_at = item.queued_at;
+      queue_.pass(to);
       return;
     }
     for (Item victim; !queue_.push(item);) {
