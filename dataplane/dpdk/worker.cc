@@ -54,9 +54,10 @@ Worker::Worker(Fabric& fabric, std::uint16_t index)
       shard_(ShardId{index}),
       routes_(*fabric.paths, static_cast<std::uint16_t>(fabric.own.port + 1 + index)),
       macs_(fabric.mac_entries, fabric.mac_age_ns) {
-  intakes_.assign(fabric.ports.size(), Intake(rte_rand()));
-  for (const auto& port : fabric.ports)
+  for (const auto& port : fabric.ports) {
+    intakes_.emplace_back(rte_rand(), port->plan().queues);
     if (Lane* lane = port->lane_of(index); lane != nullptr) lanes_.push_back(lane);
+  }
 }
 
 Result<std::unique_ptr<Worker>> Worker::create(Fabric& fabric, std::uint16_t index) {

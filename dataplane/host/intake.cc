@@ -39,9 +39,10 @@ bool Intake::admit(Errand errand, std::uint64_t sender, TimeNs now) noexcept {
   Limiter& limiter = limiters_[static_cast<std::size_t>(errand)];
   std::uint64_t mixed = (sender ^ seed_) * 0x9E3779B97F4A7C15;
   mixed = (mixed ^ mixed >> 32) * seed_;
+  RateLimit port = limits.port;
+  port.interval_ns *= lanes_;
   // The sender first: who asks too often uses up nothing of the port's.
-  return limiter.groups[mixed >> 56].take(limits.sender, now) &&
-         limiter.port.take(limits.port, now);
+  return limiter.groups[mixed >> 56].take(limits.sender, now) && limiter.port.take(port, now);
 }
 
 std::uint64_t sender_of(const wire::Frame& frame) noexcept {

@@ -58,8 +58,10 @@ inline constexpr std::size_t kErrandCount = 5;
 
 class Intake {
  public:
-  // `seed` is random, so that nobody can choose an address that shares a group with another's.
-  explicit Intake(std::uint64_t seed) noexcept : seed_(seed | 1) {}
+  // `seed` is random, so that nobody can choose an address that shares a group with another's. A
+  // port that several workers serve has so many intakes, and each an equal part of its rate.
+  explicit Intake(std::uint64_t seed, std::size_t lanes = 1) noexcept
+      : seed_(seed | 1), lanes_(static_cast<DurationNs>(lanes)) {}
 
   bool admit(Errand errand, std::uint64_t sender, TimeNs now) noexcept;
 
@@ -74,6 +76,7 @@ class Intake {
   };
 
   std::uint64_t seed_;
+  DurationNs lanes_;
   std::array<Limiter, kErrandCount> limiters_;
 };
 

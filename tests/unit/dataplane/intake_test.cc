@@ -54,6 +54,21 @@ TEST(Intake, AFloodOfForgedSendersGetsThePortsRateOfEachErrand) {
   }
 }
 
+TEST(Intake, TheLanesOfAPortHaveItsRateTogether) {
+  constexpr std::size_t kLanes = 4;
+  for (const Errand errand : {Errand::kJoin, Errand::kStray, Errand::kNeighbour, Errand::kEcho}) {
+    const RateLimit& limit = Intake::port_limit(errand);
+    const auto rate = static_cast<std::uint64_t>(2 * kSecond / limit.interval_ns);
+    std::uint64_t count = 0;
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      Intake intake(kSeed, kLanes);
+      count += admitted(intake, errand, 1'000'000, 250'000, 2 * kSecond);
+    }
+    EXPECT_LE(count, rate + kLanes * (limit.burst + 1)) << static_cast<int>(errand);
+    EXPECT_GE(count, rate) << static_cast<int>(errand);
+  }
+}
+
 TEST(Intake, OneFlooderLeavesRoomForOthersBehindItsPort) {
   for (const Errand errand : {Errand::kJoin, Errand::kStray, Errand::kNeighbour, Errand::kMember}) {
     Intake intake(kSeed);
