@@ -1,5 +1,7 @@
 #include "tests/sim/link.h"
 
+#include <algorithm>
+
 #include "aggregator/wire/ecn.h"
 
 namespace sluice::sim {
@@ -17,6 +19,17 @@ dataplane::EgressQueue::Limits limits_of(const LinkOptions& options) {
 void* as_pointer(FrameIndex frame) { return reinterpret_cast<void*>(std::uintptr_t{frame} + 1); }
 FrameIndex as_index(void* pointer) {
   return static_cast<FrameIndex>(reinterpret_cast<std::uintptr_t>(pointer) - 1);
+}
+
+// Whether offloads would put the second frame behind the first: addresses and ports are the same,
+// and it is not longer.
+bool same_train(const std::vector<std::uint8_t>& first, const std::vector<std::uint8_t>& next) {
+  const bool ipv4 = wire::load_be16(&first[12]) == wire::kEtherIpv4;
+  const std::size_t begin = wire::kEthernetBytes + (ipv4 ? 12 : 8);
+  const std::size_t end = wire::kEthernetBytes + (ipv4 ? wire::kIpv4Bytes : wire::kIpv6Bytes) + 4;
+  return next.size() <= first.size() && next.size() >= end &&
+         std::equal(first.begin(), first.begin() + wire::kEthernetBytes, next.begin()) &&
+         std::equal(&first[begin], &first[end], &next[begin]);
 }
 
 }  // namespace
@@ -88,18 +101,44 @@ void Link::unblock(EventQueue& events, TimeNs now) {
   events.push(now, EventKind::kLinkReady, id_);
 }
 
-void Link::ready(FramePool&, Random& random, EventQueue& events, TimeNs now) {
-  busy_ = false;
+// Appends the queue's next frame to the train; false: it does not belong there, or there is none.
+bool Link::take_next(FramePool& pool) {
   dataplane::EgressQueue::Item item;
-  if (blocked || !queue_.pop(item)) return;
+  if (!queue_.pop(item)) return false;
+  const FrameIndex frame = as_index(item.packet);
+  // A frame that is shorter than the first is the last.
+  if (!train_.empty() && (!same_train(pool[train_.front()].bytes, pool[frame].bytes) ||
+                          pool[train_.back()].bytes.size() < pool[train_.front()].bytes.size())) {
+    queue_.put_back(item);
+    return false;
+  }
   --waiting_by_class_[item.egress_class];
   for (std::size_t urgent = 0; urgent < item.egress_class; ++urgent)
     if (waiting_by_class_[urgent] != 0) overtook_ = true;
-  const auto wire_ns =
-      static_cast<DurationNs>(std::uint64_t{item.bytes} * kSecond / options.bytes_per_second);
+  train_.push_back(frame);
+  return true;
+}
+
+void Link::ready(FramePool& pool, Random& random, EventQueue& events, TimeNs now) {
+  busy_ = false;
+  train_.clear();
+  if (blocked || !take_next(pool)) return;
+  while (train_.size() < options.train_frames && take_next(pool)) {
+  }
+  std::uint64_t bytes = 0;
+  for (const FrameIndex frame : train_) bytes += pool[frame].bytes.size();
+  const auto wire_ns = static_cast<DurationNs>(bytes * kSecond / options.bytes_per_second);
   const DurationNs jitter_ns = options.jitter_ns > 0 ? random.between(0, options.jitter_ns) : 0;
-  events.push(now + wire_ns + options.delay_ns + jitter_ns, EventKind::kLinkArrive, id_,
-              as_index(item.packet));
+  counters_.trains += train_.size() > 1;
+  const bool lost = train_.size() > 1 && random.chance_ppm(options.train_loss_ppm);
+  for (const FrameIndex frame : train_) {
+    if (lost) {
+      --counters_.queued;
+      drop(frame, LinkDrop::kLoss, pool);
+    } else {
+      events.push(now + wire_ns + options.delay_ns + jitter_ns, EventKind::kLinkArrive, id_, frame);
+    }
+  }
   busy_ = true;
   events.push(now + wire_ns, EventKind::kLinkReady, id_);
 }

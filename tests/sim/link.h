@@ -1,5 +1,7 @@
 // One direction of one host's cable: a bounded egress queue (the appliance's production one), a
-// rate, a delay, and every fault that a wire can have.
+// rate, a delay, and every fault that a wire can have. Segmentation and receive offloads make
+// trains: neighbours of one flow go out in one piece, and arrive together and in order, or not at
+// all.
 //
 // It counts what goes in, comes out, is dropped and why, so that I7 (in = out + dropped + queued)
 // can be checked at any time. The world owns it, calls send() and carries out what it schedules.
@@ -8,6 +10,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "aggregator/base/time.h"
 #include "dataplane/core/egress_queue.h"
@@ -22,6 +25,8 @@ struct LinkOptions {
   std::uint32_t duplicate_ppm = 0;
   std::uint32_t corrupt_ppm = 0;
   std::uint32_t reorder_ppm = 0;        // held back for up to reorder_delay_ns
+  std::uint32_t train_frames = 0;       // the most in a train; below 2: there are none
+  std::uint32_t train_loss_ppm = 0;     // of whole trains
   std::uint32_t mark_above_frames = 0;  // congestion-experienced when more wait; 0: never
   std::uint32_t queue_frames = 1024;
   std::uint64_t bytes_per_second = 1'250'000'000;
@@ -39,6 +44,7 @@ struct LinkCounters {
   std::uint64_t corrupted = 0;
   std::uint64_t duplicated = 0;
   std::uint64_t marked = 0;
+  std::uint64_t trains = 0;  // of two frames or more
   std::array<std::uint64_t, static_cast<std::size_t>(LinkDrop::kCount)> dropped{};
 
   std::uint64_t dropped_total() const;
@@ -56,7 +62,7 @@ class Link {
 
   void send(FrameIndex frame, FramePool& pool, Random& random, EventQueue& events, TimeNs now,
             DurationNs extra_delay_ns = 0);
-  // The wire is free: puts the next waiting frame on it.
+  // The wire is free: puts the next waiting frame on it, or a train of them.
   void ready(FramePool& pool, Random& random, EventQueue& events, TimeNs now);
   void unblock(EventQueue& events, TimeNs now);
   // A frame leaves the wire at the far end.
@@ -75,10 +81,12 @@ class Link {
  private:
   void enqueue(FrameIndex frame, FramePool& pool, EventQueue& events, TimeNs now);
   void drop(FrameIndex frame, LinkDrop reason, FramePool& pool);
+  bool take_next(FramePool& pool);
 
   std::uint32_t id_;
   dataplane::EgressQueue queue_;
   std::array<std::uint32_t, 64> waiting_by_class_{};
+  std::vector<FrameIndex> train_;  // what goes on the wire now
   LinkCounters counters_;
   bool busy_ = false;
   bool overtook_ = false;

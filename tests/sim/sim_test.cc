@@ -1,6 +1,7 @@
 // The simulator about itself: it replays, and it finds what it claims to find.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <list>
 #include <optional>
 
@@ -32,11 +33,16 @@ TEST(Simulator, draws_every_trial_and_no_twin_of_a_process_that_may_not_answer) 
   std::size_t flaps_seen = 0;
   std::size_t rebinds = 0;
   std::size_t slow_makings = 0;
+  std::size_t trains_to_shards = 0;
   for (std::uint64_t seed = 5000; seed < 6000; ++seed) {
     const SwarmOptions options = draw_swarm(seed);
     for (const Flap& flap : options.flaps) flaps_seen += flap.seen;
     rebinds += options.rebinds.size();
     slow_makings += options.world.appliance.memory_bytes_per_second != 0;
+    trains_to_shards +=
+        options.world.uplink.train_loss_ppm != 0 && options.world.appliance.jobs.shard_count > 1 &&
+        std::ranges::any_of(options.jobs,
+                            [](const SwarmJob& job) { return job.plan.wire != Dtype::kFloat32; });
     for (const Misfit& misfit : options.misfits) {
       if (misfit.kind != MisfitKind::kTwin) continue;
       ++twins;
@@ -54,6 +60,7 @@ TEST(Simulator, draws_every_trial_and_no_twin_of_a_process_that_may_not_answer) 
   EXPECT_GT(flaps_seen, 10u);
   EXPECT_GT(rebinds, 100u);
   EXPECT_GT(slow_makings, 50u);
+  EXPECT_GT(trains_to_shards, 50u) << "lossy wire formats, several shards, trains that are lost";
 }
 
 TEST(Simulator, catches_every_corrupted_frame_by_its_checksums) {
@@ -78,6 +85,96 @@ TEST(Simulator, catches_every_corrupted_frame_by_its_checksums) {
       ASSERT_FALSE(wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame));
     }
   }
+}
+
+// A cable by itself, and what comes out of it.
+struct Cable {
+  explicit Cable(const LinkOptions& options) : link(0, options) {}
+
+  // A frame to `port` whose payload is `number` and zeros.
+  void send(std::uint8_t port, std::uint8_t number, std::size_t bytes = 100) {
+    wire::UdpPath path{.src_mac = {{2, 0, 0, 0, 0, 1}},
+                       .dst_mac = {{2, 0, 0, 0, 0, 2}},
+                       .src = wire::ipv4_address(10, 0, 0, 1),
+                       .dst = wire::ipv4_address(10, 0, 0, 2),
+                       .src_port = 1,
+                       .dst_port = port};
+    std::vector<std::uint8_t> payload(bytes, 0);
+    payload[0] = number;
+    const FrameIndex frame = pool.take();
+    pool[frame].bytes.resize(200);
+    pool[frame].bytes.resize(wire::encode_udp_frame(pool[frame].bytes, path, payload));
+    link.send(frame, pool, random, events, 0);
+  }
+  // (when, number) of all that arrives.
+  std::vector<std::pair<TimeNs, int>> arrivals() {
+    std::vector<std::pair<TimeNs, int>> found;
+    while (!events.empty()) {
+      const SimEvent event = events.pop();
+      if (event.kind == EventKind::kLinkReady) {
+        link.ready(pool, random, events, event.at);
+        continue;
+      }
+      link.arrived();
+      found.emplace_back(event.at, pool[event.argument].bytes[42]);
+      pool.give_back(event.argument);
+    }
+    EXPECT_TRUE(link.counters().balanced());
+    EXPECT_EQ(pool.in_use(), 0u);
+    return found;
+  }
+
+  FramePool pool;
+  Random random{1};
+  EventQueue events;
+  Link link;
+};
+
+// A microsecond a frame of 142 bytes.
+LinkOptions with_trains(std::uint32_t frames, std::uint32_t loss_ppm = 0) {
+  return {.train_frames = frames,
+          .train_loss_ppm = loss_ppm,
+          .bytes_per_second = 142'000'000,
+          .delay_ns = 0};
+}
+
+TEST(Trains, NeighboursOfOneFlowArriveTogetherAndInOrder) {
+  using Arrivals = std::vector<std::pair<TimeNs, int>>;
+  Cable cable(with_trains(3));
+  for (std::uint8_t number = 0; number < 5; ++number) cable.send(7, number);
+  EXPECT_EQ(cable.arrivals(),
+            (Arrivals{{3'000, 0}, {3'000, 1}, {3'000, 2}, {5'000, 3}, {5'000, 4}}));
+  EXPECT_EQ(cable.link.counters().trains, 2u);
+  Cable single(with_trains(0));
+  for (std::uint8_t number = 0; number < 2; ++number) single.send(7, number);
+  EXPECT_EQ(single.arrivals(), (Arrivals{{1'000, 0}, {2'000, 1}}));
+}
+
+TEST(Trains, EndBehindAShorterFrameAndWithTheFlow) {
+  Cable cable(with_trains(45));
+  cable.send(7, 0);
+  cable.send(7, 1, 50);
+  cable.send(7, 2, 50);
+  cable.send(8, 3, 50);
+  cable.send(8, 4);
+  std::vector<TimeNs> times;
+  for (const auto& [at, number] : cable.arrivals()) {
+    EXPECT_EQ(number, static_cast<int>(times.size()));
+    times.push_back(at);
+  }
+  ASSERT_EQ(times.size(), 5u);
+  EXPECT_EQ(times[0], times[1]);
+  EXPECT_LT(times[1], times[2]) << "behind a shorter one";
+  EXPECT_LT(times[2], times[3]) << "another flow";
+  EXPECT_LT(times[3], times[4]) << "a longer one";
+}
+
+TEST(Trains, AreLostAsAWhole) {
+  Cable cable(with_trains(8, 1'000'000));
+  for (std::uint8_t number = 0; number < 9; ++number) cable.send(7, number);
+  const auto left = cable.arrivals();
+  ASSERT_EQ(left.size(), 1u) << "what is alone is no train";
+  EXPECT_EQ(left.front().second, 8);
 }
 
 TEST(Simulator, completes_a_job_of_more_ranks_than_a_word_has_bits) {

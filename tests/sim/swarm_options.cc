@@ -29,6 +29,13 @@ LinkOptions draw_link(Random& random) {
   return link;
 }
 
+// What a device with offloads makes of neighbours: 45 full frames are 64 KB.
+void draw_trains(Random& random, LinkOptions& link) {
+  if (!random.one_in(3)) return;
+  link.train_frames = pick(random, std::array{2u, 8u, 45u});
+  link.train_loss_ppm = pick(random, std::array{0u, 2'000u, 20'000u, 100'000u});
+}
+
 std::vector<client::TensorSpec> draw_tensors(Random& random, std::uint16_t chunk_bytes) {
   std::vector<client::TensorSpec> tensors;
   const std::uint64_t chunk_elems = chunk_bytes / 4;
@@ -219,6 +226,7 @@ const char* name_of(Fatality fatality) {
 void describe_link(std::ostringstream& out, const char* name, const LinkOptions& link) {
   out << ' ' << name << "={loss=" << link.loss_ppm << " dup=" << link.duplicate_ppm
       << " corrupt=" << link.corrupt_ppm << " reorder=" << link.reorder_ppm
+      << " train=" << link.train_frames << " train_loss=" << link.train_loss_ppm
       << " jitter_us=" << link.jitter_ns / kMicrosecond
       << " delay_us=" << link.delay_ns / kMicrosecond
       << " MBps=" << link.bytes_per_second / 1'000'000 << " queue=" << link.queue_frames
@@ -248,6 +256,9 @@ SwarmOptions draw_swarm(std::uint64_t seed) {
   world.unreachable_hints = !random.one_in(4);
   world.uplink = draw_link(random);
   world.downlink = draw_link(random);
+  Random offloads(mix(seed, 0x650));
+  draw_trains(offloads, world.uplink);
+  draw_trains(offloads, world.downlink);
   options.faults_stop_at = random.between(100 * kMillisecond, 3 * kSecond);
   const std::uint64_t job_count = 1 + random.below(4);
   std::uint64_t workers = 0;

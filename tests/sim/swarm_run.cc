@@ -21,6 +21,7 @@ constexpr DurationNs kDeathBound = 5 * kSecond;
 LinkOptions healed(const LinkOptions& faulty) {
   LinkOptions link = faulty;
   link.loss_ppm = link.duplicate_ppm = link.corrupt_ppm = link.reorder_ppm = 0;
+  link.train_loss_ppm = 0;
   return link;
 }
 
