@@ -59,11 +59,17 @@ struct StartedJob {
   agg::Job job;
 };
 
+// Whether the results of a sum each have a copy of its payload, or end in one buffer: as on ports
+// that send frames in parts.
+enum class Payloads : std::uint8_t { kCopied, kShared };
+
 // The stages a frame passes in the appliance, in the order of its lcore worker.
 class Appliance {
  public:
-  Appliance(wire::UdpChecksums checksums, std::shared_ptr<StartedJob> started, std::uint16_t shard)
+  Appliance(wire::UdpChecksums checksums, Payloads payloads, std::shared_ptr<StartedJob> started,
+            std::uint16_t shard)
       : checksums_(checksums),
+        shares_(payloads == Payloads::kShared),
         started_(std::move(started)),
         own_{.mac = appliance_mac(),
              .ipv4 = appliance_address(),
@@ -96,9 +102,7 @@ class Appliance {
   }
 
   void check_last_result() const {
-    const std::uint8_t* payload = last_result_ + sizeof(wire::CommonHeader) +
-                                  sizeof(wire::ResultHeader) + sizeof(std::uint64_t);
-    check_result<Floats>(payload, kChunks - 1);
+    check_result<Floats>(last_payload_, kChunks - 1);
     CHECK(shard_.verdicts().read(Verdict::kFolded) ==
           (kWorkers - 1) * shard_.verdicts().read(Verdict::kCompleted));
   }
@@ -148,24 +152,36 @@ class Appliance {
     }
     void send(std::span<const agg::Transmit> burst) {
       self.used_ = burst.size();
-      for (const agg::Transmit& out : burst) send(out);
+      const std::uint8_t* shared = nullptr;
+      for (const agg::Transmit& out : burst) {
+        if (!self.shares_) {
+          (void)out.datagram();
+        } else if (!out.shared.empty() && out.shared.data() != shared) {
+          shared = out.shared.data();
+          std::uint8_t* to = port.tx_buffer().data();
+          std::memcpy(to, shared, out.shared.size());
+          self.last_payload_ = to;
+          benchmark::DoNotOptimize(to);
+        }
+        send(out);
+      }
     }
     void send(const agg::Transmit& out) {
       dataplane::Routes::Route* route = self.routes_.find(out.job, out.rank);
       const std::size_t header_bytes = route->headers.size();
       std::uint8_t* frame = out.room.data() - header_bytes;
-      CHECK(route->headers.encode({frame, header_bytes}, out.bytes, out.sum));
+      CHECK(route->headers.encode({frame, header_bytes}, out.datagram_bytes(), out.sum));
       const dataplane::Egress::Item item{
           .packet = frame,
-          .bytes = static_cast<std::uint32_t>(header_bytes + out.bytes),
+          .bytes = static_cast<std::uint32_t>(header_bytes + out.datagram_bytes()),
           .egress_class = self.classifier_.of_chunk(out.priority),
           .queued_at = self.now_};
       dataplane::Egress& egress = self.outs_[route->port]->egress;
       egress.enqueue(
           item, [](void*) { CHECK(false); }, [](void*) { return false; });
-      if (out.bytes > kChunkBytes) {  // feedback is shorter
+      if (!out.shared.empty()) {  // feedback has none
         ++results;
-        self.last_result_ = out.room.data();
+        if (!self.shares_) self.last_payload_ = out.room.data() + out.bytes;
       }
     }
   };
@@ -195,6 +211,7 @@ class Appliance {
   };
 
   const wire::UdpChecksums checksums_;
+  const bool shares_;
   const std::shared_ptr<StartedJob> started_;
   const dataplane::OwnAddress own_;
   agg::Shard shard_;
@@ -210,7 +227,7 @@ class Appliance {
   std::size_t used_ = kBurst;  // of their rooms
   TimeNs now_ = 0;
   std::size_t bursts_ = 0;
-  const std::uint8_t* last_result_ = nullptr;
+  const std::uint8_t* last_payload_ = nullptr;
 };
 
 // A side with a port of its own for each core: a job's steps follow each other without a gap.
@@ -258,10 +275,10 @@ benchmark::internal::Benchmark* add_bench(const char* name, std::uint16_t cores,
 }
 
 void add_appliance(const char* name, std::uint16_t cores, wire::UdpChecksums checksums,
-                   bool reproducible = false) {
+                   Payloads payloads, bool reproducible = false) {
   auto job = std::make_shared<StartedJob>(cores, reproducible);
   auto* bench = add_bench<Appliance>(name, cores, [=](std::uint16_t shard) {
-    return std::make_unique<Appliance>(checksums, job, shard);
+    return std::make_unique<Appliance>(checksums, payloads, job, shard);
   });
   if (cores > 1) bench->Threads(cores)->UseRealTime();
 }
@@ -282,14 +299,15 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   benchmark::AddCustomContext("fold_target", std::string(sluice::agg::fold_target()));
-  add_appliance("appliance_verify", 1, UdpChecksums::kVerify);
-  add_appliance("appliance_trust", 1, UdpChecksums::kTrust);
-  add_appliance("appliance_reproducible", 1, UdpChecksums::kVerify, true);
+  add_appliance("appliance_verify", 1, UdpChecksums::kVerify, Payloads::kCopied);
+  add_appliance("appliance_trust", 1, UdpChecksums::kTrust, Payloads::kCopied);
+  add_appliance("appliance_shared", 1, UdpChecksums::kVerify, Payloads::kShared);
+  add_appliance("appliance_reproducible", 1, UdpChecksums::kVerify, Payloads::kCopied, true);
   add_bare<Bare<Floats>>("bare", 1);
   add_bare<Bare<BigEndianIntegers>>("integers", 1);
   add_bench<PortAlone>("port_alone", 1,
                        [](std::uint16_t) { return std::make_unique<PortAlone>(); });
-  add_appliance("appliance_two_cores", 2, UdpChecksums::kVerify);
+  add_appliance("appliance_two_cores", 2, UdpChecksums::kVerify, Payloads::kCopied);
   add_bare<Bare<Floats>>("bare_two_cores", 2);
   benchmark::RunSpecifiedBenchmarks();
   return 0;

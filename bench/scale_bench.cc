@@ -127,7 +127,8 @@ class Side {
       return side.burst_;
     }
     void send(std::span<const agg::Transmit> burst) {
-      for (const agg::Transmit& transmit : burst) results += transmit.bytes > kChunkBytes;
+      for (const agg::Transmit& transmit : burst)
+        results += transmit.datagram().size() > kChunkBytes;
     }
   };
 

@@ -3,12 +3,14 @@
 // Pure: bytes and time in, verdicts and datagrams out. The lcore worker (or the simulator, or the
 // in-process transport) calls handle() for each packet of a burst and then poll_transmit() until it
 // returns 0 or the egress is full: results, probe answers and feedback are written straight into
-// the caller's buffers, so a queued packet owns its bytes and a slot can be reopened at any time.
-// All calls on one thread. Commands come from the control side (jobs/jobs.h).
+// the caller's buffers, but for the payload of a sum, which is shown where it lies: the caller
+// copies it before the next call, so that a slot can be reopened at any time. All calls on one
+// thread. Commands come from the control side (jobs/jobs.h).
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -27,12 +29,20 @@ struct Transmit {
   std::span<std::uint8_t> room;  // at least wire::datagram_bytes() of the biggest job
   JobId job;
   Rank rank;
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;  // written to the room
   Priority priority = 0;
   bool reply = false;    // an answer, what it pulls, or feedback: see send_budget.h
   wire::PartialSum sum;  // of the datagram, for its UDP checksum
+  // What the datagram ends in behind them, still in the shard's memory, the same bytes for all
+  // members of a result. They stand there until the shard is called again.
+  std::span<const std::uint8_t> shared;
 
-  std::span<std::uint8_t> datagram() const noexcept { return room.first(bytes); }
+  std::size_t datagram_bytes() const noexcept { return bytes + shared.size(); }
+  // The datagram in one piece, in the room.
+  std::span<std::uint8_t> datagram() const noexcept {
+    if (!shared.empty()) std::memcpy(&room[bytes], shared.data(), shared.size());
+    return room.first(datagram_bytes());
+  }
 };
 
 // Control side to one shard. Every shard gets every command.
@@ -96,8 +106,8 @@ class Shard {
   // the control side still does, but who passes is no stranger. For packets of the control port.
   bool is_member(const wire::CommonHeader& header) const noexcept;
 
-  // Writes the next datagrams, each into its room, and returns how many; 0: nothing to send. Only
-  // the last of them may be a reply.
+  // Writes the next datagrams, each into its room but for what it shares, and returns how many; 0:
+  // nothing to send. Only the last of them may be a reply.
   std::size_t poll_transmit(std::span<Transmit> burst, TimeNs now) noexcept;
 
   // Bounded work that no packet triggers: sweeps after a member went. True while some is left.
@@ -121,9 +131,10 @@ class Shard {
   // A sum's result as all members of its slot get it: all but the member's name and the numbers of
   // its flow, which are zero here.
   struct PreparedSum {
-    std::array<std::uint8_t, wire::result_overhead_bytes(kMaxWorkers)> head;
+    // Without data, the chunks stand behind it.
+    std::array<std::uint8_t, wire::result_overhead_bytes(kMaxWorkers) + sizeof(std::uint64_t)> head;
     std::size_t head_bytes;
-    std::span<const std::uint8_t> payload;  // without data, the chunks
+    std::span<const std::uint8_t> payload;  // in the slot
     wire::PartialSum sum;                   // of the head and the payload
   };
   struct ActiveSlice {  // a stream with results to send; served in turn, one slot each

@@ -243,40 +243,42 @@ void Shard::prepare_sum(const Job& job, const ResultPart& part, TimeNs now,
     body.feedback.flags |= wire::kFlagNil;
     body.chunk -= body.chunk % kChunksPerBlock;
     body.chunk += static_cast<ChunkIndex>(std::countr_zero(part.chunks));
-    prepared.payload = {reinterpret_cast<const std::uint8_t*>(&part.chunks), sizeof part.chunks};
-    prepared.sum = wire::sum_bytes(prepared.payload);
+    prepared.payload = {};
+    prepared.sum = {};
   }
   if (!sum.finite) body.feedback.flags |= wire::kFlagNonFinite;
   if (sum.dtype != Dtype::kFloat32) body.feedback.flags |= wire::kFlagMean;
   prepared.head_bytes =
       wire::encode(prepared.head, {.job = job.spec.id.value}, body, slice.mask_of(slot_index));
   CHECK(prepared.head_bytes != 0);
+  if (!sum.has_data()) {  // the payload is the chunks
+    std::memcpy(&prepared.head[prepared.head_bytes], &part.chunks, sizeof part.chunks);
+    prepared.head_bytes += sizeof part.chunks;
+  }
   prepared.sum =
       prepared.sum + wire::sum_bytes(std::span(prepared.head).first(prepared.head_bytes));
 }
 
-// The prepared head, its member's name and numbers, and the payload, which was summed once for all
-// members. What is added here to the checksum is taken from the numbers: to read them back would
-// wait for the stores. False: it does not fit.
+// The prepared head, its member's name and numbers; the payload, which was summed once for all
+// members, is shown where it lies. What is added here to the checksum is taken from the numbers: to
+// read them back would wait for the stores. False: it does not fit.
 bool Shard::write_sum(Job& job, const PreparedSum& prepared, Rank rank, Transmit& transmit,
                       TimeNs now) noexcept {
-  const std::size_t bytes = prepared.head_bytes + prepared.payload.size();
-  if (transmit.room.size() < bytes) return false;
+  if (transmit.room.size() < prepared.head_bytes + prepared.payload.size()) return false;
   std::uint8_t* out = transmit.room.data();
   constexpr std::size_t kFixedBytes = wire::packet_bytes(sizeof(wire::ResultHeader), 1, 0);
   DCHECK(prepared.head_bytes >= kFixedBytes);
   std::memcpy(out, prepared.head.data(), kFixedBytes);
   if (prepared.head_bytes > kFixedBytes)
     std::memcpy(out + kFixedBytes, &prepared.head[kFixedBytes], prepared.head_bytes - kFixedBytes);
-  if (!prepared.payload.empty())
-    std::memcpy(out + prepared.head_bytes, prepared.payload.data(), prepared.payload.size());
 
   const Cookie cookie = job.members[rank.value].cookie.load(std::memory_order_relaxed);
   auto& common = *reinterpret_cast<wire::CommonHeader*>(out);
   common.rank = rank.value;
   common.cookie = cookie;
   auto& body = *reinterpret_cast<wire::ResultHeader*>(out + sizeof common);
-  transmit.bytes = bytes;
+  transmit.bytes = prepared.head_bytes;
+  transmit.shared = prepared.payload;
   transmit.sum = prepared.sum + fill_feedback(job, rank, body.feedback, now) +
                  wire::PartialSum{rank.value + (cookie & 0xffffffff) + (cookie >> 32)};
   return true;
@@ -297,6 +299,7 @@ bool Shard::write_piece(Job& job, StreamId stream, const ResultPart& part, Rank 
   body.feedback.priority = slot.priority;
   body.feedback.flags = part.flags;
   fill_feedback(job, rank, body.feedback, now);
+  transmit.shared = {};
   transmit.bytes = wire::encode(transmit.room, sender_of(job, rank), body,
                                 slice.mask_of(slot_index), slice.payload_of(slot_index));
   if (transmit.bytes == 0) return false;

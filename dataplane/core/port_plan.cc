@@ -7,7 +7,7 @@
 namespace sluice::dataplane {
 namespace {
 
-using Cells = std::array<std::string, 6>;
+using Cells = std::array<std::string, 7>;
 
 std::string words_of(ChecksumsBy by, const char* reason) {
   constexpr std::array<const char*, 3> kWords{"software", "device", "nobody"};
@@ -46,7 +46,7 @@ void plan_queues(const DeviceOffers& offers, const DeviceKind& kind, PortPlan& p
 }  // namespace
 
 PortPlan plan_port(const DeviceOffers& offers, const DeviceKind& kind) noexcept {
-  PortPlan plan;
+  PortPlan plan{.shares_payloads = offers.multi_segment};
   plan_queues(offers, kind, plan);
   if (kind.shared_memory) {
     plan.rx = ChecksumsBy::kNobody;
@@ -70,10 +70,11 @@ PortPlan plan_port(const DeviceOffers& offers, const DeviceKind& kind) noexcept 
 
 std::string table_of(std::span<const PortRow> rows) {
   std::vector<Cells> lines{{"port", "device", "checks rx checksums", "makes tx checksums",
-                            "queues in use", "the device offers"}};
+                            "queues in use", "payloads of results", "the device offers"}};
   for (const PortRow& row : rows)
     lines.push_back({row.name, row.device, words_of(row.plan.rx, row.plan.rx_reason),
                      words_of(row.plan.tx, row.plan.tx_reason), words_of_queues(row.plan),
+                     row.plan.shares_payloads ? "one buffer for all members" : "a copy a member",
                      words_of(row.offers)});
   std::array<std::size_t, std::tuple_size_v<Cells>> widths{};
   for (const Cells& line : lines)

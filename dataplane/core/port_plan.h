@@ -50,6 +50,8 @@ struct PortPlan {
   std::uint16_t queues = 1;
   const char* queues_reason = "";
   bool steered_by_device = false;  // once it has taken the rules for it
+  // The members' results of a sum end in one buffer, instead of a copy each.
+  bool shares_payloads = false;
 };
 
 PortPlan plan_port(const DeviceOffers& offers, const DeviceKind& kind) noexcept;

@@ -96,20 +96,23 @@ std::vector<TrafficRule> traffic_rules(const std::vector<config::RuleConfig>& co
   return rules;
 }
 
-Status add_pool(const config::Config& config, Fabric& fabric) {
-  auto pool = make_pool(config);
-  if (!pool.ok()) return pool.status();
-  fabric.pool = std::move(pool).value();
-  return Status();
-}
-
+// Devices first: how many buffers they take depends on what they offer.
 Status open_ports(const config::Config& config, Fabric& fabric) {
+  std::size_t lanes = 0;
   for (std::size_t index = 0; index < config.ports.size(); ++index) {
-    auto port = Port::open(config.ports[index], static_cast<PortIndex>(index), fabric.pool.get(),
-                           now_ns(), config);
+    auto port = Port::open(config.ports[index], static_cast<PortIndex>(index), config);
     if (!port.ok()) return port.status();
     fabric.ports.push_back(std::move(port).value());
+    const PortPlan& plan = fabric.ports.back()->plan();
+    fabric.shares_payloads |= plan.shares_payloads;
+    lanes += plan.queues;
   }
+  auto pool = make_pool(config, lanes);
+  if (!pool.ok()) return pool.status();
+  fabric.pool = std::move(pool).value();
+  for (const auto& port : fabric.ports)
+    if (Status status = port->start(fabric.pool.get(), now_ns(), config); !status.ok())
+      return status;
   return Status();
 }
 
@@ -134,7 +137,8 @@ Status build_fabric(const config::Config& config, Fabric& fabric) {
   // Job ids go round over kMaxJobs, however few jobs the limits allow at once.
   fabric.paths = std::make_unique<PathTable>(kMaxJobs, config.limits.workers_per_job);
 
-  if (Status status = add_pool(config, fabric); !status.ok()) return status;
+  if (Status status = open_ports(config, fabric); !status.ok()) return status;
+  log_ports(fabric);
   fabric.max_datagram_bytes = rte_pktmbuf_data_room_size(fabric.pool.get()) - RTE_PKTMBUF_HEADROOM -
                               wire::kMaxUdpHeaderBytes;
   const auto add_ring = [](const char* name, std::uint32_t packets, RingPtr& ring) {
@@ -149,8 +153,6 @@ Status build_fabric(const config::Config& config, Fabric& fabric) {
   if (Status status = add_ring("strays", kStrangerPackets, fabric.strays); !status.ok())
     return status;
 
-  if (Status status = open_ports(config, fabric); !status.ok()) return status;
-  log_ports(fabric);
   for (std::uint16_t index = 0; index < config.appliance.shards; ++index) {
     auto worker = Worker::create(fabric, index);
     if (!worker.ok()) return worker.status();
@@ -180,7 +182,6 @@ Status Appliance::begin(const config::Config& config, State& state) {
 Result<std::string> Appliance::describe_ports(const config::Config& config) {
   State state;
   if (Status status = begin(config, state); !status.ok()) return status;
-  if (Status status = add_pool(config, state.fabric); !status.ok()) return status;
   if (Status status = open_ports(config, state.fabric); !status.ok()) return status;
   return table_of_ports(state.fabric);
 }

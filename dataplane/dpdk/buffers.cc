@@ -30,18 +30,6 @@ std::size_t data_room_bytes(const config::Config& config) {
   return (room + 63) / 64 * 64;
 }
 
-// The most that ports may have together: only devices of these types come with several queues.
-std::uint64_t lane_count(const config::Config& config) {
-  std::uint64_t count = 0;
-  for (const config::PortConfig& port : config.ports) {
-    const bool many =
-        (port.type == config::PortType::kTap || port.type == config::PortType::kPci) &&
-        port.rate_mbps == 0;
-    count += many ? config.appliance.shards : 1;
-  }
-  return count;
-}
-
 }  // namespace
 
 Result<RingPtr> make_ring(const std::string& name, std::uint32_t capacity,
@@ -63,7 +51,7 @@ std::size_t max_frame_bytes(const config::Config& config) {
   return mtu + wire::kEthernetBytes + wire::kVlanTagBytes;
 }
 
-Result<PoolPtr> make_pool(const config::Config& config) {
+Result<PoolPtr> make_pool(const config::Config& config, std::size_t lanes) {
   const std::size_t buffer_bytes = data_room_bytes(config) + RTE_PKTMBUF_HEADROOM;
   // Without hugepages DPDK lets no buffer cross a page, so each takes whole pages.
   std::size_t element_bytes = sizeof(rte_mbuf) + sizeof(PacketMeta) + buffer_bytes + 128;
@@ -71,10 +59,10 @@ Result<PoolPtr> make_pool(const config::Config& config) {
     element_bytes = (element_bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   const std::uint64_t affordable =
       (std::uint64_t{config.appliance.memory_mib} << 20) * 3 / 4 / element_bytes;
-  const std::uint64_t wanted =
-      lane_count(config) * (kEgressPackets + kDevicePacketsPerLane + kBurst * 4) +
-      config.appliance.shards * (kInboxPackets + 2 * kCachePackets) + kMemberPackets +
-      2 * kStrangerPackets + kLeastPackets;
+  // A frame that waits may be the last that refers to its payload: two buffers.
+  const std::uint64_t wanted = lanes * (2 * kEgressPackets + kDevicePacketsPerLane + kBurst * 4) +
+                               config.appliance.shards * (kInboxPackets + 2 * kCachePackets) +
+                               kMemberPackets + 2 * kStrangerPackets + kLeastPackets;
   const std::uint64_t count = std::min(affordable, wanted);
   if (count < kLeastPackets)
     return Status(StatusCode::kExhausted,

@@ -94,7 +94,8 @@ std::size_t max_frame_bytes(const config::Config& config);
 constexpr std::size_t af_packet_frame_bytes(std::size_t frame_bytes) noexcept {
   return (frame_bytes + 128 + 1023) / 1024 * 1024;
 }
-// As many buffers as all queues can hold at once, or as appliance.memory_mib allows.
-Result<PoolPtr> make_pool(const config::Config& config);
+// As many buffers as the queues of so many lanes can hold at once, or as appliance.memory_mib
+// allows.
+Result<PoolPtr> make_pool(const config::Config& config, std::size_t lanes);
 
 }  // namespace sluice::dataplane

@@ -129,20 +129,29 @@ Port::Port(const config::PortConfig& config, PortIndex index, const config::Conf
                        static_cast<std::uint32_t>(wire::kEthernetBytes + wire::kVlanTagBytes)) {}
 
 Result<std::unique_ptr<Port>> Port::open(const config::PortConfig& config, PortIndex index,
-                                         rte_mempool* pool, TimeNs now,
                                          const config::Config& appliance) {
   std::unique_ptr<Port> port(new Port(config, index, appliance));
   const std::vector<int> before = packet_sockets();
   if (Status status = port->probe(); !status.ok()) return status;
   if (Status status = port->make_plan(); !status.ok()) return status;
-  for (std::uint16_t queue = 0; queue < port->plan_.queues; ++queue)
-    port->lanes_.push_back(std::make_unique<Lane>(*port, queue, pool, now, appliance));
-  if (Status status = port->start(pool); !status.ok()) return status;
-  if (port->lanes_.size() > 1) port->steer(appliance);
-  for (const int socket : packet_sockets())
-    if (std::find(before.begin(), before.end(), socket) == before.end())
-      port->wake_socket_ = socket;
+  port->find_wake_socket(before);
   return port;
+}
+
+Status Port::start(rte_mempool* pool, TimeNs now, const config::Config& appliance) {
+  for (std::uint16_t queue = 0; queue < plan_.queues; ++queue)
+    lanes_.push_back(std::make_unique<Lane>(*this, queue, pool, now, appliance));
+  const std::vector<int> before = packet_sockets();
+  if (Status status = start_device(pool); !status.ok()) return status;
+  if (lanes_.size() > 1) steer(appliance);
+  find_wake_socket(before);
+  return Status();
+}
+
+// af_packet makes its socket with the device, af_xdp with the queue.
+void Port::find_wake_socket(const std::vector<int>& before) {
+  for (const int socket : packet_sockets())
+    if (std::find(before.begin(), before.end(), socket) == before.end()) wake_socket_ = socket;
 }
 
 Status Port::probe() {
@@ -206,7 +215,7 @@ int Port::set_up_queues(rte_mempool* pool) noexcept {
   return result;
 }
 
-Status Port::start(rte_mempool* pool) {
+Status Port::start_device(rte_mempool* pool) {
   rte_eth_conf device_config{};
   // The kernel's own interfaces have theirs from whoever made them.
   const bool sets_mtu =
@@ -217,6 +226,7 @@ Status Port::start(rte_mempool* pool) {
     device_config.rxmode.offloads |= RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
   if (plan_.tx == ChecksumsBy::kDevice)
     device_config.txmode.offloads |= RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
+  if (plan_.shares_payloads) device_config.txmode.offloads |= RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
   int result = rte_eth_dev_configure(device_, plan_.queues, plan_.queues, &device_config);
   if (result == 0 && config_.type == config::PortType::kTap)
     result = rte_eth_dev_set_mtu(device_, config_.mtu);

@@ -1,8 +1,8 @@
 // One switch port: a DPDK device, and a lane for each worker that serves it.
 //
 // All workers serve a port whose device has a pair of queues for each of them; where it takes rules
-// it gives each the frames for its shard. Of all others one worker does (port_plan.h). open() and
-// close() on the main thread; up() and the lanes' counters from anywhere.
+// it gives each the frames for its shard. Of all others one worker does (port_plan.h). open(),
+// start() and close() on the main thread; up() and the lanes' counters from anywhere.
 #pragma once
 
 #include <atomic>
@@ -20,10 +20,11 @@ namespace sluice::dataplane {
 
 class Port {
  public:
-  // Creates and starts the device. The message names the port and the remedy.
+  // Creates the device and plans its use; start() makes the lanes. The messages name the port and
+  // the remedy.
   static Result<std::unique_ptr<Port>> open(const config::PortConfig& config, PortIndex index,
-                                            rte_mempool* pool, TimeNs now,
                                             const config::Config& appliance);
+  Status start(rte_mempool* pool, TimeNs now, const config::Config& appliance);
   ~Port();
   Port(const Port&) = delete;
   Port& operator=(const Port&) = delete;
@@ -56,7 +57,8 @@ class Port {
   Status probe();
   Status make_plan();
   int set_up_queues(rte_mempool* pool) noexcept;
-  Status start(rte_mempool* pool);
+  Status start_device(rte_mempool* pool);
+  void find_wake_socket(const std::vector<int>& before);
   void steer(const config::Config& appliance) noexcept;
   static int on_link_event(std::uint16_t device, int event, void* port, void*);
   void refresh_link() noexcept;  // any thread

@@ -24,6 +24,9 @@ constexpr std::size_t kMacNewsPerLoop =
 // Frames whose bytes are fetched while those before them are handled.
 constexpr std::size_t kPrefetchFrames = 2;
 
+// For fewer a buffer more costs as much as the copies.
+constexpr std::uint16_t kLeastFramesThatShare = 3;
+
 void pin_to_cpu_number(std::uint16_t index) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -234,8 +237,12 @@ struct Worker::ShardLink {
   std::span<agg::Transmit> rooms() noexcept { return worker.rooms(); }
   void send(std::span<const agg::Transmit> burst) noexcept {
     worker.used_ = burst.size();
-    for (std::size_t at = 0; at < burst.size(); ++at)
-      worker.send_of_shard(worker.spares_[at], burst[at]);
+    rte_mbuf* payload = nullptr;
+    for (std::size_t at = 0; at < burst.size(); ++at) {
+      if (at == 0 || burst[at].shared.data() != burst[at - 1].shared.data())
+        payload = worker.share_payload(burst.subspan(at));
+      worker.send_of_shard(worker.spares_[at], payload, burst[at]);
+    }
   }
 };
 
@@ -251,13 +258,32 @@ std::span<agg::Transmit> Worker::rooms() noexcept {
   return outgoing_;
 }
 
-// The datagram stands in the buffer, which it takes.
-void Worker::send_of_shard(rte_mbuf* packet, const agg::Transmit& transmit) noexcept {
+// A buffer with what the first of these datagrams ends in, and those behind it that end in the
+// same, with a reference for each of them. Null: none is worth it, or to be had.
+rte_mbuf* Worker::share_payload(std::span<const agg::Transmit> rest) noexcept {
+  const wire::Bytes bytes = rest.front().shared;
+  if (bytes.empty() || !fabric_.shares_payloads) return nullptr;
+  std::uint16_t frames = 1;
+  while (frames < rest.size() && rest[frames].shared.data() == bytes.data()) ++frames;
+  return frames < kLeastFramesThatShare ? nullptr : share(fabric_.pool.get(), bytes, frames);
+}
+
+// The datagram stands in the buffer, which it takes, but for its end: that stands in `payload`, of
+// which it takes a reference, or else still in the shard.
+void Worker::send_of_shard(rte_mbuf* packet, rte_mbuf* payload,
+                           const agg::Transmit& transmit) noexcept {
   Routes::Route* route = routes_.find(transmit.job, transmit.rank);
-  if (route == nullptr || !put_headers(packet, route->headers, transmit.bytes, transmit.sum,
-                                       fabric_.ports[route->port]->plan().tx)) {
+  const PortPlan* plan = route == nullptr ? nullptr : &fabric_.ports[route->port]->plan();
+  if (payload != nullptr && !(plan != nullptr && plan->shares_payloads)) {
+    rte_pktmbuf_free(payload);
+    payload = nullptr;
+  }
+  const std::size_t room_bytes = payload == nullptr ? transmit.datagram().size() : transmit.bytes;
+  if (plan == nullptr ||
+      !put_headers(packet, route->headers, room_bytes, transmit.sum, plan->tx, payload)) {
     counters_.drops.count(DropReason::kNoPath);
     rte_pktmbuf_free(packet);
+    rte_pktmbuf_free(payload);
     return;
   }
   send(route->port, fabric_.classifier.of_chunk(transmit.priority), packet, counters_.drops);

@@ -32,6 +32,7 @@ struct Fabric {
   Classifier classifier;
   config::Polling polling{};
   bool forwarding = true;
+  bool shares_payloads = false;  // some port does, see PortPlan
   std::size_t mac_entries = 0;
   DurationNs mac_age_ns = 0;
   std::size_t max_datagram_bytes = 0;  // UDP payload that fits a buffer behind the longest headers
@@ -88,7 +89,8 @@ class Worker {
   std::size_t poll_inbox(TimeNs now) noexcept;
   std::size_t poll_mac_news(TimeNs now) noexcept;
   std::span<agg::Transmit> rooms() noexcept;
-  void send_of_shard(rte_mbuf* packet, const agg::Transmit& transmit) noexcept;
+  rte_mbuf* share_payload(std::span<const agg::Transmit> rest) noexcept;
+  void send_of_shard(rte_mbuf* packet, rte_mbuf* payload, const agg::Transmit& transmit) noexcept;
   void notice_links() noexcept;
 
   // Each takes ownership of the packet.

@@ -70,10 +70,10 @@ class Fairness : public testing::Test {
         ++seen.others_datagrams;
         continue;
       }
-      seen.asked_bytes += transmit.bytes;
+      seen.asked_bytes += transmit.datagram_bytes();
       wire::Packet packet;
       Verdict why{};
-      EXPECT_TRUE(wire::parse({out, transmit.bytes}, packet, why));
+      EXPECT_TRUE(wire::parse(transmit.datagram(), packet, why));
       seen.pulled += packet.type() == PacketType::kResult;
     }
     return seen;

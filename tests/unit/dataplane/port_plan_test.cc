@@ -53,6 +53,14 @@ TEST(PortPlan, DecidesEachChecksumByItself) {
   }
 }
 
+TEST(PortPlan, APayloadIsSharedWhereTheDeviceSendsFramesInParts) {
+  for (const bool shared_memory : {false, true}) {
+    EXPECT_TRUE(
+        plan_port({.multi_segment = true}, {.shared_memory = shared_memory}).shares_payloads);
+    EXPECT_FALSE(plan_port({}, {.shared_memory = shared_memory}).shares_payloads);
+  }
+}
+
 TEST(PortPlan, AnEmptyOfferIsDoneInSoftware) {
   const PortPlan plan = plan_port({}, {});
   EXPECT_EQ(plan.rx, ChecksumsBy::kSoftware);
@@ -90,14 +98,14 @@ TEST(PortPlan, TheTableSaysOfEachPortWhoDoesWhatAndWhy) {
   EXPECT_THAT(table,
               StartsWith("port    device                  checks rx checksums     "
                          "makes tx checksums                     queues in use                   "
-                         "the device offers\n"));
+                         "payloads of results         the device offers\n"));
   EXPECT_THAT(table, HasSubstr("uplink  net_mlx5: 0000:01:00.0  device                  "
                                "device                                 2 (steered by the device)   "
-                               "    16 rx and 16 tx queues, rx "
+                               "    one buffer for all members  16 rx and 16 tx queues, rx "
                                "UDP checksum, tx UDP checksum, multi-segment, RSS\n"));
   EXPECT_THAT(table, HasSubstr("v       net_vhost: v.sock       nobody (shared memory)  "
                                "software (one sum serves all members)  1 (not a pair for each "
-                               "worker)  1 rx and 1 tx queues\n"));
+                               "worker)  a copy a member             1 rx and 1 tx queues\n"));
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <rte_ip.h>
 #include <rte_udp.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 
@@ -20,7 +22,7 @@ class Buffers : public testing::Test {
     config::Config config;
     config.appliance.memory_mib = 64;
     ASSERT_TRUE(start_eal(config).ok());
-    auto made = make_pool(config);
+    auto made = make_pool(config, 1);
     ASSERT_TRUE(made.ok()) << made.status().message();
     pool = std::move(made).value();
   }
@@ -107,6 +109,49 @@ wire::UdpPath path_of(bool ipv6, std::uint16_t vlan) {
   if (ipv6)
     path.src = {wire::Family::kIpv6, {0xfd, 1}}, path.dst = {wire::Family::kIpv6, {0xfd, 2}};
   return path;
+}
+
+// As results of a sum leave: a head of each one's own, the same payload behind all.
+TEST_F(Buffers, FramesThatShareAPayloadGiveItBackWithTheLastOfThem) {
+  const unsigned in_use = rte_mempool_in_use_count(pool.get());
+  constexpr std::uint16_t kFrames = 3;
+  constexpr std::size_t kHeadBytes = 40;
+  constexpr std::size_t kSharedBytes = 1001;
+  std::array<std::uint8_t, kSharedBytes> payload;
+  for (std::size_t at = 0; at < kSharedBytes; ++at) payload[at] = static_cast<std::uint8_t>(at * 7);
+  rte_mbuf* shared = share(pool.get(), payload, kFrames);
+  ASSERT_NE(shared, nullptr);
+  wire::UdpHeaders headers(path_of(false, wire::kNoVlan));
+  std::array<rte_mbuf*, kFrames> frames;
+  for (std::uint16_t at = 0; at < kFrames; ++at) {
+    frames[at] = rte_pktmbuf_alloc(pool.get());
+    ASSERT_NE(frames[at], nullptr);
+    const wire::MutableBytes head = datagram_room(frames[at]).first(kHeadBytes);
+    std::memset(head.data(), at, head.size());
+    ASSERT_TRUE(put_headers(frames[at], headers, kHeadBytes,
+                            wire::sum_bytes(head) + wire::sum_bytes(payload),
+                            ChecksumsBy::kSoftware, shared));
+  }
+  for (std::uint16_t at = 0; at < kFrames; ++at) {
+    const char* why = nullptr;
+    EXPECT_EQ(rte_mbuf_check(frames[at], 1, &why), 0) << why;
+    EXPECT_EQ(frames[at]->pkt_len, headers.size() + kHeadBytes + kSharedBytes);
+    // What a device sends.
+    std::array<std::uint8_t, 2048> room;
+    const auto* sent = static_cast<const std::uint8_t*>(
+        rte_pktmbuf_read(frames[at], 0, frames[at]->pkt_len, room.data()));
+    ASSERT_EQ(sent, room.data()) << "in one piece already";
+    wire::Frame frame;
+    ASSERT_TRUE(wire::parse_frame(wire::Bytes(room).first(frames[at]->pkt_len),
+                                  wire::UdpChecksums::kVerify, frame));
+    ASSERT_EQ(frame.payload.size(), kHeadBytes + kSharedBytes);
+    EXPECT_EQ(frame.payload[0], at);
+    EXPECT_TRUE(std::ranges::equal(frame.payload.subspan(kHeadBytes), payload));
+    rte_pktmbuf_free(frames[at]);
+    EXPECT_EQ(rte_mempool_in_use_count(pool.get()),
+              at + 1 == kFrames ? in_use : in_use + kFrames - at)
+        << "the frames that are left, and the payload";
+  }
 }
 
 // DPDK's own software stands in for the device, and reads what a device reads.

@@ -349,7 +349,7 @@ void Subject::drain(std::size_t shard, ProbeAnswer* answer) {
   while (shard_at(shard).poll_transmit({&transmit, 1}, sending_at_) != 0) {
     wire::Packet packet;
     Verdict why{};
-    CHECK(wire::parse({out, transmit.bytes}, packet, why));
+    CHECK(wire::parse(transmit.datagram(), packet, why));
     if (packet.type() == wire::PacketType::kAnswer) {
       CHECK(answer != nullptr);
       const auto& body = packet.body<wire::Answer>();
