@@ -44,9 +44,20 @@ TEST(Checksum, IsTheSameOnEveryInstructionSetForEveryLengthAndAlignment) {
   agg::force_fold_target("");
 }
 
-TEST(Checksum, LosesNoCarry) {
-  const std::vector<std::uint8_t> ones(65535, 0xff);
-  EXPECT_EQ(finish_checksum(sum_bytes(ones)), word_by_word(ones));
+// Words of all ones and of all zeros are the ends of what a lane adds up.
+TEST(Checksum, LosesNoCarryHoweverManyBytes) {
+  for (const std::string_view target : agg::fold_targets()) {
+    ASSERT_TRUE(agg::force_fold_target(target));
+    for (const std::size_t count : {65'535, 65'536, 65'537, 200'001, 5'000'000}) {
+      for (const std::uint8_t byte : {0x00, 0x7f, 0x80, 0xff}) {
+        const std::vector<std::uint8_t> bytes(count, byte);
+        ASSERT_EQ(finish_checksum(sum_bytes(bytes)), word_by_word(bytes)) << target << " " << count;
+      }
+      const std::vector<std::uint8_t> bytes = random_bytes(count);
+      ASSERT_EQ(finish_checksum(sum_bytes(bytes)), word_by_word(bytes)) << target << " " << count;
+    }
+  }
+  agg::force_fold_target("");
 }
 
 // Every field, its upper bits too: whoever adds one finds this test failing.
