@@ -62,6 +62,8 @@ enum class PacketUse : std::uint8_t {
   X(kTruncated, kMalformed, "truncated", "packets shorter than their headers say")                 \
   X(kBadLength, kMalformed, "bad_length",                                                          \
     "length fields that contradict each other or exceed the limits")                               \
+  X(kBadIndex, kMalformed, "bad_index",                                                            \
+    "sparse elements outside their chunk, out of order, or not as many as they say")               \
   X(kBadMagic, kMalformed, "bad_magic", "datagrams that are not of this protocol")                 \
   X(kBadVersion, kMalformed, "bad_version", "packets of another protocol version")                 \
   X(kBadType, kMalformed, "bad_type", "packet types unknown or not expected at this port")         \

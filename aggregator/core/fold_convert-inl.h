@@ -1,5 +1,5 @@
 // Element formats for the fold kernels: how each dtype's bytes become float32 lanes and back.
-// Included by fold.cc and signs.cc, once per instruction set, hence the unusual include guard.
+// Included by the kernels' sources, once per instruction set, hence the unusual include guard.
 //
 // A format has: kElemBytes, kTravelsAsMean, load() from bytes at any alignment, encode() to the
 // integer lanes of BitsTag (rounding to nearest even; NaNs come in canonical), kExponent (the
@@ -17,12 +17,35 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice::agg::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 static_assert(std::endian::native == std::endian::little, "payload bytes are read as they are");
+
+// A loop over all elements: once with whole vectors, once with one lane for what is left, so that
+// no load or store passes a buffer's end.
+template <class Kernel>
+HWY_INLINE void over_lanes(std::size_t elem_count, const Kernel& kernel) {
+  const hn::ScalableTag<float> d;
+  const std::size_t whole = elem_count - elem_count % hn::Lanes(d);
+  for (std::size_t i = 0; i < whole; i += hn::Lanes(d)) kernel(d, i);
+  for (std::size_t i = whole; i < elem_count; ++i) kernel(hn::CappedTag<float, 1>(), i);
+}
+
+template <class D>
+HWY_INLINE auto is_finite(D d, hn::Vec<D> value) noexcept {
+  return hn::Le(hn::Abs(value), hn::Set(d, std::numeric_limits<float>::max()));
+}
+
+// Residuals: what is not finite is never kept.
+template <class D>
+HWY_INLINE void keep_if_finite(D d, hn::Vec<D> value, float* residual) noexcept {
+  const auto old = hn::LoadU(d, residual);
+  hn::StoreU(hn::IfThenElse(is_finite(d, value), value, old), d, residual);
+}
 
 // Byte loads and stores: payloads have any alignment, and bytes may alias everything. A single lane
 // goes through memcpy, because Highway's scalar target has no byte vectors.

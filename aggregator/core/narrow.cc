@@ -1,8 +1,5 @@
 // The wire formats' kernels. This file includes itself once per instruction set (Highway's
 // foreach_target.h); the part under HWY_ONCE at the end is compiled once and dispatches.
-//
-// Every kernel is a loop over the lanes [begin, end): once with whole vectors, once with one lane
-// for what is left, so that no load or store passes a buffer's end.
 #include "aggregator/core/narrow.h"
 
 #include <bit>
@@ -23,19 +20,6 @@ namespace sluice::agg::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr float kMostInt8 = 127;
-
-template <class Kernel>
-HWY_INLINE void over_lanes(std::size_t elem_count, const Kernel& kernel) {
-  const hn::ScalableTag<float> d;
-  const std::size_t whole = elem_count - elem_count % hn::Lanes(d);
-  for (std::size_t i = 0; i < whole; i += hn::Lanes(d)) kernel(d, i);
-  for (std::size_t i = whole; i < elem_count; ++i) kernel(hn::CappedTag<float, 1>(), i);
-}
-
-template <class D>
-HWY_INLINE auto is_finite(D d, hn::Vec<D> value) noexcept {
-  return hn::Le(hn::Abs(value), hn::Set(d, std::numeric_limits<float>::max()));
-}
 
 // Uniform bits for the elements from `first` on: steps of the golden ratio from the seed, a
 // single addition. Each element's bits are as uniform as the seed is, which is all that keeps a
@@ -103,12 +87,6 @@ void pack_floats(const float* gradient, const float* residual, std::size_t elem_
     const auto value = hn::Add(hn::LoadU(d, gradient + i), hn::LoadU(d, residual + i));
     store<Format>(d, value, out + i * Format::kElemBytes);
   });
-}
-
-template <class D>
-HWY_INLINE void keep_if_finite(D d, hn::Vec<D> value, float* residual) noexcept {
-  const auto old = hn::LoadU(d, residual);
-  hn::StoreU(hn::IfThenElse(is_finite(d, value), value, old), d, residual);
 }
 
 template <class Format>
@@ -309,8 +287,12 @@ void give_back_any(float* residual, const std::uint8_t* payload, std::size_t ele
     return give_back_lanes(residual, elem_count, [&](auto d, std::size_t i) HWY_ATTR {
       return Float16Format::load(d, payload + 2 * i);
     });
+  if (wire == Dtype::kBfloat16)
+    return give_back_lanes(residual, elem_count, [&](auto d, std::size_t i) HWY_ATTR {
+      return Bfloat16Format::load(d, payload + 2 * i);
+    });
   give_back_lanes(residual, elem_count, [&](auto d, std::size_t i) HWY_ATTR {
-    return Bfloat16Format::load(d, payload + 2 * i);
+    return Float32Format::load(d, payload + 4 * i);
   });
 }
 
@@ -351,7 +333,7 @@ void settle(const float* gradient, float* residual, std::size_t elem_count, Dtyp
 
 void give_back(float* residual, const std::uint8_t* payload, std::size_t elem_count,
                Dtype wire) noexcept {
-  DCHECK(is_narrow(wire));
+  DCHECK(is_summed(wire));
   HWY_DYNAMIC_DISPATCH(give_back_any)(residual, payload, elem_count, wire);
 }
 

@@ -34,8 +34,8 @@ void pack(const float* gradient, const float* residual, std::size_t elem_count, 
 void settle(const float* gradient, float* residual, std::size_t elem_count, Dtype wire,
             bool delivered) noexcept;
 
-// residual += what a payload holds: it was packed and will not be delivered after all. Elements
-// that are not finite are left out.
+// residual += what a payload holds, of any summed type: it was packed and will not be delivered
+// after all. Elements that are not finite are left out.
 void give_back(float* residual, const std::uint8_t* payload, std::size_t elem_count,
                Dtype wire) noexcept;
 

@@ -21,9 +21,9 @@ Verdict Shard::handle(const wire::Packet& packet, const Place& place, bool marke
     switch (packet.type()) {
       case wire::PacketType::kContribution: {
         const std::uint64_t chunks = packet.chunks();  // not by counting them: that is a call
-        verdict = (chunks & (chunks - 1)) == 0
-                      ? contribute(job, packet, place.slot_index, now)
-                      : contribute_absent(job, packet, place.slot_index, now);
+        verdict = (chunks & (chunks - 1)) == 0 && (packet.flow().flags & wire::kFlagSparse) == 0
+                      ? contribute(job, packet, place.slot_index, nullptr, now)
+                      : contribute_each(job, packet, place.slot_index, now);
         break;
       }
       case wire::PacketType::kPiece: verdict = take_piece(job, packet, now); break;

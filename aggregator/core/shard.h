@@ -121,8 +121,8 @@ class Shard {
   std::uint64_t results_overwritten() const noexcept { return results_overwritten_.read(); }
 
  private:
-  // What one packet of results is of: a slot, or, without data, those of several chunks of its
-  // block. Bit i of `chunks`: chunk i of the block.
+  // What one packet of results is of: a slot, or, without data or sparse, those of several chunks
+  // of its block. Bit i of `chunks`: chunk i of the block.
   struct ResultPart {
     std::uint32_t slot_index = 0;
     std::uint64_t chunks = 0;
@@ -131,11 +131,12 @@ class Shard {
   // A sum's result as all members of its slot get it: all but the member's name and the numbers of
   // its flow, which are zero here.
   struct PreparedSum {
-    // Without data, the chunks stand behind it.
-    std::array<std::uint8_t, wire::result_overhead_bytes(kMaxWorkers) + sizeof(std::uint64_t)> head;
+    // Of several chunks, their list stands behind it.
+    std::array<std::uint8_t, wire::result_overhead_bytes(kMaxWorkers) + kMaxChunkBytes> head;
     std::size_t head_bytes;
     std::span<const std::uint8_t> payload;  // in the slot
     wire::PartialSum sum;                   // of the head and the payload
+    Priority priority;
   };
   struct ActiveSlice {  // a stream with results to send; served in turn, one slot each
     Job* job = nullptr;
@@ -170,10 +171,11 @@ class Shard {
   void adopt_record(Job& job, StreamId stream, Step open_step) noexcept;
 
   // shard_sum.cc: contributions to sums.
+  // `entry`: what a sparse packet has of the chunk, which may be nothing; null for others.
   Verdict contribute(Job& job, const wire::Packet& packet, std::uint32_t slot_index,
-                     TimeNs now) noexcept;
-  Verdict contribute_absent(Job& job, const wire::Packet& packet, std::uint32_t first_slot,
-                            TimeNs now) noexcept;
+                     const wire::SparseEntry* entry, TimeNs now) noexcept;
+  Verdict contribute_each(Job& job, const wire::Packet& packet, std::uint32_t first_slot,
+                          TimeNs now) noexcept;
   bool try_complete_sum(Job& job, std::uint32_t slot_index, TimeNs now) noexcept;
 
   // shard_piece.cc: pieces of broadcasts, barriers and transfers.
@@ -210,6 +212,8 @@ class Shard {
                     Transmit& transmit, TimeNs now) noexcept;
   void prepare_sum(const Job& job, const ResultPart& part, TimeNs now,
                    PreparedSum& prepared) noexcept;
+  static std::size_t list_chunks(const GradientSlice& slice, const ResultPart& part,
+                                 wire::ResultHeader& body, std::uint8_t* out) noexcept;
   bool write_sum(Job& job, const PreparedSum& prepared, Rank rank, Transmit& transmit,
                  TimeNs now) noexcept;
   bool write_piece(Job& job, StreamId stream, const ResultPart& part, Rank rank, Transmit& transmit,

@@ -188,9 +188,10 @@ bool Shard::write_reply(Job& job, Rank rank, Transmit& transmit, TimeNs now) noe
     const std::uint32_t slot_index =
         job.slot_index(reply.stream, slice, reply.step, reply.block * kChunksPerBlock + chunk);
     const Slot& slot = slice.slots[slot_index];
-    const std::uint64_t leaving = reply.stream == StreamId::kGradients
-                                      ? job_slice.gradients.alike_to(slot_index, reply.want)
-                                      : reply.want & -reply.want;
+    const std::uint64_t leaving =
+        reply.stream == StreamId::kGradients
+            ? job_slice.gradients.alike_to(slot_index, reply.want, job.spec.chunk_bytes)
+            : reply.want & -reply.want;
     reply.want &= ~leaving;
     if (reply.want == 0) flow.pulling &= ~bit(flow.last_reply);
     if (!slot.complete_for(reply.step)) continue;  // reopened since the answer

@@ -9,6 +9,7 @@
 #include "aggregator/core/narrow.h"
 #include "aggregator/core/shard.h"
 #include "aggregator/core/signs.h"
+#include "aggregator/core/sparse.h"
 
 namespace sluice::agg {
 namespace {
@@ -64,9 +65,18 @@ Verdict check_base(const Job& job, const wire::Contribution& body) noexcept {
   return stale ? Verdict::kStale : Verdict::kAccepted;
 }
 
+void begin_at_zero(GradientSlice& slice, std::uint32_t slot_index) noexcept {
+  Sum& sum = slice.sums[slot_index];
+  if (!sum.begun) std::fill_n(slice.data_of(slot_index), sum.elem_count, 0.0f);
+  sum.begun = true;
+}
+
+// In the order of ranks a sum begins at zero, as with a sparse contribution it does: it is never a
+// negative zero then, and it makes no difference whether zeros are added or left out.
 void accumulate(GradientSlice& slice, std::uint32_t slot_index,
                 const std::uint8_t* payload) noexcept {
   Sum& sum = slice.sums[slot_index];
+  if (slice.in_rank_order()) begin_at_zero(slice, slot_index);
   if (sum.begun)
     fold_add(slice.data_of(slot_index), payload, sum.elem_count, sum.dtype);
   else
@@ -91,19 +101,21 @@ void accumulate_early(const Job& job, GradientSlice& slice, std::uint32_t slot_i
   }
 }
 
-// Adds the packet's elements to the slot's. False: they are others than those that it has.
+// Adds a chunk's elements, the packet's or an entry's, to the slot's. False: they are others than
+// those that it has.
 bool fold(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
-          const wire::Packet& packet) noexcept {
+          const wire::Packet& packet, const wire::SparseEntry* entry) noexcept {
   const auto& body = packet.body<wire::Contribution>();
   Sum& sum = slice.sums[slot_index];
   const std::uint8_t* payload = packet.payload().data();
+  const std::size_t dense_bytes = payload_bytes(body.dtype, body.elem_count);
   const bool rounded = body.flow.flags & wire::kFlagRounded;
   DCHECK(body.elem_count <= slice.stride_floats);
   if (!sum.has_data()) {
     sum.elem_count = body.elem_count;
     sum.dtype = body.dtype;
     sum.rounded = rounded;
-    slice.slots[slot_index].payload_bytes = static_cast<std::uint16_t>(packet.payload().size());
+    slice.slots[slot_index].payload_bytes = static_cast<std::uint16_t>(dense_bytes);
   } else if (body.elem_count != sum.elem_count || body.dtype != sum.dtype ||
              rounded != sum.rounded) {
     return false;
@@ -116,15 +128,26 @@ bool fold(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
     CHECK(next <= rank.value);  // it may contribute and has not: its turn can't have gone by
     waits = next < rank.value;
     if (waits) {
-      std::memcpy(slice.early_of(slot_index, rank, job.spec.world_size), payload,
-                  packet.payload().size());
+      std::uint8_t* place = slice.early_of(slot_index, rank, job.spec.world_size);
+      if (entry != nullptr)
+        expand(*entry, body.elem_count, body.dtype, place);
+      else
+        std::memcpy(place, payload, dense_bytes);
       set_bit(slice.early_ranks_of(slot_index), rank);
     }
   }
-  if (!waits) accumulate(slice, slot_index, payload);
+  if (!waits && entry == nullptr) accumulate(slice, slot_index, payload);
+  if (!waits && entry != nullptr) {
+    begin_at_zero(slice, slot_index);
+    add_sparse(slice.data_of(slot_index), *entry, body.elem_count, body.dtype);
+  }
+  sum.sparse |= entry != nullptr;
   ++sum.data_count;
-  if (job.policy().needs_norms() && body.weight != 0)
-    sum.square_sum += squared_norm(payload, body.elem_count, body.dtype) / square(body.weight);
+  const std::size_t value_count = entry == nullptr ? body.elem_count : entry->value_count;
+  if (job.policy().needs_norms() && body.weight != 0 && value_count != 0)
+    sum.square_sum +=
+        squared_norm(entry == nullptr ? payload : entry->values, value_count, body.dtype) /
+        square(body.weight);
   return true;
 }
 
@@ -150,6 +173,23 @@ bool satisfied(GradientSlice& slice, std::uint32_t slot_index) noexcept {
   return rest.may.empty() || rest.satisfied_by(mask, count, slice.mask_word_count);
 }
 
+// The result of a sum with sparse contributions is an entry, if that is shorter and fits a packet.
+void shorten(const Job& job, GradientSlice& slice, std::uint32_t slot_index) noexcept {
+  Sum& sum = slice.sums[slot_index];
+  Slot& slot = slice.slots[slot_index];
+  auto* payload = reinterpret_cast<std::uint8_t*>(slice.data_of(slot_index));
+  DCHECK(slot.payload_bytes == payload_bytes(sum.dtype, sum.elem_count));
+  std::array<std::uint8_t, kMaxChunkBytes> entry;
+  const std::size_t most_bytes =
+      std::min<std::size_t>(slot.payload_bytes - 1u, job.spec.chunk_bytes - wire::kSparseHeadBytes);
+  const std::size_t bytes =
+      compress(payload, sum.elem_count, sum.dtype, std::span(entry).first(most_bytes));
+  if (bytes == kNotCompressed) return;
+  std::memcpy(payload, entry.data(), bytes);
+  slot.payload_bytes = static_cast<std::uint16_t>(bytes);
+  sum.is_entry = true;
+}
+
 }  // namespace
 
 Shard::Place Shard::locate(const wire::Packet& packet) const noexcept {
@@ -170,10 +210,10 @@ Shard::Place Shard::locate(const wire::Packet& packet) const noexcept {
   return place;
 }
 
-// Several chunks of a block, each taken by itself: the packet's verdict is the most useful one. No
-// block is cut by the end of a slice's step, so their slots are neighbours.
-Verdict Shard::contribute_absent(Job& job, const wire::Packet& packet, std::uint32_t first_slot,
-                                 TimeNs now) noexcept {
+// Chunks of a block, each taken by itself: the packet's verdict is the most useful one. No block is
+// cut by the end of a slice's step, so their slots are neighbours.
+Verdict Shard::contribute_each(Job& job, const wire::Packet& packet, std::uint32_t first_slot,
+                               TimeNs now) noexcept {
   const std::uint64_t chunks = packet.chunks();
   const int first = std::countr_zero(chunks);
   const auto& body = packet.body<wire::Contribution>();
@@ -181,17 +221,22 @@ Verdict Shard::contribute_absent(Job& job, const wire::Packet& packet, std::uint
   if (const Verdict whole = check_chunk(job, StreamId::kGradients, last);
       whole != Verdict::kAccepted)
     return whole;
+  const bool sparse = body.flow.flags & wire::kFlagSparse;
+  std::span<const std::uint8_t> entries = packet.payload();
   Verdict best = Verdict::kAccepted;
   for (std::uint64_t rest = chunks; rest != 0; rest &= rest - 1) {
     const auto slot = first_slot + static_cast<std::uint32_t>(std::countr_zero(rest) - first);
-    const Verdict verdict = contribute(job, packet, slot, now);
+    wire::SparseEntry entry;
+    if ((packet.filled() & rest & -rest) != 0)
+      entry = wire::take_entry(entries, body.elem_count, body.dtype);
+    const Verdict verdict = contribute(job, packet, slot, sparse ? &entry : nullptr, now);
     if (best == Verdict::kAccepted || is_better(verdict, best)) best = verdict;
   }
   return best;
 }
 
 Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t slot_index,
-                          TimeNs now) noexcept {
+                          const wire::SparseEntry* entry, TimeNs now) noexcept {
   const auto& body = packet.body<wire::Contribution>();
   const Rank rank{packet.common().rank};
   if (slot_index == kNoSlot) return check_chunk(job, StreamId::kGradients, body.chunk);
@@ -214,7 +259,8 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
   const bool nil = body.flow.flags & wire::kFlagNil;
   const bool requeued = tolerant && body.base_step != body.step;
   if (body.elem_count > job.spec.max_elems[index_of(StreamId::kGradients)] ||
-      packet.payload().size() > job.spec.chunk_bytes || (nil && !job.spec.allow_nil && !requeued))
+      payload_bytes(body.dtype, body.elem_count) > job.spec.chunk_bytes ||
+      (nil && !job.spec.allow_nil && !requeued))
     return Verdict::kShapeMismatch;
   if (!slice.record.may.test(rank)) return Verdict::kNotAllowed;
 
@@ -228,7 +274,7 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
     ++slice.sums[slot_index].passed_count;
     return try_complete_sum(job, slot_index, now) ? Verdict::kCompleted : Verdict::kPassed;
   }
-  if (!nil && !fold(job, slice, slot_index, packet)) return Verdict::kShapeMismatch;
+  if (!nil && !fold(job, slice, slot_index, packet, entry)) return Verdict::kShapeMismatch;
   slice.count_in(slot_index, rank, body.flow.priority);
   job_slice.contributions.add(1);
   slice.sums[slot_index].weight += body.weight;
@@ -267,6 +313,7 @@ bool Shard::try_complete_sum(Job& job, std::uint32_t slot_index, TimeNs now) noe
     }
     if (job.policy().needs_norms()) observe_norms(slice, sum, payload);
     slice.summary.conclusive &= sum.finite;
+    if (sum.sparse) shorten(job, slice, slot_index);
   }
   complete(job, StreamId::kGradients, slot_index, now);
   return true;

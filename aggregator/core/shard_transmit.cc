@@ -72,7 +72,7 @@ std::size_t Shard::poll_results(std::span<Transmit> burst, TimeNs now) noexcept 
       slice.head_rank = 0;
       slice.head_chunks = 0;
       if (front.stream == StreamId::kGradients && slot.state == SlotState::kComplete)
-        slice.head_chunks = job.slices[id_.value].gradients.chunks_at_head();
+        slice.head_chunks = job.slices[id_.value].gradients.chunks_at_head(job.spec.chunk_bytes);
     }
     if (slot.state == SlotState::kComplete) {
       const ResultPart part{.slot_index = slot_index, .chunks = slice.head_chunks};
@@ -128,7 +128,7 @@ std::size_t Shard::fan_out(Job& job, StreamId stream, const ResultPart& part,
     Transmit& transmit = burst[count];
     transmit.job = job.spec.id;
     transmit.rank = rank;
-    transmit.priority = slot.priority;
+    transmit.priority = stream == StreamId::kGradients ? prepared.priority : slot.priority;
     transmit.reply = false;
     const bool written = stream == StreamId::kGradients
                              ? write_sum(job, prepared, rank, transmit, now)
@@ -214,6 +214,7 @@ bool Shard::write_result(Job& job, StreamId stream, const ResultPart& part, Rank
   if (stream != StreamId::kGradients) return write_piece(job, stream, part, rank, transmit, now);
   PreparedSum prepared;
   prepare_sum(job, part, now, prepared);
+  transmit.priority = prepared.priority;
   return write_sum(job, prepared, rank, transmit, now);
 }
 
@@ -237,26 +238,52 @@ void Shard::prepare_sum(const Job& job, const ResultPart& part, TimeNs now,
                           .mask_words = static_cast<std::uint8_t>(slice.mask_word_count)};
   body.feedback.priority = slot.priority;
   body.feedback.flags = part.flags;
-  prepared.payload = slice.payload_of(slot_index);
-  prepared.sum = wire::PartialSum{slot.payload_sum};
-  if (!sum.has_data()) {
-    body.feedback.flags |= wire::kFlagNil;
-    body.chunk -= body.chunk % kChunksPerBlock;
-    body.chunk += static_cast<ChunkIndex>(std::countr_zero(part.chunks));
+  prepared.head_bytes = wire::packet_bytes(sizeof body, slice.mask_word_count, 0);
+  std::size_t list_bytes = 0;
+  if (slice.can_share(slot_index)) {
+    list_bytes = list_chunks(slice, part, body, &prepared.head[prepared.head_bytes]);
     prepared.payload = {};
     prepared.sum = {};
+  } else {
+    prepared.payload = slice.payload_of(slot_index);
+    prepared.sum = wire::PartialSum{slot.payload_sum};
   }
   if (!sum.finite) body.feedback.flags |= wire::kFlagNonFinite;
   if (sum.dtype != Dtype::kFloat32) body.feedback.flags |= wire::kFlagMean;
-  prepared.head_bytes =
+  prepared.priority = body.feedback.priority;
+  [[maybe_unused]] const std::size_t head_bytes =
       wire::encode(prepared.head, {.job = job.spec.id.value}, body, slice.mask_of(slot_index));
-  CHECK(prepared.head_bytes != 0);
-  if (!sum.has_data()) {  // the payload is the chunks
-    std::memcpy(&prepared.head[prepared.head_bytes], &part.chunks, sizeof part.chunks);
-    prepared.head_bytes += sizeof part.chunks;
-  }
+  CHECK(head_bytes == prepared.head_bytes);
+  prepared.head_bytes += list_bytes;
   prepared.sum =
       prepared.sum + wire::sum_bytes(std::span(prepared.head).first(prepared.head_bytes));
+}
+
+// The chunks that leave with the slot's, and what they have: none, or their entries. The packet is
+// named after the first of them, and as urgent as the most urgent.
+std::size_t Shard::list_chunks(const GradientSlice& slice, const ResultPart& part,
+                               wire::ResultHeader& body, std::uint8_t* out) noexcept {
+  const std::size_t first = part.slot_index - part.slot_index % slice.chunk_count % kChunksPerBlock;
+  const bool sparse = slice.sums[part.slot_index].has_data();
+  const std::uint64_t chunks = slice.still_complete(part.slot_index, part.chunks);
+  CHECK(chunks != 0);
+  std::uint64_t filled = 0;
+  std::uint8_t* at = out + (sparse ? wire::kSparseHeadBytes : sizeof chunks);
+  for (std::uint64_t rest = chunks; rest != 0; rest &= rest - 1) {
+    const std::size_t other = first + static_cast<std::size_t>(std::countr_zero(rest));
+    const std::span<const std::uint8_t> entry = slice.payload_of(other);
+    body.feedback.priority = std::min(body.feedback.priority, slice.slots[other].priority);
+    if (entry.empty()) continue;
+    filled |= rest & -rest;
+    std::memcpy(at, entry.data(), entry.size());
+    at += entry.size();
+  }
+  body.feedback.flags |= sparse ? wire::kFlagSparse : wire::kFlagNil;
+  body.chunk -= body.chunk % kChunksPerBlock;
+  body.chunk += static_cast<ChunkIndex>(std::countr_zero(chunks));
+  std::memcpy(out, &chunks, sizeof chunks);
+  if (sparse) std::memcpy(out + sizeof chunks, &filled, sizeof filled);
+  return static_cast<std::size_t>(at - out);
 }
 
 // The prepared head, its member's name and numbers; the payload, which was summed once for all

@@ -23,6 +23,7 @@
 #include "aggregator/base/verdict.h"
 #include "aggregator/core/record.h"
 #include "aggregator/wire/packet.h"
+#include "aggregator/wire/sparse.h"
 
 namespace sluice::agg {
 
@@ -87,6 +88,8 @@ struct Sum {
   Dtype dtype{};
   bool rounded = false;  // see wire::kFlagRounded; of the first contribution, as dtype
   bool finite = true;
+  bool sparse = false;    // some contribution is: the result may be too
+  bool is_entry = false;  // the result's bytes are an entry of a sparse packet (wire/sparse.h)
 
   bool begun = false;  // the accumulator holds something: not while all data waits for its turn
 
@@ -204,43 +207,26 @@ struct GradientSlice : StreamSlice {
   bool has_passed(std::size_t slot_index, Rank rank) noexcept {
     return !passes.empty() && test_bit(passes_of(slot_index), rank);
   }
-  // Whether the results of two slots say the same, but for the chunk: without data, of the same
-  // ranks. Then one packet is enough for both.
-  bool alike(std::size_t left, std::size_t right) const noexcept {
-    const Sum& a = sums[left];
-    const Sum& b = sums[right];
-    return !a.has_data() && !b.has_data() && slots[right].complete_for(slots[left].step) &&
-           a.weight == b.weight && a.k == b.k && a.may_count == b.may_count &&
-           std::ranges::equal(mask_of(left), mask_of(right));
+  // Which results share a packet (slice.cc). A complete slot's can: it has no data, or an entry.
+  bool can_share(std::size_t slot_index) const noexcept {
+    return !sums[slot_index].has_data() || sums[slot_index].is_entry;
   }
-  // Of the chunks of one block, the first of which has this slot, those that are alike.
-  std::uint64_t alike_to(std::size_t first_slot, std::uint64_t chunks) const noexcept {
-    const std::uint64_t first = chunks & -chunks;
-    std::uint64_t found = first;
-    for (std::uint64_t rest = chunks - first; rest != 0; rest &= rest - 1) {
-      const auto distance =
-          static_cast<std::size_t>(std::countr_zero(rest) - std::countr_zero(first));
-      if (alike(first_slot, first_slot + distance)) found |= rest & -rest;
-    }
-    return found;
-  }
-  // The chunks of one block that leave with the queue's head: its own, and those behind it that are
-  // alike. None where it has data.
-  std::uint64_t chunks_at_head() const noexcept {
-    if (sums[queue_head].has_data()) return 0;
-    const std::uint32_t in_block = queue_head % chunk_count % kChunksPerBlock;
-    const std::uint32_t first = queue_head - in_block;
-    std::uint64_t chunks = std::uint64_t{1} << in_block;
-    for (std::uint32_t next = slots[queue_head].next_queued;
-         next != kNoSlot && next - first < kChunksPerBlock && alike(queue_head, next);
-         next = slots[next].next_queued)
-      chunks |= std::uint64_t{1} << (next - first);
-    return chunks;
-  }
+  // Of the chunks of one block, the first of which has this slot, those that can leave in a packet
+  // with it, whose payload has at most `most_bytes`.
+  std::uint64_t alike_to(std::size_t first_slot, std::uint64_t chunks,
+                         std::size_t most_bytes) const noexcept;
+  // The chunks of its block that leave with the queue's head: its own, and those behind it that
+  // can. None where it can't share.
+  std::uint64_t chunks_at_head(std::size_t most_bytes) const noexcept;
+  // Of chunks that were to leave with this slot's, those whose slots have not been reopened since.
+  std::uint64_t still_complete(std::size_t slot_index, std::uint64_t chunks) const noexcept;
   // Null where nobody may pass.
   std::uint64_t* passes_of(std::size_t slot_index) noexcept {
     return passes.empty() ? nullptr : &passes[slot_index * mask_word_count];
   }
+
+ private:
+  bool alike(std::size_t left, std::size_t right) const noexcept;
 };
 
 // What the first piece of a step fixed for all.

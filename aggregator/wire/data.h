@@ -19,12 +19,14 @@ namespace sluice::wire {
 
 // ---- sums ----
 
-// Chunks without data travel together: with kFlagNil a packet has no elements but names, in a u64
-// of a bit each, the chunks of one block of 64 that it speaks of, `chunk` being the first of them.
-// All else in it holds for each.
-struct Contribution {  // then elem_count elements; with kFlagNil the chunks
+// Chunks without data, or with little, travel together. With kFlagNil a packet has no elements but
+// names, in a u64 of a bit each, the chunks of one block of 64 that it speaks of, `chunk` being the
+// first of them. With kFlagSparse another u64 follows, of those that have an entry, and then the
+// entries (sparse.h). All else in it holds for each, elem_count too. To have no value is not to
+// have no data.
+struct Contribution {  // then elem_count elements; with kFlagNil or kFlagSparse as above
   static constexpr PacketType kType = PacketType::kContribution;
-  static constexpr std::uint8_t kFlags = kFlagReport | kFlagNil | kFlagRounded;
+  static constexpr std::uint8_t kFlags = kFlagReport | kFlagNil | kFlagRounded | kFlagSparse;
   FlowHeader flow;
   std::uint32_t step = 0;
   std::uint32_t chunk = 0;
@@ -35,9 +37,10 @@ struct Contribution {  // then elem_count elements; with kFlagNil the chunks
   std::uint8_t reserved = 0;  // 0: elements lie at an even offset
 };
 
-struct ResultHeader {  // then mask_words u64, then elem_count elements; with kFlagNil the chunks
+struct ResultHeader {  // then mask_words u64, then as a contribution
   static constexpr PacketType kType = PacketType::kResult;
-  static constexpr std::uint8_t kFlags = kFlagNil | kFlagNonFinite | kFlagMean | kFlagPulled;
+  static constexpr std::uint8_t kFlags =
+      kFlagNil | kFlagNonFinite | kFlagMean | kFlagPulled | kFlagSparse;
   FeedbackHeader feedback;
   std::uint16_t k = 0;  // the k that this slot was summed with
   std::uint32_t step = 0;

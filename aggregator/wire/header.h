@@ -20,7 +20,7 @@ static_assert(std::endian::native == std::endian::little,
 inline constexpr std::uint16_t kMagic = 0x51C5;
 // Of all packets, this header, REFUSE, and that a JOIN begins with its nonce are the same in every
 // version from 4 on: whoever joins an appliance of another one is told of both.
-inline constexpr std::uint8_t kVersion = 5;
+inline constexpr std::uint8_t kVersion = 6;
 
 enum class PacketType : std::uint8_t {
   // Control, port P.
@@ -66,6 +66,8 @@ inline constexpr std::uint8_t kFlagPulled = 1 << 4;     // results: sent because
 // Contribution: elements are float32 that its worker has rounded to a narrower format, keeping what
 // that lost. The result is rounded without bias, since nobody keeps what that loses.
 inline constexpr std::uint8_t kFlagRounded = 1 << 5;
+// Of sums: of one chunk or several, only the elements that are not zero (sparse.h).
+inline constexpr std::uint8_t kFlagSparse = 1 << 6;
 
 #pragma pack(push, 1)
 

@@ -1,6 +1,9 @@
 #include "aggregator/wire/packet.h"
 
+#include <bit>
 #include <cstring>
+
+#include "aggregator/wire/sparse.h"
 
 namespace sluice::wire {
 namespace {
@@ -9,8 +12,12 @@ namespace {
 // padding may follow.
 struct Tail {
   std::size_t mask_word_count = 0;
-  std::uint64_t chunks = 0;   // of a sum's packet; with `lists_chunks` only the first of them
-  bool lists_chunks = false;  // they follow the mask
+  std::uint64_t chunks = 0;  // of a sum's packet; with `list_words` only the first of them
+  // That follow the mask: none, the chunks, or, of a sparse packet, those with entries as well;
+  // then the payload is what is left.
+  std::size_t list_words = 0;
+  std::uint16_t elem_count = 0;  // of a sparse packet, as the type
+  Dtype dtype{};
   std::size_t payload_bytes = 0;
   bool padding_allowed = false;
 };
@@ -29,9 +36,12 @@ template <class Body>
 Verdict check_elems(const Body& body, std::uint8_t flags, Tail& tail) noexcept {
   if (!is_summed(body.dtype)) return Verdict::kBadField;
   const bool nil = flags & kFlagNil;
-  if (nil && body.dtype != Dtype{}) return Verdict::kBadField;  // it may be of several tensors
+  const bool sparse = flags & kFlagSparse;
+  if (nil && (sparse || body.dtype != Dtype{})) return Verdict::kBadField;  // of several tensors
   tail.chunks = std::uint64_t{1} << (body.chunk % kChunksPerBlock);
-  tail.lists_chunks = nil;
+  tail.list_words = sparse ? 2 : nil ? 1 : 0;
+  tail.elem_count = body.elem_count;
+  tail.dtype = body.dtype;
   tail.payload_bytes = payload_bytes(body.dtype, body.elem_count);
   return nil == (body.elem_count == 0) && tail.payload_bytes <= kMaxChunkBytes
              ? Verdict::kAccepted
@@ -181,22 +191,39 @@ bool parse(std::span<const std::uint8_t> bytes, Packet& packet, Verdict& why) no
 
   const std::size_t mask_offset_bytes = sizeof(CommonHeader) + body_bytes;
   const std::size_t list_offset_bytes = mask_offset_bytes + 8 * tail.mask_word_count;
-  const std::size_t payload_offset_bytes = list_offset_bytes + (tail.lists_chunks ? 8 : 0);
+  const std::size_t payload_offset_bytes = list_offset_bytes + 8 * tail.list_words;
+  const bool sparse = tail.list_words == 2;
+  if (sparse) {  // its length follows from what is in it
+    const std::size_t rest_bytes =
+        bytes.size() < payload_offset_bytes ? 0 : bytes.size() - payload_offset_bytes;
+    if (kSparseHeadBytes + rest_bytes > kMaxChunkBytes) return reject(Verdict::kBadLength);
+    tail.payload_bytes = rest_bytes;
+  }
   const std::size_t total_bytes = payload_offset_bytes + tail.payload_bytes;
   if (bytes.size() < total_bytes) return reject(Verdict::kTruncated);
   if (bytes.size() > total_bytes && !tail.padding_allowed) return reject(Verdict::kBadLength);
 
-  if (tail.lists_chunks) {
+  if (tail.list_words != 0) {
     const std::uint64_t first = tail.chunks;
     std::memcpy(&tail.chunks, &bytes[list_offset_bytes], sizeof tail.chunks);
     if ((tail.chunks & -tail.chunks) != first) return reject(Verdict::kBadField);
   }
+  const auto payload = bytes.subspan(payload_offset_bytes, tail.payload_bytes);
+  std::uint64_t filled = 0;
+  if (sparse) {
+    std::memcpy(&filled, &bytes[list_offset_bytes + sizeof filled], sizeof filled);
+    if ((filled & ~tail.chunks) != 0) return reject(Verdict::kBadField);
+    const auto entry_count = static_cast<std::size_t>(std::popcount(filled));
+    const Verdict entries = check_entries(payload, entry_count, tail.elem_count, tail.dtype);
+    if (entries != Verdict::kAccepted) return reject(entries);
+  }
 
   packet.bytes_ = bytes;
-  packet.payload_ = bytes.subspan(payload_offset_bytes, tail.payload_bytes);
+  packet.payload_ = payload;
   packet.mask_offset_bytes_ = mask_offset_bytes;
   packet.mask_word_count_ = tail.mask_word_count;
   packet.chunks_ = tail.chunks;
+  packet.filled_ = filled;
   return true;
 }
 

@@ -50,14 +50,17 @@ class Packet {
   // Mask word i (results, answer, status).
   std::uint64_t mask_word(std::size_t index) const noexcept;
   std::size_t mask_word_count() const noexcept { return mask_word_count_; }
-  // Contribution, piece, results: the chunk's data. Refuse, notice: the text. Answer: the ages.
+  // Contribution, piece, results: the chunk's data, or the entries of a sparse packet. Refuse,
+  // notice: the text. Answer: the ages.
   std::span<const std::uint8_t> payload() const noexcept { return payload_; }
   std::string_view text() const noexcept {
     return {reinterpret_cast<const char*>(payload_.data()), payload_.size()};
   }
   // The chunks that a contribution or a result speaks of: bit i is chunk i of its block of 64. More
-  // than one only where they have no data.
+  // than one only where they have no data or are sparse.
   std::uint64_t chunks() const noexcept { return chunks_; }
+  // Of those of a sparse packet, the ones that have an entry in the payload, in this order.
+  std::uint64_t filled() const noexcept { return filled_; }
   MissingAge missing_age(std::size_t index) const noexcept;
   std::span<const std::uint8_t> bytes() const noexcept { return bytes_; }
 
@@ -68,6 +71,7 @@ class Packet {
   std::size_t mask_offset_bytes_ = 0;
   std::size_t mask_word_count_ = 0;
   std::uint64_t chunks_ = 0;
+  std::uint64_t filled_ = 0;
 };
 
 // Validates `bytes`. True: `packet` views them. False: `why` is the reason, `packet` is untouched.

@@ -178,7 +178,9 @@ class GradientStream final : public Stream {
   std::string describe_open_tensors() const;
 
   // gradients_receive.cc
-  Verdict take_result(const wire::Packet& packet, ChunkIndex chunk, TimeNs now);
+  // `payload`: the chunk's, dense.
+  Verdict take_result(const wire::Packet& packet, ChunkIndex chunk,
+                      std::span<const std::uint8_t> payload, TimeNs now);
   void finish_tensor(std::uint32_t tensor, TimeNs now);
   void clear_absent_parts(std::uint32_t tensor) noexcept;
   void finish_step();
@@ -224,6 +226,7 @@ class GradientStream final : public Stream {
   std::array<StepReport, kReportedSteps> reports_;
   alignas(64) float scratch_[kMaxChunkBytes];  // an element of int8 is a byte of a chunk
   std::uint8_t packed_[kMaxChunkBytes];
+  std::uint8_t expanded_[kMaxChunkBytes];  // of a sparse result
 };
 
 }  // namespace sluice::client

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "aggregator/base/check.h"
+#include "aggregator/core/sparse.h"
 #include "client/core/gradients.h"
 #include "client/core/join.h"
 #include "client/core/prefetch.h"
@@ -43,17 +44,28 @@ Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
     ++link_.counters.duplicate_results;
     return Verdict::kDuplicate;
   }
+  const bool sparse = body.feedback.flags & wire::kFlagSparse;
+  std::span<const std::uint8_t> entries = packet.payload();
+  std::span<const std::uint8_t> payload = packet.payload();
   Verdict best = Verdict::kAccepted;
   for (std::uint64_t chunks = packet.chunks(); chunks != 0; chunks &= chunks - 1) {
-    const Verdict verdict =
-        take_result(packet, block + static_cast<ChunkIndex>(std::countr_zero(chunks)), now);
+    if (sparse) {
+      wire::SparseEntry entry;
+      if ((packet.filled() & chunks & -chunks) != 0)
+        entry = wire::take_entry(entries, body.elem_count, body.dtype);
+      agg::expand(entry, body.elem_count, body.dtype, expanded_);
+      payload = {expanded_, payload_bytes(body.dtype, body.elem_count)};
+    }
+    const ChunkIndex chunk = block + static_cast<ChunkIndex>(std::countr_zero(chunks));
+    const Verdict verdict = take_result(packet, chunk, payload, now);
     if (best == Verdict::kAccepted || is_better(verdict, best)) best = verdict;
     if (current_step() != current) break;  // it was the step's last one
   }
   return best;
 }
 
-Verdict GradientStream::take_result(const wire::Packet& packet, ChunkIndex chunk, TimeNs now) {
+Verdict GradientStream::take_result(const wire::Packet& packet, ChunkIndex chunk,
+                                    std::span<const std::uint8_t> payload, TimeNs now) {
   const Step current = current_step();
   const auto& body = packet.body<wire::ResultHeader>();
   const ChunkSpan span = layout_.chunk(chunk);
@@ -62,7 +74,7 @@ Verdict GradientStream::take_result(const wire::Packet& packet, ChunkIndex chunk
     return Verdict::kShapeMismatch;
   const std::uint16_t members = member_count(packet);
   if (members > body.may_count) return Verdict::kBadField;
-  const ChunkResult result{.payload = packet.payload(),
+  const ChunkResult result{.payload = payload,
                            .summed = {.weight = body.weight,
                                       .members = members,
                                       .may_count = body.may_count,

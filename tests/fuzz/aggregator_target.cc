@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "aggregator/core/sparse.h"
 #include "aggregator/wire/auth.h"
 #include "tests/fuzz/packets.h"
 #include "tests/fuzz/world.h"
@@ -58,19 +59,57 @@ void list_chunks(fuzz::Bytes& bytes) {
   std::memcpy(&bytes[kFixedBytes], &chunks, sizeof chunks);
 }
 
+// Makes a contribution a sparse one, of its chunk and of others behind it, whose values are where
+// the datagram has bytes.
+void make_sparse(fuzz::Bytes& bytes) {
+  constexpr std::size_t kFixedBytes = sizeof(wire::CommonHeader) + sizeof(wire::Contribution);
+  bytes.resize(std::max(bytes.size(), kFixedBytes + wire::kSparseHeadBytes));
+  const fuzz::Bytes drawn(bytes.begin() + kFixedBytes, bytes.end());
+  auto& body = body_in<wire::Contribution>(bytes);
+  body.elem_count = static_cast<std::uint16_t>(1 + body.elem_count % 300);
+  const std::uint16_t elem_count = body.elem_count;
+  const Dtype dtype = body.dtype;
+  std::uint64_t words[2];
+  std::memcpy(words, drawn.data(), sizeof words);
+  const std::uint64_t first = std::uint64_t{1} << (body.chunk % kChunksPerBlock);
+  words[0] = (words[0] & ~(first - 1)) | first;
+  words[1] &= words[0];
+  fuzz::Bytes dense(payload_bytes(dtype, elem_count));
+  fuzz::Bytes entries(kMaxChunkBytes - wire::kSparseHeadBytes);
+  std::size_t used = 0;
+  for (std::uint64_t rest = words[1]; rest != 0; rest &= rest - 1) {
+    const auto seed = static_cast<std::size_t>(std::countr_zero(rest));
+    std::fill(dense.begin(), dense.end(), std::uint8_t{0});
+    for (std::size_t i = seed % 3; i < std::min(drawn.size(), dense.size()); i += 1 + seed % 7)
+      dense[(i * (1 + seed)) % dense.size()] = drawn[i];
+    const std::size_t added =
+        agg::compress(dense.data(), elem_count, dtype, std::span(entries).subspan(used));
+    if (added == 0 || added == agg::kNotCompressed)
+      words[1] &= ~(rest & -rest);
+    else
+      used += added;
+  }
+  bytes.resize(kFixedBytes);
+  bytes.insert(bytes.end(), reinterpret_cast<const std::uint8_t*>(words),
+               reinterpret_cast<const std::uint8_t*>(words) + sizeof words);
+  bytes.insert(bytes.end(), entries.begin(), entries.begin() + static_cast<std::ptrdiff_t>(used));
+}
+
 void repair_contribution(fuzz::Bytes& bytes) {
   constexpr std::size_t kFixedBytes = sizeof(wire::CommonHeader) + sizeof(wire::Contribution);
   auto& body = body_in<wire::Contribution>(bytes);
   body.reserved = 0;
   constexpr Dtype kTypes[] = {Dtype::kFloat32, Dtype::kFloat16, Dtype::kBfloat16, Dtype::kInt8};
   body.flow.flags &= body.kFlags;
-  if (body.flow.flags & wire::kFlagNil) body.flow.flags &= ~wire::kFlagRounded;
+  if (body.flow.flags & wire::kFlagNil)
+    body.flow.flags &= static_cast<std::uint8_t>(~(wire::kFlagRounded | wire::kFlagSparse));
   const bool rounded = body.flow.flags & wire::kFlagRounded;
   const auto drawn = static_cast<unsigned>(body.dtype);
   body.dtype = rounded ? kTypes[1 + drawn % 3] : kTypes[drawn % 3];
   if (body.flow.flags & wire::kFlagNil) body.dtype = {};
   body.chunk %= 256;
   body.step %= 8;
+  if (body.flow.flags & wire::kFlagSparse) return make_sparse(bytes);
   const std::size_t room = std::min(bytes.size() - kFixedBytes, kMaxChunkBytes);
   const bool nil = body.flow.flags & wire::kFlagNil;
   const std::size_t scale_bytes = body.dtype == Dtype::kInt8 ? kScaleBytes : 0;
@@ -192,6 +231,7 @@ void aim(const fuzz::World& world, fuzz::Bytes& bytes, std::size_t path) {
     body.base_step = body.step - std::min(Step{body.step}, body.base_step % 3);
     body.chunk %= fuzz::kHostileChunks;
     if (body.flow.flags & wire::kFlagNil) list_chunks(bytes);
+    if (body.flow.flags & wire::kFlagSparse) make_sparse(bytes);
   }
 }
 

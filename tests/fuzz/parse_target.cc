@@ -1,4 +1,5 @@
 // wire::parse(): reads nothing outside the datagram, and what it accepts can be written again.
+#include "aggregator/core/sparse.h"
 #include "tests/fuzz/packets.h"
 
 using namespace sluice;
@@ -17,12 +18,36 @@ void read_all(const wire::Packet& packet) {
   static_cast<void>(sink);
 }
 
-// What stands behind the mask: the payload, or the list of chunks in its place.
+std::uint8_t flags_of(const wire::Packet& packet) {
+  if (packet.type() == wire::PacketType::kContribution) return packet.flow().flags;
+  return packet.type() == wire::PacketType::kResult ? packet.feedback().flags : std::uint8_t{0};
+}
+
+// What stands behind the mask: the payload, behind or in place of the list of chunks.
 std::span<const std::uint8_t> content_of(const wire::Packet& packet) {
-  std::uint8_t flags = 0;
-  if (packet.type() == wire::PacketType::kContribution) flags = packet.flow().flags;
-  if (packet.type() == wire::PacketType::kResult) flags = packet.feedback().flags;
-  return (flags & wire::kFlagNil) != 0 ? packet.bytes().last(8) : packet.payload();
+  const std::size_t list_bytes = (flags_of(packet) & wire::kFlagNil) != 0      ? 8
+                                 : (flags_of(packet) & wire::kFlagSparse) != 0 ? 16
+                                                                               : 0;
+  return packet.bytes().last(list_bytes + packet.payload().size());
+}
+
+// The elements of every chunk of a sparse packet, into memory that ends where they must.
+template <class Body>
+void read_sparse(const wire::Packet& packet) {
+  const auto& body = packet.body<Body>();
+  fuzz::Bytes dense(sluice::payload_bytes(body.dtype, body.elem_count));
+  fuzz::Bytes again(packet.payload().size());
+  std::vector<float> sums(body.elem_count);
+  std::span<const std::uint8_t> rest = packet.payload();
+  for (std::uint64_t filled = packet.filled(); filled != 0; filled &= filled - 1) {
+    const wire::SparseEntry entry = wire::take_entry(rest, body.elem_count, body.dtype);
+    agg::expand(entry, body.elem_count, body.dtype, dense.data());
+    agg::add_sparse(sums.data(), entry, body.elem_count, body.dtype);
+    // An entry may tell of zeros, which nobody writes: what is written again is never longer.
+    const std::size_t bytes = agg::compress(dense.data(), body.elem_count, body.dtype, again);
+    REQUIRE_PROPERTY(body.dtype == Dtype::kInt8 || bytes <= again.size());
+  }
+  REQUIRE_PROPERTY(rest.empty());
 }
 
 }  // namespace
@@ -36,6 +61,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     return 0;
   }
   read_all(packet);
+  if ((flags_of(packet) & wire::kFlagSparse) != 0) {
+    if (packet.type() == wire::PacketType::kContribution)
+      read_sparse<wire::Contribution>(packet);
+    else
+      read_sparse<wire::ResultHeader>(packet);
+  }
 
   // The body lies between the header and the mask; what is left is padding, which only a join has.
   const std::span<const std::uint8_t> content = content_of(packet);

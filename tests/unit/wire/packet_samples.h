@@ -35,6 +35,22 @@ inline Contribution contribution() {
 }
 const Buffer kEightBytes{1, 2, 3, 4, 5, 6, 7, 8};
 
+// Of chunks 5, 6 and 9 of ten elements each: the first has 1.0 at place 3, the second nothing, the
+// last a bitmap of elements 0 to 8 with bytes that count up.
+inline constexpr std::uint64_t kSparseChunks = 0b1001100000;
+inline constexpr std::uint64_t kSparseFilled = 0b1000100000;
+inline Buffer sparse_entries() {
+  Buffer entries{1, 0, 3, 0, 0, 0, 128, 63, 9, 0, 0xff, 1};
+  for (std::uint8_t byte = 1; byte <= 9 * sizeof(float); ++byte) entries.push_back(byte);
+  return entries;
+}
+inline Contribution sparse_contribution() {
+  Contribution body = contribution();
+  body.flow.flags = kFlagSparse;
+  body.elem_count = 10;
+  return body;
+}
+
 inline ResultHeader result() {
   return {.feedback = {.number = 1, .deferred_count = 2, .flags = kFlagMean | kFlagPulled},
           .k = 65,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "aggregator/wire/sparse.h"
 #include "tests/unit/wire/packet_samples.h"
 
 namespace sluice::wire {
@@ -44,6 +45,7 @@ std::vector<Buffer> every_type() {
           make(Notice{.text_bytes = 2}, {}, {'n', 'o'}),
           make(Resync{.number = 1}),
           make(contribution(), {}, kEightBytes),
+          make(sparse_contribution(), {kSparseChunks, kSparseFilled}, sparse_entries()),
           make(Probe{}),
           make(Credit{}),
           make(Finished{.step = 1}),
@@ -131,6 +133,14 @@ Buffer rounded() {
   return make(body, {}, kEightBytes);
 }
 const Buffer kRounded = rounded();
+const Buffer kSparse =
+    make(sparse_contribution(), {kSparseChunks, kSparseFilled}, sparse_entries());
+// The byte at `at` behind the two words of the sparse packet's list.
+std::function<void(Buffer&)> entry_byte(std::size_t at, std::uint8_t value) {
+  return [=](Buffer& bytes) {
+    bytes[sizeof(CommonHeader) + sizeof(Contribution) + kSparseHeadBytes + at] = value;
+  };
+}
 const Buffer kPiece = make(piece(), {}, kEightBytes);
 const Buffer kPieceResult = make(piece_result(), {1}, kEightBytes);
 const Buffer kAnswer = make(answer(), {1}, Buffer(2 * sizeof(MissingAge)));
@@ -181,6 +191,24 @@ INSTANTIATE_TEST_SUITE_P(
         Spoilt{"rounded_unsaid", kRounded, flag<Contribution>(0), "bad_field"},
         Spoilt{"rounded_without_scale", kRounded, [](Buffer& b) { b.resize(b.size() - 4); },
                "truncated"},
+        Spoilt{"sparse_nil", kSparse, flag<Contribution>(kFlagSparse | kFlagNil), "bad_field"},
+        Spoilt{"sparse_list", kSparse, set(&Contribution::chunk, ChunkIndex{6}), "bad_field"},
+        Spoilt{"sparse_entry_of_no_chunk", kSparse,
+               [](Buffer& b) { b[sizeof(CommonHeader) + sizeof(Contribution) + 8] |= 0x80; },
+               "bad_field"},
+        Spoilt{"sparse_no_elements", kSparse, set(&Contribution::elem_count, std::uint16_t{0}),
+               "bad_length"},
+        Spoilt{"sparse_index_outside", kSparse, entry_byte(2, 10), "bad_index"},
+        Spoilt{"sparse_index_far_outside", kSparse, entry_byte(3, 0xff), "bad_index"},
+        Spoilt{"sparse_entry_of_nothing", kSparse, entry_byte(0, 0), "bad_length"},
+        Spoilt{"sparse_more_than_elements", kSparse, entry_byte(0, 11), "bad_length"},
+        Spoilt{"sparse_bit_outside", kSparse, entry_byte(11, 4), "bad_index"},
+        Spoilt{"sparse_bits_too_many", kSparse, entry_byte(11, 3), "bad_index"},
+        Spoilt{"sparse_bits_too_few", kSparse, entry_byte(10, 0x7f), "bad_index"},
+        Spoilt{"sparse_behind_the_entries", kSparse, [](Buffer& b) { b.push_back(0); },
+               "bad_length"},
+        Spoilt{"sparse_too_big", kSparse, [](Buffer& b) { b.resize(b.size() + kMaxChunkBytes); },
+               "bad_length"},
         Spoilt{"result_dtype", kResult, set(&ResultHeader::dtype, Dtype{9}), "bad_field"},
         Spoilt{"result_flags", kResult, flag<ResultHeader>(kFlagReport), "bad_field"},
         Spoilt{"result_mask", kResult, set(&ResultHeader::mask_words, std::uint8_t{kMaskWords + 1}),

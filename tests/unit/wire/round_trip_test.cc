@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "aggregator/wire/sparse.h"
 #include "tests/unit/wire/packet_samples.h"
 
 namespace sluice::wire {
@@ -31,6 +32,55 @@ TEST(RoundTrip, Contribution) {
   EXPECT_EQ(std::uint64_t{body.weight}, 3u);
   EXPECT_EQ(Buffer(packet.payload().begin(), packet.payload().end()), kEightBytes);
   EXPECT_EQ(packet.mask_word_count(), 0u);
+}
+
+TEST(RoundTrip, SparseContribution) {
+  const Buffer bytes =
+      make(sparse_contribution(), {kSparseChunks, kSparseFilled}, sparse_entries());
+  Packet packet;
+  const auto body = round_trip<Contribution>(bytes, packet);
+  EXPECT_EQ(packet.chunks(), kSparseChunks);
+  EXPECT_EQ(packet.filled(), kSparseFilled);
+  std::span<const std::uint8_t> rest = packet.payload();
+  std::vector<std::size_t> places;
+  const auto note = [&](std::size_t place) { places.push_back(place); };
+  const SparseEntry one = take_entry(rest, body.elem_count, body.dtype);
+  for_each_place(one, body.elem_count, note);
+  EXPECT_EQ(places, std::vector<std::size_t>{3});
+  EXPECT_FALSE(one.is_bitmap);
+  EXPECT_EQ(Buffer(one.values, one.values + 4), (Buffer{0, 0, 128, 63}));
+  places.clear();
+  const SparseEntry nine = take_entry(rest, body.elem_count, body.dtype);
+  for_each_place(nine, body.elem_count, note);
+  EXPECT_EQ(places, (std::vector<std::size_t>{0, 1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_TRUE(nine.is_bitmap);
+  EXPECT_EQ(nine.values[0], 1);
+  EXPECT_TRUE(rest.empty());
+}
+
+TEST(RoundTrip, ASparseResultOfEmptyChunksIsItsListAlone) {
+  ResultHeader body = result();
+  body.feedback.flags = kFlagSparse | kFlagMean;
+  const Buffer bytes = make(body, {~std::uint64_t{0}, 1, 0b110000, 0});
+  Packet packet;
+  round_trip<ResultHeader>(bytes, packet);
+  EXPECT_EQ(packet.chunks(), 0b110000u);
+  EXPECT_EQ(packet.filled(), 0u);
+  EXPECT_TRUE(packet.payload().empty());
+}
+
+TEST(Parse, SparseIndicesMustIncrease) {
+  Contribution body = sparse_contribution();
+  body.elem_count = 64;
+  Buffer entries{2, 0, 3, 0, 4, 0, 0, 0, 128, 63, 0, 0, 0, 64};
+  Packet packet;
+  Verdict why{};
+  EXPECT_TRUE(parse(make(body, {1 << 5, 1 << 5}, entries), packet, why));
+  for (const std::uint8_t second : {3, 2, 0}) {
+    entries[4] = second;
+    EXPECT_FALSE(parse(make(body, {1 << 5, 1 << 5}, entries), packet, why));
+    EXPECT_EQ(why, Verdict::kBadIndex);
+  }
 }
 
 TEST(RoundTrip, ResultWithMaskAndPayload) {

@@ -1,0 +1,62 @@
+// Which results of gradients leave in one packet: of one block, without data or as sparse entries,
+// and alike in all but the chunk and its values.
+#include "aggregator/core/slice.h"
+
+namespace sluice::agg {
+
+// Whether the results of two slots, the left one of which can share, say the same but for the chunk
+// and its values. Then one packet that has room is enough for both.
+bool GradientSlice::alike(std::size_t left, std::size_t right) const noexcept {
+  const Sum& a = sums[left];
+  const Sum& b = sums[right];
+  return can_share(right) && slots[right].complete_for(slots[left].step) &&
+         a.has_data() == b.has_data() && a.elem_count == b.elem_count && a.dtype == b.dtype &&
+         a.finite == b.finite && a.weight == b.weight && a.k == b.k && a.may_count == b.may_count &&
+         std::ranges::equal(mask_of(left), mask_of(right));
+}
+
+std::uint64_t GradientSlice::alike_to(std::size_t first_slot, std::uint64_t chunks,
+                                      std::size_t most_bytes) const noexcept {
+  const std::uint64_t first = chunks & -chunks;
+  if (!can_share(first_slot)) return first;
+  std::uint64_t found = first;
+  std::size_t bytes = wire::kSparseHeadBytes + slots[first_slot].payload_bytes;
+  for (std::uint64_t rest = chunks - first; rest != 0; rest &= rest - 1) {
+    const std::size_t slot_index =
+        first_slot + static_cast<std::size_t>(std::countr_zero(rest) - std::countr_zero(first));
+    if (!alike(first_slot, slot_index) || bytes + slots[slot_index].payload_bytes > most_bytes)
+      continue;
+    bytes += slots[slot_index].payload_bytes;
+    found |= rest & -rest;
+  }
+  return found;
+}
+
+std::uint64_t GradientSlice::chunks_at_head(std::size_t most_bytes) const noexcept {
+  if (!can_share(queue_head)) return 0;
+  const std::uint32_t in_block = queue_head % chunk_count % kChunksPerBlock;
+  const std::uint32_t first = queue_head - in_block;
+  std::uint64_t chunks = std::uint64_t{1} << in_block;
+  std::size_t bytes = wire::kSparseHeadBytes + slots[queue_head].payload_bytes;
+  for (std::uint32_t next = slots[queue_head].next_queued;
+       next != kNoSlot && next - first < kChunksPerBlock && alike(queue_head, next);
+       next = slots[next].next_queued) {
+    bytes += slots[next].payload_bytes;
+    if (bytes > most_bytes) break;
+    chunks |= std::uint64_t{1} << (next - first);
+  }
+  return chunks;
+}
+
+std::uint64_t GradientSlice::still_complete(std::size_t slot_index,
+                                            std::uint64_t chunks) const noexcept {
+  const std::size_t first = slot_index - slot_index % chunk_count % kChunksPerBlock;
+  std::uint64_t found = chunks;
+  for (std::uint64_t rest = chunks; rest != 0; rest &= rest - 1) {
+    const Slot& slot = slots[first + static_cast<std::size_t>(std::countr_zero(rest))];
+    if (!slot.complete_for(slots[slot_index].step)) found &= ~(rest & -rest);
+  }
+  return found;
+}
+
+}  // namespace sluice::agg
