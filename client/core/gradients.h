@@ -128,18 +128,28 @@ class GradientStream final : public Stream {
   Status check_catch_up(const Submission& submission) const;
   void schedule(std::uint32_t tensor, TimeNs now);
   void schedule_chunk(ChunkIndex chunk, std::uint32_t tensor, TimeNs now) noexcept;
+  // gradients_send.cc
   // What this worker has to say of a chunk, and its data in memory.
   struct Offer {
     std::span<const std::uint8_t> payload;  // empty: no data
     Step base_step = 0;
     std::uint32_t weight = 0;
-    friend bool same_absence(const Offer& left, const Offer& right) noexcept {
-      return left.payload.empty() && right.payload.empty() && left.base_step == right.base_step &&
+    friend bool same_story(const Offer& left, const Offer& right) noexcept {
+      return left.payload.empty() == right.payload.empty() && left.base_step == right.base_step &&
              left.weight == right.weight;
     }
   };
+  // The sparse packet that is being made; of no chunk: it will be another one.
+  struct Entries {
+    std::uint64_t chunks = 0;
+    std::uint64_t filled = 0;  // of them, those with values
+    std::size_t bytes = 0;
+  };
   Offer offer_of(ChunkIndex chunk, const ChunkSpan& span) const noexcept;
-  std::uint64_t keep_alike(std::uint32_t block, std::uint64_t chunks) noexcept;
+  std::uint64_t keep_fitting(const Choice& choice, std::uint64_t chunks) noexcept;
+  bool add_entry(std::uint64_t bit, const ChunkSpan& span, const Offer& offer) noexcept;
+  void write_entries(const wire::Contribution& body, Transmit& transmit,
+                     std::span<std::uint8_t> out) const noexcept;
   void write_chunks(const Choice& choice, std::uint64_t chunks, Transmit& transmit,
                     std::span<std::uint8_t> out, TimeNs now) noexcept;
   std::size_t write_finished(std::span<std::uint8_t> out, TimeNs now) noexcept;
@@ -227,6 +237,8 @@ class GradientStream final : public Stream {
   alignas(64) float scratch_[kMaxChunkBytes];  // an element of int8 is a byte of a chunk
   std::uint8_t packed_[kMaxChunkBytes];
   std::uint8_t expanded_[kMaxChunkBytes];  // of a sparse result
+  Entries entries_;
+  std::uint8_t entry_bytes_[kMaxChunkBytes];
 };
 
 }  // namespace sluice::client

@@ -146,15 +146,15 @@ void GradientStream::account(ChunkIndex chunk, const ChunkSpan& span, bool count
   if (has_data(span.tensor)) {
     std::span<const std::uint8_t> data = input_of(span);
     const bool delivered = counted || !tolerant();
-    const bool rounded = residuals_.covers(span.tensor);
-    if (rounded) {
+    const bool packs = residuals_.covers(span.tensor);
+    if (packs) {
       data = {packed_, payload_bytes(layout_.wire_dtype(span.tensor), span.elem_count)};
       if (!delivered && late_.requeues()) residuals_.pack(span, floats_of(span), packed_);
       residuals_.settle(span, floats_of(span), delivered || late_.requeues());
     }
     if (delivered)
       late_.delivered();
-    else if (rounded && !late_.requeues())
+    else if (packs && !late_.requeues())
       late_.kept();
     else
       late_.missed(chunk, current_step(), tensors_.submission(span.tensor).weight, data);

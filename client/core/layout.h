@@ -17,7 +17,8 @@ struct TensorSpec {
   std::string name;  // for messages only; not part of the hash
   std::uint64_t elem_count = 0;
   Dtype dtype = Dtype::kFloat32;
-  bool exact = false;  // it travels as it is, whatever the wire format is
+  bool exact = false;  // it travels as it is, whatever the wire format and the pruning are
+  bool dense = false;  // it is never pruned
 };
 
 struct ChunkSpan {

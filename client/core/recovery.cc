@@ -17,10 +17,15 @@ constexpr std::uint32_t count_of(std::uint64_t chunks) noexcept {
 
 }  // namespace
 
-Recovery::Recovery(ChunkIndex chunk_count, std::uint16_t shard_count)
+Recovery::Recovery(ChunkIndex chunk_count, std::uint16_t shard_count,
+                   std::span<const ChunkIndex> run_starts)
     : blocks_((chunk_count + kChunksPerBlock - 1) / kChunksPerBlock),
+      run_starts_(blocks_.size(), 1),
       numbers_(chunk_count),
-      flow_states_(shard_count) {}
+      flow_states_(shard_count) {
+  for (const ChunkIndex start : run_starts)
+    if (start < chunk_count) run_starts_[start / kChunksPerBlock] |= bit_of(start);
+}
 
 void Recovery::begin_step() noexcept {
   std::fill(blocks_.begin(), blocks_.end(), Block{});
@@ -38,6 +43,7 @@ void Recovery::abandon(std::span<Flow> flows) noexcept {
 void Recovery::check([[maybe_unused]] const Block& block) noexcept {
   DCHECK((block.queued & ~block.active) == 0);
   DCHECK((block.absent & ~block.active) == 0);
+  DCHECK((block.shared & (block.absent | ~block.active)) == 0);
   DCHECK((block.ever_sent & ~block.active) == 0);
   DCHECK((block.sent & ~block.ever_sent) == 0);
   DCHECK((block.awaited & ~block.counted) == 0);
@@ -62,24 +68,50 @@ bool Recovery::expect_absent(ChunkIndex chunk) noexcept {
   DCHECK((block.active & bit_of(chunk)) == 0);
   block.active |= bit_of(chunk);
   block.absent |= bit_of(chunk);
-  const bool shall = queue(block, bit_of(chunk)) != 0;
+  const bool shall = queue(chunk / kChunksPerBlock, bit_of(chunk)) != 0;
   check(block);
   return shall;
 }
 
-// Returns those that go to the scheduler: of the chunks without data one, unless one is there.
-std::uint64_t Recovery::queue(Block& block, std::uint64_t chunks) noexcept {
+bool Recovery::expect_shared(ChunkIndex chunk) noexcept {
+  Block& block = blocks_[chunk / kChunksPerBlock];
+  DCHECK((block.active & bit_of(chunk)) == 0);
+  block.active |= bit_of(chunk);
+  block.shared |= bit_of(chunk);
+  const bool shall = queue(chunk / kChunksPerBlock, bit_of(chunk)) != 0;
+  check(block);
+  return shall;
+}
+
+// The part in the block of the run that the chunk belongs to.
+std::uint64_t Recovery::run_of(std::uint32_t index, std::uint64_t bit) const noexcept {
+  const std::uint64_t up_to = bit | (bit - 1);
+  const std::uint64_t start = std::bit_floor(run_starts_[index] & up_to);
+  const std::uint64_t after = run_starts_[index] & ~up_to;
+  return ((after & -after) - 1) & ~(start - 1);
+}
+
+// Returns those that go to the scheduler: of the chunks without data one, and one of each run that
+// shares packets, unless one is there.
+std::uint64_t Recovery::queue(std::uint32_t index, std::uint64_t chunks) noexcept {
+  Block& block = blocks_[index];
   const std::uint64_t absent = chunks & block.absent;
-  const bool waiting = (block.queued & block.absent) != 0;
+  std::uint64_t handed = chunks & ~(block.absent | block.shared);
+  if ((block.queued & block.absent) == 0) handed |= absent & -absent;
+  for (std::uint64_t rest = chunks & block.shared; rest != 0;) {
+    const std::uint64_t run = run_of(index, rest & -rest);
+    if ((block.queued & block.shared & run) == 0) handed |= rest & -rest;
+    rest &= ~run;
+  }
   block.queued |= chunks;
-  return (chunks & ~absent) | (waiting ? 0 : absent & -absent);
+  return handed;
 }
 
 ChunkIndex Recovery::put_back(std::uint32_t index, std::uint64_t chunks) noexcept {
   Block& block = blocks_[index];
-  CHECK(chunks != 0 && (block.queued & block.absent) == 0);
-  DCHECK((chunks & ~block.absent) == 0);
-  const std::uint64_t first = queue(block, chunks);
+  DCHECK((chunks & ~(block.absent | block.shared)) == 0);
+  const std::uint64_t first = queue(index, chunks);
+  CHECK(std::has_single_bit(first));
   check(block);
   return index * kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(first));
 }
@@ -122,8 +154,11 @@ void Recovery::pull(ChunkIndex chunk) noexcept {
 std::uint64_t Recovery::take(ChunkIndex chunk) noexcept {
   Block& block = blocks_[chunk / kChunksPerBlock];
   DCHECK(block.queued & bit_of(chunk));
-  const std::uint64_t taken =
-      (block.absent & bit_of(chunk)) ? block.queued & block.absent : bit_of(chunk);
+  std::uint64_t taken = bit_of(chunk);
+  if (block.absent & taken)
+    taken = block.queued & block.absent;
+  else if (block.shared & taken)
+    taken = block.queued & block.shared & run_of(chunk / kChunksPerBlock, taken);
   block.queued &= ~taken;
   check(block);
   return taken & ~(block.done | block.counted);
@@ -200,7 +235,7 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
   if (lost != 0) flow.on_loss(now);
   clear_outstanding(state, block, lost);
   block.counted &= ~lost;
-  const std::uint64_t again = queue(block, lost);
+  const std::uint64_t again = queue(answer.block, lost);
 
   if (block.idle && (answer.complete & lacking)) {  // a lost tail: no later packet shows the gap
     flow.suspect_all_results();

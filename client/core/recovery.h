@@ -32,7 +32,10 @@ class Recovery {
  public:
   static constexpr std::uint32_t kNone = UINT32_MAX;
 
-  Recovery(ChunkIndex chunk_count, std::uint16_t shard_count);
+  // `run_starts`: chunks that may share a packet are in runs of neighbours, here are their firsts
+  // (a layout's tensors), and chunk_count. Empty: none do. Read by the constructor only.
+  Recovery(ChunkIndex chunk_count, std::uint16_t shard_count,
+           std::span<const ChunkIndex> run_starts = {});
 
   // A new step: every chunk is unknown again. Precondition: nothing is pulled any more, or the
   // flows are new.
@@ -43,6 +46,8 @@ class Recovery {
   // The same without data: one packet takes all such chunks of a block that wait, and one of them
   // stands with the scheduler for all. True: this one shall.
   bool expect_absent(ChunkIndex chunk) noexcept;
+  // The same with little data: one packet takes as many as fit of its run in the block.
+  bool expect_shared(ChunkIndex chunk) noexcept;
   // Only its result is wanted. `probe_at_ns`: ask for it then at the latest.
   void await(ChunkIndex chunk, TimeNs probe_at_ns) noexcept;
 
@@ -113,6 +118,7 @@ class Recovery {
     std::uint64_t active = 0;  // wanted in this step
     std::uint64_t queued = 0;  // to be sent: with the scheduler, or with one that stands for them
     std::uint64_t absent = 0;  // contributed without data
+    std::uint64_t shared = 0;  // contributed with data that shares a packet
     std::uint64_t ever_sent = 0;
     std::uint64_t awaited = 0;  // only the result: this worker contributes nothing
     std::uint64_t sent = 0;
@@ -163,7 +169,8 @@ class Recovery {
   bool next_of_sweep(FlowState& state, Flow& flow, ProbePlan& plan) noexcept;
   void end_probe(FlowState& state, Block& block, Flow& flow) noexcept;
   static void check(const Block& block) noexcept;
-  static std::uint64_t queue(Block& block, std::uint64_t chunks) noexcept;
+  std::uint64_t run_of(std::uint32_t index, std::uint64_t bit) const noexcept;
+  std::uint64_t queue(std::uint32_t index, std::uint64_t chunks) noexcept;
   static void clear_outstanding(FlowState& state, Block& block, std::uint64_t chunks) noexcept;
   static std::uint64_t pick(const Block& block, bool withheld, std::uint32_t limit) noexcept;
   void expire(FlowState& state, std::uint32_t index, Flow& flow) noexcept;
@@ -173,7 +180,8 @@ class Recovery {
   bool sent_up_to(std::uint32_t index, std::uint32_t number) const noexcept;
 
   std::vector<Block> blocks_;
-  std::vector<std::uint32_t> numbers_;  // of the packet that carried each chunk last
+  std::vector<std::uint64_t> run_starts_;  // of each block: the chunks that begin a run
+  std::vector<std::uint32_t> numbers_;     // of the packet that carried each chunk last
   std::vector<FlowState> flow_states_;
   bool closed_ = false;  // the appliance has closed the step
 };

@@ -122,11 +122,19 @@ Status Session::residual(std::uint32_t tensor, std::span<float>& values) {
     return {code, place_of(options_) + "residual: tensor '" + layout().tensor(tensor).name + why};
   };
   if (!gradients_.residuals().covers(tensor))
-    return refuse(StatusCode::kInvalidArgument,
-                  "' travels as it is and has none; only float32 with another wire format has");
+    return refuse(
+        StatusCode::kInvalidArgument,
+        "' travels as it is and has none; only float32 that is pruned or has another wire "
+        "format has");
   if (gradients_.tensors().in_flight(tensor)) return refuse(StatusCode::kBusy, "' is in flight");
   values = gradients_.residuals().of(tensor);
   return {};
+}
+
+Status Session::flush_residuals() {
+  Status status = this->status();
+  if (status.ok()) gradients_.residuals().flush();
+  return status;
 }
 
 Status Session::scale_residuals(float factor) {
@@ -243,6 +251,18 @@ void Session::after_join(TimeNs now) {
                      "; a synchronous job cannot be joined in mid-run: stop the other ranks and "
                      "start it again from a checkpoint"},
                 true, now);
+  // Of what is pruned they would see the norm or the signs of a few elements.
+  const PolicyKind kind = accept.policy.kind;
+  const bool reads_signs = kind == PolicyKind::kSaina;
+  const bool reads_norms = kind == PolicyKind::kGoodput || kind == PolicyKind::kRamp;
+  if (gradients_.residuals().prunes_any() && (reads_signs || reads_norms))
+    return fail(
+        {StatusCode::kRefused,
+         place_of(options_) + "policy " + name_of(kind) + " reads the " +
+             (reads_signs ? "signs" : "norms") +
+             " of whole gradients, and this rank's are pruned: use policy sync or fixed, or "
+             "prune nothing"},
+        true, now);
   link_.events.push({.kind = Event::Kind::kJoined});
 }
 

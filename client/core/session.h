@@ -69,10 +69,13 @@ class Session {
   // What the outputs of `tensor`, which exists, hold from now on; kDefault: what the options say.
   // After kJoined. kBusy while it is in flight.
   Status set_averaging(std::uint32_t tensor, AveragingChoice choice);
-  // ---- tensors that travel at a loss (Layout::is_rounded) ----
+  // ---- tensors that travel at a loss (Residuals::covers) ----
   // What of this worker's gradients is not delivered yet: to be read, saved and set between steps.
   // kBusy while the tensor is in flight, kInvalidArgument for one that has none.
   Status residual(std::uint32_t tensor, std::span<float>& values);
+  // Before the last step's submissions of a rank that will leave: all that was left behind goes
+  // with them, nothing is pruned any more. (What rounding loses then stays.)
+  Status flush_residuals();
   // Gradients will be larger by this factor: a changed scale of the loss. kBusy in mid-step.
   Status scale_residuals(float factor);
 

@@ -15,6 +15,7 @@
 #include "aggregator/base/status.h"
 #include "aggregator/base/time.h"
 #include "aggregator/base/types.h"
+#include "client/prune/threshold.h"
 #include "client/sched/choice.h"
 
 namespace sluice::client {
@@ -42,6 +43,7 @@ struct SessionOptions {
   PolicyOptions policy;      // asked for, if has_policy
   bool has_policy = false;   // false: whatever the appliance's configuration says
   bool trace = false;        // note when each tensor passed which place
+  PruneOptions prune;        // which elements leave
   std::uint64_t max_state_bytes = UINT64_MAX;  // of another rank's state; more is refused
 };
 

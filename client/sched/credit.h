@@ -28,6 +28,7 @@ class CreditPolicy {
   void push(ChunkIndex chunk, Priority priority, TimeNs) noexcept { fresh_.push(chunk, priority); }
   void push_along(ChunkIndex, Priority, TimeNs) noexcept {}
   void push_again(ChunkIndex chunk, Priority priority) noexcept { lost_.push(chunk, priority); }
+  void push_rest(ChunkIndex chunk, Priority priority) noexcept { lost_.push(chunk, priority); }
   bool next(const WindowState& windows, Choice& choice) noexcept;
   bool waits_for_arrival() const noexcept { return waits_; }
   void clear() noexcept;

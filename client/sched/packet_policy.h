@@ -19,6 +19,7 @@ class PacketPolicy {
   void push(ChunkIndex chunk, Priority priority, TimeNs) noexcept { queues_.push(chunk, priority); }
   void push_along(ChunkIndex, Priority, TimeNs) noexcept {}
   void push_again(ChunkIndex chunk, Priority priority) noexcept { queues_.push(chunk, priority); }
+  void push_rest(ChunkIndex chunk, Priority priority) noexcept { queues_.push(chunk, priority); }
   bool next(const WindowState& windows, Choice& choice) noexcept {
     typename ShardQueues<Queue>::Head head;
     if (queues_.find(windows.open_shards, 0, head))

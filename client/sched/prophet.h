@@ -48,6 +48,7 @@ class ProphetPolicy {
     meter_.lost();
     lost_.push(chunk, priority);
   }
+  void push_rest(ChunkIndex chunk, Priority priority) noexcept { lost_.push(chunk, priority); }
   bool next(const WindowState& windows, Choice& choice) noexcept;
   bool waits_for_arrival() const noexcept { return waits_; }
   void clear() noexcept;

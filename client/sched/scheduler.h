@@ -39,6 +39,10 @@ class Scheduler {
   void push_again(ChunkIndex chunk, Priority priority) noexcept {
     std::visit([&](auto& policy) { policy.push_again(chunk, priority); }, policy_);
   }
+  // It was handed out for others as well, and the packet had no room for it.
+  void push_rest(ChunkIndex chunk, Priority priority) noexcept {
+    std::visit([&](auto& policy) { policy.push_rest(chunk, priority); }, policy_);
+  }
   // Hands out the next chunk. False: nothing may be sent now.
   bool next(const WindowState& windows, Choice& choice) noexcept {
     return std::visit([&](auto& policy) { return policy.next(windows, choice); }, policy_);

@@ -70,20 +70,23 @@ void Oracle::on_contribution(Run& run, const Party& from, Flow& flow, std::uint6
   sent.nil = (body.flow.flags & wire::kFlagNil) != 0;
   sent.base_step = body.base_step;
   sent.process = from.process;
-  sent.payload_hash = hash_bytes(packet.payload());
-  if (body.flow.flags & wire::kFlagRounded) {
-    sent.values.resize(body.elem_count);
-    agg::fold_store(sent.values.data(), packet.payload().data(), body.elem_count, body.dtype);
-  }
   // A pass says the same under any base step.
   const Step base = sent.nil && sent.base_step != body.step ? 0 : body.base_step;
-  sent.content_hash = mix(sent.payload_hash, body.weight, body.elem_count, sent.nil, base,
-                          static_cast<std::uint64_t>(body.dtype), !sent.values.empty());
+  const bool rounded = (body.flow.flags & wire::kFlagRounded) != 0;
   bool fresh = false;
-  for_each_chunk(packet, body.chunk, [&](ChunkIndex chunk) {
+  for_each_chunk(packet, body, body.flow.flags, [&](ChunkIndex chunk, auto payload) {
+    const bool known = chunk < run.layout->chunk_count();
+    sent.values.clear();
+    if (!sent.nil && known && run.plan->is_lossy(run.layout->chunk(chunk).tensor)) {
+      sent.values.resize(body.elem_count);
+      agg::fold_store(sent.values.data(), payload.data(), body.elem_count, body.dtype);
+    }
+    sent.payload_hash = hash_bytes(payload);
+    sent.content_hash = mix(sent.payload_hash, body.weight, body.elem_count, sent.nil, base,
+                            static_cast<std::uint64_t>(body.dtype), rounded);
     if (!is_first(run, from, {StreamId::kGradients, body.step, chunk}, sent)) return;
     fresh = true;
-    check_contribution(run, from, chunk, packet);
+    check_contribution(run, from, chunk, body, payload);
   });
   if (!fresh) return;
   const Place place{StreamId::kGradients, body.step, body.chunk};
@@ -145,11 +148,12 @@ void Oracle::on_appliance_packet(const Party& to, std::uint16_t shard, const wir
     violation("I5: result number " + std::to_string(feedback.number) + " is beyond the credit " +
               std::to_string(flow.credit) + " of rank " + std::to_string(to.rank.value));
   const Outcome outcome = outcome_of(packet);
-  if (outcome.stream != StreamId::kGradients) return on_result(run, to, packet, outcome);
-  for_each_chunk(packet, outcome.chunk, [&](ChunkIndex chunk) {
+  if (outcome.stream != StreamId::kGradients)
+    return on_result(run, to, packet, outcome, packet.payload());
+  for_each_chunk(packet, outcome, outcome.flags, [&](ChunkIndex chunk, auto payload) {
     Outcome one = outcome;
     one.chunk = chunk;
-    on_result(run, to, packet, one);
+    on_result(run, to, packet, one, payload);
   });
 }
 

@@ -23,6 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "aggregator/core/sparse.h"
 #include "aggregator/wire/packet.h"
 #include "client/core/layout.h"
 #include "tests/sim/plan.h"
@@ -152,8 +153,10 @@ class Oracle {
     Step submitted_last = 0;
     Step finished_last = 0;
     std::map<std::uint32_t, std::vector<float>> undelivered;  // by tensor: see undelivered()
-    // By chunk, of a synchronous job, where all that is sent is delivered.
-    std::map<ChunkIndex, std::vector<float>> residuals;
+    // By tensor, of a synchronous job, where all that is sent is delivered.
+    std::map<std::uint32_t, std::vector<float>> residuals;
+    std::unique_ptr<client::Thresholds> thresholds;
+    std::map<std::uint32_t, std::pair<Step, float>> limits;  // by tensor: what is smaller stays
   };
   // When a step was opened, lay between two packets of the appliance. What it had heard of the
   // ranks by the first of them, and by the second: the newest step of each that it was at.
@@ -191,13 +194,16 @@ class Oracle {
   void on_piece(Run& run, const Party& from, const wire::Packet& packet);
   bool is_first(Run& run, const Party& from, const Place& place, const Sent& sent);
   void check_contribution(Run& run, const Party& from, ChunkIndex chunk,
-                          const wire::Packet& packet);
-  void check_rounded(Run& run, const Party& from, ChunkIndex chunk, const wire::Packet& packet);
+                          const wire::Contribution& body, std::span<const std::uint8_t> payload);
+  void check_lossy(Run& run, const Party& from, ChunkIndex chunk, const wire::Contribution& body,
+                   std::span<const std::uint8_t> payload);
+  float limit_of(const Run& run, const Party& from, Books& books, std::uint32_t tensor, Step step);
   void check_late(const Run& run, const Party& from, ChunkIndex chunk,
                   const wire::Contribution& body);
   void check_finished(Run& run, const Party& from, const wire::Finished& body);
   static Outcome outcome_of(const wire::Packet& packet);
-  void on_result(Run& run, const Party& to, const wire::Packet& packet, const Outcome& body);
+  void on_result(Run& run, const Party& to, const wire::Packet& packet, const Outcome& body,
+                 std::span<const std::uint8_t> payload);
   void check_members(Run& run, const RankSet& mask, const Outcome& body);
   void check_share(const Run& run, const RankSet& mask, const Outcome& body);
   void check_piece_members(const Run& run, const RankSet& mask, const Outcome& body);
@@ -240,11 +246,24 @@ constexpr std::uint64_t contribution_key(StreamId stream, Step step, ChunkIndex 
   return slot_key(stream, step, chunk) | rank.value;
 }
 
-// Calls `each` for every chunk that a packet of a sum speaks of, `first` being one of them.
-template <class Each>
-void for_each_chunk(const wire::Packet& packet, ChunkIndex first, const Each& each) {
-  for (std::uint64_t chunks = packet.chunks(); chunks != 0; chunks &= chunks - 1)
-    each(first - first % kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(chunks)));
+// Calls `each` for every chunk that a packet of a sum speaks of, with its dense payload.
+template <class Body, class Each>
+void for_each_chunk(const wire::Packet& packet, const Body& body, std::uint8_t flags,
+                    const Each& each) {
+  const ChunkIndex block = body.chunk - body.chunk % kChunksPerBlock;
+  std::span<const std::uint8_t> payload = packet.payload();
+  std::span<const std::uint8_t> entries = packet.payload();
+  std::vector<std::uint8_t> expanded(payload_bytes(body.dtype, body.elem_count));
+  for (std::uint64_t chunks = packet.chunks(); chunks != 0; chunks &= chunks - 1) {
+    if ((flags & wire::kFlagSparse) != 0) {
+      wire::SparseEntry entry;
+      if ((packet.filled() & chunks & -chunks) != 0)
+        entry = wire::take_entry(entries, body.elem_count, body.dtype);
+      agg::expand(entry, body.elem_count, body.dtype, expanded.data());
+      payload = expanded;
+    }
+    each(block + static_cast<ChunkIndex>(std::countr_zero(chunks)), payload);
+  }
 }
 
 // A fast hash of bytes for comparisons and for the trace; not for anything hostile.

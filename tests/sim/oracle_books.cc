@@ -1,8 +1,10 @@
 // What every contribution must be, what became of it (I8), and whether replicas are the same.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
+#include "aggregator/core/fold.h"
 #include "aggregator/core/narrow.h"
 #include "tests/sim/oracle.h"
 
@@ -16,7 +18,7 @@ void Oracle::on_submitted(const Party& party, Step step, std::uint32_t tensor, b
   if (!books.submitted.emplace(step, tensor).second)
     violation("tensor " + std::to_string(tensor) + " of step " + std::to_string(step) +
               " was accepted twice from rank " + std::to_string(party.rank.value));
-  if (run.plan->is_rounded(tensor)) {
+  if (run.plan->is_lossy(tensor)) {
     std::vector<float>& values = books.undelivered[tensor];
     values.resize(run.plan->tensors[tensor].elem_count);
     for (std::size_t i = 0; i < values.size(); ++i)
@@ -79,9 +81,9 @@ bool Oracle::may_be_lost(const Run& run, Rank rank) const {
 // Of a gradient's chunk: the bytes that this process computed on the parameters of the base step,
 // under the weight of that step; or nothing where it has nothing.
 void Oracle::check_contribution(Run& run, const Party& from, ChunkIndex chunk,
-                                const wire::Packet& packet) {
+                                const wire::Contribution& body,
+                                std::span<const std::uint8_t> payload) {
   const JobPlan& plan = *run.plan;
-  const auto& body = packet.body<wire::Contribution>();
   if (!plan.check_values || plan.manual) return;
   const std::string where = name(run, {StreamId::kGradients, body.step, chunk}) + " with base " +
                             std::to_string(body.base_step) + " from rank " +
@@ -104,40 +106,77 @@ void Oracle::check_contribution(Run& run, const Party& from, ChunkIndex chunk,
   const Dtype dtype = run.layout->wire_dtype(span.tensor);
   const std::size_t elem_bytes = dtype_bytes(dtype);
   const bool rounded = body.flow.flags & wire::kFlagRounded;
-  if (body.dtype != dtype || packet.payload().size() != payload_bytes(dtype, span.elem_count) ||
+  if (body.dtype != dtype || payload.size() != payload_bytes(dtype, span.elem_count) ||
       rounded != plan.is_rounded(span.tensor))
     return violation("I1: the shape is wrong in " + where);
-  if (rounded) return check_rounded(run, from, chunk, packet);
+  if (plan.is_lossy(span.tensor)) return check_lossy(run, from, chunk, body, payload);
   for (std::uint16_t i = 0; i < span.elem_count; ++i) {
     std::uint8_t expected[4] = {};
     store_element(dtype, plan.gradient(from.rank, body.base_step, span.tensor, span.first_elem + i),
                   expected);
-    if (std::memcmp(expected, packet.payload().data() + i * elem_bytes, elem_bytes) != 0)
+    if (std::memcmp(expected, payload.data() + i * elem_bytes, elem_bytes) != 0)
       return violation("I3: element " + std::to_string(i) + " is not the gradient of the base in " +
                        where);
   }
 }
 
-// In a synchronous job every gradient is delivered, so what was lost before is known: rounded is
-// the sum of both. Otherwise only the end can tell, see Worker::unbalanced_residuals().
-void Oracle::check_rounded(Run& run, const Party& from, ChunkIndex chunk,
-                           const wire::Packet& packet) {
+// In a synchronous job every gradient is delivered, so what was lost before is known: what leaves
+// is the sum of both, the small ones left out, rounded. Otherwise only the end can tell, see
+// Worker::unbalanced_residuals().
+void Oracle::check_lossy(Run& run, const Party& from, ChunkIndex chunk,
+                         const wire::Contribution& body, std::span<const std::uint8_t> payload) {
   const JobPlan& plan = *run.plan;
   if (plan.tolerates_stragglers()) return;
-  const auto& body = packet.body<wire::Contribution>();
   const client::ChunkSpan span = run.layout->chunk(chunk);
-  std::vector<float>& residual = run.books[from.process].residuals[chunk];
-  residual.resize(span.elem_count);
-  std::vector<float> gradient(span.elem_count);
-  for (std::uint16_t i = 0; i < span.elem_count; ++i)
-    gradient[i] = plan.gradient(from.rank, body.base_step, span.tensor, span.first_elem + i);
-  std::vector<std::uint8_t> expected(packet.payload().size());
-  agg::pack(gradient.data(), residual.data(), span.elem_count, body.dtype, expected.data());
-  agg::settle(gradient.data(), residual.data(), span.elem_count, body.dtype, true);
-  if (!std::ranges::equal(expected, packet.payload()))
-    violation("I8: not gradient and residual, rounded, in " +
+  Books& books = run.books[from.process];
+  const float limit = limit_of(run, from, books, span.tensor, body.step);
+  float* residual = &books.residuals[span.tensor][span.first_elem];
+  const std::vector<float> nothing(span.elem_count);
+  std::vector<float> value(span.elem_count);
+  std::vector<float> left(span.elem_count);
+  for (std::uint16_t i = 0; i < span.elem_count; ++i) {
+    value[i] =
+        residual[i] + plan.gradient(from.rank, body.base_step, span.tensor, span.first_elem + i);
+    left[i] = std::fabs(value[i]) >= limit ? value[i] : 0;
+  }
+  std::vector<std::uint8_t> expected(payload.size());
+  if (plan.is_rounded(span.tensor))
+    agg::pack(left.data(), nothing.data(), span.elem_count, body.dtype, expected.data());
+  else
+    std::memcpy(expected.data(), left.data(), expected.size());
+  // The scale of zeros says nothing: an entry does not carry it.
+  agg::fold_store(left.data(), expected.data(), span.elem_count, body.dtype);
+  std::vector<float> sent(span.elem_count);
+  agg::fold_store(sent.data(), payload.data(), span.elem_count, body.dtype);
+  for (std::uint16_t i = 0; i < span.elem_count; ++i) residual[i] = value[i] - left[i];
+  if (sent != left)
+    violation("I8: not gradient and residual, pruned and rounded, in " +
               name(run, {StreamId::kGradients, body.step, chunk}) + " from rank " +
               std::to_string(from.rank.value));
+}
+
+// Asked for at the tensor's first chunk of a step, when all of the step before was sent.
+float Oracle::limit_of(const Run& run, const Party& from, Books& books, std::uint32_t tensor,
+                       Step step) {
+  const JobPlan& plan = *run.plan;
+  std::vector<float>& residual = books.residuals[tensor];
+  residual.resize(plan.tensors[tensor].elem_count);
+  if (!plan.is_pruned(tensor)) return 0;
+  if (books.thresholds == nullptr) {
+    std::vector<client::PruneTensor> tensors;
+    for (std::uint32_t i = 0; i < plan.tensors.size(); ++i)
+      tensors.push_back({plan.tensors[i].elem_count, !plan.is_pruned(i)});
+    books.thresholds = std::make_unique<client::Thresholds>(plan.session.prune, tensors);
+  }
+  auto& [known_step, limit] = books.limits[tensor];
+  if (known_step == step) return limit;
+  std::vector<float> gradient(residual.size());
+  for (std::size_t i = 0; i < gradient.size(); ++i)
+    gradient[i] = plan.gradient(from.rank, step, tensor, i);
+  known_step = step;
+  limit = books.thresholds->next(tensor, gradient, residual);
+  if (plan.flush_last && step == plan.ranks[from.rank.value].last_step) limit = 0;
+  return limit;
 }
 
 // A contribution to another step than that of its parameters.

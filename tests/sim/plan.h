@@ -69,6 +69,7 @@ struct JobPlan {
   // Between the submission of `tensor` and of the next one; instead of compute_max_ns, when set.
   std::function<DurationNs(Step, std::uint32_t tensor)> gap_rule;
   bool move_buffers = false;        // fresh memory for every submission, as after a bucket rebuild
+  bool flush_last = false;          // a rank's last step takes along what was left behind
   bool zero_weights = false;        // the last rank contributes with weight 0
   bool check_values = true;         // false: the test submits its own numbers
   std::uint32_t state_bytes = 500;  // of a replica, for a resync: at least 8
@@ -94,15 +95,22 @@ struct JobPlan {
   // What the rank computes before it submits the first tensor of a step.
   DurationNs compute_ns(Rank rank, Step step) const;
 
-  // Whether the tensor travels at a loss.
+  // Whether the tensor travels at a loss, and why.
   bool is_rounded(std::uint32_t tensor) const {
     return wire != Dtype::kFloat32 && tensors[tensor].dtype == Dtype::kFloat32 &&
            !tensors[tensor].exact;
   }
+  bool is_pruned(std::uint32_t tensor) const {
+    const client::TensorSpec& spec = tensors[tensor];
+    return session.prune.rule != client::PruneRule::kOff && spec.dtype == Dtype::kFloat32 &&
+           !spec.exact && !spec.dense && spec.elem_count >= session.prune.min_elems;
+  }
+  bool is_lossy(std::uint32_t tensor) const { return is_rounded(tensor) || is_pruned(tensor); }
 
   // Small integers, so that sums are exact in every order and every dtype: -8 .. 7. If inexact,
   // these over powers of three, so that every addition rounds. Where something shall be lost on the
-  // way, -4096 .. 4095: rounded they are integers still, and sums exact.
+  // way, -4096 .. 4095, and -1024 .. 1023 where it gathers: rounded they are integers still, and
+  // sums exact.
   float gradient(Rank rank, Step step, std::uint32_t tensor, std::uint64_t elem) const;
   bool is_nil(Rank rank, Step step, std::uint32_t tensor) const;
   std::uint32_t weight(Rank rank, Step step) const;

@@ -124,6 +124,26 @@ void draw_wire(std::uint64_t seed, JobPlan& plan) {
   if (plan.averaging == AveragingChoice::kSum) plan.averaging = AveragingChoice::kDefault;
 }
 
+// What is small stays behind, in jobs whose policy reads no norms or signs.
+void draw_pruning(std::uint64_t seed, JobPlan& plan) {
+  Random random(seed);
+  const bool has_policy = plan.session.has_policy;
+  const bool reads = has_policy && plan.session.policy.kind != PolicyKind::kSync &&
+                     plan.session.policy.kind != PolicyKind::kFixed;
+  if (reads || !random.one_in(4)) return;
+  using client::PruneRule;
+  plan.session.prune = {
+      .rule =
+          pick(random, std::array{PruneRule::kStatic, PruneRule::kStatic, PruneRule::kSampled,
+                                  PruneRule::kSigma, PruneRule::kDynamic, PruneRule::kDynamicRaw}),
+      .fraction = pick(random, std::array{0.001, 0.01, 0.1, 0.5, 1.0}),
+      .sigmas = pick(random, std::array{1.0, 2.0, 3.0}),
+      .warmup_steps = pick(random, std::array{0u, 0u, 2u}),
+      .min_elems = pick(random, std::array{1u, 1u, 200u})};
+  for (client::TensorSpec& tensor : plan.tensors) tensor.dense = random.one_in(6);
+  plan.flush_last = !plan.pipelined && random.one_in(3);
+}
+
 SwarmJob draw_job(Random& random, std::size_t index, std::uint64_t seed) {
   SwarmJob job;
   JobPlan& plan = job.plan;
@@ -277,6 +297,8 @@ SwarmOptions draw_swarm(std::uint64_t seed) {
       if (job.plan.policy_of_appliance)
         world.appliance.jobs.named_jobs.push_back({job.plan.name, job.plan.session.policy});
     }
+  for (std::size_t i = 0; i < options.jobs.size(); ++i)
+    draw_pruning(mix(seed, i, 0x9121), options.jobs[i].plan);
   for (const SwarmJob& job : options.jobs)
     if (job.plan.reproducible_of_appliance)
       world.appliance.jobs.named_jobs.push_back({.job_name = job.plan.name, .reproducible = true});
@@ -318,7 +340,9 @@ std::string describe(const SwarmOptions& options) {
         << " pipelined=" << plan.pipelined << " collectives=" << plan.collectives.size()
         << " schedule=" << name_of(plan.session.schedule.policy)
         << " averaging=" << static_cast<int>(plan.averaging)
-        << " wire=" << static_cast<int>(plan.wire) << " fatality=" << name_of(job.fatality)
+        << " wire=" << static_cast<int>(plan.wire)
+        << " prune=" << static_cast<int>(plan.session.prune.rule) << '/'
+        << plan.session.prune.fraction << " fatality=" << name_of(job.fatality)
         << " victim=" << job.victim.value << " fatal_at_ms=" << job.fatal_at / kMillisecond
         << " returns=" << job.returns;
     if (plan.tolerates_stragglers()) out << "\n   " << describe_stragglers(job);

@@ -119,6 +119,8 @@ bool Worker::begin_next(TimeNs now) {
   tensors_done_ = 0;
   if (plan.tolerates_stragglers() && session_->behind() != 0) return begin_catching_up(now);
   catching_up_ = false;
+  if (plan.flush_last && step_ == rank.last_step)
+    expect_ok(session_->flush_residuals(), "flush_residuals");
   order_ = plan.submission_order(identity.rank, step_);
   app_due_ = now + plan.compute_ns(identity.rank, step_);
   phase_ = Phase::kSubmitting;

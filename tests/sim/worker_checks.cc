@@ -192,7 +192,7 @@ std::string Worker::unbalanced_gradients() const {
 // I8 of what travels at a loss, element by element: delivered + residual = submitted.
 std::string Worker::unbalanced_residuals() const {
   for (std::uint32_t tensor = 0; tensor < plan.tensors.size(); ++tensor) {
-    if (!plan.is_rounded(tensor)) continue;
+    if (!plan.is_lossy(tensor)) continue;
     const std::span<const float> missing = world_.oracle().undelivered(party(), tensor);
     std::span<float> residual;
     if (Status status = session_->residual(tensor, residual); !status.ok()) return status.message();

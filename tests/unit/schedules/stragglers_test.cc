@@ -181,6 +181,26 @@ TEST_F(Stragglers, a_lossy_gradient_that_waits_to_be_requeued_beyond_its_bound_g
   EXPECT_EQ(counters.discarded_chunks, 0u);
 }
 
+// The same of pruned ones, whose late copies travel as sparse as they would have.
+TEST_F(Stragglers, what_is_pruned_or_late_is_delivered_or_stays) {
+  for (const LateMode late : {LateMode::kDrop, LateMode::kRequeue}) {
+    JobPlan plan = fastest(4, 3, 12, {64 * 150, 300}, late);
+    plan.name = late == LateMode::kDrop ? "drop" : "requeue";
+    plan.session.prune = {.rule = client::PruneRule::kStatic, .fraction = 0.02, .min_elems = 1};
+    plan.session.policy.max_staleness = 1;
+    plan.ranks[3].step_delay_ns = (late == LateMode::kDrop ? 50 : 10) * kMillisecond;
+    plan.ranks[3].hiccup_step = 3;
+    plan.ranks[3].hiccup_ns = 55 * kMillisecond;
+    const RunIndex run = world().add_run(plan);
+    expect_same_replicas(run, world().now() + 5 * kSecond);
+    const client::Counters& counters = world().worker(run, 3).session().counters();
+    EXPECT_GT(counters.kept_chunks, 0u);
+    EXPECT_EQ(counters.discarded_chunks, 0u);
+    const client::Counters& others = world().worker(run, 0).session().counters();
+    EXPECT_LT(others.packets_sent, 12u * 155 / 4);  // many chunks a packet
+  }
+}
+
 // A detection that always strikes moves k up in every step; another shard gets its chunks last in
 // each.
 TEST_F(Stragglers, k_changes_every_step_over_four_shards) {
