@@ -196,6 +196,10 @@ sluice_status sluice_scale_residuals(sluice_job* job, double factor) {
   });
 }
 
+sluice_status sluice_flush_residuals(sluice_job* job) {
+  return guarded(job, [&](Job& impl) { return impl.flush_residuals(); });
+}
+
 sluice_status sluice_end_step(sluice_job* job) {
   return guarded(job, [&](Job& impl) { return impl.end_step(); });
 }

@@ -1,7 +1,9 @@
 #include "client/abi_options.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -23,6 +25,12 @@ static_assert(static_cast<int>(Dtype::kFloat32) == SLUICE_WIRE_FLOAT32 &&
               static_cast<int>(Dtype::kFloat16) == SLUICE_WIRE_FLOAT16 &&
               static_cast<int>(Dtype::kBfloat16) == SLUICE_WIRE_BFLOAT16 &&
               static_cast<int>(Dtype::kInt8) == SLUICE_WIRE_INT8);
+static_assert(static_cast<int>(PruneRule::kOff) == SLUICE_PRUNE_OFF &&
+              static_cast<int>(PruneRule::kStatic) == SLUICE_PRUNE_STATIC &&
+              static_cast<int>(PruneRule::kSampled) == SLUICE_PRUNE_SAMPLED &&
+              static_cast<int>(PruneRule::kSigma) == SLUICE_PRUNE_SIGMA &&
+              static_cast<int>(PruneRule::kDynamic) == SLUICE_PRUNE_DYNAMIC &&
+              static_cast<int>(PruneRule::kDynamicRaw) == SLUICE_PRUNE_DYNAMIC_RAW);
 static_assert(static_cast<int>(Schedule::kStrict) == SLUICE_SCHEDULE_STRICT &&
               static_cast<int>(Schedule::kCredit) == SLUICE_SCHEDULE_CREDIT &&
               static_cast<int>(Schedule::kProphet) == SLUICE_SCHEDULE_PROPHET &&
@@ -32,10 +40,45 @@ std::string text_or(const char* text, std::string fallback) {
   return text != nullptr ? std::string(text) : std::move(fallback);
 }
 
+Status bad(std::string text) { return {StatusCode::kInvalidArgument, std::move(text)}; }
+
+std::string text_of(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
+}
+
+// A field that the rule does not read must have its default, or the caller expects what won't be.
+Status check_pruning(const sluice_options& options) {
+  const PruneOptions defaults;
+  const bool share = options.prune == SLUICE_PRUNE_STATIC || options.prune == SLUICE_PRUNE_SAMPLED;
+  if (options.prune < SLUICE_PRUNE_OFF || options.prune > SLUICE_PRUNE_DYNAMIC_RAW) {
+    return bad("options.prune is " + std::to_string(options.prune) +
+               "; use one of sluice_prune_rule, SLUICE_PRUNE_OFF for the default");
+  }
+  const bool fraction = options.prune_fraction != defaults.fraction;
+  if (!share && (fraction || options.prune_warmup != defaults.warmup_steps)) {
+    return bad((fraction ? "options.prune_fraction is " + text_of(options.prune_fraction)
+                         : "options.prune_warmup is " + std::to_string(options.prune_warmup)) +
+               ", which only the rules 'static' and 'sampled' use; leave it out, or set "
+               "options.prune to one of them");
+  }
+  if (options.prune != SLUICE_PRUNE_SIGMA && options.prune_sigmas != defaults.sigmas) {
+    return bad("options.prune_sigmas is " + text_of(options.prune_sigmas) +
+               ", which only the rule 'sigma' uses; leave it out, or set options.prune to it");
+  }
+  if (!(options.prune_fraction > 0 && options.prune_fraction <= 1)) {
+    return bad("options.prune_fraction is " + text_of(options.prune_fraction) +
+               "; must be above 0 and at most 1, 0.01 for one in a hundred elements");
+  }
+  if (!(options.prune_sigmas > 0 && options.prune_sigmas < HUGE_VAL)) {
+    return bad("options.prune_sigmas is " + text_of(options.prune_sigmas) +
+               "; must be a number above 0, such as 3");
+  }
+  return {};
+}
+
 Status check_options(const sluice_options& options) {
-  const auto bad = [](std::string text) {
-    return Status(StatusCode::kInvalidArgument, std::move(text));
-  };
   if (options.address == nullptr) return bad("options.address is NULL");
   const std::size_t name_bytes = options.job_name == nullptr ? 0 : std::strlen(options.job_name);
   if (name_bytes == 0 || name_bytes > kMaxJobNameBytes) {
@@ -64,6 +107,7 @@ Status check_options(const sluice_options& options) {
     return bad("options.wire is " + std::to_string(options.wire) +
                "; use one of sluice_wire, SLUICE_WIRE_FLOAT32 for the default");
   }
+  if (Status status = check_pruning(options); !status.ok()) return status;
   const std::uint32_t longest = std::max({options.connect_timeout_ms, options.join_timeout_ms,
                                           options.silence_timeout_ms, options.stall_report_ms});
   const std::uint32_t shortest = std::min({options.connect_timeout_ms, options.join_timeout_ms,
@@ -126,6 +170,11 @@ void fill(const sluice_options& options, JoinRequest& request) {
   request.trace_dir = text_or(options.trace_dir, text_or(trace, ""));
   request.session.averaging = static_cast<AveragingChoice>(options.averaging);
   request.wire = static_cast<Dtype>(options.wire);
+  request.session.prune = {.rule = static_cast<PruneRule>(options.prune),
+                           .fraction = options.prune_fraction,
+                           .sigmas = options.prune_sigmas,
+                           .warmup_steps = options.prune_warmup,
+                           .min_elems = options.prune_min_elems};
   request.mtu_bytes = options.mtu;
   request.chunk_bytes = options.chunk_bytes;
   read_callbacks(options, request);
@@ -162,6 +211,10 @@ sluice_options default_options() {
   defaults.join_timeout_ms = ms(session.join_timeout_ns);
   defaults.silence_timeout_ms = ms(session.silence_timeout_ns);
   defaults.stall_report_ms = ms(session.stall_report_ns);
+  defaults.prune_fraction = session.prune.fraction;
+  defaults.prune_sigmas = session.prune.sigmas;
+  defaults.prune_min_elems = session.prune.min_elems;
+  defaults.prune_warmup = session.prune.warmup_steps;
   defaults.log_level = SLUICE_LOG_INFO;
   set_default_policy(defaults);
   return defaults;
@@ -201,14 +254,15 @@ Status read_tensors(const sluice_tensor* tensors, std::size_t count, JoinRequest
                   " does not exist; use float32, float16 or bfloat16"};
     }
     const std::uint64_t flags = stride < sizeof tensor ? 0 : tensor.flags;
-    if ((flags & ~std::uint64_t{SLUICE_TENSOR_EXACT}) != 0) {
+    if ((flags & ~std::uint64_t{SLUICE_TENSOR_EXACT | SLUICE_TENSOR_DENSE}) != 0) {
       return {StatusCode::kInvalidArgument, "tensor " + name + ": flags " + std::to_string(flags) +
                                                 " has bits that this version does not know"};
     }
     request.tensors.push_back({.name = name,
                                .elem_count = tensor.elem_count,
                                .dtype = static_cast<Dtype>(tensor.dtype),
-                               .exact = (flags & SLUICE_TENSOR_EXACT) != 0});
+                               .exact = (flags & SLUICE_TENSOR_EXACT) != 0,
+                               .dense = (flags & SLUICE_TENSOR_DENSE) != 0});
   }
   return {};
 }

@@ -79,6 +79,7 @@ class Job {
   Status get_residual(std::uint32_t tensor, float* values);
   Status set_residual(std::uint32_t tensor, const float* values);
   Status scale_residuals(double factor);
+  Status flush_residuals();
   Status send_state(const void* data, std::uint64_t bytes, Step step);
   // Ok while the job works.
   Status status() const;

@@ -112,6 +112,11 @@ Status Job::scale_residuals(double factor) {
   return shared_.session.scale_residuals(static_cast<float>(factor));
 }
 
+Status Job::flush_residuals() {
+  const Lock lock = shared_.mutex.lock();
+  return shared_.session.flush_residuals();
+}
+
 Status Job::mark_applied(std::uint32_t tensor) {
   const Lock lock = shared_.mutex.lock();
   Status status = check_tensor(tensor, "mark_applied");

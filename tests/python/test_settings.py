@@ -138,3 +138,16 @@ def test_options_that_make_no_sense_are_refused_by_name(policy, given, text):
 def test_a_bad_value_from_the_environment_is_named_as_its_variable(env, text):
     with pytest.raises(errors.InvalidArgument, match=text):
         read_policy(None, {}, env)
+
+
+def test_numbers_of_pruning_come_from_arguments_and_environment():
+    env = {"SLUICE_PRUNE_FRACTION": "0.1", "SLUICE_PRUNE_WARMUP": "x"}
+    assert _policy.number("prune_fraction", None, float, 0.01, env) == 0.1
+    assert _policy.number("prune_fraction", 0.5, float, 0.01, env) == 0.5
+    assert _policy.number("prune_sigmas", None, float, 3.0, env) == 3.0
+    with pytest.raises(errors.InvalidArgument, match="SLUICE_PRUNE_WARMUP='x' in the environment"):
+        _policy.number("prune_warmup", None, int, 0, env)
+    with pytest.raises(errors.InvalidArgument, match="prune_warmup=1.5: must be a whole number"):
+        _policy.number("prune_warmup", 1.5, int, 0, env)
+    with pytest.raises(errors.InvalidArgument, match="SLUICE_PRUNE='stat'.*did you mean 'static'"):
+        _policy.choice("prune", None, _abi.PRUNES, {"SLUICE_PRUNE": "stat"})

@@ -89,6 +89,21 @@ typedef enum sluice_wire {
                                magnitude to at most 127. One NaN or infinity makes its packet NaN */
 } sluice_wire;
 
+/* Which elements of a float32 tensor leave: those of the greatest magnitudes, of gradient and
+ * residual together. The others stay with this rank, a float an element, and grow until they leave
+ * (error feedback): nothing is lost. What is not finite always leaves. */
+typedef enum sluice_prune_rule {
+  SLUICE_PRUNE_OFF = 0,        /* all of them */
+  SLUICE_PRUNE_STATIC = 1,     /* of each tensor the greatest, prune_fraction of them exactly */
+  SLUICE_PRUNE_SAMPLED = 2,    /* likewise as 1 % of the elements say; exactly where that is off by
+                                  more than a third */
+  SLUICE_PRUNE_SIGMA = 3,      /* more than prune_sigmas standard deviations from zero */
+  SLUICE_PRUNE_DYNAMIC = 4,    /* above the mean of the magnitudes above the last threshold, taken
+                                  three times a step from zero */
+  SLUICE_PRUNE_DYNAMIC_RAW = 5 /* likewise, taken once a step from the last step's threshold: soon
+                                  nothing leaves any more. To reproduce that; of no other use */
+} sluice_prune_rule;
+
 /* What an output holds. The same on every rank, or the join is refused with both values; the
  * default is a value of its own. */
 typedef enum sluice_averaging {
@@ -221,6 +236,16 @@ typedef struct sluice_options {
   int32_t reproducible;
   /* sluice_wire of float32 tensors; default SLUICE_WIRE_FLOAT32. Must be the same on every rank. */
   int32_t wire;
+  /* Pruning; all ranks should do alike, which nobody checks: ranks differ then in what of their
+   * gradients is late. Tensors of fewer elements than prune_min_elems (default 1024) and those of
+   * SLUICE_TENSOR_EXACT or _DENSE are left whole. Refused with the policies saina, ramp and
+   * goodput, which read the signs or norms of whole gradients. */
+  int32_t prune;         /* sluice_prune_rule; default SLUICE_PRUNE_OFF */
+  double prune_fraction; /* static, sampled: above 0, at most 1; default 0.01 */
+  double prune_sigmas;   /* sigma: above 0; default 3 */
+  uint64_t prune_min_elems;
+  uint32_t prune_warmup; /* static, sampled: for so many steps each 1/4, 1/16, 1/64 ... of the
+                            elements leave, until that is prune_fraction; default 0: none */
 } sluice_options;
 
 /* The policy that a job runs, and what a straggler may count on. */
@@ -274,8 +299,10 @@ typedef struct sluice_tensor {
   int32_t dtype;       /* sluice_dtype */
   uint64_t flags;      /* SLUICE_TENSOR_... or 0; equal on all ranks */
 } sluice_tensor;
-/* Travels as it is, whatever options.wire says: what is no gradient. */
+/* Travels as it is, whatever options.wire and .prune say: what is no gradient. */
 #define SLUICE_TENSOR_EXACT 1u
+/* Travels whole, whatever options.prune says: biases, scales of a normalization. */
+#define SLUICE_TENSOR_DENSE 2u
 
 /* What is known about a finished tensor. */
 typedef struct sluice_result {
@@ -535,10 +562,10 @@ SLUICE_API sluice_status sluice_wait_step(sluice_job* job, int32_t timeout_ms, u
  * SLUICE_INVALID_ARGUMENT. */
 SLUICE_API sluice_status sluice_set_averaging(sluice_job* job, uint32_t tensor, int32_t averaging);
 
-/* The residual of a float32 tensor that travels at a loss (sluice_wire): what of this rank's
- * gradients is not delivered yet, an element each. It is a part of a checkpoint: read after a step,
- * set before the first gradient after a restart; it begins as zero. `values` holds elem_count
- * elements. Never block. Fail with SLUICE_BUSY while the tensor is in flight, with
+/* The residual of a float32 tensor that is rounded or pruned (sluice_wire, sluice_prune_rule): what
+ * of this rank's gradients is not delivered yet, an element each. It is a part of a checkpoint:
+ * read after a step, set before the first gradient after a restart; it begins as zero. `values`
+ * holds elem_count elements. Never block. Fail with SLUICE_BUSY while the tensor is in flight, with
  * SLUICE_INVALID_ARGUMENT (NULL, no such tensor, or one that has no residual). */
 SLUICE_API sluice_status sluice_get_residual(sluice_job* job, uint32_t tensor, float* values);
 SLUICE_API sluice_status sluice_set_residual(sluice_job* job, uint32_t tensor, const float* values);
@@ -546,6 +573,10 @@ SLUICE_API sluice_status sluice_set_residual(sluice_job* job, uint32_t tensor, c
  * changed: so become all residuals. Never blocks. Fails with SLUICE_BUSY in the middle of a step,
  * with SLUICE_INVALID_ARGUMENT. */
 SLUICE_API sluice_status sluice_scale_residuals(sluice_job* job, double factor);
+
+/* Before the submissions of the last step of a rank that will leave: pruned tensors leave whole
+ * from now on, with all that was left behind. Never blocks. Fails with the job's failure. */
+SLUICE_API sluice_status sluice_flush_residuals(sluice_job* job);
 
 /* Tells the trace when the result of `tensor` was used; without it that is the return of the first
  * wait for it. Before the next submission. Never blocks. Fails with SLUICE_INVALID_ARGUMENT. */

@@ -40,6 +40,7 @@ struct Tensor {
   std::uint64_t elem_count = 0;
   DataType dtype = DataType::kFloat32;
   bool exact = false;  // SLUICE_TENSOR_EXACT
+  bool dense = false;  // SLUICE_TENSOR_DENSE
 };
 
 // Enumerations of the C interface under C++ names; the numbers are the same.
@@ -54,6 +55,14 @@ enum class Wire : std::int32_t {
   kFloat16 = SLUICE_WIRE_FLOAT16,
   kBfloat16 = SLUICE_WIRE_BFLOAT16,
   kInt8 = SLUICE_WIRE_INT8,
+};
+enum class Prune : std::int32_t {
+  kOff = SLUICE_PRUNE_OFF,
+  kStatic = SLUICE_PRUNE_STATIC,
+  kSampled = SLUICE_PRUNE_SAMPLED,
+  kSigma = SLUICE_PRUNE_SIGMA,
+  kDynamic = SLUICE_PRUNE_DYNAMIC,
+  kDynamicRaw = SLUICE_PRUNE_DYNAMIC_RAW,
 };
 enum class Policy : std::int32_t {
   kDefault = SLUICE_POLICY_DEFAULT,
@@ -102,6 +111,11 @@ struct Options {
   Schedule schedule = Schedule::kStrict;
   std::optional<bool> reproducible;  // absent: what SLUICE_REPRODUCIBLE says
   Wire wire = Wire::kFloat32;
+  Prune prune = Prune::kOff;
+  double prune_fraction = 0.01;
+  double prune_sigmas = 3;
+  std::uint64_t prune_min_elems = 1024;
+  std::uint32_t prune_warmup = 0;  // steps
   sluice_log_level log_level = SLUICE_LOG_INFO;
   // The callbacks of sluice_options; those on the progress thread must return soon and not wait.
   std::function<void(sluice_log_level level, const char* text)> log;
@@ -129,9 +143,10 @@ class Job {
     std::vector<sluice_tensor> list;
     list.reserve(tensors.size());
     for (const Tensor& tensor : tensors) {
-      list.push_back({sizeof(sluice_tensor), tensor.name.c_str(), tensor.elem_count,
-                      static_cast<std::int32_t>(tensor.dtype),
-                      tensor.exact ? SLUICE_TENSOR_EXACT : 0});
+      list.push_back(
+          {sizeof(sluice_tensor), tensor.name.c_str(), tensor.elem_count,
+           static_cast<std::int32_t>(tensor.dtype),
+           (tensor.exact ? SLUICE_TENSOR_EXACT : 0u) | (tensor.dense ? SLUICE_TENSOR_DENSE : 0u)});
     }
     const sluice_options raw = raw_options(*callbacks_);
     check(nullptr, sluice_join(&raw, list.data(), list.size(), &job_));
@@ -210,6 +225,7 @@ class Job {
     check(job_, sluice_set_residual(job_, tensor, values.data()));
   }
   void scale_residuals(double factor) { check(job_, sluice_scale_residuals(job_, factor)); }
+  void flush_residuals() { check(job_, sluice_flush_residuals(job_)); }
   void mark_applied(std::uint32_t tensor) { check(job_, sluice_mark_applied(job_, tensor)); }
 
   void broadcast(std::uint32_t root, void* buffer, std::size_t bytes,
@@ -268,6 +284,11 @@ class Job {
     raw.schedule = static_cast<std::int32_t>(options.schedule);
     raw.reproducible = options.reproducible ? *options.reproducible : -1;
     raw.wire = static_cast<std::int32_t>(options.wire);
+    raw.prune = static_cast<std::int32_t>(options.prune);
+    raw.prune_fraction = options.prune_fraction;
+    raw.prune_sigmas = options.prune_sigmas;
+    raw.prune_min_elems = options.prune_min_elems;
+    raw.prune_warmup = options.prune_warmup;
     raw.log_level = options.log_level;
     raw.user = &options;
     if (options.log)

@@ -19,7 +19,9 @@ DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2}
 AVERAGING = {"default": 0, "weight": 1, "world": 2, "sum": 3}
 TURNS = {1: "compute", 2: "catch_up", 3: "apply", 4: "save", 5: "load"}
 WIRES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 4}
+PRUNES = {"off": 0, "static": 1, "sampled": 2, "sigma": 3, "dynamic": 4, "dynamic_raw": 5}
 TENSOR_EXACT = 1
+TENSOR_DENSE = 2
 SCHEDULES = {"strict": 0, "credit": 1, "prophet": 2, "fifo": 3}
 RANK_WORDS = 16
 
@@ -73,6 +75,11 @@ class Options(Structure):
         ("schedule", c_int32),
         ("reproducible", c_int32),
         ("wire", c_int32),
+        ("prune", c_int32),
+        ("prune_fraction", c_double),
+        ("prune_sigmas", c_double),
+        ("prune_min_elems", c_uint64),
+        ("prune_warmup", c_uint32),
     ]
 
 
@@ -176,6 +183,7 @@ _FUNCTIONS = {
     "sluice_get_residual": (c_int, [c_void_p, c_uint32, c_void_p]),
     "sluice_set_residual": (c_int, [c_void_p, c_uint32, c_void_p]),
     "sluice_scale_residuals": (c_int, [c_void_p, c_double]),
+    "sluice_flush_residuals": (c_int, [c_void_p]),
     "sluice_get_policy": (c_int, [c_void_p, POINTER(PolicyInfo)]),
     "sluice_get_position": (c_int, [c_void_p, POINTER(Position)]),
     "sluice_next_turn": (c_int, [c_void_p, c_int32, POINTER(Turn)]),

@@ -57,6 +57,20 @@ class Options:
                  'int8' (with a scale a packet). What rounding loses stays with this rank and leaves
                  with the next gradient (error feedback; a float of memory an element); averages are
                  rounded without bias. Default SLUICE_WIRE. Equal on all ranks.
+    prune        which elements of float32 tensors leave: 'off' (default: all), 'static' (of each
+                 tensor `prune_fraction`, those of the greatest magnitudes), 'sampled' (likewise, as
+                 1 % of the elements say), 'sigma' (above `prune_sigmas` standard deviations),
+                 'dynamic' (above the mean of the magnitudes above the last threshold, three times a
+                 step), 'dynamic_raw' (that literally, which soon sends nothing; to reproduce it).
+                 What stays is added to the next gradient until it leaves (error feedback; a float
+                 of memory an element). Default SLUICE_PRUNE. Give it alike on all ranks.
+                 Refused with the policies 'saina', 'ramp' and 'goodput', which read whole
+                 gradients.
+    prune_fraction, prune_sigmas, prune_warmup, prune_min_elems
+                 for 'static' and 'sampled': the fraction, default 0.01, and for how many steps each
+                 of 1/4, 1/16, 1/64 ... leaves first, default 0 (a run that goes on from a
+                 checkpoint needs none); for 'sigma': default 3; tensors of fewer elements stay
+                 whole, default 1024. They have variables too: SLUICE_PRUNE_FRACTION, ...
     trace        folder for a Chrome trace of this rank, made when it is missing; '' for none.
                  Default SLUICE_TRACE, else none. `python3 -m sluice trace FOLDER` joins the ranks'
                  files into one.
@@ -95,6 +109,11 @@ class Options:
     schedule: Optional[str] = None
     reproducible: Optional[bool] = None
     wire: Optional[str] = None
+    prune: Optional[str] = None
+    prune_fraction: Optional[float] = None
+    prune_sigmas: Optional[float] = None
+    prune_warmup: Optional[int] = None
+    prune_min_elems: Optional[int] = None
     trace: Optional[str] = None
 
     def struct(self, library, *, rank, **resolved):
@@ -110,10 +129,15 @@ class Options:
                 averaging=_policy.choice("averaging", self.averaging, _abi.AVERAGING),
                 schedule=_policy.choice("schedule", self.schedule, _abi.SCHEDULES),
                 wire=_policy.choice("wire", self.wire, _abi.WIRES),
+                prune=_policy.choice("prune", self.prune, _abi.PRUNES),
                 reproducible=-1 if self.reproducible is None else int(self.reproducible),
                 trace_dir=None if self.trace is None else os.fsencode(self.trace)).items():
             setattr(options, field, value)
         for name in ("connect_timeout", "join_timeout", "silence_timeout", "stall_report"):
             setattr(options, name + "_ms", int(getattr(self, name) * 1000))
+        for name, kind in (("prune_fraction", float), ("prune_sigmas", float),
+                           ("prune_warmup", int), ("prune_min_elems", int)):
+            setattr(options, name, _policy.number(name, getattr(self, name), kind,
+                                                  getattr(options, name)))
         _policy.apply(library, options, vars(self))
         return options

@@ -1,6 +1,6 @@
-"""How a job chooses k, what it does with late gradients, and which packet leaves next: from
-arguments and environment into the options of a join, and back from what the appliance has made of
-them.
+"""How a job chooses k, what it does with late gradients, which packet leaves next, and what is
+pruned: from arguments and environment into the options of a join, and back from what the appliance
+has made of them.
 
 Knows no job and no rule: the library says what a policy's option may be, here stands who gave it,
 an argument or a variable.
@@ -94,6 +94,21 @@ def choice(name, given, table, env=os.environ):
     near = difflib.get_close_matches(str(asked.value), table, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise _bad(asked, f"must be one of {', '.join(table)}{hint}")
+
+
+def number(name, given, kind, default, env=os.environ):
+    """The number that was asked for, an int or a float as `kind` says."""
+    asked = _look_up(name, given, env)
+    if asked is None:
+        return default
+    try:
+        value = kind(asked.value)
+    except (TypeError, ValueError):
+        value = None
+    if value is None or value != float(asked.value) or value < 0:
+        whole = "whole number" if kind is int else "number"
+        raise _bad(asked, f"must be a {whole} that is not negative")
+    return value
 
 
 def _value(text):

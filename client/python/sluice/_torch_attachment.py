@@ -281,8 +281,8 @@ class Attachment:
 
     def state_dict(self):
         """What of this rank's gradients is not delivered yet, by parameter: a part of a checkpoint
-        of each rank, where `wire` is not 'float32' (else empty). Between two steps, after what an
-        Overlap has still to apply."""
+        of each rank, where `wire` is not 'float32' or `prune` not 'off' (else empty). Between two
+        steps, after what an Overlap has still to apply."""
         residuals = {}
         for name in self.job.rounded:
             index = self._names.get(name)
@@ -296,14 +296,18 @@ class Attachment:
         unknown = set(state) - set(self.job.rounded)
         if unknown:
             raise errors.InvalidArgument(
-                f"'{min(unknown)}' has no residual in this job: load it with the `wire` and the "
-                "parameters of the run that saved it")
+                f"'{min(unknown)}' has no residual in this job: load it with the `wire`, the "
+                "`prune` and the parameters of the run that saved it")
         for name, values in state.items():
             self.job.set_residual(name, values.detach().contiguous())
 
     def scale_residuals(self, factor):
         """To be called with new scale / old scale when a GradScaler has changed its scale."""
         self.job.scale_residuals(factor)
+
+    def flush_residuals(self):
+        """Before the last backward, with `prune`: all that was left behind leaves with it."""
+        self.job.flush_residuals()
 
     def detach(self):
         """Leaves the job in an orderly way, after the last backward. All ranks should, after the

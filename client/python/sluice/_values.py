@@ -47,7 +47,8 @@ class Tensor(NamedTuple):
     name: str
     elem_count: int
     dtype: str
-    exact: bool = False  # travels as it is, whatever `wire` says
+    exact: bool = False  # travels as it is, whatever `wire` and `prune` say
+    dense: bool = False  # is never pruned
 
 
 def ranks_of(words):

@@ -29,8 +29,8 @@ class Job(Stragglers):
 
     tensors      list of (name, element count, dtype) in registration order, equal on all ranks.
                  dtype: 'float32', 'float16', 'bfloat16', or NumPy's or torch's name for one. With
-                 a fourth member, True, it travels as it is, whatever `wire` says: what is no
-                 gradient.
+                 a fourth member, True, it travels as it is, whatever `wire` and `prune` say: what
+                 is no gradient; with a fifth it is never pruned.
     address      'udp://HOST[:PORT]', 'vhost://HOST[:PORT]/SOCKET', 'inproc://NAME';
                  default SLUICE_ADDRESS. '{rank}' is replaced by the rank.
     options      keywords, the fields of `sluice.Options`: job, rank, world_size, policy, ...
@@ -58,7 +58,8 @@ class Job(Stragglers):
                                 address=self.address.encode(), job_name=self.name.encode())
         # Those with a residual, by name.
         self.rounded = tuple(spec.name for spec in self.tensors if spec.dtype == "float32"
-                             and not spec.exact and struct.wire != _abi.WIRES["float32"])
+                             and not spec.exact and (struct.wire != _abi.WIRES["float32"]
+                                                     or self._prunes(struct, spec)))
         self._handle = Handle(library, struct, self._structs(), self._held,
                               _settings.stats_file(self.rank))
         info = _abi.sized(_abi.PolicyInfo)
@@ -66,12 +67,17 @@ class Job(Stragglers):
         self.policy = _policy.from_info(library, info)
 
     @staticmethod
+    def _prunes(struct, spec):
+        return (struct.prune != _abi.PRUNES["off"] and not spec.dense
+                and spec.elem_count >= struct.prune_min_elems)
+
+    @staticmethod
     def _registered(tensors):
         specs = []
         for index, entry in enumerate(tensors):
-            name, elem_count, dtype, exact = (*entry, False)[:4]
+            name, elem_count, dtype, exact, dense = (*entry, False, False)[:5]
             name = str(index) if name is None else str(name)
-            specs.append(Tensor(name, int(elem_count), dtype_name(dtype, name), exact))
+            specs.append(Tensor(name, int(elem_count), dtype_name(dtype, name), exact, dense))
         if not specs:
             raise errors.InvalidArgument("tensors is empty: a job needs at least one")
         if len({spec.name for spec in specs}) != len(specs):
@@ -85,7 +91,8 @@ class Job(Stragglers):
             struct.name = spec.name.encode()
             struct.elem_count = spec.elem_count
             struct.dtype = _abi.DTYPES[spec.dtype]
-            struct.flags = _abi.TENSOR_EXACT if spec.exact else 0
+            struct.flags = ((_abi.TENSOR_EXACT if spec.exact else 0)
+                            | (_abi.TENSOR_DENSE if spec.dense else 0))
         return structs
 
     def _wait(self, call_for_ms, timeout):
@@ -219,6 +226,11 @@ class Job(Stragglers):
         """Says that gradients are larger by `factor` from now on, because the scale of the loss
         has changed (a GradScaler). Raises Busy in the middle of a step. Never blocks."""
         self._handle.call("sluice_scale_residuals", factor)
+
+    def flush_residuals(self):
+        """Before the submissions of this rank's last step: pruned tensors leave whole from now on,
+        with all that was left behind. Never blocks."""
+        self._handle.call("sluice_flush_residuals")
 
     def mark_applied(self, tensor):
         """Tells the trace that the result of `tensor` has been used: a parameter was updated with

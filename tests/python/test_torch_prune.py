@@ -1,0 +1,75 @@
+"""Training with pruned gradients, through a real appliance: as good as with all of them."""
+
+import pytest
+import ranks
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+
+PRUNED = "0.weight"  # of two dimensions, and big enough
+
+
+def train(rank, prune, seeds):
+    """Accuracy on the digits that were not trained on, by seed; and what left and came."""
+    import zlib
+
+    import numpy
+    import torch
+    from sklearn.datasets import load_digits
+    from torch.nn.parallel import DistributedDataParallel
+
+    import ddp_worker as w
+    import sluice.torch
+    w.start()
+    digits = load_digits()
+    images = torch.from_numpy((digits.data / 16).astype(numpy.float32))
+    labels = torch.from_numpy(digits.target)
+    world = torch.distributed.get_world_size()
+    accuracy, digests = [], []
+    for seed in range(seeds):
+        torch.manual_seed(seed)
+        order = torch.randperm(len(labels))
+        trained, held = order[:1200], order[1200:]
+        net = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(),
+                                  torch.nn.Linear(256, 3), torch.nn.Linear(3, 10))
+        model = DistributedDataParallel(net)
+        attachment = sluice.torch.attach(model, **prune)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+        for step in range(150):
+            batch = trained[torch.randint(len(trained), (world, 32))[rank]]
+            optimizer.zero_grad()
+            if step == 149:
+                saved = attachment.state_dict()
+                attachment.load_state_dict(saved)
+                attachment.flush_residuals()
+            torch.nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
+            optimizer.step()
+        with torch.no_grad():
+            right = (net(images[held]).argmax(1) == labels[held]).float().mean()
+        accuracy.append(float(right))
+        digests.append(zlib.crc32(b"".join(p.detach().numpy().tobytes()
+                                           for p in net.parameters())))
+        left = attachment.state_dict()
+        bytes_sent = attachment.stats()["bytes_sent"]
+        attachment.detach()
+    return dict(accuracy=accuracy, digests=digests, bytes=bytes_sent, names=sorted(saved),
+                behind=sum(int((one != 0).sum()) for one in saved.values()),
+                after=sum(int((one != 0).sum()) for one in left.values()))
+
+
+def test_pruned_gradients_train_and_the_flush_leaves_nothing_behind(appliance, tmp_path):
+    seeds, reports = 2, {}
+    for name, prune in (("dense", {}), ("pruned", {"prune": "static", "prune_fraction": 0.02})):
+        (tmp_path / name).mkdir()
+        reports[name] = ranks.run(train, 2, tmp_path / name, box=appliance,
+                                  arguments={"prune": prune, "seeds": seeds}, timeout_s=120)
+    means = {name: sum(first["accuracy"]) / seeds for name, (first, _) in reports.items()}
+    for name, (first, second) in reports.items():
+        print(f"{name}: accuracy {means[name]:.4f} {first['accuracy']}, sent {first['bytes']}")
+        assert first["digests"] == second["digests"], f"the replicas part: {name}"
+    dense, pruned = (reports[name][0] for name in ("dense", "pruned"))
+    assert means["dense"] > 0.7, "nothing was learnt"
+    assert means["pruned"] > means["dense"] - 0.05
+    assert dense["names"] == [] and pruned["names"] == [PRUNED]
+    assert pruned["behind"] > 8000 and pruned["after"] == 0
+    assert pruned["bytes"] < dense["bytes"] / 5

@@ -1,0 +1,94 @@
+// Whole jobs of which only the big gradients leave.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "tests/unit/client_abi/job_support.h"
+
+namespace job_test {
+namespace {
+
+using sluice::Job;
+using sluice::Options;
+using sluice::Prune;
+using testing::HasSubstr;
+
+constexpr std::uint32_t kRanks = 3;
+constexpr std::size_t kElems = 40'000;
+
+class Pruning : public testing::TestWithParam<Prune> {
+ protected:
+  Options options(std::uint32_t rank) const {
+    const std::string name = "prune" + std::to_string(static_cast<int>(GetParam()));
+    Options options = options_for(name.c_str(), rank, kRanks);
+    options.prune = GetParam();
+    return options;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Every, Pruning,
+                         testing::Values(Prune::kStatic, Prune::kSampled, Prune::kSigma,
+                                         Prune::kDynamic, Prune::kDynamicRaw),
+                         [](const auto& instance) {
+                           return "rule" + std::to_string(static_cast<int>(instance.param));
+                         });
+
+// Small integers, so that sums are exact in any order: of an element, all that the ranks gave is in
+// the averages or in their residuals, and with the flush before the last step in the averages.
+TEST_P(Pruning, LeavesBehindWhatTheFlushBringsAndFewBytesUntilThen) {
+  constexpr std::uint32_t kSteps = 12;
+  std::vector<std::vector<float>> sums(kRanks), totals(kRanks);
+  on_every_rank(kRanks, [&](std::uint32_t rank) {
+    Job job(options(rank), {{"g", kElems},
+                            {"bias", 2000, sluice::DataType::kFloat32, false, true},
+                            {"exact", 2000, sluice::DataType::kFloat32, true},
+                            {"small", 1000}});
+    job.set_averaging(0, sluice::Averaging::kSum);
+    std::mt19937 random(rank);
+    std::normal_distribution<float> draw(0, 40);
+    std::vector<float> gradient(kElems), sum(kElems), rest(2000, 1.0f), whole(2000);
+    sums[rank].resize(kElems), totals[rank].resize(kElems);
+    const auto step = [&](std::uint32_t number) {
+      for (std::size_t i = 0; i < kElems; ++i)
+        totals[rank][i] += gradient[i] = std::nearbyint(draw(random));
+      job.submit({0, gradient.data(), sum.data()});
+      for (const std::uint32_t tensor : {1u, 2u, 3u}) {
+        job.submit({tensor, rest.data(), whole.data()});
+        job.wait(tensor, kLong);
+        EXPECT_EQ(std::count(whole.begin(), whole.begin() + 1000, 1.0f), 1000);
+      }
+      EXPECT_EQ(job.wait_step(kLong), number);
+      for (std::size_t i = 0; i < kElems; ++i) sums[rank][i] += sum[i];
+    };
+    for (std::uint32_t number = 1; number < kSteps; ++number) step(number);
+    const auto residual = job.residual(0, kElems);
+    EXPECT_GT(std::count_if(residual.begin(), residual.end(), [](float v) { return v != 0; }),
+              static_cast<std::ptrdiff_t>(kElems / 2));
+    EXPECT_LT(job.counters().bytes_sent, kSteps * (kElems * 2 + 30'000));
+    EXPECT_THAT(error_of([&] { (void)job.residual(1, 2000); }).what(), HasSubstr("'bias'"));
+    job.flush_residuals();
+    step(kSteps);
+    EXPECT_EQ(job.residual(0, kElems), std::vector<float>(kElems));
+  });
+  for (std::size_t i = 0; i < kElems; ++i) {
+    ASSERT_EQ(sums[0][i], sums[1][i]);
+    ASSERT_EQ(sums[0][i], totals[0][i] + totals[1][i] + totals[2][i]);
+  }
+}
+
+TEST(PrunedJobs, AreRefusedUnderAPolicyThatReadsWholeGradients) {
+  for (const auto& [policy, reads] : {std::pair{sluice::Policy::kSaina, "reads the signs"},
+                                      {sluice::Policy::kGoodput, "reads the norms"}}) {
+    Options options = options_for("reader", 0, 1);
+    options.policy = policy;
+    options.prune = Prune::kStatic;
+    const auto error = error_of([&] { Job job(options, {{"g", kElems}}); });
+    EXPECT_EQ(error.status(), SLUICE_REFUSED);
+    EXPECT_THAT(error.what(), testing::AllOf(HasSubstr(reads), HasSubstr("use policy sync")));
+  }
+}
+
+}  // namespace
+}  // namespace job_test
