@@ -46,7 +46,7 @@ std::uint32_t at_rank(std::span<std::uint32_t> sample, double rank) noexcept {
 // What the sample says about the `rank`th greatest magnitude: a range that it is very likely in.
 std::uint32_t select_near(const Values& values, std::uint64_t rank, double rank_in_sample,
                           std::span<std::uint32_t> sample) noexcept {
-  const double doubt = 4 * std::sqrt(rank_in_sample);
+  const double doubt = 4 * std::sqrt(rank_in_sample) + 2;
   const double last = std::min(rank_in_sample + doubt, static_cast<double>(sample.size()));
   const std::uint32_t low = at_rank(sample, last);
   const std::uint32_t high =
@@ -59,9 +59,10 @@ std::uint32_t greatest(const Values& values, std::uint64_t rank, bool exact, std
                        std::span<std::uint32_t> sample) noexcept {
   const double rank_in_sample = static_cast<double>(rank) * static_cast<double>(sample.size()) /
                                 static_cast<double>(values.elem_count);
-  if (rank_in_sample < kLeastInSample) return select(values, rank);
+  if (sample.empty()) return select(values, rank);
   take_sample(values, seed, sample);
-  if (exact) return select_near(values, rank, rank_in_sample, sample);
+  if (exact || rank_in_sample < kLeastInSample)
+    return select_near(values, rank, rank_in_sample, sample);
   const std::uint32_t guess = at_rank(sample, rank_in_sample);
   const auto leave = static_cast<double>(above(values, guess).elem_count);
   const auto wanted = static_cast<double>(rank);
