@@ -21,6 +21,7 @@ import latency
 import local
 import pipeline
 import priority
+import prune
 import queues
 import report
 import scale
@@ -28,6 +29,7 @@ import sfcd
 import straggler
 import switch
 from papers.prophet import bench as prophet
+from papers.prune import bench as prune_paper
 from papers.request_scheduling import bench as request_scheduling
 from papers.saina import bench as saina
 from papers.switch_priority import bench as switch_priority
@@ -36,8 +38,9 @@ BENCHES = {"fold": fold, "pipeline": pipeline, "scale": scale, "big": big,
            "sfcd": sfcd, "cutoff": cutoff, "local": local, "latency": latency, "calls": calls,
            "client": client, "allreduce": allreduce, "saina": saina,
            "straggler": straggler, "queue": queues, "priority": priority, "fairness": fairness,
+           "prune": prune,
            "switch": switch, "ddp_overlap": ddp_overlap, "switch_priority": switch_priority,
-           "prophet": prophet, "request_scheduling": request_scheduling}
+           "prophet": prophet, "prune_paper": prune_paper, "request_scheduling": request_scheduling}
 
 
 def main():

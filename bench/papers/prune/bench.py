@@ -1,0 +1,53 @@
+"""`./run bench prune_paper`: training with pruned gradients, by rule, in virtual time.
+
+Gradients are real and so are thresholds, residuals and packets' bytes (group.cc); the network is a
+rate. The page beside this file (README.md) says what each figure means and shows all of it (--long
+makes its records, some minutes of one core).
+"""
+import os
+
+import report
+from papers import paper
+
+DESCRIPTION = "pruning's published rules: accuracy, bytes and time of each, in virtual time"
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def add_options(parser):
+    paper.add_options(parser, HERE, "every rule and seed: continues the records, then redoes "
+                                    "plots and tables of the page")
+
+
+def run(options):
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        from . import page, settings
+    except ImportError as error:
+        raise report.BenchError(f"{error}; ./run installs what Debian packages") from None
+
+    def show(results):
+        report.table(page.HEADERS, page.rows(results))
+
+    paper.run("prune_paper", HERE, options,
+              results_of=page.Results, figures_of=page.figures, write=page.write, show=show,
+              long=options.long and (lambda path: train(path, settings.RULES, settings.SEEDS)),
+              short=lambda: page.Results(short()))
+
+
+def train(path, rules, seeds):
+    """Appends the runs that the file lacks."""
+    from . import training
+    known = paper.load(path)
+    with paper.open_to_append(path) as file:
+        for seed in seeds:
+            for rule in rules:
+                if f"{seed}/{rule.key}" not in known:
+                    paper.append(file, training.train(rule, seed))
+
+
+def short():
+    """What the RESULT line needs, of one seed."""
+    from . import settings, training
+    records = (training.train(rule, settings.SEEDS[0])
+               for rule in (settings.DENSE, settings.STATIC1, settings.SIGMA[2], settings.RAW))
+    return {record["key"]: record for record in records}

@@ -1,0 +1,65 @@
+"""What is run: task, network, rules, links. Fixed before the first run."""
+from dataclasses import dataclass
+
+TASK = "generated"      # of ../saina: 8 x 8 images of ten classes, noisy labels
+LAYERS = (64, 384, 384, 10)  # a perceptron: all its parameters but 0.4 % are in matrices
+WORKERS, BATCH = 8, 32
+STEPS, EVALUATE_STEPS = 300, 10
+RATE, WARM_UP_STEPS = 0.1, 30  # plain SGD, as ../saina has it; the rate grows over the first steps
+SEEDS = (0, 1)
+POINT = 0.01
+TEST_IMAGES = 2000  # of the task's 10,000, in an evaluation
+
+# The network stands for one of this many parameters that takes so long for forward and backward:
+# links are as much slower as it is smaller.
+STANDS_FOR_PARAMETERS = 25_557_032  # ResNet-50
+COMPUTE_S = 0.1
+LINKS = {"100 Mb/s": 100e6, "1 Gb/s": 1e9}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a run prunes: a rule of client/prune/threshold.h, with error feedback or without."""
+
+    name: str
+    fraction: float = 0.01
+    sigmas: float = 3.0
+    warmup_steps: int = 0
+    feedback: bool = True
+
+    @property
+    def label(self):
+        amount = {"static": f" {100 * self.fraction:g} %", "sampled": f" {100 * self.fraction:g} %",
+                  "sigma": f" {self.sigmas:g}"}.get(self.name, "")
+        return ("dense" if self.name == "off" else
+                self.name + amount + (", warm-up" if self.warmup_steps else ""))
+
+    @property
+    def key(self):
+        return self.label + ("" if self.feedback else ", no feedback")
+
+
+DENSE = Rule("off")
+STATIC = tuple(Rule("static", fraction=fraction) for fraction in (0.1, 0.01, 0.001))
+SIGMA = tuple(Rule("sigma", sigmas=sigmas) for sigmas in (1.0, 2.0, 3.0))
+STATIC1, DYNAMIC, RAW = STATIC[1], Rule("dynamic"), Rule("dynamic_raw")
+PUBLISHED = (*STATIC, *SIGMA, DYNAMIC, RAW)  # each with error feedback and without
+OTHERS = (Rule("sampled"), Rule("static", fraction=0.001, warmup_steps=20))
+RULES = (DENSE, *PUBLISHED, *OTHERS,
+         *(Rule(rule.name, rule.fraction, rule.sigmas, feedback=False) for rule in PUBLISHED))
+
+
+def tensors():
+    """(elements, stays dense) in order: a matrix and a bias a layer."""
+    return [shape for inputs, outputs in zip(LAYERS, LAYERS[1:])
+            for shape in ((inputs * outputs, False), (outputs, True))]
+
+
+PARAMETERS = sum(count for count, _dense in tensors())
+
+
+def step_s(up_bytes, down_bytes, bits_a_second):
+    """Of one step in virtual time: computing, then both ways at once (results come while later
+    contributions leave), on links that are scaled to the network."""
+    scaled = bits_a_second * PARAMETERS / STANDS_FOR_PARAMETERS
+    return COMPUTE_S + 8 * max(up_bytes, down_bytes) / scaled
