@@ -55,7 +55,7 @@ JobDecision::Kind other_run(const JoinRequest& request, const JobEntry& entry,
 // was heard a moment ago may have been killed since, so that alone is no reason to refuse: one that
 // speaks after it was asked is.
 JobDecision::Kind decide_rival(const JoinRequest& request, const JobEntry& entry,
-                               const Attendance& attendance, Refusal& refusal) {
+                               const PausableClock& clock, Refusal& refusal) {
   using Kind = JobDecision::Kind;
   CHECK(entry.run_id != request.join.run_id);
   const auto address = [&](Rank rank) { return entry.member(rank).address.c_str(); };
@@ -68,7 +68,7 @@ JobDecision::Kind decide_rival(const JoinRequest& request, const JobEntry& entry
   Kind kind = Kind::kReplace;
   for (std::uint16_t index = 0; index < entry.world_size() && !entry.ended(); ++index) {
     const Rank rank{index};
-    const TimeNs heard_ns = entry.last_heard_ns(rank, attendance);
+    const TimeNs heard_ns = entry.last_heard_ns(rank, clock);
     const DurationNs silent_ns = request.now - heard_ns;
     if (!entry.member(rank).live() || silent_ns > kTakeoverSilence) continue;
     kind = Kind::kAskMembers;
@@ -286,12 +286,12 @@ bool check_room(const JobSpec& spec, const JobsOptions& options, const Usage& us
 }
 
 JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
-                       const JobEntry* entry, const Usage& usage, const Attendance& attendance) {
+                       const JobEntry* entry, const Usage& usage, const PausableClock& clock) {
   using Kind = JobDecision::Kind;
   JobDecision decision{.kind = Kind::kRefuse, .refusal = {}, .spec = {}};
   if (!check_request(request, options, decision.refusal)) return decision;
   if (entry != nullptr && entry->run_id != request.join.run_id) {
-    decision.kind = decide_rival(request, *entry, attendance, decision.refusal);
+    decision.kind = decide_rival(request, *entry, clock, decision.refusal);
     return decision;
   }
   if (entry != nullptr) {

@@ -18,7 +18,7 @@ struct JoinRequest {
   Rank rank;
   std::string_view address;            // printable
   std::size_t max_datagram_bytes = 0;  // of the appliance's port; 0: unknown
-  TimeNs now = 0;                      // attended
+  TimeNs now = 0;                      // active
 
   std::string_view name() const noexcept { return {join.name, join.name_bytes}; }
 };
@@ -53,7 +53,7 @@ struct JobDecision {
 };
 // `entry`: the job under the request's name, null where there is none.
 JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
-                       const JobEntry* entry, const Usage& usage, const Attendance& attendance);
+                       const JobEntry* entry, const Usage& usage, const PausableClock& clock);
 
 // Who gets a rank of a job that the request agrees with.
 struct RankDecision {
@@ -70,7 +70,7 @@ struct RankDecision {
   Refusal refusal;  // kRefuse
 };
 RankDecision decide_rank(const JoinRequest& request, const JobEntry& entry,
-                         const Attendance& attendance);
+                         const PausableClock& clock);
 
 // Whether the members of the job under the request's name are being asked for this run's sake.
 bool is_asked(const JobEntry& entry, const JoinRequest& request) noexcept;

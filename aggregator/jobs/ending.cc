@@ -87,7 +87,7 @@ void Jobs::expire(JobEntry& entry, TimeNs now) {
 }
 
 void Jobs::handle_event(const ShardEvent& event, TimeNs clock_ns) {
-  const TimeNs now = attendance_.arrive(clock_ns);
+  const TimeNs now = clock_.advance(clock_ns);
   const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const auto& entry) {
     return entry != nullptr && entry->job != nullptr && entry->job.get() == event.job;
   });
@@ -122,7 +122,7 @@ void Jobs::handle_event(const ShardEvent& event, TimeNs clock_ns) {
 }
 
 void Jobs::shutdown(TimeNs clock_ns) {
-  const TimeNs now = attendance_.arrive(clock_ns);
+  const TimeNs now = clock_.advance(clock_ns);
   for (auto& entry : entries_) {
     if (entry == nullptr || entry->ended()) continue;
     fail(*entry, wire::NoticeCode::kShutdown, Rank{},

@@ -200,7 +200,7 @@ struct JobEntry {
     return running() && job != nullptr && !job->spec.policy.tolerates_stragglers();
   }
   // When the member spoke last. Control and data both count; the shards' clock is the caller's.
-  TimeNs last_heard_ns(Rank rank, const Attendance& attendance) const noexcept;
+  TimeNs last_heard_ns(Rank rank, const PausableClock& clock) const noexcept;
   // What is true of every job between two calls; at each tick.
   void check() const noexcept;
 
@@ -214,7 +214,7 @@ struct Request {
   const wire::Packet& packet;
   const Origin& origin;
   std::span<std::uint8_t> reply;
-  TimeNs now;  // attended
+  TimeNs now;  // active
 
   Rank rank() const noexcept { return Rank{packet.common().rank}; }
   const wire::Join& join() const noexcept { return packet.body<wire::Join>(); }

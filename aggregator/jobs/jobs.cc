@@ -20,7 +20,7 @@ Jobs::~Jobs() = default;
 ControlResult Jobs::handle(const wire::Packet& packet, const Origin& origin,
                            std::span<std::uint8_t> reply, TimeNs now) {
   const Request request{
-      .packet = packet, .origin = origin, .reply = reply, .now = attendance_.arrive(now)};
+      .packet = packet, .origin = origin, .reply = reply, .now = clock_.advance(now)};
   ControlResult result{.verdict = Verdict::kBadType};
   switch (packet.type()) {
     case wire::PacketType::kJoin: result = join(request); break;
@@ -60,7 +60,7 @@ ControlResult Jobs::validate_path(const Request& request, ControlResult result) 
   result.reply_bytes = 0;
   const std::size_t ping_bytes = sizeof(wire::CommonHeader) + sizeof(wire::Ping);
   if (validation == MemberPaths::Validation::kAsk && request.packet.bytes().size() >= ping_bytes) {
-    const wire::Ping ping{.timestamp_us = wire_time_us(attendance_.clock(request.now)),
+    const wire::Ping ping{.timestamp_us = wire_time_us(clock_.caller_time(request.now)),
                           .token = path_token(boot_key_, common.cookie, path, request.now)};
     result.reply_bytes = wire::encode(
         request.reply, {.job = common.job, .rank = common.rank, .cookie = common.cookie}, ping);
@@ -92,7 +92,7 @@ void Jobs::hear(JobEntry& entry, const Request& request) {
   member.liveness.hear(request.now);
   member.address = request.origin.address;
   if (entry.job != nullptr)
-    entry.shared(rank).last_heard_ns.store(attendance_.clock(request.now),
+    entry.shared(rank).last_heard_ns.store(clock_.caller_time(request.now),
                                            std::memory_order_relaxed);
   if (member.is(MemberPhase::kReturning)) repeat_rejoin(entry, rank, request.now);
   if (!member.is(MemberPhase::kGone)) return;
@@ -174,7 +174,7 @@ void Jobs::carry_out_leave(JobEntry& entry, Rank rank, const wire::Leave& leave,
 }
 
 bool Jobs::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs clock_ns) {
-  const TimeNs now = attendance_.arrive(clock_ns);
+  const TimeNs now = clock_.advance(clock_ns);
   while (!outgoing_.empty()) {
     const Outgoing mail = outgoing_.front();
     outgoing_.pop_front();
@@ -233,7 +233,7 @@ std::vector<JobView> Jobs::views() const {
 }
 
 std::vector<MemberView> Jobs::members(JobId job, TimeNs clock_ns) const {
-  const TimeNs now = attendance_.attended(clock_ns);
+  const TimeNs now = clock_.active_time(clock_ns);
   std::vector<MemberView> result;
   if (job.value >= entries_.size() || entries_[job.value] == nullptr) return result;
   const JobEntry& entry = *entries_[job.value];

@@ -21,9 +21,9 @@
 #include "aggregator/base/counters.h"
 #include "aggregator/base/limits.h"
 #include "aggregator/core/shard.h"
-#include "aggregator/jobs/attendance.h"
 #include "aggregator/jobs/memory.h"
 #include "aggregator/jobs/paths.h"
+#include "aggregator/jobs/pausable_clock.h"
 #include "aggregator/wire/auth.h"
 #include "aggregator/wire/packet.h"
 
@@ -254,7 +254,7 @@ class Jobs {
   void queue(const JobEntry& entry, Rank rank, wire::PacketType type);
 
   JobsOptions options_;
-  Attendance attendance_;  // `now` of every private method is attended time
+  PausableClock clock_;  // `now` of every private method is its active time
   const wire::HmacKey secret_;
   const wire::HmacKey boot_key_;
   std::vector<std::unique_ptr<JobEntry>> entries_;  // by job id; null: free

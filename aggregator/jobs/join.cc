@@ -65,11 +65,11 @@ ControlResult Jobs::join(const Request& request) {
   }
 
   JobEntry* entry = find(asked.name(), join.ordinal);
-  JobDecision decision = decide_job(asked, options_, entry, usage(), attendance_);
+  JobDecision decision = decide_job(asked, options_, entry, usage(), clock_);
   if (decision.kind == JobDecision::Kind::kReplace) {
     replace(*entry, request);
     entry = nullptr;
-    decision = decide_job(asked, options_, entry, usage(), attendance_);
+    decision = decide_job(asked, options_, entry, usage(), clock_);
   }
   CHECK(entry != nullptr || (decision.kind != JobDecision::Kind::kJoin &&
                              decision.kind != JobDecision::Kind::kReplace));
@@ -184,7 +184,7 @@ ControlResult Jobs::take_rank(JobEntry& entry, const JoinRequest& asked, const R
   CHECK(entry.listed && asked.rank.value < entry.world_size());
   entry.asked_ns = request.now;
   if (entry.memory() == JobMemory::kMaking) return prepare(entry, request);
-  const RankDecision decision = decide_rank(asked, entry, attendance_);
+  const RankDecision decision = decide_rank(asked, entry, clock_);
   switch (decision.kind) {
     case RankDecision::Kind::kRefuse: return refuse(request, decision.refusal, true);
     case RankDecision::Kind::kIgnore: return {.verdict = Verdict::kJoin};
@@ -240,7 +240,7 @@ void Jobs::occupy(JobEntry& entry, const Request& request) {
   member.resyncs_done = 0;
 
   Member& shared = entry.shared(request.rank());
-  shared.last_heard_ns.store(attendance_.clock(request.now), std::memory_order_relaxed);
+  shared.last_heard_ns.store(clock_.caller_time(request.now), std::memory_order_relaxed);
   shared.stale_cookie.store(member.stale_cookie, std::memory_order_relaxed);
   shared.cookie.store(member.cookie, std::memory_order_release);  // restarts the shards' flows
   shared.reachable.store(true, std::memory_order_release);
@@ -260,7 +260,7 @@ void Jobs::revive(JobEntry& entry, Rank rank, TimeNs now) {
 void Jobs::start_if_complete(JobEntry& entry, TimeNs now) {
   if (!entry.forming() || entry.count(MemberPhase::kJoined) != entry.world_size()) return;
   CHECK(entry.job != nullptr && entry.memory() == JobMemory::kHeld);
-  entry.job->start(attendance_.clock(now));
+  entry.job->start(clock_.caller_time(now));
   entry.run();
   for (std::uint16_t rank = 0; rank < entry.world_size(); ++rank)
     queue(entry, Rank{rank}, wire::PacketType::kStatus);

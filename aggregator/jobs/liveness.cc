@@ -9,23 +9,23 @@ namespace sluice::agg {
 
 // Control and data both count. The data flows are read only when the control port is quiet: a
 // keepalive every 250 ms usually answers the question with one load.
-TimeNs JobEntry::last_heard_ns(Rank rank, const Attendance& attendance) const noexcept {
+TimeNs JobEntry::last_heard_ns(Rank rank, const PausableClock& clock) const noexcept {
   CHECK(rank.value < world_size());
   TimeNs heard_ns = member(rank).liveness.heard_ns();
   if (job == nullptr) return heard_ns;
   for (const JobSlice& slice : job->slices)
     heard_ns = std::max(
         heard_ns,
-        attendance.attended(slice.flows[rank.value].last_heard_ns.load(std::memory_order_relaxed)));
+        clock.active_time(slice.flows[rank.value].last_heard_ns.load(std::memory_order_relaxed)));
   return heard_ns;
 }
 
 TimeNs Jobs::last_heard(const JobEntry& entry, Rank rank) const noexcept {
-  return entry.last_heard_ns(rank, attendance_);
+  return entry.last_heard_ns(rank, clock_);
 }
 
 void Jobs::suspect(JobId job, Rank rank, TimeNs clock_ns) {
-  const TimeNs now = attendance_.arrive(clock_ns);
+  const TimeNs now = clock_.advance(clock_ns);
   if (job.value >= entries_.size() || entries_[job.value] == nullptr) return;
   JobEntry& entry = *entries_[job.value];
   if (entry.ended() || rank.value >= entry.world_size()) return;
@@ -33,7 +33,7 @@ void Jobs::suspect(JobId job, Rank rank, TimeNs clock_ns) {
 }
 
 std::optional<Verdict> Jobs::suspect_quoted(const wire::CommonHeader& quoted, TimeNs clock_ns) {
-  const TimeNs now = attendance_.arrive(clock_ns);
+  const TimeNs now = clock_.advance(clock_ns);
   if (quoted.job >= entries_.size() || entries_[quoted.job] == nullptr) return Verdict::kUnknownJob;
   JobEntry& entry = *entries_[quoted.job];
   if (quoted.rank >= entry.world_size()) return Verdict::kBadRank;
@@ -53,7 +53,7 @@ void Jobs::suspect(JobEntry& entry, Rank rank, TimeNs now) {
 }
 
 void Jobs::tick(TimeNs clock_ns) {
-  const TimeNs now = attendance_.arrive(clock_ns);
+  const TimeNs now = clock_.advance(clock_ns);
   for (auto& slot : entries_) {
     if (slot == nullptr) continue;
     JobEntry& entry = *slot;

@@ -1,7 +1,7 @@
 // Whether the process behind a rank is still there, judged by what was heard of it and when.
 //
 // Silence is answered with pings, a hint that the process is gone with three quick ones. Pure: the
-// caller passes attended time (attendance.h), sends the pings and carries the finding out. One of
+// caller passes active time (pausable_clock.h), sends the pings and carries the finding out. One of
 // each member; control thread only.
 #pragma once
 

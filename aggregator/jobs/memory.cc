@@ -42,7 +42,7 @@ bool Jobs::poll_memory(MemoryOrder& order) {
 }
 
 void Jobs::handle_memory(MemoryOrder order, TimeNs clock_ns) {
-  const TimeNs now = attendance_.arrive(clock_ns);
+  const TimeNs now = clock_.advance(clock_ns);
   JobEntry* entry = entries_[order.spec.id.value].get();
   CHECK(entry != nullptr && entry->serial == order.serial);  // it stays while its memory is out
   if (order.kind == MemoryOrder::Kind::kGiveBack) {

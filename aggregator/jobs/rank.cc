@@ -45,7 +45,7 @@ RankDecision decide_left(const JoinRequest& request, const JobEntry& entry) {
 }  // namespace
 
 RankDecision decide_rank(const JoinRequest& request, const JobEntry& entry,
-                         const Attendance& attendance) {
+                         const PausableClock& clock) {
   const MemberEntry& member = entry.member(request.rank);
   const bool same = member.nonce == request.join.nonce;
   CHECK(!entry.ended() && entry.run_id == request.join.run_id);
@@ -60,7 +60,7 @@ RankDecision decide_rank(const JoinRequest& request, const JobEntry& entry,
                              unsigned{request.rank.value}, entry.name.c_str(),
                              member.address.c_str()));
   if (member.is(MemberPhase::kJoined)) {
-    const DurationNs silent_ns = request.now - entry.last_heard_ns(request.rank, attendance);
+    const DurationNs silent_ns = request.now - entry.last_heard_ns(request.rank, clock);
     if (silent_ns <= kTakeoverSilence) return decide_held(request, entry, silent_ns);
   }
   const bool unheard = member.is(MemberPhase::kGone) && entry.is_synchronous();

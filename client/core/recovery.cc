@@ -11,10 +11,6 @@ constexpr std::uint64_t bit_of(ChunkIndex chunk) noexcept {
   return std::uint64_t{1} << (chunk % kChunksPerBlock);
 }
 
-constexpr std::uint32_t count_of(std::uint64_t chunks) noexcept {
-  return static_cast<std::uint32_t>(std::popcount(chunks));
-}
-
 }  // namespace
 
 Recovery::Recovery(ChunkIndex chunk_count, std::uint16_t shard_count,

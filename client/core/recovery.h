@@ -17,6 +17,7 @@
 // no allocation after construction; the session's thread only.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -27,6 +28,11 @@
 #include "client/core/flow.h"
 
 namespace sluice::client {
+
+// Of a block's chunks, given as bits.
+constexpr std::uint32_t count_of(std::uint64_t chunks) noexcept {
+  return static_cast<std::uint32_t>(std::popcount(chunks));
+}
 
 class Recovery {
  public:

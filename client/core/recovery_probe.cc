@@ -15,10 +15,6 @@ constexpr std::uint32_t kMinProbes = 16;        // in flight a flow, however sma
 constexpr std::uint32_t kSweepProbes = 4;       // in flight while looking for lost results
 constexpr std::uint32_t kMinPull = 16;          // results worth a probe of their own
 
-constexpr std::uint32_t count_of(std::uint64_t chunks) noexcept {
-  return static_cast<std::uint32_t>(std::popcount(chunks));
-}
-
 // Whether so few buffers are free that a probe for `wanted` results should wait for more.
 bool too_few_pulls(const Flow& flow, std::uint64_t wanted) noexcept {
   const std::uint32_t half_credit = std::max<std::uint32_t>(1, flow.credit_packets() / 2);

@@ -35,11 +35,9 @@ struct Admission : testing::Test {
     return {.join = join, .rank = Rank{rank}, .address = "10.0.0.9:4", .now = kNow};
   }
   JobDecision decide(const JobEntry* known = nullptr, const Usage& usage = {}) const {
-    return decide_job(request(), options, known, usage, attendance);
+    return decide_job(request(), options, known, usage, clock);
   }
-  RankDecision::Kind rank_decision() const {
-    return decide_rank(request(), entry, attendance).kind;
-  }
+  RankDecision::Kind rank_decision() const { return decide_rank(request(), entry, clock).kind; }
   void hold(TimeNs heard_ns, std::uint64_t nonce = 5) {
     entry.members[0].change_to(MemberPhase::kJoined);
     entry.members[0].nonce = nonce;
@@ -47,7 +45,7 @@ struct Admission : testing::Test {
   }
 
   JobsOptions options;
-  Attendance attendance;
+  PausableClock clock;
   wire::Join join{.nonce = 1000,
                   .run_id = 7,
                   .layouts = {{.hash = 0xABCD, .chunk_count = 130, .max_elems = 256}, {}, {}},

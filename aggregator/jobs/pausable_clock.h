@@ -2,7 +2,7 @@
 //
 // A machine that was stopped, a debugger or a starved core keeps the control thread away for
 // seconds, and what the members said meanwhile waits in its ring. Nobody may be judged by time in
-// which nobody listened. So all deadlines of this folder are points of attended time: every call
+// which nobody listened. So all deadlines of this folder are points of active time: every call
 // into Jobs passes through here first, and none has to remember to shift its own. Pure; one thread.
 #pragma once
 
@@ -14,10 +14,10 @@ namespace sluice::agg {
 // Longer than this between two calls, of which ticks come every 50 ms: the thread was away.
 inline constexpr DurationNs kAbsentAfter = 500 * kMillisecond;
 
-class Attendance {
+class PausableClock {
  public:
-  // The thread is here at `now` of the caller's clock. Returns the attended time.
-  TimeNs arrive(TimeNs now) noexcept {
+  // The thread is here at `now` of the caller's clock. Returns the active time.
+  TimeNs advance(TimeNs now) noexcept {
     if (began_ && now - last_ns_ > kAbsentAfter) {
       gone_ns_ = last_ns_;
       back_ns_ = now;
@@ -27,12 +27,12 @@ class Attendance {
     began_ = true;
     last_ns_ = now > last_ns_ ? now : last_ns_;
     CHECK(away_ns_ >= away_before_ns_);
-    return attended(now);
+    return active_time(now);
   }
 
-  // The attended time of something that happened at `then`, as a shard's clock says, or of a look
-  // from outside that is no attendance. Exact since the last absence but one.
-  TimeNs attended(TimeNs then) const noexcept {
+  // The active time of something that happened at `then`, as a shard's clock says, or of a look
+  // from outside, which does not advance the clock. Exact since the last absence but one.
+  TimeNs active_time(TimeNs then) const noexcept {
     if (then >= back_ns_) {
       const bool absent = began_ && then - last_ns_ > kAbsentAfter;
       return (absent ? last_ns_ : then) - away_ns_;
@@ -40,8 +40,8 @@ class Attendance {
     return (then < gone_ns_ ? then : gone_ns_) - away_before_ns_;
   }
 
-  // The caller's clock at an attended time since the last return: what shards and members are told.
-  TimeNs clock(TimeNs attended_ns) const noexcept { return attended_ns + away_ns_; }
+  // The caller's clock at an active time since the last return: what shards and members are told.
+  TimeNs caller_time(TimeNs active_ns) const noexcept { return active_ns + away_ns_; }
 
  private:
   bool began_ = false;
