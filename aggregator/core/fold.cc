@@ -6,6 +6,7 @@
 #include "aggregator/core/fold.h"
 
 #include <cstring>
+#include <utility>
 
 #include "aggregator/base/check.h"
 #include "aggregator/core/narrow.h"
@@ -39,6 +40,19 @@ void add_lanes(D d, float* acc, const std::uint8_t* payload, std::size_t begin, 
   for (std::size_t i = begin; i < end; i += hn::Lanes(d)) {
     const auto addend = Format::load(d, payload + i * Format::kElemBytes);
     hn::StoreU(hn::Add(hn::LoadU(d, acc + i), addend), d, acc + i);
+  }
+}
+
+// Each vector of the accumulator is read and written once, whatever is added to it.
+template <class Format, class D>
+void add_several_lanes(D d, float* acc, bool begun, std::span<const std::uint8_t* const> payloads,
+                       std::size_t begin, std::size_t end) {
+  for (std::size_t i = begin; i < end; i += hn::Lanes(d)) {
+    auto sum =
+        begun ? hn::LoadU(d, acc + i) : Format::load(d, payloads.front() + i * Format::kElemBytes);
+    for (std::size_t at = begun ? 0 : 1; at < payloads.size(); ++at)
+      sum = hn::Add(sum, Format::load(d, payloads[at] + i * Format::kElemBytes));
+    hn::StoreU(sum, d, acc + i);
   }
 }
 
@@ -84,6 +98,14 @@ void add_all(float* acc, const std::uint8_t* payload, std::size_t elem_count) {
 }
 
 template <class Format>
+void add_several_all(float* acc, bool begun, std::span<const std::uint8_t* const> payloads,
+                     std::size_t elem_count) {
+  const std::size_t whole = whole_vectors(elem_count);
+  add_several_lanes<Format>(hn::ScalableTag<float>(), acc, begun, payloads, 0, whole);
+  add_several_lanes<Format>(hn::CappedTag<float, 1>(), acc, begun, payloads, whole, elem_count);
+}
+
+template <class Format>
 bool finish_all(const float* acc, std::size_t elem_count, float divisor, std::uint8_t* out) {
   const std::size_t whole = whole_vectors(elem_count);
   const bool head = finish_lanes<Format>(hn::ScalableTag<float>(), acc, divisor, out, 0, whole);
@@ -101,6 +123,15 @@ void add_any(float* acc, const std::uint8_t* payload, std::size_t elem_count, Dt
   if (dtype == Dtype::kFloat32) return add_all<Float32Format>(acc, payload, elem_count);
   if (dtype == Dtype::kFloat16) return add_all<Float16Format>(acc, payload, elem_count);
   return add_all<Bfloat16Format>(acc, payload, elem_count);
+}
+
+void add_several_any(float* acc, bool begun, std::span<const std::uint8_t* const> payloads,
+                     std::size_t elem_count, Dtype dtype) {
+  if (dtype == Dtype::kFloat32)
+    return add_several_all<Float32Format>(acc, begun, payloads, elem_count);
+  if (dtype == Dtype::kFloat16)
+    return add_several_all<Float16Format>(acc, begun, payloads, elem_count);
+  return add_several_all<Bfloat16Format>(acc, begun, payloads, elem_count);
 }
 
 bool finish_any(const float* acc, std::size_t elem_count, float divisor, Dtype dtype,
@@ -124,6 +155,7 @@ namespace sluice::agg {
 
 HWY_EXPORT(store_narrow);
 HWY_EXPORT(add_any);
+HWY_EXPORT(add_several_any);
 HWY_EXPORT(finish_any);
 HWY_EXPORT(mean_any);
 
@@ -160,6 +192,16 @@ void fold_add(float* acc, const std::uint8_t* payload, std::size_t elem_count,
   CHECK(dtype != Dtype::kBytes);
   if (dtype == Dtype::kInt8) return add_int8(acc, payload, elem_count);
   HWY_DYNAMIC_DISPATCH(add_any)(acc, payload, elem_count, dtype);
+}
+
+void fold_several(float* acc, bool begun, std::span<const std::uint8_t* const> payloads,
+                  std::size_t elem_count, Dtype dtype) noexcept {
+  DCHECK(is_aligned(acc));
+  CHECK(dtype != Dtype::kBytes && (begun || !payloads.empty()));
+  if (dtype != Dtype::kInt8)
+    return HWY_DYNAMIC_DISPATCH(add_several_any)(acc, begun, payloads, elem_count, dtype);
+  for (const std::uint8_t* payload : payloads)  // the scale is another one in each
+    (std::exchange(begun, true) ? add_int8 : store_int8)(acc, payload, elem_count);
 }
 
 bool finish(const float* acc, std::size_t elem_count, std::uint64_t weight, Dtype dtype,

@@ -20,6 +20,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -37,6 +38,12 @@ void fold_store(float* acc, const std::uint8_t* payload, std::size_t elem_count,
 // (opaque bytes have no sum) and stops the process.
 void fold_add(float* acc, const std::uint8_t* payload, std::size_t elem_count,
               Dtype dtype) noexcept;
+
+// Several contributions in one pass, added one after the other as these two do: to `acc` where it
+// has `begun`, else to the first of them, which there must be. At most kAddendsPerPass.
+inline constexpr std::size_t kAddendsPerPass = 16;
+void fold_several(float* acc, bool begun, std::span<const std::uint8_t* const> payloads,
+                  std::size_t elem_count, Dtype dtype) noexcept;
 
 // Writes the result's payload to `out` and returns whether every value written is finite. `out` may
 // be the accumulator itself: the result is never wider than the sum, and is written behind the

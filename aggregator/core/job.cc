@@ -79,9 +79,10 @@ std::unique_ptr<float[], void (*)(void*)> allocate_prefaulted(std::size_t floats
 
 std::size_t Job::reproducible_bytes(const JobSpec& spec) noexcept {
   if (!spec.reproducible) return 0;
-  const std::size_t chunk_bytes = sizeof(float) * early_floats_of(spec) * (spec.world_size - 1u) +
-                                  8 * sluice::mask_words(spec.world_size) + sizeof(std::uint16_t);
-  return spec.chunk_counts[index_of(StreamId::kGradients)] * chunk_bytes;
+  const std::size_t chunk_count = spec.chunk_counts[index_of(StreamId::kGradients)];
+  return EarlyPayloads::place_count(chunk_count, spec.world_size) *
+             (sizeof(float) * early_floats_of(spec) + EarlyPayloads::kTableBytes) +
+         chunk_count * sizeof(std::uint16_t);
 }
 
 std::size_t Job::memory_bytes(const JobSpec& spec) noexcept {
@@ -151,10 +152,11 @@ void Job::make_gradients(GradientSlice& slice, std::size_t slot_count, BuildProg
     resize_noted(slice.passes, slot_count * mask_word_count, progress);
   if (spec.reproducible) {
     CHECK(!spec.policy.tolerates_stragglers());
-    slice.early_floats = early_floats_of(spec);
-    slice.early = allocate_prefaulted(
-        slice.chunk_count * (spec.world_size - 1u) * slice.early_floats, progress);
-    resize_noted(slice.early_ranks, slice.chunk_count * mask_word_count, progress);
+    const std::size_t floats = early_floats_of(spec);
+    const std::size_t places = EarlyPayloads::place_count(slice.chunk_count, spec.world_size);
+    slice.early = {slice.chunk_count, spec.world_size, floats,
+                   allocate_prefaulted(places * floats, progress)};
+    note_made(progress, places * EarlyPayloads::kTableBytes);
     resize_noted(slice.next_ranks, slice.chunk_count, progress);
   }
   slice.sign_words = sign_words_of(spec);

@@ -1,8 +1,8 @@
 // Contributions to sums: what one adds to its slot, when a sum is complete, and what the policy is
 // shown of it.
 #include <algorithm>
+#include <array>
 #include <bit>
-#include <cstring>
 
 #include "aggregator/base/check.h"
 #include "aggregator/core/fold.h"
@@ -71,12 +71,9 @@ void begin_at_zero(GradientSlice& slice, std::uint32_t slot_index) noexcept {
   sum.begun = true;
 }
 
-// In the order of ranks a sum begins at zero, as with a sparse contribution it does: it is never a
-// negative zero then, and it makes no difference whether zeros are added or left out.
 void accumulate(GradientSlice& slice, std::uint32_t slot_index,
                 const std::uint8_t* payload) noexcept {
   Sum& sum = slice.sums[slot_index];
-  if (slice.in_rank_order()) begin_at_zero(slice, slot_index);
   if (sum.begun)
     fold_add(slice.data_of(slot_index), payload, sum.elem_count, sum.dtype);
   else
@@ -84,21 +81,70 @@ void accumulate(GradientSlice& slice, std::uint32_t slot_index,
   sum.begun = true;
 }
 
-// Adds what waits in the order of ranks, up to the first rank that is still to come; with `all`,
-// which a complete slot says, nobody is.
-void accumulate_early(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
-                      bool all) noexcept {
-  std::uint16_t& next = slice.next_ranks[slot_index % slice.chunk_count];
-  std::uint64_t* early = slice.early_ranks_of(slot_index);
-  for (; next < job.spec.world_size; ++next) {
-    const Rank rank{next};
-    if (test_bit(early, rank)) {
-      accumulate(slice, slot_index, slice.early_of(slot_index, rank, job.spec.world_size));
-      clear_bit(early, rank);
-    } else if (!all && slice.record.may.test(rank) && !test_bit(slice.mask_of(slot_index), rank)) {
-      return;
-    }
+// A rank's, in a reproducible job.
+struct EarlyPayload {
+  Rank rank;
+  std::span<const std::uint8_t> payload;
+};
+
+// Payloads to add to a slot, in this order: as many as one pass over it takes.
+struct Addends {
+  std::array<const std::uint8_t*, kAddendsPerPass> payloads;
+  std::size_t count = 0;
+
+  void add(GradientSlice& slice, std::uint32_t slot_index, const std::uint8_t* payload) noexcept {
+    payloads[count++] = payload;
+    if (count == payloads.size()) flush(slice, slot_index);
   }
+  void flush(GradientSlice& slice, std::uint32_t slot_index) noexcept {
+    if (count == 0) return;
+    Sum& sum = slice.sums[slot_index];
+    fold_several(slice.data_of(slot_index), sum.begun, {payloads.data(), count}, sum.elem_count,
+                 sum.dtype);
+    sum.begun = true;
+    count = 0;
+  }
+};
+
+// Adds in the order of ranks all whose turn it is: of those that wait, and of what `arrived`
+// brings. Null: the slot is complete, and nobody else comes.
+void accumulate_turns(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
+                      const EarlyPayload* arrived) noexcept {
+  const std::size_t chunk = slot_index % slice.chunk_count;
+  std::uint16_t& next = slice.next_ranks[chunk];
+  const std::uint16_t arrived_rank = arrived != nullptr ? arrived->rank.value : UINT16_MAX;
+  CHECK(next <= arrived_rank);  // it may contribute and has not: its turn can't have gone by
+  Addends addends;
+  for (; next < job.spec.world_size; ++next) {
+    const Rank turn{next};
+    if (next == arrived_rank)
+      addends.add(slice, slot_index, arrived->payload.data());
+    else if (const std::uint8_t* waiting = slice.early.take(chunk, turn); waiting != nullptr)
+      addends.add(slice, slot_index, waiting);
+    else if (arrived != nullptr && slice.record.may.test(turn) &&
+             !test_bit(slice.mask_of(slot_index), turn))
+      break;
+  }
+  addends.flush(slice, slot_index);
+  if (arrived != nullptr && next <= arrived_rank)
+    slice.early.keep(chunk, arrived->rank, arrived->payload);
+}
+
+void accumulate_in_order(const Job& job, GradientSlice& slice, std::uint32_t slot_index, Rank rank,
+                         std::span<const std::uint8_t> payload) noexcept {
+  const EarlyPayload arrived{rank, payload};
+  accumulate_turns(job, slice, slot_index, &arrived);
+}
+
+// What waits is dense, so that one pass takes all.
+void accumulate_in_order(const Job& job, GradientSlice& slice, std::uint32_t slot_index, Rank rank,
+                         const wire::SparseEntry& entry) noexcept {
+  const Sum& sum = slice.sums[slot_index];
+  std::array<std::uint8_t, kMaxChunkBytes> dense;
+  const std::size_t bytes = payload_bytes(sum.dtype, sum.elem_count);
+  CHECK(bytes <= dense.size());
+  expand(entry, sum.elem_count, sum.dtype, dense.data());
+  accumulate_in_order(job, slice, slot_index, rank, std::span(dense).first(bytes));
 }
 
 // Adds a chunk's elements, the packet's or an entry's, to the slot's. False: they are others than
@@ -120,26 +166,16 @@ bool fold(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
              rounded != sum.rounded) {
     return false;
   }
-  bool waits = false;
-  if (slice.in_rank_order()) {
-    const Rank rank{packet.common().rank};
-    accumulate_early(job, slice, slot_index, false);
-    const std::uint16_t next = slice.next_ranks[slot_index % slice.chunk_count];
-    CHECK(next <= rank.value);  // it may contribute and has not: its turn can't have gone by
-    waits = next < rank.value;
-    if (waits) {
-      std::uint8_t* place = slice.early_of(slot_index, rank, job.spec.world_size);
-      if (entry != nullptr)
-        expand(*entry, body.elem_count, body.dtype, place);
-      else
-        std::memcpy(place, payload, dense_bytes);
-      set_bit(slice.early_ranks_of(slot_index), rank);
-    }
-  }
-  if (!waits && entry == nullptr) accumulate(slice, slot_index, payload);
-  if (!waits && entry != nullptr) {
+  const Rank rank{packet.common().rank};
+  if (slice.in_rank_order() && entry != nullptr) {
+    accumulate_in_order(job, slice, slot_index, rank, *entry);
+  } else if (slice.in_rank_order()) {
+    accumulate_in_order(job, slice, slot_index, rank, {payload, dense_bytes});
+  } else if (entry != nullptr) {
     begin_at_zero(slice, slot_index);
     add_sparse(slice.data_of(slot_index), *entry, body.elem_count, body.dtype);
+  } else {
+    accumulate(slice, slot_index, payload);
   }
   sum.sparse |= entry != nullptr;
   ++sum.data_count;
@@ -298,7 +334,7 @@ bool Shard::try_complete_sum(Job& job, std::uint32_t slot_index, TimeNs now) noe
   if (!satisfied(slice, slot_index)) return false;
   sum.may_count = slice.record.may_count(slice.mask_of(slot_index), slice.mask_word_count);
   CHECK(sum.may_count >= slice.slots[slot_index].count);
-  if (slice.in_rank_order()) accumulate_early(job, slice, slot_index, true);
+  if (slice.in_rank_order()) accumulate_turns(job, slice, slot_index, nullptr);
   DCHECK(sum.begun == sum.has_data());
   if (sum.has_data()) {
     float* accumulator = slice.data_of(slot_index);

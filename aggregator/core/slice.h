@@ -21,6 +21,7 @@
 #include "aggregator/base/time.h"
 #include "aggregator/base/types.h"
 #include "aggregator/base/verdict.h"
+#include "aggregator/core/early.h"
 #include "aggregator/core/record.h"
 #include "aggregator/wire/packet.h"
 #include "aggregator/wire/sparse.h"
@@ -173,12 +174,9 @@ struct GradientSlice : StreamSlice {
   std::vector<std::uint8_t> signs_known;  // one a local chunk
 
   // Of a reproducible job (exact sums would take 80 bytes an element and several times as long),
-  // for the open step: payloads that came before the ranks below theirs, one place of early_floats
-  // a local chunk and rank but the first; whose they are, as masks; and the lowest rank of each
-  // chunk whose turn has not gone by.
-  std::size_t early_floats = 0;
-  std::unique_ptr<float[], void (*)(void*)> early{nullptr, nullptr};
-  std::vector<std::uint64_t> early_ranks;
+  // for the open step: what came before the ranks below its own, and the lowest rank of each chunk
+  // whose turn has not gone by.
+  EarlyPayloads early;
   std::vector<std::uint16_t> next_ranks;
 
   void begin_step() noexcept {
@@ -188,22 +186,10 @@ struct GradientSlice : StreamSlice {
   }
   void open_sum(std::size_t slot_index) noexcept {
     sums[slot_index] = {};
-    if (in_rank_order()) {
-      next_ranks[slot_index % chunk_count] = 0;
-      std::fill_n(early_ranks_of(slot_index), mask_word_count, std::uint64_t{0});
-    }
+    if (in_rank_order()) next_ranks[slot_index % chunk_count] = 0;
     if (!passes.empty()) std::fill_n(passes_of(slot_index), mask_word_count, std::uint64_t{0});
   }
   bool in_rank_order() const noexcept { return !next_ranks.empty(); }
-  std::uint64_t* early_ranks_of(std::size_t slot_index) noexcept {
-    return &early_ranks[slot_index % chunk_count * mask_word_count];
-  }
-  // Where the payload of `rank`, which is not the first, waits. There are `world_size` ranks.
-  std::uint8_t* early_of(std::size_t slot_index, Rank rank, std::size_t world_size) noexcept {
-    CHECK(rank.value != 0 && rank.value < world_size);
-    const std::size_t place = slot_index % chunk_count * (world_size - 1) + rank.value - 1;
-    return reinterpret_cast<std::uint8_t*>(early.get() + place * early_floats);
-  }
   bool has_passed(std::size_t slot_index, Rank rank) noexcept {
     return !passes.empty() && test_bit(passes_of(slot_index), rank);
   }

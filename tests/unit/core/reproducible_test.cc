@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <set>
 
+#include "aggregator/core/fold.h"
 #include "tests/unit/core/harness.h"
 
 namespace sluice::agg {
@@ -52,6 +54,24 @@ TEST(Reproducible, AllOrdersOfArrivalGiveTheSumInTheOrderOfRanks) {
   EXPECT_EQ(*results.begin(), std::vector<std::uint8_t>(bytes, bytes + sizeof wanted));
 }
 
+TEST(Reproducible, MoreRanksThanOnePassTakesAreSummedInTheirOrder) {
+  constexpr std::uint16_t kRanks = 2 * kAddendsPerPass + 3;
+  const auto value = [](int rank) {
+    return std::ldexp(1.3F + static_cast<float>(rank), rank % 30);
+  };
+  Harness harness({.world_size = kRanks, .chunk_count = 2, .reproducible = true});
+  float sum = value(0);
+  for (int rank = 1; rank < kRanks; ++rank) sum += value(rank);
+  for (Step step = 1; step <= 3; ++step) {  // places are used again
+    for (int rank = kRanks - 1; rank >= 0; --rank)
+      for (const ChunkIndex chunk : {0u, 1u})
+        harness.contribute<float>(static_cast<std::uint16_t>(rank), step, chunk, {value(rank)});
+    const auto sent = harness.drain(PacketType::kResult);
+    ASSERT_EQ(sent.size(), 2u * kRanks);
+    for (const Sent& result : sent) EXPECT_THAT(floats_of(result), testing::ElementsAre(sum));
+  }
+}
+
 TEST(Reproducible, RanksWithoutDataAreNotWaitedForInTheSum) {
   for (const std::set<std::uint16_t>& nil :
        {std::set<std::uint16_t>{0}, {1}, {3}, {0, 2}, {0, 1, 2}})
@@ -86,7 +106,7 @@ TEST(Reproducible, CostsTheMemoryOfTheOtherRanksPayloads) {
   const std::size_t without = Job::memory_bytes(spec);
   spec.reproducible = true;
   EXPECT_EQ(Job::memory_bytes(spec) - without, Job::reproducible_bytes(spec));
-  EXPECT_EQ(Job::reproducible_bytes(spec), 1000u * (7 * 64 + 8 + 2));
+  EXPECT_EQ(Job::reproducible_bytes(spec), 1000u * (7 * (64 + 8) + 2));
 }
 
 }  // namespace

@@ -96,6 +96,35 @@ TEST_P(Fold, EveryTargetGivesTheReferencesBytesAtEveryLengthAndAlignment) {
   });
 }
 
+TEST_P(Fold, SeveralAtOnceGiveTheBytesOfOneAfterTheOther) {
+  const Dtype dtype = GetParam();
+  const auto finished = [&](Accumulator& acc, std::size_t length) {
+    std::vector<std::uint8_t> out(length * dtype_bytes(dtype));
+    (void)finish(acc.data(), length, 3, dtype, out.data());
+    return out;
+  };
+  on_every_target([&](std::string_view target) {
+    for (const std::size_t length : {1u, 3u, 16u, 31u, 64u, 70u}) {
+      std::vector<std::vector<std::uint8_t>> payloads;
+      std::vector<const std::uint8_t*> starts;
+      Accumulator one_by_one(length);
+      for (std::uint64_t rank = 0; rank < kAddendsPerPass; ++rank) {
+        payloads.push_back(awkward_payload(length, dtype, length * 100 + rank));
+        starts.push_back(payloads.back().data());
+        (rank == 0 ? fold_store : fold_add)(one_by_one.data(), starts[rank], length, dtype);
+        Accumulator at_once(length, 12345.0f);
+        fold_several(at_once.data(), false, starts, length, dtype);
+        ASSERT_EQ(finished(at_once, length), finished(one_by_one, length)) << target << ' ' << rank;
+        ASSERT_EQ(at_once.data()[length], 12345.0f) << target << ": wrote past the accumulator";
+        // To what is there already.
+        fold_store(at_once.data(), starts[0], length, dtype);
+        fold_several(at_once.data(), true, std::span(starts).subspan(1), length, dtype);
+        ASSERT_EQ(finished(at_once, length), finished(one_by_one, length)) << target << ' ' << rank;
+      }
+    }
+  });
+}
+
 TEST_P(Fold, FinishInPlaceGivesTheSameBytesOnEveryTarget) {
   const Dtype dtype = GetParam();
   on_every_target([&](std::string_view target) {

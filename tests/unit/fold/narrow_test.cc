@@ -255,6 +255,7 @@ TEST(Int8, StoresAndAddsWhatTheScaleSays) {
       const Floats zero(length, 0);
       Floats sums(length, 0);
       Accumulator acc(length, 9);
+      Accumulator at_once(length, 9);
       for (std::uint64_t rank = 0; rank < 3; ++rank) {
         GuardedBytes payload(payload_bytes(Dtype::kInt8, length));
         pack(ordinary(length, 10 * length + rank).data(), zero.data(), length, Dtype::kInt8,
@@ -263,6 +264,8 @@ TEST(Int8, StoresAndAddsWhatTheScaleSays) {
             read({payload.data(), payload.data() + payload.size()}, length, Dtype::kInt8);
         const auto add = rank == 0 ? fold_store : fold_add;
         add(acc.data(), payload.data(), length, Dtype::kInt8);
+        const std::uint8_t* const start = payload.data();
+        fold_several(at_once.data(), rank != 0, {&start, 1}, length, Dtype::kInt8);
         double squares = 0;
         for (std::size_t i = 0; i < length; ++i) {
           sums[i] = rank == 0 ? values[i] : sums[i] + values[i];
@@ -270,7 +273,10 @@ TEST(Int8, StoresAndAddsWhatTheScaleSays) {
         }
         EXPECT_NEAR(squared_norm_int8(payload.data(), length), squares, 1e-6 * squares);
       }
-      for (std::size_t i = 0; i < length; ++i) ASSERT_EQ(acc.data()[i], sums[i]) << target;
+      for (std::size_t i = 0; i < length; ++i) {
+        ASSERT_EQ(acc.data()[i], sums[i]) << target;
+        ASSERT_EQ(at_once.data()[i], sums[i]) << target;
+      }
       ASSERT_EQ(acc.data()[length], 9) << target << ": wrote past the accumulator";
     }
   });

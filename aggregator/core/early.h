@@ -1,0 +1,81 @@
+// Contributions of a reproducible job that came before the ranks below theirs: their payloads wait
+// here for their turn. Of the open step only.
+//
+// Every rank but the first may be early with every chunk, so there is a place for each. Whoever
+// comes takes the place that was left last: ranks that are near each other use few places, which
+// stay in the cache. Memory is made beforehand; one shard's lcore.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "aggregator/base/check.h"
+#include "aggregator/base/types.h"
+
+namespace sluice::agg {
+
+class EarlyPayloads {
+ public:
+  using Memory = std::unique_ptr<float[], void (*)(void*)>;
+
+  // Places of `place_floats` floats each, one for all ranks but one of `world_size` in each chunk.
+  static std::size_t place_count(std::size_t chunk_count, std::size_t world_size) noexcept {
+    return chunk_count * (world_size - 1);
+  }
+  // What the tables take for a place.
+  static constexpr std::size_t kTableBytes = 2 * sizeof(std::uint32_t);
+
+  EarlyPayloads() = default;  // of a job that is not reproducible: nothing can wait
+  EarlyPayloads(std::size_t chunk_count, std::size_t world_size, std::size_t place_floats,
+                Memory memory)
+      : ranks_(world_size - 1),
+        place_bytes_(place_floats * sizeof(float)),
+        memory_(std::move(memory)),
+        place_of_(place_count(chunk_count, world_size), kNone),
+        free_(place_of_.size()),
+        free_count_(free_.size()) {
+    CHECK(memory_ != nullptr || free_.empty());
+    std::iota(free_.begin(), free_.end(), std::uint32_t{0});
+  }
+
+  void keep(std::size_t chunk, Rank rank, std::span<const std::uint8_t> payload) noexcept {
+    std::uint32_t& place = entry(chunk, rank);
+    CHECK(place == kNone && free_count_ != 0 && payload.size() <= place_bytes_);
+    place = free_[--free_count_];
+    std::memcpy(at(place), payload.data(), payload.size());
+  }
+  // Null: nothing waits. Else it waits no longer, and its bytes stand until the next keep().
+  const std::uint8_t* take(std::size_t chunk, Rank rank) noexcept {
+    if (rank.value == 0) return nullptr;
+    const std::uint32_t place = std::exchange(entry(chunk, rank), kNone);
+    if (place == kNone) return nullptr;
+    CHECK(free_count_ < free_.size());
+    free_[free_count_++] = place;
+    return at(place);
+  }
+
+ private:
+  static constexpr std::uint32_t kNone = UINT32_MAX;
+
+  std::uint32_t& entry(std::size_t chunk, Rank rank) noexcept {
+    CHECK(rank.value != 0 && rank.value <= ranks_);
+    return place_of_[chunk * ranks_ + rank.value - 1];
+  }
+  std::uint8_t* at(std::uint32_t place) const noexcept {
+    return reinterpret_cast<std::uint8_t*>(memory_.get()) + place * place_bytes_;
+  }
+
+  std::size_t ranks_ = 0;  // that can be early
+  std::size_t place_bytes_ = 0;
+  Memory memory_{nullptr, nullptr};
+  std::vector<std::uint32_t> place_of_;  // of (chunk, rank)
+  std::vector<std::uint32_t> free_;      // a stack of places
+  std::size_t free_count_ = 0;
+};
+
+}  // namespace sluice::agg
