@@ -2,6 +2,7 @@
 under SLUICE_DISABLE=1: two ranks, so the bits are equal. Of PyPI's newest: ./run test-frameworks.
 """
 
+import json
 import os
 import secrets
 import subprocess
@@ -191,3 +192,56 @@ def test_torchrun_starts_a_failed_run_again_under_an_exported_run_id(appliance, 
         timeout=240)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.count("steps 4") == 2, ended.stdout
+
+
+RAY_TRAIN = """
+import os, sys, tempfile
+import ray, ray.train, ray.train.torch
+
+def train(config):
+    import json, os
+    os.environ.update(config["environment"])
+    import gpt, ray.train.torch, sluice.torch, torch
+    torch.manual_seed(1)
+    model = ray.train.torch.prepare_model(gpt.GPT())
+    attachment = sluice.torch.attach(model)  # the one added line
+    optimizer = gpt.adamw(model.module)
+    rank = torch.distributed.get_rank()
+    text = gpt.batches(10 + rank)
+    for _ in range(6):
+        model(*next(text)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    value = dict(digest=gpt.digest(model.module), steps=attachment.stats().get("steps_done", 0))
+    with open(f"{config['result']}{rank}", "w") as file:
+        json.dump(value, file)
+
+with tempfile.TemporaryDirectory(prefix="ray") as folder:  # short, for its sockets
+    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=80 << 20, _temp_dir=folder)
+    for way, environment in (("sluice", {}), ("disabled", {"SLUICE_DISABLE": "1"})):
+        trainer = ray.train.torch.TorchTrainer(
+            train, train_loop_config=dict(environment=environment, result=sys.argv[1] + way),
+            scaling_config=ray.train.ScalingConfig(num_workers=2, use_gpu=False),
+            torch_config=ray.train.torch.TorchConfig(backend="gloo"),
+            run_config=ray.train.RunConfig(storage_path=folder))
+        trainer.fit()
+    ray.shutdown()
+"""
+
+
+def test_ray_train_with_the_line_in_its_training_function(appliance, tmp_path):
+    pytest.importorskip("ray")
+    script = tmp_path / "script.py"
+    script.write_text(RAY_TRAIN)
+    # Ray gives its workers niceness 15: on a busy machine they would never get to their start.
+    environment = {**os.environ, "SLUICE_ADDRESS": appliance.address, "OMP_NUM_THREADS": "1",
+                   "SLUICE_SECRET": appliance.secret, "SLUICE_JOB": "ray", "RAY_worker_niceness": "0",
+                   "RAY_USAGE_STATS_ENABLED": "0", "GLOO_SOCKET_IFNAME": "lo",
+                   "PYTHONPATH": os.pathsep.join((os.environ["PYTHONPATH"], *sys.path[:2]))}
+    ended = subprocess.run([sys.executable, str(script), f"{tmp_path}/"], env=environment,
+                           capture_output=True, text=True, timeout=500)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    values = {way: [json.loads((tmp_path / f"{way}{rank}").read_text()) for rank in range(2)]
+              for way in ("sluice", "disabled")}
+    assert len({value["digest"] for way in values.values() for value in way}) == 1, values
+    assert [value["steps"] for value in values["sluice"]] == [6, 6], values
