@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/unit/client_core/straggler_bench.h"
 
 namespace sluice::client {
@@ -33,6 +35,75 @@ TEST(Resync, FallsBehindWhenItsStepHasLeftTheWindow) {
   EXPECT_EQ(bench.catch_up(tensor).code(), StatusCode::kBehind);
   EXPECT_EQ(bench.session.end_step().code(), StatusCode::kBehind);
   EXPECT_EQ(bench.session.state(), SessionState::kRunning);
+}
+
+// delivered + residual + discarded = sum of the gradients, by value: what left in a value of which
+// nobody knows is discarded with it, what has not left stays.
+TEST(Resync, FallingBehindDiscardsTheResidualOfWhatLeftAndOfNothingElse) {
+  constexpr float kSmall = 0x1p-12F;  // lost beside 1 in float16
+  Scripted bench(Scripted::default_options(),
+                 {{"early", 8, Dtype::kFloat32}, {"w", 40, Dtype::kFloat32}}, 64, Dtype::kFloat16);
+  bench.policy = fixed(LateMode::kDrop);
+  bench.start();
+  std::vector<float> early(8, 1 + kSmall), w(40, 1 + kSmall), average(40);
+  const auto submit = [&](std::uint32_t tensor, std::vector<float>& values) {
+    return bench.session.submit(
+        {.tensor = tensor, .input = values.data(), .output = average.data()}, bench.now);
+  };
+  const auto result = [&](Step step, ChunkIndex chunk, std::uint16_t elems) {
+    wire::FeedbackHeader header = bench.feedback();
+    header.flags = wire::kFlagMean;
+    const std::vector<std::uint8_t> zeros(2 * elems);
+    bench.answer(wire::ResultHeader{.feedback = header,
+                                    .k = 2,
+                                    .step = step,
+                                    .chunk = chunk,
+                                    .weight = 2,
+                                    .may_count = 2,
+                                    .elem_count = elems,
+                                    .dtype = Dtype::kFloat16,
+                                    .mask_words = 1},
+                 std::array<std::uint64_t, 1>{kBoth}, zeros);
+  };
+  const auto residual = [&](std::uint32_t tensor) {
+    std::span<float> values;
+    EXPECT_TRUE(bench.session.residual(tensor, values).ok());
+    return std::vector<float>(values.begin(), values.end());
+  };
+  // Step 1 is delivered and leaves what float16 loses.
+  ASSERT_TRUE(submit(0, early).ok() && submit(1, w).ok());
+  bench.sent();
+  for (const auto& [chunk, elems] : {std::pair{0u, 8}, {1u, 32}, {2u, 8}})
+    result(1, chunk, static_cast<std::uint16_t>(elems));
+  ASSERT_EQ(bench.session.counters().steps_done, 1u);
+  ASSERT_EQ(residual(0), std::vector<float>(8, kSmall));
+  ASSERT_EQ(residual(1), std::vector<float>(40, kSmall));
+  // In step 2 one tensor is done and asked again, for step 3; of the other, one chunk leaves.
+  std::ranges::fill(early, 1.0F);
+  std::ranges::fill(w, 1.0F);
+  ASSERT_TRUE(submit(0, early).ok());
+  bench.sent();
+  result(2, 0, 8);
+  ASSERT_TRUE(submit(0, early).ok() && submit(1, w).ok());
+  Transmit transmit;
+  std::vector<std::uint8_t> buffer(kMaxDatagramBytes);
+  ASSERT_TRUE(bench.session.poll_transmit(transmit, buffer, bench.now));
+  Sent first{.bytes = {}};
+  const std::span<const std::uint8_t> bytes = gather(transmit, buffer);
+  first.bytes.assign(bytes.begin(), bytes.end());
+  ASSERT_EQ(first.body<wire::Contribution>().chunk, 1u);
+  bench.open_step = 9;
+  EXPECT_EQ(bench.answer(wire::Answer{.feedback = bench.feedback(),
+                                      .step = 2,
+                                      .open_step = 9,
+                                      .first_incomplete = wire::kNoChunk,
+                                      .status = wire::AnswerStatus::kGone}),
+            Verdict::kTooOld);
+  EXPECT_EQ(bench.session.counters().discarded_chunks, 3u);
+  EXPECT_EQ(residual(0), std::vector<float>(8, kSmall));
+  std::vector<float> wanted(32, 0.0F);
+  wanted.resize(40, kSmall);
+  EXPECT_EQ(residual(1), wanted);
 }
 
 wire::Status transfer(Step step, std::uint16_t source, std::uint16_t target) {

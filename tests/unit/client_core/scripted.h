@@ -54,9 +54,9 @@ class Scripted {
 
   explicit Scripted(SessionOptions session_options = default_options(),
                     std::vector<TensorSpec> tensors = {{"w", 40, Dtype::kFloat32}},
-                    std::size_t chunk_bytes = kChunkBytes)
+                    std::size_t chunk_bytes = kChunkBytes, Dtype wire = Dtype::kFloat32)
       : options(session_options),
-        session(options, Layout::create(std::move(tensors), chunk_bytes).value(), now) {}
+        session(options, Layout::create(std::move(tensors), chunk_bytes, wire).value(), now) {}
 
   // ---- the session's packets and events ----
   std::vector<Sent> sent() {

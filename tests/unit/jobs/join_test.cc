@@ -40,10 +40,11 @@ TEST_F(Join, OfAnotherVersionIsToldOfBoth) {
     EXPECT_EQ(packet.common().rank, 3);
     EXPECT_EQ(packet.body<wire::Refuse>().nonce, 77u);
     EXPECT_EQ(packet.body<wire::Refuse>().code, RefuseCode::kBadVersion);
-    if (request_bytes == request.size())
+    if (request_bytes == request.size()) {
       EXPECT_THAT(std::string(packet.text()),
                   AllOf(HasSubstr("version " + std::to_string(other) + " "),
                         HasSubstr("version " + std::to_string(wire::kVersion) + ":")));
+    }
   }
   EXPECT_EQ(refuse_version(std::span(request).first(20), reply), 0u);
   request[offsetof(wire::CommonHeader, type)] = static_cast<std::uint8_t>(PacketType::kLeave);

@@ -43,7 +43,10 @@ TEST(StoreSpec, WithABoundTheStoreRefusesWhatCountsIterationsAndSaysWhy) {
   EXPECT_FALSE(check_store(spec).ok());
   spec.update = {.rule = UpdateRule::kSgd, .momentum = 0.9};
   EXPECT_TRUE(check_store(spec).ok());
+  spec.in_rank_order = true;
+  EXPECT_NE(check_store(spec).message().find("order of ranks"), std::string::npos);
   spec.bound = 0;
+  EXPECT_TRUE(check_store(spec).ok());
   spec.update = {.rule = UpdateRule::kAdam};
   EXPECT_TRUE(check_store(spec).ok());
   spec.update.beta1 = 1;
