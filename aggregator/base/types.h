@@ -29,10 +29,13 @@ using Cookie = std::uint64_t;      // proves membership; 0 is never valid
 using Priority = std::uint8_t;     // 0 is the most urgent
 
 enum class StreamId : std::uint8_t {
-  kGradients = 0,    // one sum of all workers a step
+  kGradients = 0,    // one sum of all workers a step; of a store what is pushed
   kCollectives = 1,  // broadcast and barrier, at most kCollectiveChunks chunks each
-  kState = 2,        // parameters and optimizer state, for resync
+  kState = 2,        // parameters and optimizer state, for resync; of a store what is pulled
 };
+
+// What a job's appliance keeps: the sums of its workers' gradients, or their parameters (store/).
+enum class JobKind : std::uint8_t { kSums = 0, kStore = 1 };
 
 // Element types of tensors, and how elements travel. kBytes is opaque data: copied, never summed.
 // kInt8 is no tensor's type: float32 elements on the wire, with a scale behind each chunk.

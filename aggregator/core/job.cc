@@ -99,6 +99,9 @@ std::size_t Job::memory_bytes(const JobSpec& spec) noexcept {
   }
   const std::uint32_t gradient_chunks = spec.chunk_counts[index_of(StreamId::kGradients)];
   const bool passes = spec.policy.late == LateMode::kRequeue;
+  for (std::uint16_t shard = 0; spec.store && shard < spec.shard_count; ++shard)
+    total_bytes += StoreShard::memory_bytes(*spec.store, ShardId{shard}, spec.shard_count) +
+                   spec.world_size * sizeof(StoreSeat);
   total_bytes += gradient_chunks * (8 * sign_words_of(spec) + 1);
   total_bytes += reproducible_bytes(spec);
   if (passes)
@@ -127,6 +130,7 @@ Job::Job(const JobSpec& job_spec, BuildProgress* progress)
     job_slice.flows = std::vector<Flow>(spec.world_size);
     job_slice.replies.resize(std::size_t{spec.world_size} * kRepliesPerMember);
     job_slice.turns.resize(spec.world_size);
+    if (spec.store) make_store(job_slice, ShardId{shard}, progress);
     for (std::size_t stream = 0; stream < kStreamCount; ++stream) {
       StreamSlice& slice = job_slice.of(static_cast<StreamId>(stream));
       slice.chunk_count = owned_chunks(static_cast<StreamId>(stream), ShardId{shard});
@@ -144,6 +148,14 @@ Job::Job(const JobSpec& job_spec, BuildProgress* progress)
       slice.data = allocate_prefaulted(slot_count * slice.stride_floats, progress);
     }
   }
+}
+
+void Job::make_store(JobSlice& slice, ShardId shard, BuildProgress* progress) {
+  CHECK(spec.chunk_counts[index_of(StreamId::kGradients)] == 0 &&
+        !spec.policy.tolerates_stragglers());
+  slice.store = std::make_unique<StoreShard>(*spec.store, shard, spec.shard_count);
+  slice.seats = std::vector<StoreSeat>(spec.world_size);
+  note_made(progress, StoreShard::memory_bytes(*spec.store, shard, spec.shard_count));
 }
 
 void Job::make_gradients(GradientSlice& slice, std::size_t slot_count, BuildProgress* progress) {

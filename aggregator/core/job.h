@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,7 @@ struct JobSpec {
   bool allow_nil = true;
   bool reproducible = false;  // sums in the order of ranks; of a synchronous job
   PolicyOptions policy;
+  std::optional<StoreSpec> store;                          // of kind store: no sums
   std::array<std::uint32_t, kStreamCount> chunk_counts{};  // 0: no such stream
   std::array<std::uint32_t, kStreamCount> max_elems{};     // of a chunk; ignored for kCollectives
   std::array<std::uint32_t, kStreamCount> windows{};       // steps retained, 2 .. kMaxWindow
@@ -158,7 +160,14 @@ class Job {
 
   // Opens step 1 of every stream: all ranks have joined. Control thread, once.
   void start(TimeNs now) noexcept;
-  bool started() const noexcept { return open_step(StreamId::kGradients) != 0; }
+  bool started() const noexcept {
+    return open_step(spec.store ? StreamId::kCollectives : StreamId::kGradients) != 0;
+  }
+  // Blocks of a stream, as probes name them.
+  std::uint32_t block_count(StreamId stream) const noexcept {
+    if (spec.store && stream != StreamId::kCollectives) return spec.store->block_count;
+    return (spec.chunk_counts[index_of(stream)] + kChunksPerBlock - 1) / kChunksPerBlock;
+  }
   Step open_step(StreamId stream) const noexcept {
     return windows[index_of(stream)].open_step.load(std::memory_order_acquire);
   }
@@ -177,6 +186,7 @@ class Job {
  private:
   std::uint16_t decide_k(Step closed, TimeNs now) noexcept;
   bool two_keep_up(Step step) const noexcept;
+  void make_store(JobSlice& slice, ShardId shard, BuildProgress* progress);
   void make_gradients(GradientSlice& slice, std::size_t slot_count, BuildProgress* progress);
 
   const Divisor by_shard_count_;

@@ -51,7 +51,9 @@ struct ShardCommand {
     kAddJob,        // start serving `job`
     kMemberGone,    // members[rank].left_from has changed: clear the rank where it no longer counts
     kMemberJoined,  // members[rank] is a new process, or one given up too early: answered by
-                    // kMemberAdmitted from shard 0, or by nothing and then asked again
+                    // kMemberAdmitted from shard 0, or by nothing and then asked again; of a
+                    // store by each shard in JobSlice::seats
+    kMemberStarts,  // of a store: all shards hold their clocks for it, it starts at `first`
     kHoldReleased,  // members[rank].hold_from is kNoStep again: no step waits for it any more
     kOpenTransfer,  // job->transfer is new: answered by kTransferOpened from shard 0
     kSourceLost,    // `rank` gives no more of its state and nobody takes its place: answered by
@@ -61,6 +63,8 @@ struct ShardCommand {
   Kind kind{};
   Job* job = nullptr;
   Rank rank;
+  std::uint32_t admission = 0;  // kMemberJoined of a store, kMemberStarts
+  Step first = 0;               // kMemberStarts
 };
 
 // One shard to the control side.
@@ -121,6 +125,7 @@ class Shard {
   std::uint64_t results_overwritten() const noexcept { return results_overwritten_.read(); }
 
  private:
+  using MissingRanks = std::array<std::uint64_t, kMaskWords>;
   // What one packet of results is of: a slot, or, without data or sparse, those of several chunks
   // of its block. Bit i of `chunks`: chunk i of the block.
   struct ResultPart {
@@ -186,6 +191,22 @@ class Shard {
   bool try_complete_piece(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept;
   void close_without_root(Job& job, TimeNs now) noexcept;
 
+  // shard_store.cc: pushes, pulls, values, members of a store.
+  Verdict take_push(Job& job, const wire::Packet& packet) noexcept;
+  Verdict take_pull(Job& job, const wire::Packet& packet) noexcept;
+  void queue_values(Job& job) noexcept;
+  std::size_t send_values(Job& job, std::span<Transmit> burst, TimeNs now) noexcept;
+  bool write_values(Job& job, const StoreAnswer& answer, std::uint8_t flags, Transmit& transmit,
+                    TimeNs now) noexcept;
+  bool write_pulled_values(Job& job, Rank rank, ChunkIndex chunk, Transmit& transmit,
+                           TimeNs now) noexcept;
+  std::size_t write_store_answer(Job& job, Rank rank, Reply& reply, std::span<std::uint8_t> out,
+                                 TimeNs now) noexcept;
+  void leave_store(Job& job, Rank rank) noexcept;
+  void join_store(Job& job, Rank rank, std::uint32_t admission) noexcept;
+  void start_in_store(Job& job, Rank rank, std::uint32_t admission, Step first) noexcept;
+  bool work_on_store(Job& job) noexcept;
+
   // shard_control.cc: commands, sweeps, events.
   void member_gone(Job& job, Rank rank) noexcept;
   void member_joined(Job& job, Rank rank) noexcept;
@@ -204,6 +225,7 @@ class Shard {
   // shard_transmit.cc: results, and the order of all that is sent.
   void queue_result(Job& job, StreamId stream, std::uint32_t slot_index) noexcept;
   std::size_t poll_results(std::span<Transmit> burst, TimeNs now) noexcept;
+  void next_active(bool more) noexcept;
   static void leave_queue(StreamSlice& slice) noexcept;
   std::size_t fan_out(Job& job, StreamId stream, const ResultPart& part, std::span<Transmit> burst,
                       TimeNs now) noexcept;
@@ -235,6 +257,9 @@ class Shard {
   bool write_reply(Job& job, Rank rank, Transmit& transmit, TimeNs now) noexcept;
   std::size_t write_answer(Job& job, Rank rank, Reply& reply, std::span<std::uint8_t> out,
                            TimeNs now) noexcept;
+  std::size_t encode_answer(Job& job, Rank rank, const Reply& reply, wire::Answer& body,
+                            const MissingRanks& missing, std::span<std::uint8_t> out,
+                            TimeNs now) noexcept;
 
   const ShardId id_;
   std::array<Job*, kMaxJobs> jobs_{};

@@ -27,7 +27,15 @@ void Shard::handle_command(const ShardCommand& command, TimeNs now) noexcept {
   switch (command.kind) {
     case ShardCommand::Kind::kAddJob: add_job(*command.job); break;
     case ShardCommand::Kind::kMemberGone: member_gone(*command.job, command.rank); break;
-    case ShardCommand::Kind::kMemberJoined: member_joined(*command.job, command.rank); break;
+    case ShardCommand::Kind::kMemberJoined:
+      if (command.job->spec.store)
+        join_store(*command.job, command.rank, command.admission);
+      else
+        member_joined(*command.job, command.rank);
+      break;
+    case ShardCommand::Kind::kMemberStarts:
+      start_in_store(*command.job, command.rank, command.admission, command.first);
+      break;
     case ShardCommand::Kind::kHoldReleased: hold_released(*command.job, command.rank); break;
     case ShardCommand::Kind::kOpenTransfer: open_transfer(*command.job, now); break;
     case ShardCommand::Kind::kSourceLost: source_lost(*command.job, command.rank); break;
@@ -47,6 +55,7 @@ bool Shard::has_part(Job& job, StreamId stream) noexcept {
 
 void Shard::member_gone(Job& job, Rank rank) noexcept {
   if (!job.started()) return;
+  if (job.spec.store) leave_store(job, rank);
   for (const StreamId stream : kStreams) {
     // A shard without chunks of the stream takes no part in its steps and must not read its
     // records.
@@ -174,6 +183,7 @@ bool Shard::poll_work(TimeNs now) noexcept {
     DCHECK(jobs_[job->spec.id.value] == job);
     for (const StreamId stream : kStreams)
       if (job->slices[id_.value].of(stream).sweeping) more |= sweep_some(*job, stream, now);
+    if (job->spec.store) more |= work_on_store(*job);
   }
   sweep_pending_ = more;
   return more;

@@ -50,10 +50,9 @@ void note_awaited(Awaited& awaited, Step step, ChunkIndex chunk,
 
 Verdict Shard::probe(Job& job, const wire::Packet& packet) noexcept {
   const auto& body = packet.body<wire::Probe>();
-  const std::uint32_t chunk_count = job.spec.chunk_counts[index_of(body.stream)];
-  if (chunk_count == 0) return Verdict::kBadStream;
-  if (body.block >= (chunk_count + kChunksPerBlock - 1) / kChunksPerBlock)
-    return Verdict::kBadChunk;
+  const std::uint32_t block_count = job.block_count(body.stream);
+  if (block_count == 0) return Verdict::kBadStream;
+  if (body.block >= block_count) return Verdict::kBadChunk;
   if (job.owner_of(body.block * kChunksPerBlock) != id_) return Verdict::kWrongShard;
   const Rank rank{packet.common().rank};
   const Step open_step = job.open_step(body.stream);
@@ -184,6 +183,14 @@ bool Shard::write_reply(Job& job, Rank rank, Transmit& transmit, TimeNs now) noe
     Reply& reply = reply_at(job, rank, flow.last_reply);
     CHECK(reply.want != 0);
     const auto chunk = static_cast<std::uint32_t>(std::countr_zero(reply.want));
+    if (job.spec.store && reply.stream != StreamId::kCollectives) {
+      const ChunkIndex index = reply.block * kChunksPerBlock + chunk;
+      reply.want &= reply.want - 1;
+      if (reply.want == 0) flow.pulling &= ~bit(flow.last_reply);
+      if (!write_pulled_values(job, rank, index, transmit, now)) continue;
+      job_slice.results_pulled.add(1);
+      return true;
+    }
     const StreamSlice& slice = job_slice.of(reply.stream);
     const std::uint32_t slot_index =
         job.slot_index(reply.stream, slice, reply.step, reply.block * kChunksPerBlock + chunk);
@@ -206,6 +213,8 @@ bool Shard::write_reply(Job& job, Rank rank, Transmit& transmit, TimeNs now) noe
 // Cold: recovery only. Also narrows `reply.want` to the results that exist.
 std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std::uint8_t> out,
                                 TimeNs now) noexcept {
+  if (job.spec.store && reply.stream != StreamId::kCollectives)
+    return write_store_answer(job, rank, reply, out, now);
   const std::size_t index = index_of(reply.stream);
   const std::uint32_t window = job.spec.windows[index];
   wire::Answer body{.step = reply.step,
@@ -213,11 +222,7 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
                     .probe_number = reply.probe_number,
                     .first_incomplete = wire::kNoChunk,
                     .stream = reply.stream};
-  fill_feedback(job, rank, body.feedback, now);
-  std::array<std::uint64_t, kMaskWords> missing{};
-  std::array<wire::MissingAge, kMaxMissingAges> ages{};
-  std::size_t age_count = 0;
-
+  MissingRanks missing{};
   JobSlice& own = job.slices[id_.value];
   StreamSlice& slice = job.started() ? current_slice(job, reply.stream) : own.of(reply.stream);
   const Step open_step = slice.record.step;
@@ -262,9 +267,22 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
       }
     }
   }
+  if (body.first_incomplete != wire::kNoChunk && reply.stream == StreamId::kGradients &&
+      reply.step == open_step)
+    note_awaited(own.awaited, reply.step, body.first_incomplete, missing);
+  reply.want &= is_for(job, reply.stream, reply.step, rank) ? body.complete : 0;
+  return encode_answer(job, rank, reply, body, missing, out, now);
+}
+
+// Whose parts are missing, if a chunk is incomplete, and when each of them was last heard.
+std::size_t Shard::encode_answer(Job& job, Rank rank, const Reply& reply, wire::Answer& body,
+                                 const MissingRanks& missing, std::span<std::uint8_t> out,
+                                 TimeNs now) noexcept {
+  std::array<wire::MissingAge, kMaxMissingAges> ages{};
+  std::size_t age_count = 0;
+  fill_feedback(job, rank, body.feedback, now);
+  body.feedback.priority = reply.priority;
   if (body.first_incomplete != wire::kNoChunk) {
-    if (reply.stream == StreamId::kGradients && reply.step == open_step)
-      note_awaited(own.awaited, reply.step, body.first_incomplete, missing);
     body.mask_words = static_cast<std::uint8_t>(job.mask_word_count);
     for (std::uint16_t other = 0; other < job.spec.world_size && age_count < ages.size(); ++other) {
       if (!test_bit(missing.data(), Rank{other})) continue;
@@ -279,8 +297,6 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
     body.age_count = static_cast<std::uint8_t>(age_count);
   }
   DCHECK(body.mask_words == 0 || body.first_incomplete != wire::kNoChunk);
-  reply.want &= is_for(job, reply.stream, reply.step, rank) ? body.complete : 0;
-  body.feedback.priority = reply.priority;
   return wire::encode(
       out, sender_of(job, rank), body, {missing.data(), body.mask_words},
       {reinterpret_cast<const std::uint8_t*>(ages.data()), age_count * sizeof(wire::MissingAge)});

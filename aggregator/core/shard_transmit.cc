@@ -63,6 +63,13 @@ std::size_t Shard::poll_results(std::span<Transmit> burst, TimeNs now) noexcept 
     const ActiveSlice front = active_[active_head_];
     Job& job = *front.job;
     DCHECK(jobs_[job.spec.id.value] == &job);
+    if (JobSlice& job_slice = job.slices[id_.value];
+        job_slice.store != nullptr && front.stream == StreamId::kGradients) {
+      if (count == burst.size()) return count;
+      count += send_values(job, burst.subspan(count), now);
+      next_active(job_slice.store_active);
+      continue;
+    }
     StreamSlice& slice = job.slices[id_.value].of(front.stream);
     const std::uint32_t slot_index = slice.queue_head;
     CHECK(slot_index < slice.slots.size() && slice.slots[slot_index].queued);
@@ -82,12 +89,18 @@ std::size_t Shard::poll_results(std::span<Transmit> burst, TimeNs now) noexcept 
     // Every member was served (or the slot was reopened before it could be): next slot, next
     // stream.
     leave_queue(slice);
-    active_head_ = (active_head_ + 1) % active_.size();
-    --active_count_;
-    if (slice.queue_head != kNoSlot)
-      active_[(active_head_ + active_count_++) % active_.size()] = front;
+    next_active(slice.queue_head != kNoSlot);
   }
   return count;
+}
+
+// Who was first in the ring has had its turn, and stands behind the others if it has `more`.
+void Shard::next_active(bool more) noexcept {
+  CHECK(active_count_ != 0);
+  const ActiveSlice front = active_[active_head_];
+  active_head_ = (active_head_ + 1) % active_.size();
+  --active_count_;
+  if (more) active_[(active_head_ + active_count_++) % active_.size()] = front;
 }
 
 // Takes the head out of the queue, and, when it has been served, what went with it.

@@ -23,6 +23,7 @@
 #include "aggregator/base/verdict.h"
 #include "aggregator/core/early.h"
 #include "aggregator/core/record.h"
+#include "aggregator/store/store.h"
 #include "aggregator/wire/packet.h"
 #include "aggregator/wire/sparse.h"
 
@@ -318,6 +319,14 @@ struct Awaited {
   std::array<std::atomic<std::uint64_t>, kMaskWords> ranks{};
 };
 
+// How far a rank is that joins a store that runs.
+struct StoreSeat {
+  std::uint32_t admission = 0;  // that the control side asked for last
+  // When every clock of the shard is held for the rank: that admission in the upper half, the first
+  // iteration that it may have here below. Read by the control thread.
+  std::atomic<std::uint64_t> held{0};
+};
+
 // One shard's part of a job. Belongs to that shard's lcore.
 struct alignas(kCacheLineBytes) JobSlice {
   GradientSlice gradients;
@@ -329,6 +338,10 @@ struct alignas(kCacheLineBytes) JobSlice {
   std::vector<Rank> turns;  // ring of world_size
   std::size_t turn_head = 0;
   std::size_t turn_count = 0;
+  // Of a store; null: a job of sums.
+  std::unique_ptr<StoreShard> store;
+  std::vector<StoreSeat> seats;  // one a rank
+  bool store_active = false;     // stands in the shard's ring of those with results to send
   Awaited awaited;
   Histogram step_duration;  // first contribution to last result of a step in this shard
   Counter steps_closed;

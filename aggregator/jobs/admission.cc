@@ -166,6 +166,7 @@ bool check_request(const JoinRequest& request, const JobsOptions& options, Refus
     return no(RefuseCode::kBadRequest,
               text("rank %u is outside job '%s' with world size %u (ranks 0 to %u)", rank,
                    name.c_str(), world_size, world_size - 1));
+  if (join.kind == JobKind::kStore) return check_store_request(request, options, refusal);
   return check_policy(request, options, refusal);
 }
 
@@ -229,7 +230,8 @@ bool check_agreement(const JoinRequest& request, const JobsOptions& options, con
                    "all ranks the same averaging",
                    rank, std::string(request.address).c_str(), name_of(join.averaging), name,
                    name_of(entry.averaging), first, entry.members[first].address.c_str()));
-  return check_policy_agreement(request, options, entry, refusal);
+  return check_store_agreement(request, entry, refusal) &&
+         check_policy_agreement(request, options, entry, refusal);
 }
 
 bool check_size(const JoinRequest& request, std::size_t arrived_bytes, Refusal& refusal) {
@@ -307,10 +309,12 @@ JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
           .allow_nil = join.allow_nil != 0,
           .reproducible = effective_reproducible(request, options),
           .policy = effective_policy(request, options)};
-  spec.chunk_counts = {join.layouts[kGradients].chunk_count, kCollectiveChunks, 0};
+  if (join.kind == JobKind::kStore) spec.store = store_spec(request, options);
+  spec.chunk_counts = {spec.store ? 0 : join.layouts[kGradients].chunk_count, kCollectiveChunks, 0};
   spec.max_elems = {join.layouts[kGradients].max_elems, 0, 0};
   size_windows(spec, options.max_job_memory_bytes);
-  CHECK(request.rank.value < spec.world_size && spec.chunk_counts[kGradients] != 0);
+  CHECK(request.rank.value < spec.world_size);
+  CHECK(spec.store.has_value() == (spec.chunk_counts[kGradients] == 0));
   if (!check_room(spec, options, usage, decision.refusal)) return decision;
   const bool fits_now = Job::memory_bytes(spec) + usage.bytes <= options.max_total_memory_bytes &&
                         usage.jobs < options.max_jobs;

@@ -90,6 +90,11 @@ bool effective_reproducible(const JoinRequest& request, const JobsOptions& optio
 bool check_policy(const JoinRequest& request, const JobsOptions& options, Refusal& refusal);
 bool check_policy_agreement(const JoinRequest& request, const JobsOptions& options,
                             const JobEntry& entry, Refusal& refusal);
+// Whether there is such a store, and all ranks mean the same one. Precondition: the rest of the
+// request makes sense; kind kStore.
+bool check_store_request(const JoinRequest& request, const JobsOptions& options, Refusal& refusal);
+bool check_store_agreement(const JoinRequest& request, const JobEntry& entry, Refusal& refusal);
+StoreSpec store_spec(const JoinRequest& request, const JobsOptions& options) noexcept;
 // Jobs that leave stragglers behind keep more steps for them, as far as one job's memory allows.
 void size_windows(JobSpec& spec, std::size_t max_job_bytes) noexcept;
 

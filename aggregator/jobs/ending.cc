@@ -132,9 +132,13 @@ void Jobs::shutdown(TimeNs clock_ns) {
   }
 }
 
-void Jobs::command(ShardCommand::Kind kind, const JobEntry& entry, Rank rank) {
+void Jobs::command(ShardCommand::Kind kind, const JobEntry& entry, Rank rank, Step first) {
   CHECK(entry.job != nullptr && rank.value < entry.world_size());
-  commands_.push_back({.kind = kind, .job = entry.job.get(), .rank = rank});
+  commands_.push_back({.kind = kind,
+                       .job = entry.job.get(),
+                       .rank = rank,
+                       .admission = entry.member(rank).admission,
+                       .first = first});
 }
 
 void Jobs::queue(const JobEntry& entry, Rank rank, wire::PacketType type) {

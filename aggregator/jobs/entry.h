@@ -83,6 +83,7 @@ struct MemberEntry {
   wire::NoticeCode lost_by{};        // kGone: how it was lost, at `left_ns`
   std::string notice;                // why it was evicted
   std::uint32_t admissions_due = 0;  // kMemberJoined commands that shard 0 has not answered
+  std::uint32_t admission = 0;       // number of the last one
   bool rejoined = false;             // came when the job ran already
   bool needs_state = false;          // rejoined, and has not reported the end of a resync
   TimeNs rejoined_ns = 0;            // when the shards were told of its return
@@ -116,6 +117,7 @@ struct JobEntry {
   wire::StreamLayout gradients;  // as the first member gave it
   AveragingChoice averaging{};   // likewise
   Dtype wire{};                  // likewise
+  StoreOptions store;            // likewise
   Rank layout_rank;              // that member
   std::uint16_t datagram_bytes = 0;
   JobSpec spec;
@@ -193,12 +195,12 @@ struct JobEntry {
   }
   // Whether losing a rank leaves the job running.
   bool goes_on() const noexcept {
-    return running() && job != nullptr && job->spec.policy.tolerates_stragglers();
+    return running() && job != nullptr && (job->spec.policy.tolerates_stragglers() || is_store());
   }
+  // Its members have no steps in common: one that is lost starts again as another process.
+  bool is_store() const noexcept { return spec.store.has_value(); }
   // A running job of which every step needs every rank that has not ended its part.
-  bool is_synchronous() const noexcept {
-    return running() && job != nullptr && !job->spec.policy.tolerates_stragglers();
-  }
+  bool is_synchronous() const noexcept { return running() && job != nullptr && !goes_on(); }
   // When the member spoke last. Control and data both count; the shards' clock is the caller's.
   TimeNs last_heard_ns(Rank rank, const PausableClock& clock) const noexcept;
   // What is true of every job between two calls; at each tick.

@@ -201,6 +201,7 @@ class Jobs {
   void rejoin(JobEntry& entry, Rank rank, TimeNs now);
   void repeat_rejoin(JobEntry& entry, Rank rank, TimeNs now);
   void admitted(JobEntry& entry, Rank rank, TimeNs now);
+  void seat_members(JobEntry& entry, TimeNs now);
   void evict(JobEntry& entry, Rank rank, std::string why, TimeNs now);
   void note_loss(JobEntry& entry, Rank rank, wire::NoticeCode code, std::string why, TimeNs now);
 
@@ -250,7 +251,7 @@ class Jobs {
   std::size_t write_replaced(const JobEntry& entry, Rank rank, const Request& request) const;
   std::string describe_loss(const JobEntry& entry, Rank rank, std::string_view what,
                             DurationNs silent_ns) const;
-  void command(ShardCommand::Kind kind, const JobEntry& entry, Rank rank = {});
+  void command(ShardCommand::Kind kind, const JobEntry& entry, Rank rank = {}, Step first = 0);
   void queue(const JobEntry& entry, Rank rank, wire::PacketType type);
 
   JobsOptions options_;

@@ -221,7 +221,7 @@ ControlResult Jobs::admit_to_running(JobEntry& entry, const Request& request) {
   if (!same) occupy(entry, request);
   member.address = request.origin.address;
   member.rejoined = true;
-  member.needs_state = true;
+  member.needs_state = !entry.is_store();  // else its pulls bring all
   rejoin(entry, rank, request.now);
   return {.verdict = Verdict::kJoin, .bind = true, .job = entry.id, .rank = rank};
 }

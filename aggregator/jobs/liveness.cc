@@ -66,6 +66,7 @@ void Jobs::tick(TimeNs clock_ns) {
     check_wanted(entry, now);
     if (entry.is_synchronous()) check_ends(entry, now);
     if (entry.goes_on()) advance_resyncs(entry, now);
+    if (entry.goes_on() && entry.is_store()) seat_members(entry, now);
     if (entry.ended()) expire(entry, now);
     if (entry.ended() && entry.memory() == JobMemory::kNone &&
         now - entry.ended_ns >= kNoticeRepeat)
@@ -85,18 +86,21 @@ void Jobs::check_member(JobEntry& entry, Rank rank, TimeNs now) {
 }
 
 // A synchronous job that runs cannot go on without a rank, others can; one that forms waits for
-// another process.
+// another process. So does a store: of what the lost one was about to push nothing fits any more.
 void Jobs::lose(JobEntry& entry, Rank rank, wire::NoticeCode code, TimeNs now) {
   CHECK(!entry.ended());
   MemberEntry& member = entry.member(rank);
-  member.change_to(MemberPhase::kGone);
+  const bool evicted = entry.goes_on() && entry.is_store();
+  member.change_to(evicted ? MemberPhase::kEvicted : MemberPhase::kGone);
   member.liveness.reset_suspicion();
   entry.shared(rank).reachable.store(false, std::memory_order_release);
   if (entry.forming() && entry.count(MemberPhase::kJoined) != 0) return;
   if (entry.is_synchronous() && let_go(entry, rank, code, now)) return;
   if (entry.goes_on()) {
     remove_member(entry, rank);
-    note_loss(entry, rank, code, describe_loss_by(entry, rank, code, now), now);
+    std::string why = describe_loss_by(entry, rank, code, now);
+    if (evicted) member.notice = why;
+    note_loss(entry, rank, code, std::move(why), now);
     return;
   }
   fail(entry, code, rank, describe_loss_by(entry, rank, code, now), now);

@@ -39,7 +39,9 @@ const NamedOptions* find_named(const JoinRequest& request, const JobsOptions& op
 
 }  // namespace
 
+// A store has no steps, so no policy: what the configuration says is for jobs of sums.
 PolicyOptions effective_policy(const JoinRequest& request, const JobsOptions& options) noexcept {
+  if (request.join.kind == JobKind::kStore) return {};
   if (request.join.has_policy != 0) return request.join.policy;
   const NamedOptions* named = find_named(request, options);
   return named == nullptr ? options.policy : named->policy;

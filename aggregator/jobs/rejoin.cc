@@ -1,7 +1,7 @@
 // Members that a running job loses and goes on without, and processes that take their ranks again.
 //
-// Only for jobs whose policy lets a step complete without one of the ranks; a synchronous job ends
-// with its first loss (ending.cc).
+// Only for stores, and for jobs whose policy lets a step complete without one of the ranks; a
+// synchronous job ends with its first loss (ending.cc).
 #include <algorithm>
 
 #include "aggregator/jobs/entry.h"
@@ -53,6 +53,7 @@ void Jobs::rejoin(JobEntry& entry, Rank rank, TimeNs now) {
   member.liveness.reset_suspicion();
   member.rejoined_ns = now;
   ++member.admissions_due;
+  ++member.admission;
 
   for (auto& left_from : shared.left_from) left_from.store(kNoStep, std::memory_order_release);
   shared.reachable.store(true, std::memory_order_release);
@@ -79,6 +80,28 @@ void Jobs::admitted(JobEntry& entry, Rank rank, TimeNs now) {
   member.admitted_ns = now;
   const auto away = [](const MemberEntry& other) { return other.lost(); };
   if (std::none_of(entry.members.begin(), entry.members.end(), away)) entry.loss.clear();
+}
+
+// Of a store: processes for whom every shard holds its clocks now. They start behind the greatest.
+void Jobs::seat_members(JobEntry& entry, TimeNs now) {
+  CHECK(entry.goes_on() && entry.is_store());
+  for (std::uint16_t index = 0; index < entry.world_size(); ++index) {
+    const Rank rank{index};
+    MemberEntry& member = entry.member(rank);
+    if (!member.is(MemberPhase::kReturning)) continue;
+    Step first = 1;
+    const bool held = std::ranges::all_of(entry.job->slices, [&](const JobSlice& slice) {
+      const std::uint64_t seat = slice.seats[index].held.load(std::memory_order_acquire);
+      first = std::max(first, static_cast<Step>(seat));
+      return seat >> 32 == member.admission;
+    });
+    if (!held) continue;
+    entry.shared(rank).joined_from[index_of(StreamId::kGradients)].store(first,
+                                                                         std::memory_order_release);
+    command(ShardCommand::Kind::kMemberStarts, entry, rank, first);
+    member.admissions_due = 0;
+    admitted(entry, rank, now);
+  }
 }
 
 // Ends one member's part against its will and tells it why; another process may take the rank.

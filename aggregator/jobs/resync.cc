@@ -28,7 +28,7 @@ ControlResult Jobs::resync(const Request& request) {
   MemberEntry& member = *speaker.member;
   hear(entry, request);
   ControlResult result{.verdict = Verdict::kResync, .bind = true, .job = entry.id, .rank = rank};
-  if (!entry.goes_on()) {
+  if (!entry.goes_on() || entry.is_store()) {
     result.verdict = Verdict::kNotAllowed;  // nobody falls behind there
   } else if (member.is(MemberPhase::kJoined)) {
     const wire::Resync& body = request.packet.body<wire::Resync>();

@@ -54,6 +54,7 @@ JobEntry* Jobs::found(const JoinRequest& request, JobSpec spec) {
   entry->gradients = request.join.layouts[index_of(StreamId::kGradients)];
   entry->averaging = request.join.averaging;
   entry->wire = request.join.wire;
+  entry->store = request.join.store;
   entry->layout_rank = request.rank;
   entry->datagram_bytes = request.join.datagram_bytes;
   entry->members.resize(spec.world_size);

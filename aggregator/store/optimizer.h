@@ -14,35 +14,10 @@
 #include <span>
 
 #include "aggregator/base/status.h"
+#include "aggregator/base/store_options.h"
 #include "aggregator/base/types.h"
 
 namespace sluice::agg {
-
-enum class UpdateRule : std::uint8_t {
-  kDelta,  // workers push differences of parameters: each runs its own optimizer
-  kSgd,    // workers push gradients
-  kAdam,
-};
-
-struct UpdateOptions {
-  UpdateRule rule = UpdateRule::kDelta;
-  double weight_decay = 0;
-  // kSgd
-  double momentum = 0;
-  double dampening = 0;
-  bool nesterov = false;
-  // kAdam
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
-  bool interpolates = false;  // m + (1 - beta1) (g - m), as PyTorch 2 computes the first moment
-
-  // Arrays of a chunk's size that are kept beside the parameters.
-  std::size_t state_count() const noexcept {
-    if (rule == UpdateRule::kAdam) return 2;
-    return rule == UpdateRule::kSgd && momentum != 0 ? 1 : 0;
-  }
-};
 
 // Ok, or which option has a value that PyTorch refuses too.
 Status check_update(const UpdateOptions& options);

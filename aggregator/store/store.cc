@@ -2,6 +2,7 @@
 #include "aggregator/store/store.h"
 
 #include <cstring>
+#include <new>
 
 #include "aggregator/base/check.h"
 #include "aggregator/core/mask.h"
@@ -9,34 +10,32 @@
 namespace sluice::agg {
 namespace {
 
-std::uint32_t blocks_of(const StoreLayout& layout, ShardId id, std::uint16_t shard_count) noexcept {
-  return (layout.block_count() + shard_count - 1u - id.value) / shard_count;
+std::uint32_t blocks_of(const StoreSpec& spec, ShardId id, std::uint16_t shard_count) noexcept {
+  return (spec.block_count + shard_count - 1u - id.value) / shard_count;
 }
 
-std::size_t floats_of_chunk(const StoreSpec& spec, const StoreLayout& layout) noexcept {
+std::size_t floats_of_chunk(const StoreSpec& spec) noexcept {
   const std::size_t places = !spec.gathers() ? 0 : spec.in_rank_order ? spec.world_size : 1;
-  return layout.stride_floats() * (1 + spec.update.state_count() + places);
+  return spec.stride_floats() * (1 + spec.update.state_count() + places);
 }
 
 }  // namespace
 
-std::size_t StoreShard::memory_bytes(const StoreSpec& spec, const StoreLayout& layout, ShardId id,
+std::size_t StoreShard::memory_bytes(const StoreSpec& spec, ShardId id,
                                      std::uint16_t shard_count) noexcept {
-  const std::size_t blocks = blocks_of(layout, id, shard_count);
+  const std::size_t blocks = blocks_of(spec, id, shard_count);
   const std::size_t chunks = blocks * kChunksPerBlock;
   const std::size_t masks = spec.in_rank_order ? mask_words(spec.world_size) : 0;
-  return chunks * (floats_of_chunk(spec, layout) * sizeof(float) + sizeof(Chunk) + masks * 8) +
+  return chunks * (floats_of_chunk(spec) * sizeof(float) + sizeof(Chunk) + masks * 8) +
          blocks * (sizeof(Block) + spec.world_size * (sizeof(Row) + sizeof(Turn)));
 }
 
-StoreShard::StoreShard(const StoreSpec& spec, const StoreLayout& layout, ShardId id,
-                       std::uint16_t shard_count)
+StoreShard::StoreShard(const StoreSpec& spec, ShardId id, std::uint16_t shard_count)
     : spec_(spec),
-      layout_(layout),
       id_(id),
       shard_count_(shard_count),
-      block_count_(blocks_of(layout, id, shard_count)),
-      area_floats_(floats_of_chunk(spec, layout)),
+      block_count_(blocks_of(spec, id, shard_count)),
+      area_floats_(floats_of_chunk(spec)),
       memory_(nullptr, std::free),
       blocks_(block_count_),
       rows_(std::size_t{block_count_} * spec.world_size),
@@ -46,19 +45,19 @@ StoreShard::StoreShard(const StoreSpec& spec, const StoreLayout& layout, ShardId
   const std::size_t bytes = chunks_.size() * area_floats_ * sizeof(float);
   if (bytes != 0) {
     memory_.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
-    CHECK(memory_ != nullptr);
+    if (memory_ == nullptr) throw std::bad_alloc();
     std::memset(memory_.get(), 0, bytes);  // touched now, not by the first push
   }
   if (spec.in_rank_order) gathered_ranks_.resize(chunks_.size() * mask_words(spec.world_size));
   turns_.reserve(rows_.size());
-  changes_.reserve(3u * spec.world_size);
+  changes_.reserve(4u * spec.world_size);
   for (Block& block : blocks_) block.at_clock = block.present = spec.world_size;
   for (Chunk& chunk : chunks_) chunk.missing = spec.world_size;
 }
 
 std::span<const float> StoreShard::parameters(ChunkIndex index) const noexcept {
-  const std::uint32_t block = index / kChunksPerBlock;
-  return {area(local(block), index % kChunksPerBlock), layout_.elem_count(index)};
+  const std::uint32_t at = local(index / kChunksPerBlock);
+  return {area(at, index % kChunksPerBlock), chunk(at, index % kChunksPerBlock).elem_count};
 }
 
 }  // namespace sluice::agg

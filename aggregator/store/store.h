@@ -7,7 +7,8 @@
 // For each block of chunks and each rank v is kept, the last iteration of which all chunks were
 // counted, and which chunks of the next one were; the block's clock c is the least v of its
 // members, n how many stand there. A pull waits until c and the puller's own v have come as far as
-// it says, and is queued by whatever brings that about.
+// it says, and is queued by whatever brings that about. The initial values of a block, which say
+// how many chunks it has and of how many elements, come before anything else of it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@
 
 #include "aggregator/base/types.h"
 #include "aggregator/base/verdict.h"
-#include "aggregator/store/layout.h"
+#include "aggregator/store/spec.h"
 
 namespace sluice::agg {
 
@@ -26,7 +27,8 @@ struct StorePush {
   Rank rank;
   Step iteration = 0;  // from 1; 0: initial values
   ChunkIndex chunk = 0;
-  double rate = 0;  // learning rate, where the store has the optimizer
+  double rate = 0;                 // learning rate, where the store has the optimizer
+  std::uint32_t block_chunks = 0;  // how many chunks the block has
   std::span<const std::uint8_t> values;
 };
 
@@ -36,6 +38,7 @@ struct StorePull {
   std::uint64_t chunks = 0;  // bit i: chunk i of the block
   Step need = 0;             // iterations of every member that must be in
   Step own = 0;              // of the puller itself: those that it has pushed
+  Priority priority = 0;     // of its answers
 };
 
 struct StoreAnswer {
@@ -45,6 +48,7 @@ struct StoreAnswer {
   std::uint16_t at_clock = 0;  // n
   std::uint16_t waiting = 0;   // pulls parked at the block
   Step own = 0;                // v of the receiver
+  Priority priority = 0;
   std::span<const float> values;
 };
 
@@ -59,12 +63,11 @@ class StoreShard {
     kLive,
   };
 
-  // All ranks are live from iteration 1. `spec` has passed check_store().
-  StoreShard(const StoreSpec& spec, const StoreLayout& layout, ShardId id,
-             std::uint16_t shard_count);
+  // All ranks are live from iteration 1. `spec` has passed check_store(). Throws std::bad_alloc.
+  StoreShard(const StoreSpec& spec, ShardId id, std::uint16_t shard_count);
 
   // What such a shard's memory takes.
-  static std::size_t memory_bytes(const StoreSpec& spec, const StoreLayout& layout, ShardId id,
+  static std::size_t memory_bytes(const StoreSpec& spec, ShardId id,
                                   std::uint16_t shard_count) noexcept;
 
   // kFolded: counted; kCompleted: and the block's clock has moved. kTooNew: out of order, or
@@ -75,11 +78,29 @@ class StoreShard {
   Verdict pull(const StorePull& pull) noexcept;
   // The next chunk for somebody. False: nobody has anything to get now.
   bool poll_answer(StoreAnswer& answer) noexcept;
+  bool has_answers() const noexcept { return !turns_.empty(); }
+
+  // ---- for those whose packets were lost; of a block of this shard ----
+  // Which chunks of the rank's push of `iteration` are counted.
+  std::uint64_t counted(std::uint32_t block, Rank rank, Step iteration) const noexcept;
+  struct PullState {
+    std::uint64_t taken = 0;  // chunks that the pull was for: it is parked, queued or answered
+    std::uint64_t ready = 0;  // of them, those whose values can be had and are not queued
+    bool waits = false;       // for pushes
+    Priority priority = 0;
+  };
+  // Of the rank's pull that waits for `own` of its own iterations.
+  PullState pull_state(std::uint32_t block, Rank rank, Step own) const noexcept;
+  // What an answer of the chunk would say now. False: the rank's last pull still has to wait.
+  bool read(ChunkIndex chunk, Rank rank, StoreAnswer& answer) const noexcept;
+  // Marks whose pushes the rank's last pull waits for, as bits.
+  void find_missing(std::uint32_t block, Rank rank, std::span<std::uint64_t> ranks) const noexcept;
 
   // A member that dies or leaves. What it pushed stays.
   void remove(Rank rank) noexcept;
   // A member that joins, in two steps: it holds all clocks, and when it does so in every shard it
-  // starts at one more than the greatest of their greatest_clock(). Precondition: kGone; kHeld.
+  // starts at one more than the greatest of their greatest_clock(). Precondition: kGone or
+  // kLeaving; kHeld.
   void hold(Rank rank) noexcept;
   void start(Rank rank, Step first_iteration) noexcept;
   MemberState state(Rank rank) const noexcept { return members_[rank.value]; }
@@ -100,7 +121,7 @@ class StoreShard {
   }
   std::span<const float> parameters(ChunkIndex chunk) const noexcept;
   bool owns(std::uint32_t block) const noexcept {
-    return block < layout_.block_count() && block % shard_count_ == id_.value;
+    return block < spec_.block_count && block % shard_count_ == id_.value;
   }
 
  private:
@@ -114,6 +135,7 @@ class StoreShard {
     std::uint16_t parked = 0;   // pulls that wait
     bool rate_known = false;    // of the clock that is gathered
     double rate = 0;
+    std::uint64_t all = 0;      // chunks that it has; 0: nobody has said so
     std::uint64_t known = 0;    // chunks that have their initial values
     std::uint64_t applied = 0;  // gathering: chunks that are done with the clock to come
   };
@@ -122,6 +144,8 @@ class StoreShard {
     Step pushed = 0;  // v
     Step need = 0;    // of its last pull
     Step own = 0;
+    Priority priority = 0;
+    bool pulled = false;  // it has had a pull: need and own are that one's
     bool queued = false;
     bool parked = false;
     std::uint64_t counted = 0;  // chunks of iteration v + 1
@@ -129,8 +153,9 @@ class StoreShard {
   };
   struct Chunk {
     std::uint32_t updates = 0;
-    std::uint16_t gathered = 0;  // pushes
-    std::uint16_t missing = 0;   // members at the clock whose push is not in
+    std::uint16_t elem_count = 0;  // 0: not known yet
+    std::uint16_t gathered = 0;    // pushes
+    std::uint16_t missing = 0;     // members at the clock whose push is not in
   };
   struct Turn {  // of a row with answers to give
     std::uint64_t urgency = 0;
@@ -152,8 +177,12 @@ class StoreShard {
     DCHECK(owns(block));
     return block / shard_count_;
   }
-  const StoreLayout::Block& shape(std::uint32_t local_block) const noexcept {
-    return layout_.block(local_block * shard_count_ + id_.value);
+  // All of its chunks have their initial values.
+  static bool is_known(const Block& block) noexcept {
+    return block.all != 0 && block.known == block.all;
+  }
+  const Row& row(std::uint32_t local_block, Rank rank) const noexcept {
+    return rows_[std::size_t{local_block} * spec_.world_size + rank.value];
   }
   Row& row(std::uint32_t local_block, Rank rank) noexcept {
     return rows_[std::size_t{local_block} * spec_.world_size + rank.value];
@@ -165,6 +194,9 @@ class StoreShard {
     return memory_.get() + (std::size_t{local_block} * kChunksPerBlock + index) * area_floats_;
   }
   Chunk& chunk(std::uint32_t local_block, std::uint32_t index) noexcept {
+    return chunks_[std::size_t{local_block} * kChunksPerBlock + index];
+  }
+  const Chunk& chunk(std::uint32_t local_block, std::uint32_t index) const noexcept {
     return chunks_[std::size_t{local_block} * kChunksPerBlock + index];
   }
 
@@ -179,7 +211,7 @@ class StoreShard {
   bool advance(std::uint32_t local_block) noexcept;
 
   // store_pull.cc
-  bool ready(const Block& block, std::uint32_t local_block, const Row& row) const noexcept;
+  static bool ready(const Block& block, const Row& row) noexcept;
   void consider(std::uint32_t local_block, Rank rank) noexcept;
   void wake(std::uint32_t local_block) noexcept;
 
@@ -188,7 +220,6 @@ class StoreShard {
   void settle(std::uint32_t local_block, const Change& change) noexcept;
 
   const StoreSpec spec_;
-  const StoreLayout& layout_;  // outlives it
   const ShardId id_;
   const std::uint16_t shard_count_;
   const std::uint32_t block_count_;  // of this shard

@@ -7,7 +7,7 @@
 namespace sluice::agg {
 
 void StoreShard::change(Rank rank, MemberState now, const Change& change) noexcept {
-  CHECK(changes_.size() < changes_.capacity());  // a rank has three under way at most
+  CHECK(changes_.size() < changes_.capacity());  // a rank has four under way at most
   members_[rank.value] = now;
   changes_.push_back(change);
 }
@@ -15,11 +15,16 @@ void StoreShard::change(Rank rank, MemberState now, const Change& change) noexce
 void StoreShard::remove(Rank rank) noexcept {
   const MemberState from = state(rank);
   if (from == MemberState::kGone || from == MemberState::kLeaving) return;
+  // What it was about to become, and has not begun to, need not be carried out.
+  const auto begun = changes_.begin() + (changes_.empty() ? 0 : 1);
+  changes_.erase(std::remove_if(begun, changes_.end(),
+                                [rank](const Change& each) { return each.rank == rank; }),
+                 changes_.end());
   change(rank, MemberState::kLeaving, {.rank = rank, .to = MemberState::kGone});
 }
 
 void StoreShard::hold(Rank rank) noexcept {
-  CHECK(state(rank) == MemberState::kGone);
+  CHECK(state(rank) == MemberState::kGone || state(rank) == MemberState::kLeaving);
   change(rank, MemberState::kHolding, {.rank = rank, .to = MemberState::kHeld});
 }
 
@@ -37,9 +42,10 @@ bool StoreShard::poll_work() noexcept {
   if (change_at_ < block_count_) return true;
   change_at_ = 0;
   changes_.erase(changes_.begin());
-  MemberState& state = members_[change.rank.value];
-  // A removal that came meanwhile is what counts.
-  if (state != MemberState::kLeaving || change.to == MemberState::kGone) state = change.to;
+  // Until the last that came meanwhile is done, it is on its way there.
+  const bool is_last =
+      std::ranges::none_of(changes_, [&](const Change& each) { return each.rank == change.rank; });
+  if (is_last) members_[change.rank.value] = change.to;
   return !changes_.empty();
 }
 
@@ -65,7 +71,7 @@ void StoreShard::settle(std::uint32_t at, const Change& change) noexcept {
     return;
   }
   if (spec_.gathers()) {
-    for (std::uint32_t index = 0; index < shape(at).chunk_count; ++index) {
+    for (std::uint32_t index = 0; index < kChunksPerBlock; ++index) {
       Chunk& chunk = this->chunk(at, index);
       chunk.missing =
           static_cast<std::uint16_t>(std::ranges::count_if(rows(at), [&](const Row& each) {

@@ -5,29 +5,34 @@
 #include <bit>
 
 #include "aggregator/base/check.h"
+#include "aggregator/core/mask.h"
 #include "aggregator/store/store.h"
 
 namespace sluice::agg {
 
 Verdict StoreShard::pull(const StorePull& pull) noexcept {
-  if (pull.block >= layout_.block_count()) return Verdict::kBadChunk;
+  if (pull.block >= spec_.block_count) return Verdict::kBadChunk;
   if (!owns(pull.block)) return Verdict::kWrongShard;
   if (pull.rank.value >= spec_.world_size) return Verdict::kBadRank;
   const std::uint32_t at = local(pull.block);
-  if (pull.chunks == 0 || (pull.chunks & ~shape(at).all()) != 0) return Verdict::kBadChunk;
+  // Before the initial values are there nobody knows which chunks there are: see consider().
+  const std::uint64_t all = is_known(blocks_[at]) ? blocks_[at].all : ~std::uint64_t{0};
+  if (pull.chunks == 0 || (pull.chunks & ~all) != 0) return Verdict::kBadChunk;
   if (members_[pull.rank.value] != MemberState::kLive) return Verdict::kNotAllowed;
   Row& row = this->row(at, pull.rank);
   if (pull.need < row.need || pull.own < row.own) return Verdict::kDuplicate;
   if (pull.need > row.need || pull.own > row.own) row.wanted = 0;  // of no use any more
   row.need = pull.need;
   row.own = pull.own;
+  row.pulled = true;
+  row.priority = pull.priority;
   row.wanted |= pull.chunks;
   consider(at, pull.rank);
   return Verdict::kProbe;
 }
 
-bool StoreShard::ready(const Block& block, std::uint32_t at, const Row& row) const noexcept {
-  return block.known == shape(at).all() && block.clock >= row.need && row.pushed != kAbsent &&
+bool StoreShard::ready(const Block& block, const Row& row) noexcept {
+  return is_known(block) && block.clock >= row.need && row.pushed != kAbsent &&
          row.pushed >= row.own;
 }
 
@@ -35,7 +40,8 @@ bool StoreShard::ready(const Block& block, std::uint32_t at, const Row& row) con
 void StoreShard::consider(std::uint32_t at, Rank rank) noexcept {
   Block& block = blocks_[at];
   Row& row = this->row(at, rank);
-  const bool may_go = row.wanted != 0 && ready(block, at, row);
+  if (is_known(block)) row.wanted &= block.all;
+  const bool may_go = row.wanted != 0 && ready(block, row);
   const bool waited = row.parked;
   row.parked = row.wanted != 0 && !may_go;
   block.parked = static_cast<std::uint16_t>(block.parked + row.parked - waited);
@@ -59,18 +65,12 @@ bool StoreShard::poll_answer(StoreAnswer& answer) noexcept {
     const Block& block = blocks_[turn.block];
     Row& row = this->row(turn.block, turn.rank);
     DCHECK(row.queued);
-    const bool answers = row.wanted != 0 && ready(block, turn.block, row);
+    const bool answers = row.wanted != 0 && ready(block, row);
     if (answers) {
       const auto index = static_cast<std::uint32_t>(std::countr_zero(row.wanted));
-      const ChunkIndex chunk = (turn.block * shard_count_ + id_.value) * kChunksPerBlock + index;
       row.wanted &= row.wanted - 1;
-      answer = {.rank = turn.rank,
-                .chunk = chunk,
-                .clock = block.clock,
-                .at_clock = block.at_clock,
-                .waiting = block.parked,
-                .own = row.pushed,
-                .values = parameters(chunk)};
+      const ChunkIndex chunk = (turn.block * shard_count_ + id_.value) * kChunksPerBlock + index;
+      CHECK(read(chunk, turn.rank, answer));
     }
     if (row.wanted == 0 || !answers) {
       std::pop_heap(turns_.begin(), turns_.end());
@@ -81,6 +81,54 @@ bool StoreShard::poll_answer(StoreAnswer& answer) noexcept {
     if (answers) return true;
   }
   return false;
+}
+
+bool StoreShard::read(ChunkIndex chunk, Rank rank, StoreAnswer& answer) const noexcept {
+  const std::uint32_t at = local(chunk / kChunksPerBlock);
+  const Block& block = blocks_[at];
+  const Row& row = this->row(at, rank);
+  if (!ready(block, row) || !(block.all >> (chunk % kChunksPerBlock) & 1)) return false;
+  answer = {.rank = rank,
+            .chunk = chunk,
+            .clock = block.clock,
+            .at_clock = block.at_clock,
+            .waiting = block.parked,
+            .own = row.pushed,
+            .priority = row.priority,
+            .values = parameters(chunk)};
+  return true;
+}
+
+std::uint64_t StoreShard::counted(std::uint32_t block_index, Rank rank,
+                                  Step iteration) const noexcept {
+  const Block& block = blocks_[local(block_index)];
+  const Row& row = this->row(local(block_index), rank);
+  if (iteration == 0) return block.known;
+  if (row.pushed == kAbsent || iteration > row.pushed + 1) return 0;
+  return iteration <= row.pushed ? block.all : row.counted;
+}
+
+StoreShard::PullState StoreShard::pull_state(std::uint32_t block_index, Rank rank,
+                                             Step own) const noexcept {
+  const Block& block = blocks_[local(block_index)];
+  const Row& row = this->row(local(block_index), rank);
+  if (row.own != own || !row.pulled) return {};
+  const bool is_ready = ready(block, row);
+  return {.taken = is_known(block) ? block.all : ~std::uint64_t{0},
+          .ready = is_ready ? block.all & ~row.wanted : 0,
+          .waits = !is_ready,
+          .priority = row.priority};
+}
+
+void StoreShard::find_missing(std::uint32_t block_index, Rank rank,
+                              std::span<std::uint64_t> ranks) const noexcept {
+  const std::uint32_t at = local(block_index);
+  const Row& reader = row(at, rank);
+  for (std::uint16_t other = 0; other < spec_.world_size; ++other) {
+    const Row& each = row(at, Rank{other});
+    const Step needed = Rank{other} == rank ? std::max(reader.need, reader.own) : reader.need;
+    if (each.pushed != kAbsent && each.pushed < needed) set_bit(ranks.data(), Rank{other});
+  }
 }
 
 }  // namespace sluice::agg

@@ -7,6 +7,7 @@
 #include "aggregator/base/check.h"
 #include "aggregator/core/fold.h"
 #include "aggregator/core/mask.h"
+#include "aggregator/store/optimizer.h"
 #include "aggregator/store/store.h"
 
 namespace sluice::agg {
@@ -14,19 +15,20 @@ namespace sluice::agg {
 Verdict StoreShard::push(const StorePush& push) noexcept {
   const std::uint32_t block_index = push.chunk / kChunksPerBlock;
   const std::uint32_t index = push.chunk % kChunksPerBlock;
-  const std::uint16_t elem_count = layout_.elem_count(push.chunk);
-  if (elem_count == 0) return Verdict::kBadChunk;
+  if (block_index >= spec_.block_count) return Verdict::kBadChunk;
   if (!owns(block_index)) return Verdict::kWrongShard;
   if (push.rank.value >= spec_.world_size) return Verdict::kBadRank;
-  if (push.values.size() != elem_count * sizeof(float)) return Verdict::kShapeMismatch;
   if (members_[push.rank.value] != MemberState::kLive) return Verdict::kNotAllowed;
   const std::uint32_t at = local(block_index);
   if (push.iteration == 0) return initialise(at, index, push);
 
   const Block& block = blocks_[at];
+  if (!is_known(block)) return Verdict::kNotStarted;
+  if (!(block.all >> index & 1)) return Verdict::kBadChunk;
+  if (push.values.size() != chunk(at, index).elem_count * sizeof(float))
+    return Verdict::kShapeMismatch;
   Row& row = this->row(at, push.rank);
   DCHECK(row.pushed != kAbsent && row.pushed >= block.clock);
-  if (block.known != shape(at).all()) return Verdict::kNotStarted;
   if (push.iteration <= row.pushed || push.iteration > kLastStep) return Verdict::kDuplicate;
   if (push.iteration != row.pushed + 1) return Verdict::kTooNew;
   if (spec_.bound != kNoBound && push.iteration - block.clock - 1 > spec_.bound)
@@ -45,13 +47,23 @@ Verdict StoreShard::push(const StorePush& push) noexcept {
   return moved ? Verdict::kCompleted : Verdict::kFolded;
 }
 
+// The first of a block says how many chunks it has, each of its own how many elements.
 Verdict StoreShard::initialise(std::uint32_t at, std::uint32_t index,
                                const StorePush& push) noexcept {
   Block& block = blocks_[at];
+  const std::size_t elem_count = push.values.size() / sizeof(float);
+  if (push.block_chunks == 0 || push.block_chunks > kChunksPerBlock || index >= push.block_chunks)
+    return Verdict::kBadChunk;
+  const std::uint64_t all = ~std::uint64_t{0} >> (kChunksPerBlock - push.block_chunks);
+  if (elem_count == 0 || elem_count > spec_.max_elems || push.values.size() % sizeof(float) != 0 ||
+      (block.all != 0 && block.all != all))
+    return Verdict::kShapeMismatch;
   if (block.known >> index & 1) return Verdict::kDuplicate;
+  block.all = all;
+  chunk(at, index).elem_count = static_cast<std::uint16_t>(elem_count);
   std::memcpy(area(at, index), push.values.data(), push.values.size());
   block.known |= std::uint64_t{1} << index;
-  if (block.known != shape(at).all()) return Verdict::kFolded;
+  if (!is_known(block)) return Verdict::kFolded;
   wake(at);
   return Verdict::kCompleted;
 }
@@ -59,10 +71,11 @@ Verdict StoreShard::initialise(std::uint32_t at, std::uint32_t index,
 // True: the block's clock has moved.
 bool StoreShard::count(std::uint32_t at, std::uint32_t index, Row& row, Step iteration) noexcept {
   row.counted |= std::uint64_t{1} << index;
-  if (row.counted != shape(at).all()) return false;
+  Block& block = blocks_[at];
+  DCHECK(is_known(block));
+  if (row.counted != block.all) return false;
   row.counted = 0;
   row.pushed = iteration;
-  Block& block = blocks_[at];
   if (iteration - 1 != block.clock) return false;
   CHECK(block.at_clock != 0);
   return --block.at_clock == 0 && advance(at);
@@ -74,14 +87,14 @@ void StoreShard::gather(std::uint32_t at, std::uint32_t index, const StorePush& 
   CHECK(!(block.applied >> index & 1) && chunk.missing != 0);
   if (!block.rate_known) block.rate = push.rate;  // all chunks of a clock have one
   block.rate_known = true;
-  float* place = area(at, index) + layout_.stride_floats() * (1 + spec_.update.state_count());
+  float* place = area(at, index) + spec_.stride_floats() * (1 + spec_.update.state_count());
   bool first = chunk.gathered == 0;
   if (spec_.in_rank_order) {
     const std::size_t words = mask_words(spec_.world_size);
     std::uint64_t* ranks = &gathered_ranks_[(at * std::size_t{kChunksPerBlock} + index) * words];
     first = !test_bit(ranks, push.rank);  // else the process that had the rank before
     set_bit(ranks, push.rank);
-    place += layout_.stride_floats() * push.rank.value;
+    place += spec_.stride_floats() * push.rank.value;
   }
   const std::size_t elem_count = push.values.size() / sizeof(float);
   if (first)
@@ -96,7 +109,7 @@ void StoreShard::apply_gathered(std::uint32_t at, std::uint32_t index) noexcept 
   Block& block = blocks_[at];
   Chunk& chunk = this->chunk(at, index);
   CHECK(chunk.gathered != 0 && block.rate_known);
-  float* sum = area(at, index) + layout_.stride_floats() * (1 + spec_.update.state_count());
+  float* sum = area(at, index) + spec_.stride_floats() * (1 + spec_.update.state_count());
   if (spec_.in_rank_order) {
     const std::size_t words = mask_words(spec_.world_size);
     std::uint64_t* ranks = &gathered_ranks_[(at * std::size_t{kChunksPerBlock} + index) * words];
@@ -104,11 +117,11 @@ void StoreShard::apply_gathered(std::uint32_t at, std::uint32_t index) noexcept 
     sum = nullptr;
     for (std::uint16_t rank = 0; rank < spec_.world_size; ++rank) {
       if (!test_bit(ranks, Rank{rank})) continue;
-      float* place = places + layout_.stride_floats() * rank;
+      float* place = places + spec_.stride_floats() * rank;
       if (sum == nullptr)
         sum = place;
       else
-        fold_add(sum, reinterpret_cast<const std::uint8_t*>(place), layout_.stride_floats(),
+        fold_add(sum, reinterpret_cast<const std::uint8_t*>(place), spec_.stride_floats(),
                  Dtype::kFloat32);
     }
     std::fill_n(ranks, words, 0);
@@ -122,13 +135,12 @@ void StoreShard::apply_gathered(std::uint32_t at, std::uint32_t index) noexcept 
 void StoreShard::apply(std::uint32_t at, std::uint32_t index, double rate, float divisor,
                        const std::uint8_t* values) noexcept {
   float* parameters = area(at, index);
-  std::array<float*, 2> states{parameters + layout_.stride_floats(),
-                               parameters + 2 * layout_.stride_floats()};
-  const ChunkIndex global = (at * shard_count_ + id_.value) * kChunksPerBlock + index;
+  std::array<float*, 2> states{parameters + spec_.stride_floats(),
+                               parameters + 2 * spec_.stride_floats()};
   apply_update(spec_.update,
                {.divisor = divisor, .rate = rate, .ordinal = ++chunk(at, index).updates},
                parameters, std::span(states).first(spec_.update.state_count()), values,
-               layout_.elem_count(global));
+               chunk(at, index).elem_count);
 }
 
 // Makes the block's clock the least v of its members. True: it has moved. When nobody is left it
@@ -147,7 +159,7 @@ bool StoreShard::advance(std::uint32_t at) noexcept {
   CHECK(least >= block.clock);
   if (least == block.clock) return false;
   if (spec_.gathers()) {
-    for (std::uint32_t index = 0; index < shape(at).chunk_count; ++index) {
+    for (std::uint32_t index = 0; index < kChunksPerBlock; ++index) {
       CHECK(chunk(at, index).gathered == 0);  // no v passes what is not applied
       chunk(at, index).missing = count;
     }

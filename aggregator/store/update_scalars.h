@@ -47,8 +47,8 @@ inline UpdateScalars scalars_of(const UpdateOptions& options, const UpdateStep& 
           .epsilon = rounded(options.epsilon),
           .minus_rate = rounded(-rate),
           .is_first = step.ordinal == 1,
-          .nesterov = options.nesterov,
-          .interpolates = options.interpolates};
+          .nesterov = options.nesterov != 0,
+          .interpolates = options.interpolates != 0};
 }
 
 }  // namespace sluice::agg

@@ -9,6 +9,7 @@
 
 #include "aggregator/base/limits.h"
 #include "aggregator/base/policy_options.h"
+#include "aggregator/base/store_options.h"
 #include "aggregator/base/types.h"
 #include "aggregator/wire/header.h"
 
@@ -51,6 +52,8 @@ struct Join {  // padded to the size of a full result datagram of this job, or n
   std::uint8_t name_bytes = 0;
   AveragingChoice averaging{};  // as it was made, the default being one of them
   Dtype wire{};                 // the format that float32 travels in
+  JobKind kind{};
+  StoreOptions store;  // all defaults unless it is one
   char name[kMaxJobNameBytes] = {};
   std::uint8_t server_nonce[kNonceBytes] = {};
   std::uint8_t proof[kProofBytes] = {};

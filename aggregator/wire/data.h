@@ -1,8 +1,9 @@
 // The bodies of data packets, port P + 1 + shard.
 //
-// Sums and pieces share their headers, probes and answers, and nothing else: a contribution to a
-// sum (stream kGradients) is of a step of parameters and has a weight; a piece (streams
-// kCollectives and kState) is of an operation that all ranks must agree on. Each body names its
+// Sums, pieces and stores share their headers, probes and answers, and nothing else: a contribution
+// to a sum (stream kGradients) is of a step of parameters and has a weight; a piece (streams
+// kCollectives and kState) is of an operation that all ranks must agree on; pushes and pulls are of
+// a store's blocks, which have clocks of their own. Each body names its
 // type and the flags that it may have.
 #pragma once
 
@@ -95,7 +96,51 @@ struct PieceResult {  // then mask_words u64, then payload_bytes
   std::uint16_t payload_bytes = 0;
 };
 
+// ---- stores ----
+
+// A layer begins a block of its own, so chunk i of block b has the index 64 * b + i; the rest of a
+// layer's last block is no chunk. What a block's chunks are is fixed by its initial values.
+struct Push {  // then elem_count float32
+  static constexpr PacketType kType = PacketType::kPush;
+  static constexpr std::uint8_t kFlags = kFlagReport;
+  FlowHeader flow;
+  std::uint32_t iteration = 0;  // 0: initial values
+  std::uint32_t chunk = 0;
+  double rate = 0;  // learning rate, where the store has the optimizer
+  std::uint16_t elem_count = 0;
+  std::uint8_t block_chunks = 0;  // how many chunks its block has, 1 .. 64
+  std::uint8_t reserved = 0;
+};
+
+// Answered with Values for each chunk, once, when the block's clock has come to `need` and the
+// sender's own pushes to `own`: until then it is parked. A later one of the same block replaces it.
+struct Pull {
+  static constexpr PacketType kType = PacketType::kPull;
+  static constexpr std::uint8_t kFlags = kFlagReport;
+  FlowHeader flow;
+  std::uint32_t block = 0;
+  std::uint64_t chunks = 0;  // bit i: chunk 64 * block + i
+  std::uint32_t need = 0;
+  std::uint32_t own = 0;
+};
+
+struct Values {  // then elem_count float32
+  static constexpr PacketType kType = PacketType::kValues;
+  static constexpr std::uint8_t kFlags = kFlagPulled;
+  FeedbackHeader feedback;
+  std::uint32_t chunk = 0;
+  std::uint32_t clock = 0;     // of the block: all of these iterations are in
+  std::uint32_t own = 0;       // the receiver's own iterations that are in
+  std::uint16_t at_clock = 0;  // members that hold the clock where it is: a hint
+  std::uint16_t waiting = 0;   // pulls parked at the block: a hint
+  std::uint16_t elem_count = 0;
+};
+
 // ---- of all streams ----
+//
+// Of a store, stream kGradients is asked about pushes, step is the iteration; kState about pulls,
+// step is one more than their `own`. A push is counted or not, a pull counted when it is parked or
+// answered, and complete when its values can be had and are not on their way.
 
 struct Probe {
   static constexpr PacketType kType = PacketType::kProbe;
@@ -163,13 +208,14 @@ inline constexpr std::uint32_t kNoChunk = 0xFFFFFFFF;
 #pragma pack(pop)
 
 static_assert(sizeof(Contribution) == 34 && sizeof(ResultHeader) == 66 && sizeof(Piece) == 31 &&
-              sizeof(PieceResult) == 52);
+              sizeof(PieceResult) == 52 && sizeof(Push) == 34 && sizeof(Values) == 52);
 static_assert(sizeof(ResultHeader) % 2 == 0 && sizeof(PieceResult) % 2 == 0,
               "a result's payload is summed once for all members, at an even offset");
 
 // Bytes around a chunk's payload in the biggest packet that carries it, for n workers.
 constexpr std::size_t result_overhead_bytes(std::size_t worker_count) noexcept {
-  static_assert(sizeof(ResultHeader) >= sizeof(PieceResult));
+  static_assert(sizeof(ResultHeader) >= sizeof(PieceResult) &&
+                sizeof(ResultHeader) >= sizeof(Values));
   return sizeof(CommonHeader) + sizeof(ResultHeader) + 8 * mask_words(worker_count);
 }
 // The UDP payload that a path must carry for chunks of this size: the padded size of a JOIN.

@@ -41,20 +41,23 @@ enum class PacketType : std::uint8_t {
   kCredit = 18,        // worker: only the flow header (credit, report flag)
   kFinished = 19,      // worker, to shard 0: my gradient is finished, whether or not it is sent
   kPiece = 20,         // worker: its part of a broadcast, a barrier or a transfer of state
+  kPush = 21,          // worker: what it adds to a chunk of a store
+  kPull = 22,          // worker: send these chunks of a store once they are new enough
   kResult = 32,        // appliance: the sum of a chunk
   kFeedback = 33,      // appliance: only the feedback header
   kAnswer = 34,        // appliance: to a probe
   kPieceResult = 35,   // appliance: a piece, to everybody whom it concerns
+  kValues = 36,        // appliance: the parameters of a store's chunk, to whoever pulled them
 };
 
 constexpr bool is_control(PacketType type) noexcept {
   return type >= PacketType::kJoin && type <= PacketType::kPreparing;
 }
 constexpr bool is_worker_data(PacketType type) noexcept {
-  return type >= PacketType::kContribution && type <= PacketType::kPiece;
+  return type >= PacketType::kContribution && type <= PacketType::kPull;
 }
 constexpr bool is_appliance_data(PacketType type) noexcept {
-  return type >= PacketType::kResult && type <= PacketType::kPieceResult;
+  return type >= PacketType::kResult && type <= PacketType::kValues;
 }
 
 // ---- flags of data packets; each body names those that it may have ----

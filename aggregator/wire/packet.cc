@@ -26,10 +26,17 @@ bool valid_stream(StreamId stream) noexcept {
   return static_cast<std::size_t>(stream) < kStreamCount;
 }
 
+bool valid_store(const StoreOptions& store) noexcept {
+  return store.update.rule <= UpdateRule::kAdam && store.update.nesterov <= 1 &&
+         store.update.interpolates <= 1;
+}
+
 bool valid_policy(const PolicyOptions& policy) noexcept {
   return policy.kind <= PolicyKind::kGoodput && policy.late <= LateMode::kRequeue &&
          policy.reserved == 0;
 }
+
+Verdict field_if(bool valid) noexcept { return valid ? Verdict::kAccepted : Verdict::kBadField; }
 
 // What a sum's packet is of. Element count and the NIL flag must tell one story.
 template <class Body>
@@ -70,8 +77,6 @@ Verdict check_text(std::uint16_t text_bytes, Tail& tail) noexcept {
   return text_bytes <= kMaxTextBytes ? Verdict::kAccepted : Verdict::kBadLength;
 }
 
-Verdict field_if(bool valid) noexcept { return valid ? Verdict::kAccepted : Verdict::kBadField; }
-
 Verdict check(const Contribution& body, Tail& tail) noexcept {
   const bool rounded = body.flow.flags & kFlagRounded;
   if (body.reserved != 0 || (rounded ? !is_narrow(body.dtype) : body.dtype == Dtype::kInt8))
@@ -94,6 +99,27 @@ Verdict check(const PieceResult& body, Tail& tail) noexcept {
                                        : verdict;
 }
 
+Verdict check_floats(std::uint16_t elem_count, Tail& tail) noexcept {
+  tail.payload_bytes = payload_bytes(Dtype::kFloat32, elem_count);
+  return elem_count != 0 && tail.payload_bytes <= kMaxChunkBytes ? Verdict::kAccepted
+                                                                 : Verdict::kBadLength;
+}
+
+Verdict check(const Push& body, Tail& tail) noexcept {
+  if (body.reserved != 0 || body.block_chunks > kChunksPerBlock ||
+      body.chunk % kChunksPerBlock >= body.block_chunks || body.iteration > kLastStep)
+    return Verdict::kBadField;
+  return check_floats(body.elem_count, tail);
+}
+
+Verdict check(const Pull& body, Tail&) noexcept {
+  return field_if(body.chunks != 0 && body.need <= kLastStep && body.own < kLastStep);
+}
+
+Verdict check(const Values& body, Tail& tail) noexcept {
+  return check_floats(body.elem_count, tail);
+}
+
 Verdict check(const Probe& body, Tail&) noexcept {
   return valid_stream(body.stream) ? Verdict::kAccepted : Verdict::kBadStream;
 }
@@ -110,7 +136,8 @@ Verdict check(const Answer& body, Tail& tail) noexcept {
 
 Verdict check(const Join& body, Tail& tail) noexcept {
   if (body.has_proof > 1 || body.allow_nil > 1 || body.has_policy > 1 ||
-      !valid_policy(body.policy) || body.averaging > AveragingChoice::kSum || !is_summed(body.wire))
+      !valid_policy(body.policy) || body.averaging > AveragingChoice::kSum ||
+      !is_summed(body.wire) || body.kind > JobKind::kStore || !valid_store(body.store))
     return Verdict::kBadField;
   if (body.name_bytes == 0 || body.name_bytes > kMaxJobNameBytes) return Verdict::kBadLength;
   tail.padding_allowed = true;
@@ -184,9 +211,10 @@ bool parse(std::span<const std::uint8_t> bytes, Packet& packet, Verdict& why) no
   Tail tail;
   // Those of the packet path first.
   const Verdict verdict =
-      check_one_of<Contribution, ResultHeader, Piece, PieceResult, Probe, Credit, Finished,
-                   Feedback, Answer, Join, Challenge, Accept, Refuse, Leave, Keepalive, Status,
-                   Ping, Notice, Resync, Preparing>(common.type, bytes, body_bytes, tail);
+      check_one_of<Contribution, ResultHeader, Piece, PieceResult, Push, Pull, Values, Probe,
+                   Credit, Finished, Feedback, Answer, Join, Challenge, Accept, Refuse, Leave,
+                   Keepalive, Status, Ping, Notice, Resync, Preparing>(common.type, bytes,
+                                                                       body_bytes, tail);
   if (verdict != Verdict::kAccepted) return reject(verdict);
 
   const std::size_t mask_offset_bytes = sizeof(CommonHeader) + body_bytes;

@@ -18,7 +18,7 @@ import random, select, socket, struct, sys, time
 draw = random.Random(int(sys.argv[1]))
 sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 sock.bind(("0.0.0.0", 0))
-types = [*range(1, 12), *range(16, 21), *range(32, 36), 255]
+types = [*range(1, 12), *range(16, 23), *range(32, 37), 255]
 versions = [6, 6, 6, 1]
 longer = sent = replies = 0
 end = time.monotonic() + 6

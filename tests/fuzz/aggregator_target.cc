@@ -138,13 +138,27 @@ void repair_piece(fuzz::Bytes& bytes) {
   bytes.resize(kFixedBytes + body.payload_bytes);
 }
 
+void repair_push(fuzz::Bytes& bytes) {
+  constexpr std::size_t kFixedBytes = sizeof(wire::CommonHeader) + sizeof(wire::Push);
+  bytes.resize(std::max(bytes.size(), kFixedBytes + sizeof(float)));
+  auto& body = body_in<wire::Push>(bytes);
+  body.flow.flags &= body.kFlags;
+  body.iteration %= 6;
+  body.block_chunks = static_cast<std::uint8_t>(1 + body.block_chunks % 3);
+  body.chunk = body.chunk / kChunksPerBlock % 4 * kChunksPerBlock + body.chunk % body.block_chunks;
+  body.reserved = 0;
+  const std::size_t room = std::min(bytes.size() - kFixedBytes, kMaxChunkBytes);
+  body.elem_count = static_cast<std::uint16_t>(room / sizeof(float));
+  bytes.resize(kFixedBytes + body.elem_count * sizeof(float));
+}
+
 // Makes a mutated datagram one that parses, so that mutations reach what lies behind the parser.
 void repair(fuzz::Bytes& bytes) {
   using wire::PacketType;
   static constexpr PacketType kOfWorkers[] = {
-      PacketType::kJoin,         PacketType::kLeave,  PacketType::kKeepalive,
-      PacketType::kContribution, PacketType::kProbe,  PacketType::kCredit,
-      PacketType::kFinished,     PacketType::kResync, PacketType::kPiece};
+      PacketType::kJoin,  PacketType::kLeave,  PacketType::kKeepalive, PacketType::kContribution,
+      PacketType::kProbe, PacketType::kCredit, PacketType::kFinished,  PacketType::kResync,
+      PacketType::kPiece, PacketType::kPush,   PacketType::kPull};
   bytes.resize(std::max(bytes.size(), sizeof(wire::CommonHeader)));
   auto& common = *reinterpret_cast<wire::CommonHeader*>(bytes.data());
   common.magic = wire::kMagic;
@@ -168,6 +182,11 @@ void repair(fuzz::Bytes& bytes) {
                                        (static_cast<unsigned>(AveragingChoice::kSum) + 1));
       if (body.policy.kind > PolicyKind::kGoodput) body.policy = {};
       if (body.policy.late > LateMode::kRequeue) body.policy.late = LateMode::kDrop;
+      body.kind = static_cast<JobKind>(static_cast<unsigned>(body.kind) % 2);
+      UpdateOptions& update = body.store.update;
+      update.rule = static_cast<UpdateRule>(static_cast<unsigned>(update.rule) % 3);
+      update.nesterov &= 1;
+      update.interpolates &= 1;
       body.name_bytes = static_cast<std::uint8_t>(1 + body.name_bytes % kMaxJobNameBytes);
       break;
     }
@@ -205,6 +224,17 @@ void repair(fuzz::Bytes& bytes) {
       break;
     }
     case PacketType::kPiece: repair_piece(bytes); break;
+    case PacketType::kPush: repair_push(bytes); break;
+    case PacketType::kPull: {
+      auto& body = body_in<wire::Pull>(bytes);
+      body.flow.flags &= body.kFlags;
+      body.block %= 4;
+      body.chunks |= 1;
+      body.need %= 8;
+      body.own %= 8;
+      cut_to(sizeof(wire::Pull));
+      break;
+    }
     default: repair_contribution(bytes); break;
   }
 }
@@ -224,6 +254,10 @@ void aim(const fuzz::World& world, fuzz::Bytes& bytes, std::size_t path) {
   if (packet.type() == wire::PacketType::kFinished) {
     auto& body = body_in<wire::Finished>(bytes);
     body.step = std::max<Step>(1, open + 1 - body.step % 3);
+  } else if (packet.type() == wire::PacketType::kPush) {
+    auto& body = body_in<wire::Push>(bytes);
+    body.elem_count = std::min<std::uint16_t>(body.elem_count, fuzz::kHonestElems);
+    bytes.resize(sizeof(wire::CommonHeader) + sizeof(wire::Push) + body.elem_count * 4u);
   } else if (packet.type() == wire::PacketType::kContribution) {
     auto& body = body_in<wire::Contribution>(bytes);
     if (body.weight % 4 == 0) return;

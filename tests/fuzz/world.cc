@@ -28,13 +28,26 @@ float honest_value(std::uint16_t rank, Step step, std::uint32_t chunk, std::uint
   return static_cast<float>((rank + 1) * 100 + step % 50 + chunk + elem);
 }
 
-// The hostile members' jobs take turns: their ranks can do more where a step needs few of them.
-PolicyOptions policy_of(std::size_t kind) {
+constexpr std::size_t kHonestKind = 3;  // sync
+
+// The hostile members' jobs take turns: their ranks can do more where a step needs few of them, and
+// in stores.
+void aim_at(std::size_t kind, wire::Join& join) {
+  join.has_policy = 1;
   switch (kind) {
-    case 0: return {.kind = PolicyKind::kFixed, .late = LateMode::kRequeue, .k = 1};
-    case 1: return {.kind = PolicyKind::kSaina, .k = 1, .round_steps = 1};
-    case 2: return {.kind = PolicyKind::kGoodput, .late = LateMode::kRequeue, .max_staleness = 3};
-    default: return {};
+    case 0: join.policy = {.kind = PolicyKind::kFixed, .late = LateMode::kRequeue, .k = 1}; break;
+    case 1: join.policy = {.kind = PolicyKind::kSaina, .k = 1, .round_steps = 1}; break;
+    case 2:
+      join.policy = {.kind = PolicyKind::kGoodput, .late = LateMode::kRequeue, .max_staleness = 3};
+      break;
+    case 4:
+    case 5:
+      join.kind = JobKind::kStore;
+      join.store.bound = kind == 4 ? 0 : 1;
+      if (kind == 4) join.store.update.rule = UpdateRule::kAdam;
+      join.layouts[0].chunk_count = 3 * kChunksPerBlock;
+      break;
+    default: break;
   }
 }
 
@@ -51,7 +64,7 @@ agg::PathKey hostile_path(std::size_t number) { return {2, static_cast<std::uint
 World::World() : appliance_({.jobs = options(), .makes_memory = false}), reply_(kMaxDatagramBytes) {
   for (std::uint16_t rank = 0; rank < kHonestRanks; ++rank)
     honest_[rank] = join("honest", rank, kHonestRanks, kHonestChunks, 1, honest_address(rank),
-                         honest_path(rank));
+                         honest_path(rank), kHonestKind);
   settle();
   join_hostile();
 }
@@ -90,12 +103,11 @@ bool World::challenge_for(const wire::Join& join, std::uint16_t rank,
 
 Membership World::join(const char* name, std::uint16_t rank, std::uint16_t world_size,
                        std::uint32_t chunk_count, std::uint64_t run_id, std::string_view address,
-                       const agg::PathKey& path, const PolicyOptions& policy) {
+                       const agg::PathKey& path, std::size_t kind) {
   wire::Join body = join_body(kHonestElems * 4, world_size, chunk_count, name);
   body.nonce = next_nonce_ += 0x9E3779B97F4A7C15;
   body.run_id = run_id;
-  body.policy = policy;
-  body.has_policy = 1;
+  aim_at(kind, body);
   wire::Packet packet;
   Verdict why{};
   Bytes bytes = packet_bytes({.rank = rank}, body);
@@ -124,7 +136,7 @@ void World::join_hostile() {
   for (std::uint16_t rank = 0; rank < kHostileRanks; ++rank) {
     hostile_[rank] =
         join(name.c_str(), rank, kHostileRanks, kHostileChunks, hostile_runs_[hostile_kind_],
-             kFuzzerAddress, hostile_path(0), policy_of(hostile_kind_));
+             kFuzzerAddress, hostile_path(0), hostile_kind_);
   }
   std::map<Cookie, Paths> paths;
   for (const Membership& member : hostile_) {

@@ -73,7 +73,7 @@ class World {
   void check_path(const wire::Packet& request, const agg::ControlResult& result, std::size_t path);
   Membership join(const char* name, std::uint16_t rank, std::uint16_t world_size,
                   std::uint32_t chunk_count, std::uint64_t run_id, std::string_view address,
-                  const agg::PathKey& path, const PolicyOptions& policy = {});
+                  const agg::PathKey& path, std::size_t kind);
   void join_hostile();
   void check_result(const agg::Transmit& transmit, const wire::Packet& packet);
   void keep_alive();
@@ -82,9 +82,9 @@ class World {
   TimeNs now_ = 1000 * kSecond;
   std::array<Membership, kHonestRanks> honest_;
   std::array<Membership, kHostileRanks> hostile_;
-  static constexpr std::size_t kHostileKinds = 4;  // policies, see policy_of()
+  static constexpr std::size_t kHostileKinds = 6;  // policies and stores, see aim_at()
   static constexpr std::uint32_t kTurnsPerJob = 16;
-  std::array<std::uint64_t, kHostileKinds> hostile_runs_{1, 1, 1, 1};
+  std::array<std::uint64_t, kHostileKinds> hostile_runs_{1, 1, 1, 1, 1, 1};
   std::size_t hostile_kind_ = 0;
   std::uint32_t hostile_turns_ = 0;
   std::uint64_t next_nonce_ = 0x9E3779B97F4A7C15;

@@ -61,9 +61,12 @@ struct Worker {
 class Replay {
  public:
   Replay(const std::vector<ReplayLayer>& layers, const ReplayOptions& options)
-      : layers_(layers), options_(options), layout_(layout_of(layers)) {
-    const agg::StoreSpec spec{.world_size = options.workers, .bound = options.bound};
-    store_ = std::make_unique<agg::StoreShard>(spec, layout_, ShardId{0}, std::uint16_t{1});
+      : layers_(layers), options_(options) {
+    const agg::StoreSpec spec{.world_size = options.workers,
+                              .block_count = static_cast<std::uint32_t>(layers.size()),
+                              .max_elems = 1,
+                              .bound = options.bound};
+    store_ = std::make_unique<agg::StoreShard>(spec, ShardId{0}, std::uint16_t{1});
     const client::RequestSetup setup{.policy = options.policy,
                                      .layer_count = static_cast<std::uint32_t>(layers.size()),
                                      .pushes_per_layer = options.bound + 2};
@@ -93,11 +96,6 @@ class Replay {
   }
 
  private:
-  static agg::StoreLayout layout_of(const std::vector<ReplayLayer>& layers) {
-    std::vector<std::vector<std::uint64_t>> elems;
-    for (const ReplayLayer& layer : layers) elems.push_back({layer.units});
-    return agg::StoreLayout::make(elems, 1).value();
-  }
   Step need(Step iteration) const {
     return iteration - 1 > options_.bound ? iteration - 1 - options_.bound : 0;
   }
@@ -111,6 +109,7 @@ class Replay {
     return store_->push({.rank = Rank{worker},
                          .iteration = iteration,
                          .chunk = layer * kChunksPerBlock + unit,
+                         .block_chunks = layers_[layer].units,
                          .values = zeros});
   }
 
@@ -178,10 +177,11 @@ class Replay {
         return;
       }
       case Event::Kind::kPullArrives:
-        store_->pull({.rank = Rank{event.worker},
-                      .block = event.unit.layer,
-                      .chunks = layout_.block(event.unit.layer).all(),
-                      .need = event.unit.need});
+        store_->pull(
+            {.rank = Rank{event.worker},
+             .block = event.unit.layer,
+             .chunks = ~std::uint64_t{0} >> (kChunksPerBlock - layers_[event.unit.layer].units),
+             .need = event.unit.need});
         return;
       case Event::Kind::kRead: return read(event.worker, event.answer);
     }
@@ -255,7 +255,6 @@ class Replay {
 
   const std::vector<ReplayLayer>& layers_;
   const ReplayOptions options_;
-  const agg::StoreLayout layout_;
   std::unique_ptr<agg::StoreShard> store_;
   std::deque<Worker> workers_;
   std::priority_queue<Event, std::vector<Event>, Later> events_;

@@ -8,10 +8,6 @@ namespace {
 
 constexpr std::uint16_t kElems = 4;
 
-agg::StoreLayout layout_of(const StoreConfig& config) {
-  return agg::StoreLayout::make({{std::uint64_t{config.chunk_count} * kElems}}, kElems).value();
-}
-
 // Twelfths are exact for 1 to 4 workers, and no two pushes are equal.
 float value_of(std::uint16_t rank, Step iteration) {
   return static_cast<float>(12 << (2 * iteration + 7 * rank / 3 * 3));
@@ -25,16 +21,18 @@ bool counts(Verdict verdict) {
 
 StoreModel::StoreModel(const StoreConfig& config)
     : config_(config),
-      layout_(layout_of(config)),
       workers_(config.worker_count),
       values_(config.chunk_count),
       applied_(config.chunk_count) {
-  store_ = std::make_unique<agg::StoreShard>(
-      agg::StoreSpec{.world_size = config.worker_count, .bound = config.bound}, layout_, ShardId{0},
-      std::uint16_t{1});
+  store_ = std::make_unique<agg::StoreShard>(agg::StoreSpec{.world_size = config.worker_count,
+                                                            .block_count = 1,
+                                                            .max_elems = kElems,
+                                                            .bound = config.bound},
+                                             ShardId{0}, std::uint16_t{1});
   const std::array<float, kElems> zeros{};
   for (ChunkIndex chunk = 0; chunk < config.chunk_count; ++chunk)
     store_->push({.chunk = chunk,
+                  .block_chunks = config.chunk_count,
                   .values = {reinterpret_cast<const std::uint8_t*>(zeros.data()), sizeof(zeros)}});
 }
 

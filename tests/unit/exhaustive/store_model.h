@@ -81,7 +81,6 @@ class StoreModel {
   Step pushed(const Worker& worker) const noexcept;
 
   const StoreConfig config_;
-  const agg::StoreLayout layout_;
   std::unique_ptr<agg::StoreShard> store_;
   std::vector<Worker> workers_;
   std::vector<Value> values_;

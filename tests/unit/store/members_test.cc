@@ -126,6 +126,23 @@ TEST(StoreMembers, AMemberThatDiesWhileItJoinsIsForgotten) {
   EXPECT_EQ(shard.state(Rank{1}), State::kLive);
 }
 
+TEST(StoreMembers, AProcessMayTakeTheRankBeforeTheOneBeforeItIsOut) {
+  StoreSubject store(spec_of(2, 1), std::vector<std::uint32_t>(600, 1));
+  StoreShard& shard = store.shard(0);
+  for (int processes = 0; processes < 5; ++processes) {  // none lives long enough to begin
+    shard.remove(Rank{1});
+    shard.hold(Rank{1});
+    shard.poll_work();
+  }
+  EXPECT_EQ(shard.state(Rank{1}), State::kHolding);
+  store.work();
+  EXPECT_EQ(shard.state(Rank{1}), State::kHeld);
+  shard.start(Rank{1}, 1);
+  store.work();
+  EXPECT_EQ(shard.state(Rank{1}), State::kLive);
+  EXPECT_EQ(shard.at_clock(599), 2);
+}
+
 TEST(StoreMembers, ManyBlocksAreChangedAFewAtATime) {
   StoreSubject store(spec_of(2, 1), std::vector<std::uint32_t>(600, 1));
   store.shard(0).remove(Rank{1});

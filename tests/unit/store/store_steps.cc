@@ -22,6 +22,10 @@ bool read(T* to, std::size_t count) {
   return std::fread(to, sizeof(T), count, stdin) == count;
 }
 
+std::size_t chunks_of(std::size_t elem_count) {
+  return (elem_count + kChunkElems - 1) / kChunkElems;
+}
+
 bool push_all(agg::StoreShard& store, std::uint16_t rank, Step iteration, double rate,
               const std::vector<float>& values) {
   for (std::size_t at = 0; at < values.size(); at += kChunkElems) {
@@ -31,6 +35,7 @@ bool push_all(agg::StoreShard& store, std::uint16_t rank, Step iteration, double
                     .iteration = iteration,
                     .chunk = static_cast<ChunkIndex>(at / kChunkElems),
                     .rate = rate,
+                    .block_chunks = static_cast<std::uint32_t>(chunks_of(values.size())),
                     .values = {reinterpret_cast<const std::uint8_t*>(&values[at]), count * 4}});
     if (verdict != Verdict::kFolded && verdict != Verdict::kCompleted) return false;
   }
@@ -38,8 +43,7 @@ bool push_all(agg::StoreShard& store, std::uint16_t rank, Step iteration, double
 }
 
 bool play(const agg::StoreSpec& spec, Step iterations, std::size_t elem_count) {
-  const agg::StoreLayout layout = agg::StoreLayout::make({{elem_count}}, kChunkElems).value();
-  agg::StoreShard store(spec, layout, ShardId{0}, 1);
+  agg::StoreShard store(spec, ShardId{0}, 1);
   std::vector<float> values(elem_count);
   if (!read(values.data(), elem_count) || !push_all(store, 0, 0, 0, values)) return false;
   for (Step iteration = 1; iteration <= iterations; ++iteration) {
@@ -48,7 +52,7 @@ bool play(const agg::StoreSpec& spec, Step iterations, std::size_t elem_count) {
     for (std::uint16_t turn = 0; turn < spec.world_size; ++turn)
       if (!read(values.data(), elem_count) || !push_all(store, turn, iteration, rate, values))
         return false;
-    for (ChunkIndex chunk = 0; layout.elem_count(chunk) != 0; ++chunk) {
+    for (ChunkIndex chunk = 0; chunk < chunks_of(elem_count); ++chunk) {
       const auto parameters = store.parameters(chunk);
       std::fwrite(parameters.data(), sizeof(float), parameters.size(), stdout);
     }
@@ -62,10 +66,13 @@ int main(int argc, char** argv) {
   if (argc != 13) return 2;
   const std::string rule = argv[1];
   const auto number = [&](int at) { return std::atof(argv[at]); };
-  agg::StoreSpec spec{.world_size = static_cast<std::uint16_t>(number(2)), .in_rank_order = true};
-  spec.update = {.rule = rule == "adam"  ? agg::UpdateRule::kAdam
-                         : rule == "sgd" ? agg::UpdateRule::kSgd
-                                         : agg::UpdateRule::kDelta,
+  agg::StoreSpec spec{.world_size = static_cast<std::uint16_t>(number(2)),
+                      .block_count = 1,
+                      .max_elems = kChunkElems,
+                      .in_rank_order = true};
+  spec.update = {.rule = rule == "adam"  ? UpdateRule::kAdam
+                         : rule == "sgd" ? UpdateRule::kSgd
+                                         : UpdateRule::kDelta,
                  .weight_decay = number(5),
                  .momentum = number(6),
                  .dampening = number(7),

@@ -6,33 +6,11 @@
 namespace sluice::test {
 namespace {
 
-using agg::kNoBound;
 using agg::StoreAnswer;
-using agg::StoreLayout;
 using agg::StoreSpec;
-using agg::UpdateRule;
 
 StoreSpec spec_of(std::uint16_t workers, Step bound) {
-  return {.world_size = workers, .bound = bound};
-}
-
-TEST(StoreLayout, EachLayerBeginsABlockAndChunksEndWithTheirTensor) {
-  const StoreLayout layout = StoreLayout::make({{40, 8}, {64 * 16 + 1}, {1}}, 16).value();
-  ASSERT_EQ(layout.block_count(), 4u);
-  EXPECT_EQ(layout.layer_count(), 3u);
-  EXPECT_EQ(layout.block(0).chunk_count, 4u);  // 16, 16, 8 and 8
-  EXPECT_EQ(layout.elem_count(2), 8);
-  EXPECT_EQ(layout.elem_count(4), 0);
-  EXPECT_EQ(layout.block(1).all(), ~std::uint64_t{0});
-  EXPECT_EQ(layout.block(2).layer, 1u);
-  EXPECT_EQ(layout.elem_count(2 * kChunksPerBlock), 1);
-  EXPECT_EQ(layout.block(3).layer, 2u);
-}
-
-TEST(StoreLayout, EmptyLayersAndNoLayersAreRefused) {
-  EXPECT_FALSE(StoreLayout::make({{16}, {0}}, 16).ok());
-  EXPECT_FALSE(StoreLayout::make({}, 16).ok());
-  EXPECT_FALSE(StoreLayout::make({{16}}, 0).ok());
+  return {.world_size = workers, .block_count = 1, .max_elems = 16, .bound = bound};
 }
 
 TEST(StoreSpec, WithABoundTheStoreRefusesWhatCountsIterationsAndSaysWhy) {
@@ -50,6 +28,13 @@ TEST(StoreSpec, WithABoundTheStoreRefusesWhatCountsIterationsAndSaysWhy) {
   spec.update = {.rule = UpdateRule::kAdam};
   EXPECT_TRUE(check_store(spec).ok());
   spec.update.beta1 = 1;
+  EXPECT_FALSE(check_store(spec).ok());
+  spec.update = {};
+  EXPECT_TRUE(check_store(spec).ok());
+  spec.block_count = 0;
+  EXPECT_FALSE(check_store(spec).ok());
+  spec = spec_of(2, 0);
+  spec.max_elems = 0;
   EXPECT_FALSE(check_store(spec).ok());
 }
 
@@ -121,6 +106,54 @@ TEST(Store, NothingIsReadOrPushedBeforeTheInitialValuesAreThere) {
   const auto answers = store.answers();
   ASSERT_EQ(answers.size(), 2u);
   EXPECT_EQ(answers[1].values[0], 6);
+}
+
+TEST(Store, TheInitialValuesSayWhatTheBlockIs) {
+  StoreSubject store(spec_of(1, 0), {2}, std::nullopt);
+  std::vector<float> values(17);
+  const auto initialise = [&](ChunkIndex chunk, std::uint32_t block_chunks, std::size_t elems) {
+    return store.shard(0).push(
+        {.chunk = chunk,
+         .block_chunks = block_chunks,
+         .values = {reinterpret_cast<const std::uint8_t*>(values.data()), elems * 4}});
+  };
+  EXPECT_EQ(initialise(0, 0, 16), Verdict::kBadChunk);
+  EXPECT_EQ(initialise(0, 65, 16), Verdict::kBadChunk);
+  EXPECT_EQ(initialise(2, 2, 16), Verdict::kBadChunk);
+  EXPECT_EQ(initialise(0, 2, 17), Verdict::kShapeMismatch);
+  EXPECT_EQ(initialise(0, 2, 16), Verdict::kFolded);
+  EXPECT_EQ(initialise(1, 3, 16), Verdict::kShapeMismatch);
+  EXPECT_EQ(initialise(1, 2, 3), Verdict::kCompleted);  // the last of a tensor may be shorter
+  EXPECT_EQ(store.shard(0).parameters(1).size(), 3u);
+  EXPECT_EQ(store.push(0, 1, 1, 1), Verdict::kShapeMismatch);
+  EXPECT_EQ(store.push(0, 1, 2, 1), Verdict::kBadChunk);
+}
+
+TEST(Store, WhoseWordsWereLostIsToldWhatHasCome) {
+  StoreSubject store(spec_of(2, 0), {2});
+  agg::StoreShard& shard = store.shard(0);
+  EXPECT_EQ(shard.counted(0, Rank{0}, 0), 0b11u);
+  store.push(0, 1, 1, 2);
+  EXPECT_EQ(shard.counted(0, Rank{0}, 1), 0b10u);
+  EXPECT_EQ(shard.counted(0, Rank{0}, 2), 0u);
+  EXPECT_EQ(shard.pull_state(0, Rank{0}, 1).taken, 0u);
+  store.pull(0, 0, 1, 1);
+  EXPECT_EQ(shard.pull_state(0, Rank{0}, 0).taken, 0u);
+  EXPECT_EQ(shard.pull_state(0, Rank{0}, 1).taken, 0b11u);
+  EXPECT_EQ(shard.pull_state(0, Rank{0}, 1).ready, 0u);
+  StoreAnswer answer;
+  EXPECT_FALSE(shard.read(0, Rank{0}, answer));
+  std::uint64_t missing = 0;
+  shard.find_missing(0, Rank{0}, {&missing, 1});
+  EXPECT_EQ(missing, 0b11u);
+  store.push(0, 1, 0, 2);
+  EXPECT_EQ(shard.counted(0, Rank{0}, 1), 0b11u);
+  for (const ChunkIndex chunk : {0, 1}) store.push(1, 1, chunk, 4);
+  EXPECT_EQ(shard.pull_state(0, Rank{0}, 1).ready, 0u);  // on their way
+  EXPECT_EQ(store.answers().size(), 2u);
+  EXPECT_EQ(shard.pull_state(0, Rank{0}, 1).ready, 0b11u);
+  ASSERT_TRUE(shard.read(1, Rank{0}, answer));
+  EXPECT_EQ(answer.values[0], 3);
 }
 
 TEST(Store, APullIsParkedUntilItsClockComesAndThenAnsweredOnce) {
@@ -206,10 +239,9 @@ TEST(Store, TheOptimizerAtTheStoreTakesTheMeanOnceAClock) {
   EXPECT_EQ(store.value(0), 7);  // momentum 0.5 * 4 + 2
 }
 
-TEST(Store, MemoryIsWhatItsLayoutAndOptimizerNeed) {
-  const StoreLayout layout = StoreLayout::make({{64 * 16}}, 16).value();
+TEST(Store, MemoryIsWhatItsBlocksAndItsOptimizerNeed) {
   StoreSpec spec = spec_of(2, 3);
-  const auto bytes = [&] { return agg::StoreShard::memory_bytes(spec, layout, ShardId{0}, 1); };
+  const auto bytes = [&] { return agg::StoreShard::memory_bytes(spec, ShardId{0}, 1); };
   const std::size_t plain = bytes();
   EXPECT_GE(plain, 64u * 16 * 4);
   spec.bound = 0;  // what is gathered

@@ -14,32 +14,36 @@ class StoreSubject {
  public:
   static constexpr std::uint16_t kElems = 16;
 
-  // A layer for each entry, of so many full chunks; all parameters begin as `initial`.
-  StoreSubject(const agg::StoreSpec& spec, const std::vector<std::uint32_t>& layer_chunks,
+  // A layer of one block for each entry, of so many full chunks; all parameters begin as `initial`.
+  StoreSubject(agg::StoreSpec spec, const std::vector<std::uint32_t>& layer_chunks,
                std::optional<float> initial = 0.0f, std::uint16_t shard_count = 1)
-      : layout(make_layout(layer_chunks)), shard_count_(shard_count) {
+      : block_chunks_(layer_chunks), shard_count_(shard_count) {
+    spec.block_count = static_cast<std::uint32_t>(layer_chunks.size());
+    spec.max_elems = kElems;
     for (std::uint16_t id = 0; id < shard_count; ++id)
-      shards_.push_back(std::make_unique<agg::StoreShard>(spec, layout, ShardId{id}, shard_count));
+      shards_.push_back(std::make_unique<agg::StoreShard>(spec, ShardId{id}, shard_count));
     if (!initial) return;
-    for (ChunkIndex chunk = 0; chunk < layout.block_count() * kChunksPerBlock; ++chunk)
-      if (layout.elem_count(chunk) != 0) push(0, 0, chunk, *initial);
+    for (std::uint32_t block = 0; block < layer_chunks.size(); ++block)
+      for (std::uint32_t index = 0; index < layer_chunks[block]; ++index)
+        push(0, 0, block * kChunksPerBlock + index, *initial);
   }
 
   agg::StoreShard& shard(std::uint32_t block) { return *shards_[block % shard_count_]; }
 
   Verdict push(std::uint16_t rank, Step iteration, ChunkIndex chunk, float value, double rate = 1) {
-    const std::vector<float> values(layout.elem_count(chunk), value);
+    const std::vector<float> values(kElems, value);
     const auto* bytes = reinterpret_cast<const std::uint8_t*>(values.data());
     return shard(chunk / kChunksPerBlock)
         .push({.rank = Rank{rank},
                .iteration = iteration,
                .chunk = chunk,
                .rate = rate,
+               .block_chunks = block_chunks_[chunk / kChunksPerBlock],
                .values = {bytes, values.size() * sizeof(float)}});
   }
   Verdict pull(std::uint16_t rank, std::uint32_t block, Step need, Step own = 0,
                std::uint64_t chunks = 0) {
-    if (chunks == 0) chunks = layout.block(block).all();
+    if (chunks == 0) chunks = ~std::uint64_t{0} >> (kChunksPerBlock - block_chunks_[block]);
     return shard(block).pull(
         {.rank = Rank{rank}, .block = block, .chunks = chunks, .need = need, .own = own});
   }
@@ -71,16 +75,8 @@ class StoreSubject {
     return greatest + 1;
   }
 
-  const agg::StoreLayout layout;
-
  private:
-  static agg::StoreLayout make_layout(const std::vector<std::uint32_t>& layer_chunks) {
-    std::vector<std::vector<std::uint64_t>> layers;
-    for (const std::uint32_t chunks : layer_chunks)
-      layers.push_back({std::uint64_t{chunks} * kElems});
-    return agg::StoreLayout::make(layers, kElems).value();
-  }
-
+  const std::vector<std::uint32_t> block_chunks_;
   const std::uint16_t shard_count_;
   std::vector<std::unique_ptr<agg::StoreShard>> shards_;
 };

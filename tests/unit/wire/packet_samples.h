@@ -80,6 +80,25 @@ inline PieceResult piece_result() {
           .payload_bytes = 8};
 }
 
+inline Push push() {
+  return {.flow = {.number = 9, .flags = kFlagReport},
+          .iteration = 6,
+          .chunk = 64 + 5,
+          .rate = 0.5,
+          .elem_count = 2,
+          .block_chunks = 6};
+}
+
+inline Values values() {
+  return {.feedback = {.number = 1, .flags = kFlagPulled},
+          .chunk = 64 + 5,
+          .clock = 7,
+          .own = 8,
+          .at_clock = 3,
+          .waiting = 2,
+          .elem_count = 2};
+}
+
 inline Answer answer() {
   return {.step = 1,
           .block = 2,

@@ -53,6 +53,9 @@ std::vector<Buffer> every_type() {
           make(result(), {1, 2}, kEightBytes),
           make(piece_result(), {1}, kEightBytes),
           make(Feedback{}),
+          make(push(), {}, kEightBytes),
+          make(Pull{.chunks = 1}),
+          make(values(), {}, kEightBytes),
           make(answer(), {1}, Buffer(2 * sizeof(MissingAge)))};
 }
 
@@ -144,7 +147,11 @@ std::function<void(Buffer&)> entry_byte(std::size_t at, std::uint8_t value) {
 const Buffer kPiece = make(piece(), {}, kEightBytes);
 const Buffer kPieceResult = make(piece_result(), {1}, kEightBytes);
 const Buffer kAnswer = make(answer(), {1}, Buffer(2 * sizeof(MissingAge)));
+const Buffer kPush = make(push(), {}, kEightBytes);
+const Buffer kPull = make(Pull{.chunks = 1});
+const Buffer kValues = make(values(), {}, kEightBytes);
 const Buffer kJoin = make(join());
+StoreOptions store_of(UpdateOptions update) { return {.update = update}; }
 const Buffer kStatus = make(Status{.mask_words = 1}, {1});
 
 INSTANTIATE_TEST_SUITE_P(
@@ -234,6 +241,26 @@ INSTANTIATE_TEST_SUITE_P(
         Spoilt{"piece_result_mask", kPieceResult,
                set(&PieceResult::mask_words, std::uint8_t{kMaskWords + 1}), "bad_length"},
         Spoilt{"piece_result_flags", kPieceResult, flag<PieceResult>(kFlagNil), "bad_field"},
+        Spoilt{"push_nothing", kPush, set(&Push::elem_count, std::uint16_t{0}), "bad_length"},
+        Spoilt{"push_shape", kPush, set(&Push::elem_count, std::uint16_t{1}), "bad_length"},
+        Spoilt{"push_beyond_its_block", kPush, set(&Push::block_chunks, std::uint8_t{5}),
+               "bad_field"},
+        Spoilt{"push_block", kPush, set(&Push::block_chunks, std::uint8_t{65}), "bad_field"},
+        Spoilt{"push_iteration", kPush, set(&Push::iteration, UINT32_MAX), "bad_field"},
+        Spoilt{"push_reserved", kPush, set(&Push::reserved, std::uint8_t{1}), "bad_field"},
+        Spoilt{"push_flags", kPush, flag<Push>(kFlagNil), "bad_field"},
+        Spoilt{"pull_nothing", kPull, set(&Pull::chunks, std::uint64_t{0}), "bad_field"},
+        Spoilt{"pull_need", kPull, set(&Pull::need, UINT32_MAX), "bad_field"},
+        Spoilt{"pull_own", kPull, set(&Pull::own, kLastStep), "bad_field"},
+        Spoilt{"values_nothing", kValues, set(&wire::Values::elem_count, std::uint16_t{0}),
+               "bad_length"},
+        Spoilt{"values_flags", kValues, flag<wire::Values>(kFlagReport), "bad_field"},
+        Spoilt{"join_kind", kJoin, set(&Join::kind, JobKind{2}), "bad_field"},
+        Spoilt{"join_rule", kJoin, set(&Join::store, store_of({.rule = UpdateRule{3}})),
+               "bad_field"},
+        Spoilt{"join_nesterov", kJoin, set(&Join::store, store_of({.nesterov = 2})), "bad_field"},
+        Spoilt{"join_interpolates", kJoin, set(&Join::store, store_of({.interpolates = 2})),
+               "bad_field"},
         Spoilt{"feedback_flags", make(Feedback{}), flag<Feedback>(kFlagReport), "bad_field"},
         Spoilt{"answer_flags", kAnswer, flag<Answer>(kFlagPulled), "bad_field"},
         Spoilt{"probe_stream", make(Probe{}), set(&Probe::stream, StreamId{3}), "bad_stream"},

@@ -107,6 +107,24 @@ TEST(RoundTrip, PieceAndItsResult) {
   EXPECT_EQ(Buffer(packet.payload().begin(), packet.payload().end()), kEightBytes);
 }
 
+TEST(RoundTrip, PushPullAndValuesOfAStore) {
+  Packet packet;
+  Buffer bytes = make(push(), {}, kEightBytes);
+  const auto pushed = round_trip<Push>(bytes, packet);
+  EXPECT_EQ(std::uint32_t{pushed.iteration}, 6u);
+  EXPECT_EQ(double{pushed.rate}, 0.5);
+  EXPECT_EQ(Buffer(packet.payload().begin(), packet.payload().end()), kEightBytes);
+  bytes = make(Pull{.block = 3, .chunks = 5, .need = 7, .own = 9});
+  const auto pulled = round_trip<Pull>(bytes, packet);
+  EXPECT_EQ(std::uint64_t{pulled.chunks}, 5u);
+  EXPECT_EQ(std::uint32_t{pulled.own}, 9u);
+  bytes = make(values(), {}, kEightBytes);
+  const auto answered = round_trip<Values>(bytes, packet);
+  EXPECT_EQ(std::uint32_t{answered.clock}, 7u);
+  EXPECT_EQ(std::uint16_t{answered.waiting}, 2u);
+  EXPECT_EQ(Buffer(packet.payload().begin(), packet.payload().end()), kEightBytes);
+}
+
 TEST(RoundTrip, AnswerWithMaskAndAges) {
   const MissingAge ages[] = {{.rank = 1, .last_heard_ms = 10}, {.rank = 63, .last_heard_ms = 20}};
   Buffer payload(sizeof(ages));

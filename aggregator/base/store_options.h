@@ -1,0 +1,54 @@
+// What a job of kind store asks for at its join: its bound on staleness, and how its parameters
+// follow from what is pushed.
+//
+// Travels as it stands in memory (wire/control.h), so every field has a fixed size. What the values
+// may be is in store/optimizer.h and store/spec.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sluice {
+
+enum class UpdateRule : std::uint8_t {
+  kDelta,  // workers push differences of parameters: each runs its own optimizer
+  kSgd,    // workers push gradients
+  kAdam,
+};
+
+inline constexpr std::uint32_t kNoBound = UINT32_MAX;  // asynchronous
+
+#pragma pack(push, 1)
+struct UpdateOptions {
+  UpdateRule rule = UpdateRule::kDelta;
+  double weight_decay = 0;
+  // kSgd
+  double momentum = 0;
+  double dampening = 0;
+  std::uint8_t nesterov = 0;  // 0 or 1
+  // kAdam
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  // 1: m + (1 - beta1) (g - m), as PyTorch 2 computes the first moment.
+  std::uint8_t interpolates = 0;
+
+  // Arrays of a chunk's size that are kept beside the parameters.
+  std::size_t state_count() const noexcept {
+    if (rule == UpdateRule::kAdam) return 2;
+    return rule == UpdateRule::kSgd && momentum != 0 ? 1 : 0;
+  }
+  friend bool operator==(const UpdateOptions&, const UpdateOptions&) = default;
+};
+
+struct StoreOptions {
+  // Iteration t may read what holds all iterations up to t - 1 - bound of everybody. 0:
+  // contributions are gathered and applied together, once.
+  std::uint32_t bound = 0;
+  UpdateOptions update;
+  friend bool operator==(const StoreOptions&, const StoreOptions&) = default;
+};
+#pragma pack(pop)
+static_assert(sizeof(StoreOptions) == 55);
+
+}  // namespace sluice

@@ -1,0 +1,178 @@
+// A store's packets: pushes and pulls in, values out; its members. What they mean is up to
+// store/store.h: here is how they are carried.
+#include <algorithm>
+#include <bit>
+
+#include "aggregator/base/check.h"
+#include "aggregator/core/shard.h"
+
+namespace sluice::agg {
+
+Verdict Shard::take_push(Job& job, const wire::Packet& packet) noexcept {
+  JobSlice& slice = job.slices[id_.value];
+  if (slice.store == nullptr) return Verdict::kBadType;
+  if (!job.started()) return Verdict::kNotStarted;
+  const auto& body = packet.body<wire::Push>();
+  const Rank rank{packet.common().rank};
+  const Verdict verdict = slice.store->push({.rank = rank,
+                                             .iteration = body.iteration,
+                                             .chunk = body.chunk,
+                                             .rate = body.rate,
+                                             .block_chunks = body.block_chunks,
+                                             .values = packet.payload()});
+  if (use_of(verdict) == PacketUse::kUseful) {
+    slice.contributions.add(1);
+    slice.flows[rank.value].included.add(1);
+  }
+  queue_values(job);
+  return verdict;
+}
+
+Verdict Shard::take_pull(Job& job, const wire::Packet& packet) noexcept {
+  JobSlice& slice = job.slices[id_.value];
+  if (slice.store == nullptr) return Verdict::kBadType;
+  if (!job.started()) return Verdict::kNotStarted;
+  const auto& body = packet.body<wire::Pull>();
+  const Verdict verdict = slice.store->pull({.rank = Rank{packet.common().rank},
+                                             .block = body.block,
+                                             .chunks = body.chunks,
+                                             .need = body.need,
+                                             .own = body.own,
+                                             .priority = body.flow.priority});
+  queue_values(job);
+  return verdict;
+}
+
+// Whoever has answers to give stands in the ring of those with results.
+void Shard::queue_values(Job& job) noexcept {
+  JobSlice& slice = job.slices[id_.value];
+  if (slice.store_active || !slice.store->has_answers()) return;
+  CHECK(active_count_ < active_.size());
+  slice.store_active = true;
+  active_[(active_head_ + active_count_++) % active_.size()] = {&job, StreamId::kGradients};
+}
+
+// A store's turn among the results: as long as that of a sum, which goes to all its members. One
+// without credit gets nothing, and asks.
+std::size_t Shard::send_values(Job& job, std::span<Transmit> burst, TimeNs now) noexcept {
+  JobSlice& slice = job.slices[id_.value];
+  DCHECK(slice.store_active);
+  const std::size_t turn = std::min<std::size_t>(burst.size(), job.spec.world_size);
+  std::size_t count = 0;
+  for (StoreAnswer answer; count < turn && slice.store->poll_answer(answer);)
+    if (may_get(job, StreamId::kGradients, 0, answer.rank))
+      count += write_values(job, answer, 0, burst[count], now);
+  slice.results_sent.add(count);
+  slice.store_active = slice.store->has_answers();
+  return count;
+}
+
+// False: it does not fit.
+bool Shard::write_values(Job& job, const StoreAnswer& answer, std::uint8_t flags,
+                         Transmit& transmit, TimeNs now) noexcept {
+  const std::span<const std::uint8_t> payload{
+      reinterpret_cast<const std::uint8_t*>(answer.values.data()), answer.values.size_bytes()};
+  const std::span<std::uint8_t> out = transmit.room;
+  if (out.size() < wire::packet_bytes(sizeof(wire::Values), 0, payload.size())) return false;
+  wire::Values body{.chunk = answer.chunk,
+                    .clock = answer.clock,
+                    .own = answer.own,
+                    .at_clock = answer.at_clock,
+                    .waiting = answer.waiting,
+                    .elem_count = static_cast<std::uint16_t>(answer.values.size())};
+  body.feedback.priority = answer.priority;
+  body.feedback.flags = flags;
+  fill_feedback(job, answer.rank, body.feedback, now);
+  transmit = {.room = out, .job = job.spec.id, .rank = answer.rank, .priority = answer.priority};
+  transmit.bytes = wire::encode(out, sender_of(job, answer.rank), body, {}, payload);
+  CHECK(transmit.bytes != 0);
+  transmit.sum = wire::sum_bytes(transmit.datagram());
+  return true;
+}
+
+// The chunk that a probe asked for again, if it can still be had.
+bool Shard::write_pulled_values(Job& job, Rank rank, ChunkIndex chunk, Transmit& transmit,
+                                TimeNs now) noexcept {
+  StoreAnswer answer;
+  return job.slices[id_.value].store->read(chunk, rank, answer) &&
+         write_values(job, answer, wire::kFlagPulled, transmit, now);
+}
+
+// Cold: recovery only.
+std::size_t Shard::write_store_answer(Job& job, Rank rank, Reply& reply,
+                                      std::span<std::uint8_t> out, TimeNs now) noexcept {
+  const StoreShard& store = *job.slices[id_.value].store;
+  wire::Answer body{.step = reply.step,
+                    .block = reply.block,
+                    .probe_number = reply.probe_number,
+                    .first_incomplete = wire::kNoChunk,
+                    .stream = reply.stream};
+  MissingRanks missing{};
+  if (reply.stream == StreamId::kGradients) {
+    body.counted = store.counted(reply.block, rank, reply.step);
+  } else {
+    const StoreShard::PullState state = store.pull_state(reply.block, rank, reply.step - 1);
+    body.counted = state.taken;
+    body.complete = state.ready;
+    reply.priority = std::max(reply.priority, state.priority);
+    if (state.waits) {
+      body.first_incomplete = reply.block * kChunksPerBlock;
+      store.find_missing(reply.block, rank, missing);
+    }
+  }
+  reply.want &= body.complete;
+  return encode_answer(job, rank, reply, body, missing, out, now);
+}
+
+// ---- members ----
+
+void Shard::leave_store(Job& job, Rank rank) noexcept {
+  JobSlice& slice = job.slices[id_.value];
+  slice.store->remove(rank);
+  slice.seats[rank.value].held.store(0, std::memory_order_relaxed);
+  sweep_pending_ = true;
+}
+
+// Answered in seats[rank].held, which the control thread looks at, when every clock here is held.
+void Shard::join_store(Job& job, Rank rank, std::uint32_t admission) noexcept {
+  using State = StoreShard::MemberState;
+  JobSlice& slice = job.slices[id_.value];
+  Member& member = job.members[rank.value];
+  std::atomic<Step>& collectives = member.joined_from[index_of(StreamId::kCollectives)];
+  if (id_.value == 0 && collectives.load(std::memory_order_relaxed) == kNoStep &&
+      !admit_to_collectives(job, rank))
+    return;  // in the middle of a call: the control side asks again
+  const State state = slice.store->state(rank);
+  if (state == State::kStarting || state == State::kLive) return;  // asked twice
+  if (state == State::kGone || state == State::kLeaving) slice.store->hold(rank);
+  slice.seats[rank.value].admission = admission;
+  slice.seats[rank.value].held.store(0, std::memory_order_relaxed);
+  sweep_pending_ = true;
+}
+
+void Shard::start_in_store(Job& job, Rank rank, std::uint32_t admission, Step first) noexcept {
+  JobSlice& slice = job.slices[id_.value];
+  if (slice.store->state(rank) != StoreShard::MemberState::kHeld ||
+      slice.seats[rank.value].admission != admission)
+    return;  // it has died since
+  slice.store->start(rank, first);
+  sweep_pending_ = true;
+}
+
+// True while some work is left.
+bool Shard::work_on_store(Job& job) noexcept {
+  JobSlice& slice = job.slices[id_.value];
+  const bool more = slice.store->poll_work();
+  for (std::uint16_t rank = 0; rank < job.spec.world_size; ++rank) {
+    StoreSeat& seat = slice.seats[rank];
+    if (slice.store->state(Rank{rank}) != StoreShard::MemberState::kHeld ||
+        seat.held.load(std::memory_order_relaxed) != 0)
+      continue;
+    const Step first = slice.store->greatest_clock() + 1;
+    seat.held.store(std::uint64_t{seat.admission} << 32 | first, std::memory_order_release);
+  }
+  queue_values(job);
+  return more;
+}
+
+}  // namespace sluice::agg

@@ -1,0 +1,76 @@
+// What a join asks of a store: whether there is such a one, and whether all ranks mean the same.
+#include "aggregator/jobs/admission.h"
+#include "aggregator/jobs/text.h"
+
+namespace sluice::agg {
+namespace {
+
+const char* name_of(UpdateRule rule) noexcept {
+  switch (rule) {
+    case UpdateRule::kDelta: return "the workers' own updates";
+    case UpdateRule::kSgd: return "SGD at the store";
+    case UpdateRule::kAdam: return "Adam at the store";
+  }
+  return "?";
+}
+
+std::string describe(JobKind kind, const StoreOptions& store) {
+  if (kind == JobKind::kSums) return "sums of gradients";
+  const std::string bound =
+      store.bound == kNoBound ? "no bound" : "bound " + std::to_string(store.bound);
+  return "a store with " + bound + " and " + name_of(store.update.rule);
+}
+
+}  // namespace
+
+StoreSpec store_spec(const JoinRequest& request, const JobsOptions& options) noexcept {
+  const wire::StreamLayout& layout = request.join.layouts[index_of(StreamId::kGradients)];
+  return {.world_size = request.join.world_size,
+          .block_count = layout.chunk_count / kChunksPerBlock,
+          .max_elems = layout.max_elems,
+          .bound = request.join.store.bound,
+          .update = request.join.store.update,
+          .in_rank_order = effective_reproducible(request, options)};
+}
+
+bool check_store_request(const JoinRequest& request, const JobsOptions& options, Refusal& refusal) {
+  const wire::Join& join = request.join;
+  const wire::StreamLayout& layout = join.layouts[index_of(StreamId::kGradients)];
+  const std::string job = "job '" + printable(request.name()) + "' of kind store: ";
+  const auto no = [&](std::string why) {
+    refusal = {.code = wire::RefuseCode::kBadRequest, .text = job + std::move(why)};
+    return false;
+  };
+  if (layout.chunk_count % kChunksPerBlock != 0)
+    return no(text("%u chunks are no whole number of blocks of %u",
+                   std::uint32_t{layout.chunk_count}, kChunksPerBlock));
+  if (layout.max_elems * sizeof(float) > join.chunk_bytes)
+    return no(text("chunks of %u bytes do not hold %u elements of float32",
+                   unsigned{join.chunk_bytes}, std::uint32_t{layout.max_elems}));
+  if (join.wire != Dtype::kFloat32) return no("its values travel as float32: leave wire out");
+  if (join.averaging != AveragingChoice::kDefault)
+    return no("what a push counts is up to the store: leave averaging out");
+  if (join.has_policy != 0 && join.policy.tolerates_stragglers())
+    return no(text("it has a bound on staleness instead of policy %s: leave the policy out",
+                   name_of(join.policy.kind)));
+  if (const Status status = check_store(store_spec(request, options)); !status.ok())
+    return no(status.message());
+  return true;
+}
+
+bool check_store_agreement(const JoinRequest& request, const JobEntry& entry, Refusal& refusal) {
+  const wire::Join& join = request.join;
+  const JobKind kind = entry.is_store() ? JobKind::kStore : JobKind::kSums;
+  CHECK(!entry.is_store() || entry.spec.store->bound == entry.store.bound);
+  if (join.kind == kind && join.store == entry.store) return true;
+  refusal = {.code = wire::RefuseCode::kPolicy,
+             .text = text("rank %u at %s asks for %s, job '%s' has %s (set by rank %u at %s): give "
+                          "all ranks the same options",
+                          unsigned{request.rank.value}, std::string(request.address).c_str(),
+                          describe(join.kind, join.store).c_str(), entry.name.c_str(),
+                          describe(kind, entry.store).c_str(), unsigned{entry.layout_rank.value},
+                          entry.member(entry.layout_rank).address.c_str())};
+  return false;
+}
+
+}  // namespace sluice::agg

@@ -1,0 +1,35 @@
+// What a store is made of, as a job's join gives it, and what is refused. Plain values.
+//
+// A layer (of one tensor or several) begins a block of its own, so that every block has one layer
+// and a clock of its own; what is left of a layer's last block stays empty. Chunk i of block b has
+// the index b * 64 + i; blocks are dealt out to shards in turn, as those of sums are. How many
+// chunks a block has, and of how many elements, is no part of it: initial values say so.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "aggregator/base/limits.h"
+#include "aggregator/base/status.h"
+#include "aggregator/base/store_options.h"
+#include "aggregator/base/types.h"
+
+namespace sluice::agg {
+
+struct StoreSpec {
+  std::uint16_t world_size = 0;
+  std::uint32_t block_count = 0;
+  std::uint32_t max_elems = 0;  // of a chunk
+  Step bound = 0;               // see StoreOptions
+  UpdateOptions update;
+  bool in_rank_order = false;  // with bound 0: sums that do not depend on the order of arrival
+
+  bool gathers() const noexcept { return bound == 0; }
+  // Floats set aside for one array of a chunk.
+  std::size_t stride_floats() const noexcept { return (max_elems + 15u) / 16 * 16; }
+};
+
+// Ok, or why there is no such store.
+Status check_store(const StoreSpec& spec);
+
+}  // namespace sluice::agg

@@ -1,0 +1,278 @@
+// Jobs of kind store: what a join may ask for, and pushes and pulls through real shards while ranks
+// die and come.
+#include "tests/unit/jobs/control_fixture.h"
+
+namespace sluice::agg {
+namespace {
+
+using testing::HasSubstr;
+using testing::SizeIs;
+using wire::PacketType;
+
+// Two ranks; a layer of two chunks and one of a single chunk, each in a shard of its own.
+class StoreJob : public ControlTest {
+ protected:
+  static constexpr std::uint32_t kBlockChunks[] = {2, 1};
+
+  Worker worker(std::uint16_t rank, Step bound) {
+    Worker one{.rank = rank, .name = "store"};
+    one.join.layouts[0] = {.hash = 5, .chunk_count = 2 * kChunksPerBlock, .max_elems = 4};
+    one.join.kind = JobKind::kStore;
+    one.join.store.bound = bound;
+    return one;
+  }
+  // Both have joined, and all parameters are 10.
+  void start(Step bound) {
+    shards.emplace(kTestShards);
+    for (std::uint16_t rank : {0, 1}) {
+      workers.push_back(worker(rank, bound));
+      ASSERT_TRUE(join(workers.back()).is(PacketType::kAccept));
+    }
+    for (const std::uint32_t block : {0u, 1u}) push_block(workers[0], 0, block, 10);
+  }
+
+  template <class Body>
+  Verdict data(const Worker& from, std::uint32_t block, Body body,
+               const std::vector<float>& values = {}) {
+    body.flow.number = ++packet_number;
+    body.flow.credit = credit;
+    std::array<std::uint8_t, 256> out;
+    const std::size_t bytes = wire::encode(
+        out, {from.job, from.rank, from.cookie}, body, {},
+        {reinterpret_cast<const std::uint8_t*>(values.data()), values.size() * sizeof(float)});
+    wire::Packet packet;
+    Verdict why{};
+    EXPECT_TRUE(wire::parse({out.data(), bytes}, packet, why)) << label(why);
+    const auto shard = static_cast<std::uint16_t>(block % kTestShards);
+    const Verdict verdict = shards->shard(shard).handle(packet, false, now);
+    drain();
+    return verdict;
+  }
+  Verdict push(const Worker& from, Step iteration, ChunkIndex chunk, float value) {
+    const std::uint32_t block = chunk / kChunksPerBlock;
+    const wire::Push body{.iteration = iteration,
+                          .chunk = chunk,
+                          .elem_count = 4,
+                          .block_chunks = static_cast<std::uint8_t>(kBlockChunks[block])};
+    return data(from, block, body, std::vector<float>(4, value));
+  }
+  Verdict push_block(const Worker& from, Step iteration, std::uint32_t block, float value) {
+    Verdict last{};
+    for (std::uint32_t index = 0; index < kBlockChunks[block]; ++index)
+      last = push(from, iteration, block * kChunksPerBlock + index, value);
+    return last;
+  }
+  Verdict pull(const Worker& from, std::uint32_t block, Step need, Step own) {
+    return data(from, block,
+                wire::Pull{.flow = {.priority = 3},
+                           .block = block,
+                           .chunks = (std::uint64_t{1} << kBlockChunks[block]) - 1,
+                           .need = need,
+                           .own = own});
+  }
+  // What the shard knows of the worker's push or pull.
+  wire::Answer probe(const Worker& from, std::uint32_t block, StreamId stream, Step step,
+                     std::uint64_t want = 0) {
+    arrived.clear();
+    data(from, block, wire::Probe{.step = step, .block = block, .want = want, .stream = stream});
+    for (const Sent& sent : arrived)
+      if (sent.packet.type() == PacketType::kAnswer) return sent.packet.body<wire::Answer>();
+    ADD_FAILURE() << "no answer";
+    return {};
+  }
+  void drain() {
+    shards->drain(now, [&](const Transmit& to, std::span<const std::uint8_t> bytes) {
+      EXPECT_EQ(wire::finish_checksum(to.sum), wire::finish_checksum(wire::sum_bytes(bytes)));
+      arrived.push_back({.to = to, .bytes = {bytes.begin(), bytes.end()}, .packet = {}});
+      Verdict why{};
+      EXPECT_TRUE(wire::parse(arrived.back().bytes, arrived.back().packet, why)) << label(why);
+    });
+  }
+  // The values that have come since the last call: (rank, chunk, value).
+  std::vector<std::array<float, 3>> values() {
+    std::vector<std::array<float, 3>> all;
+    for (const Sent& sent : std::exchange(arrived, {})) {
+      if (sent.packet.type() != PacketType::kValues) continue;
+      float value = 0;
+      std::memcpy(&value, sent.packet.payload().data(), sizeof value);
+      const auto chunk = static_cast<float>(sent.packet.body<wire::Values>().chunk);
+      all.push_back({static_cast<float>(sent.to.rank.value), chunk, value});
+    }
+    return all;
+  }
+  // Whatever the shards and the control side have to tell each other takes a few ticks.
+  void settle() {
+    for (int round = 0; round < 4; ++round) pass(50 * kMillisecond, speakers());
+  }
+  std::vector<const Worker*> speakers() {
+    std::vector<const Worker*> all;
+    for (const Worker& one : workers)
+      if (one.cookie != 0) all.push_back(&one);
+    return all;
+  }
+
+  std::vector<Worker> workers;
+  std::vector<Sent> arrived;
+  std::uint32_t packet_number = 0;
+  std::uint32_t credit = 1000;
+};
+
+using Refusals = StoreJob;
+
+TEST_F(Refusals, WhatNoStoreCanBeIsRefusedWithTheReason) {
+  Worker asks = worker(0, 2);
+  asks.join.store.update.rule = UpdateRule::kAdam;
+  EXPECT_THAT(refusal_of(asks, wire::RefuseCode::kBadRequest), HasSubstr("Adam"));
+  asks = worker(0, 0);
+  asks.join.layouts[0].chunk_count = 65;
+  EXPECT_THAT(refusal_of(asks, wire::RefuseCode::kBadRequest), HasSubstr("65 chunks"));
+  asks = worker(0, 0);
+  asks.join.layouts[0].max_elems = 257;
+  EXPECT_THAT(refusal_of(asks, wire::RefuseCode::kBadRequest), HasSubstr("257 elements"));
+  asks = worker(0, 0);
+  asks.join.wire = Dtype::kInt8;
+  EXPECT_THAT(refusal_of(asks, wire::RefuseCode::kBadRequest), HasSubstr("float32"));
+  asks = worker(0, 0);
+  asks.join.averaging = AveragingChoice::kSum;
+  EXPECT_THAT(refusal_of(asks, wire::RefuseCode::kBadRequest), HasSubstr("averaging"));
+  asks = worker(0, 0);
+  asks.join.has_policy = 1;
+  asks.join.policy = {.kind = PolicyKind::kGoodput};
+  EXPECT_THAT(refusal_of(asks, wire::RefuseCode::kBadRequest), HasSubstr("policy goodput"));
+  asks = worker(0, 3);
+  asks.join.features = wire::kFeatureReproducible;
+  EXPECT_THAT(refusal_of(asks, wire::RefuseCode::kBadRequest), HasSubstr("use bound 0"));
+}
+
+TEST_F(Refusals, MemoryThatIsNotThereIsRefusedWithTheNumbers) {
+  JobsOptions small = options();
+  small.max_job_memory_bytes = std::size_t{2} << 20;
+  restart(small);
+  Worker asks = worker(0, 0);
+  asks.join.layouts[0] = {.hash = 5, .chunk_count = 100 * kChunksPerBlock, .max_elems = 256};
+  // 6,400 chunks of 1 KiB, each with what is gathered.
+  EXPECT_THAT(refusal_of(asks, wire::RefuseCode::kLimit), HasSubstr("needs 14 MiB"));
+}
+
+TEST_F(Refusals, AllRanksAskForTheSame) {
+  Worker first = worker(0, 2);
+  ASSERT_TRUE(join(first).is(PacketType::kAccept));
+  Worker other = worker(1, 3);
+  EXPECT_THAT(refusal_of(other, wire::RefuseCode::kPolicy),
+              HasSubstr("a store with bound 3 and the workers' own updates, job 'store' has a "
+                        "store with bound 2"));
+  other = worker(1, 2);
+  other.join.kind = JobKind::kSums;
+  other.join.store = {};
+  EXPECT_THAT(refusal_of(other, wire::RefuseCode::kPolicy), HasSubstr("sums of gradients"));
+}
+
+TEST_F(StoreJob, PushesMoveAClockAndWhoWaitedGetsTheValues) {
+  start(0);
+  EXPECT_EQ(pull(workers[0], 0, 0, 0), Verdict::kProbe);
+  EXPECT_EQ(values(), (std::vector<std::array<float, 3>>{{0, 0, 10}, {0, 1, 10}}));
+  push_block(workers[0], 1, 0, 2);
+  EXPECT_EQ(pull(workers[0], 0, 1, 1), Verdict::kProbe);
+  EXPECT_TRUE(values().empty());
+  EXPECT_EQ(push_block(workers[1], 1, 0, 4), Verdict::kCompleted);
+  EXPECT_EQ(arrived.back().to.priority, 3);
+  EXPECT_EQ(arrived.back().packet.body<wire::Values>().clock, 1u);
+  EXPECT_EQ(values(), (std::vector<std::array<float, 3>>{{0, 0, 13}, {0, 1, 13}}));
+}
+
+TEST_F(StoreJob, WhoseWordsWereLostAsksWhatHasCome) {
+  start(0);
+  push(workers[0], 1, 1, 2);
+  EXPECT_EQ(probe(workers[0], 0, StreamId::kGradients, 1).counted, 0b10u);
+  EXPECT_EQ(probe(workers[0], 0, StreamId::kState, 2).counted, 0u);  // the pull was lost
+  pull(workers[0], 0, 1, 1);
+  wire::Answer parked = probe(workers[0], 0, StreamId::kState, 2);
+  EXPECT_EQ(parked.counted, 0b11u);
+  EXPECT_EQ(parked.complete, 0u);
+  EXPECT_EQ(parked.first_incomplete, 0u);
+  EXPECT_EQ(parked.age_count, 2);  // both miss a push
+  push(workers[0], 1, 0, 2);
+  push_block(workers[1], 1, 0, 4);
+  EXPECT_THAT(values(), SizeIs(2));
+  EXPECT_EQ(probe(workers[0], 0, StreamId::kState, 2, 0b10).complete, 0b11u);
+  EXPECT_EQ(values(), (std::vector<std::array<float, 3>>{{0, 1, 13}}));
+}
+
+TEST_F(StoreJob, WithoutCreditValuesAreWithheldAndToldOf) {
+  start(3);
+  credit = 0;  // what has been told before stands
+  EXPECT_EQ(pull(workers[1], 0, 0, 0), Verdict::kProbe);
+  EXPECT_TRUE(std::ranges::any_of(arrived, [](const Sent& sent) {
+    return sent.packet.type() == PacketType::kFeedback &&
+           sent.packet.body<wire::Feedback>().feedback.deferred_count != 0;
+  }));
+  EXPECT_TRUE(values().empty());
+}
+
+TEST_F(StoreJob, PacketsOfAnotherKindAreRefusedByName) {
+  start(0);
+  EXPECT_EQ(data(workers[0], 0, wire::Contribution{.step = 1, .weight = 1, .elem_count = 4},
+                 {1, 2, 3, 4}),
+            Verdict::kBadStream);
+  EXPECT_EQ(push(workers[0], 1, 0, 1), Verdict::kFolded);
+  EXPECT_EQ(data(workers[0], 2, wire::Pull{.block = 2, .chunks = 1}), Verdict::kBadChunk);
+  EXPECT_EQ(data(workers[0], 1, wire::Pull{.block = 0, .chunks = 1}), Verdict::kWrongShard);
+  EXPECT_EQ(send(workers[0], wire::Resync{.number = 1}).result.verdict, Verdict::kNotAllowed);
+  Worker sums{.name = "sums", .world_size = 1};
+  ASSERT_TRUE(join(sums).is(PacketType::kAccept));
+  EXPECT_EQ(data(sums, 0, wire::Pull{.chunks = 1}), Verdict::kBadType);
+}
+
+TEST_F(StoreJob, ALossWakesWhoeverWaitedAndTheProcessLearnsThatItIsOut) {
+  start(0);
+  push_block(workers[0], 1, 0, 2);
+  pull(workers[0], 0, 1, 1);
+  arrived.clear();
+  kill(workers[1], {&workers[0]});
+  drain();
+  EXPECT_EQ(only_job()->slices[0].store->state(Rank{1}), StoreShard::MemberState::kGone);
+  const Answered told = keepalive(workers[1]);
+  ASSERT_TRUE(told.is(PacketType::kNotice));
+  EXPECT_THAT(told.text(), HasSubstr("goes on with 1 of 2 ranks"));
+  EXPECT_EQ(probe(workers[0], 0, StreamId::kState, 2, 0b11).complete, 0b11u);
+  EXPECT_EQ(values(), (std::vector<std::array<float, 3>>{{0, 0, 12}, {0, 1, 12}}));
+}
+
+TEST_F(StoreJob, WhoComesStartsBehindTheGreatestClockOfAllShards) {
+  start(5);
+  leave(workers[1], wire::LeaveReason::kAbnormal);
+  pump();
+  for (Step iteration = 1; iteration <= 3; ++iteration) push_block(workers[0], iteration, 1, 1);
+  Worker heir = heir_of(workers[1]);
+  EXPECT_TRUE(join(heir).bytes.empty());
+  settle();
+  const Answered accepted = join(heir);
+  ASSERT_TRUE(accepted.is(PacketType::kAccept));
+  EXPECT_EQ(accepted.body<wire::Accept>().rejoined, 1);
+  EXPECT_EQ(accepted.body<wire::Accept>().first_steps[0], 4u);
+  settle();
+  EXPECT_EQ(push_block(heir, 3, 0, 2), Verdict::kDuplicate);
+  EXPECT_EQ(push_block(heir, 4, 0, 2), Verdict::kFolded);
+  arrived.clear();
+  EXPECT_EQ(pull(heir, 0, 0, 4), Verdict::kProbe);
+  EXPECT_THAT(values(), SizeIs(2));
+  // A second one, while the first is let in: nobody holds a clock for ever.
+  leave(heir, wire::LeaveReason::kAbnormal);
+  Worker third = heir_of(heir);
+  third.nonce = 9999;
+  EXPECT_TRUE(join(third).bytes.empty());
+  leave(workers[0], wire::LeaveReason::kFinished);
+  settle();
+  EXPECT_TRUE(join(third).is(PacketType::kAccept));
+}
+
+TEST_F(StoreJob, EndsWhenAllHaveLeft) {
+  start(1);
+  leave(workers[0]);
+  leave(workers[1]);
+  pump();
+  EXPECT_TRUE(jobs.jobs().empty());
+}
+
+}  // namespace
+}  // namespace sluice::agg
