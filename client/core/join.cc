@@ -33,7 +33,10 @@ wire::Join make_request(const SessionOptions& options, const Layout& layout) {
                   .allow_nil = options.allow_nil,
                   .name_bytes = static_cast<std::uint8_t>(options.job_name.size()),
                   .averaging = options.averaging,
-                  .wire = layout.wire()};
+                  .wire = layout.wire(),
+                  .kind = options.store ? JobKind::kStore : JobKind::kSums,
+                  .store = options.store.value_or(StoreOptions{})};
+  CHECK(options.store.has_value() == layout.in_blocks());
   join.layouts[static_cast<std::size_t>(StreamId::kGradients)] = {
       .hash = layout.hash(),
       .chunk_count = layout.chunk_count(),

@@ -45,6 +45,12 @@ Result<Layout> Layout::create(std::vector<TensorSpec> tensors, std::size_t chunk
   std::uint64_t chunk_count = 0;
   std::uint64_t hash = kFnvOffset;
   mix(hash, chunk_bytes);
+  const bool in_blocks = std::ranges::any_of(tensors, &TensorSpec::begins_block);
+  if (in_blocks && !tensors.front().begins_block)
+    return invalid(describe(tensors.front(), 0) + " begins no layer: the first tensor must");
+  const auto end_block = [&] {
+    chunk_count = (chunk_count + kChunksPerBlock - 1) / kChunksPerBlock * kChunksPerBlock;
+  };
   for (std::size_t index = 0; index < tensors.size(); ++index) {
     const TensorSpec& tensor = tensors[index];
     if (tensor.elem_count == 0)
@@ -52,6 +58,10 @@ Result<Layout> Layout::create(std::vector<TensorSpec> tensors, std::size_t chunk
     if (tensor.dtype > Dtype::kBfloat16)
       return invalid(describe(tensor, index) +
                      " has a type that cannot be summed: use float32, float16 or bfloat16");
+    if (in_blocks && (tensor.dtype != Dtype::kFloat32 || wire != Dtype::kFloat32))
+      return invalid(describe(tensor, index) +
+                     " of a store: its elements are float32, as they are");
+    if (tensor.begins_block) end_block();
     layout.first_chunks_.push_back(static_cast<ChunkIndex>(chunk_count));
     const Dtype travels = wire_dtype(tensor, wire);
     const std::uint64_t chunk_elems =
@@ -71,7 +81,9 @@ Result<Layout> Layout::create(std::vector<TensorSpec> tensors, std::size_t chunk
     mix(hash, static_cast<std::uint64_t>(tensor.dtype));
     mix(hash, static_cast<std::uint64_t>(travels));
     mix(hash, tensor.elem_count);
+    if (in_blocks) mix(hash, tensor.begins_block);
   }
+  if (in_blocks) end_block();
   layout.first_chunks_.push_back(static_cast<ChunkIndex>(chunk_count));
   layout.tensors_ = std::move(tensors);
   layout.hash_ = hash;

@@ -17,8 +17,9 @@ struct TensorSpec {
   std::string name;  // for messages only; not part of the hash
   std::uint64_t elem_count = 0;
   Dtype dtype = Dtype::kFloat32;
-  bool exact = false;  // it travels as it is, whatever the wire format and the pruning are
-  bool dense = false;  // it is never pruned
+  bool exact = false;         // it travels as it is, whatever the wire format and the pruning are
+  bool dense = false;         // it is never pruned
+  bool begins_block = false;  // its chunks begin a block of 64: the first of a layer of a store
 };
 
 struct ChunkSpan {
@@ -31,7 +32,8 @@ class Layout {
  public:
   // `wire`: the format that the elements of float32 tensors travel in, but of exact ones.
   // Fails when a tensor is empty or of opaque bytes, when there are none, when chunk_bytes is out
-  // of range, or when there would be over kMaxChunks chunks.
+  // of range, or when there would be over kMaxChunks chunks. In blocks: when the first tensor
+  // begins none, or one is not float32.
   static Result<Layout> create(std::vector<TensorSpec> tensors, std::size_t chunk_bytes,
                                Dtype wire = Dtype::kFloat32);
 
@@ -49,6 +51,14 @@ class Layout {
   // They lose something on the way.
   bool is_rounded(std::uint32_t index) const noexcept {
     return wire_dtype(index) != tensors_[index].dtype;
+  }
+  // Each layer begins a block: indices of chunks between layers are of no chunk.
+  bool in_blocks() const noexcept { return tensors_.front().begins_block; }
+  // Behind its last chunk.
+  ChunkIndex end_chunk(std::uint32_t tensor) const noexcept {
+    const std::uint64_t elems = chunk_elems_[tensor];
+    return first_chunks_[tensor] +
+           static_cast<ChunkIndex>((tensors_[tensor].elem_count + elems - 1) / elems);
   }
   // First chunk of a tensor; first_chunk(tensor_count()) is chunk_count().
   ChunkIndex first_chunk(std::uint32_t tensor) const noexcept { return first_chunks_[tensor]; }

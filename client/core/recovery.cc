@@ -35,6 +35,15 @@ void Recovery::abandon(std::span<Flow> flows) noexcept {
   begin_step();
 }
 
+void Recovery::renew(std::uint32_t index, Flow& flow) noexcept {
+  Block& block = blocks_[index];
+  CHECK(block.lacking() == 0);
+  close(flow_state_of(index), index, flow);
+  block.active = block.queued = block.absent = block.ever_sent = 0;
+  block.awaited = block.counted = block.complete = block.done = 0;
+  check(block);
+}
+
 // What holds for a block between any two events.
 void Recovery::check([[maybe_unused]] const Block& block) noexcept {
   DCHECK((block.queued & ~block.active) == 0);

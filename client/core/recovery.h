@@ -57,6 +57,9 @@ class Recovery {
   // Only its result is wanted. `probe_at_ns`: ask for it then at the latest.
   void await(ChunkIndex chunk, TimeNs probe_at_ns) noexcept;
 
+  // All that was wanted of the block is here: its chunks may be expected anew, without a new step.
+  void renew(std::uint32_t block, Flow& flow) noexcept;
+
   // Nothing of the step is wanted any more: as begin_step(), but in the middle of one.
   void abandon(std::span<Flow> flows) noexcept;
   // The appliance has closed every chunk of the step: what is queued need not be sent, what was

@@ -26,6 +26,7 @@ Session::Session(SessionOptions options, Layout layout, TimeNs now)
       datagram_bytes_(
           std::max(wire::datagram_bytes(gradients_.layout().chunk_bytes(), options_.world_size),
                    sizeof(wire::CommonHeader) + sizeof(wire::Join))) {
+  if (options_.store) store_.emplace(options_, gradients_.layout(), link_);
   for (std::size_t id = 0; id < kStreamCount; ++id)
     CHECK(streams_[id]->id() == static_cast<StreamId>(id));
   link_.counters.chunk_bytes = gradients_.layout().chunk_bytes();
@@ -66,6 +67,7 @@ void Session::close(Event event, TimeNs now) {
   for (std::uint32_t tensor = 0; tensor < tensors.count(); ++tensor)
     if (tensors.in_flight(tensor))
       link_.events.push({.kind = Event::Kind::kTensorLost, .tensor = tensor, .status = why});
+  if (store_) store_->give_up(why);
   link_.events.push(std::move(event));
 }
 
@@ -88,7 +90,8 @@ void Session::leave(wire::LeaveReason reason, TimeNs now) {
   CHECK(link_.joined());
   // Whoever leaves in the middle of a step has given the others half a gradient, and in the middle
   // of a collective they wait for the rest of it: that is no finish.
-  if (gradients_.in_progress() || collectives_.in_progress()) reason = wire::LeaveReason::kAbnormal;
+  if (gradients_.in_progress() || collectives_.in_progress() || (store_ && store_->pushing()))
+    reason = wire::LeaveReason::kAbnormal;
   membership_.leave(leave_body(reason), now);
   gradients_.leave();
 }
@@ -201,6 +204,7 @@ Verdict Session::handle(const wire::Packet& packet, TimeNs now) {
     case wire::PacketType::kNotice: return handle_control(packet, now);
     case wire::PacketType::kResult:
     case wire::PacketType::kPieceResult:
+    case wire::PacketType::kValues:
     case wire::PacketType::kAnswer:
     case wire::PacketType::kFeedback: return handle_data(packet, now);
     default: return Verdict::kBadType;
@@ -234,6 +238,7 @@ void Session::after_join(TimeNs now) {
                      Flow(std::max(options_.receive_credit_packets / shards, kMinFlowCredit)));
   link_.counters.shards = shards;
   gradients_.join(accept);
+  if (store_) store_->join(accept);
   facts_ = {.policy = accept.policy,
             .window_steps = accept.window,
             .resync_hold_ms = accept.resync_hold_ms,
@@ -271,6 +276,7 @@ void Session::start(TimeNs now) {
   CHECK(link_.joined() && link_.shard_count() != 0);
   gradients_.start(now);
   collectives_.start(now);
+  if (store_) store_->start(now);
   link_.events.push({.kind = Event::Kind::kStarted});
   work(now);
 }
@@ -386,7 +392,9 @@ TimeNs Session::next_timeout() const noexcept {
   if (state_ == SessionState::kJoining) return std::min(join_.next_timeout(), stall_report_due());
   TimeNs next_ns = membership_.next_timeout();
   if (state_ != SessionState::kRunning) return next_ns;
-  next_ns = std::min({next_ns, gradients_.recovery().next_timeout(), stall_report_due()});
+  next_ns = std::min(next_ns, stall_report_due());
+  next_ns =
+      std::min(next_ns, store_ ? store_->next_timeout() : gradients_.recovery().next_timeout());
   // Its leftovers are nobody's work once the collective is done.
   if (collectives_.in_progress())
     next_ns = std::min(next_ns, collectives_.recovery().next_timeout());

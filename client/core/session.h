@@ -25,6 +25,7 @@
 #include "client/core/join.h"
 #include "client/core/link.h"
 #include "client/core/membership.h"
+#include "client/core/store.h"
 #include "client/core/transfer.h"
 #include "client/core/types.h"
 
@@ -88,6 +89,10 @@ class Session {
   void leave(wire::LeaveReason reason, TimeNs now);
   const Tensors& tensors() const noexcept { return gradients_.tensors(); }
   const Layout& layout() const noexcept { return gradients_.layout(); }
+
+  // ---- a job of kind store ----
+  // Null: it is none. To be called while status() is ok, after kJoined.
+  Store* store() noexcept { return store_ ? &*store_ : nullptr; }
 
   // ---- stragglers: jobs whose policy is not sync ----
   // Asks for another rank's state; kStateReceived ends it. Called again before that, it goes on
@@ -185,13 +190,14 @@ class Session {
   void remember_missing(const wire::Packet& packet, TimeNs now) noexcept;
 
   // ---- stall.cc ----
-  void append_missing(std::string& text, const Stream& stream, TimeNs now) const;
+  void append_missing(std::string& text, StreamId stream, Step step, TimeNs now) const;
   TimeNs stall_report_due() const noexcept;
   void report_stall(TimeNs now);
 
   const SessionOptions options_;
   Link link_;
-  GradientStream gradients_;
+  GradientStream gradients_;  // of a store it has nothing to do
+  std::optional<Store> store_;
   Collectives collectives_;
   Transfers transfers_;
   const std::array<Stream*, kStreamCount> streams_;  // by id

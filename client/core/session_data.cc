@@ -20,6 +20,9 @@ std::optional<std::uint16_t> Session::shard_of_packet(const wire::Packet& packet
     case wire::PacketType::kResult:
       shard = shard_of(packet.body<wire::ResultHeader>().chunk, link_.shard_count());
       break;
+    case wire::PacketType::kValues:
+      shard = shard_of(packet.body<wire::Values>().chunk, link_.shard_count());
+      break;
     case wire::PacketType::kPieceResult: break;  // all are of the first block
     case wire::PacketType::kAnswer:
       shard = packet.body<wire::Answer>().block % link_.shard_count();
@@ -35,7 +38,9 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
   // All ranks must have joined before a shard sends anything; the status that says so was lost.
   const bool is_sum = packet.type() == wire::PacketType::kResult;
   const bool is_piece = packet.type() == wire::PacketType::kPieceResult;
-  if ((is_sum || is_piece) && membership_.note_running()) start(now);
+  const bool is_values = packet.type() == wire::PacketType::kValues;
+  if ((is_sum || is_piece || is_values) && membership_.note_running()) start(now);
+  if (is_values && !store_) return Verdict::kBadType;
   if (state_ != SessionState::kRunning) return Verdict::kNotStarted;
 
   const std::optional<std::uint16_t> shard = shard_of_packet(packet);
@@ -57,19 +62,24 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
   } else if (is_piece) {
     const CollectiveKind kind = packet.body<wire::PieceResult>().operation.kind;
     verdict = stream(wire::stream_of(kind)).handle_result(packet, now);
+  } else if (is_values) {
+    verdict = store_->handle_values(packet, now);
   } else if (packet.type() == wire::PacketType::kAnswer) {
     remember_missing(packet, now);
-    verdict = stream(packet.body<wire::Answer>().stream).handle_answer(packet, now);
+    const StreamId id = packet.body<wire::Answer>().stream;
+    verdict = store_ && id != StreamId::kCollectives ? store_->handle_answer(packet, now)
+                                                     : stream(id).handle_answer(packet, now);
   }
   if (!link_.failure.ok()) {
     fail(link_.failure, true, now);
     return verdict;
   }
   if (verdict == Verdict::kCompleted) note_caught_up(now);
+  if (store_) store_->hint(*shard, signals, now);
   if (pieces_use(*shard)) {
     for (Stream* const one : streams_)
       if (one->uses(*shard)) one->recovery().hint(*shard, signals, now, flow);
-  } else {
+  } else if (!store_) {
     // What nobody waits for is recovered with the gradients', the only ones that have every flow.
     gradients_.recovery().hint(*shard, signals, now, flow);
   }
@@ -79,7 +89,10 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
 
 void Session::work(std::uint16_t shard, TimeNs now) noexcept {
   DCHECK(shard < link_.shard_count() && state_ == SessionState::kRunning);
-  gradients_.recovery().work(shard, now, link_.flows[shard]);
+  if (store_)
+    store_->work(shard, now);
+  else
+    gradients_.recovery().work(shard, now, link_.flows[shard]);
   if (!pieces_use(shard)) return;
   for (Stream* const one : streams_)
     if (one != &gradients_ && one->uses(shard))
@@ -134,7 +147,8 @@ bool Session::poll_data(Transmit& transmit, std::span<std::uint8_t> out, TimeNs 
     if (poll_probe(shard, transmit, out, now)) return true;
   // Collectives go first: ranks wait for them.
   if (collectives_.has_queued() && collectives_.write_next(transmit, out, now)) return true;
-  if (gradients_.write_next(transmit, out, now)) return true;
+  if (store_ ? store_->write_next(transmit, out, now) : gradients_.write_next(transmit, out, now))
+    return true;
   if (transfers_.has_queued() && transfers_.write_next(transmit, out, now)) return true;
   for (std::uint16_t shard = 0; shard < link_.shard_count(); ++shard)
     if (poll_credit(shard, transmit, out, now)) return true;
@@ -158,6 +172,7 @@ bool Session::poll_credit(std::uint16_t shard, Transmit& transmit, std::span<std
 bool Session::poll_probe(std::uint16_t shard, Transmit& transmit, std::span<std::uint8_t> out,
                          TimeNs now) noexcept {
   const bool pieces = pieces_use(shard);
+  if (store_ && store_->write_probe(shard, transmit, out, now)) return true;
   if (!pieces && !gradients_.recovery().may_probe(shard)) return false;
   Flow& flow = link_.flows[shard];
   Recovery::ProbePlan plan;

@@ -25,13 +25,17 @@ std::string Session::describe_stall(TimeNs now) const {
     const std::string waits = stream.describe(now);
     if (waits.empty()) continue;
     text += (text.empty() ? "" : "; ") + waits;
-    append_missing(text, stream, now);
+    append_missing(text, id, stream.current_step(), now);
+  }
+  if (const std::string waits = store_ ? store_->describe(now) : ""; !waits.empty()) {
+    text += (text.empty() ? "" : "; ") + waits;
+    append_missing(text, StreamId::kState, store_->waiting_step(), now);
   }
   return text.empty() ? text : place_of(options_) + text;
 }
 
-void Session::append_missing(std::string& text, const Stream& stream, TimeNs now) const {
-  if (missing_.stream != stream.id() || missing_.step != stream.current_step()) return;
+void Session::append_missing(std::string& text, StreamId stream, Step step, TimeNs now) const {
+  if (missing_.stream != stream || missing_.step != step) return;
   CHECK(missing_.age_count <= missing_.ages.size());
   text += "; missing: " + list_ranks(missing_.ranks.data(), missing_.ranks.size());
   for (std::size_t i = 0; i < std::min(missing_.age_count, kListedRanks); ++i) {
@@ -48,6 +52,7 @@ DurationNs Session::stalled_ns(TimeNs now) const noexcept {
   TimeNs since_ns = now;
   for (const Stream* const stream : streams_)
     if (stream->in_progress()) since_ns = std::min(since_ns, stream->last_progress_ns());
+  if (store_ && store_->busy()) since_ns = std::min(since_ns, store_->last_progress_ns());
   return now - since_ns;
 }
 
@@ -58,6 +63,8 @@ TimeNs Session::stall_report_due() const noexcept {
   if (gradients_.in_progress()) progress_ns = gradients_.last_progress_ns();
   if (collectives_.in_progress())
     progress_ns = std::min(progress_ns, collectives_.last_progress_ns());
+  if (state_ == SessionState::kRunning && store_ && store_->busy())
+    progress_ns = std::min(progress_ns, store_->last_progress_ns());
   if (progress_ns == kNever) return kNever;
   if (stall_reported_ns_ > progress_ns) return stall_reported_ns_ + kStallRepeat;
   return progress_ns + options_.stall_report_ns;

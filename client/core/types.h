@@ -7,12 +7,14 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "aggregator/base/limits.h"
 #include "aggregator/base/policy_options.h"
 #include "aggregator/base/status.h"
+#include "aggregator/base/store_options.h"
 #include "aggregator/base/time.h"
 #include "aggregator/base/types.h"
 #include "client/prune/threshold.h"
@@ -44,6 +46,8 @@ struct SessionOptions {
   bool has_policy = false;   // false: whatever the appliance's configuration says
   bool trace = false;        // note when each tensor passed which place
   PruneOptions prune;        // which elements leave
+  // Of a job of kind store: its layout is in blocks, and its tensors are pushed and pulled.
+  std::optional<StoreOptions> store;
   std::uint64_t max_state_bytes = UINT64_MAX;  // of another rank's state; more is refused
 };
 
@@ -77,6 +81,8 @@ struct Event {
     kStateSent,       // the state that was given is not read any more, sent or not
     kStateReceived,   // take_state() has it; `step` is the last step in it. With a `status` that
                       // is not ok: there was no memory, and the resync is over
+    kPushDone,        // of a store: layer `tensor` of iteration `step` is counted, or `status`
+    kPullDone,        // of a store: layer `tensor` is here, with clock `step`, or `status`
     kLeft,            // leave() has been acknowledged (or nobody answered in time)
     kFailed,          // final: `status` says why; nothing is sent any more
   };

@@ -29,6 +29,39 @@ TEST(Layout, CutsTensorsInOrderWithoutCrossingThem) {
   EXPECT_EQ(half.elem_count, 32);
 }
 
+TEST(Layout, OfAStoreEachLayerBeginsABlock) {
+  const auto layout =
+      Layout::create({{.name = "a", .elem_count = 40, .begins_block = true},
+                      {.name = "b", .elem_count = 8},
+                      {.name = "c", .elem_count = 64 * 16 + 1, .begins_block = true},
+                      {.name = "d", .elem_count = 1, .begins_block = true}},
+                     64)
+          .value();
+  EXPECT_TRUE(layout.in_blocks());
+  EXPECT_EQ(layout.first_chunk(1), 3u);
+  EXPECT_EQ(layout.end_chunk(1), 4u);
+  EXPECT_EQ(layout.first_chunk(2), kChunksPerBlock);
+  EXPECT_EQ(layout.end_chunk(2), 2 * kChunksPerBlock + 1);
+  EXPECT_EQ(layout.first_chunk(3), 3 * kChunksPerBlock);
+  EXPECT_EQ(layout.chunk_count(), 4 * kChunksPerBlock);
+  EXPECT_EQ(layout.chunk(3).tensor, 1u);
+  EXPECT_EQ(layout.chunk(3).elem_count, 8);
+  EXPECT_EQ(layout.chunk(2 * kChunksPerBlock).first_elem, 64u * 16);
+}
+
+TEST(Layout, OfAStoreIsFloat32AndBeginsWithALayer) {
+  const auto refusal = [](std::vector<TensorSpec> tensors, Dtype wire) {
+    return Layout::create(std::move(tensors), 64, wire).status().message();
+  };
+  const TensorSpec first{.name = "a", .elem_count = 4, .begins_block = true};
+  EXPECT_THAT(refusal({{.name = "b", .elem_count = 4}, first}, Dtype::kFloat32),
+              HasSubstr("begins no layer"));
+  EXPECT_THAT(refusal({first}, Dtype::kFloat16), HasSubstr("are float32"));
+  EXPECT_THAT(
+      refusal({first, {.name = "b", .elem_count = 4, .dtype = Dtype::kFloat16}}, Dtype::kFloat32),
+      HasSubstr("'b' of a store"));
+}
+
 TEST(Layout, HashTellsOrderTypeSizeAndChunkSizeApart) {
   const auto hash = [](std::vector<TensorSpec> tensors, std::size_t chunk_bytes) {
     return Layout::create(std::move(tensors), chunk_bytes).value().hash();

@@ -31,6 +31,21 @@ TEST(Recovery, KeepsProbingOneBlockWhenAResultReachesAnotherThatWasClosed) {
   EXPECT_EQ(plan.block, 1u);
 }
 
+TEST(Recovery, ABlockThatIsDoneCanBeExpectedAnew) {
+  Recovery recovery(kChunksPerBlock, 1);
+  Flow flow(64);
+  for (int round = 0; round < 2; ++round) {
+    recovery.expect(3);
+    ASSERT_TRUE(recovery.take(3));
+    EXPECT_FALSE(recovery.sent(3, flow.next_header(kSecond).number, kSecond, flow));
+    EXPECT_FALSE(recovery.nothing_outstanding(0));
+    ASSERT_TRUE(recovery.result(3, kSecond, flow));
+    recovery.renew(0, flow);
+    EXPECT_FALSE(recovery.wants(3));
+    EXPECT_TRUE(recovery.nothing_outstanding(0));
+  }
+}
+
 // Sent again and again, it would put off for ever what was pulled and did not come (swarm seed
 // 20318).
 TEST(Recovery, SendsNoChunkAgainThatIsCompleteWithoutIt) {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <queue>
 #include <string>
 #include <vector>
@@ -27,6 +28,7 @@ struct WorldOptions {
   std::uint64_t seed = 1;
   std::uint32_t receive_credit_packets = 64;
   PolicyOptions policy;
+  std::optional<StoreOptions> store;
   DurationNs member_timeout_ns = kDefaultMemberTimeout;
   DurationNs resync_hold_ns = kDefaultResyncHold;
   DurationNs appliance_ahead_ns = 0;  // its clock is not the workers'
@@ -141,6 +143,7 @@ class SmallWorld {
                                    .path_datagram_bytes = 9000,
                                    .policy = options_.policy,
                                    .has_policy = options_.policy.tolerates_stragglers(),
+                                   .store = options_.store,
                                    .trace = options_.trace};
     sessions_[rank] = std::make_unique<Session>(session_options, std::move(layout).value(), now_);
   }
