@@ -104,9 +104,9 @@ std::size_t Job::memory_bytes(const JobSpec& spec) noexcept {
                    spec.world_size * sizeof(StoreSeat);
   total_bytes += gradient_chunks * (8 * sign_words_of(spec) + 1);
   total_bytes += reproducible_bytes(spec);
-  if (passes)
-    total_bytes += std::size_t{spec.windows[index_of(StreamId::kGradients)]} * gradient_chunks * 8 *
-                   sluice::mask_words(spec.world_size);
+  const std::size_t masks = passes ? 2 : 1;  // beside each slot's own
+  total_bytes += masks * spec.windows[index_of(StreamId::kGradients)] * gradient_chunks * 8 *
+                 sluice::mask_words(spec.world_size);
   return total_bytes;
 }
 
@@ -160,6 +160,7 @@ void Job::make_store(JobSlice& slice, ShardId shard, BuildProgress* progress) {
 
 void Job::make_gradients(GradientSlice& slice, std::size_t slot_count, BuildProgress* progress) {
   resize_noted(slice.sums, slot_count, progress);
+  resize_noted(slice.unwanted, slot_count * mask_word_count, progress);
   if (spec.policy.late == LateMode::kRequeue)
     resize_noted(slice.passes, slot_count * mask_word_count, progress);
   if (spec.reproducible) {

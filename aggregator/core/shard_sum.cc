@@ -311,6 +311,7 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
     return try_complete_sum(job, slot_index, now) ? Verdict::kCompleted : Verdict::kPassed;
   }
   if (!nil && !fold(job, slice, slot_index, packet, entry)) return Verdict::kShapeMismatch;
+  if (body.flow.flags & wire::kFlagUnwanted) slice.note_unwanted(slot_index, rank);
   slice.count_in(slot_index, rank, body.flow.priority);
   job_slice.contributions.add(1);
   slice.sums[slot_index].weight += body.weight;

@@ -137,6 +137,8 @@ std::size_t Shard::fan_out(Job& job, StreamId stream, const ResultPart& part,
   std::size_t count = 0;
   for (; slice.head_rank < job.spec.world_size && count < burst.size(); ++slice.head_rank) {
     const Rank rank{static_cast<std::uint16_t>(slice.head_rank)};
+    if (stream == StreamId::kGradients && job_slice.gradients.is_unwanted(part.slot_index, rank))
+      continue;
     if (!may_get(job, stream, slot.step, rank)) continue;
     Transmit& transmit = burst[count];
     transmit.job = job.spec.id;

@@ -12,7 +12,7 @@ bool GradientSlice::alike(std::size_t left, std::size_t right) const noexcept {
   return can_share(right) && slots[right].complete_for(slots[left].step) &&
          a.has_data() == b.has_data() && a.elem_count == b.elem_count && a.dtype == b.dtype &&
          a.finite == b.finite && a.weight == b.weight && a.k == b.k && a.may_count == b.may_count &&
-         std::ranges::equal(mask_of(left), mask_of(right));
+         std::ranges::equal(mask_of(left), mask_of(right)) && !a.unwanted && !b.unwanted;
 }
 
 std::uint64_t GradientSlice::alike_to(std::size_t first_slot, std::uint64_t chunks,

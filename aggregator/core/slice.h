@@ -93,7 +93,8 @@ struct Sum {
   bool sparse = false;    // some contribution is: the result may be too
   bool is_entry = false;  // the result's bytes are an entry of a sparse packet (wire/sparse.h)
 
-  bool begun = false;  // the accumulator holds something: not while all data waits for its turn
+  bool begun = false;     // the accumulator holds something: not while all data waits for its turn
+  bool unwanted = false;  // by some rank, see GradientSlice::unwanted
 
   bool has_data() const noexcept { return data_count != 0; }
 };
@@ -169,6 +170,8 @@ struct GradientSlice : StreamSlice {
   TimeNs first_arrival_ns = 0;        // of the open step; 0: nothing has come
   std::vector<Sum> sums;              // one a slot
   std::vector<std::uint64_t> passes;  // as masks, of ranks that pass; empty unless late = requeue
+  // As masks, of ranks that want no result; valid where Sum::unwanted says that there are any.
+  std::vector<std::uint64_t> unwanted;
   // Signs of each chunk's sum at the end of the last detection round: sign_words a local chunk.
   std::size_t sign_words = 0;
   std::vector<std::uint64_t> signs;
@@ -191,6 +194,15 @@ struct GradientSlice : StreamSlice {
     if (!passes.empty()) std::fill_n(passes_of(slot_index), mask_word_count, std::uint64_t{0});
   }
   bool in_rank_order() const noexcept { return !next_ranks.empty(); }
+  void note_unwanted(std::size_t slot_index, Rank rank) noexcept {
+    std::uint64_t* const mask = &unwanted[slot_index * mask_word_count];
+    if (!sums[slot_index].unwanted) std::fill_n(mask, mask_word_count, std::uint64_t{0});
+    sums[slot_index].unwanted = true;
+    set_bit(mask, rank);
+  }
+  bool is_unwanted(std::size_t slot_index, Rank rank) const noexcept {
+    return sums[slot_index].unwanted && test_bit(&unwanted[slot_index * mask_word_count], rank);
+  }
   bool has_passed(std::size_t slot_index, Rank rank) noexcept {
     return !passes.empty() && test_bit(passes_of(slot_index), rank);
   }

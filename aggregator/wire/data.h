@@ -27,7 +27,8 @@ namespace sluice::wire {
 // have no data.
 struct Contribution {  // then elem_count elements; with kFlagNil or kFlagSparse as above
   static constexpr PacketType kType = PacketType::kContribution;
-  static constexpr std::uint8_t kFlags = kFlagReport | kFlagNil | kFlagRounded | kFlagSparse;
+  static constexpr std::uint8_t kFlags =
+      kFlagReport | kFlagNil | kFlagRounded | kFlagSparse | kFlagUnwanted;
   FlowHeader flow;
   std::uint32_t step = 0;
   std::uint32_t chunk = 0;

@@ -71,6 +71,8 @@ inline constexpr std::uint8_t kFlagPulled = 1 << 4;     // results: sent because
 inline constexpr std::uint8_t kFlagRounded = 1 << 5;
 // Of sums: of one chunk or several, only the elements that are not zero (sparse.h).
 inline constexpr std::uint8_t kFlagSparse = 1 << 6;
+// Contribution: its worker wants no result of the chunk, and is done once this has arrived.
+inline constexpr std::uint8_t kFlagUnwanted = 1 << 7;
 
 #pragma pack(push, 1)
 

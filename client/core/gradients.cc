@@ -35,6 +35,7 @@ void GradientStream::join(const wire::Accept& accept) {
                                                       .chunk_bytes = layout_.chunk_bytes(),
                                                       .first_chunks = layout_.first_chunks()});
   last_sent_.assign(accept.shards, {});
+  departures_.resize(accept.shards);
   recovery_.emplace(layout_.chunk_count(), accept.shards, layout_.first_chunks());
   const PolicyOptions policy = accept.policy;
   default_averaging_ = resolved(options_.averaging, policy);
@@ -62,6 +63,7 @@ Status GradientStream::submit(const Submission& submission, TimeNs now) {
   if (!behind_.ok()) return behind_;
   Status status = tensors_.check(submission);
   if (status.ok() && !submission.contribute) status = check_catch_up(submission);
+  CHECK(submission.wanted || !tolerant());
   if (status.ok()) tensors_.accept(submission, now);
   return status;
 }
@@ -147,6 +149,8 @@ void GradientStream::schedule_chunk(ChunkIndex chunk, std::uint32_t tensor, Time
   } else {
     scheduler_->push_along(chunk, kNilPriority, now);
   }
+  if (tensors_.part(tensor) == Part::kGradient && !tensors_.submission(tensor).wanted)
+    recovery_->want_no_result(chunk);
 }
 
 Priority GradientStream::priority_of(std::uint32_t tensor) const noexcept {

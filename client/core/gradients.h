@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <string>
@@ -84,6 +85,8 @@ class GradientStream final : public Stream {
   std::string describe(TimeNs now) const override;
   Verdict handle_result(const wire::Packet& packet, TimeNs now) override;
   Verdict handle_answer(const wire::Packet& packet, TimeNs now) override;
+  // Feedback has come: what is not wanted and seems to have arrived is asked about.
+  void confirm_arrived(std::uint16_t shard) noexcept;
   bool write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) override;
   Priority block_priority(std::uint32_t block) const noexcept override;
   bool uses(std::uint16_t) const noexcept override { return in_progress(); }
@@ -134,9 +137,10 @@ class GradientStream final : public Stream {
     std::span<const std::uint8_t> payload;  // empty: no data
     Step base_step = 0;
     std::uint32_t weight = 0;
+    bool wanted = true;
     friend bool same_story(const Offer& left, const Offer& right) noexcept {
       return left.payload.empty() == right.payload.empty() && left.base_step == right.base_step &&
-             left.weight == right.weight;
+             left.weight == right.weight && left.wanted == right.wanted;
     }
   };
   // The sparse packet that is being made; of no chunk: it will be another one.
@@ -168,7 +172,8 @@ class GradientStream final : public Stream {
   // The application wants its average.
   bool wants_average(std::uint32_t tensor) const noexcept {
     const Part part = tensors_.part(tensor);
-    return part == Part::kGradient || part == Part::kCatchUp;
+    return (part == Part::kGradient && tensors_.submission(tensor).wanted) ||
+           part == Part::kCatchUp;
   }
   // It has data for the chunk in the step under way.
   bool carries_data(ChunkIndex chunk, std::uint32_t tensor) const noexcept {
@@ -201,6 +206,9 @@ class GradientStream final : public Stream {
   void count_own_non_finite(const ChunkSpan& span) noexcept;
   void account(ChunkIndex chunk, const ChunkSpan& span, bool counted) noexcept;
   void apply(ChunkIndex chunk, const ChunkSpan& span, const ChunkResult& result) noexcept;
+  // The appliance has this worker's part of the chunk, whose result it does not want.
+  void arrived(ChunkIndex chunk, TimeNs now);
+  void settle_unwanted(ChunkIndex first, std::uint64_t chunks, TimeNs now);
   void add_to_report(const wire::Packet& packet, std::uint16_t members) noexcept;
 
   const SessionOptions& options_;
@@ -212,6 +220,13 @@ class GradientStream final : public Stream {
   std::vector<Priority> gradient_priorities_;  // by tensor, of its last gradient
   std::optional<Scheduler> scheduler_;
   std::vector<LastSent> last_sent_;  // per shard
+  // Packets of tensors whose results are not wanted that may still be on their way: per shard, by
+  // number.
+  struct Departure {
+    std::uint32_t number = 0;
+    std::uint32_t block = 0;
+  };
+  std::vector<std::deque<Departure>> departures_;
   std::optional<Recovery> recovery_;
   TensorTrace trace_;
   bool started_ = false;

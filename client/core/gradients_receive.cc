@@ -197,6 +197,26 @@ void GradientStream::apply(ChunkIndex chunk, const ChunkSpan& span,
   ++link_.counters.non_finite_results;
 }
 
+void GradientStream::arrived(ChunkIndex chunk, TimeNs now) {
+  const ChunkSpan span = layout_.chunk(chunk);
+  Flow& flow = link_.flows[shard_of(chunk, link_.shard_count())];
+  if (!recovery_->result(chunk, now, flow)) return;
+  Average& average = averages_[span.tensor];
+  average.weight = tensors_.submission(span.tensor).weight;
+  average.any_data |= has_data(span.tensor);
+  account(chunk, span, true);
+  last_progress_ns_ = now;
+  (void)chunk_done(span.tensor, now);
+}
+
+void GradientStream::confirm_arrived(std::uint16_t shard) noexcept {
+  std::deque<Departure>& departures = departures_[shard];
+  while (!departures.empty() && link_.flows[shard].all_arrived_up_to(departures.front().number)) {
+    recovery_->confirm(departures.front().block);
+    departures.pop_front();
+  }
+}
+
 Verdict GradientStream::chunk_done(std::uint32_t tensor, TimeNs now) {
   CHECK(averages_[tensor].chunks_left != 0);
   if (--averages_[tensor].chunks_left != 0) return Verdict::kFolded;
@@ -223,7 +243,7 @@ void GradientStream::finish_tensor(std::uint32_t tensor, TimeNs now) {
   const Average& average = averages_[tensor];
   const bool wanted = wants_average(tensor);
   if (tolerant() && wanted && average.any_data && average.some_absent) clear_absent_parts(tensor);
-  if (wanted) {
+  if (tensors_.part(tensor) != Part::kLeftOut) {
     trace_.done(tensor, current_step(), now);
     link_.events.push({.kind = Event::Kind::kTensorDone,
                        .tensor = tensor,
@@ -240,7 +260,8 @@ void GradientStream::finish_tensor(std::uint32_t tensor, TimeNs now) {
 
 void GradientStream::finish_step() {
   const Step step = current_step();
-  CHECK(scheduled_count_ == tensors_.count() && open_report_.step == step);
+  CHECK(scheduled_count_ == tensors_.count());
+  CHECK(open_report_.step == step || open_report_.step == 0);  // no result was wanted
   CHECK(link_.counters.steps_done < step);
   link_.events.push({.kind = Event::Kind::kStepDone, .step = step, .weight = open_report_.weight});
   link_.counters.steps_done = step;
@@ -253,6 +274,7 @@ void GradientStream::finish_step() {
                            "checkpoint"});
   scheduled_count_ = 0;
   recovery_->begin_step();
+  for (std::deque<Departure>& departures : departures_) departures.clear();
   scheduler_->clear();
   tensors_.begin_next_step();
   if (!tolerant()) return;
@@ -282,12 +304,22 @@ Verdict GradientStream::handle_answer(const wire::Packet& packet, TimeNs now) {
   }
   const std::uint16_t shard = shard_of(first, link_.shard_count());
   std::uint64_t lost = recovery_->answer(body, now, link_.flows[shard]);
+  settle_unwanted(first, body.counted | body.complete, now);
+  if (body.step != current_step()) return Verdict::kProbe;  // that was the rest of it
   for (; lost != 0; lost &= lost - 1) {
     const ChunkIndex chunk = first + static_cast<ChunkIndex>(std::countr_zero(lost));
     const std::uint32_t tensor = layout_.chunk(chunk).tensor;
     scheduler_->push_again(chunk, carries_data(chunk, tensor) ? priority_of(tensor) : kNilPriority);
   }
   return Verdict::kProbe;
+}
+
+// The appliance has these chunks, of the block that begins with `first`.
+void GradientStream::settle_unwanted(ChunkIndex first, std::uint64_t chunks, TimeNs now) {
+  const Step step = current_step();
+  for (std::uint64_t rest = recovery_->unwanted(first / kChunksPerBlock, chunks);
+       rest != 0 && step == current_step(); rest &= rest - 1)
+    arrived(first + static_cast<ChunkIndex>(std::countr_zero(rest)), now);
 }
 
 // ---- stragglers ----

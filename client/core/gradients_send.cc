@@ -66,7 +66,8 @@ GradientStream::Offer GradientStream::offer_of(ChunkIndex chunk,
     const bool left_out = tensors_.part(tensor) == Part::kLeftOut;
     return {.payload = has_data(tensor) ? input_of(span) : std::span<const std::uint8_t>(),
             .base_step = current_step(),
-            .weight = left_out ? nil_weight_ : tensors_.submission(tensor).weight};
+            .weight = left_out ? nil_weight_ : tensors_.submission(tensor).weight,
+            .wanted = left_out || tensors_.submission(tensor).wanted};
   }
   if (late_.waiting(chunk)) {
     const LateChunks::Entry& late = late_.entry(chunk);
@@ -156,6 +157,10 @@ void GradientStream::write_chunks(const Choice& choice, std::uint64_t chunks, Tr
   if (nil) body.flow.flags |= wire::kFlagNil;
   if (sparse) body.flow.flags |= wire::kFlagSparse;
   if (!nil && layout_.is_rounded(span.tensor)) body.flow.flags |= wire::kFlagRounded;
+  if (!offer.wanted) {
+    body.flow.flags |= wire::kFlagUnwanted;
+    departures_[choice.shard].push_back({body.flow.number, block});
+  }
   if (nil) link_.counters.nil_contributions += static_cast<unsigned>(std::popcount(chunks));
   LastSent& last_sent = last_sent_[choice.shard];
   last_sent.number = body.flow.number;

@@ -39,7 +39,8 @@ void Recovery::renew(std::uint32_t index, Flow& flow) noexcept {
   Block& block = blocks_[index];
   CHECK(block.lacking() == 0);
   close(flow_state_of(index), index, flow);
-  block.active = block.queued = block.absent = block.ever_sent = 0;
+  block.active = block.queued = block.absent = block.shared = block.unwanted = 0;
+  block.ever_sent = 0;
   block.awaited = block.counted = block.complete = block.done = 0;
   check(block);
 }
@@ -49,6 +50,7 @@ void Recovery::check([[maybe_unused]] const Block& block) noexcept {
   DCHECK((block.queued & ~block.active) == 0);
   DCHECK((block.absent & ~block.active) == 0);
   DCHECK((block.shared & (block.absent | ~block.active)) == 0);
+  DCHECK((block.unwanted & ~block.active) == 0);
   DCHECK((block.ever_sent & ~block.active) == 0);
   DCHECK((block.sent & ~block.ever_sent) == 0);
   DCHECK((block.awaited & ~block.counted) == 0);
@@ -66,6 +68,12 @@ void Recovery::expect(ChunkIndex chunk) noexcept {
   block.active |= bit_of(chunk);
   block.queued |= bit_of(chunk);
   check(block);
+}
+
+void Recovery::want_no_result(ChunkIndex chunk) noexcept {
+  Block& block = blocks_[chunk / kChunksPerBlock];
+  DCHECK(block.active & bit_of(chunk));
+  block.unwanted |= bit_of(chunk);
 }
 
 bool Recovery::expect_absent(ChunkIndex chunk) noexcept {

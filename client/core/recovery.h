@@ -91,6 +91,15 @@ class Recovery {
   bool was_sent(ChunkIndex chunk) const noexcept {
     return blocks_[chunk / kChunksPerBlock].ever_sent >> (chunk % kChunksPerBlock) & 1;
   }
+  // The chunk is done once it is counted: its result does not come.
+  void want_no_result(ChunkIndex chunk) noexcept;
+  // Of these chunks of a block, those.
+  std::uint64_t unwanted(std::uint32_t block, std::uint64_t chunks) const noexcept {
+    return blocks_[block].unwanted & blocks_[block].lacking() & chunks;
+  }
+  // A packet of such chunks of the block has arrived, as far as feedback can tell. When it was the
+  // last, the block is probed: nothing else would tell what was counted.
+  void confirm(std::uint32_t block) noexcept;
   // Its result is here. False: it was here before, or nobody asked for it.
   bool result(ChunkIndex chunk, TimeNs now, Flow& flow) noexcept;
   // An answer for the step under way. What is lost is queued again: returns the chunks of the block
@@ -124,10 +133,11 @@ class Recovery {
 
  private:
   struct Block {
-    std::uint64_t active = 0;  // wanted in this step
-    std::uint64_t queued = 0;  // to be sent: with the scheduler, or with one that stands for them
-    std::uint64_t absent = 0;  // contributed without data
-    std::uint64_t shared = 0;  // contributed with data that shares a packet
+    std::uint64_t active = 0;    // wanted in this step
+    std::uint64_t queued = 0;    // to be sent: with the scheduler, or with one that stands for them
+    std::uint64_t absent = 0;    // contributed without data
+    std::uint64_t shared = 0;    // contributed with data that shares a packet
+    std::uint64_t unwanted = 0;  // done once counted
     std::uint64_t ever_sent = 0;
     std::uint64_t awaited = 0;  // only the result: this worker contributes nothing
     std::uint64_t sent = 0;

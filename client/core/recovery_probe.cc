@@ -242,6 +242,12 @@ bool Recovery::sent_up_to(std::uint32_t index, std::uint32_t number) const noexc
   return false;
 }
 
+void Recovery::confirm(std::uint32_t index) noexcept {
+  const Block& block = blocks_[index];
+  if ((block.unwanted & block.queued) != 0 || (block.unwanted & block.sent) == 0) return;
+  if (!block.probed) make_due(flow_state_of(index), index);
+}
+
 // Nothing came for a while: the oldest block that waits for other workers.
 void Recovery::probe_oldest(FlowState& state) noexcept {
   for (std::uint32_t index = state.open_head; index != kNone; index = blocks_[index].next) {

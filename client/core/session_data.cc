@@ -70,6 +70,7 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
     verdict = store_ && id != StreamId::kCollectives ? store_->handle_answer(packet, now)
                                                      : stream(id).handle_answer(packet, now);
   }
+  gradients_.confirm_arrived(*shard);
   if (!link_.failure.ok()) {
     fail(link_.failure, true, now);
     return verdict;

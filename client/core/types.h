@@ -63,6 +63,10 @@ struct Submission {
   // False: catching up. This worker computed no gradient for the step; `input` and `weight` are
   // ignored, and only what it has to requeue is contributed.
   bool contribute = true;
+  // False: this worker wants no result. The tensor is done once its gradient has arrived, which is
+  // earlier than the step is complete: for who knows by other means when it may begin the next one.
+  // `output` is not written. Synchronous jobs only.
+  bool wanted = true;
 };
 
 struct Event {
