@@ -1,0 +1,41 @@
+#include "client/bcube/slices.h"
+
+#include <algorithm>
+#include <functional>
+#include <queue>
+#include <tuple>
+
+#include "aggregator/base/check.h"
+
+namespace sluice::client {
+
+std::vector<Slice> cut(const Bcube& bcube, const Layout& layout) {
+  // Who has least so far gets the next slice; of equals, threads take turns before owners do.
+  using Load = std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>;  // elements, owner, thread
+  std::priority_queue<Load, std::vector<Load>, std::greater<>> loads;
+  for (std::uint32_t owner = 0; owner < bcube.servers(); ++owner)
+    for (std::uint32_t thread = 0; thread < bcube.levels(); ++thread)
+      loads.emplace(0, owner, thread);
+  const std::uint64_t takers = loads.size();
+
+  std::vector<Slice> slices;
+  for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor) {
+    const std::uint64_t elem_count = layout.tensor(tensor).elem_count;
+    const std::uint64_t chunk_elems =
+        layout.chunk_bytes() / dtype_bytes(layout.tensor(tensor).dtype);
+    const std::uint64_t chunks = (elem_count + chunk_elems - 1) / chunk_elems;
+    const std::uint64_t rounds = (chunks + takers * kSliceChunks - 1) / (takers * kSliceChunks);
+    const std::uint64_t slice_chunks = (chunks + takers * rounds - 1) / (takers * rounds);
+    CHECK(slice_chunks >= 1 && slice_chunks <= kSliceChunks);
+    for (std::uint64_t first = 0; first < elem_count; first += slice_chunks * chunk_elems) {
+      const auto [load, owner, thread] = loads.top();
+      const std::uint64_t count = std::min(slice_chunks * chunk_elems, elem_count - first);
+      loads.pop();
+      loads.emplace(load + count, owner, thread);
+      slices.push_back({tensor, first, count, thread, owner});
+    }
+  }
+  return slices;
+}
+
+}  // namespace sluice::client

@@ -1,0 +1,31 @@
+// How a gradient is cut for its ways through a BCube: into slices of whole chunks, each of which
+// one thread carries and one server owns in the end.
+//
+// Every worker cuts alike. A slice is small enough for the next stage to begin while its neighbours
+// are still in this one, and each of the n^k owners and k threads gets as many elements as any
+// other, to within a slice. Pure.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "client/bcube/topology.h"
+#include "client/core/layout.h"
+
+namespace sluice::client {
+
+inline constexpr std::uint32_t kSliceChunks = 16;  // at most
+
+struct Slice {
+  std::uint32_t tensor = 0;
+  std::uint64_t first_elem = 0;
+  std::uint64_t elem_count = 0;
+  std::uint32_t thread = 0;
+  std::uint32_t owner = 0;  // a rank
+};
+
+// In the order of the layout, so those of a tensor stand together.
+std::vector<Slice> cut(const Bcube& bcube, const Layout& layout);
+
+}  // namespace sluice::client

@@ -1,0 +1,66 @@
+// BCube(n, k): n^k servers with k ports each, and k levels of n^(k-1) switches with n ports.
+//
+// A server's address is its rank in k digits base n, digit l being its place at the switch of level
+// l; that switch joins the n servers which differ in digit l alone. After BCube (SIGCOMM 2009) and
+// BML (NeurIPS 2018). Pure values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "aggregator/base/status.h"
+#include "aggregator/base/types.h"
+
+namespace sluice::client {
+
+inline constexpr std::uint64_t kMaxBcubeServers = 4096;
+
+class Bcube {
+ public:
+  // Fails unless n >= 2, k >= 1, and n^k ranks have numbers.
+  static Result<Bcube> create(std::uint32_t switch_ports, std::uint32_t levels);
+
+  std::uint32_t switch_ports() const noexcept { return n_; }  // n
+  std::uint32_t levels() const noexcept { return k_; }        // k, and the ports of a server
+  std::uint32_t servers() const noexcept { return power(k_); }
+  std::uint32_t switches_per_level() const noexcept { return power(k_ - 1); }
+
+  // 0 .. n - 1: the rank's place at its switch of this level.
+  std::uint32_t digit(std::uint32_t rank, std::uint32_t level) const noexcept {
+    return rank / power(level) % n_;
+  }
+  // 0 .. switches_per_level() - 1: the rank without that digit.
+  std::uint32_t switch_of(std::uint32_t rank, std::uint32_t level) const noexcept {
+    return rank / power(level + 1) * power(level) + rank % power(level);
+  }
+  // Who has this place at that switch.
+  std::uint32_t server_at(std::uint32_t level, std::uint32_t switch_index,
+                          std::uint32_t digit) const noexcept {
+    return (switch_index / power(level) * n_ + digit) * power(level) + switch_index % power(level);
+  }
+  // A rank's digits as people write them, the highest level first: "2.0".
+  std::string address(std::uint32_t rank) const;
+
+  // The gradient travels in k parts, thread e's through the levels e, e + 1 ... (mod k), so that
+  // in each stage each thread uses another port.
+  std::uint32_t level_of(std::uint32_t thread, std::uint32_t stage) const noexcept {
+    return (thread + stage) % k_;
+  }
+  // For how many stages `rank` is half-way owner of what `owner` owns in the end: both have the
+  // same digits at that many of the thread's levels. k: it is the owner.
+  std::uint32_t stages_owned(std::uint32_t rank, std::uint32_t owner,
+                             std::uint32_t thread) const noexcept;
+
+ private:
+  Bcube(std::uint32_t switch_ports, std::uint32_t levels) noexcept : n_(switch_ports), k_(levels) {}
+  std::uint32_t power(std::uint32_t exponent) const noexcept {
+    std::uint32_t value = 1;
+    while (exponent-- != 0) value *= n_;
+    return value;
+  }
+
+  std::uint32_t n_;
+  std::uint32_t k_;
+};
+
+}  // namespace sluice::client

@@ -1,0 +1,161 @@
+// BML on BCube over production relays and appliances: exact sums, bytes as in theory, faults of
+// cables.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <ranges>
+
+#include "tests/sim/bcube_world.h"
+
+namespace sluice::sim {
+namespace {
+
+using client::BcubeMode;
+
+struct Shape {
+  std::uint32_t switch_ports, levels;
+  BcubeMode mode;
+};
+
+std::string name_of(const testing::TestParamInfo<Shape>& info) {
+  return "n" + std::to_string(info.param.switch_ports) + "k" + std::to_string(info.param.levels) +
+         (info.param.mode == BcubeMode::kPlain ? "plain" : "aggregated");
+}
+
+BcubeOptions options_of(const Shape& shape) {
+  return {.switch_ports = shape.switch_ports,
+          .levels = shape.levels,
+          .mode = shape.mode,
+          .elem_counts = {10'000, 7, 20'000, 1'000}};
+}
+
+void expect_clean(BcubeWorld& world, TimeNs until = 30 * kSecond) {
+  const bool done = world.run(until);
+  for (const std::string& text : world.violations()) ADD_FAILURE() << text;
+  EXPECT_TRUE(done);
+}
+
+class BcubeShapes : public testing::TestWithParam<Shape> {};
+
+TEST_P(BcubeShapes, SumsAreExact) {
+  BcubeWorld world(options_of(GetParam()));
+  expect_clean(world);
+}
+
+TEST_P(BcubeShapes, SumsAreExactUnderFaultsOfCables) {
+  BcubeOptions options = options_of(GetParam());
+  options.link = {.loss_ppm = 20'000, .duplicate_ppm = 5'000, .reorder_ppm = 20'000};
+  options.nil_ppm = 200'000;
+  options.compute_max_ns = kMillisecond;
+  options.shards = 2;
+  options.steps = 2;
+  options.elem_counts = {4'000, 7, 6'000};
+  for (options.seed = 1; options.seed <= 3; ++options.seed) {
+    BcubeWorld world(options);
+    expect_clean(world);
+  }
+}
+
+// Per port, in each direction and step: aggregated n/(n-1) (N-1)/N P/k, plain 2 (N-1)/N P/k.
+TEST_P(BcubeShapes, EveryPortCarriesWhatTheTheorySays) {
+  const Shape shape = GetParam();
+  BcubeOptions options = options_of(shape);
+  const auto bcube = client::Bcube::create(shape.switch_ports, shape.levels).value();
+  const std::uint64_t elems = 2ull * bcube.servers() * shape.levels * (options.chunk_bytes / 4);
+  options.elem_counts = {elems};
+  BcubeWorld world(options);
+  expect_clean(world);
+  std::uint64_t expected = 0;  // of thread e the n^-s'th part of its P/k in stage s
+  std::uint64_t part = 4 * elems / shape.levels;
+  for (std::uint32_t stage = 0; stage < shape.levels; ++stage, part /= shape.switch_ports)
+    expected += shape.mode == BcubeMode::kPlain ? 2 * (part - part / shape.switch_ports) : part;
+  for (std::uint32_t server = 0; server < bcube.servers(); ++server)
+    for (std::uint32_t level = 0; level < shape.levels; ++level) {
+      EXPECT_EQ(world.sent_bytes(server, level), options.steps * expected);
+      EXPECT_EQ(world.received_bytes(server, level), options.steps * expected);
+    }
+}
+
+TEST(Bcube, ServersOfASwitchDifferInItsDigitAlone) {
+  const auto bcube = client::Bcube::create(3, 3).value();
+  EXPECT_EQ(bcube.address(19), "2.0.1");
+  for (std::uint32_t rank = 0; rank < bcube.servers(); ++rank)
+    for (std::uint32_t level = 0; level < bcube.levels(); ++level) {
+      const std::uint32_t index = bcube.switch_of(rank, level);
+      ASSERT_LT(index, bcube.switches_per_level());
+      EXPECT_EQ(bcube.server_at(level, index, bcube.digit(rank, level)), rank);
+      for (std::uint32_t digit = 0; digit < 3; ++digit)
+        EXPECT_EQ(bcube.switch_of(bcube.server_at(level, index, digit), level), index);
+    }
+}
+
+TEST(Bcube, OwnersAndThreadsGetTheSame) {
+  const auto bcube = client::Bcube::create(3, 2).value();
+  const auto layout =
+      client::Layout::create(make_plan(9, 1, {100'000, 3, 70'001, 500}).tensors, 1344).value();
+  std::map<std::pair<std::uint32_t, std::uint32_t>, std::uint64_t> loads;
+  std::uint64_t total = 0;
+  for (const client::Slice& slice : client::cut(bcube, layout)) {
+    loads[{slice.owner, slice.thread}] += slice.elem_count;
+    total += slice.elem_count;
+  }
+  EXPECT_EQ(total, 170'504u);
+  ASSERT_EQ(loads.size(), 18u);
+  const auto [least, most] = std::ranges::minmax(std::views::values(loads));
+  EXPECT_LE(most - least, client::kSliceChunks * 336);
+}
+
+TEST(Bcube, WhatCannotTravelInPartsIsRefusedByName) {
+  const auto refusal = [](client::SessionOptions options, Dtype dtype, std::uint32_t ports = 3) {
+    options.job_name = "cube";
+    auto layout =
+        client::Layout::create({{.name = "weight", .elem_count = 100, .dtype = dtype}}, 1344);
+    return client::Relay::create(options, client::Bcube::create(ports, 2).value(),
+                                 BcubeMode::kAggregated, std::move(layout).value(), 0)
+        .status()
+        .message();
+  };
+  client::SessionOptions options{.world_size = 9};
+  EXPECT_EQ(refusal(options, Dtype::kFloat32), "");
+  EXPECT_THAT(refusal(options, Dtype::kBfloat16), testing::HasSubstr("'weight'"));
+  EXPECT_THAT(refusal(options, Dtype::kFloat32, 4), testing::HasSubstr("world size 9"));
+  options.has_policy = true;
+  options.policy.kind = PolicyKind::kFixed;
+  EXPECT_THAT(refusal(options, Dtype::kFloat32), testing::HasSubstr("policy sync"));
+  EXPECT_FALSE(client::Bcube::create(1, 2).ok());
+  EXPECT_FALSE(client::Bcube::create(2, 13).ok());
+}
+
+// With everything that is not a gradient, and until the last average of the last server.
+TEST(Bcube, AStepTakesTheTimeOfItsBytes) {
+  for (const BcubeMode mode : {BcubeMode::kAggregated, BcubeMode::kPlain}) {
+    BcubeOptions options = options_of({3, 2, mode});
+    options.elem_counts = std::vector<std::uint64_t>(4, 36 * 16 * 336);
+    options.steps = 2;
+    options.check_values = false;
+    options.link.bytes_per_second = 125'000'000;
+    options.link.queue_frames = 8192;
+    BcubeWorld world(options);
+    expect_clean(world);
+    const double bytes_ns = static_cast<double>(world.wire_bytes(0, 0)) / options.steps /
+                            static_cast<double>(options.link.bytes_per_second) * kSecond;
+    EXPECT_LE(static_cast<double>(world.step_ns(2)) / bytes_ns, 1.15)
+        << (mode == BcubeMode::kPlain ? "plain" : "aggregated");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, BcubeShapes,
+    testing::Values(Shape{2, 2, BcubeMode::kAggregated}, Shape{3, 2, BcubeMode::kAggregated},
+                    Shape{4, 2, BcubeMode::kAggregated}, Shape{2, 3, BcubeMode::kAggregated},
+                    Shape{3, 3, BcubeMode::kAggregated}, Shape{2, 4, BcubeMode::kAggregated},
+                    Shape{4, 1, BcubeMode::kAggregated}, Shape{2, 2, BcubeMode::kPlain},
+                    Shape{3, 2, BcubeMode::kPlain}, Shape{4, 2, BcubeMode::kPlain},
+                    Shape{2, 3, BcubeMode::kPlain}, Shape{3, 3, BcubeMode::kPlain},
+                    Shape{2, 4, BcubeMode::kPlain}),
+    name_of);
+
+}  // namespace
+}  // namespace sluice::sim

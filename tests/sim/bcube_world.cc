@@ -1,0 +1,343 @@
+#include "tests/sim/bcube_world.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "aggregator/base/check.h"
+#include "aggregator/wire/packet.h"
+
+namespace sluice::sim {
+namespace {
+
+constexpr std::size_t kHeaderBytes = 42;  // Ethernet, IPv4, UDP
+
+client::Bcube make_bcube(const BcubeOptions& options) {
+  return client::Bcube::create(options.switch_ports, options.levels).value();
+}
+
+// Of gradients: what the theory counts.
+std::size_t data_bytes_of(std::span<const std::uint8_t> datagram) {
+  wire::Packet packet;
+  Verdict why{};
+  if (!wire::parse(datagram, packet, why)) return 0;
+  if (packet.type() == wire::PacketType::kContribution)
+    return packet.body<wire::Contribution>().flow.flags & wire::kFlagNil ? 0
+                                                                         : packet.payload().size();
+  if (packet.type() == wire::PacketType::kResult)
+    return packet.body<wire::ResultHeader>().feedback.flags & wire::kFlagNil
+               ? 0
+               : packet.payload().size();
+  return 0;
+}
+
+}  // namespace
+
+BcubeWorld::BcubeWorld(BcubeOptions options)
+    : options_(std::move(options)),
+      bcube_(make_bcube(options_)),
+      plan_(make_plan(static_cast<std::uint16_t>(bcube_.servers()), options_.steps,
+                      options_.elem_counts)),
+      random_(options_.seed),
+      servers_(bcube_.servers()),
+      boxes_(plain() ? bcube_.servers() : bcube_.levels() * bcube_.switches_per_level()),
+      buffer_(kMaxDatagramBytes),
+      begun_(options_.steps + 1, 0),
+      ended_(options_.steps + 1, 0) {
+  plan_.seed = options_.seed;
+  plan_.nil_ppm = options_.nil_ppm;
+  for (std::uint32_t link = 0; link < up_link(bcube_.servers(), 0); ++link)
+    links_.push_back({.link = Link(link, options_.link)});
+  for (std::uint32_t index = 0; index < boxes_.size(); ++index) {
+    agg::JobsOptions jobs{.shard_count = options_.shards};
+    for (std::uint8_t& byte : jobs.boot_key) byte = static_cast<std::uint8_t>(random_.next());
+    boxes_[index].core = std::make_unique<agg::Appliance>(agg::ApplianceOptions{.jobs = jobs});
+    events_.push(0, EventKind::kTick, index);
+  }
+  for (std::uint32_t rank = 0; rank < servers_.size(); ++rank) {
+    client::SessionOptions session;
+    session.job_name = "cube";
+    session.run_id = 1;
+    session.rank = Rank{static_cast<std::uint16_t>(rank)};
+    session.world_size = plan_.world_size();
+    session.nonce = mix(options_.seed, rank);
+    session.receive_credit_packets = options_.receive_credit_packets;
+    client::Layout layout =
+        client::Layout::create(plan_.tensors, options_.chunk_bytes, Dtype::kFloat32).value();
+    servers_[rank].relay =
+        client::Relay::create(session, bcube_, options_.mode, std::move(layout), 0).value();
+    for (const client::TensorSpec& tensor : plan_.tensors) {
+      servers_[rank].inputs.emplace_back(tensor.elem_count);
+      servers_[rank].outputs.emplace_back(tensor.elem_count);
+    }
+    events_.push(0, EventKind::kWorkerApp, rank);
+  }
+}
+
+bool BcubeWorld::run(TimeNs until) {
+  while (violations_.empty() && over_ != servers_.size() && !events_.empty() &&
+         events_.top().at <= until) {
+    const SimEvent event = events_.pop();
+    const TimeNs now = event.at;
+    switch (event.kind) {
+      case EventKind::kLinkReady:
+        links_[event.target].link.ready(pool_, random_, events_, now);
+        if (event.target % 2 == 0 && has_room(event.target))  // a server's
+          pump_server(event.target / 2 / options_.levels, now);
+        break;
+      case EventKind::kLinkArrive: arrive(event.target, event.argument, now); break;
+      case EventKind::kTick:
+        pump_box(event.target, now);
+        events_.push(now + agg::kTickInterval, EventKind::kTick, event.target);
+        break;
+      case EventKind::kWorkerApp: pump_server(event.target, now); break;
+      case EventKind::kWorkerTimeout: {
+        Server& server = servers_[event.target];
+        if (server.timer_at > now) break;
+        server.timer_at = kNever;
+        for (client::Relay::Lane& lane : server.relay->lanes())
+          if (lane.session.next_timeout() <= now) lane.session.handle_timeout(now);
+        pump_server(event.target, now);
+        break;
+      }
+      default: CHECK(false);
+    }
+    drain_local(now);
+  }
+  return violations_.empty() && over_ == servers_.size();
+}
+
+// ---- cables ----
+
+std::uint32_t BcubeWorld::level_of(const Address& address) const {
+  return servers_[address.server].relay->lanes()[address.lane].place.level;
+}
+
+void BcubeWorld::put(std::uint32_t link, const Address& address,
+                     std::span<const std::uint8_t> datagram, Priority priority, TimeNs now) {
+  static_assert(sizeof address <= kHeaderBytes);
+  const FrameIndex frame = pool_.take();
+  std::vector<std::uint8_t>& bytes = pool_[frame].bytes;
+  bytes.assign(kHeaderBytes + datagram.size(), 0);
+  std::memcpy(bytes.data(), &address, sizeof address);
+  std::memcpy(bytes.data() + kHeaderBytes, datagram.data(), datagram.size());
+  pool_[frame].priority = priority;
+  links_[link].data_bytes += data_bytes_of(datagram);
+  links_[link].wire_bytes += bytes.size();
+  links_[link].link.send(frame, pool_, random_, events_, now);
+}
+
+void BcubeWorld::arrive(std::uint32_t link, FrameIndex frame, TimeNs now) {
+  links_[link].link.arrived();
+  const std::vector<std::uint8_t> bytes = pool_[frame].bytes;
+  const Priority priority = pool_[frame].priority;
+  pool_.give_back(frame);
+  Address address;
+  std::memcpy(&address, bytes.data(), sizeof address);
+  const std::span<const std::uint8_t> datagram = std::span(bytes).subspan(kHeaderBytes);
+  const bool at_switch = link % 2 == 0;
+  if (at_switch && plain()) {  // it only forwards
+    const std::uint32_t server = address.to_appliance ? address.appliance : address.server;
+    put(up_link(server, level_of(address)) + 1, address, datagram, priority, now);
+  } else {
+    deliver(address, datagram, now);
+  }
+}
+
+void BcubeWorld::deliver(const Address& address, std::span<const std::uint8_t> datagram,
+                         TimeNs now) {
+  if (address.to_appliance) return to_box(address, datagram, now);
+  auto& lane = servers_[address.server].relay->lanes()[address.lane];
+  (void)lane.session.handle_datagram(datagram, now);
+  pump_server(address.server, now);
+}
+
+void BcubeWorld::drain_local(TimeNs now) {
+  while (!local_.empty()) {
+    const auto [address, datagram] = std::move(local_.front());
+    local_.pop_front();
+    deliver(address, datagram, now);
+  }
+}
+
+// ---- appliances ----
+
+void BcubeWorld::to_box(const Address& address, std::span<const std::uint8_t> datagram,
+                        TimeNs now) {
+  Box& box = boxes_[address.appliance];
+  wire::Packet packet;
+  Verdict why{};
+  CHECK(wire::parse(datagram, packet, why));
+  if (address.port_offset != 0) {
+    box.core->handle_data(static_cast<std::uint16_t>(address.port_offset - 1), packet, false, now);
+  } else {
+    const std::string printable =
+        std::to_string(address.server) + ":" + std::to_string(address.lane);
+    const agg::Origin origin{.address = printable, .max_datagram_bytes = kMaxDatagramBytes};
+    std::vector<std::uint8_t> reply(kMaxDatagramBytes);
+    const agg::ControlResult result = box.core->handle_control(packet, origin, reply, now);
+    Address back = address;
+    back.to_appliance = false;
+    if (result.bind) box.paths[{result.job.value, result.rank.value}] = back;
+    if (result.reply_bytes != 0)
+      send_from_box(address.appliance, back, std::span(reply).first(result.reply_bytes), 0, now);
+  }
+  pump_box(address.appliance, now);
+}
+
+void BcubeWorld::pump_box(std::uint32_t index, TimeNs now) {
+  Box& box = boxes_[index];
+  box.core->pump(now, [&](const agg::Transmit& to, std::span<const std::uint8_t> datagram) {
+    const auto path = box.paths.find({to.job.value, to.rank.value});
+    if (path != box.paths.end()) send_from_box(index, path->second, datagram, to.priority, now);
+  });
+}
+
+void BcubeWorld::send_from_box(std::uint32_t box, const Address& to,
+                               std::span<const std::uint8_t> datagram, Priority priority,
+                               TimeNs now) {
+  const std::uint32_t level = level_of(to);
+  if (!plain()) return put(up_link(to.server, level) + 1, to, datagram, priority, now);
+  if (box == to.server)
+    local_.emplace_back(to, std::vector<std::uint8_t>(datagram.begin(), datagram.end()));
+  else
+    put(up_link(box, level), to, datagram, priority, now);
+}
+
+// ---- servers ----
+
+void BcubeWorld::pump_server(std::uint32_t index, TimeNs now) {
+  Server& server = servers_[index];
+  for (bool again = true; again;) {
+    server.relay->work(now);
+    again = run_app(index, now);
+    server.relay->work(now);
+    again |= transmit(index, now);
+  }
+  TimeNs next = server.submitting ? std::max(server.due_ns, now + 1) : kNever;
+  for (const client::Relay::Lane& lane : server.relay->lanes())
+    next = std::min(next, std::max(lane.session.next_timeout(), now + kMicrosecond));
+  if (next == kNever || server.timer_at <= next) return;
+  server.timer_at = next;
+  events_.push(next, EventKind::kWorkerTimeout, index);
+}
+
+bool BcubeWorld::transmit(std::uint32_t index, TimeNs now) {
+  bool any = false;
+  client::Relay& relay = *servers_[index].relay;
+  for (const std::uint32_t lane_index : relay.send_order()) {
+    client::Relay::Lane& lane = relay.lanes()[lane_index];
+    const client::LanePlace& place = lane.place;
+    const std::uint32_t host = bcube_.server_at(place.level, place.switch_index, place.host);
+    const std::uint32_t appliance =
+        plain() ? host : place.level * bcube_.switches_per_level() + place.switch_index;
+    client::Transmit transmit;
+    const bool local = plain() && host == index;
+    while ((local || has_room(up_link(index, place.level))) &&
+           lane.session.poll_transmit(transmit, buffer_, now)) {
+      any = true;
+      const Address address{.appliance = appliance,
+                            .server = index,
+                            .lane = lane_index,
+                            .port_offset = transmit.port_offset,
+                            .to_appliance = true};
+      const std::span<const std::uint8_t> datagram = client::gather(transmit, buffer_);
+      if (local)
+        local_.emplace_back(address, std::vector<std::uint8_t>(datagram.begin(), datagram.end()));
+      else
+        put(up_link(index, place.level), address, datagram, transmit.priority, now);
+    }
+  }
+  return any;
+}
+
+bool BcubeWorld::run_app(std::uint32_t index, TimeNs now) {
+  Server& server = servers_[index];
+  bool any = false;
+  for (client::Event event; server.relay->poll_event(event); any = true) {
+    switch (event.kind) {
+      case client::Event::Kind::kStarted:
+        if (++started_ == servers_.size())  // all begin together, so that a step can be timed
+          for (std::uint32_t each = 0; each < servers_.size(); ++each) begin_step(each, now);
+        break;
+      case client::Event::Kind::kTensorDone: check_tensor(index, event); break;
+      case client::Event::Kind::kStepDone: end_step(index, now); break;
+      case client::Event::Kind::kFailed:
+      case client::Event::Kind::kStalled:
+        violations_.push_back("rank " + std::to_string(index) + ": " + event.status.message());
+        break;
+      default: break;
+    }
+  }
+  for (; server.submitting && server.due_ns <= now; any = true) {
+    if (server.order.empty()) {
+      const Status status = server.relay->end_step();
+      if (!status.ok()) violations_.push_back("end_step: " + status.message());
+      server.submitting = false;
+      break;
+    }
+    const std::uint32_t tensor = server.order.back();
+    server.order.pop_back();
+    const Rank rank{static_cast<std::uint16_t>(index)};
+    if (plan_.is_nil(rank, server.step, tensor)) continue;
+    for (std::uint64_t i = 0; options_.check_values && i < server.inputs[tensor].size(); ++i)
+      server.inputs[tensor][i] = plan_.gradient(rank, server.step, tensor, i);
+    const Status status = server.relay->submit({.tensor = tensor,
+                                                .input = server.inputs[tensor].data(),
+                                                .output = server.outputs[tensor].data(),
+                                                .weight = plan_.weight(rank, server.step),
+                                                .priority = static_cast<Priority>(tensor % 256)},
+                                               now);
+    if (!status.ok()) violations_.push_back("submit: " + status.message());
+    if (options_.compute_max_ns != 0)
+      server.due_ns = now + random_.between(0, options_.compute_max_ns);
+  }
+  return any;
+}
+
+void BcubeWorld::begin_step(std::uint32_t index, TimeNs now) {
+  Server& server = servers_[index];
+  ++server.step;
+  if (begun_[server.step] == 0) begun_[server.step] = now;
+  server.order.resize(options_.elem_counts.size());
+  std::iota(server.order.begin(), server.order.end(), 0u);
+  server.submitting = true;
+  server.due_ns = now;
+  events_.push(now, EventKind::kWorkerApp, index);
+}
+
+void BcubeWorld::end_step(std::uint32_t index, TimeNs now) {
+  Server& server = servers_[index];
+  ended_[server.step] = now;
+  if (server.step < options_.steps) return begin_step(index, now);
+  server.over = true;
+  ++over_;
+}
+
+void BcubeWorld::check_tensor(std::uint32_t index, const client::Event& event) {
+  if (!options_.check_values) return;
+  const Step step = servers_[index].step;
+  std::uint64_t weight = 0;
+  RankSet given;
+  for (std::uint16_t rank = 0; rank < plan_.world_size(); ++rank) {
+    weight += plan_.weight(Rank{rank}, step);
+    if (!plan_.is_nil(Rank{rank}, step, event.tensor)) given.add(Rank{rank});
+  }
+  const std::string where = "rank " + std::to_string(index) + " step " + std::to_string(step) +
+                            " tensor " + std::to_string(event.tensor) + ": ";
+  if (event.absent != given.empty()) violations_.push_back(where + "absent");
+  if (event.absent) return;
+  if (plan_.nil_ppm == 0 && event.weight != weight)
+    violations_.push_back(where + "weight " + std::to_string(event.weight));
+  const std::vector<float>& output = servers_[index].outputs[event.tensor];
+  for (std::uint64_t i = 0; i < output.size(); ++i) {
+    const float sum = plan_.sum(RankSet::below(plan_.world_size()), step, event.tensor, i);
+    const float expected = sum / static_cast<float>(event.weight);
+    if (output[i] == expected) continue;
+    violations_.push_back(where + "element " + std::to_string(i) + " is " +
+                          std::to_string(output[i]) + ", not " + std::to_string(expected));
+    return;
+  }
+}
+
+}  // namespace sluice::sim
