@@ -28,6 +28,7 @@ import scale
 import sfcd
 import straggler
 import switch
+from papers.bml import bench as bml
 from papers.prophet import bench as prophet
 from papers.prune import bench as prune_paper
 from papers.request_scheduling import bench as request_scheduling
@@ -40,7 +41,8 @@ BENCHES = {"fold": fold, "pipeline": pipeline, "scale": scale, "big": big,
            "straggler": straggler, "queue": queues, "priority": priority, "fairness": fairness,
            "prune": prune,
            "switch": switch, "ddp_overlap": ddp_overlap, "switch_priority": switch_priority,
-           "prophet": prophet, "prune_paper": prune_paper, "request_scheduling": request_scheduling}
+           "prophet": prophet, "prune_paper": prune_paper, "request_scheduling": request_scheduling,
+           "bml": bml}
 
 
 def main():

@@ -1,0 +1,163 @@
+"""`./run bench bml`: synchronisation over a BCube, in virtual time, against the theory and the
+publication.
+
+The page beside this file (README.md) says what the figures mean; --long keeps the records and
+redoes its tables and its plot.
+"""
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import report
+from papers import paper
+
+from . import settings
+
+DESCRIPTION = "BML on BCube: bytes and time of a sum over several ports and boxes, virtual time"
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROGRAM = "bench/papers/bml/bench_bml"
+PORT_BYTES_PER_S = settings.GBPS * 1e9 / 8
+
+
+def add_options(parser):
+    paper.add_processes(parser)
+    paper.add_options(parser, HERE, "keep the records and redo the tables and the plot of the page")
+
+
+def record(setting):
+    argv = [report.program(PROGRAM), "--ports", setting.ports, "--levels", setting.levels,
+            "--gbps", settings.GBPS, "--elems", *setting.elems]
+    argv += ["--plain"] if setting.mode == "plain" else []
+    said = report.run_program([str(word) for word in argv], timeout_s=1800)
+    return {"key": setting.key, **json.loads(said)}
+
+
+def records(which, processes):
+    from tqdm import tqdm
+    with ThreadPoolExecutor(processes) as pool:
+        return list(tqdm(pool.map(record, which), total=len(which), unit="setting", disable=None))
+
+
+class Results:
+    def __init__(self, by_key):
+        known = {setting.key: setting for setting in settings.LONG + settings.SHORT}
+        self.of = {known[key]: row for key, row in by_key.items() if key in known}
+
+    def uniform(self, mode=None):
+        return [(setting, row) for setting, row in self.of.items()
+                if setting.what == "uniform" and mode in (None, setting.mode)]
+
+    def model(self, model, mode):
+        return next((row for setting, row in self.of.items()
+                     if (setting.what, setting.mode) == (model, mode)), None)
+
+
+def wire_s(share, size, row):
+    """That share of a gradient of `size` bytes through one port, in frames."""
+    return share * size * row["frame_bytes"] / row["chunk_bytes"] / PORT_BYTES_PER_S
+
+
+def against_theory(setting, row):
+    share = settings.port_share(setting.ports, setting.levels, setting.mode)
+    return row["step_s"] / wire_s(share, setting.bytes, row)
+
+
+def share_of_bytes(setting, row):
+    """Bytes of gradient through the busiest port, for one of the theory's."""
+    return row["port_bytes"] / (settings.port_share(setting.ports, setting.levels, setting.mode)
+                                * setting.bytes)
+
+
+def reductions(results, model, mode):
+    """sub-minibatch -> by how much the job is over sooner than with a parameter server (theory)."""
+    row = results.model(model, mode)
+    if row is None:
+        return {}
+    setting = settings.Setting(model, *settings.MODEL_SHAPE, mode)
+    servers = settings.MODEL_SHAPE[0] ** settings.MODEL_SHAPE[1]
+    scale = settings.SCALE[model]
+    theirs = scale * wire_s(settings.server_share(servers), setting.bytes, row)
+    ours = scale * row["step_s"]
+    out = {}
+    for sub_minibatch in settings.SUB_MINIBATCHES[model]:
+        compute = settings.compute_s(model, sub_minibatch)
+        out[sub_minibatch] = 1 - (compute + ours) / (compute + theirs)
+    return out
+
+
+def largest(values):
+    return max(values) if values else None
+
+
+def figures(results):
+    by_mode = {mode: [against_theory(*pair) for pair in results.uniform(mode)]
+               for mode in settings.MODES}
+    steps = {(setting.mode, setting.megabytes): row["step_s"] for setting, row in results.uniform()
+             if (setting.ports, setting.levels) == (3, 2)}
+    size = largest([megabytes for _mode, megabytes in steps])
+    out = {"plain_vs_theory_max": largest(by_mode["plain"]),
+           "aggregated_vs_theory_max": largest(by_mode["aggregated"]),
+           "lenet_reduction": largest(reductions(results, "lenet5", "aggregated").values()),
+           "aggregated_vs_plain_32": steps["plain", size] / steps["aggregated", size]}
+    vgg = largest(reductions(results, "vgg19", "aggregated").values())
+    return out | ({} if vgg is None else {"vgg_reduction_max": vgg})
+
+
+HEADERS = ["(n,k)", "servers", "mode", "port's bytes / theory", "theory, of P/C", "time / theory"]
+
+
+def rows(results):
+    return [[f"({setting.ports},{setting.levels})", setting.ports ** setting.levels, setting.mode,
+             f"{share_of_bytes(setting, row):.4f}",
+             f"{settings.port_share(setting.ports, setting.levels, setting.mode):.3f}",
+             f"{against_theory(setting, row):.3f}"] for setting, row in results.uniform()]
+
+
+def reduction_rows(results):
+    return [[model, mode, *(f"{sub_minibatch}: {100 * value:.1f} %" for sub_minibatch, value in
+                            reductions(results, model, mode).items())]
+            for model in settings.SUB_MINIBATCHES for mode in settings.MODES
+            if results.model(model, mode)]
+
+
+def plot(results, folder):
+    figure, axes = paper.figure_of(1, len(settings.SUB_MINIBATCHES), (9, 3.2), sharey=True)
+    for axis, model in zip(axes, settings.SUB_MINIBATCHES):
+        for mode in settings.MODES:
+            points = reductions(results, model, mode)
+            axis.plot([str(size) for size in points], [100 * value for value in points.values()],
+                      marker="o", label=mode)
+        axis.axhline(56.4, linestyle=":", color="grey", label="published, at most")
+        axis.set_title(model)
+        axis.set_xlabel("sub-minibatch a GPU")
+    axes[0].set_ylabel("job sooner over, %")
+    axes[0].legend()
+    paper.save(figure, folder, "reductions.png")
+
+
+def write(results, folder):
+    most = max(len(sizes) for sizes in settings.SUB_MINIBATCHES.values())
+    by_size = paper.markdown(["model", "mode"] + [""] * most, reduction_rows(results))
+    text = ("## Results\n\n" + paper.markdown(HEADERS, rows(results)) +
+            "\nSooner over than with a parameter server on a Fat-Tree of the same links (its time "
+            "from the theory), by sub-minibatch a GPU:\n\n" + by_size +
+            "\n![reductions](reductions.png)\n")
+    paper.replace_generated(folder, text)
+    plot(results, folder)
+
+
+def show(results):
+    report.table(HEADERS, rows(results))
+    for row in reduction_rows(results):
+        print("  ".join(row))
+
+
+def run(options):
+    def long(path):
+        with paper.open_to_append(path) as file:
+            for entry in records(settings.LONG, options.processes):
+                paper.append(file, entry)
+    paper.run("bml", HERE, options, results_of=Results, figures_of=figures, write=write, show=show,
+              long=long if options.long else None,
+              short=lambda: Results({entry["key"]: entry for entry in
+                                     records(settings.SHORT, options.processes)}))

@@ -1,0 +1,81 @@
+"""What is run, fixed before anything was measured.
+
+Shapes: those of the published figures and of the table in the page; ports of 10 Gb/s. A gradient is
+whole chunks for every owner and thread, so that the theory's shares can be exact.
+
+Job completion time: an iteration is a sub-minibatch on two GPUs a server, then the synchronisation,
+which begins when the gradient is there, as in the publication. Compute is stated, not measured: 3
+passes' worth of the traces' MACs at 2e12 MAC/s a GPU. VGG-19's 575 MB travel as a 32nd of each of
+its tensors, and the time counts 32 times: what a step takes to fill and drain then counts 32 times
+as well.
+"""
+import math
+from dataclasses import dataclass
+
+from papers.traces import traces
+
+GBPS = 10
+CHUNK_ELEMS = 336
+SHAPES = ((2, 2), (3, 2), (4, 2), (2, 3), (3, 3), (2, 4), (8, 2), (4, 3))
+SHORT_SHAPES = ((2, 2), (3, 2))
+MEGABYTES, SHORT_MEGABYTES = 24, 3
+MODES = ("plain", "aggregated")
+GPUS, MACS_PER_S = 2, 2e12
+SUB_MINIBATCHES = {"lenet5": (16, 64, 256, 1024), "vgg19": (1, 2, 4, 8, 16, 32)}
+SCALE = {"lenet5": 1, "vgg19": 32}
+MODEL_SHAPE = (3, 2)
+
+
+@dataclass(frozen=True)
+class Setting:
+    what: str  # "uniform" or a model
+    ports: int
+    levels: int
+    mode: str
+    megabytes: int = 0
+
+    @property
+    def key(self):
+        return f"{self.what}/{self.ports}.{self.levels}/{self.mode}/{self.megabytes}"
+
+    @property
+    def elems(self):
+        if self.what != "uniform":
+            scale = SCALE[self.what]
+            return [math.ceil(tensor.elem_count / scale) for tensor in traces.load(self.what)]
+        shares = self.levels * self.ports ** self.levels * CHUNK_ELEMS
+        rounds = max(1, round(self.megabytes * 1e6 / 4 / shares / 4))
+        return [shares * rounds] * 4
+
+    @property
+    def bytes(self):
+        return 4 * sum(self.elems)
+
+
+def uniform(shapes, megabytes):
+    return [Setting("uniform", *shape, mode, megabytes) for shape in shapes for mode in MODES]
+
+
+LONG = uniform(SHAPES, MEGABYTES) + [Setting(model, *MODEL_SHAPE, mode)
+                                     for model in SUB_MINIBATCHES for mode in MODES]
+SHORT = uniform(SHORT_SHAPES, SHORT_MEGABYTES) + [Setting("lenet5", *MODEL_SHAPE, mode)
+                                                  for mode in MODES]
+
+
+def port_share(ports, levels, mode):
+    """Bytes through each port, each way, for a byte of gradient (headers left out)."""
+    servers = ports ** levels
+    if mode == "plain":
+        return 2 * (servers - 1) / servers / levels
+    return ports / (ports - 1) * (servers - 1) / servers / levels
+
+
+def server_share(servers):
+    """The same for a parameter server on a Fat-Tree, sharded over all servers, and for a ring: one
+    port a server."""
+    return 2 * (servers - 1) / servers
+
+
+def compute_s(model, sub_minibatch):
+    macs = sum(tensor.fwd_macs for tensor in traces.load(model))
+    return 3 * macs * sub_minibatch / MACS_PER_S

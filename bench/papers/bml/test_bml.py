@@ -1,0 +1,35 @@
+"""The theory's shares by hand, and a short run against them."""
+import os
+
+import pytest
+
+import report
+from papers.bml import bench, settings
+
+needs_program = pytest.mark.skipif(
+    not os.path.exists(os.path.join(report.build_dir(), bench.PROGRAM)),
+    reason="bench_bml is not built")
+
+
+@pytest.mark.parametrize("ports, levels, plain, aggregated", [
+    (3, 2, 0.889, 0.667), (4, 2, 0.938, 0.625), (8, 2, 0.984, 0.563), (3, 3, 0.642, 0.481)])
+def test_shares_are_those_of_the_table(ports, levels, plain, aggregated):
+    assert settings.port_share(ports, levels, "plain") == pytest.approx(plain, abs=5e-4)
+    assert settings.port_share(ports, levels, "aggregated") == pytest.approx(aggregated, abs=5e-4)
+
+
+def test_with_less_and_less_compute_the_reduction_is_that_of_communication():
+    entry = bench.Results({setting.key: {
+        "key": setting.key, "frame_bytes": 1000, "chunk_bytes": 1000, "port_bytes": 0,
+        "step_s": settings.port_share(3, 2, setting.mode) * setting.bytes / bench.PORT_BYTES_PER_S}
+        for setting in settings.LONG if setting.what == "lenet5"})
+    assert max(bench.reductions(entry, "lenet5", "plain").values()) < 0.5
+    assert max(bench.reductions(entry, "lenet5", "aggregated").values()) < 0.625
+
+
+@needs_program
+def test_every_port_carries_its_share_and_no_step_is_faster_than_the_wire():
+    setting = settings.Setting("uniform", 2, 2, "aggregated", 1)
+    row = bench.record(setting)
+    assert bench.share_of_bytes(setting, row) == pytest.approx(1, abs=1e-9)
+    assert 1 <= bench.against_theory(setting, row) < 2
