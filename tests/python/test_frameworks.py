@@ -235,8 +235,9 @@ def test_ray_train_with_the_line_in_its_training_function(appliance, tmp_path):
     script.write_text(RAY_TRAIN)
     # Ray gives its workers niceness 15: on a busy machine they would never get to their start.
     environment = {**os.environ, "SLUICE_ADDRESS": appliance.address, "OMP_NUM_THREADS": "1",
-                   "SLUICE_SECRET": appliance.secret, "SLUICE_JOB": "ray", "RAY_worker_niceness": "0",
-                   "RAY_USAGE_STATS_ENABLED": "0", "GLOO_SOCKET_IFNAME": "lo",
+                   "SLUICE_SECRET": appliance.secret, "SLUICE_JOB": "ray",
+                   "RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0",
+                   "GLOO_SOCKET_IFNAME": "lo",
                    "PYTHONPATH": os.pathsep.join((os.environ["PYTHONPATH"], *sys.path[:2]))}
     ended = subprocess.run([sys.executable, str(script), f"{tmp_path}/"], env=environment,
                            capture_output=True, text=True, timeout=500)
