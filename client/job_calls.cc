@@ -34,7 +34,10 @@ Status Job::submit(const Submission& submission) {
   return status;
 }
 
+// The progress thread begins with what the last submission brought, and has the lock meanwhile: who
+// has submitted all need not wait for it.
 Status Job::end_step() {
+  if (shared_.session.take_ended_step()) return {};
   const Lock lock = shared_.mutex.lock();
   Status status = shared_.session.end_step();
   if (shared_.session.has_call()) shared_.wake();

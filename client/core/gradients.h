@@ -46,6 +46,7 @@ class GradientStream final : public Stream {
   // ---- the application's side ----
   Status submit(const Submission& submission, TimeNs now);
   Status end_step();
+  bool take_ended_step() noexcept { return tensors_.take_ended(); }
   const Tensors& tensors() const noexcept { return tensors_; }
   const Layout& layout() const noexcept { return layout_; }
   AveragingChoice default_averaging() const noexcept { return default_averaging_; }

@@ -67,6 +67,8 @@ class Session {
   // Declares the step that is being submitted complete: tensors left out are contributed as NIL
   // (refused when !allow_nil). Without it a step ends when all tensors have been submitted.
   Status end_step();
+  // It would have nothing to do. Any thread, without the owner's lock: see Tensors::take_ended().
+  bool take_ended_step() noexcept { return gradients_.take_ended_step(); }
   // What the outputs of `tensor`, which exists, hold from now on; kDefault: what the options say.
   // After kJoined. kBusy while it is in flight.
   Status set_averaging(std::uint32_t tensor, AveragingChoice choice);

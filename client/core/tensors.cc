@@ -72,16 +72,14 @@ void Tensors::accept(const Submission& submission, TimeNs now) noexcept {
   ++in_flight_count_;
   if (row.asked == current_) join(submission.tensor);
   if (row.asked != filling_) return;
-  ended_by_itself_ = ++filled_ == rows_.size();
-  if (ended_by_itself_) fill_next();
+  const bool ended = ++filled_ == rows_.size();
+  if (ended) fill_next();
+  ended_by_itself_ = ended;
   check();
 }
 
 Status Tensors::end_step() {
-  if (ended_by_itself_) {  // all tensors were submitted: nothing is left to declare
-    ended_by_itself_ = false;
-    return {};
-  }
+  if (take_ended()) return {};
   if (filling_ > kLastStep)
     return {StatusCode::kExhausted, place_of(options_) +
                                         "step numbers are used up: start a new job from a "

@@ -9,6 +9,7 @@
 // for error texts; under the session's lock.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -47,6 +48,9 @@ class Tensors {
   Step next_step(std::uint32_t tensor) const noexcept { return rows_[tensor].asked + 1; }
   void accept(const Submission& submission, TimeNs now) noexcept;
   Status end_step();
+  // Whether end_step() would have nothing to do, which is then said. Any thread, without the lock:
+  // of a step whose tensors were all submitted nothing is left to declare.
+  bool take_ended() noexcept { return ended_by_itself_.exchange(false, std::memory_order_acq_rel); }
 
   std::uint32_t count() const noexcept { return static_cast<std::uint32_t>(rows_.size()); }
   bool in_flight(std::uint32_t tensor) const noexcept { return rows_[tensor].in_flight != 0; }
@@ -120,9 +124,10 @@ class Tensors {
   const Layout& layout_;
   std::vector<Row> rows_;
   Step current_;
-  Step filling_;                  // that the application is submitting
-  std::uint32_t filled_ = 0;      // tensors asked for in it
-  bool ended_by_itself_ = false;  // the last step ended with its last tensor
+  Step filling_;              // that the application is submitting
+  std::uint32_t filled_ = 0;  // tensors asked for in it
+  // The last step ended with its last tensor, and nobody has said so since.
+  std::atomic<bool> ended_by_itself_{false};
   std::uint32_t in_flight_count_ = 0;
   std::uint32_t asked_now_ = 0;  // tensors that take part in the step under way, or have
   std::uint32_t done_count_ = 0;
