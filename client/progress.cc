@@ -251,6 +251,8 @@ void Progress::tell(const Event& event) {
     case Event::Kind::kStateSent:
     case Event::Kind::kStateReceived:
     case Event::Kind::kCollectiveDone:
+    case Event::Kind::kPushDone:
+    case Event::Kind::kPullDone:
     case Event::Kind::kLeft: break;  // whoever waits for it asks the session
   }
 }

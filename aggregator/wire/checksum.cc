@@ -17,7 +17,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 //
 // One instruction multiplies 16-bit words by 1 and adds neighbours to 32-bit lanes, but takes them
 // as signed: flipping the top bit takes 2^15 from each word, which is given back in the end.
-std::uint64_t sum_vectors(const std::uint8_t* bytes, std::size_t count, std::size_t* summed) {
+std::uint64_t sum_vectors([[maybe_unused]] const std::uint8_t* bytes,
+                          [[maybe_unused]] std::size_t count, std::size_t* summed) {
   *summed = 0;
 #if HWY_TARGET == HWY_SCALAR
   return 0;  // it has no vectors of bytes

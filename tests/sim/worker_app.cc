@@ -16,7 +16,9 @@ void Worker::on_event(const client::Event& event, TimeNs now) {
   switch (event.kind) {
     case Kind::kJoined:
     case Kind::kTensorLost:  // what was in flight shows in what comes with it
-    case Kind::kStalled: break;
+    case Kind::kStalled:
+    case Kind::kPushDone:  // of a store, which these workers have not
+    case Kind::kPullDone: break;
     case Kind::kStarted: on_started(); break;
     case Kind::kTensorDone:
       ++tensors_done_;

@@ -143,8 +143,8 @@ class SmallWorld {
                                    .path_datagram_bytes = 9000,
                                    .policy = options_.policy,
                                    .has_policy = options_.policy.tolerates_stragglers(),
-                                   .store = options_.store,
-                                   .trace = options_.trace};
+                                   .trace = options_.trace,
+                                   .store = options_.store};
     sessions_[rank] = std::make_unique<Session>(session_options, std::move(layout).value(), now_);
   }
 

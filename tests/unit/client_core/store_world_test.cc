@@ -98,7 +98,8 @@ class Trainer {
     return all;
   }
   void push(Store& store, std::uint32_t layer) {
-    const float value = static_cast<float>(options_.workers) * std::pow(kDigit, float{rank_});
+    const float value =
+        static_cast<float>(options_.workers) * std::pow(kDigit, static_cast<float>(rank_));
     for (std::uint32_t t = first_tensors_[layer]; t < first_tensors_[layer + 1]; ++t)
       std::ranges::fill(deltas_[t], value);
     const Status status = store.push(layer, pointers<const float*>(deltas_, layer), 1);
