@@ -44,7 +44,7 @@ class Setting:
             scale = SCALE[self.what]
             return [math.ceil(tensor.elem_count / scale) for tensor in traces.load(self.what)]
         shares = self.levels * self.ports ** self.levels * CHUNK_ELEMS
-        rounds = max(1, round(self.megabytes * 1e6 / 4 / shares / 4))
+        rounds = 16 * max(1, round(self.megabytes * 1e6 / 4 / shares / 4 / 16))  # full slices
         return [shares * rounds] * 4
 
     @property

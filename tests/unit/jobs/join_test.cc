@@ -356,8 +356,8 @@ TEST_F(Join, BeyondAJobsMemoryIsRefusedWithTheNumbersAndTheKey) {
   Worker worker;
   worker.join.layouts[0].chunk_count = 100'000;
   EXPECT_THAT(refusal_of(worker, RefuseCode::kLimit),
-              AllOf(HasSubstr("needs 210 MiB"), HasSubstr("may have 1 MiB"),
-                    HasSubstr("raise limits.job_memory_mib to 210")));
+              AllOf(HasSubstr("needs 213 MiB"), HasSubstr("may have 1 MiB"),
+                    HasSubstr("raise limits.job_memory_mib to 213")));
   EXPECT_TRUE(jobs.jobs().empty());
 }
 
@@ -371,9 +371,9 @@ TEST_F(Join, MemoryForSumsInTheOrderOfRanksIsRefusedWithTheNumbers) {
   restart(small);
   worker.join.features = wire::kFeatureReproducible;
   EXPECT_THAT(refusal_of(worker, RefuseCode::kLimit),
-              AllOf(HasSubstr("needs 309 MiB (99 of them to sum 2 ranks in their order: "
+              AllOf(HasSubstr("needs 312 MiB (99 of them to sum 2 ranks in their order: "
                               "reproducible), a job may have 230 MiB"),
-                    HasSubstr("raise limits.job_memory_mib to 309")));
+                    HasSubstr("raise limits.job_memory_mib to 312")));
   EXPECT_TRUE(jobs.jobs().empty());
 }
 

@@ -17,7 +17,8 @@ BUILD = os.environ.get("SLUICE_BUILD", os.path.join(ROOT, "build"))
 
 UPPER = ("aggregator/appliance", "dataplane/core", "dataplane/host", "dataplane/ops",
          "dataplane/dpdk", "config")
-CLIENT = ("client", "client/core", "client/prune", "client/sched", "client/transport/udp")
+CLIENT = ("client", "client/bcube", "client/core", "client/prune", "client/sched",
+          "client/transport/udp")
 TESTS = ("tests/sim", "bench")
 DPDK = "rte_mbuf.h"
 
@@ -46,6 +47,8 @@ STRAYS = {
     "client/core": ("client", "client/transport/udp", "aggregator/core/shard.h",
                     "aggregator/core/job.h", "aggregator/policy", "aggregator/jobs", *UPPER, *TESTS,
                     DPDK),
+    "client/bcube": ("client", "client/transport/udp", "aggregator/core/shard.h",
+                     "aggregator/policy", "aggregator/jobs", *UPPER, *TESTS, DPDK),
     "client/transport/udp": ("client/core", "client/job.h", "client/transport/inproc",
                              "aggregator/core", "aggregator/jobs", *UPPER, *TESTS, DPDK),
     "client/transport/inproc": ("client/core", "client/job.h", *UPPER[1:], *TESTS, DPDK),
