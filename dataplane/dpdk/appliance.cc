@@ -18,22 +18,22 @@ namespace sluice::dataplane {
 struct Appliance::State {
   config::Config config;
   bool eal_started = false;
-  Fabric fabric;
+  Context context;
   std::unique_ptr<Control> control;
 
   ~State() {
     control.reset();
-    for (auto& worker : fabric.workers) worker->stop();
+    for (auto& worker : context.workers) worker->stop();
     const auto drain = [](RingPtr& ring) {
       void* packet;
       while (ring != nullptr && rte_ring_dequeue(ring.get(), &packet) == 0)
         rte_pktmbuf_free(static_cast<rte_mbuf*>(packet));
     };
-    for (RingPtr* ring : {&fabric.from_members, &fabric.joins, &fabric.strays}) drain(*ring);
-    fabric.workers.clear();
-    fabric.ports.clear();
-    for (RingPtr* ring : {&fabric.from_members, &fabric.joins, &fabric.strays}) ring->reset();
-    fabric.pool.reset();
+    for (RingPtr* ring : {&context.from_members, &context.joins, &context.strays}) drain(*ring);
+    context.workers.clear();
+    context.ports.clear();
+    for (RingPtr* ring : {&context.from_members, &context.joins, &context.strays}) ring->reset();
+    context.pool.reset();
     if (eal_started) stop_eal();
   }
 };
@@ -97,66 +97,66 @@ std::vector<TrafficRule> traffic_rules(const std::vector<config::RuleConfig>& co
 }
 
 // Devices first: how many buffers they take depends on what they offer.
-Status open_ports(const config::Config& config, Fabric& fabric) {
+Status open_ports(const config::Config& config, Context& context) {
   std::size_t lanes = 0;
   for (std::size_t index = 0; index < config.ports.size(); ++index) {
     auto port = Port::open(config.ports[index], static_cast<PortIndex>(index), config);
     if (!port.ok()) return port.status();
-    fabric.ports.push_back(std::move(port).value());
-    const PortPlan& plan = fabric.ports.back()->plan();
-    fabric.shares_payloads |= plan.shares_payloads;
+    context.ports.push_back(std::move(port).value());
+    const PortPlan& plan = context.ports.back()->plan();
+    context.shares_payloads |= plan.shares_payloads;
     lanes += plan.queues;
   }
   auto pool = make_pool(config, lanes);
   if (!pool.ok()) return pool.status();
-  fabric.pool = std::move(pool).value();
-  for (const auto& port : fabric.ports)
-    if (Status status = port->start(fabric.pool.get(), now_ns(), config); !status.ok())
+  context.pool = std::move(pool).value();
+  for (const auto& port : context.ports)
+    if (Status status = port->start(context.pool.get(), now_ns(), config); !status.ok())
       return status;
   return Status();
 }
 
-std::string table_of_ports(const Fabric& fabric) {
+std::string table_of_ports(const Context& context) {
   std::vector<PortRow> rows;
-  for (const auto& port : fabric.ports) rows.push_back(port->row());
+  for (const auto& port : context.ports) rows.push_back(port->row());
   return table_of(rows);
 }
 
-void log_ports(const Fabric& fabric) {
-  std::istringstream lines(table_of_ports(fabric));
+void log_ports(const Context& context) {
+  std::istringstream lines(table_of_ports(context));
   for (std::string line; std::getline(lines, line);) spdlog::info("{}", line);
 }
 
-Status build_fabric(const config::Config& config, Fabric& fabric) {
-  fabric.own = own_address(config.appliance);
-  fabric.classifier = Classifier(traffic_rules(config.rules));
-  fabric.polling = config.appliance.polling;
-  fabric.forwarding = config.forwarding.enabled;
-  fabric.mac_entries = config.forwarding.mac_table_entries;
-  fabric.mac_age_ns = config.forwarding.mac_age_s * kSecond;
+Status build_context(const config::Config& config, Context& context) {
+  context.own = own_address(config.appliance);
+  context.classifier = Classifier(traffic_rules(config.rules));
+  context.polling = config.appliance.polling;
+  context.forwarding = config.forwarding.enabled;
+  context.mac_entries = config.forwarding.mac_table_entries;
+  context.mac_age_ns = config.forwarding.mac_age_s * kSecond;
   // Job ids go round over kMaxJobs, however few jobs the limits allow at once.
-  fabric.paths = std::make_unique<PathTable>(kMaxJobs, config.limits.workers_per_job);
+  context.paths = std::make_unique<PathTable>(kMaxJobs, config.limits.workers_per_job);
 
-  if (Status status = open_ports(config, fabric); !status.ok()) return status;
-  log_ports(fabric);
-  fabric.max_datagram_bytes = rte_pktmbuf_data_room_size(fabric.pool.get()) - RTE_PKTMBUF_HEADROOM -
-                              wire::kMaxUdpHeaderBytes;
+  if (Status status = open_ports(config, context); !status.ok()) return status;
+  log_ports(context);
+  context.max_datagram_bytes = rte_pktmbuf_data_room_size(context.pool.get()) -
+                               RTE_PKTMBUF_HEADROOM - wire::kMaxUdpHeaderBytes;
   const auto add_ring = [](const char* name, std::uint32_t packets, RingPtr& ring) {
     auto made = make_ring(name, packets, sizeof(rte_mbuf*));
     if (made.ok()) ring = std::move(made).value();
     return made.status();
   };
-  if (Status status = add_ring("from_members", kMemberPackets, fabric.from_members); !status.ok())
+  if (Status status = add_ring("from_members", kMemberPackets, context.from_members); !status.ok())
     return status;
-  if (Status status = add_ring("joins", kStrangerPackets, fabric.joins); !status.ok())
+  if (Status status = add_ring("joins", kStrangerPackets, context.joins); !status.ok())
     return status;
-  if (Status status = add_ring("strays", kStrangerPackets, fabric.strays); !status.ok())
+  if (Status status = add_ring("strays", kStrangerPackets, context.strays); !status.ok())
     return status;
 
   for (std::uint16_t index = 0; index < config.appliance.shards; ++index) {
-    auto worker = Worker::create(fabric, index);
+    auto worker = Worker::create(context, index);
     if (!worker.ok()) return worker.status();
-    fabric.workers.push_back(std::move(worker).value());
+    context.workers.push_back(std::move(worker).value());
   }
   return Status();
 }
@@ -182,8 +182,8 @@ Status Appliance::begin(const config::Config& config, State& state) {
 Result<std::string> Appliance::describe_ports(const config::Config& config) {
   State state;
   if (Status status = begin(config, state); !status.ok()) return status;
-  if (Status status = open_ports(config, state.fabric); !status.ok()) return status;
-  return table_of_ports(state.fabric);
+  if (Status status = open_ports(config, state.context); !status.ok()) return status;
+  return table_of_ports(state.context);
 }
 
 Result<std::unique_ptr<Appliance>> Appliance::start(const config::Config& config) {
@@ -191,26 +191,26 @@ Result<std::unique_ptr<Appliance>> Appliance::start(const config::Config& config
   auto state = std::make_unique<State>();
   if (Status status = begin(config, *state); !status.ok()) return status;
   if (Status status = handle_guest_faults(); !status.ok()) return status;
-  if (Status status = build_fabric(config, state->fabric); !status.ok()) return status;
+  if (Status status = build_context(config, state->context); !status.ok()) return status;
   auto options =
       jobs_options(config, std::min<std::size_t>(config.limits.chunk_bytes_max, kMaxChunkBytes));
   if (!options.ok()) return options.status();
-  state->control = std::make_unique<Control>(state->fabric, std::move(options).value());
-  for (auto& worker : state->fabric.workers) worker->start();
+  state->control = std::make_unique<Control>(state->context, std::move(options).value());
+  for (auto& worker : state->context.workers) worker->start();
   state->control->start();
   return std::unique_ptr<Appliance>(new Appliance(std::move(state)));
 }
 
 std::string Appliance::summary() const {
-  const auto& own = state_->fabric.own;
+  const auto& own = state_->context.own;
   const auto& mac = own.mac.bytes;
   char text[160];
   std::snprintf(
       text, sizeof text,
       "%u.%u.%u.%u UDP port %u, MAC %02x:%02x:%02x:%02x:%02x:%02x, %zu port%s, %u shard%s",
       own.ipv4.bytes[0], own.ipv4.bytes[1], own.ipv4.bytes[2], own.ipv4.bytes[3], own.port, mac[0],
-      mac[1], mac[2], mac[3], mac[4], mac[5], state_->fabric.ports.size(),
-      state_->fabric.ports.size() == 1 ? "" : "s", own.shard_count,
+      mac[1], mac[2], mac[3], mac[4], mac[5], state_->context.ports.size(),
+      state_->context.ports.size() == 1 ? "" : "s", own.shard_count,
       own.shard_count == 1 ? "" : "s");
   return text;
 }
@@ -218,14 +218,14 @@ std::string Appliance::summary() const {
 CounterBlocks Appliance::counters() const {
   CounterBlocks blocks{.control_junk = &state_->control->verdicts(),
                        .control_drops = &state_->control->drops()};
-  for (const auto& port : state_->fabric.ports) blocks.ports.push_back(port->view());
-  for (const auto& worker : state_->fabric.workers)
+  for (const auto& port : state_->context.ports) blocks.ports.push_back(port->view());
+  for (const auto& worker : state_->context.workers)
     blocks.lcores.push_back({&worker->counters(), &worker->shard()});
   return blocks;
 }
 
 BufferUse Appliance::buffers() const {
-  const rte_mempool* pool = state_->fabric.pool.get();
+  const rte_mempool* pool = state_->context.pool.get();
   return {rte_mempool_in_use_count(pool), pool->size};
 }
 

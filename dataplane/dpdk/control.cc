@@ -32,21 +32,21 @@ std::string address_text(const wire::IpAddress& address, std::uint16_t port) {
 }
 
 // The UDP payload that the port's MTU carries.
-std::size_t datagram_limit(const Fabric& fabric, const Port& port, wire::Family family) noexcept {
+std::size_t datagram_limit(const Context& context, const Port& port, wire::Family family) noexcept {
   const std::size_t headers =
       wire::kUdpBytes + (family == wire::Family::kIpv4 ? wire::kIpv4Bytes : wire::kIpv6Bytes);
-  return std::min<std::size_t>(port.config().mtu - headers, fabric.max_datagram_bytes);
+  return std::min<std::size_t>(port.config().mtu - headers, context.max_datagram_bytes);
 }
 
 }  // namespace
 
-Control::Control(Fabric& fabric, agg::JobsOptions options)
-    : fabric_(fabric),
+Control::Control(Context& context, agg::JobsOptions options)
+    : context_(context),
       jobs_(std::move(options)),
-      backlog_(fabric.workers.size()),
-      link_changes_(fabric.ports.size()) {
-  for (std::size_t port = 0; port < fabric.ports.size(); ++port)
-    link_changes_[port] = fabric.ports[port]->link_changes();
+      backlog_(context.workers.size()),
+      link_changes_(context.ports.size()) {
+  for (std::size_t port = 0; port < context.ports.size(); ++port)
+    link_changes_[port] = context.ports[port]->link_changes();
 }
 
 Control::~Control() { stop(); }
@@ -93,7 +93,7 @@ std::size_t Control::loop(TimeNs now) {
   watch_ports(now);
   work += serve(now);
   if (now >= next_watch_ns_) {
-    for (const auto& port : fabric_.ports) port->refresh();
+    for (const auto& port : context_.ports) port->refresh();
     watch_jobs();
     next_watch_ns_ = now + kWatchInterval;
   }
@@ -105,10 +105,10 @@ std::size_t Control::loop(TimeNs now) {
 // and none by a packet that waits. What comes meanwhile is left for the next loop, so that a flood
 // ends nothing. Strangers' packets are no reason to come back before the next nap.
 std::size_t Control::poll_packets(TimeNs now) {
-  rte_ring& members = *fabric_.from_members;
+  rte_ring& members = *context_.from_members;
   const std::size_t handled = take_packets(members, rte_ring_count(&members), now);
-  poll_strangers(*fabric_.joins, kJoinLimit, join_budget_, now);
-  poll_strangers(*fabric_.strays, kStrayLimit, stray_budget_, now);
+  poll_strangers(*context_.joins, kJoinLimit, join_budget_, now);
+  poll_strangers(*context_.strays, kStrayLimit, stray_budget_, now);
   return handled;
 }
 
@@ -131,7 +131,7 @@ std::size_t Control::take_packets(rte_ring& ring, std::size_t most, TimeNs now) 
 }
 
 void Control::handle_packet(rte_mbuf* packet, TimeNs now) {
-  Port& port = *fabric_.ports[meta_of(packet).port];
+  Port& port = *context_.ports[meta_of(packet).port];
   wire::Frame frame;
   // The worker has checked this frame already; parsing again is cheaper than carrying the views.
   if (wire::parse_frame(bytes_of(packet), wire::UdpChecksums::kTrust, frame)) {
@@ -150,7 +150,7 @@ void Control::handle_control(const wire::Frame& frame, Port& port, TimeNs now) {
   wire::Packet packet;
   Verdict why;
   const MemberPath path{
-      .udp = wire::reply_path(frame, fabric_.own.mac), .port = port.index(), .bound = true};
+      .udp = wire::reply_path(frame, context_.own.mac), .port = port.index(), .bound = true};
   if (!wire::parse(frame.payload, packet, why)) {
     verdicts_.count(why);
     const std::size_t refusal_bytes = agg::refuse_version(frame.payload, reply_);
@@ -160,16 +160,16 @@ void Control::handle_control(const wire::Frame& frame, Port& port, TimeNs now) {
   const std::string address = address_text(frame.src, frame.src_port);
   const agg::Origin origin{.path = agg::path_key(path.udp, path.port),
                            .address = address,
-                           .max_datagram_bytes = datagram_limit(fabric_, port, frame.src.family)};
+                           .max_datagram_bytes = datagram_limit(context_, port, frame.src.family)};
   const agg::ControlResult result = jobs_.handle(packet, origin, reply_, now);
-  if (result.bind && !(fabric_.paths->read(result.job, result.rank) == path))
-    fabric_.paths->bind(result.job, result.rank, path);
+  if (result.bind && !(context_.paths->read(result.job, result.rank) == path))
+    context_.paths->bind(result.job, result.rank, path);
   if (result.reply_bytes != 0) send(path, wire::Bytes(reply_).first(result.reply_bytes));
   note_result(result, address, now);
 }
 
 void Control::send(const MemberPath& path, wire::Bytes datagram) {
-  rte_mbuf* packet = rte_pktmbuf_alloc(fabric_.pool.get());
+  rte_mbuf* packet = rte_pktmbuf_alloc(context_.pool.get());
   const auto drop = [&](DropReason reason) {  // like any lost datagram: its receiver asks again
     drops_.count(reason);
     rte_pktmbuf_free(packet);
@@ -180,12 +180,12 @@ void Control::send(const MemberPath& path, wire::Bytes datagram) {
   std::copy(datagram.begin(), datagram.end(), room.begin());
   wire::UdpHeaders headers(path.udp);
   if (!path.bound || !put_headers(packet, headers, datagram.size(), wire::sum_bytes(datagram),
-                                  fabric_.ports[path.port]->plan().tx))
+                                  context_.ports[path.port]->plan().tx))
     return drop(DropReason::kNoPath);
   meta_of(packet) = {.kind = PacketMeta::Kind::kEgress,
                      .port = path.port,
-                     .egress_class = fabric_.classifier.of_control()};
-  if (!fabric_.owner_of(path.port).hand_over(packet)) drop(DropReason::kHandover);
+                     .egress_class = context_.classifier.of_control()};
+  if (!context_.owner_of(path.port).hand_over(packet)) drop(DropReason::kHandover);
 }
 
 // How the control side reaches the workers, the members, and the threads that make memory.
@@ -193,7 +193,7 @@ struct Control::Link {
   Control& control;
 
   bool take_event(agg::ShardEvent& event) {
-    for (const auto& worker : control.fabric_.workers)
+    for (const auto& worker : control.context_.workers)
       if (worker->poll_event(event)) return true;
     return false;
   }
@@ -208,7 +208,7 @@ struct Control::Link {
   }
   wire::MutableBytes room() { return control.reply_; }
   void send(const agg::Transmit& transmit) {
-    control.send(control.fabric_.paths->read(transmit.job, transmit.rank),
+    control.send(control.context_.paths->read(transmit.job, transmit.rank),
                  wire::Bytes(control.reply_).first(transmit.bytes));
   }
   void give_command(const agg::ShardCommand& command) {
@@ -221,7 +221,7 @@ std::size_t Control::serve(TimeNs now) {
   const std::size_t work = agg::serve_control(jobs_, next_tick_ns_, link, now);
   for (std::size_t index = 0; index < backlog_.size(); ++index) {
     auto& queue = backlog_[index];
-    while (!queue.empty() && fabric_.workers[index]->post(queue.front())) queue.pop_front();
+    while (!queue.empty() && context_.workers[index]->post(queue.front())) queue.pop_front();
   }
   return work;
 }

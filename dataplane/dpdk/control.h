@@ -26,7 +26,7 @@ class Control {
  public:
   using Inspection = std::function<void(const agg::Jobs&, TimeNs)>;
 
-  Control(Fabric& fabric, agg::JobsOptions options);
+  Control(Context& context, agg::JobsOptions options);
   ~Control();
 
   void start();
@@ -72,7 +72,7 @@ class Control {
   void drain_notices();
   void finish_inspections();
 
-  Fabric& fabric_;
+  Context& context_;
   agg::Jobs jobs_;
   VerdictCounters verdicts_;
   DropCounters drops_;

@@ -22,21 +22,21 @@ void Worker::handle_frame(Lane& lane, rte_mbuf* packet, TimeNs now) noexcept {
     return;
   }
   const ForwardContext context{
-      .in_port = lane.port().index(), .up = up_, .own_mac = fabric_.own.mac};
+      .in_port = lane.port().index(), .up = up_, .own_mac = context_.own.mac};
   ForwardDecision decision = decide_forward(frame.ethernet, context, macs_, now);
-  if (MacTable::worth_telling(decision.learned) && fabric_.workers.size() > 1) [[unlikely]] {
-    for (const auto& worker : fabric_.workers)
+  if (MacTable::worth_telling(decision.learned) && context_.workers.size() > 1) [[unlikely]] {
+    for (const auto& worker : context_.workers)
       if (worker.get() != this)
         worker->tell({frame.ethernet.src, frame.ethernet.vlan_id()}, lane.port().index());
   }
-  if (!fabric_.forwarding) decision.out = 0;
+  if (!context_.forwarding) decision.out = 0;
   if (!decision.for_self) {
     forward(lane, decision, frame.ethernet, packet);
     return;
   }
   if (decision.out != 0) {
     // A group frame: the others get copies, and we read the original.
-    rte_mbuf* copy = rte_pktmbuf_copy(packet, fabric_.pool.get(), 0, UINT32_MAX);
+    rte_mbuf* copy = rte_pktmbuf_copy(packet, context_.pool.get(), 0, UINT32_MAX);
     if (copy != nullptr)
       forward(lane, decision, frame.ethernet, copy);
     else
@@ -50,7 +50,7 @@ PortMask Worker::ports_that_carry(const wire::EthernetView& view, PortMask out) 
   PortMask carrying = out;
   for (PortMask rest = out; rest != 0; rest &= rest - 1) {
     const auto port = static_cast<PortIndex>(std::countr_zero(rest));
-    if (view.content.size() > fabric_.ports[port]->config().mtu) carrying &= ~port_bit(port);
+    if (view.content.size() > context_.ports[port]->config().mtu) carrying &= ~port_bit(port);
   }
   return carrying;
 }
@@ -68,13 +68,13 @@ void Worker::forward(Lane& in, const ForwardDecision& decision, const wire::Ethe
     rte_pktmbuf_free(packet);
     return;
   }
-  const ClassIndex egress_class = fabric_.classifier.of_frame(view);
+  const ClassIndex egress_class = context_.classifier.of_frame(view);
   in.counters().forwarded.add(1);
   if (decision.flood) in.counters().flooded.add(1);
   while (std::popcount(rest) > 1) {
     const auto out = static_cast<PortIndex>(std::countr_zero(rest));
     rest &= rest - 1;
-    rte_mbuf* copy = rte_pktmbuf_copy(packet, fabric_.pool.get(), 0, UINT32_MAX);
+    rte_mbuf* copy = rte_pktmbuf_copy(packet, context_.pool.get(), 0, UINT32_MAX);
     if (copy != nullptr)
       send(out, egress_class, copy, in.counters().drops);
     else
@@ -85,12 +85,12 @@ void Worker::forward(Lane& in, const ForwardDecision& decision, const wire::Ethe
 
 void Worker::send(PortIndex port, ClassIndex egress_class, rte_mbuf* packet,
                   DropCounters& losses) noexcept {
-  const Port& out = *fabric_.ports[port];
+  const Port& out = *context_.ports[port];
   if (Lane* lane = out.lane_of(index_); lane != nullptr) {
     lane->enqueue(packet, egress_class);
     return;
   }
-  Worker& owner = fabric_.owner_of(port);
+  Worker& owner = context_.owner_of(port);
   meta_of(packet) = {.kind = PacketMeta::Kind::kEgress, .port = port, .egress_class = egress_class};
   if (owner.hand_over(packet)) {
     counters_.handed_over.add(1);
@@ -109,7 +109,7 @@ void Worker::handle_own(Lane& lane, wire::Frame& frame, MacTable::Learned learne
     rte_pktmbuf_free(packet);
     return;
   }
-  const Steering steering = steer(frame, fabric_.own);
+  const Steering steering = steer(frame, context_.own);
   switch (steering.service) {
     case Service::kShard:
       flows_.remember(bytes_of(packet), frame, lane.port().index(), steering.shard, learned, macs_,
@@ -139,7 +139,7 @@ void Worker::to_shard(Lane& lane, const wire::Datagram& datagram, ShardId shard,
                      .payload_offset = static_cast<std::uint16_t>(datagram.payload.data() -
                                                                   bytes_of(packet).data()),
                      .payload_bytes = static_cast<std::uint16_t>(datagram.payload.size())};
-  if (fabric_.workers[shard.value]->hand_over(packet)) {
+  if (context_.workers[shard.value]->hand_over(packet)) {
     counters_.handed_over.add(1);
     return;
   }
@@ -177,24 +177,24 @@ void Worker::to_control(Lane& lane, Errand errand, PacketMeta::Kind kind, std::u
     return;
   }
   meta_of(packet) = {.kind = kind, .port = lane.port().index()};
-  const RingPtr& strangers = errand == Errand::kJoin ? fabric_.joins : fabric_.strays;
-  if (rte_ring_enqueue((member ? fabric_.from_members : strangers).get(), packet) != 0)
+  const RingPtr& strangers = errand == Errand::kJoin ? context_.joins : context_.strays;
+  if (rte_ring_enqueue((member ? context_.from_members : strangers).get(), packet) != 0)
     drop(lane, member ? DropReason::kControlMembers : DropReason::kControlStrangers, packet);
 }
 
 void Worker::answer(Lane& lane, const wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept {
   Intake& intake = intakes_[lane.port().index()];
-  const bool ping = is_ping(frame, fabric_.own);
+  const bool ping = is_ping(frame, context_.own);
   if (ping && !intake.admit(Errand::kEcho, sender_of(frame), now)) {
     drop(lane, DropReason::kAnswerBudget, packet);
     return;
   }
-  rte_mbuf* reply = rte_pktmbuf_alloc(fabric_.pool.get());
+  rte_mbuf* reply = rte_pktmbuf_alloc(context_.pool.get());
   if (reply == nullptr) {
     drop(lane, DropReason::kNoBuffer, packet);
     return;
   }
-  const HostAnswer result = answer_as_host(frame, fabric_.own, room_of(reply));
+  const HostAnswer result = answer_as_host(frame, context_.own, room_of(reply));
   // Asked after the answer, since most ARP is about others and costs the port nothing.
   if (result.outcome == HostOutcome::kAnswered && !ping &&
       !intake.admit(Errand::kNeighbour, sender_of(frame), now)) {
@@ -204,7 +204,7 @@ void Worker::answer(Lane& lane, const wire::Frame& frame, rte_mbuf* packet, Time
   }
   if (result.outcome == HostOutcome::kAnswered) {
     set_frame_bytes(reply, result.reply_bytes);
-    send(lane.port().index(), fabric_.classifier.of_control(), reply, counters_.drops);
+    send(lane.port().index(), context_.classifier.of_control(), reply, counters_.drops);
     rte_pktmbuf_free(packet);
     return;
   }

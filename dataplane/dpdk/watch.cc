@@ -59,7 +59,7 @@ void Control::note_result(const agg::ControlResult& result, const std::string& a
 }
 
 void Control::handle_unreachable(const wire::Frame& frame, TimeNs now) {
-  const auto hint = parse_unreachable(frame, fabric_.own);
+  const auto hint = parse_unreachable(frame, context_.own);
   if (!hint) return;
   if (hint->kind == UnreachableKind::kTooBig) {
     if (conflicts_.allow(now, 1))
@@ -83,9 +83,9 @@ void Control::handle_conflict(const wire::Frame& frame, Port& port, TimeNs now) 
 }
 
 void Control::suspect_behind(PortIndex port, TimeNs now) {
-  for (std::uint16_t job = 0; job < fabric_.paths->job_count(); ++job) {
-    for (std::uint16_t rank = 0; rank < fabric_.paths->workers_per_job(); ++rank) {
-      const MemberPath path = fabric_.paths->read(JobId{job}, Rank{rank});
+  for (std::uint16_t job = 0; job < context_.paths->job_count(); ++job) {
+    for (std::uint16_t rank = 0; rank < context_.paths->workers_per_job(); ++rank) {
+      const MemberPath path = context_.paths->read(JobId{job}, Rank{rank});
       if (path.bound && path.port == port) jobs_.suspect(JobId{job}, Rank{rank}, now);
     }
   }
@@ -95,8 +95,8 @@ void Control::suspect_behind(PortIndex port, TimeNs now) {
 // between two looks too. Another link that is down says nothing of those behind it: they are asked
 // like all who are silent for a second, and where a process is gone its host says so then.
 void Control::watch_ports(TimeNs now) {
-  for (std::size_t index = 0; index < fabric_.ports.size(); ++index) {
-    Port& port = *fabric_.ports[index];
+  for (std::size_t index = 0; index < context_.ports.size(); ++index) {
+    Port& port = *context_.ports[index];
     const std::uint64_t changes = port.link_changes();
     const std::uint64_t before = link_changes_[index];
     if (changes == before) continue;

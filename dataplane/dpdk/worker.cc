@@ -17,8 +17,8 @@ namespace {
 
 constexpr std::uint32_t kCommands = 1024;
 constexpr std::uint32_t kEvents = 1024;
-constexpr std::uint32_t kMacNews = 1024;
-constexpr std::size_t kMacNewsPerLoop =
+constexpr std::uint32_t kMacUpdates = 1024;
+constexpr std::size_t kMacUpdatesPerLoop =
     64;  // a flood of new addresses elsewhere must not stop this lcore
 
 // Frames whose bytes are fetched while those before them are handled.
@@ -51,20 +51,20 @@ TimeNs now_ns() noexcept {
   return now.tv_sec * kSecond + now.tv_nsec;
 }
 
-Worker::Worker(Fabric& fabric, std::uint16_t index)
-    : fabric_(fabric),
+Worker::Worker(Context& context, std::uint16_t index)
+    : context_(context),
       index_(index),
       shard_(ShardId{index}),
-      routes_(*fabric.paths, static_cast<std::uint16_t>(fabric.own.port + 1 + index)),
-      macs_(fabric.mac_entries, fabric.mac_age_ns) {
-  for (const auto& port : fabric.ports) {
+      routes_(*context.paths, static_cast<std::uint16_t>(context.own.port + 1 + index)),
+      macs_(context.mac_entries, context.mac_age_ns) {
+  for (const auto& port : context.ports) {
     intakes_.emplace_back(rte_rand(), port->plan().queues);
     if (Lane* lane = port->lane_of(index); lane != nullptr) lanes_.push_back(lane);
   }
 }
 
-Result<std::unique_ptr<Worker>> Worker::create(Fabric& fabric, std::uint16_t index) {
-  std::unique_ptr<Worker> worker(new Worker(fabric, index));
+Result<std::unique_ptr<Worker>> Worker::create(Context& context, std::uint16_t index) {
+  std::unique_ptr<Worker> worker(new Worker(context, index));
   const std::string suffix = std::to_string(index);
   auto inbox = make_ring("inbox" + suffix, kInboxPackets, sizeof(rte_mbuf*));
   if (!inbox.ok()) return inbox.status();
@@ -72,12 +72,12 @@ Result<std::unique_ptr<Worker>> Worker::create(Fabric& fabric, std::uint16_t ind
   if (!commands.ok()) return commands.status();
   auto events = make_ring("events" + suffix, kEvents, sizeof(agg::ShardEvent), Producers::kOne);
   if (!events.ok()) return events.status();
-  auto news = make_ring("news" + suffix, kMacNews, sizeof(MacNews));
-  if (!news.ok()) return news.status();
+  auto mac_updates = make_ring("mac_updates" + suffix, kMacUpdates, sizeof(MacUpdate));
+  if (!mac_updates.ok()) return mac_updates.status();
   worker->inbox_ = std::move(inbox).value();
   worker->commands_ = std::move(commands).value();
   worker->events_ = std::move(events).value();
-  worker->news_ = std::move(news).value();
+  worker->mac_updates_ = std::move(mac_updates).value();
   return worker;
 }
 
@@ -117,15 +117,15 @@ bool Worker::poll_event(agg::ShardEvent& event) noexcept {
 }
 
 void Worker::tell(const MacTable::Key& key, PortIndex port) noexcept {
-  MacNews news{key, port, {}};
+  MacUpdate update{key, port, {}};
   // A full ring only means that this worker floods until the address is told again.
-  (void)rte_ring_enqueue_elem(news_.get(), &news, sizeof news);
+  (void)rte_ring_enqueue_elem(mac_updates_.get(), &update, sizeof update);
 }
 
 void Worker::run() {
   if (rte_thread_register() != 0)
     spdlog::warn("lcore {} runs without a buffer cache: DPDK has no free lcore id", index_);
-  const bool busy = fabric_.polling == config::Polling::kBusy;
+  const bool busy = context_.polling == config::Polling::kBusy;
   if (busy) pin_to_cpu_number(index_);
   bool woken = true;
   for (const Lane* lane : lanes_) {
@@ -187,7 +187,7 @@ std::size_t Worker::poll_inbox(TimeNs now) noexcept {
     auto* packet = static_cast<rte_mbuf*>(packets[at]);
     const PacketMeta meta = meta_of(packet);
     if (meta.kind == PacketMeta::Kind::kEgress)
-      fabric_.ports[meta.port]->lane_of(index_)->enqueue(packet, meta.egress_class);
+      context_.ports[meta.port]->lane_of(index_)->enqueue(packet, meta.egress_class);
     else
       arrive({bytes_of(packet).subspan(meta.payload_offset, meta.payload_bytes), meta.marked},
              packet, now);
@@ -209,12 +209,12 @@ void Worker::finish_arrivals(TimeNs now) noexcept {
   arrived_count_ = 0;
 }
 
-std::size_t Worker::poll_mac_news(TimeNs now) noexcept {
-  MacNews news;
+std::size_t Worker::poll_mac_updates(TimeNs now) noexcept {
+  MacUpdate update;
   std::size_t count = 0;
-  for (; count < kMacNewsPerLoop; ++count) {
-    if (rte_ring_dequeue_elem(news_.get(), &news, sizeof news) != 0) break;
-    macs_.learn_from_other(news.key, news.port, now);
+  for (; count < kMacUpdatesPerLoop; ++count) {
+    if (rte_ring_dequeue_elem(mac_updates_.get(), &update, sizeof update) != 0) break;
+    macs_.learn_from_other(update.key, update.port, now);
   }
   return count;
 }
@@ -249,7 +249,7 @@ struct Worker::ShardLink {
 // None while the pool has not enough: results wait in the shard.
 std::span<agg::Transmit> Worker::rooms() noexcept {
   if (used_ != 0) {
-    if (rte_pktmbuf_alloc_bulk(fabric_.pool.get(), spares_.data(), static_cast<unsigned>(used_)) !=
+    if (rte_pktmbuf_alloc_bulk(context_.pool.get(), spares_.data(), static_cast<unsigned>(used_)) !=
         0)
       return {};
     for (std::size_t at = 0; at < used_; ++at) outgoing_[at].room = datagram_room(spares_[at]);
@@ -262,10 +262,10 @@ std::span<agg::Transmit> Worker::rooms() noexcept {
 // same, with a reference for each of them. Null: none is worth it, or to be had.
 rte_mbuf* Worker::share_payload(std::span<const agg::Transmit> rest) noexcept {
   const wire::Bytes bytes = rest.front().shared;
-  if (bytes.empty() || !fabric_.shares_payloads) return nullptr;
+  if (bytes.empty() || !context_.shares_payloads) return nullptr;
   std::uint16_t frames = 1;
   while (frames < rest.size() && rest[frames].shared.data() == bytes.data()) ++frames;
-  return frames < kLeastFramesThatShare ? nullptr : share(fabric_.pool.get(), bytes, frames);
+  return frames < kLeastFramesThatShare ? nullptr : share(context_.pool.get(), bytes, frames);
 }
 
 // The datagram stands in the buffer, which it takes, but for its end: that stands in `payload`, of
@@ -273,7 +273,7 @@ rte_mbuf* Worker::share_payload(std::span<const agg::Transmit> rest) noexcept {
 void Worker::send_of_shard(rte_mbuf* packet, rte_mbuf* payload,
                            const agg::Transmit& transmit) noexcept {
   Routes::Route* route = routes_.find(transmit.job, transmit.rank);
-  const PortPlan* plan = route == nullptr ? nullptr : &fabric_.ports[route->port]->plan();
+  const PortPlan* plan = route == nullptr ? nullptr : &context_.ports[route->port]->plan();
   if (payload != nullptr && !(plan != nullptr && plan->shares_payloads)) {
     rte_pktmbuf_free(payload);
     payload = nullptr;
@@ -286,7 +286,7 @@ void Worker::send_of_shard(rte_mbuf* packet, rte_mbuf* payload,
     rte_pktmbuf_free(payload);
     return;
   }
-  send(route->port, fabric_.classifier.of_chunk(transmit.priority), packet, counters_.drops);
+  send(route->port, context_.classifier.of_chunk(transmit.priority), packet, counters_.drops);
 }
 
 std::size_t Worker::loop(TimeNs now) noexcept {
@@ -294,7 +294,7 @@ std::size_t Worker::loop(TimeNs now) noexcept {
   for (Lane* lane : lanes_) lane->begin_round(now);
   for (Lane* lane : lanes_) work += poll_lane(*lane, now);
   work += poll_inbox(now);
-  work += poll_mac_news(now);
+  work += poll_mac_updates(now);
   ShardLink link{*this};
   work += agg::serve_shard(shard_, link, now);
   for (Lane* lane : lanes_) work += lane->flush(now);
@@ -311,7 +311,7 @@ TimeNs Worker::due() const noexcept {
 // Ports of all workers: a link that went down takes its addresses along.
 void Worker::notice_links() noexcept {
   PortMask up = 0;
-  for (const auto& port : fabric_.ports) {
+  for (const auto& port : context_.ports) {
     if (port->up())
       up |= port_bit(port->index());
     else if ((up_ & port_bit(port->index())) != 0)

@@ -27,7 +27,7 @@ namespace sluice::dataplane {
 class Worker;
 
 // What all threads of the data plane know. Complete before the first of them starts, then constant.
-struct Fabric {
+struct Context {
   OwnAddress own;
   Classifier classifier;
   config::Polling polling{};
@@ -53,7 +53,7 @@ TimeNs now_ns() noexcept;
 
 class Worker {
  public:
-  static Result<std::unique_ptr<Worker>> create(Fabric& fabric, std::uint16_t index);
+  static Result<std::unique_ptr<Worker>> create(Context& context, std::uint16_t index);
   ~Worker();
 
   void start();
@@ -74,20 +74,20 @@ class Worker {
 
  private:
   struct ShardLink;  // see serve_shard()
-  struct MacNews {
+  struct MacUpdate {
     MacTable::Key key;
     PortIndex port;
     std::uint8_t unused[3];
   };
-  static_assert(sizeof(MacNews) % 4 == 0);
+  static_assert(sizeof(MacUpdate) % 4 == 0);
 
-  Worker(Fabric& fabric, std::uint16_t index);
+  Worker(Context& context, std::uint16_t index);
   void run();
   std::size_t loop(TimeNs now) noexcept;
   TimeNs due() const noexcept;
   std::size_t poll_lane(Lane& lane, TimeNs now) noexcept;
   std::size_t poll_inbox(TimeNs now) noexcept;
-  std::size_t poll_mac_news(TimeNs now) noexcept;
+  std::size_t poll_mac_updates(TimeNs now) noexcept;
   std::span<agg::Transmit> rooms() noexcept;
   rte_mbuf* share_payload(std::span<const agg::Transmit> rest) noexcept;
   void send_of_shard(rte_mbuf* packet, rte_mbuf* payload, const agg::Transmit& transmit) noexcept;
@@ -114,7 +114,7 @@ class Worker {
   void arrive(const wire::Datagram& datagram, rte_mbuf* packet, TimeNs now) noexcept;
   void finish_arrivals(TimeNs now) noexcept;
 
-  Fabric& fabric_;
+  Context& context_;
   const std::uint16_t index_;
   std::vector<Lane*> lanes_;
   std::vector<Intake> intakes_;  // one a port, used for those that it serves
@@ -123,10 +123,10 @@ class Worker {
   Routes routes_;
   MacTable macs_;
   FlowCache flows_;
-  RingPtr inbox_;     // rte_mbuf*
-  RingPtr commands_;  // agg::ShardCommand
-  RingPtr events_;    // agg::ShardEvent, to the control thread
-  RingPtr news_;      // MacNews
+  RingPtr inbox_;        // rte_mbuf*
+  RingPtr commands_;     // agg::ShardCommand
+  RingPtr events_;       // agg::ShardEvent, to the control thread
+  RingPtr mac_updates_;  // MacUpdate
   // For the shard's next datagrams: buffers, and room in each. The first `used_` are gone.
   Lane::Burst spares_{};
   std::array<agg::Transmit, kBurst> outgoing_;
