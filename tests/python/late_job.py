@@ -20,7 +20,7 @@ class LateJob:
     policy = SimpleNamespace(tolerates_stragglers=False, policy="sync")
 
     def __init__(self, specs):
-        self.tensors = [SimpleNamespace(name=name, elem_count=count) for name, count, _ in specs]
+        self.tensors = [SimpleNamespace(name=name, elem_count=count) for name, count, *_ in specs]
         self._flying = {}  # index -> (address, the values that will be there)
         self.waited = []  # indices, in the order in which they were waited for
         self.priorities = {}
