@@ -26,6 +26,7 @@ import queues
 import report
 import scale
 import sfcd
+import store
 import straggler
 import switch
 from papers.bml import bench as bml
@@ -39,7 +40,7 @@ BENCHES = {"fold": fold, "pipeline": pipeline, "scale": scale, "big": big,
            "sfcd": sfcd, "cutoff": cutoff, "local": local, "latency": latency, "calls": calls,
            "client": client, "allreduce": allreduce, "saina": saina,
            "straggler": straggler, "queue": queues, "priority": priority, "fairness": fairness,
-           "prune": prune,
+           "prune": prune, "store": store,
            "switch": switch, "ddp_overlap": ddp_overlap, "switch_priority": switch_priority,
            "prophet": prophet, "prune_paper": prune_paper, "request_scheduling": request_scheduling,
            "bml": bml}

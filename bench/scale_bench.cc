@@ -1,30 +1,39 @@
-// What a contribution costs a shard, and a chunk its memory, as work grows: the measuring half of
-// the scale bench. Prints a line a pass: side, nanoseconds a contribution, bytes a chunk.
+// What a contribution costs a shard, and a chunk its memory, as work grows, and as gradients are
+// pruned: the measuring half of the scale bench. Prints a line a pass: side, nanoseconds for a
+// worker's contribution to a chunk, bytes a chunk.
 #include <time.h>
 
 #include <array>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "aggregator/appliance/arrivals.h"
 #include "aggregator/appliance/rounds.h"
 #include "aggregator/base/check.h"
+#include "aggregator/core/sparse.h"
+#include "aggregator/wire/packet.h"
 
 using namespace sluice;
 
 namespace {
 
 constexpr std::uint16_t kChunkBytes = 1024;
+constexpr std::size_t kChunkElems = kChunkBytes / sizeof(float);
 constexpr std::uint32_t kBurst = 32;  // chunks of one worker, as a port hands them over
+constexpr double kDensity = 0.01;     // of the sparse side: the share of elements that leave
 
 struct Size {
   const char* name;
   std::uint16_t workers;
   std::uint16_t jobs;
   std::uint64_t gradient_bytes;  // of all jobs
+  bool sparse = false;           // a burst is one packet
 };
 
 DurationNs cpu_ns() noexcept {
@@ -35,34 +44,72 @@ DurationNs cpu_ns() noexcept {
 
 Cookie cookie_of(std::uint16_t rank) { return 0x5ca1e000u + rank; }
 
-// The memory that a port receives into: the same for both sizes, and used in turn. Its datagrams
+// The memory that a port receives into: the same for all sizes, and used in turn. Its datagrams
 // are ready but for their headers.
 class Received {
  public:
-  Received() {
+  explicit Received(bool sparse) : sparse_(sparse) {
     const std::vector<std::uint8_t> payload(kChunkBytes);
-    const wire::Contribution body{.weight = 1, .elem_count = kChunkBytes / 4};
-    for (auto& buffer : buffers_)
-      CHECK(wire::encode(buffer, {}, body, {}, payload) == buffer.size());
+    const wire::Contribution body{.weight = 1, .elem_count = kChunkElems};
+    std::mt19937 random;
+    for (Buffer& buffer : buffers_) {
+      buffer.size = sparse ? encode_sparse(random, buffer)
+                           : wire::encode(buffer.bytes, {}, body, {}, payload);
+      CHECK(buffer.size != 0);
+    }
   }
+  // A sparse one speaks of `chunk` and those behind it.
   wire::Datagram next(std::uint16_t job, std::uint16_t rank, std::uint32_t number, Step step,
                       std::uint32_t chunk) noexcept {
-    auto& buffer = buffers_[next_++ % buffers_.size()];
-    auto& common = *reinterpret_cast<wire::CommonHeader*>(buffer.data());
+    Buffer& buffer = buffers_[next_++ % buffers_.size()];
+    auto& common = *reinterpret_cast<wire::CommonHeader*>(buffer.bytes.data());
     common.job = job;
     common.rank = rank;
     common.cookie = cookie_of(rank);
-    auto& body = *reinterpret_cast<wire::Contribution*>(buffer.data() + sizeof common);
+    std::uint8_t* behind = buffer.bytes.data() + sizeof common;
+    auto& body = *reinterpret_cast<wire::Contribution*>(behind);
     body.flow.number = number;
     body.flow.credit = UINT32_MAX / 2;
     body.step = body.base_step = step;
     body.chunk = chunk;
-    return {buffer};
+    if (sparse_) {
+      const int place = static_cast<int>(chunk % kChunksPerBlock);
+      const std::uint64_t lists[] = {((std::uint64_t{1} << kBurst) - 1) << place,
+                                     buffer.filled << place};
+      std::memcpy(behind + sizeof body, lists, sizeof lists);
+    }
+    return {{buffer.bytes.data(), buffer.size}};
   }
 
  private:
-  using Buffer =
-      std::array<std::uint8_t, wire::packet_bytes(sizeof(wire::Contribution), 0, kChunkBytes)>;
+  struct Buffer {
+    std::array<std::uint8_t, wire::packet_bytes(sizeof(wire::Contribution), 0, kChunkBytes)> bytes;
+    std::size_t size = 0;
+    std::uint64_t filled = 0;  // of kBurst chunks: those with an entry
+  };
+
+  // The chunks of a burst with values at random places.
+  std::size_t encode_sparse(std::mt19937& random, Buffer& buffer) {
+    std::bernoulli_distribution leaves(kDensity);
+    std::array<std::uint8_t, kChunkBytes - wire::kSparseHeadBytes> entries;
+    std::size_t bytes = 0;
+    for (std::uint32_t chunk = 0; chunk < kBurst; ++chunk) {
+      std::array<float, kChunkElems> values{};
+      for (float& value : values) value = leaves(random) ? 1 : 0;
+      const std::size_t added =
+          agg::compress(reinterpret_cast<const std::uint8_t*>(values.data()), kChunkElems,
+                        Dtype::kFloat32, std::span(entries).subspan(bytes));
+      CHECK(added != agg::kNotCompressed);
+      bytes += added;
+      if (added != 0) buffer.filled |= std::uint64_t{1} << chunk;
+    }
+    const wire::Contribution body{
+        .flow = {.flags = wire::kFlagSparse}, .weight = 1, .elem_count = kChunkElems};
+    const std::uint64_t lists[] = {0, 0};  // next() writes them
+    return wire::encode(buffer.bytes, {}, body, lists, std::span(entries).first(bytes));
+  }
+
+  const bool sparse_;
   std::vector<Buffer> buffers_{4096};
   std::size_t next_ = 0;
 };
@@ -79,7 +126,7 @@ class Side {
                         .world_size = size.workers,
                         .chunk_bytes = kChunkBytes,
                         .chunk_counts = {chunks_, 0, 0},
-                        .max_elems = {kChunkBytes / 4, 0, 0},
+                        .max_elems = {kChunkElems, 0, 0},
                         .windows = {kSyncWindow, 0, 0}};
       memory_bytes_ += agg::Job::memory_bytes(spec);
       jobs_.push_back(std::make_unique<agg::Job>(spec));
@@ -127,15 +174,25 @@ class Side {
       return side.burst_;
     }
     void send(std::span<const agg::Transmit> burst) {
-      for (const agg::Transmit& transmit : burst)
-        results += transmit.datagram().size() > kChunkBytes;
+      for (const agg::Transmit& transmit : burst) results += chunks_in(transmit.datagram());
+    }
+    // Chunks that it has the result of.
+    std::uint64_t chunks_in(wire::Bytes datagram) const {
+      if (!side.size_.sparse) return datagram.size() > kChunkBytes;
+      wire::Packet packet;
+      Verdict why{};
+      CHECK(wire::parse(datagram, packet, why));
+      return packet.type() == wire::PacketType::kResult
+                 ? static_cast<std::uint64_t>(std::popcount(packet.chunks()))
+                 : 0;
     }
   };
 
   std::uint64_t burst(std::uint16_t job, std::uint32_t first) {
     for (std::uint16_t rank = 0; rank < size_.workers; ++rank) {
       std::uint32_t& number = numbers_[std::size_t{job} * size_.workers + rank];
-      for (std::uint32_t chunk = first; chunk < first + kBurst; ++chunk)
+      const std::uint32_t packets = size_.sparse ? 1 : kBurst;
+      for (std::uint32_t chunk = first; chunk < first + packets; ++chunk)
         arrivals_.add(received_.next(job, rank, ++number, step_, chunk), kSecond);
       arrivals_.flush(kSecond);
     }
@@ -153,7 +210,7 @@ class Side {
   agg::Arrivals arrivals_{shard_, malformed_};
   std::vector<std::unique_ptr<agg::Job>> jobs_;
   std::vector<std::uint32_t> numbers_;  // of the packets of every worker of every job
-  Received received_;
+  Received received_{size_.sparse};
   std::vector<std::array<std::uint8_t, 2048>> out_{512};
   std::size_t next_out_ = 0;
   std::array<agg::Transmit, kBurst> burst_;
@@ -165,16 +222,23 @@ class Side {
 int main(int argc, char** argv) {
   const int passes = argc > 1 ? std::atoi(argv[1]) : 5;
   const std::uint64_t large_mib = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 1024;
-  const Size sizes[] = {{"small", 4, 1, 25'000'000}, {"large", 64, 16, large_mib << 20}};
+  const Size sizes[] = {{"small", 4, 1, 25'000'000},
+                        {"sparse", 4, 1, 25'000'000, true},
+                        {"large", 64, 16, large_mib << 20}};
+  constexpr std::uint64_t kLeast = 2'000'000;  // but for the large side, which has more in a step
   Side small(sizes[0]);
-  Side large(sizes[1]);
+  Side sparse(sizes[1]);
+  Side large(sizes[2]);
   small.pass(1);
+  sparse.pass(1);
   for (int pass = 0; pass < passes; ++pass) {
-    for (Side* side : {&small, &large}) {
-      const bool is_small = side == &small;
-      const double ns = side->pass(is_small ? 2'000'000 : 1);
-      std::printf("%s %.2f %.1f\n", sizes[is_small ? 0 : 1].name, ns, side->bytes_per_chunk());
+    const auto report = [&](const Size& size, Side& side, std::uint64_t least) {
+      const double ns = side.pass(least);
+      std::printf("%s %.2f %.1f\n", size.name, ns, side.bytes_per_chunk());
       std::fflush(stdout);
-    }
+    };
+    report(sizes[0], small, kLeast);
+    report(sizes[1], sparse, kLeast);
+    report(sizes[2], large, 1);
   }
 }

@@ -64,6 +64,12 @@ Status check_collective(std::uint32_t root, const void* buffer, std::size_t byte
   return {};
 }
 
+Status check_priority(std::uint32_t priority) {
+  if (priority <= UINT8_MAX) return {};
+  return {StatusCode::kInvalidArgument,
+          "priority " + std::to_string(priority) + " must be 0 (most urgent) to 255"};
+}
+
 Status check_may_block(const Job& job, const char* call) {
   if (!job.on_own_thread()) return {};
   return {StatusCode::kInvalidArgument, std::string(call) + ": must not be called from a callback"};
@@ -153,15 +159,29 @@ sluice_status sluice_join(const sluice_options* options, const sluice_tensor* te
 sluice_status sluice_submit(sluice_job* job, uint32_t tensor, const void* input, void* output,
                             uint32_t weight, uint32_t priority) {
   return guarded(job, [&](Job& impl) -> Status {
-    if (priority > UINT8_MAX) {
-      return {StatusCode::kInvalidArgument,
-              "priority " + std::to_string(priority) + " must be 0 (most urgent) to 255"};
-    }
+    if (Status status = check_priority(priority); !status.ok()) return status;
     return impl.submit({.tensor = tensor,
                         .input = input,
                         .output = output,
                         .weight = weight,
                         .priority = static_cast<sluice::Priority>(priority)});
+  });
+}
+
+sluice_status sluice_submit_device(sluice_job* job, const sluice_submission* submission) {
+  return guarded(job, [&](Job& impl) -> Status {
+    if (submission == nullptr) return {StatusCode::kInvalidArgument, "submission is NULL"};
+    Status status = check_struct(submission->struct_size, sizeof *submission, "sluice_submission");
+    if (status.ok()) status = check_priority(submission->priority);
+    if (!status.ok()) return status;
+    const bool catches_up = submission->catch_up != 0;
+    return impl.submit_device({.tensor = submission->tensor,
+                               .input = catches_up ? nullptr : submission->input,
+                               .output = submission->output,
+                               .weight = catches_up ? 0 : submission->weight,
+                               .priority = static_cast<sluice::Priority>(submission->priority),
+                               .contribute = !catches_up},
+                              submission->stream);
   });
 }
 

@@ -49,7 +49,7 @@ sluice_status guarded(sluice_job* job, Body body) noexcept {
       return {StatusCode::kForked,
               "this job was joined by the parent process; join again in the child to take part"};
     }
-    return body(*job->impl);
+    return job->impl->explained(body(*job->impl));
   });
 }
 

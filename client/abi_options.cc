@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "client/abi_policy.h"
+#include "client/abi_store.h"
 
 namespace sluice::client {
 namespace {
@@ -31,6 +32,11 @@ static_assert(static_cast<int>(PruneRule::kOff) == SLUICE_PRUNE_OFF &&
               static_cast<int>(PruneRule::kSigma) == SLUICE_PRUNE_SIGMA &&
               static_cast<int>(PruneRule::kDynamic) == SLUICE_PRUNE_DYNAMIC &&
               static_cast<int>(PruneRule::kDynamicRaw) == SLUICE_PRUNE_DYNAMIC_RAW);
+static_assert(static_cast<int>(Memory::kHost) == SLUICE_MEMORY_HOST &&
+              static_cast<int>(Memory::kDevice) == SLUICE_MEMORY_DEVICE &&
+              static_cast<int>(Memory::kPinned) == SLUICE_MEMORY_PINNED &&
+              static_cast<int>(Memory::kZeroCopy) == SLUICE_MEMORY_PINNED_ZERO_COPY &&
+              static_cast<int>(Memory::kDirect) == SLUICE_MEMORY_GPUDIRECT);
 static_assert(static_cast<int>(Schedule::kStrict) == SLUICE_SCHEDULE_STRICT &&
               static_cast<int>(Schedule::kCredit) == SLUICE_SCHEDULE_CREDIT &&
               static_cast<int>(Schedule::kProphet) == SLUICE_SCHEDULE_PROPHET &&
@@ -75,6 +81,15 @@ Status check_pruning(const sluice_options& options) {
     return bad("options.prune_sigmas is " + text_of(options.prune_sigmas) +
                "; must be a number above 0, such as 3");
   }
+  if (options.prune == SLUICE_PRUNE_OFF && options.prune_momentum != 0) {
+    return bad("options.prune_momentum is " + text_of(options.prune_momentum) +
+               ", which corrects what pruning does; leave the momentum to the optimizer, or set "
+               "options.prune to a rule");
+  }
+  if (!(options.prune_momentum >= 0 && options.prune_momentum < 1)) {
+    return bad("options.prune_momentum is " + text_of(options.prune_momentum) +
+               "; must be at least 0, for none, and below 1, such as 0.9");
+  }
   return {};
 }
 
@@ -108,6 +123,13 @@ Status check_options(const sluice_options& options) {
                "; use one of sluice_wire, SLUICE_WIRE_FLOAT32 for the default");
   }
   if (Status status = check_pruning(options); !status.ok()) return status;
+  if (options.memory < SLUICE_MEMORY_HOST || options.memory > SLUICE_MEMORY_GPUDIRECT) {
+    return bad("options.memory is " + std::to_string(options.memory) +
+               "; use one of sluice_memory, SLUICE_MEMORY_HOST for the default");
+  }
+  if (options.memory != SLUICE_MEMORY_HOST && options.kind == SLUICE_JOB_STORE)
+    return bad(
+        "options.memory: layers of a store are pushed from the host's memory and pulled there");
   const std::uint32_t longest = std::max({options.connect_timeout_ms, options.join_timeout_ms,
                                           options.silence_timeout_ms, options.stall_report_ms});
   const std::uint32_t shortest = std::min({options.connect_timeout_ms, options.join_timeout_ms,
@@ -174,7 +196,10 @@ void fill(const sluice_options& options, JoinRequest& request) {
                            .fraction = options.prune_fraction,
                            .sigmas = options.prune_sigmas,
                            .warmup_steps = options.prune_warmup,
-                           .min_elems = options.prune_min_elems};
+                           .min_elems = options.prune_min_elems,
+                           .momentum = static_cast<float>(options.prune_momentum)};
+  request.memory = static_cast<Memory>(options.memory);
+  request.device = options.device;
   request.mtu_bytes = options.mtu;
   request.chunk_bytes = options.chunk_bytes;
   read_callbacks(options, request);
@@ -215,8 +240,10 @@ sluice_options default_options() {
   defaults.prune_sigmas = session.prune.sigmas;
   defaults.prune_min_elems = session.prune.min_elems;
   defaults.prune_warmup = session.prune.warmup_steps;
+  defaults.prune_momentum = session.prune.momentum;
   defaults.log_level = SLUICE_LOG_INFO;
   set_default_policy(defaults);
+  set_default_store(defaults);
   return defaults;
 }
 
@@ -226,6 +253,7 @@ Status read_options(const sluice_options& options, JoinRequest& request) {
   const sluice_options known = complete(options);
   status = check_options(known);
   if (status.ok()) status = read_policy(known, request.session);
+  if (status.ok()) status = read_store(known, request.session);
   if (status.ok()) fill(known, request);
   return status;
 }
@@ -254,15 +282,26 @@ Status read_tensors(const sluice_tensor* tensors, std::size_t count, JoinRequest
                   " does not exist; use float32, float16 or bfloat16"};
     }
     const std::uint64_t flags = stride < sizeof tensor ? 0 : tensor.flags;
-    if ((flags & ~std::uint64_t{SLUICE_TENSOR_EXACT | SLUICE_TENSOR_DENSE}) != 0) {
+    constexpr std::uint64_t kKnown =
+        SLUICE_TENSOR_EXACT | SLUICE_TENSOR_DENSE | SLUICE_TENSOR_LAYER;
+    if ((flags & ~kKnown) != 0) {
       return {StatusCode::kInvalidArgument, "tensor " + name + ": flags " + std::to_string(flags) +
                                                 " has bits that this version does not know"};
+    }
+    const bool of_store = request.session.store.has_value();
+    const bool begins_layer = (flags & SLUICE_TENSOR_LAYER) != 0;
+    if (begins_layer && !of_store) {
+      return {StatusCode::kInvalidArgument,
+              "tensor " + name +
+                  ": SLUICE_TENSOR_LAYER, but the job is no store; set "
+                  "options.kind to SLUICE_JOB_STORE"};
     }
     request.tensors.push_back({.name = name,
                                .elem_count = tensor.elem_count,
                                .dtype = static_cast<Dtype>(tensor.dtype),
                                .exact = (flags & SLUICE_TENSOR_EXACT) != 0,
-                               .dense = (flags & SLUICE_TENSOR_DENSE) != 0});
+                               .dense = (flags & SLUICE_TENSOR_DENSE) != 0,
+                               .begins_block = of_store && (begins_layer || i == 0)});
   }
   return {};
 }

@@ -38,6 +38,19 @@ constexpr bool counters_are_in_order() {
 }
 static_assert(counters_are_in_order());
 
+Status check_counters(const sluice_counters* counters) {
+  if (counters == nullptr) return {StatusCode::kInvalidArgument, "counters is NULL"};
+  return check_struct(counters->struct_size, sizeof counters->struct_size, "sluice_counters");
+}
+
+void tell(const sluice::client::Counters& found, sluice_counters* counters) {
+  sluice_counters known{.struct_size = sizeof known};
+#define X(name, help) known.name = found.name;
+  SLUICE_CLIENT_COUNTERS(X)
+#undef X
+  copy_out(known, counters);
+}
+
 }  // namespace
 
 extern "C" {
@@ -96,17 +109,26 @@ sluice_status sluice_get_status(sluice_job* job) {
 
 sluice_status sluice_get_counters(sluice_job* job, sluice_counters* counters) {
   return guarded(job, [&](Job& impl) -> Status {
-    if (counters == nullptr) return {StatusCode::kInvalidArgument, "counters is NULL"};
-    Status status =
-        check_struct(counters->struct_size, sizeof counters->struct_size, "sluice_counters");
-    if (!status.ok()) return status;
-    const sluice::client::Counters found = impl.counters();
-    sluice_counters known{.struct_size = sizeof known};
-#define X(name, help) known.name = found.name;
-    SLUICE_CLIENT_COUNTERS(X)
-#undef X
-    copy_out(known, counters);
+    if (Status status = check_counters(counters); !status.ok()) return status;
+    tell(impl.counters(), counters);
     return {};
+  });
+}
+
+sluice_status sluice_get_part_counters(sluice_job* job, uint32_t index, sluice_part* part,
+                                       sluice_counters* counters) {
+  return guarded(job, [&](Job& impl) {
+    return answer(part, "sluice_part", [&](sluice_part& known) -> Status {
+      if (Status status = check_counters(counters); !status.ok()) return status;
+      const auto found = impl.part_counters(index);
+      if (!found)
+        return {StatusCode::kNotFound,
+                "get_part_counters: there is no part " + std::to_string(index)};
+      known.thread = found->thread;
+      known.level = found->level;
+      tell(found->counters, counters);
+      return {};
+    });
   });
 }
 
@@ -126,6 +148,15 @@ sluice_status sluice_get_stall(sluice_job* job, sluice_stall* stall) {
     const sluice::client::Stall found = impl.stall();
     stall->stalled_ns = static_cast<std::uint64_t>(found.stalled_ns);
     copy_text(found.text, stall->text, sizeof stall->text);
+    return {};
+  });
+}
+
+sluice_status sluice_describe_memory(int32_t device, char* text, size_t capacity) {
+  return guarded([&]() -> Status {
+    if (text == nullptr || capacity == 0)
+      return {StatusCode::kInvalidArgument, "describe_memory: text is NULL or capacity is 0"};
+    copy_text(sluice::client::Device::describe(device), text, capacity);
     return {};
   });
 }

@@ -5,7 +5,8 @@
 // those that wait do so in slices of 100 ms at most. Any thread may call it. Errors are returned,
 // not thrown, except for std::bad_alloc and std::system_error.
 //
-// job.cc: joining and leaving; job_calls.cc: everything between; turns.cc: the loop of a replica.
+// opened.cc: what is opened for a join; job.cc: joining and leaving; job_calls.cc: everything
+// between; job_store.cc: that of a store; turns.cc: the loop of a replica.
 #pragma once
 
 #include <sys/types.h>
@@ -19,9 +20,12 @@
 #include <thread>
 #include <vector>
 
+#include "client/device/copier.h"
+#include "client/device/device.h"
 #include "client/log.h"
 #include "client/progress.h"
 #include "client/shared_session.h"
+#include "client/thread_pool.h"
 #include "client/trace_file.h"
 
 namespace sluice::client {
@@ -35,10 +39,14 @@ struct JoinRequest {
   std::size_t mtu_bytes = 1500;
   std::size_t chunk_bytes = 0;  // 0: the most that mtu_bytes carries
   std::string trace_dir;        // empty: no trace
+  Memory memory = Memory::kHost;
+  std::int32_t device = 0;  // with another memory: which one
   ProgressCallbacks callbacks;
   std::function<bool()> interrupted;
   Log log;
 };
+
+struct Opened;
 
 inline constexpr std::int32_t kForeverMs = -1;
 
@@ -72,6 +80,8 @@ class Job {
 
   // ---- never block ----
   Status submit(const Submission& submission);
+  // Its memory is the device's, and the device's once the work of `stream` so far is done.
+  Status submit_device(const Submission& submission, void* stream);
   Status end_step();
   Status set_averaging(std::uint32_t tensor, AveragingChoice choice);
   Status mark_applied(std::uint32_t tensor);
@@ -81,18 +91,28 @@ class Job {
   Status scale_residuals(double factor);
   Status flush_residuals();
   Status send_state(const void* data, std::uint64_t bytes, Step step);
+  // Of a parameter store, as Store's (core/store.h).
+  Status initialise(LayerIndex layer, std::span<const float* const> values);
+  Status push(LayerIndex layer, std::span<const float* const> deltas, double rate);
+  Status pull(LayerIndex layer, std::span<float* const> copies);
+  Status clocks(LayerIndex layer, LayerClocks& clocks, bool& kept) const;
+  // The failure behind "this rank has left", where it left because of one; else `status`.
+  Status explained(Status status) const;
   // Ok while the job works.
   Status status() const;
   Position position() const;
   Status step_report(Step step, StepReport& report) const;  // 0: of the newest step that has one
   JobFacts facts() const;
   Counters counters() const;
+  std::optional<PartCounters> part_counters(std::uint32_t index) const;
   Stall stall() const;
   std::string describe_plan() const;
 
   // ---- wait, for `timeout_ms` at most: kForeverMs is no limit, 0 asks ----
   Status wait_tensor(std::uint32_t tensor, std::int32_t timeout_ms, Tensors::Result& result);
   Status wait_step(std::int32_t timeout_ms, Step& step);
+  Status wait_push(LayerIndex layer, std::int32_t timeout_ms);
+  Status wait_pull(LayerIndex layer, std::int32_t timeout_ms);
   Status next_turn(std::int32_t timeout_ms, Turn& turn);
   Status broadcast(Rank root, void* buffer, std::size_t bytes, std::int32_t timeout_ms);
   Status barrier(std::int32_t timeout_ms);
@@ -108,32 +128,42 @@ class Job {
  private:
   using Lock = SessionMutex::Lock;
 
-  Job(const JoinRequest& request, const SessionOptions& options, Layout layout);
+  Job(const JoinRequest& request, Opened& parts);
   Status open_trace(const JoinRequest& request);
+  void attach_device(std::unique_ptr<Device> device, const std::string& who);
+  Status hand_over(const Submission& submission);  // with the lock held
+  Status accept(const Submission& submission, sluice_device_mark* fence, bool on_device);
+  std::string kept_note() const;
   Status wait_joined();
 
   template <class Ready, class What>
   Status wait(Lock& lock, std::int32_t timeout_ms, Ready ready, What what);
   Status run(const std::shared_ptr<CollectiveCall>& call, std::int32_t timeout_ms, const char* what,
-             const std::function<Status(Session&, TimeNs)>& begin);
+             const std::function<Status(Member&, TimeNs)>& begin);
   Status await_turn(Lock& lock, std::int32_t timeout_ms, Turn& turn);
   std::int32_t wanted_by() const;  // with the lock held
   Status check_tensor(std::uint32_t tensor, const char* call) const;
+  Status find_store(LayerIndex layer, const char* call, Store*& store) const;
+  Status check_settled(std::uint32_t tensor, const char* call) const;
 
   const pid_t pid_;
   const Rank rank_;
   const std::string place_;  // begins texts: "job 'x' rank 1 at ADDRESS: "
   const std::function<bool()> interrupted_;
   const DurationNs uneven_limit_ns_;  // for the appliance to hear of an uneven end
+  std::unique_ptr<ThreadPool> pool_;  // of the session; null: it has no work for one
   mutable SharedSession shared_;
   bool resyncing_ = false;  // a thread waits for the state; under the lock
   ReceivedState state_;     // returned last
   // Of next_turn(), under the lock.
-  Step due_step_ = 0;     // given out and not applied; 0: none
-  bool offered_ = false;  // to save: not again before something else was done
+  Step due_step_ = 0;                // given out and not applied; 0: none
+  bool offered_ = false;             // to save: not again before something else was done
+  std::uint32_t pulls_awaited_ = 0;  // threads in wait_pull(), under the lock
   std::atomic<std::thread::id> trace_thread_{};
   std::unique_ptr<TraceFile> trace_;
-  std::unique_ptr<Progress> progress_;  // last: its thread uses all of the above
+  std::unique_ptr<Device> device_;      // null: all gradients are in host memory
+  std::unique_ptr<Copier> copier_;      // its thread uses all of the above
+  std::unique_ptr<Progress> progress_;  // last: so does its
 };
 
 // Gradient bytes per packet that an MTU carries for so many workers, whatever the IP version; 0

@@ -1,4 +1,4 @@
-// The calls on a job that has joined: each locks the session, calls it, and wakes the progress
+// The calls on a job that has joined: each locks the membership, calls it, and wakes the progress
 // thread.
 #include <algorithm>
 #include <cstring>
@@ -14,7 +14,7 @@ namespace sluice::client {
 Status Job::wait_joined() {
   Lock lock = shared_.mutex.lock();
   Status status = wait(
-      lock, kForeverMs, [this] { return shared_.session.state() == SessionState::kRunning; },
+      lock, kForeverMs, [this] { return shared_.member.state() == SessionState::kRunning; },
       [] { return std::string("join"); });
   if (status.code() != StatusCode::kInterrupted) return status;
   lock.unlock();
@@ -26,45 +26,100 @@ Status Job::wait_joined() {
 
 Status Job::submit(const Submission& submission) {
   const Lock lock = shared_.mutex.lock();
-  const TimeNs now = monotonic_now();
-  Status status = shared_.session.submit(submission, now);
+  return shared_.stage == nullptr ? hand_over(submission) : accept(submission, nullptr, false);
+}
+
+Status Job::hand_over(const Submission& submission) {
+  Status status = shared_.member.submit(submission, monotonic_now());
   if (!status.ok()) return status;
   if (trace_ != nullptr) trace_->next(submission.tensor);
   shared_.wake();
   return status;
 }
 
+// ---- device memory ----
+
+Status Job::submit_device(const Submission& submission, void* stream) {
+  if (device_ == nullptr)
+    return {StatusCode::kInvalidArgument,
+            place_ +
+                "submit: the job was joined for host memory; set options.memory to "
+                "SLUICE_MEMORY_DEVICE and options.device, or copy the gradient to the host"};
+  sluice_device_mark* const fence = device_->mark(stream);
+  if (fence == nullptr)
+    return {
+        StatusCode::kIoError,
+        place_ + device_->title() + ": the stream's work cannot be waited for: " + device_->why()};
+  const Lock lock = shared_.mutex.lock();
+  Status status = accept(submission, fence, true);
+  if (!status.ok()) device_->drop(fence);
+  return status;
+}
+
+Status Job::accept(const Submission& submission, sluice_device_mark* fence, bool on_device) {
+  const Member& member = shared_.member;
+  Status status = member.status();
+  if (status.ok()) status = shared_.session.behind_status();
+  if (status.ok()) status = member.tensors().check(submission);
+  if (status.ok() && !submission.contribute && !member.facts().policy.tolerates_stragglers())
+    status = {StatusCode::kInvalidArgument,
+              place_ + "tensor '" + member.layout().tensor(submission.tensor).name +
+                  "': a synchronous job waits for every rank, so there is nothing to catch up "
+                  "with; submit a gradient"};
+  if (status.ok() && shared_.stage->holds(submission.tensor))
+    status = {StatusCode::kBusy, place_ + "tensor '" +
+                                     shared_.member.layout().tensor(submission.tensor).name +
+                                     "' is still in flight; wait for it before submitting again"};
+  if (!status.ok()) return status;
+  Submission ready = submission;
+  if (ready.ready_ns == 0) ready.ready_ns = monotonic_now();
+  shared_.stage->accept(ready, fence, on_device);
+  shared_.copies.notify_one();
+  return status;
+}
+
 // The progress thread begins with what the last submission brought, and has the lock meanwhile: who
 // has submitted all need not wait for it.
 Status Job::end_step() {
-  if (shared_.session.take_ended_step()) return {};
+  if (device_ == nullptr && shared_.member.take_ended_step()) return {};
   const Lock lock = shared_.mutex.lock();
-  Status status = shared_.session.end_step();
-  if (shared_.session.has_call()) shared_.wake();
+  if (shared_.stage != nullptr && shared_.stage->end_step()) return {};
+  Status status = shared_.member.end_step();
+  if (shared_.member.has_call()) shared_.wake();
   return status;
 }
 
 Status Job::check_tensor(std::uint32_t tensor, const char* call) const {
-  const std::uint32_t count = shared_.session.tensors().count();
+  const std::uint32_t count = shared_.member.tensors().count();
   if (tensor < count) return {};
   return {StatusCode::kInvalidArgument, place_ + call + ": tensor " + std::to_string(tensor) +
                                             " does not exist; the job has " +
                                             std::to_string(count) + " tensors"};
 }
 
+// Likewise, and it is not between device and session, of which the session does not know.
+Status Job::check_settled(std::uint32_t tensor, const char* call) const {
+  Status status = check_tensor(tensor, call);
+  if (!status.ok() || shared_.stage == nullptr || !shared_.stage->holds(tensor)) return status;
+  return {StatusCode::kBusy, place_ + call + ": tensor '" +
+                                 shared_.member.layout().tensor(tensor).name + "' is in flight"};
+}
+
 Status Job::wait_tensor(std::uint32_t tensor, std::int32_t timeout_ms, Tensors::Result& result) {
   Lock lock = shared_.mutex.lock();
   Status status = check_tensor(tensor, "wait_tensor");
   if (!status.ok()) return status;
-  const Tensors& tensors = shared_.session.tensors();
+  const Tensors& tensors = shared_.member.tensors();
   status = wait(
-      lock, timeout_ms, [&] { return !shared_.ended() && !tensors.in_flight(tensor); },
+      lock, timeout_ms, [&] { return !shared_.ended() && !shared_.in_flight(tensor); },
       [&] {
-        return "wait_tensor '" + shared_.session.layout().tensor(tensor).name + "' of step " +
+        return "wait_tensor '" + shared_.member.layout().tensor(tensor).name + "' of step " +
                std::to_string(tensors.last_asked(tensor));
       });
   if (!status.ok()) return status;
-  if (tensors.lost(tensor)) return shared_.session.behind_status();
+  const bool given_up =
+      shared_.stage != nullptr && shared_.stage->outcome(tensor) != StatusCode::kOk;
+  if (given_up || tensors.lost(tensor)) return shared_.session.behind_status();
   result = tensors.result(tensor);
   if (trace_ != nullptr) trace_->returned(tensor, monotonic_now());
   return status;
@@ -73,30 +128,29 @@ Status Job::wait_tensor(std::uint32_t tensor, std::int32_t timeout_ms, Tensors::
 Status Job::wait_step(std::int32_t timeout_ms, Step& step) {
   Lock lock = shared_.mutex.lock();
   const Session& session = shared_.session;
+  const Tensors& tensors = shared_.member.tensors();
   Status status = wait(
       lock, timeout_ms,
-      [&] {
-        return !shared_.ended() && (!session.behind_status().ok() || session.tensors().at_rest());
-      },
+      [&] { return !shared_.ended() && (!session.behind_status().ok() || shared_.at_rest()); },
       [] { return std::string("wait_step"); });
   if (status.ok()) status = session.behind_status();
   if (!status.ok()) return status;
-  step = session.current_step() - 1;
+  step = tensors.current() - 1;
   if (trace_ != nullptr) trace_->all_returned(monotonic_now());
   return status;
 }
 
 Status Job::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
   const Lock lock = shared_.mutex.lock();
-  Status status = check_tensor(tensor, "set_averaging");
-  return status.ok() ? shared_.session.set_averaging(tensor, choice) : status;
+  Status status = check_settled(tensor, "set_averaging");
+  return status.ok() ? shared_.member.set_averaging(tensor, choice) : status;
 }
 
 Status Job::get_residual(std::uint32_t tensor, float* values) {
   const Lock lock = shared_.mutex.lock();
   std::span<float> residual;
-  Status status = check_tensor(tensor, "get_residual");
-  if (status.ok()) status = shared_.session.residual(tensor, residual);
+  Status status = check_settled(tensor, "get_residual");
+  if (status.ok()) status = shared_.member.residual(tensor, residual);
   if (status.ok()) std::copy(residual.begin(), residual.end(), values);
   return status;
 }
@@ -104,14 +158,16 @@ Status Job::get_residual(std::uint32_t tensor, float* values) {
 Status Job::set_residual(std::uint32_t tensor, const float* values) {
   const Lock lock = shared_.mutex.lock();
   std::span<float> residual;
-  Status status = check_tensor(tensor, "set_residual");
-  if (status.ok()) status = shared_.session.residual(tensor, residual);
+  Status status = check_settled(tensor, "set_residual");
+  if (status.ok()) status = shared_.member.residual(tensor, residual);
   if (status.ok()) std::copy_n(values, residual.size(), residual.begin());
   return status;
 }
 
 Status Job::scale_residuals(double factor) {
   const Lock lock = shared_.mutex.lock();
+  if (!shared_.at_rest() && shared_.stage != nullptr)
+    return {StatusCode::kBusy, place_ + "scale_residuals: in the middle of a step"};
   return shared_.session.scale_residuals(static_cast<float>(factor));
 }
 
@@ -131,13 +187,13 @@ Status Job::mark_applied(std::uint32_t tensor) {
 
 // One at a time. The session works on a copy: whoever gives up leaves no pointer behind.
 Status Job::run(const std::shared_ptr<CollectiveCall>& call, std::int32_t timeout_ms,
-                const char* what, const std::function<Status(Session&, TimeNs)>& begin) {
+                const char* what, const std::function<Status(Member&, TimeNs)>& begin) {
   const auto named = [what] { return std::string(what); };
   Lock lock = shared_.mutex.lock();
   const TimeNs start = monotonic_now();
   Status status = wait(
       lock, timeout_ms, [this] { return shared_.collective == nullptr; }, named);
-  if (status.ok()) status = begin(shared_.session, monotonic_now());
+  if (status.ok()) status = begin(shared_.member, monotonic_now());
   if (!status.ok()) return status;
   shared_.collective = call;
   shared_.wake();
@@ -155,8 +211,8 @@ Status Job::broadcast(Rank root, void* buffer, std::size_t bytes, std::int32_t t
   const auto* const start = static_cast<const std::uint8_t*>(buffer);
   const bool is_root = rank_ == root;
   is_root ? call->buffer.assign(start, start + bytes) : call->buffer.resize(bytes);
-  Status status = run(call, timeout_ms, "broadcast", [&](Session& session, TimeNs now) {
-    return session.broadcast(root, call->buffer.data(), bytes, now);
+  Status status = run(call, timeout_ms, "broadcast", [&](Member& member, TimeNs now) {
+    return member.broadcast(root, call->buffer.data(), bytes, now);
   });
   if (status.ok() && !is_root) std::memcpy(buffer, call->buffer.data(), bytes);
   return status;
@@ -164,7 +220,7 @@ Status Job::broadcast(Rank root, void* buffer, std::size_t bytes, std::int32_t t
 
 Status Job::barrier(std::int32_t timeout_ms) {
   return run(std::make_shared<CollectiveCall>(), timeout_ms, "barrier",
-             [](Session& session, TimeNs now) { return session.barrier(now); });
+             [](Member& member, TimeNs now) { return member.barrier(now); });
 }
 
 // ---- stragglers ----
@@ -174,7 +230,12 @@ Status Job::resync(std::int32_t timeout_ms, const ReceivedState*& state) {
   if (resyncing_)
     return {StatusCode::kBusy, place_ + "resync: another thread waits for the state already"};
   Session& session = shared_.session;
-  Status status = session.resync(monotonic_now());
+  // What was given up is not over before its copies are.
+  Status status = wait(
+      lock, timeout_ms,
+      [&] { return !shared_.ended() && (shared_.stage == nullptr || shared_.stage->idle()); },
+      [] { return std::string("resync"); });
+  if (status.ok()) status = session.resync(monotonic_now());
   if (!status.ok()) return status;
   shared_.wake();
   resyncing_ = true;
@@ -195,7 +256,7 @@ Status Job::send_state(const void* data, std::uint64_t bytes, Step step) {
   if (data == nullptr || bytes == 0)
     return {StatusCode::kInvalidArgument, place_ + "send_state: data is NULL or bytes is 0"};
   const auto check = [&](bool& wanted) {
-    Status status = shared_.session.status();
+    Status status = shared_.member.status();
     wanted = status.ok() && shared_.session.state_wanted_by().has_value();
     return wanted ? shared_.session.check_state_step(step) : status;
   };
@@ -219,7 +280,13 @@ Status Job::send_state(const void* data, std::uint64_t bytes, Step step) {
 
 Status Job::status() const {
   const Lock lock = shared_.mutex.lock();
-  return shared_.ended() ? shared_.session.status() : Status();
+  return shared_.ended() ? shared_.status() : Status();
+}
+
+Status Job::explained(Status status) const {
+  if (status.code() != StatusCode::kClosed) return status;
+  const Lock lock = shared_.mutex.lock();
+  return shared_.failure.ok() ? status : shared_.failure;
 }
 
 // What this rank gives already is not wanted any more.
@@ -231,7 +298,7 @@ std::int32_t Job::wanted_by() const {
 Position Job::position() const {
   const Lock lock = shared_.mutex.lock();
   const Session& session = shared_.session;
-  return {.next_step = session.tensors().filling(),
+  return {.next_step = shared_.member.tensors().filling(),
           .behind = session.behind(),
           .must_resync = !session.behind_status().ok(),
           .state_wanted_by = wanted_by()};
@@ -239,8 +306,8 @@ Position Job::position() const {
 
 Status Job::step_report(Step step, StepReport& report) const {
   const Lock lock = shared_.mutex.lock();
-  const Session& session = shared_.session;
-  const StepReport* found = step == 0 ? session.last_report() : session.report(step);
+  const Member& member = shared_.member;
+  const StepReport* found = step == 0 ? member.last_report() : member.report(step);
   if (found != nullptr && found->step != 0) {
     report = *found;
     return {};
@@ -248,34 +315,38 @@ Status Job::step_report(Step step, StepReport& report) const {
   const std::string what = step == 0 ? "no step is" : "step " + std::to_string(step) + " is not";
   return {StatusCode::kNotFound, what + " among the last " + std::to_string(kReportedSteps) +
                                      " that this rank has applied itself (it is at step " +
-                                     std::to_string(session.current_step() - 1) +
+                                     std::to_string(member.tensors().current() - 1) +
                                      "; another rank's state has no reports)"};
 }
 
 JobFacts Job::facts() const {
   const Lock lock = shared_.mutex.lock();
-  return shared_.session.facts();
+  return shared_.member.facts();
 }
 
 Counters Job::counters() const {
   const Lock lock = shared_.mutex.lock();
-  Counters counters = shared_.session.counters();
+  Counters counters = shared_.member.counters();
   counters.send_errors = shared_.transport.send_errors;
   counters.segmented_packets = shared_.transport.segmented;
   counters.coalesced_packets = shared_.transport.coalesced;
   return counters;
 }
 
+std::optional<PartCounters> Job::part_counters(std::uint32_t index) const {
+  const Lock lock = shared_.mutex.lock();
+  return shared_.member.part_counters(index);
+}
+
 Stall Job::stall() const {
   const Lock lock = shared_.mutex.lock();
   const TimeNs now = monotonic_now();
-  return {.stalled_ns = shared_.session.stalled_ns(now),
-          .text = shared_.session.describe_stall(now)};
+  return {.stalled_ns = shared_.member.stalled_ns(now), .text = shared_.describe_stall(now)};
 }
 
 std::string Job::describe_plan() const {
   const Lock lock = shared_.mutex.lock();
-  return shared_.session.describe_plan();
+  return shared_.member.describe_plan();
 }
 
 }  // namespace sluice::client

@@ -19,7 +19,7 @@ inline constexpr DurationNs kWaitSlice = 100 * kMillisecond;
 template <class Ready, class What>
 Status Job::wait(Lock& lock, std::int32_t timeout_ms, Ready ready, What what) {
   if (ready()) return {};
-  if (shared_.ended()) return shared_.session.status();
+  if (shared_.ended()) return shared_.status();
   if (timeout_ms == 0) return {StatusCode::kTimedOut, "not done yet"};  // too short to allocate
   if (on_own_thread())
     return {StatusCode::kInvalidArgument,
@@ -31,7 +31,7 @@ Status Job::wait(Lock& lock, std::int32_t timeout_ms, Ready ready, What what) {
     const TimeNs now = monotonic_now();
     if (now >= deadline) {
       std::string text = place_ + what() + ": not done in time";
-      std::string stall = shared_.session.describe_stall(now);
+      std::string stall = shared_.describe_stall(now);
       if (stall.starts_with(place_)) stall.erase(0, place_.size());
       if (!stall.empty()) text += ": " + stall;
       return {StatusCode::kTimedOut, std::move(text)};
@@ -47,7 +47,7 @@ Status Job::wait(Lock& lock, std::int32_t timeout_ms, Ready ready, What what) {
                                std::chrono::nanoseconds(std::min(kWaitSlice, deadline - now)));
     }
     if (ready()) return {};
-    if (shared_.ended()) return shared_.session.status();
+    if (shared_.ended()) return shared_.status();
   }
 }
 

@@ -2,11 +2,13 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/epoll.h>
 
 #include <algorithm>
 #include <new>
 #include <utility>
 
+#include "aggregator/base/check.h"
 #include "client/clock.h"
 #include "client/trace_file.h"
 
@@ -30,20 +32,31 @@ void block_signals() noexcept {
 
 }  // namespace
 
-Progress::Progress(SharedSession& shared, std::unique_ptr<Transport> transport,
-                   ProgressCallbacks callbacks, Log log, std::string who, TraceFile* trace)
+Progress::Lane::Lane(Line line)
+    : session(line.session), transport(std::move(line.transport)), tx_bytes(kBurst * kTxSlotBytes) {
+  for (std::size_t i = 0; i < kBurst; ++i)
+    tx[i].data = tx_bytes.data() + i * kTxSlotBytes + kTxHeadroomBytes;
+}
+
+Progress::Progress(SharedSession& shared, std::vector<Line> lines, ProgressCallbacks callbacks,
+                   Log log, std::string who, TraceFile* trace)
     : shared_(shared),
-      transport_(std::move(transport)),
       callbacks_(std::move(callbacks)),
       log_(std::move(log)),
       who_(std::move(who)),
       trace_(trace),
-      may_spin_(std::thread::hardware_concurrency() >= kCoresForSpinning),
-      tx_bytes_(kBurst * kTxSlotBytes) {
-  for (std::size_t i = 0; i < kBurst; ++i) {
-    tx_[i].data = tx_bytes_.data() + i * kTxSlotBytes + kTxHeadroomBytes;
-  }
+      may_spin_(std::thread::hardware_concurrency() >= kCoresForSpinning) {
+  CHECK(!lines.empty());
+  for (Line& line : lines) lanes_.push_back(std::make_unique<Lane>(std::move(line)));
   events_.reserve(kUsualEvents);
+  if (lanes_.size() == 1) return;
+  any_fd_ = OwnedFd(::epoll_create1(EPOLL_CLOEXEC));
+  const auto add = [this](int fd) {
+    epoll_event readable{.events = EPOLLIN, .data = {}};
+    CHECK(fd >= 0 && ::epoll_ctl(any_fd_.get(), EPOLL_CTL_ADD, fd, &readable) == 0);
+  };
+  add(shared_.wake_fd.get());
+  for (const auto& lane : lanes_) add(lane->transport->poll_fd());
 }
 
 Progress::~Progress() {
@@ -73,7 +86,8 @@ void Progress::run() {
   thread_id_.store(std::this_thread::get_id());
   for (bool running = true; running;) {
     TimeNs now = monotonic_now();
-    bool worked = receive(now);
+    bool worked = false;
+    for (const auto& lane : lanes_) worked |= receive(*lane, now);
     running = act(now);
     worked |= transmit(now);
     for (const Event& event : events_) tell(event);
@@ -90,35 +104,34 @@ void Progress::run() {
 void Progress::drain_trace() {
   if (trace_ == nullptr) return;
   TensorTimes times;
-  while (shared_.session.poll_trace(times)) trace_->done(times);
+  while (shared_.member.poll_trace(times)) trace_->done(times);
 }
 
-// Runs `body` on the session with the lock held; body calls what it is given where a caller may
-// come between.
+// Runs `body` with the lock held; body calls what it is given where a caller may come between.
 template <class Body>
-void Progress::with_session(TimeNs now, Body body) {
+void Progress::with_lock(TimeNs now, Body body) {
   auto lock = shared_.mutex.lock_for_progress();
   try {
-    body(shared_.session, [&] {
+    body([&] {
       drain_trace();
       shared_.mutex.give_way(lock);
     });
     drain_trace();
   } catch (const std::bad_alloc&) {
-    shared_.session.handle_broken({StatusCode::kExhausted, "out of memory"}, now);
+    shared_.member.handle_broken({StatusCode::kExhausted, "out of memory"}, now);
     let_go_of_callers_memory();
   }
 }
 
 template <class GiveWay>
-void Progress::fill_transmit_burst(TimeNs now, GiveWay give_way) {
-  tx_first_ = 0;
-  tx_count_ = 0;
+void Progress::fill_transmit_burst(Lane& lane, TimeNs now, GiveWay give_way) {
+  lane.tx_first = 0;
+  lane.tx_count = 0;
   client::Transmit transmit;
-  const std::size_t limit_bytes = transport_->send_limit_bytes();
-  for (std::size_t bytes = 0; tx_count_ < kBurst && bytes < limit_bytes; ++tx_count_) {
-    Outgoing& slot = tx_[tx_count_];
-    if (!shared_.session.poll_transmit(transmit, {slot.data, kMaxDatagramBytes}, now)) break;
+  const std::size_t limit_bytes = lane.transport->send_limit_bytes();
+  for (std::size_t bytes = 0; lane.tx_count < kBurst && bytes < limit_bytes; ++lane.tx_count) {
+    Outgoing& slot = lane.tx[lane.tx_count];
+    if (!lane.session.poll_transmit(transmit, {slot.data, kMaxDatagramBytes}, now)) break;
     slot.bytes = transmit.bytes;
     slot.payload = transmit.payload;
     slot.port_offset = transmit.port_offset;
@@ -127,30 +140,31 @@ void Progress::fill_transmit_burst(TimeNs now, GiveWay give_way) {
     give_way();
   }
   // It has just failed: callers who see that may use their memory as they like.
-  if (!shared_.session.status().ok()) let_go_of_callers_memory();
+  if (!shared_.member.status().ok()) let_go_of_callers_memory();
 }
 
-// What the transport has not taken is copied, as it may wait for long.
+// What the transports have not taken is copied, as it may wait for long.
 void Progress::let_go_of_callers_memory() noexcept {
-  for (std::size_t i = tx_first_; i < tx_count_; ++i) {
-    tx_[i].bytes = whole(tx_[i]).size();
-    tx_[i].payload = {};
-  }
+  for (const auto& lane : lanes_)
+    for (std::size_t i = lane->tx_first; i < lane->tx_count; ++i) {
+      lane->tx[i].bytes = whole(lane->tx[i]).size();
+      lane->tx[i].payload = {};
+    }
   shared_.reading.store(false, std::memory_order_release);
 }
 
 // Moves `now` on when something came: a datagram must not seem to be here before it has come, or
 // round trips would be too short by what the loop did before.
-bool Progress::receive(TimeNs& now) {
+bool Progress::receive(Lane& lane, TimeNs& now) {
   bool worked = false;
   for (std::size_t count = 0; count < kDatagramsPerLoop; count += kBurst) {
-    const std::span<const Incoming> datagrams = transport_->receive(now);
+    const std::span<const Incoming> datagrams = lane.transport->receive(now);
     if (datagrams.empty()) break;
     now = monotonic_now();
     worked = true;
-    with_session(now, [&](Session& session, auto give_way) {
+    with_lock(now, [&](auto give_way) {
       for (const Incoming& datagram : datagrams) {
-        session.handle_datagram(datagram.bytes, now);
+        lane.session.handle_datagram(datagram.bytes, now);
         give_way();
       }
     });
@@ -159,35 +173,45 @@ bool Progress::receive(TimeNs& now) {
   return worked;
 }
 
-// Everything else that the session does in one loop. False: the job is over for this thread.
+// Everything else that the sessions do in one loop. False: the job is over for this thread.
 bool Progress::act(TimeNs now) {
-  PathEvent path_event;
-  while (transport_->poll_path_event(path_event)) path_events_.push_back(std::move(path_event));
-  const TransportCounters counters = transport_->counters();
+  TransportCounters counters;
+  for (const auto& lane : lanes_) {
+    PathEvent path_event;
+    while (lane->transport->poll_path_event(path_event))
+      lane->path_events.push_back(std::move(path_event));
+    counters += lane->transport->counters();
+  }
   events_.clear();
   bool running = true;
-  with_session(now, [&](Session& session, auto give_way) {
+  with_lock(now, [&](auto give_way) {
     shared_.called = false;
     now = monotonic_now();  // what was submitted while this waited for the lock came before
-    for (const PathEvent& event : path_events_) handle_path_event(event, now);
-    path_events_.clear();
-    if (session.next_timeout() <= now) session.handle_timeout(now);
-    while (session.act_on_call(now)) give_way();
-    if (tx_first_ == tx_count_) fill_transmit_burst(now, give_way);
-    for (Event event; session.poll_event(event);) {
-      note(event);
-      events_.push_back(std::move(event));
+    for (const auto& lane : lanes_) {
+      Session& session = lane->session;
+      for (const PathEvent& event : lane->path_events) handle_path_event(session, event, now);
+      lane->path_events.clear();
+      if (session.next_timeout() <= now) session.handle_timeout(now);
     }
+    while (shared_.member.act_on_call(now)) give_way();
+    next_timeout_ns_ = kNever;
+    for (const auto& lane : lanes_) {
+      if (lane->empty()) fill_transmit_burst(*lane, now, give_way);
+      next_timeout_ns_ = std::min(next_timeout_ns_, lane->session.next_timeout());
+    }
+    for (Event event; shared_.member.poll_event(event);) {
+      note(event);
+      if (!held_back(event)) events_.push_back(std::move(event));
+    }
+    note_copied();
     shared_.transport = counters;
-    next_timeout_ns_ = session.next_timeout();
     running = !shared_.ended() && !shared_.stop;
   });
   if (!events_.empty()) shared_.changed.notify_all();
   return running;
 }
 
-void Progress::handle_path_event(const PathEvent& event, TimeNs now) {
-  Session& session = shared_.session;
+void Progress::handle_path_event(Session& session, const PathEvent& event, TimeNs now) {
   switch (event.kind) {
     case PathEvent::Kind::kUnreachable: return session.handle_unreachable(now);
     case PathEvent::Kind::kTooBig:
@@ -200,29 +224,57 @@ void Progress::handle_path_event(const PathEvent& event, TimeNs now) {
 }
 
 bool Progress::transmit(TimeNs now) {
+  bool worked = false;
+  for (const auto& lane : lanes_) worked |= transmit(*lane, now);
+  let_go_of_callers_memory();
+  return worked;
+}
+
+bool Progress::transmit(Lane& lane, TimeNs now) {
   std::size_t count = 0;
   while (count < kDatagramsPerLoop) {
-    if (tx_first_ == tx_count_ && count != 0)
-      with_session(now, [&](Session&, auto give_way) { fill_transmit_burst(now, give_way); });
-    if (tx_first_ == tx_count_) break;
-    const std::size_t sent = transport_->send({tx_.data() + tx_first_, tx_count_ - tx_first_}, now);
-    tx_first_ += sent;
+    if (lane.empty() && count != 0)
+      with_lock(now, [&](auto give_way) { fill_transmit_burst(lane, now, give_way); });
+    if (lane.empty()) break;
+    const std::size_t sent =
+        lane.transport->send({lane.tx.data() + lane.tx_first, lane.tx_count - lane.tx_first}, now);
+    lane.tx_first += sent;
     count += sent;
-    if (tx_first_ != tx_count_) break;  // offered again in the next loop
+    if (!lane.empty()) break;  // offered again in the next loop
   }
-  let_go_of_callers_memory();
   return count != 0;
 }
 
-// What the session has done with memory that is not its own. With the lock held.
+// What the member has done with memory that is not its own. With the lock held.
 void Progress::note(const Event& event) {
   if (event.kind == Event::Kind::kStateSent) shared_.giving = {};
   const bool ended = event.kind == Event::Kind::kLeft || event.kind == Event::Kind::kFailed;
   if (shared_.collective == nullptr || (event.kind != Event::Kind::kCollectiveDone && !ended))
     return;
   shared_.collective->done = true;
-  shared_.collective->status = ended ? shared_.session.status() : event.status;
+  shared_.collective->status = ended ? shared_.status() : event.status;
   shared_.collective.reset();
+}
+
+// The average of a tensor in device memory is not there yet. With the lock held.
+bool Progress::held_back(const Event& event) {
+  const bool over =
+      event.kind == Event::Kind::kTensorDone || event.kind == Event::Kind::kTensorLost;
+  if (shared_.stage == nullptr || !over) return false;
+  if (!shared_.stage->summed(event.tensor, event.status.code(), event.absent)) return false;
+  shared_.copies.notify_one();
+  return true;
+}
+
+void Progress::note_copied() {
+  if (shared_.stage == nullptr) return;
+  for (CopyStage::Done done; shared_.stage->poll_done(done);) {
+    const bool ok = done.code == StatusCode::kOk;
+    events_.push_back({.kind = ok ? Event::Kind::kTensorDone : Event::Kind::kTensorLost,
+                       .tensor = done.tensor,
+                       .status = ok ? Status() : Status(done.code, "its copies were given up")});
+  }
+  if (shared_.member.state() == SessionState::kClosed) shared_.copies.notify_one();
 }
 
 // Without the lock.
@@ -253,7 +305,7 @@ void Progress::tell(const Event& event) {
     case Event::Kind::kCollectiveDone:
     case Event::Kind::kPushDone:
     case Event::Kind::kPullDone:
-    case Event::Kind::kLeft: break;  // whoever waits for it asks the session
+    case Event::Kind::kLeft: break;  // whoever waits for it asks the member
   }
 }
 
@@ -265,13 +317,19 @@ void Progress::idle(TimeNs now) {
     if (shared_.called || shared_.stop) return;
     shared_.sleeping = true;
   }
-  const DurationNs sleep_ns =
-      next_timeout_ns_ <= now ? 0 : std::min(next_timeout_ns_ - now, kLongestSleep);
-  transport_->wait(shared_.wake_fd.get(), sleep_ns);
+  wait(next_timeout_ns_ <= now ? 0 : std::min(next_timeout_ns_ - now, kLongestSleep));
   const auto lock = shared_.mutex.lock_for_progress();
   shared_.sleeping = false;
   std::uint64_t drained = 0;
   [[maybe_unused]] const ssize_t read = ::read(shared_.wake_fd.get(), &drained, sizeof drained);
+}
+
+// The transport that waits for room to send knows best what wakes it; to it, all others are one
+// more thing that does.
+void Progress::wait(DurationNs sleep_ns) noexcept {
+  const auto full = std::ranges::find_if(lanes_, [](const auto& lane) { return !lane->empty(); });
+  const auto& waiting = full == lanes_.end() ? lanes_.front() : *full;
+  waiting->transport->wait(any_fd_ ? any_fd_.get() : shared_.wake_fd.get(), sleep_ns);
 }
 
 }  // namespace sluice::client

@@ -1,4 +1,5 @@
-// The one thread that moves a job's datagrams between its session and its transport.
+// The one thread that moves a job's datagrams between its sessions and their transports: one of
+// each, or many of a job over several appliances.
 //
 // It also tells what became of things: it wakes whoever waits, calls the application's callbacks
 // and logs. Nothing of the protocol is decided here. It is never pinned to a core. Other threads
@@ -29,10 +30,15 @@ struct ProgressCallbacks {
 
 class Progress {
  public:
-  // `who` begins the texts of failures that the session does not write: "job 'cnn' rank 0".
-  // `trace` gets what the session notes; null: nothing does.
-  Progress(SharedSession& shared, std::unique_ptr<Transport> transport, ProgressCallbacks callbacks,
-           Log log, std::string who, TraceFile* trace);
+  struct Line {
+    Session& session;
+    std::unique_ptr<Transport> transport;
+  };
+  // `lines` in the order in which they are asked what to transmit. `who` begins the texts of
+  // failures that the session does not write: "job 'cnn' rank 0". `trace` gets what the member
+  // notes; null: nothing does.
+  Progress(SharedSession& shared, std::vector<Line> lines, ProgressCallbacks callbacks, Log log,
+           std::string who, TraceFile* trace);
   ~Progress();  // ends the thread within one loop if it still runs
 
   void start();
@@ -41,36 +47,50 @@ class Progress {
  private:
   static constexpr std::size_t kTxSlotBytes = kTxHeadroomBytes + kMaxDatagramBytes;
 
+  // A line, and the burst of it that waits to be sent.
+  struct Lane {
+    explicit Lane(Line line);
+    bool empty() const noexcept { return tx_first == tx_count; }
+
+    Session& session;
+    const std::unique_ptr<Transport> transport;
+    std::vector<PathEvent> path_events;  // to be handled
+    std::vector<std::uint8_t> tx_bytes;
+    std::array<Outgoing, kBurst> tx{};
+    std::size_t tx_first = 0;
+    std::size_t tx_count = 0;  // tx[tx_first, tx_count) waits to be sent
+  };
+
   void run();
   template <class Body>
-  void with_session(TimeNs now, Body body);
+  void with_lock(TimeNs now, Body body);
   void drain_trace();
-  bool receive(TimeNs& now);
+  bool receive(Lane& lane, TimeNs& now);
   bool act(TimeNs now);
-  void handle_path_event(const PathEvent& event, TimeNs now);
+  void handle_path_event(Session& session, const PathEvent& event, TimeNs now);
   template <class GiveWay>
-  void fill_transmit_burst(TimeNs now, GiveWay give_way);
+  void fill_transmit_burst(Lane& lane, TimeNs now, GiveWay give_way);
   void let_go_of_callers_memory() noexcept;
   bool transmit(TimeNs now);
+  bool transmit(Lane& lane, TimeNs now);
   void note(const Event& event);
+  bool held_back(const Event& event);
+  void note_copied();
   void tell(const Event& event);
   void idle(TimeNs now);
+  void wait(DurationNs sleep_ns) noexcept;
 
   SharedSession& shared_;
-  std::unique_ptr<Transport> transport_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  OwnedFd any_fd_;  // of several lanes: readable while one can receive, or the wake_fd is
   ProgressCallbacks callbacks_;
   Log log_;
   const std::string who_;
   TraceFile* const trace_;
   const bool may_spin_;
   TimeNs last_work_ns_ = 0;
-  TimeNs next_timeout_ns_ = 0;          // of the session, when it was asked last
-  std::vector<PathEvent> path_events_;  // to be handled
-  std::vector<Event> events_;           // to be told
-  std::vector<std::uint8_t> tx_bytes_;
-  std::array<Outgoing, kBurst> tx_{};
-  std::size_t tx_first_ = 0;
-  std::size_t tx_count_ = 0;  // tx_[tx_first_, tx_count_) waits to be sent
+  TimeNs next_timeout_ns_ = 0;  // of the sessions, when they were asked last
+  std::vector<Event> events_;   // to be told
   std::atomic<std::thread::id> thread_id_{};
   std::thread thread_;  // last: uses all of the above
 };

@@ -1,7 +1,7 @@
-// The session of one job, as application threads and the progress thread share it: one lock, and
-// what both sides need beside the session.
+// The membership of one job, as application threads and the progress thread share it: one lock, and
+// what both sides need beside it.
 //
-// An application's call locks, calls the session, and wakes the progress thread. The progress
+// An application's call locks, calls the member, and wakes the progress thread. The progress
 // thread never holds the lock across a call of the transport, a sleep or a callback, and lets
 // callers in between two datagrams: a call waits for one datagram, not for a burst. Waiting happens
 // on `changed`.
@@ -20,7 +20,9 @@
 #include <utility>
 #include <vector>
 
+#include "client/core/member.h"
 #include "client/core/session.h"
+#include "client/device/copy_stage.h"
 #include "client/fork.h"
 #include "client/transport/transport.h"
 
@@ -74,9 +76,12 @@ class SessionMutex {
 };
 
 struct SharedSession {
-  SharedSession(SessionOptions options, Layout layout, TimeNs now)
+  // `session`: the member itself, or one of its sessions.
+  SharedSession(std::unique_ptr<Member> owned, Session& one)
       : wake_fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-        session(std::move(options), std::move(layout), now) {}
+        member_(std::move(owned)),
+        member(*member_),
+        session(one) {}
 
   // With the lock, which is free meanwhile: a burst takes microseconds.
   void await_burst(SessionMutex::Lock& lock) {
@@ -86,7 +91,27 @@ struct SharedSession {
       lock = mutex.lock();
     }
   }
-  bool ended() const noexcept { return session.state() == SessionState::kClosed; }
+  // Nothing of the caller's memory is used any more either.
+  bool ended() const noexcept {
+    return member.state() == SessionState::kClosed && (stage == nullptr || stage->idle());
+  }
+  // As the session's; where a device has failed, that.
+  Status status() const { return failure.ok() ? member.status() : failure; }
+  // Submitted, and its memory not the caller's again; after a failure of the device whoever waits
+  // hears of that.
+  bool in_flight(std::uint32_t tensor) const noexcept {
+    return !failure.ok() || member.tensors().in_flight(tensor) ||
+           (stage != nullptr && stage->holds(tensor));
+  }
+  bool at_rest() const noexcept {
+    return failure.ok() && member.tensors().at_rest() && (stage == nullptr || stage->idle());
+  }
+  // What waits, in words, on both sides of the member.
+  std::string describe_stall(TimeNs now) const {
+    const std::string held = stage == nullptr ? "" : stage->describe(member.layout());
+    const std::string text = member.describe_stall(now);
+    return held.empty() ? text : text.empty() ? held : text + "; " + held;
+  }
   // With the lock held: a call has left something to do.
   void wake() noexcept {
     called = true;
@@ -96,18 +121,29 @@ struct SharedSession {
   }
 
   const OwnedFd wake_fd;
+
+ private:
+  const std::unique_ptr<Member> member_;
+
+ public:
   SessionMutex mutex;
   // Something that a call may wait for has happened.
   std::condition_variable changed;
+  std::condition_variable copies;  // the stage has something to do
   // The burst that is made or sent reads memory that callers have submitted. The progress thread
   // sets it under the mutex and takes it back without; it handles nothing that gives memory back
   // before that. A call that does waits for it: await_burst().
   std::atomic<bool> reading{false};
   // ---- under the mutex ----
-  Session session;
-  bool called = false;    // since the progress thread asked the session last
-  bool sleeping = false;  // it sleeps: only wake_fd, a datagram or a timeout ends that
-  bool stop = false;      // it ends within one loop
+  Member& member;
+  // For what a job over several appliances has none of: stragglers, residuals, stores. There it is
+  // a synchronous session, which says so.
+  Session& session;
+  std::unique_ptr<CopyStage> stage;  // null: all gradients are in host memory
+  Status failure;                    // of the device: the job has been left because of it
+  bool called = false;               // since the progress thread asked the session last
+  bool sleeping = false;             // it sleeps: only wake_fd, a datagram or a timeout ends that
+  bool stop = false;                 // it ends within one loop
   std::shared_ptr<CollectiveCall> collective;  // in progress
   std::vector<std::uint8_t> giving;            // this rank's state, while the session reads it
   TransportCounters transport;

@@ -168,6 +168,7 @@ void append_tensor(std::string& out, const TraceIdentity& identity, std::uint64_
          ",\"priority\":%u,\"k\":%u,\"packets\":%u,\"sent_again\":%u,\"contributes\":%s",
          times.tensor, times.step, tensor_bytes, times.priority, times.k, times.packets,
          times.sent_again, times.contributes ? "true" : "false");
+  if (times.of_store) append(out, ",\"staleness\":%u", times.staleness);
   append_offset(out, "queued_us", times.queued_ns, times.ready_ns);
   append_offset(out, "first_sent_us", times.first_sent_ns, times.ready_ns);
   append_offset(out, "last_sent_us", times.last_sent_ns, times.ready_ns);
@@ -183,12 +184,15 @@ void append_tensor(std::string& out, const TraceIdentity& identity, std::uint64_
   // above are as measured. How long the last packet was on its way is not known: at least this.
   const TimeNs arrived_ns =
       times.packets == 0 ? 0 : times.last_sent_ns + times.smallest_round_trip_ns / 2;
+  // A store does not say when the clock came that a layer was parked for.
+  const bool of_store = times.of_store;
   const std::array<std::pair<const char*, TimeNs>, 6> phases{{
       {"waits to be queued", times.queued_ns},
       {"waits in the queue", times.first_sent_ns},
-      {"on the wire", std::min(arrived_ns, times.kth_contribution_ns)},
+      {"on the wire", std::min(arrived_ns, of_store ? times.result_ns : times.kth_contribution_ns)},
       {"waits for other ranks", times.kth_contribution_ns},
-      {"result on its way", times.result_ns},
+      {of_store ? "waits for its clock, and on its way back" : "result on its way",
+       times.result_ns},
       {"waits to be applied", times.applied_ns},
   }};
   TimeNs begin_ns = times.ready_ns;

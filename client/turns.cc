@@ -9,8 +9,9 @@ namespace sluice::client {
 // A step was given out, to be computed or caught up with: waits until it can be applied.
 Status Job::await_turn(Lock& lock, std::int32_t timeout_ms, Turn& turn) {
   const Session& session = shared_.session;
+  const Tensors& tensors = shared_.member.tensors();
   const auto wanted = [&] { return !offered_ && wanted_by() >= 0; };
-  const auto over = [&] { return !session.behind_status().ok() || session.tensors().at_rest(); };
+  const auto over = [&] { return !session.behind_status().ok() || shared_.at_rest(); };
   Status status = wait(
       lock, timeout_ms, [&] { return !shared_.ended() && (over() || wanted()); },
       [&] { return "step " + std::to_string(due_step_); });
@@ -19,7 +20,7 @@ Status Job::await_turn(Lock& lock, std::int32_t timeout_ms, Turn& turn) {
     due_step_ = 0;
     return {};
   }
-  const Step last = session.current_step() - 1;
+  const Step last = tensors.current() - 1;
   if (!over()) {
     turn = {.kind = Turn::Kind::kSave, .step = last};
     offered_ = true;
@@ -39,7 +40,7 @@ Status Job::await_turn(Lock& lock, std::int32_t timeout_ms, Turn& turn) {
 Status Job::next_turn(std::int32_t timeout_ms, Turn& turn) {
   turn = {};
   Lock lock = shared_.mutex.lock();
-  Status status = shared_.ended() ? shared_.session.status() : Status();
+  Status status = shared_.ended() ? shared_.status() : Status();
   if (status.ok() && due_step_ != 0) status = await_turn(lock, timeout_ms, turn);
   if (!status.ok() || turn.kind != Turn::Kind::kNone) return status;
   const Session& session = shared_.session;
@@ -53,12 +54,12 @@ Status Job::next_turn(std::int32_t timeout_ms, Turn& turn) {
     return {};
   }
   if (!offered_ && wanted_by() >= 0) {
-    turn = {.kind = Turn::Kind::kSave, .step = session.current_step() - 1};
+    turn = {.kind = Turn::Kind::kSave, .step = shared_.member.tensors().current() - 1};
     offered_ = true;
     return {};
   }
   offered_ = false;
-  due_step_ = session.tensors().filling();
+  due_step_ = shared_.member.tensors().filling();
   turn = {.kind = session.behind() == 0 ? Turn::Kind::kCompute : Turn::Kind::kCatchUp,
           .step = due_step_};
   return {};

@@ -1,5 +1,5 @@
 # What `cmake --install` puts where, in two components: `client` (the library, its headers, a CMake
-# package, a pkg-config file, the DPDK plug-in) and `appliance` (sluiced, settings, service unit).
+# package, a pkg-config file, the plug-ins) and `appliance` (sluiced, settings, service unit).
 include(CMakePackageConfigHelpers)
 
 # --- client
@@ -27,6 +27,11 @@ install(FILES ${PROJECT_BINARY_DIR}/sluice.pc DESTINATION ${CMAKE_INSTALL_LIBDIR
 # The client opens it at run time, when an address asks for vhost, and looks beside itself first.
 if(TARGET sluice_dpdk_plugin)
   install(TARGETS sluice_dpdk_plugin
+          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT client)
+endif()
+# Likewise, for gradients in device memory.
+if(TARGET sluice_cuda_plugin)
+  install(TARGETS sluice_cuda_plugin
           LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT client)
 endif()
 

@@ -34,8 +34,10 @@ set(SLUICE_AT_LINK
     $<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU>,$<NOT:$<BOOL:${SLUICE_SANITIZE}>>>)
 add_link_options(
   $<${SLUICE_AT_LINK}:$<IF:$<BOOL:$<TARGET_PROPERTY:OPTIMIZED>>,-flto=auto,-fno-lto>>)
+# There GCC 12 sees copies without end in `"text" + std::to_string(x)`.
 function(sluice_optimize_link target)
   set_target_properties(${target} PROPERTIES OPTIMIZED ON)
+  target_link_options(${target} PRIVATE $<${SLUICE_AT_LINK}:-Wno-stringop-overflow>)
   target_compile_options(${target} PRIVATE $<${SLUICE_AT_LINK}:-flto>)
 endfunction()
 

@@ -116,11 +116,15 @@ struct LimitsConfig {
   std::uint16_t chunk_bytes_max = 0;
   double member_timeout_s = 30;
   double resync_hold_s = 30;
+  double store_keep_s = 300;
   DurationNs member_timeout_ns() const noexcept {
     return static_cast<DurationNs>(member_timeout_s * static_cast<double>(kSecond));
   }
   DurationNs resync_hold_ns() const noexcept {
     return static_cast<DurationNs>(resync_hold_s * static_cast<double>(kSecond));
+  }
+  DurationNs store_keep_ns() const noexcept {
+    return static_cast<DurationNs>(store_keep_s * static_cast<double>(kSecond));
   }
   friend bool operator==(const LimitsConfig&, const LimitsConfig&) = default;
 };

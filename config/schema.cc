@@ -154,6 +154,10 @@ constexpr KeySpec kSchema[] = {
      "The longest that a job's steps wait for a worker that fetches another one's parameters and "
      "optimizer state; a worker that needs longer is refused.",
      [](Target t) -> Field { return &t.config->limits.resync_hold_s; }},
+    {Section::kLimits, "store_keep_s", "s", 0, 604800,
+     "How long a parameter store that all workers have left or lost is kept for workers that come "
+     "again, of the same run or another; a job that finds no room ends it sooner. 0: not at all.",
+     [](Target t) -> Field { return &t.config->limits.store_keep_s; }},
 
 #define X(name, member, c_member, type, kinds, only_requeue, thousandths, least, most, words, \
           help)                                                                               \

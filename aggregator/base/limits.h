@@ -38,6 +38,7 @@ inline constexpr DurationNs kTakeoverSilence =
     3 * kSecond;  // a rank silent for this may be replaced
 inline constexpr DurationNs kDefaultMemberTimeout = 30 * kSecond;
 inline constexpr DurationNs kDefaultResyncHold = 30 * kSecond;  // the window waits for a resync
+inline constexpr DurationNs kDefaultStoreKeep = 300 * kSecond;  // a store without workers
 inline constexpr DurationNs kJoinDeadline = 5 * kSecond;        // no answer at all: give up
 inline constexpr DurationNs kIdleProbeInterval = 25 * kMillisecond;  // counted but incomplete
 

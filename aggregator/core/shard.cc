@@ -26,8 +26,8 @@ Verdict Shard::handle(const wire::Packet& packet, const Place& place, bool marke
                       : contribute_each(job, packet, place.slot_index, now);
         break;
       }
-      case wire::PacketType::kPush: verdict = take_push(job, packet); break;
-      case wire::PacketType::kPull: verdict = take_pull(job, packet); break;
+      case wire::PacketType::kPush: verdict = take_push(job, packet, now); break;
+      case wire::PacketType::kPull: verdict = take_pull(job, packet, now); break;
       case wire::PacketType::kPiece: verdict = take_piece(job, packet, now); break;
       case wire::PacketType::kProbe: verdict = probe(job, packet); break;
       case wire::PacketType::kFinished: verdict = finished(job, packet, now); break;

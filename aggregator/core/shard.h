@@ -192,16 +192,16 @@ class Shard {
   void close_without_root(Job& job, TimeNs now) noexcept;
 
   // shard_store.cc: pushes, pulls, values, members of a store.
-  Verdict take_push(Job& job, const wire::Packet& packet) noexcept;
-  Verdict take_pull(Job& job, const wire::Packet& packet) noexcept;
+  Verdict take_push(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
+  Verdict take_pull(Job& job, const wire::Packet& packet, TimeNs now) noexcept;
   void queue_values(Job& job) noexcept;
   std::size_t send_values(Job& job, std::span<Transmit> burst, TimeNs now) noexcept;
   bool write_values(Job& job, const StoreAnswer& answer, std::uint8_t flags, Transmit& transmit,
                     TimeNs now) noexcept;
   bool write_pulled_values(Job& job, Rank rank, ChunkIndex chunk, Transmit& transmit,
                            TimeNs now) noexcept;
-  std::size_t write_store_answer(Job& job, Rank rank, Reply& reply, std::span<std::uint8_t> out,
-                                 TimeNs now) noexcept;
+  void fill_store_answer(const Job& job, Rank rank, Reply& reply, wire::Answer& body,
+                         MissingRanks& missing) const noexcept;
   void leave_store(Job& job, Rank rank) noexcept;
   void join_store(Job& job, Rank rank, std::uint32_t admission) noexcept;
   void start_in_store(Job& job, Rank rank, std::uint32_t admission, Step first) noexcept;

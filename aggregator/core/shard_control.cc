@@ -93,6 +93,8 @@ bool Shard::admit_to_collectives(Job& job, Rank rank) noexcept {
   if (!has_part(job, StreamId::kCollectives)) return true;
   current_slice(job, StreamId::kCollectives);
   PieceSlice& slice = job.slices[id_.value].pieces_of(StreamId::kCollectives);
+  // A call between two of its steps that nobody is left to end is over.
+  if (slice.record.may.empty() && slice.collective.step != slice.record.step) slice.collective = {};
   const bool begun = slice.collective.step == slice.record.step;
   const bool in_call = begun ? !slice.collective.ends_call() : slice.collective.continues;
   if (begun || in_call) {  // nor does this step wait for the process whose place it takes

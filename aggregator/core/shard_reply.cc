@@ -213,8 +213,6 @@ bool Shard::write_reply(Job& job, Rank rank, Transmit& transmit, TimeNs now) noe
 // Cold: recovery only. Also narrows `reply.want` to the results that exist.
 std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std::uint8_t> out,
                                 TimeNs now) noexcept {
-  if (job.spec.store && reply.stream != StreamId::kCollectives)
-    return write_store_answer(job, rank, reply, out, now);
   const std::size_t index = index_of(reply.stream);
   const std::uint32_t window = job.spec.windows[index];
   wire::Answer body{.step = reply.step,
@@ -223,6 +221,10 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
                     .first_incomplete = wire::kNoChunk,
                     .stream = reply.stream};
   MissingRanks missing{};
+  if (job.spec.store && reply.stream != StreamId::kCollectives) {
+    fill_store_answer(job, rank, reply, body, missing);
+    return encode_answer(job, rank, reply, body, missing, out, now);
+  }
   JobSlice& own = job.slices[id_.value];
   StreamSlice& slice = job.started() ? current_slice(job, reply.stream) : own.of(reply.stream);
   const Step open_step = slice.record.step;

@@ -8,7 +8,7 @@
 
 namespace sluice::agg {
 
-Verdict Shard::take_push(Job& job, const wire::Packet& packet) noexcept {
+Verdict Shard::take_push(Job& job, const wire::Packet& packet, TimeNs now) noexcept {
   JobSlice& slice = job.slices[id_.value];
   if (slice.store == nullptr) return Verdict::kBadType;
   if (!job.started()) return Verdict::kNotStarted;
@@ -19,7 +19,8 @@ Verdict Shard::take_push(Job& job, const wire::Packet& packet) noexcept {
                                              .chunk = body.chunk,
                                              .rate = body.rate,
                                              .block_chunks = body.block_chunks,
-                                             .values = packet.payload()});
+                                             .values = packet.payload(),
+                                             .now = now});
   if (use_of(verdict) == PacketUse::kUseful) {
     slice.contributions.add(1);
     slice.flows[rank.value].included.add(1);
@@ -28,7 +29,7 @@ Verdict Shard::take_push(Job& job, const wire::Packet& packet) noexcept {
   return verdict;
 }
 
-Verdict Shard::take_pull(Job& job, const wire::Packet& packet) noexcept {
+Verdict Shard::take_pull(Job& job, const wire::Packet& packet, TimeNs now) noexcept {
   JobSlice& slice = job.slices[id_.value];
   if (slice.store == nullptr) return Verdict::kBadType;
   if (!job.started()) return Verdict::kNotStarted;
@@ -38,7 +39,8 @@ Verdict Shard::take_pull(Job& job, const wire::Packet& packet) noexcept {
                                              .chunks = body.chunks,
                                              .need = body.need,
                                              .own = body.own,
-                                             .priority = body.flow.priority});
+                                             .priority = body.flow.priority,
+                                             .now = now});
   queue_values(job);
   return verdict;
 }
@@ -98,16 +100,10 @@ bool Shard::write_pulled_values(Job& job, Rank rank, ChunkIndex chunk, Transmit&
          write_values(job, answer, wire::kFlagPulled, transmit, now);
 }
 
-// Cold: recovery only.
-std::size_t Shard::write_store_answer(Job& job, Rank rank, Reply& reply,
-                                      std::span<std::uint8_t> out, TimeNs now) noexcept {
+// Cold: recovery only. What a store knows of the block that was asked about.
+void Shard::fill_store_answer(const Job& job, Rank rank, Reply& reply, wire::Answer& body,
+                              MissingRanks& missing) const noexcept {
   const StoreShard& store = *job.slices[id_.value].store;
-  wire::Answer body{.step = reply.step,
-                    .block = reply.block,
-                    .probe_number = reply.probe_number,
-                    .first_incomplete = wire::kNoChunk,
-                    .stream = reply.stream};
-  MissingRanks missing{};
   if (reply.stream == StreamId::kGradients) {
     body.counted = store.counted(reply.block, rank, reply.step);
   } else {
@@ -121,7 +117,6 @@ std::size_t Shard::write_store_answer(Job& job, Rank rank, Reply& reply,
     }
   }
   reply.want &= body.complete;
-  return encode_answer(job, rank, reply, body, missing, out, now);
 }
 
 // ---- members ----

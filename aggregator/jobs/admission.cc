@@ -181,7 +181,7 @@ bool check_agreement(const JoinRequest& request, const JobsOptions& options, con
     return refuse(refusal, code, std::move(why));
   };
 
-  CHECK(entry.run_id == join.run_id && entry.name == request.name());
+  CHECK((entry.run_id == join.run_id || entry.is_kept()) && entry.name == request.name());
   if (!entry.no_memory.empty()) return no(RefuseCode::kLimit, entry.no_memory);
   if (entry.ended())
     return no(RefuseCode::kEnded, text("run %016" PRIx64 " of job '%s' has ended: %s", entry.run_id,
@@ -293,7 +293,10 @@ JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
   JobDecision decision{.kind = Kind::kRefuse, .refusal = {}, .spec = {}};
   if (!check_request(request, options, decision.refusal)) return decision;
   if (entry != nullptr && entry->run_id != request.join.run_id) {
-    decision.kind = decide_rival(request, *entry, clock, decision.refusal);
+    if (entry->is_kept() && check_agreement(request, options, *entry, decision.refusal))
+      decision.kind = Kind::kAdopt;
+    else
+      decision.kind = decide_rival(request, *entry, clock, decision.refusal);
     return decision;
   }
   if (entry != nullptr) {
@@ -315,7 +318,15 @@ JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
   size_windows(spec, options.max_job_memory_bytes);
   CHECK(request.rank.value < spec.world_size);
   CHECK(spec.store.has_value() == (spec.chunk_counts[kGradients] == 0));
-  if (!check_room(spec, options, usage, decision.refusal)) return decision;
+  if (!check_room(spec, options, usage, decision.refusal)) {
+    Usage without = usage;
+    without.jobs -= usage.kept_jobs;
+    without.bytes -= usage.kept_bytes;
+    Refusal still;
+    if (usage.kept_jobs != 0 && check_room(spec, options, without, still))
+      decision.kind = Kind::kMakeRoom;
+    return decision;
+  }
   const bool fits_now = Job::memory_bytes(spec) + usage.bytes <= options.max_total_memory_bytes &&
                         usage.jobs < options.max_jobs;
   decision.kind = fits_now ? Kind::kFound : Kind::kLater;

@@ -34,6 +34,8 @@ struct Usage {
   std::size_t bytes = 0;
   std::size_t returning_jobs = 0;
   std::size_t returning_bytes = 0;
+  std::size_t kept_jobs = 0;  // stores without workers, which make way for others
+  std::size_t kept_bytes = 0;
 };
 
 // The job that a request asks for.
@@ -44,7 +46,9 @@ struct JobDecision {
     kAskMembers,  // that one is of another run, whose members may have died just now: they are
                   // asked
     kReplace,     // that one is of another run and makes way; then decide again, without it
+    kAdopt,       // that one is a store that is kept, and what is asked for: it is this run's now
     kFound,       // a new one, of `spec` but for its id
+    kMakeRoom,    // a new one when a store that is kept has made way
     kLater,       // a new one when the shards have released what is being removed: asked again then
   };
   Kind kind{};

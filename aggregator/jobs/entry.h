@@ -23,7 +23,8 @@ inline constexpr DurationNs kRejoinGrace = 3 * kSecond;    // a finished rank wa
 // kFree: nobody has joined. kGone: died or fell silent. kLeft: ended its part by itself. In a
 // forming job all three leave the rank to whoever asks. In a job that goes on without a rank also
 // kReturning: holds the rank again, the shards do not know yet. kAborted: left with an error. In a
-// synchronous job that runs, kGone means that nobody waits for it, so it may have finished.
+// synchronous job that runs, kGone means that nobody waits for it, so it may have finished. Of a
+// store that is kept, who has left is kAborted too.
 // kEvicted: removed by the appliance, which has told it why.
 enum class MemberPhase : std::uint8_t {
   kFree,
@@ -40,8 +41,8 @@ constexpr bool may_follow(MemberPhase phase, MemberPhase next) noexcept {
   const auto one_of = [next](auto... phases) { return ((next == phases) || ...); };
   using enum MemberPhase;
   switch (phase) {
-    case kFree:
-    case kLeft:
+    case kFree: return next == kJoined;
+    case kLeft: return one_of(kJoined, kAborted);
     case kAborted: return next == kJoined;
     case kJoined: return next != kFree;
     case kReturning: return one_of(kReturning, kJoined, kLeft, kAborted);
@@ -133,6 +134,12 @@ struct JobEntry {
   bool listed = true;                       // a join under this name finds it
   Resyncs resyncs;
   std::string loss;  // see JobView
+  // Of a store, see keep.cc.
+  TimeNs kept_since_ns = 0;          // while it has no workers
+  bool was_kept = false;             // it has had none
+  bool initialised = false;          // it has all of its initial values
+  std::uint32_t initial_chunks = 0;  // that it had at `initial_ns`
+  TimeNs initial_ns = 0;             // some have come, or all ranks were there
 
   bool failed = false;  // ended with the notice below
   wire::NoticeCode notice_code{};
@@ -199,6 +206,8 @@ struct JobEntry {
   }
   // Its members have no steps in common: one that is lost starts again as another process.
   bool is_store() const noexcept { return spec.store.has_value(); }
+  // It has outlived all of its workers.
+  bool is_kept() const noexcept { return running() && is_store() && live_count() == 0; }
   // A running job of which every step needs every rank that has not ended its part.
   bool is_synchronous() const noexcept { return running() && job != nullptr && !goes_on(); }
   // When the member spoke last. Control and data both count; the shards' clock is the caller's.

@@ -170,7 +170,7 @@ void Jobs::carry_out_leave(JobEntry& entry, Rank rank, const wire::Leave& leave,
     command(ShardCommand::Kind::kMemberGone, entry, rank);
     forget_resync(entry, rank);
   }
-  if (!entry.ended() && entry.live_count() == 0) retire(entry, now);
+  if (!entry.ended() && entry.live_count() == 0 && !keep(entry, now)) retire(entry, now);
 }
 
 bool Jobs::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs clock_ns) {

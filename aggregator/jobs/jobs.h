@@ -48,6 +48,7 @@ struct JobsOptions {
   std::size_t max_total_memory_bytes = std::size_t{8} << 30;
   DurationNs member_timeout_ns = kDefaultMemberTimeout;
   DurationNs resync_hold_ns = kDefaultResyncHold;  // the longest that a transfer stops the window
+  DurationNs store_keep_ns = kDefaultStoreKeep;    // a store without workers; 0: not at all
   PolicyOptions policy;                            // of jobs that no entry below names
   std::vector<NamedOptions> named_jobs;
 };
@@ -204,6 +205,13 @@ class Jobs {
   void seat_members(JobEntry& entry, TimeNs now);
   void evict(JobEntry& entry, Rank rank, std::string why, TimeNs now);
   void note_loss(JobEntry& entry, Rank rank, wire::NoticeCode code, std::string why, TimeNs now);
+
+  // keep.cc: stores without workers, and without initial values.
+  bool keep(JobEntry& entry, TimeNs now);
+  void check_kept(JobEntry& entry, TimeNs now);
+  void check_initial_values(JobEntry& entry, TimeNs now);
+  bool give_up_kept(TimeNs now);
+  void adopt(JobEntry& entry, const JoinRequest& request);
 
   // resync.cc: one rank's state for another.
   ControlResult resync(const Request& request);

@@ -80,6 +80,10 @@ ControlResult Jobs::join(const Request& request) {
     case JobDecision::Kind::kAskMembers:
       if (!is_asked(*entry, asked)) ask_members(*entry, asked);
       return {.verdict = Verdict::kJoin};  // the worker asks again
+    case JobDecision::Kind::kAdopt: adopt(*entry, asked); return take_rank(*entry, asked, request);
+    case JobDecision::Kind::kMakeRoom:
+      give_up_kept(request.now);
+      return {.verdict = Verdict::kJoin};  // the worker asks again
     case JobDecision::Kind::kReplace:
     case JobDecision::Kind::kLater: return {.verdict = Verdict::kJoin};
     case JobDecision::Kind::kFound: break;
@@ -218,6 +222,9 @@ ControlResult Jobs::admit_to_running(JobEntry& entry, const Request& request) {
     return later;
   }
   if (member.live()) remove_member(entry, rank);  // silent for too long
+  if (entry.is_kept())
+    entry.loss = text("job '%s': goes on with the parameters that its last workers have left",
+                      entry.name.c_str());
   if (!same) occupy(entry, request);
   member.address = request.origin.address;
   member.rejoined = true;
@@ -262,6 +269,7 @@ void Jobs::start_if_complete(JobEntry& entry, TimeNs now) {
   CHECK(entry.job != nullptr && entry.memory() == JobMemory::kHeld);
   entry.job->start(clock_.caller_time(now));
   entry.run();
+  entry.initial_ns = now;
   for (std::uint16_t rank = 0; rank < entry.world_size(); ++rank)
     queue(entry, Rank{rank}, wire::PacketType::kStatus);
 }
@@ -278,7 +286,8 @@ ControlResult Jobs::accept(const JobEntry& entry, const Request& request) const 
       .window = static_cast<std::uint16_t>(entry.job->spec.windows[0]),
       .world_size = entry.world_size(),
       .joined_count = entry.count(MemberPhase::kJoined),
-      .rejoined = entry.member(request.rank()).rejoined};
+      .rejoined = entry.member(request.rank()).rejoined,
+      .kept = entry.was_kept};
   const Member& shared = entry.shared(request.rank());
   for (std::size_t stream = 0; stream < kStreamCount; ++stream) {
     const Step open = entry.job->windows[stream].open_step.load(std::memory_order_acquire);

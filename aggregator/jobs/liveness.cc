@@ -66,7 +66,11 @@ void Jobs::tick(TimeNs clock_ns) {
     check_wanted(entry, now);
     if (entry.is_synchronous()) check_ends(entry, now);
     if (entry.goes_on()) advance_resyncs(entry, now);
-    if (entry.goes_on() && entry.is_store()) seat_members(entry, now);
+    if (entry.goes_on() && entry.is_store()) {
+      seat_members(entry, now);
+      check_initial_values(entry, now);
+      check_kept(entry, now);
+    }
     if (entry.ended()) expire(entry, now);
     if (entry.ended() && entry.memory() == JobMemory::kNone &&
         now - entry.ended_ns >= kNoticeRepeat)

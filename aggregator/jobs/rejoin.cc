@@ -23,7 +23,8 @@ void Jobs::remove_member(JobEntry& entry, Rank rank) noexcept {
 // The rest of a sentence about a loss, once the rank is removed.
 std::string Jobs::describe_shrinking(const JobEntry& entry, std::string what) const {
   if (entry.live_count() == 0)
-    return what + "; nobody is left in the job: start it again from a checkpoint";
+    return what + "; nobody is left in the job: start it again" +
+           (entry.is_store() ? "" : " from a checkpoint");
   return what + text("; the job goes on with %u of %u ranks, and this one may join again",
                      unsigned{entry.live_count()}, unsigned{entry.world_size()});
 }
@@ -33,7 +34,7 @@ void Jobs::note_loss(JobEntry& entry, Rank rank, wire::NoticeCode code, std::str
                      TimeNs now) {
   CHECK(!why.empty() && !entry.member(rank).live());
   entry.loss = std::move(why);
-  if (entry.live_count() == 0) fail(entry, code, rank, entry.loss, now);
+  if (entry.live_count() == 0 && !keep(entry, now)) fail(entry, code, rank, entry.loss, now);
 }
 
 // The rank is held by a process again, a new one or the old one after a pause. It contributes from

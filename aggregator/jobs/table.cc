@@ -33,6 +33,8 @@ Usage Jobs::usage() const noexcept {
     CHECK(entry->memory_bytes != 0);
     ++usage.jobs;
     usage.bytes += entry->memory_bytes;
+    usage.kept_jobs += entry->is_kept();
+    usage.kept_bytes += entry->is_kept() ? entry->memory_bytes : 0;
     if (!entry->memory_returns()) continue;
     ++usage.returning_jobs;
     usage.returning_bytes += entry->memory_bytes;

@@ -40,7 +40,9 @@ StoreShard::StoreShard(const StoreSpec& spec, ShardId id, std::uint16_t shard_co
       blocks_(block_count_),
       rows_(std::size_t{block_count_} * spec.world_size),
       chunks_(std::size_t{block_count_} * kChunksPerBlock),
-      members_(spec.world_size, MemberState::kLive) {
+      members_(spec.world_size, MemberState::kLive),
+      gauges_(spec.world_size),
+      progress_(spec.world_size) {
   CHECK(check_store(spec).ok() && id.value < shard_count);
   const std::size_t bytes = chunks_.size() * area_floats_ * sizeof(float);
   if (bytes != 0) {
@@ -53,6 +55,7 @@ StoreShard::StoreShard(const StoreSpec& spec, ShardId id, std::uint16_t shard_co
   changes_.reserve(4u * spec.world_size);
   for (Block& block : blocks_) block.at_clock = block.present = spec.world_size;
   for (Chunk& chunk : chunks_) chunk.missing = spec.world_size;
+  for (std::uint16_t rank = 0; rank < spec.world_size; ++rank) survey(Rank{rank});
 }
 
 std::span<const float> StoreShard::parameters(ChunkIndex index) const noexcept {

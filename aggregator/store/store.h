@@ -19,6 +19,7 @@
 
 #include "aggregator/base/types.h"
 #include "aggregator/base/verdict.h"
+#include "aggregator/store/gauges.h"
 #include "aggregator/store/spec.h"
 
 namespace sluice::agg {
@@ -30,6 +31,7 @@ struct StorePush {
   double rate = 0;                 // learning rate, where the store has the optimizer
   std::uint32_t block_chunks = 0;  // how many chunks the block has
   std::span<const std::uint8_t> values;
+  TimeNs now = 0;  // only ages depend on it
 };
 
 struct StorePull {
@@ -39,6 +41,7 @@ struct StorePull {
   Step need = 0;             // iterations of every member that must be in
   Step own = 0;              // of the puller itself: those that it has pushed
   Priority priority = 0;     // of its answers
+  TimeNs now = 0;            // as above
 };
 
 struct StoreAnswer {
@@ -109,6 +112,7 @@ class StoreShard {
   // Bounded work that no packet triggers: what remove(), hold() and start() began. True while some
   // is left.
   bool poll_work() noexcept;
+  const StoreGauges& gauges() const noexcept { return gauges_; }
 
   // Of a block of this shard.
   Step clock(std::uint32_t block) const noexcept { return blocks_[local(block)].clock; }
@@ -127,6 +131,7 @@ class StoreShard {
  private:
   static constexpr Step kAbsent = UINT32_MAX;  // a rank that counts in no minimum
   static constexpr std::uint32_t kBlocksPerSweep = 256;
+  static constexpr std::uint32_t kNoRow = UINT32_MAX;
 
   struct Block {
     Step clock = 0;
@@ -148,8 +153,16 @@ class StoreShard {
     bool pulled = false;  // it has had a pull: need and own are that one's
     bool queued = false;
     bool parked = false;
-    std::uint64_t counted = 0;  // chunks of iteration v + 1
-    std::uint64_t wanted = 0;   // chunks to answer with
+    std::uint64_t counted = 0;                     // chunks of iteration v + 1
+    std::uint64_t wanted = 0;                      // chunks to answer with
+    TimeNs parked_ns = 0;                          // since when it is parked
+    std::uint32_t older = kNoRow, newer = kNoRow;  // its neighbours in the list of parked rows
+  };
+  // How far a rank's blocks are.
+  struct Progress {
+    Step least = 0;  // v
+    std::uint32_t at_least = 0;
+    std::uint32_t at_next = 0;  // blocks at one more
   };
   struct Chunk {
     std::uint32_t updates = 0;
@@ -203,7 +216,9 @@ class StoreShard {
   // store_push.cc
   Verdict initialise(std::uint32_t local_block, std::uint32_t index,
                      const StorePush& push) noexcept;
-  bool count(std::uint32_t local_block, std::uint32_t index, Row& row, Step iteration) noexcept;
+  bool count(std::uint32_t local_block, std::uint32_t index, Rank rank, Step iteration) noexcept;
+  void note_pushed(Rank rank, Step iteration) noexcept;
+  void survey(Rank rank) noexcept;
   void gather(std::uint32_t local_block, std::uint32_t index, const StorePush& push) noexcept;
   void apply_gathered(std::uint32_t local_block, std::uint32_t index) noexcept;
   void apply(std::uint32_t local_block, std::uint32_t index, double rate, float divisor,
@@ -214,6 +229,8 @@ class StoreShard {
   static bool ready(const Block& block, const Row& row) noexcept;
   void consider(std::uint32_t local_block, Rank rank) noexcept;
   void wake(std::uint32_t local_block) noexcept;
+  void park(std::uint32_t local_block, Rank rank) noexcept;
+  void unpark(std::uint32_t local_block, Rank rank) noexcept;
 
   // store_members.cc
   void change(Rank rank, MemberState now, const Change& change) noexcept;
@@ -235,6 +252,10 @@ class StoreShard {
   std::vector<Change> changes_;  // the first is under way, from block change_at_
   std::uint32_t change_at_ = 0;
   Step greatest_clock_ = 0;
+  StoreGauges gauges_;
+  std::vector<Progress> progress_;  // by rank
+  std::uint32_t oldest_parked_ = kNoRow, newest_parked_ = kNoRow;
+  TimeNs now_ns_ = 0;  // of the last push or pull
 };
 
 }  // namespace sluice::agg

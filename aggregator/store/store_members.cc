@@ -41,6 +41,7 @@ bool StoreShard::poll_work() noexcept {
   for (; change_at_ < end; ++change_at_) settle(change_at_, change);
   if (change_at_ < block_count_) return true;
   change_at_ = 0;
+  survey(change.rank);
   changes_.erase(changes_.begin());
   // Until the last that came meanwhile is done, it is on its way there.
   const bool is_last =
@@ -53,10 +54,10 @@ bool StoreShard::poll_work() noexcept {
 void StoreShard::settle(std::uint32_t at, const Change& change) noexcept {
   Block& block = blocks_[at];
   Row& row = this->row(at, change.rank);
-  const bool waited = row.parked;
-  const bool queued = row.queued;
-  if (change.to != MemberState::kLive) row = {.queued = queued};  // another process's
-  block.parked = static_cast<std::uint16_t>(block.parked - (waited && !row.parked));
+  if (change.to != MemberState::kLive) {  // another process's
+    if (row.parked) unpark(at, change.rank);
+    row = {.queued = row.queued};
+  }
   switch (change.to) {
     case MemberState::kGone: row.pushed = kAbsent; break;
     case MemberState::kHeld: row.pushed = block.clock; break;

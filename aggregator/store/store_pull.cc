@@ -21,11 +21,15 @@ Verdict StoreShard::pull(const StorePull& pull) noexcept {
   if (members_[pull.rank.value] != MemberState::kLive) return Verdict::kNotAllowed;
   Row& row = this->row(at, pull.rank);
   if (pull.need < row.need || pull.own < row.own) return Verdict::kDuplicate;
-  if (pull.need > row.need || pull.own > row.own) row.wanted = 0;  // of no use any more
+  now_ns_ = pull.now;
+  if (pull.need > row.need || pull.own > row.own) {
+    row.wanted = 0;  // of no use any more
+    if (row.parked) unpark(at, pull.rank);
+  }
   row.need = pull.need;
   row.own = pull.own;
   row.pulled = true;
-  row.priority = pull.priority;
+  if (!row.parked) row.priority = pull.priority;
   row.wanted |= pull.chunks;
   consider(at, pull.rank);
   return Verdict::kProbe;
@@ -43,8 +47,12 @@ void StoreShard::consider(std::uint32_t at, Rank rank) noexcept {
   if (is_known(block)) row.wanted &= block.all;
   const bool may_go = row.wanted != 0 && ready(block, row);
   const bool waited = row.parked;
-  row.parked = row.wanted != 0 && !may_go;
-  block.parked = static_cast<std::uint16_t>(block.parked + row.parked - waited);
+  if (waited && (may_go || row.wanted == 0)) {
+    if (may_go) gauges_.waits.observe(now_ns_ - row.parked_ns);
+    unpark(at, rank);
+  } else if (!waited && row.wanted != 0 && !may_go) {
+    park(at, rank);
+  }
   if (!may_go || row.queued) return;
   row.queued = true;
   const std::uint64_t urgency = std::uint64_t{!waited} << 63 | std::uint64_t{block.at_clock} << 32 |
@@ -52,6 +60,40 @@ void StoreShard::consider(std::uint32_t at, Rank rank) noexcept {
   CHECK(turns_.size() < turns_.capacity());
   turns_.push_back({.urgency = urgency, .number = turn_number_++, .block = at, .rank = rank});
   std::push_heap(turns_.begin(), turns_.end());
+}
+
+// At the end of the list: it waits since now.
+void StoreShard::park(std::uint32_t at, Rank rank) noexcept {
+  const std::uint32_t index = at * spec_.world_size + rank.value;
+  Row& row = rows_[index];
+  CHECK(!row.parked);
+  row.parked = true;
+  row.parked_ns = now_ns_;
+  row.older = newest_parked_;
+  row.newer = kNoRow;
+  if (newest_parked_ != kNoRow)
+    rows_[newest_parked_].newer = index;
+  else
+    oldest_parked_ = index;
+  newest_parked_ = index;
+  ++blocks_[at].parked;
+  StoreGauges::Parked& layer = gauges_.parked[row.priority];
+  layer.now.add(1);
+  layer.ever.add(1);
+  gauges_.oldest_parked_ns.store(rows_[oldest_parked_].parked_ns, std::memory_order_relaxed);
+}
+
+void StoreShard::unpark(std::uint32_t at, Rank rank) noexcept {
+  Row& row = this->row(at, rank);
+  CHECK(row.parked && blocks_[at].parked != 0);
+  row.parked = false;
+  (row.older != kNoRow ? rows_[row.older].newer : oldest_parked_) = row.newer;
+  (row.newer != kNoRow ? rows_[row.newer].older : newest_parked_) = row.older;
+  --blocks_[at].parked;
+  Counter& waiting = gauges_.parked[row.priority].now;
+  waiting.set(waiting.read() - 1);
+  gauges_.oldest_parked_ns.store(oldest_parked_ != kNoRow ? rows_[oldest_parked_].parked_ns : 0,
+                                 std::memory_order_relaxed);
 }
 
 void StoreShard::wake(std::uint32_t at) noexcept {
@@ -69,6 +111,8 @@ bool StoreShard::poll_answer(StoreAnswer& answer) noexcept {
     if (answers) {
       const auto index = static_cast<std::uint32_t>(std::countr_zero(row.wanted));
       row.wanted &= row.wanted - 1;
+      if (row.wanted == 0)
+        gauges_.staleness.observe(row.own > block.clock ? row.own - block.clock : 0);
       const ChunkIndex chunk = (turn.block * shard_count_ + id_.value) * kChunksPerBlock + index;
       CHECK(read(chunk, turn.rank, answer));
     }

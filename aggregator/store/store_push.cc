@@ -13,6 +13,7 @@
 namespace sluice::agg {
 
 Verdict StoreShard::push(const StorePush& push) noexcept {
+  now_ns_ = push.now;
   const std::uint32_t block_index = push.chunk / kChunksPerBlock;
   const std::uint32_t index = push.chunk % kChunksPerBlock;
   if (block_index >= spec_.block_count) return Verdict::kBadChunk;
@@ -39,7 +40,7 @@ Verdict StoreShard::push(const StorePush& push) noexcept {
     gather(at, index, push);
   else
     apply(at, index, push.rate, block.present, push.values.data());
-  const bool moved = count(at, index, row, push.iteration);
+  const bool moved = count(at, index, push.rank, push.iteration);
   if (moved)
     wake(at);
   else
@@ -63,22 +64,52 @@ Verdict StoreShard::initialise(std::uint32_t at, std::uint32_t index,
   chunk(at, index).elem_count = static_cast<std::uint16_t>(elem_count);
   std::memcpy(area(at, index), push.values.data(), push.values.size());
   block.known |= std::uint64_t{1} << index;
+  gauges_.initial_chunks.fetch_add(1, std::memory_order_relaxed);
   if (!is_known(block)) return Verdict::kFolded;
+  gauges_.initial_blocks.fetch_add(1, std::memory_order_relaxed);
   wake(at);
   return Verdict::kCompleted;
 }
 
 // True: the block's clock has moved.
-bool StoreShard::count(std::uint32_t at, std::uint32_t index, Row& row, Step iteration) noexcept {
+bool StoreShard::count(std::uint32_t at, std::uint32_t index, Rank rank, Step iteration) noexcept {
+  Row& row = this->row(at, rank);
   row.counted |= std::uint64_t{1} << index;
   Block& block = blocks_[at];
   DCHECK(is_known(block));
   if (row.counted != block.all) return false;
   row.counted = 0;
   row.pushed = iteration;
+  note_pushed(rank, iteration);
   if (iteration - 1 != block.clock) return false;
   CHECK(block.at_clock != 0);
   return --block.at_clock == 0 && advance(at);
+}
+
+// One of the rank's blocks has come to `iteration`.
+void StoreShard::note_pushed(Rank rank, Step iteration) noexcept {
+  Progress& progress = progress_[rank.value];
+  progress.at_least -= iteration == progress.least + 1;
+  progress.at_next += iteration == progress.least + 1;
+  progress.at_next -= iteration == progress.least + 2;
+  if (progress.at_least != 0) return;
+  if (progress.at_next != block_count_) return survey(rank);  // some are further already
+  progress = {.least = progress.least + 1, .at_least = block_count_, .at_next = 0};
+  gauges_.clocks[rank.value].store(progress.least, std::memory_order_relaxed);
+}
+
+// Counts the rank's blocks anew.
+void StoreShard::survey(Rank rank) noexcept {
+  Progress progress{.least = kAbsent};
+  for (std::uint32_t at = 0; at < block_count_; ++at)
+    progress.least = std::min(progress.least, row(at, rank).pushed);
+  for (std::uint32_t at = 0; at < block_count_; ++at) {
+    progress.at_least += row(at, rank).pushed == progress.least;
+    progress.at_next += row(at, rank).pushed == progress.least + 1;
+  }
+  progress_[rank.value] = progress;
+  static_assert(kAbsent == StoreGauges::kNoClock);
+  gauges_.clocks[rank.value].store(progress.least, std::memory_order_relaxed);
 }
 
 void StoreShard::gather(std::uint32_t at, std::uint32_t index, const StorePush& push) noexcept {

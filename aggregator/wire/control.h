@@ -86,6 +86,8 @@ struct Accept {
   std::uint16_t world_size = 0;
   std::uint16_t joined_count = 0;
   std::uint8_t rejoined = 0;  // 1: the job runs already; resync before the first contribution
+  // 1: of a store that has outlived all of its workers: it has its values, initial ones are ignored
+  std::uint8_t kept = 0;
 };
 
 enum class RefuseCode : std::uint16_t {

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "aggregator/wire/in_place.h"
 #include "aggregator/wire/sparse.h"
 
 namespace sluice::wire {
@@ -270,19 +271,9 @@ MissingAge Packet::missing_age(std::size_t index) const noexcept {
 std::size_t encode_bytes(std::span<std::uint8_t> out, PacketType type, const Sender& sender,
                          std::span<const std::uint8_t> body, std::span<const std::uint64_t> mask,
                          std::span<const std::uint8_t> payload) noexcept {
-  const std::size_t total_bytes = packet_bytes(body.size(), mask.size(), payload.size());
-  if (out.size() < total_bytes) return 0;
-  const CommonHeader common{
-      .type = type, .job = sender.job, .rank = sender.rank, .cookie = sender.cookie};
-  std::uint8_t* at = out.data();
-  std::memcpy(at, &common, sizeof(common));
-  at += sizeof(common);
-  std::memcpy(at, body.data(), body.size());
-  at += body.size();
-  if (!mask.empty()) std::memcpy(at, mask.data(), mask.size_bytes());
-  at += mask.size_bytes();
-  if (!payload.empty()) std::memcpy(at, payload.data(), payload.size());
-  return total_bytes;
+  if (out.size() < packet_bytes(body.size(), mask.size(), payload.size())) return 0;
+  std::memcpy(begin(out, type, sender), body.data(), body.size());
+  return finish(out, body.size(), mask, payload);
 }
 
 }  // namespace sluice::wire

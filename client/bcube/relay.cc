@@ -2,210 +2,114 @@
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
 #include <utility>
 
 #include "aggregator/base/check.h"
 #include "client/core/average.h"
-#include "client/core/join.h"
 
 namespace sluice::client {
 namespace {
 
-constexpr const char* name_of(Way way) noexcept {
-  return way == Way::kUp ? "up" : way == Way::kTurn ? "turn" : "down";
-}
-
-// All servers of a lane's switch give its job the same name, and no other lane there has it.
-std::string job_name_of(const SessionOptions& options, const LanePlace& place, BcubeMode mode) {
-  std::string name = options.job_name + ".t" + std::to_string(place.thread) + ".s" +
-                     std::to_string(place.stage) + "." + name_of(place.way);
-  if (mode == BcubeMode::kPlain) name += "." + std::to_string(place.host);
-  return name;
-}
-
-// What of a submission a wait for "no data" means.
+// Of who contributes no data, only to be counted.
 constexpr std::uint32_t kNoWeight = 0;
 
 }  // namespace
 
-Relay::Relay(SessionOptions options, const Bcube& bcube, Layout layout)
+Relay::Relay(SessionOptions options, const Bcube& bcube, BcubeMode mode, Layout layout)
     : options_(std::move(options)),
       bcube_(bcube),
+      mode_(mode),
       layout_(std::move(layout)),
       tensors_(options_, layout_, 1),
       progress_(layout_.tensor_count()),
+      averaging_(layout_.tensor_count(), resolved(options_.averaging, {})),
       spares_(layout_.tensor_count()),
-      events_(layout_.tensor_count() + 8) {}
+      meetings_(bcube_.levels()),
+      events_(layout_.tensor_count() + 8) {
+  if (options_.trace) trace_.enable(layout_.tensor_count());
+}
 
 Result<std::unique_ptr<Relay>> Relay::create(SessionOptions options, const Bcube& bcube,
-                                             BcubeMode mode, Layout layout, TimeNs now) {
-  const auto refuse = [&](const std::string& why) {
-    return Status(StatusCode::kInvalidArgument, place_of(options) + why);
-  };
-  if (options.world_size != bcube.servers() || options.rank.value >= bcube.servers())
-    return refuse("world size " + std::to_string(options.world_size) + ", but bcube(" +
-                  std::to_string(bcube.switch_ports()) + "," + std::to_string(bcube.levels()) +
-                  ") has " + std::to_string(bcube.servers()) + " servers");
-  if (options.has_policy && options.policy.tolerates_stragglers())
-    return refuse(
-        "a BCube sums synchronously: each of its parts would choose its own k workers, and parts "
-        "of one gradient would average different ones; ask for policy sync");
-  for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor)
-    if (layout.tensor(tensor).dtype != Dtype::kFloat32 || layout.is_rounded(tensor))
-      return refuse("tensor '" + layout.tensor(tensor).name +
-                    "': half-way sums travel as float32, so a BCube takes float32 tensors, and "
-                    "wire float32 alone");
-  std::unique_ptr<Relay> relay(new Relay(std::move(options), bcube, std::move(layout)));
-  if (Status status = relay->make_lanes(mode, now); !status.ok()) return status;
+                                             BcubeMode mode, Layout layout, TimeNs now,
+                                             const PrepareLane& prepare) {
+  if (Status status = check(options, bcube, layout); !status.ok()) return status;
+  std::unique_ptr<Relay> relay(new Relay(std::move(options), bcube, mode, std::move(layout)));
+  relay->plan_passages();
+  if (Status status = relay->make_lanes(now, prepare); !status.ok()) return status;
   return relay;
 }
 
-Status Relay::make_lanes(BcubeMode mode, TimeNs now) {
-  const std::uint32_t rank = options_.rank.value;
-  std::uint64_t half_count = 0;
-  first_passages_.push_back(0);
-  for (const Slice& slice : cut(bcube_, layout_)) {
-    while (first_passages_.size() <= slice.tensor)
-      first_passages_.push_back(static_cast<std::uint32_t>(passages_.size()));
-    Passage passage{.slice = slice,
-                    .stages = bcube_.stages_owned(rank, slice.owner, slice.thread),
-                    .first_half = half_count};
-    if (passage.stages != 0 && bcube_.levels() > 1) half_count += slice.elem_count;
-    passages_.push_back(std::move(passage));
-  }
-  first_passages_.push_back(static_cast<std::uint32_t>(passages_.size()));
-  CHECK(first_passages_.size() == layout_.tensor_count() + 1);
-  halves_.resize(half_count);
-
-  std::vector<std::uint32_t> slices;  // of the lane that is made
-  const auto make_lane = [&](const LanePlace& place) -> Status {
-    if (slices.empty()) return {};
-    std::vector<TensorSpec> tensors;
-    const auto lane = static_cast<std::uint32_t>(lanes_.size());
-    for (const std::uint32_t index : slices) {
-      Passage& passage = passages_[index];
-      const Stop stop{.lane = lane, .tensor = static_cast<std::uint32_t>(tensors.size())};
-      (place.way == Way::kDown ? passage.down : passage.up).push_back(stop);
-      tensors.push_back({.name = layout_.tensor(passage.slice.tensor).name,
-                         .elem_count = passage.slice.elem_count});
-    }
-    Result<Layout> layout = Layout::create(std::move(tensors), layout_.chunk_bytes());
-    if (!layout.ok()) return layout.status();
-    SessionOptions options = options_;
-    options.job_name = job_name_of(options_, place, mode);
-    options.rank = Rank{static_cast<std::uint16_t>(bcube_.digit(rank, place.level))};
-    options.world_size = static_cast<std::uint16_t>(bcube_.switch_ports());
-    options.nonce += lane;
-    options.averaging = AveragingChoice::kSum;
-    lanes_.emplace_back(place, std::move(options), std::move(layout).value(), now);
-    lanes_.back().slices = slices;
-    return {};
-  };
-  // In the order of stages, so that a slice's stops stand in it.
-  for (std::uint32_t thread = 0; thread < bcube_.levels(); ++thread)
-    for (std::uint32_t stage = 0; stage < bcube_.levels(); ++stage) {
-      const std::uint32_t level = bcube_.level_of(thread, stage);
-      const std::uint32_t hosts = mode == BcubeMode::kPlain ? bcube_.switch_ports() : 1;
-      for (std::uint32_t host = 0; host < hosts; ++host) {
-        slices.clear();
-        for (std::uint32_t index = 0; index < passages_.size(); ++index) {
-          const Passage& passage = passages_[index];
-          const bool passes = passage.slice.thread == thread && passage.stages >= stage;
-          if (passes && (hosts == 1 || bcube_.digit(passage.slice.owner, level) == host))
-            slices.push_back(index);
-        }
-        LanePlace place{.thread = thread,
-                        .stage = stage,
-                        .way = stage == turn_stage() ? Way::kTurn : Way::kUp,
-                        .level = level,
-                        .switch_index = bcube_.switch_of(rank, level),
-                        .host = host};
-        Status status = make_lane(place);
-        if (status.ok() && place.way == Way::kUp) {
-          place.way = Way::kDown;
-          status = make_lane(place);
-        }
-        if (!status.ok()) return status;
-      }
-    }
-  CHECK(!lanes_.empty());
-  send_order_.resize(lanes_.size());
-  std::iota(send_order_.begin(), send_order_.end(), 0u);
-  std::ranges::stable_sort(send_order_, std::greater<>(), [this](std::uint32_t lane) {
-    const LanePlace& place = lanes_[lane].place;
-    const std::uint32_t stages = 2 * bcube_.levels();
-    return place.way == Way::kDown ? stages - place.stage : place.stage;
-  });
-  return {};
-}
-
-// ---- the application's side ----
-
-Status Relay::submit(const Submission& submission, TimeNs now) {
-  if (!failure_.ok()) return failure_;
-  Status status = tensors_.check(submission);
-  if (status.ok() && !submission.contribute)
-    status = {StatusCode::kInvalidArgument,
-              place_of(options_) +
-                  "a synchronous job waits for every rank, so there is nothing to "
-                  "catch up with; submit a gradient"};
-  if (status.ok()) {
-    tensors_.accept(submission, now);
-    last_weight_ = submission.weight;
-  }
-  return status;
-}
-
-Status Relay::end_step() { return failure_.ok() ? tensors_.end_step() : failure_; }
-
-void Relay::leave(wire::LeaveReason reason, TimeNs now) {
-  const bool at_rest = tensors_.at_rest();
-  for (Lane& lane : lanes_)
-    lane.session.leave(at_rest ? reason : wire::LeaveReason::kAbnormal, now);
-}
-
+// The lanes tell the others; nobody waits for that.
 void Relay::fail(Status why, TimeNs now) {
-  if (!failure_.ok()) return;
   CHECK(!why.ok());
+  if (state_ == SessionState::kClosed) return;
   failure_ = std::move(why);
+  state_ = SessionState::kClosed;
   for (Lane& lane : lanes_)
     if (lane.session.state() != SessionState::kClosed)
       lane.session.leave(wire::LeaveReason::kAbnormal, now);
+  for (std::uint32_t tensor = 0; tensor < tensors_.count(); ++tensor)
+    if (tensors_.in_flight(tensor))
+      events_.push({.kind = Event::Kind::kTensorLost, .tensor = tensor, .status = failure_});
   events_.push({.kind = Event::Kind::kFailed, .status = failure_});
 }
 
 // ---- what the lanes say ----
 
-// A lane's answer may be another lane's submission, which may be done at once.
-void Relay::work(TimeNs now) {
-  for (bool again = true; again;) {
-    again = false;
-    for (Lane& lane : lanes_)
-      for (Event event; lane.session.poll_event(event); again = true) handle(lane, event, now);
-    std::uint32_t tensor = 0;
-    while (started() && failure_.ok() && tensors_.next_joined(tensor)) {
-      begin(tensor, now);
-      again = true;
-    }
-  }
+// A lane's answer may be another lane's submission, which may be done at once. A tensor at a time,
+// so that a caller may come between.
+bool Relay::act_on_call(TimeNs now) {
+  bool acted = false;
+  for (Lane& lane : lanes_)
+    for (Event event; lane.session.poll_event(event); acted = true) handle(lane, event, now);
+  std::uint32_t tensor = 0;
+  if (state_ != SessionState::kRunning || !tensors_.next_joined(tensor)) return acted;
+  begin(tensor, now);
+  return true;
+}
+
+void Relay::end_lane() {
+  CHECK(ended_lanes_ < lanes_.size());
+  if (++ended_lanes_ != lanes_.size() || state_ == SessionState::kClosed) return;
+  state_ = SessionState::kClosed;
+  events_.push({.kind = Event::Kind::kLeft});
 }
 
 void Relay::handle(Lane& lane, const Event& event, TimeNs now) {
   switch (event.kind) {
+    case Event::Kind::kLeft: return end_lane();
+    case Event::Kind::kFailed:
+      if (state_ != SessionState::kLeaving) fail(event.status, now);
+      return end_lane();
+    default: break;
+  }
+  if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving) return;
+  switch (event.kind) {
     case Event::Kind::kStarted:
-      if (++started_lanes_ == lanes_.size()) events_.push({.kind = Event::Kind::kStarted});
-      return;
-    case Event::Kind::kFailed: return fail(event.status, now);
-    case Event::Kind::kLeft:
-      if (++ended_lanes_ == lanes_.size() && failure_.ok())
-        events_.push({.kind = Event::Kind::kLeft});
-      return;
-    case Event::Kind::kStalled: return events_.push(event);
-    case Event::Kind::kTensorDone: break;
+      ++started_;
+      if (lane.place.way == Way::kMeeting) meet(lane, now);
+      break;
+    case Event::Kind::kStalled:  // one for all
+      if (stall_told_ns_ != 0 && now - stall_told_ns_ < options_.stall_report_ns) return;
+      stall_told_ns_ = now;
+      return events_.push(event);
+    case Event::Kind::kTensorDone:
+      if (lane.place.way != Way::kMeeting) return handle_slice(lane, event, now);
+      ++started_;
+      if (Status status = check_meeting(lane); !status.ok()) return fail(status, now);
+      break;
+    case Event::Kind::kCollectiveDone:
+      return event.status.ok() ? advance_collective(now) : fail(event.status, now);
     default: return;
   }
-  if (!failure_.ok()) return;
+  CHECK(started_ <= lanes_.size() + bcube_.levels());
+  if (started_ != lanes_.size() + bcube_.levels()) return;
+  CHECK(state_ == SessionState::kJoining);
+  state_ = SessionState::kRunning;
+  events_.push({.kind = Event::Kind::kStarted});
+}
+
+void Relay::handle_slice(Lane& lane, const Event& event, TimeNs now) {
   Passage& passage = passages_[lane.slices[event.tensor]];
   CHECK(passage.in_flight != 0);
   --passage.in_flight;
@@ -235,6 +139,8 @@ void Relay::begin(std::uint32_t tensor, TimeNs now) {
                : tensors_.submission(tensor);
   const std::uint32_t first = first_passages_[tensor], end = first_passages_[tensor + 1];
   progress_[tensor] = {.slices_left = end - first};
+  if (!left_out)
+    trace_.queued(tensor, tensors_.current(), submission.priority, true, submission.ready_ns, now);
   for (std::uint32_t index = first; index < end; ++index) {
     Passage& passage = passages_[index];
     CHECK(passage.in_flight == 0);
@@ -305,7 +211,7 @@ void Relay::submit(Passage& passage, const Stop& stop, Submission submission, Ti
 void Relay::finish(Passage& passage, TimeNs now) {
   CHECK(passage.whole && passage.in_flight == 0);
   const std::uint32_t tensor = passage.slice.tensor;
-  if (passage.value != nullptr && options_.averaging != AveragingChoice::kSum) {
+  if (passage.value != nullptr && averaging_[tensor] != AveragingChoice::kSum) {
     const auto divisor = static_cast<float>(passage.weight);
     for (std::uint64_t i = 0; i < passage.slice.elem_count; ++i) passage.output[i] /= divisor;
     passage.non_finite |= passage.weight == 0;
@@ -322,6 +228,7 @@ void Relay::finish(Passage& passage, TimeNs now) {
       tensor,
       {.weight = progress.weight, .absent = !progress.any_data, .non_finite = progress.non_finite},
       now);
+  if (!left_out) trace_.done(tensor, step, now);
   if (!left_out)
     events_.push({.kind = Event::Kind::kTensorDone,
                   .tensor = tensor,
@@ -330,6 +237,7 @@ void Relay::finish(Passage& passage, TimeNs now) {
                   .absent = !progress.any_data,
                   .non_finite = progress.non_finite});
   if (!tensors_.all_done()) return;
+  note_step(step, progress.weight);
   events_.push({.kind = Event::Kind::kStepDone, .step = step, .weight = progress.weight});
   tensors_.begin_next_step();
 }

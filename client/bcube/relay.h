@@ -11,27 +11,40 @@
 // Aggregated: a lane's appliance is the switch. Plain, as published: the owner of a slice runs the
 // appliance for its neighbours, and switches only forward.
 //
+// One more lane a level, the meeting, is in a job of all servers of a switch: there they compare
+// who they are before the first step, so that a wrong cable or address is told from a right one,
+// and it carries broadcasts and barriers, level by level.
+//
 // The order of stages and levels is BML's (NeurIPS 2018). Pure: the owner drives the lanes'
-// sessions as it drives any, then calls work(). One thread at a time. Memory for half-way sums, a
-// float an element of what this worker is half-way owner of, is allocated at the start.
+// sessions as it drives any, then calls act_on_call() until false. One thread at a time. Memory for
+// half-way sums, a float an element of what this worker is half-way owner of, is allocated at the
+// start.
+//
+// relay.cc: a slice's way; relay_lanes.cc: which lanes there are; relay_calls.cc: the application's
+// side.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "client/bcube/slices.h"
 #include "client/bcube/topology.h"
 #include "client/core/event_queue.h"
+#include "client/core/member.h"
 #include "client/core/session.h"
 #include "client/core/tensors.h"
 
 namespace sluice::client {
 
 enum class BcubeMode : std::uint8_t { kAggregated, kPlain };
-enum class Way : std::uint8_t { kUp, kTurn, kDown };
+enum class Way : std::uint8_t { kUp, kTurn, kDown, kMeeting };
 
 // Where a lane's appliance is, and what for.
 struct LanePlace {
@@ -43,7 +56,10 @@ struct LanePlace {
   std::uint32_t host = 0;          // plain: the digit of the server that runs the appliance
 };
 
-class Relay {
+// Fills in what an appliance's place decides: its printable address, credit, the path's datagrams.
+using PrepareLane = std::function<Status(const LanePlace& place, SessionOptions& options)>;
+
+class Relay final : public Member {
  public:
   struct Lane {
     Lane(LanePlace where, SessionOptions options, Layout layout, TimeNs now)
@@ -56,7 +72,8 @@ class Relay {
   // `options.rank` and `world_size` are those in the BCube, world_size = n^k; every lane's session
   // gets the rest as it is, and names of its own. Fails for what cannot travel in parts.
   static Result<std::unique_ptr<Relay>> create(SessionOptions options, const Bcube& bcube,
-                                               BcubeMode mode, Layout layout, TimeNs now);
+                                               BcubeMode mode, Layout layout, TimeNs now,
+                                               const PrepareLane& prepare = {});
   Relay(const Relay&) = delete;
   Relay& operator=(const Relay&) = delete;
 
@@ -65,19 +82,36 @@ class Relay {
   // Lanes in the order in which they are asked what to transmit: what is nearer to its end first,
   // so that no port waits for the last slices alone.
   const std::vector<std::uint32_t>& send_order() const noexcept { return send_order_; }
-  // Acts on what the lanes' sessions say, and on what was submitted. After every call of theirs,
-  // and before they are asked what to transmit.
-  void work(TimeNs now);
 
   // ---- as Session's ----
-  Status submit(const Submission& submission, TimeNs now);
-  Status end_step();
-  void leave(wire::LeaveReason reason, TimeNs now);
-  bool poll_event(Event& event) noexcept { return events_.pop(event); }
-  const Tensors& tensors() const noexcept { return tensors_; }
-  const Layout& layout() const noexcept { return layout_; }
-  const Status& failure() const noexcept { return failure_; }
-  bool started() const noexcept { return started_lanes_ == lanes_.size(); }
+  // Acts on what the lanes' sessions say, and on what was submitted. After every call of theirs,
+  // and before they are asked what to transmit.
+  bool act_on_call(TimeNs now) override;
+  bool has_call() const noexcept override { return tensors_.has_joined(); }
+  bool poll_event(Event& event) noexcept override { return events_.pop(event); }
+  bool poll_trace(TensorTimes& times) noexcept override { return trace_.poll(times); }
+  void handle_broken(Status why, TimeNs now) override { fail(std::move(why), now); }
+  Status submit(const Submission& submission, TimeNs now) override;
+  Status end_step() override;
+  bool take_ended_step() noexcept override { return tensors_.take_ended(); }
+  Status set_averaging(std::uint32_t tensor, AveragingChoice choice) override;
+  Status residual(std::uint32_t tensor, std::span<float>& values) override;
+  Status broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) override;
+  Status barrier(TimeNs now) override;
+  void leave(wire::LeaveReason reason, TimeNs now) override;
+  const Tensors& tensors() const noexcept override { return tensors_; }
+  const Layout& layout() const noexcept override { return layout_; }
+  SessionState state() const noexcept override { return state_; }
+  Status status() const override;
+  JobFacts facts() const override { return lanes_.front().session.facts(); }
+  Counters counters() const override;  // of all lanes
+  // Of a thread at a level, without the meetings.
+  std::optional<PartCounters> part_counters(std::uint32_t index) const override;
+  const StepReport* report(Step step) const noexcept override;
+  const StepReport* last_report() const noexcept override { return report(tensors_.current() - 1); }
+  std::string describe_stall(TimeNs now) const override;
+  DurationNs stalled_ns(TimeNs now) const noexcept override;
+  std::string describe_plan() const override;  // lane by lane
 
  private:
   // A lane's tensor that a slice is.
@@ -108,10 +142,40 @@ class Relay {
     bool non_finite = false;
   };
 
-  Relay(SessionOptions options, const Bcube& bcube, Layout layout);
-  Status make_lanes(BcubeMode mode, TimeNs now);
+  // A broadcast or barrier on its way through the levels.
+  struct Collective {
+    std::optional<Rank> root;  // none: a barrier
+    void* buffer = nullptr;
+    std::size_t bytes = 0;
+    std::uint32_t next_level = 0;
+  };
+
+  Relay(SessionOptions options, const Bcube& bcube, BcubeMode mode, Layout layout);
+
+  // ---- relay_lanes.cc ----
+  static Status check(const SessionOptions& options, const Bcube& bcube, const Layout& layout);
+  void plan_passages();
+  Status make_lanes(TimeNs now, const PrepareLane& prepare);
+  Status make_lane(const LanePlace& place, std::vector<TensorSpec> tensors, TimeNs now,
+                   const PrepareLane& prepare);
+  Status make_slices_lane(const LanePlace& place, TimeNs now, const PrepareLane& prepare);
+  void order_lanes();
+  float name_of_self(std::uint32_t level, std::uint32_t rank) const noexcept;
+  void meet(Lane& lane, TimeNs now);
+  Status check_meeting(const Lane& lane) const;
+
+  // ---- relay_calls.cc ----
+  Status begin_collective(Collective collective, TimeNs now);
+  void advance_collective(TimeNs now);
+  const Lane& most_stalled(TimeNs now) const noexcept;
+  void note_step(Step step, std::uint64_t weight) noexcept;
+  void tell_facts(Counters& counters) const;
+
+  // ---- relay.cc ----
   std::uint32_t turn_stage() const noexcept { return bcube_.levels() - 1; }
   void handle(Lane& lane, const Event& event, TimeNs now);
+  void handle_slice(Lane& lane, const Event& event, TimeNs now);
+  void end_lane();
   void begin(std::uint32_t tensor, TimeNs now);
   void climb(Passage& passage, std::uint32_t stage, TimeNs now);
   void add_half(Passage& passage, const Event& event) noexcept;
@@ -122,19 +186,27 @@ class Relay {
 
   const SessionOptions options_;
   const Bcube bcube_;
+  const BcubeMode mode_;
   const Layout layout_;
   Tensors tensors_;
-  std::deque<Lane> lanes_;
+  std::deque<Lane> lanes_;  // the meetings by level, then the others
   std::vector<std::uint32_t> send_order_;
   std::vector<Passage> passages_;              // by slice
   std::vector<std::uint32_t> first_passages_;  // of each tensor, and their number
   std::vector<Progress> progress_;             // by tensor
+  std::vector<AveragingChoice> averaging_;     // by tensor; never kDefault
   std::vector<float> halves_;                  // what the others gave, to be added
   std::vector<std::vector<float>> spares_;     // results of tensors that were left out
+  std::vector<std::vector<float>> meetings_;   // by level: who is there
+  std::array<StepReport, kReportedSteps> reports_{};
+  std::optional<Collective> collective_;
   std::uint32_t last_weight_ = 1;
-  std::size_t started_lanes_ = 0;
+  std::size_t started_ = 0;  // lanes, and meetings that are over
   std::size_t ended_lanes_ = 0;
+  SessionState state_ = SessionState::kJoining;
   Status failure_;
+  TimeNs stall_told_ns_ = 0;
+  TensorTrace trace_;
   EventQueue events_;
 };
 

@@ -6,8 +6,7 @@
 namespace sluice::client {
 
 Result<Bcube> Bcube::create(std::uint32_t switch_ports, std::uint32_t levels) {
-  const std::string name =
-      "bcube(" + std::to_string(switch_ports) + "," + std::to_string(levels) + "): ";
+  const std::string name = Bcube(switch_ports, levels).name() + ": ";
   if (switch_ports < 2 || switch_ports > kMaxWorkers)
     return Status(StatusCode::kInvalidArgument,
                   name + "a switch has 2 to " + std::to_string(kMaxWorkers) + " ports");
@@ -19,13 +18,6 @@ Result<Bcube> Bcube::create(std::uint32_t switch_ports, std::uint32_t levels) {
     return Status(StatusCode::kInvalidArgument,
                   name + "has more than " + std::to_string(kMaxBcubeServers) + " servers");
   return Bcube(switch_ports, levels);
-}
-
-std::string Bcube::address(std::uint32_t rank) const {
-  std::string text;
-  for (std::uint32_t level = k_; level-- != 0;)
-    text += std::to_string(digit(rank, level)) + (level == 0 ? "" : ".");
-  return text;
 }
 
 std::uint32_t Bcube::stages_owned(std::uint32_t rank, std::uint32_t owner,

@@ -20,6 +20,9 @@ class Bcube {
   // Fails unless n >= 2, k >= 1, and n^k ranks have numbers.
   static Result<Bcube> create(std::uint32_t switch_ports, std::uint32_t levels);
 
+  std::string name() const {
+    return "bcube(" + std::to_string(n_) + "," + std::to_string(k_) + ")";
+  }
   std::uint32_t switch_ports() const noexcept { return n_; }  // n
   std::uint32_t levels() const noexcept { return k_; }        // k, and the ports of a server
   std::uint32_t servers() const noexcept { return power(k_); }
@@ -38,8 +41,6 @@ class Bcube {
                           std::uint32_t digit) const noexcept {
     return (switch_index / power(level) * n_ + digit) * power(level) + switch_index % power(level);
   }
-  // A rank's digits as people write them, the highest level first: "2.0".
-  std::string address(std::uint32_t rank) const;
 
   // The gradient travels in k parts, thread e's through the levels e, e + 1 ... (mod k), so that
   // in each stage each thread uses another port.

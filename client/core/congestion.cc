@@ -32,6 +32,11 @@ DurationNs RttEstimator::timeout_ns() const noexcept {
   return std::clamp(smoothed_ns_ + 4 * deviation_ns_, kMinTimeout, kMaxTimeout);
 }
 
+DurationNs RttEstimator::confirm_ns() const noexcept {
+  if (!valid()) return kFirstTimeout;
+  return std::clamp(smoothed_ns_ + 4 * deviation_ns_, kNoise, kMaxTimeout);
+}
+
 // What holds between any two calls.
 void Congestion::check() const noexcept {
   DCHECK(cap_ >= kFloor);

@@ -29,6 +29,8 @@ class RttEstimator {
   // The least of all samples, 0 before the first: of a packet that waited nowhere.
   DurationNs shortest_ns() const noexcept { return shortest_ns_; }
   DurationNs timeout_ns() const noexcept;
+  // Likewise where no other worker is waited for.
+  DurationNs confirm_ns() const noexcept;
   // The last sample is so much longer than the shortest that packets have waited on the way.
   bool queueing() const noexcept {
     return last_ns_ > shortest_ns_ + std::max(shortest_ns_ / 2, kNoise);

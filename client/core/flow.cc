@@ -12,24 +12,6 @@ void Flow::check() const noexcept {
   DCHECK(free_pulls() <= credit_packets_);
 }
 
-std::uint32_t Flow::in_flight() const noexcept {
-  return static_cast<std::uint32_t>(std::max(0, ahead(sent_, highest_)));
-}
-
-wire::FlowHeader Flow::next_header(TimeNs now) noexcept {
-  const std::uint32_t credit = credit_to_advertise();
-  DCHECK(ahead(credit, advertised_) >= 0);  // what was promised stays promised
-  advertised_ = credit;
-  ++unreported_;
-  return {.number = ++sent_, .timestamp_us = wire_time_us(now), .credit = advertised_};
-}
-
-bool Flow::take_report_flag(bool last) noexcept {
-  if (!last && 2 * unreported_ < congestion_.window()) return false;
-  unreported_ = 0;
-  return true;
-}
-
 Flow::LossSignals Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs now) noexcept {
   if (ahead(feedback.highest_number, sent_) > 0) return {};
   LossSignals signals{.valid = true};
@@ -82,11 +64,6 @@ void Flow::accept_gap() noexcept {
 std::uint32_t Flow::free_pulls() const noexcept {
   const std::uint32_t taken = pulls_ + std::min(in_flight(), credit_packets_ / 2);
   return credit_packets_ - std::min(credit_packets_, taken);
-}
-
-std::uint32_t Flow::credit_to_advertise() const noexcept {
-  const std::uint32_t credit = highest_in_ + credit_packets_ - std::min(credit_packets_, pulls_);
-  return ahead(credit, advertised_) > 0 ? credit : advertised_;
 }
 
 bool Flow::credit_due() const noexcept {

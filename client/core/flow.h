@@ -36,22 +36,35 @@ class Flow {
   }
   // Sent beyond the highest number that arrived. What is missing below it is lost, or late by a few
   // places (forward acknowledgement, Mathis and Mahdavi 1996): it does not hold the window.
-  std::uint32_t in_flight() const noexcept;
+  std::uint32_t in_flight() const noexcept {
+    return static_cast<std::uint32_t>(std::max(0, ahead(sent_, highest_)));
+  }
   std::uint32_t window() const noexcept { return congestion_.window(); }
   // The header of the next packet: takes a number and advertises credit.
-  wire::FlowHeader next_header(TimeNs now) noexcept;
+  wire::FlowHeader next_header(TimeNs now) noexcept {
+    const std::uint32_t credit = credit_to_advertise();
+    DCHECK(ahead(credit, advertised_) >= 0);  // what was promised stays promised
+    advertised_ = credit;
+    ++unreported_;
+    return {.number = ++sent_, .timestamp_us = wire_time_us(now), .credit = advertised_};
+  }
   // Whether the packet whose header was just taken must ask for feedback. `last`: nothing else
   // waits to be sent.
-  bool take_report_flag(bool last) noexcept;
+  bool take_report_flag(bool last) noexcept {
+    if (!last && 2 * unreported_ < congestion_.window()) return false;
+    unreported_ = 0;
+    return true;
+  }
   // Packets sent since feedback was asked for.
   std::uint32_t unreported() const noexcept { return unreported_; }
 
   // ---- receiving ----
+  // Bits: four bools come back through memory, where a read of all waits for the writes of each.
   struct LossSignals {
-    bool valid = false;     // false: the header contradicts what was sent; ignore the packet
-    bool gap = false;       // worker packets are missing, neither confirmed nor declared lost
-    bool lost = false;      // appliance packets are missing
-    bool withheld = false;  // results were deferred for want of credit
+    bool valid : 1 = false;     // false: the header contradicts what was sent; ignore the packet
+    bool gap : 1 = false;       // worker packets are missing, neither confirmed nor declared lost
+    bool lost : 1 = false;      // appliance packets are missing
+    bool withheld : 1 = false;  // results were deferred for want of credit
   };
   // The feedback on every appliance packet.
   LossSignals on_feedback(const wire::FeedbackHeader& feedback, TimeNs now) noexcept;
@@ -91,7 +104,10 @@ class Flow {
   const RttEstimator& rtt() const noexcept { return rtt_; }
 
  private:
-  std::uint32_t credit_to_advertise() const noexcept;
+  std::uint32_t credit_to_advertise() const noexcept {
+    const std::uint32_t credit = highest_in_ + credit_packets_ - std::min(credit_packets_, pulls_);
+    return ahead(credit, advertised_) > 0 ? credit : advertised_;
+  }
   void check() const noexcept;
 
   RttEstimator rtt_;

@@ -23,7 +23,7 @@ GradientStream::GradientStream(const SessionOptions& options, Layout layout, Lin
       averaging_(layout_.tensor_count()),
       averages_(layout_.tensor_count()),
       gradient_priorities_(layout_.tensor_count()),
-      residuals_(layout_, options.prune),
+      residuals_(layout_, options.prune, options.executor),
       late_(link.counters, layout_, residuals_) {
   if (options.trace) trace_.enable(layout_.tensor_count());
 }
@@ -91,9 +91,36 @@ void GradientStream::set_averaging(std::uint32_t tensor, AveragingChoice choice)
 
 Status GradientStream::end_step() { return behind_.ok() ? tensors_.end_step() : behind_; }
 
-void GradientStream::schedule_joined(TimeNs now) {
+bool GradientStream::schedule_next(TimeNs now) {
+  const auto ready = std::find_if(measuring_.begin(), measuring_.end(), [&](std::uint32_t tensor) {
+    return residuals_.measured(tensor);
+  });
   std::uint32_t tensor = 0;
-  if (started_ && tensors_.next_joined(tensor)) schedule(tensor, now);
+  if (ready != measuring_.end()) {
+    tensor = *ready;
+    measuring_.erase(ready);
+  } else if (started_ && tensors_.next_joined(tensor)) {
+    if (has_data(tensor))
+      residuals_.begin_step(tensor, static_cast<const float*>(tensors_.submission(tensor).input));
+    if (!residuals_.measured(tensor)) {
+      measuring_.push_back(tensor);
+      return true;
+    }
+  } else {
+    return false;
+  }
+  schedule(tensor, now);
+  return true;
+}
+
+bool GradientStream::is_measured() const noexcept {
+  return std::any_of(measuring_.begin(), measuring_.end(),
+                     [&](std::uint32_t tensor) { return residuals_.measured(tensor); });
+}
+
+void GradientStream::await_measurements() noexcept {
+  for (const std::uint32_t tensor : measuring_) residuals_.await(tensor);
+  measuring_.clear();
 }
 
 // The tensor takes part in the step under way, with data or without. What has come for it already
@@ -108,15 +135,19 @@ void GradientStream::schedule(std::uint32_t tensor, TimeNs now) {
     gradient_priorities_[tensor] = tensors_.submission(tensor).priority;
     nil_weight_ = tensors_.submission(tensor).weight;
   }
-  if (has_data(tensor) && residuals_.prunes(tensor))
-    residuals_.begin_step(tensor, static_cast<const float*>(tensors_.submission(tensor).input));
   if (tolerant() && scheduled_count_ == tensors_.count() && !tensors_.catching_up())
     finished_ = current_step();
   if (part != Part::kLeftOut)
     trace_.queued(tensor, current_step(), priority_of(tensor), contributes(tensor),
                   tensors_.submission(tensor).ready_ns, now);
+  const ChunkIndex first = layout_.first_chunk(tensor);
   const ChunkIndex end = layout_.first_chunk(tensor + 1);
-  for (ChunkIndex chunk = layout_.first_chunk(tensor); chunk < end; ++chunk) {
+  const bool plain = !tolerant() && has_data(tensor) && !residuals_.prunes(tensor);
+  if (plain && tensors_.submission(tensor).wanted) {
+    recovery_->expect_run(first, end);
+    return scheduler_->push_run(first, end, priority_of(tensor), now);
+  }
+  for (ChunkIndex chunk = first; chunk < end; ++chunk) {
     if (!tolerant() || !arena_->has(chunk)) {
       schedule_chunk(chunk, tensor, now);
       continue;
@@ -134,20 +165,20 @@ void GradientStream::schedule_chunk(ChunkIndex chunk, std::uint32_t tensor, Time
   } else if (closed_ || !(contributes(tensor) || requeues_now())) {
     // A result that came too early was not kept, and does not come again by itself.
     recovery_->await(chunk, passed_ >= current ? now : now + kIdleProbeInterval);
-  } else if (carries_data(chunk, tensor)) {
-    bool shall = true;
-    if (residuals_.prunes(tensor))
-      shall = recovery_->expect_shared(chunk);
+  } else {
+    const bool data = carries_data(chunk, tensor);
+    const Priority priority = data ? priority_of(tensor) : kNilPriority;
+    bool alone = true;  // no other chunk stands for it with the scheduler
+    if (!data)
+      alone = recovery_->expect_absent(chunk);
+    else if (residuals_.prunes(tensor))
+      alone = recovery_->expect_shared(chunk);
     else
       recovery_->expect(chunk);
-    if (shall)
-      scheduler_->push(chunk, priority_of(tensor), now);
+    if (alone)
+      scheduler_->push(chunk, priority, now);
     else
-      scheduler_->push_along(chunk, priority_of(tensor), now);
-  } else if (recovery_->expect_absent(chunk)) {
-    scheduler_->push(chunk, kNilPriority, now);
-  } else {
-    scheduler_->push_along(chunk, kNilPriority, now);
+      scheduler_->push_along(chunk, priority, now);
   }
   if (tensors_.part(tensor) == Part::kGradient && !tensors_.submission(tensor).wanted)
     recovery_->want_no_result(chunk);

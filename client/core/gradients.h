@@ -53,15 +53,22 @@ class GradientStream final : public Stream {
   // What the tensor's output holds from its next submission on; kDefault: what the job's does.
   // Precondition: joined, and the tensor is not in flight.
   void set_averaging(std::uint32_t tensor, AveragingChoice choice) noexcept;
-  // Hands the chunks of the next tensor that was submitted to the scheduler. A call of the
-  // application does not: it would take as long as the tensor is big.
-  void schedule_joined(TimeNs now);
-  bool has_joined() const noexcept { return started_ && tensors_.has_joined(); }
+  // Hands the chunks of the next tensor that was submitted to the scheduler, or first has measured
+  // what of it leaves. A call of the application does not: it would take as long as the tensor is
+  // big. False: there was nothing to do.
+  bool schedule_next(TimeNs now);
+  bool has_next() const noexcept {
+    return (started_ && tensors_.has_joined()) || (!measuring_.empty() && is_measured());
+  }
+  // Blocks until nobody reads what was submitted: before its memory is given back.
+  void await_measurements() noexcept;
 
   // ---- stragglers ----
   bool tolerant() const noexcept { return arena_.has_value(); }
   // A packet said which step is open.
-  void learn_open_step(Step open_step, TimeNs now) noexcept;
+  void learn_open_step(Step open_step, TimeNs now) noexcept {
+    if (tolerant() && open_step > known_open_) advance_open_step(open_step, now);
+  }
   // See Session. Never below what this worker may contribute to.
   Step open_step() const noexcept { return std::max(known_open_, first_step_); }
   // Everything that is finished is applied here, and nothing waits to be requeued.
@@ -87,7 +94,9 @@ class GradientStream final : public Stream {
   Verdict handle_result(const wire::Packet& packet, TimeNs now) override;
   Verdict handle_answer(const wire::Packet& packet, TimeNs now) override;
   // Feedback has come: what is not wanted and seems to have arrived is asked about.
-  void confirm_arrived(std::uint16_t shard) noexcept;
+  void confirm_arrived(std::uint16_t shard) noexcept {
+    if (!departures_[shard].empty()) confirm_departures(shard);
+  }
   bool write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) override;
   Priority block_priority(std::uint32_t block) const noexcept override;
   bool uses(std::uint16_t) const noexcept override { return in_progress(); }
@@ -131,6 +140,7 @@ class GradientStream final : public Stream {
   // gradients.cc
   Status check_catch_up(const Submission& submission) const;
   void schedule(std::uint32_t tensor, TimeNs now);
+  bool is_measured() const noexcept;  // of what was measured, something waits to be scheduled
   void schedule_chunk(ChunkIndex chunk, std::uint32_t tensor, TimeNs now) noexcept;
   // gradients_send.cc
   // What this worker has to say of a chunk, and its data in memory.
@@ -151,10 +161,9 @@ class GradientStream final : public Stream {
     std::size_t bytes = 0;
   };
   Offer offer_of(ChunkIndex chunk, const ChunkSpan& span) const noexcept;
-  std::uint64_t keep_fitting(const Choice& choice, std::uint64_t chunks) noexcept;
+  std::uint64_t keep_fitting(std::uint32_t block, std::uint64_t chunks) noexcept;
   bool add_entry(std::uint64_t bit, const ChunkSpan& span, const Offer& offer) noexcept;
-  void write_entries(const wire::Contribution& body, Transmit& transmit,
-                     std::span<std::uint8_t> out) const noexcept;
+  std::size_t finish_entries(std::span<std::uint8_t> out) const noexcept;
   void write_chunks(const Choice& choice, std::uint64_t chunks, Transmit& transmit,
                     std::span<std::uint8_t> out, TimeNs now) noexcept;
   std::size_t write_finished(std::span<std::uint8_t> out, TimeNs now) noexcept;
@@ -210,6 +219,8 @@ class GradientStream final : public Stream {
   // The appliance has this worker's part of the chunk, whose result it does not want.
   void arrived(ChunkIndex chunk, TimeNs now);
   void settle_unwanted(ChunkIndex first, std::uint64_t chunks, TimeNs now);
+  void confirm_departures(std::uint16_t shard) noexcept;
+  void advance_open_step(Step open_step, TimeNs now) noexcept;
   void add_to_report(const wire::Packet& packet, std::uint16_t members) noexcept;
 
   const SessionOptions& options_;
@@ -232,7 +243,9 @@ class GradientStream final : public Stream {
   TensorTrace trace_;
   bool started_ = false;
   std::uint32_t scheduled_count_ = 0;  // tensors of the step under way
-  std::uint32_t nil_weight_ = 1;       // of contributions without data: as the last submission's
+  // Tensors of the step under way that are not scheduled before it is known what of them leaves.
+  std::vector<std::uint32_t> measuring_;
+  std::uint32_t nil_weight_ = 1;  // of contributions without data: as the last submission's
   TimeNs last_progress_ns_ = 0;
   // Jobs that tolerate stragglers.
   std::optional<ReceiveArena> arena_;

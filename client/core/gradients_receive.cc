@@ -83,7 +83,7 @@ Verdict GradientStream::take_result(const wire::Packet& packet, ChunkIndex chunk
                            .counted = in_mask(packet, options_.rank)};
   const bool wanted = recovery_->wants(chunk);
   if (!wanted && !tolerant()) return Verdict::kNotAllowed;
-  Flow& flow = link_.flows[shard_of(chunk, link_.shard_count())];
+  Flow& flow = link_.flows[link_.shard_of_chunk(chunk)];
   const bool fresh = wanted ? recovery_->result(chunk, now, flow) : arena_->store(chunk, result);
   if (!fresh) {
     ++link_.counters.duplicate_results;
@@ -143,25 +143,25 @@ void GradientStream::count_own_non_finite(const ChunkSpan& span) noexcept {
 
 // What the result says about this worker's own part. The input is still there.
 void GradientStream::account(ChunkIndex chunk, const ChunkSpan& span, bool counted) noexcept {
-  if (has_data(span.tensor)) {
-    std::span<const std::uint8_t> data = input_of(span);
-    const bool delivered = counted || !tolerant();
-    const bool packs = residuals_.covers(span.tensor);
-    if (packs) {
-      data = {packed_, payload_bytes(layout_.wire_dtype(span.tensor), span.elem_count)};
-      if (!delivered && late_.requeues()) residuals_.pack(span, floats_of(span), packed_);
-      residuals_.settle(span, floats_of(span), delivered || late_.requeues());
-    }
-    if (delivered)
-      late_.delivered();
-    else if (packs && !late_.requeues())
-      late_.kept();
-    else
-      late_.missed(chunk, current_step(), tensors_.submission(span.tensor).weight, data);
-    if (!recovery_->was_sent(chunk)) link_.counters.cancelled_bytes += data.size();
-  } else if (counted && !contributes(span.tensor) && late_.waiting(chunk)) {
-    late_.requeued(chunk);
+  if (!has_data(span.tensor)) {
+    if (counted && !contributes(span.tensor) && late_.waiting(chunk)) late_.requeued(chunk);
+    return;
   }
+  const bool delivered = counted || !tolerant();
+  const bool packs = residuals_.covers(span.tensor);
+  const std::size_t bytes = payload_bytes(layout_.wire_dtype(span.tensor), span.elem_count);
+  if (packs) {
+    if (!delivered && late_.requeues()) residuals_.pack(span, floats_of(span), packed_);
+    residuals_.settle(span, floats_of(span), delivered || late_.requeues());
+  }
+  if (delivered)
+    late_.delivered();
+  else if (packs && !late_.requeues())
+    late_.kept();
+  else
+    late_.missed(chunk, current_step(), tensors_.submission(span.tensor).weight,
+                 {packs ? packed_ : input_of(span).data(), bytes});
+  if (!recovery_->was_sent(chunk)) link_.counters.cancelled_bytes += bytes;
 }
 
 // The chunk's average goes straight into the caller's memory. From here on its input may be gone:
@@ -209,7 +209,7 @@ void GradientStream::arrived(ChunkIndex chunk, TimeNs now) {
   (void)chunk_done(span.tensor, now);
 }
 
-void GradientStream::confirm_arrived(std::uint16_t shard) noexcept {
+void GradientStream::confirm_departures(std::uint16_t shard) noexcept {
   std::deque<Departure>& departures = departures_[shard];
   while (!departures.empty() && link_.flows[shard].all_arrived_up_to(departures.front().number)) {
     recovery_->confirm(departures.front().block);
@@ -325,8 +325,7 @@ void GradientStream::settle_unwanted(ChunkIndex first, std::uint64_t chunks, Tim
 // ---- stragglers ----
 
 // All chunks of earlier steps are closed, in every shard: nobody needs this worker's part of them.
-void GradientStream::learn_open_step(Step open_step, TimeNs now) noexcept {
-  if (!tolerant() || open_step <= known_open_) return;
+void GradientStream::advance_open_step(Step open_step, TimeNs now) noexcept {
   known_open_ = open_step;
   // What is on its way to the step under way may be counted there, however far the others are.
   if (!tensors_.begun()) late_.expire(std::max(current_step(), known_open_));
@@ -346,6 +345,7 @@ void GradientStream::discard_unknown(std::uint32_t tensor) noexcept {
 
 void GradientStream::fall_behind(Status why) {
   CHECK(tolerant() && !why.ok());
+  await_measurements();
   for (std::uint32_t tensor = 0; tensor < tensors_.count(); ++tensor) {
     if (!tensors_.in_flight(tensor)) continue;
     const bool partly = has_data(tensor) && averages_[tensor].chunks_left != 0;

@@ -1,9 +1,11 @@
 // Stream 0, the sending half: what leaves next, and what a packet says of one chunk or several.
 #include <algorithm>
 #include <bit>
+#include <new>
 
 #include "aggregator/base/check.h"
 #include "aggregator/core/sparse.h"
+#include "aggregator/wire/in_place.h"
 #include "client/core/gradients.h"
 #include "client/core/prefetch.h"
 
@@ -19,7 +21,8 @@ std::uint32_t GradientStream::in_flight(std::uint16_t shard) const noexcept {
 
 WindowState GradientStream::window_state(TimeNs now) const noexcept {
   WindowState windows{.now = now};
-  for (std::uint16_t shard = 0; shard < link_.shard_count(); ++shard) {
+  const std::uint16_t shards = link_.shard_count();
+  for (std::uint16_t shard = 0; shard < shards; ++shard) {
     const Flow& flow = link_.flows[shard];
     windows.in_flight_packets += in_flight(shard);
     windows.arrived_packets += flow.highest_arrived();
@@ -43,7 +46,9 @@ bool GradientStream::write_next(Transmit& transmit, std::span<std::uint8_t> out,
   while (scheduler_->next(windows, choice)) {
     std::uint64_t chunks = recovery_->take(choice.chunk);
     if (chunks == 0) continue;  // it need not be sent after all
-    chunks = keep_fitting(choice, chunks);
+    entries_ = {};
+    if (!at_most_one(chunks) || residuals_.prunes_any())
+      chunks = keep_fitting(choice.chunk / kChunksPerBlock, chunks);
     write_chunks(choice, chunks, transmit, out, now);
     return true;
   }
@@ -78,34 +83,37 @@ GradientStream::Offer GradientStream::offer_of(ChunkIndex chunk,
 }
 
 // Of chunks that were taken together, those that one packet can speak of; the others wait again.
-std::uint64_t GradientStream::keep_fitting(const Choice& choice, std::uint64_t chunks) noexcept {
-  const std::uint32_t block = choice.chunk / kChunksPerBlock;
-  entries_ = {};
-  const std::uint32_t tensor = layout_.chunk(choice.chunk).tensor;
-  const bool shares = carries_data(choice.chunk, tensor) && residuals_.prunes(tensor);
+// The chunk that stood for them with the scheduler may have been counted meanwhile: it has no say.
+std::uint64_t GradientStream::keep_fitting(std::uint32_t block, std::uint64_t chunks) noexcept {
   std::uint64_t kept = 0;
   Offer first;
-  std::uint16_t elem_count = 0;
+  ChunkSpan first_span;
+  bool shares = false;  // a sparse packet; of other data a packet has one chunk
   for (std::uint64_t rest = chunks; rest != 0; rest &= rest - 1) {
+    const std::uint64_t bit = rest & -rest;
     const ChunkIndex chunk =
         block * kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(rest));
     const ChunkSpan span = layout_.chunk(chunk);
     const Offer offer = offer_of(chunk, span);
     if (kept == 0) {
       first = offer;
-      elem_count = span.elem_count;
-    } else if (!same_story(first, offer)) {
+      first_span = span;
+      shares = !offer.payload.empty() && residuals_.prunes(span.tensor);
+    } else if (!same_story(first, offer) || (shares && span.tensor != first_span.tensor)) {
       continue;
     }
-    if (shares && (span.elem_count != elem_count || !add_entry(rest & -rest, span, offer))) {
-      if (kept == 0) kept = rest & -rest;  // it goes dense, alone
+    if (shares && (span.elem_count != first_span.elem_count || !add_entry(bit, span, offer))) {
+      if (kept == 0) kept = bit;  // it goes dense, alone
       break;
     }
-    kept |= rest & -rest;
+    kept |= bit;
+    if (!shares && !offer.payload.empty()) break;
   }
-  if (kept != chunks)
-    scheduler_->push_rest(recovery_->put_back(block, chunks & ~kept),
-                          shares ? priority_of(tensor) : kNilPriority);
+  if (kept != chunks) {
+    const ChunkIndex next = recovery_->put_back(block, chunks & ~kept);
+    const std::uint32_t tensor = layout_.chunk(next).tensor;
+    scheduler_->push_rest(next, carries_data(next, tensor) ? priority_of(tensor) : kNilPriority);
+  }
   return kept;
 }
 
@@ -145,13 +153,15 @@ void GradientStream::write_chunks(const Choice& choice, std::uint64_t chunks, Tr
   DCHECK(!sparse || entries_.chunks == chunks);
   DCHECK(offer.base_step <= current_step());
   Flow& flow = link_.flows[choice.shard];
-  wire::Contribution body{.flow = flow.next_header(now),
-                          .step = current_step(),
-                          .chunk = chunk,
-                          .base_step = offer.base_step,
-                          .weight = offer.weight,
-                          .elem_count = nil ? std::uint16_t{0} : span.elem_count,
-                          .dtype = nil ? Dtype{} : layout_.wire_dtype(span.tensor)};
+  wire::Contribution& body =
+      *new (wire::begin(out, wire::Contribution::kType, link_.identity))
+          wire::Contribution{.flow = flow.next_header(now),
+                             .step = current_step(),
+                             .chunk = chunk,
+                             .base_step = offer.base_step,
+                             .weight = offer.weight,
+                             .elem_count = nil ? std::uint16_t{0} : span.elem_count,
+                             .dtype = nil ? Dtype{} : layout_.wire_dtype(span.tensor)};
   body.flow.priority = nil ? kNilPriority : priority_of(span.tensor);
   const bool packs = !nil && residuals_.covers(span.tensor);
   if (nil) body.flow.flags |= wire::kFlagNil;
@@ -172,18 +182,22 @@ void GradientStream::write_chunks(const Choice& choice, std::uint64_t chunks, Tr
   const bool again = recovery_->sent(block, chunks, body.flow.number, now, flow);
   link_.counters.retransmissions += again;
   if (trace_.on()) trace_.sent(span.tensor, current_step(), again, now);
-  if (sparse) return write_entries(body, transmit, out);
+  transmit.port_offset = static_cast<std::uint16_t>(1 + choice.shard);
+  transmit.priority = body.flow.priority;
+  if (sparse) {
+    transmit.bytes = finish_entries(out);
+    return;
+  }
   const bool own = has_data(span.tensor);
   const bool in_place = own && !packs;
   if (in_place) prefetch<Use::kRead>(offer.payload.data(), offer.payload.size());  // for transport
   const std::span<const std::uint8_t> list{reinterpret_cast<const std::uint8_t*>(&chunks),
                                            sizeof chunks};
-  transmit = {
-      .bytes = own ? wire::encode(out, link_.identity, body)
-                   : wire::encode(out, link_.identity, body, {}, nil ? list : offer.payload),
-      .payload = in_place ? offer.payload : std::span<const std::uint8_t>(),
-      .port_offset = static_cast<std::uint16_t>(1 + choice.shard),
-      .priority = body.flow.priority};
+  if (own)
+    transmit.bytes = wire::packet_bytes(sizeof body, 0, 0);
+  else
+    transmit.bytes = wire::finish(out, sizeof body, {}, nil ? list : offer.payload);
+  if (in_place) transmit.payload = offer.payload;
   if (!own || !packs) return;  // what waits to be requeued was packed when it was late
   const std::size_t packed_bytes = payload_bytes(body.dtype, body.elem_count);
   CHECK(transmit.bytes != 0 && out.size() - transmit.bytes >= packed_bytes);
@@ -191,14 +205,12 @@ void GradientStream::write_chunks(const Choice& choice, std::uint64_t chunks, Tr
   transmit.bytes += packed_bytes;
 }
 
-void GradientStream::write_entries(const wire::Contribution& body, Transmit& transmit,
-                                   std::span<std::uint8_t> out) const noexcept {
+std::size_t GradientStream::finish_entries(std::span<std::uint8_t> out) const noexcept {
   const std::uint64_t words[] = {entries_.chunks, entries_.filled};
-  transmit = {
-      .bytes = wire::encode(out, link_.identity, body, words, {entry_bytes_, entries_.bytes}),
-      .port_offset = static_cast<std::uint16_t>(1 + shard_of(body.chunk, link_.shard_count())),
-      .priority = body.flow.priority};
-  CHECK(transmit.bytes != 0);
+  const std::size_t bytes =
+      wire::finish(out, sizeof(wire::Contribution), words, {entry_bytes_, entries_.bytes});
+  CHECK(bytes != 0);
+  return bytes;
 }
 
 std::size_t GradientStream::write_finished(std::span<std::uint8_t> out, TimeNs now) noexcept {

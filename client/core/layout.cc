@@ -64,6 +64,7 @@ Result<Layout> Layout::create(std::vector<TensorSpec> tensors, std::size_t chunk
     if (tensor.begins_block) end_block();
     layout.first_chunks_.push_back(static_cast<ChunkIndex>(chunk_count));
     const Dtype travels = wire_dtype(tensor, wire);
+    layout.wire_dtypes_.push_back(travels);
     const std::uint64_t chunk_elems =
         (chunk_bytes - (payload_bytes(travels, 1) - dtype_bytes(travels))) / dtype_bytes(travels);
     layout.chunk_elems_.push_back(static_cast<std::uint32_t>(chunk_elems));
@@ -85,24 +86,15 @@ Result<Layout> Layout::create(std::vector<TensorSpec> tensors, std::size_t chunk
   }
   if (in_blocks) end_block();
   layout.first_chunks_.push_back(static_cast<ChunkIndex>(chunk_count));
+  for (std::uint32_t tensor = 0, first = 0; first < chunk_count; first += kChunksPerBlock) {
+    while (layout.first_chunks_[tensor + 1] <= first) ++tensor;
+    layout.block_tensors_.push_back(tensor);
+  }
   layout.tensors_ = std::move(tensors);
   layout.hash_ = hash;
   CHECK(chunk_count != 0 && layout.max_chunk_elems_ != 0);
   CHECK(layout.first_chunks_.size() == layout.tensors_.size() + 1);
   return layout;
-}
-
-ChunkSpan Layout::chunk(ChunkIndex index) const noexcept {
-  DCHECK(index < chunk_count());
-  const auto after = std::upper_bound(first_chunks_.begin(), first_chunks_.end(), index);
-  const auto tensor = static_cast<std::uint32_t>(after - first_chunks_.begin() - 1);
-  const std::uint64_t chunk_elems = chunk_elems_[tensor];
-  const std::uint64_t first_elem = (index - first_chunks_[tensor]) * chunk_elems;
-  DCHECK(first_elem < tensors_[tensor].elem_count);
-  const std::uint64_t left = tensors_[tensor].elem_count - first_elem;
-  return {.tensor = tensor,
-          .first_elem = first_elem,
-          .elem_count = static_cast<std::uint16_t>(std::min(chunk_elems, left))};
 }
 
 }  // namespace sluice::client

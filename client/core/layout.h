@@ -3,11 +3,14 @@
 // so.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "aggregator/base/check.h"
+#include "aggregator/base/limits.h"
 #include "aggregator/base/status.h"
 #include "aggregator/base/types.h"
 
@@ -45,9 +48,7 @@ class Layout {
   const TensorSpec& tensor(std::uint32_t index) const noexcept { return tensors_[index]; }
   Dtype wire() const noexcept { return wire_; }
   // How its elements travel.
-  Dtype wire_dtype(std::uint32_t index) const noexcept {
-    return wire_dtype(tensors_[index], wire_);
-  }
+  Dtype wire_dtype(std::uint32_t index) const noexcept { return wire_dtypes_[index]; }
   // They lose something on the way.
   bool is_rounded(std::uint32_t index) const noexcept {
     return wire_dtype(index) != tensors_[index].dtype;
@@ -64,7 +65,18 @@ class Layout {
   ChunkIndex first_chunk(std::uint32_t tensor) const noexcept { return first_chunks_[tensor]; }
   // Of every tensor, and chunk_count().
   std::span<const ChunkIndex> first_chunks() const noexcept { return first_chunks_; }
-  ChunkSpan chunk(ChunkIndex index) const noexcept;
+  ChunkSpan chunk(ChunkIndex index) const noexcept {
+    DCHECK(index < chunk_count());
+    std::uint32_t tensor = block_tensors_[index / kChunksPerBlock];
+    while (first_chunks_[tensor + 1] <= index) ++tensor;
+    const std::uint64_t chunk_elems = chunk_elems_[tensor];
+    const std::uint64_t first_elem = (index - first_chunks_[tensor]) * chunk_elems;
+    DCHECK(first_elem < tensors_[tensor].elem_count);
+    const std::uint64_t left = tensors_[tensor].elem_count - first_elem;
+    return {.tensor = tensor,
+            .first_elem = first_elem,
+            .elem_count = static_cast<std::uint16_t>(std::min(chunk_elems, left))};
+  }
   // Elements of the biggest chunk.
   std::uint32_t max_chunk_elems() const noexcept { return max_chunk_elems_; }
   // FNV-1a 64 over dtype, that on the wire and element count of every tensor in order, and
@@ -78,7 +90,9 @@ class Layout {
   }
   std::vector<TensorSpec> tensors_;
   std::vector<ChunkIndex> first_chunks_;
-  std::vector<std::uint32_t> chunk_elems_;  // by tensor: of each of its chunks but the last
+  std::vector<std::uint32_t> chunk_elems_;    // by tensor: of each of its chunks but the last
+  std::vector<Dtype> wire_dtypes_;            // by tensor
+  std::vector<std::uint32_t> block_tensors_;  // by block of chunks: the tensor of its first
   std::size_t chunk_bytes_ = 0;
   Dtype wire_ = Dtype::kFloat32;
   std::uint32_t max_chunk_elems_ = 0;

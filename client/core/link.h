@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "aggregator/base/limits.h"
 #include "aggregator/wire/packet.h"
 #include "client/core/counters.h"
 #include "client/core/event_queue.h"
@@ -24,6 +25,10 @@ struct Link {
 
   bool joined() const noexcept { return !flows.empty(); }
   std::uint16_t shard_count() const noexcept { return static_cast<std::uint16_t>(flows.size()); }
+  // Of every packet, so one shard costs no division.
+  std::uint16_t shard_of_chunk(ChunkIndex chunk) const noexcept {
+    return flows.size() == 1 ? std::uint16_t{0} : shard_of(chunk, shard_count());
+  }
   void fail(Status why) noexcept {
     if (failure.ok()) failure = std::move(why);
   }

@@ -24,6 +24,7 @@ class Membership {
   Change handle(const wire::Packet& packet, TimeNs now, Verdict& verdict);
   Change handle_timeout(TimeNs now);
   TimeNs next_timeout() const noexcept;
+  bool has_control() const noexcept { return send_leave_ || send_keepalive_; }
   // Bytes of the next control packet, 0 when none is due.
   std::size_t poll_transmit(std::span<std::uint8_t> out, TimeNs now) noexcept;
 

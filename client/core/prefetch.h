@@ -12,8 +12,18 @@ enum class Use : std::uint8_t { kRead, kWrite };
 template <Use use>
 inline void prefetch(const std::uint8_t* at, std::size_t bytes) noexcept {
   constexpr std::size_t kLineBytes = 64;
-  for (std::size_t offset = 0; offset < bytes; offset += kLineBytes)
-    __builtin_prefetch(at + offset, use == Use::kWrite ? 1 : 0, 2);
+  constexpr std::size_t kLines = 4;  // a turn of the loop
+  const auto line = [at](std::size_t offset) {
+    // What the kernel reads comes a burst later, what is written with the next packet.
+    if constexpr (use == Use::kWrite)
+      __builtin_prefetch(at + offset, 1, 3);
+    else
+      __builtin_prefetch(at + offset, 0, 2);
+  };
+  std::size_t offset = 0;
+  for (; offset + kLines * kLineBytes <= bytes; offset += kLines * kLineBytes)
+    for (std::size_t i = 0; i < kLines; ++i) line(offset + i * kLineBytes);
+  for (; offset < bytes; offset += kLineBytes) line(offset);
 }
 
 }  // namespace sluice::client

@@ -62,12 +62,18 @@ void Recovery::check([[maybe_unused]] const Block& block) noexcept {
   DCHECK(block.open || block.sent == 0);
 }
 
-void Recovery::expect(ChunkIndex chunk) noexcept {
-  Block& block = blocks_[chunk / kChunksPerBlock];
-  DCHECK((block.active & bit_of(chunk)) == 0);
-  block.active |= bit_of(chunk);
-  block.queued |= bit_of(chunk);
-  check(block);
+void Recovery::expect_run(ChunkIndex first, ChunkIndex end) noexcept {
+  while (first < end) {
+    Block& block = blocks_[first / kChunksPerBlock];
+    const ChunkIndex next = std::min(end, (first / kChunksPerBlock + 1) * kChunksPerBlock);
+    const std::uint64_t chunks = ~std::uint64_t{0} >> (kChunksPerBlock - (next - first))
+                                                          << (first % kChunksPerBlock);
+    DCHECK((block.active & chunks) == 0);
+    block.active |= chunks;
+    block.queued |= chunks;
+    check(block);
+    first = next;
+  }
 }
 
 void Recovery::want_no_result(ChunkIndex chunk) noexcept {
@@ -77,20 +83,18 @@ void Recovery::want_no_result(ChunkIndex chunk) noexcept {
 }
 
 bool Recovery::expect_absent(ChunkIndex chunk) noexcept {
-  Block& block = blocks_[chunk / kChunksPerBlock];
-  DCHECK((block.active & bit_of(chunk)) == 0);
-  block.active |= bit_of(chunk);
-  block.absent |= bit_of(chunk);
-  const bool shall = queue(chunk / kChunksPerBlock, bit_of(chunk)) != 0;
-  check(block);
-  return shall;
+  return expect_with_others(chunk, &Block::absent);
 }
 
 bool Recovery::expect_shared(ChunkIndex chunk) noexcept {
+  return expect_with_others(chunk, &Block::shared);
+}
+
+bool Recovery::expect_with_others(ChunkIndex chunk, std::uint64_t Block::*kind) noexcept {
   Block& block = blocks_[chunk / kChunksPerBlock];
   DCHECK((block.active & bit_of(chunk)) == 0);
   block.active |= bit_of(chunk);
-  block.shared |= bit_of(chunk);
+  block.*kind |= bit_of(chunk);
   const bool shall = queue(chunk / kChunksPerBlock, bit_of(chunk)) != 0;
   check(block);
   return shall;

@@ -30,7 +30,9 @@
 namespace sluice::client {
 
 // Of a block's chunks, given as bits.
+constexpr bool at_most_one(std::uint64_t chunks) noexcept { return (chunks & (chunks - 1)) == 0; }
 constexpr std::uint32_t count_of(std::uint64_t chunks) noexcept {
+  if (at_most_one(chunks)) return chunks != 0;  // a call of a function without the instruction
   return static_cast<std::uint32_t>(std::popcount(chunks));
 }
 
@@ -48,7 +50,9 @@ class Recovery {
   void begin_step() noexcept;
 
   // This worker contributes the chunk and wants its result; it goes to the scheduler now.
-  void expect(ChunkIndex chunk) noexcept;
+  void expect(ChunkIndex chunk) noexcept { expect_run(chunk, chunk + 1); }
+  // The same of [first, end).
+  void expect_run(ChunkIndex first, ChunkIndex end) noexcept;
   // The same without data: one packet takes all such chunks of a block that wait, and one of them
   // stands with the scheduler for all. True: this one shall.
   bool expect_absent(ChunkIndex chunk) noexcept;
@@ -177,8 +181,9 @@ class Recovery {
     TimeNs deadline_ns = kNever;  // no block's deadline is earlier
   };
 
+  bool expect_with_others(ChunkIndex chunk, std::uint64_t Block::*kind) noexcept;
   FlowState& flow_state_of(std::uint32_t block) noexcept {
-    return flow_states_[block % flow_states_.size()];
+    return flow_states_.size() == 1 ? flow_states_[0] : flow_states_[block % flow_states_.size()];
   }
   void open(FlowState& state, std::uint32_t index) noexcept;
   void close(FlowState& state, std::uint32_t index, Flow& flow) noexcept;

@@ -183,9 +183,11 @@ TimeNs Recovery::next_timeout() const noexcept {
 }
 
 void Recovery::arm(FlowState& state, Block& block, TimeNs now, const Flow& flow) noexcept {
+  // Of what gets no result nothing else may tell; a result may stand in a queue.
+  const bool confirms = block.sent != 0 && (block.sent & ~block.unwanted) == 0;
+  const DurationNs first_ns = confirms ? flow.rtt().confirm_ns() : flow.rtt().timeout_ns();
   const DurationNs timeout_ns =
-      std::min(flow.rtt().timeout_ns() << std::min<int>(block.backoff, kMaxBackoff),
-               RttEstimator::kMaxTimeout);
+      std::min(first_ns << std::min<int>(block.backoff, kMaxBackoff), RttEstimator::kMaxTimeout);
   block.deadline_ns = (now + timeout_ns + kTimerGrid - 1) & ~(kTimerGrid - 1);
   DCHECK(block.deadline_ns > now);
   state.deadline_ns = std::min(state.deadline_ns, block.deadline_ns);

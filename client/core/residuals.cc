@@ -22,35 +22,85 @@ std::vector<PruneTensor> prunable(const Layout& layout) {
   return tensors;
 }
 
+// What is not finite left, or was lost; it does not come again.
+void update_velocity(const float* gradient, float momentum, float* velocity,
+                     std::size_t count) noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    const float last = velocity[i] - velocity[i] == 0 ? velocity[i] : 0;
+    velocity[i] = momentum * last + gradient[i];
+  }
+}
+
 }  // namespace
 
-Residuals::Residuals(const Layout& layout, const PruneOptions& pruning)
-    : layout_(layout), thresholds_(pruning, prunable(layout)), limits_(layout.tensor_count()) {
+Residuals::Residuals(const Layout& layout, const PruneOptions& pruning, Executor* executor)
+    : layout_(layout),
+      thresholds_(pruning, prunable(layout)),
+      momentum_(pruning.momentum),
+      executor_(executor),
+      measurements_(layout.tensor_count()),
+      limits_(layout.tensor_count()) {
   std::uint64_t count = 0;
-  bool any_pruned = false;
+  bool selects_any = false;
   for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor) {
     first_.push_back(count);
+    measurements_[tensor].residuals = this;
+    measurements_[tensor].tensor = tensor;
+    covers_.push_back(selects(tensor) || layout.is_rounded(tensor));
     if (covers(tensor)) count += layout.tensor(tensor).elem_count;
-    any_pruned |= prunes(tensor);
+    if (has_velocity(tensor)) count += layout.tensor(tensor).elem_count;
+    prunes_any_ |= prunes(tensor);
+    selects_any |= selects(tensor);
   }
   values_.resize(count);
-  if (!any_pruned) return;
+  if (!selects_any) return;
   left_.resize(layout.max_chunk_elems());
   packed_.resize(layout.chunk_bytes());
   nothing_.resize(layout.max_chunk_elems());
 }
 
-void Residuals::begin_step(std::uint32_t tensor, const float* gradient) noexcept {
+Residuals::~Residuals() {
+  for (std::uint32_t tensor = 0; tensor < measurements_.size(); ++tensor) await(tensor);
+}
+
+void Residuals::begin_step(std::uint32_t tensor, const float* gradient) {
+  if (!selects(tensor)) return;
+  Measurement& measurement = measurements_[tensor];
+  CHECK(measurement.done());
+  measurement.gradient = gradient;
+  measurement.whole = flushes_;
+  measurement.begin();
+  if (executor_ != nullptr)
+    executor_->execute(measurement);
+  else
+    measurement.run();
+}
+
+void Residuals::await(std::uint32_t tensor) noexcept {
+  if (!measured(tensor)) executor_->finish(measurements_[tensor]);
+}
+
+// On any thread.
+void Residuals::measure(const Measurement& measurement) noexcept {
+  const std::uint32_t tensor = measurement.tensor;
+  const std::uint64_t count = layout_.tensor(tensor).elem_count;
+  float* const residual = &values_[first_[tensor]];
+  const float* gradient = measurement.gradient;
+  if (has_velocity(tensor)) {
+    update_velocity(gradient, momentum_, residual + count, count);
+    gradient = residual + count;
+  }
   if (!prunes(tensor)) return;
-  const float limit =
-      thresholds_.next(tensor, {gradient, layout_.tensor(tensor).elem_count}, of(tensor));
+  const float limit = thresholds_.next(tensor, {gradient, count}, {residual, count});
   CHECK(limit >= 0);
-  limits_[tensor] = flushes_ ? kPruneNothing : limit;
+  limits_[tensor] = measurement.whole ? kPruneNothing : limit;
 }
 
 std::span<float> Residuals::of(std::uint32_t tensor) noexcept {
   CHECK(covers(tensor));
-  return {&values_[first_[tensor]], layout_.tensor(tensor).elem_count};
+  await(tensor);
+  const std::uint64_t count = layout_.tensor(tensor).elem_count;
+  return {&values_[first_[tensor]], has_velocity(tensor) ? 2 * count : count};
 }
 
 float* Residuals::at(const ChunkSpan& span) noexcept {
@@ -59,9 +109,16 @@ float* Residuals::at(const ChunkSpan& span) noexcept {
   return &values_[first_[span.tensor] + span.first_elem];
 }
 
+float* Residuals::velocity_at(const ChunkSpan& span) noexcept {
+  DCHECK(has_velocity(span.tensor));
+  return at(span) + layout_.tensor(span.tensor).elem_count;
+}
+
 void Residuals::pack(const ChunkSpan& span, const float* gradient, std::uint8_t* out) noexcept {
+  DCHECK(measured(span.tensor));
   const float* residual = at(span);
-  if (prunes(span.tensor)) {
+  if (has_velocity(span.tensor)) gradient = velocity_at(span);
+  if (selects(span.tensor)) {
     agg::prune(gradient, residual, span.elem_count, limits_[span.tensor], left_.data());
     gradient = left_.data();
     residual = nothing_.data();
@@ -73,26 +130,37 @@ void Residuals::pack(const ChunkSpan& span, const float* gradient, std::uint8_t*
 }
 
 void Residuals::settle(const ChunkSpan& span, const float* gradient, bool delivered) noexcept {
-  if (!prunes(span.tensor))
+  if (!selects(span.tensor))
     return agg::settle(gradient, at(span), span.elem_count, layout_.wire(), delivered);
+  float* const velocity = has_velocity(span.tensor) ? velocity_at(span) : nullptr;
+  if (velocity != nullptr) gradient = velocity;
   if (delivered) {
     pack(span, gradient, packed_.data());
     agg::fold_store(left_.data(), packed_.data(), span.elem_count, layout_.wire_dtype(span.tensor));
   }
   agg::keep_rest(gradient, at(span), span.elem_count, delivered ? left_.data() : nothing_.data());
+  if (velocity == nullptr || !delivered) return;
+  // Only where something was pruned away it starts anew: what leaves whole keeps its momentum.
+  if (!prunes(span.tensor) || limits_[span.tensor] == kPruneNothing) return;
+  for (std::size_t i = 0; i < span.elem_count; ++i)
+    if (left_[i] != 0) velocity[i] = 0;
 }
 
 void Residuals::give_back(const ChunkSpan& span, std::span<const std::uint8_t> payload) noexcept {
   const Dtype dtype = layout_.wire_dtype(span.tensor);
   CHECK(payload.size() == payload_bytes(dtype, span.elem_count));
+  await(span.tensor);
   agg::give_back(at(span), payload.data(), span.elem_count, dtype);
 }
 
 void Residuals::discard(const ChunkSpan& span) noexcept {
+  await(span.tensor);
   std::fill_n(at(span), span.elem_count, 0.0f);
+  if (has_velocity(span.tensor)) std::fill_n(velocity_at(span), span.elem_count, 0.0f);
 }
 
 void Residuals::scale(float factor) noexcept {
+  for (std::uint32_t tensor = 0; tensor < measurements_.size(); ++tensor) await(tensor);
   for (float& value : values_) value *= factor;
 }
 

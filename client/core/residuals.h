@@ -8,7 +8,14 @@
 // callers know. delivered + residual + discarded = sum of the gradients, but for what is not
 // finite, which leaves and is never kept.
 //
-// Pure; the session's thread only. Memory, a float an element, is allocated at the join.
+// With momentum correction (PruneOptions) a velocity takes the gradient's place here, of all
+// float32 tensors but the exact ones: those that are not pruned would have no momentum else. It
+// starts anew, at zero, where it leaves (factor masking): what is late is not pushed on. All of a
+// velocity that was not delivered becomes residual, as a gradient does.
+//
+// Pure; the session's thread only, but for measuring: what an executor does of that on another
+// thread reads the gradient and the tensor's residual, so whoever writes there waits until it is
+// done. Memory, a float an element, with momentum two, is allocated at the join.
 #pragma once
 
 #include <cstdint>
@@ -16,25 +23,29 @@
 #include <vector>
 
 #include "client/core/layout.h"
+#include "client/prune/executor.h"
 #include "client/prune/threshold.h"
 
 namespace sluice::client {
 
 class Residuals {
  public:
-  // `layout` outlives it.
-  Residuals(const Layout& layout, const PruneOptions& pruning);
+  // `layout` outlives it, and so does `executor`; null: what is measured is measured at once.
+  Residuals(const Layout& layout, const PruneOptions& pruning, Executor* executor);
+  ~Residuals();
+  Residuals(const Residuals&) = delete;
 
   // Of the tensor's values only the big ones leave.
   bool prunes(std::uint32_t tensor) const noexcept { return thresholds_.prunes(tensor); }
-  bool prunes_any() const noexcept { return !nothing_.empty(); }
-  // The tensor travels at a loss. The other calls are for such tensors only.
-  bool covers(std::uint32_t tensor) const noexcept {
-    return prunes(tensor) || layout_.is_rounded(tensor);
-  }
+  bool prunes_any() const noexcept { return prunes_any_; }
+  // The tensor travels at a loss, or as a velocity. The other calls are for such tensors only.
+  bool covers(std::uint32_t tensor) const noexcept { return covers_[tensor] != 0; }
 
-  // Once a step, before its first chunk is packed.
-  void begin_step(std::uint32_t tensor, const float* gradient) noexcept;
+  // Once a step: begins to find out what of the tensor leaves. `gradient` stays as it is until
+  // measured(), before which no chunk of the tensor is packed or settled.
+  void begin_step(std::uint32_t tensor, const float* gradient);
+  bool measured(std::uint32_t tensor) const noexcept { return measurements_[tensor].done(); }
+  void await(std::uint32_t tensor) noexcept;
   // From each tensor's next step on all of it leaves, with all that was left behind: what a worker
   // does in its last step.
   void flush() noexcept { flushes_ = true; }
@@ -50,20 +61,45 @@ class Residuals {
   void discard(const ChunkSpan& span) noexcept;
 
   // ---- a tensor ----
+  // Its residual, and with momentum its velocity behind that: what a checkpoint keeps.
   std::span<float> of(std::uint32_t tensor) noexcept;
   // The scale of the loss has changed by this factor.
   void scale(float factor) noexcept;
 
  private:
+  bool has_velocity(std::uint32_t tensor) const noexcept {
+    const TensorSpec& spec = layout_.tensor(tensor);
+    return momentum_ > 0 && spec.dtype == Dtype::kFloat32 && !spec.exact;
+  }
+  // What leaves of it is chosen element by element, or is no gradient.
+  bool selects(std::uint32_t tensor) const noexcept {
+    return prunes(tensor) || has_velocity(tensor);
+  }
+  // Finds the tensor's threshold for a step, and its velocity.
+  struct Measurement final : Task {
+    void work() noexcept override { residuals->measure(*this); }
+    Residuals* residuals = nullptr;
+    std::uint32_t tensor = 0;
+    const float* gradient = nullptr;
+    bool whole = false;  // all of it leaves
+  };
+  void measure(const Measurement& measurement) noexcept;
   float* at(const ChunkSpan& span) noexcept;
+  float* velocity_at(const ChunkSpan& span) noexcept;
 
   const Layout& layout_;
   Thresholds thresholds_;
-  std::vector<float> limits_;  // of each tensor in the step under way: smaller values stay
+  float momentum_;
+  Executor* const executor_;
+  std::vector<Measurement> measurements_;  // by tensor
+  bool prunes_any_ = false;
+  std::vector<std::uint8_t> covers_;  // by tensor
+  std::vector<float> limits_;         // of each tensor in the step under way: smaller values stay
   bool flushes_ = false;
   std::vector<std::uint64_t> first_;  // of each tensor, in values_
   std::vector<float> values_;
-  // Of one chunk that is pruned: what leaves, as floats and packed, and a residual of nothing.
+  // Of one chunk that is pruned or a velocity's: what leaves, as floats and packed, and a residual
+  // of nothing.
   std::vector<float> left_;
   std::vector<std::uint8_t> packed_;
   std::vector<float> nothing_;

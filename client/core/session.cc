@@ -62,6 +62,7 @@ void Session::close(Event event, TimeNs now) {
   CHECK(event.kind == Event::Kind::kFailed || event.kind == Event::Kind::kLeft);
   last_stall_ = describe_stall(now);
   become(SessionState::kClosed);
+  gradients_.await_measurements();
   const Status why = status();
   const Tensors& tensors = gradients_.tensors();
   for (std::uint32_t tensor = 0; tensor < tensors.count(); ++tensor)
@@ -98,8 +99,15 @@ void Session::leave(wire::LeaveReason reason, TimeNs now) {
 
 // ---- the application's calls ----
 
+// A store has layers, which are pushed and pulled, and no steps.
+Status Session::check_sums() const {
+  if (!store_) return status();
+  return {StatusCode::kInvalidArgument,
+          place_of(options_) + "a parameter store has no steps: push and pull its layers"};
+}
+
 Status Session::submit(const Submission& submission, TimeNs now) {
-  Status status = this->status();
+  Status status = check_sums();
   if (status.ok()) status = gradients_.submit(submission, now);
   // Its first gradient after a resync: the others need not wait for this worker any more.
   if (status.ok() && submission.contribute) transfers_.caught_up(now);
@@ -107,7 +115,7 @@ Status Session::submit(const Submission& submission, TimeNs now) {
 }
 
 Status Session::end_step() {
-  Status status = this->status();
+  Status status = check_sums();
   return status.ok() ? gradients_.end_step() : status;
 }
 
@@ -160,8 +168,7 @@ Status Session::barrier(TimeNs now) {
 }
 
 bool Session::act_on_call(TimeNs now) {
-  if (state_ != SessionState::kRunning || !gradients_.has_joined()) return false;
-  gradients_.schedule_joined(now);
+  if (state_ != SessionState::kRunning || !gradients_.schedule_next(now)) return false;
   if (!link_.failure.ok())
     fail(link_.failure, true, now);
   else
@@ -291,66 +298,6 @@ void Session::act(Membership::Change change, TimeNs now) {
       fail(membership_.failure(), membership_.failure().code() == StatusCode::kTimedOut, now);
       break;
   }
-}
-
-// ---- stragglers ----
-
-std::uint32_t Session::behind() const noexcept {
-  const Step next = gradients_.tensors().filling();
-  const Step ahead = open_step() > next ? open_step() - next : 0;
-  return ahead + (waiting_late_chunks() != 0 ? 1 : 0);
-}
-
-Status Session::resync(TimeNs now) {
-  Status status = this->status();
-  if (!status.ok()) return status;
-  if (!gradients_.tolerant())
-    return {StatusCode::kInvalidArgument,
-            place_of(options_) + "a synchronous job loses no step: there is no state to fetch"};
-  if (behind_status().ok()) {
-    const std::uint32_t in_flight = gradients_.tensors().in_flight_count();
-    if (in_flight != 0)
-      return {StatusCode::kBusy, place_of(options_) + "resync: " + std::to_string(in_flight) +
-                                     " tensors are in flight; wait for them first"};
-    if (gradients_.in_progress())
-      return {StatusCode::kInvalidArgument,
-              place_of(options_) + "resync: step " + std::to_string(current_step()) +
-                  " is not finished; submit the rest of it and wait for it first"};
-    gradients_.fall_behind(
-        {StatusCode::kBehind,
-         place_of(options_) + "this rank has asked for the state of another one"});
-    CHECK(!behind_status().ok());
-  }
-  if (!transfers_.has_state()) transfers_.request(now);
-  return {};
-}
-
-ReceivedState Session::take_state(TimeNs now) {
-  ReceivedState state = transfers_.take_state();
-  CHECK(!behind_status().ok());
-  gradients_.resume(state.step + 1, now);
-  note_caught_up(now);
-  return state;
-}
-
-Status Session::check_state_step(Step step) const {
-  Status status = this->status();
-  if (!status.ok() || !behind_status().ok()) return status.ok() ? behind_status() : status;
-  CHECK(gradients_.current_step() != 0);
-  const Step last = gradients_.current_step() - 1;
-  if (step == last) return {};
-  return {StatusCode::kInvalidArgument,
-          place_of(options_) + "send_state: step " + std::to_string(step) +
-              " is not the last finished one, " + std::to_string(last)};
-}
-
-bool Session::send_state(std::span<const std::uint8_t> state, Step step, TimeNs now) {
-  return status().ok() && transfers_.give(state, step, now);
-}
-
-void Session::note_caught_up(TimeNs now) noexcept {
-  if (!transfers_.received() || !behind_status().ok()) return;
-  if (gradients_.up_to_date()) transfers_.caught_up(now);
 }
 
 // ---- what the path said ----

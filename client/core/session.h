@@ -24,6 +24,7 @@
 #include "client/core/gradients.h"
 #include "client/core/join.h"
 #include "client/core/link.h"
+#include "client/core/member.h"
 #include "client/core/membership.h"
 #include "client/core/store.h"
 #include "client/core/transfer.h"
@@ -31,7 +32,7 @@
 
 namespace sluice::client {
 
-class Session {
+class Session final : public Member {
  public:
   Session(SessionOptions options, Layout layout, TimeNs now);
   Session(const Session&) = delete;
@@ -44,8 +45,8 @@ class Session {
   bool poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now);
   // Schedules one of the tensors that were submitted; poll_transmit() does it for all, so only
   // whoever shares the session between threads needs it. False: there was none.
-  bool act_on_call(TimeNs now);
-  bool has_call() const noexcept { return gradients_.has_joined(); }
+  bool act_on_call(TimeNs now) override;
+  bool has_call() const noexcept override { return gradients_.has_next(); }
   // When handle_timeout() wants to run next; kNever when only a packet or the application can help.
   TimeNs next_timeout() const noexcept;
   void handle_timeout(TimeNs now);
@@ -56,26 +57,28 @@ class Session {
   void handle_too_big(std::size_t datagram_bytes, std::size_t path_datagram_bytes, bool certain,
                       TimeNs now);
   // The transport, or the memory to go on, is gone for good.
-  void handle_broken(Status why, TimeNs now) { fail(std::move(why), false, now); }
-  bool poll_event(Event& event) noexcept { return link_.events.pop(event); }
+  void handle_broken(Status why, TimeNs now) override { fail(std::move(why), false, now); }
+  bool poll_event(Event& event) noexcept override { return link_.events.pop(event); }
   // With options.trace: the tensors that are done, each at its kTensorDone event at the latest.
-  bool poll_trace(TensorTimes& times) noexcept { return gradients_.trace().poll(times); }
+  bool poll_trace(TensorTimes& times) noexcept override {
+    return store_ ? store_->poll_trace(times) : gradients_.trace().poll(times);
+  }
 
   // ---- application side ----
   // The tensor's next step, see tensors.h. kBusy while its last submission is in flight.
-  Status submit(const Submission& submission, TimeNs now);
+  Status submit(const Submission& submission, TimeNs now) override;
   // Declares the step that is being submitted complete: tensors left out are contributed as NIL
   // (refused when !allow_nil). Without it a step ends when all tensors have been submitted.
-  Status end_step();
+  Status end_step() override;
   // It would have nothing to do. Any thread, without the owner's lock: see Tensors::take_ended().
-  bool take_ended_step() noexcept { return gradients_.take_ended_step(); }
+  bool take_ended_step() noexcept override { return gradients_.take_ended_step(); }
   // What the outputs of `tensor`, which exists, hold from now on; kDefault: what the options say.
   // After kJoined. kBusy while it is in flight.
-  Status set_averaging(std::uint32_t tensor, AveragingChoice choice);
+  Status set_averaging(std::uint32_t tensor, AveragingChoice choice) override;
   // ---- tensors that travel at a loss (Residuals::covers) ----
   // What of this worker's gradients is not delivered yet: to be read, saved and set between steps.
   // kBusy while the tensor is in flight, kInvalidArgument for one that has none.
-  Status residual(std::uint32_t tensor, std::span<float>& values);
+  Status residual(std::uint32_t tensor, std::span<float>& values) override;
   // Before the last step's submissions of a rank that will leave: all that was left behind goes
   // with them, nothing is pruned any more. (What rounding loses then stays.)
   Status flush_residuals();
@@ -85,12 +88,12 @@ class Session {
   // All ranks call the same collectives in the same order; one at a time (kBusy). `buffer` stays
   // the session's until kCollectiveDone. Any size: cut into several steps of the collectives
   // stream, with barriers that hold the window.
-  Status broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now);
-  Status barrier(TimeNs now);
+  Status broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) override;
+  Status barrier(TimeNs now) override;
   // In the middle of a step or of a collective it is kAbnormal, whatever the caller says.
-  void leave(wire::LeaveReason reason, TimeNs now);
-  const Tensors& tensors() const noexcept { return gradients_.tensors(); }
-  const Layout& layout() const noexcept { return gradients_.layout(); }
+  void leave(wire::LeaveReason reason, TimeNs now) override;
+  const Tensors& tensors() const noexcept override { return gradients_.tensors(); }
+  const Layout& layout() const noexcept override { return gradients_.layout(); }
 
   // ---- a job of kind store ----
   // Null: it is none. To be called while status() is ok, after kJoined.
@@ -122,30 +125,31 @@ class Session {
   std::uint32_t behind() const noexcept;
   // Why this rank needs another one's state before it can go on; ok while it does not.
   const Status& behind_status() const noexcept { return gradients_.behind_status(); }
-  const JobFacts& facts() const noexcept { return facts_; }  // known once kJoined came
+  JobFacts facts() const override { return facts_; }  // known once kJoined came
   // What the results of a finished step said; null: not among the last ones.
-  const StepReport* report(Step step) const noexcept { return gradients_.report(step); }
-  const StepReport* last_report() const noexcept { return gradients_.last_report(); }
+  const StepReport* report(Step step) const noexcept override { return gradients_.report(step); }
+  const StepReport* last_report() const noexcept override { return gradients_.last_report(); }
 
   // ---- what it is and does ----
-  SessionState state() const noexcept { return state_; }
+  std::string place() const { return place_of(options_); }  // how its texts begin
+  SessionState state() const noexcept override { return state_; }
   // Ok while the application may call; else the session's failure, or that it has left.
-  Status status() const;
+  Status status() const override;
   Step current_step() const noexcept { return gradients_.current_step(); }
   Step collective_step() const noexcept { return collectives_.current_step(); }
   bool collective_in_progress() const noexcept { return collectives_.in_call(); }
   // The appliance makes the job's memory and answers so: the join takes as long as that.
   bool preparing() const noexcept { return state_ == SessionState::kJoining && join_.preparing(); }
-  const Counters& counters() const noexcept { return link_.counters; }
+  Counters counters() const override { return link_.counters; }
   // Of datagrams that arrived.
   const std::array<std::uint64_t, kVerdictCount>& verdicts() const noexcept { return verdicts_; }
   // Why the current step waits: tensors, ranks, when each was last heard. Empty when nothing waits;
   // after the end what it was then.
-  std::string describe_stall(TimeNs now) const;
+  std::string describe_stall(TimeNs now) const override;
   // Since something of what waits came last; 0: nothing waits.
-  DurationNs stalled_ns(TimeNs now) const noexcept;
+  DurationNs stalled_ns(TimeNs now) const noexcept override;
   // What the schedule does and knows.
-  std::string describe_plan() const { return gradients_.describe_plan(); }
+  std::string describe_plan() const override { return gradients_.describe_plan(); }
 
  private:
   // The last answer that named missing ranks, for reports.
@@ -159,6 +163,7 @@ class Session {
   };
 
   // ---- session.cc ----
+  Status check_sums() const;
   Verdict handle(const wire::Packet& packet, TimeNs now);
   Verdict handle_join_answer(const wire::Packet& packet, TimeNs now);
   Verdict handle_control(const wire::Packet& packet, TimeNs now);
@@ -185,6 +190,10 @@ class Session {
   // costs no virtual call.
   bool pieces_use(std::uint16_t shard) const noexcept {
     return shard == 0 && (collectives_.in_progress() || transfers_.in_progress());
+  }
+  // poll_probe() has something to look at: asked for each packet that leaves.
+  bool may_probe(std::uint16_t shard) const noexcept {
+    return store_ || pieces_use(shard) || gradients_.recovery().may_probe(shard);
   }
   Stream& stream(StreamId id) noexcept { return *streams_[static_cast<std::size_t>(id)]; }
   void work(TimeNs now) noexcept;

@@ -126,11 +126,14 @@ bool Session::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, Tim
     transmit.bytes = join_.poll_transmit(out);
   } else {
     while (has_call() && act_on_call(now)) continue;
-    transmit.bytes = membership_.poll_transmit(out, now);
-    if (transmit.bytes == 0 && state_ == SessionState::kRunning) {
+    if (membership_.has_control())
+      transmit.bytes = membership_.poll_transmit(out, now);
+    else if (state_ != SessionState::kRunning)
+      return false;
+    else if (transfers_.has_control())
       transmit.bytes = transfers_.poll_control(out);
-      if (transmit.bytes == 0 && !poll_data(transmit, out, now)) return false;
-    }
+    else if (!poll_data(transmit, out, now))
+      return false;
   }
   if (transmit.bytes == 0) return false;
   CHECK(transmit.bytes + transmit.payload.size() <= datagram_bytes_);
@@ -144,14 +147,15 @@ bool Session::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, Tim
 // only when nothing else carried it, or when the schedule waits for feedback that nobody has asked
 // for.
 bool Session::poll_data(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) {
-  for (std::uint16_t shard = 0; shard < link_.shard_count(); ++shard)
-    if (poll_probe(shard, transmit, out, now)) return true;
+  const std::uint16_t shards = link_.shard_count();
+  for (std::uint16_t shard = 0; shard < shards; ++shard)
+    if (may_probe(shard) && poll_probe(shard, transmit, out, now)) return true;
   // Collectives go first: ranks wait for them.
   if (collectives_.has_queued() && collectives_.write_next(transmit, out, now)) return true;
   if (store_ ? store_->write_next(transmit, out, now) : gradients_.write_next(transmit, out, now))
     return true;
   if (transfers_.has_queued() && transfers_.write_next(transmit, out, now)) return true;
-  for (std::uint16_t shard = 0; shard < link_.shard_count(); ++shard)
+  for (std::uint16_t shard = 0; shard < shards; ++shard)
     if (poll_credit(shard, transmit, out, now)) return true;
   return false;
 }
@@ -174,7 +178,6 @@ bool Session::poll_probe(std::uint16_t shard, Transmit& transmit, std::span<std:
                          TimeNs now) noexcept {
   const bool pieces = pieces_use(shard);
   if (store_ && store_->write_probe(shard, transmit, out, now)) return true;
-  if (!pieces && !gradients_.recovery().may_probe(shard)) return false;
   Flow& flow = link_.flows[shard];
   Recovery::ProbePlan plan;
   for (const StreamId id : kProbeOrder) {

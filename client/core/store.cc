@@ -31,6 +31,7 @@ Store::Store(const SessionOptions& options, const Layout& layout, Link& link)
       outputs_(layout.tensor_count()),
       pool_(setup_of(layout)) {
   CHECK(layout.in_blocks());
+  if (options.trace) trace_.enable(layout.tensor_count());
   for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor) {
     if (layout.tensor(tensor).begins_block)
       layers_.push_back(
@@ -64,6 +65,7 @@ void Store::join(const wire::Accept& accept) {
   }
   const Step first = std::max<Step>(1, accept.first_steps[0]);
   for (Layer& layer : layers_) layer.pushed = first - 1;
+  kept_ = accept.kept != 0;
 }
 
 void Store::start(TimeNs now) noexcept {
@@ -94,6 +96,8 @@ void Store::begin_push(LayerIndex index, std::span<const float* const> inputs, S
   layer.pushing = true;
   layer.push_step = step;
   layer.push_left = layer.chunk_count;
+  for (std::uint32_t block = layer.block_begin; block < layer.block_end; ++block)
+    blocks_[block].settled = 0;
   ++pushing_count_;
   // The pool counts from 1, initial values being its first.
   pool_.push(index, step + 1, layer.block_end - layer.block_begin);
@@ -127,6 +131,7 @@ Status Store::push(LayerIndex index, std::span<const float* const> inputs, doubl
     return {StatusCode::kExhausted, place_of(options_) + place + ": iterations are used up"};
   layer.rate = rate;
   layer.pushed = iteration;
+  tell_pool(index);
   pool_.begin_iteration(iteration + 1);
   begin_push(index, inputs, iteration);
   return {};
@@ -179,15 +184,18 @@ void Store::renew(Recovery& recovery, std::vector<std::vector<ChunkIndex>>& lost
     });
 }
 
-// The store has counted these of the push under way.
+// The store has counted these of the push under way: every answer of the block says so again.
 void Store::settle_pushes(std::uint32_t block, std::uint64_t counted, TimeNs now) {
   Layer& layer = layers_[blocks_[block].layer];
   CHECK(layer.pushing);
   Flow& flow = link_.flows[shard_of_block(block)];
-  for (std::uint64_t rest = counted & blocks_[block].all(); rest != 0; rest &= rest - 1) {
+  std::uint64_t& settled = blocks_[block].settled;
+  for (std::uint64_t rest = counted & blocks_[block].all() & ~settled; rest != 0;
+       rest &= rest - 1) {
     const ChunkIndex chunk =
         block * kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(rest));
     if (!pushes_->result(chunk, now, flow)) continue;
+    settled |= rest & -rest;
     CHECK(layer.push_left != 0);
     --layer.push_left;
     last_progress_ns_ = now;
@@ -211,7 +219,10 @@ Verdict Store::handle_values(const wire::Packet& packet, TimeNs now) {
   if (body.elem_count != span.elem_count) return Verdict::kShapeMismatch;
   Block& block = blocks_[index];
   Layer& layer = layers_[block.layer];
-  if (body.clock >= block.clock) {
+  const bool news = body.clock > block.clock ||
+                    (body.clock == block.clock &&
+                     (body.at_clock != block.at_clock || body.waiting != block.parked));
+  if (news) {
     block.clock = body.clock;
     block.at_clock = body.at_clock;
     block.parked = body.waiting;
@@ -235,6 +246,8 @@ Verdict Store::handle_values(const wire::Packet& packet, TimeNs now) {
       layer.has_copy = true;
       layer.held = layer.least;
       CHECK(layer.held >= layer.need);
+      trace_.read(layer.tensor_begin, layer.own + 1, layer.own - std::min(layer.own, layer.held));
+      trace_.done(layer.tensor_begin, layer.own + 1, now);
       --pulling_count_;
       link_.events.push(
           {.kind = Event::Kind::kPullDone, .tensor = block.layer, .step = layer.held});
@@ -244,7 +257,8 @@ Verdict Store::handle_values(const wire::Packet& packet, TimeNs now) {
     ++link_.counters.duplicate_results;
   }
   if (counted) settle_pushes(index, block.all(), now);
-  tell_pool(block.layer);
+  // A layer's clock is that of all its blocks: too much for every packet.
+  if (news || verdict == Verdict::kCompleted) tell_pool(block.layer);
   return verdict;
 }
 

@@ -17,6 +17,7 @@
 #include "client/core/layout.h"
 #include "client/core/link.h"
 #include "client/core/recovery.h"
+#include "client/core/trace.h"
 #include "client/core/types.h"
 #include "client/sched/requests.h"
 
@@ -48,7 +49,18 @@ class Store {
   std::uint32_t tensors_of(LayerIndex layer) const noexcept {
     return layers_[layer].tensor_end - layers_[layer].tensor_begin;
   }
+  std::uint32_t first_tensor(LayerIndex layer) const noexcept {
+    return layers_[layer].tensor_begin;
+  }
   LayerClocks clocks(LayerIndex layer) const noexcept;
+  // It has outlived all of its workers: its values are not the initial ones that were given.
+  bool kept() const noexcept { return kept_; }
+  void note_suspended(DurationNs waited_ns) noexcept {
+    link_.counters.suspended_ns += static_cast<std::uint64_t>(waited_ns);
+  }
+  // Of a layer that exists: its last push, or pull, is under way.
+  bool pushing(LayerIndex layer) const noexcept { return layers_[layer].pushing; }
+  bool pulling(LayerIndex layer) const noexcept { return layers_[layer].pulling; }
   // Something is under way, in one direction or any.
   bool pushing() const noexcept { return pushing_count_ != 0; }
   bool busy() const noexcept { return pushing_count_ + pulling_count_ != 0; }
@@ -62,6 +74,9 @@ class Store {
   void hint(std::uint16_t shard, const Flow::LossSignals& signals, TimeNs now) noexcept;
   void work(std::uint16_t shard, TimeNs now) noexcept;
   TimeNs next_timeout() const noexcept;
+  // With options.trace: a record a layer and iteration, under the layer's first tensor, when the
+  // iteration's pull is done.
+  bool poll_trace(TensorTimes& times) noexcept { return trace_.poll(times); }
   // It is over: kPushDone and kPullDone with `why` for all that is under way.
   void give_up(const Status& why);
   TimeNs last_progress_ns() const noexcept { return last_progress_ns_; }
@@ -94,6 +109,7 @@ class Store {
     std::uint16_t at_clock = 0;
     std::uint16_t parked = 0;
     std::uint8_t chunk_count = 0;
+    std::uint64_t settled = 0;  // of the push under way: chunks that are known to be counted
     std::uint64_t all() const noexcept {
       return ~std::uint64_t{0} >> (kChunksPerBlock - chunk_count);
     }
@@ -115,6 +131,7 @@ class Store {
   bool write_pull(ChunkIndex first, Transmit& transmit, std::span<std::uint8_t> out, TimeNs now);
   void settle_pushes(std::uint32_t block, std::uint64_t counted, TimeNs now);
   void tell_pool(LayerIndex layer) noexcept;
+  void note_sent(LayerIndex layer, Step iteration, bool again, TimeNs now) noexcept;
   void renew(Recovery& recovery, std::vector<std::vector<ChunkIndex>>& lost, const Layer& layer);
 
   const SessionOptions& options_;
@@ -133,10 +150,12 @@ class Store {
   RequestUnit unit_;
   std::uint64_t unit_chunks_ = 0;
   bool started_ = false;
+  bool kept_ = false;
   bool suspended_ = false;
   std::uint32_t pushing_count_ = 0;
   std::uint32_t pulling_count_ = 0;
   TimeNs last_progress_ns_ = 0;
+  TensorTrace trace_;
 };
 
 }  // namespace sluice::client

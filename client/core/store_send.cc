@@ -55,6 +55,15 @@ bool Store::write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs n
   return false;
 }
 
+// A push belongs to the iteration that it is read back for.
+void Store::note_sent(LayerIndex layer, Step iteration, bool again, TimeNs now) noexcept {
+  if (!trace_.on()) return;
+  const std::uint32_t tensor = layers_[layer].tensor_begin;
+  if (!trace_.has(tensor, iteration))
+    trace_.queued(tensor, iteration, priority_of(layer), true, now, now);
+  trace_.sent(tensor, iteration, again, now);
+}
+
 // False: its fate is known, it need not leave.
 bool Store::write_push(ChunkIndex chunk, Transmit& transmit, std::span<std::uint8_t> out,
                        TimeNs now) {
@@ -74,7 +83,9 @@ bool Store::write_push(ChunkIndex chunk, Transmit& transmit, std::span<std::uint
   body.flow.priority = priority_of(blocks_[index].layer);
   const bool last = unit_chunks_ == 0 && pool_.empty(Direction::kPush);
   if (flow.take_report_flag(last)) body.flow.flags |= wire::kFlagReport;
-  link_.counters.retransmissions += pushes_->sent(chunk, body.flow.number, now, flow);
+  const bool again = pushes_->sent(chunk, body.flow.number, now, flow);
+  link_.counters.retransmissions += again;
+  note_sent(blocks_[index].layer, layer.push_step + 1, again, now);
   const std::span<const std::uint8_t> payload{
       reinterpret_cast<const std::uint8_t*>(inputs_[span.tensor] + span.first_elem),
       span.elem_count * sizeof(float)};
@@ -104,7 +115,9 @@ bool Store::write_pull(ChunkIndex first, Transmit& transmit, std::span<std::uint
   body.flow.priority = priority_of(blocks_[index].layer);
   const bool last = pool_.empty(Direction::kPush) && pool_.empty(Direction::kPull);
   if (flow.take_report_flag(last)) body.flow.flags |= wire::kFlagReport;
-  link_.counters.retransmissions += pulls_->sent(index, chunks, body.flow.number, now, flow);
+  const bool again = pulls_->sent(index, chunks, body.flow.number, now, flow);
+  link_.counters.retransmissions += again;
+  note_sent(blocks_[index].layer, layer.own + 1, again, now);
   transmit = {.bytes = wire::encode(out, link_.identity, body),
               .port_offset = static_cast<std::uint16_t>(1 + shard),
               .priority = body.flow.priority};

@@ -21,6 +21,8 @@ struct TensorTimes {
   Step step = 0;
   Priority priority = 0;
   bool contributes = false;          // false: catching up, without a gradient of this worker
+  bool of_store = false;             // a layer of a store: pushed, and then read
+  Step staleness = 0;                // of a store: iterations of others that it lacked when read
   std::uint16_t k = 0;               // contributions that completed its chunks; the least of them
   std::uint32_t packets = 0;         // that left with its chunks
   std::uint32_t sent_again = 0;      // of them
@@ -91,6 +93,17 @@ class TensorTrace {
     times.k = only ? ages.k : std::min(times.k, ages.k);
     times.smallest_round_trip_ns = smallest_round_trip_ns;
   }
+
+  // A store's layer is here.
+  void read(std::uint32_t tensor, Step step, Step staleness) noexcept {
+    if (!on()) return;
+    TensorTimes& times = of(tensor, step);
+    times.of_store = true;
+    times.staleness = staleness;
+  }
+
+  // Something has been noted of the tensor's step. Precondition: on().
+  bool has(std::uint32_t tensor, Step step) const noexcept { return records_[tensor].step == step; }
 
   // The average is whole.
   void done(std::uint32_t tensor, Step step, TimeNs now) noexcept {

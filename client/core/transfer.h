@@ -56,6 +56,7 @@ class Transfers final : public PieceStream {
 
   // ---- control port ----
   void handle_status(const wire::Status& status, TimeNs now);
+  bool has_control() const noexcept { return send_control_; }
   std::size_t poll_control(std::span<std::uint8_t> out) noexcept;
   void handle_timeout(TimeNs now) noexcept;
   TimeNs next_timeout() const noexcept;

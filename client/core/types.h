@@ -17,6 +17,7 @@
 #include "aggregator/base/store_options.h"
 #include "aggregator/base/time.h"
 #include "aggregator/base/types.h"
+#include "client/prune/executor.h"
 #include "client/prune/threshold.h"
 #include "client/sched/choice.h"
 
@@ -40,12 +41,13 @@ struct SessionOptions {
   DurationNs join_timeout_ns = 60 * kSecond;    // waiting for the other ranks
   DurationNs silence_timeout_ns = 4 * kSecond;  // appliance answers no keepalive once joined
   DurationNs stall_report_ns =
-      5 * kSecond;           // no progress in a step: report who and what is missing
-  ScheduleOptions schedule;  // which chunk leaves next
-  PolicyOptions policy;      // asked for, if has_policy
-  bool has_policy = false;   // false: whatever the appliance's configuration says
-  bool trace = false;        // note when each tensor passed which place
-  PruneOptions prune;        // which elements leave
+      5 * kSecond;               // no progress in a step: report who and what is missing
+  ScheduleOptions schedule;      // which chunk leaves next
+  PolicyOptions policy;          // asked for, if has_policy
+  bool has_policy = false;       // false: whatever the appliance's configuration says
+  bool trace = false;            // note when each tensor passed which place
+  PruneOptions prune;            // which elements leave
+  Executor* executor = nullptr;  // of thresholds, outlives the session; null: its own thread
   // Of a job of kind store: its layout is in blocks, and its tensors are pushed and pulled.
   std::optional<StoreOptions> store;
   std::uint64_t max_state_bytes = UINT64_MAX;  // of another rank's state; more is refused

@@ -37,6 +37,11 @@ struct PruneOptions {
   std::uint32_t warmup_steps = 0;
   // Smaller tensors stay dense: a few packets less are not worth a later gradient.
   std::uint64_t min_elems = 1024;
+  // Above 0: momentum correction (Lin et al., Deep Gradient Compression, ICLR 2018, 3.2 and 3.3).
+  // Residuals gather velocities, u = momentum * u + gradient, which start anew where they leave;
+  // the optimizer has no momentum then. No threshold knows of it: a velocity is what it is told as
+  // the gradient.
+  float momentum = 0;
 };
 
 struct PruneTensor {

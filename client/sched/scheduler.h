@@ -31,6 +31,14 @@ class Scheduler {
   void push(ChunkIndex chunk, Priority priority, TimeNs now) noexcept {
     std::visit([&](auto& policy) { policy.push(chunk, priority, now); }, policy_);
   }
+  // The same of [first, end).
+  void push_run(ChunkIndex first, ChunkIndex end, Priority priority, TimeNs now) noexcept {
+    std::visit(
+        [&](auto& policy) {
+          for (ChunkIndex chunk = first; chunk < end; ++chunk) policy.push(chunk, priority, now);
+        },
+        policy_);
+  }
   // The same of a chunk that leaves in another one's packet.
   void push_along(ChunkIndex chunk, Priority priority, TimeNs now) noexcept {
     std::visit([&](auto& policy) { policy.push_along(chunk, priority, now); }, policy_);

@@ -68,6 +68,13 @@ struct TransportCounters {
   std::uint64_t send_errors = 0;  // datagrams that the operating system did not take
   std::uint64_t segmented = 0;    // datagrams that left as part of a train
   std::uint64_t coalesced = 0;    // that came as part of one
+
+  TransportCounters& operator+=(const TransportCounters& other) noexcept {
+    send_errors += other.send_errors;
+    segmented += other.segmented;
+    coalesced += other.coalesced;
+    return *this;
+  }
 };
 
 class Transport {
@@ -87,6 +94,9 @@ class Transport {
   // Sleeps until something can be received (or sent, after send() left something), `wake_fd` is
   // readable, or `timeout_ns` has passed. May return early. Does not read from `wake_fd`.
   virtual void wait(int wake_fd, DurationNs timeout_ns) noexcept = 0;
+  // Readable while something can be received: for whoever sleeps on several transports at once.
+  // -1: there is no such descriptor.
+  virtual int poll_fd() const noexcept { return -1; }
   virtual TransportCounters counters() const noexcept = 0;
 };
 

@@ -64,6 +64,7 @@ Result<agg::JobsOptions> jobs_options(const config::Config& config, std::size_t 
   options.max_total_memory_bytes = std::size_t{config.limits.total_memory_mib} << 20;
   options.member_timeout_ns = config.limits.member_timeout_ns();
   options.resync_hold_ns = config.limits.resync_hold_ns();
+  options.store_keep_ns = config.limits.store_keep_ns();
   options.policy = config.policy;
   for (const config::JobConfig& job : config.jobs)
     options.named_jobs.push_back(

@@ -49,20 +49,29 @@ class FamilyBuilder {
       metric.gauge.value = value;
   }
 
-  // Of a BasicHistogram, or of what has its shape. The last bucket has no bound.
-  template <class Durations>
-  void histogram_row(Labels labels, const Durations& durations) {
+  // Of durations, a BasicHistogram or of what has its shape, in seconds; of counts as they are. The
+  // last bucket has no bound.
+  template <class Values>
+  void histogram_row(Labels labels, const Values& values) {
+    constexpr bool kDurations = requires { values.sum_ns(); };
     prometheus::ClientMetric& metric = add(std::move(labels));
     std::uint64_t total = 0;
-    for (std::size_t bucket = 0; bucket < Durations::kBuckets; ++bucket) {
-      total += durations.bucket(bucket);
-      const bool last = bucket + 1 == Durations::kBuckets;
-      metric.histogram.bucket.push_back(
-          {total, last ? std::numeric_limits<double>::infinity()
-                       : static_cast<double>(Durations::bound_ns(bucket)) * 1e-9});
+    for (std::size_t bucket = 0; bucket < Values::kBuckets; ++bucket) {
+      total += values.bucket(bucket);
+      double bound = std::numeric_limits<double>::infinity();
+      if (bucket + 1 != Values::kBuckets) {
+        if constexpr (kDurations)
+          bound = static_cast<double>(Values::bound_ns(bucket)) * 1e-9;
+        else
+          bound = Values::bound(bucket);
+      }
+      metric.histogram.bucket.push_back({total, bound});
     }
     metric.histogram.sample_count = total;
-    metric.histogram.sample_sum = static_cast<double>(durations.sum_ns()) * 1e-9;
+    if constexpr (kDurations)
+      metric.histogram.sample_sum = static_cast<double>(values.sum_ns()) * 1e-9;
+    else
+      metric.histogram.sample_sum = values.sum();
   }
 
   prometheus::MetricFamily take() { return std::move(family_); }
@@ -88,13 +97,13 @@ void add_families(std::span<const Metric<Block>> table, Visit&& visit, Families&
   }
 }
 
-// A histogram of each block; `durations_of` gets it from the block.
-template <class Visit, class DurationsOf>
-void add_histogram(const char* name, const char* help, Visit&& visit, DurationsOf&& durations_of,
+// A histogram of each block; `values_of` gets it from the block.
+template <class Visit, class ValuesOf>
+void add_histogram(const char* name, const char* help, Visit&& visit, ValuesOf&& values_of,
                    Families& families) {
   FamilyBuilder family(prometheus::MetricType::Histogram, name, help);
   visit([&](Labels labels, const auto& block) {
-    family.histogram_row(std::move(labels), durations_of(block));
+    family.histogram_row(std::move(labels), values_of(block));
   });
   families.push_back(family.take());
 }

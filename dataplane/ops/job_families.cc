@@ -21,7 +21,9 @@ constexpr Metric<JobSample> kJobMetrics[] = {
      number_of<&JobSample::world_size>},
     {"sluice_job_running", "1 while the job runs; 0 while it forms or after it has ended.",
      [](const JobSample& job) { return job.state == wire::JobState::kRunning ? 1.0 : 0.0; }},
-    {"sluice_job_step", "The gradient step that is being summed, from 1; 0 before the start.",
+    {"sluice_job_step",
+     "The gradient step that is being summed, from 1, of a store the iteration after the least "
+     "clock; 0 before the start.",
      number_of<&JobSample::open_gradient_step>},
     {"sluice_job_chunks", "Chunks of one gradient step.", number_of<&JobSample::gradient_chunks>},
     {"sluice_job_k", "Gradients that complete a chunk of the open step; k of n.",
@@ -55,7 +57,36 @@ constexpr Metric<JobSample> kJobMetrics[] = {
      [](const JobSample& job) { return job.signs_flipped >= 0 ? job.signs_flipped : kUnknown; }},
 };
 
+template <auto kMember>
+constexpr auto known_number_of = [](const auto& sample) -> double {
+  return (sample.*kMember) ? static_cast<double>(*(sample.*kMember)) : kUnknown;
+};
+
+// Of parameter stores only.
+constexpr Metric<StoreSample> kStoreMetrics[] = {
+    {"sluice_job_least_clock", "Iterations that every live member has pushed whole.",
+     known_number_of<&StoreSample::least>},
+    {"sluice_job_greatest_clock",
+     "Iterations that the foremost member has pushed whole: beyond the least by more than the "
+     "staleness bound it would wait.",
+     known_number_of<&StoreSample::greatest>},
+    {"sluice_job_oldest_pull_seconds",
+     "How long the oldest parked pull has waited for pushes of others; 0 while none waits.",
+     [](const StoreSample& store) { return static_cast<double>(store.oldest_parked_ns) * 1e-9; }},
+};
+
+constexpr Metric<StoreSample::Layer> kLayerMetrics[] = {
+    {"sluice_job_parked_pulls",
+     "Pulls of a block of the layer that wait for pushes of others; the label is the layer's place "
+     "in the model, 255 all from there on.",
+     number_of<&StoreSample::Layer::parked>},
+    {"sluice_job_waited_pulls_total", "Pulls of a block of the layer that have had to wait.",
+     number_of<&StoreSample::Layer::ever>},
+};
+
 constexpr Metric<MemberSample> kMemberMetrics[] = {
+    {"sluice_job_clock", "Iterations that a store's worker has pushed whole, in all layers.",
+     known_number_of<&MemberSample::clock>},
     {"sluice_job_included_chunks_total",
      "Chunks of closed and open steps that have a part of this rank.",
      number_of<&MemberSample::included>},
@@ -101,7 +132,28 @@ void add_job_families(const ControlSample& control, Families& families) {
   };
   add_families<ControlSample>(
       kControlMetrics, [&](auto&& add) { add(Labels{}, control); }, families);
+  // Layers whose pulls have waited: at most 256 rows a job.
+  const auto each_store = [&](auto&& add) {
+    for (const JobSample& job : control.jobs)
+      if (job.store) add(Labels{{"job", job.label}}, *job.store);
+  };
+  const auto each_layer = [&](auto&& add) {
+    for (const JobSample& job : control.jobs)
+      if (job.store)
+        for (const StoreSample::Layer& layer : job.store->layers)
+          add(Labels{{"job", job.label}, {"layer", std::to_string(layer.index)}}, layer);
+  };
   add_families<JobSample>(kJobMetrics, each_job, families);
+  add_families<StoreSample>(kStoreMetrics, each_store, families);
+  add_families<StoreSample::Layer>(kLayerMetrics, each_layer, families);
+  add_histogram(
+      "sluice_job_pull_wait_seconds",
+      "How long pulls of a block that had to wait were parked: what the staleness bound costs.",
+      each_store, [](const StoreSample& store) -> auto& { return store.waits; }, families);
+  add_histogram(
+      "sluice_job_staleness_iterations",
+      "Iterations that a pulled block lacked of others beside the reader's own, once a pull.",
+      each_store, [](const StoreSample& store) -> auto& { return store; }, families);
   FamilyBuilder policy("sluice_job_policy_info",
                        "1, with how the job chooses k and what it does with late gradients.");
   for (const JobSample& job : control.jobs)

@@ -1,5 +1,6 @@
 #include "dataplane/ops/sample.h"
 
+#include <algorithm>
 #include <map>
 
 namespace sluice::dataplane {
@@ -37,7 +38,40 @@ MemberSample sample_member(const agg::Job& job, const agg::MemberView& view, Ste
     sample.late += flow.late.read();
     sample.requeued += flow.requeued.read();
     sample.lag.add(flow.lag);
+    if (slice.store == nullptr) continue;
+    const Step clock =
+        slice.store->gauges().clocks[view.rank.value].load(std::memory_order_relaxed);
+    if (clock != agg::StoreGauges::kNoClock)
+      sample.clock = std::min(clock, sample.clock.value_or(clock));
   }
+  return sample;
+}
+
+StoreSample sample_store(const agg::Job& job, const std::vector<MemberSample>& members,
+                         TimeNs now) {
+  StoreSample sample;
+  for (const MemberSample& member : members) {
+    if (!member.joined || !member.clock) continue;
+    sample.least = std::min(*member.clock, sample.least.value_or(*member.clock));
+    sample.greatest = std::max(*member.clock, sample.greatest.value_or(*member.clock));
+  }
+  std::vector<StoreSample::Layer> layers(job.slices.front().store->gauges().parked.size());
+  for (const agg::JobSlice& slice : job.slices) {
+    const agg::StoreGauges& gauges = slice.store->gauges();
+    for (std::uint32_t index = 0; index < layers.size(); ++index) {
+      layers[index].index = index;
+      layers[index].parked += gauges.parked[index].now.read();
+      layers[index].ever += gauges.parked[index].ever.read();
+    }
+    const TimeNs since_ns = gauges.oldest_parked_ns.load(std::memory_order_relaxed);
+    if (since_ns != 0) sample.oldest_parked_ns = std::max(sample.oldest_parked_ns, now - since_ns);
+    sample.waits.add(gauges.waits);
+    for (std::size_t bucket = 0; bucket < StoreSample::kBuckets; ++bucket)
+      sample.staleness[bucket] += gauges.staleness.bucket(bucket);
+    sample.staleness_sum += gauges.staleness.sum();
+  }
+  std::ranges::copy_if(layers, std::back_inserter(sample.layers),
+                       [](const StoreSample::Layer& layer) { return layer.ever != 0; });
   return sample;
 }
 
@@ -67,6 +101,10 @@ JobSample sample_job(const agg::Jobs& jobs, const agg::JobView& view, TimeNs now
     sample.results_pulled += slice.results_pulled.read();
     sample.slots_in_use += slice.slots_in_use.read();
     sample.step_duration.add(slice.step_duration);
+  }
+  if (job.spec.store) {
+    sample.store = sample_store(job, sample.members, now);
+    if (job.started()) sample.open_gradient_step = sample.store->least.value_or(0) + 1;
   }
   return sample;
 }

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,29 @@ class HistogramSample {
   std::uint64_t sum_ns_ = 0;
 };
 
+// Of a store, over all shards; has a StalenessHistogram's shape.
+struct StoreSample {
+  static constexpr std::size_t kBuckets = agg::StalenessHistogram::kBuckets;
+  static constexpr double bound(std::size_t bucket) noexcept {
+    return agg::StalenessHistogram::kBounds[bucket];
+  }
+  std::uint64_t bucket(std::size_t index) const noexcept { return staleness[index]; }
+  double sum() const noexcept { return static_cast<double>(staleness_sum); }
+
+  struct Layer {
+    std::uint32_t index = 0;
+    std::uint64_t parked = 0;
+    std::uint64_t ever = 0;
+  };
+  std::vector<Layer> layers;  // whose pulls have waited
+  DurationNs oldest_parked_ns = 0;
+  HistogramSample waits;
+  std::array<std::uint64_t, kBuckets> staleness{};
+  std::uint64_t staleness_sum = 0;
+  // Of the live members' clocks; nothing while nobody lives.
+  std::optional<Step> least, greatest;
+};
+
 struct MemberSample {
   std::uint16_t rank = 0;
   bool joined = false;
@@ -40,7 +64,8 @@ struct MemberSample {
   std::uint64_t included = 0;     // over all shards, as the rest
   std::uint64_t late = 0;
   std::uint64_t requeued = 0;
-  HistogramSample lag;  // behind the step's first finisher
+  std::optional<Step> clock;  // of a store's worker: its whole iterations
+  HistogramSample lag;        // behind the step's first finisher
 };
 
 struct JobSample {
@@ -49,7 +74,7 @@ struct JobSample {
   std::uint16_t joined_count = 0;
   std::uint16_t world_size = 0;
   PolicyOptions policy;
-  std::uint64_t open_gradient_step = 0;  // 0 before the start
+  std::uint64_t open_gradient_step = 0;  // 0 before the start; of a store: the least clock + 1
   std::uint64_t gradient_chunks = 0;     // of one step
   std::uint64_t k = 0;                   // of the open step
   double noise_scale = 0;
@@ -64,6 +89,7 @@ struct JobSample {
   std::uint64_t slots_in_use = 0;
   HistogramSample step_duration;
   std::vector<MemberSample> members;
+  std::optional<StoreSample> store;
 };
 
 struct ControlSample {

@@ -1,11 +1,16 @@
 """Strangers, forgers and noise: each packet is counted under a reason and no sum changes."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from lab import Lab, missing
 from workers import BUILD, finish, start, wait_joined
+
+HEADER = Path(__file__).resolve().parents[2] / "aggregator" / "wire" / "header.h"
+VERSION = re.search(r"kVersion = (\d+);", HEADER.read_text())[1]
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -19,7 +24,7 @@ draw = random.Random(int(sys.argv[1]))
 sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 sock.bind(("0.0.0.0", 0))
 types = [*range(1, 12), *range(16, 23), *range(32, 37), 255]
-versions = [6, 6, 6, 1]
+versions = [int(sys.argv[2])] * 3 + [1]
 longer = sent = replies = 0
 end = time.monotonic() + 6
 
@@ -78,7 +83,8 @@ def test_noise_is_counted_and_changes_no_sum():
             wait_joined(worker)
         noise = [
             lab.popen(
-                2, [sys.executable, "-c", NOISE, str(seed)], stdout=subprocess.PIPE, text=True
+                2, [sys.executable, "-c", NOISE, str(seed), VERSION],
+                stdout=subprocess.PIPE, text=True
             )
             for seed in (1, 2)
         ]

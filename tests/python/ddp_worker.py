@@ -63,6 +63,13 @@ def start(model=None, **ddp_options):
     return DistributedDataParallel(model or Model(), **ddp_options)
 
 
+def digits():
+    """scikit-learn's handwritten digits: images, each 64 floats from 0 to 1, and labels."""
+    from sklearn.datasets import load_digits
+    found = load_digits()
+    return torch.from_numpy(found.data / 16).float(), torch.from_numpy(found.target)
+
+
 def gradients(model):
     """Copies of the gradients, None where there is none."""
     return [None if p.grad is None else p.grad.clone() for p in model.parameters()]

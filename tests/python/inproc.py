@@ -16,15 +16,13 @@ def address():
     return f"inproc://job-{next(_names)}"
 
 
-def on_all_ranks(work, count, address, specs=SPECS, **options):
-    """work(job) on a thread for each rank; returns the results, raises the first error."""
+def on_threads(work, count, seconds=60):
+    """work(rank) on a thread for each rank; returns the results, raises the first error."""
     results, failures = [None] * count, []
 
     def rank_main(rank):
         try:
-            with sluice.Job(specs, address, rank=rank, world_size=count, run_id=1,
-                            **options) as job:
-                results[rank] = work(job)
+            results[rank] = work(rank)
         except BaseException as error:  # noqa: BLE001 - raised again below
             failures.append(error)
 
@@ -32,8 +30,16 @@ def on_all_ranks(work, count, address, specs=SPECS, **options):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(seconds)
     assert not any(thread.is_alive() for thread in threads)
     if failures:
         raise failures[0]
     return results
+
+
+def on_all_ranks(work, count, address, specs=SPECS, **options):
+    """work(job) for each rank, as on_threads() does it."""
+    def rank_main(rank):
+        with sluice.Job(specs, address, rank=rank, world_size=count, run_id=1, **options) as job:
+            return work(job)
+    return on_threads(rank_main, count)

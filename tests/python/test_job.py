@@ -40,6 +40,10 @@ def test_every_schedule_gives_the_same_sums_and_tells_its_plan(address, schedule
             job.submit("weight", weight, priority=1)
             job.wait_step(timeout=30)
             assert (weight == step + 0.5).all() and (bias == 0.5 - step).all()
+        (part,), stats = job.part_stats(), job.stats()
+        assert (part["thread"], part["level"]) == (0, 0)
+        assert part.keys() - stats.keys() == {"thread", "level"}
+        assert part["steps_done"] == stats["steps_done"] == 10
         return job.schedule_plan()
 
     for plan in on_all_ranks(work, 2, address, schedule=schedule):

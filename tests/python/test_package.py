@@ -16,7 +16,8 @@ _C_NAMES = {_abi.Options: "sluice_options", _abi.Tensor: "sluice_tensor",
             _abi.Result: "sluice_result", _abi.Position: "sluice_position",
             _abi.Stall: "sluice_stall", _abi.Turn: "sluice_turn",
             _abi.PolicyInfo: "sluice_policy_info", _abi.Report: "sluice_report",
-            _abi.State: "sluice_state"}
+            _abi.State: "sluice_state", _abi.Clocks: "sluice_clocks",
+            _abi.Submission: "sluice_submission"}
 
 
 def python(code, **environment):
@@ -66,7 +67,8 @@ def c_facts(tmp_path_factory):
                  "world": "SLUICE_AVERAGE_WORLD", "sum": "SLUICE_SUM", "timed_out":
                  "SLUICE_TIMED_OUT", "interrupted": "SLUICE_INTERRUPTED", "last":
                  "SLUICE_BEHIND", "forever": "SLUICE_FOREVER", "rank_words": "SLUICE_RANK_WORDS",
-                 "default": "SLUICE_AVERAGE_DEFAULT"}
+                 "default": "SLUICE_AVERAGE_DEFAULT", "delta": "SLUICE_UPDATE_DELTA",
+                 "sgd": "SLUICE_UPDATE_SGD", "adam": "SLUICE_UPDATE_ADAM"}
     lines += [f'printf("{key} %d\\n", (int){name});' for key, name in constants.items()]
     lines += ["return 0; }"]
     (folder / "facts.c").write_text("\n".join(lines))
@@ -84,7 +86,7 @@ def test_every_struct_has_the_size_and_the_offsets_of_the_header(c_facts):
 
 
 def test_every_constant_is_that_of_the_header(c_facts):
-    for table in (_abi.DTYPES, _abi.AVERAGING):
+    for table in (_abi.DTYPES, _abi.AVERAGING, _abi.UPDATES):
         for key, value in table.items():
             assert value == c_facts[key], key
     assert _abi.TIMED_OUT == c_facts["timed_out"]

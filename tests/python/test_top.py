@@ -20,57 +20,12 @@ import pytest
 
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
+from top_page import page, scrape
 
 from sluice import _top_live, _top_model, _top_text, top
 from sluice.launch import free_port
 
 _TOP = [sys.executable, "-B", "-m", "sluice", "top"]
-
-
-def page(step=11, late=30, gradient=(0.1, 0.12, 0.11, 0.9), missing=(3,), k=3, policy="fixed",
-         job="digits", silent=(0.01, 0.01, 0.01, 4.2), dropped=7, received=1_000_000, loops=1000):
-    """What an appliance answers about a job of four ranks with 100 chunks, rank 3 being slow."""
-    lines = [
-        "# HELP sluice_jobs Jobs.", "# TYPE sluice_jobs gauge", "sluice_jobs 1",
-        f'sluice_job_members{{job="{job}"}} 4', f'sluice_job_world_size{{job="{job}"}} 5',
-        f'sluice_job_running{{job="{job}"}} 1', f'sluice_job_step{{job="{job}"}} {step}',
-        f'sluice_job_chunks{{job="{job}"}} 100', f'sluice_job_k{{job="{job}"}} {k}',
-        f'sluice_job_policy_info{{job="{job}",policy="{policy}",late="requeue"}} 1',
-        f'sluice_job_noise_scale{{job="{job}"}} 3.25',
-        f'sluice_job_noise_scale_valid{{job="{job}"}} 1',
-        f'sluice_job_signs_flipped_ratio{{job="{job}"}} 0.49',
-        f'sluice_job_step_duration_seconds_bucket{{job="{job}",le="0.1"}} 0',
-        f'sluice_job_step_duration_seconds_bucket{{job="{job}",le="0.2"}} {step - 1}',
-        f'sluice_job_step_duration_seconds_bucket{{job="{job}",le="+Inf"}} {step - 1}',
-        f'sluice_packets_total{{reason="folded",use="useful"}} {step * 400}',
-        'sluice_packets_total{reason="bad_cookie",use="foreign"} 0',
-        f'sluice_packets_total{{reason="late",use="useless"}} {late}',
-        f'sluice_port_dropped_packets_total{{port="left",reason="tail_drop"}} {dropped}',
-        f'sluice_port_rx_bytes_total{{port="left"}} {received}',
-        f'sluice_port_rx_packets_total{{port="left"}} {received / 1000}',
-        'sluice_port_tx_bytes_total{port="left"} 0', 'sluice_port_tx_packets_total{port="left"} 0',
-        'sluice_port_link_up{port="left"} 1', 'sluice_port_queue_packets{port="left"} 12',
-        'sluice_lcore_busy_ratio{lcore="0"} 0.5', f'sluice_lcore_loops_total{{lcore="0"}} {loops}',
-        "sluice_buffers_in_use_packets 40", "sluice_buffers_capacity_packets 4096"]
-    for rank in range(4):
-        labels = f'job="{job}",rank="{rank}"'
-        included = (step - 1) * (100 if rank != 3 else 10)
-        lines += [
-            f"sluice_job_included_chunks_total{{{labels}}} {included}",
-            f"sluice_job_late_chunks_total{{{labels}}} {late if rank == 3 else 0}",
-            f"sluice_job_requeued_chunks_total{{{labels}}} {late / 2 if rank == 3 else 0}",
-            f"sluice_job_missing{{{labels}}} {int(rank in missing)}",
-            f"sluice_job_member_silent_seconds{{{labels}}} {silent[rank]}",
-            f'sluice_job_arrival_lag_seconds_bucket{{{labels},le="0.01"}} {step - 1}',
-            f'sluice_job_arrival_lag_seconds_bucket{{{labels},le="+Inf"}} {step - 1}']
-        if gradient:
-            lines += [f"sluice_job_gradient_seconds{{{labels}}} {gradient[rank]}",
-                      f"sluice_job_gradient_step{{{labels}}} {step if rank != 3 else step - 8}"]
-    return "\n".join(lines) + "\n"
-
-
-def scrape(time_s, **values):
-    return _top_model.Scrape(text_string_to_metric_families(page(**values)), time_s)
 
 
 class Served:
@@ -192,6 +147,43 @@ def test_the_frame_says_who_is_late_and_by_how_much():
     assert "900 ms" in row and "785 ms" in row and "10 %" in row and "4.20 s" in row
     assert re.search(r"appliance +late +70 +10/s", text)
     assert re.search(r"left +up .* 12$", text, re.M)
+
+
+STORE = """
+sluice_job_least_clock{job="digits"} 28
+sluice_job_greatest_clock{job="digits"} 31
+sluice_job_clock{job="digits",rank="0"} 31
+sluice_job_clock{job="digits",rank="1"} 30
+sluice_job_clock{job="digits",rank="2"} 28
+sluice_job_clock{job="digits",rank="3"} 31
+sluice_job_oldest_pull_seconds{job="digits"} 0.35
+sluice_job_parked_pulls{job="digits",layer="0"} 2
+sluice_job_parked_pulls{job="digits",layer="3"} 5
+sluice_job_parked_pulls{job="digits",layer="4"} 0
+sluice_job_pull_wait_seconds_bucket{job="digits",le="0.1"} 0
+sluice_job_pull_wait_seconds_bucket{job="digits",le="0.2"} 10
+sluice_job_pull_wait_seconds_bucket{job="digits",le="+Inf"} 10
+sluice_job_staleness_iterations_bucket{job="digits",le="0"} 1
+sluice_job_staleness_iterations_bucket{job="digits",le="1"} 80
+sluice_job_staleness_iterations_bucket{job="digits",le="3"} 99
+sluice_job_staleness_iterations_bucket{job="digits",le="+Inf"} 100
+"""
+
+
+def test_a_parameter_store_shows_its_clocks_and_who_is_waited_for():
+    text = page(step=29, gradient=None, missing=(), k=0) + STORE
+    now = _top_model.Scrape(text_string_to_metric_families(text), 100)
+    view = _top_model.view(now, now)
+    store = view.jobs[0].store
+    assert (store.least, store.greatest, store.parked) == (28, 31, 7)
+    assert store.layers == [(3, 5), (0, 2)] and store.staleness == (1, 3)
+    assert [rank.steps_back for rank in sorted(view.jobs[0].ranks)] == [0, 1, 3, 0]
+    frame = printed(view)
+    assert ("parameter store   clocks 28 to 31   staleness at read p50 1, p99 3   "
+            "parked pulls wait p50 150 ms") in frame
+    assert ("7 pulls of blocks parked, the oldest for 350 ms (layer 3: 5, 0: 2); least clock: "
+            "rank 2") in frame
+    assert "oldest open chunk" not in frame
 
 
 def test_a_narrow_frame_is_no_wider_than_asked_and_keeps_the_alarm():

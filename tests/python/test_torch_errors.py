@@ -80,14 +80,20 @@ def test_models_that_cannot_be_attached_are_refused_by_parameter(tmp_path):
     assert "join()" in join and "drop_last" in join
 
 
-def test_a_parameter_that_is_not_on_the_cpu_is_named():
+def test_parameters_elsewhere_and_in_several_places_are_named():
     from types import SimpleNamespace
 
     import sluice
-    from sluice.torch import _check_parameters
-    module = torch.nn.Linear(2, 2, device="meta")
-    with pytest.raises(sluice.InvalidArgument, match="'bias' is on meta.*host memory only"):
-        _check_parameters(SimpleNamespace(module=module), [("bias", module.bias)])
+    from sluice.torch import device_of
+
+    def at(place):
+        return SimpleNamespace(device=torch.device(place))
+    assert device_of([("a", at("cpu")), ("b", at("cpu"))]) is None
+    assert device_of([("a", at("cuda:1")), ("b", at("cuda:1"))]).index == 1
+    with pytest.raises(sluice.InvalidArgument, match="'bias' is on meta.*CUDA"):
+        device_of([("bias", at("meta"))])
+    with pytest.raises(sluice.InvalidArgument, match="'a' is on cuda:0 and 'c' on cuda:1"):
+        device_of([("a", at("cuda:0")), ("b", at("cuda:0")), ("c", at("cuda:1"))])
 
 
 def trains_until_a_peer_is_lost(rank):

@@ -9,21 +9,17 @@ pytest.importorskip("sklearn")
 PRUNED = "0.weight"  # of two dimensions, and big enough
 
 
-def train(rank, prune, seeds):
+def train(rank, prune, momentum, seeds):
     """Accuracy on the digits that were not trained on, by seed; and what left and came."""
     import zlib
 
-    import numpy
     import torch
-    from sklearn.datasets import load_digits
     from torch.nn.parallel import DistributedDataParallel
 
     import ddp_worker as w
     import sluice.torch
     w.start()
-    digits = load_digits()
-    images = torch.from_numpy((digits.data / 16).astype(numpy.float32))
-    labels = torch.from_numpy(digits.target)
+    images, labels = w.digits()
     world = torch.distributed.get_world_size()
     accuracy, digests = [], []
     for seed in range(seeds):
@@ -34,7 +30,9 @@ def train(rank, prune, seeds):
                                   torch.nn.Linear(256, 3), torch.nn.Linear(3, 10))
         model = DistributedDataParallel(net)
         attachment = sluice.torch.attach(model, **prune)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
+        corrected = "prune_momentum" in prune
+        rate = 0.03 if momentum or corrected else 0.3
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=momentum)
         for step in range(150):
             batch = trained[torch.randint(len(trained), (world, 32))[rank]]
             optimizer.zero_grad()
@@ -50,6 +48,9 @@ def train(rank, prune, seeds):
         digests.append(zlib.crc32(b"".join(p.detach().numpy().tobytes()
                                            for p in net.parameters())))
         left = attachment.state_dict()
+        if corrected:  # residuals alone, without the velocities behind them
+            saved, left = ({name: values[:values.numel() // 2] for name, values in state.items()}
+                           for state in (saved, left))
         bytes_sent = attachment.stats()["bytes_sent"]
         attachment.detach()
     return dict(accuracy=accuracy, digests=digests, bytes=bytes_sent, names=sorted(saved),
@@ -59,10 +60,13 @@ def train(rank, prune, seeds):
 
 def test_pruned_gradients_train_and_the_flush_leaves_nothing_behind(appliance, tmp_path):
     seeds, reports = 2, {}
-    for name, prune in (("dense", {}), ("pruned", {"prune": "static", "prune_fraction": 0.02})):
+    rule = {"prune": "static", "prune_fraction": 0.02}
+    for name, prune, momentum in (("dense", {}, 0), ("pruned", rule, 0), ("momentum", {}, 0.9),
+                                  ("corrected", {**rule, "prune_momentum": 0.9}, 0)):
         (tmp_path / name).mkdir()
         reports[name] = ranks.run(train, 2, tmp_path / name, box=appliance,
-                                  arguments={"prune": prune, "seeds": seeds}, timeout_s=120)
+                                  arguments={"prune": prune, "momentum": momentum, "seeds": seeds},
+                                  timeout_s=120)
     means = {name: sum(first["accuracy"]) / seeds for name, (first, _) in reports.items()}
     for name, (first, second) in reports.items():
         print(f"{name}: accuracy {means[name]:.4f} {first['accuracy']}, sent {first['bytes']}")
@@ -73,3 +77,5 @@ def test_pruned_gradients_train_and_the_flush_leaves_nothing_behind(appliance, t
     assert dense["names"] == [] and pruned["names"] == [PRUNED]
     assert pruned["behind"] > 8000 and pruned["after"] == 0
     assert pruned["bytes"] < dense["bytes"] / 5
+    assert means["corrected"] > means["momentum"] - 0.05
+    assert reports["corrected"][0]["after"] == 0

@@ -14,17 +14,13 @@ def train(rank, wire, seeds):
     """Accuracy on the digits that were not trained on, by seed; and what left and came."""
     import zlib
 
-    import numpy
     import torch
-    from sklearn.datasets import load_digits
     from torch.nn.parallel import DistributedDataParallel
 
     import ddp_worker as w
     import sluice.torch
     w.start()
-    digits = load_digits()
-    images = torch.from_numpy((digits.data / 16).astype(numpy.float32))
-    labels = torch.from_numpy(digits.target)
+    images, labels = w.digits()
     world = torch.distributed.get_world_size()
     accuracy, digests, bytes_sent = [], [], 0
     for seed in range(seeds):

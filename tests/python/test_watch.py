@@ -71,6 +71,32 @@ def fastest_two(rank, stop):
     return True
 
 
+def stale_by_two(rank, stop):
+    """Iterates over a store of three layers until `stop` exists; rank 2 holds the others up."""
+    import time
+    from pathlib import Path
+    import numpy
+    import sluice
+    layers = [[(f"layer{index}", 5000)] for index in range(3)]
+    copies = [numpy.zeros(5000, numpy.float32) for _ in layers]
+    delta = numpy.ones(5000, numpy.float32)
+    with sluice.Store(layers, bound=2) as store:
+        for layer, copy in enumerate(copies):
+            if rank == 0:
+                store.initialise(layer, [copy])
+                store.wait_push(layer)
+            store.pull(layer, [copy])
+        while not Path(stop).exists():
+            for layer in range(3):
+                store.wait_pull(layer)
+            time.sleep(0.3 if rank == 2 else 0.01)
+            for layer in range(3):
+                store.wait_push(layer)
+                store.push(layer, [delta])
+                store.pull(layer, [copies[layer]])
+    return True
+
+
 @contextlib.contextmanager
 def running_job(name, function, box, folder):
     """The box's metrics address, while the ranks of a job run on it."""
@@ -101,6 +127,14 @@ def watched(appliance, tmp_path_factory):
     """The metrics address of an appliance, on which a job of WORKERS ranks, 'watched', runs."""
     folder = tmp_path_factory.mktemp("watched")
     with running_job("watched", slow_third, appliance, folder) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def stored(lossy_appliance, tmp_path_factory):
+    """The metrics address of an appliance with a parameter store of WORKERS ranks, 'stored'."""
+    folder = tmp_path_factory.mktemp("stored")
+    with running_job("stored", stale_by_two, lossy_appliance, folder) as address:
         yield address
 
 
@@ -208,14 +242,14 @@ def test_top_shows_the_running_job_and_who_is_late(watched):
 
 
 @pytest.fixture(scope="module")
-def prometheus(watched, fastest, tmp_path_factory):
-    """A query function of a server that has scraped both appliances for some seconds."""
+def prometheus(watched, fastest, stored, tmp_path_factory):
+    """A query function of a server that has scraped the appliances for some seconds."""
     if shutil.which("prometheus") is None:
         pytest.skip("prometheus is not installed (apt install prometheus)")
     folder = tmp_path_factory.mktemp("prometheus")
     (folder / "prometheus.yml").write_text(
         (ROOT / "config/deploy/prometheus.yml").read_text()
-        .replace("127.0.0.1:9464", f'{watched}", "{fastest}')
+        .replace("127.0.0.1:9464", f'{watched}", "{fastest}", "{stored}')
         .replace("scrape_interval: 5s", "scrape_interval: 1s"))
     port = free_port()
     log = open(folder / "log", "w+b")
@@ -238,7 +272,7 @@ def prometheus(watched, fastest, tmp_path_factory):
         deadline = time.monotonic() + 60
         while True:
             try:
-                if len(query("count_over_time(sluice_jobs[1m]) >= 6")) == 2:
+                if len(query("count_over_time(sluice_jobs[1m]) >= 6")) == 3:
                     break
             except OSError:
                 pass  # it is still starting
@@ -263,6 +297,24 @@ def test_top_shows_k_and_how_far_a_straggler_is_behind(fastest):
         assert time.monotonic() < deadline, done.stdout
     assert "k 2 of 3   policy fixed, late gradients requeued" in done.stdout
     assert re.search(r"^ +[01] .* 100 % ", done.stdout, re.M), done.stdout
+
+
+def test_top_shows_how_stale_a_store_is_read_and_who_is_waited_for(stored):
+    deadline = time.monotonic() + 30
+    while True:  # the two fast ranks wait nearly always, not always
+        done = subprocess.run([sys.executable, "-B", "-m", "sluice", "top", stored, "--once"],
+                              capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        text = done.stdout
+        if "least clock: rank 2\n" in text and "p99 2 " in text:
+            break
+        assert time.monotonic() < deadline, text
+    clocks = re.search(r"^  parameter store   clocks (\d+) to (\d+)   staleness at read p50 2, "
+                       r"p99 2   parked pulls wait p50 [\d.]+ ms", text, re.M)
+    assert clocks and 0 < int(clocks[2]) - int(clocks[1]) <= 3, text
+    assert re.search(r"^  \d+ pulls of blocks parked, the oldest for [\d.]+ m?s \(layer [0-2]: ",
+                     text, re.M), text
+    assert re.search(r"^ +2 +- +- +[1-3] ", text, re.M), text
 
 
 def test_every_panel_has_data_of_a_running_job(prometheus):

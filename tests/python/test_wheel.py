@@ -24,6 +24,8 @@ for thread in threads: thread.start()
 for thread in threads: thread.join(60)
 print(_library.load().path)
 print(out)
+with open("/proc/self/maps") as maps:
+    print(*sorted({line.split()[-1] for line in maps if "libhwy" in line or "libtbb.so" in line}))
 """
 
 
@@ -54,8 +56,9 @@ def test_an_installed_wheel_sums_with_its_own_library(tmp_path, environment):
     quiet(sys.executable, "-m", "venv", tmp_path / "venv", env=environment)
     python = tmp_path / "venv" / "bin" / "python"
     quiet(python, "-m", "pip", "install", "--no-index", "--quiet", wheel, env=environment)
-    path, sums = quiet(python, "-c", _SUM, cwd=tmp_path, env=environment).splitlines()
+    path, sums, others = quiet(python, "-c", _SUM, cwd=tmp_path, env=environment).splitlines()
     assert path.startswith(str(tmp_path / "venv"))
+    assert [other.startswith(str(tmp_path / "venv")) for other in others.split()] == [True, True]
     assert sums == "[[0.5, 2.0, 4.0, 3.0], [0.5, 2.0, 4.0, 3.0]]"
     assert "sluice 0." in quiet(tmp_path / "venv" / "bin" / "sluice", "--version", env=environment)
 

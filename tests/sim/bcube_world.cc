@@ -38,18 +38,28 @@ BcubeWorld::BcubeWorld(BcubeOptions options)
       bcube_(make_bcube(options_)),
       plan_(make_plan(static_cast<std::uint16_t>(bcube_.servers()), options_.steps,
                       options_.elem_counts)),
+      oracle_(plan_),
       random_(options_.seed),
       servers_(bcube_.servers()),
       boxes_(plain() ? bcube_.servers() : bcube_.levels() * bcube_.switches_per_level()),
       buffer_(kMaxDatagramBytes),
       begun_(options_.steps + 1, 0),
-      ended_(options_.steps + 1, 0) {
+      ended_(options_.steps + 1, 0),
+      failures_(bcube_.servers()) {
   plan_.seed = options_.seed;
   plan_.nil_ppm = options_.nil_ppm;
+  plan_.random_order = plan_.random_priority = options_.random_order;
+  plan_.backward_order = true;
+  plan_.pipelined = options_.pipelined;
+  plan_.nil_output = options_.nil_output;
+  plan_.zero_weights = options_.zero_weights;
+  plan_.averaging = options_.averaging;
+  plan_.collectives = options_.collectives;
   for (std::uint32_t link = 0; link < up_link(bcube_.servers(), 0); ++link)
     links_.push_back({.link = Link(link, options_.link)});
   for (std::uint32_t index = 0; index < boxes_.size(); ++index) {
-    agg::JobsOptions jobs{.shard_count = options_.shards};
+    agg::JobsOptions jobs{.shard_count = options_.shards,
+                          .member_timeout_ns = options_.member_timeout_ns};
     for (std::uint8_t& byte : jobs.boot_key) byte = static_cast<std::uint8_t>(random_.next());
     boxes_[index].core = std::make_unique<agg::Appliance>(agg::ApplianceOptions{.jobs = jobs});
     events_.push(0, EventKind::kTick, index);
@@ -62,23 +72,39 @@ BcubeWorld::BcubeWorld(BcubeOptions options)
     session.world_size = plan_.world_size();
     session.nonce = mix(options_.seed, rank);
     session.receive_credit_packets = options_.receive_credit_packets;
+    session.join_timeout_ns = options_.join_timeout_ns;
+    session.averaging = options_.averaging;
+    const TimeNs start = random_.between(0, options_.start_max_ns);
     client::Layout layout =
         client::Layout::create(plan_.tensors, options_.chunk_bytes, Dtype::kFloat32).value();
     servers_[rank].relay =
-        client::Relay::create(session, bcube_, options_.mode, std::move(layout), 0).value();
+        client::Relay::create(session, bcube_, options_.mode, std::move(layout), start).value();
     for (const client::TensorSpec& tensor : plan_.tensors) {
       servers_[rank].inputs.emplace_back(tensor.elem_count);
       servers_[rank].outputs.emplace_back(tensor.elem_count);
     }
-    events_.push(0, EventKind::kWorkerApp, rank);
+    interrupt({{Part::Kind::kServer, rank}, 0, start});
   }
 }
 
+void BcubeWorld::interrupt(const Absence& absence) {
+  if (absence.until != absence.from) absences_.push_back(absence);
+  if (absence.part.kind == Part::Kind::kServer)
+    events_.push(absence.until, EventKind::kWorkerApp, absence.part.index);
+}
+
+bool BcubeWorld::is_away(const Part& part, TimeNs now) const {
+  if (death_ && part == death_->part && now >= died_ns()) return true;
+  return std::ranges::any_of(absences_, [&](const Absence& absence) {
+    return part == absence.part && absence.from <= now && now < absence.until;
+  });
+}
+
 bool BcubeWorld::run(TimeNs until) {
-  while (violations_.empty() && over_ != servers_.size() && !events_.empty() &&
-         events_.top().at <= until) {
+  while (violations().empty() && !is_over() && !events_.empty() && events_.top().at <= until) {
     const SimEvent event = events_.pop();
-    const TimeNs now = event.at;
+    const TimeNs now = now_ = event.at;
+    ++event_count_;
     switch (event.kind) {
       case EventKind::kLinkReady:
         links_[event.target].link.ready(pool_, random_, events_, now);
@@ -90,40 +116,69 @@ bool BcubeWorld::run(TimeNs until) {
         pump_box(event.target, now);
         events_.push(now + agg::kTickInterval, EventKind::kTick, event.target);
         break;
-      case EventKind::kWorkerApp: pump_server(event.target, now); break;
+      case EventKind::kWorkerApp:
+        servers_[event.target].timer_at = kNever;
+        pump_server(event.target, now);
+        break;
       case EventKind::kWorkerTimeout: {
         Server& server = servers_[event.target];
-        if (server.timer_at > now) break;
+        if (server.timer_at > now || is_away({Part::Kind::kServer, event.target}, now)) break;
         server.timer_at = kNever;
         for (client::Relay::Lane& lane : server.relay->lanes())
           if (lane.session.next_timeout() <= now) lane.session.handle_timeout(now);
         pump_server(event.target, now);
         break;
       }
+      case EventKind::kAction:
+        for (Cable& cable : links_) {
+          LinkOptions& link = cable.link.options;
+          link.loss_ppm = link.duplicate_ppm = link.reorder_ppm = link.train_loss_ppm = 0;
+        }
+        break;
       default: CHECK(false);
     }
     drain_local(now);
   }
-  return violations_.empty() && over_ == servers_.size();
+  return violations().empty() && is_over();
+}
+
+bool BcubeWorld::is_over() const {
+  const bool one_died = death_ && death_->part.kind == Part::Kind::kServer && now_ >= died_ns() &&
+                        !servers_[death_->part.index].over;
+  return over_ + one_died == servers_.size();
+}
+
+std::string BcubeWorld::describe_stall() const {
+  std::string text;
+  for (std::uint32_t index = 0; index < servers_.size(); ++index)
+    if (!servers_[index].over)
+      text += "rank " + std::to_string(index) + ": step " + std::to_string(servers_[index].step) +
+              ", state " + std::to_string(static_cast<int>(servers_[index].relay->state())) + ": " +
+              servers_[index].relay->describe_stall(now_) + "\n";
+  return text;
 }
 
 // ---- cables ----
 
-std::uint32_t BcubeWorld::level_of(const Address& address) const {
-  return servers_[address.server].relay->lanes()[address.lane].place.level;
+const client::LanePlace& BcubeWorld::place_of(const Address& address) const {
+  return servers_[address.server].relay->lanes()[address.lane].place;
 }
 
 void BcubeWorld::put(std::uint32_t link, const Address& address,
                      std::span<const std::uint8_t> datagram, Priority priority, TimeNs now) {
   static_assert(sizeof address <= kHeaderBytes);
+  const std::uint32_t server = link / 2 / options_.levels, level = link / 2 % options_.levels;
+  if (is_away({Part::Kind::kCable, server, level}, now)) return;
   const FrameIndex frame = pool_.take();
   std::vector<std::uint8_t>& bytes = pool_[frame].bytes;
   bytes.assign(kHeaderBytes + datagram.size(), 0);
   std::memcpy(bytes.data(), &address, sizeof address);
   std::memcpy(bytes.data() + kHeaderBytes, datagram.data(), datagram.size());
   pool_[frame].priority = priority;
-  links_[link].data_bytes += data_bytes_of(datagram);
+  if (place_of(address).way != client::Way::kMeeting)  // those are names, not gradients
+    links_[link].data_bytes += data_bytes_of(datagram);
   links_[link].wire_bytes += bytes.size();
+  trace_hash_ = mix(trace_hash_, now, link, bytes.size());
   links_[link].link.send(frame, pool_, random_, events_, now);
 }
 
@@ -138,7 +193,7 @@ void BcubeWorld::arrive(std::uint32_t link, FrameIndex frame, TimeNs now) {
   const bool at_switch = link % 2 == 0;
   if (at_switch && plain()) {  // it only forwards
     const std::uint32_t server = address.to_appliance ? address.appliance : address.server;
-    put(up_link(server, level_of(address)) + 1, address, datagram, priority, now);
+    put(up_link(server, place_of(address).level) + 1, address, datagram, priority, now);
   } else {
     deliver(address, datagram, now);
   }
@@ -147,6 +202,7 @@ void BcubeWorld::arrive(std::uint32_t link, FrameIndex frame, TimeNs now) {
 void BcubeWorld::deliver(const Address& address, std::span<const std::uint8_t> datagram,
                          TimeNs now) {
   if (address.to_appliance) return to_box(address, datagram, now);
+  if (is_away({Part::Kind::kServer, address.server}, now)) return;
   auto& lane = servers_[address.server].relay->lanes()[address.lane];
   (void)lane.session.handle_datagram(datagram, now);
   pump_server(address.server, now);
@@ -164,6 +220,7 @@ void BcubeWorld::drain_local(TimeNs now) {
 
 void BcubeWorld::to_box(const Address& address, std::span<const std::uint8_t> datagram,
                         TimeNs now) {
+  if (is_away_box(address.appliance, now)) return;
   Box& box = boxes_[address.appliance];
   wire::Packet packet;
   Verdict why{};
@@ -186,6 +243,7 @@ void BcubeWorld::to_box(const Address& address, std::span<const std::uint8_t> da
 }
 
 void BcubeWorld::pump_box(std::uint32_t index, TimeNs now) {
+  if (is_away_box(index, now)) return;
   Box& box = boxes_[index];
   box.core->pump(now, [&](const agg::Transmit& to, std::span<const std::uint8_t> datagram) {
     const auto path = box.paths.find({to.job.value, to.rank.value});
@@ -196,7 +254,7 @@ void BcubeWorld::pump_box(std::uint32_t index, TimeNs now) {
 void BcubeWorld::send_from_box(std::uint32_t box, const Address& to,
                                std::span<const std::uint8_t> datagram, Priority priority,
                                TimeNs now) {
-  const std::uint32_t level = level_of(to);
+  const std::uint32_t level = place_of(to).level;
   if (!plain()) return put(up_link(to.server, level) + 1, to, datagram, priority, now);
   if (box == to.server)
     local_.emplace_back(to, std::vector<std::uint8_t>(datagram.begin(), datagram.end()));
@@ -207,11 +265,12 @@ void BcubeWorld::send_from_box(std::uint32_t box, const Address& to,
 // ---- servers ----
 
 void BcubeWorld::pump_server(std::uint32_t index, TimeNs now) {
+  if (is_away({Part::Kind::kServer, index}, now)) return;
   Server& server = servers_[index];
   for (bool again = true; again;) {
-    server.relay->work(now);
+    while (server.relay->act_on_call(now)) continue;
     again = run_app(index, now);
-    server.relay->work(now);
+    while (server.relay->act_on_call(now)) continue;
     again |= transmit(index, now);
   }
   TimeNs next = server.submitting ? std::max(server.due_ns, now + 1) : kNever;
@@ -249,95 +308,6 @@ bool BcubeWorld::transmit(std::uint32_t index, TimeNs now) {
     }
   }
   return any;
-}
-
-bool BcubeWorld::run_app(std::uint32_t index, TimeNs now) {
-  Server& server = servers_[index];
-  bool any = false;
-  for (client::Event event; server.relay->poll_event(event); any = true) {
-    switch (event.kind) {
-      case client::Event::Kind::kStarted:
-        if (++started_ == servers_.size())  // all begin together, so that a step can be timed
-          for (std::uint32_t each = 0; each < servers_.size(); ++each) begin_step(each, now);
-        break;
-      case client::Event::Kind::kTensorDone: check_tensor(index, event); break;
-      case client::Event::Kind::kStepDone: end_step(index, now); break;
-      case client::Event::Kind::kFailed:
-      case client::Event::Kind::kStalled:
-        violations_.push_back("rank " + std::to_string(index) + ": " + event.status.message());
-        break;
-      default: break;
-    }
-  }
-  for (; server.submitting && server.due_ns <= now; any = true) {
-    if (server.order.empty()) {
-      const Status status = server.relay->end_step();
-      if (!status.ok()) violations_.push_back("end_step: " + status.message());
-      server.submitting = false;
-      break;
-    }
-    const std::uint32_t tensor = server.order.back();
-    server.order.pop_back();
-    const Rank rank{static_cast<std::uint16_t>(index)};
-    if (plan_.is_nil(rank, server.step, tensor)) continue;
-    for (std::uint64_t i = 0; options_.check_values && i < server.inputs[tensor].size(); ++i)
-      server.inputs[tensor][i] = plan_.gradient(rank, server.step, tensor, i);
-    const Status status = server.relay->submit({.tensor = tensor,
-                                                .input = server.inputs[tensor].data(),
-                                                .output = server.outputs[tensor].data(),
-                                                .weight = plan_.weight(rank, server.step),
-                                                .priority = static_cast<Priority>(tensor % 256)},
-                                               now);
-    if (!status.ok()) violations_.push_back("submit: " + status.message());
-    if (options_.compute_max_ns != 0)
-      server.due_ns = now + random_.between(0, options_.compute_max_ns);
-  }
-  return any;
-}
-
-void BcubeWorld::begin_step(std::uint32_t index, TimeNs now) {
-  Server& server = servers_[index];
-  ++server.step;
-  if (begun_[server.step] == 0) begun_[server.step] = now;
-  server.order.resize(options_.elem_counts.size());
-  std::iota(server.order.begin(), server.order.end(), 0u);
-  server.submitting = true;
-  server.due_ns = now;
-  events_.push(now, EventKind::kWorkerApp, index);
-}
-
-void BcubeWorld::end_step(std::uint32_t index, TimeNs now) {
-  Server& server = servers_[index];
-  ended_[server.step] = now;
-  if (server.step < options_.steps) return begin_step(index, now);
-  server.over = true;
-  ++over_;
-}
-
-void BcubeWorld::check_tensor(std::uint32_t index, const client::Event& event) {
-  if (!options_.check_values) return;
-  const Step step = servers_[index].step;
-  std::uint64_t weight = 0;
-  RankSet given;
-  for (std::uint16_t rank = 0; rank < plan_.world_size(); ++rank) {
-    weight += plan_.weight(Rank{rank}, step);
-    if (!plan_.is_nil(Rank{rank}, step, event.tensor)) given.add(Rank{rank});
-  }
-  const std::string where = "rank " + std::to_string(index) + " step " + std::to_string(step) +
-                            " tensor " + std::to_string(event.tensor) + ": ";
-  if (event.absent != given.empty()) violations_.push_back(where + "absent");
-  if (event.absent) return;
-  if (plan_.nil_ppm == 0 && event.weight != weight)
-    violations_.push_back(where + "weight " + std::to_string(event.weight));
-  const std::vector<float>& output = servers_[index].outputs[event.tensor];
-  for (std::uint64_t i = 0; i < output.size(); ++i) {
-    const float sum = plan_.sum(RankSet::below(plan_.world_size()), step, event.tensor, i);
-    const float expected = sum / static_cast<float>(event.weight);
-    if (output[i] == expected) continue;
-    violations_.push_back(where + "element " + std::to_string(i) + " is " +
-                          std::to_string(output[i]) + ", not " + std::to_string(expected));
-    return;
-  }
 }
 
 }  // namespace sluice::sim

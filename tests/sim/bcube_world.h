@@ -1,22 +1,25 @@
 // A BCube in virtual time: every server's production Relay, every appliance's production object,
 // and a cable with a rate for each port.
 //
-// The workers run a job of `steps` steps over given tensors; every average is compared with the sum
-// of the plan's gradients, to the last bit, on every server. Bytes of gradients are counted at
-// every port, so that they can be held against the theory. Unlike World it has no processes that
-// die and no oracle: faults are those of cables.
+// The workers run a job of `steps` steps over given tensors; an oracle recomputes every average and
+// compares replicas. Bytes of gradients are counted at every port, so that they can be held against
+// the theory. Servers, appliances and cables can be away for a while, or die for good.
+//
+// bcube_world.cc: cables and appliances; bcube_app.cc: the application of a server.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "aggregator/appliance/appliance.h"
 #include "client/bcube/relay.h"
+#include "tests/sim/bcube_oracle.h"
 #include "tests/sim/event_queue.h"
 #include "tests/sim/frame_pool.h"
 #include "tests/sim/link.h"
@@ -36,8 +39,21 @@ struct BcubeOptions {
   std::uint16_t shards = 1;
   std::uint32_t nil_ppm = 0;  // of (rank, step, tensor): left out
   DurationNs compute_max_ns = 0;
-  bool check_values = true;                     // false: for timing alone
+  bool check_values = true;  // false: for timing alone
+  DurationNs join_timeout_ns = client::SessionOptions().join_timeout_ns;
+  DurationNs start_max_ns = 0;  // servers start within it
+  bool begin_together = true;   // so that a step can be timed
+  // What else an application may do, see JobPlan.
+  bool random_order = false;  // and priorities
+  bool in_place = false;
+  bool pipelined = false;
+  bool call_end_step = true;
+  bool nil_output = false;
+  bool zero_weights = false;
+  AveragingChoice averaging{};
+  std::vector<CollectivePlan> collectives;      // by before_step
   std::uint32_t receive_credit_packets = 1024;  // of a lane
+  DurationNs member_timeout_ns = agg::JobsOptions().member_timeout_ns;
   LinkOptions link;
 };
 
@@ -45,9 +61,48 @@ class BcubeWorld {
  public:
   explicit BcubeWorld(BcubeOptions options);
 
-  // True: all workers have taken their steps. False: it is `until`, or something was wrong.
+  // True: all workers that live have taken their steps, and left, or ended in a failure where
+  // something has died. False: it is `until`, or something was wrong.
   bool run(TimeNs until);
-  const std::vector<std::string>& violations() const { return violations_; }
+  struct Part {
+    enum class Kind : std::uint8_t { kServer, kBox, kCable };
+    Kind kind{};
+    std::uint32_t index = 0;  // server or box; kCable: the server
+    std::uint32_t level = 0;  // kCable
+    bool operator==(const Part&) const = default;
+  };
+  // What dies, after the first step has begun.
+  struct Death {
+    Part part;
+    DurationNs after_ns = 0;  // the first step's beginning
+    TimeNs at = kNever;       // instead, when set
+  };
+  void kill(const Death& death) { death_ = death; }
+  // What is stopped or cut for a while, and goes on then.
+  struct Absence {
+    Part part;
+    TimeNs from = 0;
+    TimeNs until = 0;
+  };
+  void interrupt(const Absence& absence);
+  void heal_at(TimeNs time) { events_.push(time, EventKind::kAction, 0); }  // no fault of cables
+  struct Failure {
+    DurationNs after_ns = 0;  // the death
+    std::string text;         // empty: it did not fail
+  };
+  const Failure& failure(std::uint32_t server) const { return failures_[server]; }
+  const std::vector<std::string>& violations() const { return oracle_.violations(); }
+  std::uint64_t averages() const { return oracle_.averages(); }
+  // Of what is not over.
+  std::string describe_stall() const;
+  TimeNs died_ns() const {
+    if (!death_ || death_->at != kNever) return death_ ? death_->at : kNever;
+    return begun_[1] == 0 ? kNever : begun_[1] + static_cast<TimeNs>(death_->after_ns);
+  }
+  bool has_started() const { return started_ == servers_.size(); }
+  TimeNs now() const { return now_; }
+  std::uint64_t event_count() const { return event_count_; }
+  std::uint64_t trace_hash() const { return trace_hash_; }
   // From the moment that all may submit the step to the last server's last average.
   DurationNs step_ns(Step step) const { return ended_[step] - begun_[step]; }
   // Gradient bytes that a server has sent and received at one of its ports.
@@ -89,7 +144,10 @@ class BcubeWorld {
     std::vector<std::uint32_t> order;  // tensors still to be submitted in this step
     TimeNs due_ns = 0;                 // of the next one
     TimeNs timer_at = kNever;
-    Step step = 0;
+    Step step = 0;  // that is being submitted
+    Step done = 0;
+    std::size_t next_collective = 0;
+    std::vector<std::uint8_t> collective_buffer;
     bool submitting = false;
     bool over = false;
   };
@@ -107,7 +165,7 @@ class BcubeWorld {
   bool has_room(std::uint32_t link) const {
     return plain() || links_[link].link.counters().queued < 32;
   }
-  std::uint32_t level_of(const Address& address) const;
+  const client::LanePlace& place_of(const Address& address) const;
   void put(std::uint32_t link, const Address& address, std::span<const std::uint8_t> datagram,
            Priority priority, TimeNs now);
   void deliver(const Address& address, std::span<const std::uint8_t> datagram, TimeNs now);
@@ -118,15 +176,29 @@ class BcubeWorld {
                      Priority priority, TimeNs now);
   void pump_server(std::uint32_t server, TimeNs now);
   bool transmit(std::uint32_t server, TimeNs now);
+  // ---- bcube_app.cc ----
   bool run_app(std::uint32_t server, TimeNs now);
+  void handle(std::uint32_t server, const client::Event& event, TimeNs now);
+  void prepare_step(std::uint32_t server, TimeNs now);
+  bool start_collective(std::uint32_t server, TimeNs now);
   void begin_step(std::uint32_t server, TimeNs now);
+  void submit(std::uint32_t server, Step step, std::uint32_t tensor, TimeNs now);
   void end_step(std::uint32_t server, TimeNs now);
   void check_tensor(std::uint32_t server, const client::Event& event);
+  void expect_ok(std::uint32_t server, const char* what, const Status& status);
+
   void drain_local(TimeNs now);
+  bool is_over() const;
+  bool is_away(const Part& part, TimeNs now) const;
+  bool is_away_box(std::uint32_t box, TimeNs now) const {
+    return is_away({Part::Kind::kBox, box}, now) ||
+           (plain() && is_away({Part::Kind::kServer, box}, now));
+  }
 
   BcubeOptions options_;
   client::Bcube bcube_;
   JobPlan plan_;
+  BcubeOracle oracle_;
   EventQueue events_;
   FramePool pool_;
   Random random_;
@@ -136,10 +208,15 @@ class BcubeWorld {
   // To an appliance of the same server: no cable.
   std::deque<std::pair<Address, std::vector<std::uint8_t>>> local_;
   std::vector<std::uint8_t> buffer_;
-  std::vector<std::string> violations_;
   std::vector<TimeNs> begun_, ended_;
+  std::optional<Death> death_;
+  std::vector<Absence> absences_;
+  std::vector<Failure> failures_;  // by server
   std::uint32_t started_ = 0;
   std::uint32_t over_ = 0;
+  TimeNs now_ = 0;
+  std::uint64_t event_count_ = 0;
+  std::uint64_t trace_hash_ = 0;
 };
 
 }  // namespace sluice::sim

@@ -142,11 +142,14 @@ void Oracle::on_appliance_packet(const Party& to, std::uint16_t shard, const wir
               " to rank " + std::to_string(to.rank.value));
   flow.appliance_number = feedback.number;
   note_open_step(run, feedback.open_step);
-  if (packet.type() != wire::PacketType::kResult && packet.type() != wire::PacketType::kPieceResult)
+  const bool is_values = packet.type() == wire::PacketType::kValues;
+  if (packet.type() != wire::PacketType::kResult &&
+      packet.type() != wire::PacketType::kPieceResult && !is_values)
     return;
   if ((feedback.flags & wire::kFlagPulled) == 0 && feedback.number > flow.credit)
     violation("I5: result number " + std::to_string(feedback.number) + " is beyond the credit " +
               std::to_string(flow.credit) + " of rank " + std::to_string(to.rank.value));
+  if (is_values) return;  // see StoreOracle
   const Outcome outcome = outcome_of(packet);
   if (outcome.stream != StreamId::kGradients)
     return on_result(run, to, packet, outcome, packet.payload());

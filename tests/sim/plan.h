@@ -68,11 +68,13 @@ struct JobPlan {
   bool forget_end_step = false;  // though tensors were not submitted
   // Between the submission of `tensor` and of the next one; instead of compute_max_ns, when set.
   std::function<DurationNs(Step, std::uint32_t tensor)> gap_rule;
-  bool move_buffers = false;        // fresh memory for every submission, as after a bucket rebuild
-  bool flush_last = false;          // a rank's last step takes along what was left behind
-  bool zero_weights = false;        // the last rank contributes with weight 0
-  bool check_values = true;         // false: the test submits its own numbers
-  std::uint32_t state_bytes = 500;  // of a replica, for a resync: at least 8
+  bool move_buffers = false;  // fresh memory for every submission, as after a bucket rebuild
+  bool flush_last = false;    // a rank's last step takes along what was left behind
+  bool zero_weights = false;  // the last rank contributes with weight 0
+  // Of a store: ranks may be lost, so each gives the initial values, or the one that does might be.
+  bool loses_ranks = false;
+  bool check_values = true;                 // false: the test submits its own numbers
+  std::uint32_t state_bytes = 500;          // of a replica, for a resync: at least 8
   std::vector<CollectivePlan> collectives;  // by before_step
   std::vector<RankPlan> ranks;
   bool policy_of_appliance = false;  // the sessions leave the policy to the appliance's options
@@ -84,6 +86,7 @@ struct JobPlan {
   bool tolerates_stragglers() const {
     return session.has_policy && session.policy.tolerates_stragglers();
   }
+  bool is_store() const { return session.store.has_value(); }
   bool requeues() const {
     return tolerates_stragglers() && session.policy.late == LateMode::kRequeue;
   }

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <new>
 
+#include "tests/sim/swarm_bcube.h"
 #include "tests/sim/swarm_run.h"
 
 namespace sluice::sim {
@@ -52,14 +53,14 @@ std::string figures(std::uint64_t seed, const SwarmOutcome& outcome) {
       text, sizeof(text),
       "seed=%llu %s trace=%016llx events=%llu virtual_ms=%lld results=%llu "
       "sent=%llu/%llu contributions=%llu/%llu retransmissions=%llu probes=%llu "
-      "partial=%llu requeued=%llu caught_up=%llu resyncs=%llu completed=%u failed=%u\n",
+      "reads=%llu partial=%llu requeued=%llu caught_up=%llu resyncs=%llu completed=%u failed=%u\n",
       number(seed), outcome.ok ? "ok" : "BROKEN", number(outcome.trace_hash),
       number(outcome.events), static_cast<long long>(outcome.virtual_time_ns / kMillisecond),
       number(outcome.results_checked), number(outcome.results_sent), number(outcome.results_due),
       number(outcome.contributions), number(outcome.contributions_due),
-      number(outcome.retransmissions), number(outcome.probes), number(outcome.partial_results),
-      number(outcome.requeued), number(outcome.caught_up), number(outcome.resyncs),
-      outcome.jobs_completed, outcome.jobs_failed_as_promised);
+      number(outcome.retransmissions), number(outcome.probes), number(outcome.reads_checked),
+      number(outcome.partial_results), number(outcome.requeued), number(outcome.caught_up),
+      number(outcome.resyncs), outcome.jobs_completed, outcome.jobs_failed_as_promised);
   return text;
 }
 
@@ -73,10 +74,14 @@ void run_seed(const Range& range, std::uint64_t seed, Tally& tally) {
   SwarmOptions options = draw_swarm(seed);
   options.keep_log = range.log;
   // Before the run, in case that it never ends.
-  if (range.tells_all()) print(describe(options) + "\n");
-  const SwarmOutcome outcome = run_swarm(options);
+  const BcubeSwarm bcube = draw_bcube(seed);
+  const std::string drawn =
+      describe(options) + "\n" + (has_bcube(seed) ? describe(bcube) + "\n" : "");
+  if (range.tells_all()) print(drawn);
+  SwarmOutcome outcome = run_swarm(options);
+  if (has_bcube(seed)) run_bcube(bcube, outcome);
   std::string text = outcome.log;
-  if (!outcome.ok && !range.tells_all()) text += describe(options) + "\n";
+  if (!outcome.ok && !range.tells_all()) text += drawn;
   if (!outcome.ok) {
     const std::string number = std::to_string(seed);
     text += outcome.violations + "VIOLATION seed=" + number + "; replay with: ./run swarm --seed " +

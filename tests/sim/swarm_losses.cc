@@ -13,9 +13,15 @@ constexpr std::uint32_t kAttempts = 40;
 Losses::Losses(World& world, const SwarmJob& job, RunIndex run)
     : world_(world), job_(job), run_(run) {}
 
-bool Losses::all_started() const {
-  for (std::uint16_t rank = 0; rank < job_.plan.world_size(); ++rank)
-    if (!world_.worker(run_, rank).started()) return false;
+// Not before all ranks have begun. Where every rank will be lost, not before each has counted an
+// iteration, for which the store needs all of its initial values; then without regard to who is
+// back.
+bool Losses::may_strike() const {
+  if (job_.loses_all && struck_ != 0) return true;
+  for (std::uint16_t rank = 0; rank < job_.plan.world_size(); ++rank) {
+    const Worker& worker = world_.worker(run_, rank);
+    if (!worker.started() || (job_.loses_all && worker.steps_done() == 0)) return false;
+  }
   return true;
 }
 
@@ -30,7 +36,7 @@ void Losses::schedule() {
 }
 
 void Losses::strike(const Loss& loss) {
-  if (!all_started()) {
+  if (!may_strike()) {
     if (world_.now() < 20 * kSecond)
       world_.at(world_.now() + 50 * kMillisecond, [this, &loss] { strike(loss); });
     return;
@@ -47,7 +53,7 @@ void Losses::strike(const Loss& loss) {
       victim.freeze(true);  // a brief pause of the same process ends before
       world_.pause(victim);
       // Now and then its rank is given to a new process meanwhile.
-      if (!loss.returns) {
+      if (!loss.returns && !victim.leaving()) {
         Worker& other = world_.add_worker(run_, loss.rank, world_.now() + loss.away_ns / 2);
         other.retries = true;
         watch(loss.rank, kAttempts);
@@ -64,13 +70,17 @@ void Losses::strike(const Loss& loss) {
 
 void Losses::come_back(const Loss& loss, bool host_too) {
   Worker& victim = world_.worker(run_, loss.rank);
-  if (loss.returns) {
+  // The appliance may have heard it already that the rank leaves, and gives it to nobody else then.
+  if (loss.returns && !victim.leaving()) {
     Worker& next = world_.add_worker(run_, loss.rank, world_.now() + loss.away_ns);
     next.retries = true;
-    watch(loss.rank, kAttempts);
     if (host_too)
-      world_.at(world_.now() + loss.away_ns,
-                [this, host = victim.identity.host] { world_.start_host(host); });
+      world_.at(world_.now() + loss.away_ns, [this, host = victim.identity.host, &loss] {
+        world_.start_host(host);
+        watch(loss.rank, kAttempts);
+      });
+    else
+      watch(loss.rank, kAttempts);
   }
   world_.kill(victim, host_too);
 }
@@ -106,6 +116,9 @@ bool Losses::excused(const Worker& worker) const {
     return struck_ >= 2 && job_.losses.size() + 1 >= job_.plan.world_size();
   const Loss* loss = loss_of(worker.identity.rank);
   if (loss == nullptr) return false;
+  // Of a store: whoever was given up is out.
+  if (worker.plan.is_store())
+    return loss->kind == LossKind::kCutOff || loss->kind == LossKind::kFrozen;
   // Collectives have no resync: whoever was away for more of them than are kept cannot go on.
   const bool away = loss->kind == LossKind::kCutOff || loss->kind == LossKind::kFrozen;
   if (away && worker.failure().message().find("went on without it") != std::string::npos)

@@ -1,5 +1,5 @@
-// Carries out the losses of a job that tolerates stragglers, as hosts and a launcher that starts
-// failed ranks again would, and says what must have become of every rank at the end.
+// Carries out the losses of a job that tolerates stragglers, or of a store, as hosts and a launcher
+// that starts failed ranks again would, and says what must have become of every rank at the end.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ class Losses {
   void strike(const Loss& loss);
   void come_back(const Loss& loss, bool host_too);
   void watch(Rank rank, std::uint32_t attempts);
-  bool all_started() const;
+  bool may_strike() const;
   bool excused(const Worker& worker) const;
   const Loss* loss_of(Rank rank) const;
 

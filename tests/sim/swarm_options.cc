@@ -314,6 +314,7 @@ SwarmOptions draw_swarm(std::uint64_t seed) {
     options.faults.push_back(fault);
   }
   draw_trials(seed, options);
+  draw_store(seed, options);
   return options;
 }
 
@@ -346,6 +347,7 @@ std::string describe(const SwarmOptions& options) {
         << " victim=" << job.victim.value << " fatal_at_ms=" << job.fatal_at / kMillisecond
         << " returns=" << job.returns;
     if (plan.tolerates_stragglers()) out << "\n   " << describe_stragglers(job);
+    if (plan.is_store()) out << "\n   " << describe_store(job);
   }
   for (const SwarmFault& fault : options.faults)
     out << "\n  worker " << fault.worker << ' ' << name_of(fault.kind)

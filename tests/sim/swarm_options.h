@@ -38,7 +38,8 @@ struct Loss {
 
 struct SwarmJob {
   JobPlan plan;
-  std::vector<Loss> losses;  // of a job that tolerates stragglers
+  std::vector<Loss> losses;  // of a job that tolerates stragglers, or a store
+  bool loses_all = false;    // they take every rank of a store, once it has something to keep
   Fatality fatality = Fatality::kNone;
   Rank victim;
   TimeNs fatal_at = 0;   // not before the job has started
@@ -122,6 +123,10 @@ void let_be_many(Random& random, SwarmOptions& options);
 void draw_trials(std::uint64_t seed, SwarmOptions& options);
 std::string describe_trials(const SwarmOptions& options);
 std::string describe_stragglers(const SwarmJob& job);
+std::string describe_losses(const SwarmJob& job);
+// Every third seed has a parameter store besides, its last job.
+void draw_store(std::uint64_t seed, SwarmOptions& options);
+std::string describe_store(const SwarmJob& job);
 // One line for the network and one a job.
 std::string describe(const SwarmOptions& options);
 

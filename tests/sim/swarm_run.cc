@@ -50,14 +50,14 @@ class Swarm {
   struct State {
     const SwarmJob* job;
     RunIndex run;
-    Losses* losses = nullptr;  // of a job that tolerates stragglers
+    Losses* losses = nullptr;  // of a job that tolerates stragglers, or a store
     bool struck = false;       // the fatality has happened
     TimeNs struck_at = 0;
   };
 
   void start(const SwarmJob& job) {
     states_.push_back({.job = &job, .run = world_.add_run(job.plan)});
-    if (job.plan.tolerates_stragglers()) {
+    if (job.plan.tolerates_stragglers() || job.plan.is_store()) {
       losses_.emplace_back(world_, job, states_.back().run);
       states_.back().losses = &losses_.back();
       losses_.back().schedule();
@@ -175,9 +175,11 @@ class Swarm {
     if (world_.healthy() && state.job->returns && any_survivor_failed(state)) run_again(state);
   }
 
-  // Once everything is over: a process that was replaced learns of it last.
+  // Once everything is over: a process that was replaced learns of it last. A store counts what is
+  // out of order so too.
   void check_losses() {
     for (Losses& losses : losses_) losses.check();
+    if (options_.jobs.back().plan.is_store()) return;
     const std::uint64_t too_new = world_.appliance().count(Verdict::kTooNew);
     if (too_new != 0)
       world_.oracle().violation("I3: " + std::to_string(too_new) +
@@ -293,6 +295,7 @@ class Swarm {
     outcome_.events = world_.event_count();
     outcome_.virtual_time_ns = world_.now();
     outcome_.results_checked = world_.oracle().results_checked();
+    outcome_.reads_checked = world_.stores().reads_checked();
     outcome_.results_sent = world_.oracle().results_sent();
     outcome_.results_due = world_.oracle().results_due();
     outcome_.contributions = world_.oracle().contributions_seen();

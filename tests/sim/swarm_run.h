@@ -15,8 +15,9 @@ struct SwarmOutcome {
   std::uint64_t trace_hash = 0;
   std::uint64_t events = 0;
   std::uint64_t results_checked = 0;
-  std::uint64_t results_sent = 0;  // copies for members
-  std::uint64_t results_due = 0;   // that a network without faults would have carried
+  std::uint64_t reads_checked = 0;  // chunks that workers of stores have read
+  std::uint64_t results_sent = 0;   // copies for members
+  std::uint64_t results_due = 0;    // that a network without faults would have carried
   std::uint64_t contributions = 0;
   std::uint64_t contributions_due = 0;
   std::uint64_t retransmissions = 0;

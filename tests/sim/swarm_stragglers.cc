@@ -105,18 +105,23 @@ std::string describe_stragglers(const SwarmJob& job) {
   std::ostringstream out;
   out << " policy=" << name_of(policy.kind) << " k=" << policy.k << " late=" << name_of(policy.late)
       << " max_staleness=" << policy.max_staleness << " state_bytes=" << job.plan.state_bytes
-      << " losses=";
-  for (const Loss& loss : job.losses) {
-    const char* kinds[] = {"killed", "host-down", "frozen", "cut-off"};
-    out << kinds[static_cast<int>(loss.kind)] << ':' << loss.rank.value << '@'
-        << loss.at / kMillisecond << "ms+" << loss.away_ns / kMillisecond << "ms"
-        << (loss.returns ? " " : "(for good) ");
-  }
+      << " losses=" << describe_losses(job);
   for (std::size_t rank = 0; rank < job.plan.ranks.size(); ++rank) {
     const RankPlan& rank_plan = job.plan.ranks[rank];
     out << (rank == 0 ? " pace_ms=" : ",") << rank_plan.step_delay_ns / kMillisecond;
     if (rank_plan.hiccup_step != 0)
       out << '(' << rank_plan.hiccup_step << ":+" << rank_plan.hiccup_ns / kMillisecond << ')';
+  }
+  return out.str();
+}
+
+std::string describe_losses(const SwarmJob& job) {
+  std::ostringstream out;
+  for (const Loss& loss : job.losses) {
+    const char* kinds[] = {"killed", "host-down", "frozen", "cut-off"};
+    out << kinds[static_cast<int>(loss.kind)] << ':' << loss.rank.value << '@'
+        << loss.at / kMillisecond << "ms+" << loss.away_ns / kMillisecond << "ms"
+        << (loss.returns ? " " : "(for good) ");
   }
   return out.str();
 }

@@ -7,7 +7,8 @@
 //
 // It can be killed, paused like SIGSTOP, and resumed; another Worker may take its rank later. The
 // world owns it and calls it from its events. worker.cc: the process; worker_app.cc: the
-// application; worker_checks.cc: what it checks.
+// application; worker_checks.cc: what it checks; store_loop.h: the
+// application of a parameter store.
 #pragma once
 
 #include <deque>
@@ -20,6 +21,7 @@
 #include "tests/sim/frame_pool.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/plan.h"
+#include "tests/sim/store_loop.h"
 
 namespace sluice::sim {
 
@@ -74,8 +76,11 @@ class Worker {
   ProcessState state() const { return state_; }
   bool failed() const { return failed_; }
   bool left() const { return left_; }
+  bool leaving() const { return session_->state() == client::SessionState::kLeaving; }
   bool started() const { return started_; }
-  bool done() const { return failed_ || left_ || (finished_ && !together()); }
+  bool done() const {
+    return (failed_ && (started_ || !retries)) || left_ || (finished_ && !together());
+  }
   // Its last step is taken, or it will never be.
   bool over() const {
     return (failed_ && (started_ || !retries)) || left_ || finished_ ||
@@ -124,6 +129,7 @@ class Worker {
   bool poll_events(TimeNs now);
   void on_event(const client::Event& event, TimeNs now);
   bool advance(TimeNs now);
+  bool advance_store(TimeNs now);
   bool begin_next(TimeNs now);
   bool begin_catching_up(TimeNs now);
   bool begin_resync(TimeNs now);
@@ -196,6 +202,7 @@ class Worker {
   std::vector<std::vector<std::uint8_t>> inputs_;
   std::vector<std::vector<std::uint8_t>> outputs_;
   std::vector<std::uint8_t> buffer_;
+  std::unique_ptr<StoreLoop> store_;  // the application, in a job of that kind
 };
 
 }  // namespace sluice::sim

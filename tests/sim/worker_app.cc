@@ -16,9 +16,9 @@ void Worker::on_event(const client::Event& event, TimeNs now) {
   switch (event.kind) {
     case Kind::kJoined:
     case Kind::kTensorLost:  // what was in flight shows in what comes with it
-    case Kind::kStalled:
-    case Kind::kPushDone:  // of a store, which these workers have not
-    case Kind::kPullDone: break;
+    case Kind::kStalled: break;
+    case Kind::kPushDone:
+    case Kind::kPullDone: store_->on_event(event); break;
     case Kind::kStarted: on_started(); break;
     case Kind::kTensorDone:
       ++tensors_done_;
@@ -71,6 +71,9 @@ void Worker::on_started() {
   if (!session_->behind_status().ok())
     next_collective_ = world_.oracle().collective_at(identity.run, session_->collective_step());
   if (!plan.manual) phase_ = Phase::kNext;
+  if (!plan.is_store()) return;
+  store_ = std::make_unique<StoreLoop>(world_, *this);
+  store_->start();
 }
 
 void Worker::on_step_done(const client::Event& event) {
@@ -93,7 +96,19 @@ void Worker::on_fell_behind(const client::Event& event) {
   if (phase_ == Phase::kSubmitting || phase_ == Phase::kStep) phase_ = Phase::kNext;
 }
 
+// Whoever has pushed all waits for the others, reads what they have come to, and leaves.
+bool Worker::advance_store(TimeNs now) {
+  if (failed_ || left_) return false;
+  const bool busy = store_->advance(now);
+  steps_done_ = store_->counted();
+  if (phase_ == Phase::kNext && store_->over()) finish(now);
+  if (!store_->has_read_last() || session_->state() != client::SessionState::kRunning) return busy;
+  session_->leave(wire::LeaveReason::kFinished, now);
+  return true;
+}
+
 bool Worker::advance(TimeNs now) {
+  if (store_) return advance_store(now);
   switch (phase_) {
     case Phase::kNext: return begin_next(now);
     case Phase::kSubmitting: return submit_due(now);
@@ -270,7 +285,10 @@ void Worker::finish(TimeNs now) {
 void Worker::leave_together(TimeNs now) {
   all_over_ = true;
   if (state_ != ProcessState::kRunning || !finished_ || left_ || failed_ || !together()) return;
-  session_->leave(wire::LeaveReason::kFinished, now);
+  if (store_)
+    store_->read_last();
+  else
+    session_->leave(wire::LeaveReason::kFinished, now);
   pump(now);
 }
 

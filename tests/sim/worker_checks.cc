@@ -132,7 +132,9 @@ std::string Worker::describe_log() const {
       {Kind::kFailed, "failed"}};
   std::string text;
   for (const LoggedEvent& event : log_) {
-    if (event.kind == Kind::kTensorDone) continue;
+    if (event.kind == Kind::kTensorDone || event.kind == Kind::kPushDone ||
+        event.kind == Kind::kPullDone)
+      continue;
     text += plan.name + " rank " + std::to_string(identity.rank.value) + " process " +
             std::to_string(identity.index) + " ms " + std::to_string(event.at / kMillisecond) +
             ": " + names.at(event.kind) + " " + std::to_string(event.step) + " " +

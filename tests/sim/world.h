@@ -16,6 +16,7 @@
 #include "tests/sim/link.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/plan.h"
+#include "tests/sim/store_oracle.h"
 #include "tests/sim/worker.h"
 
 namespace sluice::sim {
@@ -103,6 +104,7 @@ class World {
   Link& downlink(HostIndex host) { return *links_[2 * host + 1]; }
   Appliance& appliance() { return *appliance_; }
   Oracle& oracle() { return oracle_; }
+  StoreOracle& stores() { return stores_; }
   const WorldOptions& options() const { return options_; }
   std::uint64_t seed() const { return options_.seed; }
   std::uint64_t trace_hash() const { return trace_hash_; }
@@ -152,6 +154,7 @@ class World {
   EventQueue events_;
   FramePool pool_;
   Oracle oracle_;
+  StoreOracle stores_{oracle_};
   TimeNs now_ = 0;
   std::uint64_t trace_hash_ = 0;
   std::uint64_t event_count_ = 0;

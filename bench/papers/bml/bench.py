@@ -103,14 +103,16 @@ def figures(results):
     return out | ({} if vgg is None else {"vgg_reduction_max": vgg})
 
 
-HEADERS = ["(n,k)", "servers", "mode", "port's bytes / theory", "theory, of P/C", "time / theory"]
+HEADERS = ["gradient", "(n,k)", "servers", "mode", "port's bytes / theory", "theory, of P/C",
+           "time / theory"]
 
 
 def rows(results):
-    return [[f"({setting.ports},{setting.levels})", setting.ports ** setting.levels, setting.mode,
+    return [[f"{setting.bytes / 1e6:.3g} MB, {setting.what}",
+             f"({setting.ports},{setting.levels})", setting.ports ** setting.levels, setting.mode,
              f"{share_of_bytes(setting, row):.4f}",
              f"{settings.port_share(setting.ports, setting.levels, setting.mode):.3f}",
-             f"{against_theory(setting, row):.3f}"] for setting, row in results.uniform()]
+             f"{against_theory(setting, row):.3f}"] for setting, row in results.of.items()]
 
 
 def reduction_rows(results):

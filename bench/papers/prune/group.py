@@ -1,6 +1,5 @@
 """The C++ workers and appliance (group.cc) as a Python object: one step is one call."""
 import ctypes
-import os
 
 import numpy as np
 
@@ -31,11 +30,7 @@ class Group:
     """`tensors`: (elements, stays dense) of each; gradients are float32 rows, one a worker."""
 
     def __init__(self, workers, tensors, rule):
-        path = os.path.join(report.build_dir(), LIBRARY)
-        if not os.path.exists(path):
-            raise report.BenchError(
-                f"{path} is not built: ./run build, or set SLUICE_BUILD to a build folder")
-        self._library = ctypes.CDLL(path)
+        self._library = ctypes.CDLL(report.program(LIBRARY))
         self._library.prune_group_new.restype = ctypes.c_void_p
         self._library.prune_group_pruned_elems.restype = ctypes.c_uint64
         options = _Options(workers, RULES[rule.name], rule.warmup_steps, rule.feedback,

@@ -1,6 +1,5 @@
 """The C++ switch (switch.cc) as a Python object: one job, one shard, virtual time."""
 import ctypes
-import os
 
 import numpy as np
 
@@ -50,11 +49,7 @@ class Switch:
     """Times are whole microseconds of virtual time; gradients are float32 arrays."""
 
     def __init__(self, workers, elements, policy):
-        path = os.path.join(report.build_dir(), LIBRARY)
-        if not os.path.exists(path):
-            raise report.BenchError(
-                f"{path} is not built: ./run build, or set SLUICE_BUILD to a build folder")
-        self._library = _load(path)
+        self._library = _load(report.program(LIBRARY))
         options = _Options(
             workers=workers, elements=elements, kind=KINDS[policy["kind"]],
             requeue=policy["late"] == "requeue", k=policy.get("k", 1),

@@ -23,6 +23,7 @@ FIXED = (("k=4", "requeue"), ("k=8", "requeue"), ("k=12", "requeue"), ("k=8", "d
 RAMPS = (("ramp", "requeue"), ("ramp-mean", "requeue"))
 TUNING_SEEDS = (100, 101)
 SEEDS = (0, 1, 2)
+MORE_SEEDS = tuple(range(9))  # of JUDGED: the least of medians of three is mostly noise
 STEP = 1.5  # of the grid of rates
 GUESSES = {"sgd": 0.3, "momentum": 0.03, "adam": 0.01}
 EQUAL_PROGRESS = 150  # sync's steps of a run under a falling rate
@@ -42,8 +43,10 @@ SYNC, GOODPUT = ("sync", "drop"), ("goodput", "requeue")
 
 
 # Settings of a world in which sync and goodput run, those with equal samples, those in which fixed
-# k are tuned, and those in which ramp runs at sync's rate.
-Part = namedtuple("Part", "world settings equal fixed ramp", defaults=((), (), ()))
+# k are tuned, those in which ramp runs at sync's rate, and those in which goodput also runs at
+# smaller ones.
+Part = namedtuple("Part", "world settings equal fixed ramp smaller", defaults=((), (), (), ()))
+SMALLER = (1, 2, 3)  # steps of the grid below sync's rate
 
 SOME = ("none", "jitter", "persistent", "lognormal")
 PARTS = (Part(World("generated", "small", 16, "sgd"), SETTINGS,
@@ -54,10 +57,11 @@ PARTS = (Part(World("generated", "small", 16, "sgd"), SETTINGS,
          Part(World("generated", "small", 16, "adam"), SOME),
          Part(World("generated", "small", 8, "sgd"), SOME),
          Part(World("generated", "large", 16, "sgd"), SETTINGS, SOME[1:], (), SOME),
-         Part(World("generated", "large", 16, "momentum"), SOME),
+         Part(World("generated", "large", 16, "momentum"), SOME, smaller=("jitter", "lognormal")),
          Part(World("generated", "small", 16, "sgd"), (), (), (), SOME),
          Part(World("generated", "large", 16, "sgd"), (), (), SOME),
          Part(World("gratings", "small", 16, "sgd"), (), (), SOME))
+JUDGED = PARTS[2]  # the fixed k that goodput is held against
 SHORT_PARTS = PARTS[:3]
 
 
@@ -209,9 +213,13 @@ def trials_of(part, rates, seeds):
     rate = rates.get(rate_key(world, None, *SYNC))
     for kind, settings, schemes in (("time", part.settings, (SYNC, GOODPUT)),
                                     ("equal", part.equal, (SYNC, GOODPUT)),
+                                    ("time", part.fixed, (SYNC, GOODPUT)),
                                     ("time", part.ramp, (SYNC, *RAMPS))):
         found += [Trial(world, setting, *which, kind, seed, rate) for seed in seeds
                   for setting in settings for which in schemes if rate is not None]
+    found += [Trial(world, setting, *GOODPUT, "time", seed, rate / STEP ** down)
+              for setting in part.smaller for down in SMALLER for seed in seeds
+              if rate is not None]
     for setting in part.fixed:
         for which in FIXED:
             rate = rates.get(rate_key(world, setting, *which))

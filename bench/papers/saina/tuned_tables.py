@@ -32,7 +32,7 @@ class Tuned:
 
     def pairs(self, world, setting, one, other, kind="time"):
         """The records of both in each seed that has both."""
-        for seed in tuned.SEEDS:
+        for seed in tuned.MORE_SEEDS:
             both = [self._record(world, setting, which, kind, seed) for which in (one, other)]
             if all(both):
                 yield both
@@ -46,6 +46,18 @@ class Tuned:
         found = [(which, median(self.ratios(world, setting, which))) for which in tuned.FIXED]
         found = [one for one in found if one[1] is not None]
         return max(found, key=lambda one: one[1], default=(None, None))
+
+    def ratios_at_smaller(self, world, setting, down):
+        """Of goodput, at a rate that many steps of the grid below sync's."""
+        rate = self.rates.get(tuned.rate_key(world, None, *tuned.SYNC))
+        found = []
+        for seed in tuned.SEEDS:
+            base = self._record(world, setting, tuned.SYNC, "time", seed)
+            mine = base and self.records.get(tuned.key(tuned.Trial(
+                world, setting, *tuned.GOODPUT, "time", seed, rate / tuned.STEP ** down)))
+            if mine:
+                found.append(base["tta_s"] / mine["tta_s"] if mine["tta_s"] else 0.0)
+        return found
 
     def equal_ratios(self, world, setting):
         return [sync["seconds"] / mine["seconds"] for sync, mine in
@@ -145,6 +157,15 @@ def ramp_table(results):
                      "a step's mean as it is"], rows)
 
 
+def smaller_table(results):
+    rows = [[name_of(part.world), stragglers.describe(setting),
+             *(cell(results.ratios_at_smaller(part.world, setting, down))
+               for down in tuned.SMALLER)]
+            for part in tuned.PARTS for setting in part.smaller]
+    return markdown(["task, network, workers, optimizer", "setting",
+                     *(f"sync's rate / {tuned.STEP ** down:.3g}" for down in tuned.SMALLER)], rows)
+
+
 def equal_table(results):
     rows = [[name_of(part.world), stragglers.describe(setting),
              cell(results.equal_ratios(part.world, setting)),
@@ -158,10 +179,13 @@ def equal_table(results):
 def text(results):
     return "\n".join([
         "## At tuned rates\n",
-        f"Median [least .. largest] of {len(tuned.SEEDS)} seeds; \"-\": not run.\n",
+        f"Median [least .. largest] of {len(tuned.SEEDS)} seeds, of {len(tuned.MORE_SEEDS)} where "
+        "fixed k of the generated task ran beside it; \"-\": not run.\n",
         "### Goals\n", goal_table(results),
         "### `goodput` with requeue over sync, both at sync's best rate\n", speed_table(results),
         "![goodput over sync](tuned.png)\n",
+        "### `goodput` at smaller rates over sync at its best, tried afterwards\n",
+        smaller_table(results),
         "### Against fixed k, each at its own rate\n", fixed_table(results),
         "### `ramp` with requeue over sync, both at sync's best rate\n",
         "0: the target was never reached.\n", ramp_table(results),

@@ -104,6 +104,15 @@ typedef enum sluice_prune_rule {
                                   nothing leaves any more. To reproduce that; of no other use */
 } sluice_prune_rule;
 
+/* Where gradients are, and how they get from a device's memory to the host's and back. */
+typedef enum sluice_memory {
+  SLUICE_MEMORY_HOST = 0,
+  SLUICE_MEMORY_DEVICE = 1,           /* a CUDA device's; in the best way that works */
+  SLUICE_MEMORY_PINNED = 2,           /* by its copy engines, through page-locked host memory */
+  SLUICE_MEMORY_PINNED_ZERO_COPY = 3, /* by kernels that write to such memory */
+  SLUICE_MEMORY_GPUDIRECT = 4         /* read by the network card: refused, no transport has one */
+} sluice_memory;
+
 /* What an output holds. The same on every rank, or the join is refused with both values; the
  * default is a value of its own. */
 typedef enum sluice_averaging {
@@ -145,6 +154,24 @@ typedef enum sluice_schedule_kind {
                                   the first steps have shown (Prophet, 2021) */
   SLUICE_SCHEDULE_FIFO = 3     /* of the tensor that was submitted first */
 } sluice_schedule_kind;
+
+/* What a job is for. */
+typedef enum sluice_job_kind {
+  SLUICE_JOB_SUMS = 0, /* tensors are summed, step by step */
+  SLUICE_JOB_STORE = 1 /* the appliance keeps parameters: see "a parameter store" below */
+} sluice_job_kind;
+
+/* How a store's parameters follow from what is pushed. n are the members of that moment; with bound
+ * 0 those that pushed that iteration. The arithmetic is that of PyTorch's optimizers on a CPU. */
+typedef enum sluice_update {
+  SLUICE_UPDATE_DELTA = 0, /* workers push differences of parameters: adds each, divided by n */
+  SLUICE_UPDATE_SGD = 1,   /* workers push gradients: of their mean with bound 0; with a greater one
+                              of each gradient / n, without Nesterov and weight decay */
+  SLUICE_UPDATE_ADAM = 2   /* likewise; with bound 0 only */
+} sluice_update;
+
+/* staleness_bound of an asynchronous store. */
+#define SLUICE_NO_BOUND UINT32_MAX
 
 typedef enum sluice_log_level {
   SLUICE_LOG_ERROR = 0,
@@ -246,6 +273,32 @@ typedef struct sluice_options {
   uint64_t prune_min_elems;
   uint32_t prune_warmup; /* static, sampled: for so many steps each 1/4, 1/16, 1/64 ... of the
                             elements leave, until that is prune_fraction; default 0: none */
+  /* Momentum correction: above 0 and below 1, what is pruned is not the gradient but this rank's
+   * velocity, prune_momentum * the last one + gradient, which starts anew, at 0, where it leaves
+   * (Lin et al., Deep Gradient Compression, ICLR 2018). Averages then hold the momentum, of every
+   * float32 tensor that is not SLUICE_TENSOR_EXACT: give the optimizer none. Default 0: none. */
+  double prune_momentum;
+  /* sluice_job_kind; default SLUICE_JOB_SUMS. The following are of a store; all are the same on
+   * every rank, or the join is refused with both values. A store has no policy, no averaging, no
+   * pruning and float32 alone. */
+  int32_t kind;
+  uint32_t staleness_bound; /* B: iteration t reads what holds everybody's iterations up to
+                               t - 1 - B. 0 (default): bulk-synchronous; SLUICE_NO_BOUND */
+  int32_t update;           /* sluice_update; default SLUICE_UPDATE_DELTA */
+  int32_t nesterov;         /* SGD: non-zero takes Nesterov's step */
+  double momentum;          /* SGD */
+  double dampening;         /* SGD */
+  double weight_decay;      /* SGD, Adam: added to the gradient */
+  double beta1;             /* Adam; default 0.9 */
+  double beta2;             /* Adam; default 0.999 */
+  double epsilon;           /* Adam; default 1e-8 */
+  int32_t adam_lerp;        /* Adam: non-zero computes the first moment as PyTorch 2 does */
+  /* sluice_memory; default SLUICE_MEMORY_HOST. Others let sluice_submit_device() be called, and
+   * cost page-locked host memory for one copy of all tensors. They need the plug-in
+   * libsluice_cuda.so and NVIDIA's driver: without them the join fails with SLUICE_NOT_FOUND and
+   * says what to install. The log has every way that was not taken, with its reason. */
+  int32_t memory;
+  int32_t device; /* with another memory than the host's: the device, counted from 0 */
 } sluice_options;
 
 /* The policy that a job runs, and what a straggler may count on. */
@@ -303,6 +356,10 @@ typedef struct sluice_tensor {
 #define SLUICE_TENSOR_EXACT 1u
 /* Travels whole, whatever options.prune says: biases, scales of a normalization. */
 #define SLUICE_TENSOR_DENSE 2u
+/* Of a store: begins a layer, which has a clock of its own. The first tensor does in any case; the
+ * others belong to the layer of the tensor before them. Layers are counted from 0, and should stand
+ * in the order in which they are read: the first ones go first. */
+#define SLUICE_TENSOR_LAYER 4u
 
 /* What is known about a finished tensor. */
 typedef struct sluice_result {
@@ -331,12 +388,31 @@ typedef struct sluice_position {
   int32_t state_wanted_by; /* the rank that waits for this one's state; -1: nobody does */
 } sluice_position;
 
+/* The clocks of a store's layer, as far as this worker has heard. */
+typedef struct sluice_clocks {
+  size_t struct_size;
+  uint32_t pushed;   /* this worker's last iteration; it joins at the one after this */
+  uint32_t held;     /* all iterations up to this one of everybody are in the copy pulled last */
+  uint32_t clock;    /* ... are in the store; a hint, it may have moved on */
+  uint32_t at_clock; /* members whose push it waits for to move on; likewise */
+  uint32_t parked;   /* pulls that wait for that; likewise */
+  int32_t kept;      /* non-zero: the store has outlived all of its workers before this one came, so
+                        its parameters are not those that sluice_initialise() gave */
+} sluice_clocks;
+
 /* What the current step waits for. */
 typedef struct sluice_stall {
   size_t struct_size;
   uint64_t stalled_ns; /* since something came last; 0: nothing waits */
   char text[4096];     /* tensors, ranks, when each was last heard; cut to fit */
 } sluice_stall;
+
+/* Which part of a job's traffic counters are of. */
+typedef struct sluice_part {
+  size_t struct_size;
+  uint32_t thread; /* of a BCube: which k-th of the gradients */
+  uint32_t level;  /* likewise: of the port and the switch */
+} sluice_part;
 
 /* Counters since the join; they only grow, but for three facts. In this order
  * sluice_counter_name() tells their names, and sluice_counter_help() more about each. */
@@ -371,6 +447,7 @@ typedef struct sluice_counters {
   uint64_t segmented_packets;      /* of packets_sent, those that the kernel cut from a train */
   uint64_t coalesced_packets;      /* of packets_received, those that came in a train */
   uint64_t kept_chunks;            /* late chunks that went back into the residual */
+  uint64_t suspended_ns;           /* that waits for a store's layers have blocked */
 } sluice_counters;
 
 /* "0.2.0", the version of the library that is loaded. Never fails; static storage. */
@@ -438,6 +515,40 @@ SLUICE_API sluice_status sluice_join(const sluice_options* options, const sluice
  * SLUICE_BUSY (the tensor's previous submission is not done). */
 SLUICE_API sluice_status sluice_submit(sluice_job* job, uint32_t tensor, const void* input,
                                        void* output, uint32_t weight, uint32_t priority);
+
+/* A tensor's next step in the memory of options.device. */
+typedef struct sluice_submission {
+  size_t struct_size;
+  uint32_t tensor; /* these five as the arguments of sluice_submit(), but for where they point */
+  uint32_t weight;
+  uint32_t priority;
+  int32_t catch_up; /* non-zero: as sluice_catch_up(); input and weight are ignored */
+  const void* input;
+  void* output;
+  void* stream; /* cudaStream_t; NULL: the default stream */
+} sluice_submission;
+
+/* As sluice_submit(), for device memory. What `stream` has been given so far is done before `input`
+ * is read and `output` written; neither call nor stream waits. Both belong to the library until the
+ * tensor is done, which it is when its average has arrived in `output`: whatever is given to any
+ * stream after a wait has returned, or after on_tensor_done, finds it there.
+ *
+ * Jobs of a device may mix this with sluice_submit(). In such a job sluice_end_step() takes effect
+ * when all that was submitted before has left the device; where it has to be refused, the job fails
+ * with its text.
+ *
+ * Fails as sluice_submit() does, with SLUICE_INVALID_ARGUMENT for a job whose options.memory is
+ * SLUICE_MEMORY_HOST, with SLUICE_IO_ERROR when the device can't tell what the stream was given. A
+ * copy that fails later fails the job, for the other ranks at once, with SLUICE_IO_ERROR and a text
+ * that has the tensor and the device's own words; no work of the device ever waits for this
+ * library.
+ */
+SLUICE_API sluice_status sluice_submit_device(sluice_job* job, const sluice_submission* submission);
+
+/* Writes what every sluice_memory says about itself with this device into `text` of `capacity`
+ * bytes, a line each ("pinned: works, NVIDIA X, 50 GB/s"), cut to fit and ended by a zero byte. May
+ * start the device's driver, which takes some seconds. */
+SLUICE_API sluice_status sluice_describe_memory(int32_t device, char* text, size_t capacity);
 
 /* Declares that this worker has submitted all that it will submit for the current step. Tensors
  * that were left out count as zero data from this rank (NIL); their results are not delivered here.
@@ -542,6 +653,64 @@ SLUICE_API sluice_status sluice_resync(sluice_job* job, int32_t timeout_ms, slui
 SLUICE_API sluice_status sluice_send_state(sluice_job* job, const void* data, uint64_t bytes,
                                            uint32_t step);
 
+/* ---- a parameter store: jobs of kind SLUICE_JOB_STORE ----
+ *
+ * The appliance keeps the parameters, layer by layer. In iteration t, counted from 1, a worker
+ * pulls a layer, computes with it, and pushes what it has to add; a fast worker goes on while slow
+ * ones are at most staleness_bound iterations behind. One rank gives the initial values, usually 0:
+ *
+ *   for each layer:  sluice_initialise(job, layer, values, count);        // rank 0 alone
+ *   for each layer:  sluice_pull(job, layer, copy, count);
+ *   for (t = ...) {
+ *     forward:   sluice_wait_pull(job, layer, SLUICE_FOREVER), compute with its copy
+ *     backward:  sluice_wait_push(job, layer, ...), sluice_push(job, layer, delta, count, rate),
+ *                sluice_pull(job, layer, copy, count)
+ *   }
+ *
+ * What is pulled has, in each packet's worth of elements, whole pushes only: everybody's up to
+ * t - 1 - staleness_bound, all of this worker's own, and maybe newer ones; with bound 0 exactly
+ * those up to t - 1, the same bits for everybody. A worker that dies or leaves is not waited for
+ * any more; one that joins later reads first and begins at sluice_clocks.pushed + 1. What a process
+ * had pushed that was lost stays, and so does the store without any worker, for as long as the
+ * appliance is told to keep it (limits.store_keep_s): workers of this run or another one, with the
+ * same job name, world size, layout and options, then go on where the last ones were, each as it
+ * comes, and sluice_clocks.kept says so. sluice_submit() and what goes with it are refused here;
+ * sluice_broadcast() and sluice_barrier() work.
+ *
+ * `values`, `deltas` and `copies` are one pointer for each tensor of the layer, in registration
+ * order, to elem_count floats; `count` is their number. The pointers are read before the call
+ * returns, the floats belong to the library until the push, or the pull, is done. All of these fail
+ * with SLUICE_INVALID_ARGUMENT (no such layer, another number of tensors, NULL, not a store). */
+
+/* The layer's initial values. Where the store has some already, as it has for who comes later,
+ * these are ignored. It is waited for as a push is. Returns at once. Fails with SLUICE_BUSY when
+ * the layer was pushed or pulled already. */
+SLUICE_API sluice_status sluice_initialise(sluice_job* job, uint32_t layer,
+                                           const float* const* values, size_t count);
+
+/* Pushes the layer's part of this worker's next iteration: differences of parameters or a gradient,
+ * as options.update says. `rate` is the learning rate of SGD and Adam; with bound 0 that of the
+ * first push of the iteration counts, so give it alike. Returns at once; `deltas` are read until
+ * the push is done. Fails with SLUICE_BUSY (the layer's last push or pull is under way) and
+ * SLUICE_INVALID_ARGUMENT (the layer was not pulled, or its copy is too old for the bound). */
+SLUICE_API sluice_status sluice_push(sluice_job* job, uint32_t layer, const float* const* deltas,
+                                     size_t count, double rate);
+
+/* Asks for the layer as the iteration after the last push may read it, with that push in it, which
+ * may be under way. Returns at once; `copies` are written until the pull is done. Fails with
+ * SLUICE_BUSY (the layer's last pull is under way). */
+SLUICE_API sluice_status sluice_pull(sluice_job* job, uint32_t layer, float* const* copies,
+                                     size_t count);
+
+/* Wait until the store has counted the layer's last push, or its values are here; SLUICE_OK at once
+ * when there was none. A pull waits for members that are more than the bound behind. Fail with
+ * SLUICE_TIMED_OUT and SLUICE_INTERRUPTED (it goes on). */
+SLUICE_API sluice_status sluice_wait_push(sluice_job* job, uint32_t layer, int32_t timeout_ms);
+SLUICE_API sluice_status sluice_wait_pull(sluice_job* job, uint32_t layer, int32_t timeout_ms);
+
+/* Fills `clocks` up to its struct_size. Never blocks. */
+SLUICE_API sluice_status sluice_get_clocks(sluice_job* job, uint32_t layer, sluice_clocks* clocks);
+
 /* ---- waiting ---- */
 
 /* Waits until the last submission of `tensor` is done: SLUICE_OK at once when it is, or when there
@@ -565,8 +734,10 @@ SLUICE_API sluice_status sluice_set_averaging(sluice_job* job, uint32_t tensor, 
 /* The residual of a float32 tensor that is rounded or pruned (sluice_wire, sluice_prune_rule): what
  * of this rank's gradients is not delivered yet, an element each. It is a part of a checkpoint:
  * read after a step, set before the first gradient after a restart; it begins as zero. `values`
- * holds elem_count elements. Never block. Fail with SLUICE_BUSY while the tensor is in flight, with
- * SLUICE_INVALID_ARGUMENT (NULL, no such tensor, or one that has no residual). */
+ * holds elem_count elements. With prune_momentum every float32 tensor has one that is not
+ * SLUICE_TENSOR_EXACT, and `values` twice as many elements: the velocity's after the others.
+ * Never block. Fail with SLUICE_BUSY while the tensor is in flight, with SLUICE_INVALID_ARGUMENT
+ * (NULL, no such tensor, or one that has no residual). */
 SLUICE_API sluice_status sluice_get_residual(sluice_job* job, uint32_t tensor, float* values);
 SLUICE_API sluice_status sluice_set_residual(sluice_job* job, uint32_t tensor, const float* values);
 /* Gradients are larger by `factor` from the next ones on, because the scale of the loss has
@@ -621,6 +792,14 @@ SLUICE_API sluice_status sluice_close(sluice_job* job);
 
 /* Fills `counters` up to its struct_size. Works on a failed job too. Never blocks. */
 SLUICE_API sluice_status sluice_get_counters(sluice_job* job, sluice_counters* counters);
+
+/* As sluice_get_counters() for the part `index` of the job's traffic, counted from 0: an ordinary
+ * job has one; over bcube://n,k there are k * k, of each thread at each level, without what the
+ * servers say to each other beside gradients. Counters of the operating system's part (send_errors,
+ * segmented_packets, coalesced_packets) are known for the whole job only. SLUICE_NOT_FOUND beyond
+ * the last part. Never blocks. */
+SLUICE_API sluice_status sluice_get_part_counters(sluice_job* job, uint32_t index,
+                                                  sluice_part* part, sluice_counters* counters);
 
 /* Name of the counter at `index` of sluice_counters, counted from 0, and what it counts; NULL
  * beyond the last. Never fail; static storage. */

@@ -8,9 +8,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
+#include <sluice/options.hpp>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -27,101 +26,6 @@ class Error : public std::runtime_error {
 
  private:
   sluice_status status_;
-};
-
-enum class DataType : std::int32_t {
-  kFloat32 = SLUICE_FLOAT32,
-  kFloat16 = SLUICE_FLOAT16,
-  kBfloat16 = SLUICE_BFLOAT16,
-};
-
-struct Tensor {
-  std::string name;
-  std::uint64_t elem_count = 0;
-  DataType dtype = DataType::kFloat32;
-  bool exact = false;  // SLUICE_TENSOR_EXACT
-  bool dense = false;  // SLUICE_TENSOR_DENSE
-};
-
-// Enumerations of the C interface under C++ names; the numbers are the same.
-enum class Averaging : std::int32_t {
-  kDefault = SLUICE_AVERAGE_DEFAULT,
-  kWeight = SLUICE_AVERAGE_WEIGHT,
-  kWorld = SLUICE_AVERAGE_WORLD,
-  kSum = SLUICE_SUM,
-};
-enum class Wire : std::int32_t {
-  kFloat32 = SLUICE_WIRE_FLOAT32,
-  kFloat16 = SLUICE_WIRE_FLOAT16,
-  kBfloat16 = SLUICE_WIRE_BFLOAT16,
-  kInt8 = SLUICE_WIRE_INT8,
-};
-enum class Prune : std::int32_t {
-  kOff = SLUICE_PRUNE_OFF,
-  kStatic = SLUICE_PRUNE_STATIC,
-  kSampled = SLUICE_PRUNE_SAMPLED,
-  kSigma = SLUICE_PRUNE_SIGMA,
-  kDynamic = SLUICE_PRUNE_DYNAMIC,
-  kDynamicRaw = SLUICE_PRUNE_DYNAMIC_RAW,
-};
-enum class Policy : std::int32_t {
-  kDefault = SLUICE_POLICY_DEFAULT,
-  kSync = SLUICE_POLICY_SYNC,
-  kFixed = SLUICE_POLICY_FIXED,
-  kSaina = SLUICE_POLICY_SAINA,
-  kRamp = SLUICE_POLICY_RAMP,
-  kGoodput = SLUICE_POLICY_GOODPUT,
-};
-enum class Late : std::int32_t { kDrop = SLUICE_LATE_DROP, kRequeue = SLUICE_LATE_REQUEUE };
-enum class Schedule : std::int32_t {
-  kStrict = SLUICE_SCHEDULE_STRICT,
-  kCredit = SLUICE_SCHEDULE_CREDIT,
-  kProphet = SLUICE_SCHEDULE_PROPHET,
-  kFifo = SLUICE_SCHEDULE_FIFO,
-};
-
-// What a join asks for, with every default in place; sluice_options says what each field means.
-struct Options {
-  std::string address;
-  std::string job_name;
-  std::string secret;         // empty: none
-  std::string local_address;  // empty: chosen
-  std::uint64_t run_id = 0;
-  std::uint32_t ordinal = 0;
-  std::uint32_t rank = 0;
-  std::uint32_t world_size = 0;  // required
-  std::uint32_t mtu = 1500;
-  std::uint32_t chunk_bytes = 0;
-  Averaging averaging = Averaging::kDefault;
-  bool allow_nil = true;
-  std::chrono::milliseconds connect_timeout{4000};
-  std::chrono::milliseconds join_timeout{60000};
-  std::chrono::milliseconds silence_timeout{4000};
-  std::chrono::milliseconds stall_report{5000};
-  Policy policy = Policy::kDefault;
-  Late late = Late::kDrop;
-  std::uint32_t k = 1;
-  std::uint32_t sign_threshold_permille = 500;
-  std::uint32_t count_threshold = 5;
-  std::uint32_t sign_stride = 1;
-  std::uint32_t round_steps = 5;
-  std::uint32_t planned_steps = 0;
-  std::uint32_t max_staleness = 0;
-  std::optional<std::string> trace_dir;  // absent: what SLUICE_TRACE says; empty: no trace
-  Schedule schedule = Schedule::kStrict;
-  std::optional<bool> reproducible;  // absent: what SLUICE_REPRODUCIBLE says
-  Wire wire = Wire::kFloat32;
-  Prune prune = Prune::kOff;
-  double prune_fraction = 0.01;
-  double prune_sigmas = 3;
-  std::uint64_t prune_min_elems = 1024;
-  std::uint32_t prune_warmup = 0;  // steps
-  sluice_log_level log_level = SLUICE_LOG_INFO;
-  // The callbacks of sluice_options; those on the progress thread must return soon and not wait.
-  std::function<void(sluice_log_level level, const char* text)> log;
-  std::function<void(std::uint32_t tensor, sluice_status status)> on_tensor_done;
-  std::function<void(const char* text)> on_stall;
-  std::function<bool()> interrupted;
 };
 
 // One tensor's gradient for its next step.
@@ -143,10 +47,11 @@ class Job {
     std::vector<sluice_tensor> list;
     list.reserve(tensors.size());
     for (const Tensor& tensor : tensors) {
-      list.push_back(
-          {sizeof(sluice_tensor), tensor.name.c_str(), tensor.elem_count,
-           static_cast<std::int32_t>(tensor.dtype),
-           (tensor.exact ? SLUICE_TENSOR_EXACT : 0u) | (tensor.dense ? SLUICE_TENSOR_DENSE : 0u)});
+      list.push_back({sizeof(sluice_tensor), tensor.name.c_str(), tensor.elem_count,
+                      static_cast<std::int32_t>(tensor.dtype),
+                      (tensor.exact ? SLUICE_TENSOR_EXACT : 0u) |
+                          (tensor.dense ? SLUICE_TENSOR_DENSE : 0u) |
+                          (tensor.begins_layer ? SLUICE_TENSOR_LAYER : 0u)});
     }
     const sluice_options raw = raw_options(*callbacks_);
     check(nullptr, sluice_join(&raw, list.data(), list.size(), &job_));
@@ -167,6 +72,19 @@ class Job {
   void submit(const Submission& submission) {
     check(job_, sluice_submit(job_, submission.tensor, submission.input, submission.output,
                               submission.weight, submission.priority));
+  }
+  // In the memory of options.device, once `stream` has done what it was given so far.
+  void submit_device(const Submission& submission, void* stream, bool catch_up = false) {
+    sluice_submission raw{};
+    raw.struct_size = sizeof raw;
+    raw.tensor = submission.tensor;
+    raw.weight = submission.weight;
+    raw.priority = submission.priority;
+    raw.catch_up = catch_up;
+    raw.input = submission.input;
+    raw.output = submission.output;
+    raw.stream = stream;
+    check(job_, sluice_submit_device(job_, &raw));
   }
   void end_step() { check(job_, sluice_end_step(job_)); }
 
@@ -216,8 +134,9 @@ class Job {
   void set_averaging(std::uint32_t tensor, Averaging averaging) {
     check(job_, sluice_set_averaging(job_, tensor, static_cast<std::int32_t>(averaging)));
   }
+  // With prune_momentum the velocity's elements come after those of the residual.
   std::vector<float> residual(std::uint32_t tensor, std::size_t elem_count) const {
-    std::vector<float> values(elem_count);
+    std::vector<float> values(callbacks_->prune_momentum > 0 ? 2 * elem_count : elem_count);
     check(job_, sluice_get_residual(job_, tensor, values.data()));
     return values;
   }
@@ -227,6 +146,29 @@ class Job {
   void scale_residuals(double factor) { check(job_, sluice_scale_residuals(job_, factor)); }
   void flush_residuals() { check(job_, sluice_flush_residuals(job_)); }
   void mark_applied(std::uint32_t tensor) { check(job_, sluice_mark_applied(job_, tensor)); }
+
+  // ---- a parameter store: one pointer for each tensor of the layer ----
+  void initialise(std::uint32_t layer, const std::vector<const float*>& values) {
+    check(job_, sluice_initialise(job_, layer, values.data(), values.size()));
+  }
+  void push(std::uint32_t layer, const std::vector<const float*>& deltas, double rate = 0) {
+    check(job_, sluice_push(job_, layer, deltas.data(), deltas.size(), rate));
+  }
+  void pull(std::uint32_t layer, const std::vector<float*>& copies) {
+    check(job_, sluice_pull(job_, layer, copies.data(), copies.size()));
+  }
+  void wait_push(std::uint32_t layer, std::chrono::milliseconds timeout = kForever) {
+    check(job_, sluice_wait_push(job_, layer, count(timeout)));
+  }
+  void wait_pull(std::uint32_t layer, std::chrono::milliseconds timeout = kForever) {
+    check(job_, sluice_wait_pull(job_, layer, count(timeout)));
+  }
+  sluice_clocks clocks(std::uint32_t layer) const {
+    sluice_clocks clocks{};
+    clocks.struct_size = sizeof clocks;
+    check(job_, sluice_get_clocks(job_, layer, &clocks));
+    return clocks;
+  }
 
   void broadcast(std::uint32_t root, void* buffer, std::size_t bytes,
                  std::chrono::milliseconds timeout = kForever) {
@@ -241,6 +183,21 @@ class Job {
   void abort() { check(job_, sluice_abort(job_)); }
 
   sluice_counters counters() const { return get<sluice_counters>(sluice_get_counters); }
+  // By thread and level, see sluice.h.
+  std::vector<std::pair<sluice_part, sluice_counters>> part_counters() const {
+    std::vector<std::pair<sluice_part, sluice_counters>> all;
+    for (;;) {
+      sluice_part part{};
+      sluice_counters counters{};
+      part.struct_size = sizeof part;
+      counters.struct_size = sizeof counters;
+      const sluice_status status =
+          sluice_get_part_counters(job_, static_cast<std::uint32_t>(all.size()), &part, &counters);
+      if (status == SLUICE_NOT_FOUND) return all;
+      check(job_, status);
+      all.emplace_back(part, counters);
+    }
+  }
   sluice_stall stall() const { return get<sluice_stall>(sluice_get_stall); }
   std::string schedule_plan() const {
     std::string text(65536, '\0');
@@ -289,6 +246,20 @@ class Job {
     raw.prune_sigmas = options.prune_sigmas;
     raw.prune_min_elems = options.prune_min_elems;
     raw.prune_warmup = options.prune_warmup;
+    raw.prune_momentum = options.prune_momentum;
+    raw.kind = options.is_store ? SLUICE_JOB_STORE : SLUICE_JOB_SUMS;
+    raw.staleness_bound = options.staleness_bound;
+    raw.update = static_cast<std::int32_t>(options.update);
+    raw.nesterov = options.nesterov;
+    raw.momentum = options.momentum;
+    raw.dampening = options.dampening;
+    raw.weight_decay = options.weight_decay;
+    raw.beta1 = options.beta1;
+    raw.beta2 = options.beta2;
+    raw.epsilon = options.epsilon;
+    raw.adam_lerp = options.adam_lerp;
+    raw.memory = static_cast<std::int32_t>(options.memory);
+    raw.device = options.device;
     raw.log_level = options.log_level;
     raw.user = &options;
     if (options.log)

@@ -2,6 +2,7 @@
 
     sluice.torch.attach(ddp_model)     one line in a PyTorch DDP script (import sluice.torch)
     sluice.Job(...)                    the same sums without PyTorch
+    sluice.Store(...)                  parameters that the appliance keeps, with bounded staleness
     python3 -m sluice                  doctor, launch, top, demo
 
 Importing this package needs neither torch nor NumPy nor DPDK; libsluice is loaded at first use.
@@ -10,13 +11,15 @@ Importing this package needs neither torch nor NumPy nor DPDK; libsluice is load
 from sluice._abi import VERSION as __version__
 from sluice._options import Options
 from sluice._policy import Policy
-from sluice._values import Result, State, StepReport
+from sluice._values import Clocks, Result, State, StepReport
 from sluice.errors import (Behind, Busy, Closed, Error, Exhausted, Forked, Internal, Interrupted,
                            InvalidArgument, IoError, LibraryNotFound, NotFound, PeerLost, Refused,
                            TimedOut, Unreachable)
 from sluice.job import Job
+from sluice.store import Store
 
 __all__ = [
-    "Behind", "Busy", "Closed", "Error", "Exhausted", "Forked", "Internal", "Interrupted",
+    "Behind", "Busy", "Clocks", "Closed", "Error", "Exhausted", "Forked", "Internal", "Interrupted",
     "InvalidArgument", "IoError", "Job", "LibraryNotFound", "NotFound", "Options", "PeerLost",
-    "Policy", "Refused", "Result", "State", "StepReport", "TimedOut", "Unreachable", "__version__"]
+    "Policy", "Refused", "Result", "State", "StepReport", "Store", "TimedOut",
+    "Unreachable", "__version__"]

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 import sluice
-from sluice import doctor, launch, plan, top, trace
+from sluice import _store_command, bcube, doctor, launch, plan, top, trace
 from sluice.demo import run as demo
 
 
@@ -19,6 +19,8 @@ def main(arguments=None):
             ("top", top, "watch an appliance: jobs, who is late, drops, ports"),
             ("trace", trace, "make one Chrome trace of the files that SLUICE_TRACE=DIR left"),
             ("plan", plan, "say what a step would take through a box, several, or a ring"),
+            ("bcube", bcube, "plan a network of several switches and ports a worker"),
+            ("store", _store_command, "save a parameter store without workers, or found one"),
             ("demo", demo, "train a small network through an appliance, all on this machine")):
         command = commands.add_parser(name, help=text, description=module.__doc__.splitlines()[0])
         module.add_arguments(command)

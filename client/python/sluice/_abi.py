@@ -20,8 +20,13 @@ AVERAGING = {"default": 0, "weight": 1, "world": 2, "sum": 3}
 TURNS = {1: "compute", 2: "catch_up", 3: "apply", 4: "save", 5: "load"}
 WIRES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 4}
 PRUNES = {"off": 0, "static": 1, "sampled": 2, "sigma": 3, "dynamic": 4, "dynamic_raw": 5}
+MEMORIES = {"host": 0, "device": 1, "pinned": 2, "pinned_zero_copy": 3, "gpudirect": 4}
 TENSOR_EXACT = 1
 TENSOR_DENSE = 2
+TENSOR_LAYER = 4
+JOB_STORE = 1
+UPDATES = {"delta": 0, "sgd": 1, "adam": 2}
+NO_BOUND = 2**32 - 1
 SCHEDULES = {"strict": 0, "credit": 1, "prophet": 2, "fifo": 3}
 RANK_WORDS = 16
 
@@ -80,6 +85,20 @@ class Options(Structure):
         ("prune_sigmas", c_double),
         ("prune_min_elems", c_uint64),
         ("prune_warmup", c_uint32),
+        ("prune_momentum", c_double),
+        ("kind", c_int32),
+        ("staleness_bound", c_uint32),
+        ("update", c_int32),
+        ("nesterov", c_int32),
+        ("momentum", c_double),
+        ("dampening", c_double),
+        ("weight_decay", c_double),
+        ("beta1", c_double),
+        ("beta2", c_double),
+        ("epsilon", c_double),
+        ("adam_lerp", c_int32),
+        ("memory", c_int32),
+        ("device", c_int32),
     ]
 
 
@@ -90,6 +109,19 @@ class Tensor(Structure):
         ("elem_count", c_uint64),
         ("dtype", c_int32),
         ("flags", c_uint64),
+    ]
+
+
+class Submission(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("tensor", c_uint32),
+        ("weight", c_uint32),
+        ("priority", c_uint32),
+        ("catch_up", c_int32),
+        ("input", c_void_p),
+        ("output", c_void_p),
+        ("stream", c_void_p),
     ]
 
 
@@ -112,6 +144,25 @@ class Position(Structure):
         ("must_resync", c_int32),
         ("state_wanted_by", c_int32),
     ]
+
+
+class Clocks(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("pushed", c_uint32),
+        ("held", c_uint32),
+        ("clock", c_uint32),
+        ("at_clock", c_uint32),
+        ("parked", c_uint32),
+        ("kept", c_int32),
+    ]
+
+
+class Part(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("thread", c_uint32),
+        ("level", c_uint32)]
 
 
 class Stall(Structure):
@@ -178,6 +229,8 @@ _FUNCTIONS = {
     "sluice_get_policy_text": (c_int, [POINTER(PolicyInfo), c_size_t, c_char_p, c_size_t]),
     "sluice_join": (c_int, [POINTER(Options), POINTER(Tensor), c_size_t, POINTER(c_void_p)]),
     "sluice_submit": (c_int, [c_void_p, c_uint32, c_void_p, c_void_p, c_uint32, c_uint32]),
+    "sluice_submit_device": (c_int, [c_void_p, POINTER(Submission)]),
+    "sluice_describe_memory": (c_int, [c_int32, c_char_p, c_size_t]),
     "sluice_end_step": (c_int, [c_void_p]),
     "sluice_set_averaging": (c_int, [c_void_p, c_uint32, c_int32]),
     "sluice_get_residual": (c_int, [c_void_p, c_uint32, c_void_p]),
@@ -191,6 +244,12 @@ _FUNCTIONS = {
     "sluice_get_report": (c_int, [c_void_p, c_uint32, POINTER(Report)]),
     "sluice_resync": (c_int, [c_void_p, c_int32, POINTER(State)]),
     "sluice_send_state": (c_int, [c_void_p, c_void_p, c_uint64, c_uint32]),
+    "sluice_initialise": (c_int, [c_void_p, c_uint32, POINTER(c_void_p), c_size_t]),
+    "sluice_push": (c_int, [c_void_p, c_uint32, POINTER(c_void_p), c_size_t, c_double]),
+    "sluice_pull": (c_int, [c_void_p, c_uint32, POINTER(c_void_p), c_size_t]),
+    "sluice_wait_push": (c_int, [c_void_p, c_uint32, c_int32]),
+    "sluice_wait_pull": (c_int, [c_void_p, c_uint32, c_int32]),
+    "sluice_get_clocks": (c_int, [c_void_p, c_uint32, POINTER(Clocks)]),
     "sluice_wait_tensor": (c_int, [c_void_p, c_uint32, c_int32, POINTER(Result)]),
     "sluice_wait_step": (c_int, [c_void_p, c_int32, POINTER(c_uint32)]),
     "sluice_mark_applied": (c_int, [c_void_p, c_uint32]),
@@ -202,6 +261,7 @@ _FUNCTIONS = {
     "sluice_abort": (c_int, [c_void_p]),
     "sluice_close": (c_int, [c_void_p]),
     "sluice_get_counters": (c_int, [c_void_p, c_void_p]),
+    "sluice_get_part_counters": (c_int, [c_void_p, c_uint32, c_void_p, c_void_p]),
     "sluice_counter_name": (c_char_p, [c_size_t]),
     "sluice_counter_help": (c_char_p, [c_size_t]),
     "sluice_get_stall": (c_int, [c_void_p, POINTER(Stall)]),

@@ -169,6 +169,18 @@ class Handle:
         return read_counters(self._library,
                              lambda counters: self.call("sluice_get_counters", counters))
 
+    def part_counters(self):
+        """Of each part of the job's traffic: a dict with thread, level, and the counters."""
+        found, part = [], _abi.sized(_abi.Part)
+        try:
+            while True:
+                counters = read_counters(
+                    self._library, lambda counters: self.call(
+                        "sluice_get_part_counters", len(found), ctypes.byref(part), counters))
+                found.append({"thread": part.thread, "level": part.level, **counters})
+        except errors.NotFound:
+            return found
+
     @property
     def closed(self):
         return self._closing

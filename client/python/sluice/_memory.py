@@ -1,4 +1,4 @@
-"""Where an array's bytes are: NumPy arrays, torch CPU tensors, byte buffers and raw addresses.
+"""Where an array's bytes are: NumPy arrays, torch tensors, byte buffers and raw addresses.
 
 Neither NumPy nor torch is imported: arrays speak for themselves through __array_interface__ or
 data_ptr().
@@ -6,6 +6,7 @@ data_ptr().
 
 import ctypes
 import math
+import sys
 
 from sluice import errors
 
@@ -17,10 +18,12 @@ def _bad(what, text):
     return errors.InvalidArgument(f"{what} {text}")
 
 
-def _torch_facts(tensor, what):
-    if tensor.device.type != "cpu":
-        raise _bad(what, f"is on {tensor.device}, but this build works on host memory only: "
-                         "pass tensor.cpu()")
+def _torch_facts(tensor, what, device=None):
+    if tensor.device.type != "cpu" and (tensor.device.type, tensor.device.index) != ("cuda",
+                                                                                     device):
+        mine = "the host's memory" if device is None else f"that and of cuda:{device}"
+        raise _bad(what, f"is on {tensor.device}, but this is for {mine}: pass tensor.cpu(), or "
+                         "give the job memory='device' and the device")
     if not tensor.is_contiguous():
         raise _bad(what, "is not contiguous: pass tensor.contiguous()")
     return tensor.data_ptr(), tensor.numel(), str(tensor.dtype).replace("torch.", "")
@@ -39,18 +42,33 @@ def _array_facts(array, what, writable):
     return address, count, facts["typestr"]
 
 
-def element_pointer(buffer, elem_count, dtype, what, writable):
+def stream_of(what, *buffers):
+    """The stream that torch gives the work of these tensors to; None: they are in the host's
+    memory. Raises InvalidArgument when some are and some are not."""
+    places = {(buffer.device.type, buffer.device.index) if hasattr(buffer, "data_ptr") else
+              ("cpu", None) for buffer in buffers if buffer is not None}
+    if len(places) > 1:
+        raise _bad(what, "has input and output in different places: "
+                         f"{' and '.join(sorted(kind for kind, _ in places))}")
+    (kind, index), = places or {("cpu", None)}
+    if kind == "cpu":
+        return None
+    return sys.modules["torch"].cuda.current_stream(index).cuda_stream
+
+
+def element_pointer(buffer, elem_count, dtype, what, writable, device=None):
     """The address of `elem_count` elements of `dtype` ('float32', 'float16', 'bfloat16').
 
-    `buffer` is a NumPy array, a torch CPU tensor, or an int: an address that the caller answers
-    for. Raises InvalidArgument naming `what`, the value and the expectation.
+    `buffer` is a NumPy array, a torch tensor on the CPU or on CUDA device `device`, or an int: an
+    address that the caller answers for. Raises InvalidArgument naming `what`, the value and the
+    expectation.
     """
     if isinstance(buffer, int):
         if buffer == 0:
             raise _bad(what, "is the address 0")
         return buffer
     if hasattr(buffer, "data_ptr"):
-        address, count, found = _torch_facts(buffer, what)
+        address, count, found = _torch_facts(buffer, what, device)
         matches = found == dtype
     elif hasattr(buffer, "__array_interface__"):
         address, count, found = _array_facts(buffer, what, writable)

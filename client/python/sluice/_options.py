@@ -66,11 +66,24 @@ class Options:
                  of memory an element). Default SLUICE_PRUNE. Give it alike on all ranks.
                  Refused with the policies 'saina', 'ramp' and 'goodput', which read whole
                  gradients.
+    prune_momentum
+                 above 0: momentum correction. What is pruned is not the gradient but this rank's
+                 velocity (prune_momentum * the last one + gradient), which starts anew where it
+                 leaves. Averages then hold the momentum, of all float32 tensors: give the
+                 optimizer none. A second float of memory an element. Default
+                 SLUICE_PRUNE_MOMENTUM, else 0.
     prune_fraction, prune_sigmas, prune_warmup, prune_min_elems
                  for 'static' and 'sampled': the fraction, default 0.01, and for how many steps each
                  of 1/4, 1/16, 1/64 ... leaves first, default 0 (a run that goes on from a
                  checkpoint needs none); for 'sigma': default 3; tensors of fewer elements stay
                  whole, default 1024. They have variables too: SLUICE_PRUNE_FRACTION, ...
+    memory       where gradients are, and how they get out of there: 'host' (default); 'device' (on
+                 a CUDA device, in the best way that works), or one way of it: 'pinned' (copy
+                 engines), 'pinned_zero_copy' (kernels), 'gpudirect' (refused so far). attach()
+                 looks at the parameters: there it only says which way. Needs libsluice_cuda.so and
+                 NVIDIA's driver, and page-locked host memory for one copy of all tensors. Default
+                 SLUICE_MEMORY.
+    device       with another memory than the host's: which one, counted from 0.
     trace        folder for a Chrome trace of this rank, made when it is missing; '' for none.
                  Default SLUICE_TRACE, else none. `python3 -m sluice trace FOLDER` joins the ranks'
                  files into one.
@@ -114,6 +127,9 @@ class Options:
     prune_sigmas: Optional[float] = None
     prune_warmup: Optional[int] = None
     prune_min_elems: Optional[int] = None
+    prune_momentum: Optional[float] = None
+    memory: Optional[str] = None
+    device: int = 0
     trace: Optional[str] = None
 
     def struct(self, library, *, rank, **resolved):
@@ -130,13 +146,15 @@ class Options:
                 schedule=_policy.choice("schedule", self.schedule, _abi.SCHEDULES),
                 wire=_policy.choice("wire", self.wire, _abi.WIRES),
                 prune=_policy.choice("prune", self.prune, _abi.PRUNES),
+                memory=_policy.choice("memory", self.memory, _abi.MEMORIES), device=self.device,
                 reproducible=-1 if self.reproducible is None else int(self.reproducible),
                 trace_dir=None if self.trace is None else os.fsencode(self.trace)).items():
             setattr(options, field, value)
         for name in ("connect_timeout", "join_timeout", "silence_timeout", "stall_report"):
             setattr(options, name + "_ms", int(getattr(self, name) * 1000))
         for name, kind in (("prune_fraction", float), ("prune_sigmas", float),
-                           ("prune_warmup", int), ("prune_min_elems", int)):
+                           ("prune_warmup", int), ("prune_min_elems", int),
+                           ("prune_momentum", float)):
             setattr(options, name, _policy.number(name, getattr(self, name), kind,
                                                   getattr(options, name)))
         _policy.apply(library, options, vars(self))

@@ -45,13 +45,17 @@ class Stragglers:
         index = self._index(tensor)
         spec = self.tensors[index]
         address = _memory.element_pointer(output, spec.elem_count, spec.dtype,
-                                          f"output of tensor '{spec.name}'", writable=True)
-        self._handle.call("sluice_catch_up", index, address)
+                                          f"output of tensor '{spec.name}'", writable=True,
+                                          device=self.device)
+        self.catch_up_address(index, address, _memory.stream_of(f"tensor '{spec.name}'", output))
         self._held[index] = output
 
-    def catch_up_address(self, index, output_address):
+    def catch_up_address(self, index, output_address, stream=None):
         """catch_up() without checks and without keeping anything alive, as submit_address()."""
-        self._handle.call("sluice_catch_up", index, output_address)
+        if stream is None:
+            self._handle.call("sluice_catch_up", index, output_address)
+        else:
+            self._submit_device(index, None, output_address, 0, 0, stream, catch_up=True)
 
     def is_absent(self, index):
         """Whether no rank had data for the tensor in its last step, whose output is untouched then.

@@ -90,6 +90,16 @@ class Rank(NamedTuple):
         return self.silent_s > _PINGED_AFTER_S
 
 
+class Store(NamedTuple):
+    least: Optional[int]  # clocks of its members
+    greatest: Optional[int]
+    parked: int  # pulls of a block that wait for pushes of others
+    layers: list  # (layer, of these), the most first
+    oldest_s: float
+    wait_s: Optional[float]  # p50 of those that have waited
+    staleness: Optional[tuple]  # p50, p99: iterations at read
+
+
 class Job(NamedTuple):
     name: str
     state: str  # forming, running, ended
@@ -105,6 +115,7 @@ class Job(NamedTuple):
     noise_scale: Optional[float]  # None: not known
     signs_flipped: Optional[float]
     ranks: list  # the latest first
+    store: Optional[Store] = None  # of a parameter store
 
     @property
     def missing(self):
@@ -175,6 +186,33 @@ def _included(now, before, name):
     return {rank: min(1.0, count / total) for rank, count in counts.items()}
 
 
+def _store(now, before, name):
+    oldest_s = now.value("sluice_job_oldest_pull_seconds", job=name)
+    if oldest_s is None:
+        return None
+
+    def recent(metric):
+        return _recent(*(scrape.buckets(metric, "job").get((name,), {})
+                         for scrape in (now, before)))
+
+    def highest(share):
+        """The bound below which a count lies: counts are whole."""
+        found = quantile(staleness, share)
+        return found and min((bound for bound in staleness if bound >= found))
+
+    layers = [(int(layer), int(count)) for (job, layer), count in
+              now.rows("sluice_job_parked_pulls", "job", "layer").items() if job == name and count]
+    staleness = recent("sluice_job_staleness_iterations")
+    clocks = (now.value(metric, job=name)
+              for metric in ("sluice_job_least_clock", "sluice_job_greatest_clock"))
+    return Store(
+        *(None if clock is None else int(clock) for clock in clocks),
+        parked=sum(count for _, count in layers),
+        layers=sorted(layers, key=lambda layer: (-layer[1], layer[0])), oldest_s=oldest_s,
+        wait_s=quantile(recent("sluice_job_pull_wait_seconds"), 0.5),
+        staleness=None if quantile(staleness, 0.5) is None else (highest(0.5), highest(0.99)))
+
+
 def _ranks(now, before, name, span_s):
     keys = [key for key in now.rows("sluice_job_member_silent_seconds", "job", "rank")
             if key[0] == name]
@@ -185,6 +223,10 @@ def _ranks(now, before, name, span_s):
     old_lags = before.buckets("sluice_job_arrival_lag_seconds", "job", "rank")
     open_step = now.value("sluice_job_step", 0, job=name)
     steps = now.rows("sluice_job_gradient_step", "job", "rank")
+    greatest = now.value("sluice_job_greatest_clock", job=name)
+    if greatest is not None:  # a store's worker is at the iteration after its clock
+        open_step = int(greatest) + 1
+        steps = now.rows("sluice_job_clock", "job", "rank")
     included = _included(now, before, name)
     found = []
     for key in keys:
@@ -237,7 +279,8 @@ def _job(now, before, name, span_s):
         step_rate=_rate(step, before.value("sluice_job_step", job=name), span_s),
         step_s=quantile(_recent(*durations), 0.5), k=int(k) if k else None, policy=policy[0],
         late=policy[1], noise_scale=noise_scale,
-        signs_flipped=now.value("sluice_job_signs_flipped_ratio", job=name), ranks=ranks)
+        signs_flipped=now.value("sluice_job_signs_flipped_ratio", job=name), ranks=ranks,
+        store=_store(now, before, name))
 
 
 def _ports(now, before, span_s):

@@ -109,6 +109,26 @@ def _rank_table(job, columns, most):
         yield _line(f" ...  {_plural(len(job.ranks) - most, 'rank')} more, less late")
 
 
+def _store_lines(job):
+    store = job.store
+    words = ["parameter store"]
+    if store.least is not None:
+        words.append(f"clocks {store.least} to {store.greatest}")
+    if store.staleness:
+        words.append("staleness at read p50 {:.0f}, p99 {:.0f}".format(*store.staleness))
+    if store.wait_s is not None:
+        words.append(f"parked pulls wait p50 {duration(store.wait_s)}")
+    yield _line("  " + "   ".join(words))
+    if not store.parked:
+        yield _line("  no pull waits for anybody")
+        return
+    layers = ", ".join(f"{layer}: {count}" for layer, count in store.layers[:4])
+    behind = ranks_text(sorted(rank.rank for rank in job.ranks
+                               if rank.steps_back == (store.greatest or 0) - (store.least or 0)))
+    yield _line(f"  {_plural(store.parked, 'pull')} of blocks parked, the oldest for "
+                f"{duration(store.oldest_s)} (layer {layers}); least clock: rank {behind}", ALARM)
+
+
 def _job_lines(job):
     words = [job.name, job.state, f"{job.members} of {_plural(job.world_size, 'rank')}",
              f"step {job.step}"]
@@ -120,7 +140,7 @@ def _job_lines(job):
     words = []
     if job.k:
         words.append(f"k {job.k} of {job.world_size}")
-    if job.policy:
+    if job.policy and not job.store:
         words.append(f"policy {job.policy}, late gradients "
                      f"{'requeued' if job.late == 'requeue' else 'dropped'}"
                      if job.policy != "sync" else "policy sync")
@@ -130,7 +150,9 @@ def _job_lines(job):
         words.append(f"signs flipped {share(job.signs_flipped)}")
     if words:
         lines.append(_line("  " + "   ".join(words)))
-    if job.state == "running":
+    if job.store:
+        lines += _store_lines(job)
+    elif job.state == "running":
         missing = job.missing
         lines.append(_line("  oldest open chunk waits for rank" +
                           f"{'s' * (len(missing) > 1)} {ranks_text(missing)}", ALARM)

@@ -98,8 +98,9 @@ class Attachment:
     `weight` may be changed between steps. Use from the thread that trains.
     """
 
-    def __init__(self, job, named, group, weight):
+    def __init__(self, job, named, group, weight, device=None):
         self.job = job
+        self._device = device  # a _torch_device.Device; None: gradients are in the host's memory
         self.weight = weight
         self._parameters = [p for _, p in named]
         self._indices = {p: index for index, p in enumerate(self._parameters)}
@@ -177,7 +178,7 @@ class Attachment:
                 self._begin_backward()
             if self._failure is not None:
                 return _failed_future(self._failure)
-            future = torch.futures.Future()
+            future = torch.futures.Future() if self._device is None else self._device.future()
             self._pending.append((future, bucket.buffer()))
             self._submit(bucket)
             if self._delayed:
@@ -207,12 +208,19 @@ class Attachment:
     def _submit(self, bucket):
         if self.weight != 1:
             bucket.buffer().mul_(self.weight)
+        where = self._where()
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
             index = self._indices[parameter]
             address = gradient.data_ptr()
-            self.job.submit_address(index, address, address, self.weight, self._priorities[index])
+            self.job.submit_address(index, address, address, self.weight, self._priorities[index],
+                                    *where)
         if bucket.is_last():
             self.job.end_step()
+
+    def _where(self):
+        """What a submission says about its memory: nothing of the host's; of a device's which of
+        its streams makes the gradients."""
+        return () if self._device is None else (self._device.stream(),)
 
     @unseen
     def _finish(self):
@@ -280,14 +288,16 @@ class Attachment:
         self._chosen[index] = self._priorities[index] = priority
 
     def state_dict(self):
-        """What of this rank's gradients is not delivered yet, by parameter: a part of a checkpoint
-        of each rank, where `wire` is not 'float32' or `prune` not 'off' (else empty). Between two
-        steps, after what an Overlap has still to apply."""
+        """What of this rank's gradients is not delivered yet, by parameter, with `prune_momentum`
+        its velocity behind that: a part of a checkpoint of each rank, where `wire` is not
+        'float32' or `prune` not 'off' (else empty). Between two steps, after what an Overlap has
+        still to apply."""
         residuals = {}
         for name in self.job.rounded:
             index = self._names.get(name)
             if index is not None:
-                residuals[name] = torch.empty(self._parameters[index].numel())
+                residuals[name] = torch.empty(
+                    self._parameters[index].numel() * self.job.residual_floats, device="cpu")
                 self.job.get_residual(index, residuals[name])
         return residuals
 
@@ -299,7 +309,7 @@ class Attachment:
                 f"'{min(unknown)}' has no residual in this job: load it with the `wire`, the "
                 "`prune` and the parameters of the run that saved it")
         for name, values in state.items():
-            self.job.set_residual(name, values.detach().contiguous())
+            self.job.set_residual(name, values.detach().cpu().contiguous())
 
     def scale_residuals(self, factor):
         """To be called with new scale / old scale when a GradScaler has changed its scale."""

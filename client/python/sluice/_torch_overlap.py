@@ -57,8 +57,8 @@ class Overlap(Attachment):
     overlapped_steps  steps whose update was left to the next forward.
     """
 
-    def __init__(self, job, named, group, weight, optimizer, module):
-        super().__init__(job, named, group, weight)
+    def __init__(self, job, named, group, weight, optimizer, module, device=None):
+        super().__init__(job, named, group, weight, device)
         self.overlapped_steps = 0
         self._awaited = {}  # tensor index -> Awaited, from backward until its average is here
         self._addresses = {}  # tensor index -> of its part of a bucket

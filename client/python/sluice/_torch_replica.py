@@ -36,13 +36,13 @@ class _Buffer:
                 f"buffer '{self.name}' had the shape {tuple(self.agreed.shape)} at attach() and "
                 f"has {None if now is None else tuple(now.shape)} now: buffers that change their "
                 "shape cannot be kept equal on all ranks")
-        return (now.detach() - self.agreed).to(torch.float32).reshape(-1)
+        return (now.detach() - self.agreed).to("cpu", torch.float32).reshape(-1)
 
     def agree(self, change):
         """Adds the average change."""
         if not self.agreed.is_floating_point():
             change = change.round()
-        self.agreed.add_(change.reshape(self.agreed.shape).to(self.agreed.dtype))
+        self.agreed.add_(change.reshape(self.agreed.shape).to(self.agreed))
 
     def restore(self):
         self.tensor().detach().copy_(self.agreed)
@@ -85,7 +85,6 @@ class Replica:
                 if tensor is None or name in ignored or id(tensor) in seen:
                     continue
                 seen.add(id(tensor))
-                self._check(name, tensor)
                 buffer = _Buffer(owner, key, name)
                 self._all.append(buffer)
                 if tensor.numel() and _carried(tensor):
@@ -93,13 +92,6 @@ class Replica:
         self.parts = [_Part("sluice.buffers", statistics, False)] if statistics else []
         self.parts += [_Part(f"sluice.buffer.{b.name}", [b], True) for b in others]
         self._moving = [*statistics, *others]
-
-    @staticmethod
-    def _check(name, tensor):
-        if tensor.device.type != "cpu":
-            raise errors.InvalidArgument(
-                f"buffer '{name}' is on {tensor.device}: this build of Sluice works on host memory "
-                "only; train on the CPU")
 
     @torch.no_grad()
     def agree(self, absent):

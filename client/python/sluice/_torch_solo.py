@@ -103,8 +103,8 @@ def _strides(parameter):
 class SoloAttachment(Attachment):
     """A model's membership of a job on a solo_group(); made by attach(), driven by a Loop."""
 
-    def __init__(self, job, named, group, weight, replica):
-        super().__init__(job, named, group, weight)
+    def __init__(self, job, named, group, weight, replica, device=None):
+        super().__init__(job, named, group, weight, device)
         self.replica = replica
         self.loop = None  # the Loop that drives this, once there is one
         self.accepting = False  # whether a synchronised backward belongs to a step now
@@ -175,7 +175,7 @@ class SoloAttachment(Attachment):
             output, source = self._own_memory(index), None
         self._outputs[index] = output
         self.job.submit_address(index, source, output.data_ptr(), self.weight,
-                                self._priorities[index])
+                                self._priorities[index], *self._where())
 
     def _submit_extras(self, take_part):
         index = len(self._parameters)
@@ -194,7 +194,8 @@ class SoloAttachment(Attachment):
         if self._own[index] is None:
             parameter = self._parameters[index]
             self._own[index] = torch.empty_strided(
-                parameter.shape, self._layouts[index], dtype=parameter.dtype)
+                parameter.shape, self._layouts[index], dtype=parameter.dtype,
+                device=parameter.device)
         return self._own[index]
 
     def _await_step(self):
@@ -209,7 +210,7 @@ class SoloAttachment(Attachment):
             for index in range(len(self._parameters)):
                 self._outputs[index] = self._own_memory(index)
                 self.job.submit_address(index, None, self._outputs[index].data_ptr(), 0,
-                                        self._priorities[index])
+                                        self._priorities[index], *self._where())
             self._submit_extras(take_part=False)
         except errors.Behind:
             self.lost = True
@@ -219,7 +220,7 @@ class SoloAttachment(Attachment):
         try:
             for index in range(len(self._parameters)):
                 self._outputs[index] = self._own_memory(index)
-                self.job.catch_up_address(index, self._outputs[index].data_ptr())
+                self.job.catch_up_address(index, self._outputs[index].data_ptr(), *self._where())
             index = len(self._parameters)
             for values in (*(part.values for part in self.replica.parts), self._ending.values):
                 self.job.catch_up_address(index, values.data_ptr())

@@ -1,8 +1,8 @@
 """A replica's state as bytes: a header of JSON and the raw memory of its tensors. No pickle.
 
 What another rank sends must not be able to run code here, so the format holds values only: None,
-bool, int, float, str, list, tuple, dict, Counter and dense CPU tensors. Equal trees give equal
-bytes, and every number comes back bit for bit.
+bool, int, float, str, list, tuple, dict, Counter and dense tensors, which arrive on the CPU. Equal
+trees give equal bytes, and every number comes back bit for bit.
 
     8 bytes magic · u64 length of the header · header · tensors, each at a multiple of 64
 """
@@ -28,7 +28,7 @@ _ELEMENT = {torch.float64: torch.int64, torch.complex64: torch.int64, torch.floa
 def raw(tensor):
     """The tensor's elements, in logical order, as a flat uint8 array of NumPy (a copy only when the
     tensor is not contiguous)."""
-    flat = tensor.detach().contiguous().reshape(-1)
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
     if flat.dtype == torch.complex128:
         flat = torch.view_as_real(flat).reshape(-1)
     return flat.view(_ELEMENT.get(flat.dtype, flat.dtype)).numpy().view("uint8")
@@ -60,14 +60,15 @@ class _Writer:
                                for key, item in value.items()]}
         raise errors.InvalidArgument(
             f"{path} is a {type(value).__name__}, which a rank cannot send to another one: "
-            "numbers, text, lists, dicts and CPU tensors can be sent")
+            "numbers, text, lists, dicts and tensors can be sent")
 
     def _tensor(self, tensor, path):
         name = str(tensor.dtype).replace("torch.", "")
-        if tensor.device.type != "cpu" or tensor.layout != torch.strided or name not in _DTYPES:
+        if (tensor.device.type not in ("cpu", "cuda") or tensor.layout != torch.strided
+                or name not in _DTYPES):
             raise errors.InvalidArgument(
                 f"{path} is a tensor of type {name} on {tensor.device}, {tensor.layout}: only "
-                "dense CPU tensors can be sent to another rank")
+                "dense tensors of the CPU or a CUDA device can be sent to another rank")
         size = tensor.numel() * tensor.element_size()
         self.facts.append([name, list(tensor.shape), self.bytes])
         self.tensors.append((self.bytes, size, tensor))

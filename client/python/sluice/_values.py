@@ -49,6 +49,18 @@ class Tensor(NamedTuple):
     dtype: str
     exact: bool = False  # travels as it is, whatever `wire` and `prune` say
     dense: bool = False  # is never pruned
+    begins_layer: bool = False  # of a Store
+
+
+class Clocks(NamedTuple):
+    """The clocks of a Store's layer, as far as this worker has heard."""
+
+    pushed: int  # this worker's last iteration
+    held: int  # everybody's iterations up to this one are in the copy pulled last
+    clock: int  # ... are in the store; a hint, as are the following
+    at_clock: int  # members whose push it waits for to move on
+    parked: int  # pulls that wait for that
+    kept: int  # the store has outlived all of its workers: see Store.kept
 
 
 def ranks_of(words):

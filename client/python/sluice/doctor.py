@@ -163,8 +163,29 @@ def check_plugin(report, library):
         report.warn("vhost", f"plug-in {path} does not load: {why}")
 
 
-def check_gpu(report):
-    report.off("gpu", "CUDA is not built: gradients are summed from host memory only")
+def check_gpu(report, library):
+    """What each way out of a device's memory says about itself, in a process of its own: it may
+    start a driver."""
+    if library is None:
+        report.off("gpu", "not checked: there is no library")
+        return
+    code = ("import ctypes; from sluice import _library; text = ctypes.create_string_buffer(4096); "
+            "_library.load().sluice_describe_memory(0, text, len(text)); "
+            "print(text.value.decode())")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60,
+                          check=False)
+    ways = [line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line]
+    works = [f"{way} {text}" for way, text in ways if text.startswith("works, ")]
+    missing = {}
+    for way, text in ways:
+        if not text.startswith("works"):
+            missing.setdefault(text, []).append(way)
+    why = ("; ".join(f"not {', '.join(names)}: {text}" for text, names in missing.items())
+           or done.stderr.strip())
+    if works:
+        report.ok("gpu", "; ".join([*works, why]))
+    else:
+        report.off("gpu", f"gradients are summed from host memory only; {why}")
 
 
 def _route(host, port):
@@ -266,7 +287,7 @@ def run(options):
     check_receive_buffer(report)
     check_udp_offload(report)
     check_hugepages(report)
-    check_gpu(report)
+    check_gpu(report, library)
     address = options.address or os.environ.get("SLUICE_ADDRESS")
     if not address:
         report.off("appliance", "not tried: give --address or set SLUICE_ADDRESS")

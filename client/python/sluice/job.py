@@ -12,19 +12,17 @@ seconds (None: no limit). After fork() a job is inert in the child: its methods 
 """
 
 import ctypes
-import logging
 
-from sluice import _abi, _library, _memory, _policy, _settings, errors
-from sluice._handle import Handle
+from sluice import _abi, _memory, _policy, errors
+from sluice._member import Member
 from sluice._options import Options
 from sluice._stragglers import Stragglers
 from sluice._values import Result, Tensor, dtype_name
 
 _PLAN_TEXT_BYTES = 1 << 20
-_log = logging.getLogger("sluice")
 
 
-class Job(Stragglers):
+class Job(Member, Stragglers):
     """One worker of one job. Constructing it joins and waits until all ranks have joined.
 
     tensors      list of (name, element count, dtype) in registration order, equal on all ranks.
@@ -44,27 +42,19 @@ class Job(Stragglers):
     """
 
     def __init__(self, tensors, address=None, **options):
-        library = _library.load()
-        options = Options(**options)
-        self.rank = _settings.integer("RANK", options.rank)
-        self.world_size = _settings.integer("WORLD_SIZE", options.world_size)
-        self.address = _settings.address(address, self.rank)
-        self.name = _settings.job_name(options.job)
-        self.tensors = self._registered(tensors)
+        super().__init__(self._registered(tensors), address, Options(**options))
         self._indices = {tensor.name: index for index, tensor in enumerate(self.tensors)}
-        self._stall_report_s = options.stall_report
-        self._held = {}  # tensor index -> what must stay alive while it is in flight
-        struct = options.struct(library, rank=self.rank, world_size=self.world_size,
-                                address=self.address.encode(), job_name=self.name.encode())
-        # Those with a residual, by name.
+        self.device = None if self._asked.memory == _abi.MEMORIES["host"] else self._asked.device
+        # Those with a residual, by name; and the floats of it for each element.
+        asked = self._asked
         self.rounded = tuple(spec.name for spec in self.tensors if spec.dtype == "float32"
-                             and not spec.exact and (struct.wire != _abi.WIRES["float32"]
-                                                     or self._prunes(struct, spec)))
-        self._handle = Handle(library, struct, self._structs(), self._held,
-                              _settings.stats_file(self.rank))
+                             and not spec.exact and (asked.wire != _abi.WIRES["float32"]
+                                                     or asked.prune_momentum > 0
+                                                     or self._prunes(asked, spec)))
+        self.residual_floats = 2 if asked.prune_momentum > 0 else 1
         info = _abi.sized(_abi.PolicyInfo)
         self._handle.call("sluice_get_policy", ctypes.byref(info))
-        self.policy = _policy.from_info(library, info)
+        self.policy = _policy.from_info(self._library, info)
 
     @staticmethod
     def _prunes(struct, spec):
@@ -84,33 +74,6 @@ class Job(Stragglers):
             raise errors.InvalidArgument("two tensors have the same name")
         return tuple(specs)
 
-    def _structs(self):
-        structs = (_abi.Tensor * len(self.tensors))()
-        for struct, spec in zip(structs, self.tensors):
-            struct.struct_size = ctypes.sizeof(_abi.Tensor)
-            struct.name = spec.name.encode()
-            struct.elem_count = spec.elem_count
-            struct.dtype = _abi.DTYPES[spec.dtype]
-            struct.flags = ((_abi.TENSOR_EXACT if spec.exact else 0)
-                            | (_abi.TENSOR_DENSE if spec.dense else 0))
-        return structs
-
-    def _wait(self, call_for_ms, timeout):
-        next_report_s = self._stall_report_s
-
-        def on_slice(waited_s):
-            nonlocal next_report_s
-            if waited_s < next_report_s:
-                return
-            still_s, text = self._stall()
-            next_report_s = waited_s + self._stall_report_s
-            if still_s >= self._stall_report_s:
-                _log.warning("rank %d: %s", self.rank, text)
-            else:  # it moves; look again when it could have stood still for long enough
-                next_report_s -= still_s
-
-        self._handle.wait(call_for_ms, timeout, on_slice)
-
     def _index(self, tensor):
         if isinstance(tensor, int):
             if not 0 <= tensor < len(self.tensors):
@@ -124,15 +87,19 @@ class Job(Stragglers):
 
     # ---- gradients ----
 
-    def submit(self, tensor, input, output=None, *, weight=1, priority=0):
+    def submit(self, tensor, input, output=None, *, weight=1, priority=0, stream=None):
         """Contributes a tensor to its next step. Returns at once.
 
         tensor    index, or name as registered.
-        input     the tensor's elements: NumPy array, torch CPU tensor, or an address (int). None:
-                  no data from this rank, which counts as zeros; `output` is needed.
+        input     the tensor's elements: NumPy array, torch tensor on the CPU or on the job's
+                  `device`, or an address (int). None: no data from this rank, which counts as
+                  zeros; `output` is needed.
         output    likewise, receives the average; None: in place, over `input`.
         weight    samples that the input sums over, 0 to 2^32 - 1.
         priority  0 most urgent .. 255 least, on the wire and in the switch.
+        stream    of the job's device, whose work so far makes the input: an address
+                  (cudaStream_t), 0 for the default one. Needed for addresses of device memory; of
+                  torch tensors there it is torch's current one.
 
         Arrays belong to the library, which keeps them alive, until the tensor is done (wait() or
         wait_step() has returned); memory given by address must be kept alive by the caller.
@@ -148,22 +115,36 @@ class Job(Stragglers):
                 "end_step(), or give an output")
         source = None if input is None else _memory.element_pointer(
             input, spec.elem_count, spec.dtype, f"input of tensor '{spec.name}'",
-            writable=in_place)
+            writable=in_place, device=self.device)
         target = source if in_place else _memory.element_pointer(
-            output, spec.elem_count, spec.dtype, f"output of tensor '{spec.name}'", writable=True)
+            output, spec.elem_count, spec.dtype, f"output of tensor '{spec.name}'", writable=True,
+            device=self.device)
+        if stream is None:
+            stream = _memory.stream_of(f"tensor '{spec.name}'", input, output)
         before = self._held.get(index)
         self._held[index] = (before, input, output)
         try:
-            self.submit_address(index, source, target, weight, priority)
+            self.submit_address(index, source, target, weight, priority, stream)
         except BaseException:
             self._held[index] = before
             raise
         self._held[index] = (input, output)
 
-    def submit_address(self, index, input_address, output_address, weight=1, priority=0):
+    def submit_address(self, index, input_address, output_address, weight=1, priority=0,
+                       stream=None):
         """submit() without checks and without keeping anything alive: addresses of elem_count
-        elements. For callers, such as the PyTorch hook, that know their memory."""
-        self._handle.call("sluice_submit", index, input_address, output_address, weight, priority)
+        elements, of the host's memory where `stream` is None. For callers, such as the PyTorch
+        hook, that know their memory."""
+        if stream is None:
+            self._handle.call("sluice_submit", index, input_address, output_address, weight,
+                              priority)
+        else:
+            self._submit_device(index, input_address, output_address, weight, priority, stream)
+
+    def _submit_device(self, index, source, target, weight, priority, stream, catch_up=False):
+        submission = _abi.Submission(ctypes.sizeof(_abi.Submission), index, weight, priority,
+                                     catch_up, source, target, stream or None)
+        self._handle.call("sluice_submit_device", ctypes.byref(submission))
 
     def keep(self, name, objects):
         """Keeps `objects` alive until the step is done: the library may still write to them. For
@@ -208,7 +189,8 @@ class Job(Stragglers):
     def get_residual(self, tensor, values):
         """Copies what of this rank's gradients is not delivered yet, an element each, to `values`
         (float32: NumPy array or torch CPU tensor). Of the tensors in `rounded`, which travel at a
-        loss. Raises Busy while the tensor is in flight, InvalidArgument. Never blocks."""
+        loss. With `prune_momentum` the velocity's elements come after these. Raises Busy while the
+        tensor is in flight, InvalidArgument. Never blocks."""
         self._residual("sluice_get_residual", tensor, values, writable=True)
 
     def set_residual(self, tensor, values):
@@ -218,7 +200,7 @@ class Job(Stragglers):
     def _residual(self, function, tensor, values, writable):
         index = self._index(tensor)
         spec = self.tensors[index]
-        address = _memory.element_pointer(values, spec.elem_count, "float32",
+        address = _memory.element_pointer(values, spec.elem_count * self.residual_floats, "float32",
                                           f"residual of tensor '{spec.name}'", writable=writable)
         self._handle.call(function, index, address)
 
@@ -239,42 +221,7 @@ class Job(Stragglers):
         blocks."""
         self._handle.call("sluice_mark_applied", self._index(tensor))
 
-    # ---- small collectives ----
-
-    def broadcast(self, buffer, root=0, timeout=None):
-        """Copies `buffer` (bytearray, NumPy array or torch tensor, any type, contiguous) from rank
-        `root` to all ranks, in place. All ranks call broadcast and barrier in the same order with
-        the same root and size. Blocks."""
-        address, size, anchor = _memory.byte_range(buffer, "buffer")
-        try:
-            self._handle.collective("sluice_broadcast", root, address, size, timeout=timeout)
-        finally:
-            del anchor
-
-    def barrier(self, timeout=None):
-        """Blocks until all ranks have called it."""
-        self._handle.collective("sluice_barrier", timeout=timeout)
-
-    # ---- state ----
-
-    def check(self):
-        """Raises the job's error when it has failed, Closed after leave(). Never blocks."""
-        self._handle.call("sluice_get_status")
-
-    def stats(self):
-        """Counters since the join, as a dict; the names are those of sluice_counters."""
-        return self._handle.counters()
-
-    def describe_stall(self):
-        """Why the current step waits: tensors, ranks, when each was last heard. '' if it does not.
-        """
-        return self._stall()[1]
-
-    def _stall(self):
-        """For how many seconds nothing has come of what the step waits for, and why, in words."""
-        stall = _abi.sized(_abi.Stall)
-        self._handle.call("sluice_get_stall", ctypes.byref(stall))
-        return stall.stalled_ns / 1e9, stall.text.decode("utf-8", "replace")
+    # ---- questions ----
 
     def schedule_plan(self):
         """What the schedule does and knows, in several lines: for 'prophet' the steps that it has
@@ -282,44 +229,3 @@ class Job(Stragglers):
         text = ctypes.create_string_buffer(_PLAN_TEXT_BYTES)
         self._handle.call("sluice_get_schedule_plan", text, len(text))
         return text.value.decode("utf-8", "replace")
-
-    # ---- the end ----
-
-    def leave(self):
-        """Leaves in an orderly way: all ranks have contributed to the same steps (else see
-        finish()). In the middle of a step or of a collective it is abort(). Waits at most 1 s;
-        submissions in flight are abandoned. Later calls raise Closed. Call close() afterwards."""
-        self._handle.call("sluice_leave")
-
-    def finish(self):
-        """As leave(), where ranks are meant to end at different steps: the others go on with the
-        mean of those that remain. After a mere leave() a synchronous job fails as soon as another
-        rank contributes to a step that this one has not contributed to. Waits for at most the
-        silence timeout and 1 s."""
-        self._handle.call("sluice_finish")
-
-    def abort(self):
-        """Leaves because of an error on this side: the other ranks fail at once with this rank's
-        name. Waits at most 1 s."""
-        self._handle.call("sluice_abort")
-
-    def close(self):
-        """Ends the membership (orderly when nothing is in flight) and frees it; blocks at most
-        about 1 s. May be called more than once; happens by itself at exit."""
-        self._handle.close()
-        self._held.clear()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, _value, _traceback):
-        if kind is not None and not self._handle.closed:
-            try:
-                self.abort()
-            except errors.Error:
-                pass  # it has failed already
-        self.close()
-
-    def __repr__(self):
-        return (f"<sluice.Job '{self.name}' rank {self.rank} of {self.world_size} at "
-                f"{self.address}>")

@@ -19,10 +19,13 @@ layer, while gradients are still on their way:
     model = DistributedDataParallel(net, gradient_as_bucket_view=True)
     sluice.torch.overlap(model, optimizer, "udp://10.77.0.1")    # the loop stays as it is
 
-Works with torch 1.13 and 2.x, compiled or not, parameters on the CPU of type float32, float16 or
-bfloat16, gradient accumulation (no_sync), find_unused_parameters and static_graph. DDP itself keeps
-using its process group for what is not a gradient: initial parameters, buffers, used-parameter
-maps.
+`StaleSynchronous(model, optimizer, bound=B)` trains a plain module without DDP: the appliance keeps
+the parameters, and no worker waits for others that are at most B iterations behind.
+
+Works with torch 1.13 and 2.x, compiled or not, parameters on the CPU or on one CUDA device of type
+float32, float16 or bfloat16, gradient accumulation (no_sync), find_unused_parameters and
+static_graph. DDP itself keeps using its process group for what is not a gradient: initial
+parameters, buffers, used-parameter maps.
 
 How it works: DDP hands each full bucket of gradients to a communication hook during backward. The
 hook submits every parameter's part of the bucket, in place, and returns a future at once. When
@@ -33,6 +36,7 @@ exception inside the hook itself would leave DDP in pieces.
 
 import datetime
 import itertools
+import os
 
 import torch
 import torch.distributed as dist
@@ -40,14 +44,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sluice import _settings, errors
 from sluice._torch_attachment import Attachment, hook
+from sluice._torch_device import device_of
 from sluice._torch_loop import Loop
 from sluice._torch_overlap import Overlap
 from sluice._torch_replica import Replica
 from sluice._torch_solo import SoloAttachment, extra_tensors, member_of, solo_group
+from sluice._torch_stale import StaleSynchronous
 from sluice.job import Job
 
-__all__ = ["Attachment", "Disabled", "Loop", "Overlap", "SoloAttachment", "attach", "overlap",
-           "solo_group"]
+__all__ = ["Attachment", "Disabled", "Loop", "Overlap", "SoloAttachment", "StaleSynchronous",
+           "attach", "overlap", "solo_group"]
 
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _run_ids = {}  # process group -> the run id that its ranks have agreed on
@@ -85,10 +91,10 @@ def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size
     all-reduce without a change to the script.
 
     Blocks until all ranks have attached. Raises InvalidArgument (naming the parameter) for
-    parameters of other types or on a GPU, for sparse gradients and for a policy with k < n on
-    another group than solo_group()'s, and everything that sluice.Job
-    raises: Unreachable, Refused, TimedOut, ... Later errors, such as PeerLost, come out of
-    backward() or of the next forward.
+    parameters of other types or on several devices, for sparse gradients and for a policy with
+    k < n on another group than solo_group()'s, and everything that sluice.Job raises: Unreachable,
+    Refused, TimedOut, ... Later errors, such as PeerLost, come out of backward() or of the next
+    forward.
     """
     return _attach(ddp_model, address, None, job=job, weight=weight, rank=rank,
                    world_size=world_size, **options)
@@ -164,17 +170,20 @@ def _attach(ddp_model, address, optimizer, *, job, weight, rank, world_size, **o
         raise errors.InvalidArgument(
             "this model is attached already; DDP takes one communication hook in its life")
     named = _registered_parameters(ddp_model)
+    device = device_of(named)
+    options = _with_memory(options, device)
     _check_parameters(ddp_model, named)
     group = ddp_model.process_group
     member = member_of(group)
     if member is None:
         worker = _join_stock(named, group, address, job, rank, world_size, options)
-        attachment = (Attachment(worker, named, group, weight) if optimizer is None else
-                      Overlap(worker, named, group, weight, optimizer, ddp_model.module))
+        attachment = (Attachment(worker, named, group, weight, device) if optimizer is None else
+                      Overlap(worker, named, group, weight, optimizer, ddp_model.module, device))
     else:
         member = (member[0] if rank is None else rank,
                   member[1] if world_size is None else world_size)
-        attachment = _attach_solo(ddp_model, named, group, weight, address, job, member, options)
+        attachment = _attach_solo(ddp_model, named, group, weight, address, job, member,
+                                  options, device)
     try:
         ddp_model.register_comm_hook(attachment, hook)
     except BaseException:
@@ -191,16 +200,32 @@ def _join(specs, address, job, **options):
     return Job(specs, address, job=name, ordinal=ordinal, **options)
 
 
+def _with_memory(options, device):
+    """The options for gradients there: the device is the parameters', the way there the caller's or
+    the environment's."""
+    way = options.get("memory") or os.environ.get("SLUICE_MEMORY") or "device"
+    if device is None:
+        if options.get("memory") not in (None, "host"):
+            raise errors.InvalidArgument(
+                f"memory={way!r}, but the parameters are on the CPU: leave it out, or move the "
+                "model to a CUDA device")
+        return {**options, "memory": "host"}
+    if way == "host":
+        raise errors.InvalidArgument(
+            f"memory='host', but the parameters are on cuda:{device.index}: leave it out")
+    return {**options, "memory": way, "device": device.index}
+
+
 def _specs(named):
     # Biases and scales are few and matter: they are never pruned.
     return [(key, p.numel(), _DTYPES[p.dtype], False, p.dim() < 2) for key, p in named]
 
 
-def _agree_on_run_id(group, timeout):
+def _agree_on_run_id(group, timeout, place):
     """Rank 0 draws, the others are told: a launch needs no name of its own, and one that is started
     again under the same port or name is another run."""
     if group not in _run_ids:
-        drawn = torch.tensor([_settings.drawn_run_id()])
+        drawn = torch.tensor([_settings.drawn_run_id()], device=place)
         source = dist.distributed_c10d.get_global_rank(group, 0)
         told = dist.broadcast(drawn, source, group=group, async_op=True)
         try:
@@ -216,9 +241,10 @@ def _agree_on_run_id(group, timeout):
 def _join_stock(named, group, address, job, rank, world_size, options):
     """On a process group of all ranks: every step needs all of them."""
     is_whole = world_size in (None, dist.get_world_size(group))
-    if options.get("run_id") is None and is_whole and dist.get_backend(group) == "gloo":
-        options = {**options,
-                   "run_id": _agree_on_run_id(group, options.get("join_timeout", 60.0))}
+    if options.get("run_id") is None and is_whole and dist.get_backend(group) in ("gloo", "nccl"):
+        place = "cpu" if dist.get_backend(group) == "gloo" else named[0][1].device
+        options = {**options, "run_id": _agree_on_run_id(
+            group, options.get("join_timeout", 60.0), place)}
     worker = _join(_specs(named), address, job,
                    rank=dist.get_rank(group) if rank is None else rank,
                    world_size=dist.get_world_size(group) if world_size is None else world_size,
@@ -234,7 +260,7 @@ def _join_stock(named, group, address, job, rank, world_size, options):
     return worker
 
 
-def _attach_solo(ddp_model, named, group, weight, address, job, member, options):
+def _attach_solo(ddp_model, named, group, weight, address, job, member, options, device):
     """On a group of this rank alone: what DDP's group is for goes through the job."""
     averaging = options.get("averaging", "default")
     if averaging not in ("default", "weight", "world"):
@@ -247,7 +273,7 @@ def _attach_solo(ddp_model, named, group, weight, address, job, member, options)
     try:
         if not worker.must_resync:
             replica.broadcast(worker, timeout=options.get("join_timeout", 60.0))
-        return SoloAttachment(worker, named, group, weight, replica)
+        return SoloAttachment(worker, named, group, weight, replica, device)
     except BaseException:
         worker.close()
         raise
@@ -262,10 +288,6 @@ def _registered_parameters(ddp_model):
 
 def _check_parameters(ddp_model, named):
     for key, parameter in named:
-        if parameter.device.type != "cpu":
-            raise errors.InvalidArgument(
-                f"parameter '{key}' is on {parameter.device}: this build of Sluice sums host "
-                "memory only; train on the CPU, or leave this model to DDP's own all-reduce")
         if parameter.dtype not in _DTYPES:
             raise errors.InvalidArgument(
                 f"parameter '{key}' has type {str(parameter.dtype).replace('torch.', '')}; Sluice "

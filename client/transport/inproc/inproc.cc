@@ -51,6 +51,8 @@ class InprocTransport final : public Transport {
     ::ppoll(fds.data(), fds.size(), &timeout, nullptr);
   }
 
+  int poll_fd() const noexcept override { return queue_->ready.get(); }
+
   TransportCounters counters() const noexcept override { return {}; }
 
  private:

@@ -203,6 +203,8 @@ class UdpTransport final : public Transport {
     if ((fds[0].revents & POLLERR) != 0) read_errors();
   }
 
+  int poll_fd() const noexcept override { return socket_.get(); }
+
   TransportCounters counters() const noexcept override {
     return {
         .send_errors = send_errors_, .segmented = segmented_, .coalesced = receiver_.coalesced()};

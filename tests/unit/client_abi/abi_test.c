@@ -226,8 +226,8 @@ static void test_bad_joins(void) {
   bad.elem_count = 0;
   EXPECT_REFUSED(&good, &bad, 1, "t");
   bad = tensor;
-  bad.flags = 6;
-  EXPECT_REFUSED(&good, &bad, 1, "flags 6");
+  bad.flags = 10;
+  EXPECT_REFUSED(&good, &bad, 1, "flags 10");
   bad = tensor;
   bad.struct_size = 4;
   EXPECT_REFUSED(&good, &bad, 1, "sluice_tensor.struct_size is 4");
@@ -248,6 +248,9 @@ static void test_null_job(void) {
   EXPECT(sluice_leave(NULL) == SLUICE_INVALID_ARGUMENT);
   EXPECT(sluice_abort(NULL) == SLUICE_INVALID_ARGUMENT);
   EXPECT(sluice_get_counters(NULL, &stats) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_push(NULL, 0, NULL, 0, 0) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_pull(NULL, 0, NULL, 0) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_get_clocks(NULL, 0, NULL) == SLUICE_INVALID_ARGUMENT);
   EXPECT(sluice_get_stall(NULL, NULL) == SLUICE_INVALID_ARGUMENT);
   EXPECT(sluice_close(NULL) == SLUICE_OK);
 }
@@ -270,6 +273,7 @@ static void test_bad_calls(void) {
   EXPECT(sluice_broadcast(job, 0, NULL, 4, 0) == SLUICE_INVALID_ARGUMENT);
   EXPECT(sluice_broadcast(job, 0, values, 0, 0) == SLUICE_INVALID_ARGUMENT);
   EXPECT(sluice_get_counters(job, NULL) == SLUICE_INVALID_ARGUMENT);
+  EXPECT(sluice_get_part_counters(job, 0, NULL, NULL) == SLUICE_INVALID_ARGUMENT);
   EXPECT(sluice_get_stall(job, NULL) == SLUICE_INVALID_ARGUMENT);
   sluice_result result;
   result.struct_size = 0;
@@ -318,6 +322,12 @@ static void* run_worker(void* argument) {
   EXPECT(sluice_get_counters(job, &stats) == SLUICE_OK);
   EXPECT(stats.steps_done == STEPS && stats.packets_sent > 0 && stats.shards == 1);
   EXPECT(stats.chunk_bytes == 1344 && stats.invalid_packets == 0);
+  sluice_part part;
+  part.struct_size = sizeof part;
+  stats.steps_done = 0;
+  EXPECT(sluice_get_part_counters(job, 0, &part, &stats) == SLUICE_OK);
+  EXPECT(part.thread == 0 && part.level == 0 && stats.steps_done == STEPS);
+  EXPECT(sluice_get_part_counters(job, 1, &part, &stats) == SLUICE_NOT_FOUND);
   EXPECT(sluice_close(job) == SLUICE_OK);
   return NULL;
 }

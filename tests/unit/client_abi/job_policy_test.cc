@@ -17,6 +17,7 @@
 namespace {
 
 using job_test::error_of;
+using job_test::fixed;
 using job_test::kLong;
 using job_test::on_every_rank;
 using job_test::options_for;
@@ -31,14 +32,6 @@ using ::testing::HasSubstr;
 
 constexpr std::uint32_t kWorld = 4;
 constexpr std::size_t kElems = 3000;
-
-Options fixed(const std::string& name, std::uint32_t rank, std::uint32_t k, Late late) {
-  Options options = options_for(name, rank, kWorld);
-  options.policy = Policy::kFixed;
-  options.k = k;
-  options.late = late;
-  return options;
-}
 
 TEST(PolicyOfAJob, RanksThatAskForDifferentPoliciesAreToldBoth) {
   std::atomic<int> refused{0};
@@ -88,7 +81,7 @@ TEST(PolicyOfAJob, PolicyOptionsThatMakeNoSenseAreNamed) {
        "round_steps is 0"},
   };
   for (const Case& wrong : cases) {
-    Options options = fixed("options", 0, 2, Late::kDrop);
+    Options options = fixed("options", 0, kWorld, 2, Late::kDrop);
     wrong.set(options);
     const Error error = error_of([&] { Job job(options, {{"a", 4}}); });
     EXPECT_EQ(error.status(), SLUICE_INVALID_ARGUMENT);

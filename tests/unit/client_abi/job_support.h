@@ -29,6 +29,16 @@ inline sluice::Options options_for(const std::string& name, std::uint32_t rank,
   return options;
 }
 
+// Sums of the k fastest.
+inline sluice::Options fixed(const std::string& name, std::uint32_t rank, std::uint32_t world_size,
+                             std::uint32_t k, sluice::Late late) {
+  sluice::Options options = options_for(name, rank, world_size);
+  options.policy = sluice::Policy::kFixed;
+  options.k = k;
+  options.late = late;
+  return options;
+}
+
 // Runs `body` for every rank on a thread of its own and passes on the first exception's text.
 inline void on_every_rank(std::uint32_t world_size,
                           const std::function<void(std::uint32_t)>& body) {

@@ -90,12 +90,18 @@ bool eventually(const std::function<bool()>& done) {
 class ProgressTest : public ::testing::Test {
  protected:
   ProgressTest()
-      : shared_({.job_name = "p", .world_size = 1, .nonce = 1, .path_datagram_bytes = 1472},
-                Layout::create({{"w", kElems, Dtype::kFloat32}}, 1024).value(), monotonic_now()) {
+      : ProgressTest(std::make_unique<Session>(
+            SessionOptions{
+                .job_name = "p", .world_size = 1, .nonce = 1, .path_datagram_bytes = 1472},
+            Layout::create({{"w", kElems, Dtype::kFloat32}}, 1024).value(), monotonic_now())) {}
+  explicit ProgressTest(std::unique_ptr<Session> session)
+      : session_(*session), shared_(std::move(session), session_) {
     auto transport = std::make_unique<TestTransport>();
     transport_ = transport.get();
-    progress_ = std::make_unique<Progress>(shared_, std::move(transport), ProgressCallbacks{},
-                                           Log(), "p", nullptr);
+    std::vector<Progress::Line> lines;
+    lines.push_back({session_, std::move(transport)});
+    progress_ = std::make_unique<Progress>(shared_, std::move(lines), ProgressCallbacks{}, Log(),
+                                           "p", nullptr);
     progress_->start();
   }
   void SetUp() override {
@@ -119,6 +125,7 @@ class ProgressTest : public ::testing::Test {
   static constexpr std::size_t kElems = 1000;
   std::vector<float> input_ = std::vector<float>(kElems, 1);
   std::vector<float> output_ = std::vector<float>(kElems, 0);
+  Session& session_;
   SharedSession shared_;
   TestTransport* transport_ = nullptr;
   std::unique_ptr<Progress> progress_;

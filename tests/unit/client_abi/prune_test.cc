@@ -78,6 +78,66 @@ TEST_P(Pruning, LeavesBehindWhatTheFlushBringsAndFewBytesUntilThen) {
   }
 }
 
+// Deep Gradient Compression's equations, step by step. Halves and small integers: exact sums.
+TEST(PrunedJobs, CorrectTheMomentum) {
+  constexpr std::uint32_t kSteps = 10;
+  constexpr std::size_t kSent = kElems / 100, kBiases = 500;
+  struct Rank {
+    std::vector<float> velocity = std::vector<float>(kElems), residual = velocity;
+    std::vector<float> left[kSteps], sums[kSteps];
+  };
+  std::vector<Rank> ranks(2);
+  on_every_rank(2, [&](std::uint32_t rank) {
+    Options options = options_for("momentum", rank, 2);
+    options.prune = Prune::kStatic;
+    options.prune_momentum = 0.5;
+    Job job(options, {{"g", kElems}, {"bias", kBiases}});
+    for (const std::uint32_t tensor : {0u, 1u}) job.set_averaging(tensor, sluice::Averaging::kSum);
+    Rank& own = ranks[rank];
+    std::mt19937 random(rank);
+    std::normal_distribution<float> draw(0, 40);
+    std::vector<float> gradient(kElems), magnitudes(kElems), ones(kBiases, 1), biases(kBiases);
+    for (std::uint32_t step = 0; step < kSteps; ++step) {
+      std::vector<float>& left = own.left[step];
+      left.resize(kElems), own.sums[step].resize(kElems);
+      for (std::size_t i = 0; i < kElems; ++i) {
+        gradient[i] = std::nearbyint(draw(random));
+        own.velocity[i] = own.velocity[i] / 2 + gradient[i];
+        own.residual[i] += own.velocity[i];
+        magnitudes[i] = std::abs(own.residual[i]);
+      }
+      std::nth_element(magnitudes.begin(), magnitudes.begin() + kSent - 1, magnitudes.end(),
+                       std::greater<>());
+      for (std::size_t i = 0; i < kElems; ++i)
+        if (std::abs(own.residual[i]) >= magnitudes[kSent - 1]) {
+          left[i] = std::exchange(own.residual[i], 0.0f);
+          own.velocity[i] = 0;
+        }
+      job.submit({0, gradient.data(), own.sums[step].data()});
+      job.submit({1, ones.data(), biases.data()});
+      EXPECT_EQ(job.wait_step(kLong), step + 1);
+      EXPECT_EQ(biases[7], 2 * (2 - std::ldexp(1.0f, -static_cast<int>(step))));
+    }
+    std::vector<float> state = own.residual;
+    state.insert(state.end(), own.velocity.begin(), own.velocity.end());
+    EXPECT_EQ(job.residual(0, kElems), state);
+  });
+  for (std::uint32_t step = 0; step < kSteps; ++step)
+    for (std::size_t i = 0; i < kElems; ++i)
+      ASSERT_EQ(ranks[0].sums[step][i], ranks[0].left[step][i] + ranks[1].left[step][i]);
+}
+
+TEST(PrunedJobs, RefuseAMomentumThatNothingWouldUse) {
+  for (const auto& [prune, momentum, why] :
+       {std::tuple{Prune::kOff, 0.9, "leave the momentum to the optimizer"},
+        std::tuple{Prune::kStatic, 1.0, "options.prune_momentum is 1; must be"}}) {
+    Options options = options_for("momentum", 0, 1);
+    options.prune = prune;
+    options.prune_momentum = momentum;
+    EXPECT_THAT(error_of([&] { Job job(options, {{"g", kElems}}); }).what(), HasSubstr(why));
+  }
+}
+
 TEST(PrunedJobs, AreRefusedUnderAPolicyThatReadsWholeGradients) {
   for (const auto& [policy, reads] : {std::pair{sluice::Policy::kSaina, "reads the signs"},
                                       {sluice::Policy::kGoodput, "reads the norms"}}) {

@@ -18,6 +18,7 @@
 namespace {
 
 using job_test::error_of;
+using job_test::fixed;
 using job_test::kLong;
 using job_test::on_every_rank;
 using job_test::options_for;
@@ -32,14 +33,6 @@ using ::testing::HasSubstr;
 
 constexpr std::uint32_t kWorld = 4;
 constexpr std::size_t kElems = 3000;
-
-Options fixed(const std::string& name, std::uint32_t rank, std::uint32_t k, Late late) {
-  Options options = options_for(name, rank, kWorld);
-  options.policy = Policy::kFixed;
-  options.k = k;
-  options.late = late;
-  return options;
-}
 
 // One rank: parameters that only the averages of the steps change. Even ranks run the library's
 // loop, odd ones make the calls by hand.
@@ -183,7 +176,8 @@ TEST(StragglerJobs, ReplicasStayIdenticalWithASlowRank) {
     std::atomic<std::uint64_t> late_chunks{0}, requeued{0};
     Finish finish;
     on_every_rank(kWorld, [&](std::uint32_t rank) {
-      Trainee trainee(fixed("slow" + std::to_string(static_cast<int>(late)), rank, 3, late));
+      Trainee trainee(
+          fixed("slow" + std::to_string(static_cast<int>(late)), rank, kWorld, 3, late));
       bool there = false;
       while (!finish.everybody(there, trainee.step() >= 40)) {
         finish.turn(trainee, milliseconds(rank == 3 ? 10 : 2));
@@ -208,7 +202,7 @@ TEST(StragglerJobs, RankThatSleptBeyondTheWindowGetsTheStateOfAnother) {
   std::atomic<std::uint32_t> resyncs{0}, front{0};
   Finish finish;
   on_every_rank(kWorld, [&](std::uint32_t rank) {
-    Trainee trainee(fixed("asleep", rank, 3, Late::kRequeue));
+    Trainee trainee(fixed("asleep", rank, kWorld, 3, Late::kRequeue));
     bool there = false, slept = false;
     while (!finish.everybody(there, trainee.step() >= 60)) {
       if (rank == 3 && trainee.step() >= 5 && !slept) {
@@ -229,7 +223,7 @@ TEST(StragglerJobs, RankThatLeftInTheMiddleComesBackAndTheOthersGoOn) {
   History history;
   Finish finish;
   on_every_rank(kWorld, [&](std::uint32_t rank) {
-    const Options options = fixed("back", rank, 2, Late::kDrop);
+    const Options options = fixed("back", rank, kWorld, 2, Late::kDrop);
     auto trainee = std::make_unique<Trainee>(options);
     bool there = false, left = false;
     while (!finish.everybody(there, trainee->step() >= 20 && (rank != 2 || left))) {
@@ -253,7 +247,7 @@ TEST(StragglerJobs, RankThatLeftInTheMiddleComesBackAndTheOthersGoOn) {
 
 TEST(StragglerJobs, EveryStepIsReported) {
   on_every_rank(kWorld, [](std::uint32_t rank) {
-    Trainee trainee(fixed("report", rank, 4, Late::kDrop));
+    Trainee trainee(fixed("report", rank, kWorld, 4, Late::kDrop));
     EXPECT_EQ(error_of([&] { trainee.job().report(); }).status(), SLUICE_NOT_FOUND);
     for (int step = 0; step < 20; ++step) trainee.turn(milliseconds(0));
     trainee.job().wait_step(kLong);

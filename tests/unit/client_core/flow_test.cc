@@ -32,8 +32,10 @@ TEST(RttEstimator, KeepsItsTimeoutWithinBounds) {
   RttEstimator rtt;
   for (int i = 0; i < 100; ++i) rtt.sample(50 * kMicrosecond);
   EXPECT_EQ(rtt.timeout_ns(), RttEstimator::kMinTimeout);
+  EXPECT_LE(rtt.confirm_ns(), 100 * kMicrosecond);  // nobody else is waited for
   for (int i = 0; i < 100; ++i) rtt.sample(10 * kSecond);
   EXPECT_EQ(rtt.timeout_ns(), RttEstimator::kMaxTimeout);
+  EXPECT_EQ(rtt.confirm_ns(), RttEstimator::kMaxTimeout);
 }
 
 TEST(Congestion, GrowsByOnePacketAWindowUpToItsCap) {

@@ -29,6 +29,23 @@ TEST(Layout, CutsTensorsInOrderWithoutCrossingThem) {
   EXPECT_EQ(half.elem_count, 32);
 }
 
+TEST(Layout, FindsTheTensorOfEveryChunkWhetherBlocksHaveManyOrTensorsManyBlocks) {
+  std::vector<TensorSpec> tensors;
+  for (const std::uint64_t chunks : {1u, 200u, 1u, 1u, 70u, 64u, 3u})
+    tensors.push_back({.name = "t", .elem_count = 16 * chunks - 5});
+  for (int i = 0; i < 150; ++i) tensors.push_back({.name = "small", .elem_count = 7});
+  const Layout layout = Layout::create(tensors, 64).value();
+  for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor) {
+    std::uint64_t elems = 0;
+    for (ChunkIndex i = layout.first_chunk(tensor); i < layout.first_chunk(tensor + 1); ++i) {
+      ASSERT_EQ(layout.chunk(i).tensor, tensor) << i;
+      ASSERT_EQ(layout.chunk(i).first_elem, elems) << i;
+      elems += layout.chunk(i).elem_count;
+    }
+    EXPECT_EQ(elems, tensors[tensor].elem_count);
+  }
+}
+
 TEST(Layout, OfAStoreEachLayerBeginsABlock) {
   const auto layout =
       Layout::create({{.name = "a", .elem_count = 40, .begins_block = true},

@@ -31,6 +31,32 @@ TEST(Recovery, KeepsProbingOneBlockWhenAResultReachesAnotherThatWasClosed) {
   EXPECT_EQ(plan.block, 1u);
 }
 
+// A result may wait for other workers, or in a queue; that a chunk was counted waits for nobody.
+TEST(Recovery, AsksAboutWhatGetsNoResultARoundTripLater) {
+  Recovery recovery(2 * kChunksPerBlock, 1);
+  Flow flow(64);
+  (void)flow.next_header(kSecond);
+  TimeNs now = kSecond + 50 * kMicrosecond;
+  const wire::FeedbackHeader feedback{.number = 1,
+                                      .received_count = 1,
+                                      .highest_number = 1,
+                                      .echo_timestamp_us = wire_time_us(kSecond)};
+  ASSERT_TRUE(flow.on_feedback(feedback, now).valid);
+  for (const ChunkIndex chunk : {ChunkIndex{0}, kChunksPerBlock}) {
+    recovery.expect(chunk);
+    if (chunk != 0) recovery.want_no_result(chunk);
+    ASSERT_TRUE(recovery.take(chunk));
+    recovery.sent(chunk, flow.next_header(now).number, now, flow);
+  }
+  now += kMillisecond;
+  recovery.work(0, now, flow);
+  Recovery::ProbePlan plan;
+  ASSERT_TRUE(recovery.plan_probe(0, flow, plan));
+  EXPECT_EQ(plan.block, 1u);
+  recovery.probe_sent(0, plan, now, flow);
+  EXPECT_FALSE(recovery.plan_probe(0, flow, plan));
+}
+
 TEST(Recovery, ABlockThatIsDoneCanBeExpectedAnew) {
   Recovery recovery(kChunksPerBlock, 1);
   Flow flow(64);
@@ -43,6 +69,23 @@ TEST(Recovery, ABlockThatIsDoneCanBeExpectedAnew) {
     recovery.renew(0, flow);
     EXPECT_FALSE(recovery.wants(3));
     EXPECT_TRUE(recovery.nothing_outstanding(0));
+  }
+}
+
+TEST(Recovery, ARunIsEveryChunkOfItWhereverBlocksEnd) {
+  constexpr ChunkIndex kChunks = 4 * kChunksPerBlock;
+  struct Run {
+    ChunkIndex first, end;
+  };
+  for (const Run run : {Run{0, 1}, Run{5, 64}, Run{63, 65}, Run{64, 128}, Run{3, 200}, Run{9, 9}}) {
+    Recovery recovery(kChunks, 1);
+    recovery.expect_run(run.first, run.end);
+    for (ChunkIndex chunk = 0; chunk < kChunks; ++chunk) {
+      const bool inside = run.first <= chunk && chunk < run.end;
+      ASSERT_EQ(recovery.wants(chunk), inside) << chunk << " of " << run.first << ".." << run.end;
+      if (!inside) continue;
+      ASSERT_EQ(recovery.take(chunk), std::uint64_t{1} << chunk % kChunksPerBlock);
+    }
   }
 }
 

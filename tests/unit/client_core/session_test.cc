@@ -243,7 +243,7 @@ TEST(GradientStream, EndsWithAnErrorBeforeItsStepNumbersWrap) {
   stream.start(kSecond);
   Tensor tensor(1, 8);
   ASSERT_TRUE(stream.submit(of(tensor), kSecond).ok());
-  stream.schedule_joined(kSecond);
+  EXPECT_TRUE(stream.schedule_next(kSecond));
   std::vector<std::uint8_t> buffer(kMaxDatagramBytes);
   Transmit transmit;
   ASSERT_TRUE(stream.write_next(transmit, buffer, kSecond));

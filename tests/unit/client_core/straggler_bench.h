@@ -16,10 +16,17 @@ inline PolicyOptions fixed(LateMode late, std::uint32_t max_staleness = 0) {
 }
 
 struct Bench : Scripted {
-  explicit Bench(LateMode late = LateMode::kRequeue, std::uint32_t max_staleness = 0) {
+  explicit Bench(LateMode late = LateMode::kRequeue, std::uint32_t max_staleness = 0,
+                 const PruneOptions& prune = {})
+      : Scripted(pruned(prune)) {
     policy = fixed(late, max_staleness);
     start();
     open_step = 1;
+  }
+  static SessionOptions pruned(const PruneOptions& prune) {
+    SessionOptions options = default_options();
+    options.prune = prune;
+    return options;
   }
   // The results of a step: of each chunk the sums and who was in, as if no other lived.
   void results(Step step, std::vector<std::uint64_t> masks, float value = 100) {
@@ -49,7 +56,7 @@ struct Bench : Scripted {
     ASSERT_TRUE(session.submit(of(tensor), now).ok());
     ASSERT_TRUE(saw(Event::Kind::kStepDone));
   }
-  const Counters& counters() { return session.counters(); }
+  Counters counters() { return session.counters(); }
 };
 
 }  // namespace sluice::client

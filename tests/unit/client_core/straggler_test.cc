@@ -104,6 +104,32 @@ TEST(Straggler, DoesNotSendALostContributionAgainAfterItsStep) {
   EXPECT_EQ(bench.counters().retransmissions, 0u);
 }
 
+// Late chunks of a pruned tensor wait as one run. The chunk that stands for it with the scheduler
+// is counted before they leave again, and says nothing of the others any more.
+TEST(Straggler, RequeuesPrunedChunksWithoutTheOneThatStoodForThem) {
+  Bench bench(LateMode::kRequeue, 0, {.rule = PruneRule::kStatic, .fraction = 0.1, .min_elems = 1});
+  Tensor tensor;
+  bench.miss_step_1(tensor);
+  ASSERT_TRUE(bench.catch_up(tensor).ok());
+  ASSERT_THAT(chunks(bench.sent(PacketType::kContribution)), ElementsAre(0, 1, 2));
+  bench.pass(100 * kMillisecond);
+  ASSERT_FALSE(bench.passed.empty());
+  const auto probe = bench.passed.back().body<wire::Probe>();
+  bench.highest = probe.flow.number;
+  bench.answer(wire::Answer{.feedback = bench.feedback(),
+                            .step = 2,
+                            .probe_number = probe.flow.number,
+                            .open_step = 2,
+                            .first_incomplete = 0});
+  bench.result(2, 0, std::vector<float>(16, 100), 2, 0, kBoth, 2);
+  const std::vector<Sent> packets = bench.sent(PacketType::kContribution);
+  EXPECT_THAT(chunks(packets), ElementsAre(1, 2));
+  for (const Sent& packet : packets) {
+    EXPECT_TRUE(packet.body<wire::Contribution>().flow.flags & wire::kFlagSparse);
+    EXPECT_EQ(packet.body<wire::Contribution>().base_step, 1u);
+  }
+}
+
 TEST(Straggler, ReportsEachFinishedGradientOnceAlsoWhenItSendsNone) {
   Bench bench;
   Tensor tensor;

@@ -178,14 +178,16 @@ TEST_F(Metrics, BusyRatioIsAboutTheTimeSinceThePreviousScrape) {
   EXPECT_DOUBLE_EQ(*value(families, "sluice_lcore_busy_seconds_total", {{"lcore", "0"}}), 0.002);
 }
 
-TEST_F(Metrics, NamesUnitsLabelsAndHelpFollowTheRules) {
+TEST_F(StoreMetrics, NamesUnitsLabelsAndHelpFollowTheRules) {
+  pull(0, 1, 1, 1);
   auto workers = running_job(2);
-  commands[0].job->members[0].finished.store(std::uint64_t{1} << 32 | 1);
-  commands[0].job->gauges.signs_flipped.store(0.5);
+  agg::Job* const sums = commands.back().job;
+  sums->members[0].finished.store(std::uint64_t{1} << 32 | 1);
+  sums->gauges.signs_flipped.store(0.5);
   right.classes[0].tx_packets.add(1);
   right.classes[63].drops.add(1);
-  const std::set<std::string> allowed{"port", "class", "reason", "use", "lcore",
-                                      "job",  "rank",  "policy", "late"};
+  const std::set<std::string> allowed{"port", "class", "reason", "use",  "lcore",
+                                      "job",  "rank",  "policy", "late", "layer"};
   const std::regex name_rule("sluice_[a-z0-9_]+");
   std::set<std::string> names;
   for (const MetricFamily& family : page()) {

@@ -134,6 +134,62 @@ TEST_F(Metrics, JobsShowTheirPolicyAndWhatItSaw) {
   EXPECT_EQ(value(families, "sluice_job_signs_flipped_ratio", digits), 0.0);
 }
 
+TEST_F(StoreMetrics, StoresShowTheClocksOfTheirMembersOverAllShards) {
+  for (std::uint32_t block : {0u, 1u})
+    for (Step iteration : {1u, 2u}) push(0, iteration, block);
+  push(1, 1, 0);
+  Families families = page();
+  EXPECT_EQ(value(families, "sluice_job_clock", {{"job", "store"}, {"rank", "0"}}), 2.0);
+  EXPECT_EQ(value(families, "sluice_job_clock", {{"job", "store"}, {"rank", "1"}}), 0.0);
+  EXPECT_EQ(value(families, "sluice_job_least_clock", job), 0.0);
+  EXPECT_EQ(value(families, "sluice_job_greatest_clock", job), 2.0);
+  EXPECT_EQ(value(families, "sluice_job_step", job), 1.0);
+  push(1, 1, 1);
+  EXPECT_EQ(value(page(), "sluice_job_least_clock", job), 1.0);
+  for (std::uint32_t shard : {0u, 1u}) {
+    store(shard).remove(Rank{1});
+    store(shard).poll_work();
+  }
+  families = page();
+  EXPECT_EQ(value(families, "sluice_job_clock", {{"job", "store"}, {"rank", "1"}}), std::nullopt);
+  EXPECT_EQ(value(families, "sluice_job_least_clock", job), 2.0);
+}
+
+TEST_F(StoreMetrics, StoresShowParkedPullsByLayerTheirAgeAndHowOldWhatIsReadWas) {
+  EXPECT_TRUE(find(page(), "sluice_job_parked_pulls")->metric.empty());
+  EXPECT_EQ(value(page(), "sluice_job_oldest_pull_seconds", job), 0.0);
+  for (Step iteration : {1u, 2u, 3u}) push(0, iteration, 1);
+  pull(0, 1, 1, 3);
+  now += 1500 * kMillisecond;
+  Families families = page();
+  EXPECT_EQ(value(families, "sluice_job_parked_pulls", layer("1")), 1.0);
+  EXPECT_EQ(value(families, "sluice_job_parked_pulls", layer("0")), std::nullopt);
+  EXPECT_EQ(value(families, "sluice_job_oldest_pull_seconds", job), 1.5);
+  push(1, 1, 1);
+  for (agg::StoreAnswer answer; store(1).poll_answer(answer);) EXPECT_EQ(answer.clock, 1u);
+  families = page();
+  EXPECT_EQ(value(families, "sluice_job_parked_pulls", layer("1")), 0.0);
+  EXPECT_EQ(value(families, "sluice_job_waited_pulls_total", layer("1")), 1.0);
+  EXPECT_EQ(value(families, "sluice_job_oldest_pull_seconds", job), 0.0);
+  const auto& waits = find(families, "sluice_job_pull_wait_seconds")->metric.at(0).histogram;
+  EXPECT_EQ(waits.sample_count, 1u);
+  EXPECT_DOUBLE_EQ(waits.sample_sum, 1.5);
+  const auto& behind = find(families, "sluice_job_staleness_iterations")->metric.at(0).histogram;
+  EXPECT_EQ(behind.sample_count, 1u);
+  EXPECT_EQ(behind.sample_sum, 2.0);
+  EXPECT_EQ(behind.bucket.at(2).upper_bound, 2.0);
+  EXPECT_EQ(behind.bucket.at(1).cumulative_count, 0u);
+  EXPECT_EQ(behind.bucket.at(2).cumulative_count, 1u);
+}
+
+TEST_F(Metrics, JobsOfSumsHaveNoRowsOfStores) {
+  auto workers = running_job(2);
+  const Families families = page();
+  for (const char* name : {"sluice_job_clock", "sluice_job_least_clock", "sluice_job_parked_pulls",
+                           "sluice_job_pull_wait_seconds", "sluice_job_staleness_iterations"})
+    EXPECT_TRUE(find(families, name)->metric.empty()) << name;
+}
+
 TEST_F(Metrics, AJobUnderAReusedNameIsOneRow) {
   auto old = running_job(2);
   leave(old[1], wire::LeaveReason::kAbnormal);

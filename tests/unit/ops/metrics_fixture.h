@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -71,6 +72,44 @@ class Metrics : public agg::ControlTest {
         return family->type == MetricType::Counter ? metric.counter.value : metric.gauge.value;
     }
     return {};
+  }
+};
+
+// Two ranks and two layers of a block, a shard each; all parameters are there.
+class StoreMetrics : public Metrics {
+ protected:
+  StoreMetrics() {
+    for (std::uint16_t rank : {0, 1}) {
+      agg::Worker worker{.rank = rank, .name = "store"};
+      worker.join.layouts[0] = {.hash = 5, .chunk_count = 2 * kChunksPerBlock, .max_elems = 1};
+      worker.join.kind = JobKind::kStore;
+      worker.join.store.bound = 2;
+      EXPECT_TRUE(join(worker).is(wire::PacketType::kAccept));
+    }
+    for (std::uint32_t block : {0u, 1u}) push(0, 0, block);
+  }
+  agg::StoreShard& store(std::uint32_t block) { return *commands[0].job->slices[block].store; }
+  void push(std::uint16_t rank, Step iteration, std::uint32_t block) {
+    const std::array<std::uint8_t, 4> zero{};
+    store(block).push({.rank = Rank{rank},
+                       .iteration = iteration,
+                       .chunk = block * kChunksPerBlock,
+                       .block_chunks = 1,
+                       .values = zero,
+                       .now = now});
+  }
+  void pull(std::uint16_t rank, std::uint32_t block, Step need, Step own) {
+    store(block).pull({.rank = Rank{rank},
+                       .block = block,
+                       .chunks = 1,
+                       .need = need,
+                       .own = own,
+                       .priority = static_cast<Priority>(block),
+                       .now = now});
+  }
+  const std::map<std::string, std::string> job{{"job", "store"}};
+  static std::map<std::string, std::string> layer(const char* index) {
+    return {{"job", "store"}, {"layer", index}};
   }
 };
 

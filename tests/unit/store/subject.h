@@ -13,6 +13,7 @@ namespace sluice::test {
 class StoreSubject {
  public:
   static constexpr std::uint16_t kElems = 16;
+  TimeNs now = 1;
 
   // A layer of one block for each entry, of so many full chunks; all parameters begin as `initial`.
   StoreSubject(agg::StoreSpec spec, const std::vector<std::uint32_t>& layer_chunks,
@@ -39,13 +40,19 @@ class StoreSubject {
                .chunk = chunk,
                .rate = rate,
                .block_chunks = block_chunks_[chunk / kChunksPerBlock],
-               .values = {bytes, values.size() * sizeof(float)}});
+               .values = {bytes, values.size() * sizeof(float)},
+               .now = now});
   }
   Verdict pull(std::uint16_t rank, std::uint32_t block, Step need, Step own = 0,
                std::uint64_t chunks = 0) {
     if (chunks == 0) chunks = ~std::uint64_t{0} >> (kChunksPerBlock - block_chunks_[block]);
-    return shard(block).pull(
-        {.rank = Rank{rank}, .block = block, .chunks = chunks, .need = need, .own = own});
+    return shard(block).pull({.rank = Rank{rank},
+                              .block = block,
+                              .chunks = chunks,
+                              .need = need,
+                              .own = own,
+                              .priority = static_cast<Priority>(block),
+                              .now = now});
   }
   // All answers that are to be had.
   std::vector<agg::StoreAnswer> answers() {

@@ -13,7 +13,7 @@ import sys
 from typing import Callable, Iterator, List, NamedTuple, Optional, Tuple
 
 MAX_COLUMNS = 100
-MAX_LINES = 500
+MAX_LINES = 400
 PUBLIC_HEADER = "client/include/sluice/sluice.h"  # one contract, read from top to bottom
 MAX_PAGE_WORDS = 600
 MAX_BYTES = 200 << 10
@@ -207,6 +207,12 @@ def long_pages(sources: List[Source]) -> List[str]:
             for path, count in counts if count > MAX_PAGE_WORDS]
 
 
+def pages_without_title(sources: List[Source]) -> List[str]:
+    """Pages that a formatter of code has gone over begin with "#title"."""
+    return [f"{source.path}:1: a page begins with its title, '# ...'" for source in sources
+            if source.path.endswith(".md") and not source.lines[0].startswith("# ")]
+
+
 def misformatted(root: str, paths: List[str]) -> List[str]:
     """Files that clang-format would change. Another version of it has other opinions: skipped."""
     tool = shutil.which("clang-format")
@@ -238,7 +244,7 @@ def main() -> int:
     paths = tracked_files(root)
     sources = [source for source in (read(root, path) for path in paths) if source]
     findings = [finding for source in sources for finding in check(source)]
-    findings += folders_without_readme(paths) + long_pages(sources)
+    findings += folders_without_readme(paths) + long_pages(sources) + pages_without_title(sources)
     findings += blobs(root, paths) + unused(sources)
     findings += misformatted(root, paths) + bad_shell(root, sources)
     for finding in findings:

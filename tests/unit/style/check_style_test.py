@@ -3,7 +3,8 @@
 import tempfile
 import unittest
 
-from check_style import Source, blobs, check, folders_without_readme, long_pages, unused
+from check_style import (Source, blobs, check, folders_without_readme, long_pages,
+                         pages_without_title, unused)
 
 HEADER = "// What it is."
 
@@ -68,6 +69,10 @@ class Style(unittest.TestCase):
                                                             "bench/README.md")]
         self.assertEqual(len(long_pages(pages)), 1)
         self.assertEqual(long_pages([Source("a/README.md", ["word " * 600])]), [])
+
+    def test_pages_without_a_title_are_found(self):
+        pages = [Source("a/README.md", ["# a"]), Source("b/README.md", ["#b / c"])]
+        self.assertEqual([found[:8] for found in pages_without_title(pages)], ["b/README"])
 
 
 if __name__ == "__main__":

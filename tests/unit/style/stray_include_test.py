@@ -52,6 +52,8 @@ STRAYS = {
     "client/transport/udp": ("client/core", "client/job.h", "client/transport/inproc",
                              "aggregator/core", "aggregator/jobs", *UPPER, *TESTS, DPDK),
     "client/transport/inproc": ("client/core", "client/job.h", *UPPER[1:], *TESTS, DPDK),
+    "client/device": ("aggregator/core/shard.h", "aggregator/policy", "aggregator/jobs", *UPPER,
+                      *TESTS, DPDK),
     "client": ("aggregator/core/shard.h", "aggregator/policy", "aggregator/jobs", *UPPER, *TESTS,
                DPDK),
     "tests/sim": ("dataplane/dpdk", "dataplane/ops", "config", "client/job.h", "bench", DPDK),

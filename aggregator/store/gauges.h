@@ -1,0 +1,57 @@
+// What a shard of a store shows of itself: clocks of the members, pulls that wait, how old what is
+// read was. Written by the shard's thread, read by any; values that change together may be read
+// apart.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "aggregator/base/counters.h"
+#include "aggregator/base/time.h"
+#include "aggregator/base/types.h"
+
+namespace sluice::agg {
+
+// Iterations by which readers were behind their own: how many pulls of a block read so.
+class StalenessHistogram {
+ public:
+  static constexpr std::uint32_t kBounds[] = {0, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100};
+  static constexpr std::size_t kBuckets = std::size(kBounds) + 1;  // the last one has no bound
+
+  void observe(std::uint32_t iterations) noexcept {
+    std::size_t bucket = 0;
+    while (bucket + 1 < kBuckets && iterations > kBounds[bucket]) ++bucket;
+    buckets_[bucket].add(1);
+    sum_.add(iterations);
+  }
+  std::uint64_t bucket(std::size_t index) const noexcept { return buckets_[index].read(); }
+  std::uint64_t sum() const noexcept { return sum_.read(); }
+
+ private:
+  Counter buckets_[kBuckets];
+  Counter sum_;
+};
+
+struct StoreGauges {
+  // Pulls of a block that wait for pushes.
+  struct Parked {
+    Counter now;
+    Counter ever;
+  };
+  static constexpr Step kNoClock = UINT32_MAX;
+
+  explicit StoreGauges(std::uint16_t world_size) : clocks(world_size) {}
+
+  std::vector<std::atomic<Step>> clocks;  // by rank: its iterations that are whole in all blocks;
+                                          // kNoClock: it counts nowhere
+  std::vector<Parked> parked{256};        // by priority, which is the layer as far as it goes
+  // Chunks that have their initial values, and blocks of which all have.
+  std::atomic<std::uint32_t> initial_chunks{0}, initial_blocks{0};
+  std::atomic<TimeNs> oldest_parked_ns{0};  // since when the oldest of them waits; 0: none does
+  Histogram waits;                          // of those that were parked and are answered
+  StalenessHistogram staleness;
+};
+
+}  // namespace sluice::agg

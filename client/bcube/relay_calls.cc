@@ -1,0 +1,191 @@
+// The application's side of a relay: its calls and its questions.
+#include <algorithm>
+#include <utility>
+
+#include "aggregator/base/check.h"
+#include "client/bcube/relay.h"
+#include "client/core/average.h"
+#include "client/core/join.h"
+
+namespace sluice::client {
+
+Status Relay::status() const {
+  if (!failure_.ok()) return failure_;
+  if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving)
+    return {StatusCode::kClosed, place_of(options_) + "this rank has left the job"};
+  return {};
+}
+
+Status Relay::submit(const Submission& submission, TimeNs now) {
+  Status status = this->status();
+  if (status.ok()) status = tensors_.check(submission);
+  if (status.ok() && !submission.contribute)
+    status = {StatusCode::kInvalidArgument,
+              place_of(options_) +
+                  "a synchronous job waits for every rank, so there is nothing to "
+                  "catch up with; submit a gradient"};
+  if (status.ok()) {
+    tensors_.accept(submission, now);
+    last_weight_ = submission.weight;
+  }
+  return status;
+}
+
+Status Relay::end_step() {
+  Status status = this->status();
+  return status.ok() ? tensors_.end_step() : status;
+}
+
+Status Relay::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
+  if (tensors_.in_flight(tensor))
+    return {StatusCode::kBusy, place_of(options_) + "set_averaging: tensor '" +
+                                   layout_.tensor(tensor).name + "' is in flight"};
+  averaging_[tensor] =
+      choice == AveragingChoice::kDefault ? resolved(options_.averaging, {}) : choice;
+  return {};
+}
+
+Status Relay::residual(std::uint32_t tensor, std::span<float>&) {
+  return {StatusCode::kInvalidArgument, place_of(options_) + "residual: tensor '" +
+                                            layout_.tensor(tensor).name +
+                                            "' travels as it is and has none"};
+}
+
+void Relay::leave(wire::LeaveReason reason, TimeNs now) {
+  if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving) return;
+  const bool at_rest = tensors_.at_rest() && !collective_;
+  state_ = SessionState::kLeaving;
+  for (Lane& lane : lanes_)
+    lane.session.leave(at_rest ? reason : wire::LeaveReason::kAbnormal, now);
+}
+
+// ---- collectives ----
+
+// Level by level, each by the servers of its switches. A barrier: who has passed one level has
+// waited for all that differ in its digits so far. A broadcast: whose digits above a level are the
+// root's has a part in it, and before the level those have the bytes who differ below it alone.
+
+Status Relay::broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) {
+  if (root.value >= bcube_.servers())
+    return {StatusCode::kInvalidArgument,
+            place_of(options_) + "broadcast: there is no rank " + std::to_string(root.value)};
+  return begin_collective({.root = root, .buffer = buffer, .bytes = bytes}, now);
+}
+
+Status Relay::barrier(TimeNs now) { return begin_collective({}, now); }
+
+Status Relay::begin_collective(Collective collective, TimeNs now) {
+  Status status = this->status();
+  if (status.ok() && state_ != SessionState::kRunning)
+    status = {StatusCode::kBusy, place_of(options_) + "the job does not run yet"};
+  if (status.ok() && collective_)
+    status = {StatusCode::kBusy, place_of(options_) + "another collective is in progress"};
+  if (!status.ok()) return status;
+  collective_ = collective;
+  advance_collective(now);
+  return {};
+}
+
+void Relay::advance_collective(TimeNs now) {
+  CHECK(collective_.has_value());
+  Collective& call = *collective_;
+  while (call.next_level < bcube_.levels()) {
+    const std::uint32_t level = call.next_level++;
+    Session& session = lanes_[level].session;
+    bool takes_part = true;
+    for (std::uint32_t above = level + 1; call.root && above < bcube_.levels(); ++above)
+      takes_part &=
+          bcube_.digit(options_.rank.value, above) == bcube_.digit(call.root->value, above);
+    if (!takes_part) continue;
+    const Status status =
+        call.root ? session.broadcast(
+                        Rank{static_cast<std::uint16_t>(bcube_.digit(call.root->value, level))},
+                        call.buffer, call.bytes, now)
+                  : session.barrier(now);
+    if (!status.ok()) return fail(status, now);
+    return;  // its event goes on
+  }
+  collective_.reset();
+  events_.push({.kind = Event::Kind::kCollectiveDone});
+}
+
+// ---- questions ----
+
+// Of a synchronous job all are in all.
+void Relay::note_step(Step step, std::uint64_t weight) noexcept {
+  StepReport& report = reports_[step % kReportedSteps];
+  const auto servers = static_cast<std::uint16_t>(bcube_.servers());
+  report = {.step = step,
+            .k = servers,
+            .weight = weight,
+            .first_members = servers,
+            .first_may_count = servers,
+            .mask_words = static_cast<std::uint16_t>((servers + 63) / 64)};
+  for (std::uint16_t rank = 0; rank < servers; ++rank)
+    report.in_every[rank / 64] |= std::uint64_t{1} << (rank % 64);
+  report.in_any = report.in_every;
+}
+
+const StepReport* Relay::report(Step step) const noexcept {
+  const StepReport& report = reports_[step % kReportedSteps];
+  return step != 0 && report.step == step ? &report : nullptr;
+}
+
+Counters Relay::counters() const {
+  Counters sum;
+  for (const Lane& lane : lanes_) sum += lane.session.counters();
+  tell_facts(sum);
+  return sum;
+}
+
+std::optional<PartCounters> Relay::part_counters(std::uint32_t index) const {
+  const std::uint32_t levels = bcube_.levels();
+  if (index >= levels * levels) return {};
+  PartCounters part{.thread = index / levels, .level = index % levels};
+  for (const Lane& lane : lanes_)
+    if (lane.place.way != Way::kMeeting && lane.place.thread == part.thread &&
+        lane.place.level == part.level)
+      part.counters += lane.session.counters();
+  tell_facts(part.counters);
+  return part;
+}
+
+void Relay::tell_facts(Counters& counters) const {
+  counters.steps_done = tensors_.current() - 1;
+  counters.chunk_bytes = layout_.chunk_bytes();
+  counters.shards = lanes_.front().session.counters().shards;
+}
+
+// Of equals the one that comes first in a slice's way, which is nearest to the cause.
+const Relay::Lane& Relay::most_stalled(TimeNs now) const noexcept {
+  return *std::ranges::max_element(
+      lanes_, std::less<>(), [now](const Lane& lane) { return lane.session.stalled_ns(now); });
+}
+
+DurationNs Relay::stalled_ns(TimeNs now) const noexcept {
+  return most_stalled(now).session.stalled_ns(now);
+}
+
+std::string Relay::describe_stall(TimeNs now) const {
+  if (state_ != SessionState::kJoining) return most_stalled(now).session.describe_stall(now);
+  const auto late = std::ranges::find_if(
+      lanes_, [](const Lane& lane) { return lane.session.state() != SessionState::kRunning; });
+  return late == lanes_.end() ? "" : late->session.describe_stall(now);
+}
+
+std::string Relay::describe_plan() const {
+  std::string text = bcube_.name();
+  text += mode_ == BcubeMode::kPlain ? ", plain" : ", aggregated";
+  for (const Lane& lane : lanes_) {
+    const Counters counters = lane.session.counters();
+    text += "\n" + lane.session.place() + "slices " + std::to_string(lane.slices.size()) +
+            ", sent " + std::to_string(counters.packets_sent) + " packets, " +
+            std::to_string(counters.bytes_sent) + " bytes, received " +
+            std::to_string(counters.packets_received) + ", " +
+            std::to_string(counters.bytes_received) + ", again " +
+            std::to_string(counters.retransmissions);
+  }
+  return text;
+}
+
+}  // namespace sluice::client

@@ -1,0 +1,227 @@
+// Which lanes a relay has, in which order they send, and how its servers meet.
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include "aggregator/base/check.h"
+#include "client/bcube/relay.h"
+#include "client/core/join.h"
+
+namespace sluice::client {
+namespace {
+
+constexpr const char* name_of(Way way) noexcept {
+  switch (way) {
+    case Way::kUp: return "up";
+    case Way::kTurn: return "turn";
+    case Way::kDown: return "down";
+    case Way::kMeeting: break;
+  }
+  return "meeting";
+}
+
+// All servers of a lane's switch give its job the same name, and no other lane there has it. The
+// meetings of all levels have one name, so that those meet who should not; but a server is host of
+// meetings at all its levels.
+std::string job_name_of(const SessionOptions& options, const LanePlace& place, BcubeMode mode) {
+  if (place.way == Way::kMeeting)
+    return options.job_name + "." + name_of(place.way) +
+           (mode == BcubeMode::kPlain ? "." + std::to_string(place.level) : "");
+  std::string name = options.job_name + ".t" + std::to_string(place.thread) + ".s" +
+                     std::to_string(place.stage) + "." + name_of(place.way);
+  if (mode == BcubeMode::kPlain) name += "." + std::to_string(place.host);
+  return name;
+}
+
+}  // namespace
+
+Status Relay::check(const SessionOptions& options, const Bcube& bcube, const Layout& layout) {
+  const auto refuse = [&](const std::string& why) {
+    return Status(StatusCode::kInvalidArgument, place_of(options) + why);
+  };
+  const std::string cube = bcube.name();
+  if (options.world_size != bcube.servers() || options.rank.value >= bcube.servers())
+    return refuse("world size " + std::to_string(options.world_size) + ", but " + cube + " has " +
+                  std::to_string(bcube.servers()) + " servers");
+  if (options.has_policy && options.policy.tolerates_stragglers())
+    return refuse(
+        "a BCube sums synchronously: each of its parts would choose its own k workers, and parts "
+        "of one gradient would average different ones; ask for policy sync");
+  if (options.prune.rule != PruneRule::kOff)
+    return refuse("a BCube does not prune: the next half-way owner adds dense sums; ask for none");
+  if (options.store) return refuse("a BCube has no store; use one appliance");
+  if (options.schedule.policy == Schedule::kCredit || options.schedule.policy == Schedule::kProphet)
+    return refuse(
+        "over a BCube packets leave in the order of schedule strict or fifo; ask for one");
+  for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor)
+    if (layout.tensor(tensor).dtype != Dtype::kFloat32 || layout.is_rounded(tensor))
+      return refuse("tensor '" + layout.tensor(tensor).name +
+                    "': half-way sums travel as float32, so a BCube takes float32 tensors, and "
+                    "wire float32 alone");
+  const LanePlace longest{.thread = bcube.levels() - 1,
+                          .stage = bcube.levels() - 1,
+                          .way = Way::kDown,
+                          .host = bcube.switch_ports() - 1};
+  const std::size_t suffix =
+      job_name_of(options, longest, BcubeMode::kPlain).size() - options.job_name.size();
+  if (options.job_name.size() + suffix > kMaxJobNameBytes)
+    return refuse("over a BCube a job's name has at most " +
+                  std::to_string(kMaxJobNameBytes - suffix) + " bytes, not " +
+                  std::to_string(options.job_name.size()));
+  return {};
+}
+
+// ---- which lanes there are ----
+
+void Relay::plan_passages() {
+  std::uint64_t half_count = 0;
+  first_passages_.push_back(0);
+  for (const Slice& slice : cut(bcube_, layout_)) {
+    while (first_passages_.size() <= slice.tensor)
+      first_passages_.push_back(static_cast<std::uint32_t>(passages_.size()));
+    Passage passage{.slice = slice,
+                    .stages = bcube_.stages_owned(options_.rank.value, slice.owner, slice.thread),
+                    .first_half = half_count};
+    if (passage.stages != 0 && bcube_.levels() > 1) half_count += slice.elem_count;
+    passages_.push_back(std::move(passage));
+  }
+  first_passages_.push_back(static_cast<std::uint32_t>(passages_.size()));
+  CHECK(first_passages_.size() == layout_.tensor_count() + 1);
+  halves_.resize(half_count);
+}
+
+Status Relay::make_lane(const LanePlace& place, std::vector<TensorSpec> tensors, TimeNs now,
+                        const PrepareLane& prepare) {
+  Result<Layout> layout = Layout::create(std::move(tensors), layout_.chunk_bytes());
+  if (!layout.ok()) return layout.status();
+  SessionOptions options = options_;
+  options.job_name = job_name_of(options_, place, mode_);
+  options.rank = Rank{static_cast<std::uint16_t>(bcube_.digit(options_.rank.value, place.level))};
+  options.world_size = static_cast<std::uint16_t>(bcube_.switch_ports());
+  options.nonce += lanes_.size();
+  options.has_policy = true;  // whatever the appliance has for those who ask for none
+  options.policy = {};
+  options.trace = false;
+  if (place.way != Way::kMeeting) {  // there the application's choices are compared
+    options.averaging = AveragingChoice::kSum;
+    options.allow_nil = true;
+  }
+  if (prepare)
+    if (Status status = prepare(place, options); !status.ok()) return status;
+  const std::uint32_t first = bcube_.server_at(place.level, place.switch_index, 0);
+  const std::uint32_t apart = bcube_.server_at(place.level, place.switch_index, 1) - first;
+  options.appliance_address += " (level " + std::to_string(place.level) + ", switch " +
+                               std::to_string(place.switch_index) + ", whose rank r is worker " +
+                               std::to_string(first) + " + " + std::to_string(apart) + " r";
+  if (mode_ == BcubeMode::kPlain)  // whose silence is that rank's
+    options.appliance_address += ", where rank " + std::to_string(place.host) + " sums";
+  options.appliance_address += ")";
+  lanes_.emplace_back(place, std::move(options), std::move(layout).value(), now);
+  return {};
+}
+
+Status Relay::make_slices_lane(const LanePlace& place, TimeNs now, const PrepareLane& prepare) {
+  std::vector<std::uint32_t> slices;
+  std::vector<TensorSpec> tensors;
+  for (std::uint32_t index = 0; index < passages_.size(); ++index) {
+    const Passage& passage = passages_[index];
+    const bool passes = passage.slice.thread == place.thread && passage.stages >= place.stage;
+    const bool here = mode_ == BcubeMode::kAggregated ||
+                      bcube_.digit(passage.slice.owner, place.level) == place.host;
+    if (!passes || !here) continue;
+    slices.push_back(index);
+    tensors.push_back({.name = layout_.tensor(passage.slice.tensor).name,
+                       .elem_count = passage.slice.elem_count});
+  }
+  if (slices.empty()) return {};
+  const auto lane = static_cast<std::uint32_t>(lanes_.size());
+  for (std::uint32_t tensor = 0; tensor < slices.size(); ++tensor) {
+    Passage& passage = passages_[slices[tensor]];
+    (place.way == Way::kDown ? passage.down : passage.up).push_back({lane, tensor});
+  }
+  Status status = make_lane(place, std::move(tensors), now, prepare);
+  if (status.ok()) lanes_.back().slices = std::move(slices);
+  return status;
+}
+
+Status Relay::make_lanes(TimeNs now, const PrepareLane& prepare) {
+  const std::uint32_t rank = options_.rank.value;
+  Status status;
+  for (std::uint32_t level = 0; level < bcube_.levels() && status.ok(); ++level)
+    status = make_lane(
+        {.way = Way::kMeeting, .level = level, .switch_index = bcube_.switch_of(rank, level)},
+        {{.name = "who is here", .elem_count = bcube_.switch_ports()}}, now, prepare);
+  // In the order of stages, so that a slice's stops stand in it.
+  const std::uint32_t hosts = mode_ == BcubeMode::kPlain ? bcube_.switch_ports() : 1;
+  for (std::uint32_t thread = 0; thread < bcube_.levels(); ++thread)
+    for (std::uint32_t stage = 0; stage < bcube_.levels(); ++stage)
+      for (std::uint32_t host = 0; host < hosts && status.ok(); ++host) {
+        const std::uint32_t level = bcube_.level_of(thread, stage);
+        LanePlace place{.thread = thread,
+                        .stage = stage,
+                        .way = stage == turn_stage() ? Way::kTurn : Way::kUp,
+                        .level = level,
+                        .switch_index = bcube_.switch_of(rank, level),
+                        .host = host};
+        status = make_slices_lane(place, now, prepare);
+        if (!status.ok() || place.way == Way::kTurn) continue;
+        place.way = Way::kDown;
+        status = make_slices_lane(place, now, prepare);
+      }
+  if (status.ok()) order_lanes();
+  return status;
+}
+
+void Relay::order_lanes() {
+  CHECK(lanes_.size() > bcube_.levels());
+  send_order_.resize(lanes_.size());
+  std::iota(send_order_.begin(), send_order_.end(), 0u);
+  std::ranges::stable_sort(send_order_, std::greater<>(), [this](std::uint32_t lane) {
+    const LanePlace& place = lanes_[lane].place;
+    const std::uint32_t stages = 2 * bcube_.levels();
+    if (place.way == Way::kMeeting) return stages + 1;
+    return place.way == Way::kDown ? stages - place.stage : place.stage;
+  });
+}
+
+// ---- how they meet ----
+
+// Of a server at one of its levels, and of no other.
+float Relay::name_of_self(std::uint32_t level, std::uint32_t rank) const noexcept {
+  return static_cast<float>(1 + level * bcube_.servers() + rank);  // below 2^24
+}
+
+// Each gives its name at its place; weights are such that the average is the sum.
+void Relay::meet(Lane& lane, TimeNs now) {
+  const std::uint32_t level = lane.place.level;
+  const std::uint32_t digit = bcube_.digit(options_.rank.value, level);
+  std::vector<float>& names = meetings_[level];
+  names.assign(bcube_.switch_ports(), 0);
+  names[digit] = name_of_self(level, options_.rank.value);
+  const Status status = lane.session.submit(
+      {.input = names.data(), .output = names.data(), .weight = digit == 0}, now);
+  if (!status.ok()) fail(status, now);
+}
+
+Status Relay::check_meeting(const Lane& lane) const {
+  const std::uint32_t level = lane.place.level;
+  for (std::uint32_t digit = 0; digit < bcube_.switch_ports(); ++digit) {
+    const std::uint32_t rank = bcube_.server_at(level, lane.place.switch_index, digit);
+    const auto name = static_cast<std::uint32_t>(meetings_[level][digit]);
+    if (meetings_[level][digit] == name_of_self(level, rank)) continue;
+    CHECK(name != 0);
+    const std::uint32_t found_level = (name - 1) / bcube_.servers();
+    return {StatusCode::kInvalidArgument,
+            lane.session.place() + "level " + std::to_string(level) +
+                " leads to another switch than its neighbours': there rank " +
+                std::to_string(digit) + " is worker " +
+                std::to_string((name - 1) % bcube_.servers()) + " with its level " +
+                std::to_string(found_level) + ", not worker " + std::to_string(rank) +
+                " with its level " + std::to_string(level) +
+                "; check the addresses and cables of both"};
+  }
+  return {};
+}
+
+}  // namespace sluice::client

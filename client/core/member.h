@@ -1,0 +1,66 @@
+// What a rank's membership is to the application and to the thread that drives it: one Session, or
+// a Relay over many (client/bcube).
+//
+// Calls of an application and events, a few a tensor; packets never pass here: they go straight
+// from and to a Session. Session's header says what each function does. Under the owner's lock but
+// for take_ended_step().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "aggregator/base/status.h"
+#include "aggregator/wire/packet.h"
+#include "client/core/counters.h"
+#include "client/core/layout.h"
+#include "client/core/tensors.h"
+#include "client/core/trace.h"
+#include "client/core/types.h"
+
+namespace sluice::client {
+
+class Member {
+ public:
+  virtual ~Member() = default;
+
+  // ---- application ----
+  virtual Status submit(const Submission& submission, TimeNs now) = 0;
+  virtual Status end_step() = 0;
+  virtual bool take_ended_step() noexcept = 0;
+  virtual Status set_averaging(std::uint32_t tensor, AveragingChoice choice) = 0;
+  virtual Status residual(std::uint32_t tensor, std::span<float>& values) = 0;
+  virtual Status broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) = 0;
+  virtual Status barrier(TimeNs now) = 0;
+  virtual void leave(wire::LeaveReason reason, TimeNs now) = 0;
+
+  // ---- its driver, beside the sessions' packets and timeouts ----
+  // Does a part of what calls and sessions have left to do. False: there was nothing.
+  virtual bool act_on_call(TimeNs now) = 0;
+  virtual bool has_call() const noexcept = 0;
+  virtual bool poll_event(Event& event) noexcept = 0;
+  virtual bool poll_trace(TensorTimes& times) noexcept = 0;
+  virtual void handle_broken(Status why, TimeNs now) = 0;
+
+  // ---- what it is and does ----
+  virtual const Tensors& tensors() const noexcept = 0;
+  virtual const Layout& layout() const noexcept = 0;
+  virtual SessionState state() const noexcept = 0;
+  virtual Status status() const = 0;
+  virtual JobFacts facts() const = 0;
+  virtual Counters counters() const = 0;
+  // None beyond the last.
+  virtual std::optional<PartCounters> part_counters(std::uint32_t index) const {
+    if (index != 0) return {};
+    return PartCounters{.counters = counters()};
+  }
+  virtual const StepReport* report(Step step) const noexcept = 0;
+  virtual const StepReport* last_report() const noexcept = 0;
+  virtual std::string describe_stall(TimeNs now) const = 0;
+  virtual DurationNs stalled_ns(TimeNs now) const noexcept = 0;
+  virtual std::string describe_plan() const = 0;
+};
+
+}  // namespace sluice::client

@@ -1,0 +1,196 @@
+#include "client/cube_address.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <utility>
+
+namespace sluice::client {
+namespace {
+
+struct Key {
+  const char* name;
+  const char* variable;
+};
+constexpr Key kKeys[] = {{"levels", "SLUICE_BCUBE_LEVELS"},
+                         {"file", "SLUICE_BCUBE_FILE"},
+                         {"mode", "SLUICE_BCUBE_MODE"},
+                         {"digits", "SLUICE_BCUBE_DIGITS"}};
+
+Status bad(std::string_view text, const std::string& why) {
+  return {StatusCode::kInvalidArgument,
+          "address \"" + std::string(text) + "\": " + why +
+              "; expected bcube://n,k?levels=ADDRESS,... with an address a level, or "
+              "bcube://n,k?file=/path/of/cube.toml"};
+}
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  for (std::size_t end = 0; end != std::string_view::npos;) {
+    end = text.find(separator);
+    parts.emplace_back(text.substr(0, end));
+    if (end != std::string_view::npos) text.remove_prefix(end + 1);
+  }
+  return parts;
+}
+
+bool number(std::string_view text, std::uint32_t& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && !text.empty();
+}
+
+// What is written behind the question mark, and for the rest the environment.
+Result<std::map<std::string, std::string>> read_keys(
+    std::string_view text, std::string_view query,
+    const std::function<const char*(const char*)>& environment) {
+  std::map<std::string, std::string> keys;
+  for (const Key& key : kKeys)
+    if (const char* const value = environment(key.variable); value != nullptr && *value != 0)
+      keys[key.name] = value;
+  for (const std::string& part : split(query, '&')) {
+    if (part.empty()) continue;
+    const std::size_t equals = part.find('=');
+    const std::string name = part.substr(0, equals);
+    if (equals == std::string::npos ||
+        std::ranges::none_of(kKeys, [&](const Key& key) { return key.name == name; }))
+      return bad(text, "there is no key \"" + name + "\": levels, file, mode and digits are");
+    keys[name] = part.substr(equals + 1);
+  }
+  return keys;
+}
+
+std::string digits_of(const Bcube& bcube, std::uint32_t rank) {
+  std::string digits;
+  for (std::uint32_t level = 0; level < bcube.levels(); ++level)
+    digits += (level == 0 ? "" : ",") + std::to_string(bcube.digit(rank, level));
+  return digits;
+}
+
+Status check_digits(const Bcube& bcube, std::uint32_t rank, const std::string& digits) {
+  const std::vector<std::string> parts = split(digits, ',');
+  if (parts.size() != bcube.levels())
+    return {StatusCode::kInvalidArgument, "digits " + digits + ": " + bcube.name() + " has " +
+                                              std::to_string(bcube.levels()) + " levels"};
+  std::uint32_t named = 0;
+  for (std::uint32_t level = bcube.levels(); level-- != 0;) {
+    std::uint32_t digit = 0;
+    if (!number(parts[level], digit) || digit >= bcube.switch_ports())
+      return {StatusCode::kInvalidArgument, "digits " + digits + ": digit " + parts[level] +
+                                                " of level " + std::to_string(level) +
+                                                " must be 0 to " +
+                                                std::to_string(bcube.switch_ports() - 1)};
+    named = named * bcube.switch_ports() + digit;
+  }
+  if (named == rank) return {};
+  return {StatusCode::kInvalidArgument, "digits " + digits + " are those of rank " +
+                                            std::to_string(named) + ", but this is rank " +
+                                            std::to_string(rank) + ", whose digits are " +
+                                            digits_of(bcube, rank)};
+}
+
+// Each place has an address of its own.
+Status check_apart(const std::vector<std::vector<std::string>>& appliances, const char* what) {
+  std::map<std::string, std::string> seen;
+  for (std::size_t level = 0; level < appliances.size(); ++level)
+    for (std::size_t index = 0; index < appliances[level].size(); ++index) {
+      const std::string place =
+          "level " + std::to_string(level) + ", " + what + " " + std::to_string(index);
+      const auto [found, fresh] = seen.try_emplace(appliances[level][index], place);
+      if (!fresh)
+        return {StatusCode::kInvalidArgument,
+                found->second + " and " + place + " have the same address, " + found->first};
+    }
+  return {};
+}
+
+// Of all that a file lists, this worker's.
+Status take_from_file(const CubeFile& file, std::uint32_t rank, CubePlaces& places) {
+  const Bcube& bcube = places.bcube;
+  const bool plain = places.mode == BcubeMode::kPlain;
+  const std::uint32_t expected = plain ? bcube.servers() : bcube.switches_per_level();
+  if (file.switch_ports != bcube.switch_ports() || file.levels != bcube.levels())
+    return {StatusCode::kInvalidArgument, "it is of bcube(" + std::to_string(file.switch_ports) +
+                                              "," + std::to_string(file.levels) +
+                                              "), but the address says " + bcube.name()};
+  if (file.appliances.size() != bcube.levels())
+    return {StatusCode::kInvalidArgument, "appliances: " + std::to_string(file.appliances.size()) +
+                                              " levels, but " + bcube.name() + " has " +
+                                              std::to_string(bcube.levels())};
+  for (std::uint32_t level = 0; level < bcube.levels(); ++level) {
+    const std::vector<std::string>& row = file.appliances[level];
+    if (row.size() != expected)
+      return {StatusCode::kInvalidArgument,
+              "appliances of level " + std::to_string(level) + ": " + std::to_string(row.size()) +
+                  " addresses, but it has " + std::to_string(expected) +
+                  (plain ? " servers" : " switches")};
+    const std::uint32_t index = bcube.switch_of(rank, level);
+    std::vector<std::string> mine;
+    for (std::uint32_t digit = 0; plain && digit < bcube.switch_ports(); ++digit)
+      mine.push_back(row[bcube.server_at(level, index, digit)]);
+    if (!plain) mine.push_back(row[index]);
+    places.appliances.push_back(std::move(mine));
+  }
+  return check_apart(file.appliances, plain ? "server" : "switch");
+}
+
+Status set_mode(const std::string& mode, CubePlaces& places) {
+  if (mode != "aggregated" && mode != "plain")
+    return {StatusCode::kInvalidArgument,
+            "mode \"" + mode + "\" does not exist: aggregated and plain do"};
+  places.mode = mode == "plain" ? BcubeMode::kPlain : BcubeMode::kAggregated;
+  return {};
+}
+
+}  // namespace
+
+Result<CubePlaces> parse_cube_address(std::string_view text, std::uint32_t rank,
+                                      const std::function<const char*(const char*)>& environment) {
+  std::string_view rest = text.substr(kCubeScheme.size());
+  const std::size_t question = rest.find('?');
+  const std::vector<std::string> shape = split(rest.substr(0, question), ',');
+  std::uint32_t switch_ports = 0, levels = 0;
+  if (shape.size() != 2 || !number(shape[0], switch_ports) || !number(shape[1], levels))
+    return bad(text, "n, the ports of a switch, and k, the levels, are two numbers");
+  const Result<Bcube> bcube = Bcube::create(switch_ports, levels);
+  if (!bcube.ok()) return bad(text, bcube.status().message());
+  if (rank >= bcube.value().servers())
+    return bad(text, "rank " + std::to_string(rank) + ", but there are " +
+                         std::to_string(bcube.value().servers()) + " servers");
+  auto read = read_keys(text, question == std::string_view::npos ? "" : rest.substr(question + 1),
+                        environment);
+  if (!read.ok()) return read.status();
+  std::map<std::string, std::string> keys = std::move(read).value();
+  if (keys.contains("file") == keys.contains("levels"))
+    return bad(text, keys.contains("file") ? "file and levels are both given"
+                                           : "where the appliances are is not said");
+  CubePlaces places{.bcube = bcube.value()};
+  if (keys.contains("digits"))
+    if (Status status = check_digits(places.bcube, rank, keys["digits"]); !status.ok())
+      return bad(text, status.message());
+  if (keys.contains("mode"))
+    if (Status status = set_mode(keys["mode"], places); !status.ok())
+      return bad(text, status.message());
+  if (keys.contains("file")) {
+    const Result<CubeFile> file = read_cube_file(keys["file"]);
+    if (!file.ok()) return file.status();
+    if (keys.contains("mode") && keys["mode"] != file.value().mode)
+      return bad(text,
+                 "mode " + keys["mode"] + ", but " + keys["file"] + " says " + file.value().mode);
+    Status status = set_mode(file.value().mode, places);
+    if (status.ok()) status = take_from_file(file.value(), rank, places);
+    if (!status.ok()) return Status(status.code(), keys["file"] + ": " + status.message());
+    return places;
+  }
+  if (places.mode == BcubeMode::kPlain)
+    return bad(text, "mode plain needs a file, since each server has appliances");
+  for (std::string& address : split(keys["levels"], ','))
+    places.appliances.push_back({std::move(address)});
+  if (places.appliances.size() != levels)
+    return bad(text, std::to_string(places.appliances.size()) + " addresses in levels, but " +
+                         std::to_string(levels) + " levels");
+  if (Status status = check_apart(places.appliances, "switch"); !status.ok())
+    return bad(text, status.message());
+  return places;
+}
+
+}  // namespace sluice::client

@@ -1,0 +1,47 @@
+// A BCube as users write it: bcube://n,k and, after a question mark or in the environment, where
+// this worker's appliances are.
+//
+//   bcube://3,2?levels=udp://10.0.0.1,udp://10.1.0.1   this worker's appliance at each level
+//   bcube://3,2?file=/etc/sluice/cube.toml             all workers' (`python3 -m sluice bcube
+//   plan`)
+//
+// Keys: levels, file, mode (aggregated or plain), digits (this worker's, from level 0 on: a check
+// of its rank). SLUICE_BCUBE_LEVELS, _FILE, _MODE and _DIGITS stand for keys that are not written.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "aggregator/base/status.h"
+#include "client/bcube/relay.h"
+
+namespace sluice::client {
+
+inline constexpr std::string_view kCubeScheme = "bcube://";
+
+// What a worker must know of its BCube.
+struct CubePlaces {
+  Bcube bcube;
+  BcubeMode mode{};
+  // By level, and there the switch's appliance; plain: those of its servers, by digit.
+  std::vector<std::vector<std::string>> appliances;
+};
+
+// What `python3 -m sluice bcube plan` writes.
+struct CubeFile {
+  std::uint32_t switch_ports = 0;
+  std::uint32_t levels = 0;
+  std::string mode;
+  // By level, then by switch; plain: by server.
+  std::vector<std::vector<std::string>> appliances;
+};
+// Fails with the file's name, and the line where there is one.
+Result<CubeFile> read_cube_file(const std::string& path);
+
+// `environment`: as std::getenv.
+Result<CubePlaces> parse_cube_address(std::string_view text, std::uint32_t rank,
+                                      const std::function<const char*(const char*)>& environment);
+
+}  // namespace sluice::client

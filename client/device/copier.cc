@@ -1,0 +1,187 @@
+#include "client/device/copier.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "aggregator/base/check.h"
+#include "client/clock.h"
+
+namespace sluice::client {
+namespace {
+
+// Between two looks at the device while something of it is awaited.
+constexpr std::chrono::microseconds kLook{20};
+constexpr DurationNs kStopLimit = kSecond;
+
+const char* way_text(CopyStage::Way way) noexcept {
+  return way == CopyStage::Way::kIn ? " bytes from the device failed: "
+                                    : " bytes to the device failed: ";
+}
+
+}  // namespace
+
+Copier::Copier(SharedSession& shared, const Device& device,
+               std::function<Status(const Submission&)> submit, std::string who)
+    : shared_(shared),
+      stage_(*shared.stage),
+      device_(device),
+      submit_(std::move(submit)),
+      who_(std::move(who)) {
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_BLOCK, &all, &before);  // the application's handlers stay on its threads
+  thread_ = std::thread([this] { run(); });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+Copier::~Copier() {
+  {
+    const auto lock = shared_.mutex.lock();
+    stop_ = true;
+    stop_by_ns_ = monotonic_now() + kStopLimit;
+    shared_.copies.notify_one();
+  }
+  thread_.join();
+}
+
+void Copier::run() {
+  ::pthread_setname_np(::pthread_self(), "sluice-copy");
+  ::prctl(PR_SET_TIMERSLACK, 1000ul, 0, 0, 0);
+  auto lock = shared_.mutex.lock_for_progress();
+  for (;;) {
+    give_up_where_ended();
+    const bool served = serve();
+    look_for_work();
+    const bool waits = !fences_.empty() || !starting_.empty() || !running_.empty();
+    if (stop_ && (!waits || monotonic_now() >= stop_by_ns_)) break;
+    if (!waits) {
+      if (!served) shared_.copies.wait(lock);
+      continue;
+    }
+    lock.unlock();
+    if (!work()) std::this_thread::sleep_for(kLook);
+    lock.lock();
+    report();
+  }
+  for (const Running& copy : running_) device_.drop(copy.mark);
+}
+
+// What the session can take and has given. True: something has changed.
+bool Copier::serve() {
+  bool changed = false;
+  Submission submission;
+  do {
+    while (stage_.poll_ready(submission)) {
+      changed = true;
+      const Status status = submit_(submission);
+      if (status.ok()) continue;
+      stage_.summed(submission.tensor, status.code(), false);
+      // After the job's own end, and while it is behind, that is how submissions end.
+      if (shared_.member.status().ok() && shared_.session.behind_status().ok())
+        fail(status.message());
+    }
+    if (!stage_.poll_end()) break;
+    changed = true;
+    const Status status = shared_.member.end_step();
+    if (!status.ok() && status.code() == StatusCode::kInvalidArgument) fail(status.message());
+    if (shared_.member.has_call()) shared_.wake();
+  } while (true);
+  if (changed) {
+    shared_.changed.notify_all();
+    shared_.wake();
+  }
+  return changed;
+}
+
+// The others hear of it at once. With the lock held.
+void Copier::fail(const std::string& why) {
+  if (!shared_.member.status().ok()) return;  // the first failure counts
+  shared_.failure = {StatusCode::kIoError, why};
+  shared_.member.leave(wire::LeaveReason::kAbnormal, monotonic_now());
+  shared_.wake();
+}
+
+void Copier::give_up_where_ended() {
+  const bool closed = shared_.member.state() == SessionState::kClosed;
+  if (stage_.idle() || (!stop_ && !closed)) return;
+  fences_.clear();
+  stage_.fences(fences_);
+  for (const CopyStage::Fence& fence : fences_) {
+    device_.drop(fence.mark);
+    stage_.passed(fence.tensor);
+  }
+  const StatusCode code = shared_.status().code();
+  stage_.give_up(code == StatusCode::kOk ? StatusCode::kClosed : code, stop_);
+  shared_.changed.notify_all();
+  shared_.wake();
+}
+
+void Copier::look_for_work() {
+  fences_.clear();
+  stage_.fences(fences_);
+  starting_.clear();
+  for (CopyStage::Copy copy; stage_.poll_copy(copy);) starting_.push_back(copy);
+}
+
+// Without the lock. True: something has happened.
+bool Copier::work() {
+  passed_.clear();
+  copied_.clear();
+  failure_.clear();
+  const auto note = [&](const CopyStage::Copy& copy) {
+    copied_.push_back(copy);
+    if (!failure_.empty()) return;
+    failure_ = "tensor '" + shared_.member.layout().tensor(copy.tensor).name + "': copying " +
+               std::to_string(copy.bytes) + way_text(copy.way) + device_.why();
+  };
+  for (const CopyStage::Copy& copy : starting_) {
+    sluice_device_mark* const mark = device_.copy(copy);
+    if (mark == nullptr) {
+      note(copy);
+    } else {
+      running_.push_back({copy, mark});
+    }
+  }
+  std::erase_if(running_, [&](const Running& running) {
+    const std::int32_t passed = device_.passed(running.mark);
+    if (passed == 0) return false;
+    if (passed < 0) {
+      note(running.copy);
+    } else {
+      copied_.push_back(running.copy);
+    }
+    device_.drop(running.mark);
+    return true;
+  });
+  for (const CopyStage::Fence& fence : fences_) {
+    const std::int32_t passed = device_.passed(fence.mark);
+    if (passed == 0) continue;
+    if (passed < 0 && failure_.empty())
+      failure_ = "tensor '" + shared_.member.layout().tensor(fence.tensor).name +
+                 "': the device's work before its copy failed: " + device_.why();
+    device_.drop(fence.mark);
+    passed_.push_back(fence.tensor);
+  }
+  return !starting_.empty() || !passed_.empty() || !copied_.empty();
+}
+
+void Copier::report() {
+  // Before the rows move on: what a failed copy has left must not be summed or used.
+  if (!failure_.empty()) {
+    fail(who_ + device_.title() + ": " + failure_);
+    stage_.give_up(StatusCode::kIoError, false);
+  }
+  for (const std::uint32_t tensor : passed_) stage_.passed(tensor);
+  for (const CopyStage::Copy& copy : copied_) stage_.copied(copy);
+  if (stage_.has_done()) {
+    shared_.changed.notify_all();
+    shared_.wake();
+  }
+}
+
+}  // namespace sluice::client

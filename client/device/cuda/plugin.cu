@@ -1,0 +1,258 @@
+// The plug-in for device memory: CUDA's copy engines and events behind the table of plugin.h.
+//
+// The runtime is linked statically, so the machine needs NVIDIA's driver alone. A device has a stream
+// of its own for each way; a mark is an event. Every call names its device and leaves the calling
+// thread's current one as it was: it is the training's.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <mutex>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "client/device/plugin.h"
+
+struct sluice_device {
+  int ordinal = 0;
+  bool by_kernel = false;
+  cudaStream_t in = nullptr;
+  cudaStream_t out = nullptr;
+  std::mutex mutex;
+  std::vector<sluice_device_mark*> free;
+};
+
+struct sluice_device_mark {
+  cudaEvent_t event = nullptr;
+};
+
+namespace {
+
+thread_local std::string error_text;
+
+const char* remedy(cudaError_t code) {
+  switch (code) {
+    case cudaErrorInsufficientDriver:
+      return "; install NVIDIA's driver, or a newer one (nvidia-smi shows which there is)";
+    case cudaErrorNoDevice: return "; CUDA_VISIBLE_DEVICES may hide it";
+    case cudaErrorInvalidDevice: return "; count devices from 0";
+    default: return "";
+  }
+}
+
+bool ok(cudaError_t code, const char* what) {
+  if (code == cudaSuccess) return true;
+  error_text = std::string(what) + ": " + cudaGetErrorString(code) + " (" + cudaGetErrorName(code) +
+               ")" + remedy(code);
+  (void)cudaGetLastError();  // else the training's next check would find it
+  return false;
+}
+
+// The calling thread works on this device for a while.
+class Current {
+ public:
+  explicit Current(int ordinal) {
+    ok_ = ok(cudaGetDevice(&before_), "cudaGetDevice") &&
+          (before_ == ordinal || ok(cudaSetDevice(ordinal), "cudaSetDevice"));
+    changed_ = ok_ && before_ != ordinal;
+  }
+  ~Current() {
+    if (changed_) (void)cudaSetDevice(before_);
+  }
+  explicit operator bool() const { return ok_; }
+
+ private:
+  int before_ = 0;
+  bool ok_ = false;
+  bool changed_ = false;
+};
+
+// Either side is aligned for 16 bytes but for a tensor's last piece and odd tensors.
+__global__ void copy_kernel(void* to, const void* from, size_t bytes) {
+  const size_t at = blockIdx.x * size_t{blockDim.x} + threadIdx.x;
+  const size_t stride = size_t{gridDim.x} * blockDim.x;
+  const bool wide = (reinterpret_cast<size_t>(to) | reinterpret_cast<size_t>(from)) % 16 == 0;
+  const size_t quads = wide ? bytes / 16 : 0;
+  for (size_t i = at; i < quads; i += stride)
+    static_cast<uint4*>(to)[i] = static_cast<const uint4*>(from)[i];
+  for (size_t i = quads * 16 + at; i < bytes; i += stride)
+    static_cast<unsigned char*>(to)[i] = static_cast<const unsigned char*>(from)[i];
+}
+
+constexpr int kThreads = 256;
+constexpr int kBlocks = 32;  // enough to fill a bus, few enough to leave the training its processors
+
+bool start_copy(sluice_device* device, cudaStream_t stream, void* to, const void* from,
+                size_t bytes) {
+  if (!device->by_kernel)
+    return ok(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
+  copy_kernel<<<kBlocks, kThreads, 0, stream>>>(to, from, bytes);
+  return ok(cudaGetLastError(), "copy kernel");
+}
+
+sluice_device_mark* new_mark(sluice_device* device) {
+  {
+    const std::lock_guard lock(device->mutex);
+    if (!device->free.empty()) {
+      sluice_device_mark* const mark = device->free.back();
+      device->free.pop_back();
+      return mark;
+    }
+  }
+  auto* const mark = new (std::nothrow) sluice_device_mark;
+  if (mark != nullptr &&
+      ok(cudaEventCreateWithFlags(&mark->event, cudaEventDisableTiming), "cudaEventCreate"))
+    return mark;
+  delete mark;
+  return nullptr;
+}
+
+void drop(sluice_device* device, sluice_device_mark* mark) {
+  const std::lock_guard lock(device->mutex);
+  device->free.push_back(mark);
+}
+
+sluice_device_mark* mark_in(sluice_device* device, cudaStream_t stream) {
+  sluice_device_mark* const mark = new_mark(device);
+  if (mark == nullptr || ok(cudaEventRecord(mark->event, stream), "cudaEventRecord")) return mark;
+  drop(device, mark);
+  return nullptr;
+}
+
+void close_device(sluice_device* device) {
+  const Current current(device->ordinal);
+  for (cudaStream_t stream : {device->in, device->out}) {
+    if (stream == nullptr) continue;
+    (void)cudaStreamSynchronize(stream);
+    (void)cudaStreamDestroy(stream);
+  }
+  for (sluice_device_mark* mark : device->free) {
+    (void)cudaEventDestroy(mark->event);
+    delete mark;
+  }
+  (void)cudaGetLastError();
+  delete device;
+}
+
+// Of the way that was opened: the best of a few copies of some megabytes.
+bool measure(sluice_device* device, double* bytes_per_s) {
+  constexpr size_t kBytes = size_t{8} << 20;
+  void* host = nullptr;
+  void* memory = nullptr;
+  cudaEvent_t start = nullptr, end = nullptr;
+  bool good = ok(cudaHostAlloc(&host, kBytes, cudaHostAllocPortable | cudaHostAllocMapped),
+                 "cudaHostAlloc") &&
+              ok(cudaMalloc(&memory, kBytes), "cudaMalloc") &&
+              ok(cudaEventCreate(&start), "cudaEventCreate") &&
+              ok(cudaEventCreate(&end), "cudaEventCreate");
+  float best_ms = 0;
+  for (int i = 0; good && i < 4; ++i) {
+    float ms = 0;
+    good = ok(cudaEventRecord(start, device->in), "cudaEventRecord") &&
+           start_copy(device, device->in, host, memory, kBytes) &&
+           ok(cudaEventRecord(end, device->in), "cudaEventRecord") &&
+           ok(cudaEventSynchronize(end), "cudaEventSynchronize") &&
+           ok(cudaEventElapsedTime(&ms, start, end), "cudaEventElapsedTime");
+    if (good && (best_ms == 0 || ms < best_ms)) best_ms = ms;
+  }
+  if (start != nullptr) (void)cudaEventDestroy(start);
+  if (end != nullptr) (void)cudaEventDestroy(end);
+  (void)cudaFree(memory);
+  (void)cudaFreeHost(host);
+  *bytes_per_s = best_ms > 0 ? kBytes / (best_ms * 1e-3) : 0;
+  return good;
+}
+
+bool open_streams(sluice_device* device, int32_t path, sluice_device_facts* facts) {
+  cudaDeviceProp properties{};
+  if (!ok(cudaGetDeviceProperties(&properties, device->ordinal), "cudaGetDeviceProperties"))
+    return false;
+  if (path == SLUICE_DEVICE_ZERO_COPY && properties.canMapHostMemory == 0) {
+    error_text = "this device can't map host memory";
+    return false;
+  }
+  std::snprintf(facts->name, sizeof facts->name, "%.100s", properties.name);
+  device->by_kernel = path == SLUICE_DEVICE_ZERO_COPY;
+  int least = 0, greatest = 0;
+  return ok(cudaDeviceGetStreamPriorityRange(&least, &greatest), "stream priorities") &&
+         ok(cudaStreamCreateWithPriority(&device->in, cudaStreamNonBlocking, greatest),
+            "cudaStreamCreate") &&
+         ok(cudaStreamCreateWithPriority(&device->out, cudaStreamNonBlocking, greatest),
+            "cudaStreamCreate") &&
+         measure(device, &facts->bytes_per_s);
+}
+
+sluice_device* open_device(int32_t ordinal, int32_t path, sluice_device_facts* facts) {
+  auto* const device = new (std::nothrow) sluice_device;
+  if (device == nullptr) {
+    error_text = "out of memory";
+    return nullptr;
+  }
+  device->ordinal = ordinal;
+  const Current current(ordinal);
+  if (current && open_streams(device, path, facts)) return device;
+  const std::string why = error_text;
+  close_device(device);
+  error_text = why;
+  return nullptr;
+}
+
+const char* error_of_thread() { return error_text.c_str(); }
+
+int32_t count_devices() {
+  int count = 0;
+  return ok(cudaGetDeviceCount(&count), "NVIDIA's driver") ? count : -1;
+}
+
+void* allocate(sluice_device* device, size_t bytes) {
+  const Current current(device->ordinal);
+  void* memory = nullptr;
+  const bool good = current && ok(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable |
+                                                                    cudaHostAllocMapped),
+                                  "cudaHostAlloc");
+  return good ? memory : nullptr;
+}
+
+void release(sluice_device* device, void* memory) {
+  const Current current(device->ordinal);
+  (void)cudaStreamSynchronize(device->in);
+  (void)cudaStreamSynchronize(device->out);
+  (void)cudaFreeHost(memory);
+}
+
+sluice_device_mark* mark(sluice_device* device, void* stream) {
+  const Current current(device->ordinal);
+  return current ? mark_in(device, static_cast<cudaStream_t>(stream)) : nullptr;
+}
+
+sluice_device_mark* copy(sluice_device* device, cudaStream_t stream, void* to, const void* from,
+                         size_t bytes) {
+  const Current current(device->ordinal);
+  if (!current || !start_copy(device, stream, to, from, bytes)) return nullptr;
+  return mark_in(device, stream);
+}
+
+sluice_device_mark* copy_in(sluice_device* device, void* host, const void* memory, size_t bytes) {
+  return copy(device, device->in, host, memory, bytes);
+}
+
+sluice_device_mark* copy_out(sluice_device* device, void* memory, const void* host,
+                             size_t bytes) {
+  return copy(device, device->out, memory, host, bytes);
+}
+
+int32_t passed(sluice_device*, sluice_device_mark* mark) {
+  const cudaError_t code = cudaEventQuery(mark->event);
+  if (code == cudaErrorNotReady) {
+    (void)cudaGetLastError();
+    return 0;
+  }
+  return ok(code, "earlier work of the device") ? 1 : -1;
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) const sluice_device_plugin sluice_device_plugin = {
+    SLUICE_DEVICE_PLUGIN_ABI, error_of_thread, count_devices, open_device, close_device, allocate,
+    release,                  mark,            copy_in,       copy_out,    passed,       drop};

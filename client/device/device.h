@@ -1,0 +1,65 @@
+// One device whose memory holds gradients, opened in the best way that works.
+//
+// A thin owner of what the plug-in (plugin.h) opens; which way is tried first, and why the others
+// are not taken, is decided here. Threads: as the plug-in's functions.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "aggregator/base/status.h"
+#include "client/device/copy_stage.h"
+#include "client/device/plugin.h"
+#include "client/log.h"
+
+namespace sluice::client {
+
+// Where a job's gradients are, and how they get out. Numbers are those of sluice_memory.
+enum class Memory : std::uint8_t {
+  kHost = 0,
+  kDevice = 1,    // on a device; in the best of the ways below
+  kPinned = 2,    // by copy engines, through page-locked memory
+  kZeroCopy = 3,  // by kernels, through page-locked memory that is mapped
+  kDirect = 4     // read and written by the network card
+};
+const char* name_of(Memory memory) noexcept;
+
+class Device {
+ public:
+  // `memory`: not kHost. Every way that was not taken is logged with its reason; a failure has them
+  // all.
+  static Result<std::unique_ptr<Device>> open(Memory memory, std::int32_t ordinal, const Log& log);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  // What every way says about itself, a line each: "pinned: works, NVIDIA X, 50 GB/s".
+  static std::string describe(std::int32_t ordinal);
+
+  // Memory for the copies; once.
+  Status allocate(std::size_t bytes);
+  std::span<std::uint8_t> staging() const noexcept { return staging_; }
+  const sluice_device_facts& facts() const noexcept { return facts_; }
+  const std::string& title() const noexcept { return title_; }  // "cuda:0 (NVIDIA X, pinned)"
+
+  // Null: failed, why() says how.
+  sluice_device_mark* mark(void* stream) const { return plugin_.mark(device_, stream); }
+  sluice_device_mark* copy(const CopyStage::Copy& copy) const;
+  std::int32_t passed(sluice_device_mark* mark) const { return plugin_.passed(device_, mark); }
+  void drop(sluice_device_mark* mark) const { plugin_.drop(device_, mark); }
+  std::string why() const { return plugin_.error(); }
+
+ private:
+  Device(const sluice_device_plugin& plugin, sluice_device* device) noexcept
+      : plugin_(plugin), device_(device) {}
+
+  const sluice_device_plugin& plugin_;
+  sluice_device* const device_;
+  sluice_device_facts facts_{};
+  std::string title_;
+  std::span<std::uint8_t> staging_;
+};
+
+}  // namespace sluice::client

@@ -1,0 +1,102 @@
+// The calls on a job of kind store.
+#include "client/job.h"
+#include "client/job_wait.h"
+
+namespace sluice::client {
+
+// With the lock held. While the job works.
+Status Job::find_store(LayerIndex layer, const char* call, Store*& store) const {
+  if (Status status = shared_.session.status(); !status.ok()) return status;
+  store = shared_.session.store();
+  const auto refuse = [&](const std::string& why) -> Status {
+    return {StatusCode::kInvalidArgument, place_ + call + ": " + why};
+  };
+  if (store == nullptr) return refuse("the job is no parameter store");
+  if (layer >= store->layer_count())
+    return refuse("there is no layer " + std::to_string(layer) + " of " +
+                  std::to_string(store->layer_count()));
+  return {};
+}
+
+// What a worker should know of a store that is not as new as it may think; empty: nothing.
+std::string Job::kept_note() const {
+  const Lock lock = shared_.mutex.lock();
+  const Store* store = shared_.session.store();
+  if (store == nullptr || !store->kept()) return {};
+  return place_ +
+         "the appliance has kept the store's parameters since its last workers went, up "
+         "to iteration " +
+         std::to_string(store->clocks(0).pushed) +
+         ": initial values are ignored. For a fresh start take another job name, or wait for "
+         "limits.store_keep_s";
+}
+
+Status Job::initialise(LayerIndex layer, std::span<const float* const> values) {
+  const Lock lock = shared_.mutex.lock();
+  Store* store = nullptr;
+  Status status = find_store(layer, "initialise", store);
+  if (status.ok()) status = store->initialise(layer, values);
+  if (status.ok()) shared_.wake();
+  return status;
+}
+
+Status Job::push(LayerIndex layer, std::span<const float* const> deltas, double rate) {
+  const Lock lock = shared_.mutex.lock();
+  Store* store = nullptr;
+  Status status = find_store(layer, "push", store);
+  if (status.ok()) status = store->push(layer, deltas, rate);
+  if (status.ok()) shared_.wake();
+  return status;
+}
+
+Status Job::pull(LayerIndex layer, std::span<float* const> copies) {
+  const Lock lock = shared_.mutex.lock();
+  Store* store = nullptr;
+  Status status = find_store(layer, "pull", store);
+  if (status.ok()) status = store->pull(layer, copies);
+  if (status.ok()) shared_.wake();
+  return status;
+}
+
+// `kept`: see Store::kept().
+Status Job::clocks(LayerIndex layer, LayerClocks& clocks, bool& kept) const {
+  const Lock lock = shared_.mutex.lock();
+  Store* store = nullptr;
+  Status status = find_store(layer, "get_clocks", store);
+  if (!status.ok()) return status;
+  clocks = store->clocks(layer);
+  kept = store->kept();
+  return {};
+}
+
+Status Job::wait_push(LayerIndex layer, std::int32_t timeout_ms) {
+  Lock lock = shared_.mutex.lock();
+  Store* store = nullptr;
+  Status status = find_store(layer, "wait_push", store);
+  if (!status.ok()) return status;
+  return wait(
+      lock, timeout_ms, [&] { return !shared_.ended() && !store->pushing(layer); },
+      [&] { return "push of layer " + std::to_string(layer); });
+}
+
+// Meanwhile this worker computes nothing: its pulls leave before its pushes.
+Status Job::wait_pull(LayerIndex layer, std::int32_t timeout_ms) {
+  Lock lock = shared_.mutex.lock();
+  Store* store = nullptr;
+  Status status = find_store(layer, "wait_pull", store);
+  if (!status.ok()) return status;
+  const auto ready = [&] { return !shared_.ended() && !store->pulling(layer); };
+  if (ready() || timeout_ms == 0)
+    return wait(lock, timeout_ms, ready, [] { return std::string("pull"); });
+  const TimeNs begun_ns = monotonic_now();
+  ++pulls_awaited_;
+  store->suspend(true);
+  status = wait(lock, timeout_ms, ready, [&] { return "pull of layer " + std::to_string(layer); });
+  store->suspend(--pulls_awaited_ != 0);
+  const TimeNs now = monotonic_now();
+  store->note_suspended(now - begun_ns);
+  if (status.ok() && trace_ != nullptr) trace_->returned(store->first_tensor(layer), now);
+  return status;
+}
+
+}  // namespace sluice::client

@@ -1,0 +1,177 @@
+#include "client/opened.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+#include <utility>
+
+#include "aggregator/wire/inet.h"
+#include "aggregator/wire/packet.h"
+#include "client/address.h"
+#include "client/bcube/relay.h"
+#include "client/clock.h"
+#include "client/core/join.h"
+#include "client/cube_address.h"
+#include "client/transport/open.h"
+
+namespace sluice::client {
+namespace {
+
+std::uint64_t draw_nonce() {
+  std::random_device random;
+  return std::uint64_t{random()} << 32 | random();
+}
+
+Status check_chunk_bytes(const JoinRequest& request, std::size_t world_size,
+                         std::size_t chunk_bytes) {
+  const std::size_t most = chunk_bytes_for(request.mtu_bytes, world_size);
+  const std::string mtu = "mtu " + std::to_string(request.mtu_bytes);
+  if (most == 0) {
+    return {StatusCode::kInvalidArgument, mtu + " is too small for any chunk with " +
+                                              std::to_string(world_size) +
+                                              " workers; use 1500 or more"};
+  }
+  if (chunk_bytes % kChunkAlignBytes != 0 || chunk_bytes == 0 || chunk_bytes > most) {
+    return {StatusCode::kInvalidArgument, "chunk_bytes " + std::to_string(chunk_bytes) +
+                                              " must be a multiple of " +
+                                              std::to_string(kChunkAlignBytes) + " and at most " +
+                                              std::to_string(most) + " with " + mtu};
+  }
+  return {};
+}
+
+// No state can be larger. UINT64_MAX where the system does not say.
+std::uint64_t machine_memory_bytes() {
+  const long pages = sysconf(_SC_PHYS_PAGES);
+  const long page_bytes = sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || page_bytes <= 0) return UINT64_MAX;
+  return static_cast<std::uint64_t>(pages) * static_cast<std::uint64_t>(page_bytes);
+}
+
+// Says whose error it is, as the session's texts do.
+Status at_place(const JoinRequest& request, const Status& status) {
+  return {status.code(), place_of(request.session) + status.message()};
+}
+
+// `world_size`: of what shares an appliance.
+Result<Layout> make_layout(const JoinRequest& request, std::size_t world_size) {
+  const std::size_t chunk_bytes = request.chunk_bytes != 0
+                                      ? request.chunk_bytes
+                                      : chunk_bytes_for(request.mtu_bytes, world_size);
+  if (Status status = check_chunk_bytes(request, world_size, chunk_bytes); !status.ok())
+    return at_place(request, status);
+  Result<Layout> layout = Layout::create(request.tensors, chunk_bytes, request.wire);
+  if (!layout.ok()) return at_place(request, layout.status());
+  return layout;
+}
+
+// Fills in what the transport decides.
+Result<std::unique_ptr<Transport>> open_line(const JoinRequest& request, const std::string& text,
+                                             SessionOptions& options) {
+  const Result<Address> address = parse_address(text);
+  if (!address.ok()) return address.status();
+  Result<std::unique_ptr<Transport>> transport =
+      open_transport({.address = address.value(),
+                      .local_address = request.local_address,
+                      .secret = request.session.secret,
+                      .mtu_bytes = request.mtu_bytes,
+                      .rank = request.session.rank},
+                     request.log);
+  if (!transport.ok()) return at_place(request, transport.status());
+  const TransportFacts facts = transport.value()->facts();
+  request.log.write(SLUICE_LOG_DEBUG,
+                    text + ": open, local address " + facts.local_address + ", receive credit " +
+                        std::to_string(facts.receive_credit_packets) + " packets, offloads " +
+                        (facts.offloads.empty() ? "none" : facts.offloads));
+  options.receive_credit_packets = facts.receive_credit_packets;
+  options.path_datagram_bytes = facts.path_datagram_bytes;
+  return transport;
+}
+
+SessionOptions options_of(const JoinRequest& request) {
+  SessionOptions options = request.session;
+  options.nonce = draw_nonce();
+  options.trace = !request.trace_dir.empty();
+  options.max_state_bytes = machine_memory_bytes();
+  return options;
+}
+
+Result<Opened> open_session(const JoinRequest& request) {
+  Result<Layout> layout = make_layout(request, request.session.world_size);
+  if (!layout.ok()) return layout.status();
+  Opened opened{.options = options_of(request)};
+  if (request.session.prune.rule != PruneRule::kOff) {
+    opened.pool = std::make_unique<ThreadPool>();
+    opened.options.executor = opened.pool.get();
+  }
+  Result<std::unique_ptr<Transport>> transport =
+      open_line(request, request.address, opened.options);
+  if (!transport.ok()) return transport.status();
+  auto session =
+      std::make_unique<Session>(opened.options, std::move(layout).value(), monotonic_now());
+  opened.session = session.get();
+  opened.lines.push_back({*session, std::move(transport).value()});
+  opened.member = std::move(session);
+  return opened;
+}
+
+Result<Opened> open_relay(const JoinRequest& request) {
+  const Result<CubePlaces> places =
+      parse_cube_address(request.address, request.session.rank.value,
+                         [](const char* name) -> const char* { return std::getenv(name); });
+  if (!places.ok()) return places.status();
+  const Bcube& bcube = places.value().bcube;
+  if (!request.local_address.empty())
+    return at_place(request, {StatusCode::kInvalidArgument,
+                              "local_address " + request.local_address +
+                                  ": over a BCube a worker has one at each level, which the "
+                                  "kernel's routes choose; leave it out"});
+  Result<Layout> layout = make_layout(request, bcube.switch_ports());
+  if (!layout.ok()) return layout.status();
+  Opened opened{.options = options_of(request)};
+  std::vector<std::unique_ptr<Transport>> transports;  // of the lanes
+  const auto prepare = [&](const LanePlace& place, SessionOptions& options) -> Status {
+    const std::string& text = places.value().appliances[place.level][place.host];
+    const bool plain = places.value().mode == BcubeMode::kPlain;
+    if (!text.starts_with("udp://") && !text.starts_with("inproc://"))
+      return at_place(request, {StatusCode::kInvalidArgument,
+                                "level " + std::to_string(place.level) + ": " + text +
+                                    ": over a BCube addresses are udp:// or inproc://"});
+    if (plain && !text.starts_with("inproc://"))
+      return at_place(request, {StatusCode::kInvalidArgument,
+                                text + ": mode plain sums in the servers' own processes, which "
+                                       "have inproc:// appliances alone; use mode aggregated"});
+    auto transport = open_line(request, text, options);
+    if (!transport.ok()) return transport.status();
+    transports.push_back(std::move(transport).value());
+    options.appliance_address = text;
+    return {};
+  };
+  Result<std::unique_ptr<Relay>> made =
+      Relay::create(opened.options, bcube, places.value().mode, std::move(layout).value(),
+                    monotonic_now(), prepare);
+  if (!made.ok()) return made.status();
+  std::unique_ptr<Relay> relay = std::move(made).value();
+  for (const std::uint32_t lane : relay->send_order())
+    opened.lines.push_back({relay->lanes()[lane].session, std::move(transports[lane])});
+  opened.session = &relay->lanes().front().session;
+  opened.member = std::move(relay);
+  return opened;
+}
+
+}  // namespace
+
+std::size_t chunk_bytes_for(std::size_t mtu_bytes, std::size_t world_size) noexcept {
+  const std::size_t around =
+      wire::kIpv6Bytes + wire::kUdpBytes + wire::result_overhead_bytes(world_size);
+  if (mtu_bytes < around + kMinChunkBytes) return 0;
+  return std::min((mtu_bytes - around) / kChunkAlignBytes * kChunkAlignBytes, kMaxChunkBytes);
+}
+
+Result<Opened> open(const JoinRequest& request) {
+  return request.address.starts_with(kCubeScheme) ? open_relay(request) : open_session(request);
+}
+
+}  // namespace sluice::client

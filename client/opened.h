@@ -1,0 +1,24 @@
+// What a join needs before there is a job: the membership, and the transports of its sessions.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "aggregator/base/status.h"
+#include "client/job.h"
+#include "client/progress.h"
+
+namespace sluice::client {
+
+struct Opened {
+  SessionOptions options;
+  std::unique_ptr<ThreadPool> pool;  // where a session has work for it
+  std::unique_ptr<Member> member;
+  Session* session = nullptr;  // the member, or the first of its sessions
+  std::vector<Progress::Line> lines;
+};
+
+// May block: host names are resolved.
+Result<Opened> open(const JoinRequest& request);
+
+}  // namespace sluice::client

@@ -1,0 +1,141 @@
+"""A process's membership of a job, of whatever kind: joining, collectives, questions, leaving."""
+
+import ctypes
+import logging
+
+from sluice import _abi, _library, _memory, _settings, errors
+from sluice._handle import Handle
+
+_log = logging.getLogger("sluice")
+
+
+class Member:
+    """What Job and Store have in common."""
+
+    def __init__(self, tensors, address, options, **resolved):
+        """Joins. `tensors`: _values.Tensor; `options`: sluice.Options; `resolved`: more fields of
+        sluice_options."""
+        self._library = library = _library.load()
+        self.rank = _settings.integer("RANK", options.rank)
+        self.world_size = _settings.integer("WORLD_SIZE", options.world_size)
+        self.address = _settings.address(address, self.rank)
+        self.name = _settings.job_name(options.job)
+        self.tensors = tensors
+        self._stall_report_s = options.stall_report
+        self._held = {}  # what must stay alive while it is in flight
+        self._asked = options.struct(library, rank=self.rank, world_size=self.world_size,
+                                     address=self.address.encode(), job_name=self.name.encode(),
+                                     **resolved)
+        self._handle = Handle(library, self._asked, self._structs(), self._held,
+                              _settings.stats_file(self.rank))
+
+    def _structs(self):
+        structs = (_abi.Tensor * len(self.tensors))()
+        for struct, spec in zip(structs, self.tensors):
+            struct.struct_size = ctypes.sizeof(_abi.Tensor)
+            struct.name = spec.name.encode()
+            struct.elem_count = spec.elem_count
+            struct.dtype = _abi.DTYPES[spec.dtype]
+            struct.flags = ((_abi.TENSOR_EXACT if spec.exact else 0)
+                            | (_abi.TENSOR_DENSE if spec.dense else 0)
+                            | (_abi.TENSOR_LAYER if spec.begins_layer else 0))
+        return structs
+
+    def _wait(self, call_for_ms, timeout):
+        next_report_s = self._stall_report_s
+
+        def on_slice(waited_s):
+            nonlocal next_report_s
+            if waited_s < next_report_s:
+                return
+            still_s, text = self._stall()
+            next_report_s = waited_s + self._stall_report_s
+            if still_s >= self._stall_report_s:
+                _log.warning("rank %d: %s", self.rank, text)
+            else:  # it moves; look again when it could have stood still for long enough
+                next_report_s -= still_s
+
+        self._handle.wait(call_for_ms, timeout, on_slice)
+
+    # ---- small collectives ----
+
+    def broadcast(self, buffer, root=0, timeout=None):
+        """Copies `buffer` (bytearray, NumPy array or torch tensor, any type, contiguous) from rank
+        `root` to all ranks, in place. All ranks call broadcast and barrier in the same order with
+        the same root and size. Blocks."""
+        address, size, anchor = _memory.byte_range(buffer, "buffer")
+        try:
+            self._handle.collective("sluice_broadcast", root, address, size, timeout=timeout)
+        finally:
+            del anchor
+
+    def barrier(self, timeout=None):
+        """Blocks until all ranks have called it."""
+        self._handle.collective("sluice_barrier", timeout=timeout)
+
+    # ---- state ----
+
+    def check(self):
+        """Raises the job's error when it has failed, Closed after leave(). Never blocks."""
+        self._handle.call("sluice_get_status")
+
+    def stats(self):
+        """Counters since the join, as a dict; the names are those of sluice_counters."""
+        return self._handle.counters()
+
+    def part_stats(self):
+        """Likewise by part of the job's traffic, as a list of dicts that have a thread and a level
+        too: over bcube://n,k each thread at each level, else one."""
+        return self._handle.part_counters()
+
+    def describe_stall(self):
+        """Why the current step waits: tensors, ranks, when each was last heard. '' if it does not.
+        """
+        return self._stall()[1]
+
+    def _stall(self):
+        """For how many seconds nothing has come of what the step waits for, and why, in words."""
+        stall = _abi.sized(_abi.Stall)
+        self._handle.call("sluice_get_stall", ctypes.byref(stall))
+        return stall.stalled_ns / 1e9, stall.text.decode("utf-8", "replace")
+
+    # ---- the end ----
+
+    def leave(self):
+        """Leaves in an orderly way: all ranks have contributed to the same steps (else see
+        finish()). In the middle of a step or of a collective it is abort(). Waits at most 1 s;
+        submissions in flight are abandoned. Later calls raise Closed. Call close() afterwards."""
+        self._handle.call("sluice_leave")
+
+    def finish(self):
+        """As leave(), where ranks are meant to end at different steps: the others go on with the
+        mean of those that remain. After a mere leave() a synchronous job fails as soon as another
+        rank contributes to a step that this one has not contributed to. Waits for at most the
+        silence timeout and 1 s."""
+        self._handle.call("sluice_finish")
+
+    def abort(self):
+        """Leaves because of an error on this side: the other ranks fail at once with this rank's
+        name. Waits at most 1 s."""
+        self._handle.call("sluice_abort")
+
+    def close(self):
+        """Ends the membership (orderly when nothing is in flight) and frees it; blocks at most
+        about 1 s. May be called more than once; happens by itself at exit."""
+        self._handle.close()
+        self._held.clear()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, _value, _traceback):
+        if kind is not None and not self._handle.closed:
+            try:
+                self.abort()
+            except errors.Error:
+                pass  # it has failed already
+        self.close()
+
+    def __repr__(self):
+        return (f"<sluice.{type(self).__name__} '{self.name}' rank {self.rank} of "
+                f"{self.world_size} at {self.address}>")

@@ -1,0 +1,118 @@
+"""`python3 -m sluice store save|load`: a parameter store without workers, into a file and back.
+
+An appliance keeps a store that has no workers any more for limits.store_keep_s. `save` takes its
+place among the next ones, reads all layers into FILE and leaves; `load` founds a store as FILE says
+and leaves it, kept, for the workers to come. While workers train they hold all ranks: then one of
+them calls save() of its Store or StaleSynchronous.
+
+Neither knows the model: FILE says it, and for `save` an older file of the store, or what
+Store.describe() has given as JSON.
+"""
+
+import contextlib
+import secrets
+import sys
+import threading
+
+from sluice import _store_file, errors
+from sluice.store import Store
+
+
+_NOBODY_S = 3.0  # a store that is kept lets a worker in sooner
+
+
+def _split(target):
+    """('udp://HOST:PORT', 'JOB'); an address of another kind may have slashes of its own."""
+    address, slash, job = target.rpartition("/")
+    if not slash or not job or address.endswith("/"):
+        raise errors.InvalidArgument(f"{target!r} names no job: give ADDRESS/JOB, as "
+                                     "udp://10.0.0.1:7700/default")
+    return address, job
+
+
+def _open(address, job, about, rank, run_id, secret, join_timeout=60.0):
+    options = {name: about[name] for name in _store_file.OPTIONS if name in about}
+    return Store(about["layers"], address, job=job, rank=rank, world_size=about["world_size"],
+                 ordinal=about.get("ordinal", 0), run_id=run_id, secret=secret,
+                 join_timeout=join_timeout, **options)
+
+
+def save(target, path, like, secret=None, run_id=None):
+    """Writes the store at ADDRESS/JOB, which has no workers, to `path`. Returns its iterations."""
+    address, job = _split(target)
+    _store_file.check_name(path)
+    about, _ = _store_file.read(like, with_values=False)
+    nothing = errors.Refused(f"{target}: no store is kept under this name for "
+                             f"{about['world_size']} workers with this layout and these options")
+    try:
+        store = _open(address, job, about, 0, run_id, secret, _NOBODY_S)
+    except errors.TimedOut:  # a new job, whose other workers do not come
+        raise nothing from None
+    with store:
+        if not store.kept:
+            raise nothing
+        return store.save(path)
+
+
+def load(target, path, secret=None, run_id=None):
+    """Founds the store of `path` at ADDRESS/JOB and leaves it there. Returns its layers' number."""
+    address, job = _split(target)
+    about, arrays = _store_file.read(path)
+    run_id = run_id or secrets.randbits(63) + 1
+    failures = []
+
+    def member(rank):
+        try:
+            with _open(address, job, about, rank, run_id, secret) as store:
+                if store.kept:
+                    raise errors.Refused(
+                        f"{target}: a store is kept there already, and initial values would be "
+                        "ignored: take another job name, or wait for limits.store_keep_s")
+                if rank == 0:
+                    for layer, tensors in enumerate(about["layers"]):
+                        store.initialise(layer, [arrays[name] for name, _ in tensors])
+                    for layer in range(store.layer_count):
+                        store.wait_push(layer)
+                store.barrier()  # nobody leaves before all values are there
+        except errors.Error as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=member, args=(rank,)) for rank in range(about["world_size"])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return len(about["layers"])
+
+
+def add_arguments(parser):
+    commands = parser.add_subparsers(dest="what", required=True, metavar="save|load")
+    for name, text in (("save", "read a store without workers into FILE"),
+                       ("load", "found a store with the values of FILE")):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("target", metavar="ADDRESS/JOB",
+                             help="as udp://10.0.0.1:7700/default")
+        command.add_argument("file", metavar="FILE", help=".safetensors, or .npz")
+        command.add_argument("--secret", help="the appliance's; default SLUICE_SECRET")
+        if name == "save":
+            command.add_argument("--like", metavar="LAYOUT", required=True,
+                                 help="an older file of the store, or Store.describe() as .json")
+
+
+def run(options):
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            if options.what == "save":
+                iterations = save(options.target, options.file, options.like, options.secret)
+                print(f"{options.file}: {options.target} up to iteration {iterations}")
+            else:
+                layers = load(options.target, options.file, options.secret)
+                print(f"{options.target}: {layers} layers of {options.file}; kept for workers of "
+                      "the same world size, layers and options")
+            return 0
+        return 130
+    except (errors.Error, OSError) as error:
+        print(f"sluice store {options.what}: {error}", file=sys.stderr)
+        return 1

@@ -1,0 +1,400 @@
+"""`StaleSynchronous`: a plain module whose parameters the appliance keeps. See sluice.torch.
+
+A layer is a module with parameters of its own, in the order of modules(). Its pull, under way since
+the last step(), is waited for just before the module's forward, which then gets the values that
+came. optimizer.step() pushes: what it has changed, where it runs here, or the gradients, where the
+appliance has the optimizer. All pushes leave at step() and not as backward passes the layers: until
+then clipping, accumulation and scalers may change any gradient. They travel while the next forward
+computes with what its bound allows.
+"""
+
+import time
+import types
+import weakref
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from sluice import errors
+from sluice._torch_dynamo import compiled_modules, unseen
+from sluice._torch_watch import Hook
+from sluice.store import Store
+
+# Modules that use the parameters of their children without calling them.
+_UNITS = (torch.nn.MultiheadAttention,)
+_MODERN = int(torch.__version__.split(".", maxsplit=1)[0]) >= 2
+# Options of torch's optimizers with a value for which the store has none.
+_ABSENT = {"maximize": False, "amsgrad": False, "decoupled_weight_decay": False}
+
+
+def _bad(text):
+    return errors.InvalidArgument("StaleSynchronous: " + text)
+
+
+def update_of(optimizer):
+    """Keywords of Store for an optimizer that shall run in the appliance."""
+    kind = type(optimizer)
+    if kind not in (torch.optim.SGD, torch.optim.Adam):
+        raise _bad(f"the appliance runs SGD and Adam, not {kind.__name__}: leave optimizer_at out, "
+                   "then each worker runs its own")
+    names = (("momentum", "dampening", "weight_decay", "nesterov") if kind is torch.optim.SGD else
+             ("betas", "eps", "weight_decay"))
+    first = optimizer.param_groups[0]
+    for group in optimizer.param_groups:
+        for name, value in _ABSENT.items():
+            if group.get(name, value) != value:
+                raise _bad(f"the appliance's {kind.__name__} has no {name}={group[name]!r}: leave "
+                           "optimizer_at out, then each worker runs its own")
+        for name in names:
+            if group[name] != first[name]:
+                raise _bad(f"parameter groups differ in {name} ({first[name]!r}, {group[name]!r}), "
+                           "of which the appliance has one for all; only lr may differ")
+    update = {name: first[name] for name in names}
+    if kind is torch.optim.Adam:
+        return dict(update, update="adam", adam_lerp=_MODERN)
+    return dict(update, update="sgd")
+
+
+class _Layer:
+    """Its parameters, the copies that pulls write, and what is pushed."""
+
+    def __init__(self, index, name):
+        self.index, self.name = index, name
+        self.names, self.parameters = [], []
+        self.pulling = False
+
+    def make_memory(self):
+        shapes = [parameter.shape for parameter in self.parameters]
+        self.copies = [torch.empty(shape, dtype=torch.float32) for shape in shapes]
+        self.deltas = [torch.empty(shape, dtype=torch.float32) for shape in shapes]
+
+    def take_copies(self):
+        with torch.no_grad():
+            for parameter, copy in zip(self.parameters, self.copies):
+                parameter.copy_(copy)
+
+
+def layers_of(model):
+    """([_Layer], {module: indices of the layers that it uses}). Tied parameters belong to the
+    earliest layer."""
+    layers, owner, users, inside = [], {}, {}, ()
+    for name, module in model.named_modules():
+        if inside and name.startswith(inside):
+            continue
+        is_unit = isinstance(module, _UNITS)
+        if is_unit:
+            inside = (*inside, name + ".") if name else ("",)
+        own = [(key, parameter) for key, parameter in module.named_parameters(recurse=is_unit)
+               if parameter.requires_grad]
+        fresh = _Layer(len(layers), name)
+        for key, parameter in own:
+            if id(parameter) in owner:
+                continue
+            owner[id(parameter)] = fresh.index
+            fresh.names.append(f"{name}.{key}" if name else key)
+            fresh.parameters.append(parameter)
+        if fresh.parameters:
+            layers.append(fresh)
+        if own:
+            users[module] = sorted({owner[id(parameter)] for _, parameter in own})
+    return layers, users
+
+
+class StaleSynchronous:
+    """Trains `model` with parameters that the appliance keeps and a bound on their staleness.
+
+    model         a plain module (no DistributedDataParallel, no process group), float32 on the CPU.
+    optimizer     of its parameters; the loop calls step() and zero_grad() as ever.
+    address       'udp://HOST[:PORT]', ...; default SLUICE_ADDRESS.
+    bound         B: iteration t computes with what holds everybody's iterations up to t - 1 - B,
+                  and all of its own. 0: as synchronous training; None: asynchronous.
+    optimizer_at  'worker' (default): each runs the optimizer with its own gradient and pushes what
+                  it has changed, which counts 1/n. 'store': workers push gradients, and the
+                  appliance runs it, SGD or Adam, on their mean; with a bound above 0 SGD with
+                  momentum only, on each gradient / n as it comes.
+    options       rank, world_size, job, secret, run_id, reproducible, ... as for sluice.Store.
+
+    Rank 0's parameters are the initial ones; who joins later gets the current ones. Buffers and
+    frozen parameters stay each worker's own: see average_buffers(). Between step() and the next
+    forward parameters are those that this worker has come to: see flush() and settle().
+
+    Blocks until all ranks have joined. Raises InvalidArgument, naming the parameter or the option,
+    for what it does not work with, and what sluice.Store raises. Later errors come out of the
+    forward and of step(). A worker that is lost is not waited for.
+
+    iterations   done since the job began; a worker that joins later begins with that of the others.
+    suspended_s  that forwards have waited for others.
+    staleness    {iterations by which a layer's copy was behind this worker's own: how often it was
+                 read so}; at most the bound.
+    """
+
+    def __init__(self, model, optimizer, address=None, *, bound=0, optimizer_at="worker",
+                 **options):
+        if isinstance(model, DistributedDataParallel):
+            raise _bad("give the plain module, not a DistributedDataParallel: the store is in its "
+                       "place")
+        if compiled_modules(model):
+            raise _bad("the model is compiled, and compiled code does not wait for parameters: "
+                       "give it before torch.compile, and do not compile it")
+        if optimizer_at not in ("worker", "store"):
+            raise _bad(f"optimizer_at={optimizer_at!r}: 'worker' or 'store'")
+        self.model, self.optimizer = model, optimizer
+        self._at_store = optimizer_at == "store"
+        self._layers, self._users = layers_of(model)
+        self._check_parameters()
+        update = update_of(optimizer) if self._at_store else {}
+        self._update = update
+        self.suspended_s, self.staleness = 0.0, {}
+        for layer in self._layers:
+            layer.make_memory()
+        self.store = Store([[(name, parameter.numel())
+                             for name, parameter in zip(layer.names, layer.parameters)]
+                            for layer in self._layers], address, bound=bound, **update, **options)
+        try:
+            self._begin()
+        except BaseException:
+            self.store.close()
+            raise
+        self._watch()
+
+    def _check_parameters(self):
+        if not self._layers:
+            raise _bad("the model has no parameters to train")
+        known = set()
+        for layer in self._layers:
+            for name, parameter in zip(layer.names, layer.parameters):
+                known.add(id(parameter))
+                if parameter.device.type != "cpu":
+                    raise _bad(f"parameter '{name}' is on {parameter.device}: a store's workers "
+                               "train on the CPU")
+                if parameter.dtype != torch.float32:
+                    raise _bad(f"parameter '{name}' has type "
+                               f"{str(parameter.dtype).replace('torch.', '')}; a store keeps "
+                               "float32: convert it, for example with model.float()")
+        for key, module in self.model.named_modules():
+            if getattr(module, "sparse", False) and isinstance(
+                    module, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
+                raise _bad(f"parameter '{key}.weight' has sparse gradients: create the embedding "
+                           "with sparse=False")
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad and id(parameter) not in known:
+                    raise _bad("the optimizer has a parameter that is not the model's")
+
+    def _begin(self):
+        if self.store.rank == 0:
+            for layer in self._layers:
+                with torch.no_grad():
+                    for parameter, copy in zip(layer.parameters, layer.copies):
+                        copy.copy_(parameter)
+                self.store.initialise(layer.index, layer.copies)
+            for layer in self._layers:
+                self.store.wait_push(layer.index)
+        for layer in self._layers:
+            self._pull(layer)
+
+    def _watch(self):
+        this = weakref.ref(self)
+
+        def before(module, _inputs):
+            stale = this()
+            if stale is not None:
+                stale._before_forward(module)
+
+        hook = Hook(unseen(before))
+        watched = dict.fromkeys((self.model, *self._users))
+        self._handles = [module.register_forward_pre_hook(hook) for module in watched]
+        original = self.optimizer.step
+
+        def step(_optimizer, closure=None):
+            stale = this()
+            return original(closure) if stale is None else stale._step(original, closure)
+
+        step.__dict__.update(getattr(original, "__dict__", {}))  # schedulers leave marks there
+        self.optimizer.step = types.MethodType(step, self.optimizer)
+
+    # ---- the loop's parts ----
+
+    def _pull(self, layer):
+        self.store.pull(layer.index, layer.copies)
+        layer.pulling = True
+
+    def _await(self, layer):
+        if not layer.pulling:
+            return
+        begun = time.perf_counter()
+        self.store.wait_pull(layer.index)
+        self.suspended_s += time.perf_counter() - begun
+        layer.pulling = False
+        layer.take_copies()
+        clocks = self.store.clocks(layer.index)
+        behind = clocks.pushed - clocks.held
+        self.staleness[behind] = self.staleness.get(behind, 0) + 1
+
+    def _before_forward(self, module):
+        if self.store is None:
+            return
+        if module is self.model and not module.training:
+            self.flush()  # an evaluation may take other ways than modules' forwards
+        for index in self._users.get(module, ()):
+            self._await(self._layers[index])
+
+    def _step(self, original, closure):
+        if self.store is None:
+            return original(closure)
+        if compiled_modules(self.model):
+            raise _bad("the model was compiled meanwhile, and compiled code does not wait for "
+                       "parameters: do not compile it")
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._check_forward()
+        if self._at_store:
+            self._step_at_store(original)
+        else:
+            original()
+        rates = self._rates()
+        for layer in reversed(self._layers):
+            self.store.wait_push(layer.index)
+            with torch.no_grad():
+                self._note(layer)
+            self.store.push(layer.index, layer.deltas, rates[layer.index])
+            self._pull(layer)
+        return loss
+
+    # What was computed from must be what the bound allows.
+    def _check_forward(self):
+        for layer in self._layers:
+            if layer.pulling and any(parameter.grad is not None and bool(parameter.grad.any())
+                                     for parameter in layer.parameters):
+                raise _bad(f"module '{layer.name}' has gradients, but its forward was not called "
+                           "since the last step(): something uses its parameters past it. Call "
+                           "flush() before such a forward")
+            self._await(layer)
+
+    # Hooks and counters of step() see one, and no parameter changes here.
+    def _step_at_store(self, original):
+        if update_of(self.optimizer) != self._update:
+            raise _bad("the optimizer's options have changed, of which the appliance has those of "
+                       "the join; only lr may change")
+        parameters = [parameter for layer in self._layers for parameter in layer.parameters]
+        gradients = [parameter.grad for parameter in parameters]
+        try:
+            for parameter in parameters:
+                parameter.grad = None
+            original()
+        finally:
+            for parameter, gradient in zip(parameters, gradients):
+                parameter.grad = gradient
+
+    def _note(self, layer):
+        for parameter, copy, delta in zip(layer.parameters, layer.copies, layer.deltas):
+            if not self._at_store:
+                torch.sub(parameter, copy, out=delta)
+            elif parameter.grad is None:
+                delta.zero_()
+            else:
+                delta.copy_(parameter.grad)
+
+    # By layer; of no meaning where the optimizer runs here.
+    def _rates(self):
+        rates = [0.0] * len(self._layers)
+        if not self._at_store:
+            return rates
+        by_parameter = {id(parameter): float(group["lr"]) for group in self.optimizer.param_groups
+                        for parameter in group["params"]}
+        for layer in self._layers:
+            found = {by_parameter.get(id(parameter), 0.0) for parameter in layer.parameters}
+            if len(found) != 1:
+                raise _bad(f"parameters of module '{layer.name}' have the learning rates "
+                           f"{sorted(found)}; a layer is updated with one")
+            rates[layer.index] = found.pop()
+        return rates
+
+    # ---- for the user ----
+
+    @property
+    def iterations(self):
+        return self.store.clocks(0).pushed
+
+    def flush(self):
+        """Waits for all pulls: parameters are then what the next iteration may read."""
+        for layer in self._layers:
+            self._await(layer)
+
+    def settle(self, timeout=None):
+        """Called by all ranks that still train: waits until everybody has pushed what it has done,
+        and reads all of it. The parameters are then the same everywhere, with any bound."""
+        self.flush()
+        for layer in self._layers:
+            self.store.wait_push(layer.index)
+        self.store.barrier(timeout)
+        for layer in self._layers:
+            self._pull(layer)
+        self.flush()
+        self.store.barrier(timeout)  # nobody pushes before everybody has read
+
+    def state_dict(self):
+        """The model's, after flush(); for the newest of everybody, all call settle() first."""
+        self.flush()
+        return self.model.state_dict()
+
+    def save(self, path):
+        """Writes the parameters, after flush(), as sluice.Store.save() does."""
+        self.flush()
+        return self.store.write(path, {
+            name: parameter.detach().contiguous().numpy() for layer in self._layers
+            for name, parameter in zip(layer.names, layer.parameters)})
+
+    def average_buffers(self, timeout=None):
+        """Called by all ranks: buffers become the mean over them, other than floats rank 0's."""
+        with torch.no_grad():
+            for buffer in self.model.buffers():
+                floats = buffer.is_floating_point()
+                mine = buffer.detach().double() if floats else buffer.detach().clone()
+                mine = mine.contiguous()
+                total = torch.zeros_like(mine)
+                for root in range(self.store.world_size if floats else 1):
+                    piece = mine.clone()
+                    self.store.broadcast(piece, root, timeout)
+                    total += piece
+                buffer.copy_(total / self.store.world_size if floats else total)
+
+    def clocks(self):
+        """sluice.Clocks of each layer, by the name of its module."""
+        return {layer.name: self.store.clocks(layer.index) for layer in self._layers}
+
+    def stats(self):
+        return self.store.stats()
+
+    def finish(self):
+        """Leaves in order: what was pushed is in, the parameters are those of flush(). The model
+        and its optimizer are plain ones again."""
+        if self.store is None:
+            return
+        self.flush()
+        for layer in self._layers:
+            self.store.wait_push(layer.index)
+        self.store.leave()
+        self._detach()
+
+    def _detach(self):
+        store, self.store = self.store, None
+        for handle in self._handles:
+            handle.remove()
+        store.close()  # step() is the optimizer's own again: schedulers may hold this one
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, _value, _traceback):
+        if self.store is None:
+            return
+        if kind is None:
+            return self.finish()
+        try:
+            self.store.abort()
+        except errors.Error:
+            pass  # it has failed already
+        self._detach()

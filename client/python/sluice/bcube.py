@@ -1,0 +1,150 @@
+"""`python3 -m sluice bcube plan`: the addresses of a BCube, its appliances' settings, a drawing.
+
+BCube(n, k) has n^k servers with k ports and k levels of n^(k-1) switches with n ports. It writes
+cube.toml, which every worker's address names (`bcube://n,k?file=cube.toml`), and, where the
+switches sum, a configuration for each of them.
+"""
+
+import string
+from pathlib import Path
+
+from sluice import errors
+
+MODES = ("aggregated", "plain")
+_PATTERNS = {"aggregated": "udp://10.{level}.{switch}.1:7700",
+             "plain": "inproc://cube-{level}-{server}"}
+
+
+class Cube:
+    """The same numbers as client/bcube/topology.h."""
+
+    def __init__(self, ports, levels):
+        if ports < 2 or levels < 1 or ports ** levels > 1024:
+            raise errors.InvalidArgument(
+                f"bcube({ports},{levels}): a switch has 2 ports or more, there is 1 level or more, "
+                f"and 1,024 servers at most")
+        self.ports, self.levels = ports, levels
+        self.servers, self.switches = ports ** levels, ports ** (levels - 1)
+
+    def digits(self, server):
+        """From level 0 on."""
+        return [server // self.ports ** level % self.ports for level in range(self.levels)]
+
+    def switch_of(self, server, level):
+        step = self.ports ** level
+        return server // (step * self.ports) * step + server % step
+
+    def servers_of(self, level, switch):
+        return [server for server in range(self.servers)
+                if self.switch_of(server, level) == switch]
+
+
+def addresses(cube, mode, pattern):
+    """By level, then by switch or, plain, by server; InvalidArgument if two are the same."""
+    named = {name for _, name, _, _ in string.Formatter().parse(pattern) if name is not None}
+    place = "switch" if mode == "aggregated" else "server"
+    if not named <= {"level", place}:
+        raise errors.InvalidArgument(f"--address {pattern}: of mode {mode} it may hold {{level}} "
+                                     f"and {{{place}}}, not {', '.join(sorted(named))}")
+    count = cube.switches if mode == "aggregated" else cube.servers
+    rows = [[pattern.format(level=level, **{place: index}) for index in range(count)]
+            for level in range(cube.levels)]
+    seen = {}
+    for level, row in enumerate(rows):
+        for index, address in enumerate(row):
+            here = f"level {level}, {place} {index}"
+            if address in seen:
+                raise errors.InvalidArgument(
+                    f"--address {pattern}: {seen[address]} and {here} have the same address, "
+                    f"{address}")
+            seen[address] = here
+    return rows
+
+
+def cube_file(cube, mode, rows):
+    text = [f"# BCube({cube.ports}, {cube.levels}): {cube.servers} workers. The same file on each; "
+            f"its rank says which one it is.",
+            f"ports = {cube.ports}", f"levels = {cube.levels}", f'mode = "{mode}"',
+            "# By level, and in a level by " +
+            ("switch." if mode == "aggregated" else "server: each runs an appliance.")]
+    quoted = [", ".join(f'"{address}"' for address in row) for row in rows]
+    return "\n".join([*text, "appliances = [", *(f"  [{row}]," for row in quoted), "]"]) + "\n"
+
+
+def appliance_file(cube, level, switch, address, interface):
+    """The configuration of one switch, with a port for each of its servers."""
+    host, _, port = address.removeprefix("udp://").rstrip("/").partition(":")
+    lines = [f"# Switch {switch} of level {level}: workers " +
+             ", ".join(map(str, cube.servers_of(level, switch))) + ".",
+             "[appliance]", f'address = "{host}/24"', f"port = {port or 7700}"]
+    for digit, server in enumerate(cube.servers_of(level, switch)):
+        lines += ["", "[[port]]", f'name = "worker{server}"', 'type = "af_packet"',
+                  f'interface = "{interface.format(digit=digit, server=server)}"']
+    return "\n".join(lines) + "\n"
+
+
+def drawing(cube, mode, rows):
+    """Switches with their workers, then workers with their addresses."""
+    lines = [f"BCube({cube.ports}, {cube.levels}), {mode}: {cube.servers} workers with "
+             f"{cube.levels} ports, {cube.levels * cube.switches} switches with {cube.ports}", ""]
+    width = len(str(cube.servers - 1))
+    for level in reversed(range(cube.levels)):
+        for switch in range(cube.switches):
+            joined = cube.servers_of(level, switch)
+            marks = ["." * width] * cube.servers
+            for server in joined:
+                marks[server] = f"{server:>{width}}"
+            name = f"level {level} switch {switch}"
+            place = f"  {rows[level][switch]}" if mode == "aggregated" else ""
+            lines.append(f"{name:<20} --+-- {' '.join(marks)}{place}")
+        lines.append("")
+    for server in range(cube.servers):
+        ports = [rows[level][cube.switch_of(server, level) if mode == "aggregated" else server]
+                 for level in range(cube.levels)]
+        digits = ",".join(map(str, cube.digits(server)))
+        lines.append(f"worker {server:>{width}} digits {digits}: " + ", ".join(ports))
+    return "\n".join(lines) + "\n"
+
+
+def write_plan(cube, mode, pattern, folder, interface="worker{digit}"):
+    """Writes all files into `folder`; returns the drawing."""
+    rows = addresses(cube, mode, pattern)
+    files = {"cube.toml": cube_file(cube, mode, rows), "drawing.txt": drawing(cube, mode, rows)}
+    if mode == "aggregated" and pattern.startswith("udp://"):
+        for level, row in enumerate(rows):
+            for switch, address in enumerate(row):
+                files[f"switch-{level}-{switch}.toml"] = appliance_file(
+                    cube, level, switch, address, interface)
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return files["drawing.txt"]
+
+
+def add_arguments(parser):
+    commands = parser.add_subparsers(dest="bcube_command", required=True, metavar="COMMAND")
+    plan = commands.add_parser("plan", help="write addresses, appliances' settings and a drawing")
+    plan.add_argument("--ports", type=int, required=True, help="n, of a switch")
+    plan.add_argument("--levels", type=int, required=True, help="k, and ports of a worker")
+    plan.add_argument("--mode", choices=MODES, default=MODES[0],
+                      help="aggregated: the switches sum; plain: the workers do")
+    plan.add_argument("--address", help="of an appliance, with {level} and {switch} or, plain, "
+                      "{server}; default " + " or ".join(_PATTERNS.values()))
+    plan.add_argument("--interface", default="worker{digit}",
+                      help="of a switch's port to a worker, with {digit} or {server}")
+    plan.add_argument("--out", default="bcube", help="folder; default ./bcube")
+
+
+def run(options):
+    try:
+        cube = Cube(options.ports, options.levels)
+        text = write_plan(cube, options.mode, options.address or _PATTERNS[options.mode],
+                          options.out, options.interface)
+    except errors.InvalidArgument as error:
+        print(f"bcube plan: {error}")
+        return 2
+    print(text, end="")
+    print(f"\nWritten to {options.out}. Workers join with bcube://{options.ports},{options.levels}"
+          f"?file={Path(options.out).resolve() / 'cube.toml'}")
+    return 0

@@ -1,0 +1,58 @@
+"""One rank of a training with StaleSynchronous; its name, address, ... from the environment.
+
+    store_worker.py BOUND WHERE ITERATIONS SECONDS
+
+Prints "joined" and, at the end, one line of JSON.
+"""
+
+import hashlib
+import json
+import sys
+import time
+
+import sluice.torch
+import torch
+
+
+def network():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(20, 300), torch.nn.ReLU(), torch.nn.Linear(300, 300),
+                               torch.nn.Tanh(), torch.nn.Linear(300, 5))
+
+
+def main():
+    bound, where, steps, seconds = sys.argv[1:]
+    torch.set_num_threads(1)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    with sluice.torch.StaleSynchronous(
+            model, optimizer, bound=None if bound == "none" else int(bound), optimizer_at=where,
+            reproducible=bound == "0") as stale:
+        rank = stale.store.rank
+        generator = torch.Generator().manual_seed(rank)
+        print("joined", flush=True)
+        own = []
+        while stale.iterations < int(steps):
+            own.append(stale.iterations)
+            optimizer.zero_grad()
+            inputs = torch.randn(16, 20, generator=generator)
+            targets = inputs[:, :5].argmax(1)
+            loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+            loss.backward()
+            if bound != "none":
+                assert all(clocks.held >= stale.iterations - int(bound)
+                           for clocks in stale.clocks().values())
+            optimizer.step()
+            time.sleep(float(seconds))
+        stale.settle(30)
+        stats = stale.stats()
+        print(json.dumps({
+            "sha": hashlib.sha256(b"".join(p.detach().numpy().tobytes()
+                                           for p in model.parameters())).hexdigest(),
+            "loss": loss.item(), "iterations": own,
+            "retransmissions": stats["retransmissions"], "probes": stats["probes"],
+            "kept": stale.store.kept, "suspended_ns": stats["suspended_ns"]}))
+
+
+if __name__ == "__main__":
+    main()

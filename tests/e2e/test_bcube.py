@@ -1,0 +1,89 @@
+"""A BCube of real `sluiced` over UDP: exact sums, PyTorch with equal parameters, and a box that
+dies."""
+
+import json
+import sys
+import time
+
+import pytest
+from cube import CubeLab
+from lab import missing
+from workers import BUILD, command, finish, wait_joined
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+
+
+def start(cube, rank, **options):
+    line = command(cube.url, rank, cube.workers, **options)
+    return cube.popen(rank, line, stdout=-1, stderr=-1, text=True)
+
+
+@pytest.mark.parametrize("ports, elems", [(2, 60_000), (3, 20_000)])
+def test_sums_are_exact_over_two_levels_of_appliances(ports, elems):
+    with CubeLab(ports, 2) as cube:
+        cube.start_appliances(BUILD)
+        workers = [start(cube, rank, steps=5, tensors=5, elems=elems)
+                   for rank in range(cube.workers)]
+        for worker in workers:
+            report = finish(worker)
+            assert report["exit"] == 0, report
+
+
+TRAIN = """
+import hashlib, json, os, sys
+import torch, torch.distributed as dist
+from torch import nn
+import sluice.torch
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+torch.manual_seed(int(os.environ["RANK"]))
+net = nn.Sequential(nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 10))
+model = nn.parallel.DistributedDataParallel(net)
+attachment = sluice.torch.attach(model)
+optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+for step in range(20):
+    optimizer.zero_grad()
+    inputs = torch.randn(16, 64)
+    nn.functional.cross_entropy(model(inputs), inputs[:, :10].argmax(1)).backward()
+    optimizer.step()
+digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
+print(json.dumps({"steps": attachment.stats()["steps_done"], "hash": digest.hexdigest()}))
+"""
+
+
+def test_pytorch_trains_on_nine_workers_and_all_replicas_are_the_same():
+    pytest.importorskip("torch")
+    with CubeLab(3, 2, plain_network=True) as cube:
+        cube.start_appliances(BUILD)
+        workers = []
+        for rank in range(cube.workers):
+            env = {"SLUICE_ADDRESS": cube.url, "SLUICE_SECRET": "lab", "RANK": str(rank),
+                   "WORLD_SIZE": str(cube.workers), "LOCAL_RANK": "0", "MASTER_ADDR": "10.99.0.10",
+                   "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "mgmt0",
+                   "SLUICE_BUILD": str(BUILD)}
+            workers.append(cube.popen(rank, [sys.executable, "-B", "-c", TRAIN], env=env,
+                                      stdout=-1, stderr=-1, text=True))
+        told = []
+        for worker in workers:
+            out, err = worker.communicate(timeout=100)
+            assert worker.returncode == 0, err
+            told.append(json.loads(out.splitlines()[-1]))
+        assert [each["steps"] for each in told] == [20] * cube.workers
+        assert len({each["hash"] for each in told}) == 1
+
+
+def test_a_box_that_dies_is_named_within_seconds():
+    with CubeLab(2, 2) as cube:
+        cube.start_appliances(BUILD)
+        workers = [start(cube, rank, steps=100_000, tensors=5, elems=20_000) for rank in range(4)]
+        for worker in workers:
+            wait_joined(worker)
+        time.sleep(0.5)
+        cube.boxes[1, 0].kill()
+        start_s = time.monotonic()
+        reports = [finish(worker, timeout=30) for worker in workers]
+        assert time.monotonic() - start_s < 15
+        assert all(report["exit"] == 3 for report in reports), reports
+        # Workers 0 and 2 are at that switch; who sees it first ends the job for all.
+        errors = [report["error"] for report in reports]
+        assert any("level 1, switch 0" in error and "silent" in error for error in errors), errors

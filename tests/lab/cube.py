@@ -1,0 +1,150 @@
+"""A BCube in network namespaces: one for each worker and each switch, a `sluiced` in each of these.
+
+`python3 -m sluice bcube plan` says which address, interface and configuration each has; a worker's
+interface at level l is `level<l>`. With `plain_network` the workers have one more network, `mgmt0`,
+for what PyTorch itself sends.
+
+    with CubeLab(2, 2) as cube:
+        cube.start_appliances(build_dir)
+        worker = cube.popen(3, [sys.executable, "train.py"], env={"SLUICE_ADDRESS": cube.url})
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import lab
+
+from sluice import bcube
+
+_ordinals = itertools.count()
+
+
+class CubeLab:
+    """BCube(`ports`, `levels`). Everything is removed on exit. Not thread-safe."""
+
+    def __init__(self, ports: int, levels: int, plain_network: bool = False):
+        self.cube = bcube.Cube(ports, levels)
+        self.plain_network = plain_network
+        self.boxes: dict[tuple[int, int], subprocess.Popen] = {}  # by level and switch
+        self._prefix = f"slc{os.getpid() % 100000}x{next(_ordinals)}"
+        self._namespaces: list[str] = []
+        self._processes: list[subprocess.Popen] = []
+        self._stack = contextlib.ExitStack()
+        self._signals = lab.ends_on_signals()
+        self.directory = Path()
+
+    @property
+    def workers(self) -> int:
+        return self.cube.servers
+
+    @property
+    def url(self) -> str:
+        return (f"bcube://{self.cube.ports},{self.cube.levels}"
+                f"?file={self.directory / 'cube.toml'}")
+
+    def __enter__(self) -> "CubeLab":
+        reason = lab.missing()
+        if reason:
+            raise lab.LabError(reason)
+        self._signals.__enter__()
+        try:
+            self.directory = Path(
+                self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-lab-")))
+            bcube.write_plan(self.cube, "aggregated", "udp://10.{level}.{switch}.1:7700",
+                             self.directory, interface="w{server}")
+            self._build()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *_exc) -> None:
+        with lab.ignored_signals():
+            for process in reversed(self._processes):
+                lab.stop(process)
+            for namespace in self._namespaces:
+                subprocess.run(["ip", "netns", "del", namespace], capture_output=True)
+            self._stack.close()
+        self._signals.__exit__(None, None, None)
+
+    def _namespace(self, name: str) -> str:
+        return f"{self._prefix}-{name}"
+
+    def _in(self, name: str, command: str, check: bool = True) -> None:
+        lab.run(f"ip netns exec {self._namespace(name)} {command}", check=check)
+
+    def _add_namespace(self, name: str) -> None:
+        self._namespaces.append(self._namespace(name))  # first: a signal may end us in between
+        lab.run(f"ip netns add {self._namespace(name)}")
+        self._in(name, "ip link set lo up")
+        self._in(name, "sysctl -qw net.ipv6.conf.default.disable_ipv6=1", check=False)
+
+    def _link(self, one: tuple[str, str], other: tuple[str, str]) -> None:
+        lab.run(f"ip link add {one[1]} netns {self._namespace(one[0])} type veth "
+                f"peer name {other[1]} netns {self._namespace(other[0])}")
+        for name, device in (one, other):
+            # The switch reads raw frames: checksums must be finished and frames unmerged.
+            self._in(name, f"ethtool -K {device} tx off rx off gso off tso off gro off")
+            self._in(name, f"ip link set {device} up")
+
+    def _build(self) -> None:
+        for worker in range(self.workers):
+            self._add_namespace(f"w{worker}")
+        for level in range(self.cube.levels):
+            for switch in range(self.cube.switches):
+                name = f"s{level}-{switch}"
+                self._add_namespace(name)
+                for digit, worker in enumerate(self.cube.servers_of(level, switch)):
+                    self._link((f"w{worker}", f"level{level}"), (name, f"w{worker}"))
+                    self._in(f"w{worker}",
+                             f"ip addr add 10.{level}.{switch}.{digit + 10}/24 dev level{level}")
+        if not self.plain_network:
+            return
+        self._add_namespace("mgmt")
+        self._in("mgmt", "ip link add br0 type bridge")
+        self._in("mgmt", "ip link set br0 up")
+        for worker in range(self.workers):
+            self._link((f"w{worker}", "mgmt0"), ("mgmt", f"w{worker}"))
+            self._in("mgmt", f"ip link set w{worker} master br0")
+            self._in(f"w{worker}", f"ip addr add 10.99.0.{worker + 10}/24 dev mgmt0")
+
+    def _popen(self, name: str, command: list[str], **kwargs) -> subprocess.Popen:
+        process = subprocess.Popen(["ip", "netns", "exec", self._namespace(name), *command],
+                                   start_new_session=True, **kwargs)
+        self._processes.append(process)
+        return process
+
+    def popen(self, worker: int, command: list[str], env: dict[str, str] | None = None,
+              **kwargs) -> subprocess.Popen:
+        """Starts `command` in the worker's namespace. Stopped when the lab ends."""
+        return self._popen(f"w{worker}", command, env={**os.environ, **(env or {})}, **kwargs)
+
+    def start_appliances(self, build_dir: str | Path, timeout: float = 30.0) -> None:
+        """Starts sluiced in every switch, with the plan's configuration, and waits for all."""
+        logs = {}
+        for level in range(self.cube.levels):
+            for switch in range(self.cube.switches):
+                path = self.directory / f"switch-{level}-{switch}.toml"
+                path.chmod(0o600)  # it holds a secret
+                path.write_text(path.read_text().replace(
+                    "[appliance]\n", '[appliance]\nsecret = "lab"\nmemory_mib = 96\n'))
+                logs[level, switch] = path.with_suffix(".log")
+                with logs[level, switch].open("wb") as output:
+                    self.boxes[level, switch] = self._popen(
+                        f"s{level}-{switch}",
+                        [str(Path(build_dir) / "dataplane" / "sluiced"), "--config", str(path)],
+                        stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        deadline = time.monotonic() + timeout
+        for place, log in logs.items():
+            while lab.READY not in log.read_text(errors="replace"):
+                if time.monotonic() > deadline or self.boxes[place].poll() is not None:
+                    raise lab.LabError(f"switch {place} did not become ready in {timeout} s:\n"
+                                       f"{log.read_text(errors='replace')}")
+                time.sleep(0.05)

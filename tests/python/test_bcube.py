@@ -1,0 +1,91 @@
+"""BCube: the plan's files, and jobs over them in one process."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import numpy
+import pytest
+from inproc import on_all_ranks
+
+import sluice
+from sluice import __main__ as command_line
+from sluice import bcube
+
+SLUICED = Path(os.environ.get("SLUICE_BUILD", "build")) / "dataplane" / "sluiced"
+
+
+def test_a_level_s_switches_join_servers_that_differ_in_its_digit_alone():
+    cube = bcube.Cube(3, 3)
+    for level in range(3):
+        for switch in range(cube.switches):
+            joined = [cube.digits(server) for server in cube.servers_of(level, switch)]
+            assert [digits[level] for digits in joined] == [0, 1, 2]
+            for other in set(range(3)) - {level}:
+                assert len({digits[other] for digits in joined}) == 1
+
+
+def test_the_command_writes_what_sluiced_accepts(tmp_path, capsys):
+    out = tmp_path / "plan"
+    assert command_line.main(["bcube", "plan", "--ports", "3", "--levels", "2",
+                              "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    assert "worker 5 digits 2,1: udp://10.0.1.1:7700, udp://10.1.2.1:7700" in printed
+    assert "level 1 switch 2     --+-- . . 2 . . 5 . . 8" in printed
+    assert f"bcube://3,2?file={out}/cube.toml" in printed
+    assert len(list(out.glob("switch-*.toml"))) == 6
+    if not SLUICED.exists():
+        pytest.skip("sluiced is not built")
+    for file in out.glob("switch-*.toml"):
+        done = subprocess.run([SLUICED, "--check-config", "--config", file], capture_output=True,
+                              text=True)
+        # The interfaces are those of another machine.
+        assert done.returncode == 0 or "interface" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("pattern, words", [
+    ("udp://10.0.0.1", "level 0, switch 0 and level 0, switch 1"),
+    ("udp://10.{level}.{worker}.1", "worker")])
+def test_a_plan_whose_addresses_are_not_apart_is_refused(tmp_path, capsys, pattern, words):
+    assert command_line.main(["bcube", "plan", "--ports", "2", "--levels", "2", "--address",
+                              pattern, "--out", str(tmp_path)]) == 2
+    assert words in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("ports, levels, mode", [
+    (2, 2, "aggregated"), (3, 2, "aggregated"), (2, 2, "plain")])
+def test_a_job_sums_over_the_planned_file(tmp_path, ports, levels, mode):
+    cube = bcube.Cube(ports, levels)
+    place = "switch" if mode == "aggregated" else "server"
+    bcube.write_plan(cube, mode, f"inproc://{tmp_path.name}-{{level}}-{{{place}}}", tmp_path)
+
+    def work(job):
+        got = []
+        for step in range(3):
+            weight = numpy.arange(1000, dtype=numpy.float32) + job.rank + step
+            bias = numpy.full(7, job.rank, numpy.float32)
+            job.submit("weight", weight)
+            job.submit("bias", bias)
+            job.wait_step()
+            got.append((weight.tobytes(), bias.tobytes()))
+        job.barrier()
+        parts = job.part_stats()
+        assert [(part["thread"], part["level"]) for part in parts] == [
+            (thread, level) for thread in range(levels) for level in range(levels)]
+        assert 0 < sum(part["bytes_sent"] for part in parts) < job.stats()["bytes_sent"]
+        return got
+
+    found = on_all_ranks(work, cube.servers, f"bcube://{ports},{levels}?file={tmp_path}/cube.toml")
+    assert all(each == found[0] for each in found)
+    weight, bias = (numpy.frombuffer(values, numpy.float32) for values in found[0][2])
+    workers = numpy.float32(cube.servers)
+    sums = sum(numpy.arange(1000, dtype=numpy.float32) + 2 + rank for rank in range(cube.servers))
+    assert (weight == sums / workers).all()
+    assert (bias == numpy.float32(sum(range(cube.servers))) / workers).all()
+
+
+def test_options_that_parts_of_a_gradient_cannot_have_are_refused_by_name():
+    with pytest.raises(sluice.InvalidArgument, match="world size 1.*4 servers"):
+        sluice.Job([("w", 8, "float32")], "bcube://2,2?levels=inproc://a,inproc://b", rank=0,
+                   world_size=1, run_id=1)

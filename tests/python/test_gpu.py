@@ -1,0 +1,76 @@
+"""On a machine with a GPU: the CUDA plug-in, by every way out of the device. Elsewhere skipped."""
+
+import pytest
+import ranks
+
+from inproc import address, on_all_ranks  # noqa: F401 - address is a fixture
+
+torch = pytest.importorskip("torch")
+pytestmark = [pytest.mark.usefixtures("library"),
+              pytest.mark.skipif(not torch.cuda.is_available(),
+                                 reason="no GPU that torch can use: nothing of CUDA was run")]
+
+
+@pytest.mark.parametrize("way", ["pinned", "pinned_zero_copy"])
+def test_sums_of_cuda_tensors_are_exact(address, way):
+    sizes = {"big": 5_000_011, "odd": 17, "half": 100_001}
+    specs = [(name, count, "float16" if name == "half" else "float32")
+             for name, count in sizes.items()]
+
+    def work(job):
+        for step in range(1, 6):
+            given = {name: torch.full((count,), float((job.rank + 1) * step), device="cuda:0",
+                                      dtype=getattr(torch, dtype))
+                     for name, count, dtype in specs}
+            for priority, (name, tensor) in enumerate(given.items()):
+                tensor.mul_(2)  # still under way when it is submitted
+                job.submit(name, tensor, priority=priority)
+            job.wait_step(timeout=30)
+            for name, tensor in given.items():
+                assert (tensor == 3 * step).all(), (name, step)
+        return job.device
+
+    assert on_all_ranks(work, 2, address, specs=specs, memory=way) == [0, 0]
+
+
+def train(rank, on_device, way):
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    import ddp_worker as w
+    import sluice.torch
+    torch.manual_seed(1)
+    net = torch.nn.Sequential(torch.nn.Linear(40, 300), torch.nn.ReLU(), torch.nn.Linear(300, 10))
+    images = torch.randn(2, 8, 16, 40)
+    if on_device:
+        net, images = net.cuda(), images.cuda()
+    w.start()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    model = DistributedDataParallel(net, gradient_as_bucket_view=True)
+    if way == "gloo":
+        attachment = None
+    elif way == "overlap":
+        attachment = sluice.torch.overlap(model, optimizer)
+    else:
+        attachment = sluice.torch.attach(model)
+    for step in range(8):
+        optimizer.zero_grad()
+        model(images[rank, step]).square().mean().backward()
+        optimizer.step()
+    if way == "overlap":
+        attachment.flush()
+    if attachment is not None:
+        attachment.detach()
+    return [p.detach().cpu().flatten().tolist() for p in net.parameters()]
+
+
+@pytest.mark.parametrize("way", ["attach", "overlap"])
+def test_ddp_on_one_card_trains_as_over_gloo(appliance, tmp_path, way):
+    found = {}
+    for name in (way, "gloo"):
+        (tmp_path / name).mkdir()
+        found[name] = ranks.run(train, 2, tmp_path / name, box=appliance, timeout_s=120,
+                                arguments={"on_device": True, "way": name})
+    assert found[way][0] == found[way][1], "the replicas part"
+    for ours, theirs in zip(found[way][0], found["gloo"][0]):
+        torch.testing.assert_close(torch.tensor(ours), torch.tensor(theirs), rtol=1e-5, atol=1e-6)

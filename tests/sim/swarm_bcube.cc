@@ -1,0 +1,298 @@
+#include "tests/sim/swarm_bcube.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+
+namespace sluice::sim {
+namespace {
+
+using Part = BcubeWorld::Part;
+
+// As of the other jobs of a swarm.
+constexpr DurationNs kStepBound = kSecond;
+constexpr DurationNs kSettleBound = 10 * kSecond;
+// From a death to the error at a survivor, on top of member_timeout.
+constexpr DurationNs kDeathBound = 5 * kSecond;
+constexpr DurationNs kJoinTimeout = 8 * kSecond;
+
+template <class T, std::size_t N>
+T pick(Random& random, const std::array<T, N>& choices) {
+  return choices[random.below(N)];
+}
+
+struct Shape {
+  std::uint32_t switch_ports, levels;
+};
+
+void draw_link(Random& random, LinkOptions& link) {
+  link.loss_ppm = pick(random, std::array{0u, 0u, 1'000u, 20'000u, 100'000u});
+  link.duplicate_ppm = pick(random, std::array{0u, 1'000u, 50'000u});
+  link.reorder_ppm = pick(random, std::array{0u, 1'000u, 100'000u});
+  link.delay_ns = pick(random, std::array{2 * kMicrosecond, 50 * kMicrosecond, kMillisecond});
+  link.jitter_ns = pick(random, std::array{DurationNs{0}, DurationNs{0}, 200 * kMicrosecond});
+  link.bytes_per_second = pick(random, std::array{125'000'000u, 1'250'000'000u});
+  link.queue_frames = pick(random, std::array{64u, 256u, 1024u});
+  link.mark_above_frames = pick(random, std::array{0u, 20u});
+}
+
+void draw_application(Random& random, BcubeOptions& options, std::uint32_t servers) {
+  options.steps = static_cast<Step>(1 + random.below(6));
+  options.chunk_bytes = static_cast<std::uint16_t>(64 * pick(random, std::array{1, 4, 16, 21}));
+  const std::uint64_t chunk_elems = options.chunk_bytes / 4;
+  for (std::uint64_t tensor = 1 + random.below(6); tensor > 0; --tensor)
+    options.elem_counts.push_back(1 +
+                                  random.below(chunk_elems * (random.one_in(4) ? 3 * servers : 8)));
+  options.compute_max_ns =
+      pick(random, std::array{DurationNs{0}, 100 * kMicrosecond, kMillisecond});
+  options.start_max_ns = pick(random, std::array{DurationNs{0}, 20 * kMillisecond, kSecond});
+  options.begin_together = false;
+  options.random_order = !random.one_in(3);
+  options.in_place = random.one_in(3);
+  options.pipelined = random.one_in(4);
+  options.call_end_step = random.one_in(2);
+  options.zero_weights = random.one_in(6);
+  options.averaging = pick(random, std::array{AveragingChoice::kDefault, AveragingChoice::kSum,
+                                              AveragingChoice::kWeight});
+  if (options.pipelined) return;
+  options.nil_ppm = !options.zero_weights && random.one_in(3) ? 300'000 : 0;
+  options.nil_output = random.one_in(2);
+  for (std::uint64_t i = random.below(4); i > 0; --i)
+    options.collectives.push_back(
+        {.before_step = static_cast<Step>(1 + random.below(options.steps)),
+         .kind = random.one_in(2) ? CollectiveKind::kBarrier : CollectiveKind::kBroadcast,
+         .root = Rank{static_cast<std::uint16_t>(random.below(servers))},
+         .size_bytes = static_cast<std::uint32_t>(1 + random.below(20'000))});
+  std::ranges::stable_sort(options.collectives, {}, &CollectivePlan::before_step);
+}
+
+Part draw_part(Random& random, const BcubeOptions& options, std::uint32_t servers) {
+  Part part{.kind = static_cast<Part::Kind>(random.below(3)),
+            .index = static_cast<std::uint32_t>(random.below(servers))};
+  const bool plain = options.mode == client::BcubeMode::kPlain;
+  if (part.kind == Part::Kind::kBox && !plain)
+    part.index %= options.levels * (servers / options.switch_ports);
+  if (part.kind == Part::Kind::kCable)
+    part.level = static_cast<std::uint32_t>(random.below(options.levels));
+  return part;
+}
+
+// A text says who or what made a worker fail: "... (level 1, switch 0, whose rank r is worker 2 + 4
+// r): ... rank 1 ...".
+struct Cause {
+  std::uint32_t level = 0, switch_index = 0;
+  std::uint32_t host = 0;              // plain: who sums
+  std::vector<std::uint32_t> workers;  // named as ranks
+};
+
+std::optional<Cause> cause_in(const std::string& text) {
+  Cause cause;
+  std::uint32_t first = 0, apart = 0;
+  const std::size_t place = text.find("(level ");
+  if (place == std::string::npos ||
+      std::sscanf(text.c_str() + place, "(level %u, switch %u, whose rank r is worker %u + %u r)",
+                  &cause.level, &cause.switch_index, &first, &apart) != 4)
+    return {};
+  if (const std::size_t at = text.find("where rank ", place); at != std::string::npos)
+    cause.host = first + apart * static_cast<std::uint32_t>(std::atoi(text.c_str() + at + 11));
+  for (std::size_t at = text.find(')', place); (at = text.find("rank", at)) != std::string::npos;) {
+    at += std::strlen(text[at + 4] == 's' ? "ranks " : "rank ");
+    for (int used = 0, rank = 0; std::sscanf(text.c_str() + at, "%d%n", &rank, &used) == 1;
+         at += static_cast<std::size_t>(used) + 2) {
+      cause.workers.push_back(first + apart * static_cast<std::uint32_t>(rank));
+      if (text.compare(at + static_cast<std::size_t>(used), 2, ", ") != 0) break;
+    }
+  }
+  return cause;
+}
+
+class Verdicts {
+ public:
+  Verdicts(const BcubeSwarm& swarm, const BcubeWorld& world) : swarm_(swarm), world_(world) {}
+
+  // Every survivor says whom it waited for, or what was silent: what died, or who failed before it.
+  std::string check_failures() const {
+    std::string wrong;
+    for (std::uint32_t server = 0; server < world_.bcube().servers(); ++server) {
+      const BcubeWorld::Failure& failure = world_.failure(server);
+      if (failure.text.empty() || (swarm_.death->part == Part{Part::Kind::kServer, server}))
+        continue;
+      const std::string who = "bcube rank " + std::to_string(server) + ": ";
+      if (!is_founded(server, failure))
+        wrong += who + "the error names nobody who was lost: " + failure.text + "\n";
+      if (world_.died_ns() + failure.after_ns > bound())
+        wrong += who + "I4: learnt of a death " + std::to_string(failure.after_ns / kMillisecond) +
+                 " ms after it: " + failure.text + "\n";
+    }
+    return wrong;
+  }
+
+ private:
+  TimeNs bound() const {
+    const TimeNs from = std::max(world_.died_ns(), swarm_.faults_stop_at + 1500 * kMillisecond);
+    return from + (world_.has_started() ? swarm_.options.member_timeout_ns : kJoinTimeout) +
+           kDeathBound;
+  }
+
+  bool is_founded(std::uint32_t server, const BcubeWorld::Failure& failure) const {
+    const std::optional<Cause> cause = cause_in(failure.text);
+    if (!cause) return false;
+    for (const std::uint32_t worker : cause->workers) {
+      const BcubeWorld::Failure& earlier = world_.failure(worker);
+      if (is_lost(worker, *cause)) return true;
+      if (worker != server && !earlier.text.empty() && earlier.after_ns <= failure.after_ns)
+        return true;
+    }
+    return is_lost(server, *cause);  // its own way to the appliance, or the appliance itself
+  }
+
+  // Whether what died is on the way from this worker to an appliance at the place of the cause.
+  bool is_lost(std::uint32_t worker, const Cause& cause) const {
+    const Part& death = swarm_.death->part;
+    const client::Bcube& bcube = world_.bcube();
+    const bool plain = swarm_.options.mode == client::BcubeMode::kPlain;
+    switch (death.kind) {
+      case Part::Kind::kServer:
+        return worker == death.index || (plain && cause.host == death.index);
+      case Part::Kind::kBox:
+        return death.index ==
+               (plain ? cause.host : cause.level * bcube.switches_per_level() + cause.switch_index);
+      case Part::Kind::kCable:
+        return death.level == cause.level &&
+               (worker == death.index || (plain && cause.host == death.index));
+    }
+    return false;
+  }
+
+  const BcubeSwarm& swarm_;
+  const BcubeWorld& world_;
+};
+
+// Of gradients, that the servers' ports send for all steps when nothing is lost or left out.
+std::uint64_t due_bytes(const BcubeOptions& options, const client::Bcube& bcube) {
+  const std::uint64_t n = bcube.switch_ports();
+  std::uint64_t copies = 0;  // of each element
+  std::uint64_t holders = bcube.servers();
+  for (std::uint32_t stage = 0; stage < bcube.levels(); ++stage, holders /= n)
+    copies += options.mode == client::BcubeMode::kPlain ? 2 * (holders - holders / n) : holders;
+  std::uint64_t elems = 0;
+  for (const std::uint64_t count : options.elem_counts) elems += count;
+  return 4 * elems * copies * options.steps;
+}
+
+}  // namespace
+
+BcubeSwarm draw_bcube(std::uint64_t seed) {
+  Random random(mix(seed, 0xBC0BE));
+  BcubeSwarm swarm;
+  BcubeOptions& options = swarm.options;
+  const Shape shape = random.one_in(10)
+                          ? pick(random, std::array{Shape{3, 3}, Shape{2, 4}})
+                          : pick(random, std::array{Shape{2, 2}, Shape{3, 2}, Shape{4, 2},
+                                                    Shape{2, 3}, Shape{3, 1}});
+  options.seed = mix(seed, 0xBC0BE, 1);
+  options.switch_ports = shape.switch_ports;
+  options.levels = shape.levels;
+  options.mode = random.one_in(2) ? client::BcubeMode::kPlain : client::BcubeMode::kAggregated;
+  options.shards = static_cast<std::uint16_t>(1 + random.below(3));
+  options.receive_credit_packets = pick(random, std::array{16u, 64u, 1024u});
+  options.member_timeout_ns = random.one_in(4) ? 8 * kSecond : 3 * kSecond;
+  options.join_timeout_ns = kJoinTimeout;
+  draw_link(random, options.link);
+  const std::uint32_t servers =
+      client::Bcube::create(shape.switch_ports, shape.levels).value().servers();
+  draw_application(random, options, servers);
+  swarm.faults_stop_at = random.between(100 * kMillisecond, 2 * kSecond);
+  for (std::uint64_t i = random.below(3); i > 0; --i) {
+    BcubeWorld::Absence absence{draw_part(random, options, servers)};
+    absence.from = random.between(0, swarm.faults_stop_at);
+    absence.until = absence.from + random.between(kMillisecond, 1500 * kMillisecond);
+    // Two of one part could add up to more than it survives.
+    const bool again = std::ranges::any_of(
+        swarm.absences, [&](const auto& other) { return other.part.index == absence.part.index; });
+    if (!again) swarm.absences.push_back(absence);
+  }
+  if (random.one_in(3))
+    swarm.death = {
+        draw_part(random, options, servers), 0,
+        random.one_in(2) ? random.between(0, 2 * kSecond) : random.between(0, 100 * kMillisecond)};
+  return swarm;
+}
+
+std::string describe(const BcubeSwarm& swarm) {
+  const auto name_of = [](const Part& part) {
+    constexpr const char* kNames[] = {"server", "box", "cable"};
+    return std::string(kNames[static_cast<int>(part.kind)]) + ' ' + std::to_string(part.index) +
+           (part.kind == Part::Kind::kCable ? '.' + std::to_string(part.level) : "");
+  };
+  const BcubeOptions& options = swarm.options;
+  const LinkOptions& link = options.link;
+  std::ostringstream out;
+  out << "  bcube(" << options.switch_ports << ',' << options.levels << ')'
+      << (options.mode == client::BcubeMode::kPlain ? " plain" : " aggregated")
+      << " steps=" << options.steps << " chunk_bytes=" << options.chunk_bytes
+      << " shards=" << options.shards << " credit=" << options.receive_credit_packets
+      << " nil_ppm=" << options.nil_ppm << " nil_output=" << options.nil_output
+      << " pipelined=" << options.pipelined << " in_place=" << options.in_place
+      << " end_step=" << options.call_end_step << " zero_weights=" << options.zero_weights
+      << " averaging=" << static_cast<int>(options.averaging)
+      << " collectives=" << options.collectives.size()
+      << " compute_us=" << options.compute_max_ns / kMicrosecond
+      << " start_ms=" << options.start_max_ns / kMillisecond
+      << " member_timeout_s=" << options.member_timeout_ns / kSecond << " loss=" << link.loss_ppm
+      << " dup=" << link.duplicate_ppm << " reorder=" << link.reorder_ppm
+      << " delay_us=" << link.delay_ns / kMicrosecond
+      << " jitter_us=" << link.jitter_ns / kMicrosecond
+      << " MBps=" << link.bytes_per_second / 1'000'000 << " queue=" << link.queue_frames
+      << " mark=" << link.mark_above_frames
+      << " faults_stop_ms=" << swarm.faults_stop_at / kMillisecond << " elems=";
+  for (const std::uint64_t elems : options.elem_counts) out << elems << ',';
+  for (const BcubeWorld::Absence& absence : swarm.absences)
+    out << "\n   " << name_of(absence.part) << " away at_ms=" << absence.from / kMillisecond
+        << " for_ms=" << (absence.until - absence.from) / kMillisecond;
+  if (swarm.death)
+    out << "\n   " << name_of(swarm.death->part)
+        << " dies at_us=" << swarm.death->at / kMicrosecond;
+  return out.str();
+}
+
+void run_bcube(const BcubeSwarm& swarm, SwarmOutcome& outcome) {
+  const BcubeOptions& options = swarm.options;
+  BcubeWorld world(options);
+  world.heal_at(swarm.faults_stop_at);
+  for (const BcubeWorld::Absence& absence : swarm.absences) world.interrupt(absence);
+  if (swarm.death) world.kill(*swarm.death);
+  const auto rounds = static_cast<DurationNs>(options.steps + options.collectives.size() + 1);
+  const DurationNs compute_ns =
+      options.compute_max_ns * static_cast<DurationNs>(options.elem_counts.size());
+  const TimeNs deadline = std::max(swarm.faults_stop_at, options.start_max_ns) +
+                          1500 * kMillisecond + kSettleBound + rounds * (compute_ns + kStepBound) +
+                          2 * options.member_timeout_ns + kJoinTimeout;
+  const bool over = world.run(deadline);
+  for (const std::string& text : world.violations()) outcome.violations += "bcube: " + text + "\n";
+  if (!over) outcome.violations += "bcube: I4: not over\n" + world.describe_stall();
+  std::uint64_t sent = 0;
+  for (std::uint32_t server = 0; server < world.bcube().servers(); ++server)
+    for (std::uint32_t level = 0; level < world.bcube().levels(); ++level)
+      sent += world.sent_bytes(server, level);
+  const std::uint64_t due = due_bytes(options, world.bcube());
+  // Recovery must not feed on itself.
+  if (sent > 3 * due + 300u * options.chunk_bytes)
+    outcome.violations += "bcube: I4: " + std::to_string(sent) + " bytes of gradients were sent, " +
+                          std::to_string(due) + " were needed\n";
+  if (swarm.death) outcome.violations += Verdicts(swarm, world).check_failures();
+  outcome.ok &= outcome.violations.empty();
+  outcome.trace_hash = mix(outcome.trace_hash, world.trace_hash());
+  outcome.events += world.event_count();
+  outcome.results_checked += world.averages();
+  outcome.virtual_time_ns = std::max(outcome.virtual_time_ns, world.now());
+  bool any_failed = false;
+  for (std::uint32_t server = 0; server < world.bcube().servers(); ++server)
+    any_failed |= !world.failure(server).text.empty();
+  ++(any_failed ? outcome.jobs_failed_as_promised : outcome.jobs_completed);
+}
+
+}  // namespace sluice::sim

@@ -1,0 +1,255 @@
+// Whole jobs over a BCube of in-process appliances, through the C++ interface: only the address
+// differs from any other job's.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/unit/client_abi/job_support.h"
+
+namespace {
+
+using job_test::error_of;
+using job_test::kLong;
+using job_test::on_every_rank;
+using sluice::Error;
+using sluice::Job;
+using sluice::Options;
+using std::chrono::milliseconds;
+using ::testing::AllOf;
+using ::testing::AnyOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+struct Cube {
+  std::uint32_t n = 2, k = 2;
+  std::string name;
+
+  std::uint32_t power(std::uint32_t exponent) const {
+    return exponent == 0 ? 1 : n * power(exponent - 1);
+  }
+  std::uint32_t servers() const { return power(k); }
+  std::string shape() const { return "bcube://" + std::to_string(n) + "," + std::to_string(k); }
+  // Of the switch that differs from the rank in the level's digit alone.
+  std::string at(std::uint32_t rank, std::uint32_t level) const {
+    const std::uint32_t low = rank % power(level), high = rank / power(level + 1);
+    return "inproc://" + name + "-" + std::to_string(level) + "-" +
+           std::to_string(high * power(level) + low);
+  }
+  std::string address(std::uint32_t rank) const {
+    std::string text = shape() + "?levels=";
+    for (std::uint32_t level = 0; level < k; ++level)
+      text += (level == 0 ? "" : ",") + at(rank, level);
+    return text;
+  }
+  // Each server has an appliance, which its neighbours of all levels know by a name of the level.
+  std::string write_plain_file() const {
+    const std::string path = testing::TempDir() + "/" + name + ".toml";
+    std::ofstream file(path);
+    file << "ports = " << n << "\nlevels = " << k << "\nmode = \"plain\"\nappliances = [\n";
+    for (std::uint32_t level = 0; level < k; ++level) {
+      file << "  [";
+      for (std::uint32_t server = 0; server < servers(); ++server)
+        file << "\"inproc://" << name << "-" << level << "-" << server << "\", ";
+      file << "],\n";
+    }
+    file << "]\n";
+    return path;
+  }
+  Options options(std::uint32_t rank) const {
+    Options options;
+    options.address = address(rank);
+    options.job_name = name;
+    options.rank = rank;
+    options.world_size = servers();
+    options.run_id = 1;
+    // Nobody dies here, but nine ranks under a sanitizer wait long for two cores.
+    options.connect_timeout = options.silence_timeout = job_test::kLong;
+    return options;
+  }
+};
+
+constexpr std::size_t kElems[] = {1, 700, 40'000, 333};
+
+// Each thread at each level has sent and received; together they are all but the meetings.
+void expect_parts(const Cube& cube, const Job& job) {
+  const auto parts = job.part_counters();
+  ASSERT_EQ(parts.size(), cube.k * cube.k);
+  std::uint64_t sent = 0;
+  for (std::uint32_t index = 0; index < parts.size(); ++index) {
+    const auto& [part, counters] = parts[index];
+    EXPECT_EQ(part.thread * cube.k + part.level, index);
+    EXPECT_EQ(counters.steps_done, 3u);
+    EXPECT_GT(counters.packets_sent, 0u) << "thread " << part.thread << " level " << part.level;
+    EXPECT_GT(counters.bytes_received, 0u) << "thread " << part.thread << " level " << part.level;
+    sent += counters.bytes_sent;
+  }
+  EXPECT_LT(sent, job.counters().bytes_sent);
+  EXPECT_GT(sent, job.counters().bytes_sent / 2);
+}
+
+// In place, as DDP does; in the last step one tensor is left out by all.
+void train(const Cube& cube, const Options& options) {
+  Job job(options, {{"a", kElems[0]}, {"b", kElems[1]}, {"c", kElems[2]}, {"d", kElems[3]}});
+  const std::uint32_t world = cube.servers();
+  for (std::uint32_t root = 0; root < world; root += world - 1) {
+    std::vector<std::uint8_t> bytes(20'000, static_cast<std::uint8_t>(options.rank));
+    job.broadcast(root, bytes.data(), bytes.size(), kLong);
+    ASSERT_EQ(bytes, std::vector<std::uint8_t>(20'000, static_cast<std::uint8_t>(root)));
+  }
+  std::vector<std::vector<float>> values;
+  for (const std::size_t elems : kElems) values.emplace_back(elems);
+  for (std::uint32_t step = 1; step <= 3; ++step) {
+    const std::uint32_t count = step == 3 ? 3 : 4;
+    for (std::uint32_t tensor = 0; tensor < count; ++tensor) {
+      for (std::size_t i = 0; i < values[tensor].size(); ++i)
+        values[tensor][i] = static_cast<float>(i % 100 + step + options.rank);
+      job.submit({tensor, values[tensor].data(), values[tensor].data(), 2,
+                  static_cast<std::uint8_t>(tensor)});
+    }
+    job.end_step();
+    EXPECT_EQ(job.wait_step(kLong), step);
+    float sum = 0;
+    for (std::uint32_t rank = 0; rank < world; ++rank) sum += static_cast<float>(rank);
+    for (std::uint32_t tensor = 0; tensor < count; ++tensor) {
+      EXPECT_EQ(job.wait(tensor).weight, 2u * world);
+      for (std::size_t i = 0; i < values[tensor].size(); ++i)
+        ASSERT_EQ(values[tensor][i], (static_cast<float>((i % 100 + step) * world) + sum) /
+                                         static_cast<float>(2 * world))
+            << "tensor " << tensor << " element " << i << " of step " << step;
+    }
+    EXPECT_EQ(job.report(step).k, world);
+  }
+  EXPECT_EQ(job.counters().steps_done, 3u);
+  expect_parts(cube, job);
+  EXPECT_THAT(job.schedule_plan(), HasSubstr("level 1, switch "));
+  job.barrier(kLong);
+  job.leave();
+}
+
+TEST(CubeJobs, SumOverSwitchesThatAggregate) {
+  for (const Cube& cube : {Cube{2, 2, "cube22"}, Cube{3, 2, "cube32"}, Cube{2, 3, "cube23"}})
+    on_every_rank(cube.servers(), [&](std::uint32_t rank) { train(cube, cube.options(rank)); });
+}
+
+TEST(CubeJobs, SumOverServersWhoAdd) {
+  for (const Cube& cube : {Cube{2, 2, "plain22"}, Cube{3, 2, "plain32"}}) {
+    const std::string file = cube.write_plain_file();
+    on_every_rank(cube.servers(), [&](std::uint32_t rank) {
+      Options options = cube.options(rank);
+      options.address = cube.shape() + "?file=" + file;
+      train(cube, options);
+    });
+    std::remove(file.c_str());
+  }
+}
+
+TEST(CubeJobs, NameWhatTheyCannotDo) {
+  const Cube cube{2, 2, "cannot"};
+  const auto refusal = [&](const std::function<void(Options&)>& change) -> std::string {
+    Options options = cube.options(1);
+    change(options);
+    const Error error = error_of([&] { Job job(options, {{"t", 8}}); });
+    EXPECT_EQ(error.status(), SLUICE_INVALID_ARGUMENT);
+    return error.what();
+  };
+  const auto address = [&](const std::string& text) {
+    return refusal([&](Options& options) { options.address = text; });
+  };
+  EXPECT_THAT(refusal([](Options& o) { o.wire = sluice::Wire::kFloat16; }), HasSubstr("float32"));
+  EXPECT_THAT(refusal([](Options& o) { o.prune = sluice::Prune::kSigma; }), HasSubstr("prune"));
+  EXPECT_THAT(refusal([](Options& o) { o.policy = sluice::Policy::kFixed; }),
+              HasSubstr("policy sync"));
+  EXPECT_THAT(refusal([](Options& o) { o.schedule = sluice::Schedule::kCredit; }),
+              HasSubstr("schedule strict"));
+  EXPECT_THAT(refusal([](Options& o) { o.world_size = 5; }),
+              AllOf(HasSubstr("world size 5"), HasSubstr("4 servers")));
+  EXPECT_THAT(refusal([](Options& o) { o.local_address = "10.0.0.1"; }), HasSubstr("10.0.0.1"));
+  EXPECT_THAT(refusal([](Options& o) { o.job_name = std::string(60, 'x'); }),
+              AllOf(HasSubstr("60"), HasSubstr("bytes")));
+  EXPECT_THAT(address(cube.address(1) + "&digits=0,1"),
+              AllOf(HasSubstr("of rank 2"), HasSubstr("rank 1, whose digits are 1,0")));
+  EXPECT_THAT(address(cube.address(1) + "&digits=0,2"), HasSubstr("digit 2 of level 1"));
+  EXPECT_THAT(address("bcube://2,2?levels=inproc://x,inproc://x"),
+              AllOf(HasSubstr("level 0"), HasSubstr("level 1"), HasSubstr("inproc://x")));
+  EXPECT_THAT(address("bcube://2,2?levels=inproc://x"), HasSubstr("1 addresses"));
+  EXPECT_THAT(address("bcube://2,2?levels=inproc://x,vhost://10.0.0.1/y"), HasSubstr("vhost://"));
+  EXPECT_THAT(address("bcube://2?levels=inproc://x"), HasSubstr("two numbers"));
+  EXPECT_THAT(address("bcube://1,2?levels=inproc://x"), HasSubstr("ports"));
+  EXPECT_THAT(address("bcube://2,2"), HasSubstr("not said"));
+  EXPECT_THAT(address("bcube://2,2?level=inproc://x"), HasSubstr("\"level\""));
+  EXPECT_THAT(address("bcube://2,2?file=/nowhere.toml"), HasSubstr("/nowhere.toml"));
+  const std::string file = cube.write_plain_file();
+  EXPECT_THAT(address("bcube://3,2?file=" + file),
+              AllOf(HasSubstr("bcube(2,2)"), HasSubstr("bcube(3,2)")));
+  EXPECT_THAT(address("bcube://2,2?mode=aggregated&file=" + file),
+              AllOf(HasSubstr("aggregated"), HasSubstr("plain")));
+  std::ofstream(file, std::ios::app) << "port = 3\n";
+  EXPECT_THAT(address("bcube://2,2?file=" + file), AllOf(HasSubstr("not port"), HasSubstr(file)));
+  std::remove(file.c_str());
+}
+
+// Levels 0 and 1 of rank 0 are exchanged. Who sees it first says so; the others may hear of its end
+// alone.
+TEST(CubeJobs, NameALevelThatLeadsToAnotherSwitch) {
+  const Cube cube{2, 2, "swapped"};
+  std::vector<std::string> errors(4);
+  on_every_rank(4, [&](std::uint32_t rank) {
+    Options options = cube.options(rank);
+    options.join_timeout = milliseconds(2000);
+    if (rank == 0)
+      options.address = cube.shape() + "?levels=" + cube.at(0, 1) + "," + cube.at(0, 0);
+    try {
+      Job job(options, {{"t", 8}});
+    } catch (const Error& error) {
+      errors[rank] = error.what();
+    }
+  });
+  EXPECT_THAT(errors[0], AnyOf(HasSubstr("another switch"), HasSubstr("left with an error")));
+  EXPECT_THAT(errors, Contains(AllOf(HasSubstr("another switch"), HasSubstr("worker 0"),
+                                     HasSubstr("not worker"), HasSubstr("with its level 0"),
+                                     HasSubstr("with its level 1"))));
+}
+
+TEST(CubeJobs, NameTwoWorkersWithOneRank) {
+  const Cube cube{2, 2, "twins"};
+  Options options = cube.options(3);
+  options.join_timeout = milliseconds(1500);
+  on_every_rank(2, [&](std::uint32_t rank) {
+    Options mine = options;
+    mine.run_id = 1 + rank;
+    const std::string error = error_of([&] { Job job(mine, {{"t", 8}}); }).what();
+    EXPECT_THAT(error, AllOf(HasSubstr("rank"), HasSubstr("worker")));
+  });
+}
+
+// Its neighbours name it, by its rank at the switch and in the BCube's numbers.
+TEST(CubeJobs, NameAWorkerThatIsGone) {
+  const Cube cube{2, 2, "gone"};
+  std::vector<std::string> errors(4);
+  on_every_rank(4, [&](std::uint32_t rank) {
+    Job job(cube.options(rank), {{"t", 5'000}});
+    job.barrier(kLong);
+    if (rank == 3) {
+      std::this_thread::sleep_for(milliseconds(200));
+      return job.abort();
+    }
+    std::vector<float> values(5'000, 1);
+    const Error error = error_of([&] {
+      for (;;) {
+        job.submit({0, values.data(), values.data()});
+        job.wait_step(kLong);
+      }
+    });
+    EXPECT_EQ(error.status(), SLUICE_PEER_LOST);
+    errors[rank] = error.what();
+  });
+  for (const std::uint32_t rank : {1u, 2u})
+    EXPECT_THAT(errors[rank], AllOf(HasSubstr("rank 1 "), HasSubstr("level "), HasSubstr("switch "),
+                                    HasSubstr("worker")));
+}
+
+}  // namespace
