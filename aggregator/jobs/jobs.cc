@@ -227,6 +227,7 @@ std::vector<JobView> Jobs::views() const {
                         .world_size = entry->world_size(),
                         .job = entry->job.get(),
                         .preparing = entry->memory() == JobMemory::kMaking,
+                        .was_kept = entry->was_kept,
                         .notice = entry->notice_text,
                         .loss = entry->loss});
   return result;

@@ -100,6 +100,7 @@ struct JobView {
   std::uint16_t world_size = 0;
   const Job* job = nullptr;  // null while it is made, and once the shards have released it
   bool preparing = false;    // its memory is being made
+  bool was_kept = false;     // a store that has outlived all of its workers once
   std::string_view notice;   // what its members were told; empty unless it ended by failure
   std::string_view loss;     // the last rank that it lost and goes on without; empty: all are in
 };

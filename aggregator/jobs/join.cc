@@ -223,8 +223,7 @@ ControlResult Jobs::admit_to_running(JobEntry& entry, const Request& request) {
   }
   if (member.live()) remove_member(entry, rank);  // silent for too long
   if (entry.is_kept())
-    entry.loss = text("job '%s': goes on with the parameters that its last workers have left",
-                      entry.name.c_str());
+    entry.loss = text("job '%s': its other workers are still to come", entry.name.c_str());
   if (!same) occupy(entry, request);
   member.address = request.origin.address;
   member.rejoined = true;

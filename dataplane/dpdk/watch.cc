@@ -25,7 +25,9 @@ std::string describe(const agg::JobView& view) {
       return name + (view.preparing ? " waits for its memory to be made" : " is forming");
     case wire::JobState::kRunning: {
       const std::string workers = name + " runs with ";
-      if (view.loss.empty()) return workers + std::to_string(view.world_size) + " workers";
+      if (view.loss.empty())
+        return workers + std::to_string(view.world_size) + " workers" +
+               (view.was_kept ? " on the parameters that earlier ones have left" : "");
       return workers + std::to_string(view.joined_count) + " of " +
              std::to_string(view.world_size) + " workers: " + without_name(view, view.loss);
     }
