@@ -38,7 +38,7 @@ template <class Kernel>
 HWY_INLINE Sums sum_up(std::size_t elem_count, const Kernel& kernel) {
   const Floats d;
   const std::size_t lanes = hn::Lanes(d);
-  Sums sums;
+  Sums columns[kSumColumns];
   for (std::size_t begin = 0; begin < elem_count; begin += kSumBlock) {
     const std::size_t end = HWY_MIN(begin + kSumBlock, elem_count);
     float left[kSumLanes], right[kSumLanes];
@@ -56,8 +56,17 @@ HWY_INLINE Sums sum_up(std::size_t elem_count, const Kernel& kernel) {
       hn::StoreU(left_one, One(), left + lane);
       hn::StoreU(right_one, One(), right + lane);
     }
-    for (const float sum : left) sums.left += static_cast<double>(sum);
-    for (const float sum : right) sums.right += static_cast<double>(sum);
+    Sums block;
+    for (const float sum : left) block.left += static_cast<double>(sum);
+    for (const float sum : right) block.right += static_cast<double>(sum);
+    Sums& column = columns[begin / kSumBlock % kSumColumns];
+    column.left += block.left;
+    column.right += block.right;
+  }
+  Sums sums;
+  for (const Sums& column : columns) {
+    sums.left += column.left;
+    sums.right += column.right;
   }
   return sums;
 }

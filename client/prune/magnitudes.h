@@ -4,7 +4,9 @@
 // Highway), chosen at run time, and the same result on every instruction set: counts are exact, and
 // sums have one order of addition. In it a block of kSumBlock elements has kSumLanes sums in
 // float32, element i of the block going into sum i % kSumLanes in order of i; then the block's sums
-// are added in order of their number to a double, and blocks follow each other.
+// are added in order of their number to a double from zero, and block b's double to column
+// b % kSumColumns, in order of b; at last the columns are added in order. (Columns, so that a
+// device with as many threads need not add one block after the other.)
 //
 // Pure; any thread. No call allocates.
 #pragma once
@@ -20,6 +22,7 @@ namespace sluice::client {
 inline constexpr std::uint32_t kMagnitudes = 0x80000000u;  // how many there are
 inline constexpr std::size_t kSumLanes = 16;
 inline constexpr std::size_t kSumBlock = 1024;
+inline constexpr std::size_t kSumColumns = 256;
 
 // Of two spans of one length.
 struct Values {

@@ -2,26 +2,31 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "tests/unit/prune/gradients.h"
 
 namespace sluice::client {
 namespace {
 
-constexpr std::size_t kLengths[] = {0, 1, 3, 15, 16, 17, 31, 33, 70, 1023, 1024, 1025, 5000};
+constexpr std::size_t kLengths[] = {0,  1,  3,    15,   16,   17,   31,
+                                    33, 70, 1023, 1024, 1025, 5000, kSumColumns* kSumBlock + 700};
 
 // The order of addition that the header gives, as it says it.
 template <class Addend>
 double sum_in_order(const Gradients& from, const Addend& addend) {
-  double total = 0;
+  double columns[kSumColumns] = {};
   for (std::size_t begin = 0; begin < from.gradient.size(); begin += kSumBlock) {
     float sums[kSumLanes] = {};
     for (std::size_t i = begin; i < std::min(begin + kSumBlock, from.gradient.size()); ++i) {
       volatile float term = addend(from.gradient[i] + from.residual[i]);  // rounded before added
       sums[(i - begin) % kSumLanes] += term;
     }
-    for (const float sum : sums) total += static_cast<double>(sum);
+    double block = 0;
+    for (const float sum : sums) block += static_cast<double>(sum);
+    columns[begin / kSumBlock % kSumColumns] += block;
   }
-  return total;
+  return std::accumulate(std::begin(columns), std::end(columns), 0.0);
 }
 
 TEST(Magnitudes, MomentsAreAddedInTheWrittenOrderOnEveryTargetAtEveryLength) {
