@@ -7,66 +7,15 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <mutex>
 #include <new>
 #include <string>
-#include <vector>
 
+#include "client/device/cuda/opened.h"
 #include "client/device/plugin.h"
-
-struct sluice_device {
-  int ordinal = 0;
-  bool by_kernel = false;
-  cudaStream_t in = nullptr;
-  cudaStream_t out = nullptr;
-  std::mutex mutex;
-  std::vector<sluice_device_mark*> free;
-};
-
-struct sluice_device_mark {
-  cudaEvent_t event = nullptr;
-};
 
 namespace {
 
-thread_local std::string error_text;
-
-const char* remedy(cudaError_t code) {
-  switch (code) {
-    case cudaErrorInsufficientDriver:
-      return "; install NVIDIA's driver, or a newer one (nvidia-smi shows which there is)";
-    case cudaErrorNoDevice: return "; CUDA_VISIBLE_DEVICES may hide it";
-    case cudaErrorInvalidDevice: return "; count devices from 0";
-    default: return "";
-  }
-}
-
-bool ok(cudaError_t code, const char* what) {
-  if (code == cudaSuccess) return true;
-  error_text = std::string(what) + ": " + cudaGetErrorString(code) + " (" + cudaGetErrorName(code) +
-               ")" + remedy(code);
-  (void)cudaGetLastError();  // else the training's next check would find it
-  return false;
-}
-
-// The calling thread works on this device for a while.
-class Current {
- public:
-  explicit Current(int ordinal) {
-    ok_ = ok(cudaGetDevice(&before_), "cudaGetDevice") &&
-          (before_ == ordinal || ok(cudaSetDevice(ordinal), "cudaSetDevice"));
-    changed_ = ok_ && before_ != ordinal;
-  }
-  ~Current() {
-    if (changed_) (void)cudaSetDevice(before_);
-  }
-  explicit operator bool() const { return ok_; }
-
- private:
-  int before_ = 0;
-  bool ok_ = false;
-  bool changed_ = false;
-};
+using namespace sluice::cuda;
 
 // Either side is aligned for 16 bytes but for a tensor's last piece and odd tensors.
 __global__ void copy_kernel(void* to, const void* from, size_t bytes) {
@@ -89,35 +38,6 @@ bool start_copy(sluice_device* device, cudaStream_t stream, void* to, const void
     return ok(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), "cudaMemcpyAsync");
   copy_kernel<<<kBlocks, kThreads, 0, stream>>>(to, from, bytes);
   return ok(cudaGetLastError(), "copy kernel");
-}
-
-sluice_device_mark* new_mark(sluice_device* device) {
-  {
-    const std::lock_guard lock(device->mutex);
-    if (!device->free.empty()) {
-      sluice_device_mark* const mark = device->free.back();
-      device->free.pop_back();
-      return mark;
-    }
-  }
-  auto* const mark = new (std::nothrow) sluice_device_mark;
-  if (mark != nullptr &&
-      ok(cudaEventCreateWithFlags(&mark->event, cudaEventDisableTiming), "cudaEventCreate"))
-    return mark;
-  delete mark;
-  return nullptr;
-}
-
-void drop(sluice_device* device, sluice_device_mark* mark) {
-  const std::lock_guard lock(device->mutex);
-  device->free.push_back(mark);
-}
-
-sluice_device_mark* mark_in(sluice_device* device, cudaStream_t stream) {
-  sluice_device_mark* const mark = new_mark(device);
-  if (mark == nullptr || ok(cudaEventRecord(mark->event, stream), "cudaEventRecord")) return mark;
-  drop(device, mark);
-  return nullptr;
 }
 
 void close_device(sluice_device* device) {

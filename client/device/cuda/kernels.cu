@@ -1,0 +1,124 @@
+// The kernels of kernels.h on the device: every lane of lanes.h is a thread, a phase ends at a
+// barrier. All of it runs on the stream of the copies from the device, behind those begun before.
+#include <cuda_runtime.h>
+
+#include <cub/device/device_scan.cuh>
+
+#include "client/device/cuda/opened.h"
+#include "client/device/cuda/operations.h"
+
+namespace sluice::cuda {
+namespace {
+
+template <class Kernel>
+__global__ void __launch_bounds__(Kernel::kThreads) run_kernel(const Kernel kernel) {
+  __shared__ typename Kernel::Shared shared;
+  const Lane lane{.block = blockIdx.x, .blocks = gridDim.x, .thread = threadIdx.x};
+#pragma unroll
+  for (int phase = 0; phase < Kernel::kPhases; ++phase) {
+    if (phase != 0) __syncthreads();
+    kernel.run(phase, lane, shared);
+  }
+}
+
+struct CudaLauncher {
+  cudaStream_t stream;
+
+  template <class Kernel>
+  bool launch(std::uint32_t blocks, const Kernel& kernel) const {
+    if (blocks == 0) return true;
+    run_kernel<<<blocks, Kernel::kThreads, 0, stream>>>(kernel);
+    return ok(cudaGetLastError(), "kernel");
+  }
+  bool zero(void* memory, std::size_t bytes) const {
+    return ok(cudaMemsetAsync(memory, 0, bytes, stream), "cudaMemsetAsync");
+  }
+  bool sum_before(const std::uint64_t* from, std::uint64_t* to, std::size_t count, void* room,
+                  std::size_t room_bytes) const {
+    return ok(cub::DeviceScan::ExclusiveSum(room, room_bytes, from, to, count, stream), "CUB's scan");
+  }
+  std::size_t sum_room_bytes(std::size_t count) const {
+    std::size_t bytes = 0;
+    const std::uint64_t* from = nullptr;
+    std::uint64_t* to = nullptr;
+    return ok(cub::DeviceScan::ExclusiveSum(nullptr, bytes, from, to, count, stream), "CUB's scan")
+               ? bytes
+               : 0;
+  }
+};
+
+// Starts what `work` says, and stands for it.
+template <class Work>
+sluice_device_mark* start(sluice_device* device, const Work& work) {
+  const Current current(device->ordinal);
+  const bool good = current && work(CudaLauncher{device->in});
+  return good ? mark_in(device, device->in) : nullptr;
+}
+
+void* acquire_memory(sluice_device* device, size_t bytes) {
+  const Current current(device->ordinal);
+  void* memory = nullptr;
+  return current && ok(cudaMalloc(&memory, bytes), "cudaMalloc") ? memory : nullptr;
+}
+
+void free_memory(sluice_device* device, void* memory) {
+  const Current current(device->ordinal);
+  (void)ok(cudaFree(memory), "cudaFree");
+}
+
+uint64_t bytes_to_work_in(sluice_device* device, const sluice_device_tensor* tensor) {
+  const Current current(device->ordinal);
+  return current ? workspace_bytes(CudaLauncher{device->in}, *tensor) : 0;
+}
+
+sluice_device_mark* start_copy(sluice_device* device, void* to, const void* from, size_t bytes) {
+  return start(device, [=](const CudaLauncher& on) {
+    return ok(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, on.stream), "cudaMemcpyAsync");
+  });
+}
+
+sluice_device_mark* start_threshold(sluice_device* device, const sluice_device_tensor* tensor,
+                                    const sluice_device_rule* rule, void* workspace,
+                                    float* threshold) {
+  return start(device, [=](const CudaLauncher& on) {
+    return find_threshold(on, *tensor, *rule, workspace, threshold);
+  });
+}
+
+sluice_device_mark* start_pack(sluice_device* device, const sluice_device_tensor* tensor,
+                               const float* threshold, void* workspace, uint8_t* packed,
+                               uint64_t* offsets) {
+  return start(device, [=](const CudaLauncher& on) {
+    return pack(on, *tensor, threshold, workspace, packed, offsets);
+  });
+}
+
+sluice_device_mark* start_settle(sluice_device* device, const sluice_device_tensor* tensor,
+                                 const float* threshold) {
+  return start(device,
+               [=](const CudaLauncher& on) { return settle(on, *tensor, threshold); });
+}
+
+sluice_device_mark* start_convert(sluice_device* device, const sluice_device_tensor* tensor,
+                                  uint8_t* payloads) {
+  return start(device,
+               [=](const CudaLauncher& on) { return convert(on, *tensor, payloads); });
+}
+
+sluice_device_mark* start_unpack(sluice_device* device, const sluice_device_tensor* tensor,
+                                 const uint8_t* packed, const uint64_t* offsets,
+                                 const sluice_device_average* averages, float* output) {
+  return start(device, [=](const CudaLauncher& on) {
+    return unpack(on, *tensor, packed, offsets, averages, output);
+  });
+}
+
+}  // namespace
+}  // namespace sluice::cuda
+
+extern "C" __attribute__((visibility("default"))) const sluice_device_kernels sluice_device_kernels =
+    {SLUICE_DEVICE_KERNELS_ABI,           sluice::cuda::acquire_memory,
+     sluice::cuda::free_memory,           sluice::cuda::bytes_to_work_in,
+     sluice::cuda::start_copy,            sluice::cuda::start_threshold,
+     sluice::cuda::start_pack,            sluice::cuda::start_settle,
+     sluice::cuda::start_convert,         sluice::cuda::start_unpack};

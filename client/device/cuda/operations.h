@@ -1,0 +1,147 @@
+// Which kernels an operation of kernels.h is made of, in order: one source for the plug-in and the
+// fake device. Cold; it only starts work.
+//
+// A Launcher has launch(blocks, kernel), zero(memory, bytes), sum_before(from, to, count, room,
+// room_bytes), which sums u64 exclusively, and the room that that needs. They do what they are told
+// in order, and say false when they can't.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "client/device/cuda/chunks.h"
+#include "client/device/cuda/thresholds.h"
+#include "client/device/kernels.h"
+
+namespace sluice::cuda {
+
+inline constexpr std::uint32_t kMaxCountBlocks = 1024;
+inline constexpr int kDynamicRounds = 3;
+
+constexpr std::size_t rounded_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+constexpr std::uint32_t blocks_for(std::uint64_t count, std::uint32_t of_each) {
+  return static_cast<std::uint32_t>((count + of_each - 1) / of_each);
+}
+inline std::uint32_t chunk_blocks(const sluice_device_tensor& tensor) {
+  return blocks_for(chunk_count(tensor), kGroups);
+}
+
+// What lies where in the memory that thresholds are found in.
+struct ThresholdRoom {
+  Selection* selection = nullptr;
+  Sums* total = nullptr;
+  Sums* blocks = nullptr;
+  std::size_t bytes = 0;
+
+  ThresholdRoom(void* memory, std::uint64_t elem_count) {
+    const auto at = reinterpret_cast<std::uintptr_t>(memory);
+    const std::size_t first = rounded_up(sizeof(Selection));
+    const std::size_t second = first + rounded_up(sizeof(Sums));
+    selection = reinterpret_cast<Selection*>(at);
+    total = reinterpret_cast<Sums*>(at + first);
+    blocks = reinterpret_cast<Sums*>(at + second);
+    bytes = second + rounded_up(sum_blocks(elem_count) * sizeof(Sums));
+  }
+};
+
+struct PackRoom {
+  std::uint8_t* slots = nullptr;
+  std::uint64_t* sizes = nullptr;  // one more than there are chunks: so the sums end in the total
+  void* sum_room = nullptr;
+  std::size_t bytes = 0;
+
+  PackRoom(void* memory, const sluice_device_tensor& tensor, std::size_t sum_room_bytes) {
+    const auto at = reinterpret_cast<std::uintptr_t>(memory);
+    const std::size_t count = chunk_count(tensor);
+    const std::size_t first = rounded_up(count * dense_bytes(tensor));
+    const std::size_t second = first + rounded_up((count + 1) * sizeof(std::uint64_t));
+    slots = static_cast<std::uint8_t*>(memory);
+    sizes = reinterpret_cast<std::uint64_t*>(at + first);
+    sum_room = reinterpret_cast<void*>(at + second);
+    bytes = second + rounded_up(sum_room_bytes);
+  }
+};
+
+template <class Launcher>
+std::size_t workspace_bytes(const Launcher& on, const sluice_device_tensor& tensor) {
+  const std::size_t sum_room_bytes = on.sum_room_bytes(std::size_t{chunk_count(tensor)} + 1);
+  return std::max(ThresholdRoom(nullptr, tensor.elem_count).bytes,
+                  PackRoom(nullptr, tensor, sum_room_bytes).bytes);
+}
+
+template <class Launcher>
+bool select_rank(const Launcher& on, const Elements& from, std::uint64_t rank,
+                 const ThresholdRoom& room, float* threshold) {
+  const std::uint32_t blocks =
+      std::min(blocks_for(from.elem_count, CountRanges::kThreads), kMaxCountBlocks);
+  bool good = on.zero(room.selection, sizeof(Selection));
+  for (int pass = 0; good && pass < kSelectPasses; ++pass)
+    good =
+        on.launch(blocks, CountRanges{.from = from, .pass = pass, .selection = room.selection}) &&
+        on.launch(
+            1,
+            ChooseRange{
+                .pass = pass, .rank = rank, .selection = room.selection, .threshold = threshold});
+  return good;
+}
+
+// `least`: see SumBlocks; `sigmas`: see FinishSums.
+template <class Launcher>
+bool sum_up(const Launcher& on, const Elements& from, const float* least, double sigmas,
+            const ThresholdRoom& room, float* threshold) {
+  const std::uint32_t blocks = blocks_for(sum_blocks(from.elem_count), SumBlocks::kBlocksAtOnce);
+  return on.launch(blocks, SumBlocks{.from = from, .least = least, .out = room.blocks}) &&
+         on.launch(1, FinishSums{.blocks = room.blocks,
+                                 .elem_count = from.elem_count,
+                                 .sigmas = sigmas,
+                                 .total = room.total,
+                                 .threshold = threshold});
+}
+
+template <class Launcher>
+bool find_threshold(const Launcher& on, const sluice_device_tensor& tensor,
+                    const sluice_device_rule& rule, void* workspace, float* threshold) {
+  const Elements from{tensor.gradient, tensor.residual, tensor.elem_count};
+  const ThresholdRoom room(workspace, tensor.elem_count);
+  switch (rule.kind) {
+    case SLUICE_DEVICE_RANK: return select_rank(on, from, rule.rank, room, threshold);
+    case SLUICE_DEVICE_SIGMA: return sum_up(on, from, nullptr, rule.sigmas, room, threshold);
+    default: break;
+  }
+  bool good = on.zero(threshold, sizeof *threshold);
+  for (int round = 0; good && round < kDynamicRounds; ++round)
+    good = sum_up(on, from, threshold, 0, room, threshold);
+  return good;
+}
+
+template <class Launcher>
+bool pack(const Launcher& on, const sluice_device_tensor& tensor, const float* threshold,
+          void* workspace, std::uint8_t* packed, std::uint64_t* offsets) {
+  const std::size_t count = std::size_t{chunk_count(tensor)} + 1;
+  const std::size_t sum_room_bytes = on.sum_room_bytes(count);
+  const PackRoom room(workspace, tensor, sum_room_bytes);
+  return on.zero(room.sizes + (count - 1), sizeof *room.sizes) &&
+         on.launch(chunk_blocks(tensor),
+                   PackChunks{{tensor}, {threshold}, room.slots, room.sizes}) &&
+         on.sum_before(room.sizes, offsets, count, room.sum_room, sum_room_bytes) &&
+         on.launch(chunk_blocks(tensor), GatherChunks{{tensor}, room.slots, offsets, packed});
+}
+
+template <class Launcher>
+bool settle(const Launcher& on, const sluice_device_tensor& tensor, const float* threshold) {
+  return on.launch(chunk_blocks(tensor), SettleChunks{{tensor}, {threshold}});
+}
+
+template <class Launcher>
+bool convert(const Launcher& on, const sluice_device_tensor& tensor, std::uint8_t* payloads) {
+  return on.launch(chunk_blocks(tensor), ConvertChunks{{tensor}, payloads});
+}
+
+template <class Launcher>
+bool unpack(const Launcher& on, const sluice_device_tensor& tensor, const std::uint8_t* packed,
+            const std::uint64_t* offsets, const sluice_device_average* averages, float* output) {
+  return on.launch(chunk_blocks(tensor), UnpackChunks{{tensor}, packed, offsets, averages, output});
+}
+
+}  // namespace sluice::cuda

@@ -1,0 +1,95 @@
+/* The kernels that a plug-in for device memory exports beside its copies (plugin.h): thresholds of
+ * pruning, tensors into payloads and back. Plain C, in the same way. The data path does not use
+ * them: it copies dense gradients, and prunes and rounds on the host.
+ *
+ * Every result is that of the host's kernels, bit for bit, but for which NaN a NaN is: thresholds
+ * those of client/prune/threshold.h, payloads and residuals those of aggregator/core/sparse.h and
+ * narrow.h, averages those of client/core/average.h.
+ *
+ * All memory is the device's or page-locked, aligned for 16 bytes where nothing else is said, and
+ * stays as it is until the mark that is returned has passed. Work is done in the order of the
+ * calls; those that return a mark only start it. NULL: failed, plugin.h's error() says how. One
+ * thread at a time, as plugin.h's.
+ */
+#pragma once
+
+#include "client/device/plugin.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define SLUICE_DEVICE_KERNELS_ABI 1u
+#define SLUICE_DEVICE_KERNELS_SYMBOL "sluice_device_kernels"
+
+/* A float32 tensor in chunks. */
+struct sluice_device_tensor {
+  const float* gradient;
+  float* residual;      /* as many; only settle() writes it */
+  uint64_t elem_count;  /* below 2^32 */
+  uint32_t chunk_elems; /* of every chunk but the last, which may have fewer; above 0 */
+  uint32_t wire;        /* how elements travel: float32 0, float16 1, bfloat16 2, int8 4 */
+};
+
+enum sluice_device_rule_kind {
+  SLUICE_DEVICE_RANK = 1,   /* the `rank`th greatest magnitude, from 1 to elem_count: "static" */
+  SLUICE_DEVICE_SIGMA = 2,  /* so many standard deviations: "sigma" */
+  SLUICE_DEVICE_DYNAMIC = 3 /* three times the mean of what is above, from zero: "dynamic" */
+};
+struct sluice_device_rule {
+  uint32_t kind;
+  uint64_t rank;
+  double sigmas;
+};
+
+/* What becomes of the sum that a chunk's result brings: sum * factor / divisor. */
+struct sluice_device_average {
+  float factor;
+  float divisor;
+};
+
+struct sluice_device_kernels {
+  uint32_t abi; /* SLUICE_DEVICE_KERNELS_ABI */
+  /* The device's memory. Both may wait for the device. */
+  void* (*acquire)(struct sluice_device* device, size_t bytes);
+  void (*free)(struct sluice_device* device, void* memory);
+  /* What find_threshold() and pack() of the tensor need to work in; 0: failed. */
+  uint64_t (*workspace_bytes)(struct sluice_device* device,
+                              const struct sluice_device_tensor* tensor);
+  /* Within the device's memory, in order with the kernels. */
+  struct sluice_device_mark* (*copy)(struct sluice_device* device, void* to, const void* from,
+                                     size_t bytes);
+  /* How big gradient + residual must be to leave, into *threshold, which stays on the device. */
+  struct sluice_device_mark* (*find_threshold)(struct sluice_device* device,
+                                               const struct sluice_device_tensor* tensor,
+                                               const struct sluice_device_rule* rule,
+                                               void* workspace, float* threshold);
+  /* What of gradient + residual leaves: chunk i at packed[offsets[i]], up to offsets[i + 1]. Those
+   * bytes are an entry of a sparse packet, none where nothing leaves, or as many as a dense payload
+   * has, and then one. `packed` has room for a dense payload of every chunk. */
+  struct sluice_device_mark* (*pack)(struct sluice_device* device,
+                                     const struct sluice_device_tensor* tensor,
+                                     const float* threshold, void* workspace, uint8_t* packed,
+                                     uint64_t* offsets);
+  /* What pack() with the same threshold did not let leave, or lost by rounding, is the residual
+   * from now on. threshold NULL: what convert() lost. */
+  struct sluice_device_mark* (*settle)(struct sluice_device* device,
+                                       const struct sluice_device_tensor* tensor,
+                                       const float* threshold);
+  /* All of gradient + residual, rounded: the chunks' dense payloads, one behind the other. */
+  struct sluice_device_mark* (*convert)(struct sluice_device* device,
+                                        const struct sluice_device_tensor* tensor,
+                                        uint8_t* payloads);
+  /* Results into averages: `packed` and `offsets` as of pack(), of which the host has checked the
+   * entries; an average's rule a chunk. gradient and residual are not used. */
+  struct sluice_device_mark* (*unpack)(struct sluice_device* device,
+                                       const struct sluice_device_tensor* tensor,
+                                       const uint8_t* packed, const uint64_t* offsets,
+                                       const struct sluice_device_average* averages, float* output);
+};
+
+/* The plug-in exports one object of this type under SLUICE_DEVICE_KERNELS_SYMBOL. */
+
+#ifdef __cplusplus
+}
+#endif
