@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -123,7 +124,7 @@ class Commands:
                     "PYTHONPATH": str(ROOT / "client" / "python")}
 
     def python(self, *arguments):
-        process = self.lab.popen(0, ["/usr/bin/python3", *map(str, arguments)], env=self.env,
+        process = self.lab.popen(0, [sys.executable, *map(str, arguments)], env=self.env,
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         output, _ = process.communicate(timeout=60)
         return process.returncode, output
@@ -155,14 +156,19 @@ for thread in threads: thread.join()
 """
 
 
-def test_a_store_is_loaded_from_a_file_and_saved_to_one(tmp_path):
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_a_store_is_loaded_from_a_file_and_saved_to_one(tmp_path, suffix):
     numpy = pytest.importorskip("numpy")
+    files = pytest.importorskip("safetensors.numpy") if suffix == ".safetensors" else None
     layers = [[["a.weight", 30_000], ["a.bias", 7]], [["b", 500]]]
     initial = {name: numpy.arange(count, dtype=numpy.float32) for layer in layers
                for name, count in layer}
     about = json.dumps({"layers": layers, "world_size": 2, "bound": 1})
-    first, second, third = (tmp_path / f"{name}.npz" for name in ("first", "second", "third"))
-    numpy.savez(first, **initial, sluice_store=numpy.frombuffer(about.encode(), numpy.uint8))
+    first, second, third = (tmp_path / f"{name}{suffix}" for name in ("first", "second", "third"))
+    if files:
+        files.save_file(initial, first, metadata={"sluice_store": about})
+    else:
+        numpy.savez(first, **initial, sluice_store=numpy.frombuffer(about.encode(), numpy.uint8))
     with Lab(hosts=1) as lab:
         lab.start_appliance(BUILD, lab.config(fault=FAULT))
         commands = Commands(lab)
@@ -177,9 +183,9 @@ def test_a_store_is_loaded_from_a_file_and_saved_to_one(tmp_path):
         status, output = commands.store("save", third, "--like", second)
         assert status == 0 and "up to iteration 1" in output, output
     for path in (second, third):
-        with numpy.load(path) as saved:
-            for name, values in initial.items():
-                assert (saved[name] == values + 1).all(), (path, name)
+        saved = files.load_file(path) if files else numpy.load(path)
+        for name, values in initial.items():
+            assert (saved[name] == values + 1).all(), (path, name)
 
 
 # Rank 0 dies between its join and its initial values; rank 1 waits for them.
