@@ -2,7 +2,7 @@
 requests, in virtual time.
 
 The page beside this file (README.md) says what the figures mean and shows the experiment (--long
-keeps the records and redoes its tables).
+keeps the records, trains over the store where records of that are missing, and redoes its tables).
 """
 import json
 import os
@@ -22,7 +22,8 @@ PROGRAM = "bench/papers/request_scheduling/bench_request_scheduling"
 
 def add_options(parser):
     paper.add_processes(parser)
-    paper.add_options(parser, HERE, "keep the records and redo the tables of the page")
+    paper.add_options(parser, HERE, "keep the records, train too (half an hour), and redo "
+                                    "the page's tables")
 
 
 def play(layers, bound, workers, iterations, latency_s, kind):
@@ -61,6 +62,7 @@ def records(processes):
 
 class Results:
     def __init__(self, by_key):
+        self.records = by_key
         self.entries = [(setting, by_key[setting.key]) for setting in settings.SETTINGS
                         if setting.key in by_key]
 
@@ -117,13 +119,25 @@ def table_rows(results):
 
 
 def write(results, folder):
+    from . import training_tables
     text = ("## Results\n\nMedian [least .. largest] over a row's settings; waiting: share of a "
             "worker's time.\n\n")
-    paper.replace_generated(folder, text + paper.markdown(HEADERS, table_rows(results)))
+    text += paper.markdown(HEADERS, table_rows(results))
+    trained = training_tables.Training(results.records)
+    paper.replace_generated(folder, text + "\n" + training_tables.text(trained))
+    training_tables.plot(trained, folder)
 
 
 def show(results):
     report.table(HEADERS, table_rows(results))
+
+
+def train(path):
+    try:
+        from . import training
+        training.run(path)
+    except ImportError as error:
+        raise report.BenchError(f"{error}; ./run installs what Debian packages") from None
 
 
 def run(options):
@@ -131,6 +145,7 @@ def run(options):
         with paper.open_to_append(path) as file:
             for entry in records(options.processes):
                 paper.append(file, entry)
+        train(options.results)
     paper.run("request_scheduling", HERE, options, results_of=Results, figures_of=figures,
               write=write, show=show, long=long if options.long else None,
               short=lambda: Results({entry["key"]: entry for entry in

@@ -33,8 +33,11 @@ class Network:
     def __init__(self, name):
         self.name = name
         self.layers = {"large": LARGE, "small": SMALL}[name]
-        self.parameter_count = sum(out * (inputs * kernel * kernel + 1)
-                                   for _, out, inputs, kernel in self.layers)
+        self.parameter_count = sum(self.layer_sizes())
+
+    def layer_sizes(self):
+        """Parameters of each layer, in the order of a flat row."""
+        return [out * (inputs * kernel * kernel + 1) for _, out, inputs, kernel in self.layers]
 
     def initial(self, seed):
         """He initialisation, one flat row."""

@@ -76,6 +76,9 @@ class Run:
         for rank in range(workers):
             self._start(rank)
 
+    def close(self):
+        self.switch.close()
+
     def _start(self, rank):
         """The worker begins a gradient on the newest parameters."""
         self._base[rank] = self.step
@@ -162,7 +165,7 @@ def train(architecture, task, setting, policy, seed, budget):
                 if not np.isfinite(run.parameters.sum().item()):
                     run.history.diverged = True
     finally:
-        run.switch.close()
+        run.close()
     return run.history
 
 

@@ -125,37 +125,42 @@ class Run(training.Run):
                                      task.test_labels[:count])
 
 
+def follow(run, end, target):
+    """Plays to `end`, in steps of all workers, or to the target; the evaluations on the way."""
+    history, due = training.History(), EVALUATE
+    while run.progress < end - 1e-6:
+        run.complete_step()
+        if run.progress < due - 1e-6 or target is None:
+            continue
+        due += EVALUATE
+        history.seconds.append(run.now_us / stragglers.US)
+        history.accuracies.append(run.accuracy(SHOWN))
+        if history.smoothed()[-1] >= target:
+            break
+        if not math.isfinite(run.parameters.sum().item()):
+            break
+    return history
+
+
 def play(network, task, trial, target):
     """The trial's record. `target` ends one of time; None: it goes on to its planned end."""
     run = Run(network, task, trial)
-    end = EQUAL_PROGRESS if trial.kind == "equal" else MOST_PROGRESS
-    history, due = training.History(), EVALUATE
     try:
-        while run.progress < end - 1e-6:
-            run.complete_step()
-            if run.progress < due - 1e-6 or target is None:
-                continue
-            due += EVALUATE
-            history.seconds.append(run.now_us / stragglers.US)
-            history.accuracies.append(run.accuracy(SHOWN))
-            if history.smoothed()[-1] >= target:
-                break
-            if not math.isfinite(run.parameters.sum().item()):
-                break
+        history = follow(run, EQUAL_PROGRESS if trial.kind == "equal" else MOST_PROGRESS, target)
         seconds = run.now_us / stragglers.US
         tta = training.time_to(history, target) if target is not None else None
         return {"key": key(trial), "seconds": round(seconds, 3),
                 "tta_s": None if tta is None else round(tta, 3),
                 "final": round(run.accuracy(), 5) if target is None else None}
     finally:
-        run.switch.close()
+        run.close()
 
 
 class Bench:
-    """Runs trials that are not among the records yet, and appends them."""
+    """Runs trials that are not among the records yet, and appends them. `play`: see above."""
 
-    def __init__(self, records, note):
-        self.records, self._note = records, note
+    def __init__(self, records, note, play=play):
+        self.records, self._note, self._play = records, note, play
         self._tasks, self._networks = {}, {}
 
     def record(self, trial):
@@ -173,7 +178,7 @@ class Bench:
             network = self._networks.setdefault(world.architecture,
                                                 models.Network(world.architecture))
             target = None if trial.kind != "time" else self.target(world, trial.seed)
-            found = play(network, task, trial, target)
+            found = self._play(network, task, trial, target)
             self.records[found["key"]] = found
             self._note(found)
         return found
@@ -228,15 +233,15 @@ def trials_of(part, rates, seeds):
     return found
 
 
-def load_rates():
-    if not os.path.exists(RATES):
+def load_rates(path=RATES):
+    if not os.path.exists(path):
         return {}
-    with open(RATES, encoding="utf-8") as file:
+    with open(path, encoding="utf-8") as file:
         return json.load(file)
 
 
-def save_rates(rates):
-    with open(RATES, "w", encoding="utf-8") as file:
+def save_rates(rates, path=RATES):
+    with open(path, "w", encoding="utf-8") as file:
         json.dump(rates, file, indent=1, sort_keys=True)
         file.write("\n")
 
