@@ -75,8 +75,7 @@ Verdict Shard::probe(Job& job, const wire::Packet& packet) noexcept {
            .probe_number = body.flow.number,
            .stream = body.stream};
   flow.unanswered |= bit(place);
-  flow.pulling &= ~bit(place);
-  DCHECK((flow.unanswered & flow.pulling) == 0);
+  if (!promised) flow.pulling &= ~bit(place);
   give_turn(job, rank);
   return Verdict::kProbe;
 }
@@ -92,14 +91,14 @@ Reply& Shard::reply_at(Job& job, Rank rank, std::uint32_t place) noexcept {
 std::uint32_t Shard::place_for_reply(Job& job, Rank rank, const wire::Probe& body) noexcept {
   const Flow& flow = job.slices[id_.value].flows[rank.value];
   const std::uint32_t taken = flow.unanswered | flow.pulling;
-  DCHECK((flow.unanswered & flow.pulling) == 0);
   for (std::uint32_t rest = taken; rest != 0; rest &= rest - 1) {
     const auto place = static_cast<std::uint32_t>(std::countr_zero(rest));
     const Reply& reply = reply_at(job, rank, place);
     if (reply.block == body.block && reply.stream == body.stream) return place;
   }
   if (~taken != 0) return static_cast<std::uint32_t>(std::countr_zero(~taken));
-  return flow.pulling != 0 ? next_bit(flow.pulling, flow.last_reply) : kRepliesPerMember;
+  const std::uint32_t answered = flow.pulling & ~flow.unanswered;
+  return answered != 0 ? next_bit(answered, flow.last_reply) : kRepliesPerMember;
 }
 
 void Shard::queue_feedback(Job& job, Rank rank) noexcept {
@@ -152,13 +151,13 @@ bool Shard::poll_reply(Transmit& transmit, TimeNs now) noexcept {
   return false;
 }
 
-// The member's next reply: feedback, then answers, then what they pull. False: it has none.
+// The member's next reply: feedback, then an answer and a result that it pulls in turn: whoever
+// asks again before its turn would else get answers alone. False: it has none.
 bool Shard::write_reply(Job& job, Rank rank, Transmit& transmit, TimeNs now) noexcept {
   JobSlice& job_slice = job.slices[id_.value];
   Flow& flow = flow_to(job, rank);
   const std::span<std::uint8_t> out = transmit.room;
   transmit = {.room = out, .job = job.spec.id, .rank = rank};
-  DCHECK((flow.unanswered & flow.pulling) == 0);
   if (flow.feedback_queued) {
     flow.feedback_queued = false;
     wire::Feedback body{.shard = id_.value};
@@ -167,17 +166,20 @@ bool Shard::write_reply(Job& job, Rank rank, Transmit& transmit, TimeNs now) noe
     transmit.sum = wire::sum_bytes(out.first(transmit.bytes));
     return transmit.bytes != 0;
   }
-  if (flow.unanswered != 0) {
+  const bool pulls = flow.pulling != 0 && may_pull(flow);
+  if (flow.unanswered != 0 && !(pulls && flow.answered_last)) {
     const std::uint8_t place = next_bit(flow.unanswered, flow.last_reply + 1);
     Reply& reply = reply_at(job, rank, place);
     transmit.bytes = write_answer(job, rank, reply, out, now);
     transmit.sum = wire::sum_bytes(out.first(transmit.bytes));
     transmit.priority = reply.priority;
     flow.unanswered &= ~bit(place);
-    if (reply.want != 0) flow.pulling |= bit(place);
+    flow.pulling = reply.want != 0 ? flow.pulling | bit(place) : flow.pulling & ~bit(place);
+    flow.answered_last = true;
     flow.last_reply = place;
     return transmit.bytes != 0;
   }
+  flow.answered_last = false;
   while (flow.pulling != 0 && may_pull(flow)) {
     flow.last_reply = next_bit(flow.pulling, flow.last_reply);
     Reply& reply = reply_at(job, rank, flow.last_reply);

@@ -292,8 +292,9 @@ struct Flow {
   std::uint32_t deferred_count = 0;
   // What waits to be sent to it besides results. Bit i: its Reply i.
   std::uint32_t unanswered = 0;
-  std::uint32_t pulling = 0;                        // answered, with results still wanted; not both
+  std::uint32_t pulling = 0;                        // answered before, with results still wanted
   std::uint8_t last_reply = kRepliesPerMember - 1;  // served last
+  bool answered_last = false;  // served: an answer, and no result that it pulls
   bool feedback_queued = false;
   bool has_turn = false;                        // stands in its slice's ring of turns
   bool deferral_told = false;                   // since the last credit update
@@ -317,6 +318,7 @@ struct Flow {
     deferred_count = 0;
     unanswered = pulling = 0;
     last_reply = kRepliesPerMember - 1;
+    answered_last = false;
     feedback_queued = false;
     deferral_told = false;
   }

@@ -25,6 +25,16 @@ InitialValues initial_values(const JobEntry& entry) noexcept {
   return found;
 }
 
+// Whether a shard that lacks some hears of nobody, though whoever waits asks every half second: its
+// thread is away, or no worker waits.
+bool lacks_silently(const JobSlice& slice, const PausableClock& clock, TimeNs now) noexcept {
+  if (slice.store->has_initial_values()) return false;
+  return std::ranges::all_of(slice.flows, [&](const Flow& flow) {
+    return now - clock.active_time(flow.last_heard_ns.load(std::memory_order_relaxed)) >=
+           kShardAnswer;
+  });
+}
+
 }  // namespace
 
 // A job that nobody is left in goes on without workers, if it is a store with something to keep.
@@ -68,7 +78,7 @@ void Jobs::adopt(JobEntry& entry, const JoinRequest& request) {
 }
 
 // Without the rank that brings them nobody could begin. Nobody knows which one that is, so this
-// looks for a rank that is away while none come.
+// looks for a rank that is away while none come, to shards that could take them.
 void Jobs::check_initial_values(JobEntry& entry, TimeNs now) {
   if (entry.initialised || entry.ended()) return;
   const InitialValues found = initial_values(entry);
@@ -77,7 +87,9 @@ void Jobs::check_initial_values(JobEntry& entry, TimeNs now) {
   entry.initialised = found.blocks == wanted;
   const auto away =
       std::ranges::find_if(entry.members, [](const MemberEntry& one) { return !one.live(); });
-  if (away == entry.members.end() || found.chunks != entry.initial_chunks) {
+  const bool silent = std::ranges::any_of(
+      entry.job->slices, [&](const JobSlice& slice) { return lacks_silently(slice, clock_, now); });
+  if (away == entry.members.end() || silent || found.chunks != entry.initial_chunks) {
     entry.initial_chunks = found.chunks;
     entry.initial_ns = now;
   }

@@ -113,6 +113,10 @@ class StoreShard {
   // is left.
   bool poll_work() noexcept;
   const StoreGauges& gauges() const noexcept { return gauges_; }
+  // By any thread.
+  bool has_initial_values() const noexcept {
+    return gauges_.initial_blocks.load(std::memory_order_relaxed) == block_count_;
+  }
 
   // Of a block of this shard.
   Step clock(std::uint32_t block) const noexcept { return blocks_[local(block)].clock; }

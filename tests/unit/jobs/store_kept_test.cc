@@ -189,9 +189,19 @@ TEST_F(KeptStore, WithoutInitialValuesTheLossOfARankEndsTheJobWithANotice) {
   EXPECT_EQ(jobs.views()[0].state, wire::JobState::kRunning) << "they may take their time";
   kill(workers[0], {&workers[1]});
   sent();
-  pass(25 * kSecond, {&workers[1]});
+  const auto wait = [&](int count) {
+    for (int i = 0; i < 2 * count; ++i) {
+      pull(workers[1], 1, 0, 0);
+      pass(kSecond / 2, {&workers[1]});
+    }
+  };
+  wait(25);
   EXPECT_EQ(jobs.views()[0].state, wire::JobState::kRunning) << "another one may bring them";
-  pass(10 * kSecond, {&workers[1]});
+  pass(60 * kSecond, {&workers[1]});
+  EXPECT_EQ(jobs.views()[0].state, wire::JobState::kRunning) << "the shard that lacks some is away";
+  wait(25);
+  EXPECT_EQ(jobs.views()[0].state, wire::JobState::kRunning) << "they have had no time to come";
+  wait(10);
   EXPECT_EQ(jobs.views()[0].state, wire::JobState::kEnded);
   const Answered told = keepalive(workers[1]);
   ASSERT_TRUE(told.is(PacketType::kNotice));
