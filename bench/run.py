@@ -17,6 +17,7 @@ import cutoff
 import ddp_overlap
 import fairness
 import fold
+import gpu
 import latency
 import local
 import pipeline
@@ -40,7 +41,7 @@ BENCHES = {"fold": fold, "pipeline": pipeline, "scale": scale, "big": big,
            "sfcd": sfcd, "cutoff": cutoff, "local": local, "latency": latency, "calls": calls,
            "client": client, "allreduce": allreduce, "saina": saina,
            "straggler": straggler, "queue": queues, "priority": priority, "fairness": fairness,
-           "prune": prune, "store": store,
+           "prune": prune, "gpu": gpu, "store": store,
            "switch": switch, "ddp_overlap": ddp_overlap, "switch_priority": switch_priority,
            "prophet": prophet, "prune_paper": prune_paper, "request_scheduling": request_scheduling,
            "bml": bml}
