@@ -56,7 +56,7 @@ struct sluice_device_kernels {
   /* What find_threshold() and pack() of the tensor need to work in; 0: failed. */
   uint64_t (*workspace_bytes)(struct sluice_device* device,
                               const struct sluice_device_tensor* tensor);
-  /* Within the device's memory, in order with the kernels. */
+  /* Within the device's memory, or between it and page-locked memory; in order with the kernels. */
   struct sluice_device_mark* (*copy)(struct sluice_device* device, void* to, const void* from,
                                      size_t bytes);
   /* How big gradient + residual must be to leave, into *threshold, which stays on the device. */
