@@ -11,8 +11,9 @@ pytestmark = [pytest.mark.usefixtures("library"),
                                  reason="no GPU that torch can use: nothing of CUDA was run")]
 
 
+@pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize("way", ["pinned", "pinned_zero_copy"])
-def test_sums_of_cuda_tensors_are_exact(address, way):
+def test_sums_of_cuda_tensors_are_exact(address, way, workers):
     sizes = {"big": 5_000_011, "odd": 17, "half": 100_001}
     specs = [(name, count, "float16" if name == "half" else "float32")
              for name, count in sizes.items()]
@@ -27,10 +28,10 @@ def test_sums_of_cuda_tensors_are_exact(address, way):
                 job.submit(name, tensor, priority=priority)
             job.wait_step(timeout=30)
             for name, tensor in given.items():
-                assert (tensor == 3 * step).all(), (name, step)
+                assert (tensor == (workers + 1) * step).all(), (name, step)
         return job.device
 
-    assert on_all_ranks(work, 2, address, specs=specs, memory=way) == [0, 0]
+    assert on_all_ranks(work, workers, address, specs=specs, memory=way) == [0] * workers
 
 
 def train(rank, on_device, way):
@@ -41,7 +42,7 @@ def train(rank, on_device, way):
     import sluice.torch
     torch.manual_seed(1)
     net = torch.nn.Sequential(torch.nn.Linear(40, 300), torch.nn.ReLU(), torch.nn.Linear(300, 10))
-    images = torch.randn(2, 8, 16, 40)
+    images = torch.randn(4, 8, 16, 40)
     if on_device:
         net, images = net.cuda(), images.cuda()
     w.start()
@@ -64,13 +65,14 @@ def train(rank, on_device, way):
     return [p.detach().cpu().flatten().tolist() for p in net.parameters()]
 
 
+@pytest.mark.parametrize("workers", [2, 4])
 @pytest.mark.parametrize("way", ["attach", "overlap"])
-def test_ddp_on_one_card_trains_as_over_gloo(appliance, tmp_path, way):
+def test_ddp_on_one_card_trains_as_over_gloo(appliance, tmp_path, way, workers):
     found = {}
     for name in (way, "gloo"):
         (tmp_path / name).mkdir()
-        found[name] = ranks.run(train, 2, tmp_path / name, box=appliance, timeout_s=120,
+        found[name] = ranks.run(train, workers, tmp_path / name, box=appliance, timeout_s=120,
                                 arguments={"on_device": True, "way": name})
-    assert found[way][0] == found[way][1], "the replicas part"
+    assert all(replica == found[way][0] for replica in found[way]), "the replicas part"
     for ours, theirs in zip(found[way][0], found["gloo"][0]):
         torch.testing.assert_close(torch.tensor(ours), torch.tensor(theirs), rtol=1e-5, atol=1e-6)
