@@ -114,6 +114,16 @@ class Run:
         self._ended_us[rank] = self.now_us
         self._start_ready()
 
+    def summary(self):
+        """Virtual seconds, share of the workers' time that they waited, mean staleness of reads."""
+        return {"seconds": round(self.now_us / stragglers.US, 3),
+                "waited": round(self.waited_us / (len(self.iterations) * self.now_us), 5),
+                "staleness": round(mean_of(self.staleness), 4)}
+
+
+def mean_of(counts):
+    return sum(value * count for value, count in counts.items()) / sum(counts.values())
+
 
 def play(network, task, trial, target):
     """The trial's record: one of time ends at the target, one of kind "curve" goes on."""
@@ -130,11 +140,7 @@ def play(network, task, trial, target):
                       times=[round(value, 3) for value in history.seconds],
                       accuracies=[round(value, 5) for value in history.accuracies])
         if trial.mode == "store":
-            computing = len(run.iterations) * run.now_us / stragglers.US
-            reads = sum(run.staleness.values())
-            record.update(waited=round(run.waited_us / stragglers.US / computing, 5),
-                          staleness=round(sum(behind * count for behind, count
-                                              in run.staleness.items()) / reads, 4))
+            record.update(run.summary())
         return record
     finally:
         run.close()
@@ -158,6 +164,11 @@ def rate_of(bench, rates, setting, scheme):
 
 def curve(setting, scheme, seed, rate):
     return tuned.Trial(WORLD, setting, *scheme, "curve", seed, rate)
+
+
+def lab_key(setting, scheme):
+    """Of real.py's records."""
+    return f"lab/{setting}/{scheme[0]}"
 
 
 def run(path):

@@ -7,7 +7,7 @@ from papers.saina.training import History, time_to
 
 from . import training
 
-EARLY_S = 200
+EARLY_S = 150
 HEADERS = ["", "rate", "s to the target", "sync's time / its", f"mean accuracy until {EARLY_S} s",
            "accuracy at the end", "end, s", "waiting", "staleness"]
 COLOURS = ("black", "tab:red", "tab:gray", "tab:blue", "tab:cyan", "tab:green", "tab:purple")
@@ -82,6 +82,19 @@ def row(results, setting, scheme):
             f"{statistics.median(run['staleness'] for run in own):.1f}" if own else ""]
 
 
+LAB_HEADERS = ["stragglers", "", "s: virtual", "lab", "lab / virtual", "waiting: virtual", "lab",
+               "staleness: virtual", "lab"]
+
+
+def lab_row(record, setting, scheme):
+    expected, found = record["virtual"], record["lab"]
+    return [stragglers.describe(setting).replace("16", "4"), name_of(scheme),
+            f"{expected['seconds']:.1f}", f"{found['seconds']:.1f}",
+            f"{found['seconds'] / expected['seconds']:.3f}", f"{100 * expected['waited']:.0f} %",
+            f"{100 * found['waited']:.0f} %", f"{expected['staleness']:.2f}",
+            f"{found['staleness']:.2f}"]
+
+
 def text(results):
     parts = ["## Training with stragglers\n"]
     for setting in training.SETTINGS:
@@ -89,6 +102,11 @@ def text(results):
                 if results.runs(setting, scheme)]
         parts += [f"### {stragglers.describe(setting)}\n", paper.markdown(HEADERS, rows)]
     parts.append("![accuracy over virtual time](training.png)\n")
+    rows = [lab_row(results.records[key], setting, scheme) for setting in training.SETTINGS
+            for scheme in training.STORES
+            if (key := training.lab_key(setting, scheme)) in results.records]
+    if rows:
+        parts += ["### Four real ranks in a lab\n", paper.markdown(LAB_HEADERS, rows)]
     return "\n".join(parts)
 
 
