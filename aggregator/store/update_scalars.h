@@ -43,7 +43,7 @@ inline UpdateScalars scalars_of(const UpdateOptions& options, const UpdateStep& 
           .first_take = rounded(1 - (adam ? options.beta1 : options.dampening)),
           .second_keep = rounded(options.beta2),
           .second_take = rounded(1 - options.beta2),
-          .root_divisor = rounded(std::sqrt(1 - std::pow(options.beta2, ordinal))),
+          .root_divisor = adam ? rounded(std::sqrt(1 - std::pow(options.beta2, ordinal))) : 1.0f,
           .epsilon = rounded(options.epsilon),
           .minus_rate = rounded(-rate),
           .is_first = step.ordinal == 1,
