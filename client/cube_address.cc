@@ -129,6 +129,8 @@ Status take_from_file(const CubeFile& file, std::uint32_t rank, CubePlaces& plac
       mine.push_back(row[bcube.server_at(level, index, digit)]);
     if (!plain) mine.push_back(row[index]);
     places.appliances.push_back(std::move(mine));
+    if (!plain && bcube.levels() > 1)
+      places.stand_ins.push_back(row[bcube.switch_of(bcube.detour_neighbour(rank, level), level)]);
   }
   return check_apart(file.appliances, plain ? "server" : "switch");
 }

@@ -133,7 +133,11 @@ Result<Opened> open_relay(const JoinRequest& request) {
   Opened opened{.options = options_of(request)};
   std::vector<std::unique_ptr<Transport>> transports;  // of the lanes
   const auto prepare = [&](const LanePlace& place, SessionOptions& options) -> Status {
-    const std::string& text = places.value().appliances[place.level][place.host];
+    const bool spare = place.way >= Way::kSurvey;
+    if (spare && places.value().stand_ins.empty())
+      return {StatusCode::kNotFound, "only a file says which appliances there are"};
+    const std::string& text = spare ? places.value().stand_ins[place.level]
+                                    : places.value().appliances[place.level][place.host];
     const bool plain = places.value().mode == BcubeMode::kPlain;
     if (!text.starts_with("udp://") && !text.starts_with("inproc://"))
       return at_place(request, {StatusCode::kInvalidArgument,
@@ -144,6 +148,11 @@ Result<Opened> open_relay(const JoinRequest& request) {
                                 text + ": mode plain sums in the servers' own processes, which "
                                        "have inproc:// appliances alone; use mode aggregated"});
     auto transport = open_line(request, text, options);
+    if (!transport.ok() && spare) {
+      request.log.write(SLUICE_LOG_INFO, "no detour for level " + std::to_string(place.level) +
+                                             ": " + transport.status().message());
+      return {StatusCode::kNotFound, transport.status().message()};
+    }
     if (!transport.ok()) return transport.status();
     transports.push_back(std::move(transport).value());
     options.appliance_address = text;

@@ -25,6 +25,8 @@ Relay::Relay(SessionOptions options, const Bcube& bcube, BcubeMode mode, Layout 
       averaging_(layout_.tensor_count(), resolved(options_.averaging, {})),
       spares_(layout_.tensor_count()),
       meetings_(bcube_.levels()),
+      meetings_over_(bcube_.levels()),
+      why_moved_(bcube_.levels()),
       events_(layout_.tensor_count() + 8) {
   if (options_.trace) trace_.enable(layout_.tensor_count());
 }
@@ -78,14 +80,15 @@ void Relay::end_lane() {
 void Relay::handle(Lane& lane, const Event& event, TimeNs now) {
   switch (event.kind) {
     case Event::Kind::kLeft: return end_lane();
-    case Event::Kind::kFailed:
-      if (state_ != SessionState::kLeaving) fail(event.status, now);
-      return end_lane();
+    case Event::Kind::kFailed: lose(lane, event.status, now); return end_lane();
     default: break;
   }
   if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving) return;
+  const bool spare = is_spare(lane);
+  if (spare ? !has_moved(lane.place.level) : has_moved(lane.place.level)) return;
   switch (event.kind) {
     case Event::Kind::kStarted:
+      if (spare) return;
       ++started_;
       if (lane.place.way == Way::kMeeting) meet(lane, now);
       break;
@@ -94,16 +97,19 @@ void Relay::handle(Lane& lane, const Event& event, TimeNs now) {
       stall_told_ns_ = now;
       return events_.push(event);
     case Event::Kind::kTensorDone:
+      if (spare) return handle_spare(lane, event, now);
       if (lane.place.way != Way::kMeeting) return handle_slice(lane, event, now);
       ++started_;
       if (Status status = check_meeting(lane); !status.ok()) return fail(status, now);
       break;
     case Event::Kind::kCollectiveDone:
+      ++meetings_over_[lane.place.level];
       return event.status.ok() ? advance_collective(now) : fail(event.status, now);
     default: return;
   }
-  CHECK(started_ <= lanes_.size() + bcube_.levels());
-  if (started_ != lanes_.size() + bcube_.levels()) return;
+  const std::size_t awaited = first_spare_ + bcube_.levels();
+  CHECK(started_ <= awaited);
+  if (started_ != awaited) return;
   CHECK(state_ == SessionState::kJoining);
   state_ = SessionState::kRunning;
   events_.push({.kind = Event::Kind::kStarted});
@@ -115,14 +121,22 @@ void Relay::handle_slice(Lane& lane, const Event& event, TimeNs now) {
   --passage.in_flight;
   const std::uint32_t stage = lane.place.stage;
   const bool owns = stage < passage.stages;
+  if (Detour* const detour = detour_of(lane)) {
+    Detour::Row& row = detour->rows()[lane.first_row + event.tensor];
+    row.in_flight = false;
+    row.held = tensors_.current();
+  }
   if (lane.place.way == Way::kUp && owns) {
     add_half(passage, event);
     climb(passage, stage + 1, now);
   } else if (lane.place.way == Way::kTurn || (lane.place.way == Way::kDown && !owns)) {
     passage.weight = event.weight;
+    if (lane.place.way == Way::kTurn && !kept_.empty() && !event.absent)
+      std::copy_n(&kept_[passage.first_half], passage.slice.elem_count, passage.output);
     passage.value = event.absent ? nullptr : passage.output;
     passage.non_finite |= event.non_finite;
     passage.whole = true;
+    keep(passage, lane.place.way);
     descend(passage, stage, now);
   }
   if (passage.whole && passage.in_flight == 0) finish(passage, now);
@@ -161,9 +175,10 @@ void Relay::climb(Passage& passage, std::uint32_t stage, TimeNs now) {
   CHECK(stage <= turn_stage() && stage <= passage.stages && passage.weight <= UINT32_MAX);
   const auto weight = static_cast<std::uint32_t>(passage.weight);
   const Stop& up = passage.up[stage];
-  if (stage == turn_stage())
-    return submit(passage, up, {.input = passage.value, .output = passage.output, .weight = weight},
-                  now);
+  if (stage == turn_stage()) {  // its input must outlive the result, or nobody could begin again
+    float* const output = kept_.empty() ? passage.output : &kept_[passage.first_half];
+    return submit(passage, up, {.input = passage.value, .output = output, .weight = weight}, now);
+  }
   if (stage < passage.stages)
     return submit(passage, up, {.output = &halves_[passage.first_half], .weight = kNoWeight}, now);
   // Its sum comes down as soon as it is whole, so this worker is ready for it.
@@ -200,11 +215,21 @@ void Relay::descend(Passage& passage, std::uint32_t from_stage, TimeNs now) {
 }
 
 void Relay::submit(Passage& passage, const Stop& stop, Submission submission, TimeNs now) {
+  Lane& lane = lanes_[stop.lane];
   submission.tensor = stop.tensor;
   submission.priority = passage.priority;
-  const Status status = lanes_[stop.lane].session.submit(submission, now);
-  if (!status.ok()) return fail(status, now);
   ++passage.in_flight;
+  if (Detour* const detour = detour_of(lane)) {
+    const std::uint32_t index = lane.first_row + stop.tensor;
+    Detour::Row& row = detour->rows()[index];
+    row.submission = submission;
+    row.asked = tensors_.current();
+    row.in_flight = true;
+    if (detour->in_use()) return offer(lane.place.level, index, now);
+    if (will_move(lane)) return;
+  }
+  const Status status = lane.session.submit(submission, now);
+  if (!status.ok()) fail(status, now);
 }
 
 // The same division of the same bits on every server.
@@ -236,9 +261,17 @@ void Relay::finish(Passage& passage, TimeNs now) {
                   .weight = progress.weight,
                   .absent = !progress.any_data,
                   .non_finite = progress.non_finite});
+  step_weight_ = progress.weight;
+  end_step_when_done();
+}
+
+// Who would leave now must leave nothing undone at another switch.
+void Relay::end_step_when_done() {
   if (!tensors_.all_done()) return;
-  note_step(step, progress.weight);
-  events_.push({.kind = Event::Kind::kStepDone, .step = step, .weight = progress.weight});
+  if (std::ranges::any_of(detours_, [](const Detour& detour) { return detour.busy != 0; })) return;
+  const Step step = tensors_.current();
+  note_step(step, step_weight_);
+  events_.push({.kind = Event::Kind::kStepDone, .step = step, .weight = step_weight_});
   tensors_.begin_next_step();
 }
 

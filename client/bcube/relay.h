@@ -15,15 +15,21 @@
 // who they are before the first step, so that a wrong cable or address is told from a right one,
 // and it carries broadcasts and barriers, level by level.
 //
+// A level's switch that is lost in mid-run, or the way to it, is stood in for by another switch of
+// the level, which the neighbours at another level reach: all its lanes move into one more lane,
+// the spare, and the step under way goes on there (detour.h). Aggregated alone: plain switches
+// only forward, and hold nothing that could be lost.
+//
 // The order of stages and levels is BML's (NeurIPS 2018). Pure: the owner drives the lanes'
 // sessions as it drives any, then calls act_on_call() until false. One thread at a time. Memory for
-// half-way sums, a float an element of what this worker is half-way owner of, is allocated at the
-// start.
+// half-way sums, a float an element of what this worker is half-way owner of, and with spares one
+// more, is allocated at the start.
 //
-// relay.cc: a slice's way; relay_lanes.cc: which lanes there are; relay_calls.cc: the application's
-// side.
+// relay.cc: a slice's way; relay_lanes.cc: which lanes there are; relay_detour.cc: how they move;
+// relay_calls.cc: the application's side.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <deque>
@@ -34,6 +40,7 @@
 #include <string>
 #include <vector>
 
+#include "client/bcube/detour.h"
 #include "client/bcube/slices.h"
 #include "client/bcube/topology.h"
 #include "client/core/event_queue.h"
@@ -44,19 +51,19 @@
 namespace sluice::client {
 
 enum class BcubeMode : std::uint8_t { kAggregated, kPlain };
-enum class Way : std::uint8_t { kUp, kTurn, kDown, kMeeting };
 
 // Where a lane's appliance is, and what for.
 struct LanePlace {
   std::uint32_t thread = 0;
   std::uint32_t stage = 0;
   Way way{};
-  std::uint32_t level = 0;         // of the switch, and the port that leads there
+  std::uint32_t level = 0;         // of the switch, and but for a spare the port that leads there
   std::uint32_t switch_index = 0;  // in its level
   std::uint32_t host = 0;          // plain: the digit of the server that runs the appliance
 };
 
 // Fills in what an appliance's place decides: its printable address, credit, the path's datagrams.
+// A spare that is refused is done without.
 using PrepareLane = std::function<Status(const LanePlace& place, SessionOptions& options)>;
 
 class Relay final : public Member {
@@ -66,6 +73,7 @@ class Relay final : public Member {
         : place(where), session(std::move(options), std::move(layout), now) {}
     const LanePlace place;
     std::vector<std::uint32_t> slices;  // of its tensors, in order
+    std::uint32_t first_row = 0;        // of its tensors in the level's detour
     Session session;
   };
 
@@ -82,6 +90,12 @@ class Relay final : public Member {
   // Lanes in the order in which they are asked what to transmit: what is nearer to its end first,
   // so that no port waits for the last slices alone.
   const std::vector<std::uint32_t>& send_order() const noexcept { return send_order_; }
+
+  // Switches of its own that another one stands in for.
+  std::uint32_t detours() const noexcept {
+    return static_cast<std::uint32_t>(std::ranges::count_if(
+        detours_, [](const Detour& each) { return each.state() == Detour::State::kMoved; }));
+  }
 
   // ---- as Session's ----
   // Acts on what the lanes' sessions say, and on what was submitted. After every call of theirs,
@@ -123,7 +137,7 @@ class Relay final : public Member {
   struct Passage {
     Slice slice;
     std::uint32_t stages = 0;      // for which this worker is half-way owner
-    std::uint64_t first_half = 0;  // in halves_, if it is at all
+    std::uint64_t first_half = 0;  // in halves_ and kept_, if it is at all
     std::vector<Stop> up;          // by stage; the last one may be the turn
     std::vector<Stop> down;
     // ---- of the step ----
@@ -134,6 +148,9 @@ class Relay final : public Member {
     Priority priority = 0;
     bool whole = false;  // the sum of all is in `output`, or nobody had data
     bool non_finite = false;
+    // ---- of the last whole sum ----
+    std::uint64_t kept_weight = 0;
+    bool kept_absent = true;
   };
   struct Progress {
     std::uint32_t slices_left = 0;
@@ -159,10 +176,41 @@ class Relay final : public Member {
   Status make_lane(const LanePlace& place, std::vector<TensorSpec> tensors, TimeNs now,
                    const PrepareLane& prepare);
   Status make_slices_lane(const LanePlace& place, TimeNs now, const PrepareLane& prepare);
+  Status make_spares(TimeNs now, const PrepareLane& prepare);
   void order_lanes();
   float name_of_self(std::uint32_t level, std::uint32_t rank) const noexcept;
   void meet(Lane& lane, TimeNs now);
   Status check_meeting(const Lane& lane) const;
+
+  // ---- relay_detour.cc ----
+  Detour* detour_of(const Lane& lane) noexcept {
+    return detours_.empty() ? nullptr : &detours_[lane.place.level];
+  }
+  // Its lanes have moved.
+  bool has_moved(std::uint32_t level) const noexcept {
+    return !detours_.empty() && detours_[level].in_use();
+  }
+  // Its failure has not been told yet.
+  bool will_move(const Lane& lane) noexcept {
+    const Detour* const detour = detour_of(lane);
+    return detour != nullptr && detour->state() == Detour::State::kReady &&
+           lane.session.state() == SessionState::kClosed;
+  }
+  static bool is_spare(const Lane& lane) noexcept { return lane.place.way >= Way::kSurvey; }
+  void lose(Lane& lane, const Status& why, TimeNs now);
+  void lose_spare(const Lane& lost, const Status& why, TimeNs now);
+  void move(Lane& lane, const Status& why, TimeNs now);
+  void handle_spare(Lane& lane, const Event& event, TimeNs now);
+  void go_on(std::uint32_t level, TimeNs now);
+  std::string describe_detour(std::uint32_t level) const;
+  void settle(std::uint32_t level, std::uint32_t row, TimeNs now);
+  void offer(std::uint32_t level, std::uint32_t row, TimeNs now);
+  void send(std::uint32_t level, std::uint32_t row, Submission submission, bool silent, TimeNs now);
+  void expect_again(Detour::Row& row) noexcept;
+  void keep(Passage& passage, Way way) noexcept;
+  Passage& passage_of(const Detour::Row& row) noexcept {
+    return passages_[lanes_[row.lane].slices[row.tensor]];
+  }
 
   // ---- relay_calls.cc ----
   Status begin_collective(Collective collective, TimeNs now);
@@ -181,6 +229,7 @@ class Relay final : public Member {
   void add_half(Passage& passage, const Event& event) noexcept;
   void descend(Passage& passage, std::uint32_t from_stage, TimeNs now);
   void finish(Passage& passage, TimeNs now);
+  void end_step_when_done();
   void submit(Passage& passage, const Stop& stop, Submission submission, TimeNs now);
   void fail(Status why, TimeNs now);
 
@@ -196,13 +245,19 @@ class Relay final : public Member {
   std::vector<Progress> progress_;             // by tensor
   std::vector<AveragingChoice> averaging_;     // by tensor; never kDefault
   std::vector<float> halves_;                  // what the others gave, to be added
+  std::vector<float> kept_;                    // the last whole sums, for who lacks them
+  std::vector<Detour> detours_;                // by level; none: nothing can move
   std::vector<std::vector<float>> spares_;     // results of tensors that were left out
   std::vector<std::vector<float>> meetings_;   // by level: who is there
   std::array<StepReport, kReportedSteps> reports_{};
   std::optional<Collective> collective_;
   std::uint32_t last_weight_ = 1;
-  std::size_t started_ = 0;  // lanes, and meetings that are over
+  std::size_t first_spare_ = 0;  // the last lanes
+  std::size_t started_ = 0;      // lanes but spares, and meetings that are over
   std::size_t ended_lanes_ = 0;
+  std::vector<std::uint32_t> meetings_over_;  // by level: collectives that are done
+  std::vector<Status> why_moved_;             // by level; or why there is no detour any more
+  std::uint64_t step_weight_ = 0;             // of the step under way
   SessionState state_ = SessionState::kJoining;
   Status failure_;
   TimeNs stall_told_ns_ = 0;

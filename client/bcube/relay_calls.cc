@@ -91,7 +91,7 @@ void Relay::advance_collective(TimeNs now) {
   Collective& call = *collective_;
   while (call.next_level < bcube_.levels()) {
     const std::uint32_t level = call.next_level++;
-    Session& session = lanes_[level].session;
+    Session& session = lanes_[has_moved(level) ? detours_[level].survey_lane() : level].session;
     bool takes_part = true;
     for (std::uint32_t above = level + 1; call.root && above < bcube_.levels(); ++above)
       takes_part &=
@@ -102,7 +102,7 @@ void Relay::advance_collective(TimeNs now) {
                         Rank{static_cast<std::uint16_t>(bcube_.digit(call.root->value, level))},
                         call.buffer, call.bytes, now)
                   : session.barrier(now);
-    if (!status.ok()) return fail(status, now);
+    if (!status.ok() && !will_move(lanes_[level])) return fail(status, now);
     return;  // its event goes on
   }
   collective_.reset();
@@ -143,7 +143,7 @@ std::optional<PartCounters> Relay::part_counters(std::uint32_t index) const {
   if (index >= levels * levels) return {};
   PartCounters part{.thread = index / levels, .level = index % levels};
   for (const Lane& lane : lanes_)
-    if (lane.place.way != Way::kMeeting && lane.place.thread == part.thread &&
+    if (lane.place.way < Way::kMeeting && lane.place.thread == part.thread &&
         lane.place.level == part.level)
       part.counters += lane.session.counters();
   tell_facts(part.counters);
@@ -176,6 +176,8 @@ std::string Relay::describe_stall(TimeNs now) const {
 std::string Relay::describe_plan() const {
   std::string text = bcube_.name();
   text += mode_ == BcubeMode::kPlain ? ", plain" : ", aggregated";
+  for (std::uint32_t level = 0; level < detours_.size(); ++level)
+    if (const std::string detour = describe_detour(level); !detour.empty()) text += "\n" + detour;
   for (const Lane& lane : lanes_) {
     const Counters counters = lane.session.counters();
     text += "\n" + lane.session.place() + "slices " + std::to_string(lane.slices.size()) +

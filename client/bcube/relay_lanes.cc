@@ -16,16 +16,18 @@ constexpr const char* name_of(Way way) noexcept {
     case Way::kUp: return "up";
     case Way::kTurn: return "turn";
     case Way::kDown: return "down";
-    case Way::kMeeting: break;
+    case Way::kMeeting: return "meeting";
+    case Way::kSurvey: return "survey";
+    case Way::kSpare: break;
   }
-  return "meeting";
+  return "spare";
 }
 
 // All servers of a lane's switch give its job the same name, and no other lane there has it. The
 // meetings of all levels have one name, so that those meet who should not; but a server is host of
 // meetings at all its levels.
 std::string job_name_of(const SessionOptions& options, const LanePlace& place, BcubeMode mode) {
-  if (place.way == Way::kMeeting)
+  if (place.way >= Way::kMeeting)
     return options.job_name + "." + name_of(place.way) +
            (mode == BcubeMode::kPlain ? "." + std::to_string(place.level) : "");
   std::string name = options.job_name + ".t" + std::to_string(place.thread) + ".s" +
@@ -103,17 +105,19 @@ Status Relay::make_lane(const LanePlace& place, std::vector<TensorSpec> tensors,
   options.has_policy = true;  // whatever the appliance has for those who ask for none
   options.policy = {};
   options.trace = false;
-  if (place.way != Way::kMeeting) {  // there the application's choices are compared
+  if (place.way != Way::kMeeting) {  // in those the application's choices are compared
     options.averaging = AveragingChoice::kSum;
     options.allow_nil = true;
   }
   if (prepare)
     if (Status status = prepare(place, options); !status.ok()) return status;
-  const std::uint32_t first = bcube_.server_at(place.level, place.switch_index, 0);
-  const std::uint32_t apart = bcube_.server_at(place.level, place.switch_index, 1) - first;
-  options.appliance_address += " (level " + std::to_string(place.level) + ", switch " +
-                               std::to_string(place.switch_index) + ", whose rank r is worker " +
-                               std::to_string(first) + " + " + std::to_string(apart) + " r";
+  const std::uint32_t home = bcube_.switch_of(options_.rank.value, place.level);
+  const std::uint32_t first = bcube_.server_at(place.level, home, 0);
+  const std::uint32_t apart = bcube_.server_at(place.level, home, 1) - first;
+  options.appliance_address +=
+      " (level " + std::to_string(place.level) + ", switch " + std::to_string(place.switch_index) +
+      (place.way >= Way::kSurvey ? " for " + std::to_string(home) : "") +
+      ", whose rank r is worker " + std::to_string(first) + " + " + std::to_string(apart) + " r";
   if (mode_ == BcubeMode::kPlain)  // whose silence is that rank's
     options.appliance_address += ", where rank " + std::to_string(place.host) + " sums";
   options.appliance_address += ")";
@@ -169,8 +173,52 @@ Status Relay::make_lanes(TimeNs now, const PrepareLane& prepare) {
         place.way = Way::kDown;
         status = make_slices_lane(place, now, prepare);
       }
+  first_spare_ = lanes_.size();
+  if (status.ok() && mode_ == BcubeMode::kAggregated && bcube_.levels() > 1)
+    status = make_spares(now, prepare);
   if (status.ok()) order_lanes();
   return status;
+}
+
+// Of each level two: one in which all tensors of the level's others are, and one to agree on what
+// becomes of these.
+Status Relay::make_spares(TimeNs now, const PrepareLane& prepare) {
+  const std::uint32_t rank = options_.rank.value;
+  for (std::uint32_t level = 0; level < bcube_.levels(); ++level) {
+    Detour& detour = detours_.emplace_back(bcube_.switch_ports(), bcube_.digit(rank, level));
+    std::vector<TensorSpec> tensors;
+    for (std::uint32_t index = 0; index < first_spare_; ++index) {
+      Lane& lane = lanes_[index];
+      if (lane.place.level != level || lane.place.way == Way::kMeeting) continue;
+      lane.first_row = static_cast<std::uint32_t>(detour.rows().size());
+      for (std::uint32_t tensor = 0; tensor < lane.slices.size(); ++tensor) {
+        const Slice& slice = passages_[lane.slices[tensor]].slice;
+        detour.add_row({.way = lane.place.way,
+                        .lane = index,
+                        .tensor = tensor,
+                        .source = bcube_.digit(slice.owner, level)});
+        tensors.push_back(
+            {.name = layout_.tensor(slice.tensor).name, .elem_count = slice.elem_count});
+      }
+    }
+    if (tensors.empty()) continue;
+    LanePlace place{.way = Way::kSurvey,
+                    .level = level,
+                    .switch_index = bcube_.switch_of(bcube_.detour_neighbour(rank, level), level)};
+    const auto survey_lane = static_cast<std::uint32_t>(lanes_.size());
+    const std::size_t elems = Detour::survey_elems(bcube_.switch_ports(), detour.rows().size());
+    Status status = make_lane(place, {{.name = "who has what", .elem_count = elems}}, now, prepare);
+    if (status.code() == StatusCode::kNotFound) {
+      why_moved_[level] = std::move(status);
+      continue;
+    }
+    if (!status.ok()) return status;
+    place.way = Way::kSpare;
+    if (status = make_lane(place, std::move(tensors), now, prepare); !status.ok()) return status;
+    detour.set_spares(survey_lane, survey_lane + 1);
+    kept_.resize(halves_.size());
+  }
+  return {};
 }
 
 void Relay::order_lanes() {
@@ -180,7 +228,7 @@ void Relay::order_lanes() {
   std::ranges::stable_sort(send_order_, std::greater<>(), [this](std::uint32_t lane) {
     const LanePlace& place = lanes_[lane].place;
     const std::uint32_t stages = 2 * bcube_.levels();
-    if (place.way == Way::kMeeting) return stages + 1;
+    if (place.way >= Way::kMeeting) return stages + 1;
     return place.way == Way::kDown ? stages - place.stage : place.stage;
   });
 }

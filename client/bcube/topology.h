@@ -47,6 +47,13 @@ class Bcube {
   std::uint32_t level_of(std::uint32_t thread, std::uint32_t stage) const noexcept {
     return (thread + stage) % k_;
   }
+  // Who takes a server's datagrams to another switch of the level than its own: its next neighbour
+  // at another level. Those of a switch's n servers are all at one switch. Needs two levels.
+  std::uint32_t detour_level(std::uint32_t level) const noexcept { return (level + 1) % k_; }
+  std::uint32_t detour_neighbour(std::uint32_t rank, std::uint32_t level) const noexcept {
+    const std::uint32_t other = detour_level(level);
+    return server_at(other, switch_of(rank, other), (digit(rank, other) + 1) % n_);
+  }
   // For how many stages `rank` is half-way owner of what `owner` owns in the end: both have the
   // same digits at that many of the thread's levels. k: it is the owner.
   std::uint32_t stages_owned(std::uint32_t rank, std::uint32_t owner,

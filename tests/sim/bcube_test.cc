@@ -116,7 +116,10 @@ TEST_P(BcubeDeaths, OfAServerAreNamedByItsNeighbours) {
   EXPECT_THAT(texts, testing::HasSubstr("rank " + std::to_string(shape.switch_ports - 1)));
 }
 
-TEST_P(BcubeDeaths, OfACableAreNamedByLevelAndSwitch) {
+// Where switches sum they are survived.
+class PlainBcubeDeaths : public BcubeDeaths {};
+
+TEST_P(PlainBcubeDeaths, OfACableAreNamedByLevelAndSwitch) {
   const Shape shape = GetParam();
   const auto bcube = client::Bcube::create(shape.switch_ports, shape.levels).value();
   EXPECT_NE(failure_at({.kind = BcubeWorld::Part::Kind::kCable, .index = 1, .level = 1}, 1,
@@ -124,17 +127,65 @@ TEST_P(BcubeDeaths, OfACableAreNamedByLevelAndSwitch) {
             "");
 }
 
-TEST_P(BcubeDeaths, OfAnApplianceAreNamedByLevelAndSwitch) {
+// The host is at a switch of each level, and any of them may be the first to see it.
+TEST_P(PlainBcubeDeaths, OfAnApplianceAreNamedByLevelAndSwitch) {
   const Shape shape = GetParam();
   const auto bcube = client::Bcube::create(shape.switch_ports, shape.levels).value();
-  const bool plain = shape.mode == BcubeMode::kPlain;
-  const std::uint32_t box = plain ? 0 : bcube.switches_per_level() + 1;
-  std::string texts = failure_at({.kind = BcubeWorld::Part::Kind::kBox, .index = box}, 1,
-                                 plain ? bcube.switch_of(0, 1) : 1);
-  if (plain)  // the host is at a switch of each level, and any of them may be the first to see it
-    texts +=
-        failure_at({.kind = BcubeWorld::Part::Kind::kBox, .index = box}, 0, bcube.switch_of(0, 0));
+  std::string texts;
+  for (std::uint32_t level = 0; level < 2; ++level)
+    texts += failure_at({.kind = BcubeWorld::Part::Kind::kBox, .index = 0}, level,
+                        bcube.switch_of(0, level));
   EXPECT_THAT(texts, testing::HasSubstr("silent"));
+}
+
+class BcubeDetours : public BcubeShapes {
+ protected:
+  // The job is finished with exact sums and equal replicas, whenever `part` dies; of the servers
+  // that `moved` names, and of no others, lanes have moved.
+  void expect_survived(BcubeWorld::Part part, const std::vector<std::uint32_t>& moved) {
+    BcubeOptions options = options_of(GetParam());
+    options.elem_counts = {4'000, 7, 6'000};
+    options.member_timeout_ns = 3 * kSecond;
+    options.link.delay_ns = 20 * kMicrosecond;
+    for (options.seed = 1; options.seed <= 24; ++options.seed) {
+      options.in_place = options.seed % 2 == 0;
+      options.pipelined = options.seed % 3 == 0;
+      options.link.loss_ppm = options.seed % 4 == 0 ? 20'000 : 0;
+      options.steps = 10;  // it dies before the last one, after which nobody is there to help
+      BcubeWorld world(options);
+      const auto after_ns = static_cast<DurationNs>(options.seed) * 40 * kMicrosecond;
+      world.kill({.part = part, .after_ns = after_ns});
+      expect_clean(world, 60 * kSecond);
+      for (std::uint32_t server = 0; server < world.bcube().servers(); ++server) {
+        EXPECT_EQ(world.failure(server).text, "") << "seed " << options.seed;
+        const bool expected = std::ranges::find(moved, server) != moved.end();
+        EXPECT_EQ(world.relay(server).detours(), expected ? 1u : 0u) << server;
+      }
+      if (HasFailure()) FAIL() << world.describe_stall();
+    }
+  }
+};
+
+std::vector<std::uint32_t> servers_of(const client::Bcube& bcube, std::uint32_t level,
+                                      std::uint32_t switch_index) {
+  std::vector<std::uint32_t> servers;
+  for (std::uint32_t digit = 0; digit < bcube.switch_ports(); ++digit)
+    servers.push_back(bcube.server_at(level, switch_index, digit));
+  return servers;
+}
+
+TEST_P(BcubeDetours, AnotherApplianceStandsInForOneThatDiesInMidStep) {
+  const auto bcube = client::Bcube::create(GetParam().switch_ports, GetParam().levels).value();
+  for (std::uint32_t level = 0; level < bcube.levels(); ++level)
+    expect_survived(
+        {.kind = BcubeWorld::Part::Kind::kBox, .index = level * bcube.switches_per_level() + 1},
+        servers_of(bcube, level, 1));
+}
+
+TEST_P(BcubeDetours, AnotherApplianceStandsInForTheWayToOne) {
+  const auto bcube = client::Bcube::create(GetParam().switch_ports, GetParam().levels).value();
+  expect_survived({.kind = BcubeWorld::Part::Kind::kCable, .index = 1, .level = 1},
+                  servers_of(bcube, 1, bcube.switch_of(1, 1)));
 }
 
 TEST(Bcube, ServersOfASwitchDifferInItsDigitAlone) {
@@ -231,6 +282,17 @@ INSTANTIATE_TEST_SUITE_P(
                     Shape{2, 3, BcubeMode::kPlain}, Shape{3, 3, BcubeMode::kPlain},
                     Shape{2, 4, BcubeMode::kPlain}),
     name_of);
+
+INSTANTIATE_TEST_SUITE_P(Some, BcubeDetours,
+                         testing::Values(Shape{2, 2, BcubeMode::kAggregated},
+                                         Shape{3, 2, BcubeMode::kAggregated},
+                                         Shape{2, 3, BcubeMode::kAggregated}),
+                         name_of);
+
+INSTANTIATE_TEST_SUITE_P(Some, PlainBcubeDeaths,
+                         testing::Values(Shape{2, 2, BcubeMode::kPlain},
+                                         Shape{3, 2, BcubeMode::kPlain}),
+                         name_of);
 
 INSTANTIATE_TEST_SUITE_P(Some, BcubeDeaths,
                          testing::Values(Shape{2, 2, BcubeMode::kAggregated},

@@ -175,7 +175,8 @@ void BcubeWorld::put(std::uint32_t link, const Address& address,
   std::memcpy(bytes.data(), &address, sizeof address);
   std::memcpy(bytes.data() + kHeaderBytes, datagram.data(), datagram.size());
   pool_[frame].priority = priority;
-  if (place_of(address).way != client::Way::kMeeting)  // those are names, not gradients
+  const client::Way way = place_of(address).way;
+  if (way != client::Way::kMeeting && way != client::Way::kSurvey)  // those are no gradients
     links_[link].data_bytes += data_bytes_of(datagram);
   links_[link].wire_bytes += bytes.size();
   trace_hash_ = mix(trace_hash_, now, link, bytes.size());
@@ -190,13 +191,36 @@ void BcubeWorld::arrive(std::uint32_t link, FrameIndex frame, TimeNs now) {
   Address address;
   std::memcpy(&address, bytes.data(), sizeof address);
   const std::span<const std::uint8_t> datagram = std::span(bytes).subspan(kHeaderBytes);
-  const bool at_switch = link % 2 == 0;
-  if (at_switch && plain()) {  // it only forwards
-    const std::uint32_t server = address.to_appliance ? address.appliance : address.server;
-    put(up_link(server, place_of(address).level) + 1, address, datagram, priority, now);
-  } else {
+  const std::uint32_t server = link / 2 / options_.levels;
+  if (link % 2 != 0 && is_away({Part::Kind::kServer, server}, now)) return;
+  if (const std::optional<std::uint32_t> next = next_link(link, address))
+    put(*next, address, datagram, priority, now);
+  else
     deliver(address, datagram, now);
+}
+
+// Where who is at the end of this link passes it on; none: it is there. Links of a server's port
+// are even to the switch, odd from it.
+std::optional<std::uint32_t> BcubeWorld::next_link(std::uint32_t link,
+                                                   const Address& address) const {
+  const bool at_switch = link % 2 == 0;
+  const client::LanePlace& place = place_of(address);
+  if (plain()) {  // switches only forward
+    if (!at_switch) return {};
+    const std::uint32_t server = address.to_appliance ? address.appliance : address.server;
+    return up_link(server, place.level) + 1;
   }
+  if (place.way < client::Way::kSurvey) return {};
+  const std::uint32_t server = link / 2 / options_.levels;
+  const std::uint32_t neighbour = bcube_.detour_neighbour(address.server, place.level);
+  const std::uint32_t port = port_of(place);
+  if (address.to_appliance) {
+    if (at_switch)
+      return server == neighbour ? std::nullopt : std::optional(up_link(neighbour, port) + 1);
+    return up_link(neighbour, place.level);
+  }
+  if (at_switch) return up_link(address.server, port) + 1;
+  return server == neighbour ? std::optional(up_link(neighbour, port)) : std::nullopt;
 }
 
 void BcubeWorld::deliver(const Address& address, std::span<const std::uint8_t> datagram,
@@ -254,8 +278,11 @@ void BcubeWorld::pump_box(std::uint32_t index, TimeNs now) {
 void BcubeWorld::send_from_box(std::uint32_t box, const Address& to,
                                std::span<const std::uint8_t> datagram, Priority priority,
                                TimeNs now) {
-  const std::uint32_t level = place_of(to).level;
-  if (!plain()) return put(up_link(to.server, level) + 1, to, datagram, priority, now);
+  const client::LanePlace& place = place_of(to);
+  const std::uint32_t level = place.level;
+  const bool direct = place.way < client::Way::kSurvey;
+  const std::uint32_t server = direct ? to.server : bcube_.detour_neighbour(to.server, place.level);
+  if (!plain()) return put(up_link(server, level) + 1, to, datagram, priority, now);
   if (box == to.server)
     local_.emplace_back(to, std::vector<std::uint8_t>(datagram.begin(), datagram.end()));
   else
@@ -292,7 +319,7 @@ bool BcubeWorld::transmit(std::uint32_t index, TimeNs now) {
         plain() ? host : place.level * bcube_.switches_per_level() + place.switch_index;
     client::Transmit transmit;
     const bool local = plain() && host == index;
-    while ((local || has_room(up_link(index, place.level))) &&
+    while ((local || has_room(up_link(index, port_of(place)))) &&
            lane.session.poll_transmit(transmit, buffer_, now)) {
       any = true;
       const Address address{.appliance = appliance,
@@ -304,7 +331,7 @@ bool BcubeWorld::transmit(std::uint32_t index, TimeNs now) {
       if (local)
         local_.emplace_back(address, std::vector<std::uint8_t>(datagram.begin(), datagram.end()));
       else
-        put(up_link(index, place.level), address, datagram, transmit.priority, now);
+        put(up_link(index, port_of(place)), address, datagram, transmit.priority, now);
     }
   }
   return any;

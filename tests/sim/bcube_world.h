@@ -100,6 +100,8 @@ class BcubeWorld {
     return begun_[1] == 0 ? kNever : begun_[1] + static_cast<TimeNs>(death_->after_ns);
   }
   bool has_started() const { return started_ == servers_.size(); }
+  TimeNs started_ns() const { return started_ns_; }  // kNever: not all
+  bool is_through(std::uint32_t server) const { return servers_[server].done == options_.steps; }
   TimeNs now() const { return now_; }
   std::uint64_t event_count() const { return event_count_; }
   std::uint64_t trace_hash() const { return trace_hash_; }
@@ -166,6 +168,12 @@ class BcubeWorld {
     return plain() || links_[link].link.counters().queued < 32;
   }
   const client::LanePlace& place_of(const Address& address) const;
+  // A server's port that a lane's datagrams use.
+  std::uint32_t port_of(const client::LanePlace& place) const {
+    const bool spare = place.way >= client::Way::kSurvey;
+    return spare ? bcube_.detour_level(place.level) : place.level;
+  }
+  std::optional<std::uint32_t> next_link(std::uint32_t link, const Address& address) const;
   void put(std::uint32_t link, const Address& address, std::span<const std::uint8_t> datagram,
            Priority priority, TimeNs now);
   void deliver(const Address& address, std::span<const std::uint8_t> datagram, TimeNs now);
@@ -213,6 +221,7 @@ class BcubeWorld {
   std::vector<Absence> absences_;
   std::vector<Failure> failures_;  // by server
   std::uint32_t started_ = 0;
+  TimeNs started_ns_ = kNever;
   std::uint32_t over_ = 0;
   TimeNs now_ = 0;
   std::uint64_t event_count_ = 0;

@@ -1,0 +1,88 @@
+#include "client/bcube/detour.h"
+
+#include <algorithm>
+
+#include "aggregator/base/check.h"
+
+namespace sluice::client {
+namespace {
+
+constexpr std::uint32_t kCountMask = 0xFFFF;  // of steps, which are at most one apart
+
+}  // namespace
+
+std::uint32_t Detour::add_row(Row row) {
+  CHECK(state_ == State::kNone && row.source < ports_);
+  rows_.push_back(row);
+  return static_cast<std::uint32_t>(rows_.size() - 1);
+}
+
+void Detour::set_spares(std::uint32_t survey_lane, std::uint32_t lane) noexcept {
+  CHECK(state_ == State::kNone);
+  survey_lane_ = survey_lane;
+  spare_lane_ = lane;
+  state_ = State::kReady;
+}
+
+void Detour::give_up() noexcept {
+  CHECK(state_ == State::kReady);
+  state_ = State::kNone;
+}
+
+std::size_t Detour::survey_elems(std::uint32_t ports, std::size_t rows) noexcept {
+  return 2 * ports + rows * words(ports);
+}
+
+void Detour::begin(Step step, std::uint32_t collectives) {
+  CHECK(state_ == State::kReady && step != 0);
+  state_ = State::kAsking;
+  begun_ = step;
+  survey_.assign(survey_elems(ports_, rows_.size()), 0);
+  survey_[digit_] = static_cast<float>(step & kCountMask);
+  survey_[ports_ + digit_] = static_cast<float>(collectives & kCountMask);
+  float* word = &survey_[2 * ports_ + digit_ / kWordBits];
+  for (const Row& row : rows_) {
+    const bool source = row.source == digit_;
+    const bool has = row.way == Way::kDown ? source && row.asked == step
+                                           : (row.way == Way::kTurn || source) && row.held == step;
+    if (has) *word = static_cast<float>(1u << digit_ % kWordBits);
+    word += words(ports_);
+  }
+}
+
+bool Detour::handle_survey() {
+  CHECK(state_ == State::kAsking && begun_ != 0);
+  state_ = State::kMoved;
+  bool some_behind = false;
+  bool alike = true;
+  for (std::uint32_t digit = 0; digit < ports_; ++digit) {
+    some_behind |= static_cast<std::uint32_t>(survey_[digit]) == ((begun_ - 1) & kCountMask);
+    alike &= survey_[ports_ + digit] == survey_[ports_];
+  }
+  first_step_ = some_behind ? begun_ - 1 : begun_;
+  return alike;
+}
+
+bool Detour::is_ahead(std::uint32_t digit) const noexcept {
+  return static_cast<std::uint32_t>(survey_[digit]) != (first_step_ & kCountMask);
+}
+
+bool Detour::has(std::uint32_t digit, std::uint32_t row) const noexcept {
+  const float word = survey_[2 * ports_ + row * words(ports_) + digit / kWordBits];
+  return is_ahead(digit) || (static_cast<std::uint32_t>(word) >> digit % kWordBits & 1) != 0;
+}
+
+Detour::Fate Detour::fate(std::uint32_t index) const noexcept {
+  CHECK(state_ == State::kMoved && index < rows_.size());
+  const Row& row = rows_[index];
+  if (row.way != Way::kTurn) {
+    Fate fate{.over = has(row.source, index), .supplier = {}};
+    if (fate.over && row.way == Way::kDown) fate.supplier = row.source;
+    return fate;
+  }
+  for (std::uint32_t digit = 0; digit < ports_; ++digit)
+    if (has(digit, index)) return {.over = true, .supplier = digit};
+  return {};
+}
+
+}  // namespace sluice::client
