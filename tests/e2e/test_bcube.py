@@ -41,7 +41,10 @@ net = nn.Sequential(nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 10))
 model = nn.parallel.DistributedDataParallel(net)
 attachment = sluice.torch.attach(model)
 optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
-for step in range(20):
+steps = int(os.environ.get("STEPS", 20))
+for step in range(steps):
+    if step == 10:
+        print("ten", flush=True)
     optimizer.zero_grad()
     inputs = torch.randn(16, 64)
     nn.functional.cross_entropy(model(inputs), inputs[:, :10].argmax(1)).backward()
@@ -51,18 +54,20 @@ print(json.dumps({"steps": attachment.stats()["steps_done"], "hash": digest.hexd
 """
 
 
+def start_training(cube, rank, **env):
+    env = {"SLUICE_ADDRESS": cube.url, "SLUICE_SECRET": "lab", "RANK": str(rank),
+           "WORLD_SIZE": str(cube.workers), "LOCAL_RANK": "0", "MASTER_ADDR": "10.99.0.10",
+           "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "mgmt0", "SLUICE_BUILD": str(BUILD),
+           **env}
+    return cube.popen(rank, [sys.executable, "-B", "-c", TRAIN], env=env, stdout=-1, stderr=-1,
+                      text=True)
+
+
 def test_pytorch_trains_on_nine_workers_and_all_replicas_are_the_same():
     pytest.importorskip("torch")
     with CubeLab(3, 2, plain_network=True) as cube:
         cube.start_appliances(BUILD)
-        workers = []
-        for rank in range(cube.workers):
-            env = {"SLUICE_ADDRESS": cube.url, "SLUICE_SECRET": "lab", "RANK": str(rank),
-                   "WORLD_SIZE": str(cube.workers), "LOCAL_RANK": "0", "MASTER_ADDR": "10.99.0.10",
-                   "MASTER_PORT": "29500", "GLOO_SOCKET_IFNAME": "mgmt0",
-                   "SLUICE_BUILD": str(BUILD)}
-            workers.append(cube.popen(rank, [sys.executable, "-B", "-c", TRAIN], env=env,
-                                      stdout=-1, stderr=-1, text=True))
+        workers = [start_training(cube, rank) for rank in range(cube.workers)]
         told = []
         for worker in workers:
             out, err = worker.communicate(timeout=100)
@@ -87,3 +92,24 @@ def test_a_box_that_dies_is_named_within_seconds():
         # Workers 0 and 2 are at that switch; who sees it first ends the job for all.
         errors = [report["error"] for report in reports]
         assert any("level 1, switch 0" in error and "silent" in error for error in errors), errors
+
+
+def test_training_goes_on_by_way_of_neighbours_when_a_box_is_killed_in_mid_step():
+    pytest.importorskip("torch")
+    with CubeLab(2, 2, plain_network=True, detours=True) as cube:
+        cube.start_appliances(BUILD)
+        workers = [start_training(cube, rank, STEPS="400", SLUICE_LOG="info")
+                   for rank in range(cube.workers)]
+        for worker in workers:
+            assert worker.stdout.readline() == "ten\n", worker.communicate(timeout=30)
+        cube.boxes[1, 0].kill()
+        told, logs = [], []
+        for worker in workers:
+            out, err = worker.communicate(timeout=100)
+            assert worker.returncode == 0, err
+            told.append(json.loads(out.splitlines()[-1]))
+            logs.append(err)
+        assert [each["steps"] for each in told] == [400] * cube.workers
+        assert len({each["hash"] for each in told}) == 1
+        # Workers 0 and 2 were at that switch; the others have not noticed.
+        assert ["switch 1 stands in for switch 0" in log for log in logs] == [True, False] * 2, logs

@@ -1,8 +1,9 @@
 """A BCube in network namespaces: one for each worker and each switch, a `sluiced` in each of these.
 
 `python3 -m sluice bcube plan` says which address, interface and configuration each has; a worker's
-interface at level l is `level<l>`. With `plain_network` the workers have one more network, `mgmt0`,
-for what PyTorch itself sends.
+interface at level l is `level<l>`. With `detours` the workers forward for each other, so that each
+reaches the switches that stand in for lost ones. With `plain_network` the workers have one more
+network, `mgmt0`, for what PyTorch itself sends.
 
     with CubeLab(2, 2) as cube:
         cube.start_appliances(build_dir)
@@ -29,9 +30,11 @@ _ordinals = itertools.count()
 class CubeLab:
     """BCube(`ports`, `levels`). Everything is removed on exit. Not thread-safe."""
 
-    def __init__(self, ports: int, levels: int, plain_network: bool = False):
+    def __init__(self, ports: int, levels: int, plain_network: bool = False,
+                 detours: bool = False):
         self.cube = bcube.Cube(ports, levels)
         self.plain_network = plain_network
+        self.detours = detours
         self.boxes: dict[tuple[int, int], subprocess.Popen] = {}  # by level and switch
         self._prefix = f"slc{os.getpid() % 100000}x{next(_ordinals)}"
         self._namespaces: list[str] = []
@@ -105,6 +108,8 @@ class CubeLab:
                     self._link((f"w{worker}", f"level{level}"), (name, f"w{worker}"))
                     self._in(f"w{worker}",
                              f"ip addr add 10.{level}.{switch}.{digit + 10}/24 dev level{level}")
+        if self.detours:
+            self._add_routes()
         if not self.plain_network:
             return
         self._add_namespace("mgmt")
@@ -114,6 +119,15 @@ class CubeLab:
             self._link((f"w{worker}", "mgmt0"), ("mgmt", f"w{worker}"))
             self._in("mgmt", f"ip link set w{worker} master br0")
             self._in(f"w{worker}", f"ip addr add 10.99.0.{worker + 10}/24 dev mgmt0")
+
+    def _add_routes(self) -> None:
+        for worker in range(self.workers):
+            self._in(f"w{worker}", "sysctl -qw net.ipv4.ip_forward=1")
+            for level in range(self.cube.levels):
+                other, neighbour, switch = self.cube.detour(worker, level)
+                digit = self.cube.digits(neighbour)[other]
+                gateway = f"10.{other}.{self.cube.switch_of(neighbour, other)}.{digit + 10}"
+                self._in(f"w{worker}", f"ip route add 10.{level}.{switch}.0/24 via {gateway}")
 
     def _popen(self, name: str, command: list[str], **kwargs) -> subprocess.Popen:
         process = subprocess.Popen(["ip", "netns", "exec", self._namespace(name), *command],

@@ -34,6 +34,17 @@ class Cube:
         step = self.ports ** level
         return server // (step * self.ports) * step + server % step
 
+    def detour(self, server, level):
+        """When the server's switch of a level is lost: the level and the neighbour there by whose
+        way it reaches the switch that stands in, and that switch. None with one level."""
+        if self.levels == 1:
+            return None
+        other = (level + 1) % self.levels
+        step = self.ports ** other
+        digit = server // step % self.ports
+        neighbour = server + ((digit + 1) % self.ports - digit) * step
+        return other, neighbour, self.switch_of(neighbour, level)
+
     def servers_of(self, level, switch):
         return [server for server in range(self.servers)
                 if self.switch_of(server, level) == switch]
@@ -103,6 +114,10 @@ def drawing(cube, mode, rows):
                  for level in range(cube.levels)]
         digits = ",".join(map(str, cube.digits(server)))
         lines.append(f"worker {server:>{width}} digits {digits}: " + ", ".join(ports))
+        for level in range(cube.levels if mode == "aggregated" and cube.levels > 1 else 0):
+            other, neighbour, switch = cube.detour(server, level)
+            lines.append(f"  if that of level {level} is lost, {rows[level][switch]}, by a route "
+                         f"through worker {neighbour} at level {other}")
     return "\n".join(lines) + "\n"
 
 
