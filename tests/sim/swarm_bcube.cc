@@ -139,7 +139,7 @@ class Verdicts {
   bool is_survivable() const {
     return swarm_.options.mode == client::BcubeMode::kAggregated && swarm_.options.levels > 1 &&
            swarm_.death->part.kind != Part::Kind::kServer &&
-           swarm_.death->at >= world_.started_ns() && swarm_.options.collectives.empty() &&
+           world_.died_ns() >= world_.started_ns() && swarm_.options.collectives.empty() &&
            !someone_is_through();
   }
   // Who has left gives nothing to others any more, and is missed.
@@ -237,6 +237,9 @@ BcubeSwarm draw_bcube(std::uint64_t seed) {
     swarm.death = {
         draw_part(random, options, servers), 0,
         random.one_in(2) ? random.between(0, 2 * kSecond) : random.between(0, 100 * kMillisecond)};
+  // At those times most jobs join or are over.
+  if (swarm.death && !random.one_in(3))
+    swarm.death = {swarm.death->part, random.between(0, swarm.options.steps * 5 * kMillisecond)};
   return swarm;
 }
 
@@ -273,7 +276,9 @@ std::string describe(const BcubeSwarm& swarm) {
         << " for_ms=" << (absence.until - absence.from) / kMillisecond;
   if (swarm.death)
     out << "\n   " << name_of(swarm.death->part)
-        << " dies at_us=" << swarm.death->at / kMicrosecond;
+        << (swarm.death->at == kNever
+                ? " dies after_us=" + std::to_string(swarm.death->after_ns / kMicrosecond)
+                : " dies at_us=" + std::to_string(swarm.death->at / kMicrosecond));
   return out.str();
 }
 
