@@ -132,8 +132,11 @@ void BcubeWorld::end_step(std::uint32_t index, TimeNs now) {
   ++server.done;
   ended_[server.done] = now;
   if (options_.check_values) oracle_.step_done(index, server.done, server.outputs);
-  if (server.done < options_.steps) return prepare_step(index, now);
-  server.relay->leave(wire::LeaveReason::kFinished, now);
+  if (server.done == options_.steps) return server.relay->leave(wire::LeaveReason::kFinished, now);
+  if (!options_.steps_apart) return prepare_step(index, now);
+  const auto behind = [&](const Server& other) { return other.done < server.done; };
+  if (std::ranges::any_of(servers_, behind)) return;
+  for (std::uint32_t each = 0; each < servers_.size(); ++each) prepare_step(each, now);
 }
 
 void BcubeWorld::check_tensor(std::uint32_t index, const client::Event& event) {

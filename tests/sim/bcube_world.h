@@ -43,6 +43,7 @@ struct BcubeOptions {
   DurationNs join_timeout_ns = client::SessionOptions().join_timeout_ns;
   DurationNs start_max_ns = 0;  // servers start within it
   bool begin_together = true;   // so that a step can be timed
+  bool steps_apart = false;     // a step begins when all have ended the one before
   // What else an application may do, see JobPlan.
   bool random_order = false;  // and priorities
   bool in_place = false;

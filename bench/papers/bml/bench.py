@@ -7,6 +7,7 @@ redoes its tables and its plot.
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import report
 from papers import paper
@@ -16,6 +17,7 @@ from . import settings
 DESCRIPTION = "BML on BCube: bytes and time of a sum over several ports and boxes, virtual time"
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = "bench/papers/bml/bench_bml"
+BY_SLICES = PROGRAM + "_slices"
 PORT_BYTES_PER_S = settings.GBPS * 1e9 / 8
 
 
@@ -25,11 +27,17 @@ def add_options(parser):
 
 
 def record(setting):
-    argv = [report.program(PROGRAM), "--ports", setting.ports, "--levels", setting.levels,
-            "--gbps", settings.GBPS, "--elems", *setting.elems]
+    argv = [report.program(BY_SLICES if setting.by_slices else PROGRAM), "--ports", setting.ports,
+            "--levels", setting.levels, "--gbps", settings.GBPS, "--elems", *setting.elems]
     argv += ["--plain"] if setting.mode == "plain" else []
-    said = report.run_program([str(word) for word in argv], timeout_s=1800)
-    return {"key": setting.key, **json.loads(said)}
+    if setting.by_slices:
+        argv += ["--frame-bytes", settings.FRAME_BYTES, "--chunk-bytes", settings.CHUNK_BYTES]
+    row = json.loads(report.run_program([str(word) for word in argv], timeout_s=3600))
+    if not setting.by_slices:
+        got = (row["chunk_bytes"], row["frame_bytes"])
+        if got != (settings.CHUNK_BYTES, settings.FRAME_BYTES):
+            raise report.BenchError(f"settings.py has other chunks and frames than {got}")
+    return {"key": setting.key, **row}
 
 
 def records(which, processes):
@@ -43,23 +51,27 @@ class Results:
         known = {setting.key: setting for setting in settings.LONG + settings.SHORT}
         self.of = {known[key]: row for key, row in by_key.items() if key in known}
 
-    def uniform(self, mode=None):
+    def production(self, mode=None):
+        """Of uniform gradients, over the sessions and appliances that a job has."""
         return [(setting, row) for setting, row in self.of.items()
-                if setting.what == "uniform" and mode in (None, setting.mode)]
+                if setting.what == "uniform" and not setting.by_slices
+                and mode in (None, setting.mode)]
 
     def model(self, model, mode):
-        return next((row for setting, row in self.of.items()
-                     if (setting.what, setting.mode) == (model, mode)), None)
+        return self.of.get(settings.Setting(model, *settings.MODEL_SHAPE, mode))
+
+    def by_slices(self, setting):
+        return self.of.get(replace(setting, by_slices=True))
 
 
-def wire_s(share, size, row):
+def wire_s(share, size):
     """That share of a gradient of `size` bytes through one port, in frames."""
-    return share * size * row["frame_bytes"] / row["chunk_bytes"] / PORT_BYTES_PER_S
+    return share * size * settings.FRAME_BYTES / settings.CHUNK_BYTES / PORT_BYTES_PER_S
 
 
 def against_theory(setting, row):
     share = settings.port_share(setting.ports, setting.levels, setting.mode)
-    return row["step_s"] / wire_s(share, setting.bytes, row)
+    return row["step_s"] / wire_s(share, setting.bytes)
 
 
 def share_of_bytes(setting, row):
@@ -76,7 +88,7 @@ def reductions(results, model, mode):
     setting = settings.Setting(model, *settings.MODEL_SHAPE, mode)
     servers = settings.MODEL_SHAPE[0] ** settings.MODEL_SHAPE[1]
     scale = settings.SCALE[model]
-    theirs = scale * wire_s(settings.server_share(servers), setting.bytes, row)
+    theirs = scale * wire_s(settings.server_share(servers), setting.bytes)
     ours = scale * row["step_s"]
     out = {}
     for sub_minibatch in settings.SUB_MINIBATCHES[model]:
@@ -90,9 +102,10 @@ def largest(values):
 
 
 def figures(results):
-    by_mode = {mode: [against_theory(*pair) for pair in results.uniform(mode)]
+    by_mode = {mode: [against_theory(*pair) for pair in results.production(mode)]
                for mode in settings.MODES}
-    steps = {(setting.mode, setting.megabytes): row["step_s"] for setting, row in results.uniform()
+    steps = {(setting.mode, setting.megabytes): row["step_s"]
+             for setting, row in results.production()
              if (setting.ports, setting.levels) == (3, 2)}
     size = largest([megabytes for _mode, megabytes in steps])
     out = {"plain_vs_theory_max": largest(by_mode["plain"]),
@@ -104,15 +117,22 @@ def figures(results):
 
 
 HEADERS = ["gradient", "(n,k)", "servers", "mode", "port's bytes / theory", "theory, of P/C",
-           "time / theory"]
+           "time / theory", "by slices"]
 
 
 def rows(results):
-    return [[f"{setting.bytes / 1e6:.3g} MB, {setting.what}",
-             f"({setting.ports},{setting.levels})", setting.ports ** setting.levels, setting.mode,
-             f"{share_of_bytes(setting, row):.4f}",
-             f"{settings.port_share(setting.ports, setting.levels, setting.mode):.3f}",
-             f"{against_theory(setting, row):.3f}"] for setting, row in results.of.items()]
+    out = []
+    for setting in sorted({replace(setting, by_slices=False) for setting in results.of},
+                          key=lambda one: (one.what, one.megabytes, one.ports, one.levels,
+                                           one.mode)):
+        row, model = results.of.get(setting), results.by_slices(setting)
+        out.append([f"{setting.bytes / 1e6:.4g} MB, {setting.what}",
+                    f"({setting.ports},{setting.levels})", setting.ports ** setting.levels,
+                    setting.mode, f"{share_of_bytes(setting, row):.4f}" if row else "-",
+                    f"{settings.port_share(setting.ports, setting.levels, setting.mode):.3f}",
+                    *(f"{against_theory(setting, one):.3f}" if one else "-"
+                      for one in (row, model))])
+    return out
 
 
 def reduction_rows(results):

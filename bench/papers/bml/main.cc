@@ -14,7 +14,8 @@ using namespace sluice;
 int main(int argc, char** argv) {
   CLI::App app("Steps of a BCube job in virtual time.");
   sim::BcubeOptions options;
-  options.steps = 2;  // the first one finds out about the windows
+  options.steps = 2;           // the first one finds out about the windows
+  options.steps_apart = true;  // computing lies between them
   options.link.queue_frames = 8192;
   options.link.delay_ns = 2 * kMicrosecond;
   options.check_values = false;

@@ -10,13 +10,16 @@ its tensors, and the time counts 32 times: what a step takes to fill and drain t
 as well.
 """
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from papers.traces import traces
 
 GBPS = 10
 CHUNK_ELEMS = 336
+CHUNK_BYTES, FRAME_BYTES = 4 * CHUNK_ELEMS, 1476  # as bench_bml prints them
 SHAPES = ((2, 2), (3, 2), (4, 2), (2, 3), (3, 3), (2, 4), (8, 2), (4, 3))
+ONE_LEVEL = (9, 1)  # plain: a parameter server on all servers; aggregated: one big box
+BIG_SHAPES = {(3, 3): 84, (4, 3): 198, (8, 3): 528, (16, 3): 1057}  # and megabytes, by slices only
 SHORT_SHAPES = ((2, 2), (3, 2))
 MEGABYTES, SHORT_MEGABYTES = 24, 3
 MODES = ("plain", "aggregated")
@@ -33,10 +36,12 @@ class Setting:
     levels: int
     mode: str
     megabytes: int = 0
+    by_slices: bool = False  # by slices_model.cc
 
     @property
     def key(self):
-        return f"{self.what}/{self.ports}.{self.levels}/{self.mode}/{self.megabytes}"
+        key = f"{self.what}/{self.ports}.{self.levels}/{self.mode}/{self.megabytes}"
+        return key + "/slices" if self.by_slices else key
 
     @property
     def elems(self):
@@ -56,10 +61,16 @@ def uniform(shapes, megabytes):
     return [Setting("uniform", *shape, mode, megabytes) for shape in shapes for mode in MODES]
 
 
-LONG = uniform(SHAPES, MEGABYTES) + [Setting(model, *MODEL_SHAPE, mode)
-                                     for model in SUB_MINIBATCHES for mode in MODES]
-SHORT = uniform(SHORT_SHAPES, SHORT_MEGABYTES) + [Setting("lenet5", *MODEL_SHAPE, mode)
-                                                  for mode in MODES]
+def with_slices(settings):
+    return settings + [replace(setting, by_slices=True) for setting in settings]
+
+
+LONG = with_slices(uniform((*SHAPES, ONE_LEVEL), MEGABYTES) + [
+    Setting(model, *MODEL_SHAPE, mode) for model in SUB_MINIBATCHES for mode in MODES])
+LONG += [Setting("uniform", *shape, mode, megabytes, by_slices=True)
+         for shape, megabytes in BIG_SHAPES.items() for mode in MODES]
+SHORT = with_slices(uniform(SHORT_SHAPES, SHORT_MEGABYTES) + [
+    Setting("lenet5", *MODEL_SHAPE, mode) for mode in MODES])
 
 
 def port_share(ports, levels, mode):

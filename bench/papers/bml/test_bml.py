@@ -20,8 +20,8 @@ def test_shares_are_those_of_the_table(ports, levels, plain, aggregated):
 
 def test_with_less_and_less_compute_the_reduction_is_that_of_communication():
     entry = bench.Results({setting.key: {
-        "key": setting.key, "frame_bytes": 1000, "chunk_bytes": 1000, "port_bytes": 0,
-        "step_s": settings.port_share(3, 2, setting.mode) * setting.bytes / bench.PORT_BYTES_PER_S}
+        "key": setting.key, "port_bytes": 0,
+        "step_s": bench.wire_s(settings.port_share(3, 2, setting.mode), setting.bytes)}
         for setting in settings.LONG if setting.what == "lenet5"})
     assert max(bench.reductions(entry, "lenet5", "plain").values()) < 0.5
     assert max(bench.reductions(entry, "lenet5", "aggregated").values()) < 0.625
@@ -33,3 +33,24 @@ def test_every_port_carries_its_share_and_no_step_is_faster_than_the_wire():
     row = bench.record(setting)
     assert bench.share_of_bytes(setting, row) == pytest.approx(1, abs=1e-9)
     assert 1 <= bench.against_theory(setting, row) < 2
+
+
+FRAME_S, CABLES_S = 8 * settings.FRAME_BYTES / (settings.GBPS * 1e9), 4e-6
+
+
+@needs_program
+@pytest.mark.parametrize("mode, seconds", [
+    # Two servers, a slice of 16 chunks for each. Both send both, and the second one's last chunk
+    # is a chunk's time behind; or each sends one, adds, and sends it back.
+    ("aggregated", 33 * FRAME_S + CABLES_S), ("plain", 34 * FRAME_S + 2 * CABLES_S)])
+def test_a_slice_takes_the_time_that_it_takes_by_hand(monkeypatch, mode, seconds):
+    monkeypatch.setattr(settings.Setting, "elems", [2 * 16 * settings.CHUNK_ELEMS])
+    row = bench.record(settings.Setting("uniform", 2, 1, mode, by_slices=True))
+    assert row["step_s"] == pytest.approx(seconds, abs=1e-9)
+
+
+@needs_program
+@pytest.mark.parametrize("mode", settings.MODES)
+def test_by_slices_a_step_is_as_long_as_the_theory_says(mode):
+    setting = settings.Setting("uniform", 3, 2, mode, 24, by_slices=True)
+    assert 1 <= bench.against_theory(setting, bench.record(setting)) < 1.05
