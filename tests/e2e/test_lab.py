@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -49,15 +50,15 @@ def test_a_bare_sender_gets_the_rate_of_both_links_whatever_switches(pmd, mtu):
     reason = lab.missing()
     if reason:
         pytest.skip(reason)
-    rate = 50
+    rate = 4  # a burst of 16 KB is 32 ms: a machine that stalls for less loses nothing
     with lab.Lab(hosts=2, rate_mbps=rate, pmd=pmd, mtu=mtu) as shaped:
         if pmd != "bridge":
             shaped.start_appliance(workers.BUILD)
-        best = (0.0, 0.0)
-        for _ in range(5):  # a busy machine carries less, never more
-            carried = links.carried_mbps(shaped, 0, 1)
-            assert all(each < 1.03 * rate for each in carried)
-            best = max(best, carried, key=min)
-            if min(best) > 0.97 * rate:
+        up, down = [], []
+        for _ in range(10):  # a busy machine carries less, and more only to make up for it
+            for link, carried in zip((up, down), links.carried_mbps(shaped, 0, 1, 2.0)):
+                link.append(carried)
+            if all(max(link) > 0.97 * rate and statistics.median(link) < 1.03 * rate
+                   for link in (up, down)):
                 return
-        assert False, f"the links carried {best} Mb/s of {rate}"
+        assert False, f"the links carried {up} and {down} Mb/s of {rate}"
