@@ -9,12 +9,12 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 WITHIN = 0.15
 COSTS = model.Costs(box_ns=1000, worker_ns=1500)  # of this order: links this slow set the time,
-# also where the machine has other work
+# also where the machine has other work, and make up for its stalls: test_lab.py
 
 
-@pytest.mark.parametrize("workers, mbps", [(2, 40), (4, 25)])
+@pytest.mark.parametrize("workers, mbps", [(2, 4), (4, 4)])
 def test_a_step_over_shaped_links_takes_what_was_planned_within_15_percent(workers, mbps):
-    tensors, elems = 4, 250_000
+    tensors, elems = 4, 25_000
     planned = model.plan(model.Question(workers, mbps / 1e3, 1, tensors * elems), COSTS)
     assert planned.limit() == "the links"
     with Lab(hosts=workers, rate_mbps=mbps) as lab:
