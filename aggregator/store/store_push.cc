@@ -11,6 +11,16 @@
 #include "aggregator/store/store.h"
 
 namespace sluice::agg {
+namespace {
+
+// As many lines as the processor needs to see before it fetches the rest by itself.
+void prefetch_front(const float* from) noexcept {
+  constexpr std::size_t kLineFloats = 16, kLines = 4;
+  for (std::size_t line = 0; line < kLines; ++line)
+    __builtin_prefetch(from + line * kLineFloats, 1);
+}
+
+}  // namespace
 
 Verdict StoreShard::push(const StorePush& push) noexcept {
   now_ns_ = push.now;
@@ -21,6 +31,14 @@ Verdict StoreShard::push(const StorePush& push) noexcept {
   if (push.rank.value >= spec_.world_size) return Verdict::kBadRank;
   if (members_[push.rank.value] != MemberState::kLive) return Verdict::kNotAllowed;
   const std::uint32_t at = local(block_index);
+  const float* const gathered =
+      area(at, index) + spec_.stride_floats() * (1 + spec_.update.state_count());
+  if (spec_.gathers())
+    prefetch_front(gathered + (spec_.in_rank_order ? spec_.stride_floats() * push.rank.value : 0));
+  // What is gathered is applied with the last push of a clock.
+  if (!spec_.gathers() || chunk(at, index).missing == 1)
+    for (const float* part = area(at, index); part != gathered; part += spec_.stride_floats())
+      prefetch_front(part);
   if (push.iteration == 0) return initialise(at, index, push);
 
   const Block& block = blocks_[at];

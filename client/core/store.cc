@@ -7,6 +7,7 @@
 
 #include "aggregator/base/check.h"
 #include "client/core/join.h"
+#include "client/core/prefetch.h"
 #include "client/core/text.h"
 
 namespace sluice::client {
@@ -233,8 +234,12 @@ Verdict Store::handle_values(const wire::Packet& packet, TimeNs now) {
   if (layer.pulling && body.clock >= layer.need && body.own >= layer.own &&
       pulls_->lacks(body.chunk)) {
     verdict = Verdict::kFolded;
-    std::memcpy(outputs_[span.tensor] + span.first_elem, packet.payload().data(),
-                packet.payload().size());
+    float* const output = outputs_[span.tensor] + span.first_elem;
+    std::memcpy(output, packet.payload().data(), packet.payload().size());
+    // Values come mostly in order.
+    if (body.chunk + 1 != layout_.end_chunk(span.tensor))
+      prefetch<Use::kWrite>(reinterpret_cast<const std::uint8_t*>(output + span.elem_count),
+                            packet.payload().size());
     pulls_->result(body.chunk, now, link_.flows[shard_of_block(index)]);
     layer.least = std::min<Step>(layer.least, body.clock);
     last_progress_ns_ = now;
