@@ -23,8 +23,8 @@ PROGRAM = "bench/papers/request_scheduling/bench_request_scheduling"
 def add_options(parser):
     paper.add_processes(parser)
     parser.add_argument("--lab", action="store_true",
-                        help="train with real ranks in a lab too (needs root, three minutes), and "
-                             "redo the page's tables")
+                        help="train with 16 real ranks in a lab what is not among the records "
+                             "(needs root, twenty minutes), and redo the page's tables")
     paper.add_options(parser, HERE, "keep the records, train too (half an hour), and redo "
                                     "the page's tables")
 
@@ -152,9 +152,7 @@ def run(options):
             train(path)
         if options.lab:
             from . import real
-            with paper.open_to_append(path) as file:
-                for entry in real.records():
-                    paper.append(file, entry)
+            real.run_missing(path)
     paper.run("request_scheduling", HERE, options, results_of=Results, figures_of=figures,
               write=write, show=show, long=long if options.long or options.lab else None,
               short=lambda: Results({entry["key"]: entry for entry in

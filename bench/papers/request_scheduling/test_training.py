@@ -1,5 +1,6 @@
 """Training over the store, a few steps of it: against sync, and within its bound."""
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -14,6 +15,10 @@ needs_store = pytest.mark.skipif(
     not os.path.exists(os.path.join(report.build_dir(), store.LIBRARY)), reason="not built")
 needs_switch = pytest.mark.skipif(
     not os.path.exists(os.path.join(report.build_dir(), switch.LIBRARY)), reason="not built")
+
+needs_library = pytest.mark.skipif(
+    not os.path.exists(os.path.join(report.build_dir(), "client", "libsluice.so")),
+    reason="not built")
 
 N = training.WORLD.workers
 
@@ -115,3 +120,56 @@ def test_a_record_makes_a_row_of_the_table(world, monkeypatch):
     row = training_tables.row(results, "jitter", training.STORES[1])
     assert len(row) == len(training_tables.HEADERS) and row[0] == "B = 1" and row[-1] == "0.9"
     assert float(row[3]) > 1
+
+
+# ---- real ranks ----
+
+LIMIT_S = 1.5  # how long the ranks of a test train
+
+
+def train_here(setting, scheme, rate, data, workers=2):
+    """What ranks say, threads of this process over an in-process appliance; and their Trainees."""
+    from papers.request_scheduling import real, real_worker
+    trial = dict(real.trial_of(setting, scheme, 100, rate, 1), scale=0.02, limit_s=LIMIT_S)
+    trainees = [real_worker.Trainee(trial, rank, workers, data) for rank in range(workers)]
+    address = f"inproc://training-{trial['name']}"
+    with ThreadPoolExecutor(workers) as pool:
+        said = [pool.submit(real_worker.train, trainee, address=address, rank=rank,
+                            world_size=workers) for rank, trainee in enumerate(trainees)]
+        return [each.result(60) for each in said], trainees
+
+
+@needs_library
+@needs_switch
+def test_real_ranks_that_sum_come_to_what_virtual_time_comes_to(world):
+    two = training.WORLD._replace(workers=2)
+    said, trainees = train_here("none", tuned.SYNC, 0.3, world[1])
+    virtual = tuned.Run(*world, tuned.Trial(two, "none", *tuned.SYNC, "curve", 100, 0.3))
+    for copy in trainees[1].copies[:8]:
+        virtual.complete_step()
+        assert np.allclose(copy, virtual.parameters.numpy(), rtol=1e-4, atol=1e-5)
+    virtual.close()
+    assert min(len(rank["applied"]) for rank in said) >= 8
+
+
+@needs_library
+def test_real_ranks_with_ramp_all_apply_every_step(world):
+    said, trainees = train_here("jitter", training.RAMP, 0.3, world[1])
+    steps = [[step for step, _at, _progress in rank["applied"]] for rank in said]
+    assert steps[1] == list(range(1, len(steps[1]) + 1)) or said[1]["resyncs"]
+    progress = {step: value for step, _at, value in said[0]["applied"]}
+    assert all(progress.get(step, value) == value for step, _at, value in said[1]["applied"])
+    assert 0.5 in np.diff([0.0, *progress.values()]) and len(trainees[1].copies) == len(steps[1])
+
+
+@needs_library
+@needs_store
+def test_real_ranks_over_a_store_learn_within_the_bound(world):
+    from papers.request_scheduling import real
+    said, trainees = train_here("persistent", training.scheme_of(1), 0.3, world[1])
+    assert max(max(map(int, rank["staleness"])) for rank in said) <= 1
+    pushed = sorted(at for rank in said for at in rank["pushed_s"])
+    history = real.History()
+    copies = [(at, len(pushed), row) for at, row in zip(trainees[1].copied_s, trainees[1].copies)]
+    assert real.evaluate(history, 5, *world, copies[-1:]) == 10
+    assert history.accuracies[0] > 0.15  # of ten classes

@@ -166,9 +166,14 @@ def curve(setting, scheme, seed, rate):
     return tuned.Trial(WORLD, setting, *scheme, "curve", seed, rate)
 
 
-def lab_key(setting, scheme):
+def lab_key(setting, scheme, seed):
     """Of real.py's records."""
-    return f"lab/{setting}/{scheme[0]}"
+    return f"lab/{setting}/{scheme[0]}/{seed}"
+
+
+def read_key(setting, scheme, seed):
+    """Of what is laid beside them: the store in virtual time, evaluated from a rank's reads."""
+    return f"read/{setting}/{scheme[0]}/{seed}"
 
 
 def run(path):

@@ -44,11 +44,25 @@ class Training:
                             tuned.training.LEARNING_RATE)
         return self.records[tuned.key(trial)]["final"] - tuned.POINT
 
-    def times(self, setting, scheme):
+    def lab_runs(self, setting, scheme):
+        """seed -> record, of real ranks."""
+        keys = {seed: training.lab_key(setting, scheme, seed) for seed in training.SEEDS}
+        return {seed: self.records[key] for seed, key in keys.items() if key in self.records}
+
+    def beside(self, setting, scheme):
+        """What the lab's records are held against: seed -> record, evaluated alike."""
+        if scheme not in training.STORES:
+            return self.runs(setting, scheme)
+        keys = {seed: training.read_key(setting, scheme, seed) for seed in training.SEEDS}
+        return {seed: self.records[key] for seed, key in keys.items() if key in self.records}
+
+    def arrivals(self, runs):
         """seed -> seconds to the seed's target; None: never."""
         return {seed: time_to(History(seconds=run["times"], accuracies=run["accuracies"]),
-                              self.target(seed))
-                for seed, run in self.runs(setting, scheme).items()}
+                              self.target(seed)) for seed, run in runs.items()}
+
+    def times(self, setting, scheme):
+        return self.arrivals(self.runs(setting, scheme))
 
 
 def percent(values):
@@ -82,17 +96,38 @@ def row(results, setting, scheme):
             f"{statistics.median(run['staleness'] for run in own):.1f}" if own else ""]
 
 
-LAB_HEADERS = ["stragglers", "", "s: virtual", "lab", "lab / virtual", "waiting: virtual", "lab",
-               "staleness: virtual", "lab"]
+LAB_HEADERS = ["stragglers", "", "s to the target: virtual", "lab", "sync's time / its: virtual",
+               "lab", f"mean accuracy until {EARLY_S} s: virtual", "lab",
+               "lab / virtual, s for as many gradients", "waiting: virtual", "lab",
+               "staleness: virtual", "lab", "busy cores"]
 
 
-def lab_row(record, setting, scheme):
-    expected, found = record["virtual"], record["lab"]
-    return [stragglers.describe(setting).replace("16", "4"), name_of(scheme),
-            f"{expected['seconds']:.1f}", f"{found['seconds']:.1f}",
-            f"{found['seconds'] / expected['seconds']:.3f}", f"{100 * expected['waited']:.0f} %",
-            f"{100 * found['waited']:.0f} %", f"{expected['staleness']:.2f}",
-            f"{found['staleness']:.2f}"]
+def lab_row(results, setting, scheme):
+    runs, curves = results.lab_runs(setting, scheme), results.beside(setting, scheme)
+    paces = []
+    for seed, run in runs.items():
+        both = min(len(run["times"]), len(curves[seed]["times"])) - 1
+        paces.append(run["times"][both] / curves[seed]["times"][both])
+
+    def middle(records, name, text):
+        values = [record[name] for record in records.values() if name in record]
+        return text(statistics.median(values)) if values else ""
+
+    def pair(function):
+        return [function(curves), function(runs)]
+
+    def ratios(some):
+        own, sync = results.arrivals(some), results.arrivals(
+            (results.lab_runs if some is runs else results.runs)(setting, tuned.SYNC))
+        return paper.cell([sync[seed] / own[seed] if sync[seed] and own[seed] else 0.0
+                           for seed in own if seed in sync])
+
+    return [stragglers.describe(setting), name_of(scheme),
+            *pair(lambda some: seconds(results.arrivals(some).values())), *pair(ratios),
+            *pair(lambda some: percent(map(early, some.values()))), paper.cell(paces, 3),
+            *pair(lambda some: middle(some, "waited", lambda value: f"{100 * value:.0f} %")),
+            *pair(lambda some: middle(some, "staleness", lambda value: f"{value:.1f}")),
+            middle(runs, "cores", lambda value: f"{value:.2f}")]
 
 
 def text(results):
@@ -102,29 +137,59 @@ def text(results):
                 if results.runs(setting, scheme)]
         parts += [f"### {stragglers.describe(setting)}\n", paper.markdown(HEADERS, rows)]
     parts.append("![accuracy over virtual time](training.png)\n")
-    rows = [lab_row(results.records[key], setting, scheme) for setting in training.SETTINGS
-            for scheme in training.STORES
-            if (key := training.lab_key(setting, scheme)) in results.records]
+    rows = [lab_row(results, setting, scheme) for setting in training.SETTINGS
+            for scheme in training.SCHEMES if results.lab_runs(setting, scheme)]
     if rows:
-        parts += ["### Four real ranks in a lab\n", paper.markdown(LAB_HEADERS, rows)]
+        parts += ["### 16 real ranks in a lab\n", paper.markdown(LAB_HEADERS, rows),
+                  "![accuracy over the lab's time](lab.png)\n"]
     return "\n".join(parts)
 
 
 def plot(results, folder):
+    """Virtual time, with every seed; and the lab's beside it, with the first."""
     figure, axes = paper.figure_of(1, len(training.SETTINGS), (13, 5.5), sharey=True)
     for axis, setting in zip(axes, training.SETTINGS):
         for scheme, colour in zip(training.SCHEMES, COLOURS):
             for seed, run in results.runs(setting, scheme).items():
                 first = seed == training.SEEDS[0]
-                axis.plot(run["times"], [100 * value for value in run["accuracies"]], color=colour,
-                          linewidth=1.6 if first else 0.5, alpha=1 if first else 0.5,
-                          linestyle="--" if scheme == training.STORES[0] else "-",
-                          label=name_of(scheme).replace("`", "") if first else None)
-        axis.set_title(stragglers.describe(setting))
-        axis.set_xlabel("virtual time, s")
-        axis.set_ylim(LEAST_ACCURACY, 100)
-        axis.grid(alpha=0.3)
+                draw(axis, run, scheme, colour, width=1.6 if first else 0.5, label=first,
+                     linestyle="--" if scheme == training.STORES[0] else "-")
+        finish(axis, setting, "virtual time, s")
+    save(figure, axes, folder, "training.png")
+    if not any(results.lab_runs(setting, scheme) for setting in training.SETTINGS
+               for scheme in training.SCHEMES):
+        return
+    figure, axes = paper.figure_of(1, len(training.SETTINGS), (13, 5.5), sharey=True)
+    for axis, setting in zip(axes, training.SETTINGS):
+        for scheme, colour in zip(training.SCHEMES, COLOURS):
+            runs, curves = results.lab_runs(setting, scheme), results.beside(setting, scheme)
+            seed = next(iter(runs), None)
+            if seed is None:
+                continue
+            until = runs[seed]["times"][-1]
+            draw(axis, runs[seed], scheme, colour, width=1.6, label=True)
+            draw(axis, curves[seed], scheme, colour, width=1.2, linestyle=":", until=until)
+        finish(axis, setting, "time in the lab, in the page's seconds (dotted: virtual time)")
+    save(figure, axes, folder, "lab.png")
+
+
+def draw(axis, run, scheme, colour, width, label=False, linestyle="-", until=float("inf")):
+    shown = [(at, 100 * accuracy) for at, accuracy in zip(run["times"], run["accuracies"])
+             if at <= until]
+    axis.plot(*zip(*shown), color=colour, linewidth=width, alpha=1 if width > 1 else 0.5,
+              linestyle=linestyle,
+              label=name_of(scheme).replace("`", "") if label else None)
+
+
+def finish(axis, setting, time):
+    axis.set_title(stragglers.describe(setting))
+    axis.set_xlabel(time)
+    axis.set_ylim(LEAST_ACCURACY, 100)
+    axis.grid(alpha=0.3)
+
+
+def save(figure, axes, folder, name):
     axes[0].set_ylabel("test accuracy, %")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncol=len(labels))
-    paper.save(figure, folder, "training.png", rect=(0, 0.07, 1, 1))
+    paper.save(figure, folder, name, rect=(0, 0.07, 1, 1))
