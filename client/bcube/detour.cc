@@ -36,6 +36,7 @@ std::size_t Detour::survey_elems(std::uint32_t ports, std::size_t rows) noexcept
 void Detour::begin(Step step, std::uint32_t collectives) {
   CHECK(state_ == State::kReady && step != 0);
   state_ = State::kAsking;
+  ++moves_;
   begun_ = step;
   survey_.assign(survey_elems(ports_, rows_.size()), 0);
   survey_[digit_] = static_cast<float>(step & kCountMask);

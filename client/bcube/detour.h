@@ -64,6 +64,7 @@ class Detour {
   void set_spares(std::uint32_t survey_lane, std::uint32_t lane) noexcept;
 
   State state() const noexcept { return state_; }
+  std::uint32_t moves() const noexcept { return moves_; }  // how often they did
   bool in_use() const noexcept { return state_ == State::kAsking || state_ == State::kMoved; }
   std::uint32_t survey_lane() const noexcept { return survey_lane_; }
   std::uint32_t spare_lane() const noexcept { return spare_lane_; }
@@ -102,6 +103,7 @@ class Detour {
   std::uint32_t spare_lane_ = 0;
   Step begun_ = 0;  // this worker's, when the lanes moved
   Step first_step_ = 0;
+  std::uint32_t moves_ = 0;
   State state_ = State::kNone;
 };
 

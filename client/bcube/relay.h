@@ -197,6 +197,9 @@ class Relay final : public Member {
            lane.session.state() == SessionState::kClosed;
   }
   static bool is_spare(const Lane& lane) noexcept { return lane.place.way >= Way::kSurvey; }
+  bool is_detoured(const Lane& lane) const noexcept {
+    return lane.place.way < Way::kMeeting && has_moved(lane.place.level);
+  }
   void lose(Lane& lane, const Status& why, TimeNs now);
   void lose_spare(const Lane& lost, const Status& why, TimeNs now);
   void move(Lane& lane, const Status& why, TimeNs now);

@@ -133,7 +133,11 @@ const StepReport* Relay::report(Step step) const noexcept {
 
 Counters Relay::counters() const {
   Counters sum;
-  for (const Lane& lane : lanes_) sum += lane.session.counters();
+  for (const Lane& lane : lanes_) {
+    sum += lane.session.counters();
+    sum.detoured_lanes += is_detoured(lane);
+  }
+  for (const Detour& detour : detours_) sum.detours += detour.moves();
   tell_facts(sum);
   return sum;
 }
@@ -144,8 +148,11 @@ std::optional<PartCounters> Relay::part_counters(std::uint32_t index) const {
   PartCounters part{.thread = index / levels, .level = index % levels};
   for (const Lane& lane : lanes_)
     if (lane.place.way < Way::kMeeting && lane.place.thread == part.thread &&
-        lane.place.level == part.level)
+        lane.place.level == part.level) {
       part.counters += lane.session.counters();
+      part.counters.detoured_lanes += is_detoured(lane);
+    }
+  if (!detours_.empty()) part.counters.detours = detours_[part.level].moves();
   tell_facts(part.counters);
   return part;
 }

@@ -6,7 +6,7 @@
 
 namespace sluice::client {
 
-// X(name, help). They only grow, but for three facts. sluice.h lists them in
+// X(name, help). They only grow, but for four facts. sluice.h lists them in
 // the same order, which abi_questions.cc checks.
 #define SLUICE_CLIENT_COUNTERS(X)                                                                \
   X(packets_sent, "datagrams that left")                                                         \
@@ -37,7 +37,9 @@ namespace sluice::client {
   X(segmented_packets, "of packets_sent, those that the kernel cut from a train")                \
   X(coalesced_packets, "of packets_received, those that the kernel handed over in a train")      \
   X(kept_chunks, "late chunks that went back into the residual, to leave with a later gradient") \
-  X(suspended_ns, "nanoseconds that waits for a store's layers have blocked")
+  X(suspended_ns, "nanoseconds that waits for a store's layers have blocked")                    \
+  X(detours, "times that another switch of a BCube's level stood in for this rank's own")        \
+  X(detoured_lanes, "lanes of a BCube that are on such another switch now")
 
 struct Counters {
 #define X(name, help) std::uint64_t name = 0;

@@ -50,7 +50,9 @@ for step in range(steps):
     nn.functional.cross_entropy(model(inputs), inputs[:, :10].argmax(1)).backward()
     optimizer.step()
 digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
-print(json.dumps({"steps": attachment.stats()["steps_done"], "hash": digest.hexdigest()}))
+stats = attachment.stats()
+print(json.dumps({"steps": stats["steps_done"], "hash": digest.hexdigest(),
+                  "detours": stats["detours"], "detoured_lanes": stats["detoured_lanes"]}))
 """
 
 
@@ -111,5 +113,7 @@ def test_training_goes_on_by_way_of_neighbours_when_a_box_is_killed_in_mid_step(
             logs.append(err)
         assert [each["steps"] for each in told] == [400] * cube.workers
         assert len({each["hash"] for each in told}) == 1
-        # Workers 0 and 2 were at that switch; the others have not noticed.
+        # Workers 0 and 2 were at that switch; the others have not noticed. Lanes: up, turn, down.
         assert ["switch 1 stands in for switch 0" in log for log in logs] == [True, False] * 2, logs
+        assert [(each["detours"], each["detoured_lanes"]) for each in told] == [
+            (1, 3), (0, 0)] * 2, told

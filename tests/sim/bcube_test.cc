@@ -140,9 +140,23 @@ TEST_P(PlainBcubeDeaths, OfAnApplianceAreNamedByLevelAndSwitch) {
 
 class BcubeDetours : public BcubeShapes {
  protected:
+  // Of each thread the lanes at that level, up and down or at the turn, and no others.
+  static void expect_counted(const client::Relay& relay, std::optional<std::uint32_t> level) {
+    std::uint64_t lanes = 0;
+    std::optional<client::PartCounters> part;
+    for (std::uint32_t index = 0; (part = relay.part_counters(index)); ++index) {
+      const bool here = part->level == level;
+      EXPECT_EQ(part->counters.detours, here ? 1u : 0u) << index;
+      EXPECT_EQ(part->counters.detoured_lanes > 0, here) << index;
+      lanes += part->counters.detoured_lanes;
+    }
+    EXPECT_EQ(relay.counters().detours, level ? 1u : 0u);
+    EXPECT_EQ(relay.counters().detoured_lanes, lanes);
+  }
   // The job is finished with exact sums and equal replicas, whenever `part` dies; of the servers
   // that `moved` names, and of no others, lanes have moved.
-  void expect_survived(BcubeWorld::Part part, const std::vector<std::uint32_t>& moved) {
+  void expect_survived(BcubeWorld::Part part, std::uint32_t level,
+                       const std::vector<std::uint32_t>& moved) {
     BcubeOptions options = options_of(GetParam());
     options.elem_counts = {4'000, 7, 6'000};
     options.member_timeout_ns = 3 * kSecond;
@@ -160,6 +174,7 @@ class BcubeDetours : public BcubeShapes {
         EXPECT_EQ(world.failure(server).text, "") << "seed " << options.seed;
         const bool expected = std::ranges::find(moved, server) != moved.end();
         EXPECT_EQ(world.relay(server).detours(), expected ? 1u : 0u) << server;
+        expect_counted(world.relay(server), expected ? std::optional(level) : std::nullopt);
       }
       if (HasFailure()) FAIL() << world.describe_stall();
     }
@@ -179,12 +194,12 @@ TEST_P(BcubeDetours, AnotherApplianceStandsInForOneThatDiesInMidStep) {
   for (std::uint32_t level = 0; level < bcube.levels(); ++level)
     expect_survived(
         {.kind = BcubeWorld::Part::Kind::kBox, .index = level * bcube.switches_per_level() + 1},
-        servers_of(bcube, level, 1));
+        level, servers_of(bcube, level, 1));
 }
 
 TEST_P(BcubeDetours, AnotherApplianceStandsInForTheWayToOne) {
   const auto bcube = client::Bcube::create(GetParam().switch_ports, GetParam().levels).value();
-  expect_survived({.kind = BcubeWorld::Part::Kind::kCable, .index = 1, .level = 1},
+  expect_survived({.kind = BcubeWorld::Part::Kind::kCable, .index = 1, .level = 1}, 1,
                   servers_of(bcube, 1, bcube.switch_of(1, 1)));
 }
 

@@ -414,7 +414,7 @@ typedef struct sluice_part {
   uint32_t level;  /* likewise: of the port and the switch */
 } sluice_part;
 
-/* Counters since the join; they only grow, but for three facts. In this order
+/* Counters since the join; they only grow, but for four facts. In this order
  * sluice_counter_name() tells their names, and sluice_counter_help() more about each. */
 typedef struct sluice_counters {
   size_t struct_size;
@@ -448,6 +448,8 @@ typedef struct sluice_counters {
   uint64_t coalesced_packets;      /* of packets_received, those that came in a train */
   uint64_t kept_chunks;            /* late chunks that went back into the residual */
   uint64_t suspended_ns;           /* that waits for a store's layers have blocked */
+  uint64_t detours;        /* over bcube://: times that another switch stood in for this rank's */
+  uint64_t detoured_lanes; /* likewise: lanes that are on such another switch now */
 } sluice_counters;
 
 /* "0.2.0", the version of the library that is loaded. Never fails; static storage. */
