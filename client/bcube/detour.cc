@@ -1,6 +1,7 @@
 #include "client/bcube/detour.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "aggregator/base/check.h"
 
@@ -17,16 +18,20 @@ std::uint32_t Detour::add_row(Row row) {
   return static_cast<std::uint32_t>(rows_.size() - 1);
 }
 
-void Detour::set_spares(std::uint32_t survey_lane, std::uint32_t lane) noexcept {
-  CHECK(state_ == State::kNone);
-  survey_lane_ = survey_lane;
-  spare_lane_ = lane;
+void Detour::set_spares(const Spares& spares) noexcept {
+  CHECK(state_ == State::kNone && spares.lane != 0);
+  spares_ = spares;
   state_ = State::kReady;
 }
 
 void Detour::give_up() noexcept {
   CHECK(state_ == State::kReady);
   state_ = State::kNone;
+}
+
+void Detour::regain() noexcept {
+  CHECK(state_ == State::kNone && spares_.lane != 0);
+  state_ = State::kReady;
 }
 
 std::size_t Detour::survey_elems(std::uint32_t ports, std::size_t rows) noexcept {
@@ -60,7 +65,7 @@ bool Detour::handle_survey() {
     some_behind |= static_cast<std::uint32_t>(survey_[digit]) == ((begun_ - 1) & kCountMask);
     alike &= survey_[ports_ + digit] == survey_[ports_];
   }
-  first_step_ = some_behind ? begun_ - 1 : begun_;
+  first_step_ = vote_step_ = some_behind ? begun_ - 1 : begun_;
   return alike;
 }
 
@@ -71,6 +76,30 @@ bool Detour::is_ahead(std::uint32_t digit) const noexcept {
 bool Detour::has(std::uint32_t digit, std::uint32_t row) const noexcept {
   const float word = survey_[2 * ports_ + row * words(ports_) + digit / kWordBits];
   return is_ahead(digit) || (static_cast<std::uint32_t>(word) >> digit % kWordBits & 1) != 0;
+}
+
+std::span<float> Detour::vote(bool ready, std::uint32_t collectives) {
+  CHECK(is_vote_due() && back_step_ == 0);
+  voting_ = true;
+  votes_.assign(ports_, 0);
+  if (ready) votes_[digit_] = 1 + static_cast<float>(collectives & kCountMask);
+  return votes_;
+}
+
+bool Detour::handle_votes() {
+  CHECK(voting_ && back_step_ == 0);
+  voting_ = false;
+  ++vote_step_;
+  if (votes_[0] == 0 || std::ranges::adjacent_find(votes_, std::not_equal_to<>()) != votes_.end())
+    return false;
+  back_step_ = vote_step_;
+  return true;
+}
+
+void Detour::go_back() noexcept {
+  CHECK(state_ == State::kMoved && busy == 0 && back_step_ != 0);
+  state_ = State::kReady;
+  back_step_ = 0;
 }
 
 Detour::Fate Detour::fate(std::uint32_t index) const noexcept {

@@ -13,9 +13,28 @@
 // - A server that may have to give a sum keeps it until it has the next step's, to which all
 //   servers have contributed, and nobody does before it has all of its own step before.
 //
+// Server A has slice 7's sum R and is in the next step; the switch dies before B has R. A is ahead,
+// so A gives the R that it kept, C, who has it too, nothing; B takes it. Had nobody R, all would
+// contribute again: nobody has used another sum.
+//
+// The way back. While the lanes are at the other switch, each server says in each step, at its
+// first submission, whether it could go back: whether all its lanes there run again. Of these votes
+// there is a sum a step, too, and nobody ends the step without it. So the first step in whose sum
+// all are ready is the same one for all, and from the step after it on they are back: of that one
+// nobody has submitted anything, and of those before it nothing is left. Server A is ready in step
+// 8, B in step 9: the sum of 8 lacks B, that of 9 nobody, and with step 10 both are back. A loses
+// the switch once more before step 10: it goes back all the same, and there it is lost as if for
+// the first time. A lane back there that fails makes no difference to whose vote was counted.
+//
+// Collectives follow the lanes, but may begin in any step. So nobody is ready while one is under
+// way, and a vote says how many are over: unless all say the same, they stay. Who begins one votes
+// first, if it has not, and waits for the sum, and who is in one when a step begins votes at once:
+// else some would wait for the sum and others, in the collective, never vote.
+//
 // Pure: it decides, the relay submits.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -25,12 +44,12 @@
 
 namespace sluice::client {
 
-enum class Way : std::uint8_t { kUp, kTurn, kDown, kMeeting, kSurvey, kSpare };
+enum class Way : std::uint8_t { kUp, kTurn, kDown, kMeeting, kSurvey, kVote, kSpare };
 
 class Detour {
  public:
   enum class State : std::uint8_t {
-    kNone,    // there is no other switch, or none that all reach
+    kNone,    // there is no other switch, or not all reach it now
     kReady,   // the lanes are where they belong
     kAsking,  // they have moved, and the survey is not back
     kMoved,
@@ -61,15 +80,20 @@ class Detour {
   // Before the first step.
   std::uint32_t add_row(Row row);
   // The lanes that are needed once the others have moved.
-  void set_spares(std::uint32_t survey_lane, std::uint32_t lane) noexcept;
+  struct Spares {
+    std::uint32_t survey_lane = 0;
+    std::uint32_t vote_lane = 0;
+    std::uint32_t lane = 0;  // of all rows
+  };
+  void set_spares(const Spares& spares) noexcept;
 
   State state() const noexcept { return state_; }
   std::uint32_t moves() const noexcept { return moves_; }  // how often they did
   bool in_use() const noexcept { return state_ == State::kAsking || state_ == State::kMoved; }
-  std::uint32_t survey_lane() const noexcept { return survey_lane_; }
-  std::uint32_t spare_lane() const noexcept { return spare_lane_; }
+  const Spares& spares() const noexcept { return spares_; }
   std::vector<Row>& rows() noexcept { return rows_; }
-  void give_up() noexcept;  // the spare is lost before it was needed
+  void give_up() noexcept;  // the spares are lost before they were needed
+  void regain() noexcept;   // and there again
 
   // kReady: the lanes move, in this step, with so many collectives done at the level.
   void begin(Step step, std::uint32_t collectives);
@@ -84,7 +108,23 @@ class Detour {
   Fate fate(std::uint32_t row) const noexcept;
   bool is_self(std::uint32_t digit) const noexcept { return digit == digit_; }
 
-  // Submissions at the other switch that are not done, the survey among them.
+  // ---- the way back, once the survey is back ----
+  // This worker has come to this step at this level.
+  void come_to(Step step) noexcept { reached_ = std::max(reached_, step); }
+  // The next vote is due; it is of this step.
+  bool is_vote_due() const noexcept {
+    return state_ == State::kMoved && !voting_ && vote_step_ <= reached_;
+  }
+  Step vote_step() const noexcept { return vote_step_; }
+  bool is_voting() const noexcept { return voting_; }
+  // In: what this worker says; out: the sum.
+  std::span<float> vote(bool ready, std::uint32_t collectives);
+  // The sum is there. True: all go back with the next step.
+  bool handle_votes();
+  Step back_step() const noexcept { return back_step_; }  // 0: they don't, yet
+  void go_back() noexcept;
+
+  // Submissions at the other switch that are not done, surveys and votes among them.
   std::uint32_t busy = 0;
 
  private:
@@ -98,12 +138,16 @@ class Detour {
   const std::uint32_t ports_;
   const std::uint32_t digit_;  // this worker's
   std::vector<Row> rows_;
+  std::vector<float> votes_;   // by digit: 0, or one more than the collectives that are over
   std::vector<float> survey_;  // steps and collectives by digit, then who has each row's result
-  std::uint32_t survey_lane_ = 0;
-  std::uint32_t spare_lane_ = 0;
+  Spares spares_;
   Step begun_ = 0;  // this worker's, when the lanes moved
   Step first_step_ = 0;
+  Step reached_ = 0;
+  Step vote_step_ = 0;
+  Step back_step_ = 0;
   std::uint32_t moves_ = 0;
+  bool voting_ = false;
   State state_ = State::kNone;
 };
 

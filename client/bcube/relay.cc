@@ -62,6 +62,7 @@ void Relay::fail(Status why, TimeNs now) {
 // so that a caller may come between.
 bool Relay::act_on_call(TimeNs now) {
   bool acted = false;
+  try_ways(now);
   for (Lane& lane : lanes_)
     for (Event event; lane.session.poll_event(event); acted = true) handle(lane, event, now);
   std::uint32_t tensor = 0;
@@ -70,8 +71,9 @@ bool Relay::act_on_call(TimeNs now) {
   return true;
 }
 
-void Relay::end_lane() {
-  CHECK(ended_lanes_ < lanes_.size());
+void Relay::end_lane(Lane& lane) {
+  CHECK(ended_lanes_ < lanes_.size() && !lane.over);
+  lane.over = true;
   if (++ended_lanes_ != lanes_.size() || state_ == SessionState::kClosed) return;
   state_ = SessionState::kClosed;
   events_.push({.kind = Event::Kind::kLeft});
@@ -79,13 +81,15 @@ void Relay::end_lane() {
 
 void Relay::handle(Lane& lane, const Event& event, TimeNs now) {
   switch (event.kind) {
-    case Event::Kind::kLeft: return end_lane();
-    case Event::Kind::kFailed: lose(lane, event.status, now); return end_lane();
+    case Event::Kind::kLeft: return end_lane(lane);
+    case Event::Kind::kFailed: lose(lane, event.status, now); return end_lane(lane);
     default: break;
   }
   if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving) return;
   const bool spare = is_spare(lane);
-  if (spare ? !has_moved(lane.place.level) : has_moved(lane.place.level)) return;
+  if (event.kind == Event::Kind::kCollectiveDone) return handle_collective(lane, event, now);
+  if (is_lost(lane)) return handle_attempt(lane, event, now);
+  if (spare && !has_moved(lane.place.level)) return;
   switch (event.kind) {
     case Event::Kind::kStarted:
       if (spare) return;
@@ -102,9 +106,6 @@ void Relay::handle(Lane& lane, const Event& event, TimeNs now) {
       ++started_;
       if (Status status = check_meeting(lane); !status.ok()) return fail(status, now);
       break;
-    case Event::Kind::kCollectiveDone:
-      ++meetings_over_[lane.place.level];
-      return event.status.ok() ? advance_collective(now) : fail(event.status, now);
     default: return;
   }
   const std::size_t awaited = first_spare_ + bcube_.levels();
@@ -112,6 +113,8 @@ void Relay::handle(Lane& lane, const Event& event, TimeNs now) {
   if (started_ != awaited) return;
   CHECK(state_ == SessionState::kJoining);
   state_ = SessionState::kRunning;
+  facts_ = lanes_.front().session.facts();
+  shards_ = lanes_.front().session.counters().shards;
   events_.push({.kind = Event::Kind::kStarted});
 }
 
@@ -225,7 +228,11 @@ void Relay::submit(Passage& passage, const Stop& stop, Submission submission, Ti
     row.submission = submission;
     row.asked = tensors_.current();
     row.in_flight = true;
-    if (detour->in_use()) return offer(lane.place.level, index, now);
+    detour->come_to(row.asked);
+    if (detour->in_use()) {
+      offer(lane.place.level, index, now);
+      return vote(lane.place.level, now);
+    }
     if (will_move(lane)) return;
   }
   const Status status = lane.session.submit(submission, now);
@@ -262,17 +269,17 @@ void Relay::finish(Passage& passage, TimeNs now) {
                   .absent = !progress.any_data,
                   .non_finite = progress.non_finite});
   step_weight_ = progress.weight;
-  end_step_when_done();
+  end_step_when_done(now);
 }
 
 // Who would leave now must leave nothing undone at another switch.
-void Relay::end_step_when_done() {
+void Relay::end_step_when_done(TimeNs now) {
   if (!tensors_.all_done()) return;
   if (std::ranges::any_of(detours_, [](const Detour& detour) { return detour.busy != 0; })) return;
   const Step step = tensors_.current();
   note_step(step, step_weight_);
   events_.push({.kind = Event::Kind::kStepDone, .step = step, .weight = step_weight_});
-  tensors_.begin_next_step();
+  begin_next_step(now);
 }
 
 }  // namespace sluice::client

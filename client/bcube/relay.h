@@ -18,7 +18,7 @@
 // A level's switch that is lost in mid-run, or the way to it, is stood in for by another switch of
 // the level, which the neighbours at another level reach: all its lanes move into one more lane,
 // the spare, and the step under way goes on there (detour.h). Aggregated alone: plain switches
-// only forward, and hold nothing that could be lost.
+// only forward, and hold nothing that could be lost. When it answers again the lanes move back.
 //
 // The order of stages and levels is BML's (NeurIPS 2018). Pure: the owner drives the lanes'
 // sessions as it drives any, then calls act_on_call() until false. One thread at a time. Memory for
@@ -26,7 +26,7 @@
 // more, is allocated at the start.
 //
 // relay.cc: a slice's way; relay_lanes.cc: which lanes there are; relay_detour.cc: how they move;
-// relay_calls.cc: the application's side.
+// relay_way_back.cc: and back; relay_calls.cc: the application's side.
 #pragma once
 
 #include <algorithm>
@@ -43,6 +43,7 @@
 #include "client/bcube/detour.h"
 #include "client/bcube/slices.h"
 #include "client/bcube/topology.h"
+#include "client/bcube/way_back.h"
 #include "client/core/event_queue.h"
 #include "client/core/member.h"
 #include "client/core/session.h"
@@ -69,12 +70,19 @@ using PrepareLane = std::function<Status(const LanePlace& place, SessionOptions&
 class Relay final : public Member {
  public:
   struct Lane {
-    Lane(LanePlace where, SessionOptions options, Layout layout, TimeNs now)
-        : place(where), session(std::move(options), std::move(layout), now) {}
+    Lane(LanePlace where, SessionOptions with, Layout layout, TimeNs now)
+        : place(where), options(std::move(with)), session(options, std::move(layout), now) {}
+    // Another session in its place, to join again. Terminates without memory, of which the old one
+    // has just given back as much.
+    void renew(TimeNs now) noexcept;
+    Counters counters() const;
     const LanePlace place;
+    SessionOptions options;
     std::vector<std::uint32_t> slices;  // of its tensors, in order
     std::uint32_t first_row = 0;        // of its tensors in the level's detour
     Session session;
+    Counters past;      // of the sessions before
+    bool over = false;  // this one has said how it ended
   };
 
   // `options.rank` and `world_size` are those in the BCube, world_size = n^k; every lane's session
@@ -117,7 +125,7 @@ class Relay final : public Member {
   const Layout& layout() const noexcept override { return layout_; }
   SessionState state() const noexcept override { return state_; }
   Status status() const override;
-  JobFacts facts() const override { return lanes_.front().session.facts(); }
+  JobFacts facts() const override { return facts_; }
   Counters counters() const override;  // of all lanes
   // Of a thread at a level, without the meetings.
   std::optional<PartCounters> part_counters(std::uint32_t index) const override;
@@ -165,6 +173,12 @@ class Relay final : public Member {
     void* buffer = nullptr;
     std::size_t bytes = 0;
     std::uint32_t next_level = 0;
+    bool running = false;  // at the level before
+  };
+  // Of a level.
+  struct Ways {
+    WayBack home;
+    WayBack spare;
   };
 
   Relay(SessionOptions options, const Bcube& bcube, BcubeMode mode, Layout layout);
@@ -190,11 +204,11 @@ class Relay final : public Member {
   bool has_moved(std::uint32_t level) const noexcept {
     return !detours_.empty() && detours_[level].in_use();
   }
-  // Its failure has not been told yet.
+  // Its failure has not been told yet, or it moves when it is back.
   bool will_move(const Lane& lane) noexcept {
     const Detour* const detour = detour_of(lane);
-    return detour != nullptr && detour->state() == Detour::State::kReady &&
-           lane.session.state() == SessionState::kClosed;
+    return detour != nullptr && lane.session.state() == SessionState::kClosed &&
+           (detour->state() == Detour::State::kReady || detour->back_step() != 0);
   }
   static bool is_spare(const Lane& lane) noexcept { return lane.place.way >= Way::kSurvey; }
   bool is_detoured(const Lane& lane) const noexcept {
@@ -215,9 +229,49 @@ class Relay final : public Member {
     return passages_[lanes_[row.lane].slices[row.tensor]];
   }
 
+  // ---- relay_way_back.cc ----
+  WayBack* way_of(const Lane& lane) noexcept {
+    if (ways_.empty()) return nullptr;
+    Ways& ways = ways_[lane.place.level];
+    return is_spare(lane) ? &ways.spare : &ways.home;
+  }
+  bool is_lost(const Lane& lane) const noexcept {
+    if (ways_.empty()) return false;
+    const Ways& ways = ways_[lane.place.level];
+    return (is_spare(lane) ? ways.spare : ways.home).is_lost();
+  }
+  // The lanes that are lost and found together with this one.
+  template <class Body>
+  void for_lanes_beside(const Lane& lane, Body body) {
+    for (Lane& other : lanes_)
+      if (other.place.level == lane.place.level && is_spare(other) == is_spare(lane)) body(other);
+  }
+  void try_ways(TimeNs now);
+  void try_way(Lane& first, TimeNs now);
+  void renew(Lane& lane, TimeNs now);
+  void handle_attempt(Lane& lane, const Event& event, TimeNs now);
+  void fail_attempt(Lane& lane, TimeNs now);
+  static bool runs(const Lane& lane) noexcept {
+    return lane.session.state() == SessionState::kRunning;
+  }
+  void vote(std::uint32_t level, TimeNs now);
+  void handle_votes(std::uint32_t level, TimeNs now);
+  bool is_voting() const noexcept { return std::ranges::any_of(detours_, &Detour::is_voting); }
+  bool must_vote_first(std::uint32_t level, TimeNs now);
+  void go_back(std::uint32_t level, TimeNs now);
+  void begin_next_step(TimeNs now);
+  // At the level, but not where it was lost.
+  bool is_away(std::uint32_t level) const noexcept {
+    return has_moved(level) && detours_[level].back_step() == 0;
+  }
+  bool is_in_collective(std::uint32_t level) const noexcept {
+    return collective_ && collective_->running && collective_->next_level == level + 1;
+  }
+
   // ---- relay_calls.cc ----
   Status begin_collective(Collective collective, TimeNs now);
   void advance_collective(TimeNs now);
+  void handle_collective(const Lane& lane, const Event& event, TimeNs now);
   const Lane& most_stalled(TimeNs now) const noexcept;
   void note_step(Step step, std::uint64_t weight) noexcept;
   void tell_facts(Counters& counters) const;
@@ -226,13 +280,13 @@ class Relay final : public Member {
   std::uint32_t turn_stage() const noexcept { return bcube_.levels() - 1; }
   void handle(Lane& lane, const Event& event, TimeNs now);
   void handle_slice(Lane& lane, const Event& event, TimeNs now);
-  void end_lane();
+  void end_lane(Lane& lane);
   void begin(std::uint32_t tensor, TimeNs now);
   void climb(Passage& passage, std::uint32_t stage, TimeNs now);
   void add_half(Passage& passage, const Event& event) noexcept;
   void descend(Passage& passage, std::uint32_t from_stage, TimeNs now);
   void finish(Passage& passage, TimeNs now);
-  void end_step_when_done();
+  void end_step_when_done(TimeNs now);
   void submit(Passage& passage, const Stop& stop, Submission submission, TimeNs now);
   void fail(Status why, TimeNs now);
 
@@ -250,6 +304,7 @@ class Relay final : public Member {
   std::vector<float> halves_;                  // what the others gave, to be added
   std::vector<float> kept_;                    // the last whole sums, for who lacks them
   std::vector<Detour> detours_;                // by level; none: nothing can move
+  std::vector<Ways> ways_;                     // likewise
   std::vector<std::vector<float>> spares_;     // results of tensors that were left out
   std::vector<std::vector<float>> meetings_;   // by level: who is there
   std::array<StepReport, kReportedSteps> reports_{};
@@ -261,6 +316,8 @@ class Relay final : public Member {
   std::vector<std::uint32_t> meetings_over_;  // by level: collectives that are done
   std::vector<Status> why_moved_;             // by level; or why there is no detour any more
   std::uint64_t step_weight_ = 0;             // of the step under way
+  JobFacts facts_;                            // once all have met
+  std::uint64_t shards_ = 0;                  // likewise
   SessionState state_ = SessionState::kJoining;
   Status failure_;
   TimeNs stall_told_ns_ = 0;

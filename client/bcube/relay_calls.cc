@@ -86,17 +86,29 @@ Status Relay::begin_collective(Collective collective, TimeNs now) {
   return {};
 }
 
+void Relay::handle_collective(const Lane& lane, const Event& event, TimeNs now) {
+  const std::uint32_t level = lane.place.level;
+  if (is_spare(lane) != is_away(level) || !is_in_collective(level)) return;  // of a lost one
+  collective_->running = false;
+  ++meetings_over_[level];
+  event.status.ok() ? advance_collective(now) : fail(event.status, now);
+}
+
 void Relay::advance_collective(TimeNs now) {
   CHECK(collective_.has_value());
   Collective& call = *collective_;
   while (call.next_level < bcube_.levels()) {
-    const std::uint32_t level = call.next_level++;
-    Session& session = lanes_[has_moved(level) ? detours_[level].survey_lane() : level].session;
+    const std::uint32_t level = call.next_level;
     bool takes_part = true;
     for (std::uint32_t above = level + 1; call.root && above < bcube_.levels(); ++above)
       takes_part &=
           bcube_.digit(options_.rank.value, above) == bcube_.digit(call.root->value, above);
+    if (takes_part && must_vote_first(level, now)) return;  // goes on with the sum
+    ++call.next_level;
     if (!takes_part) continue;
+    call.running = true;
+    const std::uint32_t lane = is_away(level) ? detours_[level].spares().survey_lane : level;
+    Session& session = lanes_[lane].session;
     const Status status =
         call.root ? session.broadcast(
                         Rank{static_cast<std::uint16_t>(bcube_.digit(call.root->value, level))},
@@ -105,6 +117,7 @@ void Relay::advance_collective(TimeNs now) {
     if (!status.ok() && !will_move(lanes_[level])) return fail(status, now);
     return;  // its event goes on
   }
+  if (is_voting()) return;  // who leaves now must leave nothing undone
   collective_.reset();
   events_.push({.kind = Event::Kind::kCollectiveDone});
 }
@@ -134,7 +147,7 @@ const StepReport* Relay::report(Step step) const noexcept {
 Counters Relay::counters() const {
   Counters sum;
   for (const Lane& lane : lanes_) {
-    sum += lane.session.counters();
+    sum += lane.counters();
     sum.detoured_lanes += is_detoured(lane);
   }
   for (const Detour& detour : detours_) sum.detours += detour.moves();
@@ -149,7 +162,7 @@ std::optional<PartCounters> Relay::part_counters(std::uint32_t index) const {
   for (const Lane& lane : lanes_)
     if (lane.place.way < Way::kMeeting && lane.place.thread == part.thread &&
         lane.place.level == part.level) {
-      part.counters += lane.session.counters();
+      part.counters += lane.counters();
       part.counters.detoured_lanes += is_detoured(lane);
     }
   if (!detours_.empty()) part.counters.detours = detours_[part.level].moves();
@@ -160,13 +173,14 @@ std::optional<PartCounters> Relay::part_counters(std::uint32_t index) const {
 void Relay::tell_facts(Counters& counters) const {
   counters.steps_done = tensors_.current() - 1;
   counters.chunk_bytes = layout_.chunk_bytes();
-  counters.shards = lanes_.front().session.counters().shards;
+  counters.shards = shards_;
 }
 
 // Of equals the one that comes first in a slice's way, which is nearest to the cause.
 const Relay::Lane& Relay::most_stalled(TimeNs now) const noexcept {
-  return *std::ranges::max_element(
-      lanes_, std::less<>(), [now](const Lane& lane) { return lane.session.stalled_ns(now); });
+  return *std::ranges::max_element(lanes_, std::less<>(), [&](const Lane& lane) {
+    return is_lost(lane) ? 0 : lane.session.stalled_ns(now);  // nobody waits for those
+  });
 }
 
 DurationNs Relay::stalled_ns(TimeNs now) const noexcept {
@@ -186,7 +200,7 @@ std::string Relay::describe_plan() const {
   for (std::uint32_t level = 0; level < detours_.size(); ++level)
     if (const std::string detour = describe_detour(level); !detour.empty()) text += "\n" + detour;
   for (const Lane& lane : lanes_) {
-    const Counters counters = lane.session.counters();
+    const Counters counters = lane.counters();
     text += "\n" + lane.session.place() + "slices " + std::to_string(lane.slices.size()) +
             ", sent " + std::to_string(counters.packets_sent) + " packets, " +
             std::to_string(counters.bytes_sent) + " bytes, received " +

@@ -11,13 +11,13 @@ namespace sluice::client {
 // yet will. Whether it is a server that died, the spares say: there it is missing as well.
 void Relay::lose(Lane& lane, const Status& why, TimeNs now) {
   if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving) return;
+  if (is_lost(lane)) return fail_attempt(lane, now);
   Detour* const detour = detour_of(lane);
   if (is_spare(lane) && detour->in_use())
     return fail({why.code(), why_moved_[lane.place.level].message() +
                                  "; and where its lanes moved to, " + why.message()},
                 now);
   if (is_spare(lane)) return lose_spare(lane, why, now);
-  if (detour != nullptr && detour->in_use()) return;
   if (state_ != SessionState::kRunning || detour == nullptr ||
       detour->state() == Detour::State::kNone)
     return fail(why, now);
@@ -26,11 +26,10 @@ void Relay::lose(Lane& lane, const Status& why, TimeNs now) {
 
 // While it is not needed the job goes on.
 void Relay::lose_spare(const Lane& lost, const Status& why, TimeNs now) {
-  Detour& detour = detours_[lost.place.level];
-  if (detour.state() == Detour::State::kNone) return;
-  detour.give_up();
-  for (const std::uint32_t lane : {detour.survey_lane(), detour.spare_lane()})
-    lanes_[lane].session.leave(wire::LeaveReason::kAbnormal, now);
+  detours_[lost.place.level].give_up();
+  way_of(lost)->lose(now);
+  for_lanes_beside(lost,
+                   [now](Lane& lane) { lane.session.leave(wire::LeaveReason::kAbnormal, now); });
   why_moved_[lost.place.level] = why;
 }
 
@@ -39,16 +38,17 @@ void Relay::move(Lane& lost, const Status& why, TimeNs now) {
   Detour& detour = detours_[level];
   detour.begin(tensors_.current(), meetings_over_[level]);
   why_moved_[level] = why;
-  for (Lane& lane : lanes_)
-    if (lane.place.level == level && !is_spare(lane) &&
-        lane.session.state() != SessionState::kClosed)
-      lane.session.handle_broken(why, now);
-  const Status status = lanes_[detour.survey_lane()].session.submit(
+  ways_[level].home.lose(now);
+  for_lanes_beside(lost, [&](Lane& lane) {
+    if (lane.session.state() != SessionState::kClosed) lane.session.handle_broken(why, now);
+  });
+  const Status status = lanes_[detour.spares().survey_lane].session.submit(
       {.input = detour.survey().data(), .output = detour.survey().data()}, now);
   if (!status.ok()) return fail(status, now);
   ++detour.busy;
-  if (collective_ && collective_->next_level == level + 1) {
+  if (is_in_collective(level)) {
     collective_->next_level = level;
+    collective_->running = false;
     advance_collective(now);
   }
 }
@@ -59,6 +59,7 @@ void Relay::handle_spare(Lane& lane, const Event& event, TimeNs now) {
   CHECK(detour.in_use() && detour.busy != 0);
   --detour.busy;
   if (lane.place.way == Way::kSurvey) return go_on(level, now);
+  if (lane.place.way == Way::kVote) return handle_votes(level, now);
   const std::uint32_t index = event.tensor;
   Detour::Row& row = detour.rows()[index];
   CHECK(row.busy);
@@ -69,7 +70,7 @@ void Relay::handle_spare(Lane& lane, const Event& event, TimeNs now) {
     handle_slice(lanes_[row.lane], of_lane, now);
   }
   if (row.waiting && !row.busy) send(level, index, row.submission, false, now);
-  end_step_when_done();
+  end_step_when_done(now);
 }
 
 // All are here, and know who has what.
@@ -85,7 +86,8 @@ void Relay::go_on(std::uint32_t level, TimeNs now) {
                 .status = Status(why_moved_[level].code(), describe_detour(level))});
   for (std::uint32_t row = 0; row < detour.rows().size() && status().ok(); ++row)
     settle(level, row, now);
-  end_step_when_done();
+  vote(level, now);
+  end_step_when_done(now);
 }
 
 // Empty: the lanes are where they belong.
@@ -94,14 +96,18 @@ std::string Relay::describe_detour(std::uint32_t level) const {
   const std::string& why = why_moved_[level].message();
   const std::string name = "level " + std::to_string(level);
   switch (detour.state()) {
-    case Detour::State::kReady: return {};
+    case Detour::State::kReady:
+      if (detour.moves() == 0) return {};
+      return name + ": switch " + std::to_string(bcube_.switch_of(options_.rank.value, level)) +
+             " is used again, for which another one has stood in " +
+             std::to_string(detour.moves()) + " times";
     case Detour::State::kNone: return name + " has no detour" + (why.empty() ? "" : ": " + why);
     case Detour::State::kAsking: return name + " is moving: " + why;
     case Detour::State::kMoved: break;
   }
   return name + ": from step " + std::to_string(detour.step()) + " on switch " +
-         std::to_string(lanes_[detour.spare_lane()].place.switch_index) + " stands in for switch " +
-         std::to_string(bcube_.switch_of(options_.rank.value, level)) +
+         std::to_string(lanes_[detour.spares().lane].place.switch_index) +
+         " stands in for switch " + std::to_string(bcube_.switch_of(options_.rank.value, level)) +
          ", by way of the neighbours at level " + std::to_string(bcube_.detour_level(level)) +
          ": " + why;
 }
@@ -163,7 +169,7 @@ void Relay::send(std::uint32_t level, std::uint32_t index, Submission submission
   Detour::Row& row = detour.rows()[index];
   CHECK(detour.state() == Detour::State::kMoved && !row.busy);
   submission.tensor = index;
-  const Status status = lanes_[detour.spare_lane()].session.submit(submission, now);
+  const Status status = lanes_[detour.spares().lane].session.submit(submission, now);
   if (!status.ok()) return fail(status, now);
   row.busy = true;
   row.silent = silent;

@@ -18,6 +18,7 @@ constexpr const char* name_of(Way way) noexcept {
     case Way::kDown: return "down";
     case Way::kMeeting: return "meeting";
     case Way::kSurvey: return "survey";
+    case Way::kVote: return "vote";
     case Way::kSpare: break;
   }
   return "spare";
@@ -180,10 +181,11 @@ Status Relay::make_lanes(TimeNs now, const PrepareLane& prepare) {
   return status;
 }
 
-// Of each level two: one in which all tensors of the level's others are, and one to agree on what
-// becomes of these.
+// Of each level three: one in which all tensors of the level's others are, and two to agree on what
+// becomes of these, and on the way back.
 Status Relay::make_spares(TimeNs now, const PrepareLane& prepare) {
   const std::uint32_t rank = options_.rank.value;
+  ways_.resize(bcube_.levels());
   for (std::uint32_t level = 0; level < bcube_.levels(); ++level) {
     Detour& detour = detours_.emplace_back(bcube_.switch_ports(), bcube_.digit(rank, level));
     std::vector<TensorSpec> tensors;
@@ -213,9 +215,14 @@ Status Relay::make_spares(TimeNs now, const PrepareLane& prepare) {
       continue;
     }
     if (!status.ok()) return status;
+    place.way = Way::kVote;
+    status = make_lane(place, {{.name = "who is back", .elem_count = bcube_.switch_ports()}}, now,
+                       prepare);
+    if (!status.ok()) return status;
     place.way = Way::kSpare;
     if (status = make_lane(place, std::move(tensors), now, prepare); !status.ok()) return status;
-    detour.set_spares(survey_lane, survey_lane + 1);
+    detour.set_spares(
+        {.survey_lane = survey_lane, .vote_lane = survey_lane + 1, .lane = survey_lane + 2});
     kept_.resize(halves_.size());
   }
   return {};

@@ -30,7 +30,7 @@ def test_sums_are_exact_over_two_levels_of_appliances(ports, elems):
 
 
 TRAIN = """
-import hashlib, json, os, sys
+import hashlib, json, os, sys, time
 import torch, torch.distributed as dist
 from torch import nn
 import sluice.torch
@@ -45,6 +45,7 @@ steps = int(os.environ.get("STEPS", 20))
 for step in range(steps):
     if step == 10:
         print("ten", flush=True)
+    time.sleep(float(os.environ.get("PAUSE_S", 0)))
     optimizer.zero_grad()
     inputs = torch.randn(16, 64)
     nn.functional.cross_entropy(model(inputs), inputs[:, :10].argmax(1)).backward()
@@ -117,3 +118,36 @@ def test_training_goes_on_by_way_of_neighbours_when_a_box_is_killed_in_mid_step(
         assert ["switch 1 stands in for switch 0" in log for log in logs] == [True, False] * 2, logs
         assert [(each["detours"], each["detoured_lanes"]) for each in told] == [
             (1, 3), (0, 0)] * 2, told
+
+
+def test_a_box_that_is_started_again_is_used_again():
+    pytest.importorskip("torch")
+    with CubeLab(2, 2, plain_network=True, detours=True) as cube:
+        cube.start_appliances(BUILD)
+        workers = [start_training(cube, rank, STEPS="600", PAUSE_S="0.05", SLUICE_LOG="info")
+                   for rank in range(cube.workers)]
+        for worker in workers:
+            assert worker.stdout.readline() == "ten\n", worker.communicate(timeout=30)
+        cube.boxes[1, 0].kill()
+        cube.boxes[1, 0].wait()
+        time.sleep(5)  # its silence is noticed after 4 s
+        cube.start_again(BUILD, (1, 0))  # and has counted nothing
+        deadline = time.monotonic() + 25
+        while (counted := cube.contributions(1, 0)) == 0 and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert counted > 0
+        time.sleep(0.5)
+        assert cube.contributions(1, 0) > counted + 10  # and goes on
+        told, logs = [], []
+        for worker in workers:
+            out, err = worker.communicate(timeout=100)
+            assert worker.returncode == 0, err
+            told.append(json.loads(out.splitlines()[-1]))
+            logs.append(err)
+        assert [each["steps"] for each in told] == [600] * cube.workers
+        assert len({each["hash"] for each in told}) == 1
+        assert [(each["detours"], each["detoured_lanes"]) for each in told] == [
+            (1, 0), (0, 0)] * 2, told
+        for log, moved in zip(logs, [True, False] * 2, strict=True):
+            assert ("switch 1 stands in for switch 0" in log) == moved, log
+            assert ("switch 0 is used again" in log) == moved, log

@@ -16,6 +16,7 @@ import contextlib
 import itertools
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -142,19 +143,26 @@ class CubeLab:
 
     def start_appliances(self, build_dir: str | Path, timeout: float = 30.0) -> None:
         """Starts sluiced in every switch, with the plan's configuration, and waits for all."""
+        places = list(itertools.product(range(self.cube.levels), range(self.cube.switches)))
+        for level, switch in places:
+            path = self.directory / f"switch-{level}-{switch}.toml"
+            path.chmod(0o600)  # it holds a secret
+            path.write_text(path.read_text().replace(
+                "[appliance]\n", '[appliance]\nsecret = "lab"\nmemory_mib = 96\n'))
+        self.start_again(build_dir, *places, timeout=timeout)
+
+    def start_again(self, build_dir: str | Path, *places: tuple[int, int],
+                    timeout: float = 30.0) -> None:
+        """Starts sluiced in these switches, each a level and a number, and waits for all."""
         logs = {}
-        for level in range(self.cube.levels):
-            for switch in range(self.cube.switches):
-                path = self.directory / f"switch-{level}-{switch}.toml"
-                path.chmod(0o600)  # it holds a secret
-                path.write_text(path.read_text().replace(
-                    "[appliance]\n", '[appliance]\nsecret = "lab"\nmemory_mib = 96\n'))
-                logs[level, switch] = path.with_suffix(".log")
-                with logs[level, switch].open("wb") as output:
-                    self.boxes[level, switch] = self._popen(
-                        f"s{level}-{switch}",
-                        [str(Path(build_dir) / "dataplane" / "sluiced"), "--config", str(path)],
-                        stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+        for level, switch in places:
+            path = self.directory / f"switch-{level}-{switch}.toml"
+            logs[level, switch] = path.with_suffix(".log")
+            with logs[level, switch].open("wb") as output:
+                self.boxes[level, switch] = self._popen(
+                    f"s{level}-{switch}",
+                    [str(Path(build_dir) / "dataplane" / "sluiced"), "--config", str(path)],
+                    stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
         deadline = time.monotonic() + timeout
         for place, log in logs.items():
             while lab.READY not in log.read_text(errors="replace"):
@@ -162,3 +170,13 @@ class CubeLab:
                     raise lab.LabError(f"switch {place} did not become ready in {timeout} s:\n"
                                        f"{log.read_text(errors='replace')}")
                 time.sleep(0.05)
+
+    def contributions(self, level: int, switch: int) -> int:
+        """That the switch has added into sums of gradients, of all its jobs, as it says."""
+        code = ("import urllib.request as u; "
+                "print(u.urlopen('http://127.0.0.1:9464/metrics', timeout=5).read().decode())")
+        done = subprocess.run(
+            ["ip", "netns", "exec", self._namespace(f"s{level}-{switch}"), sys.executable, "-c",
+             code], capture_output=True, text=True, timeout=10, check=True)
+        return sum(int(float(line.split()[-1])) for line in done.stdout.splitlines()
+                   if line.startswith("sluice_job_contributions_total{"))

@@ -101,7 +101,9 @@ bool BcubeWorld::start_collective(std::uint32_t index, TimeNs now) {
 void BcubeWorld::begin_step(std::uint32_t index, TimeNs now) {
   Server& server = servers_[index];
   server.step = server.done + 1;
-  if (begun_[server.step] == 0) begun_[server.step] = now;
+  const bool first = begun_[server.step] == 0;
+  if (first) begun_[server.step] = now;
+  if (first && server.step == 1 && death_ && death_->at == kNever) plan_return();
   if (!options_.pipelined || server.step == 1) {
     server.order = plan_.submission_order(Rank{static_cast<std::uint16_t>(index)}, server.step);
     std::ranges::reverse(server.order);  // the next one is at the end

@@ -7,35 +7,13 @@
 #include <map>
 #include <ranges>
 
-#include "tests/sim/bcube_world.h"
+#include "tests/sim/bcube_support.h"
 
 namespace sluice::sim {
 namespace {
 
 using client::BcubeMode;
-
-struct Shape {
-  std::uint32_t switch_ports, levels;
-  BcubeMode mode;
-};
-
-std::string name_of(const testing::TestParamInfo<Shape>& info) {
-  return "n" + std::to_string(info.param.switch_ports) + "k" + std::to_string(info.param.levels) +
-         (info.param.mode == BcubeMode::kPlain ? "plain" : "aggregated");
-}
-
-BcubeOptions options_of(const Shape& shape) {
-  return {.switch_ports = shape.switch_ports,
-          .levels = shape.levels,
-          .mode = shape.mode,
-          .elem_counts = {10'000, 7, 20'000, 1'000}};
-}
-
-void expect_clean(BcubeWorld& world, TimeNs until = 30 * kSecond) {
-  const bool done = world.run(until);
-  for (const std::string& text : world.violations()) ADD_FAILURE() << text;
-  EXPECT_TRUE(done);
-}
+using Shape = BcubeShape;
 
 class BcubeShapes : public testing::TestWithParam<Shape> {};
 
@@ -180,14 +158,6 @@ class BcubeDetours : public BcubeShapes {
     }
   }
 };
-
-std::vector<std::uint32_t> servers_of(const client::Bcube& bcube, std::uint32_t level,
-                                      std::uint32_t switch_index) {
-  std::vector<std::uint32_t> servers;
-  for (std::uint32_t digit = 0; digit < bcube.switch_ports(); ++digit)
-    servers.push_back(bcube.server_at(level, switch_index, digit));
-  return servers;
-}
 
 TEST_P(BcubeDetours, AnotherApplianceStandsInForOneThatDiesInMidStep) {
   const auto bcube = client::Bcube::create(GetParam().switch_ports, GetParam().levels).value();

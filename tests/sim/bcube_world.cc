@@ -58,10 +58,7 @@ BcubeWorld::BcubeWorld(BcubeOptions options)
   for (std::uint32_t link = 0; link < up_link(bcube_.servers(), 0); ++link)
     links_.push_back({.link = Link(link, options_.link)});
   for (std::uint32_t index = 0; index < boxes_.size(); ++index) {
-    agg::JobsOptions jobs{.shard_count = options_.shards,
-                          .member_timeout_ns = options_.member_timeout_ns};
-    for (std::uint8_t& byte : jobs.boot_key) byte = static_cast<std::uint8_t>(random_.next());
-    boxes_[index].core = std::make_unique<agg::Appliance>(agg::ApplianceOptions{.jobs = jobs});
+    make_box(index);
     events_.push(0, EventKind::kTick, index);
   }
   for (std::uint32_t rank = 0; rank < servers_.size(); ++rank) {
@@ -87,14 +84,35 @@ BcubeWorld::BcubeWorld(BcubeOptions options)
   }
 }
 
+void BcubeWorld::make_box(std::uint32_t index) {
+  agg::JobsOptions jobs{.shard_count = options_.shards,
+                        .member_timeout_ns = options_.member_timeout_ns};
+  for (std::uint8_t& byte : jobs.boot_key) byte = static_cast<std::uint8_t>(random_.next());
+  boxes_[index].core = std::make_unique<agg::Appliance>(agg::ApplianceOptions{.jobs = jobs});
+  boxes_[index].paths.clear();
+}
+
+void BcubeWorld::kill(const Death& death) {
+  death_ = death;
+  if (death.at != kNever) plan_return();
+}
+
+// The time of the death is known, for the first time.
+void BcubeWorld::plan_return() {
+  const bool forgets = death_ && death_->part.kind == Part::Kind::kBox && returned_ns() != kNever;
+  if (forgets && returned_ns() >= now_)
+    events_.push(returned_ns(), EventKind::kAction, 1 + death_->part.index);
+}
+
 void BcubeWorld::interrupt(const Absence& absence) {
   if (absence.until != absence.from) absences_.push_back(absence);
   if (absence.part.kind == Part::Kind::kServer)
     events_.push(absence.until, EventKind::kWorkerApp, absence.part.index);
+  if (absence.forgets) events_.push(absence.until, EventKind::kAction, 1 + absence.part.index);
 }
 
 bool BcubeWorld::is_away(const Part& part, TimeNs now) const {
-  if (death_ && part == death_->part && now >= died_ns()) return true;
+  if (death_ && part == death_->part && now >= died_ns() && now < returned_ns()) return true;
   return std::ranges::any_of(absences_, [&](const Absence& absence) {
     return part == absence.part && absence.from <= now && now < absence.until;
   });
@@ -130,6 +148,10 @@ bool BcubeWorld::run(TimeNs until) {
         break;
       }
       case EventKind::kAction:
+        if (event.target != 0) {
+          make_box(event.target - 1);
+          break;
+        }
         for (Cable& cable : links_) {
           LinkOptions& link = cable.link.options;
           link.loss_ppm = link.duplicate_ppm = link.reorder_ppm = link.train_loss_ppm = 0;
@@ -176,7 +198,7 @@ void BcubeWorld::put(std::uint32_t link, const Address& address,
   std::memcpy(bytes.data() + kHeaderBytes, datagram.data(), datagram.size());
   pool_[frame].priority = priority;
   const client::Way way = place_of(address).way;
-  if (way != client::Way::kMeeting && way != client::Way::kSurvey)  // those are no gradients
+  if (way < client::Way::kMeeting || way == client::Way::kSpare)  // the others are no gradients
     links_[link].data_bytes += data_bytes_of(datagram);
   links_[link].wire_bytes += bytes.size();
   trace_hash_ = mix(trace_hash_, now, link, bytes.size());

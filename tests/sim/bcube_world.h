@@ -72,18 +72,20 @@ class BcubeWorld {
     std::uint32_t level = 0;  // kCable
     bool operator==(const Part&) const = default;
   };
-  // What dies, after the first step has begun.
+  // What dies, after the first step has begun; a box that comes back knows nothing any more.
   struct Death {
     Part part;
     DurationNs after_ns = 0;  // the first step's beginning
     TimeNs at = kNever;       // instead, when set
+    DurationNs for_ns = 0;    // 0: for good
   };
-  void kill(const Death& death) { death_ = death; }
+  void kill(const Death& death);
   // What is stopped or cut for a while, and goes on then.
   struct Absence {
     Part part;
     TimeNs from = 0;
     TimeNs until = 0;
+    bool forgets = false;  // a box, as after a death
   };
   void interrupt(const Absence& absence);
   void heal_at(TimeNs time) { events_.push(time, EventKind::kAction, 0); }  // no fault of cables
@@ -99,6 +101,12 @@ class BcubeWorld {
   TimeNs died_ns() const {
     if (!death_ || death_->at != kNever) return death_ ? death_->at : kNever;
     return begun_[1] == 0 ? kNever : begun_[1] + static_cast<TimeNs>(death_->after_ns);
+  }
+  // It is back for good from then on.
+  TimeNs returned_ns() const {
+    const TimeNs died = died_ns();
+    return died == kNever || death_->for_ns == 0 ? kNever
+                                                 : died + static_cast<TimeNs>(death_->for_ns);
   }
   bool has_started() const { return started_ == servers_.size(); }
   TimeNs started_ns() const { return started_ns_; }  // kNever: not all
@@ -196,6 +204,8 @@ class BcubeWorld {
   void check_tensor(std::uint32_t server, const client::Event& event);
   void expect_ok(std::uint32_t server, const char* what, const Status& status);
 
+  void make_box(std::uint32_t index);
+  void plan_return();
   void drain_local(TimeNs now);
   bool is_over() const;
   bool is_away(const Part& part, TimeNs now) const;

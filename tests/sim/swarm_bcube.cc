@@ -18,6 +18,8 @@ constexpr DurationNs kSettleBound = 10 * kSecond;
 // From a death to the error at a survivor, on top of member_timeout.
 constexpr DurationNs kDeathBound = 5 * kSecond;
 constexpr DurationNs kJoinTimeout = 8 * kSecond;
+// From the return of what was lost, and the silence that tells of a loss, until it is used again.
+constexpr DurationNs kWayBackBound = 35 * kSecond;
 
 template <class T, std::size_t N>
 T pick(Random& random, const std::array<T, N>& choices) {
@@ -201,6 +203,12 @@ std::uint64_t due_bytes(const BcubeOptions& options, const client::Bcube& bcube)
   return 4 * elems * copies * options.steps;
 }
 
+// Somebody finds it again.
+bool may_return(const BcubeOptions& options, const BcubeWorld::Death& death) {
+  return options.mode == client::BcubeMode::kAggregated && options.levels > 1 &&
+         death.part.kind != Part::Kind::kServer;
+}
+
 }  // namespace
 
 BcubeSwarm draw_bcube(std::uint64_t seed) {
@@ -240,6 +248,14 @@ BcubeSwarm draw_bcube(std::uint64_t seed) {
   // At those times most jobs join or are over.
   if (swarm.death && !random.one_in(3))
     swarm.death = {swarm.death->part, random.between(0, swarm.options.steps * 5 * kMillisecond)};
+  if (swarm.death && may_return(options, *swarm.death) && random.one_in(2)) {
+    swarm.death->for_ns = random.between(10 * kMillisecond, 9 * kSecond);
+    if (options.pipelined || random.one_in(3)) return swarm;  // else it is back in mid-run
+    options.steps += 30;
+    options.elem_counts.resize(std::max<std::size_t>(options.elem_counts.size(), 2), 300);
+    const auto pauses = static_cast<DurationNs>(options.elem_counts.size() - 1);  // of a step
+    options.compute_max_ns = 3 * kSecond / pauses;
+  }
   return swarm;
 }
 
@@ -278,7 +294,8 @@ std::string describe(const BcubeSwarm& swarm) {
     out << "\n   " << name_of(swarm.death->part)
         << (swarm.death->at == kNever
                 ? " dies after_us=" + std::to_string(swarm.death->after_ns / kMicrosecond)
-                : " dies at_us=" + std::to_string(swarm.death->at / kMicrosecond));
+                : " dies at_us=" + std::to_string(swarm.death->at / kMicrosecond))
+        << " for_ms=" << swarm.death->for_ns / kMillisecond;
   return out.str();
 }
 
@@ -305,8 +322,17 @@ void run_bcube(const BcubeSwarm& swarm, SwarmOutcome& outcome) {
   std::uint32_t moves = 0;
   for (std::uint32_t server = 0; server < world.bcube().servers(); ++server)
     moves += world.relay(server).detours();
+  bool any_failed = false;
+  for (std::uint32_t server = 0; server < world.bcube().servers(); ++server)
+    any_failed |= !world.failure(server).text.empty();
+  std::uint64_t detours = 0;
+  for (std::uint32_t server = 0; server < world.bcube().servers(); ++server)
+    detours += world.relay(server).counters().detours;
+  const TimeNs back_ns = world.returned_ns();
+  if (moves != 0 && !any_failed && back_ns != kNever && world.now() > back_ns + kWayBackBound)
+    outcome.violations += "bcube: what was lost is back, and not used again\n";
   // Recovery must not feed on itself. By way of a neighbour bytes use two ports, and three.
-  if (sent > (moves == 0 ? 3 : 6) * due + 300u * options.chunk_bytes)
+  if (sent > (detours == 0 ? 3 : 6) * due + 300u * options.chunk_bytes)
     outcome.violations += "bcube: I4: " + std::to_string(sent) + " bytes of gradients were sent, " +
                           std::to_string(due) + " were needed\n";
   if (swarm.death) outcome.violations += Verdicts(swarm, world).check_failures();
@@ -315,9 +341,6 @@ void run_bcube(const BcubeSwarm& swarm, SwarmOutcome& outcome) {
   outcome.events += world.event_count();
   outcome.results_checked += world.averages();
   outcome.virtual_time_ns = std::max(outcome.virtual_time_ns, world.now());
-  bool any_failed = false;
-  for (std::uint32_t server = 0; server < world.bcube().servers(); ++server)
-    any_failed |= !world.failure(server).text.empty();
   ++(any_failed ? outcome.jobs_failed_as_promised : outcome.jobs_completed);
 }
 

@@ -1,0 +1,150 @@
+// How a relay's lanes are joined again where they were lost, and when they are used there again.
+#include <memory>
+#include <utility>
+
+#include "aggregator/base/check.h"
+#include "client/bcube/relay.h"
+
+namespace sluice::client {
+namespace {
+
+// Of a lane's joins, so that the appliance tells one from the one before.
+constexpr std::uint64_t kNonceStep = std::uint64_t{1} << 32;
+
+}  // namespace
+
+void Relay::Lane::renew(TimeNs now) noexcept {
+  CHECK(over);
+  past = counters();
+  past.receive_credit_packets = 0;  // a fact, which the new one has too
+  options.nonce += kNonceStep;
+  Layout layout = session.layout();
+  std::destroy_at(&session);  // who drives it keeps its address
+  std::construct_at(&session, options, std::move(layout), now);
+  over = false;
+}
+
+Counters Relay::Lane::counters() const {
+  Counters sum = past;
+  return sum += session.counters();
+}
+
+// ---- attempts ----
+
+void Relay::try_ways(TimeNs now) {
+  if (state_ != SessionState::kRunning) return;
+  for (std::uint32_t level = 0; level < ways_.size(); ++level) {
+    if (ways_[level].home.is_due(now)) try_way(lanes_[level], now);
+    if (ways_[level].spare.is_due(now)) try_way(lanes_[detours_[level].spares().survey_lane], now);
+  }
+}
+
+void Relay::try_way(Lane& first, TimeNs now) {
+  bool all_over = true;
+  for_lanes_beside(first, [&](const Lane& lane) { all_over &= lane.over; });
+  if (!all_over) return;  // some still say that they leave
+  way_of(first)->begin();
+  renew(first, now);
+}
+
+void Relay::renew(Lane& lane, TimeNs now) {
+  CHECK(lane.over && ended_lanes_ != 0);
+  --ended_lanes_;
+  lane.renew(now);
+}
+
+void Relay::handle_attempt(Lane& lane, const Event& event, TimeNs now) {
+  const std::uint32_t level = lane.place.level;
+  WayBack& way = *way_of(lane);
+  if (event.kind == Event::Kind::kTensorDone && way.state() == WayBack::State::kMeeting) {
+    const Status status = check_meeting(lane);
+    if (status.ok()) return way.met();
+    events_.push({.kind = Event::Kind::kStalled, .step = tensors_.current(), .status = status});
+    return fail_attempt(lane, now);
+  }
+  if (event.kind != Event::Kind::kStarted) return;
+  if (way.state() == WayBack::State::kAsking) {
+    way.join_others();
+    return for_lanes_beside(lane, [&](Lane& other) {
+      if (&other != &lane) renew(other, now);
+    });
+  }
+  bool all_run = way.state() == WayBack::State::kJoining;
+  for_lanes_beside(lane, [&](const Lane& other) { all_run &= runs(other); });
+  if (!all_run) return;
+  if (!is_spare(lane)) {
+    way.meet();
+    return meet(lanes_[level], now);
+  }
+  way.end(now);
+  why_moved_[level] = {};
+  detours_[level].regain();
+}
+
+// The others must learn that they wait in vain.
+void Relay::fail_attempt(Lane& lane, TimeNs now) {
+  way_of(lane)->fail(now);
+  for_lanes_beside(lane,
+                   [now](Lane& other) { other.session.leave(wire::LeaveReason::kAbnormal, now); });
+}
+
+// ---- votes ----
+
+void Relay::vote(std::uint32_t level, TimeNs now) {
+  Detour& detour = detours_[level];
+  if (!detour.is_vote_due()) return;
+  const bool ready = ways_[level].home.state() == WayBack::State::kReady &&
+                     detour.vote_step() == tensors_.current() && !is_in_collective(level);
+  const std::span<float> votes = detour.vote(ready, meetings_over_[level]);
+  ++detour.busy;
+  const Status status = lanes_[detour.spares().vote_lane].session.submit(
+      {.input = votes.data(), .output = votes.data()}, now);
+  if (!status.ok()) fail(status, now);
+}
+
+void Relay::handle_votes(std::uint32_t level, TimeNs now) {
+  Detour& detour = detours_[level];
+  if (detour.handle_votes()) CHECK(detour.back_step() == tensors_.current() + 1);
+  vote(level, now);
+  if (collective_ && !collective_->running) advance_collective(now);
+  end_step_when_done(now);
+}
+
+// Where a collective goes depends on the sum of this step's votes.
+bool Relay::must_vote_first(std::uint32_t level, TimeNs now) {
+  if (!is_away(level) || detours_[level].state() != Detour::State::kMoved) return false;
+  detours_[level].come_to(tensors_.current());
+  vote(level, now);
+  return detours_[level].is_voting();
+}
+
+void Relay::begin_next_step(TimeNs now) {
+  tensors_.begin_next_step();
+  for (std::uint32_t level = 0; level < detours_.size(); ++level) {
+    Detour& detour = detours_[level];
+    if (detour.back_step() == tensors_.current()) {
+      go_back(level, now);
+    } else if (has_moved(level) && is_in_collective(level)) {
+      detour.come_to(tensors_.current());  // others may wait for its vote, and it for them
+      vote(level, now);
+    }
+  }
+}
+
+// With the step that begins, as all servers of the switch do.
+void Relay::go_back(std::uint32_t level, TimeNs now) {
+  detours_[level].go_back();
+  ways_[level].home.end(now);
+  why_moved_[level] = {};
+  events_.push({.kind = Event::Kind::kStalled,
+                .step = tensors_.current(),
+                .status = Status(StatusCode::kUnreachable, describe_detour(level))});
+  Lane* lost = nullptr;
+  for_lanes_beside(lanes_[level], [&](Lane& lane) {
+    const bool knows_why = lost == nullptr || lane.session.status().code() != StatusCode::kClosed;
+    if (!runs(lane) && knows_why) lost = &lane;
+  });
+  if (lost != nullptr) move(*lost, lost->session.status(), now);
+}
+
+}  // namespace sluice::client

@@ -1,0 +1,112 @@
+// Boxes and cables of a BCube that are lost in the middle of a job, come back, and are used again.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/sim/bcube_support.h"
+
+namespace sluice::sim {
+namespace {
+
+using client::BcubeMode;
+using Shape = BcubeShape;
+
+// They are lost for a while, come back, and are used again.
+class BcubeReturns : public testing::TestWithParam<Shape> {
+ protected:
+  // Steps take long enough for joins and silences to pass within them.
+  BcubeOptions options_of_returns() const {
+    BcubeOptions options = options_of(GetParam());
+    options.elem_counts = {1'500, 7};
+    options.member_timeout_ns = 3 * kSecond;
+    options.compute_max_ns = 200 * kMillisecond;
+    options.steps = 110;
+    return options;
+  }
+  // The job is finished with exact sums. Of the servers that `moved` names lanes have moved so
+  // often, none are away any more, and what was lost carries gradients again.
+  void expect_back(BcubeWorld& world, const std::vector<std::uint32_t>& moved,
+                   std::uint64_t detours) {
+    expect_clean(world, 100 * kSecond);
+    for (std::uint32_t server = 0; server < world.bcube().servers(); ++server) {
+      const client::Counters counters = world.relay(server).counters();
+      const bool expected = std::ranges::find(moved, server) != moved.end();
+      EXPECT_EQ(world.failure(server).text, "");
+      EXPECT_EQ(counters.detours, expected ? detours : 0u) << "server " << server;
+      EXPECT_EQ(counters.detoured_lanes, 0u) << "server " << server;
+      EXPECT_EQ(world.relay(server).detours(), 0u) << "server " << server;
+    }
+    if (HasFailure()) FAIL() << world.describe_stall() << world.relay(moved[0]).describe_plan();
+  }
+};
+
+TEST_P(BcubeReturns, AnApplianceThatWasStartedAgainIsUsedAgain) {
+  BcubeOptions options = options_of_returns();
+  for (options.seed = 1; options.seed <= 4; ++options.seed) {
+    options.in_place = options.seed % 2 == 0;
+    options.pipelined = options.seed % 3 == 0;  // without pauses: its steps take round trips
+    options.link.delay_ns = options.pipelined ? 30 * kMillisecond : 2 * kMicrosecond;
+    options.link.loss_ppm = options.seed % 2 == 0 ? 10'000 : 0;
+    BcubeWorld world(options);
+    const auto wait = static_cast<DurationNs>(options.seed);
+    world.kill({.part = {.kind = BcubeWorld::Part::Kind::kBox, .index = 1},
+                .after_ns = wait * 70 * kMillisecond,
+                .for_ns = wait * wait * 400 * kMillisecond});
+    expect_back(world, servers_of(world.bcube(), 0, 1), 1);
+  }
+}
+
+TEST_P(BcubeReturns, TheWayToOneIsUsedAgain) {
+  BcubeOptions options = options_of_returns();
+  for (options.seed = 1; options.seed <= 2; ++options.seed) {
+    BcubeWorld world(options);
+    world.kill({.part = {.kind = BcubeWorld::Part::Kind::kCable, .index = 1, .level = 1},
+                .after_ns = static_cast<DurationNs>(options.seed) * 70 * kMillisecond,
+                .for_ns = 6 * kSecond});
+    expect_back(world, servers_of(world.bcube(), 1, world.bcube().switch_of(1, 1)), 1);
+  }
+}
+
+TEST_P(BcubeReturns, ASecondLossIsAsTheFirst) {
+  BcubeOptions options = options_of_returns();
+  options.steps = 260;
+  const BcubeWorld::Part box{.kind = BcubeWorld::Part::Kind::kBox, .index = 1};
+  for (options.seed = 1; options.seed <= 2; ++options.seed) {
+    BcubeWorld world(options);
+    world.kill({.part = box, .after_ns = 100 * kMillisecond, .for_ns = kSecond});
+    const TimeNs from = (13 + 2 * static_cast<TimeNs>(options.seed)) * kSecond;
+    world.interrupt({.part = box, .from = from, .until = from + kSecond, .forgets = true});
+    expect_back(world, servers_of(world.bcube(), 0, 1), 2);
+  }
+}
+
+// Each box is started again, one after the other: of those at the first, the other one stands in,
+// and when that one dies it is not needed, but will be.
+TEST_P(BcubeReturns, WhatStoodInMayDieAndComeBackToo) {
+  BcubeOptions options = options_of_returns();
+  options.steps = 200;
+  const BcubeWorld::Part box{.kind = BcubeWorld::Part::Kind::kBox, .index = 1};
+  BcubeWorld world(options);
+  const client::Bcube& bcube = world.bcube();
+  const std::uint32_t other =
+      bcube.switch_of(bcube.detour_neighbour(bcube.server_at(0, 1, 0), 0), 0);
+  world.kill({.part = {.kind = BcubeWorld::Part::Kind::kBox, .index = other},
+              .after_ns = 100 * kMillisecond,
+              .for_ns = kSecond});
+  world.interrupt({.part = box, .from = 18 * kSecond, .until = 19 * kSecond, .forgets = true});
+  expect_clean(world, 100 * kSecond);
+  for (const std::uint32_t server : servers_of(bcube, 0, 1)) {
+    EXPECT_EQ(world.failure(server).text, "");
+    EXPECT_EQ(world.relay(server).counters().detours, 1u);
+    EXPECT_EQ(world.relay(server).counters().detoured_lanes, 0u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Some, BcubeReturns,
+                         testing::Values(Shape{2, 2, BcubeMode::kAggregated},
+                                         Shape{3, 2, BcubeMode::kAggregated},
+                                         Shape{2, 3, BcubeMode::kAggregated}),
+                         name_of);
+
+}  // namespace
+}  // namespace sluice::sim

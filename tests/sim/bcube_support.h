@@ -1,0 +1,44 @@
+// What tests of a BCube in virtual time share.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/sim/bcube_world.h"
+
+namespace sluice::sim {
+
+struct BcubeShape {
+  std::uint32_t switch_ports, levels;
+  client::BcubeMode mode;
+};
+
+inline std::string name_of(const testing::TestParamInfo<BcubeShape>& info) {
+  return "n" + std::to_string(info.param.switch_ports) + "k" + std::to_string(info.param.levels) +
+         (info.param.mode == client::BcubeMode::kPlain ? "plain" : "aggregated");
+}
+
+inline BcubeOptions options_of(const BcubeShape& shape) {
+  return {.switch_ports = shape.switch_ports,
+          .levels = shape.levels,
+          .mode = shape.mode,
+          .elem_counts = {10'000, 7, 20'000, 1'000}};
+}
+
+inline void expect_clean(BcubeWorld& world, TimeNs until = 30 * kSecond) {
+  const bool done = world.run(until);
+  for (const std::string& text : world.violations()) ADD_FAILURE() << text;
+  EXPECT_TRUE(done);
+}
+
+inline std::vector<std::uint32_t> servers_of(const client::Bcube& bcube, std::uint32_t level,
+                                             std::uint32_t switch_index) {
+  std::vector<std::uint32_t> servers;
+  for (std::uint32_t digit = 0; digit < bcube.switch_ports(); ++digit)
+    servers.push_back(bcube.server_at(level, switch_index, digit));
+  return servers;
+}
+
+}  // namespace sluice::sim
