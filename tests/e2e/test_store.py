@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -58,6 +59,11 @@ def log_of(lab):
     return (lab.directory / "sluiced.log").read_text(errors="replace")
 
 
+def least_clock(lab):
+    found = re.search(r"^sluice_job_least_clock\{.*\} (\d+)", lab.scrape(), re.MULTILINE)
+    return int(found.group(1)) if found else 0
+
+
 @pytest.mark.parametrize("bound, where", [(0, "worker"), (0, "store"), (3, "worker"),
                                           ("none", "store")])
 def test_training_over_links_that_lose_packets(bound, where):
@@ -96,7 +102,10 @@ def test_a_store_outlives_all_of_its_workers_for_another_run():
         first = Training(lab, "outlived", 1, "worker", 100_000, seconds=0.01)
         for rank in range(RANKS):
             first.wait_for(rank, "joined")
-        time.sleep(2)
+        deadline = time.monotonic() + 60
+        while least_clock(lab) <= 20:
+            assert time.monotonic() < deadline, log_of(lab)
+            time.sleep(0.1)
         for process in first.processes:
             os.killpg(process.pid, signal.SIGKILL)
         for process in first.processes:
