@@ -41,10 +41,9 @@ void observe_signs(const PolicyOptions& policy, GradientSlice& slice,
 void observe_norms(GradientSlice& slice, const Sum& sum, const std::uint8_t* payload) noexcept {
   if (sum.data_count < 2 || sum.data_count != slice.record.k || sum.weight == 0) return;
   DCHECK(sum.square_sum >= 0 || !sum.finite);
-  const bool is_mean = sum.dtype != Dtype::kFloat32;
   slice.summary.mean_square += sum.square_sum / sum.data_count;
-  slice.summary.square_of_mean +=
-      squared_norm(payload, sum.elem_count, sum.dtype) / (is_mean ? 1.0 : square(sum.weight));
+  slice.summary.square_of_mean += squared_norm(payload, sum.elem_count, sum.result) /
+                                  (sum.is_mean() ? 1.0 : square(sum.weight));
 }
 
 // As many lines as the processor needs to see before it fetches the rest by itself.
@@ -155,15 +154,20 @@ bool fold(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
   Sum& sum = slice.sums[slot_index];
   const std::uint8_t* payload = packet.payload().data();
   const std::size_t dense_bytes = payload_bytes(body.dtype, body.elem_count);
+  const Dtype result = body.result_dtype();
   const bool rounded = body.flow.flags & wire::kFlagRounded;
+  const bool averaged = body.flow.flags & wire::kFlagMean;
   DCHECK(body.elem_count <= slice.stride_floats);
   if (!sum.has_data()) {
     sum.elem_count = body.elem_count;
     sum.dtype = body.dtype;
+    sum.result = result;
     sum.rounded = rounded;
-    slice.slots[slot_index].payload_bytes = static_cast<std::uint16_t>(dense_bytes);
-  } else if (body.elem_count != sum.elem_count || body.dtype != sum.dtype ||
-             rounded != sum.rounded) {
+    sum.averaged = averaged;
+    slice.slots[slot_index].payload_bytes =
+        static_cast<std::uint16_t>(payload_bytes(result, body.elem_count));
+  } else if (body.elem_count != sum.elem_count || body.dtype != sum.dtype || result != sum.result ||
+             rounded != sum.rounded || averaged != sum.averaged) {
     return false;
   }
   const Rank rank{packet.common().rank};
@@ -214,12 +218,12 @@ void shorten(const Job& job, GradientSlice& slice, std::uint32_t slot_index) noe
   Sum& sum = slice.sums[slot_index];
   Slot& slot = slice.slots[slot_index];
   auto* payload = reinterpret_cast<std::uint8_t*>(slice.data_of(slot_index));
-  DCHECK(slot.payload_bytes == payload_bytes(sum.dtype, sum.elem_count));
+  DCHECK(slot.payload_bytes == payload_bytes(sum.result, sum.elem_count));
   std::array<std::uint8_t, kMaxChunkBytes> entry;
   const std::size_t most_bytes =
       std::min<std::size_t>(slot.payload_bytes - 1u, job.spec.chunk_bytes - wire::kSparseHeadBytes);
   const std::size_t bytes =
-      compress(payload, sum.elem_count, sum.dtype, std::span(entry).first(most_bytes));
+      compress(payload, sum.elem_count, sum.result, std::span(entry).first(most_bytes));
   if (bytes == kNotCompressed) return;
   std::memcpy(payload, entry.data(), bytes);
   slot.payload_bytes = static_cast<std::uint16_t>(bytes);
@@ -296,6 +300,7 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
   const bool requeued = tolerant && body.base_step != body.step;
   if (body.elem_count > job.spec.max_elems[index_of(StreamId::kGradients)] ||
       payload_bytes(body.dtype, body.elem_count) > job.spec.chunk_bytes ||
+      payload_bytes(body.result_dtype(), body.elem_count) > job.spec.chunk_bytes ||
       (nil && !job.spec.allow_nil && !requeued))
     return Verdict::kShapeMismatch;
   if (!slice.record.may.test(rank)) return Verdict::kNotAllowed;
@@ -341,12 +346,13 @@ bool Shard::try_complete_sum(Job& job, std::uint32_t slot_index, TimeNs now) noe
     float* accumulator = slice.data_of(slot_index);
     auto* payload = reinterpret_cast<std::uint8_t*>(accumulator);
     if (job.policy().needs_signs()) observe_signs(job.spec.policy, slice, slot_index);
-    if (sum.rounded) {
+    const std::uint64_t divisor = sum.averaged ? 1 : sum.weight;
+    if (sum.is_unbiased()) {
       const ChunkIndex chunk = job.global_chunk(slot_index % slice.chunk_count, id_);
-      sum.finite = finish_unbiased(accumulator, sum.elem_count, sum.weight, sum.dtype,
+      sum.finite = finish_unbiased(accumulator, sum.elem_count, divisor, sum.result,
                                    rounding_seed(slice.slots[slot_index].step, chunk), payload);
     } else {
-      sum.finite = finish(accumulator, sum.elem_count, sum.weight, sum.dtype, payload);
+      sum.finite = finish(accumulator, sum.elem_count, divisor, sum.result, payload);
     }
     if (job.policy().needs_norms()) observe_norms(slice, sum, payload);
     slice.summary.conclusive &= sum.finite;

@@ -249,7 +249,7 @@ void Shard::prepare_sum(const Job& job, const ResultPart& part, TimeNs now,
                           .complete_age_us = now_us - slot.complete_us,
                           .may_count = sum.may_count,
                           .elem_count = sum.elem_count,
-                          .dtype = sum.dtype,
+                          .dtype = sum.result,
                           .mask_words = static_cast<std::uint8_t>(slice.mask_word_count)};
   body.feedback.priority = slot.priority;
   body.feedback.flags = part.flags;
@@ -264,7 +264,7 @@ void Shard::prepare_sum(const Job& job, const ResultPart& part, TimeNs now,
     prepared.sum = wire::PartialSum{slot.payload_sum};
   }
   if (!sum.finite) body.feedback.flags |= wire::kFlagNonFinite;
-  if (sum.dtype != Dtype::kFloat32) body.feedback.flags |= wire::kFlagMean;
+  if (sum.is_mean()) body.feedback.flags |= wire::kFlagMean;
   prepared.priority = body.feedback.priority;
   [[maybe_unused]] const std::size_t head_bytes =
       wire::encode(prepared.head, {.job = job.spec.id.value}, body, slice.mask_of(slot_index));

@@ -10,9 +10,10 @@ bool GradientSlice::alike(std::size_t left, std::size_t right) const noexcept {
   const Sum& a = sums[left];
   const Sum& b = sums[right];
   return can_share(right) && slots[right].complete_for(slots[left].step) &&
-         a.has_data() == b.has_data() && a.elem_count == b.elem_count && a.dtype == b.dtype &&
-         a.finite == b.finite && a.weight == b.weight && a.k == b.k && a.may_count == b.may_count &&
-         std::ranges::equal(mask_of(left), mask_of(right)) && !a.unwanted && !b.unwanted;
+         a.has_data() == b.has_data() && a.elem_count == b.elem_count && a.result == b.result &&
+         a.is_mean() == b.is_mean() && a.finite == b.finite && a.weight == b.weight && a.k == b.k &&
+         a.may_count == b.may_count && std::ranges::equal(mask_of(left), mask_of(right)) &&
+         !a.unwanted && !b.unwanted;
 }
 
 std::uint64_t GradientSlice::alike_to(std::size_t first_slot, std::uint64_t chunks,

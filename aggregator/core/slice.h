@@ -87,8 +87,10 @@ struct Sum {
   std::uint16_t elem_count = 0;    // fixed by the first contribution that carries data
   std::uint16_t k = 0;             // that it completed with
   std::uint16_t may_count = 0;     // likewise: ranks that it could have
-  Dtype dtype{};
-  bool rounded = false;  // see wire::kFlagRounded; of the first contribution, as dtype
+  Dtype dtype{};                   // these four are those of the first contribution with data
+  Dtype result{};                  // of the result's elements
+  bool rounded = false;            // see wire::kFlagRounded
+  bool averaged = false;           // its elements are means already: see wire::kFlagMean
   bool finite = true;
   bool sparse = false;    // some contribution is: the result may be too
   bool is_entry = false;  // the result's bytes are an entry of a sparse packet (wire/sparse.h)
@@ -97,6 +99,11 @@ struct Sum {
   bool unwanted = false;  // by some rank, see GradientSlice::unwanted
 
   bool has_data() const noexcept { return data_count != 0; }
+  bool is_mean() const noexcept { return averaged || result != Dtype::kFloat32; }
+  // The result loses something that nobody keeps.
+  bool is_unbiased() const noexcept {
+    return result != Dtype::kFloat32 && (rounded || result != dtype);
+  }
 };
 
 // One shard's part of a stream, as far as all streams are alike.

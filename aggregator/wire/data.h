@@ -28,7 +28,7 @@ namespace sluice::wire {
 struct Contribution {  // then elem_count elements; with kFlagNil or kFlagSparse as above
   static constexpr PacketType kType = PacketType::kContribution;
   static constexpr std::uint8_t kFlags =
-      kFlagReport | kFlagNil | kFlagRounded | kFlagSparse | kFlagUnwanted;
+      kFlagReport | kFlagNil | kFlagMean | kFlagRounded | kFlagSparse | kFlagUnwanted;
   FlowHeader flow;
   std::uint32_t step = 0;
   std::uint32_t chunk = 0;
@@ -36,8 +36,18 @@ struct Contribution {  // then elem_count elements; with kFlagNil or kFlagSparse
   std::uint32_t weight = 0;     // samples; 0 is legal
   std::uint16_t elem_count = 0;
   Dtype dtype{};
-  std::uint8_t reserved = 0;  // 0: elements lie at an even offset
+  // How the result's elements travel. 0: as these; else 1 + their Dtype: of rounded elements the
+  // sum in float32, of float32 the mean, rounded without bias.
+  std::uint8_t result = 0;
+
+  Dtype result_dtype() const noexcept {
+    return result == 0 ? dtype : static_cast<Dtype>(result - 1);
+  }
 };
+constexpr std::uint8_t result_code(Dtype dtype, Dtype result) noexcept {
+  return result == dtype ? std::uint8_t{0}
+                         : static_cast<std::uint8_t>(1 + static_cast<int>(result));
+}
 
 struct ResultHeader {  // then mask_words u64, then as a contribution
   static constexpr PacketType kType = PacketType::kResult;

@@ -20,7 +20,7 @@ static_assert(std::endian::native == std::endian::little,
 inline constexpr std::uint16_t kMagic = 0x51C5;
 // Of all packets, this header, REFUSE, and that a JOIN begins with its nonce are the same in every
 // version from 4 on: whoever joins an appliance of another one is told of both.
-inline constexpr std::uint8_t kVersion = 7;
+inline constexpr std::uint8_t kVersion = 8;
 
 enum class PacketType : std::uint8_t {
   // Control, port P.
@@ -64,8 +64,10 @@ constexpr bool is_appliance_data(PacketType type) noexcept {
 inline constexpr std::uint8_t kFlagReport = 1 << 0;     // of workers: send feedback
 inline constexpr std::uint8_t kFlagNil = 1 << 1;        // no data; result: of NILs only
 inline constexpr std::uint8_t kFlagNonFinite = 1 << 2;  // result: some value is NaN or infinite
-inline constexpr std::uint8_t kFlagMean = 1 << 3;       // result: payload is sum / weight already
-inline constexpr std::uint8_t kFlagPulled = 1 << 4;     // results: sent because a probe asked
+// Result: the payload is sum / weight already. Contribution: its elements are, so that the result
+// is what they add up to, undivided.
+inline constexpr std::uint8_t kFlagMean = 1 << 3;
+inline constexpr std::uint8_t kFlagPulled = 1 << 4;  // results: sent because a probe asked
 // Contribution: elements are float32 that its worker has rounded to a narrower format, keeping what
 // that lost. The result is rounded without bias, since nobody keeps what that loses.
 inline constexpr std::uint8_t kFlagRounded = 1 << 5;

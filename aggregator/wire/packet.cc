@@ -80,7 +80,11 @@ Verdict check_text(std::uint16_t text_bytes, Tail& tail) noexcept {
 
 Verdict check(const Contribution& body, Tail& tail) noexcept {
   const bool rounded = body.flow.flags & kFlagRounded;
-  if (body.reserved != 0 || (rounded ? !is_narrow(body.dtype) : body.dtype == Dtype::kInt8))
+  if (rounded ? !is_narrow(body.dtype) : body.dtype == Dtype::kInt8) return Verdict::kBadField;
+  const bool other = body.result != 0;
+  if ((body.flow.flags & kFlagNil) && (other || (body.flow.flags & kFlagMean)))
+    return Verdict::kBadField;
+  if (other && (!is_summed(body.result_dtype()) || body.result_dtype() == body.dtype))
     return Verdict::kBadField;
   return check_elems(body, body.flow.flags, tail);
 }

@@ -98,7 +98,6 @@ void make_sparse(fuzz::Bytes& bytes) {
 void repair_contribution(fuzz::Bytes& bytes) {
   constexpr std::size_t kFixedBytes = sizeof(wire::CommonHeader) + sizeof(wire::Contribution);
   auto& body = body_in<wire::Contribution>(bytes);
-  body.reserved = 0;
   constexpr Dtype kTypes[] = {Dtype::kFloat32, Dtype::kFloat16, Dtype::kBfloat16, Dtype::kInt8};
   body.flow.flags &= body.kFlags;
   if (body.flow.flags & wire::kFlagNil)
@@ -106,7 +105,12 @@ void repair_contribution(fuzz::Bytes& bytes) {
   const bool rounded = body.flow.flags & wire::kFlagRounded;
   const auto drawn = static_cast<unsigned>(body.dtype);
   body.dtype = rounded ? kTypes[1 + drawn % 3] : kTypes[drawn % 3];
-  if (body.flow.flags & wire::kFlagNil) body.dtype = {};
+  if (body.flow.flags & wire::kFlagNil) {
+    body.dtype = {};
+    body.flow.flags &= static_cast<std::uint8_t>(~wire::kFlagMean);
+  }
+  const Dtype result = kTypes[body.result % 4];
+  body.result = body.flow.flags & wire::kFlagNil ? 0 : wire::result_code(body.dtype, result);
   body.chunk %= 256;
   body.step %= 8;
   if (body.flow.flags & wire::kFlagSparse) return make_sparse(bytes);
@@ -115,8 +119,11 @@ void repair_contribution(fuzz::Bytes& bytes) {
   const std::size_t scale_bytes = body.dtype == Dtype::kInt8 ? kScaleBytes : 0;
   body.elem_count = static_cast<std::uint16_t>(
       nil || room <= scale_bytes ? 0 : (room - scale_bytes) / dtype_bytes(body.dtype));
-  if (body.elem_count == 0) body.flow.flags &= ~wire::kFlagRounded;
-  if (body.elem_count == 0) body.dtype = {};
+  if (body.elem_count == 0) {
+    body.flow.flags &= static_cast<std::uint8_t>(~(wire::kFlagRounded | wire::kFlagMean));
+    body.dtype = {};
+    body.result = 0;
+  }
   bytes.resize(kFixedBytes + payload_bytes(body.dtype, body.elem_count));
   if (body.elem_count == 0) list_chunks(bytes);
 }

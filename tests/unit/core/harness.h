@@ -38,6 +38,8 @@ struct DataOptions {
   std::uint64_t nil_too = 0;  // other chunks of the block, likewise; the chunk is the first
   bool report = false;
   std::uint32_t credit = 1000;
+  std::uint8_t flags = 0;
+  std::uint8_t result = 0;  // see wire::Contribution
 };
 
 constexpr wire::Operation kBarrier{.kind = CollectiveKind::kBarrier};
@@ -91,13 +93,15 @@ class Harness {
     wire::Contribution body{.flow = {.number = ++numbers[rank],
                                      .timestamp_us = 7,
                                      .credit = options.credit,
-                                     .priority = options.priority},
+                                     .priority = options.priority,
+                                     .flags = options.flags},
                             .step = step,
                             .chunk = chunk,
                             .base_step = options.base_step == 0 ? step : options.base_step,
                             .weight = options.weight,
                             .elem_count = static_cast<std::uint16_t>(values.size()),
-                            .dtype = options.dtype};
+                            .dtype = options.dtype,
+                            .result = options.result};
     if (options.nil) body.flow.flags |= wire::kFlagNil;
     if (options.report) body.flow.flags |= wire::kFlagReport;
     std::uint8_t out[512];
