@@ -168,12 +168,12 @@ Status Job::scale_residuals(double factor) {
   const Lock lock = shared_.mutex.lock();
   if (!shared_.at_rest() && shared_.stage != nullptr)
     return {StatusCode::kBusy, place_ + "scale_residuals: in the middle of a step"};
-  return shared_.session.scale_residuals(static_cast<float>(factor));
+  return shared_.member.scale_residuals(static_cast<float>(factor));
 }
 
 Status Job::flush_residuals() {
   const Lock lock = shared_.mutex.lock();
-  return shared_.session.flush_residuals();
+  return shared_.member.flush_residuals();
 }
 
 Status Job::mark_applied(std::uint32_t tensor) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "aggregator/base/check.h"
+#include "aggregator/core/fold.h"
 #include "client/core/average.h"
 
 namespace sluice::client {
@@ -21,6 +22,8 @@ Relay::Relay(SessionOptions options, const Bcube& bcube, BcubeMode mode, Layout 
       mode_(mode),
       layout_(std::move(layout)),
       tensors_(options_, layout_, 1),
+      residuals_(layout_, options_.prune, nullptr),
+      packed_(layout_.chunk_bytes()),
       progress_(layout_.tensor_count()),
       averaging_(layout_.tensor_count(), resolved(options_.averaging, {})),
       spares_(layout_.tensor_count()),
@@ -158,17 +161,38 @@ void Relay::begin(std::uint32_t tensor, TimeNs now) {
   progress_[tensor] = {.slices_left = end - first};
   if (!left_out)
     trace_.queued(tensor, tensors_.current(), submission.priority, true, submission.ready_ns, now);
+  const auto* input = static_cast<const float*>(submission.input);
+  auto* const output = static_cast<float*>(submission.output);
+  if (input != nullptr && residuals_.covers(tensor)) {
+    take_what_leaves(tensor, input, output);
+    input = output;
+  }
   for (std::uint32_t index = first; index < end; ++index) {
     Passage& passage = passages_[index];
     CHECK(passage.in_flight == 0);
-    const auto* input = static_cast<const float*>(submission.input);
     passage.value = input == nullptr ? nullptr : input + passage.slice.first_elem;
-    passage.output = static_cast<float*>(submission.output) + passage.slice.first_elem;
+    passage.output = output + passage.slice.first_elem;
     passage.weight = submission.weight;
     passage.priority = submission.priority;
     passage.whole = false;
     passage.non_finite = false;
     climb(passage, 0, now);
+  }
+}
+
+// The rest becomes residual.
+void Relay::take_what_leaves(std::uint32_t tensor, const float* gradient, float* output) {
+  residuals_.begin_step(tensor, gradient);
+  const std::uint64_t chunk_elems = chunk_elems_of(bcube_, layout_, tensor);
+  const std::uint64_t end = layout_.tensor(tensor).elem_count;
+  for (std::uint64_t first = 0; first < end; first += chunk_elems) {  // of slices too
+    const ChunkSpan span{
+        .tensor = tensor,
+        .first_elem = first,
+        .elem_count = static_cast<std::uint16_t>(std::min(chunk_elems, end - first))};
+    residuals_.pack(span, gradient + first, packed_.data());
+    residuals_.settle(span, gradient + first, true);
+    agg::fold_store(output + first, packed_.data(), span.elem_count, layout_.wire_dtype(tensor));
   }
 }
 
@@ -213,7 +237,8 @@ void Relay::descend(Passage& passage, std::uint32_t from_stage, TimeNs now) {
            {.input = passage.value,
             .output = passage.output,
             .weight = static_cast<std::uint32_t>(passage.weight),
-            .wanted = false},
+            .wanted = false,
+            .averaged = layout_.is_rounded(passage.slice.tensor)},
            now);
 }
 
@@ -239,15 +264,19 @@ void Relay::submit(Passage& passage, const Stop& stop, Submission submission, Ti
   if (!status.ok()) fail(status, now);
 }
 
-// The same division of the same bits on every server.
+// The same bits of the same sum, or rounded average, on every server.
 void Relay::finish(Passage& passage, TimeNs now) {
   CHECK(passage.whole && passage.in_flight == 0);
   const std::uint32_t tensor = passage.slice.tensor;
-  if (passage.value != nullptr && averaging_[tensor] != AveragingChoice::kSum) {
-    const auto divisor = static_cast<float>(passage.weight);
-    for (std::uint64_t i = 0; i < passage.slice.elem_count; ++i) passage.output[i] /= divisor;
-    passage.non_finite |= passage.weight == 0;
-  }
+  const bool wants_sum = averaging_[tensor] == AveragingChoice::kSum;
+  const bool is_mean = layout_.is_rounded(tensor);
+  const std::span<float> values{passage.output, passage.slice.elem_count};
+  const auto weight = static_cast<float>(passage.weight);
+  if (passage.value != nullptr && wants_sum && is_mean)
+    for (float& value : values) value *= weight;
+  if (passage.value != nullptr && !wants_sum && !is_mean)
+    for (float& value : values) value /= weight;
+  if (passage.value != nullptr && !wants_sum) passage.non_finite |= passage.weight == 0;
   Progress& progress = progress_[tensor];
   progress.weight = passage.weight;
   progress.any_data |= passage.value != nullptr;

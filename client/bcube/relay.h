@@ -25,6 +25,10 @@
 // half-way sums, a float an element of what this worker is half-way owner of, and with spares one
 // more, is allocated at the start.
 //
+// A gradient that travels at a loss loses it here, once, before it goes anywhere: what leaves of it
+// is written to its output, which every lane's format holds exactly, and which can be sent again
+// where lanes move. In a synchronous job all of it is delivered, or the job ends.
+//
 // relay.cc: a slice's way; relay_lanes.cc: which lanes there are; relay_detour.cc: how they move;
 // relay_way_back.cc: and back; relay_calls.cc: the application's side.
 #pragma once
@@ -46,6 +50,7 @@
 #include "client/bcube/way_back.h"
 #include "client/core/event_queue.h"
 #include "client/core/member.h"
+#include "client/core/residuals.h"
 #include "client/core/session.h"
 #include "client/core/tensors.h"
 
@@ -118,6 +123,8 @@ class Relay final : public Member {
   bool take_ended_step() noexcept override { return tensors_.take_ended(); }
   Status set_averaging(std::uint32_t tensor, AveragingChoice choice) override;
   Status residual(std::uint32_t tensor, std::span<float>& values) override;
+  Status flush_residuals() override;
+  Status scale_residuals(float factor) override;
   Status broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) override;
   Status barrier(TimeNs now) override;
   void leave(wire::LeaveReason reason, TimeNs now) override;
@@ -185,6 +192,7 @@ class Relay final : public Member {
 
   // ---- relay_lanes.cc ----
   static Status check(const SessionOptions& options, const Bcube& bcube, const Layout& layout);
+  TensorSpec spec_of(const LanePlace& place, const Slice& slice) const;
   void plan_passages();
   Status make_lanes(TimeNs now, const PrepareLane& prepare);
   Status make_lane(const LanePlace& place, std::vector<TensorSpec> tensors, TimeNs now,
@@ -282,6 +290,7 @@ class Relay final : public Member {
   void handle_slice(Lane& lane, const Event& event, TimeNs now);
   void end_lane(Lane& lane);
   void begin(std::uint32_t tensor, TimeNs now);
+  void take_what_leaves(std::uint32_t tensor, const float* gradient, float* output);
   void climb(Passage& passage, std::uint32_t stage, TimeNs now);
   void add_half(Passage& passage, const Event& event) noexcept;
   void descend(Passage& passage, std::uint32_t from_stage, TimeNs now);
@@ -295,7 +304,9 @@ class Relay final : public Member {
   const BcubeMode mode_;
   const Layout layout_;
   Tensors tensors_;
-  std::deque<Lane> lanes_;  // the meetings by level, then the others
+  Residuals residuals_;
+  std::vector<std::uint8_t> packed_;  // a chunk
+  std::deque<Lane> lanes_;            // the meetings by level, then the others
   std::vector<std::uint32_t> send_order_;
   std::vector<Passage> passages_;              // by slice
   std::vector<std::uint32_t> first_passages_;  // of each tensor, and their number

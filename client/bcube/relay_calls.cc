@@ -45,10 +45,26 @@ Status Relay::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
   return {};
 }
 
-Status Relay::residual(std::uint32_t tensor, std::span<float>&) {
-  return {StatusCode::kInvalidArgument, place_of(options_) + "residual: tensor '" +
-                                            layout_.tensor(tensor).name +
-                                            "' travels as it is and has none"};
+Status Relay::residual(std::uint32_t tensor, std::span<float>& values) {
+  const std::string what = place_of(options_) + "residual: tensor '" + layout_.tensor(tensor).name;
+  if (!residuals_.covers(tensor))
+    return {StatusCode::kInvalidArgument, what + "' travels as it is and has none"};
+  if (tensors_.in_flight(tensor)) return {StatusCode::kBusy, what + "' is in flight"};
+  values = residuals_.of(tensor);
+  return {};
+}
+
+Status Relay::flush_residuals() {
+  Status status = this->status();
+  if (status.ok()) residuals_.flush();
+  return status;
+}
+
+Status Relay::scale_residuals(float factor) {
+  if (!tensors_.at_rest())
+    return {StatusCode::kBusy, place_of(options_) + "scale_residuals: a step is under way"};
+  residuals_.scale(factor);
+  return {};
 }
 
 void Relay::leave(wire::LeaveReason reason, TimeNs now) {

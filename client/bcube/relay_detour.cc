@@ -137,6 +137,7 @@ void Relay::settle(std::uint32_t level, std::uint32_t index, TimeNs now) {
     CHECK(passage.stages != 0 && passage.kept_weight <= UINT32_MAX);
     submission.input = passage.kept_absent ? nullptr : &kept_[passage.first_half];
     submission.weight = static_cast<std::uint32_t>(passage.kept_weight);
+    submission.averaged = layout_.is_rounded(passage.slice.tensor);
   } else if (wanted) {
     submission.output = row.submission.output;
     submission.wanted = true;

@@ -51,17 +51,15 @@ Status Relay::check(const SessionOptions& options, const Bcube& bcube, const Lay
     return refuse(
         "a BCube sums synchronously: each of its parts would choose its own k workers, and parts "
         "of one gradient would average different ones; ask for policy sync");
-  if (options.prune.rule != PruneRule::kOff)
-    return refuse("a BCube does not prune: the next half-way owner adds dense sums; ask for none");
   if (options.store) return refuse("a BCube has no store; use one appliance");
   if (options.schedule.policy == Schedule::kCredit || options.schedule.policy == Schedule::kProphet)
     return refuse(
         "over a BCube packets leave in the order of schedule strict or fifo; ask for one");
   for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor)
-    if (layout.tensor(tensor).dtype != Dtype::kFloat32 || layout.is_rounded(tensor))
+    if (layout.tensor(tensor).dtype != Dtype::kFloat32)
       return refuse("tensor '" + layout.tensor(tensor).name +
-                    "': half-way sums travel as float32, so a BCube takes float32 tensors, and "
-                    "wire float32 alone");
+                    "': half-way sums travel as float32, so a BCube takes float32 tensors; a wire "
+                    "format makes them narrow on the way");
   const LanePlace longest{.thread = bcube.levels() - 1,
                           .stage = bcube.levels() - 1,
                           .way = Way::kDown,
@@ -94,9 +92,24 @@ void Relay::plan_passages() {
   halves_.resize(half_count);
 }
 
+// How a slice travels in a lane.
+TensorSpec Relay::spec_of(const LanePlace& place, const Slice& slice) const {
+  const TensorSpec& whole = layout_.tensor(slice.tensor);
+  const bool half_way = place.way == Way::kUp && place.stage != 0;
+  Leg leg = Leg::kFirst;
+  if (place.way == Way::kDown) leg = Leg::kDown;
+  if (place.way == Way::kTurn) leg = bcube_.levels() == 1 ? Leg::kWhole : Leg::kTurn;
+  return {.name = whole.name,
+          .elem_count = slice.elem_count,
+          .exact = whole.exact || half_way,
+          .leg = leg,
+          .settled = true,
+          .sparse = place.stage == 0 && leg != Leg::kDown && residuals_.prunes(slice.tensor)};
+}
+
 Status Relay::make_lane(const LanePlace& place, std::vector<TensorSpec> tensors, TimeNs now,
                         const PrepareLane& prepare) {
-  Result<Layout> layout = Layout::create(std::move(tensors), layout_.chunk_bytes());
+  Result<Layout> layout = Layout::create(std::move(tensors), layout_.chunk_bytes(), layout_.wire());
   if (!layout.ok()) return layout.status();
   SessionOptions options = options_;
   options.job_name = job_name_of(options_, place, mode_);
@@ -106,6 +119,7 @@ Status Relay::make_lane(const LanePlace& place, std::vector<TensorSpec> tensors,
   options.has_policy = true;  // whatever the appliance has for those who ask for none
   options.policy = {};
   options.trace = false;
+  options.prune = {};
   if (place.way != Way::kMeeting) {  // in those the application's choices are compared
     options.averaging = AveragingChoice::kSum;
     options.allow_nil = true;
@@ -136,8 +150,7 @@ Status Relay::make_slices_lane(const LanePlace& place, TimeNs now, const Prepare
                       bcube_.digit(passage.slice.owner, place.level) == place.host;
     if (!passes || !here) continue;
     slices.push_back(index);
-    tensors.push_back({.name = layout_.tensor(passage.slice.tensor).name,
-                       .elem_count = passage.slice.elem_count});
+    tensors.push_back(spec_of(place, passage.slice));
   }
   if (slices.empty()) return {};
   const auto lane = static_cast<std::uint32_t>(lanes_.size());
@@ -156,7 +169,8 @@ Status Relay::make_lanes(TimeNs now, const PrepareLane& prepare) {
   for (std::uint32_t level = 0; level < bcube_.levels() && status.ok(); ++level)
     status = make_lane(
         {.way = Way::kMeeting, .level = level, .switch_index = bcube_.switch_of(rank, level)},
-        {{.name = "who is here", .elem_count = bcube_.switch_ports()}}, now, prepare);
+        {{.name = "who is here", .elem_count = bcube_.switch_ports(), .exact = true}}, now,
+        prepare);
   // In the order of stages, so that a slice's stops stand in it.
   const std::uint32_t hosts = mode_ == BcubeMode::kPlain ? bcube_.switch_ports() : 1;
   for (std::uint32_t thread = 0; thread < bcube_.levels(); ++thread)
@@ -189,6 +203,7 @@ Status Relay::make_spares(TimeNs now, const PrepareLane& prepare) {
   for (std::uint32_t level = 0; level < bcube_.levels(); ++level) {
     Detour& detour = detours_.emplace_back(bcube_.switch_ports(), bcube_.digit(rank, level));
     std::vector<TensorSpec> tensors;
+    std::vector<std::uint32_t> slices;
     for (std::uint32_t index = 0; index < first_spare_; ++index) {
       Lane& lane = lanes_[index];
       if (lane.place.level != level || lane.place.way == Way::kMeeting) continue;
@@ -199,8 +214,8 @@ Status Relay::make_spares(TimeNs now, const PrepareLane& prepare) {
                         .lane = index,
                         .tensor = tensor,
                         .source = bcube_.digit(slice.owner, level)});
-        tensors.push_back(
-            {.name = layout_.tensor(slice.tensor).name, .elem_count = slice.elem_count});
+        tensors.push_back(spec_of(lane.place, slice));
+        slices.push_back(lane.slices[tensor]);
       }
     }
     if (tensors.empty()) continue;
@@ -209,18 +224,21 @@ Status Relay::make_spares(TimeNs now, const PrepareLane& prepare) {
                     .switch_index = bcube_.switch_of(bcube_.detour_neighbour(rank, level), level)};
     const auto survey_lane = static_cast<std::uint32_t>(lanes_.size());
     const std::size_t elems = Detour::survey_elems(bcube_.switch_ports(), detour.rows().size());
-    Status status = make_lane(place, {{.name = "who has what", .elem_count = elems}}, now, prepare);
+    Status status = make_lane(place, {{.name = "who has what", .elem_count = elems, .exact = true}},
+                              now, prepare);
     if (status.code() == StatusCode::kNotFound) {
       why_moved_[level] = std::move(status);
       continue;
     }
     if (!status.ok()) return status;
     place.way = Way::kVote;
-    status = make_lane(place, {{.name = "who is back", .elem_count = bcube_.switch_ports()}}, now,
-                       prepare);
+    status = make_lane(
+        place, {{.name = "who is back", .elem_count = bcube_.switch_ports(), .exact = true}}, now,
+        prepare);
     if (!status.ok()) return status;
     place.way = Way::kSpare;
     if (status = make_lane(place, std::move(tensors), now, prepare); !status.ok()) return status;
+    lanes_.back().slices = std::move(slices);
     detour.set_spares(
         {.survey_lane = survey_lane, .vote_lane = survey_lane + 1, .lane = survey_lane + 2});
     kept_.resize(halves_.size());

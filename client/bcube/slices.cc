@@ -21,8 +21,7 @@ std::vector<Slice> cut(const Bcube& bcube, const Layout& layout) {
   std::vector<Slice> slices;
   for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor) {
     const std::uint64_t elem_count = layout.tensor(tensor).elem_count;
-    const std::uint64_t chunk_elems =
-        layout.chunk_bytes() / dtype_bytes(layout.tensor(tensor).dtype);
+    const std::uint64_t chunk_elems = chunk_elems_of(bcube, layout, tensor);
     const std::uint64_t chunks = (elem_count + chunk_elems - 1) / chunk_elems;
     const std::uint64_t rounds = (chunks + takers * kSliceChunks - 1) / (takers * kSliceChunks);
     const std::uint64_t slice_chunks = (chunks + takers * rounds - 1) / (takers * rounds);

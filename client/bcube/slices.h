@@ -25,6 +25,14 @@ struct Slice {
   std::uint32_t owner = 0;  // a rank
 };
 
+// Of each of a tensor's chunks but the last, at every stage: half-way sums are float32. With one
+// level there are none, and chunks are an ordinary job's.
+inline std::uint32_t chunk_elems_of(const Bcube& bcube, const Layout& layout,
+                                    std::uint32_t tensor) noexcept {
+  return bcube.levels() == 1 ? layout.chunk_elems(tensor)
+                             : static_cast<std::uint32_t>(layout.chunk_bytes() / sizeof(float));
+}
+
 // In the order of the layout, so those of a tensor stand together.
 std::vector<Slice> cut(const Bcube& bcube, const Layout& layout);
 

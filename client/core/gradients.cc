@@ -39,7 +39,12 @@ void GradientStream::join(const wire::Accept& accept) {
   recovery_.emplace(layout_.chunk_count(), accept.shards, layout_.first_chunks());
   const PolicyOptions policy = accept.policy;
   default_averaging_ = resolved(options_.averaging, policy);
-  std::fill(averaging_.begin(), averaging_.end(), default_averaging_);
+  for (std::uint32_t tensor = 0; tensor < layout_.tensor_count(); ++tensor) {
+    const bool is_sum = layout_.result_dtype(tensor) == Dtype::kFloat32;
+    averaging_[tensor] = !layout_.tensor(tensor).settled ? default_averaging_
+                         : is_sum                        ? AveragingChoice::kSum
+                                                         : AveragingChoice::kWeight;
+  }
   if (!policy.tolerates_stragglers()) return;
   arena_.emplace(layout_.chunk_count(), layout_.chunk_bytes());
   late_.join(policy, layout_.chunk_count(), layout_.chunk_bytes());

@@ -149,9 +149,11 @@ class GradientStream final : public Stream {
     Step base_step = 0;
     std::uint32_t weight = 0;
     bool wanted = true;
+    bool averaged = false;
     friend bool same_story(const Offer& left, const Offer& right) noexcept {
       return left.payload.empty() == right.payload.empty() && left.base_step == right.base_step &&
-             left.weight == right.weight && left.wanted == right.wanted;
+             left.weight == right.weight && left.wanted == right.wanted &&
+             left.averaged == right.averaged;
     }
   };
   // The sparse packet that is being made; of no chunk: it will be another one.

@@ -70,7 +70,8 @@ Verdict GradientStream::take_result(const wire::Packet& packet, ChunkIndex chunk
   const auto& body = packet.body<wire::ResultHeader>();
   const ChunkSpan span = layout_.chunk(chunk);
   const bool nil = body.feedback.flags & wire::kFlagNil;
-  if (!nil && (body.elem_count != span.elem_count || body.dtype != layout_.wire_dtype(span.tensor)))
+  if (!nil &&
+      (body.elem_count != span.elem_count || body.dtype != layout_.result_dtype(span.tensor)))
     return Verdict::kShapeMismatch;
   const std::uint16_t members = member_count(packet);
   if (members > body.may_count) return Verdict::kBadField;
@@ -184,7 +185,7 @@ void GradientStream::apply(ChunkIndex chunk, const ChunkSpan& span,
       auto* output = static_cast<std::uint8_t*>(tensors_.submission(span.tensor).output) +
                      span.first_elem * dtype_bytes(dtype);
       finite &= write_average(output, result.payload, span.elem_count, dtype,
-                              layout_.wire_dtype(span.tensor), result.summed,
+                              layout_.result_dtype(span.tensor), result.summed,
                               averaging_[span.tensor], scratch_);
       // Results come mostly in order.
       const std::size_t bytes = span.elem_count * dtype_bytes(dtype);

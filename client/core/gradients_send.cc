@@ -72,7 +72,8 @@ GradientStream::Offer GradientStream::offer_of(ChunkIndex chunk,
     return {.payload = has_data(tensor) ? input_of(span) : std::span<const std::uint8_t>(),
             .base_step = current_step(),
             .weight = left_out ? nil_weight_ : tensors_.submission(tensor).weight,
-            .wanted = left_out || tensors_.submission(tensor).wanted};
+            .wanted = left_out || tensors_.submission(tensor).wanted,
+            .averaged = has_data(tensor) && tensors_.submission(tensor).averaged};
   }
   if (late_.waiting(chunk)) {
     const LateChunks::Entry& late = late_.entry(chunk);
@@ -161,12 +162,16 @@ void GradientStream::write_chunks(const Choice& choice, std::uint64_t chunks, Tr
                              .base_step = offer.base_step,
                              .weight = offer.weight,
                              .elem_count = nil ? std::uint16_t{0} : span.elem_count,
-                             .dtype = nil ? Dtype{} : layout_.wire_dtype(span.tensor)};
+                             .dtype = nil ? Dtype{} : layout_.wire_dtype(span.tensor),
+                             .result = nil ? std::uint8_t{0}
+                                           : wire::result_code(layout_.wire_dtype(span.tensor),
+                                                               layout_.result_dtype(span.tensor))};
   body.flow.priority = nil ? kNilPriority : priority_of(span.tensor);
   const bool packs = !nil && residuals_.covers(span.tensor);
   if (nil) body.flow.flags |= wire::kFlagNil;
   if (sparse) body.flow.flags |= wire::kFlagSparse;
   if (!nil && layout_.is_rounded(span.tensor)) body.flow.flags |= wire::kFlagRounded;
+  if (offer.averaged) body.flow.flags |= wire::kFlagMean;
   if (!offer.wanted) {
     body.flow.flags |= wire::kFlagUnwanted;
     departures_[choice.shard].push_back({body.flow.number, block});

@@ -63,10 +63,14 @@ Result<Layout> Layout::create(std::vector<TensorSpec> tensors, std::size_t chunk
                      " of a store: its elements are float32, as they are");
     if (tensor.begins_block) end_block();
     layout.first_chunks_.push_back(static_cast<ChunkIndex>(chunk_count));
-    const Dtype travels = wire_dtype(tensor, wire);
+    const Dtype travels = tensor.leg == Leg::kTurn ? tensor.dtype : wire_dtype(tensor, wire);
+    const Dtype result = tensor.leg == Leg::kFirst ? tensor.dtype : wire_dtype(tensor, wire);
     layout.wire_dtypes_.push_back(travels);
+    layout.result_dtypes_.push_back(result);
+    // A chunk that travels in one format holds what it does in another one on the next leg.
+    const Dtype widest = tensor.leg == Leg::kWhole ? travels : tensor.dtype;
     const std::uint64_t chunk_elems =
-        (chunk_bytes - (payload_bytes(travels, 1) - dtype_bytes(travels))) / dtype_bytes(travels);
+        (chunk_bytes - (payload_bytes(widest, 1) - dtype_bytes(widest))) / dtype_bytes(widest);
     layout.chunk_elems_.push_back(static_cast<std::uint32_t>(chunk_elems));
     // Compared before it is added, so that a huge tensor cannot wrap the sum.
     const std::uint64_t needed =
@@ -81,6 +85,7 @@ Result<Layout> Layout::create(std::vector<TensorSpec> tensors, std::size_t chunk
         static_cast<std::uint32_t>(std::min(tensor.elem_count, chunk_elems)));
     mix(hash, static_cast<std::uint64_t>(tensor.dtype));
     mix(hash, static_cast<std::uint64_t>(travels));
+    if (result != travels) mix(hash, static_cast<std::uint64_t>(result));
     mix(hash, tensor.elem_count);
     if (in_blocks) mix(hash, tensor.begins_block);
   }

@@ -16,6 +16,15 @@
 
 namespace sluice::client {
 
+// What is special about a part of a tensor on its way through a BCube, whose half-way sums are
+// float32 whatever the wire format is.
+enum class Leg : std::uint8_t {
+  kWhole,  // nothing: contributions and results travel in the wire format
+  kFirst,  // contributions alone do: the result is a half-way sum
+  kTurn,   // the result alone does: the average, of half-way sums
+  kDown,   // both: the average is passed on, one contribution as it is
+};
+
 struct TensorSpec {
   std::string name;  // for messages only; not part of the hash
   std::uint64_t elem_count = 0;
@@ -23,6 +32,11 @@ struct TensorSpec {
   bool exact = false;         // it travels as it is, whatever the wire format and the pruning are
   bool dense = false;         // it is never pruned
   bool begins_block = false;  // its chunks begin a block of 64: the first of a layer of a store
+  Leg leg{};
+  // What is submitted is such that the wire format holds it, and whoever submits it keeps the
+  // residual; outputs are as results travel: a sum in float32, an average else.
+  bool settled = false;
+  bool sparse = false;  // settled, and pruned
 };
 
 struct ChunkSpan {
@@ -49,6 +63,8 @@ class Layout {
   Dtype wire() const noexcept { return wire_; }
   // How its elements travel.
   Dtype wire_dtype(std::uint32_t index) const noexcept { return wire_dtypes_[index]; }
+  // How its results' elements do.
+  Dtype result_dtype(std::uint32_t index) const noexcept { return result_dtypes_[index]; }
   // They lose something on the way.
   bool is_rounded(std::uint32_t index) const noexcept {
     return wire_dtype(index) != tensors_[index].dtype;
@@ -77,9 +93,11 @@ class Layout {
             .first_elem = first_elem,
             .elem_count = static_cast<std::uint16_t>(std::min(chunk_elems, left))};
   }
+  // Of each of the tensor's chunks but the last.
+  std::uint32_t chunk_elems(std::uint32_t index) const noexcept { return chunk_elems_[index]; }
   // Elements of the biggest chunk.
   std::uint32_t max_chunk_elems() const noexcept { return max_chunk_elems_; }
-  // FNV-1a 64 over dtype, that on the wire and element count of every tensor in order, and
+  // FNV-1a 64 over dtype, those on the wire and element count of every tensor in order, and
   // chunk_bytes.
   std::uint64_t hash() const noexcept { return hash_; }
 
@@ -92,6 +110,7 @@ class Layout {
   std::vector<ChunkIndex> first_chunks_;
   std::vector<std::uint32_t> chunk_elems_;    // by tensor: of each of its chunks but the last
   std::vector<Dtype> wire_dtypes_;            // by tensor
+  std::vector<Dtype> result_dtypes_;          // by tensor
   std::vector<std::uint32_t> block_tensors_;  // by block of chunks: the tensor of its first
   std::size_t chunk_bytes_ = 0;
   Dtype wire_ = Dtype::kFloat32;

@@ -16,8 +16,9 @@ std::vector<PruneTensor> prunable(const Layout& layout) {
   std::vector<PruneTensor> tensors;
   for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor) {
     const TensorSpec& spec = layout.tensor(tensor);
-    tensors.push_back({.elem_count = spec.elem_count,
-                       .dense = spec.dense || spec.exact || spec.dtype != Dtype::kFloat32});
+    tensors.push_back(
+        {.elem_count = spec.elem_count,
+         .dense = spec.dense || spec.exact || spec.settled || spec.dtype != Dtype::kFloat32});
   }
   return tensors;
 }
@@ -41,22 +42,23 @@ Residuals::Residuals(const Layout& layout, const PruneOptions& pruning, Executor
       measurements_(layout.tensor_count()),
       limits_(layout.tensor_count()) {
   std::uint64_t count = 0;
-  bool selects_any = false;
+  bool selects_any = false, settled_any = false;
   for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor) {
     first_.push_back(count);
     measurements_[tensor].residuals = this;
     measurements_[tensor].tensor = tensor;
-    covers_.push_back(selects(tensor) || layout.is_rounded(tensor));
-    if (covers(tensor)) count += layout.tensor(tensor).elem_count;
+    covers_.push_back(selects(tensor) || prunes(tensor) || layout.is_rounded(tensor));
+    if (covers(tensor) && !is_settled(tensor)) count += layout.tensor(tensor).elem_count;
     if (has_velocity(tensor)) count += layout.tensor(tensor).elem_count;
     prunes_any_ |= prunes(tensor);
     selects_any |= selects(tensor);
+    settled_any |= is_settled(tensor);
   }
   values_.resize(count);
+  if (selects_any || settled_any) nothing_.resize(layout.max_chunk_elems());
   if (!selects_any) return;
   left_.resize(layout.max_chunk_elems());
   packed_.resize(layout.chunk_bytes());
-  nothing_.resize(layout.max_chunk_elems());
 }
 
 Residuals::~Residuals() {
@@ -90,7 +92,7 @@ void Residuals::measure(const Measurement& measurement) noexcept {
     update_velocity(gradient, momentum_, residual + count, count);
     gradient = residual + count;
   }
-  if (!prunes(tensor)) return;
+  if (!thresholds_.prunes(tensor)) return;
   const float limit = thresholds_.next(tensor, {gradient, count}, {residual, count});
   CHECK(limit >= 0);
   limits_[tensor] = measurement.whole ? kPruneNothing : limit;
@@ -116,7 +118,7 @@ float* Residuals::velocity_at(const ChunkSpan& span) noexcept {
 
 void Residuals::pack(const ChunkSpan& span, const float* gradient, std::uint8_t* out) noexcept {
   DCHECK(measured(span.tensor));
-  const float* residual = at(span);
+  const float* residual = is_settled(span.tensor) ? nothing_.data() : at(span);
   if (has_velocity(span.tensor)) gradient = velocity_at(span);
   if (selects(span.tensor)) {
     agg::prune(gradient, residual, span.elem_count, limits_[span.tensor], left_.data());
@@ -130,6 +132,7 @@ void Residuals::pack(const ChunkSpan& span, const float* gradient, std::uint8_t*
 }
 
 void Residuals::settle(const ChunkSpan& span, const float* gradient, bool delivered) noexcept {
+  if (is_settled(span.tensor)) return;
   if (!selects(span.tensor))
     return agg::settle(gradient, at(span), span.elem_count, layout_.wire(), delivered);
   float* const velocity = has_velocity(span.tensor) ? velocity_at(span) : nullptr;
@@ -141,7 +144,7 @@ void Residuals::settle(const ChunkSpan& span, const float* gradient, bool delive
   agg::keep_rest(gradient, at(span), span.elem_count, delivered ? left_.data() : nothing_.data());
   if (velocity == nullptr || !delivered) return;
   // Only where something was pruned away it starts anew: what leaves whole keeps its momentum.
-  if (!prunes(span.tensor) || limits_[span.tensor] == kPruneNothing) return;
+  if (!thresholds_.prunes(span.tensor) || limits_[span.tensor] == kPruneNothing) return;
   for (std::size_t i = 0; i < span.elem_count; ++i)
     if (left_[i] != 0) velocity[i] = 0;
 }

@@ -35,8 +35,10 @@ class Residuals {
   ~Residuals();
   Residuals(const Residuals&) = delete;
 
-  // Of the tensor's values only the big ones leave.
-  bool prunes(std::uint32_t tensor) const noexcept { return thresholds_.prunes(tensor); }
+  // Of the tensor's values only the big ones leave, or have left.
+  bool prunes(std::uint32_t tensor) const noexcept {
+    return thresholds_.prunes(tensor) || layout_.tensor(tensor).sparse;
+  }
   bool prunes_any() const noexcept { return prunes_any_; }
   // The tensor travels at a loss, or as a velocity. The other calls are for such tensors only.
   bool covers(std::uint32_t tensor) const noexcept { return covers_[tensor] != 0; }
@@ -69,12 +71,14 @@ class Residuals {
  private:
   bool has_velocity(std::uint32_t tensor) const noexcept {
     const TensorSpec& spec = layout_.tensor(tensor);
-    return momentum_ > 0 && spec.dtype == Dtype::kFloat32 && !spec.exact;
+    return momentum_ > 0 && spec.dtype == Dtype::kFloat32 && !spec.exact && !spec.settled;
   }
   // What leaves of it is chosen element by element, or is no gradient.
   bool selects(std::uint32_t tensor) const noexcept {
-    return prunes(tensor) || has_velocity(tensor);
+    return thresholds_.prunes(tensor) || has_velocity(tensor);
   }
+  // Its residual is somewhere else.
+  bool is_settled(std::uint32_t tensor) const noexcept { return layout_.tensor(tensor).settled; }
   // Finds the tensor's threshold for a step, and its velocity.
   struct Measurement final : Task {
     void work() noexcept override { residuals->measure(*this); }
@@ -99,7 +103,7 @@ class Residuals {
   std::vector<std::uint64_t> first_;  // of each tensor, in values_
   std::vector<float> values_;
   // Of one chunk that is pruned or a velocity's: what leaves, as floats and packed, and a residual
-  // of nothing.
+  // of nothing, as settled tensors have.
   std::vector<float> left_;
   std::vector<std::uint8_t> packed_;
   std::vector<float> nothing_;

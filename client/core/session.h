@@ -81,9 +81,9 @@ class Session final : public Member {
   Status residual(std::uint32_t tensor, std::span<float>& values) override;
   // Before the last step's submissions of a rank that will leave: all that was left behind goes
   // with them, nothing is pruned any more. (What rounding loses then stays.)
-  Status flush_residuals();
+  Status flush_residuals() override;
   // Gradients will be larger by this factor: a changed scale of the loss. kBusy in mid-step.
-  Status scale_residuals(float factor);
+  Status scale_residuals(float factor) override;
 
   // All ranks call the same collectives in the same order; one at a time (kBusy). `buffer` stays
   // the session's until kCollectiveDone. Any size: cut into several steps of the collectives

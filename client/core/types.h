@@ -69,6 +69,9 @@ struct Submission {
   // earlier than the step is complete: for who knows by other means when it may begin the next one.
   // `output` is not written. Synchronous jobs only.
   bool wanted = true;
+  // `input` is an average already, with its total weight: what all of these add up to is the
+  // result, undivided.
+  bool averaged = false;
 };
 
 struct Event {

@@ -39,7 +39,7 @@ dist.init_process_group("gloo")
 torch.manual_seed(int(os.environ["RANK"]))
 net = nn.Sequential(nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 10))
 model = nn.parallel.DistributedDataParallel(net)
-attachment = sluice.torch.attach(model)
+attachment = sluice.torch.attach(model, wire=os.environ.get("WIRE", "float32"))
 optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
 steps = int(os.environ.get("STEPS", 20))
 for step in range(steps):
@@ -66,11 +66,12 @@ def start_training(cube, rank, **env):
                       text=True)
 
 
-def test_pytorch_trains_on_nine_workers_and_all_replicas_are_the_same():
+@pytest.mark.parametrize("wire", ["float32", "bfloat16"])
+def test_pytorch_trains_on_nine_workers_and_all_replicas_are_the_same(wire):
     pytest.importorskip("torch")
     with CubeLab(3, 2, plain_network=True) as cube:
         cube.start_appliances(BUILD)
-        workers = [start_training(cube, rank) for rank in range(cube.workers)]
+        workers = [start_training(cube, rank, WIRE=wire) for rank in range(cube.workers)]
         told = []
         for worker in workers:
             out, err = worker.communicate(timeout=100)

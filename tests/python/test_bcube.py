@@ -85,6 +85,32 @@ def test_a_job_sums_over_the_planned_file(tmp_path, ports, levels, mode):
     assert (bias == numpy.float32(sum(range(cube.servers))) / workers).all()
 
 
+# 257 needs nine bits; all ranks round alike, so their average is what each of them sent.
+@pytest.mark.parametrize("options", [{"wire": "bfloat16"}, {"wire": "int8"},
+                                     {"prune": "static", "prune_fraction": 0.1,
+                                      "prune_min_elems": 1}])
+def test_what_a_wire_format_or_pruning_loses_comes_later(tmp_path, options):
+    cube = bcube.Cube(2, 2)
+    bcube.write_plan(cube, "aggregated", f"inproc://{tmp_path.name}-{{level}}-{{switch}}", tmp_path)
+
+    def work(job):
+        total = numpy.zeros(1000, numpy.float32)
+        for step in range(4):
+            weight = numpy.arange(1000, dtype=numpy.float32) % 257 + 1
+            job.submit("weight", weight)
+            job.submit("bias", numpy.ones(7, numpy.float32))
+            job.wait_step()
+            total += weight
+        residual = numpy.zeros(1000, numpy.float32)
+        job.get_residual("weight", residual)
+        assert residual.any()
+        assert (total + residual == 4 * (numpy.arange(1000) % 257 + 1)).all()
+        return total.tobytes()
+
+    found = on_all_ranks(work, 4, f"bcube://2,2?file={tmp_path}/cube.toml", **options)
+    assert len(set(found)) == 1
+
+
 def test_options_that_parts_of_a_gradient_cannot_have_are_refused_by_name():
     with pytest.raises(sluice.InvalidArgument, match="world size 1.*4 servers"):
         sluice.Job([("w", 8, "float32")], "bcube://2,2?levels=inproc://a,inproc://b", rank=0,

@@ -1,7 +1,11 @@
-// The application of a BCube's server: the loop that a user would write.
+// The application of a BCube's server: the loop that a user would write, and checks of what it gets
+// and of what leaves of its gradients.
 #include <algorithm>
 
+#include "aggregator/core/fold.h"
+#include "aggregator/wire/packet.h"
 #include "tests/sim/bcube_world.h"
+#include "tests/sim/oracle.h"
 
 namespace sluice::sim {
 
@@ -24,6 +28,7 @@ void BcubeWorld::handle(std::uint32_t index, const client::Event& event, TimeNs 
       return;
     case client::Event::Kind::kTensorDone:
       check_tensor(index, event);
+      tensors_ended_[event.step][event.tensor] = now;
       if (options_.pipelined && event.step < options_.steps)
         submit(index, event.step + 1, event.tensor, now);
       return;
@@ -134,6 +139,13 @@ void BcubeWorld::end_step(std::uint32_t index, TimeNs now) {
   ++server.done;
   ended_[server.done] = now;
   if (options_.check_values) oracle_.step_done(index, server.done, server.outputs);
+  const bool at_rest = !options_.pipelined || server.done == options_.steps;
+  for (std::uint32_t tensor = 0; at_rest && tensor < plan_.tensors.size(); ++tensor) {
+    std::span<float> residual;
+    if (!options_.check_values || !plan_.is_lossy(tensor)) continue;
+    expect_ok(index, "residual", server.relay->residual(tensor, residual));
+    oracle_.check_residual(index, tensor, residual);
+  }
   if (server.done == options_.steps) return server.relay->leave(wire::LeaveReason::kFinished, now);
   if (!options_.steps_apart) return prepare_step(index, now);
   const auto behind = [&](const Server& other) { return other.done < server.done; };
@@ -145,6 +157,35 @@ void BcubeWorld::check_tensor(std::uint32_t index, const client::Event& event) {
   if (!options_.check_values) return;
   oracle_.tensor_done(index, servers_[index].done + 1, event,
                       servers_[index].outputs[event.tensor]);
+}
+
+// Of a gradient, on its first way, and again where lanes have moved. Not again in a lane: what was
+// counted may be overwritten by the average before its sender knows.
+void BcubeWorld::check_contribution(const Address& address,
+                                    std::span<const std::uint8_t> datagram) {
+  wire::Packet packet;
+  Verdict why{};
+  if (!wire::parse(datagram, packet, why) || packet.type() != wire::PacketType::kContribution)
+    return;
+  client::Relay& relay = *servers_[address.server].relay;
+  const client::Relay::Lane& lane = relay.lanes()[address.lane];
+  const Step step = relay.tensors().current();  // a lane that came later has steps of its own
+  const auto& body = packet.body<wire::Contribution>();
+  if ((body.flow.flags & wire::kFlagNil) != 0 || lane.slices.empty()) return;
+  const client::Layout& layout = lane.session.layout();
+  for_each_chunk(packet, body, body.flow.flags, [&](ChunkIndex chunk, auto payload) {
+    const client::ChunkSpan span = layout.chunk(chunk);
+    const client::Leg leg = layout.tensor(span.tensor).leg;
+    const client::Slice& slice = slices_[lane.slices[span.tensor]];
+    const bool first = leg == client::Leg::kFirst || leg == client::Leg::kWhole;
+    const bool half_way = layout.tensor(span.tensor).exact;
+    if (!first || half_way || !plan_.is_lossy(slice.tensor)) return;
+    if (!said_.insert({step, address.server, address.lane, chunk}).second) return;
+    std::vector<float> values(span.elem_count);
+    agg::fold_store(values.data(), payload.data(), span.elem_count, body.dtype);
+    oracle_.contributed(address.server, step, slice.tensor, slice.first_elem + span.first_elem,
+                        values);
+  });
 }
 
 }  // namespace sluice::sim

@@ -1,24 +1,40 @@
 // Whether all servers of a BCube get what they must: every average is recomputed from the plan's
 // gradients, to the last bit; all servers are told the same weight; what was handed out stays; and
 // after each step every replica is the same.
+//
+// Of what travels at a loss it knows each server's residual: what a server contributes is gradient
+// and residual, pruned and rounded, whenever and wherever it is sent; the average is that of these
+// values, or one of its neighbours in the wire format; and what a server keeps is what it has not
+// delivered.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "client/core/session.h"
+#include "client/prune/threshold.h"
 #include "tests/sim/plan.h"
 
 namespace sluice::sim {
 
 class BcubeOracle {
  public:
-  // The plan outlives it.
-  explicit BcubeOracle(const JobPlan& plan);
+  // The plan outlives it. `chunk_elems`: of what is rounded. `ordinary`, which outlives it too: of
+  // a job at one appliance, whose bits the averages must have; null: there are several levels.
+  explicit BcubeOracle(const JobPlan& plan, std::uint32_t chunk_elems = 0,
+                       const client::Layout* ordinary = nullptr);
+
+  // A server sends this of a tensor that travels at a loss.
+  void contributed(std::uint32_t server, Step step, std::uint32_t tensor, std::uint64_t first_elem,
+                   std::span<const float> values);
+  // At rest after a step, what it says that it has not delivered.
+  void check_residual(std::uint32_t server, std::uint32_t tensor, std::span<const float> values);
 
   // A server's tensor is done: `output` is what it was given. Read only if there is data.
   void tensor_done(std::uint32_t server, Step step, const client::Event& event,
@@ -46,10 +62,25 @@ class BcubeOracle {
   };
 
   Average& average(Step step, std::uint32_t tensor);
+  const std::vector<float>& leave(std::uint32_t server, Step step, std::uint32_t tensor);
+  float limit_of(std::uint32_t server, std::uint32_t tensor, std::span<const float> gradient);
+  bool is_rounded_average(const Average& due, Step step, std::uint32_t tensor, std::uint64_t weight,
+                          std::span<const float> output) const;
   std::string place(std::uint32_t server, Step step, std::uint32_t tensor) const;
 
+  // What a server has not delivered, by tensor.
+  struct Books {
+    std::vector<std::vector<float>> residuals;
+    std::unique_ptr<client::Thresholds> thresholds;
+  };
+
   const JobPlan& plan_;
+  const std::uint32_t chunk_elems_;
+  const client::Layout* const ordinary_;
+  std::vector<Books> books_;
   std::map<std::pair<Step, std::uint32_t>, Average> known_;
+  // What a server contributes of a tensor, at a loss, once it has begun the step.
+  std::map<std::tuple<Step, std::uint32_t, std::uint32_t>, std::vector<float>> left_;
   std::vector<Replica> replicas_;
   std::map<Step, std::uint64_t> hashes_;  // of all replicas after a step
   std::uint64_t averages_ = 0;

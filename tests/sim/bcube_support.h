@@ -15,6 +15,18 @@ struct BcubeShape {
   client::BcubeMode mode;
 };
 
+inline constexpr BcubeShape kBcubeShapes[] = {
+    {2, 2, client::BcubeMode::kAggregated}, {3, 2, client::BcubeMode::kAggregated},
+    {4, 2, client::BcubeMode::kAggregated}, {2, 3, client::BcubeMode::kAggregated},
+    {3, 3, client::BcubeMode::kAggregated}, {2, 4, client::BcubeMode::kAggregated},
+    {4, 1, client::BcubeMode::kAggregated}, {2, 2, client::BcubeMode::kPlain},
+    {3, 2, client::BcubeMode::kPlain},      {4, 2, client::BcubeMode::kPlain},
+    {2, 3, client::BcubeMode::kPlain},      {3, 3, client::BcubeMode::kPlain},
+    {2, 4, client::BcubeMode::kPlain},
+};
+
+inline constexpr Dtype kNarrow[] = {Dtype::kFloat16, Dtype::kBfloat16, Dtype::kInt8};
+
 inline std::string name_of(const testing::TestParamInfo<BcubeShape>& info) {
   return "n" + std::to_string(info.param.switch_ports) + "k" + std::to_string(info.param.levels) +
          (info.param.mode == client::BcubeMode::kPlain ? "plain" : "aggregated");

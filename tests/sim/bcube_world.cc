@@ -16,6 +16,14 @@ client::Bcube make_bcube(const BcubeOptions& options) {
   return client::Bcube::create(options.switch_ports, options.levels).value();
 }
 
+JobPlan plan_of(const BcubeOptions& options, std::uint32_t servers) {
+  JobPlan plan = make_plan(static_cast<std::uint16_t>(servers), options.steps, options.elem_counts);
+  plan.tensors.back().exact = options.last_exact && plan.tensors.size() > 1;
+  plan.wire = options.wire;
+  plan.session.prune = options.prune;
+  return plan;
+}
+
 // Of gradients: what the theory counts.
 std::size_t data_bytes_of(std::span<const std::uint8_t> datagram) {
   wire::Packet packet;
@@ -36,15 +44,18 @@ std::size_t data_bytes_of(std::span<const std::uint8_t> datagram) {
 BcubeWorld::BcubeWorld(BcubeOptions options)
     : options_(std::move(options)),
       bcube_(make_bcube(options_)),
-      plan_(make_plan(static_cast<std::uint16_t>(bcube_.servers()), options_.steps,
-                      options_.elem_counts)),
-      oracle_(plan_),
+      plan_(plan_of(options_, bcube_.servers())),
+      layout_(client::Layout::create(plan_.tensors, options_.chunk_bytes, options_.wire).value()),
+      slices_(client::cut(bcube_, layout_)),
+      oracle_(plan_, client::chunk_elems_of(bcube_, layout_, 0),
+              is_ordinary() ? &layout_ : nullptr),
       random_(options_.seed),
       servers_(bcube_.servers()),
       boxes_(plain() ? bcube_.servers() : bcube_.levels() * bcube_.switches_per_level()),
       buffer_(kMaxDatagramBytes),
       begun_(options_.steps + 1, 0),
       ended_(options_.steps + 1, 0),
+      tensors_ended_(options_.steps + 1, std::vector<TimeNs>(plan_.tensors.size())),
       failures_(bcube_.servers()) {
   plan_.seed = options_.seed;
   plan_.nil_ppm = options_.nil_ppm;
@@ -71,11 +82,10 @@ BcubeWorld::BcubeWorld(BcubeOptions options)
     session.receive_credit_packets = options_.receive_credit_packets;
     session.join_timeout_ns = options_.join_timeout_ns;
     session.averaging = options_.averaging;
+    session.prune = options_.prune;
     const TimeNs start = random_.between(0, options_.start_max_ns);
-    client::Layout layout =
-        client::Layout::create(plan_.tensors, options_.chunk_bytes, Dtype::kFloat32).value();
     servers_[rank].relay =
-        client::Relay::create(session, bcube_, options_.mode, std::move(layout), start).value();
+        client::Relay::create(session, bcube_, options_.mode, layout_, start).value();
     for (const client::TensorSpec& tensor : plan_.tensors) {
       servers_[rank].inputs.emplace_back(tensor.elem_count);
       servers_[rank].outputs.emplace_back(tensor.elem_count);
@@ -197,6 +207,9 @@ void BcubeWorld::put(std::uint32_t link, const Address& address,
   std::memcpy(bytes.data(), &address, sizeof address);
   std::memcpy(bytes.data() + kHeaderBytes, datagram.data(), datagram.size());
   pool_[frame].priority = priority;
+  if (options_.check_values && link == up_link(address.server, port_of(place_of(address))) &&
+      address.to_appliance)
+    check_contribution(address, datagram);
   const client::Way way = place_of(address).way;
   if (way < client::Way::kMeeting || way == client::Way::kSpare)  // the others are no gradients
     links_[link].data_bytes += data_bytes_of(datagram);

@@ -8,11 +8,13 @@
 // bcube_world.cc: cables and appliances; bcube_app.cc: the application of a server.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,6 +54,9 @@ struct BcubeOptions {
   bool nil_output = false;
   bool zero_weights = false;
   AveragingChoice averaging{};
+  Dtype wire{};
+  client::PruneOptions prune;
+  bool last_exact = false;                      // of the tensors
   std::vector<CollectivePlan> collectives;      // by before_step
   std::uint32_t receive_credit_packets = 1024;  // of a lane
   DurationNs member_timeout_ns = agg::JobsOptions().member_timeout_ns;
@@ -116,6 +121,10 @@ class BcubeWorld {
   std::uint64_t trace_hash() const { return trace_hash_; }
   // From the moment that all may submit the step to the last server's last average.
   DurationNs step_ns(Step step) const { return ended_[step] - begun_[step]; }
+  // Likewise to the tensor's last average.
+  DurationNs tensor_ns(Step step, std::uint32_t tensor) const {
+    return tensors_ended_[step][tensor] - begun_[step];
+  }
   // Gradient bytes that a server has sent and received at one of its ports.
   std::uint64_t sent_bytes(std::uint32_t server, std::uint32_t level) const {
     return links_[up_link(server, level)].data_bytes;
@@ -203,7 +212,9 @@ class BcubeWorld {
   void end_step(std::uint32_t server, TimeNs now);
   void check_tensor(std::uint32_t server, const client::Event& event);
   void expect_ok(std::uint32_t server, const char* what, const Status& status);
+  void check_contribution(const Address& address, std::span<const std::uint8_t> datagram);
 
+  bool is_ordinary() const { return options_.levels == 1 && !plain(); }
   void make_box(std::uint32_t index);
   void plan_return();
   void drain_local(TimeNs now);
@@ -217,6 +228,8 @@ class BcubeWorld {
   BcubeOptions options_;
   client::Bcube bcube_;
   JobPlan plan_;
+  const client::Layout layout_;
+  const std::vector<client::Slice> slices_;
   BcubeOracle oracle_;
   EventQueue events_;
   FramePool pool_;
@@ -227,7 +240,9 @@ class BcubeWorld {
   // To an appliance of the same server: no cable.
   std::deque<std::pair<Address, std::vector<std::uint8_t>>> local_;
   std::vector<std::uint8_t> buffer_;
+  std::set<std::array<std::uint32_t, 4>> said_;  // step, server, lane and chunk
   std::vector<TimeNs> begun_, ended_;
+  std::vector<std::vector<TimeNs>> tensors_ended_;  // by step
   std::optional<Death> death_;
   std::vector<Absence> absences_;
   std::vector<Failure> failures_;  // by server

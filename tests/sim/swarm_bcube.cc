@@ -71,6 +71,21 @@ void draw_application(Random& random, BcubeOptions& options, std::uint32_t serve
   std::ranges::stable_sort(options.collectives, {}, &CollectivePlan::before_step);
 }
 
+// By dice of its own: what a seed drew before there was a choice stays.
+void draw_losses(std::uint64_t seed, BcubeOptions& options) {
+  Random random(mix(seed, 0xBC0BE, 2));
+  options.wire = pick(random, std::array{Dtype::kFloat32, Dtype::kFloat32, Dtype::kFloat16,
+                                         Dtype::kBfloat16, Dtype::kInt8});
+  options.last_exact = random.one_in(4);
+  if (!random.one_in(4)) return;
+  options.prune.rule =
+      pick(random, std::array{client::PruneRule::kStatic, client::PruneRule::kSigma,
+                              client::PruneRule::kDynamic});
+  options.prune.fraction = pick(random, std::array{0.01, 0.1, 0.5});
+  options.prune.sigmas = 1;
+  options.prune.min_elems = 50;
+}
+
 Part draw_part(Random& random, const BcubeOptions& options, std::uint32_t servers) {
   Part part{.kind = static_cast<Part::Kind>(random.below(3)),
             .index = static_cast<std::uint32_t>(random.below(servers))};
@@ -231,6 +246,7 @@ BcubeSwarm draw_bcube(std::uint64_t seed) {
   const std::uint32_t servers =
       client::Bcube::create(shape.switch_ports, shape.levels).value().servers();
   draw_application(random, options, servers);
+  draw_losses(seed, options);
   swarm.faults_stop_at = random.between(100 * kMillisecond, 2 * kSecond);
   for (std::uint64_t i = random.below(3); i > 0; --i) {
     BcubeWorld::Absence absence{draw_part(random, options, servers)};
@@ -276,6 +292,8 @@ std::string describe(const BcubeSwarm& swarm) {
       << " pipelined=" << options.pipelined << " in_place=" << options.in_place
       << " end_step=" << options.call_end_step << " zero_weights=" << options.zero_weights
       << " averaging=" << static_cast<int>(options.averaging)
+      << " wire=" << static_cast<int>(options.wire) << " last_exact=" << options.last_exact
+      << " prune=" << static_cast<int>(options.prune.rule) << '/' << options.prune.fraction
       << " collectives=" << options.collectives.size()
       << " compute_us=" << options.compute_max_ns / kMicrosecond
       << " start_ms=" << options.start_max_ns / kMillisecond
