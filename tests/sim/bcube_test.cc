@@ -264,7 +264,7 @@ TEST(Bcube, AStepTakesTheTimeOfItsBytes) {
 // A small tensor is submitted while a big one is on its way through all stages.
 TEST(Bcube, PrioritiesHoldAtEveryHop) {
   BcubeOptions options = options_of({3, 2, BcubeMode::kAggregated});
-  options.elem_counts = {18 * 336, 18 * 60 * 336};  // the last one first, and less urgent
+  options.elem_counts = {18 * 336, 18 * 200 * 336};  // the last one first, and less urgent
   options.steps = 2;
   options.check_values = false;
   options.compute_max_ns = 2 * kMillisecond;
