@@ -56,6 +56,23 @@ TEST_P(BcubeReturns, AnApplianceThatWasStartedAgainIsUsedAgain) {
   }
 }
 
+TEST_P(BcubeReturns, CollectivesFollow) {
+  BcubeOptions options = options_of_returns();
+  for (Step step = 2; step < options.steps; ++step)
+    options.collectives.push_back(
+        {.before_step = step,
+         .kind = step % 3 != 0 ? CollectiveKind::kBarrier : CollectiveKind::kBroadcast,
+         .root = Rank{static_cast<std::uint16_t>(step % 4)},
+         .size_bytes = 3'000});
+  for (options.seed = 1; options.seed <= 2; ++options.seed) {
+    BcubeWorld world(options);
+    world.kill({.part = {.kind = BcubeWorld::Part::Kind::kBox, .index = 1},
+                .after_ns = static_cast<DurationNs>(options.seed) * 130 * kMillisecond,
+                .for_ns = kSecond});
+    expect_back(world, servers_of(world.bcube(), 0, 1), 1);
+  }
+}
+
 TEST_P(BcubeReturns, TheWayToOneIsUsedAgain) {
   BcubeOptions options = options_of_returns();
   for (options.seed = 1; options.seed <= 2; ++options.seed) {
