@@ -74,7 +74,7 @@ def test_pytorch_trains_on_nine_workers_and_all_replicas_are_the_same(wire):
         workers = [start_training(cube, rank, WIRE=wire) for rank in range(cube.workers)]
         told = []
         for worker in workers:
-            out, err = worker.communicate(timeout=100)
+            out, err = worker.communicate(timeout=300)
             assert worker.returncode == 0, err
             told.append(json.loads(out.splitlines()[-1]))
         assert [each["steps"] for each in told] == [20] * cube.workers
@@ -105,11 +105,11 @@ def test_training_goes_on_by_way_of_neighbours_when_a_box_is_killed_in_mid_step(
         workers = [start_training(cube, rank, STEPS="400", SLUICE_LOG="info")
                    for rank in range(cube.workers)]
         for worker in workers:
-            assert worker.stdout.readline() == "ten\n", worker.communicate(timeout=30)
+            assert worker.stdout.readline() == "ten\n", worker.communicate(timeout=100)
         cube.boxes[1, 0].kill()
         told, logs = [], []
         for worker in workers:
-            out, err = worker.communicate(timeout=100)
+            out, err = worker.communicate(timeout=300)
             assert worker.returncode == 0, err
             told.append(json.loads(out.splitlines()[-1]))
             logs.append(err)
@@ -128,20 +128,21 @@ def test_a_box_that_is_started_again_is_used_again():
         workers = [start_training(cube, rank, STEPS="600", PAUSE_S="0.05", SLUICE_LOG="info")
                    for rank in range(cube.workers)]
         for worker in workers:
-            assert worker.stdout.readline() == "ten\n", worker.communicate(timeout=30)
+            assert worker.stdout.readline() == "ten\n", worker.communicate(timeout=100)
         cube.boxes[1, 0].kill()
         cube.boxes[1, 0].wait()
         time.sleep(5)  # its silence is noticed after 4 s
         cube.start_again(BUILD, (1, 0))  # and has counted nothing
+        first = counted = 0
         deadline = time.monotonic() + 25
-        while (counted := cube.contributions(1, 0)) == 0 and time.monotonic() < deadline:
+        while counted <= first + 10 and time.monotonic() < deadline:
             time.sleep(0.2)
-        assert counted > 0
-        time.sleep(0.5)
-        assert cube.contributions(1, 0) > counted + 10  # and goes on
+            counted = cube.contributions(1, 0)
+            first = first or counted
+        assert counted > first + 10  # it is used, and goes on being used
         told, logs = [], []
         for worker in workers:
-            out, err = worker.communicate(timeout=100)
+            out, err = worker.communicate(timeout=300)
             assert worker.returncode == 0, err
             told.append(json.loads(out.splitlines()[-1]))
             logs.append(err)
