@@ -110,12 +110,15 @@ void Relay::handle_votes(std::uint32_t level, TimeNs now) {
   end_step_when_done(now);
 }
 
-// Where a collective goes depends on the sum of this step's votes.
+// Where a collective goes depends on the sum of this step's votes. While the survey is under way
+// there is no vote yet, but it is due at once then: others may come later and wait for it.
 bool Relay::must_vote_first(std::uint32_t level, TimeNs now) {
-  if (!is_away(level) || detours_[level].state() != Detour::State::kMoved) return false;
-  detours_[level].come_to(tensors_.current());
+  if (!is_away(level)) return false;
+  Detour& detour = detours_[level];
+  detour.come_to(tensors_.current());
+  if (detour.state() != Detour::State::kMoved) return false;
   vote(level, now);
-  return detours_[level].is_voting();
+  return detour.is_voting();
 }
 
 void Relay::begin_next_step(TimeNs now) {

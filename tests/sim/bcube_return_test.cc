@@ -73,6 +73,24 @@ TEST_P(BcubeReturns, CollectivesFollow) {
   }
 }
 
+// Some are in a collective while the survey is under way, others come to it later and vote first.
+// Swarm seed 91600685: those in it did not vote, and waited for the others.
+TEST_P(BcubeReturns, WhoIsInACollectiveVotesToo) {
+  BcubeOptions options = options_of_returns();
+  options.elem_counts = {112};
+  options.compute_max_ns = kMillisecond;
+  options.steps = 6;
+  for (Step step = 1; step <= options.steps; ++step)
+    options.collectives.push_back({.before_step = step, .kind = CollectiveKind::kBarrier});
+  for (options.seed = 1; options.seed <= 200; ++options.seed) {
+    BcubeWorld world(options);
+    world.kill({.part = {.kind = BcubeWorld::Part::Kind::kCable, .index = 1, .level = 0},
+                .after_ns = static_cast<DurationNs>(options.seed) * 20 * kMicrosecond});
+    expect_clean(world);
+    if (HasFailure()) FAIL() << "seed " << options.seed << world.describe_stall();
+  }
+}
+
 TEST_P(BcubeReturns, TheWayToOneIsUsedAgain) {
   BcubeOptions options = options_of_returns();
   for (options.seed = 1; options.seed <= 2; ++options.seed) {
