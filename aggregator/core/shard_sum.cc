@@ -5,6 +5,7 @@
 #include <bit>
 
 #include "aggregator/base/check.h"
+#include "aggregator/base/prefetch.h"
 #include "aggregator/core/fold.h"
 #include "aggregator/core/narrow.h"
 #include "aggregator/core/shard.h"
@@ -44,13 +45,6 @@ void observe_norms(GradientSlice& slice, const Sum& sum, const std::uint8_t* pay
   slice.summary.mean_square += sum.square_sum / sum.data_count;
   slice.summary.square_of_mean += squared_norm(payload, sum.elem_count, sum.result) /
                                   (sum.is_mean() ? 1.0 : square(sum.weight));
-}
-
-// As many lines as the processor needs to see before it fetches the rest by itself.
-void prefetch_front(const void* from, std::size_t bytes) noexcept {
-  const auto* at = static_cast<const std::uint8_t*>(from);
-  for (std::size_t line = 0; line < bytes; line += kCacheLineBytes)
-    __builtin_prefetch(at + line, 1);
 }
 
 // Whether its step may take a gradient of `body.base_step`: its own, or a late one.
@@ -245,8 +239,7 @@ Shard::Place Shard::locate(const wire::Packet& packet) const noexcept {
   __builtin_prefetch(&slice.slots[place.slot_index], 1);
   __builtin_prefetch(&slice.sums[place.slot_index], 1);
   __builtin_prefetch(slice.mask_of(place.slot_index).data(), 1);
-  prefetch_front(slice.data_of(place.slot_index),
-                 std::min<std::size_t>(packet.payload().size(), 256));
+  prefetch_front<Use::kWrite>(slice.data_of(place.slot_index), packet.payload().size());
   return place;
 }
 

@@ -5,22 +5,13 @@
 #include <cstring>
 
 #include "aggregator/base/check.h"
+#include "aggregator/base/prefetch.h"
 #include "aggregator/core/fold.h"
 #include "aggregator/core/mask.h"
 #include "aggregator/store/optimizer.h"
 #include "aggregator/store/store.h"
 
 namespace sluice::agg {
-namespace {
-
-// As many lines as the processor needs to see before it fetches the rest by itself.
-void prefetch_front(const float* from) noexcept {
-  constexpr std::size_t kLineFloats = 16, kLines = 4;
-  for (std::size_t line = 0; line < kLines; ++line)
-    __builtin_prefetch(from + line * kLineFloats, 1);
-}
-
-}  // namespace
 
 Verdict StoreShard::push(const StorePush& push) noexcept {
   now_ns_ = push.now;
@@ -34,11 +25,13 @@ Verdict StoreShard::push(const StorePush& push) noexcept {
   const float* const gathered =
       area(at, index) + spec_.stride_floats() * (1 + spec_.update.state_count());
   if (spec_.gathers())
-    prefetch_front(gathered + (spec_.in_rank_order ? spec_.stride_floats() * push.rank.value : 0));
+    prefetch_front<Use::kWrite>(
+        gathered + (spec_.in_rank_order ? spec_.stride_floats() * push.rank.value : 0),
+        push.values.size());
   // What is gathered is applied with the last push of a clock.
   if (!spec_.gathers() || chunk(at, index).missing == 1)
     for (const float* part = area(at, index); part != gathered; part += spec_.stride_floats())
-      prefetch_front(part);
+      prefetch_front<Use::kWrite>(part, push.values.size());
   if (push.iteration == 0) return initialise(at, index, push);
 
   const Block& block = blocks_[at];

@@ -28,8 +28,9 @@
 //
 // Collectives follow the lanes, but may begin in any step. So nobody is ready while one is under
 // way, and a vote says how many are over: unless all say the same, they stay. Who begins one votes
-// first, if it has not, and waits for the sum, and who is in one when a step begins votes at once:
-// else some would wait for the sum and others, in the collective, never vote.
+// first, if it has not, and waits for the sum, and who is in one when a step begins, or when the
+// survey comes back, votes at once: else some would wait for the sum and others, in the collective,
+// never vote.
 //
 // Pure: it decides, the relay submits.
 #pragma once

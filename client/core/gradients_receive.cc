@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "aggregator/base/check.h"
+#include "aggregator/base/prefetch.h"
 #include "aggregator/core/sparse.h"
 #include "client/core/gradients.h"
 #include "client/core/join.h"
-#include "client/core/prefetch.h"
 
 namespace sluice::client {
 namespace {

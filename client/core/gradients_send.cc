@@ -4,10 +4,10 @@
 #include <new>
 
 #include "aggregator/base/check.h"
+#include "aggregator/base/prefetch.h"
 #include "aggregator/core/sparse.h"
 #include "aggregator/wire/in_place.h"
 #include "client/core/gradients.h"
-#include "client/core/prefetch.h"
 
 namespace sluice::client {
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "aggregator/base/check.h"
+#include "aggregator/base/prefetch.h"
 #include "client/core/join.h"
-#include "client/core/prefetch.h"
 #include "client/core/text.h"
 
 namespace sluice::client {
@@ -238,8 +238,7 @@ Verdict Store::handle_values(const wire::Packet& packet, TimeNs now) {
     std::memcpy(output, packet.payload().data(), packet.payload().size());
     // Values come mostly in order.
     if (body.chunk + 1 != layout_.end_chunk(span.tensor))
-      prefetch<Use::kWrite>(reinterpret_cast<const std::uint8_t*>(output + span.elem_count),
-                            packet.payload().size());
+      prefetch<Use::kWrite>(output + span.elem_count, packet.payload().size());
     pulls_->result(body.chunk, now, link_.flows[shard_of_block(index)]);
     layer.least = std::min<Step>(layer.least, body.clock);
     last_progress_ns_ = now;

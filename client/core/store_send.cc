@@ -3,7 +3,7 @@
 #include <bit>
 
 #include "aggregator/base/check.h"
-#include "client/core/prefetch.h"
+#include "aggregator/base/prefetch.h"
 #include "client/core/store.h"
 
 namespace sluice::client {

@@ -1,19 +1,20 @@
-// Gradients and averages are as big as the model, so a packet's bytes are in no cache when their
-// turn comes. Asked for early, they arrive while the protocol works on something else.
+// Gradients, sums and averages are as big as the model, so a packet's bytes are in no cache when
+// their turn comes. Asked for early, they arrive while the protocol works on something else.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
-namespace sluice::client {
+namespace sluice {
 
 enum class Use : std::uint8_t { kRead, kWrite };
 
 template <Use use>
-inline void prefetch(const std::uint8_t* at, std::size_t bytes) noexcept {
+inline void prefetch(const void* from, std::size_t bytes) noexcept {
   constexpr std::size_t kLineBytes = 64;
   constexpr std::size_t kLines = 4;  // a turn of the loop
-  const auto line = [at](std::size_t offset) {
+  const auto line = [at = static_cast<const std::uint8_t*>(from)](std::size_t offset) {
     // What the kernel reads comes a burst later, what is written with the next packet.
     if constexpr (use == Use::kWrite)
       __builtin_prefetch(at + offset, 1, 3);
@@ -26,4 +27,11 @@ inline void prefetch(const std::uint8_t* at, std::size_t bytes) noexcept {
   for (; offset < bytes; offset += kLineBytes) line(offset);
 }
 
-}  // namespace sluice::client
+// As many lines as the processor needs to see before it fetches the rest by itself.
+template <Use use>
+inline void prefetch_front(const void* from, std::size_t bytes) noexcept {
+  constexpr std::size_t kFrontBytes = 256;
+  prefetch<use>(from, std::min(bytes, kFrontBytes));
+}
+
+}  // namespace sluice
