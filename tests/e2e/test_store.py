@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from lab import Lab, missing
+from lab import Lab, metric, missing
 from workers import BUILD
 
 pytest.importorskip("torch")
@@ -59,11 +58,6 @@ def log_of(lab):
     return (lab.directory / "sluiced.log").read_text(errors="replace")
 
 
-def least_clock(lab):
-    found = re.search(r"^sluice_job_least_clock\{.*\} (\d+)", lab.scrape(), re.MULTILINE)
-    return int(found.group(1)) if found else 0
-
-
 @pytest.mark.parametrize("bound, where", [(0, "worker"), (0, "store"), (3, "worker"),
                                           ("none", "store")])
 def test_training_over_links_that_lose_packets(bound, where):
@@ -103,7 +97,7 @@ def test_a_store_outlives_all_of_its_workers_for_another_run():
         for rank in range(RANKS):
             first.wait_for(rank, "joined")
         deadline = time.monotonic() + 60
-        while least_clock(lab) <= 20:
+        while metric(lab.scrape(), "sluice_job_least_clock") <= 20:
             assert time.monotonic() < deadline, log_of(lab)
             time.sleep(0.1)
         for process in first.processes:

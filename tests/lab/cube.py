@@ -173,10 +173,5 @@ class CubeLab:
 
     def contributions(self, level: int, switch: int) -> int:
         """That the switch has added into sums of gradients, of all its jobs, as it says."""
-        code = ("import urllib.request as u; "
-                "print(u.urlopen('http://127.0.0.1:9464/metrics', timeout=5).read().decode())")
-        done = subprocess.run(
-            ["ip", "netns", "exec", self._namespace(f"s{level}-{switch}"), sys.executable, "-c",
-             code], capture_output=True, text=True, timeout=10, check=True)
-        return sum(int(float(line.split()[-1])) for line in done.stdout.splitlines()
-                   if line.startswith("sluice_job_contributions_total{"))
+        page = lab.scrape(self._namespace(f"s{level}-{switch}"))
+        return int(lab.metric(page, "sluice_job_contributions_total"))

@@ -61,6 +61,25 @@ def missing() -> str | None:
     return None
 
 
+def scrape(namespace: str, port: int = 9464) -> str:
+    """The /metrics page of the appliance in a namespace."""
+    code = (f"import urllib.request as u; "
+            f"print(u.urlopen('http://127.0.0.1:{port}/metrics', timeout=5).read().decode())")
+    done = subprocess.run(["ip", "netns", "exec", namespace, sys.executable, "-c", code],
+                          capture_output=True, text=True, timeout=10)
+    if done.returncode != 0:
+        raise LabError(f"no metrics: {done.stderr.strip()}")
+    return done.stdout
+
+
+def metric(page: str, name: str) -> float:
+    """A metric's value on such a page, summed over its labels; 0 where there is none."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    return sum(sample.value for family in text_string_to_metric_families(page)
+               for sample in family.samples if sample.name == name)
+
+
 class Lab:
     """`hosts` namespaces around a box; `pmd` af_packet, af_xdp or bridge; no `rate_mbps`: unshaped.
 
@@ -261,16 +280,7 @@ class Lab:
 
     def scrape(self, port: int = 9464) -> str:
         """The appliance's /metrics page, fetched inside the box."""
-        code = f"import urllib.request as u; print(u.urlopen('http://127.0.0.1:{port}/metrics', timeout=5).read().decode())"
-        done = subprocess.run(
-            ["ip", "netns", "exec", self._namespaces[0], sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
-        if done.returncode != 0:
-            raise LabError(f"no metrics: {done.stderr.strip()}")
-        return done.stdout
+        return scrape(self._namespaces[0], port)
 
     def link_bytes(self, host: int) -> tuple[int, int]:
         """Bytes that the host's link carried so far: (from the host, to it), frames without FCS."""
