@@ -10,16 +10,18 @@ pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 WITHIN = 0.15
 COSTS = model.Costs(box_ns=1000, worker_ns=1500)  # of this order: links this slow set the time,
 # also where the machine has other work, and make up for its stalls: test_lab.py
+# What workers have in their kernels' send buffers (about 110 frames) when a more urgent tensor is
+# submitted can't be overtaken. Where they are not alike, a step is late by so much: 7 % of these.
+TENSORS, ELEMS = 4, 150_000
 
 
 @pytest.mark.parametrize("workers, mbps", [(2, 4), (4, 4)])
 def test_a_step_over_shaped_links_takes_what_was_planned_within_15_percent(workers, mbps):
-    tensors, elems = 4, 25_000
-    planned = model.plan(model.Question(workers, mbps / 1e3, 1, tensors * elems), COSTS)
+    planned = model.plan(model.Question(workers, mbps / 1e3, 1, TENSORS * ELEMS), COSTS)
     assert planned.limit() == "the links"
     with Lab(hosts=workers, rate_mbps=mbps) as lab:
         lab.start_appliance(BUILD)
-        reports = run_all(lab, lab.url, workers, steps=5, tensors=tensors, elems=elems)
+        reports = run_all(lab, lab.url, workers, steps=3, tensors=TENSORS, elems=ELEMS)
     for report in reports:
         assert report["exit"] == 0, report
         measured_s = report["step_p50_ms"] / 1e3
