@@ -52,7 +52,8 @@ Status Job::join(JoinRequest request, std::unique_ptr<Job>& job) {
   Result<std::unique_ptr<Device>> device = open_device(request, parts.member->layout());
   if (!device.ok()) return at_place(request, device.status());
   std::unique_ptr<Job> made(new Job(request, parts));
-  if (Status status = made->open_trace(request); !status.ok()) return at_place(request, status);
+  if (Status status = made->open_trace(request, made->shared_.member); !status.ok())
+    return at_place(request, status);
   const std::string who =
       "job '" + request.session.job_name + "' rank " + std::to_string(made->rank_.value);
   made->attach_device(std::move(device).value(), who);
@@ -96,19 +97,20 @@ void Job::attach_device(std::unique_ptr<Device> device, const std::string& who) 
       who + ": ");
 }
 
-Status Job::open_trace(const JoinRequest& request) {
+Status Job::open_trace(const JoinRequest& request, const Member& member) {
   if (request.trace_dir.empty()) return {};
-  Result<std::unique_ptr<TraceFile>> file =
-      TraceFile::open({.folder = request.trace_dir,
-                       .identity = {.job_name = request.session.job_name,
-                                    .ordinal = request.session.ordinal,
-                                    .run_id = request.session.run_id,
-                                    .rank = rank_,
-                                    .world_size = request.session.world_size,
-                                    .machine = boot_id()},
-                       .tensors = request.tensors,
-                       .on_start = [this] { trace_thread_.store(std::this_thread::get_id()); }},
-                      request.log, monotonic_now());
+  const std::span<const TracePart> parts = member.trace_parts();
+  Result<std::unique_ptr<TraceFile>> file = TraceFile::open(
+      {.folder = request.trace_dir,
+       .identity = {.job_name = request.session.job_name,
+                    .ordinal = request.session.ordinal,
+                    .run_id = request.session.run_id,
+                    .rank = rank_,
+                    .world_size = request.session.world_size,
+                    .machine = boot_id()},
+       .tracks = {.tensors = request.tensors, .parts = {parts.begin(), parts.end()}},
+       .on_start = [this] { trace_thread_.store(std::this_thread::get_id()); }},
+      request.log, monotonic_now());
   if (!file.ok()) return file.status();
   trace_ = std::move(file).value();
   return {};

@@ -129,7 +129,7 @@ class Job {
   using Lock = SessionMutex::Lock;
 
   Job(const JoinRequest& request, Opened& parts);
-  Status open_trace(const JoinRequest& request);
+  Status open_trace(const JoinRequest& request, const Member& member);
   void attach_device(std::unique_ptr<Device> device, const std::string& who);
   Status hand_over(const Submission& submission);  // with the lock held
   Status accept(const Submission& submission, sluice_device_mark* fence, bool on_device);

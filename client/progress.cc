@@ -23,6 +23,12 @@ constexpr DurationNs kSpinLimit = 20 * kMicrosecond;
 constexpr std::size_t kDatagramsPerLoop = 2 * kBurst;
 constexpr std::size_t kUsualEvents = 64;
 
+// In the trace.
+constexpr const char* name_of(Event::Kind kind) noexcept {
+  if (kind == Event::Kind::kDetoured) return "detour";
+  return kind == Event::Kind::kReturned ? "back from a detour" : "stalled";
+}
+
 // The application's signal handlers stay on the application's threads.
 void block_signals() noexcept {
   sigset_t all;
@@ -291,6 +297,13 @@ void Progress::tell(const Event& event) {
       break;
     case Event::Kind::kFellBehind: log_.write(SLUICE_LOG_INFO, text); break;
     case Event::Kind::kStalled:
+    case Event::Kind::kDetoured:
+    case Event::Kind::kReturned:
+      if (trace_ != nullptr)
+        trace_->mark({.name = name_of(event.kind),
+                      .text = text,
+                      .step = event.step,
+                      .at_ns = monotonic_now()});
       if (callbacks_.stalled)
         callbacks_.stalled(text);
       else

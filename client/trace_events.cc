@@ -9,9 +9,6 @@
 namespace sluice::client {
 namespace {
 
-// Viewers may look a track up by its thread number alone, so a number belongs to one rank only.
-constexpr std::uint32_t kLanesPerProcess = 100'000;
-
 [[gnu::format(printf, 2, 3)]] void append(std::string& out, const char* format, ...) {
   std::array<char, 512> text;
   va_list arguments;
@@ -33,8 +30,9 @@ std::uint32_t process_of(const TraceIdentity& identity) {
   return 1u + identity.rank.value + std::uint32_t{identity.ordinal} * kMaxWorkers;
 }
 
-std::uint32_t track_of(const TraceIdentity& identity, std::uint32_t tensor) {
-  return process_of(identity) * kLanesPerProcess + tensor;
+// Viewers may look a track up by its thread number alone, so a number belongs to one rank only.
+std::uint32_t track_of(const TraceIdentity& identity, std::size_t index) {
+  return process_of(identity) * std::uint32_t{kMaxTracks} + static_cast<std::uint32_t>(index);
 }
 
 void append_metadata(std::string& out, const TraceIdentity& identity, std::uint32_t track,
@@ -65,6 +63,14 @@ void append_instant(std::string& out, const TraceIdentity& identity, std::uint32
          ",\n{\"ph\":\"i\",\"pid\":%u,\"tid\":%u,\"cat\":\"sluice\",\"name\":\"%s\",\"ts\":%s,"
          "\"s\":\"%c\"",
          process_of(identity), track, name, microseconds(at_ns).c_str(), scope);
+}
+
+void append_part(std::string& out, const TracePart& part, const TensorTimes& times) {
+  append(out,
+         ",\"thread\":%u,\"stage\":%u,\"way\":\"%s\",\"level\":%u,\"switch\":%u,"
+         "\"detoured\":%s",
+         part.thread, part.stage, part.way, part.level, times.switch_index,
+         times.detoured ? "true" : "false");
 }
 
 void append_step(std::string& out, Step step) { append(out, ",\"args\":{\"step\":%u}}", step); }
@@ -128,8 +134,8 @@ std::string trace_file_name(const TraceIdentity& identity) {
   return name + "-rank" + std::to_string(identity.rank.value) + ".json";
 }
 
-void append_trace_start(std::string& out, const TraceIdentity& identity,
-                        const std::vector<TensorSpec>& tensors, TimeNs now) {
+void append_trace_start(std::string& out, const TraceIdentity& identity, const TraceTracks& tracks,
+                        TimeNs now) {
   const std::uint32_t process = process_of(identity);
   std::string title = "rank " + std::to_string(identity.rank.value) + " of " + identity.job_name;
   if (identity.ordinal != 0) title += ", model " + std::to_string(identity.ordinal);
@@ -140,12 +146,19 @@ void append_trace_start(std::string& out, const TraceIdentity& identity,
   out += json_text(title) + "}}";
   append_metadata(out, identity, process, "process_sort_index",
                   "\"sort_index\":" + std::to_string(process));
-  for (std::uint32_t index = 0; index < tensors.size(); ++index) {
+  std::size_t shown = 0;
+  const auto name_track = [&](std::size_t index, const std::string& name) {
     const std::uint32_t track = track_of(identity, index);
-    append_metadata(out, identity, track, "thread_name",
-                    "\"name\":" + json_text(tensors[index].name));
+    append_metadata(out, identity, track, "thread_name", "\"name\":" + json_text(name));
     append_metadata(out, identity, track, "thread_sort_index",
-                    "\"sort_index\":" + std::to_string(index));
+                    "\"sort_index\":" + std::to_string(shown++));
+  };
+  std::size_t part = 0;
+  for (std::uint32_t tensor = 0; tensor < tracks.tensors.size(); ++tensor) {
+    const std::string& name = tracks.tensors[tensor].name;
+    name_track(tensor, name);
+    for (; part < tracks.parts.size() && tracks.parts[part].tensor == tensor; ++part)
+      name_track(tracks.tensors.size() + part, name + ": " + tracks.parts[part].name);
   }
   append_instant(out, identity, process, "trace begins", now, 'p');
   out += ",\"args\":{\"job\":" + json_text(identity.job_name);
@@ -157,11 +170,17 @@ void append_trace_start(std::string& out, const TraceIdentity& identity,
   out += json_text(identity.machine) + "}}";
 }
 
-void append_tensor(std::string& out, const TraceIdentity& identity, std::uint64_t tensor_bytes,
+void append_tensor(std::string& out, const TraceIdentity& identity, const TraceTracks& tracks,
                    const TensorTimes& times) {
-  const std::uint32_t track = track_of(identity, times.tensor);
+  const TensorSpec& tensor = tracks.tensors[times.tensor];
+  const TracePart* const part = times.part == 0 ? nullptr : &tracks.parts[times.part - 1];
+  const std::uint32_t track =
+      track_of(identity, part == nullptr ? times.tensor : tracks.tensors.size() + times.part - 1);
+  const std::uint64_t tensor_bytes =
+      (part == nullptr ? tensor.elem_count : part->elem_count) * dtype_bytes(tensor.dtype);
   const TimeNs end_ns = std::max(times.result_ns, times.applied_ns);
-  const std::string name = "step " + std::to_string(times.step);
+  const std::string name =
+      "step " + std::to_string(times.step) + (times.detoured ? ", detoured" : "");
   append_slice(out, identity, track, {name.c_str(), times.ready_ns, end_ns});
   append(out,
          ",\"args\":{\"tensor\":%u,\"step\":%u,\"bytes\":%" PRIu64
@@ -169,6 +188,7 @@ void append_tensor(std::string& out, const TraceIdentity& identity, std::uint64_
          times.tensor, times.step, tensor_bytes, times.priority, times.k, times.packets,
          times.sent_again, times.contributes ? "true" : "false");
   if (times.of_store) append(out, ",\"staleness\":%u", times.staleness);
+  if (part != nullptr) append_part(out, *part, times);
   append_offset(out, "queued_us", times.queued_ns, times.ready_ns);
   append_offset(out, "first_sent_us", times.first_sent_ns, times.ready_ns);
   append_offset(out, "last_sent_us", times.last_sent_ns, times.ready_ns);
@@ -184,14 +204,19 @@ void append_tensor(std::string& out, const TraceIdentity& identity, std::uint64_
   // above are as measured. How long the last packet was on its way is not known: at least this.
   const TimeNs arrived_ns =
       times.packets == 0 ? 0 : times.last_sent_ns + times.smallest_round_trip_ns / 2;
-  // A store does not say when the clock came that a layer was parked for.
+  // A store does not say when the clock came that a layer was parked for, nor does an appliance
+  // when a sum was complete that this rank does not want: it is done when it is counted.
   const bool of_store = times.of_store;
+  const bool unwanted = times.packets != 0 && times.kth_contribution_ns == 0 && !of_store;
   const std::array<std::pair<const char*, TimeNs>, 6> phases{{
       {"waits to be queued", times.queued_ns},
       {"waits in the queue", times.first_sent_ns},
-      {"on the wire", std::min(arrived_ns, of_store ? times.result_ns : times.kth_contribution_ns)},
+      {"on the wire",
+       std::min(arrived_ns, of_store || unwanted ? times.result_ns : times.kth_contribution_ns)},
       {"waits for other ranks", times.kth_contribution_ns},
-      {of_store ? "waits for its clock, and on its way back" : "result on its way",
+      {of_store   ? "waits for its clock, and on its way back"
+       : unwanted ? "waits to be counted"
+                  : "result on its way",
        times.result_ns},
       {"waits to be applied", times.applied_ns},
   }};
@@ -207,6 +232,12 @@ void append_tensor(std::string& out, const TraceIdentity& identity, std::uint64_
   append_step(out, times.step);
   append_instant(out, identity, track, "k-th contribution", times.kth_contribution_ns);
   append_step(out, times.step);
+}
+
+void append_mark(std::string& out, const TraceIdentity& identity, const TraceMark& mark) {
+  append_instant(out, identity, process_of(identity), mark.name, mark.at_ns, 'p');
+  append(out, ",\"args\":{\"step\":%u,\"text\":", mark.step);
+  out += json_text(mark.text) + "}}";
 }
 
 void append_remark(std::string& out, const TraceIdentity& identity, std::string_view text,

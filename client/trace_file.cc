@@ -17,13 +17,10 @@
 namespace sluice::client {
 namespace {
 
-constexpr std::size_t kLeastWaiting = 8192;  // records of 120 bytes that may wait for the writer
+constexpr std::size_t kLeastWaiting = 8192;  // records of 136 bytes that may wait for the writer
+constexpr std::size_t kMostMarksWaiting = 256;
 constexpr auto kWriteEvery = std::chrono::milliseconds(200);
 constexpr std::size_t kRemarkBytes = 512;  // kept free for the last words
-
-std::uint64_t bytes_of(const TensorSpec& tensor) {
-  return tensor.elem_count * dtype_bytes(tensor.dtype);
-}
 
 Status cannot(const std::string& folder, const std::string& what, const std::string& why) {
   return {StatusCode::kIoError, "trace folder '" + folder + "': cannot " + what + ": " + why +
@@ -43,8 +40,16 @@ Result<std::unique_ptr<TraceFile>> TraceFile::open(TraceFileOptions options, Log
     ::unlink(path.c_str());
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0) return cannot(options.folder, "open '" + path + "'", std::strerror(errno));
+  TraceTracks& tracks = options.tracks;
+  const bool too_many = tracks.tensors.size() + tracks.parts.size() > kMaxTracks;
+  if (too_many) tracks.parts.clear();
   std::unique_ptr<TraceFile> file(new TraceFile(std::move(options), std::move(log), fd, path));
-  append_trace_start(file->text_, file->options_.identity, file->options_.tensors, now);
+  append_trace_start(file->text_, file->options_.identity, file->options_.tracks, now);
+  if (too_many)
+    append_remark(file->text_, file->options_.identity,
+                  "tensors are not shown lane by lane: that would be more than " +
+                      std::to_string(kMaxTracks) + " tracks",
+                  now);
   if (const int failed = file->write_text(); failed != 0)
     return cannot(file->options_.folder, "write '" + path + "'", std::strerror(failed));
   sigset_t all, before;  // the application's signal handlers stay on the application's threads
@@ -64,8 +69,9 @@ TraceFile::TraceFile(TraceFileOptions options, Log log, int fd, std::string path
     : options_(std::move(options)),
       log_(std::move(log)),
       path_(std::move(path)),
-      max_waiting_(std::max(kLeastWaiting, 2 * options_.tensors.size())),
-      open_(options_.tensors.size()),
+      max_waiting_(std::max(kLeastWaiting,
+                            2 * (options_.tracks.tensors.size() + options_.tracks.parts.size()))),
+      open_(options_.tracks.tensors.size()),
       fd_(fd) {
   waiting_.reserve(max_waiting_);
   writing_.reserve(max_waiting_);
@@ -86,8 +92,20 @@ TraceFile::~TraceFile() {
 
 void TraceFile::done(const TensorTimes& times) {
   const std::lock_guard lock(mutex_);
+  if (times.part != 0) {  // nobody applies a part
+    if (!options_.tracks.parts.empty()) wait_for_writer(times);
+    return;
+  }
   take(times.tensor);
   open_[times.tensor] = times;
+}
+
+void TraceFile::mark(TraceMark mark) {
+  const std::lock_guard lock(mutex_);
+  if (marks_.size() < kMostMarksWaiting)
+    marks_.push_back(std::move(mark));
+  else
+    ++lost_count_;
 }
 
 void TraceFile::applied(std::uint32_t tensor, TimeNs now) {
@@ -114,7 +132,10 @@ void TraceFile::next(std::uint32_t tensor) {
 
 void TraceFile::take(std::uint32_t tensor) {
   const TensorTimes times = std::exchange(open_[tensor], {});
-  if (times.step == 0) return;
+  if (times.step != 0) wait_for_writer(times);
+}
+
+void TraceFile::wait_for_writer(const TensorTimes& times) {
   if (waiting_.size() == max_waiting_) {
     ++lost_count_;
     return;
@@ -146,6 +167,7 @@ bool TraceFile::write_round() {
                    [this] { return stop_ || waiting_.size() >= max_waiting_ / 2; });
     stop = stop_;
     writing_.swap(waiting_);
+    writing_marks_.swap(marks_);
     lost_count = lost_count_;
   }
   write_records();
@@ -167,14 +189,25 @@ void TraceFile::write_records() {
   for (const TensorTimes& times : writing_) {
     if (ended_) break;
     const std::size_t before = text_.size();
-    append_tensor(text_, options_.identity, bytes_of(options_.tensors[times.tensor]), times);
-    if (written_bytes_ + text_.size() + kRemarkBytes > options_.limit_bytes) {
-      text_.resize(before);
-      end("full after " + std::to_string(options_.limit_bytes >> 20) + " MiB, at step " +
-          std::to_string(times.step) + ": the rest of the run is not in it");
-    }
+    append_tensor(text_, options_.identity, options_.tracks, times);
+    keep_within_limit(before, times.step);
   }
   writing_.clear();
+  for (const TraceMark& mark : writing_marks_) {
+    if (ended_) break;
+    const std::size_t before = text_.size();
+    append_mark(text_, options_.identity, mark);
+    keep_within_limit(before, mark.step);
+  }
+  writing_marks_.clear();
+}
+
+// What was appended last is taken back when there is no room for it.
+void TraceFile::keep_within_limit(std::size_t before, Step step) {
+  if (written_bytes_ + text_.size() + kRemarkBytes <= options_.limit_bytes) return;
+  text_.resize(before);
+  end("full after " + std::to_string(options_.limit_bytes >> 20) + " MiB, at step " +
+      std::to_string(step) + ": the rest of the run is not in it");
 }
 
 // Returns 0 or an error number. Whole events only: what a full disk cut off is taken back.

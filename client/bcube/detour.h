@@ -47,6 +47,19 @@ namespace sluice::client {
 
 enum class Way : std::uint8_t { kUp, kTurn, kDown, kMeeting, kSurvey, kVote, kSpare };
 
+constexpr const char* name_of(Way way) noexcept {
+  switch (way) {
+    case Way::kUp: return "up";
+    case Way::kTurn: return "turn";
+    case Way::kDown: return "down";
+    case Way::kMeeting: return "meeting";
+    case Way::kSurvey: return "survey";
+    case Way::kVote: return "vote";
+    case Way::kSpare: break;
+  }
+  return "spare";
+}
+
 class Detour {
  public:
   enum class State : std::uint8_t {

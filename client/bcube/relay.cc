@@ -102,8 +102,9 @@ void Relay::handle(Lane& lane, const Event& event, TimeNs now) {
     case Event::Kind::kStalled:  // one for all
       if (stall_told_ns_ != 0 && now - stall_told_ns_ < options_.stall_report_ns) return;
       stall_told_ns_ = now;
-      return events_.push(event);
+      return events_.push({.kind = event.kind, .step = tensors_.current(), .status = event.status});
     case Event::Kind::kTensorDone:
+      if (!lane.parts.empty() || spare) trace_slices(lane);
       if (spare) return handle_spare(lane, event, now);
       if (lane.place.way != Way::kMeeting) return handle_slice(lane, event, now);
       ++started_;
@@ -174,6 +175,7 @@ void Relay::begin(std::uint32_t tensor, TimeNs now) {
     passage.output = output + passage.slice.first_elem;
     passage.weight = submission.weight;
     passage.priority = submission.priority;
+    passage.ready_ns = submission.ready_ns;
     passage.whole = false;
     passage.non_finite = false;
     climb(passage, 0, now);
@@ -246,6 +248,7 @@ void Relay::submit(Passage& passage, const Stop& stop, Submission submission, Ti
   Lane& lane = lanes_[stop.lane];
   submission.tensor = stop.tensor;
   submission.priority = passage.priority;
+  submission.ready_ns = std::max(now, passage.ready_ns);
   ++passage.in_flight;
   if (Detour* const detour = detour_of(lane)) {
     const std::uint32_t index = lane.first_row + stop.tensor;
@@ -290,6 +293,7 @@ void Relay::finish(Passage& passage, TimeNs now) {
       {.weight = progress.weight, .absent = !progress.any_data, .non_finite = progress.non_finite},
       now);
   if (!left_out) trace_.done(tensor, step, now);
+  if (!left_out) close_parts(tensor, step);
   if (!left_out)
     events_.push({.kind = Event::Kind::kTensorDone,
                   .tensor = tensor,

@@ -30,7 +30,7 @@
 // where lanes move. In a synchronous job all of it is delivered, or the job ends.
 //
 // relay.cc: a slice's way; relay_lanes.cc: which lanes there are; relay_detour.cc: how they move;
-// relay_way_back.cc: and back; relay_calls.cc: the application's side.
+// relay_way_back.cc: and back; relay_calls.cc: the application's side; relay_trace.cc: the trace.
 #pragma once
 
 #include <algorithm>
@@ -85,6 +85,7 @@ class Relay final : public Member {
     SessionOptions options;
     std::vector<std::uint32_t> slices;  // of its tensors, in order
     std::uint32_t first_row = 0;        // of its tensors in the level's detour
+    std::vector<std::uint32_t> parts;   // of the trace that its tensors are in; none: no trace
     Session session;
     Counters past;      // of the sessions before
     bool over = false;  // this one has said how it ended
@@ -116,7 +117,10 @@ class Relay final : public Member {
   bool act_on_call(TimeNs now) override;
   bool has_call() const noexcept override { return tensors_.has_joined(); }
   bool poll_event(Event& event) noexcept override { return events_.pop(event); }
-  bool poll_trace(TensorTimes& times) noexcept override { return trace_.poll(times); }
+  bool poll_trace(TensorTimes& times) noexcept override {
+    return part_trace_.poll(times) || trace_.poll(times);
+  }
+  std::span<const TracePart> trace_parts() const noexcept override { return trace_parts_; }
   void handle_broken(Status why, TimeNs now) override { fail(std::move(why), now); }
   Status submit(const Submission& submission, TimeNs now) override;
   Status end_step() override;
@@ -161,7 +165,8 @@ class Relay final : public Member {
     std::uint64_t weight = 0;
     std::uint32_t in_flight = 0;  // submissions to lanes
     Priority priority = 0;
-    bool whole = false;  // the sum of all is in `output`, or nobody had data
+    TimeNs ready_ns = 0;  // `now` is the loop's: the application may have submitted since
+    bool whole = false;   // the sum of all is in `output`, or nobody had data
     bool non_finite = false;
     // ---- of the last whole sum ----
     std::uint64_t kept_weight = 0;
@@ -284,6 +289,12 @@ class Relay final : public Member {
   void note_step(Step step, std::uint64_t weight) noexcept;
   void tell_facts(Counters& counters) const;
 
+  // ---- relay_trace.cc ----
+  void plan_trace();
+  TracePart part_of(const LanePlace& place, std::uint32_t tensor, std::uint64_t elem_count) const;
+  void trace_slices(Lane& lane) noexcept;
+  void close_parts(std::uint32_t tensor, Step step) noexcept;
+
   // ---- relay.cc ----
   std::uint32_t turn_stage() const noexcept { return bcube_.levels() - 1; }
   void handle(Lane& lane, const Event& event, TimeNs now);
@@ -333,6 +344,9 @@ class Relay final : public Member {
   Status failure_;
   TimeNs stall_told_ns_ = 0;
   TensorTrace trace_;
+  TensorTrace part_trace_;
+  std::vector<TracePart> trace_parts_;      // by tensor, in the order of their ways
+  std::vector<std::uint32_t> first_parts_;  // of each tensor, and their number
   EventQueue events_;
 };
 

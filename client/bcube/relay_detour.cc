@@ -81,7 +81,7 @@ void Relay::go_on(std::uint32_t level, TimeNs now) {
                                                "; a broadcast or barrier was under way, which is "
                                                "over for some ranks alone"},
                 now);
-  events_.push({.kind = Event::Kind::kStalled,
+  events_.push({.kind = Event::Kind::kDetoured,
                 .step = detour.step(),
                 .status = Status(why_moved_[level].code(), describe_detour(level))});
   for (std::uint32_t row = 0; row < detour.rows().size() && status().ok(); ++row)

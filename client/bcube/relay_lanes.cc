@@ -11,19 +11,6 @@
 namespace sluice::client {
 namespace {
 
-constexpr const char* name_of(Way way) noexcept {
-  switch (way) {
-    case Way::kUp: return "up";
-    case Way::kTurn: return "turn";
-    case Way::kDown: return "down";
-    case Way::kMeeting: return "meeting";
-    case Way::kSurvey: return "survey";
-    case Way::kVote: return "vote";
-    case Way::kSpare: break;
-  }
-  return "spare";
-}
-
 // All servers of a lane's switch give its job the same name, and no other lane there has it. The
 // meetings of all levels have one name, so that those meet who should not; but a server is host of
 // meetings at all its levels.
@@ -118,7 +105,7 @@ Status Relay::make_lane(const LanePlace& place, std::vector<TensorSpec> tensors,
   options.nonce += lanes_.size();
   options.has_policy = true;  // whatever the appliance has for those who ask for none
   options.policy = {};
-  options.trace = false;
+  options.trace &= place.way < Way::kMeeting || place.way == Way::kSpare;
   options.prune = {};
   if (place.way != Way::kMeeting) {  // in those the application's choices are compared
     options.averaging = AveragingChoice::kSum;
@@ -192,6 +179,7 @@ Status Relay::make_lanes(TimeNs now, const PrepareLane& prepare) {
   if (status.ok() && mode_ == BcubeMode::kAggregated && bcube_.levels() > 1)
     status = make_spares(now, prepare);
   if (status.ok()) order_lanes();
+  if (status.ok() && options_.trace) plan_trace();
   return status;
 }
 

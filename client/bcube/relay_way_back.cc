@@ -139,7 +139,7 @@ void Relay::go_back(std::uint32_t level, TimeNs now) {
   detours_[level].go_back();
   ways_[level].home.end(now);
   why_moved_[level] = {};
-  events_.push({.kind = Event::Kind::kStalled,
+  events_.push({.kind = Event::Kind::kReturned,
                 .step = tensors_.current(),
                 .status = Status(StatusCode::kUnreachable, describe_detour(level))});
   Lane* lost = nullptr;

@@ -44,6 +44,8 @@ class Member {
   virtual bool has_call() const noexcept = 0;
   virtual bool poll_event(Event& event) noexcept = 0;
   virtual bool poll_trace(TensorTimes& times) noexcept = 0;
+  // Those that its records may be of, in the order of tensors.
+  virtual std::span<const TracePart> trace_parts() const noexcept { return {}; }
   virtual void handle_broken(Status why, TimeNs now) = 0;
 
   // ---- what it is and does ----

@@ -3,11 +3,13 @@
 // Switched off (the default) it holds no memory and each of its calls is one branch. On, it has one
 // record a tensor and a queue of finished ones, all allocated at the start; whoever does not drain
 // the queue loses the newest records and a count says how many. Times at the appliance are on this
-// worker's clock: see appliance_time(). Pure; the session's thread only.
+// worker's clock: see appliance_time(). Over several appliances what the lanes' sessions have noted
+// of a tensor is added up lane by lane. Pure; the session's thread only.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "aggregator/base/time.h"
@@ -35,7 +37,43 @@ struct TensorTimes {
   TimeNs result_ns = 0;              // all of its average is in the application's memory
   TimeNs applied_ns = 0;             // the application has used it; the session does not know when
   DurationNs smallest_round_trip_ns = 0;  // half of it is how far the appliance's times may be off
+  // ---- over several appliances ----
+  std::uint32_t part = 0;  // 0: of the whole tensor; else one more than its TracePart's index
+  std::uint32_t switch_index = 0;  // of a part: where its last slice was summed
+  bool detoured = false;           // of a part: there another switch stood in for its own
 };
+
+// What of a tensor goes through one lane of a BCube (client/bcube), for each of its records.
+struct TracePart {
+  std::uint32_t tensor = 0;
+  std::uint64_t elem_count = 0;
+  std::uint32_t thread = 0;
+  std::uint32_t stage = 0;
+  std::uint32_t level = 0;
+  const char* way = "";
+  std::string name;  // all of that in words
+};
+
+// Of two records of one step, that of both.
+inline void add(TensorTimes& all, const TensorTimes& more) noexcept {
+  const auto first = [](auto& time, auto other) {  // 0: unknown
+    if (other != 0) time = time == 0 ? other : std::min(time, other);
+  };
+  all.contributes |= more.contributes;
+  first(all.k, more.k);
+  all.packets += more.packets;
+  all.sent_again += more.sent_again;
+  first(all.ready_ns, more.ready_ns);
+  first(all.queued_ns, more.queued_ns);
+  first(all.first_sent_ns, more.first_sent_ns);
+  all.last_sent_ns = std::max(all.last_sent_ns, more.last_sent_ns);
+  first(all.first_contribution_ns, more.first_contribution_ns);
+  all.kth_contribution_ns = std::max(all.kth_contribution_ns, more.kth_contribution_ns);
+  all.result_ns = std::max(all.result_ns, more.result_ns);
+  first(all.smallest_round_trip_ns, more.smallest_round_trip_ns);
+  all.switch_index = more.switch_index;
+  all.detoured |= more.detoured;
+}
 
 // The appliance says how long before a packet left it something happened; the way here takes half
 // of the smallest round trip, or longer when the packet had to queue. So the time is late by what
@@ -110,11 +148,17 @@ class TensorTrace {
     if (!on()) return;
     TensorTimes& times = of(tensor, step);
     times.result_ns = std::max(times.queued_ns, now);
-    if (finished_count_ == finished_.size()) {
-      ++lost_count_;
-      return;
-    }
-    finished_[(finished_first_ + finished_count_++) % finished_.size()] = times;
+    finish(times);
+  }
+
+  // A part's finished record, to be added to what is noted of it. Precondition: on().
+  void part_done(const TensorTimes& times) noexcept {
+    TensorTimes& all = records_[times.part - 1];
+    all.step == times.step ? add(all, times) : void(all = times);
+  }
+  // All of the tensor is done, this part of it with it. Precondition: on().
+  void close_part(std::uint32_t index, Step step) noexcept {
+    if (has(index, step)) finish(records_[index]);
   }
 
   // The oldest finished record that nobody has taken.
@@ -128,6 +172,13 @@ class TensorTrace {
   std::uint64_t lost_count() const noexcept { return lost_count_; }
 
  private:
+  void finish(const TensorTimes& times) noexcept {
+    if (finished_count_ == finished_.size()) {
+      ++lost_count_;
+      return;
+    }
+    finished_[(finished_first_ + finished_count_++) % finished_.size()] = times;
+  }
   // The tensor's record of the step; a new one begins with the first that is heard of it.
   TensorTimes& of(std::uint32_t tensor, Step step) noexcept {
     TensorTimes& times = records_[tensor];

@@ -84,6 +84,8 @@ struct Event {
     kCollectiveDone,  // the buffer is filled, or the barrier passed. With a `status` that is not
                       // ok: the broadcast has lost its root, for all ranks alike
     kStalled,         // a report, not an error: `status.message()` names tensors, ranks and ages
+    kDetoured,        // a report: another appliance stands in for one of several, see `status`
+    kReturned,        // a report: that one is used again, see `status`
     kFellBehind,      // `step` has left the window: submissions are abandoned until a resync
     kStateWanted,     // rank `peer` waits for this one's state: send_state()
     kStateUnwanted,   // nobody waits for it any more, and none was given

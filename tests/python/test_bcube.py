@@ -1,5 +1,6 @@
 """BCube: the plan's files, and jobs over them in one process."""
 
+import itertools
 import os
 import subprocess
 from pathlib import Path
@@ -10,7 +11,7 @@ from inproc import on_all_ranks
 
 import sluice
 from sluice import __main__ as command_line
-from sluice import bcube
+from sluice import bcube, trace
 
 SLUICED = Path(os.environ.get("SLUICE_BUILD", "build")) / "dataplane" / "sluiced"
 
@@ -83,6 +84,49 @@ def test_a_job_sums_over_the_planned_file(tmp_path, ports, levels, mode):
     sums = sum(numpy.arange(1000, dtype=numpy.float32) + 2 + rank for rank in range(cube.servers))
     assert (weight == sums / workers).all()
     assert (bias == numpy.float32(sum(range(cube.servers))) / workers).all()
+
+
+@pytest.mark.parametrize("mode", ["aggregated", "plain"])
+def test_a_trace_shows_each_tensor_s_parts_by_thread_and_level(tmp_path, mode):
+    cube = bcube.Cube(2, 2)
+    place = "switch" if mode == "aggregated" else "server"
+    bcube.write_plan(cube, mode, f"inproc://{tmp_path.name}-{{level}}-{{{place}}}", tmp_path)
+    folder = tmp_path / "traces"
+
+    def work(job):
+        for _ in range(3):
+            job.submit("weight", numpy.ones(1000, numpy.float32))
+            job.submit("bias", numpy.ones(7, numpy.float32))
+            job.wait_step()
+
+    on_all_ranks(work, 4, f"bcube://2,2?file={tmp_path}/cube.toml", trace=folder)
+    merged = trace.merge(folder)
+    assert merged.ranks == [0, 1, 2, 3] and merged.steps == [1, 2, 3]
+    tracks = {e["tid"]: e["args"]["name"] for e in merged.events if e["name"] == "thread_name"}
+    steps = [e for e in merged.events if e["ph"] == "X" and e["name"].startswith("step ")]
+    for rank, (tensor, name) in itertools.product(range(4), enumerate(("weight", "bias"))):
+        mine = [e for e in steps if e["pid"] == rank + 1 and e["args"]["tensor"] == tensor]
+        whole = {e["args"]["step"]: e for e in mine if "thread" not in e["args"]}
+        parts = [e for e in mine if "thread" in e["args"]]
+        assert sorted(whole) == [1, 2, 3] and parts
+        for part in parts:
+            args, of = part["args"], whole[part["args"]["step"]]
+            assert tracks[part["tid"]].startswith(
+                f"{name}: thread {args['thread']}, stage {args['stage']} {args['way']}, "
+                f"level {args['level']}")
+            # BCube(2, 2): a thread begins at the level of its number and turns at the other.
+            assert args["level"] == (args["thread"] + args["stage"]) % 2
+            assert args["way"] == "turn" if args["stage"] == 1 else args["way"] in ("up", "down")
+            assert args["switch"] == (rank % 2 if args["level"] == 1 else rank // 2)
+            assert args["detoured"] is False
+            # A packet that says of many slices that there is no data counts for one.
+            assert args["packets"] > 0 or args["k"] > 0
+            assert of["ts"] <= part["ts"] + 0.01
+            assert part["ts"] + part["dur"] <= of["ts"] + of["args"]["result_us"] + 0.01
+        for step in (1, 2, 3):  # all of the tensor has gone up at once
+            first = [args["bytes"] for args in (e["args"] for e in parts)
+                     if (args["step"], args["stage"], args["way"]) == (step, 0, "up")]
+            assert sum(first) == whole[step]["args"]["bytes"]
 
 
 # 257 needs nine bits; all ranks round alike, so their average is what each of them sent.

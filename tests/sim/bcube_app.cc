@@ -47,18 +47,19 @@ void BcubeWorld::handle(std::uint32_t index, const client::Event& event, TimeNs 
       server.over = true;
       server.submitting = false;
       failures_[index] = {now - (may_fail ? died_ns() : 0), event.status.message()};
-      [[fallthrough]];
-    case client::Event::Kind::kStalled:
-      if (!may_fail)
-        oracle_.violation("rank " + std::to_string(index) + ": " + event.status.message());
-      return;
+      break;
+    case client::Event::Kind::kDetoured:
+    case client::Event::Kind::kReturned: server.moves.push_back(event); break;
+    case client::Event::Kind::kStalled: break;
     default: return;
   }
+  if (!may_fail) oracle_.violation("rank " + std::to_string(index) + ": " + event.status.message());
 }
 
 bool BcubeWorld::run_app(std::uint32_t index, TimeNs now) {
   Server& server = servers_[index];
   bool any = false;
+  for (client::TensorTimes times; server.relay->poll_trace(times);) server.traces.push_back(times);
   for (client::Event event; server.relay->poll_event(event); any = true) handle(index, event, now);
   for (; server.submitting && server.due_ns <= now; any = true) {
     if (server.order.empty()) {

@@ -137,6 +137,55 @@ TEST_P(BcubeReturns, WhatStoodInMayDieAndComeBackToo) {
   }
 }
 
+// Each tensor of each step has one record of its own and one of each of its parts, wherever these
+// went; those of the lost switch's level went elsewhere between the two reports, and the others at
+// home all the time.
+TEST_P(BcubeReturns, TheTraceShowsWhichWayEachPartWent) {
+  BcubeOptions options = options_of_returns();
+  options.trace = true;
+  BcubeWorld world(options);
+  world.kill({.part = {.kind = BcubeWorld::Part::Kind::kBox, .index = 1},
+              .after_ns = 130 * kMillisecond,
+              .for_ns = kSecond});
+  const client::Bcube& bcube = world.bcube();
+  const std::vector<std::uint32_t> moved = servers_of(bcube, 0, 1);
+  expect_back(world, moved, 1);
+  for (std::uint32_t server = 0; server < bcube.servers(); ++server) {
+    SCOPED_TRACE("server " + std::to_string(server));
+    const std::span<const client::TracePart> parts = world.relay(server).trace_parts();
+    ASSERT_FALSE(parts.empty());
+    const std::vector<client::Event>& moves = world.moves(server);
+    const bool moves_expected = std::ranges::find(moved, server) != moved.end();
+    ASSERT_EQ(moves.size(), moves_expected ? 2u : 0u);
+    const Step from = moves_expected ? moves[0].step : kLastStep;
+    const Step until = moves_expected ? moves[1].step : kLastStep;
+    if (moves_expected) {
+      EXPECT_EQ(moves[0].kind, client::Event::Kind::kDetoured);
+      EXPECT_EQ(moves[1].kind, client::Event::Kind::kReturned);
+      EXPECT_LT(from + 2, until);
+    }
+    std::size_t detoured = 0;
+    for (const client::TensorTimes& times : world.traces(server)) {
+      EXPECT_LE(times.ready_ns, times.result_ns);
+      if (times.part == 0) continue;
+      const client::TracePart& part = parts[times.part - 1];
+      EXPECT_EQ(times.tensor, part.tensor);
+      const bool same = times.switch_index == bcube.switch_of(server, part.level);
+      EXPECT_NE(times.detoured, same);
+      const bool away = part.level == 0 && times.step > from && times.step < until;
+      const bool in_between = part.level == 0 && times.step == from;  // some of it is done before
+      EXPECT_TRUE(in_between || times.detoured == away) << "step " << times.step;
+      // A packet that says of many tensors that there is no data counts for one of them.
+      EXPECT_TRUE(times.packets == 0 || times.queued_ns <= times.first_sent_ns);
+      EXPECT_LE(times.last_sent_ns, times.result_ns);
+      EXPECT_LE(times.kth_contribution_ns, times.result_ns);
+      detoured += times.detoured;
+    }
+    EXPECT_EQ(detoured != 0, moves_expected);
+    EXPECT_EQ(world.traces(server).size(), options.steps * (2 + parts.size()));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Some, BcubeReturns,
                          testing::Values(Shape{2, 2, BcubeMode::kAggregated},
                                          Shape{3, 2, BcubeMode::kAggregated},

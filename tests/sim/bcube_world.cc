@@ -83,6 +83,7 @@ BcubeWorld::BcubeWorld(BcubeOptions options)
     session.join_timeout_ns = options_.join_timeout_ns;
     session.averaging = options_.averaging;
     session.prune = options_.prune;
+    session.trace = options_.trace;
     const TimeNs start = random_.between(0, options_.start_max_ns);
     servers_[rank].relay =
         client::Relay::create(session, bcube_, options_.mode, layout_, start).value();

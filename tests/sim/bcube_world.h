@@ -56,7 +56,8 @@ struct BcubeOptions {
   AveragingChoice averaging{};
   Dtype wire{};
   client::PruneOptions prune;
-  bool last_exact = false;                      // of the tensors
+  bool last_exact = false;  // of the tensors
+  bool trace = false;
   std::vector<CollectivePlan> collectives;      // by before_step
   std::uint32_t receive_credit_packets = 1024;  // of a lane
   DurationNs member_timeout_ns = agg::JobsOptions().member_timeout_ns;
@@ -142,6 +143,13 @@ class BcubeWorld {
     return total;
   }
   client::Relay& relay(std::uint32_t server) { return *servers_[server].relay; }
+  // What it has noted, and its reports of detours.
+  const std::vector<client::TensorTimes>& traces(std::uint32_t server) const {
+    return servers_[server].traces;
+  }
+  const std::vector<client::Event>& moves(std::uint32_t server) const {
+    return servers_[server].moves;
+  }
   const client::Bcube& bcube() const { return bcube_; }
 
  private:
@@ -166,6 +174,8 @@ class BcubeWorld {
     TimeNs timer_at = kNever;
     Step step = 0;  // that is being submitted
     Step done = 0;
+    std::vector<client::TensorTimes> traces;
+    std::vector<client::Event> moves;
     std::size_t next_collective = 0;
     std::vector<std::uint8_t> collective_buffer;
     bool submitting = false;

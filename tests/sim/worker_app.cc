@@ -16,7 +16,9 @@ void Worker::on_event(const client::Event& event, TimeNs now) {
   switch (event.kind) {
     case Kind::kJoined:
     case Kind::kTensorLost:  // what was in flight shows in what comes with it
-    case Kind::kStalled: break;
+    case Kind::kStalled:
+    case Kind::kDetoured:
+    case Kind::kReturned: break;
     case Kind::kPushDone:
     case Kind::kPullDone: store_->on_event(event); break;
     case Kind::kStarted: on_started(); break;

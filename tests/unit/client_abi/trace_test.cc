@@ -42,9 +42,25 @@ TensorTimes times_of(std::uint32_t tensor, Step step) {
           .smallest_round_trip_ns = 2 * kMicrosecond};
 }
 
+// Eight tensors of 400 bytes; of the last one parts go two ways.
+TraceTracks tracks() {
+  TraceTracks tracks;
+  for (const char digit : {'0', '1', '2', '3', '4', '5', '6', '7'})
+    tracks.tensors.push_back({std::string("fc") + digit, 100});
+  tracks.parts = {{.tensor = 7, .elem_count = 60, .way = "turn", .name = "thread 0"},
+                  {.tensor = 7,
+                   .elem_count = 40,
+                   .thread = 1,
+                   .stage = 2,
+                   .level = 3,
+                   .way = "up",
+                   .name = "thread 1"}};
+  return tracks;
+}
+
 std::string events_of(const TensorTimes& times) {
   std::string out;
-  append_tensor(out, identity_of(1), 400, times);
+  append_tensor(out, identity_of(1), tracks(), times);
   return out;
 }
 
@@ -109,9 +125,56 @@ TEST(TraceEvents, KeepPhasesApartWhereTimesOverlap) {
                                                         "result on its way 1000000008.000 2.000"}));
 }
 
+TEST(TraceEvents, ShowAPartOnATrackOfItsOwnWithWhereItWent) {
+  TensorTimes times = times_of(7, 12);
+  times.part = 2;
+  times.switch_index = 5;
+  const std::string out = events_of(times);
+  const std::string place =
+      ",\"thread\":1,\"stage\":2,\"way\":\"up\",\"level\":3,\"switch\":5,\"detoured\":false,";
+  EXPECT_NE(out.find("\"tid\":200009,\"cat\":\"sluice\",\"name\":\"step 12\""), std::string::npos);
+  EXPECT_NE(out.find("\"tensor\":7,\"step\":12,\"bytes\":160,"), std::string::npos);
+  EXPECT_NE(out.find(place), std::string::npos) << out;
+  times.detoured = true;
+  const std::string detoured = events_of(times);
+  EXPECT_NE(detoured.find("\"name\":\"step 12, detoured\""), std::string::npos);
+  EXPECT_NE(detoured.find("\"detoured\":true"), std::string::npos);
+}
+
+// It knows when its sender heard that it is counted, and not when the sum was complete.
+TEST(TraceEvents, ShowAPartWhoseSumIsNotWantedUntilItIsCounted) {
+  TensorTimes times = times_of(7, 12);
+  times.part = 1;
+  times.k = 0;
+  times.first_contribution_ns = times.kth_contribution_ns = 0;
+  EXPECT_EQ(
+      phases_of(times),
+      (std::vector<std::string>{
+          "waits to be queued 1000000000.000 1.000", "waits in the queue 1000000001.000 2.000",
+          "on the wire 1000000003.000 3.000", "waits to be counted 1000000006.000 4.000"}));
+}
+
+TEST(TraceEvents, MarkWhatHappenedToTheRank) {
+  std::string out;
+  append_mark(out, identity_of(1),
+              {.name = "detour", .text = "level 0", .step = 9, .at_ns = kNow + kMicrosecond});
+  EXPECT_EQ(out,
+            ",\n{\"ph\":\"i\",\"pid\":2,\"tid\":2,\"cat\":\"sluice\",\"name\":\"detour\","
+            "\"ts\":1000000001.000,\"s\":\"p\",\"args\":{\"step\":9,\"text\":\"level 0\"}}");
+}
+
+TEST(TraceEvents, NameTracksInTheOrderOfTensorsAndOfTheirWays) {
+  std::string out;
+  append_trace_start(out, identity_of(3), tracks(), kNow);
+  for (const char* part : {"400007,\"name\":\"thread_name\",\"args\":{\"name\":\"fc7\"}",
+                           "400009,\"name\":\"thread_name\",\"args\":{\"name\":\"fc7: thread 1\"}",
+                           "400009,\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":9}"})
+    EXPECT_NE(out.find(part), std::string::npos) << part << " is not in " << out;
+}
+
 TEST(TraceEvents, NameProcessAndLanesOnce) {
   std::string out;
-  append_trace_start(out, identity_of(3), {{"fc1", 1}, {"fc2", 1}}, kNow);
+  append_trace_start(out, identity_of(3), {.tensors = {{"fc1", 1}, {"fc2", 1}}, .parts = {}}, kNow);
   append_trace_end(out);
   EXPECT_EQ(out.find("[\n{"), 0u);
   EXPECT_EQ(out.substr(out.size() - 4), "}\n]\n");
@@ -164,7 +227,7 @@ class TraceFileTest : public testing::Test {
                        .user = &log_};
     return TraceFile::open({.folder = folder_,
                             .identity = identity_of(0),
-                            .tensors = {{"a", 100}, {"b", 100}},
+                            .tracks = {.tensors = {{"a", 100}, {"b", 100}}, .parts = parts_},
                             .limit_bytes = limit_bytes},
                            Log(sink), kNow);
   }
@@ -179,6 +242,7 @@ class TraceFileTest : public testing::Test {
   }
 
   std::string root_, folder_, path_;
+  std::vector<TracePart> parts_;
   std::string log_;  // the writer's until the file is closed
 };
 
@@ -206,6 +270,35 @@ TEST_F(TraceFileTest, WritesEachTensorOnceWithTheTimeItWasApplied) {
   EXPECT_EQ(count(written, "\"applied_us\":40.000"), 2u);
   EXPECT_EQ(written.substr(written.size() - 4), "}\n]\n");
   EXPECT_EQ(log_, "");
+}
+
+TEST_F(TraceFileTest, WritesPartsAndMarksWithoutWaitingForAnybodyToUseThem) {
+  parts_ = {{.tensor = 0, .elem_count = 10, .way = "turn"}};
+  auto file = open();
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  TensorTimes part = times_of(0, 1);
+  part.part = 1;
+  file.value()->done(part);
+  file.value()->done(times_of(0, 1));  // does not replace it
+  file.value()->mark({.name = "detour", .text = "why", .step = 1, .at_ns = kNow});
+  file.value().reset();
+  const std::string written = text();
+  EXPECT_EQ(count(written, "\"name\":\"step 1\""), 2u);
+  EXPECT_EQ(count(written, "\"bytes\":40,"), 1u);
+  EXPECT_EQ(count(written, "\"name\":\"detour\""), 1u);
+}
+
+TEST_F(TraceFileTest, SaysThatItLeavesPartsOutWhereTheyWouldBeTooManyTracks) {
+  parts_.resize(kMaxTracks, {.tensor = 0, .elem_count = 10});
+  auto file = open();
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  TensorTimes part = times_of(0, 1);
+  part.part = 7;
+  file.value()->done(part);
+  file.value().reset();
+  const std::string written = text();
+  EXPECT_EQ(count(written, "\"name\":\"step "), 0u);
+  EXPECT_EQ(count(written, "more than 100000 tracks"), 1u);
 }
 
 TEST_F(TraceFileTest, LeavesWholeEventsBehindWhenTheProcessDies) {

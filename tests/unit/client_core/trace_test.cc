@@ -101,6 +101,62 @@ TEST(TensorTrace, MixesNothingOfOneStepIntoTheNext) {
   EXPECT_FALSE(times.contributes);
 }
 
+TEST(TensorTrace, AddsUpWhatWasNotedOfSlicesOfAPart) {
+  TensorTrace trace = trace_of(2);
+  const TensorTimes first{.tensor = 9,
+                          .step = 4,
+                          .k = 3,
+                          .packets = 2,
+                          .ready_ns = kNow,
+                          .queued_ns = kNow + 1,
+                          .first_sent_ns = kNow + 2,
+                          .last_sent_ns = kNow + 8,
+                          .first_contribution_ns = kNow + 5,
+                          .kth_contribution_ns = kNow + 9,
+                          .result_ns = kNow + 12,
+                          .smallest_round_trip_ns = kRoundTrip,
+                          .part = 2,
+                          .switch_index = 1};
+  // Sent again where another switch stands in, and no result is wanted of it.
+  const TensorTimes second{.tensor = 9,
+                           .step = 4,
+                           .packets = 3,
+                           .sent_again = 1,
+                           .ready_ns = kNow + 3,
+                           .queued_ns = kNow + 4,
+                           .first_sent_ns = kNow + 6,
+                           .last_sent_ns = kNow + 20,
+                           .result_ns = kNow + 30,
+                           .part = 2,
+                           .switch_index = 0,
+                           .detoured = true};
+  trace.part_done(first);
+  trace.part_done(second);
+  trace.close_part(0, 4);  // nothing of it was noted
+  trace.close_part(1, 4);
+  TensorTimes times;
+  ASSERT_TRUE(trace.poll(times));
+  EXPECT_EQ(times.tensor, 9u);
+  EXPECT_EQ(times.part, 2u);
+  EXPECT_EQ(times.step, 4u);
+  EXPECT_EQ(times.k, 3);
+  EXPECT_EQ(times.packets, 5u);
+  EXPECT_EQ(times.sent_again, 1u);
+  EXPECT_EQ(times.ready_ns, kNow);
+  EXPECT_EQ(times.queued_ns, kNow + 1);
+  EXPECT_EQ(times.first_sent_ns, kNow + 2);
+  EXPECT_EQ(times.last_sent_ns, kNow + 20);
+  EXPECT_EQ(times.first_contribution_ns, kNow + 5);
+  EXPECT_EQ(times.kth_contribution_ns, kNow + 9);
+  EXPECT_EQ(times.result_ns, kNow + 30);
+  EXPECT_EQ(times.smallest_round_trip_ns, kRoundTrip);
+  EXPECT_EQ(times.switch_index, 0u);
+  EXPECT_TRUE(times.detoured);
+  EXPECT_FALSE(trace.poll(times));
+  trace.close_part(1, 5);  // of the next step there is nothing yet
+  EXPECT_FALSE(trace.poll(times));
+}
+
 TEST(TensorTrace, LosesAndCountsTheNewestWhenNobodyTakesThem) {
   TensorTrace trace = trace_of(1);
   for (Step step = 1; step <= 5; ++step) trace.done(0, step, kNow);
