@@ -234,6 +234,28 @@ def test_ranks_of_several_machines_are_put_on_one_clock(tmp_path):
     assert any("m2 has no step in common" in r for r in merged.remarks)
 
 
+def test_clocks_of_machines_that_share_no_switch_are_put_on_one_by_way_of_others(tmp_path):
+    # Rank 1 is at a switch with rank 0 and at another with rank 2. On the way up ranks want sums of
+    # their own, which were not complete at one time.
+    def part(rank, way, level, step, at_us, clock):
+        return {"ph": "X", "pid": rank + 1, "tid": rank + 9, "name": f"step {step}",
+                "ts": clock + at_us, "dur": 90.0,
+                "args": {"tensor": 0, "step": step, "kth_contribution_us": 50.0, "way": way,
+                         "level": level, "switch": 0}}
+    clocks = (0.0, 5e6, -3e6)
+    for rank, parts in enumerate([[("turn", 0), ("up", 1)], [("turn", 0), ("turn", 1)],
+                                  [("turn", 1), ("up", 0)]]):
+        path = _rank_file(tmp_path, rank, machine=f"m{rank}", clock=clocks[rank], steps=())
+        events = trace.read_events(path) + [
+            part(rank, way, level, 1, 1000.0 + 300 * level + (7 * rank if way == "up" else 0),
+                 clocks[rank]) for way, level in parts]
+        path.write_text(json.dumps(events))
+    merged = trace.merge(tmp_path)
+    at_turns = {e["ts"] for e in merged.events if e.get("args", {}).get("way") == "turn"}
+    assert at_turns == {1000.0, 1300.0}
+    assert any("m2: clock moved by 3000000 us, by 1 moments" in r for r in merged.remarks)
+
+
 def test_only_the_newest_run_and_the_steps_asked_for_are_joined(tmp_path):
     old = _rank_file(tmp_path, 2, run="00")
     _rank_file(tmp_path, 0, steps=(1, 2, 3))

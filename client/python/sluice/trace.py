@@ -10,8 +10,13 @@ One process a rank, one track a tensor. Below each step its phases, each until t
 tensor has left it: waits to be queued, waits in the queue, on the wire, waits for other ranks,
 result on its way, waits to be applied (until the wait for it returned, or job.mark_applied(tensor)
 was called, as overlap() does). Instants mark the first contribution of any rank and the one that
-completed the tensor, both at the appliance. A click on a step shows all times as measured, and how
-often packets were sent again.
+completed it, both at the appliance. A click on a step shows all times as measured, and how
+often packets were sent again. What the log says of a stalled step is marked on the rank.
+
+Over a BCube each tensor has another track for each lane that takes a part of it, named by thread,
+stage, way and level: there "waits for other ranks" is the wait at that level's switch, and a part
+whose sum another worker wants "waits to be counted". Steps that went by way of another switch say
+"detoured"; "detour" and "back from a detour" mark when lanes moved, and why.
 """
 
 import collections
@@ -71,9 +76,12 @@ def _step(event):
 
 
 def _completions(rank):
-    """When the appliance completed each (tensor, step), on the rank's clock, in microseconds."""
-    return {(e["args"]["tensor"], e["args"]["step"]): e["ts"] + e["args"]["kth_contribution_us"]
-            for e in rank.events if "kth_contribution_us" in e.get("args", {})}
+    """When each sum that ranks share was complete at an appliance, on the rank's clock, in
+    microseconds. Of a BCube's, those at the turn: on the other ways ranks want different sums."""
+    return {(*(args.get(key) for key in ("tensor", "step", "level", "switch")),):
+            event["ts"] + args["kth_contribution_us"]
+            for event in rank.events for args in [event.get("args", {})]
+            if "kth_contribution_us" in args and args.get("way", "turn") == "turn"}
 
 
 def _clock_shifts(ranks):
@@ -83,16 +91,22 @@ def _clock_shifts(ranks):
     for rank in ranks:
         machines[rank.about["machine"]].append(_completions(rank))
     shifts, remarks = {reference: 0.0}, []
-    for machine, theirs in machines.items():
-        if machine == reference:
-            continue
-        apart = [ours[key] - times[key] for ours in machines[reference] for times in theirs
-                 for key in ours.keys() & times.keys()]
-        shifts[machine] = statistics.median(apart) if apart else 0.0
-        remarks.append(
-            f"machine {machine}: clock moved by {shifts[machine]:.0f} us, by {len(apart)} moments "
-            "at the appliance that both know" if apart else
-            f"machine {machine} has no step in common with {reference}: its clock is its own")
+
+    def apart(machine):  # from those whose clocks are known
+        return [ours[key] + shift - times[key] for known, shift in shifts.items()
+                for ours in machines[known] for times in machines[machine]
+                for key in ours.keys() & times.keys()]
+
+    while waiting := [machine for machine in machines if machine not in shifts]:
+        machine, moments = next(((each, found) for each in waiting if (found := apart(each))),
+                                (None, []))
+        if not moments:
+            remarks += [f"machine {each} has no step in common with {reference}: its clock is its "
+                        "own" for each in waiting]
+            return shifts | dict.fromkeys(waiting, 0.0), remarks
+        shifts[machine] = statistics.median(moments)
+        remarks.append(f"machine {machine}: clock moved by {shifts[machine]:.0f} us, by "
+                       f"{len(moments)} moments at the appliance that both know")
     return shifts, remarks
 
 
