@@ -5,11 +5,13 @@ new or has started again. Names of the metrics: dataplane/ops/README.md.
 """
 
 import math
+import re
 import statistics
 from collections import defaultdict
 from typing import NamedTuple, Optional
 
 _PINGED_AFTER_S = 1.0  # of silence, a member is pinged
+_LANE = re.compile(r"(.+)\.t(\d+)\.s(\d+)\.(up|turn|down)")  # client/bcube/relay_lanes.cc
 
 
 class Scrape:
@@ -122,6 +124,31 @@ class Job(NamedTuple):
         return sorted(rank.rank for rank in self.ranks if rank.missing)
 
 
+class Lane(NamedTuple):
+    thread: int
+    stage: int
+    way: str  # up, turn, down
+    job: Job
+
+    @property
+    def order(self):
+        """As a gradient passes them."""
+        return self.thread, self.way == "down", -self.stage if self.way == "down" else self.stage
+
+
+class Cube(NamedTuple):
+    """A BCube's job, as far as it passes this appliance; its ranks are places at the switch."""
+    name: str
+    levels: Optional[int]  # None: no lane tells
+    lanes: list
+    meeting: Job
+    spare: Optional[Job]  # where this switch stands in for another one of its level
+
+    @property
+    def level(self):
+        return self.levels and (self.lanes[0].thread + self.lanes[0].stage) % self.levels
+
+
 class Port(NamedTuple):
     name: str
     up: bool
@@ -142,6 +169,7 @@ class Drop(NamedTuple):
 
 class View(NamedTuple):
     jobs: list
+    cubes: list  # of what else would be jobs
     ports: list
     drops: list  # those that are not zero
     busy: list  # (lcore, share)
@@ -283,6 +311,25 @@ def _job(now, before, name, span_s):
         store=_store(now, before, name))
 
 
+def _cubes(jobs):
+    """(the BCubes among them, the others)."""
+    by_name = {job.name: job for job in jobs}
+    lanes = defaultdict(list)
+    for job in jobs:
+        found = _LANE.fullmatch(job.name)
+        if found and found[1] + ".meeting" in by_name:
+            lanes[found[1]].append(Lane(int(found[2]), int(found[3]), found[4], job))
+    taken, cubes = set(), []
+    for name, found in sorted(lanes.items()):
+        # A thread turns at its last stage, and at each switch one thread does.
+        levels = next((lane.stage + 1 for lane in found if lane.way == "turn"), None)
+        cubes.append(Cube(name, levels, sorted(found, key=lambda lane: lane.order),
+                          by_name[name + ".meeting"], by_name.get(name + ".spare")))
+        taken |= {lane.job.name for lane in found}
+        taken |= {f"{name}.{what}" for what in ("meeting", "spare", "survey", "vote")}
+    return cubes, [job for job in jobs if job.name not in taken]
+
+
 def _ports(now, before, span_s):
     drops = defaultdict(float)
     for scrape, sign in ((now, 1), (before, -1)):
@@ -332,9 +379,10 @@ def view(now, before):
     """What to show at scrape `now`; `before` is an earlier one, or the same when there is none."""
     span_s = now.time_s - before.time_s
     capacity = now.value("sluice_buffers_capacity_packets")
+    cubes, jobs = _cubes([_job(now, before, name, span_s)
+                          for (name,) in sorted(now.rows("sluice_job_members", "job"))])
     return View(
-        jobs=[_job(now, before, name, span_s)
-              for (name,) in sorted(now.rows("sluice_job_members", "job"))],
+        jobs=jobs, cubes=cubes,
         ports=_ports(now, before, span_s), drops=_drops(now, before, span_s),
         busy=sorted((int(lcore), share) for (lcore,), share in
                     now.rows("sluice_lcore_busy_ratio", "lcore").items()),

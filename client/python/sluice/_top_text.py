@@ -164,6 +164,32 @@ def _job_lines(job):
     return lines
 
 
+def _cube_lines(cube):
+    meeting = cube.meeting
+    words = [cube.name, f"BCube, level {cube.level} of {cube.levels}" if cube.levels else "BCube",
+             f"{meeting.members} of {_plural(meeting.world_size, 'server')} of the switch"]
+    yield _line("  ".join(words), TITLE)
+    spare = cube.spare
+    if spare and spare.step > 1:
+        now = f"now, {number(spare.step_rate)} steps/s" if spare.step_rate else "not now"
+        yield _line("  has stood in for another switch of its level: "
+                    f"{_plural(spare.step - 1, 'step')}, {now}", ALARM if spare.step_rate else "")
+    table = _table("thread", "stage", "<way", "step", "steps/s", "p50", "<latest", "behind", "<")
+    for lane in cube.lanes:
+        job, marks = lane.job, []
+        if job.state != "running":
+            marks.append(job.state)
+        if job.missing:
+            marks.append(f"waits for rank{'s' * (len(job.missing) > 1)} {ranks_text(job.missing)}")
+        latest = job.ranks[0] if job.ranks else None
+        table.add_row(str(lane.thread), str(lane.stage), lane.way, str(job.step),
+                      number(job.step_rate), duration(job.step_s),
+                      f"rank {latest.rank}" if latest else "-",
+                      duration(latest and latest.behind_s), ", ".join(marks),
+                      style=ALARM if marks else "")
+    yield table
+
+
 def _drop_table(drops, most):
     if not drops:
         yield _line("no packet dropped or useless so far", HEAD)
@@ -211,8 +237,11 @@ def frame(view, columns, rows=None):
     if live and view.jobs:
         below = min(len(view.drops), _LIVE_DROPS) + min(len(view.ports), _LIVE_PORTS) + 7
         fixed = below + sum(len(head) + 3 for head in heads)  # heading, "more", empty line
+        fixed += sum(len(cube.lanes) + 4 for cube in view.cubes)
         most = max(_MIN_RANKS, (rows - fixed) // len(view.jobs))
     parts = []
+    for cube in view.cubes:
+        parts += [*_cube_lines(cube), _line("")]
     for job, head in zip(view.jobs, heads):
         parts += head
         if job.ranks:
