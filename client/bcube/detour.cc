@@ -19,7 +19,7 @@ std::uint32_t Detour::add_row(Row row) {
 }
 
 void Detour::set_spares(const Spares& spares) noexcept {
-  CHECK(state_ == State::kNone && spares.lane != 0);
+  CHECK(state_ == State::kNone && spares.survey_lane != 0);
   spares_ = spares;
   state_ = State::kReady;
 }
@@ -30,7 +30,7 @@ void Detour::give_up() noexcept {
 }
 
 void Detour::regain() noexcept {
-  CHECK(state_ == State::kNone && spares_.lane != 0);
+  CHECK(state_ == State::kNone && spares_.survey_lane != 0);
   state_ = State::kReady;
 }
 
@@ -43,6 +43,7 @@ void Detour::begin(Step step, std::uint32_t collectives) {
   state_ = State::kAsking;
   ++moves_;
   begun_ = step;
+  collectives_ = collectives;
   survey_.assign(survey_elems(ports_, rows_.size()), 0);
   survey_[digit_] = static_cast<float>(step & kCountMask);
   survey_[ports_ + digit_] = static_cast<float>(collectives & kCountMask);
@@ -56,17 +57,20 @@ void Detour::begin(Step step, std::uint32_t collectives) {
   }
 }
 
-bool Detour::handle_survey() {
+void Detour::handle_survey() {
   CHECK(state_ == State::kAsking && begun_ != 0);
   state_ = State::kMoved;
   bool some_behind = false;
-  bool alike = true;
-  for (std::uint32_t digit = 0; digit < ports_; ++digit) {
+  for (std::uint32_t digit = 0; digit < ports_; ++digit)
     some_behind |= static_cast<std::uint32_t>(survey_[digit]) == ((begun_ - 1) & kCountMask);
-    alike &= survey_[ports_ + digit] == survey_[ports_];
-  }
   first_step_ = vote_step_ = some_behind ? begun_ - 1 : begun_;
-  return alike;
+}
+
+bool Detour::is_collective_over() const noexcept {
+  CHECK(state_ == State::kMoved);
+  const std::span<const float> over = std::span(survey_).subspan(ports_, ports_);
+  const auto one_more = static_cast<float>((collectives_ + 1) & kCountMask);
+  return std::ranges::find(over, one_more) != over.end();
 }
 
 bool Detour::is_ahead(std::uint32_t digit) const noexcept {

@@ -26,6 +26,10 @@
 // the switch once more before step 10: it goes back all the same, and there it is lost as if for
 // the first time. A lane back there that fails makes no difference to whose vote was counted.
 //
+// A collective that is over for some is over for all: it ends with a barrier, to which nobody
+// contributes before it has all bytes. Whose own was under way does it again unless the survey has
+// one who counts one more.
+//
 // Collectives follow the lanes, but may begin in any step. So nobody is ready while one is under
 // way, and a vote says how many are over: unless all say the same, they stay. Who begins one votes
 // first, if it has not, and waits for the sum, and who is in one when a step begins, or when the
@@ -97,7 +101,7 @@ class Detour {
   struct Spares {
     std::uint32_t survey_lane = 0;
     std::uint32_t vote_lane = 0;
-    std::uint32_t lane = 0;  // of all rows
+    std::uint32_t lane = 0;  // of all rows, if there are any
   };
   void set_spares(const Spares& spares) noexcept;
 
@@ -114,13 +118,15 @@ class Detour {
   // In: what this worker says; out: the sum.
   std::span<float> survey() noexcept { return survey_; }
   static std::size_t survey_elems(std::uint32_t ports, std::size_t rows) noexcept;
-  // The sum is in survey(). False: a collective is over for some of them alone.
-  bool handle_survey();
+  // The sum is in survey().
+  void handle_survey();
 
   // ---- once the survey is back ----
   Step step() const noexcept { return first_step_; }  // the one that is finished first
   Fate fate(std::uint32_t row) const noexcept;
   bool is_self(std::uint32_t digit) const noexcept { return digit == digit_; }
+  // For somebody that collective is over which this worker was in.
+  bool is_collective_over() const noexcept;
 
   // ---- the way back, once the survey is back ----
   // This worker has come to this step at this level.
@@ -155,7 +161,8 @@ class Detour {
   std::vector<float> votes_;   // by digit: 0, or one more than the collectives that are over
   std::vector<float> survey_;  // steps and collectives by digit, then who has each row's result
   Spares spares_;
-  Step begun_ = 0;  // this worker's, when the lanes moved
+  Step begun_ = 0;                 // this worker's, when the lanes moved
+  std::uint32_t collectives_ = 0;  // likewise, those that were over
   Step first_step_ = 0;
   Step reached_ = 0;
   Step vote_step_ = 0;

@@ -68,6 +68,7 @@ bool Relay::act_on_call(TimeNs now) {
   try_ways(now);
   for (Lane& lane : lanes_)
     for (Event event; lane.session.poll_event(event); acted = true) handle(lane, event, now);
+  miss_silent(now);
   std::uint32_t tensor = 0;
   if (state_ != SessionState::kRunning || !tensors_.next_joined(tensor)) return acted;
   begin(tensor, now);

@@ -186,6 +186,7 @@ class Relay final : public Member {
     std::size_t bytes = 0;
     std::uint32_t next_level = 0;
     bool running = false;  // at the level before
+    bool cut = false;      // whose lanes move
   };
   // Of a level.
   struct Ways {
@@ -230,8 +231,10 @@ class Relay final : public Member {
   void lose(Lane& lane, const Status& why, TimeNs now);
   void lose_spare(const Lane& lost, const Status& why, TimeNs now);
   void move(Lane& lane, const Status& why, TimeNs now);
+  void miss_silent(TimeNs now);
   void handle_spare(Lane& lane, const Event& event, TimeNs now);
   void go_on(std::uint32_t level, TimeNs now);
+  void go_on_with_collective(std::uint32_t level, TimeNs now);
   std::string describe_detour(std::uint32_t level) const;
   void settle(std::uint32_t level, std::uint32_t row, TimeNs now);
   void offer(std::uint32_t level, std::uint32_t row, TimeNs now);

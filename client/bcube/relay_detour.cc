@@ -46,10 +46,20 @@ void Relay::move(Lane& lost, const Status& why, TimeNs now) {
       {.input = detour.survey().data(), .output = detour.survey().data()}, now);
   if (!status.ok()) return fail(status, now);
   ++detour.busy;
-  if (is_in_collective(level)) {
-    collective_->next_level = level;
-    collective_->running = false;
-    advance_collective(now);
+  if (is_in_collective(level)) collective_->cut = true;
+}
+
+// A switch tells nobody of a silent server while no neighbour waits for it there. But it may have
+// moved and wait for their surveys, and they, at another level, in the end for it.
+void Relay::miss_silent(TimeNs now) {
+  if (state_ != SessionState::kRunning || (tensors_.at_rest() && !collective_)) return;
+  for (std::uint32_t level = 0; level < bcube_.levels(); ++level) {
+    Lane& meeting = lanes_[level];
+    if (!runs(meeting) || has_moved(level) || !meeting.session.lacks_ranks()) continue;
+    lose(meeting,
+         {StatusCode::kPeerLost, meeting.session.place() + "the appliance hears no more of rank " +
+                                     meeting.session.missing_ranks() + ", which is needed"},
+         now);
   }
 }
 
@@ -76,18 +86,27 @@ void Relay::handle_spare(Lane& lane, const Event& event, TimeNs now) {
 // All are here, and know who has what.
 void Relay::go_on(std::uint32_t level, TimeNs now) {
   Detour& detour = detours_[level];
-  if (!detour.handle_survey())
-    return fail({why_moved_[level].code(), why_moved_[level].message() +
-                                               "; a broadcast or barrier was under way, which is "
-                                               "over for some ranks alone"},
-                now);
+  detour.handle_survey();
   events_.push({.kind = Event::Kind::kDetoured,
                 .step = detour.step(),
                 .status = Status(why_moved_[level].code(), describe_detour(level))});
   for (std::uint32_t row = 0; row < detour.rows().size() && status().ok(); ++row)
     settle(level, row, now);
+  go_on_with_collective(level, now);
   vote(level, now);
   end_step_when_done(now);
+}
+
+// In which this worker was when its lanes moved.
+void Relay::go_on_with_collective(std::uint32_t level, TimeNs now) {
+  if (!is_in_collective(level) || !collective_->cut) return;
+  collective_->cut = false;
+  collective_->running = false;
+  if (detours_[level].is_collective_over())
+    ++meetings_over_[level];
+  else
+    collective_->next_level = level;
+  advance_collective(now);
 }
 
 // Empty: the lanes are where they belong.
@@ -106,7 +125,7 @@ std::string Relay::describe_detour(std::uint32_t level) const {
     case Detour::State::kMoved: break;
   }
   return name + ": from step " + std::to_string(detour.step()) + " on switch " +
-         std::to_string(lanes_[detour.spares().lane].place.switch_index) +
+         std::to_string(lanes_[detour.spares().survey_lane].place.switch_index) +
          " stands in for switch " + std::to_string(bcube_.switch_of(options_.rank.value, level)) +
          ", by way of the neighbours at level " + std::to_string(bcube_.detour_level(level)) +
          ": " + why;

@@ -206,7 +206,6 @@ Status Relay::make_spares(TimeNs now, const PrepareLane& prepare) {
         slices.push_back(lane.slices[tensor]);
       }
     }
-    if (tensors.empty()) continue;
     LanePlace place{.way = Way::kSurvey,
                     .level = level,
                     .switch_index = bcube_.switch_of(bcube_.detour_neighbour(rank, level), level)};
@@ -224,11 +223,14 @@ Status Relay::make_spares(TimeNs now, const PrepareLane& prepare) {
         place, {{.name = "who is back", .elem_count = bcube_.switch_ports(), .exact = true}}, now,
         prepare);
     if (!status.ok()) return status;
-    place.way = Way::kSpare;
-    if (status = make_lane(place, std::move(tensors), now, prepare); !status.ok()) return status;
-    lanes_.back().slices = std::move(slices);
-    detour.set_spares(
-        {.survey_lane = survey_lane, .vote_lane = survey_lane + 1, .lane = survey_lane + 2});
+    Detour::Spares spares{.survey_lane = survey_lane, .vote_lane = survey_lane + 1};
+    if (!tensors.empty()) {  // else of so small a gradient nothing passes here, only collectives do
+      place.way = Way::kSpare;
+      if (status = make_lane(place, std::move(tensors), now, prepare); !status.ok()) return status;
+      lanes_.back().slices = std::move(slices);
+      spares.lane = survey_lane + 2;
+    }
+    detour.set_spares(spares);
     kept_.resize(halves_.size());
   }
   return {};

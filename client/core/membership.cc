@@ -37,7 +37,10 @@ StatusCode code_of(wire::NoticeCode code) noexcept {
 void Membership::become(Phase phase) noexcept {
   switch (phase) {
     case Phase::kForming: CHECK(false); break;
-    case Phase::kRunning: CHECK(phase_ == Phase::kForming); break;
+    case Phase::kRunning:
+      CHECK(phase_ == Phase::kForming);
+      std::ranges::fill(missing_, 0);
+      break;
     case Phase::kLeaving: CHECK(phase_ == Phase::kForming || phase_ == Phase::kRunning); break;
     case Phase::kOver: break;
   }
@@ -93,12 +96,12 @@ Membership::Change Membership::handle_status(const wire::Packet& packet, TimeNs 
     return Change::kNone;
   }
   joined_count_ = body.joined_count;
-  if (phase_ != Phase::kForming) return Change::kNone;
+  const bool starts = phase_ == Phase::kForming && body.state == wire::JobState::kRunning;
+  if (starts) become(Phase::kRunning);
+  if (phase_ == Phase::kRunning && body.state == wire::JobState::kForming) return Change::kNone;
   for (std::size_t word = 0; word < kMaskWords; ++word)
     missing_[word] = word < packet.mask_word_count() ? packet.mask_word(word) : 0;
-  if (body.state != wire::JobState::kRunning) return Change::kNone;
-  become(Phase::kRunning);
-  return Change::kStarted;
+  return starts ? Change::kStarted : Change::kNone;
 }
 
 // Whoever did not run for a while cannot tell whether the appliance was silent.
@@ -185,6 +188,10 @@ void Membership::farewell(const wire::Leave& body) noexcept {
   leave_ = body;
   send_leave_ = true;
   send_keepalive_ = false;
+}
+
+bool Membership::lacks_ranks() const noexcept {
+  return std::ranges::any_of(missing_, [](std::uint64_t word) { return word != 0; });
 }
 
 std::string Membership::missing_ranks() const { return list_ranks(missing_, kMaskWords); }

@@ -43,7 +43,8 @@ class Membership {
   const Status& failure() const noexcept { return failure_; }
   // Members, as the last status said.
   std::uint16_t joined_count() const noexcept { return joined_count_; }
-  // Ranks that have not joined, "2, 5 and 7".
+  // Ranks that have not joined, or are gone, as the last status said: "2, 5 and 7".
+  bool lacks_ranks() const noexcept;
   std::string missing_ranks() const;
 
  private:

@@ -132,6 +132,9 @@ class Session final : public Member {
 
   // ---- what it is and does ----
   std::string place() const { return place_of(options_); }  // how its texts begin
+  // The running job's ranks that the appliance hears no more of, and that have not left in order.
+  bool lacks_ranks() const noexcept { return membership_.lacks_ranks(); }
+  std::string missing_ranks() const { return membership_.missing_ranks(); }
   SessionState state() const noexcept override { return state_; }
   // Ok while the application may call; else the session's failure, or that it has left.
   Status status() const override;
