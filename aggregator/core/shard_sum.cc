@@ -293,7 +293,8 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
   const bool requeued = tolerant && body.base_step != body.step;
   if (body.elem_count > job.spec.max_elems[index_of(StreamId::kGradients)] ||
       payload_bytes(body.dtype, body.elem_count) > job.spec.chunk_bytes ||
-      payload_bytes(body.result_dtype(), body.elem_count) > job.spec.chunk_bytes ||
+      (body.result != 0 &&
+       payload_bytes(body.result_dtype(), body.elem_count) > job.spec.chunk_bytes) ||
       (nil && !job.spec.allow_nil && !requeued))
     return Verdict::kShapeMismatch;
   if (!slice.record.may.test(rank)) return Verdict::kNotAllowed;
