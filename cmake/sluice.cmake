@@ -120,7 +120,8 @@ function(sluice_library name)
 endfunction()
 
 # sluice_test(NAME SOURCES file... [DEPS target...] [LABELS label...])
-# A GoogleTest program, registered with ctest as one test.
+# A GoogleTest program, registered with ctest as one test. What is labelled `simulation` instead of
+# `unit` runs long in one thread under fake time: the thread sanitizer has nothing to find there.
 function(sluice_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;LABELS" ${ARGN})
   find_package(GTest REQUIRED)

@@ -1,12 +1,17 @@
 #include "tests/sim/swarm_losses.h"
 
-#include <algorithm>
+#include <string_view>
 
 namespace sluice::sim {
 namespace {
 
 constexpr DurationNs kRetry = 500 * kMillisecond;  // of a launcher whose process was refused
 constexpr std::uint32_t kAttempts = 40;
+constexpr std::string_view kNeedsState = "needs the state of another rank";
+
+bool needs_state(const Worker& worker) {
+  return worker.failed() && worker.failure().message().find(kNeedsState) != std::string::npos;
+}
 
 }  // namespace
 
@@ -90,6 +95,7 @@ void Losses::watch(Rank rank, std::uint32_t attempts) {
   world_.at(world_.now() + kRetry, [this, rank, attempts] {
     Worker& process = world_.worker(run_, rank);
     if (process.started() || process.state() == ProcessState::kDead) return;
+    if (given_up()) return world_.kill(process, false);
     if (!process.failed()) return watch(rank, attempts);
     process.retries = false;
     if (attempts == 0)
@@ -99,6 +105,18 @@ void Losses::watch(Rank rank, std::uint32_t attempts) {
     world_.add_worker(run_, rank, world_.now()).retries = true;
     watch(rank, attempts - 1);
   });
+}
+
+// The last rank of the job ended for want of a state that nobody has any more. Its launcher starts
+// all ranks anew, from a checkpoint: who returns meanwhile would found the job and wait for them.
+bool Losses::given_up() const {
+  bool wanting = false;
+  for (std::uint16_t rank = 0; rank < job_.plan.world_size(); ++rank) {
+    const Worker& worker = world_.worker(run_, rank);
+    if (worker.started() && !worker.over()) return false;
+    wanting = wanting || needs_state(worker);
+  }
+  return wanting;
 }
 
 DurationNs Losses::longest_ns() const {
@@ -112,8 +130,7 @@ DurationNs Losses::longest_ns() const {
 // who is behind and alone has nobody to ask.
 bool Losses::excused(const Worker& worker) const {
   // Two ranks always have the last steps: one loss never takes them, whoever it is.
-  if (worker.failure().message().find("needs the state of another rank") != std::string::npos)
-    return struck_ >= 2 && job_.losses.size() + 1 >= job_.plan.world_size();
+  if (needs_state(worker)) return struck_ >= 2 && job_.losses.size() + 1 >= job_.plan.world_size();
   const Loss* loss = loss_of(worker.identity.rank);
   if (loss == nullptr) return false;
   // Of a store: whoever was given up is out.

@@ -24,6 +24,7 @@ class Losses {
   void come_back(const Loss& loss, bool host_too);
   void watch(Rank rank, std::uint32_t attempts);
   bool may_strike() const;
+  bool given_up() const;
   bool excused(const Worker& worker) const;
   const Loss* loss_of(Rank rank) const;
 
