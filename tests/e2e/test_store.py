@@ -75,7 +75,7 @@ def test_training_over_links_that_lose_packets(bound, where):
 def test_a_worker_that_is_killed_holds_nobody_up_and_comes_back():
     with Lab(hosts=RANKS) as lab:
         lab.start_appliance(BUILD, lab.config(fault={"rx_drop": 0.01, "seed": 3}))
-        training = Training(lab, "killed", 1, "worker", 300, seconds=0.03)
+        training = Training(lab, "killed", 1, "worker", 200, seconds=0.03)
         for rank in range(RANKS):
             training.wait_for(rank, "joined")
         time.sleep(1)
@@ -86,8 +86,8 @@ def test_a_worker_that_is_killed_holds_nobody_up_and_comes_back():
         training.processes[1] = training.start(1, 0.03)
         reports = [training.report(rank) for rank in range(RANKS)]
     assert len({report["sha"] for report in reports}) == 1
-    assert reports[0]["iterations"] == list(range(300))
-    assert 0 < reports[1]["iterations"][0] < 300
+    assert reports[0]["iterations"] == list(range(200))
+    assert 0 < reports[1]["iterations"][0] < 200
 
 
 def test_a_store_outlives_all_of_its_workers_for_another_run():
