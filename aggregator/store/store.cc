@@ -15,8 +15,20 @@ std::uint32_t blocks_of(const StoreSpec& spec, ShardId id, std::uint16_t shard_c
 }
 
 std::size_t floats_of_chunk(const StoreSpec& spec) noexcept {
-  const std::size_t places = !spec.gathers() ? 0 : spec.in_rank_order ? spec.world_size : 1;
-  return spec.stride_floats() * (1 + spec.update.state_count() + places);
+  return spec.stride_floats() * (1 + spec.update.state_count());
+}
+
+std::size_t floats_of_place(const StoreSpec& spec) noexcept {
+  return !spec.gathers() ? 0 : spec.stride_floats() * (spec.in_rank_order ? spec.world_size : 1);
+}
+
+// Touched now, not by the first push.
+float* zeros(std::size_t count) {
+  if (count == 0) return nullptr;
+  auto* const floats = static_cast<float*>(std::aligned_alloc(64, count * sizeof(float)));
+  if (floats == nullptr) throw std::bad_alloc();
+  std::memset(floats, 0, count * sizeof(float));
+  return floats;
 }
 
 }  // namespace
@@ -26,7 +38,9 @@ std::size_t StoreShard::memory_bytes(const StoreSpec& spec, ShardId id,
   const std::size_t blocks = blocks_of(spec, id, shard_count);
   const std::size_t chunks = blocks * kChunksPerBlock;
   const std::size_t masks = spec.in_rank_order ? mask_words(spec.world_size) : 0;
-  return chunks * (floats_of_chunk(spec) * sizeof(float) + sizeof(Chunk) + masks * 8) +
+  const std::size_t floats = floats_of_chunk(spec) + floats_of_place(spec);
+  const std::size_t place = spec.gathers() ? sizeof(std::uint32_t) : 0;
+  return chunks * (floats * sizeof(float) + sizeof(Chunk) + place + masks * 8) +
          blocks * (sizeof(Block) + spec.world_size * (sizeof(Row) + sizeof(Turn)));
 }
 
@@ -36,7 +50,9 @@ StoreShard::StoreShard(const StoreSpec& spec, ShardId id, std::uint16_t shard_co
       shard_count_(shard_count),
       block_count_(blocks_of(spec, id, shard_count)),
       area_floats_(floats_of_chunk(spec)),
+      place_floats_(floats_of_place(spec)),
       memory_(nullptr, std::free),
+      places_(nullptr, std::free),
       blocks_(block_count_),
       rows_(std::size_t{block_count_} * spec.world_size),
       chunks_(std::size_t{block_count_} * kChunksPerBlock),
@@ -44,12 +60,11 @@ StoreShard::StoreShard(const StoreSpec& spec, ShardId id, std::uint16_t shard_co
       gauges_(spec.world_size),
       progress_(spec.world_size) {
   CHECK(check_store(spec).ok() && id.value < shard_count);
-  const std::size_t bytes = chunks_.size() * area_floats_ * sizeof(float);
-  if (bytes != 0) {
-    memory_.reset(static_cast<float*>(std::aligned_alloc(64, bytes)));
-    if (memory_ == nullptr) throw std::bad_alloc();
-    std::memset(memory_.get(), 0, bytes);  // touched now, not by the first push
-  }
+  memory_.reset(zeros(chunks_.size() * area_floats_));
+  places_.reset(zeros(chunks_.size() * place_floats_));
+  if (spec.gathers()) free_places_.resize(chunks_.size());
+  for (std::uint32_t i = 0; i < free_places_.size(); ++i)
+    free_places_[i] = static_cast<std::uint32_t>(free_places_.size()) - 1 - i;
   if (spec.in_rank_order) gathered_ranks_.resize(chunks_.size() * mask_words(spec.world_size));
   turns_.reserve(rows_.size());
   changes_.reserve(4u * spec.world_size);

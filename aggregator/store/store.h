@@ -173,6 +173,7 @@ class StoreShard {
     std::uint16_t elem_count = 0;  // 0: not known yet
     std::uint16_t gathered = 0;    // pushes
     std::uint16_t missing = 0;     // members at the clock whose push is not in
+    std::uint32_t place = 0;       // where they are gathered, if any are
   };
   struct Turn {  // of a row with answers to give
     std::uint64_t urgency = 0;
@@ -210,6 +211,9 @@ class StoreShard {
   float* area(std::uint32_t local_block, std::uint32_t index) const noexcept {
     return memory_.get() + (std::size_t{local_block} * kChunksPerBlock + index) * area_floats_;
   }
+  float* place(std::uint32_t number) const noexcept {
+    return places_.get() + number * place_floats_;
+  }
   Chunk& chunk(std::uint32_t local_block, std::uint32_t index) noexcept {
     return chunks_[std::size_t{local_block} * kChunksPerBlock + index];
   }
@@ -244,8 +248,10 @@ class StoreShard {
   const ShardId id_;
   const std::uint16_t shard_count_;
   const std::uint32_t block_count_;  // of this shard
-  const std::size_t area_floats_;    // a chunk: parameters, states, what is gathered
-  std::unique_ptr<float[], decltype(&std::free)> memory_;
+  const std::size_t area_floats_;    // a chunk: parameters, states
+  const std::size_t place_floats_;   // what is gathered for a chunk
+  std::unique_ptr<float[], decltype(&std::free)> memory_, places_;
+  std::vector<std::uint32_t> free_places_;  // the last one used is the next: it is in the cache
   std::vector<Block> blocks_;
   std::vector<Row> rows_;
   std::vector<Chunk> chunks_;

@@ -22,16 +22,14 @@ Verdict StoreShard::push(const StorePush& push) noexcept {
   if (push.rank.value >= spec_.world_size) return Verdict::kBadRank;
   if (members_[push.rank.value] != MemberState::kLive) return Verdict::kNotAllowed;
   const std::uint32_t at = local(block_index);
-  const float* const gathered =
-      area(at, index) + spec_.stride_floats() * (1 + spec_.update.state_count());
-  if (spec_.gathers())
+  if (const Chunk& one = chunk(at, index); one.gathered != 0)
     prefetch_front<Use::kWrite>(
-        gathered + (spec_.in_rank_order ? spec_.stride_floats() * push.rank.value : 0),
+        place(one.place) + (spec_.in_rank_order ? spec_.stride_floats() * push.rank.value : 0),
         push.values.size());
   // What is gathered is applied with the last push of a clock.
   if (!spec_.gathers() || chunk(at, index).missing == 1)
-    for (const float* part = area(at, index); part != gathered; part += spec_.stride_floats())
-      prefetch_front<Use::kWrite>(part, push.values.size());
+    for (std::size_t first = 0; first != area_floats_; first += spec_.stride_floats())
+      prefetch_front<Use::kWrite>(area(at, index) + first, push.values.size());
   if (push.iteration == 0) return initialise(at, index, push);
 
   const Block& block = blocks_[at];
@@ -129,8 +127,13 @@ void StoreShard::gather(std::uint32_t at, std::uint32_t index, const StorePush& 
   CHECK(!(block.applied >> index & 1) && chunk.missing != 0);
   if (!block.rate_known) block.rate = push.rate;  // all chunks of a clock have one
   block.rate_known = true;
-  float* place = area(at, index) + spec_.stride_floats() * (1 + spec_.update.state_count());
   bool first = chunk.gathered == 0;
+  if (first) {
+    CHECK(!free_places_.empty());
+    chunk.place = free_places_.back();
+    free_places_.pop_back();
+  }
+  float* place = this->place(chunk.place);
   if (spec_.in_rank_order) {
     const std::size_t words = mask_words(spec_.world_size);
     std::uint64_t* ranks = &gathered_ranks_[(at * std::size_t{kChunksPerBlock} + index) * words];
@@ -151,7 +154,7 @@ void StoreShard::apply_gathered(std::uint32_t at, std::uint32_t index) noexcept 
   Block& block = blocks_[at];
   Chunk& chunk = this->chunk(at, index);
   CHECK(chunk.gathered != 0 && block.rate_known);
-  float* sum = area(at, index) + spec_.stride_floats() * (1 + spec_.update.state_count());
+  float* sum = place(chunk.place);
   if (spec_.in_rank_order) {
     const std::size_t words = mask_words(spec_.world_size);
     std::uint64_t* ranks = &gathered_ranks_[(at * std::size_t{kChunksPerBlock} + index) * words];
@@ -170,6 +173,7 @@ void StoreShard::apply_gathered(std::uint32_t at, std::uint32_t index) noexcept 
   }
   apply(at, index, block.rate, chunk.gathered, reinterpret_cast<const std::uint8_t*>(sum));
   chunk.gathered = 0;
+  free_places_.push_back(chunk.place);
   block.applied |= std::uint64_t{1} << index;
   greatest_clock_ = std::max(greatest_clock_, block.clock + 1);
 }
