@@ -79,7 +79,8 @@ Job::Job(const JoinRequest& request, Opened& parts)
       interrupted_(request.interrupted),
       uneven_limit_ns_(parts.options.silence_timeout_ns + kLeaveLimit),
       pool_(std::move(parts.pool)),
-      shared_(std::move(parts.member), *parts.session) {
+      shared_(std::move(parts.member), *parts.session),
+      served_(std::move(parts.served)) {
   if (pool_ == nullptr) return;
   pool_->tell([this] {
     const Lock lock = shared_.mutex.lock();
@@ -130,6 +131,8 @@ Job::~Job() {
   progress_.reset();
   pool_.reset();  // it wakes what is behind the lock
   copier_.reset();
+  for (const auto& served : served_)  // all at once, before the first is waited for
+    if (served.use_count() == 1) served->end();
 }
 
 void Job::leave(wire::LeaveReason reason) {

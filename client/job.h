@@ -47,6 +47,7 @@ struct JoinRequest {
 };
 
 struct Opened;
+class Served;
 
 inline constexpr std::int32_t kForeverMs = -1;
 
@@ -161,9 +162,10 @@ class Job {
   std::uint32_t pulls_awaited_ = 0;  // threads in wait_pull(), under the lock
   std::atomic<std::thread::id> trace_thread_{};
   std::unique_ptr<TraceFile> trace_;
-  std::unique_ptr<Device> device_;      // null: all gradients are in host memory
-  std::unique_ptr<Copier> copier_;      // its thread uses all of the above
-  std::unique_ptr<Progress> progress_;  // last: so does its
+  std::unique_ptr<Device> device_;               // null: all gradients are in host memory
+  std::unique_ptr<Copier> copier_;               // its thread uses all of the above
+  std::unique_ptr<Progress> progress_;           // so does its
+  std::vector<std::shared_ptr<Served>> served_;  // needed by neighbours when all of this is over
 };
 
 // Gradient bytes per packet that an MTU carries for so many workers, whatever the IP version; 0

@@ -67,9 +67,9 @@ Result<Layout> make_layout(const JoinRequest& request, std::size_t world_size) {
   return layout;
 }
 
-// Fills in what the transport decides.
+// Fills in what the transport decides. `starts_late`: another worker's, which may start after this.
 Result<std::unique_ptr<Transport>> open_line(const JoinRequest& request, const std::string& text,
-                                             SessionOptions& options) {
+                                             bool starts_late, SessionOptions& options) {
   const Result<Address> address = parse_address(text);
   if (!address.ok()) return address.status();
   Result<std::unique_ptr<Transport>> transport =
@@ -77,7 +77,8 @@ Result<std::unique_ptr<Transport>> open_line(const JoinRequest& request, const s
                       .local_address = request.local_address,
                       .secret = request.session.secret,
                       .mtu_bytes = request.mtu_bytes,
-                      .rank = request.session.rank},
+                      .rank = request.session.rank,
+                      .starts_late = starts_late},
                      request.log);
   if (!transport.ok()) return at_place(request, transport.status());
   const TransportFacts facts = transport.value()->facts();
@@ -87,6 +88,8 @@ Result<std::unique_ptr<Transport>> open_line(const JoinRequest& request, const s
                         (facts.offloads.empty() ? "none" : facts.offloads));
   options.receive_credit_packets = facts.receive_credit_packets;
   options.path_datagram_bytes = facts.path_datagram_bytes;
+  if (starts_late)
+    options.connect_timeout_ns = std::max(options.connect_timeout_ns, options.join_timeout_ns);
   return transport;
 }
 
@@ -107,7 +110,7 @@ Result<Opened> open_session(const JoinRequest& request) {
     opened.options.executor = opened.pool.get();
   }
   Result<std::unique_ptr<Transport>> transport =
-      open_line(request, request.address, opened.options);
+      open_line(request, request.address, false, opened.options);
   if (!transport.ok()) return transport.status();
   auto session =
       std::make_unique<Session>(opened.options, std::move(layout).value(), monotonic_now());
@@ -115,6 +118,28 @@ Result<Opened> open_session(const JoinRequest& request) {
   opened.lines.push_back({*session, std::move(transport).value()});
   opened.member = std::move(session);
   return opened;
+}
+
+// Mode plain: this worker's appliances, one at each level. Of inproc:// there is nothing to open.
+Status serve_neighbours(const JoinRequest& request, const CubePlaces& places,
+                        std::vector<std::shared_ptr<Served>>& served) {
+  for (std::uint32_t level = 0; level < places.bcube.levels(); ++level) {
+    const std::uint32_t own = places.bcube.digit(request.session.rank.value, level);
+    const Result<Address> address = parse_address(places.appliances[level][own]);
+    if (!address.ok()) return at_place(request, address.status());
+    if (address.value().scheme != Address::Scheme::kUdp) continue;
+    Result<std::shared_ptr<Served>> opened =
+        Served::open({.host = address.value().host,
+                      .port = address.value().port,
+                      .secret = request.session.secret,
+                      .linger_ns = request.session.silence_timeout_ns},
+                     request.log);
+    if (!opened.ok())
+      return at_place(request, {opened.status().code(), "level " + std::to_string(level) + ": " +
+                                                            opened.status().message()});
+    served.push_back(std::move(opened).value());
+  }
+  return {};
 }
 
 Result<Opened> open_relay(const JoinRequest& request) {
@@ -131,6 +156,10 @@ Result<Opened> open_relay(const JoinRequest& request) {
   Result<Layout> layout = make_layout(request, bcube.switch_ports());
   if (!layout.ok()) return layout.status();
   Opened opened{.options = options_of(request)};
+  const bool plain = places.value().mode == BcubeMode::kPlain;
+  if (plain)
+    if (Status status = serve_neighbours(request, places.value(), opened.served); !status.ok())
+      return status;
   std::vector<std::unique_ptr<Transport>> transports;  // of the lanes
   const auto prepare = [&](const LanePlace& place, SessionOptions& options) -> Status {
     const bool spare = place.way >= Way::kSurvey;
@@ -138,16 +167,13 @@ Result<Opened> open_relay(const JoinRequest& request) {
       return {StatusCode::kNotFound, "only a file says which appliances there are"};
     const std::string& text = spare ? places.value().stand_ins[place.level]
                                     : places.value().appliances[place.level][place.host];
-    const bool plain = places.value().mode == BcubeMode::kPlain;
+    const bool neighbours =
+        plain && place.host != bcube.digit(opened.options.rank.value, place.level);
     if (!text.starts_with("udp://") && !text.starts_with("inproc://"))
       return at_place(request, {StatusCode::kInvalidArgument,
                                 "level " + std::to_string(place.level) + ": " + text +
                                     ": over a BCube addresses are udp:// or inproc://"});
-    if (plain && !text.starts_with("inproc://"))
-      return at_place(request, {StatusCode::kInvalidArgument,
-                                text + ": mode plain sums in the servers' own processes, which "
-                                       "have inproc:// appliances alone; use mode aggregated"});
-    auto transport = open_line(request, text, options);
+    auto transport = open_line(request, text, neighbours, options);
     if (!transport.ok() && spare) {
       request.log.write(SLUICE_LOG_INFO, "no detour for level " + std::to_string(place.level) +
                                              ": " + transport.status().message());

@@ -7,6 +7,7 @@
 #include "aggregator/base/status.h"
 #include "client/job.h"
 #include "client/progress.h"
+#include "client/transport/inproc/served.h"
 
 namespace sluice::client {
 
@@ -16,6 +17,7 @@ struct Opened {
   std::unique_ptr<Member> member;
   Session* session = nullptr;  // the member, or the first of its sessions
   std::vector<Progress::Line> lines;
+  std::vector<std::shared_ptr<Served>> served;  // by this worker, for its neighbours
 };
 
 // May block: host names are resolved.

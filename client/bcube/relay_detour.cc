@@ -12,6 +12,11 @@ namespace sluice::client {
 void Relay::lose(Lane& lane, const Status& why, TimeNs now) {
   if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving) return;
   if (is_lost(lane)) return fail_attempt(lane, now);
+  // A server that has left takes its appliance along. Who needs that no more need not hear of it;
+  // else the lane says so with the next step.
+  if (mode_ == BcubeMode::kPlain && state_ == SessionState::kRunning && tensors_.at_rest() &&
+      !collective_ && why.code() == StatusCode::kUnreachable)
+    return;
   Detour* const detour = detour_of(lane);
   if (is_spare(lane) && detour->in_use())
     return fail({why.code(), why_moved_[lane.place.level].message() +

@@ -248,8 +248,8 @@ void JoinMachine::fail_unreachable(TimeNs now) {
                     "): start sluiced there, or correct the address");
   fail(StatusCode::kUnreachable,
        "no answer to any join request for " + waited +
-           ": check that sluiced runs there and is of this release, that address and port are "
-           "right, and that no firewall drops UDP");
+           ": check that sluiced (in a BCube of mode plain: that worker) runs there and is of this "
+           "release, that address and port are right, and that no firewall drops UDP");
 }
 
 void JoinMachine::fail_preparing(TimeNs now) {

@@ -18,6 +18,7 @@ struct TransportRequest {
   std::string secret;         // inproc: of the appliance, if this worker makes it
   std::size_t mtu_bytes = 1500;
   Rank rank;
+  bool starts_late = false;  // udp: what listens there may not yet
 };
 
 // May block: host names are resolved, the DPDK plug-in is loaded and started.

@@ -1,5 +1,5 @@
-"""A BCube of real `sluiced` over UDP: exact sums, PyTorch with equal parameters, and a box that
-dies."""
+"""A BCube of real `sluiced` over UDP, or of workers who serve each other: exact sums, PyTorch with
+equal parameters, and a box or a worker that dies."""
 
 import json
 import sys
@@ -27,6 +27,29 @@ def test_sums_are_exact_over_two_levels_of_appliances(ports, elems):
         for worker in workers:
             report = finish(worker)
             assert report["exit"] == 0, report
+
+
+def test_workers_sum_for_each_other_where_switches_only_forward():
+    with CubeLab(2, 2, mode="plain") as cube:
+        workers = [start(cube, rank, steps=5, tensors=5, elems=60_000)
+                   for rank in range(cube.workers)]
+        for worker in workers:
+            report = finish(worker)
+            assert report["exit"] == 0, report
+
+
+def test_a_worker_that_dies_is_named_by_those_for_whom_it_sums():
+    with CubeLab(2, 2, mode="plain") as cube:
+        workers = [start(cube, rank, steps=100_000, tensors=5, elems=20_000) for rank in range(4)]
+        for worker in workers:
+            wait_joined(worker)
+        workers[3].kill()
+        start_s = time.monotonic()
+        reports = [finish(worker, timeout=30) for worker in workers[:3]]
+        assert time.monotonic() - start_s < 12
+        assert all(report["exit"] == 3 for report in reports), reports
+        errors = [report["error"] for report in reports]
+        assert any("where rank 1 sums" in error and "silent" in error for error in errors), errors
 
 
 TRAIN = """
@@ -79,6 +102,21 @@ def test_pytorch_trains_on_nine_workers_and_all_replicas_are_the_same(wire):
             told.append(json.loads(out.splitlines()[-1]))
         assert [each["steps"] for each in told] == [20] * cube.workers
         assert len({each["hash"] for each in told}) == 1
+
+
+def test_pytorch_trains_with_equal_replicas_without_any_appliance():
+    pytest.importorskip("torch")
+    with CubeLab(2, 2, plain_network=True, mode="plain") as cube:
+        workers = [start_training(cube, rank, SLUICE_LOG="info") for rank in range(cube.workers)]
+        told, logs = [], []
+        for worker in workers:
+            out, err = worker.communicate(timeout=300)
+            assert worker.returncode == 0, err
+            told.append(json.loads(out.splitlines()[-1]))
+            logs.append(err)
+        assert [each["steps"] for each in told] == [20] * cube.workers
+        assert len({each["hash"] for each in told}) == 1
+        assert not any("strangers" in log for log in logs), logs
 
 
 def test_a_box_that_dies_is_named_within_seconds():

@@ -1,4 +1,5 @@
-"""A BCube in network namespaces: one for each worker and each switch, a `sluiced` in each of these.
+"""A BCube in network namespaces: one for each worker and each switch, a `sluiced` in each of these,
+or in mode plain a Linux bridge.
 
 `python3 -m sluice bcube plan` says which address, interface and configuration each has; a worker's
 interface at level l is `level<l>`. With `detours` the workers forward for each other, so that each
@@ -32,10 +33,11 @@ class CubeLab:
     """BCube(`ports`, `levels`). Everything is removed on exit. Not thread-safe."""
 
     def __init__(self, ports: int, levels: int, plain_network: bool = False,
-                 detours: bool = False):
+                 detours: bool = False, mode: str = "aggregated"):
         self.cube = bcube.Cube(ports, levels)
         self.plain_network = plain_network
         self.detours = detours
+        self.mode = mode
         self.boxes: dict[tuple[int, int], subprocess.Popen] = {}  # by level and switch
         self._prefix = f"slc{os.getpid() % 100000}x{next(_ordinals)}"
         self._namespaces: list[str] = []
@@ -61,8 +63,8 @@ class CubeLab:
         try:
             self.directory = Path(
                 self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sluice-lab-")))
-            bcube.write_plan(self.cube, "aggregated", "udp://10.{level}.{switch}.1:7700",
-                             self.directory, interface="w{server}")
+            bcube.write_plan(self.cube, self.mode, bcube.PATTERNS[self.mode], self.directory,
+                             interface="w{server}")
             self._build()
         except BaseException:
             self.__exit__(None, None, None)
@@ -98,6 +100,10 @@ class CubeLab:
             self._in(name, f"ethtool -K {device} tx off rx off gso off tso off gro off")
             self._in(name, f"ip link set {device} up")
 
+    def _add_bridge(self, name: str) -> None:
+        self._in(name, "ip link add br0 type bridge")
+        self._in(name, "ip link set br0 up")
+
     def _build(self) -> None:
         for worker in range(self.workers):
             self._add_namespace(f"w{worker}")
@@ -105,17 +111,20 @@ class CubeLab:
             for switch in range(self.cube.switches):
                 name = f"s{level}-{switch}"
                 self._add_namespace(name)
+                if self.mode == "plain":
+                    self._add_bridge(name)
                 for digit, worker in enumerate(self.cube.servers_of(level, switch)):
                     self._link((f"w{worker}", f"level{level}"), (name, f"w{worker}"))
                     self._in(f"w{worker}",
                              f"ip addr add 10.{level}.{switch}.{digit + 10}/24 dev level{level}")
+                    if self.mode == "plain":
+                        self._in(name, f"ip link set w{worker} master br0")
         if self.detours:
             self._add_routes()
         if not self.plain_network:
             return
         self._add_namespace("mgmt")
-        self._in("mgmt", "ip link add br0 type bridge")
-        self._in("mgmt", "ip link set br0 up")
+        self._add_bridge("mgmt")
         for worker in range(self.workers):
             self._link((f"w{worker}", "mgmt0"), ("mgmt", f"w{worker}"))
             self._in("mgmt", f"ip link set w{worker} master br0")

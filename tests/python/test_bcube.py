@@ -44,6 +44,16 @@ def test_the_command_writes_what_sluiced_accepts(tmp_path, capsys):
         assert done.returncode == 0 or "interface" in done.stderr, done.stderr
 
 
+def test_without_appliances_the_command_gives_each_worker_an_address_at_each_level(tmp_path,
+                                                                                    capsys):
+    assert command_line.main(["bcube", "plan", "--ports", "3", "--levels", "2", "--mode", "plain",
+                              "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "6 ordinary switches, which only forward, with 3" in printed
+    assert "worker 5 digits 2,1: udp://10.0.1.12:7700, udp://10.1.2.11:7700" in printed
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cube.toml", "drawing.txt"]
+
+
 @pytest.mark.parametrize("pattern, words", [
     ("udp://10.0.0.1", "level 0, switch 0 and level 0, switch 1"),
     ("udp://10.{level}.{worker}.1", "worker")])

@@ -787,9 +787,9 @@ SLUICE_API sluice_status sluice_finish(sluice_job* job);
 SLUICE_API sluice_status sluice_abort(sluice_job* job);
 
 /* Ends the membership (as sluice_leave when nothing is in flight, else as sluice_abort), stops the
- * job's thread and frees it. Blocks for at most 1 s. Afterwards no memory of the caller is touched
- * and `job` is invalid. NULL is ignored. In the child of a fork it frees nothing. Must not be
- * called from a callback: returns SLUICE_INVALID_ARGUMENT then. */
+ * job's thread and frees it. Blocks for at most 1 s; who sums for neighbours (BCube, mode plain) up
+ * to the silence timeout more, while they ask. Then no memory of the caller is touched and `job` is
+ * invalid. NULL is ignored; a forked child frees nothing. In callbacks: SLUICE_INVALID_ARGUMENT. */
 SLUICE_API sluice_status sluice_close(sluice_job* job);
 
 /* Fills `counters` up to its struct_size. Works on a failed job too. Never blocks. */

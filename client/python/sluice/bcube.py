@@ -2,7 +2,8 @@
 
 BCube(n, k) has n^k servers with k ports and k levels of n^(k-1) switches with n ports. It writes
 cube.toml, which every worker's address names (`bcube://n,k?file=cube.toml`), and, where the
-switches sum, a configuration for each of them.
+switches sum, a configuration for each of them. In mode plain the addresses are the workers' own,
+one at each level, and the switches are ordinary ones.
 """
 
 import string
@@ -11,8 +12,10 @@ from pathlib import Path
 from sluice import errors
 
 MODES = ("aggregated", "plain")
-_PATTERNS = {"aggregated": "udp://10.{level}.{switch}.1:7700",
-             "plain": "inproc://cube-{level}-{server}"}
+PATTERNS = {"aggregated": "udp://10.{level}.{switch}.1:7700",
+             "plain": "udp://10.{level}.{switch}.{host}:7700"}
+_MAY_HOLD = {"aggregated": ("level", "switch"), "plain": ("level", "server", "switch", "host")}
+_FIRST_HOST = 10  # of a switch's servers, whose digits start at 0
 
 
 class Cube:
@@ -54,12 +57,17 @@ def addresses(cube, mode, pattern):
     """By level, then by switch or, plain, by server; InvalidArgument if two are the same."""
     named = {name for _, name, _, _ in string.Formatter().parse(pattern) if name is not None}
     place = "switch" if mode == "aggregated" else "server"
-    if not named <= {"level", place}:
-        raise errors.InvalidArgument(f"--address {pattern}: of mode {mode} it may hold {{level}} "
-                                     f"and {{{place}}}, not {', '.join(sorted(named))}")
-    count = cube.switches if mode == "aggregated" else cube.servers
-    rows = [[pattern.format(level=level, **{place: index}) for index in range(count)]
-            for level in range(cube.levels)]
+    if not named <= set(_MAY_HOLD[mode]):
+        holds = ", ".join(f"{{{name}}}" for name in _MAY_HOLD[mode])
+        raise errors.InvalidArgument(f"--address {pattern}: of mode {mode} it may hold {holds}, "
+                                     f"not {', '.join(sorted(named))}")
+    if mode == "aggregated":
+        rows = [[pattern.format(level=level, switch=index) for index in range(cube.switches)]
+                for level in range(cube.levels)]
+    else:
+        rows = [[pattern.format(level=level, server=index, switch=cube.switch_of(index, level),
+                                host=_FIRST_HOST + cube.digits(index)[level])
+                 for index in range(cube.servers)] for level in range(cube.levels)]
     seen = {}
     for level, row in enumerate(rows):
         for index, address in enumerate(row):
@@ -77,7 +85,8 @@ def cube_file(cube, mode, rows):
             f"its rank says which one it is.",
             f"ports = {cube.ports}", f"levels = {cube.levels}", f'mode = "{mode}"',
             "# By level, and in a level by " +
-            ("switch." if mode == "aggregated" else "server: each runs an appliance.")]
+            ("switch." if mode == "aggregated" else
+             "server: there its own process sums for its neighbours.")]
     quoted = [", ".join(f'"{address}"' for address in row) for row in rows]
     return "\n".join([*text, "appliances = [", *(f"  [{row}]," for row in quoted), "]"]) + "\n"
 
@@ -97,7 +106,9 @@ def appliance_file(cube, level, switch, address, interface):
 def drawing(cube, mode, rows):
     """Switches with their workers, then workers with their addresses."""
     lines = [f"BCube({cube.ports}, {cube.levels}), {mode}: {cube.servers} workers with "
-             f"{cube.levels} ports, {cube.levels * cube.switches} switches with {cube.ports}", ""]
+             f"{cube.levels} ports, {cube.levels * cube.switches} " +
+             ("switches" if mode == "aggregated" else "ordinary switches, which only forward,") +
+             f" with {cube.ports}", ""]
     width = len(str(cube.servers - 1))
     for level in reversed(range(cube.levels)):
         for switch in range(cube.switches):
@@ -144,8 +155,9 @@ def add_arguments(parser):
     plan.add_argument("--levels", type=int, required=True, help="k, and ports of a worker")
     plan.add_argument("--mode", choices=MODES, default=MODES[0],
                       help="aggregated: the switches sum; plain: the workers do")
-    plan.add_argument("--address", help="of an appliance, with {level} and {switch} or, plain, "
-                      "{server}; default " + " or ".join(_PATTERNS.values()))
+    plan.add_argument("--address", help="of an appliance, with {level} and {switch}; plain: of a "
+                      "worker, also with {server} and {host}, which is 10 and its digit; default " +
+                      " or ".join(PATTERNS.values()))
     plan.add_argument("--interface", default="worker{digit}",
                       help="of a switch's port to a worker, with {digit} or {server}")
     plan.add_argument("--out", default="bcube", help="folder; default ./bcube")
@@ -154,7 +166,7 @@ def add_arguments(parser):
 def run(options):
     try:
         cube = Cube(options.ports, options.levels)
-        text = write_plan(cube, options.mode, options.address or _PATTERNS[options.mode],
+        text = write_plan(cube, options.mode, options.address or PATTERNS[options.mode],
                           options.out, options.interface)
     except errors.InvalidArgument as error:
         print(f"bcube plan: {error}")

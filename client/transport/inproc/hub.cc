@@ -17,14 +17,14 @@ namespace {
 constexpr std::size_t kQueueSlots = 1024;
 constexpr std::size_t kIpUdpBytes = wire::kIpv4Bytes + wire::kUdpBytes;
 
-agg::ApplianceOptions appliance_options(const std::string& secret) {
+}  // namespace
+
+agg::ApplianceOptions options_inside(const std::string& secret) {
   agg::ApplianceOptions options{.jobs = {.secret = secret}, .makes_memory = false};
   std::random_device random;
   for (std::uint8_t& byte : options.jobs.boot_key) byte = static_cast<std::uint8_t>(random());
   return options;
 }
-
-}  // namespace
 
 InprocQueue::InprocQueue(std::size_t slots, std::size_t slot_bytes, std::string address_text)
     : address(std::move(address_text)),
@@ -58,7 +58,7 @@ std::size_t InprocQueue::pop(std::span<std::uint8_t> out) noexcept {
   return bytes;
 }
 
-Hub::Hub(const std::string& secret) : appliance_(appliance_options(secret)) {}
+Hub::Hub(const std::string& secret) : appliance_(options_inside(secret)) {}
 
 std::shared_ptr<Hub> Hub::find(const std::string& name, const std::string& secret) {
   static std::mutex mutex;

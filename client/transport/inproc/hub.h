@@ -19,6 +19,9 @@
 
 namespace sluice::client {
 
+// Of an appliance inside a worker, which orders its memory from who drives it.
+agg::ApplianceOptions options_inside(const std::string& secret);
+
 // Datagrams on their way to one worker, in slots allocated once. Guarded by the hub's mutex.
 class InprocQueue {
  public:

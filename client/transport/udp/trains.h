@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "client/transport/transport.h"
 
@@ -87,7 +88,9 @@ class TrainReceiver {
   std::size_t take(std::span<Incoming> out, Accepts accepts) noexcept {
     std::size_t taken = 0;
     while (taken < out.size() && next_ < count_) {
-      if (offset_ == 0 && (!intact(next_) || !accepts(from_[next_]))) {
+      const bool fits = offset_ != 0 || intact(next_);
+      too_long_ += !fits;
+      if (!fits || (offset_ == 0 && !accepts(from_[next_]))) {
         ++next_;
         continue;
       }
@@ -95,6 +98,8 @@ class TrainReceiver {
     }
     return taken;
   }
+  // Messages that were left out as too long, since this was asked last.
+  std::uint64_t take_too_long() noexcept { return std::exchange(too_long_, 0); }
   // Datagrams that came in company, since the start.
   std::uint64_t coalesced() const noexcept { return coalesced_; }
 
@@ -116,6 +121,7 @@ class TrainReceiver {
   std::size_t next_ = 0;    // message
   std::size_t offset_ = 0;  // in it
   std::uint64_t coalesced_ = 0;
+  std::uint64_t too_long_ = 0;
   std::unique_ptr<std::uint8_t[]> bytes_;  // its pages are taken when they are first used
   std::array<mmsghdr, kSlots> messages_{};
   std::array<iovec, kSlots> pieces_{};

@@ -1,6 +1,5 @@
 #include "client/transport/udp/udp.h"
 
-#include <arpa/inet.h>
 #include <linux/errqueue.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -19,12 +18,12 @@
 #include "client/fork.h"
 #include "client/transport/udp/moderation.h"
 #include "client/transport/udp/pace.h"
+#include "client/transport/udp/socket.h"
 #include "client/transport/udp/trains.h"
 
 namespace sluice::client {
 namespace {
 
-constexpr int kReceiveBufferBytes = 8 << 20;
 // What waits in this host cannot be overtaken any more, so little may: enough for the wire while
 // the progress thread wakes up, about 110 frames. (The kernel doubles it, and charges for whole
 // buffers.)
@@ -33,82 +32,13 @@ constexpr std::size_t kMinBufferCostBytes = 2304;  // what the kernel charges fo
 constexpr std::size_t kMaxPathEvents = 16;
 constexpr int kMaxErrorsPerDrain = 64;
 
-struct SocketAddress {
-  sockaddr_storage storage{};
-  socklen_t bytes = 0;
-
-  int family() const noexcept { return storage.ss_family; }
-  const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&storage); }
-  void set_port(std::uint16_t port) noexcept {
-    if (family() == AF_INET) {
-      reinterpret_cast<sockaddr_in*>(&storage)->sin_port = htons(port);
-    } else {
-      reinterpret_cast<sockaddr_in6*>(&storage)->sin6_port = htons(port);
-    }
-  }
-  bool same_host(const sockaddr_storage& other) const noexcept {
-    if (other.ss_family != storage.ss_family) return false;
-    if (family() == AF_INET) {
-      return reinterpret_cast<const sockaddr_in&>(other).sin_addr.s_addr ==
-             reinterpret_cast<const sockaddr_in&>(storage).sin_addr.s_addr;
-    }
-    return std::memcmp(&reinterpret_cast<const sockaddr_in6&>(other).sin6_addr,
-                       &reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr,
-                       sizeof(in6_addr)) == 0;
-  }
-  std::string text() const {
-    std::array<char, INET6_ADDRSTRLEN + 1> host{};
-    std::array<char, 8> port{};
-    if (::getnameinfo(get(), bytes, host.data(), host.size(), port.data(), port.size(),
-                      NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-      return "?";
-    }
-    std::string text = family() == AF_INET6 ? "[" : "";
-    text.append(host.data()).append(family() == AF_INET6 ? "]:" : ":").append(port.data());
-    return text;
-  }
-};
-
-Status io_error(const std::string& what) {
-  return {StatusCode::kIoError, what + ": " + std::strerror(errno)};
-}
-
-Result<SocketAddress> resolve(const std::string& host, std::uint16_t port, int family, int flags) {
-  addrinfo hints{};
-  hints.ai_family = family;
-  hints.ai_socktype = SOCK_DGRAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int rc = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (rc != 0) {
-    return Status(StatusCode::kNotFound, "host \"" + host +
-                                             "\" cannot be resolved: " + ::gai_strerror(rc) +
-                                             "; check the name or write the IP address");
-  }
-  SocketAddress address;
-  std::memcpy(&address.storage, found->ai_addr, found->ai_addrlen);
-  address.bytes = found->ai_addrlen;
-  ::freeaddrinfo(found);
-  return address;
-}
-
-void set_int(int fd, int level, int name, int value) noexcept {
-  // Options that make things better, not possible: a kernel without one of them still works.
-  (void)::setsockopt(fd, level, name, &value, sizeof value);
-}
-
-int get_int(int fd, int level, int name) noexcept {
-  int value = 0;
-  socklen_t bytes = sizeof value;
-  return ::getsockopt(fd, level, name, &value, &bytes) == 0 ? value : 0;
-}
-
 class UdpTransport final : public Transport {
  public:
   Status open(const UdpOptions& options) {
     auto remote = resolve(options.host, options.port, AF_UNSPEC, 0);
     if (!remote.ok()) return remote.status();
     remote_ = remote.value();
+    starts_late_ = options.starts_late;
     socket_ = OwnedFd(::socket(remote_.family(), SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket_) return io_error("cannot open a UDP socket");
     for (std::size_t offset = 0; offset < targets_.size(); ++offset) {
@@ -248,20 +178,12 @@ class UdpTransport final : public Transport {
 
   void set_options() noexcept {
     const int fd = socket_.get();
-    // "Probe": don't fragment, and let only the interface's MTU refuse a datagram. A path MTU that
-    // an ICMP packet claims may be forged.
-    if (remote_.family() == AF_INET) {
-      set_int(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
+    mark_datagrams(fd, remote_.family());
+    if (remote_.family() == AF_INET)
       set_int(fd, IPPROTO_IP, IP_RECVERR, 1);
-      set_int(fd, IPPROTO_IP, IP_TOS, wire::kEcnCapable);
-    } else {
-      set_int(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
+    else
       set_int(fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
-      set_int(fd, IPPROTO_IPV6, IPV6_TCLASS, wire::kEcnCapable);
-    }
-    if (::setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &kReceiveBufferBytes,
-                     sizeof kReceiveBufferBytes) != 0)
-      set_int(fd, SOL_SOCKET, SO_RCVBUF, kReceiveBufferBytes);
+    grow_receive_buffer(fd);
     set_int(fd, SOL_SOCKET, SO_SNDBUF, kSendBufferBytes);
     // The kernel charges for whole buffers: twice the payload is a safe guess for large frames. An
     // eighth is left for control packets and for what arrives late.
@@ -291,6 +213,7 @@ class UdpTransport final : public Transport {
   }
 
   void push_event(PathEvent event) noexcept {
+    if (starts_late_ && event.kind == PathEvent::Kind::kUnreachable) return;
     if (events_.size() < kMaxPathEvents) events_.push_back(std::move(event));
   }
 
@@ -337,6 +260,7 @@ class UdpTransport final : public Transport {
 
   OwnedFd socket_;
   SocketAddress remote_;
+  bool starts_late_ = false;
   std::array<SocketAddress, kMaxShards + 1> targets_;
   std::size_t header_bytes_ = 0;
   TransportFacts facts_;

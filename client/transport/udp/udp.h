@@ -19,7 +19,8 @@ struct UdpOptions {
   std::uint16_t port = kDefaultPort;
   std::string local_address;  // empty: the kernel chooses
   std::size_t mtu_bytes = 1500;
-  bool trains = true;  // where the kernel has them
+  bool trains = true;        // where the kernel has them
+  bool starts_late = false;  // what listens there may not yet: that nothing does is no event
 };
 
 // Resolves the host (may block as long as the system's resolver does) and opens the socket. Tells

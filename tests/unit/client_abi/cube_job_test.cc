@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <fstream>
 #include <limits>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -48,15 +49,20 @@ struct Cube {
       text += (level == 0 ? "" : ",") + at(rank, level);
     return text;
   }
-  // Each server has an appliance, which its neighbours of all levels know by a name of the level.
-  std::string write_plain_file() const {
+  // Each server has an appliance at each level. `pattern`: LEVEL and SERVER stand for numbers.
+  std::string write_plain_file(std::string pattern = "") const {
+    if (pattern.empty()) pattern = "inproc://" + name + "-LEVEL-SERVER";
     const std::string path = testing::TempDir() + "/" + name + ".toml";
     std::ofstream file(path);
     file << "ports = " << n << "\nlevels = " << k << "\nmode = \"plain\"\nappliances = [\n";
     for (std::uint32_t level = 0; level < k; ++level) {
       file << "  [";
       for (std::uint32_t server = 0; server < servers(); ++server)
-        file << "\"inproc://" << name << "-" << level << "-" << server << "\", ";
+        file << '"'
+             << std::regex_replace(
+                    std::regex_replace(pattern, std::regex("LEVEL"), std::to_string(level)),
+                    std::regex("SERVER"), std::to_string(server + 1))
+             << "\", ";
       file << "],\n";
     }
     file << "]\n";
@@ -148,6 +154,57 @@ TEST(CubeJobs, SumOverServersWhoAdd) {
     });
     std::remove(file.c_str());
   }
+}
+
+TEST(CubeJobs, SumOverServersWhoServeEachOther) {
+  for (const Cube& cube : {Cube{2, 2, "udp22"}, Cube{3, 2, "udp32"}}) {
+    const std::string file = cube.write_plain_file("udp://127.0.LEVEL.SERVER:17710");
+    on_every_rank(cube.servers(), [&](std::uint32_t rank) {
+      Options options = cube.options(rank);
+      options.address = cube.shape() + "?mode=plain&file=" + file;
+      train(cube, options);
+    });
+    std::remove(file.c_str());
+  }
+}
+
+// The others are late, and one of them goes on alone when all have left.
+TEST(CubeJobs, WaitForServersThatStartLateAndDoNotMissThoseThatLeave) {
+  const Cube cube{2, 2, "late22"};
+  const std::string file = cube.write_plain_file("udp://127.0.LEVEL.SERVER:17720");
+  on_every_rank(4, [&](std::uint32_t rank) {
+    Options options = cube.options(rank);
+    options.address = cube.shape() + "?file=" + file;
+    options.silence_timeout = milliseconds(1000);
+    options.connect_timeout = milliseconds(500);
+    if (rank == 3) std::this_thread::sleep_for(milliseconds(1500));  // refused 3 times within 1 s
+    Job job(options, {{"t", 5'000}});
+    std::vector<float> values(5'000, static_cast<float>(rank));
+    job.submit({0, values.data(), values.data()});
+    job.wait_step(kLong);
+    EXPECT_EQ(values.back(), 1.5f);
+    if (rank != 0) return;
+    std::this_thread::sleep_for(milliseconds(2500));
+    const Error error = error_of([&] {
+      job.submit({0, values.data(), values.data()});
+      job.wait_step(kLong);
+    });
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("level "), HasSubstr("rank ")));
+  });
+  std::remove(file.c_str());
+}
+
+TEST(CubeJobs, NameAnAddressThatCannotBeServed) {
+  const Cube cube{2, 2, "foreign"};
+  const std::string file = cube.write_plain_file("udp://192.0.2.SERVERLEVEL");
+  Options options = cube.options(1);
+  options.address = cube.shape() + "?file=" + file;
+  EXPECT_THAT(error_of([&] {
+                Job job(options, {{"t", 8}});
+              }).what(),
+              AllOf(HasSubstr("level 0"), HasSubstr("192.0.2.20:7700"),
+                    HasSubstr("address of this machine")));
+  std::remove(file.c_str());
 }
 
 // A value that no number is rounded to is seen by all, and does not come again.

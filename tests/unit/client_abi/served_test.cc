@@ -1,0 +1,163 @@
+// An appliance that a worker serves by UDP, on the loopback interface.
+#include "client/transport/inproc/served.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <future>
+#include <thread>
+#include <vector>
+
+#include "client/clock.h"
+#include "client/fork.h"
+#include "client/job.h"
+
+namespace sluice::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr const char* kHost = "127.0.2.20";
+constexpr std::uint16_t kPort = 17'700;
+constexpr std::int32_t kLongMs = 20'000;
+
+std::shared_ptr<Served> serve(DurationNs linger_ns = 4 * kSecond) {
+  auto served =
+      Served::open({.host = kHost, .port = kPort, .secret = "s", .linger_ns = linger_ns}, Log());
+  EXPECT_TRUE(served.ok()) << served.status().message();
+  return served.ok() ? std::move(served).value() : nullptr;
+}
+
+Status join(std::uint16_t rank, std::unique_ptr<Job>& job, const std::string& secret = "s") {
+  JoinRequest request;
+  request.address = std::string("udp://") + kHost + ":" + std::to_string(kPort);
+  request.tensors.push_back({.name = "t", .elem_count = 50'000});
+  request.session.job_name = "served";
+  request.session.run_id = 1;
+  request.session.rank = Rank{rank};
+  request.session.world_size = 2;
+  request.session.secret = secret;
+  return Job::join(std::move(request), job);
+}
+
+void send(std::uint16_t port, std::vector<std::uint8_t> bytes) {
+  const OwnedFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(port)};
+  ::inet_pton(AF_INET, kHost, &to.sin_addr);
+  ASSERT_EQ(::sendto(fd.get(), bytes.data(), bytes.size(), 0,
+                     reinterpret_cast<const sockaddr*>(&to), sizeof to),
+            static_cast<ssize_t>(bytes.size()));
+}
+
+template <class Condition>
+bool holds_soon(Condition condition) {
+  for (int i = 0; i < 500 && !condition(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  return condition();
+}
+
+TEST(Served, SumsForItsMembersAndCountsWhatStrangersSend) {
+  const std::shared_ptr<Served> served = serve();
+  ASSERT_NE(served, nullptr);
+  std::vector<std::thread> workers;
+  for (std::uint16_t rank = 0; rank < 2; ++rank)
+    workers.emplace_back([rank] {
+      std::unique_ptr<Job> job;
+      const Status joined = join(rank, job);
+      ASSERT_TRUE(joined.ok()) << joined.message();
+      std::vector<float> values(50'000);
+      for (std::uint32_t step = 1; step <= 20; ++step) {
+        for (std::size_t i = 0; i < values.size(); ++i)
+          values[i] = static_cast<float>(i % 1000 + step + rank);
+        ASSERT_TRUE(job->submit({.input = values.data(), .output = values.data()}).ok());
+        Step done = 0;
+        ASSERT_TRUE(job->wait_step(kLongMs, done).ok());
+        for (std::size_t i = 0; i < values.size(); ++i)
+          ASSERT_EQ(values[i], static_cast<float>(i % 1000 + step) + 0.5f);
+      }
+    });
+  for (const std::uint16_t port : {kPort, static_cast<std::uint16_t>(kPort + 1)}) {
+    send(port, {});
+    send(port, std::vector<std::uint8_t>(100, 0xa5));
+    send(port, std::vector<std::uint8_t>(60'000, 0x5a));
+  }
+  for (std::thread& worker : workers) worker.join();
+  EXPECT_TRUE(holds_soon([&] {
+    std::uint64_t malformed = 0;
+    for (std::size_t index = 0; index < kVerdictCount; ++index)
+      if (use_of(static_cast<Verdict>(index)) == PacketUse::kMalformed)
+        malformed += served->verdicts(static_cast<Verdict>(index));
+    return malformed == 6;
+  }));
+  EXPECT_GE(served->verdicts(Verdict::kBadMagic), 2u);
+  EXPECT_EQ(served->verdicts(Verdict::kLeave), 2u);
+}
+
+TEST(Served, IsOneForAllJobsOfAProcess) {
+  const std::shared_ptr<Served> served = serve();
+  EXPECT_EQ(serve(), served);
+}
+
+TEST(Served, AdmitsWhoKnowsTheSecretAlone) {
+  const std::shared_ptr<Served> served = serve();
+  ASSERT_NE(served, nullptr);
+  std::unique_ptr<Job> job;
+  EXPECT_EQ(join(0, job, "another").code(), StatusCode::kRefused);
+  EXPECT_GE(served->verdicts(Verdict::kJoinRefused), 1u);
+}
+
+TEST(Served, SaysWhyItCannotListen) {
+  const std::shared_ptr<Served> served = serve();
+  const auto half = Served::open({.host = kHost, .port = kPort - 1}, Log());
+  ASSERT_FALSE(half.ok());
+  EXPECT_THAT(half.status().message(),
+              AllOf(HasSubstr("127.0.2.20:17700"), HasSubstr("in use"), HasSubstr("file")));
+  const auto foreign = Served::open({.host = "192.0.2.1", .port = kPort}, Log());
+  ASSERT_FALSE(foreign.ok());
+  EXPECT_THAT(foreign.status().message(),
+              AllOf(HasSubstr("192.0.2.1:17700"), HasSubstr("address of this machine")));
+}
+
+// Rank 0 has gone on a step alone and asks for it; when it has left nobody is waited for.
+TEST(Served, LingersForMembersThatAskAndForNobodyElse) {
+  std::shared_ptr<Served> served = serve(2 * kSecond);
+  ASSERT_NE(served, nullptr);
+  std::unique_ptr<Job> jobs[2];
+  auto other = std::async(std::launch::async, [&] { return join(1, jobs[1]); });
+  ASSERT_TRUE(join(0, jobs[0]).ok());
+  ASSERT_TRUE(other.get().ok());
+  const TimeNs idle_start = monotonic_now();
+  served.reset();  // its members are idle
+  EXPECT_GE(monotonic_now() - idle_start, 400 * kMillisecond);
+  EXPECT_LE(monotonic_now() - idle_start, 1900 * kMillisecond);
+  jobs[0].reset();
+  jobs[1].reset();
+
+  served = serve(2 * kSecond);
+  ASSERT_NE(served, nullptr);
+  other = std::async(std::launch::async, [&] { return join(1, jobs[1]); });
+  ASSERT_TRUE(join(0, jobs[0]).ok());
+  ASSERT_TRUE(other.get().ok());
+  std::vector<float> values(50'000, 1);
+  ASSERT_TRUE(jobs[0]->submit({.input = values.data(), .output = values.data()}).ok());
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  served->end();
+  std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  ASSERT_TRUE(jobs[1]->submit({.input = values.data(), .output = values.data()}).ok());
+  for (const auto& job : jobs) {
+    Step done = 0;
+    EXPECT_TRUE(job->wait_step(kLongMs, done).ok());
+  }
+  for (auto& job : jobs) job.reset();
+  const TimeNs start = monotonic_now();
+  served.reset();  // all have left
+  EXPECT_LE(monotonic_now() - start, 400 * kMillisecond);
+}
+
+}  // namespace
+}  // namespace sluice::client
