@@ -16,8 +16,7 @@ enum class LateMode : std::uint8_t { kDrop, kRequeue };
 inline constexpr std::uint16_t kAllSigns = 1;
 inline constexpr std::uint16_t kOneSignIn32 = 32;  // as the published code of SAINA samples
 
-#pragma pack(push, 1)
-struct PolicyOptions {
+struct [[gnu::packed]] PolicyOptions {
   PolicyKind kind = PolicyKind::kSync;
   LateMode late = LateMode::kDrop;
   std::uint16_t k = 1;                          // fixed: k; saina: k0, that it starts with
@@ -33,7 +32,6 @@ struct PolicyOptions {
   bool tolerates_stragglers() const noexcept { return kind != PolicyKind::kSync; }
   friend bool operator==(const PolicyOptions&, const PolicyOptions&) = default;
 };
-#pragma pack(pop)
 static_assert(sizeof(PolicyOptions) == 24);
 
 constexpr const char* name_of(PolicyKind kind) noexcept {

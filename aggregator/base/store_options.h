@@ -18,8 +18,7 @@ enum class UpdateRule : std::uint8_t {
 
 inline constexpr std::uint32_t kNoBound = UINT32_MAX;  // asynchronous
 
-#pragma pack(push, 1)
-struct UpdateOptions {
+struct [[gnu::packed]] UpdateOptions {
   UpdateRule rule = UpdateRule::kDelta;
   double weight_decay = 0;
   // kSgd
@@ -41,14 +40,13 @@ struct UpdateOptions {
   friend bool operator==(const UpdateOptions&, const UpdateOptions&) = default;
 };
 
-struct StoreOptions {
+struct [[gnu::packed]] StoreOptions {
   // Iteration t may read what holds all iterations up to t - 1 - bound of everybody. 0:
   // contributions are gathered and applied together, once.
   std::uint32_t bound = 0;
   UpdateOptions update;
   friend bool operator==(const StoreOptions&, const StoreOptions&) = default;
 };
-#pragma pack(pop)
 static_assert(sizeof(StoreOptions) == 55);
 
 }  // namespace sluice

@@ -18,9 +18,7 @@ namespace sluice::wire {
 inline constexpr std::size_t kNonceBytes = 16;
 inline constexpr std::size_t kProofBytes = 32;
 
-#pragma pack(push, 1)
-
-struct StreamLayout {
+struct [[gnu::packed]] StreamLayout {
   std::uint64_t hash = 0;         // of the tensors, see layout_hash() in the client
   std::uint32_t chunk_count = 0;  // 0: the stream does not exist (kGradients must)
   std::uint32_t max_elems = 0;    // elements of its biggest chunk: sizes the accumulators
@@ -33,8 +31,8 @@ constexpr bool asks_reproducible(std::uint32_t features) noexcept {
   return (features & kFeatureReproducible) != 0;
 }
 
-struct Join {  // padded to the size of a full result datagram of this job, or not padded: a size
-               // test
+// Padded to the size of a full result datagram of this job, or not padded: a size test.
+struct [[gnu::packed]] Join {
   static constexpr PacketType kType = PacketType::kJoin;
   std::uint64_t nonce = 0;   // drawn once a join; same nonce, same answer
   std::uint64_t run_id = 0;  // of the launch; every rank of one run has the same
@@ -59,7 +57,7 @@ struct Join {  // padded to the size of a full result datagram of this job, or n
   std::uint8_t proof[kProofBytes] = {};
 };
 
-struct Challenge {
+struct [[gnu::packed]] Challenge {
   static constexpr PacketType kType = PacketType::kChallenge;
   std::uint64_t nonce = 0;
   std::uint8_t server_nonce[kNonceBytes] = {};
@@ -67,13 +65,13 @@ struct Challenge {
 
 // The job's memory is being made, which takes long for a big one. The worker asks again, and its
 // patience starts anew whenever `percent` has grown.
-struct Preparing {
+struct [[gnu::packed]] Preparing {
   static constexpr PacketType kType = PacketType::kPreparing;
   std::uint64_t nonce = 0;
   std::uint8_t percent = 0;  // of the memory, 0 .. 100
 };
 
-struct Accept {
+struct [[gnu::packed]] Accept {
   static constexpr PacketType kType = PacketType::kAccept;
   std::uint64_t nonce = 0;
   std::uint32_t open_steps[kStreamCount] = {};   // where each stream stands: 1 in a new job
@@ -104,7 +102,7 @@ enum class RefuseCode : std::uint16_t {
   kPolicy = 11,
 };
 
-struct Refuse {  // then text_bytes of UTF-8
+struct [[gnu::packed]] Refuse {  // then text_bytes of UTF-8
   static constexpr PacketType kType = PacketType::kRefuse;
   std::uint64_t nonce = 0;
   RefuseCode code{};
@@ -117,20 +115,20 @@ enum class LeaveReason : std::uint8_t {
   kUneven = 2,  // in order, and the ranks are meant to end at different steps
 };
 
-struct Leave {
+struct [[gnu::packed]] Leave {
   static constexpr PacketType kType = PacketType::kLeave;
   std::uint32_t first_steps[kStreamCount] = {};  // first step of each stream not contributed to
   LeaveReason reason{};
 };
 
-struct Keepalive {
+struct [[gnu::packed]] Keepalive {
   static constexpr PacketType kType = PacketType::kKeepalive;
   std::uint32_t timestamp_us = 0;
   std::uint64_t token = 0;  // of the last ping: proves that the sender gets what is sent to it
 };
 
 // Asked again every 250 ms with the same number until a status names the transfer.
-struct Resync {
+struct [[gnu::packed]] Resync {
   static constexpr PacketType kType = PacketType::kResync;
   std::uint32_t number = 0;  // of the request in this process, from 1
   std::uint8_t done = 0;     // 1: the state has arrived, the window may move on
@@ -138,7 +136,8 @@ struct Resync {
 
 enum class JobState : std::uint8_t { kForming = 0, kRunning = 1, kEnded = 2 };
 
-struct Status {  // then mask_words u64: ranks that have not joined (forming) or are gone (running)
+// Then mask_words u64: ranks that have not joined (forming) or are gone (running).
+struct [[gnu::packed]] Status {
   static constexpr PacketType kType = PacketType::kStatus;
   std::uint32_t echo_timestamp_us = 0;
   std::uint16_t joined_count = 0;
@@ -154,7 +153,7 @@ struct Status {  // then mask_words u64: ranks that have not joined (forming) or
   std::uint16_t transfer_target = 0;  // rank that gets it
 };
 
-struct Ping {
+struct [[gnu::packed]] Ping {
   static constexpr PacketType kType = PacketType::kPing;
   std::uint32_t timestamp_us = 0;
   std::uint64_t token = 0;  // to be echoed by a keepalive from where the ping arrived; 0: none
@@ -171,13 +170,11 @@ enum class NoticeCode : std::uint16_t {
   kResyncHold = 8,    // this member's resync took longer than the window could be held
 };
 
-struct Notice {  // then text_bytes of UTF-8
+struct [[gnu::packed]] Notice {  // then text_bytes of UTF-8
   static constexpr PacketType kType = PacketType::kNotice;
   NoticeCode code{};
   std::uint16_t rank = 0;  // whom it is about
   std::uint16_t text_bytes = 0;
 };
-
-#pragma pack(pop)
 
 }  // namespace sluice::wire

@@ -16,16 +16,14 @@
 
 namespace sluice::wire {
 
-#pragma pack(push, 1)
-
 // ---- sums ----
 
 // Chunks without data, or with little, travel together. With kFlagNil a packet has no elements but
 // names, in a u64 of a bit each, the chunks of one block of 64 that it speaks of, `chunk` being the
 // first of them. With kFlagSparse another u64 follows, of those that have an entry, and then the
 // entries (sparse.h). All else in it holds for each, elem_count too. To have no value is not to
-// have no data.
-struct Contribution {  // then elem_count elements; with kFlagNil or kFlagSparse as above
+// have no data. Without them elem_count elements follow.
+struct [[gnu::packed]] Contribution {
   static constexpr PacketType kType = PacketType::kContribution;
   static constexpr std::uint8_t kFlags =
       kFlagReport | kFlagNil | kFlagMean | kFlagRounded | kFlagSparse | kFlagUnwanted;
@@ -49,7 +47,7 @@ constexpr std::uint8_t result_code(Dtype dtype, Dtype result) noexcept {
                          : static_cast<std::uint8_t>(1 + static_cast<int>(result));
 }
 
-struct ResultHeader {  // then mask_words u64, then as a contribution
+struct [[gnu::packed]] ResultHeader {  // then mask_words u64, then as a contribution
   static constexpr PacketType kType = PacketType::kResult;
   static constexpr std::uint8_t kFlags =
       kFlagNil | kFlagNonFinite | kFlagMean | kFlagPulled | kFlagSparse;
@@ -74,7 +72,7 @@ struct ResultHeader {  // then mask_words u64, then as a contribution
 
 // What all ranks must agree on about a step of stream kCollectives or kState: its first piece fixes
 // it.
-struct Operation {
+struct [[gnu::packed]] Operation {
   std::uint32_t size_bytes = 0;  // of the whole step, all chunks; 0 for a barrier
   std::uint16_t root = 0;        // rank whose data it is
   CollectiveKind kind{};
@@ -85,7 +83,8 @@ constexpr StreamId stream_of(CollectiveKind kind) noexcept {
   return kind == CollectiveKind::kTransfer ? StreamId::kState : StreamId::kCollectives;
 }
 
-struct Piece {  // then payload_bytes: the root's data, or none from a rank that is only present
+// Then payload_bytes: the root's data, or none from a rank that is only present.
+struct [[gnu::packed]] Piece {
   static constexpr PacketType kType = PacketType::kPiece;
   static constexpr std::uint8_t kFlags = kFlagReport;
   FlowHeader flow;
@@ -96,7 +95,7 @@ struct Piece {  // then payload_bytes: the root's data, or none from a rank that
 };
 
 // No payload although the operation has a size: its root is gone.
-struct PieceResult {  // then mask_words u64, then payload_bytes
+struct [[gnu::packed]] PieceResult {  // then mask_words u64, then payload_bytes
   static constexpr PacketType kType = PacketType::kPieceResult;
   static constexpr std::uint8_t kFlags = kFlagPulled;
   FeedbackHeader feedback;
@@ -111,7 +110,7 @@ struct PieceResult {  // then mask_words u64, then payload_bytes
 
 // A layer begins a block of its own, so chunk i of block b has the index 64 * b + i; the rest of a
 // layer's last block is no chunk. What a block's chunks are is fixed by its initial values.
-struct Push {  // then elem_count float32
+struct [[gnu::packed]] Push {  // then elem_count float32
   static constexpr PacketType kType = PacketType::kPush;
   static constexpr std::uint8_t kFlags = kFlagReport;
   FlowHeader flow;
@@ -125,7 +124,7 @@ struct Push {  // then elem_count float32
 
 // Answered with Values for each chunk, once, when the block's clock has come to `need` and the
 // sender's own pushes to `own`: until then it is parked. A later one of the same block replaces it.
-struct Pull {
+struct [[gnu::packed]] Pull {
   static constexpr PacketType kType = PacketType::kPull;
   static constexpr std::uint8_t kFlags = kFlagReport;
   FlowHeader flow;
@@ -135,7 +134,7 @@ struct Pull {
   std::uint32_t own = 0;
 };
 
-struct Values {  // then elem_count float32
+struct [[gnu::packed]] Values {  // then elem_count float32
   static constexpr PacketType kType = PacketType::kValues;
   static constexpr std::uint8_t kFlags = kFlagPulled;
   FeedbackHeader feedback;
@@ -153,7 +152,7 @@ struct Values {  // then elem_count float32
 // step is one more than their `own`. A push is counted or not, a pull counted when it is parked or
 // answered, and complete when its values can be had and are not on their way.
 
-struct Probe {
+struct [[gnu::packed]] Probe {
   static constexpr PacketType kType = PacketType::kProbe;
   static constexpr std::uint8_t kFlags = kFlagReport;
   FlowHeader flow;
@@ -163,7 +162,7 @@ struct Probe {
   StreamId stream{};
 };
 
-struct Credit {
+struct [[gnu::packed]] Credit {
   static constexpr PacketType kType = PacketType::kCredit;
   static constexpr std::uint8_t kFlags = kFlagReport;
   FlowHeader flow;
@@ -171,14 +170,14 @@ struct Credit {
 
 // Without it the policy could not see the times that cancelling hides. With kFlagNil no gradient is
 // finished: the rank has only come to the step.
-struct Finished {
+struct [[gnu::packed]] Finished {
   static constexpr PacketType kType = PacketType::kFinished;
   static constexpr std::uint8_t kFlags = kFlagReport | kFlagNil;
   FlowHeader flow;
   std::uint32_t step = 0;  // whose parameters the gradient was computed on
 };
 
-struct Feedback {
+struct [[gnu::packed]] Feedback {
   static constexpr PacketType kType = PacketType::kFeedback;
   static constexpr std::uint8_t kFlags = 0;
   FeedbackHeader feedback;
@@ -191,13 +190,13 @@ enum class AnswerStatus : std::uint8_t {
   kNotOpen = 2,  // the step is in the future
 };
 
-struct MissingAge {
+struct [[gnu::packed]] MissingAge {
   std::uint16_t rank = 0;
   std::uint32_t last_heard_ms = 0;
 };
 
-struct Answer {  // then mask_words u64 (ranks missing from first_incomplete), then age_count
-                 // MissingAge
+// Then mask_words u64 (ranks missing from first_incomplete), then age_count MissingAge.
+struct [[gnu::packed]] Answer {
   static constexpr PacketType kType = PacketType::kAnswer;
   static constexpr std::uint8_t kFlags = 0;
   FeedbackHeader feedback;
@@ -215,8 +214,6 @@ struct Answer {  // then mask_words u64 (ranks missing from first_incomplete), t
   std::uint8_t age_count = 0;
 };
 inline constexpr std::uint32_t kNoChunk = 0xFFFFFFFF;
-
-#pragma pack(pop)
 
 static_assert(sizeof(Contribution) == 34 && sizeof(ResultHeader) == 66 && sizeof(Piece) == 31 &&
               sizeof(PieceResult) == 52 && sizeof(Push) == 34 && sizeof(Values) == 52);

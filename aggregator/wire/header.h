@@ -17,6 +17,9 @@ namespace sluice::wire {
 static_assert(std::endian::native == std::endian::little,
               "the wire is little-endian, read in place");
 
+// All bodies are [[gnu::packed]] and not under `#pragma pack`, with which a reference may be bound
+// to a field that is not aligned.
+
 inline constexpr std::uint16_t kMagic = 0x51C5;
 // Of all packets, this header, REFUSE, and that a JOIN begins with its nonce are the same in every
 // version from 4 on: whoever joins an appliance of another one is told of both.
@@ -76,9 +79,7 @@ inline constexpr std::uint8_t kFlagSparse = 1 << 6;
 // Contribution: its worker wants no result of the chunk, and is done once this has arrived.
 inline constexpr std::uint8_t kFlagUnwanted = 1 << 7;
 
-#pragma pack(push, 1)
-
-struct CommonHeader {
+struct [[gnu::packed]] CommonHeader {
   std::uint16_t magic = kMagic;
   std::uint8_t version = kVersion;
   PacketType type{};
@@ -88,7 +89,7 @@ struct CommonHeader {
 };
 
 // On every worker data packet. A flow is (worker, shard).
-struct FlowHeader {
+struct [[gnu::packed]] FlowHeader {
   std::uint32_t number = 0;        // of this packet in its flow, from 1
   std::uint32_t timestamp_us = 0;  // echoed by feedback
   std::uint32_t credit = 0;        // highest appliance packet number that the worker can take
@@ -99,7 +100,7 @@ struct FlowHeader {
 };
 
 // On every appliance data packet.
-struct FeedbackHeader {
+struct [[gnu::packed]] FeedbackHeader {
   std::uint32_t number = 0;             // of this packet in the flow's other direction, from 1
   std::uint32_t received_count = 0;     // worker packets that arrived, duplicates too
   std::uint32_t highest_number = 0;     // highest worker packet number that arrived
@@ -111,8 +112,6 @@ struct FeedbackHeader {
   Priority priority = 0;  // of the chunk; of an answer the least urgent of what it speaks of
   std::uint8_t flags = 0;
 };
-
-#pragma pack(pop)
 
 static_assert(sizeof(CommonHeader) == 16 && sizeof(FlowHeader) == 14 &&
               sizeof(FeedbackHeader) == 34);

@@ -75,13 +75,11 @@ class Transfers final : public PieceStream {
     kGiving,     // giver: pieces leave
     kGiven,      // giver: all pieces are done
   };
-#pragma pack(push, 1)
-  struct Header {  // the first piece of a transfer
+  struct [[gnu::packed]] Header {  // the first piece of a transfer
     std::uint64_t bytes = 0;
     std::uint32_t step = 0;
     std::uint8_t reserved[20] = {};
   };
-#pragma pack(pop)
   static_assert(sizeof(Header) == 32);
 
   // It answers a keepalive that left after `time_ns`.
