@@ -18,6 +18,13 @@ using std::chrono::milliseconds;
 
 inline constexpr milliseconds kLong{20'000};  // only a failing test waits this long
 
+// How much slower a sanitizer makes a program, about: for a test of what happens within some time.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr int kSlowdown = 5;
+#else
+inline constexpr int kSlowdown = 1;
+#endif
+
 inline sluice::Options options_for(const std::string& name, std::uint32_t rank,
                                    std::uint32_t world_size) {
   sluice::Options options;
