@@ -2,10 +2,87 @@
 // same.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+
+#include "aggregator/wire/sparse.h"
+#include "client/prune/threshold.h"
 #include "tests/sim/bcube_support.h"
 
 namespace sluice::sim {
 namespace {
+
+using client::BcubeMode;
+
+// What each server's gradients are on their first way, and how many bytes each slice of them has.
+class FirstWay {
+ public:
+  FirstWay(const BcubeOptions& options, std::uint32_t servers) : options_(options) {
+    JobPlan plan = make_plan(static_cast<std::uint16_t>(servers), 1, options.elem_counts);
+    plan.seed = options.seed;
+    plan.session.prune = options.prune;
+    std::vector<client::PruneTensor> tensors;
+    for (std::uint32_t tensor = 0; tensor < plan.tensors.size(); ++tensor) {
+      pruned_.push_back(plan.is_pruned(tensor));
+      tensors.push_back({plan.tensors[tensor].elem_count, !pruned_[tensor]});
+    }
+    for (std::uint16_t rank = 0; rank < servers; ++rank) {
+      client::Thresholds thresholds(options.prune, tensors);
+      for (std::uint32_t tensor = 0; tensor < tensors.size(); ++tensor) {
+        const std::vector<float> nothing(tensors[tensor].elem_count);
+        std::vector<float> values(nothing);
+        for (std::size_t i = 0; i < values.size(); ++i)
+          values[i] = plan.gradient(Rank{rank}, 1, tensor, i);
+        const float limit = pruned_[tensor] ? thresholds.next(tensor, values, nothing) : 0;
+        for (float& value : values)
+          if (std::fabs(value) < limit) value = 0;
+        leave_[rank].push_back(std::move(values));
+      }
+    }
+  }
+  std::uint64_t dense(const client::Slice& slice) const {
+    return payload_bytes(Dtype::kFloat32, slice.elem_count);
+  }
+  std::uint64_t sent(std::uint32_t server, const client::Slice& slice) const {
+    return sum_of({server}, slice);
+  }
+  // The switch's sum of what these send.
+  std::uint64_t sum_of(const std::vector<std::uint32_t>& servers,
+                       const client::Slice& slice) const {
+    const std::uint64_t chunk_elems = options_.chunk_bytes / sizeof(float);
+    std::uint64_t bytes = 0;
+    for (std::uint64_t at = 0; at < slice.elem_count; at += chunk_elems) {
+      std::vector<float> sum(std::min(chunk_elems, slice.elem_count - at));
+      bool sparse = false;  // somebody's: else the sum is not either
+      for (const std::uint32_t server : servers) {
+        const float* values = &leave_.at(server)[slice.tensor][slice.first_elem + at];
+        sparse |= is_sparse(slice.tensor, {values, sum.size()});
+        std::transform(sum.begin(), sum.end(), values, sum.begin(), std::plus<>());
+      }
+      bytes += sparse && is_sparse(slice.tensor, sum) ? entry(sum)
+                                                      : payload_bytes(Dtype::kFloat32, sum.size());
+    }
+    return bytes;
+  }
+
+ private:
+  static std::size_t entry(std::span<const float> values) {
+    const auto zeros = static_cast<std::size_t>(std::ranges::count(values, 0.0F));
+    return wire::entry_bytes(values.size(), values.size() - zeros, Dtype::kFloat32);
+  }
+  // Where that is shorter and fits a packet.
+  bool is_sparse(std::uint32_t tensor, std::span<const float> values) const {
+    const std::size_t dense = payload_bytes(Dtype::kFloat32, values.size());
+    return pruned_[tensor] && entry(values) < dense &&
+           entry(values) <= options_.chunk_bytes - wire::kSparseHeadBytes;
+  }
+
+  const BcubeOptions options_;
+  std::vector<bool> pruned_;
+  std::map<std::uint32_t, std::vector<std::vector<float>>> leave_;  // by server, by tensor
+};
 
 class BcubeLosses : public testing::TestWithParam<BcubeShape> {};
 INSTANTIATE_TEST_SUITE_P(All, BcubeLosses, testing::ValuesIn(kBcubeShapes), name_of);
@@ -50,6 +127,61 @@ TEST_P(BcubeLosses, WhatIsPrunedIsDeliveredLater) {
     options.last_exact = options.seed == 2;
     BcubeWorld world(options);
     expect_clean(world);
+  }
+}
+
+// On the first way up the entries of what leaves and of its sums, after that whole slices.
+TEST_P(BcubeLosses, EveryPortCarriesTheEntriesOfWhatIsPruned) {
+  BcubeOptions options = options_of(GetParam());
+  options.elem_counts = {8'000, 7, 6'000, 2'000};
+  options.steps = 1;
+  const auto bcube = client::Bcube::create(options.switch_ports, options.levels).value();
+  const bool plain = options.mode == BcubeMode::kPlain;
+  for (const double fraction : {0.02, 0.5, 0.95}) {  // listed, in bitmaps, some chunks dense
+    options.prune = {.rule = client::PruneRule::kStatic, .fraction = fraction, .min_elems = 1'000};
+    BcubeWorld world(options);
+    expect_clean(world);
+    EXPECT_EQ(world.dropped_frames(), 0u);
+    const FirstWay first(options, bcube.servers());
+    std::map<std::pair<std::uint32_t, std::uint32_t>, std::pair<std::uint64_t, std::uint64_t>> due;
+    const auto layout = client::Layout::create(
+        make_plan(static_cast<std::uint16_t>(bcube.servers()), 1, options.elem_counts).tensors,
+        options.chunk_bytes);
+    for (const client::Slice& slice : client::cut(bcube, layout.value()))
+      for (std::uint32_t server = 0; server < bcube.servers(); ++server) {
+        const std::uint32_t owned = bcube.stages_owned(server, slice.owner, slice.thread);
+        for (std::uint32_t stage = 0; stage < bcube.levels() && stage <= owned; ++stage) {
+          const std::uint32_t level = bcube.level_of(slice.thread, stage);
+          const std::vector<std::uint32_t> all =
+              servers_of(bcube, level, bcube.switch_of(server, level));
+          std::vector<std::uint32_t> others = all;
+          std::erase(others, server);
+          const auto up_of = [&](std::uint32_t who) {
+            return stage == 0 ? first.sent(who, slice) : first.dense(slice);
+          };
+          const std::uint64_t whole = first.dense(slice);
+          const bool turn = stage + 1 == bcube.levels();
+          const bool owns = bcube.digit(server, level) == bcube.digit(slice.owner, level);
+          auto& [sent, received] = due[{server, level}];
+          if (plain && owns) {  // it sums for the others
+            sent += others.size() * whole;
+            for (const std::uint32_t other : others) received += up_of(other);
+          } else if (turn && !plain) {
+            sent += up_of(server);
+            received += stage == 0 ? first.sum_of(all, slice) : whole;
+          } else if (owns) {
+            sent += whole;
+            received += stage == 0 ? first.sum_of(others, slice) : whole;
+          } else {
+            sent += up_of(server);
+            received += whole;
+          }
+        }
+      }
+    for (const auto& [port, bytes] : due) {
+      EXPECT_EQ(world.sent_bytes(port.first, port.second), bytes.first) << fraction;
+      EXPECT_EQ(world.received_bytes(port.first, port.second), bytes.second) << fraction;
+    }
   }
 }
 
