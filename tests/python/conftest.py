@@ -2,12 +2,15 @@
 
 import contextlib
 import os
+import signal
 import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background by a shell
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # what tests start inherits that
 BUILD = Path(os.environ.get("SLUICE_BUILD", ROOT / "build")).resolve()
 sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "client" / "python")]
 os.environ["PYTHONPATH"] = str(ROOT / "client" / "python")
