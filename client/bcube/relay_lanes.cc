@@ -13,9 +13,12 @@ namespace {
 
 // All servers of a lane's switch give its job the same name, and no other lane there has it. The
 // meetings of all levels have one name, so that those meet who should not; but a server is host of
-// meetings at all its levels.
-std::string job_name_of(const SessionOptions& options, const LanePlace& place, BcubeMode mode) {
-  if (place.way >= Way::kMeeting)
+// meetings at all its levels. A spare's name tells `home`, the switch that this one stands in for.
+std::string job_name_of(const SessionOptions& options, const LanePlace& place, BcubeMode mode,
+                        std::uint32_t home) {
+  if (place.way >= Way::kSurvey)
+    return options.job_name + "." + name_of(place.way) + "." + std::to_string(home);
+  if (place.way == Way::kMeeting)
     return options.job_name + "." + name_of(place.way) +
            (mode == BcubeMode::kPlain ? "." + std::to_string(place.level) : "");
   std::string name = options.job_name + ".t" + std::to_string(place.thread) + ".s" +
@@ -47,12 +50,15 @@ Status Relay::check(const SessionOptions& options, const Bcube& bcube, const Lay
       return refuse("tensor '" + layout.tensor(tensor).name +
                     "': half-way sums travel as float32, so a BCube takes float32 tensors; a wire "
                     "format makes them narrow on the way");
-  const LanePlace longest{.thread = bcube.levels() - 1,
-                          .stage = bcube.levels() - 1,
-                          .way = Way::kDown,
-                          .host = bcube.switch_ports() - 1};
+  const LanePlace lane{.thread = bcube.levels() - 1,
+                       .stage = bcube.levels() - 1,
+                       .way = Way::kDown,
+                       .host = bcube.switch_ports() - 1};
+  const std::uint32_t last = bcube.switches_per_level() - 1;
   const std::size_t suffix =
-      job_name_of(options, longest, BcubeMode::kPlain).size() - options.job_name.size();
+      std::max(job_name_of(options, lane, BcubeMode::kPlain, last).size(),
+               job_name_of(options, {.way = Way::kSurvey}, BcubeMode::kAggregated, last).size()) -
+      options.job_name.size();
   if (options.job_name.size() + suffix > kMaxJobNameBytes)
     return refuse("over a BCube a job's name has at most " +
                   std::to_string(kMaxJobNameBytes - suffix) + " bytes, not " +
@@ -99,7 +105,8 @@ Status Relay::make_lane(const LanePlace& place, std::vector<TensorSpec> tensors,
   Result<Layout> layout = Layout::create(std::move(tensors), layout_.chunk_bytes(), layout_.wire());
   if (!layout.ok()) return layout.status();
   SessionOptions options = options_;
-  options.job_name = job_name_of(options_, place, mode_);
+  const std::uint32_t home = bcube_.switch_of(options_.rank.value, place.level);
+  options.job_name = job_name_of(options_, place, mode_, home);
   options.rank = Rank{static_cast<std::uint16_t>(bcube_.digit(options_.rank.value, place.level))};
   options.world_size = static_cast<std::uint16_t>(bcube_.switch_ports());
   options.nonce += lanes_.size();
@@ -113,7 +120,6 @@ Status Relay::make_lane(const LanePlace& place, std::vector<TensorSpec> tensors,
   }
   if (prepare)
     if (Status status = prepare(place, options); !status.ok()) return status;
-  const std::uint32_t home = bcube_.switch_of(options_.rank.value, place.level);
   const std::uint32_t first = bcube_.server_at(place.level, home, 0);
   const std::uint32_t apart = bcube_.server_at(place.level, home, 1) - first;
   options.appliance_address +=

@@ -1,27 +1,45 @@
-"""`python3 -m sluice top` at one of a BCube's switches: lanes by thread, stage and level."""
+"""`python3 -m sluice top` at a BCube's switches, one or all: lanes by thread, stage and level."""
 
+import contextlib
 import re
+import socket
+import time
+
+import pytest
 
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
+from test_top import Served, Terminal, run_top
 from top_page import page
 
-from sluice import _top_model, _top_text
+from sluice import _top_boxes, _top_model, _top_text
+from sluice.launch import free_port
+
+
+def _page(steps, other="other", ranks=None, **values):
+    """Of an appliance with these jobs, given the step that each is in; a switch with five ports, or
+    so many."""
+    text = page(job=other)
+    for name, step in steps.items():
+        lines = page(step=step, job=name, **values).splitlines(keepends=True)
+        if ranks:
+            lines = [line for line in lines if not (rank := re.search(r'rank="(\d+)"', line))
+                     or int(rank[1]) < ranks]
+            lines = [re.sub(r"^(sluice_job_(?:world_size|members)\S+) .*", rf"\1 {ranks}", line)
+                     for line in lines]
+        text += "".join(line for line in lines if line.startswith("sluice_job_"))
+    return text
 
 
 def _scrape(time_s, steps, **values):
-    """Of an appliance with these jobs, given the step that each is in."""
-    text = page(job="other")
-    for name, step in steps.items():
-        lines = page(step=step, job=name, **values).splitlines(keepends=True)
-        text += "".join(line for line in lines if line.startswith("sluice_job_"))
-    return _top_model.Scrape(text_string_to_metric_families(text), time_s)
+    return _top_model.Scrape(text_string_to_metric_families(_page(steps, **values)), time_s)
 
 
 def _lanes(step, spare=1):
     """At a switch of level 1 of BCube(n, 2)."""
-    return {"cnn.meeting": 2, "cnn.survey": 1 + (spare > 1), "cnn.vote": spare, "cnn.spare": spare,
-            "cnn.t0.s1.turn": step, "cnn.t1.s0.up": step, "cnn.t1.s0.down": step}
+    return {"cnn.meeting": 2, "cnn.survey.2": 1 + (spare > 1), "cnn.vote.2": spare,
+            "cnn.spare.2": spare, "cnn.t0.s1.turn": step, "cnn.t1.s0.up": step,
+            "cnn.t1.s0.down": step}
 
 
 def _text(view, rows=None):
@@ -52,9 +70,9 @@ def test_a_lane_says_whom_its_oldest_chunk_waits_for():
 
 def test_a_switch_says_that_it_stands_in_for_another_and_that_it_has():
     now = _top_model.view(_scrape(104, _lanes(31, spare=15)), _scrape(100, _lanes(11, spare=5)))
-    assert "has stood in for another switch of its level: 14 steps, now, 2.5 steps/s" in _text(now)
+    assert "has stood in for switch 2 of its level: 14 steps, now, 2.5 steps/s" in _text(now)
     then = _top_model.view(_scrape(104, _lanes(31, spare=15)), _scrape(100, _lanes(11, spare=15)))
-    assert "has stood in for another switch of its level: 14 steps, not now" in _text(then)
+    assert "has stood in for switch 2 of its level: 14 steps, not now" in _text(then)
 
 
 def test_with_three_levels_a_switch_s_threads_are_in_three_stages():
@@ -69,6 +87,144 @@ def test_with_three_levels_a_switch_s_threads_are_in_three_stages():
 
 
 def test_a_job_that_is_named_alike_is_a_job():
-    now = _scrape(1, {"cnn.t0.s1.turn": 3, "cnn.spare": 4})
+    now = _scrape(1, {"cnn.t0.s1.turn": 3, "cnn.spare.1": 4})
     view = _top_model.view(now, now)
     assert not view.cubes and len(view.jobs) == 3
+
+
+# ---- several appliances ----
+
+_N = 3  # BCube(3, 2)
+
+
+def _switch_page(level, index, step, *, stands_in=0, **values):
+    """Of the switch that stands in for the one before it in its level, if it does."""
+    lost = (index - 1) % _N
+    steps = {"cnn.meeting": 2, f"cnn.survey.{lost}": 1 + bool(stands_in),
+             f"cnn.vote.{lost}": 1 + stands_in, f"cnn.spare.{lost}": 1 + stands_in}
+    for thread in range(2):
+        stage = (level - thread) % 2
+        for way in ("turn",) if stage == 1 else ("up", "down"):
+            steps[f"cnn.t{thread}.s{stage}.{way}"] = step
+    return _page(steps, ranks=_N, **{"missing": (), "gradient": None, **values})
+
+
+def _box(level, index, problem="", **values):
+    """As it was and four seconds later, twenty steps on."""
+    stood = values.pop("stands_in", 0)
+    scrapes = [_top_model.Scrape(text_string_to_metric_families(
+        _switch_page(level, index, step, stands_in=count, **values)), time_s)
+               for step, count, time_s in ((11, stood // 2, 100), (31, stood, 104))]
+    return _top_boxes.Box(f"sw{level}{index}", _top_model.view(*reversed(scrapes)), problem,
+                          12 if problem else 0)
+
+
+def _whole(boxes, columns=120, rows=None):
+    console = Console(markup=False, emoji=False, highlight=False, width=columns)
+    with console.capture() as captured:
+        console.print(_top_boxes.frame(boxes, columns, rows))
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def _all_but(*others):
+    return [others[[box.name for box in others].index(f"sw{level}{index}")]
+            if f"sw{level}{index}" in [box.name for box in others] else _box(level, index)
+            for level in range(2) for index in range(_N)]
+
+
+def test_switches_of_a_bcube_are_one_job_and_know_which_they_are():
+    text = _whole(_all_but())
+    assert "cnn  BCube(3, 2)  6 of 6 switches answer here" in text
+    for level in range(2):
+        for index in range(_N):
+            assert re.search(rf"^ +{level}-{index}  sw{level}{index} +31 +5 ", text, re.M)
+    for lane in ("0 +0  up +0", "0 +1  turn +1", "0 +0  down +0", "1 +0  up +1", "1 +1  turn +0"):
+        assert re.search(rf"^ +{lane} +31 +5 +150 ms", text, re.M), lane
+    assert "stands in" not in text and "unreachable" not in text
+    assert "other at sw12  running  4 of 5 ranks" in text, "ordinary jobs are there, too"
+    assert re.search(r"sw00, appliance +late +30", text)
+
+
+def test_who_is_waited_for_is_named_by_its_rank_in_the_bcube():
+    # Switch 2 of level 1 joins workers 2, 5 and 8; of its threads all wait for place 1.
+    for rows in (None, 24):
+        text = _whole(_all_but(_box(1, 2, missing=(1,))), rows=rows)
+        assert re.search(r"^ +1-2  sw12 .* worker 5 .*waits for worker 5 in thread 0, stage 1$",
+                         text, re.M), text
+        assert re.search(r"^ +1 +0  up +1 .*worker 5 at sw12 .*is waited for$", text, re.M)
+        assert text.count("is waited for") == 3, "three lanes pass that switch"
+
+
+def test_which_switch_stands_in_for_which_is_said_at_both():
+    text = _whole(_all_but(_box(0, 1, "no answer (Connection refused)"),
+                           _box(0, 2, stands_in=14)))
+    assert "5 of 6 switches answer here" in text
+    assert re.search(r"^ +0-1  sw01 .*unreachable for 12.0 s, 0-2 stands in for it$", text, re.M)
+    assert re.search(r"^ +0-2  sw02 .* stands in for 0-1$", text, re.M)
+    assert text.startswith("sw01: no answer (Connection refused), numbers are 12.0 s old\n")
+    assert "other at sw01: unreachable" in text and "other at sw02  running" in text
+
+
+def test_of_an_appliance_that_has_never_answered_there_is_a_row():
+    text = _whole([_box(0, 0), _top_boxes.Box("gone", None, "no answer (timed out)", 3)])
+    assert text.startswith("gone: no answer (timed out), never seen\n")
+    assert "cnn  BCube(3, 2)  1 of 6" in text
+
+
+def test_without_names_that_tell_a_worker_is_a_place_at_the_switch():
+    steps = {"cnn.meeting": 2, "cnn.t0.s1.turn": 9, "cnn.t1.s0.up": 9}
+    view = _top_model.view(_scrape(1, steps), _scrape(0, steps))
+    text = _whole([_top_boxes.Box("a", view, "", 0), _box(0, 0)])
+    assert re.search(r"^ +1-\?  a +9 .* place 3 .*waits for place 3 in thread", text, re.M)
+    assert "4 of 5 workers" in text
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_several_appliances_fit_a_narrow_window(columns):
+    lines = _whole(_all_but(_box(0, 1, "no answer (Connection refused)"),
+                            _box(1, 2, missing=(1,))), columns).split("\n")
+    assert max(map(len, lines)) <= columns
+    assert any(re.search(r"^ +1-2  sw12 +31 .*worker 5 ", line) for line in lines)
+    assert not any("\u2026" in line for line in lines), "nothing is cut short"
+
+
+@contextlib.contextmanager
+def _mute():
+    """The address of something that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield "127.0.0.1:%d" % server.getsockname()[1]
+
+
+def test_an_appliance_that_hangs_holds_up_neither_the_others_nor_the_keys():
+    with Served() as server, _mute() as mute:
+        server.text = lambda: _switch_page(0, 1, len(server.paths) + 10)
+        with Terminal(server.address, mute, "--interval", "0.2", lines=60,
+                      columns=150) as terminal:
+            terminal.wait_for("1 of 6 switches")
+            terminal.wait_for("no answer (timed out)")
+            before, end_s = len(server.paths), time.monotonic() + 2
+            while time.monotonic() < end_s:
+                terminal.read()
+            assert len(server.paths) - before >= 4, "a hanging one is asked for 3 s"
+            terminal.press(b"q")
+            assert terminal.end(2) == 0
+
+
+def test_into_a_pipe_several_appliances_are_one_frame_though_one_is_away():
+    away = f"127.0.0.1:{free_port()}"
+    with Served() as one, Served() as two:
+        one.text = lambda: _switch_page(0, 1, 10 * len(one.paths))
+        two.text = lambda: _switch_page(1, 0, 10 * len(two.paths))
+        done = run_top(one.address, away, two.address, "--interval", "0.3", COLUMNS="150")
+    assert done.returncode == 0, done.stderr
+    assert "3 appliances, 1 unreachable" in done.stdout and "2 of 6 switches" in done.stdout
+    assert re.search(rf"^{away}: no answer .Connection refused", done.stdout, re.M)
+
+
+def test_appliances_of_which_none_answers_or_one_is_given_twice_are_refused():
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    done = run_top(*addresses)
+    assert done.returncode == 1 and "none of 2 appliances answers" in done.stderr
+    done = run_top("box", "a", "box:9464")
+    assert done.returncode == 2
+    assert "box:9464: http://box:9464/metrics is given twice" in done.stderr

@@ -1,4 +1,5 @@
-"""What `top` does: scrapes, remembers some seconds of it, and draws by rich. Main thread.
+"""What `top` does: scrapes, remembers some seconds of it, and draws by rich. Main thread; a thread
+more for each answer that is awaited, so that no appliance holds up another, or the keys.
 
 Imports rich and prometheus_client, which only `top` needs.
 """
@@ -7,15 +8,18 @@ import collections
 import contextlib
 import http.client
 import os
+import queue
 import re
 import select
 import shutil
 import signal
 import sys
 import termios
+import threading
 import time
 import tty
 import urllib.error
+import urllib.parse
 import urllib.request
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -23,12 +27,14 @@ from rich.console import Console, Group
 from rich.segment import SegmentLines
 from rich.text import Text
 
-from sluice import _top_model, _top_text
+from sluice import _top_boxes, _top_model, _top_text
 
 _TIMEOUT_S = 3.0
 _WINDOW_S = 10.0  # rates are about this long, or a few intervals when those are longer
 _MAX_BYTES = 64 << 20
-_TICK_S = 0.25  # a resized window is redrawn after this
+_TICK_S = 0.25  # a resized window, or an answer, is drawn after this
+_PATIENCE_S = 5.0  # a name is looked up, too, and bytes may come one by one
+_POLL_S = 0.02
 
 _KEY = re.compile(rb"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
 _KEYS = {b"\x1b[A": -1, b"\x1bOA": -1, b"k": -1, b"\x1b[B": 1, b"\x1bOB": 1, b"j": 1,
@@ -37,6 +43,10 @@ _KEYS = {b"\x1b[A": -1, b"\x1bOA": -1, b"k": -1, b"\x1b[B": 1, b"\x1bOB": 1, b"j
 
 class Unusable(Exception):
     """The endpoint does not answer with Sluice's metrics; the text says what to do."""
+
+    def __init__(self, url, what, hint):
+        super().__init__(f"{url}: {what}: {hint}")
+        self.what, self.hint = what, hint
 
 
 class Ended(Exception):
@@ -58,21 +68,21 @@ def fetch(url, timeout_s=_TIMEOUT_S):
         with opener.open(url, timeout=timeout_s) as answer:
             body = answer.read(_MAX_BYTES + 1)
     except urllib.error.HTTPError as error:
-        raise Unusable(f"{url}: the server answers {error.code} {error.reason}: {hint}") from None
+        raise Unusable(url, f"the server answers {error.code} {error.reason}", hint) from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         reason = getattr(reason, "strerror", None) or str(reason) or type(error).__name__
-        raise Unusable(f"{url}: no answer ({reason}): {hint}") from None
+        raise Unusable(url, f"no answer ({reason})", hint) from None
     if len(body) > _MAX_BYTES:
-        raise Unusable(f"{url}: the page is larger than {_MAX_BYTES >> 20} MiB: {hint}")
+        raise Unusable(url, f"the page is larger than {_MAX_BYTES >> 20} MiB", hint)
     try:
         families = list(text_string_to_metric_families(body.decode("utf-8")))
     except (ValueError, LookupError) as error:
-        raise Unusable(f"{url}: not a page of metrics ({error}), it begins with {body[:40]!r}: "
-                       f"{hint}") from None
+        raise Unusable(url, f"not a page of metrics ({error}), it begins with {body[:40]!r}",
+                       hint) from None
     scrape = _top_model.Scrape(families, time.monotonic())
     if "sluice_jobs" not in scrape.samples:
-        raise Unusable(f"{url}: metrics of something else, without sluice_jobs: {hint}")
+        raise Unusable(url, "metrics of something else, without sluice_jobs", hint)
     return scrape
 
 
@@ -105,6 +115,80 @@ def _restarted(scrape, before):
     now, then = (sum(one.rows("sluice_lcore_loops_total", "lcore").values())
                  for one in (scrape, before))
     return now < then
+
+
+class Asked:
+    """An appliance, what it has said, and the one answer that may be under way. Main thread."""
+
+    def __init__(self, url, window_s):
+        self.url = url
+        self._name = urllib.parse.urlsplit(url).netloc.removesuffix(":9464") or url
+        self._history = History(window_s)
+        self._answers = queue.SimpleQueue()  # from the thread that asks
+        self._since_s = None  # the answer under way
+        self._heard_s = time.monotonic()
+        self.error = None  # the last answer was none
+
+    def ask(self):
+        if self._since_s is None:
+            self._since_s = time.monotonic()
+            threading.Thread(target=self._fetch, daemon=True).start()
+
+    def _fetch(self):
+        try:
+            self._answers.put(fetch(self.url))
+        except Unusable as error:
+            self._answers.put(error)
+
+    def take(self):
+        """Whether there is news."""
+        overdue = self._since_s is not None and time.monotonic() - self._since_s > _PATIENCE_S
+        try:
+            answer = self._answers.get_nowait()
+        except queue.Empty:
+            if not overdue or self.error is not None:
+                return False
+            answer = Unusable(self.url, f"no answer in {_PATIENCE_S:.0f} s", "it goes on asking")
+        else:
+            self._since_s = None
+        self.error = answer if isinstance(answer, Unusable) else None
+        if self.error is None:
+            self._history.add(answer)
+            self._heard_s = answer.time_s
+        return True
+
+    @property
+    def awaited(self):
+        """It has not said anything, right or wrong, about the last question."""
+        return self._since_s is not None and self.error is None
+
+    def box(self):
+        return _top_boxes.Box(self._name, self._history.view(),
+                              self.error.what if self.error else "",
+                              time.monotonic() - self._heard_s)
+
+
+def ask_all(asked):
+    """Returns when each has answered, or had the time for it."""
+    for one in asked:
+        one.error = None
+        one.ask()
+    while True:
+        for one in asked:
+            one.take()
+        if not any(one.awaited for one in asked):
+            return
+        time.sleep(_POLL_S)
+
+
+def _first_answers(asked):
+    """Unusable when nobody has any."""
+    ask_all(asked)
+    error = asked[0].error
+    if all(one.error is not None for one in asked):
+        raise error if len(asked) == 1 else Unusable(
+            f"none of {len(asked)} appliances answers, the first one, {asked[0].url}",
+            error.what, error.hint)
 
 
 def _console(**options):
@@ -172,23 +256,21 @@ class Screen:
 class Live:
     """Scrapes and draws until q. Main thread."""
 
-    def __init__(self, url, interval_s, screen):
-        self._url = url
+    def __init__(self, asked, interval_s, screen):
+        self._asked = asked
         self._interval_s = interval_s
         self._screen = screen
-        self._history = History(max(_WINDOW_S, 3 * interval_s))
-        self._problem = ""
-        self._answered_s = time.monotonic()
         self._offset = 0
 
-    def run(self, first):
-        self._history.add(first)
-        next_s = first.time_s + min(self._interval_s, 1.0)  # rates soon
+    def run(self):
+        next_s = time.monotonic() + min(self._interval_s, 1.0)  # rates soon
         drawn = None
         while True:
             if time.monotonic() >= next_s:
-                self._scrape()
+                for one in self._asked:
+                    one.ask()
                 next_s = max(next_s + self._interval_s, time.monotonic())
+            if any([one.take() for one in self._asked]):
                 drawn = None
             size = self._screen.console.size
             if drawn != size or self._screen.changed:
@@ -202,23 +284,15 @@ class Live:
                     self._offset = max(0, self._offset + _KEYS[key])
                     drawn = None
 
-    def _scrape(self):
-        try:
-            self._history.add(fetch(self._url))
-            self._problem = ""
-            self._answered_s = time.monotonic()
-        except Unusable as error:
-            age_s = time.monotonic() - self._answered_s
-            self._problem = f"numbers are {age_s:.0f} s old: {error}"
-
     def _draw(self, size):
-        console, view = self._screen.console, self._history.view()
-        head = [Text(_heading(self._url, view), _top_text.TITLE, no_wrap=True)]
-        if self._problem:
-            head.append(Text(self._problem, _top_text.ALARM, no_wrap=True))
+        console = self._screen.console
+        head = [Text(_heading(self._asked), _top_text.TITLE, no_wrap=True)]
+        if len(self._asked) == 1 and self._asked[0].error:
+            head.append(Text(f"numbers are {self._asked[0].box().age_s:.0f} s old: "
+                             f"{self._asked[0].error}", _top_text.ALARM, no_wrap=True))
         space = max(1, size.height - len(head) - 1)
         options = console.options.update(width=size.width, height=None)
-        lines = console.render_lines(_top_text.frame(view, size.width, space), options)
+        lines = console.render_lines(_frame(self._asked, size.width, space), options)
         self._offset = min(self._offset, max(0, len(lines) - space))
         more = len(lines) - space - self._offset
         foot = "q quits" + (f"   arrows scroll: {more} lines below" if more > 0 else
@@ -229,27 +303,39 @@ class Live:
                                     Text(foot, _top_text.HEAD)))
 
 
-def _heading(url, view):
-    span = f"  rates over {view.span_s:.0f} s" if view.span_s >= 1 else ""
-    return f"sluice top  {time.strftime('%H:%M:%S')}{span}  {url}"
+def _frame(asked, columns, rows=None):
+    boxes = [one.box() for one in asked]
+    if len(boxes) == 1:
+        return _top_text.frame(boxes[0].view, columns, rows)
+    return _top_boxes.frame(boxes, columns, rows)
 
 
-def once(url, interval_s, out):
+def _heading(asked):
+    span_s = max((box.view.span_s for one in asked if (box := one.box()).view), default=0)
+    span = f"  rates over {span_s:.0f} s" if span_s >= 1 else ""
+    where = asked[0].url if len(asked) == 1 else f"{len(asked)} appliances"
+    silent = sum(one.error is not None for one in asked)
+    if silent and len(asked) > 1:
+        where += f", {silent} unreachable"
+    return f"sluice top  {time.strftime('%H:%M:%S')}{span}  {where}"
+
+
+def once(urls, interval_s, out):
     """Two scrapes, one interval apart, and one frame."""
-    history = History(interval_s)
-    history.add(fetch(url))
+    asked = [Asked(url, interval_s) for url in urls]
+    _first_answers(asked)
     time.sleep(interval_s)
-    history.add(fetch(url))
-    view = history.view()
+    _first_answers(asked)
     console = _console(file=out, width=shutil.get_terminal_size((100, 0)).columns)
     with console.capture() as captured:
-        console.print(_heading(url, view))
-        console.print(_top_text.frame(view, console.width))
+        console.print(_heading(asked))
+        console.print(_frame(asked, console.width))
     print("\n".join(line.rstrip() for line in captured.get().splitlines()), file=out)
 
 
-def watch(url, interval_s):
+def watch(urls, interval_s):
     """Draws on the terminal until q."""
-    first = fetch(url)
+    asked = [Asked(url, max(_WINDOW_S, 3 * interval_s)) for url in urls]
+    _first_answers(asked)
     with Screen(_console(), sys.stdin) as screen:
-        Live(url, interval_s, screen).run(first)
+        Live(asked, interval_s, screen).run()

@@ -12,6 +12,7 @@ from typing import NamedTuple, Optional
 
 _PINGED_AFTER_S = 1.0  # of silence, a member is pinged
 _LANE = re.compile(r"(.+)\.t(\d+)\.s(\d+)\.(up|turn|down)")  # client/bcube/relay_lanes.cc
+_SPARE = re.compile(r"\.(spare|survey|vote)\.(\d+)")
 
 
 class Scrape:
@@ -143,6 +144,7 @@ class Cube(NamedTuple):
     lanes: list
     meeting: Job
     spare: Optional[Job]  # where this switch stands in for another one of its level
+    stands_in_for: Optional[int]  # that one
 
     @property
     def level(self):
@@ -323,10 +325,13 @@ def _cubes(jobs):
     for name, found in sorted(lanes.items()):
         # A thread turns at its last stage, and at each switch one thread does.
         levels = next((lane.stage + 1 for lane in found if lane.way == "turn"), None)
+        spares = {match[1]: (int(match[2]), job) for job in jobs
+                  if (match := _SPARE.fullmatch(job.name.removeprefix(name)))}
         cubes.append(Cube(name, levels, sorted(found, key=lambda lane: lane.order),
-                          by_name[name + ".meeting"], by_name.get(name + ".spare")))
-        taken |= {lane.job.name for lane in found}
-        taken |= {f"{name}.{what}" for what in ("meeting", "spare", "survey", "vote")}
+                          by_name[name + ".meeting"], spares.get("spare", (None, None))[1],
+                          next((switch for switch, _ in spares.values()), None)))
+        taken |= {lane.job.name for lane in found} | {name + ".meeting"}
+        taken |= {f"{name}.{what}.{switch}" for what, (switch, _) in spares.items()}
     return cubes, [job for job in jobs if job.name not in taken]
 
 

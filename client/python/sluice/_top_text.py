@@ -8,9 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 TITLE, HEAD, ALARM = "bold", "dim", "red"
-_MIN_RANKS = 3
+MIN_RANKS = 3
 _LIVE_PORTS = 8
-_LIVE_DROPS = 5
+LIVE_DROPS = 5
 
 
 def duration(seconds):
@@ -55,15 +55,15 @@ def ranks_text(ranks, most=12):
     return ", ".join(words) + (f" and {more} more" if more else "")
 
 
-def _plural(count, word):
+def plural(count, word):
     return f"{count} {word}{'' if count == 1 else 's'}"
 
 
-def _line(text, style=""):
+def line(text, style=""):
     return Text(text, style, no_wrap=True, overflow="crop")
 
 
-def _table(*headings):
+def new_table(*headings):
     """Columns of words to the left ('<' before the heading), of numbers to the right."""
     table = Table(box=None, padding=(0, 0, 0, 2), pad_edge=False, header_style=HEAD)
     for heading in headings:
@@ -97,16 +97,16 @@ def _columns_for(columns):
     return shown
 
 
-def _rank_table(job, columns, most):
+def rank_table(job, columns, most):
     shown = _columns_for(columns)
-    table = _table(*(name for name, _, _ in shown), "<")
+    table = new_table(*(name for name, _, _ in shown), "<")
     for rank in job.ranks[:most]:
         marks = ["MISSING"] * rank.missing + ["silent"] * rank.silent
         table.add_row(*(cell(rank) for _, _, cell in shown), ", ".join(marks),
                       style=ALARM if marks else "")
     yield table
     if len(job.ranks) > most:
-        yield _line(f" ...  {_plural(len(job.ranks) - most, 'rank')} more, less late")
+        yield line(f" ...  {plural(len(job.ranks) - most, 'rank')} more, less late")
 
 
 def _store_lines(job):
@@ -118,25 +118,25 @@ def _store_lines(job):
         words.append("staleness at read p50 {:.0f}, p99 {:.0f}".format(*store.staleness))
     if store.wait_s is not None:
         words.append(f"parked pulls wait p50 {duration(store.wait_s)}")
-    yield _line("  " + "   ".join(words))
+    yield line("  " + "   ".join(words))
     if not store.parked:
-        yield _line("  no pull waits for anybody")
+        yield line("  no pull waits for anybody")
         return
     layers = ", ".join(f"{layer}: {count}" for layer, count in store.layers[:4])
     behind = ranks_text(sorted(rank.rank for rank in job.ranks
                                if rank.steps_back == (store.greatest or 0) - (store.least or 0)))
-    yield _line(f"  {_plural(store.parked, 'pull')} of blocks parked, the oldest for "
+    yield line(f"  {plural(store.parked, 'pull')} of blocks parked, the oldest for "
                 f"{duration(store.oldest_s)} (layer {layers}); least clock: rank {behind}", ALARM)
 
 
-def _job_lines(job):
-    words = [job.name, job.state, f"{job.members} of {_plural(job.world_size, 'rank')}",
+def job_lines(job):
+    words = [job.name, job.state, f"{job.members} of {plural(job.world_size, 'rank')}",
              f"step {job.step}"]
     if job.step_rate is not None:
         words.append(f"{number(job.step_rate)} steps/s")
     if job.step_s is not None:
         words.append(f"step p50 {duration(job.step_s)}")
-    lines = [_line("  ".join(words), TITLE)]
+    lines = [line("  ".join(words), TITLE)]
     words = []
     if job.k:
         words.append(f"k {job.k} of {job.world_size}")
@@ -149,17 +149,17 @@ def _job_lines(job):
     if job.signs_flipped is not None:
         words.append(f"signs flipped {share(job.signs_flipped)}")
     if words:
-        lines.append(_line("  " + "   ".join(words)))
+        lines.append(line("  " + "   ".join(words)))
     if job.store:
         lines += _store_lines(job)
     elif job.state == "running":
         missing = job.missing
-        lines.append(_line("  oldest open chunk waits for rank" +
+        lines.append(line("  oldest open chunk waits for rank" +
                           f"{'s' * (len(missing) > 1)} {ranks_text(missing)}", ALARM)
-                     if missing else _line("  no open chunk waits for anybody"))
+                     if missing else line("  no open chunk waits for anybody"))
     if job.absent and job.state != "ended":
         what = "not joined yet" if job.state == "forming" else "gone or finished"
-        lines.append(_line(f"  {what}: rank{'s' * (len(job.absent) > 1)} {ranks_text(job.absent)}",
+        lines.append(line(f"  {what}: rank{'s' * (len(job.absent) > 1)} {ranks_text(job.absent)}",
                           ALARM if job.state == "running" else ""))
     return lines
 
@@ -167,14 +167,14 @@ def _job_lines(job):
 def _cube_lines(cube):
     meeting = cube.meeting
     words = [cube.name, f"BCube, level {cube.level} of {cube.levels}" if cube.levels else "BCube",
-             f"{meeting.members} of {_plural(meeting.world_size, 'server')} of the switch"]
-    yield _line("  ".join(words), TITLE)
+             f"{meeting.members} of {plural(meeting.world_size, 'server')} of the switch"]
+    yield line("  ".join(words), TITLE)
     spare = cube.spare
     if spare and spare.step > 1:
         now = f"now, {number(spare.step_rate)} steps/s" if spare.step_rate else "not now"
-        yield _line("  has stood in for another switch of its level: "
-                    f"{_plural(spare.step - 1, 'step')}, {now}", ALARM if spare.step_rate else "")
-    table = _table("thread", "stage", "<way", "step", "steps/s", "p50", "<latest", "behind", "<")
+        yield line(f"  has stood in for switch {cube.stands_in_for} of its level: "
+                    f"{plural(spare.step - 1, 'step')}, {now}", ALARM if spare.step_rate else "")
+    table = new_table("thread", "stage", "<way", "step", "steps/s", "p50", "<latest", "behind", "<")
     for lane in cube.lanes:
         job, marks = lane.job, []
         if job.state != "running":
@@ -190,22 +190,22 @@ def _cube_lines(cube):
     yield table
 
 
-def _drop_table(drops, most):
+def drop_table(drops, most):
     if not drops:
-        yield _line("no packet dropped or useless so far", HEAD)
+        yield line("no packet dropped or useless so far", HEAD)
         return
-    table = _table("<dropped or useless", "<reason", "packets", "now")
+    table = new_table("<dropped or useless", "<reason", "packets", "now")
     for drop in drops[:most]:
         table.add_row(drop.where, drop.reason, number(drop.count),
                       "-" if drop.rate is None else f"{number(drop.rate)}/s",
                       style=ALARM if drop.rate else "")
     yield table
     if len(drops) > most:
-        yield _line(f" ...  {_plural(len(drops) - most, 'reason')} more, less frequent")
+        yield line(f" ...  {plural(len(drops) - most, 'reason')} more, less frequent")
 
 
 def _port_table(ports, most):
-    table = _table("<port", "<link", "in", "packets", "out", "packets", "queued")
+    table = new_table("<port", "<link", "in", "packets", "out", "packets", "queued")
     busiest = sorted(ports, key=lambda port: -((port.rx_bits or 0) + (port.tx_bits or 0)))
     shown = set(port.name for port in busiest[:most])
     for port in ports:
@@ -215,36 +215,36 @@ def _port_table(ports, most):
                           number(port.tx_packets, "/s"), number(port.queue_packets))
     yield table
     if len(ports) > most:
-        yield _line(f" ...  {_plural(len(ports) - most, 'port')} more, less busy")
+        yield line(f" ...  {plural(len(ports) - most, 'port')} more, less busy")
 
 
 def _box_line(view):
     words = [f"lcore {lcore} {share(busy)}" for lcore, busy in view.busy]
     if view.buffers:
         words.append("buffers {} of {}".format(*map(number, view.buffers)))
-    return _line("busy:  " + "   ".join(words))
+    return line("busy:  " + "   ".join(words))
 
 
 def frame(view, columns, rows=None):
     """All of it. With `rows` the tables are cut so that they fit when that is possible."""
     live = rows is not None
-    tail = [*_drop_table(view.drops, _LIVE_DROPS if live else len(view.drops))]
+    tail = [*drop_table(view.drops, LIVE_DROPS if live else len(view.drops))]
     if view.ports:
-        tail += [_line(""), *_port_table(view.ports, _LIVE_PORTS if live else len(view.ports))]
-    tail += [_line(""), _box_line(view)]
-    heads = [_job_lines(job) for job in view.jobs]
+        tail += [line(""), *_port_table(view.ports, _LIVE_PORTS if live else len(view.ports))]
+    tail += [line(""), _box_line(view)]
+    heads = [job_lines(job) for job in view.jobs]
     most = max((len(job.ranks) for job in view.jobs), default=0)
     if live and view.jobs:
-        below = min(len(view.drops), _LIVE_DROPS) + min(len(view.ports), _LIVE_PORTS) + 7
+        below = min(len(view.drops), LIVE_DROPS) + min(len(view.ports), _LIVE_PORTS) + 7
         fixed = below + sum(len(head) + 3 for head in heads)  # heading, "more", empty line
         fixed += sum(len(cube.lanes) + 4 for cube in view.cubes)
-        most = max(_MIN_RANKS, (rows - fixed) // len(view.jobs))
+        most = max(MIN_RANKS, (rows - fixed) // len(view.jobs))
     parts = []
     for cube in view.cubes:
-        parts += [*_cube_lines(cube), _line("")]
+        parts += [*_cube_lines(cube), line("")]
     for job, head in zip(view.jobs, heads):
         parts += head
         if job.ranks:
-            parts += _rank_table(job, columns, most)
-        parts.append(_line(""))
-    return Group(*(parts or [_line("no job"), _line("")]), *tail)
+            parts += rank_table(job, columns, most)
+        parts.append(line(""))
+    return Group(*(parts or [line("no job"), line("")]), *tail)

@@ -1,7 +1,8 @@
-"""`python3 -m sluice top`: a live view of an appliance's jobs, from its /metrics alone.
+"""`python3 -m sluice top`: a live view of jobs at appliances, from their /metrics alone.
 
 Shows each job's step rate, k, who is late and by how much, whom the oldest open chunk waits for,
-drops by reason, and the ports. On a terminal it redraws until q; into a file or a pipe it prints
+drops by reason, and the ports; of several appliances those of a BCube as one job, and who does not
+answer. On a terminal it redraws until q; into a file or a pipe it prints
 one frame. Needs rich and prometheus_client (Debian: python3-rich, python3-prometheus-client).
 """
 
@@ -30,9 +31,9 @@ def metrics_url(address):
 
 
 def add_arguments(parser):
-    parser.add_argument("address", nargs="?", metavar="ADDRESS",
-                        help="HOST or HOST:PORT of the appliance's metrics, its metrics.address "
-                             f"(default {DEFAULT_ADDRESS})")
+    parser.add_argument("address", nargs="*", metavar="ADDRESS",
+                        help="HOST or HOST:PORT of an appliance's metrics, its metrics.address "
+                             f"(default {DEFAULT_ADDRESS}); several are shown as one")
     parser.add_argument("--url", help="the whole URL, when something stands before the appliance")
     parser.add_argument("--interval", type=float, default=2.0, metavar="S",
                         help="seconds between scrapes (default 2)")
@@ -46,8 +47,8 @@ def run(options):
               file=sys.stderr)
         return 2
     if options.address and options.url:
-        print(f"sluice top: {options.address} and --url {options.url}: give one of them",
-              file=sys.stderr)
+        print(f"sluice top: {' '.join(options.address)} and --url {options.url}: give one of "
+              "them", file=sys.stderr)
         return 2
     try:
         from sluice import _top_live
@@ -56,11 +57,15 @@ def run(options):
               "or pip install 'sluice[top]'", file=sys.stderr)
         return 1
     try:
-        url = metrics_url(options.url or options.address or DEFAULT_ADDRESS)
+        urls = [metrics_url(address) for address in
+                options.address or [options.url or DEFAULT_ADDRESS]]
+        for index, url in enumerate(urls):
+            if url in urls[:index]:
+                raise ValueError(f"{options.address[index]}: {url} is given twice")
         if sys.stdout.isatty() and not options.once and os.environ.get("TERM") != "dumb":
-            _top_live.watch(url, options.interval)
+            _top_live.watch(urls, options.interval)
         else:
-            _top_live.once(url, options.interval, sys.stdout)
+            _top_live.once(urls, options.interval, sys.stdout)
         return 0
     except ValueError as error:
         print(f"sluice top: {error}", file=sys.stderr)
