@@ -50,6 +50,7 @@ void Relay::fail(Status why, TimeNs now) {
   if (state_ == SessionState::kClosed) return;
   failure_ = std::move(why);
   state_ = SessionState::kClosed;
+  beginning_.reset();
   for (Lane& lane : lanes_)
     if (lane.session.state() != SessionState::kClosed)
       lane.session.leave(wire::LeaveReason::kAbnormal, now);
@@ -61,17 +62,19 @@ void Relay::fail(Status why, TimeNs now) {
 
 // ---- what the lanes say ----
 
-// A lane's answer may be another lane's submission, which may be done at once. A tensor at a time,
-// so that a caller may come between.
+// A lane's answer may be another lane's submission, which may be done at once. A slice at a time,
+// which is rounded on the way: a caller may come between, and waits for no more than a burst.
 bool Relay::act_on_call(TimeNs now) {
   bool acted = false;
   try_ways(now);
   for (Lane& lane : lanes_)
     for (Event event; lane.session.poll_event(event); acted = true) handle(lane, event, now);
   miss_silent(now);
+  if (state_ != SessionState::kRunning) return acted;
   std::uint32_t tensor = 0;
-  if (state_ != SessionState::kRunning || !tensors_.next_joined(tensor)) return acted;
-  begin(tensor, now);
+  if (!beginning_ && tensors_.next_joined(tensor)) begin(tensor, now);
+  if (!beginning_) return acted;
+  begin_slice(now);
   return true;
 }
 
@@ -163,32 +166,39 @@ void Relay::begin(std::uint32_t tensor, TimeNs now) {
   progress_[tensor] = {.slices_left = end - first};
   if (!left_out)
     trace_.queued(tensor, tensors_.current(), submission.priority, true, submission.ready_ns, now);
+  if (submission.input != nullptr && residuals_.covers(tensor))
+    residuals_.begin_step(tensor, static_cast<const float*>(submission.input));
+  beginning_ = {.tensor = tensor, .submission = submission, .next = first};
+}
+
+void Relay::begin_slice(TimeNs now) {
+  CHECK(beginning_.has_value());
+  Passage& passage = passages_[beginning_->next];
+  CHECK(passage.in_flight == 0 && passage.slice.tensor == beginning_->tensor);
+  const Submission& submission = beginning_->submission;
   const auto* input = static_cast<const float*>(submission.input);
   auto* const output = static_cast<float*>(submission.output);
-  if (input != nullptr && residuals_.covers(tensor)) {
-    take_what_leaves(tensor, input, output);
+  if (input != nullptr && residuals_.covers(passage.slice.tensor)) {
+    take_what_leaves(passage.slice, input, output);
     input = output;
   }
-  for (std::uint32_t index = first; index < end; ++index) {
-    Passage& passage = passages_[index];
-    CHECK(passage.in_flight == 0);
-    passage.value = input == nullptr ? nullptr : input + passage.slice.first_elem;
-    passage.output = output + passage.slice.first_elem;
-    passage.weight = submission.weight;
-    passage.priority = submission.priority;
-    passage.ready_ns = submission.ready_ns;
-    passage.whole = false;
-    passage.non_finite = false;
-    climb(passage, 0, now);
-  }
+  passage.value = input == nullptr ? nullptr : input + passage.slice.first_elem;
+  passage.output = output + passage.slice.first_elem;
+  passage.weight = submission.weight;
+  passage.priority = submission.priority;
+  passage.ready_ns = submission.ready_ns;
+  passage.whole = false;
+  passage.non_finite = false;
+  if (++beginning_->next == first_passages_[passage.slice.tensor + 1]) beginning_.reset();
+  climb(passage, 0, now);
 }
 
 // The rest becomes residual.
-void Relay::take_what_leaves(std::uint32_t tensor, const float* gradient, float* output) {
-  residuals_.begin_step(tensor, gradient);
+void Relay::take_what_leaves(const Slice& slice, const float* gradient, float* output) {
+  const std::uint32_t tensor = slice.tensor;
   const std::uint64_t chunk_elems = chunk_elems_of(bcube_, layout_, tensor);
-  const std::uint64_t end = layout_.tensor(tensor).elem_count;
-  for (std::uint64_t first = 0; first < end; first += chunk_elems) {  // of slices too
+  const std::uint64_t end = slice.first_elem + slice.elem_count;
+  for (std::uint64_t first = slice.first_elem; first < end; first += chunk_elems) {
     const ChunkSpan span{
         .tensor = tensor,
         .first_elem = first,

@@ -115,7 +115,7 @@ class Relay final : public Member {
   // Acts on what the lanes' sessions say, and on what was submitted. After every call of theirs,
   // and before they are asked what to transmit.
   bool act_on_call(TimeNs now) override;
-  bool has_call() const noexcept override { return tensors_.has_joined(); }
+  bool has_call() const noexcept override { return tensors_.has_joined() || beginning_; }
   bool poll_event(Event& event) noexcept override { return events_.pop(event); }
   bool poll_trace(TensorTimes& times) noexcept override {
     return part_trace_.poll(times) || trace_.poll(times);
@@ -177,6 +177,12 @@ class Relay final : public Member {
     std::uint64_t weight = 0;
     bool any_data = false;
     bool non_finite = false;
+  };
+  // A tensor whose slices begin one after the other.
+  struct Beginning {
+    std::uint32_t tensor = 0;
+    Submission submission;
+    std::uint32_t next = 0;  // of passages_
   };
 
   // A broadcast or barrier on its way through the levels.
@@ -304,7 +310,8 @@ class Relay final : public Member {
   void handle_slice(Lane& lane, const Event& event, TimeNs now);
   void end_lane(Lane& lane);
   void begin(std::uint32_t tensor, TimeNs now);
-  void take_what_leaves(std::uint32_t tensor, const float* gradient, float* output);
+  void begin_slice(TimeNs now);
+  void take_what_leaves(const Slice& slice, const float* gradient, float* output);
   void climb(Passage& passage, std::uint32_t stage, TimeNs now);
   void add_half(Passage& passage, const Event& event) noexcept;
   void descend(Passage& passage, std::uint32_t from_stage, TimeNs now);
@@ -333,6 +340,7 @@ class Relay final : public Member {
   std::vector<std::vector<float>> spares_;     // results of tensors that were left out
   std::vector<std::vector<float>> meetings_;   // by level: who is there
   std::array<StepReport, kReportedSteps> reports_{};
+  std::optional<Beginning> beginning_;
   std::optional<Collective> collective_;
   std::uint32_t last_weight_ = 1;
   std::size_t first_spare_ = 0;  // the last lanes

@@ -191,7 +191,8 @@ void Membership::farewell(const wire::Leave& body) noexcept {
 }
 
 bool Membership::lacks_ranks() const noexcept {
-  return std::ranges::any_of(missing_, [](std::uint64_t word) { return word != 0; });
+  const auto words = std::span(missing_).first((options_.world_size + 63u) / 64);
+  return std::ranges::any_of(words, [](std::uint64_t word) { return word != 0; });
 }
 
 std::string Membership::missing_ranks() const { return list_ranks(missing_, kMaskWords); }

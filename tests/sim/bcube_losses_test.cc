@@ -185,5 +185,37 @@ TEST_P(BcubeLosses, EveryPortCarriesTheEntriesOfWhatIsPruned) {
   }
 }
 
+// The application's calls wait for a slice at most.
+TEST(BcubeLosses, ATensorIsRoundedASliceAtATime) {
+  BcubeOptions options = options_of({2, 2, BcubeMode::kAggregated});
+  const std::uint64_t count = 8 * 100 * 336;
+  options.elem_counts = {count};
+  options.wire = Dtype::kBfloat16;
+  BcubeWorld world(options);
+  // Who runs before all do, after which the world submits.
+  client::Relay* relay = nullptr;
+  for (TimeNs until = 0; relay == nullptr && until < kSecond; until += 100) {
+    world.run(until);
+    for (std::uint32_t server = 0; server < 4 && !world.has_started(); ++server)
+      if (world.relay(server).state() == client::SessionState::kRunning)
+        relay = &world.relay(server);
+  }
+  ASSERT_NE(relay, nullptr);
+  ASSERT_FALSE(relay->has_call());
+  const std::vector<float> input(count, 1.0F + 1.0F / 1024);  // no bfloat16
+  std::vector<float> output(count);
+  ASSERT_TRUE(
+      relay->submit({.tensor = 0, .input = input.data(), .output = output.data()}, world.now())
+          .ok());
+  std::int64_t before = 0;
+  while (relay->has_call()) {
+    relay->act_on_call(world.now());
+    const std::int64_t now = std::ranges::count_if(output, [](float each) { return each != 0; });
+    EXPECT_LE(now - before, client::kSliceChunks * 336);
+    before = now;
+  }
+  EXPECT_EQ(before, static_cast<std::int64_t>(count));
+}
+
 }  // namespace
 }  // namespace sluice::sim

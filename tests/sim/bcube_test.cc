@@ -113,6 +113,39 @@ TEST_P(BcubeDeaths, OfAServerAreNamedByItsNeighbours) {
   EXPECT_THAT(texts, testing::HasSubstr("rank " + std::to_string(shape.switch_ports - 1)));
 }
 
+// Whatever dies before the first step, nobody waits for ever, and who ends says where.
+TEST_P(BcubeDeaths, BeforeTheFirstStepEndTheJobAndAreNamed) {
+  using Kind = BcubeWorld::Part::Kind;
+  const Shape shape = GetParam();
+  std::uint32_t failed = 0;
+  for (std::uint64_t seed = 1; seed <= 24; ++seed) {
+    Random draw(seed);
+    BcubeOptions options = options_of(shape);
+    options.seed = seed;
+    options.start_max_ns = 20 * kMillisecond;
+    options.join_timeout_ns = 3 * kSecond;
+    BcubeWorld world(options);
+    const std::uint32_t servers = world.bcube().servers();
+    const std::uint32_t boxes = shape.mode == BcubeMode::kPlain
+                                    ? servers
+                                    : shape.levels * world.bcube().switches_per_level();
+    const auto kind = static_cast<Kind>(draw.below(3));
+    const BcubeWorld::Part part{
+        .kind = kind,
+        .index = static_cast<std::uint32_t>(draw.below(kind == Kind::kBox ? boxes : servers)),
+        .level = static_cast<std::uint32_t>(draw.below(shape.levels))};
+    world.kill({.part = part, .at = static_cast<TimeNs>(draw.below(30 * kMillisecond))});
+    EXPECT_TRUE(world.run(60 * kSecond)) << "seed " << seed << ": " << world.describe_stall();
+    for (const std::string& text : world.violations()) ADD_FAILURE() << "seed " << seed << text;
+    for (std::uint32_t server = 0; server < servers; ++server) {
+      const std::string& text = world.failure(server).text;
+      failed += !text.empty();
+      EXPECT_TRUE(text.empty() || text.find("level ") != text.npos) << "seed " << seed << text;
+    }
+  }
+  EXPECT_NE(failed, 0u);
+}
+
 // Where switches sum they are survived.
 class PlainBcubeDeaths : public BcubeDeaths {};
 
