@@ -1,10 +1,11 @@
 """`./run bench saina`: the published figures again, in a short version or in full.
 
 Trains workers for real in virtual time, against the production shard and policies (switch.cc).
-Without options: what the RESULT line needs, at the learning rates of rates.json, into a temporary
-file, for as many seeds (at least one, at most three) as ten minutes have room for. The page beside
-this file (README.md) says what each figure means and shows the full experiment (--long), which
-finds the rates that rates.json lacks.
+Without options: some worlds of the full experiment once more, at the learning rates of rates.json,
+for as many seeds (at least one, at most three) as ten minutes have room for. The figures are over
+all worlds and seeds: what was not run now, the records of the full experiment (--long) give, and a
+line says how many of the new runs come to the records' figures. The page beside this file
+(README.md) says what each figure means.
 """
 import os
 import tempfile
@@ -74,7 +75,16 @@ def train_short(options):
             elapsed_s = time.monotonic() - began
             if elapsed_s + elapsed_s / done > SHORT_LIMIT_S:
                 break
-    return records
+    return complete(records, paper.load(options.results))
+
+
+def complete(fresh, records):
+    """The full experiment's records, with those of today in the place of the same runs."""
+    known = [key for key in fresh if key in records]
+    same = sum(fresh[key] == records[key] for key in known)
+    print(f"{len(fresh)} runs now, {same} of {len(known)} that the full experiment has too came to "
+          f"its figures; the other {len(records) - len(known)} runs are its records")
+    return {**records, **fresh}
 
 
 def show(results):

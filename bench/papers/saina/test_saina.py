@@ -9,7 +9,7 @@ torch.set_num_threads(1)
 
 import report  # noqa: E402
 from papers import paper  # noqa: E402
-from papers.saina import experiment, models, stragglers, switch  # noqa: E402
+from papers.saina import bench, experiment, models, stragglers, switch  # noqa: E402
 from papers.saina import page, tables, tasks, training, tuned  # noqa: E402
 
 STEPS = 12
@@ -247,3 +247,12 @@ def test_the_committed_rates_cover_the_short_form():
         for setting in part.fixed:
             for which in tuned.FIXED:
                 assert tuned.rate_key(part.world, setting, *which) in rates
+
+
+def test_the_short_form_judges_all_worlds_by_the_records_and_its_own_runs(capsys):
+    records = {"a": {"key": "a", "tta_s": 1}, "b": {"key": "b", "tta_s": 2}}
+    fresh = {"b": {"key": "b", "tta_s": 3}, "c": {"key": "c", "tta_s": 4}}
+    joined = bench.complete(fresh, records)
+    assert joined == {"a": records["a"], "b": fresh["b"], "c": fresh["c"]}
+    said = capsys.readouterr().out
+    assert "2 runs now, 0 of 1" in said and "other 1 runs" in said
