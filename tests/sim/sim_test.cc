@@ -194,6 +194,12 @@ TEST(Simulator, completes_a_job_of_1024_ranks) {
               RankSet::below(1024));
 }
 
+// 29 of 338 ranks, who fell behind at once: the last one waits for all the others' transfers.
+TEST(Simulator, lets_ranks_wait_for_states_that_are_given_one_at_a_time) {
+  const SwarmOutcome outcome = run_swarm(draw_swarm(31017644));
+  EXPECT_TRUE(outcome.ok) << outcome.violations;
+}
+
 TEST(Simulator, finds_that_the_last_of_70_ranks_is_missing) {
   World world({.seed = 6});
   const RunIndex run = world.add_run(make_plan(70, 1, {4}));

@@ -15,6 +15,8 @@ namespace {
 // was under way when they stopped (time-outs that had backed off, a join, a leave).
 constexpr DurationNs kStepBound = kSecond;
 constexpr DurationNs kSettleBound = 10 * kSecond;
+// For a state to be given: 200 KB in chunks of 64 bytes take 1.1 s.
+constexpr DurationNs kStateBound = 2 * kSecond;
 // From a death to the error at every survivor (member_timeout comes on top when nobody tells).
 constexpr DurationNs kDeathBound = 5 * kSecond;
 
@@ -152,13 +154,21 @@ class Swarm {
            2 * member_timeout();
   }
 
-  // The bound grows with the memory that is ordered meanwhile.
+  // What others may have to wait for: memory that is ordered, and states, of which one travels at a
+  // time. A rank that asks for one again and again is not waited for.
+  DurationNs allowed_ns(const State& state) {
+    std::uint32_t states = 0;
+    for (std::uint16_t rank = 0; rank < world_.plan(state.run).world_size(); ++rank)
+      states += std::min(world_.worker(state.run, rank).resyncs(), 2u);
+    return world_.appliance().making_ns() + states * kStateBound;
+  }
+
   bool run_to_end(const State& state) {
     const TimeNs bound = deadline(state);
-    DurationNs allowed_ns = -1;
-    while (world_.healthy() && allowed_ns != world_.appliance().making_ns()) {
-      allowed_ns = world_.appliance().making_ns();
-      if (world_.run_until_done(state.run, bound + allowed_ns)) return true;
+    DurationNs allowed = -1;
+    while (world_.healthy() && allowed != allowed_ns(state)) {
+      allowed = allowed_ns(state);
+      if (world_.run_until_done(state.run, bound + allowed)) return true;
     }
     return false;
   }
