@@ -220,10 +220,10 @@ Verdict Store::handle_values(const wire::Packet& packet, TimeNs now) {
   if (body.elem_count != span.elem_count) return Verdict::kShapeMismatch;
   Block& block = blocks_[index];
   Layer& layer = layers_[block.layer];
-  const bool news = body.clock > block.clock ||
-                    (body.clock == block.clock &&
-                     (body.at_clock != block.at_clock || body.waiting != block.parked));
-  if (news) {
+  const bool changed = body.clock > block.clock ||
+                       (body.clock == block.clock &&
+                        (body.at_clock != block.at_clock || body.waiting != block.parked));
+  if (changed) {
     block.clock = body.clock;
     block.at_clock = body.at_clock;
     block.parked = body.waiting;
@@ -262,7 +262,7 @@ Verdict Store::handle_values(const wire::Packet& packet, TimeNs now) {
   }
   if (counted) settle_pushes(index, block.all(), now);
   // A layer's clock is that of all its blocks: too much for every packet.
-  if (news || verdict == Verdict::kCompleted) tell_pool(block.layer);
+  if (changed || verdict == Verdict::kCompleted) tell_pool(block.layer);
   return verdict;
 }
 

@@ -46,11 +46,11 @@ std::uint32_t at_rank(std::span<std::uint32_t> sample, double rank) noexcept {
 // What the sample says about the `rank`th greatest magnitude: a range that it is very likely in.
 std::uint32_t select_near(const Values& values, std::uint64_t rank, double rank_in_sample,
                           std::span<std::uint32_t> sample) noexcept {
-  const double doubt = 4 * std::sqrt(rank_in_sample) + 2;
-  const double last = std::min(rank_in_sample + doubt, static_cast<double>(sample.size()));
+  const double margin = 4 * std::sqrt(rank_in_sample) + 2;
+  const double last = std::min(rank_in_sample + margin, static_cast<double>(sample.size()));
   const std::uint32_t low = at_rank(sample, last);
   const std::uint32_t high =
-      rank_in_sample - doubt < 1 ? kMagnitudes : at_rank(sample, rank_in_sample - doubt) + 1;
+      rank_in_sample - margin < 1 ? kMagnitudes : at_rank(sample, rank_in_sample - margin) + 1;
   return select(values, rank, low, high);
 }
 

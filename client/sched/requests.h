@@ -72,7 +72,7 @@ class RequestPool {
   // `iteration` reads the layer and needs a copy of this clock. A pull that still waits becomes
   // this one and keeps its age.
   void pull(LayerIndex layer, Step iteration, Step need, std::uint32_t units) noexcept;
-  // News of a layer's clocks.
+  // Of the clocks of a layer, newer values.
   void told(LayerIndex layer, const LayerClocks& clocks) noexcept { clocks_[layer] = clocks; }
   const LayerClocks& clocks(LayerIndex layer) const noexcept { return clocks_[layer]; }
 

@@ -199,12 +199,12 @@ bool World::is_honest_cookie(Cookie cookie) const noexcept {
 }
 
 std::uint64_t World::token_to_echo(Cookie cookie, std::size_t path,
-                                   std::uint64_t wish) const noexcept {
+                                   std::uint64_t draw) const noexcept {
   const auto found = paths_.find(cookie);
   if (found == paths_.end()) return 0;
-  switch (wish % 4) {
+  switch (draw % 4) {
     case 0: return found->second[path].token;
-    case 1: return found->second[(path + 1 + wish / 4 % (kHostilePaths - 1)) % kHostilePaths].token;
+    case 1: return found->second[(path + 1 + draw / 4 % (kHostilePaths - 1)) % kHostilePaths].token;
     case 2: return found->second[path].token ^ 1;
     default: return 0;
   }

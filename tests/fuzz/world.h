@@ -51,9 +51,9 @@ class World {
   bool is_honest_cookie(Cookie cookie) const noexcept;
   Step hostile_step() const noexcept;  // that the hostile job's gradients are at
   const std::array<Membership, kHostileRanks>& hostile() const noexcept { return hostile_; }
-  // What a keepalive of the member may carry that comes by `path`, as `wish` says: the token that
+  // What a keepalive of the member may carry that comes by `path`, as `draw` says: the token that
   // was sent there, one that was sent elsewhere, one that nobody was sent, none.
-  std::uint64_t token_to_echo(Cookie cookie, std::size_t path, std::uint64_t wish) const noexcept;
+  std::uint64_t token_to_echo(Cookie cookie, std::size_t path, std::uint64_t draw) const noexcept;
   // The server nonce that a join from the fuzzer's address gets.
   bool challenge_for(const wire::Join& join, std::uint16_t rank,
                      std::uint8_t (&server_nonce)[wire::kNonceBytes]);
