@@ -26,6 +26,28 @@ def test_a_level_s_switches_join_servers_that_differ_in_its_digit_alone():
                 assert len({digits[other] for digits in joined}) == 1
 
 
+@pytest.mark.parametrize("arguments, words", [
+    (["--ports", "2", "--levels", "10"],
+     "level 0, switch 256 would have udp://10.0.256.1:7700, and 256 is above 255"),
+    (["--ports", "250", "--levels", "1", "--mode", "plain"],
+     "level 0, server 246 would have udp://10.0.0.256:7700, and 256 is above 255"),
+    (["--ports", "3", "--levels", "2", "--address", "udp://10.0.0.1:{level}{switch}7000"],
+     "level 1, switch 0 would have udp://10.0.0.1:107000, and ports are 1 to 65535, not 107000")])
+def test_addresses_that_there_are_not_are_refused_with_place_and_remedy(tmp_path, capsys,
+                                                                       arguments, words):
+    assert command_line.main(["bcube", "plan", *arguments, "--out", str(tmp_path / "plan")]) == 2
+    text = capsys.readouterr().out
+    assert words in text and "give another pattern, for example of names, udp://{level}-" in text
+    assert not (tmp_path / "plan").exists()
+
+
+def test_names_are_no_numbers_out_of_range(tmp_path):
+    cube = bcube.Cube(2, 10)
+    rows = bcube.addresses(cube, "aggregated", "udp://{level}-{switch}.cube:7700")
+    assert rows[9][511] == "udp://9-511.cube:7700"
+    bcube.write_plan(cube, "aggregated", "udp://{level}-{switch}.cube:7700", tmp_path)
+
+
 def test_the_command_writes_what_sluiced_accepts(tmp_path, capsys):
     out = tmp_path / "plan"
     assert command_line.main(["bcube", "plan", "--ports", "3", "--levels", "2",

@@ -6,6 +6,7 @@ switches sum, a configuration for each of them. In mode plain the addresses are 
 one at each level, and the switches are ordinary ones.
 """
 
+import re
 import string
 from pathlib import Path
 
@@ -53,6 +54,18 @@ class Cube:
                 if self.switch_of(server, level) == switch]
 
 
+def _out_of_range(address):
+    """What is greater than an IPv4 address or a port may hold; empty: nothing."""
+    found = re.fullmatch(r"udp://(\d+(?:\.\d+){3}|[^:\[\]]+|\[.*\])(?::(\d+))?/?", address)
+    if not found:
+        return ""
+    host, port = found[1], int(found[2] or 7700)
+    if not 0 < port < 65536:
+        return f"ports are 1 to 65535, not {port}"
+    numbers = host.split(".") if re.fullmatch(r"\d+(\.\d+){3}", host) else []
+    return next((f"{number} is above 255" for number in numbers if int(number) > 255), "")
+
+
 def addresses(cube, mode, pattern):
     """By level, then by switch or, plain, by server; InvalidArgument if two are the same."""
     named = {name for _, name, _, _ in string.Formatter().parse(pattern) if name is not None}
@@ -72,6 +85,11 @@ def addresses(cube, mode, pattern):
     for level, row in enumerate(rows):
         for index, address in enumerate(row):
             here = f"level {level}, {place} {index}"
+            if wrong := _out_of_range(address):
+                raise errors.InvalidArgument(
+                    f"--address {pattern}: {here} would have {address}, and {wrong}; give another "
+                    "pattern, for example of names, udp://" + "-".join(
+                        f"{{{name}}}" for name in ("level", place)) + ".cube:7700")
             if address in seen:
                 raise errors.InvalidArgument(
                     f"--address {pattern}: {seen[address]} and {here} have the same address, "
