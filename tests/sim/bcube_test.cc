@@ -294,19 +294,24 @@ TEST(Bcube, AStepTakesTheTimeOfItsBytes) {
   }
 }
 
-// A small tensor is submitted while a big one is on its way through all stages.
+// A small tensor is submitted while a big one is on its way through all stages. Measured: 0.08 of
+// the big one's time where switches sum; 0.33 and 0.40 where it passes the servers' own appliances.
 TEST(Bcube, PrioritiesHoldAtEveryHop) {
-  BcubeOptions options = options_of({3, 2, BcubeMode::kAggregated});
-  options.elem_counts = {18 * 336, 18 * 200 * 336};  // the last one first, and less urgent
-  options.steps = 2;
-  options.check_values = false;
-  options.compute_max_ns = 2 * kMillisecond;
-  options.link.bytes_per_second = 125'000'000;
-  options.link.queue_frames = 8192;
-  BcubeWorld world(options);
-  expect_clean(world);
-  for (Step step = 1; step <= options.steps; ++step)
-    EXPECT_LE(world.tensor_ns(step, 0) - options.compute_max_ns, world.tensor_ns(step, 1) / 4);
+  for (const BcubeMode mode : {BcubeMode::kAggregated, BcubeMode::kPlain}) {
+    const int share = mode == BcubeMode::kPlain ? 2 : 4;
+    BcubeOptions options = options_of({3, 2, mode});
+    options.elem_counts = {18 * 336, 18 * 200 * 336};  // the last one first, and less urgent
+    options.steps = 2;
+    options.check_values = false;
+    options.compute_max_ns = 2 * kMillisecond;
+    options.link.bytes_per_second = 125'000'000;
+    options.link.queue_frames = 8192;
+    BcubeWorld world(options);
+    expect_clean(world);
+    for (Step step = 1; step <= options.steps; ++step)
+      EXPECT_LE(world.tensor_ns(step, 0) - options.compute_max_ns, world.tensor_ns(step, 1) / share)
+          << (mode == BcubeMode::kPlain ? "plain" : "aggregated");
+  }
 }
 
 // Tensors in strict order end one by one, and who gets no result for its last chunks asks for them
