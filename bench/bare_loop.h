@@ -91,15 +91,6 @@ class Bare {
     return sent;
   }
 
-  void check_last_result() const {
-    check_result<Numbers>(last_result_ + header_.size(), kChunks - 1);
-  }
-
- private:
-  struct alignas(64) Line {
-    typename Numbers::Value lanes[16];
-  };
-
   std::size_t receive(const std::uint8_t* frame, ReplayPort& port) {
     constexpr std::size_t kBodyAt =
         wire::kEthernetBytes + wire::kIpv4Bytes + wire::kUdpBytes + sizeof(wire::CommonHeader);
@@ -124,6 +115,15 @@ class Bare {
     benchmark::ClobberMemory();
     return kWorkers;
   }
+
+  void check_last_result() const {
+    check_result<Numbers>(last_result_ + header_.size(), kChunks - 1);
+  }
+
+ private:
+  struct alignas(64) Line {
+    typename Numbers::Value lanes[16];
+  };
 
   const std::uint32_t blocks_apart_;
   std::vector<std::uint8_t> header_;

@@ -94,11 +94,23 @@ class Appliance {
     std::size_t sent = 0;
     while (const std::size_t count = port.rx_burst(frames)) {
       const TimeNs now = clock_ns();
-      const auto in_port = static_cast<dataplane::PortIndex>(kWorkers - 1 - bursts_++ % kWorkers);
-      receive({frames.data(), count}, in_port, now);
+      receive({frames.data(), count}, now,
+              [&](FrameBytes, const wire::Datagram& datagram) { arrivals_.add(datagram, now); });
+      arrivals_.flush(now);
       sent += transmit(port, now);
     }
     return sent;
+  }
+
+  // The stages in front of the shard alone: each datagram of a burst is found and given to `take`.
+  template <class Take>
+  void receive(std::span<const FrameBytes> frames, TimeNs now, Take take) {
+    const auto in_port = static_cast<dataplane::PortIndex>(kWorkers - 1 - bursts_++ % kWorkers);
+    wire::Datagram datagram;
+    for (std::size_t at = 0; at < frames.size(); ++at) {
+      if (at + kAhead < frames.size()) wire::prefetch(frames[at + kAhead]);
+      if (find(frames[at], in_port, now, datagram)) take(frames[at], datagram);
+    }
   }
 
   void check_last_result() const {
@@ -108,15 +120,6 @@ class Appliance {
   }
 
  private:
-  void receive(std::span<const FrameBytes> frames, dataplane::PortIndex in_port, TimeNs now) {
-    wire::Datagram datagram;
-    for (std::size_t at = 0; at < frames.size(); ++at) {
-      if (at + kAhead < frames.size()) wire::prefetch(frames[at + kAhead]);
-      if (find(frames[at], in_port, now, datagram)) arrivals_.add(datagram, now);
-    }
-    arrivals_.flush(now);
-  }
-
   bool find(FrameBytes bytes, dataplane::PortIndex in_port, TimeNs now, wire::Datagram& datagram) {
     ShardId shard;
     if (flows_.find(bytes, in_port, checksums_, macs_, now, datagram, shard)) return true;
@@ -230,6 +233,31 @@ class Appliance {
   const std::uint8_t* last_payload_ = nullptr;
 };
 
+// The bare loop behind the stages that find a frame's datagram: what they cost, without a shard.
+class FoundBare {
+ public:
+  explicit FoundBare(wire::UdpChecksums checksums)
+      : appliance_(checksums, Payloads::kCopied, std::make_shared<StartedJob>(1, false), 0) {}
+
+  std::size_t run_step(ReplayPort& port) {
+    std::array<FrameBytes, kBurst> frames;
+    std::size_t sent = 0;
+    while (const std::size_t count = port.rx_burst(frames))
+      appliance_.receive({frames.data(), count}, clock_ns(),
+                         [&](FrameBytes frame, const wire::Datagram& datagram) {
+                           benchmark::DoNotOptimize(&datagram);
+                           sent += bare_.receive(frame.data(), port);
+                         });
+    return sent;
+  }
+
+  void check_last_result() const { bare_.check_last_result(); }
+
+ private:
+  Appliance appliance_;
+  Bare<Floats> bare_{1};
+};
+
 // A side with a port of its own for each core: a job's steps follow each other without a gap.
 template <class Side>
 class Cores {
@@ -304,6 +332,11 @@ int main(int argc, char** argv) {
   add_appliance("appliance_shared", 1, UdpChecksums::kVerify, Payloads::kShared);
   add_appliance("appliance_reproducible", 1, UdpChecksums::kVerify, Payloads::kCopied, true);
   add_bare<Bare<Floats>>("bare", 1);
+  for (const auto& [name, checksums] : {std::pair{"found_trust", UdpChecksums::kTrust},
+                                        std::pair{"found_verify", UdpChecksums::kVerify}})
+    add_bench<FoundBare>(name, 1, [checksums = checksums](std::uint16_t) {
+      return std::make_unique<FoundBare>(checksums);
+    });
   add_bare<Bare<BigEndianIntegers>>("integers", 1);
   add_bench<PortAlone>("port_alone", 1,
                        [](std::uint16_t) { return std::make_unique<PortAlone>(); });
