@@ -8,14 +8,29 @@
 #include "aggregator/base/check.h"
 
 namespace sluice::client {
+namespace {
+
+// The owner whose turn is the `turn`th. Of n in a row each has another digit at every level, so
+// that at no switch slice after slice goes to the same server while the others' ports idle.
+std::uint32_t owner_of_turn(const Bcube& bcube, std::uint32_t turn) noexcept {
+  const std::uint32_t n = bcube.switch_ports();
+  std::uint32_t owner = 0, digit = 0, power = 1;
+  for (std::uint32_t level = 0; level < bcube.levels(); ++level, power *= n) {
+    digit = (digit + turn / power) % n;
+    owner += digit * power;
+  }
+  return owner;
+}
+
+}  // namespace
 
 std::vector<Slice> cut(const Bcube& bcube, const Layout& layout) {
   // Who has least so far gets the next slice; of equals, threads take turns before owners do.
-  using Load = std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>;  // elements, owner, thread
+  using Load = std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>;  // elements, turn, thread
   std::priority_queue<Load, std::vector<Load>, std::greater<>> loads;
-  for (std::uint32_t owner = 0; owner < bcube.servers(); ++owner)
+  for (std::uint32_t turn = 0; turn < bcube.servers(); ++turn)
     for (std::uint32_t thread = 0; thread < bcube.levels(); ++thread)
-      loads.emplace(0, owner, thread);
+      loads.emplace(0, turn, thread);
   const std::uint64_t takers = loads.size();
 
   std::vector<Slice> slices;
@@ -27,11 +42,11 @@ std::vector<Slice> cut(const Bcube& bcube, const Layout& layout) {
     const std::uint64_t slice_chunks = (chunks + takers * rounds - 1) / (takers * rounds);
     CHECK(slice_chunks >= 1 && slice_chunks <= kSliceChunks);
     for (std::uint64_t first = 0; first < elem_count; first += slice_chunks * chunk_elems) {
-      const auto [load, owner, thread] = loads.top();
+      const auto [load, turn, thread] = loads.top();
       const std::uint64_t count = std::min(slice_chunks * chunk_elems, elem_count - first);
       loads.pop();
-      loads.emplace(load + count, owner, thread);
-      slices.push_back({tensor, first, count, thread, owner});
+      loads.emplace(load + count, turn, thread);
+      slices.push_back({tensor, first, count, thread, owner_of_turn(bcube, turn)});
     }
   }
   return slices;
