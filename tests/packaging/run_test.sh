@@ -7,7 +7,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 tree=$WORK/tree
 mkdir -p "$tree/config" "$tree/client/python/sluice" "$tree/build/client" "$WORK/bin"
 cp "$SOURCE/run" "$tree/run"
-cp "$SOURCE/config/packages" "$tree/config/packages"
+cp "$SOURCE"/config/packages{,.sh} "$tree/config/"
 touch "$tree/build/client/libsluice.so"
 cd "$tree"
 unset CI

@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# What ./run installs with apt, and how; it sources this. Uses its say() and die(), its variable
+# assume_yes, and the list in config/packages.
+
+# The packages of the named groups, from config/packages.
+packages_of() {
+  local line group
+  while IFS= read -r line; do
+    for group in "$@"; do
+      if [[ $line == "$group:"* ]]; then
+        tr -s ' ' '\n' <<<"${line#*:}" | sed '/^$/d'
+      fi
+    done
+  done <config/packages
+}
+
+missing_packages() {
+  local name
+  packages_of "$@" | sort -u | while IFS= read -r name; do
+    [[ $(dpkg-query -W -f='${Status}' "$name" 2>/dev/null) == "install ok installed" ]] ||
+      printf '%s\n' "$name"
+  done
+}
+
+# Fills as_root with what goes before a command that needs root; fails when there is no way.
+as_root=()
+find_root() {
+  if [[ $(id -u) -ne 0 ]]; then
+    command -v sudo >/dev/null || return 1
+    as_root=(sudo)
+  fi
+}
+
+# KiB as text.
+size() {
+  awk -v kib="$1" 'BEGIN {
+    if (kib < 1024) printf "%.0f KiB", kib; else printf "%.1f MiB", kib / 1024
+  }'
+}
+
+list_sizes() {
+  local name plan
+  say "Debian packages that are missing:"
+  printf '  %-24s %12s %12s\n' package download installed
+  for name in "$@"; do
+    # Size is in bytes, Installed-Size in KiB.
+    LC_ALL=C apt-cache show --no-all-versions "$name" 2>/dev/null | awk '
+      /^Size:/ { download = $2 / 1024 }
+      /^Installed-Size:/ { installed = $2 }
+      END { print download, installed }' |
+      while read -r download installed; do
+        printf '  %-24s %12s %12s\n' "$name" "$(size "$download")" "$(size "$installed")"
+      done
+  done
+  plan=$(LC_ALL=C apt-get install --print-uris --no-install-recommends --yes -q "$@" 2>/dev/null) ||
+    return 0
+  say "With what they depend on: $(grep -c "^'" <<<"$plan") files to fetch."
+  sed -nE -e 's/^Need to get (.*) of archives\.$/  download: \1/p' \
+    -e 's/^After this operation, (.*) of additional.*/  installed: \1/p' <<<"$plan"
+}
+
+apt_install() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install --no-install-recommends --yes -q "$@" </dev/null
+}
+
+# Packages must not start services on a build machine: Prometheus' unit is masked beforehand, and
+# package scripts are told not to start anything.
+without_services() {
+  local policy=/usr/sbin/policy-rc.d unit=/etc/systemd/system/prometheus.service own=no status=0
+  if [[ ! -e $policy ]]; then
+    own=yes
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+    "${as_root[@]}" chmod 755 "$policy"
+  fi
+  [[ -e $unit ]] || "${as_root[@]}" ln -s /dev/null "$unit" 2>/dev/null || true
+  "$@" || status=$?
+  [[ $own == no ]] || "${as_root[@]}" rm -f "$policy"
+  return "$status"
+}
+
+# Installs what the groups lack. Debian only; elsewhere the compiler says what is missing.
+need_packages() {
+  local names reply name can_install=yes
+  if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+    say "run: no apt here; the packages of config/packages ($*) must be installed by other means"
+    return 0
+  fi
+  mapfile -t names < <(missing_packages "$@")
+  [[ ${#names[@]} -gt 0 ]] || return 0
+  find_root || can_install=no
+  for name in "${names[@]}"; do
+    if [[ $can_install == yes && -z $(apt-cache show "$name" 2>/dev/null) ]]; then
+      say "The package lists don't know $name: updating them."
+      "${as_root[@]}" apt-get update -q </dev/null ||
+        die "apt-get update failed; see its message above"
+      break
+    fi
+  done
+  list_sizes "${names[@]}"
+  [[ $can_install == yes ]] || die "installing them needs root, and there is no sudo. As root:
+  apt-get update && apt-get install --no-install-recommends ${names[*]}"
+  if [[ -t 0 && ${assume_yes:-no} == no ]]; then
+    read -r -p "Install them now? [Y/n] " reply
+    [[ $reply =~ ^([yY].*)?$ ]] || die "nothing was installed"
+  fi
+  local install=(apt_install)
+  [[ ${CI:-} != true ]] || install=(without_services apt_install)
+  # Lists that are out of date name files that are gone: update them and try once more.
+  "${install[@]}" "${names[@]}" || {
+    "${as_root[@]}" apt-get update -q </dev/null && "${install[@]}" "${names[@]}"
+  } || die "apt-get could not install the packages; see its message above"
+}
