@@ -1,5 +1,7 @@
 """The appliance is a switch too: it answers ARP and ping and forwards by learned MAC address."""
 
+import os
+import pathlib
 import signal
 import subprocess
 import time
@@ -44,6 +46,20 @@ def test_sends_a_learned_address_to_its_port_only(lab):
     out, _ = run_in(lab, 0, ["ping", "-c", "20", "-i", "0.02", "-s", "1000", lab.address(1)])
     assert " 0% packet loss" in out
     assert lab.link_bytes(2)[1] - before < 3000, "frames for host 1 were flooded to host 2"
+
+
+def cpu_s(process):
+    """Of all threads, so far."""
+    fields = pathlib.Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_leaves_the_processor_alone_while_nothing_comes(lab):
+    time.sleep(1)
+    before, began = cpu_s(lab.appliance), time.monotonic()
+    time.sleep(5)
+    share = (cpu_s(lab.appliance) - before) / (time.monotonic() - began)
+    assert share < 0.05, f"adaptive polling takes {share:.1%} of a core"
 
 
 def test_refuses_sighup_with_a_clear_line_and_ends_cleanly_on_sigterm(lab):
