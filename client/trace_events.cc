@@ -42,14 +42,14 @@ void append_metadata(std::string& out, const TraceIdentity& identity, std::uint3
   out += arguments + "}}";
 }
 
-struct Slice {
+struct TraceSlice {
   const char* name;
   TimeNs begin_ns;
   TimeNs end_ns;
 };
 
 void append_slice(std::string& out, const TraceIdentity& identity, std::uint32_t track,
-                  const Slice& slice) {
+                  const TraceSlice& slice) {
   append(out,
          ",\n{\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"cat\":\"sluice\",\"name\":\"%s\",\"ts\":%s,"
          "\"dur\":%s",

@@ -49,7 +49,8 @@ struct JobSpec {
   std::array<std::uint32_t, kStreamCount> windows{};       // steps retained, 2 .. kMaxWindow
 };
 
-// One rank. Written by the control thread, read by shards.
+// One rank. Written by the control thread, read by shards; what shards write at each step has a
+// cache line of its own.
 struct alignas(kCacheLineBytes) Member {
   std::atomic<Cookie> cookie{0};        // 0: nobody holds the rank
   std::atomic<Cookie> stale_cookie{0};  // of the process that was taken over last
@@ -65,7 +66,7 @@ struct alignas(kCacheLineBytes) Member {
   std::atomic<TimeNs> last_heard_ns{0};  // on the control port; shards keep their own in Flow
   // Its newest finished gradient: base step in the upper half, duration in microseconds below. 0:
   // none yet. Written by shard 0, read by the shard that publishes and by metrics.
-  std::atomic<std::uint64_t> finished{0};
+  alignas(kCacheLineBytes) std::atomic<std::uint64_t> finished{0};
   // The newest gradient step that it has been heard of at: it has the results of all before. 0: of
   // none yet. Written by all shards, each with what it hears, so it may be a little too old.
   std::atomic<Step> reached{0};
@@ -81,7 +82,8 @@ struct alignas(kCacheLineBytes) Member {
 struct alignas(kCacheLineBytes) StreamWindow {
   std::atomic<Step> open_step{0};              // 0: the job has not started
   std::array<StepRecord, kMaxWindow> records;  // of step s at s % window; written before open_step
-  std::atomic<std::uint32_t> shards_left{0};   // that have not closed all their chunks of open_step
+  // That have not closed all their chunks of open_step.
+  alignas(kCacheLineBytes) std::atomic<std::uint32_t> shards_left{0};
 };
 
 // What the policy last said and saw: for metrics. Written by the shard that publishes.
