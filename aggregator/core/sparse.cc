@@ -101,12 +101,20 @@ void for_each_bit(const std::uint64_t* words, std::size_t elem_count, const Each
       each(first + static_cast<std::size_t>(std::countr_zero(word)));
 }
 
+// Where the values are, as a bitmap or as indices, and the values: in one go, since how many a word
+// has is what a processor guesses wrong.
 template <std::size_t elem_bytes>
-void write_values(const std::uint64_t* words, const std::uint8_t* payload, std::size_t elem_count,
-                  std::uint8_t* out) {
+void write_entry(const std::uint64_t* words, bool as_bitmap, const std::uint8_t* payload,
+                 std::size_t elem_count, std::uint8_t* places, std::uint8_t* values) {
+  if (as_bitmap) std::memcpy(places, words, wire::bitmap_bytes(elem_count));
   for_each_bit(words, elem_count, [&](std::size_t place) {
-    std::memcpy(out, payload + place * elem_bytes, elem_bytes);
-    out += elem_bytes;
+    const auto index = static_cast<std::uint16_t>(place);
+    if (!as_bitmap) {
+      std::memcpy(places, &index, sizeof index);
+      places += sizeof index;
+    }
+    std::memcpy(values, payload + place * elem_bytes, elem_bytes);
+    values += elem_bytes;
   });
 }
 
@@ -153,19 +161,11 @@ std::size_t compress(const std::uint8_t* payload, std::size_t elem_count, Dtype 
   std::memcpy(out.data(), &count16, sizeof count16);
   std::uint8_t* places = out.data() + sizeof count16;
   std::uint8_t* values = places + wire::places_bytes(elem_count, count);
-  if (wire::uses_bitmap(elem_count, count)) {
-    std::memcpy(places, words, wire::bitmap_bytes(elem_count));
-  } else {
-    for_each_bit(words, elem_count, [&](std::size_t place) {
-      const auto index = static_cast<std::uint16_t>(place);
-      std::memcpy(places, &index, sizeof index);
-      places += sizeof index;
-    });
-  }
-  if (elem_bytes == 4) write_values<4>(words, payload, elem_count, values);
-  if (elem_bytes == 2) write_values<2>(words, payload, elem_count, values);
+  const bool as_bitmap = wire::uses_bitmap(elem_count, count);
+  if (elem_bytes == 4) write_entry<4>(words, as_bitmap, payload, elem_count, places, values);
+  if (elem_bytes == 2) write_entry<2>(words, as_bitmap, payload, elem_count, places, values);
   if (elem_bytes == 1) {
-    write_values<1>(words, payload, elem_count, values);
+    write_entry<1>(words, as_bitmap, payload, elem_count, places, values);
     std::memcpy(values + count, payload + elem_count, kScaleBytes);
   }
   return bytes;
