@@ -32,14 +32,23 @@ Status at_place(const JoinRequest& request, const Status& status) {
 
 namespace {
 
+bool rounds_any(const Layout& layout) noexcept {
+  for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor)
+    if (layout.is_rounded(tensor)) return true;
+  return false;
+}
+
 // Null for gradients in host memory.
 Result<std::unique_ptr<Device>> open_device(const JoinRequest& request, const Layout& layout) {
   if (request.memory == Memory::kHost) return std::unique_ptr<Device>();
   Result<std::unique_ptr<Device>> device =
       Device::open(request.memory, request.device, request.log);
   if (!device.ok()) return device;
-  Status status = device.value()->allocate(CopyStage::staging_bytes(layout));
-  return status.ok() ? std::move(device) : Result<std::unique_ptr<Device>>(std::move(status));
+  if (Status status = device.value()->allocate(CopyStage::staging_bytes(layout)); !status.ok())
+    return status;
+  if (request.session.prune.rule != PruneRule::kOff || rounds_any(layout))
+    request.log.write(SLUICE_LOG_INFO, device.value()->title() + ": " + kWhatCrosses);
+  return device;
 }
 
 }  // namespace

@@ -110,7 +110,8 @@ std::string Device::describe(std::int32_t ordinal) {
     }
     text += "\n" + std::string(name_of(way)) + ": ";
     if (made.device != nullptr) {
-      text += "works, " + std::string(made.facts.name) + ", " + rate_of(made.facts);
+      text += "works, " + std::string(made.facts.name) + ", " + rate_of(made.facts) + ", " +
+              kWhatCrosses;
       plugin.value()->close(made.device);
     } else {
       text += made.why;

@@ -25,6 +25,9 @@ enum class Memory : std::uint8_t {
   kDirect = 4     // read and written by the network card
 };
 const char* name_of(Memory memory) noexcept;
+// Of a gradient, on its way to the session, and why: for logs and doctor.
+inline constexpr const char* kWhatCrosses =
+    "gradients cross the bus whole, to be pruned and rounded on the host, where residuals are";
 
 class Device {
  public:

@@ -23,6 +23,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 thread_local std::string error_text;
+// That have crossed the bus since the program began.
+std::atomic<std::uint64_t> bytes_from_device{0}, bytes_to_device{0};
 
 std::string setting(const char* name) {
   const char* const all = std::getenv("SLUICE_FAKE_DEVICE");
@@ -71,6 +73,7 @@ struct sluice_device_mark {
   const void* from = nullptr;
   std::size_t bytes = 0;
   bool fails = false;
+  std::atomic<std::uint64_t>* crossed = nullptr;  // of a copy: what counts its bytes
 };
 
 struct sluice_device {
@@ -80,12 +83,13 @@ struct sluice_device {
   std::mutex mutex;
   std::mt19937 random{1};
 
-  sluice_device_mark* mark(void* to, const void* from, std::size_t bytes) {
+  sluice_device_mark* mark(void* to, const void* from, std::size_t bytes,
+                           std::atomic<std::uint64_t>* crossed) {
     const std::lock_guard lock(mutex);
     const long wait_us = late_us == 0 ? 0 : static_cast<long>(random() % late_us);
     const bool fails = to != nullptr && ++copies == fail;
-    return new sluice_device_mark{Clock::now() + std::chrono::microseconds(wait_us), to, from,
-                                  bytes, fails};
+    return new sluice_device_mark{
+        Clock::now() + std::chrono::microseconds(wait_us), to, from, bytes, fails, crossed};
   }
 };
 
@@ -112,15 +116,15 @@ void* allocate(sluice_device*, std::size_t bytes) { return std::malloc(bytes); }
 void release(sluice_device*, void* memory) { std::free(memory); }
 
 sluice_device_mark* mark(sluice_device* device, void* /*stream*/) {
-  return device->mark(nullptr, nullptr, 0);
+  return device->mark(nullptr, nullptr, 0, nullptr);
 }
 sluice_device_mark* copy_in(sluice_device* device, void* host, const void* memory,
                             std::size_t bytes) {
-  return device->mark(host, memory, bytes);
+  return device->mark(host, memory, bytes, &bytes_from_device);
 }
 sluice_device_mark* copy_out(sluice_device* device, void* memory, const void* host,
                              std::size_t bytes) {
-  return device->mark(memory, host, bytes);
+  return device->mark(memory, host, bytes, &bytes_to_device);
 }
 
 std::int32_t passed(sluice_device*, sluice_device_mark* mark) {
@@ -129,7 +133,10 @@ std::int32_t passed(sluice_device*, sluice_device_mark* mark) {
     error_text = "the fake device was told to fail this copy";
     return -1;
   }
-  if (mark->to != nullptr) copy_as_device(mark->to, mark->from, mark->bytes);
+  if (mark->to != nullptr) {
+    copy_as_device(mark->to, mark->from, mark->bytes);
+    *mark->crossed += mark->bytes;
+  }
   mark->to = nullptr;
   return 1;
 }
@@ -169,4 +176,10 @@ extern "C" __attribute__((visibility("default"))) void* sluice_fake_allocate(std
 extern "C" __attribute__((visibility("default"))) void sluice_fake_copy(void* to, const void* from,
                                                                         std::size_t bytes) {
   copy_as_device(to, from, bytes);
+}
+
+extern "C" __attribute__((visibility("default"))) void sluice_fake_bytes(std::uint64_t* from_device,
+                                                                         std::uint64_t* to_device) {
+  *from_device = bytes_from_device;
+  *to_device = bytes_to_device;
 }

@@ -20,17 +20,30 @@ using testing::HasSubstr;
 constexpr std::size_t kBig = 200'000;  // several pieces
 constexpr std::size_t kSmall = 17;
 
+template <typename Function>
+Function* of_fake_device(const char* name) {
+  void* const plugin = ::dlopen(FAKE_DEVICE_DIR "/libsluice_cuda.so", RTLD_NOW | RTLD_LOCAL);
+  return reinterpret_cast<Function*>(::dlsym(plugin, name));
+}
+
+// Bytes that have crossed the fake device's bus.
+struct Crossed {
+  std::uint64_t from_device = 0, to_device = 0;
+  static Crossed now() {
+    Crossed crossed;
+    of_fake_device<void(std::uint64_t*, std::uint64_t*)>("sluice_fake_bytes")(&crossed.from_device,
+                                                                              &crossed.to_device);
+    return crossed;
+  }
+};
+
 // Memory that nothing but the fake device can touch.
 class DeviceFloats {
  public:
-  explicit DeviceFloats(std::size_t count) : count_(count) {
-    void* const plugin = ::dlopen(FAKE_DEVICE_DIR "/libsluice_cuda.so", RTLD_NOW | RTLD_LOCAL);
-    const auto allocate =
-        reinterpret_cast<void* (*)(std::size_t)>(::dlsym(plugin, "sluice_fake_allocate"));
-    copy_ = reinterpret_cast<void (*)(void*, const void*, std::size_t)>(
-        ::dlsym(plugin, "sluice_fake_copy"));
-    memory_ = allocate(count * sizeof(float));
-  }
+  explicit DeviceFloats(std::size_t count)
+      : count_(count),
+        memory_(of_fake_device<void*(std::size_t)>("sluice_fake_allocate")(count * sizeof(float))),
+        copy_(of_fake_device<void(void*, const void*, std::size_t)>("sluice_fake_copy")) {}
   void* get() const { return memory_; }
   void write(const std::vector<float>& values) {
     copy_(memory_, values.data(), count_ * sizeof(float));
@@ -43,8 +56,8 @@ class DeviceFloats {
 
  private:
   std::size_t count_;
-  void* memory_ = nullptr;
-  void (*copy_)(void*, const void*, std::size_t) = nullptr;
+  void* memory_;
+  void (*copy_)(void*, const void*, std::size_t);
 };
 
 class DeviceJobs : public testing::Test {
@@ -170,6 +183,50 @@ TEST_F(DeviceJobs, PruneAsHostMemoryIsPruned) {
   EXPECT_EQ(results[0], results[1]);
 }
 
+// Each gradient once, and each average once; neither what is no gradient nor what nobody had.
+TEST_F(DeviceJobs, CrossTheBusOnceEachWay) {
+  constexpr std::uint64_t kBytes = kBig * sizeof(float);
+  Options wanted = options("device-bus", 0, 1);
+  wanted.allow_nil = true;
+  Job job(wanted, {{"g", kBig}});
+  DeviceFloats memory(kBig);
+  const Crossed first = Crossed::now();
+  for (int step = 0; step < 3; ++step) {
+    job.submit_device({0, memory.get(), memory.get()}, nullptr);
+    job.wait_step(kLong);
+  }
+  const Crossed then = Crossed::now();
+  EXPECT_EQ(then.from_device - first.from_device, 3 * kBytes);
+  EXPECT_EQ(then.to_device - first.to_device, 3 * kBytes);
+  job.submit_device({0, nullptr, memory.get()}, nullptr);
+  job.wait_step(kLong);
+  EXPECT_EQ(Crossed::now().from_device, then.from_device);
+  EXPECT_EQ(Crossed::now().to_device, then.to_device);
+}
+
+// Who asks for less traffic hears that it is not less between device and host.
+TEST_F(DeviceJobs, SayThatPrunedGradientsCrossTheBusWhole) {
+  const auto log_of = [&](const char* name, sluice::Prune prune, sluice::Wire wire) {
+    std::string log;
+    Options wanted = options(name, 0, 1);
+    wanted.prune = prune;
+    wanted.wire = wire;
+    wanted.log = [&](sluice_log_level, const char* text) { log += std::string(text) + "\n"; };
+    Job job(wanted, {{"g", kBig}});
+    DeviceFloats memory(kBig);
+    const Crossed before = Crossed::now();
+    job.submit_device({0, memory.get(), memory.get()}, nullptr);
+    job.wait_step(kLong);
+    EXPECT_EQ(Crossed::now().from_device - before.from_device, kBig * sizeof(float));
+    return log;
+  };
+  const auto says = HasSubstr("device 1 (fake 1, pinned): gradients cross the bus whole");
+  const auto off = sluice::Prune::kOff;
+  EXPECT_THAT(log_of("device-pruned", sluice::Prune::kStatic, sluice::Wire::kFloat32), says);
+  EXPECT_THAT(log_of("device-rounded", off, sluice::Wire::kInt8), says);
+  EXPECT_THAT(log_of("device-plain", off, sluice::Wire::kFloat32), testing::Not(says));
+}
+
 TEST_F(DeviceJobs, FailForAllWhenACopyFails) {
   for (const char* const fault : {"fail=1", "fail=2"}) {  // out of the device; back into it
     ::setenv("SLUICE_FAKE_DEVICE", fault, 1);
@@ -247,7 +304,8 @@ TEST_F(DeviceJobs, SayWhichWayIsTakenAndWhyNotTheOthers) {
   std::vector<char> text(4096);
   ASSERT_EQ(sluice_describe_memory(0, text.data(), text.size()), SLUICE_OK);
   EXPECT_THAT(text.data(), AllOf(HasSubstr("host: works\n"), HasSubstr("gpudirect: no transport"),
-                                 HasSubstr("pinned_zero_copy: works, fake 0, 4 GB/s")));
+                                 HasSubstr("pinned_zero_copy: works, fake 0, 4 GB/s, "
+                                           "gradients cross the bus whole")));
 }
 
 TEST_F(DeviceJobs, SayWhatToInstallWithoutThePlugin) {
