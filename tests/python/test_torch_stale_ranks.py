@@ -1,5 +1,5 @@
 """StaleSynchronous over vhost-user, where a rank's link loses packets: with bound 0 parameters are,
-bit for bit, those of a synchronous training that one process computes for all ranks.
+update by update, those of a synchronous training that one process computes for all ranks.
 """
 
 import pytest
@@ -7,14 +7,17 @@ from ranks import run
 
 pytest.importorskip("torch")
 
+from updates import allowed_ulps  # noqa: E402
+
 RANKS = 4
 STEPS = 100
 
 
 def against_a_reference(rank, steps):
-    """How each training ended: equal to the reference, its loss, and what the link cost."""
+    """How each training went: its distance from the reference, its loss, what the link cost."""
     import sluice.torch
     import torch
+    from updates import ulps_apart
 
     torch.set_num_threads(1)
     ranks = 4
@@ -43,14 +46,20 @@ def against_a_reference(rank, steps):
             total += value
         return total / torch.tensor(float(ranks))
 
-    def reference(kind, where):
-        """Of gradients, by one optimizer; or of what each rank's own optimizer has changed."""
+    def apart(kind, where, history):
+        """The greatest distance of an update in `history` from that of gradients, by one optimizer;
+        or from the mean of what each rank's own optimizer has changed."""
         model = network()
         parameters = list(model.parameters())
         replicas = [network() for _ in range(ranks)]
         optimizers = [make(kind, replica) for replica in replicas]
         shared = make(kind, model)
-        for each in zip(*(batches(of_rank) for of_rank in range(ranks))):
+        found = [ulps_apart(mine, first, 0.003) for mine, first in zip(parameters, history[0])]
+        trained = zip(history, history[1:], zip(*(batches(of_rank) for of_rank in range(ranks))))
+        for before, after, each in trained:
+            with torch.no_grad():
+                for common, value in zip(parameters, before):
+                    common.copy_(value)
             pushed = []
             for replica, optimizer, batch in zip(replicas, optimizers, each):
                 with torch.no_grad():
@@ -73,7 +82,11 @@ def against_a_reference(rank, steps):
                 with torch.no_grad():
                     for common, delta in zip(parameters, means):
                         common += delta
-        return parameters
+            found += [ulps_apart(mine, wanted, 0.003) for mine, wanted in zip(after, parameters)]
+        return max(found)
+
+    def copies(model):
+        return [parameter.detach().clone() for parameter in model.parameters()]
 
     outcomes = {}
     for where in ("store", "worker"):
@@ -83,24 +96,30 @@ def against_a_reference(rank, steps):
             with sluice.torch.StaleSynchronous(
                     model, optimizer, bound=0, optimizer_at=where, reproducible=True,
                     job=f"{where}-{kind}") as stale:
+                history = []
                 for batch in batches(rank):
+                    stale.flush()
+                    history.append(copies(model))
                     optimizer.zero_grad()
                     loss = loss_of(model, batch)
                     loss.backward()
                     optimizer.step()
                 stale.settle(60)
+                history.append(copies(model))
                 stats = stale.stats()
-            same = all(torch.equal(mine.detach(), wanted.detach()) for mine, wanted in
-                       zip(model.parameters(), reference(kind, where)))
-            outcomes[f"{where}-{kind}"] = [same, loss.item(), stats["retransmissions"]]
+            assert len(history) == steps + 1
+            outcomes[f"{where}-{kind}"] = [apart(kind, where, history), loss.item(),
+                                           stats["retransmissions"]]
     return outcomes
 
 
-def test_bound_0_is_the_synchronous_training_bit_for_bit(lossy_appliance, tmp_path):
+def test_bound_0_is_the_synchronous_training_update_by_update(lossy_appliance, tmp_path):
     values = run(against_a_reference, RANKS, tmp_path, box=lossy_appliance, timeout_s=280,
                  arguments={"steps": STEPS})
     for outcome in values:
         assert len(outcome) == 6
-        assert all(same for same, _, _ in outcome.values()), outcome
+        for name, (apart, _, _) in outcome.items():
+            where, kind = name.split("-")
+            assert apart <= allowed_ulps(kind, where), outcome
         assert all(loss < 1.2 for _, loss, _ in outcome.values()), outcome
     assert sum(again for _, _, again in values[RANKS - 1].values()) > 0, "its link loses packets"
