@@ -9,6 +9,7 @@ import late_job  # noqa: E402
 import sluice  # noqa: E402
 import sluice.torch  # noqa: E402
 from late_job import check, images, plain_net, sgd  # noqa: E402
+from torch.optim import optimizer as optimizers  # noqa: E402
 
 
 def warnings_of(caplog):
@@ -64,14 +65,15 @@ def test_optimizers_that_are_not_known_run_as_with_attach(monkeypatch, caplog):
     (optim.LBFGS, "not known"), (optim.SGD, None), (optim.SGD, "has hooks around its step")],
     ids=["lbfgs", "sgd", "hooks"])
 def test_closures_overlap_where_steps_do(monkeypatch, caplog, kind, reason):
-    if reason and "hooks" in reason and not hasattr(optim.SGD, "register_step_pre_hook"):
+    hooked = reason and "hooks" in reason
+    if hooked and not hasattr(optim.SGD, "register_step_pre_hook"):
         pytest.skip("hooks around optimizer.step() need torch 2: ./run test-torch2")
 
     def run(overlapping):
         torch.manual_seed(7)
         net = plain_net().to(memory_format=torch.contiguous_format)  # LBFGS wants it
         optimizer = kind(net.parameters(), lr=0.01)
-        if reason and "hooks" in reason:
+        if hooked:
             optimizer.register_step_pre_hook(lambda *_: None)
         model, attachment = late_job.attach(monkeypatch, net, optimizer if overlapping else None)
         batch = images()
@@ -91,6 +93,22 @@ def test_closures_overlap_where_steps_do(monkeypatch, caplog, kind, reason):
     (wanted_losses, wanted), (losses, found) = run(False), run(True)
     assert losses == wanted_losses and late_job.equal(found, wanted)
     assert [reason in line for line in warnings_of(caplog)] == ([True] if reason else [])
+
+
+@pytest.mark.parametrize("when", ["pre", "post"])
+def test_hooks_of_all_optimizers_run_once_a_step(monkeypatch, caplog, when):
+    register = getattr(optimizers, f"register_optimizer_step_{when}_hook", None)
+    if register is None:
+        pytest.skip("hooks around optimizer.step() need torch 2: ./run test-torch2")
+    seen = []
+    handle = register(lambda optimizer, *_: seen.append(len(optimizer.param_groups[0]["params"])))
+    try:
+        check(monkeypatch, plain_net, sgd, overlapped=0)
+    finally:
+        handle.remove()
+    assert seen == [8] * 12  # whole steps: six with attach(), six with overlap()
+    line, = warnings_of(caplog)
+    assert "has hooks around its step" in line
 
 
 def test_another_optimizer_over_the_same_model_makes_its_steps_wait(monkeypatch, caplog):

@@ -281,7 +281,7 @@ class Overlap(Attachment):
     def _step(self, run, why_at_once):
         if self._parts.due:
             self.flush()  # a second step() on the same gradients
-        if self._awaited and why_at_once is not None:
+        if why_at_once is not None:  # also when its closure has yet to make the gradients
             self._explain(why_at_once)
             self.flush()
         postponed = {}

@@ -8,6 +8,7 @@ import contextlib
 import types
 
 import torch
+from torch.optim import optimizer as optimizers
 
 from sluice._torch_dynamo import is_tracing, unseen
 
@@ -104,8 +105,9 @@ class Parts:
                   if name != "closure" and value is not None]
         if others or len(arguments) > 1:
             return f"optimizer.step() was given {', '.join(others) or 'more than a closure'}"
-        if (getattr(self._optimizer, "_optimizer_step_pre_hooks", None)
-                or getattr(self._optimizer, "_optimizer_step_post_hooks", None)):
+        if any(getattr(self._optimizer, f"_optimizer_step_{when}_hooks", None)
+               or getattr(optimizers, f"_global_optimizer_{when}_hooks", None)
+               for when in ("pre", "post")):  # of torch 2; a part of a step is no step to them
             return "the optimizer has hooks around its step"
         return None
 
