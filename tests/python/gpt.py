@@ -87,10 +87,23 @@ def scaler_of(wanted):
     return torch.cuda.amp.GradScaler(enabled=False)
 
 
+def thaw(net, optimizer, attachment, wrap):
+    """Unfreezes in mid-training: DDP, and so the job, is made anew for the other parameters."""
+    if attachment is not None:
+        attachment.detach()
+    frozen = [p for p in net.parameters() if not p.requires_grad]
+    net.requires_grad_(True)
+    optimizer.add_param_group({"params": frozen, "lr": optimizer.param_groups[0]["lr"],
+                               "initial_lr": optimizer.param_groups[0]["initial_lr"]})
+    return wrap(net, optimizer)
+
+
 def train(wrap, seed, *, steps=6, autocast=False, scaler=False, checkpointing=False, accumulate=1,
-          clip=None, ema=False, frozen=False, closure=False, looked_at=False, state=None):
+          clip=None, ema=False, frozen=False, thaw_at=None, overflow_at=None, closure=False,
+          looked_at=False, state=None):
     """wrap(net, optimizer): (what is called, DDP model, attachment or None). Returns what can be
-    compared of a training of `steps` steps, and its checkpoint; `state`: one to go on from."""
+    compared of a training of `steps` steps, and its checkpoint; `state`: one to go on from.
+    thaw_at: the step before which all is unfrozen; overflow_at: the step that the scaler skips."""
     torch.manual_seed(1)
     net = GPT(checkpointing=checkpointing)
     if frozen:
@@ -108,27 +121,30 @@ def train(wrap, seed, *, steps=6, autocast=False, scaler=False, checkpointing=Fa
     text = batches(seed)
     losses = []
 
-    def backward():
+    def backward(step):
         context = torch.autocast("cpu", torch.bfloat16) if autocast else contextlib.nullcontext()
         with context:
             loss = call(*next(text)) / accumulate
-        scale.scale(loss).backward()
+        too_large = step == overflow_at and scale.is_enabled()
+        scale.scale(loss * float("inf") if too_large else loss).backward()
         losses.append(loss.item())
         return loss
 
     for step in range(steps):
+        if step == thaw_at:
+            call, model, attachment = thaw(net, optimizer, attachment, wrap)
         for micro in range(accumulate):
             if closure:
                 break
             with model.no_sync() if micro + 1 < accumulate else contextlib.nullcontext():
-                backward()
+                backward(step)
         if clip is not None:
             scale.unscale_(optimizer)
             nn.utils.clip_grad_norm_(net.parameters(), clip)
         if closure:
             def whole():
                 optimizer.zero_grad()
-                return backward()
+                return backward(step)  # noqa: B023 - called before the next one
             optimizer.step(whole)
         else:
             scale.step(optimizer)
@@ -159,6 +175,7 @@ OPTIONS = {
     "plain": {}, "autocast": dict(autocast=True), "scaler": dict(scaler=True, autocast=True),
     "checkpointing": dict(checkpointing=True), "accumulation": dict(accumulate=3),
     "clipping": dict(clip=0.5), "ema": dict(ema=True), "frozen": dict(frozen=True),
+    "thawed": dict(frozen=True, thaw_at=3), "skipped": dict(scaler=True, overflow_at=3),
     "closure": dict(closure=True), "evaluation": dict(looked_at=True),
     "all": dict(autocast=True, scaler=True, checkpointing=True, accumulate=2, clip=0.5, ema=True,
                 frozen=True, looked_at=True)}
