@@ -17,11 +17,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sluice import errors
 from sluice._torch_dynamo import compiled_modules, unseen
+from sluice._torch_layers import average, layers_of
 from sluice._torch_watch import Hook
 from sluice.store import Store
 
-# Modules that use the parameters of their children without calling them.
-_UNITS = (torch.nn.MultiheadAttention,)
 _MODERN = int(torch.__version__.split(".", maxsplit=1)[0]) >= 2
 # Options of torch's optimizers with a value for which the store has none.
 _ABSENT = {"maximize": False, "amsgrad": False, "decoupled_weight_decay": False}
@@ -53,51 +52,6 @@ def update_of(optimizer):
     if kind is torch.optim.Adam:
         return dict(update, update="adam", adam_lerp=_MODERN)
     return dict(update, update="sgd")
-
-
-class _Layer:
-    """Its parameters, the copies that pulls write, and what is pushed."""
-
-    def __init__(self, index, name):
-        self.index, self.name = index, name
-        self.names, self.parameters = [], []
-        self.pulling = False
-
-    def make_memory(self):
-        shapes = [parameter.shape for parameter in self.parameters]
-        self.copies = [torch.empty(shape, dtype=torch.float32) for shape in shapes]
-        self.deltas = [torch.empty(shape, dtype=torch.float32) for shape in shapes]
-
-    def take_copies(self):
-        with torch.no_grad():
-            for parameter, copy in zip(self.parameters, self.copies):
-                parameter.copy_(copy)
-
-
-def layers_of(model):
-    """([_Layer], {module: indices of the layers that it uses}). Tied parameters belong to the
-    earliest layer."""
-    layers, owner, users, inside = [], {}, {}, ()
-    for name, module in model.named_modules():
-        if inside and name.startswith(inside):
-            continue
-        is_unit = isinstance(module, _UNITS)
-        if is_unit:
-            inside = (*inside, name + ".") if name else ("",)
-        own = [(key, parameter) for key, parameter in module.named_parameters(recurse=is_unit)
-               if parameter.requires_grad]
-        fresh = _Layer(len(layers), name)
-        for key, parameter in own:
-            if id(parameter) in owner:
-                continue
-            owner[id(parameter)] = fresh.index
-            fresh.names.append(f"{name}.{key}" if name else key)
-            fresh.parameters.append(parameter)
-        if fresh.parameters:
-            layers.append(fresh)
-        if own:
-            users[module] = sorted({owner[id(parameter)] for _, parameter in own})
-    return layers, users
 
 
 class StaleSynchronous:
@@ -348,18 +302,10 @@ class StaleSynchronous:
             for name, parameter in zip(layer.names, layer.parameters)})
 
     def average_buffers(self, timeout=None):
-        """Called by all ranks: buffers become the mean over them, other than floats rank 0's."""
-        with torch.no_grad():
-            for buffer in self.model.buffers():
-                floats = buffer.is_floating_point()
-                mine = buffer.detach().double() if floats else buffer.detach().clone()
-                mine = mine.contiguous()
-                total = torch.zeros_like(mine)
-                for root in range(self.store.world_size if floats else 1):
-                    piece = mine.clone()
-                    self.store.broadcast(piece, root, timeout)
-                    total += piece
-                buffer.copy_(total / self.store.world_size if floats else total)
+        """Called by all ranks that still train: buffers become the mean of theirs, other than
+        floats those of the first of them, equal everywhere. Who is lost meanwhile counts or does
+        not, for all alike."""
+        average(self.store, list(self.model.buffers()), timeout)
 
     def clocks(self):
         """sluice.Clocks of each layer, by the name of its module."""
