@@ -14,6 +14,9 @@ from lab import Lab, metric, missing
 from workers import BUILD
 
 pytest.importorskip("torch")
+sys.path.append(str(Path(__file__).resolve().parents[1] / "python"))
+import stale_reference  # noqa: E402
+
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,6 +25,10 @@ FAULT = {"rx_drop": 0.02, "tx_drop": 0.02, "duplicate": 0.02, "reorder": 0.05, "
 
 
 class Training:
+    """RANKS processes of store_worker.py."""
+
+    script = Path(__file__).with_name("store_worker.py")
+
     def __init__(self, lab, name, *arguments, seconds=0.0):
         self.lab, self.arguments = lab, [str(argument) for argument in arguments]
         self.logs = [lab.directory / f"{name}{rank}.log" for rank in range(RANKS)]
@@ -36,8 +43,8 @@ class Training:
     def start(self, rank, seconds):
         with self.logs[rank].open("ab") as log:
             return self.lab.popen(
-                rank, ["/usr/bin/python3", str(Path(__file__).with_name("store_worker.py")),
-                       *self.arguments, str(seconds * (1 + 2 * (rank == 2)))],
+                rank, ["/usr/bin/python3", "-B", str(self.script), *self.arguments,
+                       str(seconds * (1 + 2 * (rank == 2)))],
                 env={**self.env, "RANK": str(rank)}, stdin=subprocess.DEVNULL, stdout=log,
                 stderr=log)
 
@@ -54,12 +61,26 @@ class Training:
         return json.loads(text.splitlines()[-1])
 
 
+class AgainstAReference(Training):
+    script = ROOT / "tests" / "python" / "stale_reference.py"
+
+
 def log_of(lab):
     return (lab.directory / "sluiced.log").read_text(errors="replace")
 
 
-@pytest.mark.parametrize("bound, where", [(0, "worker"), (0, "store"), (3, "worker"),
-                                          ("none", "store")])
+def test_bound_0_is_the_synchronous_training_over_links_that_lose_packets():
+    with Lab(hosts=RANKS) as lab:
+        config = lab.config(fault=FAULT).replace("[appliance]", "[appliance]\nshards = 2")
+        lab.start_appliance(BUILD, config)
+        training = AgainstAReference(lab, "reference", 100)
+        reports = [training.report(rank, 150) for rank in range(RANKS)]
+    stale_reference.check(reports)
+    for kind, found in reports[0].items():
+        assert found["retransmissions"] > 0, kind
+
+
+@pytest.mark.parametrize("bound, where", [(3, "worker"), ("none", "store")])
 def test_training_over_links_that_lose_packets(bound, where):
     with Lab(hosts=RANKS) as lab:
         config = lab.config(fault=FAULT).replace("[appliance]", "[appliance]\nshards = 2")
@@ -160,7 +181,7 @@ for thread in threads: thread.join()
 """
 
 
-# safetensors comes from PyPI: `./run test-torch2` has it.
+# safetensors comes from PyPI: `./run test-torch2` has it, and runs this.
 SUFFIXES = [".npz", ".safetensors"] if importlib.util.find_spec("safetensors") else [".npz"]
 
 
