@@ -76,6 +76,14 @@ def test_half_as_wide_elements_take_half_the_time():
     assert narrow.step_s() == pytest.approx(wide.step_s() / 2, rel=1e-3)
 
 
+@pytest.mark.parametrize("mbps, seconds", [(1_000, 2.62e-3), (4, 0.655)])
+def test_what_a_kernel_holds_delays_what_is_urgent_by_so_much_of_the_link(mbps, seconds):
+    made = model.plan(model.Question(4, mbps / 1e3, 1, MEGABYTES_25), COSTS)
+    assert made.standing_s == pytest.approx(seconds, rel=0.01)
+    small = model.plan(model.Question(4, mbps / 1e3, 1, 256), COSTS)
+    assert small.standing_s < made.standing_s / 100
+
+
 def test_it_says_so_in_words_with_what_it_was_given(capsys):
     given = ["plan", "--workers", "16", "--link", "10", "--cores", "4", "--box-ns", "200",
              "--worker-ns", "600"]
@@ -84,6 +92,7 @@ def test_it_says_so_in_words_with_what_it_was_given(capsys):
     assert "16 workers, links of 10 Gb/s, MTU 1500; a step sums 25,600,000 elements" in out
     assert "One box of 4 cores: 91.4 ms a step; the links set it (links 91.4 ms, box 61" in out
     assert "Several boxes: one is enough" in out
+    assert "in the worker's kernel, at most 262 us of its link." in out
     assert "A ring: 163 ms" in out
     assert "= 85.3 Gb/s of gradients; this one sums 215.0, so it does." in out
     assert command_line.main([*given[:5], "--cores", "1", *given[7:]]) == 0

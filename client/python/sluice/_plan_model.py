@@ -16,6 +16,8 @@ _WIRE_BYTES = 24  # a frame, besides its bytes: preamble, checksum, gap
 _ETHERNET_BYTES = 14
 _IP_UDP_BYTES = 20 + 8
 _IP_TCP_BYTES = 20 + 32
+# What a worker's kernel may hold over UDP: SO_SNDBUF, which it doubles, and a train beyond.
+_STANDING_BYTES = 2 * (128 << 10) + 65_400
 _RESULT_BYTES = 16 + 66  # the longest headers: a result's, and a word for 64 workers
 
 
@@ -89,6 +91,12 @@ class Plan:
         return max(parts, key=parts.get)
 
     @property
+    def standing_s(self):
+        """How long at most the link needs for what a worker's kernel already has."""
+        standing_bytes = min(_STANDING_BYTES, self.chunks * self.chunk_bytes)
+        return standing_bytes * 8 / (self.question.link_gbps * 1e9)
+
+    @property
     def boxes_needed(self):
         """The least number of boxes beyond which another one gains nothing."""
         return max(1, math.ceil(self.box_s() / max(self.links_s, self.worker_s) - 1e-9))
@@ -139,6 +147,8 @@ def words(made, source):
         f"{_time(made.box_s())}, worker {_time(made.worker_s)}).",
         f"Several boxes: {needed} of them take {_time(made.step_s(needed))}; more would gain "
         f"nothing." if needed > 1 else "Several boxes: one is enough; more would gain nothing.",
+        f"Urgency: over UDP a tensor overtakes what the scheduler still has; not what stands below "
+        f"it, in the worker's kernel, at most {_time(made.standing_s)} of its link.",
         f"A ring: {_time(made.ring_s)}, where its workers' cores keep up with the links.",
         f"The law: a box beats a ring if it sums more than N^2 W / (2 (N - 1)) = "
         f"{made.law_gbps:.1f} Gb/s of gradients; this one sums {made.box_gbps:.1f}, so "

@@ -2,8 +2,8 @@
 //
 // What the kernel has taken can't be overtaken any more. The link's rate is what the kernel takes
 // while it refuses some: between two refusals its buffer was never empty, unless the worker rested
-// in between. While nothing is refused nothing waits there either, and the limit grows. Pure; one
-// thread.
+// in between. While nothing is refused the limit grows; where the session's credit and not the
+// kernel holds the worker back, what stands there is bounded by the buffer alone. Pure; one thread.
 #pragma once
 
 #include <algorithm>
