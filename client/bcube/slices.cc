@@ -22,6 +22,22 @@ std::uint32_t owner_of_turn(const Bcube& bcube, std::uint32_t turn) noexcept {
   return owner;
 }
 
+std::uint64_t chunks_of(const Bcube& bcube, const Layout& layout, std::uint32_t tensor) noexcept {
+  const std::uint64_t chunk_elems = chunk_elems_of(bcube, layout, tensor);
+  return (layout.tensor(tensor).elem_count + chunk_elems - 1) / chunk_elems;
+}
+
+// Small gradients are cut smaller: a slice's stages follow each other, so what one owner has in one
+// thread should be many slices.
+std::uint64_t most_chunks(const Bcube& bcube, const Layout& layout, std::uint64_t takers) noexcept {
+  if (bcube.levels() == 1) return kSliceChunks;
+  std::uint64_t chunks = 0;
+  for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor)
+    chunks += chunks_of(bcube, layout, tensor);
+  return std::clamp<std::uint64_t>(chunks / (takers * kSlicesALevel * bcube.levels()), 1,
+                                   kSliceChunks);
+}
+
 }  // namespace
 
 std::vector<Slice> cut(const Bcube& bcube, const Layout& layout) {
@@ -33,14 +49,15 @@ std::vector<Slice> cut(const Bcube& bcube, const Layout& layout) {
       loads.emplace(0, turn, thread);
   const std::uint64_t takers = loads.size();
 
+  const std::uint64_t most = most_chunks(bcube, layout, takers);
   std::vector<Slice> slices;
   for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor) {
     const std::uint64_t elem_count = layout.tensor(tensor).elem_count;
     const std::uint64_t chunk_elems = chunk_elems_of(bcube, layout, tensor);
-    const std::uint64_t chunks = (elem_count + chunk_elems - 1) / chunk_elems;
-    const std::uint64_t rounds = (chunks + takers * kSliceChunks - 1) / (takers * kSliceChunks);
+    const std::uint64_t chunks = chunks_of(bcube, layout, tensor);
+    const std::uint64_t rounds = (chunks + takers * most - 1) / (takers * most);
     const std::uint64_t slice_chunks = (chunks + takers * rounds - 1) / (takers * rounds);
-    CHECK(slice_chunks >= 1 && slice_chunks <= kSliceChunks);
+    CHECK(slice_chunks >= 1 && slice_chunks <= most);
     for (std::uint64_t first = 0; first < elem_count; first += slice_chunks * chunk_elems) {
       const auto [load, turn, thread] = loads.top();
       const std::uint64_t count = std::min(slice_chunks * chunk_elems, elem_count - first);
