@@ -38,7 +38,11 @@ def train(rank, prune, momentum, seeds):
             optimizer.zero_grad()
             if step == 149:
                 saved = attachment.state_dict()
+                nothing = {name: torch.zeros_like(values) for name, values in saved.items()}
+                attachment.load_state_dict(nothing)
+                cleared = attachment.state_dict()
                 attachment.load_state_dict(saved)
+                restored = attachment.state_dict()
                 attachment.flush_residuals()
             torch.nn.functional.cross_entropy(model(images[batch]), labels[batch]).backward()
             optimizer.step()
@@ -47,13 +51,15 @@ def train(rank, prune, momentum, seeds):
         accuracy.append(float(right))
         digests.append(zlib.crc32(b"".join(p.detach().numpy().tobytes()
                                            for p in net.parameters())))
-        left = attachment.state_dict()
+        left, whole = attachment.state_dict(), saved
         if corrected:  # residuals alone, without the velocities behind them
             saved, left = ({name: values[:values.numel() // 2] for name, values in state.items()}
                            for state in (saved, left))
         bytes_sent = attachment.stats()["bytes_sent"]
         attachment.detach()
     return dict(accuracy=accuracy, digests=digests, bytes=bytes_sent, names=sorted(saved),
+                cleared=not any(bool(values.any()) for values in cleared.values()),
+                restored=all(torch.equal(whole[name], restored[name]) for name in whole),
                 behind=sum(int((one != 0).sum()) for one in saved.values()),
                 after=sum(int((one != 0).sum()) for one in left.values()))
 
@@ -71,6 +77,7 @@ def test_pruned_gradients_train_and_the_flush_leaves_nothing_behind(appliance, t
     for name, (first, second) in reports.items():
         print(f"{name}: accuracy {means[name]:.4f} {first['accuracy']}, sent {first['bytes']}")
         assert first["digests"] == second["digests"], f"the replicas part: {name}"
+        assert first["cleared"] and first["restored"], f"load_state_dict() does nothing: {name}"
     dense, pruned = (reports[name][0] for name in ("dense", "pruned"))
     assert means["dense"] > 0.7, "nothing was learnt"
     assert means["pruned"] > means["dense"] - 0.05

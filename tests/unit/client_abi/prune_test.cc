@@ -140,9 +140,11 @@ TEST(PrunedJobs, RefuseAMomentumThatNothingWouldUse) {
 
 TEST(PrunedJobs, AreRefusedUnderAPolicyThatReadsWholeGradients) {
   for (const auto& [policy, reads] : {std::pair{sluice::Policy::kSaina, "reads the signs"},
-                                      {sluice::Policy::kGoodput, "reads the norms"}}) {
+                                      {sluice::Policy::kGoodput, "reads the norms"},
+                                      {sluice::Policy::kRamp, "reads the norms"}}) {
     Options options = options_for("reader", 0, 1);
     options.policy = policy;
+    if (policy == sluice::Policy::kRamp) options.planned_steps = 100;
     options.prune = Prune::kStatic;
     const auto error = error_of([&] { Job job(options, {{"g", kElems}}); });
     EXPECT_EQ(error.status(), SLUICE_REFUSED);

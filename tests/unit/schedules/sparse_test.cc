@@ -87,12 +87,14 @@ TEST_F(Sparse, what_is_sent_again_is_the_same_in_other_packets) {
 TEST_F(Sparse, a_policy_that_reads_norms_or_signs_is_refused_by_name) {
   for (const auto& [kind, name, what] :
        {std::tuple{PolicyKind::kGoodput, "policy goodput", "norms"},
+        std::tuple{PolicyKind::kRamp, "policy ramp", "norms"},
         std::tuple{PolicyKind::kSaina, "policy saina", "signs"}}) {
     JobPlan plan = pruned(2, 3, 64 * 40, 0.01);
     plan.name = name;
     plan.nil_output = true;
     plan.session.has_policy = true;
     plan.session.policy.kind = kind;
+    if (kind == PolicyKind::kRamp) plan.session.policy.planned_steps = 100;
     const RunIndex run = world().add_run(plan);
     world().run_until([&] { return world().worker(run, 0).failed(); }, world().now() + 5 * kSecond);
     ASSERT_TRUE(world().worker(run, 0).failed());
