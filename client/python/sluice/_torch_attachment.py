@@ -10,6 +10,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from sluice import errors
 from sluice._torch_dynamo import compiled_modules, is_tracing, unseen
+from sluice._torch_units import Units
 
 _PRIORITIES = 256
 
@@ -118,6 +119,7 @@ class Attachment:
         self._chosen = {}  # tensor index -> priority from set_priority()
         self._ignored = frozenset()  # parameters that DDP was told to leave alone
         self._handles = []
+        self._units = None  # of what is kept of gradients, when they are followed
 
     # ---- called by DDP and by autograd ----
 
@@ -176,6 +178,8 @@ class Attachment:
         try:
             if bucket.index() == 0:
                 self._begin_backward()
+                if self._units is not None:
+                    self._units.update()
             if self._failure is not None:
                 return _failed_future(self._failure)
             future = torch.futures.Future() if self._device is None else self._device.future()
@@ -292,6 +296,8 @@ class Attachment:
         its velocity behind that: a part of a checkpoint of each rank, where `wire` is not
         'float32' or `prune` not 'off' (else empty). Between two steps, after what an Overlap has
         still to apply."""
+        if self._units is not None:
+            self._units.update()
         residuals = {}
         for name in self.job.rounded:
             index = self._names.get(name)
@@ -302,7 +308,8 @@ class Attachment:
         return residuals
 
     def load_state_dict(self, state):
-        """Takes up again what state_dict() gave, of the same rank, before the first backward."""
+        """Takes up again what state_dict() gave, of the same rank, before the first backward: at
+        the rate and the scale of the loss that it had."""
         unknown = set(state) - set(self.job.rounded)
         if unknown:
             raise errors.InvalidArgument(
@@ -310,9 +317,31 @@ class Attachment:
                 "`prune` and the parameters of the run that saved it")
         for name, values in state.items():
             self.job.set_residual(name, values.detach().cpu().contiguous())
+        if self._units is not None:
+            self._units.forget()
+
+    def follow(self, optimizer, scaler=None):
+        """Lets what `wire` and `prune` keep of gradients count for as much as it would have in its
+        own step when the learning rate, or the scale of the loss, has changed since.
+
+        optimizer  one, or a list; overlap() and a Loop follow theirs by themselves. The rates of
+                   Adam and its kin are left out: they ignore the scale of gradients.
+        scaler     AMP's GradScaler, or whatever has its get_scale(). Looked at once a step, which
+                   waits for a GPU's forward where there is one.
+
+        Before each step's first gradient leaves, what is kept is multiplied by new unit / old one,
+        unit = scale / rate: a pass over it, only in steps where one has changed. A rate of 0 is
+        passed over. Does nothing without `wire` and `prune`. The last call holds; between steps.
+        Raises InvalidArgument."""
+        optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+        units = Units(self.job, self._indices, optimizers, scaler)
+        self._units = units if self.job.rounded else None
 
     def scale_residuals(self, factor):
-        """To be called with new scale / old scale when a GradScaler has changed its scale."""
+        """By hand, with new scale / old scale, where follow() knows no scaler: between steps, when
+        the scale of the loss has changed."""
+        if self._units is not None and self._units.scaler is not None:
+            raise errors.InvalidArgument("scale_residuals(): follow() has the scaler and does this")
         self.job.scale_residuals(factor)
 
     def flush_residuals(self):

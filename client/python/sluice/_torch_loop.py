@@ -102,6 +102,7 @@ class Loop:
                 attachment.average_by("weight" if place == "rate" else "world", one)
         if any(where) and attachment.job.rank == 0:
             _log.warning(_torch_share.describe(self._optimizers, where))
+        attachment.follow(self._optimizers)
         attachment.loop = self
 
     # ---- for the user ----

@@ -27,7 +27,7 @@ def places(optimizers, share, averaging):
         raise errors.InvalidArgument(f"share={share!r}: must be one of {', '.join(SHARES)}")
     if share is None and averaging != "world":
         return [None] * len(optimizers)
-    return [share or ("rate" if isinstance(one, _IGNORE_SCALE) else "gradient")
+    return [share or ("rate" if ignores_scale(one) else "gradient")
             for one in optimizers]
 
 
@@ -36,6 +36,11 @@ def describe(optimizers, where):
     parts = [f"the {'learning rate' if place == 'rate' else 'gradients'} of "
              f"{type(one).__name__}" for one, place in zip(optimizers, where) if place]
     return f"a step of k of the n ranks counts k/n, in {' and '.join(parts)}"
+
+
+def ignores_scale(optimizer):
+    """Whether its updates are as large for c times the gradients."""
+    return isinstance(optimizer, _IGNORE_SCALE)
 
 
 @contextlib.contextmanager

@@ -26,6 +26,8 @@ class Sluice(Callback):
                                                    **self._options)
         else:
             self.attachment = sluice.torch.attach(model, self._address, **self._options)
+        scaler = getattr(trainer.strategy.precision_plugin, "scaler", None)
+        self.attachment.follow(trainer.optimizers, scaler)
 
     def on_train_end(self, trainer, module):
         self.attachment.detach()

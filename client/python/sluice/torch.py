@@ -191,6 +191,8 @@ def _attach(ddp_model, address, optimizer, *, job, weight, rank, world_size, **o
         raise
     ddp_model._sluice_attached = True
     attachment._watch(ddp_model)
+    if optimizer is not None:
+        attachment.follow(optimizer)
     return attachment
 
 
@@ -323,6 +325,9 @@ class Disabled:
         return {}
 
     def load_state_dict(self, state):
+        pass
+
+    def follow(self, optimizer, scaler=None):
         pass
 
     def scale_residuals(self, factor):

@@ -12,6 +12,7 @@ class Sluice:
     def training_step(self, model, *arguments, **options):
         if self.attachment is None:
             self.attachment = sluice.torch.attach(model)
+            self.attachment.follow(self.optimizer, self.accelerator.scaler)
         return super().training_step(model, *arguments, **options)
 
     def train(self, *arguments, **options):

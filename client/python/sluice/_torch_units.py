@@ -1,0 +1,76 @@
+"""`Units`: keeps residuals worth what they were when the loss's scale or the learning rate changes.
+
+A residual is a part of a gradient that moves its parameter some steps later, by rate / scale of
+that later step. So it is multiplied by unit / unit of the step before, unit = scale / rate, before
+the next gradient is added. For an Attachment, which says when.
+"""
+
+import torch
+
+from sluice import _torch_share, errors
+from sluice._torch_parts import unwrapped
+
+
+class Units:
+    def __init__(self, job, indices, optimizers, scaler):
+        """`indices`: parameter -> tensor index. `optimizers` and `scaler` are only looked at."""
+        for one in optimizers:
+            if not hasattr(one, "param_groups"):
+                raise errors.InvalidArgument(
+                    f"follow() needs an optimizer, or a list of them, not a {type(one).__name__}")
+        if scaler is not None and not hasattr(scaler, "get_scale"):
+            raise errors.InvalidArgument(
+                f"follow() needs a GradScaler or None, not a {type(scaler).__name__}")
+        self._job = job
+        self._indices = indices
+        # Adam and its kin divide by what they have seen of the gradients: they have no such unit.
+        self._optimizers = [one for one in map(unwrapped, optimizers)
+                            if not _torch_share.ignores_scale(one)]
+        self.scaler = scaler
+        self.forget()
+
+    def forget(self):
+        """What is kept is in the units of the next step."""
+        self._scale = None  # of the last step; None: not known yet
+        self._rates = {}  # (optimizer, group) -> that of the last step, where it was not 0
+
+    def update(self):
+        """Between two steps, before gradients of the next one leave."""
+        scale = self._scale if self.scaler is None else self.scaler.get_scale() or self._scale
+        # At a rate of 0 nothing is worth anything: what is kept waits for the next other one.
+        rates = {(number, place): float(group.get("lr", 1)) or self._rates.get((number, place))
+                 for number, one in enumerate(self._optimizers)
+                 for place, group in enumerate(one.param_groups)}
+        if (scale, rates) == (self._scale, self._rates):
+            return
+        scaled = scale / self._scale if self._scale else 1.0
+        slowed = {key: self._rates[key] / rate for key, rate in rates.items()
+                  if self._rates.get(key)}
+        self._multiply(scaled, slowed)
+        self._scale, self._rates = scale, rates
+
+    def _multiply(self, scaled, slowed):
+        """All that is kept by `scaled`, and that of a group by its `slowed`."""
+        by_tensor = {self._indices[p]: slowed.get((number, place), 1.0)
+                     for number, one in enumerate(self._optimizers)
+                     for place, group in enumerate(one.param_groups)
+                     for p in group["params"] if p in self._indices}
+        kept = [index for index, spec in enumerate(self._job.tensors)
+                if spec.name in self._job.rounded]
+        factors = {index: by_tensor.get(index, 1.0) for index in kept}
+        has_velocity = self._job.residual_floats == 2
+        different = set(factors.values())
+        if len(different) == 1 and (different == {1.0} or not has_velocity):
+            if scaled * min(different) != 1:
+                self._job.scale_residuals(scaled * min(different))
+            return
+        for index, factor in factors.items():
+            if scaled * factor == 1 == scaled:
+                continue
+            count = self._job.tensors[index].elem_count
+            values = torch.empty(count * self._job.residual_floats, device="cpu")
+            self._job.get_residual(index, values)
+            values[:count] *= scaled * factor
+            # A velocity is what an optimizer with momentum would keep: no rate is in it.
+            values[count:] *= scaled
+            self._job.set_residual(index, values)
