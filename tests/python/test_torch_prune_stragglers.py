@@ -1,0 +1,51 @@
+"""Pruned gradients where a rank is late, by rules with thresholds of their own, through a real
+appliance: no replica parts, and what is kept follows a rate that changes while steps are missed."""
+
+import pytest
+import ranks
+
+torch = pytest.importorskip("torch")
+
+
+def late(rank, prune, steps):
+    """Every gradient is 1 to 7, so parameters move one way; rank 2 is late."""
+    import time
+
+    import sluice.torch
+    import torch
+
+    import ddp_worker as w
+    torch.set_num_threads(1)
+    net = w.Model(shapes=((64, 64),))
+    before = net.p0.detach().clone()
+    model = torch.nn.parallel.DistributedDataParallel(
+        net, process_group=sluice.torch.solo_group())
+    attachment = sluice.torch.attach(model, policy="fixed", k=2, late="requeue",
+                                     prune_min_elems=1, **prune)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4, 0.5)
+    loop = sluice.torch.Loop(attachment, optimizer, scheduler)
+    generator = torch.Generator().manual_seed(rank)
+    bodies = 0
+    for _ in loop.steps(steps):
+        bodies += 1
+        time.sleep(0.06 if rank == 2 else 0.01)
+        model([torch.randint(1, 8, (64, 64), generator=generator).float()]).backward()
+    left = attachment.state_dict()
+    return dict(last=net.p0.tolist(), moved=float((before - net.p0).sum()), bodies=bodies,
+                missed=loop.missed, resyncs=loop.resyncs,
+                left=float(left["p0"].abs().sum()),
+                finite=bool(left["p0"].isfinite().all()))
+
+
+@pytest.mark.parametrize("prune", [
+    {"prune": "static", "prune_fraction": 0.05}, {"prune": "sigma", "prune_sigmas": 1},
+    {"prune": "dynamic"}], ids=lambda prune: prune["prune"])
+def test_replicas_of_late_ranks_do_not_part(appliance, tmp_path, prune):
+    values = ranks.run(late, 3, tmp_path, box=appliance, arguments={"prune": prune, "steps": 20},
+                       timeout_s=60)
+    print([{k: v for k, v in value.items() if k != "last"} for value in values])
+    assert values[0]["last"] == values[1]["last"] == values[2]["last"]
+    assert all(value["finite"] and value["left"] > 0 for value in values)
+    assert all(value["moved"] > 0 for value in values)
+    assert values[2]["missed"] + values[2]["resyncs"] > 0, "nobody was late"
