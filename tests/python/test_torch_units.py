@@ -124,7 +124,7 @@ def test_a_checkpoint_is_taken_up_at_its_own_scale_and_rate(address):  # noqa: F
     assert same(train(address + "a", **ways), train(address + "b", restart=6, **ways))
 
 
-def test_a_step_that_is_not_finite_leaves_what_is_kept_finite_and_in_its_unit(address):  # noqa: F811
+def test_a_step_that_is_not_finite_leaves_what_is_kept_in_its_unit(address):  # noqa: F811
     plain = train(address + "a", infinite=4, **PRUNED)
     assert all(bool(values.isfinite().all()) for values in plain[1].values())
     scaled = train(address + "b", infinite=4, scales=SCALES, **PRUNED)
@@ -133,7 +133,7 @@ def test_a_step_that_is_not_finite_leaves_what_is_kept_finite_and_in_its_unit(ad
 
 @pytest.mark.parametrize("slower", [1.0, 0.25])
 @pytest.mark.parametrize("attach", [None, sluice.torch.overlap])
-def test_a_gradient_moves_a_parameter_by_the_rate_of_its_own_step(address, slower, attach):  # noqa: F811
+def test_a_gradient_counts_at_the_rate_of_its_own_step(address, slower, attach):  # noqa: F811
     # What was left behind at a rate of 0 counts at the next one, so its step does here, too.
     rates = [rate or RATES[-1] for rate in RATES]
     for follows in (True, False):
