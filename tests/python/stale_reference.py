@@ -49,7 +49,7 @@ def mean(values):
 def updates(kind, where, ranks, steps, starts=None):
     """Parameters after each step of the synchronous job, one optimizer for the mean of gradients
     ('store'), or of one that takes the mean of what each rank's own optimizer has changed
-    ('worker'). `starts`: parameters that each step begins at, instead of those of the one before."""
+    ('worker'). `starts`: what each step begins at, instead of the parameters of the one before."""
     model = network()
     parameters = list(model.parameters())
     replicas = [network() for _ in range(ranks)]

@@ -352,10 +352,8 @@ def refusals():
             (lambda p: sgd([{"params": list(p)[:1], "momentum": 0.5},
                             {"params": list(p), "momentum": 0.9}], 0.1), 0, "differ in momentum")):
         model = network()
-        parameters = list(model.parameters())
-        yield model, make(iter(parameters)), dict(optimizer_at="store", bound=bound), text
-    model = network()
-    other = torch.nn.Linear(2, 2)
+        yield model, make(model.parameters()), dict(optimizer_at="store", bound=bound), text
+    model, other = network(), torch.nn.Linear(2, 2)
     yield (model, sgd([*model.parameters(), *other.parameters()], 0.1), {},
            "a parameter that is not the model's")
 
@@ -389,9 +387,8 @@ def test_parameters_that_are_used_past_their_module_are_noticed(address):  # noq
         optimizer.step()
 
 
+@pytest.mark.skipif(not hasattr(torch, "compile"), reason="torch.compile needs torch 2")
 def test_what_is_compiled_is_refused(address):  # noqa: F811
-    if not hasattr(torch, "compile"):
-        pytest.skip("torch.compile needs torch 2")
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     with pytest.raises(sluice.InvalidArgument, match="compiled"):
