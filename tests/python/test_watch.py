@@ -6,6 +6,7 @@ not exist, labels that do not match and panels without data are found without Gr
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -285,11 +286,17 @@ def prometheus(watched, fastest, stored, tmp_path_factory):
         log.close()
 
 
+def one_frame(address):
+    # Newer pytests import readline, which tells processes that they have 80 columns.
+    return subprocess.run([sys.executable, "-B", "-m", "sluice", "top", address, "--once"],
+                          env={**os.environ, "COLUMNS": "100"}, capture_output=True, text=True,
+                          timeout=60, check=False)
+
+
 def test_top_shows_k_and_how_far_a_straggler_is_behind(fastest):
     deadline = time.monotonic() + 30
     while True:  # the first two steps are those of all ranks
-        done = subprocess.run([sys.executable, "-B", "-m", "sluice", "top", fastest, "--once"],
-                              capture_output=True, text=True, timeout=60, check=False)
+        done = one_frame(fastest)
         assert done.returncode == 0, done.stderr
         row = re.search(r"^ +2 +[\d.]+ m?s +[\d.]+ m?s +(\d+) .* 0 % ", done.stdout, re.M)
         if row and int(row[1]) > 4:
@@ -302,8 +309,7 @@ def test_top_shows_k_and_how_far_a_straggler_is_behind(fastest):
 def test_top_shows_how_stale_a_store_is_read_and_who_is_waited_for(stored):
     deadline = time.monotonic() + 30
     while True:  # the two fast ranks wait nearly always, not always
-        done = subprocess.run([sys.executable, "-B", "-m", "sluice", "top", stored, "--once"],
-                              capture_output=True, text=True, timeout=60, check=False)
+        done = one_frame(stored)
         assert done.returncode == 0, done.stderr
         text = done.stdout
         if "least clock: rank 2\n" in text and "p99 2 " in text:
