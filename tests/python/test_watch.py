@@ -318,8 +318,8 @@ def test_top_shows_how_stale_a_store_is_read_and_who_is_waited_for(stored):
     clocks = re.search(r"^  parameter store   clocks (\d+) to (\d+)   staleness at read p50 2, "
                        r"p99 2   parked pulls wait p50 [\d.]+ ms", text, re.M)
     assert clocks and 0 < int(clocks[2]) - int(clocks[1]) <= 3, text
-    assert re.search(r"^  \d+ pulls of blocks parked, the oldest for [\d.]+ m?s \(layer [0-2]: ",
-                     text, re.M), text
+    assert re.search(r"^  \d+ pulls? of blocks parked, the oldest for [\d.]+ [mu]?s "
+                     r"\(layer [0-2]: ", text, re.M), text
     assert re.search(r"^ +2 +- +- +[1-3] ", text, re.M), text
 
 
