@@ -54,8 +54,9 @@ class Oracle {
   void on_appliance_packet(const Party& to, std::uint16_t shard, const wire::Packet& packet);
 
   // ---- what the applications did ----
-  // A gradient was submitted and accepted.
-  void on_submitted(const Party& party, Step step, std::uint32_t tensor, bool with_data);
+  // A gradient was submitted and accepted. `velocity`: the tensor's before that, where it has one.
+  void on_submitted(const Party& party, Step step, std::uint32_t tensor, bool with_data,
+                    std::span<const float> velocity = {});
   // A replica has applied everything up to `step`; `replica` is its checksum.
   void on_applied(const Party& party, Step step, std::uint64_t replica);
 
@@ -153,6 +154,8 @@ class Oracle {
     Step submitted_last = 0;
     Step finished_last = 0;
     std::map<std::uint32_t, std::vector<float>> undelivered;  // by tensor: see undelivered()
+    // By tensor: the velocity of the last gradient, and the step of that.
+    std::map<std::uint32_t, std::pair<Step, std::vector<float>>> velocities;
     // By tensor, of a synchronous job, where all that is sent is delivered.
     std::map<std::uint32_t, std::vector<float>> residuals;
     std::unique_ptr<client::Thresholds> thresholds;
@@ -198,6 +201,8 @@ class Oracle {
   void check_lossy(Run& run, const Party& from, ChunkIndex chunk, const wire::Contribution& body,
                    std::span<const std::uint8_t> payload);
   float limit_of(const Run& run, const Party& from, Books& books, std::uint32_t tensor, Step step);
+  void next_velocity(Run& run, const Party& party, Step step, std::uint32_t tensor,
+                     std::span<const float> now);
   void check_late(const Run& run, const Party& from, ChunkIndex chunk,
                   const wire::Contribution& body);
   void check_finished(Run& run, const Party& from, const wire::Finished& body);

@@ -10,7 +10,8 @@
 
 namespace sluice::sim {
 
-void Oracle::on_submitted(const Party& party, Step step, std::uint32_t tensor, bool with_data) {
+void Oracle::on_submitted(const Party& party, Step step, std::uint32_t tensor, bool with_data,
+                          std::span<const float> velocity) {
   Run& run = *runs_[party.run];
   Books& books = run.books[party.process];
   books.submitted_last = std::max(books.submitted_last, step);
@@ -21,10 +22,47 @@ void Oracle::on_submitted(const Party& party, Step step, std::uint32_t tensor, b
   if (run.plan->is_lossy(tensor)) {
     std::vector<float>& values = books.undelivered[tensor];
     values.resize(run.plan->tensors[tensor].elem_count);
+    const bool moves = run.plan->has_velocity(tensor);
+    if (moves) next_velocity(run, party, step, tensor, velocity);
     for (std::size_t i = 0; i < values.size(); ++i)
-      values[i] += run.plan->gradient(party.rank, step, tensor, i);
+      values[i] += moves ? books.velocities[tensor].second[i]
+                         : run.plan->gradient(party.rank, step, tensor, i);
   }
   books.sums.submitted += run.layout->first_chunk(tensor + 1) - run.layout->first_chunk(tensor);
+}
+
+// u = mu u + g. What the session says of the last u, `now`, is that or nothing; of a chunk that its
+// own step has counted, which is known then, nothing exactly where a value left, unless all did.
+void Oracle::next_velocity(Run& run, const Party& party, Step step, std::uint32_t tensor,
+                           std::span<const float> now) {
+  const JobPlan& plan = *run.plan;
+  auto& [last, velocity] = run.books[party.process].velocities[tensor];
+  velocity.resize(plan.tensors[tensor].elem_count);
+  const std::string who = "I8: rank " + std::to_string(party.rank.value) + " of job " + plan.name +
+                          " begins step " + std::to_string(step) + " of tensor " +
+                          std::to_string(tensor) + " with ";
+  if (now.size() != velocity.size()) return violation(who + "no velocity");
+  for (ChunkIndex chunk = run.layout->first_chunk(tensor);
+       chunk < run.layout->first_chunk(tensor + 1); ++chunk) {
+    const client::ChunkSpan span = run.layout->chunk(chunk);
+    const auto counted =
+        run.counted_in.find(contribution_key(StreamId::kGradients, last, chunk, party.rank));
+    const Sent* sent = find_sent(run, StreamId::kGradients, last, chunk, party.rank);
+    const bool known = last != 0 && counted != run.counted_in.end() && counted->second == last &&
+                       sent != nullptr && sent->process == party.process;
+    for (std::uint64_t i = span.first_elem; i < span.first_elem + span.elem_count; ++i) {
+      const bool left = known && plan.is_pruned(tensor) && sent->values[i - span.first_elem] != 0;
+      const bool stays = now[i] == velocity[i];
+      const bool ends = now[i] == 0;
+      if (known && plan.is_pruned(tensor) ? (left ? !ends : !stays)
+                                          : !(stays || (ends && plan.is_pruned(tensor))))
+        return violation(who + "velocity " + std::to_string(now[i]) + " of element " +
+                         std::to_string(i) + ", which was " + std::to_string(velocity[i]));
+    }
+  }
+  for (std::size_t i = 0; i < velocity.size(); ++i)
+    velocity[i] = plan.session.prune.momentum * now[i] + plan.gradient(party.rank, step, tensor, i);
+  last = step;
 }
 
 void Oracle::on_applied(const Party& party, Step step, std::uint64_t replica) {
@@ -132,11 +170,13 @@ void Oracle::check_lossy(Run& run, const Party& from, ChunkIndex chunk,
   const float limit = limit_of(run, from, books, span.tensor, body.step);
   float* residual = &books.residuals[span.tensor][span.first_elem];
   const std::vector<float> nothing(span.elem_count);
+  const bool moves = plan.has_velocity(span.tensor);
   std::vector<float> value(span.elem_count);
   std::vector<float> left(span.elem_count);
   for (std::uint16_t i = 0; i < span.elem_count; ++i) {
-    value[i] =
-        residual[i] + plan.gradient(from.rank, body.base_step, span.tensor, span.first_elem + i);
+    value[i] = residual[i] +
+               (moves ? books.velocities[span.tensor].second[span.first_elem + i]
+                      : plan.gradient(from.rank, body.base_step, span.tensor, span.first_elem + i));
     left[i] = std::fabs(value[i]) >= limit ? value[i] : 0;
   }
   std::vector<std::uint8_t> expected(payload.size());
@@ -172,7 +212,8 @@ float Oracle::limit_of(const Run& run, const Party& from, Books& books, std::uin
   if (known_step == step) return limit;
   std::vector<float> gradient(residual.size());
   for (std::size_t i = 0; i < gradient.size(); ++i)
-    gradient[i] = plan.gradient(from.rank, step, tensor, i);
+    gradient[i] = plan.has_velocity(tensor) ? books.velocities[tensor].second[i]
+                                            : plan.gradient(from.rank, step, tensor, i);
   known_step = step;
   limit = books.thresholds->next(tensor, gradient, residual);
   if (plan.flush_last && step == plan.ranks[from.rank.value].last_step) limit = 0;

@@ -50,9 +50,10 @@ float JobPlan::gradient(Rank rank, Step step, std::uint32_t tensor, std::uint64_
   const std::uint64_t key = (std::uint64_t{rank.value} << 48) ^ (std::uint64_t{step} << 24) ^
                             (std::uint64_t{tensor} << 16);
   const std::uint64_t drawn = mix(seed ^ key, elem);
+  const auto whole = static_cast<float>(static_cast<int>(drawn & 15) - 8);
+  if (has_velocity(tensor)) return whole;
   if (is_pruned(tensor)) return static_cast<float>(static_cast<int>(drawn % 2048) - 1024);
   if (is_rounded(tensor)) return static_cast<float>(static_cast<int>(drawn % 8192) - 4096);
-  const auto whole = static_cast<float>(static_cast<int>(drawn & 15) - 8);
   if (!inexact) return whole;
   constexpr float kScales[] = {1, 1.0F / 3, 1.0F / 9, 1.0F / 27};
   std::uint8_t bytes[4] = {};

@@ -108,12 +108,19 @@ struct JobPlan {
     return session.prune.rule != client::PruneRule::kOff && spec.dtype == Dtype::kFloat32 &&
            !spec.exact && !spec.dense && spec.elem_count >= session.prune.min_elems;
   }
-  bool is_lossy(std::uint32_t tensor) const { return is_rounded(tensor) || is_pruned(tensor); }
+  // Momentum correction: a velocity travels in the gradient's place.
+  bool has_velocity(std::uint32_t tensor) const {
+    return session.prune.momentum > 0 && tensors[tensor].dtype == Dtype::kFloat32 &&
+           !tensors[tensor].exact;
+  }
+  bool is_lossy(std::uint32_t tensor) const {
+    return is_rounded(tensor) || is_pruned(tensor) || has_velocity(tensor);
+  }
 
   // Small integers, so that sums are exact in every order and every dtype: -8 .. 7. If inexact,
   // these over powers of three, so that every addition rounds. Where something shall be lost on the
   // way, -4096 .. 4095, and -1024 .. 1023 where it gathers: rounded they are integers still, and
-  // sums exact.
+  // sums exact. A velocity needs a bit more a step: its gradients are the small ones.
   float gradient(Rank rank, Step step, std::uint32_t tensor, std::uint64_t elem) const;
   bool is_nil(Rank rank, Step step, std::uint32_t tensor) const;
   std::uint32_t weight(Rank rank, Step step) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <sstream>
 
 namespace sluice::sim {
@@ -142,6 +143,15 @@ void draw_pruning(std::uint64_t seed, JobPlan& plan) {
       .min_elems = pick(random, std::array{1u, 1u, 200u})};
   for (client::TensorSpec& tensor : plan.tensors) tensor.dense = random.one_in(6);
   plan.flush_last = !plan.pipelined && random.one_in(3);
+}
+
+// Momentum of 1/2, in jobs of so few steps that velocities and their sums are exact: a velocity is
+// less than 16 and has a binary place more at every step.
+void draw_momentum(std::uint64_t seed, JobPlan& plan) {
+  if (plan.session.prune.rule == client::PruneRule::kOff || !Random(seed).one_in(2)) return;
+  const std::uint64_t greatest = std::uint64_t{16} * plan.steps() * plan.world_size();
+  if (std::bit_width(greatest) + plan.steps() > 24) return;
+  plan.session.prune.momentum = 0.5;
 }
 
 SwarmJob draw_job(Random& random, std::size_t index, std::uint64_t seed) {
@@ -313,6 +323,8 @@ SwarmOptions draw_swarm(std::uint64_t seed) {
     fault.duration_ns = random.between(kMillisecond, 1500 * kMillisecond);
     options.faults.push_back(fault);
   }
+  for (std::size_t i = 0; i < options.jobs.size(); ++i)
+    draw_momentum(mix(seed, i, 0x30E7), options.jobs[i].plan);
   draw_trials(seed, options);
   draw_store(seed, options);
   return options;
@@ -343,9 +355,9 @@ std::string describe(const SwarmOptions& options) {
         << " averaging=" << static_cast<int>(plan.averaging)
         << " wire=" << static_cast<int>(plan.wire)
         << " prune=" << static_cast<int>(plan.session.prune.rule) << '/'
-        << plan.session.prune.fraction << " fatality=" << name_of(job.fatality)
-        << " victim=" << job.victim.value << " fatal_at_ms=" << job.fatal_at / kMillisecond
-        << " returns=" << job.returns;
+        << plan.session.prune.fraction << " momentum=" << plan.session.prune.momentum
+        << " fatality=" << name_of(job.fatality) << " victim=" << job.victim.value
+        << " fatal_at_ms=" << job.fatal_at / kMillisecond << " returns=" << job.returns;
     if (plan.tolerates_stragglers()) out << "\n   " << describe_stragglers(job);
     if (plan.is_store()) out << "\n   " << describe_store(job);
   }

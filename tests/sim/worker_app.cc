@@ -243,8 +243,14 @@ void Worker::submit(std::uint32_t tensor, Step step, TimeNs now) {
                                       .output = outputs_[tensor].data(),
                                       .weight = plan.weight(identity.rank, step),
                                       .priority = plan.priority(identity.rank, step, tensor)};
+  std::vector<float> velocity;
+  if (plan.has_velocity(tensor)) {
+    std::span<float> kept;
+    if (session_->residual(tensor, kept).ok() && kept.size() == 2 * spec.elem_count)
+      velocity.assign(kept.begin() + static_cast<std::ptrdiff_t>(spec.elem_count), kept.end());
+  }
   if (expect_ok(session_->submit(submission, now), "submit")) {
-    world_.oracle().on_submitted(party(), step, tensor, !nil);
+    world_.oracle().on_submitted(party(), step, tensor, !nil, velocity);
   } else if (phase_ == Phase::kSubmitting) {
     phase_ = Phase::kNext;  // fallen behind
   }

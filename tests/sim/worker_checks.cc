@@ -198,7 +198,7 @@ std::string Worker::unbalanced_residuals() const {
     const std::span<const float> missing = world_.oracle().undelivered(party(), tensor);
     std::span<float> residual;
     if (Status status = session_->residual(tensor, residual); !status.ok()) return status.message();
-    for (std::size_t i = 0; i < residual.size(); ++i)
+    for (std::size_t i = 0; i < plan.tensors[tensor].elem_count; ++i)
       if (const float due = missing.empty() ? 0 : missing[i]; residual[i] != due)
         return "I8: rank " + std::to_string(identity.rank.value) + " of job " + plan.name +
                " keeps " + std::to_string(residual[i]) + " of element " + std::to_string(i) +
