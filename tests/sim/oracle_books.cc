@@ -50,6 +50,11 @@ void Oracle::next_velocity(Run& run, const Party& party, Step step, std::uint32_
     const Sent* sent = find_sent(run, StreamId::kGradients, last, chunk, party.rank);
     const bool known = last != 0 && counted != run.counted_in.end() && counted->second == last &&
                        sent != nullptr && sent->process == party.process;
+    // A rank that fell behind was not told that it counted: it has let go of all of that.
+    const auto discarded = [](float value) { return value == 0; };
+    if (plan.tolerates_stragglers() &&
+        std::ranges::all_of(now.subspan(span.first_elem, span.elem_count), discarded))
+      continue;
     for (std::uint64_t i = span.first_elem; i < span.first_elem + span.elem_count; ++i) {
       const bool left = known && plan.is_pruned(tensor) && sent->values[i - span.first_elem] != 0;
       const bool stays = now[i] == velocity[i];
