@@ -194,7 +194,7 @@ TEST(Simulator, completes_a_job_of_1024_ranks) {
               RankSet::below(1024));
 }
 
-// 29 of 338 ranks, who fell behind at once: the last one waits for all the others' transfers.
+// 42 of 338 ranks, who fell behind at once: the last one waits for all the others' transfers.
 TEST(Simulator, lets_ranks_wait_for_states_that_are_given_one_at_a_time) {
   const SwarmOutcome outcome = run_swarm(draw_swarm(31017644));
   EXPECT_TRUE(outcome.ok) << outcome.violations;
