@@ -86,16 +86,20 @@ Status Job::wait_pull(LayerIndex layer, std::int32_t timeout_ms) {
   Status status = find_store(layer, "wait_pull", store);
   if (!status.ok()) return status;
   const auto ready = [&] { return !shared_.ended() && !store->pulling(layer); };
-  if (ready() || timeout_ms == 0)
-    return wait(lock, timeout_ms, ready, [] { return std::string("pull"); });
+  const auto what = [&] { return "pull of layer " + std::to_string(layer); };
   const TimeNs begun_ns = monotonic_now();
-  ++pulls_awaited_;
-  store->suspend(true);
-  status = wait(lock, timeout_ms, ready, [&] { return "pull of layer " + std::to_string(layer); });
-  store->suspend(--pulls_awaited_ != 0);
-  const TimeNs now = monotonic_now();
-  store->note_suspended(now - begun_ns);
-  if (status.ok() && trace_ != nullptr) trace_->returned(store->first_tensor(layer), now);
+  TimeNs now = begun_ns;
+  if (ready() || timeout_ms == 0) {
+    status = wait(lock, timeout_ms, ready, what);
+  } else {
+    ++pulls_awaited_;
+    store->suspend(true, begun_ns);
+    status = wait(lock, timeout_ms, ready, what);
+    now = monotonic_now();
+    store->suspend(--pulls_awaited_ != 0, now);
+  }
+  if (status.ok() && trace_ != nullptr)
+    trace_->returned(store->first_tensor(layer), now, now - begun_ns);
   return status;
 }
 

@@ -73,6 +73,14 @@ void append_part(std::string& out, const TracePart& part, const TensorTimes& tim
          times.detoured ? "true" : "false");
 }
 
+void append_read(std::string& out, const StoreRead& read) {
+  append(out,
+         ",\"staleness\":%u,\"clock\":%u,\"parked\":%u,\"oldest_request_iterations\":%u,"
+         "\"suspended_us\":%s",
+         read.staleness, read.clock, read.parked, read.oldest_request_iterations,
+         microseconds(read.suspended_ns).c_str());
+}
+
 void append_step(std::string& out, Step step) { append(out, ",\"args\":{\"step\":%u}}", step); }
 
 void append_offset(std::string& out, const char* name, TimeNs at_ns, TimeNs ready_ns) {
@@ -187,7 +195,7 @@ void append_tensor(std::string& out, const TraceIdentity& identity, const TraceT
          ",\"priority\":%u,\"k\":%u,\"packets\":%u,\"sent_again\":%u,\"contributes\":%s",
          times.tensor, times.step, tensor_bytes, times.priority, times.k, times.packets,
          times.sent_again, times.contributes ? "true" : "false");
-  if (times.of_store) append(out, ",\"staleness\":%u", times.staleness);
+  if (times.of_store) append_read(out, times.read);
   if (part != nullptr) append_part(out, *part, times);
   append_offset(out, "queued_us", times.queued_ns, times.ready_ns);
   append_offset(out, "first_sent_us", times.first_sent_ns, times.ready_ns);

@@ -17,7 +17,7 @@
 namespace sluice::client {
 namespace {
 
-constexpr std::size_t kLeastWaiting = 8192;  // records of 136 bytes that may wait for the writer
+constexpr std::size_t kLeastWaiting = 8192;  // records of 160 bytes that may wait for the writer
 constexpr std::size_t kMostMarksWaiting = 256;
 constexpr auto kWriteEvery = std::chrono::milliseconds(200);
 constexpr std::size_t kRemarkBytes = 512;  // kept free for the last words
@@ -113,10 +113,12 @@ void TraceFile::applied(std::uint32_t tensor, TimeNs now) {
   if (open_[tensor].step != 0) open_[tensor].applied_ns = now;
 }
 
-void TraceFile::returned(std::uint32_t tensor, TimeNs now) {
+void TraceFile::returned(std::uint32_t tensor, TimeNs now, DurationNs suspended_ns) {
   const std::lock_guard lock(mutex_);
   TensorTimes& times = open_[tensor];
-  if (times.step != 0 && times.applied_ns == 0) times.applied_ns = now;
+  if (times.step == 0) return;
+  times.read.suspended_ns += suspended_ns;
+  if (times.applied_ns == 0) times.applied_ns = now;
 }
 
 void TraceFile::all_returned(TimeNs now) {

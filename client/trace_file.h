@@ -46,7 +46,8 @@ class TraceFile {
   // submitted again counts.
   void applied(std::uint32_t tensor, TimeNs now);
   // As applied(), unless that has been said: the wait for the result has returned.
-  void returned(std::uint32_t tensor, TimeNs now);
+  // `suspended_ns`: what it took, of a store's layer.
+  void returned(std::uint32_t tensor, TimeNs now, DurationNs suspended_ns = 0);
   void all_returned(TimeNs now);
   // It is submitted again: nothing more will be heard of its last result.
   void next(std::uint32_t tensor);

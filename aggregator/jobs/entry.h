@@ -90,6 +90,8 @@ struct MemberEntry {
   TimeNs rejoined_ns = 0;            // when the shards were told of its return
   TimeNs admitted_ns = 0;            // when it rejoined
   std::uint32_t resyncs_done = 0;    // the highest number that it reported as done
+  std::uint64_t suspended_ns = 0;    // of a store's worker, as its last keepalive said
+  std::uint32_t oldest_request_iterations = 0;  // likewise
 
   MemberPhase phase() const noexcept { return phase_; }
   bool is(MemberPhase phase) const noexcept { return phase_ == phase; }

@@ -110,9 +110,11 @@ ControlResult Jobs::keepalive(const Request& request) {
 
   JobEntry& entry = *speaker.entry;
   hear(entry, request);
-  const std::uint32_t echo_us = request.packet.body<wire::Keepalive>().timestamp_us;
+  const auto& body = request.packet.body<wire::Keepalive>();
+  speaker.member->suspended_ns = body.suspended_ns;
+  speaker.member->oldest_request_iterations = body.oldest_request_iterations;
   return {.verdict = Verdict::kKeepalive,
-          .reply_bytes = write_answer(entry, rank, echo_us, request),
+          .reply_bytes = write_answer(entry, rank, body.timestamp_us, request),
           .bind = true,
           .job = entry.id,
           .rank = rank};
@@ -246,7 +248,9 @@ std::vector<MemberView> Jobs::members(JobId job, TimeNs clock_ns) const {
          .joined = member.is(MemberPhase::kJoined),
          .gone = member.lost(),
          .left = member.is(MemberPhase::kLeft),
-         .silent_ns = member.is(MemberPhase::kFree) ? 0 : now - last_heard(entry, Rank{rank})});
+         .silent_ns = member.is(MemberPhase::kFree) ? 0 : now - last_heard(entry, Rank{rank}),
+         .suspended_ns = member.suspended_ns,
+         .oldest_request_iterations = member.oldest_request_iterations});
   }
   return result;
 }

@@ -88,6 +88,9 @@ struct MemberView {
   bool gone = false;    // died, fell silent, was refused or left with an error
   bool left = false;    // ended its part by itself
   DurationNs silent_ns = 0;
+  // Of a store's worker, as its last keepalive said.
+  std::uint64_t suspended_ns = 0;
+  std::uint32_t oldest_request_iterations = 0;
 };
 
 // Likewise, of a job.

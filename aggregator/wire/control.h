@@ -125,6 +125,10 @@ struct [[gnu::packed]] Keepalive {
   static constexpr PacketType kType = PacketType::kKeepalive;
   std::uint32_t timestamp_us = 0;
   std::uint64_t token = 0;  // of the last ping: proves that the sender gets what is sent to it
+  // Of a store's worker, for whoever watches: how long it has waited for layers, and by how many
+  // iterations its oldest request is behind.
+  std::uint64_t suspended_ns = 0;
+  std::uint32_t oldest_request_iterations = 0;
 };
 
 // Asked again every 250 ms with the same number until a status names the transfer.

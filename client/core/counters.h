@@ -6,7 +6,7 @@
 
 namespace sluice::client {
 
-// X(name, help). They only grow, but for four facts. sluice.h lists them in
+// X(name, help). They only grow, but for five facts. sluice.h lists them in
 // the same order, which abi_questions.cc checks.
 #define SLUICE_CLIENT_COUNTERS(X)                                                                \
   X(packets_sent, "datagrams that left")                                                         \
@@ -38,6 +38,8 @@ namespace sluice::client {
   X(coalesced_packets, "of packets_received, those that the kernel handed over in a train")      \
   X(kept_chunks, "late chunks that went back into the residual, to leave with a later gradient") \
   X(suspended_ns, "nanoseconds that waits for a store's layers have blocked")                    \
+  X(oldest_request_iterations,                                                                   \
+    "iterations by which the oldest request to a store that has not left is behind, now")        \
   X(detours, "times that another switch of a BCube's level stood in for this rank's own")        \
   X(detoured_lanes, "lanes of a BCube that are on such another switch now")
 

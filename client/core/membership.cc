@@ -157,7 +157,8 @@ TimeNs Membership::next_timeout() const noexcept {
   return next_ns;
 }
 
-std::size_t Membership::poll_transmit(std::span<std::uint8_t> out, TimeNs now) noexcept {
+std::size_t Membership::poll_transmit(std::span<std::uint8_t> out, const Counters& counters,
+                                      TimeNs now) noexcept {
   DCHECK((!send_leave_ && !send_keepalive_) || identity_.cookie != 0);
   if (send_leave_) {
     send_leave_ = false;
@@ -166,7 +167,11 @@ std::size_t Membership::poll_transmit(std::span<std::uint8_t> out, TimeNs now) n
   if (send_keepalive_) {
     send_keepalive_ = false;
     return wire::encode(out, identity_,
-                        wire::Keepalive{.timestamp_us = wire_time_us(now), .token = token_});
+                        wire::Keepalive{.timestamp_us = wire_time_us(now),
+                                        .token = token_,
+                                        .suspended_ns = counters.suspended_ns,
+                                        .oldest_request_iterations = static_cast<std::uint32_t>(
+                                            counters.oldest_request_iterations)});
   }
   return 0;
 }

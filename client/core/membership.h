@@ -9,6 +9,7 @@
 #include "aggregator/base/limits.h"
 #include "aggregator/base/time.h"
 #include "aggregator/wire/packet.h"
+#include "client/core/counters.h"
 #include "client/core/types.h"
 
 namespace sluice::client {
@@ -26,7 +27,8 @@ class Membership {
   TimeNs next_timeout() const noexcept;
   bool has_control() const noexcept { return send_leave_ || send_keepalive_; }
   // Bytes of the next control packet, 0 when none is due.
-  std::size_t poll_transmit(std::span<std::uint8_t> out, TimeNs now) noexcept;
+  std::size_t poll_transmit(std::span<std::uint8_t> out, const Counters& counters,
+                            TimeNs now) noexcept;
 
   // The job runs, as a data packet showed before a status did. False: that was known.
   bool note_running() noexcept {

@@ -126,14 +126,16 @@ bool Session::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, Tim
     transmit.bytes = join_.poll_transmit(out);
   } else {
     while (has_call() && act_on_call(now)) continue;
-    if (membership_.has_control())
-      transmit.bytes = membership_.poll_transmit(out, now);
-    else if (state_ != SessionState::kRunning)
+    if (membership_.has_control()) {
+      if (store_) store_->count_suspension(now);
+      transmit.bytes = membership_.poll_transmit(out, link_.counters, now);
+    } else if (state_ != SessionState::kRunning) {
       return false;
-    else if (transfers_.has_control())
+    } else if (transfers_.has_control()) {
       transmit.bytes = transfers_.poll_control(out);
-    else if (!poll_data(transmit, out, now))
+    } else if (!poll_data(transmit, out, now)) {
       return false;
+    }
   }
   if (transmit.bytes == 0) return false;
   CHECK(transmit.bytes + transmit.payload.size() <= datagram_bytes_);

@@ -102,6 +102,7 @@ void Store::begin_push(LayerIndex index, std::span<const float* const> inputs, S
   ++pushing_count_;
   // The pool counts from 1, initial values being its first.
   pool_.push(index, step + 1, layer.block_end - layer.block_begin);
+  note_age();
 }
 
 Status Store::initialise(LayerIndex index, std::span<const float* const> inputs) {
@@ -152,7 +153,20 @@ Status Store::pull(LayerIndex index, std::span<float* const> outputs) {
   layer.least = kLastStep;
   ++pulling_count_;
   pool_.pull(index, layer.pushed + 2, layer.need, layer.block_end - layer.block_begin);
+  note_age();
   return {};
+}
+
+void Store::suspend(bool suspended, TimeNs now) noexcept {
+  count_suspension(now);
+  suspended_ = suspended;
+  suspended_since_ns_ = now;
+}
+
+void Store::count_suspension(TimeNs now) noexcept {
+  if (!suspended_ || now <= suspended_since_ns_) return;  // two threads read the clock
+  link_.counters.suspended_ns += static_cast<std::uint64_t>(now - suspended_since_ns_);
+  suspended_since_ns_ = now;
 }
 
 LayerClocks Store::clocks(LayerIndex index) const noexcept {
@@ -250,7 +264,12 @@ Verdict Store::handle_values(const wire::Packet& packet, TimeNs now) {
       layer.has_copy = true;
       layer.held = layer.least;
       CHECK(layer.held >= layer.need);
-      trace_.read(layer.tensor_begin, layer.own + 1, layer.own - std::min(layer.own, layer.held));
+      const LayerClocks known = clocks(block.layer);
+      trace_.read(layer.tensor_begin, layer.own + 1,
+                  {.staleness = layer.own - std::min(layer.own, layer.held),
+                   .clock = known.clock,
+                   .parked = known.parked,
+                   .oldest_request_iterations = pool_.oldest_age()});
       trace_.done(layer.tensor_begin, layer.own + 1, now);
       --pulling_count_;
       link_.events.push(

@@ -43,8 +43,11 @@ class Store {
   // The layer as the iteration after the last push may read it, with that push in it. kPullDone
   // follows; until then the memory is written. kBusy as above.
   Status pull(LayerIndex layer, std::span<float* const> outputs);
-  // The application waits for a pull: pulls go first.
-  void suspend(bool suspended) noexcept { suspended_ = suspended; }
+  // The application waits for a pull from now on, or does not any more: pulls go first, and the
+  // time counts.
+  void suspend(bool suspended, TimeNs now) noexcept;
+  // Of a wait that goes on, what is over.
+  void count_suspension(TimeNs now) noexcept;
   std::uint32_t layer_count() const noexcept { return static_cast<std::uint32_t>(layers_.size()); }
   std::uint32_t tensors_of(LayerIndex layer) const noexcept {
     return layers_[layer].tensor_end - layers_[layer].tensor_begin;
@@ -55,9 +58,6 @@ class Store {
   LayerClocks clocks(LayerIndex layer) const noexcept;
   // It has outlived all of its workers: its values are not the initial ones that were given.
   bool kept() const noexcept { return kept_; }
-  void note_suspended(DurationNs waited_ns) noexcept {
-    link_.counters.suspended_ns += static_cast<std::uint64_t>(waited_ns);
-  }
   // Of a layer that exists: its last push, or pull, is under way.
   bool pushing(LayerIndex layer) const noexcept { return layers_[layer].pushing; }
   bool pulling(LayerIndex layer) const noexcept { return layers_[layer].pulling; }
@@ -127,6 +127,7 @@ class Store {
     return static_cast<Priority>(layer < 255 ? layer : 255);
   }
   bool next_unit();
+  void note_age() noexcept { link_.counters.oldest_request_iterations = pool_.oldest_age(); }
   bool write_push(ChunkIndex chunk, Transmit& transmit, std::span<std::uint8_t> out, TimeNs now);
   bool write_pull(ChunkIndex first, Transmit& transmit, std::span<std::uint8_t> out, TimeNs now);
   void settle_pushes(std::uint32_t block, std::uint64_t counted, TimeNs now);
@@ -152,6 +153,7 @@ class Store {
   bool started_ = false;
   bool kept_ = false;
   bool suspended_ = false;
+  TimeNs suspended_since_ns_ = 0;  // counted up to here
   std::uint32_t pushing_count_ = 0;
   std::uint32_t pulling_count_ = 0;
   TimeNs last_progress_ns_ = 0;

@@ -11,6 +11,7 @@ namespace sluice::client {
 // The pool's next block, from now on looked after by its Recovery.
 bool Store::next_unit() {
   if (!pool_.next(suspended_, unit_)) return false;
+  note_age();
   const std::uint32_t block = layers_[unit_.layer].block_begin + unit_.unit;
   const bool of_push = unit_.direction == Direction::kPush;
   const std::uint64_t all = blocks_[block].all();

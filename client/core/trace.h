@@ -17,6 +17,15 @@
 
 namespace sluice::client {
 
+// A layer of a store as it was read. What the appliance says of it is as of the last answer.
+struct StoreRead {
+  Step staleness = 0;                  // iterations of others that it lacked
+  Step clock = 0;                      // the least over all members
+  std::uint16_t parked = 0;            // pulls that wait for it
+  Step oldest_request_iterations = 0;  // by which this worker's oldest request is behind
+  DurationNs suspended_ns = 0;         // that the application has waited for it
+};
+
 // One tensor in one step. 0: it did not happen, or nobody knows.
 struct TensorTimes {
   std::uint32_t tensor = 0;
@@ -24,7 +33,7 @@ struct TensorTimes {
   Priority priority = 0;
   bool contributes = false;          // false: catching up, without a gradient of this worker
   bool of_store = false;             // a layer of a store: pushed, and then read
-  Step staleness = 0;                // of a store: iterations of others that it lacked when read
+  StoreRead read;                    // of a store
   std::uint16_t k = 0;               // contributions that completed its chunks; the least of them
   std::uint32_t packets = 0;         // that left with its chunks
   std::uint32_t sent_again = 0;      // of them
@@ -133,11 +142,11 @@ class TensorTrace {
   }
 
   // A store's layer is here.
-  void read(std::uint32_t tensor, Step step, Step staleness) noexcept {
+  void read(std::uint32_t tensor, Step step, const StoreRead& read) noexcept {
     if (!on()) return;
     TensorTimes& times = of(tensor, step);
     times.of_store = true;
-    times.staleness = staleness;
+    times.read = read;
   }
 
   // Something has been noted of the tensor's step. Precondition: on().

@@ -87,6 +87,15 @@ constexpr Metric<StoreSample::Layer> kLayerMetrics[] = {
 constexpr Metric<MemberSample> kMemberMetrics[] = {
     {"sluice_job_clock", "Iterations that a store's worker has pushed whole, in all layers.",
      known_number_of<&MemberSample::clock>},
+    {"sluice_job_suspended_seconds_total",
+     "How long a store's worker has waited for layers instead of computing, as it says itself.",
+     [](const MemberSample& member) {
+       return member.suspended_ns ? static_cast<double>(*member.suspended_ns) * 1e-9 : kUnknown;
+     }},
+    {"sluice_job_oldest_request_iterations",
+     "By how many iterations the oldest push or pull that a store's worker has yet to send is "
+     "behind, as it says itself: above 2 its link cannot keep up.",
+     known_number_of<&MemberSample::oldest_request_iterations>},
     {"sluice_job_included_chunks_total",
      "Chunks of closed and open steps that have a part of this rank.",
      number_of<&MemberSample::included>},

@@ -32,6 +32,10 @@ MemberSample sample_member(const agg::Job& job, const agg::MemberView& view, Ste
                       .awaited = is_awaited(job, view.rank.value, open_step),
                       .gradient_step = static_cast<Step>(finished >> 32),
                       .gradient_us = static_cast<std::uint32_t>(finished)};
+  if (job.spec.store) {
+    sample.suspended_ns = view.suspended_ns;
+    sample.oldest_request_iterations = view.oldest_request_iterations;
+  }
   for (const agg::JobSlice& slice : job.slices) {
     const agg::Flow& flow = slice.flows[view.rank.value];
     sample.included += flow.included.read();

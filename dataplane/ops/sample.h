@@ -64,8 +64,11 @@ struct MemberSample {
   std::uint64_t included = 0;     // over all shards, as the rest
   std::uint64_t late = 0;
   std::uint64_t requeued = 0;
-  std::optional<Step> clock;  // of a store's worker: its whole iterations
-  HistogramSample lag;        // behind the step's first finisher
+  // Of a store's worker: its whole iterations, and what it says of itself.
+  std::optional<Step> clock;
+  std::optional<std::uint64_t> suspended_ns;
+  std::optional<std::uint32_t> oldest_request_iterations;
+  HistogramSample lag;  // behind the step's first finisher
 };
 
 struct JobSample {

@@ -150,6 +150,7 @@ def test_the_trace_has_each_layers_iterations_and_their_staleness(address, tmp_p
 
     stats = on_all_ranks(work, 2, address, bound=1, trace=str(tmp_path))
     assert all(each["suspended_ns"] > 0 for each in stats)
+    assert all(each["oldest_request_iterations"] == 0 for each in stats), "nothing waits any more"
     merged = trace.merge(tmp_path)
     assert merged.ranks == [0, 1] and merged.steps == [1, 2, 3, 4, 5, 6]
     spans = [event for event in merged.events if "staleness" in event.get("args", {})]
@@ -158,10 +159,16 @@ def test_the_trace_has_each_layers_iterations_and_their_staleness(address, tmp_p
     for span in spans:
         assert 0 <= span["args"]["staleness"] <= 1
         assert span["args"]["packets"] > 0 and span["dur"] > 0
+        assert span["args"]["clock"] >= span["args"]["step"] - 2
+        assert span["args"]["parked"] >= 0
+        assert 0 <= span["args"]["oldest_request_iterations"] <= 1
+        assert 0 <= span["args"]["suspended_us"]
         inside = [event for event in merged.events
                   if event["ph"] == "X" and event["tid"] == span["tid"] and event is not span
                   and event["args"]["step"] == span["args"]["step"]]
         assert any(event["name"].startswith("waits for its clock") for event in inside)
+    told_us = sum(span["args"]["suspended_us"] for span in spans)
+    assert 0 < told_us <= sum(each["suspended_ns"] for each in stats) / 1000 + 0.001 * len(spans)
 
 
 def test_a_description_says_what_a_join_must_say(address):  # noqa: F811

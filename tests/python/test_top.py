@@ -156,6 +156,10 @@ sluice_job_clock{job="digits",rank="0"} 31
 sluice_job_clock{job="digits",rank="1"} 30
 sluice_job_clock{job="digits",rank="2"} 28
 sluice_job_clock{job="digits",rank="3"} 31
+sluice_job_suspended_seconds_total{job="digits",rank="0"} 12
+sluice_job_suspended_seconds_total{job="digits",rank="2"} 3
+sluice_job_oldest_request_iterations{job="digits",rank="0"} 0
+sluice_job_oldest_request_iterations{job="digits",rank="2"} 3
 sluice_job_oldest_pull_seconds{job="digits"} 0.35
 sluice_job_parked_pulls{job="digits",layer="0"} 2
 sluice_job_parked_pulls{job="digits",layer="3"} 5
@@ -184,6 +188,23 @@ def test_a_parameter_store_shows_its_clocks_and_who_is_waited_for():
     assert ("7 pulls of blocks parked, the oldest for 350 ms (layer 3: 5, 0: 2); least clock: "
             "rank 2") in frame
     assert "oldest open chunk" not in frame
+
+
+def test_a_stores_ranks_show_how_long_they_wait_and_how_old_their_requests_are():
+    def scraped(waited_s, time_s):
+        text = page(step=29, gradient=None, missing=(), k=0) + STORE.replace(
+            'rank="0"} 12', f'rank="0"}} {waited_s}')
+        return _top_model.Scrape(text_string_to_metric_families(text), time_s)
+
+    view = _top_model.view(scraped(13.5, 102), scraped(12, 100))
+    ranks = {rank.rank: rank for rank in view.jobs[0].ranks}
+    assert (ranks[0].suspended, ranks[2].suspended, ranks[1].suspended) == (0.75, 0, None)
+    assert (ranks[0].oldest_request, ranks[2].oldest_request) == (0, 3)
+    frame = printed(view)
+    assert re.search(r"^ *rank +steps back +suspended +oldest request +silent", frame, re.M), frame
+    assert re.search(r"^ *2 +3 +0 % +3 +10 ms", frame, re.M), frame
+    assert re.search(r"^ *0 +0 +75 % +0 +10 ms", frame, re.M), frame
+    assert re.search(r"^ *rank +steps back +suspended$", printed(view, 50), re.M)
 
 
 def test_a_narrow_frame_is_no_wider_than_asked_and_keeps_the_alarm():

@@ -320,7 +320,11 @@ def test_top_shows_how_stale_a_store_is_read_and_who_is_waited_for(stored):
     assert clocks and 0 < int(clocks[2]) - int(clocks[1]) <= 3, text
     assert re.search(r"^  \d+ pulls? of blocks parked, the oldest for [\d.]+ [mu]?s "
                      r"\(layer [0-2]: ", text, re.M), text
-    assert re.search(r"^ +2 +- +- +[1-3] ", text, re.M), text
+    assert re.search(r"^ +2 +[1-3] +\d+ % +[0-3] ", text, re.M), text
+    # They wait for rank 2, which waits for nobody.
+    waits = {int(rank): int(share) for rank, share in
+             re.findall(r"^ +([0-2]) +\d +(\d+) % ", text, re.M)}
+    assert min(waits[0], waits[1]) > 50 > waits[2], text
 
 
 def test_every_panel_has_data_of_a_running_job(prometheus):

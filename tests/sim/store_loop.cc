@@ -94,9 +94,9 @@ bool StoreLoop::begin_iteration(TimeNs now) {
     asked_ = true;
     for (std::uint32_t layer = 0; layer < layer_count(); ++layer) pull(layer);
   }
-  worker_.session().store()->suspend(true);
+  worker_.session().store()->suspend(true, now);
   if (pulling_ != 0) return false;
-  worker_.session().store()->suspend(false);
+  worker_.session().store()->suspend(false, now);
   for (std::uint32_t layer = 0; layer < layer_count(); ++layer) check(layer, iteration_);
   due_ns_ = now + worker_.plan.compute_ns(worker_.identity.rank, iteration_);
   if (due_ns_ > now) world_.events().push(due_ns_, EventKind::kWorkerApp, worker_.identity.index);

@@ -441,13 +441,15 @@ typedef struct sluice_counters {
   uint64_t discarded_chunks; /* late and dropped or too stale, or nobody knows (SLUICE_BEHIND) */
   uint64_t cancelled_bytes; /* of gradients that were not sent because the result was there first */
   uint64_t resyncs;         /* states received from another rank */
-  uint64_t receive_credit_packets; /* results that the transport can buffer */
-  uint64_t chunk_bytes;            /* gradient bytes per packet, in use */
-  uint64_t shards;                 /* of the appliance */
-  uint64_t segmented_packets;      /* of packets_sent, those that the kernel cut from a train */
-  uint64_t coalesced_packets;      /* of packets_received, those that came in a train */
-  uint64_t kept_chunks;            /* late chunks that went back into the residual */
-  uint64_t suspended_ns;           /* that waits for a store's layers have blocked */
+  uint64_t receive_credit_packets;    /* results that the transport can buffer */
+  uint64_t chunk_bytes;               /* gradient bytes per packet, in use */
+  uint64_t shards;                    /* of the appliance */
+  uint64_t segmented_packets;         /* of packets_sent, those that the kernel cut from a train */
+  uint64_t coalesced_packets;         /* of packets_received, those that came in a train */
+  uint64_t kept_chunks;               /* late chunks that went back into the residual */
+  uint64_t suspended_ns;              /* that waits for a store's layers have blocked */
+  uint64_t oldest_request_iterations; /* by which the oldest push or pull of a store that has not
+                                         left is behind the iteration under way, now */
   uint64_t detours;        /* over bcube://: times that another switch stood in for this rank's */
   uint64_t detoured_lanes; /* likewise: lanes that are on such another switch now */
 } sluice_counters;

@@ -87,6 +87,8 @@ class Rank(NamedTuple):
     requeued: float
     silent_s: float
     missing: bool
+    suspended: Optional[float] = None  # of a store's worker: share of the time that it waits
+    oldest_request: Optional[int] = None  # likewise: iterations behind, of what it has yet to send
 
     @property
     def silent(self):
@@ -279,7 +281,9 @@ def _ranks(now, before, name, span_s):
             late=total("sluice_job_late_chunks_total") or 0,
             requeued=total("sluice_job_requeued_chunks_total") or 0,
             silent_s=total("sluice_job_member_silent_seconds"),
-            missing=total("sluice_job_missing") == 1))
+            missing=total("sluice_job_missing") == 1,
+            suspended=rate("sluice_job_suspended_seconds_total"),
+            oldest_request=total("sluice_job_oldest_request_iterations")))
     return sorted(found, key=lambda rank: (
         not rank.missing, not rank.silent, -(rank.steps_back or 0), -(rank.behind_s or 0),
         rank.rank))

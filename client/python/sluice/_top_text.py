@@ -72,7 +72,7 @@ def new_table(*headings):
     return table
 
 
-_COLUMNS = (  # heading, how soon it is left out of a narrow window (0: never), its text
+_SUMS = (  # heading, how soon it is left out of a narrow window (0: never), its text
     ("rank", 0, lambda rank: str(rank.rank)),
     ("gradient", 1, lambda rank: duration(rank.gradient_s)),
     ("behind", 0, lambda rank: duration(rank.behind_s)),
@@ -83,12 +83,19 @@ _COLUMNS = (  # heading, how soon it is left out of a narrow window (0: never), 
     ("requeued/s", 4, lambda rank: number(rank.requeued_rate)),
     ("silent", 2, lambda rank: duration(rank.silent_s)),
 )
+_STORE = (
+    ("rank", 0, lambda rank: str(rank.rank)),
+    ("steps back", 0, lambda rank: number(rank.steps_back)),
+    ("suspended", 0, lambda rank: share(rank.suspended and min(1.0, rank.suspended))),
+    ("oldest request", 1, lambda rank: number(rank.oldest_request)),
+    ("silent", 2, lambda rank: duration(rank.silent_s)),
+)
 _CELL = 6  # columns of the widest cell
 _MARKS = 17  # columns that a rank's marks take
 
 
-def _columns_for(columns):
-    shown = _COLUMNS
+def _columns_for(job, columns):
+    shown = _STORE if job.store else _SUMS
     while sum(max(_CELL, len(column[0])) + 2 for column in shown) - 2 + _MARKS > columns:
         most = max(shown, key=lambda column: column[1])
         if most[1] == 0:
@@ -98,7 +105,7 @@ def _columns_for(columns):
 
 
 def rank_table(job, columns, most):
-    shown = _columns_for(columns)
+    shown = _columns_for(job, columns)
     table = new_table(*(name for name, _, _ in shown), "<")
     for rank in job.ranks[:most]:
         marks = ["MISSING"] * rank.missing + ["silent"] * rank.silent

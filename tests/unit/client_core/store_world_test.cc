@@ -274,6 +274,51 @@ TEST(StoreWait, APullThatWaitsSaysForWhom) {
   EXPECT_GT(world.session(0).stalled_ns(world.now()), 100 * kMillisecond);
 }
 
+TEST(StoreWait, ItsTimeCountsWhileItGoesOnAndEndsWithIt) {
+  SmallWorld world(store_world(0, 1));
+  ASSERT_TRUE(world.run_until(Kind::kStarted, 1, kSecond));
+  Store& store = *world.session(0).store();
+  const auto pass = [&] { world.run([] { return false; }, kSecond); };
+  const auto suspended_ns = [&] { return world.session(0).counters().suspended_ns; };
+  pass();
+  EXPECT_EQ(suspended_ns(), 0u);
+  const TimeNs begun_ns = world.now();
+  store.suspend(true, begun_ns);
+  pass();
+  // As of the last keepalive.
+  EXPECT_GE(suspended_ns(), 700 * std::uint64_t{kMillisecond});
+  EXPECT_LE(suspended_ns(), 1000 * std::uint64_t{kMillisecond});
+  store.suspend(true, world.now());  // another thread waits too: it counts once
+  pass();
+  store.suspend(false, world.now());
+  const auto waited_ns = static_cast<std::uint64_t>(world.now() - begun_ns);
+  EXPECT_EQ(suspended_ns(), waited_ns);
+  pass();
+  EXPECT_EQ(suspended_ns(), waited_ns);
+}
+
+TEST(StoreRequests, TheAgeOfTheOldestIsTold) {
+  SmallWorld world(store_world(0, 1));
+  ASSERT_TRUE(world.run_until(Kind::kStarted, 1, kSecond));
+  Store& store = *world.session(0).store();
+  std::vector<float> memory(2000);
+  const std::vector<float*> outputs(2, memory.data());
+  const std::vector<const float*> inputs(2, memory.data());
+  const auto age = [&] { return world.session(0).counters().oldest_request_iterations; };
+  const auto settle = [&] { return world.run([&] { return !store.busy(); }, kSecond); };
+  ASSERT_TRUE(store.initialise(0, inputs).ok());
+  ASSERT_TRUE(settle());
+  ASSERT_TRUE(store.pull(0, outputs).ok());
+  ASSERT_TRUE(settle());
+  // One layer's initial values wait when another one's first push comes.
+  ASSERT_TRUE(store.initialise(2, std::vector<const float*>{memory.data()}).ok());
+  EXPECT_EQ(age(), 0u);
+  ASSERT_TRUE(store.push(0, inputs, 1).ok());
+  EXPECT_EQ(age(), 1u);
+  ASSERT_TRUE(settle());
+  EXPECT_EQ(age(), 0u);
+}
+
 TEST(StoreCalls, WhatCannotBeIsRefusedWithTheReason) {
   WorldOptions options = store_world(0, 1);
   SmallWorld world(options);

@@ -182,11 +182,24 @@ TEST_F(StoreMetrics, StoresShowParkedPullsByLayerTheirAgeAndHowOldWhatIsReadWas)
   EXPECT_EQ(behind.bucket.at(2).cumulative_count, 1u);
 }
 
+TEST_F(StoreMetrics, StoresShowHowLongAWorkerWaitsAndHowOldItsRequestsAreAsItSaysItself) {
+  const std::map<std::string, std::string> second{{"job", "store"}, {"rank", "1"}};
+  EXPECT_EQ(value(page(), "sluice_job_suspended_seconds_total", second), 0.0);
+  send(workers[1], wire::Keepalive{.suspended_ns = 2'500'000'000, .oldest_request_iterations = 3});
+  const Families families = page();
+  EXPECT_EQ(value(families, "sluice_job_suspended_seconds_total", second), 2.5);
+  EXPECT_EQ(value(families, "sluice_job_oldest_request_iterations", second), 3.0);
+  const std::map<std::string, std::string> first{{"job", "store"}, {"rank", "0"}};
+  EXPECT_EQ(value(families, "sluice_job_suspended_seconds_total", first), 0.0);
+}
+
 TEST_F(Metrics, JobsOfSumsHaveNoRowsOfStores) {
   auto workers = running_job(2);
   const Families families = page();
-  for (const char* name : {"sluice_job_clock", "sluice_job_least_clock", "sluice_job_parked_pulls",
-                           "sluice_job_pull_wait_seconds", "sluice_job_staleness_iterations"})
+  for (const char* name :
+       {"sluice_job_clock", "sluice_job_least_clock", "sluice_job_parked_pulls",
+        "sluice_job_pull_wait_seconds", "sluice_job_staleness_iterations",
+        "sluice_job_suspended_seconds_total", "sluice_job_oldest_request_iterations"})
     EXPECT_TRUE(find(families, name)->metric.empty()) << name;
 }
 

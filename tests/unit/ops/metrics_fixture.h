@@ -85,6 +85,7 @@ class StoreMetrics : public Metrics {
       worker.join.kind = JobKind::kStore;
       worker.join.store.bound = 2;
       EXPECT_TRUE(join(worker).is(wire::PacketType::kAccept));
+      workers.push_back(worker);
     }
     for (std::uint32_t block : {0u, 1u}) push(0, 0, block);
   }
@@ -107,6 +108,7 @@ class StoreMetrics : public Metrics {
                        .priority = static_cast<Priority>(block),
                        .now = now});
   }
+  std::vector<agg::Worker> workers;
   const std::map<std::string, std::string> job{{"job", "store"}};
   static std::map<std::string, std::string> layer(const char* index) {
     return {{"job", "store"}, {"layer", index}};
