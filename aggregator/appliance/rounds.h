@@ -27,11 +27,16 @@ inline constexpr std::size_t kControlDatagrams = 1024;  // a round; workers' rin
 //   void Link::give_event(const ShardEvent&)      to the control side
 //   std::span<Transmit> Link::rooms()             each with room for a datagram; empty: none now
 //   void Link::send(std::span<const Transmit>)    what stands in the first of them leaves
+//   void Link::swept()                            if it has one: after each piece of own work
 template <class Link>
 std::size_t serve_shard(Shard& shard, Link& link, TimeNs now) noexcept {
   std::size_t work = 0;
   for (ShardCommand command; link.take_command(command); ++work) shard.handle_command(command, now);
-  for (int sweep = 0; sweep < kSweepsPerRound && shard.poll_work(now); ++sweep) ++work;
+  for (int sweep = 0; sweep < kSweepsPerRound; ++sweep, ++work) {
+    const bool more = shard.poll_work(now);
+    if constexpr (requires { link.swept(); }) link.swept();
+    if (!more) break;
+  }
   for (ShardEvent event; link.has_event_room() && shard.poll_event(event); ++work)
     link.give_event(event);
   SendBudget budget;

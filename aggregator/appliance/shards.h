@@ -94,6 +94,8 @@ class Shards {
     void give_event(const ShardEvent& event) { lcore.events.post(event); }
     std::span<Transmit> rooms() { return out.rooms(); }
     void send(std::span<const Transmit> burst) { out.send(burst); }
+    void swept() requires requires(Out& to) { to.swept(); }
+    { out.swept(); }
   };
 
   std::vector<std::unique_ptr<Lcore>> lcores_;

@@ -54,6 +54,10 @@ struct Appliance::ShardOut {
     watch = {};
     return self.rooms_.all();
   }
+  void swept() {
+    for (const agg::JobView& view : self.jobs().views())
+      if (view.job != nullptr && view.job->spec.store) self.world_.books().look(*view.job, shard);
+  }
   void send(std::span<const agg::Transmit> burst) {
     if (watch.count() != 0)
       self.world_.oracle().violation("I5: Shard::poll_transmit() allocated memory");
@@ -65,7 +69,7 @@ struct Appliance::ShardOut {
     if (!path)
       return self.world_.oracle().violation("a shard sends to a rank whose path was never proven");
     const std::span<const std::uint8_t> bytes = transmit.datagram();
-    self.world_.on_shard_sent(shard, path->dst_port, bytes);
+    self.world_.on_shard_sent(shard, path->dst_port, bytes, self.store_of(transmit.job));
     self.send(*path, bytes, transmit.priority, now);
   }
 };
@@ -199,9 +203,15 @@ void Appliance::handle_data(std::uint16_t shard, FrameIndex frame, TimeNs now) {
   ++lcores_[shard].handled;
   world_.on_shard_heard(view.src_port, packet);
   const bool marked = (view.traffic_class & wire::kEcnMask) == wire::kEcnCongested;
+  const bool of_store =
+      packet.type() == wire::PacketType::kPush || packet.type() == wire::PacketType::kPull;
+  const agg::Job* const store = of_store ? store_of(JobId{packet.common().job}) : nullptr;
+  const bool is_live =
+      store != nullptr && StoreBooks::is_live(*store, shard, Rank{packet.common().rank});
   const AllocationWatch watch;
-  core_.handle_data(shard, packet, marked, now);
+  const Verdict verdict = core_.handle_data(shard, packet, marked, now);
   if (watch.count() != 0) world_.oracle().violation("I5: Shard::handle() allocated memory");
+  if (store != nullptr) world_.books().handled(*store, shard, packet, is_live, verdict);
 }
 
 void Appliance::service_shard(std::uint16_t shard, TimeNs now) {
@@ -264,6 +274,13 @@ void Appliance::unreachable(std::uint16_t worker_port, TimeNs now) {
   for (const auto& [member, path] : paths_)
     if (path.dst_port == worker_port) jobs().suspect(JobId{member.first}, Rank{member.second}, now);
   wake_control(now);
+}
+
+const agg::Job* Appliance::store_of(JobId id) const {
+  for (const agg::JobView& view : core_.jobs().views())
+    if (view.id.value == id.value)
+      return view.job != nullptr && view.job->spec.store ? view.job : nullptr;
+  return nullptr;
 }
 
 std::optional<wire::UdpPath> Appliance::path_of(JobId job, Rank rank,

@@ -89,6 +89,7 @@ class Appliance {
   void deliver_memory(TimeNs now);
   void send(const wire::UdpPath& path, std::span<const std::uint8_t> bytes, Priority priority,
             TimeNs now);
+  const agg::Job* store_of(JobId id) const;  // null: it is no store, or there is none
   std::optional<wire::UdpPath> path_of(JobId job, Rank rank, std::uint16_t source_port) const;
 
   World& world_;

@@ -76,13 +76,27 @@ void StoreLoop::push(std::uint32_t layer) {
 }
 
 void StoreLoop::check(std::uint32_t layer, Step iteration) {
-  for (std::uint32_t tensor = first_tensors_[layer]; tensor < first_tensors_[layer + 1]; ++tensor)
+  const Step own = iteration_ - 1;
+  const Step bound = worker_.plan.session.store->bound;
+  const client::Layout& layout = worker_.layout;
+  for (std::uint32_t tensor = first_tensors_[layer]; tensor < first_tensors_[layer + 1]; ++tensor) {
+    for (ChunkIndex chunk = layout.first_chunk(tensor); chunk < layout.end_chunk(tensor); ++chunk) {
+      const client::ChunkSpan span = layout.chunk(chunk);
+      world_.books().read(
+          {.party = worker_.party(),
+           .chunk = chunk,
+           .need = own > bound ? own - bound : 0,
+           .own = own,
+           .values =
+               std::span<const float>(copies_[tensor]).subspan(span.first_elem, span.elem_count)});
+    }
     world_.stores().check({.party = worker_.party(),
                            .layer = layer,
                            .iteration = iteration,
                            .tensor = tensor,
                            .values = copies_[tensor]},
-                          worker_.plan, worker_.layout);
+                          worker_.plan, layout);
+  }
 }
 
 bool StoreLoop::begin_iteration(TimeNs now) {

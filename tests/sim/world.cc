@@ -223,7 +223,7 @@ void World::on_shard_heard(std::uint16_t port, const wire::Packet& packet) {
 }
 
 void World::on_shard_sent(std::uint16_t shard, std::uint16_t port,
-                          std::span<const std::uint8_t> bytes) {
+                          std::span<const std::uint8_t> bytes, const agg::Job* store) {
   // Whoever it was sent to, also by a path that is no more: the numbers of a flow have no gaps.
   const std::size_t index = index_behind(port, rebound_);
   const Worker* worker = index < workers_.size() ? workers_[index].get() : nullptr;
@@ -232,7 +232,10 @@ void World::on_shard_sent(std::uint16_t shard, std::uint16_t port,
   if (!wire::parse(bytes, packet, why))
     return oracle_.violation("a shard sent a packet that does not parse: " +
                              std::string(label(why)));
-  if (worker != nullptr) oracle_.on_appliance_packet(worker->party(), shard, packet);
+  if (worker == nullptr) return;
+  oracle_.on_appliance_packet(worker->party(), shard, packet);
+  if (store != nullptr && packet.type() == wire::PacketType::kValues)
+    books_.answered(*store, shard, worker->identity.index, packet);
 }
 
 void World::send_to_worker(FrameIndex frame, std::uint16_t port,

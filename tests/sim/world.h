@@ -16,6 +16,7 @@
 #include "tests/sim/link.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/plan.h"
+#include "tests/sim/store_books.h"
 #include "tests/sim/store_oracle.h"
 #include "tests/sim/worker.h"
 
@@ -105,6 +106,7 @@ class World {
   Appliance& appliance() { return *appliance_; }
   Oracle& oracle() { return oracle_; }
   StoreOracle& stores() { return stores_; }
+  StoreBooks& books() { return books_; }
   const WorldOptions& options() const { return options_; }
   std::uint64_t seed() const { return options_.seed; }
   std::uint64_t trace_hash() const { return trace_hash_; }
@@ -128,7 +130,9 @@ class World {
   void send_to_worker(FrameIndex frame, std::uint16_t port, std::span<const std::uint8_t> bytes,
                       TimeNs now);
   void on_shard_heard(std::uint16_t port, const wire::Packet& packet);
-  void on_shard_sent(std::uint16_t shard, std::uint16_t port, std::span<const std::uint8_t> bytes);
+  // `store`: the job that sends, where it is one.
+  void on_shard_sent(std::uint16_t shard, std::uint16_t port, std::span<const std::uint8_t> bytes,
+                     const agg::Job* store = nullptr);
 
  private:
   struct Run {
@@ -155,6 +159,7 @@ class World {
   FramePool pool_;
   Oracle oracle_;
   StoreOracle stores_{oracle_};
+  StoreBooks books_{oracle_};
   TimeNs now_ = 0;
   std::uint64_t trace_hash_ = 0;
   std::uint64_t event_count_ = 0;

@@ -1,0 +1,107 @@
+// What each shard of a store holds and answers, recomputed from the packets that reached it.
+//
+// Told of every push and pull as its shard has handled it, and looking at the members after every
+// piece of a shard's own work (at most one member changes then, in all of its blocks), it keeps
+// the same parameters, clocks and rows by the plainest means: nothing is counted along, all is
+// looked up anew. What a shard then has, and every answer that leaves it, must be the same to the
+// last bit: so no push counts twice, for another share, in a clock that is not complete, or
+// after its process was lost, and no pull is answered before its need. And what a worker reads must
+// be an answer that was sent to it and does for what it reads it for. Only PyTorch's arithmetic
+// (aggregator/store/optimizer.h) is the store's own.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "aggregator/core/job.h"
+#include "aggregator/wire/packet.h"
+#include "tests/sim/oracle.h"
+
+namespace sluice::sim {
+
+class StoreBooks {
+ public:
+  explicit StoreBooks(Oracle& oracle) : oracle_(oracle) {}
+
+  // A push or pull is about to be handled by the job's shard: is its sender a member?
+  static bool is_live(const agg::Job& job, std::uint16_t shard, Rank rank);
+  // It was handled.
+  void handled(const agg::Job& job, std::uint16_t shard, const wire::Packet& packet, bool was_live,
+               Verdict verdict);
+  // The shard has worked at what no packet triggers.
+  void look(const agg::Job& job, std::uint16_t shard);
+  // It sends values to a member, whose process is this one.
+  void answered(const agg::Job& job, std::uint16_t shard, ProcessIndex process,
+                const wire::Packet& packet);
+  // A process reads a chunk and needs it with this clock, and so many of its own iterations.
+  struct Read {
+    Party party;
+    ChunkIndex chunk = 0;
+    Step need = 0;
+    Step own = 0;
+    std::span<const float> values;
+  };
+  void read(const Read& read);
+  std::uint64_t answers_checked() const { return answers_checked_; }
+
+ private:
+  struct Push {
+    Rank rank;
+    std::vector<float> values;
+  };
+  struct Chunk {
+    std::vector<float> parameters;
+    std::array<std::vector<float>, 2> states;
+    std::uint64_t updates = 0;
+    std::vector<Push> gathered;
+  };
+  struct Row {
+    bool present = true;
+    Step pushed = 0;
+    std::uint64_t counted = 0;  // chunks of the iteration after that
+    Step need = 0, own = 0;     // of its last pull
+  };
+  struct Block {
+    std::uint64_t all = 0, known = 0;
+    Step clock = 0;
+    bool rate_known = false;
+    double rate = 0;
+    std::vector<Row> rows;
+    std::array<Chunk, kChunksPerBlock> chunks;
+  };
+  struct Shard {
+    const agg::Job* job = nullptr;
+    std::map<std::uint32_t, Block> blocks;
+  };
+  struct Answer {
+    std::uint64_t hash = 0;
+    Step clock = 0, own = 0;
+    auto operator<=>(const Answer&) const = default;
+  };
+
+  Shard& shard_of(const agg::Job& job, std::uint16_t shard);
+  bool counts(const agg::Job& job, const Block& block, const wire::Push& push, Rank rank) const;
+  void count(const agg::Job& job, Block& block, const wire::Push& push, Rank rank,
+             std::span<const std::uint8_t> payload);
+  void change(const agg::Job& job, Block& block, Rank rank, Step now_pushed);
+  void apply_complete(const agg::Job& job, Block& block, std::uint32_t index);
+  void advance(Block& block) const;
+  void apply(const agg::Job& job, Chunk& chunk, double rate, float divisor,
+             std::span<const float> values) const;
+  void compare(const agg::Job& job, const agg::StoreShard& store, std::uint32_t index,
+               const Block& block, std::uint64_t chunks, const char* after);
+  void wrong(const agg::Job& job, std::uint32_t block, const std::string& what);
+
+  Oracle& oracle_;
+  std::map<std::pair<std::uint16_t, std::uint16_t>, Shard> shards_;  // by job id and shard
+  std::map<std::pair<ProcessIndex, ChunkIndex>, std::vector<Answer>> answers_;
+  std::uint64_t answers_checked_ = 0;
+};
+
+}  // namespace sluice::sim
