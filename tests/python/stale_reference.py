@@ -122,6 +122,7 @@ def outcomes(rank, ranks, steps):
             optimizer = make(kind, model)
             history = []
             with sluice.torch.StaleSynchronous(model, optimizer, bound=0, optimizer_at=where,
+                                               push_at="backward" if kind == "momentum" else "step",
                                                reproducible=True, job=f"{where}-{kind}") as stale:
                 for batch in batches(rank, steps):
                     stale.flush()

@@ -17,6 +17,7 @@ class Layer:
         self.index, self.name = index, name
         self.names, self.parameters = [], []
         self.pulling = False
+        self.pushed = False  # in this iteration's backward
 
     def make_memory(self):
         shapes = [parameter.shape for parameter in self.parameters]

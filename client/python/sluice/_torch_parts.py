@@ -1,7 +1,8 @@
 """`Parts`: the user's own optimizer, run for some of its parameters at a time.
 
 optimizer.step() only notes the hyper-parameters; each parameter's part of that step follows later,
-with the noted ones, whatever a schedule has set since. For `_torch_overlap`, which decides when.
+with the noted ones, whatever a schedule has set since. For `_torch_overlap`, which decides when;
+its pieces for `_torch_early` too.
 """
 
 import contextlib
@@ -48,7 +49,25 @@ def why_not_in_parts(optimizer):
     return None
 
 
-def _noted(group):
+def has_hooks(optimizer):
+    """Whether something runs around its step, as torch 2 can. A part of a step is no step to it."""
+    return any(getattr(optimizer, f"_optimizer_step_{when}_hooks", None)
+               or getattr(optimizers, f"_global_optimizer_{when}_hooks", None)
+               for when in ("pre", "post"))
+
+
+@contextlib.contextmanager
+def only(optimizer, groups):
+    """The optimizer with these groups in the place of its own."""
+    before = optimizer.param_groups
+    optimizer.param_groups = groups
+    try:
+        yield
+    finally:
+        optimizer.param_groups = before
+
+
+def noted(group):
     """The group's hyper-parameters as they are now: a schedule may change even tensors in place."""
     return {key: value.clone() if isinstance(value, torch.Tensor) else value
             for key, value in group.items() if key != "params"}
@@ -105,9 +124,7 @@ class Parts:
                   if name != "closure" and value is not None]
         if others or len(arguments) > 1:
             return f"optimizer.step() was given {', '.join(others) or 'more than a closure'}"
-        if any(getattr(self._optimizer, f"_optimizer_step_{when}_hooks", None)
-               or getattr(optimizers, f"_global_optimizer_{when}_hooks", None)
-               for when in ("pre", "post")):  # of torch 2; a part of a step is no step to them
+        if has_hooks(self._optimizer):
             return "the optimizer has hooks around its step"
         return None
 
@@ -125,15 +142,16 @@ class Parts:
     def note(self, postponed):
         """step() for all but the parameters in `postponed`: theirs is due from now on."""
         groups = self._optimizer.param_groups
-        with self._only([dict(group, params=[p for p in group["params"] if p not in postponed])
-                         for group in groups]):
+        with only(self._optimizer, [
+                dict(group, params=[p for p in group["params"] if p not in postponed])
+                for group in groups]):
             self.original_step()  # also without any parameter: schedulers count the calls
-        self._groups_then = [_noted(group) for group in groups]
+        self._groups_then = [noted(group) for group in groups]
 
     def run(self, parameters):
         """The due step of some parameters: {number of a group: parameters of it}."""
-        with self._only([dict(self._groups_then[number], params=own)
-                         for number, own in parameters.items()]):
+        with only(self._optimizer, [dict(self._groups_then[number], params=own)
+                                    for number, own in parameters.items()]):
             # Not an inference's business, even when it is an evaluation that asks for it.
             with torch.inference_mode(False):
                 type(self._optimizer).step(self._optimizer)
@@ -145,12 +163,3 @@ class Parts:
     def stop(self):
         """From now on the optimizer's methods do what they did before."""
         self._stopped = True
-
-    @contextlib.contextmanager
-    def _only(self, groups):
-        before = self._optimizer.param_groups
-        self._optimizer.param_groups = groups
-        try:
-            yield
-        finally:
-            self._optimizer.param_groups = before

@@ -3,11 +3,12 @@
 A layer is a module with parameters of its own, in the order of modules(). Its pull, under way since
 the last step(), is waited for just before the module's forward, which then gets the values that
 came. optimizer.step() pushes: what it has changed, where it runs here, or the gradients, where the
-appliance has the optimizer. All pushes leave at step() and not as backward passes the layers: until
-then clipping, accumulation and scalers may change any gradient. They travel while the next forward
-computes with what its bound allows.
+appliance has the optimizer. Until then clipping, accumulation and scalers may change any gradient;
+where the user says that the loop does nothing of that, `_torch_early` pushes a layer as soon as
+backward has passed it.
 """
 
+import contextlib
 import time
 import types
 import weakref
@@ -17,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sluice import errors
 from sluice._torch_dynamo import compiled_modules, unseen
+from sluice._torch_early import EarlyPushes
 from sluice._torch_layers import average, layers_of
 from sluice._torch_watch import Hook
 from sluice.store import Store
@@ -66,6 +68,11 @@ class StaleSynchronous:
                   it has changed, which counts 1/n. 'store': workers push gradients, and the
                   appliance runs it, SGD or Adam, on their mean; with a bound above 0 SGD with
                   momentum only, on each gradient / n as it comes.
+    push_at       'step' (default): all layers leave at step(). 'backward': each as soon as backward
+                  has passed it, for loops that do nothing to gradients or rates between the one
+                  backward and step(). The first step is watched: where the loop does, pushes stay
+                  at step(), and one line says why. What a later step does so is InvalidArgument.
+                  With the optimizer here, parameters change in the backward, layer by layer.
     options       rank, world_size, job, secret, run_id, reproducible, ... as for sluice.Store.
 
     Rank 0's parameters are the initial ones; who joins later gets the current ones. Buffers and
@@ -77,13 +84,15 @@ class StaleSynchronous:
     forward and of step(). A worker that is lost is not waited for.
 
     iterations   done since the job began; a worker that joins later begins with that of the others.
+    reason       why pushes leave at step() though push_at is 'backward'; else None.
+    early_pushes  of layers, in backwards, so far.
     suspended_s  that forwards have waited for others.
     staleness    {iterations by which a layer's copy was behind this worker's own: how often it was
                  read so}; at most the bound.
     """
 
     def __init__(self, model, optimizer, address=None, *, bound=0, optimizer_at="worker",
-                 **options):
+                 push_at="step", **options):
         if isinstance(model, DistributedDataParallel):
             raise _bad("give the plain module, not a DistributedDataParallel: the store is in its "
                        "place")
@@ -92,6 +101,8 @@ class StaleSynchronous:
                        "give it before torch.compile, and do not compile it")
         if optimizer_at not in ("worker", "store"):
             raise _bad(f"optimizer_at={optimizer_at!r}: 'worker' or 'store'")
+        if push_at not in ("step", "backward"):
+            raise _bad(f"push_at={push_at!r}: 'step' or 'backward'")
         self.model, self.optimizer = model, optimizer
         self._at_store = optimizer_at == "store"
         self._layers, self._users = layers_of(model)
@@ -109,6 +120,11 @@ class StaleSynchronous:
         except BaseException:
             self.store.close()
             raise
+        self._early = None
+        if push_at == "backward":
+            this = weakref.ref(self)
+            self._early = EarlyPushes(optimizer, self._layers, self._at_store,
+                                      lambda layer: this()._push_early(layer))
         self._watch()
 
     def _check_parameters(self):
@@ -204,22 +220,40 @@ class StaleSynchronous:
             with torch.enable_grad():
                 loss = closure()
         self._check_forward()
+        if self._early is not None:
+            self._early.begin_step()
         if self._at_store:
             self._step_at_store(original)
         else:
-            original()
-        rates = self._rates()
+            with contextlib.nullcontext() if self._early is None else self._early.rest():
+                original()
         for layer in reversed(self._layers):
-            self.store.wait_push(layer.index)
-            with torch.no_grad():
-                self._note(layer)
-            self.store.push(layer.index, layer.deltas, rates[layer.index])
-            self._pull(layer)
+            if not layer.pushed:
+                self._push(layer)
+        if self._early is not None:
+            self._early.end_step()
         return loss
+
+    def _push(self, layer):
+        rate = self._rate(layer) if self._at_store else 0.0  # of no meaning where changes travel
+        self.store.wait_push(layer.index)
+        with torch.no_grad():
+            self._note(layer)
+        self.store.push(layer.index, layer.deltas, rate)
+        self._pull(layer)
+
+    def _push_early(self, layer):
+        if self._at_store:
+            self._check_update()
+        else:
+            self._early.update(layer)
+        self._push(layer)
 
     # What was computed from must be what the bound allows.
     def _check_forward(self):
         for layer in self._layers:
+            if layer.pushed:
+                continue  # its forward came before its backward
             if layer.pulling and any(parameter.grad is not None and bool(parameter.grad.any())
                                      for parameter in layer.parameters):
                 raise _bad(f"module '{layer.name}' has gradients, but its forward was not called "
@@ -227,11 +261,14 @@ class StaleSynchronous:
                            "flush() before such a forward")
             self._await(layer)
 
-    # Hooks and counters of step() see one, and no parameter changes here.
-    def _step_at_store(self, original):
+    def _check_update(self):
         if update_of(self.optimizer) != self._update:
             raise _bad("the optimizer's options have changed, of which the appliance has those of "
                        "the join; only lr may change")
+
+    # Hooks and counters of step() see one, and no parameter changes here.
+    def _step_at_store(self, original):
+        self._check_update()
         parameters = [parameter for layer in self._layers for parameter in layer.parameters]
         gradients = [parameter.grad for parameter in parameters]
         try:
@@ -251,26 +288,29 @@ class StaleSynchronous:
             else:
                 delta.copy_(parameter.grad)
 
-    # By layer; of no meaning where the optimizer runs here.
-    def _rates(self):
-        rates = [0.0] * len(self._layers)
-        if not self._at_store:
-            return rates
+    def _rate(self, layer):
+        own = {id(parameter) for parameter in layer.parameters}
         by_parameter = {id(parameter): float(group["lr"]) for group in self.optimizer.param_groups
-                        for parameter in group["params"]}
-        for layer in self._layers:
-            found = {by_parameter.get(id(parameter), 0.0) for parameter in layer.parameters}
-            if len(found) != 1:
-                raise _bad(f"parameters of module '{layer.name}' have the learning rates "
-                           f"{sorted(found)}; a layer is updated with one")
-            rates[layer.index] = found.pop()
-        return rates
+                        for parameter in group["params"] if id(parameter) in own}
+        found = {by_parameter.get(each, 0.0) for each in own}
+        if len(found) != 1:
+            raise _bad(f"parameters of module '{layer.name}' have the learning rates "
+                       f"{sorted(found)}; a layer is updated with one")
+        return found.pop()
 
     # ---- for the user ----
 
     @property
     def iterations(self):
         return self.store.clocks(0).pushed
+
+    @property
+    def reason(self):
+        return None if self._early is None else self._early.reason
+
+    @property
+    def early_pushes(self):
+        return 0 if self._early is None else self._early.count
 
     def flush(self):
         """Waits for all pulls: parameters are then what the next iteration may read."""
@@ -329,6 +369,8 @@ class StaleSynchronous:
         store, self.store = self.store, None
         for handle in self._handles:
             handle.remove()
+        if self._early is not None:
+            self._early.release()
         store.close()  # step() is the optimizer's own again: schedulers may hold this one
 
     def __enter__(self):
