@@ -182,10 +182,36 @@ def test_after_detach_model_and_optimizer_work_as_before(monkeypatch):
     attachment.detach()
     assert type(model.module[0]._parameters).__name__ != "WatchedParameters"
     assert attachment.job.closed
+    assert not {"step", "state_dict", "load_state_dict"} & set(vars(optimizer))
     before = model.module[0].bias.detach().clone()
     model.module(images()).sum().backward()
     optimizer.step()
     assert not torch.equal(before, model.module[0].bias)
+
+
+def test_detach_puts_back_what_a_scheduler_made_before_has_left(monkeypatch):
+    net = plain_net()
+    optimizer = sgd(net)
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    counted, own = optimizer.step, dict(vars(optimizer))
+    _, attachment = late_job.attach(monkeypatch, net, optimizer)
+    assert optimizer.step is not counted
+    attachment.detach()
+    assert vars(optimizer).get("step") == own.get("step") and optimizer.step == counted
+
+
+def test_a_scheduler_made_after_overlap_keeps_its_step_when_that_is_detached(monkeypatch):
+    net = plain_net()
+    optimizer = sgd(net)
+    model, attachment = late_job.attach(monkeypatch, net, optimizer)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    scheduled = optimizer.step
+    attachment.detach()
+    before = model.module[0].bias.detach().clone()
+    model.module(images()).sum().backward()
+    optimizer.step()
+    scheduler.step()
+    assert optimizer.step == scheduled and not torch.equal(before, model.module[0].bias)
 
 
 def test_mistakes_are_refused_with_the_remedy(monkeypatch):

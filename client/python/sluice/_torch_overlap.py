@@ -272,7 +272,6 @@ class Overlap(Attachment):
         self.reason = reason
         _log.warning("sluice.torch.overlap: %s, so from now on every step waits for all gradients, "
                      "as with sluice.torch.attach()", reason)
-        self._parts.stop()
         self._release()
         self._parts = self._first = None
 
@@ -394,6 +393,7 @@ class Overlap(Attachment):
         self._awaited, self._late = {}, set()
         if self._parts is not None:
             self._parts.done()
+            self._parts.stop()
             for handle in self._watch_handles:
                 handle.remove()
             self._watch_list.remove()

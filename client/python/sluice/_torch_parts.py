@@ -74,7 +74,7 @@ def noted(group):
 
 
 class Parts:
-    """Replaces step(), state_dict() and load_state_dict() of this optimizer object for good.
+    """Replaces step(), state_dict() and load_state_dict() of this optimizer object until stop().
 
     on_step  called as on_step(run, why_at_once) in the place of step(), returns what that returns.
              run() is the whole step as the user has called it; why_at_once: text that says why it
@@ -113,11 +113,14 @@ class Parts:
                 return original(*arguments, **options)
             return method
 
+        self._replaced = []  # (name, ours, what the object itself had there; None: its class's)
         for name, method in (("step", step), ("state_dict", flushed(optimizer.state_dict)),
                              ("load_state_dict", flushed(optimizer.load_state_dict))):
             # Schedulers leave marks on step(), and look for them again.
             method.__dict__.update(getattr(getattr(optimizer, name), "__dict__", {}))
-            setattr(optimizer, name, types.MethodType(method, optimizer))
+            ours = types.MethodType(method, optimizer)
+            self._replaced.append((name, ours, vars(optimizer).get(name)))
+            setattr(optimizer, name, ours)
 
     def _why_at_once(self, arguments, options):
         others = [name for name, value in options.items()
@@ -161,5 +164,14 @@ class Parts:
         self._groups_then = None
 
     def stop(self):
-        """From now on the optimizer's methods do what they did before."""
+        """From now on the optimizer's methods do what they did before. Ours go, but for one that
+        somebody has wrapped since, as schedulers wrap step()."""
         self._stopped = True
+        for name, ours, before in self._replaced:
+            if vars(self._optimizer).get(name) is not ours:
+                continue
+            if before is None:
+                delattr(self._optimizer, name)
+            else:
+                setattr(self._optimizer, name, before)
+        self._replaced = []
