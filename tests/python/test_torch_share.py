@@ -1,5 +1,7 @@
 """A step of k of n ranks counts k/n: in its gradients, or in the optimizer's rate."""
 
+import contextlib
+
 import pytest
 import ranks
 
@@ -20,7 +22,8 @@ def ones(rank, options, make):
         net, process_group=sluice.torch.solo_group())
     attachment = sluice.torch.attach(model, policy="fixed", k=2, late="requeue",
                                      **options.get("attach", {}))
-    optimizer = getattr(torch.optim, make)(net.parameters(), lr=0.5)
+    optimizer = getattr(torch.optim, make)(net.parameters(), lr=0.5,
+                                           **options.get("optimizer", {}))
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
     seen = []
 
@@ -43,6 +46,7 @@ def ones(rank, options, make):
 @pytest.mark.parametrize("make, options, place", [
     ("SGD", {}, "gradient"), ("Adam", {}, "rate"), ("SGD", {"loop": {"share": "rate"}}, "rate"),
     ("Adam", {"loop": {"share": "gradient"}}, "gradient"),
+    ("SGD", {"optimizer": {"momentum": 0.5}}, "momentum"),
     ("SGD", {"attach": {"averaging": "weight"}}, None)])
 def test_a_share_is_in_the_gradient_or_in_the_rate(appliance, tmp_path, make, options, place):
     arguments = dict(options=options, make=make)
@@ -53,15 +57,103 @@ def test_a_share_is_in_the_gradient_or_in_the_rate(appliance, tmp_path, make, op
     # Two of three; one, where the late rank had nothing for this step: a pass takes a place.
     assert seen[0]["share"] == 1 and {one["share"] for one in seen[1:]} & {1 / 3, 2 / 3}
     assert {one["share"] for one in seen} <= {1 / 3, 2 / 3, 1}
+    velocity = 0
     for step, one in enumerate(seen):
         share = torch.tensor(one["share"]).item()  # as float32 has it
-        assert one["gradient"] == (share if place == "gradient" else 1.0)
+        assert one["gradient"] == (share if place in ("gradient", "momentum") else 1.0)
         assert one["rate"] == 0.5 ** (step + 1) and one["scheduled"] == 0.5 ** (step + 2)
-        if make == "SGD":
+        if place == "momentum":
+            velocity = 0.5 * velocity + share
+            late = 1 / share - 1
+            at_once = late / (0.5 + 0.5 * late)
+            assert one["moved"] == pytest.approx(one["rate"] * share ** 0.5 * (
+                velocity * (1 - 0.5 * at_once) + at_once * share), abs=1e-6)
+        elif make == "SGD":
             wanted = one["rate"] if place is None else one["rate"] * one["share"]
             assert one["moved"] == pytest.approx(wanted, abs=1e-6)
         elif place == "rate":  # Adam moves by its rate, whatever constant the gradient is
             assert one["moved"] == pytest.approx(one["rate"] * one["share"], abs=1e-6)
+
+
+def moves(optimizer, parameter, gradients, around):
+    """The parameter after each step with one of these gradients."""
+    seen = []
+    for gradient in gradients:
+        parameter.grad = torch.full_like(parameter, gradient)
+        with around():
+            optimizer.step()
+        seen.append(parameter.detach().clone())
+    return torch.stack(seen)
+
+
+def made_sgd(**options):
+    parameter = torch.nn.Parameter(torch.tensor([0.3, -2.0]))
+    return torch.optim.SGD([parameter], **{"lr": 0.1, "momentum": 0.9, **options}), parameter
+
+
+def test_one_step_late_is_nesterov_s_momentum_and_none_is_plain():
+    from sluice import _torch_share
+    gradients = [1.0, -3.0, 0.5, 2.0, 0.0, 1.0]
+    nesterov = moves(*made_sgd(lr=0.1 * 0.5 ** 0.5, nesterov=True), gradients,
+                     contextlib.nullcontext)
+    optimizer, parameter = made_sgd()
+    caught_up = moves(optimizer, parameter, gradients,
+                      lambda: _torch_share.around("momentum", optimizer, 0.5))
+    assert torch.allclose(caught_up, nesterov, atol=1e-6)
+    plain = moves(*made_sgd(), gradients, contextlib.nullcontext)
+    optimizer, parameter = made_sgd()
+    assert torch.equal(plain, moves(optimizer, parameter, gradients,
+                                    lambda: _torch_share.around("momentum", optimizer, 1)))
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"dampening": 0.25}, {"maximize": True}, {"nesterov": True}, {"momentum": 0.5}])
+@pytest.mark.parametrize("share", [1 / 4, 1 / 3, 0.75])
+def test_a_late_gradient_moves_as_far_in_the_end_and_the_most_at_once(options, share):
+    from sluice import _torch_share
+    gradients = [0.0] + [1.0] + [0.0] * 300
+    plain = moves(*made_sgd(**options), gradients, contextlib.nullcontext)
+    optimizer, parameter = made_sgd(**options)
+    late = moves(optimizer, parameter, gradients,
+                 lambda: _torch_share.around("momentum", optimizer, share))
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    assert torch.allclose(late[-1] - late[0], share ** 0.5 * (plain[-1] - plain[0]), atol=1e-5)
+    assert bool(((late[1] - late[0]).abs() > share ** 0.5 * (plain[1] - plain[0]).abs()).all())
+
+
+def test_groups_without_momentum_or_gradients_and_failed_steps_are_left_alone():
+    from sluice import _torch_share
+    a, b, c = (torch.nn.Parameter(torch.ones(1)) for _ in range(3))
+    optimizer = torch.optim.SGD([{"params": [a], "momentum": 0.9, "lr": 0.5},
+                                 {"params": [b, c]}], lr=0.1)
+    assert _torch_share.places([optimizer], None, "world") == ["momentum"]
+    a.grad, b.grad = torch.ones(1), torch.ones(1)
+    with _torch_share.around("momentum", optimizer, 0.25):
+        optimizer.step()
+    assert b.item() == pytest.approx(0.9) and c.item() == 1 and a.item() < 1
+    before = a.item()
+    with pytest.raises(KeyError):
+        with _torch_share.around("momentum", optimizer, 0.25):
+            raise KeyError
+    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.1]
+    assert a.item() == before
+
+
+@pytest.mark.parametrize("share, late", [(1 / 4, 3), (1 / 3, 2), (1 / 2, 1)])
+def test_a_rate_at_which_late_gradients_and_momentum_diverge_converges(share, late):
+    from sluice import _torch_share
+
+    def end(place):
+        optimizer, parameter = made_sgd(lr=0.45)  # all ranks bear up to 3.8 at this curvature of 1
+        past = [parameter.detach().clone()] * (late + 1)
+        for _ in range(400):
+            parameter.grad = share * past[-late - 1]
+            with _torch_share.around(place, optimizer, share):
+                optimizer.step()
+            past.append(parameter.detach().clone())
+        return parameter.abs().max().item()
+
+    assert end("momentum") < 0.01 and end("gradient") > 1e6
 
 
 def test_an_unknown_place_is_refused_by_name():
@@ -76,9 +168,14 @@ def test_who_ignores_the_scale_of_gradients():
     parameter = [torch.nn.Parameter(torch.zeros(1))]
     made = [torch.optim.SGD(parameter, lr=1), torch.optim.AdamW(parameter, lr=1),
             torch.optim.ASGD(parameter), torch.optim.RMSprop(parameter)]
-    wanted = ["gradient", "rate", "gradient", "rate"]
+    made.append(torch.optim.SGD(parameter, lr=1, momentum=0.9))
+    wanted = ["gradient", "rate", "gradient", "rate", "momentum"]
     assert _torch_share.places(made, None, "world") == wanted
-    assert _torch_share.places(made, None, "weight") == [None] * 4
+    assert _torch_share.places(made, "gradient", "world") == ["gradient"] * 5
+    assert _torch_share.places(made, None, "weight") == [None] * 5
     line = _torch_share.describe(made[:2], wanted[:2])
     assert line == ("a step of k of the n ranks counts k/n, in the gradients of SGD and the "
                     "learning rate of AdamW")
+    assert _torch_share.describe(made[4:], wanted[4:]) == (
+        "a step of k of the n ranks counts k/n, in the gradients of SGD, whose momentum makes up "
+        "for late ones")

@@ -45,6 +45,10 @@ class Loop:
                 state_dict() never see that. Default, with late="requeue": 'rate' for optimizers
                 that ignore the scale of gradients (Adam and its kin in torch.optim), 'gradient' for
                 the others, and one line of the logger 'sluice' that says so; without it nowhere.
+                By default torch.optim.SGD with momentum also moves at once by what late gradients
+                would have moved it meanwhile, and at a rate smaller by sqrt(k/n): late gradients
+                and momentum diverge at rates at which either alone does not. A late gradient
+                counts at the rate that the step which takes it has.
 
     At the start of each body .grad is None, and the model has the parameters after step - 1. The
     body runs forward and backward, at most one of them outside of model.no_sync(); without any
@@ -97,7 +101,7 @@ class Loop:
         _torch_state.encode(self._tree())  # says now what could not be sent later
         where = _torch_share.places(self._optimizers, share, attachment.job.policy.averaging)
         for one, place in zip(self._optimizers, where):
-            self._guard(one, place == "rate")
+            self._guard(one, place)
             if place:
                 attachment.average_by("weight" if place == "rate" else "world", one)
         if any(where) and attachment.job.rank == 0:
@@ -222,9 +226,9 @@ class Loop:
         attachment.agree()
         self.applied += 1
 
-    def _guard(self, optimizer, scales_rate):
-        """Makes a step() in the body an error: steps that this rank missed would not have it. With
-        `scales_rate`, the others run at the rate times k/n."""
+    def _guard(self, optimizer, place):
+        """Makes a step() in the body an error: steps that this rank missed would not have it. The
+        others run with k/n at `place`."""
         original = optimizer.step
 
         def step(_self, *arguments, **options):
@@ -233,9 +237,7 @@ class Loop:
                     "optimizer.step() in the body of a sluice.torch.Loop: the loop runs it, also "
                     "for steps that this rank has missed. Leave it out; GradScaler cannot be used; "
                     "for clipping and the like give the Loop update=...")
-            if not scales_rate or self._share == 1:
-                return original(*arguments, **options)
-            with _torch_share.scaled_rates(optimizer, self._share):
+            with _torch_share.around(place, optimizer, self._share):
                 return original(*arguments, **options)
 
         step.__dict__.update(getattr(original, "__dict__", {}))  # marks that schedulers look for

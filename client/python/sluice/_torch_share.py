@@ -2,10 +2,12 @@
 
 With late gradients that go into later steps (late="requeue") there are n/k as many steps. The
 averages carry the factor already (averaging="world"); optimizers that ignore the scale of gradients
-get the plain averages instead, and the factor in their rate.
+get the plain averages instead, and the factor in their rate. SGD's momentum makes up for the
+lateness besides.
 """
 
 import contextlib
+import math
 
 import torch
 
@@ -20,21 +22,24 @@ SHARES = ("gradient", "rate")
 
 
 def places(optimizers, share, averaging):
-    """For each optimizer where its factor stands: 'gradient', 'rate' or, with None, nowhere.
+    """For each optimizer where its factor stands: 'gradient', 'rate', 'momentum', which is in the
+    gradient and in what SGD makes of it, or, with None, nowhere.
 
     `share` is what the user chose, None for what suits; `averaging` what the job's outputs hold."""
     if share is not None and share not in SHARES:
         raise errors.InvalidArgument(f"share={share!r}: must be one of {', '.join(SHARES)}")
     if share is None and averaging != "world":
         return [None] * len(optimizers)
-    return [share or ("rate" if ignores_scale(one) else "gradient")
-            for one in optimizers]
+    return [share or ("rate" if ignores_scale(one) else
+                      "momentum" if has_momentum(one) else "gradient") for one in optimizers]
 
 
 def describe(optimizers, where):
     """One line for the log."""
-    parts = [f"the {'learning rate' if place == 'rate' else 'gradients'} of "
-             f"{type(one).__name__}" for one, place in zip(optimizers, where) if place]
+    names = {"gradient": "the gradients of {}", "rate": "the learning rate of {}",
+             "momentum": "the gradients of {}, whose momentum makes up for late ones"}
+    parts = [names[place].format(type(one).__name__)
+             for one, place in zip(optimizers, where) if place]
     return f"a step of k of the n ranks counts k/n, in {' and '.join(parts)}"
 
 
@@ -43,14 +48,58 @@ def ignores_scale(optimizer):
     return isinstance(optimizer, _IGNORE_SCALE)
 
 
+def has_momentum(optimizer):
+    return isinstance(optimizer, torch.optim.SGD) and any(
+        group["momentum"] for group in optimizer.param_groups)
+
+
+def around(place, optimizer, share):
+    """The context for the step() of an optimizer whose factor stands at `place`."""
+    if share == 1 or place not in ("rate", "momentum"):
+        return contextlib.nullcontext()
+    return (scaled_rates if place == "rate" else caught_up)(optimizer, share)
+
+
 @contextlib.contextmanager
-def scaled_rates(optimizer, share):
-    """The optimizer's rates times `share`, within. Schedules and state_dict() run outside."""
-    rates = [group["lr"] for group in optimizer.param_groups]
-    for group, rate in zip(optimizer.param_groups, rates):
+def scaled_rates(optimizer, *shares):
+    """The optimizer's rates times `shares`, one for each group or one for all, within. Schedules
+    and state_dict() run outside."""
+    groups = optimizer.param_groups
+    rates = [group["lr"] for group in groups]
+    for group, rate, share in zip(groups, rates, shares * (len(groups) // len(shares))):
         group["lr"] = rate * share
     try:
         yield
     finally:
-        for group, rate in zip(optimizer.param_groups, rates):
+        for group, rate in zip(groups, rates):
             group["lr"] = rate
+
+
+def catching_up(momentum, share):
+    """(a, b): parameters move by the rate times a velocity + b gradient when a share is in a step.
+
+    What a gradient that came D steps late would have moved by momentum meanwhile, it moves at once,
+    and by so much less later: spike compensation (Kosson et al., 2021, "Pipelined Backpropagation
+    at Scale"), in the form in which D = 1 is Nesterov's momentum. Without that, late gradients take
+    away the damping, and rates that suit all ranks diverge. Each rank is in every n/k-th step, so
+    gradients are D = n/k - 1 steps late on average. The rate goes by sqrt(k/n) on top."""
+    late = 1 / share - 1
+    ahead = late / (momentum + (1 - momentum) * late)
+    slower = math.sqrt(share)
+    return slower * (1 - (1 - momentum) * ahead), slower * ahead
+
+
+@contextlib.contextmanager
+def caught_up(optimizer, share):
+    """SGD's step within; groups with momentum move as catching_up() says."""
+    groups = optimizer.param_groups
+    moves = [catching_up(group["momentum"], share) if group["momentum"] else (1.0, 0.0)
+             for group in groups]
+    with scaled_rates(optimizer, *(velocity for velocity, _ in moves)):
+        yield
+    with torch.no_grad():
+        for group, (_, at_once) in zip(groups, moves):
+            change = float(group["lr"]) * at_once * (1 - group["dampening"])
+            for parameter in group["params"]:
+                if parameter.grad is not None and change:
+                    parameter.add_(parameter.grad, alpha=change if group["maximize"] else -change)
