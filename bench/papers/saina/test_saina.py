@@ -11,6 +11,7 @@ import report  # noqa: E402
 from papers import paper  # noqa: E402
 from papers.saina import bench, experiment, models, stragglers, switch  # noqa: E402
 from papers.saina import page, tables, tasks, training, tuned  # noqa: E402
+from sluice import _torch_share  # noqa: E402
 
 STEPS = 12
 
@@ -167,14 +168,16 @@ WORLD = tuned.World("digits", "small", 16, "sgd")
     ("sgd", lambda p: torch.optim.SGD(p, lr=0.1)),
     ("momentum", lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
     ("adam", lambda p: torch.optim.Adam(p, lr=0.1))])
-def test_the_optimizers_are_torch_s(name, make):
+def test_the_optimizers_are_torch_s_in_the_product_s_loop(name, make):
     parameter = torch.nn.Parameter(torch.linspace(-1, 1, 7))
     theirs, mine, ours = make([parameter]), parameter.detach().clone(), tuned.Optimizer(name)
-    for step in range(5):
+    place, = _torch_share.places([theirs], None, "world")
+    for step, share in enumerate((1.0, 1.0, 0.25, 0.75, 0.5)):
         gradient = torch.linspace(-2, 3, 7) * (step + 1)
-        parameter.grad = gradient.clone()
-        theirs.step()
-        mine = ours.apply(mine, gradient, 0.1, 1.0)
+        parameter.grad = gradient if place == "rate" else share * gradient
+        with _torch_share.around(place, theirs, share):
+            theirs.step()
+        mine = ours.apply(mine, gradient, 0.1, share)
     assert torch.allclose(mine, parameter, atol=1e-6)
 
 

@@ -3,9 +3,10 @@
 A rate is found by climbing a grid from a guess until both neighbours are worse, on seeds of its
 own. Schemes: `sync`; a fixed k, which has a rate for each setting and late mode; and `goodput` and
 `ramp` with requeue, which have none: they take sync's, and a step of k of n counts k/n as the
-product does it, in the gradient or, with Adam, in the rate; `ramp-mean` is `ramp` with a mean taken
-as it is, as averaging by weight has it. Progress is gradients that counted, in steps of all n:
-warm-up, evaluations and falling rates go by it, alike for every scheme.
+product does it, in the gradient or, with Adam, in the rate, and momentum makes up for late ones;
+without that it is `goodput-plain`. `ramp-mean` is `ramp` with a mean taken as it is, as averaging
+by weight has it. Progress is gradients that counted, in steps of all n: warm-up, evaluations and
+falling rates go by it, alike for every scheme.
 """
 import json
 import math
@@ -14,6 +15,7 @@ from collections import namedtuple
 
 import report
 from papers import paper
+from sluice import _torch_share
 
 from . import stragglers, training
 
@@ -39,27 +41,26 @@ World = namedtuple("World", "task architecture workers optimizer")
 # kind: "time" to the target, or "equal" samples under a falling rate.
 Trial = namedtuple("Trial", "world setting scheme mode kind seed rate")
 
-SYNC, GOODPUT = ("sync", "drop"), ("goodput", "requeue")
+SYNC, GOODPUT, PLAIN = ("sync", "drop"), ("goodput", "requeue"), ("goodput-plain", "requeue")
 
 
 # Settings of a world in which sync and goodput run, those with equal samples, those in which fixed
-# k are tuned, those in which ramp runs at sync's rate, and those in which goodput also runs at
-# smaller ones.
-Part = namedtuple("Part", "world settings equal fixed ramp smaller", defaults=((), (), (), ()))
-SMALLER = (1, 2, 3)  # steps of the grid below sync's rate
+# k are tuned, those in which ramp runs at sync's rate, and those in which goodput-plain does.
+Part = namedtuple("Part", "world settings equal fixed ramp plain", defaults=((), (), (), ()))
 
 SOME = ("none", "jitter", "persistent", "lognormal")
 PARTS = (Part(World("generated", "small", 16, "sgd"), SETTINGS,
               ("jitter", "persistent", "lognormal", "lognormal:10")),
-         Part(World("generated", "small", 16, "momentum"), SOME),
+         Part(World("generated", "small", 16, "momentum"), SOME, plain=SOME),
          Part(World("generated", "small", 16, "sgd"), (), (), SOME),
          Part(World("gratings", "small", 16, "sgd"), SOME, SOME[1:], (), SOME),
          Part(World("generated", "small", 16, "adam"), SOME),
          Part(World("generated", "small", 8, "sgd"), SOME),
          Part(World("generated", "large", 16, "sgd"), SETTINGS, SOME[1:], (), SOME),
-         Part(World("generated", "large", 16, "momentum"), SOME, smaller=("jitter", "lognormal")),
+         Part(World("generated", "large", 16, "momentum"), SOME, plain=SOME),
          Part(World("generated", "small", 16, "sgd"), (), (), (), SOME),
          Part(World("generated", "large", 16, "sgd"), (), (), SOME),
+         Part(World("generated", "small", 16, "adam"), (), (), SOME),
          Part(World("gratings", "small", 16, "sgd"), (), (), SOME))
 JUDGED = PARTS[2]  # the fixed k that goodput is held against
 SHORT_PARTS = PARTS[:3]
@@ -76,17 +77,22 @@ def key(trial):
 
 
 class Optimizer:
-    """SGD, with momentum or without, or Adam, on one flat row. `share`: k/n, 1 for plain means."""
+    """SGD, with momentum or without, or Adam, on one flat row. `share`: k/n, 1 for plain means.
+    `catches_up`: momentum makes up for late gradients, as in the product."""
 
-    def __init__(self, name):
+    def __init__(self, name, catches_up=True):
         self._name, self._first, self._second, self._step = name, 0.0, 0.0, 0
+        self._catches_up = catches_up
 
     def apply(self, parameters, mean, rate, share):
         if self._name == "sgd":
             return parameters - rate * share * mean
         if self._name == "momentum":
             self._first = 0.9 * self._first + share * mean
-            return parameters - rate * self._first
+            if share == 1 or not self._catches_up:
+                return parameters - rate * self._first
+            velocity, at_once = _torch_share.catching_up(0.9, share)
+            return parameters - rate * (velocity * self._first + at_once * share * mean)
         self._step += 1
         self._first = 0.9 * self._first + 0.1 * mean
         self._second = 0.999 * self._second + 0.001 * mean * mean
@@ -100,9 +106,9 @@ class Run(training.Run):
 
     def __init__(self, network, task, trial):
         self.trial, self.progress = trial, 0.0
-        self._optimizer = Optimizer(trial.world.optimizer)
+        self._optimizer = Optimizer(trial.world.optimizer, trial.scheme != PLAIN[0])
         name, _, k = trial.scheme.partition("=")
-        kind = {"k": "fixed", "ramp-mean": "ramp"}.get(name, name)
+        kind = {"k": "fixed", "ramp-mean": "ramp", PLAIN[0]: GOODPUT[0]}.get(name, name)
         policy = {"kind": kind, "k": int(k or 1), "late": trial.mode,
                   "planned_steps": MOST_PROGRESS}
         super().__init__(network, task, trial.setting, policy, trial.seed, trial.rate,
@@ -115,7 +121,7 @@ class Run(training.Run):
         rate = self.learning_rate * min(1.0, self.progress / training.WARM_UP_STEPS)
         if self.trial.kind == "equal":
             rate *= max(0.0, 1 - self.progress / EQUAL_PROGRESS)
-        counts = share if self.trial.scheme in (GOODPUT[0], RAMPS[0][0]) else 1.0
+        counts = share if self.trial.scheme in (GOODPUT[0], PLAIN[0], RAMPS[0][0]) else 1.0
         self.parameters = self._optimizer.apply(self.parameters, torch.from_numpy(mean), rate,
                                                 counts)
 
@@ -219,12 +225,10 @@ def trials_of(part, rates, seeds):
     for kind, settings, schemes in (("time", part.settings, (SYNC, GOODPUT)),
                                     ("equal", part.equal, (SYNC, GOODPUT)),
                                     ("time", part.fixed, (SYNC, GOODPUT)),
-                                    ("time", part.ramp, (SYNC, *RAMPS))):
+                                    ("time", part.ramp, (SYNC, *RAMPS)),
+                                    ("time", part.plain, (SYNC, PLAIN))):
         found += [Trial(world, setting, *which, kind, seed, rate) for seed in seeds
                   for setting in settings for which in schemes if rate is not None]
-    found += [Trial(world, setting, *GOODPUT, "time", seed, rate / STEP ** down)
-              for setting in part.smaller for down in SMALLER for seed in seeds
-              if rate is not None]
     for setting in part.fixed:
         for which in FIXED:
             rate = rates.get(rate_key(world, setting, *which))

@@ -47,18 +47,6 @@ class Tuned:
         found = [one for one in found if one[1] is not None]
         return max(found, key=lambda one: one[1], default=(None, None))
 
-    def ratios_at_smaller(self, world, setting, down):
-        """Of goodput, at a rate that many steps of the grid below sync's."""
-        rate = self.rates.get(tuned.rate_key(world, None, *tuned.SYNC))
-        found = []
-        for seed in tuned.SEEDS:
-            base = self._record(world, setting, tuned.SYNC, "time", seed)
-            mine = base and self.records.get(tuned.key(tuned.Trial(
-                world, setting, *tuned.GOODPUT, "time", seed, rate / tuned.STEP ** down)))
-            if mine:
-                found.append(base["tta_s"] / mine["tta_s"] if mine["tta_s"] else 0.0)
-        return found
-
     def equal_ratios(self, world, setting):
         return [sync["seconds"] / mine["seconds"] for sync, mine in
                 self.pairs(world, setting, tuned.SYNC, tuned.GOODPUT, "equal")]
@@ -157,13 +145,13 @@ def ramp_table(results):
                      "a step's mean as it is"], rows)
 
 
-def smaller_table(results):
+def momentum_table(results):
     rows = [[name_of(part.world), stragglers.describe(setting),
-             *(cell(results.ratios_at_smaller(part.world, setting, down))
-               for down in tuned.SMALLER)]
-            for part in tuned.PARTS for setting in part.smaller]
-    return markdown(["task, network, workers, optimizer", "setting",
-                     *(f"sync's rate / {tuned.STEP ** down:.3g}" for down in tuned.SMALLER)], rows)
+             cell(results.ratios(part.world, setting)),
+             cell(results.ratios(part.world, setting, tuned.PLAIN))]
+            for part in tuned.PARTS for setting in part.plain]
+    return markdown(["task, network, workers, optimizer", "setting", "late ones made up for",
+                     "plain momentum"], rows)
 
 
 def equal_table(results):
@@ -184,8 +172,8 @@ def text(results):
         "### Goals\n", goal_table(results),
         "### `goodput` with requeue over sync, both at sync's best rate\n", speed_table(results),
         "![goodput over sync](tuned.png)\n",
-        "### `goodput` at smaller rates over sync at its best, tried afterwards\n",
-        smaller_table(results),
+        "### `goodput` with momentum over sync, with and without making up for late gradients\n",
+        momentum_table(results),
         "### Against fixed k, each at its own rate\n", fixed_table(results),
         "### `ramp` with requeue over sync, both at sync's best rate\n",
         "0: the target was never reached.\n", ramp_table(results),
