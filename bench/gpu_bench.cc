@@ -65,10 +65,8 @@ class Bench {
     room_ = acquire<void>(room_bytes_);
     packed_ = acquire<std::uint8_t>(bytes_ + chunks * sizeof(float));
     offsets_ = acquire<std::uint64_t>((chunks + 1) * sizeof(std::uint64_t));
-    averages_ = acquire<sluice_device_average>(chunks * sizeof(sluice_device_average));
+    results_ = acquire<sluice_device_result>(chunks * sizeof(sluice_device_result));
     threshold_ = acquire<float>(sizeof(float));
-    const std::vector<sluice_device_average> eighths(chunks, {1, 8});
-    upload(averages_, eighths);
   }
 
   int run() {
@@ -156,7 +154,19 @@ class Bench {
   }
   sluice_device_mark* unpack() const {
     const sluice_device_tensor of = tensor();
-    return kernels_.unpack(device_, &of, packed_, offsets_, averages_, output_);
+    return kernels_.unpack(device_, &of, packed_, results_, output_);
+  }
+  // What pack() has made is a sum of eight.
+  void make_results() const {
+    const std::size_t chunks = (tensor_count_ + kChunkElems - 1) / kChunkElems;
+    finish(kernels_.copy(device_, host_, offsets_, (chunks + 1) * sizeof(std::uint64_t)));
+    std::vector<std::uint64_t> offsets(chunks + 1);
+    std::memcpy(offsets.data(), host_, offsets.size() * sizeof(std::uint64_t));
+    std::vector<sluice_device_result> results;
+    for (std::size_t i = 0; i < chunks; ++i)
+      results.push_back(
+          {offsets[i], static_cast<std::uint32_t>(offsets[i + 1] - offsets[i]), 1, 8, 0});
+    upload(results_, results);
   }
   double on_processor(const PruneOptions& options, float* found = nullptr) const {
     const PruneTensor one{.elem_count = tensor_count_};
@@ -248,7 +258,7 @@ class Bench {
       finish(find(rank_of(0.01)));
       const double seconds = repeated([this] {
         const sluice_device_tensor of = tensor();
-        return kernels_.settle(device_, &of, threshold_);
+        return kernels_.settle(device_, &of, threshold_, nullptr);
       })();
       upload(residual_, residual_values_);
       return seconds;
@@ -258,6 +268,7 @@ class Bench {
                     [this, density] {
                       finish(find(rank_of(density)));
                       finish(pack(0));
+                      make_results();
                     },
                     repeated([this] { return unpack(); })));
     for (const auto& [name, wire] :
@@ -299,7 +310,7 @@ class Bench {
   void* room_ = nullptr;
   std::uint8_t* packed_ = nullptr;
   std::uint64_t* offsets_ = nullptr;
-  sluice_device_average* averages_ = nullptr;
+  sluice_device_result* results_ = nullptr;
   float* threshold_ = nullptr;
   std::vector<std::pair<const char*, Side>> sides_;
 };

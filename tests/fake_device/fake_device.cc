@@ -2,22 +2,28 @@
 // says. Loaded by the production loader as libsluice_cuda.so, from SLUICE_PLUGIN_DIR.
 //
 // SLUICE_FAKE_DEVICE is a list such as "late_us=300,fail=7,absent=pinned": what a mark stands for
-// is done up to so much later, drawn for each; the 7th copy fails; this way can't be opened. Any
-// host memory will do as the device's. That of sluice_fake_allocate() can't be touched but by
-// copies: whatever else reads or writes it dies.
+// is done up to so much later, drawn for each; the 7th copy fails, or with fail_kernel the 7th
+// kernel; this way can't be opened. Kernels run when the device gets to them, in order. Any
+// host memory will do as the device's. That of sluice_fake_allocate() and of the kernels' acquire()
+// can't be touched but by copies and kernels: whatever else reads or writes it dies.
+#include "tests/fake_device/fake_device.h"
+
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <functional>
 #include <mutex>
 #include <random>
 #include <string>
-
-#include "client/device/plugin.h"
+#include <utility>
+#include <vector>
 
 namespace {
 
@@ -28,8 +34,8 @@ std::atomic<std::uint64_t> bytes_from_device{0}, bytes_to_device{0};
 
 std::string setting(const char* name) {
   const char* const all = std::getenv("SLUICE_FAKE_DEVICE");
-  const std::string list = all == nullptr ? "" : all;
-  const std::string key = std::string(name) + "=";
+  const std::string list = all == nullptr ? "" : std::string(",") + all;
+  const std::string key = std::string(",") + name + "=";
   const std::size_t at = list.find(key);
   if (at == std::string::npos) return {};
   const std::size_t begin = at + key.size();
@@ -44,28 +50,54 @@ struct Regions {
   struct Region {
     std::uint8_t* begin = nullptr;
     std::size_t bytes = 0;
-  } list[64];
-  std::size_t count = 0;
+  };
+  std::vector<Region> list;
 };
 Regions& regions() {
   static Regions instance;
   return instance;
 }
 
-// With the device's own access to its memory.
-void copy_as_device(void* to, const void* from, std::size_t bytes) {
+}  // namespace
+
+namespace fake_device {
+
+void as_device(const std::function<void()>& work) {
   Regions& all = regions();
   const std::lock_guard lock(all.mutex);
   const auto protect = [&](int protection) {
-    for (std::size_t i = 0; i < all.count; ++i)
-      if (::mprotect(all.list[i].begin, all.list[i].bytes, protection) != 0) std::abort();
+    for (const Regions::Region& region : all.list)
+      if (::mprotect(region.begin, region.bytes, protection) != 0) std::abort();
   };
   protect(PROT_READ | PROT_WRITE);
-  std::memcpy(to, from, bytes);
+  work();
   protect(PROT_NONE);
 }
 
-}  // namespace
+void* acquire(std::size_t bytes) {
+  Regions& all = regions();
+  const std::lock_guard lock(all.mutex);
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t size = std::max(page, (bytes + page - 1) / page * page);
+  void* const memory = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) std::abort();
+  all.list.push_back({static_cast<std::uint8_t*>(memory), size});
+  return memory;
+}
+
+void give_back(void* memory) {
+  Regions& all = regions();
+  const std::lock_guard lock(all.mutex);
+  const auto found =
+      std::find_if(all.list.begin(), all.list.end(),
+                   [&](const Regions::Region& region) { return region.begin == memory; });
+  if (found == all.list.end() || ::munmap(found->begin, found->bytes) != 0) std::abort();
+  all.list.erase(found);
+}
+
+void count_to_device(std::size_t bytes) { bytes_to_device += bytes; }
+
+}  // namespace fake_device
 
 struct sluice_device_mark {
   Clock::time_point due;
@@ -74,14 +106,18 @@ struct sluice_device_mark {
   std::size_t bytes = 0;
   bool fails = false;
   std::atomic<std::uint64_t>* crossed = nullptr;  // of a copy: what counts its bytes
+  std::uint64_t kernel = 0;  // what has run up to there; 0: a copy, or a stream
 };
 
 struct sluice_device {
   long late_us = 0;
   long fail = 0;
+  long fail_kernel = 0;
   std::atomic<long> copies{0};
   std::mutex mutex;
   std::mt19937 random{1};
+  std::deque<std::function<void()>> kernels;  // that have not run
+  std::uint64_t kernels_run = 0;
 
   sluice_device_mark* mark(void* to, const void* from, std::size_t bytes,
                            std::atomic<std::uint64_t>* crossed) {
@@ -91,7 +127,31 @@ struct sluice_device {
     return new sluice_device_mark{
         Clock::now() + std::chrono::microseconds(wait_us), to, from, bytes, fails, crossed};
   }
+  void run_kernels(std::uint64_t up_to) {
+    for (; kernels_run < up_to && !kernels.empty(); ++kernels_run) {
+      fake_device::as_device(kernels.front());
+      kernels.pop_front();
+    }
+  }
+  void run_all() { run_kernels(UINT64_MAX); }
 };
+
+namespace fake_device {
+
+sluice_device_mark* start(sluice_device* device, std::function<void()> kernel) {
+  device->kernels.push_back(std::move(kernel));
+  sluice_device_mark* const mark = device->mark(nullptr, nullptr, 0, nullptr);
+  mark->kernel = device->kernels_run + device->kernels.size();
+  // All behind it fail too, as on a device.
+  mark->fails =
+      device->fail_kernel != 0 && mark->kernel >= static_cast<std::uint64_t>(device->fail_kernel);
+  if (mark->fails) device->kernels.back() = [] {};
+  return mark;
+}
+
+void await(sluice_device* device) { device->run_all(); }
+
+}  // namespace fake_device
 
 namespace {
 
@@ -106,14 +166,21 @@ sluice_device* open_fake(std::int32_t ordinal, std::int32_t path, sluice_device_
   auto* const device = new sluice_device;
   device->late_us = number("late_us");
   device->fail = number("fail");
+  device->fail_kernel = number("fail_kernel");
   return device;
 }
 
-void close_fake(sluice_device* device) { delete device; }
+void close_fake(sluice_device* device) {
+  device->run_all();
+  delete device;
+}
 const char* error_of_thread() { return error_text.c_str(); }
 std::int32_t count() { return 2; }
 void* allocate(sluice_device*, std::size_t bytes) { return std::malloc(bytes); }
-void release(sluice_device*, void* memory) { std::free(memory); }
+void release(sluice_device* device, void* memory) {
+  device->run_all();
+  std::free(memory);
+}
 
 sluice_device_mark* mark(sluice_device* device, void* /*stream*/) {
   return device->mark(nullptr, nullptr, 0, nullptr);
@@ -127,14 +194,16 @@ sluice_device_mark* copy_out(sluice_device* device, void* memory, const void* ho
   return device->mark(memory, host, bytes, &bytes_to_device);
 }
 
-std::int32_t passed(sluice_device*, sluice_device_mark* mark) {
+std::int32_t passed(sluice_device* device, sluice_device_mark* mark) {
   if (Clock::now() < mark->due) return 0;
+  device->run_kernels(mark->kernel);
   if (mark->fails) {
-    error_text = "the fake device was told to fail this copy";
+    error_text = std::string("the fake device was told to fail this ") +
+                 (mark->kernel == 0 ? "copy" : "kernel");
     return -1;
   }
   if (mark->to != nullptr) {
-    copy_as_device(mark->to, mark->from, mark->bytes);
+    fake_device::as_device([&] { std::memcpy(mark->to, mark->from, mark->bytes); });
     *mark->crossed += mark->bytes;
   }
   mark->to = nullptr;
@@ -162,20 +231,12 @@ const sluice_device_plugin sluice_device_plugin = {
 };
 
 extern "C" __attribute__((visibility("default"))) void* sluice_fake_allocate(std::size_t bytes) {
-  Regions& all = regions();
-  const std::lock_guard lock(all.mutex);
-  if (all.count == std::size(all.list)) std::abort();
-  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  const std::size_t size = (bytes + page - 1) / page * page;
-  void* const memory = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) std::abort();
-  all.list[all.count++] = {static_cast<std::uint8_t*>(memory), size};
-  return memory;
+  return fake_device::acquire(bytes);
 }
 
 extern "C" __attribute__((visibility("default"))) void sluice_fake_copy(void* to, const void* from,
                                                                         std::size_t bytes) {
-  copy_as_device(to, from, bytes);
+  fake_device::as_device([&] { std::memcpy(to, from, bytes); });
 }
 
 extern "C" __attribute__((visibility("default"))) void sluice_fake_bytes(std::uint64_t* from_device,

@@ -1,58 +1,86 @@
-// The kernels of the fake device: the device's own source, run by the host lane by lane, at once.
+// The kernels of the fake device: the device's own source, run by the host lane by lane, late.
 #include <cstdlib>
 
 #include "client/device/cuda/host_lanes.h"
 #include "client/device/cuda/operations.h"
-
-extern "C" const sluice_device_plugin sluice_device_plugin;  // fake_device.cc
+#include "tests/fake_device/fake_device.h"
 
 namespace {
 
 namespace cuda = sluice::cuda;
 constexpr cuda::HostLauncher kHost;
 
-sluice_device_mark* done(sluice_device* device, bool good) {
-  return good ? sluice_device_plugin.mark(device, nullptr) : nullptr;
+// Arguments are the caller's only until the call returns.
+template <class Work>
+sluice_device_mark* start(sluice_device* device, Work work) {
+  return fake_device::start(device, [work] {
+    if (!work()) std::abort();
+  });
 }
 
-void* acquire(sluice_device*, std::size_t bytes) { return std::malloc(bytes); }
-void give_back(sluice_device*, void* memory) { std::free(memory); }
+void* acquire(sluice_device*, std::size_t bytes) { return fake_device::acquire(bytes); }
+void release(sluice_device* device, void* memory) {
+  fake_device::await(device);
+  fake_device::give_back(memory);
+}
 
 std::uint64_t workspace_bytes(sluice_device*, const sluice_device_tensor* tensor) {
   return cuda::workspace_bytes(kHost, *tensor);
 }
 
 sluice_device_mark* copy(sluice_device* device, void* to, const void* from, std::size_t bytes) {
-  std::memcpy(to, from, bytes);
-  return done(device, true);
+  return start(device, [=] {
+    std::memcpy(to, from, bytes);
+    return true;
+  });
 }
 
 sluice_device_mark* find_threshold(sluice_device* device, const sluice_device_tensor* tensor,
                                    const sluice_device_rule* rule, void* workspace,
                                    float* threshold) {
-  return done(device, cuda::find_threshold(kHost, *tensor, *rule, workspace, threshold));
+  return start(device, [=, tensor = *tensor, rule = *rule] {
+    return cuda::find_threshold(kHost, tensor, rule, workspace, threshold);
+  });
 }
 
 sluice_device_mark* pack(sluice_device* device, const sluice_device_tensor* tensor,
                          const float* threshold, void* workspace, std::uint8_t* packed,
                          std::uint64_t* offsets) {
-  return done(device, cuda::pack(kHost, *tensor, threshold, workspace, packed, offsets));
+  return start(device, [=, tensor = *tensor] {
+    return cuda::pack(kHost, tensor, threshold, workspace, packed, offsets);
+  });
 }
 
 sluice_device_mark* settle(sluice_device* device, const sluice_device_tensor* tensor,
-                           const float* threshold) {
-  return done(device, cuda::settle(kHost, *tensor, threshold));
+                           const float* threshold, const std::uint8_t* fates) {
+  return start(device,
+               [=, tensor = *tensor] { return cuda::settle(kHost, tensor, threshold, fates); });
+}
+
+sluice_device_mark* give_back(sluice_device* device, const sluice_device_tensor* tensor,
+                              const std::uint32_t* chunks, const std::uint8_t* payloads,
+                              std::uint32_t count) {
+  fake_device::count_to_device(count * (sizeof *chunks + cuda::dense_bytes(*tensor)));
+  return start(device, [=, tensor = *tensor] {
+    return cuda::give_back(kHost, tensor, chunks, payloads, count);
+  });
+}
+
+sluice_device_mark* scale(sluice_device* device, float* values, std::uint64_t count, float factor) {
+  return start(device, [=] { return cuda::scale(kHost, values, count, factor); });
 }
 
 sluice_device_mark* convert(sluice_device* device, const sluice_device_tensor* tensor,
                             std::uint8_t* payloads) {
-  return done(device, cuda::convert(kHost, *tensor, payloads));
+  return start(device, [=, tensor = *tensor] { return cuda::convert(kHost, tensor, payloads); });
 }
 
 sluice_device_mark* unpack(sluice_device* device, const sluice_device_tensor* tensor,
-                           const std::uint8_t* packed, const std::uint64_t* offsets,
-                           const sluice_device_average* averages, float* output) {
-  return done(device, cuda::unpack(kHost, *tensor, packed, offsets, averages, output));
+                           const std::uint8_t* values, const sluice_device_result* results,
+                           float* output) {
+  return start(device, [=, tensor = *tensor] {
+    return cuda::unpack(kHost, tensor, values, results, output);
+  });
 }
 
 }  // namespace
@@ -61,12 +89,14 @@ extern "C" __attribute__((visibility("default")))
 const sluice_device_kernels sluice_device_kernels = {
     .abi = SLUICE_DEVICE_KERNELS_ABI,
     .acquire = acquire,
-    .free = give_back,
+    .free = release,
     .workspace_bytes = workspace_bytes,
     .copy = copy,
     .find_threshold = find_threshold,
     .pack = pack,
     .settle = settle,
+    .give_back = give_back,
+    .scale = scale,
     .convert = convert,
     .unpack = unpack,
 };

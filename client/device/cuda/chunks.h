@@ -41,6 +41,7 @@ struct Places {
 struct Share {
   Places& places;
   std::uint32_t chunk = 0;
+  std::uint32_t place = 0;       // of its group among all
   std::uint32_t first = 0;       // this lane's
   std::uint32_t elem_count = 0;  // of the chunk
   std::uint64_t first_elem = 0;  // of the chunk
@@ -82,8 +83,10 @@ struct ChunkKernel {
   sluice_device_tensor tensor;
 
   SLUICE_LANE void run(int phase, Lane lane, Shared& shared) const {
+    run_chunk(phase, lane, shared, std::uint64_t{lane.block} * kGroups + lane.thread / kGroupLanes);
+  }
+  SLUICE_LANE void run_chunk(int phase, Lane lane, Shared& shared, std::uint64_t chunk) const {
     const std::uint32_t group = lane.thread / kGroupLanes;
-    const std::uint64_t chunk = std::uint64_t{lane.block} * kGroups + group;
     const std::uint64_t first_elem = chunk * tensor.chunk_elems;
     if (first_elem >= tensor.elem_count) return;
     const std::uint64_t rest = tensor.elem_count - first_elem;
@@ -91,6 +94,7 @@ struct ChunkKernel {
         rest < tensor.chunk_elems ? rest : std::uint64_t{tensor.chunk_elems});
     const Share share{.places = shared.places[group],
                       .chunk = static_cast<std::uint32_t>(chunk),
+                      .place = lane.block * kGroups + group,
                       .first = lane.thread % kGroupLanes,
                       .elem_count = elem_count,
                       .first_elem = first_elem,
@@ -212,20 +216,66 @@ struct GatherChunks : ChunkKernel<GatherChunks, 1> {
   }
 };
 
-// Residuals once what PackChunks or ConvertChunks made of them was delivered.
+// Residuals once it is known what became of what PackChunks or ConvertChunks made of them.
 struct SettleChunks : ChunkKernel<SettleChunks, 3> {
   Sieve sieve;
+  const std::uint8_t* fates = nullptr;  // by chunk; null: all was delivered
 
   SLUICE_LANE void step(int phase, const Share& share) const {
     if (phase == 0) return share.clear();
     if (phase == 1) return find_greatest(*this, share, sieve);
+    const std::uint8_t fate = fates == nullptr ? SLUICE_DEVICE_DELIVERED : fates[share.chunk];
+    if (fate == SLUICE_DEVICE_OPEN) return;
     const Format format = format_of(*this, share);
     const float limit = sieve.limit();
     for (std::uint32_t at = share.first; at < share.elem_count; at += kGroupLanes) {
-      const float value = whole(share, at);
-      const float rest = value - format.decode(format.encode(sieve(value, limit, wire())));
+      float rest = fate == SLUICE_DEVICE_UNKNOWN ? 0 : whole(share, at);
+      if (fate == SLUICE_DEVICE_DELIVERED)
+        rest -= format.decode(format.encode(sieve(rest, limit, wire())));
       if (is_finite(rest)) tensor.residual[share.first_elem + at] = rest;
     }
+  }
+};
+
+// Payloads of some chunks, of ConvertChunks' places, back into the residual.
+struct GiveBackChunks : ChunkKernel<GiveBackChunks, 1> {
+  const std::uint32_t* chunks = nullptr;
+  const std::uint8_t* payloads = nullptr;
+  std::uint32_t count = 0;
+
+  SLUICE_LANE void run(int phase, Lane lane, Shared& shared) const {
+    const std::uint32_t place = lane.block * kGroups + lane.thread / kGroupLanes;
+    if (place < count) run_chunk(phase, lane, shared, chunks[place]);
+  }
+  SLUICE_LANE void step(int, const Share& share) const {
+    const auto elem_bytes = static_cast<std::uint32_t>(dtype_bytes(wire()));
+    const std::uint8_t* const payload = payloads + std::size_t{share.place} * dense_bytes(tensor);
+    Format format{.wire = wire()};
+    if (wire() == Dtype::kInt8) format.scale = float_of(load_bits(payload + share.elem_count, 4));
+    for (std::uint32_t at = share.first; at < share.elem_count; at += kGroupLanes) {
+      const float value = format.decode(load_bits(payload + at * elem_bytes, elem_bytes));
+      const float sum = value + tensor.residual[share.first_elem + at];
+      if (is_finite(sum)) tensor.residual[share.first_elem + at] = sum;
+    }
+  }
+};
+
+struct ScaleValues {
+  static constexpr std::uint32_t kThreads = 256;
+  static constexpr int kPhases = 1;
+  struct Shared {
+    std::uint32_t unused;
+  };
+
+  float* values = nullptr;
+  std::uint64_t count = 0;
+  float factor = 1;
+
+  SLUICE_LANE void run(int, Lane lane, Shared&) const {
+    const std::uint64_t stride = std::uint64_t{lane.blocks} * kThreads;
+    for (std::uint64_t at = std::uint64_t{lane.block} * kThreads + lane.thread; at < count;
+         at += stride)
+      values[at] *= factor;
   }
 };
 
@@ -249,13 +299,13 @@ struct ConvertChunks : ChunkKernel<ConvertChunks, 3> {
 // Results, packed as PackChunks packs, into averages.
 struct UnpackChunks : ChunkKernel<UnpackChunks, 4> {
   const std::uint8_t* packed = nullptr;
-  const std::uint64_t* offsets = nullptr;
-  const sluice_device_average* averages = nullptr;
+  const sluice_device_result* results = nullptr;
   float* output = nullptr;
 
   SLUICE_LANE void step(int phase, const Share& share) const {
-    const std::uint8_t* const from = packed + offsets[share.chunk];
-    const std::uint64_t bytes = offsets[share.chunk + 1] - offsets[share.chunk];
+    const sluice_device_result& result = results[share.chunk];
+    const std::uint8_t* const from = packed + result.first_byte;
+    const std::uint64_t bytes = result.bytes;
     const bool is_dense = bytes == payload_bytes(wire(), share.elem_count);
     const std::uint32_t count = is_dense ? share.elem_count : bytes == 0 ? 0 : load_bits(from, 2);
     if (phase == 0) return share.clear();
@@ -283,14 +333,14 @@ struct UnpackChunks : ChunkKernel<UnpackChunks, 4> {
     const auto elem_bytes = static_cast<std::uint32_t>(dtype_bytes(wire()));
     Format format{.wire = wire()};
     if (wire() == Dtype::kInt8 && count != 0) format.scale = float_of(load_bits(values + count, 4));
-    const sluice_device_average average = averages[share.chunk];
+    const sluice_device_result& result = results[share.chunk];
     for (std::uint32_t at = share.first; at < share.elem_count; at += kGroupLanes) {
       std::uint32_t bits = 0;
       if (is_dense || share.places.has(at)) {
         const std::uint32_t rank = is_dense ? at : share.places.rank_of(at);
         bits = load_bits(values + rank * elem_bytes, elem_bytes);
       }
-      output[share.first_elem + at] = format.decode(bits) * average.factor / average.divisor;
+      output[share.first_elem + at] = format.decode(bits) * result.factor / result.divisor;
     }
   }
 };

@@ -58,7 +58,10 @@ sluice_device_mark* start(sluice_device* device, const Work& work) {
 void* acquire_memory(sluice_device* device, size_t bytes) {
   const Current current(device->ordinal);
   void* memory = nullptr;
-  return current && ok(cudaMalloc(&memory, bytes), "cudaMalloc") ? memory : nullptr;
+  if (!current || !ok(cudaMalloc(&memory, bytes), "cudaMalloc")) return nullptr;
+  if (ok(cudaMemsetAsync(memory, 0, bytes, device->in), "cudaMemsetAsync")) return memory;
+  (void)cudaFree(memory);
+  return nullptr;
 }
 
 void free_memory(sluice_device* device, void* memory) {
@@ -94,9 +97,23 @@ sluice_device_mark* start_pack(sluice_device* device, const sluice_device_tensor
 }
 
 sluice_device_mark* start_settle(sluice_device* device, const sluice_device_tensor* tensor,
-                                 const float* threshold) {
+                                 const float* threshold, const uint8_t* fates) {
   return start(device,
-               [=](const CudaLauncher& on) { return settle(on, *tensor, threshold); });
+               [=](const CudaLauncher& on) { return settle(on, *tensor, threshold, fates); });
+}
+
+sluice_device_mark* start_give_back(sluice_device* device, const sluice_device_tensor* tensor,
+                                    const uint32_t* chunks, const uint8_t* payloads,
+                                    uint32_t count) {
+  return start(device, [=](const CudaLauncher& on) {
+    return give_back(on, *tensor, chunks, payloads, count);
+  });
+}
+
+sluice_device_mark* start_scale(sluice_device* device, float* values, uint64_t count,
+                                float factor) {
+  return start(device,
+               [=](const CudaLauncher& on) { return scale(on, values, count, factor); });
 }
 
 sluice_device_mark* start_convert(sluice_device* device, const sluice_device_tensor* tensor,
@@ -106,10 +123,10 @@ sluice_device_mark* start_convert(sluice_device* device, const sluice_device_ten
 }
 
 sluice_device_mark* start_unpack(sluice_device* device, const sluice_device_tensor* tensor,
-                                 const uint8_t* packed, const uint64_t* offsets,
-                                 const sluice_device_average* averages, float* output) {
+                                 const uint8_t* values, const sluice_device_result* results,
+                                 float* output) {
   return start(device, [=](const CudaLauncher& on) {
-    return unpack(on, *tensor, packed, offsets, averages, output);
+    return unpack(on, *tensor, values, results, output);
   });
 }
 
@@ -117,8 +134,7 @@ sluice_device_mark* start_unpack(sluice_device* device, const sluice_device_tens
 }  // namespace sluice::cuda
 
 extern "C" __attribute__((visibility("default"))) const sluice_device_kernels sluice_device_kernels =
-    {SLUICE_DEVICE_KERNELS_ABI,           sluice::cuda::acquire_memory,
-     sluice::cuda::free_memory,           sluice::cuda::bytes_to_work_in,
-     sluice::cuda::start_copy,            sluice::cuda::start_threshold,
-     sluice::cuda::start_pack,            sluice::cuda::start_settle,
-     sluice::cuda::start_convert,         sluice::cuda::start_unpack};
+    {SLUICE_DEVICE_KERNELS_ABI,   sluice::cuda::acquire_memory,  sluice::cuda::free_memory,
+     sluice::cuda::bytes_to_work_in, sluice::cuda::start_copy,   sluice::cuda::start_threshold,
+     sluice::cuda::start_pack,    sluice::cuda::start_settle,    sluice::cuda::start_give_back,
+     sluice::cuda::start_scale,   sluice::cuda::start_convert,   sluice::cuda::start_unpack};

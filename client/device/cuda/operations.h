@@ -107,6 +107,7 @@ bool find_threshold(const Launcher& on, const sluice_device_tensor& tensor,
   switch (rule.kind) {
     case SLUICE_DEVICE_RANK: return select_rank(on, from, rule.rank, room, threshold);
     case SLUICE_DEVICE_SIGMA: return sum_up(on, from, nullptr, rule.sigmas, room, threshold);
+    case SLUICE_DEVICE_ALL: return on.zero(threshold, sizeof *threshold);
     default: break;
   }
   bool good = on.zero(threshold, sizeof *threshold);
@@ -129,8 +130,21 @@ bool pack(const Launcher& on, const sluice_device_tensor& tensor, const float* t
 }
 
 template <class Launcher>
-bool settle(const Launcher& on, const sluice_device_tensor& tensor, const float* threshold) {
-  return on.launch(chunk_blocks(tensor), SettleChunks{{tensor}, {threshold}});
+bool settle(const Launcher& on, const sluice_device_tensor& tensor, const float* threshold,
+            const std::uint8_t* fates) {
+  return on.launch(chunk_blocks(tensor), SettleChunks{{tensor}, {threshold}, fates});
+}
+
+template <class Launcher>
+bool give_back(const Launcher& on, const sluice_device_tensor& tensor, const std::uint32_t* chunks,
+               const std::uint8_t* payloads, std::uint32_t count) {
+  return on.launch(blocks_for(count, kGroups), GiveBackChunks{{tensor}, chunks, payloads, count});
+}
+
+template <class Launcher>
+bool scale(const Launcher& on, float* values, std::uint64_t count, float factor) {
+  return on.launch(std::min(blocks_for(count, ScaleValues::kThreads), kMaxCountBlocks),
+                   ScaleValues{values, count, factor});
 }
 
 template <class Launcher>
@@ -140,8 +154,8 @@ bool convert(const Launcher& on, const sluice_device_tensor& tensor, std::uint8_
 
 template <class Launcher>
 bool unpack(const Launcher& on, const sluice_device_tensor& tensor, const std::uint8_t* packed,
-            const std::uint64_t* offsets, const sluice_device_average* averages, float* output) {
-  return on.launch(chunk_blocks(tensor), UnpackChunks{{tensor}, packed, offsets, averages, output});
+            const sluice_device_result* results, float* output) {
+  return on.launch(chunk_blocks(tensor), UnpackChunks{{tensor}, packed, results, output});
 }
 
 }  // namespace sluice::cuda

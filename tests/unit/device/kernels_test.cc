@@ -227,7 +227,7 @@ TEST_F(Kernels, PackAndSettleAsTheHostDoesInEveryFormat) {
           OnDevice<float> limit(Floats{threshold});
           finish(kernels_->pack(device_, &tensor, limit.get(), room.get(), found.get(),
                                 found_offsets.get()));
-          finish(kernels_->settle(device_, &tensor, limit.get()));
+          finish(kernels_->settle(device_, &tensor, limit.get(), nullptr));
           Bytes bytes = found.read();
           bytes.resize(packed.size());
           const std::string which = testing::PrintToString(shape.count) + " elements, format " +
@@ -258,26 +258,77 @@ TEST_F(Kernels, ConvertDensePayloadsAndKeepWhatWasRoundedAway) {
         const auto tensor =
             tensor_of(gradient.get(), residual.get(), shape.count, shape.chunk_elems, wire);
         finish(kernels_->convert(device_, &tensor, found.get()));
-        finish(kernels_->settle(device_, &tensor, nullptr));
+        finish(kernels_->settle(device_, &tensor, nullptr, nullptr));
         ASSERT_EQ(found.read(), payloads) << shape.count << " " << static_cast<int>(wire);
         ASSERT_EQ(std::memcmp(residual.read().data(), rest.data(), rest.size() * sizeof(float)), 0)
             << shape.count << " " << static_cast<int>(wire);
       }
 }
 
+// Of every fate, and what is given back behind that: what the host's Residuals do.
+TEST_F(Kernels, KeepOfEachChunkWhatBecameOfIt) {
+  for (const Shape& shape : kShapes)
+    for (const Gradients& some : all_kinds(shape.count))
+      for (const Dtype wire : kWires)
+        for (const float threshold : {-1.0f, 2e-3f}) {  // below 0: converted, not pruned
+          if (threshold < 0 && wire == Dtype::kFloat32) continue;
+          Floats rest = some.residual;
+          Bytes fates, given;
+          std::vector<std::uint32_t> chunks;
+          for_each_chunk(shape.count, shape.chunk_elems, [&](std::size_t at, std::size_t count) {
+            const auto fate = static_cast<std::uint8_t>((fates.size() + shape.count) % 4);
+            const bool delivered = fate == SLUICE_DEVICE_DELIVERED;
+            Floats left(count);
+            if (delivered && threshold >= 0)
+              agg::fold_store(left.data(), pruned_payload(some, at, count, threshold, wire).data(),
+                              count, wire);
+            if (fate == SLUICE_DEVICE_UNKNOWN)
+              std::fill_n(&rest[at], count, 0.0f);
+            else if (fate != SLUICE_DEVICE_OPEN && threshold >= 0)
+              agg::keep_rest(&some.gradient[at], &rest[at], count, left.data());
+            else if (fate != SLUICE_DEVICE_OPEN)
+              agg::settle(&some.gradient[at], &rest[at], count, wire, delivered);
+            if (fates.size() % 3 == 0) {
+              const Bytes payload = pruned_payload(some, at, count, 0, wire);
+              agg::give_back(&rest[at], payload.data(), count, wire);
+              chunks.push_back(static_cast<std::uint32_t>(fates.size()));
+              given.insert(given.end(), payload.begin(), payload.end());
+              given.resize(chunks.size() * payload_bytes(wire, shape.chunk_elems));
+            }
+            fates.push_back(fate);
+          });
+          for (float& value : rest) value *= 0.5f;
+          OnDevice<float> gradient(some.gradient), residual(some.residual);
+          OnDevice<float> limit(Floats{threshold});
+          OnDevice<std::uint8_t> outcome(fates), payloads(given);
+          OnDevice<std::uint32_t> of(chunks);
+          const auto tensor =
+              tensor_of(gradient.get(), residual.get(), shape.count, shape.chunk_elems, wire);
+          finish(kernels_->settle(device_, &tensor, threshold < 0 ? nullptr : limit.get(),
+                                  outcome.get()));
+          finish(kernels_->give_back(device_, &tensor, of.get(), payloads.get(),
+                                     static_cast<std::uint32_t>(chunks.size())));
+          finish(kernels_->scale(device_, residual.get(), shape.count, 0.5f));
+          ASSERT_EQ(std::memcmp(residual.read().data(), rest.data(), rest.size() * sizeof(float)),
+                    0)
+              << shape.count << " " << static_cast<int>(wire) << " " << threshold;
+        }
+}
+
 // Results of several kinds, by what the host is told of them.
 struct Rule {
   Summed summed;
   AveragingChoice averaging;
-  sluice_device_average average;
+  float factor;
+  float divisor;
 };
 constexpr Rule kRules[] = {
-    {{8, 4, 4, false}, AveragingChoice::kWeight, {1, 8}},
-    {{3, 3, 4, true}, AveragingChoice::kWeight, {1, 1}},
-    {{7, 3, 4, true}, AveragingChoice::kSum, {7, 1}},
-    {{7, 3, 4, false}, AveragingChoice::kSum, {1, 1}},
-    {{5, 3, 7, false}, AveragingChoice::kWorld, {1, static_cast<float>(5.0 * 7 / 3)}},
-    {{0, 4, 4, false}, AveragingChoice::kWeight, {1, 0}},
+    {{8, 4, 4, false}, AveragingChoice::kWeight, 1, 8},
+    {{3, 3, 4, true}, AveragingChoice::kWeight, 1, 1},
+    {{7, 3, 4, true}, AveragingChoice::kSum, 7, 1},
+    {{7, 3, 4, false}, AveragingChoice::kSum, 1, 1},
+    {{5, 3, 7, false}, AveragingChoice::kWorld, 1, static_cast<float>(5.0 * 7 / 3)},
+    {{0, 4, 4, false}, AveragingChoice::kWeight, 1, 0},
 };
 
 TEST_F(Kernels, UnpackResultsIntoTheHostsAverages) {
@@ -286,27 +337,24 @@ TEST_F(Kernels, UnpackResultsIntoTheHostsAverages) {
       for (const Dtype wire : kWires)
         for (const float threshold : {0.0f, 1e-3f, 8e-3f}) {
           Bytes packed;
-          std::vector<std::uint64_t> offsets{0};
-          std::vector<sluice_device_average> averages;
+          std::vector<sluice_device_result> results;
           Floats right(shape.count);
           agg::Accumulator scratch(shape.chunk_elems);
           for_each_chunk(shape.count, shape.chunk_elems, [&](std::size_t at, std::size_t count) {
-            const Rule& rule = kRules[averages.size() % std::size(kRules)];
+            const Rule& rule = kRules[results.size() % std::size(kRules)];
             const Bytes payload = pruned_payload(some, at, count, threshold, wire);
             const Bytes bytes = shorter_of(payload, count, wire);
+            results.push_back({packed.size(), static_cast<std::uint32_t>(bytes.size()), rule.factor,
+                               rule.divisor, 0});
             packed.insert(packed.end(), bytes.begin(), bytes.end());
-            offsets.push_back(packed.size());
-            averages.push_back(rule.average);
             (void)write_average(reinterpret_cast<std::uint8_t*>(&right[at]), payload, count,
                                 Dtype::kFloat32, wire, rule.summed, rule.averaging, scratch.data());
           });
-          OnDevice<std::uint8_t> results(packed);
-          OnDevice<std::uint64_t> places(offsets);
-          OnDevice<sluice_device_average> rules(averages);
+          OnDevice<std::uint8_t> values(packed);
+          OnDevice<sluice_device_result> table(results);
           OnDevice<float> output(shape.count);
           const auto tensor = tensor_of(nullptr, nullptr, shape.count, shape.chunk_elems, wire);
-          finish(kernels_->unpack(device_, &tensor, results.get(), places.get(), rules.get(),
-                                  output.get()));
+          finish(kernels_->unpack(device_, &tensor, values.get(), table.get(), output.get()));
           const Floats found = output.read();
           for (std::size_t i = 0; i < found.size(); ++i) {
             if (std::isnan(found[i]) && std::isnan(right[i])) continue;
@@ -322,9 +370,11 @@ TEST_F(Kernels, OfNoElementsAreNoWork) {
   const auto tensor = tensor_of(values.get(), values.get(), 0, 336, Dtype::kInt8);
   OnDevice<std::uint8_t> room(kernels_->workspace_bytes(device_, &tensor));
   finish(kernels_->pack(device_, &tensor, values.get(), room.get(), nullptr, offsets.get()));
-  finish(kernels_->settle(device_, &tensor, values.get()));
+  finish(kernels_->settle(device_, &tensor, values.get(), nullptr));
+  finish(kernels_->give_back(device_, &tensor, nullptr, nullptr, 0));
+  finish(kernels_->scale(device_, values.get(), 0, 2));
   finish(kernels_->convert(device_, &tensor, nullptr));
-  finish(kernels_->unpack(device_, &tensor, nullptr, offsets.get(), nullptr, nullptr));
+  finish(kernels_->unpack(device_, &tensor, nullptr, nullptr, nullptr));
   EXPECT_EQ(offsets.read()[0], 0u);
 }
 
