@@ -7,6 +7,7 @@
 
 #include "client/clock.h"
 #include "client/core/join.h"
+#include "client/cube_address.h"
 #include "client/opened.h"
 
 namespace sluice::client {
@@ -32,22 +33,18 @@ Status at_place(const JoinRequest& request, const Status& status) {
 
 namespace {
 
-bool rounds_any(const Layout& layout) noexcept {
-  for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor)
-    if (layout.is_rounded(tensor)) return true;
-  return false;
-}
-
-// Null for gradients in host memory.
-Result<std::unique_ptr<Device>> open_device(const JoinRequest& request, const Layout& layout) {
+// Null for gradients in host memory. Says which tensors are far.
+Result<std::unique_ptr<Device>> open_device(JoinRequest& request) {
   if (request.memory == Memory::kHost) return std::unique_ptr<Device>();
   Result<std::unique_ptr<Device>> device =
       Device::open(request.memory, request.device, request.log);
   if (!device.ok()) return device;
-  if (Status status = device.value()->allocate(CopyStage::staging_bytes(layout)); !status.ok())
-    return status;
-  if (request.session.prune.rule != PruneRule::kOff || rounds_any(layout))
-    request.log.write(SLUICE_LOG_INFO, device.value()->title() + ": " + kWhatCrosses);
+  const bool cube = request.address.starts_with(kCubeScheme);
+  const FarChoice choice = choose_far(
+      request.tensors, request.wire, request.session.prune,
+      cube ? "over a BCube residuals are the relay's" : device.value()->why_no_kernels());
+  if (const std::string text = choice.describe(); !text.empty())
+    request.log.write(SLUICE_LOG_INFO, device.value()->title() + ": " + text);
   return device;
 }
 
@@ -55,17 +52,19 @@ Result<std::unique_ptr<Device>> open_device(const JoinRequest& request, const La
 
 Status Job::join(JoinRequest request, std::unique_ptr<Job>& job) {
   request.session.appliance_address = request.address;
+  Result<std::unique_ptr<Device>> device = open_device(request);
+  if (!device.ok()) return at_place(request, device.status());
   Result<Opened> opened = open(request);
   if (!opened.ok()) return opened.status();
   Opened& parts = opened.value();
-  Result<std::unique_ptr<Device>> device = open_device(request, parts.member->layout());
-  if (!device.ok()) return at_place(request, device.status());
   std::unique_ptr<Job> made(new Job(request, parts));
   if (Status status = made->open_trace(request, made->shared_.member); !status.ok())
     return at_place(request, status);
   const std::string who =
       "job '" + request.session.job_name + "' rank " + std::to_string(made->rank_.value);
-  made->attach_device(std::move(device).value(), who);
+  if (Status status = made->attach_device(std::move(device).value(), request.session.prune, who);
+      !status.ok())
+    return at_place(request, status);
   made->progress_ = std::make_unique<Progress>(made->shared_, std::move(parts.lines),
                                                std::move(request.callbacks), request.log, who,
                                                made->trace_.get());
@@ -97,14 +96,26 @@ Job::Job(const JoinRequest& request, Opened& parts)
   });
 }
 
-void Job::attach_device(std::unique_ptr<Device> device, const std::string& who) {
-  if (device == nullptr) return;
+Status Job::attach_device(std::unique_ptr<Device> device, const PruneOptions& pruning,
+                          const std::string& who) {
+  if (device == nullptr) return {};
   device_ = std::move(device);
-  shared_.stage = std::make_unique<CopyStage>(shared_.member.layout(), device_->staging(),
-                                              CopyStage::limits_for(device_->facts().bytes_per_s));
+  const Layout& layout = shared_.member.layout();
+  rooms_ = std::make_unique<FarRooms>(layout, pruning);
+  Status status = device_->allocate(CopyStage::staging_bytes(layout, rooms_.get()));
+  if (!status.ok()) return status;
+  if (!rooms_->empty()) {
+    Result<std::unique_ptr<FarWork>> far = FarWork::create(*device_, *rooms_, pruning);
+    if (!far.ok()) return far.status();
+    far_ = std::move(far).value();
+  }
+  shared_.stage = std::make_unique<CopyStage>(layout, device_->staging(),
+                                              CopyStage::limits_for(device_->facts().bytes_per_s),
+                                              rooms_.get());
   copier_ = std::make_unique<Copier>(
-      shared_, *device_, [this](const Submission& submission) { return hand_over(submission); },
-      who + ": ");
+      shared_, *device_, far_.get(),
+      [this](const Submission& submission) { return hand_over(submission); }, who + ": ");
+  return {};
 }
 
 Status Job::open_trace(const JoinRequest& request, const Member& member) {

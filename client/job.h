@@ -79,7 +79,7 @@ class Job {
   static Status join(JoinRequest request, std::unique_ptr<Job>& job);
   ~Job();  // leaves, at most 1 s
 
-  // ---- never block ----
+  // ---- never block, but for the residuals of far tensors ----
   Status submit(const Submission& submission);
   // Its memory is the device's, and the device's once the work of `stream` so far is done.
   Status submit_device(const Submission& submission, void* stream);
@@ -131,7 +131,11 @@ class Job {
 
   Job(const JoinRequest& request, Opened& parts);
   Status open_trace(const JoinRequest& request, const Member& member);
-  void attach_device(std::unique_ptr<Device> device, const std::string& who);
+  Status attach_device(std::unique_ptr<Device> device, const PruneOptions& pruning,
+                       const std::string& who);
+  // A far tensor's residual, to `to` or, where that is null, from `from`: a float an element.
+  bool is_far(std::uint32_t tensor) const noexcept;
+  Status move_residual(Lock& lock, std::uint32_t tensor, float* to, const float* from);
   Status hand_over(const Submission& submission);  // with the lock held
   Status accept(const Submission& submission, sluice_device_mark* fence, bool on_device);
   std::string kept_note() const;
@@ -163,6 +167,8 @@ class Job {
   std::atomic<std::thread::id> trace_thread_{};
   std::unique_ptr<TraceFile> trace_;
   std::unique_ptr<Device> device_;               // null: all gradients are in host memory
+  std::unique_ptr<FarRooms> rooms_;              // likewise
+  std::unique_ptr<FarWork> far_;                 // null: no tensor is far
   std::unique_ptr<Copier> copier_;               // its thread uses all of the above
   std::unique_ptr<Progress> progress_;           // so does its
   std::vector<std::shared_ptr<Served>> served_;  // needed by neighbours when all of this is over

@@ -147,32 +147,67 @@ Status Job::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
 }
 
 Status Job::get_residual(std::uint32_t tensor, float* values) {
-  const Lock lock = shared_.mutex.lock();
+  Lock lock = shared_.mutex.lock();
   std::span<float> residual;
   Status status = check_settled(tensor, "get_residual");
+  if (status.ok() && is_far(tensor)) return move_residual(lock, tensor, values, nullptr);
   if (status.ok()) status = shared_.member.residual(tensor, residual);
   if (status.ok()) std::copy(residual.begin(), residual.end(), values);
   return status;
 }
 
 Status Job::set_residual(std::uint32_t tensor, const float* values) {
-  const Lock lock = shared_.mutex.lock();
+  Lock lock = shared_.mutex.lock();
   std::span<float> residual;
   Status status = check_settled(tensor, "set_residual");
+  if (status.ok() && is_far(tensor)) return move_residual(lock, tensor, nullptr, values);
   if (status.ok()) status = shared_.member.residual(tensor, residual);
   if (status.ok()) std::copy_n(values, residual.size(), residual.begin());
   return status;
 }
 
+bool Job::is_far(std::uint32_t tensor) const noexcept {
+  return shared_.stage != nullptr && shared_.stage->is_far(tensor);
+}
+
+// A part at a time, as much as there is page-locked memory for. Jobs that have ended have residuals
+// too.
+Status Job::move_residual(Lock& lock, std::uint32_t tensor, float* to, const float* from) {
+  if (!shared_.failure.ok()) return shared_.failure;
+  CopyStage& stage = *shared_.stage;
+  const std::span<std::uint8_t> room = stage.residual_room(tensor);
+  const std::size_t bytes = shared_.member.layout().tensor(tensor).elem_count * sizeof(float);
+  for (std::size_t at = 0; at < bytes; at += room.size()) {
+    const std::size_t part = std::min(room.size(), bytes - at);
+    if (from != nullptr)
+      std::memcpy(room.data(), reinterpret_cast<const std::uint8_t*>(from) + at, part);
+    stage.copy_residual(tensor, from == nullptr ? CopyStage::Way::kIn : CopyStage::Way::kOut, at,
+                        part);
+    shared_.copies.notify_one();
+    shared_.changed.wait(lock, [&] { return !stage.holds(tensor); });
+    if (stage.outcome(tensor) != StatusCode::kOk) return shared_.status();
+    if (to != nullptr) std::memcpy(reinterpret_cast<std::uint8_t*>(to) + at, room.data(), part);
+  }
+  return {};
+}
+
 Status Job::scale_residuals(double factor) {
-  const Lock lock = shared_.mutex.lock();
-  if (!shared_.at_rest() && shared_.stage != nullptr)
+  Lock lock = shared_.mutex.lock();
+  CopyStage* const stage = shared_.stage.get();
+  const auto busy = [this] { return !shared_.at_rest() || shared_.stage->scales(); };
+  if (stage != nullptr && busy())
     return {StatusCode::kBusy, place_ + "scale_residuals: in the middle of a step"};
-  return shared_.member.scale_residuals(static_cast<float>(factor));
+  Status status = shared_.member.scale_residuals(static_cast<float>(factor));
+  if (!status.ok() || far_ == nullptr) return status;
+  stage->scale(static_cast<float>(factor));
+  shared_.copies.notify_one();
+  shared_.changed.wait(lock, [&] { return !stage->scales(); });
+  return shared_.failure;
 }
 
 Status Job::flush_residuals() {
   const Lock lock = shared_.mutex.lock();
+  if (shared_.stage != nullptr) shared_.stage->flush();
   return shared_.member.flush_residuals();
 }
 

@@ -25,6 +25,8 @@ struct ChunkResult {
   Summed summed;
   bool non_finite = false;
   bool counted = false;  // this rank is in its mask
+  // What the payload was made of, where that is known: fewer bytes, or the payload.
+  std::span<const std::uint8_t> as_sent;
 };
 
 class ReceiveArena {
@@ -60,7 +62,8 @@ class ReceiveArena {
     return {.payload = {&data_[chunk * chunk_bytes_], entry.bytes},
             .summed = entry.summed,
             .non_finite = entry.non_finite,
-            .counted = entry.counted};
+            .counted = entry.counted,
+            .as_sent = {&data_[chunk * chunk_bytes_], entry.bytes}};
   }
 
  private:

@@ -7,23 +7,27 @@
 
 namespace sluice::client {
 
-bool write_average(std::uint8_t* output, std::span<const std::uint8_t> payload,
-                   std::size_t elem_count, Dtype dtype, Dtype wire, const Summed& summed,
-                   AveragingChoice averaging, float* scratch) noexcept {
-  DCHECK(output != nullptr && payload.size() == payload_bytes(wire, elem_count));
-  DCHECK(wire == dtype || dtype == Dtype::kFloat32);
+Scaling scaling_of(const Summed& summed, AveragingChoice averaging) noexcept {
   DCHECK(averaging != AveragingChoice::kDefault && summed.members <= summed.may_count);
   const bool wants_sum = averaging == AveragingChoice::kSum;
   const auto weight = static_cast<double>(summed.weight);
   double divisor = wants_sum || summed.is_mean ? 1 : weight;
   if (averaging == AveragingChoice::kWorld && summed.members != summed.may_count)
     divisor = divisor * summed.may_count / summed.members;
-  const double factor = wants_sum && summed.is_mean ? weight : 1;
-  const bool defined = wants_sum || summed.weight != 0;
+  return {.factor = static_cast<float>(wants_sum && summed.is_mean ? weight : 1),
+          .divisor = static_cast<float>(divisor),
+          .defined = wants_sum || summed.weight != 0};
+}
 
-  const auto rescale = [&](float* values) {
-    for (std::size_t i = 0; i < elem_count; ++i)
-      values[i] = values[i] * static_cast<float>(factor) / static_cast<float>(divisor);
+bool write_average(std::uint8_t* output, std::span<const std::uint8_t> payload,
+                   std::size_t elem_count, Dtype dtype, Dtype wire, const Summed& summed,
+                   AveragingChoice averaging, float* scratch) noexcept {
+  DCHECK(output != nullptr && payload.size() == payload_bytes(wire, elem_count));
+  DCHECK(wire == dtype || dtype == Dtype::kFloat32);
+  const auto [factor, divisor, defined] = scaling_of(summed, averaging);
+
+  const auto rescale = [&, factor = factor, divisor = divisor](float* values) {
+    for (std::size_t i = 0; i < elem_count; ++i) values[i] = values[i] * factor / divisor;
   };
 
   if (wire != dtype) {
@@ -37,8 +41,7 @@ bool write_average(std::uint8_t* output, std::span<const std::uint8_t> payload,
     return defined;
   }
   if (dtype == Dtype::kFloat32 && factor == 1) {
-    agg::mean(reinterpret_cast<float*>(output), payload.data(), elem_count,
-              static_cast<float>(divisor));
+    agg::mean(reinterpret_cast<float*>(output), payload.data(), elem_count, divisor);
     return defined;
   }
   agg::fold_store(scratch, payload.data(), elem_count, dtype);

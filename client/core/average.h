@@ -31,6 +31,14 @@ struct Summed {
   bool is_mean = false;         // the payload is sum / weight already
 };
 
+// What makes an average of a sum: sum * factor / divisor.
+struct Scaling {
+  float factor = 1;
+  float divisor = 1;
+  bool defined = true;  // all weights were not 0
+};
+Scaling scaling_of(const Summed& summed, AveragingChoice averaging) noexcept;
+
 // Writes elem_count elements of `dtype` to `output`: sum / weight, that x members / may_count, or
 // the sum. They came as `wire`, which is another type only where float32 travels at a loss.
 // `averaging` is a resolved() one. `scratch`: 64-byte aligned, elem_count floats. False: the output

@@ -69,6 +69,7 @@ Status GradientStream::submit(const Submission& submission, TimeNs now) {
   Status status = tensors_.check(submission);
   if (status.ok() && !submission.contribute) status = check_catch_up(submission);
   CHECK(submission.wanted || !tolerant());
+  CHECK(!status.ok() || residuals_.is_far(submission.tensor) == (submission.far != nullptr));
   if (status.ok()) tensors_.accept(submission, now);
   return status;
 }
@@ -105,8 +106,10 @@ bool GradientStream::schedule_next(TimeNs now) {
     tensor = *ready;
     measuring_.erase(ready);
   } else if (started_ && tensors_.next_joined(tensor)) {
-    if (has_data(tensor))
-      residuals_.begin_step(tensor, static_cast<const float*>(tensors_.submission(tensor).input));
+    if (has_data(tensor)) {
+      const Submission& submission = tensors_.submission(tensor);
+      residuals_.begin_step(tensor, static_cast<const float*>(submission.input), submission.far);
+    }
     if (!residuals_.measured(tensor)) {
       measuring_.push_back(tensor);
       return true;

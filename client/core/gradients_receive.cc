@@ -46,18 +46,21 @@ Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
   }
   const bool sparse = body.feedback.flags & wire::kFlagSparse;
   std::span<const std::uint8_t> entries = packet.payload();
-  std::span<const std::uint8_t> payload = packet.payload();
+  std::span<const std::uint8_t> payload = packet.payload(), as_sent = payload;
   Verdict best = Verdict::kAccepted;
   for (std::uint64_t chunks = packet.chunks(); chunks != 0; chunks &= chunks - 1) {
     if (sparse) {
       wire::SparseEntry entry;
+      as_sent = entries;
       if ((packet.filled() & chunks & -chunks) != 0)
         entry = wire::take_entry(entries, body.elem_count, body.dtype);
+      as_sent = as_sent.first(as_sent.size() - entries.size());
       agg::expand(entry, body.elem_count, body.dtype, expanded_);
       payload = {expanded_, payload_bytes(body.dtype, body.elem_count)};
+      if (as_sent.size() >= payload.size()) as_sent = payload;
     }
     const ChunkIndex chunk = block + static_cast<ChunkIndex>(std::countr_zero(chunks));
-    const Verdict verdict = take_result(packet, chunk, payload, now);
+    const Verdict verdict = take_result(packet, chunk, payload, as_sent, now);
     if (best == Verdict::kAccepted || is_better(verdict, best)) best = verdict;
     if (current_step() != current) break;  // it was the step's last one
   }
@@ -65,7 +68,8 @@ Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
 }
 
 Verdict GradientStream::take_result(const wire::Packet& packet, ChunkIndex chunk,
-                                    std::span<const std::uint8_t> payload, TimeNs now) {
+                                    std::span<const std::uint8_t> payload,
+                                    std::span<const std::uint8_t> as_sent, TimeNs now) {
   const Step current = current_step();
   const auto& body = packet.body<wire::ResultHeader>();
   const ChunkSpan span = layout_.chunk(chunk);
@@ -81,7 +85,8 @@ Verdict GradientStream::take_result(const wire::Packet& packet, ChunkIndex chunk
                                       .may_count = body.may_count,
                                       .is_mean = (body.feedback.flags & wire::kFlagMean) != 0},
                            .non_finite = (body.feedback.flags & wire::kFlagNonFinite) != 0,
-                           .counted = in_mask(packet, options_.rank)};
+                           .counted = in_mask(packet, options_.rank),
+                           .as_sent = as_sent};
   const bool wanted = recovery_->wants(chunk);
   if (!wanted && !tolerant()) return Verdict::kNotAllowed;
   Flow& flow = link_.flows[link_.shard_of_chunk(chunk)];
@@ -180,7 +185,13 @@ void GradientStream::apply(ChunkIndex chunk, const ChunkSpan& span,
     if (tolerant()) arena_->note_absent(chunk);
   } else {
     average.any_data = true;
-    if (wants_average(span.tensor)) {
+    FarTensor* const far = tensors_.submission(span.tensor).far;
+    if (wants_average(span.tensor) && far != nullptr) {
+      const Scaling scaling = scaling_of(result.summed, averaging_[span.tensor]);
+      far->keep_result(chunk - layout_.first_chunk(span.tensor), result.as_sent, scaling.factor,
+                       scaling.divisor);
+      finite &= scaling.defined;
+    } else if (wants_average(span.tensor)) {
       const Dtype dtype = layout_.tensor(span.tensor).dtype;
       auto* output = static_cast<std::uint8_t*>(tensors_.submission(span.tensor).output) +
                      span.first_elem * dtype_bytes(dtype);
@@ -231,6 +242,7 @@ Verdict GradientStream::chunk_done(std::uint32_t tensor, TimeNs now) {
 void GradientStream::clear_absent_parts(std::uint32_t tensor) noexcept {
   const std::size_t elem_bytes = dtype_bytes(layout_.tensor(tensor).dtype);
   CHECK(tolerant() && wants_average(tensor));
+  if (residuals_.is_far(tensor)) return;  // that is how its results begin
   auto* output = static_cast<std::uint8_t*>(tensors_.submission(tensor).output);
   const ChunkIndex end = layout_.first_chunk(tensor + 1);
   for (ChunkIndex chunk = layout_.first_chunk(tensor); chunk < end; ++chunk) {

@@ -59,6 +59,8 @@ std::span<const std::uint8_t> GradientStream::input_of(const ChunkSpan& span) co
   const std::size_t elem_bytes = dtype_bytes(layout_.tensor(span.tensor).dtype);
   const void* const input = tensors_.submission(span.tensor).input;
   DCHECK(input != nullptr && has_data(span.tensor));
+  // Nobody reads it: Residuals has what leaves of it.
+  if (residuals_.is_far(span.tensor)) return {static_cast<const std::uint8_t*>(input), elem_bytes};
   return {static_cast<const std::uint8_t*>(input) + span.first_elem * elem_bytes,
           span.elem_count * elem_bytes};
 }
@@ -123,14 +125,22 @@ bool GradientStream::add_entry(std::uint64_t bit, const ChunkSpan& span,
                                const Offer& offer) noexcept {
   const std::uint8_t* dense = offer.payload.data();
   const Dtype dtype = layout_.wire_dtype(span.tensor);
-  if (has_data(span.tensor)) {
-    residuals_.pack(span, floats_of(span), packed_);
-    dense = packed_;
-  }
   const std::size_t room = layout_.chunk_bytes() - wire::kSparseHeadBytes - entries_.bytes;
-  const std::size_t bytes = agg::compress(
-      dense, span.elem_count, dtype,
-      {&entry_bytes_[entries_.bytes], std::min(room, payload_bytes(dtype, span.elem_count) - 1)});
+  const std::span place{&entry_bytes_[entries_.bytes],
+                        std::min(room, payload_bytes(dtype, span.elem_count) - 1)};
+  std::size_t bytes = agg::kNotCompressed;
+  if (has_data(span.tensor) && residuals_.is_far(span.tensor)) {
+    const std::span<const std::uint8_t> entry = residuals_.packed(span);
+    if (entry.size() > place.size()) return false;
+    std::copy(entry.begin(), entry.end(), place.begin());
+    bytes = entry.size();
+  } else {
+    if (has_data(span.tensor)) {
+      residuals_.pack(span, floats_of(span), packed_);
+      dense = packed_;
+    }
+    bytes = agg::compress(dense, span.elem_count, dtype, place);
+  }
   if (bytes == agg::kNotCompressed) return false;
   entries_.chunks |= bit;
   if (bytes != 0) entries_.filled |= bit;

@@ -37,6 +37,7 @@ struct TensorSpec {
   // residual; outputs are as results travel: a sum in float32, an average else.
   bool settled = false;
   bool sparse = false;  // settled, and pruned
+  bool far = false;     // its submissions come with a FarTensor: it lies in a device's memory
 };
 
 struct ChunkSpan {

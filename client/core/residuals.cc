@@ -11,18 +11,6 @@
 namespace sluice::client {
 namespace {
 
-// Only float32 is pruned, as only float32 is rounded.
-std::vector<PruneTensor> prunable(const Layout& layout) {
-  std::vector<PruneTensor> tensors;
-  for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor) {
-    const TensorSpec& spec = layout.tensor(tensor);
-    tensors.push_back(
-        {.elem_count = spec.elem_count,
-         .dense = spec.dense || spec.exact || spec.settled || spec.dtype != Dtype::kFloat32});
-  }
-  return tensors;
-}
-
 // What is not finite left, or was lost; it does not come again.
 void update_velocity(const float* gradient, float momentum, float* velocity,
                      std::size_t count) noexcept {
@@ -34,13 +22,27 @@ void update_velocity(const float* gradient, float momentum, float* velocity,
 
 }  // namespace
 
+PruneTensor prunable_as(const TensorSpec& tensor) noexcept {
+  return {
+      .elem_count = tensor.elem_count,
+      .dense = tensor.dense || tensor.exact || tensor.settled || tensor.dtype != Dtype::kFloat32};
+}
+
+std::vector<PruneTensor> prunable_of(const Layout& layout) {
+  std::vector<PruneTensor> tensors;
+  for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor)
+    tensors.push_back(prunable_as(layout.tensor(tensor)));
+  return tensors;
+}
+
 Residuals::Residuals(const Layout& layout, const PruneOptions& pruning, Executor* executor)
     : layout_(layout),
-      thresholds_(pruning, prunable(layout)),
+      thresholds_(pruning, prunable_of(layout)),
       momentum_(pruning.momentum),
       executor_(executor),
       measurements_(layout.tensor_count()),
-      limits_(layout.tensor_count()) {
+      limits_(layout.tensor_count()),
+      far_(layout.tensor_count()) {
   std::uint64_t count = 0;
   bool selects_any = false, settled_any = false;
   for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor) {
@@ -48,8 +50,9 @@ Residuals::Residuals(const Layout& layout, const PruneOptions& pruning, Executor
     measurements_[tensor].residuals = this;
     measurements_[tensor].tensor = tensor;
     covers_.push_back(selects(tensor) || prunes(tensor) || layout.is_rounded(tensor));
-    if (covers(tensor) && !is_settled(tensor)) count += layout.tensor(tensor).elem_count;
+    if (covers(tensor) && keeps_here(tensor)) count += layout.tensor(tensor).elem_count;
     if (has_velocity(tensor)) count += layout.tensor(tensor).elem_count;
+    CHECK(!is_far(tensor) || (covers(tensor) && !is_settled(tensor) && !has_velocity(tensor)));
     prunes_any_ |= prunes(tensor);
     selects_any |= selects(tensor);
     settled_any |= is_settled(tensor);
@@ -65,8 +68,10 @@ Residuals::~Residuals() {
   for (std::uint32_t tensor = 0; tensor < measurements_.size(); ++tensor) await(tensor);
 }
 
-void Residuals::begin_step(std::uint32_t tensor, const float* gradient) {
-  if (!selects(tensor)) return;
+void Residuals::begin_step(std::uint32_t tensor, const float* gradient, FarTensor* far) {
+  CHECK(is_far(tensor) == (far != nullptr));
+  far_[tensor] = far;
+  if (!selects(tensor) || far != nullptr) return;
   Measurement& measurement = measurements_[tensor];
   CHECK(measurement.done());
   measurement.gradient = gradient;
@@ -99,7 +104,7 @@ void Residuals::measure(const Measurement& measurement) noexcept {
 }
 
 std::span<float> Residuals::of(std::uint32_t tensor) noexcept {
-  CHECK(covers(tensor));
+  CHECK(covers(tensor) && !is_far(tensor));
   await(tensor);
   const std::uint64_t count = layout_.tensor(tensor).elem_count;
   return {&values_[first_[tensor]], has_velocity(tensor) ? 2 * count : count};
@@ -116,8 +121,27 @@ float* Residuals::velocity_at(const ChunkSpan& span) noexcept {
   return at(span) + layout_.tensor(span.tensor).elem_count;
 }
 
+std::span<const std::uint8_t> Residuals::packed(const ChunkSpan& span) const noexcept {
+  DCHECK(far_[span.tensor] != nullptr);
+  return far_[span.tensor]->packed_of(
+      index_in_tensor(span), payload_bytes(layout_.wire_dtype(span.tensor), span.elem_count));
+}
+
+void Residuals::pack_far(const ChunkSpan& span, std::uint8_t* out) const noexcept {
+  const Dtype dtype = layout_.wire_dtype(span.tensor);
+  std::span<const std::uint8_t> bytes = packed(span);
+  if (bytes.size() == payload_bytes(dtype, span.elem_count)) {
+    std::memcpy(out, bytes.data(), bytes.size());
+    return;
+  }
+  wire::SparseEntry entry;
+  if (!bytes.empty()) entry = wire::take_entry(bytes, span.elem_count, dtype);
+  agg::expand(entry, span.elem_count, dtype, out);
+}
+
 void Residuals::pack(const ChunkSpan& span, const float* gradient, std::uint8_t* out) noexcept {
   DCHECK(measured(span.tensor));
+  if (is_far(span.tensor)) return pack_far(span, out);
   const float* residual = is_settled(span.tensor) ? nothing_.data() : at(span);
   if (has_velocity(span.tensor)) gradient = velocity_at(span);
   if (selects(span.tensor)) {
@@ -133,6 +157,10 @@ void Residuals::pack(const ChunkSpan& span, const float* gradient, std::uint8_t*
 
 void Residuals::settle(const ChunkSpan& span, const float* gradient, bool delivered) noexcept {
   if (is_settled(span.tensor)) return;
+  if (is_far(span.tensor)) {
+    far_[span.tensor]->fates[index_in_tensor(span)] = delivered ? Fate::kDelivered : Fate::kMissed;
+    return;
+  }
   if (!selects(span.tensor))
     return agg::settle(gradient, at(span), span.elem_count, layout_.wire(), delivered);
   float* const velocity = has_velocity(span.tensor) ? velocity_at(span) : nullptr;
@@ -152,11 +180,22 @@ void Residuals::settle(const ChunkSpan& span, const float* gradient, bool delive
 void Residuals::give_back(const ChunkSpan& span, std::span<const std::uint8_t> payload) noexcept {
   const Dtype dtype = layout_.wire_dtype(span.tensor);
   CHECK(payload.size() == payload_bytes(dtype, span.elem_count));
+  if (FarTensor* const far = far_[span.tensor]; far != nullptr) {
+    const std::size_t at = far->given_payloads.size();
+    far->given_chunks.push_back(index_in_tensor(span));
+    far->given_payloads.resize(at + far->dense_bytes);
+    std::memcpy(&far->given_payloads[at], payload.data(), payload.size());
+    return;
+  }
   await(span.tensor);
   agg::give_back(at(span), payload.data(), span.elem_count, dtype);
 }
 
 void Residuals::discard(const ChunkSpan& span) noexcept {
+  if (is_far(span.tensor)) {
+    far_[span.tensor]->fates[index_in_tensor(span)] = Fate::kUnknown;
+    return;
+  }
   await(span.tensor);
   std::fill_n(at(span), span.elem_count, 0.0f);
   if (has_velocity(span.tensor)) std::fill_n(velocity_at(span), span.elem_count, 0.0f);

@@ -13,6 +13,9 @@
 // starts anew, at zero, where it leaves (factor masking): what is late is not pushed on. All of a
 // velocity that was not delivered becomes residual, as a gradient does.
 //
+// Of a far tensor (far.h) nothing stands here but what became of its chunks: whoever submits it has
+// packed it and keeps its residual.
+//
 // Pure; the session's thread only, but for measuring: what an executor does of that on another
 // thread reads the gradient and the tensor's residual, so whoever writes there waits until it is
 // done. Memory, a float an element, with momentum two, is allocated at the join.
@@ -22,11 +25,16 @@
 #include <span>
 #include <vector>
 
+#include "client/core/far.h"
 #include "client/core/layout.h"
 #include "client/prune/executor.h"
 #include "client/prune/threshold.h"
 
 namespace sluice::client {
+
+// What pruning is told of a tensor: only float32 is pruned, as only float32 is rounded.
+PruneTensor prunable_as(const TensorSpec& tensor) noexcept;
+std::vector<PruneTensor> prunable_of(const Layout& layout);
 
 class Residuals {
  public:
@@ -45,7 +53,7 @@ class Residuals {
 
   // Once a step: begins to find out what of the tensor leaves. `gradient` stays as it is until
   // measured(), before which no chunk of the tensor is packed or settled.
-  void begin_step(std::uint32_t tensor, const float* gradient);
+  void begin_step(std::uint32_t tensor, const float* gradient, FarTensor* far = nullptr);
   bool measured(std::uint32_t tensor) const noexcept { return measurements_[tensor].done(); }
   void await(std::uint32_t tensor) noexcept;
   // From each tensor's next step on all of it leaves, with all that was left behind: what a worker
@@ -55,6 +63,9 @@ class Residuals {
   // ---- a chunk of a gradient, elem_count floats ----
   // Writes a dense payload, payload_bytes(wire dtype, elem_count) bytes.
   void pack(const ChunkSpan& span, const float* gradient, std::uint8_t* out) noexcept;
+  bool is_far(std::uint32_t tensor) const noexcept { return layout_.tensor(tensor).far; }
+  // Of a far tensor: its entry of a sparse packet, nothing, or what pack() writes.
+  std::span<const std::uint8_t> packed(const ChunkSpan& span) const noexcept;
   // Delivered, or kept somewhere else as it was packed: what packing lost stays. Else all does.
   void settle(const ChunkSpan& span, const float* gradient, bool delivered) noexcept;
   // What was packed, and kept somewhere else, will not be delivered after all.
@@ -63,7 +74,8 @@ class Residuals {
   void discard(const ChunkSpan& span) noexcept;
 
   // ---- a tensor ----
-  // Its residual, and with momentum its velocity behind that: what a checkpoint keeps.
+  // Its residual, and with momentum its velocity behind that: what a checkpoint keeps. Not of a far
+  // tensor; likewise scale().
   std::span<float> of(std::uint32_t tensor) noexcept;
   // The scale of the loss has changed by this factor.
   void scale(float factor) noexcept;
@@ -79,6 +91,12 @@ class Residuals {
   }
   // Its residual is somewhere else.
   bool is_settled(std::uint32_t tensor) const noexcept { return layout_.tensor(tensor).settled; }
+  bool keeps_here(std::uint32_t tensor) const noexcept {
+    return !is_settled(tensor) && !is_far(tensor);
+  }
+  std::uint32_t index_in_tensor(const ChunkSpan& span) const noexcept {
+    return static_cast<std::uint32_t>(span.first_elem / layout_.chunk_elems(span.tensor));
+  }
   // Finds the tensor's threshold for a step, and its velocity.
   struct Measurement final : Task {
     void work() noexcept override { residuals->measure(*this); }
@@ -88,6 +106,7 @@ class Residuals {
     bool whole = false;  // all of it leaves
   };
   void measure(const Measurement& measurement) noexcept;
+  void pack_far(const ChunkSpan& span, std::uint8_t* out) const noexcept;
   float* at(const ChunkSpan& span) noexcept;
   float* velocity_at(const ChunkSpan& span) noexcept;
 
@@ -100,6 +119,7 @@ class Residuals {
   std::vector<std::uint8_t> covers_;  // by tensor
   std::vector<float> limits_;         // of each tensor in the step under way: smaller values stay
   bool flushes_ = false;
+  std::vector<FarTensor*> far_;       // by tensor; null: none, or no step of it has begun
   std::vector<std::uint64_t> first_;  // of each tensor, in values_
   std::vector<float> values_;
   // Of one chunk that is pruned or a velocity's: what leaves, as floats and packed, and a residual

@@ -137,6 +137,8 @@ Status Session::residual(std::uint32_t tensor, std::span<float>& values) {
         StatusCode::kInvalidArgument,
         "' travels as it is and has none; only float32 that is pruned or has another wire "
         "format has");
+  if (layout().tensor(tensor).far)
+    return refuse(StatusCode::kInvalidArgument, "' is far: whoever submits it keeps it");
   if (gradients_.tensors().in_flight(tensor)) return refuse(StatusCode::kBusy, "' is in flight");
   values = gradients_.residuals().of(tensor);
   return {};

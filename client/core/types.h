@@ -23,6 +23,8 @@
 
 namespace sluice::client {
 
+struct FarTensor;
+
 struct SessionOptions {
   std::string job_name;
   std::uint16_t ordinal = 0;  // second, third ... model of the same process
@@ -72,6 +74,9 @@ struct Submission {
   // `input` is an average already, with its total weight: what all of these add up to is the
   // result, undivided.
   bool averaged = false;
+  // Of a far tensor, and of no other. `input` then only says that there is data, and neither that
+  // nor `output` is touched.
+  FarTensor* far = nullptr;
 };
 
 struct Event {

@@ -18,18 +18,24 @@ namespace {
 constexpr std::chrono::microseconds kLook{20};
 constexpr DurationNs kStopLimit = kSecond;
 
-const char* way_text(CopyStage::Way way) noexcept {
-  return way == CopyStage::Way::kIn ? " bytes from the device failed: "
-                                    : " bytes to the device failed: ";
+std::string what_failed(const CopyStage::Copy& copy, const Layout& layout) {
+  if (copy.way == CopyStage::Way::kScale) return "scaling residuals on the device failed: ";
+  const std::string tensor = "tensor '" + layout.tensor(copy.tensor).name + "': ";
+  if (copy.way == CopyStage::Way::kPack) return tensor + "packing it on the device failed: ";
+  if (copy.way == CopyStage::Way::kFinish) return tensor + "unpacking it on the device failed: ";
+  return tensor + "copying " + std::to_string(copy.bytes) +
+         (copy.way == CopyStage::Way::kIn ? " bytes from the device failed: "
+                                          : " bytes to the device failed: ");
 }
 
 }  // namespace
 
-Copier::Copier(SharedSession& shared, const Device& device,
+Copier::Copier(SharedSession& shared, const Device& device, FarWork* far,
                std::function<Status(const Submission&)> submit, std::string who)
     : shared_(shared),
       stage_(*shared.stage),
       device_(device),
+      far_(far),
       submit_(std::move(submit)),
       who_(std::move(who)) {
   sigset_t all, before;
@@ -133,28 +139,11 @@ bool Copier::work() {
   passed_.clear();
   copied_.clear();
   failure_.clear();
-  const auto note = [&](const CopyStage::Copy& copy) {
-    copied_.push_back(copy);
-    if (!failure_.empty()) return;
-    failure_ = "tensor '" + shared_.member.layout().tensor(copy.tensor).name + "': copying " +
-               std::to_string(copy.bytes) + way_text(copy.way) + device_.why();
-  };
-  for (const CopyStage::Copy& copy : starting_) {
-    sluice_device_mark* const mark = device_.copy(copy);
-    if (mark == nullptr) {
-      note(copy);
-    } else {
-      running_.push_back({copy, mark});
-    }
-  }
+  for (const CopyStage::Copy& copy : starting_) start(copy);
   std::erase_if(running_, [&](const Running& running) {
     const std::int32_t passed = device_.passed(running.mark);
     if (passed == 0) return false;
-    if (passed < 0) {
-      note(running.copy);
-    } else {
-      copied_.push_back(running.copy);
-    }
+    ended(running.copy, passed < 0);
     device_.drop(running.mark);
     return true;
   });
@@ -170,15 +159,38 @@ bool Copier::work() {
   return !starting_.empty() || !passed_.empty() || !copied_.empty();
 }
 
+void Copier::start(const CopyStage::Copy& copy) {
+  sluice_device_mark* mark = nullptr;
+  const bool copies = CopyStage::is_copy(copy.way);
+  if (copies) mark = device_.copy(copy);
+  const bool started = copies ? mark != nullptr : far_->start(copy, mark);
+  if (mark != nullptr && started)
+    running_.push_back({copy, mark});
+  else
+    ended(copy, !started);
+}
+
+void Copier::ended(const CopyStage::Copy& copy, bool failed) {
+  copied_.push_back(copy);
+  if (!failed && !CopyStage::is_copy(copy.way)) far_->passed(copy);
+  if (failed && failure_.empty())
+    failure_ = what_failed(copy, shared_.member.layout()) + device_.why();
+}
+
 void Copier::report() {
   // Before the rows move on: what a failed copy has left must not be summed or used.
   if (!failure_.empty()) {
     fail(who_ + device_.title() + ": " + failure_);
+    stage_.device_failed();
     stage_.give_up(StatusCode::kIoError, false);
   }
   for (const std::uint32_t tensor : passed_) stage_.passed(tensor);
-  for (const CopyStage::Copy& copy : copied_) stage_.copied(copy);
-  if (stage_.has_done()) {
+  bool over = false;
+  for (const CopyStage::Copy& copy : copied_) {
+    stage_.copied(copy);
+    over |= copy.way == CopyStage::Way::kScale || !stage_.holds(copy.tensor);
+  }
+  if (over || stage_.has_done()) {
     shared_.changed.notify_all();
     shared_.wake();
   }

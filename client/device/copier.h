@@ -13,6 +13,7 @@
 #include "aggregator/base/time.h"
 #include "client/device/copy_stage.h"
 #include "client/device/device.h"
+#include "client/device/far_work.h"
 #include "client/shared_session.h"
 
 namespace sluice::client {
@@ -20,8 +21,8 @@ namespace sluice::client {
 class Copier {
  public:
   // `submit` hands a submission to the session, with the lock held. `who` begins texts of failures.
-  // `shared` has the stage.
-  Copier(SharedSession& shared, const Device& device,
+  // `shared` has the stage. `far`: null where no tensor is far.
+  Copier(SharedSession& shared, const Device& device, FarWork* far,
          std::function<Status(const Submission&)> submit, std::string who);
   // Gives up what is not over, and waits a second at most for copies that run. The session's other
   // thread has ended.
@@ -38,12 +39,15 @@ class Copier {
   void give_up_where_ended();
   void fail(const std::string& why);
   void look_for_work();
+  void start(const CopyStage::Copy& copy);
+  void ended(const CopyStage::Copy& copy, bool failed);
   bool work();
   void report();
 
   SharedSession& shared_;
   CopyStage& stage_;
   const Device& device_;
+  FarWork* const far_;
   const std::function<Status(const Submission&)> submit_;
   const std::string who_;
   bool stop_ = false;  // under the lock

@@ -11,6 +11,9 @@ constexpr std::size_t kAlignBytes = 256;  // of a tensor in staging: what copies
 constexpr double kFlightSeconds = 50e-6;
 constexpr std::size_t kPiecesInFlight = 4;
 constexpr std::size_t kLeastPieceBytes = 64 << 10;
+constexpr std::size_t kKernel = 1;  // in place of its bytes
+// One that runs, and one that is next: what was started can't be overtaken.
+constexpr std::uint32_t kKernelsInFlight = 2;
 
 std::size_t tensor_bytes(const Layout& layout, std::uint32_t tensor) noexcept {
   const TensorSpec& spec = layout.tensor(tensor);
@@ -29,22 +32,28 @@ CopyStage::Limits CopyStage::limits_for(double bytes_per_s) noexcept {
   return {.piece_bytes = piece, .flight_bytes = std::max(flight, piece)};
 }
 
-std::size_t CopyStage::staging_bytes(const Layout& layout) noexcept {
+std::size_t CopyStage::staging_bytes(const Layout& layout, const FarRooms* far) noexcept {
   std::size_t bytes = 0;
   for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor)
-    bytes += room_bytes(tensor_bytes(layout, tensor));
+    bytes += layout.tensor(tensor).far ? far->host_bytes(tensor)
+                                       : room_bytes(tensor_bytes(layout, tensor));
   return bytes;
 }
 
-CopyStage::CopyStage(const Layout& layout, std::span<std::uint8_t> staging, const Limits& limits)
+CopyStage::CopyStage(const Layout& layout, std::span<std::uint8_t> staging, const Limits& limits,
+                     FarRooms* far)
     : limits_(limits), rows_(layout.tensor_count()) {
-  CHECK(staging.size() >= staging_bytes(layout));
+  CHECK(staging.size() >= staging_bytes(layout, far));
   CHECK(limits.piece_bytes > 0 && limits.piece_bytes <= limits.flight_bytes);
   std::size_t at = 0;
   for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor) {
-    rows_[tensor].staging = staging.data() + at;
-    rows_[tensor].bytes = tensor_bytes(layout, tensor);
-    at += room_bytes(rows_[tensor].bytes);
+    Row& row = rows_[tensor];
+    row.staging = staging.data() + at;
+    row.bytes = tensor_bytes(layout, tensor);
+    row.room = far == nullptr ? nullptr : far->find(tensor);
+    CHECK(layout.tensor(tensor).far == (row.room != nullptr));
+    if (row.room != nullptr) far->place(tensor, row.staging);
+    at += row.room != nullptr ? far->host_bytes(tensor) : room_bytes(row.bytes);
   }
   active_.reserve(rows_.size());
   done_.reserve(2 * rows_.size());
@@ -57,22 +66,22 @@ void CopyStage::accept(const Submission& submission, sluice_device_mark* fence,
   CHECK(submission.tensor < rows_.size() && (on_device || fence == nullptr));
   Row& row = rows_[submission.tensor];
   CHECK(row.state == State::kIdle && row.fence == nullptr && row.running == 0);
-  const bool has_bytes = on_device && submission.contribute && submission.input != nullptr;
-  row.state = has_bytes ? State::kCopyIn : State::kReady;
   row.on_device = on_device;
   row.outcome = StatusCode::kOk;
   row.submission = submission;
+  if (row.room != nullptr && has_gradient(row))
+    enter(row, State::kPack, kKernel);
+  else
+    enter(row, on_device && has_gradient(row) ? State::kCopyIn : State::kReady, row.bytes);
   row.step = filling_;
   row.order = accepted_++;
   row.fence = fence;
-  row.begun = 0;
   active_.push_back(submission.tensor);
 }
 
 bool CopyStage::end_step() noexcept {
   const bool held = std::any_of(active_.begin(), active_.end(), [&](std::uint32_t tensor) {
-    const Row& row = rows_[tensor];
-    return row.step == filling_ && (row.state == State::kCopyIn || row.state == State::kReady);
+    return rows_[tensor].step == filling_ && waits_here(rows_[tensor]);
   });
   if (!held && !defers()) return false;
   ++filling_;
@@ -87,6 +96,12 @@ bool CopyStage::poll_ready(Submission& submission) noexcept {
     if (row.state != State::kReady || row.step != open_) continue;
     row.state = State::kSession;
     submission = row.submission;
+    if (row.room != nullptr) {
+      if (has_gradient(row)) submission.input = row.room->in;
+      submission.output = row.room->out;
+      submission.far = &row.room->tensor;
+      return true;
+    }
     if (!row.on_device) return true;
     if (submission.input != nullptr) submission.input = row.staging;
     submission.output = row.staging;
@@ -99,8 +114,7 @@ bool CopyStage::poll_end() noexcept {
   if (!defers()) return false;
   for (const std::uint32_t tensor : active_) {
     const Row& row = rows_[tensor];
-    if (row.step == open_ && (row.state == State::kCopyIn || row.state == State::kReady))
-      return false;
+    if (row.step == open_ && waits_here(row)) return false;
   }
   ++open_;
   return true;
@@ -110,12 +124,42 @@ bool CopyStage::summed(std::uint32_t tensor, StatusCode code, bool absent) noexc
   CHECK(tensor < rows_.size());
   Row& row = rows_[tensor];
   if (row.state != State::kSession) return false;
-  row.state = State::kCopyOut;
   row.outcome = code;
-  const bool copies = row.on_device && code == StatusCode::kOk && !absent;
-  row.begun = copies ? 0 : row.bytes;
+  const bool arrives = code == StatusCode::kOk && !absent;
+  if (const FarRooms::Room* const room = row.room; room != nullptr) {
+    row.unpacks = arrives && row.submission.wanted;
+    const std::size_t fates = has_gradient(row) ? room->fate_bytes : 0;
+    enter(row, State::kCopyOut, row.unpacks ? room->head_bytes + room->tensor.value_bytes : fates);
+    if (!device_works_) {
+      row.state = State::kFinish;
+      row.begun = row.bytes;
+    }
+  } else {
+    enter(row, State::kCopyOut, row.bytes);
+    if (!row.on_device || !arrives) row.begun = row.bytes;
+  }
   advance(tensor);
   return true;
+}
+
+// ---- the residuals of far tensors ----
+
+std::span<std::uint8_t> CopyStage::residual_room(std::uint32_t tensor) const noexcept {
+  const FarRooms::Room& room = *rows_[tensor].room;
+  return {room.in, room.in_bytes() / sizeof(float) * sizeof(float)};
+}
+
+void CopyStage::copy_residual(std::uint32_t tensor, Way way, std::size_t first_byte,
+                              std::size_t bytes) {
+  Row& row = rows_[tensor];
+  CHECK(row.state == State::kIdle && bytes > 0 && bytes <= residual_room(tensor).size());
+  CHECK(first_byte + bytes <= row.room->elem_count * sizeof(float));
+  row.outcome = StatusCode::kOk;
+  row.residual_way = way;
+  row.residual_at = first_byte;
+  row.order = accepted_++;
+  enter(row, State::kResidual, bytes);
+  active_.push_back(tensor);
 }
 
 bool CopyStage::poll_done(Done& done) noexcept {
@@ -133,11 +177,13 @@ void CopyStage::give_up(StatusCode code, bool all) noexcept {
   open_ = filling_;
   for (std::size_t i = active_.size(); i-- > 0;) {  // from behind: advance() removes
     Row& row = rows_[active_[i]];
+    const bool settles = row.room != nullptr && !waits_here(row) && row.state != State::kSession;
     row.step = open_;
-    if (row.state == State::kSession && !all) continue;
+    if (!all && (row.state == State::kSession || (settles && device_works_))) continue;
     if (row.state != State::kCopyOut || row.begun != row.bytes || row.running != 0)
       row.outcome = code;
-    row.state = State::kCopyOut;
+    if (row.state != State::kResidual)
+      row.state = row.room != nullptr ? State::kFinish : State::kCopyOut;
     row.begun = row.bytes;
     advance(active_[i]);
   }
@@ -163,26 +209,48 @@ bool CopyStage::is_more_urgent(const Row& left, const Row& right) const noexcept
 }
 
 bool CopyStage::may_copy(const Row& row, Way way) const noexcept {
-  const State state = way == Way::kIn ? State::kCopyIn : State::kCopyOut;
-  return row.state == state && row.fence == nullptr && row.begun < row.bytes;
+  if (row.fence != nullptr || row.begun >= row.bytes) return false;
+  switch (way) {
+    case Way::kIn:
+    case Way::kOut:
+      if (row.state == State::kResidual) return row.residual_way == way;
+      return row.state == (way == Way::kIn ? State::kCopyIn : State::kCopyOut);
+    case Way::kPack: return row.state == State::kPack;
+    case Way::kFinish: return row.state == State::kFinish;
+    case Way::kScale: return false;
+  }
+  return false;
+}
+
+CopyStage::Row* CopyStage::most_urgent(Way way) noexcept {
+  Row* best = nullptr;
+  for (const std::uint32_t tensor : active_) {
+    Row& row = rows_[tensor];
+    if (may_copy(row, way) && (best == nullptr || is_more_urgent(row, *best))) best = &row;
+  }
+  return best;
 }
 
 bool CopyStage::poll_copy(Copy& copy) noexcept {
+  if (poll_kernel(copy)) return true;
   for (const Way way : {Way::kOut, Way::kIn}) {
-    Row* best = nullptr;
-    for (const std::uint32_t tensor : active_) {
-      Row& row = rows_[tensor];
-      if (may_copy(row, way) && (best == nullptr || is_more_urgent(row, *best))) best = &row;
-    }
+    Row* const best = most_urgent(way);
     if (best == nullptr) continue;
     const std::size_t bytes = std::min(limits_.piece_bytes, best->bytes - best->begun);
     std::size_t& flight = flight_bytes_[static_cast<std::size_t>(way)];
     if (flight + bytes > limits_.flight_bytes) continue;
+    std::uint8_t* host = best->staging;
     // The session's side of a submission is only read, so a copy in may be cast alike.
-    const void* const memory = way == Way::kIn ? best->submission.input : best->submission.output;
-    copy = {.tensor = best->submission.tensor,
+    const void* memory = way == Way::kIn ? best->submission.input : best->submission.output;
+    if (const FarRooms::Room* const room = best->room; room != nullptr) {
+      const bool residual = best->state == State::kResidual;
+      host = residual || way == Way::kIn ? room->in : room->out;
+      memory = residual ? reinterpret_cast<std::uint8_t*>(room->residual) + best->residual_at
+                        : room->area;
+    }
+    copy = {.tensor = static_cast<std::uint32_t>(best - rows_.data()),
             .way = way,
-            .host = best->staging + best->begun,
+            .host = host + best->begun,
             .device = static_cast<std::uint8_t*>(const_cast<void*>(memory)) + best->begun,
             .bytes = bytes};
     flight += bytes;
@@ -193,28 +261,97 @@ bool CopyStage::poll_copy(Copy& copy) noexcept {
   return false;
 }
 
+bool CopyStage::poll_kernel(Copy& copy) noexcept {
+  if (scale_ && !scaling_) {
+    scaling_ = true;
+    copy = {.way = Way::kScale, .bytes = kKernel, .factor = *scale_};
+    return true;
+  }
+  for (const Way way : {Way::kFinish, Way::kPack}) {
+    Row* const best = kernels_running_ < kKernelsInFlight ? most_urgent(way) : nullptr;
+    if (best == nullptr) continue;
+    best->room->take_given();
+    copy = {.tensor = static_cast<std::uint32_t>(best - rows_.data()),
+            .way = way,
+            .bytes = kKernel,
+            .input = has_gradient(*best) ? best->submission.input : nullptr,
+            .output = way == Way::kFinish && best->unpacks ? best->submission.output : nullptr,
+            .on_device = best->on_device,
+            .whole = flushes_};
+    ++kernels_running_;
+    best->begun += kKernel;
+    best->running += kKernel;
+    return true;
+  }
+  return false;
+}
+
 void CopyStage::copied(const Copy& copy) noexcept {
+  if (copy.way == Way::kScale) {
+    scale_.reset();
+    scaling_ = false;
+    return;
+  }
   Row& row = rows_[copy.tensor];
-  std::size_t& flight = flight_bytes_[static_cast<std::size_t>(copy.way)];
-  CHECK(row.running >= copy.bytes && flight >= copy.bytes);
+  CHECK(row.running >= copy.bytes);
   row.running -= copy.bytes;
-  flight -= copy.bytes;
+  if (is_copy(copy.way)) {
+    std::size_t& flight = flight_bytes_[static_cast<std::size_t>(copy.way)];
+    CHECK(flight >= copy.bytes);
+    flight -= copy.bytes;
+  } else {
+    CHECK(kernels_running_ != 0);
+    --kernels_running_;
+  }
   advance(copy.tensor);
+}
+
+void CopyStage::enter(Row& row, State state, std::size_t bytes) noexcept {
+  CHECK(row.running == 0);
+  row.state = state;
+  row.bytes = bytes;
+  row.begun = 0;
+}
+
+// Of a pruned far tensor its offsets come first, and say how much comes behind them.
+bool CopyStage::has_more_to_copy_in(Row& row) const noexcept {
+  const FarRooms::Room* const room = row.room;
+  if (room == nullptr || !room->prunes || row.bytes != room->offset_bytes) return false;
+  const std::uint64_t bytes = room->tensor.offsets[room->chunk_count];
+  CHECK(bytes <= room->dense_bytes);
+  row.bytes += bytes;
+  return bytes != 0;
 }
 
 // A row whose copies are all done goes on to what follows.
 void CopyStage::advance(std::uint32_t tensor) noexcept {
   Row& row = rows_[tensor];
   if (row.fence != nullptr || row.running != 0 || row.begun != row.bytes) return;
-  if (row.state == State::kCopyIn) {
-    row.state = State::kReady;
-  } else if (row.state == State::kCopyOut) {
-    row.state = State::kIdle;
-    const auto place = std::find(active_.begin(), active_.end(), tensor);
-    CHECK(place != active_.end());
-    active_.erase(place);
-    done_.push_back({tensor, row.outcome});
+  switch (row.state) {
+    case State::kPack:
+      return enter(row, State::kCopyIn,
+                   row.room->prunes ? row.room->offset_bytes : row.room->dense_bytes);
+    case State::kCopyIn:
+      if (!has_more_to_copy_in(row)) row.state = State::kReady;
+      return;
+    case State::kCopyOut:
+      if (row.room == nullptr) return finish(tensor);
+      return enter(row, State::kFinish, kKernel);
+    case State::kFinish:
+    case State::kResidual: return finish(tensor);
+    case State::kIdle:
+    case State::kReady:
+    case State::kSession: return;
   }
+}
+
+void CopyStage::finish(std::uint32_t tensor) noexcept {
+  Row& row = rows_[tensor];
+  const auto place = std::find(active_.begin(), active_.end(), tensor);
+  CHECK(place != active_.end());
+  active_.erase(place);
+  if (row.state != State::kResidual) done_.push_back({tensor, row.outcome});
+  row.state = State::kIdle;
 }
 
 std::string CopyStage::describe(const Layout& layout) const {
@@ -229,10 +366,13 @@ std::string CopyStage::describe(const Layout& layout) const {
   if (first == nullptr) return {};
   const char* const what = first->fence != nullptr           ? "waits for its stream's earlier work"
                            : first->state == State::kCopyIn  ? "is copied from the device"
+                           : first->state == State::kPack    ? "is packed on the device"
                            : first->state == State::kCopyOut ? "is copied to the device"
-                                                             : "waits for the step to end";
+                           : first->state == State::kFinish  ? "is unpacked on the device"
+                           : first->state == State::kResidual ? "has its residual copied"
+                                                              : "waits for the step to end";
   return std::to_string(count) + " tensors are between device and session: '" +
-         layout.tensor(first->submission.tensor).name + "' " + what;
+         layout.tensor(static_cast<std::uint32_t>(first - rows_.data())).name + "' " + what;
 }
 
 }  // namespace sluice::client

@@ -2,7 +2,10 @@
 // session sees them, and their averages back into it.
 //
 // To the session a tensor is submitted when all its bytes are in staging, so it knows nothing of
-// devices, and a rank whose copies are late is a rank that is late. What the application does in
+// devices, and a rank whose copies are late is a rank that is late. Those of a far tensor
+// (far_rooms.h) are what leaves of it: the device packs it before they are copied, and when what
+// became of it is known, and the results, have been copied back, settles its residual and unpacks
+// its average. What the application does in
 // between keeps its order: a step that it has ended while gradients of it were still copied ends
 // when they have been submitted, and what it submits after that waits likewise.
 //
@@ -16,12 +19,14 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "client/core/layout.h"
 #include "client/core/types.h"
+#include "client/device/far_rooms.h"
 
 struct sluice_device_mark;
 
@@ -29,8 +34,11 @@ namespace sluice::client {
 
 class CopyStage {
  public:
-  enum class Way : std::uint8_t { kIn, kOut };  // from the device; back to it
-  static constexpr std::size_t kWays = 2;
+  // Copies from the device and back to it; kernels before the one, after the other, and over all
+  // residuals.
+  enum class Way : std::uint8_t { kIn, kOut, kPack, kFinish, kScale };
+  static constexpr std::size_t kWays = 2;  // of copies
+  static constexpr bool is_copy(Way way) noexcept { return way <= Way::kOut; }
 
   struct Limits {
     std::size_t piece_bytes = 0;   // of one copy
@@ -45,6 +53,12 @@ class CopyStage {
     std::uint8_t* host = nullptr;
     std::uint8_t* device = nullptr;
     std::size_t bytes = 0;
+    // ---- of kernels; the others are not theirs ----
+    const void* input = nullptr;  // the gradient; null: there was none
+    void* output = nullptr;       // null: nothing comes there
+    bool on_device = true;        // both; else they are the host's
+    bool whole = false;           // all of it leaves
+    float factor = 1;             // kScale
   };
   // The device's work that has to be done before the tensor's memory may be touched.
   struct Fence {
@@ -57,9 +71,11 @@ class CopyStage {
     StatusCode code{};
   };
 
-  // `staging`: staging_bytes() of the layout, for as long as this lives.
-  CopyStage(const Layout& layout, std::span<std::uint8_t> staging, const Limits& limits);
-  static std::size_t staging_bytes(const Layout& layout) noexcept;
+  // `staging`: staging_bytes() of the layout, for as long as this lives. `far`: likewise, to be
+  // placed there; null: no tensor is far.
+  CopyStage(const Layout& layout, std::span<std::uint8_t> staging, const Limits& limits,
+            FarRooms* far = nullptr);
+  static std::size_t staging_bytes(const Layout& layout, const FarRooms* far = nullptr) noexcept;
 
   // ---- the application's side ----
   // It has a submission of the tensor, which is not over.
@@ -73,6 +89,19 @@ class CopyStage {
   void accept(const Submission& submission, sluice_device_mark* fence, bool on_device) noexcept;
   // True: noted, see poll_end(). False: nothing of the step is held back.
   bool end_step() noexcept;
+  // From the next submissions on all of pruned tensors leaves.
+  void flush() noexcept { flushes_ = true; }
+
+  // ---- the residuals of far tensors ----
+  bool is_far(std::uint32_t tensor) const noexcept { return rows_[tensor].room != nullptr; }
+  // Host memory that a part of one goes through.
+  std::span<std::uint8_t> residual_room(std::uint32_t tensor) const noexcept;
+  // That part, from the device or to it: the tensor is held until it is there. No end is told but
+  // by outcome(). Precondition: !holds().
+  void copy_residual(std::uint32_t tensor, Way way, std::size_t first_byte, std::size_t bytes);
+  // Of all: times the factor. Precondition: idle(), and !scales().
+  void scale(float factor) noexcept { scale_ = factor; }
+  bool scales() const noexcept { return scale_.has_value(); }
 
   // ---- the session's side ----
   // What may be submitted now. Its end is told by summed().
@@ -84,8 +113,10 @@ class CopyStage {
   bool poll_done(Done& done) noexcept;
   bool has_done() const noexcept { return done_first_ != done_.size(); }
   // Nothing can be submitted any more: gives up what the session does not have, and with `all` what
-  // it has too. What is being copied is over when its copies are.
+  // it has too. What is being copied is over when its copies are. While the device works, residuals
+  // are settled all the same.
   void give_up(StatusCode code, bool all) noexcept;
+  void device_failed() noexcept { device_works_ = false; }
 
   // ---- the copies ----
   // Appended to `fences`: those that have not passed.
@@ -101,14 +132,21 @@ class CopyStage {
  private:
   enum class State : std::uint8_t {
     kIdle,
+    kPack,
     kCopyIn,
     kReady,    // to be submitted
     kSession,  // submitted
     kCopyOut,  // or nothing to copy: about to be over
+    kFinish,
+    kResidual,
   };
   struct Row {
     std::uint8_t* staging = nullptr;
-    std::size_t bytes = 0;
+    std::size_t bytes = 0;           // of the state's copies; of kernels kKernel
+    FarRooms::Room* room = nullptr;  // null: it is not far
+    bool unpacks = false;
+    Way residual_way{};
+    std::size_t residual_at = 0;
     State state = State::kIdle;
     bool on_device = false;
     StatusCode outcome = StatusCode::kOk;
@@ -121,6 +159,18 @@ class CopyStage {
   };
 
   void advance(std::uint32_t tensor) noexcept;
+  void enter(Row& row, State state, std::size_t bytes) noexcept;
+  void finish(std::uint32_t tensor) noexcept;
+  bool has_more_to_copy_in(Row& row) const noexcept;
+  Row* most_urgent(Way way) noexcept;
+  bool poll_kernel(Copy& copy) noexcept;
+  static bool has_gradient(const Row& row) noexcept {
+    return row.submission.contribute && row.submission.input != nullptr;
+  }
+  // Before the session has it.
+  static bool waits_here(const Row& row) noexcept {
+    return row.state == State::kPack || row.state == State::kCopyIn || row.state == State::kReady;
+  }
   bool is_more_urgent(const Row& left, const Row& right) const noexcept;
   // A step was ended whose gradients are not all submitted: what is submitted since waits here.
   bool defers() const noexcept { return open_ != filling_; }
@@ -132,6 +182,11 @@ class CopyStage {
   std::vector<Done> done_;             // to be polled, from done_first_ on
   std::size_t done_first_ = 0;
   std::array<std::size_t, kWays> flight_bytes_{};
+  std::uint32_t kernels_running_ = 0;
+  bool flushes_ = false;
+  bool device_works_ = true;
+  std::optional<float> scale_;  // not done
+  bool scaling_ = false;        // it runs
   std::uint64_t accepted_ = 0;
   std::uint64_t filling_ = 0;  // ends that the application has said here
   std::uint64_t open_ = 0;     // of those, that the session has heard of

@@ -25,6 +25,18 @@ Result<const sluice_device_plugin*> load() {
   return plugin;
 }
 
+Result<const sluice_device_kernels*> load_kernels() {
+  const Result<const void*> found =
+      open_plugin("the plug-in for device memory", kPluginFile, SLUICE_DEVICE_KERNELS_SYMBOL,
+                  "take the one that came with this library");
+  if (!found.ok()) return found.status();
+  const auto* const kernels = static_cast<const sluice_device_kernels*>(found.value());
+  if (Status status = check_plugin_abi(kernels->abi, SLUICE_DEVICE_KERNELS_ABI, kPluginFile);
+      !status.ok())
+    return status;
+  return kernels;
+}
+
 struct Attempt {
   sluice_device* device = nullptr;  // null: `why` not
   sluice_device_facts facts{};
@@ -87,6 +99,11 @@ Result<std::unique_ptr<Device>> Device::open(Memory memory, std::int32_t ordinal
     std::unique_ptr<Device> opened(new Device(*plugin.value(), made.device));
     opened->facts_ = made.facts;
     opened->title_ = which + " (" + made.facts.name + ", " + name_of(way) + ")";
+    const Result<const sluice_device_kernels*> kernels = load_kernels();
+    if (kernels.ok())
+      opened->kernels_ = kernels.value();
+    else
+      opened->why_no_kernels_ = kernels.status().message();
     log.write(SLUICE_LOG_INFO, opened->title_ + ": copies at " + rate_of(made.facts));
     return opened;
   }
@@ -94,7 +111,7 @@ Result<std::unique_ptr<Device>> Device::open(Memory memory, std::int32_t ordinal
 }
 
 Device::~Device() {
-  if (!staging_.empty()) plugin_.release(device_, staging_.data());
+  for (void* const pages : pages_) plugin_.release(device_, pages);
   plugin_.close(device_);
 }
 
@@ -110,8 +127,10 @@ std::string Device::describe(std::int32_t ordinal) {
     }
     text += "\n" + std::string(name_of(way)) + ": ";
     if (made.device != nullptr) {
-      text += "works, " + std::string(made.facts.name) + ", " + rate_of(made.facts) + ", " +
-              kWhatCrosses;
+      const Result<const sluice_device_kernels*> kernels = load_kernels();
+      text += "works, " + std::string(made.facts.name) + ", " + rate_of(made.facts) +
+              (kernels.ok() ? ", what is pruned or rounded is packed there"
+                            : ", gradients cross the bus whole: " + kernels.status().message());
       plugin.value()->close(made.device);
     } else {
       text += made.why;
@@ -122,7 +141,7 @@ std::string Device::describe(std::int32_t ordinal) {
 
 Status Device::allocate(std::size_t bytes) {
   CHECK(staging_.empty() && bytes > 0);
-  void* const memory = plugin_.allocate(device_, bytes);
+  void* const memory = lock_pages(bytes);
   if (memory == nullptr)
     return {StatusCode::kExhausted, title_ + ": " + std::to_string(bytes) +
                                         " bytes of page-locked host memory, one copy of all "
@@ -130,6 +149,12 @@ Status Device::allocate(std::size_t bytes) {
                                         why()};
   staging_ = {static_cast<std::uint8_t*>(memory), bytes};
   return {};
+}
+
+void* Device::lock_pages(std::size_t bytes) {
+  void* const memory = plugin_.allocate(device_, bytes);
+  if (memory != nullptr) pages_.push_back(memory);
+  return memory;
 }
 
 sluice_device_mark* Device::copy(const CopyStage::Copy& copy) const {

@@ -8,9 +8,11 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "aggregator/base/status.h"
 #include "client/device/copy_stage.h"
+#include "client/device/kernels.h"
 #include "client/device/plugin.h"
 #include "client/log.h"
 
@@ -25,10 +27,6 @@ enum class Memory : std::uint8_t {
   kDirect = 4     // read and written by the network card
 };
 const char* name_of(Memory memory) noexcept;
-// Of a gradient, on its way to the session, and why: for logs and doctor.
-inline constexpr const char* kWhatCrosses =
-    "gradients cross the bus whole, to be pruned and rounded on the host, where residuals are";
-
 class Device {
  public:
   // `memory`: not kHost. Every way that was not taken is logged with its reason; a failure has them
@@ -43,6 +41,12 @@ class Device {
 
   // Memory for the copies; once.
   Status allocate(std::size_t bytes);
+  // More of it; null: failed. Released with the device.
+  void* lock_pages(std::size_t bytes);
+  // Null: it has none, why_no_kernels() says why.
+  const sluice_device_kernels* kernels() const noexcept { return kernels_; }
+  const std::string& why_no_kernels() const noexcept { return why_no_kernels_; }
+  sluice_device* raw() const noexcept { return device_; }
   std::span<std::uint8_t> staging() const noexcept { return staging_; }
   const sluice_device_facts& facts() const noexcept { return facts_; }
   const std::string& title() const noexcept { return title_; }  // "cuda:0 (NVIDIA X, pinned)"
@@ -63,6 +67,9 @@ class Device {
   sluice_device_facts facts_{};
   std::string title_;
   std::span<std::uint8_t> staging_;
+  std::vector<void*> pages_;  // all that was allocated
+  const sluice_device_kernels* kernels_ = nullptr;
+  std::string why_no_kernels_;
 };
 
 }  // namespace sluice::client

@@ -105,6 +105,13 @@ double Thresholds::density(std::uint32_t tensor) const noexcept {
   return std::max(options_.fraction, kFirstDensity * std::pow(kDensityStep, stage));
 }
 
+std::uint64_t Thresholds::take_rank(std::uint32_t tensor) noexcept {
+  State& state = tensors_[tensor];
+  const double wanted = density(tensor) * static_cast<double>(state.elem_count);
+  ++state.steps;
+  return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(wanted + 0.5));
+}
+
 float Thresholds::next(std::uint32_t tensor, std::span<const float> gradient,
                        std::span<const float> residual) noexcept {
   CHECK(tensor < tensors_.size());

@@ -67,6 +67,9 @@ class Thresholds {
   float next(std::uint32_t tensor, std::span<const float> gradient,
              std::span<const float> residual) noexcept;
 
+  // For who finds kStatic's threshold elsewhere, in place of next(): how many elements leave.
+  std::uint64_t take_rank(std::uint32_t tensor) noexcept;
+
   // Of the tensor's next step: the fraction that kStatic and kSampled aim at.
   double density(std::uint32_t tensor) const noexcept;
 

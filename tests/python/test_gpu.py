@@ -34,6 +34,37 @@ def test_sums_of_cuda_tensors_are_exact(address, way, workers):
     assert on_all_ranks(work, workers, address, specs=specs, memory=way) == [0] * workers
 
 
+@pytest.mark.parametrize("way", ["pinned", "pinned_zero_copy"])
+@pytest.mark.parametrize("loss", [{"wire": "bfloat16"}, {"wire": "float16"}, {"wire": "int8"},
+                                  {"prune": "static", "wire": "bfloat16"}, {"prune": "sigma"},
+                                  {"prune": "dynamic", "wire": "int8"}],
+                         ids=lambda loss: "-".join(loss.values()))
+def test_what_is_lost_on_a_card_is_what_the_host_loses_bit_for_bit(address, way, loss):
+    count = 1_000_003
+
+    def work(job):
+        generator = torch.Generator().manual_seed(job.rank)
+        found = []
+        for step in range(4):
+            gradient = torch.randn(count, generator=generator) ** 3
+            if step == 2:
+                job.scale_residuals(0.5)
+            given = gradient if job.device is None else gradient.cuda()
+            job.submit("weight", given)
+            job.wait_step(timeout=30)
+            found.append(given.cpu())
+        residual = torch.empty(count)
+        job.get_residual("weight", residual)
+        return [*found, residual]
+
+    specs = [("weight", count, "float32")]
+    host = on_all_ranks(work, 2, address, specs=specs, **loss)
+    there = on_all_ranks(work, 2, address + "-there", specs=specs, memory=way, **loss)
+    for ours, theirs in zip(there, host):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs))
+        assert theirs[-1].any(), "nothing was lost"
+
+
 def train(rank, on_device, way):
     import torch
     from torch.nn.parallel import DistributedDataParallel

@@ -154,6 +154,14 @@ void draw_momentum(std::uint64_t seed, JobPlan& plan) {
   plan.session.prune.momentum = 0.5;
 }
 
+// Some lie in a device's memory.
+void draw_far(std::uint64_t seed, JobPlan& plan) {
+  Random random(seed);
+  if (plan.is_store() || plan.session.prune.momentum > 0 || !random.one_in(2)) return;
+  for (std::uint32_t tensor = 0; tensor < plan.tensors.size(); ++tensor)
+    plan.tensors[tensor].far = plan.is_lossy(tensor) && !random.one_in(4);
+}
+
 SwarmJob draw_job(Random& random, std::size_t index, std::uint64_t seed) {
   SwarmJob job;
   JobPlan& plan = job.plan;
@@ -327,6 +335,8 @@ SwarmOptions draw_swarm(std::uint64_t seed) {
     draw_momentum(mix(seed, i, 0x30E7), options.jobs[i].plan);
   draw_trials(seed, options);
   draw_store(seed, options);
+  for (std::size_t i = 0; i < options.jobs.size(); ++i)
+    draw_far(mix(seed, i, 0xFA2), options.jobs[i].plan);
   return options;
 }
 
@@ -346,9 +356,13 @@ std::string describe(const SwarmOptions& options) {
   for (const SwarmJob& job : options.jobs) {
     const JobPlan& plan = job.plan;
     std::uint64_t elems = 0;
-    for (const auto& tensor : plan.tensors) elems += tensor.elem_count;
+    std::size_t far = 0;
+    for (const auto& tensor : plan.tensors) {
+      elems += tensor.elem_count;
+      far += tensor.far;
+    }
     out << "\n  " << plan.name << " workers=" << plan.world_size() << " steps=" << plan.steps()
-        << " tensors=" << plan.tensors.size() << " elems=" << elems
+        << " tensors=" << plan.tensors.size() << " elems=" << elems << " far=" << far
         << " chunk_bytes=" << plan.chunk_bytes << " nil_ppm=" << plan.nil_ppm
         << " pipelined=" << plan.pipelined << " collectives=" << plan.collectives.size()
         << " schedule=" << name_of(plan.session.schedule.policy)

@@ -9,7 +9,12 @@
 namespace sluice::sim {
 Worker::Worker(World& world, const Identity& id, const JobPlan& job_plan,
                const client::Layout& job_layout)
-    : identity(id), plan(job_plan), layout(job_layout), world_(world), buffer_(kMaxDatagramBytes) {
+    : identity(id),
+      plan(job_plan),
+      layout(job_layout),
+      world_(world),
+      buffer_(kMaxDatagramBytes),
+      far_(plan, layout) {
   for (const client::TensorSpec& tensor : plan.tensors) {
     const std::size_t bytes = tensor.elem_count * dtype_bytes(tensor.dtype);
     inputs_.emplace_back(bytes);

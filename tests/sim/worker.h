@@ -18,6 +18,7 @@
 
 #include "aggregator/wire/packet.h"
 #include "client/core/session.h"
+#include "tests/sim/far.h"
 #include "tests/sim/frame_pool.h"
 #include "tests/sim/oracle.h"
 #include "tests/sim/plan.h"
@@ -142,6 +143,7 @@ class Worker {
   void check_report(Step step);
   bool submit_due(TimeNs now);
   void submit(std::uint32_t tensor, Step step, TimeNs now);
+  client::FarTensor* far_of(std::uint32_t tensor, const std::uint8_t* input);  // null: not far
   bool start_collective(TimeNs now);
   void finish(TimeNs now);
   void check_tensor(const client::Event& event);
@@ -202,6 +204,8 @@ class Worker {
   std::vector<std::vector<std::uint8_t>> inputs_;
   std::vector<std::vector<std::uint8_t>> outputs_;
   std::vector<std::uint8_t> buffer_;
+  mutable FarSide far_;  // a question may let it take back what is given back
+  bool flushes_ = false;
   std::unique_ptr<StoreLoop> store_;  // the application, in a job of that kind
 };
 

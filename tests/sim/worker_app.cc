@@ -16,6 +16,8 @@ void Worker::on_event(const client::Event& event, TimeNs now) {
   switch (event.kind) {
     case Kind::kJoined:
     case Kind::kTensorLost:  // what was in flight shows in what comes with it
+      if (layout.tensor(event.tensor).far) far_.over(event.tensor, nullptr);
+      break;
     case Kind::kStalled:
     case Kind::kDetoured:
     case Kind::kReturned: break;
@@ -25,6 +27,9 @@ void Worker::on_event(const client::Event& event, TimeNs now) {
     case Kind::kTensorDone:
       ++tensors_done_;
       absent_[event.tensor] = event.absent;
+      if (layout.tensor(event.tensor).far)
+        far_.over(event.tensor,
+                  event.absent ? nullptr : reinterpret_cast<float*>(outputs_[event.tensor].data()));
       check_tensor(event);
       if (plan.pipelined && event.step < plan.ranks[identity.rank.value].last_step)
         submit(event.tensor, event.step + 1, now);
@@ -138,8 +143,10 @@ bool Worker::begin_next(TimeNs now) {
   tensors_done_ = 0;
   if (plan.tolerates_stragglers() && session_->behind() != 0) return begin_catching_up(now);
   catching_up_ = false;
-  if (plan.flush_last && step_ == rank.last_step)
+  if (plan.flush_last && step_ == rank.last_step) {
+    flushes_ = true;
     expect_ok(session_->flush_residuals(), "flush_residuals");
+  }
   order_ = plan.submission_order(identity.rank, step_);
   app_due_ = now + plan.compute_ns(identity.rank, step_);
   phase_ = Phase::kSubmitting;
@@ -162,7 +169,8 @@ bool Worker::begin_catching_up(TimeNs now) {
     const client::Submission submission{.tensor = tensor,
                                         .output = outputs_[tensor].data(),
                                         .priority = plan.priority(identity.rank, step_, tensor),
-                                        .contribute = false};
+                                        .contribute = false,
+                                        .far = far_of(tensor, nullptr)};
     if (expect_ok(session_->submit(submission, now), "catching up")) continue;
     phase_ = Phase::kNext;
     return true;
@@ -223,6 +231,11 @@ bool Worker::submit_due(TimeNs now) {
   return true;
 }
 
+client::FarTensor* Worker::far_of(std::uint32_t tensor, const std::uint8_t* input) {
+  if (!layout.tensor(tensor).far) return nullptr;
+  return far_.submit(tensor, reinterpret_cast<const float*>(input), flushes_);
+}
+
 void Worker::submit(std::uint32_t tensor, Step step, TimeNs now) {
   const client::TensorSpec& spec = plan.tensors[tensor];
   const std::size_t elem_bytes = dtype_bytes(spec.dtype);
@@ -242,7 +255,8 @@ void Worker::submit(std::uint32_t tensor, Step step, TimeNs now) {
                                       .input = nil ? nullptr : input,
                                       .output = outputs_[tensor].data(),
                                       .weight = plan.weight(identity.rank, step),
-                                      .priority = plan.priority(identity.rank, step, tensor)};
+                                      .priority = plan.priority(identity.rank, step, tensor),
+                                      .far = far_of(tensor, nil ? nullptr : input)};
   std::vector<float> velocity;
   if (plan.has_velocity(tensor)) {
     std::span<float> kept;

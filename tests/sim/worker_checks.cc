@@ -196,8 +196,14 @@ std::string Worker::unbalanced_residuals() const {
   for (std::uint32_t tensor = 0; tensor < plan.tensors.size(); ++tensor) {
     if (!plan.is_lossy(tensor)) continue;
     const std::span<const float> missing = world_.oracle().undelivered(party(), tensor);
-    std::span<float> residual;
-    if (Status status = session_->residual(tensor, residual); !status.ok()) return status.message();
+    std::span<const float> residual;
+    std::span<float> here;
+    if (layout.tensor(tensor).far) {
+      residual = far_.residual(tensor);
+    } else {
+      if (Status status = session_->residual(tensor, here); !status.ok()) return status.message();
+      residual = here;
+    }
     for (std::size_t i = 0; i < plan.tensors[tensor].elem_count; ++i)
       if (const float due = missing.empty() ? 0 : missing[i]; residual[i] != due)
         return "I8: rank " + std::to_string(identity.rank.value) + " of job " + plan.name +

@@ -294,9 +294,13 @@ typedef struct sluice_options {
   double epsilon;           /* Adam; default 1e-8 */
   int32_t adam_lerp;        /* Adam: non-zero computes the first moment as PyTorch 2 does */
   /* sluice_memory; default SLUICE_MEMORY_HOST. Others let sluice_submit_device() be called, and
-   * cost page-locked host memory for one copy of all tensors. They need the plug-in
-   * libsluice_cuda.so and NVIDIA's driver: without them the join fails with SLUICE_NOT_FOUND and
-   * says what to install. The log has every way that was not taken, with its reason. */
+   * cost page-locked host memory for one copy of all tensors. What is pruned or rounded is so on
+   * the device, where its residual is, and crosses the bus as it travels; it costs page-locked
+   * memory for two payloads, and on the device for residual and payload. Not so with the rules
+   * 'sampled' and 'dynamic_raw', prune_momentum and over BCube: the log has the reason. They need
+   * the plug-in libsluice_cuda.so and NVIDIA's driver: without them the join fails with
+   * SLUICE_NOT_FOUND and says what to install. The log has every way that was not taken, with its
+   * reason. */
   int32_t memory;
   int32_t device; /* with another memory than the host's: the device, counted from 0 */
 } sluice_options;
@@ -543,9 +547,9 @@ typedef struct sluice_submission {
  *
  * Fails as sluice_submit() does, with SLUICE_INVALID_ARGUMENT for a job whose options.memory is
  * SLUICE_MEMORY_HOST, with SLUICE_IO_ERROR when the device can't tell what the stream was given. A
- * copy that fails later fails the job, for the other ranks at once, with SLUICE_IO_ERROR and a text
- * that has the tensor and the device's own words; no work of the device ever waits for this
- * library.
+ * copy or kernel that fails later fails the job, for the other ranks at once, with SLUICE_IO_ERROR
+ * and a text that has the tensor and the device's own words; no work of the device ever waits for
+ * this library.
  */
 SLUICE_API sluice_status sluice_submit_device(sluice_job* job, const sluice_submission* submission);
 
@@ -740,13 +744,14 @@ SLUICE_API sluice_status sluice_set_averaging(sluice_job* job, uint32_t tensor, 
  * read after a step, set before the first gradient after a restart; it begins as zero. `values`
  * holds elem_count elements. With prune_momentum every float32 tensor has one that is not
  * SLUICE_TENSOR_EXACT, and `values` twice as many elements: the velocity's after the others.
- * Never block. Fail with SLUICE_BUSY while the tensor is in flight, with SLUICE_INVALID_ARGUMENT
- * (NULL, no such tensor, or one that has no residual). */
+ * Never block, but for a residual on a device: until it is copied. Fail with SLUICE_BUSY while the
+ * tensor is in flight, with SLUICE_INVALID_ARGUMENT (NULL, no such tensor, or one that has no
+ * residual). */
 SLUICE_API sluice_status sluice_get_residual(sluice_job* job, uint32_t tensor, float* values);
 SLUICE_API sluice_status sluice_set_residual(sluice_job* job, uint32_t tensor, const float* values);
 /* Gradients are larger by `factor` from the next ones on, because the scale of the loss has
- * changed: so become all residuals. Never blocks. Fails with SLUICE_BUSY in the middle of a step,
- * with SLUICE_INVALID_ARGUMENT. */
+ * changed: so become all residuals. Never blocks, but where they are on a device. Fails with
+ * SLUICE_BUSY in the middle of a step, with SLUICE_INVALID_ARGUMENT. */
 SLUICE_API sluice_status sluice_scale_residuals(sluice_job* job, double factor);
 
 /* Before the submissions of the last step of a rank that will leave: pruned tensors leave whole

@@ -1,87 +1,10 @@
 // Whole jobs whose gradients are in the memory of a device: a fake one, late and out of order.
-#include <dlfcn.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <atomic>
-#include <cstdlib>
 
-#include "tests/unit/client_abi/job_support.h"
+#include "tests/unit/device/device_jobs.h"
 
 namespace job_test {
 namespace {
-
-using sluice::Job;
-using sluice::Memory;
-using sluice::Options;
-using testing::AllOf;
-using testing::HasSubstr;
-
-constexpr std::size_t kBig = 200'000;  // several pieces
-constexpr std::size_t kSmall = 17;
-
-template <typename Function>
-Function* of_fake_device(const char* name) {
-  void* const plugin = ::dlopen(FAKE_DEVICE_DIR "/libsluice_cuda.so", RTLD_NOW | RTLD_LOCAL);
-  return reinterpret_cast<Function*>(::dlsym(plugin, name));
-}
-
-// Bytes that have crossed the fake device's bus.
-struct Crossed {
-  std::uint64_t from_device = 0, to_device = 0;
-  static Crossed now() {
-    Crossed crossed;
-    of_fake_device<void(std::uint64_t*, std::uint64_t*)>("sluice_fake_bytes")(&crossed.from_device,
-                                                                              &crossed.to_device);
-    return crossed;
-  }
-};
-
-// Memory that nothing but the fake device can touch.
-class DeviceFloats {
- public:
-  explicit DeviceFloats(std::size_t count)
-      : count_(count),
-        memory_(of_fake_device<void*(std::size_t)>("sluice_fake_allocate")(count * sizeof(float))),
-        copy_(of_fake_device<void(void*, const void*, std::size_t)>("sluice_fake_copy")) {}
-  void* get() const { return memory_; }
-  void write(const std::vector<float>& values) {
-    copy_(memory_, values.data(), count_ * sizeof(float));
-  }
-  std::vector<float> read() const {
-    std::vector<float> values(count_);
-    copy_(values.data(), memory_, count_ * sizeof(float));
-    return values;
-  }
-
- private:
-  std::size_t count_;
-  void* memory_;
-  void (*copy_)(void*, const void*, std::size_t);
-};
-
-class DeviceJobs : public testing::Test {
- protected:
-  void SetUp() override {
-    ::setenv("SLUICE_PLUGIN_DIR", FAKE_DEVICE_DIR, 1);
-    ::setenv("SLUICE_FAKE_DEVICE", "late_us=300", 1);
-  }
-  void TearDown() override {
-    ::unsetenv("SLUICE_PLUGIN_DIR");
-    ::unsetenv("SLUICE_FAKE_DEVICE");
-  }
-  static Options options(const char* name, std::uint32_t rank, std::uint32_t world_size) {
-    Options options = options_for(name, rank, world_size);
-    options.memory = Memory::kDevice;
-    options.device = 1;
-    return options;
-  }
-  static std::vector<float> ramp(std::size_t count, float factor) {
-    std::vector<float> values(count);
-    for (std::size_t i = 0; i < count; ++i) values[i] = factor * static_cast<float>(i % 1000);
-    return values;
-  }
-};
 
 TEST_F(DeviceJobs, SumWhatLiesInDeviceMemoryBesideWhatLiesInTheHosts) {
   on_every_rank(2, [&](std::uint32_t rank) {
@@ -204,29 +127,6 @@ TEST_F(DeviceJobs, CrossTheBusOnceEachWay) {
   EXPECT_EQ(Crossed::now().to_device, then.to_device);
 }
 
-// Who asks for less traffic hears that it is not less between device and host.
-TEST_F(DeviceJobs, SayThatPrunedGradientsCrossTheBusWhole) {
-  const auto log_of = [&](const char* name, sluice::Prune prune, sluice::Wire wire) {
-    std::string log;
-    Options wanted = options(name, 0, 1);
-    wanted.prune = prune;
-    wanted.wire = wire;
-    wanted.log = [&](sluice_log_level, const char* text) { log += std::string(text) + "\n"; };
-    Job job(wanted, {{"g", kBig}});
-    DeviceFloats memory(kBig);
-    const Crossed before = Crossed::now();
-    job.submit_device({0, memory.get(), memory.get()}, nullptr);
-    job.wait_step(kLong);
-    EXPECT_EQ(Crossed::now().from_device - before.from_device, kBig * sizeof(float));
-    return log;
-  };
-  const auto says = HasSubstr("device 1 (fake 1, pinned): gradients cross the bus whole");
-  const auto off = sluice::Prune::kOff;
-  EXPECT_THAT(log_of("device-pruned", sluice::Prune::kStatic, sluice::Wire::kFloat32), says);
-  EXPECT_THAT(log_of("device-rounded", off, sluice::Wire::kInt8), says);
-  EXPECT_THAT(log_of("device-plain", off, sluice::Wire::kFloat32), testing::Not(says));
-}
-
 TEST_F(DeviceJobs, FailForAllWhenACopyFails) {
   for (const char* const fault : {"fail=1", "fail=2"}) {  // out of the device; back into it
     ::setenv("SLUICE_FAKE_DEVICE", fault, 1);
@@ -305,7 +205,7 @@ TEST_F(DeviceJobs, SayWhichWayIsTakenAndWhyNotTheOthers) {
   ASSERT_EQ(sluice_describe_memory(0, text.data(), text.size()), SLUICE_OK);
   EXPECT_THAT(text.data(), AllOf(HasSubstr("host: works\n"), HasSubstr("gpudirect: no transport"),
                                  HasSubstr("pinned_zero_copy: works, fake 0, 4 GB/s, "
-                                           "gradients cross the bus whole")));
+                                           "what is pruned or rounded is packed there")));
 }
 
 TEST_F(DeviceJobs, SayWhatToInstallWithoutThePlugin) {

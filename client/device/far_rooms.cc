@@ -1,0 +1,182 @@
+#include "client/device/far_rooms.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "aggregator/base/check.h"
+#include "client/core/residuals.h"
+
+namespace sluice::client {
+namespace {
+
+constexpr std::size_t kTableAlignBytes = 16;  // what kernels ask for
+constexpr std::size_t kRoomAlignBytes = 256;  // what copies like
+constexpr std::size_t kThresholdBytes = 256;
+
+constexpr std::size_t round_up(std::size_t bytes, std::size_t to) {
+  return (bytes + to - 1) / to * to;
+}
+
+std::size_t area_bytes(const FarRooms::Room& room) noexcept {
+  return round_up(std::max(room.in_bytes(), room.head_bytes + room.value_room_bytes),
+                  kRoomAlignBytes);
+}
+
+std::size_t residual_bytes_of(const FarRooms::Room& room) noexcept {
+  return round_up(room.elem_count * sizeof(float), kRoomAlignBytes);
+}
+
+const char* why_not_there(const PruneOptions& pruning, bool prunes) noexcept {
+  if (pruning.momentum > 0) return "momentum correction is the host's";
+  if (prunes && pruning.rule == PruneRule::kSampled) return "the rule 'sampled' is the host's";
+  if (prunes && pruning.rule == PruneRule::kDynamicRaw)
+    return "the rule 'dynamic_raw' is the host's";
+  return nullptr;
+}
+
+}  // namespace
+
+// ---- which ----
+
+FarChoice choose_far(std::vector<TensorSpec>& tensors, Dtype wire, const PruneOptions& pruning,
+                     const std::string& why_none) {
+  std::vector<PruneTensor> prunable;
+  for (const TensorSpec& tensor : tensors) prunable.push_back(prunable_as(tensor));
+  const Thresholds thresholds(pruning, prunable);
+  FarChoice choice;
+  for (std::uint32_t i = 0; i < tensors.size(); ++i) {
+    TensorSpec& tensor = tensors[i];
+    if (tensor.dtype != Dtype::kFloat32 || tensor.exact) continue;
+    const bool prunes = thresholds.prunes(i);
+    if (!prunes && wire == Dtype::kFloat32 && !(pruning.momentum > 0)) continue;
+    const char* const why = why_none.empty() ? why_not_there(pruning, prunes) : why_none.c_str();
+    tensor.far = why == nullptr;
+    ++(tensor.far ? choice.far_count : choice.near_count);
+    if (tensor.far || !choice.why.empty()) continue;
+    choice.first_near = tensor.name;
+    choice.why = why;
+  }
+  return choice;
+}
+
+std::string FarChoice::describe() const {
+  std::string text;
+  if (far_count != 0)
+    text = std::to_string(far_count) +
+           " tensors are pruned and rounded on the device, where their residuals are: of them "
+           "what leaves crosses the bus";
+  if (near_count == 0) return text;
+  if (!text.empty()) text += "; ";
+  return text + std::to_string(near_count) + " tensors, '" + first_near +
+         "' first, cross the bus whole, to be pruned and rounded on the host, where their "
+         "residuals are: " +
+         why;
+}
+
+// ---- where ----
+
+FarRooms::FarRooms(const Layout& layout, const PruneOptions& pruning)
+    : thresholds_(pruning, prunable_of(layout)) {
+  index_.assign(layout.tensor_count(), kNone);
+  for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor) {
+    if (!layout.tensor(tensor).far) continue;
+    index_[tensor] = static_cast<std::uint32_t>(rooms_.size());
+    Room& room = rooms_.emplace_back();
+    room.elem_count = layout.tensor(tensor).elem_count;
+    room.chunk_elems = layout.chunk_elems(tensor);
+    room.chunk_count = layout.first_chunk(tensor + 1) - layout.first_chunk(tensor);
+    room.wire = layout.wire_dtype(tensor);
+    room.prunes = thresholds_.prunes(tensor);
+    CHECK(layout.result_dtype(tensor) == room.wire && room.chunk_count > 0);
+    const std::size_t dense = payload_bytes(room.wire, room.chunk_elems);
+    const std::size_t whole = (room.chunk_count - 1) * std::size_t{room.chunk_elems};
+    room.tensor.dense_bytes = dense;
+    if (room.prunes)
+      room.offset_bytes =
+          round_up((room.chunk_count + 1) * sizeof(std::uint64_t), kTableAlignBytes);
+    room.dense_bytes =
+        (room.chunk_count - 1) * dense + payload_bytes(room.wire, room.elem_count - whole);
+    room.fate_bytes = round_up(room.chunk_count * sizeof(Fate), kTableAlignBytes);
+    room.head_bytes =
+        room.fate_bytes + round_up(room.chunk_count * sizeof(FarResult), kTableAlignBytes);
+    room.value_room_bytes = room.chunk_count * dense;
+  }
+}
+
+std::size_t FarRooms::host_bytes(std::uint32_t tensor) const noexcept {
+  const Room& room = rooms_[index_[tensor]];
+  return round_up(room.in_bytes(), kRoomAlignBytes) +
+         round_up(room.head_bytes + room.value_room_bytes, kRoomAlignBytes);
+}
+
+void FarRooms::place(std::uint32_t tensor, std::uint8_t* host) noexcept {
+  Room& room = *find(tensor);
+  room.in = host;
+  room.out = host + round_up(room.in_bytes(), kRoomAlignBytes);
+  if (room.prunes) room.tensor.offsets = reinterpret_cast<const std::uint64_t*>(room.in);
+  room.tensor.packed = room.in + room.offset_bytes;
+  room.tensor.fates = {reinterpret_cast<Fate*>(room.out), room.chunk_count};
+  room.tensor.results = {reinterpret_cast<FarResult*>(room.out + room.fate_bytes),
+                         room.chunk_count};
+  room.tensor.values = {room.out + room.head_bytes, room.value_room_bytes};
+  room.begin_anew();
+}
+
+std::size_t FarRooms::residual_bytes() const noexcept {
+  std::size_t bytes = 0;
+  for (const Room& room : rooms_) bytes += residual_bytes_of(room);
+  return bytes;
+}
+
+std::size_t FarRooms::device_bytes() const noexcept {
+  std::size_t bytes = residual_bytes();
+  for (const Room& room : rooms_) bytes += area_bytes(room) + (room.prunes ? kThresholdBytes : 0);
+  return bytes;
+}
+
+void FarRooms::place_on_device(std::uint8_t* memory) noexcept {
+  for (Room& room : rooms_) {
+    room.residual = reinterpret_cast<float*>(memory);
+    memory += residual_bytes_of(room);
+  }
+  for (Room& room : rooms_) {
+    room.area = memory;
+    memory += area_bytes(room);
+    if (!room.prunes) continue;
+    room.threshold = reinterpret_cast<float*>(memory);
+    memory += kThresholdBytes;
+  }
+}
+
+void FarRooms::Room::begin_anew() noexcept {
+  std::fill(tensor.fates.begin(), tensor.fates.end(), Fate::kOpen);
+  std::fill(tensor.results.begin(), tensor.results.end(), FarResult{});
+  tensor.value_bytes = 0;
+}
+
+void FarRooms::Room::take_given() {
+  std::vector<std::uint32_t>& chunks = tensor.given_chunks;
+  std::vector<std::uint8_t>& payloads = tensor.given_payloads;
+  giving_chunks.clear();
+  giving_payloads.clear();
+  if (chunks.empty()) return;
+  std::vector<bool> taken(chunk_count);
+  const auto again = std::find_if(chunks.begin(), chunks.end(), [&](std::uint32_t chunk) {
+    const bool before = taken[chunk];
+    taken[chunk] = true;
+    return before;
+  });
+  if (again == chunks.end()) {
+    giving_chunks.swap(chunks);
+    giving_payloads.swap(payloads);
+    return;
+  }
+  const std::ptrdiff_t bytes =
+      (again - chunks.begin()) * static_cast<std::ptrdiff_t>(tensor.dense_bytes);
+  giving_chunks.assign(chunks.begin(), again);
+  giving_payloads.assign(payloads.begin(), payloads.begin() + bytes);
+  chunks.erase(chunks.begin(), again);
+  payloads.erase(payloads.begin(), payloads.begin() + bytes);
+}
+
+}  // namespace sluice::client

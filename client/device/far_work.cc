@@ -1,0 +1,164 @@
+#include "client/device/far_work.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "aggregator/base/check.h"
+
+namespace sluice::client {
+namespace {
+
+static_assert(SLUICE_DEVICE_OPEN == static_cast<int>(Fate::kOpen) &&
+              SLUICE_DEVICE_DELIVERED == static_cast<int>(Fate::kDelivered) &&
+              SLUICE_DEVICE_MISSED == static_cast<int>(Fate::kMissed) &&
+              SLUICE_DEVICE_UNKNOWN == static_cast<int>(Fate::kUnknown));
+static_assert(sizeof(FarResult) == sizeof(sluice_device_result) &&
+              offsetof(FarResult, bytes) == offsetof(sluice_device_result, bytes) &&
+              offsetof(FarResult, factor) == offsetof(sluice_device_result, factor) &&
+              offsetof(FarResult, divisor) == offsetof(sluice_device_result, divisor));
+
+sluice_device_tensor tensor_of(const FarRooms::Room& room, const float* gradient) noexcept {
+  return {.gradient = gradient,
+          .residual = room.residual,
+          .elem_count = room.elem_count,
+          .chunk_elems = room.chunk_elems,
+          .wire = static_cast<std::uint32_t>(room.wire)};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<FarWork>> FarWork::create(Device& device, FarRooms& rooms,
+                                                 const PruneOptions& pruning) {
+  std::unique_ptr<FarWork> made(new FarWork(device, rooms, pruning));
+  const sluice_device_kernels& kernels = made->kernels_;
+  std::uint64_t workspace_bytes = 0;
+  for (const Room& room : rooms.all()) {
+    if (!room.prunes) continue;
+    const sluice_device_tensor tensor = tensor_of(room, nullptr);
+    const std::uint64_t bytes = kernels.workspace_bytes(device.raw(), &tensor);
+    if (bytes == 0) return Status(StatusCode::kIoError, device.title() + ": " + device.why());
+    workspace_bytes = std::max(workspace_bytes, bytes);
+  }
+  made->memory_ = kernels.acquire(device.raw(), rooms.device_bytes());
+  if (made->memory_ != nullptr && workspace_bytes != 0)
+    made->workspace_ = kernels.acquire(device.raw(), workspace_bytes);
+  if (made->memory_ == nullptr || (workspace_bytes != 0 && made->workspace_ == nullptr))
+    return Status(
+        StatusCode::kExhausted,
+        device.title() + ": " + std::to_string(rooms.device_bytes() + workspace_bytes) +
+            " bytes of its memory, for residuals and what leaves, cannot be had: " + device.why());
+  rooms.place_on_device(static_cast<std::uint8_t*>(made->memory_));
+  return made;
+}
+
+FarWork::~FarWork() {
+  for (void* const memory : {memory_, workspace_})
+    if (memory != nullptr) kernels_.free(device_.raw(), memory);
+}
+
+bool FarWork::start(const CopyStage::Copy& copy, sluice_device_mark*& mark) {
+  mark = nullptr;
+  if (copy.way == CopyStage::Way::kScale) {
+    const std::size_t count = rooms_.residual_bytes() / sizeof(float);
+    return then(kernels_.scale(device_.raw(), static_cast<float*>(memory_), count, copy.factor),
+                mark);
+  }
+  Room& room = *rooms_.find(copy.tensor);
+  return copy.way == CopyStage::Way::kPack ? pack(copy, room, mark) : finish(copy, room, mark);
+}
+
+// One mark stands for all before it.
+bool FarWork::then(sluice_device_mark* next, sluice_device_mark*& mark) const {
+  if (mark != nullptr) device_.drop(mark);
+  mark = next;
+  return next != nullptr;
+}
+
+float* FarWork::loan(std::uint32_t tensor, const Room& room) {
+  if (loans_.size() <= tensor) loans_.resize(tensor + 1);
+  if (loans_[tensor] == nullptr)
+    loans_[tensor] = static_cast<float*>(device_.lock_pages(room.elem_count * sizeof(float)));
+  return loans_[tensor];
+}
+
+sluice_device_rule FarWork::rule_for(const CopyStage::Copy& copy) noexcept {
+  const std::uint64_t rank =
+      pruning_.rule == PruneRule::kStatic ? rooms_.take_rank(copy.tensor) : 0;
+  if (copy.whole) return {.kind = SLUICE_DEVICE_ALL};
+  switch (pruning_.rule) {
+    case PruneRule::kStatic: return {.kind = SLUICE_DEVICE_RANK, .rank = rank};
+    case PruneRule::kSigma: return {.kind = SLUICE_DEVICE_SIGMA, .sigmas = pruning_.sigmas};
+    case PruneRule::kDynamic: return {.kind = SLUICE_DEVICE_DYNAMIC};
+    case PruneRule::kOff:
+    case PruneRule::kSampled:
+    case PruneRule::kDynamicRaw: break;
+  }
+  CHECK(false);  // such tensors are not far
+  return {};
+}
+
+bool FarWork::pack(const CopyStage::Copy& copy, Room& room, sluice_device_mark*& mark) {
+  const auto* gradient = static_cast<const float*>(copy.input);
+  if (!copy.on_device) {
+    float* const pages = loan(copy.tensor, room);
+    if (pages == nullptr) return false;
+    std::memcpy(pages, gradient, room.elem_count * sizeof(float));
+    gradient = pages;
+  }
+  const sluice_device_tensor tensor = tensor_of(room, gradient);
+  if (!give_back(tensor, room, mark)) return false;
+  if (!room.prunes) return then(kernels_.convert(device_.raw(), &tensor, room.area), mark);
+  const sluice_device_rule rule = rule_for(copy);
+  return then(kernels_.find_threshold(device_.raw(), &tensor, &rule, workspace_, room.threshold),
+              mark) &&
+         then(kernels_.pack(device_.raw(), &tensor, room.threshold, workspace_,
+                            room.area + room.offset_bytes,
+                            reinterpret_cast<std::uint64_t*>(room.area)),
+              mark);
+}
+
+// The average may take the gradient's place, so it comes last.
+bool FarWork::finish(const CopyStage::Copy& copy, Room& room, sluice_device_mark*& mark) {
+  const auto* gradient = static_cast<const float*>(copy.input);
+  auto* output = static_cast<float*>(copy.output);
+  if (!copy.on_device) {
+    float* const pages = loan(copy.tensor, room);
+    if (pages == nullptr) return false;
+    if (gradient != nullptr) gradient = pages;
+    if (output != nullptr) output = pages;
+  }
+  const sluice_device_tensor tensor = tensor_of(room, gradient);
+  const auto* const results =
+      reinterpret_cast<const sluice_device_result*>(room.area + room.fate_bytes);
+  if (gradient != nullptr &&
+      !then(kernels_.settle(device_.raw(), &tensor, room.threshold, room.area), mark))
+    return false;
+  if (!give_back(tensor, room, mark)) return false;
+  return output == nullptr ||
+         then(kernels_.unpack(device_.raw(), &tensor, room.area + room.head_bytes, results, output),
+              mark);
+}
+
+// Through the place of results, of which there are none now.
+bool FarWork::give_back(const sluice_device_tensor& tensor, Room& room, sluice_device_mark*& mark) {
+  if (room.giving_chunks.empty()) return true;
+  auto* const chunks = reinterpret_cast<std::uint32_t*>(room.out + room.fate_bytes);
+  std::copy(room.giving_chunks.begin(), room.giving_chunks.end(), chunks);
+  std::uint8_t* const payloads = room.out + room.head_bytes;
+  std::copy(room.giving_payloads.begin(), room.giving_payloads.end(), payloads);
+  return then(kernels_.give_back(device_.raw(), &tensor, chunks, payloads,
+                                 static_cast<std::uint32_t>(room.giving_chunks.size())),
+              mark);
+}
+
+void FarWork::passed(const CopyStage::Copy& copy) {
+  if (copy.way == CopyStage::Way::kScale) return;
+  Room& room = *rooms_.find(copy.tensor);
+  const bool finished = copy.way == CopyStage::Way::kFinish;
+  if (finished || !room.giving_chunks.empty()) room.begin_anew();
+  if (finished && copy.output != nullptr && !copy.on_device)
+    std::memcpy(copy.output, loans_[copy.tensor], room.elem_count * sizeof(float));
+}
+
+}  // namespace sluice::client
