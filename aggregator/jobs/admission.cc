@@ -35,27 +35,26 @@ const char* name_of(Dtype wire) noexcept {
   return "?";
 }
 
-bool refuse(Refusal& refusal, wire::RefuseCode code, std::string why) {
-  CHECK(!why.empty());
-  refusal = {.code = code, .text = std::move(why)};
-  return false;
+JobDecision refuse_job(Refusal refusal) {
+  CHECK(!refusal.ok());
+  return {.kind = JobDecision::Kind::kRefuse, .refusal = std::move(refusal), .spec = {}};
 }
 
-JobDecision::Kind other_run(const JoinRequest& request, const JobEntry& entry,
-                            const std::string& holder, const char* state, Refusal& refusal) {
-  refuse(refusal, wire::RefuseCode::kOtherRun,
+JobDecision other_run(const JoinRequest& request, const JobEntry& entry, const std::string& holder,
+                      const char* state) {
+  return refuse_job(
+      no(wire::RefuseCode::kOtherRun,
          text("job '%s' is %s run %016" PRIx64 " (%s), rank %u at %s belongs to run %016" PRIx64
               ": stop the other run or choose another job name",
               entry.name.c_str(), state, entry.run_id, holder.c_str(), unsigned{request.rank.value},
-              std::string(request.address).c_str(), request.join.run_id));
-  return JobDecision::Kind::kRefuse;
+              std::string(request.address).c_str(), request.join.run_id)));
 }
 
 // Whether the job of another run makes way: nobody of it lives, and nobody is about to join it. Who
 // was heard a moment ago may have been killed since, so that alone is no reason to refuse: one that
 // speaks after it was asked is.
-JobDecision::Kind decide_rival(const JoinRequest& request, const JobEntry& entry,
-                               const PausableClock& clock, Refusal& refusal) {
+JobDecision decide_rival(const JoinRequest& request, const JobEntry& entry,
+                         const PausableClock& clock) {
   using Kind = JobDecision::Kind;
   CHECK(entry.run_id != request.join.run_id);
   const auto address = [&](Rank rank) { return entry.member(rank).address.c_str(); };
@@ -63,7 +62,7 @@ JobDecision::Kind decide_rival(const JoinRequest& request, const JobEntry& entry
     return other_run(
         request, entry,
         text("rank %u at %s", unsigned{entry.layout_rank.value}, address(entry.layout_rank)),
-        "being prepared for", refusal);
+        "being prepared for");
   const bool asked = is_asked(entry, request);
   Kind kind = Kind::kReplace;
   for (std::uint16_t index = 0; index < entry.world_size() && !entry.ended(); ++index) {
@@ -76,12 +75,17 @@ JobDecision::Kind decide_rival(const JoinRequest& request, const JobEntry& entry
       return other_run(request, entry,
                        text("rank %u at %s, heard %.1f s ago", unsigned{index}, address(rank),
                             seconds(silent_ns)),
-                       "in use by", refusal);
+                       "in use by");
   }
-  return kind;
+  return {.kind = kind, .refusal = {}, .spec = {}};
 }
 
 }  // namespace
+
+Refusal no(wire::RefuseCode code, std::string why) {
+  CHECK(code != wire::RefuseCode{} && !why.empty());
+  return {.code = code, .text = std::move(why)};
+}
 
 // For as long as its silent members may take to be given up, with time for a refusal to be
 // repeated.
@@ -92,16 +96,13 @@ bool is_asked(const JobEntry& entry, const JoinRequest& request) noexcept {
 
 // What can be said without looking at other jobs. Limits of the appliance's configuration are named
 // by their keys.
-bool check_request(const JoinRequest& request, const JobsOptions& options, Refusal& refusal) {
+Refusal check_request(const JoinRequest& request, const JobsOptions& options) {
   using wire::RefuseCode;
   const wire::Join& join = request.join;
   const unsigned rank = request.rank.value;
   const std::string name = printable(request.name());
   const unsigned world_size = join.world_size;
   const unsigned chunk_bytes = join.chunk_bytes;
-  const auto no = [&](RefuseCode code, std::string why) {
-    return refuse(refusal, code, std::move(why));
-  };
 
   if ((join.features & ~wire::kKnownFeatures) != 0)
     return no(RefuseCode::kBadVersion,
@@ -166,20 +167,17 @@ bool check_request(const JoinRequest& request, const JobsOptions& options, Refus
     return no(RefuseCode::kBadRequest,
               text("rank %u is outside job '%s' with world size %u (ranks 0 to %u)", rank,
                    name.c_str(), world_size, world_size - 1));
-  if (join.kind == JobKind::kStore) return check_store_request(request, options, refusal);
-  return check_policy(request, options, refusal);
+  if (join.kind == JobKind::kStore) return check_store_request(request, options);
+  return check_policy(request, options);
 }
 
-bool check_agreement(const JoinRequest& request, const JobsOptions& options, const JobEntry& entry,
-                     Refusal& refusal) {
+Refusal check_agreement(const JoinRequest& request, const JobsOptions& options,
+                        const JobEntry& entry) {
   using wire::RefuseCode;
   const wire::Join& join = request.join;
   const char* name = entry.name.c_str();
   const unsigned rank = request.rank.value;
   const unsigned first = entry.layout_rank.value;
-  const auto no = [&](RefuseCode code, std::string why) {
-    return refuse(refusal, code, std::move(why));
-  };
 
   CHECK((entry.run_id == join.run_id || entry.is_kept()) && entry.name == request.name());
   if (!entry.no_memory.empty()) return no(RefuseCode::kLimit, entry.no_memory);
@@ -230,23 +228,24 @@ bool check_agreement(const JoinRequest& request, const JobsOptions& options, con
                    "all ranks the same averaging",
                    rank, std::string(request.address).c_str(), name_of(join.averaging), name,
                    name_of(entry.averaging), first, entry.members[first].address.c_str()));
-  return check_store_agreement(request, entry, refusal) &&
-         check_policy_agreement(request, options, entry, refusal);
+  Refusal store = check_store_agreement(request, entry);
+  return store.ok() ? check_policy_agreement(request, options, entry) : store;
 }
 
-bool check_size(const JoinRequest& request, std::size_t arrived_bytes, Refusal& refusal) {
+Refusal check_size(const JoinRequest& request, std::size_t arrived_bytes) {
   const unsigned needed_bytes = request.join.datagram_bytes;
+  CHECK(request.join.has_proof == 0);
   if (request.max_datagram_bytes != 0 && needed_bytes > request.max_datagram_bytes)
-    return refuse(refusal, wire::RefuseCode::kMtu,
-                  text("this job needs datagrams of %u bytes, the appliance's port carries %zu: "
-                       "lower the chunk size or raise the port's mtu",
-                       needed_bytes, request.max_datagram_bytes));
+    return no(wire::RefuseCode::kMtu,
+              text("this job needs datagrams of %u bytes, the appliance's port carries %zu: "
+                   "lower the chunk size or raise the port's mtu",
+                   needed_bytes, request.max_datagram_bytes));
   if (arrived_bytes < needed_bytes)
-    return refuse(refusal, wire::RefuseCode::kMtu,
-                  text("datagrams of %zu bytes arrive, those of %u that this job needs do not: "
-                       "lower the chunk size or raise the MTU on the path",
-                       arrived_bytes, needed_bytes));
-  return true;
+    return no(wire::RefuseCode::kMtu,
+              text("datagrams of %zu bytes arrive, those of %u that this job needs do not: "
+                   "lower the chunk size or raise the MTU on the path",
+                   arrived_bytes, needed_bytes));
+  return {};
 }
 
 // Of what a job needs, that which it would not need without `reproducible`.
@@ -257,8 +256,7 @@ std::string part_of_order(const JobSpec& spec) {
 }
 
 // Whether another job fits, once the shards have released what is being removed.
-bool check_room(const JobSpec& spec, const JobsOptions& options, const Usage& usage,
-                Refusal& refusal) {
+Refusal check_room(const JobSpec& spec, const JobsOptions& options, const Usage& usage) {
   CHECK(usage.returning_jobs <= usage.jobs && usage.returning_bytes <= usage.bytes);
   using wire::RefuseCode;
   const std::string name = printable(spec.name);
@@ -267,42 +265,41 @@ bool check_room(const JobSpec& spec, const JobsOptions& options, const Usage& us
   const std::size_t kept_bytes = usage.bytes - usage.returning_bytes;
   const std::size_t total_bytes = options.max_total_memory_bytes;
   if (needed_bytes > options.max_job_memory_bytes)
-    return refuse(
-        refusal, RefuseCode::kLimit,
+    return no(
+        RefuseCode::kLimit,
         text("job '%s' needs %zu MiB%s, a job may have %zu MiB: raise limits.job_memory_mib to %zu",
              name.c_str(), mebibytes(needed_bytes), part_of_order(spec).c_str(),
              options.max_job_memory_bytes >> 20, mebibytes(needed_bytes)));
   if (needed_bytes > total_bytes - std::min(total_bytes, kept_bytes))
-    return refuse(refusal, RefuseCode::kLimit,
-                  text("job '%s' needs %zu MiB%s, %zu of %zu MiB are in use by %zu jobs: raise "
-                       "limits.total_memory_mib to %zu or wait for a job to end",
-                       name.c_str(), mebibytes(needed_bytes), part_of_order(spec).c_str(),
-                       mebibytes(kept_bytes), total_bytes >> 20, job_count,
-                       mebibytes(kept_bytes + needed_bytes)));
+    return no(RefuseCode::kLimit,
+              text("job '%s' needs %zu MiB%s, %zu of %zu MiB are in use by %zu jobs: raise "
+                   "limits.total_memory_mib to %zu or wait for a job to end",
+                   name.c_str(), mebibytes(needed_bytes), part_of_order(spec).c_str(),
+                   mebibytes(kept_bytes), total_bytes >> 20, job_count,
+                   mebibytes(kept_bytes + needed_bytes)));
   if (job_count >= options.max_jobs)
-    return refuse(refusal, RefuseCode::kLimit,
-                  text("job '%s' would be job %zu, this appliance serves %zu: raise limits.jobs or "
-                       "wait for a job to end",
-                       name.c_str(), job_count + 1, options.max_jobs));
-  return true;
+    return no(RefuseCode::kLimit,
+              text("job '%s' would be job %zu, this appliance serves %zu: raise limits.jobs or "
+                   "wait for a job to end",
+                   name.c_str(), job_count + 1, options.max_jobs));
+  return {};
 }
 
 JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
                        const JobEntry* entry, const Usage& usage, const PausableClock& clock) {
   using Kind = JobDecision::Kind;
-  JobDecision decision{.kind = Kind::kRefuse, .refusal = {}, .spec = {}};
-  if (!check_request(request, options, decision.refusal)) return decision;
-  if (entry != nullptr && entry->run_id != request.join.run_id) {
-    if (entry->is_kept() && check_agreement(request, options, *entry, decision.refusal))
-      decision.kind = Kind::kAdopt;
-    else
-      decision.kind = decide_rival(request, *entry, clock, decision.refusal);
-    return decision;
-  }
+  CHECK(entry == nullptr || entry->listed);
+  if (Refusal refusal = check_request(request, options); !refusal.ok())
+    return refuse_job(std::move(refusal));
   if (entry != nullptr) {
-    if (check_agreement(request, options, *entry, decision.refusal)) decision.kind = Kind::kJoin;
-    return decision;
+    const bool own_run = entry->run_id == request.join.run_id;
+    if (!own_run && !entry->is_kept()) return decide_rival(request, *entry, clock);
+    Refusal refusal = check_agreement(request, options, *entry);
+    if (refusal.ok())
+      return {.kind = own_run ? Kind::kJoin : Kind::kAdopt, .refusal = {}, .spec = {}};
+    return own_run ? refuse_job(std::move(refusal)) : decide_rival(request, *entry, clock);
   }
+  JobDecision decision{.kind = Kind::kLater, .refusal = {}, .spec = {}};
   const wire::Join& join = request.join;
   JobSpec& spec = decision.spec;
   spec = {.name = std::string(request.name()),
@@ -318,18 +315,19 @@ JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
   size_windows(spec, options.max_job_memory_bytes);
   CHECK(request.rank.value < spec.world_size);
   CHECK(spec.store.has_value() == (spec.chunk_counts[kGradients] == 0));
-  if (!check_room(spec, options, usage, decision.refusal)) {
+  if (Refusal refusal = check_room(spec, options, usage); !refusal.ok()) {
+    CHECK(usage.kept_jobs <= usage.jobs && usage.kept_bytes <= usage.bytes);
     Usage without = usage;
     without.jobs -= usage.kept_jobs;
     without.bytes -= usage.kept_bytes;
-    Refusal still;
-    if (usage.kept_jobs != 0 && check_room(spec, options, without, still))
-      decision.kind = Kind::kMakeRoom;
+    if (usage.kept_jobs == 0 || !check_room(spec, options, without).ok())
+      return refuse_job(std::move(refusal));
+    decision.kind = Kind::kMakeRoom;
     return decision;
   }
   const bool fits_now = Job::memory_bytes(spec) + usage.bytes <= options.max_total_memory_bytes &&
                         usage.jobs < options.max_jobs;
-  decision.kind = fits_now ? Kind::kFound : Kind::kLater;
+  if (fits_now) decision.kind = Kind::kFound;
   return decision;
 }
 

@@ -2,7 +2,7 @@
 //
 // Pure functions from a request and what the control side remembers to acceptance or refusal; every
 // refusal prints both values. join.cc has proven the secret before, and carries the decision out.
-// What a check returns means the same everywhere: true is good, false has said why.
+// A check returns the refusal, or one that is ok().
 #pragma once
 
 #include <string>
@@ -23,10 +23,13 @@ struct JoinRequest {
   std::string_view name() const noexcept { return {join.name, join.name_bytes}; }
 };
 
-struct Refusal {
+struct [[nodiscard]] Refusal {
   wire::RefuseCode code{};
   std::string text;
+
+  bool ok() const noexcept { return code == wire::RefuseCode{}; }
 };
+Refusal no(wire::RefuseCode code, std::string why);
 
 // What jobs take of the appliance, with what is on its way back.
 struct Usage {
@@ -80,24 +83,23 @@ RankDecision decide_rank(const JoinRequest& request, const JobEntry& entry,
 bool is_asked(const JobEntry& entry, const JoinRequest& request) noexcept;
 
 // The parts of decide_job(), in its order.
-bool check_size(const JoinRequest& request, std::size_t arrived_bytes, Refusal& refusal);
-bool check_request(const JoinRequest& request, const JobsOptions& options, Refusal& refusal);
-bool check_agreement(const JoinRequest& request, const JobsOptions& options, const JobEntry& entry,
-                     Refusal& refusal);
-bool check_room(const JobSpec& spec, const JobsOptions& options, const Usage& usage,
-                Refusal& refusal);
+Refusal check_size(const JoinRequest& request, std::size_t arrived_bytes);
+Refusal check_request(const JoinRequest& request, const JobsOptions& options);
+Refusal check_agreement(const JoinRequest& request, const JobsOptions& options,
+                        const JobEntry& entry);
+Refusal check_room(const JobSpec& spec, const JobsOptions& options, const Usage& usage);
 
 // options.cc: how the job chooses k. The options come from the join, else from the configuration.
 PolicyOptions effective_policy(const JoinRequest& request, const JobsOptions& options) noexcept;
 // Either may ask: what a join leaves out, the configuration may have for that name.
 bool effective_reproducible(const JoinRequest& request, const JobsOptions& options) noexcept;
-bool check_policy(const JoinRequest& request, const JobsOptions& options, Refusal& refusal);
-bool check_policy_agreement(const JoinRequest& request, const JobsOptions& options,
-                            const JobEntry& entry, Refusal& refusal);
+Refusal check_policy(const JoinRequest& request, const JobsOptions& options);
+Refusal check_policy_agreement(const JoinRequest& request, const JobsOptions& options,
+                               const JobEntry& entry);
 // Whether there is such a store, and all ranks mean the same one. Precondition: the rest of the
 // request makes sense; kind kStore.
-bool check_store_request(const JoinRequest& request, const JobsOptions& options, Refusal& refusal);
-bool check_store_agreement(const JoinRequest& request, const JobEntry& entry, Refusal& refusal);
+Refusal check_store_request(const JoinRequest& request, const JobsOptions& options);
+Refusal check_store_agreement(const JoinRequest& request, const JobEntry& entry);
 StoreSpec store_spec(const JoinRequest& request, const JobsOptions& options) noexcept;
 // Jobs that leave stragglers behind keep more steps for them, as far as one job's memory allows.
 void size_windows(JobSpec& spec, std::size_t max_job_bytes) noexcept;

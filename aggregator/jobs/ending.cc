@@ -129,6 +129,7 @@ void Jobs::shutdown(TimeNs clock_ns) {
          text("job '%s': the appliance is shutting down; start the job again when it is back",
               entry->name.c_str()),
          now);
+    CHECK(entry->ended());
   }
 }
 
@@ -157,6 +158,7 @@ std::size_t Jobs::write_status(const JobEntry& entry, Rank rank, std::uint32_t e
   const std::size_t words = sluice::mask_words(entry.world_size());
   CHECK(words <= missing.size());
   const MemberEntry& member = entry.member(rank);
+  CHECK(member.cookie != 0);
   wire::Status body{.echo_timestamp_us = echo_us,
                     .joined_count = entry.count(MemberPhase::kJoined),
                     .world_size = entry.world_size(),

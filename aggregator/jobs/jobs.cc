@@ -39,6 +39,7 @@ ControlResult Jobs::handle(const wire::Packet& packet, const Origin& origin,
 // sent. The request itself has been carried out, whatever path it came by.
 ControlResult Jobs::validate_path(const Request& request, ControlResult result) {
   const PathKey& path = request.origin.path;
+  CHECK(!result.bind || entries_[result.job.value] != nullptr);
   MemberEntry* member =
       result.bind ? &entries_[result.job.value]->members[result.rank.value] : nullptr;
   if (request.packet.type() == wire::PacketType::kJoin) {
@@ -129,6 +130,7 @@ ControlResult Jobs::leave(const Request& request) {
   member.address = request.origin.address;
   if (!member.has_left())
     carry_out_leave(entry, request.rank(), request.packet.body<wire::Leave>(), request.now);
+  CHECK(member.has_left() && (entry.ended() || !entry.resyncs.is_target(request.rank())));
   return {.verdict = Verdict::kLeave,
           .reply_bytes = write_status(entry, request.rank(), 0, request.reply, request.now),
           .bind = true,
@@ -138,7 +140,7 @@ ControlResult Jobs::leave(const Request& request) {
 
 void Jobs::carry_out_leave(JobEntry& entry, Rank rank, const wire::Leave& leave, TimeNs now) {
   MemberEntry& member = entry.member(rank);
-  CHECK(!member.has_left());
+  CHECK(!member.has_left() && !member.is(MemberPhase::kFree));
   const bool abnormal = leave.reason == wire::LeaveReason::kAbnormal;
   const DurationNs silent_ns = now - last_heard(entry, rank);
   member.left_ns = now;
@@ -182,7 +184,8 @@ bool Jobs::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs
     outgoing_.pop_front();
     JobEntry* entry = entries_[mail.job.value].get();
     if (entry == nullptr || entry->serial != mail.serial) continue;
-    MemberEntry& member = entry->members[mail.rank.value];
+    MemberEntry& member = entry->member(mail.rank);
+    CHECK(member.cookie != 0);
     const wire::Sender sender{
         .job = mail.job.value, .rank = mail.rank.value, .cookie = member.cookie};
     transmit = {.room = out, .job = mail.job, .rank = mail.rank};
@@ -206,6 +209,7 @@ bool Jobs::poll_transmit(Transmit& transmit, std::span<std::uint8_t> out, TimeNs
 bool Jobs::poll_command(ShardCommand& command) {
   if (commands_.empty()) return false;
   command = commands_.front();
+  CHECK(command.job != nullptr);
   commands_.pop_front();
   return true;
 }

@@ -45,10 +45,8 @@ ControlResult Jobs::join(const Request& request) {
                           .now = request.now};
   const wire::Join& join = asked.join;
   if (join.has_proof == 0) {
-    Refusal refusal;
-    return check_size(asked, request.packet.bytes().size(), refusal)
-               ? challenge(request)
-               : refuse(request, refusal, false);
+    const Refusal refusal = check_size(asked, request.packet.bytes().size());
+    return refusal.ok() ? challenge(request) : refuse(request, refusal, false);
   }
 
   // A nonce that is not ours belongs to another address or to the appliance before its restart: an
@@ -131,6 +129,7 @@ std::array<std::uint8_t, wire::kNonceBytes> Jobs::server_nonce(
   const std::uint16_t rank = request.rank().value;
   const std::size_t address_bytes = std::min<std::size_t>(request.origin.address.size(), 128);
   std::uint8_t* at = message.data();
+  CHECK(19 + address_bytes <= message.size());
   std::memcpy(at, "challenge", 9);
   std::memcpy(at + 9, &nonce, sizeof(nonce));
   std::memcpy(at + 17, &rank, sizeof(rank));
@@ -143,6 +142,7 @@ std::array<std::uint8_t, wire::kNonceBytes> Jobs::server_nonce(
 }
 
 Cookie Jobs::make_cookie(const JobEntry& entry, Rank rank, std::uint64_t nonce) noexcept {
+  CHECK(entry.serial != 0);  // or another job's would be the same
   struct [[gnu::packed]] {
     char purpose[6] = {'c', 'o', 'o', 'k', 'i', 'e'};
     std::uint16_t rank;
@@ -167,7 +167,7 @@ ControlResult Jobs::challenge(const Request& request) const {
 }
 
 ControlResult Jobs::refuse(const Request& request, const Refusal& refusal, bool proven) const {
-  CHECK(refusal.code != wire::RefuseCode{});
+  CHECK(!refusal.ok());
   std::size_t room = kMaxTextBytes;
   const std::size_t fixed_bytes = sizeof(wire::CommonHeader) + sizeof(wire::Refuse);
   CHECK(proven || request.packet.bytes().size() >= fixed_bytes);

@@ -28,6 +28,7 @@ InitialValues initial_values(const JobEntry& entry) noexcept {
 // Whether a shard that lacks some hears of nobody, though whoever waits asks every half second: its
 // thread is away, or no worker waits.
 bool lacks_silently(const JobSlice& slice, const PausableClock& clock, TimeNs now) noexcept {
+  CHECK(slice.store != nullptr);
   if (slice.store->has_initial_values()) return false;
   return std::ranges::all_of(slice.flows, [&](const Flow& flow) {
     return now - clock.active_time(flow.last_heard_ns.load(std::memory_order_relaxed)) >=
@@ -65,13 +66,14 @@ bool Jobs::give_up_kept(TimeNs now) {
     if (entry != nullptr && entry->is_kept() &&
         (oldest == nullptr || entry->kept_since_ns < oldest->kept_since_ns))
       oldest = entry.get();
+  CHECK(oldest == nullptr || oldest->was_kept);
   if (oldest != nullptr) retire(*oldest, now);
   return oldest != nullptr;
 }
 
 // Another run goes on where the last one has ended.
 void Jobs::adopt(JobEntry& entry, const JoinRequest& request) {
-  CHECK(entry.is_kept());
+  CHECK(entry.is_kept() && entry.run_id != request.join.run_id);
   entry.run_id = request.join.run_id;
   entry.layout_rank = request.rank;
   entry.member(request.rank).address = request.address;
@@ -94,6 +96,7 @@ void Jobs::check_initial_values(JobEntry& entry, TimeNs now) {
     entry.initial_ns = now;
   }
   if (entry.initialised || now - entry.initial_ns < options_.member_timeout_ns) return;
+  CHECK(away != entry.members.end());
   const Rank rank{static_cast<std::uint16_t>(away - entry.members.begin())};
   fail(entry, wire::NoticeCode::kMemberDied, rank,
        text("job '%s': rank %u at %s is gone, %u of %u blocks of the store have their initial "

@@ -53,47 +53,42 @@ bool effective_reproducible(const JoinRequest& request, const JobsOptions& optio
   return named != nullptr && named->reproducible;
 }
 
-bool check_policy(const JoinRequest& request, const JobsOptions& options, Refusal& refusal) {
+Refusal check_policy(const JoinRequest& request, const JobsOptions& options) {
   const PolicyOptions policy = effective_policy(request, options);
   const unsigned world_size = request.join.world_size;
   // The kind exists: the parser and the configuration have seen to that.
   const PolicyField* field = wrong_field(policy, world_size);
+  CHECK(request.join.kind != JobKind::kStore);
   if (field == nullptr && effective_reproducible(request, options) &&
       policy.tolerates_stragglers()) {
     const bool asked = wire::asks_reproducible(request.join.features);
-    refusal = {.code = wire::RefuseCode::kPolicy,
-               .text = text(
-                   "job '%s': %s policy %s and %s asks for reproducible sums, but with k < n = %u "
+    return no(wire::RefuseCode::kPolicy,
+              text("job '%s': %s policy %s and %s asks for reproducible sums, but with k < n = %u "
                    "it is a matter of time who is in a sum: give policy sync, or leave "
                    "reproducible out",
                    printable(request.name()).c_str(), policy_source(request).c_str(),
-                   name_of(policy.kind), asked ? "the rank" : "the configuration", world_size)};
-    return false;
+                   name_of(policy.kind), asked ? "the rank" : "the configuration", world_size));
   }
-  if (field == nullptr) return true;
-  refusal = {.code = wire::RefuseCode::kPolicy,
-             .text = text("job '%s': %s policy %s with %s %s: give %s",
-                          printable(request.name()).c_str(), policy_source(request).c_str(),
-                          name_of(policy.kind), std::string(field->name).c_str(),
-                          policy_text(*field, field->get(policy)).c_str(),
-                          policy_range(*field, world_size, false).c_str())};
-  return false;
+  if (field == nullptr) return {};
+  return no(wire::RefuseCode::kPolicy,
+            text("job '%s': %s policy %s with %s %s: give %s", printable(request.name()).c_str(),
+                 policy_source(request).c_str(), name_of(policy.kind),
+                 std::string(field->name).c_str(), policy_text(*field, field->get(policy)).c_str(),
+                 policy_range(*field, world_size, false).c_str()));
 }
 
-bool check_policy_agreement(const JoinRequest& request, const JobsOptions& options,
-                            const JobEntry& entry, Refusal& refusal) {
+Refusal check_policy_agreement(const JoinRequest& request, const JobsOptions& options,
+                               const JobEntry& entry) {
   const PolicyOptions asked = without_unread(effective_policy(request, options));
   const PolicyOptions running = without_unread(entry.spec.policy);
   CHECK(wrong_field(running, entry.world_size()) == nullptr);
-  if (asked == running) return true;
-  refusal = {
-      .code = wire::RefuseCode::kPolicy,
-      .text = text("%s policy %s, job '%s' has %s (set by rank %u at %s): give all ranks "
-                   "the same options",
-                   policy_source(request).c_str(), describe(asked).c_str(), entry.name.c_str(),
-                   describe(running).c_str(), unsigned{entry.layout_rank.value},
-                   entry.member(entry.layout_rank).address.c_str())};
-  return false;
+  if (asked == running) return {};
+  return no(wire::RefuseCode::kPolicy,
+            text("%s policy %s, job '%s' has %s (set by rank %u at %s): give all ranks "
+                 "the same options",
+                 policy_source(request).c_str(), describe(asked).c_str(), entry.name.c_str(),
+                 describe(running).c_str(), unsigned{entry.layout_rank.value},
+                 entry.member(entry.layout_rank).address.c_str()));
 }
 
 // They can also carry one rank's state to another.

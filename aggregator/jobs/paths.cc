@@ -10,6 +10,7 @@ namespace {
 
 std::uint64_t token_of(const wire::HmacKey& key, Cookie cookie, const PathKey& path,
                        std::uint64_t epoch) noexcept {
+  CHECK(cookie != 0);  // nobody's token
   struct [[gnu::packed]] {
     char purpose[4] = {'p', 'a', 't', 'h'};
     Cookie cookie;
@@ -86,6 +87,7 @@ bool MemberPaths::join(Cookie cookie, const PathKey& path, TimeNs now) noexcept 
 
 MemberPaths::Validation MemberPaths::judge(const PathKey& path, bool echoed, TimeNs now) noexcept {
   CHECK(cookie_ != 0);  // a member has joined
+  CHECK(!echoed || path != PathKey{});
   if (path == current_ || path == PathKey{}) return Validation::kProven;
   Event* proof = find(proofs_, path);
   if (echoed) {

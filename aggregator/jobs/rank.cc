@@ -8,8 +8,7 @@ namespace {
 using Kind = RankDecision::Kind;
 
 RankDecision refuse(wire::RefuseCode code, std::string why) {
-  CHECK(!why.empty());
-  return {.kind = Kind::kRefuse, .refusal = {.code = code, .text = std::move(why)}};
+  return {.kind = Kind::kRefuse, .refusal = no(code, std::move(why))};
 }
 RankDecision refuse_taken(std::string why) {
   return refuse(wire::RefuseCode::kRankTaken, std::move(why));

@@ -48,7 +48,7 @@ void Jobs::rejoin(JobEntry& entry, Rank rank, TimeNs now) {
   if (!member.is(MemberPhase::kReturning))
     for (const StreamId stream : {StreamId::kGradients, StreamId::kCollectives})
       shared.joined_from[index_of(stream)].store(kNoStep, std::memory_order_release);
-  CHECK(member.cookie != 0);
+  CHECK(member.cookie != 0 && !entry.resyncs.is_target(rank) && !entry.resyncs.in_line(rank));
   member.change_to(MemberPhase::kReturning);
   member.liveness.hear(now);
   member.liveness.reset_suspicion();
@@ -93,6 +93,7 @@ void Jobs::seat_members(JobEntry& entry, TimeNs now) {
     Step first = 1;
     const bool held = std::ranges::all_of(entry.job->slices, [&](const JobSlice& slice) {
       const std::uint64_t seat = slice.seats[index].held.load(std::memory_order_acquire);
+      CHECK(seat >> 32 <= member.admission);
       first = std::max(first, static_cast<Step>(seat));
       return seat >> 32 == member.admission;
     });

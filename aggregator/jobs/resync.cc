@@ -51,6 +51,7 @@ void Jobs::ask_for_state(JobEntry& entry, Rank rank, std::uint32_t number, TimeN
 
 void Jobs::finish_resync(JobEntry& entry, Rank rank, std::uint32_t number) {
   MemberEntry& member = entry.member(rank);
+  CHECK(member.is(MemberPhase::kJoined));
   member.resyncs_done = std::max(member.resyncs_done, number);
   member.needs_state = false;  // also when the appliance gave the transfer up meanwhile
   if (entry.resyncs.is_target(rank) && entry.resyncs.number() == number) end_transfer(entry);

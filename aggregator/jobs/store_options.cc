@@ -33,44 +33,43 @@ StoreSpec store_spec(const JoinRequest& request, const JobsOptions& options) noe
           .in_rank_order = effective_reproducible(request, options)};
 }
 
-bool check_store_request(const JoinRequest& request, const JobsOptions& options, Refusal& refusal) {
+Refusal check_store_request(const JoinRequest& request, const JobsOptions& options) {
   const wire::Join& join = request.join;
+  CHECK(join.kind == JobKind::kStore);
   const wire::StreamLayout& layout = join.layouts[index_of(StreamId::kGradients)];
   const std::string job = "job '" + printable(request.name()) + "' of kind store: ";
-  const auto no = [&](std::string why) {
-    refusal = {.code = wire::RefuseCode::kBadRequest, .text = job + std::move(why)};
-    return false;
+  const auto refuse = [&](std::string why) {
+    return no(wire::RefuseCode::kBadRequest, job + std::move(why));
   };
   if (layout.chunk_count % kChunksPerBlock != 0)
-    return no(text("%u chunks are no whole number of blocks of %u",
-                   std::uint32_t{layout.chunk_count}, kChunksPerBlock));
+    return refuse(text("%u chunks are no whole number of blocks of %u",
+                       std::uint32_t{layout.chunk_count}, kChunksPerBlock));
   if (layout.max_elems * sizeof(float) > join.chunk_bytes)
-    return no(text("chunks of %u bytes do not hold %u elements of float32",
-                   unsigned{join.chunk_bytes}, std::uint32_t{layout.max_elems}));
-  if (join.wire != Dtype::kFloat32) return no("its values travel as float32: leave wire out");
+    return refuse(text("chunks of %u bytes do not hold %u elements of float32",
+                       unsigned{join.chunk_bytes}, std::uint32_t{layout.max_elems}));
+  if (join.wire != Dtype::kFloat32) return refuse("its values travel as float32: leave wire out");
   if (join.averaging != AveragingChoice::kDefault)
-    return no("what a push counts is up to the store: leave averaging out");
+    return refuse("what a push counts is up to the store: leave averaging out");
   if (join.has_policy != 0 && join.policy.tolerates_stragglers())
-    return no(text("it has a bound on staleness instead of policy %s: leave the policy out",
-                   name_of(join.policy.kind)));
+    return refuse(text("it has a bound on staleness instead of policy %s: leave the policy out",
+                       name_of(join.policy.kind)));
   if (const Status status = check_store(store_spec(request, options)); !status.ok())
-    return no(status.message());
-  return true;
+    return refuse(status.message());
+  return {};
 }
 
-bool check_store_agreement(const JoinRequest& request, const JobEntry& entry, Refusal& refusal) {
+Refusal check_store_agreement(const JoinRequest& request, const JobEntry& entry) {
   const wire::Join& join = request.join;
   const JobKind kind = entry.is_store() ? JobKind::kStore : JobKind::kSums;
   CHECK(!entry.is_store() || entry.spec.store->bound == entry.store.bound);
-  if (join.kind == kind && join.store == entry.store) return true;
-  refusal = {.code = wire::RefuseCode::kPolicy,
-             .text = text("rank %u at %s asks for %s, job '%s' has %s (set by rank %u at %s): give "
-                          "all ranks the same options",
-                          unsigned{request.rank.value}, std::string(request.address).c_str(),
-                          describe(join.kind, join.store).c_str(), entry.name.c_str(),
-                          describe(kind, entry.store).c_str(), unsigned{entry.layout_rank.value},
-                          entry.member(entry.layout_rank).address.c_str())};
-  return false;
+  if (join.kind == kind && join.store == entry.store) return {};
+  return no(wire::RefuseCode::kPolicy,
+            text("rank %u at %s asks for %s, job '%s' has %s (set by rank %u at %s): give "
+                 "all ranks the same options",
+                 unsigned{request.rank.value}, std::string(request.address).c_str(),
+                 describe(join.kind, join.store).c_str(), entry.name.c_str(),
+                 describe(kind, entry.store).c_str(), unsigned{entry.layout_rank.value},
+                 entry.member(entry.layout_rank).address.c_str()));
 }
 
 }  // namespace sluice::agg

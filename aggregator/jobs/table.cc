@@ -12,6 +12,9 @@ void JobEntry::check() const noexcept {
   CHECK(memory_ != JobMemory::kLeaving || (ended() && releases_left != 0));
   CHECK(!failed || (ended() && !notice_text.empty()));
   CHECK(!ended() || !listed || failed || !no_memory.empty());
+  CHECK(no_memory.empty() || (ended() && job == nullptr));
+  CHECK(!is_kept() || was_kept);
+  CHECK(!initialised || is_store());
   CHECK(layout_rank.value < world_size() && spec.world_size == world_size());
   CHECK(!goes_on() || !resyncs.active() || member(resyncs.target()).live());
   for (const MemberEntry& one : members) {
