@@ -32,6 +32,7 @@ std::uint32_t owned_chunks_of(std::uint32_t chunk_count, std::uint16_t shard_cou
   std::uint32_t owned =
       (full_blocks / shard_count + (shard < full_blocks % shard_count ? 1 : 0)) * kChunksPerBlock;
   if (tail_chunks != 0 && full_blocks % shard_count == shard) owned += tail_chunks;
+  CHECK(shard < shard_count && owned <= chunk_count);
   return owned;
 }
 
@@ -148,6 +149,11 @@ Job::Job(const JobSpec& job_spec, BuildProgress* progress)
       slice.data = allocate_prefaulted(slot_count * slice.stride_floats, progress);
     }
   }
+  for (const StreamId stream : kStreams) {
+    std::uint64_t owned = 0;
+    for (JobSlice& job_slice : slices) owned += job_slice.of(stream).chunk_count;
+    CHECK(owned == spec.chunk_counts[index_of(stream)]);
+  }
 }
 
 void Job::make_store(JobSlice& slice, ShardId shard, BuildProgress* progress) {
@@ -213,6 +219,8 @@ void Job::publish(StreamId stream, Step step, TimeNs now) noexcept {
 
   CHECK(step >= 1 && step <= kLastStep && record.consistent());
   StreamWindow& window = windows[index];
+  // A transfer that is given up has not closed its step.
+  CHECK(stream == StreamId::kState || window.shards_left.load(std::memory_order_relaxed) == 0);
   window.records[step % spec.windows[index]] = record;
   if (gradients) {
     gauges.k.store(record.k, std::memory_order_relaxed);
@@ -262,7 +270,7 @@ std::uint16_t Job::decide_k(Step closed, TimeNs now) noexcept {
   seen.signs_flipped = flipped;
   seen.signs_compared = compared;
   const std::uint16_t k = policy_.next_k(seen);
-  CHECK(k >= 1);
+  CHECK(1 <= k && k <= spec.world_size && flipped <= compared);
 
   if (compared != 0)
     gauges.signs_flipped.store(static_cast<double>(flipped) / static_cast<double>(compared),

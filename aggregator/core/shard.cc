@@ -104,6 +104,9 @@ void Shard::adopt_record(Job& job, StreamId stream, Step open_step) noexcept {
   CHECK(open_step > slice.record.step);
   slice.record = job.windows[index].records[open_step % job.spec.windows[index]];
   CHECK(slice.record.step == open_step);
+  DCHECK(std::ranges::none_of(slice.slots, [open_step](const Slot& slot) {
+    return slot.step >= open_step;  // all of the new step's are still to come
+  }));
   slice.closed_count = 0;
   slice.sweeping = false;
   const bool gradients = stream == StreamId::kGradients;
@@ -125,6 +128,7 @@ void Shard::adopt_record(Job& job, StreamId stream, Step open_step) noexcept {
 // Whether the chunk exists and is this shard's.
 Verdict Shard::check_chunk(const Job& job, StreamId stream, ChunkIndex chunk) const noexcept {
   const std::uint32_t chunk_count = job.spec.chunk_counts[index_of(stream)];
+  DCHECK(id_.value < job.spec.shard_count);
   if (chunk_count == 0) return Verdict::kBadStream;
   if (chunk >= chunk_count) return Verdict::kBadChunk;
   return job.owner_of(chunk) == id_ ? Verdict::kAccepted : Verdict::kWrongShard;
@@ -134,7 +138,9 @@ Verdict Shard::check_chunk(const Job& job, StreamId stream, ChunkIndex chunk) co
 void Shard::reopen(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs now) noexcept {
   JobSlice& job_slice = job.slices[id_.value];
   StreamSlice& slice = job_slice.of(stream);
+  DCHECK(slot_index < slice.slots.size());
   Slot& slot = slice.slots[slot_index];
+  DCHECK(!slot.open_for(slice.record.step) && !slot.complete_for(slice.record.step));
   if (slot.queued && slot.state == SlotState::kComplete) results_overwritten_.add(1);
   DCHECK(stream == StreamId::kGradients ||
          job_slice.pieces_of(stream).collective.step == slice.record.step);
@@ -160,6 +166,7 @@ void Shard::complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs
   Slot& slot = slice.slots[slot_index];
   CHECK(slot.step == slice.record.step && slice.closed_count < slice.step_chunks);
   DCHECK(count_bits(slice.mask_of(slot_index), slice.mask_word_count) == slot.count);
+  DCHECK(job_slice.slots_in_use.read() != 0);
   slot.complete(now);
   slot.payload_sum = wire::sum_bytes(slice.payload_of(slot_index)).value;
   job_slice.slots_in_use.set(job_slice.slots_in_use.read() - 1);
@@ -176,6 +183,9 @@ void Shard::close_part(Job& job, StreamId stream, TimeNs now) noexcept {
   const StreamSlice& slice = job_slice.of(stream);
   const Step step = slice.record.step;
   CHECK(job.open_step(stream) == step);  // nobody opens the next one before this
+  DCHECK(std::ranges::count_if(slice.slots, [step](const Slot& slot) {
+           return slot.complete_for(step);
+         }) == std::ptrdiff_t{slice.step_chunks});
   job_slice.steps_closed.add(1);
   if (stream == StreamId::kGradients) {
     observe_durations(job_slice, step, now);
@@ -200,6 +210,7 @@ void Shard::observe_durations(JobSlice& job_slice, Step step, TimeNs now) noexce
   for (const Flow& flow : job_slice.flows)
     if (flow.last_contribution_step.load(std::memory_order_relaxed) == step)
       first_ns = std::min(first_ns, flow.last_contribution_ns);
+  DCHECK(first_ns >= job_slice.gradients.first_arrival_ns);
   for (Flow& flow : job_slice.flows)
     if (flow.last_contribution_step.load(std::memory_order_relaxed) == step)
       flow.lag.observe(flow.last_contribution_ns - first_ns);

@@ -12,6 +12,7 @@ namespace {
 // Bytes of chunk `chunk` of an operation of `size_bytes`.
 std::size_t piece_bytes(std::uint32_t size_bytes, ChunkIndex chunk,
                         std::size_t chunk_bytes) noexcept {
+  DCHECK(chunk * chunk_bytes <= size_bytes);
   return std::min<std::size_t>(chunk_bytes, size_bytes - chunk * chunk_bytes);
 }
 
@@ -74,6 +75,7 @@ Verdict Shard::check_piece(Job& job, const PieceSlice& slice, const wire::Piece&
     return Verdict::kNotAllowed;
   // A broadcast's record names its root alone, but the others may still disagree with it.
   const Collective& collective = slice.collective;
+  DCHECK(collective.step == 0 || collective.step == slice.record.step);
   const bool fixed = collective.step == body.step;
   if (!job.members[rank.value].takes_part(index_of(stream), body.step) ||
       (!fixed && !slice.record.may.test(rank)))

@@ -31,6 +31,7 @@ bool has_reply(const Flow& flow) noexcept {
 
 // The first bit of `bits`, which has any, at or after `from`, in a circle.
 std::uint8_t next_bit(std::uint32_t bits, unsigned from) noexcept {
+  DCHECK(bits != 0);
   const auto distance =
       static_cast<unsigned>(std::countr_zero(std::rotr(bits, static_cast<int>(from % 32))));
   return static_cast<std::uint8_t>((from + distance) % 32);
@@ -69,6 +70,7 @@ Verdict Shard::probe(Job& job, const wire::Packet& packet) noexcept {
   Reply& reply = reply_at(job, rank, place);
   const bool promised = (flow.pulling & bit(place)) && reply.block == body.block &&
                         reply.stream == body.stream && reply.step == body.step;
+  DCHECK(!promised || reply.want != 0);
   reply = {.want = body.want | (promised ? reply.want : 0),
            .step = body.step,
            .block = body.block,
@@ -240,6 +242,7 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
     const std::uint32_t chunks =
         std::min(kChunksPerBlock, job.spec.chunk_counts[index] - first_chunk);
     const std::uint32_t first_slot = job.slot_index(reply.stream, slice, reply.step, first_chunk);
+    DCHECK(chunks != 0 && first_slot + chunks <= slice.slots.size());
     // Nothing is needed of a rank outside the record: it would send again for ever. One that was
     // given up and has come back does not know. (A collective's record only shrinks once the step
     // is begun; before, the rank may still be let in.)

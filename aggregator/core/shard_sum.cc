@@ -24,6 +24,7 @@ double square(std::uint64_t weight) noexcept {
 // before.
 void observe_signs(const PolicyOptions& policy, GradientSlice& slice,
                    std::uint32_t slot_index) noexcept {
+  DCHECK(policy.round_steps != 0 && slice.sign_words != 0);
   if (slice.record.step % policy.round_steps != 0) return;
   const std::uint16_t elem_count = slice.sums[slot_index].elem_count;
   const std::uint32_t local_chunk = slot_index % slice.chunk_count;
@@ -60,6 +61,7 @@ Verdict check_base(const Job& job, const wire::Contribution& body) noexcept {
 
 void begin_at_zero(GradientSlice& slice, std::uint32_t slot_index) noexcept {
   Sum& sum = slice.sums[slot_index];
+  DCHECK(sum.elem_count != 0 && sum.elem_count <= slice.stride_floats);
   if (!sum.begun) std::fill_n(slice.data_of(slot_index), sum.elem_count, 0.0f);
   sum.begun = true;
 }
@@ -67,6 +69,7 @@ void begin_at_zero(GradientSlice& slice, std::uint32_t slot_index) noexcept {
 void accumulate(GradientSlice& slice, std::uint32_t slot_index,
                 const std::uint8_t* payload) noexcept {
   Sum& sum = slice.sums[slot_index];
+  DCHECK(sum.begun == sum.has_data());
   if (sum.begun)
     fold_add(slice.data_of(slot_index), payload, sum.elem_count, sum.dtype);
   else
@@ -91,6 +94,7 @@ struct Addends {
   }
   void flush(GradientSlice& slice, std::uint32_t slot_index) noexcept {
     if (count == 0) return;
+    DCHECK(count <= payloads.size());
     Sum& sum = slice.sums[slot_index];
     fold_several(slice.data_of(slot_index), sum.begun, {payloads.data(), count}, sum.elem_count,
                  sum.dtype);
@@ -125,6 +129,7 @@ void accumulate_turns(const Job& job, GradientSlice& slice, std::uint32_t slot_i
 
 void accumulate_in_order(const Job& job, GradientSlice& slice, std::uint32_t slot_index, Rank rank,
                          std::span<const std::uint8_t> payload) noexcept {
+  DCHECK(slice.record.may.test(rank) && !test_bit(slice.mask_of(slot_index), rank));
   const EarlyPayload arrived{rank, payload};
   accumulate_turns(job, slice, slot_index, &arrived);
 }
@@ -177,6 +182,7 @@ bool fold(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
   }
   sum.sparse |= entry != nullptr;
   ++sum.data_count;
+  DCHECK(sum.data_count <= job.spec.world_size);
   const std::size_t value_count = entry == nullptr ? body.elem_count : entry->value_count;
   if (job.policy().needs_norms() && body.weight != 0 && value_count != 0)
     sum.square_sum +=
@@ -219,6 +225,7 @@ void shorten(const Job& job, GradientSlice& slice, std::uint32_t slot_index) noe
   const std::size_t bytes =
       compress(payload, sum.elem_count, sum.result, std::span(entry).first(most_bytes));
   if (bytes == kNotCompressed) return;
+  CHECK(bytes <= most_bytes);
   std::memcpy(payload, entry.data(), bytes);
   slot.payload_bytes = static_cast<std::uint16_t>(bytes);
   sum.is_entry = true;
@@ -259,6 +266,7 @@ Verdict Shard::contribute_each(Job& job, const wire::Packet& packet, std::uint32
   Verdict best = Verdict::kAccepted;
   for (std::uint64_t rest = chunks; rest != 0; rest &= rest - 1) {
     const auto slot = first_slot + static_cast<std::uint32_t>(std::countr_zero(rest) - first);
+    DCHECK(first_slot == kNoSlot || slot < job.slices[id_.value].gradients.slots.size());
     wire::SparseEntry entry;
     if ((packet.filled() & rest & -rest) != 0)
       entry = wire::take_entry(entries, body.elem_count, body.dtype);
@@ -305,6 +313,7 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
   }
   DCHECK(slot.open_for(body.step) && slice.first_arrival_ns <= now);
   if (requeued && nil) {  // it waits for this step with other chunks and has nothing for this one
+    DCHECK(!test_bit(slice.mask_of(slot_index), rank));
     set_bit(slice.passes_of(slot_index), rank);
     ++slice.sums[slot_index].passed_count;
     return try_complete_sum(job, slot_index, now) ? Verdict::kCompleted : Verdict::kPassed;

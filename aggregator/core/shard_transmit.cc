@@ -30,6 +30,7 @@ void Shard::queue_result(Job& job, StreamId stream, std::uint32_t slot_index) no
     slice.head_step = 0;
     active_[(active_head_ + active_count_++) % active_.size()] = {&job, stream};
   } else {
+    DCHECK(slice.slots[slice.queue_tail].queued);
     slice.slots[slice.queue_tail].next_queued = slot_index;
   }
   slice.queue_tail = slot_index;
@@ -84,6 +85,7 @@ std::size_t Shard::poll_results(std::span<Transmit> burst, TimeNs now) noexcept 
     if (slot.state == SlotState::kComplete) {
       const ResultPart part{.slot_index = slot_index, .chunks = slice.head_chunks};
       count += fan_out(job, front.stream, part, burst.subspan(count), now);
+      DCHECK(count <= burst.size() && slice.head_rank <= job.spec.world_size);
       if (slice.head_rank < job.spec.world_size) return count;  // the burst is full
     }
     // Every member was served (or the slot was reopened before it could be): next slot, next
@@ -121,6 +123,7 @@ void Shard::leave_queue(StreamSlice& slice) noexcept {
          (slice.head_chunks >> (slice.queue_head - first) & 1) != 0 &&
          slice.slots[slice.queue_head].complete_for(served.step))
     pop();
+  DCHECK(slice.queue_head == kNoSlot || slice.slots[slice.queue_head].queued);
 }
 
 // The complete slot's result for its members, from where the slice's `head_rank` stands: for all
@@ -282,6 +285,7 @@ std::size_t Shard::list_chunks(const GradientSlice& slice, const ResultPart& par
   const bool sparse = slice.sums[part.slot_index].has_data();
   const std::uint64_t chunks = slice.still_complete(part.slot_index, part.chunks);
   CHECK(chunks != 0);
+  DCHECK((chunks >> (part.slot_index - first) & 1) != 0);
   std::uint64_t filled = 0;
   std::uint8_t* at = out + (sparse ? wire::kSparseHeadBytes : sizeof chunks);
   for (std::uint64_t rest = chunks; rest != 0; rest &= rest - 1) {

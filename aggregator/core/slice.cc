@@ -18,6 +18,7 @@ bool GradientSlice::alike(std::size_t left, std::size_t right) const noexcept {
 
 std::uint64_t GradientSlice::alike_to(std::size_t first_slot, std::uint64_t chunks,
                                       std::size_t most_bytes) const noexcept {
+  DCHECK(chunks != 0 && first_slot < slots.size());
   const std::uint64_t first = chunks & -chunks;
   if (!can_share(first_slot)) return first;
   std::uint64_t found = first;
@@ -34,6 +35,7 @@ std::uint64_t GradientSlice::alike_to(std::size_t first_slot, std::uint64_t chun
 }
 
 std::uint64_t GradientSlice::chunks_at_head(std::size_t most_bytes) const noexcept {
+  DCHECK(slots[queue_head].queued && slots[queue_head].state == SlotState::kComplete);
   if (!can_share(queue_head)) return 0;
   const std::uint32_t in_block = queue_head % chunk_count % kChunksPerBlock;
   const std::uint32_t first = queue_head - in_block;

@@ -103,6 +103,7 @@ void Collectives::mismatch(const wire::Operation& other) {
 
 void Collectives::piece_done(bool lost, TimeNs now) {
   CHECK(busy_ && offset_ + piece().bytes <= bytes_);
+  CHECK(!lost || piece().kind == CollectiveKind::kBroadcast);
   const Step step = current_step();
   offset_ = lost ? bytes_ : offset_ + piece().bytes;
   if (lost)

@@ -24,7 +24,7 @@ void RttEstimator::sample(DurationNs rtt_ns) noexcept {
   deviation_ns_ = (3 * deviation_ns_ + std::abs(smoothed_ns_ - rtt_ns)) / 4;
   smoothed_ns_ = std::max<DurationNs>((7 * smoothed_ns_ + rtt_ns) / 8, 1);
   DCHECK(valid() && deviation_ns_ >= 0);
-  DCHECK(0 < shortest_ns_ && shortest_ns_ <= last_ns_);
+  DCHECK(0 < shortest_ns_ && shortest_ns_ <= last_ns_ && shortest_ns_ <= smoothed_ns_);
 }
 
 DurationNs RttEstimator::timeout_ns() const noexcept {

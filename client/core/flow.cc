@@ -10,6 +10,7 @@ void Flow::check() const noexcept {
   DCHECK(ahead(confirmed_, highest_) <= 0);
   DCHECK(arrived_in_ & 1);
   DCHECK(free_pulls() <= credit_packets_);
+  DCHECK(ahead(advertised_, highest_in_ + credit_packets_) <= 0);
 }
 
 Flow::LossSignals Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs now) noexcept {

@@ -102,6 +102,7 @@ bool GradientStream::schedule_next(TimeNs now) {
     return residuals_.measured(tensor);
   });
   std::uint32_t tensor = 0;
+  DCHECK(measuring_.size() + scheduled_count_ <= tensors_.count());
   if (ready != measuring_.end()) {
     tensor = *ready;
     measuring_.erase(ready);
@@ -136,6 +137,7 @@ void GradientStream::await_measurements() noexcept {
 void GradientStream::schedule(std::uint32_t tensor, TimeNs now) {
   if (scheduled_count_++ == 0) scheduler_->begin_step(now);
   CHECK(scheduled_count_ <= tensors_.count() && averages_[tensor].chunks_left == 0);
+  CHECK(tensors_.active(tensor));
   averages_[tensor] = {.chunks_left = chunks_of(tensor)};
   last_progress_ns_ = std::max(last_progress_ns_, now);
   const Part part = tensors_.part(tensor);
@@ -168,6 +170,7 @@ void GradientStream::schedule(std::uint32_t tensor, TimeNs now) {
 // Its result is not here. It is contributed while the step is open, and otherwise only pulled.
 void GradientStream::schedule_chunk(ChunkIndex chunk, std::uint32_t tensor, TimeNs now) noexcept {
   const Step current = current_step();
+  DCHECK(!recovery_->wants(chunk));
   if (closed_ && (passed_ >= current || known_open_ > current + 1)) {
     recovery_->pull(chunk);
   } else if (closed_ || !(contributes(tensor) || requeues_now())) {
@@ -199,6 +202,7 @@ Priority GradientStream::priority_of(std::uint32_t tensor) const noexcept {
 Priority GradientStream::block_priority(std::uint32_t block) const noexcept {
   const ChunkIndex first = block * kChunksPerBlock;
   const ChunkIndex end = std::min(first + kChunksPerBlock, layout_.chunk_count());
+  DCHECK(first < end);
   Priority least_urgent = 0;
   for (ChunkIndex chunk = first; chunk < end;) {
     const std::uint32_t index = layout_.chunk(chunk).tensor;

@@ -48,6 +48,7 @@ Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
   std::span<const std::uint8_t> entries = packet.payload();
   std::span<const std::uint8_t> payload = packet.payload(), as_sent = payload;
   Verdict best = Verdict::kAccepted;
+  DCHECK(std::countr_zero(packet.chunks()) == static_cast<int>(body.chunk % kChunksPerBlock));
   for (std::uint64_t chunks = packet.chunks(); chunks != 0; chunks &= chunks - 1) {
     if (sparse) {
       wire::SparseEntry entry;
@@ -99,6 +100,7 @@ Verdict GradientStream::take_result(const wire::Packet& packet, ChunkIndex chunk
   trace_.result(span.tensor, current,
                 {.k = body.k, .first_us = body.first_age_us, .complete_us = body.complete_age_us},
                 flow.rtt().shortest_ns(), now);
+  DCHECK(!wanted || tensors_.active(span.tensor));
   if (!wanted) return Verdict::kFolded;
   last_progress_ns_ = now;
   apply(chunk, span, result);
@@ -108,6 +110,7 @@ Verdict GradientStream::take_result(const wire::Packet& packet, ChunkIndex chunk
 void GradientStream::add_to_report(const wire::Packet& packet, std::uint16_t members) noexcept {
   const auto& body = packet.body<wire::ResultHeader>();
   StepReport& report = open_report_;
+  DCHECK(report.step == 0 || report.step == body.step);
   if (body.chunk == 0) {
     report.first_members = members;
     report.first_may_count = body.may_count;
@@ -149,6 +152,7 @@ void GradientStream::count_own_non_finite(const ChunkSpan& span) noexcept {
 
 // What the result says about this worker's own part. The input is still there.
 void GradientStream::account(ChunkIndex chunk, const ChunkSpan& span, bool counted) noexcept {
+  DCHECK(recovery_->wants(chunk) || (tolerant() && arena_->has(chunk)));
   if (!has_data(span.tensor)) {
     if (counted && !contributes(span.tensor) && late_.waiting(chunk)) late_.requeued(chunk);
     return;
@@ -213,6 +217,7 @@ void GradientStream::arrived(ChunkIndex chunk, TimeNs now) {
   const ChunkSpan span = layout_.chunk(chunk);
   Flow& flow = link_.flows[shard_of(chunk, link_.shard_count())];
   if (!recovery_->result(chunk, now, flow)) return;
+  DCHECK(!tolerant() && !wants_average(span.tensor));
   Average& average = averages_[span.tensor];
   average.weight = tensors_.submission(span.tensor).weight;
   average.any_data |= has_data(span.tensor);
@@ -224,6 +229,7 @@ void GradientStream::arrived(ChunkIndex chunk, TimeNs now) {
 void GradientStream::confirm_departures(std::uint16_t shard) noexcept {
   std::deque<Departure>& departures = departures_[shard];
   while (!departures.empty() && link_.flows[shard].all_arrived_up_to(departures.front().number)) {
+    DCHECK(ahead(departures.front().number, last_sent_[shard].number) <= 0);
     recovery_->confirm(departures.front().block);
     departures.pop_front();
   }
@@ -255,6 +261,7 @@ void GradientStream::clear_absent_parts(std::uint32_t tensor) noexcept {
 void GradientStream::finish_tensor(std::uint32_t tensor, TimeNs now) {
   const Average& average = averages_[tensor];
   const bool wanted = wants_average(tensor);
+  CHECK(average.chunks_left == 0 && (average.any_data || average.some_absent || !wanted));
   if (tolerant() && wanted && average.any_data && average.some_absent) clear_absent_parts(tensor);
   if (tensors_.part(tensor) != Part::kLeftOut) {
     trace_.done(tensor, current_step(), now);
@@ -273,7 +280,7 @@ void GradientStream::finish_tensor(std::uint32_t tensor, TimeNs now) {
 
 void GradientStream::finish_step() {
   const Step step = current_step();
-  CHECK(scheduled_count_ == tensors_.count());
+  CHECK(scheduled_count_ == tensors_.count() && measuring_.empty());
   CHECK(open_report_.step == step || open_report_.step == 0);  // no result was wanted
   CHECK(link_.counters.steps_done < step);
   link_.events.push({.kind = Event::Kind::kStepDone, .step = step, .weight = open_report_.weight});
@@ -321,7 +328,9 @@ Verdict GradientStream::handle_answer(const wire::Packet& packet, TimeNs now) {
   if (body.step != current_step()) return Verdict::kProbe;  // that was the rest of it
   for (; lost != 0; lost &= lost - 1) {
     const ChunkIndex chunk = first + static_cast<ChunkIndex>(std::countr_zero(lost));
+    DCHECK(chunk < layout_.chunk_count());
     const std::uint32_t tensor = layout_.chunk(chunk).tensor;
+    DCHECK(tensors_.active(tensor));
     scheduler_->push_again(chunk, carries_data(chunk, tensor) ? priority_of(tensor) : kNilPriority);
   }
   return Verdict::kProbe;
@@ -330,6 +339,7 @@ Verdict GradientStream::handle_answer(const wire::Packet& packet, TimeNs now) {
 // The appliance has these chunks, of the block that begins with `first`.
 void GradientStream::settle_unwanted(ChunkIndex first, std::uint64_t chunks, TimeNs now) {
   const Step step = current_step();
+  DCHECK(first % kChunksPerBlock == 0);
   for (std::uint64_t rest = recovery_->unwanted(first / kChunksPerBlock, chunks);
        rest != 0 && step == current_step(); rest &= rest - 1)
     arrived(first + static_cast<ChunkIndex>(std::countr_zero(rest)), now);
@@ -339,6 +349,7 @@ void GradientStream::settle_unwanted(ChunkIndex first, std::uint64_t chunks, Tim
 
 // All chunks of earlier steps are closed, in every shard: nobody needs this worker's part of them.
 void GradientStream::advance_open_step(Step open_step, TimeNs now) noexcept {
+  CHECK(tolerant() && open_step > known_open_);
   known_open_ = open_step;
   // What is on its way to the step under way may be counted there, however far the others are.
   if (!tensors_.begun()) late_.expire(std::max(current_step(), known_open_));
@@ -350,6 +361,7 @@ void GradientStream::advance_open_step(Step open_step, TimeNs now) noexcept {
 
 // What was sent and not answered left with its residual.
 void GradientStream::discard_unknown(std::uint32_t tensor) noexcept {
+  CHECK(has_data(tensor));
   for (ChunkIndex chunk = layout_.first_chunk(tensor); chunk < layout_.first_chunk(tensor + 1);
        ++chunk)
     if (recovery_->lacks(chunk) && recovery_->was_sent(chunk))
@@ -359,6 +371,7 @@ void GradientStream::discard_unknown(std::uint32_t tensor) noexcept {
 void GradientStream::fall_behind(Status why) {
   CHECK(tolerant() && !why.ok());
   await_measurements();
+  CHECK(measuring_.empty());
   for (std::uint32_t tensor = 0; tensor < tensors_.count(); ++tensor) {
     if (!tensors_.in_flight(tensor)) continue;
     const bool partly = has_data(tensor) && averages_[tensor].chunks_left != 0;
@@ -382,6 +395,7 @@ void GradientStream::fall_behind(Status why) {
 
 void GradientStream::resume(Step step, TimeNs now) noexcept {
   CHECK(!behind_.ok() && !late_.waiting());
+  CHECK(scheduled_count_ == 0 && finished_ == 0);
   tensors_.resume(step);
   link_.counters.steps_done = step - 1;
   closed_ = known_open_ > step;

@@ -22,6 +22,7 @@ std::uint32_t GradientStream::in_flight(std::uint16_t shard) const noexcept {
 WindowState GradientStream::window_state(TimeNs now) const noexcept {
   WindowState windows{.now = now};
   const std::uint16_t shards = link_.shard_count();
+  DCHECK(shards <= 64);  // a bit each
   for (std::uint16_t shard = 0; shard < shards; ++shard) {
     const Flow& flow = link_.flows[shard];
     windows.in_flight_packets += in_flight(shard);
@@ -49,6 +50,7 @@ bool GradientStream::write_next(Transmit& transmit, std::span<std::uint8_t> out,
     entries_ = {};
     if (!at_most_one(chunks) || residuals_.prunes_any())
       chunks = keep_fitting(choice.chunk / kChunksPerBlock, chunks);
+    DCHECK(chunks != 0);
     write_chunks(choice, chunks, transmit, out, now);
     return true;
   }
@@ -69,6 +71,7 @@ std::span<const std::uint8_t> GradientStream::input_of(const ChunkSpan& span) co
 GradientStream::Offer GradientStream::offer_of(ChunkIndex chunk,
                                                const ChunkSpan& span) const noexcept {
   const std::uint32_t tensor = span.tensor;
+  DCHECK(tensors_.active(tensor));
   if (contributes(tensor)) {
     const bool left_out = tensors_.part(tensor) == Part::kLeftOut;
     return {.payload = has_data(tensor) ? input_of(span) : std::span<const std::uint8_t>(),
@@ -112,6 +115,8 @@ std::uint64_t GradientStream::keep_fitting(std::uint32_t block, std::uint64_t ch
     kept |= bit;
     if (!shares && !offer.payload.empty()) break;
   }
+  DCHECK(kept != 0 && (kept & ~chunks) == 0);
+  DCHECK((entries_.chunks & ~kept) == 0);
   if (kept != chunks) {
     const ChunkIndex next = recovery_->put_back(block, chunks & ~kept);
     const std::uint32_t tensor = layout_.chunk(next).tensor;
@@ -123,6 +128,8 @@ std::uint64_t GradientStream::keep_fitting(std::uint32_t block, std::uint64_t ch
 // Adds the chunk to the sparse packet that is being made. False: it has no place there.
 bool GradientStream::add_entry(std::uint64_t bit, const ChunkSpan& span,
                                const Offer& offer) noexcept {
+  DCHECK((entries_.chunks & bit) == 0);
+  DCHECK(entries_.bytes + wire::kSparseHeadBytes <= layout_.chunk_bytes());
   const std::uint8_t* dense = offer.payload.data();
   const Dtype dtype = layout_.wire_dtype(span.tensor);
   const std::size_t room = layout_.chunk_bytes() - wire::kSparseHeadBytes - entries_.bytes;
@@ -221,6 +228,7 @@ void GradientStream::write_chunks(const Choice& choice, std::uint64_t chunks, Tr
 }
 
 std::size_t GradientStream::finish_entries(std::span<std::uint8_t> out) const noexcept {
+  DCHECK((entries_.filled & ~entries_.chunks) == 0);
   const std::uint64_t words[] = {entries_.chunks, entries_.filled};
   const std::size_t bytes =
       wire::finish(out, sizeof(wire::Contribution), words, {entry_bytes_, entries_.bytes});
@@ -241,6 +249,7 @@ std::size_t GradientStream::write_finished(std::span<std::uint8_t> out, TimeNs n
 
 // The report of a gradient without one: only the step that it would be of.
 std::size_t GradientStream::write_reached(std::span<std::uint8_t> out, TimeNs now) noexcept {
+  CHECK(tell_reached_ && tolerant());
   tell_reached_ = false;
   wire::Finished body{.flow = link_.flows[0].next_header(now), .step = current_step()};
   body.flow.flags = wire::kFlagNil;

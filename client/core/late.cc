@@ -30,6 +30,7 @@ void LateChunks::missed(ChunkIndex chunk, Step base, std::uint32_t weight,
     return;
   }
   CHECK(base != 0 && chunk < entries_.size() && data.size() <= chunk_bytes_);
+  DCHECK(base >= newest_base_);
   Entry& entry = entries_[chunk];
   if (entry.base != 0) drop(chunk);  // two gradients late: the newer one is worth more
   entry = {.base = base, .weight = weight, .bytes = static_cast<std::uint16_t>(data.size())};
@@ -49,6 +50,7 @@ void LateChunks::requeued(ChunkIndex chunk) noexcept {
 
 // It is not on its way: where there is a residual, nothing is lost.
 void LateChunks::drop(ChunkIndex chunk) noexcept {
+  DCHECK(waiting(chunk) && entries_[chunk].base >= oldest_base_);
   const ChunkSpan span = layout_.chunk(chunk);
   const bool keeps = residuals_.covers(span.tensor);
   if (keeps) residuals_.give_back(span, data(chunk));
@@ -74,6 +76,8 @@ void LateChunks::expire(Step step) noexcept {
       oldest = std::min(oldest, entry.base);
   }
   oldest_base_ = oldest;
+  DCHECK(std::ranges::count_if(entries_, [](const Entry& entry) { return entry.base != 0; }) ==
+         std::ptrdiff_t{waiting_count_});
   check();
 }
 

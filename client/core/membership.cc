@@ -95,6 +95,7 @@ Membership::Change Membership::handle_status(const wire::Packet& packet, TimeNs 
     ended_by_ns_ = std::min(ended_by_ns_, now + kNoticeGrace);
     return Change::kNone;
   }
+  CHECK(phase_ == Phase::kForming || phase_ == Phase::kRunning);
   joined_count_ = body.joined_count;
   const bool starts = phase_ == Phase::kForming && body.state == wire::JobState::kRunning;
   if (starts) become(Phase::kRunning);
@@ -178,6 +179,7 @@ std::size_t Membership::poll_transmit(std::span<std::uint8_t> out, const Counter
 
 void Membership::leave(const wire::Leave& body, TimeNs now) noexcept {
   if (phase_ == Phase::kLeaving || phase_ == Phase::kOver) return;
+  CHECK(identity_.cookie != 0);
   become(Phase::kLeaving);
   leave_ = body;
   send_leave_ = true;
@@ -189,6 +191,7 @@ void Membership::leave(const wire::Leave& body, TimeNs now) noexcept {
 }
 
 void Membership::farewell(const wire::Leave& body) noexcept {
+  CHECK(identity_.cookie != 0);
   become(Phase::kOver);
   leave_ = body;
   send_leave_ = true;
@@ -203,6 +206,7 @@ bool Membership::lacks_ranks() const noexcept {
 std::string Membership::missing_ranks() const { return list_ranks(missing_, kMaskWords); }
 
 Membership::Change Membership::fail(StatusCode code, std::string message) {
+  CHECK(code != StatusCode::kOk && failure_.ok());
   become(Phase::kOver);
   send_keepalive_ = false;
   failure_ = Status(code, place_of(options_) + std::move(message));

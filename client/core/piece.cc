@@ -71,6 +71,7 @@ std::size_t PieceStream::write_chunk(ChunkIndex chunk, std::span<std::uint8_t> o
                    .chunk = chunk,
                    .operation = piece_.operation()};
   body.flow.priority = piece_.priority;
+  DCHECK(piece_.part == Piece::Part::kData || chunk == 0);
   std::span<const std::uint8_t> payload;
   if (piece_.part == Piece::Part::kData)
     payload = {piece_.source + chunk * chunk_bytes_, chunk_size(chunk)};
@@ -107,7 +108,7 @@ Verdict PieceStream::handle_result(const wire::Packet& packet, TimeNs now) {
   if (data && piece_.sink != nullptr)
     std::memcpy(piece_.sink + body.chunk * chunk_bytes_, packet.payload().data(),
                 packet.payload().size());
-  CHECK(chunks_left_ != 0);
+  CHECK(0 < chunks_left_ && chunks_left_ <= chunk_count_);
   if (--chunks_left_ != 0) return Verdict::kFolded;
   piece_done(lost_, now);
   return Verdict::kCompleted;

@@ -120,6 +120,7 @@ Status Session::end_step() {
 }
 
 Status Session::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
+  CHECK(tensor < layout().tensor_count());
   if (gradients_.tensors().in_flight(tensor))
     return {StatusCode::kBusy, place_of(options_) + "set_averaging: tensor '" +
                                    layout().tensor(tensor).name + "' is in flight"};
@@ -171,6 +172,7 @@ Status Session::barrier(TimeNs now) {
 
 bool Session::act_on_call(TimeNs now) {
   if (state_ != SessionState::kRunning || !gradients_.schedule_next(now)) return false;
+  CHECK(!store_);
   if (!link_.failure.ok())
     fail(link_.failure, true, now);
   else
@@ -223,6 +225,7 @@ Verdict Session::handle(const wire::Packet& packet, TimeNs now) {
 Verdict Session::handle_control(const wire::Packet& packet, TimeNs now) {
   Verdict verdict{};
   const std::uint16_t members = membership_.joined_count();
+  CHECK(state_ != SessionState::kJoining && state_ != SessionState::kClosed);
   act(membership_.handle(packet, now, verdict), now);
   if (membership_.joined_count() != members) gradients_.relearn();
   if (packet.type() == wire::PacketType::kStatus && state_ == SessionState::kRunning &&
@@ -232,6 +235,7 @@ Verdict Session::handle_control(const wire::Packet& packet, TimeNs now) {
 }
 
 Verdict Session::handle_join_answer(const wire::Packet& packet, TimeNs now) {
+  CHECK(!link_.joined());
   const Verdict verdict = join_.handle(packet, now);
   if (join_.outcome() == JoinMachine::Outcome::kFailed) fail(join_.failure(), false, now);
   if (join_.outcome() == JoinMachine::Outcome::kAccepted) after_join(now);

@@ -164,6 +164,7 @@ bool Session::poll_data(Transmit& transmit, std::span<std::uint8_t> out, TimeNs 
 
 bool Session::poll_credit(std::uint16_t shard, Transmit& transmit, std::span<std::uint8_t> out,
                           TimeNs now) noexcept {
+  DCHECK(state_ == SessionState::kRunning);
   Flow& flow = link_.flows[shard];
   const bool wants_feedback = gradients_.wants_feedback(shard);
   if (!flow.credit_due() && !wants_feedback) return false;
@@ -186,6 +187,7 @@ bool Session::poll_probe(std::uint16_t shard, Transmit& transmit, std::span<std:
     if (id != StreamId::kGradients && !(pieces && stream(id).uses(shard))) continue;
     Stream& one = stream(id);
     if (!one.recovery().plan_probe(shard, flow, plan)) continue;
+    DCHECK(link_.shard_of_chunk(plan.block * kChunksPerBlock) == shard);
     one.recovery().probe_sent(shard, plan, now, flow);
     ++link_.counters.probes;
     const Priority priority = one.block_priority(plan.block);

@@ -19,6 +19,7 @@ Tensors::Tensors(const SessionOptions& options, const Layout& layout, Step first
       rows_(layout.tensor_count()),
       current_(first_step),
       filling_(first_step) {
+  CHECK(0 < first_step && first_step <= kLastStep);
   for (Row& row : rows_) row.asked = first_step - 1;
   joined_.reserve(rows_.size());
 }
@@ -148,6 +149,7 @@ void Tensors::join(std::uint32_t tensor) noexcept {
 bool Tensors::next_joined(std::uint32_t& tensor) noexcept {
   if (!has_joined()) return false;
   tensor = joined_[joined_first_++];
+  DCHECK(active(tensor));
   return true;
 }
 
@@ -159,6 +161,7 @@ void Tensors::end_flight(Row& row) noexcept {
 
 void Tensors::done(std::uint32_t tensor, Result result, TimeNs now) noexcept {
   Row& row = rows_[tensor];
+  CHECK(row.part == Part::kLeftOut || row.in_flight == current_);
   if (row.part != Part::kLeftOut) {
     result.latency_ns = std::max<DurationNs>(0, now - row.submission.ready_ns);
     result.step = current_;
@@ -172,6 +175,8 @@ void Tensors::done(std::uint32_t tensor, Result result, TimeNs now) noexcept {
 
 void Tensors::begin_next_step() noexcept {
   CHECK(all_done() && !has_joined());
+  DCHECK(std::ranges::count_if(rows_, [](const Row& row) { return row.in_flight != 0; }) ==
+         std::ptrdiff_t{in_flight_count_});
   ++current_;
   asked_now_ = done_count_ = catch_ups_ = 0;
   joined_.clear();

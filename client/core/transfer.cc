@@ -49,6 +49,7 @@ void Transfers::request(TimeNs now) {
 
 void Transfers::caught_up(TimeNs now) noexcept {
   if (role_ != Role::kReceived) return;
+  CHECK(!send_control_ && receiving_ == nullptr);
   become(Role::kTelling);
   told_ns_ = now;
   tell(now);
@@ -56,6 +57,7 @@ void Transfers::caught_up(TimeNs now) noexcept {
 
 // The request or the report leaves now, and again until a status shows that it has arrived.
 void Transfers::tell(TimeNs now) noexcept {
+  CHECK(role_ == Role::kAsking || role_ == Role::kTelling);
   send_control_ = true;
   next_control_ns_ = now + kAskAgain;
 }
@@ -139,6 +141,7 @@ void Transfers::begin_data(TimeNs now) noexcept {
 }
 
 void Transfers::piece_done(bool /*lost*/, TimeNs now) {
+  CHECK(role_ == Role::kReceiving || role_ == Role::kGiving);
   next_step();
   if (!in_header_) offset_ += piece().bytes;
   CHECK(in_header_ || offset_ <= header_.bytes);
