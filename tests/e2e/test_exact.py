@@ -1,5 +1,11 @@
 """Integer gradients come back exactly equal on all workers, whatever the links lose."""
 
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
 import pytest
 from lab import Lab, missing
 from workers import BUILD, run_all
@@ -86,3 +92,59 @@ def test_a_model_of_300_mb_in_jumbo_packets_needs_no_setting():
         for report in run_all(lab, lab.url, 1, mtu=9000, steps=1, tensors=1, elems=75_000_000):
             assert report["exit"] == 0, report
             assert report["packets_sent"] < 60_000, report  # chunks of 8,832 bytes, not of 1,344
+
+
+PRUNED_CHUNKS = 150  # of 336 floats
+
+
+def pruned_ranks(lab, options, steps, seconds):
+    """A report of each rank of prune_worker.py, the arrays that it left in it."""
+    np = pytest.importorskip("numpy")
+    client = Path(__file__).resolve().parents[2] / "client" / "python"
+    base = {"SLUICE_ADDRESS": lab.url, "SLUICE_JOB": "pruned", "SLUICE_SECRET": "lab",
+            "SLUICE_RUN_ID": f"pruned-{time.monotonic_ns()}", "WORLD_SIZE": str(len(seconds)),
+            "SLUICE_LIBRARY": os.environ.get("SLUICE_LIBRARY",
+                                             str(BUILD / "client" / "libsluice.so")),
+            "PYTHONPATH": str(client), "OMP_NUM_THREADS": "1"}
+    ranks = []
+    for rank, each in enumerate(seconds):
+        line = ["/usr/bin/python3", "-B", str(Path(__file__).with_name("prune_worker.py")),
+                str(lab.directory / f"rank{rank}.npz"), str(steps), str(336 * PRUNED_CHUNKS),
+                str(each), json.dumps(options)]
+        ranks.append(lab.popen(rank, line, env={**base, "RANK": str(rank)}, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+    reports = []
+    for rank, process in enumerate(ranks):
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        with np.load(lab.directory / f"rank{rank}.npz") as kept:
+            reports.append({**json.loads(out.splitlines()[-1]), **dict(kept)})
+    return reports
+
+
+@pytest.mark.parametrize("prune", [{"prune": "static", "prune_fraction": 0.02},
+                                   {"prune": "dynamic"}], ids=lambda prune: prune["prune"])
+@pytest.mark.parametrize("policy", [
+    {}, {"policy": "fixed", "k": 2, "late": "drop"},
+    {"policy": "fixed", "k": 2, "late": "requeue"}],
+    ids=lambda policy: policy.get("late", "sync"))
+def test_what_is_delivered_and_what_stays_are_the_pruned_gradients_at_loss(prune, policy):
+    fault = {"rx_drop": 0.05, "tx_drop": 0.05, "duplicate": 0.02, "reorder": 0.02, "seed": 12}
+    with Lab(hosts=3) as lab:
+        lab.start_appliance(BUILD, lab.config(fault=fault))
+        reports = pruned_ranks(lab, {**prune, **policy}, 12, [0.02, 0.02, 0.1 if policy else 0.02])
+    assert sum(report["retransmissions"] for report in reports) > 0
+    # The last late gradient may need a step more, which the others do not take.
+    last = max(reports, key=lambda report: report["applied"])
+    for report in reports:
+        if report["applied"] == last["applied"]:
+            assert (report["total"] == last["total"]).all()
+        settled = [report[f"{what}_chunks"] for what in ("delivered", "requeued", "kept",
+                                                         "discarded")]
+        assert sum(settled) == report["submitted"] * PRUNED_CHUNKS, settled
+        assert report["residual"].any() and report["discarded_chunks"] == 0, report
+    if policy:
+        assert reports[2]["late_chunks"] > 0, "nobody was late"
+    # I8, element by element: small integers, so any order of addition gives the same.
+    assert (last["total"] + sum(report["residual"] for report in reports)
+            == sum(report["given"] for report in reports)).all()

@@ -21,7 +21,7 @@ class LateJob:
 
     def __init__(self, specs):
         self.tensors = [SimpleNamespace(name=name, elem_count=count) for name, count, *_ in specs]
-        self.rounded = ()  # all of a gradient leaves
+        self.rounded = self.pruned = ()  # all of a gradient leaves
         self._flying = {}  # index -> (address, the values that will be there)
         self.waited = []  # indices, in the order in which they were waited for
         self.priorities = {}

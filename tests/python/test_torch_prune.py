@@ -9,6 +9,89 @@ pytest.importorskip("sklearn")
 PRUNED = "0.weight"  # of two dimensions, and big enough
 
 
+def ending(rank, how, options):
+    """Three steps of small integers; how a rank ends, and what it says of that."""
+    import logging
+
+    import torch
+
+    import ddp_worker as w
+    import sluice.torch
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    if how != "exit":
+        logging.getLogger("sluice").addHandler(handler)
+    net = w.Model(shapes=((64, 64),))
+    solo = how == "loop"
+    if not solo:
+        w.start()
+    model = torch.nn.parallel.DistributedDataParallel(
+        net, process_group=sluice.torch.solo_group() if solo else None)
+    attachment = sluice.torch.attach(model, prune="static", prune_fraction=0.05, prune_min_elems=1,
+                                     averaging="weight", **options)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1)
+    before = net.p0.detach().clone()
+    generator = torch.Generator().manual_seed(rank)
+    given = torch.zeros(64, 64)
+
+    def body():
+        values = torch.randint(1, 8, (64, 64), generator=generator).float()
+        given.add_(values)
+        model([values]).backward()
+
+    if solo:
+        for _ in sluice.torch.Loop(attachment, optimizer).steps(3):
+            body()
+    else:
+        for step in range(3):
+            optimizer.zero_grad()
+            if how == "flush" and step == 2:
+                attachment.flush_residuals()
+            body()
+            optimizer.step()
+    left = attachment.state_dict()["p0"]
+    if how != "exit":
+        attachment.detach()
+        attachment.detach()
+    return dict(moved=(before - net.p0).mul(2).tolist(), given=given.tolist(),
+                left=left.tolist(), said=[line for line in said if "never delivered" in line])
+
+
+@pytest.mark.parametrize("how, options", [
+    ("nothing", {}), ("flush", {}), ("loop", {}), ("flush", {"wire": "bfloat16"})],
+    ids=["nothing", "flush", "loop", "flush-bfloat16"])
+def test_a_rank_that_ends_delivers_what_stayed_or_says_how_much(appliance, tmp_path, how, options):
+    values = ranks.run(ending, 2, tmp_path, box=appliance, timeout_s=120,
+                       arguments={"how": how, "options": options})
+    given, left = (sum(torch.tensor(value[name]).view(64, 64) for value in values)
+                   for name in ("given", "left"))
+    moved = torch.tensor(values[0]["moved"]).view(64, 64)
+    assert values[0]["moved"] == values[1]["moved"]
+    if not options:  # a mean that is rounded is no sum
+        assert torch.equal(moved + left, given)
+    for rank, value in enumerate(values):
+        kept = torch.tensor(value["left"])
+        count = int((kept != 0).sum())
+        if how == "nothing":
+            assert count > 64 * 64 / 2
+            line, = value["said"]
+            assert f"rank {rank} ends, and {count} elements" in line, line
+            assert f"norm {kept.double().norm():.4g}, {4 * count} bytes" in line, line
+            assert "call flush_residuals() before the last backward" in line, line
+        else:
+            assert value["said"] == []
+            assert options or count == 0
+
+
+def test_a_rank_that_ends_without_detach_says_it_too(appliance, tmp_path):
+    with ranks.Ranks(ending, 2, tmp_path, box=appliance,
+                     arguments={"how": "exit", "options": {}}) as running:
+        for rank, outcome in enumerate(running.finish(120)):
+            assert outcome.status == 0, outcome.output
+            assert outcome.output.count(f"rank {rank} ends, and ") == 1, outcome.output
+
+
 def train(rank, prune, momentum, seeds):
     """Accuracy on the digits that were not trained on, by seed; and what left and came."""
     import zlib

@@ -113,7 +113,8 @@ class Loop:
 
     def steps(self, total=None):
         """Yields the number of each step that this rank is to compute, until `total` steps are
-        applied on this replica, by whomever they were computed. Then finish() is called.
+        applied on this replica, by whomever they were computed. Then finish() is called. With
+        `prune`, all that was left behind leaves with this rank's gradient for the last one.
 
         `total` must be equal on all ranks, or all of them raise InvalidArgument after the first
         step and before they apply it. None: until the caller leaves the loop, for example
@@ -188,6 +189,8 @@ class Loop:
             if attachment.all_finished:
                 return False
             if self._turn() == "compute":
+                if self.applied + 1 == self._total and attachment.job.pruned:
+                    attachment.flush_residuals()
                 attachment.clear()
                 self._due = True
                 return True

@@ -47,10 +47,12 @@ class Job(Member, Stragglers):
         self.device = None if self._asked.memory == _abi.MEMORIES["host"] else self._asked.device
         # Those with a residual, by name; and the floats of it for each element.
         asked = self._asked
+        self.is_narrow = asked.wire != _abi.WIRES["float32"]
         self.rounded = tuple(spec.name for spec in self.tensors if spec.dtype == "float32"
-                             and not spec.exact and (asked.wire != _abi.WIRES["float32"]
-                                                     or asked.prune_momentum > 0
+                             and not spec.exact and (self.is_narrow or asked.prune_momentum > 0
                                                      or self._prunes(asked, spec)))
+        self.pruned = tuple(index for index, spec in enumerate(self.tensors)
+                            if self._prunes(asked, spec))
         self.residual_floats = 2 if asked.prune_momentum > 0 else 1
         info = _abi.sized(_abi.PolicyInfo)
         self._handle.call("sluice_get_policy", ctypes.byref(info))
@@ -58,8 +60,8 @@ class Job(Member, Stragglers):
 
     @staticmethod
     def _prunes(struct, spec):
-        return (struct.prune != _abi.PRUNES["off"] and not spec.dense
-                and spec.elem_count >= struct.prune_min_elems)
+        return (struct.prune != _abi.PRUNES["off"] and spec.dtype == "float32" and not spec.exact
+                and not spec.dense and spec.elem_count >= struct.prune_min_elems)
 
     @staticmethod
     def _registered(tensors):
@@ -211,7 +213,8 @@ class Job(Member, Stragglers):
 
     def flush_residuals(self):
         """Before the submissions of this rank's last step: pruned tensors leave whole from now on,
-        with all that was left behind. Never blocks."""
+        with all that was left behind. leave(), finish() and close() deliver none of it: that takes
+        a step of the others. Never blocks."""
         self._handle.call("sluice_flush_residuals")
 
     def mark_applied(self, tensor):

@@ -1,0 +1,63 @@
+"""One rank of a job with pruned gradients; its name, address, ... from the environment.
+
+    prune_worker.py FILE STEPS ELEMS SECONDS OPTIONS    OPTIONS: of sluice.Job, as JSON
+
+A step's gradient takes SECONDS. The last TAIL steps have gradients of zeros, whose order is turned
+round, so that whoever was late gets in. Leaves in FILE what this rank gave, what all steps' sums
+come to and its residual; prints one line of JSON.
+"""
+
+import json
+import sys
+import time
+
+import numpy as np
+import sluice
+
+TAIL = 8
+
+
+def main():
+    path, steps, elems, seconds, options = sys.argv[1:]
+    steps, elems, seconds = int(steps), int(elems), float(seconds)
+    total, given, residual, summed = np.zeros((4, elems), np.float32)
+    resyncs = submitted = 0
+    with sluice.Job([("pruned", elems, "float32")], averaging="sum", prune_min_elems=1,
+                    **json.loads(options)) as job:
+        draw = np.random.default_rng(job.rank)
+        while True:
+            turn = job.next_turn(60)
+            if turn.kind == "compute":
+                last = turn.step > steps
+                if turn.step > steps + TAIL:
+                    break
+                time.sleep(0.2 - min(seconds, 0.2) if last else seconds)
+                gradient = np.zeros(elems, np.float32)
+                if not last:
+                    gradient[:] = np.rint(draw.normal(0, 20, elems))
+                try:
+                    job.submit(0, gradient, summed)
+                    given += gradient
+                    submitted += 1
+                except sluice.Behind:
+                    pass  # the next turn knows
+            elif turn.kind == "catch_up":
+                job.catch_up(0, summed)
+            elif turn.kind == "apply":
+                if not job.is_absent(0):
+                    total += summed
+                step = turn.step
+            elif turn.kind == "save":
+                job.send_state(total.tobytes(), step)
+            else:
+                total[:], step = np.frombuffer(turn.data, np.float32), turn.step
+                resyncs += 1
+        job.get_residual(0, residual)
+        stats = job.stats()
+        job.finish()
+    np.savez(path, given=given, total=total, residual=residual)
+    print(json.dumps({"submitted": submitted, "resyncs": resyncs, "applied": step, **stats}))
+
+
+if __name__ == "__main__":
+    main()
