@@ -32,7 +32,9 @@ class Pace {
       return;
     }
     const DurationNs elapsed_ns = now - since_ns_;
-    if (measuring_ && elapsed_ns < kWindow) return;
+    // A kernel that takes nothing for a while is full, and says nothing about the link until it
+    // takes some: a window may be longer than a millisecond, but never empty.
+    if (measuring_ && (elapsed_ns < kWindow || taken_bytes_ == 0)) return;
     if (measuring_)
       limit_bytes_ = std::clamp(taken_bytes_ * kAtOnce / static_cast<std::size_t>(elapsed_ns),
                                 kLeastBytes, kMostBytes);

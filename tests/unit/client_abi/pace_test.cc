@@ -51,6 +51,21 @@ TEST(Pace, DoesNotTakeARestForASlowLink) {
   EXPECT_EQ(pace.limit_bytes(), Pace::kFirstBytes);
 }
 
+// A train of 64 KB stands in front, for which a link of 200 Mb/s needs 2.6 ms.
+TEST(Pace, DoesNotTakeAFullBufferForALinkThatMovesNothing) {
+  Pace pace;
+  TimeNs now = kSecond;
+  pace.on_send(100'000, true, now);
+  pace.on_send(50'000, true, now += 2 * kMillisecond);
+  EXPECT_EQ(pace.limit_bytes(), 5'000u);
+  for (const TimeNs end = now + 4 * kMillisecond; now < end;) {
+    pace.on_send(0, true, now += 500 * kMicrosecond);
+    EXPECT_EQ(pace.limit_bytes(), 5'000u);
+  }
+  pace.on_send(100'000, true, now);
+  EXPECT_EQ(pace.limit_bytes(), 5'000u);
+}
+
 TEST(Pace, FollowsALinkThatHasBecomeFaster) {
   Pace pace;
   TimeNs now = kSecond;
