@@ -1,6 +1,7 @@
 """`python3 -m sluice doctor`: one line a check, and a status that scripts can use."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -21,6 +22,7 @@ def test_a_missing_library_is_a_no_with_the_remedy():
     done = doctor(SLUICE_LIBRARY="/nonexistent/libsluice.so")
     assert done.returncode == 1
     assert line(done, "library").startswith("no ")
+    assert "not tried" in line(done, "udp offload")
     assert "./run build" in done.stdout and "/nonexistent/libsluice.so" in done.stdout
 
 
@@ -30,7 +32,11 @@ def test_a_working_machine_gets_status_0_and_the_facts():
     assert done.returncode == 0, done.stdout + done.stderr
     assert line(done, "library").startswith("ok ")
     assert "rmem_max" in line(done, "udp buffers")
-    assert "UDP_GRO" in line(done, "udp offload")
+    offload = line(done, "udp offload")
+    assert offload.startswith("ok "), done.stdout
+    left, sent, came, received = map(int, re.search(
+        r"(\d+) of (\d+) packets left in trains .*, (\d+) of (\d+) came in trains", offload).groups())
+    assert 0 < left <= sent and 0 < came <= received
     assert line(done, "gpu").startswith("off ")
     assert "SLUICE_ADDRESS" in line(done, "appliance")
 
@@ -69,7 +75,7 @@ def test_an_appliance_inside_the_process_is_joined_and_sums():
     done = doctor("--address", "inproc://doctor")
     assert done.returncode == 0, done.stdout
     assert "joined in" in line(done, "appliance")
-    assert "0 of" in line(done, "appliance")  # nothing there makes trains
+    assert " 0 of" in line(done, "appliance")  # nothing there makes trains
 
 
 def test_a_real_appliance_is_joined_over_vhost(appliance):

@@ -11,7 +11,9 @@ import secrets
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -108,8 +110,8 @@ def check_receive_buffer(report):
         report.ok("udp buffers", text)
 
 
-def check_udp_offload(report):
-    """Whether the kernel takes and gives trains of datagrams; a device may still refuse them."""
+def check_udp_offload(report, library):
+    """Whether the kernel has trains of datagrams, and whether two ranks here get any."""
     missing = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for name, option in _UDP_OFFLOADS.items():
@@ -120,8 +122,51 @@ def check_udp_offload(report):
     if missing:
         report.warn("udp offload", f"the kernel has no {' and no '.join(missing)}: packets go one "
                                    "by one, which costs more of the processor; Linux 5.0 has both")
-    else:
-        report.ok("udp offload", "packets may go in trains both ways (UDP_SEGMENT, UDP_GRO)")
+        return
+    if library is None:
+        report.off("udp offload", "the kernel has UDP_SEGMENT and UDP_GRO; not tried: there is no "
+                                  "library")
+        return
+    try:
+        stats = _sum_over_loopback()
+    except (errors.Error, OSError) as error:
+        report.warn("udp offload", "the kernel has UDP_SEGMENT and UDP_GRO; not tried, as two "
+                                   f"ranks could not sum over the loopback interface: {error}")
+        return
+    in_use = stats["segmented_packets"] and stats["coalesced_packets"]
+    (report.ok if in_use else report.warn)(
+        "udp offload", f"tried over the loopback interface: {_trains(stats)}" +
+        ("" if in_use else "; packets that go one by one cost more of the processor"))
+
+
+def _trains(stats):
+    return (f"{stats['segmented_packets']} of {stats['packets_sent']} packets left in trains "
+            f"(UDP_SEGMENT), {stats['coalesced_packets']} of {stats['packets_received']} came in "
+            "trains (UDP_GRO)")
+
+
+def _sum_over_loopback():
+    """Two ranks of this process sum for each other by UDP; the counters of the first."""
+    from sluice import bcube
+    from sluice.job import Job
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1] & ~1  # a rank serves this one and the next
+    with tempfile.TemporaryDirectory() as folder:
+        bcube.write_plan(bcube.Cube(2, 1), "plain", f"udp://127.77.0.{{host}}:{port}", Path(folder))
+        options = {"world_size": 2, "job": "doctor", "secret": secrets.token_hex(8),
+                   "run_id": secrets.randbits(63) + 1, "mtu": 1500, "join_timeout": 10.0}
+
+        def work(rank):
+            values = (ctypes.c_float * _TRIED_ELEMENTS)(*[3.0] * _TRIED_ELEMENTS)
+            with Job([("doctor", _TRIED_ELEMENTS, "float32")],
+                     f"bcube://2,1?file={folder}/cube.toml", rank=rank, **options) as job:
+                job.submit(0, ctypes.addressof(values))
+                job.wait_step(timeout=10.0)
+                return job.stats()
+
+        with ThreadPoolExecutor(2) as threads:
+            return list(threads.map(work, range(2)))[0]
 
 
 def check_hugepages(report):
@@ -265,9 +310,7 @@ def check_appliance(report, address, options):
     report.ok("appliance", f"{address}: joined in {(joined - start) * 1e3:.1f} ms, one sum in "
                            f"{(summed - joined) * 1e3:.2f} ms, {shards} "
                            f"shard{'s' * (shards != 1)}, chunks of {stats['chunk_bytes']} bytes, "
-                           f"{stats['segmented_packets']} of {stats['packets_sent']} packets out "
-                           f"and {stats['coalesced_packets']} of {stats['packets_received']} in "
-                           "came in trains")
+                           f"{_trains(stats)}")
 
 
 def add_arguments(parser):
@@ -285,7 +328,7 @@ def run(options):
     check_torch(report)
     check_plugin(report, library)
     check_receive_buffer(report)
-    check_udp_offload(report)
+    check_udp_offload(report, library)
     check_hugepages(report)
     check_gpu(report, library)
     address = options.address or os.environ.get("SLUICE_ADDRESS")
