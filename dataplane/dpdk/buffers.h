@@ -67,6 +67,10 @@ inline wire::UdpChecksums udp_checksums_of(ChecksumsBy by, const rte_mbuf* packe
   return by == ChecksumsBy::kDevice && good ? wire::UdpChecksums::kVerified
                                             : wire::UdpChecksums::kVerify;
 }
+// A frame of ours whose UDP checksum is the device's to make.
+inline bool leaves_checksum(const rte_mbuf* packet) noexcept {
+  return (packet->ol_flags & RTE_MBUF_F_TX_L4_MASK) == RTE_MBUF_F_TX_UDP_CKSUM;
+}
 inline void set_frame_bytes(rte_mbuf* packet, std::size_t bytes) noexcept {
   packet->data_len = static_cast<std::uint16_t>(bytes);
   packet->pkt_len = static_cast<std::uint32_t>(bytes);

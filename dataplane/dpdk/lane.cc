@@ -173,8 +173,7 @@ std::size_t Lane::flush(TimeNs now) noexcept {
   std::size_t total = 0;
   for (std::span burst = egress_.take(); !burst.empty(); burst = egress_.take()) {
     for (std::size_t at = 0; at < burst.size(); ++at) packets[at] = as_mbuf(burst[at].packet);
-    const std::size_t sent = rte_eth_tx_burst(port_.device(), queue_, packets.data(),
-                                              static_cast<std::uint16_t>(burst.size()));
+    const std::size_t sent = port_.transmit(queue_, std::span(packets).first(burst.size()));
     egress_.accept(sent, now);
     total += sent;
     if (sent < burst.size()) break;

@@ -133,8 +133,9 @@ Result<std::unique_ptr<Port>> Port::open(const config::PortConfig& config, PortI
   std::unique_ptr<Port> port(new Port(config, index, appliance));
   const std::vector<int> before = packet_sockets();
   if (Status status = port->probe(); !status.ok()) return status;
-  if (Status status = port->make_plan(); !status.ok()) return status;
   port->find_wake_socket(before);
+  if (config.type == config::PortType::kAfPacket) port->open_train_socket();
+  if (Status status = port->make_plan(); !status.ok()) return status;
   return port;
 }
 
@@ -152,6 +153,30 @@ Status Port::start(rte_mempool* pool, TimeNs now, const config::Config& applianc
 void Port::find_wake_socket(const std::vector<int>& before) {
   for (const int socket : packet_sockets())
     if (std::find(before.begin(), before.end(), socket) == before.end()) wake_socket_ = socket;
+}
+
+// What is sent by another socket than the driver's comes back to the driver's, which must not see
+// it.
+void Port::open_train_socket() noexcept {
+  if (TrainSocket::hide_outgoing(wake_socket_)) trains_ = TrainSocket::open(config_.interface);
+}
+
+std::size_t Port::transmit(std::uint16_t queue, std::span<rte_mbuf*> frames) const noexcept {
+  const auto by_driver = [&](std::span<rte_mbuf*> run) {
+    return rte_eth_tx_burst(device_, queue, run.data(), static_cast<std::uint16_t>(run.size()));
+  };
+  if (trains_ == nullptr) return by_driver(frames);
+  for (std::size_t sent = 0; sent < frames.size();) {
+    const std::span rest = frames.subspan(sent);
+    const bool ours = leaves_checksum(rest.front());
+    std::size_t count = 1;
+    while (count < rest.size() && leaves_checksum(rest[count]) == ours) ++count;
+    const std::span run = rest.first(count);
+    const std::size_t taken = ours ? trains_->send(run) : by_driver(run);
+    sent += taken;
+    if (taken < count) return sent;
+  }
+  return frames.size();
 }
 
 Status Port::probe() {
@@ -179,7 +204,8 @@ Status Port::make_plan() {
   driver_ = info.driver_name;
   tells_link_ = vhost || (info.dev_flags != nullptr && (*info.dev_flags & RTE_ETH_DEV_INTR_LSC));
   offers_ = {.rx_udp_checksum = (info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_UDP_CKSUM) != 0,
-             .tx_udp_checksum = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_UDP_CKSUM) != 0,
+             .tx_udp_checksum =
+                 trains_ != nullptr || (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_UDP_CKSUM) != 0,
              .multi_segment = (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MULTI_SEGS) != 0,
              .rss = info.reta_size != 0 && info.hash_key_size != 0 &&
                     (info.flow_type_rss_offloads & RTE_ETH_RSS_NONFRAG_IPV4_UDP) != 0,
@@ -224,7 +250,7 @@ Status Port::start_device(rte_mempool* pool) {
   if (sets_mtu) device_config.rxmode.mtu = config_.mtu;
   if (plan_.rx == ChecksumsBy::kDevice)
     device_config.rxmode.offloads |= RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
-  if (plan_.tx == ChecksumsBy::kDevice)
+  if (plan_.tx == ChecksumsBy::kDevice && trains_ == nullptr)
     device_config.txmode.offloads |= RTE_ETH_TX_OFFLOAD_UDP_CKSUM;
   if (plan_.shares_payloads) device_config.txmode.offloads |= RTE_ETH_TX_OFFLOAD_MULTI_SEGS;
   int result = rte_eth_dev_configure(device_, plan_.queues, plan_.queues, &device_config);

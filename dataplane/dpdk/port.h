@@ -15,6 +15,7 @@
 #include "dataplane/core/mac_table.h"
 #include "dataplane/core/port_plan.h"
 #include "dataplane/dpdk/lane.h"
+#include "dataplane/dpdk/train_socket.h"
 
 namespace sluice::dataplane {
 
@@ -44,6 +45,9 @@ class Port {
   // Asks the device what it does not tell by itself; for the control thread, a few times a second.
   void refresh() noexcept;
 
+  // Sends from the front and returns how many frames left. On the worker whose queue it is.
+  std::size_t transmit(std::uint16_t queue, std::span<rte_mbuf*> frames) const noexcept;
+
   PortIndex index() const noexcept { return index_; }
   std::uint16_t device() const noexcept { return device_; }
   std::uint32_t max_frame_bytes() const noexcept { return max_frame_bytes_; }
@@ -58,6 +62,7 @@ class Port {
   Status make_plan();
   int set_up_queues(rte_mempool* pool) noexcept;
   Status start_device(rte_mempool* pool);
+  void open_train_socket() noexcept;
   void find_wake_socket(const std::vector<int>& before);
   void steer(const config::Config& appliance) noexcept;
   static int on_link_event(std::uint16_t device, int event, void* port, void*);
@@ -71,9 +76,10 @@ class Port {
   const std::uint16_t worker_count_;
   const std::uint32_t max_frame_bytes_;
   std::uint16_t device_ = UINT16_MAX;
-  std::string vdev_name_;  // empty: not a vdev
-  std::string driver_;     // as DPDK names it
-  int wake_socket_ = -1;   // the driver's
+  std::string vdev_name_;                // empty: not a vdev
+  std::string driver_;                   // as DPDK names it
+  int wake_socket_ = -1;                 // the driver's
+  std::unique_ptr<TrainSocket> trains_;  // af_packet, where the kernel has them
   DeviceOffers offers_;
   PortPlan plan_;
   bool tells_link_ = false;  // an event comes when the link changes

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from lab import BOX_ADDRESS, Lab, missing
-from workers import BUILD, finish, start
+from workers import BUILD, finish, run_all, start
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -133,3 +133,17 @@ def test_ports_are_described_without_serving_anybody(tmp_path):
         assert re.search(TABLE_ROW, out), out
         assert re.search(r"host0 +net_af_packet: af_packet on interface s0 +software", out), out
         assert len(out.splitlines()) == 3, out
+
+
+# What the driver sends frame by frame is received frame by frame: then none comes in company.
+@pytest.mark.parametrize("ipv6", [False, True])
+def test_results_leave_an_interface_of_the_kernel_in_trains(ipv6):
+    with Lab(hosts=2, rate_mbps=200, ipv6=ipv6) as made:
+        made.start_appliance(BUILD)
+        address = made.url6 if ipv6 else made.url
+        for report in run_all(made, address, 2, steps=3, tensors=4, elems=60_000):
+            assert report["exit"] == 0, report
+            assert report["coalesced"] > report["packets_received"] / 4, report
+        assert total(made, 'sluice_packets_total{reason="bad_checksum"') == 0
+        log = (made.directory / "sluiced.log").read_text()
+        assert re.search(r"host0 +net_af_packet: .* software \(not offered\) +device ", log), log

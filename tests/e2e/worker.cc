@@ -127,7 +127,7 @@ int run_steps(const WorkerOptions& options, sluice_job* job) {
       "%llu, "
       "\"packets_received\": %llu, \"bytes_sent\": %llu, \"bytes_received\": %llu, "
       "\"retransmissions\": %llu, \"probes\": %llu, \"results_pulled\": %llu, \"invalid\": %llu, "
-      "\"sums_hash\": \"%016llx\"}\n",
+      "\"coalesced\": %llu, \"sums_hash\": \"%016llx\"}\n",
       options.rank, options.steps, exchange_s, quantile(0.5), quantile(0.99), quantile(1),
       static_cast<unsigned long long>(stats.packets_sent),
       static_cast<unsigned long long>(stats.packets_received),
@@ -137,6 +137,7 @@ int run_steps(const WorkerOptions& options, sluice_job* job) {
       static_cast<unsigned long long>(stats.probes),
       static_cast<unsigned long long>(stats.results_pulled),
       static_cast<unsigned long long>(stats.invalid_packets),
+      static_cast<unsigned long long>(stats.coalesced_packets),
       static_cast<unsigned long long>(sums_hash));
   return 0;
 }

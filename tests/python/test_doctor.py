@@ -34,8 +34,8 @@ def test_a_working_machine_gets_status_0_and_the_facts():
     assert "rmem_max" in line(done, "udp buffers")
     offload = line(done, "udp offload")
     assert offload.startswith("ok "), done.stdout
-    left, sent, came, received = map(int, re.search(
-        r"(\d+) of (\d+) packets left in trains .*, (\d+) of (\d+) came in trains", offload).groups())
+    counts = re.search(r"(\d+) of (\d+) packets left .*, (\d+) of (\d+) came in trains", offload)
+    left, sent, came, received = map(int, counts.groups())
     assert 0 < left <= sent and 0 < came <= received
     assert line(done, "gpu").startswith("off ")
     assert "SLUICE_ADDRESS" in line(done, "appliance")
