@@ -122,7 +122,12 @@ class Appliance {
  private:
   bool find(FrameBytes bytes, dataplane::PortIndex in_port, TimeNs now, wire::Datagram& datagram) {
     ShardId shard;
-    if (flows_.find(bytes, in_port, checksums_, macs_, now, datagram, shard)) return true;
+    return flows_.find(bytes, in_port, checksums_, macs_, now, datagram, shard) ||
+           find_anew(bytes, in_port, now, datagram);
+  }
+  // As Worker::handle_frame(), which is not inlined either.
+  [[gnu::noinline]] bool find_anew(FrameBytes bytes, dataplane::PortIndex in_port, TimeNs now,
+                                   wire::Datagram& datagram) {
     wire::Frame frame;
     if (!wire::parse_ethernet(bytes, frame.ethernet)) return false;
     const dataplane::ForwardContext context{in_port, (1u << kWorkers) - 1, own_.mac};

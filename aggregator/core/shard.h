@@ -229,22 +229,22 @@ class Shard {
   static void leave_queue(StreamSlice& slice) noexcept;
   std::size_t fan_out(Job& job, StreamId stream, const ResultPart& part, std::span<Transmit> burst,
                       TimeNs now) noexcept;
-  bool may_get(Job& job, StreamId stream, Step step, Rank rank) noexcept;
+  Flow* flow_that_may_get(Job& job, StreamId stream, Step step, Rank rank) noexcept;
   bool write_result(Job& job, StreamId stream, const ResultPart& part, Rank rank,
                     Transmit& transmit, TimeNs now) noexcept;
   void prepare_sum(const Job& job, const ResultPart& part, TimeNs now,
                    PreparedSum& prepared) noexcept;
   static std::size_t list_chunks(const GradientSlice& slice, const ResultPart& part,
                                  wire::ResultHeader& body, std::uint8_t* out) noexcept;
-  bool write_sum(Job& job, const PreparedSum& prepared, Rank rank, Transmit& transmit,
-                 TimeNs now) noexcept;
+  static bool write_sum(const Job& job, const PreparedSum& prepared, Flow& flow, Transmit& transmit,
+                        TimeNs now) noexcept;
   bool write_piece(Job& job, StreamId stream, const ResultPart& part, Rank rank, Transmit& transmit,
                    TimeNs now) noexcept;
   Flow& flow_to(Job& job, Rank rank) noexcept;
   static bool is_for(const Job& job, StreamId stream, Step step, Rank rank) noexcept;
   static wire::Sender sender_of(const Job& job, Rank rank) noexcept;
-  wire::PartialSum fill_feedback(Job& job, Rank rank, wire::FeedbackHeader& header,
-                                 TimeNs now) noexcept;
+  static wire::PartialSum fill_feedback(const Job& job, Flow& flow, wire::FeedbackHeader& header,
+                                        TimeNs now) noexcept;
 
   // shard_reply.cc: answers to probes, what they pull, feedback.
   Verdict probe(Job& job, const wire::Packet& packet) noexcept;

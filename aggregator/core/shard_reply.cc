@@ -163,7 +163,7 @@ bool Shard::write_reply(Job& job, Rank rank, Transmit& transmit, TimeNs now) noe
   if (flow.feedback_queued) {
     flow.feedback_queued = false;
     wire::Feedback body{.shard = id_.value};
-    fill_feedback(job, rank, body.feedback, now);
+    fill_feedback(job, flow_to(job, rank), body.feedback, now);
     transmit.bytes = wire::encode(out, sender_of(job, rank), body);
     transmit.sum = wire::sum_bytes(out.first(transmit.bytes));
     return transmit.bytes != 0;
@@ -287,7 +287,7 @@ std::size_t Shard::encode_answer(Job& job, Rank rank, const Reply& reply, wire::
                                  TimeNs now) noexcept {
   std::array<wire::MissingAge, kMaxMissingAges> ages{};
   std::size_t age_count = 0;
-  fill_feedback(job, rank, body.feedback, now);
+  fill_feedback(job, flow_to(job, rank), body.feedback, now);
   body.feedback.priority = reply.priority;
   if (body.first_incomplete != wire::kNoChunk) {
     body.mask_words = static_cast<std::uint8_t>(job.mask_word_count);

@@ -62,7 +62,7 @@ std::size_t Shard::send_values(Job& job, std::span<Transmit> burst, TimeNs now) 
   const std::size_t turn = std::min<std::size_t>(burst.size(), job.spec.world_size);
   std::size_t count = 0;
   for (StoreAnswer answer; count < turn && slice.store->poll_answer(answer);)
-    if (may_get(job, StreamId::kGradients, 0, answer.rank))
+    if (flow_that_may_get(job, StreamId::kGradients, 0, answer.rank) != nullptr)
       count += write_values(job, answer, 0, burst[count], now);
   slice.results_sent.add(count);
   slice.store_active = slice.store->has_answers();
@@ -84,7 +84,7 @@ bool Shard::write_values(Job& job, const StoreAnswer& answer, std::uint8_t flags
                     .elem_count = static_cast<std::uint16_t>(answer.values.size())};
   body.feedback.priority = answer.priority;
   body.feedback.flags = flags;
-  fill_feedback(job, answer.rank, body.feedback, now);
+  fill_feedback(job, flow_to(job, answer.rank), body.feedback, now);
   transmit = {.room = out, .job = job.spec.id, .rank = answer.rank, .priority = answer.priority};
   transmit.bytes = wire::encode(out, sender_of(job, answer.rank), body, {}, payload);
   CHECK(transmit.bytes != 0);

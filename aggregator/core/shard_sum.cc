@@ -145,35 +145,32 @@ void accumulate_in_order(const Job& job, GradientSlice& slice, std::uint32_t slo
   accumulate_in_order(job, slice, slot_index, rank, std::span(dense).first(bytes));
 }
 
-// Adds a chunk's elements, the packet's or an entry's, to the slot's. False: they are others than
-// those that it has.
+// Whether the job's chunks may have this shape.
+bool fits(const JobSpec& spec, const Shape& shape) noexcept {
+  return shape.elem_count <= spec.max_elems[index_of(StreamId::kGradients)] &&
+         payload_bytes(shape.dtype, shape.elem_count) <= spec.chunk_bytes &&
+         payload_bytes(shape.result, shape.elem_count) <= spec.chunk_bytes;
+}
+
+// Adds a chunk's elements, the packet's or an entry's, to the slot's. They are `alike` those that
+// it has. False: they are others.
 bool fold(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
-          const wire::Packet& packet, const wire::SparseEntry* entry) noexcept {
+          const wire::Packet& packet, const wire::SparseEntry* entry, bool alike) noexcept {
   const auto& body = packet.body<wire::Contribution>();
   Sum& sum = slice.sums[slot_index];
   const std::uint8_t* payload = packet.payload().data();
-  const std::size_t dense_bytes = payload_bytes(body.dtype, body.elem_count);
-  const Dtype result = body.result_dtype();
-  const bool rounded = body.flow.flags & wire::kFlagRounded;
-  const bool averaged = body.flow.flags & wire::kFlagMean;
   DCHECK(body.elem_count <= slice.stride_floats);
-  if (!sum.has_data()) {
-    sum.elem_count = body.elem_count;
-    sum.dtype = body.dtype;
-    sum.result = result;
-    sum.rounded = rounded;
-    sum.averaged = averaged;
+  if (!alike) {
+    if (sum.has_data()) return false;
+    static_cast<Shape&>(sum) = Shape::of(body);
     slice.slots[slot_index].payload_bytes =
-        static_cast<std::uint16_t>(payload_bytes(result, body.elem_count));
-  } else if (body.elem_count != sum.elem_count || body.dtype != sum.dtype || result != sum.result ||
-             rounded != sum.rounded || averaged != sum.averaged) {
-    return false;
+        static_cast<std::uint16_t>(payload_bytes(sum.result, sum.elem_count));
   }
   const Rank rank{packet.common().rank};
   if (slice.in_rank_order() && entry != nullptr) {
     accumulate_in_order(job, slice, slot_index, rank, *entry);
   } else if (slice.in_rank_order()) {
-    accumulate_in_order(job, slice, slot_index, rank, {payload, dense_bytes});
+    accumulate_in_order(job, slice, slot_index, rank, packet.payload());
   } else if (entry != nullptr) {
     begin_at_zero(slice, slot_index);
     add_sparse(slice.data_of(slot_index), *entry, body.elem_count, body.dtype);
@@ -299,11 +296,10 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
 
   const bool nil = body.flow.flags & wire::kFlagNil;
   const bool requeued = tolerant && body.base_step != body.step;
-  if (body.elem_count > job.spec.max_elems[index_of(StreamId::kGradients)] ||
-      payload_bytes(body.dtype, body.elem_count) > job.spec.chunk_bytes ||
-      (body.result != 0 &&
-       payload_bytes(body.result_dtype(), body.elem_count) > job.spec.chunk_bytes) ||
-      (nil && !job.spec.allow_nil && !requeued))
+  const Shape shape = Shape::of(body);
+  const Sum& sum = slice.sums[slot_index];
+  const bool alike = slot.step == body.step && sum.has_data() && shape == sum;
+  if ((!alike && !fits(job.spec, shape)) || (nil && !job.spec.allow_nil && !requeued))
     return Verdict::kShapeMismatch;
   if (!slice.record.may.test(rank)) return Verdict::kNotAllowed;
 
@@ -318,7 +314,7 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
     ++slice.sums[slot_index].passed_count;
     return try_complete_sum(job, slot_index, now) ? Verdict::kCompleted : Verdict::kPassed;
   }
-  if (!nil && !fold(job, slice, slot_index, packet, entry)) return Verdict::kShapeMismatch;
+  if (!nil && !fold(job, slice, slot_index, packet, entry, alike)) return Verdict::kShapeMismatch;
   if (body.flow.flags & wire::kFlagUnwanted) slice.note_unwanted(slot_index, rank);
   slice.count_in(slot_index, rank, body.flow.priority);
   job_slice.contributions.add(1);

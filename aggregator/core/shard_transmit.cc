@@ -142,14 +142,15 @@ std::size_t Shard::fan_out(Job& job, StreamId stream, const ResultPart& part,
     const Rank rank{static_cast<std::uint16_t>(slice.head_rank)};
     if (stream == StreamId::kGradients && job_slice.gradients.is_unwanted(part.slot_index, rank))
       continue;
-    if (!may_get(job, stream, slot.step, rank)) continue;
+    Flow* const flow = flow_that_may_get(job, stream, slot.step, rank);
+    if (flow == nullptr) continue;
     Transmit& transmit = burst[count];
     transmit.job = job.spec.id;
     transmit.rank = rank;
     transmit.priority = stream == StreamId::kGradients ? prepared.priority : slot.priority;
     transmit.reply = false;
     const bool written = stream == StreamId::kGradients
-                             ? write_sum(job, prepared, rank, transmit, now)
+                             ? write_sum(job, prepared, *flow, transmit, now)
                              : write_piece(job, stream, part, rank, transmit, now);
     count += written;
   }
@@ -157,18 +158,18 @@ std::size_t Shard::fan_out(Job& job, StreamId stream, const ResultPart& part,
   return count;
 }
 
-// Whether a result goes to this member now. One without credit gets none: it will ask.
-bool Shard::may_get(Job& job, StreamId stream, Step step, Rank rank) noexcept {
-  if (!job.members[rank.value].reachable.load(std::memory_order_relaxed)) return false;
-  if (!is_for(job, stream, step, rank)) return false;
+// Null: no result goes to this member now. One without credit gets none: it will ask.
+Flow* Shard::flow_that_may_get(Job& job, StreamId stream, Step step, Rank rank) noexcept {
+  if (!job.members[rank.value].reachable.load(std::memory_order_relaxed)) return nullptr;
+  if (!is_for(job, stream, step, rank)) return nullptr;
   Flow& flow = flow_to(job, rank);
   DCHECK(flow.cookie != 0);
-  if (!beyond_credit(flow)) return true;
+  if (!beyond_credit(flow)) return &flow;
   ++flow.deferred_count;
   job.slices[id_.value].results_deferred.add(1);
   if (!flow.deferral_told) queue_feedback(job, rank);
   flow.deferral_told = true;
-  return false;
+  return nullptr;
 }
 
 // The flow to a member. Its process may be one that has sent this shard nothing yet (a result that
@@ -197,9 +198,8 @@ wire::Sender Shard::sender_of(const Job& job, Rank rank) noexcept {
 
 // The numbers of the flow to a member, in a header whose priority and flags stay; returns what they
 // add to the checksum.
-wire::PartialSum Shard::fill_feedback(Job& job, Rank rank, wire::FeedbackHeader& header,
+wire::PartialSum Shard::fill_feedback(const Job& job, Flow& flow, wire::FeedbackHeader& header,
                                       TimeNs now) noexcept {
-  Flow& flow = flow_to(job, rank);
   DCHECK(flow.cookie != 0 && flow.echo_arrival_ns <= now);
   const wire::FeedbackHeader numbers{
       .number = flow.next_number++,
@@ -233,7 +233,7 @@ bool Shard::write_result(Job& job, StreamId stream, const ResultPart& part, Rank
   PreparedSum prepared;
   prepare_sum(job, part, now, prepared);
   transmit.priority = prepared.priority;
-  return write_sum(job, prepared, rank, transmit, now);
+  return write_sum(job, prepared, flow_to(job, rank), transmit, now);
 }
 
 void Shard::prepare_sum(const Job& job, const ResultPart& part, TimeNs now,
@@ -308,7 +308,7 @@ std::size_t Shard::list_chunks(const GradientSlice& slice, const ResultPart& par
 // The prepared head, its member's name and numbers; the payload, which was summed once for all
 // members, is shown where it lies. What is added here to the checksum is taken from the numbers: to
 // read them back would wait for the stores. False: it does not fit.
-bool Shard::write_sum(Job& job, const PreparedSum& prepared, Rank rank, Transmit& transmit,
+bool Shard::write_sum(const Job& job, const PreparedSum& prepared, Flow& flow, Transmit& transmit,
                       TimeNs now) noexcept {
   if (transmit.room.size() < prepared.head_bytes + prepared.payload.size()) return false;
   std::uint8_t* out = transmit.room.data();
@@ -318,15 +318,15 @@ bool Shard::write_sum(Job& job, const PreparedSum& prepared, Rank rank, Transmit
   if (prepared.head_bytes > kFixedBytes)
     std::memcpy(out + kFixedBytes, &prepared.head[kFixedBytes], prepared.head_bytes - kFixedBytes);
 
-  const Cookie cookie = job.members[rank.value].cookie.load(std::memory_order_relaxed);
   auto& common = *reinterpret_cast<wire::CommonHeader*>(out);
-  common.rank = rank.value;
-  common.cookie = cookie;
+  common.rank = transmit.rank.value;
+  common.cookie = flow.cookie;
   auto& body = *reinterpret_cast<wire::ResultHeader*>(out + sizeof common);
   transmit.bytes = prepared.head_bytes;
   transmit.shared = prepared.payload;
-  transmit.sum = prepared.sum + fill_feedback(job, rank, body.feedback, now) +
-                 wire::PartialSum{rank.value + (cookie & 0xffffffff) + (cookie >> 32)};
+  transmit.sum =
+      prepared.sum + fill_feedback(job, flow, body.feedback, now) +
+      wire::PartialSum{transmit.rank.value + (flow.cookie & 0xffffffff) + (flow.cookie >> 32)};
   return true;
 }
 
@@ -344,7 +344,7 @@ bool Shard::write_piece(Job& job, StreamId stream, const ResultPart& part, Rank 
                          .payload_bytes = slot.payload_bytes};
   body.feedback.priority = slot.priority;
   body.feedback.flags = part.flags;
-  fill_feedback(job, rank, body.feedback, now);
+  fill_feedback(job, flow_to(job, rank), body.feedback, now);
   transmit.shared = {};
   transmit.bytes = wire::encode(transmit.room, sender_of(job, rank), body,
                                 slice.mask_of(slot_index), slice.payload_of(slot_index));

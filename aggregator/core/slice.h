@@ -78,19 +78,32 @@ struct Slot {
 };
 static_assert(sizeof(Slot) == 32);
 
+// What all contributions with data to a sum must agree on: the first one fixes it.
+struct Shape {
+  std::uint16_t elem_count = 0;
+  Dtype dtype{};
+  Dtype result{};         // of the result's elements
+  bool rounded = false;   // see wire::kFlagRounded
+  bool averaged = false;  // its elements are means already: see wire::kFlagMean
+
+  static Shape of(const wire::Contribution& body) noexcept {
+    return {.elem_count = body.elem_count,
+            .dtype = body.dtype,
+            .result = body.result_dtype(),
+            .rounded = (body.flow.flags & wire::kFlagRounded) != 0,
+            .averaged = (body.flow.flags & wire::kFlagMean) != 0};
+  }
+  friend bool operator==(const Shape&, const Shape&) = default;
+};
+
 // What a slot of the gradients holds besides.
-struct Sum {
+struct Sum : Shape {
   std::uint64_t weight = 0;
   double square_sum = 0;           // of |contribution / weight|^2, for policies that ask for norms
   std::uint16_t data_count = 0;    // contributions with data
   std::uint16_t passed_count = 0;  // ranks that pass: they have nothing for this chunk
-  std::uint16_t elem_count = 0;    // fixed by the first contribution that carries data
   std::uint16_t k = 0;             // that it completed with
   std::uint16_t may_count = 0;     // likewise: ranks that it could have
-  Dtype dtype{};                   // these four are those of the first contribution with data
-  Dtype result{};                  // of the result's elements
-  bool rounded = false;            // see wire::kFlagRounded
-  bool averaged = false;           // its elements are means already: see wire::kFlagMean
   bool finite = true;
   bool sparse = false;    // some contribution is: the result may be too
   bool is_entry = false;  // the result's bytes are an entry of a sparse packet (wire/sparse.h)

@@ -12,21 +12,19 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::wire::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// What whole vectors cover of the bytes, and how many that is: all of them but an odd one, where
-// there is at least one vector. 64 KiB at most.
+// 64 KiB at most.
 //
 // One instruction multiplies 16-bit words by 1 and adds neighbours to 32-bit lanes, but takes them
 // as signed: flipping the top bit takes 2^15 from each word, which is given back in the end.
-std::uint64_t sum_vectors([[maybe_unused]] const std::uint8_t* bytes,
-                          [[maybe_unused]] std::size_t count, std::size_t* summed) {
-  *summed = 0;
-#if HWY_TARGET == HWY_SCALAR
-  return 0;  // it has no vectors of bytes
+std::uint64_t sum_vectors(const std::uint8_t* bytes, std::size_t count) {
+#if HWY_TARGET == HWY_SCALAR  // it has no vectors of bytes
+  return sum_short({bytes, count}).value;
 #else
   const hn::ScalableTag<std::uint8_t> d8;
   const hn::Repartition<std::int16_t, decltype(d8)> d16;
   const hn::Repartition<std::int32_t, decltype(d8)> d32;
   const std::size_t step = hn::Lanes(d8);
+  if (count < step) return sum_short({bytes, count}).value;
   const auto ones = hn::Set(d16, 1);
   const auto flip = hn::Set(d16, std::int16_t{-32768});
   auto sum = hn::Zero(d32);
@@ -50,18 +48,17 @@ std::uint64_t sum_vectors([[maybe_unused]] const std::uint8_t* bytes,
   }
   // The rest lies at the end of one more vector, behind bytes that were added before.
   const std::size_t end = count & ~std::size_t{1};
-  if (at != end && at != 0) {
+  if (at != end) {
     const auto last =
         hn::IfThenZeroElse(hn::FirstN(d8, step - (end - at)), hn::LoadU(d8, bytes + end - step));
     sum_too = add(hn::BitCast(d16, last), sum_too, half_too);
-    at = end;
     ++vectors;
   }
-  *summed = at;
+  const std::uint64_t odd = end != count ? bytes[end] : 0;
   const auto all = hn::Add(hn::Add(sum, half), hn::Add(sum_too, half_too));
   const auto flipped = std::int64_t{hn::GetLane(hn::SumOfLanes(d32, all))};
-  return static_cast<std::uint64_t>(flipped +
-                                    static_cast<std::int64_t>(vectors * step / 2 * 32768));
+  return odd + static_cast<std::uint64_t>(flipped +
+                                          static_cast<std::int64_t>(vectors * step / 2 * 32768));
 #endif
 }
 
@@ -78,9 +75,7 @@ PartialSum sum_long(std::span<const std::uint8_t> bytes) noexcept {
   PartialSum sum;
   while (!bytes.empty()) {
     const std::span<const std::uint8_t> part = bytes.first(std::min(bytes.size(), kMostBytes));
-    std::size_t summed = 0;
-    sum.value += HWY_DYNAMIC_DISPATCH(sum_vectors)(part.data(), part.size(), &summed);
-    if (summed != part.size()) sum = sum + sum_short(part.subspan(summed));
+    sum.value += HWY_DYNAMIC_DISPATCH(sum_vectors)(part.data(), part.size());
     bytes = bytes.subspan(part.size());
   }
   return sum;

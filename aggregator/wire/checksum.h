@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -48,11 +49,9 @@ inline PartialSum sum_bytes(std::span<const std::uint8_t> bytes) noexcept {
 
 // The folded complement, ready to be stored with memcpy.
 constexpr std::uint16_t finish_checksum(PartialSum sum) noexcept {
-  std::uint64_t folded = (sum.value & 0xffffffff) + (sum.value >> 32);
-  folded = (folded & 0xffff) + (folded >> 16);
-  folded = (folded & 0xffff) + (folded >> 16);
-  folded = (folded & 0xffff) + (folded >> 16);
-  return static_cast<std::uint16_t>(~folded);
+  // The upper half of a number plus its halves exchanged is their sum, the carry added to it.
+  const auto words = static_cast<std::uint32_t>((sum.value + std::rotl(sum.value, 32)) >> 32);
+  return static_cast<std::uint16_t>(~((words + std::rotl(words, 16)) >> 16));
 }
 
 }  // namespace sluice::wire

@@ -25,7 +25,12 @@ using MutableBytes = std::span<std::uint8_t>;
 // Fetches bytes that will be read soon; the processor is not waited for.
 inline void prefetch(Bytes bytes) noexcept {
   constexpr std::size_t kCacheLine = 64;
-  for (std::size_t at = 0; at < bytes.size(); at += kCacheLine) __builtin_prefetch(&bytes[at]);
+  constexpr std::size_t kTurn = 4 * kCacheLine;
+  const std::uint8_t* at = bytes.data();
+  const std::uint8_t* const end = at + bytes.size();
+  for (std::size_t turns = bytes.size() / kTurn; turns != 0; --turns, at += kTurn)
+    for (std::size_t line = 0; line < kTurn; line += kCacheLine) __builtin_prefetch(at + line);
+  for (; at < end; at += kCacheLine) __builtin_prefetch(at);
 }
 
 struct Mac {
