@@ -63,8 +63,14 @@ using Select = std::size_t (*)(const float*, const float*, std::size_t, float, f
                                std::span<std::uint8_t>);
 
 // What the client does when a packet is filled.
-std::size_t select_kernels(const float* gradient, const float* residual, std::size_t count,
-                           float threshold, float* left, std::span<std::uint8_t> out) {
+std::size_t select_kernel(const float* gradient, const float* residual, std::size_t count,
+                          float threshold, float*, std::span<std::uint8_t> out) {
+  return agg::compress_pruned(gradient, residual, count, threshold, out);
+}
+
+// The same in two passes.
+std::size_t select_passes(const float* gradient, const float* residual, std::size_t count,
+                          float threshold, float* left, std::span<std::uint8_t> out) {
   agg::prune(gradient, residual, count, threshold, left);
   return agg::compress(reinterpret_cast<const std::uint8_t*>(left), count, Dtype::kFloat32, out);
 }
@@ -100,8 +106,11 @@ std::size_t select_all(const Tensor& tensor, Select select, std::span<std::uint8
 // The kernels give the loop's bytes, or nothing here is worth measuring.
 bool same_bytes(const Tensor& tensor) {
   std::vector<std::uint8_t> one(tensor.gradient.size() + kMaxChunkBytes), other(one.size());
-  const std::size_t bytes = select_all(tensor, select_kernels, one);
-  return bytes != 0 && bytes == select_all(tensor, select_loop, other) && one == other;
+  const std::size_t bytes = select_all(tensor, select_loop, one);
+  bool same = bytes != 0;
+  for (const Select select : {select_kernel, select_passes})
+    same &= bytes == select_all(tensor, select, other) && one == other;
+  return same;
 }
 
 void add(const std::string& name, Tensor& tensor, std::function<void()> body) {
@@ -121,7 +130,8 @@ void register_sides(const std::string& place, Tensor& tensor) {
   const auto selects = [&tensor](Select select) {
     return [&tensor, select] { benchmark::DoNotOptimize(select_all(tensor, select, out)); };
   };
-  add("select/" + place, tensor, selects(select_kernels));
+  add("select/" + place, tensor, selects(select_kernel));
+  add("passes/" + place, tensor, selects(select_passes));
   add("loop/" + place, tensor, selects(select_loop));
   add("copy/" + place, tensor, [&tensor] {
     std::memcpy(tensor.left.data(), tensor.gradient.data(), tensor.left.size() * sizeof(float));

@@ -38,46 +38,111 @@ void keep_rest_all(const float* gradient, float* residual, std::size_t elem_coun
   });
 }
 
-// Bit i of the result: element first + i of a payload has a bit. Of `count` elements, at most 64.
-template <class T>
-HWY_INLINE std::uint64_t filled_of(const std::uint8_t* from, std::size_t count) {
-  const hn::ScalableTag<T> d;
+// Of a chunk, which elements have a value: a bit each, and how many.
+struct Filled {
+  std::uint64_t words[(kMaxChunkBytes + 63) / 64];  // an element has a byte at least
+  std::size_t count = 0;
+};
+
+// `kernel(d, at)` says it of the elements from `at` on, for lanes of T.
+template <class T, class Kernel>
+HWY_INLINE void find_filled(std::size_t elem_count, const Kernel& kernel, Filled& filled) {
+  const hn::CappedTag<T, 64> d;
   const std::size_t lanes = hn::Lanes(d);
-  std::uint64_t filled = 0;
-  std::size_t i = 0;
-  for (; lanes <= 64 && i + lanes <= count; i += lanes) {
-    std::uint8_t bytes[8] = {};
-    hn::StoreMaskBits(d, hn::Ne(load_bits(d, from + i * sizeof(T)), hn::Zero(d)), bytes);
-    std::uint64_t bits;
-    std::memcpy(&bits, bytes, sizeof bits);
-    filled |= bits << i;
+  const auto bits_at = [&](auto tag, std::size_t at) HWY_ATTR {
+    std::uint64_t bits = 0;
+    hn::StoreMaskBits(tag, kernel(tag, at), reinterpret_cast<std::uint8_t*>(&bits));
+    return bits;
+  };
+  std::size_t first = 0;
+  const auto close = [&](std::uint64_t word) HWY_ATTR {
+    filled.words[first / 64] = word;
+    filled.count += static_cast<std::size_t>(std::popcount(word));
+  };
+  for (; first + 64 <= elem_count; first += 64) {
+    std::uint64_t word = 0;
+    for (std::size_t i = 0; i < 64; i += lanes) word |= bits_at(d, first + i) << i;
+    close(word);
   }
-  for (; i < count; ++i) {
-    T element;
-    std::memcpy(&element, from + i * sizeof(T), sizeof element);
-    filled |= std::uint64_t{element != 0} << i;
-  }
-  return filled;
+  if (first == elem_count) return;
+  std::uint64_t word = 0;
+  std::size_t at = first;
+  for (; at + lanes <= elem_count; at += lanes) word |= bits_at(d, at) << (at - first);
+  for (; at < elem_count; ++at) word |= bits_at(hn::CappedTag<T, 1>(), at) << (at - first);
+  close(word);
 }
 
-// A bit an element into `words`; returns how many are set.
+// Writes the entry: where the values are, as a bitmap or as indices, and the values, each by
+// `copy(place, to)`; in one go, since how many a word has is what a processor guesses wrong.
+// Returns its bytes, as compress() does.
+template <std::size_t elem_bytes, class Copy>
+HWY_INLINE std::size_t write_entry(const Filled& filled, std::size_t elem_count, Dtype dtype,
+                                   std::span<std::uint8_t> out, const Copy& copy) {
+  const std::size_t bytes = wire::entry_bytes(elem_count, filled.count, dtype);
+  if (bytes > out.size()) return kNotCompressed;
+  if (filled.count == 0) return 0;
+  const auto count = static_cast<std::uint16_t>(filled.count);
+  std::memcpy(out.data(), &count, sizeof count);
+  std::uint8_t* places = out.data() + sizeof count;
+  std::uint8_t* values = places + wire::places_bytes(elem_count, count);
+  const bool as_bitmap = wire::uses_bitmap(elem_count, count);
+  if (as_bitmap) std::memcpy(places, filled.words, wire::bitmap_bytes(elem_count));
+  for (std::size_t first = 0; first < elem_count; first += 64)
+    for (std::uint64_t word = filled.words[first / 64]; word != 0; word &= word - 1) {
+      const std::size_t place = first + static_cast<std::size_t>(std::countr_zero(word));
+      const auto index = static_cast<std::uint16_t>(place);
+      if (!as_bitmap) {
+        std::memcpy(places, &index, sizeof index);
+        places += sizeof index;
+      }
+      copy(place, values);
+      values += elem_bytes;
+    }
+  return bytes;
+}
+
 template <class T>
-std::size_t find_filled(const std::uint8_t* payload, std::size_t elem_count, std::uint64_t* words) {
-  std::size_t total = 0;
-  for (std::size_t first = 0; first < elem_count; first += 64) {
-    const std::size_t count = HWY_MIN(elem_count - first, std::size_t{64});
-    const std::uint64_t filled = filled_of<T>(payload + first * sizeof(T), count);
-    words[first / 64] = filled;
-    total += static_cast<std::size_t>(std::popcount(filled));
-  }
-  return total;
+std::size_t compress_as(const std::uint8_t* payload, std::size_t elem_count, Dtype dtype,
+                        std::span<std::uint8_t> out) {
+  Filled filled;
+  find_filled<T>(
+      elem_count,
+      [&](auto d, std::size_t at)
+          HWY_ATTR { return hn::Ne(load_bits(d, payload + at * sizeof(T)), hn::Zero(d)); },
+      filled);
+  return write_entry<sizeof(T)>(filled, elem_count, dtype, out,
+                                [&](std::size_t place, std::uint8_t* to) HWY_ATTR {
+                                  std::memcpy(to, payload + place * sizeof(T), sizeof(T));
+                                });
 }
 
-std::size_t find_filled_any(const std::uint8_t* payload, std::size_t elem_count,
-                            std::size_t elem_bytes, std::uint64_t* words) {
-  if (elem_bytes == 4) return find_filled<std::uint32_t>(payload, elem_count, words);
-  if (elem_bytes == 2) return find_filled<std::uint16_t>(payload, elem_count, words);
-  return find_filled<std::uint8_t>(payload, elem_count, words);
+std::size_t compress_any(const std::uint8_t* payload, std::size_t elem_count, Dtype dtype,
+                         std::span<std::uint8_t> out) {
+  if (dtype_bytes(dtype) == 4) return compress_as<std::uint32_t>(payload, elem_count, dtype, out);
+  if (dtype_bytes(dtype) == 2) return compress_as<std::uint16_t>(payload, elem_count, dtype, out);
+  return compress_as<std::uint8_t>(payload, elem_count, dtype, out);
+}
+
+// What prune_all() does not make zero.
+std::size_t compress_pruned_all(const float* gradient, const float* residual,
+                                std::size_t elem_count, float threshold,
+                                std::span<std::uint8_t> out) {
+  Filled filled;
+  find_filled<float>(
+      elem_count,
+      [&](auto d, std::size_t at) HWY_ATTR {
+        const auto value = hn::Add(hn::LoadU(d, gradient + at), hn::LoadU(d, residual + at));
+        const auto small = hn::Lt(hn::Abs(value), hn::Set(d, threshold));
+        const hn::RebindToUnsigned<decltype(d)> bits;
+        return hn::AndNot(small,
+                          hn::RebindMask(d, hn::Ne(hn::BitCast(bits, value), hn::Zero(bits))));
+      },
+      filled);
+  return write_entry<sizeof(float)>(filled, elem_count, Dtype::kFloat32, out,
+                                    [&](std::size_t place, std::uint8_t* to) HWY_ATTR {
+                                      const float value = gradient[place] + residual[place];
+                                      std::memcpy(to, &value, sizeof value);
+                                    });
 }
 
 }  // namespace sluice::agg::HWY_NAMESPACE
@@ -89,34 +154,8 @@ namespace {
 
 HWY_EXPORT(prune_all);
 HWY_EXPORT(keep_rest_all);
-HWY_EXPORT(find_filled_any);
-
-constexpr std::size_t kMaxWords = (kMaxChunkBytes + 63) / 64;  // an element has a byte at least
-
-// Calls `each` with the number of every set bit.
-template <class Each>
-void for_each_bit(const std::uint64_t* words, std::size_t elem_count, const Each& each) {
-  for (std::size_t first = 0; first < elem_count; first += 64)
-    for (std::uint64_t word = words[first / 64]; word != 0; word &= word - 1)
-      each(first + static_cast<std::size_t>(std::countr_zero(word)));
-}
-
-// Where the values are, as a bitmap or as indices, and the values: in one go, since how many a word
-// has is what a processor guesses wrong.
-template <std::size_t elem_bytes>
-void write_entry(const std::uint64_t* words, bool as_bitmap, const std::uint8_t* payload,
-                 std::size_t elem_count, std::uint8_t* places, std::uint8_t* values) {
-  if (as_bitmap) std::memcpy(places, words, wire::bitmap_bytes(elem_count));
-  for_each_bit(words, elem_count, [&](std::size_t place) {
-    const auto index = static_cast<std::uint16_t>(place);
-    if (!as_bitmap) {
-      std::memcpy(places, &index, sizeof index);
-      places += sizeof index;
-    }
-    std::memcpy(values, payload + place * elem_bytes, elem_bytes);
-    values += elem_bytes;
-  });
-}
+HWY_EXPORT(compress_any);
+HWY_EXPORT(compress_pruned_all);
 
 template <std::size_t elem_bytes>
 void read_values(const wire::SparseEntry& entry, std::size_t elem_count, std::uint8_t* payload) {
@@ -148,27 +187,19 @@ void keep_rest(const float* gradient, float* residual, std::size_t elem_count,
 
 std::size_t compress(const std::uint8_t* payload, std::size_t elem_count, Dtype dtype,
                      std::span<std::uint8_t> out) noexcept {
-  const std::size_t elem_bytes = dtype_bytes(dtype);
-  CHECK(is_summed(dtype) && elem_count * elem_bytes <= kMaxChunkBytes);
+  CHECK(is_summed(dtype) && elem_count * dtype_bytes(dtype) <= kMaxChunkBytes);
   if (dtype == Dtype::kInt8 && !has_finite_scale(payload, elem_count)) return kNotCompressed;
-  std::uint64_t words[kMaxWords];
-  const std::size_t count =
-      HWY_DYNAMIC_DISPATCH(find_filled_any)(payload, elem_count, elem_bytes, words);
-  const std::size_t bytes = wire::entry_bytes(elem_count, count, dtype);
-  if (bytes > out.size()) return kNotCompressed;
-  if (count == 0) return 0;
-  const auto count16 = static_cast<std::uint16_t>(count);
-  std::memcpy(out.data(), &count16, sizeof count16);
-  std::uint8_t* places = out.data() + sizeof count16;
-  std::uint8_t* values = places + wire::places_bytes(elem_count, count);
-  const bool as_bitmap = wire::uses_bitmap(elem_count, count);
-  if (elem_bytes == 4) write_entry<4>(words, as_bitmap, payload, elem_count, places, values);
-  if (elem_bytes == 2) write_entry<2>(words, as_bitmap, payload, elem_count, places, values);
-  if (elem_bytes == 1) {
-    write_entry<1>(words, as_bitmap, payload, elem_count, places, values);
-    std::memcpy(values + count, payload + elem_count, kScaleBytes);
-  }
+  const std::size_t bytes = HWY_DYNAMIC_DISPATCH(compress_any)(payload, elem_count, dtype, out);
+  if (dtype == Dtype::kInt8 && bytes != 0 && bytes != kNotCompressed)
+    std::memcpy(&out[bytes - kScaleBytes], payload + elem_count, kScaleBytes);
   return bytes;
+}
+
+std::size_t compress_pruned(const float* gradient, const float* residual, std::size_t elem_count,
+                            float threshold, std::span<std::uint8_t> out) noexcept {
+  DCHECK(threshold >= 0);
+  CHECK(elem_count * sizeof(float) <= kMaxChunkBytes);
+  return HWY_DYNAMIC_DISPATCH(compress_pruned_all)(gradient, residual, elem_count, threshold, out);
 }
 
 void expand(const wire::SparseEntry& entry, std::size_t elem_count, Dtype dtype,

@@ -36,6 +36,10 @@ inline constexpr std::size_t kNotCompressed = SIZE_MAX;
 std::size_t compress(const std::uint8_t* payload, std::size_t elem_count, Dtype dtype,
                      std::span<std::uint8_t> out) noexcept;
 
+// prune(), and compress() of what it leaves, as float32: the same entry, in one pass.
+std::size_t compress_pruned(const float* gradient, const float* residual, std::size_t elem_count,
+                            float threshold, std::span<std::uint8_t> out) noexcept;
+
 // The dense payload of an entry, or of none.
 void expand(const wire::SparseEntry& entry, std::size_t elem_count, Dtype dtype,
             std::uint8_t* payload) noexcept;

@@ -130,24 +130,13 @@ bool GradientStream::add_entry(std::uint64_t bit, const ChunkSpan& span,
                                const Offer& offer) noexcept {
   DCHECK((entries_.chunks & bit) == 0);
   DCHECK(entries_.bytes + wire::kSparseHeadBytes <= layout_.chunk_bytes());
-  const std::uint8_t* dense = offer.payload.data();
   const Dtype dtype = layout_.wire_dtype(span.tensor);
   const std::size_t room = layout_.chunk_bytes() - wire::kSparseHeadBytes - entries_.bytes;
-  const std::span place{&entry_bytes_[entries_.bytes],
-                        std::min(room, payload_bytes(dtype, span.elem_count) - 1)};
-  std::size_t bytes = agg::kNotCompressed;
-  if (has_data(span.tensor) && residuals_.is_far(span.tensor)) {
-    const std::span<const std::uint8_t> entry = residuals_.packed(span);
-    if (entry.size() > place.size()) return false;
-    std::copy(entry.begin(), entry.end(), place.begin());
-    bytes = entry.size();
-  } else {
-    if (has_data(span.tensor)) {
-      residuals_.pack(span, floats_of(span), packed_);
-      dense = packed_;
-    }
-    bytes = agg::compress(dense, span.elem_count, dtype, place);
-  }
+  const std::span out{&entry_bytes_[entries_.bytes],
+                      std::min(room, payload_bytes(dtype, span.elem_count) - 1)};
+  const std::size_t bytes = has_data(span.tensor)
+                                ? residuals_.compress(span, floats_of(span), out)
+                                : agg::compress(offer.payload.data(), span.elem_count, dtype, out);
   if (bytes == agg::kNotCompressed) return false;
   entries_.chunks |= bit;
   if (bytes != 0) entries_.filled |= bit;

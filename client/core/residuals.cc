@@ -59,9 +59,8 @@ Residuals::Residuals(const Layout& layout, const PruneOptions& pruning, Executor
   }
   values_.resize(count);
   if (selects_any || settled_any) nothing_.resize(layout.max_chunk_elems());
-  if (!selects_any) return;
-  left_.resize(layout.max_chunk_elems());
-  packed_.resize(layout.chunk_bytes());
+  if (selects_any) left_.resize(layout.max_chunk_elems());
+  if (selects_any || prunes_any_) packed_.resize(layout.chunk_bytes());
 }
 
 Residuals::~Residuals() {
@@ -139,13 +138,22 @@ void Residuals::pack_far(const ChunkSpan& span, std::uint8_t* out) const noexcep
   agg::expand(entry, span.elem_count, dtype, out);
 }
 
+const float* Residuals::value_of(const ChunkSpan& span, const float* gradient) noexcept {
+  return has_velocity(span.tensor) ? velocity_at(span) : gradient;
+}
+
+void Residuals::select(const ChunkSpan& span, const float* gradient) noexcept {
+  DCHECK(selects(span.tensor));
+  agg::prune(value_of(span, gradient), at(span), span.elem_count, limits_[span.tensor],
+             left_.data());
+}
+
 void Residuals::pack(const ChunkSpan& span, const float* gradient, std::uint8_t* out) noexcept {
   DCHECK(measured(span.tensor));
   if (is_far(span.tensor)) return pack_far(span, out);
   const float* residual = is_settled(span.tensor) ? nothing_.data() : at(span);
-  if (has_velocity(span.tensor)) gradient = velocity_at(span);
   if (selects(span.tensor)) {
-    agg::prune(gradient, residual, span.elem_count, limits_[span.tensor], left_.data());
+    select(span, gradient);
     gradient = left_.data();
     residual = nothing_.data();
   }
@@ -153,6 +161,22 @@ void Residuals::pack(const ChunkSpan& span, const float* gradient, std::uint8_t*
     agg::pack(gradient, residual, span.elem_count, layout_.wire(), out);
   else
     std::memcpy(out, gradient, span.elem_count * sizeof(float));
+}
+
+std::size_t Residuals::compress(const ChunkSpan& span, const float* gradient,
+                                std::span<std::uint8_t> out) noexcept {
+  DCHECK(measured(span.tensor));
+  if (is_far(span.tensor)) {
+    const std::span<const std::uint8_t> entry = packed(span);
+    if (entry.size() > out.size()) return agg::kNotCompressed;
+    std::copy(entry.begin(), entry.end(), out.begin());
+    return entry.size();
+  }
+  if (selects(span.tensor) && !layout_.is_rounded(span.tensor))
+    return agg::compress_pruned(value_of(span, gradient), at(span), span.elem_count,
+                                limits_[span.tensor], out);
+  pack(span, gradient, packed_.data());
+  return agg::compress(packed_.data(), span.elem_count, layout_.wire_dtype(span.tensor), out);
 }
 
 void Residuals::settle(const ChunkSpan& span, const float* gradient, bool delivered) noexcept {
@@ -163,16 +187,18 @@ void Residuals::settle(const ChunkSpan& span, const float* gradient, bool delive
   }
   if (!selects(span.tensor))
     return agg::settle(gradient, at(span), span.elem_count, layout_.wire(), delivered);
-  float* const velocity = has_velocity(span.tensor) ? velocity_at(span) : nullptr;
-  if (velocity != nullptr) gradient = velocity;
-  if (delivered) {
+  if (delivered && layout_.is_rounded(span.tensor)) {
     pack(span, gradient, packed_.data());
     agg::fold_store(left_.data(), packed_.data(), span.elem_count, layout_.wire_dtype(span.tensor));
+  } else if (delivered) {
+    select(span, gradient);
   }
-  agg::keep_rest(gradient, at(span), span.elem_count, delivered ? left_.data() : nothing_.data());
-  if (velocity == nullptr || !delivered) return;
+  agg::keep_rest(value_of(span, gradient), at(span), span.elem_count,
+                 delivered ? left_.data() : nothing_.data());
+  if (!has_velocity(span.tensor) || !delivered) return;
   // Only where something was pruned away it starts anew: what leaves whole keeps its momentum.
   if (!thresholds_.prunes(span.tensor) || limits_[span.tensor] == kPruneNothing) return;
+  float* const velocity = velocity_at(span);
   for (std::size_t i = 0; i < span.elem_count; ++i)
     if (left_[i] != 0) velocity[i] = 0;
 }

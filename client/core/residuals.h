@@ -66,6 +66,9 @@ class Residuals {
   bool is_far(std::uint32_t tensor) const noexcept { return layout_.tensor(tensor).far; }
   // Of a far tensor: its entry of a sparse packet, nothing, or what pack() writes.
   std::span<const std::uint8_t> packed(const ChunkSpan& span) const noexcept;
+  // Writes the entry of that payload; see agg::compress().
+  std::size_t compress(const ChunkSpan& span, const float* gradient,
+                       std::span<std::uint8_t> out) noexcept;
   // Delivered, or kept somewhere else as it was packed: what packing lost stays. Else all does.
   void settle(const ChunkSpan& span, const float* gradient, bool delivered) noexcept;
   // What was packed, and kept somewhere else, will not be delivered after all.
@@ -107,6 +110,9 @@ class Residuals {
   };
   void measure(const Measurement& measurement) noexcept;
   void pack_far(const ChunkSpan& span, std::uint8_t* out) const noexcept;
+  // A chunk's gradient, or what stands in its place.
+  const float* value_of(const ChunkSpan& span, const float* gradient) noexcept;
+  void select(const ChunkSpan& span, const float* gradient) noexcept;  // what leaves, into left_
   float* at(const ChunkSpan& span) noexcept;
   float* velocity_at(const ChunkSpan& span) noexcept;
 

@@ -108,6 +108,33 @@ TEST(Prune, LetsWhatReachesTheThresholdLeaveOnEveryTarget) {
   });
 }
 
+TEST(Prune, InOnePassGivesTheEntryOfWhatLeavesOnEveryTarget) {
+  on_every_target([&](std::string_view target) {
+    for (std::size_t length = 1; length <= 400; length += length < 140 ? 1 : 37)
+      for (const float threshold : {0.0f, 0.5f, 2.0f, kInfinity}) {
+        const Floats gradient = awkward(length, length);
+        Floats residual(length), left(length);
+        for (std::size_t i = 0; i < length; ++i) residual[i] = i % 3 == 0 ? 0 : 0.25f;
+        prune(gradient.data(), residual.data(), length, threshold, left.data());
+        Bytes payload(length * sizeof(float));
+        std::memcpy(payload.data(), left.data(), payload.size());
+        const Bytes expected = compressed(payload, length, Dtype::kFloat32);
+        for (const std::size_t room : {expected.size() + 1, expected.size()}) {
+          Bytes entry(room, 0xEE);
+          ASSERT_EQ(compress_pruned(gradient.data(), residual.data(), length, threshold, entry),
+                    expected.size());
+          entry.resize(expected.size());
+          ASSERT_EQ(entry, expected) << target << " " << length << " " << threshold;
+        }
+        if (expected.empty()) continue;
+        Bytes less(expected.size() - 1, 0xEE);
+        ASSERT_EQ(compress_pruned(gradient.data(), residual.data(), length, threshold, less),
+                  kNotCompressed);
+        ASSERT_EQ(less, Bytes(less.size(), 0xEE));
+      }
+  });
+}
+
 class Sparse : public testing::TestWithParam<Dtype> {};
 INSTANTIATE_TEST_SUITE_P(EveryFormat, Sparse,
                          testing::Values(Dtype::kFloat32, Dtype::kFloat16, Dtype::kBfloat16,
