@@ -117,8 +117,7 @@ TimeNs now_ns() {
     std::size_t count =
         control.receive([&](std::span<const std::uint8_t> bytes, const sockaddr_in& from) {
           wire::Packet packet;
-          Verdict why{};
-          if (!wire::parse(bytes, packet, why)) return;
+          if (!ok(wire::parse(bytes, packet))) return;
           worker = from;
           const std::string address = "worker:" + std::to_string(ntohs(from.sin_port));
           const agg::Origin origin{
@@ -128,8 +127,7 @@ TimeNs now_ns() {
         });
     count += data.receive([&](std::span<const std::uint8_t> bytes, const sockaddr_in&) {
       wire::Packet packet;
-      Verdict why{};
-      if (wire::parse(bytes, packet, why)) appliance.handle_data(0, packet, false, now);
+      if (ok(wire::parse(bytes, packet))) appliance.handle_data(0, packet, false, now);
     });
     // A worker asks for the address of what it receives, not for the port.
     appliance.pump(now, [&](const agg::Transmit&, std::span<const std::uint8_t> bytes) {

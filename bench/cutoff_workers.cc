@@ -164,9 +164,8 @@ TimeNs CutoffWorkers::receive(std::vector<SeenResult>& seen) {
   for (const sluice_dpdk_frame& bytes : std::span(frames).first(count)) {
     wire::Frame frame;
     wire::Packet packet;
-    Verdict why{};
-    if (!wire::parse_frame({bytes.data, bytes.bytes}, wire::UdpChecksums::kTrust, frame) ||
-        frame.kind != wire::FrameKind::kUdp || !wire::parse(frame.payload, packet, why))
+    if (!ok(wire::parse_frame({bytes.data, bytes.bytes}, wire::UdpChecksums::kTrust, frame)) ||
+        frame.kind != wire::FrameKind::kUdp || !ok(wire::parse(frame.payload, packet)))
       continue;
     if (packet.type() == wire::PacketType::kResult) {
       const auto& body = packet.body<wire::ResultHeader>();

@@ -96,8 +96,7 @@ class Model {
 
   Verdict handle(std::size_t bytes) {
     wire::Packet packet;
-    Verdict why{};
-    CHECK(wire::parse({out_.data(), bytes}, packet, why));
+    CHECK(ok(wire::parse({out_.data(), bytes}, packet)));
     return shard_.handle(packet, false, now_);
   }
   Verdict contribute(std::uint16_t job, std::uint16_t rank, Step step, ChunkIndex chunk,
@@ -164,8 +163,7 @@ class Model {
         return;
       }
       wire::Packet packet;
-      Verdict why{};
-      CHECK(wire::parse(bytes, packet, why));
+      CHECK(ok(wire::parse(bytes, packet)));
       const std::uint16_t rank = transmit.rank.value;
       results[rank][count[rank]++] = packet.body<wire::ResultHeader>().chunk;
       result_bytes_ = bytes.size();

@@ -158,9 +158,8 @@ class Bench {
   // All ranks send the same small integers.
   void look(const sluice_dpdk_frame& frame, Step step) const {
     wire::Packet packet;
-    Verdict why{};
     const wire::Bytes datagram{frame.data + kHeaders, frame.bytes - kHeaders};
-    if (!wire::parse(datagram, packet, why)) give_up("a result that does not parse");
+    if (!ok(wire::parse(datagram, packet))) give_up("a result that does not parse");
     const auto& body = packet.body<wire::ResultHeader>();
     bool right =
         body.step == step && body.k == job_.workers && packet.payload().size() == job_.chunk_bytes;

@@ -129,13 +129,12 @@ class Appliance {
   [[gnu::noinline]] bool find_anew(FrameBytes bytes, dataplane::PortIndex in_port, TimeNs now,
                                    wire::Datagram& datagram) {
     wire::Frame frame;
-    if (!wire::parse_ethernet(bytes, frame.ethernet)) return false;
+    if (!ok(wire::parse_ethernet(bytes, frame.ethernet))) return false;
     const dataplane::ForwardContext context{in_port, (1u << kWorkers) - 1, own_.mac};
     const dataplane::ForwardDecision decision =
         dataplane::decide_forward(frame.ethernet, context, macs_, now);
     if (!decision.for_self) return false;
-    Verdict why{};
-    if (!wire::parse_content(checksums_, frame, why)) return false;
+    if (!ok(wire::parse_content(checksums_, frame))) return false;
     const dataplane::Steering steering = dataplane::steer(frame, own_);
     if (steering.service != dataplane::Service::kShard) return false;
     flows_.remember(bytes, frame, in_port, steering.shard, decision.learned, macs_, now);

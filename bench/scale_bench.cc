@@ -180,8 +180,7 @@ class Side {
     std::uint64_t chunks_in(wire::Bytes datagram) const {
       if (!side.size_.sparse) return datagram.size() > kChunkBytes;
       wire::Packet packet;
-      Verdict why{};
-      CHECK(wire::parse(datagram, packet, why));
+      CHECK(ok(wire::parse(datagram, packet)));
       return packet.type() == wire::PacketType::kResult
                  ? static_cast<std::uint64_t>(std::popcount(packet.chunks()))
                  : 0;

@@ -215,8 +215,7 @@ class SlotPath final : public Side {
     shard_.handle_command({.kind = agg::ShardCommand::Kind::kAddJob, .job = &job_}, 0);
     for (std::uint32_t chunk = 0; chunk < shape.chunks; ++chunk)
       for (std::uint16_t rank = 0; rank < kWorkers; ++rank) {
-        Verdict why{};
-        CHECK(wire::parse(datagrams.datagram(rank, chunk), packets_.emplace_back(), why));
+        CHECK(ok(wire::parse(datagrams.datagram(rank, chunk), packets_.emplace_back())));
       }
   }
 

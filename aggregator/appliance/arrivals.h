@@ -24,8 +24,8 @@ class Arrivals {
   void add(const wire::Datagram& datagram, TimeNs now) noexcept {
     Waiting& last = waiting_[added_ % kAhead];
     if (added_ - handled_ == kAhead) handle_next(now);
-    Verdict why{};
-    if (!wire::parse(datagram.payload, last.packet, why)) return malformed_.count(why);
+    const Verdict why = wire::parse(datagram.payload, last.packet);
+    if (!ok(why)) return malformed_.count(why);
     last.marked = datagram.marked;
     last.place = shard_.locate(last.packet);
     ++added_;

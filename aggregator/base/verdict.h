@@ -83,6 +83,9 @@ enum class Verdict : std::uint8_t {
   kAccepted,
 };
 
+// Ok, or why not.
+constexpr bool ok(Verdict verdict) noexcept { return verdict == Verdict::kAccepted; }
+
 struct VerdictInfo {
   PacketUse use{};
   std::string_view label;

@@ -141,8 +141,9 @@ class Jobs {
   void suspect(JobId job, Rank rank, TimeNs now);
   // An error says that nothing listens where a datagram of ours went, whose first bytes it quotes.
   // Anybody can send one, but only who saw that datagram knows the member's cookie: a wrong one is
-  // the verdict, and changes nothing. A hint otherwise, at most once a second a member.
-  std::optional<Verdict> suspect_quoted(const wire::CommonHeader& quoted, TimeNs now);
+  // the verdict, and changes nothing; kAccepted else. A hint otherwise, at most once a second a
+  // member.
+  Verdict suspect_quoted(const wire::CommonHeader& quoted, TimeNs now);
   // Liveness: call at least every 50 ms, when all packets that wait have been handled. Time in
   // which no call came for longer than kAbsentAfter counts as silence for nobody.
   void tick(TimeNs now);

@@ -32,17 +32,15 @@ void Jobs::suspect(JobId job, Rank rank, TimeNs clock_ns) {
   suspect(entry, rank, now);
 }
 
-std::optional<Verdict> Jobs::suspect_quoted(const wire::CommonHeader& quoted, TimeNs clock_ns) {
+Verdict Jobs::suspect_quoted(const wire::CommonHeader& quoted, TimeNs clock_ns) {
   const TimeNs now = clock_.advance(clock_ns);
   if (quoted.job >= entries_.size() || entries_[quoted.job] == nullptr) return Verdict::kUnknownJob;
   JobEntry& entry = *entries_[quoted.job];
   if (quoted.rank >= entry.world_size()) return Verdict::kBadRank;
   const MemberEntry& member = entry.members[quoted.rank];
   if (quoted.cookie == 0 || quoted.cookie != member.cookie) return Verdict::kBadCookie;
-  if (entry.ended()) return std::nullopt;
-  if (member.liveness.was_cleared(now)) return std::nullopt;
-  suspect(entry, Rank{quoted.rank}, now);
-  return std::nullopt;
+  if (!entry.ended() && !member.liveness.was_cleared(now)) suspect(entry, Rank{quoted.rank}, now);
+  return Verdict::kAccepted;
 }
 
 void Jobs::suspect(JobEntry& entry, Rank rank, TimeNs now) {

@@ -25,14 +25,7 @@ IpAddress load_address(Family family, const std::uint8_t* from) noexcept {
 
 bool checksum_is_good(PartialSum sum) noexcept { return finish_checksum(sum) == 0; }
 
-bool refuse(Verdict& why, Verdict verdict) noexcept {
-  why = verdict;
-  return false;
-}
-
-// What is wrong with a packet, if anything is.
-std::optional<Verdict> fault_in_l4(UdpChecksums checksums, std::uint8_t protocol, Bytes l4,
-                                   Frame& frame) noexcept {
+Verdict parse_l4(UdpChecksums checksums, std::uint8_t protocol, Bytes l4, Frame& frame) noexcept {
   frame.payload = l4;
   const bool icmp4 = protocol == kProtoIcmp && frame.src.family == Family::kIpv4;
   const bool icmp6 = protocol == kProtoIcmp6 && frame.src.family == Family::kIpv6;
@@ -42,11 +35,11 @@ std::optional<Verdict> fault_in_l4(UdpChecksums checksums, std::uint8_t protocol
     if (icmp6) sum = sum + sum_pseudo_header(frame.src, frame.dst, l4.size(), protocol);
     if (!checksum_is_good(sum)) return Verdict::kBadChecksum;
     frame.kind = icmp4 ? FrameKind::kIcmp4 : FrameKind::kIcmp6;
-    return std::nullopt;
+    return Verdict::kAccepted;
   }
   if (protocol != kProtoUdp) {
     frame.kind = FrameKind::kOtherIp;
-    return std::nullopt;
+    return Verdict::kAccepted;
   }
   if (l4.size() < kUdpBytes) return Verdict::kTruncated;
   if (load_be16(&l4[4]) != l4.size()) return Verdict::kBadLength;
@@ -60,10 +53,10 @@ std::optional<Verdict> fault_in_l4(UdpChecksums checksums, std::uint8_t protocol
   frame.src_port = load_be16(&l4[0]);
   frame.dst_port = load_be16(&l4[2]);
   frame.payload = l4.subspan(kUdpBytes);
-  return std::nullopt;
+  return Verdict::kAccepted;
 }
 
-std::optional<Verdict> fault_in_ipv4(UdpChecksums checksums, Frame& frame) noexcept {
+Verdict parse_ipv4(UdpChecksums checksums, Frame& frame) noexcept {
   const Bytes bytes = frame.ethernet.content;
   if (bytes.size() < kIpv4Bytes) return Verdict::kTruncated;
   if (bytes[0] >> 4 != 4) return Verdict::kBadField;
@@ -77,11 +70,11 @@ std::optional<Verdict> fault_in_ipv4(UdpChecksums checksums, Frame& frame) noexc
   frame.src = load_address(Family::kIpv4, &bytes[12]);
   frame.dst = load_address(Family::kIpv4, &bytes[16]);
   if ((load_be16(&bytes[6]) & kFragmentBits) != 0) return Verdict::kFragment;
-  return fault_in_l4(checksums, bytes[9], bytes.subspan(header_bytes, total_bytes - header_bytes),
-                     frame);
+  return parse_l4(checksums, bytes[9], bytes.subspan(header_bytes, total_bytes - header_bytes),
+                  frame);
 }
 
-std::optional<Verdict> fault_in_ipv6(UdpChecksums checksums, Frame& frame) noexcept {
+Verdict parse_ipv6(UdpChecksums checksums, Frame& frame) noexcept {
   const Bytes bytes = frame.ethernet.content;
   if (bytes.size() < kIpv6Bytes) return Verdict::kTruncated;
   if (bytes[0] >> 4 != 6) return Verdict::kBadField;
@@ -92,7 +85,7 @@ std::optional<Verdict> fault_in_ipv6(UdpChecksums checksums, Frame& frame) noexc
   frame.src = load_address(Family::kIpv6, &bytes[8]);
   frame.dst = load_address(Family::kIpv6, &bytes[24]);
   if (bytes[6] == kProtoIpv6Fragment) return Verdict::kFragment;
-  return fault_in_l4(checksums, bytes[6], bytes.subspan(kIpv6Bytes, payload_bytes), frame);
+  return parse_l4(checksums, bytes[6], bytes.subspan(kIpv6Bytes, payload_bytes), frame);
 }
 
 // Both write an IP header without its length and its checksum.
@@ -140,54 +133,53 @@ PartialSum sum_pseudo_header(const IpAddress& src, const IpAddress& dst, std::si
          sum_bytes(tail);
 }
 
-bool parse_ethernet(Bytes bytes, EthernetView& view, Verdict& why) noexcept {
-  if (bytes.size() < kEthernetBytes) return refuse(why, Verdict::kTruncated);
+Verdict parse_ethernet(Bytes bytes, EthernetView& view) noexcept {
+  if (bytes.size() < kEthernetBytes) return Verdict::kTruncated;
   load_array(view.dst, &bytes[0]);
   load_array(view.src, &bytes[6]);
   view.ethertype = load_be16(&bytes[12]);
   view.vlan_tci = kNoVlan;
   view.content = bytes.subspan(kEthernetBytes);
-  if (view.src.is_group() || view.src.is_zero()) return refuse(why, Verdict::kBadField);
+  if (view.src.is_group() || view.src.is_zero()) return Verdict::kBadField;
   if (view.ethertype == kEtherVlan) {
-    if (view.content.size() < kVlanTagBytes) return refuse(why, Verdict::kTruncated);
+    if (view.content.size() < kVlanTagBytes) return Verdict::kTruncated;
     view.vlan_tci = load_be16(&view.content[0]);
-    if ((view.vlan_tci & 0x0fff) == 0x0fff)
-      return refuse(why, Verdict::kBadField);  // reserved by 802.1Q
+    if ((view.vlan_tci & 0x0fff) == 0x0fff) return Verdict::kBadField;  // reserved by 802.1Q
     view.ethertype = load_be16(&view.content[2]);
     view.content = view.content.subspan(kVlanTagBytes);
   }
-  return true;
+  return Verdict::kAccepted;
 }
 
-bool parse_content(UdpChecksums checksums, Frame& frame, Verdict& why) noexcept {
+Verdict parse_content(UdpChecksums checksums, Frame& frame) noexcept {
   frame.kind = FrameKind::kOther;
   frame.src = frame.dst = IpAddress{};
   frame.payload = frame.ethernet.content;
-  std::optional<Verdict> fault;
   switch (frame.ethernet.ethertype) {
-    case kEtherArp: frame.kind = FrameKind::kArp; break;
-    case kEtherIpv4: fault = fault_in_ipv4(checksums, frame); break;
-    case kEtherIpv6: fault = fault_in_ipv6(checksums, frame); break;
-    default: break;
+    case kEtherArp: frame.kind = FrameKind::kArp; return Verdict::kAccepted;
+    case kEtherIpv4: return parse_ipv4(checksums, frame);
+    case kEtherIpv6: return parse_ipv6(checksums, frame);
+    default: return Verdict::kAccepted;
   }
-  return !fault || refuse(why, *fault);
 }
 
-bool parse_frame(Bytes bytes, UdpChecksums checksums, Frame& frame, Verdict& why) noexcept {
-  return parse_ethernet(bytes, frame.ethernet, why) && parse_content(checksums, frame, why);
+Verdict parse_frame(Bytes bytes, UdpChecksums checksums, Frame& frame) noexcept {
+  const Verdict ethernet = parse_ethernet(bytes, frame.ethernet);
+  return ok(ethernet) ? parse_content(checksums, frame) : ethernet;
 }
 
-bool parse_arp(Bytes bytes, ArpPacket& packet) noexcept {
-  if (bytes.size() < kArpBytes) return false;
+std::optional<ArpPacket> parse_arp(Bytes bytes) noexcept {
+  if (bytes.size() < kArpBytes) return std::nullopt;
   // Ethernet hardware, IPv4 protocol, address sizes 6 and 4.
   constexpr std::array<std::uint8_t, 6> kExpected{0, 1, 8, 0, 6, 4};
-  if (!std::equal(kExpected.begin(), kExpected.end(), bytes.begin())) return false;
+  if (!std::equal(kExpected.begin(), kExpected.end(), bytes.begin())) return std::nullopt;
+  ArpPacket packet;
   packet.operation = load_be16(&bytes[6]);
   load_array(packet.sender_mac, &bytes[8]);
   packet.sender = load_address(Family::kIpv4, &bytes[14]);
   load_array(packet.target_mac, &bytes[18]);
   packet.target = load_address(Family::kIpv4, &bytes[24]);
-  return true;
+  return packet;
 }
 
 UdpPath reply_path(const Frame& frame, const Mac& own_mac) noexcept {

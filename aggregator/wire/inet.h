@@ -146,27 +146,14 @@ enum class UdpChecksums : std::uint8_t {
   kTrust,     // left unread: for links that are shared memory
 };
 
-// As for parse() (packet.h), true is good, and false has said `why`.
-
-// Whether the frame can be forwarded.
-[[nodiscard]] bool parse_ethernet(Bytes bytes, EthernetView& view, Verdict& why) noexcept;
+// Whether the frame can be forwarded: kAccepted, or why not, as with parse() (packet.h).
+[[nodiscard]] Verdict parse_ethernet(Bytes bytes, EthernetView& view) noexcept;
 
 // For frames addressed to this host: checks lengths, checksums and fragments as well. When the
 // frame is sound `frame` refers into `bytes`. A UDP checksum of zero (none) is refused.
-[[nodiscard]] bool parse_frame(Bytes bytes, UdpChecksums checksums, Frame& frame,
-                               Verdict& why) noexcept;
+[[nodiscard]] Verdict parse_frame(Bytes bytes, UdpChecksums checksums, Frame& frame) noexcept;
 // The same behind an Ethernet header that is already parsed into frame.ethernet.
-[[nodiscard]] bool parse_content(UdpChecksums checksums, Frame& frame, Verdict& why) noexcept;
-
-// For callers who do not count why.
-[[nodiscard]] inline bool parse_ethernet(Bytes bytes, EthernetView& view) noexcept {
-  Verdict why;
-  return parse_ethernet(bytes, view, why);
-}
-[[nodiscard]] inline bool parse_frame(Bytes bytes, UdpChecksums checksums, Frame& frame) noexcept {
-  Verdict why;
-  return parse_frame(bytes, checksums, frame, why);
-}
+[[nodiscard]] Verdict parse_content(UdpChecksums checksums, Frame& frame) noexcept;
 
 inline constexpr std::uint16_t kArpRequest = 1;
 inline constexpr std::uint16_t kArpReply = 2;
@@ -179,7 +166,8 @@ struct ArpPacket {
   IpAddress target;
 };
 
-[[nodiscard]] bool parse_arp(Bytes bytes, ArpPacket& packet) noexcept;
+// Nothing: it is no ARP of Ethernet and IPv4.
+std::optional<ArpPacket> parse_arp(Bytes bytes) noexcept;
 
 // --- Writing ---
 

@@ -201,16 +201,11 @@ Verdict check_one_of(PacketType type, std::span<const std::uint8_t> bytes, std::
 
 }  // namespace
 
-bool parse(std::span<const std::uint8_t> bytes, Packet& packet, Verdict& why) noexcept {
-  const auto reject = [&why](Verdict reason) {
-    why = reason;
-    return false;
-  };
-  if (bytes.size() < sizeof(CommonHeader)) return reject(Verdict::kTruncated);
+Verdict parse(std::span<const std::uint8_t> bytes, Packet& packet) noexcept {
+  if (bytes.size() < sizeof(CommonHeader)) return Verdict::kTruncated;
   const auto& common = *reinterpret_cast<const CommonHeader*>(bytes.data());
-  if (common.magic != kMagic) return reject(Verdict::kBadMagic);
-  if (common.version != kVersion && common.type != PacketType::kRefuse)
-    return reject(Verdict::kBadVersion);
+  if (common.magic != kMagic) return Verdict::kBadMagic;
+  if (common.version != kVersion && common.type != PacketType::kRefuse) return Verdict::kBadVersion;
 
   std::size_t body_bytes = 0;
   Tail tail;
@@ -220,7 +215,7 @@ bool parse(std::span<const std::uint8_t> bytes, Packet& packet, Verdict& why) no
                    Credit, Finished, Feedback, Answer, Join, Challenge, Accept, Refuse, Leave,
                    Keepalive, Status, Ping, Notice, Resync, Preparing>(common.type, bytes,
                                                                        body_bytes, tail);
-  if (verdict != Verdict::kAccepted) return reject(verdict);
+  if (!ok(verdict)) return verdict;
 
   const std::size_t mask_offset_bytes = sizeof(CommonHeader) + body_bytes;
   const std::size_t list_offset_bytes = mask_offset_bytes + 8 * tail.mask_word_count;
@@ -229,26 +224,26 @@ bool parse(std::span<const std::uint8_t> bytes, Packet& packet, Verdict& why) no
   if (sparse) {  // its length follows from what is in it
     const std::size_t rest_bytes =
         bytes.size() < payload_offset_bytes ? 0 : bytes.size() - payload_offset_bytes;
-    if (kSparseHeadBytes + rest_bytes > kMaxChunkBytes) return reject(Verdict::kBadLength);
+    if (kSparseHeadBytes + rest_bytes > kMaxChunkBytes) return Verdict::kBadLength;
     tail.payload_bytes = rest_bytes;
   }
   const std::size_t total_bytes = payload_offset_bytes + tail.payload_bytes;
-  if (bytes.size() < total_bytes) return reject(Verdict::kTruncated);
-  if (bytes.size() > total_bytes && !tail.padding_allowed) return reject(Verdict::kBadLength);
+  if (bytes.size() < total_bytes) return Verdict::kTruncated;
+  if (bytes.size() > total_bytes && !tail.padding_allowed) return Verdict::kBadLength;
 
   if (tail.list_words != 0) {
     const std::uint64_t first = tail.chunks;
     std::memcpy(&tail.chunks, &bytes[list_offset_bytes], sizeof tail.chunks);
-    if ((tail.chunks & -tail.chunks) != first) return reject(Verdict::kBadField);
+    if ((tail.chunks & -tail.chunks) != first) return Verdict::kBadField;
   }
   const auto payload = bytes.subspan(payload_offset_bytes, tail.payload_bytes);
   std::uint64_t filled = 0;
   if (sparse) {
     std::memcpy(&filled, &bytes[list_offset_bytes + sizeof filled], sizeof filled);
-    if ((filled & ~tail.chunks) != 0) return reject(Verdict::kBadField);
+    if ((filled & ~tail.chunks) != 0) return Verdict::kBadField;
     const auto entry_count = static_cast<std::size_t>(std::popcount(filled));
     const Verdict entries = check_entries(payload, entry_count, tail.elem_count, tail.dtype);
-    if (entries != Verdict::kAccepted) return reject(entries);
+    if (!ok(entries)) return entries;
   }
 
   packet.bytes_ = bytes;
@@ -257,7 +252,7 @@ bool parse(std::span<const std::uint8_t> bytes, Packet& packet, Verdict& why) no
   packet.mask_word_count_ = tail.mask_word_count;
   packet.chunks_ = tail.chunks;
   packet.filled_ = filled;
-  return true;
+  return Verdict::kAccepted;
 }
 
 std::uint64_t Packet::mask_word(std::size_t index) const noexcept {

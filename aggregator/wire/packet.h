@@ -65,7 +65,7 @@ class Packet {
   std::span<const std::uint8_t> bytes() const noexcept { return bytes_; }
 
  private:
-  friend bool parse(std::span<const std::uint8_t> bytes, Packet& packet, Verdict& why) noexcept;
+  friend Verdict parse(std::span<const std::uint8_t> bytes, Packet& packet) noexcept;
   std::span<const std::uint8_t> bytes_;
   std::span<const std::uint8_t> payload_;
   std::size_t mask_offset_bytes_ = 0;
@@ -74,9 +74,9 @@ class Packet {
   std::uint64_t filled_ = 0;
 };
 
-// Validates `bytes`. True: `packet` views them. False: `why` is the reason, `packet` is untouched.
+// Validates `bytes`. kAccepted: `packet` views them. Else it is the reason, `packet` is untouched.
 // Trailing bytes are allowed after a join (padding) and nowhere else.
-bool parse(std::span<const std::uint8_t> bytes, Packet& packet, Verdict& why) noexcept;
+[[nodiscard]] Verdict parse(std::span<const std::uint8_t> bytes, Packet& packet) noexcept;
 
 // Whose flow a packet belongs to, in both directions: the worker's name and its cookie.
 struct Sender {

@@ -186,8 +186,9 @@ Verdict Session::handle_datagram(std::span<const std::uint8_t> bytes, TimeNs now
   ++link_.counters.packets_received;
   link_.counters.bytes_received += bytes.size();
   wire::Packet packet;
-  Verdict verdict{};
-  if (wire::parse(bytes, packet, verdict)) verdict = handle(packet, now);
+  Verdict verdict = wire::parse(bytes, packet);
+  if (ok(verdict)) verdict = handle(packet, now);
+  DCHECK(static_cast<std::size_t>(verdict) < kVerdictCount);
   ++verdicts_[static_cast<std::size_t>(verdict)];
   const PacketUse use = kVerdictInfo[static_cast<std::size_t>(verdict)].use;
   link_.counters.invalid_packets += use == PacketUse::kMalformed || use == PacketUse::kForeign;

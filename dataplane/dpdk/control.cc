@@ -134,7 +134,7 @@ void Control::handle_packet(rte_mbuf* packet, TimeNs now) {
   Port& port = *context_.ports[meta_of(packet).port];
   wire::Frame frame;
   // The worker has checked this frame already; parsing again is cheaper than carrying the views.
-  if (wire::parse_frame(bytes_of(packet), wire::UdpChecksums::kTrust, frame)) {
+  if (ok(wire::parse_frame(bytes_of(packet), wire::UdpChecksums::kTrust, frame))) {
     switch (meta_of(packet).kind) {
       case PacketMeta::Kind::kControl: handle_control(frame, port, now); break;
       case PacketMeta::Kind::kUnreachable: handle_unreachable(frame, now); break;
@@ -148,10 +148,9 @@ void Control::handle_packet(rte_mbuf* packet, TimeNs now) {
 
 void Control::handle_control(const wire::Frame& frame, Port& port, TimeNs now) {
   wire::Packet packet;
-  Verdict why;
   const MemberPath path{
       .udp = wire::reply_path(frame, context_.own.mac), .port = port.index(), .bound = true};
-  if (!wire::parse(frame.payload, packet, why)) {
+  if (const Verdict why = wire::parse(frame.payload, packet); !ok(why)) {
     verdicts_.count(why);
     const std::size_t refusal_bytes = agg::refuse_version(frame.payload, reply_);
     if (refusal_bytes != 0) send(path, wire::Bytes(reply_).first(refusal_bytes));

@@ -17,7 +17,7 @@ void Worker::drop(Lane& lane, DropReason reason, rte_mbuf* packet) noexcept {
 
 void Worker::handle_frame(Lane& lane, rte_mbuf* packet, TimeNs now) noexcept {
   wire::Frame frame;
-  if (!wire::parse_ethernet(bytes_of(packet), frame.ethernet)) {
+  if (!ok(wire::parse_ethernet(bytes_of(packet), frame.ethernet))) {
     drop(lane, DropReason::kMalformed, packet);
     return;
   }
@@ -102,8 +102,8 @@ void Worker::send(PortIndex port, ClassIndex egress_class, rte_mbuf* packet,
 
 void Worker::handle_own(Lane& lane, wire::Frame& frame, MacTable::Learned learned, rte_mbuf* packet,
                         TimeNs now) noexcept {
-  Verdict why;
-  if (!wire::parse_content(udp_checksums_of(lane.port().plan().rx, packet), frame, why)) {
+  const Verdict why = wire::parse_content(udp_checksums_of(lane.port().plan().rx, packet), frame);
+  if (!ok(why)) {
     // A group frame was for everyone else as much as for us: not our business whether it is sound.
     if (!frame.ethernet.dst.is_group()) counters_.verdicts.count(why);
     rte_pktmbuf_free(packet);
@@ -150,11 +150,11 @@ void Worker::to_shard(Lane& lane, const wire::Datagram& datagram, ShardId shard,
 void Worker::handle_control(Lane& lane, const wire::Frame& frame, rte_mbuf* packet,
                             TimeNs now) noexcept {
   wire::Packet request;
-  Verdict why = Verdict::kBadType;
-  const bool known = wire::parse(frame.payload, request, why);
+  const Verdict found = wire::parse(frame.payload, request);
+  const bool known = ok(found);
   const bool foreign = !known && agg::is_foreign_join(frame.payload);  // the control side tells it
   if (!foreign && (!known || !agg::is_request(request.type()))) {
-    counters_.verdicts.count(why);
+    counters_.verdicts.count(known ? Verdict::kBadType : found);
     rte_pktmbuf_free(packet);
     return;
   }

@@ -52,9 +52,8 @@ void Control::note_result(const agg::ControlResult& result, const std::string& a
                           TimeNs now) {
   if (result.verdict != Verdict::kJoinRefused || !refusals_.allow(now, kLogsPerSecond)) return;
   wire::Packet reply;
-  Verdict why;
   const bool readable = result.reply_bytes != 0 &&
-                        wire::parse(wire::Bytes(reply_).first(result.reply_bytes), reply, why) &&
+                        ok(wire::parse(wire::Bytes(reply_).first(result.reply_bytes), reply)) &&
                         reply.type() == wire::PacketType::kRefuse;
   spdlog::warn("refused a join from {}: {}", address,
                readable ? std::string(reply.text()) : "no reason given to a stranger");
@@ -72,7 +71,8 @@ void Control::handle_unreachable(const wire::Frame& frame, TimeNs now) {
     return;
   }
   if (hint->kind != UnreachableKind::kPort || !hint->quoted) return;
-  if (const auto forged = jobs_.suspect_quoted(*hint->quoted, now)) verdicts_.count(*forged);
+  const Verdict why = jobs_.suspect_quoted(*hint->quoted, now);
+  if (!ok(why)) verdicts_.count(why);
 }
 
 void Control::handle_conflict(const wire::Frame& frame, Port& port, TimeNs now) {

@@ -17,8 +17,9 @@ constexpr std::uint8_t kEchoReply6 = 129;
 
 HostAnswer answer_arp(const wire::Frame& frame, const OwnAddress& own,
                       wire::MutableBytes out) noexcept {
-  wire::ArpPacket request;
-  if (!wire::parse_arp(frame.payload, request)) return {};
+  const std::optional<wire::ArpPacket> arp = wire::parse_arp(frame.payload);
+  if (!arp) return {};
+  const wire::ArpPacket& request = *arp;
   if (request.sender == own.ipv4) return {HostOutcome::kConflict};
   if (request.operation != wire::kArpRequest || request.target != own.ipv4) return {};
   const wire::ArpPacket reply{.operation = wire::kArpReply,

@@ -250,8 +250,7 @@ void repair(fuzz::Bytes& bytes) {
 // token that it can know.
 void aim(const fuzz::World& world, fuzz::Bytes& bytes, std::size_t path) {
   wire::Packet packet;
-  Verdict why{};
-  if (!wire::parse(bytes, packet, why)) return;
+  if (!ok(wire::parse(bytes, packet))) return;
   if (packet.type() == wire::PacketType::kKeepalive) {
     auto& body = body_in<wire::Keepalive>(bytes);
     body.token = world.token_to_echo(packet.common().cookie, path, body.token);
@@ -290,8 +289,7 @@ bool authenticate(fuzz::World& world, const Envelope& envelope, fuzz::Bytes& byt
     return member.cookie != 0;
   }
   wire::Packet packet;
-  Verdict why{};
-  if (role != Role::kJoiner || !wire::parse(bytes, packet, why) ||
+  if (role != Role::kJoiner || !ok(wire::parse(bytes, packet)) ||
       packet.type() != wire::PacketType::kJoin)
     return false;
   auto& join = *reinterpret_cast<wire::Join*>(bytes.data() + sizeof(wire::CommonHeader));

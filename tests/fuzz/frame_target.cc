@@ -32,7 +32,8 @@ void check_udp(const wire::Frame& frame) {
   const std::size_t bytes = wire::encode_udp_frame(again, path_of(frame), frame.payload);
   REQUIRE_PROPERTY(bytes != 0);
   wire::Frame second;
-  REQUIRE_PROPERTY(wire::parse_frame({again.data(), bytes}, wire::UdpChecksums::kVerify, second));
+  REQUIRE_PROPERTY(
+      ok(wire::parse_frame({again.data(), bytes}, wire::UdpChecksums::kVerify, second)));
   REQUIRE_PROPERTY(second.kind == wire::FrameKind::kUdp);
   REQUIRE_PROPERTY(path_of(second) == path_of(frame));
   REQUIRE_PROPERTY(second.payload.size() == frame.payload.size());
@@ -44,7 +45,7 @@ void check_udp(const wire::Frame& frame) {
 void check_peek(wire::Bytes bytes) {
   static_cast<void>(wire::peek_priority(bytes));
   wire::EthernetView view;
-  if (!wire::parse_ethernet(bytes, view)) return;
+  if (!ok(wire::parse_ethernet(bytes, view))) return;
   const wire::FlowView flow = wire::peek_flow(view);
   REQUIRE_PROPERTY(inside(flow.addresses, bytes.data(), bytes.size()));
   REQUIRE_PROPERTY(inside(flow.l4, bytes.data(), bytes.size()));
@@ -62,17 +63,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   --size;
   check_peek({data, size});
   wire::Frame frame;
-  Verdict why{};
-  if (!wire::parse_frame({data, size}, checksums, frame, why)) {
+  if (const Verdict why = wire::parse_frame({data, size}, checksums, frame); !ok(why)) {
     REQUIRE_PROPERTY(static_cast<std::size_t>(why) < kVerdictCount);
     return 0;
   }
   REQUIRE_PROPERTY(inside(frame.ethernet.content, data, size));
   REQUIRE_PROPERTY(inside(frame.payload, data, size));
-  if (frame.kind == wire::FrameKind::kArp) {
-    wire::ArpPacket arp;
-    static_cast<void>(wire::parse_arp(frame.payload, arp));
-  }
+  if (frame.kind == wire::FrameKind::kArp) static_cast<void>(wire::parse_arp(frame.payload));
   if (frame.kind == wire::FrameKind::kUdp) check_udp(frame);
   return 0;
 }

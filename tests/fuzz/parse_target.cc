@@ -54,8 +54,7 @@ void read_sparse(const wire::Packet& packet) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   wire::Packet packet;
-  Verdict why{};
-  if (!wire::parse({data, size}, packet, why)) {
+  if (const Verdict why = wire::parse({data, size}, packet); !ok(why)) {
     REQUIRE_PROPERTY(static_cast<std::size_t>(why) < kVerdictCount);
     REQUIRE_PROPERTY(packet.bytes().empty());
     return 0;

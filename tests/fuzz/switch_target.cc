@@ -52,7 +52,7 @@ void check_answer(const wire::Frame& frame, std::size_t request_bytes) {
   if (answer.outcome != dataplane::HostOutcome::kAnswered) return;
   wire::Frame reply;
   REQUIRE_PROPERTY(
-      wire::parse_frame({out.data(), answer.reply_bytes}, wire::UdpChecksums::kVerify, reply));
+      ok(wire::parse_frame({out.data(), answer.reply_bytes}, wire::UdpChecksums::kVerify, reply)));
   REQUIRE_PROPERTY(reply.ethernet.src == kOwn.mac);
   REQUIRE_PROPERTY(reply.ethernet.vlan_tci == frame.ethernet.vlan_tci);
   const bool to_group = reply.ethernet.dst.is_group();
@@ -62,10 +62,9 @@ void check_answer(const wire::Frame& frame, std::size_t request_bytes) {
 
 void check_frame(wire::Bytes bytes) {
   wire::Frame frame;
-  if (!wire::parse_ethernet(bytes, frame.ethernet)) return;
+  if (!ok(wire::parse_ethernet(bytes, frame.ethernet))) return;
   REQUIRE_PROPERTY(classifier().of_frame(frame.ethernet) < dataplane::kClassCount);
-  Verdict why{};
-  if (!wire::parse_content(wire::UdpChecksums::kVerify, frame, why)) return;
+  if (!ok(wire::parse_content(wire::UdpChecksums::kVerify, frame))) return;
   const dataplane::Steering steering = dataplane::steer(frame, kOwn);
   if (steering.service == dataplane::Service::kShard)
     REQUIRE_PROPERTY(steering.shard.value < kOwn.shard_count);

@@ -79,8 +79,7 @@ std::uint64_t World::counted() const noexcept {
 agg::ControlResult World::control(std::span<const std::uint8_t> bytes, std::string_view address,
                                   const agg::PathKey& path) {
   wire::Packet packet;
-  Verdict why{};
-  REQUIRE_PROPERTY(wire::parse(bytes, packet, why));
+  REQUIRE_PROPERTY(ok(wire::parse(bytes, packet)));
   const agg::Origin origin{
       .path = path, .address = address, .max_datagram_bytes = kPortDatagramBytes};
   return appliance_.handle_control(packet, origin, reply_, now_);
@@ -93,8 +92,7 @@ bool World::challenge_for(const wire::Join& join, std::uint16_t rank,
   first.datagram_bytes = 0;  // no size test
   const auto result = control(packet_bytes({.rank = rank}, first), kFuzzerAddress, hostile_path(0));
   wire::Packet packet;
-  Verdict why{};
-  if (!wire::parse({reply_.data(), result.reply_bytes}, packet, why) ||
+  if (!ok(wire::parse({reply_.data(), result.reply_bytes}, packet)) ||
       packet.type() != wire::PacketType::kChallenge)
     return false;
   std::memcpy(server_nonce, packet.body<wire::Challenge>().server_nonce, sizeof(server_nonce));
@@ -109,11 +107,10 @@ Membership World::join(const char* name, std::uint16_t rank, std::uint16_t world
   body.run_id = run_id;
   aim_at(kind, body);
   wire::Packet packet;
-  Verdict why{};
   Bytes bytes = packet_bytes({.rank = rank}, body);
   bytes.resize(std::max<std::size_t>(bytes.size(), body.datagram_bytes));
   auto result = control(bytes, address, path);
-  REQUIRE_PROPERTY(wire::parse({reply_.data(), result.reply_bytes}, packet, why));
+  REQUIRE_PROPERTY(ok(wire::parse({reply_.data(), result.reply_bytes}, packet)));
   if (packet.type() != wire::PacketType::kChallenge) return {};
   body.has_proof = 1;
   std::memcpy(body.server_nonce, packet.body<wire::Challenge>().server_nonce,
@@ -127,7 +124,7 @@ Membership World::join(const char* name, std::uint16_t rank, std::uint16_t world
   if (result.reply_bytes == 0) settle();
   if (made || result.reply_bytes == 0) result = control(proven, address, path);
   if (!result.bind || result.reply_bytes == 0) return {};
-  REQUIRE_PROPERTY(wire::parse({reply_.data(), result.reply_bytes}, packet, why));
+  REQUIRE_PROPERTY(ok(wire::parse({reply_.data(), result.reply_bytes}, packet)));
   return {.job = packet.common().job, .cookie = packet.common().cookie};
 }
 
@@ -159,8 +156,7 @@ void World::join_hostile() {
                                             .weight = 1},
                          {std::uint64_t{1} << chunk % kChunksPerBlock});
         wire::Packet packet;
-        Verdict why{};
-        REQUIRE_PROPERTY(wire::parse(bytes, packet, why));
+        REQUIRE_PROPERTY(ok(wire::parse(bytes, packet)));
         appliance_.handle_data(shard_of(chunk, kShards), packet, false, now_);
       }
   settle();
@@ -216,9 +212,8 @@ void World::check_path(const wire::Packet& request, const agg::ControlResult& re
                        std::size_t path) {
   const auto found = paths_.find(request.common().cookie);
   wire::Packet reply;
-  Verdict why{};
   const bool replies = result.reply_bytes != 0;
-  if (replies) REQUIRE_PROPERTY(wire::parse({reply_.data(), result.reply_bytes}, reply, why));
+  if (replies) REQUIRE_PROPERTY(ok(wire::parse({reply_.data(), result.reply_bytes}, reply)));
   if (request.type() == wire::PacketType::kJoin || found == paths_.end()) return;
   Shown& shown = found->second[path];
   if (request.type() == wire::PacketType::kKeepalive) {
@@ -238,10 +233,9 @@ void World::check_path(const wire::Packet& request, const agg::ControlResult& re
 void World::receive(std::span<const std::uint8_t> bytes, Way way, bool marked, bool proven) {
   const std::uint64_t before = counted();
   wire::Packet packet;
-  Verdict why{};
   now_ += kMicrosecond;
-  if (!wire::parse(bytes, packet, why)) {
-    REQUIRE_PROPERTY(counted() == before);  // the caller counts `why`
+  if (!ok(wire::parse(bytes, packet))) {
+    REQUIRE_PROPERTY(counted() == before);  // the caller counts why
     return;
   }
   agg::ControlResult result;
@@ -257,7 +251,7 @@ void World::receive(std::span<const std::uint8_t> bytes, Way way, bool marked, b
   REQUIRE_PROPERTY(proven || result.reply_bytes <= bytes.size());
   if (result.reply_bytes == 0) return;
   wire::Packet reply;
-  REQUIRE_PROPERTY(wire::parse({reply_.data(), result.reply_bytes}, reply, why));
+  REQUIRE_PROPERTY(ok(wire::parse({reply_.data(), result.reply_bytes}, reply)));
   REQUIRE_PROPERTY(reply.type() != wire::PacketType::kPreparing ||
                    (proven && packet.type() == wire::PacketType::kJoin));
 }
@@ -281,8 +275,7 @@ void World::advance_honest() {
                          .elem_count = kHonestElems},
       {}, payload);
   wire::Packet packet;
-  Verdict why{};
-  REQUIRE_PROPERTY(wire::parse(bytes, packet, why));
+  REQUIRE_PROPERTY(ok(wire::parse(bytes, packet)));
   const Verdict verdict = appliance_.handle_data(shard, packet, false, now_);
   REQUIRE_PROPERTY(verdict == (rank + 1 == kHonestRanks ? Verdict::kCompleted : Verdict::kFolded));
   settle();
@@ -315,9 +308,8 @@ void World::settle() {
   std::size_t sent = 0;
   appliance_.pump(now_, [&](const agg::Transmit& transmit, std::span<const std::uint8_t> bytes) {
     wire::Packet packet;
-    Verdict why{};
     REQUIRE_PROPERTY(++sent < kSettleLimit);
-    REQUIRE_PROPERTY(wire::parse(bytes, packet, why));
+    REQUIRE_PROPERTY(ok(wire::parse(bytes, packet)));
     if (transmit.job.value != honest_[0].job || honest_[0].cookie == 0) return;
     REQUIRE_PROPERTY(packet.type() != wire::PacketType::kNotice);
     if (packet.type() == wire::PacketType::kResult) check_result(transmit, packet);

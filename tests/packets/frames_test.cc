@@ -52,8 +52,7 @@ Outcome host_outcome(const wire::Frame& frame, std::size_t request_bytes) {
 
 Outcome process(const std::vector<std::uint8_t>& bytes) {
   wire::Frame frame;
-  Verdict why{};
-  if (!wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame, why))
+  if (const Verdict why = wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame); !ok(why))
     return {std::string(label(why)), {}};
   const Steering steering = steer(frame, appliance());
   switch (steering.service) {

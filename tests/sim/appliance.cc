@@ -101,9 +101,10 @@ void Appliance::wake_shard(std::uint16_t shard, TimeNs now) {
 void Appliance::receive(FrameIndex frame, TimeNs now) {
   ++frames_in_;
   wire::Frame view;
-  Verdict why = Verdict::kNotOurs;
-  if (wire::parse_frame(world_.pool()[frame].bytes, wire::UdpChecksums::kVerify, view, why) &&
-      view.kind == wire::FrameKind::kUdp && view.dst == address_) {
+  Verdict why = wire::parse_frame(world_.pool()[frame].bytes, wire::UdpChecksums::kVerify, view);
+  if (ok(why) && (view.kind != wire::FrameKind::kUdp || view.dst != address_))
+    why = Verdict::kNotOurs;
+  if (ok(why)) {
     const std::uint32_t offset = std::uint32_t{view.dst_port} - options_.port;
     if (offset == 0) {
       control_.received.push_back(frame);
@@ -123,8 +124,8 @@ void Appliance::handle_control(FrameIndex frame, TimeNs now) {
   wire::Frame view;
   (void)wire::parse_frame(world_.pool()[frame].bytes, wire::UdpChecksums::kTrust, view);
   wire::Packet packet;
-  Verdict why{};
-  if (!wire::parse(view.payload, packet, why)) return frame_verdicts_.count(why);
+  const Verdict why = wire::parse(view.payload, packet);
+  if (!ok(why)) return frame_verdicts_.count(why);
   ++control_.handled;
   const std::string address = printable(view.src, view.src_port);
   const wire::UdpPath back = wire::reply_path(view, mac_);
@@ -198,8 +199,8 @@ void Appliance::handle_data(std::uint16_t shard, FrameIndex frame, TimeNs now) {
   wire::Frame view;
   (void)wire::parse_frame(world_.pool()[frame].bytes, wire::UdpChecksums::kTrust, view);
   wire::Packet packet;
-  Verdict why{};
-  if (!wire::parse(view.payload, packet, why)) return frame_verdicts_.count(why);
+  const Verdict why = wire::parse(view.payload, packet);
+  if (!ok(why)) return frame_verdicts_.count(why);
   ++lcores_[shard].handled;
   world_.on_shard_heard(view.src_port, packet);
   const bool marked = (view.traffic_class & wire::kEcnMask) == wire::kEcnCongested;

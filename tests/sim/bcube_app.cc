@@ -165,8 +165,7 @@ void BcubeWorld::check_tensor(std::uint32_t index, const client::Event& event) {
 void BcubeWorld::check_contribution(const Address& address,
                                     std::span<const std::uint8_t> datagram) {
   wire::Packet packet;
-  Verdict why{};
-  if (!wire::parse(datagram, packet, why) || packet.type() != wire::PacketType::kContribution)
+  if (!ok(wire::parse(datagram, packet)) || packet.type() != wire::PacketType::kContribution)
     return;
   client::Relay& relay = *servers_[address.server].relay;
   const client::Relay::Lane& lane = relay.lanes()[address.lane];

@@ -27,8 +27,7 @@ JobPlan plan_of(const BcubeOptions& options, std::uint32_t servers) {
 // Of gradients: what the theory counts.
 std::size_t data_bytes_of(std::span<const std::uint8_t> datagram) {
   wire::Packet packet;
-  Verdict why{};
-  if (!wire::parse(datagram, packet, why)) return 0;
+  if (!ok(wire::parse(datagram, packet))) return 0;
   if (packet.type() == wire::PacketType::kContribution)
     return packet.body<wire::Contribution>().flow.flags & wire::kFlagNil ? 0
                                                                          : packet.payload().size();
@@ -283,8 +282,7 @@ void BcubeWorld::to_box(const Address& address, std::span<const std::uint8_t> da
   if (is_away_box(address.appliance, now)) return;
   Box& box = boxes_[address.appliance];
   wire::Packet packet;
-  Verdict why{};
-  CHECK(wire::parse(datagram, packet, why));
+  CHECK(ok(wire::parse(datagram, packet)));
   if (address.port_offset != 0) {
     box.core->handle_data(static_cast<std::uint16_t>(address.port_offset - 1), packet, false, now);
   } else {

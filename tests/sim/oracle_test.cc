@@ -92,8 +92,7 @@ class FastestOracleTest : public testing::Test {
     bytes.resize(wire::encode(bytes, wire::Sender{}, body, {&word, mask ? 1u : 0u},
                               {reinterpret_cast<const std::uint8_t*>(values), sizeof(values)}));
     wire::Packet packet;
-    Verdict why{};
-    ASSERT_TRUE(wire::parse(bytes, packet, why)) << label(why);
+    ASSERT_EQ(wire::parse(bytes, packet), Verdict::kAccepted);
     handle(packet);
   }
 };

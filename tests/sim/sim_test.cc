@@ -80,9 +80,9 @@ TEST(Simulator, catches_every_corrupted_frame_by_its_checksums) {
       std::vector<std::uint8_t> bytes(200);
       bytes.resize(wire::encode_udp_frame(bytes, path, payload));
       wire::Frame frame;
-      ASSERT_TRUE(wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame));
+      ASSERT_EQ(wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame), Verdict::kAccepted);
       corrupt_frame(bytes, random);
-      ASSERT_FALSE(wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame));
+      ASSERT_FALSE(ok(wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame)));
     }
   }
 }
@@ -264,8 +264,7 @@ class OracleTest : public testing::Test {
   wire::Packet parsed(std::vector<std::uint8_t> bytes) {
     kept.push_back(std::move(bytes));
     wire::Packet packet;
-    Verdict why{};
-    EXPECT_TRUE(wire::parse(kept.back(), packet, why)) << label(why);
+    EXPECT_EQ(wire::parse(kept.back(), packet), Verdict::kAccepted);
     return packet;
   }
   void deliver(std::vector<std::uint8_t> bytes, std::uint16_t rank = 0) {

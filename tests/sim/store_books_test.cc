@@ -71,8 +71,7 @@ class StoreBooksTest : public testing::Test {
     bytes_.assign(2048, 0);
     const std::size_t size =
         wire::encode(bytes_, {.job = 0, .rank = rank, .cookie = 1}, body, {}, payload);
-    Verdict why{};
-    EXPECT_TRUE(wire::parse(std::span(bytes_).first(size), packet_, why)) << label(why);
+    EXPECT_EQ(wire::parse(std::span(bytes_).first(size), packet_), Verdict::kAccepted);
     return packet_;
   }
 

@@ -198,8 +198,7 @@ void World::dispatch(const SimEvent& event) {
 void World::send_from_worker(Worker& worker, const client::Transmit& transmit,
                              std::span<const std::uint8_t> bytes, TimeNs now) {
   wire::Packet packet;
-  Verdict why{};
-  if (!wire::parse(bytes, packet, why))
+  if (const Verdict why = wire::parse(bytes, packet); !ok(why))
     return oracle_.violation("a session sent a packet that does not parse: " +
                              std::string(label(why)));
   if (transmit.port_offset != 0)
@@ -228,8 +227,7 @@ void World::on_shard_sent(std::uint16_t shard, std::uint16_t port,
   const std::size_t index = index_behind(port, rebound_);
   const Worker* worker = index < workers_.size() ? workers_[index].get() : nullptr;
   wire::Packet packet;
-  Verdict why{};
-  if (!wire::parse(bytes, packet, why))
+  if (const Verdict why = wire::parse(bytes, packet); !ok(why))
     return oracle_.violation("a shard sent a packet that does not parse: " +
                              std::string(label(why)));
   if (worker == nullptr) return;
@@ -257,8 +255,7 @@ void World::send_filtered(Link& link, FrameIndex frame, Direction direction, Wor
                           TimeNs now) {
   if (!filter_) return link.send(frame, pool_, random_, events_, now);
   wire::Packet packet;
-  Verdict why{};
-  (void)wire::parse(bytes, packet, why);
+  (void)wire::parse(bytes, packet);
   Passing passing{.direction = direction,
                   .worker = worker,
                   .port_offset = port_offset,
@@ -288,7 +285,7 @@ void World::arrive(std::uint32_t link, FrameIndex frame) {
   if (appliance_up_) return appliance_->receive(frame, now_);
   // Nobody home: the host of the appliance answers for the closed port.
   wire::Frame view;
-  if (wire::parse_frame(pool_[frame].bytes, wire::UdpChecksums::kVerify, view)) {
+  if (ok(wire::parse_frame(pool_[frame].bytes, wire::UdpChecksums::kVerify, view))) {
     Worker* worker = worker_at(view.src_port);
     if (options_.unreachable_hints && worker != nullptr &&
         worker->state() == ProcessState::kRunning) {
@@ -302,7 +299,7 @@ void World::arrive(std::uint32_t link, FrameIndex frame) {
 void World::arrive_at_host(HostIndex host, FrameIndex frame) {
   wire::Frame view;
   if (!host_up_[host]) return pool_.give_back(frame);
-  if (!wire::parse_frame(pool_[frame].bytes, wire::UdpChecksums::kVerify, view)) {
+  if (!ok(wire::parse_frame(pool_[frame].bytes, wire::UdpChecksums::kVerify, view))) {
     ++dropped_corrupt_;
     return pool_.give_back(frame);
   }
@@ -312,8 +309,7 @@ void World::arrive_at_host(HostIndex host, FrameIndex frame) {
       (worker->state() == ProcessState::kRunning || worker->state() == ProcessState::kPaused);
   if (open) return worker->receive(frame, now_);
   wire::Packet packet;
-  Verdict why{};
-  const bool ours = wire::parse(view.payload, packet, why);
+  const bool ours = ok(wire::parse(view.payload, packet));
   if (ours && worker != nullptr && options_.unreachable_hints && !downlink(host).partitioned) {
     quotes_.push_back(packet.common());
     events_.push(now_ + kHintDelay, EventKind::kUnreachable, worker->identity.index,

@@ -147,8 +147,8 @@ class Switch {
 
   Verdict handle(std::size_t packet_bytes, TimeNs now) {
     wire::Packet packet;
-    Verdict why{};
-    if (!wire::parse({packet_.data(), packet_bytes}, packet, why)) return why;
+    const Verdict why = wire::parse({packet_.data(), packet_bytes}, packet);
+    if (!ok(why)) return why;
     return shards_.shard(0).handle(packet, false, now);
   }
 
@@ -166,8 +166,7 @@ class Switch {
     std::size_t elem_count = 0;
     shards_.drain(now, [&](const Transmit&, std::span<const std::uint8_t> bytes) {
       wire::Packet packet;
-      Verdict why{};
-      CHECK(wire::parse(bytes, packet, why));
+      CHECK(ok(wire::parse(bytes, packet)));
       if (packet.type() != wire::PacketType::kResult) return;
       const auto& header = packet.body<wire::ResultHeader>();
       const auto* values = packet.payload().data();

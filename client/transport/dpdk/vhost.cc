@@ -89,7 +89,7 @@ class VhostTransport final : public Transport {
     for (std::uint32_t i = 0; i < count; ++i) {
       wire::Frame frame;
       // Shared memory does not corrupt bytes: the sender's checksum is not verified again.
-      if (!wire::parse_frame({rx_[i].data, rx_[i].bytes}, wire::UdpChecksums::kTrust, frame)) {
+      if (!ok(wire::parse_frame({rx_[i].data, rx_[i].bytes}, wire::UdpChecksums::kTrust, frame))) {
         continue;
       }
       if (frame.kind == wire::FrameKind::kArp) handle_arp(frame, now);
@@ -238,8 +238,9 @@ class VhostTransport final : public Transport {
   }
 
   void handle_arp(const wire::Frame& frame, TimeNs now) noexcept {
-    wire::ArpPacket packet;
-    if (!wire::parse_arp(frame.payload, packet)) return;
+    const std::optional<wire::ArpPacket> arp = wire::parse_arp(frame.payload);
+    if (!arp) return;
+    const wire::ArpPacket& packet = *arp;
     if (packet.operation == wire::kArpReply) {
       // Only what was asked for: anybody on the link can send a reply.
       if (!asked_ || packet.sender != path_.dst || packet.target != path_.src ||

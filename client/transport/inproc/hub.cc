@@ -116,8 +116,7 @@ std::size_t Hub::receive(InprocQueue& queue, std::uint8_t* out, std::size_t slot
 
 void Hub::handle(const std::shared_ptr<InprocQueue>& from, const Outgoing& datagram, TimeNs now) {
   wire::Packet packet;
-  Verdict why{};
-  if (!wire::parse(whole(datagram), packet, why)) return;
+  if (!ok(wire::parse(whole(datagram), packet))) return;
   if (datagram.port_offset != 0) {
     if (datagram.port_offset <= appliance_.shards().count())
       appliance_.handle_data(datagram.port_offset - 1, packet, false, now);

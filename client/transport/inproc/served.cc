@@ -184,8 +184,7 @@ class UdpServed final : public Served {
 
   void handle_control(std::span<const std::uint8_t> bytes, const SocketAddress& from, TimeNs now) {
     wire::Packet packet;
-    Verdict why{};
-    if (!wire::parse(bytes, packet, why)) {
+    if (const Verdict why = wire::parse(bytes, packet); !ok(why)) {
       unparsed_.count(why);
       if (const std::size_t refusal = agg::refuse_version(bytes, reply_); refusal != 0)
         reply(from, refusal);
@@ -213,8 +212,8 @@ class UdpServed final : public Served {
     unparsed_.count(Verdict::kBadLength, receiver_.take_too_long());
     for (const Incoming& datagram : std::span(incoming_).first(count)) {
       wire::Packet packet;
-      Verdict verdict{};
-      if (!wire::parse(datagram.bytes, packet, verdict)) {
+      Verdict verdict = wire::parse(datagram.bytes, packet);
+      if (!ok(verdict)) {
         unparsed_.count(verdict);
         continue;
       }

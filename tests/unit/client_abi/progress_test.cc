@@ -61,8 +61,7 @@ class TestTransport : public Transport {
  private:
   void handle(const Outgoing& datagram, TimeNs now) {
     wire::Packet packet;
-    Verdict why{};
-    ASSERT_TRUE(wire::parse(whole(datagram), packet, why));
+    ASSERT_EQ(wire::parse(whole(datagram), packet), Verdict::kAccepted);
     if (datagram.port_offset != 0) {
       appliance_.handle_data(0, packet, false, now);
       return;

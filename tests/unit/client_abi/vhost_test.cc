@@ -106,10 +106,10 @@ class VhostTest : public ::testing::Test {
   // The frame of the worker's ARP request, answered as the appliance does.
   wire::ArpPacket answer_arp() {
     wire::Frame frame;
-    wire::ArpPacket request;
     EXPECT_FALSE(port().from_worker.empty());
-    EXPECT_TRUE(wire::parse_frame(port().from_worker.back(), wire::UdpChecksums::kVerify, frame));
-    EXPECT_TRUE(wire::parse_arp(frame.payload, request));
+    EXPECT_EQ(wire::parse_frame(port().from_worker.back(), wire::UdpChecksums::kVerify, frame),
+              Verdict::kAccepted);
+    const wire::ArpPacket request = wire::parse_arp(frame.payload).value();
     std::vector<std::uint8_t> reply(64);
     wire::encode_arp_frame(reply, request.sender_mac, wire::kNoVlan,
                            {.operation = wire::kArpReply,
@@ -152,7 +152,8 @@ TEST_F(VhostTest, AsksForTheApplianceBeforeItSendsAndFramesWhatItSends) {
 
   wire::Frame frame;
   ASSERT_EQ(port().from_worker.size(), 1u);
-  ASSERT_TRUE(wire::parse_frame(port().from_worker[0], wire::UdpChecksums::kVerify, frame));
+  ASSERT_EQ(wire::parse_frame(port().from_worker[0], wire::UdpChecksums::kVerify, frame),
+            Verdict::kAccepted);
   EXPECT_EQ(frame.ethernet.dst, kApplianceMac);
   EXPECT_EQ(frame.ethernet.src, request.sender_mac);
   EXPECT_EQ(frame.dst, kAppliance);
@@ -165,7 +166,8 @@ TEST_F(VhostTest, AsksForTheApplianceBeforeItSendsAndFramesWhatItSends) {
   const Outgoing gathered{
       .data = memory.data() + kTxHeadroomBytes, .bytes = 60, .port_offset = 1, .payload = payload};
   ASSERT_EQ(transport->send({&gathered, 1}, kSecond), 1u);
-  ASSERT_TRUE(wire::parse_frame(port().from_worker.at(1), wire::UdpChecksums::kVerify, frame));
+  ASSERT_EQ(wire::parse_frame(port().from_worker.at(1), wire::UdpChecksums::kVerify, frame),
+            Verdict::kAccepted);
   std::vector<std::uint8_t> together(60, 7);
   together.insert(together.end(), payload.begin(), payload.end());
   EXPECT_THAT(frame.payload, ::testing::ElementsAreArray(together));
@@ -206,7 +208,8 @@ TEST_F(VhostTest, BelievesAnArpReplyOnlyWhileItAsks) {
     port().from_worker.clear();
     EXPECT_EQ(transport->send({&datagram, 1}, now), 1u);
     wire::Frame frame;
-    EXPECT_TRUE(wire::parse_frame(port().from_worker.at(0), wire::UdpChecksums::kVerify, frame));
+    EXPECT_EQ(wire::parse_frame(port().from_worker.at(0), wire::UdpChecksums::kVerify, frame),
+              Verdict::kAccepted);
     return frame.ethernet.dst;
   };
   claim(kSecond + kMillisecond);
@@ -243,10 +246,10 @@ TEST_F(VhostTest, AnswersForItsOwnAddress) {
   port().to_worker.push_back(frame);
   transport->receive(0);
   wire::Frame answer;
-  wire::ArpPacket reply;
   ASSERT_EQ(port().from_worker.size(), 1u);
-  ASSERT_TRUE(wire::parse_frame(port().from_worker[0], wire::UdpChecksums::kVerify, answer));
-  ASSERT_TRUE(wire::parse_arp(answer.payload, reply));
+  ASSERT_EQ(wire::parse_frame(port().from_worker[0], wire::UdpChecksums::kVerify, answer),
+            Verdict::kAccepted);
+  const wire::ArpPacket reply = wire::parse_arp(answer.payload).value();
   EXPECT_EQ(reply.operation, wire::kArpReply);
   EXPECT_EQ(reply.sender, wire::ipv4_address(10, 0, 0, 77));
   EXPECT_EQ(reply.target, kAppliance);

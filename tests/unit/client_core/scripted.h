@@ -24,8 +24,7 @@ struct Sent {
 
   wire::Packet packet() const {
     wire::Packet view;
-    Verdict why{};
-    EXPECT_TRUE(wire::parse(bytes, view, why)) << label(why);
+    EXPECT_EQ(wire::parse(bytes, view), Verdict::kAccepted);
     return view;
   }
   wire::PacketType type() const { return packet().type(); }

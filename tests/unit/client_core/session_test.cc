@@ -254,8 +254,7 @@ TEST(GradientStream, EndsWithAnErrorBeforeItsStepNumbersWrap) {
           .step = UINT32_MAX - 1, .weight = 2, .elem_count = 8, .dtype = Dtype::kFloat32},
       {}, {reinterpret_cast<const std::uint8_t*>(sums.data()), 32});
   wire::Packet packet;
-  Verdict why{};
-  ASSERT_TRUE(wire::parse({buffer.data(), bytes}, packet, why));
+  ASSERT_EQ(wire::parse({buffer.data(), bytes}, packet), Verdict::kAccepted);
   (void)stream.handle_result(packet, kSecond);
   EXPECT_EQ(link.failure.code(), StatusCode::kExhausted);
   EXPECT_THAT(link.failure.message(), HasSubstr("4294967294"));

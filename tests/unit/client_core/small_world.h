@@ -150,8 +150,7 @@ class SmallWorld {
 
   void send(Datagram datagram) {
     wire::Packet packet;
-    Verdict why{};
-    if (!wire::parse(datagram.bytes, packet, why)) std::abort();
+    if (!ok(wire::parse(datagram.bytes, packet))) std::abort();
     const bool data = static_cast<int>(packet.type()) >= 16;
     if (drop && drop(datagram.up, datagram.rank, packet)) return;
     if (data && random_.chance_ppm(ppm(options_.loss))) return;
@@ -188,8 +187,7 @@ class SmallWorld {
 
   void deliver_up(const Datagram& datagram) {
     wire::Packet packet;
-    Verdict why{};
-    if (!wire::parse(datagram.bytes, packet, why)) std::abort();
+    if (!ok(wire::parse(datagram.bytes, packet))) std::abort();
     if (arrived) arrived(datagram.rank, packet);
     if (datagram.port_offset != 0) {
       appliance_.handle_data(datagram.port_offset - 1, packet, false, appliance_now());

@@ -72,8 +72,7 @@ class Fairness : public testing::Test {
       }
       seen.asked_bytes += transmit.datagram_bytes();
       wire::Packet packet;
-      Verdict why{};
-      EXPECT_TRUE(wire::parse(transmit.datagram(), packet, why));
+      EXPECT_EQ(wire::parse(transmit.datagram(), packet), Verdict::kAccepted);
       seen.pulled += packet.type() == PacketType::kResult;
     }
     return seen;
@@ -169,8 +168,7 @@ TEST_F(Fairness, ResultsThatWerePromisedLeaveWhateverIsAskedMeanwhileAndOnce) {
     Transmit transmit{.room = out};
     ASSERT_EQ(harness->shard(0).poll_transmit({&transmit, 1}, harness->now), 1u);
     wire::Packet packet;
-    Verdict why{};
-    ASSERT_TRUE(wire::parse(transmit.datagram(), packet, why));
+    ASSERT_EQ(wire::parse(transmit.datagram(), packet), Verdict::kAccepted);
     if (packet.type() == PacketType::kResult)
       chunks.push_back(ChunkIndex{packet.body<wire::ResultHeader>().chunk});
     answers += packet.type() == PacketType::kAnswer;

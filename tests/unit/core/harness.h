@@ -82,8 +82,7 @@ class Harness {
 
   Verdict handle(std::span<const std::uint8_t> bytes, std::uint16_t shard = 0) {
     wire::Packet packet;
-    Verdict why{};
-    if (!wire::parse(bytes, packet, why)) return why;
+    if (const Verdict why = wire::parse(bytes, packet); !ok(why)) return why;
     return shards.shard(shard).handle(packet, false, now);
   }
 
@@ -191,8 +190,7 @@ class Harness {
       all.push_back({.transmit = transmit, .bytes = {bytes.begin(), bytes.end()}, .packet = {}});
     });
     for (Sent& sent : all) {
-      Verdict why{};
-      EXPECT_TRUE(wire::parse(sent.bytes, sent.packet, why)) << label(why);
+      EXPECT_EQ(wire::parse(sent.bytes, sent.packet), Verdict::kAccepted);
     }
     return all;
   }

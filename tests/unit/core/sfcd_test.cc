@@ -97,8 +97,7 @@ struct Appliance {
       const std::size_t bytes = wire::encode(out, {.rank = rank, .cookie = Cookie{1} + rank}, body,
                                              {}, {payload, payload_bytes});
       wire::Packet packet;
-      Verdict why{};
-      ASSERT_TRUE(wire::parse({out, bytes}, packet, why));
+      ASSERT_EQ(wire::parse({out, bytes}, packet), Verdict::kAccepted);
       const Verdict verdict =
           shards.shard(shard_of(chunk, job->spec.shard_count)).handle(packet, false, 0);
       ASSERT_TRUE(verdict == Verdict::kFolded || verdict == Verdict::kCompleted);

@@ -14,7 +14,7 @@ ClassIndex class_of(const Classifier& classifier, std::uint8_t dscp, std::uint16
   path.vlan_tci = tci;
   const auto bytes = wire::udp_frame(path, {1});
   wire::EthernetView view;
-  EXPECT_TRUE(wire::parse_ethernet(bytes, view));
+  EXPECT_EQ(wire::parse_ethernet(bytes, view), Verdict::kAccepted);
   return classifier.of_frame(view);
 }
 
@@ -56,7 +56,7 @@ TEST(Classifier, SpreadsChunkPrioritiesOverTheirBandInOrder) {
 
 ClassIndex class_of_bytes(const Classifier& classifier, const std::vector<std::uint8_t>& bytes) {
   wire::EthernetView view;
-  EXPECT_TRUE(wire::parse_ethernet(bytes, view));
+  EXPECT_EQ(wire::parse_ethernet(bytes, view), Verdict::kAccepted);
   return classifier.of_frame(view);
 }
 

@@ -49,11 +49,10 @@ class FlowCacheTest : public testing::Test {
   std::optional<Verdicts> long_way(wire::Bytes bytes, PortIndex port, bool remember,
                                    UdpChecksums checksums = UdpChecksums::kVerify) {
     wire::Frame parsed;
-    if (!wire::parse_ethernet(bytes, parsed.ethernet)) return std::nullopt;
+    if (!ok(wire::parse_ethernet(bytes, parsed.ethernet))) return std::nullopt;
     const ForwardContext context{.in_port = port, .up = 0b111, .own_mac = own_.mac};
     const ForwardDecision decision = decide_forward(parsed.ethernet, context, macs_, now_);
-    Verdict why{};
-    if (!decision.for_self || !wire::parse_content(checksums, parsed, why)) return std::nullopt;
+    if (!decision.for_self || !ok(wire::parse_content(checksums, parsed))) return std::nullopt;
     const Steering steering = steer(parsed, own_);
     if (steering.service != Service::kShard) return std::nullopt;
     if (remember)

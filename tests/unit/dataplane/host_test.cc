@@ -13,7 +13,7 @@ OwnAddress bob() {
 
 wire::Frame parsed(const std::vector<std::uint8_t>& bytes) {
   wire::Frame frame;
-  EXPECT_TRUE(wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame));
+  EXPECT_EQ(wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame), Verdict::kAccepted);
   return frame;
 }
 
@@ -37,8 +37,7 @@ TEST(HostAnswer, TellsItsMacAddressToWhoeverAsksForItsAddress) {
   ASSERT_EQ(answer(arp(1, wire::kAliceIp, wire::kBobIp, 0x0005), reply).outcome,
             HostOutcome::kAnswered);
   const wire::Frame frame = parsed(reply);
-  wire::ArpPacket packet;
-  ASSERT_TRUE(wire::parse_arp(frame.payload, packet));
+  const wire::ArpPacket packet = wire::parse_arp(frame.payload).value();
   EXPECT_EQ(frame.ethernet.dst, wire::kAlice);
   EXPECT_EQ(frame.ethernet.vlan_tci, 0x0005);
   EXPECT_EQ(packet.operation, wire::kArpReply);

@@ -14,7 +14,7 @@ using FrameBytes = std::vector<std::uint8_t>;
 
 std::optional<ClassIndex> match(const std::vector<TrafficRule>& rules, const FrameBytes& bytes) {
   wire::EthernetView view;
-  EXPECT_TRUE(wire::parse_ethernet(bytes, view));
+  EXPECT_EQ(wire::parse_ethernet(bytes, view), Verdict::kAccepted);
   return RuleTable(rules).match(wire::peek_flow(view));
 }
 
@@ -162,7 +162,7 @@ TEST(RuleTable, AgreesWithAListOfRulesReadOneByOne) {
       }
       const FrameBytes bytes = udp(path);
       wire::EthernetView view;
-      ASSERT_TRUE(wire::parse_ethernet(bytes, view));
+      ASSERT_EQ(wire::parse_ethernet(bytes, view), Verdict::kAccepted);
       const wire::FlowView flow = wire::peek_flow(view);
       const auto first =
           std::ranges::find_if(rules, [&](const TrafficRule& rule) { return fits(rule, flow); });

@@ -18,7 +18,7 @@ OwnAddress bob() {
 Steering steer_udp(const wire::UdpPath& path) {
   const auto bytes = wire::udp_frame(path, {1, 2});
   wire::Frame frame;
-  EXPECT_TRUE(wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame));
+  EXPECT_EQ(wire::parse_frame(bytes, wire::UdpChecksums::kVerify, frame), Verdict::kAccepted);
   return steer(frame, bob());
 }
 

@@ -142,8 +142,9 @@ TEST_F(Buffers, FramesThatShareAPayloadGiveItBackWithTheLastOfThem) {
         rte_pktmbuf_read(frames[at], 0, frames[at]->pkt_len, room.data()));
     ASSERT_EQ(sent, room.data()) << "in one piece already";
     wire::Frame frame;
-    ASSERT_TRUE(wire::parse_frame(wire::Bytes(room).first(frames[at]->pkt_len),
-                                  wire::UdpChecksums::kVerify, frame));
+    ASSERT_EQ(wire::parse_frame(wire::Bytes(room).first(frames[at]->pkt_len),
+                                wire::UdpChecksums::kVerify, frame),
+              Verdict::kAccepted);
     ASSERT_EQ(frame.payload.size(), kHeadBytes + kSharedBytes);
     EXPECT_EQ(frame.payload[0], at);
     EXPECT_TRUE(std::ranges::equal(frame.payload.subspan(kHeadBytes), payload));
@@ -178,7 +179,8 @@ TEST_F(Buffers, ADeviceFindsInTheBufferWhatItNeedsForTheChecksum) {
           ipv6 ? rte_ipv6_udptcp_cksum(reinterpret_cast<const rte_ipv6_hdr*>(ip), udp)
                : rte_ipv4_udptcp_cksum(reinterpret_cast<const rte_ipv4_hdr*>(ip), udp);
       wire::Frame frame;
-      EXPECT_TRUE(wire::parse_frame(bytes_of(packet), wire::UdpChecksums::kVerify, frame));
+      EXPECT_EQ(wire::parse_frame(bytes_of(packet), wire::UdpChecksums::kVerify, frame),
+                Verdict::kAccepted);
       EXPECT_EQ(frame.payload.size(), kBytes);
       rte_pktmbuf_free(packet);
     }

@@ -106,8 +106,7 @@ Subject::Subject(const Config& config)
         const std::size_t bytes =
             wire::encode(encoded.bytes, {.job = 0, .rank = rank, .cookie = kCookie}, body, {},
                          {reinterpret_cast<const std::uint8_t*>(&one), sizeof one});
-        Verdict why{};
-        CHECK(wire::parse({encoded.bytes.data(), bytes}, encoded.packet, why));
+        CHECK(ok(wire::parse({encoded.bytes.data(), bytes}, encoded.packet)));
         shard_at(shard_of_chunk(chunk)).handle(encoded.packet, false, kNow);
       }
   for (std::size_t shard = 0; shard < shards_.count(); ++shard) drain(shard);
@@ -255,8 +254,7 @@ const wire::Packet& Subject::packet_of(const Part& part) {
   Encoded& encoded = *packets_[at];
   const std::size_t size =
       wire::encode(encoded.bytes, {.job = 0, .rank = part.rank, .cookie = kCookie}, body, {}, data);
-  Verdict why{};
-  CHECK(wire::parse({encoded.bytes.data(), size}, encoded.packet, why));
+  CHECK(ok(wire::parse({encoded.bytes.data(), size}, encoded.packet)));
   return encoded.packet;
 }
 
@@ -332,8 +330,7 @@ ProbeAnswer Subject::probe(std::uint16_t rank, Step step, std::size_t shard) {
                            .want = config_.shard_count == 1 ? kBoth : 1u};
     const std::size_t size =
         wire::encode(encoded->bytes, {.job = 0, .rank = rank, .cookie = kCookie}, body);
-    Verdict why{};
-    CHECK(wire::parse({encoded->bytes.data(), size}, encoded->packet, why));
+    CHECK(ok(wire::parse({encoded->bytes.data(), size}, encoded->packet)));
   }
   emitted_.clear();
   shard_at(shard).handle(encoded->packet, false, kNow);
@@ -348,8 +345,7 @@ void Subject::drain(std::size_t shard, ProbeAnswer* answer) {
   ++sending_at_;  // what the shard has made of a slot is of before this test changed it
   while (shard_at(shard).poll_transmit({&transmit, 1}, sending_at_) != 0) {
     wire::Packet packet;
-    Verdict why{};
-    CHECK(wire::parse(transmit.datagram(), packet, why));
+    CHECK(ok(wire::parse(transmit.datagram(), packet)));
     if (packet.type() == wire::PacketType::kAnswer) {
       CHECK(answer != nullptr);
       const auto& body = packet.body<wire::Answer>();

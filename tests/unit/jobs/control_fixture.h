@@ -100,8 +100,7 @@ class ControlTest : public testing::Test {
     Answered answered;
     answered.request_bytes = bytes.size();
     wire::Packet packet;
-    Verdict why{};
-    EXPECT_TRUE(wire::parse(bytes, packet, why)) << label(why);
+    EXPECT_EQ(wire::parse(bytes, packet), Verdict::kAccepted);
     std::vector<std::uint8_t> reply(kMaxDatagramBytes);
     const Origin origin{
         .path = path, .address = address, .max_datagram_bytes = port_datagram_bytes};
@@ -111,7 +110,7 @@ class ControlTest : public testing::Test {
     reply.resize(answered.result.reply_bytes);
     answered.bytes = std::move(reply);
     if (!answered.bytes.empty()) {
-      EXPECT_TRUE(wire::parse(answered.bytes, answered.packet, why)) << label(why);
+      EXPECT_EQ(wire::parse(answered.bytes, answered.packet), Verdict::kAccepted);
     }
     pump();
     return answered;
@@ -266,16 +265,14 @@ class ControlTest : public testing::Test {
   std::vector<Sent> sent() {
     transmit();
     std::vector<Sent> all = std::exchange(outbox, {});
-    Verdict why{};
-    for (Sent& one : all) EXPECT_TRUE(wire::parse(one.bytes, one.packet, why)) << label(why);
+    for (Sent& one : all) EXPECT_EQ(wire::parse(one.bytes, one.packet), Verdict::kAccepted);
     return all;
   }
 
   std::vector<Sent> sent_of(wire::PacketType type) {
     std::vector<Sent> all = sent();
     std::erase_if(all, [&](const Sent& one) { return one.packet.type() != type; });
-    Verdict why{};
-    for (Sent& one : all) EXPECT_TRUE(wire::parse(one.bytes, one.packet, why));
+    for (Sent& one : all) EXPECT_EQ(wire::parse(one.bytes, one.packet), Verdict::kAccepted);
     return all;
   }
 

@@ -35,8 +35,7 @@ TEST_F(Join, OfAnotherVersionIsToldOfBoth) {
     EXPECT_LE(reply_bytes, request_bytes);
     reply[offsetof(wire::CommonHeader, version)] = other;  // as its appliance would have sent it
     wire::Packet packet;
-    Verdict why{};
-    ASSERT_TRUE(wire::parse(std::span(reply).first(reply_bytes), packet, why));
+    ASSERT_EQ(wire::parse(std::span(reply).first(reply_bytes), packet), Verdict::kAccepted);
     EXPECT_EQ(packet.common().rank, 3);
     EXPECT_EQ(packet.body<wire::Refuse>().nonce, 77u);
     EXPECT_EQ(packet.body<wire::Refuse>().code, RefuseCode::kBadVersion);

@@ -37,8 +37,7 @@ class StoreJob : public ControlTest {
         out, {from.job, from.rank, from.cookie}, body, {},
         {reinterpret_cast<const std::uint8_t*>(values.data()), values.size() * sizeof(float)});
     wire::Packet packet;
-    Verdict why{};
-    EXPECT_TRUE(wire::parse({out.data(), bytes}, packet, why)) << label(why);
+    EXPECT_EQ(wire::parse({out.data(), bytes}, packet), Verdict::kAccepted);
     const auto shard = static_cast<std::uint16_t>(block % kTestShards);
     const Verdict verdict = shards->shard(shard).handle(packet, false, now);
     drain();
@@ -80,8 +79,7 @@ class StoreJob : public ControlTest {
     shards->drain(now, [&](const Transmit& to, std::span<const std::uint8_t> bytes) {
       EXPECT_EQ(wire::finish_checksum(to.sum), wire::finish_checksum(wire::sum_bytes(bytes)));
       arrived.push_back({.to = to, .bytes = {bytes.begin(), bytes.end()}, .packet = {}});
-      Verdict why{};
-      EXPECT_TRUE(wire::parse(arrived.back().bytes, arrived.back().packet, why)) << label(why);
+      EXPECT_EQ(wire::parse(arrived.back().bytes, arrived.back().packet), Verdict::kAccepted);
     });
   }
   // The values that have come since the last call: (rank, chunk, value).

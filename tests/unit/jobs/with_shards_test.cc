@@ -27,8 +27,7 @@ class WithShards : public ControlTest {
         wire::encode(out, {worker.job, worker.rank, worker.cookie}, body, {},
                      {reinterpret_cast<const std::uint8_t*>(&one), sizeof one});
     wire::Packet packet;
-    Verdict why{};
-    EXPECT_TRUE(wire::parse({out.data(), bytes}, packet, why));
+    EXPECT_EQ(wire::parse({out.data(), bytes}, packet), Verdict::kAccepted);
     return shards->shard(shard_of(chunk, kTestShards)).handle(packet, false, now);
   }
   // All chunks of a step, by each of the workers.

@@ -48,8 +48,7 @@ TEST_F(Metrics, DataPacketsOfTheShardCountUnderTheirVerdicts) {
   std::vector<std::uint8_t> bytes(64);
   bytes.resize(wire::encode(bytes, {.job = 9, .cookie = 1}, wire::Credit{}));
   wire::Packet packet;
-  Verdict why{};
-  ASSERT_TRUE(wire::parse(bytes, packet, why));
+  ASSERT_EQ(wire::parse(bytes, packet), Verdict::kAccepted);
   shard.handle(packet, false, now);
   EXPECT_EQ(value(page(), "sluice_packets_total", {{"reason", "unknown_job"}}), 1.0);
 }

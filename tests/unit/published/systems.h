@@ -116,8 +116,7 @@ class Ours {
   }
   void deliver(const Packet& packet) {
     wire::Packet parsed;
-    Verdict why{};
-    ASSERT_TRUE(wire::parse(packet, parsed, why)) << label(why);
+    ASSERT_EQ(wire::parse(packet, parsed), Verdict::kAccepted);
     shards_.shard(0).handle(parsed, false, now_);
   }
   // What a worker does that waits too long: it asks what became of its chunk, and for the result.
@@ -134,8 +133,7 @@ class Ours {
     std::vector<Seen> all;
     shards_.drain(now_, [&](const agg::Transmit& transmit, std::span<const std::uint8_t> bytes) {
       wire::Packet packet;
-      Verdict why{};
-      EXPECT_TRUE(wire::parse(bytes, packet, why)) << label(why);
+      EXPECT_EQ(wire::parse(bytes, packet), Verdict::kAccepted);
       if (packet.type() != wire::PacketType::kResult) return;
       const auto& body = packet.body<wire::ResultHeader>();
       if (body.step <= kFullSteps) return;

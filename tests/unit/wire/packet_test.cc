@@ -25,8 +25,8 @@ std::string outcome(const Buffer& bytes) {
   // An exact copy, so that a sanitizer sees every read beyond the end.
   const Buffer exact(bytes.begin(), bytes.end());
   Packet packet;
-  Verdict why{};
-  if (parse(exact, packet, why)) return "ok";
+  const Verdict why = parse(exact, packet);
+  if (ok(why)) return "ok";
   EXPECT_EQ(kVerdictInfo[static_cast<std::size_t>(why)].use, PacketUse::kMalformed) << label(why);
   return std::string(label(why));
 }
@@ -315,11 +315,10 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(Parse, TakesANilContribution) {
   Packet packet;
-  Verdict why{};
-  ASSERT_TRUE(parse(kAbsent, packet, why));
+  ASSERT_EQ(parse(kAbsent, packet), Verdict::kAccepted);
   EXPECT_EQ(packet.chunks(), 0b101000u);
   EXPECT_TRUE(packet.payload().empty());
-  ASSERT_TRUE(parse(kContribution, packet, why));
+  ASSERT_EQ(parse(kContribution, packet), Verdict::kAccepted);
   EXPECT_EQ(packet.chunks(), std::uint64_t{1} << (contribution().chunk % 64));
 }
 
@@ -328,9 +327,8 @@ TEST(Parse, LeavesThePacketAloneWhenItRefuses) {
   Buffer bad = good;
   common_of(bad).magic = 0;
   Packet packet;
-  Verdict why{};
-  ASSERT_TRUE(parse(good, packet, why));
-  ASSERT_FALSE(parse(bad, packet, why));
+  ASSERT_EQ(parse(good, packet), Verdict::kAccepted);
+  ASSERT_FALSE(ok(parse(bad, packet)));
   EXPECT_EQ(packet.bytes().data(), good.data());
 }
 

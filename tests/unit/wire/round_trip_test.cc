@@ -13,8 +13,7 @@ namespace {
 
 template <class Body>
 Body round_trip(const Buffer& bytes, Packet& packet) {
-  Verdict why{};
-  EXPECT_TRUE(parse(bytes, packet, why)) << label(why);
+  EXPECT_EQ(parse(bytes, packet), Verdict::kAccepted);
   EXPECT_EQ(packet.type(), Body::kType);
   EXPECT_EQ(packet.common().job, kSender.job);
   EXPECT_EQ(packet.common().rank, kSender.rank);
@@ -74,12 +73,10 @@ TEST(Parse, SparseIndicesMustIncrease) {
   body.elem_count = 64;
   Buffer entries{2, 0, 3, 0, 4, 0, 0, 0, 128, 63, 0, 0, 0, 64};
   Packet packet;
-  Verdict why{};
-  EXPECT_TRUE(parse(make(body, {1 << 5, 1 << 5}, entries), packet, why));
+  EXPECT_EQ(parse(make(body, {1 << 5, 1 << 5}, entries), packet), Verdict::kAccepted);
   for (const std::uint8_t second : {3, 2, 0}) {
     entries[4] = second;
-    EXPECT_FALSE(parse(make(body, {1 << 5, 1 << 5}, entries), packet, why));
-    EXPECT_EQ(why, Verdict::kBadIndex);
+    EXPECT_EQ(parse(make(body, {1 << 5, 1 << 5}, entries), packet), Verdict::kBadIndex);
   }
 }
 
