@@ -19,17 +19,42 @@ Recovery::Recovery(ChunkIndex chunk_count, std::uint16_t shard_count,
       run_starts_(blocks_.size(), 1),
       numbers_(chunk_count),
       flow_states_(shard_count) {
+  CHECK(chunk_count != 0 && shard_count != 0);
   for (const ChunkIndex start : run_starts)
     if (start < chunk_count) run_starts_[start / kChunksPerBlock] |= bit_of(start);
 }
 
+// What is counted of a flow's blocks is what its open ones say, and no other is linked.
+bool Recovery::balanced(std::uint32_t shard) const noexcept {
+  const FlowState& state = flow_states_[shard];
+  std::uint32_t outstanding_count = 0;
+  std::uint32_t asked_count = 0;
+  std::uint32_t open_count = 0;
+  std::uint32_t last = kNone;
+  for (std::uint32_t index = state.open_head; index != kNone; index = blocks_[index].next) {
+    const Block& block = blocks_[index];
+    if (!block.open() || block.previous != last) return false;
+    if (block.deadline_ns < state.deadline_ns) return false;
+    outstanding_count += count_of(block.sent);
+    asked_count += block.asked();
+    ++open_count;
+    last = index;
+  }
+  for (std::uint32_t index = shard; index < blocks_.size(); index += flow_states_.size())
+    open_count -= blocks_[index].open();
+  return last == state.open_tail && open_count == 0 && asked_count == state.asked_count &&
+         outstanding_count == state.outstanding_count;
+}
+
 void Recovery::begin_step() noexcept {
+  for (std::uint32_t shard = 0; shard < flow_states_.size(); ++shard) DCHECK(balanced(shard));
   std::fill(blocks_.begin(), blocks_.end(), Block{});
   std::fill(flow_states_.begin(), flow_states_.end(), FlowState{});
   closed_ = false;
 }
 
 void Recovery::abandon(std::span<Flow> flows) noexcept {
+  CHECK(flows.size() >= flow_states_.size());
   for (std::uint32_t index = 0; index < blocks_.size(); ++index)
     flows[index % flow_states_.size()].release_pulls(count_of(blocks_[index].pulled));
   begin_step();
@@ -59,7 +84,21 @@ void Recovery::check([[maybe_unused]] const Block& block) noexcept {
   DCHECK((block.done & ~block.active) == 0);
   DCHECK((block.pulled & ~block.active) == 0);
   DCHECK((block.done & (block.sent | block.pulled)) == 0);  // its fate is known
-  DCHECK(block.open || block.sent == 0);
+  DCHECK((block.sent & (block.queued | block.counted)) == 0);
+  DCHECK(block.open() || (block.unknown() | block.sent | block.pulled) == 0);
+  DCHECK(block.listed || block.phase != Phase::kDue);
+}
+
+// A block that closes while it is listed stays there, and is due again when it opens.
+void Recovery::Block::become(Phase next) noexcept {
+  DCHECK(next != phase);
+  switch (next) {
+    case Phase::kClosed: DCHECK(phase != Phase::kAsked && sent == 0); break;
+    case Phase::kOpen: DCHECK(!listed); break;
+    case Phase::kDue: DCHECK(listed); break;
+    case Phase::kAsked: DCHECK(phase == Phase::kOpen); break;
+  }
+  phase = next;
 }
 
 void Recovery::expect_run(ChunkIndex first, ChunkIndex end) noexcept {
@@ -104,6 +143,7 @@ bool Recovery::expect_with_others(ChunkIndex chunk, std::uint64_t Block::*kind) 
 std::uint64_t Recovery::run_of(std::uint32_t index, std::uint64_t bit) const noexcept {
   const std::uint64_t up_to = bit | (bit - 1);
   const std::uint64_t start = std::bit_floor(run_starts_[index] & up_to);
+  DCHECK(start != 0);
   const std::uint64_t after = run_starts_[index] & ~up_to;
   return ((after & -after) - 1) & ~(start - 1);
 }
@@ -112,6 +152,7 @@ std::uint64_t Recovery::run_of(std::uint32_t index, std::uint64_t bit) const noe
 // shares packets, unless one is there.
 std::uint64_t Recovery::queue(std::uint32_t index, std::uint64_t chunks) noexcept {
   Block& block = blocks_[index];
+  DCHECK((chunks & (block.queued | block.sent | ~block.active)) == 0);
   const std::uint64_t absent = chunks & block.absent;
   std::uint64_t handed = chunks & ~(block.absent | block.shared);
   if ((block.queued & block.absent) == 0) handed |= absent & -absent;
@@ -137,6 +178,7 @@ void Recovery::await(ChunkIndex chunk, TimeNs probe_at_ns) noexcept {
   const std::uint32_t index = chunk / kChunksPerBlock;
   Block& block = blocks_[index];
   FlowState& state = flow_state_of(index);
+  DCHECK((block.active & bit_of(chunk)) == 0);
   block.active |= bit_of(chunk);
   block.awaited |= bit_of(chunk);
   block.counted |= bit_of(chunk);
@@ -146,6 +188,7 @@ void Recovery::await(ChunkIndex chunk, TimeNs probe_at_ns) noexcept {
 }
 
 void Recovery::close_step(TimeNs probe_at_ns) noexcept {
+  CHECK(!closed_);
   closed_ = true;
   for (std::uint32_t index = 0; index < blocks_.size(); ++index) {
     Block& block = blocks_[index];
@@ -195,7 +238,7 @@ bool Recovery::sent(std::uint32_t index, std::uint64_t chunks, std::uint32_t num
     numbers_[index * kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(rest))] = number;
   open(state, index);
   if (state.idle_ns == kNever) state.idle_ns = now + kIdleProbeInterval;
-  if (!block.probed) arm(state, block, now, flow);
+  if (!block.asked()) arm(state, block, now, flow);
   check(block);
   return again;
 }
@@ -206,6 +249,7 @@ bool Recovery::result(ChunkIndex chunk, TimeNs now, Flow& flow) noexcept {
   const std::uint64_t bit = bit_of(chunk);
   if (!(block.lacking() & bit)) return false;
   FlowState& state = flow_state_of(index);
+  DCHECK(block.open() || (block.queued & bit));
   block.done |= bit;
   block.backoff = 0;
   clear_outstanding(state, block, bit);
@@ -214,15 +258,16 @@ bool Recovery::result(ChunkIndex chunk, TimeNs now, Flow& flow) noexcept {
     flow.release_pulls(1);
   }
   state.idle_ns = now + kIdleProbeInterval;
-  if (!(block.lacking() & (block.sent | block.counted | block.complete))) close(state, index, flow);
+  if (block.unknown() == 0) close(state, index, flow);
   check(block);
   return true;
 }
 
 std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flow) noexcept {
+  CHECK(answer.block < blocks_.size());
   Block& block = blocks_[answer.block];
   FlowState& state = flow_state_of(answer.block);
-  if (!block.open) return 0;
+  if (!block.open()) return 0;
   const std::uint64_t pulled = block.pulled;
   const TimeNs pulls_due_ns = pulled != 0 ? block.deadline_ns : kNever;
   end_probe(state, block, flow);
@@ -262,7 +307,7 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
   block.complete |= answer.complete & lacking;
   block.pulled = pulled & answer.complete & lacking;
   flow.reserve_pulls(count_of(block.pulled));
-  if (!(lacking & (block.sent | block.counted | block.complete))) {
+  if (block.unknown() == 0) {
     close(state, answer.block, flow);
     check(block);
     return again;
@@ -278,9 +323,9 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
 
 void Recovery::open(FlowState& state, std::uint32_t index) noexcept {
   Block& block = blocks_[index];
-  if (block.open) return;
+  if (block.open()) return;
   DCHECK((state.open_head == kNone) == (state.open_tail == kNone));
-  block.open = true;
+  block.become(block.listed ? Phase::kDue : Phase::kOpen);
   block.previous = state.open_tail;
   block.next = kNone;
   if (state.open_tail == kNone)
@@ -295,7 +340,7 @@ void Recovery::open(FlowState& state, std::uint32_t index) noexcept {
 void Recovery::close(FlowState& state, std::uint32_t index, Flow& flow) noexcept {
   Block& block = blocks_[index];
   end_probe(state, block, flow);
-  if (!block.open) return;  // all its chunks were queued again, and a result came after all
+  if (!block.open()) return;  // all its chunks were queued again, and a result came after all
   DCHECK(block.sent == 0 && state.open_head != kNone);
   if (state.sweep_cursor == index) state.sweep_cursor = block.next;
   if (block.previous == kNone)
@@ -306,7 +351,7 @@ void Recovery::close(FlowState& state, std::uint32_t index, Flow& flow) noexcept
     state.open_tail = block.previous;
   else
     blocks_[block.next].previous = block.previous;
-  block.open = false;
+  block.become(Phase::kClosed);
 }
 
 void Recovery::clear_outstanding(FlowState& state, Block& block, std::uint64_t chunks) noexcept {

@@ -136,6 +136,13 @@ class Recovery {
   }
 
  private:
+  // What is asked about a block. Its answer is awaited in kAsked only.
+  enum class Phase : std::uint8_t {
+    kClosed,  // nothing of it is on the wire or awaited
+    kOpen,    // in the open list: something was sent or is awaited, and is not done
+    kDue,     // likewise, and it is to be probed
+    kAsked,   // likewise, and was
+  };
   struct Block {
     std::uint64_t active = 0;    // wanted in this step
     std::uint64_t queued = 0;    // to be sent: with the scheduler, or with one that stands for them
@@ -156,12 +163,16 @@ class Recovery {
     std::uint32_t next = kNone;
     std::uint32_t next_due = kNone;
     std::uint8_t backoff = 0;
-    bool open = false;    // in the open list: something was sent or is awaited, and is not done
-    bool due = false;     // in the list of blocks to probe
-    bool idle = false;    // probed because nothing came for a while
-    bool probed = false;  // an answer is awaited
+    Phase phase = Phase::kClosed;
+    bool listed = false;  // in the list of blocks to probe, which skips those that are not kDue
+    bool idle = false;    // to be probed because nothing came for a while
 
     std::uint64_t lacking() const noexcept { return active & ~done; }
+    // Wanted, and the appliance knows of it, or may.
+    std::uint64_t unknown() const noexcept { return lacking() & (sent | counted | complete); }
+    bool open() const noexcept { return phase != Phase::kClosed; }
+    bool asked() const noexcept { return phase == Phase::kAsked; }
+    void become(Phase next) noexcept;
   };
   // The part of the state that belongs to one shard's flow.
   struct FlowState {
@@ -171,11 +182,10 @@ class Recovery {
     std::uint32_t due_tail = kNone;
     std::uint32_t sweep_cursor = kNone;  // next block to ask about lost results
     std::uint32_t outstanding_count = 0;
-    std::uint32_t probed_count = 0;
-    bool gap = false;
+    std::uint32_t asked_count = 0;
     bool missing = false;
-    bool withheld = false;  // what is missing was deferred, and is not on its way
-    TimeNs next_gap_ns = 0;
+    bool withheld = false;   // what is missing was deferred, and is not on its way
+    TimeNs gap_ns = kNever;  // when what is below a gap is asked about
     TimeNs next_sweep_ns = 0;
     TimeNs idle_ns = kNever;
     TimeNs deadline_ns = kNever;  // no block's deadline is earlier
@@ -193,6 +203,7 @@ class Recovery {
   bool next_of_sweep(FlowState& state, Flow& flow, ProbePlan& plan) noexcept;
   void end_probe(FlowState& state, Block& block, Flow& flow) noexcept;
   static void check(const Block& block) noexcept;
+  bool balanced(std::uint32_t shard) const noexcept;
   std::uint64_t run_of(std::uint32_t index, std::uint64_t bit) const noexcept;
   std::uint64_t queue(std::uint32_t index, std::uint64_t chunks) noexcept;
   static void clear_outstanding(FlowState& state, Block& block, std::uint64_t chunks) noexcept;

@@ -44,23 +44,27 @@ std::uint64_t Recovery::pick(const Block& block, bool withheld, std::uint32_t li
 
 bool Recovery::plan_probe(std::uint16_t shard, Flow& flow, ProbePlan& plan) noexcept {
   FlowState& state = flow_states_[shard];
-  if (state.probed_count >= std::max(kMinProbes, flow.window())) return false;
-  return pop_due(state, flow, plan) || next_of_sweep(state, flow, plan);
+  if (state.asked_count >= std::max(kMinProbes, flow.window())) return false;
+  if (!pop_due(state, flow, plan) && !next_of_sweep(state, flow, plan)) return false;
+  DCHECK((plan.want & ~blocks_[plan.block].lacking()) == 0);
+  return true;
 }
 
 bool Recovery::pop_due(FlowState& state, const Flow& flow, ProbePlan& plan) noexcept {
   while (state.due_head != kNone) {
     const std::uint32_t index = state.due_head;
     Block& block = blocks_[index];
-    DCHECK(block.due);
-    const std::uint64_t unknown = block.lacking() & (block.sent | block.counted | block.complete);
+    DCHECK(block.listed);
+    const std::uint64_t unknown = block.unknown();
     const bool only_pulls = block.sent == 0 && (block.lacking() & block.complete);
-    if (!block.probed && only_pulls && too_few_pulls(flow, unknown))
+    if (!block.asked() && only_pulls && too_few_pulls(flow, unknown))
       return false;  // pulls under way end with a packet or a deadline
     state.due_head = block.next_due;
     if (state.due_head == kNone) state.due_tail = kNone;
-    block.due = false;
-    if (unknown == 0 || block.probed) continue;
+    block.listed = false;
+    if (block.phase == Phase::kDue) block.become(Phase::kOpen);
+    if (unknown == 0 || block.asked()) continue;
+    DCHECK(block.phase == Phase::kOpen);
     plan = {.block = index, .want = pick(block, false, flow.free_pulls())};
     return true;
   }
@@ -71,12 +75,10 @@ bool Recovery::next_of_sweep(FlowState& state, Flow& flow, ProbePlan& plan) noex
   while (state.sweep_cursor != kNone && flow.missing_results() != 0) {
     const std::uint32_t index = state.sweep_cursor;
     const Block& block = blocks_[index];
-    DCHECK(block.open);
-    const bool skip = block.probed || block.due;
-    if (!skip && state.probed_count >= kSweepProbes) return false;
-    if (!skip && state.withheld &&
-        too_few_pulls(flow, block.lacking() & (block.sent | block.counted | block.complete)))
-      return false;
+    DCHECK(block.open());
+    const bool skip = block.phase != Phase::kOpen;
+    if (!skip && state.asked_count >= kSweepProbes) return false;
+    if (!skip && state.withheld && too_few_pulls(flow, block.unknown())) return false;
     state.sweep_cursor = block.next;
     if (state.sweep_cursor == kNone) flow.forget_missing();
     if (skip) continue;
@@ -92,15 +94,15 @@ void Recovery::probe_sent(std::uint16_t shard, const ProbePlan& plan, TimeNs now
                           Flow& flow) noexcept {
   FlowState& state = flow_states_[shard];
   Block& block = blocks_[plan.block];
-  DCHECK(block.open && !block.probed);
   // What an earlier probe pulled is overdue when it was, or questions in between put it off for
   // ever.
   const TimeNs pulls_due_ns = block.pulled != 0 ? block.deadline_ns : kNever;
+  DCHECK((block.pulled & plan.want) == 0);
   block.pulled |= plan.want;
   flow.reserve_pulls(count_of(plan.want));
-  block.probed = true;
+  block.become(Phase::kAsked);
   block.asked_ns = now;
-  ++state.probed_count;
+  ++state.asked_count;
   arm(state, block, now, flow);
   block.deadline_ns = std::min(block.deadline_ns, pulls_due_ns);
   check(block);
@@ -108,9 +110,10 @@ void Recovery::probe_sent(std::uint16_t shard, const ProbePlan& plan, TimeNs now
 
 void Recovery::make_due(FlowState& state, std::uint32_t index) noexcept {
   Block& block = blocks_[index];
-  if (block.due) return;
-  DCHECK(block.open && (state.due_head == kNone) == (state.due_tail == kNone));
-  block.due = true;
+  if (block.listed) return;
+  DCHECK(block.open() && (state.due_head == kNone) == (state.due_tail == kNone));
+  block.listed = true;
+  if (block.phase == Phase::kOpen) block.become(Phase::kDue);
   block.next_due = kNone;
   if (state.due_tail == kNone)
     state.due_head = index;
@@ -123,9 +126,10 @@ void Recovery::end_probe(FlowState& state, Block& block, Flow& flow) noexcept {
   flow.release_pulls(count_of(block.pulled));
   block.pulled = 0;
   block.deadline_ns = kNever;
-  DCHECK(state.probed_count >= block.probed);
-  state.probed_count -= block.probed;
-  block.probed = false;
+  if (!block.asked()) return;
+  DCHECK(state.asked_count != 0);
+  --state.asked_count;
+  block.become(block.listed ? Phase::kDue : Phase::kOpen);
 }
 
 // ---- hints and timers ----
@@ -135,10 +139,7 @@ void Recovery::hint(std::uint16_t shard, const Flow::LossSignals& signals, TimeN
                     const Flow& flow) noexcept {
   FlowState& state = flow_states_[shard];
   const TimeNs patient_ns = now + std::min(flow.rtt().smoothed_ns() / 4, kIdleProbeInterval);
-  if (signals.gap && !state.gap) {
-    state.gap = true;
-    state.next_gap_ns = patient_ns;
-  }
+  if (signals.gap && state.gap_ns == kNever) state.gap_ns = patient_ns;
   state.withheld |= signals.withheld;
   if ((signals.lost || signals.withheld) && !state.missing) {
     state.missing = true;
@@ -150,8 +151,8 @@ void Recovery::work(std::uint16_t shard, TimeNs now, Flow& flow) noexcept {
   FlowState& state = flow_states_[shard];
   DCHECK((state.open_head == kNone) == (state.open_tail == kNone));
   if (now >= state.deadline_ns) scan_deadlines(state, now, flow);
-  if (state.gap && now >= state.next_gap_ns) {
-    state.gap = false;
+  if (now >= state.gap_ns) {
+    state.gap_ns = kNever;
     if (flow.has_gap()) probe_gap(state, flow);
   }
   if (state.missing && state.open_head == kNone) {
@@ -174,8 +175,8 @@ void Recovery::work(std::uint16_t shard, TimeNs now, Flow& flow) noexcept {
 TimeNs Recovery::next_timeout() const noexcept {
   TimeNs next_ns = kNever;
   for (const FlowState& state : flow_states_) {
+    next_ns = std::min(next_ns, state.gap_ns);
     if (state.open_head != kNone) next_ns = std::min({next_ns, state.deadline_ns, state.idle_ns});
-    if (state.gap) next_ns = std::min(next_ns, state.next_gap_ns);
     if (state.missing && state.sweep_cursor == kNone)
       next_ns = std::min(next_ns, state.next_sweep_ns);
   }
@@ -197,7 +198,7 @@ void Recovery::scan_deadlines(FlowState& state, TimeNs now, Flow& flow) noexcept
   state.deadline_ns = kNever;
   for (std::uint32_t index = state.open_head; index != kNone;) {
     const std::uint32_t next = blocks_[index].next;
-    DCHECK(blocks_[index].open);
+    DCHECK(blocks_[index].open());
     if (blocks_[index].deadline_ns <= now) expire(state, index, flow);
     state.deadline_ns = std::min(state.deadline_ns, blocks_[index].deadline_ns);
     index = next;
@@ -208,13 +209,13 @@ void Recovery::expire(FlowState& state, std::uint32_t index, Flow& flow) noexcep
   Block& block = blocks_[index];
   // Answers to others came through: this one was lost by chance, and the path is not dead.
   // Results that were pulled and do not come are another matter: they queue up.
-  const bool pulls_wait = block.pulled != 0 && !block.probed;
+  const bool pulls_wait = block.pulled != 0 && !block.asked();
   const bool by_chance = !pulls_wait && flow.heard_ns() > block.asked_ns;
   const int limit = by_chance ? std::max<int>(kMaxBackoffHeard, block.backoff) : kMaxBackoff;
-  if (block.probed || pulls_wait)
+  if (block.asked() || pulls_wait)
     block.backoff = static_cast<std::uint8_t>(std::min(block.backoff + 1, limit));
   end_probe(state, block, flow);
-  DCHECK(block.open && block.pulled == 0);
+  DCHECK(block.open() && block.pulled == 0);
   if (block.sent != 0 && flow.all_arrived_up_to(block.highest_number)) {
     block.counted |= block.sent;
     clear_outstanding(state, block, block.sent);
@@ -228,10 +229,10 @@ void Recovery::probe_gap(FlowState& state, Flow& flow) noexcept {
   bool outstanding = false;
   for (std::uint32_t index = state.open_head; index != kNone; index = blocks_[index].next) {
     const Block& block = blocks_[index];
-    DCHECK(block.open);
+    DCHECK(block.open());
     if (block.sent == 0 || !sent_up_to(index, flow.highest_arrived())) continue;
     outstanding = true;
-    if (!block.probed) make_due(state, index);
+    if (!block.asked()) make_due(state, index);
   }
   if (!outstanding) flow.accept_gap();
 }
@@ -247,15 +248,16 @@ bool Recovery::sent_up_to(std::uint32_t index, std::uint32_t number) const noexc
 void Recovery::confirm(std::uint32_t index) noexcept {
   const Block& block = blocks_[index];
   if ((block.unwanted & block.queued) != 0 || (block.unwanted & block.sent) == 0) return;
-  if (!block.probed) make_due(flow_state_of(index), index);
+  DCHECK(block.open());
+  if (!block.asked()) make_due(flow_state_of(index), index);
 }
 
 // Nothing came for a while: the oldest block that waits for other workers.
 void Recovery::probe_oldest(FlowState& state) noexcept {
   for (std::uint32_t index = state.open_head; index != kNone; index = blocks_[index].next) {
     Block& block = blocks_[index];
-    DCHECK(block.open);
-    if (block.probed || block.due || !(block.lacking() & block.counted)) continue;
+    DCHECK(block.open());
+    if (block.phase != Phase::kOpen || !(block.lacking() & block.counted)) continue;
     block.idle = true;
     make_due(state, index);
     return;
