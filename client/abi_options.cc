@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
 
+#include "aggregator/base/text.h"
 #include "client/abi_policy.h"
 #include "client/abi_store.h"
 
@@ -48,11 +48,7 @@ std::string text_or(const char* text, std::string fallback) {
 
 Status bad(std::string text) { return {StatusCode::kInvalidArgument, std::move(text)}; }
 
-std::string text_of(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", value);
-  return text;
-}
+std::string text_of(double value) { return text("%g", value); }
 
 // A field that the rule does not read must have its default, or the caller expects what won't be.
 Status check_pruning(const sluice_options& options) {

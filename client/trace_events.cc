@@ -3,26 +3,15 @@
 #include <algorithm>
 #include <array>
 #include <cinttypes>
-#include <cstdarg>
-#include <cstdio>
+
+#include "aggregator/base/text.h"
 
 namespace sluice::client {
 namespace {
 
-[[gnu::format(printf, 2, 3)]] void append(std::string& out, const char* format, ...) {
-  std::array<char, 512> text;
-  va_list arguments;
-  va_start(arguments, format);
-  const int length = std::vsnprintf(text.data(), text.size(), format, arguments);
-  va_end(arguments);
-  out.append(text.data(), std::min<std::size_t>(static_cast<std::size_t>(length), text.size() - 1));
-}
-
 std::string microseconds(DurationNs ns) {
-  std::array<char, 32> text;
-  std::snprintf(text.data(), text.size(), "%s%" PRId64 ".%03" PRId64, ns < 0 ? "-" : "",
-                std::abs(ns) / kMicrosecond, std::abs(ns) % kMicrosecond);
-  return text.data();
+  return text("%s%" PRId64 ".%03" PRId64, ns < 0 ? "-" : "", std::abs(ns) / kMicrosecond,
+              std::abs(ns) % kMicrosecond);
 }
 
 // Process 0 is the idle process to some viewers.
@@ -37,8 +26,8 @@ std::uint32_t track_of(const TraceIdentity& identity, std::size_t index) {
 
 void append_metadata(std::string& out, const TraceIdentity& identity, std::uint32_t track,
                      const char* name, const std::string& arguments) {
-  append(out, ",\n{\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"name\":\"%s\",\"args\":{",
-         process_of(identity), track, name);
+  out += text(",\n{\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"name\":\"%s\",\"args\":{",
+              process_of(identity), track, name);
   out += arguments + "}}";
 }
 
@@ -50,41 +39,41 @@ struct TraceSlice {
 
 void append_slice(std::string& out, const TraceIdentity& identity, std::uint32_t track,
                   const TraceSlice& slice) {
-  append(out,
-         ",\n{\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"cat\":\"sluice\",\"name\":\"%s\",\"ts\":%s,"
-         "\"dur\":%s",
-         process_of(identity), track, slice.name, microseconds(slice.begin_ns).c_str(),
-         microseconds(slice.end_ns - slice.begin_ns).c_str());
+  out += text(
+      ",\n{\"ph\":\"X\",\"pid\":%u,\"tid\":%u,\"cat\":\"sluice\",\"name\":\"%s\",\"ts\":%s,"
+      "\"dur\":%s",
+      process_of(identity), track, slice.name, microseconds(slice.begin_ns).c_str(),
+      microseconds(slice.end_ns - slice.begin_ns).c_str());
 }
 
 void append_instant(std::string& out, const TraceIdentity& identity, std::uint32_t track,
                     const char* name, TimeNs at_ns, char scope = 't') {
-  append(out,
-         ",\n{\"ph\":\"i\",\"pid\":%u,\"tid\":%u,\"cat\":\"sluice\",\"name\":\"%s\",\"ts\":%s,"
-         "\"s\":\"%c\"",
-         process_of(identity), track, name, microseconds(at_ns).c_str(), scope);
+  out += text(
+      ",\n{\"ph\":\"i\",\"pid\":%u,\"tid\":%u,\"cat\":\"sluice\",\"name\":\"%s\",\"ts\":%s,"
+      "\"s\":\"%c\"",
+      process_of(identity), track, name, microseconds(at_ns).c_str(), scope);
 }
 
 void append_part(std::string& out, const TracePart& part, const TensorTimes& times) {
-  append(out,
-         ",\"thread\":%u,\"stage\":%u,\"way\":\"%s\",\"level\":%u,\"switch\":%u,"
-         "\"detoured\":%s",
-         part.thread, part.stage, part.way, part.level, times.switch_index,
-         times.detoured ? "true" : "false");
+  out += text(
+      ",\"thread\":%u,\"stage\":%u,\"way\":\"%s\",\"level\":%u,\"switch\":%u,"
+      "\"detoured\":%s",
+      part.thread, part.stage, part.way, part.level, times.switch_index,
+      times.detoured ? "true" : "false");
 }
 
 void append_read(std::string& out, const StoreRead& read) {
-  append(out,
-         ",\"staleness\":%u,\"clock\":%u,\"parked\":%u,\"oldest_request_iterations\":%u,"
-         "\"suspended_us\":%s",
-         read.staleness, read.clock, read.parked, read.oldest_request_iterations,
-         microseconds(read.suspended_ns).c_str());
+  out += text(
+      ",\"staleness\":%u,\"clock\":%u,\"parked\":%u,\"oldest_request_iterations\":%u,"
+      "\"suspended_us\":%s",
+      read.staleness, read.clock, read.parked, read.oldest_request_iterations,
+      microseconds(read.suspended_ns).c_str());
 }
 
-void append_step(std::string& out, Step step) { append(out, ",\"args\":{\"step\":%u}}", step); }
+void append_step(std::string& out, Step step) { out += text(",\"args\":{\"step\":%u}}", step); }
 
 void append_offset(std::string& out, const char* name, TimeNs at_ns, TimeNs ready_ns) {
-  if (at_ns != 0) append(out, ",\"%s\":%s", name, microseconds(at_ns - ready_ns).c_str());
+  if (at_ns != 0) out += text(",\"%s\":%s", name, microseconds(at_ns - ready_ns).c_str());
 }
 
 // Bytes of the UTF-8 sequence that `text` begins with; 0: it begins with none.
@@ -110,22 +99,22 @@ std::size_t utf8_length(std::string_view text) {
 
 }  // namespace
 
-std::string json_text(std::string_view text) {
+std::string json_text(std::string_view words) {
   std::string out = "\"";
-  while (!text.empty()) {
-    const std::size_t length = utf8_length(text);
-    const auto first = static_cast<unsigned char>(text.front());
+  while (!words.empty()) {
+    const std::size_t length = utf8_length(words);
+    const auto first = static_cast<unsigned char>(words.front());
     if (length == 0) {
       out += "\\ufffd";
     } else if (first == '"' || first == '\\') {
       out += '\\';
-      out += text.front();
+      out += words.front();
     } else if (first < 0x20 || first == 0x7F) {
-      append(out, "\\u%04x", first);
+      out += text("\\u%04x", first);
     } else {
-      out += text.substr(0, length);
+      out += words.substr(0, length);
     }
-    text.remove_prefix(std::max<std::size_t>(length, 1));
+    words.remove_prefix(std::max<std::size_t>(length, 1));
   }
   return out + '"';
 }
@@ -148,9 +137,9 @@ void append_trace_start(std::string& out, const TraceIdentity& identity, const T
   std::string title = "rank " + std::to_string(identity.rank.value) + " of " + identity.job_name;
   if (identity.ordinal != 0) title += ", model " + std::to_string(identity.ordinal);
   // The first event stands without a comma, so that all others can begin with one.
-  append(out,
-         "[\n{\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"name\":\"process_name\",\"args\":{\"name\":",
-         process, process);
+  out +=
+      text("[\n{\"ph\":\"M\",\"pid\":%u,\"tid\":%u,\"name\":\"process_name\",\"args\":{\"name\":",
+           process, process);
   out += json_text(title) + "}}";
   append_metadata(out, identity, process, "process_sort_index",
                   "\"sort_index\":" + std::to_string(process));
@@ -171,10 +160,9 @@ void append_trace_start(std::string& out, const TraceIdentity& identity, const T
   append_instant(out, identity, process, "trace begins", now, 'p');
   out += ",\"args\":{\"job\":" + json_text(identity.job_name);
   // The run id as text: readers of JSON keep numbers as doubles.
-  append(out,
-         ",\"ordinal\":%u,\"rank\":%u,\"world_size\":%u,\"run_id\":\"%016" PRIx64
-         "\",\"clock\":\"CLOCK_MONOTONIC\",\"machine\":",
-         identity.ordinal, identity.rank.value, identity.world_size, identity.run_id);
+  out += text(",\"ordinal\":%u,\"rank\":%u,\"world_size\":%u,\"run_id\":\"%016" PRIx64
+              "\",\"clock\":\"CLOCK_MONOTONIC\",\"machine\":",
+              identity.ordinal, identity.rank.value, identity.world_size, identity.run_id);
   out += json_text(identity.machine) + "}}";
 }
 
@@ -190,11 +178,10 @@ void append_tensor(std::string& out, const TraceIdentity& identity, const TraceT
   const std::string name =
       "step " + std::to_string(times.step) + (times.detoured ? ", detoured" : "");
   append_slice(out, identity, track, {name.c_str(), times.ready_ns, end_ns});
-  append(out,
-         ",\"args\":{\"tensor\":%u,\"step\":%u,\"bytes\":%" PRIu64
-         ",\"priority\":%u,\"k\":%u,\"packets\":%u,\"sent_again\":%u,\"contributes\":%s",
-         times.tensor, times.step, tensor_bytes, times.priority, times.k, times.packets,
-         times.sent_again, times.contributes ? "true" : "false");
+  out += text(",\"args\":{\"tensor\":%u,\"step\":%u,\"bytes\":%" PRIu64
+              ",\"priority\":%u,\"k\":%u,\"packets\":%u,\"sent_again\":%u,\"contributes\":%s",
+              times.tensor, times.step, tensor_bytes, times.priority, times.k, times.packets,
+              times.sent_again, times.contributes ? "true" : "false");
   if (times.of_store) append_read(out, times.read);
   if (part != nullptr) append_part(out, *part, times);
   append_offset(out, "queued_us", times.queued_ns, times.ready_ns);
@@ -204,8 +191,8 @@ void append_tensor(std::string& out, const TraceIdentity& identity, const TraceT
   append_offset(out, "kth_contribution_us", times.kth_contribution_ns, times.ready_ns);
   append_offset(out, "result_us", times.result_ns, times.ready_ns);
   append_offset(out, "applied_us", times.applied_ns, times.ready_ns);
-  append(out, ",\"smallest_round_trip_us\":%s}}",
-         microseconds(times.smallest_round_trip_ns).c_str());
+  out +=
+      text(",\"smallest_round_trip_us\":%s}}", microseconds(times.smallest_round_trip_ns).c_str());
 
   // Slices of a track must not overlap. Where chunks of the tensor are in several phases at once, a
   // phase begins when the last of them has left the one before; the instants and the arguments
@@ -244,7 +231,7 @@ void append_tensor(std::string& out, const TraceIdentity& identity, const TraceT
 
 void append_mark(std::string& out, const TraceIdentity& identity, const TraceMark& mark) {
   append_instant(out, identity, process_of(identity), mark.name, mark.at_ns, 'p');
-  append(out, ",\"args\":{\"step\":%u,\"text\":", mark.step);
+  out += text(",\"args\":{\"step\":%u,\"text\":", mark.step);
   out += json_text(mark.text) + "}}";
 }
 

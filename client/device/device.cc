@@ -1,8 +1,7 @@
 #include "client/device/device.h"
 
-#include <cstdio>
-
 #include "aggregator/base/check.h"
+#include "aggregator/base/text.h"
 #include "client/plugin_file.h"
 
 namespace sluice::client {
@@ -58,9 +57,7 @@ Attempt attempt(const sluice_device_plugin& plugin, Memory way, std::int32_t ord
 }
 
 std::string rate_of(const sluice_device_facts& facts) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g GB/s", facts.bytes_per_s / 1e9);
-  return text;
+  return text("%.3g GB/s", facts.bytes_per_s / 1e9);
 }
 
 }  // namespace

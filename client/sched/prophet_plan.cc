@@ -1,20 +1,16 @@
 // What prophet knows and would do, in words: its bursts, and the block rule played through on its
 // predictions. Cold.
 #include <algorithm>
-#include <cstdio>
 #include <string>
 #include <vector>
 
+#include "aggregator/base/text.h"
 #include "client/sched/prophet.h"
 
 namespace sluice::client {
 namespace {
 
-std::string in_ms(double ns) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3f ms", ns / kMillisecond);
-  return text;
-}
+std::string in_ms(double ns) { return text("%.3f ms", ns / kMillisecond); }
 
 std::string range(Priority first, Priority last) {
   return first == last ? std::to_string(first)

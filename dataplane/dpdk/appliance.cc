@@ -4,9 +4,9 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <sstream>
 
+#include "aggregator/base/text.h"
 #include "dataplane/dpdk/control.h"
 #include "dataplane/dpdk/eal.h"
 #include "dataplane/dpdk/guest_fault.h"
@@ -205,15 +205,11 @@ Result<std::unique_ptr<Appliance>> Appliance::start(const config::Config& config
 std::string Appliance::summary() const {
   const auto& own = state_->context.own;
   const auto& mac = own.mac.bytes;
-  char text[160];
-  std::snprintf(
-      text, sizeof text,
-      "%u.%u.%u.%u UDP port %u, MAC %02x:%02x:%02x:%02x:%02x:%02x, %zu port%s, %u shard%s",
-      own.ipv4.bytes[0], own.ipv4.bytes[1], own.ipv4.bytes[2], own.ipv4.bytes[3], own.port, mac[0],
-      mac[1], mac[2], mac[3], mac[4], mac[5], state_->context.ports.size(),
-      state_->context.ports.size() == 1 ? "" : "s", own.shard_count,
-      own.shard_count == 1 ? "" : "s");
-  return text;
+  return text("%u.%u.%u.%u UDP port %u, MAC %02x:%02x:%02x:%02x:%02x:%02x, %zu port%s, %u shard%s",
+              own.ipv4.bytes[0], own.ipv4.bytes[1], own.ipv4.bytes[2], own.ipv4.bytes[3], own.port,
+              mac[0], mac[1], mac[2], mac[3], mac[4], mac[5], state_->context.ports.size(),
+              state_->context.ports.size() == 1 ? "" : "s", own.shard_count,
+              own.shard_count == 1 ? "" : "s");
 }
 
 CounterBlocks Appliance::counters() const {
