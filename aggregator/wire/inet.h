@@ -269,9 +269,6 @@ std::size_t encode_arp_frame(MutableBytes out, const Mac& dst, std::uint16_t vla
 constexpr std::uint16_t load_be16(const std::uint8_t* at) noexcept {
   return static_cast<std::uint16_t>(at[0] << 8 | at[1]);
 }
-constexpr std::uint32_t load_be32(const std::uint8_t* at) noexcept {
-  return std::uint32_t{load_be16(at)} << 16 | load_be16(at + 2);
-}
 constexpr void store_be16(std::uint8_t* at, std::uint16_t value) noexcept {
   at[0] = static_cast<std::uint8_t>(value >> 8);
   at[1] = static_cast<std::uint8_t>(value);

@@ -33,8 +33,6 @@ class Collectives final : public PieceStream {
   Status barrier(TimeNs now);
 
   bool in_progress() const noexcept override { return busy_ && started_; }
-  // A call was made and is not over, whether the job has started or not.
-  bool in_call() const noexcept { return busy_; }
   std::string describe(TimeNs now) const override;
   Verdict handle_result(const wire::Packet& packet, TimeNs now) override;
   Verdict handle_answer(const wire::Packet& packet, TimeNs now) override;

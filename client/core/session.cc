@@ -31,7 +31,7 @@ Session::Session(SessionOptions options, Layout layout, TimeNs now)
     CHECK(streams_[id]->id() == static_cast<StreamId>(id));
   link_.counters.chunk_bytes = gradients_.layout().chunk_bytes();
   link_.counters.receive_credit_packets = options_.receive_credit_packets;
-  if (join_.outcome() == JoinMachine::Outcome::kFailed) fail(join_.failure(), false, now);
+  act_on_join(now);
 }
 
 // The only changes that there are.
@@ -238,9 +238,13 @@ Verdict Session::handle_control(const wire::Packet& packet, TimeNs now) {
 Verdict Session::handle_join_answer(const wire::Packet& packet, TimeNs now) {
   CHECK(!link_.joined());
   const Verdict verdict = join_.handle(packet, now);
+  act_on_join(now);
+  return verdict;
+}
+
+void Session::act_on_join(TimeNs now) {
   if (join_.outcome() == JoinMachine::Outcome::kFailed) fail(join_.failure(), false, now);
   if (join_.outcome() == JoinMachine::Outcome::kAccepted) after_join(now);
-  return verdict;
 }
 
 void Session::after_join(TimeNs now) {
@@ -312,7 +316,7 @@ void Session::act(Membership::Change change, TimeNs now) {
 void Session::handle_unreachable(TimeNs now) {
   if (state_ != SessionState::kJoining) return;  // a member waits for the silence timeout
   join_.handle_unreachable(now);
-  if (join_.outcome() == JoinMachine::Outcome::kFailed) fail(join_.failure(), false, now);
+  act_on_join(now);
 }
 
 void Session::handle_too_big(std::size_t datagram_bytes, std::size_t path_datagram_bytes,
@@ -329,7 +333,7 @@ void Session::handle_timeout(TimeNs now) {
   if (state_ == SessionState::kClosed) return;
   if (state_ == SessionState::kJoining) {
     join_.handle_timeout(now);
-    if (join_.outcome() == JoinMachine::Outcome::kFailed) return fail(join_.failure(), false, now);
+    act_on_join(now);
     if (now >= stall_report_due()) report_stall(now);
     return;
   }

@@ -140,7 +140,6 @@ class Session final : public Member {
   Status status() const override;
   Step current_step() const noexcept { return gradients_.current_step(); }
   Step collective_step() const noexcept { return collectives_.current_step(); }
-  bool collective_in_progress() const noexcept { return collectives_.in_call(); }
   // The appliance makes the job's memory and answers so: the join takes as long as that.
   bool preparing() const noexcept { return state_ == SessionState::kJoining && join_.preparing(); }
   Counters counters() const override { return link_.counters; }
@@ -169,6 +168,7 @@ class Session final : public Member {
   Status check_sums() const;
   Verdict handle(const wire::Packet& packet, TimeNs now);
   Verdict handle_join_answer(const wire::Packet& packet, TimeNs now);
+  void act_on_join(TimeNs now);
   Verdict handle_control(const wire::Packet& packet, TimeNs now);
   void become(SessionState state) noexcept;
   void after_join(TimeNs now);

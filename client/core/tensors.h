@@ -75,7 +75,6 @@ class Tensors {
   }
   // Some tensor takes part, or has.
   bool begun() const noexcept { return asked_now_ != 0; }
-  bool all_asked() const noexcept { return asked_now_ == rows_.size(); }
   // Some tensor of it has no gradient of this worker and catches up.
   bool catching_up() const noexcept { return catch_ups_ != 0; }
   // Valid while part(tensor) is kGradient or kCatchUp.

@@ -38,8 +38,6 @@ struct WindowState {
   std::uint32_t in_flight_packets = 0;  // of all shards: sent, and not known to have arrived
   std::uint32_t arrived_packets = 0;    // of all shards, from the start; wraps
   TimeNs now = 0;
-
-  bool is_open(std::uint16_t shard) const noexcept { return open_shards >> shard & 1; }
 };
 
 struct Choice {

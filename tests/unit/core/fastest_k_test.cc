@@ -15,11 +15,6 @@ using testing::ElementsAre;
 using testing::SizeIs;
 using wire::PacketType;
 
-constexpr PolicyOptions fixed_k(std::uint16_t k, LateMode late = LateMode::kDrop,
-                                std::uint32_t max_staleness = 0) {
-  return {.kind = PolicyKind::kFixed, .late = late, .k = k, .max_staleness = max_staleness};
-}
-
 const wire::ResultHeader& result(const Sent& sent) {
   return sent.packet.body<wire::ResultHeader>();
 }

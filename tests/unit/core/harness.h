@@ -47,6 +47,11 @@ constexpr wire::Operation broadcast(std::uint16_t root, std::uint32_t size_bytes
   return {.size_bytes = size_bytes, .root = root, .kind = CollectiveKind::kBroadcast};
 }
 
+constexpr PolicyOptions fixed_k(std::uint16_t k, LateMode late = LateMode::kDrop,
+                                std::uint32_t max_staleness = 0) {
+  return {.kind = PolicyKind::kFixed, .late = late, .k = k, .max_staleness = max_staleness};
+}
+
 class Harness {
  public:
   explicit Harness(HarnessOptions options = {}) : shards(options.shard_count) {

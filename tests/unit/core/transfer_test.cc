@@ -14,11 +14,6 @@ using testing::ElementsAre;
 using testing::SizeIs;
 using wire::PacketType;
 
-constexpr PolicyOptions fixed_k(std::uint16_t k, LateMode late = LateMode::kDrop,
-                                std::uint32_t max_staleness = 0) {
-  return {.kind = PolicyKind::kFixed, .late = late, .k = k, .max_staleness = max_staleness};
-}
-
 class Transfers : public testing::Test {
  protected:
   Transfers() { harness.pass_full_steps(); }                        // all have given credit
