@@ -301,7 +301,6 @@ JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
   }
   JobDecision decision{.kind = Kind::kLater, .refusal = {}, .spec = {}};
   const wire::Join& join = request.join;
-  JobDecision decision{.kind = Kind::kLater, .refusal = {}, .spec = {}};
   JobSpec& spec = decision.spec;
   spec = {.name = std::string(request.name()),
           .world_size = join.world_size,

@@ -61,6 +61,7 @@ class Liveness {
   // only where the control port alone does not tell.
   template <class LastHeard>
   Finding check(TimeNs now, DurationNs timeout_ns, LastHeard&& last_heard) noexcept {
+    CHECK(pings_sent_ <= kSuspectPings);
     if (suspected()) {
       if (last_heard() - suspected_ns_ > kSuspectGrace) {
         change_to(State::kCleared);

@@ -33,6 +33,7 @@ class PausableClock {
   // The active time of something that happened at `then`, as a shard's clock says, or of a look
   // from outside, which does not advance the clock. Exact since the last absence but one.
   TimeNs active_time(TimeNs then) const noexcept {
+    CHECK(gone_ns_ <= back_ns_ && back_ns_ <= last_ns_);
     if (then >= back_ns_) {
       const bool absent = began_ && then - last_ns_ > kAbsentAfter;
       return (absent ? last_ns_ : then) - away_ns_;

@@ -17,6 +17,7 @@ class EventQueue {
 
   void push(Event event) {
     if (count_ == ring_.size()) grow();
+    DCHECK(count_ < ring_.size());
     ring_[(head_ + count_++) % ring_.size()] = std::move(event);
   }
   bool pop(Event& event) noexcept {

@@ -51,6 +51,7 @@ class Flow {
   // Whether the packet whose header was just taken must ask for feedback. `last`: nothing else
   // waits to be sent.
   bool take_report_flag(bool last) noexcept {
+    DCHECK(unreported_ != 0);
     if (!last && 2 * unreported_ < congestion_.window()) return false;
     unreported_ = 0;
     return true;
@@ -88,7 +89,10 @@ class Flow {
   // Results that may be asked for now without more of them on the way than buffers: some buffers
   // are kept for the results of what is in flight.
   std::uint32_t free_pulls() const noexcept;
-  void reserve_pulls(std::uint32_t count) noexcept { pulls_ += count; }
+  void reserve_pulls(std::uint32_t count) noexcept {
+    pulls_ += count;
+    DCHECK(pulls_ <= credit_packets_);  // or results would find no buffer
+  }
   void release_pulls(std::uint32_t count) noexcept {
     CHECK(count <= pulls_);
     pulls_ -= count;

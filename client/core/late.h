@@ -43,6 +43,7 @@ class LateChunks {
               std::span<const std::uint8_t> data) noexcept;
   // The result lacks it, and it cannot be requeued, but its residual has it.
   void kept() noexcept {
+    DCHECK(!requeues());
     ++counters_.late_chunks;
     ++counters_.kept_chunks;
   }

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "aggregator/base/check.h"
 #include "aggregator/base/limits.h"
 #include "aggregator/wire/packet.h"
 #include "client/core/counters.h"
@@ -30,6 +31,7 @@ struct Link {
     return flows.size() == 1 ? std::uint16_t{0} : shard_of(chunk, shard_count());
   }
   void fail(Status why) noexcept {
+    CHECK(!why.ok());
     if (failure.ok()) failure = std::move(why);
   }
 };

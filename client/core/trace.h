@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "aggregator/base/check.h"
 #include "aggregator/base/time.h"
 #include "aggregator/base/types.h"
 
@@ -162,6 +163,7 @@ class TensorTrace {
 
   // A part's finished record, to be added to what is noted of it. Precondition: on().
   void part_done(const TensorTimes& times) noexcept {
+    DCHECK(0 < times.part && times.part <= records_.size());
     TensorTimes& all = records_[times.part - 1];
     all.step == times.step ? add(all, times) : void(all = times);
   }
@@ -173,6 +175,7 @@ class TensorTrace {
   // The oldest finished record that nobody has taken.
   bool poll(TensorTimes& times) noexcept {
     if (finished_count_ == 0) return false;
+    DCHECK(finished_first_ < finished_.size() && finished_count_ <= finished_.size());
     times = finished_[finished_first_];
     finished_first_ = (finished_first_ + 1) % finished_.size();
     --finished_count_;
@@ -182,6 +185,7 @@ class TensorTrace {
 
  private:
   void finish(const TensorTimes& times) noexcept {
+    DCHECK(times.step != 0 && finished_count_ <= finished_.size());
     if (finished_count_ == finished_.size()) {
       ++lost_count_;
       return;
@@ -190,6 +194,7 @@ class TensorTrace {
   }
   // The tensor's record of the step; a new one begins with the first that is heard of it.
   TensorTimes& of(std::uint32_t tensor, Step step) noexcept {
+    DCHECK(tensor < records_.size());
     TensorTimes& times = records_[tensor];
     if (times.step != step) times = {.tensor = tensor, .step = step};
     return times;

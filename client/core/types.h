@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 
+#include "aggregator/base/check.h"
 #include "aggregator/base/limits.h"
 #include "aggregator/base/policy_options.h"
 #include "aggregator/base/status.h"
@@ -155,6 +156,7 @@ struct Transmit {
 // Copies the payload behind what was written at the front of `out`: the whole datagram.
 inline std::span<const std::uint8_t> gather(const Transmit& transmit,
                                             std::span<std::uint8_t> out) noexcept {
+  DCHECK(transmit.bytes + transmit.payload.size() <= out.size());
   if (!transmit.payload.empty())
     std::memcpy(out.data() + transmit.bytes, transmit.payload.data(), transmit.payload.size());
   return out.first(transmit.bytes + transmit.payload.size());
