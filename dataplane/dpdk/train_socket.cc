@@ -5,11 +5,13 @@
 #include <net/if.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "dataplane/core/train.h"
@@ -32,6 +34,15 @@ constexpr std::uint8_t kUdpTrain = 5;       // VIRTIO_NET_HDR_GSO_UDP_L4, since 
 // As much as the driver's own ring: more than a 2 MB queueing discipline holds.
 constexpr int kBufferBytes = 4 << 20;
 constexpr std::uint16_t kUdpChecksumAt = 6;  // in its header
+
+// Of an older one, single frames are better sent by the driver, a burst a call.
+bool kernel_cuts_trains() noexcept {
+  utsname system;
+  int major = 0;
+  int minor = 0;
+  return uname(&system) == 0 && std::sscanf(system.release, "%d.%d", &major, &minor) == 2 &&
+         (major > 6 || (major == 6 && minor >= 2));
+}
 
 std::size_t header_bytes(const rte_mbuf* frame) noexcept {
   return frame->l2_len + frame->l3_len + frame->l4_len;
@@ -94,6 +105,7 @@ class Train {
 }  // namespace
 
 std::unique_ptr<TrainSocket> TrainSocket::open(const std::string& interface) noexcept {
+  if (!kernel_cuts_trains()) return nullptr;
   const int fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);  // receives nothing
   if (fd < 0) return nullptr;
   std::unique_ptr<TrainSocket> opened(new TrainSocket(fd));

@@ -19,7 +19,7 @@ namespace sluice::dataplane {
 
 class TrainSocket {
  public:
-  // Null, with errno: this kernel or this process can't.
+  // Null: this kernel (before Linux 6.2) or this process can't.
   static std::unique_ptr<TrainSocket> open(const std::string& interface) noexcept;
   // Makes the driver's socket overlook what this machine sends by others, ours too. (It is in a
   // fanout group, where PACKET_IGNORE_OUTGOING does nothing.) False: it can't.
