@@ -43,7 +43,7 @@ def record(setting):
 def records(which, processes):
     from tqdm import tqdm
     with ThreadPoolExecutor(processes) as pool:
-        return list(tqdm(pool.map(record, which), total=len(which), unit="setting", disable=None))
+        yield from tqdm(pool.map(record, which), total=len(which), unit="setting", disable=None)
 
 
 class Results:
