@@ -51,6 +51,9 @@ class Residuals {
   // The tensor travels at a loss, or as a velocity. The other calls are for such tensors only.
   bool covers(std::uint32_t tensor) const noexcept { return covers_[tensor] != 0; }
 
+  // See far.h.
+  bool is_far(std::uint32_t tensor) const noexcept { return layout_.tensor(tensor).far; }
+
   // Once a step: begins to find out what of the tensor leaves. `gradient` stays as it is until
   // measured(), before which no chunk of the tensor is packed or settled.
   void begin_step(std::uint32_t tensor, const float* gradient, FarTensor* far = nullptr);
@@ -63,9 +66,6 @@ class Residuals {
   // ---- a chunk of a gradient, elem_count floats ----
   // Writes a dense payload, payload_bytes(wire dtype, elem_count) bytes.
   void pack(const ChunkSpan& span, const float* gradient, std::uint8_t* out) noexcept;
-  bool is_far(std::uint32_t tensor) const noexcept { return layout_.tensor(tensor).far; }
-  // Of a far tensor: its entry of a sparse packet, nothing, or what pack() writes.
-  std::span<const std::uint8_t> packed(const ChunkSpan& span) const noexcept;
   // Writes the entry of that payload; see agg::compress().
   std::size_t compress(const ChunkSpan& span, const float* gradient,
                        std::span<std::uint8_t> out) noexcept;
@@ -109,6 +109,8 @@ class Residuals {
     bool whole = false;  // all of it leaves
   };
   void measure(const Measurement& measurement) noexcept;
+  // Of a far tensor: its entry of a sparse packet, nothing, or what pack() writes.
+  std::span<const std::uint8_t> packed(const ChunkSpan& span) const noexcept;
   void pack_far(const ChunkSpan& span, std::uint8_t* out) const noexcept;
   // A chunk's gradient, or what stands in its place.
   const float* value_of(const ChunkSpan& span, const float* gradient) noexcept;

@@ -10,7 +10,8 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from sluice import errors
 from sluice._torch_dynamo import compiled_modules, is_tracing, unseen
-from sluice._torch_units import LeftBehind, Units
+from sluice._torch_left_behind import LeftBehind
+from sluice._torch_units import Units
 
 _PRIORITIES = 256
 

@@ -93,11 +93,9 @@ class EarlyPushes:
 
     def update(self, layer):
         """The optimizer's step for the layer's parameters."""
-        groups = []
-        own = set(layer.parameters)
-        for group in self._optimizer.param_groups:
-            groups.append(dict(group, params=[p for p in group["params"] if p in own]))
-        with only(self._optimizer, groups):
+        groups = self._optimizer.param_groups
+        with only(self._optimizer, [dict(groups[number], params=part)
+                                    for number, part in layer.parts_in(groups).items()]):
             type(self._optimizer).step(self._optimizer)
 
     # ---- step() ----

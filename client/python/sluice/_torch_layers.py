@@ -18,11 +18,23 @@ class Layer:
         self.names, self.parameters = [], []
         self.pulling = False
         self.pushed = False  # in this iteration's backward
+        self._parts, self._sizes = {}, None
 
     def make_memory(self):
         shapes = [parameter.shape for parameter in self.parameters]
         self.copies = [torch.empty(shape, dtype=torch.float32) for shape in shapes]
         self.deltas = [torch.empty(shape, dtype=torch.float32) for shape in shapes]
+
+    def parts_in(self, groups):
+        """{number of a group of an optimizer: this layer's parameters in it}; found once, unless
+        groups grow."""
+        sizes = [len(group["params"]) for group in groups]
+        if sizes != self._sizes:
+            own, self._sizes = set(self.parameters), sizes
+            parts = {number: [parameter for parameter in group["params"] if parameter in own]
+                     for number, group in enumerate(groups)}
+            self._parts = {number: part for number, part in parts.items() if part}
+        return self._parts
 
     def take_copies(self):
         with torch.no_grad():

@@ -289,10 +289,11 @@ class StaleSynchronous:
                 delta.copy_(parameter.grad)
 
     def _rate(self, layer):
-        own = {id(parameter) for parameter in layer.parameters}
-        by_parameter = {id(parameter): float(group["lr"]) for group in self.optimizer.param_groups
-                        for parameter in group["params"] if id(parameter) in own}
-        found = {by_parameter.get(each, 0.0) for each in own}
+        groups = self.optimizer.param_groups
+        parts = layer.parts_in(groups)
+        found = {float(groups[number]["lr"]) for number in parts}
+        if sum(map(len, parts.values())) != len(layer.parameters):
+            found.add(0.0)  # of those that the optimizer does not have
         if len(found) != 1:
             raise _bad(f"parameters of module '{layer.name}' have the learning rates "
                        f"{sorted(found)}; a layer is updated with one")
