@@ -153,6 +153,7 @@ void Subject::load(const State& state) {
     // The only private trace of a sweep is that there is one: a command sets it, when the shard has
     // adopted the step.
     part.record = {};
+    std::ranges::fill(part.slots, agg::Slot{});  // else the shard has some of a step to come
     if (known.sweeping) tell(shard);
     part.record = record(known.adopted ? open : open - 1, known.without_dead);
     const bool own_closed = config_.shard_count == 1 ? closed == kBoth : (closed >> shard & 1) != 0;
@@ -162,6 +163,7 @@ void Subject::load(const State& state) {
     shards_left += !own_closed;
     for (std::uint16_t rank = 0; rank < config_.worker_count; ++rank)
       job_->slices[shard].flows[rank].next_number = 1;
+    job_->slices[shard].slots_in_use.set(0);
   }
   window.shards_left.store(shards_left, std::memory_order_relaxed);
   for (std::size_t index = 0; index < kSteps; ++index)
@@ -187,6 +189,7 @@ void Subject::load_slot(const State& state, std::size_t step_index, std::size_t 
   sum.passed_count = static_cast<std::uint16_t>(std::popcount(held.passes));
   slot.priority = 0;
   slot.state = held.complete ? agg::SlotState::kComplete : agg::SlotState::kOpen;
+  if (!held.complete) job_->slices[shard_of_chunk(chunk)].slots_in_use.add(1);
   sum.k = held.k;
   if (!held.has_data) return;
   sum.data_count = static_cast<std::uint16_t>(std::popcount(held.sum));
@@ -286,8 +289,10 @@ void Subject::mutate(const Part& part, Verdict verdict) {
       if (verdict == Verdict::kLate && part.step < open_step()) add_to(part.step + 1);
       break;
     case Mutation::kOpenEarly:
-      if (verdict == Verdict::kCompleted && part.step == open_step())
+      if (verdict == Verdict::kCompleted && part.step == open_step()) {
+        job_->windows[0].shards_left.store(0, std::memory_order_relaxed);  // or publish() notices
         job_->publish(StreamId::kGradients, part.step + 1, kNow);
+      }
       break;
     case Mutation::kNone:
     case Mutation::kShortOfK:
