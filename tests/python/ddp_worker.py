@@ -97,6 +97,7 @@ OPTIMIZERS = {
     "nesterov": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
 }
+PLACES = {"momentum": "momentum", "nesterov": "momentum", "adamw": "rate"}  # of k/n, with requeue
 
 
 def start_solo(net, *, optimizer="momentum", scheduled=True, ddp=None, loop=None, **options):
@@ -128,29 +129,29 @@ def digest(module, loop=None):
 class Replay:
     """Remembers the gradients of every step, and applies them to a replica that misses none."""
 
-    def __init__(self, net, optimizer):
+    def __init__(self, net, optimizer, late):
+        self._place = PLACES.get(optimizer) if late == "requeue" else None
         self._first = {name: p.detach().clone() for name, p in net.named_parameters()}
         self._make = OPTIMIZERS[optimizer]
         self._gradients = []
 
-    def record(self, net, rate_share):
-        """`rate_share`: what the step's rate is multiplied by."""
+    def record(self, net, share):
+        """`share`: k/n of the step."""
         self._gradients.append(([None if p.grad is None else p.grad.clone()
-                                 for p in net.parameters()], rate_share))
+                                 for p in net.parameters()], share))
 
     def agrees(self, net):
+        from sluice import _torch_share
         fresh = net_with_statistics()
         for name, parameter in fresh.named_parameters():
             parameter.data.copy_(self._first[name])
         optimizer = self._make(fresh.parameters())
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.9)
-        for gradients_of_step, rate_share in self._gradients:
+        for gradients_of_step, share in self._gradients:
             for parameter, gradient in zip(fresh.parameters(), gradients_of_step):
                 parameter.grad = gradient
-            rate = optimizer.param_groups[0]["lr"]
-            optimizer.param_groups[0]["lr"] = rate * rate_share
-            optimizer.step()
-            optimizer.param_groups[0]["lr"] = rate
+            with _torch_share.around(self._place, optimizer, share):
+                optimizer.step()
             scheduler.step()
         return all(torch.equal(a, b) for a, b in zip(fresh.parameters(), net.parameters()))
 
@@ -162,14 +163,13 @@ def train(rank, seconds, total=None, until=None, **options):
     import time
     net = net_with_statistics()
     model, attachment, loop = start_solo(net, **options)
-    replay = Replay(net, options.get("optimizer", "momentum"))
+    replay = Replay(net, options.get("optimizer", "momentum"), options.get("late"))
     plain_update = loop._update
-    in_rate = options.get("optimizer") == "adamw" and options.get("late") == "requeue"
 
     def update(step):
         share = attachment.job.report(step).share
         shares.append(share)
-        replay.record(net, share if in_rate else 1.0)
+        replay.record(net, share)
         plain_update(step)
 
     loop._update = update
