@@ -29,10 +29,13 @@ def test_the_plan_is_within_15_percent_of_what_the_lab_measured(workers, mbps, w
     assert planned == pytest.approx(seconds, rel=0.15)
 
 
-@pytest.mark.parametrize("mtu", [1500, 4000, 9000])
-def test_chunks_are_what_the_appliance_takes(mtu, address):
+@pytest.mark.parametrize("mtu, wire", [
+    (1500, "float32"), (4000, "float32"), (9000, "float32"), (1500, "float16"),
+    (9000, "bfloat16"), (1500, "int8"), (9000, "int8")])
+def test_chunks_are_what_the_appliance_takes(mtu, wire, address):
     """And a result's headers, by the bytes that come back for many full chunks."""
-    count = 100 * model.chunk_bytes(mtu, 2) // 4
+    made = model.plan(model.Question(2, 1, 1, 1, mtu=mtu, wire=wire), COSTS)
+    count = 100 * made.chunk_elems
 
     def work(job):
         values = numpy.ones(count, dtype="f4")
@@ -41,9 +44,12 @@ def test_chunks_are_what_the_appliance_takes(mtu, address):
             job.wait_step()
         return job.stats()
 
-    stats = on_all_ranks(work, 2, address, [("gradient", count, "float32")], mtu=mtu)[0]
-    assert stats["chunk_bytes"] == model.chunk_bytes(mtu, 2)
-    a_result = model.chunk_bytes(mtu, 2) + model.result_header_bytes(2)
+    stats = on_all_ranks(work, 2, address, [("gradient", count, "float32")], mtu=mtu, wire=wire)[0]
+    assert stats["chunk_bytes"] == made.chunk_bytes == model.chunk_bytes(mtu, 2)
+    in_scale = 4 if wire == "int8" else 0
+    elems_bytes = made.chunk_elems * model.WIRES[wire] + in_scale
+    assert made.chunk_bytes - 4 < elems_bytes <= made.chunk_bytes
+    a_result = elems_bytes + model.result_header_bytes(2)
     assert stats["bytes_received"] == pytest.approx(500 * a_result, rel=0.001)
 
 
@@ -59,13 +65,14 @@ def test_the_law_is_where_box_and_ring_take_the_same_time_but_for_headers(worker
 
 def test_the_slowest_part_sets_the_time_and_boxes_share_the_chunks():
     made = model.plan(model.Question(16, 10, 1, 25_600_000), COSTS)
-    assert made.limit() == "the box"
+    assert made.limit() == "the box's cores"
     assert made.step_s() == made.box_s() == pytest.approx(76_191 * 16 * 200e-9)
     needed = made.boxes_needed
     assert made.box_s(needed) <= max(made.links_s, made.worker_s) < made.box_s(needed - 1)
-    assert made.limit(needed) == "the links"
+    assert made.limit(needed) == "a worker's link"
+    assert made.limit(needed - 1) == "the boxes' cores"
     idle = model.plan(model.Question(16, 10, 64, 25_600_000), COSTS)
-    assert idle.boxes_needed == 1 and idle.limit() == "the links"
+    assert idle.boxes_needed == 1 and idle.limit() == "a worker's link"
     slow = model.plan(model.Question(16, 100, 64, 25_600_000), COSTS)
     assert slow.limit() == "a worker's core" and slow.step_s() == slow.worker_s
 
@@ -74,6 +81,21 @@ def test_half_as_wide_elements_take_half_the_time():
     wide = model.plan(model.Question(4, 1, 4, 10 ** 7), COSTS)
     narrow = model.plan(model.Question(4, 1, 4, 10 ** 7, "bfloat16"), COSTS)
     assert narrow.step_s() == pytest.approx(wide.step_s() / 2, rel=1e-3)
+
+
+@pytest.mark.parametrize("wire, item_bytes", [("float16", 2), ("bfloat16", 2), ("int8", 1)])
+def test_a_wire_format_takes_less_of_links_and_cores_and_nothing_of_a_ring(wire, item_bytes):
+    """A box then sums as many more gradients a second as a chunk holds."""
+    wide = model.plan(model.Question(16, 10, 1, 10 ** 7), COSTS)
+    narrow = model.plan(model.Question(16, 10, 1, 10 ** 7, wire=wire), COSTS)
+    share = item_bytes / 4
+    assert narrow.links_s == pytest.approx(share * wide.links_s, rel=5e-3)
+    assert narrow.worker_s == pytest.approx(share * wide.worker_s, rel=5e-3)
+    assert narrow.box_s() == pytest.approx(share * wide.box_s(), rel=5e-3)
+    assert narrow.box_gbps == pytest.approx(wide.box_gbps / share, rel=5e-3)
+    assert narrow.ring_s == wide.ring_s and narrow.law_gbps == wide.law_gbps
+    alike = model.plan(model.Question(16, 10, 1, 10 ** 7, "float16", wire=wire), COSTS)
+    assert alike.links_s == model.plan(model.Question(16, 10, 1, 10 ** 7, "float16"), COSTS).links_s
 
 
 @pytest.mark.parametrize("mbps, seconds", [(1_000, 2.62e-3), (4, 0.655)])
@@ -90,15 +112,23 @@ def test_it_says_so_in_words_with_what_it_was_given(capsys):
     assert command_line.main(given) == 0
     out = capsys.readouterr().out
     assert "16 workers, links of 10 Gb/s, MTU 1500; a step sums 25,600,000 elements" in out
-    assert "One box of 4 cores: 91.4 ms a step; the links set it (links 91.4 ms, box 61" in out
+    assert "One box of 4 cores: 91.4 ms a step; a worker's link sets it (links 91.4" in out
     assert "Several boxes: one is enough" in out
     assert "in the worker's kernel, at most 262 us of its link." in out
-    assert "A ring: 163 ms" in out
+    assert "A ring: 163 ms, of float32; its links set it" in out
     assert "= 85.3 Gb/s of gradients; this one sums 215.0, so it does." in out
     assert command_line.main([*given[:5], "--cores", "1", *given[7:]]) == 0
     out = capsys.readouterr().out
-    assert "the box sets it" in out and "Several boxes: 3 of them take 91.4 ms" in out
+    assert "the box's cores set it" in out
+    assert "Several boxes: 3 of them take 91.4 ms, and a worker's link sets it" in out
     assert "it does not: give it more cores" in out
+    assert command_line.main([*given, "--wire", "int8"]) == 0
+    out = capsys.readouterr().out
+    assert "102.4 MB a worker, over the wire as int8, in 19,105 chunks of 1,344 bytes" in out
+    assert "One box of 4 cores: 22.9 ms a step; a worker's link sets it" in out
+    assert "A ring: 163 ms, of float32" in out
+    assert command_line.main([*given[:3], "--link", "1000", "--cores", "64", *given[7:]]) == 0
+    assert "45.7 ms a step; a worker's core sets it" in capsys.readouterr().out
 
 
 def test_what_makes_no_sense_is_refused(capsys):
@@ -106,19 +136,24 @@ def test_what_makes_no_sense_is_refused(capsys):
     assert "--workers 2 or more" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         command_line.main(["plan", "--workers", "4", "--link", "-1", "--cores", "1"])
+    narrow = ["plan", "--workers", "4", "--link", "1", "--cores", "1", "--dtype", "float16",
+              "--wire", "int8"]
+    assert command_line.main(narrow) == 2
+    assert "leave out --wire, or give --dtype float32" in capsys.readouterr().err
     missing = ["plan", "--workers", "4", "--link", "1", "--cores", "1", "--build-dir", "/nowhere"]
     assert command_line.main(missing) == 1
     assert "or give --box-ns and --worker-ns" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_costs_are_measured_with_a_real_appliance(dtype, monkeypatch):
+@pytest.mark.parametrize("dtype, wire", [
+    ("float32", "float32"), ("bfloat16", "float32"), ("float32", "int8")])
+def test_the_costs_are_measured_with_a_real_appliance(dtype, wire, monkeypatch):
     build = os.environ["SLUICE_BUILD"]
     binary = os.path.join(build, "dataplane", "sluiced")
     if not shutil.which(binary):
         pytest.skip("built without the appliance")
     monkeypatch.setenv("SLUICE_PLUGIN_DIR", os.path.join(build, "client"))
-    costs = plan.self_test(binary, dtype, seconds=0.3)
+    costs = plan.self_test(binary, dtype, seconds=0.3, wire=wire)
     # A copy of a chunk takes tens of nanoseconds; no packet takes a tenth of a millisecond.
     assert 50 < costs.box_ns < 100_000
     assert 50 < costs.worker_ns < 100_000

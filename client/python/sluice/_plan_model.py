@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 
 ELEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+WIRES = {**ELEM_BYTES, "int8": 1}  # how float32 may travel
+_SCALE_BYTES = {"int8": 4}  # of each chunk
 
 _CHUNK_ALIGN_BYTES, _CHUNK_BYTES_MAX = 64, 8832
 _WIRE_BYTES = 24  # a frame, besides its bytes: preamble, checksum, gap
@@ -31,10 +33,15 @@ def chunk_bytes(mtu, workers):
     return min(room // _CHUNK_ALIGN_BYTES * _CHUNK_ALIGN_BYTES, _CHUNK_BYTES_MAX)
 
 
-def box_wire_bytes(total_bytes, one_chunk_bytes, workers):
+def chunk_elems(one_chunk_bytes, travels):
+    return (one_chunk_bytes - _SCALE_BYTES.get(travels, 0)) // WIRES[travels]
+
+
+def box_wire_bytes(params, chunks, travels, workers):
     """What each link carries each way, all headers counted."""
-    frame_bytes = (_WIRE_BYTES + _ETHERNET_BYTES + _IP_UDP_BYTES + result_header_bytes(workers))
-    return total_bytes + math.ceil(total_bytes / one_chunk_bytes) * frame_bytes
+    frame_bytes = (_WIRE_BYTES + _ETHERNET_BYTES + _IP_UDP_BYTES + result_header_bytes(workers) +
+                   _SCALE_BYTES.get(travels, 0))
+    return params * WIRES[travels] + chunks * frame_bytes
 
 
 def ring_wire_bytes(total_bytes, workers, mtu):
@@ -51,6 +58,12 @@ class Question:
     params: int
     dtype: str = "float32"
     mtu: int = 1500
+    wire: str = "float32"
+
+    @property
+    def travels(self):
+        """How its elements do; those that are not float32 as they are."""
+        return self.wire if self.dtype == "float32" else self.dtype
 
     @property
     def total_bytes(self):
@@ -71,6 +84,7 @@ class Plan:
     question: Question
     costs: Costs
     chunk_bytes: int
+    chunk_elems: int
     chunks: int
     links_s: float
     worker_s: float
@@ -86,8 +100,9 @@ class Plan:
         return max(self.links_s, self.worker_s, self.box_s(boxes))
 
     def limit(self, boxes=1):
-        parts = {"the links": self.links_s, "a worker's core": self.worker_s,
-                 "the box" if boxes == 1 else "the boxes": self.box_s(boxes)}
+        """What sets the time, in words."""
+        parts = {"a worker's link": self.links_s, "a worker's core": self.worker_s,
+                 "the box's cores" if boxes == 1 else "the boxes' cores": self.box_s(boxes)}
         return max(parts, key=parts.get)
 
     @property
@@ -103,8 +118,9 @@ class Plan:
 
     @property
     def box_gbps(self):
-        """C of the law: gradients of all workers together that a box sums, without headers."""
-        return self.question.cores * self.chunk_bytes * 8 / self.costs.box_ns
+        """C of the law: gradients of all workers together that a box sums, as a ring has them."""
+        chunk_gradient_bytes = self.chunk_elems * ELEM_BYTES[self.question.dtype]
+        return self.question.cores * chunk_gradient_bytes * 8 / self.costs.box_ns
 
     @property
     def law_gbps(self):
@@ -115,11 +131,13 @@ class Plan:
 
 def plan(question, costs):
     one = chunk_bytes(question.mtu, question.workers)
-    chunks = math.ceil(question.total_bytes / one)
+    elems = chunk_elems(one, question.travels)
+    chunks = math.ceil(question.params / elems)
     bits_a_second = question.link_gbps * 1e9
     return Plan(
-        question=question, costs=costs, chunk_bytes=one, chunks=chunks,
-        links_s=box_wire_bytes(question.total_bytes, one, question.workers) * 8 / bits_a_second,
+        question=question, costs=costs, chunk_bytes=one, chunk_elems=elems, chunks=chunks,
+        links_s=box_wire_bytes(question.params, chunks, question.travels, question.workers) * 8 /
+        bits_a_second,
         worker_s=chunks * costs.worker_ns * 1e-9,
         ring_s=ring_wire_bytes(question.total_bytes, question.workers, question.mtu) * 8 /
         bits_a_second)
@@ -135,21 +153,29 @@ def words(made, source):
     """The plan in lines of prose; `source` says where its costs are from."""
     question, costs, needed = made.question, made.costs, made.boxes_needed
     wins = made.box_gbps > made.law_gbps
+    narrow = question.travels != question.dtype
+    travels = f", over the wire as {question.travels}" if narrow else ""
+
+    def sets(boxes):
+        limit = made.limit(boxes)
+        return f"{limit} set{'' if limit.endswith('cores') else 's'} it"
+
     lines = [
         f"Given: {question.workers} workers, links of {question.link_gbps:g} Gb/s, MTU "
         f"{question.mtu}; a step sums {question.params:,} elements of {question.dtype}, "
-        f"{question.total_bytes / 1e6:,.1f} MB a worker in {made.chunks:,} chunks of "
+        f"{question.total_bytes / 1e6:,.1f} MB a worker{travels}, in {made.chunks:,} chunks of "
         f"{made.chunk_bytes:,} bytes.",
         f"Costs ({source}): a core of a box takes {costs.box_ns:.0f} ns for a contribution and its "
         f"result, a core of a worker {costs.worker_ns:.0f} ns for a chunk's two packets.",
-        f"One box of {question.cores} cores: {_time(made.step_s())} a step; {made.limit()} set"
-        f"{'' if made.limit() == 'the links' else 's'} it (links {_time(made.links_s)}, box "
-        f"{_time(made.box_s())}, worker {_time(made.worker_s)}).",
-        f"Several boxes: {needed} of them take {_time(made.step_s(needed))}; more would gain "
-        f"nothing." if needed > 1 else "Several boxes: one is enough; more would gain nothing.",
+        f"One box of {question.cores} cores: {_time(made.step_s())} a step; {sets(1)} (links "
+        f"{_time(made.links_s)}, box {_time(made.box_s())}, worker {_time(made.worker_s)}).",
+        f"Several boxes: {needed} of them take {_time(made.step_s(needed))}, and {sets(needed)}; "
+        "more would gain nothing." if needed > 1 else
+        "Several boxes: one is enough; more would gain nothing.",
         f"Urgency: over UDP a tensor overtakes what the scheduler still has; not what stands below "
         f"it, in the worker's kernel, at most {_time(made.standing_s)} of its link.",
-        f"A ring: {_time(made.ring_s)}, where its workers' cores keep up with the links.",
+        f"A ring: {_time(made.ring_s)}, of {question.dtype}; its links set it, where its workers' "
+        "cores keep up with them.",
         f"The law: a box beats a ring if it sums more than N^2 W / (2 (N - 1)) = "
         f"{made.law_gbps:.1f} Gb/s of gradients; this one sums {made.box_gbps:.1f}, so "
         + ("it does." if wins else "it does not: give it more cores, or take more boxes."),

@@ -53,11 +53,12 @@ def _sum_until(barrier, job, elem_count, item_bytes, end, steps, rank):
         job.wait("gradient")
 
 
-def self_test(binary, dtype, mtu=1500, seconds=SELF_TEST_S):
+def self_test(binary, dtype, mtu=1500, seconds=SELF_TEST_S, wire="float32"):
     """Costs on this machine, from a job of two ranks of this process."""
     item_bytes = model.ELEM_BYTES[dtype]
     elem_count = SELF_TEST_BYTES // item_bytes
-    chunks = -(-SELF_TEST_BYTES // model.chunk_bytes(mtu, _RANKS))
+    question = model.Question(_RANKS, 1.0, 1, elem_count, dtype, mtu, wire)
+    chunks = model.plan(question, model.Costs(1.0, 1.0)).chunks
     failures, steps, end = [], [], [0.0]
     barrier = threading.Barrier(_RANKS + 1)
     with tempfile.TemporaryDirectory(prefix="sluice-plan-") as folder:
@@ -67,7 +68,7 @@ def self_test(binary, dtype, mtu=1500, seconds=SELF_TEST_S):
                 try:
                     with Job([("gradient", elem_count, dtype)], appliance.address, job="plan",
                              secret=appliance.secret, rank=rank, world_size=_RANKS, run_id=1,
-                             mtu=mtu, join_timeout=_JOIN_S) as job:
+                             mtu=mtu, wire=wire, join_timeout=_JOIN_S) as job:
                         _sum_until(barrier, job, elem_count, item_bytes, end, steps, rank)
                         barrier.wait()
                 except BaseException as error:  # noqa: BLE001 - raised again below
@@ -119,6 +120,8 @@ def add_arguments(parser):
     parser.add_argument("--model", type=_positive(int), default=25_600_000, metavar="PARAMS",
                         help="elements that a step sums; 25.6e6 by default, a ResNet-50")
     parser.add_argument("--dtype", choices=sorted(model.ELEM_BYTES), default="float32")
+    parser.add_argument("--wire", choices=sorted(model.WIRES), default="float32",
+                        help="how float32 travels, as a job's `wire`; a ring carries the dtype")
     parser.add_argument("--mtu", type=int, default=1500, choices=range(576, 9001),
                         metavar="BYTES")
     parser.add_argument("--box-ns", type=_positive(float), metavar="NS",
@@ -133,13 +136,18 @@ def run(options):
         print("plan: one worker has nobody to sum with; give --workers 2 or more",
               file=sys.stderr)
         return 2
+    if options.wire != "float32" and options.dtype != "float32":
+        print(f"plan: {options.dtype} travels as it is, and not as {options.wire}; leave out "
+              "--wire, or give --dtype float32", file=sys.stderr)
+        return 2
     question = model.Question(options.workers, options.link, options.cores, options.model,
-                              options.dtype, options.mtu)
+                              options.dtype, options.mtu, options.wire)
     source = "given"
     costs = model.Costs(options.box_ns or 0.0, options.worker_ns or 0.0)
     if options.box_ns is None or options.worker_ns is None:
         try:
-            measured = self_test(demo.find_appliance(options.build_dir), options.dtype, options.mtu)
+            measured = self_test(demo.find_appliance(options.build_dir), options.dtype, options.mtu,
+                                 wire=options.wire)
         except (demo.DemoError, errors.Error) as error:
             print(f"plan: no self-test: {error}; or give --box-ns and --worker-ns", file=sys.stderr)
             return 1
