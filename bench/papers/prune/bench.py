@@ -16,21 +16,37 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 def add_options(parser):
     paper.add_options(parser, HERE, "every rule and seed: continues the records, then redoes "
                                     "plots and tables of the page")
+    parser.add_argument("--lab", action="store_true",
+                        help="with 8 real ranks over shaped links (needs root, half an hour): what "
+                             "the records lack of that, then plots and tables of the page")
 
 
 def run(options):
     os.environ["OMP_NUM_THREADS"] = "1"
     try:
-        from . import page, settings
+        from . import lab_page, page, settings
     except ImportError as error:
         raise report.BenchError(f"{error}; ./run installs what Debian packages") from None
 
     def show(results):
         report.table(page.HEADERS, page.rows(results))
 
+    def write(results, folder):
+        page.draw(results, folder)
+        if results.lab_pairs(page.LINK, settings.DENSE):
+            lab_page.draw(results, folder)
+        paper.replace_generated(folder, page.text(results) + lab_page.text(results))
+
+    def long(path):
+        if options.long:
+            train(path, settings.RULES, settings.SEEDS)
+        if options.lab:
+            from . import real
+            real.run_missing(path, settings.lab_trials())
+
     paper.run("prune_paper", HERE, options,
-              results_of=page.Results, figures_of=page.figures, write=page.write, show=show,
-              long=options.long and (lambda path: train(path, settings.RULES, settings.SEEDS)),
+              results_of=page.Results, figures_of=page.figures, write=write, show=show,
+              long=long if options.long or options.lab else None,
               short=lambda: page.Results(short()))
 
 

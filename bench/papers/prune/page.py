@@ -17,11 +17,20 @@ class Results:
     def __init__(self, records):
         self._records = records
 
+    def pair(self, where, rule):
+        """(run, dense run), if there are both; where: how their keys begin."""
+        found = tuple(self._records.get(where + each.key) for each in (rule, settings.DENSE))
+        return None if None in found else found
+
     def pairs(self, rule):
-        """(run, dense run) of every seed that has both."""
-        found = [(self._records.get(f"{seed}/{rule.key}"),
-                  self._records.get(f"{seed}/{settings.DENSE.key}")) for seed in settings.SEEDS]
-        return [pair for pair in found if None not in pair]
+        """Of every seed."""
+        return list(filter(None, (self.pair(f"{seed}/", rule) for seed in settings.SEEDS)))
+
+    def lab_pairs(self, link, rule):
+        """Likewise in the lab, by seed."""
+        found = {seed: self.pair(settings.lab_key(link, seed, ""), rule)
+                 for seed in settings.LAB_SEEDS}
+        return {seed: pair for seed, pair in found.items() if pair}
 
     def each(self, rule, of):
         return [of(run, dense) for run, dense in self.pairs(rule)]
@@ -43,11 +52,20 @@ def ratio(name):
 def speedup(link):
     """Dense's time to its own final accuracy less a point, over the run's; 0: never there."""
     def of(run, dense):
-        target = final(dense) / 100 - settings.POINT
-        rate = settings.LINKS[link]
-        took = training.time_to(run, target, rate)
-        return 0.0 if took is None else training.time_to(dense, target, rate) / took
+        return sooner(run, dense, lambda record: training.seconds(record, link))
     return of
+
+
+def lab_speedup(run, dense):
+    """As speedup(), by the clock on the wall."""
+    return sooner(run, dense, lambda record: record["times"])
+
+
+def sooner(run, dense, times_of):
+    target = final(dense) / 100 - settings.POINT
+    took, without = (training.time_to(times_of(record), record["accuracies"], target)
+                     for record in (run, dense))
+    return 0.0 if took is None else without / took
 
 
 def share(run, _dense=None):
@@ -66,12 +84,14 @@ def figures(results):
     static = settings.STATIC1
     sigma_share = median(settings.SIGMA[2], share)
     raw_density = median(settings.RAW, last_density)
+    in_lab = [lab_speedup(*pair) for pair in results.lab_pairs(LINK, static).values()]
     return {"static1_bytes_ratio": median(static, ratio("up_bytes")),
             "static1_down_ratio": median(static, ratio("down_bytes")),
             "static1_accuracy_gap": median(static, gap),
             "static1_speedup_100mbps": median(static, speedup(LINK)),
             "sigma_time_share": None if sigma_share is None else sigma_share / 100,
-            "dynamic_raw_density": None if raw_density is None else raw_density / 100}
+            "dynamic_raw_density": None if raw_density is None else raw_density / 100,
+            **({"lab_speedup_100mbps": statistics.median(in_lab)} if in_lab else {})}
 
 
 HEADERS = ["rule", "final accuracy, %", "behind dense, points", "bytes up: dense / this", "down",
@@ -107,7 +127,7 @@ def draw(results, folder):
         accuracies = [100 * value for value in training.smoothed(run["accuracies"])]
         for axis, _title, feedback, link in panels:
             if rule.feedback == feedback or rule is settings.DENSE:
-                times = training.seconds(run, settings.LINKS[link]) if link else run["steps"]
+                times = training.seconds(run, link) if link else run["steps"]
                 axis.plot(times, accuracies, line, color=colour, label=rule.label)
         if rule is not settings.DENSE:
             densities = [max(100 * value, 1e-3) for value in run["densities"]]
@@ -134,10 +154,8 @@ def draw(results, folder):
     paper.save(figure, folder, "curves.png", rect=(0, 0.07, 1, 1), dpi=70)
 
 
-def write(results, folder):
-    draw(results, folder)
-    text = ("## Results\n\nMedian [least .. largest] over the seeds; 0 as a time: it never was "
+def text(results):
+    return ("## Results\n\nMedian [least .. largest] over the seeds; 0 as a time: it never was "
             "within a point of dense's final accuracy.\n\n" +
             paper.markdown(HEADERS, rows(results)) +
             "\n![accuracy and density](curves.png)\n")
-    paper.replace_generated(folder, text)

@@ -16,6 +16,10 @@ STANDS_FOR_PARAMETERS = 25_557_032  # ResNet-50
 COMPUTE_S = 0.1
 LINKS = {"100 Mb/s": 100e6, "1 Gb/s": 1e9}
 
+# In the lab a second of the page is shorter, computing and links alike, so that a link has these.
+LAB_RATES_MBPS = {"100 Mb/s": 8, "1 Gb/s": 32}
+LAB_SEEDS = (0, 1, 2)  # of dense and the top 1 %; the other rules: the first
+
 
 @dataclass(frozen=True)
 class Rule:
@@ -48,6 +52,22 @@ OTHERS = (Rule("sampled"), Rule("static", fraction=0.001, warmup_steps=20))
 RULES = (DENSE, *PUBLISHED, *OTHERS,
          *(Rule(rule.name, rule.fraction, rule.sigmas, feedback=False) for rule in PUBLISHED))
 
+PAIR = (DENSE, STATIC1)
+WITHOUT = tuple(Rule(rule.name, rule.fraction, rule.sigmas, feedback=False)
+                for rule in (*STATIC[1:], *SIGMA[1:]))
+
+
+def lab_trials():
+    """(link, seed, rules that take turns): what is judged first, what takes longest last."""
+    trials = [(link, seed, PAIR) for seed in LAB_SEEDS for link in LINKS]
+    others = tuple(rule for rule in PUBLISHED if rule != STATIC1)
+    return trials + [(link, LAB_SEEDS[0], rules) for link, rules in (
+        ("1 Gb/s", others), ("100 Mb/s", WITHOUT), ("100 Mb/s", others))]
+
+
+def lab_key(link, seed, rule_key):
+    return f"lab/{link}/{seed}/{rule_key}"
+
 
 def tensors():
     """(elements, stays dense) in order: a matrix and a bias a layer."""
@@ -58,8 +78,17 @@ def tensors():
 PARAMETERS = sum(count for count, _dense in tensors())
 
 
-def step_s(up_bytes, down_bytes, bits_a_second):
+def link_rate(link):
+    """Bits a second in virtual time, of a link that is scaled to the network."""
+    return LINKS[link] * PARAMETERS / STANDS_FOR_PARAMETERS
+
+
+def lab_scale(link):
+    """Seconds in the lab for one of the page's."""
+    return link_rate(link) / (LAB_RATES_MBPS[link] * 1e6)
+
+
+def step_s(up_bytes, down_bytes, link):
     """Of one step in virtual time: computing, then both ways at once (results come while later
-    contributions leave), on links that are scaled to the network."""
-    scaled = bits_a_second * PARAMETERS / STANDS_FOR_PARAMETERS
-    return COMPUTE_S + 8 * max(up_bytes, down_bytes) / scaled
+    contributions leave)."""
+    return COMPUTE_S + 8 * max(up_bytes, down_bytes) / link_rate(link)

@@ -79,9 +79,9 @@ def test_a_few_steps_learn_and_the_literal_rule_falls_silent():
 
 
 def test_time_is_computing_and_the_busier_way():
-    rate = 100e6
-    both = settings.step_s(1e6, 1e6, rate)
-    assert both == settings.step_s(1e6, 5e5, rate) == settings.step_s(0, 1e6, rate)
+    link = "100 Mb/s"
+    both = settings.step_s(1e6, 1e6, link)
+    assert both == settings.step_s(1e6, 5e5, link) == settings.step_s(0, 1e6, link)
     whole = settings.PARAMETERS * 4
-    assert settings.step_s(whole, whole, rate) == pytest.approx(
-        settings.COMPUTE_S + settings.STANDS_FOR_PARAMETERS * 32 / rate)
+    assert settings.step_s(whole, whole, link) == pytest.approx(
+        settings.COMPUTE_S + settings.STANDS_FOR_PARAMETERS * 32 / 100e6)

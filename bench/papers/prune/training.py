@@ -47,16 +47,32 @@ def gradients(layers, images, labels):
     return torch.cat([part.flatten(1) for part in found], dim=1).numpy()
 
 
-def updated(layers, mean, rate):
-    parts = iter(torch.from_numpy(mean).split([count for count, _dense in settings.tensors()]))
-    return [tuple(part - rate * next(parts).reshape(part.shape) for part in layer)
-            for layer in layers]
+def updated(layers, mean, rate_now):
+    return [tuple(part - rate_now * step for part, step in zip(*pair))
+            for pair in zip(layers, shaped(mean))]
+
+
+def rate(step):
+    """Of SGD, for a step counted from 1."""
+    return settings.RATE * min(1.0, step / settings.WARM_UP_STEPS)
+
+
+def shaped(row):
+    """Parameters as layers, from one flat row."""
+    parts = iter(torch.from_numpy(row).split([count for count, _dense in settings.tensors()]))
+    return [(next(parts).reshape(outputs, inputs), next(parts))
+            for inputs, outputs in zip(settings.LAYERS, settings.LAYERS[1:])]
 
 
 @torch.no_grad()
 def accuracy(layers, images, labels):
     out = logits(copies(layers, 1), images.flatten(1).unsqueeze(1))[:, 0]
     return float((out.argmax(dim=1) == labels).float().mean())
+
+
+def accuracy_of(row, task):
+    return accuracy(shaped(row), task.test_images[:settings.TEST_IMAGES],
+                    task.test_labels[:settings.TEST_IMAGES])
 
 
 def smoothed(values):
@@ -84,7 +100,7 @@ def train(rule, seed, steps=settings.STEPS):
         rows = gradients(layers, task.train_images[batch].flatten(2), task.train_labels[batch])
         compute_ns.append((time.thread_time_ns() - began) / settings.WORKERS)
         mean, done = group.step(rows)
-        layers = updated(layers, mean, settings.RATE * min(1.0, step / settings.WARM_UP_STEPS))
+        layers = updated(layers, mean, rate(step))
         threshold_ns.append(done.threshold_ns / settings.WORKERS)
         pack_ns.append(done.pack_ns / settings.WORKERS)
         up, down, left = up + done.up_bytes, down + done.down_bytes, left + done.left
@@ -103,21 +119,20 @@ def train(rule, seed, steps=settings.STEPS):
     return record
 
 
-def seconds(record, bits_a_second):
+def seconds(record, link):
     """Virtual time at each evaluation."""
     out, now, last = [], 0.0, (0, 0, 0)
     for step, up, down in zip(record["steps"], record["up_bytes"], record["down_bytes"]):
         count = step - last[0]
-        now += count * settings.step_s((up - last[1]) / count, (down - last[2]) / count,
-                                       bits_a_second)
+        now += count * settings.step_s((up - last[1]) / count, (down - last[2]) / count, link)
         last = step, up, down
         out.append(now)
     return out
 
 
-def time_to(record, target, bits_a_second):
-    """Virtual seconds at which the smoothed accuracy first is at the target; None if never."""
-    times, values = seconds(record, bits_a_second), smoothed(record["accuracies"])
+def time_to(times, accuracies, target):
+    """When the smoothed accuracy first is at the target; None if never."""
+    values = smoothed(accuracies)
     for i, value in enumerate(values):
         if value >= target:
             if i == 0 or value == values[i - 1]:
