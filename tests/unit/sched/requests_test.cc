@@ -125,6 +125,26 @@ TEST(Requests, ThesisFinishesAPushThatHasBegunAndPullsLastWhatNobodyNeeds) {
   EXPECT_TRUE(unit.layer == 0 && !unit.needed && !unit.would_park);
 }
 
+TEST(Requests, ThesisLetsAMuchShorterPushNearerTheFrontInterruptOneThatHasBegun) {
+  RequestPool pool = pool_of(RequestPolicy::kThesis);
+  pool.push(2, 1, 2 * RequestPool::kInterruptShare + 1);
+  RequestUnit unit;
+  ASSERT_TRUE(pool.next(Direction::kPush, unit));
+  pool.push(0, 1, 3);  // too long for what is left
+  pool.push(1, 1, 2);  // fits, and does until its own end
+  pool.push(3, 1, 1);  // further back
+  EXPECT_EQ(order(pool, Direction::kPush),
+            (Layers{1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2,
+                    2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 0, 0, 0, 3}));
+  // One whose clock others hold back gains nothing by it.
+  pool.push(2, 2, RequestPool::kInterruptShare + 1);
+  ASSERT_TRUE(pool.next(Direction::kPush, unit));
+  pool.told(1, {.clock = 1, .pushed = 2});
+  pool.push(1, 3, 1);
+  ASSERT_TRUE(pool.next(Direction::kPush, unit));
+  EXPECT_EQ(unit.layer, 2u);
+}
+
 TEST(Requests, APullThatWaitsBecomesTheNewerOneAndKeepsItsAge) {
   RequestPool pool = pool_of(RequestPolicy::kFifo);
   pool.pull(2, 1, 0, 2);
