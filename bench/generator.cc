@@ -12,7 +12,7 @@
 namespace sluice::bench {
 namespace {
 
-constexpr DurationNs kSettleNs = 3 * kMillisecond;  // for a process to stop or to go on
+constexpr DurationNs kQuietNs = 3 * kMillisecond;  // in which a process stops or goes on
 
 }  // namespace
 
@@ -55,7 +55,7 @@ Sides::Sides(const GeneratorOptions& options)
 void Sides::run(pid_t side) const {
   kill(side == appliance_ ? echo_ : appliance_, SIGSTOP);
   kill(side, SIGCONT);
-  spin_for(kSettleNs, [] {});
+  spin_for(kQuietNs, [] {});
 }
 
 void Sides::run_all() const {

@@ -216,7 +216,8 @@ class Bench {
     std::vector<sluice_device_mark*> running;
     for (std::size_t at = 0; at < bytes_ || !running.empty();) {
       std::erase_if(running, [&](sluice_device_mark* mark) { return passed(mark); });
-      if (at == bytes_ || (running.size() + 1) * limits.piece_bytes > limits.flight_bytes) continue;
+      if (at == bytes_ || (running.size() + 1) * limits.piece_bytes > limits.in_flight_bytes)
+        continue;
       const std::size_t bytes = std::min(limits.piece_bytes, bytes_ - at);
       running.push_back(
           started(plugin_.copy_in(device_, host_ + at, piece_of(gradient_, at), bytes)));

@@ -23,7 +23,7 @@ from served import appliance, percentile, plugin_environment
 DESCRIPTION = "submit to result of one chunk, two workers, over vhost-user"
 
 KINDS = ("busy", "adaptive")
-SETTLE_S = 0.01
+QUIET_S = 0.01
 
 
 def add_options(parser):
@@ -55,7 +55,7 @@ def run(options):
                 for kind in KINDS:
                     for other, process in boxes.items():
                         process.send_signal(signal.SIGCONT if other == kind else signal.SIGSTOP)
-                    time.sleep(SETTLE_S)
+                    time.sleep(QUIET_S)
                     samples[kind].append(block(program, folder, kind, options))
     print(f"one chunk of {options.bytes} bytes, two workers, from rank 0's submit to its result; "
           f"microseconds; medians of {options.repetitions} interleaved repetitions of "

@@ -149,7 +149,7 @@ class Job {
   std::int32_t wanted_by() const;  // with the lock held
   Status check_tensor(std::uint32_t tensor, const char* call) const;
   Status find_store(LayerIndex layer, const char* call, Store*& store) const;
-  Status check_settled(std::uint32_t tensor, const char* call) const;
+  Status check_not_staged(std::uint32_t tensor, const char* call) const;
 
   const pid_t pid_;
   const Rank rank_;

@@ -98,7 +98,7 @@ Status Job::check_tensor(std::uint32_t tensor, const char* call) const {
 }
 
 // Likewise, and it is not between device and session, of which the session does not know.
-Status Job::check_settled(std::uint32_t tensor, const char* call) const {
+Status Job::check_not_staged(std::uint32_t tensor, const char* call) const {
   Status status = check_tensor(tensor, call);
   if (!status.ok() || shared_.stage == nullptr || !shared_.stage->holds(tensor)) return status;
   return {StatusCode::kBusy, place_ + call + ": tensor '" +
@@ -142,14 +142,14 @@ Status Job::wait_step(std::int32_t timeout_ms, Step& step) {
 
 Status Job::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
   const Lock lock = shared_.mutex.lock();
-  Status status = check_settled(tensor, "set_averaging");
+  Status status = check_not_staged(tensor, "set_averaging");
   return status.ok() ? shared_.member.set_averaging(tensor, choice) : status;
 }
 
 Status Job::get_residual(std::uint32_t tensor, float* values) {
   Lock lock = shared_.mutex.lock();
   std::span<float> residual;
-  Status status = check_settled(tensor, "get_residual");
+  Status status = check_not_staged(tensor, "get_residual");
   if (status.ok() && is_far(tensor)) return move_residual(lock, tensor, values, nullptr);
   if (status.ok()) status = shared_.member.residual(tensor, residual);
   if (status.ok()) std::copy(residual.begin(), residual.end(), values);
@@ -159,7 +159,7 @@ Status Job::get_residual(std::uint32_t tensor, float* values) {
 Status Job::set_residual(std::uint32_t tensor, const float* values) {
   Lock lock = shared_.mutex.lock();
   std::span<float> residual;
-  Status status = check_settled(tensor, "set_residual");
+  Status status = check_not_staged(tensor, "set_residual");
   if (status.ok() && is_far(tensor)) return move_residual(lock, tensor, nullptr, values);
   if (status.ok()) status = shared_.member.residual(tensor, residual);
   if (status.ok()) std::copy_n(values, residual.size(), residual.begin());

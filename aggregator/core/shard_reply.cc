@@ -246,10 +246,10 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
     // Nothing is needed of a rank outside the record: it would send again for ever. One that was
     // given up and has come back does not know. (A collective's record only shrinks once the step
     // is begun; before, the rank may still be let in.)
-    const bool settled =
+    const bool record_fixed =
         reply.stream == StreamId::kGradients ||
         (reply.stream == StreamId::kCollectives && own.pieces[0].collective.step == open_step);
-    const bool outside = settled && reply.step == open_step && !slice.record.may.test(rank);
+    const bool outside = record_fixed && reply.step == open_step && !slice.record.may.test(rank);
     if (outside) body.counted = ~std::uint64_t{0} >> (kChunksPerBlock - chunks);
     for (std::uint32_t bit = 0; bit < chunks; ++bit) {
       const Slot& slot = slice.slots[first_slot + bit];

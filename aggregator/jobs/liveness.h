@@ -52,7 +52,7 @@ class Liveness {
     pinged_ns_ = now;
     ++pings_sent_;
   }
-  // The question is settled: the member is gone, or another process holds the rank.
+  // The question is answered: the member is gone, or another process holds the rank.
   void reset_suspicion() noexcept {
     if (suspected()) change_to(State::kTrusted);
   }

@@ -242,7 +242,7 @@ class StoreShard {
 
   // store_members.cc
   void change(Rank rank, MemberState now, const Change& change) noexcept;
-  void settle(std::uint32_t local_block, const Change& change) noexcept;
+  void carry_out(std::uint32_t local_block, const Change& change) noexcept;
 
   const StoreSpec spec_;
   const ShardId id_;

@@ -38,7 +38,7 @@ bool StoreShard::poll_work() noexcept {
   if (changes_.empty()) return false;
   const Change change = changes_.front();
   const std::uint32_t end = std::min(change_at_ + kBlocksPerSweep, block_count_);
-  for (; change_at_ < end; ++change_at_) settle(change_at_, change);
+  for (; change_at_ < end; ++change_at_) carry_out(change_at_, change);
   if (change_at_ < block_count_) return true;
   change_at_ = 0;
   survey(change.rank);
@@ -51,7 +51,7 @@ bool StoreShard::poll_work() noexcept {
 }
 
 // Carries the change out in a block, and whatever only waited for that.
-void StoreShard::settle(std::uint32_t at, const Change& change) noexcept {
+void StoreShard::carry_out(std::uint32_t at, const Change& change) noexcept {
   Block& block = blocks_[at];
   Row& row = this->row(at, change.rank);
   if (change.to != MemberState::kLive) {  // another process's

@@ -205,7 +205,7 @@ struct [[gnu::packed]] Answer {
   std::uint64_t counted = 0;  // bit i: this worker's part of chunk 64 * block + i is in
   // bit i: that chunk's result exists and is not about to be sent anyway.
   std::uint64_t complete = 0;
-  std::uint32_t probe_number = 0;      // settles every worker packet number up to it
+  std::uint32_t probe_number = 0;      // decides every worker packet number up to it
   std::uint32_t open_step = 0;         // of this stream
   std::uint32_t first_incomplete = 0;  // chunk index in this block, or 0xFFFFFFFF
   StreamId stream{};

@@ -248,7 +248,7 @@ class Relay final : public Member {
   void go_on(std::uint32_t level, TimeNs now);
   void go_on_with_collective(std::uint32_t level, TimeNs now);
   std::string describe_detour(std::uint32_t level) const;
-  void settle(std::uint32_t level, std::uint32_t row, TimeNs now);
+  void go_on_with_row(std::uint32_t level, std::uint32_t row, TimeNs now);
   void offer(std::uint32_t level, std::uint32_t row, TimeNs now);
   void send(std::uint32_t level, std::uint32_t row, Submission submission, bool silent, TimeNs now);
   void expect_again(Detour::Row& row) noexcept;

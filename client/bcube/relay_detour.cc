@@ -170,7 +170,7 @@ void Relay::go_on(std::uint32_t level, TimeNs now) {
                 .step = detour.step(),
                 .status = Status(why_moved_[level].code(), describe_detour(level))});
   for (std::uint32_t row = 0; row < detour.rows().size() && status().ok(); ++row)
-    settle(level, row, now);
+    go_on_with_row(level, row, now);
   go_on_with_collective(level, now);
   vote(level, now);
   end_step_when_done(now);
@@ -211,7 +211,7 @@ std::string Relay::describe_detour(std::uint32_t level) const {
 }
 
 // What this worker says of the row in the step that is finished first.
-void Relay::settle(std::uint32_t level, std::uint32_t index, TimeNs now) {
+void Relay::go_on_with_row(std::uint32_t level, std::uint32_t index, TimeNs now) {
   Detour& detour = detours_[level];
   Detour::Row& row = detour.rows()[index];
   const Detour::Fate fate = detour.fate(index);

@@ -97,7 +97,7 @@ TensorSpec Relay::spec_of(const LanePlace& place, const Slice& slice) const {
           .elem_count = slice.elem_count,
           .exact = whole.exact || half_way,
           .leg = leg,
-          .settled = true,
+          .relayed = true,
           .sparse = place.stage == 0 && leg != Leg::kDown && residuals_.prunes(slice.tensor)};
 }
 

@@ -41,7 +41,7 @@ void GradientStream::join(const wire::Accept& accept) {
   default_averaging_ = resolved(options_.averaging, policy);
   for (std::uint32_t tensor = 0; tensor < layout_.tensor_count(); ++tensor) {
     const bool is_sum = layout_.result_dtype(tensor) == Dtype::kFloat32;
-    averaging_[tensor] = !layout_.tensor(tensor).settled ? default_averaging_
+    averaging_[tensor] = !layout_.tensor(tensor).relayed ? default_averaging_
                          : is_sum                        ? AveragingChoice::kSum
                                                          : AveragingChoice::kWeight;
   }

@@ -221,7 +221,7 @@ class GradientStream final : public Stream {
   void apply(ChunkIndex chunk, const ChunkSpan& span, const ChunkResult& result) noexcept;
   // The appliance has this worker's part of the chunk, whose result it does not want.
   void arrived(ChunkIndex chunk, TimeNs now);
-  void settle_unwanted(ChunkIndex first, std::uint64_t chunks, TimeNs now);
+  void finish_unwanted(ChunkIndex first, std::uint64_t chunks, TimeNs now);
   void confirm_departures(std::uint16_t shard) noexcept;
   void advance_open_step(Step open_step, TimeNs now) noexcept;
   void add_to_report(const wire::Packet& packet, std::uint16_t members) noexcept;

@@ -32,7 +32,7 @@ Verdict GradientStream::handle_answer(const wire::Packet& packet, TimeNs now) {
   }
   const std::uint16_t shard = shard_of(first, link_.shard_count());
   std::uint64_t lost = recovery_->answer(body, now, link_.flows[shard]);
-  settle_unwanted(first, body.counted | body.complete, now);
+  finish_unwanted(first, body.counted | body.complete, now);
   if (body.step != current_step()) return Verdict::kProbe;  // that was the rest of it
   for (; lost != 0; lost &= lost - 1) {
     const ChunkIndex chunk = first + static_cast<ChunkIndex>(std::countr_zero(lost));
@@ -45,7 +45,7 @@ Verdict GradientStream::handle_answer(const wire::Packet& packet, TimeNs now) {
 }
 
 // The appliance has these chunks, of the block that begins with `first`.
-void GradientStream::settle_unwanted(ChunkIndex first, std::uint64_t chunks, TimeNs now) {
+void GradientStream::finish_unwanted(ChunkIndex first, std::uint64_t chunks, TimeNs now) {
   const Step step = current_step();
   DCHECK(first % kChunksPerBlock == 0);
   for (std::uint64_t rest = recovery_->unwanted(first / kChunksPerBlock, chunks);

@@ -35,8 +35,8 @@ struct TensorSpec {
   Leg leg{};
   // What is submitted is such that the wire format holds it, and whoever submits it keeps the
   // residual; outputs are as results travel: a sum in float32, an average else.
-  bool settled = false;
-  bool sparse = false;  // settled, and pruned
+  bool relayed = false;
+  bool sparse = false;  // relayed, and pruned
   bool far = false;     // its submissions come with a FarTensor: it lies in a device's memory
 };
 

@@ -25,7 +25,7 @@ void update_velocity(const float* gradient, float momentum, float* velocity,
 PruneTensor prunable_as(const TensorSpec& tensor) noexcept {
   return {
       .elem_count = tensor.elem_count,
-      .dense = tensor.dense || tensor.exact || tensor.settled || tensor.dtype != Dtype::kFloat32};
+      .dense = tensor.dense || tensor.exact || tensor.relayed || tensor.dtype != Dtype::kFloat32};
 }
 
 std::vector<PruneTensor> prunable_of(const Layout& layout) {
@@ -44,7 +44,7 @@ Residuals::Residuals(const Layout& layout, const PruneOptions& pruning, Executor
       limits_(layout.tensor_count()),
       far_(layout.tensor_count()) {
   std::uint64_t count = 0;
-  bool selects_any = false, settled_any = false;
+  bool selects_any = false, relayed_any = false;
   for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor) {
     first_.push_back(count);
     measurements_[tensor].residuals = this;
@@ -52,13 +52,13 @@ Residuals::Residuals(const Layout& layout, const PruneOptions& pruning, Executor
     covers_.push_back(selects(tensor) || prunes(tensor) || layout.is_rounded(tensor));
     if (covers(tensor) && keeps_here(tensor)) count += layout.tensor(tensor).elem_count;
     if (has_velocity(tensor)) count += layout.tensor(tensor).elem_count;
-    CHECK(!is_far(tensor) || (covers(tensor) && !is_settled(tensor) && !has_velocity(tensor)));
+    CHECK(!is_far(tensor) || (covers(tensor) && !is_relayed(tensor) && !has_velocity(tensor)));
     prunes_any_ |= prunes(tensor);
     selects_any |= selects(tensor);
-    settled_any |= is_settled(tensor);
+    relayed_any |= is_relayed(tensor);
   }
   values_.resize(count);
-  if (selects_any || settled_any) nothing_.resize(layout.max_chunk_elems());
+  if (selects_any || relayed_any) nothing_.resize(layout.max_chunk_elems());
   if (selects_any) left_.resize(layout.max_chunk_elems());
   if (selects_any || prunes_any_) packed_.resize(layout.chunk_bytes());
 }
@@ -151,7 +151,7 @@ void Residuals::select(const ChunkSpan& span, const float* gradient) noexcept {
 void Residuals::pack(const ChunkSpan& span, const float* gradient, std::uint8_t* out) noexcept {
   DCHECK(measured(span.tensor));
   if (is_far(span.tensor)) return pack_far(span, out);
-  const float* residual = is_settled(span.tensor) ? nothing_.data() : at(span);
+  const float* residual = is_relayed(span.tensor) ? nothing_.data() : at(span);
   if (selects(span.tensor)) {
     select(span, gradient);
     gradient = left_.data();
@@ -180,7 +180,7 @@ std::size_t Residuals::compress(const ChunkSpan& span, const float* gradient,
 }
 
 void Residuals::settle(const ChunkSpan& span, const float* gradient, bool delivered) noexcept {
-  if (is_settled(span.tensor)) return;
+  if (is_relayed(span.tensor)) return;
   if (is_far(span.tensor)) {
     far_[span.tensor]->fates[index_in_tensor(span)] = delivered ? Fate::kDelivered : Fate::kMissed;
     return;

@@ -86,16 +86,16 @@ class Residuals {
  private:
   bool has_velocity(std::uint32_t tensor) const noexcept {
     const TensorSpec& spec = layout_.tensor(tensor);
-    return momentum_ > 0 && spec.dtype == Dtype::kFloat32 && !spec.exact && !spec.settled;
+    return momentum_ > 0 && spec.dtype == Dtype::kFloat32 && !spec.exact && !spec.relayed;
   }
   // What leaves of it is chosen element by element, or is no gradient.
   bool selects(std::uint32_t tensor) const noexcept {
     return thresholds_.prunes(tensor) || has_velocity(tensor);
   }
   // Its residual is somewhere else.
-  bool is_settled(std::uint32_t tensor) const noexcept { return layout_.tensor(tensor).settled; }
+  bool is_relayed(std::uint32_t tensor) const noexcept { return layout_.tensor(tensor).relayed; }
   bool keeps_here(std::uint32_t tensor) const noexcept {
-    return !is_settled(tensor) && !is_far(tensor);
+    return !is_relayed(tensor) && !is_far(tensor);
   }
   std::uint32_t index_in_tensor(const ChunkSpan& span) const noexcept {
     return static_cast<std::uint32_t>(span.first_elem / layout_.chunk_elems(span.tensor));
@@ -131,7 +131,7 @@ class Residuals {
   std::vector<std::uint64_t> first_;  // of each tensor, in values_
   std::vector<float> values_;
   // Of one chunk that is pruned or a velocity's: what leaves, as floats and packed, and a residual
-  // of nothing, as settled tensors have.
+  // of nothing, as relayed tensors have.
   std::vector<float> left_;
   std::vector<std::uint8_t> packed_;
   std::vector<float> nothing_;

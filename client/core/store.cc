@@ -98,7 +98,7 @@ void Store::begin_push(LayerIndex index, std::span<const float* const> inputs, S
   layer.push_step = step;
   layer.push_left = layer.chunk_count;
   for (std::uint32_t block = layer.block_begin; block < layer.block_end; ++block)
-    blocks_[block].settled = 0;
+    blocks_[block].counted = 0;
   ++pushing_count_;
   // The pool counts from 1, initial values being its first.
   pool_.push(index, step + 1, layer.block_end - layer.block_begin);
@@ -200,17 +200,16 @@ void Store::renew(Recovery& recovery, std::vector<std::vector<ChunkIndex>>& lost
 }
 
 // The store has counted these of the push under way: every answer of the block says so again.
-void Store::settle_pushes(std::uint32_t block, std::uint64_t counted, TimeNs now) {
+void Store::note_counted(std::uint32_t block, std::uint64_t counted, TimeNs now) {
   Layer& layer = layers_[blocks_[block].layer];
   CHECK(layer.pushing);
   Flow& flow = link_.flows[shard_of_block(block)];
-  std::uint64_t& settled = blocks_[block].settled;
-  for (std::uint64_t rest = counted & blocks_[block].all() & ~settled; rest != 0;
-       rest &= rest - 1) {
+  std::uint64_t& known = blocks_[block].counted;
+  for (std::uint64_t rest = counted & blocks_[block].all() & ~known; rest != 0; rest &= rest - 1) {
     const ChunkIndex chunk =
         block * kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(rest));
     if (!pushes_->result(chunk, now, flow)) continue;
-    settled |= rest & -rest;
+    known |= rest & -rest;
     CHECK(layer.push_left != 0);
     --layer.push_left;
     last_progress_ns_ = now;
@@ -279,7 +278,7 @@ Verdict Store::handle_values(const wire::Packet& packet, TimeNs now) {
   } else {
     ++link_.counters.duplicate_results;
   }
-  if (counted) settle_pushes(index, block.all(), now);
+  if (counted) note_counted(index, block.all(), now);
   // A layer's clock is that of all its blocks: too much for every packet.
   if (changed || verdict == Verdict::kCompleted) tell_pool(block.layer);
   return verdict;
@@ -301,7 +300,7 @@ Verdict Store::handle_answer(const wire::Packet& packet, TimeNs now) {
   for (std::uint64_t again = recovery.answer(body, now, link_.flows[shard]); again != 0;
        again &= again - 1)
     lost.push_back(body.block * kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(again)));
-  if (of_push) settle_pushes(body.block, body.counted, now);
+  if (of_push) note_counted(body.block, body.counted, now);
   return Verdict::kProbe;
 }
 

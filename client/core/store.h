@@ -109,7 +109,7 @@ class Store {
     std::uint16_t at_clock = 0;
     std::uint16_t parked = 0;
     std::uint8_t chunk_count = 0;
-    std::uint64_t settled = 0;  // of the push under way: chunks that are known to be counted
+    std::uint64_t counted = 0;  // of the push under way: chunks that are known to be counted
     std::uint64_t all() const noexcept {
       return ~std::uint64_t{0} >> (kChunksPerBlock - chunk_count);
     }
@@ -130,7 +130,7 @@ class Store {
   void note_age() noexcept { link_.counters.oldest_request_iterations = pool_.oldest_age(); }
   bool write_push(ChunkIndex chunk, Transmit& transmit, std::span<std::uint8_t> out, TimeNs now);
   bool write_pull(ChunkIndex first, Transmit& transmit, std::span<std::uint8_t> out, TimeNs now);
-  void settle_pushes(std::uint32_t block, std::uint64_t counted, TimeNs now);
+  void note_counted(std::uint32_t block, std::uint64_t counted, TimeNs now);
   void tell_pool(LayerIndex layer) noexcept;
   void note_sent(LayerIndex layer, Step iteration, bool again, TimeNs now) noexcept;
   void renew(Recovery& recovery, std::vector<std::vector<ChunkIndex>>& lost, const Layer& layer);

@@ -153,7 +153,7 @@ bool Tensors::next_joined(std::uint32_t& tensor) noexcept {
   return true;
 }
 
-void Tensors::end_flight(Row& row) noexcept {
+void Tensors::end_submission(Row& row) noexcept {
   CHECK(row.in_flight != 0 && in_flight_count_ != 0);
   row.in_flight = 0;
   --in_flight_count_;
@@ -166,7 +166,7 @@ void Tensors::done(std::uint32_t tensor, Result result, TimeNs now) noexcept {
     result.latency_ns = std::max<DurationNs>(0, now - row.submission.ready_ns);
     result.step = current_;
     row.result = result;
-    end_flight(row);
+    end_submission(row);
   }
   become(row, Part::kDone);
   ++done_count_;
@@ -190,7 +190,7 @@ void Tensors::begin_next_step() noexcept {
 void Tensors::abandon() noexcept {
   for (Row& row : rows_) {
     if (row.in_flight != 0) {
-      end_flight(row);
+      end_submission(row);
       row.lost = true;
     }
     row.part = Part::kUnasked;

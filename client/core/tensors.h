@@ -116,7 +116,7 @@ class Tensors {
   void fill_next() noexcept;
   void join(std::uint32_t tensor) noexcept;
   void become(Row& row, Part part) noexcept;
-  void end_flight(Row& row) noexcept;
+  void end_submission(Row& row) noexcept;
   void check() const noexcept;
 
   const SessionOptions& options_;

@@ -8,7 +8,7 @@ namespace sluice::client {
 namespace {
 
 constexpr std::size_t kAlignBytes = 256;  // of a tensor in staging: what copies like
-constexpr double kFlightSeconds = 50e-6;
+constexpr double kInFlightSeconds = 50e-6;
 constexpr std::size_t kPiecesInFlight = 4;
 constexpr std::size_t kLeastPieceBytes = 64 << 10;
 constexpr std::size_t kKernel = 1;  // in place of its bytes
@@ -27,9 +27,9 @@ std::size_t room_bytes(std::size_t bytes) noexcept {
 }  // namespace
 
 CopyStage::Limits CopyStage::limits_for(double bytes_per_s) noexcept {
-  const auto flight = static_cast<std::size_t>(std::max(0.0, bytes_per_s) * kFlightSeconds);
-  const std::size_t piece = std::max(kLeastPieceBytes, room_bytes(flight / kPiecesInFlight));
-  return {.piece_bytes = piece, .flight_bytes = std::max(flight, piece)};
+  const auto in_flight = static_cast<std::size_t>(std::max(0.0, bytes_per_s) * kInFlightSeconds);
+  const std::size_t piece = std::max(kLeastPieceBytes, room_bytes(in_flight / kPiecesInFlight));
+  return {.piece_bytes = piece, .in_flight_bytes = std::max(in_flight, piece)};
 }
 
 std::size_t CopyStage::staging_bytes(const Layout& layout, const FarRooms* far) noexcept {
@@ -44,7 +44,7 @@ CopyStage::CopyStage(const Layout& layout, std::span<std::uint8_t> staging, cons
                      FarRooms* far)
     : limits_(limits), rows_(layout.tensor_count()) {
   CHECK(staging.size() >= staging_bytes(layout, far));
-  CHECK(limits.piece_bytes > 0 && limits.piece_bytes <= limits.flight_bytes);
+  CHECK(limits.piece_bytes > 0 && limits.piece_bytes <= limits.in_flight_bytes);
   std::size_t at = 0;
   for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor) {
     Row& row = rows_[tensor];
@@ -237,8 +237,8 @@ bool CopyStage::poll_copy(Copy& copy) noexcept {
     Row* const best = most_urgent(way);
     if (best == nullptr) continue;
     const std::size_t bytes = std::min(limits_.piece_bytes, best->bytes - best->begun);
-    std::size_t& flight = flight_bytes_[static_cast<std::size_t>(way)];
-    if (flight + bytes > limits_.flight_bytes) continue;
+    std::size_t& in_flight = in_flight_bytes_[static_cast<std::size_t>(way)];
+    if (in_flight + bytes > limits_.in_flight_bytes) continue;
     std::uint8_t* host = best->staging;
     // The session's side of a submission is only read, so a copy in may be cast alike.
     const void* memory = way == Way::kIn ? best->submission.input : best->submission.output;
@@ -253,7 +253,7 @@ bool CopyStage::poll_copy(Copy& copy) noexcept {
             .host = host + best->begun,
             .device = static_cast<std::uint8_t*>(const_cast<void*>(memory)) + best->begun,
             .bytes = bytes};
-    flight += bytes;
+    in_flight += bytes;
     best->begun += bytes;
     best->running += bytes;
     return true;
@@ -296,9 +296,9 @@ void CopyStage::copied(const Copy& copy) noexcept {
   CHECK(row.running >= copy.bytes);
   row.running -= copy.bytes;
   if (is_copy(copy.way)) {
-    std::size_t& flight = flight_bytes_[static_cast<std::size_t>(copy.way)];
-    CHECK(flight >= copy.bytes);
-    flight -= copy.bytes;
+    std::size_t& in_flight = in_flight_bytes_[static_cast<std::size_t>(copy.way)];
+    CHECK(in_flight >= copy.bytes);
+    in_flight -= copy.bytes;
   } else {
     CHECK(kernels_running_ != 0);
     --kernels_running_;

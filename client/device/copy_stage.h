@@ -41,8 +41,8 @@ class CopyStage {
   static constexpr bool is_copy(Way way) noexcept { return way <= Way::kOut; }
 
   struct Limits {
-    std::size_t piece_bytes = 0;   // of one copy
-    std::size_t flight_bytes = 0;  // of all copies of one way that run
+    std::size_t piece_bytes = 0;      // of one copy
+    std::size_t in_flight_bytes = 0;  // of all copies of one way that run
   };
   // For copies at such a rate: what runs is over after some 50 us.
   static Limits limits_for(double bytes_per_s) noexcept;
@@ -181,7 +181,7 @@ class CopyStage {
   std::vector<std::uint32_t> active_;  // not idle, in order of acceptance
   std::vector<Done> done_;             // to be polled, from done_first_ on
   std::size_t done_first_ = 0;
-  std::array<std::size_t, kWays> flight_bytes_{};
+  std::array<std::size_t, kWays> in_flight_bytes_{};
   std::uint32_t kernels_running_ = 0;
   bool flushes_ = false;
   bool device_works_ = true;

@@ -46,7 +46,7 @@ def main():
                            for clocks in stale.clocks().values())
             optimizer.step()
             time.sleep(float(seconds))
-        stale.settle(30)
+        stale.synchronise(30)
         stats = stale.stats()
         with torch.no_grad():  # of all ranks' steps; one that was ahead has not trained on them
             loss = loss_of(model, generator, 2000).item()

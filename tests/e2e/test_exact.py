@@ -139,9 +139,9 @@ def test_what_is_delivered_and_what_stays_are_the_pruned_gradients_at_loss(prune
     for report in reports:
         if report["applied"] == last["applied"]:
             assert (report["total"] == last["total"]).all()
-        settled = [report[f"{what}_chunks"] for what in ("delivered", "requeued", "kept",
+        over = [report[f"{what}_chunks"] for what in ("delivered", "requeued", "kept",
                                                          "discarded")]
-        assert sum(settled) == report["submitted"] * PRUNED_CHUNKS, settled
+        assert sum(over) == report["submitted"] * PRUNED_CHUNKS, over
         assert report["residual"].any(), report
     if policy:
         assert reports[2]["late_chunks"] > 0, "nobody was late"

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kPortDatagramBytes = 1472;
 constexpr std::string_view kFuzzerAddress = "10.66.6.6:666";
-constexpr std::size_t kSettleLimit = 100'000;  // datagrams; more means that something never ends
+constexpr std::size_t kDrainLimit = 100'000;  // datagrams; more means that something never ends
 
 agg::JobsOptions options() {
   agg::JobsOptions result{.secret = kSecret,
@@ -65,7 +65,7 @@ World::World() : appliance_({.jobs = options(), .makes_memory = false}), reply_(
   for (std::uint16_t rank = 0; rank < kHonestRanks; ++rank)
     honest_[rank] = join("honest", rank, kHonestRanks, kHonestChunks, 1, honest_address(rank),
                          honest_path(rank), kHonestKind);
-  settle();
+  drain();
   join_hostile();
 }
 
@@ -121,7 +121,7 @@ Membership World::join(const char* name, std::uint16_t rank, std::uint16_t world
   result = control(proven, address, path);
   // Its memory is made first; a job that runs admits a rank again when its shards know of it.
   const bool made = agg::carry_out_all(appliance_.jobs(), now_);
-  if (result.reply_bytes == 0) settle();
+  if (result.reply_bytes == 0) drain();
   if (made || result.reply_bytes == 0) result = control(proven, address, path);
   if (!result.bind || result.reply_bytes == 0) return {};
   REQUIRE_PROPERTY(ok(wire::parse({reply_.data(), result.reply_bytes}, packet)));
@@ -142,7 +142,7 @@ void World::join_hostile() {
     paths[member.cookie][0].answered = true;
   }
   paths_.swap(paths);
-  settle();
+  drain();
   // The first steps need everyone; beyond them the policy has a say.
   for (Step step = 1; step <= kFullSteps; ++step)
     for (std::uint32_t chunk = 0; chunk < kHostileChunks; ++chunk)
@@ -159,7 +159,7 @@ void World::join_hostile() {
         REQUIRE_PROPERTY(ok(wire::parse(bytes, packet)));
         appliance_.handle_data(shard_of(chunk, kShards), packet, false, now_);
       }
-  settle();
+  drain();
 }
 
 Step World::hostile_step() const noexcept {
@@ -278,7 +278,7 @@ void World::advance_honest() {
   REQUIRE_PROPERTY(ok(wire::parse(bytes, packet)));
   const Verdict verdict = appliance_.handle_data(shard, packet, false, now_);
   REQUIRE_PROPERTY(verdict == (rank + 1 == kHonestRanks ? Verdict::kCompleted : Verdict::kFolded));
-  settle();
+  drain();
   if (++next_contribution_ < kHonestRanks * kHonestChunks) return;
   for (std::uint32_t& count : results_) {
     REQUIRE_PROPERTY(count == kHonestChunks);
@@ -304,11 +304,11 @@ void World::check_result(const agg::Transmit& transmit, const wire::Packet& pack
   ++results_[transmit.rank.value];
 }
 
-void World::settle() {
+void World::drain() {
   std::size_t sent = 0;
   appliance_.pump(now_, [&](const agg::Transmit& transmit, std::span<const std::uint8_t> bytes) {
     wire::Packet packet;
-    REQUIRE_PROPERTY(++sent < kSettleLimit);
+    REQUIRE_PROPERTY(++sent < kDrainLimit);
     REQUIRE_PROPERTY(ok(wire::parse(bytes, packet)));
     if (transmit.job.value != honest_[0].job || honest_[0].cookie == 0) return;
     REQUIRE_PROPERTY(packet.type() != wire::PacketType::kNotice);
@@ -330,7 +330,7 @@ void World::pass(DurationNs duration) {
   now_ += duration;
   keep_alive();
   agg::carry_out_all(appliance_.jobs(), now_);  // what the fuzzer's joins ordered is made this late
-  settle();
+  drain();
 }
 
 }  // namespace sluice::fuzz

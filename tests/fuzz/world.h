@@ -43,7 +43,7 @@ class World {
   // The next contribution of the honest job; checks its verdict and every result that comes back.
   void advance_honest();
   // Carries everything between control side, shards and members, and checks what is sent.
-  void settle();
+  void drain();
   void pass(DurationNs duration);
   // Makes the hostile job again when its members have ended it, or goes on to the next policy's.
   void keep_hostile_job();

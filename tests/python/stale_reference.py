@@ -131,7 +131,7 @@ def outcomes(rank, ranks, steps):
                     loss = loss_of(model, batch)
                     loss.backward()
                     optimizer.step()
-                stale.settle(60)
+                stale.synchronise(60)
                 history.append(copies(model))
                 stats = stale.stats()
             mine = flat(model.parameters())

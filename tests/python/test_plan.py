@@ -101,9 +101,9 @@ def test_a_wire_format_takes_less_of_links_and_cores_and_nothing_of_a_ring(wire,
 @pytest.mark.parametrize("mbps, seconds", [(1_000, 2.62e-3), (4, 0.655)])
 def test_what_a_kernel_holds_delays_what_is_urgent_by_so_much_of_the_link(mbps, seconds):
     made = model.plan(model.Question(4, mbps / 1e3, 1, MEGABYTES_25), COSTS)
-    assert made.standing_s == pytest.approx(seconds, rel=0.01)
+    assert made.standing_queue_s == pytest.approx(seconds, rel=0.01)
     small = model.plan(model.Question(4, mbps / 1e3, 1, 256), COSTS)
-    assert small.standing_s < made.standing_s / 100
+    assert small.standing_queue_s < made.standing_queue_s / 100
 
 
 def test_it_says_so_in_words_with_what_it_was_given(capsys):

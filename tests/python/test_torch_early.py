@@ -74,7 +74,7 @@ def test_a_layer_is_counted_before_the_backward_ends(address, bound, at):  # noq
             backward(trained.model, rank, step)
             optimizer.step()
         handle.remove()
-        trained.settle(30)
+        trained.synchronise(30)
         return seen, bits(trained.model)
 
     results = train(address, 2, "backward", work, bound=bound, optimizer_at=at)

@@ -167,7 +167,7 @@ def test_bounded_staleness_trains_and_keeps_to_the_bound(address, bound, at):  #
                 optimizer.step()
                 if rank == 2:
                     time.sleep(0.002)
-            trained.settle(30)
+            trained.synchronise(30)
             assert sum(trained.staleness.values()) == 4 * (steps + 2)
             assert min(trained.staleness) == 0 and max(trained.staleness) <= (bound or steps)
             return bits(model), loss_of(model) / before
@@ -305,7 +305,7 @@ def test_a_closure_and_an_evaluation_between_steps(address):  # noqa: F811
                     model(batch(rank, step)[0])
                 assert not any(layer.pulling for layer in each._layers)
                 model.train()
-            each.settle(30)
+            each.synchronise(30)
             return bits(model)
 
     first, second = on_ranks(stale, 2, models)

@@ -14,7 +14,7 @@ using Part = BcubeWorld::Part;
 
 // As of the other jobs of a swarm.
 constexpr DurationNs kStepBound = kSecond;
-constexpr DurationNs kSettleBound = 10 * kSecond;
+constexpr DurationNs kRecoveryBound = 10 * kSecond;
 // From a death to the error at a survivor, on top of member_timeout.
 constexpr DurationNs kDeathBound = 5 * kSecond;
 constexpr DurationNs kJoinTimeout = 8 * kSecond;
@@ -324,9 +324,9 @@ void run_bcube(const BcubeSwarm& swarm, SwarmOutcome& outcome) {
   const auto rounds = static_cast<DurationNs>(options.steps + options.collectives.size() + 1);
   const DurationNs compute_ns =
       options.compute_max_ns * static_cast<DurationNs>(options.elem_counts.size());
-  const TimeNs deadline = std::max(swarm.faults_stop_at, options.start_max_ns) +
-                          1500 * kMillisecond + kSettleBound + rounds * (compute_ns + kStepBound) +
-                          2 * options.member_timeout_ns + kJoinTimeout;
+  const TimeNs deadline =
+      std::max(swarm.faults_stop_at, options.start_max_ns) + 1500 * kMillisecond + kRecoveryBound +
+      rounds * (compute_ns + kStepBound) + 2 * options.member_timeout_ns + kJoinTimeout;
   const bool over = world.run(deadline);
   for (const std::string& text : world.violations()) outcome.violations += "bcube: " + text + "\n";
   if (!over) outcome.violations += "bcube: I4: not over\n" + world.describe_stall();

@@ -168,8 +168,8 @@ std::string Worker::unbalanced_gradients() const {
   if (!left_ && !finished_) return {};
   const client::Counters& counters = session_->counters();
   const Oracle::Account& truth = world_.oracle().account(party());
-  const std::uint64_t settled = counters.delivered_chunks + counters.requeued_chunks +
-                                counters.discarded_chunks + counters.kept_chunks;
+  const std::uint64_t over = counters.delivered_chunks + counters.requeued_chunks +
+                             counters.discarded_chunks + counters.kept_chunks;
   const std::string books = "I8: rank " + std::to_string(identity.rank.value) + " of job " +
                             plan.name + " submitted " + std::to_string(truth.submitted) +
                             " chunks and counts " + std::to_string(counters.delivered_chunks) +
@@ -179,7 +179,7 @@ std::string Worker::unbalanced_gradients() const {
                             std::to_string(truth.delivered) + " and " +
                             std::to_string(truth.requeued);
   const std::uint64_t waiting = left_ ? 0 : session_->waiting_late_chunks();
-  if (settled + waiting != truth.submitted) return books + "; " + std::to_string(waiting) + " wait";
+  if (over + waiting != truth.submitted) return books + "; " + std::to_string(waiting) + " wait";
   if (counters.delivered_chunks > truth.delivered || counters.requeued_chunks > truth.requeued)
     return books;
   const std::uint64_t unknown =

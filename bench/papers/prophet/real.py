@@ -22,7 +22,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SCALE = settings.LAB_SCALE
 RANKS = 2
 ITERATIONS = 24  # of each schedule, in turn
-SETTLED = 12     # at the end, that count
+STEADY = 12     # at the end, that count
 SETTINGS = tuple(settings.Setting("resnet50", rate, 1.0) for rate in (1, 3))
 SCHEDULES = ("fifo", "credit", "prophet", "strict")
 RUN_TIMEOUT_S = 300
@@ -72,12 +72,12 @@ def records():
 
 
 def _record(setting, schedule, said, busy_percent):
-    settled = [1e3 * value for value in said[0]["seconds"][schedule][-SETTLED:]]
+    steady = [1e3 * value for value in said[0]["seconds"][schedule][-STEADY:]]
     record = {"key": simulation.key(VARIANT, setting, schedule), "variant": VARIANT,
               "model": setting.model, "rate_gbps": setting.rate_gbps,
               "latency_ms": setting.latency_ms, "policy": schedule,
-              "iteration_ms": round(statistics.median(settled), 2),
-              "least_ms": round(min(settled), 2), "most_ms": round(max(settled), 2),
+              "iteration_ms": round(statistics.median(steady), 2),
+              "least_ms": round(min(steady), 2), "most_ms": round(max(steady), 2),
               "retransmissions": sum(rank["retransmissions"][schedule] for rank in said),
               "busy_percent": round(busy_percent)}
     if schedule == "prophet":

@@ -21,7 +21,7 @@ LATENCIES_MS = (0.02, 1.0)
 # simulate and changes no iteration time by more than a packet.
 CHUNK_BYTES = 8832
 ITERATIONS = 24
-SETTLED = 12  # iterations at the end that count
+STEADY = 12  # iterations at the end that count
 
 LAB_SCALE = 20  # of bytes and rates in the real run: two ranks and sluiced share two cores
 

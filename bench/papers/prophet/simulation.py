@@ -22,7 +22,7 @@ class Variant:
     workers: int = 1
     jitter_permille: int = 0
     iterations: int = settings.ITERATIONS
-    settled: int = settings.SETTLED
+    steady: int = settings.STEADY
     program: str = PROGRAM
 
 
@@ -30,12 +30,12 @@ MAIN = Variant("main")
 LAYERS = Variant("layers", ready_steps=0)
 # Four workers that wait for one another, each iteration's compute drawn anew: 48 of them count.
 JITTERS = tuple(Variant(f"jitter {permille // 10} %", workers=4, jitter_permille=permille,
-                        iterations=60, settled=48) for permille in (50, 200))
+                        iterations=60, steady=48) for permille in (50, 200))
 JITTER_SETTINGS = tuple(settings.Setting(model, rate, 1.0)
                         for model, rate in (("resnet50", 1), ("resnet50", 3), ("vgg19", 3),
                                             ("bert_base", 3)))
 # The whole production session and aggregator, a check on the light replay.
-SESSION = Variant("session", workers=2, iterations=14, settled=6, program=SESSION_PROGRAM)
+SESSION = Variant("session", workers=2, iterations=14, steady=6, program=SESSION_PROGRAM)
 SESSION_SETTINGS = tuple(settings.Setting("resnet50", rate, latency)
                          for rate in (1, 3) for latency in settings.LATENCIES_MS)
 SESSION_POLICIES = (settings.FIFO, settings.FIFO_EQUAL, settings.STOP_AND_WAIT,
@@ -71,15 +71,15 @@ def play(tensors, rate_gbps, latency_ms, policy, variant=MAIN, chunk_bytes=setti
 
 
 def record(setting, policy, variant):
-    """One run's record; iteration_ms is the mean of the settled iterations."""
+    """One run's record; iteration_ms is the mean of the steady iterations."""
     said = play(settings.tensors(setting.model, variant.ready_steps), setting.rate_gbps,
                 setting.latency_ms, policy, variant)
-    settled = [ns / 1e6 for ns in said["iteration_ns"][-variant.settled:]]
+    steady = [ns / 1e6 for ns in said["iteration_ns"][-variant.steady:]]
     out = {"key": key(variant.name, setting, policy.name), "variant": variant.name,
            "model": setting.model, "rate_gbps": setting.rate_gbps,
            "latency_ms": setting.latency_ms, "policy": policy.name,
-           "iteration_ms": round(statistics.fmean(settled), 3),
-           "least_ms": round(min(settled), 3), "most_ms": round(max(settled), 3)}
+           "iteration_ms": round(statistics.fmean(steady), 3),
+           "least_ms": round(min(steady), 3), "most_ms": round(max(steady), 3)}
     if policy.schedule == "prophet" and variant is MAIN:
         out["plan"] = said["plan"]
     return out

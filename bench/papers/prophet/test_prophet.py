@@ -12,7 +12,7 @@ PACKET = settings.CHUNK_BYTES
 RATE_GBPS = PACKET * 8 / 1e6  # a packet a millisecond
 # A model of two layers: the front one is urgent and comes 2 ms after the other.
 FRONT, BACK = Tensor(4 * PACKET, 0.002, 0.005), Tensor(8 * PACKET, 0.0, 0.001)
-SHORT = simulation.Variant("test", iterations=4, settled=2)
+SHORT = simulation.Variant("test", iterations=4, steady=2)
 
 needs_program = pytest.mark.skipif(
     not os.path.exists(os.path.join(report.build_dir(), simulation.PROGRAM)),
@@ -54,7 +54,7 @@ def test_in_the_fluid_model_each_unit_of_stop_and_wait_costs_a_latency():
 def test_models_of_more_tensors_than_there_are_priorities_are_played(program):
     if not os.path.exists(os.path.join(report.build_dir(), program)):
         pytest.skip(f"{program} is not built")
-    variant = simulation.Variant("many", iterations=2, settled=1, program=program)
+    variant = simulation.Variant("many", iterations=2, steady=1, program=program)
     took_ms = simulated_ms([Tensor(PACKET, 0.0, 0.0)] * 300, settings.STRICT, variant=variant)
     assert took_ms[-1] == pytest.approx(300.5, rel=0.02)
 

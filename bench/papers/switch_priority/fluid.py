@@ -11,7 +11,7 @@ from . import models
 from .programs import Server, Worker, turn
 
 STEPS = 9        # simulated
-SETTLED_STEPS = 6  # the last of them count: twice a whole rotation of the workers
+STEADY_STEPS = 6  # the last of them count: twice a whole rotation of the workers
 
 
 class _Connection:
@@ -91,7 +91,7 @@ class Fluid:
                 self._send(self._down, worker, layer, self._server.finished_steps)
 
     def step_s(self):
-        """Seconds of a step once all is settled."""
+        """Seconds of a step in the steady state."""
         now, ends = 0.0, []
         self._pull(self._server.start())
         while not self._server.done:
@@ -113,7 +113,7 @@ class Fluid:
             for worker, machine in enumerate(self._machines):
                 for layer in machine.advance(now):
                     self._send(self._up, worker, layer, machine.step - 1)
-        return (ends[-1] - ends[-1 - SETTLED_STEPS]) / SETTLED_STEPS
+        return (ends[-1] - ends[-1 - STEADY_STEPS]) / STEADY_STEPS
 
 
 def aggregation_s(model, streamed, headers=1.0):

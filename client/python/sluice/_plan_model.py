@@ -19,7 +19,7 @@ _ETHERNET_BYTES = 14
 _IP_UDP_BYTES = 20 + 8
 _IP_TCP_BYTES = 20 + 32
 # What a worker's kernel may hold over UDP: SO_SNDBUF, which it doubles, and a train beyond.
-_STANDING_BYTES = 2 * (128 << 10) + 65_400
+_STANDING_QUEUE_BYTES = 2 * (128 << 10) + 65_400
 _RESULT_BYTES = 16 + 66  # the longest headers: a result's, and a word for 64 workers
 
 
@@ -106,10 +106,10 @@ class Plan:
         return max(parts, key=parts.get)
 
     @property
-    def standing_s(self):
+    def standing_queue_s(self):
         """How long at most the link needs for what a worker's kernel already has."""
-        standing_bytes = min(_STANDING_BYTES, self.chunks * self.chunk_bytes)
-        return standing_bytes * 8 / (self.question.link_gbps * 1e9)
+        queue_bytes = min(_STANDING_QUEUE_BYTES, self.chunks * self.chunk_bytes)
+        return queue_bytes * 8 / (self.question.link_gbps * 1e9)
 
     @property
     def boxes_needed(self):

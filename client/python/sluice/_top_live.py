@@ -141,7 +141,7 @@ class Asked:
             self._answers.put(error)
 
     def take(self):
-        """Whether there is news."""
+        """Whether something has changed."""
         overdue = self._since_s is not None and time.monotonic() - self._since_s > _PATIENCE_S
         try:
             answer = self._answers.get_nowait()

@@ -77,7 +77,7 @@ class StaleSynchronous:
 
     Rank 0's parameters are the initial ones; who joins later gets the current ones. Buffers and
     frozen parameters stay each worker's own: see average_buffers(). Between step() and the next
-    forward parameters are those that this worker has come to: see flush() and settle().
+    forward parameters are those that this worker has come to: see flush() and synchronise().
 
     Blocks until all ranks have joined. Raises InvalidArgument, naming the parameter or the option,
     for what it does not work with, and what sluice.Store raises. Later errors come out of the
@@ -318,7 +318,7 @@ class StaleSynchronous:
         for layer in self._layers:
             self._await(layer)
 
-    def settle(self, timeout=None):
+    def synchronise(self, timeout=None):
         """Called by all ranks that still train: waits until everybody has pushed what it has done,
         and reads all of it. The parameters are then the same everywhere, with any bound."""
         self.flush()
@@ -331,7 +331,7 @@ class StaleSynchronous:
         self.store.barrier(timeout)  # nobody pushes before everybody has read
 
     def state_dict(self):
-        """The model's, after flush(); for the newest of everybody, all call settle() first."""
+        """The model's, after flush(); for the newest of everybody, all call synchronise() first."""
         self.flush()
         return self.model.state_dict()
 

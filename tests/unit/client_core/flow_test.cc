@@ -102,12 +102,12 @@ TEST(Congestion, HalvesOnLossOnceARoundTripDownToItsFloor) {
 
 TEST(Congestion, ShrinksLessForFewMarksThanForMany) {
   // After many rounds with one packet in 64 marked, the fraction is small and so is the cut.
-  const auto settled_window = [](std::uint32_t marked) {
+  const auto steady_window = [](std::uint32_t marked) {
     Congestion congestion(1000);
     for (int round = 0; round < 300; ++round) congestion.on_arrived(congestion.window(), marked);
     return congestion.window();
   };
-  const std::uint32_t few = settled_window(1), all = settled_window(1000);
+  const std::uint32_t few = steady_window(1), all = steady_window(1000);
   EXPECT_LE(all, Congestion::kFloor + 1);
   EXPECT_GT(few, 4 * all);
 }

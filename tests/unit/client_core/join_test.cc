@@ -151,7 +151,7 @@ TEST(Join, GoesOnWhenThePaddedRequestPassesAfterAll) {
 }
 
 // Its answer may take long, as when the control side is away in between.
-TEST(Join, AnAnswerToThePaddedRequestSettlesThatItPasses) {
+TEST(Join, AnAnswerToThePaddedRequestShowsThatItPasses) {
   for (const bool preparing : {true, false}) {
     Scripted bench(with_big_chunks(), {{"w", 1000, Dtype::kFloat32}}, 1408);
     bench.pass(1600 * kMillisecond);

@@ -70,14 +70,14 @@ class SmallWorld {
     stopped_[rank].active = false;
     for (const auto& bytes : std::exchange(stopped_[rank].buffer, {}))
       sessions_[rank]->handle_datagram(bytes, now_);
-    settle();
+    drain();
   }
   // Another process takes the rank; the old one is gone without a word.
   void restart(std::uint16_t rank) {
     stopped_[rank] = {};
     events_[rank].clear();
     add_worker(rank);
-    settle();
+    drain();
   }
 
   std::size_t count(std::size_t rank, Event::Kind kind) const {
@@ -100,7 +100,7 @@ class SmallWorld {
   // Runs until `done` or for `limit_ns`; whether it is done.
   bool run(const std::function<bool()>& done, DurationNs limit_ns) {
     const TimeNs end_ns = now_ + limit_ns;
-    settle();
+    drain();
     while (!done()) {
       TimeNs next_ns = appliance_.next_tick_ns() - options_.appliance_ahead_ns;
       if (!network_.empty()) next_ns = std::min(next_ns, network_.top().at_ns);
@@ -182,7 +182,7 @@ class SmallWorld {
     for (std::size_t rank = 0; rank < sessions_.size(); ++rank)
       if (!stopped_[rank].active && sessions_[rank]->next_timeout() <= now_)
         sessions_[rank]->handle_timeout(now_);
-    settle();
+    drain();
   }
 
   void deliver_up(const Datagram& datagram) {
@@ -204,7 +204,7 @@ class SmallWorld {
   }
 
   // Lets every part send what it has now.
-  void settle() {
+  void drain() {
     appliance_.pump(appliance_now(), [this](const agg::Transmit& to, auto bytes) {
       send_down(to.rank.value, bytes);
     });

@@ -305,17 +305,17 @@ TEST(StoreRequests, TheAgeOfTheOldestIsTold) {
   const std::vector<float*> outputs(2, memory.data());
   const std::vector<const float*> inputs(2, memory.data());
   const auto age = [&] { return world.session(0).counters().oldest_request_iterations; };
-  const auto settle = [&] { return world.run([&] { return !store.busy(); }, kSecond); };
+  const auto at_rest = [&] { return world.run([&] { return !store.busy(); }, kSecond); };
   ASSERT_TRUE(store.initialise(0, inputs).ok());
-  ASSERT_TRUE(settle());
+  ASSERT_TRUE(at_rest());
   ASSERT_TRUE(store.pull(0, outputs).ok());
-  ASSERT_TRUE(settle());
+  ASSERT_TRUE(at_rest());
   // One layer's initial values wait when another one's first push comes.
   ASSERT_TRUE(store.initialise(2, std::vector<const float*>{memory.data()}).ok());
   EXPECT_EQ(age(), 0u);
   ASSERT_TRUE(store.push(0, inputs, 1).ok());
   EXPECT_EQ(age(), 1u);
-  ASSERT_TRUE(settle());
+  ASSERT_TRUE(at_rest());
   EXPECT_EQ(age(), 0u);
 }
 

@@ -152,7 +152,7 @@ TEST_F(Fairness, ANewProbeReplacesTheOneAboutTheSameBlock) {
   ASSERT_EQ(answers.size(), 2u);
   EXPECT_EQ(std::uint32_t{answers[0].packet.body<wire::Answer>().probe_number},
             harness->numbers[0] - 1)
-      << "the newest settles what came before it";
+      << "the newest decides what came before it";
 }
 
 // A job of hundreds waits in a barrier and probes for it, so that every turn is long in coming

@@ -139,7 +139,7 @@ class Explorer {
 
   // The production objects have just done something: `next` says what the rules expect of the
   // slots' members. Everything else is read back and judged.
-  bool settle(State next, const char* event) {
+  bool judge(State next, const char* event) {
     ++report_.events;
     subject_.read_back(next);
     last_ = next;
@@ -239,7 +239,7 @@ class Explorer {
       next.workers[part.rank].counted[part.step - kFirstStep] |= bit(part.chunk);
       if (part.step != kFirstStep) next.workers[part.rank].mode = mode;
     }
-    const bool changed = settle(next, "a contribution arrives");
+    const bool changed = judge(next, "a contribution arrives");
     if (verdict != expected && !(counts && verdict == Verdict::kCompleted))
       fail("a contribution is " + std::string(label(verdict)) + " where the rules say " +
            std::string(label(expected)));
@@ -312,12 +312,12 @@ class Explorer {
       State next = state_;
       next.shards[shard].told = true;
       subject_.tell(shard);
-      progress_ |= settle(next, "a shard is told");
+      progress_ |= judge(next, "a shard is told");
     }
     if (known.sweeping) {
       ensure_loaded();
       subject_.sweep(shard);
-      progress_ |= settle(state_, "a shard sweeps");
+      progress_ |= judge(state_, "a shard sweeps");
     }
   }
 

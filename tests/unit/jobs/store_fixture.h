@@ -95,7 +95,7 @@ class StoreJob : public ControlTest {
     return all;
   }
   // Whatever the shards and the control side have to tell each other takes a few ticks.
-  void settle() {
+  void exchange() {
     for (int round = 0; round < 4; ++round) pass(50 * kMillisecond, speakers());
   }
   std::vector<const Worker*> speakers() {

@@ -137,12 +137,12 @@ TEST_F(StoreJob, WhoComesStartsBehindTheGreatestClockOfAllShards) {
   for (Step iteration = 1; iteration <= 3; ++iteration) push_block(workers[0], iteration, 1, 1);
   Worker heir = heir_of(workers[1]);
   EXPECT_TRUE(join(heir).bytes.empty());
-  settle();
+  exchange();
   const Answered accepted = join(heir);
   ASSERT_TRUE(accepted.is(PacketType::kAccept));
   EXPECT_EQ(accepted.body<wire::Accept>().rejoined, 1);
   EXPECT_EQ(accepted.body<wire::Accept>().first_steps[0], 4u);
-  settle();
+  exchange();
   EXPECT_EQ(push_block(heir, 3, 0, 2), Verdict::kDuplicate);
   EXPECT_EQ(push_block(heir, 4, 0, 2), Verdict::kFolded);
   arrived.clear();
@@ -154,7 +154,7 @@ TEST_F(StoreJob, WhoComesStartsBehindTheGreatestClockOfAllShards) {
   third.nonce = 9999;
   EXPECT_TRUE(join(third).bytes.empty());
   leave(workers[0], wire::LeaveReason::kFinished);
-  settle();
+  exchange();
   EXPECT_TRUE(join(third).is(PacketType::kAccept));
 }
 

@@ -21,13 +21,13 @@ class KeptStore : public StoreJob {
     leave(workers[0], LeaveReason::kFinished);
     leave(workers[1], reason);
     pump();
-    settle_alone();
+    drain_alone();
   }
   void iterate() {
     for (const std::uint32_t block : {0u, 1u})
       for (const Worker& one : workers) push_block(one, 1, block, 4);
   }
-  void settle_alone() { pass(200 * kMillisecond); }
+  void drain_alone() { pass(200 * kMillisecond); }
   Worker of_next_run(std::uint16_t rank) {
     Worker next = heir_of(workers[rank]);
     next.join.run_id = kNextRun;
@@ -36,7 +36,7 @@ class KeptStore : public StoreJob {
   // Joins a store that runs; the answer comes when the shards have let it in.
   Answered come(Worker& next) {
     EXPECT_TRUE(join(next).bytes.empty());
-    settle_alone();
+    drain_alone();
     return join(next);
   }
   float value_now(const Worker& reader, Step own) {
@@ -62,7 +62,7 @@ TEST_F(KeptStore, IsThereForWorkersOfAnyRunWhoGoOnWhereTheLastOnesWere) {
     EXPECT_EQ(push_block(next, 0, 1, 99), Verdict::kDuplicate) << "initial values are ignored";
     EXPECT_EQ(value_now(next, 1), 14);
     workers[rank] = next;
-    settle();
+    exchange();
   }
   EXPECT_TRUE(std::string(jobs.views()[0].loss).empty());
   for (const Worker& one : workers) EXPECT_LT(push_block(one, 2, 1, 4), Verdict::kDuplicate);
@@ -87,7 +87,7 @@ TEST_F(KeptStore, ALateCopyOfALeaveOrOfAKeepaliveBringsNobodyBack) {
   start_and_go();
   EXPECT_EQ(leave(workers[1]).body<wire::Status>().left, 1);
   keepalive(workers[0]);
-  settle_alone();
+  drain_alone();
   EXPECT_THAT(std::string(jobs.views()[0].loss), HasSubstr("no worker is left"));
 }
 
@@ -108,7 +108,7 @@ TEST_F(KeptStore, AnotherRunWithAnotherLayoutReplacesIt) {
   Worker next = of_next_run(0);
   next.join.layouts[0].hash = 6;
   join(next);
-  settle_alone();
+  drain_alone();
   const Answered accepted = join(next);
   ASSERT_TRUE(accepted.is(PacketType::kAccept));
   EXPECT_EQ(accepted.body<wire::Accept>().kept, 0);
@@ -122,7 +122,7 @@ TEST_F(KeptStore, MakesWayForAJobThatFindsNoRoom) {
   start_and_go();
   Worker other{.name = "other", .world_size = 1};
   EXPECT_FALSE(join(other).is(PacketType::kAccept)) << "it asks again";
-  settle_alone();
+  drain_alone();
   EXPECT_TRUE(join(other).is(PacketType::kAccept));
   Worker next = of_next_run(0);
   EXPECT_THAT(refusal_of(next, wire::RefuseCode::kLimit), HasSubstr("limits.jobs"));
@@ -164,7 +164,7 @@ TEST_F(KeptStore, CollectivesThatDiedWithItsWorkersHoldNobodyUp) {
     }
     for (const Worker& one : workers) leave(one, LeaveReason::kAbnormal);
     pump();
-    settle_alone();
+    drain_alone();
     Worker next = of_next_run(1);
     const Answered accepted = come(next);
     ASSERT_TRUE(accepted.is(PacketType::kAccept));

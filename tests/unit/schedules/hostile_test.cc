@@ -45,7 +45,7 @@ class Hostile : public Schedule {
     return *reinterpret_cast<wire::CommonHeader*>(contribution.data());
   }
   std::uint64_t count(Verdict verdict) { return world().appliance().count(verdict); }
-  void settle() { world().run_until(world().now() + kMillisecond); }
+  void drain() { world().run_until(world().now() + kMillisecond); }
 
   std::vector<std::uint8_t> contribution;
 };
@@ -56,12 +56,12 @@ TEST_F(Hostile, a_packet_for_step_2_to_the_31_is_too_new) {
     const std::uint64_t before = count(Verdict::kTooNew);
     body().step = step;
     world().inject(path_of(run, 0), contribution);
-    settle();
+    drain();
     EXPECT_EQ(count(Verdict::kTooNew), before + 1) << step;
   }
   body().step = 0;
   world().inject(path_of(run, 0), contribution);
-  settle();
+  drain();
   EXPECT_EQ(count(Verdict::kTooOld), 1u);
   expect_completed(run, 2 * kSecond);
 }
@@ -82,7 +82,7 @@ TEST_F(Hostile, a_result_for_a_future_step_changes_nothing_at_the_worker) {
   bytes.resize(
       wire::encode(bytes, {common().job, 0, common().cookie}, result, {&mask, 1}, payload));
   world().inject_to_worker(worker, bytes);
-  settle();
+  drain();
   EXPECT_EQ(worker.session().verdicts()[static_cast<std::size_t>(Verdict::kTooNew)], 1u);
   expect_completed(run, 2 * kSecond);
 }
@@ -93,7 +93,7 @@ TEST_F(Hostile, a_forged_probe_gets_no_answer) {
   std::vector<std::uint8_t> bytes(200);
   bytes.resize(wire::encode(bytes, {common().job, 0, common().cookie ^ 1}, probe));
   world().inject(stranger_path(run), bytes);
-  settle();
+  drain();
   EXPECT_EQ(count(Verdict::kBadCookie), 1u);
   EXPECT_EQ(count(Verdict::kProbe), 0u);
   EXPECT_EQ(world().stranger_bytes(), 0u);
@@ -104,7 +104,7 @@ TEST_F(Hostile, a_forged_probe_gets_no_answer) {
   bytes.resize(200);
   bytes.resize(wire::encode(bytes, {200, 0, 1}, probe));
   world().inject(stranger_path(run), bytes);
-  settle();
+  drain();
   EXPECT_EQ(count(Verdict::kBadCookie), 2u);
   EXPECT_EQ(count(Verdict::kUnknownJob), 1u);
   EXPECT_EQ(world().stranger_bytes(), 0u);
@@ -118,7 +118,7 @@ TEST_F(Hostile, a_stolen_cookie_from_another_address_gets_no_data_there) {
   bytes.resize(wire::encode(bytes, {common().job, 0, common().cookie}, probe));
   const std::uint64_t before = count(Verdict::kProbe);
   world().inject(stranger_path(run), bytes);
-  settle();
+  drain();
   EXPECT_GT(count(Verdict::kProbe),
             before);  // a copy of the member's own packet would look the same
   EXPECT_EQ(world().stranger_bytes(), 0u) << "answers go to the path that was proven";
@@ -136,7 +136,7 @@ TEST_F(Hostile, keepalives_from_forged_addresses_move_no_results) {
                               wire::Keepalive{.timestamp_us = 1, .token = 1u + forger}));
     forged_bytes += bytes.size();
     world().inject(path, bytes);
-    settle();
+    drain();
   }
   EXPECT_EQ(count(Verdict::kBadCookie), 0u) << "the cookie is the member's own";
   expect_completed(run, 2 * kSecond);
@@ -198,7 +198,7 @@ TEST_F(Hostile, a_stranger_gets_no_longer_answer_than_it_sent) {
     if (padded) bytes.resize(600);
     const std::uint64_t before = world().stranger_bytes();
     world().inject(stranger_path(run, 0), bytes);
-    settle();
+    drain();
     EXPECT_GT(world().stranger_bytes(), before);
     EXPECT_LE(world().stranger_bytes() - before, bytes.size());
   }
@@ -211,14 +211,14 @@ TEST_F(Hostile, truncated_packets_are_counted_at_every_length) {
   const std::uint64_t before = count(Verdict::kTruncated);
   for (std::size_t bytes = 0; bytes < contribution.size(); ++bytes)
     world().inject(path_of(run, 0), {contribution.data(), bytes});
-  settle();
+  drain();
   EXPECT_EQ(count(Verdict::kTruncated) - before, contribution.size());
   EXPECT_EQ(count(Verdict::kFolded), folded);
   // And frames whose IP header promises more than there is.
   const std::vector<std::uint8_t> frame = frame_of(path_of(run, 0), contribution);
   for (std::size_t bytes = 1; bytes < frame.size(); ++bytes)
     world().inject_frame({frame.data(), bytes});
-  settle();
+  drain();
   EXPECT_EQ(count(Verdict::kFolded), folded);
   expect_completed(run, 2 * kSecond);
 }
@@ -235,7 +235,7 @@ TEST_F(Hostile, fragments_are_counted_and_dropped) {
     std::memcpy(ip + 10, &checksum, 2);
     world().inject_frame(frame);
   }
-  settle();
+  drain();
   EXPECT_EQ(count(Verdict::kFragment), 3u);
   EXPECT_EQ(count(Verdict::kFolded), folded);
   expect_completed(run, 2 * kSecond);
@@ -248,7 +248,7 @@ TEST_F(Hostile, oversized_packets_are_refused) {
   std::vector<std::uint8_t> longer = contribution;
   longer.push_back(0);
   world().inject(path_of(run, 0), longer);
-  settle();
+  drain();
   EXPECT_EQ(count(Verdict::kBadLength), 1u);
   // A well-formed packet of twice the job's chunk size, from the rank that has not sent yet.
   wire::Contribution body{
@@ -259,7 +259,7 @@ TEST_F(Hostile, oversized_packets_are_refused) {
   auto& header = *reinterpret_cast<wire::Contribution*>(bytes.data() + sizeof(wire::CommonHeader));
   header.chunk = 21;  // outside the layout, too
   world().inject(path_of(run, 0), bytes);
-  settle();
+  drain();
   EXPECT_EQ(count(Verdict::kBadChunk), 1u);
   EXPECT_EQ(count(Verdict::kFolded), folded);
   expect_completed(run, 2 * kSecond);
@@ -285,7 +285,7 @@ TEST_F(Hostile, a_contribution_bigger_than_a_chunk_is_a_shape_mismatch) {
   bytes.resize(wire::encode(bytes, sender, body, {}, payload));
   EXPECT_EQ(count(Verdict::kFolded), 0u) << "the slot must still be open for rank 0";
   world().inject(path_of(run, 0), bytes);
-  settle();
+  drain();
   EXPECT_EQ(count(Verdict::kShapeMismatch), 1u);
 }
 
@@ -300,7 +300,7 @@ TEST_F(Hostile, a_wrong_checksum_is_counted_and_dropped) {
     frame[at] ^= 0x10;
     world().inject_frame(frame);
   }
-  settle();
+  drain();
   EXPECT_EQ(count(Verdict::kBadChecksum), injected);
   EXPECT_EQ(count(Verdict::kFolded), folded);
   expect_completed(run, 2 * kSecond);
@@ -319,7 +319,7 @@ TEST_F(Hostile, random_datagrams_never_change_a_live_job) {
     world().inject(stranger_path(run, static_cast<std::uint16_t>(random.below(2))), bytes);
     if (i % 16 == 0) world().run_until(world().now() + 10 * kMicrosecond);
   }
-  settle();
+  drain();
   expect_completed(run, 3 * kSecond);
   EXPECT_EQ(world().stranger_bytes(), 0u);
 }
