@@ -173,7 +173,7 @@ def words(made, source):
         "more would gain nothing." if needed > 1 else
         "Several boxes: one is enough; more would gain nothing.",
         f"Urgency: over UDP a tensor overtakes what the scheduler still has; not what stands below "
-        f"it, in the worker's kernel, at most {_time(made.standing_s)} of its link.",
+        f"it, in the worker's kernel, at most {_time(made.standing_queue_s)} of its link.",
         f"A ring: {_time(made.ring_s)}, of {question.dtype}; its links set it, where its workers' "
         "cores keep up with them.",
         f"The law: a box beats a ring if it sums more than N^2 W / (2 (N - 1)) = "
