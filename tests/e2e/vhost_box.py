@@ -14,9 +14,9 @@ class VhostBox:
     """A context that runs sluiced with `ports` vhost-user sockets in `directory`."""
 
     def __init__(self, directory: Path, ports: int, secret: str = "lab", extra: str = "",
-                 limits: str = ""):
+                 limits: str = "", port_extra: str = ""):
         self.directory, self.ports, self.secret, self.extra = Path(directory), ports, secret, extra
-        self.limits = limits
+        self.limits, self.port_extra = limits, port_extra
         self.log = self.directory / "sluiced.log"
 
     def url(self, port: int) -> str:
@@ -41,6 +41,7 @@ class VhostBox:
                 f'name = "worker{port}"',
                 'type = "vhost-user"',
                 f'path = "{self.directory}/port{port}.sock"',
+                self.port_extra,
             ]
         config = self.directory / "appliance.toml"
         config.touch(mode=0o600)  # it holds the secret

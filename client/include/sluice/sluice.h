@@ -206,7 +206,8 @@ typedef struct sluice_options {
   /* Where the appliance is:
    *   udp://HOST[:PORT]                kernel sockets; HOST a name, an IPv4 or [IPv6] address
    *   vhost://HOST[:PORT]/PATH         HOST the appliance's IPv4 address, /PATH its vhost-user
-   *                                    socket; needs the DPDK plug-in
+   *                                    socket, which is one process's and may be shared by its
+   *                                    jobs; needs the DPDK plug-in
    *   inproc://NAME                    an appliance inside this process, made by its first worker
    * PORT is 7700 when absent. Required. */
   const char* address;

@@ -66,8 +66,8 @@ def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size
     ddp_model  a DistributedDataParallel without a communication hook. Every rank must attach, with
                the same model and the same settings, before its first synchronised backward.
     address    'udp://HOST[:PORT]' or 'vhost://HOST[:PORT]/SOCKET', default SLUICE_ADDRESS;
-               '{rank}' and '{local_rank}' are replaced. A vhost-user socket takes one job: a
-               second model needs another one.
+               '{rank}' and '{local_rank}' are replaced. A vhost-user socket is one process's,
+               whose models may share it.
     job        name of the job, default SLUICE_JOB or 'default'.
     weight     samples in this rank's batch when batches differ in size: gradients become the mean
                weighted by it. 1 (default) everywhere: the plain mean, as DDP does it. May be set

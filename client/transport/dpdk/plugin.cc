@@ -183,12 +183,9 @@ struct sluice_dpdk_port {
   bool probed = false;
   bool started = false;
   rte_mempool* pool = nullptr;
-  std::array<rte_mbuf*, kBurst> received{};
-  std::uint32_t received_count = 0;
   int rx_fd = -1;
 
   ~sluice_dpdk_port() {
-    if (received_count != 0) rte_pktmbuf_free_bulk(received.data(), received_count);
     if (started) rte_eth_dev_stop(id);
     if (probed) {
       rte_eth_dev_close(id);
@@ -276,16 +273,24 @@ const char* error_text() { return thread_error().c_str(); }
 std::uint32_t receive_capacity(const sluice_dpdk_port*) { return kReceiveEntries; }
 
 std::uint32_t rx_burst(sluice_dpdk_port* port, sluice_dpdk_frame* frames, std::uint32_t count) {
-  if (port->received_count != 0) {
-    rte_pktmbuf_free_bulk(port->received.data(), port->received_count);
-  }
+  std::array<rte_mbuf*, kBurst> mbufs;
   const auto wanted = static_cast<std::uint16_t>(std::min<std::uint32_t>(count, kBurst));
-  port->received_count = rte_eth_rx_burst(port->id, 0, port->received.data(), wanted);
-  for (std::uint32_t i = 0; i < port->received_count; ++i) {
-    rte_mbuf* const mbuf = port->received[i];
-    frames[i] = {rte_pktmbuf_mtod(mbuf, std::uint8_t*), rte_pktmbuf_data_len(mbuf), 0, nullptr};
+  const std::uint16_t received = rte_eth_rx_burst(port->id, 0, mbufs.data(), wanted);
+  for (std::uint16_t i = 0; i < received; ++i) {
+    frames[i] = {rte_pktmbuf_mtod(mbufs[i], std::uint8_t*), rte_pktmbuf_data_len(mbufs[i]), 0,
+                 nullptr, mbufs[i]};
   }
-  return port->received_count;
+  return received;
+}
+
+void give_back(sluice_dpdk_port*, const sluice_dpdk_frame* frames, std::uint32_t count) {
+  std::array<rte_mbuf*, kBurst> mbufs;
+  for (std::uint32_t first = 0; first < count; first += kBurst) {
+    const std::uint32_t part = std::min<std::uint32_t>(count - first, kBurst);
+    for (std::uint32_t i = 0; i < part; ++i)
+      mbufs[i] = static_cast<rte_mbuf*>(frames[first + i].buffer);
+    rte_pktmbuf_free_bulk(mbufs.data(), part);
+  }
 }
 
 std::uint32_t tx_burst(sluice_dpdk_port* port, const sluice_dpdk_frame* frames,
@@ -335,6 +340,7 @@ extern "C" __attribute__((visibility("default"))) const sluice_dpdk_plugin sluic
     .error = error_text,
     .receive_capacity = receive_capacity,
     .rx_burst = rx_burst,
+    .give_back = give_back,
     .tx_burst = tx_burst,
     .link_up = link_up,
     .rx_fd = rx_fd,

@@ -3,7 +3,7 @@
  * knows no address and no protocol; it starts DPDK's environment on a thread of its own, because
  * that pins its caller.
  *
- * open and close may be called from any thread; the rest on the progress thread that owns the port.
+ * open and close may be called from any thread; of the rest one at a time for a port.
  */
 #pragma once
 
@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-#define SLUICE_DPDK_PLUGIN_ABI 2u
+#define SLUICE_DPDK_PLUGIN_ABI 3u
 #define SLUICE_DPDK_PLUGIN_SYMBOL "sluice_dpdk_plugin"
 
 struct sluice_dpdk_port; /* opaque */
@@ -34,6 +34,7 @@ struct sluice_dpdk_frame {
   /* To be sent: what follows, where it lies; or nothing. */
   uint32_t tail_bytes;
   const uint8_t* tail;
+  void* buffer; /* Received: the plug-in's. */
 };
 
 struct sluice_dpdk_plugin {
@@ -44,9 +45,11 @@ struct sluice_dpdk_plugin {
   const char* (*error)(void);
   /* Frames that may wait to be received. */
   uint32_t (*receive_capacity)(const struct sluice_dpdk_port* port);
-  /* Up to `count` frames; they are valid until the next call. */
+  /* Up to `count` frames; they are valid until they are given back, each once, in any order. */
   uint32_t (*rx_burst)(struct sluice_dpdk_port* port, struct sluice_dpdk_frame* frames,
                        uint32_t count);
+  void (*give_back)(struct sluice_dpdk_port* port, const struct sluice_dpdk_frame* frames,
+                    uint32_t count);
   /* Copies frames, none beyond the MTU plus an Ethernet header, from the front into the ring's
    * buffers and returns how many. */
   uint32_t (*tx_burst)(struct sluice_dpdk_port* port, const struct sluice_dpdk_frame* frames,

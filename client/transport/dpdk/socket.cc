@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include <cerrno>
@@ -20,34 +21,38 @@ constexpr std::chrono::milliseconds kUnblockInterval{20};
 
 }  // namespace
 
-Status check_socket(const std::string& path, struct stat& info) {
+Result<SocketId> find_socket(const std::string& path) {
   if (path.size() >= sizeof(sockaddr_un::sun_path)) {
-    return {StatusCode::kInvalidArgument,
-            "the socket path " + path + " is longer than the system allows"};
+    return Status(StatusCode::kInvalidArgument,
+                  "the socket path " + path + " is longer than the system allows");
   }
+  struct stat info {};
   if (::stat(path.c_str(), &info) != 0) {
-    return {StatusCode::kNotFound, "vhost-user socket " + path + ": " + std::strerror(errno) +
-                                       "; is the appliance running, and is this one of its ports?"};
+    return Status(StatusCode::kNotFound,
+                  "vhost-user socket " + path + ": " + std::strerror(errno) +
+                      "; is the appliance running, and is this one of its ports?");
   }
   if (!S_ISSOCK(info.st_mode)) {
-    return {StatusCode::kInvalidArgument, path + " is not a socket; use a port of the appliance"};
+    return Status(StatusCode::kInvalidArgument,
+                  path + " is not a socket; use a port of the appliance");
   }
-  return {};
+  return SocketId{info.st_dev, info.st_ino};
 }
 
-Result<OwnedFd> claim_socket(const std::string& path, const struct stat& info) {
+Result<OwnedFd> claim_socket(const std::string& path, SocketId id) {
   OwnedFd claim(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
   const int length = std::snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "sluice-%llx-%llx",
-                                   static_cast<unsigned long long>(info.st_dev),
-                                   static_cast<unsigned long long>(info.st_ino));
+                                   static_cast<unsigned long long>(id.device),
+                                   static_cast<unsigned long long>(id.inode));
   const auto bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
   if (::bind(claim.get(), reinterpret_cast<const sockaddr*>(&name), bytes) == 0) return claim;
   if (errno == EADDRINUSE) {
     return Status(StatusCode::kRefused, "vhost-user socket " + path +
-                                            " is in use by another worker of this machine; each "
-                                            "worker needs a port of its own");
+                                            " is in use by another process of this machine; the "
+                                            "jobs of a process may share a port, each process "
+                                            "needs one of its own");
   }
   return Status(StatusCode::kIoError,
                 "vhost-user socket " + path + " cannot be claimed: " + std::strerror(errno));

@@ -2,7 +2,7 @@
 // a wait on it. No DPDK. Called while a transport is opened or closed, on the application's thread.
 #pragma once
 
-#include <sys/stat.h>
+#include <sys/types.h>
 
 #include <chrono>
 #include <functional>
@@ -14,14 +14,21 @@
 
 namespace sluice::client {
 
+// Which socket is at a path, whatever path leads there.
+struct SocketId {
+  dev_t device = 0;
+  ino_t inode = 0;
+  bool operator==(const SocketId&) const = default;
+};
+
 // Without connecting: a vhost-user port takes one connection, and a trial would be taken for a
 // worker.
-Status check_socket(const std::string& path, struct stat& info);
+Result<SocketId> find_socket(const std::string& path);
 
 // A second connection to a vhost-user port would push the first worker out. A name in the abstract
-// socket namespace, freed when its process ends however it ends, keeps workers of this machine
-// apart.
-Result<OwnedFd> claim_socket(const std::string& path, const struct stat& info);
+// socket namespace, freed when its process ends however it ends, keeps the processes of this
+// machine apart.
+Result<OwnedFd> claim_socket(const std::string& path, SocketId id);
 
 // The descriptors of this process that are connected to a Unix socket at `path`.
 std::vector<int> descriptors_of(const std::string& path);

@@ -1,8 +1,9 @@
 // A vhost-user link to an appliance on the same machine, through the DPDK plug-in.
 //
 // This part has no DPDK: it speaks ARP, IPv4 and UDP on the frames that the plug-in moves, under an
-// IP address, a port and a MAC address of its own. The appliance learns them from the packets. Two
-// workers that draw the same IP address still differ in MAC address and port.
+// IP address, a UDP port and a MAC address of its own. The appliance learns them from the packets.
+// Two workers that draw the same IP address still differ in MAC address and UDP port; the jobs of a
+// process at one socket in the UDP port only (vhost_port.h).
 #pragma once
 
 #include <memory>

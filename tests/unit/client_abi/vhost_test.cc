@@ -1,139 +1,15 @@
 // The vhost-user transport over a plug-in that this test plays: ARP, framing, and a link that
 // breaks.
-#include "client/transport/dpdk/vhost.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
-#include <cstring>
-#include <deque>
 #include <vector>
 
-#include "aggregator/wire/inet.h"
-#include "client/fork.h"
-
-// What the plug-in would keep for a port: the frames of both directions.
-struct sluice_dpdk_port {
-  std::deque<std::vector<std::uint8_t>> to_worker;
-  std::vector<std::vector<std::uint8_t>> from_worker;
-  std::vector<std::vector<std::uint8_t>> held;  // valid until the next rx_burst
-  bool up = true;
-  bool open = false;
-};
+#include "tests/unit/client_abi/vhost_fixture.h"
 
 namespace sluice::client {
 namespace {
-
-constexpr wire::Mac kApplianceMac{{2, 9, 9, 9, 9, 9}};
-const wire::IpAddress kAppliance = wire::ipv4_address(10, 0, 0, 1);
-
-class VhostTest : public ::testing::Test {
- protected:
-  VhostTest() {
-    port() = {};
-    std::strcpy(directory_, "/tmp/sluice-vhost-XXXXXX");
-    EXPECT_NE(::mkdtemp(directory_), nullptr);
-    path_ = std::string(directory_) + "/port0";
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::strcpy(address.sun_path, path_.c_str());
-    EXPECT_EQ(::bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
-  }
-  ~VhostTest() override {
-    ::unlink(path_.c_str());
-    ::rmdir(directory_);
-  }
-
-  static sluice_dpdk_port& port() {
-    static sluice_dpdk_port instance;
-    return instance;
-  }
-
-  static sluice_dpdk_plugin plugin() {
-    sluice_dpdk_plugin table{};
-    table.abi = SLUICE_DPDK_PLUGIN_ABI;
-    table.open = [](const sluice_dpdk_options*) {
-      port().open = true;
-      return &port();
-    };
-    table.close = [](sluice_dpdk_port* opened) { opened->open = false; };
-    table.error = []() -> const char* { return "refused"; };
-    table.receive_capacity = [](const sluice_dpdk_port*) -> std::uint32_t { return 400; };
-    table.rx_burst = [](sluice_dpdk_port* opened, sluice_dpdk_frame* frames, std::uint32_t count) {
-      opened->held.clear();
-      while (opened->held.size() < count && !opened->to_worker.empty()) {
-        opened->held.push_back(std::move(opened->to_worker.front()));
-        opened->to_worker.pop_front();
-      }
-      for (std::size_t i = 0; i < opened->held.size(); ++i) {
-        frames[i] = {opened->held[i].data(), static_cast<std::uint32_t>(opened->held[i].size()), 0,
-                     nullptr};
-      }
-      return static_cast<std::uint32_t>(opened->held.size());
-    };
-    table.tx_burst = [](sluice_dpdk_port* opened, const sluice_dpdk_frame* frames,
-                        std::uint32_t count) {
-      for (std::uint32_t i = 0; i < count; ++i) {
-        const sluice_dpdk_frame& frame = frames[i];
-        auto& bytes = opened->from_worker.emplace_back(frame.data, frame.data + frame.bytes);
-        bytes.insert(bytes.end(), frame.tail, frame.tail + frame.tail_bytes);
-      }
-      return count;
-    };
-    table.link_up = [](sluice_dpdk_port* opened) -> int { return opened->up; };
-    table.rx_fd = [](sluice_dpdk_port*) { return -1; };
-    table.arm = [](sluice_dpdk_port*, int) {};
-    return table;
-  }
-
-  std::unique_ptr<Transport> open(const std::string& local = "") {
-    auto transport = open_vhost_over(plugin_,
-                                     {.host = "10.0.0.1",
-                                      .port = 7700,
-                                      .socket_path = path_,
-                                      .local_address = local,
-                                      .mtu_bytes = 1500,
-                                      .rank = Rank{5}},
-                                     Log(LogSink{}));
-    EXPECT_TRUE(transport.ok()) << transport.status().message();
-    return std::move(transport).value();
-  }
-
-  // The frame of the worker's ARP request, answered as the appliance does.
-  wire::ArpPacket answer_arp() {
-    wire::Frame frame;
-    EXPECT_FALSE(port().from_worker.empty());
-    EXPECT_EQ(wire::parse_frame(port().from_worker.back(), wire::UdpChecksums::kVerify, frame),
-              Verdict::kAccepted);
-    const wire::ArpPacket request = wire::parse_arp(frame.payload).value();
-    std::vector<std::uint8_t> reply(64);
-    wire::encode_arp_frame(reply, request.sender_mac, wire::kNoVlan,
-                           {.operation = wire::kArpReply,
-                            .sender_mac = kApplianceMac,
-                            .sender = kAppliance,
-                            .target_mac = request.sender_mac,
-                            .target = request.sender});
-    port().to_worker.push_back(reply);
-    port().from_worker.clear();
-    return request;
-  }
-
-  sluice_dpdk_plugin plugin_ = plugin();
-  OwnedFd socket_{::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  char directory_[32];
-  std::string path_;
-};
-
-std::vector<std::uint8_t> udp_frame(const wire::UdpPath& path, std::size_t bytes) {
-  std::vector<std::uint8_t> frame(wire::kMaxUdpHeaderBytes + bytes);
-  const std::vector<std::uint8_t> payload(bytes, 0xab);
-  frame.resize(wire::encode_udp_frame(frame, path, payload));
-  return frame;
-}
 
 TEST_F(VhostTest, AsksForTheApplianceBeforeItSendsAndFramesWhatItSends) {
   const auto transport = open();
@@ -296,14 +172,17 @@ TEST_F(VhostTest, TakesAndReportsADatagramBeyondTheMtu) {
   EXPECT_EQ(event.path_datagram_bytes, 1472u);
 }
 
-TEST_F(VhostTest, RefusesASecondWorkerOnOneSocket) {
-  auto first = open();
-  const VhostOptions options{.host = "10.0.0.1", .socket_path = path_, .local_address = ""};
-  const auto second = open_vhost_over(plugin_, options, Log(LogSink{}));
-  ASSERT_FALSE(second.ok());
-  EXPECT_THAT(second.status().message(), ::testing::HasSubstr("in use by another worker"));
-  first.reset();
-  EXPECT_TRUE(open_vhost_over(plugin_, options, Log(LogSink{})).ok());
+// Another process, which this one plays by having the socket's name.
+TEST_F(VhostTest, RefusesASocketThatAnotherProcessHas) {
+  OwnedFd other = claim_socket(path_, find_socket(path_).value()).value();
+  const auto refused = open_vhost_over(plugin_, options(), Log(LogSink{}));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), StatusCode::kRefused);
+  EXPECT_THAT(refused.status().message(),
+              ::testing::AllOf(::testing::HasSubstr(path_), ::testing::HasSubstr("another process"),
+                               ::testing::HasSubstr("each process needs one of its own")));
+  other.reset();
+  EXPECT_TRUE(open_vhost_over(plugin_, options(), Log(LogSink{})).ok());
 }
 
 TEST_F(VhostTest, NamesASocketThatDoesNotExist) {
