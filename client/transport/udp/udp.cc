@@ -117,17 +117,14 @@ class UdpTransport final : public Transport {
   }
 
   void wait(int wake_fd, DurationNs timeout_ns) noexcept override {
-    const DurationNs rest_ns = blocked_ ? 0 : std::min(timeout_ns, moderation_.take_rest());
-    if (rest_ns != 0) {
-      pace_.on_rest();
-      pollfd wake{wake_fd, POLLIN, 0};
-      const timespec rest{0, rest_ns};
-      ::ppoll(&wake, 1, &rest, nullptr);
-      return;
-    }
+    const DurationNs rest_ns = std::min(timeout_ns, moderation_.take_rest());
+    if (rest_ns != 0) timeout_ns = rest_ns;
     if (!blocked_) pace_.on_rest();
-    const short socket_events = static_cast<short>(POLLIN | (blocked_ ? POLLOUT : 0));
-    std::array<pollfd, 2> fds{{{socket_.get(), socket_events, 0}, {wake_fd, POLLIN, 0}}};
+    // While it rests, what arrives does not end the wait; room to send does.
+    const short socket_events =
+        static_cast<short>((rest_ns == 0 ? POLLIN : 0) | (blocked_ ? POLLOUT : 0));
+    std::array<pollfd, 2> fds{
+        {{socket_events == 0 ? -1 : socket_.get(), socket_events, 0}, {wake_fd, POLLIN, 0}}};
     const timespec timeout{timeout_ns / kSecond, timeout_ns % kSecond};
     ::ppoll(fds.data(), fds.size(), &timeout, nullptr);
     if ((fds[0].revents & POLLERR) != 0) read_errors();

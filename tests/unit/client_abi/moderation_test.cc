@@ -14,9 +14,29 @@ TimeNs stream(Moderation& moderation, TimeNs from, DurationNs gap_ns, DurationNs
 
 TEST(Moderation, RestsOnceForThePacketsOfAStream) {
   Moderation moderation(3640);
-  stream(moderation, kSecond, 56 * kMicrosecond, 5 * kMillisecond);
-  EXPECT_EQ(moderation.take_rest(), Moderation::kLongestRest);
+  stream(moderation, kSecond, 10 * kMicrosecond, 5 * kMillisecond);
+  EXPECT_EQ(moderation.take_rest(), Moderation::kFastRest);
   EXPECT_EQ(moderation.take_rest(), 0) << "nothing came since: wait for the socket";
+}
+
+TEST(Moderation, RestsUntilASlowStreamHasBroughtAsMuchAsAFastOne) {
+  Moderation moderation(3640);
+  stream(moderation, kSecond, 50 * kMicrosecond, 50 * kMillisecond);
+  EXPECT_NEAR(moderation.take_rest(), Moderation::kGathered * 50 * kMicrosecond, kMicrosecond);
+  Moderation slower(3640);
+  stream(slower, kSecond, 110 * kMicrosecond, 50 * kMillisecond);
+  EXPECT_EQ(slower.take_rest(), Moderation::kLongestRest);
+}
+
+TEST(Moderation, DelaysTheEndOfAShortStreamByASmallShareOfIt) {
+  Moderation moderation(3640);
+  TimeNs end = kSecond;
+  for (int step = 0; step < 4; ++step) {  // with pauses in between, as training has them
+    end = stream(moderation, end + 4 * kMillisecond, 50 * kMicrosecond, 8 * kMillisecond);
+    const DurationNs rest_ns = moderation.take_rest();
+    EXPECT_GE(rest_ns, Moderation::kFastRest);
+    EXPECT_LE(rest_ns, 8 * kMillisecond / Moderation::kShare);
+  }
 }
 
 TEST(Moderation, DoesNotRestForSinglePackets) {
