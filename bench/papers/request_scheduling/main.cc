@@ -1,8 +1,8 @@
 // bench_request_scheduling: training over a parameter store under every policy, in virtual time.
 //
 // Standard input: a line a layer, in forward order: units, nanoseconds of a unit on a link, of the
-// forward pass, of the backward pass. Standard output: a line of JSON a policy, then one of the
-// critical path (links without limit).
+// forward pass, of the backward pass. Standard output: a line of JSON a policy, one of the
+// critical path (links without limit), and one of `thesis` where pushes wait for the step.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
@@ -61,5 +61,8 @@ int main(int argc, char** argv) {
   }
   options.unlimited_links = true;
   play("critical", layers, options);
+  options.unlimited_links = false;
+  options.push_at_step = true;
+  play("at_step", layers, options);
   return 0;
 }

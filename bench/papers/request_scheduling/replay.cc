@@ -155,12 +155,20 @@ class Replay {
         worker.backward = true;
       return compute(index);
     }
-    worker.pool.push(worker.layer, worker.iteration, layers_[worker.layer].units);
+    if (!options_.push_at_step) request(worker, worker.layer);
+    if (worker.layer != 0) {
+      --worker.layer;
+      return compute(index);
+    }
+    if (options_.push_at_step)
+      for (auto layer = static_cast<LayerIndex>(layers_.size()); layer-- > 0;)
+        request(worker, layer);
+    begin_iteration(index);
+  }
+  void request(Worker& worker, LayerIndex layer) {
+    worker.pool.push(layer, worker.iteration, layers_[layer].units);
     if (worker.iteration < options_.iterations)
-      worker.pool.pull(worker.layer, worker.iteration + 1, need(worker.iteration + 1), 1);
-    if (worker.layer == 0) return begin_iteration(index);
-    --worker.layer;
-    compute(index);
+      worker.pool.pull(layer, worker.iteration + 1, need(worker.iteration + 1), 1);
   }
 
   // ---- the network ----

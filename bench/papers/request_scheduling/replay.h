@@ -6,11 +6,11 @@
 // A worker computes layer by layer: the forward pass of iteration t waits at a
 // layer until the copy that is here has a clock of t - 1 - bound; each layer's
 // push and its pull for the next iteration become ready when the layer's
-// backward pass ends. Each worker has one link, full duplex; a unit of a layer
-// takes unit_ns each way and arrives a latency later. What the store answers
-// stands in a queue before the worker's link: by layer with the policy `thesis`
-// (packets carry priorities), else in the order of the answers. Requests to
-// pull take no time on the link. Nothing is lost.
+// backward pass ends, or all of them when the whole one does. Each worker has one link, full
+// duplex; a unit of a layer takes unit_ns each way and arrives a latency later. What the store
+// answers stands in a queue before the worker's link: by layer with the policy `thesis` (packets
+// carry priorities), else in the order of the answers. Requests to pull take no time on the link.
+// Nothing is lost.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +39,7 @@ struct ReplayOptions {
   std::uint32_t jitter_permille = 0;   // a worker's compute in an iteration: 1 +- at most so much
   std::uint64_t seed = 1;
   DurationNs latency_ns = 0;
+  bool push_at_step = false;  // layers become ready when the whole backward pass has ended
   // A transfer waits for no other: what is left is the critical path.
   bool unlimited_links = false;
 };

@@ -51,6 +51,17 @@ def test_the_front_goes_first_in_ours_and_in_filo_but_not_in_fifo():
 
 
 @needs_program
+def test_pushes_that_leave_in_the_backward_pass_hide_behind_it():
+    layer = Layer(units=4, unit_s=1 * MS, forward_s=2 * MS, backward_s=6 * MS)
+    # The second layer's push and most of its pull take place in the first one's backward pass; what
+    # is left of them in the first one's push.
+    ends = end_ms([layer, layer], 0)
+    assert ends["thesis"] == ends["critical"] == pytest.approx(16 + 4 + 4 + 16 + 4)
+    # Of the second layer's, behind the first one's, 2 ms hide in a forward pass.
+    assert ends["at_step"] == pytest.approx(16 + 4 + 4 + 2 + 2 + 2 + 12 + 4 + 4)
+
+
+@needs_program
 def test_a_slow_worker_holds_up_the_others_less_with_a_bound():
     layer = Layer(units=1, unit_s=1 * MS, forward_s=2 * MS, backward_s=3 * MS)
     slow = Workers("slow", jitter=0.0, slow=1, factor=2.0)
