@@ -58,7 +58,7 @@ def train_long(path, processes):
     from . import experiment, tuned
     train(experiment.long_units(), path, processes)
     tuned.run(path, tuned.PARTS, tuned.SEEDS, tunes=True)
-    tuned.run(path, (tuned.JUDGED,), tuned.MORE_SEEDS, tunes=False)
+    tuned.run(path, tuned.AGAINST_FIXED, tuned.MORE_SEEDS, tunes=False)
 
 
 def train_short(options):
