@@ -2,6 +2,7 @@
 
 import pytest
 import ranks
+from inproc import address  # noqa: F401 - a fixture
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -56,6 +57,40 @@ def ending(rank, how, options):
         attachment.detach()
     return dict(moved=(before - net.p0).mul(2).tolist(), given=given.tolist(),
                 left=left.tolist(), said=[line for line in said if "never delivered" in line])
+
+
+def test_only_what_is_big_and_of_two_dimensions_is_pruned(address):  # noqa: F811
+    import sluice.torch
+    dist = torch.distributed
+    dist.is_initialized() or dist.init_process_group("gloo", store=dist.HashStore(), rank=0,
+                                                     world_size=1)
+
+    class Net(torch.nn.Module):
+        """Its gradients are its inputs."""
+
+        def __init__(self):
+            super().__init__()
+            self.matrix, self.small, self.vector, self.stack = (
+                torch.nn.Parameter(torch.zeros(shape))
+                for shape in ((64, 64), (31, 33), (4096,), (2, 32, 64)))
+
+        def forward(self, inputs):
+            return sum((p * given).sum() for p, given in zip(self.parameters(), inputs))
+
+    net = Net()
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    given = [torch.arange(1.0, p.numel() + 1).view(p.shape) for p in net.parameters()]
+    with sluice.torch.attach(model, address, rank=0, world_size=1, prune="static",
+                             prune_fraction=0.01) as attachment:
+        model(given).backward()
+        left = attachment.state_dict()
+    assert sorted(left) == ["matrix", "stack"]
+    for (name, p), whole in zip(net.named_parameters(), given):
+        if name in left:
+            assert int((p.grad != 0).sum()) == 41 and float(p.grad[p.grad != 0].min()) == 4056
+            assert torch.equal(p.grad + left[name].view(p.shape), whole)
+        else:
+            assert torch.equal(p.grad, whole)
 
 
 @pytest.mark.parametrize("how, options", [
