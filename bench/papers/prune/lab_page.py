@@ -19,18 +19,20 @@ def row(results, link, rule):
     pairs = results.lab_pairs(link, rule)
     virtual = [pair for pair in (results.pair(f"{seed}/", rule) for seed in pairs) if pair]
 
-    def cells(of, digits, of_virtual=None):
-        return [paper.cell([of(*pair) for pair in pairs.values()], digits),
-                paper.cell([(of_virtual or of)(*pair) for pair in virtual], digits)]
+    def cell(of, digits, some=tuple(pairs.values())):
+        return paper.cell([of(*pair) for pair in some], digits)
+
+    def both(of, digits, of_virtual=None):
+        return cell(of, digits), cell(of_virtual or of, digits, virtual)
 
     def seconds(record):
         return training.seconds(record, link)
 
-    return [link, rule.key, *cells(final, 1), cells(gap, 1)[0], *cells(ratio("up_bytes"), 1),
-            *cells(ratio("down_bytes"), 1), cells(lambda run, _dense: run["step_ms"][0], 1)[0],
-            *cells(pace(lambda record: record["times"]), 2, pace(seconds)),
-            *cells(lab_speedup, 2, lambda run, dense: sooner(run, dense, seconds)),
-            cells(lambda run, _dense: run["late_ms"], 1)[0]]
+    return [link, rule.key, *both(final, 1), cell(gap, 1), *both(ratio("up_bytes"), 1),
+            *both(ratio("down_bytes"), 1), cell(lambda run, _dense: run["step_ms"][0], 1),
+            *both(pace(lambda record: record["times"]), 2, pace(seconds)),
+            *both(lab_speedup, 2, lambda run, dense: sooner(run, dense, seconds)),
+            cell(lambda run, _dense: run["late_ms"], 1)]
 
 
 def text(results):

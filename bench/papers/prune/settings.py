@@ -58,11 +58,13 @@ WITHOUT = tuple(Rule(rule.name, rule.fraction, rule.sigmas, feedback=False)
 
 
 def lab_trials():
-    """(link, seed, rules that take turns): what is judged first, what takes longest last."""
+    """(link, seed, rules that take turns): what is judged first, what takes longest last. On the
+    slow link 1 sigma takes as long as dense."""
     trials = [(link, seed, PAIR) for seed in LAB_SEEDS for link in LINKS]
     others = tuple(rule for rule in PUBLISHED if rule != STATIC1)
     return trials + [(link, LAB_SEEDS[0], rules) for link, rules in (
-        ("1 Gb/s", others), ("100 Mb/s", WITHOUT), ("100 Mb/s", others))]
+        ("1 Gb/s", others), ("100 Mb/s", WITHOUT),
+        ("100 Mb/s", tuple(rule for rule in others if rule != SIGMA[0])))]
 
 
 def lab_key(link, seed, rule_key):

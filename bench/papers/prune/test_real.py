@@ -108,6 +108,9 @@ def test_a_record_makes_rows_of_the_table(few, monkeypatch):
     results = page.Results(records)
     row = lab_page.row(results, "1 Gb/s", settings.STATIC1)
     assert len(row) == len(lab_page.HEADERS) and row[5] == "1.0" and row[6] == "-"
+    records.update((one["key"], one) for one in virtual(settings.PAIR, STEPS).values())
+    row = lab_page.row(results, "1 Gb/s", settings.STATIC1)
+    assert row[5] == "1.0" and float(row[6]) > 10
     assert "| 1 Gb/s | static 1 % |" in lab_page.text(results)
     assert "100 Mb/s" not in lab_page.text(results) and lab_page.text(page.Results({})) == ""
 
