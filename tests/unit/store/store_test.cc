@@ -203,8 +203,8 @@ TEST(Store, WaitersAreServedFirstThenBlocksThatFewHoldBackThenTheFront) {
   store.pull(0, 0, 0);
   store.pull(0, 1, 0);
   store.pull(0, 2, 0);     // two hold its clock back, three the others'
-  store.pull(1, 1, 0, 1);  // waits for its own push
-  store.push(1, 1, kSecond, 1);
+  store.pull(1, 1, 1, 1);  // waits for the pushes of all, so all hold back the next clock
+  for (const std::uint16_t rank : {0, 1, 2}) store.push(rank, 1, kSecond, 1);
   const auto answers = store.answers();
   ASSERT_EQ(answers.size(), 4u);
   EXPECT_EQ(answers[0].chunk, kSecond);
