@@ -127,6 +127,7 @@ class Store {
     return static_cast<Priority>(layer < 255 ? layer : 255);
   }
   bool next_unit();
+  bool may_send(bool of_push, std::uint16_t shard) const noexcept;
   void note_age() noexcept { link_.counters.oldest_request_iterations = pool_.oldest_age(); }
   bool write_push(ChunkIndex chunk, Transmit& transmit, std::span<std::uint8_t> out, TimeNs now);
   bool write_pull(ChunkIndex first, Transmit& transmit, std::span<std::uint8_t> out, TimeNs now);

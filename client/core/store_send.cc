@@ -27,16 +27,22 @@ bool Store::next_unit() {
   return true;
 }
 
+// As in every stream: while nothing is outstanding nothing tells of what was sent and nobody asks.
+bool Store::may_send(bool of_push, std::uint16_t shard) const noexcept {
+  const Flow& flow = link_.flows[shard];
+  return (of_push ? flow.window_open() : flow.window_open_for_urgent()) ||
+         (pushes_->nothing_outstanding(shard) && pulls_->nothing_outstanding(shard));
+}
+
 bool Store::write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) {
   if (!started_) return false;
   for (std::uint16_t shard = 0; shard < link_.shard_count(); ++shard) {
-    const Flow& flow = link_.flows[shard];
-    for (auto& pulls = lost_pulls_[shard]; !pulls.empty() && flow.window_open_for_urgent();) {
+    for (auto& pulls = lost_pulls_[shard]; !pulls.empty() && may_send(false, shard);) {
       const ChunkIndex chunk = pulls.back();
       pulls.pop_back();
       if (write_pull(chunk, transmit, out, now)) return true;
     }
-    for (auto& pushes = lost_pushes_[shard]; !pushes.empty() && flow.window_open();) {
+    for (auto& pushes = lost_pushes_[shard]; !pushes.empty() && may_send(true, shard);) {
       const ChunkIndex chunk = pushes.back();
       pushes.pop_back();
       if (write_push(chunk, transmit, out, now)) return true;
@@ -44,11 +50,10 @@ bool Store::write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs n
   }
   while (unit_chunks_ != 0 || next_unit()) {
     const std::uint32_t block = layers_[unit_.layer].block_begin + unit_.unit;
-    const Flow& flow = link_.flows[shard_of_block(block)];
     const ChunkIndex chunk =
         block * kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(unit_chunks_));
     const bool of_push = unit_.direction == Direction::kPush;
-    if (of_push ? !flow.window_open() : !flow.window_open_for_urgent()) return false;
+    if (!may_send(of_push, shard_of_block(block))) return false;
     unit_chunks_ &= unit_chunks_ - 1;
     if (of_push ? write_push(chunk, transmit, out, now) : write_pull(chunk, transmit, out, now))
       return true;
