@@ -139,7 +139,10 @@ class Side:
 
 
 def our_ideal_s(total_bytes, chunk_bytes, rate_mbps):
-    return planned.box_wire_bytes(total_bytes, chunk_bytes, MOST_WORKERS) * 8 / (rate_mbps * 1e6)
+    # Bytes are counted as if they were float32: tensors travel as what they are.
+    wire_bytes = planned.box_wire_bytes(total_bytes / 4, total_bytes / chunk_bytes, "float32",
+                                        MOST_WORKERS)
+    return wire_bytes * 8 / (rate_mbps * 1e6)
 
 
 def ring_ideal_s(total_bytes, world_size, rate_mbps, mtu=1500):
