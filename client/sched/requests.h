@@ -11,9 +11,9 @@
 // (its answer should be the least urgent, or it delays one that is waited for); push the layer
 // whose clock this worker holds back, the fewest others first, then most parked pulls, then the
 // front; else the oldest; but finish a push that has begun, since only whole ones move a clock,
-// unless one nearer the front takes a sixteenth of what is left of it. All but fifo let what is
-// older than two iterations go first. A layer's pushes leave in order under each policy: the store
-// counts no others.
+// unless one nearer the front takes a sixteenth of what is left of it at most. All but fifo let
+// what is older than two iterations go first. A layer's pushes leave in order under each policy:
+// the store counts no others.
 #pragma once
 
 #include <cstdint>

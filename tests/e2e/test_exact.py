@@ -140,7 +140,7 @@ def test_what_is_delivered_and_what_stays_are_the_pruned_gradients_at_loss(prune
         if report["applied"] == last["applied"]:
             assert (report["total"] == last["total"]).all()
         over = [report[f"{what}_chunks"] for what in ("delivered", "requeued", "kept",
-                                                         "discarded")]
+                                                      "discarded")]
         assert sum(over) == report["submitted"] * PRUNED_CHUNKS, over
         assert report["residual"].any(), report
     if policy:
