@@ -79,7 +79,11 @@ class Bench {
 
   TimeNs poll_echo() {
     sluice_dpdk_frame frames[32];
-    return plugin_.rx_burst(echo_, frames, 32) == 0 ? 0 : clock_ns();
+    const std::uint32_t count = plugin_.rx_burst(echo_, frames, 32);
+    if (count == 0) return 0;
+    const TimeNs now = clock_ns();
+    plugin_.give_back(echo_, frames, count);
+    return now;
   }
 
   void run_step(std::uint16_t k, bool alone, std::vector<double>* samples_us) {

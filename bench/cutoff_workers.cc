@@ -176,6 +176,7 @@ TimeNs CutoffWorkers::receive(std::vector<SeenResult>& seen) {
       handle_join_answer(packet);
     }
   }
+  plugin_.give_back(port_, frames.data(), count);
   return now;
 }
 

@@ -152,6 +152,7 @@ class Bench {
       if (run.sums && seen_++ % kLookEvery == 0) look(frame, step);
       ++ours;
     }
+    plugin_.give_back(run.port, frames.data(), count);
     return ours;
   }
 
