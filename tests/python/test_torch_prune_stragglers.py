@@ -35,7 +35,7 @@ def late(rank, prune, steps):
     left = attachment.state_dict()
     return dict(last=net.p0.tolist(), moved=float((before - net.p0).sum()), bodies=bodies,
                 missed=loop.missed, resyncs=loop.resyncs,
-                most_left=most_left, left=float(left["p0"].abs().sum()),
+                most_left=most_left, left=(left["p0"] != 0).tolist(),
                 finite=bool(left["p0"].isfinite().all()))
 
 
@@ -45,9 +45,11 @@ def late(rank, prune, steps):
 def test_replicas_of_late_ranks_do_not_part(appliance, tmp_path, prune):
     values = ranks.run(late, 3, tmp_path, box=appliance, arguments={"prune": prune, "steps": 20},
                        timeout_s=60)
-    print([{k: v for k, v in value.items() if k != "last"} for value in values])
+    print([{k: v for k, v in value.items() if k not in ("last", "left")} for value in values])
     assert values[0]["last"] == values[1]["last"] == values[2]["last"]
     assert all(value["finite"] and value["most_left"] > 0 for value in values)
-    assert values[0]["left"] == values[1]["left"] == 0, "the last step takes all"
+    # Of each chunk of the last step, whoever the two are.
+    left = sum(torch.tensor(value["left"]).int() for value in values)
+    assert left.max() <= 1, "the last step takes all of two ranks"
     assert all(value["moved"] > 0 for value in values)
     assert values[2]["missed"] + values[2]["resyncs"] > 0, "nobody was late"
