@@ -143,12 +143,12 @@ TEST(Served, LingersForMembersThatAskAndForNobodyElse) {
   other = std::async(std::launch::async, [&] { return join(1, jobs[1]); });
   ASSERT_TRUE(join(0, jobs[0]).ok());
   ASSERT_TRUE(other.get().ok());
-  std::vector<float> values(50'000, 1);
-  ASSERT_TRUE(jobs[0]->submit({.input = values.data(), .output = values.data()}).ok());
+  std::vector<float> values[2] = {std::vector<float>(50'000, 1), std::vector<float>(50'000, 1)};
+  ASSERT_TRUE(jobs[0]->submit({.input = values[0].data(), .output = values[0].data()}).ok());
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   served->end();
   std::this_thread::sleep_for(std::chrono::milliseconds(700));
-  ASSERT_TRUE(jobs[1]->submit({.input = values.data(), .output = values.data()}).ok());
+  ASSERT_TRUE(jobs[1]->submit({.input = values[1].data(), .output = values[1].data()}).ok());
   for (const auto& job : jobs) {
     Step done = 0;
     EXPECT_TRUE(job->wait_step(kLongMs, done).ok());
