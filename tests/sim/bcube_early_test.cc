@@ -82,6 +82,25 @@ TEST_P(BcubeEarlyLosses, WhatDiesWhileTheyJoinIsDoneWithout) {
   }
 }
 
+// It has moved and is back before it is given up, while the others are still where it was lost, and
+// wait for it there. Swarm seed 40: it met them, and waited for them at the other switch.
+TEST_P(BcubeEarlyLosses, WhoIsBackBeforeItIsGivenUpDoesNotGoAlone) {
+  BcubeOptions options = options_of_joins();
+  options.member_timeout_ns = 8 * kSecond;
+  options.compute_max_ns = 0;
+  for (options.seed = 1; options.seed <= 40; ++options.seed) {
+    options.start_max_ns = 20 * kMillisecond;
+    BcubeWorld world(options);
+    world.kill({.part = {.kind = Kind::kCable, .index = 1, .level = 1},
+                .at = static_cast<TimeNs>(options.seed) * 250 * kMicrosecond,
+                .for_ns = 5500 * kMillisecond});
+    expect_clean(world, 60 * kSecond);
+    for (std::uint32_t server = 0; server < world.bcube().servers(); ++server)
+      EXPECT_EQ(world.failure(server).text, "") << server;
+    if (HasFailure()) FAIL() << "seed " << options.seed << world.describe_stall();
+  }
+}
+
 TEST_P(BcubeEarlyLosses, ABoxThatIsStartedLateIsUsedFromThenOn) {
   BcubeOptions options = options_of_joins();
   options.compute_max_ns = 200 * kMillisecond;
