@@ -21,12 +21,13 @@ namespace sluice::client {
 
 // A chunk's result without the part of the mask that concerns others.
 struct ChunkResult {
-  std::span<const std::uint8_t> payload;  // empty: nobody contributed data
+  // As it came: dense, or the entry of a sparse packet, which is shorter.
+  std::span<const std::uint8_t> payload;
+  bool is_entry = false;  // of no bytes: all is zero
+  bool absent = false;    // nobody contributed data
   Summed summed;
   bool non_finite = false;
   bool counted = false;  // this rank is in its mask
-  // What the payload was made of, where that is known: fewer bytes, or the payload.
-  std::span<const std::uint8_t> as_sent;
 };
 
 class ReceiveArena {
@@ -50,7 +51,9 @@ class ReceiveArena {
              .bytes = static_cast<std::uint16_t>(result.payload.size()),
              .non_finite = result.non_finite,
              .counted = result.counted,
-             .present = true};
+             .present = true,
+             .absent = result.absent,
+             .is_entry = result.is_entry};
     if (!result.payload.empty())
       std::memcpy(&data_[chunk * chunk_bytes_], result.payload.data(), result.payload.size());
     return true;
@@ -60,10 +63,11 @@ class ReceiveArena {
     DCHECK(has(chunk));
     const Entry& entry = entries_[chunk];
     return {.payload = {&data_[chunk * chunk_bytes_], entry.bytes},
+            .is_entry = entry.is_entry,
+            .absent = entry.absent,
             .summed = entry.summed,
             .non_finite = entry.non_finite,
-            .counted = entry.counted,
-            .as_sent = {&data_[chunk * chunk_bytes_], entry.bytes}};
+            .counted = entry.counted};
   }
 
  private:
@@ -74,6 +78,7 @@ class ReceiveArena {
     bool counted = false;
     bool present = false;
     bool absent = false;
+    bool is_entry = false;
   };
   const std::size_t chunk_bytes_;
   std::vector<Entry> entries_;

@@ -205,9 +205,9 @@ class GradientStream final : public Stream {
   std::string describe_open_tensors() const;
 
   // gradients_receive.cc
-  // `payload`: the chunk's, dense; `as_sent`: as it came.
-  Verdict take_result(const wire::Packet& packet, ChunkIndex chunk,
-                      std::span<const std::uint8_t> payload, std::span<const std::uint8_t> as_sent,
+  std::span<const std::uint8_t> expanded(std::span<const std::uint8_t> bytes,
+                                         std::size_t elem_count, Dtype dtype) noexcept;
+  Verdict take_result(const wire::Packet& packet, ChunkIndex chunk, const ChunkResult& result,
                       TimeNs now);
   void finish_tensor(std::uint32_t tensor, TimeNs now);
   void clear_absent_parts(std::uint32_t tensor) noexcept;

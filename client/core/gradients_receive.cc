@@ -45,31 +45,46 @@ Verdict GradientStream::handle_result(const wire::Packet& packet, TimeNs now) {
   }
   const bool sparse = body.feedback.flags & wire::kFlagSparse;
   std::span<const std::uint8_t> entries = packet.payload();
-  std::span<const std::uint8_t> payload = packet.payload(), as_sent = payload;
+  ChunkResult result{.payload = entries,
+                     .is_entry = sparse,
+                     .absent = entries.empty() && !sparse,
+                     .summed = {.weight = body.weight,
+                                .members = member_count(packet),
+                                .may_count = body.may_count,
+                                .is_mean = (body.feedback.flags & wire::kFlagMean) != 0},
+                     .non_finite = (body.feedback.flags & wire::kFlagNonFinite) != 0,
+                     .counted = in_mask(packet, options_.rank)};
   Verdict best = Verdict::kAccepted;
   DCHECK(std::countr_zero(packet.chunks()) == static_cast<int>(body.chunk % kChunksPerBlock));
   for (std::uint64_t chunks = packet.chunks(); chunks != 0; chunks &= chunks - 1) {
     if (sparse) {
-      wire::SparseEntry entry;
-      as_sent = entries;
+      result.payload = entries;
       if ((packet.filled() & chunks & -chunks) != 0)
-        entry = wire::take_entry(entries, body.elem_count, body.dtype);
-      as_sent = as_sent.first(as_sent.size() - entries.size());
-      agg::expand(entry, body.elem_count, body.dtype, expanded_);
-      payload = {expanded_, payload_bytes(body.dtype, body.elem_count)};
-      if (as_sent.size() >= payload.size()) as_sent = payload;
+        (void)wire::take_entry(entries, body.elem_count, body.dtype);
+      result.payload = result.payload.first(result.payload.size() - entries.size());
+      result.is_entry = result.payload.size() < payload_bytes(body.dtype, body.elem_count);
+      if (!result.is_entry) result.payload = expanded(result.payload, body.elem_count, body.dtype);
     }
     const ChunkIndex chunk = block + static_cast<ChunkIndex>(std::countr_zero(chunks));
-    const Verdict verdict = take_result(packet, chunk, payload, as_sent, now);
+    const Verdict verdict = take_result(packet, chunk, result, now);
     if (best == Verdict::kAccepted || is_better(verdict, best)) best = verdict;
     if (current_step() != current) break;  // it was the step's last one
   }
   return best;
 }
 
+// The dense payload of an entry, or of none; until the next one.
+std::span<const std::uint8_t> GradientStream::expanded(std::span<const std::uint8_t> bytes,
+                                                       std::size_t elem_count,
+                                                       Dtype dtype) noexcept {
+  wire::SparseEntry entry;
+  if (!bytes.empty()) entry = wire::take_entry(bytes, elem_count, dtype);
+  agg::expand(entry, elem_count, dtype, expanded_);
+  return {expanded_, payload_bytes(dtype, elem_count)};
+}
+
 Verdict GradientStream::take_result(const wire::Packet& packet, ChunkIndex chunk,
-                                    std::span<const std::uint8_t> payload,
-                                    std::span<const std::uint8_t> as_sent, TimeNs now) {
+                                    const ChunkResult& result, TimeNs now) {
   const Step current = current_step();
   const auto& body = packet.body<wire::ResultHeader>();
   const ChunkSpan span = layout_.chunk(chunk);
@@ -77,16 +92,8 @@ Verdict GradientStream::take_result(const wire::Packet& packet, ChunkIndex chunk
   if (!nil &&
       (body.elem_count != span.elem_count || body.dtype != layout_.result_dtype(span.tensor)))
     return Verdict::kShapeMismatch;
-  const std::uint16_t members = member_count(packet);
+  const std::uint16_t members = result.summed.members;
   if (members > body.may_count) return Verdict::kBadField;
-  const ChunkResult result{.payload = payload,
-                           .summed = {.weight = body.weight,
-                                      .members = members,
-                                      .may_count = body.may_count,
-                                      .is_mean = (body.feedback.flags & wire::kFlagMean) != 0},
-                           .non_finite = (body.feedback.flags & wire::kFlagNonFinite) != 0,
-                           .counted = in_mask(packet, options_.rank),
-                           .as_sent = as_sent};
   const bool wanted = recovery_->wants(chunk);
   if (!wanted && !tolerant()) return Verdict::kNotAllowed;
   Flow& flow = link_.flows[link_.shard_of_chunk(chunk)];
@@ -183,7 +190,7 @@ void GradientStream::apply(ChunkIndex chunk, const ChunkSpan& span,
   bool finite = !result.non_finite;
   if (!finite) count_own_non_finite(span);  // while the input is still there
   account(chunk, span, result.counted);
-  if (result.payload.empty()) {
+  if (result.absent) {
     average.some_absent = true;
     if (tolerant()) arena_->note_absent(chunk);
   } else {
@@ -191,15 +198,17 @@ void GradientStream::apply(ChunkIndex chunk, const ChunkSpan& span,
     FarTensor* const far = tensors_.submission(span.tensor).far;
     if (wants_average(span.tensor) && far != nullptr) {
       const Scaling scaling = scaling_of(result.summed, averaging_[span.tensor]);
-      far->keep_result(chunk - layout_.first_chunk(span.tensor), result.as_sent, scaling.factor,
+      far->keep_result(chunk - layout_.first_chunk(span.tensor), result.payload, scaling.factor,
                        scaling.divisor);
       finite &= scaling.defined;
     } else if (wants_average(span.tensor)) {
       const Dtype dtype = layout_.tensor(span.tensor).dtype;
       auto* output = static_cast<std::uint8_t*>(tensors_.submission(span.tensor).output) +
                      span.first_elem * dtype_bytes(dtype);
-      finite &= write_average(output, result.payload, span.elem_count, dtype,
-                              layout_.result_dtype(span.tensor), result.summed,
+      const Dtype wire = layout_.result_dtype(span.tensor);
+      const auto payload =
+          result.is_entry ? expanded(result.payload, span.elem_count, wire) : result.payload;
+      finite &= write_average(output, payload, span.elem_count, dtype, wire, result.summed,
                               averaging_[span.tensor], scratch_);
       // Results come mostly in order.
       const std::size_t bytes = span.elem_count * dtype_bytes(dtype);

@@ -20,6 +20,8 @@ struct WorldOptions {
   std::uint16_t shards = 1;
   std::size_t chunk_bytes = 256;
   std::vector<TensorSpec> tensors{{"a", 1000, Dtype::kFloat32}, {"b", 10, Dtype::kFloat32}};
+  Dtype wire = Dtype::kFloat32;
+  PruneOptions prune;
   AveragingChoice averaging{};
   DurationNs delay_ns = 100 * kMicrosecond;
   DurationNs jitter_ns = 0;  // uniform extra delay of a packet: reorders
@@ -131,7 +133,7 @@ class SmallWorld {
   };
 
   void add_worker(std::uint16_t rank) {
-    auto layout = Layout::create(options_.tensors, options_.chunk_bytes);
+    auto layout = Layout::create(options_.tensors, options_.chunk_bytes, options_.wire);
     SessionOptions session_options{.job_name = "job",
                                    .run_id = 7,
                                    .rank = Rank{rank},
@@ -144,6 +146,7 @@ class SmallWorld {
                                    .policy = options_.policy,
                                    .has_policy = options_.policy.tolerates_stragglers(),
                                    .trace = options_.trace,
+                                   .prune = options_.prune,
                                    .store = options_.store};
     sessions_[rank] = std::make_unique<Session>(session_options, std::move(layout).value(), now_);
   }
