@@ -45,8 +45,7 @@ void Relay::lose_early(Lane& lane, const Status& why, TimeNs now) {
   if (detour == nullptr) return fail(why, now);
   if (is_spare(lane)) {
     if (ways_[level].home.is_lost()) return fail_moved(lane, why, now);
-    if (!is_lost(lane)) lose_spare(lane, why, now);
-    return;
+    return is_lost(lane) ? void() : lose_spare(lane, why, now);
   }
   if (is_lost(lane)) return;
   if (mistake || detour->state() == Detour::State::kNone) return fail(why, now);

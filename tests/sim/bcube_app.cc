@@ -21,7 +21,7 @@ void BcubeWorld::handle(std::uint32_t index, const client::Event& event, TimeNs 
   const bool may_fail = death_ && now >= died_ns();
   switch (event.kind) {
     case client::Event::Kind::kStarted:
-      ++started_;
+      if (++started_ == servers_.size()) started_ns_ = now;
       if (!options_.begin_together) return prepare_step(index, now);
       for (std::uint32_t each = 0; has_started() && each < servers_.size(); ++each)
         prepare_step(each, now);

@@ -26,9 +26,10 @@ class BcubeEarlyLosses : public testing::TestWithParam<Shape> {
   }
   // Exact sums all the same; of the servers that `moved` names, and of no others, lanes are away.
   static void expect_done_without(BcubeWorld& world, const std::vector<std::uint32_t>& moved) {
-    expect_survived(world, 60 * kSecond);
+    expect_clean(world, 60 * kSecond);
     for (std::uint32_t server = 0; server < world.bcube().servers(); ++server) {
       const bool expected = std::ranges::find(moved, server) != moved.end();
+      EXPECT_EQ(world.failure(server).text, "") << server;
       EXPECT_EQ(world.relay(server).detours(), expected ? 1u : 0u) << server;
       if (!expected) continue;
       ASSERT_EQ(world.moves(server).size(), 1u) << server;
@@ -74,9 +75,10 @@ TEST_P(BcubeEarlyLosses, WhatDiesWhileTheyJoinIsDoneWithout) {
     const bool box = options.seed % 2 == 0;
     world.kill({.part = {.kind = box ? Kind::kBox : Kind::kCable, .index = 1, .level = 0},
                 .at = static_cast<TimeNs>(options.seed) * 100 * kMicrosecond});
-    SCOPED_TRACE(options.seed);
-    expect_survived(world, 60 * kSecond);
-    if (HasFailure()) return;
+    expect_clean(world, 60 * kSecond);
+    for (std::uint32_t server = 0; server < world.bcube().servers(); ++server)
+      EXPECT_EQ(world.failure(server).text, "") << server;
+    if (HasFailure()) FAIL() << "seed " << options.seed << world.describe_stall();
   }
 }
 
@@ -92,9 +94,10 @@ TEST_P(BcubeEarlyLosses, WhoIsBackBeforeItIsGivenUpDoesNotGoAlone) {
     world.kill({.part = {.kind = Kind::kCable, .index = 1, .level = 1},
                 .at = static_cast<TimeNs>(options.seed) * 250 * kMicrosecond,
                 .for_ns = 5500 * kMillisecond});
-    SCOPED_TRACE(options.seed);
-    expect_survived(world, 60 * kSecond);
-    if (HasFailure()) return;
+    expect_clean(world, 60 * kSecond);
+    for (std::uint32_t server = 0; server < world.bcube().servers(); ++server)
+      EXPECT_EQ(world.failure(server).text, "") << server;
+    if (HasFailure()) FAIL() << "seed " << options.seed << world.describe_stall();
   }
 }
 

@@ -115,6 +115,7 @@ class BcubeWorld {
                                                  : died + static_cast<TimeNs>(death_->for_ns);
   }
   bool has_started() const { return started_ == servers_.size(); }
+  TimeNs started_ns() const { return started_ns_; }  // kNever: not all
   bool is_through(std::uint32_t server) const { return servers_[server].done == options_.steps; }
   TimeNs now() const { return now_; }
   std::uint64_t event_count() const { return event_count_; }
@@ -256,6 +257,7 @@ class BcubeWorld {
   std::vector<Absence> absences_;
   std::vector<Failure> failures_;  // by server
   std::uint32_t started_ = 0;
+  TimeNs started_ns_ = kNever;
   std::uint32_t over_ = 0;
   TimeNs now_ = 0;
   std::uint64_t event_count_ = 0;
