@@ -71,7 +71,6 @@ struct RankDecision {
     kIgnore,         // a late copy, or too early: asked again if it still wants it
     kAskHolder,      // a second process is a hint that the first has ended: it is asked first
     kTake,           // of a job that forms, or of a silent member
-    kFoundAnew,      // another process of a synchronous job cannot go on where the silent one was
     kTakeOfRunning,  // of a job that goes on: shard 0 must let it in first
   };
   Kind kind{};

@@ -44,30 +44,15 @@ void Jobs::fail(JobEntry& entry, wire::NoticeCode code, Rank about, std::string 
   if (!entry.listed) release(entry);
 }
 
-// All members of this run are silent, left or gone.
-std::string Jobs::describe_replaced(const JobEntry& entry, const Request& request) const {
-  CHECK(entry.run_id != request.join().run_id);
-  return text("job '%s': run %016" PRIx64
-              " was silent for more than %.0f s and gave way to run "
-              "%016" PRIx64 " (rank %u at %s)",
-              entry.name.c_str(), entry.run_id, seconds(kTakeoverSilence), request.join().run_id,
-              unsigned{request.rank().value}, std::string(request.origin.address).c_str());
-}
-
-std::string Jobs::describe_restart(const JobEntry& entry, const Request& request) const {
-  const DurationNs silent_ns = request.now - last_heard(entry, request.rank());
-  return describe_loss(entry, request.rank(),
-                       text("has fallen silent and %s asks for its rank, which starts from the "
-                            "beginning",
-                            std::string(request.origin.address).c_str()),
-                       silent_ns);
-}
-
-// Another job takes the name.
-void Jobs::replace(JobEntry& entry, wire::NoticeCode code, const Request& request,
-                   std::string why) {
-  CHECK(entry.listed);
-  fail(entry, code, request.rank(), std::move(why), request.now);
+// Another run takes the name: all members of this one are silent, left or gone.
+void Jobs::replace(JobEntry& entry, const Request& request) {
+  CHECK(entry.listed && entry.run_id != request.join().run_id);
+  fail(entry, wire::NoticeCode::kReplaced, request.rank(),
+       text("job '%s': run %016" PRIx64 " was silent for more than %.0f s and gave way to run "
+            "%016" PRIx64 " (rank %u at %s)",
+            entry.name.c_str(), entry.run_id, seconds(kTakeoverSilence), request.join().run_id,
+            unsigned{request.rank().value}, std::string(request.origin.address).c_str()),
+       request.now);
   entry.listed = false;
   release(entry);
 }

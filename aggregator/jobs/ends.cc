@@ -41,12 +41,6 @@ Rank furthest(const Job& job) noexcept {
 
 }  // namespace
 
-bool JobEntry::has_begun() const noexcept {
-  CHECK(job != nullptr);
-  return newest_contribution(*job, furthest(*job)) != 0 ||
-         job->collective_begun.load(std::memory_order_relaxed) != 0;
-}
-
 // Whether a step or a collective has been begun that is not complete without the rank, or the rank
 // is not where one finishes: it has contributed to every step that is closed, and to one at least.
 bool Jobs::is_awaited(const JobEntry& entry, Rank rank) const noexcept {

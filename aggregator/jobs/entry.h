@@ -212,9 +212,6 @@ struct JobEntry {
   bool is_kept() const noexcept { return running() && is_store() && live_count() == 0; }
   // A running job of which every step needs every rank that has not ended its part.
   bool is_synchronous() const noexcept { return running() && job != nullptr && !goes_on(); }
-  // A gradient or a collective of it has been contributed: its slots hold what no new member's
-  // first step may be taken for.
-  bool has_begun() const noexcept;
   // When the member spoke last. Control and data both count; the shards' clock is the caller's.
   TimeNs last_heard_ns(Rank rank, const PausableClock& clock) const noexcept;
   // What is true of every job between two calls; at each tick.

@@ -252,9 +252,7 @@ class Jobs {
 
   // ending.cc: how a job ends, and what is said about it.
   void fail(JobEntry& entry, wire::NoticeCode code, Rank about, std::string text, TimeNs now);
-  std::string describe_replaced(const JobEntry& entry, const Request& request) const;
-  std::string describe_restart(const JobEntry& entry, const Request& request) const;
-  void replace(JobEntry& entry, wire::NoticeCode code, const Request& request, std::string why);
+  void replace(JobEntry& entry, const Request& request);
   void retire(JobEntry& entry, TimeNs now);
   void release(JobEntry& entry);
   void expire(JobEntry& entry, TimeNs now);

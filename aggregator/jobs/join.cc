@@ -65,7 +65,7 @@ ControlResult Jobs::join(const Request& request) {
   JobEntry* entry = find(asked.name(), join.ordinal);
   JobDecision decision = decide_job(asked, options_, entry, usage(), clock_);
   if (decision.kind == JobDecision::Kind::kReplace) {
-    replace(*entry, wire::NoticeCode::kReplaced, request, describe_replaced(*entry, request));
+    replace(*entry, request);
     entry = nullptr;
     decision = decide_job(asked, options_, entry, usage(), clock_);
   }
@@ -200,9 +200,6 @@ ControlResult Jobs::take_rank(JobEntry& entry, const JoinRequest& asked, const R
       entry.member(asked.rank).address = asked.address;
       break;
     case RankDecision::Kind::kRevive: revive(entry, asked.rank, request.now); break;
-    case RankDecision::Kind::kFoundAnew:
-      replace(entry, wire::NoticeCode::kMemberSilent, request, describe_restart(entry, request));
-      return {.verdict = Verdict::kJoin};  // the worker asks again
     case RankDecision::Kind::kTakeOfRunning: return admit_to_running(entry, request);
     case RankDecision::Kind::kTake:
       occupy(entry, request);

@@ -61,8 +61,6 @@ RankDecision decide_rank(const JoinRequest& request, const JobEntry& entry,
   if (member.is(MemberPhase::kJoined)) {
     const DurationNs silent_ns = request.now - entry.last_heard_ns(request.rank, clock);
     if (silent_ns <= kTakeoverSilence) return decide_held(request, entry, silent_ns);
-    if (entry.is_synchronous() && entry.has_begun())
-      return {.kind = Kind::kFoundAnew, .refusal = {}};
   }
   const bool unheard = member.is(MemberPhase::kGone) && entry.is_synchronous();
   if (unheard || (member.is(MemberPhase::kLeft) && entry.running()))

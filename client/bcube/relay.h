@@ -214,7 +214,6 @@ class Relay final : public Member {
   void order_lanes();
   float name_of_self(std::uint32_t level, std::uint32_t rank) const noexcept;
   void meet(Lane& lane, TimeNs now);
-  bool start_when_all_are_here(TimeNs now);
   Status check_meeting(const Lane& lane) const;
 
   // ---- relay_detour.cc ----
@@ -236,11 +235,6 @@ class Relay final : public Member {
     return lane.place.way < Way::kMeeting && has_moved(lane.place.level);
   }
   void lose(Lane& lane, const Status& why, TimeNs now);
-  void lose_early(Lane& lane, const Status& why, TimeNs now);
-  bool move_early(std::uint32_t level, TimeNs now);
-  void fail_moved(const Lane& lane, const Status& why, TimeNs now);
-  void await_spares(std::uint32_t level, TimeNs now);
-  void miss_absent(TimeNs now);
   void lose_spare(const Lane& lost, const Status& why, TimeNs now);
   void move(Lane& lane, const Status& why, TimeNs now);
   void miss_silent(TimeNs now);
@@ -350,10 +344,8 @@ class Relay final : public Member {
   std::optional<Collective> collective_;
   std::uint32_t last_weight_ = 1;
   std::size_t first_spare_ = 0;  // the last lanes
+  std::size_t started_ = 0;      // lanes but spares, and meetings that are over
   std::size_t ended_lanes_ = 0;
-  TimeNs started_ns_ = 0;
-  std::vector<bool> met_;                     // by level: its servers have, before the first step
-  std::vector<TimeNs> spares_ran_ns_;         // by level: all servers are there since; 0: not yet
   std::vector<std::uint32_t> meetings_over_;  // by level: collectives that are done
   std::vector<Status> why_moved_;             // by level; or why there is no detour any more
   std::uint64_t step_weight_ = 0;             // of the step under way

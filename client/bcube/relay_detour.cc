@@ -11,7 +11,6 @@ namespace sluice::client {
 // yet will. Whether it is a server that died, the spares say: there it is missing as well.
 void Relay::lose(Lane& lane, const Status& why, TimeNs now) {
   if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving) return;
-  if (state_ == SessionState::kJoining) return lose_early(lane, why, now);
   if (is_lost(lane)) return fail_attempt(lane, now);
   // A server that has left takes its appliance along. Who needs that no more need not hear of it;
   // else the lane says so with the next step.
@@ -19,89 +18,16 @@ void Relay::lose(Lane& lane, const Status& why, TimeNs now) {
       !collective_ && why.code() == StatusCode::kUnreachable)
     return;
   Detour* const detour = detour_of(lane);
-  if (is_spare(lane) && detour->in_use()) return fail_moved(lane, why, now);
+  if (is_spare(lane) && detour->in_use())
+    return fail({why.code(), why_moved_[lane.place.level].message() +
+                                 "; and where its lanes moved to, " + why.message()},
+                now);
   if (is_spare(lane)) return lose_spare(lane, why, now);
-  if (detour == nullptr || detour->state() == Detour::State::kNone) return fail(why, now);
+  if (state_ != SessionState::kRunning || detour == nullptr ||
+      detour->state() == Detour::State::kNone)
+    return fail(why, now);
   move(lane, why, now);
 }
-
-void Relay::fail_moved(const Lane& lane, const Status& why, TimeNs now) {
-  fail({why.code(),
-        why_moved_[lane.place.level].message() + "; and where its lanes move to, " + why.message()},
-       now);
-}
-
-// ---- before the first step ----
-
-// A switch that does not answer, or that a server does not reach, is done without when all of its
-// servers are where its lanes move to: only then is it known that none of them is missing. What was
-// refused is somebody's mistake.
-void Relay::lose_early(Lane& lane, const Status& why, TimeNs now) {
-  const std::uint32_t level = lane.place.level;
-  Detour* const detour = detour_of(lane);
-  const bool mistake = why.code() != StatusCode::kUnreachable &&
-                       why.code() != StatusCode::kTimedOut && why.code() != StatusCode::kPeerLost &&
-                       why.code() != StatusCode::kClosed;
-  if (detour == nullptr) return fail(why, now);
-  if (is_spare(lane)) {
-    if (ways_[level].home.is_lost()) return fail_moved(lane, why, now);
-    return is_lost(lane) ? void() : lose_spare(lane, why, now);
-  }
-  if (is_lost(lane)) return;
-  if (mistake || detour->state() == Detour::State::kNone) return fail(why, now);
-  why_moved_[level] = why;
-  ways_[level].home.lose(now);
-  for_lanes_beside(lane,
-                   [now](Lane& other) { other.session.leave(wire::LeaveReason::kAbnormal, now); });
-  if (!move_early(level, now)) events_.push({.kind = Event::Kind::kStalled, .status = why});
-}
-
-// False: not all servers are there yet.
-bool Relay::move_early(std::uint32_t level, TimeNs now) {
-  if (spares_ran_ns_[level] == 0) return false;
-  const Status why = why_moved_[level];
-  move(lanes_[level], why, now);
-  return true;
-}
-
-// Whoever forwards to them may start late, but once the job runs all servers do.
-void Relay::await_spares(std::uint32_t level, TimeNs now) {
-  const Detour& detour = detours_[level];
-  if (spares_ran_ns_[level] != 0 || detour.state() == Detour::State::kNone) return;
-  Lane& survey = lanes_[detour.spares().survey_lane];
-  bool all_run = true;
-  for_lanes_beside(survey, [&](const Lane& lane) { all_run &= runs(lane); });
-  if (all_run) {
-    spares_ran_ns_[level] = now;
-    if (state_ == SessionState::kJoining && ways_[level].home.is_lost()) move_early(level, now);
-  } else if (state_ == SessionState::kRunning && now - started_ns_ >= options_.connect_timeout_ns) {
-    lose(survey, {StatusCode::kUnreachable, survey.session.place() + "not all servers reach it"},
-         now);
-  }
-}
-
-// Who reaches a switch does not hear that another one does not. But all of its servers run, as the
-// spares show, so who is not there by now will not come.
-void Relay::miss_absent(TimeNs now) {
-  for (std::uint32_t level = 0; level < detours_.size(); ++level) {
-    if (detours_[level].state() != Detour::State::kReady || spares_ran_ns_[level] == 0) continue;
-    if (now - spares_ran_ns_[level] < options_.silence_timeout_ns) continue;
-    const Lane* late = nullptr;
-    bool preparing = false;
-    for_lanes_beside(lanes_[level], [&](const Lane& lane) {
-      preparing |= lane.session.preparing();
-      if (!runs(lane)) late = &lane;
-    });
-    if (late == nullptr || preparing) continue;
-    lose(lanes_[level],
-         {StatusCode::kTimedOut,
-          late->session.place() +
-              "not all have joined, though all run; missing: " + late->session.missing_ranks()},
-         now);
-  }
-}
-
-// ---- in mid-run ----
 
 // While it is not needed the job goes on.
 void Relay::lose_spare(const Lane& lost, const Status& why, TimeNs now) {

@@ -6,7 +6,6 @@
 
 #include "aggregator/base/check.h"
 #include "client/bcube/relay.h"
-#include "client/core/average.h"
 #include "client/core/join.h"
 
 namespace sluice::client {
@@ -115,8 +114,6 @@ Status Relay::make_lane(const LanePlace& place, std::vector<TensorSpec> tensors,
   options.policy = {};
   options.trace &= place.way < Way::kMeeting || place.way == Way::kSpare;
   options.prune = {};
-  if (place.way >= Way::kSurvey)  // who forwards what is sent there may start late
-    options.connect_timeout_ns = std::max(options.connect_timeout_ns, options.join_timeout_ns);
   if (place.way != Way::kMeeting) {  // in those the application's choices are compared
     options.averaging = AveragingChoice::kSum;
     options.allow_nil = true;
@@ -274,25 +271,6 @@ void Relay::meet(Lane& lane, TimeNs now) {
   const Status status = lane.session.submit(
       {.input = names.data(), .output = names.data(), .weight = digit == 0}, now);
   if (!status.ok()) fail(status, now);
-}
-
-// At home, or where the lanes of a level that was lost early have moved.
-bool Relay::start_when_all_are_here(TimeNs now) {
-  CHECK(state_ == SessionState::kJoining);
-  const auto awaited = [this](const Lane& lane) {
-    if (is_spare(lane) || has_moved(lane.place.level)) return false;
-    return !runs(lane) || !met_[lane.place.level];
-  };
-  if (std::ranges::any_of(lanes_, awaited)) return false;
-  state_ = SessionState::kRunning;
-  started_ns_ = now;
-  const auto first = std::ranges::find_if(lanes_, runs);
-  CHECK(first != lanes_.end());
-  facts_ = first->session.facts();
-  facts_.averaging = resolved(options_.averaging, {});  // a spare's would be a sum
-  shards_ = first->session.counters().shards;
-  events_.push({.kind = Event::Kind::kStarted});
-  return true;
 }
 
 Status Relay::check_meeting(const Lane& lane) const {

@@ -79,7 +79,6 @@ void Relay::handle_attempt(Lane& lane, const Event& event, TimeNs now) {
   way.end(now);
   why_moved_[level] = {};
   detours_[level].regain();
-  spares_ran_ns_[level] = now;
 }
 
 // The others must learn that they wait in vain.

@@ -159,26 +159,6 @@ def test_training_goes_on_by_way_of_neighbours_when_a_box_is_killed_in_mid_step(
             (1, 3), (0, 0)] * 2, told
 
 
-def test_training_begins_without_a_box_that_is_not_there():
-    pytest.importorskip("torch")
-    with CubeLab(2, 2, plain_network=True, detours=True) as cube:
-        cube.start_appliances(BUILD)
-        cube.boxes[1, 0].kill()
-        workers = [start_training(cube, rank, SLUICE_LOG="info") for rank in range(cube.workers)]
-        told, logs = [], []
-        for worker in workers:
-            out, err = worker.communicate(timeout=100)
-            assert worker.returncode == 0, err
-            told.append(json.loads(out.splitlines()[-1]))
-            logs.append(err)
-        assert [each["steps"] for each in told] == [20] * cube.workers
-        assert len({each["hash"] for each in told}) == 1
-        for log, moved in zip(logs, [True, False] * 2, strict=True):
-            assert ("from step 1 on switch 1 stands in for switch 0" in log) == moved, log
-        assert [(each["detours"], each["detoured_lanes"]) for each in told] == [
-            (1, 3), (0, 0)] * 2, told
-
-
 def test_a_box_that_is_started_again_is_used_again():
     pytest.importorskip("torch")
     with CubeLab(2, 2, plain_network=True, detours=True) as cube:

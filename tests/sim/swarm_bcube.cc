@@ -152,10 +152,11 @@ class Verdicts {
   }
 
  private:
-  // A box or cable that dies before somebody has taken the last step.
+  // A box or cable that dies between the first and the last step.
   bool is_survivable() const {
     return swarm_.options.mode == client::BcubeMode::kAggregated && swarm_.options.levels > 1 &&
-           swarm_.death->part.kind != Part::Kind::kServer && !someone_is_through();
+           swarm_.death->part.kind != Part::Kind::kServer &&
+           world_.died_ns() >= world_.started_ns() && !someone_is_through();
   }
   // Who has left gives nothing to others any more, and is missed.
   bool someone_is_through() const {

@@ -5,7 +5,6 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-using wire::NoticeCode;
 using wire::PacketType;
 using wire::RefuseCode;
 
@@ -300,35 +299,6 @@ TEST_F(Join, OfASilentRankTakesItOverAfterThreeSeconds) {
   EXPECT_THAT(old.text(), HasSubstr("10.0.0.9:1"));
   EXPECT_EQ(leave(second).result.verdict, Verdict::kStaleCookie);
   EXPECT_THAT(refusal_of(second, RefuseCode::kRankTaken), HasSubstr("10.0.0.9:1"));
-}
-
-// What the slots hold would be taken for results of the newcomer's first steps, and the others
-// would wait for it: they are told, and it founds the job anew.
-TEST_F(Join, OfASilentRankEndsASynchronousJobThatHasBegun) {
-  for (const bool collective : {false, true}) {
-    Worker first, second{.rank = 1};
-    join(first);
-    join(second);
-    Job* const job = commands.back().job;
-    if (collective)
-      job->collective_begun = 1;
-    else
-      job->slices[1].flows[0].last_contribution_step = 1;
-    Worker heir{.rank = 1, .address = "10.0.0.9:1", .nonce = 99};
-    pass(kTakeoverSilence + 100 * kMillisecond, {&first});
-    EXPECT_TRUE(join(heir).bytes.empty()) << "it asks again";
-    EXPECT_TRUE(job->ended.load());
-    const auto notices = sent_of(PacketType::kNotice);
-    ASSERT_EQ(notices.size(), 2u);
-    EXPECT_EQ(notices[0].packet.body<wire::Notice>().code, NoticeCode::kMemberSilent);
-    EXPECT_EQ(notices[0].packet.body<wire::Notice>().rank, 1);
-    for (const char* word : {"10.0.0.3:40000 has fallen silent", "10.0.0.9:1", "3.1 s ago"})
-      EXPECT_THAT(std::string(notices[0].packet.text()), HasSubstr(word));
-    ASSERT_TRUE(join(heir).is(PacketType::kAccept));
-    EXPECT_NE(heir.job, first.job);
-    EXPECT_FALSE(only_job()->started());
-    restart(options());
-  }
 }
 
 TEST_F(Join, OfAnotherRunIsRefusedOnceTheFirstHasAnswered) {
