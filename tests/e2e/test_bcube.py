@@ -89,33 +89,33 @@ def start_training(cube, rank, **env):
                       text=True)
 
 
+def finish_training(workers, steps):
+    """What each told last and what it logged; all took the steps and have equal replicas."""
+    told, logs = [], []
+    for worker in workers:
+        out, err = worker.communicate(timeout=300)
+        assert worker.returncode == 0, err
+        told.append(json.loads(out.splitlines()[-1]))
+        logs.append(err)
+    assert [each["steps"] for each in told] == [steps] * len(workers)
+    assert len({each["hash"] for each in told}) == 1
+    return told, logs
+
+
 @pytest.mark.parametrize("wire", ["float32", "bfloat16"])
 def test_pytorch_trains_on_nine_workers_and_all_replicas_are_the_same(wire):
     pytest.importorskip("torch")
     with CubeLab(3, 2, plain_network=True) as cube:
         cube.start_appliances(BUILD)
         workers = [start_training(cube, rank, WIRE=wire) for rank in range(cube.workers)]
-        told = []
-        for worker in workers:
-            out, err = worker.communicate(timeout=300)
-            assert worker.returncode == 0, err
-            told.append(json.loads(out.splitlines()[-1]))
-        assert [each["steps"] for each in told] == [20] * cube.workers
-        assert len({each["hash"] for each in told}) == 1
+        finish_training(workers, steps=20)
 
 
 def test_pytorch_trains_with_equal_replicas_without_any_appliance():
     pytest.importorskip("torch")
     with CubeLab(2, 2, plain_network=True, mode="plain") as cube:
         workers = [start_training(cube, rank, SLUICE_LOG="info") for rank in range(cube.workers)]
-        told, logs = [], []
-        for worker in workers:
-            out, err = worker.communicate(timeout=300)
-            assert worker.returncode == 0, err
-            told.append(json.loads(out.splitlines()[-1]))
-            logs.append(err)
-        assert [each["steps"] for each in told] == [20] * cube.workers
-        assert len({each["hash"] for each in told}) == 1
+        told, logs = finish_training(workers, steps=20)
         assert not any("strangers" in log for log in logs), logs
 
 
@@ -145,14 +145,7 @@ def test_training_goes_on_by_way_of_neighbours_when_a_box_is_killed_in_mid_step(
         for worker in workers:
             assert worker.stdout.readline() == "ten\n", worker.communicate(timeout=100)
         cube.boxes[1, 0].kill()
-        told, logs = [], []
-        for worker in workers:
-            out, err = worker.communicate(timeout=300)
-            assert worker.returncode == 0, err
-            told.append(json.loads(out.splitlines()[-1]))
-            logs.append(err)
-        assert [each["steps"] for each in told] == [400] * cube.workers
-        assert len({each["hash"] for each in told}) == 1
+        told, logs = finish_training(workers, steps=400)
         # Workers 0 and 2 were at that switch; the others have not noticed. Lanes: up, turn, down.
         assert ["switch 1 stands in for switch 0" in log for log in logs] == [True, False] * 2, logs
         assert [(each["detours"], each["detoured_lanes"]) for each in told] == [
@@ -178,14 +171,7 @@ def test_a_box_that_is_started_again_is_used_again():
             counted = cube.contributions(1, 0)
             first = first or counted
         assert counted > first + 10  # it is used, and goes on being used
-        told, logs = [], []
-        for worker in workers:
-            out, err = worker.communicate(timeout=300)
-            assert worker.returncode == 0, err
-            told.append(json.loads(out.splitlines()[-1]))
-            logs.append(err)
-        assert [each["steps"] for each in told] == [600] * cube.workers
-        assert len({each["hash"] for each in told}) == 1
+        told, logs = finish_training(workers, steps=600)
         assert [(each["detours"], each["detoured_lanes"]) for each in told] == [
             (1, 0), (0, 0)] * 2, told
         for log, moved in zip(logs, [True, False] * 2, strict=True):

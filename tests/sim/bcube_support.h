@@ -45,6 +45,14 @@ inline void expect_clean(BcubeWorld& world, TimeNs until = 30 * kSecond) {
   EXPECT_TRUE(done);
 }
 
+// Whatever was lost, the job went on for everybody.
+inline void expect_survived(BcubeWorld& world, TimeNs until = 30 * kSecond) {
+  expect_clean(world, until);
+  for (std::uint32_t server = 0; server < world.bcube().servers(); ++server)
+    EXPECT_EQ(world.failure(server).text, "") << server;
+  if (testing::Test::HasFailure()) FAIL() << world.describe_stall();
+}
+
 inline std::vector<std::uint32_t> servers_of(const client::Bcube& bcube, std::uint32_t level,
                                              std::uint32_t switch_index) {
   std::vector<std::uint32_t> servers;

@@ -3,6 +3,8 @@
 // on the (fake) device or on the host. In virtual time, with losses.
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cctype>
 #include <cstdlib>
 #include <limits>
 #include <memory>
