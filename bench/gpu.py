@@ -13,9 +13,8 @@ client cuts it into, of which some 50 us worth run at once. overlap_share says h
 shorter of two works is hidden behind the other: a copy back into the device, and packing.
 
 Time is the host's monotonic clock, of kernels over 16 calls in a row, so that starting them is
-hidden; other work of the device counts. The data path does not use the kernels yet
-(client/device/README.md). Without a device nothing is measured. `--save DIR` keeps the figures
-as JSON under the device's name.
+hidden; other work of the device counts. Without a device nothing is measured. `--save DIR` keeps
+the figures as JSON under the device's name.
 """
 import json
 import os

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::size_t kAlignBytes = 256;  // of a tensor in staging: what copies like
 constexpr double kInFlightSeconds = 50e-6;
-constexpr std::size_t kPiecesInFlight = 4;
+constexpr std::size_t kPiecesInFlight = 2;
 constexpr std::size_t kLeastPieceBytes = 64 << 10;
 constexpr std::size_t kKernel = 1;  // in place of its bytes
 // One that runs, and one that is next: what was started can't be overtaken.
@@ -28,7 +28,8 @@ std::size_t room_bytes(std::size_t bytes) noexcept {
 
 CopyStage::Limits CopyStage::limits_for(double bytes_per_s) noexcept {
   const auto in_flight = static_cast<std::size_t>(std::max(0.0, bytes_per_s) * kInFlightSeconds);
-  const std::size_t piece = std::max(kLeastPieceBytes, room_bytes(in_flight / kPiecesInFlight));
+  const std::size_t share = in_flight / kPiecesInFlight / kAlignBytes * kAlignBytes;
+  const std::size_t piece = std::max(kLeastPieceBytes, share);
   return {.piece_bytes = piece, .in_flight_bytes = std::max(in_flight, piece)};
 }
 

@@ -16,7 +16,12 @@ __global__ void __launch_bounds__(Kernel::kThreads) run_kernel(const Kernel kern
   const Lane lane{.block = blockIdx.x, .blocks = gridDim.x, .thread = threadIdx.x};
 #pragma unroll
   for (int phase = 0; phase < Kernel::kPhases; ++phase) {
-    if (phase != 0) __syncthreads();
+    if (phase != 0) {
+      if constexpr (Kernel::kTogether == kWarpLanes)
+        __syncwarp();
+      else
+        __syncthreads();
+    }
     kernel.run(phase, lane, shared);
   }
 }

@@ -1,16 +1,17 @@
 // A kernel as one source for the device and for the host, where its lanes run one after the other.
 //
-// A kernel is a struct: its arguments, kThreads, kPhases, a Shared, and run(phase, lane, shared),
-// which every lane of a block does for one phase before any does the next. What lanes tell each
-// other goes through Shared, which begins with anything in it, or through what is written once.
-// Kernels know nothing of blocks beside theirs. nvcc compiles run() for the device (kernels.cu),
-// any other compiler for host_lanes.h.
+// A kernel is a struct: its arguments, kThreads, kTogether, kPhases, a Shared, and run(phase, lane,
+// shared), which every lane of kTogether (a warp, or all of a block) does for one phase before any
+// of them does the next. What lanes tell each other goes through Shared, which begins with anything
+// in it, or through what is written once. Kernels know nothing of blocks beside theirs. nvcc
+// compiles run() for the device (kernels.cu), any other compiler for host_lanes.h.
 #pragma once
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #ifdef __CUDACC__
 #define SLUICE_LANE __device__ inline
@@ -19,6 +20,8 @@
 #endif
 
 namespace sluice::cuda {
+
+inline constexpr std::uint32_t kWarpLanes = 32;  // these wait for each other at hardly any price
 
 struct Lane {
   std::uint32_t block = 0;
@@ -48,34 +51,109 @@ SLUICE_LANE float float_of(std::uint32_t bits) { return std::bit_cast<float>(bit
 
 SLUICE_LANE std::uint32_t magnitude_of(float value) { return bits_of(value) & 0x7fffffffu; }
 
-// Elements of 1, 2 or 4 bytes at any address; in one access where that is aligned.
+// Elements of 1, 2 or 4 bytes at any address; in as few accesses as their alignment lets. Not by
+// calls of each other: a function that calls itself is not inlined.
 template <std::size_t bytes>
 SLUICE_LANE bool is_aligned(const void* at) {
   return reinterpret_cast<std::uintptr_t>(at) % bytes == 0;
 }
+template <class T>
+SLUICE_LANE T load_aligned(const std::uint8_t* from) {
+  T found;
+  std::memcpy(&found, __builtin_assume_aligned(from, sizeof(T)), sizeof(T));
+  return found;
+}
+template <class T>
+SLUICE_LANE void store_aligned(std::uint8_t* to, const T& value) {
+  std::memcpy(__builtin_assume_aligned(to, sizeof(T)), &value, sizeof(T));
+}
 SLUICE_LANE std::uint32_t load_bits(const std::uint8_t* from, std::uint32_t bytes) {
+  if (bytes == 4 && is_aligned<4>(from)) return load_aligned<std::uint32_t>(from);
+  if (bytes == 4 && is_aligned<2>(from)) {
+    const std::uint32_t low = load_aligned<std::uint16_t>(from);
+    return low | std::uint32_t{load_aligned<std::uint16_t>(from + 2)} << 16;
+  }
+  if (bytes == 2 && is_aligned<2>(from)) return load_aligned<std::uint16_t>(from);
   std::uint32_t bits = 0;
-  if (bytes == 4 && is_aligned<4>(from)) {
-    std::memcpy(&bits, __builtin_assume_aligned(from, 4), 4);
-    return bits;
-  }
-  if (bytes == 2 && is_aligned<2>(from)) {
-    std::uint16_t narrow = 0;
-    std::memcpy(&narrow, __builtin_assume_aligned(from, 2), 2);
-    return narrow;
-  }
   for (std::uint32_t at = 0; at < bytes; ++at) bits |= std::uint32_t{from[at]} << 8 * at;
   return bits;
 }
 SLUICE_LANE void store_bits(std::uint8_t* to, std::uint32_t bits, std::uint32_t bytes) {
-  if (bytes == 4 && is_aligned<4>(to)) {
-    std::memcpy(__builtin_assume_aligned(to, 4), &bits, 4);
-  } else if (bytes == 2 && is_aligned<2>(to)) {
-    const auto narrow = static_cast<std::uint16_t>(bits);
-    std::memcpy(__builtin_assume_aligned(to, 2), &narrow, 2);
-  } else {
-    for (std::uint32_t at = 0; at < bytes; ++at) to[at] = static_cast<std::uint8_t>(bits >> 8 * at);
+  if (bytes == 4 && is_aligned<4>(to)) return store_aligned(to, bits);
+  if (bytes >= 2 && is_aligned<2>(to)) {
+    store_aligned(to, static_cast<std::uint16_t>(bits));
+    if (bytes == 4) store_aligned(to + 2, static_cast<std::uint16_t>(bits >> 16));
+    return;
   }
+  for (std::uint32_t at = 0; at < bytes; ++at) to[at] = static_cast<std::uint8_t>(bits >> 8 * at);
+}
+
+// Four elements side by side, in one access where they are aligned for that.
+struct Quad {
+  float values[4];
+};
+SLUICE_LANE Quad load_quad(const float* from) {
+  Quad quad;
+  if (is_aligned<16>(from)) {
+#ifdef __CUDACC__
+    const float4 found = *reinterpret_cast<const float4*>(from);
+    quad = {{found.x, found.y, found.z, found.w}};
+#else
+    std::memcpy(&quad, from, sizeof quad);
+#endif
+  } else {
+    for (std::uint32_t i = 0; i < 4; ++i) quad.values[i] = from[i];
+  }
+  return quad;
+}
+SLUICE_LANE void store_quad(float* to, const Quad& quad) {
+  if (is_aligned<16>(to)) {
+#ifdef __CUDACC__
+    *reinterpret_cast<float4*>(to) =
+        make_float4(quad.values[0], quad.values[1], quad.values[2], quad.values[3]);
+#else
+    std::memcpy(to, &quad, sizeof quad);
+#endif
+  } else {
+    for (std::uint32_t i = 0; i < 4; ++i) to[i] = quad.values[i];
+  }
+}
+
+// Four elements of 1, 2 or 4 bytes side by side, likewise.
+template <std::uint32_t elem_bytes>
+SLUICE_LANE void load_four(const std::uint8_t* from, std::uint32_t (&bits)[4]) {
+  if constexpr (elem_bytes == 4) {
+    if (is_aligned<16>(from)) {
+      const Quad quad = load_quad(reinterpret_cast<const float*>(from));
+      for (std::uint32_t i = 0; i < 4; ++i) bits[i] = bits_of(quad.values[i]);
+      return;
+    }
+  } else if (is_aligned<4 * elem_bytes>(from)) {
+    using Four = std::conditional_t<elem_bytes == 2, std::uint64_t, std::uint32_t>;
+    const auto found = load_aligned<Four>(from);
+    constexpr auto kMask = static_cast<std::uint32_t>((std::uint64_t{1} << 8 * elem_bytes) - 1);
+    for (std::uint32_t i = 0; i < 4; ++i)
+      bits[i] = static_cast<std::uint32_t>(found >> 8 * elem_bytes * i) & kMask;
+    return;
+  }
+  for (std::uint32_t i = 0; i < 4; ++i) bits[i] = load_bits(from + i * elem_bytes, elem_bytes);
+}
+template <std::uint32_t elem_bytes>
+SLUICE_LANE void store_four(std::uint8_t* to, const std::uint32_t (&bits)[4]) {
+  if constexpr (elem_bytes == 4) {
+    if (is_aligned<16>(to)) {
+      Quad quad;
+      for (std::uint32_t i = 0; i < 4; ++i) quad.values[i] = float_of(bits[i]);
+      return store_quad(reinterpret_cast<float*>(to), quad);
+    }
+  } else if (is_aligned<4 * elem_bytes>(to)) {
+    using Four = std::conditional_t<elem_bytes == 2, std::uint64_t, std::uint32_t>;
+    Four four = 0;
+    for (std::uint32_t i = 0; i < 4; ++i)
+      four |= static_cast<Four>(Four{bits[i]} << 8 * elem_bytes * i);
+    return store_aligned(to, four);
+  }
+  for (std::uint32_t i = 0; i < 4; ++i) store_bits(to + i * elem_bytes, bits[i], elem_bytes);
 }
 
 }  // namespace sluice::cuda

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "client/device/cuda/chunks.h"
+#include "client/device/cuda/payloads.h"
 #include "client/device/cuda/thresholds.h"
 #include "client/device/kernels.h"
 
@@ -116,23 +117,35 @@ bool find_threshold(const Launcher& on, const sluice_device_tensor& tensor,
   return good;
 }
 
+// Kernel's of the tensor's format, with what it has besides the tensor.
+template <template <Dtype> class Kernel, class Launcher, class... Rest>
+bool launch_chunks(const Launcher& on, const sluice_device_tensor& tensor, const Rest&... rest) {
+  const std::uint32_t blocks = chunk_blocks(tensor);
+  switch (static_cast<Dtype>(tensor.wire)) {
+    case Dtype::kFloat32: return on.launch(blocks, Kernel<Dtype::kFloat32>{{{tensor}}, rest...});
+    case Dtype::kFloat16: return on.launch(blocks, Kernel<Dtype::kFloat16>{{{tensor}}, rest...});
+    case Dtype::kBfloat16: return on.launch(blocks, Kernel<Dtype::kBfloat16>{{{tensor}}, rest...});
+    default: return on.launch(blocks, Kernel<Dtype::kInt8>{{{tensor}}, rest...});
+  }
+}
+
 template <class Launcher>
 bool pack(const Launcher& on, const sluice_device_tensor& tensor, const float* threshold,
           void* workspace, std::uint8_t* packed, std::uint64_t* offsets) {
   const std::size_t count = std::size_t{chunk_count(tensor)} + 1;
   const std::size_t sum_room_bytes = on.sum_room_bytes(count);
   const PackRoom room(workspace, tensor, sum_room_bytes);
-  return on.zero(room.sizes + (count - 1), sizeof *room.sizes) &&
-         on.launch(chunk_blocks(tensor),
-                   PackChunks{{tensor}, {threshold}, room.slots, room.sizes}) &&
+  if (count == 1) return on.zero(offsets, sizeof *offsets);
+  return launch_chunks<PackChunks>(on, tensor, Sieve{threshold}, room.slots, room.sizes) &&
          on.sum_before(room.sizes, offsets, count, room.sum_room, sum_room_bytes) &&
-         on.launch(chunk_blocks(tensor), GatherChunks{{tensor}, room.slots, offsets, packed});
+         on.launch(blocks_for(chunk_count(tensor), kGroups * GatherChunks::kEach),
+                   GatherChunks{tensor, room.slots, offsets, packed});
 }
 
 template <class Launcher>
 bool settle(const Launcher& on, const sluice_device_tensor& tensor, const float* threshold,
             const std::uint8_t* fates) {
-  return on.launch(chunk_blocks(tensor), SettleChunks{{tensor}, {threshold}, fates});
+  return launch_chunks<SettleChunks>(on, tensor, Sieve{threshold}, fates);
 }
 
 template <class Launcher>
@@ -149,13 +162,13 @@ bool scale(const Launcher& on, float* values, std::uint64_t count, float factor)
 
 template <class Launcher>
 bool convert(const Launcher& on, const sluice_device_tensor& tensor, std::uint8_t* payloads) {
-  return on.launch(chunk_blocks(tensor), ConvertChunks{{tensor}, payloads});
+  return launch_chunks<ConvertChunks>(on, tensor, payloads);
 }
 
 template <class Launcher>
 bool unpack(const Launcher& on, const sluice_device_tensor& tensor, const std::uint8_t* packed,
             const sluice_device_result* results, float* output) {
-  return on.launch(chunk_blocks(tensor), UnpackChunks{{tensor}, packed, results, output});
+  return launch_chunks<UnpackChunks>(on, tensor, packed, results, output);
 }
 
 }  // namespace sluice::cuda

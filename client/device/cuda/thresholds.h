@@ -45,6 +45,7 @@ constexpr std::uint64_t sum_blocks(std::uint64_t elem_count) {
 // The sums of each block of kSumBlock: a lane for each of its kSumLanes sums.
 struct SumBlocks {
   static constexpr std::uint32_t kThreads = 256;
+  static constexpr std::uint32_t kTogether = kThreads;
   static constexpr std::uint32_t kBlocksAtOnce = kThreads / kSumLanes;
   static constexpr int kPhases = 2;
   struct Shared {
@@ -94,6 +95,7 @@ struct SumBlocks {
 // Of one block of threads: the blocks' sums together, and what they make of the threshold.
 struct FinishSums {
   static constexpr std::uint32_t kThreads = kSumColumns;
+  static constexpr std::uint32_t kTogether = kThreads;
   static constexpr int kPhases = 2;
   struct Shared {
     double left[kSumColumns];
@@ -154,6 +156,7 @@ struct Selection {
 
 struct CountRanges {
   static constexpr std::uint32_t kThreads = 256;
+  static constexpr std::uint32_t kTogether = kThreads;
   static constexpr int kPhases = 3;
   struct Shared {
     std::uint32_t counts[kMostRanges];
@@ -188,6 +191,7 @@ struct CountRanges {
 // Of one block of threads: goes on in the range that the rank falls into, or is at the element.
 struct ChooseRange {
   static constexpr std::uint32_t kThreads = 256;
+  static constexpr std::uint32_t kTogether = kThreads;
   static constexpr int kPhases = 3;
   struct Shared {
     std::uint32_t parts[kThreads];

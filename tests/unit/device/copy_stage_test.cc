@@ -206,7 +206,7 @@ TEST_F(Stage, WaitsForTheSessionsWordUnlessThatIsGone) {
 TEST_F(Stage, BoundsWhatRunsByTime) {
   const auto fast = CopyStage::limits_for(40e9);
   EXPECT_EQ(fast.in_flight_bytes, 2'000'000u);
-  EXPECT_LE(fast.piece_bytes * 3, fast.in_flight_bytes);
+  EXPECT_LE(fast.piece_bytes * 2, fast.in_flight_bytes);
   const auto unknown = CopyStage::limits_for(0);
   EXPECT_GT(unknown.piece_bytes, 0u);
   EXPECT_EQ(unknown.piece_bytes, unknown.in_flight_bytes);
