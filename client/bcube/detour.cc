@@ -104,6 +104,7 @@ void Detour::go_back() noexcept {
   CHECK(state_ == State::kMoved && busy == 0 && back_step_ != 0);
   state_ = State::kReady;
   back_step_ = 0;
+  ++returns_;
 }
 
 Detour::Fate Detour::fate(std::uint32_t index) const noexcept {

@@ -107,6 +107,8 @@ class Detour {
 
   State state() const noexcept { return state_; }
   std::uint32_t moves() const noexcept { return moves_; }  // how often they did
+  // How often they went back: the same for all servers of the switch in every step.
+  std::uint32_t returns() const noexcept { return returns_; }
   bool in_use() const noexcept { return state_ == State::kAsking || state_ == State::kMoved; }
   const Spares& spares() const noexcept { return spares_; }
   std::vector<Row>& rows() noexcept { return rows_; }
@@ -168,6 +170,7 @@ class Detour {
   Step vote_step_ = 0;
   Step back_step_ = 0;
   std::uint32_t moves_ = 0;
+  std::uint32_t returns_ = 0;
   bool voting_ = false;
   State state_ = State::kNone;
 };

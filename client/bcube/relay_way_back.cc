@@ -10,6 +10,8 @@ namespace {
 
 // Of a lane's joins, so that the appliance tells one from the one before.
 constexpr std::uint64_t kNonceStep = std::uint64_t{1} << 32;
+// Of a job where a level's lanes go back to, so that no lane gets into the one that they have left.
+constexpr std::uint64_t kRunStep = std::uint64_t{1} << 32;
 
 }  // namespace
 
@@ -50,6 +52,10 @@ void Relay::try_way(Lane& first, TimeNs now) {
 void Relay::renew(Lane& lane, TimeNs now) {
   CHECK(lane.over && ended_lanes_ != 0);
   --ended_lanes_;
+  // Who is back soon finds the others still at home, in the old jobs, which would take its first
+  // step for one of theirs. In a run of its own it waits for them.
+  if (!is_spare(lane))
+    lane.options.run_id = options_.run_id + kRunStep * (detours_[lane.place.level].returns() + 1);
   lane.renew(now);
 }
 

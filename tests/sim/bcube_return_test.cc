@@ -126,6 +126,24 @@ TEST_P(BcubeReturns, TheWayToOneIsUsedAgain) {
   }
 }
 
+// Its switch still waits for it there, and so do the others, who hear of the loss when it is back:
+// what they have there is of other steps than the newcomer's first. It was given results of those.
+TEST_P(BcubeReturns, WhoIsBackBeforeItIsGivenUpIsNoMemberOfTheOldJobs) {
+  BcubeOptions options = options_of_returns();
+  options.member_timeout_ns = 30 * kSecond;
+  for (options.seed = 1; options.seed <= 4; ++options.seed) {
+    if (options.seed % 2 == 0) options.compute_max_ns = 3 * kSecond;
+    BcubeWorld world(options);
+    world.kill({.part = {.kind = BcubeWorld::Part::Kind::kCable, .index = 1, .level = 1},
+                .after_ns = static_cast<DurationNs>(options.seed) * 70 * kMillisecond,
+                .for_ns = 4500 * kMillisecond + static_cast<DurationNs>(options.seed) * kSecond});
+    expect_clean(world, 500 * kSecond);
+    for (std::uint32_t server = 0; server < world.bcube().servers(); ++server)
+      EXPECT_EQ(world.failure(server).text, "");
+    if (HasFailure()) FAIL() << "seed " << options.seed << world.describe_stall();
+  }
+}
+
 TEST_P(BcubeReturns, ASecondLossIsAsTheFirst) {
   BcubeOptions options = options_of_returns();
   options.steps = 260;
