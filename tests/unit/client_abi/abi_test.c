@@ -7,39 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "tests/unit/client_abi/abi_support.h"
+
 enum { WORKERS = 4, STEPS = 3, ELEMS = 5000, WAIT_MS = 20000 };
-
-static void expect(int condition, const char* what, int line) {
-  if (condition) return;
-  fprintf(stderr, "abi_test.c:%d: expected %s; last error: %s\n", line, what,
-          sluice_last_error(NULL));
-  exit(1);
-}
-#define EXPECT(condition) expect((condition), #condition, __LINE__)
-#define EXPECT_ERROR(part) expect(strstr(sluice_last_error(NULL), part) != NULL, part, __LINE__)
-
-static sluice_options make_options(const char* name, unsigned rank, unsigned world_size) {
-  sluice_options options;
-  memset(&options, 0, sizeof options);
-  options.struct_size = sizeof options;
-  EXPECT(sluice_options_init(&options) == SLUICE_OK);
-  options.address = name;
-  options.job_name = "abi";
-  options.rank = rank;
-  options.world_size = world_size;
-  options.run_id = 7;
-  return options;
-}
-
-static sluice_tensor make_tensor(const char* name, uint64_t elem_count) {
-  sluice_tensor tensor;
-  memset(&tensor, 0, sizeof tensor);
-  tensor.struct_size = sizeof tensor;
-  tensor.name = name;
-  tensor.elem_count = elem_count;
-  tensor.dtype = SLUICE_FLOAT32;
-  return tensor;
-}
 
 static void test_names(void) {
   EXPECT(strcmp(sluice_version(), "0.2.0") == 0);
@@ -160,9 +130,10 @@ static void test_schedule_and_trace(void) {
 static void expect_refused(const sluice_options* options, const sluice_tensor* tensor, size_t count,
                            const char* text, int line) {
   sluice_job* job = (sluice_job*)&job;
-  expect(sluice_join(options, tensor, count, &job) == SLUICE_INVALID_ARGUMENT, "refused", line);
-  expect(job == NULL, "no job", line);
-  expect(strstr(sluice_last_error(NULL), text) != NULL, text, line);
+  expect(sluice_join(options, tensor, count, &job) == SLUICE_INVALID_ARGUMENT, "refused", __FILE__,
+         line);
+  expect(job == NULL, "no job", __FILE__, line);
+  expect(strstr(sluice_last_error(NULL), text) != NULL, text, __FILE__, line);
 }
 #define EXPECT_REFUSED(options, tensor, count, text) \
   expect_refused((options), (tensor), (count), (text), __LINE__)
