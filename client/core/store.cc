@@ -13,11 +13,11 @@
 namespace sluice::client {
 namespace {
 
-RequestSetup setup_of(const Layout& layout) {
+RequestSetup setup_of(const SessionOptions& options, const Layout& layout) {
   std::uint32_t layers = 0;
   for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor)
     layers += layout.tensor(tensor).begins_block;
-  return {.layer_count = layers, .pushes_per_layer = 1};
+  return {.policy = options.requests, .layer_count = layers, .pushes_per_layer = 1};
 }
 
 }  // namespace
@@ -30,7 +30,7 @@ Store::Store(const SessionOptions& options, const Layout& layout, Link& link)
       blocks_(layout.chunk_count() / kChunksPerBlock),
       inputs_(layout.tensor_count()),
       outputs_(layout.tensor_count()),
-      pool_(setup_of(layout)) {
+      pool_(setup_of(options, layout)) {
   CHECK(layout.in_blocks());
   if (options.trace) trace_.enable(layout.tensor_count());
   for (std::uint32_t tensor = 0; tensor < layout.tensor_count(); ++tensor) {

@@ -21,6 +21,7 @@
 #include "client/prune/executor.h"
 #include "client/prune/threshold.h"
 #include "client/sched/choice.h"
+#include "client/sched/requests.h"
 
 namespace sluice::client {
 
@@ -53,7 +54,8 @@ struct SessionOptions {
   Executor* executor = nullptr;  // of thresholds, outlives the session; null: its own thread
   // Of a job of kind store: its layout is in blocks, and its tensors are pushed and pulled.
   std::optional<StoreOptions> store;
-  std::uint64_t max_state_bytes = UINT64_MAX;  // of another rank's state; more is refused
+  RequestPolicy requests = RequestPolicy::kThesis;  // which of them goes next
+  std::uint64_t max_state_bytes = UINT64_MAX;       // of another rank's state; more is refused
 };
 
 // A tensor's gradient for the next step of that tensor. `input` and `output` may be the same

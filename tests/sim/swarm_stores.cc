@@ -117,6 +117,10 @@ void draw_store(std::uint64_t seed, SwarmOptions& options) {
   Random more(mix(seed, 0x5704E, 2));
   draw_memory(more, store);
   plan.session.store = store;
+  Random order(mix(seed, 0x5704E, 3));
+  plan.session.requests =
+      pick(order, std::array{client::RequestPolicy::kThesis, client::RequestPolicy::kThesis,
+                             client::RequestPolicy::kFifo, client::RequestPolicy::kFilo});
   plan.reproducible = store.bound == 0 && random.one_in(3);
   plan.check_values = true;
   draw_losses(random, job, options.faults_stop_at);
@@ -134,6 +138,7 @@ std::string describe_store(const SwarmJob& job) {
   out << " bound=" << (store.bound == kNoBound ? "none" : std::to_string(store.bound))
       << " rule=" << static_cast<int>(store.update.rule) << " momentum=" << store.update.momentum
       << " nesterov=" << static_cast<int>(store.update.nesterov)
+      << " requests=" << static_cast<int>(job.plan.session.requests)
       << " reproducible=" << job.plan.reproducible << " losses=" << describe_losses(job)
       << (job.loses_all ? " of all" : "");
   return out.str();
