@@ -56,7 +56,8 @@ def test_a_bare_sender_gets_the_rate_of_both_links_whatever_switches(pmd, mtu):
             shaped.start_appliance(workers.BUILD)
         up, down = [], []
         for _ in range(10):  # a busy machine carries less, and more only to make up for it
-            for link, carried in zip((up, down), links.carried_mbps(shaped, 0, 1, 2.0)):
+            # Trains of 64 KB are counted whole: 2.6 % of what the link carries in that time.
+            for link, carried in zip((up, down), links.carried_mbps(shaped, 0, 1, 5.0)):
                 link.append(carried)
             if all(max(link) > 0.97 * rate and statistics.median(link) < 1.03 * rate
                    for link in (up, down)):
