@@ -6,7 +6,6 @@
 
 #include "aggregator/base/limits.h"
 #include "aggregator/base/types.h"
-#include "aggregator/wire/sparse.h"
 #include "client/device/cuda/formats.h"
 #include "client/device/cuda/lanes.h"
 #include "client/device/kernels.h"
@@ -133,6 +132,21 @@ struct ChunkKernel {
     for (std::uint32_t i = 0; i < count; ++i) to[share.first_elem + at + i] = quad.values[i];
   }
 };
+
+// What leaves of an element; all of it where there is no threshold.
+struct Sieve {
+  const float* threshold = nullptr;
+
+  // The host packs what it pruned as gradient + residual again, with a residual of nothing.
+  SLUICE_LANE float operator()(float value, float limit, Dtype wire) const {
+    if (threshold == nullptr) return value;
+    if (float_of(magnitude_of(value)) < limit) value = 0;
+    return wire == Dtype::kFloat32 ? value : value + 0.0f;
+  }
+  SLUICE_LANE float limit() const { return threshold == nullptr ? 0 : *threshold; }
+};
+
+// Of one that changes formats.
 template <Dtype kWire, class Kernel, int phases>
 struct FormatKernel : ChunkKernel<Kernel, phases> {
   using ChunkKernel<Kernel, phases>::tensor;
@@ -144,7 +158,6 @@ struct FormatKernel : ChunkKernel<Kernel, phases> {
     return {.wire = kWire, .scale = scale_for(share.places.most)};
   }
   // Notes the greatest magnitude of what leaves.
-  template <class Sieve>
   SLUICE_LANE void find_greatest(const Share& share, const Sieve& sieve) const {
     if (kWire != Dtype::kInt8) return;
     const float limit = sieve.limit();
@@ -158,19 +171,6 @@ struct FormatKernel : ChunkKernel<Kernel, phases> {
     });
     atomic_max(share.places.most, most);
   }
-};
-
-// What leaves of an element; all of it where there is no threshold.
-struct Sieve {
-  const float* threshold = nullptr;
-
-  // The host packs what it pruned as gradient + residual again, with a residual of nothing.
-  SLUICE_LANE float operator()(float value, float limit, Dtype wire) const {
-    if (threshold == nullptr) return value;
-    if (float_of(magnitude_of(value)) < limit) value = 0;
-    return wire == Dtype::kFloat32 ? value : value + 0.0f;
-  }
-  SLUICE_LANE float limit() const { return threshold == nullptr ? 0 : *threshold; }
 };
 
 }  // namespace sluice::cuda

@@ -1,6 +1,7 @@
-// Runs kernels (lanes.h) on the host: what the fake device does, and unit tests. Lanes of every
-// second phase run backwards and shared memory begins with rubbish, so that a kernel whose result
-// hangs on either is found out.
+// Runs kernels (lanes.h) on the host: what the fake device does, and unit tests. Lanes that go
+// together are through with all phases before others of their block begin, those of every second
+// phase run backwards, and shared memory begins with rubbish, so that a kernel whose result hangs
+// on any of it is found out.
 #pragma once
 
 #include <cstddef>
@@ -22,11 +23,12 @@ struct HostLauncher {
     const auto shared = std::make_unique<typename Kernel::Shared>();
     for (std::uint32_t block = 0; block < blocks; ++block) {
       std::memset(static_cast<void*>(shared.get()), 0xa5, sizeof *shared);
-      for (int phase = 0; phase < Kernel::kPhases; ++phase)
-        for (std::uint32_t i = 0; i < Kernel::kThreads; ++i) {
-          const std::uint32_t thread = phase % 2 == 0 ? i : Kernel::kThreads - 1 - i;
-          kernel.run(phase, {.block = block, .blocks = blocks, .thread = thread}, *shared);
-        }
+      for (std::uint32_t first = 0; first < Kernel::kThreads; first += Kernel::kTogether)
+        for (int phase = 0; phase < Kernel::kPhases; ++phase)
+          for (std::uint32_t i = 0; i < Kernel::kTogether; ++i) {
+            const std::uint32_t thread = first + (phase % 2 == 0 ? i : Kernel::kTogether - 1 - i);
+            kernel.run(phase, {.block = block, .blocks = blocks, .thread = thread}, *shared);
+          }
     }
     return true;
   }
