@@ -123,14 +123,17 @@ Status take_from_file(const CubeFile& file, std::uint32_t rank, CubePlaces& plac
               "appliances of level " + std::to_string(level) + ": " + std::to_string(row.size()) +
                   " addresses, but it has " + std::to_string(expected) +
                   (plain ? " servers" : " switches")};
-    const std::uint32_t index = bcube.switch_of(rank, level);
-    std::vector<std::string> mine;
-    for (std::uint32_t digit = 0; plain && digit < bcube.switch_ports(); ++digit)
-      mine.push_back(row[bcube.server_at(level, index, digit)]);
-    if (!plain) mine.push_back(row[index]);
-    places.appliances.push_back(std::move(mine));
-    if (!plain && bcube.levels() > 1)
-      places.stand_ins.push_back(row[bcube.switch_of(bcube.detour_neighbour(rank, level), level)]);
+    const auto of_switch = [&](std::uint32_t index) {
+      if (!plain) return std::vector{row[index]};
+      std::vector<std::string> hosts;
+      for (std::uint32_t digit = 0; digit < bcube.switch_ports(); ++digit)
+        hosts.push_back(row[bcube.server_at(level, index, digit)]);
+      return hosts;
+    };
+    places.appliances.push_back(of_switch(bcube.switch_of(rank, level)));
+    if (bcube.levels() > 1)
+      places.stand_ins.push_back(
+          of_switch(bcube.switch_of(bcube.detour_neighbour(rank, level), level)));
   }
   return check_apart(file.appliances, plain ? "server" : "switch");
 }

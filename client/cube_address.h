@@ -27,9 +27,8 @@ struct CubePlaces {
   BcubeMode mode{};
   // By level, and there the switch's appliance; plain: those of its servers, by digit.
   std::vector<std::vector<std::string>> appliances;
-  // By level: the appliance that stands in for a lost one. None without a file, and where there is
-  // none.
-  std::vector<std::string> stand_ins;
+  // Likewise, those that stand in for lost ones. None without a file, and where there are none.
+  std::vector<std::vector<std::string>> stand_ins;
 };
 
 // What `python3 -m sluice bcube plan` writes.

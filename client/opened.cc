@@ -165,10 +165,10 @@ Result<Opened> open_relay(const JoinRequest& request) {
     const bool spare = place.way >= Way::kSurvey;
     if (spare && places.value().stand_ins.empty())
       return {StatusCode::kNotFound, "only a file says which appliances there are"};
-    const std::string& text = spare ? places.value().stand_ins[place.level]
-                                    : places.value().appliances[place.level][place.host];
-    const bool neighbours =
-        plain && place.host != bcube.digit(opened.options.rank.value, place.level);
+    const auto& appliances = spare ? places.value().stand_ins : places.value().appliances;
+    const std::string& text = appliances[place.level][place.host];
+    const bool own = place.host == bcube.digit(opened.options.rank.value, place.level);
+    const bool neighbours = plain && (spare || !own);
     if (!text.starts_with("udp://") && !text.starts_with("inproc://"))
       return at_place(request, {StatusCode::kInvalidArgument,
                                 "level " + std::to_string(place.level) + ": " + text +

@@ -83,9 +83,11 @@ class Detour {
     Step held = 0;           // newest step whose result came
     bool in_flight = false;  // the relay waits for it
     // ---- at the other switch ----
-    bool busy = false;     // a submission there is not done
-    bool silent = false;   // and nobody here waits for it
-    bool waiting = false;  // `submission` is still to be made there
+    std::uint32_t spare = 0;         // the lane there
+    std::uint32_t spare_tensor = 0;  // of that lane
+    bool busy = false;               // a submission there is not done
+    bool silent = false;             // and nobody here waits for it
+    bool waiting = false;            // `submission` is still to be made there
   };
   // What becomes of a row of the step that was under way.
   struct Fate {
@@ -101,7 +103,6 @@ class Detour {
   struct Spares {
     std::uint32_t survey_lane = 0;
     std::uint32_t vote_lane = 0;
-    std::uint32_t lane = 0;  // of all rows, if there are any
   };
   void set_spares(const Spares& spares) noexcept;
 

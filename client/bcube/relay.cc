@@ -69,6 +69,7 @@ bool Relay::act_on_call(TimeNs now) {
   try_ways(now);
   for (Lane& lane : lanes_)
     for (Event event; lane.session.poll_event(event); acted = true) handle(lane, event, now);
+  lose_what_is_needed(now);
   miss_silent(now);
   if (state_ != SessionState::kRunning) return acted;
   std::uint32_t tensor = 0;

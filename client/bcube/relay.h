@@ -17,8 +17,9 @@
 //
 // A level's switch that is lost in mid-run, or the way to it, is stood in for by another switch of
 // the level, which the neighbours at another level reach: all its lanes move into one more lane,
-// the spare, and the step under way goes on there (detour.h). Aggregated alone: plain switches
-// only forward, and hold nothing that could be lost. When it answers again the lanes move back.
+// the spare, and the step under way goes on there (detour.h). Plain: the servers of that switch
+// stand in, each neighbour for one of this switch's, with a spare each. When it answers again the
+// lanes move back.
 //
 // The order of stages and levels is BML's (NeurIPS 2018). Pure: the owner drives the lanes'
 // sessions as it drives any, then calls act_on_call() until false. One thread at a time. Memory for
@@ -194,6 +195,13 @@ class Relay final : public Member {
     bool running = false;  // at the level before
     bool cut = false;      // whose lanes move
   };
+  // Where lanes move to, the one with the rows of a host.
+  struct SpareLane {
+    std::uint32_t host = 0;
+    std::uint32_t first_row = 0;
+    std::vector<TensorSpec> tensors;
+    std::vector<std::uint32_t> slices;
+  };
   // Of a level.
   struct Ways {
     WayBack home;
@@ -210,6 +218,11 @@ class Relay final : public Member {
   Status make_lane(const LanePlace& place, std::vector<TensorSpec> tensors, TimeNs now,
                    const PrepareLane& prepare);
   Status make_slices_lane(const LanePlace& place, TimeNs now, const PrepareLane& prepare);
+  // How many appliances a switch has.
+  std::uint32_t hosts() const noexcept {
+    return mode_ == BcubeMode::kPlain ? bcube_.switch_ports() : 1;
+  }
+  std::vector<SpareLane> plan_spares(std::uint32_t level, std::uint32_t first_lane);
   Status make_spares(TimeNs now, const PrepareLane& prepare);
   void order_lanes();
   float name_of_self(std::uint32_t level, std::uint32_t rank) const noexcept;
@@ -234,7 +247,9 @@ class Relay final : public Member {
   bool is_detoured(const Lane& lane) const noexcept {
     return lane.place.way < Way::kMeeting && has_moved(lane.place.level);
   }
+  bool is_idle() const noexcept { return tensors_.at_rest() && !collective_; }
   void lose(Lane& lane, const Status& why, TimeNs now);
+  void lose_what_is_needed(TimeNs now);
   void lose_spare(const Lane& lost, const Status& why, TimeNs now);
   void move(Lane& lane, const Status& why, TimeNs now);
   void miss_silent(TimeNs now);
@@ -346,6 +361,7 @@ class Relay final : public Member {
   std::size_t first_spare_ = 0;  // the last lanes
   std::size_t started_ = 0;      // lanes but spares, and meetings that are over
   std::size_t ended_lanes_ = 0;
+  bool lost_idle_ = false;                    // some are lost that nobody needed then
   std::vector<std::uint32_t> meetings_over_;  // by level: collectives that are done
   std::vector<Status> why_moved_;             // by level; or why there is no detour any more
   std::uint64_t step_weight_ = 0;             // of the step under way

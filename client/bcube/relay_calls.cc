@@ -69,10 +69,9 @@ Status Relay::scale_residuals(float factor) {
 
 void Relay::leave(wire::LeaveReason reason, TimeNs now) {
   if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving) return;
-  const bool at_rest = tensors_.at_rest() && !collective_;
+  const bool idle = is_idle();
   state_ = SessionState::kLeaving;
-  for (Lane& lane : lanes_)
-    lane.session.leave(at_rest ? reason : wire::LeaveReason::kAbnormal, now);
+  for (Lane& lane : lanes_) lane.session.leave(idle ? reason : wire::LeaveReason::kAbnormal, now);
 }
 
 // ---- collectives ----

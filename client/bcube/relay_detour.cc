@@ -1,5 +1,6 @@
 // How a relay's lanes move to another switch, and what of the step under way is done there.
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "aggregator/base/check.h"
@@ -12,12 +13,13 @@ namespace sluice::client {
 void Relay::lose(Lane& lane, const Status& why, TimeNs now) {
   if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving) return;
   if (is_lost(lane)) return fail_attempt(lane, now);
-  // A server that has left takes its appliance along. Who needs that no more need not hear of it;
-  // else the lane says so with the next step.
-  if (mode_ == BcubeMode::kPlain && state_ == SessionState::kRunning && tensors_.at_rest() &&
-      !collective_ && why.code() == StatusCode::kUnreachable)
-    return;
   Detour* const detour = detour_of(lane);
+  // A server that has left takes its appliance along. Who needs that no more need not hear of it.
+  if (mode_ == BcubeMode::kPlain && state_ == SessionState::kRunning && is_idle() &&
+      why.code() == StatusCode::kUnreachable) {
+    lost_idle_ = true;
+    return;
+  }
   if (is_spare(lane) && detour->in_use())
     return fail({why.code(), why_moved_[lane.place.level].message() +
                                  "; and where its lanes moved to, " + why.message()},
@@ -27,6 +29,14 @@ void Relay::lose(Lane& lane, const Status& why, TimeNs now) {
       detour->state() == Detour::State::kNone)
     return fail(why, now);
   move(lane, why, now);
+}
+
+// What was lost while nobody needed it, once somebody does. The spares first: they may be needed.
+void Relay::lose_what_is_needed(TimeNs now) {
+  if (!lost_idle_ || state_ != SessionState::kRunning || is_idle()) return;
+  lost_idle_ = false;
+  for (Lane& lane : std::views::reverse(lanes_))
+    if (lane.over && !is_lost(lane)) lose(lane, lane.session.status(), now);
 }
 
 // While it is not needed the job goes on.
@@ -57,7 +67,7 @@ void Relay::move(Lane& lost, const Status& why, TimeNs now) {
 // A switch tells nobody of a silent server while no neighbour waits for it there. But it may have
 // moved and wait for their surveys, and they, at another level, in the end for it.
 void Relay::miss_silent(TimeNs now) {
-  if (state_ != SessionState::kRunning || (tensors_.at_rest() && !collective_)) return;
+  if (state_ != SessionState::kRunning || is_idle()) return;
   for (std::uint32_t level = 0; level < bcube_.levels(); ++level) {
     Lane& meeting = lanes_[level];
     if (!runs(meeting) || has_moved(level) || !meeting.session.lacks_ranks()) continue;
@@ -75,7 +85,7 @@ void Relay::handle_spare(Lane& lane, const Event& event, TimeNs now) {
   --detour.busy;
   if (lane.place.way == Way::kSurvey) return go_on(level, now);
   if (lane.place.way == Way::kVote) return handle_votes(level, now);
-  const std::uint32_t index = event.tensor;
+  const std::uint32_t index = lane.first_row + event.tensor;
   Detour::Row& row = detour.rows()[index];
   CHECK(row.busy);
   row.busy = false;
@@ -193,8 +203,8 @@ void Relay::send(std::uint32_t level, std::uint32_t index, Submission submission
   Detour& detour = detours_[level];
   Detour::Row& row = detour.rows()[index];
   CHECK(detour.state() == Detour::State::kMoved && !row.busy);
-  submission.tensor = index;
-  const Status status = lanes_[detour.spares().lane].session.submit(submission, now);
+  submission.tensor = row.spare_tensor;
+  const Status status = lanes_[row.spare].session.submit(submission, now);
   if (!status.ok()) return fail(status, now);
   row.busy = true;
   row.silent = silent;

@@ -13,14 +13,14 @@ namespace {
 
 // All servers of a lane's switch give its job the same name, and no other lane there has it. The
 // meetings of all levels have one name, so that those meet who should not; but a server is host of
-// meetings at all its levels. A spare's name tells `home`, the switch that this one stands in for.
+// meetings at all its levels, and of spares. A spare's name tells `home`, the switch that this one
+// stands in for.
 std::string job_name_of(const SessionOptions& options, const LanePlace& place, BcubeMode mode,
                         std::uint32_t home) {
-  if (place.way >= Way::kSurvey)
-    return options.job_name + "." + name_of(place.way) + "." + std::to_string(home);
-  if (place.way == Way::kMeeting)
-    return options.job_name + "." + name_of(place.way) +
-           (mode == BcubeMode::kPlain ? "." + std::to_string(place.level) : "");
+  const std::string level = mode == BcubeMode::kPlain ? "." + std::to_string(place.level) : "";
+  if (place.way >= Way::kMeeting)
+    return options.job_name + "." + name_of(place.way) + level +
+           (place.way == Way::kMeeting ? "" : "." + std::to_string(home));
   std::string name = options.job_name + ".t" + std::to_string(place.thread) + ".s" +
                      std::to_string(place.stage) + "." + name_of(place.way);
   if (mode == BcubeMode::kPlain) name += "." + std::to_string(place.host);
@@ -57,7 +57,7 @@ Status Relay::check(const SessionOptions& options, const Bcube& bcube, const Lay
   const std::uint32_t last = bcube.switches_per_level() - 1;
   const std::size_t suffix =
       std::max(job_name_of(options, lane, BcubeMode::kPlain, last).size(),
-               job_name_of(options, {.way = Way::kSurvey}, BcubeMode::kAggregated, last).size()) -
+               job_name_of(options, {.way = Way::kSurvey}, BcubeMode::kPlain, last).size()) -
       options.job_name.size();
   if (options.job_name.size() + suffix > kMaxJobNameBytes)
     return refuse("over a BCube a job's name has at most " +
@@ -165,10 +165,9 @@ Status Relay::make_lanes(TimeNs now, const PrepareLane& prepare) {
         {{.name = "who is here", .elem_count = bcube_.switch_ports(), .exact = true}}, now,
         prepare);
   // In the order of stages, so that a slice's stops stand in it.
-  const std::uint32_t hosts = mode_ == BcubeMode::kPlain ? bcube_.switch_ports() : 1;
   for (std::uint32_t thread = 0; thread < bcube_.levels(); ++thread)
     for (std::uint32_t stage = 0; stage < bcube_.levels(); ++stage)
-      for (std::uint32_t host = 0; host < hosts && status.ok(); ++host) {
+      for (std::uint32_t host = 0; host < hosts() && status.ok(); ++host) {
         const std::uint32_t level = bcube_.level_of(thread, stage);
         LanePlace place{.thread = thread,
                         .stage = stage,
@@ -182,40 +181,54 @@ Status Relay::make_lanes(TimeNs now, const PrepareLane& prepare) {
         status = make_slices_lane(place, now, prepare);
       }
   first_spare_ = lanes_.size();
-  if (status.ok() && mode_ == BcubeMode::kAggregated && bcube_.levels() > 1)
-    status = make_spares(now, prepare);
+  if (status.ok() && bcube_.levels() > 1) status = make_spares(now, prepare);
   if (status.ok()) order_lanes();
   if (status.ok() && options_.trace) plan_trace();
   return status;
 }
 
-// Of each level three: one in which all tensors of the level's others are, and two to agree on what
-// becomes of these, and on the way back.
+// The rows of a level, those of a host together, and for each host that has any the lane in which
+// they are where the lanes move to, from this number on.
+std::vector<Relay::SpareLane> Relay::plan_spares(std::uint32_t level, std::uint32_t first_lane) {
+  Detour& detour = detours_[level];
+  std::vector<SpareLane> spares;
+  for (std::uint32_t host = 0; host < hosts(); ++host) {
+    SpareLane spare{.host = host, .first_row = static_cast<std::uint32_t>(detour.rows().size())};
+    for (std::uint32_t index = 0; index < first_spare_; ++index) {
+      Lane& lane = lanes_[index];
+      const LanePlace& place = lane.place;
+      if (place.level != level || place.host != host || place.way == Way::kMeeting) continue;
+      lane.first_row = static_cast<std::uint32_t>(detour.rows().size());
+      for (std::uint32_t tensor = 0; tensor < lane.slices.size(); ++tensor) {
+        const Slice& slice = passages_[lane.slices[tensor]].slice;
+        detour.add_row({.way = place.way,
+                        .lane = index,
+                        .tensor = tensor,
+                        .source = bcube_.digit(slice.owner, level),
+                        .spare = first_lane + static_cast<std::uint32_t>(spares.size()),
+                        .spare_tensor = static_cast<std::uint32_t>(spare.tensors.size())});
+        spare.tensors.push_back(spec_of(place, slice));
+        spare.slices.push_back(lane.slices[tensor]);
+      }
+    }
+    if (!spare.tensors.empty()) spares.push_back(std::move(spare));
+  }
+  return spares;
+}
+
+// Of each level two to agree on what becomes of its rows, and on the way back, and for each host
+// one in which these are.
 Status Relay::make_spares(TimeNs now, const PrepareLane& prepare) {
   const std::uint32_t rank = options_.rank.value;
   ways_.resize(bcube_.levels());
   for (std::uint32_t level = 0; level < bcube_.levels(); ++level) {
     Detour& detour = detours_.emplace_back(bcube_.switch_ports(), bcube_.digit(rank, level));
-    std::vector<TensorSpec> tensors;
-    std::vector<std::uint32_t> slices;
-    for (std::uint32_t index = 0; index < first_spare_; ++index) {
-      Lane& lane = lanes_[index];
-      if (lane.place.level != level || lane.place.way == Way::kMeeting) continue;
-      lane.first_row = static_cast<std::uint32_t>(detour.rows().size());
-      for (std::uint32_t tensor = 0; tensor < lane.slices.size(); ++tensor) {
-        const Slice& slice = passages_[lane.slices[tensor]].slice;
-        detour.add_row({.way = lane.place.way,
-                        .lane = index,
-                        .tensor = tensor,
-                        .source = bcube_.digit(slice.owner, level)});
-        tensors.push_back(spec_of(lane.place, slice));
-        slices.push_back(lane.slices[tensor]);
-      }
-    }
+    const auto survey_lane = static_cast<std::uint32_t>(lanes_.size());
+    const Detour::Spares agree{.survey_lane = survey_lane, .vote_lane = survey_lane + 1};
+    std::vector<SpareLane> spares = plan_spares(level, survey_lane + 2);
     LanePlace place{.way = Way::kSurvey,
                     .level = level,
                     .switch_index = bcube_.switch_of(bcube_.detour_neighbour(rank, level), level)};
-    const auto survey_lane = static_cast<std::uint32_t>(lanes_.size());
     const std::size_t elems = Detour::survey_elems(bcube_.switch_ports(), detour.rows().size());
     Status status = make_lane(place, {{.name = "who has what", .elem_count = elems, .exact = true}},
                               now, prepare);
@@ -228,15 +241,16 @@ Status Relay::make_spares(TimeNs now, const PrepareLane& prepare) {
     status = make_lane(
         place, {{.name = "who is back", .elem_count = bcube_.switch_ports(), .exact = true}}, now,
         prepare);
-    if (!status.ok()) return status;
-    Detour::Spares spares{.survey_lane = survey_lane, .vote_lane = survey_lane + 1};
-    if (!tensors.empty()) {  // else of so small a gradient nothing passes here, only collectives do
-      place.way = Way::kSpare;
-      if (status = make_lane(place, std::move(tensors), now, prepare); !status.ok()) return status;
-      lanes_.back().slices = std::move(slices);
-      spares.lane = survey_lane + 2;
+    place.way = Way::kSpare;
+    for (SpareLane& spare : spares) {
+      place.host = spare.host;
+      if (status.ok()) status = make_lane(place, std::move(spare.tensors), now, prepare);
+      if (!status.ok()) return status;
+      lanes_.back().first_row = spare.first_row;
+      lanes_.back().slices = std::move(spare.slices);
     }
-    detour.set_spares(spares);
+    if (!status.ok()) return status;
+    detour.set_spares(agree);
     kept_.resize(halves_.size());
   }
   return {};

@@ -177,3 +177,34 @@ def test_a_box_that_is_started_again_is_used_again():
         for log, moved in zip(logs, [True, False] * 2, strict=True):
             assert ("switch 1 stands in for switch 0" in log) == moved, log
             assert ("switch 0 is used again" in log) == moved, log
+
+
+def test_workers_by_other_ways_sum_for_each_other_when_a_switch_that_only_forwards_is_lost():
+    with CubeLab(3, 2, detours=True, mode="plain") as cube:
+        workers = [start(cube, rank, steps=1_500, tensors=3, elems=2_000, pause_ms=1)
+                   for rank in range(cube.workers)]
+        for worker in workers:
+            wait_joined(worker)
+        time.sleep(0.5)
+        cube.switch(1, 0, up=False)
+        for worker in workers:
+            report = finish(worker)
+            assert report["exit"] == 0, report
+
+
+def test_a_switch_that_only_forwards_is_used_again_when_it_is_back():
+    pytest.importorskip("torch")
+    with CubeLab(2, 2, plain_network=True, detours=True, mode="plain") as cube:
+        workers = [start_training(cube, rank, STEPS="600", PAUSE_S="0.05", SLUICE_LOG="info")
+                   for rank in range(cube.workers)]
+        for worker in workers:
+            assert worker.stdout.readline() == "ten\n", worker.communicate(timeout=100)
+        cube.switch(1, 0, up=False)
+        time.sleep(8)  # its silence is noticed after 4 s
+        cube.switch(1, 0, up=True)
+        told, logs = finish_training(workers, steps=600)
+        assert [(each["detours"], each["detoured_lanes"]) for each in told] == [
+            (1, 0), (0, 0)] * 2, told
+        for log, moved in zip(logs, [True, False] * 2, strict=True):
+            assert ("switch 1 stands in for switch 0" in log) == moved, log
+            assert ("switch 0 is used again" in log) == moved, log

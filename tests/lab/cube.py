@@ -138,6 +138,16 @@ class CubeLab:
                 digit = self.cube.digits(neighbour)[other]
                 gateway = f"10.{other}.{self.cube.switch_of(neighbour, other)}.{digit + 10}"
                 self._in(f"w{worker}", f"ip route add 10.{level}.{switch}.0/24 via {gateway}")
+            for level, neighbour, other, switch in (
+                    self.cube.ways_back(worker) if self.mode == "plain" else ()):
+                gateway = (f"10.{level}.{self.cube.switch_of(neighbour, level)}."
+                           f"{self.cube.digits(neighbour)[level] + 10}")
+                self._in(f"w{worker}",
+                         f"ip route replace 10.{other}.{switch}.0/24 via {gateway}")
+
+    def switch(self, level: int, switch: int, up: bool) -> None:
+        """Mode plain: the switch forwards, or it does not."""
+        self._in(f"s{level}-{switch}", f"ip link set br0 {'up' if up else 'down'}")
 
     def _popen(self, name: str, command: list[str], **kwargs) -> subprocess.Popen:
         process = subprocess.Popen(["ip", "netns", "exec", self._namespace(name), *command],

@@ -187,6 +187,21 @@ def test_what_a_wire_format_or_pruning_loses_comes_later(tmp_path, options):
     assert len(set(found)) == 1
 
 
+
+@pytest.mark.parametrize("ports, levels", [(2, 2), (3, 2), (2, 3)])
+def test_who_stands_in_knows_the_way_back_to_all_who_ask(ports, levels):
+    cube = bcube.Cube(ports, levels)
+    for server in range(cube.servers):
+        for level in range(levels):
+            other, neighbour, switch = cube.detour(server, level)
+            for stand_in in cube.servers_of(level, switch):
+                asks_from = cube.switch_of(server, other)
+                direct = stand_in == neighbour  # at that switch itself
+                route = (level, neighbour, other, asks_from)
+                assert (route in cube.ways_back(stand_in)) != direct
+    assert cube.ways_back(0) and bcube.Cube(4, 1).ways_back(0) == []
+
+
 def test_options_that_parts_of_a_gradient_cannot_have_are_refused_by_name():
     with pytest.raises(sluice.InvalidArgument, match="world size 1.*4 servers"):
         sluice.Job([("w", 8, "float32")], "bcube://2,2?levels=inproc://a,inproc://b", rank=0,

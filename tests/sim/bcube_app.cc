@@ -114,7 +114,7 @@ void BcubeWorld::begin_step(std::uint32_t index, TimeNs now) {
     server.order = plan_.submission_order(Rank{static_cast<std::uint16_t>(index)}, server.step);
     std::ranges::reverse(server.order);  // the next one is at the end
     server.submitting = true;
-    server.due_ns = now;
+    server.due_ns = now + options_.pause_ns;
   }
   events_.push(now, EventKind::kWorkerApp, index);
 }

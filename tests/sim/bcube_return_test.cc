@@ -23,6 +23,10 @@ class BcubeReturns : public testing::TestWithParam<Shape> {
     options.steps = 110;
     return options;
   }
+  // An appliance that was away has forgotten all; cables are missed after a silence.
+  static DurationNs missed_after(DurationNs ns) {
+    return ns + (GetParam().mode == BcubeMode::kPlain ? 5 * kSecond : 0);
+  }
   // The job is finished with exact sums. Of the servers that `moved` names lanes have moved so
   // often, none are away any more, and what was lost carries gradients again.
   void expect_back(BcubeWorld& world, const std::vector<std::uint32_t>& moved,
@@ -39,7 +43,7 @@ class BcubeReturns : public testing::TestWithParam<Shape> {
   }
 };
 
-TEST_P(BcubeReturns, AnApplianceThatWasStartedAgainIsUsedAgain) {
+TEST_P(BcubeReturns, ASwitchThatWasStartedAgainIsUsedAgain) {
   BcubeOptions options = options_of_returns();
   for (options.seed = 1; options.seed <= 4; ++options.seed) {
     options.in_place = options.seed % 2 == 0;
@@ -48,9 +52,9 @@ TEST_P(BcubeReturns, AnApplianceThatWasStartedAgainIsUsedAgain) {
     options.link.loss_ppm = options.seed % 2 == 0 ? 10'000 : 0;
     BcubeWorld world(options);
     const auto wait = static_cast<DurationNs>(options.seed);
-    world.kill({.part = {.kind = BcubeWorld::Part::Kind::kBox, .index = 1},
+    world.kill({.parts = parts_of_switch(GetParam(), 0, 1),
                 .after_ns = wait * 70 * kMillisecond,
-                .for_ns = wait * wait * 400 * kMillisecond});
+                .for_ns = missed_after(wait * wait * 400 * kMillisecond)});
     expect_back(world, servers_of(world.bcube(), 0, 1), 1);
   }
 }
@@ -65,9 +69,9 @@ TEST_P(BcubeReturns, CollectivesFollow) {
          .size_bytes = 3'000});
   for (options.seed = 1; options.seed <= 2; ++options.seed) {
     BcubeWorld world(options);
-    world.kill({.part = {.kind = BcubeWorld::Part::Kind::kBox, .index = 1},
+    world.kill({.parts = parts_of_switch(GetParam(), 0, 1),
                 .after_ns = static_cast<DurationNs>(options.seed) * 130 * kMillisecond,
-                .for_ns = kSecond});
+                .for_ns = missed_after(kSecond)});
     expect_back(world, servers_of(world.bcube(), 0, 1), 1);
   }
 }
@@ -83,7 +87,7 @@ TEST_P(BcubeReturns, WhoIsInACollectiveVotesToo) {
     options.collectives.push_back({.before_step = step, .kind = CollectiveKind::kBarrier});
   for (options.seed = 1; options.seed <= 200; ++options.seed) {
     BcubeWorld world(options);
-    world.kill({.part = {.kind = BcubeWorld::Part::Kind::kCable, .index = 1, .level = 0},
+    world.kill({.parts = {{.kind = BcubeWorld::Part::Kind::kCable, .index = 1, .level = 0}},
                 .after_ns = static_cast<DurationNs>(options.seed) * 20 * kMicrosecond});
     expect_clean(world);
     if (HasFailure()) FAIL() << "seed " << options.seed << world.describe_stall();
@@ -105,9 +109,9 @@ TEST_P(BcubeReturns, WhatIsOverForSomeIsOverForAll) {
   }
   for (options.seed = 1; options.seed <= 40; ++options.seed) {
     BcubeWorld world(options);
-    world.kill({.part = {.kind = BcubeWorld::Part::Kind::kCable,
-                         .index = static_cast<std::uint32_t>(options.seed % 4),
-                         .level = static_cast<std::uint32_t>(options.seed / 4 % options.levels)},
+    world.kill({.parts = {{.kind = BcubeWorld::Part::Kind::kCable,
+                           .index = static_cast<std::uint32_t>(options.seed % 4),
+                           .level = static_cast<std::uint32_t>(options.seed / 4 % options.levels)}},
                 .after_ns = static_cast<DurationNs>(options.seed) * 25 * kMicrosecond});
     SCOPED_TRACE(options.seed);
     expect_survived(world);
@@ -119,7 +123,7 @@ TEST_P(BcubeReturns, TheWayToOneIsUsedAgain) {
   BcubeOptions options = options_of_returns();
   for (options.seed = 1; options.seed <= 2; ++options.seed) {
     BcubeWorld world(options);
-    world.kill({.part = {.kind = BcubeWorld::Part::Kind::kCable, .index = 1, .level = 1},
+    world.kill({.parts = {{.kind = BcubeWorld::Part::Kind::kCable, .index = 1, .level = 1}},
                 .after_ns = static_cast<DurationNs>(options.seed) * 70 * kMillisecond,
                 .for_ns = 6 * kSecond});
     expect_back(world, servers_of(world.bcube(), 1, world.bcube().switch_of(1, 1)), 1);
@@ -134,7 +138,7 @@ TEST_P(BcubeReturns, WhoIsBackBeforeItIsGivenUpIsNoMemberOfTheOldJobs) {
   for (options.seed = 1; options.seed <= 4; ++options.seed) {
     if (options.seed % 2 == 0) options.compute_max_ns = 3 * kSecond;
     BcubeWorld world(options);
-    world.kill({.part = {.kind = BcubeWorld::Part::Kind::kCable, .index = 1, .level = 1},
+    world.kill({.parts = {{.kind = BcubeWorld::Part::Kind::kCable, .index = 1, .level = 1}},
                 .after_ns = static_cast<DurationNs>(options.seed) * 70 * kMillisecond,
                 .for_ns = 4500 * kMillisecond + static_cast<DurationNs>(options.seed) * kSecond});
     SCOPED_TRACE(options.seed);
@@ -146,12 +150,15 @@ TEST_P(BcubeReturns, WhoIsBackBeforeItIsGivenUpIsNoMemberOfTheOldJobs) {
 TEST_P(BcubeReturns, ASecondLossIsAsTheFirst) {
   BcubeOptions options = options_of_returns();
   options.steps = 260;
-  const BcubeWorld::Part box{.kind = BcubeWorld::Part::Kind::kBox, .index = 1};
   for (options.seed = 1; options.seed <= 2; ++options.seed) {
     BcubeWorld world(options);
-    world.kill({.part = box, .after_ns = 100 * kMillisecond, .for_ns = kSecond});
+    world.kill({.parts = parts_of_switch(GetParam(), 0, 1),
+                .after_ns = 100 * kMillisecond,
+                .for_ns = missed_after(kSecond)});
     const TimeNs from = (13 + 2 * static_cast<TimeNs>(options.seed)) * kSecond;
-    world.interrupt({.part = box, .from = from, .until = from + kSecond, .forgets = true});
+    for (const BcubeWorld::Part& part : parts_of_switch(GetParam(), 0, 1))
+      world.interrupt(
+          {part, from, from + missed_after(kSecond), part.kind == BcubeWorld::Part::Kind::kBox});
     expect_back(world, servers_of(world.bcube(), 0, 1), 2);
   }
 }
@@ -161,18 +168,59 @@ TEST_P(BcubeReturns, ASecondLossIsAsTheFirst) {
 TEST_P(BcubeReturns, WhatStoodInMayDieAndComeBackToo) {
   BcubeOptions options = options_of_returns();
   options.steps = 200;
-  const BcubeWorld::Part box{.kind = BcubeWorld::Part::Kind::kBox, .index = 1};
   BcubeWorld world(options);
   const client::Bcube& bcube = world.bcube();
   const std::uint32_t other =
       bcube.switch_of(bcube.detour_neighbour(bcube.server_at(0, 1, 0), 0), 0);
-  world.kill({.part = {.kind = BcubeWorld::Part::Kind::kBox, .index = other},
+  world.kill({.parts = parts_of_switch(GetParam(), 0, other),
               .after_ns = 100 * kMillisecond,
-              .for_ns = kSecond});
-  world.interrupt({.part = box, .from = 18 * kSecond, .until = 19 * kSecond, .forgets = true});
+              .for_ns = missed_after(kSecond)});
+  for (const BcubeWorld::Part& part : parts_of_switch(GetParam(), 0, 1))
+    world.interrupt({part, 18 * kSecond, missed_after(19 * kSecond),
+                     part.kind == BcubeWorld::Part::Kind::kBox});
   expect_clean(world, 100 * kSecond);
   for (const std::uint32_t server : servers_of(bcube, 0, 1)) {
     EXPECT_EQ(world.failure(server).text, "");
+    EXPECT_EQ(world.relay(server).counters().detours, 1u);
+    EXPECT_EQ(world.relay(server).counters().detoured_lanes, 0u);
+  }
+}
+
+// All are at rest when it dies, and when its silence is noticed; in `plain` nobody moves then, as
+// its server may have left.
+TEST_P(BcubeReturns, WhatDiesAtRestIsMissedWithTheNextStep) {
+  BcubeOptions options = options_of_returns();
+  options.compute_max_ns = 0;
+  options.pause_ns = 6 * kSecond;
+  options.steps = 9;
+  options.elem_counts = {7, 5};  // so that some have no lane there that is not lost
+  const std::vector<std::uint32_t> moved =
+      servers_of(client::Bcube::create(options.switch_ports, options.levels).value(), 0, 1);
+  BcubeWorld world(options);
+  world.kill({.parts = parts_of_switch(GetParam(), 0, 1),
+              .after_ns = options.pause_ns + 10 * kMillisecond,
+              .for_ns = missed_after(kSecond)});
+  expect_back(world, moved, 1);
+}
+
+// What could stand in is lost at rest and found again before it is needed.
+TEST_P(BcubeReturns, WhatStandsInMayDieAtRest) {
+  BcubeOptions options = options_of_returns();
+  options.compute_max_ns = 0;
+  options.pause_ns = 6 * kSecond;
+  options.steps = 14;
+  BcubeWorld world(options);
+  const client::Bcube& bcube = world.bcube();
+  const std::vector<std::uint32_t> moved = servers_of(bcube, 0, 1);
+  const std::uint32_t other = bcube.switch_of(bcube.detour_neighbour(moved[0], 0), 0);
+  world.kill({.parts = parts_of_switch(GetParam(), 0, other),
+              .after_ns = options.pause_ns + 10 * kMillisecond,
+              .for_ns = missed_after(kSecond)});
+  for (const BcubeWorld::Part& part : parts_of_switch(GetParam(), 0, 1))
+    world.interrupt({part, 38 * kSecond, missed_after(39 * kSecond),
+                     part.kind == BcubeWorld::Part::Kind::kBox});
+  expect_survived(world, 100 * kSecond);
+  for (const std::uint32_t server : moved) {
     EXPECT_EQ(world.relay(server).counters().detours, 1u);
     EXPECT_EQ(world.relay(server).counters().detoured_lanes, 0u);
   }
@@ -185,9 +233,9 @@ TEST_P(BcubeReturns, TheTraceShowsWhichWayEachPartWent) {
   BcubeOptions options = options_of_returns();
   options.trace = true;
   BcubeWorld world(options);
-  world.kill({.part = {.kind = BcubeWorld::Part::Kind::kBox, .index = 1},
+  world.kill({.parts = parts_of_switch(GetParam(), 0, 1),
               .after_ns = 130 * kMillisecond,
-              .for_ns = kSecond});
+              .for_ns = missed_after(kSecond)});
   const client::Bcube& bcube = world.bcube();
   const std::vector<std::uint32_t> moved = servers_of(bcube, 0, 1);
   expect_back(world, moved, 1);
@@ -230,7 +278,8 @@ TEST_P(BcubeReturns, TheTraceShowsWhichWayEachPartWent) {
 INSTANTIATE_TEST_SUITE_P(Some, BcubeReturns,
                          testing::Values(Shape{2, 2, BcubeMode::kAggregated},
                                          Shape{3, 2, BcubeMode::kAggregated},
-                                         Shape{2, 3, BcubeMode::kAggregated}),
+                                         Shape{2, 3, BcubeMode::kAggregated},
+                                         Shape{3, 2, BcubeMode::kPlain}),
                          name_of);
 
 }  // namespace

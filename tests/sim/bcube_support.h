@@ -61,4 +61,17 @@ inline std::vector<std::uint32_t> servers_of(const client::Bcube& bcube, std::ui
   return servers;
 }
 
+// What dies with a switch: its appliance; where it only forwards, the cables of all its servers.
+inline std::vector<BcubeWorld::Part> parts_of_switch(const BcubeShape& shape, std::uint32_t level,
+                                                     std::uint32_t switch_index) {
+  using Kind = BcubeWorld::Part::Kind;
+  const auto bcube = client::Bcube::create(shape.switch_ports, shape.levels).value();
+  if (shape.mode == client::BcubeMode::kAggregated)
+    return {{.kind = Kind::kBox, .index = level * bcube.switches_per_level() + switch_index}};
+  std::vector<BcubeWorld::Part> cables;
+  for (const std::uint32_t server : servers_of(bcube, level, switch_index))
+    cables.push_back({.kind = Kind::kCable, .index = server, .level = level});
+  return cables;
+}
+
 }  // namespace sluice::sim

@@ -86,7 +86,7 @@ class BcubeDeaths : public BcubeShapes {
     options.check_values = false;
     options.compute_max_ns = 100 * kMicrosecond;
     BcubeWorld world(options);
-    world.kill({.part = part, .after_ns = 20 * kMillisecond});
+    world.kill({.parts = {part}, .after_ns = 20 * kMillisecond});
     expect_clean(world);
     const std::string place =
         "(level " + std::to_string(level) + ", switch " + std::to_string(switch_index) + ",";
@@ -134,7 +134,7 @@ TEST_P(BcubeDeaths, BeforeTheFirstStepEndTheJobAndAreNamed) {
         .kind = kind,
         .index = static_cast<std::uint32_t>(draw.below(kind == Kind::kBox ? boxes : servers)),
         .level = static_cast<std::uint32_t>(draw.below(shape.levels))};
-    world.kill({.part = part, .at = static_cast<TimeNs>(draw.below(30 * kMillisecond))});
+    world.kill({.parts = {part}, .at = static_cast<TimeNs>(draw.below(30 * kMillisecond))});
     EXPECT_TRUE(world.run(60 * kSecond)) << "seed " << seed << ": " << world.describe_stall();
     for (const std::string& text : world.violations()) ADD_FAILURE() << "seed " << seed << text;
     for (std::uint32_t server = 0; server < servers; ++server) {
@@ -144,28 +144,6 @@ TEST_P(BcubeDeaths, BeforeTheFirstStepEndTheJobAndAreNamed) {
     }
   }
   EXPECT_NE(failed, 0u);
-}
-
-// Where switches sum they are survived.
-class PlainBcubeDeaths : public BcubeDeaths {};
-
-TEST_P(PlainBcubeDeaths, OfACableAreNamedByLevelAndSwitch) {
-  const Shape shape = GetParam();
-  const auto bcube = client::Bcube::create(shape.switch_ports, shape.levels).value();
-  EXPECT_NE(failure_at({.kind = BcubeWorld::Part::Kind::kCable, .index = 1, .level = 1}, 1,
-                       bcube.switch_of(1, 1)),
-            "");
-}
-
-// The host is at a switch of each level, and any of them may be the first to see it.
-TEST_P(PlainBcubeDeaths, OfAnApplianceAreNamedByLevelAndSwitch) {
-  const Shape shape = GetParam();
-  const auto bcube = client::Bcube::create(shape.switch_ports, shape.levels).value();
-  std::string texts;
-  for (std::uint32_t level = 0; level < 2; ++level)
-    texts += failure_at({.kind = BcubeWorld::Part::Kind::kBox, .index = 0}, level,
-                        bcube.switch_of(0, level));
-  EXPECT_THAT(texts, testing::HasSubstr("silent"));
 }
 
 class BcubeDetours : public BcubeShapes {
@@ -183,9 +161,9 @@ class BcubeDetours : public BcubeShapes {
     EXPECT_EQ(relay.counters().detours, level ? 1u : 0u);
     EXPECT_EQ(relay.counters().detoured_lanes, lanes);
   }
-  // The job is finished with exact sums and equal replicas, whenever `part` dies; of the servers
+  // The job is finished with exact sums and equal replicas, whenever `parts` die; of the servers
   // that `moved` names, and of no others, lanes have moved.
-  void expect_survived(BcubeWorld::Part part, std::uint32_t level,
+  void expect_survived(const std::vector<BcubeWorld::Part>& parts, std::uint32_t level,
                        const std::vector<std::uint32_t>& moved) {
     BcubeOptions options = options_of(GetParam());
     options.elem_counts = {4'000, 7, 6'000};
@@ -199,7 +177,7 @@ class BcubeDetours : public BcubeShapes {
       options.steps = 10;  // it dies before the last one, after which nobody is there to help
       BcubeWorld world(options);
       const auto after_ns = static_cast<DurationNs>(options.seed) * 40 * kMicrosecond;
-      world.kill({.part = part, .after_ns = after_ns});
+      world.kill({.parts = parts, .after_ns = after_ns});
       expect_clean(world, 60 * kSecond);
       for (std::uint32_t server = 0; server < world.bcube().servers(); ++server) {
         EXPECT_EQ(world.failure(server).text, "") << "seed " << options.seed;
@@ -212,17 +190,15 @@ class BcubeDetours : public BcubeShapes {
   }
 };
 
-TEST_P(BcubeDetours, AnotherApplianceStandsInForOneThatDiesInMidStep) {
+TEST_P(BcubeDetours, AnotherSwitchStandsInForOneThatDiesInMidStep) {
   const auto bcube = client::Bcube::create(GetParam().switch_ports, GetParam().levels).value();
   for (std::uint32_t level = 0; level < bcube.levels(); ++level)
-    expect_survived(
-        {.kind = BcubeWorld::Part::Kind::kBox, .index = level * bcube.switches_per_level() + 1},
-        level, servers_of(bcube, level, 1));
+    expect_survived(parts_of_switch(GetParam(), level, 1), level, servers_of(bcube, level, 1));
 }
 
-TEST_P(BcubeDetours, AnotherApplianceStandsInForTheWayToOne) {
+TEST_P(BcubeDetours, AnotherSwitchStandsInForTheWayToOne) {
   const auto bcube = client::Bcube::create(GetParam().switch_ports, GetParam().levels).value();
-  expect_survived({.kind = BcubeWorld::Part::Kind::kCable, .index = 1, .level = 1}, 1,
+  expect_survived({{.kind = BcubeWorld::Part::Kind::kCable, .index = 1, .level = 1}}, 1,
                   servers_of(bcube, 1, bcube.switch_of(1, 1)));
 }
 
@@ -335,11 +311,8 @@ INSTANTIATE_TEST_SUITE_P(All, BcubeShapes, testing::ValuesIn(kBcubeShapes), name
 INSTANTIATE_TEST_SUITE_P(Some, BcubeDetours,
                          testing::Values(Shape{2, 2, BcubeMode::kAggregated},
                                          Shape{3, 2, BcubeMode::kAggregated},
-                                         Shape{2, 3, BcubeMode::kAggregated}),
-                         name_of);
-
-INSTANTIATE_TEST_SUITE_P(Some, PlainBcubeDeaths,
-                         testing::Values(Shape{2, 2, BcubeMode::kPlain},
+                                         Shape{2, 3, BcubeMode::kAggregated},
+                                         Shape{2, 2, BcubeMode::kPlain},
                                          Shape{3, 2, BcubeMode::kPlain}),
                          name_of);
 

@@ -109,9 +109,9 @@ void BcubeWorld::kill(const Death& death) {
 
 // The time of the death is known, for the first time.
 void BcubeWorld::plan_return() {
-  const bool forgets = death_ && death_->part.kind == Part::Kind::kBox && returned_ns() != kNever;
-  if (forgets && returned_ns() >= now_)
-    events_.push(returned_ns(), EventKind::kAction, 1 + death_->part.index);
+  const Part& part = death_->parts.front();
+  if (part.kind == Part::Kind::kBox && returned_ns() != kNever && returned_ns() >= now_)
+    events_.push(returned_ns(), EventKind::kAction, 1 + part.index);
 }
 
 void BcubeWorld::interrupt(const Absence& absence) {
@@ -122,7 +122,8 @@ void BcubeWorld::interrupt(const Absence& absence) {
 }
 
 bool BcubeWorld::is_away(const Part& part, TimeNs now) const {
-  if (death_ && part == death_->part && now >= died_ns() && now < returned_ns()) return true;
+  const bool dead = death_ && now >= died_ns() && now < returned_ns();
+  if (dead && std::ranges::find(death_->parts, part) != death_->parts.end()) return true;
   return std::ranges::any_of(absences_, [&](const Absence& absence) {
     return part == absence.part && absence.from <= now && now < absence.until;
   });
@@ -175,8 +176,8 @@ bool BcubeWorld::run(TimeNs until) {
 }
 
 bool BcubeWorld::is_over() const {
-  const bool one_died = death_ && death_->part.kind == Part::Kind::kServer && now_ >= died_ns() &&
-                        !servers_[death_->part.index].over;
+  const bool one_died = death_ && death_->parts.front().kind == Part::Kind::kServer &&
+                        now_ >= died_ns() && !servers_[death_->parts.front().index].over;
   return over_ + one_died == servers_.size();
 }
 
@@ -235,27 +236,26 @@ void BcubeWorld::arrive(std::uint32_t link, FrameIndex frame, TimeNs now) {
 }
 
 // Where who is at the end of this link passes it on; none: it is there. Links of a server's port
-// are even to the switch, odd from it.
+// are even to the switch, odd from it. To another switch than its own a server's datagrams go by
+// way of its neighbour at another level, and back.
 std::optional<std::uint32_t> BcubeWorld::next_link(std::uint32_t link,
                                                    const Address& address) const {
-  const bool at_switch = link % 2 == 0;
   const client::LanePlace& place = place_of(address);
-  if (plain()) {  // switches only forward
-    if (!at_switch) return {};
-    const std::uint32_t server = address.to_appliance ? address.appliance : address.server;
-    return up_link(server, place.level) + 1;
-  }
-  if (place.way < client::Way::kSurvey) return {};
-  const std::uint32_t server = link / 2 / options_.levels;
-  const std::uint32_t neighbour = bcube_.detour_neighbour(address.server, place.level);
+  const bool at_switch = link % 2 == 0;
+  const bool direct = place.way < client::Way::kSurvey;
   const std::uint32_t port = port_of(place);
-  if (address.to_appliance) {
-    if (at_switch)
-      return server == neighbour ? std::nullopt : std::optional(up_link(neighbour, port) + 1);
-    return up_link(neighbour, place.level);
-  }
-  if (at_switch) return up_link(address.server, port) + 1;
-  return server == neighbour ? std::optional(up_link(neighbour, port)) : std::nullopt;
+  const std::uint32_t neighbour =
+      direct ? address.server : bcube_.detour_neighbour(address.server, place.level);
+  if (at_switch && !direct && link / 2 % options_.levels == port)  // between the two
+    return up_link(address.to_appliance ? neighbour : address.server, port) + 1;
+  if (at_switch && address.to_appliance)
+    return plain() ? std::optional(up_link(address.appliance, place.level) + 1) : std::nullopt;
+  if (at_switch) return up_link(neighbour, place.level) + 1;
+  const std::uint32_t server = link / 2 / options_.levels;
+  if (direct || server != neighbour) return {};
+  if (!address.to_appliance) return up_link(neighbour, port);
+  if (plain() && address.appliance == neighbour) return {};
+  return up_link(neighbour, place.level);
 }
 
 void BcubeWorld::deliver(const Address& address, std::span<const std::uint8_t> datagram,
@@ -317,6 +317,8 @@ void BcubeWorld::send_from_box(std::uint32_t box, const Address& to,
   const bool direct = place.way < client::Way::kSurvey;
   const std::uint32_t server = direct ? to.server : bcube_.detour_neighbour(to.server, place.level);
   if (!plain()) return put(up_link(server, level) + 1, to, datagram, priority, now);
+  if (box == server && !direct)
+    return put(up_link(server, port_of(place)), to, datagram, priority, now);
   if (box == to.server)
     local_.emplace_back(to, std::vector<std::uint8_t>(datagram.begin(), datagram.end()));
   else

@@ -39,9 +39,10 @@ struct BcubeOptions {
   Step steps = 3;
   std::uint16_t chunk_bytes = 1344;
   std::uint16_t shards = 1;
-  std::uint32_t nil_ppm = 0;  // of (rank, step, tensor): left out
-  DurationNs compute_max_ns = 0;
-  bool check_values = true;  // false: for timing alone
+  std::uint32_t nil_ppm = 0;      // of (rank, step, tensor): left out
+  DurationNs pause_ns = 0;        // before a step
+  DurationNs compute_max_ns = 0;  // between its tensors
+  bool check_values = true;       // false: for timing alone
   DurationNs join_timeout_ns = client::SessionOptions().join_timeout_ns;
   DurationNs start_max_ns = 0;  // servers start within it
   bool begin_together = true;   // so that a step can be timed
@@ -80,7 +81,7 @@ class BcubeWorld {
   };
   // What dies, after the first step has begun; a box that comes back knows nothing any more.
   struct Death {
-    Part part;
+    std::vector<Part> parts;  // together; one box at most
     DurationNs after_ns = 0;  // the first step's beginning
     TimeNs at = kNever;       // instead, when set
     DurationNs for_ns = 0;    // 0: for good

@@ -137,7 +137,8 @@ class Verdicts {
     std::string wrong;
     for (std::uint32_t server = 0; server < world_.bcube().servers(); ++server) {
       const BcubeWorld::Failure& failure = world_.failure(server);
-      if (failure.text.empty() || (swarm_.death->part == Part{Part::Kind::kServer, server}))
+      if (failure.text.empty() ||
+          (swarm_.death->parts.front() == Part{Part::Kind::kServer, server}))
         continue;
       const std::string who = "bcube rank " + std::to_string(server) + ": ";
       if (is_survivable())
@@ -154,14 +155,14 @@ class Verdicts {
  private:
   // A box or cable that dies between the first and the last step.
   bool is_survivable() const {
-    return swarm_.options.mode == client::BcubeMode::kAggregated && swarm_.options.levels > 1 &&
-           swarm_.death->part.kind != Part::Kind::kServer &&
+    return swarm_.options.levels > 1 && swarm_.death->parts.front().kind != Part::Kind::kServer &&
            world_.died_ns() >= world_.started_ns() && !someone_is_through();
   }
   // Who has left gives nothing to others any more, and is missed.
   bool someone_is_through() const {
     for (std::uint32_t server = 0; server < world_.bcube().servers(); ++server)
-      if (world_.is_through(server) && swarm_.death->part.kind != Part::Kind::kServer) return true;
+      if (world_.is_through(server) && swarm_.death->parts.front().kind != Part::Kind::kServer)
+        return true;
     return false;
   }
 
@@ -185,7 +186,7 @@ class Verdicts {
 
   // Whether what died is on the way from this worker to an appliance at the place of the cause.
   bool is_lost(std::uint32_t worker, const Cause& cause) const {
-    const Part& death = swarm_.death->part;
+    const Part& death = swarm_.death->parts.front();
     const client::Bcube& bcube = world_.bcube();
     const bool plain = swarm_.options.mode == client::BcubeMode::kPlain;
     switch (death.kind) {
@@ -219,8 +220,7 @@ std::uint64_t due_bytes(const BcubeOptions& options, const client::Bcube& bcube)
 
 // Somebody finds it again.
 bool may_return(const BcubeOptions& options, const BcubeWorld::Death& death) {
-  return options.mode == client::BcubeMode::kAggregated && options.levels > 1 &&
-         death.part.kind != Part::Kind::kServer;
+  return options.levels > 1 && death.parts.front().kind != Part::Kind::kServer;
 }
 
 }  // namespace
@@ -258,11 +258,12 @@ BcubeSwarm draw_bcube(std::uint64_t seed) {
   }
   if (random.one_in(3))
     swarm.death = {
-        draw_part(random, options, servers), 0,
+        {draw_part(random, options, servers)},
+        0,
         random.one_in(2) ? random.between(0, 2 * kSecond) : random.between(0, 100 * kMillisecond)};
   // At those times most jobs join or are over.
   if (swarm.death && !random.one_in(3))
-    swarm.death = {swarm.death->part, random.between(0, swarm.options.steps * 5 * kMillisecond)};
+    swarm.death = {swarm.death->parts, random.between(0, swarm.options.steps * 5 * kMillisecond)};
   if (swarm.death && may_return(options, *swarm.death) && random.one_in(2)) {
     swarm.death->for_ns = random.between(10 * kMillisecond, 9 * kSecond);
     if (options.pipelined || random.one_in(3)) return swarm;  // else it is back in mid-run
@@ -308,7 +309,7 @@ std::string describe(const BcubeSwarm& swarm) {
     out << "\n   " << name_of(absence.part) << " away at_ms=" << absence.from / kMillisecond
         << " for_ms=" << (absence.until - absence.from) / kMillisecond;
   if (swarm.death)
-    out << "\n   " << name_of(swarm.death->part)
+    out << "\n   " << name_of(swarm.death->parts.front())
         << (swarm.death->at == kNever
                 ? " dies after_us=" + std::to_string(swarm.death->after_ns / kMicrosecond)
                 : " dies at_us=" + std::to_string(swarm.death->at / kMicrosecond))

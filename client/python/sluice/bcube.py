@@ -49,6 +49,18 @@ class Cube:
         neighbour = server + ((digit + 1) % self.ports - digit) * step
         return other, neighbour, self.switch_of(neighbour, level)
 
+    def ways_back(self, server):
+        """Where switches only forward, a server that stands in answers by way of the neighbours who
+        brought the questions: each neighbour's level and number, and the level and the switch there
+        of those who ask."""
+        found = []
+        for level in range(self.levels if self.levels > 1 else 0):
+            other = (level + 1) % self.levels
+            for neighbour in self.servers_of(level, self.switch_of(server, level)):
+                if neighbour != server:
+                    found.append((level, neighbour, other, self.switch_of(neighbour, other)))
+        return found
+
     def servers_of(self, level, switch):
         return [server for server in range(self.servers)
                 if self.switch_of(server, level) == switch]
@@ -143,11 +155,22 @@ def drawing(cube, mode, rows):
                  for level in range(cube.levels)]
         digits = ",".join(map(str, cube.digits(server)))
         lines.append(f"worker {server:>{width}} digits {digits}: " + ", ".join(ports))
-        for level in range(cube.levels if mode == "aggregated" and cube.levels > 1 else 0):
+        for level in range(cube.levels if cube.levels > 1 else 0):
             other, neighbour, switch = cube.detour(server, level)
-            lines.append(f"  if that of level {level} is lost, {rows[level][switch]}, by a route "
+            there = (rows[level][switch] if mode == "aggregated" else
+                     _workers(cube.servers_of(level, switch), level))
+            lines.append(f"  if that of level {level} is lost, {there}, by a route "
                          f"through worker {neighbour} at level {other}")
+        for level, neighbour, other, switch in cube.ways_back(server) if mode == "plain" else ():
+            there = _workers(cube.servers_of(other, switch), other)
+            lines.append(f"  as one who stands in, {there}, by a route through worker {neighbour} "
+                         f"at level {level}")
     return "\n".join(lines) + "\n"
+
+
+def _workers(servers, level):
+    """At their addresses of that level, which are of one network."""
+    return f"workers {', '.join(map(str, servers))} at level {level}"
 
 
 def write_plan(cube, mode, pattern, folder, interface="worker{digit}"):
