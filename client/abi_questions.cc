@@ -1,4 +1,5 @@
-// The C interface: the functions that only ask. None of them blocks.
+// The C interface: the functions that only ask. None of them blocks, but where
+// residuals are on a device.
 #include <cstddef>
 #include <cstring>
 #include <iterator>
@@ -98,6 +99,18 @@ sluice_status sluice_get_report(sluice_job* job, uint32_t step, sluice_report* r
       static_assert(sizeof known.in_every == sizeof found.in_every);
       std::memcpy(known.in_every, found.in_every.data(), sizeof known.in_every);
       std::memcpy(known.in_any, found.in_any.data(), sizeof known.in_any);
+      return status;
+    });
+  });
+}
+
+sluice_status sluice_get_left_behind(sluice_job* job, sluice_left_behind* left) {
+  return guarded(job, [&](Job& impl) {
+    return answer(left, "sluice_left_behind", [&](sluice_left_behind& known) {
+      sluice::client::LeftBehind found;
+      Status status = impl.left_behind(found);
+      known.elem_count = found.elem_count;
+      known.norm = found.norm();
       return status;
     });
   });

@@ -84,6 +84,7 @@ Job::Job(const JoinRequest& request, Opened& parts)
     : pid_(::getpid()),
       rank_(parts.options.rank),
       place_(place_of(parts.options)),
+      log_(request.log),
       interrupted_(request.interrupted),
       uneven_limit_ns_(parts.options.silence_timeout_ns + kLeaveLimit),
       pool_(std::move(parts.pool)),
@@ -157,14 +158,19 @@ Job::~Job() {
 
 void Job::leave(wire::LeaveReason reason) {
   const bool uneven = reason == wire::LeaveReason::kUneven;
+  std::string note;
+  if (reason != wire::LeaveReason::kAbnormal) note = left_behind_note();
   Lock lock = shared_.mutex.lock();
   // Whoever leaves before its gradients are copied leaves in the middle of a step.
   if (shared_.stage != nullptr && !shared_.stage->idle()) reason = wire::LeaveReason::kAbnormal;
   shared_.await_burst(lock);  // whoever hears that the job is left has its memory back
+  const bool tells = !note.empty() && shared_.at_rest();  // else a step is cut off
   shared_.member.leave(reason, monotonic_now());
   shared_.wake();
   shared_.changed.wait_for(lock, std::chrono::nanoseconds(uneven ? uneven_limit_ns_ : kLeaveLimit),
                            [this] { return shared_.ended(); });
+  lock.unlock();
+  if (tells) log_.write(SLUICE_LOG_WARN, note);
 }
 
 bool Job::is_forked() const noexcept { return ::getpid() != pid_; }

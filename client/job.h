@@ -6,7 +6,8 @@
 // not thrown, except for std::bad_alloc and std::system_error.
 //
 // opened.cc: what is opened for a join; job.cc: joining and leaving; job_calls.cc: everything
-// between; job_store.cc: that of a store; turns.cc: the loop of a replica.
+// between; job_residuals.cc: what of gradients is not delivered; job_store.cc: that of a store;
+// turns.cc: the loop of a replica.
 #pragma once
 
 #include <sys/types.h>
@@ -20,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "client/core/left_behind.h"
 #include "client/device/copier.h"
 #include "client/device/device.h"
 #include "client/log.h"
@@ -91,6 +93,7 @@ class Job {
   Status set_residual(std::uint32_t tensor, const float* values);
   Status scale_residuals(double factor);
   Status flush_residuals();
+  Status left_behind(LeftBehind& found);
   Status send_state(const void* data, std::uint64_t bytes, Step step);
   // Of a parameter store, as Store's (core/store.h).
   Status initialise(LayerIndex layer, std::span<const float* const> values);
@@ -133,9 +136,12 @@ class Job {
   Status open_trace(const JoinRequest& request, const Member& member);
   Status attach_device(std::unique_ptr<Device> device, const PruneOptions& pruning,
                        const std::string& who);
-  // A far tensor's residual, to `to` or, where that is null, from `from`: a float an element.
   bool is_far(std::uint32_t tensor) const noexcept;
-  Status move_residual(Lock& lock, std::uint32_t tensor, float* to, const float* from);
+  // A far tensor's residual, part by part through host memory: `use` gets each, and the index of
+  // its first element, when it has come from the device (kIn), or writes it before it goes there.
+  Status move_residual(Lock& lock, std::uint32_t tensor, CopyStage::Way way,
+                       const std::function<void(std::span<float> part, std::size_t first)>& use);
+  std::string left_behind_note();                  // what the log says at the end; empty: nothing
   Status hand_over(const Submission& submission);  // with the lock held
   Status accept(const Submission& submission, sluice_device_mark* fence, bool on_device);
   std::string kept_note() const;
@@ -154,6 +160,7 @@ class Job {
   const pid_t pid_;
   const Rank rank_;
   const std::string place_;  // begins texts: "job 'x' rank 1 at ADDRESS: "
+  const Log log_;
   const std::function<bool()> interrupted_;
   const DurationNs uneven_limit_ns_;  // for the appliance to hear of an uneven end
   std::unique_ptr<ThreadPool> pool_;  // of the session; null: it has no work for one

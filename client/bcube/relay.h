@@ -130,6 +130,9 @@ class Relay final : public Member {
   Status residual(std::uint32_t tensor, std::span<float>& values) override;
   Status flush_residuals() override;
   Status scale_residuals(float factor) override;
+  bool leaves_behind(std::uint32_t tensor) const noexcept override {
+    return residuals_.leaves_behind(tensor);
+  }
   Status broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) override;
   Status barrier(TimeNs now) override;
   void leave(wire::LeaveReason reason, TimeNs now) override;

@@ -121,6 +121,7 @@ class GradientStream final : public Stream {
   }
   TensorTrace& trace() noexcept { return trace_; }
   Residuals& residuals() noexcept { return residuals_; }
+  const Residuals& residuals() const noexcept { return residuals_; }
 
  private:
   using Part = Tensors::Part;

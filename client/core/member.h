@@ -34,6 +34,7 @@ class Member {
   virtual Status residual(std::uint32_t tensor, std::span<float>& values) = 0;
   virtual Status flush_residuals() = 0;
   virtual Status scale_residuals(float factor) = 0;
+  virtual bool leaves_behind(std::uint32_t tensor) const noexcept = 0;
   virtual Status broadcast(Rank root, void* buffer, std::size_t bytes, TimeNs now) = 0;
   virtual Status barrier(TimeNs now) = 0;
   virtual void leave(wire::LeaveReason reason, TimeNs now) = 0;

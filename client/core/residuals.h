@@ -62,6 +62,11 @@ class Residuals {
   // From each tensor's next step on all of it leaves, with all that was left behind: what a worker
   // does in its last step.
   void flush() noexcept { flushes_ = true; }
+  // What the tensor keeps has been kept from leaving: not, after a flush, where rounding keeps
+  // something of whatever leaves.
+  bool leaves_behind(std::uint32_t tensor) const noexcept {
+    return prunes(tensor) && !(flushes_ && layout_.is_rounded(tensor));
+  }
 
   // ---- a chunk of a gradient, elem_count floats ----
   // Writes a dense payload, payload_bytes(wire dtype, elem_count) bytes.

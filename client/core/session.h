@@ -84,6 +84,10 @@ class Session final : public Member {
   Status flush_residuals() override;
   // Gradients will be larger by this factor: a changed scale of the loss. kBusy in mid-step.
   Status scale_residuals(float factor) override;
+  // As Residuals has it.
+  bool leaves_behind(std::uint32_t tensor) const noexcept override {
+    return gradients_.residuals().leaves_behind(tensor);
+  }
 
   // All ranks call the same collectives in the same order; one at a time (kBusy). `buffer` stays
   // the session's until kCollectiveDone. Any size: cut into several steps of the collectives

@@ -180,6 +180,8 @@ def test_what_a_wire_format_or_pruning_loses_comes_later(tmp_path, options):
         residual = numpy.zeros(1000, numpy.float32)
         job.get_residual("weight", residual)
         assert residual.any()
+        left = job.left_behind().elem_count
+        assert left == ((residual != 0).sum() if "prune" in options else 0)
         assert (total + residual == 3 * (numpy.arange(1000) % 257 + 1)).all()
         return total.tobytes()
 

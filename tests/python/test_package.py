@@ -17,7 +17,7 @@ _C_NAMES = {_abi.Options: "sluice_options", _abi.Tensor: "sluice_tensor",
             _abi.Stall: "sluice_stall", _abi.Turn: "sluice_turn",
             _abi.PolicyInfo: "sluice_policy_info", _abi.Report: "sluice_report",
             _abi.State: "sluice_state", _abi.Clocks: "sluice_clocks",
-            _abi.Submission: "sluice_submission"}
+            _abi.Submission: "sluice_submission", _abi.LeftBehind: "sluice_left_behind"}
 
 
 def python(code, **environment):

@@ -145,6 +145,7 @@ class Job {
   }
   void scale_residuals(double factor) { check(job_, sluice_scale_residuals(job_, factor)); }
   void flush_residuals() { check(job_, sluice_flush_residuals(job_)); }
+  sluice_left_behind left_behind() const { return get<sluice_left_behind>(sluice_get_left_behind); }
   void mark_applied(std::uint32_t tensor) { check(job_, sluice_mark_applied(job_, tensor)); }
 
   // ---- a parameter store: one pointer for each tensor of the layer ----

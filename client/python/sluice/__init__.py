@@ -11,7 +11,7 @@ Importing this package needs neither torch nor NumPy nor DPDK; libsluice is load
 from sluice._abi import VERSION as __version__
 from sluice._options import Options
 from sluice._policy import Policy
-from sluice._values import Clocks, Result, State, StepReport
+from sluice._values import Clocks, LeftBehind, Result, State, StepReport
 from sluice.errors import (Behind, Busy, Closed, Error, Exhausted, Forked, Internal, Interrupted,
                            InvalidArgument, IoError, LibraryNotFound, NotFound, PeerLost, Refused,
                            TimedOut, Unreachable)

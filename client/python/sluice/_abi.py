@@ -158,6 +158,14 @@ class Clocks(Structure):
     ]
 
 
+class LeftBehind(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("elem_count", c_uint64),
+        ("norm", c_double),
+    ]
+
+
 class Part(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
@@ -237,6 +245,7 @@ _FUNCTIONS = {
     "sluice_set_residual": (c_int, [c_void_p, c_uint32, c_void_p]),
     "sluice_scale_residuals": (c_int, [c_void_p, c_double]),
     "sluice_flush_residuals": (c_int, [c_void_p]),
+    "sluice_get_left_behind": (c_int, [c_void_p, POINTER(LeftBehind)]),
     "sluice_get_policy": (c_int, [c_void_p, POINTER(PolicyInfo)]),
     "sluice_get_position": (c_int, [c_void_p, POINTER(Position)]),
     "sluice_next_turn": (c_int, [c_void_p, c_int32, POINTER(Turn)]),

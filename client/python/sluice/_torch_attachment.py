@@ -10,7 +10,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from sluice import errors
 from sluice._torch_dynamo import compiled_modules, is_tracing, unseen
-from sluice._torch_left_behind import LeftBehind
+from sluice._torch_left_behind import to_be_told
 from sluice._torch_units import Units
 
 _PRIORITIES = 256
@@ -121,7 +121,7 @@ class Attachment:
         self._ignored = frozenset()  # parameters that DDP was told to leave alone
         self._handles = []
         self._units = None  # of what is kept of gradients, when they are followed
-        self._left_behind = LeftBehind(job)
+        self._tell_left_behind = to_be_told(self, job)
 
     # ---- called by DDP and by autograd ----
 
@@ -350,7 +350,6 @@ class Attachment:
         """Before the last backward, with `prune`: all that was left behind leaves with it. A
         Loop.steps(total) does it. Where something stays, one line says so at a rank's end."""
         self.job.flush_residuals()
-        self._left_behind.flushed()
 
     def detach(self):
         """Leaves the job in an orderly way, after the last backward. All ranks should, after the
@@ -370,7 +369,7 @@ class Attachment:
     def _end(self, leave):
         if self._detached:
             return
-        self._left_behind.tell()
+        self._tell_left_behind()
         self._detached = True
         for handle in self._handles:
             handle.remove()

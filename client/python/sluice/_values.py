@@ -28,6 +28,13 @@ class StepReport(NamedTuple):
     share: float  # of the live ranks that are in its first chunk: k/n. Equal on all ranks
 
 
+class LeftBehind(NamedTuple):
+    """What pruning has kept from leaving."""
+
+    elem_count: int  # elements of residuals that are not zero
+    norm: float  # the root of the sum of their squares
+
+
 class Turn(NamedTuple):
     """What a rank has to do next: see Job.next_turn()."""
 

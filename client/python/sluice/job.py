@@ -17,7 +17,7 @@ from sluice import _abi, _memory, _policy, errors
 from sluice._member import Member
 from sluice._options import Options
 from sluice._stragglers import Stragglers
-from sluice._values import Result, Tensor, dtype_name
+from sluice._values import LeftBehind, Result, Tensor, dtype_name
 
 _PLAN_TEXT_BYTES = 1 << 20
 
@@ -47,9 +47,9 @@ class Job(Member, Stragglers):
         self.device = None if self._asked.memory == _abi.MEMORIES["host"] else self._asked.device
         # Those with a residual, by name; and the floats of it for each element.
         asked = self._asked
-        self.is_narrow = asked.wire != _abi.WIRES["float32"]
+        is_narrow = asked.wire != _abi.WIRES["float32"]
         self.rounded = tuple(spec.name for spec in self.tensors if spec.dtype == "float32"
-                             and not spec.exact and (self.is_narrow or asked.prune_momentum > 0
+                             and not spec.exact and (is_narrow or asked.prune_momentum > 0
                                                      or self._prunes(asked, spec)))
         self.pruned = tuple(index for index, spec in enumerate(self.tensors)
                             if self._prunes(asked, spec))
@@ -225,6 +225,14 @@ class Job(Member, Stragglers):
         self._handle.call("sluice_mark_applied", self._index(tensor))
 
     # ---- questions ----
+
+    def left_behind(self):
+        """What would be lost if this rank ended now: a LeftBehind of all pruned tensors. To be
+        asked before leave(): after it Closed. Raises Busy while such a tensor is in flight. Blocks
+        for a pass over the residuals."""
+        found = _abi.sized(_abi.LeftBehind)
+        self._handle.call("sluice_get_left_behind", ctypes.byref(found))
+        return LeftBehind(found.elem_count, found.norm)
 
     def schedule_plan(self):
         """What the schedule does and knows, in several lines: for 'prophet' the steps that it has

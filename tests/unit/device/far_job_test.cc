@@ -2,7 +2,9 @@
 // run late.
 #include <atomic>
 #include <cstdio>
+#include <future>
 #include <latch>
+#include <numeric>
 
 #include "tests/unit/device/device_jobs.h"
 
@@ -28,6 +30,8 @@ constexpr Loss kLosses[] = {
 struct Outcome {
   std::vector<std::vector<float>> averages, residuals;
   std::uint64_t delivered_chunks = 0;
+  std::vector<std::uint64_t> left_counts;  // behind: elements
+  std::vector<double> left_norms;
   bool operator==(const Outcome&) const = default;
 };
 
@@ -82,6 +86,9 @@ Outcome run_script(Options wanted, std::uint32_t rank, Memory memory, int host_f
       job.set_residual(0, kept);
     }
     if (step == 3 || step == 4) outcome.residuals.push_back(job.residual(0, counts[0]));
+    const sluice_left_behind left = job.left_behind();
+    outcome.left_counts.push_back(left.elem_count);
+    outcome.left_norms.push_back(left.norm);
   }
   const sluice_counters counters = job.counters();
   outcome.delivered_chunks = counters.delivered_chunks;
@@ -107,6 +114,8 @@ TEST_F(DeviceJobs, GiveWhatTheHostGivesBitForBitWhereverIsPrunedAndRounded) {
             run_script(wanted, rank, way == 0 ? Memory::kHost : Memory::kDevice, way == 2 ? 2 : 9);
       });
     EXPECT_FALSE(outcomes[0][0].averages.empty());
+    EXPECT_EQ(outcomes[0][0].left_counts[3] != 0, loss.prune != sluice::Prune::kOff);
+    EXPECT_EQ(outcomes[0][0].left_counts[4], 0u) << "after a flush";
     EXPECT_NE(outcomes[0][0].residuals[0], std::vector<float>(20'000)) << "nothing was lost";
     for (int way = 1; way < 3; ++way)
       for (int rank = 0; rank < 2; ++rank)
@@ -249,6 +258,32 @@ TEST_F(DeviceJobs, LoseNothingOfWhatIsLate) {
     if (kept_chunks != 0) break;
   }
   EXPECT_GT(kept_chunks, 0u) << "nothing was late";
+}
+
+TEST_F(DeviceJobs, AreBusyForWhoAsksWhatIsLeftBehindInTheMiddleOfAStep) {
+  std::promise<void> asked;
+  on_every_rank(2, [&](std::uint32_t rank) {
+    Options wanted = options("far-asks", rank, 2);
+    wanted.prune = sluice::Prune::kStatic;
+    wanted.memory = rank == 0 ? Memory::kDevice : Memory::kHost;
+    Job job(wanted, {{"far", kBig}});
+    DeviceFloats far(kBig);
+    std::vector<float> near(kBig);
+    far.write(near);
+    std::iota(near.begin(), near.end(), 1.0f);
+    if (rank == 0) {
+      job.submit_device({0, far.get(), far.get()}, nullptr);
+      const sluice::Error error = error_of([&] { (void)job.left_behind(); });
+      EXPECT_EQ(error.status(), SLUICE_BUSY);
+      EXPECT_THAT(error.what(), HasSubstr("'far' is in flight"));
+      asked.set_value();
+    } else {
+      asked.get_future().wait_for(kLong);
+      job.submit({0, near.data(), near.data()});
+    }
+    job.wait_step(kLong);
+    EXPECT_EQ(job.left_behind().elem_count == 0, rank == 0) << "of zeros nothing is left";
+  });
 }
 
 TEST_F(DeviceJobs, FailForAllWhenAKernelFails) {

@@ -1,0 +1,114 @@
+// What of this rank's gradients is not delivered, because it was pruned or rounded: read, set,
+// scaled, flushed, and told at the end.
+#include <algorithm>
+
+#include "client/job.h"
+
+namespace sluice::client {
+
+Status Job::get_residual(std::uint32_t tensor, float* values) {
+  Lock lock = shared_.mutex.lock();
+  std::span<float> residual;
+  Status status = check_not_staged(tensor, "get_residual");
+  if (status.ok() && is_far(tensor))
+    return move_residual(lock, tensor, CopyStage::Way::kIn,
+                         [values](std::span<float> part, std::size_t first) {
+                           std::copy(part.begin(), part.end(), values + first);
+                         });
+  if (status.ok()) status = shared_.member.residual(tensor, residual);
+  if (status.ok()) std::copy(residual.begin(), residual.end(), values);
+  return status;
+}
+
+Status Job::set_residual(std::uint32_t tensor, const float* values) {
+  Lock lock = shared_.mutex.lock();
+  std::span<float> residual;
+  Status status = check_not_staged(tensor, "set_residual");
+  if (status.ok() && is_far(tensor))
+    return move_residual(lock, tensor, CopyStage::Way::kOut,
+                         [values](std::span<float> part, std::size_t first) {
+                           std::copy_n(values + first, part.size(), part.begin());
+                         });
+  if (status.ok()) status = shared_.member.residual(tensor, residual);
+  if (status.ok()) std::copy_n(values, residual.size(), residual.begin());
+  return status;
+}
+
+bool Job::is_far(std::uint32_t tensor) const noexcept {
+  return shared_.stage != nullptr && shared_.stage->is_far(tensor);
+}
+
+// A part at a time, as much as there is page-locked memory for. Jobs that have ended have residuals
+// too.
+Status Job::move_residual(
+    Lock& lock, std::uint32_t tensor, CopyStage::Way way,
+    const std::function<void(std::span<float> part, std::size_t first)>& use) {
+  if (!shared_.failure.ok()) return shared_.failure;
+  CopyStage& stage = *shared_.stage;
+  const std::span<std::uint8_t> room = stage.residual_room(tensor);
+  auto* const floats = reinterpret_cast<float*>(room.data());
+  const std::size_t count = shared_.member.layout().tensor(tensor).elem_count;
+  const std::size_t room_count = room.size() / sizeof(float);
+  for (std::size_t first = 0; first < count; first += room_count) {
+    const std::span<float> part(floats, std::min(room_count, count - first));
+    if (way == CopyStage::Way::kOut) use(part, first);
+    stage.copy_residual(tensor, way, first * sizeof(float), part.size_bytes());
+    shared_.copies.notify_one();
+    shared_.changed.wait(lock, [&] { return !stage.holds(tensor); });
+    if (stage.outcome(tensor) != StatusCode::kOk) return shared_.status();
+    if (way == CopyStage::Way::kIn) use(part, first);
+  }
+  return {};
+}
+
+Status Job::scale_residuals(double factor) {
+  Lock lock = shared_.mutex.lock();
+  CopyStage* const stage = shared_.stage.get();
+  const auto busy = [this] { return !shared_.at_rest() || shared_.stage->scales(); };
+  if (stage != nullptr && busy())
+    return {StatusCode::kBusy, place_ + "scale_residuals: in the middle of a step"};
+  Status status = shared_.member.scale_residuals(static_cast<float>(factor));
+  if (!status.ok() || far_ == nullptr) return status;
+  stage->scale(static_cast<float>(factor));
+  shared_.copies.notify_one();
+  shared_.changed.wait(lock, [&] { return !stage->scales(); });
+  return shared_.failure;
+}
+
+Status Job::flush_residuals() {
+  const Lock lock = shared_.mutex.lock();
+  if (shared_.stage != nullptr) shared_.stage->flush();
+  return shared_.member.flush_residuals();
+}
+
+// The lock is another call's between two tensors: a pass over a big model takes long.
+Status Job::left_behind(LeftBehind& found) {
+  Status status;
+  const std::uint32_t count = shared_.member.layout().tensor_count();
+  for (std::uint32_t tensor = 0; tensor < count && status.ok(); ++tensor) {
+    Lock lock = shared_.mutex.lock();
+    status = shared_.status();
+    if (!status.ok() || !shared_.member.leaves_behind(tensor)) continue;
+    status = check_not_staged(tensor, "get_left_behind");
+    if (status.ok() && is_far(tensor)) {
+      status = move_residual(lock, tensor, CopyStage::Way::kIn,
+                             [&](std::span<float> part, std::size_t) { found.add(part); });
+      continue;
+    }
+    std::span<float> residual;
+    if (status.ok()) status = shared_.member.residual(tensor, residual);
+    // A velocity behind it is of gradients that were delivered, too.
+    if (status.ok()) found.add(residual.first(shared_.member.layout().tensor(tensor).elem_count));
+  }
+  return status;
+}
+
+// What can't be told, because a step is under way or the job has failed, says more by itself.
+std::string Job::left_behind_note() {
+  LeftBehind found;
+  if (!log_.wants(SLUICE_LOG_WARN) || !left_behind(found).ok()) return {};
+  const std::string text = found.describe();
+  return text.empty() ? text : place_ + text;
+}
+
+}  // namespace sluice::client
