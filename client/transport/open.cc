@@ -14,7 +14,8 @@ Result<std::unique_ptr<Transport>> open_transport(const TransportRequest& reques
                        .port = address.port,
                        .local_address = request.local_address,
                        .mtu_bytes = request.mtu_bytes,
-                       .starts_late = request.starts_late});
+                       .starts_late = request.starts_late},
+                      log);
     case Address::Scheme::kVhost:
       return open_vhost({.host = address.host,
                          .port = address.port,

@@ -245,12 +245,18 @@ class UdpServed final : public Served {
       if (sent > 0 || errno == EINTR) continue;
       if (errno == EAGAIN || errno == ENOBUFS) return false;
       if (sender_.train(0) > 1 && (errno == EINVAL || errno == EIO))
-        sender_.give_up();  // this device or path can't
+        give_up_trains(errno);
       else
         ++tx_first_;  // lost, as on any network
     }
     tx_first_ = tx_count_ = 0;
     return true;
+  }
+
+  // This device or path can't.
+  void give_up_trains(int error) noexcept {
+    sender_.give_up();
+    log_.write(SLUICE_LOG_WARN, refused_trains("from " + options_.host, error));
   }
 
   void sleep(TimeNs now) noexcept {

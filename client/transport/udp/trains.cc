@@ -16,6 +16,12 @@
 
 namespace sluice::client {
 
+std::string refused_trains(const std::string& way, int error) {
+  return "datagrams " + way + " leave one by one from now on, which costs more processor time: " +
+         "several at once (UDP_SEGMENT) were refused: " + std::string(std::strerror(error)) +
+         "; look whether the interface computes checksums (ethtool -k, tx-checksumming)";
+}
+
 std::size_t train_length(std::span<const Outgoing> datagrams) noexcept {
   const Outgoing& first = datagrams.front();
   const std::size_t segment = first.total_bytes();

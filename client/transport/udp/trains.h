@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "client/transport/transport.h"
@@ -26,6 +27,9 @@ inline constexpr std::size_t kLargestDatagram = 9'216;  // longer ones are of no
 
 // How many datagrams at the front make one train; at least 1.
 std::size_t train_length(std::span<const Outgoing> datagrams) noexcept;
+
+// For the log, once they are given up: what follows, and what to look at.
+std::string refused_trains(const std::string& way, int error);
 
 // The messages of one call of sendmmsg().
 class TrainSender {

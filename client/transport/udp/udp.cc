@@ -34,6 +34,8 @@ constexpr int kMaxErrorsPerDrain = 64;
 
 class UdpTransport final : public Transport {
  public:
+  explicit UdpTransport(const Log& log) : log_(log) {}
+
   Status open(const UdpOptions& options) {
     auto remote = resolve(options.host, options.port, AF_UNSPEC, 0);
     if (!remote.ok()) return remote.status();
@@ -99,7 +101,7 @@ class UdpTransport final : public Transport {
         break;
       }
       if (sender_.train(0) > 1 && (errno == EINVAL || errno == EIO)) {
-        sender_.give_up();  // no checksums by the device, or a path that no longer carries so much
+        give_up_trains(errno);
         continue;
       }
       ++errors;
@@ -191,6 +193,12 @@ class UdpTransport final : public Transport {
     moderation_ = Moderation(facts_.receive_credit_packets);
   }
 
+  // No checksums by the device, or a path that no longer carries so much.
+  void give_up_trains(int error) noexcept {
+    sender_.give_up();
+    log_.write(SLUICE_LOG_WARN, refused_trains("to " + remote_.text(), error));
+  }
+
   // How many datagrams the error consumed: 0 when it was a pending one of an earlier datagram.
   std::size_t handle_send_error(int error, std::size_t datagram_bytes) noexcept {
     if (error == ECONNREFUSED) {  // reported once, by whatever call comes next
@@ -255,6 +263,7 @@ class UdpTransport final : public Transport {
     }
   }
 
+  const Log log_;
   OwnedFd socket_;
   SocketAddress remote_;
   bool starts_late_ = false;
@@ -274,8 +283,8 @@ class UdpTransport final : public Transport {
 
 }  // namespace
 
-Result<std::unique_ptr<Transport>> open_udp(const UdpOptions& options) {
-  auto transport = std::make_unique<UdpTransport>();
+Result<std::unique_ptr<Transport>> open_udp(const UdpOptions& options, const Log& log) {
+  auto transport = std::make_unique<UdpTransport>(log);
   if (Status status = transport->open(options); !status.ok()) return status;
   return std::unique_ptr<Transport>(std::move(transport));
 }

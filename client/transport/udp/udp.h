@@ -10,6 +10,7 @@
 #include <string>
 
 #include "aggregator/base/status.h"
+#include "client/log.h"
 #include "client/transport/transport.h"
 
 namespace sluice::client {
@@ -24,7 +25,7 @@ struct UdpOptions {
 };
 
 // Resolves the host (may block as long as the system's resolver does) and opens the socket. Tells
-// fork.h of the descriptor.
-Result<std::unique_ptr<Transport>> open_udp(const UdpOptions& options);
+// fork.h of the descriptor, and `log` when trains are refused.
+Result<std::unique_ptr<Transport>> open_udp(const UdpOptions& options, const Log& log = {});
 
 }  // namespace sluice::client

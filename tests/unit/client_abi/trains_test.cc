@@ -121,9 +121,11 @@ class Peer {
   OwnedFd fd_;
 };
 
-std::unique_ptr<Transport> open(const Peer& peer, const char* host, bool trains) {
+std::unique_ptr<Transport> open(const Peer& peer, const char* host, bool trains,
+                                const LogSink& log = {}) {
   auto transport = open_udp(
-      {.host = host, .port = ntohs(peer.address.sin_port), .local_address = "", .trains = trains});
+      {.host = host, .port = ntohs(peer.address.sin_port), .local_address = "", .trains = trains},
+      Log(log));
   EXPECT_TRUE(transport.ok()) << transport.status().message();
   return std::move(transport).value();
 }
@@ -159,7 +161,12 @@ int socket_of(const sockaddr_in& local) {
 // A socket that writes no checksums gets the answer of a device that can't: no trains.
 TEST(Trains, AreGivenUpWhereTheyAreRefusedAndNothingIsLost) {
   Peer peer("127.0.3.2");
-  const auto transport = open(peer, "127.0.3.2", true);
+  std::vector<std::string> told;
+  const auto tell = [](void* lines, sluice_log_level level, const char* text) {
+    EXPECT_EQ(level, SLUICE_LOG_WARN);
+    static_cast<std::vector<std::string>*>(lines)->emplace_back(text);
+  };
+  const auto transport = open(peer, "127.0.3.2", true, {.write = tell, .user = &told});
   Datagrams datagrams(Lengths(20, 1400));
   ASSERT_EQ(transport->send(datagrams.list, 0), 20u);
   ASSERT_EQ(peer.receive().size(), 20u);
@@ -174,6 +181,10 @@ TEST(Trains, AreGivenUpWhereTheyAreRefusedAndNothingIsLost) {
   EXPECT_EQ(transport->send(datagrams.list, 0), 20u);
   EXPECT_EQ(peer.receive(), Lengths(20, 1400));
   EXPECT_EQ(transport->counters().segmented, 20u) << "it is not tried again";
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_THAT(told[0], ::testing::AllOf(::testing::HasSubstr("127.0.3.2"),
+                                        ::testing::HasSubstr("one by one"),
+                                        ::testing::HasSubstr("ethtool")));
   EXPECT_EQ(transport->counters().send_errors, 0u);
   PathEvent event;
   EXPECT_FALSE(transport->poll_path_event(event));
