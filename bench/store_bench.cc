@@ -1,12 +1,12 @@
 // A parameter store against a synchronous sum of the same bytes.
 //
-//   bench_store RANKS LAYERS BYTES STEPS BLOCKS
+//   bench_store RANKS LAYERS BYTES STEPS ROUNDS
 //
 // Ranks are threads of this process over an in-process appliance; each is in a job of sums and in a
-// store of bound 0. In each block they take STEPS steps of sums, STEPS of the store (every layer
-// pushed, and pulled as soon as it is pushed), and STEPS with all pushes first and then all pulls.
-// Checks what came. Prints a line a block: seconds of sums, of the store, of pushes, of pulls, and
-// how many packets a direction, all ranks together.
+// store of bound 0. In each round sums have a turn of STEPS steps and the store has one (every
+// layer pushed, and pulled as soon as it is pushed), the other of them first each time; then come
+// STEPS with all pushes first and then all pulls. Checks what came. Prints a line a round: seconds
+// of sums, of the store, of pushes, of pulls, and how many packets a direction, all ranks together.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -20,7 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct Shape {
-  std::uint32_t ranks, layers, bytes, steps, blocks;
+  std::uint32_t ranks, layers, bytes, steps, rounds;
 };
 
 double seconds_since(Clock::time_point start) {
@@ -43,9 +43,14 @@ class Rank {
   }
 
   void run() {
-    for (std::uint32_t block = 0; block < shape_.blocks; ++block) {
-      const double sums = timed(sums_, [&] { sum_step(); });
-      const double both = timed(store_, [&] { store_step(); });
+    for (std::uint32_t round = 0; round < shape_.rounds; ++round) {
+      double sums = 0, both = 0;
+      for (const bool of_sums : {round % 2 == 0, round % 2 != 0}) {
+        if (of_sums)
+          sums = timed(sums_, [&] { sum_step(); });
+        else
+          both = timed(store_, [&] { store_step(); });
+      }
       double pushes = 0, pulls = 0;
       for (std::uint32_t step = 0; step < shape_.steps; ++step) {
         store_.barrier();
@@ -136,7 +141,7 @@ class Rank {
 
 int main(int argc, char** argv) {
   if (argc != 6) {
-    std::fprintf(stderr, "usage: bench_store RANKS LAYERS BYTES STEPS BLOCKS\n");
+    std::fprintf(stderr, "usage: bench_store RANKS LAYERS BYTES STEPS ROUNDS\n");
     return 2;
   }
   const auto number = [&](int i) { return static_cast<std::uint32_t>(std::atoi(argv[i])); };
