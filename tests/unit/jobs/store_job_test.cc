@@ -90,6 +90,47 @@ TEST_F(StoreJob, WhoseWordsWereLostAsksWhatHasCome) {
   EXPECT_EQ(values(), (std::vector<std::array<float, 3>>{{0, 1, 13}}));
 }
 
+TEST_F(StoreJob, AnAnswerDoesNotOvertakeTheValuesThatItSpeaksOf) {
+  start(0);
+  pull(workers[0], 0, 0, 0);
+  probe(workers[0], 0, StreamId::kState, 1);
+  const auto answer = std::ranges::find_if(
+      arrived, [](const Sent& sent) { return sent.packet.type() == PacketType::kAnswer; });
+  ASSERT_NE(answer, arrived.end());
+  EXPECT_EQ(answer->to.priority, 3);  // as the pull's
+}
+
+TEST_F(StoreJob, AStoreTakesNoLongerTurnThanASum) {
+  start(0);
+  Worker sums{.name = "sums", .world_size = 1};
+  sums.join.layouts[0] = {.hash = 6, .chunk_count = 1, .max_elems = 4};
+  ASSERT_TRUE(join(sums).is(PacketType::kAccept));
+  Shard& shard = shards->shard(0);
+  const auto handle = [&](const Worker& from, auto body, const std::vector<float>& values) {
+    std::array<std::uint8_t, 256> out;
+    body.flow.number = ++packet_number;
+    body.flow.credit = credit;
+    const std::size_t bytes = wire::encode(
+        out, {from.job, from.rank, from.cookie}, body, {},
+        {reinterpret_cast<const std::uint8_t*>(values.data()), values.size() * sizeof(float)});
+    wire::Packet packet;
+    EXPECT_EQ(wire::parse({out.data(), bytes}, packet), Verdict::kAccepted);
+    return shard.handle(packet, false, now);
+  };
+  for (const Worker& each : workers)  // four values in all
+    ASSERT_EQ(handle(each, wire::Pull{.block = 0, .chunks = 0b11}, {}), Verdict::kProbe);
+  ASSERT_EQ(handle(sums, wire::Contribution{.step = 1, .weight = 1, .elem_count = 4}, {1, 2, 3, 4}),
+            Verdict::kCompleted);
+  std::array<std::array<std::uint8_t, 2048>, 8> rooms;
+  std::array<Transmit, 8> burst;
+  for (std::size_t i = 0; i < burst.size(); ++i) burst[i].room = rooms[i];
+  ASSERT_GE(shard.poll_transmit(burst, now), 5u);
+  std::vector<JobId> order;
+  for (std::size_t i = 0; i < 5; ++i) order.push_back(burst[i].job);
+  const JobId store{workers[0].job}, other{sums.job};
+  EXPECT_EQ(order, (std::vector<JobId>{store, store, other, store, store}));
+}
+
 TEST_F(StoreJob, WithoutCreditValuesAreWithheldAndToldOf) {
   start(3);
   credit = 0;  // what has been told before stands
@@ -156,6 +197,30 @@ TEST_F(StoreJob, WhoComesStartsBehindTheGreatestClockOfAllShards) {
   leave(workers[0], wire::LeaveReason::kFinished);
   exchange();
   EXPECT_TRUE(join(third).is(PacketType::kAccept));
+}
+
+TEST_F(StoreJob, AStartThatWasMeantForTheProcessBeforeIsNobodys) {
+  start(0);
+  leave(workers[1], wire::LeaveReason::kAbnormal);
+  pump();
+  while (shards->shard(1).poll_work(now)) {
+  }
+  using Kind = ShardCommand::Kind;
+  using State = StoreShard::MemberState;
+  const auto tell = [&](Kind kind, std::uint32_t admission, Step first) {
+    shards->shard(1).handle_command({.kind = kind,
+                                     .job = const_cast<Job*>(only_job()),
+                                     .rank = Rank{1},
+                                     .admission = admission,
+                                     .first = first},
+                                    now);
+    while (shards->shard(1).poll_work(now)) {
+    }
+    return only_job()->slices[1].store->state(Rank{1});
+  };
+  EXPECT_EQ(tell(Kind::kMemberJoined, 7, 0), State::kHeld);
+  EXPECT_EQ(tell(Kind::kMemberStarts, 6, 1), State::kHeld);
+  EXPECT_EQ(tell(Kind::kMemberStarts, 7, 1), State::kLive);
 }
 
 }  // namespace

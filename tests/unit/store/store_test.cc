@@ -148,6 +148,9 @@ TEST(Store, WhoseWordsWereLostIsToldWhatHasCome) {
   EXPECT_EQ(missing, 0b11u);
   store.push(0, 1, 0, 2);
   EXPECT_EQ(shard.counted(0, Rank{0}, 1), 0b11u);
+  missing = 0;
+  shard.find_missing(0, Rank{0}, {&missing, 1});
+  EXPECT_EQ(missing, 0b10u);  // whose push is in is not waited for
   for (const ChunkIndex chunk : {0, 1}) store.push(1, 1, chunk, 4);
   EXPECT_EQ(shard.pull_state(0, Rank{0}, 1).ready, 0u);  // on their way
   EXPECT_EQ(store.answers().size(), 2u);
@@ -237,6 +240,19 @@ TEST(Store, TheOptimizerAtTheStoreTakesTheMeanOnceAClock) {
   store.push(0, 2, 0, 2, 0.25);
   store.push(1, 2, 0, 2, 0.25);
   EXPECT_EQ(store.value(0), 7);  // momentum 0.5 * 4 + 2
+}
+
+TEST(Store, AClocksRateIsThatOfTheFirstPushInTheBlockAndTheNextClockHasItsOwn) {
+  StoreSpec spec = spec_of(2, 0);
+  spec.update = {.rule = UpdateRule::kSgd};
+  StoreSubject store(spec, {2}, 10.0f);
+  store.push(0, 1, 1, 4, 0.5);
+  for (const std::uint16_t rank : {1, 0}) store.push(rank, 1, 0, 4, 0.25);
+  store.push(1, 1, 1, 4, 0.25);
+  EXPECT_EQ(store.value(0), 8);  // 10 - 0.5 * 4
+  EXPECT_EQ(store.value(1), 8);
+  for (const std::uint16_t rank : {1, 0}) store.push(rank, 2, 0, 4, 0.25);
+  EXPECT_EQ(store.value(0), 7);
 }
 
 TEST(Store, MemoryIsWhatItsBlocksAndItsOptimizerNeed) {
