@@ -25,6 +25,7 @@ class EarlyPayloads {
 
   // Places of `place_floats` floats each, one for all ranks but one of `world_size` in each chunk.
   static std::size_t place_count(std::size_t chunk_count, std::size_t world_size) noexcept {
+    CHECK(world_size != 0);
     return chunk_count * (world_size - 1);
   }
   // What the tables take for a place.
@@ -67,6 +68,7 @@ class EarlyPayloads {
     return place_of_[chunk * ranks_ + rank.value - 1];
   }
   std::uint8_t* at(std::uint32_t place) const noexcept {
+    DCHECK(place < free_.size());
     return reinterpret_cast<std::uint8_t*>(memory_.get()) + place * place_bytes_;
   }
 

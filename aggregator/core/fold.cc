@@ -198,6 +198,7 @@ void fold_several(float* acc, bool begun, std::span<const std::uint8_t* const> p
                   std::size_t elem_count, Dtype dtype) noexcept {
   DCHECK(is_aligned(acc));
   CHECK(dtype != Dtype::kBytes && (begun || !payloads.empty()));
+  DCHECK(payloads.size() <= kAddendsPerPass);
   if (dtype != Dtype::kInt8)
     return HWY_DYNAMIC_DISPATCH(add_several_any)(acc, begun, payloads, elem_count, dtype);
   for (const std::uint8_t* payload : payloads)  // the scale is another one in each

@@ -154,6 +154,7 @@ Job::Job(const JobSpec& job_spec, BuildProgress* progress)
     for (JobSlice& job_slice : slices) owned += job_slice.of(stream).chunk_count;
     CHECK(owned == spec.chunk_counts[index_of(stream)]);
   }
+  DCHECK(progress == nullptr || progress->bytes.load() <= memory_bytes(spec));
 }
 
 void Job::make_store(JobSlice& slice, ShardId shard, BuildProgress* progress) {
@@ -193,6 +194,7 @@ void Job::start(TimeNs now) noexcept {
   CHECK(!started());
   for (std::size_t stream = 0; stream < kStreamCount; ++stream)
     if (spec.chunk_counts[stream] != 0) publish(static_cast<StreamId>(stream), 1, now);
+  CHECK(started());
 }
 
 void Job::publish(StreamId stream, Step step, TimeNs now) noexcept {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "aggregator/base/check.h"
 #include "aggregator/base/divisor.h"
 #include "aggregator/base/limits.h"
 #include "aggregator/base/policy_options.h"
@@ -150,6 +151,7 @@ class Job {
     return ShardId{static_cast<std::uint16_t>(by_shard_count_.remainder(chunk / kChunksPerBlock))};
   }
   ChunkIndex global_chunk(std::uint32_t local, ShardId shard) const noexcept {
+    DCHECK(shard.value < spec.shard_count);
     return (local / kChunksPerBlock * spec.shard_count + shard.value) * kChunksPerBlock +
            local % kChunksPerBlock;
   }
@@ -157,6 +159,7 @@ class Job {
   // Where a chunk of a step has its slot in the slice of the shard that owns it.
   std::uint32_t slot_index(StreamId stream, const StreamSlice& slice, Step step,
                            ChunkIndex chunk) const noexcept {
+    DCHECK(local_chunk(chunk) < slice.chunk_count);
     return by_window_[index_of(stream)].remainder(step) * slice.chunk_count + local_chunk(chunk);
   }
 
@@ -178,6 +181,7 @@ class Job {
   void publish(StreamId stream, Step step, TimeNs now) noexcept;
   // `rank` is at `step` of the gradients, which is open or has been.
   void note_reached(Rank rank, Step step) noexcept {
+    DCHECK(rank.value < members.size());
     std::atomic<Step>& reached = members[rank.value].reached;
     if (step > reached.load(std::memory_order_relaxed))
       reached.store(step, std::memory_order_relaxed);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "aggregator/base/check.h"
 #include "aggregator/base/limits.h"
 #include "aggregator/base/types.h"
 
@@ -42,6 +43,7 @@ inline bool disjoint(const std::uint64_t* left, const std::uint64_t* right,
 class MemberMask {
  public:
   static MemberMask all(std::size_t worker_count) noexcept {
+    DCHECK(worker_count <= kMaxWorkers);
     MemberMask mask;
     for (std::size_t rank = 0; rank < worker_count; ++rank)
       mask.set(Rank{static_cast<std::uint16_t>(rank)});
@@ -53,9 +55,18 @@ class MemberMask {
     return mask;
   }
 
-  void set(Rank rank) noexcept { set_bit(words_.data(), rank); }
-  void clear(Rank rank) noexcept { clear_bit(words_.data(), rank); }
-  bool test(Rank rank) const noexcept { return test_bit(words_.data(), rank); }
+  void set(Rank rank) noexcept {
+    DCHECK(rank.value < kMaxWorkers);
+    set_bit(words_.data(), rank);
+  }
+  void clear(Rank rank) noexcept {
+    DCHECK(rank.value < kMaxWorkers);
+    clear_bit(words_.data(), rank);
+  }
+  bool test(Rank rank) const noexcept {
+    DCHECK(rank.value < kMaxWorkers);
+    return test_bit(words_.data(), rank);
+  }
   std::size_t count() const noexcept { return count_bits(words_.data(), words_.size()); }
   bool empty() const noexcept { return count() == 0; }
   const std::uint64_t* words() const noexcept { return words_.data(); }
@@ -63,6 +74,7 @@ class MemberMask {
 
   // No member of this set is missing from `words` (of `word_count` words).
   bool subset_of(const std::uint64_t* words, std::size_t word_count) const noexcept {
+    DCHECK(word_count <= kMaskWords);
     for (std::size_t i = 0; i < word_count; ++i)
       if (words_[i] & ~words[i]) return false;
     return true;
@@ -70,6 +82,7 @@ class MemberMask {
 
   // Some member of this set is in `words`.
   bool meets(const std::uint64_t* words, std::size_t word_count) const noexcept {
+    DCHECK(word_count <= kMaskWords);
     for (std::size_t i = 0; i < word_count; ++i)
       if (words_[i] & words[i]) return true;
     return false;

@@ -51,6 +51,7 @@ struct StepRecord {
 
   bool satisfied_by(const std::uint64_t* counted_words, std::size_t counted,
                     std::size_t word_count) const noexcept {
+    DCHECK(count_bits(counted_words, word_count) == counted);
     if (counted < k || counted == 0) return false;  // as for all contributions but the last
     if (by_the_living && !may.empty() && !may.meets(counted_words, word_count)) return false;
     return must.subset_of(counted_words, word_count);

@@ -73,6 +73,7 @@ Verdict Shard::admit(const wire::Packet& packet, Job& job, bool marked, TimeNs n
 
 bool Shard::is_member(const wire::CommonHeader& header) const noexcept {
   const Job* job = header.job < jobs_.size() ? jobs_[header.job] : nullptr;
+  DCHECK(job == nullptr || job->spec.id.value == header.job);
   return job != nullptr && header.rank < job->spec.world_size && header.cookie != 0 &&
          header.cookie == job->members[header.rank].cookie.load(std::memory_order_acquire);
 }

@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "aggregator/base/check.h"
 #include "aggregator/base/counters.h"
 #include "aggregator/base/time.h"
 #include "aggregator/base/types.h"
@@ -40,6 +41,7 @@ struct Transmit {
   std::size_t datagram_bytes() const noexcept { return bytes + shared.size(); }
   // The datagram in one piece, in the room.
   std::span<std::uint8_t> datagram() const noexcept {
+    DCHECK(datagram_bytes() <= room.size());
     if (!shared.empty()) std::memcpy(&room[bytes], shared.data(), shared.size());
     return room.first(datagram_bytes());
   }

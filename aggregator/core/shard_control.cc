@@ -45,7 +45,7 @@ void Shard::handle_command(const ShardCommand& command, TimeNs now) noexcept {
 
 void Shard::add_job(Job& job) noexcept {
   Job*& place = jobs_[job.spec.id.value];
-  CHECK(place == nullptr);
+  CHECK(place == nullptr && job.slices.size() == job.spec.shard_count);
   place = &job;
 }
 
@@ -91,6 +91,7 @@ void Shard::member_joined(Job& job, Rank rank) noexcept {
 // False: a call is under way.
 bool Shard::admit_to_collectives(Job& job, Rank rank) noexcept {
   if (!has_part(job, StreamId::kCollectives)) return true;
+  DCHECK(id_.value == 0);
   current_slice(job, StreamId::kCollectives);
   PieceSlice& slice = job.slices[id_.value].pieces_of(StreamId::kCollectives);
   // A call between two of its steps that nobody is left to end is over.
@@ -229,6 +230,7 @@ void Shard::remove_job(Job& job) noexcept {
     if (entry.job != &job) active_[(active_head_ + kept++) % active_.size()] = entry;
   }
   active_count_ = kept;
+  DCHECK(reply_job_count_ < kMaxJobs);  // it was one of as many
   push_event({.kind = ShardEvent::Kind::kJobReleased, .job = &job});
 }
 

@@ -110,6 +110,7 @@ void Shard::fix_operation(Job& job, PieceSlice& slice, const wire::Piece& body) 
   collective.step = body.step;
   collective.operation = body.operation;
   slice.step_chunks = chunk_count_of(body.operation, job.spec.chunk_bytes);
+  DCHECK(slice.closed_count == 0 && slice.step_chunks <= slice.chunk_count);
   if (body.operation.kind == CollectiveKind::kTransfer) return;
   job.collective_begun.store(body.step, std::memory_order_relaxed);
   if (!collective.is_broadcast()) return;

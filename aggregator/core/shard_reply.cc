@@ -41,6 +41,7 @@ constexpr std::uint32_t bit(std::uint32_t index) noexcept { return std::uint32_t
 
 void note_awaited(Awaited& awaited, Step step, ChunkIndex chunk,
                   const std::array<std::uint64_t, kMaskWords>& ranks) noexcept {
+  DCHECK(step != 0);  // which would say that nobody has asked
   for (std::size_t word = 0; word < kMaskWords; ++word)
     awaited.ranks[word].store(ranks[word], std::memory_order_relaxed);
   awaited.chunk.store(chunk, std::memory_order_relaxed);
@@ -56,6 +57,7 @@ Verdict Shard::probe(Job& job, const wire::Packet& packet) noexcept {
   if (body.block >= block_count) return Verdict::kBadChunk;
   if (job.owner_of(body.block * kChunksPerBlock) != id_) return Verdict::kWrongShard;
   const Rank rank{packet.common().rank};
+  DCHECK(rank.value < job.spec.world_size);
   const Step open_step = job.open_step(body.stream);
   if (body.stream == StreamId::kGradients && body.step <= open_step)
     job.note_reached(rank, body.step);
@@ -96,6 +98,7 @@ std::uint32_t Shard::place_for_reply(Job& job, Rank rank, const wire::Probe& bod
   for (std::uint32_t rest = taken; rest != 0; rest &= rest - 1) {
     const auto place = static_cast<std::uint32_t>(std::countr_zero(rest));
     const Reply& reply = reply_at(job, rank, place);
+    DCHECK((flow.pulling & bit(place)) == 0 || reply.want != 0);
     if (reply.block == body.block && reply.stream == body.stream) return place;
   }
   if (~taken != 0) return static_cast<std::uint32_t>(std::countr_zero(~taken));
@@ -117,6 +120,7 @@ void Shard::give_turn(Job& job, Rank rank) noexcept {
   if (flow.has_turn) return;
   CHECK(slice.turn_count < slice.turns.size());
   flow.has_turn = true;
+  DCHECK(slice.turn_count != 0 || reply_job_count_ < reply_jobs_.size());
   if (slice.turn_count == 0)
     reply_jobs_[(reply_job_head_ + reply_job_count_++) % reply_jobs_.size()] = &job;
   std::size_t at = slice.turn_head + slice.turn_count++;
@@ -203,6 +207,7 @@ bool Shard::write_reply(Job& job, Rank rank, Transmit& transmit, TimeNs now) noe
         reply.stream == StreamId::kGradients
             ? job_slice.gradients.alike_to(slot_index, reply.want, job.spec.chunk_bytes)
             : reply.want & -reply.want;
+    DCHECK(leaving != 0 && (leaving & ~reply.want) == 0);
     reply.want &= ~leaving;
     if (reply.want == 0) flow.pulling &= ~bit(flow.last_reply);
     if (!slot.complete_for(reply.step)) continue;  // reopened since the answer

@@ -10,6 +10,7 @@ namespace sluice::agg {
 
 Verdict Shard::take_push(Job& job, const wire::Packet& packet, TimeNs now) noexcept {
   JobSlice& slice = job.slices[id_.value];
+  DCHECK((slice.store != nullptr) == job.spec.store.has_value());
   if (slice.store == nullptr) return Verdict::kBadType;
   if (!job.started()) return Verdict::kNotStarted;
   const auto& body = packet.body<wire::Push>();
@@ -31,6 +32,7 @@ Verdict Shard::take_push(Job& job, const wire::Packet& packet, TimeNs now) noexc
 
 Verdict Shard::take_pull(Job& job, const wire::Packet& packet, TimeNs now) noexcept {
   JobSlice& slice = job.slices[id_.value];
+  DCHECK((slice.store != nullptr) == job.spec.store.has_value());
   if (slice.store == nullptr) return Verdict::kBadType;
   if (!job.started()) return Verdict::kNotStarted;
   const auto& body = packet.body<wire::Pull>();
@@ -48,6 +50,7 @@ Verdict Shard::take_pull(Job& job, const wire::Packet& packet, TimeNs now) noexc
 // Whoever has answers to give stands in the ring of those with results.
 void Shard::queue_values(Job& job) noexcept {
   JobSlice& slice = job.slices[id_.value];
+  DCHECK(slice.store != nullptr);
   if (slice.store_active || !slice.store->has_answers()) return;
   CHECK(active_count_ < active_.size());
   slice.store_active = true;
@@ -59,6 +62,7 @@ void Shard::queue_values(Job& job) noexcept {
 std::size_t Shard::send_values(Job& job, std::span<Transmit> burst, TimeNs now) noexcept {
   JobSlice& slice = job.slices[id_.value];
   DCHECK(slice.store_active);
+  DCHECK(!burst.empty());  // or its turn would come again without end
   const std::size_t turn = std::min<std::size_t>(burst.size(), job.spec.world_size);
   std::size_t count = 0;
   for (StoreAnswer answer; count < turn && slice.store->poll_answer(answer);)
@@ -96,6 +100,7 @@ bool Shard::write_values(Job& job, const StoreAnswer& answer, std::uint8_t flags
 bool Shard::write_pulled_values(Job& job, Rank rank, ChunkIndex chunk, Transmit& transmit,
                                 TimeNs now) noexcept {
   StoreAnswer answer;
+  DCHECK(job.slices[id_.value].store->owns(chunk / kChunksPerBlock));
   return job.slices[id_.value].store->read(chunk, rank, answer) &&
          write_values(job, answer, wire::kFlagPulled, transmit, now);
 }
@@ -110,6 +115,7 @@ void Shard::fill_store_answer(const Job& job, Rank rank, Reply& reply, wire::Ans
     const StoreShard::PullState state = store.pull_state(reply.block, rank, reply.step - 1);
     body.counted = state.taken;
     body.complete = state.ready;
+    DCHECK((body.complete & ~body.counted) == 0 && (body.complete == 0 || !state.waits));
     reply.priority = std::max(reply.priority, state.priority);
     if (state.waits) {
       body.first_incomplete = reply.block * kChunksPerBlock;
@@ -124,6 +130,8 @@ void Shard::fill_store_answer(const Job& job, Rank rank, Reply& reply, wire::Ans
 void Shard::leave_store(Job& job, Rank rank) noexcept {
   JobSlice& slice = job.slices[id_.value];
   slice.store->remove(rank);
+  CHECK(slice.store->state(rank) == StoreShard::MemberState::kGone ||
+        slice.store->state(rank) == StoreShard::MemberState::kLeaving);
   slice.seats[rank.value].held.store(0, std::memory_order_relaxed);
   sweep_pending_ = true;
 }
@@ -140,6 +148,7 @@ void Shard::join_store(Job& job, Rank rank, std::uint32_t admission) noexcept {
   const State state = slice.store->state(rank);
   if (state == State::kStarting || state == State::kLive) return;  // asked twice
   if (state == State::kGone || state == State::kLeaving) slice.store->hold(rank);
+  CHECK(slice.store->state(rank) == State::kHolding || slice.store->state(rank) == State::kHeld);
   slice.seats[rank.value].admission = admission;
   slice.seats[rank.value].held.store(0, std::memory_order_relaxed);
   sweep_pending_ = true;
@@ -164,6 +173,7 @@ bool Shard::work_on_store(Job& job) noexcept {
         seat.held.load(std::memory_order_relaxed) != 0)
       continue;
     const Step first = slice.store->greatest_clock() + 1;
+    CHECK(first != 0);
     seat.held.store(std::uint64_t{seat.admission} << 32 | first, std::memory_order_release);
   }
   queue_values(job);

@@ -51,6 +51,7 @@ void observe_norms(GradientSlice& slice, const Sum& sum, const std::uint8_t* pay
 // Whether its step may take a gradient of `body.base_step`: its own, or a late one.
 Verdict check_base(const Job& job, const wire::Contribution& body) noexcept {
   const PolicyOptions& policy = job.spec.policy;
+  DCHECK(body.step != 0);
   if (!policy.tolerates_stragglers() || body.base_step == body.step) return Verdict::kAccepted;
   if (body.base_step == 0 || body.base_step > body.step) return Verdict::kBadField;
   const bool stale =
@@ -70,6 +71,7 @@ void accumulate(GradientSlice& slice, std::uint32_t slot_index,
                 const std::uint8_t* payload) noexcept {
   Sum& sum = slice.sums[slot_index];
   DCHECK(sum.begun == sum.has_data());
+  DCHECK(sum.elem_count <= slice.stride_floats);
   if (sum.begun)
     fold_add(slice.data_of(slot_index), payload, sum.elem_count, sum.dtype);
   else
@@ -89,6 +91,7 @@ struct Addends {
   std::size_t count = 0;
 
   void add(GradientSlice& slice, std::uint32_t slot_index, const std::uint8_t* payload) noexcept {
+    DCHECK(payload != nullptr && count < payloads.size());
     payloads[count++] = payload;
     if (count == payloads.size()) flush(slice, slot_index);
   }
@@ -190,6 +193,7 @@ bool fold(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
 
 // As behind all contributions but the last: nobody has passed, and more are to come.
 bool needs_more(const GradientSlice& slice, std::uint32_t slot_index) noexcept {
+  DCHECK(slice.slots[slot_index].open_for(slice.record.step));
   return slice.sums[slot_index].passed_count == 0 && slice.slots[slot_index].count < slice.record.k;
 }
 
@@ -270,6 +274,8 @@ Verdict Shard::contribute_each(Job& job, const wire::Packet& packet, std::uint32
     const Verdict verdict = contribute(job, packet, slot, sparse ? &entry : nullptr, now);
     if (best == Verdict::kAccepted || is_better(verdict, best)) best = verdict;
   }
+  DCHECK(best != Verdict::kAccepted);
+  DCHECK(!sparse || entries.empty());  // each of them was some chunk's
   return best;
 }
 
@@ -277,6 +283,7 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
                           const wire::SparseEntry* entry, TimeNs now) noexcept {
   const auto& body = packet.body<wire::Contribution>();
   const Rank rank{packet.common().rank};
+  DCHECK(rank.value < job.spec.world_size);
   if (slot_index == kNoSlot) return check_chunk(job, StreamId::kGradients, body.chunk);
   Verdict verdict = check_step(job, StreamId::kGradients, body.step);
   if (verdict != Verdict::kAccepted) return verdict;

@@ -102,12 +102,14 @@ void Shard::next_active(bool more) noexcept {
   const ActiveSlice front = active_[active_head_];
   active_head_ = (active_head_ + 1) % active_.size();
   --active_count_;
+  DCHECK(active_count_ < active_.size());
   if (more) active_[(active_head_ + active_count_++) % active_.size()] = front;
 }
 
 // Takes the head out of the queue, and, when it has been served, what went with it.
 void Shard::leave_queue(StreamSlice& slice) noexcept {
   const std::uint32_t head = slice.queue_head;
+  DCHECK(head < slice.slots.size());
   const Slot& served = slice.slots[head];
   const auto pop = [&slice] {
     Slot& slot = slice.slots[slice.queue_head];
@@ -116,6 +118,7 @@ void Shard::leave_queue(StreamSlice& slice) noexcept {
     slice.queue_head = slot.next_queued;
   };
   pop();
+  DCHECK(slice.queue_head != head);  // a queue that leads back to itself has no end
   slice.head_step = 0;
   if (slice.head_chunks == 0 || served.state != SlotState::kComplete) return;
   const std::uint32_t first = head - head % slice.chunk_count % kChunksPerBlock;
@@ -175,6 +178,7 @@ Flow* Shard::flow_that_may_get(Job& job, StreamId stream, Step step, Rank rank) 
 // The flow to a member. Its process may be one that has sent this shard nothing yet (a result that
 // it has no part in, a rank taken over): numbers must not start again with its first packet.
 Flow& Shard::flow_to(Job& job, Rank rank) noexcept {
+  DCHECK(rank.value < job.spec.world_size);
   Flow& flow = job.slices[id_.value].flows[rank.value];
   const Cookie cookie = job.members[rank.value].cookie.load(std::memory_order_relaxed);
   if (flow.cookie != cookie) flow.restart(cookie);
@@ -191,6 +195,7 @@ bool Shard::is_for(const Job& job, StreamId stream, Step step, Rank rank) noexce
 }
 
 wire::Sender Shard::sender_of(const Job& job, Rank rank) noexcept {
+  DCHECK(rank.value < job.spec.world_size);
   return {.job = job.spec.id.value,
           .rank = rank.value,
           .cookie = job.members[rank.value].cookie.load(std::memory_order_relaxed)};
@@ -243,6 +248,7 @@ void Shard::prepare_sum(const Job& job, const ResultPart& part, TimeNs now,
   const Slot& slot = slice.slots[slot_index];
   const Sum& sum = slice.sums[slot_index];
   DCHECK(slot.state == SlotState::kComplete && sum.data_count <= slot.count);
+  DCHECK(slot.count <= sum.may_count);
   const std::uint32_t now_us = wire_time_us(now);
   wire::ResultHeader body{.k = sum.k,
                           .step = slot.step,
@@ -273,6 +279,7 @@ void Shard::prepare_sum(const Job& job, const ResultPart& part, TimeNs now,
       wire::encode(prepared.head, {.job = job.spec.id.value}, body, slice.mask_of(slot_index));
   CHECK(head_bytes == prepared.head_bytes);
   prepared.head_bytes += list_bytes;
+  DCHECK(prepared.head_bytes <= prepared.head.size());
   prepared.sum =
       prepared.sum + wire::sum_bytes(std::span(prepared.head).first(prepared.head_bytes));
 }
@@ -336,7 +343,7 @@ bool Shard::write_piece(Job& job, StreamId stream, const ResultPart& part, Rank 
   const std::uint32_t slot_index = part.slot_index;
   const PieceSlice& slice = job.slices[id_.value].pieces_of(stream);
   const Slot& slot = slice.slots[slot_index];
-  DCHECK(slot.state == SlotState::kComplete);
+  DCHECK(slot.state == SlotState::kComplete && slot.payload_bytes <= job.spec.chunk_bytes);
   wire::PieceResult body{.step = slot.step,
                          .chunk = job.global_chunk(slot_index % slice.chunk_count, id_),
                          .operation = slice.operations[slot_index],

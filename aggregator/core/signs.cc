@@ -55,6 +55,7 @@ inline std::uint64_t exchange_word(std::uint64_t* stored, std::uint64_t signs,
 }
 
 inline std::uint64_t low_bits(std::size_t count) noexcept {
+  DCHECK(count <= kWordBits);
   return count == kWordBits ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
 }
 
@@ -160,8 +161,11 @@ std::uint64_t exchange_signs(const float* acc, std::size_t elem_count, std::uint
                              std::uint64_t* stored) noexcept {
   DCHECK(reinterpret_cast<std::uintptr_t>(acc) % 64 == 0);
   DCHECK(stride == kAllSigns || stride == kOneSignIn32);
-  if (stride == kAllSigns) return HWY_DYNAMIC_DISPATCH(exchange_all)(acc, elem_count, stored);
-  return HWY_DYNAMIC_DISPATCH(exchange_sampled)(acc, elem_count, stored);
+  const std::uint64_t flipped =
+      stride == kAllSigns ? HWY_DYNAMIC_DISPATCH(exchange_all)(acc, elem_count, stored)
+                          : HWY_DYNAMIC_DISPATCH(exchange_sampled)(acc, elem_count, stored);
+  DCHECK(flipped <= sign_count(elem_count, stride));
+  return flipped;
 }
 
 double squared_norm(const std::uint8_t* payload, std::size_t elem_count, Dtype dtype) noexcept {

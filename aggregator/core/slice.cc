@@ -7,6 +7,7 @@ namespace sluice::agg {
 // Whether the results of two slots, the left one of which can share, say the same but for the chunk
 // and its values. Then one packet that has room is enough for both.
 bool GradientSlice::alike(std::size_t left, std::size_t right) const noexcept {
+  DCHECK(can_share(left));
   const Sum& a = sums[left];
   const Sum& b = sums[right];
   return can_share(right) && slots[right].complete_for(slots[left].step) &&
@@ -19,6 +20,8 @@ bool GradientSlice::alike(std::size_t left, std::size_t right) const noexcept {
 std::uint64_t GradientSlice::alike_to(std::size_t first_slot, std::uint64_t chunks,
                                       std::size_t most_bytes) const noexcept {
   DCHECK(chunks != 0 && first_slot < slots.size());
+  DCHECK(first_slot % chunk_count % kChunksPerBlock ==
+         static_cast<std::size_t>(std::countr_zero(chunks)));
   const std::uint64_t first = chunks & -chunks;
   if (!can_share(first_slot)) return first;
   std::uint64_t found = first;
@@ -53,6 +56,7 @@ std::uint64_t GradientSlice::chunks_at_head(std::size_t most_bytes) const noexce
 
 std::uint64_t GradientSlice::still_complete(std::size_t slot_index,
                                             std::uint64_t chunks) const noexcept {
+  DCHECK(slots[slot_index].state == SlotState::kComplete);
   const std::size_t first = slot_index - slot_index % chunk_count % kChunksPerBlock;
   std::uint64_t found = chunks;
   for (std::uint64_t rest = chunks; rest != 0; rest &= rest - 1) {

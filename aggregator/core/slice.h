@@ -22,6 +22,7 @@
 #include "aggregator/base/types.h"
 #include "aggregator/base/verdict.h"
 #include "aggregator/core/early.h"
+#include "aggregator/core/flow.h"
 #include "aggregator/core/record.h"
 #include "aggregator/store/store.h"
 #include "aggregator/wire/packet.h"
@@ -141,9 +142,11 @@ struct StreamSlice {
                                                  nullptr};  // stride_floats a slot, 64-byte aligned
 
   std::uint64_t* mask_of(std::size_t slot_index) noexcept {
+    DCHECK(slot_index < slots.size());
     return &masks[slot_index * mask_word_count];
   }
   std::span<const std::uint64_t> mask_of(std::size_t slot_index) const noexcept {
+    DCHECK(slot_index < slots.size());
     return {&masks[slot_index * mask_word_count], mask_word_count};
   }
   // Whether a slot of the window has nothing of `rank` yet and still waits for something.
@@ -165,10 +168,12 @@ struct StreamSlice {
     slot.priority = std::min(slot.priority, priority);
   }
   float* data_of(std::size_t slot_index) const noexcept {
+    DCHECK(slot_index < slots.size());
     return data.get() + slot_index * stride_floats;
   }
   // What a complete slot's result carries.
   std::span<const std::uint8_t> payload_of(std::size_t slot_index) const noexcept {
+    DCHECK(slots[slot_index].payload_bytes <= stride_floats * sizeof(float));
     return {reinterpret_cast<const std::uint8_t*>(data_of(slot_index)),
             slots[slot_index].payload_bytes};
   }
@@ -204,26 +209,31 @@ struct GradientSlice : StreamSlice {
   std::vector<std::uint16_t> next_ranks;
 
   void begin_step() noexcept {
+    DCHECK(closed_count == 0 && chunk_count != 0);
     step_chunks = chunk_count;
     summary = {};
     first_arrival_ns = 0;
   }
   void open_sum(std::size_t slot_index) noexcept {
+    DCHECK(slots[slot_index].open_for(record.step) && slots[slot_index].count == 0);
     sums[slot_index] = {};
     if (in_rank_order()) next_ranks[slot_index % chunk_count] = 0;
     if (!passes.empty()) std::fill_n(passes_of(slot_index), mask_word_count, std::uint64_t{0});
   }
   bool in_rank_order() const noexcept { return !next_ranks.empty(); }
   void note_unwanted(std::size_t slot_index, Rank rank) noexcept {
+    DCHECK(slots[slot_index].open_for(record.step) && record.may.test(rank));
     std::uint64_t* const mask = &unwanted[slot_index * mask_word_count];
     if (!sums[slot_index].unwanted) std::fill_n(mask, mask_word_count, std::uint64_t{0});
     sums[slot_index].unwanted = true;
     set_bit(mask, rank);
   }
   bool is_unwanted(std::size_t slot_index, Rank rank) const noexcept {
+    DCHECK(slot_index < sums.size() && rank.value < 64 * mask_word_count);
     return sums[slot_index].unwanted && test_bit(&unwanted[slot_index * mask_word_count], rank);
   }
   bool has_passed(std::size_t slot_index, Rank rank) noexcept {
+    DCHECK(rank.value < 64 * mask_word_count);
     return !passes.empty() && test_bit(passes_of(slot_index), rank);
   }
   // Which results share a packet (slice.cc). A complete slot's can: it has no data, or an entry.
@@ -241,6 +251,7 @@ struct GradientSlice : StreamSlice {
   std::uint64_t still_complete(std::size_t slot_index, std::uint64_t chunks) const noexcept;
   // Null where nobody may pass.
   std::uint64_t* passes_of(std::size_t slot_index) noexcept {
+    DCHECK(slot_index < slots.size());
     return passes.empty() ? nullptr : &passes[slot_index * mask_word_count];
   }
 
@@ -277,70 +288,13 @@ struct PieceSlice : StreamSlice {
   std::vector<wire::Operation> operations;  // one a slot: what its piece is of
 
   void begin_step() noexcept {
+    DCHECK(collective.step < record.step);
     step_chunks = 1;  // until its operation is fixed
     collective.next_step();
   }
   void open_piece(std::size_t slot_index) noexcept {
+    DCHECK(collective.step == record.step && slots[slot_index].open_for(record.step));
     operations[slot_index] = collective.operation;
-  }
-};
-
-// A probe to answer, and which of the results that it asked for are still to be sent.
-struct Reply {
-  std::uint64_t want = 0;
-  Step step = 0;
-  std::uint32_t block = 0;
-  std::uint32_t probe_number = 0;
-  StreamId stream{};
-  Priority priority = 0;  // of the answer: the least urgent of the results that it speaks of
-};
-
-// Blocks that one member may ask a shard about at once. An honest one that asks about more is
-// answered when it asks again.
-inline constexpr std::uint32_t kRepliesPerMember = 32;
-
-// One direction pair of (worker, shard): numbers for loss and congestion, credit for results.
-struct Flow {
-  Cookie cookie = 0;              // of the process it counts for; another one starts afresh
-  std::uint32_t next_number = 1;  // of the next packet to this worker
-  std::uint32_t received_count = 0;
-  std::uint32_t highest_number = 0;
-  std::uint32_t marked_count = 0;
-  std::uint32_t echo_timestamp_us = 0;
-  TimeNs echo_arrival_ns = 0;
-  std::uint32_t credit = 0;
-  std::uint32_t deferred_count = 0;
-  // What waits to be sent to it besides results. Bit i: its Reply i.
-  std::uint32_t unanswered = 0;
-  std::uint32_t pulling = 0;                        // answered before, with results still wanted
-  std::uint8_t last_reply = kRepliesPerMember - 1;  // served last
-  bool answered_last = false;  // served: an answer, and no result that it pulls
-  bool feedback_queued = false;
-  bool has_turn = false;                        // stands in its slice's ring of turns
-  bool deferral_told = false;                   // since the last credit update
-  TimeNs last_contribution_ns = 0;              // of the open gradient step
-  std::atomic<Step> last_contribution_step{0};  // likewise; read by the control thread
-  std::atomic<TimeNs> last_heard_ns{0};         // read by the control thread
-  Counter included;                             // chunks that this rank has a part in
-  Counter late;      // contributions that came after their slot was complete
-  Counter requeued;  // of `included`, those computed on an earlier step
-  Histogram lag;     // behind the step's first finisher; read by metrics
-
-  // Another process holds the rank: both directions count from the start.
-  void restart(Cookie new_cookie) noexcept {
-    cookie = new_cookie;
-    next_number = 1;
-    received_count = 0;
-    highest_number = 0;
-    marked_count = 0;
-    echo_timestamp_us = 0;
-    credit = 0;
-    deferred_count = 0;
-    unanswered = pulling = 0;
-    last_reply = kRepliesPerMember - 1;
-    answered_last = false;
-    feedback_queued = false;
-    deferral_told = false;
   }
 };
 

@@ -64,6 +64,7 @@ HWY_INLINE void find_filled(std::size_t elem_count, const Kernel& kernel, Filled
     for (std::size_t i = 0; i < 64; i += lanes) word |= bits_at(d, first + i) << i;
     close(word);
   }
+  DCHECK(filled.count <= first);
   if (first == elem_count) return;
   std::uint64_t word = 0;
   std::size_t at = first;
@@ -98,6 +99,7 @@ HWY_INLINE std::size_t write_entry(const Filled& filled, std::size_t elem_count,
       copy(place, values);
       values += elem_bytes;
     }
+  DCHECK(values + (dtype == Dtype::kInt8 ? kScaleBytes : 0) == out.data() + bytes);
   return bytes;
 }
 
@@ -164,6 +166,7 @@ void read_values(const wire::SparseEntry& entry, std::size_t elem_count, std::ui
     std::memcpy(payload + place * elem_bytes, from, elem_bytes);
     from += elem_bytes;
   });
+  DCHECK(from == entry.values + entry.value_count * elem_bytes);
 }
 
 bool has_finite_scale(const std::uint8_t* payload, std::size_t elem_count) {
@@ -192,6 +195,7 @@ std::size_t compress(const std::uint8_t* payload, std::size_t elem_count, Dtype 
   const std::size_t bytes = HWY_DYNAMIC_DISPATCH(compress_any)(payload, elem_count, dtype, out);
   if (dtype == Dtype::kInt8 && bytes != 0 && bytes != kNotCompressed)
     std::memcpy(&out[bytes - kScaleBytes], payload + elem_count, kScaleBytes);
+  DCHECK(bytes <= out.size() || bytes == kNotCompressed);
   return bytes;
 }
 
@@ -204,7 +208,7 @@ std::size_t compress_pruned(const float* gradient, const float* residual, std::s
 
 void expand(const wire::SparseEntry& entry, std::size_t elem_count, Dtype dtype,
             std::uint8_t* payload) noexcept {
-  DCHECK(entry.value_count <= elem_count);
+  DCHECK(entry.value_count <= elem_count && payload_bytes(dtype, elem_count) <= kMaxChunkBytes);
   std::memset(payload, 0, payload_bytes(dtype, elem_count));
   if (entry.value_count == 0) return;
   if (dtype_bytes(dtype) == 4) return read_values<4>(entry, elem_count, payload);
@@ -221,6 +225,7 @@ void add_sparse(float* acc, const wire::SparseEntry& entry, std::size_t elem_cou
   fold_store(values, entry.values, entry.value_count, dtype);
   const float* next = values;
   wire::for_each_place(entry, elem_count, [&](std::size_t place) { acc[place] += *next++; });
+  DCHECK(next == values + entry.value_count);
 }
 
 }  // namespace sluice::agg

@@ -8,6 +8,7 @@
 namespace sluice::agg {
 
 void StepClock::release(Step step, TimeNs now) noexcept {
+  CHECK(step != 0);
   released_ns_[step % kReleaseRing].store(now, std::memory_order_relaxed);
 }
 

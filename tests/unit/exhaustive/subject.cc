@@ -191,6 +191,7 @@ void Subject::load_slot(const State& state, std::size_t step_index, std::size_t 
   slot.state = held.complete ? agg::SlotState::kComplete : agg::SlotState::kOpen;
   if (!held.complete) job_->slices[shard_of_chunk(chunk)].slots_in_use.add(1);
   sum.k = held.k;
+  sum.may_count = held.complete ? config_.worker_count : 0;  // or fewer: no state depends on it
   if (!held.has_data) return;
   sum.data_count = static_cast<std::uint16_t>(std::popcount(held.sum));
   sum.begun = sum.has_data();
