@@ -260,11 +260,15 @@ void Relay::order_lanes() {
   CHECK(lanes_.size() > bcube_.levels());
   send_order_.resize(lanes_.size());
   std::iota(send_order_.begin(), send_order_.end(), 0u);
-  std::ranges::stable_sort(send_order_, std::greater<>(), [this](std::uint32_t lane) {
+  std::ranges::stable_sort(send_order_, std::less<>(), [this](std::uint32_t lane) {
     const LanePlace& place = lanes_[lane].place;
     const std::uint32_t stages = 2 * bcube_.levels();
-    if (place.way >= Way::kMeeting) return stages + 1;
-    return place.way == Way::kDown ? stages - place.stage : place.stage;
+    // Plain: else all servers of a switch would send to the same host first.
+    const std::uint32_t own = bcube_.digit(options_.rank.value, place.level) % hosts();
+    const std::uint32_t turn = (place.host + hosts() - own) % hosts();
+    std::uint32_t passed = place.way == Way::kDown ? stages - place.stage : place.stage;
+    if (place.way >= Way::kMeeting) passed = stages + 1;
+    return std::pair(stages + 1 - passed, turn);
   });
 }
 

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <map>
 #include <ranges>
+#include <set>
+#include <tuple>
 
 #include "tests/sim/bcube_support.h"
 
@@ -213,6 +215,29 @@ TEST(Bcube, ServersOfASwitchDifferInItsDigitAlone) {
       for (std::uint32_t digit = 0; digit < 3; ++digit)
         EXPECT_EQ(bcube.switch_of(bcube.server_at(level, index, digit), level), index);
     }
+}
+
+// Where servers sum: the port of the one that all send to first would be the whole job's pace.
+TEST(Bcube, ServersOfASwitchSendToDifferentHostsFirst) {
+  BcubeWorld world(options_of({3, 2, BcubeMode::kPlain}));
+  const client::Bcube& bcube = world.bcube();
+  using Kind = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, client::Way>;
+  std::map<Kind, std::vector<std::uint32_t>> first;  // hosts, by level, switch, stage and way
+  for (std::uint32_t server = 0; server < bcube.servers(); ++server) {
+    std::set<std::tuple<std::uint32_t, std::uint32_t, client::Way>> seen;
+    const client::Relay& relay = world.relay(server);
+    for (const std::uint32_t lane : relay.send_order()) {
+      const client::LanePlace& place = relay.lanes()[lane].place;
+      if (place.way >= client::Way::kMeeting) continue;
+      if (seen.insert({place.level, place.stage, place.way}).second)
+        first[{place.level, place.switch_index, place.stage, place.way}].push_back(place.host);
+    }
+  }
+  ASSERT_FALSE(first.empty());
+  for (auto& [kind, hosts] : first) {
+    std::ranges::sort(hosts);
+    EXPECT_EQ(hosts, (std::vector<std::uint32_t>{0, 1, 2}));
+  }
 }
 
 TEST(Bcube, OwnersAndThreadsGetTheSame) {
