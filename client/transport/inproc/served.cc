@@ -158,7 +158,10 @@ class UdpServed final : public Served {
   // Members may need a sum once more that others have.
   bool is_needed(TimeNs now) {
     if (!ending_.load(std::memory_order_relaxed)) return true;
-    if (end_ns_ == 0) end_ns_ = asked_ns_ = now;
+    if (end_ns_ == 0) {
+      end_ns_ = asked_ns_ = now;
+      unknown_jobs_ = verdicts(Verdict::kUnknownJob);
+    }
     if (now - asked_ns_ >= kQuiet || now - end_ns_ >= options_.linger_ns) return false;
     return std::ranges::any_of(appliance_.jobs().views(), [](const agg::JobView& job) {
       return job.state != wire::JobState::kEnded && job.joined_count != 0;
@@ -276,7 +279,8 @@ class UdpServed final : public Served {
     for (std::size_t index = 0; index < kVerdictCount; ++index) {
       const auto verdict = static_cast<Verdict>(index);
       const PacketUse use = use_of(verdict);
-      const std::uint64_t count = verdicts(verdict);
+      const bool late = verdict == Verdict::kUnknownJob;  // a member's, of a job that is over
+      const std::uint64_t count = late ? unknown_jobs_ : verdicts(verdict);
       if (count == 0 || use == PacketUse::kUseful || use == PacketUse::kUseless) continue;
       text +=
           (text.empty() ? "" : ", ") + std::to_string(count) + " " + std::string(label(verdict));
@@ -295,8 +299,9 @@ class UdpServed final : public Served {
   const OwnedFd wake_;
   std::atomic<bool> ending_{false};
   // ---- the thread's ----
-  TimeNs end_ns_ = 0;    // when it saw ending_
-  TimeNs asked_ns_ = 0;  // when a member's gradient or question came last
+  TimeNs end_ns_ = 0;               // when it saw ending_
+  std::uint64_t unknown_jobs_ = 0;  // packets of them until then
+  TimeNs asked_ns_ = 0;             // when a member's gradient or question came last
   std::map<std::pair<std::uint16_t, std::uint16_t>, std::uint16_t> paths_;  // in addresses_
   std::vector<SocketAddress> addresses_;                                    // of members
   std::vector<std::uint8_t> request_ = std::vector<std::uint8_t>(kMaxDatagramBytes);
