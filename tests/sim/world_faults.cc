@@ -3,6 +3,11 @@
 #include "tests/sim/world.h"
 
 namespace sluice::sim {
+namespace {
+
+constexpr DurationNs kOnItsWay = 500 * kMillisecond;  // longer than any cable's queue
+
+}  // namespace
 
 void World::kill(Worker& worker, bool host_too) {
   worker.kill();
@@ -11,7 +16,8 @@ void World::kill(Worker& worker, bool host_too) {
     host_up_[worker.identity.host] = false;
     note_unreliable(worker.identity.host);
   }
-  note_over(worker.identity.run);
+  // What it has sent may arrive, and count, until then.
+  at(now_ + kOnItsWay, [this, run = worker.identity.run] { note_over(run); });
 }
 
 void World::pause(Worker& worker) {
