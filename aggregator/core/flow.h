@@ -37,6 +37,7 @@ struct Flow {
   TimeNs echo_arrival_ns = 0;
   std::uint32_t credit = 0;
   std::uint32_t deferred_count = 0;
+  std::uint32_t deferred_told = 0;  // of them, in the last packet to this worker
   // What waits to be sent to it besides results. Bit i: its Reply i.
   std::uint32_t unanswered = 0;
   std::uint32_t pulling = 0;                        // answered before, with results still wanted
@@ -63,7 +64,7 @@ struct Flow {
     marked_count = 0;
     echo_timestamp_us = 0;
     credit = 0;
-    deferred_count = 0;
+    deferred_count = deferred_told = 0;
     unanswered = pulling = 0;
     last_reply = kRepliesPerMember - 1;
     answered_last = false;

@@ -65,6 +65,8 @@ Verdict Shard::admit(const wire::Packet& packet, Job& job, bool marked, TimeNs n
   if (newer(header.credit, flow.credit)) {
     flow.credit = header.credit;
     flow.deferral_told = false;
+    // What was deferred since it was last told: it may be the tail, which nothing follows.
+    if (flow.deferred_count != flow.deferred_told) queue_feedback(job, Rank{common.rank});
     if (flow.pulling != 0) give_turn(job, Rank{common.rank});
   }
   if (header.flags & wire::kFlagReport) queue_feedback(job, Rank{common.rank});

@@ -206,6 +206,7 @@ wire::Sender Shard::sender_of(const Job& job, Rank rank) noexcept {
 wire::PartialSum Shard::fill_feedback(const Job& job, Flow& flow, wire::FeedbackHeader& header,
                                       TimeNs now) noexcept {
   DCHECK(flow.cookie != 0 && flow.echo_arrival_ns <= now);
+  flow.deferred_told = flow.deferred_count;
   const wire::FeedbackHeader numbers{
       .number = flow.next_number++,
       .received_count = flow.received_count,

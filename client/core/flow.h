@@ -34,6 +34,9 @@ class Flow {
     const std::uint32_t reserve = std::min(credit_packets_ / 8, Congestion::kFloor);
     return in_flight() < congestion_.window() + reserve;
   }
+  // Whether a stream may send, of which something is outstanding or not: while nothing is, nothing
+  // tells of what was sent, nobody asks, and a window that is shut would stay so.
+  bool may_send(bool outstanding) const noexcept { return window_open() || !outstanding; }
   // Sent beyond the highest number that arrived. What is missing below it is lost, or late by a few
   // places (forward acknowledgement, Mathis and Mahdavi 1996): it does not hold the window.
   std::uint32_t in_flight() const noexcept {

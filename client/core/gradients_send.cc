@@ -27,7 +27,7 @@ WindowState GradientStream::window_state(TimeNs now) const noexcept {
     const Flow& flow = link_.flows[shard];
     windows.in_flight_packets += in_flight(shard);
     windows.arrived_packets += flow.highest_arrived();
-    if (flow.window_open() || recovery_->nothing_outstanding(shard))
+    if (flow.may_send(!recovery_->nothing_outstanding(shard)))
       windows.open_shards |= std::uint64_t{1} << shard;
     else if (flow.window_open_for_urgent())
       windows.urgent_shards |= std::uint64_t{1} << shard;

@@ -51,7 +51,7 @@ std::size_t PieceStream::chunk_size(ChunkIndex chunk) const noexcept {
 }
 
 bool PieceStream::write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) {
-  while (!queue_.empty() && (link_.flows[0].window_open() || recovery_.nothing_outstanding(0))) {
+  while (!queue_.empty() && link_.flows[0].may_send(!recovery_.nothing_outstanding(0))) {
     const ChunkIndex chunk = queue_.head(0);
     queue_.pop(0);
     if (!recovery_.take(chunk)) continue;  // it need not be sent after all

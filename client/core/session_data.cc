@@ -53,10 +53,6 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
   gradients_.learn_open_step(feedback.open_step, now);
 
   Verdict verdict = Verdict::kCredit;
-  if (feedback.flags & wire::kFlagPulled) {
-    ++link_.counters.results_pulled;
-    flow.found_result();
-  }
   if (is_sum) {
     verdict = gradients_.handle_result(packet, now);
   } else if (is_piece) {
@@ -69,6 +65,10 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
     const StreamId id = packet.body<wire::Answer>().stream;
     verdict = store_ && id != StreamId::kCollectives ? store_->handle_answer(packet, now)
                                                      : stream(id).handle_answer(packet, now);
+  }
+  if (feedback.flags & wire::kFlagPulled) {
+    ++link_.counters.results_pulled;
+    if (verdict != Verdict::kDuplicate) flow.found_result();
   }
   gradients_.confirm_arrived(*shard);
   if (!link_.failure.ok()) {

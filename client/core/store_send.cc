@@ -27,11 +27,11 @@ bool Store::next_unit() {
   return true;
 }
 
-// As in every stream: while nothing is outstanding nothing tells of what was sent and nobody asks.
 bool Store::may_send(bool of_push, std::uint16_t shard) const noexcept {
   const Flow& flow = link_.flows[shard];
-  return (of_push ? flow.window_open() : flow.window_open_for_urgent()) ||
-         (pushes_->nothing_outstanding(shard) && pulls_->nothing_outstanding(shard));
+  const bool outstanding =
+      !pushes_->nothing_outstanding(shard) || !pulls_->nothing_outstanding(shard);
+  return flow.may_send(outstanding) || (!of_push && flow.window_open_for_urgent());
 }
 
 bool Store::write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) {

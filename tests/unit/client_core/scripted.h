@@ -179,6 +179,7 @@ class Scripted {
             .received_count = received,
             .highest_number = highest,
             .echo_timestamp_us = echo_us,
+            .deferred_count = deferred,
             .open_step = open_step};
   }
   Verdict result(Step step, ChunkIndex chunk, std::vector<float> sums, std::uint64_t weight,
@@ -213,7 +214,7 @@ class Scripted {
   std::uint8_t rejoined = 0;  // the job runs already
   Step first_step = 0;        // then: that this worker contributes to
   Step open_step = 0;         // of the gradients, as feedback tells it
-  std::uint32_t number = 0, received = 0, highest = 0, credit = 0, echo_us = 0;
+  std::uint32_t number = 0, received = 0, highest = 0, credit = 0, echo_us = 0, deferred = 0;
 };
 
 // 40 floats in chunks of 16, 16 and 8.

@@ -110,6 +110,35 @@ TEST(SessionRecovery, PullsResultsThatWereDeferred) {
   EXPECT_EQ(bench.session.counters().results_pulled, 3u);
 }
 
+// A result that was pulled and had come by itself already is none of those that are missing.
+TEST(SessionRecovery, LooksOnForDeferredResultsWhenOthersComeTwice) {
+  Scripted bench(Scripted::default_options(), {{"w", 16 * 80, Dtype::kFloat32}});
+  bench.start();
+  Tensor tensor(1, 16 * 80);
+  ASSERT_TRUE(bench.session.submit(of(tensor), bench.now).ok());
+  std::size_t sent = 0;
+  while (sent < 80) {
+    const auto packets = bench.sent(PacketType::kContribution);
+    ASSERT_FALSE(packets.empty());
+    for (const Sent& packet : packets) bench.note(packet);
+    sent += packets.size();
+    bench.answer(wire::Feedback{.feedback = bench.feedback()});
+  }
+  bench.deferred = 2;  // of the second block
+  bench.answer(wire::Feedback{.feedback = bench.feedback()});
+  const auto first = bench.sent(PacketType::kProbe);
+  ASSERT_EQ(first.size(), 1u) << "its results take all buffers";
+  EXPECT_EQ(first[0].body<wire::Probe>().block, 0u);
+  const std::vector<float> sums(16, 2);
+  for (const std::uint8_t flags : {std::uint8_t{0}, wire::kFlagPulled})
+    for (ChunkIndex chunk = 0; chunk < 2; ++chunk) bench.result(1, chunk, sums, 2, flags);
+  for (ChunkIndex chunk = 2; chunk < 64; ++chunk) bench.result(1, chunk, sums, 2);
+  const auto probes = bench.sent(PacketType::kProbe);
+  ASSERT_EQ(probes.size(), 1u);
+  EXPECT_EQ(probes[0].body<wire::Probe>().block, 1u);
+  EXPECT_EQ(probes[0].body<wire::Probe>().want, 0xFFFFu);
+}
+
 TEST(SessionRecovery, AsksForTheOldestBlockOnlyEvery25MillisecondsWhileOthersAreLate) {
   Scripted bench;
   bench.start();

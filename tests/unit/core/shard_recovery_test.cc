@@ -55,6 +55,26 @@ TEST(ShardRecovery, DefersResultsBeyondCreditAndTellsOnce) {
   EXPECT_GE(sent[2].packet.body<wire::Feedback>().feedback.deferred_count, 1u);
 }
 
+// Nothing else would tell of a tail: the worker would find out by its next idle probe.
+TEST(ShardRecovery, TellsWhatItDeferredSinceItLastToldWhenCreditComes) {
+  Harness harness({.world_size = 1, .chunk_count = 3});
+  harness.contribute<float>(0, 1, 0, {1}, {.credit = 0});
+  ASSERT_EQ(harness.drain(PacketType::kFeedback).size(), 1u);
+  for (ChunkIndex chunk : {1u, 2u}) harness.contribute<float>(0, 1, chunk, {1}, {.credit = 0});
+  EXPECT_TRUE(harness.drain().empty());
+  const auto gives_credit = [&](std::uint32_t credit) {
+    std::uint8_t out[64];
+    const wire::Credit body{.flow = {.number = ++harness.numbers[0], .credit = credit}};
+    EXPECT_EQ(harness.handle({out, wire::encode(out, harness.sender(0), body)}), Verdict::kCredit);
+    return harness.drain();
+  };
+  const auto sent = gives_credit(10);
+  ASSERT_EQ(sent.size(), 1u);
+  ASSERT_EQ(sent[0].packet.type(), PacketType::kFeedback);
+  EXPECT_EQ(sent[0].packet.body<wire::Feedback>().feedback.deferred_count, 3u);
+  EXPECT_TRUE(gives_credit(20).empty()) << "it is told";
+}
+
 TEST(ShardRecovery, SendsFeedbackAloneWhenTheReportFlagAsks) {
   Harness harness;
   harness.contribute<float>(0, 1, 0, {1});
