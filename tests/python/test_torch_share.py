@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch")
 
 def ones(rank, options, make):
     """Every rank's gradient is 1 everywhere, and rank 2 is late: what each step made of it."""
+    import logging
     import time
 
     import sluice.torch
@@ -36,11 +37,15 @@ def ones(rank, options, make):
         seen.append(dict(share=attachment.report(step).share, gradient=gradient, rate=rate,
                          scheduled=scheduler.get_last_lr()[0], moved=before - net.p0[0].item()))
 
+    said, log = [], logging.Handler()
+    log.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("sluice").addHandler(log)
     loop = sluice.torch.Loop(attachment, optimizer, update=update, **options.get("loop", {}))
+    said = said[:]
     for _ in loop.steps(12):
         time.sleep(0.1 if rank == 2 else 0.03)
         model([torch.ones(3)]).backward()
-    return dict(seen=seen, last=net.p0.tolist())
+    return dict(seen=seen, last=net.p0.tolist(), said=said)
 
 
 @pytest.mark.parametrize("make, options, place", [
@@ -52,6 +57,12 @@ def test_a_share_is_in_the_gradient_or_in_the_rate(appliance, tmp_path, make, op
     arguments = dict(options=options, make=make)
     values = ranks.run(ones, 3, tmp_path, box=appliance, arguments=arguments, timeout_s=60)
     assert values[0]["last"] == values[1]["last"] == values[2]["last"]
+    words = {"gradient": "the gradients of", "rate": "the learning rate of",
+             "momentum": "the gradients of", None: ""}
+    lines = [f"a step of k of the n ranks counts k/n, in {words[place]} {make}"] if place else []
+    for value in values:
+        assert [line.split(", whose")[0] for line in value["said"]] == lines
+        lines = []  # rank 0 says so for all
     seen = values[0]["seen"]
     assert len(seen) == 12
     # Two of three; one, where the late rank had nothing for this step: a pass takes a place.
