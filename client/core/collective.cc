@@ -93,7 +93,11 @@ Verdict Collectives::handle_result(const wire::Packet& packet, TimeNs now) {
 }
 
 void Collectives::mismatch(const wire::Operation& other) {
-  CHECK(other != piece().operation());
+  if (other == piece().operation())
+    return link_.fail({StatusCode::kRefused,
+                       place_of(options_) + describe_step() +
+                           ": another process of this rank has sent other bytes; a synchronous job "
+                           "cannot be joined in mid-run: stop the other ranks and start it again"});
   link_.fail({StatusCode::kInvalidArgument,
               place_of(options_) + "collective step " + std::to_string(current_step()) +
                   ": this rank called " + describe_operation(piece().operation()) +

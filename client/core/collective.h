@@ -7,7 +7,8 @@
 // without data has lost its root: all ranks see the same, go to that last barrier at once, and the
 // call fails while the job goes on. All ranks count the same
 // steps 1, 2, 3, ... (whoever joins a running job begins where the others are) and check that the
-// appliance's result is of the collective that they called. Whoever waits pulls by probe: a result
+// appliance's result is of the collective that they called; the root, that it holds its bytes: the
+// process that had its rank before may have sent others. Whoever waits pulls by probe: a result
 // may have passed before the call. A step is a Piece. Pure; the session's thread only.
 #pragma once
 

@@ -99,6 +99,13 @@ Verdict PieceStream::handle_result(const wire::Packet& packet, TimeNs now) {
   const bool lost = body.payload_bytes == 0 && piece_.kind == CollectiveKind::kBroadcast;
   const bool data = piece_.bytes != 0 && !lost;
   if (body.payload_bytes != (data ? chunk_size(body.chunk) : 0)) return Verdict::kShapeMismatch;
+  // The process that had this rank before may have sent others: the ranks would differ in silence.
+  if (data && piece_.kind == CollectiveKind::kBroadcast && piece_.part == Piece::Part::kData &&
+      std::memcmp(piece_.source + body.chunk * chunk_bytes_, packet.payload().data(),
+                  packet.payload().size()) != 0) {
+    mismatch(body.operation);
+    return Verdict::kCollectiveMismatch;
+  }
   if (!recovery_.result(body.chunk, now, link_.flows[0])) {
     ++link_.counters.duplicate_results;
     return Verdict::kDuplicate;

@@ -62,7 +62,7 @@ class PieceStream : public Stream {
   // The piece is whole: its owner calls next_step() or move_to(). `lost`: some of it has no data,
   // because its root is gone.
   virtual void piece_done(bool lost, TimeNs now) = 0;
-  // A result is of another kind, root or size than the piece.
+  // A result is of another kind, root or size than the piece, or holds other bytes than its root's.
   virtual void mismatch(const wire::Operation&) {}
 
   // The piece of current_step(). Its results are asked for after a while, or at once when some have

@@ -163,6 +163,83 @@ TEST_F(Members, a_restart_in_mid_run_ends_the_job_instead_of_mixing_parameters) 
   expect_words(late.failure().message(), {"step 2", "mid-run"});
 }
 
+// The first collectives are over or under way, step 1 is not: whoever takes a rank then repeats
+// them.
+class RestartedEarly : public Members, public testing::WithParamInterface<std::uint16_t> {
+ protected:
+  RestartedEarly() {
+    options.appliance.jobs.member_timeout_ns = 30 * kSecond;
+    options.unreachable_hints = false;
+  }
+  // Another process takes the rank when this one has been silent for 3 s.
+  Worker& restart(RunIndex run, std::uint16_t rank) {
+    world().kill(world().worker(run, rank), false);
+    world().run_until(world().now() + 10 * kMillisecond);
+    Worker& late = world().add_worker(run, Rank{rank}, world().now() + 4 * kSecond);
+    EXPECT_TRUE(world().run_until([&] { return late.started(); }, world().now() + 5 * kSecond));
+    return late;
+  }
+  void broadcast(Worker& worker, std::vector<std::uint8_t>& buffer) {
+    Status status =
+        worker.session().broadcast(Rank{0}, buffer.data(), buffer.size(), world().now());
+    ASSERT_TRUE(status.ok()) << status.message();
+    worker.pump(world().now());
+  }
+};
+
+TEST_P(RestartedEarly, a_root_that_broadcasts_other_bytes_ends_the_job_instead_of_mixing_them) {
+  JobPlan plan = make_plan(3, 1, {64});
+  plan.manual = true;
+  plan.chunk_bytes = 64;
+  const RunIndex run = world().add_run(plan);
+  start_all(run);
+  world().set_filter([&](Passing& passing) {  // the rest of its chunks never arrive
+    passing.drop = is_piece(passing, StreamId::kCollectives) && rank_of(passing) == 0 &&
+                   !passing.packet.payload().empty() && passed++ >= GetParam();
+  });
+  std::vector<std::vector<std::uint8_t>> buffers(3, std::vector<std::uint8_t>(4 * 64, 1));
+  for (std::uint16_t rank = 0; rank < 3; ++rank)
+    broadcast(world().worker(run, rank), buffers[rank]);
+  world().run_until(world().now() + 50 * kMillisecond);
+  Worker& root = restart(run, 0);
+  world().set_filter({});
+  std::vector<std::uint8_t> other(4 * 64, 2);
+  broadcast(root, other);
+  expect_failed(run, Rank{0}, world().now() + 2 * kSecond, {"rank 0"});
+  ASSERT_TRUE(root.failed());
+  expect_words(root.failure().message(), {"collective step 1", "other bytes", "mid-run"});
+}
+
+INSTANTIATE_TEST_SUITE_P(Chunks, RestartedEarly, testing::Values(1, 3, 4));
+
+TEST_F(RestartedEarly, a_process_repeats_what_it_only_received_and_goes_on_with_the_others) {
+  JobPlan plan = make_plan(3, 3, {64 * 40});
+  plan.collectives = {{1, CollectiveKind::kBroadcast, Rank{0}, 500}, {1, CollectiveKind::kBarrier}};
+  plan.ranks[1].step_delay_ns = 500 * kMillisecond;
+  const RunIndex run = world().add_run(plan);
+  Worker& first = world().worker(run, 1);
+  ASSERT_TRUE(
+      world().run_until([&] { return first.count(Kind::kCollectiveDone) == 2; }, 2 * kSecond));
+  const Worker& late = restart(run, 1);
+  expect_completed(run, world().now() + 5 * kSecond);
+  EXPECT_EQ(late.count(Kind::kCollectiveDone), 2u);
+}
+
+TEST_F(Members, a_rank_whose_acceptance_was_lost_may_find_the_first_broadcast_over) {
+  JobPlan plan = make_plan(3, 2, {64 * 40});
+  plan.collectives = {{1, CollectiveKind::kBroadcast, Rank{0}, 500}};
+  const RunIndex run = world().add_run(plan);
+  Step sent = 0;
+  world().set_filter([&](Passing& passing) {
+    if (is_piece(passing, StreamId::kCollectives) && rank_of(passing) == 0)
+      sent = passing.packet.body<wire::Piece>().step;
+    passing.drop =
+        passing.packet.type() == PacketType::kAccept && rank_of(passing) == 1 && sent < 2;
+  });
+  expect_completed(run, 5 * kSecond);
+  EXPECT_EQ(sent, 2u);
+}
+
 TEST_F(Members, a_new_run_under_an_old_name_is_refused_while_the_old_one_lives) {
   JobPlan plan = make_plan(2, 20, {64 * 40});
   plan.run_id = 0xAAAA;
