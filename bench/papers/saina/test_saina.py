@@ -272,6 +272,13 @@ def test_how_low_the_least_of_many_cells_is_by_chance():
     assert meets < 0.2 and as_low == 1.0
 
 
+def test_equal_samples_are_judged_where_somebody_is_late():
+    results = tuned_tables.Tuned(paper.load(f"{bench.HERE}/{paper.RECORDS}"))
+    assert len(results.equal_ratios(tuned.PARTS[0].world, "none")) == len(tuned.SEEDS)
+    figures = tuned_tables.figures(results)
+    assert figures["equal_samples_min"] >= tuned_tables.GOALS["equal_samples_min"]
+
+
 def test_the_committed_rates_cover_the_short_form():
     rates = tuned.load_rates()
     for part in tuned.SHORT_PARTS:

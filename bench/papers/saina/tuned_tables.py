@@ -97,7 +97,8 @@ def figures(results):
     equal = [(part.world, setting) for part in tuned.PARTS for setting in part.equal]
     found["goodput_vs_best_fixed_min"] = of(min, against)
     found["momentum_min"] = of(min, [results.ratios(*which) for which in momentum])
-    found["equal_samples_min"] = of(min, [results.equal_ratios(*which) for which in equal])
+    found["equal_samples_min"] = of(min, [results.equal_ratios(*which) for which in equal
+                                          if which[1] != "none"])
     found["final_gap_points"] = of(max, [results.gaps(*which) for which in equal])
     return found
 
