@@ -19,8 +19,9 @@ if not hasattr(torch, "compiler"):
 DISABLED = {"SLUICE_DISABLE": "1"}
 
 
-def compared(script, folder, box, **more):
-    """script(rank) with and without Sluice; the values of the ranks with it."""
+def compared(script, folder, box, steps=6, **more):
+    """script(rank) with and without Sluice; the values of the ranks with it, whose jobs have summed
+    so many steps."""
     values = {}
     for way, environment in (("sluice", {}), ("disabled", DISABLED)):
         (folder / way).mkdir()
@@ -30,7 +31,7 @@ def compared(script, folder, box, **more):
                                 timeout_s=240)
     digests = {value["digest"] for way in values.values() for value in way}
     assert len(digests) == 1, values
-    assert all(value["steps"] > 0 for value in values["sluice"]), values
+    assert [value["steps"] for value in values["sluice"]] == [steps, steps], values
     return values["sluice"]
 
 
@@ -59,7 +60,7 @@ def with_accelerate(rank):
 
 def test_accelerate_and_its_wrapped_optimizer_overlap(appliance, tmp_path):
     pytest.importorskip("accelerate")
-    for value in compared(with_accelerate, tmp_path, appliance):
+    for value in compared(with_accelerate, tmp_path, appliance, steps=4):
         assert (value["overlapped"], value["reason"]) == (3, None)
 
 
@@ -86,14 +87,23 @@ def with_lightning(rank, overlap):
         def __iter__(self):
             return ((tokens[0], targets[0]) for tokens, targets in gpt.batches(10 + rank))
 
-    counted = sluice.lightning.Sluice(overlap=overlap)
+    class Counted(sluice.lightning.Sluice):
+        def on_train_end(self, trainer, module):
+            if overlap:
+                self.attachment.flush()
+            self.steps = self.attachment.stats().get("steps_done", 0)
+            super().on_train_end(trainer, module)
+
+    counted = Counted(overlap=overlap)
     trainer = L.Trainer(
         strategy=DDPStrategy(gradient_as_bucket_view=True, process_group_backend="gloo"),
-        accelerator="cpu", devices=2, max_steps=6, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, callbacks=[counted])
+        accelerator="cpu", devices=2, max_steps=6, accumulate_grad_batches=1 if overlap else 2,
+        logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False, callbacks=[counted])
     module = Module()
     trainer.fit(module, torch.utils.data.DataLoader(Text(), batch_size=4))
-    return dict(digest=gpt.digest(module.net), steps=trainer.global_step,
+    assert trainer.global_step == 6
+    return dict(digest=gpt.digest(module.net), steps=counted.steps,
                 overlapped=counted.attachment.overlapped_steps if overlap else None,
                 reason=getattr(counted.attachment, "reason", None))
 
@@ -141,7 +151,12 @@ def with_transformers(rank):
     import transformers
 
     class Trainer(sluice.transformers.Sluice, transformers.Trainer):
-        pass
+        steps = 0
+
+        def training_step(self, *arguments, **options):
+            loss = super().training_step(*arguments, **options)
+            self.steps = self.attachment.stats().get("steps_done", 0)
+            return loss
 
     torch.manual_seed(1)
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(
@@ -155,7 +170,8 @@ def with_transformers(rank):
         report_to=[], save_strategy="no", disable_tqdm=True, ddp_backend="gloo")
     trainer = Trainer(model=model, args=arguments, train_dataset=data)
     trainer.train()
-    return dict(digest=gpt.digest(model), steps=trainer.state.global_step)
+    assert trainer.state.global_step == 6
+    return dict(digest=gpt.digest(model), steps=trainer.steps)
 
 
 def test_transformers_trainer_trains_with_the_mixin(appliance, tmp_path):
