@@ -149,20 +149,48 @@ def two_models(rank):
     return exact, [a.job.stats()["steps_done"] for a in attached]
 
 
-def relaunched(rank, names):
+def launched(rank, names, ending, first_port=0):
     import os
+    import signal
+    import time
     import ddp_worker as w
     import sluice.torch
-    os.environ.update(names)
+    address = os.environ["SLUICE_ADDRESS"].replace("{rank}", str(first_port + rank))
+    os.environ.update(names, SLUICE_ADDRESS=address)
     model = w.start()
     with sluice.torch.attach(model):
         model(w.gradients_of(rank, 1)).backward()
+        print("trains", flush=True)
+        if ending == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        while ending and not os.path.exists(ending):
+            time.sleep(0.05)
+
+
+NAMES = dict(SLUICE_RUN_ID="same", SLUICE_JOB="launched")
 
 
 def test_a_launch_under_the_names_of_an_earlier_one_is_accepted_at_once(appliance, tmp_path):
-    names = dict(SLUICE_RUN_ID="same", SLUICE_JOB="relaunched")
-    for _ in range(2):
-        ranks.run(relaunched, 2, tmp_path, box=appliance, arguments=dict(names=names))
+    for ending in ("", "killed", ""):
+        with ranks.Ranks(launched, 2, tmp_path, box=appliance,
+                         arguments=dict(names=NAMES, ending=ending)) as running:
+            outcomes = running.finish()
+        assert all((outcome.status != 0) == (ending == "killed") for outcome in outcomes), outcomes
+
+
+def test_a_launch_under_the_names_of_one_that_runs_is_another_run(appliance, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    with ranks.Ranks(launched, 2, first, box=appliance,
+                     arguments=dict(names=NAMES, ending=str(tmp_path / "end"))) as running:
+        running.wait_for(0, "trains")
+        with ranks.Ranks(launched, 2, second, box=appliance,
+                         arguments=dict(names=NAMES, ending="", first_port=2)) as others:
+            for outcome in others.finish():  # rank 0 has drawn its run id, whatever the names say
+                assert outcome.status == 1 and "is in use by run" in outcome.output, outcome
+        (tmp_path / "end").touch()
+        assert [outcome.status for outcome in running.finish()] == [0, 0]
 
 
 def test_two_models_of_one_process_are_two_jobs(appliance, tmp_path):
