@@ -31,6 +31,13 @@ float* zeros(std::size_t count) {
   return floats;
 }
 
+// As above.
+template <class T>
+void reserve_touched(std::vector<T>& vector, std::size_t size) {
+  vector.resize(size);
+  vector.clear();
+}
+
 }  // namespace
 
 std::size_t StoreShard::memory_bytes(const StoreSpec& spec, ShardId id,
@@ -66,8 +73,8 @@ StoreShard::StoreShard(const StoreSpec& spec, ShardId id, std::uint16_t shard_co
   for (std::uint32_t i = 0; i < free_places_.size(); ++i)
     free_places_[i] = static_cast<std::uint32_t>(free_places_.size()) - 1 - i;
   if (spec.in_rank_order) gathered_ranks_.resize(chunks_.size() * mask_words(spec.world_size));
-  turns_.reserve(rows_.size());
-  changes_.reserve(4u * spec.world_size);
+  reserve_touched(turns_, rows_.size());
+  reserve_touched(changes_, 4u * spec.world_size);
   for (Block& block : blocks_) block.at_clock = block.present = spec.world_size;
   for (Chunk& chunk : chunks_) chunk.missing = spec.world_size;
   for (std::uint16_t rank = 0; rank < spec.world_size; ++rank) survey(Rank{rank});

@@ -1,5 +1,6 @@
 // One shard of a store, packet by packet: clocks, updates, pulls.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "tests/unit/store/subject.h"
 
@@ -253,6 +254,33 @@ TEST(Store, AClocksRateIsThatOfTheFirstPushInTheBlockAndTheNextClockHasItsOwn) {
   EXPECT_EQ(store.value(1), 8);
   for (const std::uint16_t rank : {1, 0}) store.push(rank, 2, 0, 4, 0.25);
   EXPECT_EQ(store.value(0), 7);
+}
+
+// The kernel gives a page at its first use, which takes longer than a packet may.
+TEST(Store, AllOfItsMemoryIsTouchedBeforeTheFirstPacket) {
+  constexpr std::uint16_t kWorkers = 64;
+  constexpr std::uint32_t kBlocks = 512;
+  const auto faults = [] {
+    rusage usage{};
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_minflt;
+  };
+  for (const Step bound : {0u, 2u}) {
+    StoreSubject store(spec_of(kWorkers, bound), std::vector<std::uint32_t>(kBlocks, 1),
+                       std::nullopt);
+    for (const Step iteration : {0u, 1u}) {
+      const auto before = faults();
+      for (std::uint32_t block = 0; block < kBlocks; ++block) {
+        const std::uint16_t pushers = iteration == 0 ? 1 : kWorkers;
+        for (std::uint16_t rank = 0; rank < pushers; ++rank)
+          store.push(rank, iteration, block * kChunksPerBlock, 1);
+        for (std::uint16_t rank = 0; rank < kWorkers; ++rank)
+          store.pull(rank, block, iteration, iteration);
+      }
+      EXPECT_TRUE(store.shard(0).has_answers());
+      EXPECT_LT(faults() - before, 16);  // of pages of code
+    }
+  }
 }
 
 TEST(Store, MemoryIsWhatItsBlocksAndItsOptimizerNeed) {
