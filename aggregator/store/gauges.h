@@ -47,6 +47,9 @@ struct StoreGauges {
   std::vector<std::atomic<Step>> clocks;  // by rank: its iterations that are whole in all blocks;
                                           // kNoClock: it counts nowhere
   std::vector<Parked> parked{256};        // by priority, which is the layer as far as it goes
+  // Of its blocks, counting a clock of which some chunk is applied already. It stays when the
+  // members go.
+  std::atomic<Step> greatest_clock{0};
   // Chunks that have their initial values, and blocks of which all have.
   std::atomic<std::uint32_t> initial_chunks{0}, initial_blocks{0};
   std::atomic<TimeNs> oldest_parked_ns{0};  // since when the oldest of them waits; 0: none does

@@ -107,8 +107,10 @@ class StoreShard {
   void hold(Rank rank) noexcept;
   void start(Rank rank, Step first_iteration) noexcept;
   MemberState state(Rank rank) const noexcept { return members_[rank.value]; }
-  // Of this shard's blocks, counting a clock of which some chunk is applied already.
-  Step greatest_clock() const noexcept { return greatest_clock_; }
+  // Of this shard's blocks, as the gauge says.
+  Step greatest_clock() const noexcept {
+    return gauges_.greatest_clock.load(std::memory_order_relaxed);
+  }
   // Bounded work that no packet triggers: what remove(), hold() and start() began. True while some
   // is left.
   bool poll_work() noexcept;
@@ -232,6 +234,9 @@ class StoreShard {
   void apply(std::uint32_t local_block, std::uint32_t index, double rate, float divisor,
              const std::uint8_t* values) noexcept;
   bool advance(std::uint32_t local_block) noexcept;
+  void note_clock(Step clock) noexcept {
+    if (clock > greatest_clock()) gauges_.greatest_clock.store(clock, std::memory_order_relaxed);
+  }
 
   // store_pull.cc
   static bool ready(const Block& block, const Row& row) noexcept;
@@ -261,7 +266,6 @@ class StoreShard {
   std::uint64_t turn_number_ = 0;
   std::vector<Change> changes_;  // the first is under way, from block change_at_
   std::uint32_t change_at_ = 0;
-  Step greatest_clock_ = 0;
   StoreGauges gauges_;
   std::vector<Progress> progress_;  // by rank
   std::uint32_t oldest_parked_ = kNoRow, newest_parked_ = kNoRow;

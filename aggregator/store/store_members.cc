@@ -29,7 +29,7 @@ void StoreShard::hold(Rank rank) noexcept {
 }
 
 void StoreShard::start(Rank rank, Step first_iteration) noexcept {
-  CHECK(state(rank) == MemberState::kHeld && first_iteration > greatest_clock_);
+  CHECK(state(rank) == MemberState::kHeld && first_iteration > greatest_clock());
   change(rank, MemberState::kStarting,
          {.rank = rank, .to = MemberState::kLive, .first = first_iteration});
 }

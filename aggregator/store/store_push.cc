@@ -175,7 +175,7 @@ void StoreShard::apply_gathered(std::uint32_t at, std::uint32_t index) noexcept 
   chunk.gathered = 0;
   free_places_.push_back(chunk.place);
   block.applied |= std::uint64_t{1} << index;
-  greatest_clock_ = std::max(greatest_clock_, block.clock + 1);
+  note_clock(block.clock + 1);
 }
 
 void StoreShard::apply(std::uint32_t at, std::uint32_t index, double rate, float divisor,
@@ -213,7 +213,7 @@ bool StoreShard::advance(std::uint32_t at) noexcept {
     block.rate_known = false;
   }
   block.clock = least;
-  greatest_clock_ = std::max(greatest_clock_, least);
+  note_clock(least);
   return true;
 }
 

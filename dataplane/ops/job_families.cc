@@ -23,7 +23,7 @@ constexpr Metric<JobSample> kJobMetrics[] = {
      [](const JobSample& job) { return job.state == wire::JobState::kRunning ? 1.0 : 0.0; }},
     {"sluice_job_step",
      "The gradient step that is being summed, from 1, of a store the iteration after the least "
-     "clock; 0 before the start.",
+     "clock, without workers after the last; 0 before the start.",
      number_of<&JobSample::open_gradient_step>},
     {"sluice_job_chunks", "Chunks of one gradient step.", number_of<&JobSample::gradient_chunks>},
     {"sluice_job_k", "Gradients that complete a chunk of the open step; k of n.",

@@ -79,6 +79,14 @@ StoreSample sample_store(const agg::Job& job, const std::vector<MemberSample>& m
   return sample;
 }
 
+// Where a store's workers have left it.
+Step last_clock(const agg::Job& job) {
+  Step clock = 0;
+  for (const agg::JobSlice& slice : job.slices)
+    clock = std::max(clock, slice.store->greatest_clock());
+  return clock;
+}
+
 JobSample sample_job(const agg::Jobs& jobs, const agg::JobView& view, TimeNs now) {
   const agg::Job& job = *view.job;
   const Step open_step = job.windows[0].open_step.load(std::memory_order_relaxed);
@@ -108,7 +116,8 @@ JobSample sample_job(const agg::Jobs& jobs, const agg::JobView& view, TimeNs now
   }
   if (job.spec.store) {
     sample.store = sample_store(job, sample.members, now);
-    if (job.started()) sample.open_gradient_step = sample.store->least.value_or(0) + 1;
+    if (job.started())
+      sample.open_gradient_step = sample.store->least.value_or(last_clock(job)) + 1;
   }
   return sample;
 }

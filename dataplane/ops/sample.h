@@ -77,7 +77,7 @@ struct JobSample {
   std::uint16_t joined_count = 0;
   std::uint16_t world_size = 0;
   PolicyOptions policy;
-  std::uint64_t open_gradient_step = 0;  // 0 before the start; of a store: the least clock + 1
+  std::uint64_t open_gradient_step = 0;  // 0 before the start; of a store the iteration to come
   std::uint64_t gradient_chunks = 0;     // of one step
   std::uint64_t k = 0;                   // of the open step
   double noise_scale = 0;

@@ -129,6 +129,8 @@ def test_a_store_outlives_all_of_its_workers_for_another_run():
         while "no worker is left; its parameters are kept for 300 s" not in log_of(lab):
             assert time.monotonic() < deadline, log_of(lab)
             time.sleep(0.1)
+        kept = lab.scrape()
+        assert metric(kept, "sluice_job_members") == 0 and metric(kept, "sluice_job_step") > 20
         second = Training(lab, "outlived", 1, "worker", 600, seconds=0.002)
         reports = [second.report(rank) for rank in range(RANKS)]
         log, told = log_of(lab), second.logs[0].read_text()

@@ -242,6 +242,25 @@ def test_top_shows_the_running_job_and_who_is_late(watched):
     assert re.search(r"^worker3 +down +0 b/s", text, re.M), text
 
 
+def test_top_shows_a_running_store_and_for_whom_the_others_wait(stored):
+    command = [sys.executable, "-B", "-m", "sluice", "top", stored, "--once", "--interval", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    text = done.stdout
+    head = re.search(r"^stored  running  3 of 3 ranks  step (\d+)  ([\d.]+) steps/s$", text, re.M)
+    assert head and int(head[1]) > 1 and 1 < float(head[2]) < 4, text
+    store = re.search(r"parameter store   clocks (\d+) to (\d+)   staleness at read p50 2, p99 2   "
+                      r"parked pulls wait p50 \d+ ms$", text, re.M)
+    assert store and int(store[1]) == int(head[1]) - 1, text
+    assert int(store[2]) - int(store[1]) in (2, 3), text
+    assert re.search(r"pulls of blocks parked, the oldest for \d+ .*; least clock: rank 2$", text,
+                     re.M), text
+    ranks = {rank: (int(back), int(waits)) for rank, back, waits in re.findall(
+        r"^ +(\d) +(\d+) +(\d+) % +[0-3] +[\d.]+ [mu]?s$", text, re.M)}
+    assert set(ranks) == {"0", "1", "2"} and ranks["2"][0] in (2, 3), text
+    assert ranks["2"][1] < 30 < min(ranks["0"][1], ranks["1"][1]), text
+
+
 @pytest.fixture(scope="module")
 def prometheus(watched, fastest, stored, tmp_path_factory):
     """A query function of a server that has scraped the appliances for some seconds."""

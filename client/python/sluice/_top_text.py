@@ -126,6 +126,9 @@ def _store_lines(job):
     if store.wait_s is not None:
         words.append(f"parked pulls wait p50 {duration(store.wait_s)}")
     yield line("  " + "   ".join(words))
+    if job.state == "running" and not job.members:
+        yield line("  no worker is left: the parameters are kept for those to come", ALARM)
+        return
     if not store.parked:
         yield line("  no pull waits for anybody")
         return

@@ -153,6 +153,13 @@ TEST_F(StoreMetrics, StoresShowTheClocksOfTheirMembersOverAllShards) {
   families = page();
   EXPECT_EQ(value(families, "sluice_job_clock", {{"job", "store"}, {"rank", "1"}}), std::nullopt);
   EXPECT_EQ(value(families, "sluice_job_least_clock", job), 2.0);
+  for (std::uint32_t block : {0u, 1u}) {  // the last one goes too, and the store is kept
+    store(block).remove(Rank{0});
+    store(block).poll_work();
+  }
+  families = page();
+  EXPECT_EQ(value(families, "sluice_job_least_clock", job), std::nullopt);
+  EXPECT_EQ(value(families, "sluice_job_step", job), 3.0);
 }
 
 TEST_F(StoreMetrics, StoresShowParkedPullsByLayerTheirAgeAndHowOldWhatIsReadWas) {
