@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <list>
+#include <map>
 #include <optional>
 
 #include "tests/sim/swarm_run.h"
@@ -61,6 +62,41 @@ TEST(Simulator, draws_every_trial_and_no_twin_of_a_process_that_may_not_answer) 
   EXPECT_GT(rebinds, 100u);
   EXPECT_GT(slow_makings, 50u);
   EXPECT_GT(trains_to_shards, 50u) << "lossy wire formats, several shards, trains that are lost";
+}
+
+TEST(Simulator, draws_a_store_with_every_third_seed_and_each_bound_with_all_that_may_happen) {
+  struct Drawn {
+    std::size_t runs = 0, shards = 0, deaths = 0, returns = 0, losses_of_all = 0;
+    std::size_t at_store = 0, faulty_links = 0;
+  };
+  std::map<Step, Drawn> by_bound;
+  for (std::uint64_t seed = 3000; seed < 6000; ++seed) {
+    const SwarmOptions options = draw_swarm(seed);
+    std::size_t stores = 0;
+    for (const SwarmJob& job : options.jobs) {
+      if (!job.plan.session.store) continue;
+      ++stores;
+      Drawn& drawn = by_bound[job.plan.session.store->bound];
+      ++drawn.runs;
+      drawn.shards += options.world.appliance.jobs.shard_count > 1;
+      drawn.deaths += !job.losses.empty();
+      drawn.returns += std::ranges::any_of(job.losses, &Loss::returns);
+      drawn.losses_of_all += job.loses_all;
+      drawn.at_store += job.plan.session.store->update.rule != UpdateRule::kDelta;
+      const LinkOptions& link = options.world.uplink;
+      drawn.faulty_links += link.loss_ppm != 0 && link.duplicate_ppm != 0 && link.reorder_ppm != 0;
+    }
+    EXPECT_EQ(stores, seed % 3 == 0 ? 1u : 0u) << "seed " << seed;
+  }
+  EXPECT_EQ(by_bound.size(), 5u);
+  for (const Step bound : {0u, 1u, 3u, 10u, kNoBound}) {
+    SCOPED_TRACE(bound);
+    const Drawn& drawn = by_bound[bound];
+    EXPECT_GT(drawn.runs, 100u);
+    for (const std::size_t count : {drawn.shards, drawn.deaths, drawn.returns, drawn.losses_of_all,
+                                    drawn.at_store, drawn.faulty_links})
+      EXPECT_GT(count, 10u);
+  }
 }
 
 TEST(Simulator, catches_every_corrupted_frame_by_its_checksums) {
