@@ -46,6 +46,24 @@ TEST_F(Refusals, MemoryThatIsNotThereIsRefusedWithTheNumbers) {
   EXPECT_THAT(refusal_of(asks, wire::RefuseCode::kLimit), HasSubstr("needs 14 MiB"));
 }
 
+// Which takes about a second a GiB: the control side only orders it.
+TEST_F(StoreJob, ItsMemoryIsMadeElsewhere) {
+  memory_at_once = false;
+  Worker asks = worker(0, 0);
+  EXPECT_TRUE(join(asks).is(PacketType::kPreparing));
+  ASSERT_EQ(jobs.views().size(), 1u);
+  EXPECT_EQ(jobs.views()[0].job, nullptr);
+  MemoryOrder order;
+  ASSERT_TRUE(jobs.poll_memory(order));
+  EXPECT_GE(order.bytes, 2 * kChunksPerBlock * 2 * 16 * sizeof(float));
+  carry_out(order);
+  ASSERT_NE(order.job, nullptr);
+  EXPECT_NE(order.job->slices[1].store, nullptr);
+  EXPECT_TRUE(join(asks).is(PacketType::kPreparing));
+  jobs.handle_memory(std::move(order), now);
+  EXPECT_TRUE(join(asks).is(PacketType::kAccept));
+}
+
 TEST_F(Refusals, AllRanksAskForTheSame) {
   Worker first = worker(0, 2);
   ASSERT_TRUE(join(first).is(PacketType::kAccept));
