@@ -165,6 +165,24 @@ def test_which_switch_stands_in_for_which_is_said_at_both():
     assert "other at sw01: unreachable" in text and "other at sw02  running" in text
 
 
+@pytest.mark.parametrize("gone", [None, '"cnn.meeting"'])
+def test_a_job_that_has_ended_is_said_to_have(gone):
+    def scrape(time_s, level, index):
+        lines = re.sub(r'^(sluice_job_(?:running|members){job="cnn[^}]*}) .*', r"\1 0",
+                       _switch_page(level, index, 31), flags=re.M).splitlines(keepends=True)
+        return _top_model.Scrape(text_string_to_metric_families("".join(
+            line for line in lines if not ("cnn" in line and "rank=" in line or gone and
+                                           gone in line))), time_s)
+
+    views = [_top_model.view(scrape(104, level, index), scrape(100, level, index))
+             for level in range(2) for index in range(_N)]
+    text = _whole([_top_boxes.Box(f"sw{at}", view, "", 0) for at, view in enumerate(views)])
+    assert len(re.findall(r"^ +[01]-[0-2]  sw\d +31 .*  ended$", text, re.M)) == 6, text
+    assert len(re.findall(r"^ +[01] +[01]  (?:up|turn|down) .*  ended$", text, re.M)) == 6, text
+    assert "workers are here" not in text and "cnn." not in text
+    assert len(re.findall(r"  ended$", _text(views[0]), re.M)) == 3
+
+
 def test_of_an_appliance_that_has_never_answered_there_is_a_row():
     text = _whole([_box(0, 0), _top_boxes.Box("gone", None, "no answer (timed out)", 3)])
     assert text.startswith("gone: no answer (timed out), never seen\n")

@@ -108,7 +108,9 @@ def _switch_table(found, columns):
         elif late and late[1].job.missing:
             marks.append("waits for " + ", ".join(map(one.who, late[1].job.missing[:4])) +
                          f" in thread {late[1].thread}, stage {late[1].stage}")
-        if cube.meeting.members != cube.meeting.world_size and not one.box.problem:
+        if cube.meeting.state == "ended" and not one.box.problem:
+            marks.append("ended")
+        elif cube.meeting.members != cube.meeting.world_size and not one.box.problem:
             marks.append(f"{cube.meeting.members} of {cube.meeting.world_size} workers are here")
         if one.stands_in:
             marks.append(f"stands in for {cube.level}-{cube.stands_in_for}")
@@ -136,13 +138,15 @@ def _lane_table(found, columns):
     for (thread, _, _, stage, way, level), each in sorted(lanes.items()):
         jobs, late = [lane.job for _, lane in each], _latest(each)
         rank = late and late[1].job.ranks[0]
+        ended = all(job.state == "ended" for job in jobs)
         waits = late and late[1].job.missing
         table.add_row(
             str(thread), str(stage), way, "-" if level is None else str(level),
             _span([job.step for job in jobs]), *_rates(jobs, columns, _least),
             f"{late[0].who(rank.rank)} at {late[0].box.name}" if rank else "-",
-            duration(rank and rank.behind_s), "is waited for" if waits else "",
-            style=ALARM if waits else "")
+            duration(rank and rank.behind_s),
+            "is waited for" if waits else "ended" if ended else "",
+            style=ALARM if waits or ended else "")
     return table
 
 

@@ -323,7 +323,7 @@ def _cubes(jobs):
     lanes = defaultdict(list)
     for job in jobs:
         found = _LANE.fullmatch(job.name)
-        if found and found[1] + ".meeting" in by_name:
+        if found and (found[1] + ".meeting" in by_name or job.state == "ended"):  # outlives it
             lanes[found[1]].append(Lane(int(found[2]), int(found[3]), found[4], job))
     taken, cubes = set(), []
     for name, found in sorted(lanes.items()):
@@ -332,7 +332,8 @@ def _cubes(jobs):
         spares = {match[1]: (int(match[2]), job) for job in jobs
                   if (match := _SPARE.fullmatch(job.name.removeprefix(name)))}
         cubes.append(Cube(name, levels, sorted(found, key=lambda lane: lane.order),
-                          by_name[name + ".meeting"], spares.get("spare", (None, None))[1],
+                          by_name.get(name + ".meeting", found[0].job),
+                          spares.get("spare", (None, None))[1],
                           next((switch for switch, _ in spares.values()), None)))
         taken |= {lane.job.name for lane in found} | {name + ".meeting"}
         taken |= {f"{name}.{what}.{switch}" for what, (switch, _) in spares.items()}
