@@ -67,7 +67,7 @@ Result<Layout> make_layout(const JoinRequest& request, std::size_t world_size) {
   return layout;
 }
 
-// Fills in what the transport decides. `starts_late`: another worker's, which may start after this.
+// Fills in what the transport decides. `starts_late`: what is there may start after this.
 Result<std::unique_ptr<Transport>> open_line(const JoinRequest& request, const std::string& text,
                                              bool starts_late, SessionOptions& options) {
   const Result<Address> address = parse_address(text);
@@ -88,8 +88,6 @@ Result<std::unique_ptr<Transport>> open_line(const JoinRequest& request, const s
                         (facts.offloads.empty() ? "none" : facts.offloads));
   options.receive_credit_packets = facts.receive_credit_packets;
   options.path_datagram_bytes = facts.path_datagram_bytes;
-  if (starts_late)
-    options.connect_timeout_ns = std::max(options.connect_timeout_ns, options.join_timeout_ns);
   return transport;
 }
 
@@ -167,13 +165,11 @@ Result<Opened> open_relay(const JoinRequest& request) {
       return {StatusCode::kNotFound, "only a file says which appliances there are"};
     const auto& appliances = spare ? places.value().stand_ins : places.value().appliances;
     const std::string& text = appliances[place.level][place.host];
-    const bool own = place.host == bcube.digit(opened.options.rank.value, place.level);
-    const bool neighbours = plain && (spare || !own);
     if (!text.starts_with("udp://") && !text.starts_with("inproc://"))
       return at_place(request, {StatusCode::kInvalidArgument,
                                 "level " + std::to_string(place.level) + ": " + text +
                                     ": over a BCube addresses are udp:// or inproc://"});
-    auto transport = open_line(request, text, neighbours, options);
+    auto transport = open_line(request, text, place.starts_late, options);
     if (!transport.ok() && spare) {
       request.log.write(SLUICE_LOG_INFO, "no detour for level " + std::to_string(place.level) +
                                              ": " + transport.status().message());

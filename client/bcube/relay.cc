@@ -28,6 +28,8 @@ Relay::Relay(SessionOptions options, const Bcube& bcube, BcubeMode mode, Layout 
       averaging_(layout_.tensor_count(), resolved(options_.averaging, {})),
       spares_(layout_.tensor_count()),
       meetings_(bcube_.levels()),
+      met_(bcube_.levels()),
+      all_run_ns_(bcube_.levels()),
       meetings_over_(bcube_.levels()),
       why_moved_(bcube_.levels()),
       events_(layout_.tensor_count() + 8) {
@@ -70,6 +72,9 @@ bool Relay::act_on_call(TimeNs now) {
   for (Lane& lane : lanes_)
     for (Event event; lane.session.poll_event(event); acted = true) handle(lane, event, now);
   lose_what_is_needed(now);
+  await_spares(now);
+  if (state_ == SessionState::kJoining) miss_absent(now);
+  if (state_ == SessionState::kJoining) acted |= start_when_all_are_here(now);
   miss_silent(now);
   if (state_ != SessionState::kRunning) return acted;
   std::uint32_t tensor = 0;
@@ -100,10 +105,8 @@ void Relay::handle(Lane& lane, const Event& event, TimeNs now) {
   if (spare && !has_moved(lane.place.level)) return;
   switch (event.kind) {
     case Event::Kind::kStarted:
-      if (spare) return;
-      ++started_;
       if (lane.place.way == Way::kMeeting) meet(lane, now);
-      break;
+      return;
     case Event::Kind::kStalled:  // one for all
       if (stall_told_ns_ != 0 && now - stall_told_ns_ < options_.stall_report_ns) return;
       stall_told_ns_ = now;
@@ -112,19 +115,11 @@ void Relay::handle(Lane& lane, const Event& event, TimeNs now) {
       if (!lane.parts.empty() || spare) trace_slices(lane);
       if (spare) return handle_spare(lane, event, now);
       if (lane.place.way != Way::kMeeting) return handle_slice(lane, event, now);
-      ++started_;
       if (Status status = check_meeting(lane); !status.ok()) return fail(status, now);
-      break;
+      met_[lane.place.level] = true;
+      return;
     default: return;
   }
-  const std::size_t awaited = first_spare_ + bcube_.levels();
-  CHECK(started_ <= awaited);
-  if (started_ != awaited) return;
-  CHECK(state_ == SessionState::kJoining);
-  state_ = SessionState::kRunning;
-  facts_ = lanes_.front().session.facts();
-  shards_ = lanes_.front().session.counters().shards;
-  events_.push({.kind = Event::Kind::kStarted});
 }
 
 void Relay::handle_slice(Lane& lane, const Event& event, TimeNs now) {

@@ -30,8 +30,9 @@
 // is written to its output, which every lane's format holds exactly, and which can be sent again
 // where lanes move. In a synchronous job all of it is delivered, or the job ends.
 //
-// relay.cc: a slice's way; relay_lanes.cc: which lanes there are; relay_detour.cc: how they move;
-// relay_way_back.cc: and back; relay_calls.cc: the application's side; relay_trace.cc: the trace.
+// relay.cc: a slice's way; relay_lanes.cc: which lanes there are; relay_early.cc: which are done
+// without at the start; relay_detour.cc: how they move; relay_way_back.cc: and back;
+// relay_calls.cc: the application's side; relay_trace.cc: the trace.
 #pragma once
 
 #include <algorithm>
@@ -67,6 +68,7 @@ struct LanePlace {
   std::uint32_t level = 0;         // of the switch, and but for a spare the port that leads there
   std::uint32_t switch_index = 0;  // in its level
   std::uint32_t host = 0;          // plain: the digit of the server that runs the appliance
+  bool starts_late = false;        // who sums there, or forwards to it, may start after this worker
 };
 
 // Fills in what an appliance's place decides: its printable address, credit, the path's datagrams.
@@ -218,7 +220,7 @@ class Relay final : public Member {
   TensorSpec spec_of(const LanePlace& place, const Slice& slice) const;
   void plan_passages();
   Status make_lanes(TimeNs now, const PrepareLane& prepare);
-  Status make_lane(const LanePlace& place, std::vector<TensorSpec> tensors, TimeNs now,
+  Status make_lane(LanePlace place, std::vector<TensorSpec> tensors, TimeNs now,
                    const PrepareLane& prepare);
   Status make_slices_lane(const LanePlace& place, TimeNs now, const PrepareLane& prepare);
   // How many appliances a switch has.
@@ -252,6 +254,7 @@ class Relay final : public Member {
   }
   bool is_idle() const noexcept { return tensors_.at_rest() && !collective_; }
   void lose(Lane& lane, const Status& why, TimeNs now);
+  void fail_moved(const Lane& lane, const Status& why, TimeNs now);
   void lose_what_is_needed(TimeNs now);
   void lose_spare(const Lane& lost, const Status& why, TimeNs now);
   void move(Lane& lane, const Status& why, TimeNs now);
@@ -268,6 +271,13 @@ class Relay final : public Member {
   Passage& passage_of(const Detour::Row& row) noexcept {
     return passages_[lanes_[row.lane].slices[row.tensor]];
   }
+
+  // ---- relay_early.cc ----
+  void lose_early(Lane& lane, const Status& why, TimeNs now);
+  void move_early(std::uint32_t level, TimeNs now);
+  void await_spares(TimeNs now);
+  void miss_absent(TimeNs now);
+  bool start_when_all_are_here(TimeNs now);
 
   // ---- relay_way_back.cc ----
   WayBack* way_of(const Lane& lane) noexcept {
@@ -362,9 +372,11 @@ class Relay final : public Member {
   std::optional<Collective> collective_;
   std::uint32_t last_weight_ = 1;
   std::size_t first_spare_ = 0;  // the last lanes
-  std::size_t started_ = 0;      // lanes but spares, and meetings that are over
   std::size_t ended_lanes_ = 0;
+  TimeNs started_ns_ = 0;
   bool lost_idle_ = false;                    // some are lost that nobody needed then
+  std::vector<bool> met_;                     // by level: its servers have, before the first step
+  std::vector<TimeNs> all_run_ns_;            // by level: its servers all run since; 0: not yet
   std::vector<std::uint32_t> meetings_over_;  // by level: collectives that are done
   std::vector<Status> why_moved_;             // by level; or why there is no detour any more
   std::uint64_t step_weight_ = 0;             // of the step under way

@@ -205,7 +205,7 @@ DurationNs Relay::stalled_ns(TimeNs now) const noexcept {
 std::string Relay::describe_stall(TimeNs now) const {
   if (state_ != SessionState::kJoining) return most_stalled(now).session.describe_stall(now);
   const auto late = std::ranges::find_if(
-      lanes_, [](const Lane& lane) { return lane.session.state() != SessionState::kRunning; });
+      lanes_, [this](const Lane& lane) { return !runs(lane) && !is_lost(lane); });
   return late == lanes_.end() ? "" : late->session.describe_stall(now);
 }
 

@@ -12,23 +12,24 @@ namespace sluice::client {
 // yet will. Whether it is a server that died, the spares say: there it is missing as well.
 void Relay::lose(Lane& lane, const Status& why, TimeNs now) {
   if (state_ == SessionState::kClosed || state_ == SessionState::kLeaving) return;
+  if (state_ == SessionState::kJoining) return lose_early(lane, why, now);
   if (is_lost(lane)) return fail_attempt(lane, now);
   Detour* const detour = detour_of(lane);
   // A server that has left takes its appliance along. Who needs that no more need not hear of it.
-  if (mode_ == BcubeMode::kPlain && state_ == SessionState::kRunning && is_idle() &&
-      why.code() == StatusCode::kUnreachable) {
+  if (mode_ == BcubeMode::kPlain && is_idle() && why.code() == StatusCode::kUnreachable) {
     lost_idle_ = true;
     return;
   }
-  if (is_spare(lane) && detour->in_use())
-    return fail({why.code(), why_moved_[lane.place.level].message() +
-                                 "; and where its lanes moved to, " + why.message()},
-                now);
+  if (is_spare(lane) && detour->in_use()) return fail_moved(lane, why, now);
   if (is_spare(lane)) return lose_spare(lane, why, now);
-  if (state_ != SessionState::kRunning || detour == nullptr ||
-      detour->state() == Detour::State::kNone)
-    return fail(why, now);
+  if (detour == nullptr || detour->state() == Detour::State::kNone) return fail(why, now);
   move(lane, why, now);
+}
+
+void Relay::fail_moved(const Lane& lane, const Status& why, TimeNs now) {
+  fail({why.code(),
+        why_moved_[lane.place.level].message() + "; and where its lanes move to, " + why.message()},
+       now);
 }
 
 // What was lost while nobody needed it, once somebody does. The spares first: they may be needed.

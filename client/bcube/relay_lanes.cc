@@ -100,7 +100,7 @@ TensorSpec Relay::spec_of(const LanePlace& place, const Slice& slice) const {
           .sparse = place.stage == 0 && leg != Leg::kDown && residuals_.prunes(slice.tensor)};
 }
 
-Status Relay::make_lane(const LanePlace& place, std::vector<TensorSpec> tensors, TimeNs now,
+Status Relay::make_lane(LanePlace place, std::vector<TensorSpec> tensors, TimeNs now,
                         const PrepareLane& prepare) {
   Result<Layout> layout = Layout::create(std::move(tensors), layout_.chunk_bytes(), layout_.wire());
   if (!layout.ok()) return layout.status();
@@ -114,6 +114,10 @@ Status Relay::make_lane(const LanePlace& place, std::vector<TensorSpec> tensors,
   options.policy = {};
   options.trace &= place.way < Way::kMeeting || place.way == Way::kSpare;
   options.prune = {};
+  place.starts_late =
+      place.way >= Way::kSurvey || (mode_ == BcubeMode::kPlain && place.host != options.rank.value);
+  if (place.starts_late)
+    options.connect_timeout_ns = std::max(options.connect_timeout_ns, options.join_timeout_ns);
   if (place.way != Way::kMeeting) {  // in those the application's choices are compared
     options.averaging = AveragingChoice::kSum;
     options.allow_nil = true;

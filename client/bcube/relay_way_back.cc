@@ -36,7 +36,9 @@ Counters Relay::Lane::counters() const {
 void Relay::try_ways(TimeNs now) {
   if (state_ != SessionState::kRunning) return;
   for (std::uint32_t level = 0; level < ways_.size(); ++level) {
-    if (ways_[level].home.is_due(now)) try_way(lanes_[level], now);
+    // Once all have moved: who still joins there for the first time would be refused.
+    const bool moved = detours_[level].state() == Detour::State::kMoved;
+    if (moved && ways_[level].home.is_due(now)) try_way(lanes_[level], now);
     if (ways_[level].spare.is_due(now)) try_way(lanes_[detours_[level].spares().survey_lane], now);
   }
 }
@@ -85,6 +87,7 @@ void Relay::handle_attempt(Lane& lane, const Event& event, TimeNs now) {
   way.end(now);
   why_moved_[level] = {};
   detours_[level].regain();
+  all_run_ns_[level] = now;
 }
 
 // The others must learn that they wait in vain.

@@ -152,6 +152,36 @@ def test_training_goes_on_by_way_of_neighbours_when_a_box_is_killed_in_mid_step(
             (1, 3), (0, 0)] * 2, told
 
 
+def test_training_begins_without_a_box_that_is_not_there():
+    pytest.importorskip("torch")
+    with CubeLab(2, 2, plain_network=True, detours=True) as cube:
+        cube.start_appliances(BUILD)
+        cube.boxes[1, 0].kill()
+        workers = [start_training(cube, rank, SLUICE_LOG="info") for rank in range(cube.workers)]
+        told, logs = finish_training(workers, steps=20)
+        for log, moved in zip(logs, [True, False] * 2, strict=True):
+            assert ("from step 1 on switch 1 stands in for switch 0" in log) == moved, log
+        assert [(each["detours"], each["detoured_lanes"]) for each in told] == [
+            (1, 3), (0, 0)] * 2, told
+
+
+def test_workers_begin_without_a_switch_that_only_forwards_and_use_it_when_it_is_there():
+    pytest.importorskip("torch")
+    with CubeLab(2, 2, plain_network=True, detours=True, mode="plain") as cube:
+        cube.switch(1, 0, up=False)
+        workers = [start_training(cube, rank, STEPS="400", PAUSE_S="0.05", SLUICE_LOG="info")
+                   for rank in range(cube.workers)]
+        for worker in workers:
+            assert worker.stdout.readline() == "ten\n", worker.communicate(timeout=100)
+        cube.switch(1, 0, up=True)
+        told, logs = finish_training(workers, steps=400)
+        assert [(each["detours"], each["detoured_lanes"]) for each in told] == [
+            (1, 0), (0, 0)] * 2, told
+        for log, moved in zip(logs, [True, False] * 2, strict=True):
+            assert ("from step 1 on switch 1 stands in for switch 0" in log) == moved, log
+            assert ("switch 0 is used again" in log) == moved, log
+
+
 def test_a_box_that_is_started_again_is_used_again():
     pytest.importorskip("torch")
     with CubeLab(2, 2, plain_network=True, detours=True) as cube:

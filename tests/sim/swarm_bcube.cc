@@ -153,10 +153,10 @@ class Verdicts {
   }
 
  private:
-  // A box or cable that dies between the first and the last step.
+  // A box or cable that dies before somebody has taken the last step.
   bool is_survivable() const {
     return swarm_.options.levels > 1 && swarm_.death->parts.front().kind != Part::Kind::kServer &&
-           world_.died_ns() >= world_.started_ns() && !someone_is_through();
+           !someone_is_through();
   }
   // Who has left gives nothing to others any more, and is missed.
   bool someone_is_through() const {

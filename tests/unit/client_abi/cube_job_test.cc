@@ -27,6 +27,7 @@ using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Cube {
   std::uint32_t n = 2, k = 2;
@@ -296,6 +297,28 @@ TEST(CubeJobs, NameALevelThatLeadsToAnotherSwitch) {
   EXPECT_THAT(errors, Contains(AllOf(HasSubstr("another switch"), HasSubstr("worker 0"),
                                      HasSubstr("not worker"), HasSubstr("with its level 0"),
                                      HasSubstr("with its level 1"))));
+}
+
+// Else it would be taken for a switch that is not there, for which another one stands in.
+TEST(CubeJobs, NameWhatIsRefusedThoughASwitchStandsIn) {
+  const Cube cube{2, 2, "refused"};
+  const std::string file = testing::TempDir() + "/refused.toml";
+  std::ofstream(file) << R"(ports = 2
+levels = 2
+appliances = [["inproc://refused-0-0", "inproc://refused-0-1"],
+              ["inproc://refused-1-0", "inproc://refused-1-1"]]
+)";
+  std::vector<std::string> errors(4);
+  on_every_rank(4, [&](std::uint32_t rank) {
+    Options options = cube.options(rank);
+    options.address = cube.shape() + "?file=" + file;
+    options.join_timeout = milliseconds(2000);
+    if (rank == 1) options.averaging = sluice::Averaging::kSum;
+    errors[rank] = error_of([&] { Job job(options, {{"t", 8}}); }).what();
+  });
+  EXPECT_THAT(errors,
+              Contains(AllOf(HasSubstr("averaging"), Not(HasSubstr("where its lanes move to")))));
+  std::remove(file.c_str());
 }
 
 TEST(CubeJobs, NameTwoWorkersWithOneRank) {

@@ -1,0 +1,101 @@
+// What is not there before the first step, and when a relay begins without it.
+#include <algorithm>
+
+#include "aggregator/base/check.h"
+#include "client/bcube/relay.h"
+#include "client/core/average.h"
+
+namespace sluice::client {
+
+// A switch that does not answer, or that a server does not reach, is done without when all of its
+// servers are where its lanes move to: only then is it known that none of them is missing. What was
+// refused is somebody's mistake.
+void Relay::lose_early(Lane& lane, const Status& why, TimeNs now) {
+  const std::uint32_t level = lane.place.level;
+  Detour* const detour = detour_of(lane);
+  if (detour == nullptr) return fail(why, now);
+  const bool home_lost = ways_[level].home.is_lost();
+  if (is_spare(lane)) {
+    if (home_lost) return fail_moved(lane, why, now);
+    return is_lost(lane) ? void() : lose_spare(lane, why, now);
+  }
+  if (home_lost) return;
+  const bool mistake = why.code() != StatusCode::kUnreachable &&
+                       why.code() != StatusCode::kTimedOut && why.code() != StatusCode::kPeerLost &&
+                       why.code() != StatusCode::kClosed;
+  if (mistake || detour->state() == Detour::State::kNone) return fail(why, now);
+  why_moved_[level] = why;
+  ways_[level].home.lose(now);
+  for_lanes_beside(lane,
+                   [now](Lane& other) { other.session.leave(wire::LeaveReason::kAbnormal, now); });
+  if (all_run_ns_[level] != 0) return move_early(level, now);
+  events_.push({.kind = Event::Kind::kStalled, .status = why});
+}
+
+void Relay::move_early(std::uint32_t level, TimeNs now) {
+  const Status why = why_moved_[level];
+  move(lanes_[level], why, now);
+}
+
+// Whether all servers of a switch are where its lanes would move to. Whoever forwards to them may
+// start late, but not much later than this worker's job.
+void Relay::await_spares(TimeNs now) {
+  if (state_ != SessionState::kJoining && state_ != SessionState::kRunning) return;
+  for (std::uint32_t level = 0; level < detours_.size(); ++level) {
+    const Detour& detour = detours_[level];
+    if (all_run_ns_[level] != 0 || detour.state() == Detour::State::kNone) continue;
+    Lane& survey = lanes_[detour.spares().survey_lane];
+    bool all_run = true;
+    for_lanes_beside(survey, [&](const Lane& lane) { all_run &= runs(lane); });
+    if (all_run) {
+      all_run_ns_[level] = now;
+      if (detour.state() == Detour::State::kReady && ways_[level].home.is_lost())
+        move_early(level, now);
+    } else if (state_ == SessionState::kRunning &&
+               now - started_ns_ >= options_.connect_timeout_ns) {
+      lose(survey, {StatusCode::kUnreachable, survey.session.place() + "not all servers reach it"},
+           now);
+    }
+  }
+}
+
+// Who reaches a switch does not hear that another one does not. But all of its servers run, so who
+// is not there by now will not come.
+void Relay::miss_absent(TimeNs now) {
+  for (std::uint32_t level = 0; level < detours_.size(); ++level) {
+    if (detours_[level].state() != Detour::State::kReady || all_run_ns_[level] == 0) continue;
+    const Lane* late = nullptr;
+    for_lanes_beside(lanes_[level], [&](const Lane& lane) {
+      if (lane.session.preparing()) all_run_ns_[level] = now;  // whoever is next waits for that
+      if (!runs(lane)) late = &lane;
+    });
+    if (late == nullptr || now - all_run_ns_[level] < options_.silence_timeout_ns) continue;
+    const std::string missing = late->session.missing_ranks();
+    lose(lanes_[level],
+         {StatusCode::kTimedOut, late->session.place() +
+                                     (missing.empty() ? "no answer" : "missing: " + missing) +
+                                     ", though all servers of the switch run"},
+         now);
+  }
+}
+
+// At home, or where the lanes of a level that was lost early have moved.
+bool Relay::start_when_all_are_here(TimeNs now) {
+  CHECK(state_ == SessionState::kJoining);
+  const auto awaited = [this](const Lane& lane) {
+    if (is_spare(lane) || has_moved(lane.place.level)) return false;
+    return !runs(lane) || !met_[lane.place.level];
+  };
+  if (std::ranges::any_of(lanes_, awaited)) return false;
+  state_ = SessionState::kRunning;
+  started_ns_ = now;
+  const auto first = std::ranges::find_if(lanes_, runs);
+  CHECK(first != lanes_.end());
+  facts_ = first->session.facts();
+  facts_.averaging = resolved(options_.averaging, {});  // a spare's would be a sum
+  shards_ = first->session.counters().shards;
+  events_.push({.kind = Event::Kind::kStarted});
+  return true;
+}
+
+}  // namespace sluice::client
