@@ -226,6 +226,35 @@ TEST_P(BcubeReturns, WhatStandsInMayDieAtRest) {
   }
 }
 
+// A worker that is through leaves; a cable that dies just then leaves another without the last
+// averages, which nobody has any more where its lanes move to. It does not wait, and is told who
+// left. Whoever has its averages is not concerned.
+TEST_P(BcubeReturns, WhoLacksWhatALeaverHadIsToldSo) {
+  BcubeOptions options = options_of_returns();
+  options.compute_max_ns = 0;
+  options.steps = 1;
+  BcubeWorld whole(options);
+  expect_clean(whole);
+  int lacking = 0;
+  for (DurationNs before_ns = 100 * kMicrosecond; before_ns > 0; before_ns -= 2 * kMicrosecond) {
+    SCOPED_TRACE(before_ns);
+    BcubeWorld world(options);
+    world.kill({.parts = {{.kind = BcubeWorld::Part::Kind::kCable, .index = 1, .level = 0}},
+                .after_ns = whole.step_ns(1) - before_ns});
+    expect_clean(world, 30 * kSecond);
+    for (std::uint32_t server = 0; server < world.bcube().servers(); ++server) {
+      const BcubeWorld::Failure& failure = world.failure(server);
+      if (failure.text.empty()) continue;
+      ++lacking;
+      EXPECT_FALSE(world.is_through(server)) << server;
+      EXPECT_NE(failure.text.find("ended in order"), std::string::npos) << failure.text;
+      EXPECT_LT(failure.after_ns, options.member_timeout_ns + 5 * kSecond);
+    }
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(lacking, 0);  // of these deaths some come just then
+}
+
 // Each tensor of each step has one record of its own and one of each of its parts, wherever these
 // went; those of the lost switch's level went elsewhere between the two reports, and the others at
 // home all the time.
