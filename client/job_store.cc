@@ -85,6 +85,7 @@ Status Job::wait_pull(LayerIndex layer, std::int32_t timeout_ms) {
   Store* store = nullptr;
   Status status = find_store(layer, "wait_pull", store);
   if (!status.ok()) return status;
+  store->note_needed(layer);
   const auto ready = [&] { return !shared_.ended() && !store->pulling(layer); };
   const auto what = [&] { return "pull of layer " + std::to_string(layer); };
   const TimeNs begun_ns = monotonic_now();

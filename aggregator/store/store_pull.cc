@@ -55,7 +55,9 @@ void StoreShard::consider(std::uint32_t at, Rank rank) noexcept {
   }
   if (!may_go || row.queued) return;
   row.queued = true;
+  static_assert(kMaxChunks / kChunksPerBlock <= 1u << 24);
   const std::uint64_t urgency = std::uint64_t{!waited} << 63 | std::uint64_t{block.at_clock} << 32 |
+                                std::uint64_t{row.priority} << 24 |
                                 (at * std::uint32_t{shard_count_} + id_.value);
   CHECK(turns_.size() < turns_.capacity());
   turns_.push_back({.urgency = urgency, .number = turn_number_++, .block = at, .rank = rank});

@@ -43,6 +43,7 @@ Store::Store(const SessionOptions& options, const Layout& layout, Link& link)
     layer.block_end =
         layer.block_begin + (layer.chunk_count + kChunksPerBlock - 1) / kChunksPerBlock;
   }
+  forward_order_.reserve(layers_.size());
   for (LayerIndex index = 0; index < layers_.size(); ++index) {
     const Layer& layer = layers_[index];
     for (std::uint32_t block = layer.block_begin; block < layer.block_end; ++block) {
@@ -155,6 +156,13 @@ Status Store::pull(LayerIndex index, std::span<float* const> outputs) {
   pool_.pull(index, layer.pushed + 2, layer.need, layer.block_end - layer.block_begin);
   note_age();
   return {};
+}
+
+void Store::note_needed(LayerIndex layer) noexcept {
+  if (forward_order_.size() == layers_.size()) return;
+  if (std::ranges::find(forward_order_, layer) != forward_order_.end()) return;
+  forward_order_.push_back(layer);
+  if (forward_order_.size() == layers_.size()) pool_.arrange(forward_order_);
 }
 
 void Store::suspend(bool suspended, TimeNs now) noexcept {

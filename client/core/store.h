@@ -8,6 +8,7 @@
 // as the answers tell them. Pure; the session's thread only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -46,6 +47,9 @@ class Store {
   // The application waits for a pull from now on, or does not any more: pulls go first, and the
   // time counts.
   void suspend(bool suspended, TimeNs now) noexcept;
+  // Forward needs the layer now. The order in which it first needs each is taken for the model's,
+  // once all are known; requests go by it.
+  void note_needed(LayerIndex layer) noexcept;
   // Of a wait that goes on, what is over.
   void count_suspension(TimeNs now) noexcept;
   std::uint32_t layer_count() const noexcept { return static_cast<std::uint32_t>(layers_.size()); }
@@ -124,7 +128,7 @@ class Store {
     return static_cast<std::uint16_t>(block % link_.shard_count());
   }
   Priority priority_of(LayerIndex layer) const noexcept {
-    return static_cast<Priority>(layer < 255 ? layer : 255);
+    return static_cast<Priority>(std::min(pool_.place(layer), 255u));
   }
   bool next_unit();
   bool may_send(bool of_push, std::uint16_t shard) const noexcept;
@@ -145,6 +149,7 @@ class Store {
   std::vector<const float*> inputs_;  // by tensor
   std::vector<float*> outputs_;       // likewise
   RequestPool pool_;
+  std::vector<LayerIndex> forward_order_;  // as far as it is known
   std::optional<Recovery> pushes_, pulls_;
   // By shard: what is lost and leaves again. Of a pull one chunk stands for its block.
   std::vector<std::vector<ChunkIndex>> lost_pushes_, lost_pulls_;

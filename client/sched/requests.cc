@@ -1,6 +1,7 @@
 #include "client/sched/requests.h"
 
 #include <algorithm>
+#include <numeric>
 #include <tuple>
 
 #include "aggregator/base/check.h"
@@ -8,10 +9,20 @@
 namespace sluice::client {
 
 RequestPool::RequestPool(const RequestSetup& setup)
-    : policy_(setup.policy), clocks_(setup.layer_count), oldest_push_(setup.layer_count) {
+    : policy_(setup.policy),
+      clocks_(setup.layer_count),
+      oldest_push_(setup.layer_count),
+      places_(setup.layer_count) {
   CHECK(setup.layer_count != 0 && setup.pushes_per_layer != 0);
   queue(Direction::kPush).reserve(std::size_t{setup.layer_count} * setup.pushes_per_layer);
   queue(Direction::kPull).reserve(setup.layer_count);
+  std::iota(places_.begin(), places_.end(), 0u);
+}
+
+void RequestPool::arrange(std::span<const LayerIndex> forward_order) noexcept {
+  CHECK(forward_order.size() == places_.size());
+  for (std::uint32_t place = 0; place < places_.size(); ++place)
+    places_[forward_order[place]] = place;
 }
 
 void RequestPool::push(LayerIndex layer, Step iteration, std::uint32_t units) noexcept {
@@ -46,7 +57,7 @@ bool RequestPool::may_go(Direction direction, const Request& request) const noex
 bool RequestPool::pull_before(const Request& left, const Request& right) const noexcept {
   const auto rank = [this](const Request& request) {
     const auto staleness = static_cast<std::int64_t>(request.need) - clocks_[request.layer].held;
-    return std::tuple(!needed(request), would_park(request), -staleness, request.layer);
+    return std::tuple(!needed(request), would_park(request), -staleness, place(request.layer));
   };
   return rank(left) < rank(right);
 }
@@ -59,7 +70,7 @@ bool RequestPool::push_before(const Request& left, const Request& right) const n
     const bool moves = clocks.pushed == clocks.clock;
     return std::tuple(request.taken == 0, !moves, moves ? clocks.at_clock : 0,
                       moves ? -int{clocks.parked} : 0, moves ? 0 : request.iteration,
-                      request.layer);
+                      place(request.layer));
   };
   return rank(left) < rank(right);
 }
@@ -77,7 +88,7 @@ bool RequestPool::before(Direction direction, const Request& left,
 // A short push near the front costs the one under way little, and the front is read first.
 bool RequestPool::interrupts(const Request& request, const Request& begun) const noexcept {
   const LayerClocks& clocks = clocks_[request.layer];
-  return request.layer < begun.layer && clocks.pushed == clocks.clock &&
+  return place(request.layer) < place(begun.layer) && clocks.pushed == clocks.clock &&
          (request.units - request.taken) * kInterruptShare <= begun.units - begun.taken;
 }
 

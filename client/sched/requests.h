@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,7 @@ namespace sluice::client {
 enum class RequestPolicy : std::uint8_t { kFifo, kFilo, kThesis };
 enum class Direction : std::uint8_t { kPush, kPull };
 
-using LayerIndex = std::uint32_t;  // in forward order
+using LayerIndex = std::uint32_t;
 
 struct RequestSetup {
   RequestPolicy policy = RequestPolicy::kThesis;
@@ -68,6 +69,9 @@ class RequestPool {
 
   explicit RequestPool(const RequestSetup& setup);
 
+  // Forward needs the layers in this order, all of them; until it is known, that of their indices.
+  void arrange(std::span<const LayerIndex> forward_order) noexcept;
+  std::uint32_t place(LayerIndex layer) const noexcept { return places_[layer]; }
   // The worker computes this iteration now.
   void begin_iteration(Step iteration) noexcept { iteration_ = iteration; }
   // The layer's change in `iteration` is ready, in `units` units. Precondition: one more than its
@@ -127,7 +131,8 @@ class RequestPool {
   const RequestPolicy policy_;
   Queue queues_[2];
   std::vector<LayerClocks> clocks_;
-  std::vector<Step> oldest_push_;  // of each layer that has one waiting; else 0
+  std::vector<Step> oldest_push_;      // of each layer that has one waiting; else 0
+  std::vector<std::uint32_t> places_;  // of layers in forward order
   Step iteration_ = 0;
   std::uint64_t number_ = 0;
 };

@@ -1,4 +1,5 @@
-"""StaleSynchronous with push_at='backward': what leaves in a backward, what at step(), and why."""
+"""StaleSynchronous with push_at='backward': what leaves in a backward, what at step(), and why;
+and what goes first."""
 
 import logging
 
@@ -6,6 +7,7 @@ import pytest
 
 import sluice
 from inproc import address, on_threads  # noqa: F401 - a fixture
+from sluice import trace
 
 torch = pytest.importorskip("torch")
 sluice_torch = pytest.importorskip("sluice.torch")
@@ -234,3 +236,34 @@ def test_only_step_and_backward_are_known(address):  # noqa: F811
     with pytest.raises(sluice.InvalidArgument, match="'step' or 'backward'"):
         StaleSynchronous(model, torch.optim.SGD(model.parameters(), 0.1), address, rank=0,
                          world_size=1, push_at="moon")
+
+
+class Backwards(torch.nn.Module):
+    """Its layers are registered from the last to the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.third, self.second = torch.nn.Linear(7, 4), torch.nn.Linear(6, 7)
+        self.first = torch.nn.Linear(12, 6)
+
+    def forward(self, x):
+        return self.third(self.second(self.first(x)))
+
+
+def test_the_front_of_the_model_is_what_forward_needs_first(address, tmp_path):  # noqa: F811
+    model = Backwards()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with StaleSynchronous(model, optimizer, address, rank=0, world_size=1,
+                          trace=str(tmp_path)) as trained:
+        for step in range(5):
+            optimizer.zero_grad()
+            backward(model, 0, step)
+            optimizer.step()
+        trained.flush()
+    priorities = {}
+    for event in trace.merge(tmp_path).events:
+        if "staleness" in event.get("args", {}):
+            found = priorities.setdefault(event["args"]["step"], {})
+            found[event["args"]["tensor"]] = event["args"]["priority"]
+    assert priorities[1] == {0: 0, 2: 1, 4: 2}, "as registered: third, second, first"
+    assert all(priorities[step] == {0: 2, 2: 1, 4: 0} for step in range(3, 6)), priorities

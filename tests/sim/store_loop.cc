@@ -111,7 +111,12 @@ bool StoreLoop::begin_iteration(TimeNs now) {
   worker_.session().store()->suspend(true, now);
   if (pulling_ != 0) return false;
   worker_.session().store()->suspend(false, now);
-  for (std::uint32_t layer = 0; layer < layer_count(); ++layer) check(layer, iteration_);
+  // Half of them go through their layers from the last to the first.
+  const bool backwards = mix(worker_.plan.seed, worker_.identity.index, 0xF0) % 2 == 0;
+  for (std::uint32_t layer = 0; layer < layer_count(); ++layer) {
+    worker_.session().store()->note_needed(backwards ? layer_count() - 1 - layer : layer);
+    check(layer, iteration_);
+  }
   due_ns_ = now + worker_.plan.compute_ns(worker_.identity.rank, iteration_);
   if (due_ns_ > now) world_.events().push(due_ns_, EventKind::kWorkerApp, worker_.identity.index);
   return true;

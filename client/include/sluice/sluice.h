@@ -719,8 +719,10 @@ SLUICE_API sluice_status sluice_pull(sluice_job* job, uint32_t layer, float* con
                                      size_t count);
 
 /* Wait until the store has counted the layer's last push, or its values are here; SLUICE_OK at once
- * when there was none. A pull waits for members that are more than the bound behind. Fail with
- * SLUICE_TIMED_OUT and SLUICE_INTERRUPTED (it goes on). */
+ * when there was none. A pull waits for members that are more than the bound behind. The order in
+ * which each layer's pull is waited for first is taken for that of forward: what it needs first
+ * goes first; until then layers go as they were registered. Fail with SLUICE_TIMED_OUT and
+ * SLUICE_INTERRUPTED (it goes on). */
 SLUICE_API sluice_status sluice_wait_push(sluice_job* job, uint32_t layer, int32_t timeout_ms);
 SLUICE_API sluice_status sluice_wait_pull(sluice_job* job, uint32_t layer, int32_t timeout_ms);
 

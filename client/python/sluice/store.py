@@ -34,8 +34,8 @@ _log = logging.getLogger("sluice")
 class Store(Member):
     """Joins a job of kind store and waits until all ranks have joined.
 
-    layers       for each layer a list of (name, element count): its float32 tensors. Layers should
-                 stand in the order in which they are read: the first ones go first.
+    layers       for each layer a list of (name, element count): its float32 tensors. The layers
+                 that are waited for first go first, until then in this order.
     address      as of sluice.Job.
     bound        staleness: 0, bulk-synchronous, to None, asynchronous.
     update       what workers push, and what the appliance makes of it. 'delta' (default):

@@ -109,6 +109,22 @@ TEST(Requests, ThesisPushesWhatMovesAClockThenTheOldest) {
   EXPECT_EQ(order(pool, Direction::kPush), (Layers{4, 5, 3, 2, 0, 1}));
 }
 
+TEST(Requests, TheFrontIsWhatForwardNeedsFirst) {
+  RequestPool pool = pool_of(RequestPolicy::kThesis);
+  pool.arrange(Layers{2, 0, 3, 1});
+  EXPECT_EQ(pool.place(3), 2u);
+  for (const LayerIndex layer : {0u, 1u, 2u, 3u}) pool.pull(layer, 2, 0, 1);
+  EXPECT_EQ(order(pool, Direction::kPull), (Layers{2, 0, 3, 1}));
+  for (const LayerIndex layer : {0u, 1u, 2u, 3u}) pool.push(layer, 1, 1);
+  EXPECT_EQ(order(pool, Direction::kPush), (Layers{2, 0, 3, 1}));
+  pool.push(1, 2, RequestPool::kInterruptShare + 1);
+  RequestUnit unit;
+  ASSERT_TRUE(pool.next(Direction::kPush, unit));
+  pool.push(3, 2, 1);
+  ASSERT_TRUE(pool.next(Direction::kPush, unit));
+  EXPECT_EQ(unit.layer, 3u);
+}
+
 TEST(Requests, ThesisFinishesAPushThatHasBegunAndPullsLastWhatNobodyNeeds) {
   RequestPool pool = pool_of(RequestPolicy::kThesis);
   pool.push(3, 1, 2);

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <array>
+
 #include "tests/unit/store/subject.h"
 
 namespace sluice::test {
@@ -216,6 +218,17 @@ TEST(Store, WaitersAreServedFirstThenBlocksThatFewHoldBackThenTheFront) {
   EXPECT_EQ(answers[1].chunk, kThird);
   EXPECT_EQ(answers[2].chunk, 0u);
   EXPECT_EQ(answers[3].chunk, kSecond);
+}
+
+TEST(Store, TheFrontIsWhatThePullersSay) {
+  StoreSubject store(spec_of(1, 5), {1, 1, 1});
+  const std::array<Priority, 3> priorities{1, 2, 0};
+  for (std::uint32_t block : {0u, 1u, 2u})
+    store.shard(block).pull(
+        {.rank = Rank{0}, .block = block, .chunks = 1, .priority = priorities[block]});
+  std::vector<ChunkIndex> chunks;
+  for (const StoreAnswer& answer : store.answers()) chunks.push_back(answer.chunk);
+  EXPECT_EQ(chunks, (std::vector<ChunkIndex>{2 * kChunksPerBlock, 0, kChunksPerBlock}));
 }
 
 TEST(Store, SumsInRankOrderDoNotDependOnTheOrderOfArrival) {
