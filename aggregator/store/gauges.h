@@ -46,7 +46,7 @@ struct StoreGauges {
 
   std::vector<std::atomic<Step>> clocks;  // by rank: its iterations that are whole in all blocks;
                                           // kNoClock: it counts nowhere
-  std::vector<Parked> parked{256};        // by priority, which is the layer as far as it goes
+  std::vector<Parked> parked{256};        // by priority: the layer's place, as far as it goes
   // Of its blocks, counting a clock of which some chunk is applied already. It stays when the
   // members go.
   std::atomic<Step> greatest_clock{0};

@@ -153,13 +153,7 @@ TEST_P(BcubeEarlyLosses, WhatIsNotThereDoesNotStandInLater) {
   EXPECT_LT(world.failure(1).after_ns, 25 * kSecond);
 }
 
-INSTANTIATE_TEST_SUITE_P(Some, BcubeEarlyLosses,
-                         testing::Values(Shape{2, 2, BcubeMode::kAggregated},
-                                         Shape{3, 2, BcubeMode::kAggregated},
-                                         Shape{2, 3, BcubeMode::kAggregated},
-                                         Shape{2, 2, BcubeMode::kPlain},
-                                         Shape{3, 2, BcubeMode::kPlain}),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(Some, BcubeEarlyLosses, testing::ValuesIn(kFewBcubeShapes), name_of);
 
 }  // namespace
 }  // namespace sluice::sim

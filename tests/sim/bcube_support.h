@@ -25,6 +25,13 @@ inline constexpr BcubeShape kBcubeShapes[] = {
     {2, 4, client::BcubeMode::kPlain},
 };
 
+// Where a test takes all of them too long.
+inline constexpr BcubeShape kFewBcubeShapes[] = {
+    {2, 2, client::BcubeMode::kAggregated}, {3, 2, client::BcubeMode::kAggregated},
+    {2, 3, client::BcubeMode::kAggregated}, {2, 2, client::BcubeMode::kPlain},
+    {3, 2, client::BcubeMode::kPlain},
+};
+
 inline constexpr Dtype kNarrow[] = {Dtype::kFloat16, Dtype::kBfloat16, Dtype::kInt8};
 
 inline std::string name_of(const testing::TestParamInfo<BcubeShape>& info) {

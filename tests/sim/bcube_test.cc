@@ -333,21 +333,9 @@ TEST(Bcube, TheLastOfManyTensorsWaitsForNoTimer) {
 
 INSTANTIATE_TEST_SUITE_P(All, BcubeShapes, testing::ValuesIn(kBcubeShapes), name_of);
 
-INSTANTIATE_TEST_SUITE_P(Some, BcubeDetours,
-                         testing::Values(Shape{2, 2, BcubeMode::kAggregated},
-                                         Shape{3, 2, BcubeMode::kAggregated},
-                                         Shape{2, 3, BcubeMode::kAggregated},
-                                         Shape{2, 2, BcubeMode::kPlain},
-                                         Shape{3, 2, BcubeMode::kPlain}),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(Some, BcubeDetours, testing::ValuesIn(kFewBcubeShapes), name_of);
 
-INSTANTIATE_TEST_SUITE_P(Some, BcubeDeaths,
-                         testing::Values(Shape{2, 2, BcubeMode::kAggregated},
-                                         Shape{3, 2, BcubeMode::kAggregated},
-                                         Shape{2, 3, BcubeMode::kAggregated},
-                                         Shape{2, 2, BcubeMode::kPlain},
-                                         Shape{3, 2, BcubeMode::kPlain}),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(Some, BcubeDeaths, testing::ValuesIn(kFewBcubeShapes), name_of);
 
 }  // namespace
 }  // namespace sluice::sim
