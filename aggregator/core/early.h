@@ -8,21 +8,19 @@
 
 #include <cstdint>
 #include <cstring>
-#include <memory>
 #include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "aggregator/base/check.h"
+#include "aggregator/base/prefault.h"
 #include "aggregator/base/types.h"
 
 namespace sluice::agg {
 
 class EarlyPayloads {
  public:
-  using Memory = std::unique_ptr<float[], void (*)(void*)>;
-
   // Places of `place_floats` floats each, one for all ranks but one of `world_size` in each chunk.
   static std::size_t place_count(std::size_t chunk_count, std::size_t world_size) noexcept {
     CHECK(world_size != 0);
@@ -33,7 +31,7 @@ class EarlyPayloads {
 
   EarlyPayloads() = default;  // of a job that is not reproducible: nothing can wait
   EarlyPayloads(std::size_t chunk_count, std::size_t world_size, std::size_t place_floats,
-                Memory memory)
+                FloatArray memory)
       : ranks_(world_size - 1),
         place_bytes_(place_floats * sizeof(float)),
         memory_(std::move(memory)),
@@ -74,7 +72,7 @@ class EarlyPayloads {
 
   std::size_t ranks_ = 0;  // that can be early
   std::size_t place_bytes_ = 0;
-  Memory memory_{nullptr, nullptr};
+  FloatArray memory_{nullptr, std::free};
   std::vector<std::uint32_t> place_of_;  // of (chunk, rank)
   std::vector<std::uint32_t> free_;      // a stack of places
   std::size_t free_count_ = 0;

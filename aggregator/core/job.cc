@@ -1,9 +1,6 @@
 #include "aggregator/core/job.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
-#include <new>
 
 #include "aggregator/base/check.h"
 #include "aggregator/core/signs.h"
@@ -47,33 +44,10 @@ std::size_t early_floats_of(const JobSpec& spec) noexcept {
   return (spec.chunk_bytes + sizeof(float) - 1) / sizeof(float);
 }
 
-void note_made(BuildProgress* progress, std::size_t made_bytes) {
-  if (progress == nullptr) return;
-  progress->add(made_bytes);
-  if (progress->unwanted.load(std::memory_order_relaxed)) throw std::bad_alloc();
-}
-
 template <class T>
 void resize_noted(std::vector<T>& vector, std::size_t size, BuildProgress* progress) {
   vector.resize(size);
   note_made(progress, size * sizeof(T));
-}
-
-// In pieces, so that the progress is seen and a job that nobody wants any more costs little.
-std::unique_ptr<float[], void (*)(void*)> allocate_prefaulted(std::size_t floats,
-                                                              BuildProgress* progress) {
-  constexpr std::size_t kPieceBytes = std::size_t{16} << 20;
-  if (floats == 0) return {nullptr, std::free};
-  const std::size_t bytes = floats * sizeof(float);
-  std::unique_ptr<float[], void (*)(void*)> memory{
-      static_cast<float*>(std::aligned_alloc(64, bytes)), std::free};
-  if (memory == nullptr) throw std::bad_alloc();
-  for (std::size_t at = 0; at < bytes; at += kPieceBytes) {
-    const std::size_t piece_bytes = std::min(kPieceBytes, bytes - at);
-    std::memset(reinterpret_cast<std::uint8_t*>(memory.get()) + at, 0, piece_bytes);
-    note_made(progress, piece_bytes);
-  }
-  return memory;
 }
 
 }  // namespace
@@ -160,9 +134,8 @@ Job::Job(const JobSpec& job_spec, BuildProgress* progress)
 void Job::make_store(JobSlice& slice, ShardId shard, BuildProgress* progress) {
   CHECK(spec.chunk_counts[index_of(StreamId::kGradients)] == 0 &&
         !spec.policy.tolerates_stragglers());
-  slice.store = std::make_unique<StoreShard>(*spec.store, shard, spec.shard_count);
+  slice.store = std::make_unique<StoreShard>(*spec.store, shard, spec.shard_count, progress);
   slice.seats = std::vector<StoreSeat>(spec.world_size);
-  note_made(progress, StoreShard::memory_bytes(*spec.store, shard, spec.shard_count));
 }
 
 void Job::make_gradients(GradientSlice& slice, std::size_t slot_count, BuildProgress* progress) {

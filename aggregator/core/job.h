@@ -17,6 +17,7 @@
 #include "aggregator/base/divisor.h"
 #include "aggregator/base/limits.h"
 #include "aggregator/base/policy_options.h"
+#include "aggregator/base/prefault.h"
 #include "aggregator/base/time.h"
 #include "aggregator/base/types.h"
 #include "aggregator/core/record.h"
@@ -103,17 +104,6 @@ struct Transfer {
   Rank target() const noexcept { return Rank{static_cast<std::uint16_t>(ranks())}; }
   bool between(Rank rank) const noexcept { return rank == source() || rank == target(); }
   std::uint32_t ranks() const noexcept { return source_and_target.load(std::memory_order_acquire); }
-};
-
-// How far the making of a job's memory is. Shared by the thread that makes it and the one that
-// answers for it.
-struct BuildProgress {
-  std::atomic<std::size_t> bytes{0};  // made; of Job::memory_bytes(), but for rounding. The maker
-  std::atomic<bool> unwanted{false};  // the maker may stop; anybody
-
-  void add(std::size_t made_bytes) noexcept {
-    bytes.store(bytes.load(std::memory_order_relaxed) + made_bytes, std::memory_order_relaxed);
-  }
 };
 
 class Job {

@@ -18,6 +18,7 @@
 #include "aggregator/base/check.h"
 #include "aggregator/base/counters.h"
 #include "aggregator/base/limits.h"
+#include "aggregator/base/prefault.h"
 #include "aggregator/base/time.h"
 #include "aggregator/base/types.h"
 #include "aggregator/base/verdict.h"
@@ -135,11 +136,10 @@ struct StreamSlice {
   std::uint32_t queue_tail = kNoSlot;
   Step head_step = 0;
   std::uint32_t head_rank = 0;
-  std::uint64_t head_chunks = 0;     // of its block: those whose results leave with the head's
-  std::vector<Slot> slots;           // index (step % window) * chunk_count + local chunk
-  std::vector<std::uint64_t> masks;  // mask_word_count a slot
-  std::unique_ptr<float[], void (*)(void*)> data{nullptr,
-                                                 nullptr};  // stride_floats a slot, 64-byte aligned
+  std::uint64_t head_chunks = 0;        // of its block: those whose results leave with the head's
+  std::vector<Slot> slots;              // index (step % window) * chunk_count + local chunk
+  std::vector<std::uint64_t> masks;     // mask_word_count a slot
+  FloatArray data{nullptr, std::free};  // stride_floats a slot, 64-byte aligned
 
   std::uint64_t* mask_of(std::size_t slot_index) noexcept {
     DCHECK(slot_index < slots.size());

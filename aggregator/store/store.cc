@@ -1,9 +1,6 @@
 // A shard's memory, and looking at it.
 #include "aggregator/store/store.h"
 
-#include <cstring>
-#include <new>
-
 #include "aggregator/base/check.h"
 #include "aggregator/core/mask.h"
 
@@ -23,15 +20,6 @@ std::size_t floats_of_place(const StoreSpec& spec) noexcept {
 }
 
 // Touched now, not by the first push.
-float* zeros(std::size_t count) {
-  if (count == 0) return nullptr;
-  auto* const floats = static_cast<float*>(std::aligned_alloc(64, count * sizeof(float)));
-  if (floats == nullptr) throw std::bad_alloc();
-  std::memset(floats, 0, count * sizeof(float));
-  return floats;
-}
-
-// As above.
 template <class T>
 void reserve_touched(std::vector<T>& vector, std::size_t size) {
   vector.resize(size);
@@ -51,7 +39,8 @@ std::size_t StoreShard::memory_bytes(const StoreSpec& spec, ShardId id,
          blocks * (sizeof(Block) + spec.world_size * (sizeof(Row) + sizeof(Turn)));
 }
 
-StoreShard::StoreShard(const StoreSpec& spec, ShardId id, std::uint16_t shard_count)
+StoreShard::StoreShard(const StoreSpec& spec, ShardId id, std::uint16_t shard_count,
+                       BuildProgress* progress)
     : spec_(spec),
       id_(id),
       shard_count_(shard_count),
@@ -67,8 +56,8 @@ StoreShard::StoreShard(const StoreSpec& spec, ShardId id, std::uint16_t shard_co
       gauges_(spec.world_size),
       progress_(spec.world_size) {
   CHECK(check_store(spec).ok() && id.value < shard_count);
-  memory_.reset(zeros(chunks_.size() * area_floats_));
-  places_.reset(zeros(chunks_.size() * place_floats_));
+  memory_ = allocate_prefaulted(chunks_.size() * area_floats_, progress);
+  places_ = allocate_prefaulted(chunks_.size() * place_floats_, progress);
   if (spec.gathers()) free_places_.resize(chunks_.size());
   for (std::uint32_t i = 0; i < free_places_.size(); ++i)
     free_places_[i] = static_cast<std::uint32_t>(free_places_.size()) - 1 - i;
@@ -78,6 +67,8 @@ StoreShard::StoreShard(const StoreSpec& spec, ShardId id, std::uint16_t shard_co
   for (Block& block : blocks_) block.at_clock = block.present = spec.world_size;
   for (Chunk& chunk : chunks_) chunk.missing = spec.world_size;
   for (std::uint16_t rank = 0; rank < spec.world_size; ++rank) survey(Rank{rank});
+  note_made(progress, memory_bytes(spec, id, shard_count) -
+                          chunks_.size() * (area_floats_ + place_floats_) * sizeof(float));
 }
 
 std::span<const float> StoreShard::parameters(ChunkIndex index) const noexcept {

@@ -12,11 +12,10 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
-#include <memory>
 #include <span>
 #include <vector>
 
+#include "aggregator/base/prefault.h"
 #include "aggregator/base/types.h"
 #include "aggregator/base/verdict.h"
 #include "aggregator/store/gauges.h"
@@ -66,8 +65,10 @@ class StoreShard {
     kLive,
   };
 
-  // All ranks are live from iteration 1. `spec` has passed check_store(). Throws std::bad_alloc.
-  StoreShard(const StoreSpec& spec, ShardId id, std::uint16_t shard_count);
+  // All ranks are live from iteration 1. `spec` has passed check_store(). Throws std::bad_alloc,
+  // also when `progress` says that nobody wants the store any more.
+  StoreShard(const StoreSpec& spec, ShardId id, std::uint16_t shard_count,
+             BuildProgress* progress = nullptr);
 
   // What such a shard's memory takes.
   static std::size_t memory_bytes(const StoreSpec& spec, ShardId id,
@@ -255,7 +256,7 @@ class StoreShard {
   const std::uint32_t block_count_;  // of this shard
   const std::size_t area_floats_;    // a chunk: parameters, states
   const std::size_t place_floats_;   // what is gathered for a chunk
-  std::unique_ptr<float[], decltype(&std::free)> memory_, places_;
+  FloatArray memory_, places_;
   std::vector<std::uint32_t> free_places_;  // the last one used is the next: it is in the cache
   std::vector<Block> blocks_;
   std::vector<Row> rows_;

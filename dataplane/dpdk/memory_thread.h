@@ -35,7 +35,7 @@ class MemoryThread {
   std::condition_variable posted_;
   std::deque<agg::MemoryOrder> orders_;  // under mutex_, like all below
   std::deque<agg::MemoryOrder> done_;
-  std::shared_ptr<agg::BuildProgress> progress_;  // of the order that is being carried out
+  std::shared_ptr<BuildProgress> progress_;  // of the order that is being carried out
   bool stop_ = false;
   std::thread thread_;  // the control side's
 };

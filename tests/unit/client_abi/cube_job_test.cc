@@ -314,7 +314,8 @@ appliances = [["inproc://refused-0-0", "inproc://refused-0-1"],
     options.address = cube.shape() + "?file=" + file;
     options.join_timeout = milliseconds(2000);
     if (rank == 1) options.averaging = sluice::Averaging::kSum;
-    errors[rank] = error_of([&] { Job job(options, {{"t", 8}}); }).what();
+    // Who shares no switch with the mistaken one may begin before it hears.
+    errors[rank] = error_of([&] { Job(options, {{"t", 8}}).barrier(kLong); }).what();
   });
   EXPECT_THAT(errors,
               Contains(AllOf(HasSubstr("averaging"), Not(HasSubstr("where its lanes move to")))));

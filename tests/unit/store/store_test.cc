@@ -41,6 +41,21 @@ TEST(StoreSpec, WithABoundTheStoreRefusesWhatCountsIterationsAndSaysWhy) {
   EXPECT_FALSE(check_store(spec).ok());
 }
 
+// Joins hear how far it is, and a job that nobody wants any more costs little.
+TEST(Store, ItsMemoryIsMadeInPiecesThatAreCounted) {
+  StoreSpec spec = spec_of(4, 0);
+  spec.block_count = 300;
+  spec.max_elems = 512;
+  BuildProgress made;
+  const agg::StoreShard shard(spec, ShardId{0}, 2, &made);
+  EXPECT_EQ(made.bytes, agg::StoreShard::memory_bytes(spec, ShardId{0}, 2));
+  BuildProgress left;
+  left.unwanted = true;
+  EXPECT_THROW(agg::StoreShard(spec, ShardId{0}, 2, &left), std::bad_alloc);
+  EXPECT_LT(left.bytes, made.bytes);
+  EXPECT_EQ(left.bytes, std::size_t{16} << 20);
+}
+
 TEST(Store, ADeltaCountsAnNthAndIsAppliedAtOnceWhereThereIsABound) {
   StoreSubject store(spec_of(4, 3), {1}, 10.0f);
   EXPECT_EQ(store.push(2, 1, 0, 8), Verdict::kFolded);
