@@ -37,6 +37,15 @@ IMPURE_HEADERS = re.compile(
 INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"')
 OPEN_END = re.compile(r"\b(TODO|FIXME|XXX)\b(?!\(#\d+\))")  # style-ok: the rule itself
 WORD = re.compile(r"[\w./+-]*\w")
+# Types and their names, where a namespace's begin: in the first column.
+PRODUCT = ("aggregator/", "client/", "config/", "dataplane/")
+NAMESPACE = re.compile(r"namespace(?: ([\w:]+))? \{$")
+TYPE = re.compile(r"(?:enum (?:class |struct )?|class |struct |union )"
+                  r"(?:\[\[.*?\]\] |alignas\(.*?\) )?(\w+)(?: final)?(?: :[^;]*)? \{"
+                  r"|using (\w+) =")
+# What puts a folder's parts together; they must not know it.
+FACADES = {"client/core/session.h": ("client/core/session", "client/core/stall.cc"),
+           "aggregator/core/shard.h": ("aggregator/core/shard",)}
 ANY_INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 IMPORT = re.compile(r"\s*(from|import) ")
 MACHINE_PATH = re.compile(r"(?<![\w.<$}])/(work|farm|home|root)/[a-z]")
@@ -100,6 +109,15 @@ def files_are_short(source: Source) -> Iterator[Finding]:
         yield MAX_LINES + 1, f"{len(source.lines)} lines; split at {MAX_LINES}, by idea"
 
 
+def facades_stay_above(source: Source) -> Iterator[Finding]:
+    for number, line in enumerate(source.lines, 1):
+        match = INCLUDE.match(line)
+        parts = FACADES.get(match.group(1)) if match else None
+        if parts and os.path.dirname(source.path) == os.path.dirname(match.group(1)) \
+                and not source.path.startswith(parts):
+            yield number, f"a part of {match.group(1)} includes it; what both need stands below"
+
+
 def no_path_of_one_machine(source: Source) -> Iterator[Finding]:
     for number, line in enumerate(source.lines, 1):
         if MACHINE_PATH.search(line) and "style-ok" not in line:
@@ -108,7 +126,8 @@ def no_path_of_one_machine(source: Source) -> Iterator[Finding]:
 
 RULES: List[Callable[[Source], Iterator[Finding]]] = [
     includes_start_at_the_root, pure_folders_stay_pure, headers_say_what_they_are,
-    open_ends_have_an_issue, lines_fit, files_are_short, no_path_of_one_machine,
+    open_ends_have_an_issue, lines_fit, files_are_short, facades_stay_above,
+    no_path_of_one_machine,
 ]
 
 
@@ -198,6 +217,27 @@ def unused(sources: List[Source]) -> List[str]:
             if not is_used(source.path)]
 
 
+def types_of_one_name(sources: List[Source]) -> List[str]:
+    """Two types of the product with one name in one namespace: one of them is found by chance."""
+    first, findings = {}, []
+    for source in sources:
+        if not source.path.startswith(PRODUCT) or not source.path.endswith(C_FAMILY):
+            continue
+        scope: List[str] = []
+        for number, line in enumerate(source.lines, 1):
+            opened, found = NAMESPACE.match(line), TYPE.match(line)
+            if opened:
+                scope.append(opened.group(1) or source.path)  # without a name: the file's own
+            elif line.startswith("}  // namespace"):
+                scope.pop()
+            elif found and scope:
+                key = ("::".join(scope), found.group(1) or found.group(2))
+                place = first.setdefault(key, f"{source.path}:{number}")
+                if place != f"{source.path}:{number}":
+                    findings.append(f"{source.path}:{number}: {'::'.join(key)} is also in {place}")
+    return findings
+
+
 def long_pages(sources: List[Source]) -> List[str]:
     """Folder pages that are more than a page. The top page and the benches' are what they are."""
     counts = [(source.path, len(re.findall(r"\S*\w\S*", "\n".join(source.lines))))
@@ -245,7 +285,7 @@ def main() -> int:
     sources = [source for source in (read(root, path) for path in paths) if source]
     findings = [finding for source in sources for finding in check(source)]
     findings += folders_without_readme(paths) + long_pages(sources) + pages_without_title(sources)
-    findings += blobs(root, paths) + unused(sources)
+    findings += blobs(root, paths) + unused(sources) + types_of_one_name(sources)
     findings += misformatted(root, paths) + bad_shell(root, sources)
     for finding in findings:
         print(finding)

@@ -4,7 +4,7 @@ import tempfile
 import unittest
 
 from check_style import (Source, blobs, check, folders_without_readme, long_pages,
-                         pages_without_title, unused)
+                         pages_without_title, types_of_one_name, unused)
 
 HEADER = "// What it is."
 
@@ -16,6 +16,7 @@ BAD = [
     ("config/a.cc", "// TODO: later", "open end without an issue"),  # style-ok
     ("config/a.cc", "x" * 101, "101 columns"),
     ("config/a.cc", "\n" * 500 + "x", "501 lines"),
+    ("client/core/flow.cc", '#include "client/core/session.h"', "a part of"),
     ("run", "cd /home/" + "someone", "a path of one machine"),
 ]
 
@@ -25,6 +26,8 @@ GOOD = [
     ("config/a.cc", "// TODO(#12): later"),
     ("config/a.cc", "x" * 100),
     ("config/a.toml", "x" * 101),
+    ("client/core/session_data.cc", '#include "client/core/session.h"'),
+    ("client/bcube/relay.cc", '#include "client/core/session.h"'),
 ]
 
 
@@ -58,6 +61,24 @@ class Style(unittest.TestCase):
             self.assertEqual(len(findings), 1, (path, findings))
             self.assertIn(path, findings[0])
         self.assertIn("a/main.cc", tree(user, ("a/used.h", ""), ("a/README.md", "main.cc"))[0])
+
+    def test_two_types_of_one_name_in_a_namespace_are_found(self):
+        def file(path, *lines):
+            return Source(path, ["namespace sluice::agg {", *lines, "}  // namespace sluice::agg"])
+        member = file("aggregator/core/job.h", "struct alignas(64) Member {", "  enum class Kind {",
+                      "};")
+        twins = ("class Member final : public Base {", "struct [[nodiscard]] Member {};",
+                 "enum class Member : std::uint8_t { kOne };", "using Member = int;")
+        for twin in twins:
+            findings = types_of_one_name([member, file("aggregator/jobs/entry.h", twin)])
+            self.assertEqual(len(findings), 1, (twin, findings))
+            self.assertIn("entry.h:2: sluice::agg::Member is also in aggregator/core/job.h:2",
+                          findings[0])
+        others = [file("aggregator/jobs/a.cc", "namespace {", "struct Member {", "}  // namespace"),
+                  file("aggregator/jobs/b.cc", "namespace {", "struct Member {", "}  // namespace"),
+                  file("aggregator/jobs/c.h", "struct Member;", "struct Kind {"),
+                  file("tests/unit/jobs/d.h", "struct Member {")]
+        self.assertEqual(types_of_one_name([member, *others]), [])
 
     def test_large_files_and_long_pages_are_found(self):
         with tempfile.TemporaryDirectory() as folder:
