@@ -134,8 +134,7 @@ void Progress::fill_transmit_burst(Lane& lane, TimeNs now, GiveWay give_way) {
   lane.tx_first = 0;
   lane.tx_count = 0;
   client::Transmit transmit;
-  const std::size_t limit_bytes = lane.transport->send_limit_bytes();
-  for (std::size_t bytes = 0; lane.tx_count < kBurst && bytes < limit_bytes; ++lane.tx_count) {
+  for (std::size_t bytes = 0; lane.tx_count < kBurst && bytes < lane.limit_bytes; ++lane.tx_count) {
     Outgoing& slot = lane.tx[lane.tx_count];
     if (!lane.session.poll_transmit(transmit, {slot.data, kMaxDatagramBytes}, now)) break;
     slot.bytes = transmit.bytes;
@@ -187,6 +186,7 @@ bool Progress::act(TimeNs now) {
     while (lane->transport->poll_path_event(path_event))
       lane->path_events.push_back(std::move(path_event));
     counters += lane->transport->counters();
+    lane->limit_bytes = lane->transport->send_limit_bytes();
   }
   events_.clear();
   bool running = true;
@@ -239,8 +239,10 @@ bool Progress::transmit(TimeNs now) {
 bool Progress::transmit(Lane& lane, TimeNs now) {
   std::size_t count = 0;
   while (count < kDatagramsPerLoop) {
-    if (lane.empty() && count != 0)
+    if (lane.empty() && count != 0) {
+      lane.limit_bytes = lane.transport->send_limit_bytes();
       with_lock(now, [&](auto give_way) { fill_transmit_burst(lane, now, give_way); });
+    }
     if (lane.empty()) break;
     const std::size_t sent =
         lane.transport->send({lane.tx.data() + lane.tx_first, lane.tx_count - lane.tx_first}, now);

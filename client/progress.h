@@ -58,7 +58,8 @@ class Progress {
     std::vector<std::uint8_t> tx_bytes;
     std::array<Outgoing, kBurst> tx{};
     std::size_t tx_first = 0;
-    std::size_t tx_count = 0;  // tx[tx_first, tx_count) waits to be sent
+    std::size_t tx_count = 0;     // tx[tx_first, tx_count) waits to be sent
+    std::size_t limit_bytes = 0;  // of the next burst, as the transport said
   };
 
   void run();

@@ -1,4 +1,5 @@
-// When the progress thread reads the memory of a gradient, and when no more.
+// When the progress thread reads the memory of a gradient, and when no more; where it holds the
+// lock.
 #include "client/progress.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +7,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <deque>
+#include <functional>
+#include <future>
+#include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -18,13 +22,48 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// Whether others get a lock at certain places of one thread. Names those where they did not.
+class FreeAt {
+ public:
+  void watch(SessionMutex& mutex) { mutex_ = &mutex; }
+  void operator()(const char* place) {
+    SessionMutex* const mutex = mutex_;
+    if (mutex == nullptr) return;
+    const std::lock_guard guard(places_mutex_);
+    places_.insert(place);
+    others_.push_back(std::async(std::launch::async, [mutex] { const auto lock = mutex->lock(); }));
+    if (others_.back().wait_for(5s) == std::future_status::ready)
+      others_.pop_back();
+    else
+      held_.insert(place);
+  }
+  std::set<std::string> places() const {
+    const std::lock_guard guard(places_mutex_);
+    return places_;
+  }
+  std::set<std::string> held() const {
+    const std::lock_guard guard(places_mutex_);
+    return held_;
+  }
+
+ private:
+  std::atomic<SessionMutex*> mutex_{nullptr};
+  mutable std::mutex places_mutex_;
+  std::set<std::string> places_, held_;
+  std::vector<std::future<void>>
+      others_;  // that still wait; they end with the thread that holds it
+};
+
 // A transport with its own appliance, which takes gradients as the test says.
 class TestTransport : public Transport {
  public:
   enum class Mode { kTake, kHold, kRefuse };
 
+  explicit TestTransport(FreeAt& free_at) : free_at_(free_at) {}
+
   TransportFacts facts() const override { return {.receive_credit_packets = 64}; }
   std::span<const Incoming> receive(TimeNs now) noexcept override {
+    free_at_("receive");
     arrived_.clear();
     appliance_.pump(now, [this](const agg::Transmit&, std::span<const std::uint8_t> bytes) {
       arrived_.emplace_back(bytes.begin(), bytes.end());
@@ -35,7 +74,13 @@ class TestTransport : public Transport {
     for (const auto& bytes : arrived_) incoming_.push_back({bytes});
     return incoming_;
   }
+  std::size_t send_limit_bytes() const noexcept override {
+    free_at_("send_limit_bytes");
+    return Transport::send_limit_bytes();
+  }
   std::size_t send(std::span<const Outgoing> datagrams, TimeNs now) noexcept override {
+    free_at_("send");
+    EXPECT_LE(datagrams.size(), kBurst);
     const bool gradient = datagrams[0].port_offset != 0;
     if (gradient && mode == Mode::kRefuse) {
       ++refusals;
@@ -50,9 +95,18 @@ class TestTransport : public Transport {
     held = false;
     return datagrams.size();
   }
-  bool poll_path_event(PathEvent&) noexcept override { return false; }
-  void wait(int, DurationNs) noexcept override { std::this_thread::sleep_for(1ms); }
-  TransportCounters counters() const noexcept override { return {}; }
+  bool poll_path_event(PathEvent&) noexcept override {
+    free_at_("poll_path_event");
+    return false;
+  }
+  void wait(int, DurationNs) noexcept override {
+    free_at_("wait");
+    std::this_thread::sleep_for(1ms);
+  }
+  TransportCounters counters() const noexcept override {
+    free_at_("counters");
+    return {};
+  }
 
   std::atomic<Mode> mode{Mode::kTake};
   std::atomic<bool> held{false};
@@ -73,6 +127,7 @@ class TestTransport : public Transport {
     if (!reply.empty()) replies_.push_back(std::move(reply));
   }
 
+  FreeAt& free_at_;
   agg::Appliance appliance_{agg::ApplianceOptions{}};
   std::vector<std::vector<std::uint8_t>> replies_, arrived_;
   std::vector<Incoming> incoming_;
@@ -90,16 +145,21 @@ class ProgressTest : public ::testing::Test {
  protected:
   ProgressTest()
       : ProgressTest(std::make_unique<Session>(
-            SessionOptions{
-                .job_name = "p", .world_size = 1, .nonce = 1, .path_datagram_bytes = 1472},
+            SessionOptions{.job_name = "p",
+                           .world_size = 1,
+                           .nonce = 1,
+                           .path_datagram_bytes = 1472,
+                           .stall_report_ns = 200 * kMillisecond},
             Layout::create({{"w", kElems, Dtype::kFloat32}}, 1024).value(), monotonic_now())) {}
   explicit ProgressTest(std::unique_ptr<Session> session)
       : session_(*session), shared_(std::move(session), session_) {
-    auto transport = std::make_unique<TestTransport>();
+    auto transport = std::make_unique<TestTransport>(free_at_);
     transport_ = transport.get();
     std::vector<Progress::Line> lines;
     lines.push_back({session_, std::move(transport)});
-    progress_ = std::make_unique<Progress>(shared_, std::move(lines), ProgressCallbacks{}, Log(),
+    ProgressCallbacks callbacks{.tensor_done = [this](auto...) { free_at_("tensor_done"); },
+                                .stalled = [this](auto...) { free_at_("stalled"); }};
+    progress_ = std::make_unique<Progress>(shared_, std::move(lines), std::move(callbacks), Log(),
                                            "p", nullptr);
     progress_->start();
   }
@@ -126,6 +186,7 @@ class ProgressTest : public ::testing::Test {
   std::vector<float> output_ = std::vector<float>(kElems, 0);
   Session& session_;
   SharedSession shared_;
+  FreeAt free_at_;
   TestTransport* transport_ = nullptr;
   std::unique_ptr<Progress> progress_;
 };
@@ -164,6 +225,41 @@ TEST_F(ProgressTest, WhatTheTransportRefusesIsNotReadFromTheCallersMemoryLater) 
   transport_->mode = TestTransport::Mode::kTake;
   EXPECT_TRUE(eventually([this] { return tensor_is_done(); }));
   EXPECT_EQ(output_, std::vector<float>(kElems, 1));
+}
+
+TEST_F(ProgressTest, TheLockIsFreeInEveryCallOfTheTransportEverySleepAndEveryCallback) {
+  free_at_.watch(shared_.mutex);
+  transport_->mode = TestTransport::Mode::kRefuse;  // nothing comes back: it stalls
+  submit();
+  const std::set<std::string> all{"receive", "send_limit_bytes", "send",    "poll_path_event",
+                                  "wait",    "counters",         "stalled", "tensor_done"};
+  EXPECT_TRUE(eventually([&] { return free_at_.places().contains("stalled"); }));
+  transport_->mode = TestTransport::Mode::kTake;
+  EXPECT_TRUE(eventually([&] { return free_at_.places() == all; }));
+  EXPECT_EQ(free_at_.held(), std::set<std::string>());
+}
+
+// With the lock for as long as a burst takes, a call lasts as long as that: the thread that goes
+// through the burst lets in whoever waits after each datagram of it.
+TEST(SessionMutex, ACallWaitsForOneDatagramAndNotForTheBurst) {
+  SessionMutex mutex;
+  std::atomic<bool> holds{false}, called{false};
+  std::thread progress([&] {
+    auto lock = mutex.lock_for_progress();
+    holds = true;
+    for (int i = 0; i < 5000 && !called; ++i) {  // a burst without end
+      std::this_thread::sleep_for(1ms);
+      mutex.give_way(lock);
+    }
+    EXPECT_TRUE(lock.owns_lock());
+    EXPECT_TRUE(called);
+  });
+  while (!holds) std::this_thread::yield();
+  {
+    const auto lock = mutex.lock();
+    called = true;
+  }
+  progress.join();
 }
 
 }  // namespace
