@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "aggregator/appliance/shards.h"
-#include "aggregator/jobs/jobs.h"
 #include "aggregator/wire/auth.h"
 
 namespace sluice::agg {
@@ -92,7 +91,8 @@ class ControlTest : public testing::Test {
   bool memory_at_once = true;    // else the test carries out what poll_memory() says
   std::optional<Shards> shards;  // real ones, where a test wants them
   std::vector<Sent> outbox;
-  Step transfer_step = 1;  // that shard 0 opened last on the state's stream
+  TimeNs next_tick_ns = kNever;  // ticks come in pass() only
+  Step transfer_step = 1;        // that shard 0 opened last on the state's stream
 
   void restart(JobsOptions changed) { storage.emplace(std::move(changed)); }
 
@@ -203,22 +203,41 @@ class ControlTest : public testing::Test {
   }
   void kill(const Worker& worker, const std::vector<const Worker*>& speakers) {
     jobs.suspect(JobId{worker.job}, Rank{worker.rank}, now);
-    transmit();
+    pump();
     pass(700 * kMillisecond, speakers);
   }
 
-  // Carries commands to the shards and their answers back.
-  void pump() {
-    for (ShardCommand command; jobs.poll_command(command);) {
-      commands.push_back(command);
-      if (shards)
-        shards->post(command);
-      else if (shards_answer)
-        answer(command);
+  // What serve_control() reaches: the shards, real or played, and the outbox.
+  struct Link {
+    ControlTest& test;
+    std::array<std::uint8_t, kMaxDatagramBytes> memory{};
+
+    bool take_event(ShardEvent& event) { return test.shards && test.shards->take_event(event); }
+    std::size_t pass_memory(Jobs& jobs, TimeNs now) {
+      return test.memory_at_once && carry_out_all(jobs, now);
     }
-    if (shards) shards->drain(now, [](const Transmit&, std::span<const std::uint8_t>) {});
-    for (ShardEvent event; shards && shards->take_event(event);) jobs.handle_event(event, now);
-    if (memory_at_once) carry_out_all(jobs, now);
+    std::span<std::uint8_t> room() { return memory; }
+    void send(const Transmit& to) {
+      test.outbox.push_back(
+          {.to = to, .bytes = {memory.begin(), memory.begin() + to.bytes}, .packet = {}});
+    }
+    void give_command(const ShardCommand& command) {
+      test.commands.push_back(command);
+      if (test.shards)
+        test.shards->post(command);
+      else if (test.shards_answer)
+        test.answer(command);
+    }
+  };
+  // Rounds of the control thread, and of the shards where there are any.
+  void pump() {
+    Link link{*this};
+    repeat_until_idle([&] {
+      const std::size_t work = serve_control(jobs, next_tick_ns, link, now);
+      next_tick_ns = kNever;
+      if (shards) shards->drain(now, [](const Transmit&, std::span<const std::uint8_t>) {});
+      return work;
+    });
   }
   void answer(const ShardCommand& command) {
     switch (command.kind) {
@@ -251,19 +270,9 @@ class ControlTest : public testing::Test {
     return result;
   }
 
-  // Takes what waits to be sent, as the control thread does in each of its loops.
-  void transmit() {
-    Transmit to;
-    std::array<std::uint8_t, kMaxDatagramBytes> out;
-    while (jobs.poll_transmit(to, out, now)) {
-      Sent one{.to = to, .bytes = {out.begin(), out.begin() + to.bytes}, .packet = {}};
-      outbox.push_back(std::move(one));
-    }
-  }
-
   // What has been sent since the last call.
   std::vector<Sent> sent() {
-    transmit();
+    pump();
     std::vector<Sent> all = std::exchange(outbox, {});
     for (Sent& one : all) EXPECT_EQ(wire::parse(one.bytes, one.packet), Verdict::kAccepted);
     return all;
@@ -282,9 +291,8 @@ class ControlTest : public testing::Test {
       now += 50 * kMillisecond;
       if (now / (50 * kMillisecond) % 5 == 0)
         for (const Worker* worker : speakers) keepalive(*worker);
-      jobs.tick(now);
+      next_tick_ns = now;
       pump();
-      transmit();
     }
   }
 
