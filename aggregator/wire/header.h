@@ -23,7 +23,7 @@ static_assert(std::endian::native == std::endian::little,
 inline constexpr std::uint16_t kMagic = 0x51C5;
 // Of all packets, this header, REFUSE, and that a JOIN begins with its nonce are the same in every
 // version from 4 on: whoever joins an appliance of another one is told of both.
-inline constexpr std::uint8_t kVersion = 9;
+inline constexpr std::uint8_t kVersion = 10;
 
 enum class PacketType : std::uint8_t {
   // Control, port P.

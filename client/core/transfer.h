@@ -78,9 +78,8 @@ class Transfers final : public PieceStream {
   struct [[gnu::packed]] Header {  // the first piece of a transfer
     std::uint64_t bytes = 0;
     std::uint32_t step = 0;
-    std::uint8_t reserved[20] = {};
   };
-  static_assert(sizeof(Header) == 32);
+  static_assert(sizeof(Header) == 12);
 
   // It answers a keepalive that left after `time_ns`.
   static bool is_answer_after(const wire::Status& status, TimeNs time_ns) noexcept;

@@ -120,14 +120,14 @@ wire::Status transfer(Step step, std::uint16_t source, std::uint16_t target) {
 }
 
 // The first piece of transfer 5, from rank 0.
-void answer_header(Scripted& bench, const std::array<std::uint8_t, 32>& header) {
+void answer_header(Scripted& bench, const std::array<std::uint8_t, 12>& header) {
   bench.answer(
       wire::PieceResult{
           .feedback = bench.feedback(),
           .step = 5,
-          .operation = {.size_bytes = 32, .root = 0, .kind = CollectiveKind::kTransfer},
+          .operation = {.size_bytes = 12, .root = 0, .kind = CollectiveKind::kTransfer},
           .mask_words = 1,
-          .payload_bytes = 32},
+          .payload_bytes = 12},
       std::array<std::uint64_t, 1>{kBoth}, header);
 }
 
@@ -135,7 +135,7 @@ TEST(Resync, AStatusOfBeforeItsOwnTransferDoesNotMakeItAGiver) {
   Bench bench;
   ASSERT_TRUE(bench.session.resync(bench.now).ok());
   bench.answer(transfer(5, 0, 1));
-  std::array<std::uint8_t, 32> header{};
+  std::array<std::uint8_t, 12> header{};
   header[8] = 7;  // the last step in a state of 0 bytes
   answer_header(bench, header);
   ASSERT_TRUE(bench.saw(Kind::kStateReceived));
@@ -175,7 +175,7 @@ TEST(Resync, RefusesAStateLargerThanItsMachinesMemory) {
   bench.start();
   ASSERT_TRUE(bench.session.resync(bench.now).ok());
   bench.answer(transfer(5, 0, 1));
-  std::array<std::uint8_t, 32> header{};
+  std::array<std::uint8_t, 12> header{};
   header[5] = 1;  // 2^40 bytes
   answer_header(bench, header);
   for (const Event& event : bench.events()) {
