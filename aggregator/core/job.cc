@@ -201,9 +201,8 @@ void Job::publish(StreamId stream, Step step, TimeNs now) noexcept {
     gauges.k.store(record.k, std::memory_order_relaxed);
     clock_.release(step, now);
   }
-  std::uint32_t participating_shards = 0;
-  for (std::uint16_t shard = 0; shard < spec.shard_count; ++shard)
-    participating_shards += slices[shard].of(stream).chunk_count != 0;
+  const std::uint32_t participating_shards =
+      std::min<std::uint32_t>(spec.shard_count, block_count(stream));
   CHECK(participating_shards != 0 && open_step(stream) == step - 1);
   window.shards_left.store(participating_shards, std::memory_order_relaxed);
   window.open_step.store(step, std::memory_order_release);
