@@ -79,7 +79,7 @@ endfunction()
 # A static library, or an interface library when there are no sources. Who links it may include its
 # HEADERS (default: all of its folder) and those of DEPS; those of PRIVATE_DEPS only it may include.
 # CHECKED: also NAME_checked, the same with every DCHECK on in all build types, over the checked of
-# DEPS; for the simulator and the tests, which must link no other of those libraries.
+# DEPS; for the simulator and the tests. Who links both kinds is refused.
 # PACKET_PATH: see sluice_optimize_link().
 function(sluice_library name)
   cmake_parse_arguments(ARG "CHECKED;PACKET_PATH" "" "SOURCES;HEADERS;DEPS;PRIVATE_DEPS" ${ARGN})
@@ -99,11 +99,8 @@ function(sluice_library name)
     endif()
     if(ARG_CHECKED)
       set(deps)
-      foreach(dep ${ARG_DEPS})
-        if(TARGET ${dep}_checked)
-          set(dep ${dep}_checked)
-        endif()
-        list(APPEND deps ${dep})
+      foreach(dep ${ARG_DEPS})  # some of them are declared later
+        list(APPEND deps $<IF:$<TARGET_EXISTS:${dep}_checked>,${dep}_checked,${dep}>)
       endforeach()
       add_library(${name}_checked STATIC EXCLUDE_FROM_ALL ${ARG_SOURCES})
       target_compile_options(${name}_checked PUBLIC -UNDEBUG)
@@ -111,6 +108,10 @@ function(sluice_library name)
       target_compile_options(${name}_checked PRIVATE -ffp-contract=off)
       target_link_libraries(${name}_checked PUBLIC ${deps}
                                             PRIVATE ${ARG_PRIVATE_DEPS} sluice_warnings)
+      set_target_properties(${name} ${name}_checked PROPERTIES
+                            COMPATIBLE_INTERFACE_STRING SLUICE_DCHECKS)
+      set_target_properties(${name} PROPERTIES INTERFACE_SLUICE_DCHECKS off)
+      set_target_properties(${name}_checked PROPERTIES INTERFACE_SLUICE_DCHECKS on)
     endif()
   else()
     add_library(${name} INTERFACE)

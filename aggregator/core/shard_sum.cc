@@ -207,8 +207,6 @@ bool satisfied(GradientSlice& slice, std::uint32_t slot_index) noexcept {
     return slice.record.satisfied_by(mask, count, slice.mask_word_count);
   }
   const std::uint64_t* passes = slice.passes_of(slot_index);
-  DCHECK(count_bits(passes, slice.mask_word_count) == sum.passed_count);
-  DCHECK(disjoint(mask, passes, slice.mask_word_count));
   const StepRecord rest = slice.record.without(passes, slice.mask_word_count);
   sum.k = rest.k;
   return rest.may.empty() || rest.satisfied_by(mask, count, slice.mask_word_count);
@@ -319,6 +317,7 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
     DCHECK(!test_bit(slice.mask_of(slot_index), rank));
     set_bit(slice.passes_of(slot_index), rank);
     ++slice.sums[slot_index].passed_count;
+    DCHECK(slice.consistent(slot_index));
     return try_complete_sum(job, slot_index, now) ? Verdict::kCompleted : Verdict::kPassed;
   }
   if (!nil && !fold(job, slice, slot_index, packet, entry, alike)) return Verdict::kShapeMismatch;
@@ -333,6 +332,7 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
     flow.last_contribution_ns = now;
     flow.last_contribution_step.store(body.step, std::memory_order_relaxed);
   }
+  DCHECK(slice.consistent(slot_index));
   if (!needs_more(slice, slot_index) && try_complete_sum(job, slot_index, now))
     return Verdict::kCompleted;
   return nil ? Verdict::kNilFolded : Verdict::kFolded;

@@ -17,6 +17,19 @@ bool GradientSlice::alike(std::size_t left, std::size_t right) const noexcept {
          !a.unwanted && !b.unwanted;
 }
 
+bool GradientSlice::consistent(std::size_t slot_index) const noexcept {
+  const Sum& sum = sums[slot_index];
+  const std::uint64_t* const mask = mask_of(slot_index).data();
+  const std::uint16_t count = slots[slot_index].count;
+  if (count_bits(mask, mask_word_count) != count || sum.data_count > count) return false;
+  for (std::size_t word = 0; sum.unwanted && word < mask_word_count; ++word)
+    if (unwanted[slot_index * mask_word_count + word] & ~mask[word]) return false;
+  if (passes.empty()) return sum.passed_count == 0;
+  const std::uint64_t* const passed = &passes[slot_index * mask_word_count];
+  return count_bits(passed, mask_word_count) == sum.passed_count &&
+         disjoint(mask, passed, mask_word_count);
+}
+
 std::uint64_t GradientSlice::alike_to(std::size_t first_slot, std::uint64_t chunks,
                                       std::size_t most_bytes) const noexcept {
   DCHECK(chunks != 0 && first_slot < slots.size());

@@ -249,6 +249,8 @@ struct GradientSlice : StreamSlice {
   std::uint64_t chunks_at_head(std::size_t most_bytes) const noexcept;
   // Of chunks that were to leave with this slot's, those whose slots have not been reopened since.
   std::uint64_t still_complete(std::size_t slot_index, std::uint64_t chunks) const noexcept;
+  // What holds for the sum of an open slot between any two contributions.
+  bool consistent(std::size_t slot_index) const noexcept;
   // Null where nobody may pass.
   std::uint64_t* passes_of(std::size_t slot_index) noexcept {
     DCHECK(slot_index < slots.size());

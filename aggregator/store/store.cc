@@ -71,6 +71,32 @@ StoreShard::StoreShard(const StoreSpec& spec, ShardId id, std::uint16_t shard_co
                           chunks_.size() * (area_floats_ + place_floats_) * sizeof(float));
 }
 
+bool StoreShard::consistent(std::uint32_t at) const noexcept {
+  const Block& block = blocks_[at];
+  if ((block.known & ~block.all) != 0 || (block.applied & ~block.known) != 0) return false;
+  if (block.applied != 0 && !(spec_.gathers() && is_known(block))) return false;
+  std::size_t present = 0, at_clock = 0, parked = 0;
+  for (std::uint16_t rank = 0; rank < spec_.world_size; ++rank) {
+    const Row& row = this->row(at, Rank{rank});
+    const bool counts = row.pushed != kAbsent;
+    present += counts;
+    at_clock += row.pushed == block.clock;
+    parked += row.parked;
+    if (counts && row.pushed < block.clock) return false;
+    // Of an iteration of which all chunks are in none is kept; what is applied has everybody's.
+    if ((row.counted & ~block.all) != 0 || (block.all != 0 && row.counted == block.all))
+      return false;
+    if (members_[rank] == MemberState::kLive && row.pushed == block.clock &&
+        (block.applied & ~row.counted) != 0)
+      return false;
+    if (is_known(block) && (row.wanted & ~block.all) != 0) return false;
+    // A pull that nothing would bring back to mind.
+    if ((row.wanted != 0) != row.parked && !row.queued) return false;
+    if (row.parked && (!row.pulled || row.wanted == 0 || ready(block, row))) return false;
+  }
+  return present == block.present && at_clock == block.at_clock && parked == block.parked;
+}
+
 std::span<const float> StoreShard::parameters(ChunkIndex index) const noexcept {
   const std::uint32_t at = local(index / kChunksPerBlock);
   return {area(at, index % kChunksPerBlock), chunk(at, index % kChunksPerBlock).elem_count};

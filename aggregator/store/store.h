@@ -246,6 +246,9 @@ class StoreShard {
   void park(std::uint32_t local_block, Rank rank) noexcept;
   void unpark(std::uint32_t local_block, Rank rank) noexcept;
 
+  // What holds for a block between any two events.
+  bool consistent(std::uint32_t local_block) const noexcept;
+
   // store_members.cc
   void change(Rank rank, MemberState now, const Change& change) noexcept;
   void carry_out(std::uint32_t local_block, const Change& change) noexcept;

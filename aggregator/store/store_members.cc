@@ -69,6 +69,7 @@ void StoreShard::carry_out(std::uint32_t at, const Change& change) noexcept {
       std::ranges::count_if(rows(at), [](const Row& each) { return each.pushed != kAbsent; }));
   if (block.present == 0) {
     block.at_clock = 0;
+    DCHECK(consistent(at));
     return;
   }
   if (spec_.gathers()) {
@@ -83,6 +84,7 @@ void StoreShard::carry_out(std::uint32_t at, const Change& change) noexcept {
   }
   advance(at);
   wake(at);
+  DCHECK(consistent(at));
 }
 
 }  // namespace sluice::agg

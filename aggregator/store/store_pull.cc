@@ -32,6 +32,7 @@ Verdict StoreShard::pull(const StorePull& pull) noexcept {
   if (!row.parked) row.priority = pull.priority;
   row.wanted |= pull.chunks;
   consider(at, pull.rank);
+  DCHECK(consistent(at));
   return Verdict::kProbe;
 }
 
@@ -124,6 +125,7 @@ bool StoreShard::poll_answer(StoreAnswer& answer) noexcept {
       row.queued = false;
       consider(turn.block, turn.rank);  // another pull has taken its place, of which it parks
     }
+    DCHECK(consistent(turn.block));
     if (answers) return true;
   }
   return false;

@@ -54,6 +54,7 @@ Verdict StoreShard::push(const StorePush& push) noexcept {
     wake(at);
   else
     consider(at, push.rank);  // its own push may be all that it waits for
+  DCHECK(consistent(at));
   return moved ? Verdict::kCompleted : Verdict::kFolded;
 }
 
@@ -74,10 +75,13 @@ Verdict StoreShard::initialise(std::uint32_t at, std::uint32_t index,
   std::memcpy(area(at, index), push.values.data(), push.values.size());
   block.known |= std::uint64_t{1} << index;
   gauges_.initial_chunks.fetch_add(1, std::memory_order_relaxed);
-  if (!is_known(block)) return Verdict::kFolded;
-  gauges_.initial_blocks.fetch_add(1, std::memory_order_relaxed);
-  wake(at);
-  return Verdict::kCompleted;
+  const bool completed = is_known(block);
+  if (completed) {
+    gauges_.initial_blocks.fetch_add(1, std::memory_order_relaxed);
+    wake(at);
+  }
+  DCHECK(consistent(at));
+  return completed ? Verdict::kCompleted : Verdict::kFolded;
 }
 
 // True: the block's clock has moved.

@@ -103,6 +103,7 @@ void Store::begin_push(LayerIndex index, std::span<const float* const> inputs, S
   ++pushing_count_;
   // The pool counts from 1, initial values being its first.
   pool_.push(index, step + 1, layer.block_end - layer.block_begin);
+  DCHECK(consistent(layer));
   note_age();
 }
 
@@ -154,6 +155,7 @@ Status Store::pull(LayerIndex index, std::span<float* const> outputs) {
   layer.least = kLastStep;
   ++pulling_count_;
   pool_.pull(index, layer.pushed + 2, layer.need, layer.block_end - layer.block_begin);
+  DCHECK(consistent(layer));
   note_age();
   return {};
 }
@@ -189,6 +191,18 @@ LayerClocks Store::clocks(LayerIndex index) const noexcept {
     clocks.parked = std::max(clocks.parked, one.parked);
   }
   return clocks;
+}
+
+bool Store::consistent(const Layer& layer) const noexcept {
+  int uncounted = 0;
+  for (std::uint32_t block = layer.block_begin; block < layer.block_end; ++block) {
+    if ((blocks_[block].counted & ~blocks_[block].all()) != 0) return false;
+    uncounted += std::popcount(blocks_[block].all() & ~blocks_[block].counted);
+  }
+  if (layer.pushing && (layer.push_left == 0 || layer.push_left != std::uint32_t(uncounted)))
+    return false;
+  if (layer.pulling) return 0 < layer.pull_left && layer.pull_left <= layer.chunk_count;
+  return !layer.has_copy || layer.held >= layer.need;
 }
 
 void Store::tell_pool(LayerIndex layer) noexcept { pool_.told(layer, clocks(layer)); }
@@ -289,6 +303,7 @@ Verdict Store::handle_values(const wire::Packet& packet, TimeNs now) {
   if (counted) note_counted(index, block.all(), now);
   // A layer's clock is that of all its blocks: too much for every packet.
   if (changed || verdict == Verdict::kCompleted) tell_pool(block.layer);
+  DCHECK(consistent(layer));
   return verdict;
 }
 
@@ -309,6 +324,7 @@ Verdict Store::handle_answer(const wire::Packet& packet, TimeNs now) {
        again &= again - 1)
     lost.push_back(body.block * kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(again)));
   if (of_push) note_counted(body.block, body.counted, now);
+  DCHECK(consistent(layer));
   return Verdict::kProbe;
 }
 

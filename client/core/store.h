@@ -123,6 +123,8 @@ class Store {
     return iteration - 1 > bound_ ? iteration - 1 - bound_ : 0;
   }
   Status check(LayerIndex layer, std::size_t pointers, const char* what) const;
+  // What holds for a layer between any two events.
+  bool consistent(const Layer& layer) const noexcept;
   void begin_push(LayerIndex layer, std::span<const float* const> inputs, Step step);
   std::uint16_t shard_of_block(std::uint32_t block) const noexcept {
     return static_cast<std::uint16_t>(block % link_.shard_count());
