@@ -206,6 +206,7 @@ bool satisfied(GradientSlice& slice, std::uint32_t slot_index) noexcept {
     sum.k = slice.record.k;
     return slice.record.satisfied_by(mask, count, slice.mask_word_count);
   }
+  DCHECK(slice.consistent(slot_index));
   const std::uint64_t* passes = slice.passes_of(slot_index);
   const StepRecord rest = slice.record.without(passes, slice.mask_word_count);
   sum.k = rest.k;

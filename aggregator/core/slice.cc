@@ -18,6 +18,7 @@ bool GradientSlice::alike(std::size_t left, std::size_t right) const noexcept {
 }
 
 bool GradientSlice::consistent(std::size_t slot_index) const noexcept {
+  DCHECK(slot_index < sums.size());
   const Sum& sum = sums[slot_index];
   const std::uint64_t* const mask = mask_of(slot_index).data();
   const std::uint16_t count = slots[slot_index].count;
