@@ -300,6 +300,7 @@ Counters Job::counters() const {
   counters.send_errors = shared_.transport.send_errors;
   counters.segmented_packets = shared_.transport.segmented;
   counters.coalesced_packets = shared_.transport.coalesced;
+  counters.receive_drops = shared_.transport.receive_drops;
   return counters;
 }
 

@@ -41,7 +41,9 @@ namespace sluice::client {
   X(oldest_request_iterations,                                                                   \
     "iterations by which the oldest request to a store that has not left is behind, now")        \
   X(detours, "times that another switch of a BCube's level stood in for this rank's own")        \
-  X(detoured_lanes, "lanes of a BCube that are on such another switch now")
+  X(detoured_lanes, "lanes of a BCube that are on such another switch now")                      \
+  X(receive_drops,                                                                               \
+    "datagrams, or trains of them, that came and found no room; as lost ones they are asked for")
 
 struct Counters {
 #define X(name, help) std::uint64_t name = 0;

@@ -68,11 +68,14 @@ struct TransportCounters {
   std::uint64_t send_errors = 0;  // datagrams that the operating system did not take
   std::uint64_t segmented = 0;    // datagrams that left as part of a train
   std::uint64_t coalesced = 0;    // that came as part of one
+  // Buffers (a datagram or a train) that came and found no room.
+  std::uint64_t receive_drops = 0;
 
   TransportCounters& operator+=(const TransportCounters& other) noexcept {
     send_errors += other.send_errors;
     segmented += other.segmented;
     coalesced += other.coalesced;
+    receive_drops += other.receive_drops;
     return *this;
   }
 };

@@ -426,7 +426,7 @@ typedef struct sluice_part {
   uint32_t level;  /* likewise: of the port and the switch */
 } sluice_part;
 
-/* Counters since the join; they only grow, but for four facts. In this order
+/* Counters since the join; they only grow, but for five facts. In this order
  * sluice_counter_name() tells their names, and sluice_counter_help() more about each. */
 typedef struct sluice_counters {
   size_t struct_size;
@@ -464,6 +464,8 @@ typedef struct sluice_counters {
                                          left is behind the iteration under way, now */
   uint64_t detours;        /* over bcube://: times that another switch stood in for this rank's */
   uint64_t detoured_lanes; /* likewise: lanes that are on such another switch now */
+  uint64_t receive_drops;  /* datagrams, or trains of them, that came and found no room: this
+                              process looked too late. As lost ones they are asked for again */
 } sluice_counters;
 
 /* "0.2.0", the version of the library that is loaded. Never fails; static storage. */
@@ -825,9 +827,9 @@ SLUICE_API sluice_status sluice_get_counters(sluice_job* job, sluice_counters* c
 
 /* As sluice_get_counters() for the part `index` of the job's traffic, counted from 0: an ordinary
  * job has one; over bcube://n,k there are k * k, of each thread at each level, without what the
- * servers say to each other beside gradients. Counters of the operating system's part (send_errors,
- * segmented_packets, coalesced_packets) are known for the whole job only. SLUICE_NOT_FOUND beyond
- * the last part. Never blocks. */
+ * servers say to each other beside gradients. Counters of the transport (send_errors,
+ * segmented_packets, coalesced_packets, receive_drops) are known for the whole job only.
+ * SLUICE_NOT_FOUND beyond the last part. Never blocks. */
 SLUICE_API sluice_status sluice_get_part_counters(sluice_job* job, uint32_t index,
                                                   sluice_part* part, sluice_counters* counters);
 

@@ -81,7 +81,9 @@ class VhostTransport final : public Transport {
     port_->wait(*inbox_, wake_fd, timeout_ns);
   }
 
-  TransportCounters counters() const noexcept override { return {.send_errors = send_errors_}; }
+  TransportCounters counters() const noexcept override {
+    return {.send_errors = send_errors_, .receive_drops = inbox_->receive_drops};
+  }
 
  private:
   static std::string address_of(const wire::IpAddress& address, std::uint16_t port) {

@@ -238,6 +238,7 @@ std::size_t VhostPort::receive(Inbox& inbox, std::span<Incoming, kBurst> datagra
   if (inbox.count == 0) look(inbox);
   inbox.path.dst_mac = path_.dst_mac;
   inbox.link_is_gone = link_is_gone_;
+  inbox.receive_drops = inbox.dropped;
   inbox.lent_count = static_cast<std::uint32_t>(std::min(inbox.count, kBurst));
   for (std::uint32_t i = 0; i < inbox.lent_count; ++i) {
     const Received& received = inbox.waiting[inbox.first];
@@ -291,7 +292,10 @@ bool VhostPort::hand_over(const wire::Frame& frame, const sluice_dpdk_frame& hel
   heard_ns_ = now_ns_;
   asked_ = false;
   Inbox& inbox = **to;
-  if (inbox.count == inbox.waiting.size()) return false;
+  if (inbox.count == inbox.waiting.size()) {
+    ++inbox.dropped;
+    return false;
+  }
   const std::size_t behind = inbox.first + inbox.count++;
   inbox.waiting[behind % inbox.waiting.size()] = {held, frame.payload};
   if (&inbox != &looking && std::exchange(inbox.asleep, false))

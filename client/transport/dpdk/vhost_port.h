@@ -47,12 +47,14 @@ class VhostPort {
     wire::UdpPath path;               // to the appliance; no MAC address while it is not known
     bool link_is_gone = false;        // for good
     std::uint32_t credit_frames = 0;  // its share of those that may wait to be received
+    std::uint64_t receive_drops = 0;  // frames for it that found no room
     std::array<sluice_dpdk_frame, kBurst> lent{};
     std::uint32_t lent_count = 0;
     // Under the port's lock.
     std::vector<Received> waiting;  // a ring
     std::size_t first = 0;
     std::size_t count = 0;
+    std::uint64_t dropped = 0;
     bool asleep = false;
     std::uint64_t looks = 0;         // of this one, for frames
     std::uint64_t others_looks = 0;  // of the others, when it slept last

@@ -86,6 +86,9 @@ bool TrainReceiver::fetch(int fd) noexcept {
       ::recvmmsg(fd, messages_.data(), static_cast<unsigned>(asked_), MSG_DONTWAIT, nullptr);
   if (count <= 0) return false;
   count_ = static_cast<std::size_t>(count);
+  // Nothing is said before the first drop.
+  if (const int drops = told(count_ - 1, SOL_SOCKET, SO_RXQ_OVFL); drops != 0)
+    dropped_ = static_cast<std::uint32_t>(drops);
   // About a burst the next time, so that what is fetched is still in the cache when it is read.
   std::size_t datagrams = 0;
   for (std::size_t i = 0; i < count_; ++i)
@@ -100,17 +103,22 @@ bool TrainReceiver::intact(std::size_t message) const noexcept {
          segment_bytes(message) <= kLargestDatagram;
 }
 
+int TrainReceiver::told(std::size_t message, int level, int type) const noexcept {
+  auto* const header = const_cast<msghdr*>(&messages_[message].msg_hdr);
+  for (cmsghdr* part = CMSG_FIRSTHDR(header); part != nullptr; part = CMSG_NXTHDR(header, part)) {
+    if (part->cmsg_level != level || part->cmsg_type != type) continue;
+    int value = 0;
+    std::memcpy(&value, CMSG_DATA(part), sizeof value);
+    return value;
+  }
+  return 0;
+}
+
 // The length of all its datagrams but the last; of a single one its own.
 std::size_t TrainReceiver::segment_bytes(std::size_t message) const noexcept {
   const std::size_t all = std::max<std::size_t>(messages_[message].msg_len, 1);
-  auto* const header = const_cast<msghdr*>(&messages_[message].msg_hdr);
-  for (cmsghdr* part = CMSG_FIRSTHDR(header); part != nullptr; part = CMSG_NXTHDR(header, part)) {
-    if (part->cmsg_level != IPPROTO_UDP || part->cmsg_type != UDP_GRO) continue;
-    int bytes = 0;
-    std::memcpy(&bytes, CMSG_DATA(part), sizeof bytes);
-    return bytes > 0 ? std::min(all, static_cast<std::size_t>(bytes)) : all;
-  }
-  return all;
+  const int bytes = told(message, IPPROTO_UDP, UDP_GRO);
+  return bytes > 0 ? std::min(all, static_cast<std::size_t>(bytes)) : all;
 }
 
 std::size_t TrainReceiver::cut(std::span<Incoming> out) noexcept {

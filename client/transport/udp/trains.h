@@ -106,15 +106,20 @@ class TrainReceiver {
   std::uint64_t take_too_long() noexcept { return std::exchange(too_long_, 0); }
   // Datagrams that came in company, since the start.
   std::uint64_t coalesced() const noexcept { return coalesced_; }
+  // Messages that the socket's buffer had no room for, as far as later ones have told; of a socket
+  // with SO_RXQ_OVFL.
+  std::uint64_t dropped() const noexcept { return dropped_; }
 
  private:
   static constexpr std::size_t kSlots = 32;
   static constexpr std::size_t kSlotBytes = 65'536;  // any message; a short one touches no more
 
   struct Control {
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> bytes;
+    alignas(cmsghdr) std::array<char, 2 * CMSG_SPACE(sizeof(int))> bytes;
   };
 
+  // What the kernel says beside the message, or 0.
+  int told(std::size_t message, int level, int type) const noexcept;
   bool intact(std::size_t message) const noexcept;
   std::size_t segment_bytes(std::size_t message) const noexcept;
   // Of the next message, from offset_ on.
@@ -125,6 +130,7 @@ class TrainReceiver {
   std::size_t next_ = 0;    // message
   std::size_t offset_ = 0;  // in it
   std::uint64_t coalesced_ = 0;
+  std::uint32_t dropped_ = 0;
   std::uint64_t too_long_ = 0;
   std::unique_ptr<std::uint8_t[]> bytes_;  // its pages are taken when they are first used
   std::array<mmsghdr, kSlots> messages_{};

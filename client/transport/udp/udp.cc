@@ -135,8 +135,10 @@ class UdpTransport final : public Transport {
   int poll_fd() const noexcept override { return socket_.get(); }
 
   TransportCounters counters() const noexcept override {
-    return {
-        .send_errors = send_errors_, .segmented = segmented_, .coalesced = receiver_.coalesced()};
+    return {.send_errors = send_errors_,
+            .segmented = segmented_,
+            .coalesced = receiver_.coalesced(),
+            .receive_drops = receiver_.dropped()};
   }
 
  private:
@@ -183,6 +185,7 @@ class UdpTransport final : public Transport {
     else
       set_int(fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
     grow_receive_buffer(fd);
+    set_int(fd, SOL_SOCKET, SO_RXQ_OVFL, 1);
     set_int(fd, SOL_SOCKET, SO_SNDBUF, kSendBufferBytes);
     // The kernel charges for whole buffers: twice the payload is a safe guess for large frames. An
     // eighth is left for control packets and for what arrives late.

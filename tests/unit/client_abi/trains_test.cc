@@ -253,6 +253,17 @@ TEST_P(Receiving, DropsWhatIsLongerThanAnyDatagramOfTheProtocol) {
   EXPECT_THAT(receive_all(*transport_).lengths, ElementsAre(kLargestDatagram));
 }
 
+TEST_P(Receiving, CountsWhatTheBufferHadNoRoomForOnceSomethingElseComes) {
+  const int bytes = 20'000;  // the kernel takes twice that, headers and all
+  ASSERT_EQ(::setsockopt(socket_of(worker_), SOL_SOCKET, SO_RCVBUF, &bytes, sizeof bytes), 0);
+  for (int i = 0; i < 100; ++i) peer_.send(worker_, 1400, 0);
+  const std::size_t kept = receive_all(*transport_).lengths.size();
+  ASSERT_LT(kept, 100u);
+  peer_.send(worker_, 100, 0);
+  EXPECT_EQ(receive_all(*transport_).lengths.size(), 1u);
+  EXPECT_EQ(transport_->counters().receive_drops, 100 - kept);
+}
+
 INSTANTIATE_TEST_SUITE_P(Trains, Receiving, ::testing::Values(true, false));
 
 }  // namespace

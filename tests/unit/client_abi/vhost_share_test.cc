@@ -107,6 +107,8 @@ TEST_F(SharedVhostTest, WhatNobodyTakesFillsItsOwnShareAndNobodyElses) {
   std::size_t kept = 0;
   for (std::size_t count; (count = idle->receive(kSecond).size()) != 0;) kept += count;
   EXPECT_EQ(kept, 200u) << "half of the port's buffers";
+  EXPECT_EQ(idle->counters().receive_drops, 800u);
+  EXPECT_EQ(busy->counters().receive_drops, 0u);
 }
 
 TEST_F(SharedVhostTest, WhoLeavesGivesBackWhatItHadAndTheOtherGoesOn) {
