@@ -173,12 +173,11 @@ class Kernels final : public Side {
     float* acc = sums_.get() + chunk * acc_floats_;
     for (std::uint16_t rank = 0; rank < kWorkers; ++rank) {
       const std::uint8_t* payload = datagrams_.payload(rank, chunk);
-      if (rank == 0) {
-        agg::fold_store(acc, payload, shape_.elems(), Dtype::kFloat32);
-      } else {
-        agg::fold_add(acc, payload, shape_.elems(), Dtype::kFloat32);
-      }
-      if (extras_.norms) norm_ += agg::squared_norm(payload, shape_.elems(), Dtype::kFloat32);
+      if (extras_.norms)
+        norm_ += agg::fold_with_norm(acc, rank != 0, payload, shape_.elems(), Dtype::kFloat32);
+      else
+        (rank == 0 ? agg::fold_store : agg::fold_add)(acc, payload, shape_.elems(),
+                                                      Dtype::kFloat32);
     }
     CHECK(agg::finish(acc, shape_.elems(), kWorkers, Dtype::kFloat32,
                       reinterpret_cast<std::uint8_t*>(acc)));

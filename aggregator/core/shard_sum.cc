@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <utility>
 
 #include "aggregator/base/check.h"
 #include "aggregator/base/prefetch.h"
@@ -67,16 +68,17 @@ void begin_at_zero(GradientSlice& slice, std::uint32_t slot_index) noexcept {
   sum.begun = true;
 }
 
-void accumulate(GradientSlice& slice, std::uint32_t slot_index,
-                const std::uint8_t* payload) noexcept {
+// Returns the payload's squared norm if that is needed.
+double accumulate(GradientSlice& slice, std::uint32_t slot_index, const std::uint8_t* payload,
+                  bool needs_norm) noexcept {
   Sum& sum = slice.sums[slot_index];
   DCHECK(sum.begun == sum.has_data());
   DCHECK(sum.elem_count <= slice.stride_floats);
-  if (sum.begun)
-    fold_add(slice.data_of(slot_index), payload, sum.elem_count, sum.dtype);
-  else
-    fold_store(slice.data_of(slot_index), payload, sum.elem_count, sum.dtype);
-  sum.begun = true;
+  float* acc = slice.data_of(slot_index);
+  const bool begun = std::exchange(sum.begun, true);
+  if (needs_norm) return fold_with_norm(acc, begun, payload, sum.elem_count, sum.dtype);
+  (begun ? fold_add : fold_store)(acc, payload, sum.elem_count, sum.dtype);
+  return 0;
 }
 
 // A rank's, in a reproducible job.
@@ -170,6 +172,9 @@ bool fold(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
         static_cast<std::uint16_t>(payload_bytes(sum.result, sum.elem_count));
   }
   const Rank rank{packet.common().rank};
+  const bool needs_norm = job.policy().needs_norms() && body.weight != 0;
+  double norm = 0;
+  DCHECK(!needs_norm || !slice.in_rank_order());
   if (slice.in_rank_order() && entry != nullptr) {
     accumulate_in_order(job, slice, slot_index, rank, *entry);
   } else if (slice.in_rank_order()) {
@@ -177,17 +182,15 @@ bool fold(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
   } else if (entry != nullptr) {
     begin_at_zero(slice, slot_index);
     add_sparse(slice.data_of(slot_index), *entry, body.elem_count, body.dtype);
+    if (needs_norm && entry->value_count != 0)
+      norm = squared_norm(entry->values, entry->value_count, body.dtype);
   } else {
-    accumulate(slice, slot_index, payload);
+    norm = accumulate(slice, slot_index, payload, needs_norm);
   }
   sum.sparse |= entry != nullptr;
   ++sum.data_count;
   DCHECK(sum.data_count <= job.spec.world_size);
-  const std::size_t value_count = entry == nullptr ? body.elem_count : entry->value_count;
-  if (job.policy().needs_norms() && body.weight != 0 && value_count != 0)
-    sum.square_sum +=
-        squared_norm(entry == nullptr ? payload : entry->values, value_count, body.dtype) /
-        square(body.weight);
+  if (needs_norm) sum.square_sum += norm / square(body.weight);
   return true;
 }
 

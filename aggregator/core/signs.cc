@@ -110,13 +110,16 @@ HWY_INLINE double sum_in_double(D, hn::Vec<D> lanes) noexcept {
 }
 #endif
 
-// Four independent sums hide the latency of an addition.
-template <class Format>
-double norm_all(const std::uint8_t* payload, std::size_t elem_count) {
+// Four independent sums hide the latency of an addition. `take(d, value, at)` gets each vector,
+// too.
+template <class Format, class Take>
+double norm_all(const std::uint8_t* payload, std::size_t elem_count, const Take& take) {
   const hn::ScalableTag<float> d;
   const std::size_t lanes = hn::Lanes(d);
   const auto load = [&](std::size_t at) {
-    return Format::load(d, payload + at * Format::kElemBytes);
+    const auto value = Format::load(d, payload + at * Format::kElemBytes);
+    take(d, value, at);
+    return value;
   };
   auto sum0 = hn::Zero(d), sum1 = hn::Zero(d), sum2 = hn::Zero(d), sum3 = hn::Zero(d);
   std::size_t at = 0;
@@ -135,16 +138,36 @@ double norm_all(const std::uint8_t* payload, std::size_t elem_count) {
   double total = sum_in_double(d, hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3)));
   const hn::CappedTag<float, 1> d_one;
   for (; at < elem_count; ++at) {
-    const double value = hn::GetLane(Format::load(d_one, payload + at * Format::kElemBytes));
+    const auto lane = Format::load(d_one, payload + at * Format::kElemBytes);
+    take(d_one, lane, at);
+    const double value = hn::GetLane(lane);
     total += value * value;
   }
   return total;
 }
 
-double norm_any(const std::uint8_t* payload, std::size_t elem_count, Dtype dtype) {
-  if (dtype == Dtype::kFloat32) return norm_all<Float32Format>(payload, elem_count);
-  if (dtype == Dtype::kFloat16) return norm_all<Float16Format>(payload, elem_count);
-  return norm_all<Bfloat16Format>(payload, elem_count);
+template <class Take>
+double norm_any(const std::uint8_t* payload, std::size_t elem_count, Dtype dtype,
+                const Take& take) {
+  if (dtype == Dtype::kFloat32) return norm_all<Float32Format>(payload, elem_count, take);
+  if (dtype == Dtype::kFloat16) return norm_all<Float16Format>(payload, elem_count, take);
+  return norm_all<Bfloat16Format>(payload, elem_count, take);
+}
+
+double norm_alone(const std::uint8_t* payload, std::size_t elem_count, Dtype dtype) {
+  return norm_any(payload, elem_count, dtype, [](auto, auto, std::size_t) {});
+}
+
+double norm_and_store(float* acc, const std::uint8_t* payload, std::size_t elem_count,
+                      Dtype dtype) {
+  return norm_any(payload, elem_count, dtype,
+                  [acc](auto d, auto value, std::size_t at) { hn::StoreU(value, d, acc + at); });
+}
+
+double norm_and_add(float* acc, const std::uint8_t* payload, std::size_t elem_count, Dtype dtype) {
+  return norm_any(payload, elem_count, dtype, [acc](auto d, auto value, std::size_t at) {
+    hn::StoreU(hn::Add(hn::LoadU(d, acc + at), value), d, acc + at);
+  });
 }
 
 }  // namespace sluice::agg::HWY_NAMESPACE
@@ -155,7 +178,9 @@ namespace sluice::agg {
 
 HWY_EXPORT(exchange_all);
 HWY_EXPORT(exchange_sampled);
-HWY_EXPORT(norm_any);
+HWY_EXPORT(norm_alone);
+HWY_EXPORT(norm_and_store);
+HWY_EXPORT(norm_and_add);
 
 std::uint64_t exchange_signs(const float* acc, std::size_t elem_count, std::uint16_t stride,
                              std::uint64_t* stored) noexcept {
@@ -171,7 +196,18 @@ std::uint64_t exchange_signs(const float* acc, std::size_t elem_count, std::uint
 double squared_norm(const std::uint8_t* payload, std::size_t elem_count, Dtype dtype) noexcept {
   CHECK(dtype != Dtype::kBytes);
   if (dtype == Dtype::kInt8) return squared_norm_int8(payload, elem_count);
-  return HWY_DYNAMIC_DISPATCH(norm_any)(payload, elem_count, dtype);
+  return HWY_DYNAMIC_DISPATCH(norm_alone)(payload, elem_count, dtype);
+}
+
+double fold_with_norm(float* acc, bool begun, const std::uint8_t* payload, std::size_t elem_count,
+                      Dtype dtype) noexcept {
+  CHECK(dtype != Dtype::kBytes);
+  if (dtype == Dtype::kInt8) {  // a quarter of the bytes, and each way needs the scale first
+    (begun ? add_int8 : store_int8)(acc, payload, elem_count);
+    return squared_norm_int8(payload, elem_count);
+  }
+  return begun ? HWY_DYNAMIC_DISPATCH(norm_and_add)(acc, payload, elem_count, dtype)
+               : HWY_DYNAMIC_DISPATCH(norm_and_store)(acc, payload, elem_count, dtype);
 }
 
 }  // namespace sluice::agg

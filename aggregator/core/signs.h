@@ -49,4 +49,9 @@ std::uint64_t exchange_signs(const float* acc, std::size_t elem_count, std::uint
 [[nodiscard]] double squared_norm(const std::uint8_t* payload, std::size_t elem_count,
                                   Dtype dtype) noexcept;
 
+// Both in one pass: fold_store() of the payload or, where the sum has `begun`, fold_add() (fold.h);
+// and its squared_norm(), which is returned.
+[[nodiscard]] double fold_with_norm(float* acc, bool begun, const std::uint8_t* payload,
+                                    std::size_t elem_count, Dtype dtype) noexcept;
+
 }  // namespace sluice::agg

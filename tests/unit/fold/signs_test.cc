@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <vector>
 
+#include "aggregator/core/fold.h"
+#include "aggregator/core/narrow.h"
 #include "tests/unit/fold/fold_reference.h"
 
 namespace sluice::agg {
@@ -157,6 +160,34 @@ TEST(SquaredNorm, OfAChunkOfGaussiansIsWithin1e5OfTheSumInDouble) {
     const double norm = squared_norm(reinterpret_cast<const std::uint8_t*>(values.data()),
                                      values.size(), Dtype::kFloat32);
     EXPECT_NEAR(norm / expected, 1, 1e-5) << target;
+  });
+}
+
+TEST(SquaredNorm, TakenWithTheSumChangesNeither) {
+  on_every_target([&](std::string_view target) {
+    for (Dtype dtype : {Dtype::kFloat32, Dtype::kFloat16, Dtype::kBfloat16, Dtype::kInt8}) {
+      for (std::size_t length = 1; length <= kMaxLength; ++length) {
+        Accumulator apart(length, 12345.0f), together(length, 12345.0f);
+        for (std::size_t rank = 0; rank < 3; ++rank) {
+          const std::size_t bytes = payload_bytes(dtype, length);
+          GuardedBytes payload(bytes + rank);
+          std::vector<float> values(length);
+          for (std::size_t i = 0; i < length; ++i)
+            values[i] = static_cast<float>((i * 7 + rank * 5) % 13) - 6;
+          if (dtype == Dtype::kFloat32)
+            std::memcpy(payload.data(), values.data(), bytes);
+          else
+            pack(values.data(), std::vector<float>(length).data(), length, dtype, payload.data());
+          (rank == 0 ? fold_store : fold_add)(apart.data(), payload.data(), length, dtype);
+          const double norm =
+              fold_with_norm(together.data(), rank != 0, payload.data(), length, dtype);
+          ASSERT_EQ(norm, squared_norm(payload.data(), length, dtype)) << target << ' ' << length;
+          for (std::size_t i = 0; i <= length; ++i)
+            ASSERT_EQ(together.data()[i], apart.data()[i])
+                << target << " length " << length << " element " << i;
+        }
+      }
+    }
   });
 }
 
