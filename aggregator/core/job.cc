@@ -109,6 +109,7 @@ Job::Job(const JobSpec& job_spec, BuildProgress* progress)
     for (std::size_t stream = 0; stream < kStreamCount; ++stream) {
       StreamSlice& slice = job_slice.of(static_cast<StreamId>(stream));
       slice.chunk_count = owned_chunks(static_cast<StreamId>(stream), ShardId{shard});
+      slice.by_chunk_count = Divisor(std::max(1u, slice.chunk_count));
       slice.stride_floats = stride_floats(spec, stream);
       slice.mask_word_count = mask_word_count;
       const std::size_t slot_count = std::size_t{spec.windows[stream]} * slice.chunk_count;

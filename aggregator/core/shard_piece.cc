@@ -134,7 +134,7 @@ bool Shard::try_complete_piece(Job& job, StreamId stream, std::uint32_t slot_ind
   DCHECK(slice.operations[slot_index] == slice.collective.operation);
   const bool transfer = stream == StreamId::kState;
   if (transfer && slot.payload_bytes == 0) return false;
-  const bool needs_one = transfer && slot_index % slice.chunk_count != 0;
+  const bool needs_one = transfer && slice.local_chunk(slot_index) != 0;
   if (!needs_one &&
       !slice.record.satisfied_by(slice.mask_of(slot_index), slot.count, slice.mask_word_count))
     return false;

@@ -28,7 +28,7 @@ void observe_signs(const PolicyOptions& policy, GradientSlice& slice,
   DCHECK(policy.round_steps != 0 && slice.sign_words != 0);
   if (slice.record.step % policy.round_steps != 0) return;
   const std::uint16_t elem_count = slice.sums[slot_index].elem_count;
-  const std::uint32_t local_chunk = slot_index % slice.chunk_count;
+  const std::uint32_t local_chunk = slice.local_chunk(slot_index);
   const std::uint64_t flipped =
       exchange_signs(slice.data_of(slot_index), elem_count, policy.sign_stride,
                      slice.signs.data() + local_chunk * slice.sign_words);
@@ -112,7 +112,7 @@ struct Addends {
 // brings. Null: the slot is complete, and nobody else comes.
 void accumulate_turns(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
                       const EarlyPayload* arrived) noexcept {
-  const std::size_t chunk = slot_index % slice.chunk_count;
+  const std::size_t chunk = slice.local_chunk(slot_index);
   std::uint16_t& next = slice.next_ranks[chunk];
   const std::uint16_t arrived_rank = arrived != nullptr ? arrived->rank.value : UINT16_MAX;
   CHECK(next <= arrived_rank);  // it may contribute and has not: its turn can't have gone by
@@ -358,7 +358,7 @@ bool Shard::try_complete_sum(Job& job, std::uint32_t slot_index, TimeNs now) noe
     if (job.policy().needs_signs()) observe_signs(job.spec.policy, slice, slot_index);
     const std::uint64_t divisor = sum.averaged ? 1 : sum.weight;
     if (sum.is_unbiased()) {
-      const ChunkIndex chunk = job.global_chunk(slot_index % slice.chunk_count, id_);
+      const ChunkIndex chunk = job.global_chunk(slice.local_chunk(slot_index), id_);
       sum.finite = finish_unbiased(accumulator, sum.elem_count, divisor, sum.result,
                                    rounding_seed(slice.slots[slot_index].step, chunk), payload);
     } else {

@@ -121,7 +121,7 @@ void Shard::leave_queue(StreamSlice& slice) noexcept {
   DCHECK(slice.queue_head != head);  // a queue that leads back to itself has no end
   slice.head_step = 0;
   if (slice.head_chunks == 0 || served.state != SlotState::kComplete) return;
-  const std::uint32_t first = head - head % slice.chunk_count % kChunksPerBlock;
+  const std::uint32_t first = head - slice.local_chunk(head) % kChunksPerBlock;
   while (slice.queue_head != kNoSlot && slice.queue_head - first < kChunksPerBlock &&
          (slice.head_chunks >> (slice.queue_head - first) & 1) != 0 &&
          slice.slots[slice.queue_head].complete_for(served.step))
@@ -253,7 +253,7 @@ void Shard::prepare_sum(const Job& job, const ResultPart& part, TimeNs now,
   const std::uint32_t now_us = wire_time_us(now);
   wire::ResultHeader body{.k = sum.k,
                           .step = slot.step,
-                          .chunk = job.global_chunk(slot_index % slice.chunk_count, id_),
+                          .chunk = job.global_chunk(slice.local_chunk(slot_index), id_),
                           .weight = sum.weight,
                           .first_age_us = now_us - slot.first_us,
                           .complete_age_us = now_us - slot.complete_us,
@@ -289,7 +289,7 @@ void Shard::prepare_sum(const Job& job, const ResultPart& part, TimeNs now,
 // named after the first of them, and as urgent as the most urgent.
 std::size_t Shard::list_chunks(const GradientSlice& slice, const ResultPart& part,
                                wire::ResultHeader& body, std::uint8_t* out) noexcept {
-  const std::size_t first = part.slot_index - part.slot_index % slice.chunk_count % kChunksPerBlock;
+  const std::size_t first = part.slot_index - slice.local_chunk(part.slot_index) % kChunksPerBlock;
   const bool sparse = slice.sums[part.slot_index].has_data();
   const std::uint64_t chunks = slice.still_complete(part.slot_index, part.chunks);
   CHECK(chunks != 0);
@@ -346,7 +346,7 @@ bool Shard::write_piece(Job& job, StreamId stream, const ResultPart& part, Rank 
   const Slot& slot = slice.slots[slot_index];
   DCHECK(slot.state == SlotState::kComplete && slot.payload_bytes <= job.spec.chunk_bytes);
   wire::PieceResult body{.step = slot.step,
-                         .chunk = job.global_chunk(slot_index % slice.chunk_count, id_),
+                         .chunk = job.global_chunk(slice.local_chunk(slot_index), id_),
                          .operation = slice.operations[slot_index],
                          .mask_words = static_cast<std::uint8_t>(job.mask_word_count),
                          .payload_bytes = slot.payload_bytes};

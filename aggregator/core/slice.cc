@@ -54,7 +54,7 @@ std::uint64_t GradientSlice::alike_to(std::size_t first_slot, std::uint64_t chun
 std::uint64_t GradientSlice::chunks_at_head(std::size_t most_bytes) const noexcept {
   DCHECK(slots[queue_head].queued && slots[queue_head].state == SlotState::kComplete);
   if (!can_share(queue_head)) return 0;
-  const std::uint32_t in_block = queue_head % chunk_count % kChunksPerBlock;
+  const std::uint32_t in_block = local_chunk(queue_head) % kChunksPerBlock;
   const std::uint32_t first = queue_head - in_block;
   std::uint64_t chunks = std::uint64_t{1} << in_block;
   std::size_t bytes = wire::kSparseHeadBytes + slots[queue_head].payload_bytes;
@@ -71,7 +71,7 @@ std::uint64_t GradientSlice::chunks_at_head(std::size_t most_bytes) const noexce
 std::uint64_t GradientSlice::still_complete(std::size_t slot_index,
                                             std::uint64_t chunks) const noexcept {
   DCHECK(slots[slot_index].state == SlotState::kComplete);
-  const std::size_t first = slot_index - slot_index % chunk_count % kChunksPerBlock;
+  const std::size_t first = slot_index - local_chunk(slot_index) % kChunksPerBlock;
   std::uint64_t found = chunks;
   for (std::uint64_t rest = chunks; rest != 0; rest &= rest - 1) {
     const Slot& slot = slots[first + static_cast<std::size_t>(std::countr_zero(rest))];

@@ -17,6 +17,7 @@
 
 #include "aggregator/base/check.h"
 #include "aggregator/base/counters.h"
+#include "aggregator/base/divisor.h"
 #include "aggregator/base/limits.h"
 #include "aggregator/base/prefault.h"
 #include "aggregator/base/time.h"
@@ -124,6 +125,7 @@ struct Sum : Shape {
 // One shard's part of a stream, as far as all streams are alike.
 struct StreamSlice {
   std::uint32_t chunk_count = 0;  // owned by this shard
+  Divisor by_chunk_count{1};
   std::size_t stride_floats = 0;  // of one slot's memory
   std::size_t mask_word_count = 0;
   StepRecord record;               // adopted copy of the open step's record
@@ -141,6 +143,10 @@ struct StreamSlice {
   std::vector<std::uint64_t> masks;     // mask_word_count a slot
   FloatArray data{nullptr, std::free};  // stride_floats a slot, 64-byte aligned
 
+  std::uint32_t local_chunk(std::size_t slot_index) const noexcept {
+    DCHECK(slot_index < slots.size());
+    return by_chunk_count.remainder(static_cast<std::uint32_t>(slot_index));
+  }
   std::uint64_t* mask_of(std::size_t slot_index) noexcept {
     DCHECK(slot_index < slots.size());
     return &masks[slot_index * mask_word_count];
@@ -217,7 +223,7 @@ struct GradientSlice : StreamSlice {
   void open_sum(std::size_t slot_index) noexcept {
     DCHECK(slots[slot_index].open_for(record.step) && slots[slot_index].count == 0);
     sums[slot_index] = {};
-    if (in_rank_order()) next_ranks[slot_index % chunk_count] = 0;
+    if (in_rank_order()) next_ranks[local_chunk(slot_index)] = 0;
     if (!passes.empty()) std::fill_n(passes_of(slot_index), mask_word_count, std::uint64_t{0});
   }
   bool in_rank_order() const noexcept { return !next_ranks.empty(); }
