@@ -1,7 +1,8 @@
-// A bare echo on a vhost-user socket, for the cutoff bench: what comes in goes out, one core, busy.
-// The same driver, ring sizes and burst as sluiced's vhost-user ports, and nothing else.
+// A bare echo on a vhost-user socket, for the benches cutoff and local: what comes in goes out, one
+// core, busy. The same driver, ring sizes and burst as sluiced's vhost-user ports, and nothing
+// else; or, with a number of ranks, the least that could sum what they send.
 //
-//   bench_cutoff_echo SOCKET CPU      (ends on SIGTERM)
+//   bench_cutoff_echo SOCKET CPU [RANKS]      (ends on SIGTERM)
 #include <rte_eal.h>
 #include <rte_errno.h>
 #include <rte_ethdev.h>
@@ -10,12 +11,21 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <string>
 #include <vector>
 
+#include "aggregator/core/fold.h"
+#include "aggregator/wire/inet.h"
+#include "aggregator/wire/packet.h"
+
 namespace {
+
+using namespace sluice;
 
 constexpr std::uint16_t kDescriptors = 1024;
 constexpr std::uint16_t kBurst = 32;
@@ -51,14 +61,62 @@ bool start_port(std::uint16_t port) {
          rte_eth_dev_start(port) == 0;
 }
 
-void echo(std::uint16_t port) {
-  std::array<rte_mbuf*, kBurst> frames;
+// Contributions become their chunk's sum: no checks, and the frames of a chunk come in a row.
+class Sums {
+ public:
+  static constexpr std::size_t kMostRanks = 32;
+  static constexpr std::size_t kMostFrames = kBurst + kMostRanks;
+
+  explicit Sums(std::size_t ranks) : lines_(kChunks * kLinesOfChunk), held_(ranks) {}
+
+  // Replaces the frames by those that are ready to go: all of a chunk with its last one.
+  std::uint16_t take(std::array<rte_mbuf*, kMostFrames>& frames, std::uint16_t count) {
+    std::array<rte_mbuf*, kBurst> in;
+    std::copy_n(frames.begin(), count, in.begin());
+    std::uint16_t ready = 0;
+    for (std::uint16_t at = 0; at < count; ++at) {
+      auto* const bytes = rte_pktmbuf_mtod(in[at], std::uint8_t*);
+      const std::size_t payload_bytes = rte_pktmbuf_data_len(in[at]) - kHeadBytes;
+      const auto& body = *reinterpret_cast<const wire::Contribution*>(bytes + kHeadBytes -
+                                                                      sizeof(wire::Contribution));
+      float* const acc = lines_[body.chunk % kChunks * kLinesOfChunk].lanes;
+      (held_count_ == 0 ? agg::fold_store : agg::fold_add)(
+          acc, bytes + kHeadBytes, payload_bytes / sizeof(float), Dtype::kFloat32);
+      held_[held_count_++] = in[at];
+      if (held_count_ != held_.size()) continue;
+      held_count_ = 0;
+      for (rte_mbuf* frame : held_) {
+        std::memcpy(rte_pktmbuf_mtod(frame, std::uint8_t*) + kHeadBytes, acc, payload_bytes);
+        frames[ready++] = frame;
+      }
+    }
+    return ready;
+  }
+
+ private:
+  static constexpr std::size_t kHeadBytes = wire::kEthernetBytes + wire::kIpv4Bytes +
+                                            wire::kUdpBytes + sizeof(wire::CommonHeader) +
+                                            sizeof(wire::Contribution);
+  static constexpr std::size_t kChunks = 8192;
+  struct alignas(64) Line {
+    float lanes[16];
+  };
+  static constexpr std::size_t kLinesOfChunk = 1344 / sizeof(Line);
+
+  std::vector<Line> lines_;
+  std::vector<rte_mbuf*> held_;
+  std::size_t held_count_ = 0;
+};
+
+void echo(std::uint16_t port, Sums* sums) {
+  std::array<rte_mbuf*, Sums::kMostFrames> frames;
   while (ended == 0) {
-    const std::uint16_t count = rte_eth_rx_burst(port, 0, frames.data(), kBurst);
+    std::uint16_t count = rte_eth_rx_burst(port, 0, frames.data(), kBurst);
     if (count == 0) {
       rte_pause();
       continue;
     }
+    if (sums != nullptr) count = sums->take(frames, count);
     const std::uint16_t sent = rte_eth_tx_burst(port, 0, frames.data(), count);
     if (sent < count) rte_pktmbuf_free_bulk(frames.data() + sent, count - sent);
   }
@@ -67,8 +125,9 @@ void echo(std::uint16_t port) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: bench_cutoff_echo SOCKET CPU\n");
+  const std::size_t ranks = argc == 4 ? std::strtoul(argv[3], nullptr, 10) : 0;
+  if ((argc != 3 && argc != 4) || (argc == 4 && ranks - 1 >= Sums::kMostRanks)) {
+    std::fprintf(stderr, "usage: bench_cutoff_echo SOCKET CPU [RANKS]\n");
     return 2;
   }
   struct sigaction action {};
@@ -81,7 +140,8 @@ int main(int argc, char** argv) {
   }
   std::printf("ready\n");
   std::fflush(stdout);
-  echo(0);
+  Sums sums(ranks);
+  echo(0, ranks == 0 ? nullptr : &sums);
   rte_eth_dev_stop(0);
   rte_eth_dev_close(0);
   unlink(argv[1]);

@@ -8,6 +8,11 @@ kind of port with the same rings, to which the same generator sends the same fra
 alternate in one run, and the one that is not measured is stopped (SIGSTOP). ratio_testpmd is the
 median of the ratios of neighbouring blocks.
 
+macswap reads 12 bytes of a frame, whoever sums reads and writes all of it. So a second run has the
+barest sum in testpmd's place (cutoff_echo.cc): each payload is added to its chunk's sum, without a
+check, and the last one's sum is copied into all four frames, which go back. ratio_bare_sum is the
+appliance's rate over its; ratio_testpmd / ratio_bare_sum is the most that any sum could reach.
+
 What can go wrong: `waits` is the share of the generator's rounds that found nothing to do. Near 0
 the generator is the bottleneck, and the ratio says little. Whoever else runs on these two cores
 slows either side. A frame that does not come back, or a wrong sum, ends the bench with no RESULT.
@@ -23,6 +28,7 @@ from served import Served, appliance, plugin_environment
 DESCRIPTION = "sums through one vhost-user port against testpmd's macswap (two cores)"
 
 TESTPMD = "dpdk-testpmd"
+RANKS = 4  # of the generator's job
 
 
 def add_options(parser):
@@ -41,11 +47,16 @@ def testpmd(folder, cpu):
     return Served(TESTPMD, argv, os.path.join(folder, "testpmd.log"), "Press enter to exit")
 
 
-def measure(options, cpus):
+def bare_sum(folder, cpu):
+    argv = [report.program("bench/bench_cutoff_echo"), f"{folder}/echo.sock", str(cpu), str(RANKS)]
+    return Served("the bare sum", argv, os.path.join(folder, "echo.log"), "ready")
+
+
+def measure(options, cpus, other):
     """Returns {side: [(million frames a second, share of rounds that waited), ...]}."""
     generator = report.program("bench/bench_local")
     with tempfile.TemporaryDirectory(prefix="sluice-local-") as folder:
-        with appliance(folder) as box, testpmd(folder, cpus[0]) as echo:
+        with appliance(folder) as box, other(folder, cpus[0]) as echo:
             text = report.run_program(
                 [generator, f"--appliance={folder}/appliance.sock", f"--appliance_pid={box.pid}",
                  f"--echo={folder}/echo.sock", f"--echo_pid={echo.pid}",
@@ -64,17 +75,23 @@ def run(options):
         raise report.BenchError("two cores are needed: the generator's and the appliance's")
     if shutil.which(TESTPMD) is None:
         raise report.BenchError(f"{TESTPMD} is not installed: Debian's package dpdk-dev has it")
-    blocks = measure(options, cpus)
+    blocks = measure(options, cpus, testpmd)
+    beside = measure(options, cpus, bare_sum)
     print("frames of 1,344 bytes of gradients through one vhost-user port and back, a busy core a "
           "side; median [least .. largest]")
     rows = []
-    for side, name in (("appliance", "sluiced, summed"), ("echo", "testpmd, macswap")):
-        rates = report.Samples([rate for rate, _ in blocks[side]])
-        waits = statistics.median(share for _, share in blocks[side])
+    for found, name in ((blocks["appliance"], "sluiced, summed"),
+                        (blocks["echo"], "testpmd, macswap"),
+                        (beside["appliance"], "sluiced, summed, the second run"),
+                        (beside["echo"], "the barest sum")):
+        rates = report.Samples([rate for rate, _ in found])
+        waits = statistics.median(share for _, share in found)
         rows.append([name, rates.cell(3), f"{1e3 / rates.median:.0f}", f"{waits:.2f}"])
     report.table(["side", "million frames/s", "ns a frame", "waits"], rows)
-    ratios = [ours / theirs
-              for (ours, _), (theirs, _) in zip(blocks["appliance"], blocks["echo"])]
-    report.result("local", ratio_testpmd=statistics.median(ratios),
+
+    def ratio(run):
+        return statistics.median(ours / theirs for (ours, _), (theirs, _)
+                                 in zip(run["appliance"], run["echo"]))
+    report.result("local", ratio_testpmd=ratio(blocks), ratio_bare_sum=ratio(beside),
                   appliance_mpps=statistics.median(rate for rate, _ in blocks["appliance"]),
                   testpmd_mpps=statistics.median(rate for rate, _ in blocks["echo"]))
