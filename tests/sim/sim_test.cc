@@ -35,6 +35,7 @@ TEST(Simulator, draws_every_trial_and_no_twin_of_a_process_that_may_not_answer) 
   std::size_t rebinds = 0;
   std::size_t slow_makings = 0;
   std::size_t trains_to_shards = 0;
+  std::map<Dtype, std::size_t> requeued;  // jobs that requeue, by how float32 travels
   for (std::uint64_t seed = 5000; seed < 6000; ++seed) {
     const SwarmOptions options = draw_swarm(seed);
     for (const Flap& flap : options.flaps) flaps_seen += flap.seen;
@@ -44,6 +45,8 @@ TEST(Simulator, draws_every_trial_and_no_twin_of_a_process_that_may_not_answer) 
         options.world.uplink.train_loss_ppm != 0 && options.world.appliance.jobs.shard_count > 1 &&
         std::ranges::any_of(options.jobs,
                             [](const SwarmJob& job) { return job.plan.wire != Dtype::kFloat32; });
+    for (const SwarmJob& job : options.jobs)
+      if (job.plan.requeues()) ++requeued[job.plan.wire];
     for (const Misfit& misfit : options.misfits) {
       if (misfit.kind != MisfitKind::kTwin) continue;
       ++twins;
@@ -61,6 +64,8 @@ TEST(Simulator, draws_every_trial_and_no_twin_of_a_process_that_may_not_answer) 
   EXPECT_GT(flaps_seen, 10u);
   EXPECT_GT(rebinds, 100u);
   EXPECT_GT(slow_makings, 50u);
+  for (const Dtype wire : {Dtype::kFloat16, Dtype::kBfloat16, Dtype::kInt8})
+    EXPECT_GT(requeued[wire], 10u) << static_cast<int>(wire);
   EXPECT_GT(trains_to_shards, 50u) << "lossy wire formats, several shards, trains that are lost";
 }
 
