@@ -1,9 +1,11 @@
 // bench_bml_slices: one step of a BCube job, a slice at a time, for shapes of thousands of servers.
 //
 // Cut, stages and topology are client/bcube's; ports take a slice's time and send the earliest
-// slice that is ready. There are no sessions, appliances, windows, losses or feedback, and what is
-// being sent is not interrupted. A slice's positions: 0 .. k - 1 are the stages on the way up,
-// k .. 2k - 1 the same stages backwards on the way down. Standard output: a line of JSON.
+// slice that is ready. Switches send what came first, or tell classes of slices by their age, each
+// of as many that follow each other, and send the earliest class first. There are no sessions,
+// appliances, windows, losses or feedback, and what is being sent is not interrupted. A slice's
+// positions: 0 .. k - 1 are the stages on the way up, k .. 2k - 1 the same stages backwards on the
+// way down. Standard output: a line of JSON.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdint>
@@ -29,6 +31,7 @@ struct Options {
   double gbps = 10;
   double frame_bytes = 0;  // a chunk's, on the cable
   double delay_s = 4e-6;   // of the cables to a switch and from it
+  std::uint32_t age_classes = 1;
 };
 
 class Model {
@@ -42,6 +45,7 @@ class Model {
         chunk_elems_(options.chunk_bytes / sizeof(float)),
         frame_s_(options.frame_bytes * 8 / (options.gbps * 1e9)),
         delay_s_(options.delay_s),
+        class_slices_((slices_.size() + options.age_classes - 1) / options.age_classes),
         of_thread_(k_),
         out_(std::size_t{bcube.servers()} * k_),
         in_(out_.size()) {
@@ -70,7 +74,11 @@ class Model {
           out_[port].busy = false;
           send_next(port);
           break;
-        case Event::kArrives: receive_next(port); break;
+        case Event::kArrives:
+          in_[port].waiting.push(in_[port].coming.front());
+          in_[port].coming.pop();
+          receive_next(port);
+          break;
         case Event::kReceived: {
           in_[port].busy = false;
           const Item item = in_[port].current;
@@ -96,9 +104,13 @@ class Model {
       return std::tuple(other.slice, position, other.to) < std::tuple(slice, other.position, to);
     }
   };
-  using Arrival = std::pair<double, Item>;
-  struct Later {
-    bool operator()(const Arrival& a, const Arrival& b) const noexcept { return a.first > b.first; }
+  struct Arrival {
+    std::uint64_t age_class = 0;
+    double at_s = 0;
+    Item item;
+    bool operator<(const Arrival& other) const noexcept {  // who is sent later
+      return std::pair(age_class, at_s) > std::pair(other.age_class, other.at_s);
+    }
   };
   struct OutPort {
     std::priority_queue<Item> ready;
@@ -106,7 +118,8 @@ class Model {
     bool busy = false;
   };
   struct InPort {
-    std::priority_queue<Arrival, std::vector<Arrival>, Later> arrivals;
+    std::queue<Arrival> coming;  // all take as long
+    std::priority_queue<Arrival> waiting;
     Item current;
     bool busy = false;
   };
@@ -201,15 +214,15 @@ class Model {
   void arrive(const Item& item, std::uint32_t server, std::uint32_t level) {
     const std::uint32_t port = server * k_ + level;
     const double at_s = now_s_ + frame_s_ + delay_s_;
-    in_[port].arrivals.emplace(at_s, item);
+    in_[port].coming.push({item.slice / class_slices_, at_s, item});
     events_.emplace(at_s, Event::kArrives, port);
   }
 
   void receive_next(std::uint32_t index) {
     InPort& port = in_[index];
-    if (port.busy || port.arrivals.empty() || port.arrivals.top().first > now_s_) return;
-    port.current = port.arrivals.top().second;
-    port.arrivals.pop();
+    if (port.busy || port.waiting.empty()) return;
+    port.current = port.waiting.top().item;
+    port.waiting.pop();
     port.busy = true;
     events_.emplace(now_s_ + duration_s(port.current), Event::kReceived, index);
   }
@@ -259,6 +272,7 @@ class Model {
   const std::uint32_t n_, k_;
   const std::uint64_t chunk_elems_;
   const double frame_s_, delay_s_;
+  const std::uint64_t class_slices_;
   std::vector<std::vector<std::uint32_t>> of_thread_;
   std::vector<OutPort> out_;
   std::vector<InPort> in_;
@@ -281,6 +295,7 @@ int main(int argc, char** argv) {
   app.add_option("--frame-bytes", options.frame_bytes, "a chunk's, on the cable")->required();
   app.add_option("--chunk-bytes", options.chunk_bytes);
   app.add_option("--gbps", options.gbps, "of a port, each way");
+  app.add_option("--age-classes", options.age_classes, "of a switch")->check(CLI::PositiveNumber);
   app.add_flag("--plain", options.plain, "switches only forward");
   CLI11_PARSE(app, argc, argv);
   std::vector<sluice::client::TensorSpec> tensors;

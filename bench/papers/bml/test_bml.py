@@ -35,7 +35,7 @@ def test_every_port_carries_its_share_and_no_step_is_faster_than_the_wire():
     assert 1 <= bench.against_theory(setting, row) < 2
 
 
-FRAME_S, CABLES_S = 8 * settings.FRAME_BYTES / (settings.GBPS * 1e9), 4e-6
+FRAME_S, CABLES_S = 8 * settings.FRAME_BYTES / (settings.GBPS * 1e9), settings.CABLES_S
 
 
 @needs_program
@@ -54,3 +54,23 @@ def test_a_slice_takes_the_time_that_it_takes_by_hand(monkeypatch, mode, seconds
 def test_by_slices_a_step_is_as_long_as_the_theory_says(mode):
     setting = settings.Setting("uniform", 3, 2, mode, 24, by_slices=True)
     assert 1 <= bench.against_theory(setting, bench.record(setting)) < 1.05
+
+
+@needs_program
+def test_switches_that_send_the_earliest_slices_first_keep_all_ports_busy():
+    came_first = settings.Setting("uniform", 5, 3, "aggregated", 8, by_slices=True)
+    by_age = settings.Setting("uniform", 5, 3, "aggregated", 8, True, settings.AGE_CLASSES)
+    times = [bench.against_theory(setting, bench.record(setting))
+             for setting in (came_first, by_age)]
+    assert times[1] < times[0]
+    assert times[1] < 1.07
+
+
+@pytest.mark.parametrize("mode, frames, shorter", [
+    ("aggregated", 120, 0), ("plain", 160, 80)])  # a port's, and those that are contributions'
+def test_the_least_is_what_a_port_sends_and_one_way_through_a_switch(monkeypatch, mode, frames,
+                                                                     shorter):
+    monkeypatch.setattr(settings.Setting, "elems", [18 * 10 * settings.CHUNK_ELEMS])
+    seconds = frames * FRAME_S - shorter * 8 * 40 / 10e9 + FRAME_S + CABLES_S
+    least = bench.least(settings.Setting("uniform", 3, 2, mode))
+    assert least == pytest.approx(seconds / (frames * FRAME_S), abs=1e-9)
