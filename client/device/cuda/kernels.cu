@@ -40,7 +40,8 @@ struct CudaLauncher {
   }
   bool sum_before(const std::uint64_t* from, std::uint64_t* to, std::size_t count, void* room,
                   std::size_t room_bytes) const {
-    return ok(cub::DeviceScan::ExclusiveSum(room, room_bytes, from, to, count, stream), "CUB's scan");
+    return ok(cub::DeviceScan::ExclusiveSum(room, room_bytes, from, to, count, stream),
+              "CUB's scan");
   }
   std::size_t sum_room_bytes(std::size_t count) const {
     std::size_t bytes = 0;
@@ -117,29 +118,27 @@ sluice_device_mark* start_give_back(sluice_device* device, const sluice_device_t
 
 sluice_device_mark* start_scale(sluice_device* device, float* values, uint64_t count,
                                 float factor) {
-  return start(device,
-               [=](const CudaLauncher& on) { return scale(on, values, count, factor); });
+  return start(device, [=](const CudaLauncher& on) { return scale(on, values, count, factor); });
 }
 
 sluice_device_mark* start_convert(sluice_device* device, const sluice_device_tensor* tensor,
                                   uint8_t* payloads) {
-  return start(device,
-               [=](const CudaLauncher& on) { return convert(on, *tensor, payloads); });
+  return start(device, [=](const CudaLauncher& on) { return convert(on, *tensor, payloads); });
 }
 
 sluice_device_mark* start_unpack(sluice_device* device, const sluice_device_tensor* tensor,
                                  const uint8_t* values, const sluice_device_result* results,
                                  float* output) {
-  return start(device, [=](const CudaLauncher& on) {
-    return unpack(on, *tensor, values, results, output);
-  });
+  return start(
+      device, [=](const CudaLauncher& on) { return unpack(on, *tensor, values, results, output); });
 }
 
 }  // namespace
 }  // namespace sluice::cuda
 
-extern "C" __attribute__((visibility("default"))) const sluice_device_kernels sluice_device_kernels =
-    {SLUICE_DEVICE_KERNELS_ABI,   sluice::cuda::acquire_memory,  sluice::cuda::free_memory,
-     sluice::cuda::bytes_to_work_in, sluice::cuda::start_copy,   sluice::cuda::start_threshold,
-     sluice::cuda::start_pack,    sluice::cuda::start_settle,    sluice::cuda::start_give_back,
-     sluice::cuda::start_scale,   sluice::cuda::start_convert,   sluice::cuda::start_unpack};
+extern "C" __attribute__((visibility("default")))
+const sluice_device_kernels sluice_device_kernels = {
+    SLUICE_DEVICE_KERNELS_ABI,      sluice::cuda::acquire_memory, sluice::cuda::free_memory,
+    sluice::cuda::bytes_to_work_in, sluice::cuda::start_copy,     sluice::cuda::start_threshold,
+    sluice::cuda::start_pack,       sluice::cuda::start_settle,   sluice::cuda::start_give_back,
+    sluice::cuda::start_scale,      sluice::cuda::start_convert,  sluice::cuda::start_unpack};

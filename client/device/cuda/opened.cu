@@ -1,7 +1,7 @@
 // What an open device is told and asked by every part of the plug-in; see opened.h.
-#include "client/device/cuda/opened.h"
-
 #include <new>
+
+#include "client/device/cuda/opened.h"
 
 namespace sluice::cuda {
 

@@ -1,8 +1,8 @@
 // The plug-in for device memory: CUDA's copy engines and events behind the table of plugin.h.
 //
-// The runtime is linked statically, so the machine needs NVIDIA's driver alone. A device has a stream
-// of its own for each way; a mark is an event. Every call names its device and leaves the calling
-// thread's current one as it was: it is the training's.
+// The runtime is linked statically, so the machine needs NVIDIA's driver alone. A device has a
+// stream of its own for each way; a mark is an event. Every call names its device and leaves the
+// calling thread's current one as it was: it is the training's.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ __global__ void copy_kernel(void* to, const void* from, size_t bytes) {
 }
 
 constexpr int kThreads = 256;
-constexpr int kBlocks = 32;  // enough to fill a bus, few enough to leave the training its processors
+constexpr int kBlocks = 32;  // enough for a bus, few enough to leave the training its processors
 
 bool start_copy(sluice_device* device, cudaStream_t stream, void* to, const void* from,
                 size_t bytes) {
@@ -128,9 +128,9 @@ int32_t count_devices() {
 void* allocate(sluice_device* device, size_t bytes) {
   const Current current(device->ordinal);
   void* memory = nullptr;
-  const bool good = current && ok(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable |
-                                                                    cudaHostAllocMapped),
-                                  "cudaHostAlloc");
+  const bool good =
+      current && ok(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped),
+                    "cudaHostAlloc");
   return good ? memory : nullptr;
 }
 
@@ -157,8 +157,7 @@ sluice_device_mark* copy_in(sluice_device* device, void* host, const void* memor
   return copy(device, device->in, host, memory, bytes);
 }
 
-sluice_device_mark* copy_out(sluice_device* device, void* memory, const void* host,
-                             size_t bytes) {
+sluice_device_mark* copy_out(sluice_device* device, void* memory, const void* host, size_t bytes) {
   return copy(device, device->out, memory, host, bytes);
 }
 
@@ -173,6 +172,16 @@ int32_t passed(sluice_device*, sluice_device_mark* mark) {
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const sluice_device_plugin sluice_device_plugin = {
-    SLUICE_DEVICE_PLUGIN_ABI, error_of_thread, count_devices, open_device, close_device, allocate,
-    release,                  mark,            copy_in,       copy_out,    passed,       drop};
+extern "C" __attribute__((visibility("default")))
+const sluice_device_plugin sluice_device_plugin = {SLUICE_DEVICE_PLUGIN_ABI,
+                                                   error_of_thread,
+                                                   count_devices,
+                                                   open_device,
+                                                   close_device,
+                                                   allocate,
+                                                   release,
+                                                   mark,
+                                                   copy_in,
+                                                   copy_out,
+                                                   passed,
+                                                   drop};

@@ -25,12 +25,12 @@ NAMED_BY_TOOLS = {"README.md", "CMakeLists.txt", "CMakePresets.json", "CONTRIBUT
                   "conftest.py", "__init__.py", "__main__.py", "pyproject.toml", "setup.py"}
 KNOWN_TO_TOOLS = (".ci/",)
 
-C_FAMILY = (".h", ".hpp", ".cc", ".c")
+C_FAMILY = (".h", ".hpp", ".cc", ".c", ".cu")
 TEXT = C_FAMILY + (".py", ".sh", ".cmake")
 
 # Pure folders take time, randomness and memory as arguments.
-PURE = ("aggregator/", "dataplane/core/", "dataplane/host/", "client/core/", "client/prune/",
-        "client/sched/")
+PURE = ("aggregator/", "dataplane/core/", "dataplane/host/", "client/bcube/", "client/core/",
+        "client/prune/", "client/sched/")
 IMPURE_HEADERS = re.compile(
     r"#include <(thread|chrono|mutex|condition_variable|iostream|fstream|filesystem|random|ctime|"
     r"time\.h|unistd\.h|pthread\.h|sys/(socket|time|epoll|mman)\.h)>")

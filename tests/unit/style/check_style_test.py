@@ -14,7 +14,9 @@ BAD = [
     ("config/a.h", "#pragma once", "starts with what it is"),
     ("config/a.h", HEADER, "without #pragma once"),
     ("config/a.cc", "// TODO: later", "open end without an issue"),  # style-ok
+    ("client/bcube/a.cc", "#include <chrono>", "in a pure folder"),
     ("config/a.cc", "x" * 101, "101 columns"),
+    ("client/device/cuda/a.cu", "x" * 101, "101 columns"),
     ("config/a.cc", "\n" * 500 + "x", "501 lines"),
     ("client/core/flow.cc", '#include "client/core/session.h"', "a part of"),
     ("run", "cd /home/" + "someone", "a path of one machine"),
