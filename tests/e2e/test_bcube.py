@@ -89,6 +89,15 @@ def start_training(cube, rank, **env):
                       text=True)
 
 
+def start_ten_steps(cube, steps, **env):
+    """Workers that have taken ten of the steps."""
+    workers = [start_training(cube, rank, STEPS=str(steps), SLUICE_LOG="info", **env)
+               for rank in range(cube.workers)]
+    for worker in workers:
+        assert worker.stdout.readline() == "ten\n", worker.communicate(timeout=100)
+    return workers
+
+
 def finish_training(workers, steps):
     """What each told last and what it logged; all took the steps and have equal replicas."""
     told, logs = [], []
@@ -100,6 +109,16 @@ def finish_training(workers, steps):
     assert [each["steps"] for each in told] == [steps] * len(workers)
     assert len({each["hash"] for each in told}) == 1
     return told, logs
+
+
+def finish_where_the_switch_came_back(workers, steps, said="switch 1 stands in for switch 0"):
+    """Those at switch 0 of level 1, workers 0 and 2, went elsewhere and back; nobody else did."""
+    told, logs = finish_training(workers, steps)
+    assert [(each["detours"], each["detoured_lanes"]) for each in told] == [
+        (1, 0), (0, 0)] * 2, told
+    for log, moved in zip(logs, [True, False] * 2, strict=True):
+        assert (said in log) == moved, log
+        assert ("switch 0 is used again" in log) == moved, log
 
 
 @pytest.mark.parametrize("wire", ["float32", "bfloat16"])
@@ -140,10 +159,7 @@ def test_training_goes_on_by_way_of_neighbours_when_a_box_is_killed_in_mid_step(
     pytest.importorskip("torch")
     with CubeLab(2, 2, plain_network=True, detours=True) as cube:
         cube.start_appliances(BUILD)
-        workers = [start_training(cube, rank, STEPS="400", SLUICE_LOG="info")
-                   for rank in range(cube.workers)]
-        for worker in workers:
-            assert worker.stdout.readline() == "ten\n", worker.communicate(timeout=100)
+        workers = start_ten_steps(cube, 400)
         cube.boxes[1, 0].kill()
         told, logs = finish_training(workers, steps=400)
         # Workers 0 and 2 were at that switch; the others have not noticed. Lanes: up, turn, down.
@@ -165,31 +181,11 @@ def test_training_begins_without_a_box_that_is_not_there():
             (1, 3), (0, 0)] * 2, told
 
 
-def test_workers_begin_without_a_switch_that_only_forwards_and_use_it_when_it_is_there():
-    pytest.importorskip("torch")
-    with CubeLab(2, 2, plain_network=True, detours=True, mode="plain") as cube:
-        cube.switch(1, 0, up=False)
-        workers = [start_training(cube, rank, STEPS="400", PAUSE_S="0.05", SLUICE_LOG="info")
-                   for rank in range(cube.workers)]
-        for worker in workers:
-            assert worker.stdout.readline() == "ten\n", worker.communicate(timeout=100)
-        cube.switch(1, 0, up=True)
-        told, logs = finish_training(workers, steps=400)
-        assert [(each["detours"], each["detoured_lanes"]) for each in told] == [
-            (1, 0), (0, 0)] * 2, told
-        for log, moved in zip(logs, [True, False] * 2, strict=True):
-            assert ("from step 1 on switch 1 stands in for switch 0" in log) == moved, log
-            assert ("switch 0 is used again" in log) == moved, log
-
-
 def test_a_box_that_is_started_again_is_used_again():
     pytest.importorskip("torch")
     with CubeLab(2, 2, plain_network=True, detours=True) as cube:
         cube.start_appliances(BUILD)
-        workers = [start_training(cube, rank, STEPS="600", PAUSE_S="0.05", SLUICE_LOG="info")
-                   for rank in range(cube.workers)]
-        for worker in workers:
-            assert worker.stdout.readline() == "ten\n", worker.communicate(timeout=100)
+        workers = start_ten_steps(cube, 600, PAUSE_S="0.05")
         cube.boxes[1, 0].kill()
         cube.boxes[1, 0].wait()
         time.sleep(5)  # its silence is noticed after 4 s
@@ -201,12 +197,7 @@ def test_a_box_that_is_started_again_is_used_again():
             counted = cube.contributions(1, 0)
             first = first or counted
         assert counted > first + 10  # it is used, and goes on being used
-        told, logs = finish_training(workers, steps=600)
-        assert [(each["detours"], each["detoured_lanes"]) for each in told] == [
-            (1, 0), (0, 0)] * 2, told
-        for log, moved in zip(logs, [True, False] * 2, strict=True):
-            assert ("switch 1 stands in for switch 0" in log) == moved, log
-            assert ("switch 0 is used again" in log) == moved, log
+        finish_where_the_switch_came_back(workers, 600)
 
 
 def test_workers_by_other_ways_sum_for_each_other_when_a_switch_that_only_forwards_is_lost():
@@ -222,19 +213,16 @@ def test_workers_by_other_ways_sum_for_each_other_when_a_switch_that_only_forwar
             assert report["exit"] == 0, report
 
 
-def test_a_switch_that_only_forwards_is_used_again_when_it_is_back():
+@pytest.mark.parametrize("steps, early, said", [
+    (400, True, "from step 1 on switch 1 stands in for switch 0"),
+    (600, False, "switch 1 stands in for switch 0")], ids=["from_the_start", "in_mid_run"])
+def test_a_switch_that_only_forwards_is_missing_and_used_when_it_is_there(steps, early, said):
     pytest.importorskip("torch")
     with CubeLab(2, 2, plain_network=True, detours=True, mode="plain") as cube:
-        workers = [start_training(cube, rank, STEPS="600", PAUSE_S="0.05", SLUICE_LOG="info")
-                   for rank in range(cube.workers)]
-        for worker in workers:
-            assert worker.stdout.readline() == "ten\n", worker.communicate(timeout=100)
-        cube.switch(1, 0, up=False)
-        time.sleep(8)  # its silence is noticed after 4 s
+        cube.switch(1, 0, up=not early)
+        workers = start_ten_steps(cube, steps, PAUSE_S="0.05")
+        if not early:
+            cube.switch(1, 0, up=False)
+            time.sleep(8)  # its silence is noticed after 4 s
         cube.switch(1, 0, up=True)
-        told, logs = finish_training(workers, steps=600)
-        assert [(each["detours"], each["detoured_lanes"]) for each in told] == [
-            (1, 0), (0, 0)] * 2, told
-        for log, moved in zip(logs, [True, False] * 2, strict=True):
-            assert ("switch 1 stands in for switch 0" in log) == moved, log
-            assert ("switch 0 is used again" in log) == moved, log
+        finish_where_the_switch_came_back(workers, steps, said)
