@@ -90,15 +90,15 @@ void Recovery::check([[maybe_unused]] const Block& block) noexcept {
 }
 
 // A block that closes while it is listed stays there, and is due again when it opens.
-void Recovery::Block::become(Phase next) noexcept {
-  DCHECK(next != phase);
-  switch (next) {
+void Recovery::Block::become(Phase other) noexcept {
+  DCHECK(other != phase);
+  switch (other) {
     case Phase::kClosed: DCHECK(phase != Phase::kAsked && sent == 0); break;
     case Phase::kOpen: DCHECK(!listed); break;
     case Phase::kDue: DCHECK(listed); break;
     case Phase::kAsked: DCHECK(phase == Phase::kOpen); break;
   }
-  phase = next;
+  phase = other;
 }
 
 void Recovery::expect_run(ChunkIndex first, ChunkIndex end) noexcept {

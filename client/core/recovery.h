@@ -172,7 +172,7 @@ class Recovery {
     std::uint64_t unknown() const noexcept { return lacking() & (sent | counted | complete); }
     bool open() const noexcept { return phase != Phase::kClosed; }
     bool asked() const noexcept { return phase == Phase::kAsked; }
-    void become(Phase next) noexcept;
+    void become(Phase other) noexcept;
   };
   // The part of the state that belongs to one shard's flow.
   struct FlowState {
