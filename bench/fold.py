@@ -28,7 +28,7 @@ ROWS = [
     ("bfloat16", 256 << 10, "bfloat16, 256 KiB"),
     ("int8_chunks", 256 << 10, "int8, 256 KiB in 1 KiB calls"),
 ] + [(f"{kernel}_{wire}", 256 << 10, f"{text} {wire}, 256 KiB of float32 in 1 KiB calls")
-     for kernel, text in (("pack", "gradient + residual to"), ("settle", "what is lost to"),
+     for kernel, text in (("pack", "gradient + residual to"), ("residual", "what is lost to"),
                           ("mean", "unbiased mean in"))
      for wire in ("float16", "bfloat16", "int8")]
 # A call of 1 KiB is compared with memcpy in calls of 1 KiB.

@@ -68,7 +68,7 @@ void bench_fold(benchmark::State& state, Buffers buffers, std::size_t bytes, std
 }
 
 // The fused kernels of the narrow formats, a chunk a call; the payload counted is the gradient's.
-enum class Fused { kPack, kSettle, kMean };
+enum class Fused { kPack, kResidual, kMean };
 
 void bench_fused(benchmark::State& state, Buffers buffers, std::size_t bytes,
                  std::size_t call_bytes, Dtype wire, Fused kernel) {
@@ -79,7 +79,8 @@ void bench_fused(benchmark::State& state, Buffers buffers, std::size_t bytes,
     for (std::size_t at = 0; at < bytes / sizeof(float); at += call_elems) {
       float* const residual = buffers.acc + at;
       if (kernel == Fused::kPack) pack(gradient + at, residual, call_elems, wire, out);
-      if (kernel == Fused::kSettle) settle(gradient + at, residual, call_elems, wire, true);
+      if (kernel == Fused::kResidual)
+        update_residual(gradient + at, residual, call_elems, wire, true);
       if (kernel == Fused::kMean)
         benchmark::DoNotOptimize(finish_unbiased(gradient + at, call_elems, 3, wire, 1, out));
     }
@@ -124,7 +125,7 @@ void register_benches(Buffers buffers, std::size_t max_bytes) {
                                    {"int8", Dtype::kInt8}}) {
     const std::string side = name;
     add(("pack_" + side).c_str(), kSmall, kCallBytes, bench_fused, wire, Fused::kPack);
-    add(("settle_" + side).c_str(), kSmall, kCallBytes, bench_fused, wire, Fused::kSettle);
+    add(("residual_" + side).c_str(), kSmall, kCallBytes, bench_fused, wire, Fused::kResidual);
     add(("mean_" + side).c_str(), kSmall, kCallBytes, bench_fused, wire, Fused::kMean);
   }
 }

@@ -2,7 +2,7 @@
 
 Counted are bytes of a gradient of 64 MiB in float32, in chunks of 336. `pack` is what a device
 would do in front of the bus: gradient + residual, what of it is above the threshold (1 %),
-rounded, as entries one behind the other; `settle` what becomes of the residual; `unpack` writes
+rounded, as entries one behind the other; `residual` what is left then; `unpack` writes
 averages from results, of a density of 7.7 % (what 8 workers at 1 % make) and dense; `convert`
 rounds all. They are compared with a copy of the gradient within the device. rank, sigma and
 dynamic find a threshold; `processor_sigma` is what one core of the host takes for sigma's. That

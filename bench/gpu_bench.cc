@@ -255,11 +255,11 @@ class Bench {
     add_after("pack_float16", 0.01, [this] { return pack(1); });
     add_after("pack_bfloat16", 0.01, [this] { return pack(2); });
     add_after("pack_int8", 0.01, [this] { return pack(4); });
-    add("settle_float32", [this] {
+    add("residual_float32", [this] {
       finish(find(rank_of(0.01)));
       const double seconds = repeated([this] {
         const sluice_device_tensor of = tensor();
-        return kernels_.settle(device_, &of, threshold_, nullptr);
+        return kernels_.update_residual(device_, &of, threshold_, nullptr);
       })();
       upload(residual_, residual_values_);
       return seconds;

@@ -5,7 +5,7 @@ when a packet is filled: gradient + residual, what of it is above the threshold,
 entry of that (places and values), a chunk of 1,344 bytes a call. `passes` makes the same bytes in
 two passes, as narrower formats need, which round in between, and `loop` with a plain loop over the
 elements; all are compared before anything is measured. `copy` is memcpy of the gradient, which
-reads half as much. `settle` is what becomes of the residual when a result has come. The others are
+reads half as much. `residual` is what is left of it when a result has come. The others are
 thresholds, which a tensor needs once a step.
 
 Time is the thread's CPU time, not the wall clock: another process on the core does not count, but
@@ -14,7 +14,7 @@ the caches that it dirtied do, and what shares a core's units with it.
 import report
 
 DESCRIPTION = "pruning kernels against a plain loop and memcpy, Gb/s of gradient (one core)"
-KERNELS = ["select", "passes", "loop", "copy", "settle", "static", "sampled", "sigma", "dynamic",
+KERNELS = ["select", "passes", "loop", "copy", "residual", "static", "sampled", "sigma", "dynamic",
            "dynamic_raw"]
 PLACES = {"cache": "258 KiB", "memory": "67 MB"}
 

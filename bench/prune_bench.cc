@@ -138,7 +138,7 @@ void register_sides(const std::string& place, Tensor& tensor) {
   });
   // Of a gradient of zeros the residual stays what it is, however often.
   static const std::vector<float> zeros(kMemoryElems);
-  add("settle/" + place, tensor, [&tensor] {
+  add("residual/" + place, tensor, [&tensor] {
     for (std::size_t at = 0; at < tensor.residual.size(); at += kChunkElems)
       agg::keep_rest(&zeros[at], &tensor.residual[at], kChunkElems, &zeros[at]);
   });

@@ -76,7 +76,7 @@ std::size_t Job::memory_bytes(const JobSpec& spec) noexcept {
   const bool passes = spec.policy.late == LateMode::kRequeue;
   for (std::uint16_t shard = 0; spec.store && shard < spec.shard_count; ++shard)
     total_bytes += StoreShard::memory_bytes(*spec.store, ShardId{shard}, spec.shard_count) +
-                   spec.world_size * sizeof(StoreSeat);
+                   spec.world_size * sizeof(StoreJoiner);
   total_bytes += gradient_chunks * (8 * sign_words_of(spec) + 1);
   total_bytes += reproducible_bytes(spec);
   const std::size_t masks = passes ? 2 : 1;  // beside each slot's own
@@ -136,7 +136,7 @@ void Job::make_store(JobSlice& slice, ShardId shard, BuildProgress* progress) {
   CHECK(spec.chunk_counts[index_of(StreamId::kGradients)] == 0 &&
         !spec.policy.tolerates_stragglers());
   slice.store = std::make_unique<StoreShard>(*spec.store, shard, spec.shard_count, progress);
-  slice.seats = std::vector<StoreSeat>(spec.world_size);
+  slice.joiners = std::vector<StoreJoiner>(spec.world_size);
 }
 
 void Job::make_gradients(GradientSlice& slice, std::size_t slot_count, BuildProgress* progress) {

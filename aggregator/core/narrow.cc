@@ -90,7 +90,7 @@ void pack_floats(const float* gradient, const float* residual, std::size_t elem_
 }
 
 template <class Format>
-void settle_floats(const float* gradient, float* residual, std::size_t elem_count) {
+void update_residual_floats(const float* gradient, float* residual, std::size_t elem_count) {
   over_lanes(elem_count, [&](auto d, std::size_t i) HWY_ATTR {
     const auto value = hn::Add(hn::LoadU(d, gradient + i), hn::LoadU(d, residual + i));
     keep_if_finite(d, hn::Sub(value, as_received<Format>(d, value)), residual + i);
@@ -196,7 +196,7 @@ void pack_int8(const float* gradient, const float* residual, std::size_t elem_co
   std::memcpy(out + elem_count, &scale, sizeof scale);
 }
 
-void settle_int8(const float* gradient, float* residual, std::size_t elem_count) {
+void update_residual_int8(const float* gradient, float* residual, std::size_t elem_count) {
   const auto value = [&](auto d, std::size_t i) HWY_ATTR {
     return hn::Add(hn::LoadU(d, gradient + i), hn::LoadU(d, residual + i));
   };
@@ -255,10 +255,12 @@ void pack_any(const float* gradient, const float* residual, std::size_t elem_cou
   pack_floats<Bfloat16Format>(gradient, residual, elem_count, out);
 }
 
-void settle_any(const float* gradient, float* residual, std::size_t elem_count, Dtype wire) {
-  if (wire == Dtype::kInt8) return settle_int8(gradient, residual, elem_count);
-  if (wire == Dtype::kFloat16) return settle_floats<Float16Format>(gradient, residual, elem_count);
-  settle_floats<Bfloat16Format>(gradient, residual, elem_count);
+void update_residual_any(const float* gradient, float* residual, std::size_t elem_count,
+                         Dtype wire) {
+  if (wire == Dtype::kInt8) return update_residual_int8(gradient, residual, elem_count);
+  if (wire == Dtype::kFloat16)
+    return update_residual_floats<Float16Format>(gradient, residual, elem_count);
+  update_residual_floats<Bfloat16Format>(gradient, residual, elem_count);
 }
 
 void keep_all(const float* gradient, float* residual, std::size_t elem_count) {
@@ -311,7 +313,7 @@ HWY_AFTER_NAMESPACE();
 namespace sluice::agg {
 
 HWY_EXPORT(pack_any);
-HWY_EXPORT(settle_any);
+HWY_EXPORT(update_residual_any);
 HWY_EXPORT(keep_all);
 HWY_EXPORT(give_back_any);
 HWY_EXPORT(finish_unbiased_any);
@@ -324,11 +326,11 @@ void pack(const float* gradient, const float* residual, std::size_t elem_count, 
   HWY_DYNAMIC_DISPATCH(pack_any)(gradient, residual, elem_count, wire, out);
 }
 
-void settle(const float* gradient, float* residual, std::size_t elem_count, Dtype wire,
-            bool delivered) noexcept {
+void update_residual(const float* gradient, float* residual, std::size_t elem_count, Dtype wire,
+                     bool delivered) noexcept {
   DCHECK(is_narrow(wire));
   if (!delivered) return HWY_DYNAMIC_DISPATCH(keep_all)(gradient, residual, elem_count);
-  HWY_DYNAMIC_DISPATCH(settle_any)(gradient, residual, elem_count, wire);
+  HWY_DYNAMIC_DISPATCH(update_residual_any)(gradient, residual, elem_count, wire);
 }
 
 void give_back(float* residual, const std::uint8_t* payload, std::size_t elem_count,

@@ -31,8 +31,8 @@ void pack(const float* gradient, const float* residual, std::size_t elem_count, 
 
 // What pack() lost becomes the residual; where nothing was delivered, all of the value. A value
 // that is not finite, or that the format cannot hold, leaves its element's residual as it is.
-void settle(const float* gradient, float* residual, std::size_t elem_count, Dtype wire,
-            bool delivered) noexcept;
+void update_residual(const float* gradient, float* residual, std::size_t elem_count, Dtype wire,
+                     bool delivered) noexcept;
 
 // residual += what a payload holds, of any summed type: it was packed and will not be delivered
 // after all. Elements that are not finite are left out.

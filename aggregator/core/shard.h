@@ -54,7 +54,7 @@ struct ShardCommand {
     kMemberGone,    // members[rank].left_from has changed: clear the rank where it no longer counts
     kMemberJoined,  // members[rank] is a new process, or one given up too early: answered by
                     // kMemberAdmitted from shard 0, or by nothing and then asked again; of a
-                    // store by each shard in JobSlice::seats
+                    // store by each shard in JobSlice::joiners
     kMemberStarts,  // of a store: all shards hold their clocks for it, it starts at `first`
     kHoldReleased,  // members[rank].hold_from is kNoStep again: no step waits for it any more
     kOpenTransfer,  // job->transfer is new: answered by kTransferOpened from shard 0

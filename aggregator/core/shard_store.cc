@@ -132,11 +132,11 @@ void Shard::leave_store(Job& job, Rank rank) noexcept {
   slice.store->remove(rank);
   CHECK(slice.store->state(rank) == StoreShard::MemberState::kGone ||
         slice.store->state(rank) == StoreShard::MemberState::kLeaving);
-  slice.seats[rank.value].held.store(0, std::memory_order_relaxed);
+  slice.joiners[rank.value].held.store(0, std::memory_order_relaxed);
   sweep_pending_ = true;
 }
 
-// Answered in seats[rank].held, which the control thread looks at, when every clock here is held.
+// Answered in joiners[rank].held, which the control thread looks at, when every clock here is held.
 void Shard::join_store(Job& job, Rank rank, std::uint32_t admission) noexcept {
   using State = StoreShard::MemberState;
   JobSlice& slice = job.slices[id_.value];
@@ -149,15 +149,15 @@ void Shard::join_store(Job& job, Rank rank, std::uint32_t admission) noexcept {
   if (state == State::kStarting || state == State::kLive) return;  // asked twice
   if (state == State::kGone || state == State::kLeaving) slice.store->hold(rank);
   CHECK(slice.store->state(rank) == State::kHolding || slice.store->state(rank) == State::kHeld);
-  slice.seats[rank.value].admission = admission;
-  slice.seats[rank.value].held.store(0, std::memory_order_relaxed);
+  slice.joiners[rank.value].admission = admission;
+  slice.joiners[rank.value].held.store(0, std::memory_order_relaxed);
   sweep_pending_ = true;
 }
 
 void Shard::start_in_store(Job& job, Rank rank, std::uint32_t admission, Step first) noexcept {
   JobSlice& slice = job.slices[id_.value];
   if (slice.store->state(rank) != StoreShard::MemberState::kHeld ||
-      slice.seats[rank.value].admission != admission)
+      slice.joiners[rank.value].admission != admission)
     return;  // it has died since
   slice.store->start(rank, first);
   sweep_pending_ = true;
@@ -168,13 +168,13 @@ bool Shard::work_on_store(Job& job) noexcept {
   JobSlice& slice = job.slices[id_.value];
   const bool more = slice.store->poll_work();
   for (std::uint16_t rank = 0; rank < job.spec.world_size; ++rank) {
-    StoreSeat& seat = slice.seats[rank];
+    StoreJoiner& joiner = slice.joiners[rank];
     if (slice.store->state(Rank{rank}) != StoreShard::MemberState::kHeld ||
-        seat.held.load(std::memory_order_relaxed) != 0)
+        joiner.held.load(std::memory_order_relaxed) != 0)
       continue;
     const Step first = slice.store->greatest_clock() + 1;
     CHECK(first != 0);
-    seat.held.store(std::uint64_t{seat.admission} << 32 | first, std::memory_order_release);
+    joiner.held.store(std::uint64_t{joiner.admission} << 32 | first, std::memory_order_release);
   }
   queue_values(job);
   return more;

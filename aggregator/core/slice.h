@@ -316,7 +316,7 @@ struct Awaited {
 };
 
 // How far a rank is that joins a store that runs.
-struct StoreSeat {
+struct StoreJoiner {
   std::uint32_t admission = 0;  // that the control side asked for last
   // When every clock of the shard is held for the rank: that admission in the upper half, the first
   // iteration that it may have here below. Read by the control thread.
@@ -336,8 +336,8 @@ struct alignas(kCacheLineBytes) JobSlice {
   std::size_t turn_count = 0;
   // Of a store; null: a job of sums.
   std::unique_ptr<StoreShard> store;
-  std::vector<StoreSeat> seats;  // one a rank
-  bool store_active = false;     // stands in the shard's ring of those with results to send
+  std::vector<StoreJoiner> joiners;  // one a rank
+  bool store_active = false;         // stands in the shard's ring of those with results to send
   Awaited awaited;
   Histogram step_duration;  // first contribution to last result of a step in this shard
   Counter steps_closed;

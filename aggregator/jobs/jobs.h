@@ -207,7 +207,7 @@ class Jobs {
   void rejoin(JobEntry& entry, Rank rank, TimeNs now);
   void repeat_rejoin(JobEntry& entry, Rank rank, TimeNs now);
   void admitted(JobEntry& entry, Rank rank, TimeNs now);
-  void seat_members(JobEntry& entry, TimeNs now);
+  void start_joiners(JobEntry& entry, TimeNs now);
   void evict(JobEntry& entry, Rank rank, std::string why, TimeNs now);
   void note_loss(JobEntry& entry, Rank rank, wire::NoticeCode code, std::string why, TimeNs now);
 

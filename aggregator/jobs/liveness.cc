@@ -65,7 +65,7 @@ void Jobs::tick(TimeNs clock_ns) {
     if (entry.is_synchronous()) check_ends(entry, now);
     if (entry.goes_on()) advance_resyncs(entry, now);
     if (entry.goes_on() && entry.is_store()) {
-      seat_members(entry, now);
+      start_joiners(entry, now);
       check_initial_values(entry, now);
       check_kept(entry, now);
     }

@@ -84,20 +84,20 @@ void Jobs::admitted(JobEntry& entry, Rank rank, TimeNs now) {
 }
 
 // Of a store: processes for whom every shard holds its clocks now. They start behind the greatest.
-void Jobs::seat_members(JobEntry& entry, TimeNs now) {
+void Jobs::start_joiners(JobEntry& entry, TimeNs now) {
   CHECK(entry.goes_on() && entry.is_store());
   for (std::uint16_t index = 0; index < entry.world_size(); ++index) {
     const Rank rank{index};
     MemberEntry& member = entry.member(rank);
     if (!member.is(MemberPhase::kReturning)) continue;
     Step first = 1;
-    const bool held = std::ranges::all_of(entry.job->slices, [&](const JobSlice& slice) {
-      const std::uint64_t seat = slice.seats[index].held.load(std::memory_order_acquire);
-      CHECK(seat >> 32 <= member.admission);
-      first = std::max(first, static_cast<Step>(seat));
-      return seat >> 32 == member.admission;
+    const bool all_hold = std::ranges::all_of(entry.job->slices, [&](const JobSlice& slice) {
+      const std::uint64_t held = slice.joiners[index].held.load(std::memory_order_acquire);
+      CHECK(held >> 32 <= member.admission);
+      first = std::max(first, static_cast<Step>(held));
+      return held >> 32 == member.admission;
     });
-    if (!held) continue;
+    if (!all_hold) continue;
     entry.shared(rank).joined_from[index_of(StreamId::kGradients)].store(first,
                                                                          std::memory_order_release);
     command(ShardCommand::Kind::kMemberStarts, entry, rank, first);

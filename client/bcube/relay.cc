@@ -200,7 +200,7 @@ void Relay::take_what_leaves(const Slice& slice, const float* gradient, float* o
         .first_elem = first,
         .elem_count = static_cast<std::uint16_t>(std::min(chunk_elems, end - first))};
     residuals_.pack(span, gradient + first, packed_.data());
-    residuals_.settle(span, gradient + first, true);
+    residuals_.update(span, gradient + first, true);
     agg::fold_store(output + first, packed_.data(), span.elem_count, layout_.wire_dtype(tensor));
   }
 }

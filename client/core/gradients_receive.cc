@@ -168,7 +168,7 @@ void GradientStream::account(ChunkIndex chunk, const ChunkSpan& span, bool count
   const std::size_t bytes = payload_bytes(layout_.wire_dtype(span.tensor), span.elem_count);
   if (packs) {
     if (!delivered && late_.requeues()) residuals_.pack(span, floats_of(span), packed_);
-    residuals_.settle(span, floats_of(span), delivered || late_.requeues());
+    residuals_.update(span, floats_of(span), delivered || late_.requeues());
   }
   if (delivered)
     late_.delivered();

@@ -179,14 +179,14 @@ std::size_t Residuals::compress(const ChunkSpan& span, const float* gradient,
   return agg::compress(packed_.data(), span.elem_count, layout_.wire_dtype(span.tensor), out);
 }
 
-void Residuals::settle(const ChunkSpan& span, const float* gradient, bool delivered) noexcept {
+void Residuals::update(const ChunkSpan& span, const float* gradient, bool delivered) noexcept {
   if (is_relayed(span.tensor)) return;
   if (is_far(span.tensor)) {
     far_[span.tensor]->fates[index_in_tensor(span)] = delivered ? Fate::kDelivered : Fate::kMissed;
     return;
   }
   if (!selects(span.tensor))
-    return agg::settle(gradient, at(span), span.elem_count, layout_.wire(), delivered);
+    return agg::update_residual(gradient, at(span), span.elem_count, layout_.wire(), delivered);
   if (delivered && layout_.is_rounded(span.tensor)) {
     pack(span, gradient, packed_.data());
     agg::fold_store(left_.data(), packed_.data(), span.elem_count, layout_.wire_dtype(span.tensor));

@@ -2,7 +2,7 @@
 // rounded, what of this worker's gradients has not been delivered, element by element.
 //
 // A chunk's value is gradient + residual. pack() writes what of it leaves: all, or what reaches the
-// tensor's threshold, which is fixed for a step. When it is known what became of that, settle()
+// tensor's threshold, which is fixed for a step. When it is known what became of that, update()
 // keeps the rest. In between neither residual nor threshold changes, so what is sent again is the
 // same. Here alone stands what leaves and what stays; what became of a chunk, late.h and its
 // callers know. delivered + residual + discarded = sum of the gradients, but for what is not
@@ -55,7 +55,7 @@ class Residuals {
   bool is_far(std::uint32_t tensor) const noexcept { return layout_.tensor(tensor).far; }
 
   // Once a step: begins to find out what of the tensor leaves. `gradient` stays as it is until
-  // measured(), before which no chunk of the tensor is packed or settled.
+  // measured(), before which no chunk of the tensor is packed or updated.
   void begin_step(std::uint32_t tensor, const float* gradient, FarTensor* far = nullptr);
   bool measured(std::uint32_t tensor) const noexcept { return measurements_[tensor].done(); }
   void await(std::uint32_t tensor) noexcept;
@@ -75,7 +75,7 @@ class Residuals {
   std::size_t compress(const ChunkSpan& span, const float* gradient,
                        std::span<std::uint8_t> out) noexcept;
   // Delivered, or kept somewhere else as it was packed: what packing lost stays. Else all does.
-  void settle(const ChunkSpan& span, const float* gradient, bool delivered) noexcept;
+  void update(const ChunkSpan& span, const float* gradient, bool delivered) noexcept;
   // What was packed, and kept somewhere else, will not be delivered after all.
   void give_back(const ChunkSpan& span, std::span<const std::uint8_t> payload) noexcept;
   // It was part of a value of which nobody knows whether it was delivered.

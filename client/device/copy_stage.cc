@@ -178,9 +178,10 @@ void CopyStage::give_up(StatusCode code, bool all) noexcept {
   open_ = filling_;
   for (std::size_t i = active_.size(); i-- > 0;) {  // from behind: advance() removes
     Row& row = rows_[active_[i]];
-    const bool settles = row.room != nullptr && !waits_here(row) && row.state != State::kSession;
+    const bool leaves_residual =
+        row.room != nullptr && !waits_here(row) && row.state != State::kSession;
     row.step = open_;
-    if (!all && (row.state == State::kSession || (settles && device_works_))) continue;
+    if (!all && (row.state == State::kSession || (leaves_residual && device_works_))) continue;
     if (row.state != State::kCopyOut || row.begun != row.bytes || row.running != 0)
       row.outcome = code;
     if (row.state != State::kResidual)

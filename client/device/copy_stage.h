@@ -4,7 +4,7 @@
 // To the session a tensor is submitted when all its bytes are in staging, so it knows nothing of
 // devices, and a rank whose copies are late is a rank that is late. Those of a far tensor
 // (far_rooms.h) are what leaves of it: the device packs it before they are copied, and when what
-// became of it is known, and the results, have been copied back, settles its residual and unpacks
+// became of it is known, and the results, have been copied back, updates its residual and unpacks
 // its average. What the application does in
 // between keeps its order: a step that it has ended while gradients of it were still copied ends
 // when they have been submitted, and what it submits after that waits likewise.
@@ -114,7 +114,7 @@ class CopyStage {
   bool has_done() const noexcept { return done_first_ != done_.size(); }
   // Nothing can be submitted any more: gives up what the session does not have, and with `all` what
   // it has too. What is being copied is over when its copies are. While the device works, residuals
-  // are settled all the same.
+  // are updated all the same.
   void give_up(StatusCode code, bool all) noexcept;
   void device_failed() noexcept { device_works_ = false; }
 

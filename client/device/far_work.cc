@@ -132,7 +132,7 @@ bool FarWork::finish(const CopyStage::Copy& copy, Room& room, sluice_device_mark
   const auto* const results =
       reinterpret_cast<const sluice_device_result*>(room.area + room.fate_bytes);
   if (gradient != nullptr &&
-      !then(kernels_.settle(device_.raw(), &tensor, room.threshold, room.area), mark))
+      !then(kernels_.update_residual(device_.raw(), &tensor, room.threshold, room.area), mark))
     return false;
   if (!give_back(tensor, room, mark)) return false;
   return output == nullptr ||

@@ -24,7 +24,7 @@ extern "C" {
 /* A float32 tensor in chunks. */
 struct sluice_device_tensor {
   const float* gradient;
-  float* residual;      /* as many; only settle(), give_back() and scale() write it */
+  float* residual;      /* as many; only update_residual(), give_back() and scale() write it */
   uint64_t elem_count;  /* below 2^32 */
   uint32_t chunk_elems; /* of every chunk but the last, which may have fewer; above 0 */
   uint32_t wire;        /* how elements travel: float32 0, float16 1, bfloat16 2, int8 4 */
@@ -42,7 +42,7 @@ struct sluice_device_rule {
   double sigmas;
 };
 
-/* What the residual keeps of a chunk's gradient + residual; see settle(). */
+/* What the residual keeps of a chunk's gradient + residual; see update_residual(). */
 enum sluice_device_fate {
   SLUICE_DEVICE_OPEN = 0,      /* as it was */
   SLUICE_DEVICE_DELIVERED = 1, /* what packing did not let leave, or lost by rounding */
@@ -84,9 +84,9 @@ struct sluice_device_kernels {
                                      uint64_t* offsets);
   /* The residual from now on is what became of what pack() has packed with the same threshold, or,
    * threshold NULL, convert(): by chunk a sluice_device_fate. fates NULL: all was delivered. */
-  struct sluice_device_mark* (*settle)(struct sluice_device* device,
-                                       const struct sluice_device_tensor* tensor,
-                                       const float* threshold, const uint8_t* fates);
+  struct sluice_device_mark* (*update_residual)(struct sluice_device* device,
+                                                const struct sluice_device_tensor* tensor,
+                                                const float* threshold, const uint8_t* fates);
   /* Dense payloads of `count` chunks, no two of the same, as far apart as convert() has them: they
    * will not be delivered after all, and what they hold is the residual's again. */
   struct sluice_device_mark* (*give_back)(struct sluice_device* device,

@@ -158,26 +158,26 @@ void Worker::handle_control(Lane& lane, const wire::Frame& frame, rte_mbuf* pack
     rte_pktmbuf_free(packet);
     return;
   }
-  Errand errand = Errand::kStray;
+  PuntReason reason = PuntReason::kStray;
   std::uint64_t sender = sender_of(frame);
   if (foreign || request.type() == wire::PacketType::kJoin) {
-    errand = Errand::kJoin;
+    reason = PuntReason::kJoin;
   } else if (shard_.is_member(request.common())) {
-    errand = Errand::kMember;
+    reason = PuntReason::kMember;
     sender = request.common().cookie;  // many may share an address
   }
-  to_control(lane, errand, PacketMeta::Kind::kControl, sender, packet, now);
+  to_control(lane, reason, PacketMeta::Kind::kControl, sender, packet, now);
 }
 
-void Worker::to_control(Lane& lane, Errand errand, PacketMeta::Kind kind, std::uint64_t sender,
+void Worker::to_control(Lane& lane, PuntReason reason, PacketMeta::Kind kind, std::uint64_t sender,
                         rte_mbuf* packet, TimeNs now) noexcept {
-  const bool member = errand == Errand::kMember;
-  if (!intakes_[lane.port().index()].admit(errand, sender, now)) {
+  const bool member = reason == PuntReason::kMember;
+  if (!intakes_[lane.port().index()].admit(reason, sender, now)) {
     drop(lane, member ? DropReason::kMemberFlood : DropReason::kControlStrangers, packet);
     return;
   }
   meta_of(packet) = {.kind = kind, .port = lane.port().index()};
-  const RingPtr& strangers = errand == Errand::kJoin ? context_.joins : context_.strays;
+  const RingPtr& strangers = reason == PuntReason::kJoin ? context_.joins : context_.strays;
   if (rte_ring_enqueue((member ? context_.from_members : strangers).get(), packet) != 0)
     drop(lane, member ? DropReason::kControlMembers : DropReason::kControlStrangers, packet);
 }
@@ -185,7 +185,7 @@ void Worker::to_control(Lane& lane, Errand errand, PacketMeta::Kind kind, std::u
 void Worker::answer(Lane& lane, const wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept {
   Intake& intake = intakes_[lane.port().index()];
   const bool ping = is_ping(frame, context_.own);
-  if (ping && !intake.admit(Errand::kEcho, sender_of(frame), now)) {
+  if (ping && !intake.admit(PuntReason::kEcho, sender_of(frame), now)) {
     drop(lane, DropReason::kAnswerBudget, packet);
     return;
   }
@@ -197,7 +197,7 @@ void Worker::answer(Lane& lane, const wire::Frame& frame, rte_mbuf* packet, Time
   const HostAnswer result = answer_as_host(frame, context_.own, room_of(reply));
   // Asked after the answer, since most ARP is about others and costs the port nothing.
   if (result.outcome == HostOutcome::kAnswered && !ping &&
-      !intake.admit(Errand::kNeighbour, sender_of(frame), now)) {
+      !intake.admit(PuntReason::kNeighbour, sender_of(frame), now)) {
     rte_pktmbuf_free(reply);
     drop(lane, DropReason::kAnswerBudget, packet);
     return;
@@ -211,11 +211,12 @@ void Worker::answer(Lane& lane, const wire::Frame& frame, rte_mbuf* packet, Time
   rte_pktmbuf_free(reply);
   switch (result.outcome) {
     case HostOutcome::kUnreachable:
-      to_control(lane, Errand::kStray, PacketMeta::Kind::kUnreachable, sender_of(frame), packet,
+      to_control(lane, PuntReason::kStray, PacketMeta::Kind::kUnreachable, sender_of(frame), packet,
                  now);
       return;
     case HostOutcome::kConflict:
-      to_control(lane, Errand::kStray, PacketMeta::Kind::kConflict, sender_of(frame), packet, now);
+      to_control(lane, PuntReason::kStray, PacketMeta::Kind::kConflict, sender_of(frame), packet,
+                 now);
       return;
     case HostOutcome::kIgnored:
     case HostOutcome::kAnswered: break;

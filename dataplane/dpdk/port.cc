@@ -19,8 +19,8 @@
 #include <cstring>
 #include <string_view>
 
-#include "dataplane/dpdk/doze.h"
 #include "dataplane/dpdk/guest_fault.h"
+#include "dataplane/dpdk/idle_wait.h"
 
 namespace sluice::dataplane {
 namespace {

@@ -100,7 +100,7 @@ void Worker::stop() {
 
 bool Worker::hand_over(rte_mbuf* packet) noexcept {
   if (rte_ring_enqueue(inbox_.get(), packet) != 0) return false;
-  doze_.call();
+  idle_wait_.call();
   return true;
 }
 
@@ -108,7 +108,7 @@ bool Worker::post(const agg::ShardCommand& command) noexcept {
   if (rte_ring_enqueue_elem(commands_.get(), const_cast<agg::ShardCommand*>(&command),
                             sizeof command) != 0)
     return false;
-  doze_.call();
+  idle_wait_.call();
   return true;
 }
 
@@ -131,7 +131,7 @@ void Worker::run() {
   for (const Lane* lane : lanes_) {
     const int wake_socket = lane->port().wake_socket();
     woken &= wake_socket >= 0;
-    if (wake_socket >= 0) doze_.watch(wake_socket);
+    if (wake_socket >= 0) idle_wait_.watch(wake_socket);
   }
   if (!busy) ask_for_short_slices();
   IdlePolicy idle(busy, woken);
@@ -151,7 +151,7 @@ void Worker::run() {
         .add(static_cast<std::uint64_t>(later - now));
     if (decision.action != IdlePolicy::Action::kGoOn) {
       counters_.naps.add(1);
-      doze_.rest(decision, std::exchange(now, later));
+      idle_wait_.rest(decision, std::exchange(now, later));
       later = now_ns();
       counters_.idle_ns.add(static_cast<std::uint64_t>(later - now));
     }

@@ -17,7 +17,7 @@
 #include "dataplane/core/flow_cache.h"
 #include "dataplane/core/forwarding.h"
 #include "dataplane/core/steer.h"
-#include "dataplane/dpdk/doze.h"
+#include "dataplane/dpdk/idle_wait.h"
 #include "dataplane/dpdk/port.h"
 #include "dataplane/host/intake.h"
 #include "dataplane/host/paths.h"
@@ -103,7 +103,7 @@ class Worker {
   void to_shard(Lane& lane, const wire::Datagram& datagram, ShardId shard, rte_mbuf* packet,
                 TimeNs now) noexcept;
   void handle_control(Lane& lane, const wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept;
-  void to_control(Lane& lane, Errand errand, PacketMeta::Kind kind, std::uint64_t sender,
+  void to_control(Lane& lane, PuntReason reason, PacketMeta::Kind kind, std::uint64_t sender,
                   rte_mbuf* packet, TimeNs now) noexcept;
   void answer(Lane& lane, const wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept;
   // `losses` counts the packet if the port is another worker's and that one's inbox is full.
@@ -132,7 +132,7 @@ class Worker {
   std::array<agg::Transmit, kBurst> outgoing_;
   std::size_t used_ = kBurst;
   Lane::Burst burst_{};
-  Doze doze_;
+  IdleWait idle_wait_;
   // The buffers of what has arrived for the shard, until it is handled.
   Lane::Burst arrived_{};
   std::size_t arrived_count_ = 0;

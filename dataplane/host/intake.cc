@@ -17,7 +17,7 @@ constexpr RateLimit per_second(std::uint32_t count, std::uint32_t burst) noexcep
 // A member sends about ten control packets a second; 1,024 ranks that start together send 2,048
 // joins, perhaps from behind one address, and ask as often for our Ethernet address. Answered pings
 // are rare and long: 2,000 a second of 1,500 bytes are 24 Mb/s of the most urgent class.
-constexpr std::array<Limits, kErrandCount> kLimits{{
+constexpr std::array<Limits, kPuntReasonCount> kLimits{{
     {.port = per_second(200'000, 4096), .sender = per_second(1000, 128)},  // kMember
     {.port = per_second(20'000, 1024), .sender = per_second(2000, 512)},   // kJoin
     {.port = per_second(5000, 256), .sender = per_second(500, 64)},        // kStray
@@ -25,18 +25,20 @@ constexpr std::array<Limits, kErrandCount> kLimits{{
     {.port = per_second(2000, 256), .sender = per_second(1000, 128)},      // kEcho
 }};
 
-constexpr const Limits& limits_of(Errand errand) noexcept {
-  return kLimits[static_cast<std::size_t>(errand)];
+constexpr const Limits& limits_of(PuntReason reason) noexcept {
+  return kLimits[static_cast<std::size_t>(reason)];
 }
 
 }  // namespace
 
-const RateLimit& Intake::port_limit(Errand errand) noexcept { return limits_of(errand).port; }
-const RateLimit& Intake::sender_limit(Errand errand) noexcept { return limits_of(errand).sender; }
+const RateLimit& Intake::port_limit(PuntReason reason) noexcept { return limits_of(reason).port; }
+const RateLimit& Intake::sender_limit(PuntReason reason) noexcept {
+  return limits_of(reason).sender;
+}
 
-bool Intake::admit(Errand errand, std::uint64_t sender, TimeNs now) noexcept {
-  const Limits& limits = limits_of(errand);
-  Limiter& limiter = limiters_[static_cast<std::size_t>(errand)];
+bool Intake::admit(PuntReason reason, std::uint64_t sender, TimeNs now) noexcept {
+  const Limits& limits = limits_of(reason);
+  Limiter& limiter = limiters_[static_cast<std::size_t>(reason)];
   std::uint64_t mixed = (sender ^ seed_) * 0x9E3779B97F4A7C15;
   mixed = (mixed ^ mixed >> 32) * seed_;
   RateLimit port = limits.port;

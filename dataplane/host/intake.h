@@ -2,7 +2,7 @@
 // and how often they are answered.
 //
 // Pure; the worker that owns the port asks for each frame, and drops what is refused under a name.
-// Each errand has rates of its own, so that no flood of one kind keeps another kind out: one for
+// Each reason has rates of its own, so that no flood of one kind keeps another kind out: one for
 // the port, and one for each of 256 groups of senders, so that a single flooder leaves room for the
 // others behind its switch or router. A forger of addresses can use up its own port's rate, no
 // other's.
@@ -47,14 +47,15 @@ class Budget {
   TimeNs due_ns_ = 0;  // when all that was spent is earned again
 };
 
-enum class Errand : std::uint8_t {
+// Why a packet is for the appliance itself.
+enum class PuntReason : std::uint8_t {
   kMember,     // a control packet under a member's cookie
   kJoin,       // a request to become one
   kStray,      // other control packets, ICMP errors, claims to our address
   kNeighbour,  // ARP or neighbour discovery that we answer
   kEcho,       // a ping that we answer
 };
-inline constexpr std::size_t kErrandCount = 5;
+inline constexpr std::size_t kPuntReasonCount = 5;
 
 class Intake {
  public:
@@ -63,10 +64,10 @@ class Intake {
   explicit Intake(std::uint64_t seed, std::size_t lanes = 1) noexcept
       : seed_(seed | 1), lanes_(static_cast<DurationNs>(lanes)) {}
 
-  bool admit(Errand errand, std::uint64_t sender, TimeNs now) noexcept;
+  bool admit(PuntReason reason, std::uint64_t sender, TimeNs now) noexcept;
 
-  static const RateLimit& port_limit(Errand errand) noexcept;
-  static const RateLimit& sender_limit(Errand errand) noexcept;
+  static const RateLimit& port_limit(PuntReason reason) noexcept;
+  static const RateLimit& sender_limit(PuntReason reason) noexcept;
 
  private:
   static constexpr std::size_t kGroups = 256;
@@ -77,7 +78,7 @@ class Intake {
 
   std::uint64_t seed_;
   DurationNs lanes_;
-  std::array<Limiter, kErrandCount> limiters_;
+  std::array<Limiter, kPuntReasonCount> limiters_;
 };
 
 // Who asks, for Intake: the Ethernet address of a neighbour, the IP address of everybody else.

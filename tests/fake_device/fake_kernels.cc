@@ -51,10 +51,11 @@ sluice_device_mark* pack(sluice_device* device, const sluice_device_tensor* tens
   });
 }
 
-sluice_device_mark* settle(sluice_device* device, const sluice_device_tensor* tensor,
-                           const float* threshold, const std::uint8_t* fates) {
-  return start(device,
-               [=, tensor = *tensor] { return cuda::settle(kHost, tensor, threshold, fates); });
+sluice_device_mark* update_residual(sluice_device* device, const sluice_device_tensor* tensor,
+                                    const float* threshold, const std::uint8_t* fates) {
+  return start(device, [=, tensor = *tensor] {
+    return cuda::update_residual(kHost, tensor, threshold, fates);
+  });
 }
 
 sluice_device_mark* give_back(sluice_device* device, const sluice_device_tensor* tensor,
@@ -94,7 +95,7 @@ const sluice_device_kernels sluice_device_kernels = {
     .copy = copy,
     .find_threshold = find_threshold,
     .pack = pack,
-    .settle = settle,
+    .update_residual = update_residual,
     .give_back = give_back,
     .scale = scale,
     .convert = convert,

@@ -47,7 +47,8 @@ TEST_P(BcubeEarlyLosses, ASwitchThatIsNotThereIsDoneWithout) {
   for (std::uint32_t level = 0; level < bcube.levels(); ++level)
     for (options.seed = 1; options.seed <= 4; ++options.seed) {
       SCOPED_TRACE(options.seed);
-      options.start_max_ns = options.seed % 2 == 0 ? 8 * kSecond : 0;  // longer than one knocks
+      options.start_max_ns =
+          options.seed % 2 == 0 ? 8 * kSecond : 0;  // longer than a join is tried
       options.link.loss_ppm = options.seed > 2 ? 10'000 : 0;
       BcubeWorld world(options);
       world.kill({.parts = parts_of_switch(GetParam(), level, 1), .at = 0});

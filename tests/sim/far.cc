@@ -83,7 +83,7 @@ client::FarTensor* FarSide::submit(std::uint32_t tensor, const float* gradient, 
   return &place.far;
 }
 
-void FarSide::settle(Place& place, const ChunkSpan& span, Fate fate) const {
+void FarSide::update_residual(Place& place, const ChunkSpan& span, Fate fate) const {
   float* const residual = &place.residual[span.first_elem];
   std::vector<float> left(span.elem_count);
   switch (fate) {
@@ -114,7 +114,7 @@ void FarSide::over(std::uint32_t tensor, float* output) {
   const ChunkIndex first = layout_.first_chunk(tensor);
   const Dtype wire = layout_.wire_dtype(tensor);
   for (std::uint32_t i = 0; i < place.fates.size(); ++i)
-    if (place.gradient != nullptr) settle(place, layout_.chunk(first + i), place.fates[i]);
+    if (place.gradient != nullptr) update_residual(place, layout_.chunk(first + i), place.fates[i]);
   take_back(place, tensor);
   for (std::uint32_t i = 0; output != nullptr && i < place.results.size(); ++i) {
     const ChunkSpan span = layout_.chunk(first + i);

@@ -1,5 +1,5 @@
 // What a device does with a worker's far tensors (client/core/far.h), here by the kernels of the
-// host: packs them when they are submitted, and when they are over settles residuals by what the
+// host: packs them when they are submitted, and when they are over updates residuals by what the
 // session has said of each chunk, and unpacks the averages that it has left.
 #pragma once
 
@@ -38,7 +38,7 @@ class FarSide {
   };
 
   std::vector<std::uint8_t> payload_of(const Place& place, const client::ChunkSpan& span) const;
-  void settle(Place& place, const client::ChunkSpan& span, client::Fate fate) const;
+  void update_residual(Place& place, const client::ChunkSpan& span, client::Fate fate) const;
   void take_back(Place& place, std::uint32_t tensor) const;
 
   const JobPlan& plan_;

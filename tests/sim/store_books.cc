@@ -113,7 +113,8 @@ void StoreBooks::apply_complete(const agg::Job& job, Block& block, std::uint32_t
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += more[i];
   };
   std::vector<float> sum;
-  std::map<std::uint16_t, std::vector<float>> by_rank;  // a lost process's and its heir's together
+  std::map<std::uint16_t, std::vector<float>>
+      by_rank;  // a lost process's and its successor's together
   for (const Push& push : chunk.gathered)
     add(job.spec.store->in_rank_order ? by_rank[push.rank.value] : sum, push.values);
   for (const auto& [rank, values] : by_rank) add(sum, values);

@@ -91,14 +91,14 @@ void StoreOracle::check_rank(Run& run, const Read& read, ChunkIndex chunk, Rank 
     if (!remembers &&
         (found != std::floor(found) || (!plan.loses_ranks && std::fmod(found, share) != 0)))
       wrong("that is no number of pushes");
-    // With bound 0, what a process pushed before it was lost may count beside what its heir pushes
-    // in the same iteration: once an heir there are more than `world` of an iteration, and both
-    // pushes are then a smaller share.
-    const auto heirs =
+    // With bound 0, what a process pushed before it was lost may count beside what its successor
+    // pushes in the same iteration: once a successor there are more than `world` of an iteration,
+    // and both pushes are then a smaller share.
+    const auto successors =
         static_cast<std::uint32_t>(std::max<std::size_t>(run.processes.size(), world) - world);
     const std::uint32_t thinned =
-        plan.session.store->bound == 0 ? std::min(2 * heirs, due.least) : 0;
-    const float thin = kUnit / static_cast<float>(world + heirs);
+        plan.session.store->bound == 0 ? std::min(2 * successors, due.least) : 0;
+    const float thin = kUnit / static_cast<float>(world + successors);
     if (found <
         share * static_cast<float>(due.least - thinned) + thin * static_cast<float>(thinned))
       wrong("less than " + std::to_string(due.least) + " pushes");

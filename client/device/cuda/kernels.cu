@@ -102,10 +102,11 @@ sluice_device_mark* start_pack(sluice_device* device, const sluice_device_tensor
   });
 }
 
-sluice_device_mark* start_settle(sluice_device* device, const sluice_device_tensor* tensor,
-                                 const float* threshold, const uint8_t* fates) {
-  return start(device,
-               [=](const CudaLauncher& on) { return settle(on, *tensor, threshold, fates); });
+sluice_device_mark* start_update_residual(sluice_device* device, const sluice_device_tensor* tensor,
+                                          const float* threshold, const uint8_t* fates) {
+  return start(device, [=](const CudaLauncher& on) {
+    return update_residual(on, *tensor, threshold, fates);
+  });
 }
 
 sluice_device_mark* start_give_back(sluice_device* device, const sluice_device_tensor* tensor,
@@ -138,7 +139,9 @@ sluice_device_mark* start_unpack(sluice_device* device, const sluice_device_tens
 
 extern "C" __attribute__((visibility("default")))
 const sluice_device_kernels sluice_device_kernels = {
-    SLUICE_DEVICE_KERNELS_ABI,      sluice::cuda::acquire_memory, sluice::cuda::free_memory,
-    sluice::cuda::bytes_to_work_in, sluice::cuda::start_copy,     sluice::cuda::start_threshold,
-    sluice::cuda::start_pack,       sluice::cuda::start_settle,   sluice::cuda::start_give_back,
-    sluice::cuda::start_scale,      sluice::cuda::start_convert,  sluice::cuda::start_unpack};
+    SLUICE_DEVICE_KERNELS_ABI,     sluice::cuda::acquire_memory,
+    sluice::cuda::free_memory,     sluice::cuda::bytes_to_work_in,
+    sluice::cuda::start_copy,      sluice::cuda::start_threshold,
+    sluice::cuda::start_pack,      sluice::cuda::start_update_residual,
+    sluice::cuda::start_give_back, sluice::cuda::start_scale,
+    sluice::cuda::start_convert,   sluice::cuda::start_unpack};

@@ -143,9 +143,9 @@ bool pack(const Launcher& on, const sluice_device_tensor& tensor, const float* t
 }
 
 template <class Launcher>
-bool settle(const Launcher& on, const sluice_device_tensor& tensor, const float* threshold,
-            const std::uint8_t* fates) {
-  return launch_chunks<SettleChunks>(on, tensor, Sieve{threshold}, fates);
+bool update_residual(const Launcher& on, const sluice_device_tensor& tensor, const float* threshold,
+                     const std::uint8_t* fates) {
+  return launch_chunks<UpdateResiduals>(on, tensor, Sieve{threshold}, fates);
 }
 
 template <class Launcher>

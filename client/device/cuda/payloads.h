@@ -137,8 +137,8 @@ struct GatherChunks {
 
 // Residuals once it is known what became of what PackChunks or ConvertChunks made of them.
 template <Dtype kWire>
-struct SettleChunks : FormatKernel<kWire, SettleChunks<kWire>, 3> {
-  using Base = FormatKernel<kWire, SettleChunks<kWire>, 3>;
+struct UpdateResiduals : FormatKernel<kWire, UpdateResiduals<kWire>, 3> {
+  using Base = FormatKernel<kWire, UpdateResiduals<kWire>, 3>;
   using Base::tensor, Base::whole;
 
   Sieve sieve;

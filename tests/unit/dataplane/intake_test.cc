@@ -9,13 +9,13 @@ constexpr std::uint64_t kSeed = 0x5EED;
 constexpr TimeNs kStart = 1000 * kSecond;
 
 // How many of `per_second` requests a second are admitted within `seconds`.
-std::uint64_t admitted(Intake& intake, Errand errand, std::uint64_t senders,
+std::uint64_t admitted(Intake& intake, PuntReason reason, std::uint64_t senders,
                        std::uint64_t per_second, DurationNs duration) {
   std::uint64_t count = 0;
   std::uint64_t request = 0;
   const DurationNs gap_ns = kSecond / static_cast<DurationNs>(per_second);
   for (TimeNs now = kStart; now < kStart + duration; now += gap_ns)
-    count += intake.admit(errand, 7 + request++ % senders, now);
+    count += intake.admit(reason, 7 + request++ % senders, now);
   return count;
 }
 
@@ -43,58 +43,61 @@ TEST(Budget, SpendsManyAtOnceLikeOneByOne) {
         << later;
 }
 
-TEST(Intake, AFloodOfForgedSendersGetsThePortsRateOfEachErrand) {
-  for (const Errand errand : {Errand::kJoin, Errand::kStray, Errand::kNeighbour, Errand::kEcho}) {
+TEST(Intake, AFloodOfForgedSendersGetsThePortsRateForEachReason) {
+  for (const PuntReason reason :
+       {PuntReason::kJoin, PuntReason::kStray, PuntReason::kNeighbour, PuntReason::kEcho}) {
     Intake intake(kSeed);
-    const RateLimit& limit = Intake::port_limit(errand);
+    const RateLimit& limit = Intake::port_limit(reason);
     const auto most = limit.burst + static_cast<std::uint64_t>(2 * kSecond / limit.interval_ns);
-    const std::uint64_t count = admitted(intake, errand, 1'000'000, 1'000'000, 2 * kSecond);
-    EXPECT_LE(count, most + 1) << static_cast<int>(errand);
-    EXPECT_GE(count, most * 9 / 10) << static_cast<int>(errand);
+    const std::uint64_t count = admitted(intake, reason, 1'000'000, 1'000'000, 2 * kSecond);
+    EXPECT_LE(count, most + 1) << static_cast<int>(reason);
+    EXPECT_GE(count, most * 9 / 10) << static_cast<int>(reason);
   }
 }
 
 TEST(Intake, TheLanesOfAPortHaveItsRateTogether) {
   constexpr std::size_t kLanes = 4;
-  for (const Errand errand : {Errand::kJoin, Errand::kStray, Errand::kNeighbour, Errand::kEcho}) {
-    const RateLimit& limit = Intake::port_limit(errand);
+  for (const PuntReason reason :
+       {PuntReason::kJoin, PuntReason::kStray, PuntReason::kNeighbour, PuntReason::kEcho}) {
+    const RateLimit& limit = Intake::port_limit(reason);
     const auto rate = static_cast<std::uint64_t>(2 * kSecond / limit.interval_ns);
     std::uint64_t count = 0;
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
       Intake intake(kSeed, kLanes);
-      count += admitted(intake, errand, 1'000'000, 250'000, 2 * kSecond);
+      count += admitted(intake, reason, 1'000'000, 250'000, 2 * kSecond);
     }
-    EXPECT_LE(count, rate + kLanes * (limit.burst + 1)) << static_cast<int>(errand);
-    EXPECT_GE(count, rate) << static_cast<int>(errand);
+    EXPECT_LE(count, rate + kLanes * (limit.burst + 1)) << static_cast<int>(reason);
+    EXPECT_GE(count, rate) << static_cast<int>(reason);
   }
 }
 
 TEST(Intake, OneFlooderLeavesRoomForOthersBehindItsPort) {
-  for (const Errand errand : {Errand::kJoin, Errand::kStray, Errand::kNeighbour, Errand::kMember}) {
+  for (const PuntReason reason :
+       {PuntReason::kJoin, PuntReason::kStray, PuntReason::kNeighbour, PuntReason::kMember}) {
     Intake intake(kSeed);
     std::uint64_t refused = 0;
     for (TimeNs now = kStart; now < kStart + kSecond; now += 2 * kMicrosecond) {
-      (void)intake.admit(errand, 1, now);
-      if (now % (10 * kMillisecond) == 0) refused += !intake.admit(errand, 2, now);
+      (void)intake.admit(reason, 1, now);
+      if (now % (10 * kMillisecond) == 0) refused += !intake.admit(reason, 2, now);
     }
-    EXPECT_EQ(refused, 0u) << static_cast<int>(errand);
+    EXPECT_EQ(refused, 0u) << static_cast<int>(reason);
   }
 }
 
 TEST(Intake, AFloodOfOneKindKeepsNoOtherKindOut) {
   Intake intake(kSeed);
-  (void)admitted(intake, Errand::kEcho, 100'000, 1'000'000, kSecond);
-  (void)admitted(intake, Errand::kStray, 100'000, 1'000'000, kSecond);
-  (void)admitted(intake, Errand::kJoin, 100'000, 1'000'000, kSecond);
-  EXPECT_TRUE(intake.admit(Errand::kMember, 9, kStart + kSecond));
-  EXPECT_TRUE(intake.admit(Errand::kNeighbour, 9, kStart + kSecond));
+  (void)admitted(intake, PuntReason::kEcho, 100'000, 1'000'000, kSecond);
+  (void)admitted(intake, PuntReason::kStray, 100'000, 1'000'000, kSecond);
+  (void)admitted(intake, PuntReason::kJoin, 100'000, 1'000'000, kSecond);
+  EXPECT_TRUE(intake.admit(PuntReason::kMember, 9, kStart + kSecond));
+  EXPECT_TRUE(intake.admit(PuntReason::kNeighbour, 9, kStart + kSecond));
 }
 
 TEST(Intake, AMemberThatObeysTheProtocolIsNeverRefused) {
   Intake intake(kSeed);
   for (TimeNs now = kStart; now < kStart + 2 * kSecond; now += kMillisecond)  // 1,024 of them
     for (std::uint64_t rank = now / kMillisecond % 50; rank < 1024; rank += 50)
-      ASSERT_TRUE(intake.admit(Errand::kMember, rank * 0x1234567, now)) << rank;
+      ASSERT_TRUE(intake.admit(PuntReason::kMember, rank * 0x1234567, now)) << rank;
 }
 
 TEST(Intake, TellsNeighboursByEthernetAddressAndOthersByIpAddress) {

@@ -287,7 +287,7 @@ TEST_F(DeviceJobs, AreBusyForWhoAsksWhatIsLeftBehindInTheMiddleOfAStep) {
 }
 
 TEST_F(DeviceJobs, FailForAllWhenAKernelFails) {
-  // Converted; settled; what is settled is read once more after the job's end.
+  // Converted; updated; what is left is read once more after the job's end.
   for (const int which : {1, 2, 3}) {
     const std::string fault = "late_us=100,fail_kernel=" + std::to_string(which);
     ::setenv("SLUICE_FAKE_DEVICE", fault.c_str(), 1);

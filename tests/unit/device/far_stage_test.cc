@@ -114,7 +114,7 @@ TEST_F(FarStage, NeedsNoKernelBeforeWhatHasNoGradient) {
   EXPECT_EQ(done(), (DoneList{{kPruned, StatusCode::kOk}}));
 }
 
-TEST_F(FarStage, SettlesWhatWasGivenUpWhileTheDeviceWorks) {
+TEST_F(FarStage, UpdatesResidualsOfWhatWasGivenUpWhileTheDeviceWorks) {
   const std::size_t fates = rooms_.find(kRounded)->fate_bytes;
   for (const bool works : {true, false}) {
     submit(kRounded);

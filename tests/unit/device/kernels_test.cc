@@ -200,7 +200,7 @@ struct Shape {
 constexpr Shape kShapes[] = {{1, 1},     {5, 336},    {31, 16},     {33, 32},
                              {337, 336}, {5003, 353}, {6000, 2208}, {20'000, 336}};
 
-TEST_F(Kernels, PackAndSettleAsTheHostDoesInEveryFormat) {
+TEST_F(Kernels, PackAndUpdateResidualsAsTheHostDoesInEveryFormat) {
   for (const Shape& shape : kShapes)
     for (const Gradients& some : all_kinds(shape.count))
       for (const Dtype wire : kWires)
@@ -227,7 +227,7 @@ TEST_F(Kernels, PackAndSettleAsTheHostDoesInEveryFormat) {
           OnDevice<float> limit(Floats{threshold});
           finish(kernels_->pack(device_, &tensor, limit.get(), room.get(), found.get(),
                                 found_offsets.get()));
-          finish(kernels_->settle(device_, &tensor, limit.get(), nullptr));
+          finish(kernels_->update_residual(device_, &tensor, limit.get(), nullptr));
           Bytes bytes = found.read();
           bytes.resize(packed.size());
           const std::string which = testing::PrintToString(shape.count) + " elements, format " +
@@ -251,14 +251,14 @@ TEST_F(Kernels, ConvertDensePayloadsAndKeepWhatWasRoundedAway) {
           Bytes payload(payload_bytes(wire, count));
           agg::pack(&some.gradient[at], &some.residual[at], count, wire, payload.data());
           payloads.insert(payloads.end(), payload.begin(), payload.end());
-          agg::settle(&some.gradient[at], &rest[at], count, wire, true);
+          agg::update_residual(&some.gradient[at], &rest[at], count, wire, true);
         });
         OnDevice<float> gradient(some.gradient), residual(some.residual);
         OnDevice<std::uint8_t> found(payloads.size());
         const auto tensor =
             tensor_of(gradient.get(), residual.get(), shape.count, shape.chunk_elems, wire);
         finish(kernels_->convert(device_, &tensor, found.get()));
-        finish(kernels_->settle(device_, &tensor, nullptr, nullptr));
+        finish(kernels_->update_residual(device_, &tensor, nullptr, nullptr));
         ASSERT_EQ(found.read(), payloads) << shape.count << " " << static_cast<int>(wire);
         ASSERT_EQ(std::memcmp(residual.read().data(), rest.data(), rest.size() * sizeof(float)), 0)
             << shape.count << " " << static_cast<int>(wire);
@@ -287,7 +287,7 @@ TEST_F(Kernels, KeepOfEachChunkWhatBecameOfIt) {
             else if (fate != SLUICE_DEVICE_OPEN && threshold >= 0)
               agg::keep_rest(&some.gradient[at], &rest[at], count, left.data());
             else if (fate != SLUICE_DEVICE_OPEN)
-              agg::settle(&some.gradient[at], &rest[at], count, wire, delivered);
+              agg::update_residual(&some.gradient[at], &rest[at], count, wire, delivered);
             if (fates.size() % 3 == 0) {
               const Bytes payload = pruned_payload(some, at, count, 0, wire);
               agg::give_back(&rest[at], payload.data(), count, wire);
@@ -304,8 +304,8 @@ TEST_F(Kernels, KeepOfEachChunkWhatBecameOfIt) {
           OnDevice<std::uint32_t> of(chunks);
           const auto tensor =
               tensor_of(gradient.get(), residual.get(), shape.count, shape.chunk_elems, wire);
-          finish(kernels_->settle(device_, &tensor, threshold < 0 ? nullptr : limit.get(),
-                                  outcome.get()));
+          finish(kernels_->update_residual(device_, &tensor, threshold < 0 ? nullptr : limit.get(),
+                                           outcome.get()));
           finish(kernels_->give_back(device_, &tensor, of.get(), payloads.get(),
                                      static_cast<std::uint32_t>(chunks.size())));
           finish(kernels_->scale(device_, residual.get(), shape.count, 0.5f));
@@ -370,7 +370,7 @@ TEST_F(Kernels, OfNoElementsAreNoWork) {
   const auto tensor = tensor_of(values.get(), values.get(), 0, 336, Dtype::kInt8);
   OnDevice<std::uint8_t> room(kernels_->workspace_bytes(device_, &tensor));
   finish(kernels_->pack(device_, &tensor, values.get(), room.get(), nullptr, offsets.get()));
-  finish(kernels_->settle(device_, &tensor, values.get(), nullptr));
+  finish(kernels_->update_residual(device_, &tensor, values.get(), nullptr));
   finish(kernels_->give_back(device_, &tensor, nullptr, nullptr, 0));
   finish(kernels_->scale(device_, values.get(), 0, 2));
   finish(kernels_->convert(device_, &tensor, nullptr));

@@ -127,7 +127,7 @@ TEST_P(Narrow, WhatIsDeliveredAndTheResidualAreTheSumOfTheGradients) {
       const Bytes payload = packed(gradient, residual);
       const Floats sent = read(payload, kLength, wire());
       const bool dropped = step % 5 == 1;
-      settle(gradient.data(), residual.data(), kLength, wire(), !dropped);
+      update_residual(gradient.data(), residual.data(), kLength, wire(), !dropped);
       for (std::size_t i = 0; i < kLength; ++i) {
         sum[i] += gradient[i];
         if (!dropped) delivered[i] += sent[i];
@@ -155,7 +155,7 @@ TEST_P(Narrow, KeepsExactlyWhatRoundingLost) {
       auto* residual = reinterpret_cast<float*>(memory.data());
       std::memcpy(residual, before.data(), memory.size());
       const Floats sent = read(packed(gradient, before), length, wire());
-      settle(gradient.data(), residual, length, wire(), true);
+      update_residual(gradient.data(), residual, length, wire(), true);
       for (std::size_t i = 0; i < length; ++i)
         ASSERT_EQ(residual[i], gradient[i] + before[i] - sent[i]) << target << " element " << i;
     }
@@ -172,7 +172,7 @@ TEST_P(Narrow, ShowsWhatIsNotFiniteAndKeepsItOutOfTheResidual) {
           Floats residual(37, 0.25f);
           const Floats sent = read(packed(gradient, residual), 37, wire());
           EXPECT_FALSE(std::isfinite(sent[at])) << target;
-          settle(gradient.data(), residual.data(), 37, wire(), delivered);
+          update_residual(gradient.data(), residual.data(), 37, wire(), delivered);
           EXPECT_EQ(residual[at], 0.25f) << target;
           EXPECT_TRUE(std::ranges::all_of(residual, [](float r) { return std::isfinite(r); }));
           give_back(residual.data(), packed(gradient, residual).data(), 37, wire());
@@ -244,7 +244,7 @@ TEST_P(Narrow, WhatIsZeroOrTooSmallForTheFormatStaysInTheResidual) {
     const Floats gradient(20, tiny);
     Floats residual(20, 0);
     const Floats sent = read(packed(gradient, residual), 20, wire());
-    settle(gradient.data(), residual.data(), 20, wire(), true);
+    update_residual(gradient.data(), residual.data(), 20, wire(), true);
     for (std::size_t i = 0; i < 20; ++i) EXPECT_EQ(residual[i] + sent[i], tiny);
   }
 }

@@ -191,10 +191,10 @@ class ControlTest : public testing::Test {
     return running_job(count, std::move(name), {.kind = PolicyKind::kFixed, .k = k});
   }
   static Worker heir_of(const Worker& worker) {
-    Worker heir = worker;
-    heir.nonce = worker.nonce + 1000;
-    heir.address = "10.0.9." + std::to_string(worker.rank + 2) + ":50000";
-    return heir;
+    Worker successor = worker;
+    successor.nonce = worker.nonce + 1000;
+    successor.address = "10.0.9." + std::to_string(worker.rank + 2) + ":50000";
+    return successor;
   }
   // A join that is answered only when shard 0 has let the process in.
   Answered rejoin(Worker& worker) {

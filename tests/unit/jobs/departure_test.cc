@@ -198,8 +198,8 @@ TEST_F(Leave, WhileTheJobFormsFreesTheRank) {
   join(quitter);
   EXPECT_EQ(leave(quitter, LeaveReason::kAbnormal).body<wire::Status>().left, 1);
   EXPECT_EQ(keepalive(first).packet.mask_word(0), 0b110u);
-  Worker heir{.rank = 1, .nonce = 78, .world_size = 3};
-  EXPECT_TRUE(join(heir).is(PacketType::kAccept));
+  Worker successor{.rank = 1, .nonce = 78, .world_size = 3};
+  EXPECT_TRUE(join(successor).is(PacketType::kAccept));
   EXPECT_EQ(keepalive(first).packet.mask_word(0), 0b100u);
   EXPECT_EQ(keepalive(quitter).result.verdict, Verdict::kStaleCookie);
 }

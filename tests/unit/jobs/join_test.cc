@@ -282,13 +282,13 @@ TEST_F(Join, OfASilentRankTakesItOverAfterThreeSeconds) {
   Worker first, second{.rank = 1};
   join(first);
   join(second);
-  Worker heir{.rank = 1, .address = "10.0.0.9:1", .nonce = 99};
+  Worker successor{.rank = 1, .address = "10.0.0.9:1", .nonce = 99};
   pass(kTakeoverSilence - 100 * kMillisecond, {&first});
-  EXPECT_THAT(refusal_of(heir, RefuseCode::kRankTaken), HasSubstr("2.9 s ago"));
+  EXPECT_THAT(refusal_of(successor, RefuseCode::kRankTaken), HasSubstr("2.9 s ago"));
   pass(200 * kMillisecond, {&first});
-  ASSERT_TRUE(join(heir).is(PacketType::kAccept));
-  EXPECT_NE(heir.cookie, second.cookie);
-  EXPECT_EQ(only_job()->members[1].cookie.load(), heir.cookie);
+  ASSERT_TRUE(join(successor).is(PacketType::kAccept));
+  EXPECT_NE(successor.cookie, second.cookie);
+  EXPECT_EQ(only_job()->members[1].cookie.load(), successor.cookie);
   EXPECT_EQ(only_job()->members[1].stale_cookie.load(), second.cookie);
 
   const Answered old = keepalive(second);

@@ -126,8 +126,8 @@ TEST_F(Liveness, ADeathWhileTheJobFormsFreesTheRank) {
   pass(kSecond, {&first});
   EXPECT_TRUE(sent_of(PacketType::kNotice).empty());
   EXPECT_EQ(keepalive(first).packet.mask_word(0), 0b110u);
-  Worker heir{.rank = 1, .nonce = 900, .world_size = 3};
-  EXPECT_TRUE(join(heir).is(PacketType::kAccept));
+  Worker successor{.rank = 1, .nonce = 900, .world_size = 3};
+  EXPECT_TRUE(join(successor).is(PacketType::kAccept));
   EXPECT_EQ(keepalive(first).packet.mask_word(0), 0b100u);
 }
 

@@ -96,7 +96,7 @@ TEST_F(Admission, MemoryThatReturnsMakesAJobWaitAndNotBeRefused) {
   EXPECT_EQ(decide(nullptr, {.jobs = 1, .returning_jobs = 1}).kind, JobDecision::Kind::kLater);
 }
 
-TEST_F(Admission, GivesASeatByWhoHoldsIt) {
+TEST_F(Admission, GivesARankByWhoHoldsIt) {
   using Kind = RankDecision::Kind;
   EXPECT_EQ(rank_decision(), Kind::kTake);
   hold(kNow, join.nonce);

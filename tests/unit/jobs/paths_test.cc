@@ -157,9 +157,9 @@ TEST_F(MovingMember, ALeaveFromElsewhereCountsAndIsAnsweredByAPing) {
 
 TEST_F(MovingMember, AReplacedProcessLearnsOfItOnlyWhereItListens) {
   pass(4 * kSecond, {&workers[1]});
-  Worker heir = heir_of(workers[0]);
+  Worker successor = heir_of(workers[0]);
   path = path_of(7);
-  ASSERT_TRUE(join(heir).is(wire::PacketType::kAccept));
+  ASSERT_TRUE(join(successor).is(wire::PacketType::kAccept));
   const Answered asked = speak(path_of(1));
   ASSERT_TRUE(asked.is(wire::PacketType::kPing));
   EXPECT_LE(asked.bytes.size(), asked.request_bytes);

@@ -67,8 +67,8 @@ TEST_F(Rejoin, AnErrorOfOneRankLeavesTheOthersRunningAndItsRankFree) {
   EXPECT_EQ(keepalive(workers[1]).body<wire::Status>().left, 1);  // does not bring it back
   EXPECT_THAT(kinds(), ElementsAre(Kind::kMemberGone));
   EXPECT_TRUE(join(workers[1]).bytes.empty());  // nor a late copy of its join
-  Worker heir = heir_of(workers[1]);
-  EXPECT_TRUE(rejoin(heir).is(PacketType::kAccept));
+  Worker successor = heir_of(workers[1]);
+  EXPECT_TRUE(rejoin(successor).is(PacketType::kAccept));
 }
 
 TEST_F(Rejoin, AFinishedRankIsNotGivenToANewProcess) {
@@ -76,8 +76,8 @@ TEST_F(Rejoin, AFinishedRankIsNotGivenToANewProcess) {
   leave(workers[1]);
   EXPECT_EQ(keepalive(workers[0]).packet.mask_word(0), 0u);
   pass(4 * kSecond, {&workers[0], &workers[2]});
-  Worker heir = heir_of(workers[1]);
-  EXPECT_THAT(refusal_of(heir, RefuseCode::kRankTaken), HasSubstr("left 4.0 s ago"));
+  Worker successor = heir_of(workers[1]);
+  EXPECT_THAT(refusal_of(successor, RefuseCode::kRankTaken), HasSubstr("left 4.0 s ago"));
   leave(workers[0]);
   leave(workers[2]);
   EXPECT_TRUE(jobs.jobs().empty());
@@ -89,28 +89,28 @@ TEST_F(Rejoin, ANewProcessOfADeadRankIsAnsweredOnlyWhenTheShardsKnowIt) {
   open(7);
   commands.clear();
   shards_answer = false;
-  Worker heir = heir_of(workers[1]);
-  const Answered silent = join(heir);
+  Worker successor = heir_of(workers[1]);
+  const Answered silent = join(successor);
   EXPECT_TRUE(silent.bytes.empty());
   EXPECT_TRUE(silent.result.bind);
   EXPECT_THAT(kinds(), ElementsAre(Kind::kMemberJoined));
-  EXPECT_EQ(shared(heir).joined_from[0].load(), kNoStep) << "shard 0 says from where";
-  for (const auto& left_from : shared(heir).left_from) EXPECT_EQ(left_from.load(), kNoStep);
-  EXPECT_TRUE(shared(heir).reachable.load());
-  EXPECT_EQ(shared(heir).stale_cookie.load(), workers[1].cookie);
-  EXPECT_TRUE(join(heir).bytes.empty());
+  EXPECT_EQ(shared(successor).joined_from[0].load(), kNoStep) << "shard 0 says from where";
+  for (const auto& left_from : shared(successor).left_from) EXPECT_EQ(left_from.load(), kNoStep);
+  EXPECT_TRUE(shared(successor).reachable.load());
+  EXPECT_EQ(shared(successor).stale_cookie.load(), workers[1].cookie);
+  EXPECT_TRUE(join(successor).bytes.empty());
   EXPECT_THAT(kinds(), ElementsAre(Kind::kMemberJoined));
   EXPECT_EQ(keepalive(workers[0]).packet.mask_word(0), 0b010u);
 
   answer(commands[0]);
-  const Answered accepted = join(heir);
+  const Answered accepted = join(successor);
   ASSERT_TRUE(accepted.is(PacketType::kAccept));
   const auto& accept = accepted.body<wire::Accept>();
   EXPECT_EQ(accept.rejoined, 1);
   EXPECT_EQ(accept.first_steps[0], 9u);
   EXPECT_EQ(accept.open_steps[0], 7u);
   EXPECT_EQ(accept.joined_count, 3);
-  EXPECT_EQ(shared(heir).cookie.load(), heir.cookie);
+  EXPECT_EQ(shared(successor).cookie.load(), successor.cookie);
   EXPECT_EQ(keepalive(workers[0]).packet.mask_word(0), 0u);
   EXPECT_TRUE(jobs.views()[0].loss.empty());
   EXPECT_TRUE(keepalive(workers[1]).is(PacketType::kNotice));  // the process before it
@@ -123,13 +123,13 @@ TEST_F(Rejoin, AnAdmissionOfAnEarlierProcessAdmitsNoLaterOne) {
   shards_answer = false;
   ASSERT_TRUE(keepalive(workers[1]).is(PacketType::kStatus));  // it was only frozen
   leave(workers[1], LeaveReason::kAbnormal);
-  Worker heir = heir_of(workers[1]);
-  join(heir);
+  Worker successor = heir_of(workers[1]);
+  join(successor);
   EXPECT_THAT(kinds(), ElementsAre(Kind::kMemberJoined, Kind::kMemberGone, Kind::kMemberJoined));
   answer(commands[0]);
-  EXPECT_TRUE(join(heir).bytes.empty());
+  EXPECT_TRUE(join(successor).bytes.empty());
   answer(commands[2]);
-  EXPECT_TRUE(join(heir).is(PacketType::kAccept));
+  EXPECT_TRUE(join(successor).is(PacketType::kAccept));
 }
 
 TEST_F(Rejoin, AnAdmissionThatAShardLostIsAskedForAgain) {
@@ -137,40 +137,40 @@ TEST_F(Rejoin, AnAdmissionThatAShardLostIsAskedForAgain) {
   leave(workers[1], LeaveReason::kAbnormal);
   commands.clear();
   shards_answer = false;
-  Worker heir = heir_of(workers[1]);
-  join(heir);
+  Worker successor = heir_of(workers[1]);
+  join(successor);
   pass(900 * kMillisecond, {&workers[0], &workers[2]});
-  EXPECT_TRUE(join(heir).bytes.empty());
+  EXPECT_TRUE(join(successor).bytes.empty());
   EXPECT_THAT(kinds(), ElementsAre(Kind::kMemberJoined));
   pass(100 * kMillisecond, {&workers[0], &workers[2]});
   EXPECT_THAT(kinds(), ElementsAre(Kind::kMemberJoined, Kind::kMemberJoined));
   shards_answer = true;
   pass(kSecond, {&workers[0], &workers[2]});  // whether or not the process asks again
-  EXPECT_TRUE(join(heir).is(PacketType::kAccept));
+  EXPECT_TRUE(join(successor).is(PacketType::kAccept));
 }
 
 TEST_F(Rejoin, ARankSilentForThreeSecondsIsLostAndTakenOverInOne) {
   restart(options());  // members may be silent for 30 s
   auto workers = patient_job(3);
-  Worker heir = heir_of(workers[1]);
+  Worker successor = heir_of(workers[1]);
   pass(kTakeoverSilence + 100 * kMillisecond, {&workers[0], &workers[2]});
   commands.clear();
-  ASSERT_TRUE(rejoin(heir).is(PacketType::kAccept));
+  ASSERT_TRUE(rejoin(successor).is(PacketType::kAccept));
   EXPECT_THAT(kinds(), ElementsAre(Kind::kMemberGone, Kind::kMemberJoined));
   EXPECT_FALSE(only_job()->ended.load());
 }
 
 TEST_F(Rejoin, AProcessStartedRightAfterADeathGetsTheRankWhenTheOldOneAnswersNoPing) {
   auto workers = patient_job(3);
-  Worker heir = heir_of(workers[1]);
-  EXPECT_TRUE(join(heir).bytes.empty());
+  Worker successor = heir_of(workers[1]);
+  EXPECT_TRUE(join(successor).bytes.empty());
   auto pings = sent_of(PacketType::kPing);
   ASSERT_EQ(pings.size(), 1u);
   EXPECT_EQ(pings[0].to.rank.value, 1);
   pass(400 * kMillisecond, {&workers[0], &workers[2]});
-  EXPECT_TRUE(join(heir).bytes.empty());
+  EXPECT_TRUE(join(successor).bytes.empty());
   pass(250 * kMillisecond, {&workers[0], &workers[2]});
-  EXPECT_TRUE(rejoin(heir).is(PacketType::kAccept));
+  EXPECT_TRUE(rejoin(successor).is(PacketType::kAccept));
 }
 
 TEST_F(Rejoin, ASecondProcessOfALivingRankIsRefusedOnceTheFirstHasAnswered) {
@@ -232,9 +232,9 @@ TEST_F(Rejoin, AProcessOfAnotherRunIsNeverLetIn) {
 TEST_F(Rejoin, AProcessWithOtherOptionsIsNotLetIn) {
   auto workers = patient_job(3);
   kill(workers[1], {&workers[0], &workers[2]});
-  Worker heir = heir_of(workers[1]);
-  heir.join.policy.late = LateMode::kRequeue;
-  refusal_of(heir, RefuseCode::kPolicy);
+  Worker successor = heir_of(workers[1]);
+  successor.join.policy.late = LateMode::kRequeue;
+  refusal_of(successor, RefuseCode::kPolicy);
 }
 
 TEST_F(Rejoin, AReturnedProcessThatNeverAsksForStateIsGivenUp) {
@@ -243,12 +243,12 @@ TEST_F(Rejoin, AReturnedProcessThatNeverAsksForStateIsGivenUp) {
   restart(impatient);
   auto workers = patient_job(3);
   leave(workers[1], LeaveReason::kAbnormal);
-  Worker heir = heir_of(workers[1]);
-  ASSERT_TRUE(rejoin(heir).is(PacketType::kAccept));
+  Worker successor = heir_of(workers[1]);
+  ASSERT_TRUE(rejoin(successor).is(PacketType::kAccept));
   sent();
-  pass(1900 * kMillisecond, {&workers[0], &workers[2], &heir});
+  pass(1900 * kMillisecond, {&workers[0], &workers[2], &successor});
   EXPECT_THAT(sent_of(PacketType::kNotice), IsEmpty());
-  pass(300 * kMillisecond, {&workers[0], &workers[2], &heir});
+  pass(300 * kMillisecond, {&workers[0], &workers[2], &successor});
   const auto notices = sent_of(PacketType::kNotice);
   ASSERT_EQ(notices.size(), 1u);
   EXPECT_EQ(notices[0].to.rank.value, 1);
@@ -256,9 +256,9 @@ TEST_F(Rejoin, AReturnedProcessThatNeverAsksForStateIsGivenUp) {
   EXPECT_THAT(std::string(notices[0].packet.text()),
               AllOf(HasSubstr("joined the running job 2.0 s ago"), HasSubstr("at most 2.0 s"),
                     HasSubstr("limits.resync_hold_s")));
-  EXPECT_TRUE(keepalive(heir).is(PacketType::kNotice));  // the notice was lost; it stays out
-  EXPECT_THAT(refusal_of(heir, RefuseCode::kEnded), HasSubstr("limits.resync_hold_s"));
-  Worker next = heir_of(heir);
+  EXPECT_TRUE(keepalive(successor).is(PacketType::kNotice));  // the notice was lost; it stays out
+  EXPECT_THAT(refusal_of(successor, RefuseCode::kEnded), HasSubstr("limits.resync_hold_s"));
+  Worker next = heir_of(successor);
   EXPECT_TRUE(rejoin(next).is(PacketType::kAccept));
 }
 
@@ -269,16 +269,16 @@ TEST_F(Rejoin, AReturnedProcessThatFrozeBeforeItReportedItsStateStays) {
   restart(impatient);
   auto workers = patient_job(3);
   leave(workers[1], LeaveReason::kAbnormal);
-  Worker heir = heir_of(workers[1]);
-  ASSERT_TRUE(rejoin(heir).is(PacketType::kAccept));
-  send(heir, wire::Resync{.number = 1});
-  kill(heir, {&workers[0], &workers[2]});
-  ASSERT_TRUE(keepalive(heir).is(PacketType::kStatus));  // back, and the transfer is over
-  send(heir, wire::Resync{.number = 1, .done = 1});
+  Worker successor = heir_of(workers[1]);
+  ASSERT_TRUE(rejoin(successor).is(PacketType::kAccept));
+  send(successor, wire::Resync{.number = 1});
+  kill(successor, {&workers[0], &workers[2]});
+  ASSERT_TRUE(keepalive(successor).is(PacketType::kStatus));  // back, and the transfer is over
+  send(successor, wire::Resync{.number = 1, .done = 1});
   sent();
-  pass(6 * kSecond, {&workers[0], &workers[2], &heir});
+  pass(6 * kSecond, {&workers[0], &workers[2], &successor});
   EXPECT_THAT(sent_of(PacketType::kNotice), IsEmpty());
-  EXPECT_TRUE(keepalive(heir).is(PacketType::kStatus));
+  EXPECT_TRUE(keepalive(successor).is(PacketType::kStatus));
 }
 
 TEST_F(Rejoin, ASynchronousJobStillEndsWithItsFirstLoss) {

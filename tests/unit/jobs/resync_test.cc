@@ -72,10 +72,10 @@ TEST_F(Resync, HoldsTheWindowFromAStepThatNoRecordHasYet) {
 TEST_F(Resync, HoldsNoStepBeforeTheFirstOfAReturnedProcess) {
   kill(workers[1], all_but({1}));
   job().windows[0].open_step.store(30);
-  Worker heir = heir_of(workers[1]);
-  ASSERT_TRUE(rejoin(heir).is(PacketType::kAccept));
+  Worker successor = heir_of(workers[1]);
+  ASSERT_TRUE(rejoin(successor).is(PacketType::kAccept));
   job().windows[0].open_step.store(20);  // as if the request had been under way for long
-  resync(heir, 1);
+  resync(successor, 1);
   EXPECT_EQ(hold_of(1), 32u);
 }
 
@@ -139,13 +139,13 @@ TEST_F(Resync, NeverTakesTheStateOfARankThatWaitsForOneItself) {
 
 TEST_F(Resync, NeverTakesTheStateOfAProcessThatReturnedWithoutOne) {
   kill(workers[2], all_but({2}));
-  Worker heir = heir_of(workers[2]);
-  ASSERT_TRUE(rejoin(heir).is(PacketType::kAccept));
+  Worker successor = heir_of(workers[2]);
+  ASSERT_TRUE(rejoin(successor).is(PacketType::kAccept));
   is_at(2, 1000);  // of the process before it
   EXPECT_EQ(transfer_of(workers[1]).transfer_source, 0);
   resync(workers[1], 1, true);
-  EXPECT_EQ(transfer_of(heir).transfer_target, 2);
-  resync(heir, 1, true);
+  EXPECT_EQ(transfer_of(successor).transfer_target, 2);
+  resync(successor, 1, true);
   EXPECT_EQ(transfer_of(workers[1], 2).transfer_source, 2);  // now it has one
 }
 
@@ -234,8 +234,8 @@ TEST_F(Resync, LongerThanTheHoldIsRefusedWithBothTimesAndTheRankIsFree) {
   EXPECT_TRUE(keepalive(workers[1]).is(PacketType::kNotice));
   EXPECT_EQ(keepalive(workers[0]).packet.mask_word(0), 0b0010u);
   EXPECT_EQ(keepalive(workers[0]).body<wire::Status>().transfer_step, 0u);
-  Worker heir = heir_of(workers[1]);
-  EXPECT_TRUE(rejoin(heir).is(PacketType::kAccept));
+  Worker successor = heir_of(workers[1]);
+  EXPECT_TRUE(rejoin(successor).is(PacketType::kAccept));
 }
 
 TEST_F(Resync, WithNobodyWhoHasTheStateSaysSo) {

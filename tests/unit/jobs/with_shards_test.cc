@@ -62,16 +62,16 @@ TEST_F(WithShards, TheFirstStepsNeedAllRanksAndALossCompletesThem) {
 TEST_F(WithShards, AReturnedRankCountsFromItsFirstStepOn) {
   leave(workers[2], wire::LeaveReason::kAbnormal);
   step_by(1, {&workers[0], &workers[1]});
-  Worker heir = heir_of(workers[2]);
-  const Answered accepted = rejoin(heir);
+  Worker successor = heir_of(workers[2]);
+  const Answered accepted = rejoin(successor);
   ASSERT_TRUE(accepted.is(PacketType::kAccept));
   EXPECT_EQ(accepted.body<wire::Accept>().first_steps[0], 4u);
-  EXPECT_EQ(contribute(heir, 2, 0), Verdict::kNotAllowed);
+  EXPECT_EQ(contribute(successor, 2, 0), Verdict::kNotAllowed);
   step_by(2, {&workers[0], &workers[1]});
   step_by(3, {&workers[0], &workers[1]});
   EXPECT_EQ(open_step(), 4u);
   EXPECT_TRUE(record(4).may.test(Rank{2}));
-  step_by(4, {&heir, &workers[0]});
+  step_by(4, {&successor, &workers[0]});
   EXPECT_EQ(open_step(), 5u);
 }
 

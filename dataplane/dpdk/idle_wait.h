@@ -16,12 +16,12 @@ namespace sluice::dataplane {
 // device starts.
 std::vector<int> packet_sockets();
 
-class Doze {
+class IdleWait {
  public:
-  Doze();
-  ~Doze();
-  Doze(const Doze&) = delete;
-  Doze& operator=(const Doze&) = delete;
+  IdleWait();
+  ~IdleWait();
+  IdleWait(const IdleWait&) = delete;
+  IdleWait& operator=(const IdleWait&) = delete;
 
   // Before the first rest; the socket is the caller's.
   void watch(int socket) { sockets_.push_back({socket, POLLIN, 0}); }

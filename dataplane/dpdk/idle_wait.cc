@@ -1,4 +1,4 @@
-#include "dataplane/dpdk/doze.h"
+#include "dataplane/dpdk/idle_wait.h"
 
 #include <dirent.h>
 #include <linux/if_ether.h>
@@ -48,17 +48,17 @@ std::vector<int> packet_sockets() {
   return found;
 }
 
-Doze::Doze() { watch(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
+IdleWait::IdleWait() { watch(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
 
-Doze::~Doze() { close(sockets_.front().fd); }
+IdleWait::~IdleWait() { close(sockets_.front().fd); }
 
-void Doze::wake() noexcept {
+void IdleWait::wake() noexcept {
   if (!waiting_.exchange(false)) return;
   const std::uint64_t one = 1;
   (void)!write(sockets_.front().fd, &one, sizeof one);
 }
 
-void Doze::rest(const IdlePolicy::Decision& decision, TimeNs now) noexcept {
+void IdleWait::rest(const IdlePolicy::Decision& decision, TimeNs now) noexcept {
   if (decision.action == IdlePolicy::Action::kNap) {
     const timespec end{decision.until / kSecond, decision.until % kSecond};
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &end, nullptr);
