@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "aggregator/base/block.h"
 #include "aggregator/base/check.h"
 #include "aggregator/core/mask.h"
 #include "aggregator/store/store.h"
@@ -135,7 +136,7 @@ bool StoreShard::read(ChunkIndex chunk, Rank rank, StoreAnswer& answer) const no
   const std::uint32_t at = local(chunk / kChunksPerBlock);
   const Block& block = blocks_[at];
   const Row& row = this->row(at, rank);
-  if (!ready(block, row) || !(block.all >> (chunk % kChunksPerBlock) & 1)) return false;
+  if (!ready(block, row) || !has_chunk(block.all, chunk)) return false;
   answer = {.rank = rank,
             .chunk = chunk,
             .clock = block.clock,

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "aggregator/base/block.h"
 #include "aggregator/wire/in_place.h"
 #include "aggregator/wire/sparse.h"
 
@@ -46,7 +47,7 @@ Verdict check_elems(const Body& body, std::uint8_t flags, Tail& tail) noexcept {
   const bool nil = flags & kFlagNil;
   const bool sparse = flags & kFlagSparse;
   if (nil && (sparse || body.dtype != Dtype{})) return Verdict::kBadField;  // of several tensors
-  tail.chunks = std::uint64_t{1} << (body.chunk % kChunksPerBlock);
+  tail.chunks = chunk_bit(body.chunk);
   tail.list_words = sparse ? 2 : nil ? 1 : 0;
   tail.elem_count = body.elem_count;
   tail.dtype = body.dtype;

@@ -3,6 +3,7 @@
 #include <bit>
 #include <new>
 
+#include "aggregator/base/block.h"
 #include "aggregator/base/check.h"
 #include "aggregator/base/prefetch.h"
 #include "aggregator/core/sparse.h"
@@ -97,8 +98,7 @@ std::uint64_t GradientStream::keep_fitting(std::uint32_t block, std::uint64_t ch
   bool shares = false;  // a sparse packet; of other data a packet has one chunk
   for (std::uint64_t rest = chunks; rest != 0; rest &= rest - 1) {
     const std::uint64_t bit = rest & -rest;
-    const ChunkIndex chunk =
-        block * kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(rest));
+    const ChunkIndex chunk = first_chunk(block, rest);
     const ChunkSpan span = layout_.chunk(chunk);
     const Offer offer = offer_of(chunk, span);
     if (kept == 0) {
@@ -149,8 +149,7 @@ bool GradientStream::add_entry(std::uint64_t bit, const ChunkSpan& span,
 void GradientStream::write_chunks(const Choice& choice, std::uint64_t chunks, Transmit& transmit,
                                   std::span<std::uint8_t> out, TimeNs now) noexcept {
   const std::uint32_t block = choice.chunk / kChunksPerBlock;
-  const ChunkIndex chunk =
-      block * kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(chunks));
+  const ChunkIndex chunk = first_chunk(block, chunks);
   DCHECK(choice.shard == shard_of(chunk, link_.shard_count()));
   const ChunkSpan span = layout_.chunk(chunk);
   const Offer offer = offer_of(chunk, span);

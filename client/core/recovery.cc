@@ -5,14 +5,6 @@
 
 #include "aggregator/base/check.h"
 namespace sluice::client {
-namespace {
-
-constexpr std::uint64_t bit_of(ChunkIndex chunk) noexcept {
-  return std::uint64_t{1} << (chunk % kChunksPerBlock);
-}
-
-}  // namespace
-
 Recovery::Recovery(ChunkIndex chunk_count, std::uint16_t shard_count,
                    std::span<const ChunkIndex> run_starts)
     : blocks_((chunk_count + kChunksPerBlock - 1) / kChunksPerBlock),
@@ -21,7 +13,7 @@ Recovery::Recovery(ChunkIndex chunk_count, std::uint16_t shard_count,
       flow_states_(shard_count) {
   CHECK(chunk_count != 0 && shard_count != 0);
   for (const ChunkIndex start : run_starts)
-    if (start < chunk_count) run_starts_[start / kChunksPerBlock] |= bit_of(start);
+    if (start < chunk_count) run_starts_[start / kChunksPerBlock] |= chunk_bit(start);
 }
 
 // What is counted of a flow's blocks is what its open ones say, and no other is linked.
@@ -117,8 +109,8 @@ void Recovery::expect_run(ChunkIndex first, ChunkIndex end) noexcept {
 
 void Recovery::want_no_result(ChunkIndex chunk) noexcept {
   Block& block = blocks_[chunk / kChunksPerBlock];
-  DCHECK(block.active & bit_of(chunk));
-  block.unwanted |= bit_of(chunk);
+  DCHECK(block.active & chunk_bit(chunk));
+  block.unwanted |= chunk_bit(chunk);
 }
 
 bool Recovery::expect_absent(ChunkIndex chunk) noexcept {
@@ -131,10 +123,10 @@ bool Recovery::expect_shared(ChunkIndex chunk) noexcept {
 
 bool Recovery::expect_with_others(ChunkIndex chunk, std::uint64_t Block::*kind) noexcept {
   Block& block = blocks_[chunk / kChunksPerBlock];
-  DCHECK((block.active & bit_of(chunk)) == 0);
-  block.active |= bit_of(chunk);
-  block.*kind |= bit_of(chunk);
-  const bool shall = queue(chunk / kChunksPerBlock, bit_of(chunk)) != 0;
+  DCHECK((block.active & chunk_bit(chunk)) == 0);
+  block.active |= chunk_bit(chunk);
+  block.*kind |= chunk_bit(chunk);
+  const bool shall = queue(chunk / kChunksPerBlock, chunk_bit(chunk)) != 0;
   check(block);
   return shall;
 }
@@ -171,17 +163,17 @@ ChunkIndex Recovery::put_back(std::uint32_t index, std::uint64_t chunks) noexcep
   const std::uint64_t first = queue(index, chunks);
   CHECK(std::has_single_bit(first));
   check(block);
-  return index * kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(first));
+  return first_chunk(index, first);
 }
 
 void Recovery::await(ChunkIndex chunk, TimeNs probe_at_ns) noexcept {
   const std::uint32_t index = chunk / kChunksPerBlock;
   Block& block = blocks_[index];
   FlowState& state = flow_state_of(index);
-  DCHECK((block.active & bit_of(chunk)) == 0);
-  block.active |= bit_of(chunk);
-  block.awaited |= bit_of(chunk);
-  block.counted |= bit_of(chunk);
+  DCHECK((block.active & chunk_bit(chunk)) == 0);
+  block.active |= chunk_bit(chunk);
+  block.awaited |= chunk_bit(chunk);
+  block.counted |= chunk_bit(chunk);
   open(state, index);
   state.idle_ns = std::min(state.idle_ns, probe_at_ns);
   check(block);
@@ -207,14 +199,14 @@ void Recovery::close_step(TimeNs probe_at_ns) noexcept {
 void Recovery::pull(ChunkIndex chunk) noexcept {
   const std::uint32_t index = chunk / kChunksPerBlock;
   await(chunk, kNever);
-  blocks_[index].complete |= bit_of(chunk);
+  blocks_[index].complete |= chunk_bit(chunk);
   make_due(flow_state_of(index), index);
 }
 
 std::uint64_t Recovery::take(ChunkIndex chunk) noexcept {
   Block& block = blocks_[chunk / kChunksPerBlock];
-  DCHECK(block.queued & bit_of(chunk));
-  std::uint64_t taken = bit_of(chunk);
+  DCHECK(block.queued & chunk_bit(chunk));
+  std::uint64_t taken = chunk_bit(chunk);
   if (block.absent & taken)
     taken = block.queued & block.absent;
   else if (block.shared & taken)
@@ -235,7 +227,7 @@ bool Recovery::sent(std::uint32_t index, std::uint64_t chunks, std::uint32_t num
   block.sent |= chunks;
   block.highest_number = number;
   for (std::uint64_t rest = chunks; rest != 0; rest &= rest - 1)
-    numbers_[index * kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(rest))] = number;
+    numbers_[first_chunk(index, rest)] = number;
   open(state, index);
   if (state.idle_ns == kNever) state.idle_ns = now + kIdleProbeInterval;
   if (!block.asked()) arm(state, block, now, flow);
@@ -246,7 +238,7 @@ bool Recovery::sent(std::uint32_t index, std::uint64_t chunks, std::uint32_t num
 bool Recovery::result(ChunkIndex chunk, TimeNs now, Flow& flow) noexcept {
   const std::uint32_t index = chunk / kChunksPerBlock;
   Block& block = blocks_[index];
-  const std::uint64_t bit = bit_of(chunk);
+  const std::uint64_t bit = chunk_bit(chunk);
   if (!(block.lacking() & bit)) return false;
   FlowState& state = flow_state_of(index);
   DCHECK(block.open() || (block.queued & bit));

@@ -22,19 +22,13 @@
 #include <span>
 #include <vector>
 
+#include "aggregator/base/block.h"
 #include "aggregator/base/limits.h"
 #include "aggregator/base/time.h"
 #include "aggregator/wire/packet.h"
 #include "client/core/flow.h"
 
 namespace sluice::client {
-
-// Of a block's chunks, given as bits.
-constexpr bool at_most_one(std::uint64_t chunks) noexcept { return (chunks & (chunks - 1)) == 0; }
-constexpr std::uint32_t count_of(std::uint64_t chunks) noexcept {
-  if (at_most_one(chunks)) return chunks != 0;  // a call of a function without the instruction
-  return static_cast<std::uint32_t>(std::popcount(chunks));
-}
 
 class Recovery {
  public:
@@ -82,18 +76,17 @@ class Recovery {
   bool sent(std::uint32_t block, std::uint64_t chunks, std::uint32_t number, TimeNs now,
             const Flow& flow) noexcept;
   bool sent(ChunkIndex chunk, std::uint32_t number, TimeNs now, const Flow& flow) noexcept {
-    return sent(chunk / kChunksPerBlock, std::uint64_t{1} << (chunk % kChunksPerBlock), number, now,
-                flow);
+    return sent(chunk / kChunksPerBlock, chunk_bit(chunk), number, now, flow);
   }
   bool wants(ChunkIndex chunk) const noexcept {
-    return blocks_[chunk / kChunksPerBlock].active >> (chunk % kChunksPerBlock) & 1;
+    return has_chunk(blocks_[chunk / kChunksPerBlock].active, chunk);
   }
   // It does, and has not got it.
   bool lacks(ChunkIndex chunk) const noexcept {
-    return blocks_[chunk / kChunksPerBlock].lacking() >> (chunk % kChunksPerBlock) & 1;
+    return has_chunk(blocks_[chunk / kChunksPerBlock].lacking(), chunk);
   }
   bool was_sent(ChunkIndex chunk) const noexcept {
-    return blocks_[chunk / kChunksPerBlock].ever_sent >> (chunk % kChunksPerBlock) & 1;
+    return has_chunk(blocks_[chunk / kChunksPerBlock].ever_sent, chunk);
   }
   // The chunk is done once it is counted: its result does not come.
   void want_no_result(ChunkIndex chunk) noexcept;

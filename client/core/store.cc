@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "aggregator/base/block.h"
 #include "aggregator/base/check.h"
 #include "aggregator/base/prefetch.h"
 #include "client/core/join.h"
@@ -228,8 +229,7 @@ void Store::note_counted(std::uint32_t block, std::uint64_t counted, TimeNs now)
   Flow& flow = link_.flows[shard_of_block(block)];
   std::uint64_t& known = blocks_[block].counted;
   for (std::uint64_t rest = counted & blocks_[block].all() & ~known; rest != 0; rest &= rest - 1) {
-    const ChunkIndex chunk =
-        block * kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(rest));
+    const ChunkIndex chunk = first_chunk(block, rest);
     if (!pushes_->result(chunk, now, flow)) continue;
     known |= rest & -rest;
     CHECK(layer.push_left != 0);
@@ -322,7 +322,7 @@ Verdict Store::handle_answer(const wire::Packet& packet, TimeNs now) {
   auto& lost = of_push ? lost_pushes_[shard] : lost_pulls_[shard];
   for (std::uint64_t again = recovery.answer(body, now, link_.flows[shard]); again != 0;
        again &= again - 1)
-    lost.push_back(body.block * kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(again)));
+    lost.push_back(first_chunk(body.block, again));
   if (of_push) note_counted(body.block, body.counted, now);
   DCHECK(consistent(layer));
   return Verdict::kProbe;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "aggregator/base/block.h"
 #include "aggregator/base/check.h"
 #include "aggregator/base/prefetch.h"
 #include "client/core/store.h"
@@ -17,8 +18,7 @@ bool Store::next_unit() {
   const std::uint64_t all = blocks_[block].all();
   unit_chunks_ = of_push ? all : 1;  // one packet pulls a block
   for (std::uint64_t rest = all; rest != 0; rest &= rest - 1) {
-    const ChunkIndex chunk =
-        block * kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(rest));
+    const ChunkIndex chunk = first_chunk(block, rest);
     if (of_push)
       pushes_->expect(chunk);
     else
@@ -50,8 +50,7 @@ bool Store::write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs n
   }
   while (unit_chunks_ != 0 || next_unit()) {
     const std::uint32_t block = layers_[unit_.layer].block_begin + unit_.unit;
-    const ChunkIndex chunk =
-        block * kChunksPerBlock + static_cast<ChunkIndex>(std::countr_zero(unit_chunks_));
+    const ChunkIndex chunk = first_chunk(block, unit_chunks_);
     const bool of_push = unit_.direction == Direction::kPush;
     if (!may_send(of_push, shard_of_block(block))) return false;
     unit_chunks_ &= unit_chunks_ - 1;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "aggregator/base/block.h"
 #include "aggregator/core/sparse.h"
 #include "aggregator/wire/auth.h"
 #include "tests/fuzz/packets.h"
@@ -54,7 +55,7 @@ void list_chunks(fuzz::Bytes& bytes) {
   body.elem_count = 0;
   body.dtype = {};
   std::memcpy(&chunks, &bytes[kFixedBytes], sizeof chunks);
-  const std::uint64_t first = std::uint64_t{1} << (body.chunk % kChunksPerBlock);
+  const std::uint64_t first = chunk_bit(body.chunk);
   chunks = (chunks & ~(first - 1)) | first;
   std::memcpy(&bytes[kFixedBytes], &chunks, sizeof chunks);
 }
@@ -71,7 +72,7 @@ void make_sparse(fuzz::Bytes& bytes) {
   const Dtype dtype = body.dtype;
   std::uint64_t words[2];
   std::memcpy(words, drawn.data(), sizeof words);
-  const std::uint64_t first = std::uint64_t{1} << (body.chunk % kChunksPerBlock);
+  const std::uint64_t first = chunk_bit(body.chunk);
   words[0] = (words[0] & ~(first - 1)) | first;
   words[1] &= words[0];
   fuzz::Bytes dense(payload_bytes(dtype, elem_count));

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "aggregator/base/block.h"
 #include "aggregator/wire/auth.h"
 #include "tests/fuzz/packets.h"
 
@@ -154,7 +155,7 @@ void World::join_hostile() {
                                             .chunk = chunk,
                                             .base_step = step,
                                             .weight = 1},
-                         {std::uint64_t{1} << chunk % kChunksPerBlock});
+                         {chunk_bit(chunk)});
         wire::Packet packet;
         REQUIRE_PROPERTY(ok(wire::parse(bytes, packet)));
         appliance_.handle_data(shard_of(chunk, kShards), packet, false, now_);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 
+#include "aggregator/base/block.h"
 #include "aggregator/store/optimizer.h"
 
 namespace sluice::sim {
@@ -61,7 +62,7 @@ StoreBooks::Shard& StoreBooks::shard_of(const agg::Job& job, std::uint16_t shard
 
 bool StoreBooks::counts(const agg::Job& job, const Block& block, const wire::Push& push,
                         Rank rank) const {
-  const std::uint64_t bit = std::uint64_t{1} << (push.chunk % kChunksPerBlock);
+  const std::uint64_t bit = chunk_bit(push.chunk);
   if (push.iteration == 0) return (block.known & bit) == 0;
   const Row& row = block.rows[rank.value];
   const Step bound = job.spec.store->bound;
@@ -237,7 +238,7 @@ void StoreBooks::handled(const agg::Job& job, std::uint16_t shard, const wire::P
                  "a push of rank " + std::to_string(rank.value) + " in iteration " +
                      std::to_string(push.iteration) + " must count and does not");
   if (is_counted) count(job, block, push, rank, packet.payload());
-  const std::uint64_t bit = std::uint64_t{1} << (push.chunk % kChunksPerBlock);
+  const std::uint64_t bit = chunk_bit(push.chunk);
   compare(job, store, index, block, block.known & bit, "a push");
 }
 

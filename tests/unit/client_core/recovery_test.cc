@@ -84,7 +84,7 @@ TEST(Recovery, ARunIsEveryChunkOfItWhereverBlocksEnd) {
       const bool inside = run.first <= chunk && chunk < run.end;
       ASSERT_EQ(recovery.wants(chunk), inside) << chunk << " of " << run.first << ".." << run.end;
       if (!inside) continue;
-      ASSERT_EQ(recovery.take(chunk), std::uint64_t{1} << chunk % kChunksPerBlock);
+      ASSERT_EQ(recovery.take(chunk), chunk_bit(chunk));
     }
   }
 }

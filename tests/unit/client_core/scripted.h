@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "aggregator/base/block.h"
 #include "aggregator/wire/auth.h"
 #include "aggregator/wire/packet.h"
 #include "client/core/session.h"
@@ -186,7 +187,7 @@ class Scripted {
                  std::uint8_t flags = 0, std::uint64_t mask = 3, std::uint16_t may_count = 2) {
     wire::FeedbackHeader header = feedback();
     header.flags = flags;
-    const std::uint64_t list = std::uint64_t{1} << (chunk % kChunksPerBlock);
+    const std::uint64_t list = chunk_bit(chunk);
     std::span<const std::uint8_t> data{reinterpret_cast<const std::uint8_t*>(sums.data()),
                                        4 * sums.size()};
     if (flags & wire::kFlagNil) data = {reinterpret_cast<const std::uint8_t*>(&list), sizeof list};

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "aggregator/appliance/shards.h"
+#include "aggregator/base/block.h"
 
 namespace sluice::agg {
 
@@ -109,7 +110,7 @@ class Harness {
     if (options.nil) body.flow.flags |= wire::kFlagNil;
     if (options.report) body.flow.flags |= wire::kFlagReport;
     std::uint8_t out[512];
-    const std::uint64_t list = std::uint64_t{1} << (chunk % kChunksPerBlock) | options.nil_too;
+    const std::uint64_t list = chunk_bit(chunk) | options.nil_too;
     std::span<const std::uint8_t> data{reinterpret_cast<const std::uint8_t*>(values.data()),
                                        values.size() * sizeof(T)};
     if (options.nil) data = {reinterpret_cast<const std::uint8_t*>(&list), sizeof list};

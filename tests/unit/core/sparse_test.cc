@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 
+#include "aggregator/base/block.h"
 #include "tests/unit/core/harness.h"
 
 namespace sluice::agg {
@@ -43,7 +44,7 @@ Verdict contribute_sparse(Harness& harness, std::uint16_t rank, Step step,
   std::vector<std::uint8_t> entries(2000);
   std::size_t bytes = 0;
   for (const auto& [chunk, values] : chunks) {
-    const std::uint64_t bit = std::uint64_t{1} << (chunk % kChunksPerBlock);
+    const std::uint64_t bit = chunk_bit(chunk);
     const std::size_t added = compress(reinterpret_cast<const std::uint8_t*>(values.data()), kElems,
                                        Dtype::kFloat32, std::span(entries).subspan(bytes));
     list[0] |= bit;

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 
+#include "aggregator/base/block.h"
 #include "aggregator/base/check.h"
 
 namespace sluice::exhaustive {
@@ -245,7 +246,7 @@ const wire::Packet& Subject::packet_of(const Part& part) {
   if (packets_[at]) return packets_[at]->packet;
   packets_[at] = std::make_unique<Encoded>();
   const auto value = static_cast<float>(part.value());
-  const std::uint64_t list = std::uint64_t{1} << (chunk_index(part.chunk) % kChunksPerBlock);
+  const std::uint64_t list = chunk_bit(chunk_index(part.chunk));
   std::span<const std::uint8_t> data{reinterpret_cast<const std::uint8_t*>(&value), sizeof value};
   if (part.nil) data = {reinterpret_cast<const std::uint8_t*>(&list), sizeof list};
   wire::Contribution body{.flow = {.number = 1, .credit = kCredit},
