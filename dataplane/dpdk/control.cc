@@ -22,7 +22,7 @@ constexpr RateLimit kJoinLimit{.interval_ns = kSecond / 60'000, .burst = 64};
 constexpr RateLimit kStrayLimit{.interval_ns = kSecond / 20'000, .burst = 32};
 constexpr std::size_t kBigJobBytes = std::size_t{256} << 20;  // about 0.3 s to make
 constexpr auto kNap = std::chrono::microseconds(1000);
-constexpr auto kNoticeDrain = std::chrono::milliseconds(100);
+constexpr DurationNs kNoticeDrain = 100 * kMillisecond;
 
 std::string address_text(const wire::IpAddress& address, std::uint16_t port) {
   char text[INET6_ADDRSTRLEN] = "?";
@@ -77,11 +77,11 @@ void Control::run() {
 
 // Workers still run: the notices leave through their ports.
 void Control::drain_notices() {
-  jobs_.shutdown(now_ns());
-  const auto end = std::chrono::steady_clock::now() + kNoticeDrain;
+  const TimeNs begin = now_ns();
+  jobs_.shutdown(begin);
   bool sent_any = false;
-  while (std::chrono::steady_clock::now() < end) {
-    const bool sent = serve(now_ns()) != 0;
+  for (TimeNs now = begin; now < begin + kNoticeDrain; now = now_ns()) {
+    const bool sent = serve(now) != 0;
     sent_any |= sent;
     if (!sent && !sent_any) return;  // nobody to tell
     if (!sent) std::this_thread::sleep_for(kNap);

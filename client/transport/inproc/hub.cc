@@ -64,6 +64,7 @@ std::shared_ptr<Hub> Hub::find(const std::string& name, const std::string& secre
   static std::mutex mutex;
   static std::map<std::string, std::weak_ptr<Hub>> hubs;
   const std::lock_guard lock(mutex);
+  std::erase_if(hubs, [](const auto& other) { return other.second.expired(); });
   std::weak_ptr<Hub>& entry = hubs[name];
   std::shared_ptr<Hub> hub = entry.lock();
   if (!hub) {

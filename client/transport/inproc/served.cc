@@ -323,6 +323,7 @@ Result<std::shared_ptr<Served>> Served::open(ServedOptions options, const Log& l
   static std::mutex mutex;
   static std::map<std::pair<std::string, std::uint16_t>, std::weak_ptr<Served>> opened;
   const std::lock_guard lock(mutex);
+  std::erase_if(opened, [](const auto& other) { return other.second.expired(); });
   std::weak_ptr<Served>& entry = opened[{options.host, options.port}];
   if (std::shared_ptr<Served> served = entry.lock()) return served;
   auto served = std::make_shared<UdpServed>(std::move(options), log);
