@@ -132,23 +132,23 @@ TEST_F(DeviceJobs, CrossTheBusAsTheyTravelOrSayWhyNot) {
     std::uint64_t from_device = 0, to_device = 0;
   };
   const auto found = [&](const char* name, const auto& change) {
-    Found found;
+    Found it;
     Options wanted = options(name, 0, 1);
     change(wanted);
-    wanted.log = [&](sluice_log_level, const char* text) { found.log += std::string(text) + "\n"; };
+    wanted.log = [&](sluice_log_level, const char* text) { it.log += std::string(text) + "\n"; };
     Job job(wanted, {{"g", kBig}});
     DeviceFloats memory(kBig);
     memory.write(spread(kBig, 1));
     const Crossed before = Crossed::now();
     job.submit_device({0, memory.get(), memory.get()}, nullptr);
     job.wait_step(kLong);
-    found.from_device = Crossed::now().from_device - before.from_device;
-    found.to_device = Crossed::now().to_device - before.to_device;
+    it.from_device = Crossed::now().from_device - before.from_device;
+    it.to_device = Crossed::now().to_device - before.to_device;
     std::printf("%s: %llu of %llu bytes from the device, %llu to it\n", name,
-                static_cast<unsigned long long>(found.from_device),
+                static_cast<unsigned long long>(it.from_device),
                 static_cast<unsigned long long>(kBytes),
-                static_cast<unsigned long long>(found.to_device));
-    return found;
+                static_cast<unsigned long long>(it.to_device));
+    return it;
   };
   const auto there =
       HasSubstr("device 1 (fake 1, pinned): 1 tensors are pruned and rounded on the device");

@@ -179,7 +179,7 @@ TEST_F(Metrics, BusyRatioIsAboutTheTimeSinceThePreviousScrape) {
 
 TEST_F(StoreMetrics, NamesUnitsLabelsAndHelpFollowTheRules) {
   pull(0, 1, 1, 1);
-  auto workers = running_job(2);
+  auto of_sums = running_job(2);
   agg::Job* const sums = commands.back().job;
   sums->members[0].finished.store(std::uint64_t{1} << 32 | 1);
   sums->gauges.signs_flipped.store(0.5);

@@ -146,9 +146,9 @@ TEST_F(StoreMetrics, StoresShowTheClocksOfTheirMembersOverAllShards) {
   EXPECT_EQ(value(families, "sluice_job_step", job), 1.0);
   push(1, 1, 1);
   EXPECT_EQ(value(page(), "sluice_job_least_clock", job), 1.0);
-  for (std::uint32_t shard : {0u, 1u}) {
-    store(shard).remove(Rank{1});
-    store(shard).poll_work();
+  for (std::uint32_t block : {0u, 1u}) {
+    store(block).remove(Rank{1});
+    store(block).poll_work();
   }
   families = page();
   EXPECT_EQ(value(families, "sluice_job_clock", {{"job", "store"}, {"rank", "1"}}), std::nullopt);
