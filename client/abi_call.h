@@ -25,18 +25,28 @@ std::string& last_error();
 // Keeps the text for sluice_last_error().
 sluice_status remember(const Status& status);
 
+// What a body throws, but for a lack of memory, as a Status.
+template <class Body>
+Status caught(Body body) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    return {StatusCode::kInternal, error.what()};
+  } catch (...) {
+    return {StatusCode::kInternal, "unknown exception"};
+  }
+}
+
 // Runs the body of a call: no exception leaves it.
 template <class Body>
 sluice_status guarded(Body body) noexcept {
   try {
-    Status status = body();
+    Status status = caught(body);
     return status.ok() ? SLUICE_OK : remember(status);
   } catch (const std::bad_alloc&) {
-    return remember({StatusCode::kExhausted, "out of memory"});
-  } catch (const std::exception& error) {
-    return remember({StatusCode::kInternal, error.what()});
-  } catch (...) {
-    return remember({StatusCode::kInternal, "unknown exception"});
+    return remember({StatusCode::kExhausted, "out of memory"});  // short enough for none
   }
 }
 

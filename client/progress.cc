@@ -40,6 +40,7 @@ void block_signals() noexcept {
 
 Progress::Lane::Lane(Line line)
     : session(line.session), transport(std::move(line.transport)), tx_bytes(kBurst * kTxSlotBytes) {
+  path_events.reserve(kMaxPathEvents);
   for (std::size_t i = 0; i < kBurst; ++i)
     tx[i].data = tx_bytes.data() + i * kTxSlotBytes + kTxHeadroomBytes;
 }
@@ -96,7 +97,7 @@ void Progress::run() {
     for (const auto& lane : lanes_) worked |= receive(*lane, now);
     running = act(now);
     worked |= transmit(now);
-    for (const Event& event : events_) tell(event);
+    for (const Event& event : events_) try_to_tell(event);
     if (!running) break;
     if (worked) {
       last_work_ns_ = now;
@@ -183,7 +184,8 @@ bool Progress::act(TimeNs now) {
   TransportCounters counters;
   for (const auto& lane : lanes_) {
     PathEvent path_event;
-    while (lane->transport->poll_path_event(path_event))
+    while (lane->path_events.size() < kMaxPathEvents &&
+           lane->transport->poll_path_event(path_event))
       lane->path_events.push_back(std::move(path_event));
     counters += lane->transport->counters();
     lane->limit_bytes = lane->transport->send_limit_bytes();
@@ -283,6 +285,14 @@ void Progress::note_copied() {
                        .status = ok ? Status() : Status(done.code, "its copies were given up")});
   }
   if (shared_.member.state() == SessionState::kClosed) shared_.copies.notify_one();
+}
+
+// Without memory a line of the log is missing, no more.
+void Progress::try_to_tell(const Event& event) noexcept {
+  try {
+    tell(event);
+  } catch (const std::bad_alloc&) {
+  }
 }
 
 // Without the lock.

@@ -78,6 +78,7 @@ class Progress {
   bool held_back(const Event& event);
   void note_copied();
   void tell(const Event& event);
+  void try_to_tell(const Event& event) noexcept;
   void idle(TimeNs now);
   void wait(DurationNs sleep_ns) noexcept;
 

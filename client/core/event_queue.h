@@ -2,46 +2,37 @@
 // otherwise never allocates after set-up. The session's thread only.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
-#include <vector>
 
-#include "aggregator/base/check.h"
+#include "client/core/ring.h"
 #include "client/core/types.h"
 
 namespace sluice::client {
 
 class EventQueue {
  public:
-  explicit EventQueue(std::size_t capacity) : ring_(capacity < 4 ? 4 : capacity) {}
+  explicit EventQueue(std::size_t capacity) : ring_(std::max<std::size_t>(capacity, 4)) {}
 
   void push(Event event) {
-    if (count_ == ring_.size()) grow();
-    DCHECK(count_ < ring_.size());
-    ring_[(head_ + count_++) % ring_.size()] = std::move(event);
+    if (ring_.full()) grow();
+    ring_.push(std::move(event));
   }
   bool pop(Event& event) noexcept {
-    if (count_ == 0) return false;
-    DCHECK(head_ < ring_.size() && count_ <= ring_.size());
-    event = std::move(ring_[head_]);
-    head_ = (head_ + 1) % ring_.size();
-    --count_;
+    if (ring_.empty()) return false;
+    event = ring_.pop();
     return true;
   }
 
  private:
   void grow() {
-    DCHECK(count_ == ring_.size());
-    std::vector<Event> bigger(2 * ring_.size());
-    for (std::size_t i = 0; i < count_; ++i)
-      bigger[i] = std::move(ring_[(head_ + i) % ring_.size()]);
+    Ring<Event> bigger(2 * ring_.capacity());
+    while (!ring_.empty()) bigger.push(ring_.pop());
     ring_ = std::move(bigger);
-    head_ = 0;
   }
 
-  std::vector<Event> ring_;
-  std::size_t head_ = 0;
-  std::size_t count_ = 0;
+  Ring<Event> ring_;
 };
 
 }  // namespace sluice::client

@@ -11,6 +11,7 @@ namespace sluice::client {
 namespace {
 
 constexpr std::size_t kListedTensors = 5;
+constexpr ChunkIndex kMaxDepartures = 1024;
 
 }  // namespace
 
@@ -35,7 +36,11 @@ void GradientStream::join(const wire::Accept& accept) {
                                                       .chunk_bytes = layout_.chunk_bytes(),
                                                       .first_chunks = layout_.first_chunks()});
   last_sent_.assign(accept.shards, {});
-  departures_.resize(accept.shards);
+  bool relays = false;
+  for (std::uint32_t tensor = 0; tensor < layout_.tensor_count(); ++tensor)
+    relays |= layout_.tensor(tensor).relayed;
+  const std::size_t departures = relays ? std::min(layout_.chunk_count(), kMaxDepartures) : 0;
+  departures_.assign(accept.shards, Ring<Departure>(departures));
   recovery_.emplace(layout_.chunk_count(), accept.shards, layout_.first_chunks());
   const PolicyOptions policy = accept.policy;
   default_averaging_ = resolved(options_.averaging, policy);

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,6 +22,7 @@
 #include "client/core/layout.h"
 #include "client/core/recovery.h"
 #include "client/core/residuals.h"
+#include "client/core/ring.h"
 #include "client/core/stream.h"
 #include "client/core/tensors.h"
 #include "client/core/trace.h"
@@ -237,12 +237,12 @@ class GradientStream final : public Stream {
   std::optional<Scheduler> scheduler_;
   std::vector<LastSent> last_sent_;  // per shard
   // Packets of tensors whose results are not wanted that may still be on their way: per shard, by
-  // number.
+  // number. Of one that has no room its block's timer asks.
   struct Departure {
     std::uint32_t number = 0;
     std::uint32_t block = 0;
   };
-  std::vector<std::deque<Departure>> departures_;
+  std::vector<Ring<Departure>> departures_;
   std::optional<Recovery> recovery_;
   TensorTrace trace_;
   bool started_ = false;

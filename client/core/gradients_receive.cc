@@ -235,11 +235,10 @@ void GradientStream::arrived(ChunkIndex chunk, TimeNs now) {
 }
 
 void GradientStream::confirm_departures(std::uint16_t shard) noexcept {
-  std::deque<Departure>& departures = departures_[shard];
+  Ring<Departure>& departures = departures_[shard];
   while (!departures.empty() && link_.flows[shard].all_arrived_up_to(departures.front().number)) {
     DCHECK(ahead(departures.front().number, last_sent_[shard].number) <= 0);
-    recovery_->confirm(departures.front().block);
-    departures.pop_front();
+    recovery_->confirm(departures.pop().block);
   }
 }
 
@@ -302,7 +301,7 @@ void GradientStream::finish_step() {
                            "checkpoint"});
   scheduled_count_ = 0;
   recovery_->begin_step();
-  for (std::deque<Departure>& departures : departures_) departures.clear();
+  for (Ring<Departure>& departures : departures_) departures.clear();
   scheduler_->clear();
   tensors_.begin_next_step();
   if (!tolerant()) return;

@@ -179,7 +179,8 @@ void GradientStream::write_chunks(const Choice& choice, std::uint64_t chunks, Tr
   if (offer.averaged) body.flow.flags |= wire::kFlagMean;
   if (!offer.wanted) {
     body.flow.flags |= wire::kFlagUnwanted;
-    departures_[choice.shard].push_back({body.flow.number, block});
+    Ring<Departure>& departures = departures_[choice.shard];
+    if (!departures.full()) departures.push({body.flow.number, block});
   }
   if (nil) link_.counters.nil_contributions += static_cast<unsigned>(std::popcount(chunks));
   LastSent& last_sent = last_sent_[choice.shard];

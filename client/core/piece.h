@@ -39,7 +39,7 @@ struct Piece {
 
 class PieceStream : public Stream {
  public:
-  PieceStream(StreamId stream, std::size_t chunk_bytes, Step first_step, Link& link) noexcept
+  PieceStream(StreamId stream, std::size_t chunk_bytes, Step first_step, Link& link)
       : Stream(stream, link), chunk_bytes_(chunk_bytes), step_(first_step) {}
 
   Step current_step() const noexcept override { return step_; }

@@ -43,6 +43,8 @@ inline std::span<std::uint8_t> whole(const Outgoing& datagram) noexcept {
 }
 
 // What the network said about datagrams sent earlier.
+inline constexpr std::size_t kMaxPathEvents = 16;  // that a transport keeps; further ones are lost
+
 struct PathEvent {
   enum class Kind : std::uint8_t {
     kUnreachable,  // nothing listens there (a hint: it may be forged or pass)

@@ -3,6 +3,8 @@
 #include <poll.h>
 
 #include <array>
+#include <new>
+#include <utility>
 #include <vector>
 
 #include "aggregator/wire/inet.h"
@@ -24,13 +26,16 @@ class InprocTransport final : public Transport {
     facts_.path_datagram_bytes = options.mtu_bytes - wire::kIpv4Bytes - wire::kUdpBytes;
     facts_.receive_credit_packets = static_cast<std::uint32_t>(queue_->slots() * 7 / 8);
   }
-  ~InprocTransport() override { hub_->detach(queue_, last_now_ns_); }
+  ~InprocTransport() override {
+    try_to([&] { hub_->detach(queue_, last_now_ns_); });
+  }
 
   TransportFacts facts() const override { return facts_; }
 
   std::span<const Incoming> receive(TimeNs now) noexcept override {
     last_now_ns_ = now;
-    const std::size_t count = hub_->receive(*queue_, bytes_.data(), kSlotBytes, sizes_, now);
+    std::size_t count = 0;
+    try_to([&] { count = hub_->receive(*queue_, bytes_.data(), kSlotBytes, sizes_, now); });
     for (std::size_t i = 0; i < count; ++i) {
       incoming_[i].bytes = {bytes_.data() + i * kSlotBytes, sizes_[i]};
     }
@@ -38,11 +43,15 @@ class InprocTransport final : public Transport {
   }
 
   std::size_t send(std::span<const Outgoing> datagrams, TimeNs now) noexcept override {
-    hub_->send(queue_, datagrams, now);
+    try_to([&] { hub_->send(queue_, datagrams, now); });
     return datagrams.size();
   }
 
-  bool poll_path_event(PathEvent&) noexcept override { return false; }
+  bool poll_path_event(PathEvent& event) noexcept override {
+    if (!std::exchange(broken_, false)) return false;
+    event = {.kind = PathEvent::Kind::kBroken, .status = {StatusCode::kExhausted, "out of memory"}};
+    return true;
+  }
 
   void wait(int wake_fd, DurationNs timeout_ns) noexcept override {
     std::array<pollfd, 2> fds{{{queue_->ready.get(), POLLIN, 0}, {wake_fd, POLLIN, 0}}};
@@ -56,10 +65,21 @@ class InprocTransport final : public Transport {
   TransportCounters counters() const noexcept override { return {}; }
 
  private:
+  // The appliance that runs here may need memory, and then there is none for this worker.
+  template <class Body>
+  void try_to(Body body) noexcept {
+    try {
+      body();
+    } catch (const std::bad_alloc&) {
+      broken_ = true;
+    }
+  }
+
   std::shared_ptr<Hub> hub_;
   std::shared_ptr<InprocQueue> queue_;
   TransportFacts facts_;
   TimeNs last_now_ns_ = 0;
+  bool broken_ = false;
   std::vector<std::uint8_t> bytes_ = std::vector<std::uint8_t>(kBurst * kSlotBytes);
   std::array<std::size_t, kBurst> sizes_{};
   std::array<Incoming, kBurst> incoming_{};

@@ -11,7 +11,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <deque>
 #include <vector>
 
 #include "aggregator/wire/inet.h"
@@ -29,7 +28,6 @@ namespace {
 // buffers.)
 constexpr int kSendBufferBytes = 128 << 10;
 constexpr std::size_t kMinBufferCostBytes = 2304;  // what the kernel charges for a 1,500-byte frame
-constexpr std::size_t kMaxPathEvents = 16;
 constexpr int kMaxErrorsPerDrain = 64;
 
 class UdpTransport final : public Transport {
@@ -114,7 +112,7 @@ class UdpTransport final : public Transport {
   bool poll_path_event(PathEvent& event) noexcept override {
     if (events_.empty()) return false;
     event = std::move(events_.front());
-    events_.pop_front();
+    events_.erase(events_.begin());
     return true;
   }
 
@@ -276,7 +274,7 @@ class UdpTransport final : public Transport {
   Moderation moderation_{0};  // set when the receive buffer's size is known
   bool blocked_ = false;      // the last send() left something
   std::uint64_t send_errors_ = 0;
-  std::deque<PathEvent> events_;
+  std::vector<PathEvent> events_;  // few, and rarely any
   Pace pace_;
   TrainSender sender_{true};
   TrainReceiver receiver_;
