@@ -190,7 +190,7 @@ class ControlTest : public testing::Test {
     const auto k = static_cast<std::uint16_t>(count - 1);
     return running_job(count, std::move(name), {.kind = PolicyKind::kFixed, .k = k});
   }
-  static Worker heir_of(const Worker& worker) {
+  static Worker successor_of(const Worker& worker) {
     Worker successor = worker;
     successor.nonce = worker.nonce + 1000;
     successor.address = "10.0.9." + std::to_string(worker.rank + 2) + ":50000";

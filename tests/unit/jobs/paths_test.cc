@@ -157,7 +157,7 @@ TEST_F(MovingMember, ALeaveFromElsewhereCountsAndIsAnsweredByAPing) {
 
 TEST_F(MovingMember, AReplacedProcessLearnsOfItOnlyWhereItListens) {
   pass(4 * kSecond, {&workers[1]});
-  Worker successor = heir_of(workers[0]);
+  Worker successor = successor_of(workers[0]);
   path = path_of(7);
   ASSERT_TRUE(join(successor).is(wire::PacketType::kAccept));
   const Answered asked = speak(path_of(1));

@@ -67,7 +67,7 @@ TEST_F(Rejoin, AnErrorOfOneRankLeavesTheOthersRunningAndItsRankFree) {
   EXPECT_EQ(keepalive(workers[1]).body<wire::Status>().left, 1);  // does not bring it back
   EXPECT_THAT(kinds(), ElementsAre(Kind::kMemberGone));
   EXPECT_TRUE(join(workers[1]).bytes.empty());  // nor a late copy of its join
-  Worker successor = heir_of(workers[1]);
+  Worker successor = successor_of(workers[1]);
   EXPECT_TRUE(rejoin(successor).is(PacketType::kAccept));
 }
 
@@ -76,7 +76,7 @@ TEST_F(Rejoin, AFinishedRankIsNotGivenToANewProcess) {
   leave(workers[1]);
   EXPECT_EQ(keepalive(workers[0]).packet.mask_word(0), 0u);
   pass(4 * kSecond, {&workers[0], &workers[2]});
-  Worker successor = heir_of(workers[1]);
+  Worker successor = successor_of(workers[1]);
   EXPECT_THAT(refusal_of(successor, RefuseCode::kRankTaken), HasSubstr("left 4.0 s ago"));
   leave(workers[0]);
   leave(workers[2]);
@@ -89,7 +89,7 @@ TEST_F(Rejoin, ANewProcessOfADeadRankIsAnsweredOnlyWhenTheShardsKnowIt) {
   open(7);
   commands.clear();
   shards_answer = false;
-  Worker successor = heir_of(workers[1]);
+  Worker successor = successor_of(workers[1]);
   const Answered silent = join(successor);
   EXPECT_TRUE(silent.bytes.empty());
   EXPECT_TRUE(silent.result.bind);
@@ -123,7 +123,7 @@ TEST_F(Rejoin, AnAdmissionOfAnEarlierProcessAdmitsNoLaterOne) {
   shards_answer = false;
   ASSERT_TRUE(keepalive(workers[1]).is(PacketType::kStatus));  // it was only frozen
   leave(workers[1], LeaveReason::kAbnormal);
-  Worker successor = heir_of(workers[1]);
+  Worker successor = successor_of(workers[1]);
   join(successor);
   EXPECT_THAT(kinds(), ElementsAre(Kind::kMemberJoined, Kind::kMemberGone, Kind::kMemberJoined));
   answer(commands[0]);
@@ -137,7 +137,7 @@ TEST_F(Rejoin, AnAdmissionThatAShardLostIsAskedForAgain) {
   leave(workers[1], LeaveReason::kAbnormal);
   commands.clear();
   shards_answer = false;
-  Worker successor = heir_of(workers[1]);
+  Worker successor = successor_of(workers[1]);
   join(successor);
   pass(900 * kMillisecond, {&workers[0], &workers[2]});
   EXPECT_TRUE(join(successor).bytes.empty());
@@ -152,7 +152,7 @@ TEST_F(Rejoin, AnAdmissionThatAShardLostIsAskedForAgain) {
 TEST_F(Rejoin, ARankSilentForThreeSecondsIsLostAndTakenOverInOne) {
   restart(options());  // members may be silent for 30 s
   auto workers = patient_job(3);
-  Worker successor = heir_of(workers[1]);
+  Worker successor = successor_of(workers[1]);
   pass(kTakeoverSilence + 100 * kMillisecond, {&workers[0], &workers[2]});
   commands.clear();
   ASSERT_TRUE(rejoin(successor).is(PacketType::kAccept));
@@ -162,7 +162,7 @@ TEST_F(Rejoin, ARankSilentForThreeSecondsIsLostAndTakenOverInOne) {
 
 TEST_F(Rejoin, AProcessStartedRightAfterADeathGetsTheRankWhenTheOldOneAnswersNoPing) {
   auto workers = patient_job(3);
-  Worker successor = heir_of(workers[1]);
+  Worker successor = successor_of(workers[1]);
   EXPECT_TRUE(join(successor).bytes.empty());
   auto pings = sent_of(PacketType::kPing);
   ASSERT_EQ(pings.size(), 1u);
@@ -175,7 +175,7 @@ TEST_F(Rejoin, AProcessStartedRightAfterADeathGetsTheRankWhenTheOldOneAnswersNoP
 
 TEST_F(Rejoin, ASecondProcessOfALivingRankIsRefusedOnceTheFirstHasAnswered) {
   auto workers = patient_job(3);
-  Worker twin = heir_of(workers[1]);
+  Worker twin = successor_of(workers[1]);
   EXPECT_TRUE(join(twin).bytes.empty());
   pass(300 * kMillisecond, {&workers[0], &workers[1], &workers[2]});
   EXPECT_THAT(refusal_of(twin, RefuseCode::kRankTaken),
@@ -187,7 +187,7 @@ TEST_F(Rejoin, ASecondProcessOfALivingRankIsRefusedOnceTheFirstHasAnswered) {
 TEST_F(Rejoin, ASecondProcessOfTheLastRankIsNoHint) {
   auto workers = patient_job(2);
   leave(workers[1], LeaveReason::kAbnormal);
-  Worker twin = heir_of(workers[0]);
+  Worker twin = successor_of(workers[0]);
   refusal_of(twin, RefuseCode::kRankTaken);
   EXPECT_TRUE(sent_of(PacketType::kPing).empty());
   pass(kSecond, {});
@@ -222,7 +222,7 @@ TEST_F(Rejoin, ALeaveOfAFrozenMemberCountsNoStepAgain) {
 TEST_F(Rejoin, AProcessOfAnotherRunIsNeverLetIn) {
   auto workers = patient_job(3);
   kill(workers[1], {&workers[0], &workers[2]});
-  Worker stranger = heir_of(workers[1]);
+  Worker stranger = successor_of(workers[1]);
   stranger.join.run_id = 8;
   EXPECT_TRUE(join(stranger).bytes.empty()) << "the others are asked first";
   pass(kSecond, {&workers[0], &workers[2]});
@@ -232,7 +232,7 @@ TEST_F(Rejoin, AProcessOfAnotherRunIsNeverLetIn) {
 TEST_F(Rejoin, AProcessWithOtherOptionsIsNotLetIn) {
   auto workers = patient_job(3);
   kill(workers[1], {&workers[0], &workers[2]});
-  Worker successor = heir_of(workers[1]);
+  Worker successor = successor_of(workers[1]);
   successor.join.policy.late = LateMode::kRequeue;
   refusal_of(successor, RefuseCode::kPolicy);
 }
@@ -243,7 +243,7 @@ TEST_F(Rejoin, AReturnedProcessThatNeverAsksForStateIsGivenUp) {
   restart(impatient);
   auto workers = patient_job(3);
   leave(workers[1], LeaveReason::kAbnormal);
-  Worker successor = heir_of(workers[1]);
+  Worker successor = successor_of(workers[1]);
   ASSERT_TRUE(rejoin(successor).is(PacketType::kAccept));
   sent();
   pass(1900 * kMillisecond, {&workers[0], &workers[2], &successor});
@@ -258,7 +258,7 @@ TEST_F(Rejoin, AReturnedProcessThatNeverAsksForStateIsGivenUp) {
                     HasSubstr("limits.resync_hold_s")));
   EXPECT_TRUE(keepalive(successor).is(PacketType::kNotice));  // the notice was lost; it stays out
   EXPECT_THAT(refusal_of(successor, RefuseCode::kEnded), HasSubstr("limits.resync_hold_s"));
-  Worker next = heir_of(successor);
+  Worker next = successor_of(successor);
   EXPECT_TRUE(rejoin(next).is(PacketType::kAccept));
 }
 
@@ -269,7 +269,7 @@ TEST_F(Rejoin, AReturnedProcessThatFrozeBeforeItReportedItsStateStays) {
   restart(impatient);
   auto workers = patient_job(3);
   leave(workers[1], LeaveReason::kAbnormal);
-  Worker successor = heir_of(workers[1]);
+  Worker successor = successor_of(workers[1]);
   ASSERT_TRUE(rejoin(successor).is(PacketType::kAccept));
   send(successor, wire::Resync{.number = 1});
   kill(successor, {&workers[0], &workers[2]});

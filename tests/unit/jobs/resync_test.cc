@@ -72,7 +72,7 @@ TEST_F(Resync, HoldsTheWindowFromAStepThatNoRecordHasYet) {
 TEST_F(Resync, HoldsNoStepBeforeTheFirstOfAReturnedProcess) {
   kill(workers[1], all_but({1}));
   job().windows[0].open_step.store(30);
-  Worker successor = heir_of(workers[1]);
+  Worker successor = successor_of(workers[1]);
   ASSERT_TRUE(rejoin(successor).is(PacketType::kAccept));
   job().windows[0].open_step.store(20);  // as if the request had been under way for long
   resync(successor, 1);
@@ -139,7 +139,7 @@ TEST_F(Resync, NeverTakesTheStateOfARankThatWaitsForOneItself) {
 
 TEST_F(Resync, NeverTakesTheStateOfAProcessThatReturnedWithoutOne) {
   kill(workers[2], all_but({2}));
-  Worker successor = heir_of(workers[2]);
+  Worker successor = successor_of(workers[2]);
   ASSERT_TRUE(rejoin(successor).is(PacketType::kAccept));
   is_at(2, 1000);  // of the process before it
   EXPECT_EQ(transfer_of(workers[1]).transfer_source, 0);
@@ -234,7 +234,7 @@ TEST_F(Resync, LongerThanTheHoldIsRefusedWithBothTimesAndTheRankIsFree) {
   EXPECT_TRUE(keepalive(workers[1]).is(PacketType::kNotice));
   EXPECT_EQ(keepalive(workers[0]).packet.mask_word(0), 0b0010u);
   EXPECT_EQ(keepalive(workers[0]).body<wire::Status>().transfer_step, 0u);
-  Worker successor = heir_of(workers[1]);
+  Worker successor = successor_of(workers[1]);
   EXPECT_TRUE(rejoin(successor).is(PacketType::kAccept));
 }
 

@@ -194,7 +194,7 @@ TEST_F(StoreJob, WhoComesStartsBehindTheGreatestClockOfAllShards) {
   leave(workers[1], wire::LeaveReason::kAbnormal);
   pump();
   for (Step iteration = 1; iteration <= 3; ++iteration) push_block(workers[0], iteration, 1, 1);
-  Worker successor = heir_of(workers[1]);
+  Worker successor = successor_of(workers[1]);
   EXPECT_TRUE(join(successor).bytes.empty());
   exchange();
   const Answered accepted = join(successor);
@@ -209,7 +209,7 @@ TEST_F(StoreJob, WhoComesStartsBehindTheGreatestClockOfAllShards) {
   EXPECT_THAT(values(), SizeIs(2));
   // A second one, while the first is let in: nobody holds a clock for ever.
   leave(successor, wire::LeaveReason::kAbnormal);
-  Worker third = heir_of(successor);
+  Worker third = successor_of(successor);
   third.nonce = 9999;
   EXPECT_TRUE(join(third).bytes.empty());
   leave(workers[0], wire::LeaveReason::kFinished);

@@ -29,7 +29,7 @@ class KeptStore : public StoreJob {
   }
   void drain_alone() { pass(200 * kMillisecond); }
   Worker of_next_run(std::uint16_t rank) {
-    Worker next = heir_of(workers[rank]);
+    Worker next = successor_of(workers[rank]);
     next.join.run_id = kNextRun;
     return next;
   }

@@ -62,7 +62,7 @@ TEST_F(WithShards, TheFirstStepsNeedAllRanksAndALossCompletesThem) {
 TEST_F(WithShards, AReturnedRankCountsFromItsFirstStepOn) {
   leave(workers[2], wire::LeaveReason::kAbnormal);
   step_by(1, {&workers[0], &workers[1]});
-  Worker successor = heir_of(workers[2]);
+  Worker successor = successor_of(workers[2]);
   const Answered accepted = rejoin(successor);
   ASSERT_TRUE(accepted.is(PacketType::kAccept));
   EXPECT_EQ(accepted.body<wire::Accept>().first_steps[0], 4u);
