@@ -11,7 +11,6 @@ namespace sluice::client {
 namespace {
 
 constexpr std::size_t kListedTensors = 5;
-constexpr ChunkIndex kMaxDepartures = 1024;
 
 }  // namespace
 
@@ -39,8 +38,9 @@ void GradientStream::join(const wire::Accept& accept) {
   bool relays = false;
   for (std::uint32_t tensor = 0; tensor < layout_.tensor_count(); ++tensor)
     relays |= layout_.tensor(tensor).relayed;
-  const std::size_t departures = relays ? std::min(layout_.chunk_count(), kMaxDepartures) : 0;
-  departures_.assign(accept.shards, Ring<Departure>(departures));
+  departures_.assign(accept.shards, {});
+  for (std::uint16_t shard = 0; relays && shard < accept.shards; ++shard)  // no window is wider
+    departures_[shard] = Ring<Departure>(link_.flows[shard].credit_packets());
   recovery_.emplace(layout_.chunk_count(), accept.shards, layout_.first_chunks());
   const PolicyOptions policy = accept.policy;
   default_averaging_ = resolved(options_.averaging, policy);
