@@ -4,7 +4,8 @@
 // never rests. Adaptive polling is for machines with fewer cores than threads, where waking up
 // costs more than a packet. So a thread without work waits until a packet wakes it, which is as
 // fast as polling; but while packets keep coming it wakes once a round, by the clock, and takes
-// what has gathered. Ports that can't wake it are looked at oftener.
+// what has gathered. Ports that can't wake it are looked at oftener. After a second without any
+// work it rests longer.
 #pragma once
 
 #include <algorithm>
@@ -26,8 +27,10 @@ class IdlePolicy {
   // What wakes nobody (a straggler's deadline) waits at most that long.
   static constexpr DurationNs kLongestWait = kMillisecond;
   static constexpr DurationNs kFirstNap = 10 * kMicrosecond;
-  // Workers that compute between steps come back within this many; then the machine is left alone.
-  static constexpr std::uint32_t kShallowNaps = 1000;
+  // Workers that compute between steps come back within so many rests; then the machine is left
+  // alone.
+  static constexpr std::uint32_t kShallowRests = 1000;
+  static constexpr DurationNs kDeepWait = 5 * kMillisecond;
   static constexpr DurationNs kDeepNap = 500 * kMicrosecond;
 
   enum class Action : std::uint8_t {
@@ -59,7 +62,7 @@ class IdlePolicy {
  private:
   constexpr void note_work(TimeNs began) noexcept {
     empty_loops_ = 0;
-    naps_ = 0;
+    shallow_rests_ = 0;
     nap_ns_ = kFirstNap;
     if (!rested_) return;
     rested_ = false;
@@ -69,9 +72,9 @@ class IdlePolicy {
   }
 
   constexpr DurationNs longest_wait() noexcept {
+    if (shallow_rests_ == kShallowRests) return woken_ ? kDeepWait : kDeepNap;
+    ++shallow_rests_;
     if (woken_) return kLongestWait;
-    if (naps_ == kShallowNaps) return kDeepNap;
-    ++naps_;
     const DurationNs nap_ns = nap_ns_;
     nap_ns_ = std::min(nap_ns_ * 2, kRound);
     return nap_ns;
@@ -88,7 +91,7 @@ class IdlePolicy {
   std::uint32_t empty_loops_ = 0;
   std::uint32_t steady_wakes_ = 0;
   TimeNs woke_at_ = 0;  // the first loop with work after a rest
-  std::uint32_t naps_ = 0;
+  std::uint32_t shallow_rests_ = 0;
   DurationNs nap_ns_ = kFirstNap;
 };
 

@@ -32,6 +32,22 @@ TEST(IdlePolicy, SpinsForAMomentThenWaitsForAPacket) {
   EXPECT_EQ(idle.after_loop(0, kStart, kNever).action, Action::kGoOn) << "work starts it again";
 }
 
+TEST(IdlePolicy, RestsLongerAfterASecondWithoutWork) {
+  IdlePolicy idle(false, true);
+  TimeNs now = kStart;
+  while (now < kStart + kSecond - IdlePolicy::kLongestWait) {
+    const auto decision = rest_of(idle, now);
+    ASSERT_EQ(decision.until, now + IdlePolicy::kLongestWait) << now - kStart;
+    now = decision.until;
+  }
+  now = rest_of(idle, now).until;
+  EXPECT_EQ(rest_of(idle, now).until, now + IdlePolicy::kDeepWait);
+  EXPECT_EQ(rest_of(idle, now, now + kMillisecond).until, now + kMillisecond)
+      << "what waits inside comes first";
+  idle.after_loop(1, now, kNever);
+  EXPECT_EQ(rest_of(idle, now).until, now + IdlePolicy::kLongestWait) << "work starts it again";
+}
+
 TEST(IdlePolicy, RestsNoLongerThanWhatWaitsInside) {
   IdlePolicy idle(false, true);
   EXPECT_EQ(rest_of(idle, kStart, kStart + 50'000).until, kStart + 50'000);
@@ -70,7 +86,7 @@ TEST(IdlePolicy, LooksOftenerAtPortsThatCannotWakeIt) {
   EXPECT_EQ(rest_of(idle, kStart).until, kStart + 2 * IdlePolicy::kFirstNap);
   for (int loop = 0; loop < 100; ++loop) rest_of(idle, kStart);
   EXPECT_EQ(rest_of(idle, kStart).until, kStart + IdlePolicy::kRound);
-  for (std::uint32_t nap = 0; nap < IdlePolicy::kShallowNaps; ++nap) rest_of(idle, kStart);
+  for (std::uint32_t nap = 0; nap < IdlePolicy::kShallowRests; ++nap) rest_of(idle, kStart);
   EXPECT_EQ(rest_of(idle, kStart).until, kStart + IdlePolicy::kDeepNap) << "a machine at rest";
   idle.after_loop(1, kStart, kNever);
   EXPECT_EQ(rest_of(idle, kStart).until, kStart + IdlePolicy::kFirstNap);
