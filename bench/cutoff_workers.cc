@@ -1,8 +1,7 @@
 #include "bench/cutoff_workers.h"
 
-#include <time.h>
-
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "aggregator/base/check.h"
@@ -21,9 +20,7 @@ constexpr std::uint64_t kRunId = 0x5eed;
 }  // namespace
 
 TimeNs clock_ns() noexcept {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * kSecond + now.tv_nsec;
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 wire::Mac cutoff_appliance_mac() noexcept { return {{0x02, 0x51, 0x0a, 0x4d, 0x00, 0x01}}; }

@@ -1,17 +1,15 @@
 // The machine's monotonic clock. The pure core gets its time passed in.
 #pragma once
 
-#include <time.h>
+#include <chrono>
 
 #include "aggregator/base/time.h"
 
 namespace sluice {
 
-// CLOCK_MONOTONIC: counts from the machine's start.
+// CLOCK_MONOTONIC, which counts from the machine's start: on Linux it is the steady clock.
 inline TimeNs monotonic_now() noexcept {
-  timespec now;
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * kSecond + now.tv_nsec;
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace sluice

@@ -244,7 +244,7 @@ void check_unread(const Config& config, const PolicyOptions& policy, const std::
     if (read || !report.has(place + "." + key) || field.get(policy) == field.get(PolicyOptions{}))
       continue;
     std::string readers;
-    for (int kind = 0; kind <= static_cast<int>(PolicyKind::kGoodput); ++kind)
+    for (int kind = 0; kind < kPolicyKindCount; ++kind)
       if ((field.kinds >> kind & 1) != 0)
         readers += (readers.empty() ? "" : ", ") + std::string(name_of(PolicyKind(kind)));
     report.warn({place + "." + key}, key + " is given and policy " + name_of(policy.kind) +

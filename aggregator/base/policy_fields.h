@@ -58,6 +58,7 @@ inline constexpr PolicyWord kKinds[] = {
 };
 inline constexpr PolicyWord kLateModes[] = {{name_of(LateMode::kDrop), 0},
                                             {name_of(LateMode::kRequeue), 1}};
+static_assert(std::size(kKinds) == kPolicyKindCount && std::size(kLateModes) == kLateModeCount);
 inline constexpr PolicyWord kSigns[] = {{"all", kAllSigns}, {"one-in-32", kOneSignIn32}};
 inline constexpr PolicyWord kAsManyAsK[] = {{"k", 0}};
 
@@ -123,7 +124,7 @@ inline constexpr std::span<const PolicyField> kPolicyFields = policy_table::kFie
 inline constexpr std::size_t kPolicyFieldCount = std::size(policy_table::kFields);
 
 constexpr bool is_read(const PolicyField& field, PolicyKind kind, LateMode late) noexcept {
-  return kind <= PolicyKind::kGoodput && (field.kinds & bit_of(kind)) != 0 &&
+  return is_known(kind) && (field.kinds & bit_of(kind)) != 0 &&
          (!field.only_requeue || late == LateMode::kRequeue);
 }
 

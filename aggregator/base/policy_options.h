@@ -45,6 +45,14 @@ constexpr const char* name_of(PolicyKind kind) noexcept {
   return "?";
 }
 
+inline constexpr int kPolicyKindCount = static_cast<int>(PolicyKind::kGoodput) + 1;
+inline constexpr int kLateModeCount = static_cast<int>(LateMode::kRequeue) + 1;
+
+constexpr bool is_known(PolicyKind kind) noexcept {
+  return static_cast<int>(kind) < kPolicyKindCount;
+}
+constexpr bool is_known(LateMode late) noexcept { return static_cast<int>(late) < kLateModeCount; }
+
 constexpr const char* name_of(LateMode late) noexcept {
   return late == LateMode::kRequeue ? "requeue" : "drop";
 }

@@ -27,6 +27,7 @@ using Step = std::uint32_t;        // from 1; 0 means "none"; never wraps
 using ChunkIndex = std::uint32_t;  // within one stream's layout
 using Cookie = std::uint64_t;      // proves membership; 0 is never valid
 using Priority = std::uint8_t;     // 0 is the most urgent
+inline constexpr Priority kLeastUrgent = 255;
 
 enum class StreamId : std::uint8_t {
   kGradients = 0,    // one sum of all workers a step; of a store what is pushed

@@ -148,10 +148,10 @@ void Shard::reopen(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs n
   DCHECK(stream == StreamId::kGradients ||
          job_slice.pieces_of(stream).collective.step == slice.record.step);
   if (!slot.abandoned()) job_slice.slots_in_use.add(1);
-  slot.open(slice.record.step, now);
+  slot.open(slice.record.step);
   std::fill_n(slice.mask_of(slot_index), slice.mask_word_count, std::uint64_t{0});
   if (stream == StreamId::kGradients)
-    job_slice.gradients.open_sum(slot_index);
+    job_slice.gradients.open_sum(slot_index, now);
   else
     job_slice.pieces_of(stream).open_piece(slot_index);
 }
@@ -170,7 +170,9 @@ void Shard::complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs
   CHECK(slot.step == slice.record.step && slice.closed_count < slice.step_chunks);
   DCHECK(count_bits(slice.mask_of(slot_index), slice.mask_word_count) == slot.count);
   DCHECK(job_slice.slots_in_use.read() != 0);
-  slot.complete(now);
+  slot.complete();
+  if (stream == StreamId::kGradients)
+    job_slice.gradients.sums[slot_index].complete_us = wire_time_us(now);
   slot.payload_sum = wire::sum_bytes(slice.payload_of(slot_index)).value;
   job_slice.slots_in_use.set(job_slice.slots_in_use.read() - 1);
   // Close before the result can leave: whoever holds the last result may contribute to the next

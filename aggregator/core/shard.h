@@ -228,7 +228,7 @@ class Shard {
   void queue_result(Job& job, StreamId stream, std::uint32_t slot_index) noexcept;
   std::size_t poll_results(std::span<Transmit> burst, TimeNs now) noexcept;
   void next_active(bool more) noexcept;
-  static void leave_queue(StreamSlice& slice) noexcept;
+  static void leave_queue(StreamSlice& slice, std::uint64_t chunks) noexcept;
   std::size_t fan_out(Job& job, StreamId stream, const ResultPart& part, std::span<Transmit> burst,
                       TimeNs now) noexcept;
   Flow* flow_that_may_get(Job& job, StreamId stream, Step step, Rank rank) noexcept;

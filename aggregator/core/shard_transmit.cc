@@ -71,26 +71,30 @@ std::size_t Shard::poll_results(std::span<Transmit> burst, TimeNs now) noexcept 
       next_active(job_slice.store_active);
       continue;
     }
-    StreamSlice& slice = job.slices[id_.value].of(front.stream);
+    JobSlice& job_slice = job.slices[id_.value];
+    StreamSlice& slice = job_slice.of(front.stream);
+    GradientSlice* const sums =
+        front.stream == StreamId::kGradients ? &job_slice.gradients : nullptr;
     const std::uint32_t slot_index = slice.queue_head;
     CHECK(slot_index < slice.slots.size() && slice.slots[slot_index].queued);
     Slot& slot = slice.slots[slot_index];
     if (slice.head_step != slot.step) {  // a new head, or its slot was reopened under it
       slice.head_step = slot.step;
       slice.head_rank = 0;
-      slice.head_chunks = 0;
-      if (front.stream == StreamId::kGradients && slot.state == SlotState::kComplete)
-        slice.head_chunks = job.slices[id_.value].gradients.chunks_at_head(job.spec.chunk_bytes);
+      if (sums != nullptr)
+        sums->head_chunks =
+            slot.state == SlotState::kComplete ? sums->chunks_at_head(job.spec.chunk_bytes) : 0;
     }
+    const ResultPart part{.slot_index = slot_index,
+                          .chunks = sums != nullptr ? sums->head_chunks : 0};
     if (slot.state == SlotState::kComplete) {
-      const ResultPart part{.slot_index = slot_index, .chunks = slice.head_chunks};
       count += fan_out(job, front.stream, part, burst.subspan(count), now);
       DCHECK(count <= burst.size() && slice.head_rank <= job.spec.world_size);
       if (slice.head_rank < job.spec.world_size) return count;  // the burst is full
     }
     // Every member was served (or the slot was reopened before it could be): next slot, next
     // stream.
-    leave_queue(slice);
+    leave_queue(slice, part.chunks);
     next_active(slice.queue_head != kNoSlot);
   }
   return count;
@@ -106,8 +110,8 @@ void Shard::next_active(bool more) noexcept {
   if (more) active_[(active_head_ + active_count_++) % active_.size()] = front;
 }
 
-// Takes the head out of the queue, and, when it has been served, what went with it.
-void Shard::leave_queue(StreamSlice& slice) noexcept {
+// Takes the head out of the queue, and, when it has been served, the `chunks` that went with it.
+void Shard::leave_queue(StreamSlice& slice, std::uint64_t chunks) noexcept {
   const std::uint32_t head = slice.queue_head;
   DCHECK(head < slice.slots.size());
   const Slot& served = slice.slots[head];
@@ -120,10 +124,10 @@ void Shard::leave_queue(StreamSlice& slice) noexcept {
   pop();
   DCHECK(slice.queue_head != head);  // a queue that leads back to itself has no end
   slice.head_step = 0;
-  if (slice.head_chunks == 0 || served.state != SlotState::kComplete) return;
+  if (chunks == 0 || served.state != SlotState::kComplete) return;
   const std::uint32_t first = head - slice.local_chunk(head) % kChunksPerBlock;
   while (slice.queue_head != kNoSlot && slice.queue_head - first < kChunksPerBlock &&
-         (slice.head_chunks >> (slice.queue_head - first) & 1) != 0 &&
+         (chunks >> (slice.queue_head - first) & 1) != 0 &&
          slice.slots[slice.queue_head].complete_for(served.step))
     pop();
   DCHECK(slice.queue_head == kNoSlot || slice.slots[slice.queue_head].queued);
@@ -255,8 +259,8 @@ void Shard::prepare_sum(const Job& job, const ResultPart& part, TimeNs now,
                           .step = slot.step,
                           .chunk = job.global_chunk(slice.local_chunk(slot_index), id_),
                           .weight = sum.weight,
-                          .first_age_us = now_us - slot.first_us,
-                          .complete_age_us = now_us - slot.complete_us,
+                          .first_age_us = now_us - sum.first_us,
+                          .complete_age_us = now_us - sum.complete_us,
                           .may_count = sum.may_count,
                           .elem_count = sum.elem_count,
                           .dtype = sum.result,

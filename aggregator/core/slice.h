@@ -51,13 +51,11 @@ struct Slot {
   Step step = 0;                  // whose parts it holds; 0: none yet
   std::uint32_t next_queued = 0;  // link of its slice's result queue, valid while `queued`
   std::uint64_t payload_sum = 0;  // internet checksum's partial sum of the result's payload
-  std::uint32_t first_us = 0;     // when its first part came, wire_time_us()
-  std::uint32_t complete_us = 0;  // when it was completed, likewise
   std::uint16_t count = 0;        // ranks in the mask, those without data too
   std::uint16_t payload_bytes = 0;
   SlotState state{};
-  bool queued = false;      // waits in the slice's result queue
-  Priority priority = 255;  // the most urgent of its parts
+  bool queued = false;               // waits in the slice's result queue
+  Priority priority = kLeastUrgent;  // the most urgent of its parts
 
   bool open_for(Step of) const noexcept { return step == of && state == SlotState::kOpen; }
   bool complete_for(Step of) const noexcept { return step == of && state == SlotState::kComplete; }
@@ -65,21 +63,17 @@ struct Slot {
   bool abandoned() const noexcept { return state == SlotState::kOpen; }
 
   // The only changes that there are. The queue keeps its place for the new result.
-  void open(Step next, TimeNs now) noexcept {
+  void open(Step next) noexcept {
     CHECK(next > step);
-    *this = Slot{.step = next,
-                 .next_queued = next_queued,
-                 .first_us = wire_time_us(now),
-                 .state = SlotState::kOpen,
-                 .queued = queued};
+    *this =
+        Slot{.step = next, .next_queued = next_queued, .state = SlotState::kOpen, .queued = queued};
   }
-  void complete(TimeNs now) noexcept {
+  void complete() noexcept {
     CHECK(state == SlotState::kOpen);
     state = SlotState::kComplete;
-    complete_us = wire_time_us(now);
   }
 };
-static_assert(sizeof(Slot) == 32);
+static_assert(sizeof(Slot) == 24);
 
 // What all contributions with data to a sum must agree on: the first one fixes it.
 struct Shape {
@@ -103,6 +97,8 @@ struct Shape {
 struct Sum : Shape {
   std::uint64_t weight = 0;
   double square_sum = 0;           // of |contribution / weight|^2, for policies that ask for norms
+  std::uint32_t first_us = 0;      // when its first part came, wire_time_us()
+  std::uint32_t complete_us = 0;   // when it was completed, likewise
   std::uint16_t data_count = 0;    // contributions with data
   std::uint16_t passed_count = 0;  // ranks that pass: they have nothing for this chunk
   std::uint16_t k = 0;             // that it completed with
@@ -138,7 +134,6 @@ struct StreamSlice {
   std::uint32_t queue_tail = kNoSlot;
   Step head_step = 0;
   std::uint32_t head_rank = 0;
-  std::uint64_t head_chunks = 0;        // of its block: those whose results leave with the head's
   std::vector<Slot> slots;              // index (step % window) * chunk_count + local chunk
   std::vector<std::uint64_t> masks;     // mask_word_count a slot
   FloatArray data{nullptr, std::free};  // stride_floats a slot, 64-byte aligned
@@ -199,6 +194,7 @@ struct alignas(kCacheLineBytes) StepSummary {
 struct GradientSlice : StreamSlice {
   StepSummary summary;
   TimeNs first_arrival_ns = 0;        // of the open step; 0: nothing has come
+  std::uint64_t head_chunks = 0;      // of the block of the queue's head: those that leave with it
   std::vector<Sum> sums;              // one a slot
   std::vector<std::uint64_t> passes;  // as masks, of ranks that pass; empty unless late = requeue
   // As masks, of ranks that want no result; valid where Sum::unwanted says that there are any.
@@ -220,9 +216,10 @@ struct GradientSlice : StreamSlice {
     summary = {};
     first_arrival_ns = 0;
   }
-  void open_sum(std::size_t slot_index) noexcept {
+  void open_sum(std::size_t slot_index, TimeNs now) noexcept {
     DCHECK(slots[slot_index].open_for(record.step) && slots[slot_index].count == 0);
     sums[slot_index] = {};
+    sums[slot_index].first_us = wire_time_us(now);
     if (in_rank_order()) next_ranks[local_chunk(slot_index)] = 0;
     if (!passes.empty()) std::fill_n(passes_of(slot_index), mask_word_count, std::uint64_t{0});
   }

@@ -34,8 +34,7 @@ bool valid_store(const StoreOptions& store) noexcept {
 }
 
 bool valid_policy(const PolicyOptions& policy) noexcept {
-  return policy.kind <= PolicyKind::kGoodput && policy.late <= LateMode::kRequeue &&
-         policy.reserved == 0;
+  return is_known(policy.kind) && is_known(policy.late) && policy.reserved == 0;
 }
 
 Verdict field_if(bool valid) noexcept { return valid ? Verdict::kAccepted : Verdict::kBadField; }

@@ -156,8 +156,9 @@ void Relay::begin(std::uint32_t tensor, TimeNs now) {
   std::vector<float>& spare = spares_[tensor];
   if (left_out) spare.resize(layout_.tensor(tensor).elem_count);
   const Submission submission =
-      left_out ? Submission{.output = spare.data(), .weight = last_weight_, .priority = 255}
-               : tensors_.submission(tensor);
+      left_out
+          ? Submission{.output = spare.data(), .weight = last_weight_, .priority = kLeastUrgent}
+          : tensors_.submission(tensor);
   const std::uint32_t first = first_passages_[tensor], end = first_passages_[tensor + 1];
   progress_[tensor] = {.slices_left = end - first};
   if (!left_out)

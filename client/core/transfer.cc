@@ -12,7 +12,7 @@ namespace sluice::client {
 namespace {
 
 constexpr DurationNs kAskAgain = 250 * kMillisecond;
-constexpr Priority kStatePriority = 255;  // gradients do not wait for it
+constexpr Priority kStatePriority = kLeastUrgent;  // gradients do not wait for it
 
 }  // namespace
 

@@ -65,7 +65,7 @@ bool ReadinessProfile::drifted() const noexcept {
 void ReadinessProfile::learn() noexcept {
   DurationNs noise_ns = 0;
   DurationNs span_ns = 0;
-  most_urgent_ = 255;
+  most_urgent_ = kLeastUrgent;
   for (Tensor& tensor : tensors_) {
     std::sort(tensor.learnt_ns.begin(), tensor.learnt_ns.end());
     tensor.expected_ns = tensor.learnt_ns[kLearntSteps / 2];

@@ -27,7 +27,7 @@ class Play {
  public:
   Play(const ReadinessProfile& profile, const TensorChunks& tensors, const BlockRule& rule)
       : rule_(rule) {
-    most_urgent_ = 255;
+    most_urgent_ = kLeastUrgent;
     for (std::uint32_t place = 0; place < profile.tensor_count(); ++place) {
       const auto prediction = profile.prediction(place);
       most_urgent_ = std::min(most_urgent_, prediction.priority);
@@ -119,7 +119,7 @@ std::string describe_bursts(const ReadinessProfile& profile, const TensorChunks&
   std::uint32_t count = 0;
   for (std::uint32_t place = 0; place < profile.tensor_count();) {
     const auto start = profile.prediction(place);
-    Priority first = 255, last = 0;
+    Priority first = kLeastUrgent, last = 0;
     std::uint32_t members = 0;
     std::uint64_t packets = 0;
     for (; place < profile.tensor_count(); ++place) {

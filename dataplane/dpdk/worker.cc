@@ -7,7 +7,8 @@
 #include <rte_ring_elem.h>
 #include <sched.h>
 #include <spdlog/spdlog.h>
-#include <time.h>
+
+#include <chrono>
 
 #include "aggregator/base/check.h"
 #include "dataplane/dpdk/send.h"
@@ -46,9 +47,7 @@ void pin_to_cpu_number(std::uint16_t index) {
 }  // namespace
 
 TimeNs now_ns() noexcept {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return now.tv_sec * kSecond + now.tv_nsec;
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 Worker::Worker(Context& context, std::uint16_t index)
