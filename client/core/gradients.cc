@@ -39,8 +39,10 @@ void GradientStream::join(const wire::Accept& accept) {
   for (std::uint32_t tensor = 0; tensor < layout_.tensor_count(); ++tensor)
     relays |= layout_.tensor(tensor).relayed;
   departures_.assign(accept.shards, {});
-  for (std::uint16_t shard = 0; relays && shard < accept.shards; ++shard)  // no window is wider
-    departures_[shard] = Ring<Departure>(link_.flows[shard].credit_packets());
+  // As many as there may be: what is more urgent overtakes, and what it overtook holds no window.
+  const std::size_t departures = layout_.chunk_count() / accept.shards + kChunksPerBlock;
+  for (std::uint16_t shard = 0; relays && shard < accept.shards; ++shard)
+    departures_[shard] = Ring<Departure>(departures);
   recovery_.emplace(layout_.chunk_count(), accept.shards, layout_.first_chunks());
   const PolicyOptions policy = accept.policy;
   default_averaging_ = resolved(options_.averaging, policy);
