@@ -80,7 +80,9 @@ bool Recovery::next_of_sweep(FlowState& state, Flow& flow, ProbePlan& plan) noex
     if (!skip && state.asked_count >= kSweepProbes) return false;
     if (!skip && state.withheld && too_few_pulls(flow, block.unknown())) return false;
     state.sweep_cursor = block.next;
-    if (state.sweep_cursor == kNone) flow.forget_missing();
+    // It may be answered before what is missing was known there: another sweep comes back.
+    state.missing |= block.asked();
+    if (state.sweep_cursor == kNone && !state.missing) flow.forget_missing();
     if (skip) continue;
     plan = {.block = index, .want = pick(block, state.withheld, flow.free_pulls())};
     return true;
