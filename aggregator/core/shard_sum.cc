@@ -326,7 +326,8 @@ Verdict Shard::contribute(Job& job, const wire::Packet& packet, std::uint32_t sl
   }
   if (!nil && !fold(job, slice, slot_index, packet, entry, alike)) return Verdict::kShapeMismatch;
   if (body.flow.flags & wire::kFlagUnwanted) slice.note_unwanted(slot_index, rank);
-  slice.count_in(slot_index, rank, body.flow.priority);
+  // Who has no data is in a hurry for nobody's result.
+  slice.count_in(slot_index, rank, nil ? kLeastUrgent : body.flow.priority);
   job_slice.contributions.add(1);
   slice.sums[slot_index].weight += body.weight;
   flow.included.add(1);
@@ -367,6 +368,8 @@ bool Shard::try_complete_sum(Job& job, std::uint32_t slot_index, TimeNs now) noe
     if (job.policy().needs_norms()) observe_norms(slice, sum, payload);
     slice.summary.conclusive &= sum.finite;
     if (sum.sparse) shorten(job, slice, slot_index);
+  } else {
+    slice.slots[slot_index].priority = Priority{0};  // short, and others may wait for nothing else
   }
   complete(job, StreamId::kGradients, slot_index, now);
   return true;

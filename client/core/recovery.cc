@@ -305,6 +305,8 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
     return again;
   }
   if (lacking & block.complete & ~block.pulled) make_due(state, answer.block);
+  // What left after the question, and has arrived while it was under way.
+  if (flow.all_arrived_up_to(block.highest_number)) confirm(answer.block);
   if (block.sent != 0 || block.pulled != 0) arm(state, block, now, flow);
   if (block.pulled != 0) block.deadline_ns = std::min(block.deadline_ns, pulls_due_ns);
   check(block);

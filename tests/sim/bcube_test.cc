@@ -333,22 +333,24 @@ TEST(Bcube, TheLastOfManyTensorsWaitsForNoTimer) {
 
 // What is more urgent overtakes what was sent before it, so that nearly a whole step is on its way
 // before it is known that any of it arrived; and results that find no credit are asked for. Left to
-// timers, a step took 9.6 times what its bytes take, for 1.4 and 1.6.
+// timers, a step took up to 10 times what its bytes take; measured now, 1.0 to 1.7.
 TEST(Bcube, WhatUrgentTensorsOvertakeWaitsForNoTimer) {
-  for (const std::uint32_t credit_packets : {64u, 128u, 256u}) {
-    BcubeOptions options = options_of({4, 2, BcubeMode::kAggregated});
-    options.elem_counts = std::vector<std::uint64_t>(64, 21504);
-    options.steps = 2;
-    options.steps_apart = true;
-    options.check_values = false;
-    options.receive_credit_packets = credit_packets;
-    options.link.queue_frames = 8192;
-    options.link.delay_ns = 2 * kMicrosecond;
-    BcubeWorld world(options);
-    expect_clean(world);
-    const double bytes_ns = static_cast<double>(world.wire_bytes(0, 0)) / options.steps /
-                            static_cast<double>(options.link.bytes_per_second) * kSecond;
-    EXPECT_LE(static_cast<double>(world.step_ns(2)) / bytes_ns, 2) << credit_packets;
+  for (const BcubeShape& shape : {kBcubeShapes[2], kBcubeShapes[3]}) {
+    for (const std::uint32_t credit_packets : {64u, 128u, 256u}) {
+      BcubeOptions options = options_of(shape);
+      options.elem_counts = std::vector<std::uint64_t>(64, 21504);
+      options.steps = 2;
+      options.steps_apart = true;
+      options.check_values = false;
+      options.receive_credit_packets = credit_packets;
+      options.link.queue_frames = 8192;
+      options.link.delay_ns = 2 * kMicrosecond;
+      BcubeWorld world(options);
+      expect_clean(world);
+      const double bytes_ns = static_cast<double>(world.wire_bytes(0, 0)) / options.steps /
+                              static_cast<double>(options.link.bytes_per_second) * kSecond;
+      EXPECT_LE(static_cast<double>(world.step_ns(2)) / bytes_ns, 2) << credit_packets;
+    }
   }
 }
 

@@ -147,6 +147,22 @@ TEST(Shard, SumsMoreWorkersThanOneMaskWordHolds) {
   EXPECT_EQ(answers[0].packet.missing_age(0).rank, 129);
 }
 
+TEST(Shard, WhoHasNoDataDoesNotSayHowUrgentAResultIs) {
+  Harness harness({.world_size = 3, .chunk_count = 2, .policy = {}});
+  harness.contribute<float>(0, 1, 0, {}, {.priority = 0, .nil = true, .nil_too = 0b10});
+  harness.contribute<float>(1, 1, 0, {1}, {.priority = 9});
+  harness.contribute<float>(2, 1, 0, {1}, {.priority = 7});
+  auto sent = harness.drain(PacketType::kResult);
+  ASSERT_EQ(sent.size(), 3u);
+  EXPECT_EQ(sent[0].transmit.priority, 7);
+  EXPECT_EQ(sent[0].packet.feedback().priority, 7);
+  harness.contribute<float>(1, 1, 1, {}, {.priority = 9, .nil = true});
+  harness.contribute<float>(2, 1, 1, {}, {.priority = 9, .nil = true});
+  sent = harness.drain(PacketType::kResult);
+  ASSERT_EQ(sent.size(), 3u);
+  EXPECT_EQ(sent[0].transmit.priority, 0) << "of no data at all: it is short";
+}
+
 TEST(Shard, FlagsAResultOfNilsOnlyAndSumsAroundASingleNil) {
   Harness harness;
   EXPECT_EQ(harness.contribute<float>(0, 1, 0, {}, {.nil = true}), Verdict::kNilFolded);
