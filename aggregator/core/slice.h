@@ -55,7 +55,7 @@ struct Slot {
   std::uint16_t payload_bytes = 0;
   SlotState state{};
   bool queued = false;               // waits in the slice's result queue
-  Priority priority = kLeastUrgent;  // the most urgent of its parts
+  Priority priority = kLeastUrgent;  // the most urgent of its parts; of a sum's, with data
 
   bool open_for(Step of) const noexcept { return step == of && state == SlotState::kOpen; }
   bool complete_for(Step of) const noexcept { return step == of && state == SlotState::kComplete; }

@@ -39,7 +39,7 @@ void GradientStream::join(const wire::Accept& accept) {
   for (std::uint32_t tensor = 0; tensor < layout_.tensor_count(); ++tensor)
     relays |= layout_.tensor(tensor).relayed;
   departures_.assign(accept.shards, {});
-  // As many as there may be: what is more urgent overtakes, and what it overtook holds no window.
+  // A place a chunk: what is more urgent overtakes, and what it overtook holds no window.
   const std::size_t departures = layout_.chunk_count() / accept.shards + kChunksPerBlock;
   for (std::uint16_t shard = 0; relays && shard < accept.shards; ++shard)
     departures_[shard] = Ring<Departure>(departures);

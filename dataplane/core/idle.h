@@ -24,7 +24,7 @@ class IdlePolicy {
   static constexpr std::size_t kWholeBurst = 32;  // after that much work there is more to do
   static constexpr DurationNs kRound = 100 * kMicrosecond;
   static constexpr std::uint32_t kSteadyWakes = 8;  // that follow each other make steady traffic
-  // What wakes nobody (a straggler's deadline) waits at most that long.
+  // What wakes nobody (a straggler's deadline) waits at most that long; in the end kDeepWait.
   static constexpr DurationNs kLongestWait = kMillisecond;
   static constexpr DurationNs kFirstNap = 10 * kMicrosecond;
   // Workers that compute between steps come back within so many rests; then the machine is left

@@ -277,7 +277,13 @@ TEST(Bcube, WhatCannotTravelInPartsIsRefusedByName) {
   EXPECT_FALSE(client::Bcube::create(2, 13).ok());
 }
 
-// With everything that is not a gradient, and until the last average of the last server.
+// What a step's bytes take on a server's port, all that is no gradient counted.
+double bytes_ns(const BcubeWorld& world, const BcubeOptions& options) {
+  return static_cast<double>(world.wire_bytes(0, 0)) / options.steps /
+         static_cast<double>(options.link.bytes_per_second) * kSecond;
+}
+
+// Until the last average of the last server.
 TEST(Bcube, AStepTakesTheTimeOfItsBytes) {
   for (const BcubeMode mode : {BcubeMode::kAggregated, BcubeMode::kPlain}) {
     BcubeOptions options = options_of({3, 2, mode});
@@ -288,9 +294,7 @@ TEST(Bcube, AStepTakesTheTimeOfItsBytes) {
     options.link.queue_frames = 8192;
     BcubeWorld world(options);
     expect_clean(world);
-    const double bytes_ns = static_cast<double>(world.wire_bytes(0, 0)) / options.steps /
-                            static_cast<double>(options.link.bytes_per_second) * kSecond;
-    EXPECT_LE(static_cast<double>(world.step_ns(2)) / bytes_ns, 1.15)
+    EXPECT_LE(static_cast<double>(world.step_ns(2)) / bytes_ns(world, options), 1.15)
         << (mode == BcubeMode::kPlain ? "plain" : "aggregated");
   }
 }
@@ -326,9 +330,7 @@ TEST(Bcube, TheLastOfManyTensorsWaitsForNoTimer) {
   options.link.delay_ns = 2 * kMicrosecond;
   BcubeWorld world(options);
   expect_clean(world);
-  const double bytes_ns = static_cast<double>(world.wire_bytes(0, 0)) / options.steps /
-                          static_cast<double>(options.link.bytes_per_second) * kSecond;
-  EXPECT_LE(static_cast<double>(world.step_ns(2)) - bytes_ns, 3 * kMillisecond);
+  EXPECT_LE(static_cast<double>(world.step_ns(2)) - bytes_ns(world, options), 3 * kMillisecond);
 }
 
 // What is more urgent overtakes what was sent before it, so that nearly a whole step is on its way
@@ -347,9 +349,8 @@ TEST(Bcube, WhatUrgentTensorsOvertakeWaitsForNoTimer) {
       options.link.delay_ns = 2 * kMicrosecond;
       BcubeWorld world(options);
       expect_clean(world);
-      const double bytes_ns = static_cast<double>(world.wire_bytes(0, 0)) / options.steps /
-                              static_cast<double>(options.link.bytes_per_second) * kSecond;
-      EXPECT_LE(static_cast<double>(world.step_ns(2)) / bytes_ns, 2) << credit_packets;
+      EXPECT_LE(static_cast<double>(world.step_ns(2)) / bytes_ns(world, options), 2)
+          << credit_packets;
     }
   }
 }
