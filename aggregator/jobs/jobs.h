@@ -136,8 +136,8 @@ class Jobs {
   bool poll_memory(MemoryOrder& order);
   void handle_memory(MemoryOrder order, TimeNs now);
 
-  // A hint that the member's process is gone (port unreachable, vhost-user socket closed): it is
-  // declared dead when three pings, 200 ms apart, have been sent and nothing came back.
+  // A hint that the member's process is gone (its vhost-user socket closed): it is declared dead
+  // when three pings, 200 ms apart, have been sent since the last such hint and nothing came back.
   void suspect(JobId job, Rank rank, TimeNs now);
   // An error says that nothing listens where a datagram of ours went, whose first bytes it quotes.
   // Anybody can send one, but only who saw that datagram knows the member's cookie: a wrong one is

@@ -29,7 +29,9 @@ void Jobs::suspect(JobId job, Rank rank, TimeNs clock_ns) {
   if (job.value >= entries_.size() || entries_[job.value] == nullptr) return;
   JobEntry& entry = *entries_[job.value];
   if (entry.ended() || rank.value >= entry.world_size()) return;
-  suspect(entry, rank, now);
+  MemberEntry& member = entry.member(rank);
+  if (member.is(MemberPhase::kJoined) && member.liveness.suspect_anew(now))
+    queue(entry, rank, wire::PacketType::kPing);
 }
 
 Verdict Jobs::suspect_quoted(const wire::CommonHeader& quoted, TimeNs clock_ns) {

@@ -44,6 +44,12 @@ class Liveness {
     ping_due_ = true;
     return true;
   }
+  // The same, of a connection that ended: what was asked over it counts for nothing.
+  bool suspect_anew(TimeNs now) noexcept {
+    const bool ping_waits = suspected() && ping_due_;
+    reset_suspicion();
+    return suspect(now) && !ping_waits;
+  }
   // A ping is on its way. Only those that were really sent speak against a suspect.
   void note_ping(TimeNs now) noexcept {
     if (!suspected() || !ping_due_) return;

@@ -193,9 +193,7 @@ class BcubeWorld {
   }
   bool plain() const { return options_.mode == client::BcubeMode::kPlain; }
   // A server's port takes more of its lanes, which order what waits.
-  bool has_room(std::uint32_t link) const {
-    return plain() || links_[link].link.counters().queued < 32;
-  }
+  bool has_room(std::uint32_t link) const { return plain() || links_[link].link.waiting() < 32; }
   const client::LanePlace& place_of(const Address& address) const;
   // A server's port that a lane's datagrams use.
   std::uint32_t port_of(const client::LanePlace& place) const {

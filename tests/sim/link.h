@@ -75,6 +75,7 @@ class Link {
     ++counters_.dropped[static_cast<std::size_t>(LinkDrop::kScripted)];
   }
   const LinkCounters& counters() const { return counters_; }
+  std::size_t waiting() const { return queue_.packets(); }  // frames for the wire
   // I6 was broken: a frame went out while a more urgent one waited.
   bool overtook() const { return overtook_; }
 

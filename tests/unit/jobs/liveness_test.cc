@@ -101,6 +101,30 @@ TEST_F(Liveness, ASuspectThatAnswersIsClearedAndCanBeSuspectedAgain) {
   EXPECT_EQ(sent_of(PacketType::kPing).size(), 1u);
 }
 
+// Its socket closed three times for 100 ms, and each ping fell into a gap (swarm, seed 950003090).
+TEST_F(Liveness, PingsOverAConnectionThatEndedSinceDoNotSpeakAgainstASuspect) {
+  auto workers = running_job(2);
+  for (int time = 0; time < 3; ++time) {
+    jobs.suspect(JobId{workers[1].job}, Rank{1}, now);
+    EXPECT_EQ(sent_of(PacketType::kPing).size(), 1u);
+    pass(220 * kMillisecond, {&workers[0]});
+    EXPECT_EQ(sent_of(PacketType::kPing).size(), 1u);
+  }
+  EXPECT_FALSE(only_job()->ended.load());
+  keepalive(workers[1]);
+  pass(kSecond, {&workers[0], &workers[1]});
+  EXPECT_FALSE(only_job()->ended.load());
+}
+
+TEST_F(Liveness, AConnectionThatEndsAgainAndAgainDoesNotHideADeath) {
+  auto workers = running_job(2);
+  for (int time = 0; time < 40 && !only_job()->ended.load(); ++time) {
+    jobs.suspect(JobId{workers[1].job}, Rank{1}, now);
+    pass(100 * kMillisecond, {&workers[0]});
+  }
+  EXPECT_TRUE(only_job()->ended.load()) << "members are silent for 3 s at most here";
+}
+
 TEST_F(Liveness, PacketsAlreadyUnderWayDoNotClearASuspect) {
   auto workers = running_job(2);
   jobs.suspect(JobId{workers[1].job}, Rank{1}, now);

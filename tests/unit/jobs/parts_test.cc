@@ -164,6 +164,18 @@ TEST(LivenessOfAMember, ASuspectIsDeadAfterThreePingsThatWereReallySent) {
   }
 }
 
+TEST(LivenessOfAMember, PingsOverAConnectionThatEndedCountForNothing) {
+  Liveness liveness;
+  EXPECT_TRUE(liveness.suspect_anew(kNow));
+  EXPECT_FALSE(liveness.suspect_anew(kNow)) << "a ping waits to be sent";
+  TimeNs now = kNow;
+  for (unsigned ping = 1; ping <= kSuspectPings + 1; ++ping, now += kSuspectPing) {
+    liveness.note_ping(now);
+    EXPECT_TRUE(liveness.suspect_anew(now + kSuspectPing - 1));
+    EXPECT_EQ(check(liveness, now + kSuspectPing, kNow), Finding::kNothing);
+  }
+}
+
 TEST(LivenessOfAMember, ASuspectThatSpeaksAfterTheGraceIsClearedForAWhile) {
   Liveness liveness;
   liveness.suspect(kNow);
