@@ -186,7 +186,8 @@ Result<Opened> open_relay(const JoinRequest& request) {
   if (!made.ok()) return made.status();
   std::unique_ptr<Relay> relay = std::move(made).value();
   for (const std::uint32_t lane : relay->send_order())
-    opened.lines.push_back({relay->lanes()[lane].session, std::move(transports[lane])});
+    opened.lines.push_back(
+        {relay->lanes()[lane].session, std::move(transports[lane]), relay->turn()});
   opened.session = &relay->lanes().front().session;
   opened.member = std::move(relay);
   return opened;

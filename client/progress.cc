@@ -39,7 +39,10 @@ void block_signals() noexcept {
 }  // namespace
 
 Progress::Lane::Lane(Line line)
-    : session(line.session), transport(std::move(line.transport)), tx_bytes(kBurst * kTxSlotBytes) {
+    : session(line.session),
+      transport(std::move(line.transport)),
+      turn(std::min(line.turn, kDatagramsPerLoop)),
+      tx_bytes(kBurst * kTxSlotBytes) {
   path_events.reserve(kMaxPathEvents);
   for (std::size_t i = 0; i < kBurst; ++i)
     tx[i].data = tx_bytes.data() + i * kTxSlotBytes + kTxHeadroomBytes;
@@ -131,11 +134,12 @@ void Progress::with_lock(TimeNs now, Body body) {
 }
 
 template <class GiveWay>
-void Progress::fill_transmit_burst(Lane& lane, TimeNs now, GiveWay give_way) {
+void Progress::fill_transmit_burst(Lane& lane, std::size_t most, TimeNs now, GiveWay give_way) {
   lane.tx_first = 0;
   lane.tx_count = 0;
   client::Transmit transmit;
-  for (std::size_t bytes = 0; lane.tx_count < kBurst && bytes < lane.limit_bytes; ++lane.tx_count) {
+  most = std::min(most, kBurst);
+  for (std::size_t bytes = 0; lane.tx_count < most && bytes < lane.limit_bytes; ++lane.tx_count) {
     Outgoing& slot = lane.tx[lane.tx_count];
     if (!lane.session.poll_transmit(transmit, {slot.data, kMaxDatagramBytes}, now)) break;
     slot.bytes = transmit.bytes;
@@ -204,7 +208,7 @@ bool Progress::act(TimeNs now) {
     while (shared_.member.act_on_call(now)) give_way();
     next_timeout_ns_ = kNever;
     for (const auto& lane : lanes_) {
-      if (lane->empty()) fill_transmit_burst(*lane, now, give_way);
+      if (lane->empty()) fill_transmit_burst(*lane, lane->turn, now, give_way);
       next_timeout_ns_ = std::min(next_timeout_ns_, lane->session.next_timeout());
     }
     for (Event event; shared_.member.poll_event(event);) {
@@ -240,10 +244,11 @@ bool Progress::transmit(TimeNs now) {
 
 bool Progress::transmit(Lane& lane, TimeNs now) {
   std::size_t count = 0;
-  while (count < kDatagramsPerLoop) {
+  while (count < lane.turn) {
     if (lane.empty() && count != 0) {
       lane.limit_bytes = lane.transport->send_limit_bytes();
-      with_lock(now, [&](auto give_way) { fill_transmit_burst(lane, now, give_way); });
+      with_lock(
+          now, [&](auto give_way) { fill_transmit_burst(lane, lane.turn - count, now, give_way); });
     }
     if (lane.empty()) break;
     const std::size_t sent =

@@ -33,6 +33,7 @@ class Progress {
   struct Line {
     Session& session;
     std::unique_ptr<Transport> transport;
+    std::size_t turn = SIZE_MAX;  // datagrams that it sends before the next line, at most
   };
   // `lines` in the order in which they are asked what to transmit. `who` begins the texts of
   // failures that the session does not write: "job 'cnn' rank 0". `trace` gets what the member
@@ -54,6 +55,7 @@ class Progress {
 
     Session& session;
     const std::unique_ptr<Transport> transport;
+    const std::size_t turn;
     std::vector<PathEvent> path_events;  // to be handled
     std::vector<std::uint8_t> tx_bytes;
     std::array<Outgoing, kBurst> tx{};
@@ -70,7 +72,7 @@ class Progress {
   bool act(TimeNs now);
   void handle_path_event(Session& session, const PathEvent& event, TimeNs now);
   template <class GiveWay>
-  void fill_transmit_burst(Lane& lane, TimeNs now, GiveWay give_way);
+  void fill_transmit_burst(Lane& lane, std::size_t most, TimeNs now, GiveWay give_way);
   void let_go_of_callers_memory() noexcept;
   bool transmit(TimeNs now);
   bool transmit(Lane& lane, TimeNs now);

@@ -108,6 +108,10 @@ class Relay final : public Member {
   // so that no port waits for the last slices alone.
   const std::vector<std::uint32_t>& send_order() const noexcept { return send_order_; }
 
+  // Datagrams that a lane sends before the next one has its turn. In plain they go to different
+  // servers: of many in a row, the port of one is full while those of the others are idle.
+  std::size_t turn() const noexcept { return mode_ == BcubeMode::kPlain ? 16 : SIZE_MAX; }
+
   // Switches of its own that another one stands in for.
   std::uint32_t detours() const noexcept {
     return static_cast<std::uint32_t>(std::ranges::count_if(

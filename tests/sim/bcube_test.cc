@@ -355,6 +355,21 @@ TEST(Bcube, WhatUrgentTensorsOvertakeWaitsForNoTimer) {
   }
 }
 
+// Its neighbours would wait for a server that gets many datagrams in a row from each of them.
+TEST(Bcube, WhereServersSumTheirPortsAreBusyAllTheTime) {
+  BcubeOptions options = options_of({9, 1, BcubeMode::kPlain});
+  options.elem_counts = std::vector<std::uint64_t>(4, 9 * 128 * 336);
+  options.steps = 2;
+  options.steps_apart = true;
+  options.check_values = false;
+  options.link.bytes_per_second = 1'250'000'000;
+  options.link.queue_frames = 8192;
+  options.link.delay_ns = 2 * kMicrosecond;
+  BcubeWorld world(options);
+  expect_clean(world);
+  EXPECT_LE(static_cast<double>(world.step_ns(2)) / bytes_ns(world, options), 1.05);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, BcubeShapes, testing::ValuesIn(kBcubeShapes), name_of);
 
 INSTANTIATE_TEST_SUITE_P(Some, BcubeDetours, testing::ValuesIn(kFewBcubeShapes), name_of);

@@ -355,8 +355,9 @@ bool BcubeWorld::transmit(std::uint32_t index, TimeNs now) {
         plain() ? host : place.level * bcube_.switches_per_level() + place.switch_index;
     client::Transmit transmit;
     const bool local = plain() && host == index;
-    while ((local || has_room(up_link(index, port_of(place)))) &&
-           lane.session.poll_transmit(transmit, buffer_, now)) {
+    for (std::size_t sent = 0; sent < relay.turn(); ++sent) {
+      if (!local && !has_room(up_link(index, port_of(place)))) break;
+      if (!lane.session.poll_transmit(transmit, buffer_, now)) break;
       any = true;
       const Address address{.appliance = appliance,
                             .server = index,

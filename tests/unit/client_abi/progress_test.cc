@@ -1,5 +1,5 @@
 // When the progress thread reads the memory of a gradient, and when no more; where it holds the
-// lock.
+// lock; how much a line sends in its turn.
 #include "client/progress.h"
 
 #include <gtest/gtest.h>
@@ -21,6 +21,8 @@ namespace sluice::client {
 namespace {
 
 using namespace std::chrono_literals;
+
+constexpr std::size_t kTurn = 4;  // datagrams: those of a tensor
 
 // Whether others get a lock at certain places of one thread. Names those where they did not.
 class FreeAt {
@@ -64,6 +66,7 @@ class TestTransport : public Transport {
   TransportFacts facts() const override { return {.receive_credit_packets = 64}; }
   std::span<const Incoming> receive(TimeNs now) noexcept override {
     free_at_("receive");
+    sent_in_turn_ = 0;
     arrived_.clear();
     appliance_.pump(now, [this](const agg::Transmit&, std::span<const std::uint8_t> bytes) {
       arrived_.emplace_back(bytes.begin(), bytes.end());
@@ -80,7 +83,6 @@ class TestTransport : public Transport {
   }
   std::size_t send(std::span<const Outgoing> datagrams, TimeNs now) noexcept override {
     free_at_("send");
-    EXPECT_LE(datagrams.size(), kBurst);
     const bool gradient = datagrams[0].port_offset != 0;
     if (gradient && mode == Mode::kRefuse) {
       ++refusals;
@@ -92,6 +94,8 @@ class TestTransport : public Transport {
       while (mode == Mode::kHold) std::this_thread::sleep_for(1ms);
     }
     for (const Outgoing& datagram : datagrams) handle(datagram, now);
+    sent_in_turn_ += datagrams.size();
+    most_in_turn = std::max(most_in_turn.load(), sent_in_turn_);
     held = false;
     return datagrams.size();
   }
@@ -111,6 +115,7 @@ class TestTransport : public Transport {
   std::atomic<Mode> mode{Mode::kTake};
   std::atomic<bool> held{false};
   std::atomic<int> refusals{0};
+  std::atomic<std::size_t> most_in_turn{0};
 
  private:
   void handle(const Outgoing& datagram, TimeNs now) {
@@ -131,6 +136,7 @@ class TestTransport : public Transport {
   agg::Appliance appliance_{agg::ApplianceOptions{}};
   std::vector<std::vector<std::uint8_t>> replies_, arrived_;
   std::vector<Incoming> incoming_;
+  std::size_t sent_in_turn_ = 0;
 };
 
 bool eventually(const std::function<bool()>& done) {
@@ -150,13 +156,15 @@ class ProgressTest : public ::testing::Test {
                            .nonce = 1,
                            .path_datagram_bytes = 1472,
                            .stall_report_ns = 200 * kMillisecond},
-            Layout::create({{"w", kElems, Dtype::kFloat32}}, 1024).value(), monotonic_now())) {}
+            Layout::create({{"w", kElems, Dtype::kFloat32}, {"v", kElems, Dtype::kFloat32}}, 1024)
+                .value(),
+            monotonic_now())) {}
   explicit ProgressTest(std::unique_ptr<Session> session)
       : session_(*session), shared_(std::move(session), session_) {
     auto transport = std::make_unique<TestTransport>(free_at_);
     transport_ = transport.get();
     std::vector<Progress::Line> lines;
-    lines.push_back({session_, std::move(transport)});
+    lines.push_back({session_, std::move(transport), kTurn});
     ProgressCallbacks callbacks{.tensor_done = [this](auto...) { free_at_("tensor_done"); },
                                 .stalled = [this](auto...) { free_at_("stalled"); }};
     progress_ = std::make_unique<Progress>(shared_, std::move(lines), std::move(callbacks), Log(),
@@ -225,6 +233,20 @@ TEST_F(ProgressTest, WhatTheTransportRefusesIsNotReadFromTheCallersMemoryLater) 
   transport_->mode = TestTransport::Mode::kTake;
   EXPECT_TRUE(eventually([this] { return tensor_is_done(); }));
   EXPECT_EQ(output_, std::vector<float>(kElems, 1));
+}
+
+TEST_F(ProgressTest, ALineSendsNoMoreThanItsTurn) {
+  {
+    const auto lock = shared_.mutex.lock();
+    for (std::uint32_t tensor = 0; tensor < 2; ++tensor)
+      ASSERT_TRUE(session_
+                      .submit({.tensor = tensor, .input = input_.data(), .output = output_.data()},
+                              monotonic_now())
+                      .ok());
+    shared_.wake();
+  }
+  EXPECT_TRUE(eventually([this] { return tensor_is_done(); }));
+  EXPECT_EQ(transport_->most_in_turn, kTurn);
 }
 
 TEST_F(ProgressTest, TheLockIsFreeInEveryCallOfTheTransportEverySleepAndEveryCallback) {
