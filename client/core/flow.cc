@@ -8,7 +8,7 @@ namespace sluice::client {
 void Flow::check() const noexcept {
   DCHECK(ahead(highest_, sent_) <= 0);
   DCHECK(ahead(confirmed_, highest_) <= 0);
-  DCHECK(arrived_in_ & 1);
+  DCHECK(highest_in_ == 0 || recent_in_.came(highest_in_));
   DCHECK(free_pulls() <= credit_packets_);
   DCHECK(ahead(advertised_, highest_in_ + credit_packets_) <= 0);
 }
@@ -19,20 +19,18 @@ Flow::LossSignals Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs
   heard_ns_ = now;
   const std::int32_t step = ahead(feedback.number, highest_in_);
   if (step <= 0) {  // overtaken or repeated: the newer one has said more
-    const std::uint64_t bit = step > -64 ? std::uint64_t{1} << -step : 0;
-    if (!(arrived_in_ & bit)) found_result();
-    arrived_in_ |= bit;
+    if (-step < static_cast<std::int32_t>(RecentNumbers::kRemembered))
+      recent_in_.note(feedback.number);
     return signals;
   }
-  arrived_in_ = (step < 64 ? arrived_in_ << step : 0) | 1;
+  const std::uint32_t lost = static_cast<std::uint32_t>(step) - 1;
+  if (lost != 0) newest_gap_ = highest_in_ + 1;
+  recent_in_.advance(feedback.number, lost);
   highest_in_ = feedback.number;
   const std::int32_t deferred = ahead(feedback.deferred_count, deferred_);
   deferred_ = feedback.deferred_count;
-  const std::uint32_t lost = static_cast<std::uint32_t>(step) - 1;
-  const std::uint32_t withheld = static_cast<std::uint32_t>(std::max(0, deferred));
-  missing_results_ += lost + withheld;
   signals.lost = lost != 0;
-  signals.withheld = withheld != 0;
+  signals.withheld = deferred > 0;
 
   const std::int32_t arrived = ahead(feedback.received_count, received_);
   const bool limited = 2 * in_flight() >= congestion_.window();
@@ -55,6 +53,14 @@ Flow::LossSignals Flow::on_feedback(const wire::FeedbackHeader& feedback, TimeNs
   signals.gap = unexplained > 0;
   check();
   return signals;
+}
+
+bool Flow::all_came_from(std::uint32_t number) const noexcept {
+  const std::int32_t back = ahead(highest_in_, number);
+  if (back >= static_cast<std::int32_t>(RecentNumbers::kRemembered)) return false;
+  for (std::int32_t i = 0; i <= back; ++i)
+    if (!recent_in_.came(number + static_cast<std::uint32_t>(i))) return false;
+  return true;
 }
 
 void Flow::accept_gap() noexcept {

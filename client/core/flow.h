@@ -1,13 +1,14 @@
 // One flow: the packets between this worker and one shard, both ways.
 //
 // Worker to appliance: numbers, what is in flight, round trips, the congestion window, when to ask
-// for feedback. Appliance to worker: which of its numbers arrived, the credit to advertise, and how
-// many results are known to be missing. It knows no chunks: recovery.h decides what to send again.
+// for feedback. Appliance to worker: which of its numbers arrived, and the credit to advertise. It
+// knows no chunks: recovery.h decides what to send again.
 // Numbers are u32 and wrap; they are compared as serial numbers (RFC 1982). Pure, no allocation;
 // the session's thread only.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 
 #include "aggregator/base/check.h"
@@ -17,6 +18,32 @@
 #include "client/core/congestion.h"
 
 namespace sluice::client {
+
+// Which numbers have come, of the last ones up to the highest.
+class RecentNumbers {
+ public:
+  static constexpr std::uint32_t kRemembered = 1024;
+
+  // A new highest one; the `skipped` before it have not come.
+  void advance(std::uint32_t number, std::uint32_t skipped) noexcept {
+    for (std::uint32_t back = std::min(skipped, kRemembered - 1); back != 0; --back)
+      word_of(number - back) &= ~bit_of(number - back);
+    note(number);
+  }
+  void note(std::uint32_t number) noexcept { word_of(number) |= bit_of(number); }
+  bool came(std::uint32_t number) const noexcept {
+    return words_[number % kRemembered / 64] & bit_of(number);
+  }
+
+ private:
+  static std::uint64_t bit_of(std::uint32_t number) noexcept {
+    return std::uint64_t{1} << number % 64;
+  }
+  std::uint64_t& word_of(std::uint32_t number) noexcept {
+    return words_[number % kRemembered / 64];
+  }
+  std::array<std::uint64_t, kRemembered / 64> words_{};
+};
 
 class Flow {
  public:
@@ -100,11 +127,12 @@ class Flow {
     CHECK(count <= pulls_);
     pulls_ -= count;
   }
-  // Results known to be lost or deferred and not seen since: a hint, not an account.
-  std::uint32_t missing_results() const noexcept { return missing_results_; }
-  void found_result() noexcept { missing_results_ -= missing_results_ != 0; }
-  void suspect_all_results() noexcept { missing_results_ = UINT32_MAX / 2; }
-  void forget_missing() noexcept { missing_results_ = 0; }
+
+  // ---- appliance packets that are missing ----
+  // The first number of the newest gap.
+  std::uint32_t newest_gap() const noexcept { return newest_gap_; }
+  // All from this number on have come, late or not; false where that is not known any more.
+  bool all_came_from(std::uint32_t number) const noexcept;
 
   // When the last packet came.
   TimeNs heard_ns() const noexcept { return heard_ns_; }
@@ -131,9 +159,9 @@ class Flow {
   // Appliance to worker.
   TimeNs heard_ns_ = 0;
   std::uint32_t highest_in_ = 0;
-  std::uint64_t arrived_in_ = 1;  // bit i: highest_in_ - i came
+  std::uint32_t newest_gap_ = 0;
+  RecentNumbers recent_in_;
   std::uint32_t deferred_ = 0;
-  std::uint32_t missing_results_ = 0;
   std::uint32_t advertised_ = 0;
   std::uint32_t pulls_ = 0;  // results asked for and still to come
   std::uint32_t credit_packets_;

@@ -291,10 +291,8 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
   block.counted &= ~lost;
   const std::uint64_t again = queue(answer.block, lost);
 
-  if (block.idle && (answer.complete & lacking)) {  // a lost tail: no later packet shows the gap
-    flow.suspect_all_results();
-    state.missing = true;
-  }
+  if (block.idle && (answer.complete & lacking))  // a lost tail: no later packet shows the gap
+    state.missing = Missing::kCertain;
   block.idle = false;
   block.complete |= answer.complete & lacking;
   block.pulled = pulled & answer.complete & lacking;
@@ -304,7 +302,7 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
     check(block);
     return again;
   }
-  if (lacking & block.complete & ~block.pulled) make_due(state, answer.block);
+  if (block.again || (lacking & block.complete & ~block.pulled)) make_due(state, answer.block);
   // What left after the question, and has arrived while it was under way.
   if (flow.all_arrived_up_to(block.highest_number)) confirm(answer.block);
   if (block.sent != 0 || block.pulled != 0) arm(state, block, now, flow);
@@ -345,6 +343,7 @@ void Recovery::close(FlowState& state, std::uint32_t index, Flow& flow) noexcept
     state.open_tail = block.previous;
   else
     blocks_[block.next].previous = block.previous;
+  block.again = false;
   block.become(Phase::kClosed);
 }
 

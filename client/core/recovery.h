@@ -159,6 +159,7 @@ class Recovery {
     Phase phase = Phase::kClosed;
     bool listed = false;  // in the list of blocks to probe, which skips those that are not kDue
     bool idle = false;    // to be probed because nothing came for a while
+    bool again = false;   // to be probed once more when what was asked is answered
 
     std::uint64_t lacking() const noexcept { return active & ~done; }
     // Wanted, and the appliance knows of it, or may.
@@ -166,6 +167,14 @@ class Recovery {
     bool open() const noexcept { return phase != Phase::kClosed; }
     bool asked() const noexcept { return phase == Phase::kAsked; }
     void become(Phase other) noexcept;
+  };
+  // Whether results are, of which it is not known which ones. Then all open blocks are asked about
+  // once, in a sweep: no count of what has turned up since would tell when to stop, as what was
+  // pulled may be something else.
+  enum class Missing : std::uint8_t {
+    kNothing,
+    kPerhaps,  // numbers were skipped, which may only be late
+    kCertain,  // results were deferred, or a tail was lost
   };
   // The part of the state that belongs to one shard's flow.
   struct FlowState {
@@ -176,9 +185,10 @@ class Recovery {
     std::uint32_t sweep_cursor = kNone;  // next block to ask about lost results
     std::uint32_t outstanding_count = 0;
     std::uint32_t asked_count = 0;
-    bool missing = false;
-    bool withheld = false;   // what is missing was deferred, and is not on its way
-    TimeNs gap_ns = kNever;  // when what is below a gap is asked about
+    Missing missing = Missing::kNothing;
+    std::uint32_t missing_from = 0;  // of kPerhaps: the first number
+    bool withheld = false;           // results were deferred, and are not on their way
+    TimeNs gap_ns = kNever;          // when what is below a gap is asked about
     TimeNs next_sweep_ns = 0;
     TimeNs idle_ns = kNever;
     TimeNs deadline_ns = kNever;  // no block's deadline is earlier

@@ -72,23 +72,20 @@ bool Recovery::pop_due(FlowState& state, const Flow& flow, ProbePlan& plan) noex
 }
 
 bool Recovery::next_of_sweep(FlowState& state, Flow& flow, ProbePlan& plan) noexcept {
-  while (state.sweep_cursor != kNone && flow.missing_results() != 0) {
+  while (state.sweep_cursor != kNone) {
     const std::uint32_t index = state.sweep_cursor;
-    const Block& block = blocks_[index];
+    Block& block = blocks_[index];
     DCHECK(block.open());
     const bool skip = block.phase != Phase::kOpen;
     if (!skip && state.asked_count >= kSweepProbes) return false;
     if (!skip && state.withheld && too_few_pulls(flow, block.unknown())) return false;
     state.sweep_cursor = block.next;
-    // It may be answered before what is missing was known there: another sweep comes back.
-    state.missing |= block.asked();
-    if (state.sweep_cursor == kNone && !state.missing) flow.forget_missing();
+    block.again = block.asked();  // the answer may not know yet of what is missing
     if (skip) continue;
     plan = {.block = index, .want = pick(block, state.withheld, flow.free_pulls())};
     return true;
   }
-  state.sweep_cursor = kNone;
-  if (!state.missing) state.withheld = false;
+  if (state.missing == Missing::kNothing) state.withheld = false;
   return false;
 }
 
@@ -103,6 +100,7 @@ void Recovery::probe_sent(std::uint16_t shard, const ProbePlan& plan, TimeNs now
   block.pulled |= plan.want;
   flow.reserve_pulls(count_of(plan.want));
   block.become(Phase::kAsked);
+  block.again = false;
   block.asked_ns = now;
   ++state.asked_count;
   arm(state, block, now, flow);
@@ -143,10 +141,13 @@ void Recovery::hint(std::uint16_t shard, const Flow::LossSignals& signals, TimeN
   const TimeNs patient_ns = now + std::min(flow.rtt().smoothed_ns() / 4, kIdleProbeInterval);
   if (signals.gap && state.gap_ns == kNever) state.gap_ns = patient_ns;
   state.withheld |= signals.withheld;
-  if ((signals.lost || signals.withheld) && !state.missing) {
-    state.missing = true;
+  if (!signals.lost && !signals.withheld) return;
+  if (state.missing == Missing::kNothing) {
+    state.missing = Missing::kPerhaps;
+    state.missing_from = flow.newest_gap();
     state.next_sweep_ns = std::max(state.next_sweep_ns, patient_ns);
   }
+  if (signals.withheld) state.missing = Missing::kCertain;
 }
 
 void Recovery::work(std::uint16_t shard, TimeNs now, Flow& flow) noexcept {
@@ -157,13 +158,15 @@ void Recovery::work(std::uint16_t shard, TimeNs now, Flow& flow) noexcept {
     state.gap_ns = kNever;
     if (flow.has_gap()) probe_gap(state, flow);
   }
-  if (state.missing && state.open_head == kNone) {
-    state.missing = state.withheld = false;
-    flow.forget_missing();
+  if (state.open_head == kNone) {
+    state.missing = Missing::kNothing;
+    state.withheld = false;
   }
-  if (state.missing && state.sweep_cursor == kNone && now >= state.next_sweep_ns) {
-    state.missing = false;
-    if (flow.missing_results() != 0) state.sweep_cursor = state.open_head;
+  if (state.missing != Missing::kNothing && state.sweep_cursor == kNone &&
+      now >= state.next_sweep_ns) {
+    if (state.missing == Missing::kCertain || !flow.all_came_from(state.missing_from))
+      state.sweep_cursor = state.open_head;
+    state.missing = Missing::kNothing;
     state.next_sweep_ns = now + std::min(flow.rtt().smoothed_ns(), kIdleProbeInterval);
   }
   if (state.open_head == kNone) {
@@ -179,7 +182,7 @@ TimeNs Recovery::next_timeout() const noexcept {
   for (const FlowState& state : flow_states_) {
     next_ns = std::min(next_ns, state.gap_ns);
     if (state.open_head != kNone) next_ns = std::min({next_ns, state.deadline_ns, state.idle_ns});
-    if (state.missing && state.sweep_cursor == kNone)
+    if (state.missing != Missing::kNothing && state.sweep_cursor == kNone)
       next_ns = std::min(next_ns, state.next_sweep_ns);
   }
   return next_ns;
@@ -222,7 +225,8 @@ void Recovery::expire(FlowState& state, std::uint32_t index, Flow& flow) noexcep
     block.counted |= block.sent;
     clear_outstanding(state, block, block.sent);
   }
-  if (block.sent != 0 || (block.lacking() & block.complete) || (closed_ && block.lacking() != 0))
+  if (block.sent != 0 || (block.lacking() & block.complete) || (closed_ && block.lacking() != 0) ||
+      block.again)
     make_due(state, index);
 }
 

@@ -66,10 +66,7 @@ Verdict Session::handle_data(const wire::Packet& packet, TimeNs now) {
     verdict = store_ && id != StreamId::kCollectives ? store_->handle_answer(packet, now)
                                                      : stream(id).handle_answer(packet, now);
   }
-  if (feedback.flags & wire::kFlagPulled) {
-    ++link_.counters.results_pulled;
-    if (verdict != Verdict::kDuplicate) flow.found_result();
-  }
+  if (feedback.flags & wire::kFlagPulled) ++link_.counters.results_pulled;
   gradients_.confirm_arrived(*shard);
   if (!link_.failure.ok()) {
     fail(link_.failure, true, now);

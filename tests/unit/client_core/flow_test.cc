@@ -230,20 +230,40 @@ TEST(Flow, RefusesFeedbackAboutNumbersThatWereNeverSent) {
   EXPECT_TRUE(flow.on_feedback(feedback(1, 3, 3), kNow).valid);
 }
 
-TEST(Flow, CountsLostAndWithheldResultsUntilTheyTurnUp) {
+TEST(Flow, KnowsWhetherWhatWasSkippedHasComeSince) {
   Flow flow(64);
   send(flow, 1);
   EXPECT_FALSE(flow.on_feedback(feedback(1, 1, 1), kNow).lost);
   EXPECT_TRUE(flow.on_feedback(feedback(4, 1, 1), kNow).lost);
-  EXPECT_EQ(flow.missing_results(), 2u);
-  flow.on_feedback(feedback(3, 1, 1), kNow);  // only late
-  EXPECT_EQ(flow.missing_results(), 1u);
-  flow.on_feedback(feedback(3, 1, 1), kNow);  // a duplicate of it finds nothing
-  EXPECT_EQ(flow.missing_results(), 1u);
+  EXPECT_EQ(flow.newest_gap(), 2u);
+  flow.on_feedback(feedback(3, 1, 1), kNow);
+  flow.on_feedback(feedback(3, 1, 1), kNow);
+  EXPECT_FALSE(flow.all_came_from(2));
+  EXPECT_TRUE(flow.all_came_from(3));
+  flow.on_feedback(feedback(2, 1, 1), kNow);
+  EXPECT_TRUE(flow.all_came_from(2));
   wire::FeedbackHeader body = feedback(5, 1, 1);
   body.deferred_count = 10;
-  EXPECT_TRUE(flow.on_feedback(body, kNow).withheld);
-  EXPECT_EQ(flow.missing_results(), 11u);
+  const Flow::LossSignals signals = flow.on_feedback(body, kNow);
+  EXPECT_TRUE(signals.withheld);
+  EXPECT_FALSE(signals.lost);
+  EXPECT_TRUE(flow.all_came_from(2));
+}
+
+TEST(Flow, TakesForMissingWhatItDoesNotRememberAnyMore) {
+  constexpr std::uint32_t kLast = 3 + RecentNumbers::kRemembered;
+  Flow flow(64);
+  send(flow, 1);
+  flow.on_feedback(feedback(1, 1, 1), kNow);
+  for (std::uint32_t number = 3; number <= kLast; ++number)
+    flow.on_feedback(feedback(number, 1, 1), kNow);
+  EXPECT_EQ(flow.newest_gap(), 2u);
+  flow.on_feedback(feedback(2, 1, 1), kNow);  // too late to be remembered
+  EXPECT_FALSE(flow.all_came_from(2));
+  EXPECT_TRUE(flow.all_came_from(kLast - RecentNumbers::kRemembered + 1));
+  flow.on_feedback(feedback(kLast + 2 * RecentNumbers::kRemembered, 1, 1), kNow);
+  EXPECT_EQ(flow.newest_gap(), kLast + 1);
+  EXPECT_FALSE(flow.all_came_from(kLast + 2 * RecentNumbers::kRemembered - 1));
 }
 
 TEST(Flow, OwesACreditUpdateWhenHalfOfTheCreditIsUsed) {
