@@ -55,6 +55,7 @@ class Appliance {
   // socket.
   void unreachable(std::uint16_t worker_port, TimeNs now);
 
+  bool control_is_away(TimeNs now) const { return now < control_.back_ns; }
   agg::Jobs& jobs() { return core_.jobs(); }
   std::uint16_t shard_count() const { return options_.jobs.shard_count; }
   const ApplianceOptions& options() const { return options_; }

@@ -32,6 +32,8 @@ class Losses {
   const SwarmJob& job_;
   const RunIndex run_;
   std::uint32_t struck_ = 0;  // losses that have happened
+  std::uint32_t unseen_ = 0;  // of them, the last ones, while the control side was away
+  std::uint32_t most_unseen_ = 0;
 };
 
 }  // namespace sluice::sim
