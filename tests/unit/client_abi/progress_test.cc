@@ -83,6 +83,7 @@ class TestTransport : public Transport {
   }
   std::size_t send(std::span<const Outgoing> datagrams, TimeNs now) noexcept override {
     free_at_("send");
+    EXPECT_LE(datagrams.size(), kBurst);
     const bool gradient = datagrams[0].port_offset != 0;
     if (gradient && mode == Mode::kRefuse) {
       ++refusals;
@@ -235,6 +236,7 @@ TEST_F(ProgressTest, WhatTheTransportRefusesIsNotReadFromTheCallersMemoryLater) 
   EXPECT_EQ(output_, std::vector<float>(kElems, 1));
 }
 
+// Another line has its turn then.
 TEST_F(ProgressTest, ALineSendsNoMoreThanItsTurn) {
   {
     const auto lock = shared_.mutex.lock();
