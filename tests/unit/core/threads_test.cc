@@ -17,6 +17,7 @@ constexpr std::uint16_t kShards = 3;
 constexpr std::uint16_t kRanks = 4;
 constexpr std::uint16_t kMortal = 3;  // dies in the middle
 constexpr Step kHalf = 40;
+constexpr Step kTold = kHalf + 10;  // goes on only where the death is known, however late that is
 constexpr Step kLast = 2 * kHalf;
 constexpr DurationNs kStepNs = 10 * kMillisecond;
 
@@ -30,6 +31,7 @@ class Lcore {
     for (Step step = 1; step <= kLast; ++step) {
       now_ = kSecond + step * kStepNs;
       while (job_.open_step(StreamId::kGradients) < step) serve(died);
+      while (step >= kTold && !told_) serve(died);
       for (std::uint16_t rank = 0; id_ == 0 && rank < kRanks; ++rank)
         handle(rank, wire::Finished{.flow = flow(rank), .step = step});
       for (ChunkIndex chunk = id_ * kChunksPerBlock; chunk < job_.spec.chunk_counts[0]; ++chunk) {
