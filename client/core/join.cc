@@ -144,7 +144,8 @@ Verdict JoinMachine::handle(const wire::Packet& packet, TimeNs now) {
         return Verdict::kJoinRefused;
       }
       if (body.nonce != options_.nonce) return Verdict::kBadCookie;
-      fail(StatusCode::kRefused, std::string(packet.text()));
+      fail(body.code == wire::RefuseCode::kEnded ? StatusCode::kPeerLost : StatusCode::kRefused,
+           std::string(packet.text()));
       return Verdict::kJoinRefused;
     }
     default: return Verdict::kBadType;

@@ -104,6 +104,23 @@ TEST_P(BcubeEarlyLosses, WhoIsBackBeforeItIsGivenUpDoesNotGoAlone) {
   }
 }
 
+// It was accepted and did not hear so, and asks once more just after it was given up: the run that
+// has ended is no mistake, the level is lost. Swarm seed 970008760.
+TEST_P(BcubeEarlyLosses, WhoIsBackJustAfterItWasGivenUpMovesWithTheOthers) {
+  BcubeOptions options = options_of_joins();
+  options.start_max_ns = 2 * kMillisecond;
+  options.link.delay_ns = 500 * kMicrosecond;
+  for (options.seed = 1; options.seed <= 16; ++options.seed) {
+    SCOPED_TRACE(options.seed);
+    BcubeWorld world(options);
+    world.kill({.parts = {{.kind = Kind::kCable, .index = 1, .level = 1}},
+                .at = static_cast<TimeNs>(options.seed) * 250 * kMicrosecond,
+                .for_ns = 2900 * kMillisecond});
+    expect_survived(world, 60 * kSecond);
+    if (HasFailure()) return;
+  }
+}
+
 // Some have joined without it, others are about to.
 TEST_P(BcubeEarlyLosses, WhatIsStartedLateIsUsedFromThenOn) {
   BcubeOptions options = options_of_joins();

@@ -512,8 +512,9 @@ SLUICE_API sluice_status sluice_set_log(sluice_log_fn log, void* user, sluice_lo
  * On success *job is the membership: a thread of its own now keeps it alive, whatever the caller
  * computes. On failure *job is NULL, nothing remains, and sluice_last_error(NULL) has the cause:
  * SLUICE_UNREACHABLE (nothing answers there), SLUICE_REFUSED (wrong secret, another layout or world
- * size, a rank that is taken, no memory), SLUICE_TIMED_OUT (ranks are missing: the text lists
- * them), SLUICE_NOT_FOUND, SLUICE_IO_ERROR, SLUICE_INVALID_ARGUMENT, SLUICE_INTERRUPTED. */
+ * size, a rank that is taken, no memory), SLUICE_PEER_LOST (the run has ended: the text says by
+ * whom), SLUICE_TIMED_OUT (ranks are missing: the text lists them), SLUICE_NOT_FOUND,
+ * SLUICE_IO_ERROR, SLUICE_INVALID_ARGUMENT, SLUICE_INTERRUPTED. */
 SLUICE_API sluice_status sluice_join(const sluice_options* options, const sluice_tensor* tensors,
                                      size_t count, sluice_job** job);
 

@@ -36,7 +36,8 @@ class Job(Member, Stragglers):
     Blocks for at most connect_timeout + join_timeout + 1 s, and while the appliance says that it
     prepares the job's memory (about 1 s a GiB; logged). Raises LibraryNotFound, Unreachable
     (nothing answers), Refused (wrong secret, another layout or world size, a rank that is taken),
-    TimedOut (ranks are missing; named), NotFound, InvalidArgument, IoError.
+    PeerLost (the run has ended; named by whom), TimedOut (ranks are missing; named), NotFound,
+    InvalidArgument, IoError.
 
     A job that has failed stays failed: each later call raises the same error at once.
     """

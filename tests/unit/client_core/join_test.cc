@@ -78,6 +78,16 @@ TEST(Join, FailsWithTheAppliancesTextAndItsOwnAddressJobAndRank) {
   EXPECT_EQ(bench.session.barrier(bench.now).code(), StatusCode::kRefused);
 }
 
+TEST(Join, OfARunThatHasEndedIsALossAndNotAMistake) {
+  Scripted bench;
+  bench.sender = {.rank = 1};
+  bench.answer_text(wire::Refuse{.nonce = bench.options.nonce, .code = wire::RefuseCode::kEnded},
+                    "run 7 of job 'job' has ended: rank 0 fell silent");
+  const Status status = bench.failure();
+  EXPECT_EQ(status.code(), StatusCode::kPeerLost);
+  EXPECT_THAT(status.message(), HasSubstr("rank 0 fell silent"));
+}
+
 TEST(Join, GivesUpWithinFiveSecondsWhenNobodyAnswers) {
   Scripted bench;
   bench.pass(3900 * kMillisecond);
