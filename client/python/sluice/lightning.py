@@ -17,15 +17,12 @@ class Sluice(Callback):
 
     def __init__(self, address=None, *, overlap=False, **options):
         self._address, self._overlap, self._options = address, overlap, options
-        self.attachment = None
 
     def on_train_start(self, trainer, module):
-        model = trainer.strategy.model
+        join, optimizer = sluice.torch.attach, []
         if self._overlap:
-            self.attachment = sluice.torch.overlap(model, trainer.optimizers[0], self._address,
-                                                   **self._options)
-        else:
-            self.attachment = sluice.torch.attach(model, self._address, **self._options)
+            join, optimizer = sluice.torch.overlap, trainer.optimizers[:1]
+        self.attachment = join(trainer.strategy.model, *optimizer, self._address, **self._options)
         scaler = getattr(trainer.strategy.precision_plugin, "scaler", None)
         self.attachment.follow(trainer.optimizers, scaler)
 
