@@ -1,7 +1,7 @@
 // bench_bml: steps of a BCube job in virtual time, over production sessions and appliances.
 //
-// Standard output: a line of JSON with the second step's time, what the theory says of it in bytes
-// a port, and the bytes of a full frame beside the gradient's in it.
+// Standard output: a line of JSON with the second step's time and that of all, what the theory says
+// of it in bytes a port, and the bytes of a full frame beside the gradient's in it.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
@@ -10,6 +10,16 @@
 #include "tests/sim/bcube_world.h"
 
 using namespace sluice;
+
+namespace {
+
+std::string seconds_of(DurationNs time) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.9f", static_cast<double>(time) / kSecond);
+  return text;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("Steps of a BCube job in virtual time.");
@@ -26,6 +36,12 @@ int main(int argc, char** argv) {
   app.add_option("--elems", options.elem_counts, "of each tensor")->required();
   app.add_option("--gbps", rate_gbps, "of a port, each way");
   app.add_flag("--plain", plain, "switches only forward");
+  app.add_option("--steps", options.steps, "taken one after the other")->check(CLI::Range(2, 1000));
+  app.add_option("--loss-ppm", options.link.loss_ppm, "of a cable's frames")
+      ->check(CLI::Range(0, 500'000));
+  app.add_option("--credit", options.receive_credit_packets, "that a lane has receive buffers for")
+      ->check(CLI::Range(1, 65'535));
+  app.add_option("--seed", options.seed, "of losses");
   CLI11_PARSE(app, argc, argv);
   options.mode = plain ? client::BcubeMode::kPlain : client::BcubeMode::kAggregated;
   options.link.bytes_per_second = static_cast<std::uint64_t>(rate_gbps * 1e9 / 8);
@@ -41,9 +57,13 @@ int main(int argc, char** argv) {
   for (std::uint32_t server = 0; server < world.bcube().servers(); ++server)
     for (std::uint32_t level = 0; level < world.bcube().levels(); ++level)
       most = std::max({most, world.sent_bytes(server, level), world.received_bytes(server, level)});
+  std::string steps;
+  for (Step step = 1; step <= options.steps; ++step)
+    steps += (steps.empty() ? "" : ", ") + seconds_of(world.step_ns(step));
   std::printf(
-      "{\"step_s\": %.9f, \"port_bytes\": %llu, \"frame_bytes\": %zu, \"chunk_bytes\": %u}\n",
-      static_cast<double>(world.step_ns(2)) / kSecond,
+      "{\"step_s\": %s, \"steps_s\": [%s], \"port_bytes\": %llu, \"frame_bytes\": %zu, "
+      "\"chunk_bytes\": %u}\n",
+      seconds_of(world.step_ns(2)).c_str(), steps.c_str(),
       static_cast<unsigned long long>(most / options.steps), frame_bytes, options.chunk_bytes);
   return 0;
 }
