@@ -73,6 +73,7 @@ def with_slices(settings):
 
 LONG = with_slices(uniform((*SHAPES, ONE_LEVEL), MEGABYTES) + [
     Setting(model, *MODEL_SHAPE, mode) for model in SUB_MINIBATCHES for mode in MODES])
+LONG += [Setting("uniform", 4, 3, "aggregated", 33)]  # added: full slices twice
 LONG += [Setting("uniform", *shape, mode, megabytes, by_slices=True)
          for shape, megabytes in BIG_SHAPES.items() for mode in MODES]
 LONG += [Setting("uniform", *shape, "aggregated", BIG_SHAPES[shape], True, AGE_CLASSES)
