@@ -97,7 +97,8 @@ OPTIMIZERS = {
     "nesterov": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True),
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
 }
-PLACES = {"momentum": "momentum", "nesterov": "momentum", "adamw": "rate"}  # of k/n, with requeue
+# Of k/n, with requeue.
+PLACES = {"momentum": "momentum", "nesterov": "momentum", "adamw": "moments"}
 
 
 def start_solo(net, *, optimizer="momentum", scheduled=True, ddp=None, loop=None, **options):

@@ -49,16 +49,17 @@ def ones(rank, options, make):
 
 
 @pytest.mark.parametrize("make, options, place", [
-    ("SGD", {}, "gradient"), ("Adam", {}, "rate"), ("SGD", {"loop": {"share": "rate"}}, "rate"),
+    ("SGD", {}, "gradient"), ("Adam", {}, "moments"), ("SGD", {"loop": {"share": "rate"}}, "rate"),
     ("Adam", {"loop": {"share": "gradient"}}, "gradient"),
+    ("Adam", {"loop": {"share": "rate"}}, "rate"),
     ("SGD", {"optimizer": {"momentum": 0.5}}, "momentum"),
     ("SGD", {"attach": {"averaging": "weight"}}, None)])
 def test_a_share_is_in_the_gradient_or_in_the_rate(appliance, tmp_path, make, options, place):
     arguments = dict(options=options, make=make)
     values = ranks.run(ones, 3, tmp_path, box=appliance, arguments=arguments, timeout_s=60)
     assert values[0]["last"] == values[1]["last"] == values[2]["last"]
-    words = {"gradient": "the gradients of", "rate": "the learning rate of",
-             "momentum": "the gradients of", None: ""}
+    words = {"gradient": "the gradients of", "rate": "the learning rate of", None: "",
+             "momentum": "the gradients of", "moments": "the learning rate of"}
     lines = [f"a step of k of the n ranks counts k/n, in {words[place]} {make}"] if place else []
     for value in values:
         assert [line.split(", whose")[0] for line in value["said"]] == lines
@@ -82,8 +83,9 @@ def test_a_share_is_in_the_gradient_or_in_the_rate(appliance, tmp_path, make, op
         elif make == "SGD":
             wanted = one["rate"] if place is None else one["rate"] * one["share"]
             assert one["moved"] == pytest.approx(wanted, abs=1e-6)
-        elif place == "rate":  # Adam moves by its rate, whatever constant the gradient is
-            assert one["moved"] == pytest.approx(one["rate"] * one["share"], abs=1e-6)
+        elif place != "gradient":  # Adam moves by its rate, whatever constant the gradient is
+            power = 1.5 if place == "moments" else 1
+            assert one["moved"] == pytest.approx(one["rate"] * one["share"] ** power, abs=1e-6)
 
 
 def moves(optimizer, parameter, gradients, around):
@@ -167,6 +169,71 @@ def test_a_rate_at_which_late_gradients_and_momentum_diverge_converges(share, la
     assert end("momentum") < 0.01 and end("gradient") > 1e6
 
 
+ADAMS = [("Adam", {}), ("AdamW", {}), ("Adam", {"weight_decay": 0.1}),
+         ("AdamW", {"weight_decay": 0.1, "maximize": True}), ("Adam", {"betas": (0.5, 0.9)}),
+         ("Adam", {"amsgrad": True, "eps": 1e-3, "maximize": True, "weight_decay": 0.1})]
+
+
+@pytest.mark.parametrize("name, options", ADAMS)
+def test_adam_moves_at_once_by_what_late_gradients_would_have_moved_it(name, options):
+    from sluice import _torch_share
+    parameter = torch.nn.Parameter(torch.tensor([0.3, -2.0]))
+    optimizer = getattr(torch.optim, name)([parameter], lr=0.01, **options)
+    beta, beta2 = options.get("betas", (0.9, 0.999))
+    decay = options.get("weight_decay", 0.01 if name == "AdamW" else 0)
+    sign = -1 if options.get("maximize") else 1
+    mine, first, second, most = parameter.detach().double().clone(), 0, 0, torch.zeros(2)
+    steps = zip([1.0, -3.0, 0.5, 2.0, 0.0], [1, 1 / 4, 1 / 2, 1, 1 / 8])
+    for step, (value, share) in enumerate(steps, start=1):
+        parameter.grad = torch.tensor([value, 2 * value])
+        with _torch_share.around("moments", optimizer, share):
+            optimizer.step()
+        gradient = sign * parameter.grad.double()
+        if name == "AdamW":
+            mine = mine - 0.01 * share ** 1.5 * decay * mine
+        else:
+            gradient = gradient + decay * mine
+        first = beta * first + (1 - beta) * gradient
+        second = beta2 * second + (1 - beta2) * gradient ** 2
+        most = torch.maximum(most, second) if options.get("amsgrad") else second
+        late = 1 / share - 1
+        ahead = late / (beta + (1 - beta) * late)
+        move = (1 - (1 - beta) * ahead) * first / (1 - beta ** step) + ahead * (1 - beta) * gradient
+        root = (most / (1 - beta2 ** step)).sqrt() + options.get("eps", 1e-8)
+        mine = mine - 0.01 * share ** 1.5 * move / root
+    assert optimizer.param_groups[0]["lr"] == 0.01
+    # Decay acts on what the first half of the step has made of the parameter.
+    assert torch.allclose(mine.float(), parameter, atol=2e-5 if decay else 1e-6)
+
+
+@pytest.mark.parametrize("share, late", [(1 / 4, 3), (1 / 8, 7)])
+def test_a_rate_at_which_late_gradients_keep_adam_swinging_lets_it_settle(share, late):
+    from sluice import _torch_share
+
+    def end(place):
+        parameter = torch.nn.Parameter(torch.tensor([0.3, -2.0]))
+        optimizer = torch.optim.Adam([parameter], lr=0.2)
+        past = [parameter.detach().clone()] * (late + 1)
+        for _ in range(600):
+            parameter.grad = past[-late - 1].clone()
+            with _torch_share.around(place, optimizer, share):
+                optimizer.step()
+            past.append(parameter.detach().clone())
+        return max(one.abs().max().item() for one in past[-100:])
+
+    assert end("moments") < 0.2 * end("rate")
+
+
+def test_a_subclass_of_adam_keeps_to_its_rate():
+    from sluice import _torch_share
+
+    class Mine(torch.optim.Adam):
+        pass
+
+    mine = Mine([torch.nn.Parameter(torch.zeros(1))])
+    assert _torch_share.places([mine], None, "world") == ["rate"]
+
+
 def test_an_unknown_place_is_refused_by_name():
     import sluice
     from sluice import _torch_share
@@ -180,13 +247,13 @@ def test_who_ignores_the_scale_of_gradients():
     made = [torch.optim.SGD(parameter, lr=1), torch.optim.AdamW(parameter, lr=1),
             torch.optim.ASGD(parameter), torch.optim.RMSprop(parameter)]
     made.append(torch.optim.SGD(parameter, lr=1, momentum=0.9))
-    wanted = ["gradient", "rate", "gradient", "rate", "momentum"]
+    wanted = ["gradient", "moments", "gradient", "rate", "momentum"]
     assert _torch_share.places(made, None, "world") == wanted
     assert _torch_share.places(made, "gradient", "world") == ["gradient"] * 5
     assert _torch_share.places(made, None, "weight") == [None] * 5
     line = _torch_share.describe(made[:2], wanted[:2])
     assert line == ("a step of k of the n ranks counts k/n, in the gradients of SGD and the "
-                    "learning rate of AdamW")
+                    "learning rate of AdamW, whose momentum makes up for late gradients")
     assert _torch_share.describe(made[4:], wanted[4:]) == (
         "a step of k of the n ranks counts k/n, in the gradients of SGD, whose momentum makes up "
         "for late ones")

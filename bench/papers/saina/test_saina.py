@@ -174,7 +174,7 @@ def test_the_optimizers_are_torch_s_in_the_product_s_loop(name, make):
     place, = _torch_share.places([theirs], None, "world")
     for step, share in enumerate((1.0, 1.0, 0.25, 0.75, 0.5)):
         gradient = torch.linspace(-2, 3, 7) * (step + 1)
-        parameter.grad = gradient if place == "rate" else share * gradient
+        parameter.grad = gradient if _torch_share.in_rate(place) else share * gradient
         with _torch_share.around(place, theirs, share):
             theirs.step()
         mine = ours.apply(mine, gradient, 0.1, share)

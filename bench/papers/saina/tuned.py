@@ -61,7 +61,8 @@ PARTS = (Part(World("generated", "small", 16, "sgd"), SETTINGS,
          Part(World("generated", "small", 16, "sgd"), (), (), (), SOME),
          Part(World("generated", "large", 16, "sgd"), (), (), SOME),
          Part(World("generated", "small", 16, "adam"), (), (), SOME),
-         Part(World("gratings", "small", 16, "sgd"), (), (), SOME))
+         Part(World("gratings", "small", 16, "sgd"), (), (), SOME),
+         Part(World("gratings", "small", 16, "adam"), SOME))
 AGAINST_FIXED = tuple(part for part in PARTS if part.fixed)  # where goodput is held against them
 SHORT_PARTS = PARTS[:3]
 
@@ -98,6 +99,9 @@ class Optimizer:
         self._second = 0.999 * self._second + 0.001 * mean * mean
         first = self._first / (1 - 0.9 ** self._step)
         second = self._second / (1 - 0.999 ** self._step)
+        if share != 1:
+            velocity, at_once = _torch_share.catching_up(0.9, share)
+            first = velocity * first + at_once * 0.1 * mean
         return parameters - rate * share * first / (second.sqrt() + 1e-8)
 
 

@@ -45,10 +45,10 @@ class Loop:
                 state_dict() never see that. Default, with late="requeue": 'rate' for optimizers
                 that ignore the scale of gradients (Adam and its kin in torch.optim), 'gradient' for
                 the others, and one line of the logger 'sluice' that says so; without it nowhere.
-                By default torch.optim.SGD with momentum also moves at once by what late gradients
-                would have moved it meanwhile, and at a rate smaller by sqrt(k/n): late gradients
-                and momentum diverge at rates at which either alone does not. A late gradient
-                counts at the rate that the step which takes it has.
+                By default torch.optim.SGD with momentum, Adam and AdamW also move at once by what
+                late gradients would have moved them meanwhile, at a rate smaller by sqrt(k/n): late
+                gradients and momentum diverge at rates at which either alone does not. A late
+                gradient counts at the rate that the step which takes it has.
 
     At the start of each body .grad is None, and the model has the parameters after step - 1. The
     body runs forward and backward, at most one of them outside of model.no_sync(); without any
@@ -103,7 +103,7 @@ class Loop:
         for one, place in zip(self._optimizers, where):
             self._guard(one, place)
             if place:
-                attachment.average_by("weight" if place == "rate" else "world", one)
+                attachment.average_by("weight" if _torch_share.in_rate(place) else "world", one)
         if any(where) and attachment.job.rank == 0:
             _log.warning(_torch_share.describe(self._optimizers, where))
         attachment.follow(self._optimizers)

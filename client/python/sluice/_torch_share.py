@@ -2,8 +2,8 @@
 
 With late gradients that go into later steps (late="requeue") there are n/k as many steps. The
 averages carry the factor already (averaging="world"); optimizers that ignore the scale of gradients
-get the plain averages instead, and the factor in their rate. SGD's momentum makes up for the
-lateness besides.
+get the plain averages instead, and the factor in their rate. The momentum of SGD and of Adam makes
+up for the lateness besides.
 """
 
 import contextlib
@@ -17,27 +17,35 @@ from sluice import errors
 _NAMES = ("Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "NAdam", "RAdam",
           "RMSprop", "Rprop", "SparseAdam")
 _IGNORE_SCALE = tuple(getattr(torch.optim, name) for name in _NAMES if hasattr(torch.optim, name))
+_ADAM = (torch.optim.Adam, torch.optim.AdamW)  # themselves: subclasses may keep other moments
 
 SHARES = ("gradient", "rate")
 
 
 def places(optimizers, share, averaging):
     """For each optimizer where its factor stands: 'gradient', 'rate', 'momentum', which is in the
-    gradient and in what SGD makes of it, or, with None, nowhere.
+    gradient and in what SGD makes of it, 'moments', which is in the rate and in what Adam makes of
+    the gradient, or, with None, nowhere.
 
     `share` is what the user chose, None for what suits; `averaging` what the job's outputs hold."""
     if share is not None and share not in SHARES:
         raise errors.InvalidArgument(f"share={share!r}: must be one of {', '.join(SHARES)}")
     if share is None and averaging != "world":
         return [None] * len(optimizers)
-    return [share or ("rate" if ignores_scale(one) else
+    return [share or ("moments" if type(one) in _ADAM else "rate" if ignores_scale(one) else
                       "momentum" if has_momentum(one) else "gradient") for one in optimizers]
+
+
+def in_rate(place):
+    """Whether the optimizer takes plain averages."""
+    return place in ("rate", "moments")
 
 
 def describe(optimizers, where):
     """One line for the log."""
     names = {"gradient": "the gradients of {}", "rate": "the learning rate of {}",
-             "momentum": "the gradients of {}, whose momentum makes up for late ones"}
+             "momentum": "the gradients of {}, whose momentum makes up for late ones",
+             "moments": "the learning rate of {}, whose momentum makes up for late gradients"}
     parts = [names[place].format(type(one).__name__)
              for one, place in zip(optimizers, where) if place]
     return f"a step of k of the n ranks counts k/n, in {' and '.join(parts)}"
@@ -55,9 +63,10 @@ def has_momentum(optimizer):
 
 def around(place, optimizer, share):
     """The context for the step() of an optimizer whose factor stands at `place`."""
-    if share == 1 or place not in ("rate", "momentum"):
+    contexts = {"rate": scaled_rates, "momentum": caught_up, "moments": caught_up_moments}
+    if share == 1 or place not in contexts:
         return contextlib.nullcontext()
-    return (scaled_rates if place == "rate" else caught_up)(optimizer, share)
+    return contexts[place](optimizer, share)
 
 
 @contextlib.contextmanager
@@ -103,3 +112,32 @@ def caught_up(optimizer, share):
             for parameter in group["params"]:
                 if parameter.grad is not None and change:
                     parameter.add_(parameter.grad, alpha=change if group["maximize"] else -change)
+
+
+@contextlib.contextmanager
+def caught_up_moments(optimizer, share):
+    """Adam's or AdamW's step within: at the rate times `share`, and as catching_up() says. Its
+    first moment is a velocity times 1 - beta1."""
+    groups = optimizer.param_groups
+    moves = [catching_up(group["betas"][0], share) for group in groups]
+    with scaled_rates(optimizer, *(share * velocity for velocity, _ in moves)):
+        yield
+    with torch.no_grad():
+        for group, (_, at_once) in zip(groups, moves):
+            change = float(group["lr"]) * share * at_once * (1 - group["betas"][0])
+            for parameter in group["params"]:
+                if parameter.grad is not None and change:
+                    _move_at_once(parameter, group, optimizer, change)
+
+
+def _move_at_once(parameter, group, optimizer, change):
+    state, gradient, decay = optimizer.state[parameter], parameter.grad, group["weight_decay"]
+    if group["maximize"]:
+        gradient = -gradient
+    if decay and group.get("decoupled_weight_decay", type(optimizer) is torch.optim.AdamW):
+        parameter.mul_(1 - change * decay)
+    elif decay:
+        gradient = gradient.add(parameter, alpha=decay)
+    second = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"]
+    bias = 1 - group["betas"][1] ** float(state["step"])
+    parameter.addcdiv_(gradient, (second / bias).sqrt_().add_(group["eps"]), value=-change)
