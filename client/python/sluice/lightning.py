@@ -23,8 +23,8 @@ class Sluice(Callback):
         if self._overlap:
             join, optimizer = sluice.torch.overlap, trainer.optimizers[:1]
         self.attachment = join(trainer.strategy.model, *optimizer, self._address, **self._options)
-        scaler = getattr(trainer.strategy.precision_plugin, "scaler", None)
-        self.attachment.follow(trainer.optimizers, scaler)
+        self.attachment.follow(trainer.optimizers,
+                               getattr(trainer.precision_plugin, "scaler", None))
 
     def on_train_end(self, trainer, module):
         self.attachment.detach()
