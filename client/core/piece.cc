@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <utility>
 
 namespace sluice::client {
 namespace {
@@ -13,8 +14,7 @@ constexpr DurationNs kFirstProbe = 5 * kMillisecond;
 
 void PieceStream::begin(const Piece& piece, TimeNs now) noexcept {
   piece_ = piece;
-  chunk_count_ = std::max<std::uint32_t>(
-      1, static_cast<std::uint32_t>((piece.bytes + chunk_bytes_ - 1) / chunk_bytes_));
+  chunk_count_ = std::max(1u, chunks_of(piece));
   CHECK(chunk_count_ <= kCollectiveChunks);
   CHECK(piece.part != Piece::Part::kData || piece.bytes == 0 || piece.source != nullptr);
   chunks_left_ = chunk_count_;
@@ -27,7 +27,13 @@ void PieceStream::begin(const Piece& piece, TimeNs now) noexcept {
   // Whoever comes after the root need not say that it waits.
   const bool present =
       piece.part == Piece::Part::kPresence && !(passed && piece.kind == CollectiveKind::kBroadcast);
+  const std::uint64_t here = std::exchange(early_, 0);
+  DCHECK((here & 1) == 0 && (here == 0 || !held_));  // something is left to do
   for (ChunkIndex chunk = 0; chunk < chunk_count_; ++chunk) {
+    if (here >> chunk & 1) {
+      --chunks_left_;
+      continue;
+    }
     if (!held_ && (piece.part == Piece::Part::kData || (present && chunk == 0))) {
       recovery_.expect(chunk);
       queue_.push(chunk, 0);
@@ -41,13 +47,32 @@ void PieceStream::move_to(Step step) noexcept {
   recovery_.abandon(link_.flows);
   queue_.clear();
   chunks_left_ = 0;
+  early_ = 0;
   CHECK(step != 0);
   step_ = step;
 }
 
-std::size_t PieceStream::chunk_size(ChunkIndex chunk) const noexcept {
-  DCHECK(chunk < chunk_count_);
-  return std::min<std::size_t>(chunk_bytes_, piece_.bytes - chunk * chunk_bytes_);
+std::uint32_t PieceStream::chunks_of(const Piece& piece) const noexcept {
+  return static_cast<std::uint32_t>((piece.bytes + chunk_bytes_ - 1) / chunk_bytes_);
+}
+
+std::size_t PieceStream::chunk_size(const Piece& piece, ChunkIndex chunk) const noexcept {
+  DCHECK(chunk * chunk_bytes_ < piece.bytes);
+  return std::min<std::size_t>(chunk_bytes_, piece.bytes - chunk * chunk_bytes_);
+}
+
+// Not of the first chunk: it waits for this worker's presence, and shows that it has gone on.
+Verdict PieceStream::keep_early(const wire::Packet& packet) noexcept {
+  const auto& body = packet.body<wire::PieceResult>();
+  const Piece next = following();
+  if (next.sink == nullptr || body.operation != next.operation()) return Verdict::kTooNew;
+  if (body.chunk == 0 || body.chunk >= chunks_of(next)) return Verdict::kTooNew;
+  if (body.payload_bytes != chunk_size(next, body.chunk)) return Verdict::kShapeMismatch;
+  std::memcpy(next.sink + body.chunk * chunk_bytes_, packet.payload().data(), body.payload_bytes);
+  const std::uint64_t bit = std::uint64_t{1} << body.chunk;
+  const bool first = (early_ & bit) == 0;
+  early_ |= bit;
+  return first ? Verdict::kFolded : Verdict::kDuplicate;
 }
 
 bool PieceStream::write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) {
@@ -74,7 +99,7 @@ std::size_t PieceStream::write_chunk(ChunkIndex chunk, std::span<std::uint8_t> o
   DCHECK(piece_.part == Piece::Part::kData || chunk == 0);
   std::span<const std::uint8_t> payload;
   if (piece_.part == Piece::Part::kData)
-    payload = {piece_.source + chunk * chunk_bytes_, chunk_size(chunk)};
+    payload = {piece_.source + chunk * chunk_bytes_, chunk_size(piece_, chunk)};
   body.payload_bytes = static_cast<std::uint16_t>(payload.size());
   if (flow.take_report_flag(queue_.empty())) body.flow.flags |= wire::kFlagReport;
   if (recovery_.sent(chunk, body.flow.number, now, flow)) ++link_.counters.retransmissions;
@@ -85,7 +110,7 @@ Verdict PieceStream::handle_result(const wire::Packet& packet, TimeNs now) {
   const auto& body = packet.body<wire::PieceResult>();
   if (body.step > step_ || (body.step == step_ && !busy())) {  // not begun here: pulled later
     passed_step_ = std::max(passed_step_, Step{body.step});
-    return Verdict::kTooNew;
+    return busy() && body.step == step_ + 1 ? keep_early(packet) : Verdict::kTooNew;
   }
   if (body.step < step_) {
     ++link_.counters.duplicate_results;
@@ -98,7 +123,8 @@ Verdict PieceStream::handle_result(const wire::Packet& packet, TimeNs now) {
   if (body.chunk >= chunk_count_) return Verdict::kBadChunk;
   const bool lost = body.payload_bytes == 0 && piece_.kind == CollectiveKind::kBroadcast;
   const bool data = piece_.bytes != 0 && !lost;
-  if (body.payload_bytes != (data ? chunk_size(body.chunk) : 0)) return Verdict::kShapeMismatch;
+  if (body.payload_bytes != (data ? chunk_size(piece_, body.chunk) : 0))
+    return Verdict::kShapeMismatch;
   // The process that had this rank before may have sent others: the ranks would differ in silence.
   if (data && piece_.kind == CollectiveKind::kBroadcast && piece_.part == Piece::Part::kData &&
       std::memcmp(piece_.source + body.chunk * chunk_bytes_, packet.payload().data(),

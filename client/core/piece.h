@@ -62,6 +62,9 @@ class PieceStream : public Stream {
   // The piece is whole: its owner calls next_step() or move_to(). `lost`: some of it has no data,
   // because its root is gone.
   virtual void piece_done(bool lost, TimeNs now) = 0;
+  // The piece after the one under way, if this worker knows where its data belongs: results of it
+  // that come early are kept, so that who lacks one packet of a piece need not pull all later ones.
+  virtual Piece following() const noexcept { return {}; }
   // A result is of another kind, root or size than the piece, or holds other bytes than its root's.
   virtual void mismatch(const wire::Operation&) {}
 
@@ -79,7 +82,9 @@ class PieceStream : public Stream {
   }
 
  private:
-  std::size_t chunk_size(ChunkIndex chunk) const noexcept;
+  std::uint32_t chunks_of(const Piece& piece) const noexcept;  // 0: no data
+  std::size_t chunk_size(const Piece& piece, ChunkIndex chunk) const noexcept;
+  Verdict keep_early(const wire::Packet& packet) noexcept;
   std::size_t write_chunk(ChunkIndex chunk, std::span<std::uint8_t> out, TimeNs now) noexcept;
 
   const std::size_t chunk_bytes_;
@@ -89,7 +94,8 @@ class PieceStream : public Stream {
   std::uint32_t chunks_left_ = 0;
   bool lost_ = false;  // chunks of a broadcast came without data
   bool held_ = false;
-  Step passed_step_ = 0;  // newest step of which a result came before its piece was begun
+  Step passed_step_ = 0;     // newest step of which a result came before its piece was begun
+  std::uint64_t early_ = 0;  // chunks of the next piece that are in its sink already
   TimeNs last_progress_ns_ = 0;
   std::array<ChunkIndex, kCollectiveChunks> links_{};
   StrictQueue queue_{links_};

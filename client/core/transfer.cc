@@ -128,16 +128,27 @@ void Transfers::begin_header(TimeNs now) noexcept {
 }
 
 void Transfers::begin_data(TimeNs now) noexcept {
-  CHECK(offset_ < header_.bytes);
   CHECK(giver() ? given_.size() == header_.bytes : receiving_ != nullptr);
   in_header_ = false;
+  begin(data_piece(offset_), now);
+}
+
+Piece Transfers::data_piece(std::uint64_t offset) const noexcept {
+  CHECK(offset < header_.bytes);
   Piece piece = next_piece(static_cast<std::uint32_t>(
-      std::min<std::uint64_t>(header_.bytes - offset_, max_piece_bytes())));
+      std::min<std::uint64_t>(header_.bytes - offset, max_piece_bytes())));
   if (giver())
-    piece.source = given_.data() + offset_;
+    piece.source = given_.data() + offset;
   else
-    piece.sink = receiving_.get() + offset_;
-  begin(piece, now);
+    piece.sink = receiving_.get() + offset;
+  return piece;
+}
+
+// The giver does not wait for what was lost on the way here.
+Piece Transfers::following() const noexcept {
+  if (role_ != Role::kReceiving || in_header_) return {};
+  const std::uint64_t offset = offset_ + piece().bytes;
+  return offset < header_.bytes ? data_piece(offset) : Piece{};
 }
 
 void Transfers::piece_done(bool /*lost*/, TimeNs now) {

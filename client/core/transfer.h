@@ -90,6 +90,8 @@ class Transfers final : public PieceStream {
   void stop_telling() noexcept;
   void begin_header(TimeNs now) noexcept;
   void begin_data(TimeNs now) noexcept;
+  Piece data_piece(std::uint64_t offset) const noexcept;
+  Piece following() const noexcept override;
   void piece_done(bool lost, TimeNs now) override;
   void refuse_state(bool fits, TimeNs now);
   bool giver() const noexcept { return role_ >= Role::kWanted; }

@@ -1,5 +1,7 @@
 // Schedules in which a transfer of state loses its source, its receiver, or both ends are at a
 // loss: nobody waits for what will not come, and a state goes to nobody else.
+#include <bit>
+
 #include "tests/unit/schedules/straggling.h"
 
 namespace sluice::sim {
@@ -82,6 +84,45 @@ TEST_F(Transfers, ranks_that_all_lack_the_state_at_the_end_of_a_job_are_told_at_
                            world().worker(run, 3).failure().message();
   expect_words(both, {"rank 2 at", "rank 3 at", "needs it as well", "nobody else is in the job"});
   EXPECT_EQ(both.find("none of the"), std::string::npos) << both;
+}
+
+// The source does not wait for what its receiver has lost, and sends the next piece. Were that
+// piece not kept, the receiver would have to pull it, and lose the one after it, to the end of the
+// state.
+TEST_F(Transfers, a_receiver_that_loses_one_packet_pulls_one_piece) {
+  JobPlan plan = fastest(2, 1, 60, {64 * 40}, LateMode::kDrop);
+  plan.state_bytes = 1'000'000;
+  plan.session.receive_credit_packets = 512;
+  options.downlink.delay_ns = kMillisecond;
+  const RunIndex run = world().add_run(plan);
+  start_all(run);
+  world().run_until(300 * kMillisecond);
+  world().kill(world().worker(run, 1), false);
+  world().add_worker(run, Rank{1}, 1500 * kMillisecond);
+  Step piece = 0;
+  std::size_t asked = 0, pulled = 0;
+  world().set_filter([&](Passing& passing) {
+    if (rank_of(passing) != 1) return;
+    if (is_piece_result(passing, StreamId::kState)) {
+      const auto& body = passing.packet.body<wire::PieceResult>();
+      const bool fifth = piece == 0 && body.step >= 5 && body.chunk == 7;
+      if (fifth) piece = body.step;
+      passing.drop = fifth;
+    } else if (is_probe(passing) && piece != 0) {
+      const auto& body = passing.packet.body<wire::Probe>();
+      if (body.stream != StreamId::kState) return;
+      ++asked;
+      pulled += static_cast<std::size_t>(std::popcount(body.want));
+    }
+  });
+  expect_same_replicas(run, 60 * kSecond);
+  EXPECT_EQ(world().worker(run, 1).resyncs(), 1u);
+  const Step pieces = static_cast<Step>(plan.state_bytes / (kCollectiveChunks * plan.chunk_bytes));
+  ASSERT_GT(pieces, 10u);
+  ASSERT_NE(piece, 0u);
+  EXPECT_GE(pulled, 1u);
+  EXPECT_LE(pulled, 4u);
+  EXPECT_LE(asked, 6u) << pieces << " pieces, lost in piece " << piece;
 }
 
 // Shard 0 is away while the appliance asks it again and again to open a transfer: it opens them all
