@@ -41,7 +41,7 @@ bool Recovery::balanced(std::uint32_t shard) const noexcept {
 void Recovery::begin_step() noexcept {
   for (std::uint32_t shard = 0; shard < flow_states_.size(); ++shard) DCHECK(balanced(shard));
   std::fill(blocks_.begin(), blocks_.end(), Block{});
-  std::fill(flow_states_.begin(), flow_states_.end(), FlowState{});
+  for (FlowState& state : flow_states_) state = {.may_idle_ns = state.may_idle_ns};
   closed_ = false;
 }
 
@@ -229,7 +229,7 @@ bool Recovery::sent(std::uint32_t index, std::uint64_t chunks, std::uint32_t num
   for (std::uint64_t rest = chunks; rest != 0; rest &= rest - 1)
     numbers_[first_chunk(index, rest)] = number;
   open(state, index);
-  if (state.idle_ns == kNever) state.idle_ns = now + kIdleProbeInterval;
+  if (state.idle_ns == kNever) state.idle_ns = end_of_silence(state, now, flow);
   if (!block.asked()) arm(state, block, now, flow);
   check(block);
   return again;
@@ -249,7 +249,7 @@ bool Recovery::result(ChunkIndex chunk, TimeNs now, Flow& flow) noexcept {
     block.pulled &= ~bit;
     flow.release_pulls(1);
   }
-  state.idle_ns = now + kIdleProbeInterval;
+  state.idle_ns = end_of_silence(state, now, flow);
   if (block.unknown() == 0) close(state, index, flow);
   check(block);
   return true;
@@ -291,8 +291,10 @@ std::uint64_t Recovery::answer(const wire::Answer& answer, TimeNs now, Flow& flo
   block.counted &= ~lost;
   const std::uint64_t again = queue(answer.block, lost);
 
-  if (block.idle && (answer.complete & lacking))  // a lost tail: no later packet shows the gap
+  if (block.idle && (answer.complete & lacking)) {  // a lost tail: no later packet shows the gap
     state.missing = Missing::kCertain;
+    state.may_idle_ns = 0;
+  }
   block.idle = false;
   block.complete |= answer.complete & lacking;
   block.pulled = pulled & answer.complete & lacking;

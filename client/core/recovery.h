@@ -190,7 +190,8 @@ class Recovery {
     bool withheld = false;           // results were deferred, and are not on their way
     TimeNs gap_ns = kNever;          // when what is below a gap is asked about
     TimeNs next_sweep_ns = 0;
-    TimeNs idle_ns = kNever;
+    TimeNs idle_ns = kNever;      // when the oldest block is asked about if nothing comes
+    TimeNs may_idle_ns = 0;       // not before: of an interval one such probe, steps do not matter
     TimeNs deadline_ns = kNever;  // no block's deadline is earlier
   };
 
@@ -200,6 +201,7 @@ class Recovery {
   }
   void open(FlowState& state, std::uint32_t index) noexcept;
   void close(FlowState& state, std::uint32_t index, Flow& flow) noexcept;
+  static TimeNs end_of_silence(const FlowState& state, TimeNs now, const Flow& flow) noexcept;
   void arm(FlowState& state, Block& block, TimeNs now, const Flow& flow) noexcept;
   void make_due(FlowState& state, std::uint32_t index) noexcept;
   bool pop_due(FlowState& state, const Flow& flow, ProbePlan& plan) noexcept;
@@ -214,7 +216,7 @@ class Recovery {
   void expire(FlowState& state, std::uint32_t index, Flow& flow) noexcept;
   void scan_deadlines(FlowState& state, TimeNs now, Flow& flow) noexcept;
   void probe_gap(FlowState& state, Flow& flow) noexcept;
-  void probe_oldest(FlowState& state) noexcept;
+  bool probe_oldest(FlowState& state) noexcept;
   bool sent_up_to(std::uint32_t index, std::uint32_t number) const noexcept;
 
   std::vector<Block> blocks_;

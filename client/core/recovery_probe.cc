@@ -172,8 +172,8 @@ void Recovery::work(std::uint16_t shard, TimeNs now, Flow& flow) noexcept {
   if (state.open_head == kNone) {
     state.idle_ns = kNever;
   } else if (now >= state.idle_ns) {
-    state.idle_ns = now + kIdleProbeInterval;
-    probe_oldest(state);
+    if (probe_oldest(state)) state.may_idle_ns = now + kIdleProbeInterval;
+    state.idle_ns = end_of_silence(state, now, flow);
   }
 }
 
@@ -186,6 +186,13 @@ TimeNs Recovery::next_timeout() const noexcept {
       next_ns = std::min(next_ns, state.next_sweep_ns);
   }
   return next_ns;
+}
+
+// Nothing behind the last packet of a step says that it was lost: silence for longer than a round
+// trip may. Most silence is of a worker that computes, though.
+TimeNs Recovery::end_of_silence(const FlowState& state, TimeNs now, const Flow& flow) noexcept {
+  const DurationNs patience_ns = std::min(flow.rtt().timeout_ns(), kIdleProbeInterval);
+  return std::max(state.may_idle_ns, now + patience_ns);
 }
 
 void Recovery::arm(FlowState& state, Block& block, TimeNs now, const Flow& flow) noexcept {
@@ -258,16 +265,17 @@ void Recovery::confirm(std::uint32_t index) noexcept {
   if (!block.asked()) make_due(flow_state_of(index), index);
 }
 
-// Nothing came for a while: the oldest block that waits for other workers.
-void Recovery::probe_oldest(FlowState& state) noexcept {
+// Nothing came for a while: the oldest block that waits for other workers. False: there is none.
+bool Recovery::probe_oldest(FlowState& state) noexcept {
   for (std::uint32_t index = state.open_head; index != kNone; index = blocks_[index].next) {
     Block& block = blocks_[index];
     DCHECK(block.open());
     if (block.phase != Phase::kOpen || !(block.lacking() & block.counted)) continue;
     block.idle = true;
     make_due(state, index);
-    return;
+    return true;
   }
+  return false;
 }
 
 }  // namespace sluice::client
