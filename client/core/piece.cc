@@ -68,11 +68,14 @@ Verdict PieceStream::keep_early(const wire::Packet& packet) noexcept {
   if (next.sink == nullptr || body.operation != next.operation()) return Verdict::kTooNew;
   if (body.chunk == 0 || body.chunk >= chunks_of(next)) return Verdict::kTooNew;
   if (body.payload_bytes != chunk_size(next, body.chunk)) return Verdict::kShapeMismatch;
-  std::memcpy(next.sink + body.chunk * chunk_bytes_, packet.payload().data(), body.payload_bytes);
   const std::uint64_t bit = std::uint64_t{1} << body.chunk;
-  const bool first = (early_ & bit) == 0;
+  if (early_ & bit) {
+    ++link_.counters.duplicate_results;
+    return Verdict::kDuplicate;
+  }
   early_ |= bit;
-  return first ? Verdict::kFolded : Verdict::kDuplicate;
+  std::memcpy(next.sink + body.chunk * chunk_bytes_, packet.payload().data(), body.payload_bytes);
+  return Verdict::kFolded;
 }
 
 bool PieceStream::write_next(Transmit& transmit, std::span<std::uint8_t> out, TimeNs now) {
