@@ -4,8 +4,6 @@
 //
 // With files it runs those and stops. The seed is printed; the same seed gives the same inputs in
 // the same order. An input that fails is written to crash-<target>.bin in the working directory.
-#include <sanitizer/common_interface_defs.h>
-
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -17,6 +15,9 @@
 #include <string>
 
 #include "tests/fuzz/fuzz.h"
+
+// The sanitizers', where they are linked.
+extern "C" [[gnu::weak]] void __sanitizer_set_death_callback(void (*callback)());
 
 namespace {
 
@@ -186,7 +187,7 @@ int main(int argc, char** argv) {
       files.push_back(argument);
     }
   }
-  __sanitizer_set_death_callback(keep_input);
+  if (__sanitizer_set_death_callback != nullptr) __sanitizer_set_death_callback(keep_input);
   std::signal(SIGABRT, on_abort);
   for (const std::string& name : files) {
     std::ifstream file(name, std::ios::binary);

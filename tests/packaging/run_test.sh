@@ -61,17 +61,17 @@ status=0
 expect_line "$WORK/out" "^run: --sanitize takes thread or address, not 'memory'$"
 
 # --- fuzz targets: all of them, with what was asked for; one that fails fails the script
-mkdir -p "$tree/build/tests/fuzz"
+mkdir -p "$tree/build/sanitize-address/tests/fuzz"
 for target in parse frame switch config aggregator; do
   printf '#!/bin/bash\nprintf "%%s\\n" "%s $*" >>"%s"\n' "$target" "$WORK/log" \
-    >"$tree/build/tests/fuzz/fuzz_$target"
-  chmod +x "$tree/build/tests/fuzz/fuzz_$target"
+    >"$tree/build/sanitize-address/tests/fuzz/fuzz_$target"
+  chmod +x "$tree/build/sanitize-address/tests/fuzz/fuzz_$target"
 done
 ./run fuzz --seconds 7 >"$WORK/out" 2>&1 || fail "fuzz: $(cat "$WORK/out")"
 for target in parse frame switch config aggregator; do
   expect_line "$WORK/log" "^$target --seconds 7$"
 done
-printf '#!/bin/bash\nexit 1\n' >"$tree/build/tests/fuzz/fuzz_frame"
+printf '#!/bin/bash\nexit 1\n' >"$tree/build/sanitize-address/tests/fuzz/fuzz_frame"
 status=0
 ./run fuzz >"$WORK/out" 2>&1 || status=$?
 [[ $status -eq 1 ]] || fail "a failing fuzz target ended with $status"

@@ -71,8 +71,7 @@ def commands():
         if "ccache" in os.path.basename(words[0]):
             words = words[1:]
         sees = tuple(word for word in words if word.startswith("-I"))
-        if "tests/fuzz" not in entry["command"]:  # that compiles the sources of others once more
-            found.setdefault(folder, {}).setdefault(sees, (words, entry["directory"]))
+        found.setdefault(folder, {}).setdefault(sees, (words, entry["directory"]))
     return {folder: list(kinds.values()) for folder, kinds in found.items()}
 
 
