@@ -50,7 +50,8 @@ def test_chunks_are_what_the_appliance_takes(mtu, wire, address):
     elems_bytes = made.chunk_elems * model.WIRES[wire] + in_scale
     assert made.chunk_bytes - 4 < elems_bytes <= made.chunk_bytes
     a_result = elems_bytes + model.result_header_bytes(2)
-    assert stats["bytes_received"] == pytest.approx(500 * a_result, rel=0.001)
+    asked_again = stats["probes"] * a_result  # on a slow machine
+    assert 0.999 * 500 * a_result <= stats["bytes_received"] <= 1.001 * 500 * a_result + asked_again
 
 
 @pytest.mark.parametrize("workers", [2, 3, 8, 64, 1000])
