@@ -250,10 +250,10 @@ def test_top_shows_a_running_store_and_for_whom_the_others_wait(stored):
     head = re.search(r"^stored  running  3 of 3 ranks  step (\d+)  ([\d.]+) steps/s$", text, re.M)
     assert head and int(head[1]) > 1 and 1 < float(head[2]) < 4, text
     store = re.search(r"parameter store   clocks (\d+) to (\d+)   staleness at read p50 2, p99 2   "
-                      r"parked pulls wait p50 \d+ ms$", text, re.M)
+                      r"parked pulls wait p50 [\d.]+ [mu]?s$", text, re.M)
     assert store and int(store[1]) == int(head[1]) - 1, text
     assert int(store[2]) - int(store[1]) in (2, 3), text
-    assert re.search(r"pulls of blocks parked, the oldest for \d+ .*; least clock: rank 2$", text,
+    assert re.search(r"pulls of blocks parked, the oldest for [\d.]+ [mu]?s .*; least clock: rank 2$", text,
                      re.M), text
     ranks = {rank: (int(back), int(waits)) for rank, back, waits in re.findall(
         r"^ +(\d) +(\d+) +(\d+) % +[0-3] +[\d.]+ [mu]?s$", text, re.M)}
