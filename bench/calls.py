@@ -7,8 +7,10 @@ program of an older tree runs in turns with this one, and the ratios are of the 
 repetitions.
 
 What can go wrong: with two ranks there are four threads; where there are fewer cores, the 99th
-percentile is the operating system's and not the lock's.
+percentile is the operating system's and not the lock's: the last columns count the calls over 3 us,
+those in which the caller slept (for the lock), and those in which another thread got its core.
 """
+import collections
 import json
 
 import report
@@ -36,6 +38,7 @@ def run(options):
         samples = {(side, call, at): report.Samples()
                    for side in sides for call in CALLS for at in ("p50", "p99")}
         seconds = {side: report.Samples() for side in sides}
+        slow = collections.Counter()
         for _ in range(options.repetitions):
             for side, program in sides.items():
                 text = report.run_program([program, str(ranks), *SHAPE, str(options.steps)],
@@ -45,15 +48,18 @@ def run(options):
                 for call in CALLS:
                     for at in ("p50", "p99"):
                         samples[side, call, at].add(times[call][at] / 1000)
+                    for what in ("slow", "slept", "preempted"):
+                        slow[side, call, what] += times[call][what]
         for side in sides:
             for call in CALLS:
                 rows.append([f"{ranks} rank{'s' * (ranks > 1)}, {side}: {call}",
                              samples[side, call, "p50"].cell(2),
-                             samples[side, call, "p99"].cell(1)])
+                             samples[side, call, "p99"].cell(1)]
+                            + [slow[side, call, what] for what in ("slow", "slept", "preempted")])
             rows.append([f"{ranks} rank{'s' * (ranks > 1)}, {side}: all steps, s",
-                         seconds[side].cell(3), ""])
+                         seconds[side].cell(3)] + [""] * 4)
         medians[ranks] = {key: one.median for key, one in samples.items()}
-    report.table(["us", "p50", "p99"], rows)
+    report.table(["us", "p50", "p99", "over 3", "slept", "preempted"], rows)
     figures = {f"{call}_{at}_us": medians[1]["this tree", call, at]
                for call in CALLS for at in ("p50", "p99")}
     if options.against:

@@ -7,7 +7,10 @@
 // session's lock: no system call of a transport keeps the progress thread away from it. Each step
 // submits every tensor of BYTES bytes, ends the step and polls each tensor until it is done. The
 // first step of ten is not counted. Prints one line of JSON: nanoseconds of rank 0's calls, p50,
-// p99 and how many, and the wall time of all counted steps.
+// p99 and how many; of those over 3 us, in how many the caller slept (for the lock) and in how many
+// more it lost its core to another thread; and the wall time of all counted steps.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -21,14 +24,32 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+constexpr double kSlowNs = 3000;
+
+rusage this_thread() {
+  rusage usage{};
+  ::getrusage(RUSAGE_THREAD, &usage);
+  return usage;
+}
+
 struct Times {
   std::vector<double> ns;
+  std::size_t slow = 0, slept = 0, preempted = 0;
   template <class Call>
   auto measure(bool counted, Call call) {
+    const rusage before = this_thread();
     const auto start = Clock::now();
     auto result = call();
     const auto end = Clock::now();
-    if (counted) ns.push_back(std::chrono::duration<double, std::nano>(end - start).count());
+    if (!counted) return result;
+    ns.push_back(std::chrono::duration<double, std::nano>(end - start).count());
+    if (ns.back() <= kSlowNs) return result;
+    const rusage after = this_thread();
+    ++slow;
+    if (after.ru_nvcsw != before.ru_nvcsw)
+      ++slept;
+    else if (after.ru_nivcsw != before.ru_nivcsw)
+      ++preempted;
     return result;
   }
   void print(const char* name) {
@@ -36,8 +57,10 @@ struct Times {
     const auto at = [&](double share) {
       return ns[static_cast<std::size_t>(share * (ns.size() - 1))];
     };
-    std::printf("\"%s\": {\"p50\": %.0f, \"p99\": %.0f, \"count\": %zu}, ", name, at(0.5), at(0.99),
-                ns.size());
+    std::printf(
+        "\"%s\": {\"p50\": %.0f, \"p99\": %.0f, \"count\": %zu, \"slow\": %zu, \"slept\": %zu, "
+        "\"preempted\": %zu}, ",
+        name, at(0.5), at(0.99), ns.size(), slow, slept, preempted);
   }
 };
 
