@@ -253,8 +253,8 @@ def test_top_shows_a_running_store_and_for_whom_the_others_wait(stored):
                       r"parked pulls wait p50 [\d.]+ [mu]?s$", text, re.M)
     assert store and int(store[1]) == int(head[1]) - 1, text
     assert int(store[2]) - int(store[1]) in (2, 3), text
-    assert re.search(r"pulls of blocks parked, the oldest for [\d.]+ [mu]?s .*; least clock: rank 2$", text,
-                     re.M), text
+    assert re.search(r"pulls of blocks parked, the oldest for [\d.]+ [mu]?s .*; "
+                     r"least clock: rank 2$", text, re.M), text
     ranks = {rank: (int(back), int(waits)) for rank, back, waits in re.findall(
         r"^ +(\d) +(\d+) +(\d+) % +[0-3] +[\d.]+ [mu]?s$", text, re.M)}
     assert set(ranks) == {"0", "1", "2"} and ranks["2"][0] in (2, 3), text
