@@ -28,6 +28,7 @@ using ChunkIndex = std::uint32_t;  // within one stream's layout
 using Cookie = std::uint64_t;      // proves membership; 0 is never valid
 using Priority = std::uint8_t;     // 0 is the most urgent
 inline constexpr Priority kLeastUrgent = 255;
+inline constexpr unsigned kPrioritiesOfClass = 8;  // so many in a row share a class of a port
 
 enum class StreamId : std::uint8_t {
   kGradients = 0,    // one sum of all workers a step; of a store what is pushed

@@ -252,10 +252,18 @@ void Relay::descend(Passage& passage, std::uint32_t from_stage, TimeNs now) {
            now);
 }
 
+// Networks whose ports send what has farthest to go keep all of them busy, those whose ports send
+// what came first need not (Andrews et al., JACM 2001). In plain servers' ports send both ways.
+Priority Relay::priority_of(const Passage& passage, Way way) const noexcept {
+  const bool down = mode_ == BcubeMode::kAggregated && way == Way::kDown;
+  const unsigned behind = down ? kPrioritiesOfClass : 0;
+  return static_cast<Priority>(std::min<unsigned>(passage.priority + behind, kLeastUrgent));
+}
+
 void Relay::submit(Passage& passage, const Stop& stop, Submission submission, TimeNs now) {
   Lane& lane = lanes_[stop.lane];
   submission.tensor = stop.tensor;
-  submission.priority = passage.priority;
+  submission.priority = priority_of(passage, lane.place.way);
   submission.ready_ns = std::max(now, passage.ready_ns);
   ++passage.in_flight;
   if (Detour* const detour = detour_of(lane)) {

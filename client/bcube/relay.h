@@ -349,6 +349,7 @@ class Relay final : public Member {
   void descend(Passage& passage, std::uint32_t from_stage, TimeNs now);
   void finish(Passage& passage, TimeNs now);
   void end_step_when_done(TimeNs now);
+  Priority priority_of(const Passage& passage, Way way) const noexcept;
   void submit(Passage& passage, const Stop& stop, Submission submission, TimeNs now);
   void fail(Status why, TimeNs now);
 

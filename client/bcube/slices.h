@@ -15,8 +15,8 @@
 
 namespace sluice::client {
 
-inline constexpr std::uint32_t kSliceChunks = 16;   // at most
-inline constexpr std::uint32_t kSlicesALevel = 16;  // of an owner in a thread, if there are as many
+inline constexpr std::uint32_t kSliceChunks = 16;  // at most
+inline constexpr std::uint32_t kSlicesALevel = 8;  // of an owner in a thread, if there are as many
 
 struct Slice {
   std::uint32_t tensor = 0;

@@ -8,7 +8,7 @@ constexpr std::uint8_t kDscpCs1 = 8;
 constexpr ClassIndex kLeastUrgent = kClassCount - 1;
 // Chunks take a band of the classes, 16 to 47.
 constexpr unsigned kFirstChunkClass = 16;
-constexpr unsigned kChunkClasses = 32;
+constexpr unsigned kChunkClasses = 256 / kPrioritiesOfClass;
 
 // Class selector 7 becomes class 0, class selector 0 class 56.
 constexpr ClassIndex class_of_precedence(unsigned precedence) noexcept {

@@ -65,8 +65,11 @@ BcubeWorld::BcubeWorld(BcubeOptions options)
   plan_.zero_weights = options_.zero_weights;
   plan_.averaging = options_.averaging;
   plan_.collectives = options_.collectives;
-  for (std::uint32_t link = 0; link < up_link(bcube_.servers(), 0); ++link)
-    links_.push_back({.link = Link(link, options_.link)});
+  for (std::uint32_t link = 0; link < up_link(bcube_.servers(), 0); ++link) {
+    LinkOptions cable = options_.link;
+    cable.by_priority = link % 2 != 0 || plain();  // of a switch, or what serves as one
+    links_.push_back({.link = Link(link, cable)});
+  }
   for (std::uint32_t index = 0; index < boxes_.size(); ++index) {
     make_box(index);
     events_.push(0, EventKind::kTick, index);

@@ -76,7 +76,8 @@ void Link::enqueue(FrameIndex frame, FramePool& pool, EventQueue& events, TimeNs
   dataplane::EgressQueue::Item item;
   item.packet = as_pointer(frame);
   item.bytes = static_cast<std::uint32_t>(pool[frame].bytes.size());
-  item.egress_class = static_cast<dataplane::ClassIndex>(pool[frame].priority / 4);
+  item.egress_class =
+      static_cast<dataplane::ClassIndex>(options.by_priority ? pool[frame].priority / 4 : 0);
   for (dataplane::EgressQueue::Item victim; !queue_.push(item);) {
     if (!queue_.make_room(item, victim)) return drop(frame, LinkDrop::kQueueFull, pool);
     --counters_.queued;

@@ -29,6 +29,7 @@ struct LinkOptions {
   std::uint32_t train_loss_ppm = 0;     // of whole trains
   std::uint32_t mark_above_frames = 0;  // congestion-experienced when more wait; 0: never
   std::uint32_t queue_frames = 1024;
+  bool by_priority = true;  // false: frames leave as they came, as from a host's card
   std::uint64_t bytes_per_second = 1'250'000'000;
   DurationNs delay_ns = 10 * kMicrosecond;
   DurationNs jitter_ns = 0;

@@ -31,8 +31,8 @@ def record(setting):
             "--levels", setting.levels, "--gbps", settings.GBPS, "--elems", *setting.elems]
     argv += ["--plain"] if setting.mode == "plain" else []
     if setting.by_slices:
-        argv += ["--frame-bytes", settings.FRAME_BYTES, "--chunk-bytes", settings.CHUNK_BYTES,
-                 "--age-classes", setting.age_classes]
+        argv += ["--frame-bytes", settings.FRAME_BYTES, "--chunk-bytes", settings.CHUNK_BYTES]
+        argv += ["--in-order"] if setting.in_order else []
     row = json.loads(report.run_program([str(word) for word in argv], timeout_s=3600))
     if not setting.by_slices:
         got = (row["chunk_bytes"], row["frame_bytes"])
@@ -61,8 +61,8 @@ class Results:
     def model(self, model, mode):
         return self.of.get(settings.Setting(model, *settings.MODEL_SHAPE, mode))
 
-    def by_slices(self, setting, age_classes=1):
-        return self.of.get(replace(setting, by_slices=True, age_classes=age_classes))
+    def by_slices(self, setting, in_order=False):
+        return self.of.get(replace(setting, by_slices=True, in_order=in_order))
 
 
 def wire_s(share, size):
@@ -129,17 +129,17 @@ def figures(results):
 
 
 HEADERS = ["gradient", "(n,k)", "servers", "mode", "port's bytes / theory", "theory, of P/C",
-           "least / theory", "time / theory", "by slices", "in classes of age"]
+           "least / theory", "time / theory", "by slices", "as they came"]
 
 
 def rows(results):
     out = []
-    for setting in sorted({replace(setting, by_slices=False, age_classes=1)
+    for setting in sorted({replace(setting, by_slices=False, in_order=False)
                            for setting in results.of},
                           key=lambda one: (one.what, one.megabytes, one.ports, one.levels,
                                            one.mode)):
         times = (results.of.get(setting), results.by_slices(setting),
-                 results.by_slices(setting, settings.AGE_CLASSES))
+                 results.by_slices(setting, in_order=True))
         row = times[0]
         out.append([f"{setting.bytes / 1e6:.4g} MB, {setting.what}",
                     f"({setting.ports},{setting.levels})", setting.ports ** setting.levels,

@@ -21,8 +21,6 @@ CONTRIBUTION_BYTES = 1436  # of its frame, the other one is a result's
 CABLES_S = 4e-6            # to a switch and from it
 SHAPES = ((2, 2), (3, 2), (4, 2), (2, 3), (3, 3), (2, 4), (8, 2), (4, 3))
 ONE_LEVEL = (9, 1)  # plain: a parameter server on all servers; aggregated: one big box
-AGED_SHAPES = ((4, 3), (8, 3))  # of the big ones, aggregated, by slices in classes of age as well
-AGE_CLASSES = 64  # as many as an egress port of the appliance has
 BIG_SHAPES = {(3, 3): 84, (4, 3): 198, (8, 3): 528, (16, 3): 1057}  # and megabytes, by slices only
 SHORT_SHAPES = ((2, 2), (3, 2))
 MEGABYTES, SHORT_MEGABYTES = 24, 3
@@ -41,13 +39,13 @@ class Setting:
     mode: str
     megabytes: int = 0
     by_slices: bool = False  # by slices_model.cc
-    age_classes: int = 1     # likewise
+    in_order: bool = False   # likewise: switches send what came first
 
     @property
     def key(self):
         key = f"{self.what}/{self.ports}.{self.levels}/{self.mode}/{self.megabytes}"
         key += "/slices" if self.by_slices else ""
-        return key if self.age_classes == 1 else f"{key}/{self.age_classes}"
+        return key + ("/in order" if self.in_order else "")
 
     @property
     def elems(self):
@@ -76,8 +74,8 @@ LONG = with_slices(uniform((*SHAPES, ONE_LEVEL), MEGABYTES) + [
 LONG += [Setting("uniform", 4, 3, "aggregated", 33)]  # added: full slices twice
 LONG += [Setting("uniform", *shape, mode, megabytes, by_slices=True)
          for shape, megabytes in BIG_SHAPES.items() for mode in MODES]
-LONG += [Setting("uniform", *shape, "aggregated", BIG_SHAPES[shape], True, AGE_CLASSES)
-         for shape in AGED_SHAPES]
+LONG += [Setting("uniform", *shape, "aggregated", megabytes, by_slices=True, in_order=True)
+         for shape, megabytes in BIG_SHAPES.items()]
 SHORT = with_slices(uniform(SHORT_SHAPES, SHORT_MEGABYTES) + [
     Setting("lenet5", *MODEL_SHAPE, mode) for mode in MODES])
 

@@ -1,11 +1,11 @@
 // bench_bml_slices: one step of a BCube job, a slice at a time, for shapes of thousands of servers.
 //
 // Cut, stages and topology are client/bcube's; ports take a slice's time and send the earliest
-// slice that is ready. Switches send what came first, or tell classes of slices by their age, each
-// of as many that follow each other, and send the earliest class first. There are no sessions,
-// appliances, windows, losses or feedback, and what is being sent is not interrupted. A slice's
-// positions: 0 .. k - 1 are the stages on the way up, k .. 2k - 1 the same stages backwards on the
-// way down. Standard output: a line of JSON.
+// slice that is ready. Switches that sum send averages on their way down when nothing else waits,
+// as client/bcube's priorities make them; plain ones, and all with --in-order, what came first.
+// There are no sessions, appliances, windows, losses or feedback, and what is being sent is not
+// interrupted. A slice's positions: 0 .. k - 1 are the stages on the way up, k .. 2k - 1 the same
+// stages backwards on the way down. Standard output: a line of JSON.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdint>
@@ -31,7 +31,7 @@ struct Options {
   double gbps = 10;
   double frame_bytes = 0;  // a chunk's, on the cable
   double delay_s = 4e-6;   // of the cables to a switch and from it
-  std::uint32_t age_classes = 1;
+  bool in_order = false;   // switches send what came first
 };
 
 class Model {
@@ -45,7 +45,7 @@ class Model {
         chunk_elems_(options.chunk_bytes / sizeof(float)),
         frame_s_(options.frame_bytes * 8 / (options.gbps * 1e9)),
         delay_s_(options.delay_s),
-        class_slices_((slices_.size() + options.age_classes - 1) / options.age_classes),
+        in_order_(options.plain || options.in_order),
         of_thread_(k_),
         out_(std::size_t{bcube.servers()} * k_),
         in_(out_.size()) {
@@ -105,11 +105,11 @@ class Model {
     }
   };
   struct Arrival {
-    std::uint64_t age_class = 0;
+    bool down = false;
     double at_s = 0;
     Item item;
     bool operator<(const Arrival& other) const noexcept {  // who is sent later
-      return std::pair(age_class, at_s) > std::pair(other.age_class, other.at_s);
+      return std::pair(down, at_s) > std::pair(other.down, other.at_s);
     }
   };
   struct OutPort {
@@ -214,7 +214,7 @@ class Model {
   void arrive(const Item& item, std::uint32_t server, std::uint32_t level) {
     const std::uint32_t port = server * k_ + level;
     const double at_s = now_s_ + frame_s_ + delay_s_;
-    in_[port].coming.push({item.slice / class_slices_, at_s, item});
+    in_[port].coming.push({!in_order_ && item.position >= k_, at_s, item});
     events_.emplace(at_s, Event::kArrives, port);
   }
 
@@ -272,7 +272,7 @@ class Model {
   const std::uint32_t n_, k_;
   const std::uint64_t chunk_elems_;
   const double frame_s_, delay_s_;
-  const std::uint64_t class_slices_;
+  const bool in_order_;
   std::vector<std::vector<std::uint32_t>> of_thread_;
   std::vector<OutPort> out_;
   std::vector<InPort> in_;
@@ -295,7 +295,7 @@ int main(int argc, char** argv) {
   app.add_option("--frame-bytes", options.frame_bytes, "a chunk's, on the cable")->required();
   app.add_option("--chunk-bytes", options.chunk_bytes);
   app.add_option("--gbps", options.gbps, "of a port, each way");
-  app.add_option("--age-classes", options.age_classes, "of a switch")->check(CLI::PositiveNumber);
+  app.add_flag("--in-order", options.in_order, "switches send what came first");
   app.add_flag("--plain", options.plain, "switches only forward");
   CLI11_PARSE(app, argc, argv);
   std::vector<sluice::client::TensorSpec> tensors;
