@@ -12,6 +12,7 @@ those in which the caller slept (for the lock), and those in which another threa
 """
 import collections
 import json
+import math
 
 import report
 
@@ -49,7 +50,7 @@ def run(options):
                     for at in ("p50", "p99"):
                         samples[side, call, at].add(times[call][at] / 1000)
                     for what in ("slow", "slept", "preempted"):
-                        slow[side, call, what] += times[call][what]
+                        slow[side, call, what] += times[call].get(what, math.nan)  # an older one
         for side in sides:
             for call in CALLS:
                 rows.append([f"{ranks} rank{'s' * (ranks > 1)}, {side}: {call}",

@@ -132,7 +132,7 @@ endfunction()
 function(sluice_test_headers name)
   if(NOT TARGET ${name})
     set(empty ${PROJECT_BINARY_DIR}/${name}.cc)
-    file(WRITE ${empty} "")
+    file(CONFIGURE OUTPUT ${empty} CONTENT "")  # once
     add_executable(${name} EXCLUDE_FROM_ALL ${empty})  # compiled as a test is, or it isn't taken
     target_precompile_headers(${name} PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
     target_link_libraries(${name} PRIVATE GTest::gmock GTest::gtest_main Threads::Threads

@@ -283,15 +283,21 @@ double bytes_ns(const BcubeWorld& world, const BcubeOptions& options) {
          static_cast<double>(options.link.bytes_per_second) * kSecond;
 }
 
+// A step to be timed, the second one.
+BcubeOptions timed(const BcubeShape& shape, std::vector<std::uint64_t> elem_counts) {
+  BcubeOptions options = options_of(shape);
+  options.elem_counts = std::move(elem_counts);
+  options.steps = 2;
+  options.check_values = false;
+  options.link.queue_frames = 8192;
+  return options;
+}
+
 // Until the last average of the last server.
 TEST(Bcube, AStepTakesTheTimeOfItsBytes) {
   for (const BcubeMode mode : {BcubeMode::kAggregated, BcubeMode::kPlain}) {
-    BcubeOptions options = options_of({3, 2, mode});
-    options.elem_counts = std::vector<std::uint64_t>(4, 36 * 16 * 336);
-    options.steps = 2;
-    options.check_values = false;
+    BcubeOptions options = timed({3, 2, mode}, std::vector<std::uint64_t>(4, 36 * 16 * 336));
     options.link.bytes_per_second = 125'000'000;
-    options.link.queue_frames = 8192;
     BcubeWorld world(options);
     expect_clean(world);
     EXPECT_LE(static_cast<double>(world.step_ns(2)) / bytes_ns(world, options), 1.15)
@@ -301,11 +307,8 @@ TEST(Bcube, AStepTakesTheTimeOfItsBytes) {
 
 // LeNet-5's gradient. With averages and sums in the order in which they come 1.32.
 TEST(Bcube, SumsOnTheirWayUpOvertakeAveragesOnTheirWayDown) {
-  BcubeOptions options = options_of({3, 2, BcubeMode::kAggregated});
-  options.elem_counts = {150, 6, 2400, 16, 48'000, 120, 10'080, 84, 840, 10};
-  options.steps = 2;
-  options.check_values = false;
-  options.link.queue_frames = 8192;
+  BcubeOptions options =
+      timed({3, 2, BcubeMode::kAggregated}, {150, 6, 2400, 16, 48'000, 120, 10'080, 84, 840, 10});
   options.link.delay_ns = 2 * kMicrosecond;
   BcubeWorld world(options);
   expect_clean(world);
@@ -317,13 +320,10 @@ TEST(Bcube, SumsOnTheirWayUpOvertakeAveragesOnTheirWayDown) {
 TEST(Bcube, PrioritiesHoldAtEveryHop) {
   for (const BcubeMode mode : {BcubeMode::kAggregated, BcubeMode::kPlain}) {
     const int share = mode == BcubeMode::kPlain ? 2 : 4;
-    BcubeOptions options = options_of({3, 2, mode});
-    options.elem_counts = {18 * 336, 18 * 200 * 336};  // the last one first, and less urgent
-    options.steps = 2;
-    options.check_values = false;
+    BcubeOptions options =
+        timed({3, 2, mode}, {18 * 336, 18 * 200 * 336});  // the last one first, and less urgent
     options.compute_max_ns = 2 * kMillisecond;
     options.link.bytes_per_second = 125'000'000;
-    options.link.queue_frames = 8192;
     BcubeWorld world(options);
     expect_clean(world);
     for (Step step = 1; step <= options.steps; ++step)
@@ -335,11 +335,8 @@ TEST(Bcube, PrioritiesHoldAtEveryHop) {
 // Tensors in strict order end one by one, and who gets no result for its last chunks asks for them
 // sooner than a lost packet is missed: waiting for that took 11.3 ms instead of 6.9.
 TEST(Bcube, TheLastOfManyTensorsWaitsForNoTimer) {
-  BcubeOptions options = options_of({3, 2, BcubeMode::kAggregated});
-  options.elem_counts = std::vector<std::uint64_t>(38, 18 * 10 * 336);
-  options.steps = 2;
-  options.check_values = false;
-  options.link.queue_frames = 8192;
+  BcubeOptions options =
+      timed({3, 2, BcubeMode::kAggregated}, std::vector<std::uint64_t>(38, 18 * 10 * 336));
   options.link.delay_ns = 2 * kMicrosecond;
   BcubeWorld world(options);
   expect_clean(world);
@@ -352,13 +349,9 @@ TEST(Bcube, TheLastOfManyTensorsWaitsForNoTimer) {
 TEST(Bcube, WhatUrgentTensorsOvertakeWaitsForNoTimer) {
   for (const BcubeShape& shape : {kBcubeShapes[2], kBcubeShapes[3]}) {
     for (const std::uint32_t credit_packets : {64u, 128u, 256u}) {
-      BcubeOptions options = options_of(shape);
-      options.elem_counts = std::vector<std::uint64_t>(64, 21504);
-      options.steps = 2;
+      BcubeOptions options = timed(shape, std::vector<std::uint64_t>(64, 21504));
       options.steps_apart = true;
-      options.check_values = false;
       options.receive_credit_packets = credit_packets;
-      options.link.queue_frames = 8192;
       options.link.delay_ns = 2 * kMicrosecond;
       BcubeWorld world(options);
       expect_clean(world);
@@ -370,13 +363,10 @@ TEST(Bcube, WhatUrgentTensorsOvertakeWaitsForNoTimer) {
 
 // Its neighbours would wait for a server that gets many datagrams in a row from each of them.
 TEST(Bcube, WhereServersSumTheirPortsAreBusyAllTheTime) {
-  BcubeOptions options = options_of({9, 1, BcubeMode::kPlain});
-  options.elem_counts = std::vector<std::uint64_t>(4, 9 * 128 * 336);
-  options.steps = 2;
+  BcubeOptions options =
+      timed({9, 1, BcubeMode::kPlain}, std::vector<std::uint64_t>(4, 9 * 128 * 336));
   options.steps_apart = true;
-  options.check_values = false;
   options.link.bytes_per_second = 1'250'000'000;
-  options.link.queue_frames = 8192;
   options.link.delay_ns = 2 * kMicrosecond;
   BcubeWorld world(options);
   expect_clean(world);
