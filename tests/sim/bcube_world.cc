@@ -67,7 +67,7 @@ BcubeWorld::BcubeWorld(BcubeOptions options)
   plan_.collectives = options_.collectives;
   for (std::uint32_t link = 0; link < up_link(bcube_.servers(), 0); ++link) {
     LinkOptions cable = options_.link;
-    cable.by_priority = link % 2 != 0 || plain();  // of a switch, or what serves as one
+    cable.by_priority = link % 2 != 0;  // of a switch; a server's is a card's
     links_.push_back({.link = Link(link, cable)});
   }
   for (std::uint32_t index = 0; index < boxes_.size(); ++index) {
