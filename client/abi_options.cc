@@ -104,6 +104,11 @@ Status check_options(const sluice_options& options) {
     return bad("options.rank is " + std::to_string(options.rank) + "; must be below world_size " +
                std::to_string(options.world_size));
   }
+  const std::string reproducible = text_or(std::getenv("SLUICE_REPRODUCIBLE"), "0");
+  if (!reproducible.empty() && reproducible != "0" && reproducible != "1") {
+    return bad("SLUICE_REPRODUCIBLE is \"" + reproducible +
+               "\" in the environment; must be 1, for sums in the order of ranks, or 0");
+  }
   if (options.ordinal > UINT16_MAX) {
     return bad("options.ordinal is " + std::to_string(options.ordinal) + "; must be below 65536");
   }
@@ -179,8 +184,7 @@ void fill(const sluice_options& options, JoinRequest& request) {
   request.session.join_timeout_ns = options.join_timeout_ms * kMs;
   request.session.silence_timeout_ns = options.silence_timeout_ms * kMs;
   request.session.stall_report_ns = options.stall_report_ms * kMs;
-  const char* const reproducible = std::getenv("SLUICE_REPRODUCIBLE");
-  const bool by_environment = reproducible != nullptr && std::strcmp(reproducible, "1") == 0;
+  const bool by_environment = text_or(std::getenv("SLUICE_REPRODUCIBLE"), "0") == "1";
   request.session.reproducible =
       options.reproducible < 0 ? by_environment : options.reproducible != 0;
   request.session.schedule.policy = static_cast<Schedule>(options.schedule);

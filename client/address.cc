@@ -8,8 +8,8 @@ namespace {
 Status bad_address(std::string_view text, std::string_view why) {
   return {StatusCode::kInvalidArgument,
           "address \"" + std::string(text) + "\": " + std::string(why) +
-              "; expected udp://10.0.0.1:7700, vhost://10.0.0.1:7700/path/to/socket or "
-              "inproc://name"};
+              "; expected udp://10.0.0.1:7700, vhost://10.0.0.1:7700/path/to/socket, "
+              "inproc://name or bcube://n,k?levels=ADDRESS,..."};
 }
 
 // Splits "host", "host:port", "[v6]" or "[v6]:port". Empty result: fine.
@@ -31,6 +31,8 @@ std::string_view split_host_port(std::string_view text, Address& address) {
   if (port.empty()) return {};
   if (port[0] != ':') return "the closing bracket must be followed by :port or nothing";
   port.remove_prefix(1);
+  if (port.find('/') != std::string_view::npos)
+    return "nothing follows the port: the job's name is an option of its own";
   unsigned value = 0;
   const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), value);
   // The data ports follow the control port.

@@ -67,11 +67,6 @@ void check_address(const Config& config, Report& report) {
 
 void check_appliance(const Config& config, const HostFacts& host, Report& report) {
   const ApplianceConfig& appliance = config.appliance;
-  if (appliance.port + appliance.shards > 65535)
-    report.conflict({"appliance.port", "appliance.shards"},
-                    "the data ports end beyond 65535: port " + number(appliance.port) + " with " +
-                        number(appliance.shards) + " shards; give a port of at most " +
-                        number(65535u - appliance.shards));
   // Two spinning threads on one core take turns a scheduler's tick long: worse than one shard.
   if (appliance.polling == Polling::kBusy && appliance.shards > host.cpu_count)
     report.conflict({"appliance.shards", "appliance.polling"},

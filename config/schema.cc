@@ -38,7 +38,7 @@ constexpr KeySpec kSchema[] = {
     {Section::kAppliance, "mac", "", 0, 0,
      "Ethernet address of the appliance on all its ports. Unset: made from the IPv4 address.",
      [](Target t) -> Field { return &t.config->appliance.mac; }},
-    {Section::kAppliance, "port", "", 1, 65534,
+    {Section::kAppliance, "port", "", 1, 65535 - kMaxShards,
      "UDP port of JOIN. Data of shard s goes to this port + 1 + s.",
      [](Target t) -> Field { return &t.config->appliance.port; }},
     {Section::kAppliance, "shards", "", 1, kMaxShards,

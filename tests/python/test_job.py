@@ -30,6 +30,21 @@ def test_the_mean_of_integer_gradients_is_exact_and_in_place(address):
             assert (bias == numpy.arange(7) * 10).all()
 
 
+def test_a_weight_that_is_no_number_of_samples_is_refused(address):
+    def work(job):
+        bias = numpy.ones(7, numpy.float32)
+        for weight in (-1, 1 << 32, 0.5, "2"):
+            with pytest.raises(sluice.InvalidArgument, match=f"weight={weight!r}: must be a whole"):
+                job.submit("bias", bias, weight=weight)
+        job.submit("bias", bias, weight=numpy.int64(3))
+        job.end_step()
+        weight = job.wait("bias", timeout=30).weight
+        job.wait_step(timeout=30)
+        return weight
+
+    assert on_all_ranks(work, 2, address) == [6, 6]
+
+
 @pytest.mark.parametrize("schedule", ["strict", "credit", "prophet", "fifo"])
 def test_every_schedule_gives_the_same_sums_and_tells_its_plan(address, schedule):
     def work(job):

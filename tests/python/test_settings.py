@@ -69,6 +69,38 @@ def test_disable_is_off_unless_set():
     assert not _settings.disabled({})
     assert not _settings.disabled({"SLUICE_DISABLE": "0"})
     assert _settings.disabled({"SLUICE_DISABLE": "1"})
+    for text in ("false", "no", "yes"):
+        with pytest.raises(errors.InvalidArgument, match=f"SLUICE_DISABLE='{text}'.* must be 1"):
+            _settings.disabled({"SLUICE_DISABLE": text})
+
+
+@pytest.mark.parametrize("name, value", [
+    ("rank", -1), ("rank", 0.5), ("rank", "a"), ("world_size", 0), ("world_size", 1 << 33),
+    ("mtu", -1), ("chunk_bytes", -64), ("join_timeout", -1), ("silence_timeout", 0),
+    ("stall_report", "5"), ("weird", 1)])
+@pytest.mark.usefixtures("library")
+def test_an_option_with_a_wrong_value_is_refused_by_its_name_and_value(name, value):
+    options = {"rank": 0, "world_size": 1, name: value}
+    expected = "no option 'weird'" if name == "weird" else f"{name}={value!r}: must be"
+    with pytest.raises(errors.InvalidArgument) as raised:
+        sluice.Job([("w", 10, "float32")], "inproc://wrong", **options)
+    assert expected in str(raised.value)
+
+
+@pytest.mark.usefixtures("library")
+def test_what_is_nearly_an_option_or_a_tensor_is_refused_with_the_right_form():
+    with pytest.raises(errors.InvalidArgument, match="did you mean 'wire'"):
+        sluice.Job([("w", 10, "float32")], "inproc://wrong", rank=0, world_size=1, wires="int8")
+    for tensor in ("w", ("w", 1), ("w", -1, "float32")):
+        with pytest.raises(errors.InvalidArgument, match="element count|-1 elements of tensor 'w'"):
+            sluice.Job([tensor], "inproc://wrong", rank=0, world_size=1)
+
+
+@pytest.mark.usefixtures("library")
+def test_sums_in_the_order_of_ranks_are_asked_for_with_1_or_not(monkeypatch):
+    monkeypatch.setenv("SLUICE_REPRODUCIBLE", "yes")
+    with pytest.raises(errors.InvalidArgument, match='SLUICE_REPRODUCIBLE is "yes"'):
+        sluice.Job([("w", 10, "float32")], "inproc://wrong", rank=0, world_size=1)
 
 
 def read_policy(policy, given, env, world_size=6):

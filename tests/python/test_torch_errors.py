@@ -43,7 +43,25 @@ def test_a_wrong_secret_is_refused(appliance, tmp_path):
     assert "secret" in ranks.run(attach_with_wrong_secret, 1, tmp_path, box=appliance)[0]
 
 
+def forgets_to_attach(rank):
+    import ddp_worker as w
+    import sluice.torch
+    model = w.start()
+    if rank == 0:
+        sluice.torch.attach(model, "udp://127.0.0.1:9", join_timeout=1.0)
+    model(w.gradients_of(rank, 1)).backward()
+
+
+@pytest.mark.usefixtures("library")
+def test_a_rank_that_forgot_to_attach_keeps_no_other_from_ending(tmp_path):
+    with ranks.Ranks(forgets_to_attach, 2, tmp_path) as group:
+        outcomes = group.finish(timeout_s=20)
+    assert [outcome.status for outcome in outcomes] == [1, 1]
+    assert "did not all call attach() within 1 s" in outcomes[0].output
+
+
 def bad_models(rank):
+    import copy
     import ddp_worker as w
     import sluice.torch
     import torch
@@ -62,6 +80,13 @@ def bad_models(rank):
         sluice.torch.attach(good, "inproc://once", rank=0, world_size=1)
     except sluice.InvalidArgument as error:
         texts.append(str(error))
+    copied = copy.deepcopy(good)  # has DDP's own all-reduce, and can be attached
+    copied(torch.ones(1, 2)).sum().backward()
+    try:
+        sluice.torch.attach(copied, "inproc://copy", rank=0, world_size=1, weight=-1)
+    except sluice.InvalidArgument as error:
+        texts.append(str(error))
+    sluice.torch.attach(copied, "inproc://copy", rank=0, world_size=1)
     try:
         with good.join():
             good(torch.ones(1, 2))
@@ -72,11 +97,12 @@ def bad_models(rank):
 
 @pytest.mark.usefixtures("library")
 def test_models_that_cannot_be_attached_are_refused_by_parameter(tmp_path):
-    plain, double, sparse, twice, join = ranks.run(bad_models, 1, tmp_path)[0]
+    plain, double, sparse, twice, weight, join = ranks.run(bad_models, 1, tmp_path)[0]
     assert "DistributedDataParallel" in plain and "Linear" in plain
     assert "'1.weight' has type float64" in double
     assert "'0.weight' has sparse gradients" in sparse
     assert "attached already" in twice
+    assert "weight=-1: must be a whole number" in weight
     assert "join()" in join and "drop_last" in join
 
 

@@ -37,8 +37,8 @@ def _close(library, pointer, stats_file, _alive):
     library.sluice_close(pointer)
 
 
-def _interruptible(call, cancelled):
-    """Runs a blocking call so that Ctrl-C works.
+def _interruptible(call, cancelled, on_slice=lambda waited_s: None):
+    """Runs a blocking call so that Ctrl-C works; from the main thread, on_slice(waited_s) between.
 
     Python runs signal handlers on the main thread and between bytecodes only, so from the main
     thread the call moves to a helper thread. `cancelled` is a set of thread idents that the
@@ -58,10 +58,11 @@ def _interruptible(call, cancelled):
             done.set()
 
     thread = threading.Thread(target=helper, name="sluice-call", daemon=True)
+    begun_s = time.monotonic()
     thread.start()
     try:
         while not done.wait(_SLICE_MS / 1000):
-            pass
+            on_slice(time.monotonic() - begun_s)
     except BaseException:
         cancelled.add(thread.ident)
         done.wait(2.0)
@@ -134,11 +135,11 @@ class Handle:
         if status != _abi.OK:
             raise errors.make(status, text)
 
-    def collective(self, name, *arguments, timeout):
+    def collective(self, name, *arguments, timeout, on_slice):
         """Calls a function that blocks and cannot be repeated: its last argument is a timeout."""
         timeout_ms = _abi.FOREVER if timeout is None else int(timeout * 1000)
         status, text = _interruptible(lambda: self._call(name, *arguments, timeout_ms),
-                                      self._cancelled)
+                                      self._cancelled, on_slice)
         if status != _abi.OK:
             raise errors.make(status, text)
 

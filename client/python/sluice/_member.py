@@ -17,7 +17,7 @@ class Member:
         sluice_options."""
         self._library = library = _library.load()
         self.rank = _settings.integer("RANK", options.rank)
-        self.world_size = _settings.integer("WORLD_SIZE", options.world_size)
+        self.world_size = _settings.integer("WORLD_SIZE", options.world_size, least=1)
         self.address = _settings.address(address, self.rank)
         self.name = _settings.job_name(options.job)
         self.tensors = tensors
@@ -26,8 +26,14 @@ class Member:
         self._asked = options.struct(library, rank=self.rank, world_size=self.world_size,
                                      address=self.address.encode(), job_name=self.name.encode(),
                                      **resolved)
-        self._handle = Handle(library, self._asked, self._structs(), self._held,
-                              _settings.stats_file(self.rank))
+        try:
+            self._handle = Handle(library, self._asked, self._structs(), self._held,
+                                  _settings.stats_file(self.rank))
+        except errors.TimedOut as error:
+            if not self.address.startswith("inproc://"):
+                raise
+            raise errors.TimedOut(f"{error}. Ranks of other processes cannot come to an inproc:// "
+                                  "address, which is this process's") from None
 
     def _structs(self):
         structs = (_abi.Tensor * len(self.tensors))()
@@ -41,7 +47,8 @@ class Member:
                             | (_abi.TENSOR_LAYER if spec.begins_layer else 0))
         return structs
 
-    def _wait(self, call_for_ms, timeout):
+    def _reports(self):
+        """A function of the seconds waited so far that says from time to time what is missing."""
         next_report_s = self._stall_report_s
 
         def on_slice(waited_s):
@@ -54,8 +61,10 @@ class Member:
                 _log.warning("rank %d: %s", self.rank, text)
             else:  # it moves; look again when it could have stood still for long enough
                 next_report_s -= still_s
+        return on_slice
 
-        self._handle.wait(call_for_ms, timeout, on_slice)
+    def _wait(self, call_for_ms, timeout):
+        self._handle.wait(call_for_ms, timeout, self._reports())
 
     # ---- small collectives ----
 
@@ -65,13 +74,15 @@ class Member:
         the same root and size. Blocks."""
         address, size, anchor = _memory.byte_range(buffer, "buffer")
         try:
-            self._handle.collective("sluice_broadcast", root, address, size, timeout=timeout)
+            self._handle.collective("sluice_broadcast", root, address, size, timeout=timeout,
+                                    on_slice=self._reports())
         finally:
             del anchor
 
     def barrier(self, timeout=None):
         """Blocks until all ranks have called it."""
-        self._handle.collective("sluice_barrier", timeout=timeout)
+        self._handle.collective("sluice_barrier", timeout=timeout,
+                                on_slice=self._reports())
 
     # ---- state ----
 

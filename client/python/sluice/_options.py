@@ -1,10 +1,13 @@
 """What a job is joined with: arguments first, the launcher's environment second."""
 
+import difflib
 import os
 from dataclasses import dataclass
 from typing import Optional, Union
 
-from sluice import _abi, _policy, _settings
+from sluice import _abi, _policy, _settings, errors
+
+_MOST_S = 86_400.0  # of a timeout
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,24 @@ class Options:
     device: int = 0
     trace: Optional[str] = None
 
+    @classmethod
+    def of(cls, keywords):
+        """Options with these; raises InvalidArgument for a name that there is not."""
+        known = cls.__dataclass_fields__
+        for name in keywords:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean {near[0]!r}?" if near else ": see sluice.Options"
+                raise errors.InvalidArgument(f"there is no option {name!r}{hint}")
+        return cls(**keywords)
+
+    def _timeout_ms(self, name):
+        seconds = getattr(self, name)
+        if not isinstance(seconds, (int, float)) or not 0.001 <= seconds <= _MOST_S:
+            raise errors.InvalidArgument(
+                f"{name}={seconds!r}: must be seconds, from 0.001 to {_MOST_S:g}")
+        return int(seconds * 1000)
+
     def struct(self, library, *, rank, **resolved):
         """sluice_options with these; `resolved`: fields that the caller has worked out."""
         options = _abi.sized(_abi.Options)
@@ -140,8 +161,10 @@ class Options:
         for field, value in dict(
                 resolved, rank=rank, secret=(_settings.secret(self.secret) or "").encode(),
                 local_address=local.encode() if local else None,
-                run_id=_settings.run_id(self.run_id), ordinal=self.ordinal, mtu=self.mtu,
-                chunk_bytes=self.chunk_bytes, allow_nil=int(self.allow_nil),
+                run_id=_settings.run_id(self.run_id), ordinal=self.ordinal,
+                mtu=_settings.whole(f"mtu={self.mtu!r}", self.mtu),
+                chunk_bytes=_settings.whole(f"chunk_bytes={self.chunk_bytes!r}", self.chunk_bytes),
+                allow_nil=int(self.allow_nil),
                 averaging=_policy.choice("averaging", self.averaging, _abi.AVERAGING),
                 schedule=_policy.choice("schedule", self.schedule, _abi.SCHEDULES),
                 wire=_policy.choice("wire", self.wire, _abi.WIRES),
@@ -151,7 +174,7 @@ class Options:
                 trace_dir=None if self.trace is None else os.fsencode(self.trace)).items():
             setattr(options, field, value)
         for name in ("connect_timeout", "join_timeout", "silence_timeout", "stall_report"):
-            setattr(options, name + "_ms", int(getattr(self, name) * 1000))
+            setattr(options, name + "_ms", self._timeout_ms(name))
         for name, kind in (("prune_fraction", float), ("prune_sigmas", float),
                            ("prune_warmup", int), ("prune_min_elems", int),
                            ("prune_momentum", float)):

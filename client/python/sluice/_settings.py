@@ -68,10 +68,21 @@ def drawn_run_id():
     return secrets.randbits(63) + 1
 
 
-def integer(name, given, env=os.environ, default=None):
+def whole(what, given, least=0):
+    """`given` as an integer below 2^32; `what` says in the error where it stands."""
+    try:
+        number = int(given)
+        if number == float(given) and least <= number < 1 << 32:
+            return number
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise errors.InvalidArgument(f"{what}: must be a whole number from {least}")
+
+
+def integer(name, given, env=os.environ, default=None, least=0):
     """An integer from an argument or the environment; InvalidArgument says how to give it."""
     if given is not None:
-        return int(given)
+        return whole(f"{name.lower()}={given!r}", given, least)
     text = env.get(name, env.get(_SLURM.get(name, name)))
     if text is None:
         if default is not None:
@@ -79,11 +90,7 @@ def integer(name, given, env=os.environ, default=None):
         raise errors.InvalidArgument(
             f"{name} is not known: give {name.lower()}=..., or start the script with "
             f"'python3 -m sluice launch', torchrun or srun, which set {name}")
-    try:
-        return int(text)
-    except ValueError:
-        raise errors.InvalidArgument(
-            f"{name}={text!r} in the environment is not a number") from None
+    return whole(f"{name}={text!r} in the environment", text, least)
 
 
 def expand(text, rank, env=os.environ):
@@ -116,7 +123,11 @@ def secret(given, env=os.environ):
 
 
 def disabled(env=os.environ):
-    return env.get("SLUICE_DISABLE", "0") not in ("", "0")
+    text = env.get("SLUICE_DISABLE", "")
+    if text not in ("", "0", "1"):
+        raise errors.InvalidArgument(
+            f"SLUICE_DISABLE={text!r} in the environment: must be 1, to train without Sluice, or 0")
+    return text == "1"
 
 
 def stats_file(rank, env=os.environ):

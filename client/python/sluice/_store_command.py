@@ -54,10 +54,12 @@ def save(target, path, like, secret=None, run_id=None):
         return store.save(path)
 
 
-def load(target, path, secret=None, run_id=None):
-    """Founds the store of `path` at ADDRESS/JOB and leaves it there. Returns its layers' number."""
+def load(target, path, secret=None, run_id=None, world_size=None):
+    """Founds the store of `path` at ADDRESS/JOB and leaves it there, for `world_size` workers,
+    default as many as it had. Returns what the file says of it."""
     address, job = _split(target)
     about, arrays = _store_file.read(path)
+    about["world_size"] = world_size or about["world_size"]
     run_id = run_id or secrets.randbits(63) + 1
     failures = []
 
@@ -84,7 +86,7 @@ def load(target, path, secret=None, run_id=None):
         thread.join()
     if failures:
         raise failures[0]
-    return len(about["layers"])
+    return about
 
 
 def add_arguments(parser):
@@ -96,7 +98,10 @@ def add_arguments(parser):
                              help="as udp://10.0.0.1:7700/default")
         command.add_argument("file", metavar="FILE", help=".safetensors, or .npz")
         command.add_argument("--secret", help="the appliance's; default SLUICE_SECRET")
-        if name == "save":
+        if name == "load":
+            command.add_argument("--workers", type=int, metavar="N",
+                                 help="that are to come; default as many as the store had")
+        else:
             command.add_argument("--like", metavar="LAYOUT", required=True,
                                  help="an older file of the store, or Store.describe() as .json")
 
@@ -108,9 +113,13 @@ def run(options):
                 iterations = save(options.target, options.file, options.like, options.secret)
                 print(f"{options.file}: {options.target} up to iteration {iterations}")
             else:
-                layers = load(options.target, options.file, options.secret)
-                print(f"{options.target}: {layers} layers of {options.file}; kept for workers of "
-                      "the same world size, layers and options")
+                about = load(options.target, options.file, options.secret,
+                             world_size=options.workers)
+                kind = " ".join(f"{name}={about[name]!r}" for name in ("bound", "update")
+                                if name in about)
+                print(f"{options.target}: {len(about['layers'])} layers of {options.file}, kept "
+                      f"for {about['world_size']} workers with {kind} and the file's other "
+                      "options. Workers with others found a new store, and this one is lost")
             return 0
         return 130
     except (errors.Error, OSError) as error:

@@ -12,6 +12,7 @@ from sluice import errors
 from sluice._torch_dynamo import compiled_modules, is_tracing, unseen
 from sluice._torch_left_behind import to_be_told
 from sluice._torch_units import Units
+from sluice._values import checked_weight
 
 _PRIORITIES = 256
 
@@ -123,6 +124,14 @@ class Attachment:
         self._units = None  # of what is kept of gradients, when they are followed
         self._tell_left_behind = to_be_told(self, job)
 
+    @property
+    def weight(self):
+        return self._weight
+
+    @weight.setter
+    def weight(self, weight):
+        self._weight = checked_weight(weight)
+
     # ---- called by DDP and by autograd ----
 
     def _watch(self, ddp_model):
@@ -143,7 +152,7 @@ class Attachment:
         self._is_ordered = True
 
     def _before_forward(self, ddp_model, is_traced):
-        if self._detached or not torch.is_grad_enabled():
+        if self._detached or ddp_model is not self._model() or not torch.is_grad_enabled():
             return
         self._watch_first_forward(ddp_model.module, is_traced)
         if not ddp_model.training:

@@ -7,10 +7,11 @@ different steps and wait for each other for ever. Each number is a mean over the
 
 import torch
 
-_DIGITS = 4  # of base 256: sums over 1,024 ranks are exact in float32
-_ELEMS = 3 + 2 * _DIGITS
+_DIGITS = 8  # of base 16: sums of their squares over 1,024 ranks are exact in float32
+_ELEMS = 3 + 3 * _DIGITS
 _FINISHED, _TOLD, _FIRST = 0, 1, 2  # _FIRST: rank 0 is in the step and has told its total
-_TOLD_DIGITS, _FIRST_DIGITS = slice(3, 3 + _DIGITS), slice(3 + _DIGITS, _ELEMS)
+_TOLD_DIGITS, _SQUARES, _FIRST_DIGITS = (slice(3 + at * _DIGITS, 3 + (at + 1) * _DIGITS)
+                                        for at in range(3))
 _SAME = 2.0 ** -11  # one of 1,024 ranks that differs by 1 moves a mean by twice as much
 
 SPEC = ("sluice.end", _ELEMS, "float32", True)
@@ -18,7 +19,7 @@ SPEC = ("sluice.end", _ELEMS, "float32", True)
 
 def _digits(total):
     number = 0 if total is None else int(min(total, 2 ** 32 - 2)) + 1
-    return [number >> 8 * place & 255 for place in range(_DIGITS)]
+    return [number >> 4 * place & 15 for place in range(_DIGITS)]
 
 
 def _shown(total):
@@ -43,10 +44,11 @@ class End:
         numbers[_FINISHED] = float(finished)
         if self._told:
             numbers[_TOLD] = 1.0
-            numbers[_TOLD_DIGITS] = _digits(self._total)
+            digits = numbers[_TOLD_DIGITS] = _digits(self._total)
+            numbers[_SQUARES] = [digit * digit for digit in digits]
             if self._rank == 0:
                 numbers[_FIRST] = 1.0
-                numbers[_FIRST_DIGITS] = numbers[_TOLD_DIGITS]
+                numbers[_FIRST_DIGITS] = digits
         self.values.copy_(torch.tensor(numbers))
 
     def all_finished(self):
@@ -60,7 +62,9 @@ class End:
             return None
         mine = _digits(self._total)
         means = [value / told for value in self.values[_TOLD_DIGITS].tolist()]
-        if all(abs(mean - digit) < _SAME for mean, digit in zip(means, mine)):
+        squares = [value / told for value in self.values[_SQUARES].tolist()]  # 19 and 21 mean 20
+        if all(abs(mean - digit) < _SAME and abs(square - digit * digit) < _SAME
+               for mean, square, digit in zip(means, squares, mine)):
             return None
         return (f"{_shown(self._total)} on rank {self._rank}, {self._others(told, means, mine)}: "
                 "give all ranks the same number of steps, or call steps() without one everywhere "
@@ -79,5 +83,5 @@ class End:
 
     @staticmethod
     def _number(digits):
-        number = sum(digit << 8 * place for place, digit in enumerate(digits))
+        number = sum(digit << 4 * place for place, digit in enumerate(digits))
         return None if number == 0 else number - 1

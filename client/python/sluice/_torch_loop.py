@@ -134,6 +134,13 @@ class Loop:
             self._in_body = self._attachment.accepting = True
             try:
                 yield self.applied + 1
+            except GeneratorExit:
+                if total is not None:
+                    _log.warning(
+                        "rank %d left steps(%d) in step %d: call finish() before this rank ends, "
+                        "or the others go on without it, and the replicas part",
+                        self._attachment.job.rank, total, self.applied + 1)
+                raise
             finally:
                 self._in_body = self._attachment.accepting = False
             self.update()

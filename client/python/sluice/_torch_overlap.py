@@ -359,8 +359,7 @@ class Overlap(Attachment):
             self._parts.done()
 
     def detach(self):
-        """As Attachment.detach(), after a flush(). When the job has failed, the step that is due
-        is dropped for the parameters that it was not applied to yet."""
+        """As Attachment.detach(), after a flush(); a failed job's step stays applied in part."""
         super().detach()
 
     def _end(self, leave):
@@ -382,8 +381,9 @@ class Overlap(Attachment):
         try:
             self.flush()
         except errors.Error as error:
-            _log.warning("sluice.torch.overlap: the last step is missing in %d of %d parameters: "
-                         "%s", len(self._awaited), len(self._parameters), error)
+            if not isinstance(error, errors.Forked):  # the parent has it
+                _log.warning("sluice.torch.overlap: the last step is missing in %d of %d "
+                             "parameters: %s", len(self._awaited), len(self._parameters), error)
 
     def _release(self):
         """Lets go of the model; gradients that are still awaited are lost."""

@@ -257,8 +257,9 @@ class StaleSynchronous:
             if layer.pulling and any(parameter.grad is not None and bool(parameter.grad.any())
                                      for parameter in layer.parameters):
                 raise _bad(f"module '{layer.name}' has gradients, but its forward was not called "
-                           "since the last step(): something uses its parameters past it. Call "
-                           "flush() before such a forward")
+                           "since the last step(): something uses its parameters past it, so call "
+                           "flush() before such a forward; or step() came twice after one "
+                           "backward()")
             self._await(layer)
 
     def _check_update(self):

@@ -1,6 +1,7 @@
 """What a Job is told and tells, as values; and ctypes' forms of them."""
 
 import ctypes
+import operator
 from typing import NamedTuple, Optional
 
 from sluice import _abi, errors
@@ -26,6 +27,18 @@ class StepReport(NamedTuple):
     weight: int  # the effective batch: total weight in the sum; the least of its chunks
     counted: bool  # this rank is in every chunk
     share: float  # of the live ranks that are in its first chunk: k/n. Equal on all ranks
+
+
+def checked_weight(weight):
+    """`weight` as a submission can have it; raises InvalidArgument."""
+    try:
+        number = operator.index(weight)
+    except TypeError:
+        number = -1
+    if not 0 <= number <= 0xFFFF_FFFF:
+        raise errors.InvalidArgument(
+            f"weight={weight!r}: must be a whole number of samples from 0 to 2^32 - 1")
+    return number
 
 
 class LeftBehind(NamedTuple):

@@ -13,11 +13,11 @@ seconds (None: no limit). After fork() a job is inert in the child: its methods 
 
 import ctypes
 
-from sluice import _abi, _memory, _policy, errors
+from sluice import _abi, _memory, _policy, _settings, errors
 from sluice._member import Member
 from sluice._options import Options
 from sluice._stragglers import Stragglers
-from sluice._values import LeftBehind, Result, Tensor, dtype_name
+from sluice._values import LeftBehind, Result, Tensor, checked_weight, dtype_name
 
 _PLAN_TEXT_BYTES = 1 << 20
 
@@ -29,8 +29,8 @@ class Job(Member, Stragglers):
                  dtype: 'float32', 'float16', 'bfloat16', or NumPy's or torch's name for one. With
                  a fourth member, True, it travels as it is, whatever `wire` and `prune` say: what
                  is no gradient; with a fifth it is never pruned.
-    address      'udp://HOST[:PORT]', 'vhost://HOST[:PORT]/SOCKET', 'inproc://NAME';
-                 default SLUICE_ADDRESS. '{rank}' is replaced by the rank.
+    address      'udp://HOST[:PORT]', 'vhost://HOST[:PORT]/SOCKET', 'inproc://NAME',
+                 'bcube://N,K[?...]'; default SLUICE_ADDRESS. '{rank}' is replaced by the rank.
     options      keywords, the fields of `sluice.Options`: job, rank, world_size, policy, ...
 
     Blocks for at most connect_timeout + join_timeout + 1 s, and while the appliance says that it
@@ -43,7 +43,7 @@ class Job(Member, Stragglers):
     """
 
     def __init__(self, tensors, address=None, **options):
-        super().__init__(self._registered(tensors), address, Options(**options))
+        super().__init__(self._registered(tensors), address, Options.of(options))
         self._indices = {tensor.name: index for index, tensor in enumerate(self.tensors)}
         self.device = None if self._asked.memory == _abi.MEMORIES["host"] else self._asked.device
         # Those with a residual, by name; and the floats of it for each element.
@@ -68,9 +68,14 @@ class Job(Member, Stragglers):
     def _registered(tensors):
         specs = []
         for index, entry in enumerate(tensors):
+            if not isinstance(entry, (tuple, list)) or not 3 <= len(entry) <= 5:
+                raise errors.InvalidArgument(
+                    f"tensor {index} is {entry!r}: give (name, element count, dtype)")
             name, elem_count, dtype, exact, dense = (*entry, False, False)[:5]
             name = str(index) if name is None else str(name)
-            specs.append(Tensor(name, int(elem_count), dtype_name(dtype, name), exact, dense))
+            what = f"{elem_count!r} elements of tensor '{name}'"
+            elem_count = _settings.whole(what, elem_count, 1)
+            specs.append(Tensor(name, elem_count, dtype_name(dtype, name), exact, dense))
         if not specs:
             raise errors.InvalidArgument("tensors is empty: a job needs at least one")
         if len({spec.name for spec in specs}) != len(specs):
@@ -98,7 +103,7 @@ class Job(Member, Stragglers):
                   `device`, or an address (int). None: no data from this rank, which counts as
                   zeros; `output` is needed.
         output    likewise, receives the average; None: in place, over `input`.
-        weight    samples that the input sums over, 0 to 2^32 - 1.
+        weight    samples that the input sums over, 0 to 2^32 - 1; 0 on all ranks: the mean is NaN.
         priority  0 most urgent .. 255 least, on the wire and in the switch.
         stream    of the job's device, whose work so far makes the input: an address
                   (cudaStream_t), 0 for the default one. Needed for addresses of device memory; of
@@ -110,6 +115,7 @@ class Job(Member, Stragglers):
         of another size, type or device, and the job's error when it has failed.
         """
         index = self._index(tensor)
+        weight = checked_weight(weight)
         spec = self.tensors[index]
         in_place = output is None
         if input is None and in_place:

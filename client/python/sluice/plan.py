@@ -6,6 +6,7 @@ vhost-user, which copies, and so does a box that has nothing else to do; so the 
 Without a `sluiced` on this machine give both costs by hand. The model is `_plan_model.py`.
 """
 
+import argparse
 import ctypes
 import os
 import sys
@@ -111,6 +112,13 @@ def _positive(kind):
     return parse
 
 
+def _mtu(text):
+    value = int(text)
+    if not 576 <= value <= 9000:
+        raise argparse.ArgumentTypeError(f"{value} bytes: must be 576 to 9000")
+    return value
+
+
 def add_arguments(parser):
     parser.add_argument("--workers", type=_positive(int), required=True, metavar="N")
     parser.add_argument("--link", type=_positive(float), required=True, metavar="GBPS",
@@ -122,7 +130,7 @@ def add_arguments(parser):
     parser.add_argument("--dtype", choices=sorted(model.ELEM_BYTES), default="float32")
     parser.add_argument("--wire", choices=sorted(model.WIRES), default="float32",
                         help="how float32 travels, as a job's `wire`; a ring carries the dtype")
-    parser.add_argument("--mtu", type=int, default=1500, choices=range(576, 9001),
+    parser.add_argument("--mtu", type=_mtu, default=1500,
                         metavar="BYTES")
     parser.add_argument("--box-ns", type=_positive(float), metavar="NS",
                         help="a box's core for a contribution and its result; not measured then")

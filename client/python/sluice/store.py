@@ -65,10 +65,10 @@ class Store(Member):
             self._layers.append(tuple(specs))
         if not tensors:
             raise errors.InvalidArgument("layers is empty: a store needs at least one")
-        if bound is not None and not 0 <= bound < _abi.NO_BOUND:
+        if bound is not None and not (isinstance(bound, int) and 0 <= bound < _abi.NO_BOUND):
             raise errors.InvalidArgument(
                 f"bound={bound!r}: must be 0 or more iterations, or None for no bound")
-        asked = Options(**options)
+        asked = Options.of(options)
         self._about = {
             "layers": [[(spec.name, spec.elem_count) for spec in specs] for specs in self._layers],
             "bound": bound, "update": update, "momentum": momentum, "dampening": dampening,

@@ -37,6 +37,8 @@ exception inside the hook itself would leave DDP in pieces.
 import datetime
 import itertools
 import os
+import time
+import weakref
 
 import torch
 import torch.distributed as dist
@@ -50,12 +52,14 @@ from sluice._torch_overlap import Overlap
 from sluice._torch_replica import Replica
 from sluice._torch_solo import SoloAttachment, extra_tensors, member_of, solo_group
 from sluice._torch_stale import StaleSynchronous
+from sluice._values import checked_weight
 from sluice.job import Job
 
 __all__ = ["Attachment", "Disabled", "Loop", "Overlap", "SoloAttachment", "StaleSynchronous",
            "attach", "overlap", "solo_group"]
 
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+_attached = weakref.WeakSet()  # models; a copy of one is not attached
 _run_ids = {}  # process group -> the run id that its ranks have agreed on
 _ordinals = {}  # job name -> counter: the models of this process, in the order of attach()
 
@@ -65,8 +69,9 @@ def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size
 
     ddp_model  a DistributedDataParallel without a communication hook. Every rank must attach, with
                the same model and the same settings, before its first synchronised backward.
-    address    'udp://HOST[:PORT]' or 'vhost://HOST[:PORT]/SOCKET', default SLUICE_ADDRESS;
-               '{rank}' and '{local_rank}' are replaced. A vhost-user socket is one process's,
+    address    'udp://HOST[:PORT]', 'vhost://HOST[:PORT]/SOCKET', 'bcube://N,K[?...]' or, for the
+               ranks of one process, 'inproc://NAME'; default SLUICE_ADDRESS. '{rank}' and
+               '{local_rank}' are replaced. A vhost-user socket is one process's,
                whose models may share it.
     job        name of the job, default SLUICE_JOB or 'default'.
     weight     samples in this rank's batch when batches differ in size: gradients become the mean
@@ -162,13 +167,16 @@ def overlap(ddp_model, optimizer, address=None, *, job=None, weight=1, rank=None
 def _attach(ddp_model, address, optimizer, *, job, weight, rank, world_size, **options):
     if not isinstance(ddp_model, DistributedDataParallel):
         raise errors.InvalidArgument(
-            f"attach() needs a DistributedDataParallel model, not a {type(ddp_model).__name__}: "
-            "wrap it first, model = torch.nn.parallel.DistributedDataParallel(model)")
+            f"{'attach(model' if optimizer is None else 'overlap(model, optimizer'}) needs a "
+            f"DistributedDataParallel model, not a {type(ddp_model).__name__}: wrap it first, "
+            "model = torch.nn.parallel.DistributedDataParallel(model)")
+    weight = checked_weight(weight)
     if _settings.disabled():
         return Disabled()
-    if getattr(ddp_model, "_sluice_attached", False):
+    if ddp_model in _attached:
         raise errors.InvalidArgument(
-            "this model is attached already; DDP takes one communication hook in its life")
+            "this model is attached already; DDP takes one communication hook in its life: wrap "
+            "the module with DistributedDataParallel anew, and attach that")
     named = _registered_parameters(ddp_model)
     device = device_of(named)
     options = _with_memory(options, device)
@@ -186,10 +194,14 @@ def _attach(ddp_model, address, optimizer, *, job, weight, rank, world_size, **o
                                   options, device)
     try:
         ddp_model.register_comm_hook(attachment, hook)
-    except BaseException:
+    except BaseException as error:
         attachment.job.close()
+        if isinstance(error, RuntimeError):
+            raise errors.InvalidArgument(
+                "DDP takes one communication hook in its life, and this model has one: wrap the "
+                f"module with DistributedDataParallel anew, and attach that ({error})") from None
         raise
-    ddp_model._sluice_attached = True
+    _attached.add(ddp_model)
     attachment._watch(ddp_model)
     if optimizer is not None:
         attachment.follow(optimizer)
@@ -229,10 +241,16 @@ def _agree_on_run_id(group, timeout, place):
     if group not in _run_ids:
         drawn = torch.tensor([_settings.drawn_run_id()], device=place)
         source = dist.distributed_c10d.get_global_rank(group, 0)
-        told = dist.broadcast(drawn, source, group=group, async_op=True)
+        limit, begun_s = datetime.timedelta(seconds=timeout), time.monotonic()
         try:
-            told.wait(datetime.timedelta(seconds=timeout))
+            if place == "cpu":  # Gloo's; a broadcast that is given up keeps the process from ending
+                dist.monitored_barrier(group, limit, wait_all_ranks=True)
+            dist.broadcast(drawn, source, group=group, async_op=True).wait(limit)
         except RuntimeError as error:
+            if time.monotonic() - begun_s < 0.9 * timeout:
+                raise errors.PeerLost(
+                    f"a rank of the process group ended before it called attach(): {error}"
+                ) from None
             raise errors.TimedOut(
                 f"the ranks of the process group did not all call attach() within {timeout:g} s: "
                 f"{error}") from None

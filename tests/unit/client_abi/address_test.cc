@@ -55,6 +55,7 @@ TEST(Address, RefusesWhatItCannotReadAndShowsIt) {
       {"udp://box:0", "1 to 65519"},
       {"udp://box:65520", "1 to 65519"},  // the data ports follow it
       {"udp://box:77x", "1 to 65519"},
+      {"udp://box:7700/job", "nothing follows the port"},
       {"udp://box:", "1 to 65519"},
       {"vhost://10.0.0.1:7700", "path of the vhost-user socket is missing"},
       {"vhost://10.0.0.1/", "path of the vhost-user socket is missing"},

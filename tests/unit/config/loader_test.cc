@@ -46,7 +46,7 @@ TEST(Loader, ValuesOutOfRangeNameTheRange) {
   EXPECT_THAT(
       file.errors(),
       ElementsAre("a.toml:2: shards has a wrong value: 17; give an integer from 1 to 16",
-                  "a.toml:3: port has a wrong value: -1; give an integer from 1 to 65534",
+                  "a.toml:3: port has a wrong value: -1; give an integer from 1 to 65519",
                   "a.toml:9: rx_drop has a wrong value: 1.5; give a number from 0.0 to 1.0"));
 }
 
