@@ -216,7 +216,8 @@ class Recovery {
   void expire(FlowState& state, std::uint32_t index, Flow& flow) noexcept;
   void scan_deadlines(FlowState& state, TimeNs now, Flow& flow) noexcept;
   void probe_gap(FlowState& state, Flow& flow) noexcept;
-  bool probe_oldest(FlowState& state) noexcept;
+  static void count_arrived(FlowState& state, Block& block, const Flow& flow) noexcept;
+  bool probe_oldest(FlowState& state, const Flow& flow) noexcept;
   bool sent_up_to(std::uint32_t index, std::uint32_t number) const noexcept;
 
   std::vector<Block> blocks_;

@@ -172,7 +172,7 @@ void Recovery::work(std::uint16_t shard, TimeNs now, Flow& flow) noexcept {
   if (state.open_head == kNone) {
     state.idle_ns = kNever;
   } else if (now >= state.idle_ns) {
-    if (probe_oldest(state)) state.may_idle_ns = now + kIdleProbeInterval;
+    if (probe_oldest(state, flow)) state.may_idle_ns = now + kIdleProbeInterval;
     state.idle_ns = end_of_silence(state, now, flow);
   }
 }
@@ -228,10 +228,7 @@ void Recovery::expire(FlowState& state, std::uint32_t index, Flow& flow) noexcep
     block.backoff = static_cast<std::uint8_t>(std::min(block.backoff + 1, limit));
   end_probe(state, block, flow);
   DCHECK(block.open() && block.pulled == 0);
-  if (block.sent != 0 && flow.all_arrived_up_to(block.highest_number)) {
-    block.counted |= block.sent;
-    clear_outstanding(state, block, block.sent);
-  }
+  count_arrived(state, block, flow);
   if (block.sent != 0 || (block.lacking() & block.complete) || (closed_ && block.lacking() != 0) ||
       block.again)
     make_due(state, index);
@@ -265,12 +262,21 @@ void Recovery::confirm(std::uint32_t index) noexcept {
   if (!block.asked()) make_due(flow_state_of(index), index);
 }
 
+void Recovery::count_arrived(FlowState& state, Block& block, const Flow& flow) noexcept {
+  if (block.sent == 0 || !flow.all_arrived_up_to(block.highest_number)) return;
+  block.counted |= block.sent;
+  clear_outstanding(state, block, block.sent);
+}
+
 // Nothing came for a while: the oldest block that waits for other workers. False: there is none.
-bool Recovery::probe_oldest(FlowState& state) noexcept {
+// What was sent before the first round trip was measured has a deadline that is far away.
+bool Recovery::probe_oldest(FlowState& state, const Flow& flow) noexcept {
   for (std::uint32_t index = state.open_head; index != kNone; index = blocks_[index].next) {
     Block& block = blocks_[index];
     DCHECK(block.open());
-    if (block.phase != Phase::kOpen || !(block.lacking() & block.counted)) continue;
+    if (block.phase != Phase::kOpen) continue;
+    count_arrived(state, block, flow);
+    if (!(block.lacking() & block.counted)) continue;
     block.idle = true;
     make_due(state, index);
     return true;

@@ -54,6 +54,25 @@ TEST_F(Loss, a_lost_last_result_costs_a_step_a_few_milliseconds) {
   EXPECT_LE((world().now() - began) / kMillisecond, 40 * 8);
 }
 
+// Its packet left when no round trip was measured, so that its own timeout is 50 ms.
+TEST_F(Loss, a_first_steps_lost_last_result_costs_a_few_milliseconds) {
+  JobPlan plan = make_plan(2, 1, {64 * 8});
+  for (RankPlan& rank : plan.ranks) rank.step_delay_ns = rank.compute_max_ns = 0;
+  const RunIndex run = world().add_run(plan);
+  bool dropped = false;
+  TimeNs began = 0;
+  world().set_filter([&](Passing& passing) {
+    if (!is_result(passing) || rank_of(passing) != 1) return;
+    if (began == 0) began = world().now();
+    if (dropped || passing.packet.body<wire::ResultHeader>().chunk != 7) return;
+    passing.drop = dropped = true;
+  });
+  start_all(run);
+  expect_completed(run, 10 * kSecond);
+  EXPECT_TRUE(dropped);
+  EXPECT_LE((world().now() - began) / kMillisecond, 20);
+}
+
 TEST_F(Loss, lost_probes_are_asked_again) {
   const RunIndex run = world().add_run(make_plan(2, 1, {2000}));
   int results = 0;
