@@ -1,6 +1,7 @@
 """What a job is joined with: arguments first, the launcher's environment second."""
 
 import difflib
+import numbers
 import os
 from dataclasses import dataclass
 from typing import Optional, Union
@@ -148,7 +149,7 @@ class Options:
 
     def _timeout_ms(self, name):
         seconds = getattr(self, name)
-        if not isinstance(seconds, (int, float)) or not 0.001 <= seconds <= _MOST_S:
+        if not isinstance(seconds, numbers.Real) or not 0.001 <= seconds <= _MOST_S:
             raise errors.InvalidArgument(
                 f"{name}={seconds!r}: must be seconds, from 0.001 to {_MOST_S:g}")
         return int(seconds * 1000)

@@ -5,8 +5,10 @@ another rank's state, give its own, or compute a gradient.
 """
 
 import logging
+import sys
 import threading
 import types
+import weakref
 
 from sluice import _torch_share, _torch_state, errors
 
@@ -18,6 +20,13 @@ def _listed(value):
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _tell_of_no_finish(rank, step):
+    if getattr(sys, "last_value", None) is None:  # else an error says more
+        _log.warning(
+            "rank %d ends, and left its Loop in step %d without finish(): the others went on "
+            "without it, and their parameters differ from this rank's", rank, step)
 
 
 class Loop:
@@ -83,6 +92,7 @@ class Loop:
         self._due = False  # a body has been given out, and its step is not applied
         self._missing = False  # the step under way is one that this rank does not compute
         self._closed = False
+        self._untold = None  # what is told at the end unless finish() is called
         self._share = 1.0  # k/n of the step that is being applied
         self.applied = 0  # the last step that is in the parameters
         self.missed = 0  # steps that this rank has applied without computing
@@ -135,11 +145,8 @@ class Loop:
             try:
                 yield self.applied + 1
             except GeneratorExit:
-                if total is not None:
-                    _log.warning(
-                        "rank %d left steps(%d) in step %d: call finish() before this rank ends, "
-                        "or the others go on without it, and the replicas part",
-                        self._attachment.job.rank, total, self.applied + 1)
+                self._untold = weakref.finalize(
+                    self, _tell_of_no_finish, self._attachment.job.rank, self.applied + 1)
                 raise
             finally:
                 self._in_body = self._attachment.accepting = False
@@ -314,5 +321,7 @@ class Loop:
             self.serve()
             thread.join(_POLL_S)
         self._closed = True
+        if self._untold is not None:
+            self._untold.detach()
         if outcome:
             raise outcome[0]

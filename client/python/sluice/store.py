@@ -22,6 +22,7 @@ sluice.Job. For a PyTorch model there is sluice.torch.StaleSynchronous.
 
 import ctypes
 import logging
+import numbers
 
 from sluice import _abi, _memory, _policy, _store_file, errors
 from sluice._member import Member
@@ -65,9 +66,11 @@ class Store(Member):
             self._layers.append(tuple(specs))
         if not tensors:
             raise errors.InvalidArgument("layers is empty: a store needs at least one")
-        if bound is not None and not (isinstance(bound, int) and 0 <= bound < _abi.NO_BOUND):
-            raise errors.InvalidArgument(
-                f"bound={bound!r}: must be 0 or more iterations, or None for no bound")
+        if bound is not None:
+            if not isinstance(bound, numbers.Integral) or not 0 <= bound < _abi.NO_BOUND:
+                raise errors.InvalidArgument(
+                    f"bound={bound!r}: must be 0 or more iterations, or None for no bound")
+            bound = int(bound)
         asked = Options.of(options)
         self._about = {
             "layers": [[(spec.name, spec.elem_count) for spec in specs] for specs in self._layers],

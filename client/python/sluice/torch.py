@@ -249,7 +249,7 @@ def _agree_on_run_id(group, timeout, place):
         except RuntimeError as error:
             if time.monotonic() - begun_s < 0.9 * timeout:
                 raise errors.PeerLost(
-                    f"a rank of the process group ended before it called attach(): {error}"
+                    f"a rank of the process group ended before all had called attach(): {error}"
                 ) from None
             raise errors.TimedOut(
                 f"the ranks of the process group did not all call attach() within {timeout:g} s: "
