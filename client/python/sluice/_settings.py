@@ -68,15 +68,15 @@ def drawn_run_id():
     return secrets.randbits(63) + 1
 
 
-def whole(what, given, least=0):
-    """`given` as an integer below 2^32; `what` says in the error where it stands."""
+def whole(what, given, least=0, most=0xFFFF_FFFF):
+    """`given` as an integer; `what` says in the error where it stands."""
     try:
         number = int(given)
-        if number == float(given) and least <= number < 1 << 32:
+        if number == float(given) and least <= number <= most:
             return number
     except (TypeError, ValueError, OverflowError):
         pass
-    raise errors.InvalidArgument(f"{what}: must be a whole number from {least}")
+    raise errors.InvalidArgument(f"{what}: must be a whole number from {least} to {most}")
 
 
 def integer(name, given, env=os.environ, default=None, least=0):

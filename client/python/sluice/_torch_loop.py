@@ -145,8 +145,9 @@ class Loop:
             try:
                 yield self.applied + 1
             except GeneratorExit:
-                self._untold = weakref.finalize(
-                    self, _tell_of_no_finish, self._attachment.job.rank, self.applied + 1)
+                if self._untold is None:
+                    self._untold = weakref.finalize(
+                        self, _tell_of_no_finish, self._attachment.job.rank, self.applied + 1)
                 raise
             finally:
                 self._in_body = self._attachment.accepting = False

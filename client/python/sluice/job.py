@@ -74,7 +74,7 @@ class Job(Member, Stragglers):
             name, elem_count, dtype, exact, dense = (*entry, False, False)[:5]
             name = str(index) if name is None else str(name)
             what = f"{elem_count!r} elements of tensor '{name}'"
-            elem_count = _settings.whole(what, elem_count, 1)
+            elem_count = _settings.whole(what, elem_count, 1, 1 << 48)
             specs.append(Tensor(name, elem_count, dtype_name(dtype, name), exact, dense))
         if not specs:
             raise errors.InvalidArgument("tensors is empty: a job needs at least one")
