@@ -284,6 +284,6 @@ def test_priorities_follow_the_order_of_the_first_forward(appliance, tmp_path):
 
 
 def test_priorities_of_many_tensors_fill_the_range():
-    from sluice._torch_attachment import priorities_of
+    from sluice._torch_order import priorities_of
     table = priorities_of(range(1000), 1000)
     assert table[0] == 0 and table[-1] == 255 and table == sorted(table)

@@ -62,6 +62,7 @@ def test_a_rank_that_forgot_to_attach_keeps_no_other_from_ending(tmp_path):
 
 def bad_models(rank):
     import copy
+    import pickle
     import ddp_worker as w
     import sluice.torch
     import torch
@@ -80,8 +81,8 @@ def bad_models(rank):
         sluice.torch.attach(good, "inproc://once", rank=0, world_size=1)
     except sluice.InvalidArgument as error:
         texts.append(str(error))
-    copied = copy.deepcopy(good)  # has DDP's own all-reduce, and can be attached
-    copied(torch.ones(1, 2)).sum().backward()
+    for copied in (pickle.loads(pickle.dumps(good)), copy.deepcopy(good)):
+        copied(torch.ones(1, 2)).sum().backward()  # by DDP's own all-reduce, and can be attached
     try:
         sluice.torch.attach(copied, "inproc://copy", rank=0, world_size=1, weight=-1)
     except sluice.InvalidArgument as error:

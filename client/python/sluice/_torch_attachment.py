@@ -11,10 +11,10 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from sluice import errors
 from sluice._torch_dynamo import compiled_modules, is_tracing, unseen
 from sluice._torch_left_behind import to_be_told
+from sluice._torch_order import PRIORITIES, ForwardOrder, priorities_of
 from sluice._torch_units import Units
+from sluice._torch_watch import Hook
 from sluice._values import checked_weight
-
-_PRIORITIES = 256
 
 
 # DDP checks these annotations when the hook is registered, and wants a plain function.
@@ -29,14 +29,6 @@ def _failed_future(error):
     start = torch.futures.Future()
     start.set_result(None)
     return start.then(fail)
-
-
-def priorities_of(order, count):
-    """Tensor index -> priority: its place in `order`, squeezed into 0 .. 255."""
-    table = [0] * count
-    for place, index in enumerate(order):
-        table[index] = place if count <= _PRIORITIES else place * _PRIORITIES // count
-    return table
 
 
 def _any_stranger(model, known, ignored):
@@ -54,45 +46,6 @@ def _any_stranger(model, known, ignored):
                 seen.add(grandchild)
                 stack.append(grandchild)
     return False
-
-
-class _ForwardOrder:
-    """Sees in which order the first forward needs the parameters, then removes itself."""
-
-    def __init__(self, module, indices):
-        self._places = {}  # module -> how many were called before it
-        self._handles = []
-        self._callers = {}  # tensor index -> for each module that has it: that one, those around it
-        stack = [(module, ())]
-        while stack:
-            child, around = stack.pop()
-            callers = (child, *around)
-            for p in child.parameters(recurse=False):
-                if p in indices:
-                    self._callers.setdefault(indices[p], []).append(callers)
-            # The model itself comes first whatever it uses, so it says nothing about its children.
-            inner = callers if child is not module else ()
-            stack.extend((grandchild, inner) for grandchild in child.children())
-        for child in module.modules():
-            self._handles.append(child.register_forward_pre_hook(self._record))
-
-    def _record(self, module, _inputs):
-        self._places.setdefault(module, len(self._places))
-
-    def finish(self, count):
-        """All tensor indices in the order of the calls of their modules; those of a module that
-        was never called when the next one around it was (nn.MultiheadAttention uses its child's
-        weight without calling it); then the others. Equal places: in registration order."""
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
-        last = len(self._places)
-
-        def place(index):
-            return min((next((self._places[module] for module in callers
-                              if module in self._places), last)
-                        for callers in self._callers.get(index, ())), default=last)
-        return sorted(range(count), key=place)
 
 
 class Attachment:
@@ -132,6 +85,9 @@ class Attachment:
     def weight(self, weight):
         self._weight = checked_weight(weight)
 
+    def __reduce__(self):  # torch 2's DDP keeps this; a copy of the model is not attached
+        return type(None), ()
+
     # ---- called by DDP and by autograd ----
 
     def _watch(self, ddp_model):
@@ -141,14 +97,14 @@ class Attachment:
             self._ignored = frozenset(p for name, p in ddp_model.module.named_parameters()
                                       if name in ignored)
         before = unseen(self._before_forward)
-        self._handles.append(
-            ddp_model.register_forward_pre_hook(lambda model, _inputs: before(model, is_tracing())))
+        watch = Hook(lambda model, _inputs: before(model, is_tracing()))
+        self._handles.append(ddp_model.register_forward_pre_hook(watch))
 
     def _watch_first_forward(self, module, is_traced):
         """Learns in which order parameters are needed, unless hooks on modules would be traced:
         those are compiled anew when the hooks go."""
         if not (self._is_ordered or is_traced or compiled_modules(module)):
-            self._order = _ForwardOrder(module, self._indices)
+            self._order = ForwardOrder(module, self._indices)
         self._is_ordered = True
 
     def _before_forward(self, ddp_model, is_traced):
@@ -296,10 +252,10 @@ class Attachment:
                 f"{what} is not in the job: give a parameter of the model that needs a gradient, "
                 "or its name as in model.module.named_parameters()")
         if (not isinstance(priority, int) or isinstance(priority, bool)
-                or not 0 <= priority < _PRIORITIES):
+                or not 0 <= priority < PRIORITIES):
             raise errors.InvalidArgument(
                 f"priority={priority!r}: must be a whole number from 0, the most urgent, to "
-                f"{_PRIORITIES - 1}")
+                f"{PRIORITIES - 1}")
         self._chosen[index] = self._priorities[index] = priority
 
     def state_dict(self):

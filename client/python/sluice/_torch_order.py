@@ -1,0 +1,50 @@
+"""In which order a model's first forward needs its parameters, and the priorities that follow."""
+
+PRIORITIES = 256
+
+
+def priorities_of(order, count):
+    """Tensor index -> priority: its place in `order`, squeezed into 0 .. 255."""
+    table = [0] * count
+    for place, index in enumerate(order):
+        table[index] = place if count <= PRIORITIES else place * PRIORITIES // count
+    return table
+
+
+class ForwardOrder:
+    """Sees in which order the first forward needs the parameters, then removes itself."""
+
+    def __init__(self, module, indices):
+        self._places = {}  # module -> how many were called before it
+        self._handles = []
+        self._callers = {}  # tensor index -> for each module that has it: that one, those around it
+        stack = [(module, ())]
+        while stack:
+            child, around = stack.pop()
+            callers = (child, *around)
+            for p in child.parameters(recurse=False):
+                if p in indices:
+                    self._callers.setdefault(indices[p], []).append(callers)
+            # The model itself comes first whatever it uses, so it says nothing about its children.
+            inner = callers if child is not module else ()
+            stack.extend((grandchild, inner) for grandchild in child.children())
+        for child in module.modules():
+            self._handles.append(child.register_forward_pre_hook(self._record))
+
+    def _record(self, module, _inputs):
+        self._places.setdefault(module, len(self._places))
+
+    def finish(self, count):
+        """All tensor indices in the order of the calls of their modules; those of a module that
+        was never called when the next one around it was (nn.MultiheadAttention uses its child's
+        weight without calling it); then the others. Equal places: in registration order."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
+        last = len(self._places)
+
+        def place(index):
+            return min((next((self._places[module] for module in callers
+                              if module in self._places), last)
+                        for callers in self._callers.get(index, ())), default=last)
+        return sorted(range(count), key=place)
