@@ -67,6 +67,7 @@ def bad_models(rank):
     import sluice.torch
     import torch
     from torch import nn
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
     texts = []
     double = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
     embedding = nn.Sequential(nn.Embedding(4, 2, sparse=True), nn.Linear(2, 2))
@@ -88,6 +89,12 @@ def bad_models(rank):
     except sluice.InvalidArgument as error:
         texts.append(str(error))
     sluice.torch.attach(copied, "inproc://copy", rank=0, world_size=1)
+    hooked = w.start(nn.Linear(2, 2))
+    hooked.register_comm_hook(None, allreduce_hook)
+    try:
+        sluice.torch.attach(hooked, "inproc://hooked", rank=0, world_size=1)
+    except sluice.InvalidArgument as error:
+        texts.append(str(error))
     try:
         with good.join():
             good(torch.ones(1, 2))
@@ -98,12 +105,13 @@ def bad_models(rank):
 
 @pytest.mark.usefixtures("library")
 def test_models_that_cannot_be_attached_are_refused_by_parameter(tmp_path):
-    plain, double, sparse, twice, weight, join = ranks.run(bad_models, 1, tmp_path)[0]
+    plain, double, sparse, twice, weight, hooked, join = ranks.run(bad_models, 1, tmp_path)[0]
     assert "DistributedDataParallel" in plain and "Linear" in plain
     assert "'1.weight' has type float64" in double
     assert "'0.weight' has sparse gradients" in sparse
     assert "attached already" in twice
     assert "weight=-1: must be a whole number" in weight
+    assert "this model has one" in hooked and "anew" in hooked
     assert "join()" in join and "drop_last" in join
 
 
