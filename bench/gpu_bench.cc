@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "aggregator/base/check.h"
+#include "client/core/far.h"
 #include "client/device/copy_stage.h"
 #include "client/device/kernels.h"
 #include "client/plugin_file.h"
@@ -64,7 +65,7 @@ class Bench {
       room_bytes_ = std::max(room_bytes_, workspace_bytes(wire));
     room_ = acquire<void>(room_bytes_);
     packed_ = acquire<std::uint8_t>(bytes_ + chunks * sizeof(float));
-    offsets_ = acquire<std::uint64_t>((chunks + 1) * sizeof(std::uint64_t));
+    extents_ = acquire<std::uint64_t>((chunks + 1) * sizeof(std::uint64_t));
     results_ = acquire<sluice_device_result>(chunks * sizeof(sluice_device_result));
     threshold_ = acquire<float>(sizeof(float));
   }
@@ -150,7 +151,7 @@ class Bench {
   }
   sluice_device_mark* pack(std::uint32_t wire) const {
     const sluice_device_tensor of = tensor(wire);
-    return kernels_.pack(device_, &of, threshold_, room_, packed_, offsets_);
+    return kernels_.pack(device_, &of, threshold_, packed_, extents_);
   }
   sluice_device_mark* unpack() const {
     const sluice_device_tensor of = tensor();
@@ -159,13 +160,13 @@ class Bench {
   // What pack() has made is a sum of eight.
   void make_results() const {
     const std::size_t chunks = (tensor_count_ + kChunkElems - 1) / kChunkElems;
-    finish(kernels_.copy(device_, host_, offsets_, (chunks + 1) * sizeof(std::uint64_t)));
-    std::vector<std::uint64_t> offsets(chunks + 1);
-    std::memcpy(offsets.data(), host_, offsets.size() * sizeof(std::uint64_t));
+    finish(kernels_.copy(device_, host_, extents_, (chunks + 1) * sizeof(std::uint64_t)));
+    std::vector<FarExtent> extents(chunks + 1);
+    std::memcpy(extents.data(), host_, extents.size() * sizeof(FarExtent));
     std::vector<sluice_device_result> results;
     for (std::size_t i = 0; i < chunks; ++i)
       results.push_back(
-          {offsets[i], static_cast<std::uint32_t>(offsets[i + 1] - offsets[i]), 1, 8, 0});
+          {extents[i].first_byte(), static_cast<std::uint32_t>(extents[i].bytes()), 1, 8, 0});
     upload(results_, results);
   }
   double on_processor(const PruneOptions& options, float* found = nullptr) const {
@@ -310,7 +311,7 @@ class Bench {
   std::size_t room_bytes_ = 0;
   void* room_ = nullptr;
   std::uint8_t* packed_ = nullptr;
-  std::uint64_t* offsets_ = nullptr;
+  std::uint64_t* extents_ = nullptr;
   sluice_device_result* results_ = nullptr;
   float* threshold_ = nullptr;
   std::vector<std::pair<const char*, Side>> sides_;

@@ -35,12 +35,22 @@ struct FarResult {
   std::uint32_t unused = 0;
 };
 
+// Where a chunk's bytes are among those of its tensor, as the device's kernels write it.
+struct FarExtent {
+  static constexpr unsigned kCountBits = 16;
+  std::uint64_t bits = 0;
+  static constexpr FarExtent of(std::uint64_t first_byte, std::size_t bytes) noexcept {
+    return {first_byte << kCountBits | bytes};
+  }
+  constexpr std::uint64_t first_byte() const noexcept { return bits >> kCountBits; }
+  constexpr std::size_t bytes() const noexcept { return bits & ((1u << kCountBits) - 1); }
+};
+
 struct FarTensor {
-  // Read by the session. Chunk i is packed[offsets[i]], up to offsets[i + 1]: an entry
-  // of a sparse packet, nothing, or, as long as that, a dense payload. No offsets: dense payloads,
-  // one behind the other.
+  // Read by the session. Chunk i is what extents[i] says: an entry of a sparse packet, nothing, or,
+  // as long as that, a dense payload. No extents: dense payloads, one behind the other.
   const std::uint8_t* packed = nullptr;
-  const std::uint64_t* offsets = nullptr;
+  const FarExtent* extents = nullptr;
   std::size_t dense_bytes = 0;  // of every chunk but the last
   // Written by the session.
   std::span<Fate> fates;         // by chunk
@@ -52,8 +62,8 @@ struct FarTensor {
   std::vector<std::uint8_t> given_payloads;
 
   std::span<const std::uint8_t> packed_of(std::uint32_t chunk, std::size_t dense) const noexcept {
-    if (offsets == nullptr) return {packed + chunk * dense_bytes, dense};
-    return {packed + offsets[chunk], static_cast<std::size_t>(offsets[chunk + 1] - offsets[chunk])};
+    if (extents == nullptr) return {packed + chunk * dense_bytes, dense};
+    return {packed + extents[chunk].first_byte(), extents[chunk].bytes()};
   }
   void keep_result(std::uint32_t chunk, std::span<const std::uint8_t> bytes, float factor,
                    float divisor) noexcept {

@@ -315,11 +315,11 @@ void CopyStage::enter(Row& row, State state, std::size_t bytes) noexcept {
   row.begun = 0;
 }
 
-// Of a pruned far tensor its offsets come first, and say how much comes behind them.
+// Of a pruned far tensor its extents come first, and say how much comes behind them.
 bool CopyStage::has_more_to_copy_in(Row& row) const noexcept {
   const FarRooms::Room* const room = row.room;
-  if (room == nullptr || !room->prunes || row.bytes != room->offset_bytes) return false;
-  const std::uint64_t bytes = room->tensor.offsets[room->chunk_count];
+  if (room == nullptr || !room->prunes || row.bytes != room->extent_bytes) return false;
+  const std::uint64_t bytes = room->total_bytes();
   CHECK(bytes <= room->dense_bytes);
   row.bytes += bytes;
   return bytes != 0;
@@ -332,7 +332,7 @@ void CopyStage::advance(std::uint32_t tensor) noexcept {
   switch (row.state) {
     case State::kPack:
       return enter(row, State::kCopyIn,
-                   row.room->prunes ? row.room->offset_bytes : row.room->dense_bytes);
+                   row.room->prunes ? row.room->extent_bytes : row.room->dense_bytes);
     case State::kCopyIn:
       if (!has_more_to_copy_in(row)) row.state = State::kReady;
       return;

@@ -92,8 +92,7 @@ FarRooms::FarRooms(const Layout& layout, const PruneOptions& pruning)
     const std::size_t whole = (room.chunk_count - 1) * std::size_t{room.chunk_elems};
     room.tensor.dense_bytes = dense;
     if (room.prunes)
-      room.offset_bytes =
-          round_up((room.chunk_count + 1) * sizeof(std::uint64_t), kTableAlignBytes);
+      room.extent_bytes = round_up((room.chunk_count + 1) * sizeof(FarExtent), kTableAlignBytes);
     room.dense_bytes =
         (room.chunk_count - 1) * dense + payload_bytes(room.wire, room.elem_count - whole);
     room.fate_bytes = round_up(room.chunk_count * sizeof(Fate), kTableAlignBytes);
@@ -113,8 +112,8 @@ void FarRooms::place(std::uint32_t tensor, std::uint8_t* host) noexcept {
   Room& room = *find(tensor);
   room.in = host;
   room.out = host + round_up(room.in_bytes(), kRoomAlignBytes);
-  if (room.prunes) room.tensor.offsets = reinterpret_cast<const std::uint64_t*>(room.in);
-  room.tensor.packed = room.in + room.offset_bytes;
+  if (room.prunes) room.tensor.extents = reinterpret_cast<const FarExtent*>(room.in);
+  room.tensor.packed = room.in + room.extent_bytes;
   room.tensor.fates = {reinterpret_cast<Fate*>(room.out), room.chunk_count};
   room.tensor.results = {reinterpret_cast<FarResult*>(room.out + room.fate_bytes),
                          room.chunk_count};

@@ -36,7 +36,7 @@ class FarRooms {
  public:
   struct Room {
     FarTensor tensor;
-    // On its way to the session: offsets, where it is pruned, then what leaves. On its way back:
+    // On its way to the session: extents, where it is pruned, then what leaves. On its way back:
     // fates, results, values. The area on the device is for the one and then for the other.
     std::uint8_t* in = nullptr;
     std::uint8_t* out = nullptr;
@@ -48,7 +48,7 @@ class FarRooms {
     std::uint32_t chunk_count = 0;
     Dtype wire{};
     bool prunes = false;
-    std::size_t offset_bytes = 0;  // 0: not pruned
+    std::size_t extent_bytes = 0;  // and their total's; 0: not pruned
     std::size_t dense_bytes = 0;   // of all chunks
     std::size_t fate_bytes = 0;
     std::size_t head_bytes = 0;  // fates and results
@@ -57,7 +57,9 @@ class FarRooms {
     std::vector<std::uint32_t> giving_chunks;
     std::vector<std::uint8_t> giving_payloads;
 
-    std::size_t in_bytes() const noexcept { return offset_bytes + dense_bytes; }
+    std::size_t in_bytes() const noexcept { return extent_bytes + dense_bytes; }
+    // How much leaves of what is pruned, once the extents are here.
+    std::uint64_t total_bytes() const noexcept { return tensor.extents[chunk_count].bits; }
     // For what comes back, and nothing has.
     void begin_anew() noexcept;
     // Some of what is given back is the device's now, no chunk twice.

@@ -17,6 +17,7 @@ static_assert(sizeof(FarResult) == sizeof(sluice_device_result) &&
               offsetof(FarResult, bytes) == offsetof(sluice_device_result, bytes) &&
               offsetof(FarResult, factor) == offsetof(sluice_device_result, factor) &&
               offsetof(FarResult, divisor) == offsetof(sluice_device_result, divisor));
+static_assert(FarExtent::kCountBits == SLUICE_DEVICE_EXTENT_BITS);
 
 sluice_device_tensor tensor_of(const FarRooms::Room& room, const float* gradient) noexcept {
   return {.gradient = gradient,
@@ -112,8 +113,7 @@ bool FarWork::pack(const CopyStage::Copy& copy, Room& room, sluice_device_mark*&
   const sluice_device_rule rule = rule_for(copy);
   return then(kernels_.find_threshold(device_.raw(), &tensor, &rule, workspace_, room.threshold),
               mark) &&
-         then(kernels_.pack(device_.raw(), &tensor, room.threshold, workspace_,
-                            room.area + room.offset_bytes,
+         then(kernels_.pack(device_.raw(), &tensor, room.threshold, room.area + room.extent_bytes,
                             reinterpret_cast<std::uint64_t*>(room.area)),
               mark);
 }

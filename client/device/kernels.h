@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define SLUICE_DEVICE_KERNELS_ABI 2u
+#define SLUICE_DEVICE_KERNELS_ABI 3u
 #define SLUICE_DEVICE_KERNELS_SYMBOL "sluice_device_kernels"
 
 /* A float32 tensor in chunks. */
@@ -59,12 +59,15 @@ struct sluice_device_result {
   uint32_t unused;
 };
 
+/* A chunk's extent: how many bytes it has, in so many low bits, and above them its first one. */
+#define SLUICE_DEVICE_EXTENT_BITS 16u
+
 struct sluice_device_kernels {
   uint32_t abi; /* SLUICE_DEVICE_KERNELS_ABI */
   /* The device's memory; it begins as zeros. Both may wait for the device. */
   void* (*acquire)(struct sluice_device* device, size_t bytes);
   void (*free)(struct sluice_device* device, void* memory);
-  /* What find_threshold() and pack() of the tensor need to work in; 0: failed. */
+  /* What find_threshold() of the tensor needs to work in; 0: failed. */
   uint64_t (*workspace_bytes)(struct sluice_device* device,
                               const struct sluice_device_tensor* tensor);
   /* Within the device's memory, or between it and page-locked memory; in order with the kernels. */
@@ -75,13 +78,13 @@ struct sluice_device_kernels {
                                                const struct sluice_device_tensor* tensor,
                                                const struct sluice_device_rule* rule,
                                                void* workspace, float* threshold);
-  /* What of gradient + residual leaves: chunk i at packed[offsets[i]], up to offsets[i + 1]. Those
-   * bytes are an entry of a sparse packet, none where nothing leaves, or as many as a dense payload
-   * has, and then one. `packed` has room for a dense payload of every chunk. */
+  /* What of gradient + residual leaves: chunk i where extents[i] says, in no order, but without
+   * gaps; behind the last one's extent is how many bytes there are. A chunk's are an entry of a
+   * sparse packet, none where nothing leaves, or as many as a dense payload has, and then one.
+   * `packed` has room for a dense payload of every chunk. */
   struct sluice_device_mark* (*pack)(struct sluice_device* device,
                                      const struct sluice_device_tensor* tensor,
-                                     const float* threshold, void* workspace, uint8_t* packed,
-                                     uint64_t* offsets);
+                                     const float* threshold, uint8_t* packed, uint64_t* extents);
   /* The residual from now on is what became of what pack() has packed with the same threshold, or,
    * threshold NULL, convert(): by chunk a sluice_device_fate. fates NULL: all was delivered. */
   struct sluice_device_mark* (*update_residual)(struct sluice_device* device,

@@ -25,7 +25,7 @@ void release(sluice_device* device, void* memory) {
 }
 
 std::uint64_t workspace_bytes(sluice_device*, const sluice_device_tensor* tensor) {
-  return cuda::workspace_bytes(kHost, *tensor);
+  return cuda::workspace_bytes(*tensor);
 }
 
 sluice_device_mark* copy(sluice_device* device, void* to, const void* from, std::size_t bytes) {
@@ -44,10 +44,9 @@ sluice_device_mark* find_threshold(sluice_device* device, const sluice_device_te
 }
 
 sluice_device_mark* pack(sluice_device* device, const sluice_device_tensor* tensor,
-                         const float* threshold, void* workspace, std::uint8_t* packed,
-                         std::uint64_t* offsets) {
+                         const float* threshold, std::uint8_t* packed, std::uint64_t* extents) {
   return start(device, [=, tensor = *tensor] {
-    return cuda::pack(kHost, tensor, threshold, workspace, packed, offsets);
+    return cuda::pack(kHost, tensor, threshold, packed, extents);
   });
 }
 

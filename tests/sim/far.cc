@@ -63,23 +63,27 @@ client::FarTensor* FarSide::submit(std::uint32_t tensor, const float* gradient, 
   const float limit = thresholds_.next(tensor, {gradient, count}, place.residual);
   place.limit = whole ? client::kPruneNothing : limit;
   place.packed.clear();
-  place.offsets = {0};
   const Dtype wire = layout_.wire_dtype(tensor);
-  for (ChunkIndex chunk = layout_.first_chunk(tensor); chunk < layout_.first_chunk(tensor + 1);
-       ++chunk) {
-    const ChunkSpan span = layout_.chunk(chunk);
+  const bool is_pruned = plan_.is_pruned(tensor);
+  const ChunkIndex first = layout_.first_chunk(tensor);
+  const ChunkIndex chunks = layout_.first_chunk(tensor + 1) - first;
+  place.extents.resize(chunks);
+  for (ChunkIndex i = 0; i < chunks; ++i) {
+    // A device packs them in any order.
+    const ChunkIndex chunk = is_pruned ? chunks - 1 - i : i;
+    const ChunkSpan span = layout_.chunk(first + chunk);
     std::vector<std::uint8_t> bytes = payload_of(place, span);
-    if (plan_.is_pruned(tensor)) {
+    if (is_pruned) {
       std::vector<std::uint8_t> entry(bytes.size() - 1);
       const std::size_t size = agg::compress(bytes.data(), span.elem_count, wire, entry);
       if (size != agg::kNotCompressed) bytes.assign(entry.begin(), entry.begin() + size);
     }
+    place.extents[chunk] = client::FarExtent::of(place.packed.size(), bytes.size());
     place.packed.insert(place.packed.end(), bytes.begin(), bytes.end());
-    place.offsets.push_back(place.packed.size());
   }
   place.packed.push_back(0);  // never without memory
   place.far.packed = place.packed.data();
-  place.far.offsets = plan_.is_pruned(tensor) ? place.offsets.data() : nullptr;
+  place.far.extents = is_pruned ? place.extents.data() : nullptr;
   return &place.far;
 }
 

@@ -31,7 +31,7 @@ class FarSide {
     const float* gradient = nullptr;
     float limit = 0;
     std::vector<std::uint8_t> packed;
-    std::vector<std::uint64_t> offsets;
+    std::vector<client::FarExtent> extents;
     std::vector<client::Fate> fates;
     std::vector<client::FarResult> results;
     std::vector<std::uint8_t> values;

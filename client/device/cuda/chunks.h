@@ -13,43 +13,34 @@
 namespace sluice::cuda {
 
 inline constexpr std::uint32_t kGroupLanes = kWarpLanes;
-inline constexpr std::uint32_t kGroups = 8;  // of a block, each with a chunk
+inline constexpr std::uint32_t kGroups = 4;  // of a block, each with a chunk
 inline constexpr std::uint32_t kChunkThreads = kGroupLanes * kGroups;
-inline constexpr std::uint32_t kWordBits = 32;
 inline constexpr std::uint32_t kQuad = 4;
-inline constexpr std::uint32_t kMaxWords = (kMaxChunkBytes + kWordBits - 1) / kWordBits;
+inline constexpr std::uint32_t kQuadsAtOnce = 3;  // of a lane, whose reads are under way together
 
-// Which elements of a chunk have a value, and how many have in front of each word.
-struct Places {
-  std::uint32_t words[kMaxWords];
-  std::uint16_t before[kMaxWords];
-  std::uint32_t most;  // the greatest magnitude, for int8
-
-  SLUICE_LANE bool has(std::uint32_t at) const {
-    return (words[at / kWordBits] >> at % kWordBits & 1) != 0;
-  }
-  SLUICE_LANE std::uint32_t rank_of(std::uint32_t at) const {
-    const std::uint32_t lower = (1u << at % kWordBits) - 1;
-    return before[at / kWordBits] + bits_set(words[at / kWordBits] & lower);
-  }
-  SLUICE_LANE void set(std::uint32_t at, std::uint32_t bits = 1) {
-    atomic_or(words[at / kWordBits], bits << at % kWordBits);
-  }
-  SLUICE_LANE std::uint32_t quad_at(
-      std::uint32_t at) const {  // bits of four elements from a fourth
-    return words[at / kWordBits] >> at % kWordBits & 0xfu;
-  }
+// What the groups of a block note about their chunks.
+template <std::uint32_t max_elems>
+struct Notes {
+  static constexpr std::uint32_t kFours = (max_elems + 4 * kQuad - 1) / (4 * kQuad);
+  // Which elements have a value: a byte for four of them, of which a lane reads four at once.
+  alignas(std::uint32_t) std::uint8_t quads[kGroups][4 * kFours];
+  std::uint32_t most[kGroups];   // the greatest magnitude, for int8
+  std::uint32_t bytes[kGroups];  // of what is packed
+  std::uint64_t first_byte;      // of all of that
 };
 
-// A lane's share of a chunk: elements, words or bytes first, first + kGroupLanes, ...
+// A lane's share of a chunk: quads, words or bytes first, first + kGroupLanes, ...
 struct Share {
-  Places& places;
+  std::uint8_t* quads = nullptr;  // its chunk's; see Notes
+  std::uint32_t* most = nullptr;
   std::uint32_t chunk = 0;
-  std::uint32_t place = 0;       // of its group among all
+  std::uint32_t group = 0;       // of the block
+  std::uint32_t place = 0;       // of the group among all
   std::uint32_t first = 0;       // this lane's
   std::uint32_t elem_count = 0;  // of the chunk
   std::uint64_t first_elem = 0;  // of the chunk
-  std::uint32_t words = 0;
+  std::uint32_t before = 0;      // see Lane
+  std::uint32_t total = 0;
 
   // each(at, count) for this lane's elements, by fours; the last of a chunk may be fewer.
   template <class Each>
@@ -57,21 +48,21 @@ struct Share {
     for (std::uint32_t at = first * kQuad; at < elem_count; at += kGroupLanes * kQuad)
       each(at, elem_count - at < kQuad ? elem_count - at : kQuad);
   }
-  SLUICE_LANE void clear() const {
-    for (std::uint32_t word = first; word < words; word += kGroupLanes) places.words[word] = 0;
-    if (first == 0) places.most = 0;
-  }
-  SLUICE_LANE void count() const {
-    for (std::uint32_t word = first; word < words; word += kGroupLanes) {
-      std::uint32_t sum = 0;
-      for (std::uint32_t at = 0; at < word; ++at) sum += bits_set(places.words[at]);
-      places.before[word] = static_cast<std::uint16_t>(sum);
-    }
-  }
-  SLUICE_LANE std::uint32_t value_count() const {
-    return places.before[words - 1] + bits_set(places.words[words - 1]);
+  // each(i) for this lane's run of `count` things: runs are of one length, in the order of lanes.
+  template <class Each>
+  SLUICE_LANE void for_each_in_run(std::uint32_t count, const Each& each) const {
+    const std::uint32_t length = (count + kGroupLanes - 1) / kGroupLanes;
+    const std::uint32_t end = (first + 1) * length;
+    SLUICE_ROLLED
+    for (std::uint32_t i = first * length; i < count && i < end; ++i) each(i);
   }
 };
+
+SLUICE_LANE Quad sum_of(const Quad& left, const Quad& right) {
+  Quad sums;
+  for (std::uint32_t i = 0; i < kQuad; ++i) sums.values[i] = left.values[i] + right.values[i];
+  return sums;
+}
 
 constexpr std::uint32_t chunk_count(const sluice_device_tensor& tensor) {
   return static_cast<std::uint32_t>((tensor.elem_count + tensor.chunk_elems - 1) /
@@ -82,35 +73,70 @@ constexpr std::size_t dense_bytes(const sluice_device_tensor& tensor) {  // of a
 }
 
 // What all of them are made of: run() finds the lane's chunk, and leaves to Kernel what to do.
-template <class Kernel, int phases>
+// Kernel has step(phase, share, shared).
+template <class Kernel, int phases, std::uint32_t max_elems = 1>
 struct ChunkKernel {
   static constexpr std::uint32_t kThreads = kChunkThreads;
-  static constexpr std::uint32_t kTogether = kGroupLanes;
   static constexpr int kPhases = phases;
-  struct Shared {
-    Places places[kGroups];
-  };
+  static constexpr int kAllWait = phases;
+  static constexpr int kLeastBlocks = 10;  // on a multiprocessor: so a lane has 48 registers
+  using Shared = Notes<max_elems>;
 
   sluice_device_tensor tensor;
 
-  SLUICE_LANE void run(int phase, Lane lane, Shared& shared) const {
-    run_chunk(phase, lane, shared, std::uint64_t{lane.block} * kGroups + lane.thread / kGroupLanes);
+  SLUICE_LANE std::uint32_t run(int phase, const Lane& lane, Shared& shared) const {
+    return run_chunk(phase, lane, shared,
+                     std::uint64_t{lane.block} * kGroups + lane.thread / kGroupLanes);
   }
-  SLUICE_LANE void run_chunk(int phase, Lane lane, Shared& shared, std::uint64_t chunk) const {
+  SLUICE_LANE std::uint32_t run_chunk(int phase, const Lane& lane, Shared& shared,
+                                      std::uint64_t chunk) const {
     const std::uint32_t group = lane.thread / kGroupLanes;
     const std::uint64_t first_elem = chunk * tensor.chunk_elems;
-    if (first_elem >= tensor.elem_count) return;
+    if (first_elem >= tensor.elem_count) return 0;
     const std::uint64_t rest = tensor.elem_count - first_elem;
     const auto elem_count = static_cast<std::uint32_t>(
         rest < tensor.chunk_elems ? rest : std::uint64_t{tensor.chunk_elems});
-    const Share share{.places = shared.places[group],
+    const Share share{.quads = shared.quads[group],
+                      .most = &shared.most[group],
                       .chunk = static_cast<std::uint32_t>(chunk),
+                      .group = group,
                       .place = lane.block * kGroups + group,
                       .first = lane.thread % kGroupLanes,
                       .elem_count = elem_count,
                       .first_elem = first_elem,
-                      .words = (elem_count + kWordBits - 1) / kWordBits};
-    static_cast<const Kernel&>(*this).step(phase, share);
+                      .before = lane.before,
+                      .total = lane.total};
+    return static_cast<const Kernel&>(*this).step(phase, share, shared);
+  }
+
+  // each(at, count, gradient + residual) for this lane's elements, by fours.
+  template <class Each>
+  SLUICE_LANE void for_each_whole(const Share& share, const Each& each) const {
+    const float* const gradient = tensor.gradient + share.first_elem;
+    const float* const residual = tensor.residual + share.first_elem;
+    if (share.elem_count % kQuad != 0 || !is_aligned<sizeof(Quad)>(gradient) ||
+        !is_aligned<sizeof(Quad)>(residual))
+      return share.for_each_quad(
+          [&](std::uint32_t at, std::uint32_t count) { each(at, count, whole(share, at, count)); });
+    constexpr std::uint32_t kStride = kGroupLanes * kQuad;
+    for (std::uint32_t begin = share.first * kQuad; begin < share.elem_count;
+         begin += kQuadsAtOnce * kStride) {
+      Quad left[kQuadsAtOnce], right[kQuadsAtOnce];
+      const float* const from_left = gradient + begin;
+      const float* const from_right = residual + begin;
+      SLUICE_UNROLLED
+      for (std::uint32_t i = 0; i < kQuadsAtOnce; ++i) {
+        if (begin + i * kStride < share.elem_count) {
+          left[i] = load_aligned_quad(from_left + i * kStride);
+          right[i] = load_aligned_quad(from_right + i * kStride);
+        }
+      }
+      SLUICE_UNROLLED
+      for (std::uint32_t i = 0; i < kQuadsAtOnce; ++i) {
+        const std::uint32_t at = begin + i * kStride;
+        if (at < share.elem_count) each(at, kQuad, sum_of(left[i], right[i]));
+      }
+    }
   }
 
   // Gradient + residual of `count` elements of a quad.
@@ -119,8 +145,7 @@ struct ChunkKernel {
     const float* const residual = tensor.residual + share.first_elem + at;
     Quad quad{};
     if (count == kQuad) {
-      const Quad left = load_quad(gradient), right = load_quad(residual);
-      for (std::uint32_t i = 0; i < kQuad; ++i) quad.values[i] = left.values[i] + right.values[i];
+      quad = sum_of(load_quad(gradient), load_quad(residual));
     } else {
       for (std::uint32_t i = 0; i < count; ++i) quad.values[i] = gradient[i] + residual[i];
     }
@@ -140,7 +165,7 @@ struct Sieve {
   // The host packs what it pruned as gradient + residual again, with a residual of nothing.
   SLUICE_LANE float operator()(float value, float limit, Dtype wire) const {
     if (threshold == nullptr) return value;
-    if (float_of(magnitude_of(value)) < limit) value = 0;
+    if (__builtin_fabsf(value) < limit) value = 0;
     return wire == Dtype::kFloat32 ? value : value + 0.0f;
   }
   SLUICE_LANE float limit() const { return threshold == nullptr ? 0 : *threshold; }
@@ -148,28 +173,30 @@ struct Sieve {
 
 // Of one that changes formats.
 template <Dtype kWire, class Kernel, int phases>
-struct FormatKernel : ChunkKernel<Kernel, phases> {
-  using ChunkKernel<Kernel, phases>::tensor;
-  using ChunkKernel<Kernel, phases>::whole;
+struct FormatKernel : ChunkKernel<Kernel, phases, kMaxChunkBytes / dtype_bytes(kWire)> {
+  using Base = ChunkKernel<Kernel, phases, kMaxChunkBytes / dtype_bytes(kWire)>;
+  using Base::for_each_whole, Base::tensor;
   static constexpr std::uint32_t kElemBytes = dtype_bytes(kWire);
 
   SLUICE_LANE static Format format(const Share& share) {
     if (kWire != Dtype::kInt8) return {.wire = kWire};
-    return {.wire = kWire, .scale = scale_for(share.places.most)};
+    return {.wire = kWire, .scale = scale_for(*share.most)};
   }
-  // Notes the greatest magnitude of what leaves.
+  // Two phases: notes the greatest magnitude of what leaves.
+  SLUICE_LANE static void clear(const Share& share) {
+    if (kWire == Dtype::kInt8 && share.first == 0) *share.most = 0;
+  }
   SLUICE_LANE void find_greatest(const Share& share, const Sieve& sieve) const {
     if (kWire != Dtype::kInt8) return;
     const float limit = sieve.limit();
     std::uint32_t most = 0;
-    share.for_each_quad([&](std::uint32_t at, std::uint32_t count) {
-      const Quad quad = whole(share, at, count);
-      for (std::uint32_t i = 0; i < kQuad; ++i) {
-        const std::uint32_t magnitude = magnitude_of(sieve(quad.values[i], limit, kWire));
+    for_each_whole(share, [&](std::uint32_t, std::uint32_t, const Quad& quad) {
+      for (const float value : quad.values) {
+        const std::uint32_t magnitude = magnitude_of(sieve(value, limit, kWire));
         most = most < magnitude ? magnitude : most;
       }
     });
-    atomic_max(share.places.most, most);
+    atomic_max(*share.most, most);
   }
 };
 

@@ -59,6 +59,15 @@ struct Format {
       default: return bits_of(value);
     }
   }
+  // Whether encode(value) has no bit, in fewer steps.
+  SLUICE_LANE bool vanishes(float value) const {
+    switch (wire) {
+      case Dtype::kFloat16: return bits_of(value) <= bits_of(0x1p-25f);
+      case Dtype::kBfloat16: return bits_of(value) <= 0x8000u;
+      case Dtype::kInt8: return !(float_of(magnitude_of(value)) > 0.5f * scale);
+      default: return bits_of(value) == 0;
+    }
+  }
   // What a receiver reads.
   SLUICE_LANE float decode(std::uint32_t bits) const {
     switch (wire) {

@@ -1,7 +1,7 @@
-// Runs kernels (lanes.h) on the host: what the fake device does, and unit tests. Lanes that go
-// together are through with all phases before others of their block begin, those of every second
-// phase run backwards, and shared memory begins with rubbish, so that a kernel whose result hangs
-// on any of it is found out.
+// Runs kernels (lanes.h) on the host: what the fake device does, and unit tests. Warps that do not
+// wait for others are through before those begin, blocks and the lanes of every second phase run
+// backwards, and shared memory begins with rubbish, so that a kernel whose result hangs on any of
+// it is found out.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,9 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <type_traits>
+#include <vector>
 
 #include "client/device/cuda/lanes.h"
 
@@ -20,15 +22,18 @@ struct HostLauncher {
   template <class Kernel>
   bool launch(std::uint32_t blocks, const Kernel& kernel) const {
     static_assert(std::is_trivial_v<typename Kernel::Shared>, "as the device's shared memory is");
+    constexpr std::uint32_t kTogether = Kernel::kAllWait > 1 ? kWarpLanes : Kernel::kThreads;
     const auto shared = std::make_unique<typename Kernel::Shared>();
-    for (std::uint32_t block = 0; block < blocks; ++block) {
+    for (std::uint32_t block = blocks; block-- > 0;) {
       std::memset(static_cast<void*>(shared.get()), 0xa5, sizeof *shared);
-      for (std::uint32_t first = 0; first < Kernel::kThreads; first += Kernel::kTogether)
-        for (int phase = 0; phase < Kernel::kPhases; ++phase)
-          for (std::uint32_t i = 0; i < Kernel::kTogether; ++i) {
-            const std::uint32_t thread = first + (phase % 2 == 0 ? i : Kernel::kTogether - 1 - i);
-            kernel.run(phase, {.block = block, .blocks = blocks, .thread = thread}, *shared);
-          }
+      Lane lanes[Kernel::kThreads];
+      for (std::uint32_t i = 0; i < Kernel::kThreads; ++i)
+        lanes[i] = {.block = block, .blocks = blocks, .thread = i};
+      for (std::uint32_t first = 0; first < Kernel::kThreads; first += kTogether)
+        for (int phase = 0; phase < Kernel::kAllWait; ++phase)
+          run_phase(kernel, phase, std::span(lanes).subspan(first, kTogether), *shared);
+      for (int phase = Kernel::kAllWait; phase < Kernel::kPhases; ++phase)
+        run_phase(kernel, phase, std::span(lanes), *shared);
     }
     return true;
   }
@@ -36,13 +41,30 @@ struct HostLauncher {
     std::memset(memory, 0, bytes);
     return true;
   }
-  // As cub::DeviceScan::ExclusiveSum; `room` is for that.
-  bool sum_before(const std::uint64_t* from, std::uint64_t* to, std::size_t count, void* /*room*/,
-                  std::size_t /*room_bytes*/) const {
-    std::exclusive_scan(from, from + count, to, std::uint64_t{0});
-    return true;
+
+ private:
+  template <class Kernel>
+  static void run_phase(const Kernel& kernel, int phase, std::span<Lane> lanes,
+                        typename Kernel::Shared& shared) {
+    std::vector<std::uint32_t> numbers(lanes.size());
+    for (std::size_t i = 0; i < lanes.size(); ++i) {
+      const std::size_t which = phase % 2 == 0 ? i : lanes.size() - 1 - i;
+      if constexpr (requires { Kernel::kSummed; })
+        numbers[which] = kernel.run(phase, lanes[which], shared);
+      else
+        kernel.run(phase, lanes[which], shared);
+    }
+    if constexpr (requires { Kernel::kSummed; }) {
+      if (phase != Kernel::kSummed) return;
+      static_assert(Kernel::kSummed < Kernel::kAllWait, "warps sum");
+      const std::uint32_t total = std::accumulate(numbers.begin(), numbers.end(), 0u);
+      std::uint32_t before = 0;
+      for (std::size_t i = 0; i < lanes.size(); before += numbers[i++]) {
+        lanes[i].before = before;
+        lanes[i].total = total;
+      }
+    }
   }
-  std::size_t sum_room_bytes(std::size_t /*count*/) const { return 0; }
 };
 
 }  // namespace sluice::cuda

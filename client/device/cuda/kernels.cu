@@ -2,7 +2,7 @@
 // barrier. All of it runs on the stream of the copies from the device, behind those begun before.
 #include <cuda_runtime.h>
 
-#include <cub/device/device_scan.cuh>
+#include <cub/warp/warp_scan.cuh>
 
 #include "client/device/cuda/opened.h"
 #include "client/device/cuda/operations.h"
@@ -10,19 +10,37 @@
 namespace sluice::cuda {
 namespace {
 
+__device__ inline void sum_up(std::uint32_t number, Lane& lane) {
+  using Scan = cub::WarpScan<std::uint32_t>;
+  Scan::TempStorage nothing;  // of a whole warp
+  Scan(nothing).ExclusiveSum(number, lane.before, lane.total);
+}
+
 template <class Kernel>
-__global__ void __launch_bounds__(Kernel::kThreads) run_kernel(const Kernel kernel) {
+constexpr int least_blocks() {
+  if constexpr (requires { Kernel::kLeastBlocks; })
+    return Kernel::kLeastBlocks;
+  else
+    return 1;
+}
+
+template <class Kernel>
+__global__ void __launch_bounds__(Kernel::kThreads, least_blocks<Kernel>())
+    run_kernel(const Kernel kernel) {
   __shared__ typename Kernel::Shared shared;
-  const Lane lane{.block = blockIdx.x, .blocks = gridDim.x, .thread = threadIdx.x};
+  Lane lane{.block = blockIdx.x, .blocks = gridDim.x, .thread = threadIdx.x};
 #pragma unroll
   for (int phase = 0; phase < Kernel::kPhases; ++phase) {
-    if (phase != 0) {
-      if constexpr (Kernel::kTogether == kWarpLanes)
-        __syncwarp();
-      else
-        __syncthreads();
+    if (phase >= Kernel::kAllWait)
+      __syncthreads();
+    else if (phase != 0)
+      __syncwarp();
+    if constexpr (requires { Kernel::kSummed; }) {
+      const std::uint32_t number = kernel.run(phase, lane, shared);
+      if (phase == Kernel::kSummed) sum_up(number, lane);
+    } else {
+      kernel.run(phase, lane, shared);
     }
-    kernel.run(phase, lane, shared);
   }
 }
 
@@ -37,19 +55,6 @@ struct CudaLauncher {
   }
   bool zero(void* memory, std::size_t bytes) const {
     return ok(cudaMemsetAsync(memory, 0, bytes, stream), "cudaMemsetAsync");
-  }
-  bool sum_before(const std::uint64_t* from, std::uint64_t* to, std::size_t count, void* room,
-                  std::size_t room_bytes) const {
-    return ok(cub::DeviceScan::ExclusiveSum(room, room_bytes, from, to, count, stream),
-              "CUB's scan");
-  }
-  std::size_t sum_room_bytes(std::size_t count) const {
-    std::size_t bytes = 0;
-    const std::uint64_t* from = nullptr;
-    std::uint64_t* to = nullptr;
-    return ok(cub::DeviceScan::ExclusiveSum(nullptr, bytes, from, to, count, stream), "CUB's scan")
-               ? bytes
-               : 0;
   }
 };
 
@@ -75,9 +80,8 @@ void free_memory(sluice_device* device, void* memory) {
   (void)ok(cudaFree(memory), "cudaFree");
 }
 
-uint64_t bytes_to_work_in(sluice_device* device, const sluice_device_tensor* tensor) {
-  const Current current(device->ordinal);
-  return current ? workspace_bytes(CudaLauncher{device->in}, *tensor) : 0;
+uint64_t bytes_to_work_in(sluice_device* /*device*/, const sluice_device_tensor* tensor) {
+  return workspace_bytes(*tensor);
 }
 
 sluice_device_mark* start_copy(sluice_device* device, void* to, const void* from, size_t bytes) {
@@ -95,10 +99,9 @@ sluice_device_mark* start_threshold(sluice_device* device, const sluice_device_t
 }
 
 sluice_device_mark* start_pack(sluice_device* device, const sluice_device_tensor* tensor,
-                               const float* threshold, void* workspace, uint8_t* packed,
-                               uint64_t* offsets) {
+                               const float* threshold, uint8_t* packed, uint64_t* extents) {
   return start(device, [=](const CudaLauncher& on) {
-    return pack(on, *tensor, threshold, workspace, packed, offsets);
+    return pack(on, *tensor, threshold, packed, extents);
   });
 }
 

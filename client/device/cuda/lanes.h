@@ -1,10 +1,12 @@
 // A kernel as one source for the device and for the host, where its lanes run one after the other.
 //
-// A kernel is a struct: its arguments, kThreads, kTogether, kPhases, a Shared, and run(phase, lane,
-// shared), which every lane of kTogether (a warp, or all of a block) does for one phase before any
-// of them does the next. What lanes tell each other goes through Shared, which begins with anything
-// in it, or through what is written once. Kernels know nothing of blocks beside theirs. nvcc
-// compiles run() for the device (kernels.cu), any other compiler for host_lanes.h.
+// A kernel is a struct: its arguments, kThreads, kPhases, kAllWait, a Shared, and run(phase, lane,
+// shared), which every lane of a warp, and from the phase kAllWait on of a block, does for one
+// phase before any of them does the next. What lanes tell each other goes through Shared, which
+// begins with anything in it, or through what is written once; and where there is a phase kSummed,
+// run() returns a number, of which each lane of a warp is told afterwards the sum of those before
+// its own, and of all. Kernels know nothing of blocks beside theirs. nvcc compiles run() for the
+// device (kernels.cu), any other compiler for host_lanes.h.
 #pragma once
 
 #include <bit>
@@ -15,8 +17,12 @@
 
 #ifdef __CUDACC__
 #define SLUICE_LANE __device__ inline
+#define SLUICE_UNROLLED _Pragma("unroll")  // what a loop indexes stays in registers
+#define SLUICE_ROLLED _Pragma("unroll 1")  // a loop of few rounds
 #else
 #define SLUICE_LANE inline
+#define SLUICE_UNROLLED
+#define SLUICE_ROLLED
 #endif
 
 namespace sluice::cuda {
@@ -27,23 +33,35 @@ struct Lane {
   std::uint32_t block = 0;
   std::uint32_t blocks = 0;
   std::uint32_t thread = 0;
+  std::uint32_t before = 0;  // once kSummed is over
+  std::uint32_t total = 0;
 };
 
 #ifdef __CUDACC__
 SLUICE_LANE void atomic_add(std::uint32_t& to, std::uint32_t value) { ::atomicAdd(&to, value); }
-SLUICE_LANE void atomic_or(std::uint32_t& to, std::uint32_t bits) { ::atomicOr(&to, bits); }
+SLUICE_LANE std::uint64_t atomic_add(std::uint64_t& to, std::uint64_t value) {
+  return ::atomicAdd(reinterpret_cast<unsigned long long*>(&to), value);
+}
 SLUICE_LANE void atomic_max(std::uint32_t& to, std::uint32_t value) { ::atomicMax(&to, value); }
 SLUICE_LANE std::uint32_t bits_set(std::uint32_t word) { return ::__popc(word); }
+SLUICE_LANE std::uint32_t lowest_bit(std::uint32_t word) { return ::__ffs(word) - 1; }
 SLUICE_LANE std::uint32_t bits_of(float value) { return ::__float_as_uint(value); }
 SLUICE_LANE float float_of(std::uint32_t bits) { return ::__uint_as_float(bits); }
 #else
 SLUICE_LANE void atomic_add(std::uint32_t& to, std::uint32_t value) { to += value; }
-SLUICE_LANE void atomic_or(std::uint32_t& to, std::uint32_t bits) { to |= bits; }
+SLUICE_LANE std::uint64_t atomic_add(std::uint64_t& to, std::uint64_t value) {
+  const std::uint64_t before = to;
+  to += value;
+  return before;
+}
 SLUICE_LANE void atomic_max(std::uint32_t& to, std::uint32_t value) {
   if (to < value) to = value;
 }
 SLUICE_LANE std::uint32_t bits_set(std::uint32_t word) {
   return static_cast<std::uint32_t>(std::popcount(word));
+}
+SLUICE_LANE std::uint32_t lowest_bit(std::uint32_t word) {
+  return static_cast<std::uint32_t>(std::countr_zero(word));
 }
 SLUICE_LANE std::uint32_t bits_of(float value) { return std::bit_cast<std::uint32_t>(value); }
 SLUICE_LANE float float_of(std::uint32_t bits) { return std::bit_cast<float>(bits); }
@@ -92,19 +110,17 @@ SLUICE_LANE void store_bits(std::uint8_t* to, std::uint32_t bits, std::uint32_t 
 struct Quad {
   float values[4];
 };
-SLUICE_LANE Quad load_quad(const float* from) {
-  Quad quad;
-  if (is_aligned<16>(from)) {
+SLUICE_LANE Quad load_aligned_quad(const float* from) {
 #ifdef __CUDACC__
-    const float4 found = *reinterpret_cast<const float4*>(from);
-    quad = {{found.x, found.y, found.z, found.w}};
+  const float4 found = *reinterpret_cast<const float4*>(from);
+  return {{found.x, found.y, found.z, found.w}};
 #else
-    std::memcpy(&quad, from, sizeof quad);
+  return load_aligned<Quad>(reinterpret_cast<const std::uint8_t*>(from));
 #endif
-  } else {
-    for (std::uint32_t i = 0; i < 4; ++i) quad.values[i] = from[i];
-  }
-  return quad;
+}
+SLUICE_LANE Quad load_quad(const float* from) {
+  if (is_aligned<sizeof(Quad)>(from)) return load_aligned_quad(from);
+  return {{from[0], from[1], from[2], from[3]}};
 }
 SLUICE_LANE void store_quad(float* to, const Quad& quad) {
   if (is_aligned<16>(to)) {
@@ -154,6 +170,12 @@ SLUICE_LANE void store_four(std::uint8_t* to, const std::uint32_t (&bits)[4]) {
     return store_aligned(to, four);
   }
   for (std::uint32_t i = 0; i < 4; ++i) store_bits(to + i * elem_bytes, bits[i], elem_bytes);
+}
+// The first `count` of them.
+template <std::uint32_t elem_bytes>
+SLUICE_LANE void store_some(std::uint8_t* to, const std::uint32_t (&bits)[4], std::uint32_t count) {
+  if (count == 4) return store_four<elem_bytes>(to, bits);
+  for (std::uint32_t i = 0; i < count; ++i) store_bits(to + i * elem_bytes, bits[i], elem_bytes);
 }
 
 }  // namespace sluice::cuda

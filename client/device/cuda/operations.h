@@ -1,9 +1,8 @@
 // Which kernels an operation of kernels.h is made of, in order: one source for the plug-in and the
 // fake device. Cold; it only starts work.
 //
-// A Launcher has launch(blocks, kernel), zero(memory, bytes), sum_before(from, to, count, room,
-// room_bytes), which sums u64 exclusively, and the room that that needs. They do what they are told
-// in order, and say false when they can't.
+// A Launcher has launch(blocks, kernel) and zero(memory, bytes). They do what they are told in
+// order, and say false when they can't.
 #pragma once
 
 #include <algorithm>
@@ -46,29 +45,8 @@ struct ThresholdRoom {
   }
 };
 
-struct PackRoom {
-  std::uint8_t* slots = nullptr;
-  std::uint64_t* sizes = nullptr;  // one more than there are chunks: so the sums end in the total
-  void* sum_room = nullptr;
-  std::size_t bytes = 0;
-
-  PackRoom(void* memory, const sluice_device_tensor& tensor, std::size_t sum_room_bytes) {
-    const auto at = reinterpret_cast<std::uintptr_t>(memory);
-    const std::size_t count = chunk_count(tensor);
-    const std::size_t first = rounded_up(count * dense_bytes(tensor));
-    const std::size_t second = first + rounded_up((count + 1) * sizeof(std::uint64_t));
-    slots = static_cast<std::uint8_t*>(memory);
-    sizes = reinterpret_cast<std::uint64_t*>(at + first);
-    sum_room = reinterpret_cast<void*>(at + second);
-    bytes = second + rounded_up(sum_room_bytes);
-  }
-};
-
-template <class Launcher>
-std::size_t workspace_bytes(const Launcher& on, const sluice_device_tensor& tensor) {
-  const std::size_t sum_room_bytes = on.sum_room_bytes(std::size_t{chunk_count(tensor)} + 1);
-  return std::max(ThresholdRoom(nullptr, tensor.elem_count).bytes,
-                  PackRoom(nullptr, tensor, sum_room_bytes).bytes);
+inline std::size_t workspace_bytes(const sluice_device_tensor& tensor) {
+  return ThresholdRoom(nullptr, tensor.elem_count).bytes;
 }
 
 template <class Launcher>
@@ -131,15 +109,11 @@ bool launch_chunks(const Launcher& on, const sluice_device_tensor& tensor, const
 
 template <class Launcher>
 bool pack(const Launcher& on, const sluice_device_tensor& tensor, const float* threshold,
-          void* workspace, std::uint8_t* packed, std::uint64_t* offsets) {
-  const std::size_t count = std::size_t{chunk_count(tensor)} + 1;
-  const std::size_t sum_room_bytes = on.sum_room_bytes(count);
-  const PackRoom room(workspace, tensor, sum_room_bytes);
-  if (count == 1) return on.zero(offsets, sizeof *offsets);
-  return launch_chunks<PackChunks>(on, tensor, Sieve{threshold}, room.slots, room.sizes) &&
-         on.sum_before(room.sizes, offsets, count, room.sum_room, sum_room_bytes) &&
-         on.launch(blocks_for(chunk_count(tensor), kGroups * GatherChunks::kEach),
-                   GatherChunks{tensor, room.slots, offsets, packed});
+          std::uint8_t* packed, std::uint64_t* extents) {
+  const std::uint32_t chunks = chunk_count(tensor);
+  std::uint64_t* const total = extents + chunks;
+  return on.zero(total, sizeof *total) &&
+         launch_chunks<PackChunks>(on, tensor, Sieve{threshold}, packed, extents, total, chunks);
 }
 
 template <class Launcher>

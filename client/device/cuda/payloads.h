@@ -15,123 +15,125 @@
 
 namespace sluice::cuda {
 
-// What leaves of a chunk as an entry, or dense where that is no longer, into its slot.
+// What leaves of a chunk as an entry, or dense where that is no longer. A block takes the place for
+// all of its chunks' bytes at once, behind those of other blocks: one counter that each chunk
+// counts at is slower than the memory.
 template <Dtype kWire>
-struct PackChunks : FormatKernel<kWire, PackChunks<kWire>, 5> {
-  using Base = FormatKernel<kWire, PackChunks<kWire>, 5>;
-  using Base::kElemBytes, Base::tensor, Base::whole;
+struct PackChunks : FormatKernel<kWire, PackChunks<kWire>, 7> {
+  using Base = FormatKernel<kWire, PackChunks<kWire>, 7>;
+  using Base::kElemBytes, Base::tensor, Base::for_each_whole;
+  using typename Base::Shared;
+  static constexpr int kSummed = 3;
+  static constexpr int kAllWait = 5;
 
   Sieve sieve;
-  std::uint8_t* slots = nullptr;  // of dense_bytes() each
-  std::uint64_t* sizes = nullptr;
+  std::uint8_t* packed = nullptr;
+  std::uint64_t* extents = nullptr;
+  std::uint64_t* total = nullptr;  // of bytes
+  std::uint32_t chunks = 0;
 
-  SLUICE_LANE void step(int phase, const Share& share) const {
-    switch (phase) {
-      case 0: return share.clear();
-      case 1: return Base::find_greatest(share, sieve);
-      case 2: return find_filled(share);
-      case 3: return share.count();
-      default: return write(share);
-    }
+  SLUICE_LANE std::uint32_t step(int phase, const Share& share, Shared& shared) const {
+    if (phase == 0) Base::clear(share);
+    if (phase == 1) Base::find_greatest(share, sieve);
+    if (phase == 2) find_filled(share);
+    if (phase == 3) return count_filled(share);
+    if (phase == 4 && share.first == 0) shared.bytes[share.group] = bytes_of(share);
+    if (phase == 5 && share.first == 0 && share.group == 0) take_place(share.chunk, shared);
+    if (phase == 6) write(share, shared);
+    return 0;
   }
 
+  SLUICE_LANE static std::uint32_t fours(const Share& share) {
+    return (share.elem_count + 4 * kQuad - 1) / (4 * kQuad);
+  }
+  // Of four quads: bits 0 to 3 of each byte.
+  SLUICE_LANE static std::uint32_t filled(const Share& share, std::uint32_t four) {
+    return load_aligned<std::uint32_t>(share.quads + 4 * four);
+  }
   SLUICE_LANE void find_filled(const Share& share) const {
     const Format format = Base::format(share);
     const float limit = sieve.limit();
-    share.for_each_quad([&](std::uint32_t at, std::uint32_t count) {
-      const Quad quad = whole(share, at, count);
+    for_each_whole(share, [&](std::uint32_t at, std::uint32_t, const Quad& quad) {
       std::uint32_t filled = 0;
-      for (std::uint32_t i = 0; i < kQuad; ++i) {
-        const float value = sieve(quad.values[i], limit, kWire);
-        filled |= std::uint32_t{format.encode(value) != 0} << i;
-      }
-      if (filled != 0) share.places.set(at, filled);
+      for (std::uint32_t i = 0; i < kQuad; ++i)
+        filled |= std::uint32_t{!format.vanishes(sieve(quad.values[i], limit, kWire))} << i;
+      share.quads[at / kQuad] = static_cast<std::uint8_t>(filled);
     });
+    // Up to the end of the last four.
+    const std::uint32_t behind = (share.elem_count + kQuad - 1) / kQuad + share.first;
+    if (behind < 4 * fours(share)) share.quads[behind] = 0;
+  }
+  SLUICE_LANE static std::uint32_t count_filled(const Share& share) {
+    std::uint32_t count = 0;
+    share.for_each_in_run(fours(share),
+                          [&](std::uint32_t four) { count += bits_set(filled(share, four)); });
+    return count;
   }
 
-  SLUICE_LANE void write(const Share& share) const {
-    const Format format = Base::format(share);
-    const std::uint32_t count = share.value_count();
-    const std::size_t dense = payload_bytes(kWire, share.elem_count);
-    const std::size_t entry = wire::entry_bytes(share.elem_count, count, kWire);
-    const bool is_dense = entry >= dense || (kWire == Dtype::kInt8 && !is_finite(format.scale));
-    std::uint8_t* const slot = slots + std::size_t{share.chunk} * dense_bytes(tensor);
-    std::uint8_t* const places = slot + sizeof(std::uint16_t);
-    std::uint8_t* const values =
-        is_dense ? slot : places + wire::places_bytes(share.elem_count, count);
-    const bool is_bitmap = wire::uses_bitmap(share.elem_count, count);
-    if (is_dense || count != 0)
-      write_values(share, format, is_dense, is_dense || is_bitmap ? nullptr : places, values);
-    if (!is_dense && is_bitmap) write_bitmap(share, places);
-    if (share.first != 0) return;
-    sizes[share.chunk] = is_dense ? dense : entry;
-    if (share.first_elem + share.elem_count == tensor.elem_count) sizes[share.chunk + 1] = 0;
-    if (!is_dense && entry == 0) return;
-    if (!is_dense) store_bits(slot, count, 2);
-    const std::uint32_t value_count = is_dense ? share.elem_count : count;
-    if (kWire == Dtype::kInt8) store_bits(values + value_count, bits_of(format.scale), 4);
+  SLUICE_LANE static bool is_dense(const Share& share) {
+    return wire::entry_bytes(share.elem_count, share.total, kWire) >=
+               payload_bytes(kWire, share.elem_count) ||
+           (kWire == Dtype::kInt8 && !is_finite(Base::format(share).scale));
   }
-  SLUICE_LANE void write_values(const Share& share, const Format& format, bool is_dense,
-                                std::uint8_t* places, std::uint8_t* values) const {
+  SLUICE_LANE static std::uint32_t bytes_of(const Share& share) {
+    return static_cast<std::uint32_t>(
+        is_dense(share) ? payload_bytes(kWire, share.elem_count)
+                        : wire::entry_bytes(share.elem_count, share.total, kWire));
+  }
+  SLUICE_LANE void take_place(std::uint32_t first, Shared& shared) const {
+    const std::uint32_t groups = chunks - first < kGroups ? chunks - first : kGroups;
+    std::uint64_t bytes = 0;
+    for (std::uint32_t group = 0; group < groups; ++group) bytes += shared.bytes[group];
+    shared.first_byte = atomic_add(*total, bytes);
+  }
+  SLUICE_LANE void write(const Share& share, const Shared& shared) const {
+    std::uint64_t first = shared.first_byte;
+    for (std::uint32_t group = 0; group < share.group; ++group) first += shared.bytes[group];
+    const std::uint32_t bytes = shared.bytes[share.group];
+    if (share.first == 0) extents[share.chunk] = first << SLUICE_DEVICE_EXTENT_BITS | bytes;
+    if (bytes == 0) return;
+    const Format format = Base::format(share);
+    std::uint8_t* const to = packed + first;
+    if (is_dense(share))
+      write_dense(share, format, to);
+    else
+      write_entry(share, format, to);
+    if (kWire == Dtype::kInt8 && share.first == 0)
+      store_bits(to + bytes - sizeof(float), bits_of(format.scale), sizeof(float));
+  }
+  SLUICE_LANE void write_dense(const Share& share, const Format& format, std::uint8_t* to) const {
     const float limit = sieve.limit();
-    share.for_each_quad([&](std::uint32_t at, std::uint32_t count) {
-      const std::uint32_t filled = is_dense ? (1u << count) - 1 : share.places.quad_at(at);
-      if (filled == 0) return;
-      const Quad quad = whole(share, at, count);
-      std::uint32_t rank = is_dense ? at : share.places.rank_of(at);
-      for (std::uint32_t i = 0; i < kQuad; ++i) {
-        if ((filled >> i & 1) == 0) continue;
-        store_bits(values + rank * kElemBytes, format.encode(sieve(quad.values[i], limit, kWire)),
-                   kElemBytes);
-        if (places != nullptr) store_bits(places + 2 * rank, at + i, 2);
-        ++rank;
+    for_each_whole(share, [&](std::uint32_t at, std::uint32_t count, const Quad& quad) {
+      std::uint32_t bits[kQuad];
+      for (std::uint32_t i = 0; i < kQuad; ++i)
+        bits[i] = format.encode(sieve(quad.values[i], limit, kWire));
+      store_some<kElemBytes>(to + at * kElemBytes, bits, count);
+    });
+  }
+  // A lane what is filled of its fours.
+  SLUICE_LANE void write_entry(const Share& share, const Format& format, std::uint8_t* to) const {
+    const float limit = sieve.limit();
+    const bool is_bitmap = wire::uses_bitmap(share.elem_count, share.total);
+    std::uint8_t* const places = to + sizeof(std::uint16_t);
+    std::uint8_t* const values = places + wire::places_bytes(share.elem_count, share.total);
+    std::uint32_t rank = share.before;
+    share.for_each_in_run(fours(share), [&](std::uint32_t four) {
+      for (std::uint32_t bits = filled(share, four); bits != 0; bits &= bits - 1, ++rank) {
+        const std::uint32_t bit = lowest_bit(bits);
+        const std::uint32_t at = (4 * four + bit / 8) * kQuad + bit % 8;
+        const std::uint64_t elem = share.first_elem + at;
+        const float value = sieve(tensor.gradient[elem] + tensor.residual[elem], limit, kWire);
+        store_bits(values + rank * kElemBytes, format.encode(value), kElemBytes);
+        if (!is_bitmap) store_bits(places + 2 * rank, at, 2);
       }
     });
+    if (is_bitmap) write_bitmap(share, places);
+    if (share.first == 0) store_bits(to, share.total, 2);
   }
   SLUICE_LANE void write_bitmap(const Share& share, std::uint8_t* to) const {
     const auto bytes = static_cast<std::uint32_t>(wire::bitmap_bytes(share.elem_count));
     for (std::uint32_t at = share.first; at < bytes; at += kGroupLanes)
-      to[at] = static_cast<std::uint8_t>(share.places.words[at / 4] >> 8 * (at % 4));
-  }
-};
-
-// What is in the slots, one behind the other: each group has several, so that the reads of one are
-// under way while another's are waited for.
-struct GatherChunks {
-  static constexpr std::uint32_t kThreads = kChunkThreads;
-  static constexpr std::uint32_t kTogether = kGroupLanes;
-  static constexpr int kPhases = 1;
-  static constexpr std::uint32_t kEach = 4;  // slots of a group
-  struct Shared {
-    std::uint32_t unused;
-  };
-
-  sluice_device_tensor tensor;
-  const std::uint8_t* slots = nullptr;
-  const std::uint64_t* offsets = nullptr;
-  std::uint8_t* packed = nullptr;
-
-  SLUICE_LANE void run(int, Lane lane, Shared&) const {
-    const std::uint32_t count = chunk_count(tensor);
-    const std::uint32_t begin = (lane.block * kGroups + lane.thread / kGroupLanes) * kEach;
-    const std::uint32_t first = lane.thread % kGroupLanes;
-    std::uint64_t from[kEach] = {}, bytes[kEach] = {};
-    for (std::uint32_t i = 0; i < kEach; ++i) {
-      if (begin + i >= count) continue;
-      from[i] = offsets[begin + i];
-      bytes[i] = offsets[begin + i + 1] - from[i];
-    }
-    std::uint8_t heads[kEach] = {};
-    for (std::uint32_t i = 0; i < kEach; ++i)
-      if (first < bytes[i]) heads[i] = slot(begin + i)[first];
-    for (std::uint32_t i = 0; i < kEach; ++i) {
-      if (first < bytes[i]) packed[from[i] + first] = heads[i];
-      for (std::uint64_t at = first + kGroupLanes; at < bytes[i]; at += kGroupLanes)
-        packed[from[i] + at] = slot(begin + i)[at];
-    }
-  }
-  SLUICE_LANE const std::uint8_t* slot(std::uint32_t chunk) const {
-    return slots + std::size_t{chunk} * dense_bytes(tensor);
+      to[at] = static_cast<std::uint8_t>(share.quads[2 * at] | share.quads[2 * at + 1] << 4);
   }
 };
 
@@ -139,29 +141,33 @@ struct GatherChunks {
 template <Dtype kWire>
 struct UpdateResiduals : FormatKernel<kWire, UpdateResiduals<kWire>, 3> {
   using Base = FormatKernel<kWire, UpdateResiduals<kWire>, 3>;
-  using Base::tensor, Base::whole;
+  using Base::tensor, Base::for_each_whole;
 
   Sieve sieve;
   const std::uint8_t* fates = nullptr;  // by chunk; null: all was delivered
 
-  SLUICE_LANE void step(int phase, const Share& share) const {
-    if (phase == 0) return share.clear();
-    if (phase == 1) return Base::find_greatest(share, sieve);
+  SLUICE_LANE std::uint32_t step(int phase, const Share& share, const auto& /*shared*/) const {
+    if (phase == 0) Base::clear(share);
+    if (phase == 1) Base::find_greatest(share, sieve);
+    if (phase == 2) update(share);
+    return 0;
+  }
+  SLUICE_LANE void update(const Share& share) const {
     const std::uint32_t fate =
         fates == nullptr ? std::uint32_t{SLUICE_DEVICE_DELIVERED} : fates[share.chunk];
     if (fate == SLUICE_DEVICE_OPEN) return;
+    if (fate == SLUICE_DEVICE_UNKNOWN)
+      return share.for_each_quad([&](std::uint32_t at, std::uint32_t count) {
+        Base::store(tensor.residual, share, at, count, Quad{});
+      });
     const Format format = Base::format(share);
     const float limit = sieve.limit();
-    share.for_each_quad([&](std::uint32_t at, std::uint32_t count) {
-      const Quad quad = fate == SLUICE_DEVICE_UNKNOWN ? Quad{} : whole(share, at, count);
-      Quad rests{};
+    for_each_whole(share, [&](std::uint32_t at, std::uint32_t count, Quad rests) {
       bool finite = true;
-      for (std::uint32_t i = 0; i < kQuad; ++i) {
-        float rest = quad.values[i];
+      for (float& rest : rests.values) {
         if (fate == SLUICE_DEVICE_DELIVERED)
           rest -= format.decode(format.encode(sieve(rest, limit, kWire)));
         finite = finite && is_finite(rest);
-        rests.values[i] = rest;
       }
       if (finite) return Base::store(tensor.residual, share, at, count, rests);
       for (std::uint32_t i = 0; i < count; ++i)
@@ -179,9 +185,9 @@ struct GiveBackChunks : ChunkKernel<GiveBackChunks, 1> {
 
   SLUICE_LANE void run(int phase, Lane lane, Shared& shared) const {
     const std::uint32_t place = lane.block * kGroups + lane.thread / kGroupLanes;
-    if (place < count) run_chunk(phase, lane, shared, chunks[place]);
+    if (place < count) (void)run_chunk(phase, lane, shared, chunks[place]);
   }
-  SLUICE_LANE void step(int, const Share& share) const {
+  SLUICE_LANE std::uint32_t step(int, const Share& share, const auto& /*shared*/) const {
     const auto wire = static_cast<Dtype>(tensor.wire);
     const auto elem_bytes = static_cast<std::uint32_t>(dtype_bytes(wire));
     const std::uint8_t* const payload = payloads + std::size_t{share.place} * dense_bytes(tensor);
@@ -192,13 +198,14 @@ struct GiveBackChunks : ChunkKernel<GiveBackChunks, 1> {
       const float sum = value + tensor.residual[share.first_elem + at];
       if (is_finite(sum)) tensor.residual[share.first_elem + at] = sum;
     }
+    return 0;
   }
 };
 
 struct ScaleValues {
   static constexpr std::uint32_t kThreads = 256;
-  static constexpr std::uint32_t kTogether = kThreads;
   static constexpr int kPhases = 1;
+  static constexpr int kAllWait = 1;
   struct Shared {
     std::uint32_t unused;
   };
@@ -219,23 +226,23 @@ struct ScaleValues {
 template <Dtype kWire>
 struct ConvertChunks : FormatKernel<kWire, ConvertChunks<kWire>, 3> {
   using Base = FormatKernel<kWire, ConvertChunks<kWire>, 3>;
-  using Base::kElemBytes, Base::tensor, Base::whole;
+  using Base::kElemBytes, Base::tensor, Base::for_each_whole;
 
   std::uint8_t* payloads = nullptr;
 
-  SLUICE_LANE void step(int phase, const Share& share) const {
-    if (phase == 0) return share.clear();
-    if (phase == 1) return Base::find_greatest(share, Sieve{});
+  SLUICE_LANE std::uint32_t step(int phase, const Share& share, const auto& /*shared*/) const {
+    if (phase == 0) Base::clear(share);
+    if (phase == 1) Base::find_greatest(share, Sieve{});
+    if (phase == 2) write(share);
+    return 0;
+  }
+  SLUICE_LANE void write(const Share& share) const {
     const Format format = Base::format(share);
     std::uint8_t* const payload = payloads + std::size_t{share.chunk} * dense_bytes(tensor);
-    share.for_each_quad([&](std::uint32_t at, std::uint32_t count) {
-      const Quad quad = whole(share, at, count);
+    for_each_whole(share, [&](std::uint32_t at, std::uint32_t count, const Quad& quad) {
       std::uint32_t bits[kQuad];
       for (std::uint32_t i = 0; i < kQuad; ++i) bits[i] = format.encode(quad.values[i]);
-      std::uint8_t* const to = payload + at * kElemBytes;
-      if (count == kQuad) return store_four<kElemBytes>(to, bits);
-      for (std::uint32_t i = 0; i < count; ++i)
-        store_bits(to + i * kElemBytes, bits[i], kElemBytes);
+      store_some<kElemBytes>(payload + at * kElemBytes, bits, count);
     });
     if (share.first == 0 && kWire == Dtype::kInt8)
       store_bits(payload + share.elem_count, bits_of(format.scale), 4);
@@ -260,67 +267,85 @@ struct Average {
   }
 };
 
-// Results, packed as PackChunks packs, into averages.
+// Results, packed as PackChunks packs, into averages: all of a chunk as if nothing had come, then
+// what came.
 template <Dtype kWire>
-struct UnpackChunks : FormatKernel<kWire, UnpackChunks<kWire>, 4> {
-  using Base = FormatKernel<kWire, UnpackChunks<kWire>, 4>;
+struct UnpackChunks : FormatKernel<kWire, UnpackChunks<kWire>, 2> {
+  using Base = FormatKernel<kWire, UnpackChunks<kWire>, 2>;
   using Base::kElemBytes, Base::tensor;
+  static constexpr int kSummed = 0;
 
   const std::uint8_t* packed = nullptr;
   const sluice_device_result* results = nullptr;
   float* output = nullptr;
 
-  SLUICE_LANE void step(int phase, const Share& share) const {
+  SLUICE_LANE std::uint32_t step(int phase, const Share& share, const auto& /*shared*/) const {
     const sluice_device_result& result = results[share.chunk];
     const std::uint8_t* const from = packed + result.first_byte;
-    const std::uint64_t bytes = result.bytes;
-    const bool is_dense = bytes == payload_bytes(kWire, share.elem_count);
-    const std::uint32_t count = is_dense ? share.elem_count : bytes == 0 ? 0 : load_bits(from, 2);
-    if (phase == 0) return share.clear();
-    if (phase == 1) return is_dense ? void() : find_places(share, from + 2, count);
-    if (phase == 2) return is_dense ? void() : share.count();
-    const std::uint8_t* const values =
-        is_dense ? from : from + 2 + wire::places_bytes(share.elem_count, count);
-    write(share, is_dense, values, count);
-  }
-
-  SLUICE_LANE void find_places(const Share& share, const std::uint8_t* from,
-                               std::uint32_t count) const {
-    if (wire::uses_bitmap(share.elem_count, count)) {
-      const auto bytes = static_cast<std::uint32_t>(wire::bitmap_bytes(share.elem_count));
-      for (std::uint32_t at = share.first; at < bytes; at += kGroupLanes)
-        atomic_or(share.places.words[at / 4], std::uint32_t{from[at]} << 8 * (at % 4));
-    } else {
-      for (std::uint32_t at = share.first; at < count; at += kGroupLanes)
-        share.places.set(load_bits(from + 2 * at, 2));
+    const Average average(result);
+    const bool is_dense = result.bytes == payload_bytes(kWire, share.elem_count);
+    const std::uint32_t count = is_dense || result.bytes == 0 ? 0 : load_bits(from, 2);
+    const std::uint8_t* const places = from + sizeof(std::uint16_t);
+    if (phase == 0) {
+      if (is_dense)
+        write_dense(share, average, from);
+      else
+        clear(share, average);
+      return wire::uses_bitmap(share.elem_count, count) ? count_filled(share, places) : 0;
     }
+    if (count != 0) write_entry(share, average, count, places);
+    return 0;
   }
 
-  SLUICE_LANE void write(const Share& share, bool is_dense, const std::uint8_t* values,
-                         std::uint32_t value_count) const {
-    Format format{.wire = kWire};
-    if (kWire == Dtype::kInt8 && value_count != 0)
-      format.scale = float_of(load_bits(values + value_count, 4));
-    const Average average(results[share.chunk]);
-    const float nothing = average(format.decode(0));
+  SLUICE_LANE static std::uint32_t count_filled(const Share& share, const std::uint8_t* bitmap) {
+    const auto bytes = static_cast<std::uint32_t>(wire::bitmap_bytes(share.elem_count));
+    std::uint32_t count = 0;
+    share.for_each_in_run(bytes, [&](std::uint32_t at) { count += bits_set(bitmap[at]); });
+    return count;
+  }
+  SLUICE_LANE void write_entry(const Share& share, const Average& average, std::uint32_t count,
+                               const std::uint8_t* places) const {
+    const std::uint8_t* const values = places + wire::places_bytes(share.elem_count, count);
+    const Format format = format_of(values, count);
+    const auto write = [&](std::uint32_t at, std::uint32_t rank) {
+      const std::uint32_t bits = load_bits(values + rank * kElemBytes, kElemBytes);
+      output[share.first_elem + at] = average(format.decode(bits));
+    };
+    if (!wire::uses_bitmap(share.elem_count, count)) {
+      for (std::uint32_t rank = share.first; rank < count; rank += kGroupLanes)
+        write(load_bits(places + 2 * rank, 2), rank);
+      return;
+    }
+    const auto bytes = static_cast<std::uint32_t>(wire::bitmap_bytes(share.elem_count));
+    std::uint32_t rank = share.before;
+    share.for_each_in_run(bytes, [&](std::uint32_t byte) {
+      for (std::uint32_t bits = places[byte]; bits != 0; bits &= bits - 1)
+        write(8 * byte + lowest_bit(bits), rank++);
+    });
+  }
+
+  SLUICE_LANE static Format format_of(const std::uint8_t* values, std::uint32_t count) {
+    if (kWire != Dtype::kInt8) return {.wire = kWire};
+    return {.wire = kWire, .scale = float_of(load_bits(values + count, sizeof(float)))};
+  }
+  SLUICE_LANE void clear(const Share& share, const Average& average) const {
+    const float nothing = average(0);
     share.for_each_quad([&](std::uint32_t at, std::uint32_t count) {
-      Quad quad{{nothing, nothing, nothing, nothing}};
-      const std::uint32_t filled = is_dense ? (1u << count) - 1 : share.places.quad_at(at);
-      if (filled != 0) {
-        std::uint32_t rank = is_dense ? at : share.places.rank_of(at);
-        std::uint32_t bits[kQuad] = {};
-        if (filled == 0xfu) {
-          load_four<kElemBytes>(values + rank * kElemBytes, bits);
-        } else {
-          for (std::uint32_t i = 0; i < kQuad; ++i) {
-            const std::uint32_t is_there = filled >> i & 1;
-            if (is_there != 0) bits[i] = load_bits(values + rank * kElemBytes, kElemBytes);
-            rank += is_there;
-          }
-        }
-        for (std::uint32_t i = 0; i < kQuad; ++i)
-          if ((filled >> i & 1) != 0) quad.values[i] = average(format.decode(bits[i]));
-      }
+      Base::store(output, share, at, count, {{nothing, nothing, nothing, nothing}});
+    });
+  }
+  SLUICE_LANE void write_dense(const Share& share, const Average& average,
+                               const std::uint8_t* from) const {
+    const Format format = format_of(from, share.elem_count);
+    share.for_each_quad([&](std::uint32_t at, std::uint32_t count) {
+      std::uint32_t bits[kQuad] = {};
+      if (count == kQuad)
+        load_four<kElemBytes>(from + at * kElemBytes, bits);
+      else
+        for (std::uint32_t i = 0; i < count; ++i)
+          bits[i] = load_bits(from + (at + i) * kElemBytes, kElemBytes);
+      Quad quad;
+      for (std::uint32_t i = 0; i < kQuad; ++i) quad.values[i] = average(format.decode(bits[i]));
       Base::store(output, share, at, count, quad);
     });
   }

@@ -45,9 +45,9 @@ constexpr std::uint64_t sum_blocks(std::uint64_t elem_count) {
 // The sums of each block of kSumBlock: a lane for each of its kSumLanes sums.
 struct SumBlocks {
   static constexpr std::uint32_t kThreads = 256;
-  static constexpr std::uint32_t kTogether = kThreads;
   static constexpr std::uint32_t kBlocksAtOnce = kThreads / kSumLanes;
   static constexpr int kPhases = 2;
+  static constexpr int kAllWait = 1;
   struct Shared {
     float left[kThreads];
     float right[kThreads];
@@ -95,8 +95,8 @@ struct SumBlocks {
 // Of one block of threads: the blocks' sums together, and what they make of the threshold.
 struct FinishSums {
   static constexpr std::uint32_t kThreads = kSumColumns;
-  static constexpr std::uint32_t kTogether = kThreads;
   static constexpr int kPhases = 2;
+  static constexpr int kAllWait = 1;
   struct Shared {
     double left[kSumColumns];
     double right[kSumColumns];
@@ -156,8 +156,8 @@ struct Selection {
 
 struct CountRanges {
   static constexpr std::uint32_t kThreads = 256;
-  static constexpr std::uint32_t kTogether = kThreads;
   static constexpr int kPhases = 3;
+  static constexpr int kAllWait = 1;
   struct Shared {
     std::uint32_t counts[kMostRanges];
   };
@@ -191,8 +191,8 @@ struct CountRanges {
 // Of one block of threads: goes on in the range that the rank falls into, or is at the element.
 struct ChooseRange {
   static constexpr std::uint32_t kThreads = 256;
-  static constexpr std::uint32_t kTogether = kThreads;
   static constexpr int kPhases = 3;
+  static constexpr int kAllWait = 1;
   struct Shared {
     std::uint32_t parts[kThreads];
   };

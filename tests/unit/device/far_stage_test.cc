@@ -55,9 +55,8 @@ class FarStage : public testing::Test {
     step(Way::kPack, 0);
     const FarRooms::Room& room = *rooms_.find(tensor);
     if (!room.prunes) return step(Way::kIn, room.dense_bytes);
-    auto* const offsets = reinterpret_cast<std::uint64_t*>(room.in);
-    std::iota(offsets, offsets + room.chunk_count + 1, 0);  // a byte a chunk
-    step(Way::kIn, room.offset_bytes);
+    reinterpret_cast<FarExtent*>(room.in)[room.chunk_count] = {room.chunk_count};  // a byte each
+    step(Way::kIn, room.extent_bytes);
     step(Way::kIn, room.chunk_count);
   }
   std::vector<std::pair<std::uint32_t, StatusCode>> done() {
@@ -84,7 +83,7 @@ TEST_F(FarStage, CopiesWhatLeavesAndWhatCameAndNoMore) {
     pack(tensor);
     const Submission given = ready();
     ASSERT_EQ(given.far, &room.tensor);
-    EXPECT_EQ(given.far->offsets != nullptr, room.prunes);
+    EXPECT_EQ(given.far->extents != nullptr, room.prunes);
     const std::vector<std::uint8_t> bytes(7);
     given.far->keep_result(0, bytes, 1, 2);
     given.far->fates[1] = Fate::kMissed;

@@ -14,6 +14,7 @@
 #include "aggregator/core/narrow.h"
 #include "aggregator/core/sparse.h"
 #include "client/core/average.h"
+#include "client/core/far.h"
 #include "client/device/cuda/host_lanes.h"
 #include "client/device/cuda/operations.h"
 #include "client/plugin_file.h"
@@ -205,14 +206,11 @@ TEST_F(Kernels, PackAndUpdateResidualsAsTheHostDoesInEveryFormat) {
     for (const Gradients& some : all_kinds(shape.count))
       for (const Dtype wire : kWires)
         for (const float threshold : {0.0f, 1e-39f, 4e-4f, 2e-3f, 8e-3f, kPruneAll}) {
-          Bytes packed;
-          std::vector<std::uint64_t> offsets{0};
+          std::vector<Bytes> chunks;
           Floats rest = some.residual;
           for_each_chunk(shape.count, shape.chunk_elems, [&](std::size_t at, std::size_t count) {
             const Bytes payload = pruned_payload(some, at, count, threshold, wire);
-            const Bytes bytes = shorter_of(payload, count, wire);
-            packed.insert(packed.end(), bytes.begin(), bytes.end());
-            offsets.push_back(packed.size());
+            chunks.push_back(shorter_of(payload, count, wire));
             Floats left(count);
             agg::fold_store(left.data(), payload.data(), count, wire);
             agg::keep_rest(&some.gradient[at], &rest[at], count, left.data());
@@ -221,20 +219,26 @@ TEST_F(Kernels, PackAndUpdateResidualsAsTheHostDoesInEveryFormat) {
           OnDevice<float> gradient(some.gradient), residual(some.residual);
           const auto tensor =
               tensor_of(gradient.get(), residual.get(), shape.count, shape.chunk_elems, wire);
-          const std::size_t room_bytes = kernels_->workspace_bytes(device_, &tensor);
-          OnDevice<std::uint8_t> room(room_bytes), found(shape.count * 8);
-          OnDevice<std::uint64_t> found_offsets(offsets.size());
+          OnDevice<std::uint8_t> found(shape.count * 8);
+          OnDevice<std::uint64_t> found_extents(chunks.size() + 1);
           OnDevice<float> limit(Floats{threshold});
-          finish(kernels_->pack(device_, &tensor, limit.get(), room.get(), found.get(),
-                                found_offsets.get()));
+          finish(kernels_->pack(device_, &tensor, limit.get(), found.get(), found_extents.get()));
           finish(kernels_->update_residual(device_, &tensor, limit.get(), nullptr));
-          Bytes bytes = found.read();
-          bytes.resize(packed.size());
+          const Bytes bytes = found.read();
+          const std::vector<std::uint64_t> extents = found_extents.read();
           const std::string which = testing::PrintToString(shape.count) + " elements, format " +
                                     std::to_string(static_cast<int>(wire)) + ", threshold " +
                                     std::to_string(threshold);
-          ASSERT_EQ(found_offsets.read(), offsets) << which;
-          ASSERT_EQ(bytes, packed) << which;
+          std::size_t total = 0;
+          for (std::size_t i = 0; i < chunks.size(); ++i) {
+            const FarExtent extent{extents[i]};
+            ASSERT_LE(extent.first_byte() + extent.bytes(), extents.back()) << which;
+            const auto from = bytes.begin() + static_cast<std::ptrdiff_t>(extent.first_byte());
+            const auto count = static_cast<std::ptrdiff_t>(extent.bytes());
+            ASSERT_EQ(Bytes(from, from + count), chunks[i]) << which;
+            total += extent.bytes();
+          }
+          ASSERT_EQ(extents.back(), total) << which;
           ASSERT_EQ(std::memcmp(residual.read().data(), rest.data(), rest.size() * sizeof(float)),
                     0)
               << which;
@@ -366,16 +370,15 @@ TEST_F(Kernels, UnpackResultsIntoTheHostsAverages) {
 
 TEST_F(Kernels, OfNoElementsAreNoWork) {
   OnDevice<float> values(std::size_t{1});
-  OnDevice<std::uint64_t> offsets(std::size_t{1});
+  OnDevice<std::uint64_t> extents(std::vector<std::uint64_t>{1});
   const auto tensor = tensor_of(values.get(), values.get(), 0, 336, Dtype::kInt8);
-  OnDevice<std::uint8_t> room(kernels_->workspace_bytes(device_, &tensor));
-  finish(kernels_->pack(device_, &tensor, values.get(), room.get(), nullptr, offsets.get()));
+  finish(kernels_->pack(device_, &tensor, values.get(), nullptr, extents.get()));
   finish(kernels_->update_residual(device_, &tensor, values.get(), nullptr));
   finish(kernels_->give_back(device_, &tensor, nullptr, nullptr, 0));
   finish(kernels_->scale(device_, values.get(), 0, 2));
   finish(kernels_->convert(device_, &tensor, nullptr));
   finish(kernels_->unpack(device_, &tensor, nullptr, nullptr, nullptr));
-  EXPECT_EQ(offsets.read()[0], 0u);
+  EXPECT_EQ(extents.read()[0], 0u);
 }
 
 // Thresholds are rounded; the sums themselves are the same to the last bit too.
