@@ -18,10 +18,10 @@ __device__ inline void sum_up(std::uint32_t number, Lane& lane) {
 
 template <class Kernel>
 constexpr int least_blocks() {
-  if constexpr (requires { Kernel::kLeastBlocks; })
-    return Kernel::kLeastBlocks;
-  else
-    return 1;
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800  // older ones have fewer threads at once
+  if constexpr (requires { Kernel::kLeastBlocks; }) return Kernel::kLeastBlocks;
+#endif
+  return 1;
 }
 
 template <class Kernel>
