@@ -1,5 +1,8 @@
 // The TOML file of a BCube.
+#include <cerrno>
 #include <exception>
+#include <fstream>
+#include <system_error>
 #include <toml.hpp>
 
 #include "client/cube_address.h"
@@ -7,8 +10,13 @@
 namespace sluice::client {
 
 Result<CubeFile> read_cube_file(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream)
+    return Status(StatusCode::kNotFound,
+                  path + " cannot be read: " + std::generic_category().message(errno) +
+                      "; `python3 -m sluice bcube plan` writes such a file");
   try {
-    const toml::value root = toml::parse(path);
+    const toml::value root = toml::parse(stream, path);
     for (const auto& [key, value] : root.as_table())
       if (key != "ports" && key != "levels" && key != "mode" && key != "appliances")
         throw toml::type_error(

@@ -88,6 +88,10 @@ def bad_models(rank):
         sluice.torch.attach(copied, "inproc://copy", rank=0, world_size=1, weight=-1)
     except sluice.InvalidArgument as error:
         texts.append(str(error))
+    try:
+        sluice.torch.attach(copied, "inproc://copy", join_timeout="5")
+    except sluice.InvalidArgument as error:
+        texts.append(str(error))
     sluice.torch.attach(copied, "inproc://copy", rank=0, world_size=1)
     hooked = w.start(nn.Linear(2, 2))
     hooked.register_comm_hook(None, allreduce_hook)
@@ -105,12 +109,14 @@ def bad_models(rank):
 
 @pytest.mark.usefixtures("library")
 def test_models_that_cannot_be_attached_are_refused_by_parameter(tmp_path):
-    plain, double, sparse, twice, weight, hooked, join = ranks.run(bad_models, 1, tmp_path)[0]
+    texts = ranks.run(bad_models, 1, tmp_path)[0]
+    plain, double, sparse, twice, weight, timeout, hooked, join = texts
     assert "DistributedDataParallel" in plain and "Linear" in plain
     assert "'1.weight' has type float64" in double
     assert "'0.weight' has sparse gradients" in sparse
     assert "attached already" in twice
     assert "weight=-1: must be a whole number" in weight
+    assert "join_timeout='5': must be seconds" in timeout
     assert "this model has one" in hooked and "anew" in hooked
     assert "join()" in join and "drop_last" in join
 

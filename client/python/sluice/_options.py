@@ -11,6 +11,14 @@ from sluice import _abi, _policy, _settings, errors
 _MOST_S = 86_400.0  # of a timeout
 
 
+def checked_timeout(name, seconds):
+    """`seconds` as a timeout can be; raises InvalidArgument."""
+    if not isinstance(seconds, numbers.Real) or not 0.001 <= seconds <= _MOST_S:
+        raise errors.InvalidArgument(
+            f"{name}={seconds!r}: must be seconds, from 0.001 to {_MOST_S:g}")
+    return seconds
+
+
 @dataclass(frozen=True)
 class Options:
     """The options of `sluice.Job`, which takes them as keywords.
@@ -147,13 +155,6 @@ class Options:
                 raise errors.InvalidArgument(f"there is no option {name!r}{hint}")
         return cls(**keywords)
 
-    def _timeout_ms(self, name):
-        seconds = getattr(self, name)
-        if not isinstance(seconds, numbers.Real) or not 0.001 <= seconds <= _MOST_S:
-            raise errors.InvalidArgument(
-                f"{name}={seconds!r}: must be seconds, from 0.001 to {_MOST_S:g}")
-        return int(seconds * 1000)
-
     def struct(self, library, *, rank, **resolved):
         """sluice_options with these; `resolved`: fields that the caller has worked out."""
         options = _abi.sized(_abi.Options)
@@ -175,7 +176,7 @@ class Options:
                 trace_dir=None if self.trace is None else os.fsencode(self.trace)).items():
             setattr(options, field, value)
         for name in ("connect_timeout", "join_timeout", "silence_timeout", "stall_report"):
-            setattr(options, name + "_ms", self._timeout_ms(name))
+            setattr(options, name + "_ms", int(1000 * checked_timeout(name, getattr(self, name))))
         for name, kind in (("prune_fraction", float), ("prune_sigmas", float),
                            ("prune_warmup", int), ("prune_min_elems", int),
                            ("prune_momentum", float)):

@@ -45,6 +45,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from sluice import _settings, errors
+from sluice._options import checked_timeout
 from sluice._torch_attachment import Attachment, hook
 from sluice._torch_device import device_of
 from sluice._torch_loop import Loop
@@ -180,6 +181,7 @@ def _attach(ddp_model, address, optimizer, *, job, weight, rank, world_size, **o
     named = _registered_parameters(ddp_model)
     device = device_of(named)
     options = _with_memory(options, device)
+    checked_timeout("join_timeout", options.get("join_timeout", 60.0))
     _check_parameters(ddp_model, named)
     group = ddp_model.process_group
     member = member_of(group)

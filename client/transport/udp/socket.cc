@@ -36,6 +36,11 @@ bool SocketAddress::same_host(const sockaddr_storage& other) const noexcept {
                      sizeof(in6_addr)) == 0;
 }
 
+bool SocketAddress::needs_interface() const noexcept {
+  const auto& ipv6 = reinterpret_cast<const sockaddr_in6&>(storage);
+  return family() == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&ipv6.sin6_addr) && ipv6.sin6_scope_id == 0;
+}
+
 std::string SocketAddress::text() const {
   std::array<char, INET6_ADDRSTRLEN + 1> host{};
   std::array<char, 8> port{};

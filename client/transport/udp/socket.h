@@ -21,7 +21,8 @@ struct SocketAddress {
   const sockaddr* get() const noexcept { return reinterpret_cast<const sockaddr*>(&storage); }
   void set_port(std::uint16_t port) noexcept;
   bool same_host(const sockaddr_storage& other) const noexcept;
-  std::string text() const;  // "10.0.0.2:40000", "[::1]:40000"
+  bool needs_interface() const noexcept;  // IPv6's link-local ones do, and this one names none
+  std::string text() const;               // "10.0.0.2:40000", "[::1]:40000"
 };
 
 // `what`, and the reason that errno has.

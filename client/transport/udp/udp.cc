@@ -157,7 +157,10 @@ class UdpTransport final : public Transport {
     // A connected socket knows the source address and the interface's MTU; ours stays unconnected.
     OwnedFd probe(::socket(remote_.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
     if (!probe || ::connect(probe.get(), remote_.get(), remote_.bytes) != 0) {
-      return io_error("no route to " + remote_.text());
+      return io_error("no route to " + remote_.text() +
+                      (remote_.needs_interface()
+                           ? ", a link-local address: name its interface too, as in [fe80::1%eth0]"
+                           : ""));
     }
     const bool ipv6 = remote_.family() == AF_INET6;
     const int local_mtu = ipv6 ? get_int(probe.get(), IPPROTO_IPV6, IPV6_MTU)

@@ -266,7 +266,10 @@ TEST(CubeJobs, NameWhatTheyCannotDo) {
   EXPECT_THAT(address("bcube://1,2?levels=inproc://x"), HasSubstr("ports"));
   EXPECT_THAT(address("bcube://2,2"), HasSubstr("not said"));
   EXPECT_THAT(address("bcube://2,2?level=inproc://x"), HasSubstr("\"level\""));
-  EXPECT_THAT(address("bcube://2,2?file=/nowhere.toml"), HasSubstr("/nowhere.toml"));
+  EXPECT_THAT(
+      address("bcube://2,2?file=/nowhere.toml"),
+      HasSubstr("/nowhere.toml cannot be read: No such file or directory; `python3 -m sluice "
+                "bcube plan` writes"));
   const std::string file = cube.write_plain_file();
   EXPECT_THAT(address("bcube://3,2?file=" + file),
               AllOf(HasSubstr("bcube(2,2)"), HasSubstr("bcube(3,2)")));

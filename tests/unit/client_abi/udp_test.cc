@@ -229,6 +229,11 @@ TEST(Udp, NamesAHostThatDoesNotResolveAndAnAddressThatIsNotOurs) {
   ASSERT_FALSE(unknown.ok());
   EXPECT_EQ(unknown.status().code(), StatusCode::kNotFound);
   EXPECT_THAT(unknown.status().message(), ::testing::HasSubstr("\"no-such-host.invalid\""));
+  const auto link_local = open_udp({.host = "fe80::1", .local_address = ""});
+  ASSERT_FALSE(link_local.ok());
+  EXPECT_THAT(link_local.status().message(),
+              testing::AnyOf(testing::HasSubstr("as in [fe80::1%eth0]"),
+                             testing::HasSubstr("cannot open")));  // a machine without IPv6
   const auto foreign = open_udp({.host = "127.0.0.1", .local_address = "192.0.2.1"});
   ASSERT_FALSE(foreign.ok());
   EXPECT_THAT(foreign.status().message(), ::testing::HasSubstr("192.0.2.1"));
