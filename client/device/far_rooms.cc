@@ -26,7 +26,9 @@ std::size_t residual_bytes_of(const FarRooms::Room& room) noexcept {
   return round_up(room.elem_count * sizeof(float), kRoomAlignBytes);
 }
 
-const char* why_not_there(const PruneOptions& pruning, bool prunes) noexcept {
+const char* why_not_there(const TensorSpec& tensor, const PruneOptions& pruning,
+                          bool prunes) noexcept {
+  if (tensor.elem_count > UINT32_MAX) return "kernels on a device take fewer than 2^32 elements";
   if (pruning.momentum > 0) return "momentum correction is the host's";
   if (prunes && pruning.rule == PruneRule::kSampled) return "the rule 'sampled' is the host's";
   if (prunes && pruning.rule == PruneRule::kDynamicRaw)
@@ -49,7 +51,8 @@ FarChoice choose_far(std::vector<TensorSpec>& tensors, Dtype wire, const PruneOp
     if (tensor.dtype != Dtype::kFloat32 || tensor.exact) continue;
     const bool prunes = thresholds.prunes(i);
     if (!prunes && wire == Dtype::kFloat32 && !(pruning.momentum > 0)) continue;
-    const char* const why = why_none.empty() ? why_not_there(pruning, prunes) : why_none.c_str();
+    const char* const why =
+        why_none.empty() ? why_not_there(tensor, pruning, prunes) : why_none.c_str();
     tensor.far = why == nullptr;
     ++(tensor.far ? choice.far_count : choice.near_count);
     if (tensor.far || !choice.why.empty()) continue;

@@ -3,9 +3,10 @@
 //
 // SLUICE_FAKE_DEVICE is a list such as "late_us=300,fail=7,absent=pinned": what a mark stands for
 // is done up to so much later, drawn for each; the 7th copy fails, or with fail_kernel the 7th
-// kernel; this way can't be opened. Kernels run when the device gets to them, in order. Any
-// host memory will do as the device's. That of sluice_fake_allocate() and of the kernels' acquire()
-// can't be touched but by copies and kernels: whatever else reads or writes it dies.
+// kernel, or with lose it never says that it is done; this way can't be opened. Kernels run when
+// the device gets to them, in order. Any host memory will do as the device's. That of
+// sluice_fake_allocate() and of the kernels' acquire() can't be touched but by copies and kernels:
+// whatever else reads or writes it dies.
 #include "tests/fake_device/fake_device.h"
 
 #include <sys/mman.h>
@@ -113,6 +114,7 @@ struct sluice_device {
   long late_us = 0;
   long fail = 0;
   long fail_kernel = 0;
+  long lose = 0;
   std::atomic<long> copies{0};
   std::mutex mutex;
   std::mt19937 random{1};
@@ -123,9 +125,10 @@ struct sluice_device {
                            std::atomic<std::uint64_t>* crossed) {
     const std::lock_guard lock(mutex);
     const long wait_us = late_us == 0 ? 0 : static_cast<long>(random() % late_us);
-    const bool fails = to != nullptr && ++copies == fail;
-    return new sluice_device_mark{
-        Clock::now() + std::chrono::microseconds(wait_us), to, from, bytes, fails, crossed};
+    const long copy = to == nullptr ? -1 : ++copies;
+    const auto due =
+        copy == lose ? Clock::time_point::max() : Clock::now() + std::chrono::microseconds(wait_us);
+    return new sluice_device_mark{due, to, from, bytes, copy == fail, crossed};
   }
   void run_kernels(std::uint64_t up_to) {
     for (; kernels_run < up_to && !kernels.empty(); ++kernels_run) {
@@ -167,6 +170,7 @@ sluice_device* open_fake(std::int32_t ordinal, std::int32_t path, sluice_device_
   device->late_us = number("late_us");
   device->fail = number("fail");
   device->fail_kernel = number("fail_kernel");
+  device->lose = number("lose");
   return device;
 }
 

@@ -1,7 +1,8 @@
 """Where a model's gradients lie: in the host's memory, or on one CUDA device.
 
 Results come back into the device's memory before a wait for them returns, and nothing is put into
-its streams that waits for the network.
+its streams that waits for the network. The hook itself waits for nothing; attach() waits at the end
+of backward(), out of which errors come, overlap() before a layer's next forward.
 """
 
 import torch

@@ -171,6 +171,25 @@ TEST_F(DeviceJobs, FailForAllWhenACopyFails) {
   EXPECT_LT(seconds_since(start), 3) << "the others heard of it by silence only";
 }
 
+// A device that never says that a copy is done: who waits is told for what, and can end.
+TEST_F(DeviceJobs, SayWhichCopyTheyWaitFor) {
+  for (const char* const fault : {"lose=1", "lose=2"}) {  // out of the device; back into it
+    ::setenv("SLUICE_FAKE_DEVICE", fault, 1);
+    const std::string name = std::string("device-") + fault;
+    const auto start = Clock::now();
+    {
+      Job job(options(name.c_str(), 0, 1), {{"a", kSmall}});
+      DeviceFloats a(kSmall);
+      job.submit_device({0, a.get(), a.get()}, nullptr);
+      const sluice::Error error = error_of([&] { job.wait(0, milliseconds(200)); });
+      EXPECT_EQ(error.status(), SLUICE_TIMED_OUT);
+      EXPECT_THAT(error.what(), HasSubstr(fault[5] == '1' ? "'a' is copied from the device"
+                                                          : "'a' is copied to the device"));
+    }
+    EXPECT_LT(seconds_since(start), 10) << fault << ": closing waits for it";
+  }
+}
+
 TEST_F(DeviceJobs, CanBeLeftAndClosedWhileCopiesRun) {
   ::setenv("SLUICE_FAKE_DEVICE", "late_us=50000", 1);
   Job job(options("device-close", 0, 1), {{"a", kBig}, {"b", kSmall}});

@@ -43,7 +43,9 @@ class FarStage : public testing::Test {
   }
   void step(Way way, std::size_t bytes) {
     const CopyStage::Copy copy = next(way);
-    if (CopyStage::is_copy(way)) EXPECT_EQ(copy.bytes, bytes);
+    if (CopyStage::is_copy(way)) {
+      EXPECT_EQ(copy.bytes, bytes);
+    }
     stage_.copied(copy);
   }
   Submission ready() {
@@ -197,6 +199,8 @@ TEST(FarChoice, TakesWhatTheKernelsKnowAndSaysWhyTheRestIsNot) {
                                                HasSubstr("'sampled' is the host's")));
   EXPECT_EQ(choose(Dtype::kFloat32, {.rule = PruneRule::kStatic, .momentum = 0.9f}).near_count, 2u);
   EXPECT_THAT(choose(Dtype::kInt8, {}, "no kernels").describe(), HasSubstr("no kernels"));
+  std::vector<TensorSpec> huge{{"huge", std::size_t{1} << 32}};
+  EXPECT_THAT(choose_far(huge, Dtype::kInt8, {}, "").describe(), HasSubstr("fewer than 2^32"));
 }
 
 }  // namespace
