@@ -12,7 +12,7 @@ namespace sluice::client {
 Result<CubeFile> read_cube_file(const std::string& path) {
   std::ifstream stream(path, std::ios::binary);
   if (!stream)
-    return Status(StatusCode::kNotFound,
+    return Status(StatusCode::kInvalidArgument,
                   path + " cannot be read: " + std::generic_category().message(errno) +
                       "; `python3 -m sluice bcube plan` writes such a file");
   try {
