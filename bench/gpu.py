@@ -10,8 +10,8 @@ device and host find the same threshold is checked first.
 
 `engine` is a copy out of the device in one piece; `pieces` is the same in the pieces that the
 client cuts it into, of which some 50 us worth run at once (here looked at all the time, by the
-client every 20 us). overlap_share says how much of the
-shorter of two works is hidden behind the other: a copy back into the device, and packing.
+client every 20 us). overlap_share says how much of the shorter of two works is hidden behind the
+other: a copy back into the device, and packing.
 
 Time is the host's monotonic clock, of kernels over 16 calls in a row, so that starting them is
 hidden; other work of the device counts. Without a device nothing is measured. `--save DIR` keeps

@@ -61,9 +61,8 @@ class Bench {
     upload(gradient_, gradient_values_);
     upload(residual_, residual_values_);
     const std::size_t chunks = tensor_count_ / kChunkElems + 1;
-    for (const std::uint32_t wire : {0u, 1u, 2u, 4u})
-      room_bytes_ = std::max(room_bytes_, workspace_bytes(wire));
-    room_ = acquire<void>(room_bytes_);
+    const sluice_device_tensor all = tensor();
+    room_ = acquire<void>(kernels_.workspace_bytes(&all));
     packed_ = acquire<std::uint8_t>(bytes_ + chunks * sizeof(float));
     extents_ = acquire<std::uint64_t>((chunks + 1) * sizeof(std::uint64_t));
     results_ = acquire<sluice_device_result>(chunks * sizeof(sluice_device_result));
@@ -131,12 +130,6 @@ class Bench {
             .elem_count = tensor_count_,
             .chunk_elems = kChunkElems,
             .wire = wire};
-  }
-  std::size_t workspace_bytes(std::uint32_t wire) const {
-    const sluice_device_tensor of = tensor(wire);
-    const std::size_t bytes = kernels_.workspace_bytes(device_, &of);
-    if (bytes == 0) fail("no workspace");
-    return bytes;
   }
   sluice_device_rule rank_of(double density) const {
     const double wanted = density * static_cast<double>(tensor_count_);
@@ -308,7 +301,6 @@ class Bench {
   float* gradient_ = nullptr;
   float* residual_ = nullptr;
   float* output_ = nullptr;
-  std::size_t room_bytes_ = 0;
   void* room_ = nullptr;
   std::uint8_t* packed_ = nullptr;
   std::uint64_t* extents_ = nullptr;

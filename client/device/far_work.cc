@@ -37,9 +37,7 @@ Result<std::unique_ptr<FarWork>> FarWork::create(Device& device, FarRooms& rooms
   for (const Room& room : rooms.all()) {
     if (!room.prunes) continue;
     const sluice_device_tensor tensor = tensor_of(room, nullptr);
-    const std::uint64_t bytes = kernels.workspace_bytes(device.raw(), &tensor);
-    if (bytes == 0) return Status(StatusCode::kIoError, device.title() + ": " + device.why());
-    workspace_bytes = std::max(workspace_bytes, bytes);
+    workspace_bytes = std::max(workspace_bytes, kernels.workspace_bytes(&tensor));
   }
   made->memory_ = kernels.acquire(device.raw(), rooms.device_bytes());
   if (made->memory_ != nullptr && workspace_bytes != 0)

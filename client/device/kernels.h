@@ -67,9 +67,8 @@ struct sluice_device_kernels {
   /* The device's memory; it begins as zeros. Both may wait for the device. */
   void* (*acquire)(struct sluice_device* device, size_t bytes);
   void (*free)(struct sluice_device* device, void* memory);
-  /* What find_threshold() of the tensor needs to work in; 0: failed. */
-  uint64_t (*workspace_bytes)(struct sluice_device* device,
-                              const struct sluice_device_tensor* tensor);
+  /* What find_threshold() of the tensor needs to work in. */
+  uint64_t (*workspace_bytes)(const struct sluice_device_tensor* tensor);
   /* Within the device's memory, or between it and page-locked memory; in order with the kernels. */
   struct sluice_device_mark* (*copy)(struct sluice_device* device, void* to, const void* from,
                                      size_t bytes);

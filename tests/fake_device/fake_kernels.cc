@@ -24,7 +24,7 @@ void release(sluice_device* device, void* memory) {
   fake_device::give_back(memory);
 }
 
-std::uint64_t workspace_bytes(sluice_device*, const sluice_device_tensor* tensor) {
+std::uint64_t workspace_bytes(const sluice_device_tensor* tensor) {
   return cuda::workspace_bytes(*tensor);
 }
 

@@ -80,9 +80,7 @@ void free_memory(sluice_device* device, void* memory) {
   (void)ok(cudaFree(memory), "cudaFree");
 }
 
-uint64_t bytes_to_work_in(sluice_device* /*device*/, const sluice_device_tensor* tensor) {
-  return workspace_bytes(*tensor);
-}
+uint64_t bytes_to_work_in(const sluice_device_tensor* tensor) { return workspace_bytes(*tensor); }
 
 sluice_device_mark* start_copy(sluice_device* device, void* to, const void* from, size_t bytes) {
   return start(device, [=](const CudaLauncher& on) {

@@ -5,7 +5,7 @@
 // phase before any of them does the next. What lanes tell each other goes through Shared, which
 // begins with anything in it, or through what is written once; and where there is a phase kSummed,
 // run() returns a number, of which each lane of a warp is told afterwards the sum of those before
-// its own, and of all. Kernels know nothing of blocks beside theirs. nvcc compiles run() for the
+// its own, and of all. No block waits for another. nvcc compiles run() for the
 // device (kernels.cu), any other compiler for host_lanes.h.
 #pragma once
 
