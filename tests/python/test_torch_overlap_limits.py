@@ -123,7 +123,7 @@ def test_another_optimizer_over_the_same_model_makes_its_steps_wait(monkeypatch,
         others[0].zero_grad()
     check(monkeypatch, plain_net, half, after_backward=other_step, overlapped=0)
     line, = warnings_of(caplog)
-    assert "step (test_torch_overlap_limits.py:" in line
+    assert "another SGD than the one given to overlap() (test_torch_overlap_limits.py:" in line
 
 
 def test_parameters_outside_of_the_model_are_stepped_at_once(monkeypatch):

@@ -16,9 +16,7 @@ things is as in a plain loop wherever one looks.
 import atexit
 import contextlib
 import logging
-import os
 import sys
-import traceback
 import weakref
 
 import torch
@@ -28,26 +26,11 @@ from sluice import errors
 from sluice._torch_attachment import Attachment
 from sluice._torch_dynamo import Signs, is_tracing, unseen
 from sluice._torch_parts import Parts, unwrapped, why_not_in_parts
-from sluice._torch_watch import Awaited, FirstForward, Hook, Watch, is_opaque
+from sluice._torch_watch import Awaited, FirstForward, Hook, Watch, caller, is_opaque
 
 _log = logging.getLogger("sluice")
-_TORCH, _OWN = (os.path.join(os.path.dirname(os.path.abspath(file)), "")
-                for file in (torch.__file__, __file__))
 _COMPILED = ("torch.compile is at work since overlap() was called (compile the blocks of the model "
              "before, then they overlap)")
-_WRAPPERS = ("wrapper", "decorate_context")  # torch's, around its own functions
-
-
-def _caller():
-    """Who looks at a gradient, for the message: 'clip_grad_norm_ (train.py:31)'."""
-    what = "a script"
-    for frame in reversed(traceback.extract_stack()):
-        if frame.filename.startswith(_TORCH):
-            if not frame.name.startswith(("_", "<")) and frame.name not in _WRAPPERS:
-                what = frame.name
-        elif not frame.filename.startswith(_OWN):
-            return f"{what} ({os.path.basename(frame.filename)}:{frame.lineno})"
-    return what
 
 
 class Overlap(Attachment):
@@ -255,7 +238,8 @@ class Overlap(Attachment):
         """Called by an AwaitedGradient that somebody looks at, or zeroes in a step that is
         skipped."""
         if not self._parts.due and not is_dropped:
-            self._explain(f"{_caller()} reads gradients between backward() and optimizer.step()")
+            self._explain(f"{caller(self._parts.optimizer)} reads gradients between backward() "
+                          "and optimizer.step()")
         self.flush()
 
     def _explain(self, reason):

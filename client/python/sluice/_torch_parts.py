@@ -81,10 +81,12 @@ class Parts:
              cannot be done in parts, or None.
     flush    called before the state is read or replaced.
     give_up  called when step() is being compiled; is to call stop().
+
+    optimizer  that object.
     """
 
     def __init__(self, optimizer, on_step, flush, give_up):
-        self._optimizer = optimizer
+        self.optimizer = optimizer
         self._groups_then = None
         self._stopped = False
         self.original_step = optimizer.step
@@ -127,7 +129,7 @@ class Parts:
                   if name != "closure" and value is not None]
         if others or len(arguments) > 1:
             return f"optimizer.step() was given {', '.join(others) or 'more than a closure'}"
-        if has_hooks(self._optimizer):
+        if has_hooks(self.optimizer):
             return "the optimizer has hooks around its step"
         return None
 
@@ -138,14 +140,14 @@ class Parts:
 
     def group_numbers(self):
         """(parameter, number of its group) of all parameters."""
-        for number, group in enumerate(self._optimizer.param_groups):
+        for number, group in enumerate(self.optimizer.param_groups):
             for parameter in group["params"]:
                 yield parameter, number
 
     def note(self, postponed):
         """step() for all but the parameters in `postponed`: theirs is due from now on."""
-        groups = self._optimizer.param_groups
-        with only(self._optimizer, [
+        groups = self.optimizer.param_groups
+        with only(self.optimizer, [
                 dict(group, params=[p for p in group["params"] if p not in postponed])
                 for group in groups]):
             self.original_step()  # also without any parameter: schedulers count the calls
@@ -153,11 +155,11 @@ class Parts:
 
     def run(self, parameters):
         """The due step of some parameters: {number of a group: parameters of it}."""
-        with only(self._optimizer, [dict(self._groups_then[number], params=own)
-                                    for number, own in parameters.items()]):
+        with only(self.optimizer, [dict(self._groups_then[number], params=own)
+                                   for number, own in parameters.items()]):
             # Not an inference's business, even when it is an evaluation that asks for it.
             with torch.inference_mode(False):
-                type(self._optimizer).step(self._optimizer)
+                type(self.optimizer).step(self.optimizer)
 
     def done(self):
         """Nothing is due any more."""
@@ -168,10 +170,10 @@ class Parts:
         somebody has wrapped since, as schedulers wrap step()."""
         self._stopped = True
         for name, ours, before in self._replaced:
-            if vars(self._optimizer).get(name) is not ours:
+            if vars(self.optimizer).get(name) is not ours:
                 continue
             if before is None:
-                delattr(self._optimizer, name)
+                delattr(self.optimizer, name)
             else:
-                setattr(self._optimizer, name, before)
+                setattr(self.optimizer, name, before)
         self._replaced = []

@@ -16,6 +16,8 @@ optimizer.step() is the one change that need not wait: it is noted, and done whe
 
 import contextlib
 import itertools
+import os
+import traceback
 from collections import OrderedDict
 
 import torch
@@ -28,6 +30,9 @@ _FACTS = {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.
           torch.Tensor.requires_grad_}  # these look at no element
 _FACTS.update(getattr(torch.Tensor, name).__get__ for name in (
     "grad_fn", "requires_grad", "is_leaf", "is_sparse", "dtype", "device", "layout", "shape"))
+_TORCH, _OWN = (os.path.join(os.path.dirname(os.path.abspath(file)), "")
+                for file in (torch.__file__, __file__))
+_WRAPPERS = ("wrapper", "decorate_context")  # torch's, around its own functions
 _ZEROING = {torch.Tensor.zero_, torch._foreach_zero_}
 
 
@@ -230,6 +235,23 @@ class Awaited:
             return False
         self.zeroed = True
         return True
+
+
+def caller(optimizer):
+    """Who looks at a gradient, for the message: 'clip_grad_norm_ (train.py:31)'. `optimizer` is the
+    one that may."""
+    what = "a script"
+    for frame, line in traceback.walk_stack(None):
+        code = frame.f_code
+        if code.co_filename.startswith(_TORCH):
+            object_ = frame.f_locals.get("self")
+            if isinstance(object_, torch.optim.Optimizer) and object_ is not optimizer:
+                what = f"another {type(object_).__name__} than the one given to overlap()"
+            elif not code.co_name.startswith(("_", "<")) and code.co_name not in _WRAPPERS:
+                what = code.co_name
+        elif not code.co_filename.startswith(_OWN):
+            return f"{what} ({os.path.basename(code.co_filename)}:{line})"
+    return what
 
 
 class AwaitedGradient(torch.Tensor):
