@@ -8,8 +8,8 @@ side idle while the others run; the first round of each is not counted (connecti
 windows). A time is from the first rank's start to the last rank's end of one sum, after a barrier,
 on the machine's common clock. Every rank checks every element of every sum.
 
-Sides: sluice with float32 and with tensors that are bfloat16; gloo with float32 and as DDP's fp16
-compression hook has it, from and to float32.
+Sides: sluice with wire = float32 and bfloat16; gloo as it is and with DDP's fp16 compression hook.
+All sum float32: what is narrowed, rounded and kept as residual on the way is in the time.
 
 cpu s is the processor time of the whole machine for one sum, less that of processes that are not
 the bench's. "bare" is what a bare sender's frames take of one link's two directions, in Mb/s of the
@@ -139,7 +139,7 @@ class Side:
 
 
 def our_ideal_s(total_bytes, chunk_bytes, rate_mbps):
-    # Bytes are counted as if they were float32: tensors travel as what they are.
+    # Bytes are counted as if they were float32.
     wire_bytes = planned.box_wire_bytes(total_bytes / 4, total_bytes / chunk_bytes, "float32",
                                         MOST_WORKERS)
     return wire_bytes * 8 / (rate_mbps * 1e6)
@@ -266,7 +266,7 @@ def run(options):
     except lab_module.LabError as error:
         raise report.BenchError(str(error)) from None
     print(f"{options.megabytes:g} MB of float32, links alike both ways, 2 MB queues; "
-          f"Sluice: {options.pmd} ports, bf16: half as many bytes in tensors that are bfloat16; "
+          f"Sluice: {options.pmd} ports, bf16: wire = \"bfloat16\"; "
           f"Gloo: kernel bridge; median [least .. largest] of {options.repetitions} interleaved "
           f"repetitions")
     report.table(["side", "seconds", "ideal s", "time/ideal", "cpu s", "busy", "shape", "bare",

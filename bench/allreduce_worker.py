@@ -7,8 +7,8 @@ ELEM_COUNT elements over all ranks, then one line of
 JSON with the monotonic clock's nanoseconds at start and end, which the ranks of one machine share.
 It checks every element of the sum: a side that is wrong prints no time. End of input ends it.
 
-gloo in float16 is a sum of float32 as DDP's fp16 compression hook makes it: narrowed before and
-widened after, within the time. sluice in bfloat16 sums tensors that are bfloat16 already.
+Both sum float32, which DTYPE says how to send: sluice in bfloat16 is its wire format, gloo in
+float16 what DDP's fp16 compression hook does. Narrowing and widening are within the time.
 """
 import json
 import os
@@ -23,8 +23,8 @@ TIMEOUT_S = 120
 class SluiceSide:
     def __init__(self, elem_count, dtype, mtu):
         import sluice
-        self.job = sluice.Job([("gradient", elem_count, dtype)], averaging="sum", mtu=mtu)
-        self.held = getattr(torch, dtype)
+        self.job = sluice.Job([("gradient", elem_count, "float32")], averaging="sum", mtu=mtu,
+                              wire=dtype)
         self.job.barrier(timeout=TIMEOUT_S)
 
     def barrier(self):
@@ -42,8 +42,6 @@ class SluiceSide:
 
 
 class GlooSide:
-    held = torch.float32
-
     def __init__(self, elem_count, dtype, mtu):
         import torch.distributed
         self.distributed = torch.distributed
@@ -72,8 +70,9 @@ def main():
     elem_count = int(elem_count)
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     side = {"sluice": SluiceSide, "gloo": GlooSide}[name](elem_count, dtype, int(mtu))
-    # Small integers, exact in any order of summation, that differ from rank to rank and neighbours.
-    pattern = torch.arange(elem_count, dtype=torch.int64).remainder_(13).to(side.held)
+    # Small integers, exact in any order of summation and in every format, as their averages are,
+    # that differ from rank to rank and neighbours.
+    pattern = torch.arange(elem_count, dtype=torch.int64).remainder_(13).to(torch.float32)
     expected = pattern * world_size + world_size * (world_size - 1) // 2
     values = torch.empty_like(pattern)
     print("ready", flush=True)

@@ -38,6 +38,9 @@ BIG_ROW_NEEDS_BYTES = 5 << 29
 
 def add_options(parser):
     report.add_repetitions(parser, default=9)
+    report.add_seconds(parser, default=0.3)
+    parser.add_argument("--mib", type=int, default=1024, metavar="N",
+                        help="the longest payload, MiB (default 1024)")
     parser.add_argument("--target", default="", metavar="NAME",
                         help="instruction set by Highway's name, AVX2 for one (default: the best)")
 
@@ -56,21 +59,22 @@ def measure(options, max_bytes):
         side, size = row["run_name"].split("/")[:2]
         return side, int(size)
     rows, context = report.google_benchmark(
-        "bench_fold", options.repetitions, 0.3, f"--fold_target={options.target}",
-        f"--max_bytes={max_bytes}")
+        "bench_fold", options.repetitions, options.seconds,
+        f"--fold_target={options.target}", f"--max_bytes={max_bytes}")
     return (report.samples_by(key_of, lambda row: row["payload_bits"] / 1e9, rows),
             context["fold_target"])
 
 
 def run(options):
     enough = available_bytes() >= BIG_ROW_NEEDS_BYTES
-    samples, target = measure(options, 1 << 30 if enough else 8 << 20)
+    samples, target = measure(options, min(options.mib, 1024 if enough else 8) << 20)
     print(f"instruction set: {target}; Gb/s of payload, median [least .. largest] of "
           f"{options.repetitions} interleaved repetitions, CPU time")
     rows, ratios = [], {}
     for side, size, label in ROWS:
         if (side, size) not in samples:
-            print(f"left out: {label} (needs {BIG_ROW_NEEDS_BYTES >> 20} MiB of free memory)")
+            print(f"left out: {label} (beyond --mib, or more than the free memory: it needs "
+                  f"{BIG_ROW_NEEDS_BYTES >> 20} MiB)")
             continue
         kernel = samples[side, size]
         copy = samples[REFERENCE.get(side, "memcpy"), size]

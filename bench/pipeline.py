@@ -61,10 +61,12 @@ ROWS = [
 
 def add_options(parser):
     report.add_repetitions(parser, default=9)
+    report.add_seconds(parser, default=0.3)
 
 
 def run(options):
-    found, context = report.google_benchmark("bench_pipeline", options.repetitions, 0.3)
+    found, context = report.google_benchmark("bench_pipeline", options.repetitions,
+                                             options.seconds)
 
     def side_of(row):
         return row["run_name"].split("/")[0]

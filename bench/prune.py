@@ -21,12 +21,13 @@ PLACES = {"cache": "258 KiB", "memory": "67 MB"}
 
 def add_options(parser):
     report.add_repetitions(parser, default=9)
+    report.add_seconds(parser, default=0.05)
     parser.add_argument("--target", default="", metavar="NAME",
                         help="instruction set by Highway's name, AVX2 for one (default: the best)")
 
 
 def run(options):
-    rows, context = report.google_benchmark("bench_prune", options.repetitions, 0.05,
+    rows, context = report.google_benchmark("bench_prune", options.repetitions, options.seconds,
                                             f"--target={options.target}")
     samples = report.samples_by(lambda row: tuple(row["run_name"].split("/")[:2]),
                                 lambda row: row["gradient_bits"] / 1e9, rows)

@@ -34,8 +34,7 @@ HEADLINE = (13, 256)
 
 def add_options(parser):
     report.add_repetitions(parser, default=9)
-    parser.add_argument("--seconds", type=float, default=0.05, metavar="S",
-                        help="least time of one repetition of one cell (default 0.05)")
+    report.add_seconds(parser, default=0.05)
 
 
 def run(options):

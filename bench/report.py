@@ -85,6 +85,12 @@ def add_repetitions(parser, default):
                              f"(default {default})")
 
 
+def add_seconds(parser, default):
+    """The option of those that google_benchmark() runs."""
+    parser.add_argument("--seconds", type=float, default=default, metavar="S",
+                        help=f"least time of a row in a repetition (default {default})")
+
+
 def build_dir():
     """The build folder: SLUICE_BUILD, else build/ beside this folder's parent."""
     return os.environ.get("SLUICE_BUILD", os.path.join(ROOT, "build"))
@@ -113,12 +119,12 @@ def run_program(argv, timeout_s, env=None):
     return done.stdout
 
 
-def google_benchmark(name, repetitions, min_time_s, *options, timeout_s=600):
+def google_benchmark(name, repetitions, seconds, *arguments, timeout_s=600):
     """Runs bench/NAME, its repetitions interleaved: (its iterations as dicts, its context)."""
     document = json.loads(run_program(
         [program(f"bench/{name}"), f"--benchmark_repetitions={repetitions}",
-         "--benchmark_enable_random_interleaving=true", f"--benchmark_min_time={min_time_s}",
-         "--benchmark_format=json", *options], timeout_s))
+         "--benchmark_enable_random_interleaving=true", f"--benchmark_min_time={seconds}",
+         "--benchmark_format=json", *arguments], timeout_s))
     rows = [row for row in document["benchmarks"] if row["run_type"] == "iteration"]
     return rows, document["context"]
 

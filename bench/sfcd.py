@@ -28,19 +28,20 @@ import report
 DESCRIPTION = "sums with sign flips counted at every step, against sums alone (one core)"
 
 SIDES = {"all": "all signs", "one_in_32": "one sign in 32", "norms": "squared norms"}
-ROUNDS = 20
 
 
 def add_options(parser):
     report.add_repetitions(parser, default=9)
+    parser.add_argument("--rounds", type=int, default=20, metavar="N",
+                        help="samples of each row a repetition (default 20)")
 
 
-def measure(repetitions):
+def measure(options):
     """Returns {(path, chunk bytes, chunks, side): (alone, with, ratio) Samples} and the target."""
     samples, target = {}, "?"
-    for _ in range(repetitions):
-        text = report.run_program([report.program("bench/bench_sfcd"), f"--rounds={ROUNDS}"],
-                                  timeout_s=120)
+    for _ in range(options.repetitions):
+        text = report.run_program(
+            [report.program("bench/bench_sfcd"), f"--rounds={options.rounds}"], timeout_s=120)
         for line in text.splitlines():
             if line.startswith("target "):
                 target = line.split()[1]
@@ -54,8 +55,8 @@ def measure(repetitions):
 
 
 def run(options):
-    samples, target = measure(options.repetitions)
-    count = options.repetitions * ROUNDS
+    samples, target = measure(options)
+    count = options.repetitions * options.rounds
     print(f"k = 8 of 8, signs at every step, instruction set {target}; median [least .. largest] "
           f"of {count} interleaved samples, CPU time")
     report.table(["path", "ns a chunk, sums alone", "with", "", "ratio"],
