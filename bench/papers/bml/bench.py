@@ -58,6 +58,13 @@ class Results:
                 if setting.what == "uniform" and not setting.by_slices
                 and mode in (None, setting.mode)]
 
+    def judged(self, mode):
+        """Those, and by slices what is too big for them."""
+        return self.production(mode) + [
+            (setting, row) for setting, row in self.of.items()
+            if setting.mode == mode and setting.by_slices and not setting.in_order
+            and setting.ports ** setting.levels > settings.MOST_PLAYED]
+
     def model(self, model, mode):
         return self.of.get(settings.Setting(model, *settings.MODEL_SHAPE, mode))
 
@@ -92,8 +99,8 @@ def share_of_bytes(setting, row):
                                 * setting.bytes)
 
 
-def reductions(results, model, mode):
-    """sub-minibatch -> by how much the job is over sooner than with a parameter server (theory)."""
+def job_seconds(results, model, mode):
+    """sub-minibatch -> an iteration's seconds with a parameter server (theory), and ours."""
     row = results.model(model, mode)
     if row is None:
         return {}
@@ -102,11 +109,14 @@ def reductions(results, model, mode):
     scale = settings.SCALE[model]
     theirs = scale * wire_s(settings.server_share(servers), setting.bytes)
     ours = scale * row["step_s"]
-    out = {}
-    for sub_minibatch in settings.SUB_MINIBATCHES[model]:
-        compute = settings.compute_s(model, sub_minibatch)
-        out[sub_minibatch] = 1 - (compute + ours) / (compute + theirs)
-    return out
+    return {size: (settings.compute_s(model, size) + theirs, settings.compute_s(model, size) + ours)
+            for size in settings.SUB_MINIBATCHES[model]}
+
+
+def reductions(results, model, mode):
+    """sub-minibatch -> by how much the job is over sooner than with a parameter server (theory)."""
+    return {size: 1 - ours / theirs
+            for size, (theirs, ours) in job_seconds(results, model, mode).items()}
 
 
 def largest(values):
@@ -114,7 +124,7 @@ def largest(values):
 
 
 def figures(results):
-    by_mode = {mode: [against_theory(*pair) for pair in results.production(mode)]
+    by_mode = {mode: [against_theory(*pair) for pair in results.judged(mode)]
                for mode in settings.MODES}
     steps = {(setting.mode, setting.megabytes): row["step_s"]
              for setting, row in results.production()
@@ -129,7 +139,8 @@ def figures(results):
 
 
 HEADERS = ["gradient", "(n,k)", "servers", "mode", "port's bytes / theory", "theory, of P/C",
-           "least / theory", "time / theory", "by slices", "as they came"]
+           "least / theory", "time / theory", "by slices", "as they came", "ms", "server, ring: ms",
+           "one box: ms"]
 
 
 def rows(results):
@@ -140,19 +151,26 @@ def rows(results):
                                            one.mode)):
         times = (results.of.get(setting), results.by_slices(setting),
                  results.by_slices(setting, in_order=True))
-        row = times[0]
+        row, shown = times[0], next(one for one in times if one)
         out.append([f"{setting.bytes / 1e6:.4g} MB, {setting.what}",
                     f"({setting.ports},{setting.levels})", setting.ports ** setting.levels,
                     setting.mode, f"{share_of_bytes(setting, row):.4f}" if row else "-",
                     f"{settings.port_share(setting.ports, setting.levels, setting.mode):.3f}",
                     f"{least(setting):.3f}",
-                    *(f"{against_theory(setting, one):.3f}" if one else "-" for one in times)])
+                    *(f"{against_theory(setting, one):.3f}" if one else "-" for one in times),
+                    *(f"{1e3 * seconds:.4g}" for seconds in (
+                        shown["step_s"],
+                        wire_s(settings.server_share(setting.ports ** setting.levels),
+                               setting.bytes),
+                        wire_s(1, setting.bytes)))])
     return out
 
 
-def reduction_rows(results):
-    return [[model, mode, *(f"{sub_minibatch}: {100 * value:.1f} %" for sub_minibatch, value in
-                            reductions(results, model, mode).items())]
+def job_rows(results):
+    return [[model, mode, *(f"{size}: {1e3 * ours:.4g} for {1e3 * theirs:.4g} ms, "
+                            f"{100 * (1 - ours / theirs):.1f} %"
+                            for size, (theirs, ours) in
+                            job_seconds(results, model, mode).items())]
             for model in settings.SUB_MINIBATCHES for mode in settings.MODES
             if results.model(model, mode)]
 
@@ -174,10 +192,10 @@ def plot(results, folder):
 
 def write(results, folder):
     most = max(len(sizes) for sizes in settings.SUB_MINIBATCHES.values())
-    by_size = paper.markdown(["model", "mode"] + [""] * most, reduction_rows(results))
+    by_size = paper.markdown(["model", "mode"] + [""] * most, job_rows(results))
     text = ("## Results\n\n" + paper.markdown(HEADERS, rows(results)) +
-            "\nSooner over than with a parameter server on a Fat-Tree of the same links (its time "
-            "from the theory), by sub-minibatch a GPU:\n\n" + by_size +
+            "\nAn iteration, and one with a parameter server on a Fat-Tree of the same links (its "
+            "time from the theory), by sub-minibatch a GPU:\n\n" + by_size +
             "\n![reductions](reductions.png)\n")
     paper.replace_generated(folder, text)
     plot(results, folder)
@@ -185,7 +203,7 @@ def write(results, folder):
 
 def show(results):
     report.table(HEADERS, rows(results))
-    for row in reduction_rows(results):
+    for row in job_rows(results):
         print("  ".join(row))
 
 

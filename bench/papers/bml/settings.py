@@ -21,6 +21,7 @@ CONTRIBUTION_BYTES = 1436  # of its frame, the other one is a result's
 CABLES_S = 4e-6            # to a switch and from it
 SHAPES = ((2, 2), (3, 2), (4, 2), (2, 3), (3, 3), (2, 4), (8, 2), (4, 3))
 ONE_LEVEL = (9, 1)  # plain: a parameter server on all servers; aggregated: one big box
+MOST_PLAYED = 64  # servers over production objects
 BIG_SHAPES = {(3, 3): 84, (4, 3): 198, (8, 3): 528, (16, 3): 1057}  # and megabytes, by slices only
 SHORT_SHAPES = ((2, 2), (3, 2))
 MEGABYTES, SHORT_MEGABYTES = 24, 3
