@@ -86,7 +86,8 @@ def test_the_pages_of_all_switches_are_one_job_that_knows_its_switches_and_worke
     text = whole(views)
     assert f"{JOB}  BCube(2, 2)  4 of 4 switches answer here" in text
     for level, switch in PLACES:
-        row = re.search(rf"^ +{level}-{switch}  box{level}{switch} +\d+ .* worker (\d)  ", text, re.M)
+        row = re.search(rf"^ +{level}-{switch}  box{level}{switch} +\d+ .* worker (\d)  ", text,
+                        re.M)
         assert row and int(row[1]) in training.cube.servers_of(level, switch), text
         for thread, stage, way in LANES[level]:
             assert re.search(rf"^ +{thread} +{stage}  {way} +{level} +\d+ ", text, re.M), text
