@@ -177,6 +177,20 @@ def test_a_job_sums_over_the_planned_file(tmp_path, ports, levels, mode):
     assert (bias == numpy.float32(sum(range(cube.servers))) / workers).all()
 
 
+def test_workers_of_a_plan_with_names_find_each_other(library, tmp_path):
+    bcube.write_plan(bcube.Cube(2, 2), "plain", "udp://localhost:2{level}{server}70", tmp_path)
+
+    def work(job):
+        weight = numpy.full(1000, 2 * job.rank, numpy.float32)
+        job.submit("weight", weight)
+        job.submit("bias", numpy.zeros(7, numpy.float32))
+        job.wait_step()
+        job.barrier()
+        return (weight == 3).all()
+
+    assert all(on_all_ranks(work, 4, f"bcube://2,2?file={tmp_path}/cube.toml", secret="cube"))
+
+
 @pytest.mark.parametrize("mode", ["aggregated", "plain"])
 def test_a_trace_shows_each_tensor_s_parts_by_thread_and_level(tmp_path, mode):
     cube = bcube.Cube(2, 2)
