@@ -61,9 +61,13 @@ torch.set_num_threads(1)
 dist.init_process_group("gloo")
 torch.manual_seed(int(os.environ["RANK"]))
 net = nn.Sequential(nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 10))
-model = nn.parallel.DistributedDataParallel(net)
-attachment = sluice.torch.attach(model, wire=os.environ.get("WIRE", "float32"))
+overlaps = os.environ.get("OVERLAP") == "1"
+model = nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=overlaps)
 optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+if overlaps:
+    attachment = sluice.torch.overlap(model, optimizer)
+else:
+    attachment = sluice.torch.attach(model, wire=os.environ.get("WIRE", "float32"))
 steps = int(os.environ.get("STEPS", 20))
 for step in range(steps):
     if step == 10:
@@ -76,7 +80,8 @@ for step in range(steps):
 digest = hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters()))
 stats = attachment.stats()
 print(json.dumps({"steps": stats["steps_done"], "hash": digest.hexdigest(),
-                  "detours": stats["detours"], "detoured_lanes": stats["detoured_lanes"]}))
+                  "detours": stats["detours"], "detoured_lanes": stats["detoured_lanes"],
+                  "overlapped": getattr(attachment, "overlapped_steps", 0)}))
 """
 
 
@@ -128,6 +133,24 @@ def test_pytorch_trains_and_all_replicas_are_the_same(ports, wire):
         cube.start_appliances(BUILD)
         workers = [start_training(cube, rank, WIRE=wire) for rank in range(cube.workers)]
         finish_training(workers, steps=20)
+
+
+def test_overlap_with_each_worker_s_levels_in_its_environment_trains_as_attach_with_a_file():
+    pytest.importorskip("torch")
+    with CubeLab(2, 2, plain_network=True) as cube:
+        cube.start_appliances(BUILD)
+
+        def by_environment(rank):
+            boxes = [f"udp://10.{level}.{cube.cube.switch_of(rank, level)}.1" for level in range(2)]
+            return {"SLUICE_ADDRESS": "bcube://2,2", "SLUICE_BCUBE_LEVELS": ",".join(boxes),
+                    "SLUICE_BCUBE_MODE": "aggregated",
+                    "SLUICE_BCUBE_DIGITS": ",".join(map(str, cube.cube.digits(rank)))}
+
+        plain, _ = finish_training([start_training(cube, rank) for rank in range(4)], steps=20)
+        told, _ = finish_training([start_training(cube, rank, OVERLAP="1", **by_environment(rank))
+                                   for rank in range(4)], steps=20)
+        assert [each["overlapped"] for each in plain + told] == [0] * 4 + [19] * 4
+        assert {each["hash"] for each in told} == {each["hash"] for each in plain}
 
 
 def test_pytorch_trains_with_equal_replicas_without_any_appliance():

@@ -190,7 +190,18 @@ class CubeLab:
                                        f"{log.read_text(errors='replace')}")
                 time.sleep(0.05)
 
+    def page(self, level: int, switch: int) -> str:
+        """The switch's /metrics."""
+        return lab.scrape(self._namespace(f"s{level}-{switch}"))
+
+    def run_at_switch(self, level: int, switch: int, command: list[str]) -> str:
+        """What `command` prints in the switch's namespace, where its metrics are at 127.0.0.1."""
+        done = subprocess.run(["ip", "netns", "exec", self._namespace(f"s{level}-{switch}"),
+                               *command], capture_output=True, text=True, timeout=60)
+        if done.returncode != 0:
+            raise lab.LabError(f"{command}: status {done.returncode}: {done.stderr.strip()}")
+        return done.stdout
+
     def contributions(self, level: int, switch: int) -> int:
         """That the switch has added into sums of gradients, of all its jobs, as it says."""
-        page = lab.scrape(self._namespace(f"s{level}-{switch}"))
-        return int(lab.metric(page, "sluice_job_contributions_total"))
+        return int(lab.metric(self.page(level, switch), "sluice_job_contributions_total"))

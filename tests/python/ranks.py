@@ -38,7 +38,8 @@ class Ranks:
     """Running processes of one test; a context manager that leaves none behind."""
 
     def __init__(self, function, count, folder, *, box=None, environment=None, world_size=None,
-                 arguments=None):
+                 arguments=None, own=None):
+        """`own`: of a rank, what is in its environment alone."""
         self._folder = folder
         source = textwrap.dedent(inspect.getsource(function))
         script = folder / f"{function.__name__}.py"
@@ -57,6 +58,7 @@ class Ranks:
                                    master_addr="127.0.0.1", master_port=port, run_id=run_id)
             env.setdefault("OMP_NUM_THREADS", "1")
             env["TEST_RESULT"] = str(self._result(rank))
+            env.update(own(rank) if own else {})
             self._environments.append(env)
             self._logs.append(open(folder / f"rank{rank}.log", "w+b"))
             self.children.append(self._child(rank))

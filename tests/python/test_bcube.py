@@ -28,27 +28,94 @@ def test_a_level_s_switches_join_servers_that_differ_in_its_digit_alone():
 
 @pytest.mark.parametrize("arguments, words", [
     (["--ports", "2", "--levels", "10"],
-     "level 0, switch 256 would have udp://10.0.256.1:7700, and 256 is above 255"),
+     "level 0, switch 256 would have udp://10.0.256.1:7700, and 256 is above 255; give another "
+     "pattern, for example of numbers, udp://10.{network}.1:7700"),
     (["--ports", "250", "--levels", "1", "--mode", "plain"],
-     "level 0, server 246 would have udp://10.0.0.256:7700, and 256 is above 255"),
+     "level 0, server 246 would have udp://10.0.0.256:7700, and 256 is above 255; give another "
+     "pattern, for example of names, udp://{level}-{server}.cube:7700"),
     (["--ports", "3", "--levels", "2", "--address", "udp://10.0.0.1:{level}{switch}7000"],
-     "level 1, switch 0 would have udp://10.0.0.1:107000, and ports are 1 to 65535, not 107000")])
-def test_addresses_that_there_are_not_are_refused_with_place_and_remedy(tmp_path, capsys,
-                                                                       arguments, words):
+     "level 1, switch 0 would have udp://10.0.0.1:107000, and ports are 1 to 65519, not 107000"),
+    (["--ports", "3", "--levels", "2", "--address", "10.{level}.{switch}.1"],
+     "addresses are udp://; give for example udp://10.{level}.{switch}.1:7700"),
+    (["--ports", "3", "--levels", "2", "--address", "udp://10.{level:s}.{switch}.1"],
+     "Unknown format code 's'"),
+    (["--ports", "3", "--levels", "2", "--address", "udp://10.{level"],
+     "it may hold {level}, {switch}, {network}"),
+    (["--ports", "3", "--levels", "2", "--interface", "eth{port}"],
+     "--interface eth{port}: it may hold {digit}, {server}, not port"),
+    (["--ports", "3", "--levels", "2", "--interface", "eth"],
+     "all ports of a switch would have it; give for example eth{digit}"),
+    (["--ports", "33", "--levels", "1"], "an appliance has 32 ports at most, not 33; plan more")])
+def test_what_a_plan_cannot_have_is_refused_with_place_and_remedy(tmp_path, capsys, arguments,
+                                                                  words):
     assert command_line.main(["bcube", "plan", *arguments, "--out", str(tmp_path / "plan")]) == 2
-    text = capsys.readouterr().out
-    assert words in text and "give another pattern, for example of names, udp://{level}-" in text
+    assert words in capsys.readouterr().out
     assert not (tmp_path / "plan").exists()
 
 
-def test_names_are_no_numbers_out_of_range(tmp_path):
+def test_workers_may_have_names_that_are_no_numbers_out_of_range(tmp_path):
     cube = bcube.Cube(2, 10)
-    rows = bcube.addresses(cube, "aggregated", "udp://{level}-{switch}.cube:7700")
-    assert rows[9][511] == "udp://9-511.cube:7700"
-    bcube.write_plan(cube, "aggregated", "udp://{level}-{switch}.cube:7700", tmp_path)
+    rows = bcube.addresses(cube, "plain", "udp://{level}-{server:04}.cube:7700")
+    assert rows[9][1023] == "udp://9-1023.cube:7700" and rows[0][7] == "udp://0-0007.cube:7700"
+    bcube.write_plan(cube, "plain", "udp://{level}-{server}.cube:7700", tmp_path)
 
 
-def test_the_command_writes_what_sluiced_accepts(tmp_path, capsys):
+def check_config(file):
+    """What `sluiced --check-config` says but for warnings and the interfaces, which are those of
+    another machine."""
+    if not SLUICED.exists():
+        pytest.skip(f"{SLUICED} is not built")
+    done = subprocess.run([SLUICED, "--check-config", "--config", file], capture_output=True,
+                          text=True)
+    said = (done.stdout + done.stderr).splitlines()
+    assert said, done.returncode
+    return [line for line in said if not line.startswith("warning: ") and
+            "no such interface on this host" not in line]
+
+
+@pytest.mark.parametrize("pattern, first", [
+    ("udp://{level}-{switch}.cube:7700", "0-0.cube"), ("udp://10.0.{level}.{switch}", "10.0.0.0"),
+    ("udp://127.{level}.{switch}.1", "127.0.0.1"), ("udp://224.{level}.{switch}.1", "224.0.0.1"),
+    ("udp://010.{level}.{switch}.1", "010.0.0.1"),
+    ("udp://10.{level}.{switch}.1:65520", "10.0.0.1:65520"),
+    ("udp://[fd00::{level}:{switch}]:7700", "[fd00::0:0]")])
+def test_addresses_that_an_appliance_cannot_have_are_refused_by_the_plan(tmp_path, capsys, pattern,
+                                                                         first):
+    assert command_line.main(["bcube", "plan", "--ports", "2", "--levels", "2", "--address",
+                              pattern, "--out", str(tmp_path / "plan")]) == 2
+    text = capsys.readouterr().out
+    assert f"level 0, switch 0 would have udp://{first}" in text
+    assert "for example of numbers, udp://10.{network}.1:7700" in text
+    assert not (tmp_path / "plan").exists()
+    # The appliance is of the same mind.
+    file = tmp_path / "switch.toml"
+    file.write_text(bcube.appliance_file(bcube.Cube(2, 2), 0, 0, f"udp://{first}", "w{digit}"))
+    assert check_config(file)
+
+
+def test_a_pattern_of_networks_fits_every_bcube():
+    for levels in range(1, 11):
+        for ports in range(2, 33):
+            if ports ** levels <= 1024:
+                rows = bcube.addresses(bcube.Cube(ports, levels), "aggregated",
+                                       "udp://10.{network}.1:7700")
+    assert rows[9][511] == "udp://10.19.255.1:7700"
+
+
+@pytest.mark.parametrize("ports, levels, more", [
+    (3, 2, []), (2, 3, ["--address", "udp://10.{network}.1:7700"]),
+    (2, 2, ["--address", "udp://192.168.1{level}{switch}.254/"]), (32, 1, []),
+    (4, 2, ["--address", "udp://172.16.{switch}.1{level}:65519", "--interface", "to{server}"])])
+def test_sluiced_accepts_every_configuration_of_a_plan(tmp_path, ports, levels, more):
+    assert command_line.main(["bcube", "plan", "--ports", str(ports), "--levels", str(levels),
+                              *more, "--out", str(tmp_path)]) == 0
+    files = sorted(tmp_path.glob("switch-*.toml"))
+    assert len(files) == levels * ports ** (levels - 1)
+    for file in files:
+        assert check_config(file) == []
+
+
+def test_the_command_says_who_has_which_address_and_how_workers_join(tmp_path, capsys):
     out = tmp_path / "plan"
     assert command_line.main(["bcube", "plan", "--ports", "3", "--levels", "2",
                               "--out", str(out)]) == 0
@@ -56,14 +123,6 @@ def test_the_command_writes_what_sluiced_accepts(tmp_path, capsys):
     assert "worker 5 digits 2,1: udp://10.0.1.1:7700, udp://10.1.2.1:7700" in printed
     assert "level 1 switch 2     --+-- . . 2 . . 5 . . 8" in printed
     assert f"bcube://3,2?file={out}/cube.toml" in printed
-    assert len(list(out.glob("switch-*.toml"))) == 6
-    if not SLUICED.exists():
-        pytest.skip("sluiced is not built")
-    for file in out.glob("switch-*.toml"):
-        done = subprocess.run([SLUICED, "--check-config", "--config", file], capture_output=True,
-                              text=True)
-        # The interfaces are those of another machine.
-        assert done.returncode == 0 or "interface" in done.stderr, done.stderr
 
 
 def test_without_appliances_the_command_gives_each_worker_an_address_at_each_level(tmp_path,
@@ -116,6 +175,20 @@ def test_a_job_sums_over_the_planned_file(tmp_path, ports, levels, mode):
     sums = sum(numpy.arange(1000, dtype=numpy.float32) + 2 + rank for rank in range(cube.servers))
     assert (weight == sums / workers).all()
     assert (bias == numpy.float32(sum(range(cube.servers))) / workers).all()
+
+
+def test_workers_of_a_plan_with_names_find_each_other(library, tmp_path):
+    bcube.write_plan(bcube.Cube(2, 2), "plain", "udp://localhost:2{level}{server}70", tmp_path)
+
+    def work(job):
+        weight = numpy.full(1000, 2 * job.rank, numpy.float32)
+        job.submit("weight", weight)
+        job.submit("bias", numpy.zeros(7, numpy.float32))
+        job.wait_step()
+        job.barrier()
+        return (weight == 3).all()
+
+    assert all(on_all_ranks(work, 4, f"bcube://2,2?file={tmp_path}/cube.toml", secret="cube"))
 
 
 @pytest.mark.parametrize("mode", ["aggregated", "plain"])

@@ -4,6 +4,7 @@
 | --------------------- | ------- |
 | SLUICE_ADDRESS        | the appliance; '{rank}' and '{local_rank}' are replaced |
 | SLUICE_LOCAL_ADDRESS  | source IP address, likewise |
+| SLUICE_BCUBE_FILE, ...| a place in bcube://n,k, by BCUBE.md; read by the library itself |
 | SLUICE_JOB            | job name, default 'default' |
 | SLUICE_SECRET         | the appliance's secret |
 | SLUICE_RUN_ID         | name of this launch, the same on every rank and new for every launch |

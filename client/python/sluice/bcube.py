@@ -6,6 +6,7 @@ switches sum, a configuration for each of them. In mode plain the addresses are 
 one at each level, and the switches are ordinary ones.
 """
 
+import ipaddress
 import re
 import string
 from pathlib import Path
@@ -15,8 +16,13 @@ from sluice import errors
 MODES = ("aggregated", "plain")
 PATTERNS = {"aggregated": "udp://10.{level}.{switch}.1:7700",
              "plain": "udp://10.{level}.{switch}.{host}:7700"}
-_MAY_HOLD = {"aggregated": ("level", "switch"), "plain": ("level", "server", "switch", "host")}
+_MAY_HOLD = {"aggregated": ("level", "switch", "network"),
+             "plain": ("level", "server", "switch", "host", "network")}
+_ALWAYS_FITS = {"aggregated": "of numbers, udp://10.{network}.1:7700",
+                "plain": "of names, udp://{level}-{server}.cube:7700"}
 _FIRST_HOST = 10  # of a switch's servers, whose digits start at 0
+_APPLIANCE_PORTS = 32  # at most: config/config.h
+_LAST_UDP_PORT = 65519  # as client/address.cc and config/appliance.toml have it
 
 
 class Cube:
@@ -72,36 +78,79 @@ def _out_of_range(address):
     if not found:
         return ""
     host, port = found[1], int(found[2] or 7700)
-    if not 0 < port < 65536:
-        return f"ports are 1 to 65535, not {port}"
+    if not 0 < port <= _LAST_UDP_PORT:
+        return f"ports are 1 to {_LAST_UDP_PORT}, not {port}"
     numbers = host.split(".") if re.fullmatch(r"\d+(\.\d+){3}", host) else []
     return next((f"{number} is above 255" for number in numbers if int(number) > 255), "")
 
 
-def addresses(cube, mode, pattern):
-    """By level, then by switch or, plain, by server; InvalidArgument if two are the same."""
-    named = {name for _, name, _, _ in string.Formatter().parse(pattern) if name is not None}
-    place = "switch" if mode == "aggregated" else "server"
-    if not named <= set(_MAY_HOLD[mode]):
-        holds = ", ".join(f"{{{name}}}" for name in _MAY_HOLD[mode])
-        raise errors.InvalidArgument(f"--address {pattern}: of mode {mode} it may hold {holds}, "
-                                     f"not {', '.join(sorted(named))}")
+def _unfit_for_appliance(address):
+    """Why `sluiced --check-config` would refuse it with /24; empty: it would not."""
+    host = re.fullmatch(r"udp://(.*?)(?::\d+)?/?", address)[1]
+    try:
+        own = ipaddress.IPv4Address(host)
+    except ValueError:
+        return ("its appliance's configuration needs an IPv4 address in numbers, without leading "
+                f"zeros, not {host}")
+    if own.packed[0] in (0, 127) or own.packed[0] >= 224 or own.packed[3] in (0, 255):
+        return f"{host}/24 is no host's address for its appliance"
+    return ""
+
+
+def _check_fields(option, pattern, may_hold, of=""):
+    """That it is a format of these names alone; returns those that it has."""
+    holds = f"{of}it may hold " + ", ".join(f"{{{name}}}" for name in may_hold)
+    try:
+        named = {name for _, name, _, _ in string.Formatter().parse(pattern) if name is not None}
+        if named <= set(may_hold):
+            pattern.format(**{name: "0.0" if name == "network" else 0 for name in may_hold})
+            return named
+    except ValueError as error:
+        raise errors.InvalidArgument(f"{option} {pattern}: {error}; {holds}") from None
+    raise errors.InvalidArgument(f"{option} {pattern}: {holds}, not "
+                                 f"{', '.join(sorted(named - set(may_hold)))}")
+
+
+def _is_configured(mode, pattern):
+    """Whether the plan has a configuration for each switch."""
+    return mode == "aggregated" and pattern.startswith("udp://")
+
+
+def _row(cube, mode, pattern, level):
+    def at(switch, **more):
+        high, low = divmod(level * cube.switches + switch, 256)
+        return pattern.format(level=level, switch=switch, network=f"{high}.{low}", **more)
+
     if mode == "aggregated":
-        rows = [[pattern.format(level=level, switch=index) for index in range(cube.switches)]
-                for level in range(cube.levels)]
-    else:
-        rows = [[pattern.format(level=level, server=index, switch=cube.switch_of(index, level),
-                                host=_FIRST_HOST + cube.digits(index)[level])
-                 for index in range(cube.servers)] for level in range(cube.levels)]
+        return [at(switch) for switch in range(cube.switches)]
+    return [at(cube.switch_of(server, level), server=server,
+               host=_FIRST_HOST + cube.digits(server)[level]) for server in range(cube.servers)]
+
+
+def addresses(cube, mode, pattern):
+    """By level, then by switch or, plain, by server; InvalidArgument if one is of no use or two
+    are the same."""
+    _check_fields("--address", pattern, _MAY_HOLD[mode], f"of mode {mode} ")
+    if not pattern.startswith(("udp://", "inproc://")):
+        raise errors.InvalidArgument(f"--address {pattern}: a BCube's addresses are udp://; give "
+                                     f"for example {PATTERNS[mode]}")
+    place = "switch" if mode == "aggregated" else "server"
+    if _is_configured(mode, pattern) and cube.ports > _APPLIANCE_PORTS:
+        raise errors.InvalidArgument(
+            f"bcube({cube.ports},{cube.levels}): an appliance has {_APPLIANCE_PORTS} ports at "
+            f"most, not {cube.ports}; plan more levels with fewer ports, or --mode plain")
+    rows = [_row(cube, mode, pattern, level) for level in range(cube.levels)]
     seen = {}
     for level, row in enumerate(rows):
         for index, address in enumerate(row):
             here = f"level {level}, {place} {index}"
-            if wrong := _out_of_range(address):
+            wrong = _out_of_range(address)
+            if not wrong and _is_configured(mode, pattern):
+                wrong = _unfit_for_appliance(address)
+            if wrong:
                 raise errors.InvalidArgument(
                     f"--address {pattern}: {here} would have {address}, and {wrong}; give another "
-                    "pattern, for example of names, udp://" + "-".join(
-                        f"{{{name}}}" for name in ("level", place)) + ".cube:7700")
+                    f"pattern, for example {_ALWAYS_FITS[mode]}")
             if address in seen:
                 raise errors.InvalidArgument(
                     f"--address {pattern}: {seen[address]} and {here} have the same address, "
@@ -177,7 +226,10 @@ def write_plan(cube, mode, pattern, folder, interface="worker{digit}"):
     """Writes all files into `folder`; returns the drawing."""
     rows = addresses(cube, mode, pattern)
     files = {"cube.toml": cube_file(cube, mode, rows), "drawing.txt": drawing(cube, mode, rows)}
-    if mode == "aggregated" and pattern.startswith("udp://"):
+    if _is_configured(mode, pattern):
+        if not _check_fields("--interface", interface, ("digit", "server")):
+            raise errors.InvalidArgument(f"--interface {interface}: all ports of a switch would "
+                                         f"have it; give for example {interface}{{digit}}")
         for level, row in enumerate(rows):
             for switch, address in enumerate(row):
                 files[f"switch-{level}-{switch}.toml"] = appliance_file(
@@ -196,9 +248,10 @@ def add_arguments(parser):
     plan.add_argument("--levels", type=int, required=True, help="k, and ports of a worker")
     plan.add_argument("--mode", choices=MODES, default=MODES[0],
                       help="aggregated: the switches sum; plain: the workers do")
-    plan.add_argument("--address", help="of an appliance, with {level} and {switch}; plain: of a "
-                      "worker, also with {server} and {host}, which is 10 and its digit; default " +
-                      " or ".join(PATTERNS.values()))
+    plan.add_argument("--address", help="of an appliance, an IPv4 address with {level} and "
+                      "{switch} or {network}, which is two numbers, as in udp://10.{network}.1; "
+                      "plain: of a worker, or its name, also with {server} and {host}, which is "
+                      "10 and its digit; default " + " or ".join(PATTERNS.values()))
     plan.add_argument("--interface", default="worker{digit}",
                       help="of a switch's port to a worker, with {digit} or {server}")
     plan.add_argument("--out", default="bcube", help="folder; default ./bcube")

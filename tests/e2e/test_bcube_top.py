@@ -1,0 +1,118 @@
+"""`top` at the pages of a BCube's real appliances: what it reads off the names of the lanes' jobs,
+which the client gives them (client/bcube/relay_lanes.cc)."""
+
+import re
+import sys
+import time
+
+import pytest
+from cube import CubeLab
+from lab import missing
+from workers import BUILD, command, wait_joined, wait_until
+
+pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
+pytest.importorskip("rich")
+prometheus = pytest.importorskip("prometheus_client.parser")
+
+from rich.console import Console  # noqa: E402
+from sluice import _top_boxes, _top_model  # noqa: E402
+
+JOB = "cnn.t1.v2"  # as if it were half a lane's name
+PLACES = [(level, switch) for level in range(2) for switch in range(2)]
+# Of the switches of a level: thread, stage, way. Thread t begins at level t and turns at its last.
+LANES = {0: [(0, 0, "up"), (0, 0, "down"), (1, 1, "turn")],
+         1: [(0, 1, "turn"), (1, 0, "up"), (1, 0, "down")]}
+
+
+def scrape(cube, level, switch):
+    families = prometheus.text_string_to_metric_families(cube.page(level, switch))
+    return _top_model.Scrape(list(families), time.monotonic())
+
+
+@pytest.fixture(scope="module")
+def training():
+    """A BCube(2, 2) whose four workers take steps all the time."""
+    with CubeLab(2, 2, detours=True) as cube:
+        cube.start_appliances(BUILD)
+        workers = []
+        for rank in range(cube.workers):
+            line = command(cube.url, rank, cube.workers, job=JOB, steps=1_000_000, tensors=2,
+                           elems=2_000, pause_ms=20)
+            workers.append(cube.popen(rank, line, stdout=-1, stderr=-1, text=True))
+        for worker in workers:
+            wait_joined(worker)
+        yield cube
+        assert [worker.poll() for worker in workers] == [None] * 4, "one has failed"
+
+
+@pytest.fixture(scope="module")
+def views(training):
+    """Of each switch, by level and number, with rates over a second or so."""
+    def have_stepped():
+        steps = [int(step) for place in PLACES for step in re.findall(
+            r'^sluice_job_step{job="[^"]*\.s\d\..*} (\d+)$', training.page(*place), re.M)]
+        return len(steps) == 3 * len(PLACES) and min(steps) > 5
+
+    wait_until(have_stepped, 20, "steps of all lanes")
+    before = {place: scrape(training, *place) for place in PLACES}
+    time.sleep(1)
+    return {place: _top_model.view(scrape(training, *place), before[place]) for place in PLACES}
+
+
+@pytest.mark.parametrize("level, switch", PLACES)
+def test_lanes_of_a_real_switch_have_level_thread_stage_and_way(views, level, switch):
+    view = views[level, switch]
+    assert view.jobs == [], "each of its jobs is the BCube's"
+    cube, = view.cubes
+    assert (cube.name, cube.level, cube.levels) == (JOB, level, 2)
+    assert [(lane.thread, lane.stage, lane.way) for lane in cube.lanes] == LANES[level]
+    for lane in cube.lanes:
+        assert lane.job.state == "running" and lane.job.step > 5 and lane.job.step_rate > 1
+        assert (lane.job.members, lane.job.world_size) == (2, 2)
+    assert (cube.meeting.members, cube.meeting.world_size) == (2, 2)
+
+
+def whole(views_by_place):
+    """What `top` shows of these appliances; of one without a view, that it does not answer."""
+    boxes = [_top_boxes.Box(f"box{level}{switch}", view, "" if view else "no answer", 9)
+             for (level, switch), view in views_by_place.items()]
+    console = Console(markup=False, emoji=False, highlight=False, width=120)
+    with console.capture() as captured:
+        console.print(_top_boxes.frame(boxes, 120, None))
+    return captured.get()
+
+
+def test_the_pages_of_all_switches_are_one_job_that_knows_its_switches_and_workers(training, views):
+    text = whole(views)
+    assert f"{JOB}  BCube(2, 2)  4 of 4 switches answer here" in text
+    for level, switch in PLACES:
+        row = re.search(rf"^ +{level}-{switch}  box{level}{switch} +\d+ .* worker (\d)  ", text,
+                        re.M)
+        assert row and int(row[1]) in training.cube.servers_of(level, switch), text
+        for thread, stage, way in LANES[level]:
+            assert re.search(rf"^ +{thread} +{stage}  {way} +{level} +\d+ ", text, re.M), text
+
+
+def test_top_at_one_real_switch_shows_level_thread_stage_and_way(training):
+    text = training.run_at_switch(1, 0, [sys.executable, "-B", "-m", "sluice", "top", "--once",
+                                         "--interval", "0.5"])
+    assert f"{JOB}  BCube, level 1 of 2  2 of 2 servers of the switch" in text
+    for thread, stage, way in LANES[1]:
+        assert re.search(rf"^ +{thread} +{stage}  {way} +\d+ ", text, re.M), text
+
+
+def test_a_real_switch_that_stands_in_for_another_is_shown_as_such(training):
+    # The last one here: a switch is lost.
+    training.boxes[1, 0].kill()
+    left = [place for place in PLACES if place != (1, 0)]
+    before = {place: scrape(training, *place) for place in left}
+
+    def view(place):
+        return _top_model.view(scrape(training, *place), before[place])
+
+    wait_until(lambda: (spare := view((1, 1)).cubes[0].spare) and spare.step > 5, 20,
+               "steps at the switch that stands in")
+    views = {place: view(place) for place in left}
+    assert [each.jobs for each in views.values()] == [[]] * 3
+    assert views[1, 1].cubes[0].stands_in_for == 0
+    assert re.search(r"^ +1-1  box11 .* stands in for 1-0 *$", whole(views), re.M), whole(views)
