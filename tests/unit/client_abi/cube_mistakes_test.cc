@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <regex>
@@ -99,6 +100,16 @@ TEST(CubeMistakes, NameWhatTheyCannotDo) {
   std::ofstream(file, std::ios::app) << "port = 3\n";
   EXPECT_THAT(address("bcube://2,2?file=" + file), AllOf(HasSubstr("not port"), HasSubstr(file)));
   std::remove(file.c_str());
+}
+
+TEST(CubeMistakes, NameTheVariableThatIsTheCause) {
+  Options options = Cube{2, 2, "variable"}.options(1);
+  options.address = "bcube://2,2";
+  ::setenv("SLUICE_BCUBE_FILE", "/nowhere.toml", 1);
+  const Error error = error_of([&] { Job job(options, {{"t", 8}}); });
+  ::unsetenv("SLUICE_BCUBE_FILE");
+  EXPECT_EQ(error.status(), SLUICE_INVALID_ARGUMENT);
+  EXPECT_THAT(error.what(), HasSubstr("SLUICE_BCUBE_FILE: /nowhere.toml cannot be read"));
 }
 
 // Levels 0 and 1 of rank 0 are exchanged. Who sees it first says so; the others may hear of its end
