@@ -5,6 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "client/address.h"
+
 namespace sluice::client {
 namespace {
 
@@ -39,14 +41,27 @@ bool number(std::string_view text, std::uint32_t& value) {
   return error == std::errc() && end == text.data() + text.size() && !text.empty();
 }
 
+// A key's text. `variable`: where it comes from, null if it is written.
+struct Value {
+  std::string text;
+  const char* variable = nullptr;
+};
+using Keys = std::map<std::string, Value>;
+
+// How an error begins that the key is the cause of.
+std::string source_of(const Value& value) {
+  return value.variable == nullptr ? "" : value.variable + std::string(": ");
+}
+
+// Either says where the appliances are.
+const char* other_of(const std::string& name) {
+  return name == "file" ? "levels" : name == "levels" ? "file" : "";
+}
+
 // What is written behind the question mark, and for the rest the environment.
-Result<std::map<std::string, std::string>> read_keys(
-    std::string_view text, std::string_view query,
-    const std::function<const char*(const char*)>& environment) {
-  std::map<std::string, std::string> keys;
-  for (const Key& key : kKeys)
-    if (const char* const value = environment(key.variable); value != nullptr && *value != 0)
-      keys[key.name] = value;
+Result<Keys> read_keys(std::string_view text, std::string_view query,
+                       const std::function<const char*(const char*)>& environment) {
+  Keys keys;
   for (const std::string& part : split(query, '&')) {
     if (part.empty()) continue;
     const std::size_t equals = part.find('=');
@@ -54,7 +69,13 @@ Result<std::map<std::string, std::string>> read_keys(
     if (equals == std::string::npos ||
         std::ranges::none_of(kKeys, [&](const Key& key) { return key.name == name; }))
       return bad(text, "there is no key \"" + name + "\": levels, file, mode and digits are");
-    keys[name] = part.substr(equals + 1);
+    keys[name] = {.text = part.substr(equals + 1)};
+  }
+  const Keys written = keys;
+  for (const Key& key : kKeys) {
+    if (written.contains(key.name) || written.contains(other_of(key.name))) continue;
+    if (const char* const value = environment(key.variable); value != nullptr && *value != 0)
+      keys[key.name] = {.text = value, .variable = key.variable};
   }
   return keys;
 }
@@ -88,17 +109,25 @@ Status check_digits(const Bcube& bcube, std::uint32_t rank, const std::string& d
                                             digits_of(bcube, rank)};
 }
 
-// Each place has an address of its own.
-Status check_apart(const std::vector<std::vector<std::string>>& appliances, const char* what) {
+// Each place has an address of its own, of a kind that lanes can go to. `what`: there are several
+// of at a level; null: one.
+Status check_addresses(const std::vector<std::vector<std::string>>& appliances, const char* what) {
   std::map<std::string, std::string> seen;
   for (std::size_t level = 0; level < appliances.size(); ++level)
     for (std::size_t index = 0; index < appliances[level].size(); ++index) {
-      const std::string place =
-          "level " + std::to_string(level) + ", " + what + " " + std::to_string(index);
-      const auto [found, fresh] = seen.try_emplace(appliances[level][index], place);
+      std::string place = "level " + std::to_string(level);
+      if (what != nullptr) place += std::string(", ") + what + " " + std::to_string(index);
+      const std::string& text = appliances[level][index];
+      const Result<Address> address = parse_address(text);
+      if (!address.ok())
+        return {StatusCode::kInvalidArgument, place + ": " + address.status().message()};
+      if (address.value().scheme == Address::Scheme::kVhost)
+        return {StatusCode::kInvalidArgument,
+                place + ": " + text + ": over a BCube addresses are udp:// or inproc://"};
+      const auto [found, fresh] = seen.try_emplace(text, place);
       if (!fresh)
         return {StatusCode::kInvalidArgument,
-                found->second + " and " + place + " have the same address, " + found->first};
+                found->second + " and " + place + " have the same address, " + text};
     }
   return {};
 }
@@ -135,7 +164,7 @@ Status take_from_file(const CubeFile& file, std::uint32_t rank, CubePlaces& plac
       places.stand_ins.push_back(
           of_switch(bcube.switch_of(bcube.detour_neighbour(rank, level), level)));
   }
-  return check_apart(file.appliances, plain ? "server" : "switch");
+  return check_addresses(file.appliances, plain ? "server" : "switch");
 }
 
 Status set_mode(const std::string& mode, CubePlaces& places) {
@@ -164,37 +193,47 @@ Result<CubePlaces> parse_cube_address(std::string_view text, std::uint32_t rank,
   auto read = read_keys(text, question == std::string_view::npos ? "" : rest.substr(question + 1),
                         environment);
   if (!read.ok()) return read.status();
-  std::map<std::string, std::string> keys = std::move(read).value();
+  Keys keys = std::move(read).value();
   if (keys.contains("file") == keys.contains("levels"))
-    return bad(text, keys.contains("file") ? "file and levels are both given"
+    return bad(text, keys.contains("file") ? source_of(keys["file"]) + "file " + keys["file"].text +
+                                                 " and " + source_of(keys["levels"]) + "levels " +
+                                                 keys["levels"].text + " are both given"
                                            : "where the appliances are is not said");
   CubePlaces places{.bcube = bcube.value()};
+  const auto blame = [&](const char* key, const std::string& why) {
+    return bad(text, source_of(keys[key]) + why);
+  };
   if (keys.contains("digits"))
-    if (Status status = check_digits(places.bcube, rank, keys["digits"]); !status.ok())
-      return bad(text, status.message());
+    if (Status status = check_digits(places.bcube, rank, keys["digits"].text); !status.ok())
+      return blame("digits", status.message());
   if (keys.contains("mode"))
-    if (Status status = set_mode(keys["mode"], places); !status.ok())
-      return bad(text, status.message());
+    if (Status status = set_mode(keys["mode"].text, places); !status.ok())
+      return blame("mode", status.message());
   if (keys.contains("file")) {
-    const Result<CubeFile> file = read_cube_file(keys["file"]);
-    if (!file.ok()) return file.status();
-    if (keys.contains("mode") && keys["mode"] != file.value().mode)
-      return bad(text,
-                 "mode " + keys["mode"] + ", but " + keys["file"] + " says " + file.value().mode);
+    const std::string& path = keys["file"].text;
+    const auto blame_file = [&](const Status& status) {
+      return Status(status.code(), source_of(keys["file"]) + status.message());
+    };
+    const Result<CubeFile> file = read_cube_file(path);
+    if (!file.ok()) return blame_file(file.status());
+    if (keys.contains("mode") && keys["mode"].text != file.value().mode)
+      return blame("mode",
+                   "mode " + keys["mode"].text + ", but " + path + " says " + file.value().mode);
     Status status = set_mode(file.value().mode, places);
     if (status.ok()) status = take_from_file(file.value(), rank, places);
-    if (!status.ok()) return Status(status.code(), keys["file"] + ": " + status.message());
+    if (!status.ok()) return blame_file({status.code(), path + ": " + status.message()});
     return places;
   }
   if (places.mode == BcubeMode::kPlain)
-    return bad(text, "mode plain needs a file, since each server has appliances");
-  for (std::string& address : split(keys["levels"], ','))
-    places.appliances.push_back({std::move(address)});
+    return blame("mode", "mode plain needs a file, since each server has appliances");
+  const std::string& list = keys["levels"].text;
+  for (std::string& address : split(list, ',')) places.appliances.push_back({std::move(address)});
   if (places.appliances.size() != levels)
-    return bad(text, std::to_string(places.appliances.size()) + " addresses in levels, but " +
-                         std::to_string(levels) + " levels");
-  if (Status status = check_apart(places.appliances, "switch"); !status.ok())
-    return bad(text, status.message());
+    return blame("levels", "levels " + list + ": " + std::to_string(places.appliances.size()) +
+                               " addresses, but " + bcube.value().name() + " has " +
+                               std::to_string(levels) + " levels");
+  if (Status status = check_addresses(places.appliances, nullptr); !status.ok())
+    return blame("levels", status.message());
   return places;
 }
 

@@ -6,7 +6,8 @@
 //   plan`)
 //
 // Keys: levels, file, mode (aggregated or plain), digits (this worker's, from level 0 on: a check
-// of its rank). SLUICE_BCUBE_LEVELS, _FILE, _MODE and _DIGITS stand for keys that are not written.
+// of its rank). SLUICE_BCUBE_LEVELS, _FILE, _MODE and _DIGITS stand for keys that are not written:
+// where file or levels is, the variable of the other one is not read.
 #pragma once
 
 #include <functional>
@@ -42,6 +43,7 @@ struct CubeFile {
 // Fails with the file's name, and the line where there is one.
 Result<CubeFile> read_cube_file(const std::string& path);
 
+// Fails with the value, and with the variable's name where that is where it comes from.
 // `environment`: as std::getenv.
 Result<CubePlaces> parse_cube_address(std::string_view text, std::uint32_t rank,
                                       const std::function<const char*(const char*)>& environment);

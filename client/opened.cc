@@ -165,10 +165,6 @@ Result<Opened> open_relay(const JoinRequest& request) {
       return {StatusCode::kNotFound, "only a file says which appliances there are"};
     const auto& appliances = spare ? places.value().stand_ins : places.value().appliances;
     const std::string& text = appliances[place.level][place.host];
-    if (!text.starts_with("udp://") && !text.starts_with("inproc://"))
-      return at_place(request, {StatusCode::kInvalidArgument,
-                                "level " + std::to_string(place.level) + ": " + text +
-                                    ": over a BCube addresses are udp:// or inproc://"});
     auto transport = open_line(request, text, place.starts_late, options);
     if (!transport.ok() && spare) {
       request.log.write(SLUICE_LOG_INFO, "no detour for level " + std::to_string(place.level) +

@@ -23,7 +23,8 @@ RankDecision decide_held(const JoinRequest& request, const JobEntry& entry, Dura
     return {.kind = Kind::kAskHolder, .refusal = {}};
   return refuse_taken(
       text("rank %u of job '%s' is held by %s, heard %.1f s ago, and %s asks for it: give each "
-           "process its own rank; a silent process can be replaced after %.0f s",
+           "process its own rank, and in a BCube the addresses of its own switches; a silent "
+           "process can be replaced after %.0f s",
            unsigned{request.rank.value}, entry.name.c_str(), member.address.c_str(),
            seconds(silent_ns), std::string(request.address).c_str(), seconds(kTakeoverSilence)));
 }

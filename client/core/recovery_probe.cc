@@ -32,9 +32,10 @@ std::uint64_t first_of(std::uint64_t chunks, std::uint32_t limit) noexcept {
 
 // What exists for certain, then (when results are `withheld`) what may exist. A result that was
 // pushed may stand in a queue in front of this worker: pulling it as well makes the queue longer.
-// The same holds for one that was pulled before and is not overdue.
+// The same holds for one that was pulled before and is not overdue. What is not wanted is asked
+// about, but its result would only take a wanted one's place.
 std::uint64_t Recovery::pick(const Block& block, bool withheld, std::uint32_t limit) noexcept {
-  const std::uint64_t lacking = block.lacking() & ~block.pulled;
+  const std::uint64_t lacking = block.lacking() & ~(block.pulled | block.unwanted);
   const std::uint64_t known = first_of(lacking & block.complete, limit);
   if (!withheld) return known;
   const std::uint64_t maybe = lacking & (block.sent | block.counted) & ~known;

@@ -6,16 +6,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <limits>
 #include <regex>
 #include <string>
 #include <vector>
 
-#include "tests/unit/client_abi/job_support.h"
+#include "tests/unit/client_abi/cube_support.h"
 
 namespace {
 
+using job_test::Cube;
 using job_test::error_of;
 using job_test::kLong;
 using job_test::on_every_rank;
@@ -24,63 +24,7 @@ using sluice::Job;
 using sluice::Options;
 using std::chrono::milliseconds;
 using ::testing::AllOf;
-using ::testing::AnyOf;
-using ::testing::Contains;
 using ::testing::HasSubstr;
-using ::testing::Not;
-
-struct Cube {
-  std::uint32_t n = 2, k = 2;
-  std::string name;
-
-  std::uint32_t power(std::uint32_t exponent) const {
-    return exponent == 0 ? 1 : n * power(exponent - 1);
-  }
-  std::uint32_t servers() const { return power(k); }
-  std::string shape() const { return "bcube://" + std::to_string(n) + "," + std::to_string(k); }
-  // Of the switch that differs from the rank in the level's digit alone.
-  std::string at(std::uint32_t rank, std::uint32_t level) const {
-    const std::uint32_t low = rank % power(level), high = rank / power(level + 1);
-    return "inproc://" + name + "-" + std::to_string(level) + "-" +
-           std::to_string(high * power(level) + low);
-  }
-  std::string address(std::uint32_t rank) const {
-    std::string text = shape() + "?levels=";
-    for (std::uint32_t level = 0; level < k; ++level)
-      text += (level == 0 ? "" : ",") + at(rank, level);
-    return text;
-  }
-  // Each server has an appliance at each level. `pattern`: LEVEL and SERVER stand for numbers.
-  std::string write_plain_file(std::string pattern = "") const {
-    if (pattern.empty()) pattern = "inproc://" + name + "-LEVEL-SERVER";
-    const std::string path = testing::TempDir() + "/" + name + ".toml";
-    std::ofstream file(path);
-    file << "ports = " << n << "\nlevels = " << k << "\nmode = \"plain\"\nappliances = [\n";
-    for (std::uint32_t level = 0; level < k; ++level) {
-      file << "  [";
-      for (std::uint32_t server = 0; server < servers(); ++server)
-        file << '"'
-             << std::regex_replace(
-                    std::regex_replace(pattern, std::regex("LEVEL"), std::to_string(level)),
-                    std::regex("SERVER"), std::to_string(server + 1))
-             << "\", ";
-      file << "],\n";
-    }
-    file << "]\n";
-    return path;
-  }
-  Options options(std::uint32_t rank) const {
-    Options options;
-    options.address = address(rank);
-    options.job_name = name;
-    options.rank = rank;
-    options.world_size = servers();
-    options.run_id = 1;
-    // Nobody dies here, but nine ranks under a sanitizer wait long for two cores.
-    options.connect_timeout = options.silence_timeout = job_test::kLong;
-    return options;
-  }
-};
 
 constexpr std::size_t kElems[] = {1, 700, 40'000, 333};
 
@@ -195,19 +139,6 @@ TEST(CubeJobs, WaitForServersThatStartLateAndDoNotMissThoseThatLeave) {
   std::remove(file.c_str());
 }
 
-TEST(CubeJobs, NameAnAddressThatCannotBeServed) {
-  const Cube cube{2, 2, "foreign"};
-  const std::string file = cube.write_plain_file("udp://192.0.2.SERVERLEVEL");
-  Options options = cube.options(1);
-  options.address = cube.shape() + "?file=" + file;
-  EXPECT_THAT(error_of([&] {
-                Job job(options, {{"t", 8}});
-              }).what(),
-              AllOf(HasSubstr("level 0"), HasSubstr("192.0.2.20:7700"),
-                    HasSubstr("address of this machine")));
-  std::remove(file.c_str());
-}
-
 // A value that no number is rounded to is seen by all, and does not come again.
 TEST(CubeJobs, CarryWhatIsNotFiniteInEveryWireFormat) {
   for (const sluice::Wire wire :
@@ -232,109 +163,6 @@ TEST(CubeJobs, CarryWhatIsNotFiniteInEveryWireFormat) {
       EXPECT_EQ(average, std::vector<float>(3'000, 2.0f));
     });
   }
-}
-
-TEST(CubeJobs, NameWhatTheyCannotDo) {
-  const Cube cube{2, 2, "cannot"};
-  const auto refusal = [&](const std::function<void(Options&)>& change) -> std::string {
-    Options options = cube.options(1);
-    change(options);
-    const Error error = error_of([&] { Job job(options, {{"t", 8}}); });
-    EXPECT_EQ(error.status(), SLUICE_INVALID_ARGUMENT);
-    return error.what();
-  };
-  const auto address = [&](const std::string& text) {
-    return refusal([&](Options& options) { options.address = text; });
-  };
-  EXPECT_THAT(refusal([](Options& o) { o.policy = sluice::Policy::kFixed; }),
-              HasSubstr("policy sync"));
-  EXPECT_THAT(refusal([](Options& o) { o.schedule = sluice::Schedule::kCredit; }),
-              HasSubstr("schedule strict"));
-  EXPECT_THAT(refusal([](Options& o) { o.world_size = 5; }),
-              AllOf(HasSubstr("world size 5"), HasSubstr("4 servers")));
-  EXPECT_THAT(refusal([](Options& o) { o.local_address = "10.0.0.1"; }), HasSubstr("10.0.0.1"));
-  EXPECT_THAT(refusal([](Options& o) { o.job_name = std::string(60, 'x'); }),
-              AllOf(HasSubstr("60"), HasSubstr("bytes")));
-  EXPECT_THAT(address(cube.address(1) + "&digits=0,1"),
-              AllOf(HasSubstr("of rank 2"), HasSubstr("rank 1, whose digits are 1,0")));
-  EXPECT_THAT(address(cube.address(1) + "&digits=0,2"), HasSubstr("digit 2 of level 1"));
-  EXPECT_THAT(address("bcube://2,2?levels=inproc://x,inproc://x"),
-              AllOf(HasSubstr("level 0"), HasSubstr("level 1"), HasSubstr("inproc://x")));
-  EXPECT_THAT(address("bcube://2,2?levels=inproc://x"), HasSubstr("1 addresses"));
-  EXPECT_THAT(address("bcube://2,2?levels=inproc://x,vhost://10.0.0.1/y"), HasSubstr("vhost://"));
-  EXPECT_THAT(address("bcube://2?levels=inproc://x"), HasSubstr("two numbers"));
-  EXPECT_THAT(address("bcube://1,2?levels=inproc://x"), HasSubstr("ports"));
-  EXPECT_THAT(address("bcube://2,2"), HasSubstr("not said"));
-  EXPECT_THAT(address("bcube://2,2?level=inproc://x"), HasSubstr("\"level\""));
-  EXPECT_THAT(
-      address("bcube://2,2?file=/nowhere.toml"),
-      HasSubstr("/nowhere.toml cannot be read: No such file or directory; `python3 -m sluice "
-                "bcube plan` writes"));
-  const std::string file = cube.write_plain_file();
-  EXPECT_THAT(address("bcube://3,2?file=" + file),
-              AllOf(HasSubstr("bcube(2,2)"), HasSubstr("bcube(3,2)")));
-  EXPECT_THAT(address("bcube://2,2?mode=aggregated&file=" + file),
-              AllOf(HasSubstr("aggregated"), HasSubstr("plain")));
-  std::ofstream(file, std::ios::app) << "port = 3\n";
-  EXPECT_THAT(address("bcube://2,2?file=" + file), AllOf(HasSubstr("not port"), HasSubstr(file)));
-  std::remove(file.c_str());
-}
-
-// Levels 0 and 1 of rank 0 are exchanged. Who sees it first says so; the others may hear of its end
-// alone.
-TEST(CubeJobs, NameALevelThatLeadsToAnotherSwitch) {
-  const Cube cube{2, 2, "swapped"};
-  std::vector<std::string> errors(4);
-  on_every_rank(4, [&](std::uint32_t rank) {
-    Options options = cube.options(rank);
-    options.join_timeout = milliseconds(2000);
-    if (rank == 0)
-      options.address = cube.shape() + "?levels=" + cube.at(0, 1) + "," + cube.at(0, 0);
-    try {
-      Job job(options, {{"t", 8}});
-    } catch (const Error& error) {
-      errors[rank] = error.what();
-    }
-  });
-  EXPECT_THAT(errors[0], AnyOf(HasSubstr("another switch"), HasSubstr("left with an error")));
-  EXPECT_THAT(errors, Contains(AllOf(HasSubstr("another switch"), HasSubstr("worker 0"),
-                                     HasSubstr("not worker"), HasSubstr("with its level 0"),
-                                     HasSubstr("with its level 1"))));
-}
-
-// Else it would be taken for a switch that is not there, for which another one stands in.
-TEST(CubeJobs, NameWhatIsRefusedThoughASwitchStandsIn) {
-  const Cube cube{2, 2, "refused"};
-  const std::string file = testing::TempDir() + "/refused.toml";
-  std::ofstream(file) << R"(ports = 2
-levels = 2
-appliances = [["inproc://refused-0-0", "inproc://refused-0-1"],
-              ["inproc://refused-1-0", "inproc://refused-1-1"]]
-)";
-  std::vector<std::string> errors(4);
-  on_every_rank(4, [&](std::uint32_t rank) {
-    Options options = cube.options(rank);
-    options.address = cube.shape() + "?file=" + file;
-    options.join_timeout = milliseconds(2000);
-    if (rank == 1) options.averaging = sluice::Averaging::kSum;
-    // Who shares no switch with the mistaken one may begin before it hears.
-    errors[rank] = error_of([&] { Job(options, {{"t", 8}}).barrier(kLong); }).what();
-  });
-  EXPECT_THAT(errors,
-              Contains(AllOf(HasSubstr("averaging"), Not(HasSubstr("where its lanes move to")))));
-  std::remove(file.c_str());
-}
-
-TEST(CubeJobs, NameTwoWorkersWithOneRank) {
-  const Cube cube{2, 2, "twins"};
-  Options options = cube.options(3);
-  options.join_timeout = milliseconds(1500);
-  on_every_rank(2, [&](std::uint32_t rank) {
-    Options mine = options;
-    mine.run_id = 1 + rank;
-    const std::string error = error_of([&] { Job job(mine, {{"t", 8}}); }).what();
-    EXPECT_THAT(error, AllOf(HasSubstr("rank"), HasSubstr("worker")));
-  });
 }
 
 // Its neighbours name it, by its rank at the switch and in the BCube's numbers.
