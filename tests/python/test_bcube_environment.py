@@ -61,12 +61,13 @@ def test_levels_are_found_in_the_environment(library, tmp_path, monkeypatch):
 @pytest.mark.parametrize("address, variables, words", [
     ("bcube://2,2", {}, "where the appliances are is not said"),
     ("bcube://2,2", {"FILE": "{plan}", "LEVELS": "inproc://a,inproc://b"},
-     "file and levels are both given"),
+     "SLUICE_BCUBE_FILE: file .* and SLUICE_BCUBE_LEVELS: levels .* are both given"),
     ("bcube://2,2", {"FILE": "{plan}", "MODE": "aggregated"}, "mode aggregated, but .* says plain"),
     ("bcube://2,2", {"FILE": "{plan}", "DIGITS": "0,1"},
      "digits 0,1 are those of rank 2, but this is rank 1, whose digits are 1,0"),
     ("bcube://2,2", {"FILE": "{plan}.away"}, r"cube\.toml\.away"),
-    ("bcube://2,2", {"LEVELS": "inproc://a"}, "1 addresses in levels, but 2 levels"),
+    ("bcube://2,2", {"LEVELS": "inproc://a"},
+     r"SLUICE_BCUBE_LEVELS: levels inproc://a: 1 addresses, but bcube\(2,2\) has 2 levels"),
     ("bcube://2,2?digits=0,1", {"FILE": "{plan}", "DIGITS": "1,0"}, "digits 0,1 are those of")])
 def test_what_the_environment_says_wrongly_is_refused_by_value(plan, monkeypatch, address,
                                                                variables, words):
