@@ -22,9 +22,10 @@ CABLES_S = 4e-6            # to a switch and from it
 SHAPES = ((2, 2), (3, 2), (4, 2), (2, 3), (3, 3), (2, 4), (8, 2), (4, 3))
 ONE_LEVEL = (9, 1)  # plain: a parameter server on all servers; aggregated: one big box
 MOST_PLAYED = 64  # servers over production objects
-BIG_SHAPES = {(3, 3): 84, (4, 3): 198, (8, 3): 528, (16, 3): 1057}  # and megabytes, by slices only
+# And megabytes, by slices only. A job has at most 1,024 workers.
+BIG_SHAPES = {(3, 3): 84, (4, 3): 198, (8, 3): 528, (10, 3): 258, (16, 3): 1057}
 SHORT_SHAPES = ((2, 2), (3, 2))
-MEGABYTES, SHORT_MEGABYTES = 24, 3
+MEGABYTES = 24
 MODES = ("plain", "aggregated")
 GPUS, MACS_PER_S = 2, 2e12
 SUB_MINIBATCHES = {"lenet5": (16, 64, 256, 1024), "vgg19": (1, 2, 4, 8, 16, 32)}
@@ -70,15 +71,14 @@ def with_slices(settings):
     return settings + [replace(setting, by_slices=True) for setting in settings]
 
 
-LONG = with_slices(uniform((*SHAPES, ONE_LEVEL), MEGABYTES) + [
-    Setting(model, *MODEL_SHAPE, mode) for model in SUB_MINIBATCHES for mode in MODES])
+MODELS = [Setting(model, *MODEL_SHAPE, mode) for model in SUB_MINIBATCHES for mode in MODES]
+LONG = with_slices(uniform((*SHAPES, ONE_LEVEL), MEGABYTES) + MODELS)
 LONG += [Setting("uniform", 4, 3, "aggregated", 33)]  # added: full slices twice
 LONG += [Setting("uniform", *shape, mode, megabytes, by_slices=True)
          for shape, megabytes in BIG_SHAPES.items() for mode in MODES]
 LONG += [Setting("uniform", *shape, "aggregated", megabytes, by_slices=True, in_order=True)
          for shape, megabytes in BIG_SHAPES.items()]
-SHORT = with_slices(uniform(SHORT_SHAPES, SHORT_MEGABYTES) + [
-    Setting("lenet5", *MODEL_SHAPE, mode) for mode in MODES])
+SHORT = with_slices(uniform(SHORT_SHAPES, MEGABYTES) + MODELS)
 
 
 def port_share(ports, levels, mode):
