@@ -166,6 +166,8 @@ void Relay::begin(std::uint32_t tensor, TimeNs now) {
   if (submission.input != nullptr && residuals_.covers(tensor))
     residuals_.begin_step(tensor, static_cast<const float*>(submission.input));
   beginning_ = {.tensor = tensor, .submission = submission, .next = first};
+  for (std::uint32_t level = 0; level < detours_.size(); ++level)  // no slice will bring it there
+    if (detours_[level].rows().empty()) come_to(level, now);
 }
 
 void Relay::begin_slice(TimeNs now) {

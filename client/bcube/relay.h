@@ -1,5 +1,4 @@
-// One worker of a BCube job: its gradients through k threads of sums and broadcasts, over ordinary
-// sessions.
+// One worker of a BCube job: its gradients through k threads of sums and broadcasts.
 //
 // Each (thread, stage, way) is a job of its own among the n servers of one switch, and this worker
 // is in it with an ordinary session, a lane. Up: every server contributes the slices that it holds,
@@ -309,6 +308,7 @@ class Relay final : public Member {
     return lane.session.state() == SessionState::kRunning;
   }
   void vote(std::uint32_t level, TimeNs now);
+  void come_to(std::uint32_t level, TimeNs now);
   void handle_votes(std::uint32_t level, TimeNs now);
   bool is_voting() const noexcept { return std::ranges::any_of(detours_, &Detour::is_voting); }
   bool must_vote_first(std::uint32_t level, TimeNs now);

@@ -73,7 +73,7 @@ void Relay::handle_attempt(Lane& lane, const Event& event, TimeNs now) {
   if (event.kind != Event::Kind::kStarted) return;
   if (way.state() == WayBack::State::kAsking) {
     way.join_others();
-    return for_lanes_beside(lane, [&](Lane& other) {
+    for_lanes_beside(lane, [&](Lane& other) {
       if (&other != &lane) renew(other, now);
     });
   }
@@ -111,6 +111,12 @@ void Relay::vote(std::uint32_t level, TimeNs now) {
   if (!status.ok()) fail(status, now);
 }
 
+// In the step under way.
+void Relay::come_to(std::uint32_t level, TimeNs now) {
+  detours_[level].come_to(tensors_.current());
+  vote(level, now);
+}
+
 void Relay::handle_votes(std::uint32_t level, TimeNs now) {
   Detour& detour = detours_[level];
   if (detour.handle_votes()) CHECK(detour.back_step() == tensors_.current() + 1);
@@ -123,23 +129,17 @@ void Relay::handle_votes(std::uint32_t level, TimeNs now) {
 // there is no vote yet, but it is due at once then: others may come later and wait for it.
 bool Relay::must_vote_first(std::uint32_t level, TimeNs now) {
   if (!is_away(level)) return false;
-  Detour& detour = detours_[level];
-  detour.come_to(tensors_.current());
-  if (detour.state() != Detour::State::kMoved) return false;
-  vote(level, now);
-  return detour.is_voting();
+  come_to(level, now);
+  return detours_[level].is_voting();
 }
 
 void Relay::begin_next_step(TimeNs now) {
   tensors_.begin_next_step();
   for (std::uint32_t level = 0; level < detours_.size(); ++level) {
-    Detour& detour = detours_[level];
-    if (detour.back_step() == tensors_.current()) {
+    if (detours_[level].back_step() == tensors_.current())
       go_back(level, now);
-    } else if (has_moved(level) && is_in_collective(level)) {
-      detour.come_to(tensors_.current());  // others may wait for its vote, and it for them
-      vote(level, now);
-    }
+    else if (has_moved(level) && is_in_collective(level))
+      come_to(level, now);  // others may wait for its vote, and it for them
   }
 }
 

@@ -59,6 +59,24 @@ TEST_P(BcubeReturns, ASwitchThatWasStartedAgainIsUsedAgain) {
   }
 }
 
+// One slice passes few switches; the others have a meeting and nothing else, and a barrier needs it.
+// Swarm seed 1060014160: they were never used again.
+TEST_P(BcubeReturns, SoIsOneThatNoSlicePasses) {
+  BcubeOptions options = options_of_returns();
+  options.elem_counts = {7};
+  options.steps = 160;
+  options.link.delay_ns = 20 * kMillisecond;  // with one tensor there are no pauses
+  options.collectives = {{.before_step = 4, .kind = CollectiveKind::kBarrier}};
+  for (std::uint32_t level = 0; level < GetParam().levels; ++level) {
+    BcubeWorld world(options);
+    const std::uint32_t last = world.bcube().switches_per_level() - 1;
+    world.kill({.parts = parts_of_switch(GetParam(), level, last),
+                .after_ns = 200 * kMillisecond,
+                .for_ns = missed_after(2 * kSecond)});
+    expect_back(world, servers_of(world.bcube(), level, last), 1);
+  }
+}
+
 TEST_P(BcubeReturns, CollectivesFollow) {
   BcubeOptions options = options_of_returns();
   for (Step step = 2; step < options.steps; ++step)
