@@ -97,7 +97,7 @@ TensorSpec Relay::spec_of(const LanePlace& place, const Slice& slice) const {
           .exact = whole.exact || half_way,
           .leg = leg,
           .relayed = true,
-          .sparse = place.stage == 0 && leg != Leg::kDown && residuals_.prunes(slice.tensor)};
+          .sparse = residuals_.prunes(slice.tensor)};
 }
 
 Status Relay::make_lane(LanePlace place, std::vector<TensorSpec> tensors, TimeNs now,

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <map>
 
 #include "aggregator/wire/sparse.h"
@@ -15,11 +16,12 @@ namespace sluice::sim {
 namespace {
 
 using client::BcubeMode;
+using Servers = std::vector<std::uint32_t>;
 
-// What each server's gradients are on their first way, and how many bytes each slice of them has.
-class FirstWay {
+// What leaves of each server's gradients, and how many bytes a slice of a sum of them has.
+class Entries {
  public:
-  FirstWay(const BcubeOptions& options, std::uint32_t servers) : options_(options) {
+  Entries(const BcubeOptions& options, std::uint32_t servers) : options_(options) {
     JobPlan plan = make_plan(static_cast<std::uint16_t>(servers), 1, options.elem_counts);
     plan.seed = options.seed;
     plan.session.prune = options.prune;
@@ -42,27 +44,26 @@ class FirstWay {
       }
     }
   }
-  std::uint64_t dense(const client::Slice& slice) const {
-    return payload_bytes(Dtype::kFloat32, slice.elem_count);
-  }
-  std::uint64_t sent(std::uint32_t server, const client::Slice& slice) const {
-    return sum_of({server}, slice);
-  }
-  // The switch's sum of what these send.
-  std::uint64_t sum_of(const std::vector<std::uint32_t>& servers,
-                       const client::Slice& slice) const {
+  // Of the sum of these contributions, each the sum of what some servers have.
+  std::uint64_t bytes_of(const std::vector<Servers>& contributions,
+                         const client::Slice& slice) const {
     const std::uint64_t chunk_elems = options_.chunk_bytes / sizeof(float);
     std::uint64_t bytes = 0;
     for (std::uint64_t at = 0; at < slice.elem_count; at += chunk_elems) {
-      std::vector<float> sum(std::min(chunk_elems, slice.elem_count - at));
+      const std::uint64_t count = std::min(chunk_elems, slice.elem_count - at);
+      std::vector<float> sum(count);
       bool sparse = false;  // somebody's: else the sum is not either
-      for (const std::uint32_t server : servers) {
-        const float* values = &leave_.at(server)[slice.tensor][slice.first_elem + at];
-        sparse |= is_sparse(slice.tensor, {values, sum.size()});
-        std::transform(sum.begin(), sum.end(), values, sum.begin(), std::plus<>());
+      for (const Servers& servers : contributions) {
+        std::vector<float> part(count);
+        for (const std::uint32_t server : servers)
+          std::transform(part.begin(), part.end(),
+                         &leave_.at(server)[slice.tensor][slice.first_elem + at], part.begin(),
+                         std::plus<>());
+        sparse |= is_sparse(slice.tensor, part);
+        std::transform(sum.begin(), sum.end(), part.begin(), sum.begin(), std::plus<>());
       }
       bytes += sparse && is_sparse(slice.tensor, sum) ? entry(sum)
-                                                      : payload_bytes(Dtype::kFloat32, sum.size());
+                                                      : payload_bytes(Dtype::kFloat32, count);
     }
     return bytes;
   }
@@ -115,7 +116,6 @@ TEST_P(BcubeLosses, WireFormatsLoseNothingUnderFaultsOfCables) {
   }
 }
 
-// The next half-way owner adds dense sums of what is sparse on its first way.
 TEST_P(BcubeLosses, WhatIsPrunedIsDeliveredLater) {
   BcubeOptions options = options_of(GetParam());
   options.prune = {.rule = client::PruneRule::kStatic, .fraction = 0.02, .min_elems = 1'000};
@@ -130,7 +130,7 @@ TEST_P(BcubeLosses, WhatIsPrunedIsDeliveredLater) {
   }
 }
 
-// On the first way up the entries of what leaves and of its sums, after that whole slices.
+// Of half-way sums and of those that come down too.
 TEST_P(BcubeLosses, EveryPortCarriesTheEntriesOfWhatIsPruned) {
   BcubeOptions options = options_of(GetParam());
   options.elem_counts = {8'000, 7, 6'000, 2'000};
@@ -142,42 +142,54 @@ TEST_P(BcubeLosses, EveryPortCarriesTheEntriesOfWhatIsPruned) {
     BcubeWorld world(options);
     expect_clean(world);
     EXPECT_EQ(world.dropped_frames(), 0u);
-    const FirstWay first(options, bcube.servers());
+    const Entries entries(options, bcube.servers());
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::pair<std::uint64_t, std::uint64_t>> due;
     const auto layout = client::Layout::create(
         make_plan(static_cast<std::uint16_t>(bcube.servers()), 1, options.elem_counts).tensors,
         options.chunk_bytes);
-    for (const client::Slice& slice : client::cut(bcube, layout.value()))
+    for (const client::Slice& slice : client::cut(bcube, layout.value())) {
+      // Whose gradients are in what `who` has before the stage.
+      const auto summed_by = [&](std::uint32_t who, std::uint32_t stage) {
+        Servers servers{who};
+        for (std::uint32_t passed = 0; passed < stage; ++passed) {
+          const std::uint32_t level = bcube.level_of(slice.thread, passed);
+          Servers more;
+          for (const std::uint32_t each : servers)
+            std::ranges::copy(servers_of(bcube, level, bcube.switch_of(each, level)),
+                              std::back_inserter(more));
+          servers = std::move(more);
+        }
+        return servers;
+      };
+      const std::uint64_t whole = entries.bytes_of({summed_by(0, bcube.levels())}, slice);
       for (std::uint32_t server = 0; server < bcube.servers(); ++server) {
         const std::uint32_t owned = bcube.stages_owned(server, slice.owner, slice.thread);
         for (std::uint32_t stage = 0; stage < bcube.levels() && stage <= owned; ++stage) {
           const std::uint32_t level = bcube.level_of(slice.thread, stage);
-          const std::vector<std::uint32_t> all =
-              servers_of(bcube, level, bcube.switch_of(server, level));
-          std::vector<std::uint32_t> others = all;
-          std::erase(others, server);
-          const auto up_of = [&](std::uint32_t who) {
-            return stage == 0 ? first.sent(who, slice) : first.dense(slice);
-          };
-          const std::uint64_t whole = first.dense(slice);
+          std::vector<Servers> all;
+          std::vector<Servers> others;
+          for (const std::uint32_t each : servers_of(bcube, level, bcube.switch_of(server, level)))
+            all.push_back(summed_by(each, stage));
+          std::ranges::copy_if(all, std::back_inserter(others), [&](const Servers& each) {
+            return each != summed_by(server, stage);
+          });
+          const std::uint64_t up = entries.bytes_of({summed_by(server, stage)}, slice);
           const bool turn = stage + 1 == bcube.levels();
           const bool owns = bcube.digit(server, level) == bcube.digit(slice.owner, level);
           auto& [sent, received] = due[{server, level}];
           if (plain && owns) {  // it sums for the others
-            sent += others.size() * whole;
-            for (const std::uint32_t other : others) received += up_of(other);
-          } else if (turn && !plain) {
-            sent += up_of(server);
-            received += stage == 0 ? first.sum_of(all, slice) : whole;
-          } else if (owns) {
-            sent += whole;
-            received += stage == 0 ? first.sum_of(others, slice) : whole;
+            sent += others.size() * (turn ? entries.bytes_of(all, slice) : whole);
+            for (const Servers& other : others) received += entries.bytes_of({other}, slice);
+          } else if (turn) {
+            sent += up;
+            received += entries.bytes_of(all, slice);
           } else {
-            sent += up_of(server);
-            received += whole;
+            sent += owns ? whole : up;
+            received += owns ? entries.bytes_of(others, slice) : whole;
           }
         }
       }
+    }
     for (const auto& [port, bytes] : due) {
       EXPECT_EQ(world.sent_bytes(port.first, port.second), bytes.first) << fraction;
       EXPECT_EQ(world.received_bytes(port.first, port.second), bytes.second) << fraction;

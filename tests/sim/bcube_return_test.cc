@@ -59,7 +59,7 @@ TEST_P(BcubeReturns, ASwitchThatWasStartedAgainIsUsedAgain) {
   }
 }
 
-// One slice passes few switches; the others have a meeting and nothing else, and a barrier needs it.
+// One slice passes few switches; the others have a meeting and nothing else. A barrier needs it.
 // Swarm seed 1060014160: they were never used again.
 TEST_P(BcubeReturns, SoIsOneThatNoSlicePasses) {
   BcubeOptions options = options_of_returns();
