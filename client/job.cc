@@ -51,6 +51,7 @@ Result<std::unique_ptr<Device>> open_device(JoinRequest& request) {
 }  // namespace
 
 Status Job::join(JoinRequest request, std::unique_ptr<Job>& job) {
+  if (Status status = resolve(request); !status.ok()) return status;
   request.session.appliance_address = request.address;
   Result<std::unique_ptr<Device>> device = open_device(request);
   if (!device.ok()) return at_place(request, device.status());

@@ -140,10 +140,13 @@ Status serve_neighbours(const JoinRequest& request, const CubePlaces& places,
   return {};
 }
 
+Result<CubePlaces> places_of(const JoinRequest& request) {
+  return parse_cube_address(request.address, request.session.rank.value,
+                            [](const char* name) -> const char* { return std::getenv(name); });
+}
+
 Result<Opened> open_relay(const JoinRequest& request) {
-  const Result<CubePlaces> places =
-      parse_cube_address(request.address, request.session.rank.value,
-                         [](const char* name) -> const char* { return std::getenv(name); });
+  const Result<CubePlaces> places = places_of(request);
   if (!places.ok()) return places.status();
   const Bcube& bcube = places.value().bcube;
   if (!request.local_address.empty())
@@ -196,6 +199,17 @@ std::size_t chunk_bytes_for(std::size_t mtu_bytes, std::size_t world_size) noexc
       wire::kIpv6Bytes + wire::kUdpBytes + wire::result_overhead_bytes(world_size);
   if (mtu_bytes < around + kMinChunkBytes) return 0;
   return std::min((mtu_bytes - around) / kChunkAlignBytes * kChunkAlignBytes, kMaxChunkBytes);
+}
+
+Status resolve(JoinRequest& request) {
+  if (!request.address.starts_with(kCubeScheme)) return {};
+  const Result<CubePlaces> places = places_of(request);
+  if (!places.ok()) return places.status();
+  const auto& [bcube, mode, appliances, stand_ins] = places.value();
+  if (Status status = bcube.check_world(request.session.world_size); !status.ok())
+    return at_place(request, status);
+  if (bcube.levels() == 1 && mode == BcubeMode::kAggregated) request.address = appliances[0][0];
+  return {};
 }
 
 Result<Opened> open(const JoinRequest& request) {

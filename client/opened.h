@@ -20,6 +20,10 @@ struct Opened {
   std::vector<std::shared_ptr<Served>> served;  // by this worker, for its neighbours
 };
 
+// BCube(n, 1) whose switch sums is one appliance, and a job there is like any other: its address
+// becomes that one's. Fails for a BCube that cannot be, or with other than its n^k workers.
+Status resolve(JoinRequest& request);
+
 // May block: host names are resolved.
 Result<Opened> open(const JoinRequest& request);
 

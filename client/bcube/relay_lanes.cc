@@ -33,10 +33,9 @@ Status Relay::check(const SessionOptions& options, const Bcube& bcube, const Lay
   const auto refuse = [&](const std::string& why) {
     return Status(StatusCode::kInvalidArgument, place_of(options) + why);
   };
-  const std::string cube = bcube.name();
-  if (options.world_size != bcube.servers() || options.rank.value >= bcube.servers())
-    return refuse("world size " + std::to_string(options.world_size) + ", but " + cube + " has " +
-                  std::to_string(bcube.servers()) + " servers");
+  if (Status status = bcube.check_world(options.world_size); !status.ok())
+    return refuse(status.message());
+  CHECK(options.rank.value < options.world_size);
   if (options.has_policy && options.policy.tolerates_stragglers())
     return refuse(
         "a BCube sums synchronously: each of its parts would choose its own k workers, and parts "

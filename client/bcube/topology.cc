@@ -20,6 +20,13 @@ Result<Bcube> Bcube::create(std::uint32_t switch_ports, std::uint32_t levels) {
   return Bcube(switch_ports, levels);
 }
 
+Status Bcube::check_world(std::size_t world_size) const {
+  if (world_size == servers()) return {};
+  return {StatusCode::kInvalidArgument, "world size " + std::to_string(world_size) + ", but " +
+                                            name() + " has " + std::to_string(servers()) +
+                                            " servers"};
+}
+
 std::uint32_t Bcube::stages_owned(std::uint32_t rank, std::uint32_t owner,
                                   std::uint32_t thread) const noexcept {
   DCHECK(rank < servers() && owner < servers() && thread < k_);

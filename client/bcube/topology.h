@@ -20,6 +20,9 @@ class Bcube {
   // Fails unless n >= 2, k >= 1, and n^k ranks have numbers.
   static Result<Bcube> create(std::uint32_t switch_ports, std::uint32_t levels);
 
+  // A job over it has one worker a server.
+  Status check_world(std::size_t world_size) const;
+
   std::string name() const {
     return "bcube(" + std::to_string(n_) + "," + std::to_string(k_) + ")";
   }

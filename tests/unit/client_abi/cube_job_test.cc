@@ -114,6 +114,28 @@ TEST(CubeJobs, SumOverServersWhoServeEachOther) {
 }
 
 // The others are late, and one of them goes on alone when all have left.
+// With whoever gives the appliance's own address, and with all that an appliance can do.
+TEST(CubeJobs, OfOneSwitchThatSumsAreOrdinaryJobs) {
+  const Cube cube{3, 1, "onebox"};
+  on_every_rank(3, [&](std::uint32_t rank) {
+    Options options = cube.options(rank);
+    if (rank != 0) options.address = cube.at(rank, 0);
+    options.policy = sluice::Policy::kFixed;
+    options.k = 3;
+    Job job(options, {{"narrow", 3, sluice::DataType::kBfloat16}});
+    std::vector<std::uint16_t> ones(3, 0x3f80);
+    job.submit({0, ones.data(), ones.data()});
+    EXPECT_EQ(job.wait(0).weight, 3u);
+    EXPECT_EQ(ones, std::vector<std::uint16_t>(3, 0x3f80));
+  });
+  Options options = cube.options(0);
+  options.world_size = 4;
+  EXPECT_THAT(error_of([&] {
+                Job job(options, {{"t", 8}});
+              }).what(),
+              AllOf(HasSubstr("world size 4"), HasSubstr("bcube(3,1) has 3 servers")));
+}
+
 TEST(CubeJobs, WaitForServersThatStartLateAndDoNotMissThoseThatLeave) {
   const Cube cube{2, 2, "late22"};
   const std::string file = cube.write_plain_file("udp://127.0.LEVEL.SERVER:17720");
