@@ -105,7 +105,7 @@ def test_a_pattern_of_networks_fits_every_bcube():
 @pytest.mark.parametrize("ports, levels, more", [
     (3, 2, []), (2, 3, ["--address", "udp://10.{network}.1:7700"]),
     (2, 2, ["--address", "udp://192.168.1{level}{switch}.254/"]), (32, 1, []),
-    (4, 2, ["--address", "udp://172.16.{switch}.1{level}:65519", "--interface", "to{server}"])])
+    (4, 2, ["--address", "udp://172.{network}.1:65519", "--interface", "to{server}"])])
 def test_sluiced_accepts_every_configuration_of_a_plan(tmp_path, ports, levels, more):
     assert command_line.main(["bcube", "plan", "--ports", str(ports), "--levels", str(levels),
                               *more, "--out", str(tmp_path)]) == 0
@@ -137,6 +137,8 @@ def test_without_appliances_the_command_gives_each_worker_an_address_at_each_lev
 
 @pytest.mark.parametrize("pattern, words", [
     ("udp://10.0.0.1", "level 0, switch 0 and level 0, switch 1"),
+    ("udp://10.0.{level}.1{switch}",
+     "level 0, switch 0 and level 0, switch 1 are both in 10.0.0.0/24"),
     ("udp://10.{level}.{worker}.1", "worker")])
 def test_a_plan_whose_addresses_are_not_apart_is_refused(tmp_path, capsys, pattern, words):
     assert command_line.main(["bcube", "plan", "--ports", "2", "--levels", "2", "--address",

@@ -84,9 +84,13 @@ def _out_of_range(address):
     return next((f"{number} is above 255" for number in numbers if int(number) > 255), "")
 
 
+def _host_of(address):
+    return re.fullmatch(r"udp://(.*?)(?::\d+)?/?", address)[1]
+
+
 def _unfit_for_appliance(address):
     """Why `sluiced --check-config` would refuse it with /24; empty: it would not."""
-    host = re.fullmatch(r"udp://(.*?)(?::\d+)?/?", address)[1]
+    host = _host_of(address)
     try:
         own = ipaddress.IPv4Address(host)
     except ValueError:
@@ -156,7 +160,22 @@ def addresses(cube, mode, pattern):
                     f"--address {pattern}: {seen[address]} and {here} have the same address, "
                     f"{address}")
             seen[address] = here
+    if _is_configured(mode, pattern):
+        _check_networks(pattern, seen)
     return rows
+
+
+def _check_networks(pattern, places):
+    """That a worker's routes tell its switches apart. `places`: by address."""
+    seen = {}
+    for address, here in places.items():
+        network = ipaddress.ip_network(f"{_host_of(address)}/24", strict=False)
+        if network in seen:
+            raise errors.InvalidArgument(
+                f"--address {pattern}: {seen[network]} and {here} are both in {network}, so no "
+                f"route could tell them apart; give another pattern, for example "
+                f"{_ALWAYS_FITS['aggregated']}")
+        seen[network] = here
 
 
 def cube_file(cube, mode, rows):
