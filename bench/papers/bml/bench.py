@@ -5,6 +5,7 @@ The page beside this file (README.md) says what the figures mean; --long keeps t
 redoes its tables and its plot.
 """
 import json
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -27,9 +28,14 @@ def add_options(parser):
 
 
 def record(setting):
-    argv = [report.program(BY_SLICES if setting.by_slices else PROGRAM), "--ports", setting.ports,
-            "--levels", setting.levels, "--gbps", settings.GBPS, "--elems", *setting.elems]
-    argv += ["--plain"] if setting.mode == "plain" else []
+    # Of networks beside each other, one.
+    beside = setting.server_ports or 1
+    shape = (setting.servers, 1) if setting.server_ports else (setting.ports, setting.levels)
+    argv = [report.program(BY_SLICES if setting.by_slices else PROGRAM), "--ports", shape[0],
+            "--levels", shape[1], "--gbps", settings.GBPS,
+            "--elems", *(math.ceil(count / beside) for count in setting.elems)]
+    argv += ["--plain"] if setting.mode in ("plain", "server", "ring") else []
+    argv += ["--ring"] if setting.mode == "ring" else []
     if setting.by_slices:
         argv += ["--frame-bytes", settings.FRAME_BYTES, "--chunk-bytes", settings.CHUNK_BYTES]
         argv += ["--in-order"] if setting.in_order else []
@@ -63,7 +69,13 @@ class Results:
         return self.production(mode) + [
             (setting, row) for setting, row in self.of.items()
             if setting.mode == mode and setting.by_slices and not setting.in_order
-            and setting.ports ** setting.levels > settings.MOST_PLAYED]
+            and setting.servers > settings.MOST_PLAYED]
+
+    def bcubes(self):
+        """In the order of the tables, each once, however it was played."""
+        return sorted({replace(setting, by_slices=False, in_order=False)
+                       for setting in self.of if not setting.server_ports},
+                      key=lambda one: (one.what, one.megabytes, one.ports, one.levels, one.mode))
 
     def model(self, model, mode):
         return self.of.get(settings.Setting(model, *settings.MODEL_SHAPE, mode))
@@ -78,15 +90,13 @@ def wire_s(share, size):
 
 
 def against_theory(setting, row):
-    share = settings.port_share(setting.ports, setting.levels, setting.mode)
-    return row["step_s"] / wire_s(share, setting.bytes)
+    return row["step_s"] / wire_s(setting.share, setting.bytes)
 
 
 def least(setting):
     """The same for a port that never idles until its last frame has crossed the switch. `plain`:
     half of the frames are contributions, which are shorter."""
-    theory_s = wire_s(settings.port_share(setting.ports, setting.levels, setting.mode),
-                      setting.bytes)
+    theory_s = wire_s(setting.share, setting.bytes)
     frame_s = settings.FRAME_BYTES / PORT_BYTES_PER_S
     shorter = settings.CONTRIBUTION_BYTES / settings.FRAME_BYTES
     frames = (1 + shorter) / 2 if setting.mode == "plain" else 1
@@ -95,8 +105,7 @@ def least(setting):
 
 def share_of_bytes(setting, row):
     """Bytes of gradient through the busiest port, for one of the theory's."""
-    return row["port_bytes"] / (settings.port_share(setting.ports, setting.levels, setting.mode)
-                                * setting.bytes)
+    return row["port_bytes"] / (setting.share * setting.bytes)
 
 
 def job_seconds(results, model, mode):
@@ -105,9 +114,8 @@ def job_seconds(results, model, mode):
     if row is None:
         return {}
     setting = settings.Setting(model, *settings.MODEL_SHAPE, mode)
-    servers = settings.MODEL_SHAPE[0] ** settings.MODEL_SHAPE[1]
     scale = settings.SCALE[model]
-    theirs = scale * wire_s(settings.server_share(servers), setting.bytes)
+    theirs = scale * wire_s(settings.other_share("server", setting.servers), setting.bytes)
     ours = scale * row["step_s"]
     return {size: (settings.compute_s(model, size) + theirs, settings.compute_s(model, size) + ours)
             for size in settings.SUB_MINIBATCHES[model]}
@@ -139,30 +147,47 @@ def figures(results):
 
 
 HEADERS = ["gradient", "(n,k)", "servers", "mode", "port's bytes / theory", "theory, of P/C",
-           "least / theory", "time / theory", "by slices", "as they came", "ms", "server, ring: ms",
-           "one box: ms"]
+           "least / theory", "time / theory", "by slices", "as they came", "ms"]
 
 
 def rows(results):
     out = []
-    for setting in sorted({replace(setting, by_slices=False, in_order=False)
-                           for setting in results.of},
-                          key=lambda one: (one.what, one.megabytes, one.ports, one.levels,
-                                           one.mode)):
+    for setting in results.bcubes():
         times = (results.of.get(setting), results.by_slices(setting),
                  results.by_slices(setting, in_order=True))
         row, shown = times[0], next(one for one in times if one)
         out.append([f"{setting.bytes / 1e6:.4g} MB, {setting.what}",
-                    f"({setting.ports},{setting.levels})", setting.ports ** setting.levels,
-                    setting.mode, f"{share_of_bytes(setting, row):.4f}" if row else "-",
-                    f"{settings.port_share(setting.ports, setting.levels, setting.mode):.3f}",
-                    f"{least(setting):.3f}",
+                    f"({setting.ports},{setting.levels})", setting.servers, setting.mode,
+                    f"{share_of_bytes(setting, row):.4f}" if row else "-",
+                    f"{setting.share:.3f}", f"{least(setting):.3f}",
                     *(f"{against_theory(setting, one):.3f}" if one else "-" for one in times),
-                    *(f"{1e3 * seconds:.4g}" for seconds in (
-                        shown["step_s"],
-                        wire_s(settings.server_share(setting.ports ** setting.levels),
-                               setting.bytes),
-                        wire_s(1, setting.bytes)))])
+                    f"{1e3 * shown['step_s']:.4g}"])
+    return out
+
+
+OTHER_HEADERS = ["gradient", "(n,k)", "plain", "aggregated"] + [
+    f"{way}, {ports}" for ports in ("1 port", "k ports") for way in settings.OTHER_WAYS]
+
+
+def other_rows(results):
+    """Milliseconds, and those of the other ways for one of the theory's."""
+    def cell(setting):
+        row = results.of.get(setting)
+        if row is None:
+            return "-"
+        return f"{1e3 * row['step_s']:.4g}, {against_theory(setting, row):.3f}"
+
+    out = []
+    for setting in results.bcubes():
+        if setting.mode != "aggregated":
+            continue
+        ours = [results.of.get(each) or results.by_slices(each)
+                for each in (replace(setting, mode=mode) for mode in settings.MODES)]
+        out.append([f"{setting.bytes / 1e6:.4g} MB, {setting.what}",
+                    f"({setting.ports},{setting.levels})",
+                    *(f"{1e3 * row['step_s']:.4g}" if row else "-" for row in ours),
+                    *(cell(replace(setting, mode=way, by_slices=True, server_ports=ports))
+                      for ports in (1, setting.levels) for way in settings.OTHER_WAYS)])
     return out
 
 
@@ -194,6 +219,9 @@ def write(results, folder):
     most = max(len(sizes) for sizes in settings.SUB_MINIBATCHES.values())
     by_size = paper.markdown(["model", "mode"] + [""] * most, job_rows(results))
     text = ("## Results\n\n" + paper.markdown(HEADERS, rows(results)) +
+            "\nMilliseconds, and those of the other ways, which are by slices, each with its time "
+            "for one of the theory's:\n\n" +
+            paper.markdown(OTHER_HEADERS, other_rows(results)) +
             "\nAn iteration, and one with a parameter server on a Fat-Tree of the same links (its "
             "time from the theory), by sub-minibatch a GPU:\n\n" + by_size +
             "\n![reductions](reductions.png)\n")
@@ -203,6 +231,8 @@ def write(results, folder):
 
 def show(results):
     report.table(HEADERS, rows(results))
+    print()
+    report.table(OTHER_HEADERS, other_rows(results))
     for row in job_rows(results):
         print("  ".join(row))
 

@@ -50,6 +50,22 @@ def test_a_slice_takes_the_time_that_it_takes_by_hand(monkeypatch, mode, seconds
 
 
 @needs_program
+def test_a_ring_takes_as_many_slices_as_there_are_neighbours_to_pass_them_twice(monkeypatch):
+    monkeypatch.setattr(settings.Setting, "elems", [3 * 16 * settings.CHUNK_ELEMS])
+    row = bench.record(settings.Setting("uniform", 3, 1, "ring", by_slices=True, server_ports=1))
+    assert row["step_s"] == pytest.approx(4 * (17 * FRAME_S + CABLES_S), abs=1e-9)
+
+
+@needs_program
+@pytest.mark.parametrize("server_ports", [1, 2])
+@pytest.mark.parametrize("way", settings.OTHER_WAYS)
+def test_the_other_ways_take_as_long_as_the_theory_says(way, server_ports):
+    setting = settings.Setting("uniform", 3, 2, way, 24, by_slices=True, server_ports=server_ports)
+    assert setting.share == (1 if way == "box" else 16 / 9) / server_ports
+    assert 1 <= bench.against_theory(setting, bench.record(setting)) < 1.02
+
+
+@needs_program
 @pytest.mark.parametrize("mode", settings.MODES)
 def test_by_slices_a_step_is_as_long_as_the_theory_says(mode):
     setting = settings.Setting("uniform", 3, 2, mode, 24, by_slices=True)
