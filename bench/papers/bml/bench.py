@@ -2,7 +2,7 @@
 publication.
 
 The page beside this file (README.md) says what the figures mean; --long keeps the records and
-redoes its tables and its plot.
+redoes its tables and its plots.
 """
 import json
 import math
@@ -13,7 +13,7 @@ from dataclasses import replace
 import report
 from papers import paper
 
-from . import settings
+from . import in_namespaces, settings
 
 DESCRIPTION = "BML on BCube: bytes and time of a sum over several ports and boxes, virtual time"
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -24,7 +24,11 @@ PORT_BYTES_PER_S = settings.GBPS * 1e9 / 8
 
 def add_options(parser):
     paper.add_processes(parser)
-    paper.add_options(parser, HERE, "keep the records and redo the tables and the plot of the page")
+    paper.add_options(parser, HERE, "keep the records and redo the tables and plots of the page")
+    parser.add_argument("--lab", action="store_true",
+                        help="with real workers over shaped links, 6 minutes, needs root: into the "
+                             "records, then plots and tables of the page")
+    report.add_repetitions(parser, 15)
 
 
 def record(setting):
@@ -57,6 +61,8 @@ class Results:
     def __init__(self, by_key):
         known = {setting.key: setting for setting in settings.LONG + settings.SHORT}
         self.of = {known[key]: row for key, row in by_key.items() if key in known}
+        self.lab = {setting: by_key[setting.key] for setting in settings.LAB
+                    if setting.key in by_key}
 
     def production(self, mode=None):
         """Of uniform gradients, over the sessions and appliances that a job has."""
@@ -143,7 +149,9 @@ def figures(results):
            "lenet_reduction": largest(reductions(results, "lenet5", "aggregated").values()),
            "aggregated_vs_plain_32": steps["plain", size] / steps["aggregated", size]}
     vgg = largest(reductions(results, "vgg19", "aggregated").values())
-    return out | ({} if vgg is None else {"vgg_reduction_max": vgg})
+    out |= {} if vgg is None else {"vgg_reduction_max": vgg}
+    lab = [in_namespaces.against_theory(*pair)[1] for pair in results.lab.items()]
+    return out | ({"lab_vs_theory_max": max(lab)} if lab else {})
 
 
 HEADERS = ["gradient", "(n,k)", "servers", "mode", "port's bytes / theory", "theory, of P/C",
@@ -222,17 +230,25 @@ def write(results, folder):
             "\nMilliseconds, and those of the other ways, which are by slices, each with its time "
             "for one of the theory's:\n\n" +
             paper.markdown(OTHER_HEADERS, other_rows(results)) +
+            "\nTheory, simulator and lab, at rates that the lab's cores carry; the lab's median "
+            "[least .. largest]:\n\n" +
+            paper.markdown(in_namespaces.HEADERS, in_namespaces.rows(results.lab)) +
+            "\n![synchronisation](synchronisation.png)\n"
             "\nAn iteration, and one with a parameter server on a Fat-Tree of the same links (its "
             "time from the theory), by sub-minibatch a GPU:\n\n" + by_size +
             "\n![reductions](reductions.png)\n")
     paper.replace_generated(folder, text)
     plot(results, folder)
+    in_namespaces.plot(results.lab, folder)
 
 
 def show(results):
     report.table(HEADERS, rows(results))
     print()
     report.table(OTHER_HEADERS, other_rows(results))
+    if results.lab:
+        print()
+        report.table(in_namespaces.HEADERS, in_namespaces.rows(results.lab))
     for row in job_rows(results):
         print("  ".join(row))
 
@@ -240,9 +256,11 @@ def show(results):
 def run(options):
     def long(path):
         with paper.open_to_append(path) as file:
-            for entry in records(settings.LONG, options.processes):
+            for entry in records(settings.LONG if options.long else [], options.processes):
                 paper.append(file, entry)
+            for setting in settings.LAB if options.lab else []:
+                paper.append(file, in_namespaces.record(PROGRAM, setting, options.repetitions))
     paper.run("bml", HERE, options, results_of=Results, figures_of=figures, write=write, show=show,
-              long=long if options.long else None,
+              long=long if options.long or options.lab else None,
               short=lambda: Results({entry["key"]: entry for entry in
                                      records(settings.SHORT, options.processes)}))

@@ -11,6 +11,7 @@ as well.
 """
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from papers.traces import traces
 
@@ -80,6 +81,35 @@ class Setting:
     @property
     def bytes(self):
         return 4 * sum(self.elems)
+
+
+class InLab(NamedTuple):
+    """In network namespaces, over links of `mbps`."""
+
+    ports: int
+    levels: int
+    mode: str
+    mbps: int
+    elem_count: int  # full slices
+
+    @property
+    def key(self):
+        return f"lab/{self.ports}.{self.levels}/{self.mode}/{self.mbps}"
+
+    @property
+    def share(self):
+        return port_share(self.ports, self.levels, self.mode)
+
+    @property
+    def bytes(self):
+        return 4 * self.elem_count
+
+
+# At two rates: where processors and not links set the time, they differ.
+LAB = [InLab(ports, levels, mode, mbps, elem_count)
+       for ports, levels, elem_count, rates in ((2, 2, 1_032_192, (20, 40)),
+                                                (3, 2, 1_161_216, (10, 20)))
+       for mode in MODES for mbps in rates]
 
 
 def uniform(shapes, megabytes):
