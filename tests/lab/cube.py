@@ -218,6 +218,12 @@ class CubeLab:
             raise lab.LabError(f"{command}: status {done.returncode}: {done.stderr.strip()}")
         return done.stdout
 
+    def received_bytes(self, level: int, switch: int) -> int:
+        """What the switch's ports have received so far, in bytes of frames."""
+        return sum(map(int, self.run_at_switch(level, switch, [
+            "cat", *(f"/sys/class/net/w{worker}/statistics/rx_bytes"
+                     for worker in self.cube.servers_of(level, switch))]).split()))
+
     def contributions(self, level: int, switch: int) -> int:
         """That the switch has added into sums of gradients, of all its jobs, as it says."""
         return int(lab.metric(self.page(level, switch), "sluice_job_contributions_total"))
