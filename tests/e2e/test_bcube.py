@@ -10,6 +10,8 @@ from cube import CubeLab
 from lab import missing
 from workers import BUILD, command, finish, wait_joined
 
+from sluice import trace
+
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 
@@ -60,7 +62,8 @@ import sluice.torch
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 torch.manual_seed(int(os.environ["RANK"]))
-net = nn.Sequential(nn.Linear(64, 300), nn.ReLU(), nn.Linear(300, 10))
+width = int(os.environ.get("WIDTH", 300))
+net = nn.Sequential(nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
 overlaps = os.environ.get("OVERLAP") == "1"
 model = nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=overlaps)
 optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
@@ -70,8 +73,8 @@ else:
     attachment = sluice.torch.attach(model, wire=os.environ.get("WIRE", "float32"))
 steps = int(os.environ.get("STEPS", 20))
 for step in range(steps):
-    if step == 10:
-        print("ten", flush=True)
+    if step == int(os.environ.get("TELL_AFTER", 10)):
+        print("so far", flush=True)
     time.sleep(float(os.environ.get("PAUSE_S", 0)))
     optimizer.zero_grad()
     inputs = torch.randn(16, 64)
@@ -94,12 +97,12 @@ def start_training(cube, rank, **env):
                       text=True)
 
 
-def start_ten_steps(cube, steps, **env):
-    """Workers that have taken ten of the steps."""
+def start_steps(cube, steps, **env):
+    """Workers that have taken ten of the steps, or TELL_AFTER."""
     workers = [start_training(cube, rank, STEPS=str(steps), SLUICE_LOG="info", **env)
                for rank in range(cube.workers)]
     for worker in workers:
-        assert worker.stdout.readline() == "ten\n", worker.communicate(timeout=100)
+        assert worker.stdout.readline() == "so far\n", worker.communicate(timeout=100)
     return workers
 
 
@@ -178,17 +181,51 @@ def test_a_box_that_dies_is_named_within_seconds():
         assert any("level 1, switch 0" in error and "silent" in error for error in errors), errors
 
 
-def test_training_goes_on_by_way_of_neighbours_when_a_box_is_killed_in_mid_step():
+def kill_in_mid_step(cube, place, port_bytes):
+    """Kills the box when its workers, who are about to sum, have sent it an eighth of a step's
+    bytes; the microseconds when it ended, on the clock of the workers' traces."""
+    enough = cube.received_bytes(*place) + cube.cube.ports * port_bytes / 8
+    deadline = time.monotonic() + 30
+    while cube.received_bytes(*place) < enough:
+        assert time.monotonic() < deadline
+    cube.boxes[place].kill()
+    cube.boxes[place].wait()
+    return time.monotonic() * 1e6
+
+
+def sums_under_way(cube, rank, moment_us):
+    """Tensors that were submitted before that moment and finished after it, and their parts in
+    lanes that were sent before it and finished after it, as the rank's trace has them."""
+    path = cube.directory / f"sluice-default-rank{rank}.json"
+    return [args for event in trace.read_events(path)
+            if "result_us" in (args := event.get("args", {}))
+            and event["ts"] + args.get("first_sent_us", 0) < moment_us
+            < event["ts"] + args["result_us"]]
+
+
+@pytest.mark.parametrize("ports", [2, 3])
+def test_training_goes_on_by_way_of_neighbours_when_a_box_is_killed_in_mid_step(ports):
     pytest.importorskip("torch")
-    with CubeLab(2, 2, plain_network=True, detours=True) as cube:
+    width, steps = 3000, 6
+    # At this rate a step's sum takes more than half a second.
+    with CubeLab(ports, 2, plain_network=True, detours=True, rate_mbps=10) as cube:
         cube.start_appliances(BUILD)
-        workers = start_ten_steps(cube, 400)
-        cube.boxes[1, 0].kill()
-        told, logs = finish_training(workers, steps=400)
-        # Workers 0 and 2 were at that switch; the others have not noticed. Lanes: up, turn, down.
-        assert ["switch 1 stands in for switch 0" in log for log in logs] == [True, False] * 2, logs
+        workers = start_steps(cube, steps, WIDTH=str(width), TELL_AFTER="1",
+                              SLUICE_TRACE=str(cube.directory))
+        gradient_bytes = 4 * (64 * width + width + width * 10 + 10)
+        ended_us = kill_in_mid_step(cube, (1, 0), gradient_bytes * 2 / 3)
+        told, logs = finish_training(workers, steps)
+        moved = [rank in cube.cube.servers_of(1, 0) for rank in range(cube.workers)]
+        for rank in range(cube.workers):
+            sums = sums_under_way(cube, rank, ended_us)
+            assert {args["step"] for args in sums if "level" not in args} == {2}, sums
+            # Some that had been sent to the box were finished by the switch that stands in.
+            assert any(args.get("detoured") for args in sums) == moved[rank], sums
+        # The workers who were not at that switch have not noticed. Lanes: up, turn, down.
+        assert ["from step 2 on switch 1 stands in for switch 0" in log for log in logs] == moved, \
+            logs
         assert [(each["detours"], each["detoured_lanes"]) for each in told] == [
-            (1, 3), (0, 0)] * 2, told
+            (1, 3) if each else (0, 0) for each in moved], told
 
 
 def test_training_begins_without_a_box_that_is_not_there():
@@ -208,7 +245,7 @@ def test_a_box_that_is_started_again_is_used_again():
     pytest.importorskip("torch")
     with CubeLab(2, 2, plain_network=True, detours=True) as cube:
         cube.start_appliances(BUILD)
-        workers = start_ten_steps(cube, 600, PAUSE_S="0.05")
+        workers = start_steps(cube, 600, PAUSE_S="0.05")
         cube.boxes[1, 0].kill()
         cube.boxes[1, 0].wait()
         time.sleep(5)  # its silence is noticed after 4 s
@@ -243,7 +280,7 @@ def test_a_switch_that_only_forwards_is_missing_and_used_when_it_is_there(steps,
     pytest.importorskip("torch")
     with CubeLab(2, 2, plain_network=True, detours=True, mode="plain") as cube:
         cube.switch(1, 0, up=not early)
-        workers = start_ten_steps(cube, steps, PAUSE_S="0.05")
+        workers = start_steps(cube, steps, PAUSE_S="0.05")
         if not early:
             cube.switch(1, 0, up=False)
             time.sleep(8)  # its silence is noticed after 4 s

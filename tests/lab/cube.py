@@ -4,7 +4,8 @@ or in mode plain a Linux bridge.
 `python3 -m sluice bcube plan` says which address, interface and configuration each has; a worker's
 interface at level l is `level<l>`. With `detours` the workers forward for each other, so that each
 reaches the switches that stand in for lost ones. With `plain_network` the workers have one more
-network, `mgmt0`, for what PyTorch itself sends.
+network, `mgmt0`, for what PyTorch itself sends. With `rate_mbps` the cube's links are shaped at
+both ends, as lab.py's are.
 
     with CubeLab(2, 2) as cube:
         cube.start_appliances(build_dir)
@@ -23,6 +24,7 @@ import time
 from pathlib import Path
 
 import lab
+import links
 
 from sluice import bcube
 
@@ -33,11 +35,12 @@ class CubeLab:
     """BCube(`ports`, `levels`). Everything is removed on exit. Not thread-safe."""
 
     def __init__(self, ports: int, levels: int, plain_network: bool = False,
-                 detours: bool = False, mode: str = "aggregated"):
+                 detours: bool = False, mode: str = "aggregated", rate_mbps: int | None = None):
         self.cube = bcube.Cube(ports, levels)
         self.plain_network = plain_network
         self.detours = detours
         self.mode = mode
+        self.rate_mbps = rate_mbps
         self.boxes: dict[tuple[int, int], subprocess.Popen] = {}  # by level and switch
         self._prefix = f"slc{os.getpid() % 100000}x{next(_ordinals)}"
         self._namespaces: list[str] = []
@@ -66,6 +69,8 @@ class CubeLab:
             bcube.write_plan(self.cube, self.mode, bcube.PATTERNS[self.mode], self.directory,
                              interface="w{server}")
             self._build()
+            if self.rate_mbps is not None:
+                self._stack.enter_context(links.one_timer_a_burst())
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -100,6 +105,11 @@ class CubeLab:
             self._in(name, f"ethtool -K {device} tx off rx off gso off tso off gro off")
             self._in(name, f"ip link set {device} up")
 
+    def _shape(self, name: str, device: str) -> None:
+        if self.rate_mbps is not None:
+            for command in links.shaper_commands(device, self.rate_mbps, mtu=1500):
+                self._in(name, command)
+
     def _add_bridge(self, name: str) -> None:
         self._in(name, "ip link add br0 type bridge")
         self._in(name, "ip link set br0 up")
@@ -117,8 +127,10 @@ class CubeLab:
                     self._link((f"w{worker}", f"level{level}"), (name, f"w{worker}"))
                     self._in(f"w{worker}",
                              f"ip addr add 10.{level}.{switch}.{digit + 10}/24 dev level{level}")
+                    self._shape(f"w{worker}", f"level{level}")
                     if self.mode == "plain":
                         self._in(name, f"ip link set w{worker} master br0")
+                        self._shape(name, f"w{worker}")
         if self.detours:
             self._add_routes()
         if not self.plain_network:
@@ -166,8 +178,12 @@ class CubeLab:
         for level, switch in places:
             path = self.directory / f"switch-{level}-{switch}.toml"
             path.chmod(0o600)  # it holds a secret
-            path.write_text(path.read_text().replace(
-                "[appliance]\n", '[appliance]\nsecret = "lab"\nmemory_mib = 96\n'))
+            text = path.read_text().replace(
+                "[appliance]\n", '[appliance]\nsecret = "lab"\nmemory_mib = 96\n')
+            if self.rate_mbps is not None:
+                text = text.replace("[[port]]\n", f"[[port]]\nrate_mbps = {self.rate_mbps}\n"
+                                    f"queue_kib = {links.QUEUE_BYTES // 1024}\n")
+            path.write_text(text)
         self.start_again(build_dir, *places, timeout=timeout)
 
     def start_again(self, build_dir: str | Path, *places: tuple[int, int],
@@ -201,6 +217,12 @@ class CubeLab:
         if done.returncode != 0:
             raise lab.LabError(f"{command}: status {done.returncode}: {done.stderr.strip()}")
         return done.stdout
+
+    def received_bytes(self, level: int, switch: int) -> int:
+        """What the switch's ports have received so far, in bytes of frames."""
+        return sum(map(int, self.run_at_switch(level, switch, [
+            "cat", *(f"/sys/class/net/w{worker}/statistics/rx_bytes"
+                     for worker in self.cube.servers_of(level, switch))]).split()))
 
     def contributions(self, level: int, switch: int) -> int:
         """That the switch has added into sums of gradients, of all its jobs, as it says."""

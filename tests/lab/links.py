@@ -25,7 +25,7 @@ FRAME_OVERHEAD_BYTES = 24  # on the wire besides the frame: Egress::kWireOverhea
 SECONDS_A_BURST = 0.001
 BURST_BYTES = (16_384, 65_536)  # the least, as sluiced's shaper has it; a segmented packet's most
 HYSTERESIS = Path("/sys/module/sch_htb/parameters/htb_hysteresis")
-LAB_NAMESPACE = re.compile(r"sl\d+x\d+-")
+LAB_NAMESPACE = re.compile(r"slc?\d+x\d+-")
 
 
 def offload_commands(device: str, software: bool, merge: bool) -> list[str]:

@@ -2,9 +2,10 @@
 publication.
 
 The page beside this file (README.md) says what the figures mean; --long keeps the records and
-redoes its tables and its plot.
+redoes its tables and its plots.
 """
 import json
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,7 +13,7 @@ from dataclasses import replace
 import report
 from papers import paper
 
-from . import settings
+from . import in_namespaces, settings
 
 DESCRIPTION = "BML on BCube: bytes and time of a sum over several ports and boxes, virtual time"
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -23,13 +24,22 @@ PORT_BYTES_PER_S = settings.GBPS * 1e9 / 8
 
 def add_options(parser):
     paper.add_processes(parser)
-    paper.add_options(parser, HERE, "keep the records and redo the tables and the plot of the page")
+    paper.add_options(parser, HERE, "keep the records and redo the tables and plots of the page")
+    parser.add_argument("--lab", action="store_true",
+                        help="with real workers over shaped links, 6 minutes, needs root: into the "
+                             "records, then plots and tables of the page")
+    report.add_repetitions(parser, 15)
 
 
 def record(setting):
-    argv = [report.program(BY_SLICES if setting.by_slices else PROGRAM), "--ports", setting.ports,
-            "--levels", setting.levels, "--gbps", settings.GBPS, "--elems", *setting.elems]
-    argv += ["--plain"] if setting.mode == "plain" else []
+    # Of networks beside each other, one.
+    beside = setting.server_ports or 1
+    shape = (setting.servers, 1) if setting.server_ports else (setting.ports, setting.levels)
+    argv = [report.program(BY_SLICES if setting.by_slices else PROGRAM), "--ports", shape[0],
+            "--levels", shape[1], "--gbps", settings.GBPS,
+            "--elems", *(math.ceil(count / beside) for count in setting.elems)]
+    argv += ["--plain"] if setting.mode in ("plain", "server", "ring") else []
+    argv += ["--ring"] if setting.mode == "ring" else []
     if setting.by_slices:
         argv += ["--frame-bytes", settings.FRAME_BYTES, "--chunk-bytes", settings.CHUNK_BYTES]
         argv += ["--in-order"] if setting.in_order else []
@@ -51,6 +61,8 @@ class Results:
     def __init__(self, by_key):
         known = {setting.key: setting for setting in settings.LONG + settings.SHORT}
         self.of = {known[key]: row for key, row in by_key.items() if key in known}
+        self.lab = {setting: by_key[setting.key] for setting in settings.LAB
+                    if setting.key in by_key}
 
     def production(self, mode=None):
         """Of uniform gradients, over the sessions and appliances that a job has."""
@@ -63,7 +75,13 @@ class Results:
         return self.production(mode) + [
             (setting, row) for setting, row in self.of.items()
             if setting.mode == mode and setting.by_slices and not setting.in_order
-            and setting.ports ** setting.levels > settings.MOST_PLAYED]
+            and setting.servers > settings.MOST_PLAYED]
+
+    def bcubes(self):
+        """In the order of the tables, each once, however it was played."""
+        return sorted({replace(setting, by_slices=False, in_order=False)
+                       for setting in self.of if not setting.server_ports},
+                      key=lambda one: (one.what, one.megabytes, one.ports, one.levels, one.mode))
 
     def model(self, model, mode):
         return self.of.get(settings.Setting(model, *settings.MODEL_SHAPE, mode))
@@ -78,15 +96,13 @@ def wire_s(share, size):
 
 
 def against_theory(setting, row):
-    share = settings.port_share(setting.ports, setting.levels, setting.mode)
-    return row["step_s"] / wire_s(share, setting.bytes)
+    return row["step_s"] / wire_s(setting.share, setting.bytes)
 
 
 def least(setting):
     """The same for a port that never idles until its last frame has crossed the switch. `plain`:
     half of the frames are contributions, which are shorter."""
-    theory_s = wire_s(settings.port_share(setting.ports, setting.levels, setting.mode),
-                      setting.bytes)
+    theory_s = wire_s(setting.share, setting.bytes)
     frame_s = settings.FRAME_BYTES / PORT_BYTES_PER_S
     shorter = settings.CONTRIBUTION_BYTES / settings.FRAME_BYTES
     frames = (1 + shorter) / 2 if setting.mode == "plain" else 1
@@ -95,8 +111,7 @@ def least(setting):
 
 def share_of_bytes(setting, row):
     """Bytes of gradient through the busiest port, for one of the theory's."""
-    return row["port_bytes"] / (settings.port_share(setting.ports, setting.levels, setting.mode)
-                                * setting.bytes)
+    return row["port_bytes"] / (setting.share * setting.bytes)
 
 
 def job_seconds(results, model, mode):
@@ -105,9 +120,8 @@ def job_seconds(results, model, mode):
     if row is None:
         return {}
     setting = settings.Setting(model, *settings.MODEL_SHAPE, mode)
-    servers = settings.MODEL_SHAPE[0] ** settings.MODEL_SHAPE[1]
     scale = settings.SCALE[model]
-    theirs = scale * wire_s(settings.server_share(servers), setting.bytes)
+    theirs = scale * wire_s(settings.other_share("server", setting.servers), setting.bytes)
     ours = scale * row["step_s"]
     return {size: (settings.compute_s(model, size) + theirs, settings.compute_s(model, size) + ours)
             for size in settings.SUB_MINIBATCHES[model]}
@@ -135,34 +149,53 @@ def figures(results):
            "lenet_reduction": largest(reductions(results, "lenet5", "aggregated").values()),
            "aggregated_vs_plain_32": steps["plain", size] / steps["aggregated", size]}
     vgg = largest(reductions(results, "vgg19", "aggregated").values())
-    return out | ({} if vgg is None else {"vgg_reduction_max": vgg})
+    out |= {} if vgg is None else {"vgg_reduction_max": vgg}
+    lab = [in_namespaces.against_theory(*pair)[1] for pair in results.lab.items()]
+    return out | ({"lab_vs_theory_max": max(lab)} if lab else {})
 
 
 HEADERS = ["gradient", "(n,k)", "servers", "mode", "port's bytes / theory", "theory, of P/C",
-           "least / theory", "time / theory", "by slices", "as they came", "ms", "server, ring: ms",
-           "one box: ms"]
+           "least / theory", "time / theory", "by slices", "as they came", "ms"]
 
 
 def rows(results):
     out = []
-    for setting in sorted({replace(setting, by_slices=False, in_order=False)
-                           for setting in results.of},
-                          key=lambda one: (one.what, one.megabytes, one.ports, one.levels,
-                                           one.mode)):
+    for setting in results.bcubes():
         times = (results.of.get(setting), results.by_slices(setting),
                  results.by_slices(setting, in_order=True))
         row, shown = times[0], next(one for one in times if one)
         out.append([f"{setting.bytes / 1e6:.4g} MB, {setting.what}",
-                    f"({setting.ports},{setting.levels})", setting.ports ** setting.levels,
-                    setting.mode, f"{share_of_bytes(setting, row):.4f}" if row else "-",
-                    f"{settings.port_share(setting.ports, setting.levels, setting.mode):.3f}",
-                    f"{least(setting):.3f}",
+                    f"({setting.ports},{setting.levels})", setting.servers, setting.mode,
+                    f"{share_of_bytes(setting, row):.4f}" if row else "-",
+                    f"{setting.share:.3f}", f"{least(setting):.3f}",
                     *(f"{against_theory(setting, one):.3f}" if one else "-" for one in times),
-                    *(f"{1e3 * seconds:.4g}" for seconds in (
-                        shown["step_s"],
-                        wire_s(settings.server_share(setting.ports ** setting.levels),
-                               setting.bytes),
-                        wire_s(1, setting.bytes)))])
+                    f"{1e3 * shown['step_s']:.4g}"])
+    return out
+
+
+OTHER_HEADERS = ["gradient", "(n,k)", "plain", "aggregated"] + [
+    f"{way}, {ports}" for ports in ("1 port", "k ports") for way in settings.OTHER_WAYS]
+
+
+def other_rows(results):
+    """Milliseconds, and those of the other ways for one of the theory's."""
+    def cell(setting):
+        row = results.of.get(setting)
+        if row is None:
+            return "-"
+        return f"{1e3 * row['step_s']:.4g}, {against_theory(setting, row):.3f}"
+
+    out = []
+    for setting in results.bcubes():
+        if setting.mode != "aggregated":
+            continue
+        ours = [results.of.get(each) or results.by_slices(each)
+                for each in (replace(setting, mode=mode) for mode in settings.MODES)]
+        out.append([f"{setting.bytes / 1e6:.4g} MB, {setting.what}",
+                    f"({setting.ports},{setting.levels})",
+                    *(f"{1e3 * row['step_s']:.4g}" if row else "-" for row in ours),
+                    *(cell(replace(setting, mode=way, by_slices=True, server_ports=ports))
+                      for ports in (1, setting.levels) for way in settings.OTHER_WAYS)])
     return out
 
 
@@ -194,15 +227,28 @@ def write(results, folder):
     most = max(len(sizes) for sizes in settings.SUB_MINIBATCHES.values())
     by_size = paper.markdown(["model", "mode"] + [""] * most, job_rows(results))
     text = ("## Results\n\n" + paper.markdown(HEADERS, rows(results)) +
+            "\nMilliseconds, and those of the other ways, which are by slices, each with its time "
+            "for one of the theory's:\n\n" +
+            paper.markdown(OTHER_HEADERS, other_rows(results)) +
+            "\nTheory, simulator and lab, at rates that the lab's cores carry; the lab's median "
+            "[least .. largest]:\n\n" +
+            paper.markdown(in_namespaces.HEADERS, in_namespaces.rows(results.lab)) +
+            "\n![synchronisation](synchronisation.png)\n"
             "\nAn iteration, and one with a parameter server on a Fat-Tree of the same links (its "
             "time from the theory), by sub-minibatch a GPU:\n\n" + by_size +
             "\n![reductions](reductions.png)\n")
     paper.replace_generated(folder, text)
     plot(results, folder)
+    in_namespaces.plot(results.lab, folder)
 
 
 def show(results):
     report.table(HEADERS, rows(results))
+    print()
+    report.table(OTHER_HEADERS, other_rows(results))
+    if results.lab:
+        print()
+        report.table(in_namespaces.HEADERS, in_namespaces.rows(results.lab))
     for row in job_rows(results):
         print("  ".join(row))
 
@@ -210,9 +256,11 @@ def show(results):
 def run(options):
     def long(path):
         with paper.open_to_append(path) as file:
-            for entry in records(settings.LONG, options.processes):
+            for entry in records(settings.LONG if options.long else [], options.processes):
                 paper.append(file, entry)
+            for setting in settings.LAB if options.lab else []:
+                paper.append(file, in_namespaces.record(PROGRAM, setting, options.repetitions))
     paper.run("bml", HERE, options, results_of=Results, figures_of=figures, write=write, show=show,
-              long=long if options.long else None,
+              long=long if options.long or options.lab else None,
               short=lambda: Results({entry["key"]: entry for entry in
                                      records(settings.SHORT, options.processes)}))

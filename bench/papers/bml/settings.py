@@ -11,6 +11,7 @@ as well.
 """
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from papers.traces import traces
 
@@ -27,6 +28,12 @@ BIG_SHAPES = {(3, 3): 84, (4, 3): 198, (8, 3): 528, (10, 3): 258, (16, 3): 1057}
 SHORT_SHAPES = ((2, 2), (3, 2))
 MEGABYTES = 24
 MODES = ("plain", "aggregated")
+# Instead of a BCube, by slices: a parameter server, a share on every server, and a ring of the
+# servers, on a network that blocks nothing (a Fat-Tree); a switch that sums with a port for every
+# server. Each with one port a server and with k, to as many such networks: a k-th of the gradient
+# in each.
+OTHER_WAYS = ("server", "ring", "box")
+MOST_AT_ONE_SWITCH = 1024  # as many workers as a job may have
 GPUS, MACS_PER_S = 2, 2e12
 SUB_MINIBATCHES = {"lenet5": (16, 64, 256, 1024), "vgg19": (1, 2, 4, 8, 16, 32)}
 SCALE = {"lenet5": 1, "vgg19": 32}
@@ -38,29 +45,71 @@ class Setting:
     what: str  # "uniform" or a model
     ports: int
     levels: int
-    mode: str
+    mode: str  # or one of the other ways
     megabytes: int = 0
     by_slices: bool = False  # by slices_model.cc
     in_order: bool = False   # likewise: switches send what came first
+    server_ports: int = 0    # of the other ways
+
+    @property
+    def servers(self):
+        return self.ports ** self.levels
+
+    @property
+    def share(self):
+        """Bytes through each port, each way, for a byte of gradient (headers left out)."""
+        if self.mode in OTHER_WAYS:
+            return other_share(self.mode, self.servers) / self.server_ports
+        return port_share(self.ports, self.levels, self.mode)
 
     @property
     def key(self):
         key = f"{self.what}/{self.ports}.{self.levels}/{self.mode}/{self.megabytes}"
         key += "/slices" if self.by_slices else ""
-        return key + ("/in order" if self.in_order else "")
+        key += "/in order" if self.in_order else ""
+        return key + (f"/{self.server_ports} ports" if self.server_ports else "")
 
     @property
     def elems(self):
         if self.what != "uniform":
             scale = SCALE[self.what]
             return [math.ceil(tensor.elem_count / scale) for tensor in traces.load(self.what)]
-        shares = self.levels * self.ports ** self.levels * CHUNK_ELEMS
+        shares = self.levels * self.servers * CHUNK_ELEMS
         rounds = 16 * max(1, round(self.megabytes * 1e6 / 4 / shares / 4 / 16))  # full slices
         return [shares * rounds] * 4
 
     @property
     def bytes(self):
         return 4 * sum(self.elems)
+
+
+class InLab(NamedTuple):
+    """In network namespaces, over links of `mbps`."""
+
+    ports: int
+    levels: int
+    mode: str
+    mbps: int
+    elem_count: int  # full slices
+
+    @property
+    def key(self):
+        return f"lab/{self.ports}.{self.levels}/{self.mode}/{self.mbps}"
+
+    @property
+    def share(self):
+        return port_share(self.ports, self.levels, self.mode)
+
+    @property
+    def bytes(self):
+        return 4 * self.elem_count
+
+
+# At two rates: where processors and not links set the time, they differ.
+LAB = [InLab(ports, levels, mode, mbps, elem_count)
+       for ports, levels, elem_count, rates in ((2, 2, 1_032_192, (20, 40)),
+                                                (3, 2, 1_161_216, (10, 20)))
+       for mode in MODES for mbps in rates]
 
 
 def uniform(shapes, megabytes):
@@ -71,6 +120,15 @@ def with_slices(settings):
     return settings + [replace(setting, by_slices=True) for setting in settings]
 
 
+def with_other_ways(settings):
+    gradients = dict.fromkeys((one.what, one.ports, one.levels, one.megabytes) for one in settings
+                              if one.servers <= MOST_AT_ONE_SWITCH)
+    return settings + [
+        Setting(what, ports, levels, way, megabytes, by_slices=True, server_ports=server_ports)
+        for what, ports, levels, megabytes in gradients for way in OTHER_WAYS
+        for server_ports in dict.fromkeys((1, levels))]
+
+
 MODELS = [Setting(model, *MODEL_SHAPE, mode) for model in SUB_MINIBATCHES for mode in MODES]
 LONG = with_slices(uniform((*SHAPES, ONE_LEVEL), MEGABYTES) + MODELS)
 LONG += [Setting("uniform", 4, 3, "aggregated", 33)]  # added: full slices twice
@@ -78,21 +136,20 @@ LONG += [Setting("uniform", *shape, mode, megabytes, by_slices=True)
          for shape, megabytes in BIG_SHAPES.items() for mode in MODES]
 LONG += [Setting("uniform", *shape, "aggregated", megabytes, by_slices=True, in_order=True)
          for shape, megabytes in BIG_SHAPES.items()]
-SHORT = with_slices(uniform(SHORT_SHAPES, MEGABYTES) + MODELS)
+LONG = with_other_ways(LONG)
+SHORT = with_other_ways(with_slices(uniform(SHORT_SHAPES, MEGABYTES) + MODELS))
 
 
 def port_share(ports, levels, mode):
-    """Bytes through each port, each way, for a byte of gradient (headers left out)."""
     servers = ports ** levels
     if mode == "plain":
         return 2 * (servers - 1) / servers / levels
     return ports / (ports - 1) * (servers - 1) / servers / levels
 
 
-def server_share(servers):
-    """The same for a parameter server on a Fat-Tree, sharded over all servers, and for a ring: one
-    port a server."""
-    return 2 * (servers - 1) / servers
+def other_share(way, servers):
+    """With one port a server."""
+    return 1 if way == "box" else 2 * (servers - 1) / servers
 
 
 def compute_s(model, sub_minibatch):

@@ -5,7 +5,9 @@
 // as client/bcube's priorities make them; plain ones, and all with --in-order, what came first.
 // There are no sessions, appliances, windows, losses or feedback, and what is being sent is not
 // interrupted. A slice's positions: 0 .. k - 1 are the stages on the way up, k .. 2k - 1 the same
-// stages backwards on the way down. Standard output: a line of JSON.
+// stages backwards on the way down. With --ring the servers of the one switch are a ring, and
+// positions count servers: from the one behind its owner a slice goes round, and as far again.
+// Standard output: a line of JSON.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdint>
@@ -27,6 +29,7 @@ using sluice::client::Slice;
 
 struct Options {
   bool plain = false;
+  bool ring = false;  // likewise, in a ring
   std::uint32_t chunk_bytes = 1344;
   double gbps = 10;
   double frame_bytes = 0;  // a chunk's, on the cable
@@ -72,6 +75,7 @@ class Model {
       : bcube_(bcube),
         slices_(std::move(slices)),
         plain_(options.plain),
+        ring_(options.ring),
         n_(bcube.switch_ports()),
         k_(bcube.levels()),
         chunk_elems_(options.chunk_bytes / sizeof(float)),
@@ -169,6 +173,7 @@ class Model {
     return position < k_ ? position : 2 * k_ - 1 - position;
   }
   std::uint32_t level_of(const Item& item) const noexcept {
+    if (ring_) return 0;
     return bcube_.level_of(thread_of(item.slice), stage_of(item.position));
   }
   std::uint32_t peer(std::uint32_t server, std::uint32_t level,
@@ -181,6 +186,11 @@ class Model {
   }
   // The switch of the last stage up sends the sum down as well.
   bool turns_around(const Item& item) const noexcept { return !plain_ && item.position + 1u == k_; }
+  bool begins_at(const Item& item, std::uint32_t server) const noexcept {
+    if (ring_) return server == behind(owner_of(item.slice));
+    return turns_around(item) || !owns_next(item, server);
+  }
+  std::uint32_t behind(std::uint32_t server) const noexcept { return (server + 1) % n_; }
   // Which group this is of its slice: they differ in the digits of the stages to come.
   std::size_t place_of(const Item& item, std::uint32_t server) const noexcept {
     std::size_t group = 0;
@@ -206,7 +216,7 @@ class Model {
     Item item;
     for (; port.next < begin.size(); ++port.next) {
       item.slice = begin[port.next];
-      if (turns_around(item) || !owns_next(item, server)) break;
+      if (begins_at(item, server)) break;
     }
     if (port.next < begin.size() && (port.ready.empty() || port.ready.top() < item)) {
       ++port.next;
@@ -223,6 +233,7 @@ class Model {
 
   // Its first chunk is at the next port after a chunk's time and the cables'.
   void leave(const Item& item, std::uint32_t server) {
+    if (ring_) return arrive(item, behind(server), 0);
     const std::uint32_t level = level_of(item);
     const std::uint32_t own = bcube_.digit(server, level);
     if (item.position >= k_) {
@@ -258,8 +269,14 @@ class Model {
   // ---- a slice's way ----
 
   void received(const Item& item, std::uint32_t server) {
+    if (ring_) return pass_on(item, server);
     if (item.position < k_ && !turns_around(item)) return have_part(item, server);
     have_average(item, server);
+  }
+
+  void pass_on(Item item, std::uint32_t server) {
+    if (item.position + 2u >= n_) ++finished_;  // whole: at its owner, then behind it
+    if (++item.position < 2 * (n_ - 1)) queue(item, server);
   }
 
   void have_part(const Item& item, std::uint32_t server) {
@@ -296,7 +313,7 @@ class Model {
 
   const Bcube& bcube_;
   const std::vector<Slice> slices_;
-  const bool plain_;
+  const bool plain_, ring_;
   const std::uint32_t n_, k_;
   const std::uint64_t chunk_elems_;
   const double frame_s_, delay_s_;
@@ -325,10 +342,15 @@ int main(int argc, char** argv) {
   app.add_option("--gbps", options.gbps, "of a port, each way");
   app.add_flag("--in-order", options.in_order, "switches send what came first");
   app.add_flag("--plain", options.plain, "switches only forward");
+  app.add_flag("--ring", options.ring, "of the servers, instead of a BCube: --plain, one level");
   CLI11_PARSE(app, argc, argv);
   std::vector<sluice::client::TensorSpec> tensors;
   for (const std::uint64_t count : elem_counts)
     tensors.push_back({.name = "", .elem_count = count});
+  if (options.ring && (levels != 1 || !options.plain)) {
+    std::fprintf(stderr, "bench_bml_slices: a ring is --plain, and its --levels 1\n");
+    return 1;
+  }
   const auto bcube = Bcube::create(ports, levels);
   const auto layout = sluice::client::Layout::create(std::move(tensors), options.chunk_bytes);
   if (!bcube.ok() || !layout.ok()) {

@@ -4,7 +4,7 @@ import os
 import pytest
 
 import report
-from papers.bml import bench, settings
+from papers.bml import bench, in_namespaces, settings
 
 needs_program = pytest.mark.skipif(
     not os.path.exists(os.path.join(report.build_dir(), bench.PROGRAM)),
@@ -50,6 +50,22 @@ def test_a_slice_takes_the_time_that_it_takes_by_hand(monkeypatch, mode, seconds
 
 
 @needs_program
+def test_a_ring_takes_as_many_slices_as_there_are_neighbours_to_pass_them_twice(monkeypatch):
+    monkeypatch.setattr(settings.Setting, "elems", [3 * 16 * settings.CHUNK_ELEMS])
+    row = bench.record(settings.Setting("uniform", 3, 1, "ring", by_slices=True, server_ports=1))
+    assert row["step_s"] == pytest.approx(4 * (17 * FRAME_S + CABLES_S), abs=1e-9)
+
+
+@needs_program
+@pytest.mark.parametrize("server_ports", [1, 2])
+@pytest.mark.parametrize("way", settings.OTHER_WAYS)
+def test_the_other_ways_take_as_long_as_the_theory_says(way, server_ports):
+    setting = settings.Setting("uniform", 3, 2, way, 24, by_slices=True, server_ports=server_ports)
+    assert setting.share == (1 if way == "box" else 16 / 9) / server_ports
+    assert 1 <= bench.against_theory(setting, bench.record(setting)) < 1.02
+
+
+@needs_program
 @pytest.mark.parametrize("mode", settings.MODES)
 def test_by_slices_a_step_is_as_long_as_the_theory_says(mode):
     setting = settings.Setting("uniform", 3, 2, mode, 24, by_slices=True)
@@ -64,6 +80,16 @@ def test_switches_that_send_the_way_up_first_keep_all_ports_busy():
     setting = settings.Setting("uniform", 5, 3, "aggregated", 8)
     assert bench.against_theory(setting, up_first) < 1.02
     assert bench.against_theory(setting, in_order) > 1.05
+
+
+def test_the_lab_s_theory_counts_whole_frames_and_the_median_is_held_against_it():
+    setting = settings.InLab(2, 2, "plain", 20, 1000 * settings.CHUNK_ELEMS)
+    assert in_namespaces.theory_s(setting) == pytest.approx(750 * 1500 * 8 / 20e6)
+    row = {"simulator_s": 0.45, "seconds": [0.48, 0.9, 0.46], "cpu_s": [0.5, 0.5, 0.5], "cores": 2}
+    assert in_namespaces.against_theory(setting, row) == pytest.approx([1, 0.48 / 0.45])
+    assert in_namespaces.rows({setting: row}) == [[
+        "1.344 MB", "(2,2)", 4, "plain", 20, "450", "450", "480 [460 .. 900]", "1.000", "1.067",
+        "52 %"]]
 
 
 @pytest.mark.parametrize("mode, frames, shorter", [
