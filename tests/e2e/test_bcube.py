@@ -216,14 +216,16 @@ def test_training_goes_on_by_way_of_neighbours_when_a_box_is_killed_in_mid_step(
         ended_us = kill_in_mid_step(cube, (1, 0), gradient_bytes * 2 / 3)
         told, logs = finish_training(workers, steps)
         moved = [rank in cube.cube.servers_of(1, 0) for rank in range(cube.workers)]
+        under_way = set()
         for rank in range(cube.workers):
             sums = sums_under_way(cube, rank, ended_us)
-            assert {args["step"] for args in sums if "level" not in args} == {2}, sums
+            under_way.add(tuple({args["step"] for args in sums if "level" not in args}))
             # Some that had been sent to the box were finished by the switch that stands in.
             assert any(args.get("detoured") for args in sums) == moved[rank], sums
+        [(step,)] = under_way  # for all the same one
         # The workers who were not at that switch have not noticed. Lanes: up, turn, down.
-        assert ["from step 2 on switch 1 stands in for switch 0" in log for log in logs] == moved, \
-            logs
+        assert [f"from step {step} on switch 1 stands in for switch 0" in log
+                for log in logs] == moved, logs
         assert [(each["detours"], each["detoured_lanes"]) for each in told] == [
             (1, 3) if each else (0, 0) for each in moved], told
 
