@@ -1,11 +1,11 @@
 // One chunk of two workers, from submit to result, by the client library (latency.py runs it and
 // explains it).
 //
-//   bench_latency URL URL SAMPLES BYTES
+//   bench_latency URL URL SAMPLES BYTES QUIET_US
 //
 // Both ranks are jobs of this process, driven by one thread: rank 1 submits, and when its
-// contribution has long arrived rank 0 submits and waits, which is timed. Prints the samples in
-// microseconds, a number a line. A wrong sum ends it with a message.
+// contribution has long arrived, and nothing moved for so long, rank 0 submits and waits, which is
+// timed. Prints the samples in microseconds, a number a line. A wrong sum ends it with a message.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -19,7 +19,6 @@
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kArrival = std::chrono::microseconds(300);  // for rank 1's, and for quiet
 constexpr int kWarmUp = 20;
 
 std::unique_ptr<sluice::Job> join(const char* url, std::uint32_t rank, std::uint64_t elems) {
@@ -41,12 +40,13 @@ void must(sluice_status status, sluice_job* job, const char* call) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 5) {
-    std::fprintf(stderr, "usage: bench_latency URL URL SAMPLES BYTES\n");
+  if (argc != 6) {
+    std::fprintf(stderr, "usage: bench_latency URL URL SAMPLES BYTES QUIET_US\n");
     return 2;
   }
   const int samples = std::atoi(argv[3]);
   const auto elems = static_cast<std::uint64_t>(std::atoi(argv[4])) / sizeof(float);
+  const std::chrono::microseconds quiet(std::atoi(argv[5]));
   auto other = std::async(std::launch::async, join, argv[2], 1u, elems);
   const auto first = join(argv[1], 0, elems);
   const auto second = other.get();
@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
     must(sluice_submit(second->get(), 0, theirs.data(), theirs.data(), 1, 0), second->get(),
          "submit");
     must(sluice_end_step(second->get()), second->get(), "end_step");
-    std::this_thread::sleep_for(kArrival);
+    std::this_thread::sleep_for(quiet);
     const auto start = Clock::now();
     must(sluice_submit(first->get(), 0, mine.data(), mine.data(), 1, 0), first->get(), "submit");
     must(sluice_wait_tensor(first->get(), 0, 10'000, nullptr), first->get(), "wait_tensor");

@@ -108,7 +108,8 @@ struct LcoreCounters {
   Counter busy_ns;  // loops that did work
   Counter idle_ns;  // loops that found none, naps included
   Counter loops;
-  Counter naps;  // adaptive polling slept
+  Counter naps;   // adaptive polling slept
+  Counter wakes;  // naps that a packet at a port ended
   Counter mac_entries;
   Counter handed_over;       // frames passed to another lcore
   DropCounters drops;        // the appliance's own datagrams that never reached a port

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 #include "aggregator/base/time.h"
 
@@ -35,6 +36,7 @@ class IdlePolicy {
 
   enum class Action : std::uint8_t {
     kGoOn,
+    kArm,   // ask the ports to tell of packets, and look once more: what came before wakes nobody
     kNap,   // whatever comes
     kWait,  // for a packet or a call
   };
@@ -43,8 +45,9 @@ class IdlePolicy {
     TimeNs until = 0;
   };
 
-  // `woken`: all ports of this thread can wake it.
-  constexpr IdlePolicy(bool busy, bool woken) noexcept : busy_(busy), woken_(woken) {}
+  // `woken`: all ports of this thread can wake it; `arms`: some must be asked to, before each wait.
+  constexpr IdlePolicy(bool busy, bool woken, bool arms = false) noexcept
+      : busy_(busy), woken_(woken), arms_(arms) {}
 
   // After a loop that began then and moved so many packets and commands. At `due` something that
   // waits in this thread may go on.
@@ -56,12 +59,15 @@ class IdlePolicy {
     if (steady_wakes_ == kSteadyWakes && began < woke_at_ + kRound)
       return rest(Action::kNap, std::min(due, woke_at_ + kRound));
     if (work != 0 || ++empty_loops_ <= kSpinLoops) return {};
+    if (arms_ && !std::exchange(armed_, true)) return {Action::kArm};
+    armed_ = false;
     return rest(Action::kWait, std::min(due, began + longest_wait()));
   }
 
  private:
   constexpr void note_work(TimeNs began) noexcept {
     empty_loops_ = 0;
+    armed_ = false;
     shallow_rests_ = 0;
     nap_ns_ = kFirstNap;
     if (!rested_) return;
@@ -87,6 +93,8 @@ class IdlePolicy {
 
   bool busy_;
   bool woken_;
+  bool arms_;
+  bool armed_ = false;
   bool rested_ = true;
   std::uint32_t empty_loops_ = 0;
   std::uint32_t steady_wakes_ = 0;

@@ -7,7 +7,7 @@
 namespace sluice::dataplane {
 namespace {
 
-using Cells = std::array<std::string, 7>;
+using Cells = std::array<std::string, 8>;
 
 std::string words_of(ChecksumsBy by, const char* reason) {
   constexpr std::array<const char*, 3> kWords{"software", "device", "nobody"};
@@ -23,6 +23,12 @@ std::string words_of(const DeviceOffers& offers) {
   if (offers.multi_segment) words += ", multi-segment";
   if (offers.rss) words += ", RSS";
   return words;
+}
+
+std::string words_of(WokenBy by) {
+  constexpr std::array<const char*, 4> kWords{"the clock (no interrupts)", "its descriptor",
+                                              "receive interrupts", "nobody (busy polling)"};
+  return kWords[static_cast<std::size_t>(by)];
 }
 
 std::string words_of_queues(const PortPlan& plan) {
@@ -70,12 +76,13 @@ PortPlan plan_port(const DeviceOffers& offers, const DeviceKind& kind) noexcept 
 
 std::string table_of(std::span<const PortRow> rows) {
   std::vector<Cells> lines{{"port", "device", "checks rx checksums", "makes tx checksums",
-                            "queues in use", "payloads of results", "the device offers"}};
+                            "queues in use", "payloads of results", "workers woken by",
+                            "the device offers"}};
   for (const PortRow& row : rows)
     lines.push_back({row.name, row.device, words_of(row.plan.rx, row.plan.rx_reason),
                      words_of(row.plan.tx, row.plan.tx_reason), words_of_queues(row.plan),
                      row.plan.shares_payloads ? "one buffer for all members" : "a copy a member",
-                     words_of(row.offers)});
+                     words_of(row.plan.woken_by), words_of(row.offers)});
   std::array<std::size_t, std::tuple_size_v<Cells>> widths{};
   for (const Cells& line : lines)
     for (std::size_t at = 0; at < line.size(); ++at)

@@ -39,6 +39,14 @@ enum class ChecksumsBy : std::uint8_t {
   kNobody,  // only of received frames
 };
 
+// What ends a worker's rest when a packet comes.
+enum class WokenBy : std::uint8_t {
+  kClock,       // nothing: it takes naps
+  kDescriptor,  // readable while a packet waits
+  kInterrupt,   // which must be asked for before each rest
+  kNobody,      // busy polling: it does not rest
+};
+
 struct PortPlan {
   // UDP only: the sum of an IPv4 header costs less than to ask who has made it.
   ChecksumsBy rx = ChecksumsBy::kSoftware;
@@ -49,7 +57,8 @@ struct PortPlan {
   // Pairs of queues that are used: one for each worker, or one in all.
   std::uint16_t queues = 1;
   const char* queues_reason = "";
-  bool steered_by_device = false;  // once it has taken the rules for it
+  bool steered_by_device = false;      // once it has taken the rules for it
+  WokenBy woken_by = WokenBy::kClock;  // once the device runs
   // The members' results of a sum end in one buffer, instead of a copy each.
   bool shares_payloads = false;
 };

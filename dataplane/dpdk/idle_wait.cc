@@ -1,9 +1,13 @@
 #include "dataplane/dpdk/idle_wait.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
+#include <rte_ethdev.h>
+#include <rte_interrupts.h>
 #include <sched.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -11,9 +15,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdlib>
+#include <utility>
+
+#include "dataplane/dpdk/port.h"
 
 namespace sluice::dataplane {
 namespace {
@@ -34,6 +42,13 @@ bool receives_packets(int fd) {
          name.sll_protocol != 0;
 }
 
+// tap's driver does not look at a queue before a signal has told of a packet, which is any thread's
+// unless one is named.
+void take_signals_of(int fd) {
+  const f_owner_ex owner{F_OWNER_TID, gettid()};
+  fcntl(fd, F_SETOWN_EX, &owner);
+}
+
 }  // namespace
 
 std::vector<int> packet_sockets() {
@@ -48,37 +63,82 @@ std::vector<int> packet_sockets() {
   return found;
 }
 
-IdleWait::IdleWait() { watch(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
+IdleWait::IdleWait() {
+  sockets_.push_back({eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), POLLIN, 0});
+  sockets_.push_back({epoll_create1(EPOLL_CLOEXEC), POLLIN, 0});
+}
 
-IdleWait::~IdleWait() { close(sockets_.front().fd); }
+IdleWait::~IdleWait() {
+  for (const Lane* lane : lanes_)
+    rte_eth_dev_rx_intr_ctl_q(lane->port().device(), lane->queue(), interrupts(),
+                              RTE_INTR_EVENT_DEL, nullptr);
+  close(interrupts());
+  close(bell().fd);
+}
+
+bool IdleWait::watch(const Lane& lane) {
+  const Port& port = lane.port();
+  switch (port.plan().woken_by) {
+    case WokenBy::kDescriptor:
+      sockets_.push_back({port.wake_descriptor(lane.queue()), POLLIN, 0});
+      take_signals_of(sockets_.back().fd);
+      return true;
+    case WokenBy::kInterrupt:
+      if (rte_eth_dev_rx_intr_ctl_q(port.device(), lane.queue(), interrupts(), RTE_INTR_EVENT_ADD,
+                                    nullptr) != 0)
+        return false;
+      lanes_.push_back(&lane);
+      return true;
+    default: return false;
+  }
+}
+
+void IdleWait::arm() noexcept {
+  // Interrupts that came after the last wait.
+  std::array<rte_epoll_event, config::kMaxPorts> events;
+  rte_epoll_wait(interrupts(), events.data(), static_cast<int>(events.size()), 0);
+  for (const Lane* lane : lanes_) lane->port().arm(lane->queue(), true);
+  // A guest writes its frame, then looks at what was just written; we do the reverse.
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  armed_ = true;
+}
+
+void IdleWait::disarm() noexcept {
+  if (!std::exchange(armed_, false)) return;
+  for (const Lane* lane : lanes_) lane->port().arm(lane->queue(), false);
+}
 
 void IdleWait::wake() noexcept {
   if (!waiting_.exchange(false)) return;
   const std::uint64_t one = 1;
-  (void)!write(sockets_.front().fd, &one, sizeof one);
+  (void)!write(bell().fd, &one, sizeof one);
 }
 
-void IdleWait::rest(const IdlePolicy::Decision& decision, TimeNs now) noexcept {
+bool IdleWait::rest(const IdlePolicy::Decision& decision, TimeNs now) noexcept {
   if (decision.action == IdlePolicy::Action::kNap) {
     const timespec end{decision.until / kSecond, decision.until % kSecond};
     clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &end, nullptr);
-    return;
+    return false;
   }
   const timespec most{0, std::max<DurationNs>(decision.until - now, 0)};
   waiting_.store(true, std::memory_order_seq_cst);
   const int ready = ppoll(sockets_.data(), sockets_.size(), &most, nullptr);
   waiting_.store(false, std::memory_order_relaxed);
-  if (ready <= 0) return;
+  disarm();
+  if (ready <= 0) return false;
   for (pollfd& socket : sockets_) {
-    // An interface that went down leaves an error that would end every wait until it is read.
+    // An interface that went down leaves an error that would end every wait until it is read; that
+    // of a tap interface which is gone stays.
     int error = 0;
     socklen_t length = sizeof error;
-    if ((socket.revents & POLLERR) != 0)
-      getsockopt(socket.fd, SOL_SOCKET, SO_ERROR, &error, &length);
+    if ((socket.revents & POLLERR) != 0 &&
+        getsockopt(socket.fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0)
+      socket.fd = -1;
   }
+  if ((bell().revents & POLLIN) == 0) return true;
   std::uint64_t calls;
-  if ((sockets_.front().revents & POLLIN) != 0)
-    (void)!read(sockets_.front().fd, &calls, sizeof calls);
+  (void)!read(bell().fd, &calls, sizeof calls);
+  return ready > 1;
 }
 
 void ask_for_short_slices() noexcept {

@@ -1,6 +1,8 @@
 // Where a worker rests: until a time, a packet on one of its ports, or a call of another thread.
 //
-// DPDK's af_packet and af_xdp drivers have no receive interrupts, but their sockets can be polled.
+// DPDK's af_packet and af_xdp drivers have no receive interrupts, but their sockets can be polled,
+// and so can the queues of tap. Other drivers' interrupts must be armed before a wait; armed, a
+// vhost-user guest makes a system call for each burst that it sends.
 #pragma once
 
 #include <poll.h>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include "dataplane/core/idle.h"
+#include "dataplane/dpdk/lane.h"
 
 namespace sluice::dataplane {
 
@@ -23,9 +26,14 @@ class IdleWait {
   IdleWait(const IdleWait&) = delete;
   IdleWait& operator=(const IdleWait&) = delete;
 
-  // Before the first rest; the socket is the caller's.
-  void watch(int socket) { sockets_.push_back({socket, POLLIN, 0}); }
-  void rest(const IdlePolicy::Decision& decision, TimeNs now) noexcept;
+  // Before the first rest. False: what comes there wakes nobody.
+  bool watch(const Lane& lane);
+  bool arms() const noexcept { return !lanes_.empty(); }
+  // What comes before this may wake nobody; until the end of the next wait, or disarm().
+  void arm() noexcept;
+  void disarm() noexcept;
+  // Whether a port ended it.
+  bool rest(const IdlePolicy::Decision& decision, TimeNs now) noexcept;
   // Any thread, after it left work for this one. A call that crosses the beginning of a rest may be
   // missed; then the rest's end is soon enough.
   void call() noexcept {
@@ -35,8 +43,12 @@ class IdleWait {
 
  private:
   void wake() noexcept;
+  pollfd& bell() noexcept { return sockets_[0]; }
+  int interrupts() const noexcept { return sockets_[1].fd; }
 
-  std::vector<pollfd> sockets_;  // the first is the bell
+  std::vector<pollfd> sockets_;     // the first is the bell, the second all interrupts
+  std::vector<const Lane*> lanes_;  // with interrupts
+  bool armed_ = false;
   std::atomic<bool> waiting_{false};
 };
 

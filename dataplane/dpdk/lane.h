@@ -46,6 +46,7 @@ class alignas(64) Lane {  // no line of two lcores
   // When something that waits may be sent; the end of time: nothing does.
   TimeNs due() const noexcept { return egress_.due(); }
   const Port& port() const noexcept { return port_; }
+  std::uint16_t queue() const noexcept { return queue_; }
   PortCounters& counters() noexcept { return counters_; }
 
  private:

@@ -18,6 +18,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 #include "dataplane/dpdk/guest_fault.h"
 #include "dataplane/dpdk/idle_wait.h"
@@ -143,16 +144,16 @@ Status Port::start(rte_mempool* pool, TimeNs now, const config::Config& applianc
   for (std::uint16_t queue = 0; queue < plan_.queues; ++queue)
     lanes_.push_back(std::make_unique<Lane>(*this, queue, pool, now, appliance));
   const std::vector<int> before = packet_sockets();
-  if (Status status = start_device(pool); !status.ok()) return status;
+  const bool rests = appliance.appliance.polling == config::Polling::kAdaptive;
+  bool interrupts = rests && config_.type != config::PortType::kAfPacket &&
+                    config_.type != config::PortType::kAfXdp;
+  Status status = start_device(pool, interrupts);
+  if (!status.ok() && std::exchange(interrupts, false)) status = start_device(pool, false);
+  if (!status.ok()) return status;
   if (lanes_.size() > 1) steer(appliance);
   find_wake_socket(before);
+  plan_.woken_by = rests ? find_what_wakes(interrupts) : WokenBy::kNobody;
   return Status();
-}
-
-// af_packet makes its socket with the device, af_xdp with the queue.
-void Port::find_wake_socket(const std::vector<int>& before) {
-  for (const int socket : packet_sockets())
-    if (std::find(before.begin(), before.end(), socket) == before.end()) wake_socket_ = socket;
 }
 
 // What is sent by another socket than the driver's comes back to the driver's, which must not see
@@ -241,12 +242,13 @@ int Port::set_up_queues(rte_mempool* pool) noexcept {
   return result;
 }
 
-Status Port::start_device(rte_mempool* pool) {
+Status Port::start_device(rte_mempool* pool, bool interrupts) {
   rte_eth_conf device_config{};
   // The kernel's own interfaces have theirs from whoever made them.
   const bool sets_mtu =
       config_.type == config::PortType::kPci || config_.type == config::PortType::kTap;
   device_config.intr_conf.lsc = tells_link_;
+  device_config.intr_conf.rxq = interrupts;
   if (sets_mtu) device_config.rxmode.mtu = config_.mtu;
   if (plan_.rx == ChecksumsBy::kDevice)
     device_config.rxmode.offloads |= RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
@@ -301,8 +303,10 @@ void Port::steer(const config::Config& appliance) noexcept {
   plan_.steered_by_device = true;
 }
 
-// On a thread of DPDK's.
+// On a thread of DPDK's. vhost's tells of a peer that leaves before it frees what it knew of it, as
+// it must not do while a worker arms the queue.
 int Port::on_link_event(std::uint16_t, int, void* port, void*) {
+  { const std::lock_guard until_armed(static_cast<Port*>(port)->arm_mutex_); }
   static_cast<Port*>(port)->refresh_link();
   return 0;
 }

@@ -37,8 +37,10 @@ class Port {
     if (lanes_.size() > 1) return lanes_[worker].get();
     return worker == owner() ? lanes_.front().get() : nullptr;
   }
-  // Becomes readable when a packet comes; -1: this kind of device tells nobody.
-  int wake_socket() const noexcept { return wake_socket_; }
+  // WokenBy::kDescriptor: readable while a packet waits.
+  int wake_descriptor(std::uint16_t queue) const noexcept;
+  // WokenBy::kInterrupt: whether packets in this queue raise it.
+  void arm(std::uint16_t queue, bool armed) const noexcept;
 
   bool up() const noexcept { return up_.load(std::memory_order_relaxed); }
   std::uint64_t link_changes() const noexcept { return link_counters().link_changes.read(); }
@@ -61,7 +63,8 @@ class Port {
   Status probe();
   Status make_plan();
   int set_up_queues(rte_mempool* pool) noexcept;
-  Status start_device(rte_mempool* pool);
+  Status start_device(rte_mempool* pool, bool interrupts);
+  WokenBy find_what_wakes(bool interrupts) const noexcept;
   void open_train_socket() noexcept;
   void find_wake_socket(const std::vector<int>& before);
   void steer(const config::Config& appliance) noexcept;
@@ -84,9 +87,10 @@ class Port {
   PortPlan plan_;
   bool tells_link_ = false;  // an event comes when the link changes
   bool started_ = false;
-  std::mutex link_mutex_;        // asking for the link and noting the answer are one step
-  std::atomic<bool> up_{false};  // written under link_mutex_
-  bool memory_lost_ = false;     // under link_mutex_: the peer's, until it disconnects
+  std::mutex link_mutex_;         // asking for the link and noting the answer are one step
+  mutable std::mutex arm_mutex_;  // arming, and a peer that leaves
+  std::atomic<bool> up_{false};   // written under link_mutex_
+  bool memory_lost_ = false;      // under link_mutex_: the peer's, until it disconnects
   std::uint32_t faults_seen_ = 0;
   std::vector<std::unique_ptr<Lane>> lanes_;  // one, or one a worker
 };

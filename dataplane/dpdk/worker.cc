@@ -127,13 +127,9 @@ void Worker::run() {
   const bool busy = context_.polling == config::Polling::kBusy;
   if (busy) pin_to_cpu_number(index_);
   bool woken = true;
-  for (const Lane* lane : lanes_) {
-    const int wake_socket = lane->port().wake_socket();
-    woken &= wake_socket >= 0;
-    if (wake_socket >= 0) idle_wait_.watch(wake_socket);
-  }
+  for (const Lane* lane : lanes_) woken &= idle_wait_.watch(*lane);
   if (!busy) ask_for_short_slices();
-  IdlePolicy idle(busy, woken);
+  IdlePolicy idle(busy, woken, idle_wait_.arms());
   TimeNs now = now_ns();
   TimeNs next_housekeeping = now;
   while (!stop_.load(std::memory_order_relaxed)) {
@@ -148,9 +144,12 @@ void Worker::run() {
     TimeNs later = now_ns();
     (work != 0 ? counters_.busy_ns : counters_.idle_ns)
         .add(static_cast<std::uint64_t>(later - now));
-    if (decision.action != IdlePolicy::Action::kGoOn) {
+    if (work != 0) idle_wait_.disarm();
+    if (decision.action == IdlePolicy::Action::kArm) {
+      idle_wait_.arm();
+    } else if (decision.action != IdlePolicy::Action::kGoOn) {
       counters_.naps.add(1);
-      idle_wait_.rest(decision, std::exchange(now, later));
+      if (idle_wait_.rest(decision, std::exchange(now, later))) counters_.wakes.add(1);
       later = now_ns();
       counters_.idle_ns.add(static_cast<std::uint64_t>(later - now));
     }

@@ -111,6 +111,8 @@ constexpr Metric<LcoreRow> kLcoreMetrics[] = {
      lcore_count_of<&LcoreCounters::loops>},
     {"sluice_lcore_naps_total", "Times that adaptive polling slept for want of work.",
      lcore_count_of<&LcoreCounters::naps>},
+    {"sluice_lcore_wakes_total", "Naps of adaptive polling that a packet at a port ended.",
+     lcore_count_of<&LcoreCounters::wakes>},
     {"sluice_lcore_handed_over_packets_total",
      "Frames passed to another lcore: their port steers worse than their shard wants.",
      lcore_count_of<&LcoreCounters::handed_over>},

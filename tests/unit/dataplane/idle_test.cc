@@ -92,6 +92,18 @@ TEST(IdlePolicy, LooksOftenerAtPortsThatCannotWakeIt) {
   EXPECT_EQ(rest_of(idle, kStart).until, kStart + IdlePolicy::kFirstNap);
 }
 
+TEST(IdlePolicy, ArmsPortsAndLooksOnceMoreBeforeEachWait) {
+  IdlePolicy idle(false, true, true);
+  EXPECT_EQ(rest_of(idle, kStart).action, Action::kArm);
+  EXPECT_EQ(idle.after_loop(0, kStart, kNever).action, Action::kWait);
+  EXPECT_EQ(idle.after_loop(0, kStart, kNever).action, Action::kArm) << "a wait disarms";
+  EXPECT_EQ(idle.after_loop(1, kStart, kNever).action, Action::kGoOn) << "it came before";
+  EXPECT_EQ(rest_of(idle, kStart).action, Action::kArm) << "work disarms";
+  const auto decision = idle.after_loop(0, kStart, kNever);
+  EXPECT_EQ(decision.action, Action::kWait);
+  EXPECT_EQ(decision.until, kStart + IdlePolicy::kLongestWait);
+}
+
 TEST(IdlePolicy, BusyPollingNeverRests) {
   IdlePolicy idle(true, true);
   for (int loop = 0; loop < 10'000; ++loop)
