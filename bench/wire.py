@@ -17,6 +17,7 @@ late.
 import statistics
 
 import report
+import wire_rounding
 
 DESCRIPTION = "training in the lab with each wire format, k = n and k < n: accuracy against float32"
 
@@ -26,6 +27,8 @@ def add_options(parser):
     parser.add_argument("--steps", type=int, default=150, metavar="N",
                         help="of each training (default 150)")
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="default 4")
+    parser.add_argument("--rounding", action="store_true",
+                        help="instead: how results are rounded, without the lab")
 
 
 def spread(values, digits):
@@ -62,6 +65,9 @@ def run(options):
         import sklearn  # noqa: F401 - the ranks need it
     except ImportError:
         raise report.BenchError("scikit-learn is missing: apt install python3-sklearn") from None
+    if options.rounding:
+        wire_rounding.run(options)
+        return
     try:
         with lab_module.Lab(hosts=options.ranks) as lab:
             lab.start_appliance(report.build_dir())
