@@ -30,6 +30,7 @@ import sfcd
 import store
 import straggler
 import switch
+import wire
 from papers.bml import bench as bml
 from papers.prophet import bench as prophet
 from papers.prune import bench as prune_paper
@@ -44,7 +45,7 @@ BENCHES = {"fold": fold, "pipeline": pipeline, "scale": scale, "big": big,
            "prune": prune, "gpu": gpu, "store": store,
            "switch": switch, "ddp_overlap": ddp_overlap, "switch_priority": switch_priority,
            "prophet": prophet, "prune_paper": prune_paper, "request_scheduling": request_scheduling,
-           "bml": bml}
+           "bml": bml, "wire": wire}
 
 
 def main():

@@ -99,10 +99,11 @@ class Oracle {
     std::uint64_t requeued = 0;   // counted in a later one
   };
   const Account& account(const Party& party) { return runs_[party.run]->books[party.process].sums; }
-  // Of a tensor that travels at a loss, what the process has submitted and no result has counted.
-  std::span<const float> undelivered(const Party& party, std::uint32_t tensor) {
-    return runs_[party.run]->books[party.process].undelivered[tensor];
-  }
+  // Of a tensor that travels at a loss, what the process has submitted, no result has counted, and
+  // is not in `residual`, it has given up, or will requeue: because it fell behind in step
+  // `behind`, or, 0, at its end. Checks that, and says of how many chunks so far.
+  std::uint64_t give_up(const Party& party, std::uint32_t tensor, std::span<const float> residual,
+                        Step behind);
 
   void violation(std::string text);
   const std::vector<std::string>& violations() const { return violations_; }
@@ -153,7 +154,9 @@ class Oracle {
     std::set<std::pair<Step, std::uint32_t>> submitted;  // step, tensor
     Step submitted_last = 0;
     Step finished_last = 0;
-    std::map<std::uint32_t, std::vector<float>> undelivered;  // by tensor: see undelivered()
+    std::map<std::uint32_t, std::vector<float>> undelivered;  // by tensor: see give_up()
+    std::uint64_t given_up_chunks = 0;
+    Step given_up_to = 0;  // of gradients this old nothing is left but in the residual
     // By tensor: the velocity of the last gradient, and the step of that.
     std::map<std::uint32_t, std::pair<Step, std::vector<float>>> velocities;
     // By tensor, of a synchronous job, where all that is sent is delivered.
@@ -200,6 +203,8 @@ class Oracle {
                           const wire::Contribution& body, std::span<const std::uint8_t> payload);
   void check_lossy(Run& run, const Party& from, ChunkIndex chunk, const wire::Contribution& body,
                    std::span<const std::uint8_t> payload);
+  bool may_give_up(const Run& run, const Party& party, ChunkIndex chunk,
+                   std::span<const float> missing, std::span<const float> residual, Step behind);
   float limit_of(const Run& run, const Party& from, Books& books, std::uint32_t tensor, Step step);
   void next_velocity(Run& run, const Party& party, Step step, std::uint32_t tensor,
                      std::span<const float> now);

@@ -164,8 +164,8 @@ void Oracle::check_contribution(Run& run, const Party& from, ChunkIndex chunk,
 }
 
 // In a synchronous job every gradient is delivered, so what was lost before is known: what leaves
-// is the sum of both, the small ones left out, rounded. Otherwise only the end can tell, see
-// Worker::unbalanced_residuals().
+// is the sum of both, the small ones left out, rounded. Otherwise only the end can tell, and
+// what is given up before: give_up().
 void Oracle::check_lossy(Run& run, const Party& from, ChunkIndex chunk,
                          const wire::Contribution& body, std::span<const std::uint8_t> payload) {
   const JobPlan& plan = *run.plan;
@@ -198,6 +198,70 @@ void Oracle::check_lossy(Run& run, const Party& from, ChunkIndex chunk,
     violation("I8: not gradient and residual, pruned and rounded, in " +
               name(run, {StreamId::kGradients, body.step, chunk}) + " from rank " +
               std::to_string(from.rank.value));
+}
+
+std::uint64_t Oracle::give_up(const Party& party, std::uint32_t tensor,
+                              std::span<const float> residual, Step behind) {
+  Run& run = *runs_[party.run];
+  Books& books = run.books[party.process];
+  std::vector<float>& undelivered = books.undelivered[tensor];
+  undelivered.resize(residual.size());
+  std::vector<float> missing(residual.size());
+  for (std::size_t i = 0; i < missing.size(); ++i) missing[i] = undelivered[i] - residual[i];
+  for (ChunkIndex chunk = run.layout->first_chunk(tensor);
+       chunk < run.layout->first_chunk(tensor + 1); ++chunk) {
+    const client::ChunkSpan span = run.layout->chunk(chunk);
+    const auto of_chunk = [&](std::span<const float> values) {
+      return values.subspan(span.first_elem, span.elem_count);
+    };
+    const std::span<const float> lost = of_chunk(missing);
+    const auto at = std::ranges::find_if(lost, [](float value) { return value != 0; });
+    if (at == lost.end()) continue;
+    ++books.given_up_chunks;
+    if (may_give_up(run, party, chunk, lost, of_chunk(residual), behind)) continue;
+    violation("I8: rank " + std::to_string(party.rank.value) + " of job " + run.plan->name +
+              (behind != 0 ? " fell behind in step " + std::to_string(behind) : " ended") +
+              " and lacks " + std::to_string(*at) + " of element " +
+              std::to_string(span.first_elem + static_cast<std::uint64_t>(at - lost.begin())) +
+              " of tensor " + std::to_string(tensor) + ", which is nothing that it may give up");
+  }
+  if (behind != 0) {
+    undelivered.assign(residual.begin(), residual.end());
+    books.given_up_to = behind;
+  }
+  return books.given_up_chunks;
+}
+
+// A late gradient as it was packed; of the step in which the process fell behind its gradient too,
+// or all, where it has left and nobody knows whether it counts.
+bool Oracle::may_give_up(const Run& run, const Party& party, ChunkIndex chunk,
+                         std::span<const float> missing, std::span<const float> residual,
+                         Step behind) {
+  const client::ChunkSpan span = run.layout->chunk(chunk);
+  const JobPlan& plan = *run.plan;
+  const Dtype wire = run.layout->wire_dtype(span.tensor);
+  const std::vector<float> zeros(span.elem_count);
+  const auto is_late = [&](const std::vector<float>& values) {
+    if (!plan.requeues() || !plan.is_rounded(span.tensor))
+      return plan.requeues() || values == zeros;
+    std::vector<std::uint8_t> payload(payload_bytes(wire, span.elem_count));
+    agg::pack(values.data(), zeros.data(), span.elem_count, wire, payload.data());
+    std::vector<float> packed(span.elem_count);
+    agg::fold_store(packed.data(), payload.data(), span.elem_count, wire);
+    return packed == values;
+  };
+  std::vector<float> late(missing.begin(), missing.end());
+  if (is_late(late)) return true;
+  const Books& books = run.books.at(party.process);
+  if (behind == 0 || !books.submitted.contains({behind, span.tensor})) return false;
+  const Sent* sent = find_sent(run, StreamId::kGradients, behind, chunk, party.rank);
+  if (sent != nullptr && sent->process == party.process && std::ranges::equal(residual, zeros))
+    return true;
+  for (std::size_t i = 0; i < late.size(); ++i)
+    late[i] -= plan.has_velocity(span.tensor)
+                   ? books.velocities.at(span.tensor).second[span.first_elem + i]
+                   : plan.gradient(party.rank, behind, span.tensor, span.first_elem + i);
+  return is_late(late);
 }
 
 // Asked for at the tensor's first chunk of a step, when all of the step before was sent.
@@ -277,7 +341,7 @@ void Oracle::account_for(Run& run, const RankSet& mask, const Outcome& body) {
                 " and again in " + name(run, body));
     Books& books = run.books[sent->process];
     const client::ChunkSpan span = run.layout->chunk(body.chunk);
-    for (std::size_t i = 0; i < sent->values.size(); ++i)
+    for (std::size_t i = 0; i < sent->values.size() && base > books.given_up_to; ++i)
       books.undelivered[span.tensor][span.first_elem + i] -= sent->values[i];
     Account& sums = books.sums;
     if (base == body.step)

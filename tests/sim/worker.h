@@ -149,7 +149,7 @@ class Worker {
   void check_tensor(const client::Event& event);
   void check_average(std::uint32_t tensor, Step step);
   std::string unbalanced_gradients() const;
-  std::string unbalanced_residuals() const;
+  std::uint64_t give_up(Step behind) const;  // see Oracle; of all tensors
   bool together() const { return plan.ranks[identity.rank.value].ending == Ending::kTogether; }
   void check_collective();
   void wake_app_at(TimeNs at);

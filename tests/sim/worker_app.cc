@@ -181,6 +181,7 @@ bool Worker::begin_catching_up(TimeNs now) {
 
 bool Worker::begin_resync(TimeNs now) {
   phase_ = Phase::kResync;
+  give_up(steps_done_ + 1);
   return expect_ok(session_->resync(now), "resync");
 }
 

@@ -187,31 +187,26 @@ std::string Worker::unbalanced_gradients() const {
   const bool fell_behind = count(client::Event::Kind::kFellBehind) != 0;
   if (unknown > (fell_behind ? counters.discarded_chunks : 0)) return books;
   if (!plan.requeues() && counters.requeued_chunks != 0) return books;
-  const bool all_known = waiting == 0 && counters.discarded_chunks == 0;
-  return all_known ? unbalanced_residuals() : std::string();
+  return give_up(0) <= counters.discarded_chunks + waiting ? "" : books + ": more is missing";
 }
 
-// I8 of what travels at a loss, element by element: delivered + residual = submitted.
-std::string Worker::unbalanced_residuals() const {
+// I8 of what travels at a loss, element by element: delivered + residual + discarded = submitted.
+std::uint64_t Worker::give_up(Step behind) const {
+  std::uint64_t chunks = 0;
   for (std::uint32_t tensor = 0; tensor < plan.tensors.size(); ++tensor) {
     if (!plan.is_lossy(tensor)) continue;
-    const std::span<const float> missing = world_.oracle().undelivered(party(), tensor);
     std::span<const float> residual;
     std::span<float> here;
     if (layout.tensor(tensor).far) {
       residual = far_.residual(tensor);
     } else {
-      if (Status status = session_->residual(tensor, here); !status.ok()) return status.message();
-      residual = here;
+      const Status status = session_->residual(tensor, here);
+      if (!status.ok()) return world_.oracle().violation(status.message()), chunks;
+      residual = here.first(plan.tensors[tensor].elem_count);  // with momentum a velocity follows
     }
-    for (std::size_t i = 0; i < plan.tensors[tensor].elem_count; ++i)
-      if (const float due = missing.empty() ? 0 : missing[i]; residual[i] != due)
-        return "I8: rank " + std::to_string(identity.rank.value) + " of job " + plan.name +
-               " keeps " + std::to_string(residual[i]) + " of element " + std::to_string(i) +
-               " of tensor " + std::to_string(tensor) + ", not delivered are " +
-               std::to_string(due);
+    chunks = world_.oracle().give_up(party(), tensor, residual, behind);
   }
-  return {};
+  return chunks;
 }
 
 }  // namespace sluice::sim
