@@ -1,16 +1,22 @@
 #include "tests/sim/bcube_world.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <numeric>
 
 #include "aggregator/base/check.h"
+#include "aggregator/wire/inet.h"
 #include "aggregator/wire/packet.h"
 
 namespace sluice::sim {
 namespace {
 
-constexpr std::size_t kHeaderBytes = 42;  // Ethernet, IPv4, UDP
+// Of every frame but for its MACs, in whose place stands where it is going.
+constexpr wire::UdpPath kPath{.src = wire::ipv4_address(10, 0, 0, 1),
+                              .dst = wire::ipv4_address(10, 0, 0, 2),
+                              .src_port = 1,
+                              .dst_port = 2};
 
 client::Bcube make_bcube(const BcubeOptions& options) {
   return client::Bcube::create(options.switch_ports, options.levels).value();
@@ -169,6 +175,7 @@ bool BcubeWorld::run(TimeNs until) {
         for (Cable& cable : links_) {
           LinkOptions& link = cable.link.options;
           link.loss_ppm = link.duplicate_ppm = link.reorder_ppm = link.train_loss_ppm = 0;
+          link.corrupt_ppm = 0;
         }
         break;
       default: CHECK(false);
@@ -202,40 +209,48 @@ const client::LanePlace& BcubeWorld::place_of(const Address& address) const {
 
 void BcubeWorld::put(std::uint32_t link, const Address& address,
                      std::span<const std::uint8_t> datagram, Priority priority, TimeNs now) {
-  static_assert(sizeof address <= kHeaderBytes);
-  const std::uint32_t server = link / 2 / options_.levels, level = link / 2 % options_.levels;
-  if (is_away({Part::Kind::kCable, server, level}, now)) return;
+  static_assert(offsetof(Address, local) == sizeof(wire::Mac) &&
+                sizeof address <= 2 * sizeof(wire::Mac));
   const FrameIndex frame = pool_.take();
   std::vector<std::uint8_t>& bytes = pool_[frame].bytes;
-  bytes.assign(kHeaderBytes + datagram.size(), 0);
+  bytes.resize(wire::kMaxUdpHeaderBytes + datagram.size());
+  bytes.resize(wire::encode_udp_frame(bytes, kPath, datagram));
   std::memcpy(bytes.data(), &address, sizeof address);
-  std::memcpy(bytes.data() + kHeaderBytes, datagram.data(), datagram.size());
   pool_[frame].priority = priority;
   if (options_.check_values && link == up_link(address.server, port_of(place_of(address))) &&
       address.to_appliance)
     check_contribution(address, datagram);
+  pass(link, address, frame, datagram, now);
+}
+
+void BcubeWorld::pass(std::uint32_t link, const Address& address, FrameIndex frame,
+                      std::span<const std::uint8_t> datagram, TimeNs now) {
+  const std::uint32_t server = link / 2 / options_.levels, level = link / 2 % options_.levels;
+  if (is_away({Part::Kind::kCable, server, level}, now)) return pool_.give_back(frame);
   const client::Way way = place_of(address).way;
   if (way < client::Way::kMeeting || way == client::Way::kSpare)  // the others are no gradients
     links_[link].data_bytes += data_bytes_of(datagram);
-  links_[link].wire_bytes += bytes.size();
-  trace_hash_ = mix(trace_hash_, now, link, bytes.size());
+  const std::size_t frame_bytes = pool_[frame].bytes.size();
+  links_[link].wire_bytes += frame_bytes;
+  trace_hash_ = mix(trace_hash_, now, link, frame_bytes);
   links_[link].link.send(frame, pool_, random_, events_, now);
 }
 
+// Whoever is at the end of a cable drops what is corrupt.
 void BcubeWorld::arrive(std::uint32_t link, FrameIndex frame, TimeNs now) {
   links_[link].link.arrived();
-  const std::vector<std::uint8_t> bytes = pool_[frame].bytes;
-  const Priority priority = pool_[frame].priority;
-  pool_.give_back(frame);
-  Address address;
-  std::memcpy(&address, bytes.data(), sizeof address);
-  const std::span<const std::uint8_t> datagram = std::span(bytes).subspan(kHeaderBytes);
+  wire::Frame view;
+  const Verdict why = wire::parse_frame(pool_[frame].bytes, wire::UdpChecksums::kVerify, view);
   const std::uint32_t server = link / 2 / options_.levels;
-  if (link % 2 != 0 && is_away({Part::Kind::kServer, server}, now)) return;
+  if (!ok(why)) frame_verdicts_.count(why);
+  if (!ok(why) || (link % 2 != 0 && is_away({Part::Kind::kServer, server}, now)))
+    return pool_.give_back(frame);
+  Address address;
+  std::memcpy(&address, pool_[frame].bytes.data(), sizeof address);
   if (const std::optional<std::uint32_t> next = next_link(link, address))
-    put(*next, address, datagram, priority, now);
-  else
-    deliver(address, datagram, now);
+    return pass(*next, address, frame, view.payload, now);
+  deliver(address, view.payload, now);
+  pool_.give_back(frame);
 }
 
 // Where who is at the end of this link passes it on; none: it is there. Links of a server's port
@@ -285,7 +300,8 @@ void BcubeWorld::to_box(const Address& address, std::span<const std::uint8_t> da
   if (is_away_box(address.appliance, now)) return;
   Box& box = boxes_[address.appliance];
   wire::Packet packet;
-  CHECK(ok(wire::parse(datagram, packet)));
+  const Verdict why = wire::parse(datagram, packet);
+  if (!ok(why)) return frame_verdicts_.count(why);
   if (address.port_offset != 0) {
     box.core->handle_data(static_cast<std::uint16_t>(address.port_offset - 1), packet, false, now);
   } else {
@@ -362,11 +378,11 @@ bool BcubeWorld::transmit(std::uint32_t index, TimeNs now) {
       if (!local && !has_room(up_link(index, port_of(place)))) break;
       if (!lane.session.poll_transmit(transmit, buffer_, now)) break;
       any = true;
-      const Address address{.appliance = appliance,
-                            .server = index,
-                            .lane = lane_index,
-                            .port_offset = transmit.port_offset,
-                            .to_appliance = true};
+      const Address address{.appliance = static_cast<std::uint16_t>(appliance),
+                            .server = static_cast<std::uint16_t>(index),
+                            .lane = static_cast<std::uint16_t>(lane_index),
+                            .to_appliance = true,
+                            .port_offset = transmit.port_offset};
       const std::span<const std::uint8_t> datagram = client::gather(transmit, buffer_);
       if (local)
         local_.emplace_back(address, std::vector<std::uint8_t>(datagram.begin(), datagram.end()));

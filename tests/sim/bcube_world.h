@@ -5,6 +5,8 @@
 // compares replicas. Bytes of gradients are counted at every port, so that they can be held against
 // the theory. Servers, appliances and cables can be away for a while, or die for good.
 //
+// Frames are real but for their MACs.
+//
 // bcube_world.cc: cables and appliances; bcube_app.cc: the application of a server.
 #pragma once
 
@@ -20,6 +22,7 @@
 #include <vector>
 
 #include "aggregator/appliance/appliance.h"
+#include "aggregator/base/counters.h"
 #include "client/bcube/relay.h"
 #include "tests/sim/bcube_oracle.h"
 #include "tests/sim/event_queue.h"
@@ -143,6 +146,17 @@ class BcubeWorld {
     for (const Cable& cable : links_) total += cable.link.counters().dropped_total();
     return total;
   }
+  std::uint64_t corrupted_frames() const {
+    std::uint64_t total = 0;
+    for (const Cable& cable : links_) total += cable.link.counters().corrupted;
+    return total;
+  }
+  // By whoever got them.
+  std::uint64_t refused_frames() const {
+    std::uint64_t total = 0;
+    for (const Counter& verdict : frame_verdicts_.by_reason) total += verdict.read();
+    return total;
+  }
   client::Relay& relay(std::uint32_t server) { return *servers_[server].relay; }
   // What it has noted, and its reports of detours.
   const std::vector<client::TensorTimes>& traces(std::uint32_t server) const {
@@ -154,13 +168,14 @@ class BcubeWorld {
   const client::Bcube& bcube() const { return bcube_; }
 
  private:
-  // Where a frame is going, in the bytes of its headers.
+  // Where a frame is going, in the place of its MACs.
   struct Address {
-    std::uint32_t appliance = 0;
-    std::uint32_t server = 0;  // the worker's
-    std::uint32_t lane = 0;    // of the worker
-    std::uint16_t port_offset = 0;
+    std::uint16_t appliance = 0;
+    std::uint16_t server = 0;  // the worker's
+    std::uint16_t lane = 0;    // of the worker
+    std::uint8_t local = 2;    // the sender's MAC is one that nobody gave out
     bool to_appliance = false;
+    std::uint16_t port_offset = 0;
   };
   struct Cable {
     Link link;
@@ -204,6 +219,8 @@ class BcubeWorld {
   void put(std::uint32_t link, const Address& address, std::span<const std::uint8_t> datagram,
            Priority priority, TimeNs now);
   void deliver(const Address& address, std::span<const std::uint8_t> datagram, TimeNs now);
+  void pass(std::uint32_t link, const Address& address, FrameIndex frame,
+            std::span<const std::uint8_t> datagram, TimeNs now);
   void arrive(std::uint32_t link, FrameIndex frame, TimeNs now);
   void to_box(const Address& address, std::span<const std::uint8_t> datagram, TimeNs now);
   void pump_box(std::uint32_t box, TimeNs now);
@@ -249,6 +266,7 @@ class BcubeWorld {
   // To an appliance of the same server: no cable.
   std::deque<std::pair<Address, std::vector<std::uint8_t>>> local_;
   std::vector<std::uint8_t> buffer_;
+  VerdictCounters frame_verdicts_;
   std::set<std::array<std::uint32_t, 4>> said_;  // step, server, lane and chunk
   std::vector<TimeNs> begun_, ended_;
   std::vector<std::vector<TimeNs>> tensors_ended_;  // by step

@@ -72,7 +72,15 @@ void draw_application(Random& random, BcubeOptions& options, std::uint32_t serve
   std::ranges::stable_sort(options.collectives, {}, &CollectivePlan::before_step);
 }
 
-// By dice of its own: what a seed drew before there was a choice stays.
+// By dice of its own, as all that follows: what a seed drew before there was a choice stays.
+void draw_offloads(std::uint64_t seed, LinkOptions& link) {
+  Random random(mix(seed, 0xBC0BE, 3));
+  link.corrupt_ppm = pick(random, std::array{0u, 0u, 5'000u});
+  if (!random.one_in(3)) return;
+  link.train_frames = pick(random, std::array{2u, 8u, 45u});
+  link.train_loss_ppm = pick(random, std::array{0u, 2'000u, 20'000u, 100'000u});
+}
+
 void draw_losses(std::uint64_t seed, BcubeOptions& options) {
   Random random(mix(seed, 0xBC0BE, 2));
   options.wire = pick(random, std::array{Dtype::kFloat32, Dtype::kFloat32, Dtype::kFloat16,
@@ -244,6 +252,7 @@ BcubeSwarm draw_bcube(std::uint64_t seed) {
   options.member_timeout_ns = random.one_in(4) ? 8 * kSecond : 3 * kSecond;
   options.join_timeout_ns = kJoinTimeout;
   draw_link(random, options.link);
+  draw_offloads(seed, options.link);
   const std::uint32_t servers =
       client::Bcube::create(shape.switch_ports, shape.levels).value().servers();
   draw_application(random, options, servers);
@@ -304,7 +313,8 @@ std::string describe(const BcubeSwarm& swarm) {
       << " delay_us=" << link.delay_ns / kMicrosecond
       << " jitter_us=" << link.jitter_ns / kMicrosecond
       << " MBps=" << link.bytes_per_second / 1'000'000 << " queue=" << link.queue_frames
-      << " mark=" << link.mark_above_frames
+      << " mark=" << link.mark_above_frames << " corrupt=" << link.corrupt_ppm
+      << " train=" << link.train_frames << '/' << link.train_loss_ppm
       << " faults_stop_ms=" << swarm.faults_stop_at / kMillisecond << " elems=";
   for (const std::uint64_t elems : options.elem_counts) out << elems << ',';
   for (const BcubeWorld::Absence& absence : swarm.absences)
