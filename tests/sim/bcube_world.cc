@@ -133,6 +133,8 @@ void BcubeWorld::interrupt(const Absence& absence) {
 bool BcubeWorld::is_away(const Part& part, TimeNs now) const {
   const bool dead = death_ && now >= died_ns() && now < returned_ns();
   if (dead && std::ranges::find(death_->parts, part) != death_->parts.end()) return true;
+  const bool then = death_ && death_->then_server && now >= then_died_ns();
+  if (then && part == Part{Part::Kind::kServer, *death_->then_server}) return true;
   return std::ranges::any_of(absences_, [&](const Absence& absence) {
     return part == absence.part && absence.from <= now && now < absence.until;
   });
@@ -186,9 +188,8 @@ bool BcubeWorld::run(TimeNs until) {
 }
 
 bool BcubeWorld::is_over() const {
-  const bool one_died = death_ && death_->parts.front().kind == Part::Kind::kServer &&
-                        now_ >= died_ns() && !servers_[death_->parts.front().index].over;
-  return over_ + one_died == servers_.size();
+  const std::optional<std::uint32_t> dead = dead_server();
+  return over_ + (dead && !servers_[*dead].over) == servers_.size();
 }
 
 std::string BcubeWorld::describe_stall() const {

@@ -88,6 +88,9 @@ class BcubeWorld {
     DurationNs after_ns = 0;  // the first step's beginning
     TimeNs at = kNever;       // instead, when set
     DurationNs for_ns = 0;    // 0: for good
+    // And a server for good, as who forwards when lanes have moved.
+    std::optional<std::uint32_t> then_server;
+    DurationNs then_after_ns = 0;  // the first ones
   };
   void kill(const Death& death);
   // What is stopped or cut for a while, and goes on then.
@@ -111,6 +114,10 @@ class BcubeWorld {
   TimeNs died_ns() const {
     if (!death_ || death_->at != kNever) return death_ ? death_->at : kNever;
     return begun_[1] == 0 ? kNever : begun_[1] + static_cast<TimeNs>(death_->after_ns);
+  }
+  TimeNs then_died_ns() const {
+    const TimeNs died = died_ns();
+    return died == kNever ? kNever : died + static_cast<TimeNs>(death_->then_after_ns);
   }
   // It is back for good from then on.
   TimeNs returned_ns() const {
@@ -245,6 +252,12 @@ class BcubeWorld {
   void plan_return();
   void drain_local(TimeNs now);
   bool is_over() const;
+  std::optional<std::uint32_t> dead_server() const {
+    if (!death_ || now_ < died_ns()) return {};
+    if (death_->then_server && now_ >= then_died_ns()) return death_->then_server;
+    const Part& part = death_->parts.front();
+    return part.kind == Part::Kind::kServer ? std::optional(part.index) : std::nullopt;
+  }
   bool is_away(const Part& part, TimeNs now) const;
   bool is_away_box(std::uint32_t box, TimeNs now) const {
     return is_away({Part::Kind::kBox, box}, now) ||
