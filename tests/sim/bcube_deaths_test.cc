@@ -33,6 +33,17 @@ class BcubeAnyDeath : public testing::TestWithParam<BcubeShape> {
   std::vector<std::uint32_t> concerned() const {
     return servers_of(bcube(), level(), last_switch());
   }
+  // All finish all steps; of those concerned, and of no others, lanes have moved, and are still
+  // away, or not.
+  void expect_moved(BcubeWorld& world, bool still_away) {
+    expect_survived(world, 100 * kSecond);
+    const std::vector<std::uint32_t> moved = concerned();
+    for (std::uint32_t server = 0; server < world.bcube().servers(); ++server) {
+      const bool expected = std::ranges::find(moved, server) != moved.end();
+      EXPECT_EQ(world.relay(server).counters().detours, expected ? 1u : 0u) << server;
+      EXPECT_EQ(world.relay(server).detours(), expected && still_away ? 1u : 0u) << server;
+    }
+  }
   // All who live end within this time, and somebody names who is dead.
   void expect_named(const BcubeWorld& world, std::uint32_t dead, DurationNs within_ns) {
     bool named = false;
@@ -53,6 +64,50 @@ class BcubeAnyDeath : public testing::TestWithParam<BcubeShape> {
   }
 };
 
+TEST_P(BcubeAnyDeath, OfASwitchIsSurvived) {
+  BcubeOptions options = options_of_deaths();
+  options.compute_max_ns = 0;
+  options.steps = 10;
+  options.elem_counts = {4'000, 7};
+  for (options.seed = 1; options.seed <= 2; ++options.seed) {
+    BcubeWorld world(options);
+    world.kill({.parts = parts_of_switch(GetParam(), level(), last_switch()),
+                .after_ns = static_cast<DurationNs>(options.seed) * 60 * kMicrosecond});
+    expect_moved(world, true);
+  }
+}
+
+TEST_P(BcubeAnyDeath, OfAPortOrItsCableIsSurvivedAndItIsUsedAgain) {
+  BcubeWorld world(options_of_deaths());
+  world.kill({.parts = {{.kind = Kind::kCable, .index = last(), .level = level()}},
+              .after_ns = 130 * kMillisecond,
+              .for_ns = 5500 * kMillisecond});
+  expect_moved(world, false);
+}
+
+class BcubePlainDeath : public BcubeAnyDeath {};
+
+// And the rest of the server lives.
+TEST_P(BcubePlainDeath, OfABoxIsSurvived) {
+  BcubeOptions options = options_of_deaths();
+  options.compute_max_ns = 0;
+  options.steps = 10;
+  BcubeWorld world(options);
+  world.kill({.parts = {{.kind = Kind::kBox, .index = last()}}, .after_ns = 60 * kMicrosecond});
+  expect_survived(world, 100 * kSecond);
+  EXPECT_GT(world.relay(last()).detours(), 0u);
+}
+
+TEST_P(BcubeAnyDeath, OfAWorkerIsNamed) {
+  BcubeOptions options = options_of_deaths();
+  options.compute_max_ns = kMillisecond;
+  options.steps = 1'000;
+  BcubeWorld world(options);
+  world.kill({.parts = {{.kind = Kind::kServer, .index = last()}}, .after_ns = 20 * kMillisecond});
+  expect_clean(world);
+  expect_named(world, last(), 10 * kSecond);
+}
+
 // Who forwards the datagrams of lanes that have moved dies too. They find no other way.
 TEST_P(BcubeAnyDeath, OfAForwarderIsNamed) {
   const std::uint32_t forwarder = bcube().detour_neighbour(last(), level());
@@ -68,6 +123,8 @@ TEST_P(BcubeAnyDeath, OfAForwarderIsNamed) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, BcubeAnyDeath, testing::ValuesIn(shapes_with_detours()), name_of);
+INSTANTIATE_TEST_SUITE_P(All, BcubePlainDeath,
+                         testing::ValuesIn(shapes_with_detours(BcubeMode::kPlain)), name_of);
 
 }  // namespace
 }  // namespace sluice::sim
