@@ -25,6 +25,17 @@ struct Shape {
   std::uint32_t switch_ports, levels;
 };
 
+// The big ones take long and so come seldom: more often by dice of their own.
+Shape draw_shape(std::uint64_t seed, Random& random) {
+  const std::array big{Shape{3, 3}, Shape{2, 4}};
+  const Shape shape = random.one_in(10)
+                          ? pick(random, big)
+                          : pick(random, std::array{Shape{2, 2}, Shape{3, 2}, Shape{4, 2},
+                                                    Shape{2, 3}, Shape{3, 1}});
+  Random own(mix(seed, 0xBC0BE, 4));
+  return own.one_in(16) ? pick(own, big) : shape;
+}
+
 void draw_link(Random& random, LinkOptions& link) {
   link.loss_ppm = pick(random, std::array{0u, 0u, 1'000u, 20'000u, 100'000u});
   link.duplicate_ppm = pick(random, std::array{0u, 1'000u, 50'000u});
@@ -150,10 +161,7 @@ BcubeSwarm draw_bcube(std::uint64_t seed) {
   Random random(mix(seed, 0xBC0BE));
   BcubeSwarm swarm;
   BcubeOptions& options = swarm.options;
-  const Shape shape = random.one_in(10)
-                          ? pick(random, std::array{Shape{3, 3}, Shape{2, 4}})
-                          : pick(random, std::array{Shape{2, 2}, Shape{3, 2}, Shape{4, 2},
-                                                    Shape{2, 3}, Shape{3, 1}});
+  const Shape shape = draw_shape(seed, random);
   options.seed = mix(seed, 0xBC0BE, 1);
   options.switch_ports = shape.switch_ports;
   options.levels = shape.levels;
