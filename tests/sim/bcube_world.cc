@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "aggregator/base/check.h"
-#include "aggregator/wire/inet.h"
 #include "aggregator/wire/packet.h"
 
 namespace sluice::sim {
@@ -16,7 +15,8 @@ namespace {
 constexpr wire::UdpPath kPath{.src = wire::ipv4_address(10, 0, 0, 1),
                               .dst = wire::ipv4_address(10, 0, 0, 2),
                               .src_port = 1,
-                              .dst_port = 2};
+                              .dst_port = 2,
+                              .traffic_class = wire::kEcnCapable};
 
 client::Bcube make_bcube(const BcubeOptions& options) {
   return client::Bcube::create(options.switch_ports, options.levels).value();
@@ -250,7 +250,7 @@ void BcubeWorld::arrive(std::uint32_t link, FrameIndex frame, TimeNs now) {
   std::memcpy(&address, pool_[frame].bytes.data(), sizeof address);
   if (const std::optional<std::uint32_t> next = next_link(link, address))
     return pass(*next, address, frame, view.payload, now);
-  deliver(address, view.payload, now);
+  deliver(address, wire::datagram_of(view), now);
   pool_.give_back(frame);
 }
 
@@ -277,12 +277,11 @@ std::optional<std::uint32_t> BcubeWorld::next_link(std::uint32_t link,
   return up_link(neighbour, place.level);
 }
 
-void BcubeWorld::deliver(const Address& address, std::span<const std::uint8_t> datagram,
-                         TimeNs now) {
+void BcubeWorld::deliver(const Address& address, const wire::Datagram& datagram, TimeNs now) {
   if (address.to_appliance) return to_box(address, datagram, now);
   if (is_away({Part::Kind::kServer, address.server}, now)) return;
   auto& lane = servers_[address.server].relay->lanes()[address.lane];
-  (void)lane.session.handle_datagram(datagram, now);
+  (void)lane.session.handle_datagram(datagram.payload, now);
   pump_server(address.server, now);
 }
 
@@ -290,21 +289,21 @@ void BcubeWorld::drain_local(TimeNs now) {
   while (!local_.empty()) {
     const auto [address, datagram] = std::move(local_.front());
     local_.pop_front();
-    deliver(address, datagram, now);
+    deliver(address, {datagram}, now);
   }
 }
 
 // ---- appliances ----
 
-void BcubeWorld::to_box(const Address& address, std::span<const std::uint8_t> datagram,
-                        TimeNs now) {
+void BcubeWorld::to_box(const Address& address, const wire::Datagram& datagram, TimeNs now) {
   if (is_away_box(address.appliance, now)) return;
   Box& box = boxes_[address.appliance];
   wire::Packet packet;
-  const Verdict why = wire::parse(datagram, packet);
+  const Verdict why = wire::parse(datagram.payload, packet);
   if (!ok(why)) return frame_verdicts_.count(why);
   if (address.port_offset != 0) {
-    box.core->handle_data(static_cast<std::uint16_t>(address.port_offset - 1), packet, false, now);
+    box.core->handle_data(static_cast<std::uint16_t>(address.port_offset - 1), packet,
+                          datagram.marked, now);
   } else {
     const std::string printable =
         std::to_string(address.server) + ":" + std::to_string(address.lane);

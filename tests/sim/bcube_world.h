@@ -23,6 +23,7 @@
 
 #include "aggregator/appliance/appliance.h"
 #include "aggregator/base/counters.h"
+#include "aggregator/wire/inet.h"
 #include "client/bcube/relay.h"
 #include "tests/sim/bcube_oracle.h"
 #include "tests/sim/event_queue.h"
@@ -158,6 +159,11 @@ class BcubeWorld {
     for (const Cable& cable : links_) total += cable.link.counters().corrupted;
     return total;
   }
+  std::uint64_t marked_frames() const {
+    std::uint64_t total = 0;
+    for (const Cable& cable : links_) total += cable.link.counters().marked;
+    return total;
+  }
   // By whoever got them.
   std::uint64_t refused_frames() const {
     std::uint64_t total = 0;
@@ -225,11 +231,11 @@ class BcubeWorld {
   std::optional<std::uint32_t> next_link(std::uint32_t link, const Address& address) const;
   void put(std::uint32_t link, const Address& address, std::span<const std::uint8_t> datagram,
            Priority priority, TimeNs now);
-  void deliver(const Address& address, std::span<const std::uint8_t> datagram, TimeNs now);
+  void deliver(const Address& address, const wire::Datagram& datagram, TimeNs now);
   void pass(std::uint32_t link, const Address& address, FrameIndex frame,
             std::span<const std::uint8_t> datagram, TimeNs now);
   void arrive(std::uint32_t link, FrameIndex frame, TimeNs now);
-  void to_box(const Address& address, std::span<const std::uint8_t> datagram, TimeNs now);
+  void to_box(const Address& address, const wire::Datagram& datagram, TimeNs now);
   void pump_box(std::uint32_t box, TimeNs now);
   void send_from_box(std::uint32_t box, const Address& to, std::span<const std::uint8_t> datagram,
                      Priority priority, TimeNs now);
