@@ -227,9 +227,11 @@ void BcubeWorld::put(std::uint32_t link, const Address& address,
 void BcubeWorld::pass(std::uint32_t link, const Address& address, FrameIndex frame,
                       std::span<const std::uint8_t> datagram, TimeNs now) {
   const std::uint32_t server = link / 2 / options_.levels, level = link / 2 % options_.levels;
-  if (is_away({Part::Kind::kCable, server, level}, now)) return pool_.give_back(frame);
-  const client::Way way = place_of(address).way;
-  if (way < client::Way::kMeeting || way == client::Way::kSpare)  // the others are no gradients
+  const Part::Kind way = link % 2 == 0 ? Part::Kind::kOut : Part::Kind::kIn;
+  if (is_away({Part::Kind::kCable, server, level}, now) || is_away({way, server, level}, now))
+    return pool_.give_back(frame);
+  const client::Way of = place_of(address).way;
+  if (of < client::Way::kMeeting || of == client::Way::kSpare)  // the others are no gradients
     links_[link].data_bytes += data_bytes_of(datagram);
   const std::size_t frame_bytes = pool_[frame].bytes.size();
   links_[link].wire_bytes += frame_bytes;

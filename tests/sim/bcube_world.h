@@ -77,10 +77,11 @@ class BcubeWorld {
   // something has died. False: it is `until`, or something was wrong.
   bool run(TimeNs until);
   struct Part {
-    enum class Kind : std::uint8_t { kServer, kBox, kCable };
+    // A cable's both ways, or one: from the server, or to it.
+    enum class Kind : std::uint8_t { kServer, kBox, kCable, kOut, kIn };
     Kind kind{};
-    std::uint32_t index = 0;  // server or box; kCable: the server
-    std::uint32_t level = 0;  // kCable
+    std::uint32_t index = 0;  // server or box; of a cable the server
+    std::uint32_t level = 0;  // of a cable
     bool operator==(const Part&) const = default;
   };
   // What dies, after the first step has begun; a box that comes back knows nothing any more.

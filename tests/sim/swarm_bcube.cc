@@ -128,6 +128,18 @@ bool may_return(const BcubeOptions& options, const BcubeWorld::Death& death) {
   return options.levels > 1 && death.parts.front().kind != Part::Kind::kServer;
 }
 
+// Of half of the cables one way is lost, and the other goes on.
+void draw_one_way(std::uint64_t seed, BcubeSwarm& swarm) {
+  Random random(mix(seed, 0xBC0BE, 6));
+  const auto narrow = [&](Part& part) {
+    const std::uint64_t die = random.below(4);
+    if (part.kind == Part::Kind::kCable && die < 2)
+      part.kind = die == 0 ? Part::Kind::kOut : Part::Kind::kIn;
+  };
+  for (BcubeWorld::Absence& absence : swarm.absences) narrow(absence.part);
+  if (swarm.death) narrow(swarm.death->parts.front());
+}
+
 // So that much can be lost and found in mid-run.
 void make_long(BcubeOptions& options) {
   options.steps += 30;
@@ -199,14 +211,15 @@ BcubeSwarm draw_bcube(std::uint64_t seed) {
     if (!options.pipelined && !random.one_in(3)) make_long(options);  // it is back in mid-run
   }
   draw_forwarder(seed, swarm);
+  draw_one_way(seed, swarm);
   return swarm;
 }
 
 std::string describe(const BcubeSwarm& swarm) {
   const auto name_of = [](const Part& part) {
-    constexpr const char* kNames[] = {"server", "box", "cable"};
+    constexpr const char* kNames[] = {"server", "box", "cable", "out", "in"};
     return std::string(kNames[static_cast<int>(part.kind)]) + ' ' + std::to_string(part.index) +
-           (part.kind == Part::Kind::kCable ? '.' + std::to_string(part.level) : "");
+           (part.kind >= Part::Kind::kCable ? '.' + std::to_string(part.level) : "");
   };
   const BcubeOptions& options = swarm.options;
   const LinkOptions& link = options.link;

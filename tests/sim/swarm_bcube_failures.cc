@@ -127,7 +127,9 @@ class Verdicts {
       case Part::Kind::kBox:
         return death.index ==
                (plain ? cause.host : cause.level * bcube.switches_per_level() + cause.switch_index);
-      case Part::Kind::kCable: return death.level == cause.level && needs(death.index);
+      case Part::Kind::kCable:
+      case Part::Kind::kOut:
+      case Part::Kind::kIn: return death.level == cause.level && needs(death.index);
     }
     return false;
   }
