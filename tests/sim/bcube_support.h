@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,14 @@ inline constexpr BcubeShape kBcubeShapes[] = {
     {2, 3, client::BcubeMode::kPlain},      {3, 3, client::BcubeMode::kPlain},
     {2, 4, client::BcubeMode::kPlain},
 };
+
+// Those where something can stand in for what dies.
+inline std::vector<BcubeShape> shapes_with_detours(std::optional<client::BcubeMode> mode = {}) {
+  std::vector<BcubeShape> shapes;
+  for (const BcubeShape& shape : kBcubeShapes)
+    if (shape.levels > 1 && shape.mode == mode.value_or(shape.mode)) shapes.push_back(shape);
+  return shapes;
+}
 
 // Where a test takes all of them too long.
 inline constexpr BcubeShape kFewBcubeShapes[] = {

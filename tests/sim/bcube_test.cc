@@ -38,6 +38,20 @@ TEST_P(BcubeShapes, SumsAreExactUnderFaultsOfCables) {
   }
 }
 
+// Whoever gets a corrupt frame drops it; of a train, all frames are lost.
+TEST_P(BcubeShapes, SumsAreExactWhereFramesAreCorruptedAndTrainsLost) {
+  BcubeOptions options = options_of(GetParam());
+  options.link = {
+      .corrupt_ppm = 10'000, .train_frames = 8, .train_loss_ppm = 20'000, .mark_above_frames = 4};
+  options.elem_counts = {4'000, 7, 6'000};
+  BcubeWorld world(options);
+  expect_clean(world);
+  EXPECT_GT(world.refused_frames(), 0u);
+  EXPECT_LE(world.refused_frames(), world.corrupted_frames());
+  EXPECT_GT(world.dropped_frames(), 0u);
+  EXPECT_GT(world.marked_frames(), 0u);
+}
+
 // Per port, in each direction and step: aggregated n/(n-1) (N-1)/N P/k, plain 2 (N-1)/N P/k. Of a
 // wire format what leaves first and what is whole; half-way sums are float32.
 TEST_P(BcubeShapes, EveryPortCarriesWhatTheTheorySays) {

@@ -1,6 +1,7 @@
 #include "tests/sim/bcube_world.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <numeric>
 
@@ -10,7 +11,12 @@
 namespace sluice::sim {
 namespace {
 
-constexpr std::size_t kHeaderBytes = 42;  // Ethernet, IPv4, UDP
+// Of every frame but for its MACs, in whose place stands where it is going.
+constexpr wire::UdpPath kPath{.src = wire::ipv4_address(10, 0, 0, 1),
+                              .dst = wire::ipv4_address(10, 0, 0, 2),
+                              .src_port = 1,
+                              .dst_port = 2,
+                              .traffic_class = wire::kEcnCapable};
 
 client::Bcube make_bcube(const BcubeOptions& options) {
   return client::Bcube::create(options.switch_ports, options.levels).value();
@@ -127,6 +133,8 @@ void BcubeWorld::interrupt(const Absence& absence) {
 bool BcubeWorld::is_away(const Part& part, TimeNs now) const {
   const bool dead = death_ && now >= died_ns() && now < returned_ns();
   if (dead && std::ranges::find(death_->parts, part) != death_->parts.end()) return true;
+  const bool then = death_ && death_->then_server && now >= then_died_ns();
+  if (then && part == Part{Part::Kind::kServer, *death_->then_server}) return true;
   return std::ranges::any_of(absences_, [&](const Absence& absence) {
     return part == absence.part && absence.from <= now && now < absence.until;
   });
@@ -169,6 +177,7 @@ bool BcubeWorld::run(TimeNs until) {
         for (Cable& cable : links_) {
           LinkOptions& link = cable.link.options;
           link.loss_ppm = link.duplicate_ppm = link.reorder_ppm = link.train_loss_ppm = 0;
+          link.corrupt_ppm = 0;
         }
         break;
       default: CHECK(false);
@@ -179,9 +188,8 @@ bool BcubeWorld::run(TimeNs until) {
 }
 
 bool BcubeWorld::is_over() const {
-  const bool one_died = death_ && death_->parts.front().kind == Part::Kind::kServer &&
-                        now_ >= died_ns() && !servers_[death_->parts.front().index].over;
-  return over_ + one_died == servers_.size();
+  const std::optional<std::uint32_t> dead = dead_server();
+  return over_ + (dead && !servers_[*dead].over) == servers_.size();
 }
 
 std::string BcubeWorld::describe_stall() const {
@@ -202,40 +210,50 @@ const client::LanePlace& BcubeWorld::place_of(const Address& address) const {
 
 void BcubeWorld::put(std::uint32_t link, const Address& address,
                      std::span<const std::uint8_t> datagram, Priority priority, TimeNs now) {
-  static_assert(sizeof address <= kHeaderBytes);
-  const std::uint32_t server = link / 2 / options_.levels, level = link / 2 % options_.levels;
-  if (is_away({Part::Kind::kCable, server, level}, now)) return;
+  static_assert(offsetof(Address, local) == sizeof(wire::Mac) &&
+                sizeof address <= 2 * sizeof(wire::Mac));
   const FrameIndex frame = pool_.take();
   std::vector<std::uint8_t>& bytes = pool_[frame].bytes;
-  bytes.assign(kHeaderBytes + datagram.size(), 0);
+  bytes.resize(wire::kMaxUdpHeaderBytes + datagram.size());
+  bytes.resize(wire::encode_udp_frame(bytes, kPath, datagram));
   std::memcpy(bytes.data(), &address, sizeof address);
-  std::memcpy(bytes.data() + kHeaderBytes, datagram.data(), datagram.size());
   pool_[frame].priority = priority;
   if (options_.check_values && link == up_link(address.server, port_of(place_of(address))) &&
       address.to_appliance)
     check_contribution(address, datagram);
-  const client::Way way = place_of(address).way;
-  if (way < client::Way::kMeeting || way == client::Way::kSpare)  // the others are no gradients
+  pass(link, address, frame, datagram, now);
+}
+
+void BcubeWorld::pass(std::uint32_t link, const Address& address, FrameIndex frame,
+                      std::span<const std::uint8_t> datagram, TimeNs now) {
+  const std::uint32_t server = link / 2 / options_.levels, level = link / 2 % options_.levels;
+  const Part::Kind way = link % 2 == 0 ? Part::Kind::kOut : Part::Kind::kIn;
+  if (is_away({Part::Kind::kCable, server, level}, now) || is_away({way, server, level}, now))
+    return pool_.give_back(frame);
+  const client::Way of = place_of(address).way;
+  if (of < client::Way::kMeeting || of == client::Way::kSpare)  // the others are no gradients
     links_[link].data_bytes += data_bytes_of(datagram);
-  links_[link].wire_bytes += bytes.size();
-  trace_hash_ = mix(trace_hash_, now, link, bytes.size());
+  const std::size_t frame_bytes = pool_[frame].bytes.size();
+  links_[link].wire_bytes += frame_bytes;
+  trace_hash_ = mix(trace_hash_, now, link, frame_bytes);
   links_[link].link.send(frame, pool_, random_, events_, now);
 }
 
+// Whoever is at the end of a cable drops what is corrupt.
 void BcubeWorld::arrive(std::uint32_t link, FrameIndex frame, TimeNs now) {
   links_[link].link.arrived();
-  const std::vector<std::uint8_t> bytes = pool_[frame].bytes;
-  const Priority priority = pool_[frame].priority;
-  pool_.give_back(frame);
-  Address address;
-  std::memcpy(&address, bytes.data(), sizeof address);
-  const std::span<const std::uint8_t> datagram = std::span(bytes).subspan(kHeaderBytes);
+  wire::Frame view;
+  const Verdict why = wire::parse_frame(pool_[frame].bytes, wire::UdpChecksums::kVerify, view);
   const std::uint32_t server = link / 2 / options_.levels;
-  if (link % 2 != 0 && is_away({Part::Kind::kServer, server}, now)) return;
+  if (!ok(why)) frame_verdicts_.count(why);
+  if (!ok(why) || (link % 2 != 0 && is_away({Part::Kind::kServer, server}, now)))
+    return pool_.give_back(frame);
+  Address address;
+  std::memcpy(&address, pool_[frame].bytes.data(), sizeof address);
   if (const std::optional<std::uint32_t> next = next_link(link, address))
-    put(*next, address, datagram, priority, now);
-  else
-    deliver(address, datagram, now);
+    return pass(*next, address, frame, view.payload, now);
+  deliver(address, wire::datagram_of(view), now);
+  pool_.give_back(frame);
 }
 
 // Where who is at the end of this link passes it on; none: it is there. Links of a server's port
@@ -261,12 +279,11 @@ std::optional<std::uint32_t> BcubeWorld::next_link(std::uint32_t link,
   return up_link(neighbour, place.level);
 }
 
-void BcubeWorld::deliver(const Address& address, std::span<const std::uint8_t> datagram,
-                         TimeNs now) {
+void BcubeWorld::deliver(const Address& address, const wire::Datagram& datagram, TimeNs now) {
   if (address.to_appliance) return to_box(address, datagram, now);
   if (is_away({Part::Kind::kServer, address.server}, now)) return;
   auto& lane = servers_[address.server].relay->lanes()[address.lane];
-  (void)lane.session.handle_datagram(datagram, now);
+  (void)lane.session.handle_datagram(datagram.payload, now);
   pump_server(address.server, now);
 }
 
@@ -274,20 +291,21 @@ void BcubeWorld::drain_local(TimeNs now) {
   while (!local_.empty()) {
     const auto [address, datagram] = std::move(local_.front());
     local_.pop_front();
-    deliver(address, datagram, now);
+    deliver(address, {datagram}, now);
   }
 }
 
 // ---- appliances ----
 
-void BcubeWorld::to_box(const Address& address, std::span<const std::uint8_t> datagram,
-                        TimeNs now) {
+void BcubeWorld::to_box(const Address& address, const wire::Datagram& datagram, TimeNs now) {
   if (is_away_box(address.appliance, now)) return;
   Box& box = boxes_[address.appliance];
   wire::Packet packet;
-  CHECK(ok(wire::parse(datagram, packet)));
+  const Verdict why = wire::parse(datagram.payload, packet);
+  if (!ok(why)) return frame_verdicts_.count(why);
   if (address.port_offset != 0) {
-    box.core->handle_data(static_cast<std::uint16_t>(address.port_offset - 1), packet, false, now);
+    box.core->handle_data(static_cast<std::uint16_t>(address.port_offset - 1), packet,
+                          datagram.marked, now);
   } else {
     const std::string printable =
         std::to_string(address.server) + ":" + std::to_string(address.lane);
@@ -362,11 +380,11 @@ bool BcubeWorld::transmit(std::uint32_t index, TimeNs now) {
       if (!local && !has_room(up_link(index, port_of(place)))) break;
       if (!lane.session.poll_transmit(transmit, buffer_, now)) break;
       any = true;
-      const Address address{.appliance = appliance,
-                            .server = index,
-                            .lane = lane_index,
-                            .port_offset = transmit.port_offset,
-                            .to_appliance = true};
+      const Address address{.appliance = static_cast<std::uint16_t>(appliance),
+                            .server = static_cast<std::uint16_t>(index),
+                            .lane = static_cast<std::uint16_t>(lane_index),
+                            .to_appliance = true,
+                            .port_offset = transmit.port_offset};
       const std::span<const std::uint8_t> datagram = client::gather(transmit, buffer_);
       if (local)
         local_.emplace_back(address, std::vector<std::uint8_t>(datagram.begin(), datagram.end()));

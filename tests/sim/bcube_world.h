@@ -5,6 +5,8 @@
 // compares replicas. Bytes of gradients are counted at every port, so that they can be held against
 // the theory. Servers, appliances and cables can be away for a while, or die for good.
 //
+// Frames are real but for their MACs.
+//
 // bcube_world.cc: cables and appliances; bcube_app.cc: the application of a server.
 #pragma once
 
@@ -20,6 +22,8 @@
 #include <vector>
 
 #include "aggregator/appliance/appliance.h"
+#include "aggregator/base/counters.h"
+#include "aggregator/wire/inet.h"
 #include "client/bcube/relay.h"
 #include "tests/sim/bcube_oracle.h"
 #include "tests/sim/event_queue.h"
@@ -73,10 +77,11 @@ class BcubeWorld {
   // something has died. False: it is `until`, or something was wrong.
   bool run(TimeNs until);
   struct Part {
-    enum class Kind : std::uint8_t { kServer, kBox, kCable };
+    // A cable's both ways, or one: from the server, or to it.
+    enum class Kind : std::uint8_t { kServer, kBox, kCable, kOut, kIn };
     Kind kind{};
-    std::uint32_t index = 0;  // server or box; kCable: the server
-    std::uint32_t level = 0;  // kCable
+    std::uint32_t index = 0;  // server or box; of a cable the server
+    std::uint32_t level = 0;  // of a cable
     bool operator==(const Part&) const = default;
   };
   // What dies, after the first step has begun; a box that comes back knows nothing any more.
@@ -85,6 +90,9 @@ class BcubeWorld {
     DurationNs after_ns = 0;  // the first step's beginning
     TimeNs at = kNever;       // instead, when set
     DurationNs for_ns = 0;    // 0: for good
+    // And a server for good, as who forwards when lanes have moved.
+    std::optional<std::uint32_t> then_server;
+    DurationNs then_after_ns = 0;  // the first ones
   };
   void kill(const Death& death);
   // What is stopped or cut for a while, and goes on then.
@@ -108,6 +116,10 @@ class BcubeWorld {
   TimeNs died_ns() const {
     if (!death_ || death_->at != kNever) return death_ ? death_->at : kNever;
     return begun_[1] == 0 ? kNever : begun_[1] + static_cast<TimeNs>(death_->after_ns);
+  }
+  TimeNs then_died_ns() const {
+    const TimeNs died = died_ns();
+    return died == kNever ? kNever : died + static_cast<TimeNs>(death_->then_after_ns);
   }
   // It is back for good from then on.
   TimeNs returned_ns() const {
@@ -143,6 +155,22 @@ class BcubeWorld {
     for (const Cable& cable : links_) total += cable.link.counters().dropped_total();
     return total;
   }
+  std::uint64_t corrupted_frames() const {
+    std::uint64_t total = 0;
+    for (const Cable& cable : links_) total += cable.link.counters().corrupted;
+    return total;
+  }
+  std::uint64_t marked_frames() const {
+    std::uint64_t total = 0;
+    for (const Cable& cable : links_) total += cable.link.counters().marked;
+    return total;
+  }
+  // By whoever got them.
+  std::uint64_t refused_frames() const {
+    std::uint64_t total = 0;
+    for (const Counter& verdict : frame_verdicts_.by_reason) total += verdict.read();
+    return total;
+  }
   client::Relay& relay(std::uint32_t server) { return *servers_[server].relay; }
   // What it has noted, and its reports of detours.
   const std::vector<client::TensorTimes>& traces(std::uint32_t server) const {
@@ -154,13 +182,14 @@ class BcubeWorld {
   const client::Bcube& bcube() const { return bcube_; }
 
  private:
-  // Where a frame is going, in the bytes of its headers.
+  // Where a frame is going, in the place of its MACs.
   struct Address {
-    std::uint32_t appliance = 0;
-    std::uint32_t server = 0;  // the worker's
-    std::uint32_t lane = 0;    // of the worker
-    std::uint16_t port_offset = 0;
+    std::uint16_t appliance = 0;
+    std::uint16_t server = 0;  // the worker's
+    std::uint16_t lane = 0;    // of the worker
+    std::uint8_t local = 2;    // the sender's MAC is one that nobody gave out
     bool to_appliance = false;
+    std::uint16_t port_offset = 0;
   };
   struct Cable {
     Link link;
@@ -203,9 +232,11 @@ class BcubeWorld {
   std::optional<std::uint32_t> next_link(std::uint32_t link, const Address& address) const;
   void put(std::uint32_t link, const Address& address, std::span<const std::uint8_t> datagram,
            Priority priority, TimeNs now);
-  void deliver(const Address& address, std::span<const std::uint8_t> datagram, TimeNs now);
+  void deliver(const Address& address, const wire::Datagram& datagram, TimeNs now);
+  void pass(std::uint32_t link, const Address& address, FrameIndex frame,
+            std::span<const std::uint8_t> datagram, TimeNs now);
   void arrive(std::uint32_t link, FrameIndex frame, TimeNs now);
-  void to_box(const Address& address, std::span<const std::uint8_t> datagram, TimeNs now);
+  void to_box(const Address& address, const wire::Datagram& datagram, TimeNs now);
   void pump_box(std::uint32_t box, TimeNs now);
   void send_from_box(std::uint32_t box, const Address& to, std::span<const std::uint8_t> datagram,
                      Priority priority, TimeNs now);
@@ -228,6 +259,12 @@ class BcubeWorld {
   void plan_return();
   void drain_local(TimeNs now);
   bool is_over() const;
+  std::optional<std::uint32_t> dead_server() const {
+    if (!death_ || now_ < died_ns()) return {};
+    if (death_->then_server && now_ >= then_died_ns()) return death_->then_server;
+    const Part& part = death_->parts.front();
+    return part.kind == Part::Kind::kServer ? std::optional(part.index) : std::nullopt;
+  }
   bool is_away(const Part& part, TimeNs now) const;
   bool is_away_box(std::uint32_t box, TimeNs now) const {
     return is_away({Part::Kind::kBox, box}, now) ||
@@ -249,6 +286,7 @@ class BcubeWorld {
   // To an appliance of the same server: no cable.
   std::deque<std::pair<Address, std::vector<std::uint8_t>>> local_;
   std::vector<std::uint8_t> buffer_;
+  VerdictCounters frame_verdicts_;
   std::set<std::array<std::uint32_t, 4>> said_;  // step, server, lane and chunk
   std::vector<TimeNs> begun_, ended_;
   std::vector<std::vector<TimeNs>> tensors_ended_;  // by step

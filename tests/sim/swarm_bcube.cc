@@ -2,10 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <set>
 #include <sstream>
 
 namespace sluice::sim {
@@ -16,8 +12,6 @@ using Part = BcubeWorld::Part;
 // As of the other jobs of a swarm.
 constexpr DurationNs kStepBound = kSecond;
 constexpr DurationNs kRecoveryBound = 10 * kSecond;
-// From a death to the error at a survivor, on top of member_timeout.
-constexpr DurationNs kDeathBound = 5 * kSecond;
 constexpr DurationNs kJoinTimeout = 8 * kSecond;
 // From the return of what was lost, and the silence that tells of a loss, until it is used again.
 constexpr DurationNs kWayBackBound = 35 * kSecond;
@@ -30,6 +24,17 @@ T pick(Random& random, const std::array<T, N>& choices) {
 struct Shape {
   std::uint32_t switch_ports, levels;
 };
+
+// The big ones take long and so come seldom: more often by dice of their own.
+Shape draw_shape(std::uint64_t seed, Random& random) {
+  const std::array big{Shape{3, 3}, Shape{2, 4}};
+  const Shape shape = random.one_in(10)
+                          ? pick(random, big)
+                          : pick(random, std::array{Shape{2, 2}, Shape{3, 2}, Shape{4, 2},
+                                                    Shape{2, 3}, Shape{3, 1}});
+  Random own(mix(seed, 0xBC0BE, 4));
+  return own.one_in(16) ? pick(own, big) : shape;
+}
 
 void draw_link(Random& random, LinkOptions& link) {
   link.loss_ppm = pick(random, std::array{0u, 0u, 1'000u, 20'000u, 100'000u});
@@ -72,7 +77,15 @@ void draw_application(Random& random, BcubeOptions& options, std::uint32_t serve
   std::ranges::stable_sort(options.collectives, {}, &CollectivePlan::before_step);
 }
 
-// By dice of its own: what a seed drew before there was a choice stays.
+// By dice of its own, as all that follows: what a seed drew before there was a choice stays.
+void draw_offloads(std::uint64_t seed, LinkOptions& link) {
+  Random random(mix(seed, 0xBC0BE, 3));
+  link.corrupt_ppm = pick(random, std::array{0u, 0u, 5'000u});
+  if (!random.one_in(3)) return;
+  link.train_frames = pick(random, std::array{2u, 8u, 45u});
+  link.train_loss_ppm = pick(random, std::array{0u, 2'000u, 20'000u, 100'000u});
+}
+
 void draw_losses(std::uint64_t seed, BcubeOptions& options) {
   Random random(mix(seed, 0xBC0BE, 2));
   options.wire = pick(random, std::array{Dtype::kFloat32, Dtype::kFloat32, Dtype::kFloat16,
@@ -98,116 +111,6 @@ Part draw_part(Random& random, const BcubeOptions& options, std::uint32_t server
   return part;
 }
 
-// A text says who or what made a worker fail: "... (level 1, switch 0, whose rank r is worker 2 + 4
-// r): ... rank 1 ...". Of one that stands in for switch 0 "switch 1 for 0".
-struct Cause {
-  std::uint32_t level = 0, switch_index = 0;
-  std::uint32_t host = 0;              // plain: who sums
-  std::vector<std::uint32_t> workers;  // named as ranks
-};
-
-std::optional<Cause> cause_in(const std::string& text) {
-  Cause cause;
-  std::uint32_t first = 0, apart = 0;
-  const std::size_t place = text.find("(level ");
-  const std::size_t who = text.find("whose rank r is worker", place);
-  if (place == std::string::npos || who == std::string::npos ||
-      std::sscanf(text.c_str() + place, "(level %u, switch %u", &cause.level,
-                  &cause.switch_index) != 2 ||
-      std::sscanf(text.c_str() + who, "whose rank r is worker %u + %u r)", &first, &apart) != 2)
-    return {};
-  if (const std::size_t at = text.find("where rank ", place); at != std::string::npos)
-    cause.host = first + apart * static_cast<std::uint32_t>(std::atoi(text.c_str() + at + 11));
-  for (std::size_t at = text.find(')', place); (at = text.find("rank", at)) != std::string::npos;) {
-    at += std::strlen(text[at + 4] == 's' ? "ranks " : "rank ");
-    for (int used = 0, rank = 0; std::sscanf(text.c_str() + at, "%d%n", &rank, &used) == 1;
-         at += static_cast<std::size_t>(used) + 2) {
-      cause.workers.push_back(first + apart * static_cast<std::uint32_t>(rank));
-      if (text.compare(at + static_cast<std::size_t>(used), 2, ", ") != 0) break;
-    }
-  }
-  return cause;
-}
-
-class Verdicts {
- public:
-  Verdicts(const BcubeSwarm& swarm, const BcubeWorld& world) : swarm_(swarm), world_(world) {}
-
-  // Every survivor says whom it waited for, or what was silent: what died, or who failed before it.
-  std::string check_failures() const {
-    std::string wrong;
-    for (std::uint32_t server = 0; server < world_.bcube().servers(); ++server) {
-      const BcubeWorld::Failure& failure = world_.failure(server);
-      if (failure.text.empty() ||
-          (swarm_.death->parts.front() == Part{Part::Kind::kServer, server}))
-        continue;
-      const std::string who = "bcube rank " + std::to_string(server) + ": ";
-      if (is_survivable())
-        wrong += who + "a detour was there, but: " + failure.text + "\n";
-      else if (std::set<std::uint32_t> seen; !someone_is_through() && !is_founded(server, seen))
-        wrong += who + "the error names nobody who was lost: " + failure.text + "\n";
-      if (world_.died_ns() + failure.after_ns > bound())
-        wrong += who + "I4: learnt of a death " + std::to_string(failure.after_ns / kMillisecond) +
-                 " ms after it: " + failure.text + "\n";
-    }
-    return wrong;
-  }
-
- private:
-  // A box or cable that dies before somebody has taken the last step.
-  bool is_survivable() const {
-    return swarm_.options.levels > 1 && swarm_.death->parts.front().kind != Part::Kind::kServer &&
-           !someone_is_through();
-  }
-  // Who has left gives nothing to others any more, and is missed.
-  bool someone_is_through() const {
-    for (std::uint32_t server = 0; server < world_.bcube().servers(); ++server)
-      if (world_.is_through(server) && swarm_.death->parts.front().kind != Part::Kind::kServer)
-        return true;
-    return false;
-  }
-
-  TimeNs bound() const {
-    const TimeNs from = std::max(world_.died_ns(), swarm_.faults_stop_at + 1500 * kMillisecond);
-    return from + (world_.has_started() ? swarm_.options.member_timeout_ns : kJoinTimeout) +
-           kDeathBound;
-  }
-
-  // From one to the next that it names to what died. Who is named may say so later: its lanes leave
-  // a switch before it knows that they have nowhere to go (seed 970013455).
-  bool is_founded(std::uint32_t server, std::set<std::uint32_t>& seen) const {
-    if (!seen.insert(server).second) return false;
-    const std::optional<Cause> cause = cause_in(world_.failure(server).text);
-    if (!cause) return false;
-    for (const std::uint32_t worker : cause->workers) {
-      if (is_lost(worker, *cause)) return true;
-      if (is_founded(worker, seen)) return true;
-    }
-    return is_lost(server, *cause);  // its own way to the appliance, or the appliance itself
-  }
-
-  // Whether what died is on the way from this worker to an appliance at the place of the cause.
-  bool is_lost(std::uint32_t worker, const Cause& cause) const {
-    const Part& death = swarm_.death->parts.front();
-    const client::Bcube& bcube = world_.bcube();
-    const bool plain = swarm_.options.mode == client::BcubeMode::kPlain;
-    switch (death.kind) {
-      case Part::Kind::kServer:
-        return worker == death.index || (plain && cause.host == death.index);
-      case Part::Kind::kBox:
-        return death.index ==
-               (plain ? cause.host : cause.level * bcube.switches_per_level() + cause.switch_index);
-      case Part::Kind::kCable:
-        return death.level == cause.level &&
-               (worker == death.index || (plain && cause.host == death.index));
-    }
-    return false;
-  }
-
-  const BcubeSwarm& swarm_;
-  const BcubeWorld& world_;
-};
-
 // Of gradients, that the servers' ports send for all steps when nothing is lost or left out.
 std::uint64_t due_bytes(const BcubeOptions& options, const client::Bcube& bcube) {
   const std::uint64_t n = bcube.switch_ports();
@@ -225,16 +128,52 @@ bool may_return(const BcubeOptions& options, const BcubeWorld::Death& death) {
   return options.levels > 1 && death.parts.front().kind != Part::Kind::kServer;
 }
 
+// Of half of the cables one way is lost, and the other goes on.
+void draw_one_way(std::uint64_t seed, BcubeSwarm& swarm) {
+  Random random(mix(seed, 0xBC0BE, 6));
+  const auto narrow = [&](Part& part) {
+    const std::uint64_t die = random.below(4);
+    if (part.kind == Part::Kind::kCable && die < 2)
+      part.kind = die == 0 ? Part::Kind::kOut : Part::Kind::kIn;
+  };
+  for (BcubeWorld::Absence& absence : swarm.absences) narrow(absence.part);
+  if (swarm.death) narrow(swarm.death->parts.front());
+}
+
+// So that much can be lost and found in mid-run.
+void make_long(BcubeOptions& options) {
+  options.steps += 30;
+  options.elem_counts.resize(std::max<std::size_t>(options.elem_counts.size(), 2), 300);
+  const auto pauses = static_cast<DurationNs>(options.elem_counts.size() - 1);  // of a step
+  options.compute_max_ns = 3 * kSecond / pauses;
+}
+
+// What dies is a switch, or the way to it, and then who forwards for one of its servers.
+void draw_forwarder(std::uint64_t seed, BcubeSwarm& swarm) {
+  BcubeOptions& options = swarm.options;
+  Random random(mix(seed, 0xBC0BE, 5));
+  if (options.levels == 1 || options.pipelined || !random.one_in(10)) return;
+  const client::Bcube bcube = client::Bcube::create(options.switch_ports, options.levels).value();
+  const auto level = static_cast<std::uint32_t>(random.below(options.levels));
+  const auto server = static_cast<std::uint32_t>(random.below(bcube.servers()));
+  Part lost{.kind = Part::Kind::kCable, .index = server, .level = level};
+  if (options.mode == client::BcubeMode::kAggregated && random.one_in(2))
+    lost = {.kind = Part::Kind::kBox,
+            .index = level * bcube.switches_per_level() + bcube.switch_of(server, level)};
+  swarm.death = {.parts = {lost},
+                 .after_ns = random.between(0, 100 * kMillisecond),
+                 .then_server = bcube.detour_neighbour(server, level),
+                 .then_after_ns = random.between(0, 15 * kSecond)};
+  if (options.steps <= 30) make_long(options);
+}
+
 }  // namespace
 
 BcubeSwarm draw_bcube(std::uint64_t seed) {
   Random random(mix(seed, 0xBC0BE));
   BcubeSwarm swarm;
   BcubeOptions& options = swarm.options;
-  const Shape shape = random.one_in(10)
-                          ? pick(random, std::array{Shape{3, 3}, Shape{2, 4}})
-                          : pick(random, std::array{Shape{2, 2}, Shape{3, 2}, Shape{4, 2},
-                                                    Shape{2, 3}, Shape{3, 1}});
+  const Shape shape = draw_shape(seed, random);
   options.seed = mix(seed, 0xBC0BE, 1);
   options.switch_ports = shape.switch_ports;
   options.levels = shape.levels;
@@ -244,6 +183,7 @@ BcubeSwarm draw_bcube(std::uint64_t seed) {
   options.member_timeout_ns = random.one_in(4) ? 8 * kSecond : 3 * kSecond;
   options.join_timeout_ns = kJoinTimeout;
   draw_link(random, options.link);
+  draw_offloads(seed, options.link);
   const std::uint32_t servers =
       client::Bcube::create(shape.switch_ports, shape.levels).value().servers();
   draw_application(random, options, servers);
@@ -268,20 +208,18 @@ BcubeSwarm draw_bcube(std::uint64_t seed) {
     swarm.death = {swarm.death->parts, random.between(0, swarm.options.steps * 5 * kMillisecond)};
   if (swarm.death && may_return(options, *swarm.death) && random.one_in(2)) {
     swarm.death->for_ns = random.between(10 * kMillisecond, 9 * kSecond);
-    if (options.pipelined || random.one_in(3)) return swarm;  // else it is back in mid-run
-    options.steps += 30;
-    options.elem_counts.resize(std::max<std::size_t>(options.elem_counts.size(), 2), 300);
-    const auto pauses = static_cast<DurationNs>(options.elem_counts.size() - 1);  // of a step
-    options.compute_max_ns = 3 * kSecond / pauses;
+    if (!options.pipelined && !random.one_in(3)) make_long(options);  // it is back in mid-run
   }
+  draw_forwarder(seed, swarm);
+  draw_one_way(seed, swarm);
   return swarm;
 }
 
 std::string describe(const BcubeSwarm& swarm) {
   const auto name_of = [](const Part& part) {
-    constexpr const char* kNames[] = {"server", "box", "cable"};
+    constexpr const char* kNames[] = {"server", "box", "cable", "out", "in"};
     return std::string(kNames[static_cast<int>(part.kind)]) + ' ' + std::to_string(part.index) +
-           (part.kind == Part::Kind::kCable ? '.' + std::to_string(part.level) : "");
+           (part.kind >= Part::Kind::kCable ? '.' + std::to_string(part.level) : "");
   };
   const BcubeOptions& options = swarm.options;
   const LinkOptions& link = options.link;
@@ -304,7 +242,8 @@ std::string describe(const BcubeSwarm& swarm) {
       << " delay_us=" << link.delay_ns / kMicrosecond
       << " jitter_us=" << link.jitter_ns / kMicrosecond
       << " MBps=" << link.bytes_per_second / 1'000'000 << " queue=" << link.queue_frames
-      << " mark=" << link.mark_above_frames
+      << " mark=" << link.mark_above_frames << " corrupt=" << link.corrupt_ppm
+      << " train=" << link.train_frames << '/' << link.train_loss_ppm
       << " faults_stop_ms=" << swarm.faults_stop_at / kMillisecond << " elems=";
   for (const std::uint64_t elems : options.elem_counts) out << elems << ',';
   for (const BcubeWorld::Absence& absence : swarm.absences)
@@ -316,6 +255,9 @@ std::string describe(const BcubeSwarm& swarm) {
                 ? " dies after_us=" + std::to_string(swarm.death->after_ns / kMicrosecond)
                 : " dies at_us=" + std::to_string(swarm.death->at / kMicrosecond))
         << " for_ms=" << swarm.death->for_ns / kMillisecond;
+  if (swarm.death && swarm.death->then_server)
+    out << "\n   server " << *swarm.death->then_server
+        << " dies then_after_ms=" << swarm.death->then_after_ns / kMillisecond;
   return out.str();
 }
 
@@ -355,7 +297,7 @@ void run_bcube(const BcubeSwarm& swarm, SwarmOutcome& outcome) {
   if (sent > (detours == 0 ? 3 : 6) * due + 300u * options.chunk_bytes)
     outcome.violations += "bcube: I4: " + std::to_string(sent) + " bytes of gradients were sent, " +
                           std::to_string(due) + " were needed\n";
-  if (swarm.death) outcome.violations += Verdicts(swarm, world).check_failures();
+  if (swarm.death) outcome.violations += check_failures(swarm, world);
   outcome.ok &= outcome.violations.empty();
   outcome.trace_hash = mix(outcome.trace_hash, world.trace_hash());
   outcome.events += world.event_count();

@@ -24,4 +24,7 @@ std::string describe(const BcubeSwarm& swarm);
 // Adds to what the seed's other jobs came to.
 void run_bcube(const BcubeSwarm& swarm, SwarmOutcome& outcome);
 
+// Of a run in which something has died; empty: nothing is wrong.
+std::string check_failures(const BcubeSwarm& swarm, const BcubeWorld& world);
+
 }  // namespace sluice::sim
