@@ -18,6 +18,7 @@ import statistics
 
 import report
 import wire_rounding
+from wire_rounding import spread
 
 DESCRIPTION = "training in the lab with each wire format, k = n and k < n: accuracy against float32"
 
@@ -29,10 +30,6 @@ def add_options(parser):
     parser.add_argument("--ranks", type=int, default=4, metavar="N", help="default 4")
     parser.add_argument("--rounding", action="store_true",
                         help="instead: how results are rounded, without the lab")
-
-
-def spread(values, digits):
-    return f"{statistics.mean(values):.{digits}f} +- {statistics.stdev(values):.{digits}f}"
 
 
 def rows_of(reports):
