@@ -158,10 +158,7 @@ class UdpServed final : public Served {
   // Members may need a sum once more that others have.
   bool is_needed(TimeNs now) {
     if (!ending_.load(std::memory_order_relaxed)) return true;
-    if (end_ns_ == 0) {
-      end_ns_ = asked_ns_ = now;
-      unknown_jobs_ = verdicts(Verdict::kUnknownJob);
-    }
+    if (end_ns_ == 0) end_ns_ = asked_ns_ = now;
     if (now - asked_ns_ >= kQuiet || now - end_ns_ >= options_.linger_ns) return false;
     return std::ranges::any_of(appliance_.jobs().views(), [](const agg::JobView& job) {
       return job.state != wire::JobState::kEnded && job.joined_count != 0;
@@ -197,6 +194,7 @@ class UdpServed final : public Served {
     const agg::Origin origin{
         .path = key_of(from), .address = text, .max_datagram_bytes = kMaxDatagramBytes};
     const agg::ControlResult result = appliance_.handle_control(packet, origin, reply_, now);
+    note_late(packet.common(), result.verdict);
     if (result.bind) bind(result, from);
     if (result.reply_bytes != 0) reply(from, result.reply_bytes);
   }
@@ -206,6 +204,11 @@ class UdpServed final : public Served {
                                                   static_cast<std::uint16_t>(addresses_.size()));
     if (fresh) addresses_.emplace_back();
     addresses_[path->second] = from;
+  }
+
+  // A member's last packets of data may be read after its leave, which comes to another socket.
+  void note_late(const wire::CommonHeader& common, Verdict verdict) noexcept {
+    if (verdict == Verdict::kUnknownJob && paths_.contains({common.job, common.rank})) ++late_;
   }
 
   bool receive_data(TimeNs now) noexcept {
@@ -221,6 +224,7 @@ class UdpServed final : public Served {
         continue;
       }
       verdict = appliance_.handle_data(0, packet, false, now);
+      note_late(packet.common(), verdict);
       const PacketUse use = use_of(verdict);
       if (use == PacketUse::kUseful || use == PacketUse::kUseless) asked_ns_ = now;
     }
@@ -279,8 +283,8 @@ class UdpServed final : public Served {
     for (std::size_t index = 0; index < kVerdictCount; ++index) {
       const auto verdict = static_cast<Verdict>(index);
       const PacketUse use = use_of(verdict);
-      const bool late = verdict == Verdict::kUnknownJob;  // a member's, of a job that is over
-      const std::uint64_t count = late ? unknown_jobs_ : verdicts(verdict);
+      const std::uint64_t late = verdict == Verdict::kUnknownJob ? late_ : 0;
+      const std::uint64_t count = verdicts(verdict) - late;
       if (count == 0 || use == PacketUse::kUseful || use == PacketUse::kUseless) continue;
       text +=
           (text.empty() ? "" : ", ") + std::to_string(count) + " " + std::string(label(verdict));
@@ -299,9 +303,9 @@ class UdpServed final : public Served {
   const OwnedFd wake_;
   std::atomic<bool> ending_{false};
   // ---- the thread's ----
-  TimeNs end_ns_ = 0;               // when it saw ending_
-  std::uint64_t unknown_jobs_ = 0;  // packets of them until then
-  TimeNs asked_ns_ = 0;             // when a member's gradient or question came last
+  TimeNs end_ns_ = 0;       // when it saw ending_
+  std::uint64_t late_ = 0;  // packets of members whose job is over
+  TimeNs asked_ns_ = 0;     // when a member's gradient or question came last
   std::map<std::pair<std::uint16_t, std::uint16_t>, std::uint16_t> paths_;  // in addresses_
   std::vector<SocketAddress> addresses_;                                    // of members
   std::vector<std::uint8_t> request_ = std::vector<std::uint8_t>(kMaxDatagramBytes);

@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "aggregator/wire/data.h"
+#include "aggregator/wire/packet.h"
 #include "client/clock.h"
 #include "client/fork.h"
 #include "client/job.h"
@@ -26,9 +28,9 @@ constexpr const char* kHost = "127.0.2.20";
 constexpr std::uint16_t kPort = 17'700;
 constexpr std::int32_t kLongMs = 20'000;
 
-std::shared_ptr<Served> serve(DurationNs linger_ns = 4 * kSecond) {
+std::shared_ptr<Served> serve(DurationNs linger_ns = 4 * kSecond, const Log& log = Log()) {
   auto served =
-      Served::open({.host = kHost, .port = kPort, .secret = "s", .linger_ns = linger_ns}, Log());
+      Served::open({.host = kHost, .port = kPort, .secret = "s", .linger_ns = linger_ns}, log);
   EXPECT_TRUE(served.ok()) << served.status().message();
   return served.ok() ? std::move(served).value() : nullptr;
 }
@@ -96,6 +98,43 @@ TEST(Served, SumsForItsMembersAndCountsWhatStrangersSend) {
   }));
   EXPECT_GE(served->verdicts(Verdict::kBadMagic), 2u);
   EXPECT_EQ(served->verdicts(Verdict::kLeave), 2u);
+}
+
+// What a member sent to the data port may be read after its leave, which came to the other one.
+TEST(Served, CallsNoMemberOfAJobThatIsOverAStranger) {
+  std::string told;
+  const auto write = [](void* user, sluice_log_level, const char* text) {
+    *static_cast<std::string*>(user) += text;
+  };
+  std::shared_ptr<Served> served = serve(kSecond, Log({.write = write, .user = &told}));
+  ASSERT_NE(served, nullptr);
+  std::unique_ptr<Job> jobs[2];
+  auto other = std::async(std::launch::async, [&] { return join(1, jobs[1]); });
+  ASSERT_TRUE(join(0, jobs[0]).ok());
+  ASSERT_TRUE(other.get().ok());
+  for (auto& job : jobs) job.reset();
+  ASSERT_TRUE(holds_soon([&] { return served->verdicts(Verdict::kLeave) == 2; }));
+  const auto send_credit = [](std::uint16_t job) {
+    std::vector<std::uint8_t> packet(kMaxDatagramBytes);
+    packet.resize(
+        wire::encode(std::span(packet), {.job = job, .rank = 1, .cookie = 5}, wire::Credit{}));
+    send(kPort + 1, packet);
+  };
+  const auto unknown = [&] { return served->verdicts(Verdict::kUnknownJob); };
+  // Until its memory is freed the first job of an appliance, 1, knows the cookie to be wrong.
+  const auto answered = [&] {
+    return served->verdicts(Verdict::kBadCookie) + served->verdicts(Verdict::kUnknownJob);
+  };
+  std::uint64_t sent = 0;
+  while (sent < 500 && served->verdicts(Verdict::kUnknownJob) == 0) {
+    send_credit(1);
+    ++sent;
+    ASSERT_TRUE(holds_soon([&] { return answered() == sent; }));
+  }
+  for (int i = 0; i < 3; ++i) send_credit(9);
+  ASSERT_TRUE(holds_soon([&] { return answered() == sent + 3; }));
+  served.reset();
+  EXPECT_THAT(told, HasSubstr(" 3 unknown_job"));
 }
 
 TEST(Served, IsOneForAllJobsOfAProcess) {
