@@ -67,9 +67,11 @@ Result<Layout> make_layout(const JoinRequest& request, std::size_t world_size) {
   return layout;
 }
 
-// Fills in what the transport decides. `starts_late`: what is there may start after this.
+// Fills in what the transport decides. `sharers` send through one port; `starts_late`: what is
+// there may start after this.
 Result<std::unique_ptr<Transport>> open_line(const JoinRequest& request, const std::string& text,
-                                             bool starts_late, SessionOptions& options) {
+                                             std::uint32_t sharers, bool starts_late,
+                                             SessionOptions& options) {
   const Result<Address> address = parse_address(text);
   if (!address.ok()) return address.status();
   Result<std::unique_ptr<Transport>> transport =
@@ -78,6 +80,7 @@ Result<std::unique_ptr<Transport>> open_line(const JoinRequest& request, const s
                       .secret = request.session.secret,
                       .mtu_bytes = request.mtu_bytes,
                       .rank = request.session.rank,
+                      .sharers = sharers,
                       .starts_late = starts_late},
                      request.log);
   if (!transport.ok()) return at_place(request, transport.status());
@@ -108,7 +111,7 @@ Result<Opened> open_session(const JoinRequest& request) {
     opened.options.executor = opened.pool.get();
   }
   Result<std::unique_ptr<Transport>> transport =
-      open_line(request, request.address, false, opened.options);
+      open_line(request, request.address, 1, false, opened.options);
   if (!transport.ok()) return transport.status();
   auto session =
       std::make_unique<Session>(opened.options, std::move(layout).value(), monotonic_now());
@@ -168,7 +171,8 @@ Result<Opened> open_relay(const JoinRequest& request) {
       return {StatusCode::kNotFound, "only a file says which appliances there are"};
     const auto& appliances = spare ? places.value().stand_ins : places.value().appliances;
     const std::string& text = appliances[place.level][place.host];
-    auto transport = open_line(request, text, place.starts_late, options);
+    // A level's lanes: a turn, and each other stage's up and down.
+    auto transport = open_line(request, text, 2 * bcube.levels() - 1, place.starts_late, options);
     if (!transport.ok() && spare) {
       request.log.write(SLUICE_LOG_INFO, "no detour for level " + std::to_string(place.level) +
                                              ": " + transport.status().message());

@@ -14,6 +14,7 @@ Result<std::unique_ptr<Transport>> open_transport(const TransportRequest& reques
                        .port = address.port,
                        .local_address = request.local_address,
                        .mtu_bytes = request.mtu_bytes,
+                       .sharers = request.sharers,
                        .starts_late = request.starts_late},
                       log);
     case Address::Scheme::kVhost:

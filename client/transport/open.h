@@ -18,7 +18,8 @@ struct TransportRequest {
   std::string secret;         // inproc: of the appliance, if this worker makes it
   std::size_t mtu_bytes = 1500;
   Rank rank;
-  bool starts_late = false;  // udp: what listens there may not yet
+  std::uint32_t sharers = 1;  // udp: transports that send through the same port at once
+  bool starts_late = false;   // udp: what listens there may not yet
 };
 
 // May block: host names are resolved, the DPDK plug-in is loaded and started.

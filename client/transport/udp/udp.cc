@@ -46,7 +46,7 @@ class UdpTransport final : public Transport {
       targets_[offset].set_port(static_cast<std::uint16_t>(options.port + offset));
     }
     if (Status status = bind_local(options); !status.ok()) return status;
-    set_options();
+    set_options(options.sharers);
     if (options.trains) {
       if (!TrainSender::offered(socket_.get())) sender_.give_up();
       facts_.offloads = std::string(sender_.trains() ? "UDP_SEGMENT" : "") +
@@ -178,7 +178,7 @@ class UdpTransport final : public Transport {
     return {};
   }
 
-  void set_options() noexcept {
+  void set_options(std::uint32_t sharers) noexcept {
     const int fd = socket_.get();
     mark_datagrams(fd, remote_.family());
     if (remote_.family() == AF_INET)
@@ -187,7 +187,7 @@ class UdpTransport final : public Transport {
       set_int(fd, IPPROTO_IPV6, IPV6_RECVERR, 1);
     grow_receive_buffer(fd);
     set_int(fd, SOL_SOCKET, SO_RXQ_OVFL, 1);
-    set_int(fd, SOL_SOCKET, SO_SNDBUF, kSendBufferBytes);
+    set_int(fd, SOL_SOCKET, SO_SNDBUF, kSendBufferBytes / static_cast<int>(sharers));
     // The kernel charges for whole buffers: twice the payload is a safe guess for large frames. An
     // eighth is left for control packets and for what arrives late.
     const std::size_t cost = std::max(kMinBufferCostBytes, 2 * facts_.path_datagram_bytes);

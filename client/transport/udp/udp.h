@@ -20,8 +20,9 @@ struct UdpOptions {
   std::uint16_t port = kDefaultPort;
   std::string local_address;  // empty: the kernel chooses
   std::size_t mtu_bytes = 1500;
-  bool trains = true;        // where the kernel has them
-  bool starts_late = false;  // what listens there may not yet: that nothing does is no event
+  bool trains = true;         // where the kernel has them
+  std::uint32_t sharers = 1;  // sockets that send through the same port at once
+  bool starts_late = false;   // what listens there may not yet: that nothing does is no event
 };
 
 // Resolves the host (may block as long as the system's resolver does) and opens the socket. Tells

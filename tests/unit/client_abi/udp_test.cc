@@ -136,6 +136,20 @@ TEST(Udp, SpeaksToEveryPortFromOneAndMarksItsDatagrams) {
   EXPECT_EQ(data.sender_port(), control.sender_port());
 }
 
+TEST(Udp, HandsTheKernelNoMoreForAPortThatSeveralShare) {
+  const auto buffer_bytes = [](std::uint32_t sharers) {
+    const auto transport = open_udp({.host = "127.0.2.1", .local_address = "", .sharers = sharers});
+    int bytes = 0;
+    socklen_t size = sizeof bytes;
+    EXPECT_TRUE(transport.ok());
+    EXPECT_EQ(::getsockopt(transport.value()->poll_fd(), SOL_SOCKET, SO_SNDBUF, &bytes, &size), 0);
+    return bytes;
+  };
+  const int alone = buffer_bytes(1);
+  EXPECT_LE(3 * buffer_bytes(3), alone);
+  EXPECT_GT(3 * buffer_bytes(3), alone - 10);
+}
+
 TEST(Udp, ReceivesFromTheApplianceAndFromNobodyElse) {
   Peer appliance("127.0.2.2");
   Peer stranger("127.0.2.3");
