@@ -1,11 +1,13 @@
 """One rank of the allreduce bench, for either side; allreduce.py starts it in a host of the lab.
 
-    allreduce_worker.py sluice|gloo ELEM_COUNT DTYPE MTU    RANK, WORLD_SIZE, addresses: environment
+    allreduce_worker.py sluice|gloo ELEM_COUNT[,ELEM_COUNT ...] DTYPE MTU
+
+RANK, WORLD_SIZE and addresses stand in the environment.
 
 It prints "ready" once joined. For each line "go" on standard input: a barrier, then one sum of
-ELEM_COUNT elements over all ranks, then one line of
-JSON with the monotonic clock's nanoseconds at start and end, which the ranks of one machine share.
-It checks every element of the sum: a side that is wrong prints no time. End of input ends it.
+tensors of so many elements (Gloo: of one of as many) over all ranks, then one line of JSON with the
+monotonic clock's nanoseconds at start and end, which the ranks of one machine share. It checks
+every element of the sum: a side that is wrong prints no time. End of input ends it.
 
 Both sum float32, which DTYPE says how to send: sluice in bfloat16 is its wire format, gloo in
 float16 what DDP's fp16 compression hook does. Narrowing and widening are within the time.
@@ -21,18 +23,23 @@ TIMEOUT_S = 120
 
 
 class SluiceSide:
-    def __init__(self, elem_count, dtype, mtu):
+    def __init__(self, elem_counts, dtype, mtu):
         import sluice
-        self.job = sluice.Job([("gradient", elem_count, "float32")], averaging="sum", mtu=mtu,
-                              wire=dtype)
+        self.elem_counts = elem_counts
+        self.names = [f"gradient{index}" for index in range(len(elem_counts))]
+        self.job = sluice.Job([(name, elem_count, "float32")
+                               for name, elem_count in zip(self.names, elem_counts)],
+                              averaging="sum", mtu=mtu, wire=dtype)
         self.job.barrier(timeout=TIMEOUT_S)
 
     def barrier(self):
         self.job.barrier(timeout=TIMEOUT_S)
 
     def sum(self, values):
-        self.job.submit("gradient", values)
-        self.job.wait("gradient", timeout=TIMEOUT_S)
+        for name, part in zip(self.names, values.split(self.elem_counts)):
+            self.job.submit(name, part)
+        for name in self.names:
+            self.job.wait(name, timeout=TIMEOUT_S)
 
     def stats(self):
         return self.job.stats()
@@ -42,7 +49,7 @@ class SluiceSide:
 
 
 class GlooSide:
-    def __init__(self, elem_count, dtype, mtu):
+    def __init__(self, elem_counts, dtype, mtu):
         import torch.distributed
         self.distributed = torch.distributed
         self.hook = dtype == "float16"
@@ -66,13 +73,13 @@ class GlooSide:
 
 def main():
     torch.set_num_threads(1)
-    name, elem_count, dtype, mtu = sys.argv[1:]
-    elem_count = int(elem_count)
+    name, elem_counts, dtype, mtu = sys.argv[1:]
+    elem_counts = [int(each) for each in elem_counts.split(",")]
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    side = {"sluice": SluiceSide, "gloo": GlooSide}[name](elem_count, dtype, int(mtu))
+    side = {"sluice": SluiceSide, "gloo": GlooSide}[name](elem_counts, dtype, int(mtu))
     # Small integers, exact in any order of summation and in every format, as their averages are,
     # that differ from rank to rank and neighbours.
-    pattern = torch.arange(elem_count, dtype=torch.int64).remainder_(13).to(torch.float32)
+    pattern = torch.arange(sum(elem_counts), dtype=torch.int64).remainder_(13).to(torch.float32)
     expected = pattern * world_size + world_size * (world_size - 1) // 2
     values = torch.empty_like(pattern)
     print("ready", flush=True)

@@ -31,7 +31,7 @@ def theory_s(setting):
 def simulator_s(program, setting):
     gbps = setting.mbps / 1000 * settings.FRAME_BYTES / FRAME_BYTES
     argv = [report.program(program), "--ports", setting.ports, "--levels", setting.levels,
-            "--gbps", gbps, "--elems", setting.elem_count]
+            "--gbps", gbps, "--elems", *setting.elems]
     argv += ["--plain"] if setting.mode == "plain" else []
     return json.loads(report.run_program([str(word) for word in argv], timeout_s=600))["step_s"]
 
@@ -41,7 +41,8 @@ def record(program, setting, repetitions):
     with CubeLab(setting.ports, setting.levels, mode=setting.mode, rate_mbps=setting.mbps) as cube:
         if setting.mode == "aggregated":
             cube.start_appliances(report.build_dir())
-        side = allreduce.Side(cube, "sluice", cube.workers, [setting.elem_count, "float32", 1500],
+        elem_counts = ",".join(map(str, setting.elems))
+        side = allreduce.Side(cube, "sluice", cube.workers, [elem_counts, "float32", 1500],
                               allreduce.sluice_env(cube))
         side.wait_ready()
         for repetition in range(repetitions + 1):  # the first one finds out about the windows
@@ -68,7 +69,7 @@ def rows(results):
     def ms(seconds):
         return f"{1e3 * seconds:.4g}"
 
-    return [[f"{setting.bytes / 1e6:.4g} MB", f"({setting.ports},{setting.levels})",
+    return [[f"{setting.bytes / 1e6:.4g} MB, {setting.what}", f"({setting.ports},{setting.levels})",
              setting.ports ** setting.levels, setting.mode, setting.mbps, ms(theory_s(setting)),
              ms(row["simulator_s"]), paper.cell(row["seconds"], text=ms),
              *(f"{each:.3f}" for each in against_theory(setting, row)),
@@ -78,7 +79,7 @@ def rows(results):
 
 def plot(results, folder):
     """Of the time in which a port carries the gradient, so that rates and sizes stand together."""
-    figure, axis = paper.figure_of(1, 1, (9, 3.6))
+    figure, axis = paper.figure_of(1, 1, (12, 3.6))
     places = range(len(results))
     whole_s = [theory_s(setting) / setting.share for setting in results]
     medians = [statistics.median(row["seconds"]) for row in results.values()]
@@ -95,7 +96,7 @@ def plot(results, folder):
                   [[each / whole for each, whole in zip(side, whole_s)] for side in spread],
                   fmt="none", ecolor="black", capsize=3)
     axis.set_xticks(list(places), [f"({one.ports},{one.levels})\n{one.mode}\n{one.mbps} Mb/s"
-                                   for one in results])
+                                   f"\n{one.what}" for one in results])
     axis.set_ylabel("synchronisation time, of P/C")
     axis.set_ylim(0, 1.25)
     axis.legend(ncols=3, loc="upper center")

@@ -90,11 +90,13 @@ class InLab(NamedTuple):
     levels: int
     mode: str
     mbps: int
-    elem_count: int  # full slices
+    elems: tuple
+    what: str = "uniform"  # full slices
 
     @property
     def key(self):
-        return f"lab/{self.ports}.{self.levels}/{self.mode}/{self.mbps}"
+        key = f"lab/{self.ports}.{self.levels}/{self.mode}/{self.mbps}"
+        return key if self.what == "uniform" else f"{key}/{self.what}"
 
     @property
     def share(self):
@@ -102,14 +104,15 @@ class InLab(NamedTuple):
 
     @property
     def bytes(self):
-        return 4 * self.elem_count
+        return 4 * sum(self.elems)
 
 
 # At two rates: where processors and not links set the time, they differ.
-LAB = [InLab(ports, levels, mode, mbps, elem_count)
+LAB = [InLab(ports, levels, mode, mbps, (elem_count,))
        for ports, levels, elem_count, rates in ((2, 2, 1_032_192, (20, 40)),
                                                 (3, 2, 1_161_216, (10, 20)))
        for mode in MODES for mbps in rates]
+MBPS = 20  # of the models
 
 
 def uniform(shapes, megabytes):
@@ -130,6 +133,7 @@ def with_other_ways(settings):
 
 
 MODELS = [Setting(model, *MODEL_SHAPE, mode) for model in SUB_MINIBATCHES for mode in MODES]
+LAB += [InLab(*MODEL_SHAPE, one.mode, MBPS, tuple(one.elems), one.what) for one in MODELS]
 LONG = with_slices(uniform((*SHAPES, ONE_LEVEL), MEGABYTES) + MODELS)
 LONG += [Setting("uniform", 4, 3, "aggregated", 33)]  # added: full slices twice
 LONG += [Setting("uniform", *shape, mode, megabytes, by_slices=True)

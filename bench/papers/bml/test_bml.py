@@ -83,13 +83,13 @@ def test_switches_that_send_the_way_up_first_keep_all_ports_busy():
 
 
 def test_the_lab_s_theory_counts_whole_frames_and_the_median_is_held_against_it():
-    setting = settings.InLab(2, 2, "plain", 20, 1000 * settings.CHUNK_ELEMS)
+    setting = settings.InLab(2, 2, "plain", 20, (1000 * settings.CHUNK_ELEMS,))
     assert in_namespaces.theory_s(setting) == pytest.approx(750 * 1500 * 8 / 20e6)
     row = {"simulator_s": 0.45, "seconds": [0.48, 0.9, 0.46], "cpu_s": [0.5, 0.5, 0.5], "cores": 2}
     assert in_namespaces.against_theory(setting, row) == pytest.approx([1, 0.48 / 0.45])
     assert in_namespaces.rows({setting: row}) == [[
-        "1.344 MB", "(2,2)", 4, "plain", 20, "450", "450", "480 [460 .. 900]", "1.000", "1.067",
-        "52 %"]]
+        "1.344 MB, uniform", "(2,2)", 4, "plain", 20, "450", "450", "480 [460 .. 900]", "1.000",
+        "1.067", "52 %"]]
 
 
 @pytest.mark.parametrize("mode, frames, shorter", [
