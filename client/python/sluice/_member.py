@@ -16,7 +16,7 @@ class Member:
         """Joins. `tensors`: _values.Tensor; `options`: sluice.Options; `resolved`: more fields of
         sluice_options."""
         self._library = library = _library.load()
-        self.rank = _settings.integer("RANK", options.rank)
+        self.rank = _settings.rank(options.rank, address)
         self.world_size = _settings.integer("WORLD_SIZE", options.world_size, least=1)
         self.address = _settings.address(address, self.rank)
         self.name = _settings.job_name(options.job)

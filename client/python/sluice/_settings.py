@@ -30,6 +30,7 @@
 
 import hashlib
 import os
+import re
 import secrets
 
 from sluice import errors
@@ -92,6 +93,26 @@ def integer(name, given, env=os.environ, default=None, least=0):
             f"{name} is not known: give {name.lower()}=..., or start the script with "
             f"'python3 -m sluice launch', torchrun or srun, which set {name}")
     return whole(f"{name}={text!r} in the environment", text, least)
+
+
+def rank(given, at, env=os.environ):
+    """This worker's, which its digits say too where it has the address `at`, a BCube's."""
+    text = at or env.get("SLUICE_ADDRESS", "")
+    cube = re.match(r"bcube://(\d+),(\d+)(?:\?(?:.*&)?digits=([^&]*))?", text)
+    digits = cube and (cube[3] or env.get("SLUICE_BCUBE_DIGITS"))
+    if not cube or given is not None or "RANK" in env or _SLURM["RANK"] in env:
+        return integer("RANK", given, env)
+    if not digits:
+        raise errors.InvalidArgument(
+            "neither RANK nor this worker's digits are known: give rank=..., start the script with "
+            "'python3 -m sluice launch', torchrun or srun, which set RANK, or say its place at "
+            f"level 0, 1, ... of {text}, digits=... in it or SLUICE_BCUBE_DIGITS")
+    ports, levels = int(cube[1]), int(cube[2])
+    found = [whole(f"digits {digits} of {text}", digit, 0, ports - 1)
+             for digit in digits.split(",")]
+    if len(found) != levels:
+        raise errors.InvalidArgument(f"digits {digits} of {text}: give {levels}, one a level")
+    return sum(digit * ports ** level for level, digit in enumerate(found))
 
 
 def expand(text, rank, env=os.environ):
