@@ -25,6 +25,8 @@
 | SLUICE_REPRODUCIBLE   | 1: sums in the order of ranks; read by the library itself |
 | SLUICE_DISABLE        | 1: sluice.torch.attach() does nothing |
 | SLUICE_STATS          | file for the job's counters (JSON) when it ends; '{rank}' is replaced |
+| SLUICE_METRICS        | HOST:PORT of this worker's page of metrics, for `top` and Prometheus; |
+|                       | LOCAL_RANK is added to the port |
 | RANK, WORLD_SIZE, ... | as torchrun and `python3 -m sluice launch` set them; else SLURM's |
 """
 
@@ -150,6 +152,20 @@ def disabled(env=os.environ):
         raise errors.InvalidArgument(
             f"SLUICE_DISABLE={text!r} in the environment: must be 1, to train without Sluice, or 0")
     return text == "1"
+
+
+def metrics(env=os.environ):
+    """(host, port) of this process's page of metrics; None if it shall have none."""
+    text = env.get("SLUICE_METRICS")
+    if not text:
+        return None
+    found = re.fullmatch(r"(\[.+\]|[^:\[\]]+):(\d+)", text)
+    local = integer("LOCAL_RANK", None, env, default=0)
+    if not found or not 0 < int(found[2]) <= 65535 - local:
+        raise errors.InvalidArgument(
+            f"SLUICE_METRICS={text!r} in the environment: must be HOST:PORT, an address of this "
+            f"machine and a port from 1 to {65535 - local}, for example 0.0.0.0:9600")
+    return found[1].strip("[]"), int(found[2]) + local
 
 
 def stats_file(rank, env=os.environ):
