@@ -78,13 +78,13 @@ def view(now, before):
         places = now.rows("sluice_worker_part_bytes_sent_total", "job", "rank", "thread", "level")
         missing = now.rows("sluice_worker_missing", "job", "rank", "missing")
         workers.append(Worker(
-            job, int(rank), int(value("world_size")), value("running") == 1,
-            int(value("steps_done_total")),
+            job, int(rank), int(value("world_size") or 0), value("running") == 1,
+            int(value("steps_done_total") or 0),
             per_second(value("steps_done_total"), value("steps_done_total", before), span_s),
             _part(now, before, span_s, "", job, rank),
             sorted(_part(now, before, span_s, "part_", job, rank, thread=key[2], level=key[3])
                    for key in places if key[:2] == (job, rank)),
-            value("stalled_seconds"),
+            value("stalled_seconds") or 0,
             sorted(int(key[2]) for key in missing if key[:2] == (job, rank))))
     return View(workers, span_s)
 
