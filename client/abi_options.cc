@@ -6,11 +6,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "aggregator/base/text.h"
 #include "client/abi_policy.h"
 #include "client/abi_store.h"
+#include "client/cube_address.h"
 
 namespace sluice::client {
 namespace {
@@ -100,9 +102,11 @@ Status check_options(const sluice_options& options) {
     return bad("options.world_size is " + std::to_string(options.world_size) + "; must be 1 to " +
                std::to_string(kMaxWorkers));
   }
-  if (options.rank >= options.world_size) {
+  const bool cube = std::string_view(options.address).starts_with(kCubeScheme);
+  if (options.rank >= options.world_size && !(cube && options.rank == SLUICE_RANK_BY_DIGITS)) {
     return bad("options.rank is " + std::to_string(options.rank) + "; must be below world_size " +
-               std::to_string(options.world_size));
+               std::to_string(options.world_size) +
+               (cube ? ", or SLUICE_RANK_BY_DIGITS where digits=... say it" : ""));
   }
   const std::string reproducible = text_or(std::getenv("SLUICE_REPRODUCIBLE"), "0");
   if (!reproducible.empty() && reproducible != "0" && reproducible != "1") {
@@ -176,6 +180,7 @@ void fill(const sluice_options& options, JoinRequest& request) {
   request.session.job_name = options.job_name;
   request.session.ordinal = static_cast<std::uint16_t>(options.ordinal);
   request.session.run_id = options.run_id;
+  static_assert(static_cast<std::uint16_t>(SLUICE_RANK_BY_DIGITS) == kRankByDigits);
   request.session.rank = Rank{static_cast<std::uint16_t>(options.rank)};
   request.session.world_size = static_cast<std::uint16_t>(options.world_size);
   request.session.secret = text_or(options.secret, "");

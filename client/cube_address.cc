@@ -87,7 +87,8 @@ std::string digits_of(const Bcube& bcube, std::uint32_t rank) {
   return digits;
 }
 
-Status check_digits(const Bcube& bcube, std::uint32_t rank, const std::string& digits) {
+// `rank` becomes theirs if it is kRankByDigits, else it must be.
+Status check_digits(const Bcube& bcube, const std::string& digits, std::uint32_t& rank) {
   const std::vector<std::string> parts = split(digits, ',');
   if (parts.size() != bcube.levels())
     return {StatusCode::kInvalidArgument, "digits " + digits + ": " + bcube.name() + " has " +
@@ -102,6 +103,7 @@ Status check_digits(const Bcube& bcube, std::uint32_t rank, const std::string& d
                                                 std::to_string(bcube.switch_ports() - 1)};
     named = named * bcube.switch_ports() + digit;
   }
+  if (rank == kRankByDigits) rank = named;
   if (named == rank) return {};
   return {StatusCode::kInvalidArgument, "digits " + digits + " are those of rank " +
                                             std::to_string(named) + ", but this is rank " +
@@ -133,7 +135,7 @@ Status check_addresses(const std::vector<std::vector<std::string>>& appliances, 
 }
 
 // Of all that a file lists, this worker's.
-Status take_from_file(const CubeFile& file, std::uint32_t rank, CubePlaces& places) {
+Status take_from_file(const CubeFile& file, CubePlaces& places) {
   const Bcube& bcube = places.bcube;
   const bool plain = places.mode == BcubeMode::kPlain;
   const std::uint32_t expected = plain ? bcube.servers() : bcube.switches_per_level();
@@ -159,10 +161,10 @@ Status take_from_file(const CubeFile& file, std::uint32_t rank, CubePlaces& plac
         hosts.push_back(row[bcube.server_at(level, index, digit)]);
       return hosts;
     };
-    places.appliances.push_back(of_switch(bcube.switch_of(rank, level)));
+    places.appliances.push_back(of_switch(bcube.switch_of(places.rank, level)));
     if (bcube.levels() > 1)
       places.stand_ins.push_back(
-          of_switch(bcube.switch_of(bcube.detour_neighbour(rank, level), level)));
+          of_switch(bcube.switch_of(bcube.detour_neighbour(places.rank, level), level)));
   }
   return check_addresses(file.appliances, plain ? "server" : "switch");
 }
@@ -187,7 +189,7 @@ Result<CubePlaces> parse_cube_address(std::string_view text, std::uint32_t rank,
     return bad(text, "n, the ports of a switch, and k, the levels, are two numbers");
   const Result<Bcube> bcube = Bcube::create(switch_ports, levels);
   if (!bcube.ok()) return bad(text, bcube.status().message());
-  if (rank >= bcube.value().servers())
+  if (rank >= bcube.value().servers() && rank != kRankByDigits)
     return bad(text, "rank " + std::to_string(rank) + ", but there are " +
                          std::to_string(bcube.value().servers()) + " servers");
   auto read = read_keys(text, question == std::string_view::npos ? "" : rest.substr(question + 1),
@@ -199,13 +201,16 @@ Result<CubePlaces> parse_cube_address(std::string_view text, std::uint32_t rank,
                                                  " and " + source_of(keys["levels"]) + "levels " +
                                                  keys["levels"].text + " are both given"
                                            : "where the appliances are is not said");
-  CubePlaces places{.bcube = bcube.value()};
+  CubePlaces places{.bcube = bcube.value(), .rank = rank};
   const auto blame = [&](const char* key, const std::string& why) {
     return bad(text, source_of(keys[key]) + why);
   };
   if (keys.contains("digits"))
-    if (Status status = check_digits(places.bcube, rank, keys["digits"].text); !status.ok())
+    if (Status status = check_digits(places.bcube, keys["digits"].text, places.rank); !status.ok())
       return blame("digits", status.message());
+  if (places.rank == kRankByDigits)
+    return bad(text, "neither a rank nor digits=... say which of its " +
+                         std::to_string(places.bcube.servers()) + " workers this is");
   if (keys.contains("mode"))
     if (Status status = set_mode(keys["mode"].text, places); !status.ok())
       return blame("mode", status.message());
@@ -220,7 +225,7 @@ Result<CubePlaces> parse_cube_address(std::string_view text, std::uint32_t rank,
       return blame("mode",
                    "mode " + keys["mode"].text + ", but " + path + " says " + file.value().mode);
     Status status = set_mode(file.value().mode, places);
-    if (status.ok()) status = take_from_file(file.value(), rank, places);
+    if (status.ok()) status = take_from_file(file.value(), places);
     if (!status.ok()) return blame_file({status.code(), path + ": " + status.message()});
     return places;
   }

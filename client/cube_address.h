@@ -5,9 +5,9 @@
 //   bcube://3,2?file=/etc/sluice/cube.toml             all workers' (`python3 -m sluice bcube
 //   plan`)
 //
-// Keys: levels, file, mode (aggregated or plain), digits (this worker's, from level 0 on: a check
-// of its rank). SLUICE_BCUBE_LEVELS, _FILE, _MODE and _DIGITS stand for keys that are not written:
-// where file or levels is, the variable of the other one is not read.
+// Keys: levels, file, mode (aggregated or plain), digits (this worker's, from level 0 on: they say
+// its rank, or check it). SLUICE_BCUBE_LEVELS, _FILE, _MODE and _DIGITS stand for keys that are not
+// written: where file or levels is, the variable of the other one is not read.
 #pragma once
 
 #include <functional>
@@ -21,10 +21,12 @@
 namespace sluice::client {
 
 inline constexpr std::string_view kCubeScheme = "bcube://";
+inline constexpr std::uint32_t kRankByDigits = UINT16_MAX;
 
 // What a worker must know of its BCube.
 struct CubePlaces {
   Bcube bcube;
+  std::uint32_t rank = 0;
   BcubeMode mode{};
   // By level, and there the switch's appliance; plain: those of its servers, by digit.
   std::vector<std::vector<std::string>> appliances;
@@ -44,7 +46,7 @@ struct CubeFile {
 Result<CubeFile> read_cube_file(const std::string& path);
 
 // Fails with the value, and with the variable's name where that is where it comes from.
-// `environment`: as std::getenv.
+// `environment`: as std::getenv. `rank`: kRankByDigits if only the digits say it.
 Result<CubePlaces> parse_cube_address(std::string_view text, std::uint32_t rank,
                                       const std::function<const char*(const char*)>& environment);
 

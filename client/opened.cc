@@ -209,7 +209,8 @@ Status resolve(JoinRequest& request) {
   if (!request.address.starts_with(kCubeScheme)) return {};
   const Result<CubePlaces> places = places_of(request);
   if (!places.ok()) return places.status();
-  const auto& [bcube, mode, appliances, stand_ins] = places.value();
+  const auto& [bcube, rank, mode, appliances, stand_ins] = places.value();
+  request.session.rank = Rank{static_cast<std::uint16_t>(rank)};
   if (Status status = bcube.check_world(request.session.world_size); !status.ok())
     return at_place(request, status);
   if (bcube.levels() == 1 && mode == BcubeMode::kAggregated) request.address = appliances[0][0];

@@ -1,5 +1,5 @@
 """`top` at the pages of a BCube's real appliances: what it reads off the names of the lanes' jobs,
-which the client gives them (client/bcube/relay_lanes.cc)."""
+which the client gives them (client/bcube/relay_lanes.cc). Without appliances: at the workers'."""
 
 import re
 import sys
@@ -22,6 +22,48 @@ PLACES = [(level, switch) for level in range(2) for switch in range(2)]
 # Of the switches of a level: thread, stage, way. Thread t begins at level t and turns at its last.
 LANES = {0: [(0, 0, "up"), (0, 0, "down"), (1, 1, "turn")],
          1: [(0, 1, "turn"), (1, 0, "up"), (1, 0, "down")]}
+
+
+# Takes steps until it is stopped.
+WORKER = """
+import time, numpy, sluice
+with sluice.Job([("weight", 4000, "float32")]) as job:
+    weight = numpy.zeros(4000, numpy.float32)
+    while True:
+        job.submit("weight", weight)
+        job.wait_step()
+        time.sleep(0.02)
+"""
+
+
+def test_without_appliances_the_workers_pages_are_one_job_and_show_its_detours():
+    with CubeLab(2, 2, plain_network=True, detours=True, mode="plain") as cube:
+        workers = [cube.popen(rank, [sys.executable, "-B", "-c", WORKER], env={
+            "SLUICE_ADDRESS": cube.url, "SLUICE_SECRET": "lab", "SLUICE_JOB": JOB,
+            "SLUICE_METRICS": "0.0.0.0:9600", "RANK": str(rank), "WORLD_SIZE": "4"})
+            for rank in range(4)]
+        pages = [f"10.99.0.{rank + 10}:9600" for rank in range(4)]
+
+        def shown():
+            command = [sys.executable, "-B", "-m", "sluice", "top", "--once", "--interval", "0.3"]
+            asking = cube.popen(0, [*command, *pages], env={"COLUMNS": "120"}, stdout=-1, text=True)
+            return asking.communicate(timeout=30)[0]
+
+        wait_until(lambda: f"{JOB}  BCube(2, 2)  4 of 4 workers answer here" in shown(), 30,
+                   "pages of all workers")
+        text = shown()
+        for rank, page in enumerate(pages):
+            assert re.search(rf"^ +{rank}  {page} +\d+ .*b/s ", text, re.M), text
+        for thread, stage, level in ((0, 0, 0), (0, 1, 1), (1, 0, 1), (1, 1, 0)):
+            assert re.search(rf"^ +{thread} +{stage} +{level} .*b/s ", text, re.M), text
+        assert "detoured" not in text
+        cube.switch(1, 0, up=False)
+        wait_until(lambda: re.search(r"^ +0 +1 +1 .* lanes detoured$", shown(), re.M), 30,
+                   "lanes of level 1 on another switch")
+        text = shown()
+        assert re.search(r"^ +1 +0 +1 .* lanes detoured$", text, re.M), text
+        assert not re.search(r"^ +[01] +[01] +0 .* detoured$", text, re.M), text
+        assert [worker.poll() for worker in workers] == [None] * 4, "one has failed"
 
 
 def scrape(cube, level, switch):

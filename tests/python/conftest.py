@@ -17,7 +17,7 @@ os.environ["PYTHONPATH"] = str(ROOT / "client" / "python")
 os.environ.setdefault("SLUICE_LIBRARY", str(BUILD / "client" / "libsluice.so"))
 for name in ("SLUICE_ADDRESS", "SLUICE_SECRET", "SLUICE_JOB", "SLUICE_RUN_ID", "SLUICE_DISABLE",
              "SLUICE_STATS", "SLUICE_POLICY", "SLUICE_K", "SLUICE_LATE", "SLUICE_TRACE",
-             "SLUICE_SCHEDULE", "SLUICE_WIRE", "SLUICE_PRUNE", "SLUICE_MEMORY",
+             "SLUICE_METRICS", "SLUICE_SCHEDULE", "SLUICE_WIRE", "SLUICE_PRUNE", "SLUICE_MEMORY",
              "SLUICE_BCUBE_FILE", "SLUICE_BCUBE_LEVELS", "SLUICE_BCUBE_MODE",
              "SLUICE_BCUBE_DIGITS", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR",
              "MASTER_PORT"):

@@ -20,9 +20,12 @@ def plan(library, tmp_path):
     return tmp_path / "cube" / "cube.toml"
 
 
-def joins_by_its_environment(rank):
+def joins_by_its_environment(rank, has_rank):
+    import os
     import numpy
     import sluice
+    if not has_rank:
+        del os.environ["RANK"]
     with sluice.Job([("weight", 1000, "float32")]) as job:
         weight = numpy.arange(1000, dtype=numpy.float32) + 4 * job.rank
         job.submit("weight", weight)
@@ -32,9 +35,11 @@ def joins_by_its_environment(rank):
         return job.rank, job.world_size, parts, bool((weight == numpy.arange(1000) + 6).all())
 
 
-def test_a_file_a_mode_and_digits_are_found_in_the_environment(plan, tmp_path):
+@pytest.mark.parametrize("has_rank", [True, False])
+def test_a_file_a_mode_and_digits_are_found_in_the_environment(plan, tmp_path, has_rank):
     cube = bcube.Cube(2, 2)
-    values = ranks.run(joins_by_its_environment, 4, tmp_path, environment={
+    arguments = {"has_rank": has_rank}
+    values = ranks.run(joins_by_its_environment, 4, tmp_path, arguments=arguments, environment={
         "SLUICE_ADDRESS": "bcube://2,2", "SLUICE_SECRET": "cube", "SLUICE_BCUBE_FILE": str(plan),
         "SLUICE_BCUBE_MODE": "plain"}, own=lambda rank: {
             "SLUICE_BCUBE_DIGITS": ",".join(map(str, cube.digits(rank)))})

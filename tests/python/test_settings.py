@@ -28,6 +28,27 @@ def test_slurm_tells_the_rank_where_no_launcher_does():
     assert _settings.expand("{rank}-{local_rank}", 5, slurm) == "5-1"
 
 
+def test_digits_say_the_rank_over_a_bcube_where_nothing_else_does():
+    env = {"SLUICE_ADDRESS": "bcube://3,2?file=x", "SLUICE_BCUBE_DIGITS": "2,1"}
+    assert _settings.rank(None, None, env) == 5
+    assert _settings.rank(None, "bcube://3,2?digits=1,2&file=x", env) == 7
+    assert _settings.rank(None, "bcube://2,3?file=x&digits=0,1,1", {}) == 6
+    assert _settings.rank(4, None, env) == 4, "the library compares the two"
+    assert _settings.rank(None, None, {**env, "RANK": "3"}) == 3
+    assert _settings.rank(None, None, {**env, "SLURM_PROCID": "2"}) == 2
+    with pytest.raises(errors.InvalidArgument, match="^RANK is not known"):
+        _settings.rank(None, "udp://10.0.0.1", env)
+
+
+@pytest.mark.parametrize("digits, words", [
+    ("", "neither RANK nor .* digits are known: give rank=.* SLUICE_BCUBE_DIGITS"),
+    ("2", "digits 2 of bcube://3,2: give 2, one a level"), ("2,1,0", "give 2, one a level"),
+    ("2,3", "digits 2,3 of bcube://3,2: must be a whole number from 0 to 2"), ("x,1", "0 to 2")])
+def test_digits_that_say_no_rank_are_refused_by_value(digits, words):
+    with pytest.raises(errors.InvalidArgument, match=words):
+        _settings.rank(None, "bcube://3,2", {"SLUICE_BCUBE_DIGITS": digits})
+
+
 def test_the_address_gets_the_rank_and_the_local_rank():
     env = {"SLUICE_ADDRESS": "vhost://10.0.0.1/run/{local_rank}-{rank}.sock", "LOCAL_RANK": "1"}
     assert _settings.address(None, 5, env) == "vhost://10.0.0.1/run/1-5.sock"

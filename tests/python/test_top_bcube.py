@@ -235,14 +235,14 @@ def test_into_a_pipe_several_appliances_are_one_frame_though_one_is_away():
         two.text = lambda: _switch_page(1, 0, 10 * len(two.paths))
         done = run_top(one.address, away, two.address, "--interval", "0.3", COLUMNS="150")
     assert done.returncode == 0, done.stderr
-    assert "3 appliances, 1 unreachable" in done.stdout and "2 of 6 switches" in done.stdout
+    assert "3 pages, 1 unreachable" in done.stdout and "2 of 6 switches" in done.stdout
     assert re.search(rf"^{away}: no answer .Connection refused", done.stdout, re.M)
 
 
 def test_appliances_of_which_none_answers_or_one_is_given_twice_are_refused():
     addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     done = run_top(*addresses)
-    assert done.returncode == 1 and "none of 2 appliances answers" in done.stderr
+    assert done.returncode == 1 and "none of 2 pages answers" in done.stderr
     done = run_top("box", "a", "box:9464")
     assert done.returncode == 2
     assert "box:9464: http://box:9464/metrics is given twice" in done.stderr

@@ -173,6 +173,9 @@ typedef enum sluice_update {
 /* staleness_bound of an asynchronous store. */
 #define SLUICE_NO_BOUND UINT32_MAX
 
+/* options.rank over bcube://, where the digits of the address or of SLUICE_BCUBE_DIGITS say it. */
+#define SLUICE_RANK_BY_DIGITS UINT32_MAX
+
 typedef enum sluice_log_level {
   SLUICE_LOG_ERROR = 0,
   SLUICE_LOG_WARN = 1,
@@ -217,7 +220,7 @@ typedef struct sluice_options {
                                 169.254.0.0/16 (vhost) */
   uint64_t run_id;           /* of this launch: the same on every rank, another for every launch */
   uint32_t ordinal;          /* which job of this process: 0, or 1, 2 .. for further models */
-  uint32_t rank;             /* below world_size */
+  uint32_t rank;             /* below world_size, or SLUICE_RANK_BY_DIGITS */
   uint32_t world_size;       /* 1 to 1024. Required. */
   uint32_t mtu;              /* of the path to the appliance, bytes of an IP packet; default 1500 */
   uint32_t chunk_bytes;      /* gradient bytes per packet, a multiple of 64; 0: the most that mtu

@@ -3,7 +3,7 @@
 import ctypes
 import logging
 
-from sluice import _abi, _library, _memory, _settings, errors
+from sluice import _abi, _library, _memory, _page, _settings, errors
 from sluice._handle import Handle
 
 _log = logging.getLogger("sluice")
@@ -16,10 +16,12 @@ class Member:
         """Joins. `tensors`: _values.Tensor; `options`: sluice.Options; `resolved`: more fields of
         sluice_options."""
         self._library = library = _library.load()
-        self.rank = _settings.integer("RANK", options.rank)
+        self.rank = _settings.rank(options.rank, address)
         self.world_size = _settings.integer("WORLD_SIZE", options.world_size, least=1)
         self.address = _settings.address(address, self.rank)
         self.name = _settings.job_name(options.job)
+        self.label = self.name + (f"/{options.ordinal}" if options.ordinal else "")  # of metrics
+        page = _settings.metrics()
         self.tensors = tensors
         self._stall_report_s = options.stall_report
         self._held = {}  # what must stay alive while it is in flight
@@ -34,6 +36,7 @@ class Member:
                 raise
             raise errors.TimedOut(f"{error}. Ranks of other processes cannot come to an inproc:// "
                                   "address, which is this process's") from None
+        _page.show(self, page)
 
     def _structs(self):
         structs = (_abi.Tensor * len(self.tensors))()

@@ -25,11 +25,14 @@
 | SLUICE_REPRODUCIBLE   | 1: sums in the order of ranks; read by the library itself |
 | SLUICE_DISABLE        | 1: sluice.torch.attach() does nothing |
 | SLUICE_STATS          | file for the job's counters (JSON) when it ends; '{rank}' is replaced |
+| SLUICE_METRICS        | HOST:PORT of this worker's page of metrics, for `top` and Prometheus; |
+|                       | LOCAL_RANK is added to the port |
 | RANK, WORLD_SIZE, ... | as torchrun and `python3 -m sluice launch` set them; else SLURM's |
 """
 
 import hashlib
 import os
+import re
 import secrets
 
 from sluice import errors
@@ -94,6 +97,26 @@ def integer(name, given, env=os.environ, default=None, least=0):
     return whole(f"{name}={text!r} in the environment", text, least)
 
 
+def rank(given, at, env=os.environ):
+    """This worker's, which its digits say too where it has the address `at`, a BCube's."""
+    text = at or env.get("SLUICE_ADDRESS", "")
+    cube = re.match(r"bcube://(\d+),(\d+)(?:\?(?:.*&)?digits=([^&]*))?", text)
+    digits = cube and (cube[3] or env.get("SLUICE_BCUBE_DIGITS"))
+    if not cube or given is not None or "RANK" in env or _SLURM["RANK"] in env:
+        return integer("RANK", given, env)
+    if not digits:
+        raise errors.InvalidArgument(
+            "neither RANK nor this worker's digits are known: give rank=..., start the script with "
+            "'python3 -m sluice launch', torchrun or srun, which set RANK, or say its place at "
+            f"level 0, 1, ... of {text}, digits=... in it or SLUICE_BCUBE_DIGITS")
+    ports, levels = int(cube[1]), int(cube[2])
+    found = [whole(f"digits {digits} of {text}", digit, 0, ports - 1)
+             for digit in digits.split(",")]
+    if len(found) != levels:
+        raise errors.InvalidArgument(f"digits {digits} of {text}: give {levels}, one a level")
+    return sum(digit * ports ** level for level, digit in enumerate(found))
+
+
 def expand(text, rank, env=os.environ):
     """Replaces '{rank}' and '{local_rank}'."""
     local = env.get("LOCAL_RANK", env.get(_SLURM["LOCAL_RANK"], str(rank)))
@@ -129,6 +152,20 @@ def disabled(env=os.environ):
         raise errors.InvalidArgument(
             f"SLUICE_DISABLE={text!r} in the environment: must be 1, to train without Sluice, or 0")
     return text == "1"
+
+
+def metrics(env=os.environ):
+    """(host, port) of this process's page of metrics; None if it shall have none."""
+    text = env.get("SLUICE_METRICS")
+    if not text:
+        return None
+    found = re.fullmatch(r"(\[.+\]|[^:\[\]]+):(\d+)", text)
+    local = integer("LOCAL_RANK", None, env, default=0)
+    if not found or not 0 < int(found[2]) <= 65535 - local:
+        raise errors.InvalidArgument(
+            f"SLUICE_METRICS={text!r} in the environment: must be HOST:PORT, an address of this "
+            f"machine and a port from 1 to {65535 - local}, for example 0.0.0.0:9600")
+    return found[1].strip("[]"), int(found[2]) + local
 
 
 def stats_file(rank, env=os.environ):

@@ -13,7 +13,7 @@ from sluice._top_text import (ALARM, LIVE_DROPS, MIN_RANKS, TITLE, drop_table, d
                               line, new_table, number, plural, rank_table, share)
 
 _RATES = ("steps/s", "p50")
-_WIDE = 100  # columns
+WIDE = 100  # columns
 
 
 class Box(NamedTuple):
@@ -83,7 +83,7 @@ def _span(values):
     return str(low) if low == high else f"{low} to {high}"
 
 
-def _table(*headings):
+def wrapping_table(*headings):
     """Whose last column, of remarks, is the one that becomes narrow first, on more lines."""
     table = new_table(*headings, "<")
     table.columns[-1].no_wrap = False
@@ -93,13 +93,13 @@ def _table(*headings):
 def _rates(jobs, columns, rate):
     """Cells that a narrow window does without."""
     return [number(rate(job.step_rate for job in jobs)),
-            duration(_greatest(job.step_s for job in jobs))] if columns >= _WIDE else []
+            duration(_greatest(job.step_s for job in jobs))] if columns >= WIDE else []
 
 
 def _switch_table(found, columns):
     replaced = {(one.cube.level, one.cube.stands_in_for): one for one in found if one.stands_in}
-    table = _table("switch", "<appliance", "step", *_RATES[:columns >= _WIDE and 2], "<latest",
-                   "behind")
+    table = wrapping_table("switch", "<appliance", "step", *_RATES[:columns >= WIDE and 2],
+                           "<latest", "behind")
     for one in found:
         cube, jobs, marks = one.cube, [lane.job for lane in one.cube.lanes], []
         late = _latest([(one, lane) for lane in cube.lanes])
@@ -133,8 +133,8 @@ def _lane_table(found, columns):
         for lane in one.cube.lanes if not one.box.problem else ():
             key = (*lane.order, lane.stage, lane.way, one.cube.level)
             lanes.setdefault(key, []).append((one, lane))
-    table = _table("thread", "stage", "<way", "level", "step", *_RATES[:columns >= _WIDE and 2],
-                   "<latest", "behind")
+    table = wrapping_table("thread", "stage", "<way", "level", "step",
+                           *_RATES[:columns >= WIDE and 2], "<latest", "behind")
     for (thread, _, _, stage, way, level), each in sorted(lanes.items()):
         jobs, late = [lane.job for _, lane in each], _latest(each)
         rank = late and late[1].job.ranks[0]
@@ -164,13 +164,19 @@ def _cube_lines(name, found, columns):
     yield line("")
 
 
-def _box_lines(boxes):
-    """Those that do not answer first."""
-    table = new_table("<appliance", "jobs", "ports up", "in", "out", "queued", "dropped", "busy")
+def silent_lines(boxes):
     for box in boxes:
         if box.problem or box.view is None:
             age = f"numbers are {duration(box.age_s)} old" if box.view else "never seen"
             yield line(f"{box.name}: {box.problem or 'no answer yet'}, {age}", ALARM)
+
+
+def _box_lines(boxes):
+    """Those that do not answer first."""
+    yield from silent_lines(boxes)
+    table = new_table("<appliance", "jobs", "ports up", "in", "out", "queued", "dropped", "busy")
+    for box in boxes:
+        if box.problem or box.view is None:
             continue
         ports = box.view.ports
 

@@ -27,7 +27,7 @@ from rich.console import Console, Group
 from rich.segment import SegmentLines
 from rich.text import Text
 
-from sluice import _top_boxes, _top_model, _top_text
+from sluice import _top_boxes, _top_model, _top_text, _top_workers
 
 _TIMEOUT_S = 3.0
 _WINDOW_S = 10.0  # rates are about this long, or a few intervals when those are longer
@@ -62,8 +62,8 @@ def fetch(url, timeout_s=_TIMEOUT_S):
     """
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     hint = ("is sluiced running, and is this the metrics.address of its configuration (default "
-            "127.0.0.1:9464)? On another machine give its address: python3 -m "
-            "sluice top HOST:PORT")
+            "127.0.0.1:9464), or the SLUICE_METRICS of a worker? On another machine give its "
+            "address: python3 -m sluice top HOST:PORT")
     try:
         with opener.open(url, timeout=timeout_s) as answer:
             body = answer.read(_MAX_BYTES + 1)
@@ -81,9 +81,14 @@ def fetch(url, timeout_s=_TIMEOUT_S):
         raise Unusable(url, f"not a page of metrics ({error}), it begins with {body[:40]!r}",
                        hint) from None
     scrape = _top_model.Scrape(families, time.monotonic())
-    if "sluice_jobs" not in scrape.samples:
-        raise Unusable(url, "metrics of something else, without sluice_jobs", hint)
+    if "sluice_jobs" not in scrape.samples and not _is_workers(scrape):
+        raise Unusable(url, "metrics of something else, without sluice_jobs or sluice_worker_jobs",
+                       hint)
     return scrape
+
+
+def _is_workers(scrape):
+    return "sluice_worker_jobs" in scrape.samples
 
 
 class History:
@@ -106,13 +111,15 @@ class History:
     def view(self):
         """None before the first scrape."""
         if self._view is None and self._scrapes:
-            self._view = _top_model.view(self._scrapes[-1], self._scrapes[0])
+            kind = _top_workers if _is_workers(self._scrapes[-1]) else _top_model
+            self._view = kind.view(self._scrapes[-1], self._scrapes[0])
         return self._view
 
 
 def _restarted(scrape, before):
-    """Whether the appliance's counters began again."""
-    now, then = (sum(one.rows("sluice_lcore_loops_total", "lcore").values())
+    """Whether counters of the appliance, or of a worker's job, began again."""
+    now, then = (sum(one.rows("sluice_lcore_loops_total", "lcore").values()) +
+                 sum(one.rows("sluice_worker_packets_sent_total", "job", "rank").values())
                  for one in (scrape, before))
     return now < then
 
@@ -187,7 +194,7 @@ def _first_answers(asked):
     error = asked[0].error
     if all(one.error is not None for one in asked):
         raise error if len(asked) == 1 else Unusable(
-            f"none of {len(asked)} appliances answers, the first one, {asked[0].url}",
+            f"none of {len(asked)} pages answers, the first one, {asked[0].url}",
             error.what, error.hint)
 
 
@@ -305,6 +312,11 @@ class Live:
 
 def _frame(asked, columns, rows=None):
     boxes = [one.box() for one in asked]
+    appliances = [box for box in boxes if isinstance(box.view, _top_model.View)]
+    if any(isinstance(box.view, _top_workers.View) for box in boxes):
+        others = [box for box in boxes if box not in appliances]
+        return Group(_top_workers.frame(others, columns),
+                     *([_top_boxes.frame(appliances, columns, rows)] if appliances else ()))
     if len(boxes) == 1:
         return _top_text.frame(boxes[0].view, columns, rows)
     return _top_boxes.frame(boxes, columns, rows)
@@ -313,7 +325,7 @@ def _frame(asked, columns, rows=None):
 def _heading(asked):
     span_s = max((box.view.span_s for one in asked if (box := one.box()).view), default=0)
     span = f"  rates over {span_s:.0f} s" if span_s >= 1 else ""
-    where = asked[0].url if len(asked) == 1 else f"{len(asked)} appliances"
+    where = asked[0].url if len(asked) == 1 else f"{len(asked)} pages"
     silent = sum(one.error is not None for one in asked)
     if silent and len(asked) > 1:
         where += f", {silent} unreachable"

@@ -181,7 +181,7 @@ class View(NamedTuple):
     span_s: float
 
 
-def _rate(new, old, span_s):
+def per_second(new, old, span_s):
     if new is None or old is None or new < old or span_s <= 0:
         return None
     return (new - old) / span_s
@@ -266,7 +266,7 @@ def _ranks(now, before, name, span_s):
             return scrape.rows(metric, "job", "rank").get(key)
 
         def rate(metric):
-            return _rate(total(metric), total(metric, before), span_s)
+            return per_second(total(metric), total(metric, before), span_s)
 
         duration = durations.get(key)
         lag = quantile(_recent(lags.get(key, {}), old_lags.get(key, {})), 0.5)
@@ -310,7 +310,7 @@ def _job(now, before, name, span_s):
     return Job(
         name=name, state=state, members=members, world_size=world_size,
         absent=[rank for rank in range(world_size) if rank not in present], step=step,
-        step_rate=_rate(step, before.value("sluice_job_step", job=name), span_s),
+        step_rate=per_second(step, before.value("sluice_job_step", job=name), span_s),
         step_s=quantile(_recent(*durations), 0.5), k=int(k) if k else None, policy=policy[0],
         late=policy[1], noise_scale=noise_scale,
         signs_flipped=now.value("sluice_job_signs_flipped_ratio", job=name), ranks=ranks,
@@ -348,7 +348,7 @@ def _ports(now, before, span_s):
             drops[port] += sign * value
 
     def rate(metric, name, factor=1):
-        found = _rate(now.value(metric, port=name), before.value(metric, port=name), span_s)
+        found = per_second(now.value(metric, port=name), before.value(metric, port=name), span_s)
         return None if found is None else found * factor
 
     return [Port(
@@ -358,7 +358,7 @@ def _ports(now, before, span_s):
         rx_packets=rate("sluice_port_rx_packets_total", name),
         tx_packets=rate("sluice_port_tx_packets_total", name),
         queue_packets=now.value("sluice_port_queue_packets", 0, port=name),
-        drop_rate=_rate(drops[name], 0, span_s))
+        drop_rate=per_second(drops[name], 0, span_s))
         for (name,) in now.rows("sluice_port_rx_packets_total", "port")]
 
 
@@ -368,7 +368,7 @@ def _drops(now, before, span_s):
 
     def add(where, reason, value, old):
         if value:
-            found.append(Drop(where, reason, value, _rate(value, old, span_s)))
+            found.append(Drop(where, reason, value, per_second(value, old, span_s)))
 
     for metric, where in (("sluice_packets_total", "appliance"),
                           ("sluice_own_dropped_packets_total", "sent by it")):

@@ -1,9 +1,10 @@
-"""`python3 -m sluice top`: a live view of jobs at appliances, from their /metrics alone.
+"""`python3 -m sluice top`: a live view of jobs, from the /metrics of appliances or workers alone.
 
 Shows each job's step rate, k, who is late and by how much, whom the oldest open chunk waits for,
 drops by reason, and the ports; of several appliances those of a BCube as one job, and who does not
-answer. On a terminal it redraws until q; into a file or a pipe it prints
-one frame. Needs rich and prometheus_client (Debian: python3-rich, python3-prometheus-client).
+answer; of workers (SLUICE_METRICS) a job by worker, and by thread and level. On a terminal it
+redraws until q; into a file or a pipe it prints one frame. Needs rich and prometheus_client
+(Debian: python3-rich, python3-prometheus-client).
 """
 
 import os
@@ -33,7 +34,8 @@ def metrics_url(address):
 def add_arguments(parser):
     parser.add_argument("address", nargs="*", metavar="ADDRESS",
                         help="HOST or HOST:PORT of an appliance's metrics, its metrics.address "
-                             f"(default {DEFAULT_ADDRESS}); several are shown as one")
+                             f"(default {DEFAULT_ADDRESS}), or of a worker's, its "
+                             "SLUICE_METRICS; several are shown as one")
     parser.add_argument("--url", help="the whole URL, when something stands before the appliance")
     parser.add_argument("--interval", type=float, default=2.0, metavar="S",
                         help="seconds between scrapes (default 2)")

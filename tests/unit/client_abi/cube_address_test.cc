@@ -36,9 +36,10 @@ class CubeAddress : public testing::Test {
     write("plain", R"(["inproc://a", "inproc://b", "inproc://c", "inproc://d"])",
           R"(["inproc://e", "inproc://f", "inproc://g", "inproc://h"])");
   }
-  // What rank 1 of BCube(2, 2) reads.
-  static Result<CubePlaces> parse(const std::string& query, const Environment& environment = {}) {
-    return parse_cube_address("bcube://2,2" + query, 1, [&](const char* name) -> const char* {
+  // What a rank of BCube(2, 2) reads.
+  static Result<CubePlaces> parse(const std::string& query, const Environment& environment = {},
+                                  std::uint32_t rank = 1) {
+    return parse_cube_address("bcube://2,2" + query, rank, [&](const char* name) -> const char* {
       const auto found = environment.find(name);
       return found == environment.end() ? nullptr : found->second.c_str();
     });
@@ -179,6 +180,24 @@ TEST_F(CubeAddress, ComparesTheDigitsThatTheEnvironmentNames) {
   EXPECT_EQ(places_of(by_levels + "&digits=1,0", other).size(), 2u);
   EXPECT_THAT(refusal_of(by_levels + "&digits=0,1", own),
               AllOf(HasSubstr("those of rank 2"), Not(HasSubstr("SLUICE_BCUBE_DIGITS"))));
+}
+
+TEST_F(CubeAddress, TakesTheRankOfTheDigitsWhereNoneIsGiven) {
+  const auto taken = [&](const std::string& query, const Environment& environment = {}) {
+    return parse(query, environment, kRankByDigits);
+  };
+  write_plain();
+  const Result<CubePlaces> places = taken(by_file + "&digits=0,1");
+  ASSERT_TRUE(places.ok()) << places.status().message();
+  EXPECT_EQ(places.value().rank, 2u);
+  EXPECT_THAT(places.value().appliances, ElementsAre(ElementsAre("inproc://c", "inproc://d"),
+                                                     ElementsAre("inproc://e", "inproc://g")));
+  const Result<CubePlaces> named = taken(by_levels, {{"SLUICE_BCUBE_DIGITS", "1,1"}});
+  ASSERT_TRUE(named.ok()) << named.status().message();
+  EXPECT_EQ(named.value().rank, 3u);
+  EXPECT_THAT(taken(by_levels).status().message(),
+              HasSubstr("neither a rank nor digits=... say which of its 4 workers this is"));
+  EXPECT_THAT(taken(by_levels + "&digits=0,2").status().message(), HasSubstr("digit 2 of level 1"));
 }
 
 TEST_F(CubeAddress, NamesTheVariableOfDigitsThatNoRankHas) {

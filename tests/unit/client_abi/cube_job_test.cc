@@ -113,7 +113,23 @@ TEST(CubeJobs, SumOverServersWhoServeEachOther) {
   }
 }
 
-// The others are late, and one of them goes on alone when all have left.
+TEST(CubeJobs, TakeTheirRanksOfTheirDigits) {
+  for (const Cube& cube : {Cube{2, 2, "digits22"}, Cube{2, 1, "digits21"}})
+    on_every_rank(cube.servers(), [&](std::uint32_t rank) {
+      Options options = cube.options(rank);
+      options.address += "&digits=" + std::to_string(rank % 2);
+      if (cube.k == 2) options.address += "," + std::to_string(rank / 2);
+      options.rank = SLUICE_RANK_BY_DIGITS;
+      Job job(options, {{"t", 8}});
+      std::uint8_t told = 0;
+      for (std::uint32_t root = 0; root < cube.servers(); ++root) {
+        told = static_cast<std::uint8_t>(rank);
+        job.broadcast(root, &told, 1, kLong);
+        EXPECT_EQ(told, root);
+      }
+    });
+}
+
 // With whoever gives the appliance's own address, and with all that an appliance can do.
 TEST(CubeJobs, OfOneSwitchThatSumsAreOrdinaryJobs) {
   const Cube cube{3, 1, "onebox"};
@@ -136,6 +152,7 @@ TEST(CubeJobs, OfOneSwitchThatSumsAreOrdinaryJobs) {
               AllOf(HasSubstr("world size 4"), HasSubstr("bcube(3,1) has 3 servers")));
 }
 
+// The others are late, and one of them goes on alone when all have left.
 TEST(CubeJobs, WaitForServersThatStartLateAndDoNotMissThoseThatLeave) {
   const Cube cube{2, 2, "late22"};
   const std::string file = cube.write_plain_file("udp://127.0.LEVEL.SERVER:17720");

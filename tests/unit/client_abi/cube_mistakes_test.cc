@@ -80,6 +80,14 @@ TEST(CubeMistakes, NameWhatTheyCannotDo) {
   EXPECT_THAT(address(cube.address(1) + "&digits=0,1"),
               AllOf(HasSubstr("of rank 2"), HasSubstr("rank 1, whose digits are 1,0")));
   EXPECT_THAT(address(cube.address(1) + "&digits=0,2"), HasSubstr("digit 2 of level 1"));
+  EXPECT_THAT(refusal([](Options& o) { o.rank = SLUICE_RANK_BY_DIGITS; }),
+              HasSubstr("neither a rank nor digits=... say which of its 4 workers this is"));
+  EXPECT_THAT(refusal([](Options& o) { o.rank = 4; }), HasSubstr("or SLUICE_RANK_BY_DIGITS"));
+  EXPECT_THAT(refusal([&](Options& o) {
+                o.address = cube.at(0, 0);
+                o.rank = SLUICE_RANK_BY_DIGITS;
+              }),
+              AllOf(HasSubstr("below world_size 4"), Not(HasSubstr("DIGITS"))));
   EXPECT_THAT(address("bcube://2,2?levels=inproc://x,inproc://x"),
               AllOf(HasSubstr("level 0"), HasSubstr("level 1"), HasSubstr("inproc://x")));
   EXPECT_THAT(address("bcube://2,2?levels=inproc://x"), HasSubstr("1 addresses"));
