@@ -52,7 +52,8 @@ void plan_queues(const DeviceOffers& offers, const DeviceKind& kind, PortPlan& p
 }  // namespace
 
 PortPlan plan_port(const DeviceOffers& offers, const DeviceKind& kind) noexcept {
-  PortPlan plan{.shares_payloads = offers.multi_segment};
+  // vhost's driver copies frames anyway, those of a single buffer four at a time into packed rings.
+  PortPlan plan{.shares_payloads = offers.multi_segment && !kind.shared_memory};
   plan_queues(offers, kind, plan);
   if (kind.shared_memory) {
     plan.rx = ChecksumsBy::kNobody;

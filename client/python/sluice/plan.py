@@ -24,7 +24,7 @@ from sluice.job import Job
 
 SELF_TEST_BYTES = 8 << 20  # a rank and step
 SELF_TEST_S = 2.0
-SELF_TEST_RANKS = 4  # at most: eight cost a box as much each, two a quarter less
+SELF_TEST_RANKS = 4  # at most: eight cost a box as much each, two a seventh less
 _JOIN_S = 20
 
 

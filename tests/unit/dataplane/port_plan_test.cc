@@ -53,11 +53,11 @@ TEST(PortPlan, DecidesEachChecksumByItself) {
   }
 }
 
-TEST(PortPlan, APayloadIsSharedWhereTheDeviceSendsFramesInParts) {
-  for (const bool shared_memory : {false, true}) {
-    EXPECT_TRUE(
-        plan_port({.multi_segment = true}, {.shared_memory = shared_memory}).shares_payloads);
-    EXPECT_FALSE(plan_port({}, {.shared_memory = shared_memory}).shares_payloads);
+TEST(PortPlan, APayloadIsSharedWhereTheDeviceSendsFramesInPartsButNotThroughSharedMemory) {
+  for (const bool multi_segment : {false, true}) {
+    const DeviceOffers offers{.multi_segment = multi_segment};
+    EXPECT_EQ(plan_port(offers, {}).shares_payloads, multi_segment);
+    EXPECT_FALSE(plan_port(offers, {.shared_memory = true}).shares_payloads);
   }
 }
 
