@@ -4,8 +4,8 @@ What is counted is payload bytes: those that one contribution brings. The kernel
 the accumulator and writes it; memcpy reads them and writes the same accumulator. So the kernel
 moves half as much again between core and cache as memcpy does.
 
-Of the fused kernels what is counted is the gradient's bytes, or the sum's, in float32. A result is
-made where its sum stands, as in a slot.
+Of the fused kernels what is counted is the gradient's bytes, or the sum's, in float32. A result in
+float32 is made where its sum stands, as in a slot.
 
 Time is the thread's CPU time, not the wall clock: another process on the core does not count, but
 the caches that it dirtied do.
