@@ -4,7 +4,8 @@ What is counted is payload bytes: those that one contribution brings. The kernel
 the accumulator and writes it; memcpy reads them and writes the same accumulator. So the kernel
 moves half as much again between core and cache as memcpy does.
 
-Of the fused kernels of the narrow formats what is counted is the gradient's bytes, in float32.
+Of the fused kernels what is counted is the gradient's bytes, or the sum's, in float32. A result in
+float32 is made where its sum stands, as in a slot.
 
 Time is the thread's CPU time, not the wall clock: another process on the core does not count, but
 the caches that it dirtied do.
@@ -28,9 +29,14 @@ ROWS = [
     ("bfloat16", 256 << 10, "bfloat16, 256 KiB"),
     ("int8_chunks", 256 << 10, "int8, 256 KiB in 1 KiB calls"),
 ] + [(f"{kernel}_{wire}", 256 << 10, f"{text} {wire}, 256 KiB of float32 in 1 KiB calls")
-     for kernel, text in (("pack", "gradient + residual to"), ("residual", "what is lost to"),
-                          ("mean", "unbiased mean in"))
-     for wire in ("float16", "bfloat16", "int8")]
+     for kernel, text, wires in (
+         ("result", "a result and its checksum in", ("float32", "bfloat16")),
+         ("signs", "the same with its signs, in", ("float32", "bfloat16")),
+         ("norm", "the same with its squared norm, in", ("float32", "bfloat16")),
+         ("pack", "gradient + residual to", ("float16", "bfloat16", "int8")),
+         ("residual", "what is lost to", ("float16", "bfloat16", "int8")),
+         ("mean", "unbiased mean in", ("float16", "bfloat16", "int8")))
+     for wire in wires]
 # A call of 1 KiB is compared with memcpy in calls of 1 KiB.
 REFERENCE = {side: "memcpy_chunks" for side, _, _ in ROWS if "_" in side}
 BIG_ROW_NEEDS_BYTES = 5 << 29

@@ -13,8 +13,10 @@
 #include <string_view>
 
 #include "aggregator/base/check.h"
+#include "aggregator/base/policy_options.h"
 #include "aggregator/core/fold.h"
 #include "aggregator/core/narrow.h"
+#include "aggregator/core/signs.h"
 
 namespace sluice::agg {
 namespace {
@@ -67,14 +69,17 @@ void bench_fold(benchmark::State& state, Buffers buffers, std::size_t bytes, std
   count_payload(state, bytes);
 }
 
-// The fused kernels of the narrow formats, a chunk a call; the payload counted is the gradient's.
-enum class Fused { kPack, kResidual, kMean };
+// The fused kernels, a chunk a call; the payload counted is the gradient's, or the sum's.
+enum class Fused { kPack, kResidual, kMean, kResult, kSigns, kNorm };
 
 void bench_fused(benchmark::State& state, Buffers buffers, std::size_t bytes,
                  std::size_t call_bytes, Dtype wire, Fused kernel) {
   const std::size_t call_elems = call_bytes / sizeof(float);
   const auto* gradient = reinterpret_cast<const float*>(buffers.payload);
   alignas(64) std::uint8_t out[kCallBytes];
+  std::uint64_t signs[sign_words(kCallBytes / sizeof(float), kAllSigns)] = {};
+  const Wanted wanted{.signs = kernel == Fused::kSigns ? signs : nullptr,
+                      .norm = kernel == Fused::kNorm};
   for (auto iteration : state) {
     for (std::size_t at = 0; at < bytes / sizeof(float); at += call_elems) {
       float* const residual = buffers.acc + at;
@@ -83,6 +88,11 @@ void bench_fused(benchmark::State& state, Buffers buffers, std::size_t bytes,
         update_residual(gradient + at, residual, call_elems, wire, true);
       if (kernel == Fused::kMean)
         benchmark::DoNotOptimize(finish_unbiased(gradient + at, call_elems, 3, wire, 1, out));
+      if (kernel >= Fused::kResult) {  // a narrow one elsewhere: the sum is needed again
+        std::uint8_t* const to =
+            wire == Dtype::kFloat32 ? buffers.payload + at * sizeof(float) : out;
+        benchmark::DoNotOptimize(finish(gradient + at, call_elems, 3, wire, to, wanted));
+      }
     }
     benchmark::ClobberMemory();
   }
@@ -120,6 +130,13 @@ void register_benches(Buffers buffers, std::size_t max_bytes) {
   add("float16", kSmall, kSmall, bench_fold, Dtype::kFloat16);
   add("bfloat16", kSmall, kSmall, bench_fold, Dtype::kBfloat16);
   add("int8_chunks", kSmall, kCallBytes, bench_fold, Dtype::kInt8);
+  for (const auto& [name, wire] :
+       {std::pair{"float32", Dtype::kFloat32}, {"bfloat16", Dtype::kBfloat16}}) {
+    const std::string side = name;
+    add(("result_" + side).c_str(), kSmall, kCallBytes, bench_fused, wire, Fused::kResult);
+    add(("signs_" + side).c_str(), kSmall, kCallBytes, bench_fused, wire, Fused::kSigns);
+    add(("norm_" + side).c_str(), kSmall, kCallBytes, bench_fused, wire, Fused::kNorm);
+  }
   for (const auto& [name, wire] : {std::pair{"float16", Dtype::kFloat16},
                                    {"bfloat16", Dtype::kBfloat16},
                                    {"int8", Dtype::kInt8}}) {

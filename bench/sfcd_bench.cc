@@ -179,14 +179,16 @@ class Kernels final : public Side {
         (rank == 0 ? agg::fold_store : agg::fold_add)(acc, payload, shape_.elems(),
                                                       Dtype::kFloat32);
     }
-    CHECK(agg::finish(acc, shape_.elems(), kWorkers, Dtype::kFloat32,
-                      reinterpret_cast<std::uint8_t*>(acc)));
-    if (extras_.sign_stride != 0)
+    const bool all_signs = extras_.sign_stride == kAllSigns;
+    if (extras_.sign_stride != 0 && !all_signs)
       flipped_ += agg::exchange_signs(acc, shape_.elems(), extras_.sign_stride,
                                       &signs_[chunk * sign_words_]);
-    if (extras_.norms)
-      norm_ += agg::squared_norm(reinterpret_cast<const std::uint8_t*>(acc), shape_.elems(),
-                                 Dtype::kFloat32);
+    const agg::Finished found = agg::finish(
+        acc, shape_.elems(), kWorkers, Dtype::kFloat32, reinterpret_cast<std::uint8_t*>(acc),
+        {.signs = all_signs ? &signs_[chunk * sign_words_] : nullptr, .norm = extras_.norms});
+    CHECK(found.finite);
+    flipped_ += found.signs_flipped;
+    norm_ += found.squared_norm;
   }
 
   Datagrams& datagrams_;

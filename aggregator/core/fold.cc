@@ -16,6 +16,7 @@
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
+#include "aggregator/core/finish-inl.h"
 #include "aggregator/core/fold_convert-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -56,23 +57,6 @@ void add_several_lanes(D d, float* acc, bool begun, std::span<const std::uint8_t
   }
 }
 
-// Divides unless the format travels as the sum; true if every value written is finite.
-template <class Format, class D>
-bool finish_lanes(D d, const float* acc, float divisor, std::uint8_t* out, std::size_t begin,
-                  std::size_t end) {
-  const auto divisors = hn::Set(d, divisor);
-  auto nonfinite = hn::Zero(typename Format::template BitsTag<D>());
-  for (std::size_t i = begin; i < end; i += hn::Lanes(d)) {
-    auto value = hn::LoadU(d, acc + i);
-    if constexpr (Format::kTravelsAsMean) value = hn::Div(value, divisors);
-    const auto bits = Format::encode(d, canonical_nan(d, value));
-    nonfinite = hn::Or(nonfinite, nonfinite_lanes<Format>(d, bits));
-    store_bits(typename Format::template BitsTag<D>(), bits, out + i * Format::kElemBytes);
-  }
-  return hn::AllTrue(typename Format::template BitsTag<D>(),
-                     hn::Eq(nonfinite, hn::Zero(typename Format::template BitsTag<D>())));
-}
-
 template <class D>
 void mean_lanes(D d, float* out, const std::uint8_t* sum, float divisor, std::size_t begin,
                 std::size_t end) {
@@ -105,15 +89,6 @@ void add_several_all(float* acc, bool begun, std::span<const std::uint8_t* const
   add_several_lanes<Format>(hn::CappedTag<float, 1>(), acc, begun, payloads, whole, elem_count);
 }
 
-template <class Format>
-bool finish_all(const float* acc, std::size_t elem_count, float divisor, std::uint8_t* out) {
-  const std::size_t whole = whole_vectors(elem_count);
-  const bool head = finish_lanes<Format>(hn::ScalableTag<float>(), acc, divisor, out, 0, whole);
-  const bool tail =
-      finish_lanes<Format>(hn::CappedTag<float, 1>(), acc, divisor, out, whole, elem_count);
-  return head && tail;
-}
-
 void store_narrow(float* acc, const std::uint8_t* payload, std::size_t elem_count, Dtype dtype) {
   if (dtype == Dtype::kFloat16) return store_all<Float16Format>(acc, payload, elem_count);
   return store_all<Bfloat16Format>(acc, payload, elem_count);
@@ -134,11 +109,31 @@ void add_several_any(float* acc, bool begun, std::span<const std::uint8_t* const
   return add_several_all<Bfloat16Format>(acc, begun, payloads, elem_count);
 }
 
-bool finish_any(const float* acc, std::size_t elem_count, float divisor, Dtype dtype,
-                std::uint8_t* out) {
-  if (dtype == Dtype::kFloat32) return finish_all<Float32Format>(acc, elem_count, divisor, out);
-  if (dtype == Dtype::kFloat16) return finish_all<Float16Format>(acc, elem_count, divisor, out);
-  return finish_all<Bfloat16Format>(acc, elem_count, divisor, out);
+// The sums are the result already, but for NaNs.
+Finished finish_float32(const float* acc, std::size_t elem_count, std::uint8_t* out,
+                        const Wanted& wanted) {
+  Finished found = finish_wanted<Float32Format>(acc, elem_count, wanted, out,
+                                                [](auto, auto sums, std::size_t) { return sums; });
+  const std::size_t bytes = elem_count * sizeof(float);
+  if (out != reinterpret_cast<const std::uint8_t*>(acc) && bytes != 0) std::memcpy(out, acc, bytes);
+  if (found.finite) return found;
+  over_lanes(elem_count, [out](auto d, std::size_t i) HWY_ATTR {
+    std::uint8_t* const at = out + i * sizeof(float);
+    const auto value = canonical_nan(d, Float32Format::load(d, at));
+    store_bits(hn::RebindToUnsigned<decltype(d)>(), Float32Format::encode(d, value), at);
+  });
+  found.sum = wire::sum_bytes({out, bytes});
+  return found;
+}
+
+Finished finish_any(const float* acc, std::size_t elem_count, float divisor, Dtype dtype,
+                    std::uint8_t* out, const Wanted& wanted) {
+  if (dtype == Dtype::kFloat32) return finish_float32(acc, elem_count, out, wanted);
+  const auto mean = [divisor](auto d, auto sums, std::size_t)
+                        HWY_ATTR { return hn::Div(sums, hn::Set(d, divisor)); };
+  if (dtype == Dtype::kFloat16)
+    return finish_wanted<Float16Format>(acc, elem_count, wanted, out, mean);
+  return finish_wanted<Bfloat16Format>(acc, elem_count, wanted, out, mean);
 }
 
 void mean_any(float* out, const std::uint8_t* sum, std::size_t elem_count, float divisor) {
@@ -205,14 +200,17 @@ void fold_several(float* acc, bool begun, std::span<const std::uint8_t* const> p
     (std::exchange(begun, true) ? add_int8 : store_int8)(acc, payload, elem_count);
 }
 
-bool finish(const float* acc, std::size_t elem_count, std::uint64_t weight, Dtype dtype,
-            std::uint8_t* out) noexcept {
+Finished finish(const float* acc, std::size_t elem_count, std::uint64_t weight, Dtype dtype,
+                std::uint8_t* out, const Wanted& wanted) noexcept {
   DCHECK(is_aligned(acc));
+  DCHECK(wanted.signs == nullptr || !wanted.norm);
+  DCHECK(payload_bytes(dtype, elem_count) <= UINT16_MAX);
   if (dtype == Dtype::kBytes) {
     if (elem_count != 0) std::memcpy(out, acc, elem_count);
-    return true;
+    return {.sum = wire::sum_bytes({out, elem_count})};
   }
-  return HWY_DYNAMIC_DISPATCH(finish_any)(acc, elem_count, static_cast<float>(weight), dtype, out);
+  return HWY_DYNAMIC_DISPATCH(finish_any)(acc, elem_count, static_cast<float>(weight), dtype, out,
+                                          wanted);
 }
 
 void mean(float* out, const std::uint8_t* sum_payload, std::size_t elem_count,

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "aggregator/base/types.h"
+#include "aggregator/wire/checksum.h"
 
 namespace sluice::agg {
 
@@ -45,16 +46,27 @@ inline constexpr std::size_t kAddendsPerPass = 16;
 void fold_several(float* acc, bool begun, std::span<const std::uint8_t* const> payloads,
                   std::size_t elem_count, Dtype dtype) noexcept;
 
-// Writes the result's payload to `out` and returns whether every value written is finite. `out` may
-// be the accumulator itself: the result is never wider than the sum, and is written behind the
-// reader.
+// What finish() finds in a result beside writing it, where it is wanted, and one of both at most.
+struct Wanted {
+  std::uint64_t* signs = nullptr;  // all signs of the sums, exchanged for these: see signs.h
+  bool norm = false;
+};
+struct Finished {
+  bool finite = true;               // every value written
+  wire::PartialSum sum;             // of the payload's bytes
+  std::uint64_t signs_flipped = 0;  // as exchange_signs() returns
+  double squared_norm = 0;          // of what is written, of a mean before it is rounded
+};
+
+// Writes the result's payload to `out`, of 64 KiB at most, in one pass. `out` may be the
+// accumulator itself: the result is never wider than the sum, and is written behind the reader.
 //  kFloat32: the sums, unchanged but for NaNs; `weight` is not used.
 //  kFloat16, kBfloat16: the means acc / (float)weight, an IEEE division, rounded to nearest even.
 //    A mean beyond the type's range becomes an infinity and is reported. weight = 0 divides by
 //    zero as IEEE says: infinities and NaNs, reported as not finite.
-//  kBytes: elem_count bytes as stored; always true.
-[[nodiscard]] bool finish(const float* acc, std::size_t elem_count, std::uint64_t weight,
-                          Dtype dtype, std::uint8_t* out) noexcept;
+//  kBytes: elem_count bytes as stored; always finite, and nothing is wanted of them.
+[[nodiscard]] Finished finish(const float* acc, std::size_t elem_count, std::uint64_t weight,
+                              Dtype dtype, std::uint8_t* out, const Wanted& wanted = {}) noexcept;
 
 // out[i] = sum[i] / divisor for a float32 sum as it came off the wire. A true division: the bytes
 // differ from a multiplication by 1 / divisor, and every back end must agree on them. `out` needs

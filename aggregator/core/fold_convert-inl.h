@@ -78,19 +78,10 @@ HWY_INLINE hn::Vec<D> canonical_nan(D d, hn::Vec<D> value) noexcept {
   return hn::IfThenElse(hn::Eq(value, value), value, quiet_nan);
 }
 
-// All ones in the lanes that hold an infinity or a NaN.
-template <class Format, class D>
-HWY_INLINE auto nonfinite_lanes(D, hn::Vec<typename Format::template BitsTag<D>> bits) noexcept {
-  const typename Format::template BitsTag<D> d_bits;
-  const auto exponent = hn::Set(d_bits, Format::kExponent);
-  return hn::VecFromMask(d_bits, hn::Eq(hn::And(bits, exponent), exponent));
-}
-
 // Integer lanes of at most 16 significant bits, narrowed.
 template <class D>
 HWY_INLINE auto narrow_bits(D, hn::Vec<hn::RebindToUnsigned<D>> bits) noexcept {
-  const hn::RebindToSigned<D> d_signed;
-  return hn::DemoteTo(hn::Rebind<std::uint16_t, D>(), hn::BitCast(d_signed, bits));
+  return hn::TruncateTo(hn::Rebind<std::uint16_t, D>(), bits);
 }
 
 struct Float32Format {

@@ -7,12 +7,15 @@
 #include <limits>
 
 #include "aggregator/base/check.h"
+#include "aggregator/base/policy_options.h"
+#include "aggregator/core/signs.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "aggregator/core/narrow.cc"
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
+#include "aggregator/core/finish-inl.h"
 #include "aggregator/core/fold_convert-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -98,17 +101,12 @@ void update_residual_floats(const float* gradient, float* residual, std::size_t 
 }
 
 template <class Format>
-bool finish_floats(const float* acc, std::size_t elem_count, float divisor, std::uint32_t seed,
-                   std::uint8_t* out) {
-  bool finite = true;
-  over_lanes(elem_count, [&](auto d, std::size_t i) HWY_ATTR {
-    const auto mean = hn::Div(hn::LoadU(d, acc + i), hn::Set(d, divisor));
-    const auto bits = Format::encode(d, canonical_nan(d, to_grid<Format>(d, mean, seed, i)));
-    const typename Format::template BitsTag<decltype(d)> d_narrow;
-    finite &= hn::AllTrue(d_narrow, hn::Eq(nonfinite_lanes<Format>(d, bits), hn::Zero(d_narrow)));
-    store_bits(d_narrow, bits, out + i * Format::kElemBytes);
-  });
-  return finite;
+Finished finish_floats(const float* acc, std::size_t elem_count, float divisor, std::uint32_t seed,
+                       std::uint8_t* out, const Wanted& wanted) {
+  return finish_wanted<Format>(
+      acc, elem_count, wanted, out, [divisor, seed](auto d, auto sums, std::size_t at) HWY_ATTR {
+        return to_grid<Format>(d, hn::Div(sums, hn::Set(d, divisor)), seed, at);
+      });
 }
 
 // ---- int8 ----
@@ -298,12 +296,11 @@ void give_back_any(float* residual, const std::uint8_t* payload, std::size_t ele
   });
 }
 
-bool finish_unbiased_any(const float* acc, std::size_t elem_count, float divisor, Dtype wire,
-                         std::uint32_t seed, std::uint8_t* out) {
-  if (wire == Dtype::kInt8) return finish_int8(acc, elem_count, divisor, seed, out);
+Finished finish_unbiased_any(const float* acc, std::size_t elem_count, float divisor, Dtype wire,
+                             std::uint32_t seed, std::uint8_t* out, const Wanted& wanted) {
   if (wire == Dtype::kFloat16)
-    return finish_floats<Float16Format>(acc, elem_count, divisor, seed, out);
-  return finish_floats<Bfloat16Format>(acc, elem_count, divisor, seed, out);
+    return finish_floats<Float16Format>(acc, elem_count, divisor, seed, out, wanted);
+  return finish_floats<Bfloat16Format>(acc, elem_count, divisor, seed, out, wanted);
 }
 
 }  // namespace sluice::agg::HWY_NAMESPACE
@@ -316,6 +313,7 @@ HWY_EXPORT(pack_any);
 HWY_EXPORT(update_residual_any);
 HWY_EXPORT(keep_all);
 HWY_EXPORT(give_back_any);
+HWY_EXPORT(finish_int8);
 HWY_EXPORT(finish_unbiased_any);
 HWY_EXPORT(store_quanta_all);
 HWY_EXPORT(add_quanta_all);
@@ -339,11 +337,22 @@ void give_back(float* residual, const std::uint8_t* payload, std::size_t elem_co
   HWY_DYNAMIC_DISPATCH(give_back_any)(residual, payload, elem_count, wire);
 }
 
-bool finish_unbiased(const float* acc, std::size_t elem_count, std::uint64_t weight, Dtype wire,
-                     std::uint32_t seed, std::uint8_t* out) noexcept {
+// int8 needs the greatest sum before the first element is written, and has a quarter of the bytes:
+// what else is wanted takes passes of its own.
+Finished finish_unbiased(const float* acc, std::size_t elem_count, std::uint64_t weight, Dtype wire,
+                         std::uint32_t seed, std::uint8_t* out, const Wanted& wanted) noexcept {
   DCHECK(is_narrow(wire));
-  return HWY_DYNAMIC_DISPATCH(finish_unbiased_any)(acc, elem_count, static_cast<float>(weight),
-                                                   wire, seed, out);
+  const auto divisor = static_cast<float>(weight);
+  if (wire != Dtype::kInt8)
+    return HWY_DYNAMIC_DISPATCH(finish_unbiased_any)(acc, elem_count, divisor, wire, seed, out,
+                                                     wanted);
+  Finished found;
+  if (wanted.signs != nullptr)
+    found.signs_flipped = exchange_signs(acc, elem_count, kAllSigns, wanted.signs);
+  found.finite = HWY_DYNAMIC_DISPATCH(finish_int8)(acc, elem_count, divisor, seed, out);
+  if (wanted.norm) found.squared_norm = squared_norm_int8(out, elem_count);
+  found.sum = wire::sum_bytes({out, payload_bytes(wire, elem_count)});
+  return found;
 }
 
 void store_int8(float* acc, const std::uint8_t* payload, std::size_t elem_count) noexcept {

@@ -22,6 +22,7 @@
 #include <cstdint>
 
 #include "aggregator/base/types.h"
+#include "aggregator/core/fold.h"
 
 namespace sluice::agg {
 
@@ -41,8 +42,9 @@ void give_back(float* residual, const std::uint8_t* payload, std::size_t elem_co
                Dtype wire) noexcept;
 
 // As finish() (fold.h), the means acc / (float)weight rounded without bias. `out` may be `acc`.
-[[nodiscard]] bool finish_unbiased(const float* acc, std::size_t elem_count, std::uint64_t weight,
-                                   Dtype wire, std::uint32_t seed, std::uint8_t* out) noexcept;
+[[nodiscard]] Finished finish_unbiased(const float* acc, std::size_t elem_count,
+                                       std::uint64_t weight, Dtype wire, std::uint32_t seed,
+                                       std::uint8_t* out, const Wanted& wanted = {}) noexcept;
 
 // Of int8, what fold_store() and fold_add() (fold.h) do of other types.
 void store_int8(float* acc, const std::uint8_t* payload, std::size_t elem_count) noexcept;

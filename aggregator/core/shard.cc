@@ -173,7 +173,6 @@ void Shard::complete(Job& job, StreamId stream, std::uint32_t slot_index, TimeNs
   slot.complete();
   if (stream == StreamId::kGradients)
     job_slice.gradients.sums[slot_index].complete_us = wire_time_us(now);
-  slot.payload_sum = wire::sum_bytes(slice.payload_of(slot_index)).value;
   job_slice.slots_in_use.set(job_slice.slots_in_use.read() - 1);
   // Close before the result can leave: whoever holds the last result may contribute to the next
   // step.

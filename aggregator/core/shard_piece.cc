@@ -129,7 +129,7 @@ void Shard::fix_operation(Job& job, PieceSlice& slice, const wire::Piece& body) 
 bool Shard::try_complete_piece(Job& job, StreamId stream, std::uint32_t slot_index,
                                TimeNs now) noexcept {
   PieceSlice& slice = job.slices[id_.value].pieces_of(stream);
-  const Slot& slot = slice.slots[slot_index];
+  Slot& slot = slice.slots[slot_index];
   DCHECK(slot.open_for(slice.record.step));
   DCHECK(slice.operations[slot_index] == slice.collective.operation);
   const bool transfer = stream == StreamId::kState;
@@ -138,6 +138,7 @@ bool Shard::try_complete_piece(Job& job, StreamId stream, std::uint32_t slot_ind
   if (!needs_one &&
       !slice.record.satisfied_by(slice.mask_of(slot_index), slot.count, slice.mask_word_count))
     return false;
+  slot.payload_sum = wire::sum_bytes(slice.payload_of(slot_index)).value;
   complete(job, stream, slot_index, now);
   return true;
 }

@@ -22,31 +22,63 @@ double square(std::uint64_t weight) noexcept {
 }
 
 // SAINA's detection: at the end of a round, the signs of a chunk's sum against those of the round
-// before.
-void observe_signs(const PolicyOptions& policy, GradientSlice& slice,
-                   std::uint32_t slot_index) noexcept {
-  DCHECK(policy.round_steps != 0 && slice.sign_words != 0);
-  if (slice.record.step % policy.round_steps != 0) return;
-  const std::uint16_t elem_count = slice.sums[slot_index].elem_count;
+// before. Null: they are not asked for.
+std::uint64_t* signs_to_compare(const Policy& policy, GradientSlice& slice,
+                                std::uint32_t slot_index) noexcept {
+  if (!policy.needs_signs() || slice.record.step % policy.options().round_steps != 0)
+    return nullptr;
+  DCHECK(slice.sign_words != 0);
+  return slice.signs.data() + slice.local_chunk(slot_index) * slice.sign_words;
+}
+
+void observe_signs(GradientSlice& slice, std::uint32_t slot_index, std::uint16_t stride,
+                   std::uint64_t flipped) noexcept {
   const std::uint32_t local_chunk = slice.local_chunk(slot_index);
-  const std::uint64_t flipped =
-      exchange_signs(slice.data_of(slot_index), elem_count, policy.sign_stride,
-                     slice.signs.data() + local_chunk * slice.sign_words);
   if (slice.signs_known[local_chunk]) {
     slice.summary.signs_flipped += flipped;
-    slice.summary.signs_compared += sign_count(elem_count, policy.sign_stride);
+    slice.summary.signs_compared += sign_count(slice.sums[slot_index].elem_count, stride);
   }
   slice.signs_known[local_chunk] = true;
 }
 
 // For the noise scale: norms of the same W = k workers in every chunk, so chunks that some of them
 // left out say nothing.
-void observe_norms(GradientSlice& slice, const Sum& sum, const std::uint8_t* payload) noexcept {
-  if (sum.data_count < 2 || sum.data_count != slice.record.k || sum.weight == 0) return;
+bool wants_norms(const Policy& policy, const GradientSlice& slice, const Sum& sum) noexcept {
+  return policy.needs_norms() && sum.data_count >= 2 && sum.data_count == slice.record.k &&
+         sum.weight != 0;
+}
+
+void observe_norms(GradientSlice& slice, const Sum& sum, double squared_norm) noexcept {
   DCHECK(sum.square_sum >= 0 || !sum.finite);
   slice.summary.mean_square += sum.square_sum / sum.data_count;
-  slice.summary.square_of_mean += squared_norm(payload, sum.elem_count, sum.result) /
-                                  (sum.is_mean() ? 1.0 : square(sum.weight));
+  slice.summary.square_of_mean += squared_norm / (sum.is_mean() ? 1.0 : square(sum.weight));
+}
+
+// The sum becomes the result, in the slot.
+void finish_sum(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
+                ChunkIndex chunk) noexcept {
+  Sum& sum = slice.sums[slot_index];
+  Slot& slot = slice.slots[slot_index];
+  float* const acc = slice.data_of(slot_index);
+  auto* const payload = reinterpret_cast<std::uint8_t*>(acc);
+  const std::uint16_t stride = job.spec.policy.sign_stride;
+  std::uint64_t* const signs = signs_to_compare(job.policy(), slice, slot_index);
+  const bool sampled = signs != nullptr && stride != kAllSigns;
+  const std::uint64_t flipped = sampled ? exchange_signs(acc, sum.elem_count, stride, signs) : 0;
+  const Wanted wanted{.signs = sampled ? nullptr : signs,
+                      .norm = wants_norms(job.policy(), slice, sum)};
+  const std::uint64_t divisor = sum.averaged ? 1 : sum.weight;
+  const Finished found = sum.is_unbiased()
+                             ? finish_unbiased(acc, sum.elem_count, divisor, sum.result,
+                                               rounding_seed(slot.step, chunk), payload, wanted)
+                             : finish(acc, sum.elem_count, divisor, sum.result, payload, wanted);
+  sum.finite = found.finite;
+  slot.payload_sum = found.sum.value;
+  DCHECK(wire::finish_checksum(found.sum) ==
+         wire::finish_checksum(wire::sum_bytes(slice.payload_of(slot_index))));
+  if (signs != nullptr) observe_signs(slice, slot_index, stride, flipped + found.signs_flipped);
+  if (wanted.norm) observe_norms(slice, sum, found.squared_norm);
+  slice.summary.conclusive &= sum.finite;
 }
 
 // Whether its step may take a gradient of `body.base_step`: its own, or a late one.
@@ -354,19 +386,7 @@ bool Shard::try_complete_sum(Job& job, std::uint32_t slot_index, TimeNs now) noe
   if (slice.in_rank_order()) accumulate_turns(job, slice, slot_index, nullptr);
   DCHECK(sum.begun == sum.has_data());
   if (sum.has_data()) {
-    float* accumulator = slice.data_of(slot_index);
-    auto* payload = reinterpret_cast<std::uint8_t*>(accumulator);
-    if (job.policy().needs_signs()) observe_signs(job.spec.policy, slice, slot_index);
-    const std::uint64_t divisor = sum.averaged ? 1 : sum.weight;
-    if (sum.is_unbiased()) {
-      const ChunkIndex chunk = job.global_chunk(slice.local_chunk(slot_index), id_);
-      sum.finite = finish_unbiased(accumulator, sum.elem_count, divisor, sum.result,
-                                   rounding_seed(slice.slots[slot_index].step, chunk), payload);
-    } else {
-      sum.finite = finish(accumulator, sum.elem_count, divisor, sum.result, payload);
-    }
-    if (job.policy().needs_norms()) observe_norms(slice, sum, payload);
-    slice.summary.conclusive &= sum.finite;
+    finish_sum(job, slice, slot_index, job.global_chunk(slice.local_chunk(slot_index), id_));
     if (sum.sparse) shorten(job, slice, slot_index);
   } else {
     slice.slots[slot_index].priority = Priority{0};  // short, and others may wait for nothing else

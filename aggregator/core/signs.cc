@@ -1,12 +1,8 @@
-// Signs and norms, compiled once per instruction set as fold.cc is. A word of 64 signs is put
-// together in a register from the sign bits of whole vectors; single lanes do what is left, so that
-// no load passes a buffer's end.
+// Signs and norms, compiled once per instruction set as fold.cc is.
 #include "aggregator/core/signs.h"
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
-#include <type_traits>
 
 #include "aggregator/base/check.h"
 #include "aggregator/base/policy_options.h"
@@ -17,66 +13,17 @@
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
+#include "aggregator/core/finish-inl.h"
 #include "aggregator/core/fold_convert-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice::agg::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-inline constexpr std::size_t kWordBits = 64;
-using SignTag = hn::CappedTag<float, kWordBits>;
-
-// The sign bits of one vector, lane 0 in bit 0.
-template <class D>
-HWY_INLINE std::uint64_t vector_signs(D d, const float* from) noexcept {
-  const hn::RebindToSigned<D> d_bits;
-  const auto lanes = hn::BitCast(d_bits, hn::LoadU(d, from));
-  std::uint8_t bytes[8] = {};  // Highway may write all eight
-  hn::StoreMaskBits(d_bits, hn::Lt(lanes, hn::Zero(d_bits)), bytes);
-  // Only as many bytes as the vector fills: compilers then use one move from the mask register.
-  using Bits =
-      std::conditional_t<hn::MaxLanes(D()) <= 8, std::uint8_t,
-                         std::conditional_t<hn::MaxLanes(D()) <= 16, std::uint16_t, std::uint64_t>>;
-  Bits signs;
-  std::memcpy(&signs, bytes, sizeof(signs));
-  return signs;
-}
-
-inline std::uint64_t one_sign(const float* from) noexcept {
-  return std::bit_cast<std::uint32_t>(*from) >> 31;
-}
-
-// Replaces the bits of `valid` and counts those that differ.
-inline std::uint64_t exchange_word(std::uint64_t* stored, std::uint64_t signs,
-                                   std::uint64_t valid) noexcept {
-  const std::uint64_t flipped = (*stored ^ signs) & valid;
-  *stored ^= flipped;
-  return static_cast<std::uint64_t>(std::popcount(flipped));
-}
-
-inline std::uint64_t low_bits(std::size_t count) noexcept {
-  DCHECK(count <= kWordBits);
-  return count == kWordBits ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
-}
-
 std::uint64_t exchange_all(const float* acc, std::size_t elem_count, std::uint64_t* stored) {
-  const SignTag d;
-  const std::size_t lanes = hn::Lanes(d);
-  std::uint64_t flipped = 0;
-  std::size_t at = 0;
-  for (; at + kWordBits <= elem_count; at += kWordBits) {
-    std::uint64_t signs = 0;
-    for (std::size_t bit = 0; bit < kWordBits; bit += lanes)
-      signs |= vector_signs(d, acc + at + bit) << bit;
-    flipped += exchange_word(stored++, signs, ~std::uint64_t{0});
-  }
-  if (at == elem_count) return flipped;
-  const std::size_t rest = elem_count - at;
-  std::uint64_t signs = 0;
-  std::size_t bit = 0;
-  for (; bit + lanes <= rest; bit += lanes) signs |= vector_signs(d, acc + at + bit) << bit;
-  for (; bit < rest; ++bit) signs |= one_sign(acc + at + bit) << bit;
-  return flipped + exchange_word(stored, signs, low_bits(rest));
+  return over_words<true>(elem_count, stored, [acc](auto d, std::size_t at, auto) HWY_ATTR {
+    return hn::LoadU(d, acc + at);
+  });
 }
 
 // One float in two cache lines: nothing that vectors would help.
@@ -88,27 +35,11 @@ std::uint64_t exchange_sampled(const float* acc, std::size_t elem_count, std::ui
     const float* sample = acc + at * kOneSignIn32;
     std::uint64_t signs = 0;
     for (std::size_t bit = 0; bit < bits; ++bit, sample += kOneSignIn32)
-      signs |= one_sign(sample) << bit;
-    flipped += exchange_word(stored++, signs, low_bits(bits));
+      signs |= std::uint64_t{std::bit_cast<std::uint32_t>(*sample) >> 31} << bit;
+    flipped += exchange_word(stored++, signs, bits);
   }
   return flipped;
 }
-
-#if HWY_TARGET == HWY_SCALAR
-template <class D>
-HWY_INLINE double sum_in_double(D, hn::Vec<D> lane) noexcept {
-  return hn::GetLane(lane);
-}
-#else
-template <class D>
-HWY_INLINE double sum_in_double(D, hn::Vec<D> lanes) noexcept {
-  const hn::Half<D> d_half;
-  const hn::Repartition<double, D> d_wide;
-  const auto wide = hn::Add(hn::PromoteTo(d_wide, hn::LowerHalf(d_half, lanes)),
-                            hn::PromoteTo(d_wide, hn::UpperHalf(d_half, lanes)));
-  return hn::GetLane(hn::SumOfLanes(d_wide, wide));
-}
-#endif
 
 // Four independent sums hide the latency of an addition. `take(d, value, at)` gets each vector,
 // too.

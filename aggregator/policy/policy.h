@@ -76,7 +76,7 @@ class Policy {
   std::uint16_t k() const noexcept { return k_; }
 
   const PolicyOptions& options() const noexcept { return options_; }
-  // What the rules need: norms cost a pass over every contribution, signs one over every result.
+  // What the rules need, one of both at most: norms of contributions and results, signs of results.
   bool needs_norms() const noexcept {  // asked for every contribution
     return options_.kind == PolicyKind::kGoodput ||
            (options_.kind == PolicyKind::kRamp && options_.late == LateMode::kDrop);

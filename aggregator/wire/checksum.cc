@@ -8,41 +8,33 @@
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
+#include "aggregator/wire/checksum-inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace sluice::wire::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // 64 KiB at most.
-//
-// One instruction multiplies 16-bit words by 1 and adds neighbours to 32-bit lanes, but takes them
-// as signed: flipping the top bit takes 2^15 from each word, which is given back in the end.
 std::uint64_t sum_vectors(const std::uint8_t* bytes, std::size_t count) {
 #if HWY_TARGET == HWY_SCALAR  // it has no vectors of bytes
   return sum_short({bytes, count}).value;
 #else
   const hn::ScalableTag<std::uint8_t> d8;
-  const hn::Repartition<std::int16_t, decltype(d8)> d16;
-  const hn::Repartition<std::int32_t, decltype(d8)> d32;
+  const SumTag<decltype(d8)> d32;
   const std::size_t step = hn::Lanes(d8);
   if (count < step) return sum_short({bytes, count}).value;
-  const auto ones = hn::Set(d16, 1);
-  const auto flip = hn::Set(d16, std::int16_t{-32768});
   auto sum = hn::Zero(d32);
   auto half = hn::Zero(d32);     // of the additions, where an instruction makes only half of them
   auto sum_too = hn::Zero(d32);  // of every second vector, so that additions need not wait
   auto half_too = hn::Zero(d32);
-  const auto load = [&](std::size_t at) { return hn::BitCast(d16, hn::LoadU(d8, bytes + at)); };
-  const auto add = [&](auto words, auto to, auto& to_half) {
-    return hn::ReorderWidenMulAccumulate(d32, hn::Xor(words, flip), ones, to, to_half);
-  };
   std::size_t at = 0;
   for (; at + 2 * step <= count; at += 2 * step) {
-    sum = add(load(at), sum, half);
-    sum_too = add(load(at + step), sum_too, half_too);
+    add_words(d8, hn::LoadU(d8, bytes + at), sum, half);
+    add_words(d8, hn::LoadU(d8, bytes + at + step), sum_too, half_too);
   }
   std::size_t vectors = at / step;
   if (at + step <= count) {
-    sum = add(load(at), sum, half);
+    add_words(d8, hn::LoadU(d8, bytes + at), sum, half);
     at += step;
     ++vectors;
   }
@@ -51,14 +43,12 @@ std::uint64_t sum_vectors(const std::uint8_t* bytes, std::size_t count) {
   if (at != end) {
     const auto last =
         hn::IfThenZeroElse(hn::FirstN(d8, step - (end - at)), hn::LoadU(d8, bytes + end - step));
-    sum_too = add(hn::BitCast(d16, last), sum_too, half_too);
+    add_words(d8, last, sum_too, half_too);
     ++vectors;
   }
   const std::uint64_t odd = end != count ? bytes[end] : 0;
   const auto all = hn::Add(hn::Add(sum, half), hn::Add(sum_too, half_too));
-  const auto flipped = std::int64_t{hn::GetLane(hn::SumOfLanes(d32, all))};
-  return odd + static_cast<std::uint64_t>(flipped +
-                                          static_cast<std::int64_t>(vectors * step / 2 * 32768));
+  return odd + sum_of_words(d32, all, vectors * step / sizeof(std::uint16_t));
 #endif
 }
 

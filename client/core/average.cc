@@ -46,13 +46,14 @@ bool write_average(std::uint8_t* output, std::span<const std::uint8_t> payload,
   }
   agg::fold_store(scratch, payload.data(), elem_count, dtype);
   rescale(scratch);
-  return agg::finish(scratch, elem_count, 1, dtype, output) && defined;
+  return agg::finish(scratch, elem_count, 1, dtype, output).finite && defined;
 }
 
 bool all_finite(const std::uint8_t* elems, std::size_t elem_count, Dtype dtype,
                 float* scratch) noexcept {
   agg::fold_store(scratch, elems, elem_count, dtype);
-  return agg::finish(scratch, elem_count, 1, dtype, reinterpret_cast<std::uint8_t*>(scratch));
+  return agg::finish(scratch, elem_count, 1, dtype, reinterpret_cast<std::uint8_t*>(scratch))
+      .finite;
 }
 
 }  // namespace sluice::client

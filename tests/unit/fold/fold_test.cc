@@ -82,7 +82,7 @@ TEST_P(Fold, EveryTargetGivesTheReferencesBytesAtEveryLengthAndAlignment) {
       ASSERT_EQ(acc.data()[length], 12345.0f) << target << ": wrote past the accumulator";
 
       GuardedBytes out(length * dtype_bytes(dtype));
-      const bool all_finite = finish(acc.data(), length, weight, dtype, out.data());
+      const bool all_finite = finish(acc.data(), length, weight, dtype, out.data()).finite;
       bool expected_finite = true;
       for (std::size_t i = 0; i < length; ++i) {
         std::uint32_t written = 0;
@@ -135,9 +135,9 @@ TEST_P(Fold, FinishInPlaceGivesTheSameBytesOnEveryTarget) {
       for (std::size_t i = 0; i < length; ++i) apart.data()[i] = float_of_bits(bits[i]);
       std::memcpy(in_place.data(), apart.data(), length * sizeof(float));
       std::vector<std::uint8_t> out(length * dtype_bytes(dtype) + 1);
-      const bool finite_apart = finish(apart.data(), length, 5, dtype, out.data());
+      const bool finite_apart = finish(apart.data(), length, 5, dtype, out.data()).finite;
       auto* result = reinterpret_cast<std::uint8_t*>(in_place.data());
-      const bool finite_in_place = finish(in_place.data(), length, 5, dtype, result);
+      const bool finite_in_place = finish(in_place.data(), length, 5, dtype, result).finite;
       ASSERT_EQ(finite_apart, finite_in_place) << target << " length " << length;
       ASSERT_EQ(std::memcmp(out.data(), result, out.size() - 1), 0)
           << target << " length " << length;
@@ -183,11 +183,11 @@ TEST_P(Fold, OneNonFiniteValueIsSeenAtEveryPosition) {
       for (float bad : {kInfinity, -kInfinity, std::nanf("")}) {
         Accumulator acc(kMaxLength, 1.0f);
         std::vector<std::uint8_t> out(kMaxLength * 4);
-        ASSERT_TRUE(finish(acc.data(), kMaxLength, 1, dtype, out.data())) << target;
+        ASSERT_TRUE(finish(acc.data(), kMaxLength, 1, dtype, out.data()).finite) << target;
         acc.data()[position] = bad;
-        ASSERT_FALSE(finish(acc.data(), kMaxLength, 1, dtype, out.data()))
+        ASSERT_FALSE(finish(acc.data(), kMaxLength, 1, dtype, out.data()).finite)
             << target << " position " << position;
-        ASSERT_TRUE(finish(acc.data(), position, 1, dtype, out.data()))
+        ASSERT_TRUE(finish(acc.data(), position, 1, dtype, out.data()).finite)
             << target << ": looked past the end";
       }
     }
@@ -198,9 +198,11 @@ TEST(FoldFinish, Float16MeanOfSumsBeyondItsRangeIsExact) {
   // 8 workers at 65,504 sum to 524,032, which float16 does not hold; the mean does fit.
   Accumulator acc(16, 8 * 65504.0f);
   std::uint16_t out[16];
-  EXPECT_TRUE(finish(acc.data(), 16, 8, Dtype::kFloat16, reinterpret_cast<std::uint8_t*>(out)));
+  EXPECT_TRUE(
+      finish(acc.data(), 16, 8, Dtype::kFloat16, reinterpret_cast<std::uint8_t*>(out)).finite);
   EXPECT_EQ(out[0], 0x7bff);
-  EXPECT_FALSE(finish(acc.data(), 16, 7, Dtype::kFloat16, reinterpret_cast<std::uint8_t*>(out)));
+  EXPECT_FALSE(
+      finish(acc.data(), 16, 7, Dtype::kFloat16, reinterpret_cast<std::uint8_t*>(out)).finite);
   EXPECT_EQ(out[15], 0x7c00);
 }
 
@@ -208,7 +210,8 @@ TEST(FoldFinish, WeightZeroIsReportedAsNotFinite) {
   Accumulator acc(16, 0.0f);
   std::uint16_t out[16];
   on_every_target([&](std::string_view) {
-    EXPECT_FALSE(finish(acc.data(), 16, 0, Dtype::kFloat16, reinterpret_cast<std::uint8_t*>(out)));
+    EXPECT_FALSE(
+        finish(acc.data(), 16, 0, Dtype::kFloat16, reinterpret_cast<std::uint8_t*>(out)).finite);
     EXPECT_EQ(out[3], 0x7e00);  // 0 / 0, whose sign bit differs between machines
   });
 }
@@ -217,8 +220,8 @@ TEST(FoldFinish, WeightIsRoundedToFloat32OnceAsTheClientDoes) {
   const std::uint64_t weight = (1ull << 40) + 1;
   Accumulator acc(16, 3.0f * 0x1p40f);
   std::uint16_t out[16];
-  EXPECT_TRUE(
-      finish(acc.data(), 16, weight, Dtype::kBfloat16, reinterpret_cast<std::uint8_t*>(out)));
+  EXPECT_TRUE(finish(acc.data(), 16, weight, Dtype::kBfloat16, reinterpret_cast<std::uint8_t*>(out))
+                  .finite);
   EXPECT_EQ(out[0], encode_reference(3.0f, kBrain));
 }
 
@@ -227,8 +230,9 @@ TEST(FoldBytes, BroadcastBytesComeBackAsTheyWere) {
   Accumulator acc(text.size());
   std::string out(text.size(), '\0');
   fold_store(acc.data(), bytes_of(text.data()), text.size(), Dtype::kBytes);
-  EXPECT_TRUE(finish(acc.data(), text.size(), 1, Dtype::kBytes,
-                     reinterpret_cast<std::uint8_t*>(out.data())));
+  EXPECT_TRUE(
+      finish(acc.data(), text.size(), 1, Dtype::kBytes, reinterpret_cast<std::uint8_t*>(out.data()))
+          .finite);
   EXPECT_EQ(out, text);
 }
 

@@ -180,7 +180,7 @@ TEST_P(Narrow, ShowsWhatIsNotFiniteAndKeepsItOutOfTheResidual) {
           Accumulator acc(37);
           std::memcpy(acc.data(), gradient.data(), 4 * 37);
           Bytes out(payload_bytes(wire(), 37));
-          EXPECT_FALSE(finish_unbiased(acc.data(), 37, 1, wire(), 1, out.data())) << target;
+          EXPECT_FALSE(finish_unbiased(acc.data(), 37, 1, wire(), 1, out.data()).finite) << target;
           EXPECT_FALSE(std::isfinite(read(out, 37, wire())[at])) << target;
         }
   });
@@ -195,12 +195,12 @@ TEST_P(Narrow, MeansHaveTheSameBytesOnEveryTargetAndInPlace) {
       Accumulator acc(length);
       std::memcpy(acc.data(), sums.data(), 4 * length);
       GuardedBytes apart(payload_bytes(wire(), length));
-      ASSERT_TRUE(finish_unbiased(acc.data(), length, 3, wire(), 77, apart.data()));
+      ASSERT_TRUE(finish_unbiased(acc.data(), length, 3, wire(), 77, apart.data()).finite);
       const Bytes bytes(apart.data(), apart.data() + apart.size());
       if (first.empty()) first = bytes;
       ASSERT_EQ(bytes, first) << target << " length " << length;
       auto* in_place = reinterpret_cast<std::uint8_t*>(acc.data());
-      ASSERT_TRUE(finish_unbiased(acc.data(), length, 3, wire(), 77, in_place));
+      ASSERT_TRUE(finish_unbiased(acc.data(), length, 3, wire(), 77, in_place).finite);
       ASSERT_EQ(std::memcmp(in_place, first.data(), first.size()), 0) << target;
     });
   }
@@ -222,7 +222,8 @@ TEST_P(Narrow, RoundsMeansWithoutBias) {
     std::memcpy(acc.data(), values.data(), 4 * kLength);
     Bytes out(payload_bytes(wire(), kLength));
     ASSERT_TRUE(finish_unbiased(acc.data(), kLength, 1, wire(),
-                                rounding_seed(static_cast<Step>(seed), 3), out.data()));
+                                rounding_seed(static_cast<Step>(seed), 3), out.data())
+                    .finite);
     const Floats got = read(out, kLength, wire());
     for (std::size_t i = 0; i < kLength; ++i) {
       sum[i] += got[i];
