@@ -249,7 +249,7 @@ def test_top_shows_a_running_store_and_for_whom_the_others_wait(stored):
     text = done.stdout
     head = re.search(r"^stored  running  3 of 3 ranks  step (\d+)  ([\d.]+) steps/s$", text, re.M)
     assert head and int(head[1]) > 1 and 1 < float(head[2]) < 4, text
-    store = re.search(r"parameter store   clocks (\d+) to (\d+)   staleness at read p50 2, p99 2   "
+    store = re.search(r"^  store   clocks (\d+) to (\d+)   staleness at read p50 2, p99 2   "
                       r"parked pulls wait p50 [\d.]+ [mu]?s$", text, re.M)
     assert store and int(store[1]) == int(head[1]) - 1, text
     assert int(store[2]) - int(store[1]) in (2, 3), text
@@ -334,7 +334,7 @@ def test_top_shows_how_stale_a_store_is_read_and_who_is_waited_for(stored):
         if "least clock: rank 2\n" in text and "p99 2 " in text:
             break
         assert time.monotonic() < deadline, text
-    clocks = re.search(r"^  parameter store   clocks (\d+) to (\d+)   staleness at read p50 2, "
+    clocks = re.search(r"^  store   clocks (\d+) to (\d+)   staleness at read p50 2, "
                        r"p99 2   parked pulls wait p50 [\d.]+ ms", text, re.M)
     assert clocks and 0 < int(clocks[2]) - int(clocks[1]) <= 3, text
     assert re.search(r"^  \d+ pulls? of blocks parked, the oldest for [\d.]+ [mu]?s "
