@@ -111,6 +111,7 @@ def finish_training(workers, steps):
     told, logs = [], []
     for worker in workers:
         out, err = worker.communicate(timeout=300)
+        print(out + err)  # pytest shows it when a test fails
         assert worker.returncode == 0, err
         told.append(json.loads(out.splitlines()[-1]))
         logs.append(err)

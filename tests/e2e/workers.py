@@ -35,11 +35,16 @@ def start(lab, host: int, address: str, rank: int, world: int, **options) -> sub
 
 def finish(process: subprocess.Popen, timeout: float = 60.0) -> dict:
     """Waits for a worker and returns its JSON line, with "exit", "stalls" and "stderr" added."""
+    late = False
     try:
         out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         process.kill()
         out, err = process.communicate()
+        late = True
+    if process.returncode != 0:  # pytest cuts a report in an assertion's message, but not this
+        print(*process.args, f"\n{out}{err}", file=sys.stderr)
+    if late:
         return {"ok": False, "exit": "timeout", "stdout": out, "stderr": err}
     report = {"ok": False, "stdout": out}
     for line in out.splitlines():
