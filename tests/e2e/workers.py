@@ -56,9 +56,18 @@ def finish(process: subprocess.Popen, timeout: float = 60.0) -> dict:
     return report
 
 
+def read_line(process: subprocess.Popen) -> str:
+    """The next line that it prints, and nothing beyond: communicate() knows not of what is read
+    ahead, so that it would lose lines that follow at once."""
+    line = b""
+    while not line.endswith(b"\n") and (byte := os.read(process.stdout.fileno(), 1)):
+        line += byte
+    return line.decode()
+
+
 def wait_joined(process: subprocess.Popen) -> None:
     """Returns when the worker has printed JOINED."""
-    line = process.stdout.readline()
+    line = read_line(process)
     assert line.strip() == "JOINED", line + process.stdout.read() + process.stderr.read()
 
 
