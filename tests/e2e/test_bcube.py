@@ -8,7 +8,7 @@ import time
 import pytest
 from cube import CubeLab
 from lab import missing
-from workers import BUILD, command, finish, wait_joined
+from workers import BUILD, command, finish, read_line, wait_joined
 
 from sluice import trace
 
@@ -102,7 +102,7 @@ def start_steps(cube, steps, **env):
     workers = [start_training(cube, rank, STEPS=str(steps), SLUICE_LOG="info", **env)
                for rank in range(cube.workers)]
     for worker in workers:
-        assert worker.stdout.readline() == "so far\n", worker.communicate(timeout=100)
+        assert read_line(worker) == "so far\n", "".join(worker.communicate(timeout=100))
     return workers
 
 
@@ -111,6 +111,7 @@ def finish_training(workers, steps):
     told, logs = [], []
     for worker in workers:
         out, err = worker.communicate(timeout=300)
+        print(out + err)  # pytest shows it when a test fails
         assert worker.returncode == 0, err
         told.append(json.loads(out.splitlines()[-1]))
         logs.append(err)

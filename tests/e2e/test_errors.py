@@ -8,7 +8,7 @@ import time
 
 import pytest
 from lab import Lab, missing
-from workers import BUILD, finish, start, wait_joined
+from workers import BUILD, finish, start, wait_joined, wait_until
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -67,9 +67,13 @@ def test_a_library_of_another_release_is_told_of_both_versions(lab):
     assert told.startswith("0x5eed 2 it speaks version 99 of the protocol, the appliance version")
 
 
+def wait_for_first(lab, job):
+    wait_until(lambda: f'sluice_job_members{{job="{job}"}} 1\n' in lab.scrape(), 20, "one joins")
+
+
 def test_another_layout(lab):
     first = start(lab, 0, lab.url, 0, 2, job="layout", elems=1000)
-    time.sleep(1)
+    wait_for_first(lab, "layout")
     report = timed(start(lab, 1, lab.url, 1, 2, job="layout", elems=1001))
     fails(report, lab.url, "layout of rank 1", "job 'layout'", "set by rank 0", status="refused")
     first.kill()
@@ -78,7 +82,7 @@ def test_another_layout(lab):
 
 def test_two_workers_with_the_same_rank(lab):
     first = start(lab, 0, lab.url, 0, 2, job="twice")
-    time.sleep(1)
+    wait_for_first(lab, "twice")
     report = timed(start(lab, 1, lab.url, 0, 2, job="twice"))
     fails(report, "twice", "rank 0", lab.address(0), status="refused")
     first.kill()
@@ -87,7 +91,7 @@ def test_two_workers_with_the_same_rank(lab):
 
 def test_a_world_size_that_disagrees(lab):
     first = start(lab, 0, lab.url, 0, 2, job="world")
-    time.sleep(1)
+    wait_for_first(lab, "world")
     report = timed(start(lab, 1, lab.url, 1, 3, job="world"))
     fails(report, lab.url, "world size 3", "job 'world' has world size 2", status="refused")
     first.kill()

@@ -17,7 +17,8 @@ def test_replicas_are_identical_whatever_happens_to_three_of_eight_ranks(late):
         lab.start_appliance(BUILD)
         with Training(lab, late, STEP_SECONDS, fixed(6, late), slow=True, build=BUILD) as training:
             ends = eventful(training)
-            assert identical(ends), ends
+            print(*ends, sep="\n")  # pytest shows it when a test fails
+            assert identical(ends)
             assert training.cpu_seconds() * 5 <= STEP_SECONDS, training.cpu_seconds()
             assert ends[SLOW]["late_chunks"] > 0
             assert ends[STOPPED]["missed"] + ends[STOPPED]["resyncs"] > 0
@@ -38,5 +39,6 @@ def test_a_rank_that_is_frozen_for_longer_than_the_member_timeout_comes_back():
             back = len(training.starts(STOPPED)) + 4
             training.await_true(lambda: len(training.starts(STOPPED)) >= back, "steps again", 60)
             ends = training.finish()
-            assert identical(ends), ends
+            print(*ends, sep="\n")  # pytest shows it when a test fails
+            assert identical(ends)
             assert ends[STOPPED]["resyncs"] == 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from lab import BOX_ADDRESS, BOX_ADDRESS6, Lab, LabError, missing, stop
 from raw_frames import MARKER_BYTES
-from workers import BUILD, run_all, wait_until
+from workers import BUILD, read_line, run_all, wait_until
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -66,7 +66,7 @@ class Listeners:
             for host in hosts
         ]
         for process in self.processes:
-            assert process.stdout.readline().strip() == "READY"
+            assert read_line(process) == "READY\n"
 
     def frames(self):
         """A list for each host: what came before a last broadcast frame, which is sent now."""

@@ -35,11 +35,16 @@ def start(lab, host: int, address: str, rank: int, world: int, **options) -> sub
 
 def finish(process: subprocess.Popen, timeout: float = 60.0) -> dict:
     """Waits for a worker and returns its JSON line, with "exit", "stalls" and "stderr" added."""
+    late = False
     try:
         out, err = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         process.kill()
         out, err = process.communicate()
+        late = True
+    if process.returncode != 0:  # pytest cuts a report in an assertion's message, but not this
+        print(*process.args, f"\n{out}{err}", file=sys.stderr)
+    if late:
         return {"ok": False, "exit": "timeout", "stdout": out, "stderr": err}
     report = {"ok": False, "stdout": out}
     for line in out.splitlines():
@@ -51,9 +56,18 @@ def finish(process: subprocess.Popen, timeout: float = 60.0) -> dict:
     return report
 
 
+def read_line(process: subprocess.Popen) -> str:
+    """The next line that it prints, and nothing beyond: communicate() knows not of what is read
+    ahead, so that it would lose lines that follow at once."""
+    line = b""
+    while not line.endswith(b"\n") and (byte := os.read(process.stdout.fileno(), 1)):
+        line += byte
+    return line.decode()
+
+
 def wait_joined(process: subprocess.Popen) -> None:
     """Returns when the worker has printed JOINED."""
-    line = process.stdout.readline()
+    line = read_line(process)
     assert line.strip() == "JOINED", line + process.stdout.read() + process.stderr.read()
 
 

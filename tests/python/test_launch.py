@@ -85,8 +85,10 @@ def test_a_killed_rank_is_reported_with_the_signal(tmp_path):
 
 def test_keep_going_lets_the_other_ranks_finish(tmp_path):
     done = launch(tmp_path, "import os, sys, time\n"
-                  "if os.environ['RANK'] == '0': sys.exit(3)\n"
-                  "time.sleep(0.5); print('finished')\n", "--keep-going")
+                  "if os.environ['RANK'] == '0': open(sys.argv[1], 'w'); sys.exit(3)\n"
+                  "while not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+                  "time.sleep(0.5); print('finished')\n", "--keep-going",
+                  script_arguments=(tmp_path / "failing",))
     assert done.returncode == 3
     assert sorted(done.stdout.splitlines()) == ["[1] finished", "[2] finished"]
     assert "exited with status 3; still running: ranks 1, 2" in done.stderr
@@ -97,8 +99,10 @@ def test_keep_going_lets_the_other_ranks_finish(tmp_path):
 def test_the_closing_line_names_every_rank_that_failed_and_the_status_is_the_firsts(tmp_path):
     done = launch(tmp_path, "import os, sys, time\n"
                   "rank = int(os.environ['RANK'])\n"
-                  "if rank == 2: os.kill(os.getpid(), 9)\n"
-                  "time.sleep(1); sys.exit(4 if rank == 0 else 0)\n", "--keep-going")
+                  "if rank == 2: open(sys.argv[1], 'w'); os.kill(os.getpid(), 9)\n"
+                  "while not os.path.exists(sys.argv[1]): time.sleep(0.01)\n"
+                  "time.sleep(1); sys.exit(4 if rank == 0 else 0)\n", "--keep-going",
+                  script_arguments=(tmp_path / "failing",))
     assert done.returncode == 128 + 9
     assert done.stderr.splitlines()[-1] == (
         "sluice launch: 1 of 3 ranks finished; failed: rank 0 (exited with status 4), "
@@ -134,7 +138,8 @@ def test_a_rank_that_fails_is_started_again_with_its_rank_and_run(tmp_path):
 
 
 def test_a_rank_without_restarts_left_fails_the_run(tmp_path):
-    done = launch(tmp_path, _FAILS_TWICE, "--restart", "1", "--restart-delay", "0.1")
+    done = launch(tmp_path, _FAILS_TWICE.replace("1.5", "60"), "--restart", "1",
+                  "--restart-delay", "0.1")
     assert done.returncode == 1
     assert "no luck; stopping ranks 0, 2" in done.stderr
     assert "failed: rank 1 (exited with status 1 after 1 restart)" in done.stderr.splitlines()[-1]

@@ -226,13 +226,15 @@ def test_an_endpoint_of_something_else_is_said_to_be_so(text, status, words):
 def test_into_a_pipe_it_prints_one_frame_without_escapes_and_asks_no_proxy():
     with Served() as server:
         server.text = lambda: page(step=10 * len(server.paths) + 1, late=30 * len(server.paths))
+        start_s = time.monotonic()
         done = run_top(server.address, "--interval", "0.5", COLUMNS="100",
                        http_proxy="http://127.0.0.1:1")
+        took_s = time.monotonic() - start_s
     assert done.returncode == 0, done.stderr
     assert server.paths == ["/metrics"] * 2
     assert "\x1b" not in done.stdout
     rate = float(re.search(r"([\d.]+) steps/s", done.stdout)[1])
-    assert 10 < rate <= 20, "ten steps in a little over half a second"
+    assert 10 / took_s < rate <= 20, "ten steps in half a second, or longer on a busy machine"
 
 
 class Terminal:

@@ -42,11 +42,19 @@ def test_a_parameter_store_shows_its_clocks_and_who_is_waited_for():
     assert store.layers == [(3, 5), (0, 2)] and store.staleness == (1, 3)
     assert [rank.steps_back for rank in sorted(view.jobs[0].ranks)] == [0, 1, 3, 0]
     frame = printed(view)
-    assert ("parameter store   clocks 28 to 31   staleness at read p50 1, p99 3   "
+    assert ("store   clocks 28 to 31   staleness at read p50 1, p99 3   "
             "parked pulls wait p50 150 ms") in frame
     assert ("7 pulls of blocks parked, the oldest for 350 ms (layer 3: 5, 0: 2); least clock: "
             "rank 2") in frame
     assert "oldest open chunk" not in frame
+
+
+def test_clocks_of_six_digits_leave_room_for_the_wait_in_100_columns():
+    text = page(step=29, gradient=None, missing=(), k=0) + re.sub(
+        r"(_clock{.*}) (\d+)", r"\1 1000\2", STORE)
+    now = _top_model.Scrape(text_string_to_metric_families(text), 100)
+    frame = printed(_top_model.view(now, now))
+    assert re.search("clocks 100028 to 100031 .* parked pulls wait p50 150 ms$", frame, re.M), frame
 
 
 def test_a_store_without_workers_is_kept():

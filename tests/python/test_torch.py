@@ -175,7 +175,8 @@ def test_a_launch_under_the_names_of_an_earlier_one_is_accepted_at_once(applianc
         with ranks.Ranks(launched, 2, tmp_path, box=appliance,
                          arguments=dict(names=NAMES, ending=ending)) as running:
             outcomes = running.finish()
-        assert all((outcome.status != 0) == (ending == "killed") for outcome in outcomes), outcomes
+        for outcome in outcomes:
+            assert (outcome.status != 0) == (ending == "killed"), outcome.output
 
 
 def test_a_launch_under_the_names_of_one_that_runs_is_another_run(appliance, tmp_path):
@@ -188,7 +189,8 @@ def test_a_launch_under_the_names_of_one_that_runs_is_another_run(appliance, tmp
         with ranks.Ranks(launched, 2, second, box=appliance,
                          arguments=dict(names=NAMES, ending="", first_port=2)) as others:
             for outcome in others.finish():  # rank 0 has drawn its run id, whatever the names say
-                assert outcome.status == 1 and "is in use by run" in outcome.output, outcome
+                assert outcome.status == 1 and "is in use by run" in outcome.output, (
+                    outcome.output)
         (tmp_path / "end").touch()
         assert [outcome.status for outcome in running.finish()] == [0, 0]
 

@@ -242,14 +242,29 @@ def test_top_shows_the_running_job_and_who_is_late(watched):
     assert re.search(r"^worker3 +down +0 b/s", text, re.M), text
 
 
+def one_frame(address, *options):
+    command = [sys.executable, "-B", "-m", "sluice", "top", address, "--once", *options]
+    # Newer pytests import readline, which tells processes that they have 80 columns.
+    return subprocess.run(command, env={**os.environ, "COLUMNS": "100"}, capture_output=True,
+                          text=True, timeout=60, check=False)
+
+
+def frame_while_ranks_wait(address, *options):
+    """Of a store whose two fast ranks wait nearly always, not always."""
+    deadline = time.monotonic() + 30
+    while True:
+        done = one_frame(address, *options)
+        assert done.returncode == 0, done.stderr
+        if "least clock: rank 2\n" in done.stdout and "p99 2 " in done.stdout:
+            return done.stdout
+        assert time.monotonic() < deadline, done.stdout
+
+
 def test_top_shows_a_running_store_and_for_whom_the_others_wait(stored):
-    command = [sys.executable, "-B", "-m", "sluice", "top", stored, "--once", "--interval", "3"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    text = done.stdout
+    text = frame_while_ranks_wait(stored, "--interval", "3")
     head = re.search(r"^stored  running  3 of 3 ranks  step (\d+)  ([\d.]+) steps/s$", text, re.M)
     assert head and int(head[1]) > 1 and 1 < float(head[2]) < 4, text
-    store = re.search(r"parameter store   clocks (\d+) to (\d+)   staleness at read p50 2, p99 2   "
+    store = re.search(r"^  store   clocks (\d+) to (\d+)   staleness at read p50 2, p99 2   "
                       r"parked pulls wait p50 [\d.]+ [mu]?s$", text, re.M)
     assert store and int(store[1]) == int(head[1]) - 1, text
     assert int(store[2]) - int(store[1]) in (2, 3), text
@@ -305,13 +320,6 @@ def prometheus(watched, fastest, stored, tmp_path_factory):
         log.close()
 
 
-def one_frame(address):
-    # Newer pytests import readline, which tells processes that they have 80 columns.
-    return subprocess.run([sys.executable, "-B", "-m", "sluice", "top", address, "--once"],
-                          env={**os.environ, "COLUMNS": "100"}, capture_output=True, text=True,
-                          timeout=60, check=False)
-
-
 def test_top_shows_k_and_how_far_a_straggler_is_behind(fastest):
     deadline = time.monotonic() + 30
     while True:  # the first two steps are those of all ranks
@@ -326,15 +334,8 @@ def test_top_shows_k_and_how_far_a_straggler_is_behind(fastest):
 
 
 def test_top_shows_how_stale_a_store_is_read_and_who_is_waited_for(stored):
-    deadline = time.monotonic() + 30
-    while True:  # the two fast ranks wait nearly always, not always
-        done = one_frame(stored)
-        assert done.returncode == 0, done.stderr
-        text = done.stdout
-        if "least clock: rank 2\n" in text and "p99 2 " in text:
-            break
-        assert time.monotonic() < deadline, text
-    clocks = re.search(r"^  parameter store   clocks (\d+) to (\d+)   staleness at read p50 2, "
+    text = frame_while_ranks_wait(stored)
+    clocks = re.search(r"^  store   clocks (\d+) to (\d+)   staleness at read p50 2, "
                        r"p99 2   parked pulls wait p50 [\d.]+ ms", text, re.M)
     assert clocks and 0 < int(clocks[2]) - int(clocks[1]) <= 3, text
     assert re.search(r"^  \d+ pulls? of blocks parked, the oldest for [\d.]+ [mu]?s "

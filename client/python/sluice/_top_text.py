@@ -118,7 +118,7 @@ def rank_table(job, columns, most):
 
 def _store_lines(job):
     store = job.store
-    words = ["parameter store"]
+    words = ["store"]
     if store.least is not None:
         words.append(f"clocks {store.least} to {store.greatest}")
     if store.staleness:
