@@ -155,13 +155,13 @@ const char* sluice_counter_help(size_t index) {
 
 sluice_status sluice_get_stall(sluice_job* job, sluice_stall* stall) {
   return guarded(job, [&](Job& impl) -> Status {
-    if (stall == nullptr) return {StatusCode::kInvalidArgument, "stall is NULL"};
-    Status status = check_struct(stall->struct_size, sizeof *stall, "sluice_stall");
-    if (!status.ok()) return status;
-    const sluice::client::Stall found = impl.stall();
-    stall->stalled_ns = static_cast<std::uint64_t>(found.stalled_ns);
-    copy_text(found.text, stall->text, sizeof stall->text);
-    return {};
+    return answer(stall, "sluice_stall", [&](sluice_stall& known) -> Status {
+      const sluice::client::Stall found = impl.stall();
+      known.stalled_ns = static_cast<std::uint64_t>(found.stalled_ns);
+      copy_text(found.text, known.text, sizeof known.text);
+      std::ranges::copy(found.missing, known.missing);
+      return {};
+    });
   });
 }
 

@@ -69,12 +69,6 @@ struct Turn {
   const ReceivedState* state = nullptr;  // kLoad
 };
 
-// What the current step waits for.
-struct Stall {
-  DurationNs stalled_ns = 0;  // 0: nothing waits
-  std::string text;
-};
-
 class Job {
  public:
   // Blocks until all ranks have joined. On success `job` is set.

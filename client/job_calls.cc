@@ -311,8 +311,7 @@ std::optional<PartCounters> Job::part_counters(std::uint32_t index) const {
 
 Stall Job::stall() const {
   const Lock lock = shared_.mutex.lock();
-  const TimeNs now = monotonic_now();
-  return {.stalled_ns = shared_.member.stalled_ns(now), .text = shared_.describe_stall(now)};
+  return shared_.stall(monotonic_now());
 }
 
 std::string Job::describe_plan() const {

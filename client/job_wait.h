@@ -31,7 +31,7 @@ Status Job::wait(Lock& lock, std::int32_t timeout_ms, Ready ready, What what) {
     const TimeNs now = monotonic_now();
     if (now >= deadline) {
       std::string text = place_ + what() + ": not done in time";
-      std::string stall = shared_.describe_stall(now);
+      std::string stall = shared_.stall(now).text;
       if (stall.starts_with(place_)) stall.erase(0, place_.size());
       if (!stall.empty()) text += ": " + stall;
       return {StatusCode::kTimedOut, std::move(text)};

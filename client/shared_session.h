@@ -107,11 +107,12 @@ struct SharedSession {
   bool at_rest() const noexcept {
     return failure.ok() && member.tensors().at_rest() && (stage == nullptr || stage->idle());
   }
-  // What waits, in words, on both sides of the member.
-  std::string describe_stall(TimeNs now) const {
+  // What waits, on both sides of the member.
+  Stall stall(TimeNs now) const {
+    Stall found = member.stall(now);
     const std::string held = stage == nullptr ? "" : stage->describe(member.layout());
-    const std::string text = member.describe_stall(now);
-    return held.empty() ? text : text.empty() ? held : text + "; " + held;
+    if (!held.empty()) found.text += (found.text.empty() ? "" : "; ") + held;
+    return found;
   }
   // With the lock held: a call has left something to do.
   void wake() noexcept {

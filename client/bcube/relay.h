@@ -151,8 +151,7 @@ class Relay final : public Member {
   std::optional<PartCounters> part_counters(std::uint32_t index) const override;
   const StepReport* report(Step step) const noexcept override;
   const StepReport* last_report() const noexcept override { return report(tensors_.current() - 1); }
-  std::string describe_stall(TimeNs now) const override;
-  DurationNs stalled_ns(TimeNs now) const noexcept override;
+  Stall stall(TimeNs now) const override;
   std::string describe_plan() const override;  // lane by lane
 
  private:

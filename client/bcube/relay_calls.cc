@@ -191,22 +191,43 @@ void Relay::tell_facts(Counters& counters) const {
   counters.shards = shards_;
 }
 
-// Of equals the one that comes first in a slice's way, which is nearest to the cause.
+// Of lanes that stand about as long as any the one that comes first in a slice's way, which is
+// nearest to the cause: later ones wait for what this one shall give.
 const Relay::Lane& Relay::most_stalled(TimeNs now) const noexcept {
-  return *std::ranges::max_element(lanes_, std::less<>(), [&](const Lane& lane) {
+  const auto stalled_ns = [&](const Lane& lane) {
     return is_lost(lane) ? 0 : lane.session.stalled_ns(now);  // nobody waits for those
-  });
+  };
+  const auto in_way = [](const Lane& lane) {
+    const auto stage = static_cast<int>(lane.place.stage);
+    return std::pair(lane.place.way, lane.place.way == Way::kDown ? -stage : stage);
+  };
+  DurationNs most_ns = 0;
+  for (const Lane& lane : lanes_) most_ns = std::max(most_ns, stalled_ns(lane));
+  const Lane* found = nullptr;
+  for (const Lane& lane : lanes_)
+    if (2 * stalled_ns(lane) >= most_ns && (found == nullptr || in_way(lane) < in_way(*found)))
+      found = &lane;
+  return *found;
 }
 
-DurationNs Relay::stalled_ns(TimeNs now) const noexcept {
-  return most_stalled(now).session.stalled_ns(now);
-}
-
-std::string Relay::describe_stall(TimeNs now) const {
-  if (state_ != SessionState::kJoining) return most_stalled(now).session.describe_stall(now);
-  const auto late = std::ranges::find_if(
-      lanes_, [this](const Lane& lane) { return !runs(lane) && !is_lost(lane); });
-  return late == lanes_.end() ? "" : late->session.describe_stall(now);
+Stall Relay::stall(TimeNs now) const {
+  if (state_ == SessionState::kJoining) {
+    const auto late = std::ranges::find_if(
+        lanes_, [this](const Lane& lane) { return !runs(lane) && !is_lost(lane); });
+    return late == lanes_.end() ? Stall() : late->session.stall(now);
+  }
+  const Lane& lane = most_stalled(now);
+  Stall found = lane.session.stall(now);
+  // Its ranks are places at a switch.
+  const auto places = std::exchange(found.missing, {});
+  const std::uint32_t level = lane.place.level;
+  const std::uint32_t home = bcube_.switch_of(options_.rank.value, level);
+  for (std::uint32_t place = 0; place < bcube_.switch_ports(); ++place)
+    if (places[place / 64] >> (place % 64) & 1) {
+      const std::uint32_t server = bcube_.server_at(level, home, place);
+      found.missing[server / 64] |= std::uint64_t{1} << (server % 64);
+    }
+  return found;
 }
 
 std::string Relay::describe_plan() const {

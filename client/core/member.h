@@ -63,8 +63,7 @@ class Member {
   }
   virtual const StepReport* report(Step step) const noexcept = 0;
   virtual const StepReport* last_report() const noexcept = 0;
-  virtual std::string describe_stall(TimeNs now) const = 0;
-  virtual DurationNs stalled_ns(TimeNs now) const noexcept = 0;
+  virtual Stall stall(TimeNs now) const = 0;  // after the end what it was then
   virtual std::string describe_plan() const = 0;
 };
 

@@ -149,11 +149,9 @@ class Session final : public Member {
   Counters counters() const override { return link_.counters; }
   // Of datagrams that arrived.
   const std::array<std::uint64_t, kVerdictCount>& verdicts() const noexcept { return verdicts_; }
-  // Why the current step waits: tensors, ranks, when each was last heard. Empty when nothing waits;
-  // after the end what it was then.
-  std::string describe_stall(TimeNs now) const override;
-  // Since something of what waits came last; 0: nothing waits.
-  DurationNs stalled_ns(TimeNs now) const noexcept override;
+  Stall stall(TimeNs now) const override;
+  std::string describe_stall(TimeNs now) const { return stall(now).text; }
+  DurationNs stalled_ns(TimeNs now) const noexcept;
   // What the schedule does and knows.
   std::string describe_plan() const override { return gradients_.describe_plan(); }
 
@@ -208,7 +206,7 @@ class Session final : public Member {
   void remember_missing(const wire::Packet& packet, TimeNs now) noexcept;
 
   // ---- stall.cc ----
-  void append_missing(std::string& text, StreamId stream, Step step, TimeNs now) const;
+  void append_missing(Stall& stall, StreamId stream, Step step, TimeNs now) const;
   TimeNs stall_report_due() const noexcept;
   void report_stall(TimeNs now);
 

@@ -12,31 +12,36 @@ constexpr DurationNs kStallRepeat = 10 * kSecond;
 
 }  // namespace
 
-std::string Session::describe_stall(TimeNs now) const {
-  if (state_ == SessionState::kJoining) return join_.describe();
+Stall Session::stall(TimeNs now) const {
+  if (state_ == SessionState::kJoining) return {.text = join_.describe()};
   if (state_ == SessionState::kForming)
-    return place_of(options_) +
-           "waiting for the other ranks to join; missing: " + membership_.missing_ranks();
-  if (state_ == SessionState::kClosed) return last_stall_;
+    return {.text = place_of(options_) +
+                    "waiting for the other ranks to join; missing: " + membership_.missing_ranks()};
+  if (state_ == SessionState::kClosed) return {.text = last_stall_};
   if (state_ != SessionState::kRunning) return {};
-  std::string text;
+  Stall found{.stalled_ns = stalled_ns(now)};
+  std::string& text = found.text;
   for (const StreamId id : {StreamId::kCollectives, StreamId::kState, StreamId::kGradients}) {
     const Stream& stream = *streams_[static_cast<std::size_t>(id)];
     const std::string waits = stream.describe(now);
     if (waits.empty()) continue;
     text += (text.empty() ? "" : "; ") + waits;
-    append_missing(text, id, stream.current_step(), now);
+    append_missing(found, id, stream.current_step(), now);
   }
   if (const std::string waits = store_ ? store_->describe(now) : ""; !waits.empty()) {
     text += (text.empty() ? "" : "; ") + waits;
-    append_missing(text, StreamId::kState, store_->waiting_step(), now);
+    append_missing(found, StreamId::kState, store_->waiting_step(), now);
   }
-  return text.empty() ? text : place_of(options_) + text;
+  if (!text.empty()) text.insert(0, place_of(options_));
+  return found;
 }
 
-void Session::append_missing(std::string& text, StreamId stream, Step step, TimeNs now) const {
+void Session::append_missing(Stall& stall, StreamId stream, Step step, TimeNs now) const {
   if (missing_.stream != stream || missing_.step != step) return;
   CHECK(missing_.age_count <= missing_.ages.size());
+  for (std::size_t word = 0; word < missing_.ranks.size(); ++word)
+    stall.missing[word] |= missing_.ranks[word];
+  std::string& text = stall.text;
   text += "; missing: " + list_ranks(missing_.ranks.data(), missing_.ranks.size());
   for (std::size_t i = 0; i < std::min(missing_.age_count, kListedRanks); ++i) {
     const DurationNs age_ns =

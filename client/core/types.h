@@ -137,6 +137,13 @@ struct ReceivedState {
   Step step = 0;  // the last one that it contains
 };
 
+// What the current step waits for.
+struct Stall {
+  DurationNs stalled_ns = 0;  // since something of it came last; 0: nothing waits
+  std::string text;           // tensors, ranks, when each was last heard
+  std::array<std::uint64_t, kMaskWords> missing{};  // ranks, as far as an appliance has said
+};
+
 // What the job runs, as the appliance said at the join.
 struct JobFacts {
   PolicyOptions policy;

@@ -198,7 +198,7 @@ std::string BcubeWorld::describe_stall() const {
     if (!servers_[index].over)
       text += "rank " + std::to_string(index) + ": step " + std::to_string(servers_[index].step) +
               ", state " + std::to_string(static_cast<int>(servers_[index].relay->state())) + ": " +
-              servers_[index].relay->describe_stall(now_) + "\n";
+              servers_[index].relay->stall(now_).text + "\n";
   return text;
 }
 

@@ -418,8 +418,9 @@ typedef struct sluice_left_behind {
 /* What the current step waits for. */
 typedef struct sluice_stall {
   size_t struct_size;
-  uint64_t stalled_ns; /* since something came last; 0: nothing waits */
-  char text[4096];     /* tensors, ranks, when each was last heard; cut to fit */
+  uint64_t stalled_ns;                 /* since something came last; 0: nothing waits */
+  char text[4096];                     /* tensors, ranks, when each was last heard; cut to fit */
+  uint64_t missing[SLUICE_RANK_WORDS]; /* ranks, as far as an appliance has said */
 } sluice_stall;
 
 /* Which part of a job's traffic counters are of. */

@@ -178,6 +178,7 @@ class Stall(Structure):
         ("struct_size", c_size_t),
         ("stalled_ns", c_uint64),
         ("text", c_char * 4096),
+        ("missing", c_uint64 * RANK_WORDS),
     ]
 
 

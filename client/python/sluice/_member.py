@@ -5,6 +5,7 @@ import logging
 
 from sluice import _abi, _library, _memory, _page, _settings, errors
 from sluice._handle import Handle
+from sluice._values import ranks_of
 
 _log = logging.getLogger("sluice")
 
@@ -58,7 +59,7 @@ class Member:
             nonlocal next_report_s
             if waited_s < next_report_s:
                 return
-            still_s, text = self._stall()
+            still_s, text, _ = self._stall()
             next_report_s = waited_s + self._stall_report_s
             if still_s >= self._stall_report_s:
                 _log.warning("rank %d: %s", self.rank, text)
@@ -108,10 +109,12 @@ class Member:
         return self._stall()[1]
 
     def _stall(self):
-        """For how many seconds nothing has come of what the step waits for, and why, in words."""
+        """For how many seconds nothing has come of what the step waits for, why, in words, and the
+        ranks that are missing."""
         stall = _abi.sized(_abi.Stall)
         self._handle.call("sluice_get_stall", ctypes.byref(stall))
-        return stall.stalled_ns / 1e9, stall.text.decode("utf-8", "replace")
+        return (stall.stalled_ns / 1e9, stall.text.decode("utf-8", "replace"),
+                ranks_of(stall.missing))
 
     # ---- the end ----
 

@@ -7,7 +7,6 @@ process that shall have none starts no thread. Names: dataplane/ops/README.md.
 import atexit
 import logging
 import os
-import re
 import threading
 import time
 import weakref
@@ -20,9 +19,6 @@ _PATIENCE_S = 2.0  # with one that has connected and does not ask, while others 
 _FACTS = ("receive_credit_packets", "chunk_bytes", "shards", "oldest_request_iterations",
           "detoured_lanes")  # counters that do not only grow
 _OF_TRANSPORTS = ("send_errors", "segmented_packets", "coalesced_packets", "receive_drops")
-# As client/core/stall.cc and relay_lanes.cc have them.
-_MISSING = re.compile(r"; missing: ranks? (\d+(?:, \d+)*)")
-_WORKERS = re.compile(r"whose rank r is worker (\d+) \+ (\d+) r")
 _log = logging.getLogger("sluice")
 
 
@@ -147,16 +143,15 @@ def _escaped(label):
 
 def _rows(member):
     """(name, help, labels, value) of a job; raises Error when it is none any more."""
-    stalled_s, why = member._stall()
+    stalled_s, _, missing = member._stall()
     yield "sluice_worker_world_size", "Ranks of the job.", {}, member.world_size
     yield ("sluice_worker_running", "1 while the job works; 0 after it has failed or was left.", {},
            int(_works(member)))
     yield ("sluice_worker_stalled_seconds",
            "Since something came last of what this rank waits for; 0: it waits for nothing.", {},
            round(stalled_s, 3))
-    for rank in missing(why):
-        yield ("sluice_worker_missing",
-               "Ranks that this one has been told it waits for, eight at most.",
+    for rank in sorted(missing):
+        yield ("sluice_worker_missing", "Ranks that this one has been told it waits for.",
                {"missing": rank}, 1)
     helps = {name: meaning[0].upper() + meaning[1:] + "." for name, meaning in zip(*(
         _abi.names(member._library, f"sluice_counter_{what}") for what in ("name", "help")))}
@@ -179,10 +174,3 @@ def _works(member):
 
 def _family(area, name):
     return area + name + ("" if name in _FACTS else "_total")
-
-
-def missing(why):
-    """The ranks that a stall's text names; over a BCube it has places at a switch."""
-    first, step = map(int, found.groups()) if (found := _WORKERS.search(why)) else (0, 1)
-    return sorted({first + step * int(rank) for ranks in _MISSING.findall(why)
-                   for rank in ranks.split(", ")})

@@ -119,7 +119,10 @@ TEST_F(Steps, a_tensor_that_one_rank_never_submits_stalls_by_name_without_end_st
     Worker& worker = world().worker(run, rank);
     EXPECT_EQ(worker.steps_done(), 0u);
     ASSERT_GE(worker.count(Kind::kStalled), 1u);
-    expect_words(worker.session().describe_stall(world().now()), {"'t1'", "1", "last heard"});
+    const auto stall = worker.session().stall(world().now());
+    expect_words(stall.text, {"'t1'", "1", "last heard"});
+    EXPECT_EQ(stall.missing[0], 0b10u);
+    EXPECT_GT(stall.stalled_ns, kSecond);
   }
   // The rank itself is told what it left out.
   expect_words(world().worker(run, 1).session().describe_stall(world().now()),
