@@ -13,10 +13,11 @@ namespace sluice::client {
 namespace {
 
 constexpr DurationNs kFirstRetry = 100 * kMillisecond;
-constexpr DurationNs kLastRetry = 500 * kMillisecond;
+// As often as keepalives: an appliance that has admitted this worker, whose port comes and goes,
+// hears of it and does not end the job.
+constexpr DurationNs kLastRetry = 250 * kMillisecond;
 // While the job's memory is made, which takes a small job milliseconds and a big one minutes.
 constexpr DurationNs kFirstAsking = 5 * kMillisecond;
-constexpr DurationNs kLastAsking = 250 * kMillisecond;
 constexpr DurationNs kBareAfter = 1500 * kMillisecond;
 constexpr DurationNs kUnreachableAfter = kSecond;
 constexpr int kUnreachableReports = 3;
@@ -211,7 +212,7 @@ void JoinMachine::handle_timeout(TimeNs now) {
   send_padded_ = true;
   send_bare_ = !padded_passes_ && can_test_size() && now - started_ns_ >= kBareAfter;
   DCHECK(retry_ns_ > 0 && padded_bytes_ >= bare_bytes_);
-  retry_ns_ = std::min(retry_ns_ * 3 / 2, preparing_ ? kLastAsking : kLastRetry);
+  retry_ns_ = std::min(retry_ns_ * 3 / 2, kLastRetry);
   next_send_ns_ = now + retry_ns_;
 }
 

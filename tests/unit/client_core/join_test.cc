@@ -102,6 +102,15 @@ TEST(Join, GivesUpWithinFiveSecondsWhenNobodyAnswers) {
                     HasSubstr("4.0 s"), HasSubstr("sluiced")));
 }
 
+TEST(Join, IsHeardWheneverAPortIsUpForAQuarterOfASecond) {
+  Scripted bench;
+  for (int window = 0; window < 15; ++window) {
+    const std::size_t before = bench.passed.size();
+    bench.pass(250 * kMillisecond);
+    EXPECT_GT(bench.passed.size(), before) << window;
+  }
+}
+
 TEST(Join, ToleratesAnApplianceThatIsStartingAndThenBelievesThatNothingListens) {
   Scripted bench;
   for (int i = 0; i < 8; ++i) {
