@@ -205,9 +205,10 @@ const Relay::Lane& Relay::most_stalled(TimeNs now) const noexcept {
   for (const Lane& lane : lanes_) most_ns = std::max(most_ns, stalled_ns(lane));
   const Lane* found = nullptr;
   for (const Lane& lane : lanes_)
-    if (2 * stalled_ns(lane) >= most_ns && (found == nullptr || in_way(lane) < in_way(*found)))
+    if (most_ns != 0 && 2 * stalled_ns(lane) >= most_ns &&
+        (found == nullptr || in_way(lane) < in_way(*found)))
       found = &lane;
-  return *found;
+  return found == nullptr ? lanes_.front() : *found;
 }
 
 Stall Relay::stall(TimeNs now) const {
