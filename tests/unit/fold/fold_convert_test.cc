@@ -16,7 +16,10 @@ std::vector<std::uint16_t> encode_all(const std::vector<float>& values, Dtype dt
   Accumulator acc(values.size());
   std::copy(values.begin(), values.end(), acc.data());
   std::vector<std::uint16_t> out(values.size());
-  (void)finish(acc.data(), values.size(), 1, dtype, reinterpret_cast<std::uint8_t*>(out.data()));
+  constexpr std::size_t kPiece = 16 << 10;  // a result has 64 KiB at most
+  for (std::size_t at = 0; at < values.size(); at += kPiece)
+    (void)finish(acc.data() + at, std::min(kPiece, values.size() - at), 1, dtype,
+                 reinterpret_cast<std::uint8_t*>(out.data() + at));
   return out;
 }
 
