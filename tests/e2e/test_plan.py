@@ -1,11 +1,7 @@
 """What the planner says of a lab is what the lab measures."""
 
-import contextlib
-import os
-import signal
+import shutil
 import statistics
-import threading
-import time
 
 import pytest
 from lab import Lab, missing
@@ -17,9 +13,10 @@ from workers import BUILD, finish, run_all, start
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 WITHIN = 0.15
-# Where the box sets it: what it costs depends on caches and cores that others use too, and its
-# caches are cold whenever it goes on. Ten runs at load 6 to 9: 1.04 to 1.18, eight within 1.15.
+# Where the box sets it: the self-test's ranks go in step, so that less lies in its caches at once.
+# 33 runs with 2 to 8 workers: 0.97 to 1.29, in the middle 1.12, three above 1.2.
 WITHIN_OF_THE_BOX = 0.3
+EMULATOR = "qemu-x86_64"
 COSTS = model.Costs(box_ns=1000, worker_ns=1500)  # of this order: links this slow set the time,
 # also where the machine has other work, and make up for its stalls: test_lab.py
 # What workers have in their kernels' send buffers (about 110 frames) when a more urgent tensor is
@@ -44,61 +41,44 @@ def test_a_step_over_shaped_links_takes_what_was_planned_within_15_percent(worke
         assert measured_s == pytest.approx(planned.step_s(), rel=WITHIN), report
 
 
-@contextlib.contextmanager
-def a_share_of_a_core(pid, share, slice_s=0.005):
-    """Inside, the process is stopped whenever it has had more processor time than this share of
-    what has passed, so that it is slow whoever else runs here. What it leaves is lost to it."""
-    over = threading.Event()
-
-    def police():
-        clock = (~pid << 3) | 2  # its processor time: clock_getcpuclockid()
-        last, allowed = time.monotonic(), time.clock_gettime(clock)
-        while not over.wait(0.001):
-            now, used = time.monotonic(), time.clock_gettime(clock)
-            allowed = min(allowed + share * (now - last), used + slice_s)
-            last = now
-            os.kill(pid, signal.SIGCONT if allowed > used else signal.SIGSTOP)
-
-    thread = threading.Thread(target=police)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-        os.kill(pid, signal.SIGCONT)
+def a_slow_box(path):
+    """A sluiced that needs five times the processor time for everything, so that it sets the time
+    on two cores also: by an emulator. (Stopping it by signals leaves the rings too small for what
+    it then does at full speed: with two workers it waited for them, 1.1 to 1.8 of the plan.)"""
+    sluiced = (BUILD / "dataplane" / "sluiced").resolve()
+    path.write_text(f'#!/bin/sh\nexec {EMULATOR} -cpu max {sluiced} "$@"\n')
+    path.chmod(0o755)
+    return path
 
 
-def plan_and_measure(workers, folder, share=0.1, elems=1_000_000):
+def plan_and_measure(workers, folder, elems=1_000_000):
     """A step that waits for the box: the plan, and the seconds that it takes."""
-    box_ns, worker_ns, steps_s = [], [], []
-    for turn in range(3):  # in turns: both depend on what else the machine does
-        costs = plan.self_test(str(BUILD / "dataplane" / "sluiced"), "float32", workers=workers)
-        box_ns.append(costs.box_ns)
-        worker_ns.append(costs.worker_ns)
-        (folder / str(turn)).mkdir(parents=True)
-        with VhostBox(folder / str(turn), workers) as box, \
-                a_share_of_a_core(box.process.pid, share):
-            ranks = [start(None, None, box.url(rank), rank, workers, steps=5, tensors=TENSORS,
-                           elems=elems) for rank in range(workers)]
-            reports = [finish(rank) for rank in ranks]
-        assert all(report["exit"] == 0 for report in reports), reports
-        steps_s.append(statistics.median(report["step_p50_ms"] for report in reports) / 1e3)
-    costs = model.Costs(statistics.median(box_ns) / share, statistics.median(worker_ns))
+    folder.mkdir()
+    slow = a_slow_box(folder / "sluiced")
+    costs = plan.self_test(str(slow), "float32", workers=workers)
     planned = model.plan(model.Question(workers, 1000, 1, TENSORS * elems), costs)
-    measured_s = statistics.median(steps_s)
+    with VhostBox(folder, workers, binary=slow) as box:
+        ranks = [start(None, None, box.url(rank), rank, workers, steps=5, tensors=TENSORS,
+                       elems=elems) for rank in range(workers)]
+        reports = [finish(rank) for rank in ranks]
+    assert all(report["exit"] == 0 for report in reports), reports
+    # From when the last begins: what it does before, its next gradient, is none of the step.
+    steps = zip(*(report["steps_s"] for report in reports), strict=True)
+    measured_s = statistics.median(max(end for _, end in step) - max(begin for begin, _ in step)
+                                   for step in steps)
     print(f"{workers} workers: planned {planned.step_s():.3f} s, measured {measured_s:.3f}, "
-          f"{measured_s / planned.step_s():.2f} of it; box_ns {box_ns}, steps {steps_s}")
+          f"{measured_s / planned.step_s():.2f} of it; {costs}")
     return planned, measured_s
 
 
-@pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.skipif(shutil.which(EMULATOR) is None, reason=f"no {EMULATOR}: apt install qemu-user")
+@pytest.mark.parametrize("workers", [2, 4, 8])
 def test_a_step_that_waits_for_the_box_takes_what_was_planned(workers, tmp_path, monkeypatch):
     monkeypatch.setenv("SLUICE_LIBRARY", str(BUILD / "client" / "libsluice.so"))
     monkeypatch.setenv("SLUICE_PLUGIN_DIR", str(BUILD / "client"))
-    for attempt in ("first", "again"):  # the machine may have been another one in between
-        planned, measured_s = plan_and_measure(workers, tmp_path / attempt)
+    for attempt in range(3):  # the machine may have been another one in between
+        planned, measured_s = plan_and_measure(workers, tmp_path / str(attempt))
         assert planned.limit() == "the box's cores"
         if measured_s == pytest.approx(planned.step_s(), rel=WITHIN_OF_THE_BOX):
             return
-    pytest.fail(f"planned {planned.step_s():.3f} s, measured {measured_s:.3f} in two attempts")
+    pytest.fail(f"planned {planned.step_s():.3f} s, measured {measured_s:.3f} in the last of three")

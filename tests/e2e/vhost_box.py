@@ -14,7 +14,9 @@ class VhostBox:
     """A context that runs sluiced with `ports` vhost-user sockets in `directory`."""
 
     def __init__(self, directory: Path, ports: int, secret: str = "lab", extra: str = "",
-                 limits: str = "", port_extra: str = ""):
+                 limits: str = "", port_extra: str = "",
+                 binary: Path = BUILD / "dataplane" / "sluiced"):
+        self.binary = binary
         self.directory, self.ports, self.secret, self.extra = Path(directory), ports, secret, extra
         self.limits, self.port_extra = limits, port_extra
         self.log = self.directory / "sluiced.log"
@@ -48,7 +50,7 @@ class VhostBox:
         config.write_text("\n".join(lines) + "\n")
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
-                [str(BUILD / "dataplane" / "sluiced"), "--config", str(config)],
+                [str(self.binary), "--config", str(config)],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,

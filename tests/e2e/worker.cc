@@ -93,6 +93,10 @@ int run_steps(const WorkerOptions& options, sluice_job* job) {
   std::uint64_t sums_hash = 0xcbf29ce484222325;  // FNV-1a over the words of all sums
   std::vector<double> step_ms;
   step_ms.reserve(options.steps);
+  std::string steps_s;  // begin and end of each, by the clock that all processes share
+  const auto seconds = [](std::chrono::steady_clock::time_point at) {
+    return std::to_string(std::chrono::duration<double>(at.time_since_epoch()).count());
+  };
   for (std::uint32_t step = 1; step <= options.steps; ++step) {
     for (std::uint32_t tensor = 0; tensor < options.tensors; ++tensor)
       for (std::uint64_t elem = 0; elem < options.elem_count; ++elem)
@@ -108,9 +112,11 @@ int run_steps(const WorkerOptions& options, sluice_job* job) {
     if (options.end_step) sluice_end_step(job);
     const sluice_status status = sluice_wait_step(job, SLUICE_FOREVER, nullptr);
     if (status != SLUICE_OK) return fail("wait_step", job, status);
-    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    const auto end = std::chrono::steady_clock::now();
+    const std::chrono::duration<double> taken = end - begin;
     exchange_s += taken.count();
     step_ms.push_back(1e3 * taken.count());
+    steps_s += (step == 1 ? "[" : ", [") + seconds(begin) + ", " + seconds(end) + "]";
     const bool whole = options.skip_tensor < 0 && !options.end_step;
     for (std::uint32_t tensor = 0; whole && tensor < options.tensors; ++tensor) {
       for (const float value : gradients[tensor])
@@ -135,7 +141,7 @@ int run_steps(const WorkerOptions& options, sluice_job* job) {
       "%llu, "
       "\"packets_received\": %llu, \"bytes_sent\": %llu, \"bytes_received\": %llu, "
       "\"retransmissions\": %llu, \"probes\": %llu, \"results_pulled\": %llu, \"invalid\": %llu, "
-      "\"coalesced\": %llu, \"sums_hash\": \"%016llx\"}\n",
+      "\"coalesced\": %llu, \"sums_hash\": \"%016llx\", \"steps_s\": [%s]}\n",
       options.rank, options.steps, exchange_s, quantile(0.5), quantile(0.99), quantile(1),
       static_cast<unsigned long long>(stats.packets_sent),
       static_cast<unsigned long long>(stats.packets_received),
@@ -146,7 +152,7 @@ int run_steps(const WorkerOptions& options, sluice_job* job) {
       static_cast<unsigned long long>(stats.results_pulled),
       static_cast<unsigned long long>(stats.invalid_packets),
       static_cast<unsigned long long>(stats.coalesced_packets),
-      static_cast<unsigned long long>(sums_hash));
+      static_cast<unsigned long long>(sums_hash), steps_s.c_str());
   return 0;
 }
 
