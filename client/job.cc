@@ -52,7 +52,6 @@ Result<std::unique_ptr<Device>> open_device(JoinRequest& request) {
 
 Status Job::join(JoinRequest request, std::unique_ptr<Job>& job) {
   if (Status status = resolve(request); !status.ok()) return status;
-  request.session.appliance_address = request.address;
   Result<std::unique_ptr<Device>> device = open_device(request);
   if (!device.ok()) return at_place(request, device.status());
   Result<Opened> opened = open(request);

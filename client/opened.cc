@@ -206,6 +206,7 @@ std::size_t chunk_bytes_for(std::size_t mtu_bytes, std::size_t world_size) noexc
 }
 
 Status resolve(JoinRequest& request) {
+  request.session.appliance_address = request.address;
   if (!request.address.starts_with(kCubeScheme)) return {};
   const Result<CubePlaces> places = places_of(request);
   if (!places.ok()) return places.status();
@@ -213,7 +214,8 @@ Status resolve(JoinRequest& request) {
   request.session.rank = Rank{static_cast<std::uint16_t>(rank)};
   if (Status status = bcube.check_world(request.session.world_size); !status.ok())
     return at_place(request, status);
-  if (bcube.levels() == 1 && mode == BcubeMode::kAggregated) request.address = appliances[0][0];
+  if (bcube.levels() == 1 && mode == BcubeMode::kAggregated)
+    request.address = request.session.appliance_address = appliances[0][0];
   return {};
 }
 

@@ -21,8 +21,8 @@ struct Opened {
 };
 
 // BCube(n, 1) whose switch sums is one appliance, and a job there is like any other: its address
-// becomes that one's. Over each the rank is known then. Fails for a BCube that cannot be, or with
-// other than its n^k workers.
+// becomes that one's. Over each the rank is known then, and the address that texts name. Fails for
+// a BCube that cannot be, or with other than its n^k workers.
 Status resolve(JoinRequest& request);
 
 // May block: host names are resolved.

@@ -101,8 +101,8 @@ std::string Jobs::describe_early_end(const JobEntry& entry, Rank rank, Rank othe
                                : text("after step %u", member.missing_from - 1);
   return text(
       "job '%s': rank %u at %s ended in order %s and rank %u contributes to step %u: a synchronous "
-      "job needs all ranks to take the same number of steps; call finish() where uneven ends are "
-      "meant",
+      "job needs all ranks to take the same number of steps: look at that rank's log, or call "
+      "finish() where uneven ends are meant",
       entry.name.c_str(), unsigned{rank.value}, member.address.c_str(), when.c_str(),
       unsigned{other.value}, newest_contribution(*entry.job, other));
 }

@@ -55,8 +55,8 @@ ControlResult Jobs::join(const Request& request) {
   if (!wire::same_digest(wire::join_proof(secret_, request.rank().value, join), join.proof)) {
     const Refusal refusal{
         .code = wire::RefuseCode::kBadSecret,
-        .text = text("wrong secret for job '%s': rank %u at %s has another one than the appliance "
-                     "(secret, SLUICE_SECRET)",
+        .text = text("wrong secret for job '%s': rank %u at %s has another one than the appliance, "
+                     "or none (secret, SLUICE_SECRET)",
                      printable(asked.name()).c_str(), unsigned{request.rank().value},
                      std::string(request.origin.address).c_str())};
     return refuse(request, refusal, false);

@@ -192,8 +192,11 @@ void Relay::tell_facts(Counters& counters) const {
 }
 
 // Of lanes that stand about as long as any the one that comes first in a slice's way, which is
-// nearest to the cause: later ones wait for what this one shall give.
+// nearest to the cause: later ones wait for what this one shall give. Without a survey that is not
+// back nothing goes on.
 const Relay::Lane& Relay::most_stalled(TimeNs now) const noexcept {
+  for (const Detour& detour : detours_)
+    if (detour.state() == Detour::State::kAsking) return lanes_[detour.spares().survey_lane];
   const auto stalled_ns = [&](const Lane& lane) {
     return is_lost(lane) ? 0 : lane.session.stalled_ns(now);  // nobody waits for those
   };

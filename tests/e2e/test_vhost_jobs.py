@@ -51,6 +51,13 @@ def test_an_urgent_job_overtakes_a_big_one_at_the_same_socket(tmp_path):
             assert report["urgent_s"][5] < report["bulk_s"] / 10, report
 
 
+def test_frames_of_an_mtu_of_9000_fit_the_workers_buffers(tmp_path):
+    with VhostBox(tmp_path, ports=2, port_extra="mtu = 9000") as box:
+        for report in run("jumbo", box):
+            assert report["exact"], report
+            assert report["chunk_bytes"] > 8000, report
+
+
 def test_a_second_process_is_refused_with_the_place_and_a_remedy(tmp_path):
     with VhostBox(tmp_path, ports=2) as box:
         having = [start(None, None, box.url(rank), rank, 2, steps=100, pause_ms=20)

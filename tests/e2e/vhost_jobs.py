@@ -1,6 +1,6 @@
 """A process with several jobs at one vhost-user socket: test_vhost_jobs.py starts one a rank.
 
-    vhost_jobs.py long|urgent ADDRESS RANK
+    vhost_jobs.py long|urgent|jumbo ADDRESS RANK
 
 Gradients are small integers, so that sums are exact. Prints one JSON line.
 """
@@ -93,6 +93,14 @@ def urgent_and_bulk(address, rank):
     return {"exact": bool(exact), "urgent_s": sorted(urgent_s), "bulk_s": bulk_s}
 
 
+def jumbo_frames(address, rank):
+    tensors = [("t", 100_000, "float32")]
+    with join(address, rank, "jumbo", tensors, mtu=9000) as job:
+        exact = [run_step(job, rank, step, tensors, 3) for step in range(3)]
+        return {"exact": all(exact), "chunk_bytes": job.stats()["chunk_bytes"]}
+
+
 if __name__ == "__main__":
     mode, url, own_rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    print(json.dumps({"long": long_and_short, "urgent": urgent_and_bulk}[mode](url, own_rank)))
+    print(json.dumps({"long": long_and_short, "urgent": urgent_and_bulk,
+                      "jumbo": jumbo_frames}[mode](url, own_rank)))

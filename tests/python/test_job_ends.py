@@ -35,7 +35,8 @@ def test_a_rank_that_leaves_before_the_others_ends_a_synchronous_job_by_name(add
         return str(raised.value)
 
     for text in on_all_ranks(work, 3, address)[::2]:
-        assert "rank 1" in text and "after step 2" in text and "finish()" in text
+        for words in ("rank 1", "after step 2", "that rank's log", "finish()"):
+            assert words in text, text
 
 
 def test_a_rank_that_finishes_before_the_others_lets_them_go_on(address):
@@ -121,24 +122,28 @@ def test_nobody_at_the_address_is_an_error_within_five_seconds():
     assert time.monotonic() - start < 5
 
 
-def test_an_error_inside_with_aborts_so_that_the_other_rank_hears_of_it(address):
+@pytest.mark.parametrize("end, kind", [
+    (lambda: 1 // 0, ZeroDivisionError),
+    (lambda: sys.exit(3), SystemExit),
+])
+def test_an_error_inside_with_aborts_so_that_the_other_rank_hears_of_it(address, end, kind):
     heard = []
     joined = threading.Barrier(2)
 
     def other():
         with sluice.Job(SPECS, address, rank=1, world_size=2, run_id=1) as job:
             joined.wait(30)
-            with pytest.raises(sluice.PeerLost, match="rank 0") as caught:
+            with pytest.raises(sluice.PeerLost, match="rank 0 .*left with an error") as caught:
                 job.submit("bias", numpy.zeros(7, numpy.float32))
                 job.wait_step(timeout=30)
             heard.append(caught.value)
 
     thread = threading.Thread(target=other)
     thread.start()
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(kind):
         with sluice.Job(SPECS, address, rank=0, world_size=2, run_id=1):
             joined.wait(30)
-            1 // 0
+            end()
     thread.join(30)
     assert len(heard) == 1
 

@@ -75,6 +75,18 @@ def test_a_failing_rank_is_named_with_its_last_words_and_the_others_are_stopped(
     assert all_gone([int(line.split()[2]) for line in done.stdout.splitlines() if "pid" in line])
 
 
+def test_a_rank_that_another_one_has_lost_is_named_with_its_own_status(tmp_path):
+    done = launch(tmp_path, "import os, sys, time\n"
+                  "from sluice import errors\n"
+                  "if os.environ['RANK'] == '2': time.sleep(60)\n"
+                  "if os.environ['RANK'] == '0': raise errors.PeerLost('rank 1 ended in order')\n"
+                  "time.sleep(1); sys.exit(3)\n")
+    assert done.returncode == 1
+    first, second = [line for line in done.stderr.splitlines() if line.startswith("sluice launch")]
+    assert "rank 0 (pid " in first and "rank 1 ended in order; stopping rank 2" in first
+    assert "rank 1 (pid " in second and "exited with status 3; stopping rank 2" in second
+
+
 def test_a_killed_rank_is_reported_with_the_signal(tmp_path):
     done = launch(tmp_path, "import os, time\n"
                   "if os.environ['RANK'] == '2': os.kill(os.getpid(), 9)\n"

@@ -120,6 +120,29 @@ TEST_P(BcubeAnyDeath, OfAWorkerIsNamed) {
   expect_named(world, last(), 10 * kSecond);
 }
 
+class BcubeWait : public BcubeAnyDeath {};
+
+// Long before a worker's own appliance gives it up: by each of its neighbours, who ask for a survey
+// without it, and not one of those who wait for them.
+TEST_P(BcubeWait, ForADeadWorkerNamesIt) {
+  BcubeOptions options = options_of_deaths();
+  options.compute_max_ns = kMillisecond;
+  options.steps = 1'000;
+  options.elem_counts = {40'000, 7};
+  options.member_timeout_ns = BcubeOptions().member_timeout_ns;
+  BcubeWorld world(options);
+  world.kill({.parts = {{.kind = Kind::kServer, .index = last()}}, .after_ns = 20 * kMillisecond});
+  world.run(10 * kSecond);
+  for (std::uint32_t at = 0; at < world.bcube().levels(); ++at)
+    for (const std::uint32_t server :
+         servers_of(world.bcube(), at, world.bcube().switch_of(last(), at))) {
+      if (server == last()) continue;
+      const client::Stall stall = world.relay(server).stall(world.now());
+      EXPECT_TRUE(stall.missing[last() / 64] >> (last() % 64) & 1)
+          << "server " << server << ": " << stall.text;
+    }
+}
+
 // Who forwards the datagrams of lanes that have moved dies too. They find no other way.
 TEST_P(BcubeAnyDeath, OfAForwarderIsNamed) {
   const std::uint32_t forwarder = bcube().detour_neighbour(last(), level());
@@ -138,6 +161,10 @@ INSTANTIATE_TEST_SUITE_P(All, BcubeAnyDeath, testing::ValuesIn(shapes_with_detou
 INSTANTIATE_TEST_SUITE_P(Some, BcubeOneWayDeath, testing::ValuesIn(kFewBcubeShapes), name_of);
 INSTANTIATE_TEST_SUITE_P(All, BcubePlainDeath,
                          testing::ValuesIn(shapes_with_detours(BcubeMode::kPlain)), name_of);
+INSTANTIATE_TEST_SUITE_P(Some, BcubeWait,
+                         testing::Values(BcubeShape{2, 2, BcubeMode::kPlain},
+                                         BcubeShape{2, 3, BcubeMode::kPlain}),
+                         name_of);
 
 }  // namespace
 }  // namespace sluice::sim

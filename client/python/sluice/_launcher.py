@@ -14,6 +14,8 @@ from sluice._processes import Child, describe_exit, signal_name, stop_all
 
 _READ_BYTES = 65536
 _DRAIN_S = 1.0  # for output that is still in the pipe when a rank has ended
+_CAUSE_S = 3.0  # for the end of a rank that another one, whose error this is, has lost
+_LOST_ANOTHER = "sluice.errors.PeerLost: "
 # Before a rank is started again. The appliance gives a rank to another process once the old one was
 # silent for 3 s, whether it noticed its death or not.
 RESTART_DELAY_S = 4.0
@@ -192,6 +194,7 @@ class Launcher:
 
     def _watch(self):
         failed = []  # ranks that will not be started again, in the order of their ends
+        waited = False  # for those who were about to end by themselves
         deadline = None if self._limit_s is None else time.monotonic() + self._limit_s
         while any(rank.status is None for rank in self._ranks):
             if self._signal is not None:
@@ -216,10 +219,14 @@ class Launcher:
                 if status == 0:
                     rank.status = 0
                     continue
+                if not waited and self._has_lost_another(rank):
+                    waited = True
+                    self._await_cause()
+                    break  # all of them, in their order
                 self._on_failure(rank, status)
                 if rank.status is not None:
                     failed.append(rank)
-                    if not self._keep_going:
+                    if not self._keep_going and not waited:
                         break
             if failed and not self._keep_going:
                 break
@@ -227,6 +234,20 @@ class Launcher:
         if not failed:
             return 0
         return failed[0].status if failed[0].status > 0 else 128 - failed[0].status
+
+    def _has_lost_another(self, rank):
+        """Would be stopped before it says why it ends, if it takes longer for that."""
+        if self._keep_going or rank.restarts < self._restart:
+            return False
+        self._drain(time.monotonic() + 0.2)
+        return any(pipe.last_line.startswith(_LOST_ANOTHER) for pipe in rank.pipes)
+
+    def _await_cause(self):
+        deadline = time.monotonic() + _CAUSE_S
+        while time.monotonic() < deadline and self._signal is None:
+            if all(child.poll() is not None for child in self._children):
+                break
+            self._read_once(0.05) if self._selector.get_map() else time.sleep(0.05)
 
     def _on_failure(self, rank, status):
         """Says what happened to a rank, and plans its restart or gives it up."""

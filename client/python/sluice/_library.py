@@ -50,7 +50,7 @@ def _open():
                 tried.append(f"{path} ({why}): {error}")
     raise errors.LibraryNotFound(
         "libsluice was not found. Build it with './run build' or set SLUICE_LIBRARY to the file. "
-        "Looked at:\n  " + "\n  ".join(tried))
+        "Looked at: " + "; ".join(tried))
 
 
 def load():

@@ -91,7 +91,8 @@ def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size
     through a sluice.torch.Loop. A policy that does not wait for all ranks needs such a group.
 
     Returns an `Attachment`. The job is left at exit, or by detach(), or by using the attachment as
-    a context manager; or by finish() where ranks are meant to end at different steps.
+    a context manager; or by finish() where ranks are meant to end at different steps. Only the
+    context manager sees that a rank ends by sys.exit(3): at exit that looks like an orderly end.
 
     SLUICE_DISABLE=1 in the environment makes attach() do nothing, to compare with DDP's own
     all-reduce without a change to the script.

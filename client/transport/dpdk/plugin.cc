@@ -34,6 +34,7 @@ namespace {
 constexpr std::uint16_t kReceiveEntries = 4096;
 constexpr std::uint16_t kTransmitEntries = 1024;
 constexpr std::uint16_t kBurst = 64;
+constexpr std::uint32_t kVirtioHeaderBytes = 12;
 constexpr std::uint32_t kBuffers = kReceiveEntries + kTransmitEntries + 4 * kBurst;
 // For all jobs of the process; pages are taken when they are first used. A job needs 13 MB, with
 // jumbo frames 50 MB.
@@ -220,7 +221,9 @@ bool probe(sluice_dpdk_port& port, const sluice_dpdk_options& options) {
 }
 
 bool configure(sluice_dpdk_port& port, const sluice_dpdk_options& options) {
-  const std::uint32_t room = RTE_PKTMBUF_HEADROOM + RTE_ETHER_HDR_LEN + 4u + options.mtu_bytes;
+  // The driver wants room for a VLAN tag and its own header too, or the queue is refused.
+  const std::uint32_t room = RTE_PKTMBUF_HEADROOM + RTE_ETHER_HDR_LEN + RTE_VLAN_HLEN +
+                             kVirtioHeaderBytes + options.mtu_bytes;
   const auto buffer_bytes =
       static_cast<std::uint16_t>(std::max<std::uint32_t>(room, RTE_MBUF_DEFAULT_BUF_SIZE));
   port.pool = rte_pktmbuf_pool_create((port.device + "_pool").c_str(), kBuffers, 0, 0, buffer_bytes,

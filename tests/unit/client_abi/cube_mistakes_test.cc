@@ -73,7 +73,7 @@ TEST(CubeMistakes, NameWhatTheyCannotDo) {
   EXPECT_THAT(refusal([](Options& o) { o.schedule = sluice::Schedule::kCredit; }),
               HasSubstr("schedule strict"));
   EXPECT_THAT(refusal([](Options& o) { o.world_size = 5; }),
-              AllOf(HasSubstr("world size 5"), HasSubstr("4 servers")));
+              AllOf(HasSubstr("at " + cube.address(1) + ": world size 5"), HasSubstr("4 servers")));
   EXPECT_THAT(refusal([](Options& o) { o.local_address = "10.0.0.1"; }), HasSubstr("10.0.0.1"));
   EXPECT_THAT(refusal([](Options& o) { o.job_name = std::string(60, 'x'); }),
               AllOf(HasSubstr("60"), HasSubstr("bytes")));

@@ -106,7 +106,7 @@ TEST_F(Leave, InOrderEndsASynchronousJobWhenAnotherRankGoesOn) {
   EXPECT_THAT(std::string(notices[0].packet.text()),
               AllOf(HasSubstr("'digits'"), HasSubstr("rank 1 at 10.0.0.3:40000 ended in order"),
                     HasSubstr("after step 4"), HasSubstr("rank 2 contributes to step 5"),
-                    HasSubstr("finish()")));
+                    HasSubstr("look at that rank's log"), HasSubstr("finish()")));
 }
 
 TEST_F(Leave, OfTheOthersEndsAJobWhoseLastMemberMayHaveFinishedUnheard) {
