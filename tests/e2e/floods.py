@@ -27,7 +27,8 @@ STEP_SECONDS = 0.012  # about what a step and its pause take
 
 def mac_of(lab, address: str) -> str:
     """As the attacker's kernel finds it out."""
-    lab.popen(ATTACKER, ["ping", "-c", "1", "-W", "10", address], stdout=subprocess.DEVNULL).wait(30)
+    ping = ["ping", "-c", "1", "-W", "10", address]
+    lab.popen(ATTACKER, ping, stdout=subprocess.DEVNULL).wait(30)
     shown = lab.popen(
         ATTACKER, ["ip", "neigh", "show", address], stdout=subprocess.PIPE, text=True
     ).communicate(timeout=30)[0]

@@ -12,7 +12,7 @@ import time
 
 import pytest
 from lab import BOX_ADDRESS, Lab, missing
-from tries import about_time, within
+from tries import TooLate, about_time, within
 from workers import BUILD, finish, start, wait_joined
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -114,5 +114,6 @@ def test_a_host_that_is_unreachable_for_two_seconds_costs_only_these(lab):
             time.sleep(UNREACHABLE_S)
         within(time.monotonic() - began, UNREACHABLE_S + 1.7, "unreachable")
         said = unreachables(lab, 0) - before
-        assert said >= 1, "the kernel did not say that the host is unreachable"
+        if said < 1:  # nothing came that it could have answered
+            raise TooLate("the kernel did not say that the host is unreachable")
         waited.append(UNREACHABLE_S)

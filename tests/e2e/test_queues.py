@@ -60,8 +60,8 @@ def classes(lab):
 
 def has_its_share(early, late):
     """Whether the chosen class had, of what the port sent in between."""
-    chosen, urgent = (late[key] - early.get(key, 0)
-                      for key in (("tx_class_bytes_total", CHOSEN), ("tx_class_bytes_total", URGENT)))
+    chosen, urgent = (late[key] - early[key] for key in (
+        ("tx_class_bytes_total", CHOSEN), ("tx_class_bytes_total", URGENT)))
     return SHARE * 0.95 < chosen / (chosen + urgent) < SHARE * 1.3
 
 
@@ -96,7 +96,7 @@ def flooded():
             pings = ping.communicate(timeout=60)[0]
             time.sleep(1)
             late = classes(lab)
-            if has_its_share(early, late):
+            if has_its_share(early, late) and late["queue_class_packets", URGENT] > 0:
                 break
         for flood in floods:
             stop(flood)

@@ -1,4 +1,4 @@
-"""For tests that compare times: where the machine stalled in the midst of one, it is tried again."""
+"""For tests that compare times: one in which the machine stalled is tried again."""
 
 from __future__ import annotations
 

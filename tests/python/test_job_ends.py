@@ -12,6 +12,7 @@ import pytest
 
 import sluice
 from inproc import SPECS, address, on_all_ranks  # noqa: F401 - address is a fixture
+from tries import about_time, within
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -114,11 +115,12 @@ def test_waiting_for_the_others_times_out_and_names_them(address):
         sluice.Job(SPECS, address, rank=0, world_size=2, run_id=1, join_timeout=0.3)
 
 
+@about_time
 def test_nobody_at_the_address_is_an_error_within_five_seconds():
     start = time.monotonic()
     with pytest.raises(sluice.Unreachable, match="127.0.0.1:9.*"):
         sluice.Job(SPECS, "udp://127.0.0.1:9", rank=0, world_size=2, run_id=1)
-    assert time.monotonic() - start < 5
+    within(time.monotonic() - start, 5)
 
 
 def test_an_error_inside_with_aborts_so_that_the_other_rank_hears_of_it(address):
@@ -166,7 +168,7 @@ def test_close_ends_a_wait_on_another_thread(address):
     time.sleep(0.2)
     next(job for job in jobs if job.rank == 0).close()
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
     assert heard == [sluice.Closed]
     next(job for job in jobs if job.rank == 1).close()
 
@@ -195,6 +197,7 @@ except KeyboardInterrupt:
 """
 
 
+@about_time
 @pytest.mark.parametrize("where", ["join", "wait", "barrier"])
 def test_ctrl_c_ends_a_blocking_call_at_once(where):
     process = subprocess.Popen([sys.executable, "-B", "-c", _WAITS_FOREVER, where],
@@ -205,8 +208,9 @@ def test_ctrl_c_ends_a_blocking_call_at_once(where):
         start = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "interrupted\n"
-        assert time.monotonic() - start < 1
-        assert process.wait(10) == 0
+        took_s = time.monotonic() - start
+        assert process.wait(20) == 0
+        within(took_s, 1)
     finally:
         process.kill()
         process.wait()

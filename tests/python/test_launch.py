@@ -27,7 +27,7 @@ def gone(pid):
         return True
 
 
-def all_gone(pids, timeout_s=5):
+def all_gone(pids, timeout_s=20):
     deadline = time.monotonic() + timeout_s
     while not all(map(gone, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -194,7 +194,7 @@ def test_a_rank_that_waits_for_its_restart_is_not_started_once_the_run_is_stoppe
     try:
         assert "restarting it in 60 s" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(30) == 130
     finally:
         process.kill()
         process.wait()

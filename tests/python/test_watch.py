@@ -140,7 +140,7 @@ def stored(lossy_appliance, tmp_path_factory):
 
 
 def page(address):
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
         return answer.read().decode()
 
 
