@@ -2,13 +2,14 @@
 
 import shutil
 import statistics
+from pathlib import Path
 
 import pytest
 from lab import Lab, missing
 from sluice import _plan_model as model
 from sluice import plan
 from vhost_box import VhostBox
-from workers import BUILD, finish, run_all, start
+from workers import BUILD, finish, run_all, start, wait_joined
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -53,8 +54,16 @@ def a_slow_box(path):
     return path
 
 
+def processor_ns(process):
+    """What its busiest thread has had of processors, and waited for one that others had."""
+    tasks = Path(f"/proc/{process.pid}/task").iterdir()
+    return max([int(text) for text in (task / "schedstat").read_text().split()[:2]]
+               for task in tasks)
+
+
 def plan_and_measure(workers, folder, elems=1_000_000):
-    """A step that waits for the box: the plan, and the seconds that it takes."""
+    """A step that waits for the box: the plan, and the seconds that it takes, but for the share of
+    the time in which the box waited for a processor."""
     folder.mkdir()
     slow = a_slow_box(folder / "sluiced")
     costs = plan.self_test(str(slow), "float32", workers=workers)
@@ -62,13 +71,18 @@ def plan_and_measure(workers, folder, elems=1_000_000):
     with VhostBox(folder, workers, binary=slow) as box:
         ranks = [start(None, None, box.url(rank), rank, workers, steps=5, tensors=TENSORS,
                        elems=elems) for rank in range(workers)]
+        for rank in ranks:
+            wait_joined(rank)
+        before = processor_ns(box.process)
         reports = [finish(rank) for rank in ranks]
+        had_ns, waited_ns = (now - then for now, then in zip(processor_ns(box.process), before))
     assert all(report["exit"] == 0 for report in reports), reports
     # From when the last begins: what it does before, its next gradient, is none of the step.
     steps = zip(*(report["steps_s"] for report in reports), strict=True)
     measured_s = statistics.median(max(end for _, end in step) - max(begin for begin, _ in step)
-                                   for step in steps)
-    print(f"{workers} workers: planned {planned.step_s():.3f} s, measured {measured_s:.3f}, "
+                                   for step in steps) * had_ns / (had_ns + waited_ns)
+    print(f"the box had a processor for {had_ns / (had_ns + waited_ns):.2f} of its time; "
+          f"{workers} workers: planned {planned.step_s():.3f} s, measured {measured_s:.3f}, "
           f"{measured_s / planned.step_s():.2f} of it; {costs}")
     return planned, measured_s
 
