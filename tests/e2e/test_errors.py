@@ -74,12 +74,13 @@ def test_a_library_of_another_release_is_told_of_both_versions(lab):
 
 @contextlib.contextmanager
 def rank_0_there(lab, job, **options):
-    """Of two; it waits for the other."""
-    first = start(lab, 0, lab.url, 0, 2, job=job, **options)
+    """Of two; it waits for the other. The run's id: of its own, as the test may be tried again."""
+    run_id = time.monotonic_ns()
+    first = start(lab, 0, lab.url, 0, 2, job=job, run_id=run_id, **options)
     try:
         there = f'sluice_job_members{{job="{job}"}} 1\n'
         wait_until(lambda: there in lab.scrape(), 20, "one joins")
-        yield
+        yield run_id
     finally:
         first.kill()
         finish(first)
@@ -87,22 +88,23 @@ def rank_0_there(lab, job, **options):
 
 @about_time
 def test_another_layout(lab):
-    with rank_0_there(lab, "layout", elems=1000):
-        report = timed(start(lab, 1, lab.url, 1, 2, job="layout", elems=1001))
+    with rank_0_there(lab, "layout", elems=1000) as run_id:
+        second = start(lab, 1, lab.url, 1, 2, job="layout", run_id=run_id, elems=1001)
+        report = timed(second)
     fails(report, lab.url, "layout of rank 1", "job 'layout'", "set by rank 0", status="refused")
 
 
 @about_time
 def test_two_workers_with_the_same_rank(lab):
-    with rank_0_there(lab, "twice"):
-        report = timed(start(lab, 1, lab.url, 0, 2, job="twice"))
+    with rank_0_there(lab, "twice") as run_id:
+        report = timed(start(lab, 1, lab.url, 0, 2, job="twice", run_id=run_id))
     fails(report, "twice", "rank 0", lab.address(0), status="refused")
 
 
 @about_time
 def test_a_world_size_that_disagrees(lab):
-    with rank_0_there(lab, "world"):
-        report = timed(start(lab, 1, lab.url, 1, 3, job="world"))
+    with rank_0_there(lab, "world") as run_id:
+        report = timed(start(lab, 1, lab.url, 1, 3, job="world", run_id=run_id))
     fails(report, lab.url, "world size 3", "job 'world' has world size 2", status="refused")
 
 
@@ -129,10 +131,8 @@ def test_ranks_that_do_not_come_are_named(lab):
 
 @about_time
 def test_a_process_that_dies_ends_the_job_with_its_rank_named(lab):
-    workers = [
-        start(lab, rank, lab.url, rank, 3, job="death", steps=100000, elems=5000)
-        for rank in range(3)
-    ]
+    options = dict(job="death", run_id=time.monotonic_ns(), steps=100000, elems=5000)
+    workers = [start(lab, rank, lab.url, rank, 3, **options) for rank in range(3)]
     for worker in workers:
         wait_joined(worker)
     time.sleep(0.5)
@@ -145,10 +145,8 @@ def test_a_process_that_dies_ends_the_job_with_its_rank_named(lab):
 
 @about_time
 def test_an_idle_process_that_dies_is_noticed_too(lab):
-    workers = [
-        start(lab, rank, lab.url, rank, 2, job="idle", steps=2, pause_ms=20000, elems=50)
-        for rank in range(2)
-    ]
+    options = dict(job="idle", run_id=time.monotonic_ns(), steps=2, pause_ms=20000, elems=50)
+    workers = [start(lab, rank, lab.url, rank, 2, **options) for rank in range(2)]
     for worker in workers:
         wait_joined(worker)
     time.sleep(1)
@@ -168,10 +166,8 @@ def test_an_idle_process_that_dies_is_noticed_too(lab):
 
 @about_time
 def test_a_silent_host_is_noticed_after_member_timeout_plus_one_second(lab):
-    workers = [
-        start(lab, rank, lab.url, rank, 2, job="silent", steps=100000, elems=5000)
-        for rank in range(2)
-    ]
+    options = dict(job="silent", run_id=time.monotonic_ns(), steps=100000, elems=5000)
+    workers = [start(lab, rank, lab.url, rank, 2, **options) for rank in range(2)]
     for worker in workers:
         wait_joined(worker)
     time.sleep(0.5)

@@ -235,19 +235,20 @@ def test_a_forked_child_is_told_to_join_again(address):
 
 
 def test_a_stall_is_logged_with_who_is_missing(address, caplog):
+    def told():
+        return any("bias" in record.getMessage() and "1" in record.getMessage()
+                   for record in caplog.records)
+
     def work(job):
-        if job.rank == 0:
-            job.submit("bias", numpy.zeros(7, numpy.float32))
-            job.end_step()
-        else:
-            time.sleep(1.5)
-            job.submit("bias", numpy.zeros(7, numpy.float32))
-            job.end_step()
+        deadline = time.monotonic() + 20
+        while job.rank == 1 and not told() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        job.submit("bias", numpy.zeros(7, numpy.float32))
+        job.end_step()
         job.wait_step(timeout=30)
 
     with caplog.at_level("WARNING", logger="sluice"):
         on_all_ranks(work, 2, address, stall_report=0.3)
     # Between the slices of a wait: not before the step has stood still for stall_report seconds.
     assert not any("for 0.0 s" in record.getMessage() for record in caplog.records), caplog.text
-    assert any("bias" in record.getMessage() and "1" in record.getMessage()
-               for record in caplog.records), caplog.text
+    assert told(), caplog.text

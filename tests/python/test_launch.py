@@ -15,7 +15,7 @@ def launch(folder, code, *options, script_arguments=(), count=3):
     script = folder / "script.py"
     script.write_text(code)
     return subprocess.run([*_LAUNCH, "-n", str(count), *options, str(script), *script_arguments],
-                          capture_output=True, text=True, timeout=60, check=False)
+                          capture_output=True, text=True, timeout=120, check=False)
 
 
 def gone(pid):

@@ -59,7 +59,7 @@ class Served:
 
 
 def run_top(*arguments, **environment):
-    return subprocess.run([*_TOP, *arguments], capture_output=True, text=True, timeout=30,
+    return subprocess.run([*_TOP, *arguments], capture_output=True, text=True, timeout=60,
                           check=False, env={**os.environ, **environment})
 
 
