@@ -23,8 +23,8 @@ GATEWAY = "10.77.0.200"
 UNREACHABLE_S = 2  # three quick pings to a dead process take 0.6 s
 
 
-@pytest.fixture
-def lab():
+@contextlib.contextmanager
+def appliance():
     with Lab(hosts=2) as made:
         made.start_appliance(BUILD, made.config(member_timeout_s=30))
         yield made
@@ -33,32 +33,28 @@ def lab():
 @contextlib.contextmanager
 def job_in_full_run(lab):
     """Inside, the job runs; afterwards it must have waited once and ended well."""
-    options = dict(run_id=time.monotonic_ns(), steps=STEPS, pause_ms=15, elems=5000)
-    workers = [start(lab, rank, lab.url, rank, 2, **options) for rank in range(2)]
-    log = lab.directory / "sluiced.log"
-    try:
-        for worker in workers:
-            wait_joined(worker)
-        before = len(log.read_text())  # the end of another try
-        time.sleep(0.5)
-        waited = []
-        yield waited
-        assert [worker.poll() for worker in workers] == [None, None], [
-            finish(worker) for worker in workers
-        ]
-        for worker in workers:
-            report = finish(worker)
-            assert report["exit"] == 0 and report["steps"] == STEPS, report
-            assert report["step_max_ms"] >= 900 * waited[0], f"no step waited: {report}"
-    finally:
-        for worker in workers:
-            worker.kill()
-    assert "has ended: rank" not in log.read_text()[before:]
+    workers = [
+        start(lab, rank, lab.url, rank, 2, steps=STEPS, pause_ms=15, elems=5000)
+        for rank in range(2)
+    ]
+    for worker in workers:
+        wait_joined(worker)
+    time.sleep(0.5)
+    waited = []
+    yield waited
+    assert [worker.poll() for worker in workers] == [None, None], [
+        finish(worker) for worker in workers
+    ]
+    for worker in workers:
+        report = finish(worker)
+        assert report["exit"] == 0 and report["steps"] == STEPS, report
+        assert report["step_max_ms"] >= 900 * waited[0], f"no step waited: {report}"
+    assert "has ended: rank" not in (lab.directory / "sluiced.log").read_text()
 
 
 @about_time
-def test_a_link_that_is_down_for_three_seconds_costs_only_these(lab):
-    with job_in_full_run(lab) as waited:
+def test_a_link_that_is_down_for_three_seconds_costs_only_these():
+    with appliance() as lab, job_in_full_run(lab) as waited:
         began = time.monotonic()
         lab.in_host(0, "ip link set eth0 down")
         time.sleep(FLAP_S)
@@ -106,8 +102,8 @@ def udp_unreachable(lab, host):
 
 
 @about_time
-def test_a_host_that_is_unreachable_for_two_seconds_costs_only_these(lab):
-    with job_in_full_run(lab) as waited:
+def test_a_host_that_is_unreachable_for_two_seconds_costs_only_these():
+    with appliance() as lab, job_in_full_run(lab) as waited:
         before = unreachables(lab, 0)
         began = time.monotonic()
         with udp_unreachable(lab, 0):
