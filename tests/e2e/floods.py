@@ -27,10 +27,11 @@ STEP_SECONDS = 0.012  # about what a step and its pause take
 
 def mac_of(lab, address: str) -> str:
     """As the attacker's kernel finds it out."""
-    lab.popen(ATTACKER, ["ping", "-c", "1", "-W", "2", address], stdout=subprocess.DEVNULL).wait(5)
+    ping = ["ping", "-c", "1", "-W", "10", address]
+    lab.popen(ATTACKER, ping, stdout=subprocess.DEVNULL).wait(30)
     shown = lab.popen(
         ATTACKER, ["ip", "neigh", "show", address], stdout=subprocess.PIPE, text=True
-    ).communicate(timeout=5)[0]
+    ).communicate(timeout=30)[0]
     words = shown.split()
     return words[words.index("lladdr") + 1]
 
@@ -49,7 +50,7 @@ class Flood:
 
     def __exit__(self, *_exc) -> None:
         self.process.terminate()
-        out, _ = self.process.communicate(timeout=10)
+        out, _ = self.process.communicate(timeout=30)
         self.sent = json.loads(out)["sent"] if out else 0
 
 

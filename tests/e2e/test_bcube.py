@@ -8,6 +8,7 @@ import time
 import pytest
 from cube import CubeLab
 from lab import missing
+from tries import about_time, within
 from workers import BUILD, command, finish, read_line, wait_joined
 
 from sluice import trace
@@ -40,6 +41,7 @@ def test_workers_sum_for_each_other_where_switches_only_forward():
             assert report["exit"] == 0, report
 
 
+@about_time
 def test_a_worker_that_dies_is_named_by_those_for_whom_it_sums():
     with CubeLab(2, 2, mode="plain") as cube:
         workers = [start(cube, rank, steps=100_000, tensors=5, elems=20_000) for rank in range(4)]
@@ -48,10 +50,11 @@ def test_a_worker_that_dies_is_named_by_those_for_whom_it_sums():
         workers[3].kill()
         start_s = time.monotonic()
         reports = [finish(worker, timeout=30) for worker in workers[:3]]
-        assert time.monotonic() - start_s < 12
+        took_s = time.monotonic() - start_s
         assert all(report["exit"] == 3 for report in reports), reports
         errors = [report["error"] for report in reports]
         assert any("where rank 1 sums" in error and "silent" in error for error in errors), errors
+        within(took_s, 12)
 
 
 TRAIN = """
@@ -165,6 +168,7 @@ def test_pytorch_trains_with_equal_replicas_without_any_appliance():
         assert [line for log in logs for line in log.splitlines() if "strangers" in line] == []
 
 
+@about_time
 def test_a_box_that_dies_is_named_within_seconds():
     with CubeLab(2, 2) as cube:
         cube.start_appliances(BUILD)
@@ -175,11 +179,12 @@ def test_a_box_that_dies_is_named_within_seconds():
         cube.boxes[1, 0].kill()
         start_s = time.monotonic()
         reports = [finish(worker, timeout=30) for worker in workers]
-        assert time.monotonic() - start_s < 15
+        took_s = time.monotonic() - start_s
         assert all(report["exit"] == 3 for report in reports), reports
         # Workers 0 and 2 are at that switch; who sees it first ends the job for all.
         errors = [report["error"] for report in reports]
         assert any("level 1, switch 0" in error and "silent" in error for error in errors), errors
+        within(took_s, 15)
 
 
 def kill_in_mid_step(cube, place, port_bytes):
@@ -208,8 +213,8 @@ def sums_under_way(cube, rank, moment_us):
 def test_training_goes_on_by_way_of_neighbours_when_a_box_is_killed_in_mid_step(ports):
     pytest.importorskip("torch")
     width, steps = 3000, 6
-    # At this rate a step's sum takes more than half a second.
-    with CubeLab(ports, 2, plain_network=True, detours=True, rate_mbps=10) as cube:
+    # At this rate a step's sum takes more than a second, so that the box dies in the midst of one.
+    with CubeLab(ports, 2, plain_network=True, detours=True, rate_mbps=4) as cube:
         cube.start_appliances(BUILD)
         workers = start_steps(cube, steps, WIDTH=str(width), TELL_AFTER="1",
                               SLUICE_TRACE=str(cube.directory))

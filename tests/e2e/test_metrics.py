@@ -26,7 +26,7 @@ scrape_configs:
 
 def query(lab, expression: str) -> list[dict]:
     url = "http://127.0.0.1:9465/api/v1/query?query=" + urllib.parse.quote(expression)
-    code = f"import urllib.request as u; print(u.urlopen({url!r}, timeout=5).read().decode())"
+    code = f"import urllib.request as u; print(u.urlopen({url!r}, timeout=30).read().decode())"
     done = lab.popen(
         None,
         ["/usr/bin/python3", "-c", code],
@@ -34,7 +34,7 @@ def query(lab, expression: str) -> list[dict]:
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    out = done.communicate(timeout=10)[0]
+    out = done.communicate(timeout=60)[0]
     return json.loads(out)["data"]["result"] if out else []
 
 

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tries import about_time, within
 from vhost_box import VhostBox
 from workers import finish, start, wait_joined
 
@@ -16,6 +17,7 @@ def available_gib():
     return int(re.search(r"MemAvailable:\s+(\d+)", text).group(1)) / 2**20
 
 
+@about_time
 @pytest.mark.skipif(available_gib() < NEEDED_GIB, reason=f"less than {NEEDED_GIB} GiB are free")
 def test_a_job_of_4_gib_joins_and_no_other_job_notices(tmp_path):
     limits = "job_memory_mib = 6144\ntotal_memory_mib = 8192"
@@ -35,4 +37,5 @@ def test_a_job_of_4_gib_joins_and_no_other_job_notices(tmp_path):
         for report in [finish(process) for process in busy + idle]:
             assert report["ok"], report
             print(f"p99 {report['step_p99_ms']} ms, slowest {report['step_max_ms']} ms")
-            assert report["step_p99_ms"] < 200 and report["step_max_ms"] < 1500, report
+            within(report["step_p99_ms"] / 1e3, 0.2, report)
+            within(report["step_max_ms"] / 1e3, 1.5, report)

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from lab import BOX_ADDRESS, Lab, missing
-from workers import BUILD
+from workers import BUILD, wait_until
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
@@ -20,13 +20,13 @@ def lab():
         yield made
 
 
-def run_in(lab, host, command, timeout=20):
+def run_in(lab, host, command, timeout=60):
     process = lab.popen(host, command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return process.communicate(timeout=timeout)[0], process.returncode
 
 
 def test_answers_arp_and_ping_on_its_address(lab):
-    out, code = run_in(lab, 0, ["ping", "-c", "3", "-i", "0.2", "-W", "1", BOX_ADDRESS])
+    out, code = run_in(lab, 0, ["ping", "-c", "3", "-i", "0.2", "-W", "10", BOX_ADDRESS])
     assert code == 0 and " 0% packet loss" in out, out
 
 
@@ -35,13 +35,13 @@ def test_forwards_between_its_ports(lab, bytes_of_data):
     out, code = run_in(
         lab,
         0,
-        ["ping", "-c", "3", "-i", "0.2", "-W", "1", "-s", str(bytes_of_data), lab.address(1)],
+        ["ping", "-c", "3", "-i", "0.2", "-W", "10", "-s", str(bytes_of_data), lab.address(1)],
     )
     assert code == 0 and " 0% packet loss" in out, out
 
 
 def test_sends_a_learned_address_to_its_port_only(lab):
-    run_in(lab, 0, ["ping", "-c", "1", "-W", "1", lab.address(1)])
+    run_in(lab, 0, ["ping", "-c", "1", "-W", "10", lab.address(1)])
     before = lab.link_bytes(2)[1]
     out, _ = run_in(lab, 0, ["ping", "-c", "20", "-i", "0.02", "-s", "1000", lab.address(1)])
     assert " 0% packet loss" in out
@@ -64,10 +64,9 @@ def test_leaves_the_processor_alone_while_nothing_comes(lab):
 
 def test_refuses_sighup_with_a_clear_line_and_ends_cleanly_on_sigterm(lab):
     lab.appliance.send_signal(signal.SIGHUP)
-    time.sleep(0.5)
-    assert lab.appliance.poll() is None
-    assert "SIGHUP" in (lab.directory / "sluiced.log").read_text()
-    out, code = run_in(lab, 0, ["ping", "-c", "1", "-W", "1", BOX_ADDRESS])
+    log = lab.directory / "sluiced.log"
+    wait_until(lambda: "SIGHUP" in log.read_text(), 20, "a line about the signal")
+    out, code = run_in(lab, 0, ["ping", "-c", "1", "-W", "10", BOX_ADDRESS])
     assert code == 0, out
     lab.appliance.terminate()
-    assert lab.appliance.wait(5) == 0
+    assert lab.appliance.wait(20) == 0

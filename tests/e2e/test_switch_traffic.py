@@ -40,7 +40,7 @@ def lab():
         yield made
 
 
-def run_in(lab, host, command, timeout=30):
+def run_in(lab, host, command, timeout=60):
     process = lab.popen(host, command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return process.communicate(timeout=timeout)[0], process.returncode
 
@@ -61,7 +61,7 @@ class Listeners:
         self.lab, self.hosts = lab, hosts
         self.processes = [
             lab.popen(
-                host, [sys.executable, RAW, "receive", "30"], stdout=subprocess.PIPE, text=True
+                host, [sys.executable, RAW, "receive", "60"], stdout=subprocess.PIPE, text=True
             )
             for host in hosts
         ]
@@ -115,19 +115,19 @@ def test_pings_full_frames_that_must_not_be_fragmented(lab):
         ["ping", "-M", "do", "-s", "1472", BOX_ADDRESS],
         ["ping", "-6", "-M", "do", "-s", "1452", BOX_ADDRESS6],
     ):
-        out, code = run_in(lab, 0, [*command, "-c", "3", "-i", "0.1", "-W", "2"])
+        out, code = run_in(lab, 0, [*command, "-c", "3", "-i", "0.1", "-W", "10"])
         assert code == 0 and " 0% packet loss" in out, out
 
 
 def test_a_rule_by_dscp_classes_pings(lab):
     before = class_packets(lab, "host1", 9)
-    run_in(lab, 0, ["ping", "-Q", "0xb8", "-c", "5", "-i", "0.1", "-W", "2", lab.address(1)])
+    run_in(lab, 0, ["ping", "-Q", "0xb8", "-c", "5", "-i", "0.1", "-W", "10", lab.address(1)])
     wait_until(lambda: class_packets(lab, "host1", 9) >= before + 5, 10, "pings in class 9")
 
 
 def test_answers_neighbour_solicitations(lab):
     lab.in_host(2, "ip -6 neigh flush dev eth0")
-    out, code = run_in(lab, 2, ["ping", "-6", "-c", "2", "-i", "0.2", "-W", "2", BOX_ADDRESS6])
+    out, code = run_in(lab, 2, ["ping", "-6", "-c", "2", "-i", "0.2", "-W", "10", BOX_ADDRESS6])
     assert code == 0, out
     entry, _ = run_in(lab, 2, ["ip", "-6", "neigh", "show", BOX_ADDRESS6])
     assert "lladdr 02:51:0a:4d:00:01" in entry, entry
@@ -202,7 +202,7 @@ def test_jumbo_frames_go_to_the_ports_whose_mtu_carries_them():
         config = jumbo.config()
         at = config.rindex("mtu = 9000")
         jumbo.start_appliance(BUILD, config[:at] + "mtu = 1500" + config[at + len("mtu = 9000") :])
-        ping = ["ping", "-M", "do", "-s", "8972", "-c", "2", "-i", "0.1", "-W", "2"]
+        ping = ["ping", "-M", "do", "-s", "8972", "-c", "2", "-i", "0.1", "-W", "10"]
         out, code = run_in(jumbo, 0, [*ping, jumbo.address(1)])
         assert code == 0, out
         listeners = Listeners(jumbo, [1, 2])
@@ -225,7 +225,7 @@ def test_af_xdp_ports_carry_frames_of_their_mtu():
             if "Protocol not supported" in str(error) or "Address family" in str(error):
                 pytest.skip(f"no AF_XDP here: {str(error).splitlines()[-1]}")
             raise
-        ping = ["ping", "-M", "do", "-s", "3332", "-c", "2", "-i", "0.1", "-W", "2"]
+        ping = ["ping", "-M", "do", "-s", "3332", "-c", "2", "-i", "0.1", "-W", "10"]
         out, code = run_in(large, 0, [*ping, large.address(1)])
         assert code == 0, out
 

@@ -64,9 +64,9 @@ def missing() -> str | None:
 def scrape(namespace: str, port: int = 9464) -> str:
     """The /metrics page of the appliance in a namespace."""
     code = (f"import urllib.request as u; "
-            f"print(u.urlopen('http://127.0.0.1:{port}/metrics', timeout=5).read().decode())")
+            f"print(u.urlopen('http://127.0.0.1:{port}/metrics', timeout=30).read().decode())")
     done = subprocess.run(["ip", "netns", "exec", namespace, sys.executable, "-c", code],
-                          capture_output=True, text=True, timeout=10)
+                          capture_output=True, text=True, timeout=60)
     if done.returncode != 0:
         raise LabError(f"no metrics: {done.stderr.strip()}")
     return done.stdout

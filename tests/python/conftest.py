@@ -12,7 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background by a shell
     signal.signal(signal.SIGINT, signal.default_int_handler)  # what tests start inherits that
 BUILD = Path(os.environ.get("SLUICE_BUILD", ROOT / "build")).resolve()
-sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "client" / "python")]
+sys.path[:0] = [str(Path(__file__).parent), str(ROOT / "client" / "python"),
+                str(ROOT / "tests" / "lab")]
 os.environ["PYTHONPATH"] = str(ROOT / "client" / "python")
 os.environ.setdefault("SLUICE_LIBRARY", str(BUILD / "client" / "libsluice.so"))
 for name in ("SLUICE_ADDRESS", "SLUICE_SECRET", "SLUICE_JOB", "SLUICE_RUN_ID", "SLUICE_DISABLE",

@@ -69,7 +69,7 @@ class Ranks:
 
     def restart(self, rank):
         """Starts the process of a rank that has ended once more; its log goes on."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 30
         while self.children[rank].poll() is None:
             assert time.monotonic() < deadline, f"rank {rank} still runs"
             time.sleep(0.01)
@@ -82,7 +82,7 @@ class Ranks:
         self._logs[rank].flush()
         return (self._folder / f"rank{rank}.log").read_text(errors="replace")
 
-    def wait_for(self, rank, text, timeout_s=30):
+    def wait_for(self, rank, text, timeout_s=60):
         """Until the rank has printed `text`."""
         deadline = time.monotonic() + timeout_s
         while text not in self.output(rank):
@@ -91,12 +91,12 @@ class Ranks:
             time.sleep(0.02)
 
     def interrupt(self, rank):
-        """Presses Ctrl-C in a rank that has come to rest, and waits up to 15 s until it has ended.
+        """Presses Ctrl-C in a rank that has come to rest, and waits up to 30 s until it has ended.
         When it was pressed, by time.time()."""
         time.sleep(0.5)
         pressed = time.time()
         self.children[rank].send(signal.SIGINT)
-        while self.children[rank].poll() is None and time.time() < pressed + 15:
+        while self.children[rank].poll() is None and time.time() < pressed + 30:
             time.sleep(0.02)
         return pressed
 

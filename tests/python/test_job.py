@@ -71,7 +71,7 @@ def test_ranks_that_average_in_different_ways_are_told_both_values(address):
     def first():
         ready.set()
         with pytest.raises(sluice.TimedOut):  # the other one is refused
-            sluice.Job(SPECS, address, rank=0, world_size=2, run_id=1, join_timeout=2.0)
+            sluice.Job(SPECS, address, rank=0, world_size=2, run_id=1, join_timeout=5.0)
 
     thread = threading.Thread(target=first)
     thread.start()
@@ -231,4 +231,6 @@ def test_reproducible_sums_have_the_same_bits_in_every_order(address, monkeypatc
     monkeypatch.setenv("SLUICE_REPRODUCIBLE", "0")
     assert {rounded_sums(f"{address}-option", (1, 3, 2, 0), reproducible=True)} == asked
     monkeypatch.setenv("SLUICE_REPRODUCIBLE", "1")  # the argument goes before it
-    assert rounded_sums(f"{address}-as-they-come", (3, 2, 1, 0), reproducible=False) not in asked
+    assert any(  # what was submitted in that order may come in another
+        rounded_sums(f"{address}-as-they-come{index}", (3, 2, 1, 0), reproducible=False)
+        not in asked for index in range(3))

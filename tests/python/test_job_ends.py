@@ -12,6 +12,7 @@ import pytest
 
 import sluice
 from inproc import SPECS, address, on_all_ranks  # noqa: F401 - address is a fixture
+from tries import about_time, within
 
 pytestmark = pytest.mark.usefixtures("library")
 
@@ -115,11 +116,12 @@ def test_waiting_for_the_others_times_out_and_names_them(address):
         sluice.Job(SPECS, address, rank=0, world_size=2, run_id=1, join_timeout=0.3)
 
 
+@about_time
 def test_nobody_at_the_address_is_an_error_within_five_seconds():
     start = time.monotonic()
     with pytest.raises(sluice.Unreachable, match="127.0.0.1:9.*"):
         sluice.Job(SPECS, "udp://127.0.0.1:9", rank=0, world_size=2, run_id=1)
-    assert time.monotonic() - start < 5
+    within(time.monotonic() - start, 5)
 
 
 @pytest.mark.parametrize("end, kind", [
@@ -171,7 +173,7 @@ def test_close_ends_a_wait_on_another_thread(address):
     time.sleep(0.2)
     next(job for job in jobs if job.rank == 0).close()
     for thread in threads:
-        thread.join(10)
+        thread.join(30)
     assert heard == [sluice.Closed]
     next(job for job in jobs if job.rank == 1).close()
 
@@ -200,6 +202,7 @@ except KeyboardInterrupt:
 """
 
 
+@about_time
 @pytest.mark.parametrize("where", ["join", "wait", "barrier"])
 def test_ctrl_c_ends_a_blocking_call_at_once(where):
     process = subprocess.Popen([sys.executable, "-B", "-c", _WAITS_FOREVER, where],
@@ -210,8 +213,9 @@ def test_ctrl_c_ends_a_blocking_call_at_once(where):
         start = time.monotonic()
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "interrupted\n"
-        assert time.monotonic() - start < 1
-        assert process.wait(10) == 0
+        took_s = time.monotonic() - start
+        assert process.wait(20) == 0
+        within(took_s, 1)
     finally:
         process.kill()
         process.wait()
@@ -236,19 +240,20 @@ def test_a_forked_child_is_told_to_join_again(address):
 
 
 def test_a_stall_is_logged_with_who_is_missing(address, caplog):
+    def told():
+        return any("bias" in record.getMessage() and "1" in record.getMessage()
+                   for record in caplog.records)
+
     def work(job):
-        if job.rank == 0:
-            job.submit("bias", numpy.zeros(7, numpy.float32))
-            job.end_step()
-        else:
-            time.sleep(1.5)
-            job.submit("bias", numpy.zeros(7, numpy.float32))
-            job.end_step()
+        deadline = time.monotonic() + 20
+        while job.rank == 1 and not told() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        job.submit("bias", numpy.zeros(7, numpy.float32))
+        job.end_step()
         job.wait_step(timeout=30)
 
     with caplog.at_level("WARNING", logger="sluice"):
         on_all_ranks(work, 2, address, stall_report=0.3)
     # Between the slices of a wait: not before the step has stood still for stall_report seconds.
     assert not any("for 0.0 s" in record.getMessage() for record in caplog.records), caplog.text
-    assert any("bias" in record.getMessage() and "1" in record.getMessage()
-               for record in caplog.records), caplog.text
+    assert told(), caplog.text

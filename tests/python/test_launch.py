@@ -15,7 +15,7 @@ def launch(folder, code, *options, script_arguments=(), count=3):
     script = folder / "script.py"
     script.write_text(code)
     return subprocess.run([*_LAUNCH, "-n", str(count), *options, str(script), *script_arguments],
-                          capture_output=True, text=True, timeout=60, check=False)
+                          capture_output=True, text=True, timeout=120, check=False)
 
 
 def gone(pid):
@@ -27,7 +27,7 @@ def gone(pid):
         return True
 
 
-def all_gone(pids, timeout_s=5):
+def all_gone(pids, timeout_s=20):
     deadline = time.monotonic() + timeout_s
     while not all(map(gone, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -206,7 +206,7 @@ def test_a_rank_that_waits_for_its_restart_is_not_started_once_the_run_is_stoppe
     try:
         assert "restarting it in 60 s" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(30) == 130
     finally:
         process.kill()
         process.wait()

@@ -110,7 +110,7 @@ def test_who_is_waited_for_is_named_by_its_rank_also_over_a_bcube(tmp_path):
     pattern = f"inproc://{tmp_path.name}-{{level}}-{{switch}}"
     bcube.write_plan(bcube.Cube(2, 2), "aggregated", pattern, tmp_path)
     known = {}
-    late = threading.Event()
+    named, late = threading.Event(), threading.Event()
 
     def work(job):
         if job.rank == 3:
@@ -121,7 +121,8 @@ def test_who_is_waited_for_is_named_by_its_rank_also_over_a_bcube(tmp_path):
         while job.rank != 3 and not late.is_set() and time.monotonic() < deadline_s:
             known[job.rank] = {int(missing) for missing, in
                                _scrape(_page._text([job])).rows("sluice_worker_missing", "missing")}
-            if known.get(1) == known.get(2) == {3} and known.get(0):
+            if known.get(1) == known.get(2) == {3} and known.get(0) and known[0] <= {1, 2}:
+                named.set()
                 late.set()
             time.sleep(0.05)
         late.set()
@@ -129,10 +130,10 @@ def test_who_is_waited_for_is_named_by_its_rank_also_over_a_bcube(tmp_path):
         assert not job._stall()[2]
 
     on_all_ranks(work, 4, f"bcube://2,2?file={tmp_path}/cube.toml")
-    assert known[1] == known[2] == {3} and known[0] <= {1, 2}, known
+    assert named.is_set(), known
 
 
-def ends_while_it_is_asked(rank):
+def ends_while_it_is_asked(rank, asked):
     """With a child that outlives it."""
     import os
     import time
@@ -144,8 +145,10 @@ def ends_while_it_is_asked(rank):
         time.sleep(60)
         os._exit(0)
     print("forked", flush=True)
-    end_s = time.monotonic() + 0.3
-    while time.monotonic() < end_s:
+    end_s = None
+    while end_s is None or time.monotonic() < end_s:
+        if end_s is None and os.path.exists(asked):
+            end_s = time.monotonic() + 0.3
         job.end_step()
         job.wait_step()
     return child
@@ -153,13 +156,15 @@ def ends_while_it_is_asked(rank):
 
 def test_a_process_ends_while_it_is_asked_and_its_child_does_not_keep_the_port(tmp_path):
     port = free_port()
-    with ranks.Ranks(ends_while_it_is_asked, 1, tmp_path, environment={
-            "SLUICE_METRICS": f"127.0.0.1:{port}"}) as run:
+    asked = tmp_path / "asked"
+    with ranks.Ranks(ends_while_it_is_asked, 1, tmp_path, arguments={"asked": str(asked)},
+                     environment={"SLUICE_METRICS": f"127.0.0.1:{port}"}) as run:
         run.wait_for(0, "forked")
         pages = 0
         while run.children[0].poll() is None:
             try:
                 pages += "sluice_worker_jobs" in _fetch(f"127.0.0.1:{port}")
+                asked.touch()
             except OSError:  # it is about to end
                 time.sleep(0.001)
         outcome, = run.finish()

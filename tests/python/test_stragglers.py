@@ -115,7 +115,7 @@ def test_ranks_that_ask_for_different_policies_are_refused_with_both(address):
     def join():
         try:
             sluice.Job(SPECS, address, rank=0, world_size=2, run_id=1, policy="fixed", k=1,
-                       join_timeout=3).close()
+                       join_timeout=5).close()
         except sluice.Error as error:
             first.append(error)
 

@@ -5,6 +5,7 @@ import time
 
 import pytest
 import ranks
+from tries import about_time, within
 
 torch = pytest.importorskip("torch")
 
@@ -22,11 +23,12 @@ def attach_to_nobody(rank):
     return None
 
 
+@about_time
 @pytest.mark.usefixtures("library")
 def test_no_appliance_is_an_error_within_five_seconds(tmp_path):
     for seconds, text in ranks.run(attach_to_nobody, 2, tmp_path):
-        assert seconds < 5
         assert "127.0.0.1:9" in text and "lonely" in text
+        within(seconds, 5)
 
 
 def attach_with_wrong_secret(rank):
@@ -55,7 +57,7 @@ def forgets_to_attach(rank):
 @pytest.mark.usefixtures("library")
 def test_a_rank_that_forgot_to_attach_keeps_no_other_from_ending(tmp_path):
     with ranks.Ranks(forgets_to_attach, 2, tmp_path) as group:
-        outcomes = group.finish(timeout_s=20)
+        outcomes = group.finish(timeout_s=40)
     assert [outcome.status for outcome in outcomes] == [1, 1]
     assert "did not all call attach() within 1 s" in outcomes[0].output
 
@@ -160,6 +162,7 @@ def trains_until_a_peer_is_lost(rank):
     return None
 
 
+@about_time
 def test_a_killed_rank_is_named_to_the_others_within_five_seconds(appliance, tmp_path):
     with ranks.Ranks(trains_until_a_peer_is_lost, 3, tmp_path, box=appliance) as running:
         for rank in range(3):
@@ -171,8 +174,8 @@ def test_a_killed_rank_is_named_to_the_others_within_five_seconds(appliance, tmp
     for outcome in outcomes[:2]:
         assert outcome.status == 0, outcome.output
         when, text, again = outcome.value
-        assert when - killed < 5
         assert "rank 2" in text and again == text
+        within(when - killed, 5)
 
 
 def one_rank_raises(rank):
@@ -243,15 +246,16 @@ def waits_for_ever(rank):
     return None
 
 
+@about_time
 def test_ctrl_c_ends_a_backward_that_waits_for_another_rank(appliance, tmp_path):
     with ranks.Ranks(waits_for_ever, 2, tmp_path, box=appliance) as running:
         running.wait_for(0, "attached")
         running.wait_for(1, "attached")
         pressed = running.interrupt(0)
         running.children[1].send(signal.SIGKILL)
-        outcomes = running.finish(timeout_s=15)
+        outcomes = running.finish(timeout_s=40)
     assert outcomes[0].status == 0, outcomes[0].output
-    assert outcomes[0].value - pressed < 1
+    within(outcomes[0].value - pressed, 1)
 
 
 def unfreezes(rank, solo, added):

@@ -5,6 +5,7 @@ import time
 
 import pytest
 import ranks
+from tries import about_time, within
 
 pytest.importorskip("torch")
 
@@ -121,6 +122,7 @@ def loses_a_peer(rank):
         optimizer.zero_grad()
 
 
+@about_time
 def test_a_killed_rank_is_named_by_the_forward_that_waits_for_it(appliance, tmp_path):
     with ranks.Ranks(loses_a_peer, 2, tmp_path, box=appliance) as running:
         for rank in range(2):
@@ -130,8 +132,9 @@ def test_a_killed_rank_is_named_by_the_forward_that_waits_for_it(appliance, tmp_
         outcomes = running.finish(timeout_s=30)
     assert outcomes[0].status == 0, outcomes[0].output
     when, place, text, again = outcomes[0].value
-    assert when - killed < 8 and place in ("forward", "backward")
+    assert place in ("forward", "backward")
     assert "rank 1" in text and again == text
+    within(when - killed, 8)
 
 
 def is_interrupted(rank):
@@ -161,15 +164,16 @@ def is_interrupted(rank):
             return when
 
 
+@about_time
 def test_ctrl_c_ends_a_forward_that_waits_for_another_rank(appliance, tmp_path):
     with ranks.Ranks(is_interrupted, 2, tmp_path, box=appliance) as running:
         running.wait_for(0, "stopped", timeout_s=90)
         running.wait_for(1, "stopped", timeout_s=90)
         pressed = running.interrupt(0)
         running.children[1].send(signal.SIGKILL)
-        outcomes = running.finish(timeout_s=15)
+        outcomes = running.finish(timeout_s=40)
     assert outcomes[0].status == 0, outcomes[0].output
-    assert outcomes[0].value - pressed < 3
+    within(outcomes[0].value - pressed, 3)
 
 
 def disabled(rank):

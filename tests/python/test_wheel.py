@@ -30,7 +30,7 @@ with open("/proc/self/maps") as maps:
 
 
 def quiet(*arguments, **options):
-    done = subprocess.run([str(a) for a in arguments], capture_output=True, text=True, timeout=110,
+    done = subprocess.run([str(a) for a in arguments], capture_output=True, text=True, timeout=300,
                           check=False, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

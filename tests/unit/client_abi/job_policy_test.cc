@@ -39,7 +39,7 @@ TEST(PolicyOfAJob, RanksThatAskForDifferentPoliciesAreToldBoth) {
     Options options = options_for("disagree", rank, 2);
     options.policy = rank == 0 ? Policy::kFixed : Policy::kRamp;
     options.planned_steps = 100;
-    options.join_timeout = milliseconds(300);
+    options.join_timeout = milliseconds(2000);  // of who is not refused
     const Error error = error_of([&] { Job job(options, {{"a", 4}}); });
     if (error.status() != SLUICE_REFUSED) return;
     ++refused;

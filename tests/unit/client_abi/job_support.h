@@ -75,6 +75,11 @@ inline sluice::Error error_of(const std::function<void()>& call) {
   return sluice::Error(SLUICE_OK, "none");
 }
 
+// Whether one of up to three attempts succeeds: for what is about time, as the machine may stall.
+inline bool one_of_three(const std::function<bool()>& attempt) {
+  return attempt() || attempt() || attempt();
+}
+
 inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }

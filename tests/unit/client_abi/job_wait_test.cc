@@ -24,6 +24,7 @@ using job_test::Clock;
 using job_test::error_of;
 using job_test::kLong;
 using job_test::on_every_rank;
+using job_test::one_of_three;
 using job_test::options_for;
 using job_test::seconds_since;
 using sluice::Averaging;
@@ -139,15 +140,18 @@ TEST(Jobs, WakeWithinAFractionOfASecondWhenInterrupted) {
     Job job(options, {{"t", 8}});
     float values[8] = {};
     job.submit({0, values, values});
-    std::thread signal([&] {
-      std::this_thread::sleep_for(milliseconds(250));
-      interrupted = true;
-    });
-    const auto start = Clock::now();
-    EXPECT_EQ(error_of([&] { job.wait(0); }).status(), SLUICE_INTERRUPTED);
-    EXPECT_LT(seconds_since(start), 0.25 + 0.3);
-    signal.join();
-    interrupted = false;
+    EXPECT_TRUE(one_of_three([&] {
+      std::thread signal([&] {
+        std::this_thread::sleep_for(milliseconds(250));
+        interrupted = true;
+      });
+      const auto start = Clock::now();
+      EXPECT_EQ(error_of([&] { job.wait(0); }).status(), SLUICE_INTERRUPTED);
+      const double took_s = seconds_since(start);
+      signal.join();
+      interrupted = false;
+      return took_s < 0.25 + 0.3;
+    }));
     job.barrier(kLong);  // the job still works
   }
   other.join();
@@ -166,7 +170,7 @@ TEST(Jobs, FailWithTheNameOfARankThatAborts) {
     job.submit({0, values, values});
     const auto start = Clock::now();
     const Error error = error_of([&] { job.wait(0, kLong); });
-    EXPECT_LT(seconds_since(start), 2.0);
+    EXPECT_LT(seconds_since(start), 8.0);  // by silence it would take 30
     EXPECT_EQ(error.status(), SLUICE_PEER_LOST);
     EXPECT_THAT(error.what(), HasSubstr("rank 1"));
     // The failure stays.

@@ -141,7 +141,7 @@ class TestTransport : public Transport {
 };
 
 bool eventually(const std::function<bool()>& done) {
-  for (int i = 0; i < 5000; ++i) {
+  for (int i = 0; i < 20'000; ++i) {
     if (done()) return true;
     std::this_thread::sleep_for(1ms);
   }

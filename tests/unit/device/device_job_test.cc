@@ -149,7 +149,7 @@ TEST_F(DeviceJobs, FailForAllWhenACopyFails) {
                   job.submit_device({0, a.get(), a.get()}, nullptr);
                 }).status(),
                 SLUICE_IO_ERROR);
-      for (int i = 0; i < 2000 && told == 0; ++i) std::this_thread::sleep_for(milliseconds(1));
+      for (int i = 0; i < 10'000 && told == 0; ++i) std::this_thread::sleep_for(milliseconds(1));
       EXPECT_EQ(told, 1);
     });
   }
@@ -168,7 +168,7 @@ TEST_F(DeviceJobs, FailForAllWhenACopyFails) {
     });
     EXPECT_EQ(error.status(), rank == 0 ? SLUICE_IO_ERROR : SLUICE_PEER_LOST) << error.what();
   });
-  EXPECT_LT(seconds_since(start), 3) << "the others heard of it by silence only";
+  EXPECT_LT(seconds_since(start), 10) << "the others heard of it by silence only";
 }
 
 // A device that never says that a copy is done: who waits is told for what, and can end.

@@ -307,7 +307,7 @@ TEST_F(DeviceJobs, FailForAllWhenAKernelFails) {
         Job job(wanted, {{"a", kSmall}});
         int given = 0;
         const auto last = [&] {
-          for (int i = 0; i < 2000 && ended != given; ++i)
+          for (int i = 0; i < 10'000 && ended != given; ++i)
             std::this_thread::sleep_for(milliseconds(1));
         };
         try {
@@ -332,7 +332,7 @@ TEST_F(DeviceJobs, FailForAllWhenAKernelFails) {
                                       HasSubstr("was told to fail this kernel")));
       EXPECT_EQ(told, 1);
     });
-    EXPECT_LT(seconds_since(start), 5) << "the others heard of it by silence only";
+    EXPECT_LT(seconds_since(start), 10) << "the others heard of it by silence only";
   }
 }
 
