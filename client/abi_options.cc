@@ -146,6 +146,16 @@ Status check_options(const sluice_options& options) {
   return {};
 }
 
+// Over a BCube n and k say how many workers there are.
+Status complete_world_size(sluice_options& options) {
+  if (options.world_size != 0 || options.address == nullptr ||
+      !std::string_view(options.address).starts_with(kCubeScheme))
+    return {};
+  const Result<Bcube> bcube = parse_cube_shape(options.address);
+  if (bcube.ok()) options.world_size = bcube.value().servers();
+  return bcube.status();
+}
+
 // The options of a caller that was compiled with fewer fields, the others at their defaults.
 sluice_options complete(const sluice_options& options) {
   sluice_options known = default_options();
@@ -255,8 +265,9 @@ sluice_options default_options() {
 Status read_options(const sluice_options& options, JoinRequest& request) {
   Status status = check_struct(options.struct_size, kFirstOptionsBytes, "sluice_options");
   if (!status.ok()) return status;
-  const sluice_options known = complete(options);
-  status = check_options(known);
+  sluice_options known = complete(options);
+  status = complete_world_size(known);
+  if (status.ok()) status = check_options(known);
   if (status.ok()) status = read_policy(known, request.session);
   if (status.ok()) status = read_store(known, request.session);
   if (status.ok()) fill(known, request);

@@ -179,20 +179,26 @@ Status set_mode(const std::string& mode, CubePlaces& places) {
 
 }  // namespace
 
-Result<CubePlaces> parse_cube_address(std::string_view text, std::uint32_t rank,
-                                      const std::function<const char*(const char*)>& environment) {
+Result<Bcube> parse_cube_shape(std::string_view text) {
   std::string_view rest = text.substr(kCubeScheme.size());
-  const std::size_t question = rest.find('?');
-  const std::vector<std::string> shape = split(rest.substr(0, question), ',');
+  const std::vector<std::string> shape = split(rest.substr(0, rest.find('?')), ',');
   std::uint32_t switch_ports = 0, levels = 0;
   if (shape.size() != 2 || !number(shape[0], switch_ports) || !number(shape[1], levels))
     return bad(text, "n, the ports of a switch, and k, the levels, are two numbers");
-  const Result<Bcube> bcube = Bcube::create(switch_ports, levels);
+  Result<Bcube> bcube = Bcube::create(switch_ports, levels);
   if (!bcube.ok()) return bad(text, bcube.status().message());
+  return bcube;
+}
+
+Result<CubePlaces> parse_cube_address(std::string_view text, std::uint32_t rank,
+                                      const std::function<const char*(const char*)>& environment) {
+  const Result<Bcube> bcube = parse_cube_shape(text);
+  if (!bcube.ok()) return bcube.status();
   if (rank >= bcube.value().servers() && rank != kRankByDigits)
     return bad(text, "rank " + std::to_string(rank) + ", but there are " +
                          std::to_string(bcube.value().servers()) + " servers");
-  auto read = read_keys(text, question == std::string_view::npos ? "" : rest.substr(question + 1),
+  const std::size_t question = text.find('?');
+  auto read = read_keys(text, question == std::string_view::npos ? "" : text.substr(question + 1),
                         environment);
   if (!read.ok()) return read.status();
   Keys keys = std::move(read).value();
@@ -233,10 +239,10 @@ Result<CubePlaces> parse_cube_address(std::string_view text, std::uint32_t rank,
     return blame("mode", "mode plain needs a file, since each server has appliances");
   const std::string& list = keys["levels"].text;
   for (std::string& address : split(list, ',')) places.appliances.push_back({std::move(address)});
-  if (places.appliances.size() != levels)
+  if (places.appliances.size() != bcube.value().levels())
     return blame("levels", "levels " + list + ": " + std::to_string(places.appliances.size()) +
                                " addresses, but " + bcube.value().name() + " has " +
-                               std::to_string(levels) + " levels");
+                               std::to_string(bcube.value().levels()) + " levels");
   if (Status status = check_addresses(places.appliances, nullptr); !status.ok())
     return blame("levels", status.message());
   return places;

@@ -45,6 +45,9 @@ struct CubeFile {
 // Fails with the file's name, and the line where there is one.
 Result<CubeFile> read_cube_file(const std::string& path);
 
+// n and k alone, what the address of any worker of the job says.
+Result<Bcube> parse_cube_shape(std::string_view text);
+
 // Fails with the value, and with the variable's name where that is where it comes from.
 // `environment`: as std::getenv. `rank`: kRankByDigits if only the digits say it.
 Result<CubePlaces> parse_cube_address(std::string_view text, std::uint32_t rank,

@@ -113,6 +113,7 @@ class Detour {
   bool in_use() const noexcept { return state_ == State::kAsking || state_ == State::kMoved; }
   const Spares& spares() const noexcept { return spares_; }
   std::vector<Row>& rows() noexcept { return rows_; }
+  const std::vector<Row>& rows() const noexcept { return rows_; }
   void give_up() noexcept;  // the spares are lost before they were needed
   void regain() noexcept;   // and there again
 

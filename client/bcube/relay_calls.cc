@@ -195,20 +195,37 @@ void Relay::tell_facts(Counters& counters) const {
 // nearest to the cause: later ones wait for what this one shall give. Without a survey that is not
 // back nothing goes on.
 const Relay::Lane& Relay::most_stalled(TimeNs now) const noexcept {
-  for (const Detour& detour : detours_)
-    if (detour.state() == Detour::State::kAsking) return lanes_[detour.spares().survey_lane];
   const auto stalled_ns = [&](const Lane& lane) {
     return is_lost(lane) ? 0 : lane.session.stalled_ns(now);  // nobody waits for those
   };
-  const auto in_way = [](const Lane& lane) {
-    const auto stage = static_cast<int>(lane.place.stage);
-    return std::pair(lane.place.way, lane.place.way == Way::kDown ? -stage : stage);
+  for (const Detour& detour : detours_) {
+    if (detour.state() != Detour::State::kAsking) continue;
+    const Lane& survey = lanes_[detour.spares().survey_lane];
+    if (stalled_ns(survey) != 0) return survey;
+  }
+  const auto of_place = [](const LanePlace& place) {
+    const auto stage = static_cast<int>(place.stage);
+    return std::pair(place.way, place.way == Way::kDown ? -stage : stage);
+  };
+  // Where lanes have moved, that of the first row under way; surveys and votes wait for no slice.
+  const auto in_way = [&](const Lane& lane) {
+    if (!is_spare(lane)) return of_place(lane.place);
+    if (lane.place.way != Way::kSpare) return std::pair(Way::kUp, 0);
+    auto first = of_place(lane.place);
+    for (const Detour::Row& row : detours_[lane.place.level].rows())
+      if (row.busy && &lanes_[row.spare] == &lane)
+        first = std::min(first, of_place(lanes_[row.lane].place));
+    return first;
+  };
+  const auto has_just_moved = [&](const Lane& lane) {  // its slices have stood elsewhere before
+    return is_spare(lane) && stalled_ns(lane) != 0 &&
+           detours_[lane.place.level].step() + 1 >= tensors_.current();
   };
   DurationNs most_ns = 0;
   for (const Lane& lane : lanes_) most_ns = std::max(most_ns, stalled_ns(lane));
   const Lane* found = nullptr;
   for (const Lane& lane : lanes_)
-    if (most_ns != 0 && 2 * stalled_ns(lane) >= most_ns &&
+    if (most_ns != 0 && (2 * stalled_ns(lane) >= most_ns || has_just_moved(lane)) &&
         (found == nullptr || in_way(lane) < in_way(*found)))
       found = &lane;
   return found == nullptr ? lanes_.front() : *found;

@@ -40,6 +40,20 @@ def test_digits_say_the_rank_over_a_bcube_where_nothing_else_does():
         _settings.rank(None, "udp://10.0.0.1", env)
 
 
+def test_n_and_k_say_the_world_size_over_a_bcube_where_nothing_else_does():
+    env = {"SLUICE_ADDRESS": "bcube://3,2"}
+    assert _settings.world_size(None, None, env) == 9
+    assert _settings.world_size(None, "bcube://2,3?file=x", env) == 8
+    assert _settings.world_size(4, None, env) == 4, "the library compares the two"
+    assert _settings.world_size(None, None, {**env, "WORLD_SIZE": "3"}) == 3
+    assert _settings.world_size(None, None, {**env, "SLURM_NTASKS": "2"}) == 2
+    with pytest.raises(errors.InvalidArgument, match="^WORLD_SIZE is not known"):
+        _settings.world_size(None, "udp://10.0.0.1", env)
+    for shape in ("2,11", "2,999999999", "33,2", "0,2"):
+        with pytest.raises(errors.InvalidArgument, match=rf"n\^k of bcube://{shape}: .* to 1024"):
+            _settings.world_size(None, f"bcube://{shape}", env)
+
+
 @pytest.mark.parametrize("digits, words", [
     ("", "neither RANK nor .* digits are known: give rank=.* SLUICE_BCUBE_DIGITS"),
     ("2", "digits 2 of bcube://3,2: give 2, one a level"), ("2,1,0", "give 2, one a level"),

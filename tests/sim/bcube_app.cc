@@ -115,6 +115,8 @@ void BcubeWorld::begin_step(std::uint32_t index, TimeNs now) {
     std::ranges::reverse(server.order);  // the next one is at the end
     server.submitting = true;
     server.due_ns = now + options_.pause_ns;
+    if (server.step == options_.late_step && index + 1 == servers_.size())
+      server.due_ns += static_cast<TimeNs>(options_.late_ns);
   }
   events_.push(now, EventKind::kWorkerApp, index);
 }

@@ -157,7 +157,44 @@ TEST_P(BcubeAnyDeath, OfAForwarderIsNamed) {
   expect_named(world, forwarder, (8 + 10) * kSecond);
 }
 
+class BcubeDelay : public BcubeAnyDeath {};
+
+// The last server computes for long. Who meets it at a switch names it alone, whichever switch is
+// lost, before that step or within it.
+TEST_P(BcubeDelay, OfAWorkerIsNamedWhereverLanesHaveMoved) {
+  BcubeOptions options = options_of_deaths();
+  options.compute_max_ns = 0;
+  options.steps = 5;
+  options.elem_counts = {4'000, 7};
+  options.late_step = 5;
+  options.late_ns = 10 * kSecond;
+  const auto meets_last = [&](std::uint32_t server, std::uint32_t at) {
+    return bcube().switch_of(server, at) == bcube().switch_of(last(), at);
+  };
+  const std::uint32_t switches = GetParam().levels * bcube().switches_per_level();
+  for (std::uint32_t lost = 0; lost < 2 * switches; ++lost) {
+    const std::uint32_t at = lost / 2 / bcube().switches_per_level();
+    const std::uint32_t index = lost / 2 % bcube().switches_per_level();
+    BcubeWorld world(options);
+    world.kill({.parts = parts_of_switch(GetParam(), at, index),
+                .after_ns = lost % 2 == 0 ? 60 * kMicrosecond : kSecond});
+    world.run(9 * kSecond);
+    EXPECT_EQ(world.relay(servers_of(bcube(), at, index).front()).detours(), 1u);
+    for (std::uint32_t server = 0; server < last(); ++server) {
+      const client::Stall stall = world.relay(server).stall(world.now());
+      bool meets = false;
+      for (std::uint32_t level = 0; level < GetParam().levels; ++level)
+        meets |= meets_last(server, level);
+      if (meets) EXPECT_EQ(stall.missing[0], std::uint64_t{1} << last()) << stall.text;
+      EXPECT_NE(stall.missing[0], 0u) << stall.text;
+    }
+    expect_survived(world, 100 * kSecond);
+    if (HasFailure()) FAIL() << "level " << at << ", switch " << index << ", " << lost % 2;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, BcubeAnyDeath, testing::ValuesIn(shapes_with_detours()), name_of);
+INSTANTIATE_TEST_SUITE_P(Some, BcubeDelay, testing::ValuesIn(kFewBcubeShapes), name_of);
 INSTANTIATE_TEST_SUITE_P(Some, BcubeOneWayDeath, testing::ValuesIn(kFewBcubeShapes), name_of);
 INSTANTIATE_TEST_SUITE_P(All, BcubePlainDeath,
                          testing::ValuesIn(shapes_with_detours(BcubeMode::kPlain)), name_of);

@@ -47,6 +47,8 @@ struct BcubeOptions {
   DurationNs pause_ns = 0;        // before a step
   DurationNs compute_max_ns = 0;  // between its tensors
   bool check_values = true;       // false: for timing alone
+  Step late_step = 0;             // in which the last server begins so much later
+  DurationNs late_ns = 0;
   DurationNs join_timeout_ns = client::SessionOptions().join_timeout_ns;
   DurationNs start_max_ns = 0;  // servers start within it
   bool begin_together = true;   // so that a step can be timed

@@ -86,7 +86,7 @@ struct Options {
   std::uint64_t run_id = 0;
   std::uint32_t ordinal = 0;
   std::uint32_t rank = 0;        // or SLUICE_RANK_BY_DIGITS
-  std::uint32_t world_size = 0;  // required
+  std::uint32_t world_size = 0;  // over bcube://n,k 0 says n^k
   std::uint32_t mtu = 1500;
   std::uint32_t chunk_bytes = 0;
   Averaging averaging = Averaging::kDefault;

@@ -221,7 +221,7 @@ typedef struct sluice_options {
   uint64_t run_id;           /* of this launch: the same on every rank, another for every launch */
   uint32_t ordinal;          /* which job of this process: 0, or 1, 2 .. for further models */
   uint32_t rank;             /* below world_size, or SLUICE_RANK_BY_DIGITS */
-  uint32_t world_size;       /* 1 to 1024. Required. */
+  uint32_t world_size;       /* 1 to 1024. Required, but over bcube://n,k 0 says n^k. */
   uint32_t mtu;              /* of the path to the appliance, bytes of an IP packet; default 1500 */
   uint32_t chunk_bytes;      /* gradient bytes per packet, a multiple of 64; 0: the most that mtu
                                 carries. Must be the same on every rank. */

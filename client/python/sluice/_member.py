@@ -18,7 +18,7 @@ class Member:
         sluice_options."""
         self._library = library = _library.load()
         self.rank = _settings.rank(options.rank, address)
-        self.world_size = _settings.integer("WORLD_SIZE", options.world_size, least=1)
+        self.world_size = _settings.world_size(options.world_size, address)
         self.address = _settings.address(address, self.rank)
         self.name = _settings.job_name(options.job)
         self.label = self.name + (f"/{options.ordinal}" if options.ordinal else "")  # of metrics

@@ -25,7 +25,8 @@ class Options:
 
     job          name of the job, default SLUICE_JOB or 'default'.
     rank, world_size
-                 default RANK and WORLD_SIZE, else SLURM's; over bcube:// else its digits' rank.
+                 default RANK and WORLD_SIZE, else SLURM's; over bcube://n,k else its digits' rank
+                 and n^k.
     secret       of the appliance, default SLUICE_SECRET.
     local_address
                  source IP address, default SLUICE_LOCAL_ADDRESS; else the kernel chooses.

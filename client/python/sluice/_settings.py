@@ -39,6 +39,7 @@ from sluice import errors
 
 DEFAULT_JOB = "default"
 _RESTARTS = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+_MOST_RANKS = 1024
 _SLURM = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS", "LOCAL_RANK": "SLURM_LOCALID"}
 
 
@@ -97,13 +98,21 @@ def integer(name, given, env=os.environ, default=None, least=0):
     return whole(f"{name}={text!r} in the environment", text, least)
 
 
+def _cube_unless_given(name, given, at, env):
+    """The match of a BCube's address, which says what `name` is where nothing else does, or None.
+    """
+    if given is not None or name in env or _SLURM[name] in env:
+        return None
+    return re.match(r"bcube://(\d+),(\d+)(?:\?(?:.*&)?digits=([^&]*))?",
+                    at or env.get("SLUICE_ADDRESS", ""))
+
+
 def rank(given, at, env=os.environ):
     """This worker's, which its digits say too where it has the address `at`, a BCube's."""
-    text = at or env.get("SLUICE_ADDRESS", "")
-    cube = re.match(r"bcube://(\d+),(\d+)(?:\?(?:.*&)?digits=([^&]*))?", text)
-    digits = cube and (cube[3] or env.get("SLUICE_BCUBE_DIGITS"))
-    if not cube or given is not None or "RANK" in env or _SLURM["RANK"] in env:
+    cube = _cube_unless_given("RANK", given, at, env)
+    if not cube:
         return integer("RANK", given, env)
+    text, digits = cube.string, cube[3] or env.get("SLUICE_BCUBE_DIGITS")
     if not digits:
         raise errors.InvalidArgument(
             "neither RANK nor this worker's digits are known: give rank=..., start the script with "
@@ -115,6 +124,15 @@ def rank(given, at, env=os.environ):
     if len(found) != levels:
         raise errors.InvalidArgument(f"digits {digits} of {text}: give {levels}, one a level")
     return sum(digit * ports ** level for level, digit in enumerate(found))
+
+
+def world_size(given, at, env=os.environ):
+    """The job's, which n and k say too where a worker has the address `at`, a BCube's."""
+    cube = _cube_unless_given("WORLD_SIZE", given, at, env)
+    if not cube:
+        return integer("WORLD_SIZE", given, env, least=1)
+    # Of 11 levels 2 ports each are too many already.
+    return whole(f"n^k of {cube.string}", int(cube[1]) ** min(int(cube[2]), 11), 1, _MOST_RANKS)
 
 
 def expand(text, rank, env=os.environ):

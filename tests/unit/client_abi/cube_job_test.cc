@@ -113,13 +113,14 @@ TEST(CubeJobs, SumOverServersWhoServeEachOther) {
   }
 }
 
-TEST(CubeJobs, TakeTheirRanksOfTheirDigits) {
+TEST(CubeJobs, TakeTheirRanksOfTheirDigitsAndTheWorldSizeOfTheirShape) {
   for (const Cube& cube : {Cube{2, 2, "digits22"}, Cube{2, 1, "digits21"}})
     on_every_rank(cube.servers(), [&](std::uint32_t rank) {
       Options options = cube.options(rank);
       options.address += "&digits=" + std::to_string(rank % 2);
       if (cube.k == 2) options.address += "," + std::to_string(rank / 2);
       options.rank = SLUICE_RANK_BY_DIGITS;
+      options.world_size = 0;
       Job job(options, {{"t", 8}});
       std::uint8_t told = 0;
       for (std::uint32_t root = 0; root < cube.servers(); ++root) {

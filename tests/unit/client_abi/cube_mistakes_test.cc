@@ -74,6 +74,17 @@ TEST(CubeMistakes, NameWhatTheyCannotDo) {
               HasSubstr("schedule strict"));
   EXPECT_THAT(refusal([](Options& o) { o.world_size = 5; }),
               AllOf(HasSubstr("at " + cube.address(1) + ": world size 5"), HasSubstr("4 servers")));
+  const auto sizeless = [&](const std::string& text) {
+    return refusal([&](Options& options) {
+      options.address = text;
+      options.world_size = 0;
+    });
+  };
+  EXPECT_THAT(sizeless("bcube://2,1?levels=inproc://x&digits=0"),
+              AllOf(HasSubstr("of rank 0"), HasSubstr("this is rank 1")));
+  EXPECT_THAT(sizeless("bcube://2?levels=inproc://x"), HasSubstr("two numbers"));
+  EXPECT_THAT(sizeless("bcube://2,12"), HasSubstr("world_size is 4096; must be 1 to 1024"));
+  EXPECT_THAT(sizeless(cube.at(0, 0)), HasSubstr("world_size is 0; must be 1 to 1024"));
   EXPECT_THAT(refusal([](Options& o) { o.local_address = "10.0.0.1"; }), HasSubstr("10.0.0.1"));
   EXPECT_THAT(refusal([](Options& o) { o.job_name = std::string(60, 'x'); }),
               AllOf(HasSubstr("60"), HasSubstr("bytes")));
