@@ -126,7 +126,8 @@ class UdpServed final : public Served {
     if (errno == EADDRINUSE)
       return io_error(what +
                       ", where gradients come to the port after that of the address: end "
-                      "what listens there, or give another port in the file");
+                      "what listens there (another worker of this rank?), or give another "
+                      "port in the file");
     if (errno == EADDRNOTAVAIL)
       return io_error(what +
                       ", which must be an address of this machine: give it to the port that "

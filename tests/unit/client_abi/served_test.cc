@@ -154,8 +154,8 @@ TEST(Served, SaysWhyItCannotListen) {
   const std::shared_ptr<Served> served = serve();
   const auto half = Served::open({.host = kHost, .port = kPort - 1}, Log());
   ASSERT_FALSE(half.ok());
-  EXPECT_THAT(half.status().message(),
-              AllOf(HasSubstr("127.0.2.20:17700"), HasSubstr("in use"), HasSubstr("file")));
+  EXPECT_THAT(half.status().message(), AllOf(HasSubstr("127.0.2.20:17700"), HasSubstr("in use"),
+                                             HasSubstr("of this rank?"), HasSubstr("file")));
   const auto foreign = Served::open({.host = "192.0.2.1", .port = kPort}, Log());
   ASSERT_FALSE(foreign.ok());
   EXPECT_THAT(foreign.status().message(),
