@@ -198,8 +198,8 @@ struct sluice_dpdk_port {
 
 namespace {
 
-bool fail(const std::string& text) {
-  thread_error() = with_complaint(text);
+bool fail(const std::string& text, const char* hint = "; has the appliance ended?") {
+  thread_error() = with_complaint(text) + hint;
   return false;
 }
 
@@ -228,7 +228,12 @@ bool configure(sluice_dpdk_port& port, const sluice_dpdk_options& options) {
       static_cast<std::uint16_t>(std::max<std::uint32_t>(room, RTE_MBUF_DEFAULT_BUF_SIZE));
   port.pool = rte_pktmbuf_pool_create((port.device + "_pool").c_str(), kBuffers, 0, 0, buffer_bytes,
                                       SOCKET_ID_ANY);
-  if (port.pool == nullptr) return fail("no memory for packet buffers");
+  if (port.pool == nullptr)
+    return fail("no memory for packet buffers: all vhost-user sockets of a process share " +
+                    std::string(kMemoryMegabytes) + " MB, and one with mtu " +
+                    std::to_string(options.mtu_bytes) + " needs " +
+                    std::to_string(kBuffers * (buffer_bytes + sizeof(rte_mbuf)) >> 20),
+                "; use a smaller mtu, one socket for several jobs, or more processes");
   rte_eth_conf conf{};
   conf.rxmode.mtu = options.mtu_bytes;
   conf.intr_conf.rxq = 1;

@@ -171,7 +171,7 @@ Status VhostPort::open_device() {
     return {StatusCode::kUnreachable,
             "vhost-user port " + options_.socket_path + ": " +
                 (silent ? "the other side has accepted and says nothing; is the appliance stopped?"
-                        : why + "; has the appliance ended?")};
+                        : why)};
   }
   fds_ = descriptors_of(options_.socket_path);
   for (const int fd : fds_) close_in_children(fd);
