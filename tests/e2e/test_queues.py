@@ -26,8 +26,8 @@ import socket, sys, time
 address, tos = sys.argv[1], int(sys.argv[2])
 out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 out.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, tos)
-frame = bytes(1400)
-while True:
+end, frame = time.monotonic() + 120, bytes(1400)  # if nobody stops it
+while time.monotonic() < end:
     for _ in range(20):
         out.sendto(frame, (address, 9))
     time.sleep(0.001)

@@ -221,7 +221,7 @@ class Launcher:
                     continue
                 if not waited and self._has_lost_another(rank):
                     waited = True
-                    self._await_cause()
+                    self._await_ends(_CAUSE_S)
                     break  # all of them, in their order
                 self._on_failure(rank, status)
                 if rank.status is not None:
@@ -242,8 +242,9 @@ class Launcher:
         self._drain(time.monotonic() + 0.2)
         return any(pipe.last_line.startswith(_LOST_ANOTHER) for pipe in rank.pipes)
 
-    def _await_cause(self):
-        deadline = time.monotonic() + _CAUSE_S
+    def _await_ends(self, limit_s):
+        """Of all ranks, or a signal."""
+        deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline and self._signal is None:
             if all(child.poll() is not None for child in self._children):
                 break
@@ -295,9 +296,5 @@ class Launcher:
         self._err.line("sluice launch: ", f"{signal_name(number)}: stopping all ranks")
         for child in self._children:
             child.send(number)
-        deadline = time.monotonic() + self._grace_s
-        while time.monotonic() < deadline and self._signal is None:
-            if all(child.poll() is not None for child in self._children):
-                break
-            self._read_once(0.05) if self._selector.get_map() else time.sleep(0.05)
+        self._await_ends(self._grace_s)
         return 128 + number
