@@ -3,8 +3,8 @@
 The costs are measured here, in two seconds: a real `sluiced` and up to eight workers sum over
 vhost-user, and the processor time of either side is divided by its packets. A NIC's driver costs
 less than vhost-user, which copies, and so does a box that has nothing else to do; so the plan is
-cautious. A box slow enough to set the time took 0.97 to 1.29 of what was planned, 1.12 in the
-middle (33 runs, 2 to 8 workers: tests/e2e/test_plan.py).
+cautious. A box slow enough to set the time took 0.93 to 1.25 of what was planned, 1.06 in the
+middle (27 runs, 2 to 8 workers: pytest -s tests/e2e/test_plan.py).
 Without a `sluiced` on this machine give both costs by hand. The model is `_plan_model.py`.
 """
 
