@@ -202,17 +202,7 @@ Refusal check_agreement(const JoinRequest& request, const JobsOptions& options,
         text("float32 of rank %u travels as %s, that of job '%s' as %s (set by rank %u): give "
              "all ranks the same wire format",
              rank, name_of(join.wire), name, name_of(entry.wire), first));
-  const wire::StreamLayout given = join.layouts[kGradients];
-  if (entry.gradients.hash != given.hash || entry.gradients.chunk_count != given.chunk_count ||
-      entry.gradients.max_elems != given.max_elems)
-    return no(RefuseCode::kLayout,
-              text("gradient layout of rank %u (hash %016" PRIx64 ", %u chunks of up to %u "
-                   "elements) differs from job '%s' (hash %016" PRIx64 ", %u chunks of up to %u, "
-                   "set by rank %u): all ranks need the same tensors in the same order",
-                   rank, std::uint64_t{given.hash}, std::uint32_t{given.chunk_count},
-                   std::uint32_t{given.max_elems}, name, std::uint64_t{entry.gradients.hash},
-                   std::uint32_t{entry.gradients.chunk_count},
-                   std::uint32_t{entry.gradients.max_elems}, first));
+  if (Refusal refusal = check_layout_agreement(request, entry); !refusal.ok()) return refusal;
   if (entry.spec.allow_nil != (join.allow_nil != 0))
     return no(RefuseCode::kBadRequest,
               text("rank %u says allow_nil %u, job '%s' has %u (set by rank %u)", rank,

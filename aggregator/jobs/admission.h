@@ -5,6 +5,8 @@
 // A check returns the refusal, or one that is ok().
 #pragma once
 
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -16,9 +18,10 @@ namespace sluice::agg {
 struct JoinRequest {
   const wire::Join& join;
   Rank rank;
-  std::string_view address;            // printable
-  std::size_t max_datagram_bytes = 0;  // of the appliance's port; 0: unknown
-  TimeNs now = 0;                      // active
+  std::string_view address;                // printable
+  std::size_t max_datagram_bytes = 0;      // of the appliance's port; 0: unknown
+  TimeNs now = 0;                          // active
+  std::span<const std::uint8_t> prints{};  // of its tensors, as they travel
 
   std::string_view name() const noexcept { return {join.name, join.name_bytes}; }
 };
@@ -26,6 +29,7 @@ struct JoinRequest {
 struct [[nodiscard]] Refusal {
   wire::RefuseCode code{};
   std::string text;
+  std::optional<wire::Differs> difference{};  // where tensors differ, as far as that is known
 
   bool ok() const noexcept { return code == wire::RefuseCode{}; }
 };
@@ -96,6 +100,8 @@ bool effective_reproducible(const JoinRequest& request, const JobsOptions& optio
 Refusal check_policy(const JoinRequest& request, const JobsOptions& options);
 Refusal check_policy_agreement(const JoinRequest& request, const JobsOptions& options,
                                const JobEntry& entry);
+// Whether the ranks register the same tensors and prune alike: layout.cc.
+Refusal check_layout_agreement(const JoinRequest& request, const JobEntry& entry);
 // Whether there is such a store, and all ranks mean the same one. Precondition: the rest of the
 // request makes sense; kind kStore.
 Refusal check_store_request(const JoinRequest& request, const JobsOptions& options);

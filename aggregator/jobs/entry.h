@@ -117,11 +117,15 @@ struct JobEntry {
   std::string name;
   std::uint16_t ordinal = 0;
   std::uint64_t run_id = 0;
-  wire::StreamLayout gradients;  // as the first member gave it
-  AveragingChoice averaging{};   // likewise
-  Dtype wire{};                  // likewise
-  StoreOptions store;            // likewise
-  Rank layout_rank;              // that member
+  wire::StreamLayout gradients;      // as the first member gave it
+  AveragingChoice averaging{};       // likewise
+  Dtype wire{};                      // likewise
+  StoreOptions store;                // likewise
+  PruneOptions prune;                // likewise
+  std::uint32_t tensor_count = 0;    // likewise
+  std::uint32_t print_tensors = 0;   // likewise
+  std::vector<std::uint8_t> prints;  // likewise
+  Rank layout_rank;                  // that member
   std::uint16_t datagram_bytes = 0;
   JobSpec spec;
   std::vector<MemberEntry> members;

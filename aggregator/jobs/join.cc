@@ -42,7 +42,8 @@ ControlResult Jobs::join(const Request& request) {
                           .rank = request.rank(),
                           .address = request.origin.address,
                           .max_datagram_bytes = request.origin.max_datagram_bytes,
-                          .now = request.now};
+                          .now = request.now,
+                          .prints = request.packet.payload()};
   const wire::Join& join = asked.join;
   if (join.has_proof == 0) {
     const Refusal refusal = check_size(asked, request.packet.bytes().size());
@@ -174,12 +175,21 @@ ControlResult Jobs::refuse(const Request& request, const Refusal& refusal, bool 
   if (!proven) room = std::min(room, request.packet.bytes().size() - fixed_bytes);
   CHECK(!refusal.text.empty());
   const std::size_t text_bytes = std::min(refusal.text.size(), room);
+  const std::span text{reinterpret_cast<const std::uint8_t*>(refusal.text.data()), text_bytes};
+  if (refusal.difference) {
+    CHECK(proven);
+    wire::Differs body = *refusal.difference;
+    body.nonce = request.join().nonce;
+    body.text_bytes = static_cast<std::uint16_t>(text_bytes);
+    return {
+        .verdict = Verdict::kJoinRefused,
+        .reply_bytes = wire::encode(request.reply, {.rank = request.rank().value}, body, {}, text)};
+  }
   const wire::Refuse body{.nonce = request.join().nonce,
                           .code = refusal.code,
                           .text_bytes = static_cast<std::uint16_t>(text_bytes)};
   const std::size_t bytes =
-      wire::encode(request.reply, {.rank = request.rank().value}, body, {},
-                   {reinterpret_cast<const std::uint8_t*>(refusal.text.data()), text_bytes});
+      wire::encode(request.reply, {.rank = request.rank().value}, body, {}, text);
   return {.verdict = Verdict::kJoinRefused, .reply_bytes = bytes};
 }
 

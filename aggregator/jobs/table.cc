@@ -60,6 +60,10 @@ JobEntry* Jobs::found(const JoinRequest& request, JobSpec spec) {
   entry->averaging = request.join.averaging;
   entry->wire = request.join.wire;
   entry->store = request.join.store;
+  entry->prune = request.join.prune;
+  entry->tensor_count = request.join.tensor_count;
+  entry->print_tensors = request.join.print_tensors;
+  entry->prints.assign(request.prints.begin(), request.prints.end());
   entry->layout_rank = request.rank;
   entry->datagram_bytes = request.join.datagram_bytes;
   entry->members.resize(spec.world_size);

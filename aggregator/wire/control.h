@@ -9,6 +9,7 @@
 
 #include "aggregator/base/limits.h"
 #include "aggregator/base/policy_options.h"
+#include "aggregator/base/prune_options.h"
 #include "aggregator/base/store_options.h"
 #include "aggregator/base/types.h"
 #include "aggregator/wire/header.h"
@@ -31,6 +32,8 @@ constexpr bool asks_reproducible(std::uint32_t features) noexcept {
   return (features & kFeatureReproducible) != 0;
 }
 
+// Then print_count u32: a fingerprint of each tensor, or of so many neighbours that the datagram
+// has room. The layout's hash decides whether two ranks agree; fingerprints say where they do not.
 // Padded to the size of a full result datagram of this job, or not padded: a size test.
 struct [[gnu::packed]] Join {
   static constexpr PacketType kType = PacketType::kJoin;
@@ -52,6 +55,10 @@ struct [[gnu::packed]] Join {
   Dtype wire{};                 // the format that float32 travels in
   JobKind kind{};
   StoreOptions store;  // all defaults unless it is one
+  PruneOptions prune;  // all defaults unless its rule prunes
+  std::uint32_t tensor_count = 0;
+  std::uint32_t print_tensors = 0;  // neighbours that have one fingerprint
+  std::uint16_t print_count = 0;
   char name[kMaxJobNameBytes] = {};
   std::uint8_t server_nonce[kNonceBytes] = {};
   std::uint8_t proof[kProofBytes] = {};
@@ -107,6 +114,18 @@ struct [[gnu::packed]] Refuse {  // then text_bytes of UTF-8
   std::uint64_t nonce = 0;
   RefuseCode code{};
   std::uint16_t text_bytes = 0;
+};
+
+// Instead of a REFUSE with kLayout, to a worker whose tensors differ: it adds their names, which
+// the appliance does not know.
+struct [[gnu::packed]] Differs {  // then text_bytes of UTF-8
+  static constexpr PacketType kType = PacketType::kDiffers;
+  std::uint64_t nonce = 0;
+  std::uint32_t first_tensor = 0;   // the first that differs is this one
+  std::uint32_t print_tensors = 0;  // or one of so many neighbours
+  std::uint16_t text_bytes = 0;
+  std::uint32_t job_tensor_count = 0;
+  std::uint32_t job_print = 0;  // the fingerprint of what the job has there, if it has any
 };
 
 enum class LeaveReason : std::uint8_t {

@@ -23,7 +23,7 @@ static_assert(std::endian::native == std::endian::little,
 inline constexpr std::uint16_t kMagic = 0x51C5;
 // Of all packets, this header, REFUSE, and that a JOIN begins with its nonce are the same in every
 // version from 4 on: whoever joins an appliance of another one is told of both.
-inline constexpr std::uint8_t kVersion = 10;
+inline constexpr std::uint8_t kVersion = 11;
 
 enum class PacketType : std::uint8_t {
   // Control, port P.
@@ -38,6 +38,7 @@ enum class PacketType : std::uint8_t {
   kNotice = 9,      // appliance: the job has ended, and why
   kResync = 10,     // worker: I need another one's state; or: I have it
   kPreparing = 11,  // appliance: the job of this proven join is being made; ask again
+  kDiffers = 12,    // appliance: no, the job has other tensors, and which is the first
   // Data, port P + 1 + shard.
   kContribution = 16,  // worker: its part of a sum
   kProbe = 17,         // worker: what became of this block of 64 chunks? send the results named
@@ -54,7 +55,7 @@ enum class PacketType : std::uint8_t {
 };
 
 constexpr bool is_control(PacketType type) noexcept {
-  return type >= PacketType::kJoin && type <= PacketType::kPreparing;
+  return type >= PacketType::kJoin && type <= PacketType::kDiffers;
 }
 constexpr bool is_worker_data(PacketType type) noexcept {
   return type >= PacketType::kContribution && type <= PacketType::kPull;

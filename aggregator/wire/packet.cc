@@ -33,6 +33,18 @@ bool valid_store(const StoreOptions& store) noexcept {
          store.update.interpolates <= 1;
 }
 
+bool valid_prune(const PruneOptions& prune) noexcept {
+  return prune.rule <= PruneRule::kDynamicRaw;
+}
+
+// As many fingerprints as the tensors need, or none.
+bool valid_prints(const Join& body) noexcept {
+  if (body.print_count == 0) return true;
+  return body.print_tensors != 0 &&
+         body.print_count ==
+             (std::uint64_t{body.tensor_count} + body.print_tensors - 1) / body.print_tensors;
+}
+
 bool valid_policy(const PolicyOptions& policy) noexcept {
   return is_known(policy.kind) && is_known(policy.late) && policy.reserved == 0;
 }
@@ -141,10 +153,13 @@ Verdict check(const Answer& body, Tail& tail) noexcept {
 
 Verdict check(const Join& body, Tail& tail) noexcept {
   if (body.has_proof > 1 || body.allow_nil > 1 || body.has_policy > 1 ||
-      !valid_policy(body.policy) || body.averaging > AveragingChoice::kSum ||
-      !is_summed(body.wire) || body.kind > JobKind::kStore || !valid_store(body.store))
+      !valid_policy(body.policy) || !valid_prune(body.prune) ||
+      body.averaging > AveragingChoice::kSum || !is_summed(body.wire) ||
+      body.kind > JobKind::kStore || !valid_store(body.store))
     return Verdict::kBadField;
-  if (body.name_bytes == 0 || body.name_bytes > kMaxJobNameBytes) return Verdict::kBadLength;
+  if (body.name_bytes == 0 || body.name_bytes > kMaxJobNameBytes || !valid_prints(body))
+    return Verdict::kBadLength;
+  tail.payload_bytes = body.print_count * sizeof(std::uint32_t);
   tail.padding_allowed = true;
   return Verdict::kAccepted;
 }
@@ -154,6 +169,9 @@ Verdict check(const Status& body, Tail& tail) noexcept {
 }
 
 Verdict check(const Refuse& body, Tail& tail) noexcept { return check_text(body.text_bytes, tail); }
+Verdict check(const Differs& body, Tail& tail) noexcept {
+  return body.print_tensors == 0 ? Verdict::kBadField : check_text(body.text_bytes, tail);
+}
 Verdict check(const Notice& body, Tail& tail) noexcept { return check_text(body.text_bytes, tail); }
 Verdict check(const Leave& body, Tail&) noexcept {
   return field_if(body.reason <= LeaveReason::kUneven);
@@ -213,8 +231,8 @@ Verdict parse(std::span<const std::uint8_t> bytes, Packet& packet) noexcept {
   const Verdict verdict =
       check_one_of<Contribution, ResultHeader, Piece, PieceResult, Push, Pull, Values, Probe,
                    Credit, Finished, Feedback, Answer, Join, Challenge, Accept, Refuse, Leave,
-                   Keepalive, Status, Ping, Notice, Resync, Preparing>(common.type, bytes,
-                                                                       body_bytes, tail);
+                   Keepalive, Status, Ping, Notice, Resync, Preparing, Differs>(common.type, bytes,
+                                                                                body_bytes, tail);
   if (!ok(verdict)) return verdict;
 
   const std::size_t mask_offset_bytes = sizeof(CommonHeader) + body_bytes;

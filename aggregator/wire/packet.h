@@ -51,7 +51,7 @@ class Packet {
   std::uint64_t mask_word(std::size_t index) const noexcept;
   std::size_t mask_word_count() const noexcept { return mask_word_count_; }
   // Contribution, piece, results: the chunk's data, or the entries of a sparse packet. Refuse,
-  // notice: the text. Answer: the ages.
+  // differs, notice: the text. Answer: the ages. Join: the fingerprints.
   std::span<const std::uint8_t> payload() const noexcept { return payload_; }
   std::string_view text() const noexcept {
     return {reinterpret_cast<const char*>(payload_.data()), payload_.size()};

@@ -112,7 +112,6 @@ Status Relay::make_lane(LanePlace place, std::vector<TensorSpec> tensors, TimeNs
   options.has_policy = true;  // whatever the appliance has for those who ask for none
   options.policy = {};
   options.trace &= place.way < Way::kMeeting || place.way == Way::kSpare;
-  options.prune = {};
   place.starts_late =
       place.way >= Way::kSurvey || (mode_ == BcubeMode::kPlain && place.host != options.rank.value);
   if (place.starts_late)
@@ -120,6 +119,7 @@ Status Relay::make_lane(LanePlace place, std::vector<TensorSpec> tensors, TimeNs
   if (place.way != Way::kMeeting) {  // in those the application's choices are compared
     options.averaging = AveragingChoice::kSum;
     options.allow_nil = true;
+    options.prune = {};
   }
   if (prepare)
     if (Status status = prepare(place, options); !status.ok()) return status;

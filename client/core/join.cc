@@ -21,6 +21,16 @@ constexpr DurationNs kFirstAsking = 5 * kMillisecond;
 constexpr DurationNs kBareAfter = 1500 * kMillisecond;
 constexpr DurationNs kUnreachableAfter = kSecond;
 constexpr int kUnreachableReports = 3;
+constexpr std::size_t kBareBytes = sizeof(wire::CommonHeader) + sizeof(wire::Join);
+constexpr std::size_t kLeastPrints = 16;  // where the job's datagrams have room for fewer
+
+// Neighbours that have one fingerprint, so that those of all tensors fit.
+std::uint32_t print_tensors(const Layout& layout, std::size_t world_size) noexcept {
+  const std::size_t whole_bytes = wire::datagram_bytes(layout.chunk_bytes(), world_size);
+  const std::size_t room = whole_bytes > kBareBytes ? (whole_bytes - kBareBytes) / 4 : 0;
+  const std::size_t prints = std::max(room, kLeastPrints);
+  return static_cast<std::uint32_t>((layout.tensor_count() + prints - 1) / prints);
+}
 
 wire::Join make_request(const SessionOptions& options, const Layout& layout) {
   wire::Join join{.nonce = options.nonce,
@@ -36,7 +46,10 @@ wire::Join make_request(const SessionOptions& options, const Layout& layout) {
                   .averaging = options.averaging,
                   .wire = layout.wire(),
                   .kind = options.store ? JobKind::kStore : JobKind::kSums,
-                  .store = options.store.value_or(StoreOptions{})};
+                  .store = options.store.value_or(StoreOptions{}),
+                  .tensor_count = layout.tensor_count(),
+                  .print_tensors = print_tensors(layout, options.world_size)};
+  if (options.prune.rule != PruneRule::kOff) join.prune = options.prune;
   CHECK(options.store.has_value() == layout.in_blocks());
   join.layouts[static_cast<std::size_t>(StreamId::kGradients)] = {
       .hash = layout.hash(),
@@ -51,6 +64,13 @@ wire::Join make_request(const SessionOptions& options, const Layout& layout) {
 
 }  // namespace
 
+std::size_t join_bytes(const Layout& layout, std::size_t world_size) noexcept {
+  const std::uint32_t neighbours = print_tensors(layout, world_size);
+  const std::size_t prints = (layout.tensor_count() + neighbours - 1) / neighbours;
+  return std::max(kBareBytes + prints * sizeof(std::uint32_t),
+                  wire::datagram_bytes(layout.chunk_bytes(), world_size));
+}
+
 std::string place_of(const SessionOptions& options) {
   std::string place = "job '" + options.job_name + "'";
   if (options.ordinal != 0) place += " (model " + std::to_string(options.ordinal) + ")";
@@ -60,15 +80,18 @@ std::string place_of(const SessionOptions& options) {
 
 JoinMachine::JoinMachine(const SessionOptions& options, const Layout& layout, TimeNs now)
     : options_(options),
+      layout_(layout),
       request_(make_request(options, layout)),
       identity_{.rank = options.rank.value},
-      bare_bytes_(sizeof(wire::CommonHeader) + sizeof(wire::Join)),
+      padded_bytes_(join_bytes(layout, options.world_size)),
+      bare_bytes_(kBareBytes),
       started_ns_(now),
       answered_ns_(now),
       next_send_ns_(now + kFirstRetry),
       retry_ns_(kFirstRetry) {
-  padded_bytes_ =
-      std::max(bare_bytes_, wire::datagram_bytes(layout.chunk_bytes(), options.world_size));
+  for (std::uint32_t first = 0; first < layout.tensor_count(); first += request_.print_tensors)
+    prints_.push_back(layout.fingerprint(first, request_.print_tensors));
+  request_.print_count = static_cast<std::uint16_t>(prints_.size());
   request_.datagram_bytes = static_cast<std::uint16_t>(padded_bytes_);
   const std::size_t carried_bytes = std::min(options.path_datagram_bytes, kMaxDatagramBytes);
   if (options.job_name.empty() || options.job_name.size() > kMaxJobNameBytes)
@@ -149,8 +172,38 @@ Verdict JoinMachine::handle(const wire::Packet& packet, TimeNs now) {
            std::string(packet.text()));
       return Verdict::kJoinRefused;
     }
+    case wire::PacketType::kDiffers: {
+      const auto& body = packet.body<wire::Differs>();
+      if (body.nonce != options_.nonce) return Verdict::kBadCookie;
+      fail(StatusCode::kRefused, std::string(packet.text()) + describe_difference(body));
+      return Verdict::kJoinRefused;
+    }
     default: return Verdict::kBadType;
   }
+}
+
+// The end of a sentence. The job's tensor there is found by its fingerprint where this rank has it
+// as well, which it has when two ranks register in different orders.
+std::string JoinMachine::describe_difference(const wire::Differs& body) const {
+  const std::uint32_t first = body.first_tensor;
+  const auto called = [&](std::uint32_t tensor) {
+    return std::to_string(tensor) + " '" + layout_.tensor(tensor).name + "'";
+  };
+  std::string text = "; the first that differs is ";
+  if (first >= layout_.tensor_count())
+    return text + "tensor " + std::to_string(first) + ", which this rank does not have";
+  if (body.print_tensors > 1)
+    return text + "one of tensors " + called(first) + " to " +
+           called(static_cast<std::uint32_t>(
+               std::min<std::uint64_t>(std::uint64_t{first} + body.print_tensors,
+                                       layout_.tensor_count()) -
+               1));
+  text += "tensor " + called(first) + " here, ";
+  if (first >= body.job_tensor_count) return text + "which the job does not have";
+  for (std::uint32_t other = 0; other < layout_.tensor_count(); ++other)
+    if (layout_.fingerprint(other, 1) == body.job_print)
+      return text + "and there the one that is " + called(other) + " here";
+  return text + "and there one of another name, size, type or option";
 }
 
 // Any answer is a sign of life, but one that has said the same for as long as the other ranks may
@@ -182,8 +235,10 @@ std::size_t JoinMachine::poll_transmit(std::span<std::uint8_t> out) noexcept {
   if (outcome_ != Outcome::kPending || out.size() < padded_bytes_) return 0;
   if (send_padded_) {
     send_padded_ = false;
-    const std::size_t bytes = wire::encode(out, identity_, request_);
-    CHECK(bytes == bare_bytes_ && bytes <= padded_bytes_);
+    const std::size_t bytes =
+        wire::encode(out, identity_, request_, {},
+                     {reinterpret_cast<const std::uint8_t*>(prints_.data()), 4 * prints_.size()});
+    CHECK(bytes >= bare_bytes_ && bytes <= padded_bytes_);
     std::fill(out.begin() + static_cast<std::ptrdiff_t>(bytes),
               out.begin() + static_cast<std::ptrdiff_t>(padded_bytes_), std::uint8_t{0});
     return padded_bytes_;
@@ -193,6 +248,7 @@ std::size_t JoinMachine::poll_transmit(std::span<std::uint8_t> out) noexcept {
     wire::Join bare = request_;
     bare.nonce = ~options_.nonce;
     bare.has_proof = 0;
+    bare.print_count = 0;
     std::fill(std::begin(bare.proof), std::end(bare.proof), std::uint8_t{0});
     return wire::encode(out, identity_, bare);
   }

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "aggregator/base/status.h"
 #include "aggregator/base/time.h"
@@ -22,6 +23,8 @@ namespace sluice::client {
 
 // "job 'mnist' rank 3 at 10.0.0.1:7700": how every error begins.
 std::string place_of(const SessionOptions& options);
+// The size of a padded JOIN, the biggest datagram of a session.
+std::size_t join_bytes(const Layout& layout, std::size_t world_size) noexcept;
 
 class JoinMachine {
  public:
@@ -56,15 +59,18 @@ class JoinMachine {
   Status size_error(const std::string& what) const;
   void fail_unreachable(TimeNs now);
   void fail_preparing(TimeNs now);
+  std::string describe_difference(const wire::Differs& body) const;
   Verdict handle_preparing(const wire::Preparing& body, TimeNs now) noexcept;
   bool can_test_size() const noexcept { return padded_bytes_ > bare_bytes_; }
 
   const SessionOptions& options_;
+  const Layout& layout_;
   wire::Join request_;
+  std::vector<std::uint32_t> prints_;  // behind it
   wire::Sender identity_;
   wire::Accept accept_;
-  std::size_t padded_bytes_;
-  std::size_t bare_bytes_;
+  const std::size_t padded_bytes_;
+  const std::size_t bare_bytes_;
   const TimeNs started_ns_;
   TimeNs answered_ns_;      // patience counts from here: the start, or the last sign of progress
   bool preparing_ = false;  // the last answer said so

@@ -19,6 +19,19 @@ void mix(std::uint64_t& hash, std::uint64_t value) noexcept {
   }
 }
 
+std::uint64_t hash_of(const TensorSpec& tensor, Dtype travels, Dtype result) noexcept {
+  std::uint64_t hash = kFnvOffset;
+  mix(hash, tensor.name.size());
+  for (const char letter : tensor.name) mix(hash, static_cast<unsigned char>(letter));
+  for (const std::uint64_t value :
+       {std::uint64_t{tensor.elem_count}, static_cast<std::uint64_t>(tensor.dtype),
+        static_cast<std::uint64_t>(travels), static_cast<std::uint64_t>(result),
+        std::uint64_t{tensor.exact}, std::uint64_t{tensor.dense}, std::uint64_t{tensor.sparse},
+        std::uint64_t{tensor.begins_block}})
+    mix(hash, value);
+  return hash;
+}
+
 std::string describe(const TensorSpec& tensor, std::size_t index) {
   return "tensor " + std::to_string(index) + " '" + tensor.name + "'";
 }
@@ -83,11 +96,8 @@ Result<Layout> Layout::create(std::vector<TensorSpec> tensors, std::size_t chunk
     layout.max_chunk_elems_ = std::max<std::uint32_t>(
         layout.max_chunk_elems_,
         static_cast<std::uint32_t>(std::min(tensor.elem_count, chunk_elems)));
-    mix(hash, static_cast<std::uint64_t>(tensor.dtype));
-    mix(hash, static_cast<std::uint64_t>(travels));
-    if (result != travels) mix(hash, static_cast<std::uint64_t>(result));
-    mix(hash, tensor.elem_count);
-    if (in_blocks) mix(hash, tensor.begins_block);
+    layout.tensor_hashes_.push_back(hash_of(tensor, travels, result));
+    mix(hash, layout.tensor_hashes_.back());
   }
   if (in_blocks) end_block();
   layout.first_chunks_.push_back(static_cast<ChunkIndex>(chunk_count));
@@ -100,6 +110,14 @@ Result<Layout> Layout::create(std::vector<TensorSpec> tensors, std::size_t chunk
   CHECK(chunk_count != 0 && layout.max_chunk_elems_ != 0);
   CHECK(layout.first_chunks_.size() == layout.tensors_.size() + 1);
   return layout;
+}
+
+std::uint32_t Layout::fingerprint(std::uint32_t first, std::uint32_t count) const noexcept {
+  CHECK(first < tensor_count());
+  std::uint64_t hash = kFnvOffset;
+  for (std::uint32_t index = first; index < tensor_count() && index - first < count; ++index)
+    mix(hash, tensor_hashes_[index]);
+  return static_cast<std::uint32_t>(hash ^ hash >> 32);
 }
 
 }  // namespace sluice::client

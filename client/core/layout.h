@@ -26,7 +26,7 @@ enum class Leg : std::uint8_t {
 };
 
 struct TensorSpec {
-  std::string name;  // for messages only; not part of the hash
+  std::string name;
   std::uint64_t elem_count = 0;
   Dtype dtype = Dtype::kFloat32;
   bool exact = false;         // it travels as it is, whatever the wire format and the pruning are
@@ -98,9 +98,10 @@ class Layout {
   std::uint32_t chunk_elems(std::uint32_t index) const noexcept { return chunk_elems_[index]; }
   // Elements of the biggest chunk.
   std::uint32_t max_chunk_elems() const noexcept { return max_chunk_elems_; }
-  // FNV-1a 64 over dtype, those on the wire and element count of every tensor in order, and
-  // chunk_bytes.
+  // FNV-1a 64 over chunk_bytes and every tensor in order: all of its TensorSpec but where it lies.
   std::uint64_t hash() const noexcept { return hash_; }
+  // Of tensors in a row, by which a rank can say where its layout differs from another one's.
+  std::uint32_t fingerprint(std::uint32_t first, std::uint32_t count) const noexcept;
 
  private:
   Layout() = default;
@@ -110,6 +111,7 @@ class Layout {
   std::vector<TensorSpec> tensors_;
   std::vector<ChunkIndex> first_chunks_;
   std::vector<std::uint32_t> chunk_elems_;    // by tensor: of each of its chunks but the last
+  std::vector<std::uint64_t> tensor_hashes_;  // by tensor
   std::vector<Dtype> wire_dtypes_;            // by tensor
   std::vector<Dtype> result_dtypes_;          // by tensor
   std::vector<std::uint32_t> block_tensors_;  // by block of chunks: the tensor of its first

@@ -23,9 +23,7 @@ Session::Session(SessionOptions options, Layout layout, TimeNs now)
       streams_{&gradients_, &collectives_, &transfers_},
       join_(options_, gradients_.layout(), now),
       membership_(options_),
-      datagram_bytes_(
-          std::max(wire::datagram_bytes(gradients_.layout().chunk_bytes(), options_.world_size),
-                   sizeof(wire::CommonHeader) + sizeof(wire::Join))) {
+      datagram_bytes_(join_bytes(gradients_.layout(), options_.world_size)) {
   if (options_.store) store_.emplace(options_, gradients_.layout(), link_);
   for (std::size_t id = 0; id < kStreamCount; ++id)
     CHECK(streams_[id]->id() == static_cast<StreamId>(id));

@@ -195,6 +195,12 @@ void repair(fuzz::Bytes& bytes) {
       update.rule = static_cast<UpdateRule>(static_cast<unsigned>(update.rule) % 3);
       update.nesterov &= 1;
       update.interpolates &= 1;
+      body.prune.rule = static_cast<PruneRule>(static_cast<unsigned>(body.prune.rule) % 6);
+      const std::size_t room = bytes.size() - sizeof(wire::CommonHeader) - sizeof(wire::Join);
+      body.print_tensors = 1;
+      body.print_count = static_cast<std::uint16_t>(
+          std::min<std::size_t>(body.print_count % 8, room / sizeof(std::uint32_t)));
+      body.tensor_count = body.print_count;
       body.name_bytes = static_cast<std::uint8_t>(1 + body.name_bytes % kMaxJobNameBytes);
       break;
     }

@@ -50,6 +50,8 @@ inline std::vector<Seed> packet_seeds(const wire::Sender& sender) {
       {"ping", packet_bytes(sender, wire::Ping{})},
       {"ping_token", packet_bytes(sender, wire::Ping{.timestamp_us = 5, .token = 9})},
       {"preparing", packet_bytes(sender, wire::Preparing{.nonce = 1, .percent = 50})},
+      {"differs",
+       packet_bytes(sender, wire::Differs{.print_tensors = 1, .text_bytes = 8}, {}, data)},
       {"notice", packet_bytes(sender, wire::Notice{.text_bytes = 8}, {}, data)},
       {"contribution",
        packet_bytes(

@@ -253,8 +253,9 @@ void World::receive(std::span<const std::uint8_t> bytes, Way way, bool marked, b
   if (result.reply_bytes == 0) return;
   wire::Packet reply;
   REQUIRE_PROPERTY(ok(wire::parse({reply_.data(), result.reply_bytes}, reply)));
-  REQUIRE_PROPERTY(reply.type() != wire::PacketType::kPreparing ||
-                   (proven && packet.type() == wire::PacketType::kJoin));
+  const bool of_the_proven =
+      reply.type() == wire::PacketType::kPreparing || reply.type() == wire::PacketType::kDiffers;
+  REQUIRE_PROPERTY(!of_the_proven || (proven && packet.type() == wire::PacketType::kJoin));
 }
 
 void World::advance_honest() {

@@ -267,10 +267,10 @@ typedef struct sluice_options {
   int32_t reproducible;
   /* sluice_wire of float32 tensors; default SLUICE_WIRE_FLOAT32. Must be the same on every rank. */
   int32_t wire;
-  /* Pruning; all ranks should do alike, which nobody checks: ranks differ then in what of their
-   * gradients is late. Tensors of fewer elements than prune_min_elems (default 1024) and those of
-   * SLUICE_TENSOR_EXACT or _DENSE are left whole. Refused with the policies saina, ramp and
-   * goodput, which read the signs or norms of whole gradients. */
+  /* Pruning; the same on every rank, or the join is refused with both values. Tensors of fewer
+   * elements than prune_min_elems (default 1024) and those of SLUICE_TENSOR_EXACT or _DENSE are
+   * left whole. Refused with the policies saina, ramp and goodput, which read the signs or norms of
+   * whole gradients. */
   int32_t prune;         /* sluice_prune_rule; default SLUICE_PRUNE_OFF */
   double prune_fraction; /* static, sampled: above 0, at most 1; default 0.01 */
   double prune_sigmas;   /* sigma: above 0; default 3 */
@@ -352,13 +352,14 @@ typedef struct sluice_state {
   uint32_t step; /* the last step that the state contains */
 } sluice_state;
 
-/* A tensor of the job. Registration order, dtype and elem_count must be the same on every rank. */
+/* A tensor of the job. Registration order and every field must be the same on every rank, or the
+ * join is refused and names the first that differs. */
 typedef struct sluice_tensor {
   size_t struct_size;
-  const char* name;    /* for messages; NULL: its index */
+  const char* name;    /* NULL: its index */
   uint64_t elem_count; /* at least 1 */
   int32_t dtype;       /* sluice_dtype */
-  uint64_t flags;      /* SLUICE_TENSOR_... or 0; equal on all ranks */
+  uint64_t flags;      /* SLUICE_TENSOR_... or 0 */
 } sluice_tensor;
 /* Travels as it is, whatever options.wire and .prune say: what is no gradient. */
 #define SLUICE_TENSOR_EXACT 1u

@@ -76,7 +76,8 @@ class Options:
                  'dynamic' (above the mean of the magnitudes above the last threshold, three times a
                  step), 'dynamic_raw' (that literally, which soon sends nothing; to reproduce it).
                  What stays is added to the next gradient until it leaves (error feedback; a float
-                 of memory an element). Default SLUICE_PRUNE. Give it alike on all ranks.
+                 of memory an element). Default SLUICE_PRUNE. Equal on all ranks, or the
+                 join is refused.
                  Refused with the policies 'saina', 'ramp' and 'goodput', which read whole
                  gradients.
     prune_momentum

@@ -61,10 +61,10 @@ TEST(Joins, NameTheRanksThatDidNotCome) {
 // A rank that waits in its join for as long as this lives.
 class WaitingRank {
  public:
-  explicit WaitingRank(Options options)
-      : thread_([this, options]() mutable {
+  explicit WaitingRank(Options options, std::vector<sluice::Tensor> tensors = {{"t", 8}})
+      : thread_([this, options, tensors]() mutable {
           options.interrupted = [this] { return over_.load(); };
-          EXPECT_EQ(error_of([&] { Job job(options, {{"t", 8}}); }).status(), SLUICE_INTERRUPTED);
+          EXPECT_EQ(error_of([&] { Job job(options, tensors); }).status(), SLUICE_INTERRUPTED);
         }) {
     std::this_thread::sleep_for(milliseconds(300));
   }
@@ -89,6 +89,46 @@ TEST(Joins, RefuseAnotherLayoutAndAWrongSecret) {
   const Error error = error_of([&] { Job job(options, {{"t", 9}}); });
   EXPECT_EQ(error.status(), SLUICE_REFUSED);
   EXPECT_THAT(error.what(), HasSubstr("layout"));
+}
+
+TEST(Joins, RefuseTensorsOfEqualShapesInAnotherOrderAndNameTheFirst) {
+  Options options = options_for("orders", 0, 2);
+  const WaitingRank first(options, {{"embed", 8}, {"key", 8}, {"value", 8}, {"head", 8}});
+  options.rank = 1;
+  const auto refusal = [&](const std::vector<sluice::Tensor>& tensors) {
+    const Error error = error_of([&] { Job job(options, tensors); });
+    EXPECT_EQ(error.status(), SLUICE_REFUSED);
+    return std::string(error.what());
+  };
+  EXPECT_THAT(refusal({{"embed", 8}, {"value", 8}, {"key", 8}, {"head", 8}}),
+              AllOf(HasSubstr("set by rank 0"), HasSubstr("first that differs is tensor 1 'value'"),
+                    HasSubstr("there the one that is 2 'key' here")));
+  EXPECT_THAT(refusal({{"embed", 8}, {"key", 8}, {"VALUE", 8}, {"head", 8}}),
+              HasSubstr("tensor 2 'VALUE' here, and there one of another name"));
+  EXPECT_THAT(refusal({{"embed", 8}, {"key", 8}}),
+              HasSubstr("tensor 2, which this rank does not have"));
+  EXPECT_THAT(refusal({{"embed", 8}, {"key", 8}, {"value", 8}, {"head", 8}, {"bias", 8}}),
+              HasSubstr("tensor 4 'bias' here, which the job does not have"));
+}
+
+TEST(Joins, RefuseOtherPruneOptionsAndNameTheFirst) {
+  Options options = options_for("prunes", 0, 2);
+  options.prune = sluice::Prune::kStatic;
+  options.prune_fraction = 0.1;
+  const WaitingRank first(options);
+  options.rank = 1;
+  options.prune_fraction = 0.25;
+  EXPECT_THAT(error_of([&] {
+                Job job(options, {{"t", 8}});
+              }).what(),
+              AllOf(HasSubstr("rank 1 at "), HasSubstr("says prune_fraction 0.25"),
+                    HasSubstr("has 0.1 (set by rank 0")));
+  options.prune = sluice::Prune::kOff;
+  options.prune_fraction = 0.01;
+  EXPECT_THAT(error_of([&] {
+                Job job(options, {{"t", 8}});
+              }).what(),
+              AllOf(HasSubstr("says prune 'off'"), HasSubstr("has 'static'")));
 }
 
 TEST(Joins, RefuseARankThatAveragesInAnotherWay) {

@@ -79,16 +79,30 @@ TEST(Layout, OfAStoreIsFloat32AndBeginsWithALayer) {
       HasSubstr("'b' of a store"));
 }
 
-TEST(Layout, HashTellsOrderTypeSizeAndChunkSizeApart) {
+TEST(Layout, HashTellsNamesOrderTypeSizeOptionsAndChunkSizeApart) {
   const auto hash = [](std::vector<TensorSpec> tensors, std::size_t chunk_bytes) {
     return Layout::create(std::move(tensors), chunk_bytes).value().hash();
   };
   const TensorSpec small{"a", 40, Dtype::kFloat32}, big{"b", 41, Dtype::kFloat32};
   const std::uint64_t reference = hash({small, big}, 64);
-  EXPECT_EQ(reference, hash({{"x", 40, Dtype::kFloat32}, {"y", 41, Dtype::kFloat32}}, 64));
+  EXPECT_EQ(reference, hash({small, big}, 64));
+  EXPECT_NE(reference, hash({{"x", 40, Dtype::kFloat32}, big}, 64));
   EXPECT_NE(reference, hash({big, small}, 64));
   EXPECT_NE(reference, hash({small, big}, 128));
   EXPECT_NE(reference, hash({{"a", 40, Dtype::kFloat16}, big}, 64));
+  EXPECT_NE(reference, hash({{.name = "a", .elem_count = 40, .exact = true}, big}, 64));
+  EXPECT_NE(reference, hash({{.name = "a", .elem_count = 40, .dense = true}, big}, 64));
+  EXPECT_EQ(reference, hash({{.name = "a", .elem_count = 40, .far = true}, big}, 64))
+      << "where a tensor lies is a rank's own affair";
+}
+
+TEST(Layout, FingerprintsTellNeighboursApart) {
+  const TensorSpec a{"a", 40, Dtype::kFloat32}, b{"b", 40, Dtype::kFloat32};
+  const Layout one = Layout::create({a, b, b}, 64).value();
+  const Layout other = Layout::create({b, a, b}, 64).value();
+  EXPECT_EQ(one.fingerprint(0, 1), other.fingerprint(1, 1));
+  EXPECT_NE(one.fingerprint(0, 2), other.fingerprint(0, 2));
+  EXPECT_EQ(one.fingerprint(2, 2), other.fingerprint(2, 1));
 }
 
 TEST(Layout, CutsChunksByWhatTravels) {

@@ -108,7 +108,7 @@ TEST_F(Join, ProvenFromAnotherAddressIsChallengedAgain) {
 
 TEST_F(Join, RefusalOfAStrangerIsNeverLongerThanItsRequest) {
   Worker worker{.secret = "open", .name = std::string(kMaxJobNameBytes, 'n')};
-  worker.address = std::string(120, 'a');
+  worker.address = std::string(180, 'a');
   const Answered challenged = ask(worker);
   wire::Join body = worker.request();
   body.has_proof = 1;

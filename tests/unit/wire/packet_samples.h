@@ -118,4 +118,13 @@ inline Join join() {
   return body;
 }
 
+// Of fingerprints of up to three tensors each.
+inline Join printed_join(std::uint16_t prints, std::uint32_t tensors) {
+  Join body = join();
+  body.tensor_count = tensors;
+  body.print_tensors = 3;
+  body.print_count = prints;
+  return body;
+}
+
 }  // namespace sluice::wire

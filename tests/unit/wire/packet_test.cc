@@ -33,7 +33,7 @@ std::string outcome(const Buffer& bytes) {
 
 // One well-formed packet of every type.
 std::vector<Buffer> every_type() {
-  return {make(join()),
+  return {make(printed_join(2, 5), {}, kEightBytes),
           make(Challenge{}),
           make(Accept{}),
           make(Refuse{.text_bytes = 2}, {}, {'n', 'o'}),
@@ -42,6 +42,7 @@ std::vector<Buffer> every_type() {
           make(Status{.mask_words = 1}, {1}),
           make(Ping{}),
           make(Preparing{.nonce = 9, .percent = 50}),
+          make(Differs{.nonce = 9, .print_tensors = 1, .text_bytes = 8}, {}, kEightBytes),
           make(Notice{.text_bytes = 2}, {}, {'n', 'o'}),
           make(Resync{.number = 1}),
           make(contribution(), {}, kEightBytes),
@@ -151,6 +152,7 @@ const Buffer kPush = make(push(), {}, kEightBytes);
 const Buffer kPull = make(Pull{.chunks = 1});
 const Buffer kValues = make(values(), {}, kEightBytes);
 const Buffer kJoin = make(join());
+const Buffer kPrintedJoin = make(printed_join(2, 5), {}, kEightBytes);
 StoreOptions store_of(UpdateOptions update) { return {.update = update}; }
 const Buffer kStatus = make(Status{.mask_words = 1}, {1});
 
@@ -263,6 +265,14 @@ INSTANTIATE_TEST_SUITE_P(
         Spoilt{"values_nothing", kValues, set(&wire::Values::elem_count, std::uint16_t{0}),
                "bad_length"},
         Spoilt{"values_flags", kValues, flag<wire::Values>(kFlagReport), "bad_field"},
+        Spoilt{"join_prune_rule", kJoin, set(&Join::prune, PruneOptions{.rule = PruneRule{6}}),
+               "bad_field"},
+        Spoilt{"join_prints_of_no_tensors", kPrintedJoin,
+               set(&Join::print_tensors, std::uint32_t{0}), "bad_length"},
+        Spoilt{"join_prints_of_fewer_tensors", kPrintedJoin,
+               set(&Join::tensor_count, std::uint32_t{7}), "bad_length"},
+        Spoilt{"differs_by_no_tensors", make(Differs{.print_tensors = 1}),
+               set(&Differs::print_tensors, std::uint32_t{0}), "bad_field"},
         Spoilt{"join_kind", kJoin, set(&Join::kind, JobKind{2}), "bad_field"},
         Spoilt{"join_rule", kJoin, set(&Join::store, store_of({.rule = UpdateRule{3}})),
                "bad_field"},
