@@ -23,6 +23,10 @@ static_assert(static_cast<int>(UpdateRule::kDelta) == SLUICE_UPDATE_DELTA &&
               static_cast<int>(UpdateRule::kSgd) == SLUICE_UPDATE_SGD &&
               static_cast<int>(UpdateRule::kAdam) == SLUICE_UPDATE_ADAM &&
               kNoBound == SLUICE_NO_BOUND);
+static_assert(static_cast<int>(StoreKeep::kKeep) == SLUICE_KEEP &&
+              static_cast<int>(StoreKeep::kEnd) == SLUICE_KEEP_END &&
+              static_cast<int>(StoreKeep::kAnew) == SLUICE_KEEP_ANEW &&
+              static_cast<int>(StoreKeep::kTake) == SLUICE_KEEP_TAKE);
 
 Status bad(std::string text) { return {StatusCode::kInvalidArgument, std::move(text)}; }
 
@@ -55,9 +59,12 @@ Status read_store(const sluice_options& options, SessionOptions& session) {
   if (options.update < SLUICE_UPDATE_DELTA || options.update > SLUICE_UPDATE_ADAM)
     return bad("options.update is " + std::to_string(options.update) +
                "; use one of sluice_update, SLUICE_UPDATE_DELTA for the default");
+  if (options.keep < SLUICE_KEEP || options.keep > SLUICE_KEEP_TAKE)
+    return bad("options.keep is " + std::to_string(options.keep) +
+               "; use one of sluice_keep, SLUICE_KEEP for the default");
   const StoreOptions store = store_of(options);
   if (options.kind == SLUICE_JOB_SUMS) {
-    if (store == StoreOptions{}) return {};
+    if (store == StoreOptions{} && options.keep == SLUICE_KEEP) return {};
     return bad(
         "options.staleness_bound and what follows it are of a parameter store; leave them out, or "
         "set options.kind to SLUICE_JOB_STORE");
@@ -67,6 +74,7 @@ Status read_store(const sluice_options& options, SessionOptions& session) {
   if (options.prune != SLUICE_PRUNE_OFF)
     return bad("options.prune: what is pushed to a parameter store leaves whole; leave it out");
   session.store = store;
+  session.keep = static_cast<StoreKeep>(options.keep);
   return {};
 }
 

@@ -27,8 +27,8 @@ std::string Job::kept_note() const {
          "the appliance has kept the store's parameters since its last workers went, up "
          "to iteration " +
          std::to_string(store->clocks(0).pushed) +
-         ": initial values are ignored. For a fresh start take another job name, or wait for "
-         "limits.store_keep_s";
+         ": initial values are ignored. For a fresh start take SLUICE_KEEP_ANEW or another "
+         "job name";
 }
 
 Status Job::initialise(LayerIndex layer, std::span<const float* const> values) {

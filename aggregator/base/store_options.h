@@ -40,6 +40,14 @@ struct [[gnu::packed]] UpdateOptions {
   friend bool operator==(const UpdateOptions&, const UpdateOptions&) = default;
 };
 
+// What a worker wants of a store that has outlived its workers, and of its own store.
+enum class StoreKeep : std::uint8_t {
+  kKeep,  // goes on with the one that is kept; outlives its workers
+  kEnd,   // ends with its last worker
+  kAnew,  // discards the one that is kept; outlives its workers
+  kTake,  // goes on with the one that is kept, and founds none
+};
+
 struct [[gnu::packed]] StoreOptions {
   // Iteration t may read what holds all iterations up to t - 1 - bound of everybody. 0:
   // contributions are gathered and applied together, once.

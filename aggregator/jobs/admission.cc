@@ -80,6 +80,21 @@ JobDecision decide_rival(const JoinRequest& request, const JobEntry& entry,
   return {.kind = kind, .refusal = {}, .spec = {}};
 }
 
+// A store that is kept goes on with a run that asks for the same one, and gives way only to one
+// that says so.
+JobDecision decide_kept(const JoinRequest& request, const JobsOptions& options,
+                        const JobEntry& entry) {
+  using Kind = JobDecision::Kind;
+  const bool of_store = request.join.kind == JobKind::kStore;
+  if (of_store && request.join.keep == StoreKeep::kAnew)
+    return {.kind = Kind::kReplace, .refusal = {}, .spec = {}};
+  Refusal refusal = check_agreement(request, options, entry);
+  if (refusal.ok()) return {.kind = Kind::kAdopt, .refusal = {}, .spec = {}};
+  refusal.text += "; that store has values that are kept: take another job name";
+  if (of_store) refusal.text += ", or say that it gives way (keep=\"anew\")";
+  return refuse_job(std::move(refusal));
+}
+
 }  // namespace
 
 Refusal no(wire::RefuseCode code, std::string why) {
@@ -190,6 +205,7 @@ Refusal check_agreement(const JoinRequest& request, const JobsOptions& options,
                    "at %s)",
                    rank, std::string(request.address).c_str(), unsigned{join.world_size}, name,
                    unsigned{entry.world_size()}, first, entry.members[first].address.c_str()));
+  if (Refusal refusal = check_store_agreement(request, entry); !refusal.ok()) return refusal;
   if (entry.spec.chunk_bytes != join.chunk_bytes)
     return no(
         RefuseCode::kLayout,
@@ -218,8 +234,7 @@ Refusal check_agreement(const JoinRequest& request, const JobsOptions& options,
                    "all ranks the same averaging",
                    rank, std::string(request.address).c_str(), name_of(join.averaging), name,
                    name_of(entry.averaging), first, entry.members[first].address.c_str()));
-  Refusal store = check_store_agreement(request, entry);
-  return store.ok() ? check_policy_agreement(request, options, entry) : store;
+  return check_policy_agreement(request, options, entry);
 }
 
 Refusal check_size(const JoinRequest& request, std::size_t arrived_bytes) {
@@ -283,12 +298,18 @@ JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
     return refuse_job(std::move(refusal));
   if (entry != nullptr) {
     const bool own_run = entry->run_id == request.join.run_id;
-    if (!own_run && !entry->is_kept()) return decide_rival(request, *entry, clock);
-    Refusal refusal = check_agreement(request, options, *entry);
-    if (refusal.ok())
-      return {.kind = own_run ? Kind::kJoin : Kind::kAdopt, .refusal = {}, .spec = {}};
-    return own_run ? refuse_job(std::move(refusal)) : decide_rival(request, *entry, clock);
+    if (!own_run && entry->is_kept()) return decide_kept(request, options, *entry);
+    if (!own_run) return decide_rival(request, *entry, clock);
+    if (Refusal refusal = check_agreement(request, options, *entry); !refusal.ok())
+      return refuse_job(std::move(refusal));
+    return {.kind = Kind::kJoin, .refusal = {}, .spec = {}};
   }
+  if (request.join.kind == JobKind::kStore && request.join.keep == StoreKeep::kTake)
+    return refuse_job(no(wire::RefuseCode::kBadRequest,
+                         text("no store is kept under job '%s' for rank %u at %s to take: look at "
+                              "its name, and at limits.store_keep_s",
+                              printable(request.name()).c_str(), unsigned{request.rank.value},
+                              std::string(request.address).c_str())));
   JobDecision decision{.kind = Kind::kLater, .refusal = {}, .spec = {}};
   const wire::Join& join = request.join;
   JobSpec& spec = decision.spec;

@@ -121,6 +121,7 @@ struct JobEntry {
   AveragingChoice averaging{};       // likewise
   Dtype wire{};                      // likewise
   StoreOptions store;                // likewise
+  StoreKeep keep{};                  // likewise
   PruneOptions prune;                // likewise
   std::uint32_t tensor_count = 0;    // likewise
   std::uint32_t print_tensors = 0;   // likewise

@@ -42,8 +42,8 @@ bool lacks_silently(const JobSlice& slice, const PausableClock& clock, TimeNs no
 // False: it ends.
 bool Jobs::keep(JobEntry& entry, TimeNs now) {
   CHECK(entry.live_count() == 0);
-  if (!entry.goes_on() || !entry.is_store() || options_.store_keep_ns == 0 ||
-      initial_values(entry).blocks != entry.spec.store->block_count)
+  if (!entry.goes_on() || !entry.is_store() || entry.keep == StoreKeep::kEnd ||
+      options_.store_keep_ns == 0 || initial_values(entry).blocks != entry.spec.store->block_count)
     return false;
   // Whoever has left in order is no reason any more to refuse its rank to another process.
   for (MemberEntry& member : entry.members)
@@ -75,6 +75,7 @@ bool Jobs::give_up_kept(TimeNs now) {
 void Jobs::adopt(JobEntry& entry, const JoinRequest& request) {
   CHECK(entry.is_kept() && entry.run_id != request.join.run_id);
   entry.run_id = request.join.run_id;
+  if (request.join.keep != StoreKeep::kTake) entry.keep = request.join.keep;
   entry.layout_rank = request.rank;
   entry.member(request.rank).address = request.address;
 }

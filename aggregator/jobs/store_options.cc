@@ -14,6 +14,23 @@ const char* name_of(UpdateRule rule) noexcept {
   return "?";
 }
 
+const char* name_of(StoreKeep keep) noexcept {
+  switch (keep) {
+    case StoreKeep::kKeep: return "keep";
+    case StoreKeep::kEnd: return "end";
+    case StoreKeep::kAnew: return "anew";
+    case StoreKeep::kTake: return "take";
+  }
+  return "?";
+}
+
+// Whether two ranks mean the same by it. Who takes what is there has no wish of its own, and
+// whoever goes on with a store that is kept need not say how that one came to be kept.
+bool agree(StoreKeep asked, const JobEntry& entry) noexcept {
+  if (asked == StoreKeep::kTake || asked == entry.keep) return true;
+  return entry.is_kept() && asked == StoreKeep::kKeep;
+}
+
 std::string describe(JobKind kind, const StoreOptions& store) {
   if (kind == JobKind::kSums) return "sums of gradients";
   const std::string bound =
@@ -62,7 +79,15 @@ Refusal check_store_agreement(const JoinRequest& request, const JobEntry& entry)
   const wire::Join& join = request.join;
   const JobKind kind = entry.is_store() ? JobKind::kStore : JobKind::kSums;
   CHECK(!entry.is_store() || entry.spec.store->bound == entry.store.bound);
-  if (join.kind == kind && join.store == entry.store) return {};
+  if (join.kind == kind && join.store == entry.store) {
+    if (!entry.is_store() || agree(join.keep, entry)) return {};
+    return no(
+        wire::RefuseCode::kPolicy,
+        text("rank %u at %s says keep '%s', store '%s' has '%s' (set by rank %u at %s)",
+             unsigned{request.rank.value}, std::string(request.address).c_str(), name_of(join.keep),
+             entry.name.c_str(), name_of(entry.keep), unsigned{entry.layout_rank.value},
+             entry.member(entry.layout_rank).address.c_str()));
+  }
   return no(wire::RefuseCode::kPolicy,
             text("rank %u at %s asks for %s, job '%s' has %s (set by rank %u at %s): give "
                  "all ranks the same options",

@@ -60,6 +60,7 @@ JobEntry* Jobs::found(const JoinRequest& request, JobSpec spec) {
   entry->averaging = request.join.averaging;
   entry->wire = request.join.wire;
   entry->store = request.join.store;
+  entry->keep = request.join.keep;
   entry->prune = request.join.prune;
   entry->tensor_count = request.join.tensor_count;
   entry->print_tensors = request.join.print_tensors;

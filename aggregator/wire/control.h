@@ -55,6 +55,7 @@ struct [[gnu::packed]] Join {
   Dtype wire{};                 // the format that float32 travels in
   JobKind kind{};
   StoreOptions store;  // all defaults unless it is one
+  StoreKeep keep{};    // likewise
   PruneOptions prune;  // all defaults unless its rule prunes
   std::uint32_t tensor_count = 0;
   std::uint32_t print_tensors = 0;  // neighbours that have one fingerprint

@@ -47,6 +47,7 @@ wire::Join make_request(const SessionOptions& options, const Layout& layout) {
                   .wire = layout.wire(),
                   .kind = options.store ? JobKind::kStore : JobKind::kSums,
                   .store = options.store.value_or(StoreOptions{}),
+                  .keep = options.keep,
                   .tensor_count = layout.tensor_count(),
                   .print_tensors = print_tensors(layout, options.world_size)};
   if (options.prune.rule != PruneRule::kOff) join.prune = options.prune;

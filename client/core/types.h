@@ -54,6 +54,7 @@ struct SessionOptions {
   Executor* executor = nullptr;  // of thresholds, outlives the session; null: its own thread
   // Of a job of kind store: its layout is in blocks, and its tensors are pushed and pulled.
   std::optional<StoreOptions> store;
+  StoreKeep keep{};                                 // of one: what becomes of it without workers
   RequestPolicy requests = RequestPolicy::kThesis;  // which of them goes next
   std::uint64_t max_state_bytes = UINT64_MAX;       // of another rank's state; more is refused
 };

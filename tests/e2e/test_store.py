@@ -204,11 +204,15 @@ def test_a_store_is_loaded_from_a_file_and_saved_to_one(tmp_path, suffix):
         lab.start_appliance(BUILD, lab.config(fault=FAULT))
         commands = Commands(lab)
         status, output = commands.store("save", third, "--like", first)
-        assert status == 1 and "no store is kept under this name for 2 workers" in output, output
+        assert status == 1 and "no store is kept under job 'filed'" in output, output
         status, output = commands.store("load", first)
         assert status == 0 and "2 layers" in output, output
         status, output = commands.store("load", first)
         assert status == 1 and "is kept there already" in output, output
+        other = tmp_path / "other.json"
+        other.write_text(json.dumps({"layers": [[["c", 9]]], "world_size": 2, "bound": 1}))
+        status, output = commands.store("save", third, "--like", other)
+        assert status == 1 and "differs from job 'filed'" in output, output
         status, output = commands.python("-c", ADD_ONE, second)
         assert status == 0 and output.count("kept True") == 2, output
         status, output = commands.store("save", third, "--like", second)

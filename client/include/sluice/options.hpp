@@ -77,6 +77,13 @@ enum class Update : std::int32_t {
   kAdam = SLUICE_UPDATE_ADAM,
 };
 
+enum class Keep : std::int32_t {
+  kKeep = SLUICE_KEEP,
+  kEnd = SLUICE_KEEP_END,
+  kAnew = SLUICE_KEEP_ANEW,
+  kTake = SLUICE_KEEP_TAKE,
+};
+
 // What a join asks for, with every default in place; sluice_options says what each field means.
 struct Options {
   std::string address;
@@ -127,6 +134,7 @@ struct Options {
   bool adam_lerp = false;
   Memory memory = Memory::kHost;
   std::int32_t device = 0;
+  Keep keep = Keep::kKeep;
   sluice_log_level log_level = SLUICE_LOG_INFO;
   // The callbacks of sluice_options; those on the progress thread must return soon and not wait.
   std::function<void(sluice_log_level level, const char* text)> log;

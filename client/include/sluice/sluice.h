@@ -170,6 +170,17 @@ typedef enum sluice_update {
   SLUICE_UPDATE_ADAM = 2   /* likewise; with bound 0 only */
 } sluice_update;
 
+/* What a worker wants of a store that has outlived its workers, for which the appliance keeps the
+ * values for limits.store_keep_s, and of its own store. The same on every rank. A store that is
+ * kept under the job's name and is not the one asked for is never discarded but by
+ * SLUICE_KEEP_ANEW: the join is refused, with both values. */
+typedef enum sluice_keep {
+  SLUICE_KEEP = 0,      /* goes on with the one that is kept; outlives its workers */
+  SLUICE_KEEP_END = 1,  /* begins anew, refused where one is kept; ends with its last worker */
+  SLUICE_KEEP_ANEW = 2, /* begins anew, in the place of one that is kept; outlives its workers */
+  SLUICE_KEEP_TAKE = 3  /* goes on with the one that is kept; refused where there is none */
+} sluice_keep;
+
 /* staleness_bound of an asynchronous store. */
 #define SLUICE_NO_BOUND UINT32_MAX
 
@@ -307,6 +318,7 @@ typedef struct sluice_options {
    * reason. */
   int32_t memory;
   int32_t device; /* with another memory than the host's: the device, counted from 0 */
+  int32_t keep;   /* sluice_keep, of a store; default SLUICE_KEEP */
 } sluice_options;
 
 /* The policy that a job runs, and what a straggler may count on. */

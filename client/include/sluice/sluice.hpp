@@ -261,6 +261,7 @@ class Job {
     raw.adam_lerp = options.adam_lerp;
     raw.memory = static_cast<std::int32_t>(options.memory);
     raw.device = options.device;
+    raw.keep = static_cast<std::int32_t>(options.keep);
     raw.log_level = options.log_level;
     raw.user = &options;
     if (options.log)

@@ -26,6 +26,7 @@ TENSOR_DENSE = 2
 TENSOR_LAYER = 4
 JOB_STORE = 1
 UPDATES = {"delta": 0, "sgd": 1, "adam": 2}
+KEEPS = {"keep": 0, "end": 1, "anew": 2, "take": 3}
 NO_BOUND = 2**32 - 1
 SCHEDULES = {"strict": 0, "credit": 1, "prophet": 2, "fifo": 3}
 RANK_WORDS = 16
@@ -99,6 +100,7 @@ class Options(Structure):
         ("adam_lerp", c_int32),
         ("memory", c_int32),
         ("device", c_int32),
+        ("keep", c_int32),
     ]
 
 

@@ -18,8 +18,6 @@ from sluice import _store_file, errors
 from sluice.store import Store
 
 
-_NOBODY_S = 3.0  # a store that is kept lets a worker in sooner
-
 
 def _split(target):
     """('udp://HOST:PORT', 'JOB'); an address of another kind may have slashes of its own."""
@@ -30,11 +28,11 @@ def _split(target):
     return address, job
 
 
-def _open(address, job, about, rank, run_id, secret, join_timeout=60.0):
+def _open(address, job, about, rank, run_id, secret, keep):
     options = {name: about[name] for name in _store_file.OPTIONS if name in about}
     return Store(about["layers"], address, job=job, rank=rank, world_size=about["world_size"],
-                 ordinal=about.get("ordinal", 0), run_id=run_id, secret=secret,
-                 join_timeout=join_timeout, **options)
+                 ordinal=about.get("ordinal", 0), run_id=run_id, secret=secret, keep=keep,
+                 **options)
 
 
 def save(target, path, like, secret=None, run_id=None):
@@ -42,15 +40,7 @@ def save(target, path, like, secret=None, run_id=None):
     address, job = _split(target)
     _store_file.check_name(path)
     about, _ = _store_file.read(like, with_values=False)
-    nothing = errors.Refused(f"{target}: no store is kept under this name for "
-                             f"{about['world_size']} workers with this layout and these options")
-    try:
-        store = _open(address, job, about, 0, run_id, secret, _NOBODY_S)
-    except errors.TimedOut:  # a new job, whose other workers do not come
-        raise nothing from None
-    with store:
-        if not store.kept:
-            raise nothing
+    with _open(address, job, about, 0, run_id, secret, "take") as store:
         return store.save(path)
 
 
@@ -65,7 +55,7 @@ def load(target, path, secret=None, run_id=None, world_size=None):
 
     def member(rank):
         try:
-            with _open(address, job, about, rank, run_id, secret) as store:
+            with _open(address, job, about, rank, run_id, secret, True) as store:
                 if store.kept:
                     raise errors.Refused(
                         f"{target}: a store is kept there already, and initial values would be "
@@ -119,7 +109,7 @@ def run(options):
                                 if name in about)
                 print(f"{options.target}: {len(about['layers'])} layers of {options.file}, kept "
                       f"for {about['world_size']} workers with {kind} and the file's other "
-                      "options. Workers with others found a new store, and this one is lost")
+                      "options. Workers with others are refused")
             return 0
         return 130
     except (errors.Error, OSError) as error:

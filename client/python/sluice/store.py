@@ -30,6 +30,7 @@ from sluice._options import Options
 from sluice._values import Clocks, Tensor
 
 _log = logging.getLogger("sluice")
+_KEPT = {True: "keep", False: "end"}
 
 
 class Store(Member):
@@ -47,6 +48,11 @@ class Store(Member):
                  of 'sgd'; weight_decay of 'adam' as well.
     betas, eps, adam_lerp
                  of 'adam'; adam_lerp=True computes the first moment as PyTorch 2 does.
+    keep         True (default): goes on with a store that the appliance keeps under this name since
+                 its last workers went, and is kept when its own go. False: begins anew, and ends
+                 with its last worker. 'anew': begins anew in the place of one that is kept, and is
+                 kept. 'take': goes on with one that is kept, and founds none. A store that is kept
+                 and is not the one asked for is refused, with both values, but for 'anew'.
     options      keywords, the fields of `sluice.Options` but for policy, averaging, wire and prune.
 
     All of it is equal on all ranks, or the join is refused. Blocks and raises as sluice.Job;
@@ -55,7 +61,7 @@ class Store(Member):
 
     def __init__(self, layers, address=None, *, bound=0, update="delta", momentum=0.0,
                  dampening=0.0, weight_decay=0.0, nesterov=False, betas=(0.9, 0.999), eps=1e-8,
-                 adam_lerp=False, **options):
+                 adam_lerp=False, keep=True, **options):
         tensors, self._layers = [], []
         for layer in layers:
             specs = [Tensor(str(name), int(count), "float32", begins_layer=index == 0)
@@ -83,12 +89,13 @@ class Store(Member):
             staleness_bound=_abi.NO_BOUND if bound is None else bound,
             update=_policy.choice("update", update, _abi.UPDATES), momentum=momentum,
             dampening=dampening, weight_decay=weight_decay, nesterov=int(nesterov),
+            keep=_policy.choice("keep", _KEPT.get(keep, keep), _abi.KEEPS),
             beta1=betas[0], beta2=betas[1], epsilon=eps, adam_lerp=int(adam_lerp))
         if self.kept:
             _log.warning(
                 "%r: the appliance has kept the store's parameters since its last workers went, up "
-                "to iteration %d: initial values are ignored. For a fresh start take another job "
-                "name, or wait for limits.store_keep_s", self, self.clocks(0).pushed)
+                "to iteration %d: initial values are ignored. For a fresh start give keep='anew', "
+                "or another job name", self, self.clocks(0).pushed)
 
     @property
     def layer_count(self):

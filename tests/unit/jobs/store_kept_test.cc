@@ -1,9 +1,14 @@
 // Stores that outlive their workers, and stores that nobody gives initial values.
+#include <functional>
+#include <string>
+#include <vector>
+
 #include "tests/unit/jobs/store_fixture.h"
 
 namespace sluice::agg {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
@@ -103,16 +108,96 @@ TEST_F(KeptStore, EndsWhenItsTimeIsOver) {
   EXPECT_EQ(accepted.body<wire::Accept>().kept, 0);
 }
 
-TEST_F(KeptStore, AnotherRunWithAnotherLayoutReplacesIt) {
+TEST_F(KeptStore, GivesWayOnlyToWhoSaysSo) {
   start_and_go();
+  struct Other {
+    wire::RefuseCode code;
+    std::function<void(Worker&)> change;
+    std::vector<std::string> words;
+  };
+  const Other others[] = {{wire::RefuseCode::kLayout,
+                           [](Worker& w) { w.join.layouts[0].hash = 6; },
+                           {"000000000000000", "set by rank 0"}},
+                          {wire::RefuseCode::kWorldSize,
+                           [](Worker& w) { w.world_size = 3; },
+                           {"world size 3", "world size 2"}},
+                          {wire::RefuseCode::kPolicy,
+                           [](Worker& w) { w.join.store.bound = 4; },
+                           {"bound 4", "bound 1"}},
+                          {wire::RefuseCode::kPolicy,
+                           [](Worker& w) { w.join.keep = StoreKeep::kEnd; },
+                           {"keep 'end'", "has 'keep'"}},
+                          {wire::RefuseCode::kPolicy,
+                           [](Worker& w) {
+                             w.join.kind = JobKind::kSums;
+                             w.join.store = {};
+                           },
+                           {"sums of gradients", "a store with bound 1"}}};
+  for (const Other& other : others) {
+    Worker next = of_next_run(0);
+    other.change(next);
+    const std::string why = refusal_of(next, other.code);
+    for (const std::string& word : other.words) EXPECT_THAT(why, HasSubstr(word));
+    EXPECT_THAT(why, HasSubstr("values that are kept"));
+  }
+  Worker heir = of_next_run(1);
+  const Answered kept = come(heir);
+  ASSERT_TRUE(kept.is(PacketType::kAccept));
+  EXPECT_EQ(kept.body<wire::Accept>().kept, 1);
+  EXPECT_EQ(value_now(heir, 1), 14);
+  leave(heir);
+  drain_alone();
+
   Worker next = of_next_run(0);
+  next.join.run_id = kNextRun + 1;
+  next.nonce = 4444;
   next.join.layouts[0].hash = 6;
+  next.join.keep = StoreKeep::kAnew;
   join(next);
   drain_alone();
   const Answered accepted = join(next);
   ASSERT_TRUE(accepted.is(PacketType::kAccept));
   EXPECT_EQ(accepted.body<wire::Accept>().kept, 0);
   EXPECT_EQ(jobs.views().back().state, wire::JobState::kForming);
+}
+
+TEST_F(KeptStore, IsThereForWhoOnlyTakesAndFoundsNone) {
+  shards.emplace(kTestShards);
+  Worker early = worker(0, 1);
+  early.join.keep = StoreKeep::kTake;
+  EXPECT_THAT(refusal_of(early, wire::RefuseCode::kBadRequest),
+              HasSubstr("no store is kept under job 'store'"));
+  EXPECT_THAT(jobs.jobs(), IsEmpty());
+  start_and_go();
+  Worker other = of_next_run(0);
+  other.join.keep = StoreKeep::kTake;
+  other.join.store.bound = 2;
+  EXPECT_THAT(refusal_of(other, wire::RefuseCode::kPolicy),
+              AllOf(HasSubstr("bound 2"), HasSubstr("bound 1")));
+  other.join.store.bound = 1;
+  ASSERT_TRUE(come(other).is(PacketType::kAccept));
+  EXPECT_EQ(value_now(other, 1), 14);
+  leave(other);
+  drain_alone();
+  EXPECT_THAT(std::string(jobs.views()[0].loss), HasSubstr("kept for 300 s"));
+}
+
+TEST_F(KeptStore, IsNotKeptForARunThatDoesNotAskForIt) {
+  shards.emplace(kTestShards);
+  for (const std::uint16_t rank : {0, 1}) {
+    workers.push_back(worker(rank, 1));
+    workers.back().join.keep = StoreKeep::kEnd;
+    ASSERT_TRUE(join(workers.back()).is(PacketType::kAccept));
+  }
+  Worker other = successor_of(workers[1]);
+  other.join.keep = StoreKeep::kKeep;
+  EXPECT_THAT(refusal_of(other, wire::RefuseCode::kPolicy),
+              AllOf(HasSubstr("keep 'keep'"), HasSubstr("has 'end' (set by rank 0")));
+  for (const std::uint32_t block : {0u, 1u}) push_block(workers[0], 0, block, 10);
+  iterate();
+  for (const Worker& one : workers) leave(one);
+  pump();
+  EXPECT_THAT(jobs.jobs(), IsEmpty());
 }
 
 TEST_F(KeptStore, MakesWayForAJobThatFindsNoRoom) {
