@@ -71,3 +71,25 @@ def test_save_and_load_destroy_nothing(address, tmp_path):  # noqa: F811
         with pytest.raises(sluice.Refused, match="bound 7.*bound 1"):
             _store_command.load(target, tmp_path / "other.npz", run_id=12)
         assert one_run(address, 2) == [(True, 2)] * 2
+
+
+@pytest.mark.parametrize("options, again", [({}, False), ({"job": "mine"}, True),
+                                            ({"keep": True}, True),
+                                            ({"job": "mine", "keep": False}, False)])
+def test_a_second_run_goes_on_only_where_that_was_asked_for(address, options,  # noqa: F811
+                                                            again):
+    torch = pytest.importorskip("torch")
+    stale_synchronous = pytest.importorskip("sluice.torch").StaleSynchronous
+
+    def run(run_id):
+        model = torch.nn.Linear(3, 2)
+        with stale_synchronous(model, torch.optim.SGD(model.parameters(), lr=0.1), address, rank=0,
+                               world_size=1, run_id=run_id, **options) as stale:
+            begun = stale.iterations
+            model(torch.ones(1, 3)).sum().backward()
+            stale.optimizer.step()
+            return begun
+
+    with lasting(address):
+        assert run(1) == 0
+        assert run(2) == (1 if again else 0)

@@ -160,6 +160,10 @@ def job_name(given, env=os.environ):
     return given or env.get("SLUICE_JOB") or DEFAULT_JOB
 
 
+def is_job_named(given, env=os.environ):
+    return bool(given or env.get("SLUICE_JOB"))
+
+
 def secret(given, env=os.environ):
     return env.get("SLUICE_SECRET") if given is None else given
 

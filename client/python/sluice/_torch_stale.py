@@ -17,6 +17,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from sluice import errors
+from sluice._settings import is_job_named
 from sluice._torch_dynamo import compiled_modules, unseen
 from sluice._torch_early import EarlyPushes
 from sluice._torch_layers import average, layers_of
@@ -73,6 +74,9 @@ class StaleSynchronous:
                   backward and step(). The first step is watched: where the loop does, pushes stay
                   at step(), and one line says why. What a later step does so is InvalidArgument.
                   With the optimizer here, parameters change in the backward, layer by layer.
+    keep          True: parameters outlive their workers in the appliance, and who joins goes on
+                  with them. False: a run begins anew. Default: whether a job name is given (`job`,
+                  SLUICE_JOB). 'anew', 'take': as for sluice.Store.
     options       rank, world_size, job, secret, run_id, reproducible, ... as for sluice.Store.
 
     Rank 0's parameters are the initial ones; who joins later gets the current ones. Buffers and
@@ -92,7 +96,7 @@ class StaleSynchronous:
     """
 
     def __init__(self, model, optimizer, address=None, *, bound=0, optimizer_at="worker",
-                 push_at="step", **options):
+                 push_at="step", keep=None, **options):
         if isinstance(model, DistributedDataParallel):
             raise _bad("give the plain module, not a DistributedDataParallel: the store is in its "
                        "place")
@@ -114,7 +118,9 @@ class StaleSynchronous:
             layer.make_memory()
         self.store = Store([[(name, parameter.numel())
                              for name, parameter in zip(layer.names, layer.parameters)]
-                            for layer in self._layers], address, bound=bound, **update, **options)
+                            for layer in self._layers], address, bound=bound,
+                           keep=is_job_named(options.get("job")) if keep is None else keep,
+                           **update, **options)
         try:
             self._begin()
         except BaseException:
