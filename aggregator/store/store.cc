@@ -94,7 +94,21 @@ bool StoreShard::consistent(std::uint32_t at) const noexcept {
     if ((row.wanted != 0) != row.parked && !row.queued) return false;
     if (row.parked && (!row.pulled || row.wanted == 0 || ready(block, row))) return false;
   }
+  if (spec_.gathers() && !counts_missing(at)) return false;
   return present == block.present && at_clock == block.at_clock && parked == block.parked;
+}
+
+bool StoreShard::counts_missing(std::uint32_t at) const noexcept {
+  for (std::uint32_t index = 0; index < kChunksPerBlock; ++index) {
+    if (!(blocks_[at].all >> index & 1)) continue;
+    std::size_t missing = 0;
+    for (std::uint16_t rank = 0; rank < spec_.world_size; ++rank) {
+      const Row& row = this->row(at, Rank{rank});
+      missing += row.pushed == blocks_[at].clock && !(row.counted >> index & 1);
+    }
+    if (missing != chunk(at, index).missing) return false;
+  }
+  return true;
 }
 
 std::span<const float> StoreShard::parameters(ChunkIndex index) const noexcept {

@@ -115,6 +115,8 @@ class StoreShard {
   // Bounded work that no packet triggers: what remove(), hold() and start() began. True while some
   // is left.
   bool poll_work() noexcept;
+  // What all of that has looked at so far: rows, and counts of chunks.
+  std::uint64_t rows_swept() const noexcept { return rows_swept_; }
   const StoreGauges& gauges() const noexcept { return gauges_; }
   // By any thread.
   bool has_initial_values() const noexcept {
@@ -137,7 +139,8 @@ class StoreShard {
 
  private:
   static constexpr Step kAbsent = UINT32_MAX;  // a rank that counts in no minimum
-  static constexpr std::uint32_t kBlocksPerSweep = 256;
+  // Of rows and of chunks: some 50 us.
+  static constexpr std::uint64_t kRowsPerSweep = 16'384;
   static constexpr std::uint32_t kNoRow = UINT32_MAX;
 
   struct Block {
@@ -248,10 +251,12 @@ class StoreShard {
 
   // What holds for a block between any two events.
   bool consistent(std::uint32_t local_block) const noexcept;
+  bool counts_missing(std::uint32_t local_block) const noexcept;
 
   // store_members.cc
   void change(Rank rank, MemberState now, const Change& change) noexcept;
   void carry_out(std::uint32_t local_block, const Change& change) noexcept;
+  void count_missing(std::uint32_t local_block, std::uint64_t was, std::uint64_t is) noexcept;
 
   const StoreSpec spec_;
   const ShardId id_;
@@ -270,6 +275,7 @@ class StoreShard {
   std::uint64_t turn_number_ = 0;
   std::vector<Change> changes_;  // the first is under way, from block change_at_
   std::uint32_t change_at_ = 0;
+  std::uint64_t rows_swept_ = 0;
   StoreGauges gauges_;
   std::vector<Progress> progress_;  // by rank
   std::uint32_t oldest_parked_ = kNoRow, newest_parked_ = kNoRow;

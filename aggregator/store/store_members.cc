@@ -37,8 +37,9 @@ void StoreShard::start(Rank rank, Step first_iteration) noexcept {
 bool StoreShard::poll_work() noexcept {
   if (changes_.empty()) return false;
   const Change change = changes_.front();
-  const std::uint32_t end = std::min(change_at_ + kBlocksPerSweep, block_count_);
-  for (; change_at_ < end; ++change_at_) carry_out(change_at_, change);
+  const std::uint64_t begun = rows_swept_;
+  for (; change_at_ < block_count_ && rows_swept_ - begun < kRowsPerSweep; ++change_at_)
+    carry_out(change_at_, change);
   if (change_at_ < block_count_) return true;
   change_at_ = 0;
   survey(change.rank);
@@ -50,10 +51,13 @@ bool StoreShard::poll_work() noexcept {
   return !changes_.empty();
 }
 
-// Carries the change out in a block, and whatever only waited for that.
+// Carries the change out in a block, and whatever only waited for that. Counts what the one rank's
+// row was and is: only a clock that moves has all rows read.
 void StoreShard::carry_out(std::uint32_t at, const Change& change) noexcept {
   Block& block = blocks_[at];
   Row& row = this->row(at, change.rank);
+  const bool was_present = row.pushed != kAbsent, was_at_clock = row.pushed == block.clock;
+  const std::uint64_t was_missing = was_at_clock ? ~row.counted : 0;
   if (change.to != MemberState::kLive) {  // another process's
     if (row.parked) unpark(at, change.rank);
     row = {.queued = row.queued};
@@ -65,26 +69,31 @@ void StoreShard::carry_out(std::uint32_t at, const Change& change) noexcept {
       CHECK(row.pushed == block.clock && change.first > block.clock);
       row.pushed = change.first - 1;
   }
-  block.present = static_cast<std::uint16_t>(
-      std::ranges::count_if(rows(at), [](const Row& each) { return each.pushed != kAbsent; }));
-  if (block.present == 0) {
-    block.at_clock = 0;
-    DCHECK(consistent(at));
-    return;
+  const bool is_present = row.pushed != kAbsent, is_at_clock = row.pushed == block.clock;
+  block.present = static_cast<std::uint16_t>(block.present + is_present - was_present);
+  block.at_clock = static_cast<std::uint16_t>(block.at_clock + is_at_clock - was_at_clock);
+  ++rows_swept_;
+  if (spec_.gathers()) count_missing(at, was_missing, is_at_clock ? ~row.counted : 0);
+  if (block.present != 0 && block.at_clock == 0) {
+    rows_swept_ += 2 * std::uint64_t{spec_.world_size};
+    advance(at);
+    wake(at);
+  } else if (row.wanted != 0) {
+    consider(at, change.rank);
   }
-  if (spec_.gathers()) {
-    for (std::uint32_t index = 0; index < kChunksPerBlock; ++index) {
-      Chunk& chunk = this->chunk(at, index);
-      chunk.missing =
-          static_cast<std::uint16_t>(std::ranges::count_if(rows(at), [&](const Row& each) {
-            return each.pushed == block.clock && !(each.counted >> index & 1);
-          }));
-      if (chunk.missing == 0 && chunk.gathered != 0) apply_gathered(at, index);
-    }
-  }
-  advance(at);
-  wake(at);
   DCHECK(consistent(at));
+}
+
+// Of a member whose push was missing in the chunks `was`, and is in `is` now.
+void StoreShard::count_missing(std::uint32_t at, std::uint64_t was, std::uint64_t is) noexcept {
+  rows_swept_ += kChunksPerBlock;
+  for (std::uint32_t index = 0; index < kChunksPerBlock; ++index) {
+    Chunk& chunk = this->chunk(at, index);
+    chunk.missing =
+        static_cast<std::uint16_t>(chunk.missing + (is >> index & 1) - (was >> index & 1));
+    if (chunk.missing == 0 && chunk.gathered != 0 && blocks_[at].present != 0)
+      apply_gathered(at, index);
+  }
 }
 
 }  // namespace sluice::agg

@@ -144,12 +144,44 @@ TEST(StoreMembers, AProcessMayTakeTheRankBeforeTheOneBeforeItIsOut) {
 }
 
 TEST(StoreMembers, ManyBlocksAreChangedAFewAtATime) {
-  StoreSubject store(spec_of(2, 1), std::vector<std::uint32_t>(600, 1));
+  StoreSubject store(spec_of(2, 0), std::vector<std::uint32_t>(600, 1));
   store.shard(0).remove(Rank{1});
   int rounds = 1;
   while (store.shard(0).poll_work()) ++rounds;
   EXPECT_EQ(rounds, 3);
   EXPECT_EQ(store.shard(0).at_clock(599), 1);
+}
+
+// One change is one row a block and, where pushes are gathered, that row's bits: whatever the
+// world.
+TEST(StoreMembers, AChangeCostsTheOneRanksRowsAndBits) {
+  for (const Step bound : {0u, 2u}) {
+    for (const std::uint16_t workers : {4, 400}) {
+      StoreSubject store(spec_of(workers, bound), std::vector<std::uint32_t>(10, 2));
+      store.remove(1);
+      EXPECT_EQ(store.shard(0).rows_swept(), bound == 0 ? 10 * (1 + kChunksPerBlock) : 10)
+          << workers;
+    }
+  }
+}
+
+TEST(StoreMembers, ClocksThatMoveAreSweptAFewAtATime) {
+  constexpr std::uint16_t kWorkers = 1000;
+  constexpr std::uint32_t kBlocks = 40;
+  StoreSubject store(spec_of(kWorkers, 0), std::vector<std::uint32_t>(kBlocks, 1));
+  for (std::uint16_t rank = 1; rank < kWorkers; ++rank)
+    for (std::uint32_t block = 0; block < kBlocks; ++block)
+      store.push(rank, 1, block * kChunksPerBlock, 1);
+  StoreShard& shard = store.shard(0);
+  shard.remove(Rank{0});
+  const std::uint64_t a_block = 1 + kChunksPerBlock + 2 * kWorkers;
+  for (bool more = true; more;) {
+    const std::uint64_t before = shard.rows_swept();
+    more = shard.poll_work();
+    EXPECT_LE(shard.rows_swept() - before, 16'384 + a_block);
+  }
+  EXPECT_EQ(shard.rows_swept(), kBlocks * a_block);
+  EXPECT_EQ(shard.clock(kBlocks - 1), 1u);
 }
 
 }  // namespace
