@@ -25,25 +25,25 @@ Step newest_contribution(const Job& job, Rank rank) noexcept {
   return newest;
 }
 
-// The rank that has begun the newest gradient step.
-Rank furthest(const Job& job) noexcept {
-  CHECK(job.spec.world_size != 0);
-  Rank first{0};
-  Step newest = 0;
-  for (std::uint16_t rank = 0; rank < job.spec.world_size; ++rank) {
-    const Step step = newest_contribution(job, Rank{rank});
-    if (step <= newest) continue;
-    newest = step;
-    first = Rank{rank};
-  }
-  return first;
-}
-
 }  // namespace
+
+// Who has begun the newest gradient step. Reads world size x shards counters, so once a tick at
+// most and only when somebody is gone or has left: see Jobs::tick().
+const Furthest& Jobs::furthest(JobEntry& entry) noexcept {
+  CHECK(entry.is_synchronous() && entry.world_size() != 0);
+  if (entry.furthest) return *entry.furthest;
+  entry.furthest.emplace();
+  ++furthest_searches_;
+  for (std::uint16_t rank = 0; rank < entry.world_size(); ++rank) {
+    const Step step = newest_contribution(*entry.job, Rank{rank});
+    if (step > entry.furthest->step) entry.furthest = {.rank = Rank{rank}, .step = step};
+  }
+  return *entry.furthest;
+}
 
 // Whether a step or a collective has been begun that is not complete without the rank, or the rank
 // is not where one finishes: it has contributed to every step that is closed, and to one at least.
-bool Jobs::is_awaited(const JobEntry& entry, Rank rank) const noexcept {
+bool Jobs::is_awaited(JobEntry& entry, Rank rank) noexcept {
   CHECK(entry.is_synchronous() && entry.job != nullptr);
   const Job& job = *entry.job;
   const auto open_step = [&](StreamId stream) {
@@ -54,7 +54,7 @@ bool Jobs::is_awaited(const JobEntry& entry, Rank rank) const noexcept {
   if (newest == 0 || newest + 1 != open) return true;
   const Step collective = job.collective_begun.load(std::memory_order_relaxed);
   if (collective != 0 && collective >= open_step(StreamId::kCollectives)) return true;
-  return newest_contribution(job, furthest(job)) >= open;
+  return furthest(entry).step >= open;
 }
 
 // A member that is silent. False: it is missed. Else it may have finished: nobody is told as long
@@ -74,8 +74,6 @@ bool Jobs::let_go(JobEntry& entry, Rank rank, wire::NoticeCode code, TimeNs now)
 // Who is gone or has ended in order, and is needed after all?
 void Jobs::check_ends(JobEntry& entry, TimeNs now) {
   CHECK(entry.is_synchronous() && entry.job != nullptr);
-  const Rank first = furthest(*entry.job);
-  const Step newest = newest_contribution(*entry.job, first);
   for (std::uint16_t index = 0; index < entry.world_size(); ++index) {
     const Rank rank{index};
     const MemberEntry& member = entry.members[index];
@@ -87,13 +85,12 @@ void Jobs::check_ends(JobEntry& entry, TimeNs now) {
       return fail(entry, member.lost_by, rank, describe_loss_by(entry, rank, member.lost_by, now),
                   now);
     if (!member.is(MemberPhase::kLeft) || member.missing_from == 0) continue;
-    if (newest >= member.missing_from)
-      return fail(entry, wire::NoticeCode::kMemberLeft, rank,
-                  describe_early_end(entry, rank, first), now);
+    if (furthest(entry).step >= member.missing_from)
+      return fail(entry, wire::NoticeCode::kMemberLeft, rank, describe_early_end(entry, rank), now);
   }
 }
 
-std::string Jobs::describe_early_end(const JobEntry& entry, Rank rank, Rank other) const {
+std::string Jobs::describe_early_end(JobEntry& entry, Rank rank) {
   const MemberEntry& member = entry.member(rank);
   CHECK(member.missing_from != 0);
   const std::string when = member.missing_from == 1
@@ -104,7 +101,7 @@ std::string Jobs::describe_early_end(const JobEntry& entry, Rank rank, Rank othe
       "job needs all ranks to take the same number of steps: look at that rank's log, or call "
       "finish() where uneven ends are meant",
       entry.name.c_str(), unsigned{rank.value}, member.address.c_str(), when.c_str(),
-      unsigned{other.value}, newest_contribution(*entry.job, other));
+      unsigned{furthest(entry).rank.value}, furthest(entry).step);
 }
 
 }  // namespace sluice::agg

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -111,6 +112,12 @@ struct MemberEntry {
   MemberPhase phase_ = MemberPhase::kFree;
 };
 
+// The rank that has contributed to the newest gradient step, 0: none has to any.
+struct Furthest {
+  Rank rank{};
+  Step step = 0;
+};
+
 struct JobEntry {
   JobId id;
   std::uint64_t serial = 0;
@@ -140,7 +147,8 @@ struct JobEntry {
   std::string no_memory;                    // why it was not made; empty: it was, or may be
   bool listed = true;                       // a join under this name finds it
   Resyncs resyncs;
-  std::string loss;  // see JobView
+  std::optional<Furthest> furthest;  // once it was asked for in this tick
+  std::string loss;                  // see JobView
   // Of a store, see keep.cc.
   TimeNs kept_since_ns = 0;          // while it has no workers
   bool was_kept = false;             // it has had none

@@ -108,6 +108,7 @@ struct JobView {
   std::string_view loss;     // the last rank that it lost and goes on without; empty: all are in
 };
 
+struct Furthest;
 struct Identity;
 struct JobEntry;
 struct JoinRequest;
@@ -156,6 +157,8 @@ class Jobs {
   std::vector<JobView> views() const;
   std::vector<MemberView> members(JobId job, TimeNs now) const;
   std::size_t memory_bytes() const noexcept;  // with what is being made or given back
+  // How often all ranks' newest contributions were looked through, the dear part of a tick.
+  std::uint64_t furthest_searches() const noexcept { return furthest_searches_; }
 
  private:
   struct Outgoing {
@@ -243,12 +246,13 @@ class Jobs {
   TimeNs last_heard(const JobEntry& entry, Rank rank) const noexcept;
 
   // ends.cc: the ends of single ranks of a synchronous job.
-  bool is_awaited(const JobEntry& entry, Rank rank) const noexcept;
+  const Furthest& furthest(JobEntry& entry) noexcept;
+  bool is_awaited(JobEntry& entry, Rank rank) noexcept;
   bool let_go(JobEntry& entry, Rank rank, wire::NoticeCode code, TimeNs now);
   void check_ends(JobEntry& entry, TimeNs now);
   std::string describe_loss_by(const JobEntry& entry, Rank rank, wire::NoticeCode code,
                                TimeNs now) const;
-  std::string describe_early_end(const JobEntry& entry, Rank rank, Rank other) const;
+  std::string describe_early_end(JobEntry& entry, Rank rank);
 
   // ending.cc: how a job ends, and what is said about it.
   void fail(JobEntry& entry, wire::NoticeCode code, Rank about, std::string text, TimeNs now);
@@ -275,6 +279,7 @@ class Jobs {
   std::deque<Outgoing> outgoing_;
   std::deque<ShardCommand> commands_;
   std::deque<MemoryOrder> orders_;
+  std::uint64_t furthest_searches_ = 0;
   std::uint64_t next_serial_ = 1;
   std::uint16_t next_id_ = 1;
   VerdictCounters verdicts_;

@@ -58,6 +58,7 @@ void Jobs::tick(TimeNs clock_ns) {
     if (slot == nullptr) continue;
     JobEntry& entry = *slot;
     entry.check();
+    entry.furthest.reset();
     for (std::uint16_t rank = 0; rank < entry.world_size() && !entry.ended(); ++rank) {
       if (entry.members[rank].is(MemberPhase::kReturning)) repeat_rejoin(entry, Rank{rank}, now);
       if (entry.members[rank].is(MemberPhase::kJoined)) check_member(entry, Rank{rank}, now);

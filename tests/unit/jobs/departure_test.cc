@@ -123,6 +123,24 @@ TEST_F(Leave, OfTheOthersEndsAJobWhoseLastMemberMayHaveFinishedUnheard) {
   EXPECT_TRUE(join(next).is(PacketType::kAccept));
 }
 
+TEST_F(Leave, LooksForWhoIsFurthestOnceATickAndOnlyWhenSomebodyIsGone) {
+  auto workers = running_job(6);
+  Job* job = commands[0].job;
+  std::vector<const Worker*> all;
+  for (const Worker& worker : workers) {
+    all.push_back(&worker);
+    job->slices[0].flows[worker.rank].last_contribution_step = 4;
+  }
+  job->windows[0].open_step = 5;
+  pass(10 * kSecond, all);
+  EXPECT_EQ(jobs.furthest_searches(), 0u);
+  pass(40 * kSecond, {&workers[0]});  // the others have finished, unheard
+  ASSERT_FALSE(job->ended.load());
+  const std::uint64_t before = jobs.furthest_searches();
+  pass(kSecond, {&workers[0]});
+  EXPECT_EQ(jobs.furthest_searches() - before, 20u) << "a tick every 50 ms";
+}
+
 TEST_F(Leave, RepeatedIsAnsweredAgainAndCarriedOutOnce) {
   auto workers = running_job(2);
   leave(workers[0]);
