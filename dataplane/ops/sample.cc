@@ -6,9 +6,13 @@
 namespace sluice::dataplane {
 namespace {
 
+// The ordinal is left out where it is 0 and the name does not look as if it ended in one: no two
+// jobs have one label. The client's pages do the same.
 std::string job_label(const agg::JobView& view) {
   std::string label(view.name);
-  if (view.ordinal != 0) label.append("/").append(std::to_string(view.ordinal));
+  const std::size_t digits = label.find_last_not_of("0123456789") + 1;
+  const bool ambiguous = digits != 0 && digits != label.size() && label[digits - 1] == '/';
+  if (view.ordinal != 0 || ambiguous) label.append("/").append(std::to_string(view.ordinal));
   return label;
 }
 

@@ -21,7 +21,7 @@ class Member:
         self.world_size = _settings.world_size(options.world_size, address)
         self.address = _settings.address(address, self.rank)
         self.name = _settings.job_name(options.job)
-        self.label = self.name + (f"/{options.ordinal}" if options.ordinal else "")  # of metrics
+        self.label = _settings.job_label(self.name, options.ordinal)
         page = _settings.metrics()
         self.tensors = tensors
         self._stall_report_s = options.stall_report

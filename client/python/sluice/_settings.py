@@ -164,6 +164,11 @@ def is_job_named(given, env=os.environ):
     return bool(given or env.get("SLUICE_JOB"))
 
 
+def job_label(name, ordinal):
+    """Of metrics, as the appliance has it: of no other name and ordinal."""
+    return f"{name}/{ordinal}" if ordinal or re.search(r"/[0-9]+$", name) else name
+
+
 def secret(given, env=os.environ):
     return env.get("SLUICE_SECRET") if given is None else given
 

@@ -227,5 +227,15 @@ TEST_F(Metrics, AJobUnderAReusedNameIsOneRow) {
   EXPECT_EQ(value(families, "sluice_job_members", {{"job", "digits/1"}}), 1.0);
 }
 
+TEST_F(Metrics, AJobNamedLikeAnothersSecondModelHasALabelOfItsOwn) {
+  agg::Worker second{.nonce = 701}, named{.name = "digits/1", .nonce = 702};
+  second.join.ordinal = 1;
+  ASSERT_TRUE(join(second).is(wire::PacketType::kAccept));
+  ASSERT_TRUE(join(named).is(wire::PacketType::kAccept));
+  const Families families = page();
+  EXPECT_EQ(value(families, "sluice_job_members", {{"job", "digits/1"}}), 1.0);
+  EXPECT_EQ(value(families, "sluice_job_members", {{"job", "digits/1/0"}}), 1.0);
+}
+
 }  // namespace
 }  // namespace sluice::dataplane
