@@ -35,6 +35,41 @@ def test_what_is_written_is_read_again(tmp_path, suffix):
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
 
 
+def test_two_that_write_one_file_leave_a_whole_one(tmp_path, monkeypatch):
+    """The second one writes while the first has half of its part."""
+    path, savez, begun = tmp_path / "store.npz", np.savez, []
+
+    def halting(file, **all_arrays):
+        file.write(b"half")
+        if not begun:
+            begun.append(True)
+            _store_file.write(path, ABOUT, {**arrays(), "b": np.ones(3, np.float32)})
+        file.seek(0)
+        savez(file, **all_arrays)
+
+    monkeypatch.setattr(np, "savez", halting)
+    _store_file.write(path, ABOUT, arrays())
+    assert _store_file.read(path)[1]["b"].tolist() == [0, 0, 0], "the last that was whole"
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_write_that_fails_leaves_the_last_file_and_no_part(tmp_path, monkeypatch):
+    path, synced = tmp_path / "store.npz", []
+    monkeypatch.setattr(_store_file, "_sync", lambda what: synced.append(what.suffix))
+    _store_file.write(path, ABOUT, arrays())
+    assert synced == [".part", ""], "the file before its name, then the folder"
+
+    def failing(file, **_arrays):
+        file.write(b"half")
+        raise OSError("no space")
+
+    monkeypatch.setattr(np, "savez", failing)
+    with pytest.raises(OSError, match="no space"):
+        _store_file.write(path, ABOUT, arrays())
+    assert _store_file.read(path)[0] == ABOUT
+    assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
+
+
 def test_a_description_alone_says_which_store_it_is(tmp_path):
     path = tmp_path / "store.json"
     path.write_text(json.dumps(ABOUT))

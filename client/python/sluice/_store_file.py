@@ -6,6 +6,8 @@ stands, as JSON, in the metadata of the first and in an array of the second.
 """
 
 import json
+import os
+import secrets
 from pathlib import Path
 
 from sluice import errors
@@ -54,13 +56,28 @@ def write(path, about, arrays):
     suffix, text = check_name(path), json.dumps(about)
     if len(arrays) != sum(map(len, about["layers"])):
         raise _bad(path, "two tensors of the store have the same name, and a file has room for one")
-    partial = Path(f"{path}.part")  # nobody finds half a file
-    if suffix == ".safetensors":
-        _safetensors(path).save_file(arrays, partial, metadata={_KEY: text})
-    else:
-        with open(partial, "wb") as file:
-            numpy().savez(file, **arrays, **{_KEY: numpy().frombuffer(text.encode(), "uint8")})
-    partial.replace(path)
+    # Nobody finds half a file, and ranks that write to the same one have a part each.
+    partial = Path(f"{path}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    try:
+        if suffix == ".safetensors":
+            _safetensors(path).save_file(arrays, partial, metadata={_KEY: text})
+        else:
+            with open(partial, "xb") as file:
+                numpy().savez(file, **arrays, **{_KEY: numpy().frombuffer(text.encode(), "uint8")})
+        _sync(partial)
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    _sync(partial.parent)  # or the name may be the old file's after a crash
+
+
+def _sync(path):
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _checked(path, text):
