@@ -31,7 +31,18 @@ std::string Job::kept_note() const {
          "job name";
 }
 
+Status Job::check_finite(LayerIndex layer, std::span<const float* const> values,
+                         const char* call) const {
+  Store* store = nullptr;
+  {
+    const Lock lock = shared_.mutex.lock();
+    if (Status status = find_store(layer, call, store); !status.ok()) return status;
+  }
+  return store->check_finite(layer, values, call);
+}
+
 Status Job::initialise(LayerIndex layer, std::span<const float* const> values) {
+  if (Status status = check_finite(layer, values, "initialise"); !status.ok()) return status;
   const Lock lock = shared_.mutex.lock();
   Store* store = nullptr;
   Status status = find_store(layer, "initialise", store);
@@ -41,6 +52,7 @@ Status Job::initialise(LayerIndex layer, std::span<const float* const> values) {
 }
 
 Status Job::push(LayerIndex layer, std::span<const float* const> deltas, double rate) {
+  if (Status status = check_finite(layer, deltas, "push"); !status.ok()) return status;
   const Lock lock = shared_.mutex.lock();
   Store* store = nullptr;
   Status status = find_store(layer, "push", store);

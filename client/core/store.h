@@ -41,6 +41,10 @@ class Store {
   // as the job's update rule says. kPushDone follows; until then the memory is read. kBusy: the
   // last one is not done; kInvalidArgument: the copy that was pulled is too old for the bound.
   Status push(LayerIndex layer, std::span<const float* const> inputs, double rate);
+  // Whether all that is to be pushed is finite: else everybody's parameters would be so no more,
+  // for good. Reads what never changes, so without the session's lock: `inputs` may be long.
+  Status check_finite(LayerIndex layer, std::span<const float* const> inputs,
+                      const char* what) const;
   // The layer as the iteration after the last push may read it, with that push in it. kPullDone
   // follows; until then the memory is written. kBusy as above.
   Status pull(LayerIndex layer, std::span<float* const> outputs);

@@ -719,16 +719,19 @@ SLUICE_API sluice_status sluice_send_state(sluice_job* job, const void* data, ui
  * with SLUICE_INVALID_ARGUMENT (no such layer, another number of tensors, NULL, not a store). */
 
 /* The layer's initial values. Where the store has some already, as it has for who comes later,
- * these are ignored. It is waited for as a push is. Returns at once. Fails with SLUICE_BUSY when
- * the layer was pushed or pulled already. */
+ * these are ignored. It is waited for as a push is. Returns after a look at all values. Fails with
+ * SLUICE_BUSY when the layer was pushed or pulled already, with SLUICE_INVALID_ARGUMENT when one is
+ * not finite. */
 SLUICE_API sluice_status sluice_initialise(sluice_job* job, uint32_t layer,
                                            const float* const* values, size_t count);
 
 /* Pushes the layer's part of this worker's next iteration: differences of parameters or a gradient,
  * as options.update says. `rate` is the learning rate of SGD and Adam; with bound 0 that of the
- * first push of the iteration counts, so give it alike. Returns at once; `deltas` are read until
- * the push is done. Fails with SLUICE_BUSY (the layer's last push or pull is under way) and
- * SLUICE_INVALID_ARGUMENT (the layer was not pulled, or its copy is too old for the bound). */
+ * first push of the iteration counts, so give it alike. Returns after a look at all values;
+ * `deltas` are read until the push is done. Fails with SLUICE_BUSY (the layer's last push or pull
+ * is under way) and SLUICE_INVALID_ARGUMENT (the layer was not pulled, its copy is too old for the
+ * bound, or a tensor, which is named, holds a NaN or an infinity: it would stay in everybody's
+ * parameters). */
 SLUICE_API sluice_status sluice_push(sluice_job* job, uint32_t layer, const float* const* deltas,
                                      size_t count, double rate);
 

@@ -140,7 +140,8 @@ class Store(Member):
         differences of parameters or of gradients. `rate` is the learning rate of 'sgd' and 'adam';
         with bound 0 that of the iteration's first push counts. Returns at once; arrays belong to
         the library until wait_push(). Raises Busy while the layer's last push or pull is under way,
-        InvalidArgument when its copy is too old for the bound."""
+        InvalidArgument when its copy is too old for the bound, or when a tensor, which is named,
+        holds a NaN or an infinity: it would stay in everybody's parameters."""
         self._begin("push", "sluice_push", layer, deltas, rate)
 
     def pull(self, layer, copies):

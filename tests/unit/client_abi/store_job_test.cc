@@ -209,6 +209,30 @@ TEST(StoreJob, WhatCannotBeIsRefusedWithTheReason) {
   EXPECT_THAT(error_of([&] { plain.clocks(0); }).what(), HasSubstr("no parameter store"));
 }
 
+TEST(StoreJob, WhatIsNotFiniteIsRefusedByNameAndReachesNobody) {
+  const float bad[] = {std::nanf(""), HUGE_VALF};
+  on_every_rank(2, [&](std::uint32_t rank) {
+    Job job(store_options("poisoned", rank, 1, 2), tensors());
+    Replica replica(job);
+    if (rank == 0) replica.initialise(1);
+    job.barrier(kLong);
+    replica.pull();
+    for (const float value : bad) {
+      replica.deltas[1][2] = value;
+      const auto error =
+          error_of([&] { job.push(0, Replica::of<const float*>(replica.deltas, 0)); });
+      EXPECT_EQ(error.status(), SLUICE_INVALID_ARGUMENT);
+      EXPECT_THAT(error.what(), testing::AllOf(HasSubstr("tensor 'bias'"), HasSubstr("layer 0"),
+                                               HasSubstr("rank " + std::to_string(rank))));
+    }
+    replica.push(2);
+    job.barrier(kLong);
+    replica.pull();
+    for (const auto& copy : replica.copies) EXPECT_THAT(copy, Each(3.0f));
+    job.barrier(kLong);
+  });
+}
+
 TEST(StoreJob, RanksThatMeanAnotherStoreAreRefusedWithBothValues) {
   std::array<std::string, 2> texts;
   on_every_rank(2, [&](std::uint32_t rank) {
