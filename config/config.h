@@ -114,6 +114,12 @@ struct LimitsConfig {
   std::uint32_t job_memory_mib = 0;
   std::uint32_t total_memory_mib = 0;
   std::uint16_t chunk_bytes_max = 0;
+  // Of what one host's workers found, and of jobs whose names are alike up to a slash. 0: no limit
+  // but those of all jobs.
+  std::uint16_t address_jobs = 0;
+  std::uint32_t address_memory_mib = 0;
+  std::uint16_t prefix_jobs = 0;
+  std::uint32_t prefix_memory_mib = 0;
   double member_timeout_s = 30;
   double resync_hold_s = 30;
   double store_keep_s = 300;

@@ -147,6 +147,19 @@ constexpr KeySpec kSchema[] = {
      "Largest chunk that a job may ask for; a multiple of 64. 0: by the ports, the most that the "
      "smallest mtu among them carries.",
      [](Target t) -> Field { return &t.config->limits.chunk_bytes_max; }},
+    {Section::kLimits, "address_jobs", "", 0, kMaxJobs,
+     "Most jobs at one time that workers of one address have founded. 0: as many as `jobs`.",
+     [](Target t) -> Field { return &t.config->limits.address_jobs; }},
+    {Section::kLimits, "address_memory_mib", "MiB", 0, kMaxMemoryMib,
+     "Most memory for the slots of those. 0: as much as total_memory_mib.",
+     [](Target t) -> Field { return &t.config->limits.address_memory_mib; }},
+    {Section::kLimits, "prefix_jobs", "", 0, kMaxJobs,
+     "Most jobs at one time whose names are alike up to the first slash, as those of a team. 0: as "
+     "many as `jobs`.",
+     [](Target t) -> Field { return &t.config->limits.prefix_jobs; }},
+    {Section::kLimits, "prefix_memory_mib", "MiB", 0, kMaxMemoryMib,
+     "Most memory for the slots of those. 0: as much as total_memory_mib.",
+     [](Target t) -> Field { return &t.config->limits.prefix_memory_mib; }},
     {Section::kLimits, "member_timeout_s", "s", 0.5, 86400,
      "A worker silent for this long is taken for dead.",
      [](Target t) -> Field { return &t.config->limits.member_timeout_s; }},
@@ -156,7 +169,9 @@ constexpr KeySpec kSchema[] = {
      [](Target t) -> Field { return &t.config->limits.resync_hold_s; }},
     {Section::kLimits, "store_keep_s", "s", 0, 604800,
      "How long a parameter store that all workers have left or lost is kept for workers that come "
-     "again, of the same run or another; a job that finds no room ends it sooner. 0: not at all.",
+     "again, of the same run or another; a job whose ranks are all there and that finds no room "
+     "ends "
+     "it sooner, but not within two minutes. 0: not at all.",
      [](Target t) -> Field { return &t.config->limits.store_keep_s; }},
 
 #define X(name, member, c_member, type, kinds, only_requeue, thousandths, least, most, words, \

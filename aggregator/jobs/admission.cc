@@ -253,43 +253,6 @@ Refusal check_size(const JoinRequest& request, std::size_t arrived_bytes) {
   return {};
 }
 
-// Of what a job needs, that which it would not need without `reproducible`.
-std::string part_of_order(const JobSpec& spec) {
-  if (!spec.reproducible) return {};
-  return text(" (%zu of them to sum %u ranks in their order: reproducible)",
-              mebibytes(Job::reproducible_bytes(spec)), unsigned{spec.world_size});
-}
-
-// Whether another job fits, once the shards have released what is being removed.
-Refusal check_room(const JobSpec& spec, const JobsOptions& options, const Usage& usage) {
-  CHECK(usage.returning_jobs <= usage.jobs && usage.returning_bytes <= usage.bytes);
-  using wire::RefuseCode;
-  const std::string name = printable(spec.name);
-  const std::size_t needed_bytes = Job::memory_bytes(spec);
-  const std::size_t job_count = usage.jobs - usage.returning_jobs;
-  const std::size_t kept_bytes = usage.bytes - usage.returning_bytes;
-  const std::size_t total_bytes = options.max_total_memory_bytes;
-  if (needed_bytes > options.max_job_memory_bytes)
-    return no(
-        RefuseCode::kLimit,
-        text("job '%s' needs %zu MiB%s, a job may have %zu MiB: raise limits.job_memory_mib to %zu",
-             name.c_str(), mebibytes(needed_bytes), part_of_order(spec).c_str(),
-             options.max_job_memory_bytes >> 20, mebibytes(needed_bytes)));
-  if (needed_bytes > total_bytes - std::min(total_bytes, kept_bytes))
-    return no(RefuseCode::kLimit,
-              text("job '%s' needs %zu MiB%s, %zu of %zu MiB are in use by %zu jobs: raise "
-                   "limits.total_memory_mib to %zu or wait for a job to end",
-                   name.c_str(), mebibytes(needed_bytes), part_of_order(spec).c_str(),
-                   mebibytes(kept_bytes), total_bytes >> 20, job_count,
-                   mebibytes(kept_bytes + needed_bytes)));
-  if (job_count >= options.max_jobs)
-    return no(RefuseCode::kLimit,
-              text("job '%s' would be job %zu, this appliance serves %zu: raise limits.jobs or "
-                   "wait for a job to end",
-                   name.c_str(), job_count + 1, options.max_jobs));
-  return {};
-}
-
 JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
                        const JobEntry* entry, const Usage& usage, const PausableClock& clock) {
   using Kind = JobDecision::Kind;
@@ -326,12 +289,14 @@ JobDecision decide_job(const JoinRequest& request, const JobsOptions& options,
   size_windows(spec, options.max_job_memory_bytes);
   CHECK(request.rank.value < spec.world_size);
   CHECK(spec.store.has_value() == (spec.chunk_counts[kGradients] == 0));
+  if (Refusal refusal = check_shares(request, spec, options, usage); !refusal.ok())
+    return refuse_job(std::move(refusal));
   if (Refusal refusal = check_room(spec, options, usage); !refusal.ok()) {
-    CHECK(usage.kept_jobs <= usage.jobs && usage.kept_bytes <= usage.bytes);
+    CHECK(usage.yielding_jobs <= usage.jobs && usage.yielding_bytes <= usage.bytes);
     Usage without = usage;
-    without.jobs -= usage.kept_jobs;
-    without.bytes -= usage.kept_bytes;
-    if (usage.kept_jobs == 0 || !check_room(spec, options, without).ok())
+    without.jobs -= usage.yielding_jobs;
+    without.bytes -= usage.yielding_bytes;
+    if (usage.yielding_jobs == 0 || !check_room(spec, options, without).ok())
       return refuse_job(std::move(refusal));
     decision.kind = Kind::kMakeRoom;
     return decision;

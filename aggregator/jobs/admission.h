@@ -35,14 +35,24 @@ struct [[nodiscard]] Refusal {
 };
 Refusal no(wire::RefuseCode code, std::string why);
 
+// Of an address "10.0.0.2:40000", and of a job's name: up to its first slash.
+constexpr std::string_view host_of(std::string_view address) noexcept {
+  return address.substr(0, address.rfind(':'));
+}
+constexpr std::string_view prefix_of(std::string_view name) noexcept {
+  return name.substr(0, name.find('/'));
+}
+
 // What jobs take of the appliance, with what is on its way back.
 struct Usage {
   std::size_t jobs = 0;
   std::size_t bytes = 0;
   std::size_t returning_jobs = 0;
   std::size_t returning_bytes = 0;
-  std::size_t kept_jobs = 0;  // stores without workers, which make way for others
-  std::size_t kept_bytes = 0;
+  std::size_t yielding_jobs = 0;  // that make way for others
+  std::size_t yielding_bytes = 0;
+  Share of_address;  // of jobs that the same host has founded, without what is on its way back
+  Share of_prefix;   // of jobs whose names begin as that of the request
 };
 
 // The job that a request asks for.
@@ -55,7 +65,7 @@ struct JobDecision {
     kReplace,     // that one is of another run and makes way; then decide again, without it
     kAdopt,       // that one is a store that is kept, and what is asked for: it is this run's now
     kFound,       // a new one, of `spec` but for its id
-    kMakeRoom,    // a new one when a store that is kept has made way
+    kMakeRoom,    // a new one when another has made way, which it does once all ranks ask
     kLater,       // a new one when the shards have released what is being removed: asked again then
   };
   Kind kind{};
@@ -91,6 +101,8 @@ Refusal check_size(const JoinRequest& request, std::size_t arrived_bytes);
 Refusal check_request(const JoinRequest& request, const JobsOptions& options);
 Refusal check_agreement(const JoinRequest& request, const JobsOptions& options,
                         const JobEntry& entry);
+Refusal check_shares(const JoinRequest& request, const JobSpec& spec, const JobsOptions& options,
+                     const Usage& usage);
 Refusal check_room(const JobSpec& spec, const JobsOptions& options, const Usage& usage);
 
 // options.cc: how the job chooses k. The options come from the join, else from the configuration.

@@ -19,7 +19,10 @@
 namespace sluice::agg {
 
 inline constexpr DurationNs kNoticeRepeat = 10 * kSecond;  // after the end of a job
-inline constexpr DurationNs kRejoinGrace = 3 * kSecond;    // a finished rank waits for the others
+// A store that is kept this long, or a job that waits this long for its ranks, gives way to one
+// that finds no room.
+inline constexpr DurationNs kYieldAfter = 120 * kSecond;
+inline constexpr DurationNs kRejoinGrace = 3 * kSecond;  // a finished rank waits for the others
 
 // kFree: nobody has joined. kGone: died or fell silent. kLeft: ended its part by itself. In a
 // forming job all three leave the rank to whoever asks. In a job that goes on without a rank also
@@ -138,7 +141,9 @@ struct JobEntry {
   JobSpec spec;
   std::vector<MemberEntry> members;
   std::unique_ptr<Job> job;  // while kHeld and kLeaving
+  std::string founder_host;
   std::size_t memory_bytes = 0;
+  TimeNs held_since_ns = 0;                 // its memory is there
   std::size_t releases_left = 0;            // shards that still hold the job while kLeaving
   std::shared_ptr<BuildProgress> progress;  // of its making
   TimeNs asked_ns = 0;                      // the last join for it
@@ -221,6 +226,7 @@ struct JobEntry {
   }
   // Its members have no steps in common: one that is lost starts again as another process.
   bool is_store() const noexcept { return spec.store.has_value(); }
+  bool may_yield(TimeNs now) const noexcept;  // see room.cc
   // It has outlived all of its workers.
   bool is_kept() const noexcept { return running() && is_store() && live_count() == 0; }
   // A running job of which every step needs every rank that has not ended its part.

@@ -36,6 +36,12 @@ struct NamedOptions {
   bool reproducible = false;  // true: sums in the order of ranks, whether or not the ranks ask
 };
 
+// What may be taken of the appliance, or is.
+struct Share {
+  std::size_t jobs = 0;
+  std::size_t bytes = 0;
+};
+
 struct JobsOptions {
   std::string secret;  // of every job; empty: anyone may join
   std::array<std::uint8_t, 32>
@@ -46,6 +52,8 @@ struct JobsOptions {
   std::size_t max_chunk_bytes = kMaxChunkBytes;
   std::size_t max_job_memory_bytes = std::size_t{4} << 30;
   std::size_t max_total_memory_bytes = std::size_t{8} << 30;
+  Share per_address{kMaxJobs, SIZE_MAX};  // most that one host's workers found
+  Share per_prefix{kMaxJobs, SIZE_MAX};   // most of jobs whose names are alike up to a slash
   DurationNs member_timeout_ns = kDefaultMemberTimeout;
   DurationNs resync_hold_ns = kDefaultResyncHold;  // the longest that a transfer stops the window
   DurationNs store_keep_ns = kDefaultStoreKeep;    // a store without workers; 0: not at all
@@ -174,6 +182,7 @@ class Jobs {
   ControlResult refuse(const Request& request, const Refusal& refusal, bool proven) const;
   void ask_members(JobEntry& entry, const JoinRequest& asked);
   ControlResult prepare(const JobEntry& entry, const Request& request) const;
+  ControlResult preparing(const Request& request, std::uint8_t percent) const;
   ControlResult take_rank(JobEntry& entry, const JoinRequest& asked, const Request& request);
   ControlResult admit_to_running(JobEntry& entry, const Request& request);
   ControlResult accept(const JobEntry& entry, const Request& request) const;
@@ -188,7 +197,11 @@ class Jobs {
   JobEntry* found(const JoinRequest& request, JobSpec spec);
   bool pick_id(JobId& id) noexcept;
   bool is_echo(const JoinRequest& request) const noexcept;
-  Usage usage() const noexcept;
+  Usage usage(const JoinRequest& request) const noexcept;
+
+  // room.cc: what gives way to a job that finds no room.
+  bool all_ask(const JoinRequest& asked);
+  void make_room(const JoinRequest& asked);
 
   // memory.cc: a job's memory on its way.
   void order_job(JobEntry& entry);
@@ -218,7 +231,6 @@ class Jobs {
   bool keep(JobEntry& entry, TimeNs now);
   void check_kept(JobEntry& entry, TimeNs now);
   void check_initial_values(JobEntry& entry, TimeNs now);
-  bool give_up_kept(TimeNs now);
   void adopt(JobEntry& entry, const JoinRequest& request);
 
   // resync.cc: one rank's state for another.
@@ -271,7 +283,19 @@ class Jobs {
   void command(ShardCommand::Kind kind, const JobEntry& entry, Rank rank = {}, Step first = 0);
   void queue(const JobEntry& entry, Rank rank, wire::PacketType type);
 
+  // Who asks for room that another job would have to make.
+  struct Claim {
+    std::string name;  // empty: nobody does
+    std::uint64_t run_id = 0;
+    std::uint16_t ordinal = 0;
+    std::uint16_t world_size = 0;
+    MemberMask ranks{};
+    TimeNs since_ns = 0;
+    TimeNs asked_ns = 0;  // the last time
+  };
+
   JobsOptions options_;
+  Claim claim_;
   PausableClock clock_;  // `now` of every private method is its active time
   const wire::HmacKey secret_;
   const wire::HmacKey boot_key_;

@@ -64,11 +64,11 @@ ControlResult Jobs::join(const Request& request) {
   }
 
   JobEntry* entry = find(asked.name(), join.ordinal);
-  JobDecision decision = decide_job(asked, options_, entry, usage(), clock_);
+  JobDecision decision = decide_job(asked, options_, entry, usage(asked), clock_);
   if (decision.kind == JobDecision::Kind::kReplace) {
     replace(*entry, request);
     entry = nullptr;
-    decision = decide_job(asked, options_, entry, usage(), clock_);
+    decision = decide_job(asked, options_, entry, usage(asked), clock_);
   }
   CHECK(entry != nullptr || (decision.kind != JobDecision::Kind::kJoin &&
                              decision.kind != JobDecision::Kind::kReplace));
@@ -81,8 +81,8 @@ ControlResult Jobs::join(const Request& request) {
       return {.verdict = Verdict::kJoin};  // the worker asks again
     case JobDecision::Kind::kAdopt: adopt(*entry, asked); return take_rank(*entry, asked, request);
     case JobDecision::Kind::kMakeRoom:
-      give_up_kept(request.now);
-      return {.verdict = Verdict::kJoin};  // the worker asks again
+      if (all_ask(asked)) make_room(asked);
+      return preparing(request, 0);
     case JobDecision::Kind::kReplace:
     case JobDecision::Kind::kLater: return {.verdict = Verdict::kJoin};
     case JobDecision::Kind::kFound: break;
@@ -116,6 +116,10 @@ ControlResult Jobs::prepare(const JobEntry& entry, const Request& request) const
   const std::size_t made_bytes = entry.progress->bytes.load(std::memory_order_relaxed);
   const auto percent = static_cast<std::uint8_t>(
       std::min<std::uint64_t>(100, std::uint64_t{made_bytes} * 100 / entry.memory_bytes));
+  return preparing(request, percent);
+}
+
+ControlResult Jobs::preparing(const Request& request, std::uint8_t percent) const {
   const std::size_t bytes =
       wire::encode(request.reply, {.rank = request.rank().value},
                    wire::Preparing{.nonce = request.join().nonce, .percent = percent});

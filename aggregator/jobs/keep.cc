@@ -59,18 +59,6 @@ void Jobs::check_kept(JobEntry& entry, TimeNs now) {
   if (entry.is_kept() && now - entry.kept_since_ns >= options_.store_keep_ns) retire(entry, now);
 }
 
-// The store that was kept longest makes way for a job that finds no room. False: there is none.
-bool Jobs::give_up_kept(TimeNs now) {
-  JobEntry* oldest = nullptr;
-  for (const auto& entry : entries_)
-    if (entry != nullptr && entry->is_kept() &&
-        (oldest == nullptr || entry->kept_since_ns < oldest->kept_since_ns))
-      oldest = entry.get();
-  CHECK(oldest == nullptr || oldest->was_kept);
-  if (oldest != nullptr) retire(*oldest, now);
-  return oldest != nullptr;
-}
-
 // Another run goes on where the last one has ended.
 void Jobs::adopt(JobEntry& entry, const JoinRequest& request) {
   CHECK(entry.is_kept() && entry.run_id != request.join.run_id);

@@ -59,6 +59,7 @@ void Jobs::handle_memory(MemoryOrder order, TimeNs clock_ns) {
   } else {
     entry->job = std::move(order.job);
     entry->change_to(JobMemory::kHeld);
+    entry->held_since_ns = now;
     command(ShardCommand::Kind::kAddJob, *entry);
   }
 }

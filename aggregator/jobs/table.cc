@@ -29,18 +29,28 @@ void JobEntry::check() const noexcept {
   }
 }
 
-Usage Jobs::usage() const noexcept {
+Usage Jobs::usage(const JoinRequest& request) const noexcept {
   Usage usage;
   for (const auto& entry : entries_) {
     if (entry == nullptr || entry->memory() == JobMemory::kNone) continue;
     CHECK(entry->memory_bytes != 0);
     ++usage.jobs;
     usage.bytes += entry->memory_bytes;
-    usage.kept_jobs += entry->is_kept();
-    usage.kept_bytes += entry->is_kept() ? entry->memory_bytes : 0;
-    if (!entry->memory_returns()) continue;
-    ++usage.returning_jobs;
-    usage.returning_bytes += entry->memory_bytes;
+    const bool yields = entry->may_yield(request.now);
+    usage.yielding_jobs += yields;
+    usage.yielding_bytes += yields ? entry->memory_bytes : 0;
+    if (entry->memory_returns()) {
+      ++usage.returning_jobs;
+      usage.returning_bytes += entry->memory_bytes;
+      continue;
+    }
+    for (Share* share :
+         {entry->founder_host == host_of(request.address) ? &usage.of_address : nullptr,
+          prefix_of(entry->name) == prefix_of(request.name()) ? &usage.of_prefix : nullptr}) {
+      if (share == nullptr) continue;
+      ++share->jobs;
+      share->bytes += entry->memory_bytes;
+    }
   }
   return usage;
 }
@@ -66,6 +76,7 @@ JobEntry* Jobs::found(const JoinRequest& request, JobSpec spec) {
   entry->print_tensors = request.join.print_tensors;
   entry->prints.assign(request.prints.begin(), request.prints.end());
   entry->layout_rank = request.rank;
+  entry->founder_host = host_of(request.address);
   entry->datagram_bytes = request.join.datagram_bytes;
   entry->members.resize(spec.world_size);
   entry->member(request.rank).address = request.address;

@@ -62,6 +62,12 @@ Result<agg::JobsOptions> jobs_options(const config::Config& config, std::size_t 
   options.max_chunk_bytes = max_chunk_bytes;
   options.max_job_memory_bytes = std::size_t{config.limits.job_memory_mib} << 20;
   options.max_total_memory_bytes = std::size_t{config.limits.total_memory_mib} << 20;
+  const auto share_of = [](std::uint16_t jobs, std::uint32_t mib) {
+    return agg::Share{.jobs = jobs == 0 ? kMaxJobs : jobs,
+                      .bytes = mib == 0 ? SIZE_MAX : std::size_t{mib} << 20};
+  };
+  options.per_address = share_of(config.limits.address_jobs, config.limits.address_memory_mib);
+  options.per_prefix = share_of(config.limits.prefix_jobs, config.limits.prefix_memory_mib);
   options.member_timeout_ns = config.limits.member_timeout_ns();
   options.resync_hold_ns = config.limits.resync_hold_ns();
   options.store_keep_ns = config.limits.store_keep_ns();

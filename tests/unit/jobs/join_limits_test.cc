@@ -82,6 +82,54 @@ TEST_F(Join, BeyondTheJobCountIsRefused) {
               AllOf(HasSubstr("job 2"), HasSubstr("serves 1"), HasSubstr("limits.jobs")));
 }
 
+TEST_F(Join, EndsAJobThatForGoodWaitsForItsRanksWhenAnotherHasAllOfThemAndNoPlace) {
+  JobsOptions one = options();
+  one.max_jobs = 1;
+  restart(one);
+  Worker waits;
+  ASSERT_TRUE(join(waits).is(PacketType::kAccept));
+  Worker other{.name = "other"}, second{.rank = 1, .name = "other"};
+  pass(119 * kSecond, {&waits});
+  EXPECT_THAT(refusal_of(other, RefuseCode::kLimit), HasSubstr("limits.jobs"));
+  pass(2 * kSecond, {&waits});
+  EXPECT_TRUE(join(other).is(PacketType::kPreparing)) << "it may wait for its other rank";
+  pass(30 * kSecond, {&waits});
+  EXPECT_TRUE(join(other).is(PacketType::kPreparing));
+  EXPECT_TRUE(sent_of(PacketType::kNotice).empty()) << "one that may never come back ends nothing";
+  EXPECT_TRUE(join(second).is(PacketType::kPreparing));
+  const auto notices = sent_of(PacketType::kNotice);
+  ASSERT_EQ(notices.size(), 1u);
+  EXPECT_THAT(std::string(notices[0].packet.text()),
+              AllOf(HasSubstr("'digits' has waited 151 s for its ranks (1 of 2 are here)"),
+                    HasSubstr("'other'")));
+  EXPECT_TRUE(join(other).is(PacketType::kAccept));
+  EXPECT_TRUE(join(second).is(PacketType::kAccept));
+}
+
+TEST_F(Join, OfOneAddressOrOnePrefixOfNamesBeyondItsShareIsRefused) {
+  Worker first{.name = "ada/a"}, second{.name = "ada/b"}, third{.name = "ada/c"};
+  ASSERT_TRUE(join(first).is(PacketType::kAccept));
+  const std::size_t job_bytes = jobs.memory_bytes();
+  JobsOptions shared = options();
+  shared.per_address = {.jobs = 2, .bytes = SIZE_MAX};
+  restart(shared);
+  for (Worker* worker : {&first, &second}) ASSERT_TRUE(join(*worker).is(PacketType::kAccept));
+  EXPECT_THAT(refusal_of(third, RefuseCode::kLimit),
+              AllOf(HasSubstr("job 3 of address '10.0.0.2', this appliance serves 2"),
+                    HasSubstr("limits.address_jobs")));
+  third.address = "10.0.0.9:40000";
+  EXPECT_TRUE(join(third).is(PacketType::kAccept));
+
+  shared.per_address = {.jobs = kMaxJobs, .bytes = SIZE_MAX};
+  shared.per_prefix = {.jobs = 9, .bytes = 2 * job_bytes + 1};
+  restart(shared);
+  for (Worker* worker : {&first, &second}) ASSERT_TRUE(join(*worker).is(PacketType::kAccept));
+  EXPECT_THAT(refusal_of(third, RefuseCode::kLimit),
+              AllOf(HasSubstr("prefix 'ada' may have"), HasSubstr("limits.prefix_memory_mib")));
+  third.name = "bob/c";
+  EXPECT_TRUE(join(third).is(PacketType::kAccept));
+}
+
 TEST_F(Join, OfManyJobsInTurnNeverRunsOutOfIds) {
   for (unsigned run = 0; run < 2 * kMaxJobs; ++run) {
     Worker worker{.name = "job" + std::to_string(run), .world_size = 1};

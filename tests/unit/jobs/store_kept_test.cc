@@ -200,13 +200,19 @@ TEST_F(KeptStore, IsNotKeptForARunThatDoesNotAskForIt) {
   EXPECT_THAT(jobs.jobs(), IsEmpty());
 }
 
-TEST_F(KeptStore, MakesWayForAJobThatFindsNoRoom) {
+TEST_F(KeptStore, MakesWayAfterTwoMinutesForAJobWithAllRanksThatFindsNoRoom) {
   JobsOptions one_job = options();
   one_job.max_jobs = 1;
   restart(one_job);
   start_and_go();
-  Worker other{.name = "other", .world_size = 1};
-  EXPECT_FALSE(join(other).is(PacketType::kAccept)) << "it asks again";
+  Worker other{.name = "other"}, second{.rank = 1, .name = "other"};
+  EXPECT_THAT(refusal_of(other, wire::RefuseCode::kLimit), HasSubstr("limits.jobs"));
+  pass(120 * kSecond);
+  EXPECT_TRUE(join(other).is(PacketType::kPreparing)) << "it asks again, or never comes back";
+  drain_alone();
+  EXPECT_EQ(jobs.views()[0].state, wire::JobState::kRunning);
+  EXPECT_TRUE(join(other).is(PacketType::kPreparing));
+  EXPECT_TRUE(join(second).is(PacketType::kPreparing)) << "all of its ranks ask";
   drain_alone();
   EXPECT_TRUE(join(other).is(PacketType::kAccept));
   Worker next = of_next_run(0);
