@@ -12,9 +12,11 @@
 
 namespace sluice::agg {
 
-// A probe to answer, and which of the results that it asked for are still to be sent.
+// A probe to answer, and which of the results that it asked for are still to be sent. Bit i: chunk
+// i of the block.
 struct Reply {
-  std::uint64_t want = 0;
+  std::uint64_t asked = 0;  // since the last answer, of the chunks that the block has
+  std::uint64_t want = 0;   // that an answer has promised
   Step step = 0;
   std::uint32_t block = 0;
   std::uint32_t probe_number = 0;

@@ -6,6 +6,7 @@
 // closes a step last reads the summaries, writes the next record and then `open_step` (release).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -162,6 +163,13 @@ class Job {
   std::uint32_t block_count(StreamId stream) const noexcept {
     if (spec.store && stream != StreamId::kCollectives) return spec.store->block_count;
     return (spec.chunk_counts[index_of(stream)] + kChunksPerBlock - 1) / kChunksPerBlock;
+  }
+  // The chunks that a block has, as a probe asks for them. Only a store knows those of its blocks.
+  std::uint64_t chunks_in_block(StreamId stream, std::uint32_t block) const noexcept {
+    DCHECK(block < block_count(stream));
+    if (spec.store && stream != StreamId::kCollectives) return ~std::uint64_t{0};
+    const std::uint32_t left = spec.chunk_counts[index_of(stream)] - block * kChunksPerBlock;
+    return ~std::uint64_t{0} >> (kChunksPerBlock - std::min(kChunksPerBlock, left));
   }
   Step open_step(StreamId stream) const noexcept {
     return windows[index_of(stream)].open_step.load(std::memory_order_acquire);

@@ -5,6 +5,7 @@
 // held in memory that its job brought along: it can take no other member's place.
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "aggregator/base/check.h"
 #include "aggregator/base/serial.h"
@@ -69,11 +70,14 @@ Verdict Shard::probe(Job& job, const wire::Packet& packet) noexcept {
   }
   // A worker asks for a result once until it is overdue: what it has been promised and has not left
   // yet stays wanted, or a probe that comes before each member's turn would put it off for ever.
+  // What it asks for besides leaves only after an answer, which looks at what there is.
   Reply& reply = reply_at(job, rank, place);
   const bool promised = (flow.pulling & bit(place)) && reply.block == body.block &&
                         reply.stream == body.stream && reply.step == body.step;
   DCHECK(!promised || reply.want != 0);
-  reply = {.want = body.want | (promised ? reply.want : 0),
+  const std::uint64_t asked = body.want & job.chunks_in_block(body.stream, body.block);
+  reply = {.asked = asked | (promised ? reply.asked : 0),
+           .want = promised ? reply.want : 0,
            .step = body.step,
            .block = body.block,
            .probe_number = body.flow.number,
@@ -219,10 +223,11 @@ bool Shard::write_reply(Job& job, Rank rank, Transmit& transmit, TimeNs now) noe
   return false;
 }
 
-// Cold: recovery only. Also narrows `reply.want` to the results that exist.
+// Cold: recovery only. Also promises the results that exist, of those that are asked for.
 std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std::uint8_t> out,
                                 TimeNs now) noexcept {
   const std::size_t index = index_of(reply.stream);
+  reply.want |= std::exchange(reply.asked, 0);
   const std::uint32_t window = job.spec.windows[index];
   wire::Answer body{.step = reply.step,
                     .block = reply.block,
@@ -244,8 +249,8 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
     body.status = wire::AnswerStatus::kGone;
   } else {
     const std::uint32_t first_chunk = reply.block * kChunksPerBlock;
-    const std::uint32_t chunks =
-        std::min(kChunksPerBlock, job.spec.chunk_counts[index] - first_chunk);
+    const std::uint64_t all = job.chunks_in_block(reply.stream, reply.block);
+    const auto chunks = static_cast<std::uint32_t>(std::bit_width(all));
     const std::uint32_t first_slot = job.slot_index(reply.stream, slice, reply.step, first_chunk);
     DCHECK(chunks != 0 && first_slot + chunks <= slice.slots.size());
     // Nothing is needed of a rank outside the record: it would send again for ever. One that was
@@ -255,7 +260,7 @@ std::size_t Shard::write_answer(Job& job, Rank rank, Reply& reply, std::span<std
         reply.stream == StreamId::kGradients ||
         (reply.stream == StreamId::kCollectives && own.pieces[0].collective.step == open_step);
     const bool outside = record_fixed && reply.step == open_step && !slice.record.may.test(rank);
-    if (outside) body.counted = ~std::uint64_t{0} >> (kChunksPerBlock - chunks);
+    if (outside) body.counted = all;
     for (std::uint32_t bit = 0; bit < chunks; ++bit) {
       const Slot& slot = slice.slots[first_slot + bit];
       const std::uint64_t* mask = slice.mask_of(first_slot + bit);

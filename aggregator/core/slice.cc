@@ -43,6 +43,7 @@ std::uint64_t GradientSlice::alike_to(std::size_t first_slot, std::uint64_t chun
   for (std::uint64_t rest = chunks - first; rest != 0; rest &= rest - 1) {
     const std::size_t slot_index =
         first_slot + static_cast<std::size_t>(std::countr_zero(rest) - std::countr_zero(first));
+    DCHECK(local_chunk(slot_index) >= local_chunk(first_slot));  // of one step
     if (!alike(first_slot, slot_index) || bytes + slots[slot_index].payload_bytes > most_bytes)
       continue;
     bytes += slots[slot_index].payload_bytes;

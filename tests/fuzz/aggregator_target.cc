@@ -253,8 +253,8 @@ void repair(fuzz::Bytes& bytes) {
   }
 }
 
-// Gradients of a member: mostly of steps around the open one, on time or late. Keepalives: with a
-// token that it can know.
+// Gradients of a member and its probes: mostly of steps around the open one, on time or late.
+// Keepalives: with a token that it can know.
 void aim(const fuzz::World& world, fuzz::Bytes& bytes, std::size_t path) {
   wire::Packet packet;
   if (!ok(wire::parse(bytes, packet))) return;
@@ -267,6 +267,10 @@ void aim(const fuzz::World& world, fuzz::Bytes& bytes, std::size_t path) {
   if (packet.type() == wire::PacketType::kFinished) {
     auto& body = body_in<wire::Finished>(bytes);
     body.step = std::max<Step>(1, open + 1 - body.step % 3);
+  } else if (packet.type() == wire::PacketType::kProbe) {
+    auto& body = body_in<wire::Probe>(bytes);
+    if (body.stream == StreamId::kGradients)
+      body.step = std::max<Step>(1, open + 1 - body.step % 4);
   } else if (packet.type() == wire::PacketType::kPush) {
     auto& body = body_in<wire::Push>(bytes);
     body.elem_count = std::min<std::uint16_t>(body.elem_count, fuzz::kHonestElems);
@@ -325,7 +329,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (known) common.cookie = 0;
   }
   bytes.shrink_to_fit();
-  world.receive(bytes, {envelope.port, envelope.path}, envelope.marked, proven);
+  do {
+    world.receive(bytes, {envelope.port, envelope.path}, envelope.marked, proven);
+  } while (world.comes_again());
   world.advance_honest();
   if (++turn % 64 == 0) {
     world.pass(50 * kMillisecond);

@@ -120,6 +120,7 @@ inline std::vector<Seed> packet_seeds(const wire::Sender& sender) {
       {"values", packet_bytes(sender, wire::Values{.chunk = 1, .elem_count = 2}, {}, data)},
       {"probe_pulls",
        packet_bytes(sender, wire::Probe{.step = 2, .want = 1, .stream = StreamId::kState})},
+      {"probe_closed", packet_bytes(sender, wire::Probe{.step = 2, .want = ~std::uint64_t{0}})},
       {"probe", packet_bytes(sender, wire::Probe{.step = 1, .want = ~std::uint64_t{0}})},
       {"probe_collective",
        packet_bytes(sender, wire::Probe{.step = 1, .want = 1, .stream = StreamId::kCollectives})},

@@ -11,7 +11,6 @@ namespace {
 
 constexpr std::size_t kPortDatagramBytes = 1472;
 constexpr std::string_view kFuzzerAddress = "10.66.6.6:666";
-constexpr std::size_t kDrainLimit = 100'000;  // datagrams; more means that something never ends
 
 agg::JobsOptions options() {
   agg::JobsOptions result{.secret = kSecret,
@@ -58,6 +57,22 @@ agg::PathKey honest_path(std::uint16_t rank) {
   return {1, static_cast<std::uint8_t>(rank)};  // none is all zero
 }
 
+// What takes a number of datagrams and then no more.
+template <class Send>
+struct SendSome : agg::SendTo<Send> {
+  std::size_t left;
+
+  std::span<agg::Transmit> rooms() {
+    const std::span<agg::Transmit> all = this->memory.all();
+    return all.first(std::min(left, all.size()));
+  }
+  void send(const agg::Transmit& transmit) { agg::SendTo<Send>::send(transmit); }
+  void send(std::span<const agg::Transmit> burst) {
+    left -= burst.size();
+    agg::SendTo<Send>::send(burst);
+  }
+};
+
 agg::PathKey hostile_path(std::size_t number) { return {2, static_cast<std::uint8_t>(number)}; }
 
 }  // namespace
@@ -68,6 +83,17 @@ World::World() : appliance_({.jobs = options(), .makes_memory = false}), reply_(
                          honest_path(rank), kHonestKind);
   drain();
   join_hostile();
+}
+
+std::uint64_t World::draw(std::uint64_t bound) noexcept {
+  network_ = network_ * 6364136223846793005 + 1442695040888963407;
+  return (network_ >> 32) % bound;
+}
+
+bool World::comes_again() {
+  if (draw(4) != 0) return false;
+  drain(draw(4));
+  return true;
 }
 
 std::uint64_t World::counted() const noexcept {
@@ -187,6 +213,11 @@ void World::keep_hostile_job() {
   if (hostile_[0].cookie != 0) return;
   ++hostile_runs_[hostile_kind_];
   join_hostile();
+  // Jobs that joiners have begun and left may have taken all ids: they end with their silence.
+  for (int i = 0; i < 5 && hostile_[0].cookie == 0; ++i) {
+    pass(kDefaultMemberTimeout / 4);
+    join_hostile();
+  }
 }
 
 bool World::is_honest_cookie(Cookie cookie) const noexcept {
@@ -280,8 +311,10 @@ void World::advance_honest() {
   REQUIRE_PROPERTY(ok(wire::parse(bytes, packet)));
   const Verdict verdict = appliance_.handle_data(shard, packet, false, now_);
   REQUIRE_PROPERTY(verdict == (rank + 1 == kHonestRanks ? Verdict::kCompleted : Verdict::kFolded));
+  // A worker needs all of a step before it goes on. Until then the network takes little at a time,
+  // so that packets meet what others before them have asked for.
+  if (++next_contribution_ < kHonestRanks * kHonestChunks) return drain(draw(4));
   drain();
-  if (++next_contribution_ < kHonestRanks * kHonestChunks) return;
   for (std::uint32_t& count : results_) {
     REQUIRE_PROPERTY(count == kHonestChunks);
     count = 0;
@@ -306,15 +339,22 @@ void World::check_result(const agg::Transmit& transmit, const wire::Packet& pack
   ++results_[transmit.rank.value];
 }
 
-void World::drain() {
+void World::drain(std::size_t most) {
   std::size_t sent = 0;
-  appliance_.pump(now_, [&](const agg::Transmit& transmit, std::span<const std::uint8_t> bytes) {
+  const auto check = [&](const agg::Transmit& transmit, std::span<const std::uint8_t> bytes) {
     wire::Packet packet;
     REQUIRE_PROPERTY(++sent < kDrainLimit);
     REQUIRE_PROPERTY(ok(wire::parse(bytes, packet)));
     if (transmit.job.value != honest_[0].job || honest_[0].cookie == 0) return;
     REQUIRE_PROPERTY(packet.type() != wire::PacketType::kNotice);
     if (packet.type() == wire::PacketType::kResult) check_result(transmit, packet);
+  };
+  SendSome<decltype(check)> out{{check}, most};
+  agg::repeat_until_idle([&] {
+    std::size_t work = appliance_.serve_control(out, now_);
+    for (std::uint16_t shard = 0; shard < kShards; ++shard)
+      work += appliance_.serve_shard(shard, out, now_);
+    return work;
   });
 }
 

@@ -22,6 +22,7 @@ inline constexpr std::uint16_t kHonestElems = 16;
 inline constexpr std::uint32_t kHostileChunks = 3;
 inline constexpr std::size_t kHostilePaths = 4;  // the members join by the first
 inline constexpr char kSecret[] = "sesame";
+inline constexpr std::size_t kDrainLimit = 100'000;  // datagrams; more: something never ends
 
 struct Membership {
   std::uint16_t job = 0;
@@ -42,9 +43,12 @@ class World {
 
   // The next contribution of the honest job; checks its verdict and every result that comes back.
   void advance_honest();
-  // Carries everything between control side, shards and members, and checks what is sent.
-  void drain();
+  // Carries everything between control side, shards and members, and checks what is sent: all of
+  // it, or `most` datagrams of the shards, as a network that is full takes them.
+  void drain(std::size_t most = kDrainLimit);
   void pass(DurationNs duration);
+  // Whether the network brings the last packet once more; some of what is sent leaves before.
+  bool comes_again();
   // Makes the hostile job again when its members have ended it, or goes on to the next policy's.
   void keep_hostile_job();
 
@@ -59,6 +63,7 @@ class World {
                      std::uint8_t (&server_nonce)[wire::kNonceBytes]);
 
  private:
+  std::uint64_t draw(std::uint64_t bound) noexcept;
   std::uint64_t counted() const noexcept;
   // What a member's path has been sent and has shown: here it is kept, there it is computed.
   struct Shown {
@@ -90,6 +95,7 @@ class World {
   std::uint64_t next_nonce_ = 0x9E3779B97F4A7C15;
   Step step_ = 1;
   std::uint32_t next_contribution_ = 0;  // rank-major within a step
+  std::uint64_t network_ = 1;            // what draw() goes on from
   std::array<std::uint32_t, kHonestRanks> results_{};
   std::array<std::array<std::uint32_t, kShards>, kHonestRanks> numbers_{};
   std::map<Cookie, Paths> paths_;  // of hostile members

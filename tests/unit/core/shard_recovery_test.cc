@@ -43,6 +43,34 @@ TEST(ShardRecovery, SendsTheCompleteResultsThatAProbeAsksForBeyondCredit) {
   EXPECT_TRUE(sent[0].packet.body<wire::ResultHeader>().feedback.flags & wire::kFlagPulled);
 }
 
+// The last block of a stream is short. What a first probe was promised has not left when a second
+// one asks for all that a block could have.
+TEST(ShardRecovery, PullsNoChunkThatTheBlockDoesNotHaveWhileAPromiseIsKept) {
+  for (const bool overwritten : {false, true}) {
+    Harness harness({.world_size = 1, .chunk_count = 67});
+    const auto complete = [&](Step step) {
+      for (ChunkIndex chunk = 0; chunk < 67; ++chunk)
+        harness.contribute<float>(0, step, chunk, {}, {.nil = true, .credit = 0});
+    };
+    complete(1);
+    harness.drain();
+    harness.probe(0, 1, 1, 0b001);
+    std::uint8_t out[2048];
+    Transmit transmit{.room = out};
+    ASSERT_EQ(harness.shard(0).poll_transmit({&transmit, 1}, harness.now), 1u);
+    wire::Packet answer;
+    ASSERT_EQ(wire::parse(transmit.datagram(), answer), Verdict::kAccepted);
+    ASSERT_EQ(std::uint64_t{answer.body<wire::Answer>().complete}, 0b111u);
+    if (overwritten)
+      for (const Step step : {2u, 3u}) complete(step);
+    harness.probe(0, 1, 1, ~std::uint64_t{0});
+    std::uint64_t pulled = 0;
+    for (const Sent& sent : harness.drain(PacketType::kResult))
+      if (sent.packet.body<wire::ResultHeader>().step == 1) pulled |= sent.packet.chunks();
+    EXPECT_EQ(pulled, overwritten ? 0u : 0b111u);
+  }
+}
+
 TEST(ShardRecovery, DefersResultsBeyondCreditAndTellsOnce) {
   Harness harness({.world_size = 1, .chunk_count = 5});
   for (ChunkIndex chunk = 0; chunk < 5; ++chunk)
