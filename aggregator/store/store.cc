@@ -40,7 +40,7 @@ std::size_t StoreShard::memory_bytes(const StoreSpec& spec, ShardId id,
 }
 
 StoreShard::StoreShard(const StoreSpec& spec, ShardId id, std::uint16_t shard_count,
-                       BuildProgress* progress)
+                       BuildProgress* progress, std::uint64_t updates)
     : spec_(spec),
       id_(id),
       shard_count_(shard_count),
@@ -65,7 +65,10 @@ StoreShard::StoreShard(const StoreSpec& spec, ShardId id, std::uint16_t shard_co
   reserve_touched(turns_, rows_.size());
   reserve_touched(changes_, 4u * spec.world_size);
   for (Block& block : blocks_) block.at_clock = block.present = spec.world_size;
-  for (Chunk& chunk : chunks_) chunk.missing = spec.world_size;
+  for (Chunk& chunk : chunks_) {
+    chunk.updates = updates;
+    chunk.missing = spec.world_size;
+  }
   for (std::uint16_t rank = 0; rank < spec.world_size; ++rank) survey(Rank{rank});
   note_made(progress, memory_bytes(spec, id, shard_count) -
                           chunks_.size() * (area_floats_ + place_floats_) * sizeof(float));

@@ -66,9 +66,10 @@ class StoreShard {
   };
 
   // All ranks are live from iteration 1. `spec` has passed check_store(). Throws std::bad_alloc,
-  // also when `progress` says that nobody wants the store any more.
+  // also when `progress` says that nobody wants the store any more. `updates`: that each chunk has
+  // had, 0 but in tests of what years bring.
   StoreShard(const StoreSpec& spec, ShardId id, std::uint16_t shard_count,
-             BuildProgress* progress = nullptr);
+             BuildProgress* progress = nullptr, std::uint64_t updates = 0);
 
   // What such a shard's memory takes.
   static std::size_t memory_bytes(const StoreSpec& spec, ShardId id,
@@ -175,11 +176,13 @@ class StoreShard {
     std::uint32_t at_next = 0;  // blocks at one more
   };
   struct Chunk {
-    std::uint32_t updates = 0;
-    std::uint16_t elem_count = 0;  // 0: not known yet
-    std::uint16_t gathered = 0;    // pushes
-    std::uint16_t missing = 0;     // members at the clock whose push is not in
+    std::uint64_t updates = 0;
+    // Pushes: more than there are ranks where processes push, are lost, and come again at one
+    // clock.
+    std::uint64_t gathered = 0;
     std::uint32_t place = 0;       // where they are gathered, if any are
+    std::uint16_t elem_count = 0;  // 0: not known yet
+    std::uint16_t missing = 0;     // members at the clock whose push is not in
   };
   struct Turn {  // of a row with answers to give
     std::uint64_t urgency = 0;

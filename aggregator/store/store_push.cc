@@ -175,7 +175,8 @@ void StoreShard::apply_gathered(std::uint32_t at, std::uint32_t index) noexcept 
     }
     std::fill_n(ranks, words, 0);
   }
-  apply(at, index, block.rate, chunk.gathered, reinterpret_cast<const std::uint8_t*>(sum));
+  apply(at, index, block.rate, static_cast<float>(chunk.gathered),
+        reinterpret_cast<const std::uint8_t*>(sum));
   chunk.gathered = 0;
   free_places_.push_back(chunk.place);
   block.applied |= std::uint64_t{1} << index;

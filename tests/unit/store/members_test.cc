@@ -42,6 +42,24 @@ TEST(StoreMembers, WhatADeadMemberPushedCountsInTheChunksThatHaveIt) {
   EXPECT_EQ(store.value(1), 8);
 }
 
+// Whoever may join can come, push and die for as long as another member holds the clock.
+TEST(StoreMembers, APlaceThatIsTakenAgainAndAgainAtOneClockLeavesTheMeanThatOfAllPushes) {
+  for (const bool in_rank_order : {false, true}) {
+    StoreSpec spec = spec_of(2, 0);
+    spec.in_rank_order = in_rank_order;
+    StoreSubject store(spec, {1});
+    constexpr int kPushes = 65'536;
+    for (int i = 0; i < kPushes; ++i) {
+      ASSERT_EQ(store.push(0, 1, 0, 3), Verdict::kFolded);
+      store.remove(0);
+      ASSERT_EQ(store.join(0), 1u);
+    }
+    ASSERT_EQ(store.push(1, 1, 0, 0), Verdict::kFolded);
+    ASSERT_EQ(store.push(0, 1, 0, 3), Verdict::kCompleted);
+    EXPECT_EQ(store.value(0), 3.0f * (kPushes + 1) / (kPushes + 2));
+  }
+}
+
 TEST(StoreMembers, TheDeadPushAndPullNothingMore) {
   StoreSubject store(spec_of(2, 1), {1});
   store.pull(1, 0, 0);

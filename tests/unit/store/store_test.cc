@@ -285,6 +285,25 @@ TEST(Store, AClocksRateIsThatOfTheFirstPushInTheBlockAndTheNextClockHasItsOwn) {
 }
 
 // The kernel gives a page at its first use, which takes longer than a packet may.
+// As many come in days from a thousand workers, and in an hour from one that means no good.
+TEST(Store, AChunkIsUpdatedOnAfterMoreUpdatesThan32BitsCount) {
+  StoreSpec spec = spec_of(1, 1);
+  spec.max_elems = 1;
+  agg::StoreShard store(spec, ShardId{0}, 1, nullptr, UINT32_MAX);
+  const float delta = 1;
+  const auto push = [&](Step iteration) {
+    return store.push({.rank = Rank{0},
+                       .iteration = iteration,
+                       .rate = 1,
+                       .block_chunks = 1,
+                       .values = {reinterpret_cast<const std::uint8_t*>(&delta), sizeof delta}});
+  };
+  ASSERT_EQ(push(0), Verdict::kCompleted);
+  EXPECT_EQ(push(1), Verdict::kCompleted);
+  EXPECT_EQ(push(2), Verdict::kCompleted);
+  EXPECT_EQ(store.parameters(0)[0], 3);
+}
+
 TEST(Store, AllOfItsMemoryIsTouchedBeforeTheFirstPacket) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "what the sanitizer notes of memory has pages of its own";
