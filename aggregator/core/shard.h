@@ -145,7 +145,7 @@ class Shard {
     wire::PartialSum sum;                   // of the head and the payload
     Priority priority;
   };
-  struct ActiveSlice {  // a stream with results to send; served in turn, one slot each
+  struct ActiveSlice {  // a stream with results to send; served in turn, one slot each at most
     Job* job = nullptr;
     StreamId stream{};
   };
@@ -272,6 +272,7 @@ class Shard {
   std::array<ActiveSlice, kMaxJobs * kStreamCount> active_{};  // ring
   std::size_t active_head_ = 0;
   std::size_t active_count_ = 0;
+  std::uint32_t sent_in_turn_ = 0;  // by the first of them
   std::vector<ShardEvent> events_;
   std::size_t event_count_ = 0;
   bool sweep_pending_ = false;

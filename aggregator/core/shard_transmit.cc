@@ -12,6 +12,9 @@ namespace sluice::agg {
 namespace {
 
 constexpr std::uint32_t kResultsPerReply = 8;
+// That a job's stream sends before the next one has its turn. Fewer would prepare most results
+// twice.
+constexpr std::uint32_t kDatagramsPerTurn = 32;
 
 bool beyond_credit(const Flow& flow) noexcept { return newer(flow.next_number, flow.credit); }
 
@@ -88,9 +91,17 @@ std::size_t Shard::poll_results(std::span<Transmit> burst, TimeNs now) noexcept 
     const ResultPart part{.slot_index = slot_index,
                           .chunks = sums != nullptr ? sums->head_chunks : 0};
     if (slot.state == SlotState::kComplete) {
-      count += fan_out(job, front.stream, part, burst.subspan(count), now);
+      const std::size_t room =
+          std::min<std::size_t>(burst.size() - count, kDatagramsPerTurn - sent_in_turn_);
+      const std::size_t sent = fan_out(job, front.stream, part, burst.subspan(count, room), now);
+      count += sent;
+      sent_in_turn_ += static_cast<std::uint32_t>(sent);
       DCHECK(count <= burst.size() && slice.head_rank <= job.spec.world_size);
-      if (slice.head_rank < job.spec.world_size) return count;  // the burst is full
+      if (slice.head_rank < job.spec.world_size) {
+        if (sent_in_turn_ < kDatagramsPerTurn) return count;  // the burst is full
+        next_active(true);
+        continue;
+      }
     }
     // Every member was served (or the slot was reopened before it could be): next slot, next
     // stream.
@@ -103,6 +114,7 @@ std::size_t Shard::poll_results(std::span<Transmit> burst, TimeNs now) noexcept 
 // Who was first in the ring has had its turn, and stands behind the others if it has `more`.
 void Shard::next_active(bool more) noexcept {
   CHECK(active_count_ != 0);
+  sent_in_turn_ = 0;
   const ActiveSlice front = active_[active_head_];
   active_head_ = (active_head_ + 1) % active_.size();
   --active_count_;

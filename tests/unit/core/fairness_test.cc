@@ -97,6 +97,27 @@ TEST_F(Fairness, OneProbeALoopForEverythingDoesNotStarveAnotherJob) {
   EXPECT_LE(loops, 1280 / kDatagramsPerLoop * 5 / 4);
 }
 
+// Two of 512 ranks go on alone, so that each slot is opened anew before a loop has sent its result
+// to an eighth of them.
+TEST_F(Fairness, AWideJobWhoseSlotsAreOpenedAnewMeanwhileDoesNotKeepItsTurn) {
+  harness = std::make_unique<Harness>(
+      HarnessOptions{.world_size = 512, .chunk_count = 1, .policy = fixed_k(1)});
+  harness->pass_full_steps();
+  add_other_job(64);
+  Step step = kFullSteps;
+  int results = 0;
+  for (ChunkIndex chunk = 0; chunk < 64; ++chunk) {
+    contribute_to_other(chunk);
+    for (const Step last = step + 2 * kAsyncWindow; step < last;) {
+      ++step;
+      for (const std::uint16_t rank : {0, 1}) harness->contribute<float>(rank, step, 0, {1});
+    }
+    results += loop().others_datagrams;
+  }
+  EXPECT_EQ(results, 64) << "one a loop, each in the loop in which it was complete";
+  EXPECT_GT(harness->shard(0).results_overwritten(), 64u);
+}
+
 // A result that completes meanwhile waits for them all.
 TEST_F(Fairness, RepliesAloneSoonLetTheLcoreReceiveAgain) {
   ask_with(1, 64);
