@@ -225,7 +225,7 @@ class GradientStream final : public Stream {
   void finish_unwanted(ChunkIndex first, std::uint64_t chunks, TimeNs now);
   void confirm_departures(std::uint16_t shard) noexcept;
   void advance_open_step(Step open_step, TimeNs now) noexcept;
-  void add_to_report(const wire::Packet& packet, std::uint16_t members) noexcept;
+  void add_to_report(const wire::Packet& packet, ChunkIndex chunk, std::uint16_t members) noexcept;
 
   const SessionOptions& options_;
   const Layout layout_;

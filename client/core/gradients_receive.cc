@@ -102,7 +102,7 @@ Verdict GradientStream::take_result(const wire::Packet& packet, ChunkIndex chunk
     ++link_.counters.duplicate_results;
     return Verdict::kDuplicate;
   }
-  add_to_report(packet, members);
+  add_to_report(packet, chunk, members);
   trace_.result(span.tensor, current,
                 {.k = body.k, .first_us = body.first_age_us, .complete_us = body.complete_age_us},
                 flow.rtt().shortest_ns(), now);
@@ -113,11 +113,13 @@ Verdict GradientStream::take_result(const wire::Packet& packet, ChunkIndex chunk
   return chunk_done(span.tensor, now);
 }
 
-void GradientStream::add_to_report(const wire::Packet& packet, std::uint16_t members) noexcept {
+void GradientStream::add_to_report(const wire::Packet& packet, ChunkIndex chunk,
+                                   std::uint16_t members) noexcept {
   const auto& body = packet.body<wire::ResultHeader>();
   StepReport& report = open_report_;
   DCHECK(report.step == 0 || report.step == body.step);
-  if (body.chunk == 0) {
+  if (members != 0 && chunk < report.first_chunk) {
+    report.first_chunk = chunk;
     report.first_members = members;
     report.first_may_count = body.may_count;
   }

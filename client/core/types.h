@@ -119,10 +119,11 @@ struct Event {
 // What the results of a finished step said. Kept for the last kReportedSteps steps.
 struct StepReport {
   Step step = 0;             // 0: none
-  std::uint16_t k = 0;       // the least of its chunks
+  std::uint16_t k = 0;       // the least of its chunks; 0: one has nobody
   std::uint64_t weight = 0;  // likewise
-  // Of its first chunk: ranks in it, and ranks that it could have had. A share of the world, equal
-  // on all ranks that have applied the step.
+  // The first of its chunks that any rank is in, the ranks in it, and ranks that it could have had:
+  // a share of the world, equal on all ranks that have applied the step. 0 when no chunk has any.
+  ChunkIndex first_chunk = UINT32_MAX;
   std::uint16_t first_members = 0;
   std::uint16_t first_may_count = 0;
   std::uint16_t mask_words = 0;

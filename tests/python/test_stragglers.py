@@ -23,13 +23,13 @@ def address():
 class Ranks:
     """All ranks of a job, joined from threads; the test then calls them in turn."""
 
-    def __init__(self, count, address, **options):
+    def __init__(self, count, address, specs=SPECS, **options):
         self.jobs = [None] * count
         failures = []
 
         def join(rank):
             try:
-                self.jobs[rank] = sluice.Job(SPECS, address, rank=rank, world_size=count,
+                self.jobs[rank] = sluice.Job(specs, address, rank=rank, world_size=count,
                                              run_id=1, **options)
             except BaseException as error:  # noqa: BLE001 - raised again below
                 failures.append(error)
@@ -180,6 +180,51 @@ def test_a_late_gradient_is_requeued_into_the_open_step(address):
             assert (array == wanted).all()
         assert jobs[0].report(4).members == (0, 2)
         assert late.stats()["requeued_chunks"] == late.stats()["late_chunks"] > 0
+
+
+def test_a_chunk_that_every_rank_passes_is_absent_on_all_and_the_step_has_a_share(address):
+    """Each rank is late with something, and waits for step 5 with that: nobody has any of 'a'."""
+    def gradient(job, name, step):
+        return job, name, numpy.full(7, 12.0 * step * (job.rank + 1), numpy.float32), job.submit
+
+    def late(job, name, _step):
+        return job, name, numpy.full(7, -1, numpy.float32), job.catch_up
+
+    def take(step, *turns):
+        """Those who bring a tensor's sum about, then those who come too late for it or pass."""
+        outputs = {}
+        for name, first, then in turns:
+            for some in first, then:
+                calls = [make(job, name, step) for job, make in some]
+                for job, _, array, call in calls:
+                    call(name, array)
+                    outputs[job.rank, name] = array
+                for job, *_ in calls:
+                    job.wait(name, timeout=30)
+        assert all(job.wait_step(timeout=30) == step for job in jobs)
+        return outputs
+
+    specs = [(name, 7, "float32") for name in "abcd"]
+    with Ranks(3, address, specs, policy="fixed", k=2, late="requeue") as jobs:
+        r0, r1, r2 = jobs
+        for step in (1, 2):
+            take(step, *((name, [(job, gradient) for job in jobs], []) for name in "abcd"))
+        f0, f1, f2, l0, l1 = (r0, gradient), (r1, gradient), (r2, gradient), (r0, late), (r1, late)
+        take(3, ("a", [f1, f2], [f0]), ("b", [f0, f2], [f1]), ("c", [f0, f2], [f1]),
+             ("d", [f1, f2], [f0]))
+        assert [job.behind() for job in jobs] == [1, 1, 0]
+        take(4, ("a", [l0, f2], [l1]), ("b", [l0, l1], [f2]), ("c", [l0, f2], [l1]),
+             ("d", [l1, f2], [l0]))
+        assert [job.behind() for job in jobs] == [1, 1, 1]
+        outputs = take(5, *((name, [(job, late) for job in jobs], []) for name in "abcd"))
+        for job in jobs:
+            assert [job.is_absent(index) for index in range(4)] == [True, False, False, False]
+            assert [outputs[job.rank, name][0] for name in "abcd"] == [-1, 48, 24, 12]
+            report = job.report(5)
+            assert report[1:5] == (0, (), (0, 1, 2), 0) and report.share == 1 / 3
+            assert job.behind() == 0
+        run = take(6, *((name, [f0, f1], [f2]) for name in "abcd"))
+        assert all((array == 72).all() for array in run.values())
 
 
 def test_a_rank_that_fell_out_of_the_window_takes_a_peers_state(address):

@@ -1,6 +1,7 @@
 """A step of k of n ranks counts k/n: in its gradients, or in the optimizer's rate."""
 
 import contextlib
+import functools
 
 import pytest
 import ranks
@@ -117,6 +118,21 @@ def test_one_step_late_is_nesterov_s_momentum_and_none_is_plain():
     optimizer, parameter = made_sgd()
     assert torch.equal(plain, moves(optimizer, parameter, gradients,
                                     lambda: _torch_share.around("momentum", optimizer, 1)))
+
+
+@pytest.mark.parametrize("place", ["gradient", "rate", "momentum", "moments", None])
+def test_a_step_in_which_nobody_had_a_gradient_moves_nothing(place):
+    from sluice import _torch_share
+    parameter = torch.nn.Parameter(torch.ones(2))
+    make = torch.optim.Adam if place == "moments" else functools.partial(
+        torch.optim.SGD, momentum=0.9)
+    optimizer = make([parameter], lr=0.1)
+    for gradient in (torch.ones(2), None):
+        parameter.grad, before = gradient, parameter.detach().clone()
+        with _torch_share.around(place, optimizer, 0.5 if gradient is not None else 0.0):
+            optimizer.step()
+        assert torch.equal(parameter, before) == (gradient is None)
+    assert optimizer.param_groups[0]["lr"] == 0.1
 
 
 @pytest.mark.parametrize("options", [

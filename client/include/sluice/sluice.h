@@ -346,14 +346,18 @@ typedef struct sluice_policy_info {
 typedef struct sluice_report {
   size_t struct_size;
   uint32_t step;
-  uint32_t k;          /* that its chunks were summed with; the least of them */
-  uint64_t weight;     /* the effective batch: total weight in the sum; the least of its chunks */
-  int32_t counted;     /* non-zero: this rank is in every chunk of it */
-  uint32_t rank_words; /* words in use: world_size / 64, rounded up */
+  uint32_t k;      /* that its chunks were summed with; the least of them. 0: all ranks had late
+                      gradients to give to the step, and none of them had any of some chunk */
+  uint64_t weight; /* the effective batch: total weight in the sum; the least of its chunks, so 0
+                      in such a step too */
+  int32_t counted; /* non-zero: this rank is in every chunk of it */
+  uint32_t rank_words;                  /* words in use: world_size / 64, rounded up */
   uint64_t in_every[SLUICE_RANK_WORDS]; /* ranks that are in every chunk */
   uint64_t in_any[SLUICE_RANK_WORDS];   /* ranks that are in at least one */
-  uint32_t first_members;               /* ranks that are in its first chunk: equal on all ranks */
-  uint32_t first_may_count;             /* that could be in it: the live ones, and those that are */
+  /* Ranks in its first chunk that has any, and ranks that could be in that: the live ones, and
+   * those that are. Equal on all ranks; 0 where no chunk has any. */
+  uint32_t first_members;
+  uint32_t first_may_count;
 } sluice_report;
 
 /* Another rank's state: see sluice_resync(). */
@@ -388,7 +392,8 @@ typedef struct sluice_result {
   uint64_t weight;     /* total weight of the contributions in the output */
   uint64_t latency_ns; /* from submission to completion */
   uint32_t step;       /* that the output belongs to */
-  int32_t absent;      /* non-zero: no rank contributed data; the output is untouched */
+  int32_t absent;      /* non-zero: no rank contributed data; the output is untouched. Where ranks
+                          contributed to parts of the tensor alone, the other parts are zero */
   int32_t non_finite;  /* non-zero: some element of the sum is NaN or infinite */
 } sluice_result;
 

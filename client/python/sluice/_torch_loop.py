@@ -50,10 +50,11 @@ class Loop:
                 such as an average of the weights that `update` keeps.
     share       where it stands that a step of k of the n live ranks counts k/n, so that a rate that
                 suits all ranks suits every k: 'gradient', or 'rate', which multiplies each
-                optimizer's lr by k/n of the step's first chunk while its step() runs; schedules and
-                state_dict() never see that. Default, with late="requeue": 'rate' for optimizers
-                that ignore the scale of gradients (Adam and its kin in torch.optim), 'gradient' for
-                the others, and one line of the logger 'sluice' that says so; without it nowhere.
+                optimizer's lr by StepReport.share, k/n of the step's first chunk that any rank is
+                in, while its step() runs; schedules and state_dict() never see that. Default, with
+                late="requeue": 'rate' for optimizers that ignore the scale of gradients (Adam and
+                its kin in torch.optim), 'gradient' for the others, and one line of the logger
+                'sluice' that says so; without it nowhere.
                 By default torch.optim.SGD with momentum, Adam and AdamW also move at once by what
                 late gradients would have moved them meanwhile, at a rate smaller by sqrt(k/n): late
                 gradients and momentum diverge at rates at which either alone does not. A late

@@ -64,7 +64,7 @@ def has_momentum(optimizer):
 def around(place, optimizer, share):
     """The context for the step() of an optimizer whose factor stands at `place`."""
     contexts = {"rate": scaled_rates, "momentum": caught_up, "moments": caught_up_moments}
-    if share == 1 or place not in contexts:
+    if share in (0, 1) or place not in contexts:  # 0: nobody had a gradient, there is none to scale
         return contextlib.nullcontext()
     return contexts[place](optimizer, share)
 

@@ -21,12 +21,13 @@ class StepReport(NamedTuple):
     """What is known about a finished step as a whole."""
 
     step: int  # from 1
-    k: int  # contributions that completed its chunks; the least of them
+    k: int  # contributions that completed its chunks; the least of them, 0: one has none
     members: tuple  # ranks that are in every chunk of the sum
     partly: tuple  # ranks that are in some chunks but not in all
-    weight: int  # the effective batch: total weight in the sum; the least of its chunks
+    weight: int  # the effective batch: total weight in the sum; the least of its chunks, as k
     counted: bool  # this rank is in every chunk
-    share: float  # of the live ranks that are in its first chunk: k/n. Equal on all ranks
+    share: float  # of the live ranks, in its first chunk that has any: k/n. Equal on all ranks; 0:
+    # no chunk has any, and all gradients are absent
 
 
 def checked_weight(weight):

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <vector>
 
+#include "tests/unit/client_core/straggler_bench.h"
+
 namespace sluice::client {
 namespace {
 
@@ -112,6 +114,40 @@ TEST(Average, KnowsInputsThatAreNotFiniteInEveryType) {
   EXPECT_FALSE(finite(std::vector<std::uint16_t>{kHalf3, 0x7C00}, Dtype::kFloat16));  // infinity
   EXPECT_TRUE(finite(std::vector<std::uint16_t>{0x7F7F, 0x0001}, Dtype::kBfloat16));
   EXPECT_FALSE(finite(std::vector<std::uint16_t>{0x3F80, 0x7FC0}, Dtype::kBfloat16));  // NaN
+}
+
+// All ranks had late gradients to give to the step, and nothing for its first chunk. Results come
+// in any order.
+TEST(Average, AStepCountsTheShareOfItsFirstChunkThatHasAnybody) {
+  Bench bench(LateMode::kRequeue);
+  Tensor mine;
+  ASSERT_TRUE(bench.session.submit(of(mine), bench.now).ok());
+  bench.sent();
+  bench.open_step = 2;
+  bench.result(1, 2, std::vector<float>(8, 12), 2, 0, kBoth, 2);
+  bench.result(1, 0, {}, 0, wire::kFlagNil, 0, 4);
+  bench.result(1, 1, std::vector<float>(16, 12), 1, 0, kWithoutMe, 4);
+  EXPECT_FALSE(bench.events().front().absent);
+  EXPECT_EQ(mine.values[0], 0) << "not its own gradient: all replicas have the same";
+  EXPECT_EQ(mine.values[16], 3) << "1 of 4 ranks";
+  EXPECT_EQ(mine.values[32], 6);
+  const StepReport* report = bench.session.report(1);
+  ASSERT_NE(report, nullptr);
+  EXPECT_EQ(report->k, 0);
+  EXPECT_EQ(report->weight, 0u);
+  EXPECT_EQ(report->in_every[0], 0u);
+  EXPECT_EQ(report->in_any[0], kBoth);
+  EXPECT_EQ(report->first_members, 1);
+  EXPECT_EQ(report->first_may_count, 4);
+
+  Tensor nobodys;
+  const std::vector<float> before = nobodys.values;
+  bench.open_step = 3;
+  for (const ChunkIndex chunk : {0, 1, 2}) bench.result(2, chunk, {}, 0, wire::kFlagNil, 0, 4);
+  ASSERT_TRUE(bench.catch_up(nobodys).ok());
+  EXPECT_TRUE(bench.events().front().absent);
+  EXPECT_EQ(nobodys.values, before);
+  EXPECT_EQ(bench.session.report(2)->first_members, 0);
 }
 
 }  // namespace

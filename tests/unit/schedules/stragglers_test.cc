@@ -1,5 +1,6 @@
 // Schedules of stragglers in jobs that sum the fastest k: how far behind, what they pull, what is
 // requeued, and that nobody waits for them.
+#include <algorithm>
 #include <map>
 #include <set>
 
@@ -236,6 +237,86 @@ TEST_F(Stragglers, k_changes_every_step_over_four_shards) {
   std::set<std::uint16_t> closers;
   for (const auto& [step, shard] : last_shard) closers.insert(shard);
   EXPECT_EQ(closers.size(), 4u);
+}
+
+// Steps that the test submits, of one chunk a tensor.
+class ByHand : public Straggling {
+ protected:
+  struct Part {
+    std::uint16_t rank = 0;
+    bool late = false;  // it catches up; else it has a gradient
+  };
+  // Those who bring a sum about, then those who come too late for it or have nothing for it.
+  struct Turn {
+    std::uint32_t tensor = 0;
+    std::vector<Part> first, then;
+  };
+
+  void give(const Part& part, Step step, std::uint32_t tensor) {
+    Worker& worker = world().worker(0, part.rank);
+    const JobPlan& plan = world().plan(0);
+    for (std::uint64_t i = 0; i < plan.tensors[tensor].elem_count; ++i)
+      store_element(Dtype::kFloat32, plan.gradient(Rank{part.rank}, step, tensor, i),
+                    worker.input(tensor) + 4 * i);
+    ASSERT_TRUE(worker.session()
+                    .submit({.tensor = tensor,
+                             .input = part.late ? nullptr : worker.input(tensor),
+                             .output = worker.output(tensor),
+                             .contribute = !part.late},
+                            world().now())
+                    .ok());
+    worker.pump(world().now());
+  }
+  bool has(const Part& part, Step step, std::uint32_t tensor) {
+    return std::ranges::any_of(world().worker(0, part.rank).log(), [&](const auto& event) {
+      return event.kind == Kind::kTensorDone && event.step == step && event.tensor == tensor;
+    });
+  }
+  void take(Step step, const std::vector<Turn>& turns) {
+    for (const Turn& turn : turns)
+      for (const std::vector<Part>& parts : {turn.first, turn.then}) {
+        for (const Part& part : parts) give(part, step, turn.tensor);
+        for (const Part& part : parts)
+          ASSERT_TRUE(world().run_until([&] { return has(part, step, turn.tensor); },
+                                        world().now() + kSecond))
+              << "rank " << part.rank << " step " << step << " tensor " << turn.tensor;
+      }
+  }
+};
+
+// Every rank waits for step 5 with a gradient that was late in another chunk than the first. Then
+// nobody has anything for the first one, and none of them is the last that could.
+TEST_F(ByHand, a_chunk_that_every_rank_passes_closes_as_empty_and_the_step_has_a_share) {
+  JobPlan plan = fastest(3, 2, 6, {64, 64, 64, 64}, LateMode::kRequeue);
+  plan.manual = true;
+  const RunIndex run = world().add_run(plan);
+  start_all(run);
+  const Part r0{0}, r1{1}, r2{2}, late0{0, true}, late1{1, true}, late2{2, true};
+  for (const Step step : {1, 2})
+    for (const std::uint32_t tensor : {0, 1, 2, 3}) take(step, {{tensor, {r0, r1, r2}, {}}});
+  take(3, {{0, {r1, r2}, {r0}}, {1, {r0, r2}, {r1}}, {2, {r0, r2}, {r1}}, {3, {r1, r2}, {r0}}});
+  take(4, {{0, {late0, r2}, {late1}},
+           {1, {late0, late1}, {r2}},
+           {2, {late0, r2}, {late1}},
+           {3, {late1, r2}, {late0}}});
+  for (const std::uint16_t rank : {0, 1, 2})
+    EXPECT_EQ(world().worker(run, rank).session().behind(), 1u) << "rank " << rank;
+  for (const std::uint32_t tensor : {0, 1, 2, 3}) take(5, {{tensor, {late0, late1, late2}, {}}});
+  const Oracle::Summed* empty = world().oracle().result(run, StreamId::kGradients, 5, 0);
+  ASSERT_NE(empty, nullptr);
+  EXPECT_TRUE(empty->nil && empty->mask.empty());
+  EXPECT_EQ(empty->weight, 0u);
+  for (const std::uint16_t rank : {0, 1, 2}) {
+    const client::StepReport* report = world().worker(run, rank).session().report(5);
+    ASSERT_NE(report, nullptr);
+    EXPECT_EQ(report->k, 0);
+    EXPECT_EQ(report->first_members, 1) << "of the first chunk that somebody had";
+    EXPECT_EQ(report->first_may_count, 3);
+    for (const LoggedEvent& event : world().worker(run, rank).log())
+      if (event.kind == Kind::kTensorDone && event.step == 5)
+        EXPECT_EQ(event.absent, event.tensor == 0) << event.tensor;
+  }
+  for (const std::uint32_t tensor : {0, 1, 2, 3}) take(6, {{tensor, {r0, r1}, {r2}}});
 }
 
 }  // namespace
