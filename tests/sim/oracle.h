@@ -114,7 +114,8 @@ class Oracle {
   std::uint64_t first_contributions() const { return first_contributions_; }
   std::uint64_t requeued_counted() const { return requeued_counted_; }
   std::uint64_t results_without_somebody() const { return results_without_somebody_; }
-  std::uint64_t collectives_done() const { return collectives_done_; }  // one a rank
+  std::uint64_t results_of_nobody() const { return results_of_nobody_; }  // of gradients
+  std::uint64_t collectives_done() const { return collectives_done_; }    // one a rank
   std::uint64_t collectives_failed() const { return collectives_failed_; }
 
  private:
@@ -243,6 +244,7 @@ class Oracle {
   std::uint64_t first_contributions_ = 0;
   std::uint64_t requeued_counted_ = 0;
   std::uint64_t results_without_somebody_ = 0;
+  std::uint64_t results_of_nobody_ = 0;
   std::uint64_t collectives_done_ = 0;
   std::uint64_t collectives_failed_ = 0;
 };

@@ -113,6 +113,7 @@ void Oracle::on_result(Run& run, const Party& to, const wire::Packet& packet, co
     check_piece_members(run, mask, body);
     return check_piece(run, mask, body, payload);
   }
+  results_of_nobody_ += mask.empty();
   check_members(run, mask, body);
   check_share(run, mask, body);
   check_gradient(run, summed, body, payload);

@@ -333,6 +333,8 @@ SwarmOptions draw_swarm(std::uint64_t seed) {
   }
   for (std::size_t i = 0; i < options.jobs.size(); ++i)
     draw_momentum(mix(seed, i, 0x30E7), options.jobs[i].plan);
+  for (std::size_t i = 0; i < options.jobs.size(); ++i)
+    let_be_late_in_parts(mix(seed, i, 0x9A55), options.jobs[i].plan);
   draw_trials(seed, options);
   draw_store(seed, options);
   for (std::size_t i = 0; i < options.jobs.size(); ++i)

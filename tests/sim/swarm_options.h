@@ -118,6 +118,7 @@ struct SwarmOptions {
 // Jobs of even seeds tolerate stragglers, but for some; those of odd seeds are synchronous.
 SwarmOptions draw_swarm(std::uint64_t seed);
 void let_tolerate_stragglers(Random& random, SwarmJob& job, TimeNs faults_stop_at);
+void let_be_late_in_parts(std::uint64_t seed, JobPlan& plan);
 // Now and then one job has more than 64 ranks.
 void let_be_many(Random& random, SwarmOptions& options);
 void draw_trials(std::uint64_t seed, SwarmOptions& options);

@@ -316,6 +316,7 @@ class Swarm {
               std::string(kVerdictInfo[i].label) + ": " + std::to_string(count) + " packets\n";
     outcome_.requeued = world_.oracle().requeued_counted();
     outcome_.partial_results = world_.oracle().results_without_somebody();
+    outcome_.empty_results = world_.oracle().results_of_nobody();
     outcome_.contributions_due = world_.oracle().first_contributions();
     for (const auto& worker : world_.workers()) {
       if (options_.keep_log) outcome_.log += worker->describe_log();

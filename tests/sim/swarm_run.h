@@ -23,6 +23,7 @@ struct SwarmOutcome {
   std::uint64_t retransmissions = 0;
   std::uint64_t probes = 0;
   std::uint64_t partial_results = 0;  // without some rank
+  std::uint64_t empty_results = 0;    // of chunks that all ranks have passed
   std::uint64_t requeued = 0;         // chunks that count in a later step
   std::uint64_t caught_up = 0;        // steps that a worker applied without having computed
   std::uint64_t resyncs = 0;

@@ -100,6 +100,23 @@ void let_tolerate_stragglers(Random& random, SwarmJob& job, TimeNs faults_stop_a
     }
 }
 
+// Between two tensors the ranks take about as long as for a step, in an order of their own: each is
+// late in other chunks than the others. Now and then all of them wait for a step with something
+// late, and some chunk has nobody's.
+void let_be_late_in_parts(std::uint64_t seed, JobPlan& plan) {
+  Random random(seed);
+  const bool learns = plan.session.schedule.policy == client::Schedule::kProphet;
+  if (!plan.requeues() || learns || plan.world_size() < 3 || plan.world_size() > 64 ||
+      !random.one_in(2))
+    return;
+  plan.random_order = true;
+  for (RankPlan& rank : plan.ranks) {
+    rank.compute_max_ns = pick(random, std::array{kMillisecond, 5 * kMillisecond});
+    rank.step_delay_ns = kMillisecond;
+    rank.jitter_ns = 0;
+  }
+}
+
 std::string describe_stragglers(const SwarmJob& job) {
   const PolicyOptions& policy = job.plan.session.policy;
   std::ostringstream out;

@@ -97,6 +97,8 @@ void Worker::check_report(Step step) {
   if (report == nullptr) return violation(where + " is missing");
   std::uint16_t k = UINT16_MAX;
   std::uint64_t weight = UINT64_MAX;
+  std::uint16_t members = 0;  // of the first chunk that has any
+  std::uint16_t may_count = 0;
   RankSet in_every = RankSet::below(kMaxWorkers);
   RankSet in_any;
   for (ChunkIndex chunk = 0; chunk < layout.chunk_count(); ++chunk) {
@@ -105,6 +107,10 @@ void Worker::check_report(Step step) {
     if (result == nullptr) return violation("step " + std::to_string(step) + " has no result");
     k = std::min(k, result->k);
     weight = std::min(weight, result->weight);
+    if (members == 0 && !result->mask.empty()) {
+      members = static_cast<std::uint16_t>(result->mask.count());
+      may_count = result->may_count;
+    }
     in_every &= result->mask;
     in_any |= result->mask;
   }
@@ -113,6 +119,10 @@ void Worker::check_report(Step step) {
     violation(where + " says k " + std::to_string(report->k) + " weight " +
               std::to_string(report->weight) + ", the results k " + std::to_string(k) + " weight " +
               std::to_string(weight) + ", or other ranks");
+  if (report->first_members != members || report->first_may_count != may_count)
+    violation(where + " says that " + std::to_string(report->first_members) + " of " +
+              std::to_string(report->first_may_count) + " ranks are in it, the first result that " +
+              "has any " + std::to_string(members) + " of " + std::to_string(may_count));
 }
 
 std::size_t Worker::count(client::Event::Kind kind) const {
