@@ -59,7 +59,8 @@ struct StepRecord {
 
   // The same record for a slot that the ranks of `passed_words` have nothing for. Each of them
   // takes a place among the k, else n - k stragglers and a pass would stop a step; but never the
-  // last one, so that a result has somebody's gradient.
+  // last one, so that a result has somebody's gradient. Nobody is left when all have passed: then
+  // the slot is complete without any.
   StepRecord without(const std::uint64_t* passed_words, std::size_t word_count) const noexcept {
     StepRecord rest = *this;
     for (std::size_t word = 0; word < word_count; ++word) {
