@@ -9,7 +9,8 @@ mkdir -p "$2"
 out=$(realpath "$2")
 scratch=$(mktemp -d) # setuptools writes beside its input
 trap 'rm -rf "$scratch"' EXIT
-cp -r "$(dirname "$(realpath "$0")")/." "$scratch"
+here=$(dirname "$(realpath "$0")")
+cp -r "$here/." "$here/../../LICENSE" "$scratch"
 cd "$scratch"
 "${3:-/usr/bin/python3}" -B -c 'import sys
 from setuptools import build_meta

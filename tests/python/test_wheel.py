@@ -1,8 +1,12 @@
 """The wheel: built without a network, installed into a fresh venv, it brings its library along."""
 
+import email
 import os
+import re
 import subprocess
 import sys
+import zipfile
+from pathlib import Path
 
 import pytest
 from conftest import BUILD, ROOT
@@ -42,6 +46,32 @@ def environment():
     keep = {key: value for key, value in os.environ.items()
             if not key.startswith(("SLUICE", "PYTHON"))}
     return keep
+
+
+@pytest.mark.usefixtures("library")
+def test_the_wheel_has_a_name_of_its_own_and_says_to_users_what_it_is(tmp_path):
+    wheel = Path(quiet(ROOT / "client" / "python" / "build_wheel.sh", BUILD, tmp_path,
+                       sys.executable).strip())
+    assert wheel.name.startswith("sluice_net-0.")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        about = [name for name in names if name.endswith(".dist-info/METADATA")]
+        metadata = email.message_from_bytes(archive.read(about[0]))
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"sluice"}
+    assert any(name.endswith("/LICENSE") for name in names)
+    assert (metadata["Name"], metadata["License"]) == ("sluice-net", "Apache-2.0")
+    assert metadata["Author"] == "The Sluice authors"
+    assert "Operating System :: POSIX :: Linux" in metadata.get_all("Classifier")
+    assert "sluice.torch.attach(model" in metadata.get_payload()
+    assert "setup.py" not in metadata.get_payload(), "a page for users, not for contributors"
+
+
+def test_no_text_tells_users_to_install_somebody_elses_distribution():
+    files = [path for path in (ROOT / "client" / "python").rglob("*")
+             if path.suffix in (".py", ".md", ".toml")]
+    for path in [*files, ROOT / "README.md"]:
+        wrong = re.search(r"pip install[^\n]*['\" ]sluice(\[|['\"\s]|$)", path.read_text())
+        assert not wrong, f"{path}: {wrong.group(0)}"
 
 
 @pytest.mark.usefixtures("library")

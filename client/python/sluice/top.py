@@ -56,7 +56,7 @@ def run(options):
         from sluice import _top_live
     except ImportError as error:
         print(f"sluice top needs {error.name}: apt install python3-rich python3-prometheus-client, "
-              "or pip install 'sluice[top]'", file=sys.stderr)
+              "or pip install rich prometheus-client", file=sys.stderr)
         return 1
     try:
         urls = [metrics_url(address) for address in
