@@ -41,6 +41,16 @@ def test_a_missing_library_is_an_error_that_names_every_place():
     assert "./run build" in done.stdout and done.stdout.count("\n") == 1
 
 
+def test_a_library_that_is_there_and_does_not_load_is_named_first(tmp_path):
+    (tmp_path / "libsluice.so").write_bytes(b"no ELF file")
+    done = python("import sluice\n"
+                  "try: sluice.Job([('a', 1, 'float32')], 'inproc://x', rank=0, world_size=1)\n"
+                  "except sluice.LibraryNotFound as error: print(error)",
+                  SLUICE_LIBRARY=str(tmp_path))
+    assert done.stdout.startswith(f"{tmp_path}/libsluice.so is there and does not load: "), done
+    assert "not found" not in done.stdout and "Install what it lacks" in done.stdout
+
+
 def test_another_library_is_refused_by_name():
     done = python("import sluice\n"
                   "try: sluice.Job([('a', 1, 'float32')], 'inproc://x', rank=0, world_size=1)\n"

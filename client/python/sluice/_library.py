@@ -38,7 +38,7 @@ def _files(place):
 
 
 def _open():
-    tried = []
+    tried, broken = [], ""
     for place, why in places():
         files = _files(place)
         if not files:
@@ -47,10 +47,14 @@ def _open():
             try:
                 return ctypes.CDLL(path), path
             except OSError as error:
+                # Of one that is on the linker's path or not, only the linker knows.
+                if os.path.exists(path) or not str(error).startswith(path):
+                    broken = broken or f"{path} is there and does not load: {error}. "
                 tried.append(f"{path} ({why}): {error}")
     raise errors.LibraryNotFound(
-        "libsluice was not found. Build it with './run build' or set SLUICE_LIBRARY to the file. "
-        "Looked at: " + "; ".join(tried))
+        (f"{broken}Install what it lacks, or another build of it. " if broken else
+         "libsluice was not found. Build it with './run build' or set SLUICE_LIBRARY to the file. ")
+        + "Looked at: " + "; ".join(tried))
 
 
 def load():
