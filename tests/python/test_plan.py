@@ -141,9 +141,6 @@ def test_what_makes_no_sense_is_refused(capsys):
               "--wire", "int8"]
     assert command_line.main(narrow) == 2
     assert "leave out --wire, or give --dtype float32" in capsys.readouterr().err
-    missing = ["plan", "--workers", "4", "--link", "1", "--cores", "1", "--build-dir", "/nowhere"]
-    assert command_line.main(missing) == 1
-    assert "or give --box-ns and --worker-ns" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("dtype, wire", [
@@ -158,3 +155,24 @@ def test_the_costs_are_measured_with_a_real_appliance(dtype, wire, monkeypatch):
     # A copy of a chunk takes tens of nanoseconds; no packet takes a tenth of a millisecond.
     assert 50 < costs.box_ns < 100_000
     assert 50 < costs.worker_ns < 100_000
+
+
+def test_costs_that_were_measured_beside_other_programs_say_so(capsys, monkeypatch):
+    cores = os.cpu_count()
+    times = iter([(0.0, 0.0, 0.0), (2.0 + 5.0 * cores, 2.0, 10.0),
+                  (0.0, 0.0, 0.0), (2.0 + 0.5 * cores, 2.0, 10.0)])
+    monkeypatch.setattr(plan, "machine_times", lambda: next(times))
+    monkeypatch.setattr(plan, "self_test", lambda *_given, **_named: COSTS)
+    monkeypatch.setattr(plan.demo, "find_appliance", lambda _folder: "sluiced")
+    for busy in (True, False):
+        assert command_line.main(["plan", "--workers", "2", "--link", "1", "--cores", "1"]) == 0
+        told = "other programs took 50% of this machine's cores, which makes them too high"
+        assert (told in capsys.readouterr().out) == busy
+
+
+def test_without_a_sluiced_it_says_where_it_looked_and_how_to_give_costs(capsys, tmp_path):
+    assert command_line.main(["plan", "--workers", "2", "--link", "1", "--cores", "1",
+                              "--build-dir", str(tmp_path)]) == 1
+    told = capsys.readouterr().err
+    assert f"there is no sluiced at {tmp_path}/dataplane/sluiced or at {tmp_path}/sluiced" in told
+    assert "install its Debian package" in told and "--box-ns 200 --worker-ns 600" in told

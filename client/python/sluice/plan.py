@@ -26,6 +26,7 @@ SELF_TEST_BYTES = 8 << 20  # a rank and step
 SELF_TEST_S = 2.0
 SELF_TEST_RANKS = 8  # at most: two cost a box two thirds of what eight do, each, and four 0.87
 _JOIN_S = 20
+_BUSY = 0.15  # of all cores, by other programs
 
 
 def process_cpu_ns(pid):
@@ -105,6 +106,21 @@ def self_test(binary, dtype, mtu=1500, seconds=SELF_TEST_S, wire="float32", work
                        worker_ns=(after[1] - before[1]) / packets)
 
 
+def machine_times():
+    """(seconds that this machine's cores have worked, those of this process and its children, now).
+    """
+    with open("/proc/stat") as file:
+        user, nice, system, _idle, _waiting, *others = map(int, file.readline().split()[1:9])
+    ticks = user + nice + system + sum(others)
+    return ticks / os.sysconf("SC_CLK_TCK"), sum(os.times()[:4]), time.monotonic()
+
+
+def others_share(before, after):
+    """The share of this machine's cores that other programs took between two machine_times()."""
+    worked, own, passed = (end - start for start, end in zip(before, after))
+    return max(0.0, (worked - own) / (passed * os.cpu_count()))
+
+
 def _positive(kind):
     def parse(text):
         value = kind(float(text)) if kind is int else kind(text)
@@ -156,14 +172,20 @@ def run(options):
     source = "given"
     costs = model.Costs(options.box_ns or 0.0, options.worker_ns or 0.0)
     if options.box_ns is None or options.worker_ns is None:
+        begun = machine_times()
         try:
             measured = self_test(demo.find_appliance(options.build_dir), options.dtype, options.mtu,
                                  wire=options.wire, workers=options.workers)
         except (demo.DemoError, errors.Error) as error:
-            print(f"plan: no self-test: {error}; or give --box-ns and --worker-ns", file=sys.stderr)
+            print(f"plan: the costs were not measured here: {error}. Or give them, for example "
+                  "--box-ns 200 --worker-ns 600", file=sys.stderr)
             return 1
+        busy = others_share(begun, machine_times())
         source = "measured here over vhost-user" + \
             ("" if options.box_ns is None and options.worker_ns is None else ", or given")
+        if busy > _BUSY:
+            source += (f", while other programs took {busy:.0%} of this machine's cores, which "
+                       "makes them too high: measure again when it rests")
         costs = model.Costs(options.box_ns or measured.box_ns,
                             options.worker_ns or measured.worker_ns)
     print(model.words(model.plan(question, costs), source))

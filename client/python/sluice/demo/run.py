@@ -44,18 +44,20 @@ class _Stopped(Exception):
 def find_appliance(build_dir):
     """The path of sluiced: in the build folder, beside the source tree's, or installed."""
     places = []
+    source_tree = Path(__file__).resolve().parents[4]
     if build_dir:
         places = [Path(build_dir) / "dataplane" / "sluiced", Path(build_dir) / "sluiced"]
-    else:
-        places = [Path(__file__).resolve().parents[4] / "build" / "dataplane" / "sluiced"]
+    elif (source_tree / "CMakeLists.txt").exists():
+        places = [source_tree / "build" / "dataplane" / "sluiced"]
     for place in places:
         if place.is_file():
             return str(place.resolve())
     installed = shutil.which("sluiced")
     if installed and not build_dir:
         return installed
-    raise DemoError("there is no sluiced at " + " or ".join(map(str, places)) +
-                    ": build it with './run build', or give --build-dir")
+    looked = [f"at {place}" for place in places] + ([] if build_dir else ["on the PATH"])
+    raise DemoError(f"there is no sluiced {' or '.join(looked)}: install its Debian package, build "
+                    "it with './run build', or give --build-dir")
 
 
 def check_packages():
