@@ -108,7 +108,7 @@ def test_keep_going_lets_the_other_ranks_finish(tmp_path):
         "sluice launch: 2 of 3 ranks finished; failed: rank 0 (exited with status 3)")
 
 
-def test_the_closing_line_names_every_rank_that_failed_and_the_status_is_the_firsts(tmp_path):
+def test_the_closing_line_names_who_failed_first_and_then_the_others(tmp_path):
     done = launch(tmp_path, "import os, sys, time\n"
                   "rank = int(os.environ['RANK'])\n"
                   "if rank == 2: open(sys.argv[1], 'w'); os.kill(os.getpid(), 9)\n"
@@ -117,8 +117,8 @@ def test_the_closing_line_names_every_rank_that_failed_and_the_status_is_the_fir
                   script_arguments=(tmp_path / "failing",))
     assert done.returncode == 128 + 9
     assert done.stderr.splitlines()[-1] == (
-        "sluice launch: 1 of 3 ranks finished; failed: rank 0 (exited with status 4), "
-        "rank 2 (was killed by SIGKILL)")
+        "sluice launch: 1 of 3 ranks finished; failed: rank 2 (was killed by SIGKILL), "
+        "then rank 0 (exited with status 4)")
 
 
 @pytest.mark.parametrize("options", [(), ("--keep-going",), ("--restart", "2")])

@@ -284,8 +284,10 @@ class Launcher:
             text += "; restarted: " + ", ".join(
                 f"rank {rank.rank} ({_plural(rank.restarts, 'time')})" for rank in again)
         if failed:
-            text += "; failed: " + ", ".join(
-                rank.outcome() for rank in sorted(failed, key=lambda rank: rank.rank))
+            # The others may have failed for want of the first.
+            text += f"; failed: {failed[0].outcome()}"
+            later = sorted(failed[1:], key=lambda rank: rank.rank)
+            text += ", then " * bool(later) + ", ".join(rank.outcome() for rank in later)
         self._err.end_bar()
         self._err.line("sluice launch: ", text)
 
