@@ -180,6 +180,7 @@ class Jobs {
   ControlResult join(const Request& request);
   ControlResult challenge(const Request& request) const;
   ControlResult refuse(const Request& request, const Refusal& refusal, bool proven) const;
+  Refusal wrong_secret(const JoinRequest& asked) const;
   void ask_members(JobEntry& entry, const JoinRequest& asked);
   ControlResult prepare(const JobEntry& entry, const Request& request) const;
   ControlResult preparing(const Request& request, std::uint8_t percent) const;

@@ -53,15 +53,8 @@ ControlResult Jobs::join(const Request& request) {
   // A nonce that is not ours belongs to another address or to the appliance before its restart: an
   // honest worker simply proves itself again.
   if (!wire::same_digest(server_nonce(request), join.server_nonce)) return challenge(request);
-  if (!wire::same_digest(wire::join_proof(secret_, request.rank().value, join), join.proof)) {
-    const Refusal refusal{
-        .code = wire::RefuseCode::kBadSecret,
-        .text = text("wrong secret for job '%s': rank %u at %s has another one than the appliance, "
-                     "or none (secret, SLUICE_SECRET)",
-                     printable(asked.name()).c_str(), unsigned{request.rank().value},
-                     std::string(request.origin.address).c_str())};
-    return refuse(request, refusal, false);
-  }
+  if (!wire::same_digest(wire::join_proof(secret_, request.rank().value, join), join.proof))
+    return refuse(request, wrong_secret(asked), false);
 
   JobEntry* entry = find(asked.name(), join.ordinal);
   JobDecision decision = decide_job(asked, options_, entry, usage(asked), clock_);
@@ -96,6 +89,24 @@ ControlResult Jobs::join(const Request& request) {
                                 kMaxJobs)},
                   true);
   return take_rank(*entry, asked, request);
+}
+
+Refusal Jobs::wrong_secret(const JoinRequest& asked) const {
+  const char* difference =
+      "another one than the appliance has: give the appliance's as the option `secret` (only "
+      "Python reads SLUICE_SECRET)";
+  if (options_.secret.empty())
+    difference =
+        "one, and the appliance has none: give none, or the appliance one "
+        "(appliance.secret_file)";
+  else if (wire::same_digest(wire::join_proof("", asked.rank.value, asked.join), asked.join.proof))
+    difference =
+        "none, and the appliance has one: give it as the option `secret` (only Python reads "
+        "SLUICE_SECRET)";
+  return {.code = wire::RefuseCode::kBadSecret,
+          .text = text("wrong secret for job '%s': rank %u at %s gave %s",
+                       printable(asked.name()).c_str(), unsigned{asked.rank.value},
+                       std::string(asked.address).c_str(), difference)};
 }
 
 // Another run wants the job's name. Dead processes' hosts answer a ping with a hint, living ones

@@ -94,8 +94,23 @@ TEST_F(Join, RepeatedWithTheSameNonceGetsTheSameAnswer) {
 TEST_F(Join, WithAWrongSecretIsRefusedNamingJobRankAndAddress) {
   Worker worker{.rank = 1, .secret = "open"};
   EXPECT_THAT(refusal_of(worker, RefuseCode::kBadSecret),
-              AllOf(HasSubstr("'digits'"), HasSubstr("rank 1"), HasSubstr("10.0.0.3:40000")));
+              AllOf(HasSubstr("'digits'"), HasSubstr("rank 1"), HasSubstr("10.0.0.3:40000"),
+                    HasSubstr("gave another one than the appliance has")));
   EXPECT_EQ(jobs.memory_bytes(), 0u);
+}
+
+TEST_F(Join, WithASecretToAnApplianceWithoutOneOrTheOtherWayRoundIsToldSo) {
+  Worker silent{.rank = 1, .secret = ""};
+  EXPECT_THAT(refusal_of(silent, RefuseCode::kBadSecret),
+              AllOf(HasSubstr("rank 1 at 10.0.0.3:40000 gave none, and the appliance has one"),
+                    HasSubstr("option `secret`"), HasSubstr("only Python reads SLUICE_SECRET")));
+  JobsOptions open = options();
+  open.secret.clear();
+  restart(open);
+  Worker worker{.rank = 1, .secret = "sesame"};
+  EXPECT_THAT(refusal_of(worker, RefuseCode::kBadSecret),
+              AllOf(HasSubstr("rank 1 at 10.0.0.3:40000 gave one, and the appliance has none"),
+                    HasSubstr("appliance.secret_file")));
 }
 
 TEST_F(Join, ProvenFromAnotherAddressIsChallengedAgain) {
