@@ -2,6 +2,8 @@
 // the error's text. Included by abi*.cc only.
 #pragma once
 
+#include <cxxabi.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -11,6 +13,7 @@
 #include <string>
 
 #include "client/abi_options.h"
+#include "client/cancellation.h"
 #include "client/include/sluice/sluice.h"
 #include "client/job.h"
 
@@ -25,12 +28,14 @@ std::string& last_error();
 // Keeps the text for sluice_last_error().
 sluice_status remember(const Status& status);
 
-// What a body throws, but for a lack of memory, as a Status.
+// What a body throws, but for a lack of memory and a cancelled thread's unwinding, as a Status.
 template <class Body>
 Status caught(Body body) {
   try {
     return body();
   } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const abi::__forced_unwind&) {
     throw;
   } catch (const std::exception& error) {
     return {StatusCode::kInternal, error.what()};
@@ -39,9 +44,10 @@ Status caught(Body body) {
   }
 }
 
-// Runs the body of a call: no exception leaves it.
+// Runs the body of a call: no exception leaves it. Not noexcept, for a cancelled thread does.
 template <class Body>
-sluice_status guarded(Body body) noexcept {
+sluice_status guarded(Body body) {
+  const HeldCancellation held;
   try {
     Status status = caught(body);
     return status.ok() ? SLUICE_OK : remember(status);
@@ -52,7 +58,7 @@ sluice_status guarded(Body body) noexcept {
 
 // The same for a call on a job that must exist and belong to this process.
 template <class Body>
-sluice_status guarded(sluice_job* job, Body body) noexcept {
+sluice_status guarded(sluice_job* job, Body body) {
   return guarded([&]() -> Status {
     if (job == nullptr) return {StatusCode::kInvalidArgument, "job is NULL"};
     if (job->impl->is_forked()) {

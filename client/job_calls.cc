@@ -209,11 +209,13 @@ Status Job::resync(std::int32_t timeout_ms, const ReceivedState*& state) {
   if (!status.ok()) return status;
   shared_.wake();
   resyncing_ = true;
-  status = wait(
-      lock, timeout_ms,
-      [&] { return !shared_.ended() && (session.has_state() || !session.resync_failure().ok()); },
-      [] { return std::string("resync"); });
-  resyncing_ = false;
+  {
+    const Finally over{[this] { resyncing_ = false; }};
+    status = wait(
+        lock, timeout_ms,
+        [&] { return !shared_.ended() && (session.has_state() || !session.resync_failure().ok()); },
+        [] { return std::string("resync"); });
+  }
   if (!status.ok()) return status;
   if (!session.has_state()) return session.resync_failure();
   state_ = session.take_state(monotonic_now());

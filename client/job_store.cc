@@ -107,9 +107,11 @@ Status Job::wait_pull(LayerIndex layer, std::int32_t timeout_ms) {
   } else {
     ++pulls_awaited_;
     store->suspend(true, begun_ns);
+    const Finally over{[&] {
+      now = monotonic_now();
+      store->suspend(--pulls_awaited_ != 0, now);
+    }};
     status = wait(lock, timeout_ms, ready, what);
-    now = monotonic_now();
-    store->suspend(--pulls_awaited_ != 0, now);
   }
   if (status.ok() && trace_ != nullptr)
     trace_->returned(store->first_tensor(layer), now, now - begun_ns);

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "client/cancellation.h"
 #include "client/clock.h"
 #include "client/job.h"
 
@@ -13,9 +14,19 @@ namespace sluice::client {
 
 inline constexpr DurationNs kWaitSlice = 100 * kMillisecond;
 
+// What is to be done after a wait, also when the thread that waits is cancelled.
+template <class Do>
+struct Finally {
+  Do act;
+  ~Finally() { act(); }
+};
+template <class Do>
+Finally(Do) -> Finally<Do>;
+
 // Waits with the lock held until ready(), the job's end, the timeout or an interruption; what is
 // ready counts although the job has ended meanwhile, unless ready() says otherwise. `what` says in
-// words what is waited for; it is asked only when that is told.
+// words what is waited for; it is asked only when that is told. A thread that is cancelled unwinds
+// within kWaitSlice.
 template <class Ready, class What>
 Status Job::wait(Lock& lock, std::int32_t timeout_ms, Ready ready, What what) {
   if (ready()) return {};
@@ -28,6 +39,7 @@ Status Job::wait(Lock& lock, std::int32_t timeout_ms, Ready ready, What what) {
   const TimeNs deadline = timeout_ms < 0 ? kNever : start + timeout_ms * kMillisecond;
   TimeNs asked_ns = start;
   for (;;) {
+    HeldCancellation::act();
     const TimeNs now = monotonic_now();
     if (now >= deadline) {
       std::string text = place_ + what() + ": not done in time";

@@ -23,6 +23,8 @@
  *  - Strings are UTF-8, ended by a zero byte, and copied: they need not outlive the call.
  *  - After fork() every job is inert in the child: calls return SLUICE_FORKED and touch nothing;
  *    the child's copies of the sockets are closed. Join again in the child when it shall take part.
+ *  - A thread that is cancelled (pthread_cancel) leaves a call that waits within 0.1 s, as an
+ *    interruption would end it; other calls it carries out first.
  *  - The library writes no output unless the environment variable SLUICE_LOG is error, warn, info
  *    or debug (then to standard error), a log callback is set, or a trace is asked for
  *    (options.trace_dir).
