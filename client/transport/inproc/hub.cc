@@ -1,5 +1,6 @@
 #include "client/transport/inproc/hub.h"
 
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -16,6 +17,25 @@ namespace {
 
 constexpr std::size_t kQueueSlots = 1024;
 constexpr std::size_t kIpUdpBytes = wire::kIpv4Bytes + wire::kUdpBytes;
+
+// The hubs of this process, by name. The child of a fork begins with none: the threads that drive
+// its parent's do not exist there, and one of them may have held a hub's mutex.
+struct Hubs {
+  std::mutex mutex;
+  std::map<std::string, std::weak_ptr<Hub>> by_name;
+};
+
+Hubs& hubs() {
+  static Hubs* const instance = [] {
+    ::pthread_atfork([] { hubs().mutex.lock(); }, [] { hubs().mutex.unlock(); },
+                     [] {
+                       hubs().by_name.clear();
+                       hubs().mutex.unlock();
+                     });
+    return new Hubs;
+  }();
+  return *instance;
+}
 
 }  // namespace
 
@@ -61,11 +81,10 @@ std::size_t InprocQueue::pop(std::span<std::uint8_t> out) noexcept {
 Hub::Hub(const std::string& secret) : appliance_(options_inside(secret)) {}
 
 std::shared_ptr<Hub> Hub::find(const std::string& name, const std::string& secret) {
-  static std::mutex mutex;
-  static std::map<std::string, std::weak_ptr<Hub>> hubs;
+  auto& [mutex, by_name] = hubs();
   const std::lock_guard lock(mutex);
-  std::erase_if(hubs, [](const auto& other) { return other.second.expired(); });
-  std::weak_ptr<Hub>& entry = hubs[name];
+  std::erase_if(by_name, [](const auto& other) { return other.second.expired(); });
+  std::weak_ptr<Hub>& entry = by_name[name];
   std::shared_ptr<Hub> hub = entry.lock();
   if (!hub) {
     hub = std::make_shared<Hub>(secret);

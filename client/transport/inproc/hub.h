@@ -48,7 +48,7 @@ class Hub {
  public:
   explicit Hub(const std::string& secret);
 
-  // The hub of that name, made if there is none.
+  // This process's hub of that name, made if there is none.
   static std::shared_ptr<Hub> find(const std::string& name, const std::string& secret);
 
   std::shared_ptr<InprocQueue> attach(std::size_t mtu_bytes);

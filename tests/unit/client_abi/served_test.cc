@@ -1,4 +1,4 @@
-// An appliance that a worker serves by UDP, on the loopback interface.
+// Appliances inside a worker: one that it serves by UDP, on the loopback interface; one of its own.
 #include "client/transport/inproc/served.h"
 
 #include <arpa/inet.h>
@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <future>
@@ -17,6 +19,7 @@
 #include "client/clock.h"
 #include "client/fork.h"
 #include "client/job.h"
+#include "client/transport/inproc/hub.h"
 
 namespace sluice::client {
 namespace {
@@ -214,6 +217,18 @@ TEST_F(Lingering, GoesOnForMembersThatAskAndForNobodyElse) {
     did = close() <= 400 * kMillisecond && summed;
   }
   EXPECT_TRUE(did);
+}
+
+// Its parent's threads may hold the mutex of the parent's, and are not there to let go of it.
+TEST(Inproc, TheChildOfAForkHasAnApplianceOfItsOwn) {
+  const std::shared_ptr<Hub> parents = Hub::find("forked", "");
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) ::_exit(Hub::find("forked", "") != parents ? 0 : 1);
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(Hub::find("forked", ""), parents);
 }
 
 }  // namespace
