@@ -47,6 +47,10 @@ bool Log::wants(sluice_log_level level) const noexcept {
 
 void Log::write(sluice_log_level level, const std::string& text) const noexcept {
   if (sink_.write != nullptr && level <= sink_.level) sink_.write(sink_.user, level, text.c_str());
+  echo(level, text);
+}
+
+void Log::echo(sluice_log_level level, const std::string& text) const noexcept {
   if (static_cast<int>(level) <= stderr_level_) {
     std::fprintf(stderr, "sluice[%d] %s: %s\n", static_cast<int>(::getpid()),
                  kLevelNames[level].data(), text.c_str());

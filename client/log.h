@@ -25,6 +25,8 @@ class Log {
 
   bool wants(sluice_log_level level) const noexcept;
   void write(sluice_log_level level, const std::string& text) const noexcept;
+  // To standard error only: the application has the text already.
+  void echo(sluice_log_level level, const std::string& text) const noexcept;
 
  private:
   LogSink sink_;

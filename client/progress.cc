@@ -321,10 +321,12 @@ void Progress::tell(const Event& event) {
                       .text = text,
                       .step = event.step,
                       .at_ns = monotonic_now()});
-      if (callbacks_.stalled)
-        callbacks_.stalled(text);
-      else
+      if (!callbacks_.stalled) {
         log_.write(SLUICE_LOG_WARN, text);
+        break;
+      }
+      log_.echo(SLUICE_LOG_WARN, text);
+      callbacks_.stalled(text);
       break;
     case Event::Kind::kFailed: log_.write(SLUICE_LOG_DEBUG, text); break;
     case Event::Kind::kStepDone:

@@ -1,6 +1,7 @@
 #include "client/core/membership.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "aggregator/base/check.h"
@@ -16,6 +17,11 @@ constexpr DurationNs kNoticeGrace = 300 * kMillisecond;
 // A worker that was stopped (debugger, migration) for longer than this was not listening: the
 // appliance's silence counts from its return.
 constexpr DurationNs kStoppedAfter = kSecond;
+// Why ranks may be awaited there in vain.
+std::string inproc_hint(const std::string& address) {
+  if (!address.starts_with("inproc://")) return {};
+  return ": ranks of other processes cannot come to an inproc:// address, which is this process's";
+}
 
 StatusCode code_of(wire::NoticeCode code) noexcept {
   switch (code) {
@@ -50,13 +56,14 @@ void Membership::become(Phase phase) noexcept {
 void Membership::begin(const wire::Sender& identity, TimeNs now) noexcept {
   CHECK(identity.cookie != 0 && phase_ == Phase::kForming);
   identity_ = identity;
-  joined_ns_ = heard_ns_ = woke_ns_ = now;
+  joined_ns_ = grown_ns_ = heard_ns_ = woke_ns_ = now;
   send_keepalive_ = true;
   token_ = 0;
   next_send_ns_ = now + kKeepaliveInterval;
   joined_count_ = 1;
   for (std::uint16_t rank = 0; rank < options_.world_size; ++rank)
     if (rank != options_.rank.value) missing_[rank / 64] |= std::uint64_t{1} << (rank % 64);
+  std::ranges::copy(missing_, unseen_);
 }
 
 Membership::Change Membership::handle(const wire::Packet& packet, TimeNs now, Verdict& verdict) {
@@ -77,7 +84,10 @@ Membership::Change Membership::handle(const wire::Packet& packet, TimeNs now, Ve
         become(Phase::kOver);
         return Change::kLeft;
       }
-      return fail(code_of(packet.body<wire::Notice>().code), std::string(packet.text()));
+      std::string why(packet.text());
+      const std::string name = "job '" + options_.job_name + "': ";  // the place has it already
+      if (why.starts_with(name)) why.erase(0, name.size());
+      return fail(code_of(packet.body<wire::Notice>().code), std::move(why));
     }
     default: verdict = Verdict::kDuplicate; return Change::kNone;  // late answers to the join
   }
@@ -96,12 +106,13 @@ Membership::Change Membership::handle_status(const wire::Packet& packet, TimeNs 
     return Change::kNone;
   }
   CHECK(phase_ == Phase::kForming || phase_ == Phase::kRunning);
+  if (joined_count_ != body.joined_count) grown_ns_ = now;
   joined_count_ = body.joined_count;
   const bool starts = phase_ == Phase::kForming && body.state == wire::JobState::kRunning;
   if (starts) become(Phase::kRunning);
   if (phase_ == Phase::kRunning && body.state == wire::JobState::kForming) return Change::kNone;
   for (std::size_t word = 0; word < kMaskWords; ++word)
-    missing_[word] = word < packet.mask_word_count() ? packet.mask_word(word) : 0;
+    unseen_[word] &= missing_[word] = word < packet.mask_word_count() ? packet.mask_word(word) : 0;
   return starts ? Change::kStarted : Change::kNone;
 }
 
@@ -111,7 +122,10 @@ void Membership::note_wakeup(TimeNs now) noexcept {
   if (now - woke_ns_ > kStoppedAfter) {
     const DurationNs stopped_ns = now - woke_ns_;
     heard_ns_ += stopped_ns;
-    if (phase_ == Phase::kForming) joined_ns_ += stopped_ns;
+    if (phase_ == Phase::kForming) {
+      joined_ns_ += stopped_ns;
+      grown_ns_ += stopped_ns;
+    }
   }
   woke_ns_ = now;
 }
@@ -138,10 +152,7 @@ Membership::Change Membership::handle_timeout(TimeNs now) {
                                               seconds_text(now - heard_ns_) +
                                               ": look at its log, and at the network between");
   if (phase_ == Phase::kForming && now - joined_ns_ >= options_.join_timeout_ns)
-    return fail(StatusCode::kTimedOut,
-                std::to_string(joined_count_) + " of " + std::to_string(options_.world_size) +
-                    " ranks joined within " + seconds_text(now - joined_ns_) +
-                    "; missing: " + missing_ranks() + ". Start them, or look at their logs");
+    return fail(StatusCode::kTimedOut, describe_absent(now));
   if (now >= next_send_ns_) {
     send_keepalive_ = true;
     next_send_ns_ = now + kKeepaliveInterval;
@@ -204,6 +215,28 @@ bool Membership::lacks_ranks() const noexcept {
 }
 
 std::string Membership::missing_ranks() const { return list_ranks(missing_, kMaskWords); }
+
+std::string Membership::describe_forming() const {
+  return std::to_string(joined_count_) + " of " + std::to_string(options_.world_size) +
+         " ranks here; waiting for " + missing_ranks() + inproc_hint(options_.appliance_address);
+}
+
+// Ranks whose patience ended before this one's are gone because of those that never came.
+std::string Membership::describe_absent(TimeNs now) const {
+  std::uint64_t gone[kMaskWords];
+  std::size_t unseen_count = 0;
+  for (std::size_t word = 0; word < kMaskWords; ++word) {
+    gone[word] = missing_[word] & ~unseen_[word];
+    unseen_count += static_cast<std::size_t>(std::popcount(unseen_[word]));
+  }
+  std::string text = std::to_string(options_.world_size - unseen_count) + " of " +
+                     std::to_string(options_.world_size) + " ranks joined within " +
+                     seconds_text(now - joined_ns_);
+  if (unseen_count != 0) text += "; missing: " + list_ranks(unseen_, kMaskWords);
+  if (std::ranges::any_of(gone, [](std::uint64_t word) { return word != 0; }))
+    text += "; no longer here: " + list_ranks(gone, kMaskWords);
+  return text + ". Start them, or look at their logs" + inproc_hint(options_.appliance_address);
+}
 
 Membership::Change Membership::fail(StatusCode code, std::string message) {
   CHECK(code != StatusCode::kOk && failure_.ok());

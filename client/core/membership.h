@@ -45,9 +45,12 @@ class Membership {
   const Status& failure() const noexcept { return failure_; }
   // Members, as the last status said.
   std::uint16_t joined_count() const noexcept { return joined_count_; }
-  // Ranks that have not joined, or are gone, as the last status said: "2, 5 and 7".
+  // Ranks that have not joined, or are gone, as the last status said: "ranks 2, 5, 7".
   bool lacks_ranks() const noexcept;
   std::string missing_ranks() const;
+  // While the job forms: who is here and who is awaited; and when the members' number changed last.
+  std::string describe_forming() const;
+  TimeNs grown_ns() const noexcept { return grown_ns_; }
 
  private:
   enum class Phase : std::uint8_t { kForming, kRunning, kLeaving, kOver };
@@ -56,6 +59,7 @@ class Membership {
   Change fail(StatusCode code, std::string message);
   Change handle_status(const wire::Packet& packet, TimeNs now);
   void note_wakeup(TimeNs now) noexcept;
+  std::string describe_absent(TimeNs now) const;
 
   const SessionOptions& options_;
   wire::Sender identity_;
@@ -65,6 +69,7 @@ class Membership {
   std::uint64_t token_ = 0;  // of the last ping that had one; every keepalive echoes it
   bool send_leave_ = false;
   TimeNs joined_ns_ = 0;
+  TimeNs grown_ns_ = 0;
   TimeNs heard_ns_ = 0;
   TimeNs woke_ns_ = 0;
   TimeNs next_send_ns_ = kNever;  // keepalive, or the repeated leave
@@ -72,6 +77,7 @@ class Membership {
   TimeNs ended_by_ns_ = kNever;  // a status said that the job is over; its notice may follow
   std::uint16_t joined_count_ = 0;
   std::uint64_t missing_[kMaskWords] = {};
+  std::uint64_t unseen_[kMaskWords] = {};  // of a forming job: ranks that no status had as members
   Status failure_;
 };
 

@@ -337,6 +337,7 @@ void Session::handle_timeout(TimeNs now) {
   }
   CHECK(link_.joined());
   act(membership_.handle_timeout(now), now);
+  if (state_ == SessionState::kForming && now >= stall_report_due()) report_stall(now);
   if (state_ != SessionState::kRunning) return;
   transfers_.handle_timeout(now);
   work(now);
@@ -347,6 +348,7 @@ TimeNs Session::next_timeout() const noexcept {
   if (state_ == SessionState::kClosed) return kNever;
   if (state_ == SessionState::kJoining) return std::min(join_.next_timeout(), stall_report_due());
   TimeNs next_ns = membership_.next_timeout();
+  if (state_ == SessionState::kForming) return std::min(next_ns, stall_report_due());
   if (state_ != SessionState::kRunning) return next_ns;
   next_ns = std::min(next_ns, stall_report_due());
   next_ns =

@@ -15,8 +15,7 @@ constexpr DurationNs kStallRepeat = 10 * kSecond;
 Stall Session::stall(TimeNs now) const {
   if (state_ == SessionState::kJoining) return {.text = join_.describe()};
   if (state_ == SessionState::kForming)
-    return {.text = place_of(options_) +
-                    "waiting for the other ranks to join; missing: " + membership_.missing_ranks()};
+    return {.text = place_of(options_) + membership_.describe_forming()};
   if (state_ == SessionState::kClosed) return {.text = last_stall_};
   if (state_ != SessionState::kRunning) return {};
   Stall found{.stalled_ns = stalled_ns(now)};
@@ -65,6 +64,7 @@ DurationNs Session::stalled_ns(TimeNs now) const noexcept {
 TimeNs Session::stall_report_due() const noexcept {
   TimeNs progress_ns = kNever;
   if (state_ == SessionState::kJoining && join_.preparing()) progress_ns = join_.preparing_since();
+  if (state_ == SessionState::kForming) progress_ns = membership_.grown_ns();
   if (gradients_.in_progress()) progress_ns = gradients_.last_progress_ns();
   if (collectives_.in_progress())
     progress_ns = std::min(progress_ns, collectives_.last_progress_ns());

@@ -11,7 +11,7 @@ import numpy
 import pytest
 
 import sluice
-from inproc import SPECS, address, on_all_ranks  # noqa: F401 - address is a fixture
+from inproc import SPECS, address, on_all_ranks, on_threads  # noqa: F401 - address is a fixture
 from tries import about_time, within
 
 pytestmark = pytest.mark.usefixtures("library")
@@ -237,6 +237,21 @@ def test_a_forked_child_is_told_to_join_again(address):
         job.submit("bias", numpy.zeros(7, numpy.float32))
         job.end_step()
         assert job.wait_step(timeout=30) == 1
+
+
+def test_a_rank_that_waits_for_others_to_join_says_for_whom(address, caplog):
+    text = "1 of 2 ranks here; waiting for rank 1"
+
+    def work(rank):
+        deadline = time.monotonic() + 30
+        while rank == 1 and text not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.02)
+        with sluice.Job(SPECS, address, rank=rank, world_size=2, run_id=1, stall_report=0.1):
+            pass
+
+    with caplog.at_level("WARNING", logger="sluice"):
+        on_threads(work, 2)
+    assert text in caplog.text
 
 
 def test_a_stall_is_logged_with_who_is_missing(address, caplog):

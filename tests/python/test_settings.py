@@ -126,9 +126,20 @@ def test_an_option_with_a_wrong_value_is_refused_by_its_name_and_value(name, val
 def test_what_is_nearly_an_option_or_a_tensor_is_refused_with_the_right_form():
     with pytest.raises(errors.InvalidArgument, match="did you mean 'wire'"):
         sluice.Job([("w", 10, "float32")], "inproc://wrong", rank=0, world_size=1, wires="int8")
-    for tensor in ("w", ("w", 1), ("w", -1, "float32")):
+    for tensor in ("w", ("w",), ("w", -1, "float32")):
         with pytest.raises(errors.InvalidArgument, match="element count|-1 elements of tensor 'w'"):
             sluice.Job([tensor], "inproc://wrong", rank=0, world_size=1)
+
+
+@pytest.mark.usefixtures("library")
+def test_ranks_that_are_processes_are_refused_an_appliance_inside_one_of_them(monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(errors.InvalidArgument, match="inproc://one is .* inside this process.*"
+                       "2 processes, which cannot reach it: .* udp://"):
+        sluice.Job([("w", 10, "float32")], "inproc://one")
+    with sluice.Job([("w", 10, "float32")], "inproc://one", rank=0, world_size=1) as job:
+        assert job.world_size == 1
 
 
 @pytest.mark.usefixtures("library")

@@ -31,6 +31,22 @@ def test_no_appliance_is_an_error_within_five_seconds(tmp_path):
         within(seconds, 5)
 
 
+def attach_inside(rank):
+    import ddp_worker as w
+    import sluice.torch
+    try:
+        sluice.torch.attach(w.start(), "inproc://inside")
+    except sluice.InvalidArgument as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.usefixtures("library")
+def test_an_appliance_inside_one_process_is_refused_to_a_group_of_processes(tmp_path):
+    for text in ranks.run(attach_inside, 2, tmp_path):
+        assert "the process group says that there are 2 processes, which cannot reach it" in text
+
+
 def attach_with_wrong_secret(rank):
     import ddp_worker as w
     import sluice.torch

@@ -210,8 +210,9 @@ typedef void (*sluice_log_fn)(void* user, sluice_log_level level, const char* te
 /* (P) The output of `tensor` is ready (SLUICE_OK), or will not be: the job has failed, or this rank
  * has fallen behind (SLUICE_BEHIND). Once per submission. */
 typedef void (*sluice_tensor_done_fn)(void* user, uint32_t tensor, sluice_status status);
-/* (P) No progress for stall_report_ms: `text` names tensors, ranks, and when each was last heard.
- * A report, not an error; repeated every stall_report_ms while it lasts. */
+/* (P) No progress for stall_report_ms: `text` names tensors, ranks, and when each was last heard;
+ * during sluice_join() the ranks that have not come. A report, not an error; repeated every 10 s
+ * while it lasts. Written to standard error too where SLUICE_LOG asks for warnings. */
 typedef void (*sluice_stall_fn)(void* user, const char* text);
 /* Asked by blocked calls, on their own thread, every 100 ms at the latest. Non-zero: the call
  * returns SLUICE_INTERRUPTED. */

@@ -5,6 +5,7 @@ Not the interface for users (that is job.py): it knows no tensors and no setting
 
 import ctypes
 import json
+import logging
 import math
 import sys
 import threading
@@ -13,6 +14,7 @@ import weakref
 
 from sluice import _abi, errors
 
+_log = logging.getLogger("sluice")
 _SLICE_MS = 100  # Ctrl-C and close() are noticed after this long
 
 
@@ -89,9 +91,13 @@ class Handle:
         self._interrupted = _abi.InterruptedFn(
             lambda _user: int(threading.get_ident() in cancelled or None in cancelled))
         options.interrupted = self._interrupted
+        joining = [True]  # later whoever waits asks what is missing
+        stalled = options.on_stall = _abi.StallFn(
+            lambda _user, text: joining and _log.warning("%s", text.decode("utf-8", "replace")))
         self._pointer = self._join(options, tensors)
+        joining.clear()
         self._finalizer = weakref.finalize(
-            self, _close, library, self._pointer, stats_file, (alive, self._interrupted))
+            self, _close, library, self._pointer, stats_file, (alive, self._interrupted, stalled))
 
     def _join(self, options, tensors):
         pointer = ctypes.c_void_p()

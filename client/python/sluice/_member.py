@@ -20,6 +20,8 @@ class Member:
         self.rank = _settings.rank(options.rank, address)
         self.world_size = _settings.world_size(options.world_size, address)
         self.address = _settings.address(address, self.rank)
+        if options.rank is None:
+            _settings.check_inproc(self.address, self.world_size, "the environment (WORLD_SIZE)")
         self.name = _settings.job_name(options.job)
         self.label = _settings.job_label(self.name, options.ordinal)
         page = _settings.metrics()
@@ -29,14 +31,8 @@ class Member:
         self._asked = options.struct(library, rank=self.rank, world_size=self.world_size,
                                      address=self.address.encode(), job_name=self.name.encode(),
                                      **resolved)
-        try:
-            self._handle = Handle(library, self._asked, self._structs(), self._held,
-                                  _settings.stats_file(self.rank))
-        except errors.TimedOut as error:
-            if not self.address.startswith("inproc://"):
-                raise
-            raise errors.TimedOut(f"{error}. Ranks of other processes cannot come to an inproc:// "
-                                  "address, which is this process's") from None
+        self._handle = Handle(library, self._asked, self._structs(), self._held,
+                              _settings.stats_file(self.rank))
         _page.show(self, page)
 
     def _structs(self):

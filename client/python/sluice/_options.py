@@ -105,8 +105,8 @@ class Options:
     chunk_bytes  gradient bytes per packet, a multiple of 64; 0: the most that mtu carries.
     connect_timeout, join_timeout, silence_timeout, stall_report
                  seconds: until the appliance must have answered; until all ranks must have
-                 joined; until a silent appliance is given up; until a step without progress is
-                 reported (a warning of the logger 'sluice').
+                 joined; until a silent appliance is given up; until a step without progress, or
+                 ranks that do not come, are reported (a warning of the logger 'sluice').
     """
 
     job: Optional[str] = None

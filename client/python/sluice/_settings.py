@@ -151,6 +151,15 @@ def address(given, rank, env=os.environ):
     return expand(text, rank, env)
 
 
+def check_inproc(address, count, said_by):
+    """Refuses an appliance inside this process to ranks that are processes of their own."""
+    if count > 1 and address.startswith("inproc://"):
+        raise errors.InvalidArgument(
+            f"{address} is an appliance inside this process, but {said_by} says that there are "
+            f"{count} processes, which cannot reach it: give the address of a running sluiced, "
+            "udp://HOST")
+
+
 def local_address(given, rank, env=os.environ):
     text = given or env.get("SLUICE_LOCAL_ADDRESS")
     return expand(text, rank, env) if text else None

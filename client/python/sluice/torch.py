@@ -263,6 +263,9 @@ def _agree_on_run_id(group, timeout, place):
 
 def _join_stock(named, group, address, job, rank, world_size, options):
     """On a process group of all ranks: every step needs all of them."""
+    if rank is None:
+        _settings.check_inproc(_settings.address(address, dist.get_rank(group)),
+                               dist.get_world_size(group), "the process group")
     is_whole = world_size in (None, dist.get_world_size(group))
     if options.get("run_id") is None and is_whole and dist.get_backend(group) in ("gloo", "nccl"):
         place = "cpu" if dist.get_backend(group) == "gloo" else named[0][1].device

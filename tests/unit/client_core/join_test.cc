@@ -8,6 +8,8 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 using wire::PacketType;
 
 TEST(Join, ProvesTheSecretOverTheChallengeAndPadsEveryRequest) {
@@ -288,6 +290,57 @@ TEST(Membership, NamesTheRanksThatDidNotJoinInTime) {
   EXPECT_THAT(status.message(), AllOf(HasSubstr("5 of 8"), HasSubstr("ranks 2, 5, 7")));
 }
 
+TEST(Membership, ReportsWhoIsAwaitedOnceNobodyHasComeForFiveSeconds) {
+  SessionOptions options = Scripted::default_options();
+  options.world_size = 3;
+  Scripted bench(options);
+  bench.sent();
+  bench.challenge();
+  bench.sent();
+  bench.accept();
+  std::vector<std::string> reports;
+  const auto wait = [&](DurationNs duration_ns, std::uint16_t joined, std::uint64_t missing) {
+    for (const TimeNs end_ns = bench.now + duration_ns; bench.now < end_ns;) {
+      bench.status(wire::JobState::kForming, joined, missing);
+      bench.pass(250 * kMillisecond);
+      for (const Event& event : bench.events())
+        if (event.kind == Event::Kind::kStalled) reports.push_back(event.status.message());
+    }
+  };
+  wait(4 * kSecond, 1, 0b101);
+  wait(4750 * kMillisecond, 2, 0b100);
+  EXPECT_THAT(reports, IsEmpty());
+  wait(500 * kMillisecond, 2, 0b100);
+  ASSERT_THAT(reports, SizeIs(1));
+  EXPECT_THAT(reports[0], AllOf(HasSubstr("10.0.0.1:7700"),
+                                HasSubstr("2 of 3 ranks here; waiting for rank 2")));
+  wait(9 * kSecond, 2, 0b100);
+  EXPECT_THAT(reports, SizeIs(1));
+  wait(kSecond, 2, 0b100);
+  EXPECT_THAT(reports, SizeIs(2));
+}
+
+// Of three ranks that wait for one that never comes, the first to give up is not its fellow.
+TEST(Membership, TellsRanksThatNeverCameFromThoseThatGaveUpWaiting) {
+  SessionOptions options = Scripted::default_options();
+  options.world_size = 4;
+  options.join_timeout_ns = 3 * kSecond;
+  options.appliance_address = "inproc://here";
+  Scripted bench(options);
+  bench.sent();
+  bench.challenge();
+  bench.sent();
+  bench.accept();
+  for (int i = 0; i < 13; ++i) {
+    bench.status(wire::JobState::kForming, i < 11 ? 3 : 1, i < 11 ? 0b0100 : 0b1101);
+    bench.pass(250 * kMillisecond);
+  }
+  EXPECT_THAT(bench.failure().message(),
+              AllOf(HasSubstr("3 of 4 ranks joined within 3.0 s; missing: rank 2; no longer here: "
+                              "ranks 0, 3."),
+                    HasSubstr("ranks of other processes cannot come to an inproc:// address")));
+}
+
 TEST(Membership, FailsNamingTheAddressWhenTheApplianceFallsSilent) {
   Scripted bench;
   bench.start();
@@ -313,10 +366,10 @@ TEST(Membership, EndsWithTheNoticesText) {
   Scripted bench;
   bench.start();
   bench.answer_text(wire::Notice{.code = wire::NoticeCode::kMemberDied, .rank = 0},
-                    "rank 0 at 10.0.0.2 died");
+                    "job 'job': rank 0 at 10.0.0.2 died");
   const Status status = bench.failure();
   EXPECT_EQ(status.code(), StatusCode::kPeerLost);
-  EXPECT_THAT(status.message(), HasSubstr("rank 0 at 10.0.0.2 died"));
+  EXPECT_EQ(status.message(), "job 'job' rank 1 at 10.0.0.1:7700: rank 0 at 10.0.0.2 died");
   EXPECT_TRUE(bench.sent().empty());
 }
 
