@@ -30,6 +30,16 @@ def test_the_mean_of_integer_gradients_is_exact_and_in_place(address):
             assert (bias == numpy.arange(7) * 10).all()
 
 
+def test_a_tensor_without_a_type_is_float32(address):
+    def work(job):
+        values = numpy.full(7, job.rank, numpy.float32)
+        job.submit("v", values)
+        job.wait_step(timeout=30)
+        return job.tensors[0].dtype, values.tolist()
+
+    assert on_all_ranks(work, 2, address, [("v", 7)]) == [("float32", [0.5] * 7)] * 2
+
+
 def test_a_weight_that_is_no_number_of_samples_is_refused(address):
     def work(job):
         bias = numpy.ones(7, numpy.float32)

@@ -26,9 +26,9 @@ class Job(Member, Stragglers):
     """One worker of one job. Constructing it joins and waits until all ranks have joined.
 
     tensors      list of (name, element count, dtype) in registration order, equal on all ranks.
-                 dtype: 'float32', 'float16', 'bfloat16', or NumPy's or torch's name for one. With
-                 a fourth member, True, it travels as it is, whatever `wire` and `prune` say: what
-                 is no gradient; with a fifth it is never pruned.
+                 dtype: 'float32' (default), 'float16', 'bfloat16', or NumPy's or torch's name for
+                 one. With a fourth member, True, it travels as it is, whatever `wire` and `prune`
+                 say: what is no gradient; with a fifth it is never pruned.
     address      'udp://HOST[:PORT]', 'vhost://HOST[:PORT]/SOCKET', 'inproc://NAME',
                  'bcube://N,K[?...]'; default SLUICE_ADDRESS. '{rank}' is replaced by the rank.
     options      keywords, the fields of `sluice.Options`: job, rank, world_size, policy, ...
@@ -68,10 +68,11 @@ class Job(Member, Stragglers):
     def _registered(tensors):
         specs = []
         for index, entry in enumerate(tensors):
-            if not isinstance(entry, (tuple, list)) or not 3 <= len(entry) <= 5:
+            if not isinstance(entry, (tuple, list)) or not 2 <= len(entry) <= 5:
                 raise errors.InvalidArgument(
                     f"tensor {index} is {entry!r}: give (name, element count, dtype)")
-            name, elem_count, dtype, exact, dense = (*entry, False, False)[:5]
+            defaults = ("float32", False, False)
+            name, elem_count, dtype, exact, dense = (*entry, *defaults[len(entry) - 2:])
             name = str(index) if name is None else str(name)
             what = f"{elem_count!r} elements of tensor '{name}'"
             elem_count = _settings.whole(what, elem_count, 1, 1 << 48)
