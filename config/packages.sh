@@ -14,12 +14,49 @@ packages_of() {
   done <config/packages
 }
 
+# Lines of the first file that the second lacks.
+without() {
+  LC_ALL=C comm -23 <(LC_ALL=C sort -u "$1") <(LC_ALL=C sort -u "$2")
+}
+
+# dpkg and apt are asked for all packages in one call: each takes half a second in a container.
 missing_packages() {
-  local name
-  packages_of "$@" | sort -u | while IFS= read -r name; do
-    [[ $(dpkg-query -W -f='${Status}' "$name" 2>/dev/null) == "install ok installed" ]] ||
-      printf '%s\n' "$name"
-  done
+  local names
+  mapfile -t names < <(packages_of "$@")
+  without <(printf '%s\n' "${names[@]}") <(
+    # shellcheck disable=SC2016 # dpkg expands it
+    dpkg-query -W -f='${Package} ${db:Status-Status}\n' "${names[@]}" 2>/dev/null |
+      sed -n 's/ installed$//p'
+  )
+}
+
+# Of each package that apt knows a line: its name, and the KiB to download and when installed.
+apt_facts() {
+  # Size is in bytes, Installed-Size in KiB.
+  { LC_ALL=C apt-cache show --no-all-versions "$@" 2>/dev/null || true; } | awk '
+    function tell() { if (name != "") print name, download, installed; name = "" }
+    /^Package:/ { tell(); name = $2 }
+    /^Size:/ { download = $2 / 1024 }
+    /^Installed-Size:/ { installed = $2 }
+    END { tell() }'
+}
+
+# The packages are those of Debian 12 and 13. Said before anything is fetched.
+check_release() {
+  local id version name
+  [[ -r /etc/os-release ]] || return 0
+  { read -r id && read -r version && read -r name; } < <(
+    # shellcheck source=/dev/null
+    source /etc/os-release
+    printf '%s\n' "${ID:-}" "${VERSION_ID:-}" "${PRETTY_NAME:-}"
+  )
+  case $id:$version in
+    debian:12 | debian:13) ;;
+    debian:[0-9] | debian:1[01])
+      die "this is $name, and its compiler and DPDK are too old: build on Debian 12 or 13, for
+  example in a container" ;;
+    *) say "run: this is ${name:-a system without a name}; what was tried is Debian 12 and 13" ;;
+  esac
 }
 
 # Fills as_root with what goes before a command that needs root; fails when there is no way.
@@ -38,20 +75,15 @@ size() {
   }'
 }
 
+# list_sizes FACTS NAME...
 list_sizes() {
-  local name plan
+  local name download installed plan
   say "Debian packages that are missing:"
   printf '  %-24s %12s %12s\n' package download installed
-  for name in "$@"; do
-    # Size is in bytes, Installed-Size in KiB.
-    LC_ALL=C apt-cache show --no-all-versions "$name" 2>/dev/null | awk '
-      /^Size:/ { download = $2 / 1024 }
-      /^Installed-Size:/ { installed = $2 }
-      END { print download, installed }' |
-      while read -r download installed; do
-        printf '  %-24s %12s %12s\n' "$name" "$(size "$download")" "$(size "$installed")"
-      done
-  done
+  while read -r name download installed; do
+    printf '  %-24s %12s %12s\n' "$name" "$(size "$download")" "$(size "$installed")"
+  done <<<"$1"
+  shift
   plan=$(LC_ALL=C apt-get install --print-uris --no-install-recommends --yes -q "$@" 2>/dev/null) ||
     return 0
   say "With what they depend on: $(grep -c "^'" <<<"$plan") files to fetch."
@@ -81,23 +113,23 @@ without_services() {
 
 # Installs what the groups lack. Debian only; elsewhere the compiler says what is missing.
 need_packages() {
-  local names reply name can_install=yes
+  local names reply facts can_install=yes
   if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     say "run: no apt here; the packages of config/packages ($*) must be installed by other means"
     return 0
   fi
   mapfile -t names < <(missing_packages "$@")
   [[ ${#names[@]} -gt 0 ]] || return 0
+  check_release
   find_root || can_install=no
-  for name in "${names[@]}"; do
-    if [[ $can_install == yes && -z $(apt-cache show "$name" 2>/dev/null) ]]; then
-      say "The package lists don't know $name: updating them."
-      "${as_root[@]}" apt-get update -q </dev/null ||
-        die "apt-get update failed; see its message above"
-      break
-    fi
-  done
-  list_sizes "${names[@]}"
+  facts=$(apt_facts "${names[@]}")
+  if [[ $can_install == yes && $(grep -c . <<<"$facts") -lt ${#names[@]} ]]; then
+    say "The package lists don't know all of ${names[*]}: updating them."
+    "${as_root[@]}" apt-get update -q </dev/null ||
+      die "apt-get update failed; see its message above"
+    facts=$(apt_facts "${names[@]}")
+  fi
+  list_sizes "$facts" "${names[@]}"
   [[ $can_install == yes ]] || die "installing them needs root, and there is no sudo. As root:
   apt-get update && apt-get install --no-install-recommends ${names[*]}"
   if [[ -t 0 && ${assume_yes:-no} == no ]]; then

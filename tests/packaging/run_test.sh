@@ -8,6 +8,7 @@ tree=$WORK/tree
 mkdir -p "$tree/config" "$tree/client/python/sluice" "$tree/build/client" "$WORK/bin"
 cp "$SOURCE/run" "$tree/run"
 cp "$SOURCE"/config/packages{,.sh} "$tree/config/"
+sed -i "s|/etc/os-release|$WORK/os-release|g" "$tree/config/packages.sh"
 touch "$tree/build/client/libsluice.so"
 cd "$tree"
 unset CI
@@ -18,9 +19,12 @@ stand_in() {
 }
 # All is installed but g++ and what $WORK/missing names; an ordinary user with sudo.
 touch "$WORK/missing" "$WORK/log"
-stand_in dpkg-query "grep -qx -- \"\${@: -1}\" '$WORK/missing' || printf 'install ok installed'"
-# shellcheck disable=SC2016 # the stand-in expands it
-stand_in apt-cache 'printf "Package: %s\nSize: 2048\nInstalled-Size: 4096\n" "${@: -1}"'
+stand_in dpkg-query "echo dpkg-query >>'$WORK/log'
+for name in \"\${@:3}\"; do
+  grep -qx -- \"\$name\" '$WORK/missing' || printf '%s installed\n' \"\$name\"
+done"
+stand_in apt-cache "echo apt-cache >>'$WORK/log'
+printf 'Package: %s\nSize: 2048\nInstalled-Size: 4096\n\n' \"\${@:3}\""
 stand_in apt-get "printf 'apt-get %s\n' \"\$*\" >>'$WORK/log'"
 stand_in sudo "printf 'sudo %s\n' \"\$*\" >>'$WORK/log'"
 stand_in id 'echo 1000'
@@ -48,6 +52,27 @@ echo g++ >"$WORK/missing"
 expect_line "$WORK/out" '^  g\+\+ +2 KiB +4\.0 MiB$'
 expect_line "$WORK/log" '^sudo env .*apt-get install --no-install-recommends --yes -q g\+\+$'
 if grep -q 'prometheus$' "$WORK/log"; then fail "Prometheus was installed outside CI"; fi
+: >"$WORK/log"
+printf '%s\n' g++ cmake >"$WORK/missing"
+./run build </dev/null >"$WORK/out" 2>&1 || fail "two are missing: $(cat "$WORK/out")"
+expect_line "$WORK/log" '^sudo env .*apt-get install --no-install-recommends --yes -q cmake g\+\+$'
+for tool in dpkg-query apt-cache; do
+  [[ $(grep -cx "$tool" "$WORK/log") -eq 1 ]] || fail "$tool ran once a package: $(cat "$WORK/log")"
+done
+
+# --- the release: before anything is fetched
+printf 'ID=debian\nVERSION_ID="11"\nPRETTY_NAME="Debian GNU/Linux 11"\n' >"$WORK/os-release"
+: >"$WORK/log"
+if ./run build </dev/null >"$WORK/out" 2>&1; then fail "Debian 11 was accepted"; fi
+expect_line "$WORK/out" '^run: this is Debian GNU/Linux 11, .* build on Debian 12 or 13'
+if grep -q apt "$WORK/log"; then fail "asked apt on Debian 11"; fi
+printf 'ID=debian\nVERSION_ID="13"\nPRETTY_NAME="Debian GNU/Linux 13"\n' >"$WORK/os-release"
+./run build </dev/null >"$WORK/out" 2>&1 || fail "Debian 13: $(cat "$WORK/out")"
+if grep -q 'this is Debian' "$WORK/out"; then fail "Debian 13 is no surprise"; fi
+printf 'ID=ubuntu\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04"\n' >"$WORK/os-release"
+./run build </dev/null >"$WORK/out" 2>&1 || fail "Ubuntu: $(cat "$WORK/out")"
+expect_line "$WORK/out" '^run: this is Ubuntu 24.04; what was tried is Debian 12 and 13$'
+rm "$WORK/os-release"
 
 # --- sanitizers
 : >"$WORK/missing"
