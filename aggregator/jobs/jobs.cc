@@ -4,8 +4,14 @@
 
 #include "aggregator/base/check.h"
 #include "aggregator/jobs/entry.h"
+#include "aggregator/jobs/text.h"
 
 namespace sluice::agg {
+namespace {
+
+constexpr DurationNs kAwaitedAfter = 5 * kSecond;
+
+}  // namespace
 
 Jobs::Jobs(JobsOptions options)
     : options_(std::move(options)),
@@ -257,6 +263,18 @@ std::vector<MemberView> Jobs::members(JobId job, TimeNs clock_ns) const {
          .oldest_request_iterations = member.oldest_request_iterations});
   }
   return result;
+}
+
+std::string Jobs::describe_awaited(JobId job, TimeNs clock_ns) const {
+  const JobEntry* entry = job.value < entries_.size() ? entries_[job.value].get() : nullptr;
+  if (entry == nullptr || !entry->forming() || entry->unclaimed() ||
+      clock_.active_time(clock_ns) - entry->asked_ns < kAwaitedAfter)
+    return {};
+  std::array<std::uint64_t, kMaskWords> missing{};
+  for (std::uint16_t rank = 0; rank < entry->world_size(); ++rank)
+    if (!entry->member(Rank{rank}).is(MemberPhase::kJoined)) set_bit(missing.data(), Rank{rank});
+  return text("%u of %u ranks here; waiting for %s", unsigned{entry->count(MemberPhase::kJoined)},
+              unsigned{entry->world_size()}, list_ranks(missing.data(), missing.size()).c_str());
 }
 
 std::size_t Jobs::memory_bytes() const noexcept {

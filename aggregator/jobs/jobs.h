@@ -164,6 +164,9 @@ class Jobs {
   std::vector<const Job*> jobs() const;
   std::vector<JobView> views() const;
   std::vector<MemberView> members(JobId job, TimeNs now) const;
+  // Of a job that forms and to which nobody has come for 5 s: "1 of 2 ranks here; waiting for rank
+  // 1". Else empty.
+  std::string describe_awaited(JobId job, TimeNs now) const;
   std::size_t memory_bytes() const noexcept;  // with what is being made or given back
   // How often all ranks' newest contributions were looked through, the dear part of a tick.
   std::uint64_t furthest_searches() const noexcept { return furthest_searches_; }

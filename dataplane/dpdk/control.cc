@@ -94,7 +94,7 @@ std::size_t Control::loop(TimeNs now) {
   work += serve(now);
   if (now >= next_watch_ns_) {
     for (const auto& port : context_.ports) port->refresh();
-    watch_jobs();
+    watch_jobs(now);
     next_watch_ns_ = now + kWatchInterval;
   }
   run_inspections(now);

@@ -64,7 +64,7 @@ class Control {
   void handle_conflict(const wire::Frame& frame, Port& port, TimeNs now);
   void note_result(const agg::ControlResult& result, const std::string& address, TimeNs now);
   void watch_ports(TimeNs now);
-  void watch_jobs();
+  void watch_jobs(TimeNs now);
   void suspect_behind(PortIndex port, TimeNs now);
   void send(const MemberPath& path, wire::Bytes datagram);
   void run_inspections(TimeNs now);

@@ -16,13 +16,15 @@ std::string without_name(const agg::JobView& view, std::string_view notice) {
   return std::string(notice.substr(notice.starts_with(name) ? name.size() : 0));
 }
 
-std::string describe(const agg::JobView& view) {
+// `awaited`: the ranks of one that forms, once nobody has come for a while.
+std::string describe(const agg::JobView& view, const std::string& awaited) {
   const std::string name =
       "job \"" + std::string(view.name) + "\"" +
       (view.ordinal == 0 ? "" : " (model " + std::to_string(view.ordinal) + ")");
   switch (view.state) {
     case wire::JobState::kForming:
-      return name + (view.preparing ? " waits for its memory to be made" : " is forming");
+      return name + (view.preparing ? " waits for its memory to be made" : " is forming") +
+             (awaited.empty() ? "" : ": " + awaited);
     case wire::JobState::kRunning: {
       const std::string workers = name + " runs with ";
       if (view.loss.empty())
@@ -108,11 +110,15 @@ void Control::watch_ports(TimeNs now) {
   }
 }
 
-void Control::watch_jobs() {
+void Control::watch_jobs(TimeNs now) {
   std::map<std::uint16_t, std::string> seen;
   for (const agg::JobView& view : jobs_.views()) {
-    std::string text = describe(view);
+    std::string text = describe(view, jobs_.describe_awaited(view.id, now));
     const auto old = announced_.find(view.id.value);
+    // Of a job that forms, whoever comes is no line of the log, only who still does not.
+    if (old != announced_.end() && view.state == wire::JobState::kForming &&
+        old->second.starts_with(text))
+      text = old->second;
     if (old == announced_.end() || old->second != text)
       spdlog::log(
           view.notice.empty() && view.loss.empty() ? spdlog::level::info : spdlog::level::warn,

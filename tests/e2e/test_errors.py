@@ -213,6 +213,21 @@ def test_a_stalled_step_is_reported_with_the_tensors_and_ranks_that_are_missing(
         finish(worker)
 
 
+def test_a_rank_that_nobody_joins_says_for_whom_it_waits_and_so_does_the_box(lab):
+    worker = start(lab, 0, lab.url, 0, 2, job="alone", stall_report_ms=1000)
+    line = ""
+    while "STALL" not in line:
+        assert select.select([worker.stdout], [], [], 20)[0], "no report"
+        line = read_line(worker)
+        assert line, f"it ended: {finish(worker)}"
+    assert "1 of 2 ranks here; waiting for rank 1" in line
+    told = 'job "alone" is forming: 1 of 2 ranks here; waiting for rank 1'
+    log = lab.directory / "sluiced.log"
+    wait_until(lambda: told in log.read_text(errors="replace"), 20, told)
+    os.killpg(worker.pid, signal.SIGTERM)
+    finish(worker)
+
+
 @about_time
 def test_the_appliance_that_ends_tells_its_members():
     with Lab(hosts=2) as own:

@@ -155,6 +155,22 @@ TEST_F(Liveness, ADeathWhileTheJobFormsFreesTheRank) {
   EXPECT_EQ(keepalive(first).packet.mask_word(0), 0b100u);
 }
 
+TEST_F(Liveness, AFormingJobSaysWhoIsAwaitedOnceNobodyHasComeForFiveSeconds) {
+  Worker first{.rank = 0, .world_size = 3}, second{.rank = 2, .world_size = 3};
+  join(first);
+  const JobId job{first.job};
+  pass(4 * kSecond, {&first});
+  join(second);
+  pass(4900 * kMillisecond, {&first, &second});
+  EXPECT_EQ(jobs.describe_awaited(job, now), "");
+  pass(200 * kMillisecond, {&first, &second});
+  EXPECT_EQ(jobs.describe_awaited(job, now), "2 of 3 ranks here; waiting for rank 1");
+  Worker last{.rank = 1, .world_size = 3};
+  join(last);
+  pass(6 * kSecond, {&first, &second, &last});
+  EXPECT_EQ(jobs.describe_awaited(job, now), "") << "it runs";
+}
+
 TEST_F(Liveness, AFrozenMemberOfAFormingJobComesBackWhenNobodyTookItsRank) {
   Worker first{.world_size = 3}, second{.rank = 1, .world_size = 3};
   join(first);
