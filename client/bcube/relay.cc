@@ -128,6 +128,17 @@ void Relay::handle_slice(Lane& lane, const Event& event, TimeNs now) {
   --passage.in_flight;
   const std::uint32_t stage = lane.place.stage;
   const bool owns = stage < passage.stages;
+  // A sum on its way is contributed with its weight, which has 32 bits.
+  const std::uint64_t own_weight = lane.place.way == Way::kUp && owns ? passage.weight : 0;
+  if (event.weight > UINT32_MAX - own_weight)
+    return fail(
+        {StatusCode::kInvalidArgument,
+         place_of(options_) + "the weights of step " + std::to_string(tensors_.current()) +
+             " sum to " + std::to_string(event.weight + own_weight) +
+             " or more, and over a BCube of several levels to " + std::to_string(UINT32_MAX) +
+             " at most: divide all ranks' weights by one "
+             "number"},
+        now);
   if (Detour* const detour = detour_of(lane)) {
     Detour::Row& row = detour->rows()[lane.first_row + event.tensor];
     row.in_flight = false;

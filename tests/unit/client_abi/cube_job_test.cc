@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -111,6 +112,29 @@ TEST(CubeJobs, SumOverServersWhoServeEachOther) {
     });
     std::remove(file.c_str());
   }
+}
+
+TEST(CubeJobs, EndWithTheSumOfWeightsThatNoSumOnItsWayCanHave) {
+  const Cube cube{2, 2, "heavy22"};
+  std::atomic<int> told{0};
+  on_every_rank(cube.servers(), [&](std::uint32_t rank) {
+    Job job(cube.options(rank), {{"t", 40'000}});
+    std::vector<float> values(40'000, 1);
+    const Error error = error_of([&] {
+      job.barrier(kLong);  // all have joined
+      job.submit({0, values.data(), values.data(), 1u << 31});
+      job.wait(0, kLong);
+    });
+    const bool first = error.status() == SLUICE_INVALID_ARGUMENT;
+    if (first) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("the weights of step 1 sum to 4294967296"),
+                                      HasSubstr("4294967295 at most")));
+    } else {  // another one's abort may come before
+      EXPECT_EQ(error.status(), SLUICE_PEER_LOST) << error.what();
+    }
+    told += first;
+  });
+  EXPECT_GT(told, 0);
 }
 
 TEST(CubeJobs, TakeTheirRanksOfTheirDigitsAndTheWorldSizeOfTheirShape) {
