@@ -22,10 +22,10 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION net)
 # The linker's needs, and the drivers that DPDK opens by itself, which no linker sees.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_APPLIANCE_PACKAGE_DEPENDS
-    "adduser, librte-bus-vdev23, librte-bus-pci23, librte-mempool-ring23, librte-net-vhost23")
-string(APPEND CPACK_DEBIAN_APPLIANCE_PACKAGE_DEPENDS
-       ", librte-net-af-packet23, librte-net-af-xdp23")
+set(CPACK_DEBIAN_APPLIANCE_PACKAGE_DEPENDS adduser)
+foreach(driver bus-vdev bus-pci mempool-ring net-vhost net-af-packet net-af-xdp)
+  string(APPEND CPACK_DEBIAN_APPLIANCE_PACKAGE_DEPENDS ", librte-${driver}${SLUICE_DPDK_ABI}")
+endforeach()
 set(CPACK_DEBIAN_APPLIANCE_PACKAGE_RECOMMENDS "librte-meta-net")
 
 # Changed settings survive an upgrade.

@@ -3,6 +3,7 @@
 
 #include <rte_bus.h>
 #include <rte_dev.h>
+#include <rte_devargs.h>
 #include <rte_errno.h>
 #include <rte_eth_vhost.h>
 #include <rte_ethdev.h>
@@ -113,6 +114,18 @@ const char* driver_of(config::PortType type) {
   return "";
 }
 
+// DPDK finds drivers in shared libraries, each a package of its own.
+Status check_driver(const config::PortConfig& config, const std::string& device) {
+  rte_devargs found{};
+  const int result = rte_devargs_parse(&found, device.c_str());
+  std::free(found.data);  // its copy of the name
+  if (result == 0) return Status();
+  std::string package = driver_of(config.type);
+  std::ranges::replace(package, '_', '-');
+  return failed(config, std::string("DPDK has no driver ") + driver_of(config.type), ENODEV,
+                "install Debian's package librte-" + package + SLUICE_DPDK_ABI);
+}
+
 // Drivers whose other end is a hypervisor: with receive offloads a guest's frame comes as its
 // kernel left it, to be completed by a device that there is not.
 bool is_paravirtual(std::string_view driver) {
@@ -186,6 +199,7 @@ Status Port::probe() {
     if (Status status = clear_stale_socket(config_); !status.ok()) return status;
   if (config_.type != config::PortType::kPci) {
     name = driver_of(config_.type) + std::to_string(index_);
+    if (Status status = check_driver(config_, name); !status.ok()) return status;
     const std::string arguments = vdev_arguments(config_, max_frame_bytes_);
     const int result = rte_eal_hotplug_add("vdev", name.c_str(), arguments.c_str());
     if (result != 0)

@@ -135,6 +135,36 @@ def test_ports_are_described_without_serving_anybody(tmp_path):
         assert len(out.splitlines()) == 3, out
 
 
+WITHOUT_TAP = """
+drivers=$(echo "$(pkg-config --variable=libdir libdpdk)"/dpdk/pmds-*)
+cp -a "$drivers" "$1/drivers"
+rm "$1"/drivers/librte_net_tap*
+mount --bind "$1/drivers" "$drivers"
+shift
+exec "$@"
+"""
+
+
+def test_a_driver_that_is_not_installed_is_named_with_its_package(tmp_path):
+    with Lab(hosts=1) as made:
+        path = tmp_path / "appliance.toml"
+        path.touch(mode=0o600)
+        path.write_text(config_of(made))
+        sluiced = [str(BUILD / "dataplane" / "sluiced"), "--config", str(path), "--ports"]
+        process = made.popen(
+            None,
+            ["unshare", "-m", "sh", "-e", "-c", WITHOUT_TAP, "sh", str(tmp_path), *sluiced],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        out, _ = process.communicate(timeout=60)
+        assert process.returncode == 1, out
+        told = r"DPDK has no driver net_tap: .*package librte-net-tap\d+$"
+        assert re.search(told, out, re.M), out
+        assert "is the name free" not in out
+
+
 # What the driver sends frame by frame is received frame by frame: then none comes in company.
 @pytest.mark.parametrize("ipv6", [False, True])
 def test_results_leave_an_interface_of_the_kernel_in_trains(ipv6):

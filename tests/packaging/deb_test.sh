@@ -24,8 +24,10 @@ awk '$1 ~ /^-/ { print $6 }' "$WORK/contents" |
 
 dpkg-deb -f "$deb" >"$WORK/fields"
 expect_line "$WORK/fields" '^Package: sluiced$'
-expect_line "$WORK/fields" '^Depends: .*librte-net-vhost23.*libc6 \(>= '
-expect_line "$WORK/fields" '^Depends: .*librte-eal23'
+abi=$(basename "$(realpath "$(pkg-config --variable=libdir libdpdk)/librte_eal.so")")
+abi=${abi#librte_eal.so.}
+expect_line "$WORK/fields" "^Depends: .*librte-net-vhost${abi%%.*}.*libc6 \(>= "
+expect_line "$WORK/fields" "^Depends: .*librte-eal${abi%%.*}"
 dpkg-deb -e "$deb" "$WORK/control"
 expect_line "$WORK/control/conffiles" '^/etc/sluice/appliance\.toml$'
 sh -n "$WORK/control/postinst"
