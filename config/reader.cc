@@ -3,24 +3,34 @@
 #include <algorithm>
 #include <optional>
 #include <sstream>
-#include <toml.hpp>
 #include <type_traits>
 
 #include "aggregator/base/policy_text.h"
 #include "config/schema.h"
 #include "config/text.h"
+#include "config/toml.h"
 
 namespace sluice::config {
 namespace {
 
-unsigned line_of(const toml::value& value) { return value.location().line(); }
+std::string type_name(const toml::value& value) {
+  switch (value.type()) {
+    case toml::value_t::boolean: return "a boolean";
+    case toml::value_t::integer: return "an integer";
+    case toml::value_t::floating: return "a floating-point number";
+    case toml::value_t::string: return "a string";
+    case toml::value_t::array: return "an array";
+    case toml::value_t::table: return "a table";
+    default: return "a date or time";
+  }
+}
 
 // The value as the user wrote it, short enough for one line.
 std::string shown(const toml::value& value, const KeySpec& spec) {
-  if (spec.secret) return "(a " + toml::stringize(value.type()) + ", not shown)";
+  if (spec.secret) return "(" + type_name(value) + ", not shown)";
   if (value.is_table()) return "a table";
   if (value.is_array()) return "an array";
-  if (value.is_string()) return in_quotes(value.as_string().str.substr(0, 120));
+  if (value.is_string()) return in_quotes(text_of(value).substr(0, 120));
   std::ostringstream text;
   text << value;
   return text.str();
@@ -83,7 +93,7 @@ bool store_text(const std::string& text, const KeySpec& spec, T* out) {
 bool store_policy(const toml::value& value, const PolicyField& field, PolicyOptions* out) {
   std::optional<std::uint32_t> read;
   if (value.is_string())
-    read = policy_word(field, value.as_string().str);
+    read = policy_word(field, text_of(value));
   else if (value.is_integer())
     read = policy_number(field, static_cast<double>(value.as_integer()));
   else if (value.is_floating() && field.thousandths)
@@ -105,7 +115,7 @@ bool store_value(const toml::value& value, const KeySpec& spec, T* out) {
   } else if constexpr (std::is_same_v<T, PolicyOptions>) {
     return store_policy(value, policy_field(spec), out);
   } else {
-    return value.is_string() && store_text(value.as_string().str, spec, out);
+    return value.is_string() && store_text(text_of(value), spec, out);
   }
 }
 
@@ -121,18 +131,6 @@ bool store_value(const toml::value& value, const KeySpec& spec, std::optional<T>
 // Stores `value` where the row says; false when type, range or form is wrong.
 bool store(const toml::value& value, const KeySpec& spec, const Field& field) {
   return std::visit([&](auto* out) { return store_value(value, spec, out); }, field);
-}
-
-std::string type_name(const toml::value& value) {
-  switch (value.type()) {
-    case toml::value_t::boolean: return "a boolean";
-    case toml::value_t::integer: return "an integer";
-    case toml::value_t::floating: return "a floating-point number";
-    case toml::value_t::string: return "a string";
-    case toml::value_t::array: return "an array";
-    case toml::value_t::table: return "a table";
-    default: return "a date or time";
-  }
 }
 
 std::string plural(const std::string& name) { return name + (name.ends_with('s') ? "es" : "s"); }
@@ -275,24 +273,6 @@ class Reader {
   Report& report_;
 };
 
-// toml11's message is several lines of drawing: keep its first sentence and the note at the caret.
-std::string one_line(const toml::syntax_error& error) {
-  std::string text = error.what();
-  std::string note;
-  if (const std::size_t caret = text.rfind("^---"); caret != std::string::npos) {
-    note = text.substr(caret + 4);
-    note = note.substr(0, note.find('\n'));
-    while (note.starts_with(' ') || note.starts_with('-')) note.erase(0, 1);
-  }
-  text = text.substr(0, text.find('\n'));
-  if (text.starts_with("[error] ")) text.erase(0, 8);
-  if (const std::size_t colon = text.find(": ");
-      text.find("parse_") < colon || text.starts_with("toml::"))
-    text.erase(0, colon + 2);
-  if (!note.empty() && note != "here") text += ", " + note;
-  return text;
-}
-
 }  // namespace
 
 void Report::broken(const std::string& name, unsigned line, const std::string& text) {
@@ -352,10 +332,13 @@ Config read_toml(const std::string& text, const std::string& file, Report& repor
   try {
     Reader(config, report).read_root(toml::parse(stream, file));
   } catch (const toml::syntax_error& error) {
-    std::string source = error.location().line_str().substr(0, 120);
+    const Mistake mistake = mistake_of(error);
+    std::string source = mistake.source.substr(0, 120);
     std::erase_if(source, [](unsigned char c) { return c < 0x20; });
-    report.broken("", error.location().line(),
-                  "not valid TOML (" + one_line(error) + "): " + source + "; correct this line");
+    const bool has_note = !mistake.note.empty() && mistake.note != "here";
+    report.broken("", mistake.line,
+                  "not valid TOML (" + mistake.text + (has_note ? ", " + mistake.note : "") +
+                      "): " + source + "; correct this line");
   } catch (const std::exception& error) {
     // toml11 lets errors of the standard library through for some malformed numbers and dates.
     report.broken("", 1,

@@ -8,7 +8,9 @@
 namespace sluice::config {
 namespace {
 
+using testing::AnyOf;
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::StartsWith;
@@ -57,7 +59,9 @@ TEST(Loader, ANumberThatIsNotANumberIsOutOfRange) {
 
 TEST(Loader, ANumberTooLongForAnIntegerIsAnError) {
   const ConfigFile file(kGoodPort + "[limits]\njobs = 99999999999999999999\n");
-  EXPECT_THAT(file.errors(), ElementsAre(StartsWith("a.toml:6: jobs has a wrong value")));
+  EXPECT_THAT(file.errors(),
+              ElementsAre(AnyOf(StartsWith("a.toml:6: jobs has a wrong value"),  // toml11 3
+                                StartsWith("a.toml:6: not valid TOML (too large integer"))));
 }
 
 TEST(Loader, WrongTypesSayWhatIsExpected) {
@@ -164,9 +168,9 @@ TEST(Loader, AScalarWhereATableBelongsIsAnError) {
 
 TEST(Loader, BrokenTomlIsOneLineWithItsLineNumber) {
   const ConfigFile file("[appliance]\nshards =\n");
-  EXPECT_THAT(file.errors(),
-              ElementsAre("a.toml:2: not valid TOML (missing value after key-value separator '=', "
-                          "expected value, but got nothing): shards =; correct this line"));
+  EXPECT_THAT(file.errors(), ElementsAre(AllOf(StartsWith("a.toml:2: not valid TOML ("),
+                                               HasSubstr("value"),  // toml11's words
+                                               EndsWith("): shards =; correct this line"))));
 }
 
 TEST(Loader, AKeyGivenTwiceIsAnErrorAtTheSecond) {
