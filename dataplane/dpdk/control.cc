@@ -93,7 +93,7 @@ std::size_t Control::loop(TimeNs now) {
   watch_ports(now);
   work += serve(now);
   if (now >= next_watch_ns_) {
-    for (const auto& port : context_.ports) port->refresh();
+    for (const auto& port : context_.ports) port->refresh(now);
     watch_jobs(now);
     next_watch_ns_ = now + kWatchInterval;
   }

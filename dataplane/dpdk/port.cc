@@ -23,6 +23,7 @@
 
 #include "dataplane/dpdk/guest_fault.h"
 #include "dataplane/dpdk/idle_wait.h"
+#include "dataplane/dpdk/worker.h"
 
 namespace sluice::dataplane {
 namespace {
@@ -160,8 +161,8 @@ Status Port::start(rte_mempool* pool, TimeNs now, const config::Config& applianc
   const bool rests = appliance.appliance.polling == config::Polling::kAdaptive;
   bool interrupts = rests && config_.type != config::PortType::kAfPacket &&
                     config_.type != config::PortType::kAfXdp;
-  Status status = start_device(pool, interrupts);
-  if (!status.ok() && std::exchange(interrupts, false)) status = start_device(pool, false);
+  Status status = start_device(pool, interrupts, now);
+  if (!status.ok() && std::exchange(interrupts, false)) status = start_device(pool, false, now);
   if (!status.ok()) return status;
   if (lanes_.size() > 1) steer(appliance);
   find_wake_socket(before);
@@ -217,7 +218,6 @@ Status Port::make_plan() {
   if (result != 0) return failed(config_, "no device information", result, remedy_for(config_));
   const bool vhost = config_.type == config::PortType::kVhostUser;
   driver_ = info.driver_name;
-  tells_link_ = vhost || (info.dev_flags != nullptr && (*info.dev_flags & RTE_ETH_DEV_INTR_LSC));
   offers_ = {.rx_udp_checksum = (info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_UDP_CKSUM) != 0,
              .tx_udp_checksum =
                  trains_ != nullptr || (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_UDP_CKSUM) != 0,
@@ -256,12 +256,13 @@ int Port::set_up_queues(rte_mempool* pool) noexcept {
   return result;
 }
 
-Status Port::start_device(rte_mempool* pool, bool interrupts) {
+Status Port::start_device(rte_mempool* pool, bool interrupts, TimeNs now) {
   rte_eth_conf device_config{};
   // The kernel's own interfaces have theirs from whoever made them.
   const bool sets_mtu =
       config_.type == config::PortType::kPci || config_.type == config::PortType::kTap;
-  device_config.intr_conf.lsc = tells_link_;
+  // Without the interrupt of a changed link, that is: with it DPDK answers what the last interrupt
+  // stored, and cards were seen on which none comes. Only vhost tells of its peer all the same.
   device_config.intr_conf.rxq = interrupts;
   if (sets_mtu) device_config.rxmode.mtu = config_.mtu;
   if (plan_.rx == ChecksumsBy::kDevice)
@@ -277,7 +278,7 @@ Status Port::start_device(rte_mempool* pool, bool interrupts) {
     return failed(config_, "the device was not set up", result,
                   sets_mtu ? "is mtu = " + std::to_string(config_.mtu) + " too large for it?"
                            : remedy_for(config_));
-  if (device_config.intr_conf.lsc != 0) {
+  if (config_.type == config::PortType::kVhostUser) {
     const auto callback = [](std::uint16_t device, rte_eth_event_type event, void* port,
                              void* data) { return on_link_event(device, event, port, data); };
     rte_eth_dev_callback_register(device_, RTE_ETH_EVENT_INTR_LSC, callback, this);
@@ -286,7 +287,7 @@ Status Port::start_device(rte_mempool* pool, bool interrupts) {
   if (result != 0) return failed(config_, "the device did not start", result, remedy_for(config_));
   started_ = true;
   rte_eth_promiscuous_enable(device_);
-  refresh_link();
+  refresh_link(now);
   return Status();
 }
 
@@ -321,20 +322,28 @@ void Port::steer(const config::Config& appliance) noexcept {
 // it must not do while a worker arms the queue.
 int Port::on_link_event(std::uint16_t, int, void* port, void*) {
   { const std::lock_guard until_armed(static_cast<Port*>(port)->arm_mutex_); }
-  static_cast<Port*>(port)->refresh_link();
+  static_cast<Port*>(port)->refresh_link(now_ns());
   return 0;
 }
 
-void Port::refresh_link() noexcept {
+void Port::refresh_link(TimeNs now) noexcept {
   const std::lock_guard lock(link_mutex_);
   rte_eth_link link{};
   if (rte_eth_link_get_nowait(device_, &link) != 0) return;
   if (link.link_status != RTE_ETH_LINK_UP) memory_lost_ = false;
   const bool up = link.link_status == RTE_ETH_LINK_UP && !memory_lost_;
-  if (up_.exchange(up) == up) return;
+  const bool changed = up_.exchange(up) != up;
   link_counters().link_up.set(up ? 1 : 0);
-  link_counters().link_changes.add(1);
-  spdlog::info("port \"{}\" ({}) is {}", config_.name, where(config_), up ? "up" : "down");
+  link_counters().link_changes.add(changed);
+  const auto untold = link_log_.line(changed, now);
+  if (!untold) return;
+  spdlog::log(
+      memory_lost_ ? spdlog::level::err : spdlog::level::info, "port \"{}\" ({}) is {}{}{}",
+      config_.name, where(config_), up ? "up" : "down",
+      memory_lost_ ? ": its peer took away the memory that it shares, and must connect again" : "",
+      *untold == 0 ? ""
+                   : "; its link changed " + std::to_string(*untold) +
+                         " times besides since the last such line");
 }
 
 // Takes the port down whose peer has cut off the memory that it shares: what it would read there
@@ -356,10 +365,6 @@ void Port::look_for_lost_memory() noexcept {
     }
     std::free(memory);
     if (lost) {
-      spdlog::error(
-          "port \"{}\" ({}): its peer took away the memory that it shares; the port is down until "
-          "the peer connects again",
-          config_.name, where(config_));
       const std::lock_guard lock(link_mutex_);
       memory_lost_ = true;
     }
@@ -367,9 +372,9 @@ void Port::look_for_lost_memory() noexcept {
   faults_seen_ = faults;
 }
 
-void Port::refresh() noexcept {
+void Port::refresh(TimeNs now) noexcept {
   look_for_lost_memory();
-  refresh_link();  // also where the device tells: an event may be lost while it starts
+  refresh_link(now);  // vhost's too: an event may be lost while it starts
   rte_eth_stats stats{};
   if (rte_eth_stats_get(device_, &stats) == 0)
     link_counters().rx_missed.set(stats.imissed + stats.rx_nombuf);

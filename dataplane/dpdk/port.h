@@ -12,6 +12,7 @@
 
 #include "aggregator/base/status.h"
 #include "config/config.h"
+#include "dataplane/core/link_log.h"
 #include "dataplane/core/mac_table.h"
 #include "dataplane/core/port_plan.h"
 #include "dataplane/dpdk/lane.h"
@@ -44,8 +45,8 @@ class Port {
 
   bool up() const noexcept { return up_.load(std::memory_order_relaxed); }
   std::uint64_t link_changes() const noexcept { return link_counters().link_changes.read(); }
-  // Asks the device what it does not tell by itself; for the control thread, a few times a second.
-  void refresh() noexcept;
+  // Asks the device for its link and what it lost; for the control thread, a few times a second.
+  void refresh(TimeNs now) noexcept;
 
   // Sends from the front and returns how many frames left. On the worker whose queue it is.
   std::size_t transmit(std::uint16_t queue, std::span<rte_mbuf*> frames) const noexcept;
@@ -63,13 +64,13 @@ class Port {
   Status probe();
   Status make_plan();
   int set_up_queues(rte_mempool* pool) noexcept;
-  Status start_device(rte_mempool* pool, bool interrupts);
+  Status start_device(rte_mempool* pool, bool interrupts, TimeNs now);
   WokenBy find_what_wakes(bool interrupts) const noexcept;
   void open_train_socket() noexcept;
   void find_wake_socket(const std::vector<int>& before);
   void steer(const config::Config& appliance) noexcept;
   static int on_link_event(std::uint16_t device, int event, void* port, void*);
-  void refresh_link() noexcept;  // any thread
+  void refresh_link(TimeNs now) noexcept;  // any thread
   void look_for_lost_memory() noexcept;
   // The link's counters stand in the first lane's block.
   PortCounters& link_counters() const noexcept { return lanes_.front()->counters(); }
@@ -85,12 +86,12 @@ class Port {
   std::unique_ptr<TrainSocket> trains_;  // af_packet, where the kernel has them
   DeviceOffers offers_;
   PortPlan plan_;
-  bool tells_link_ = false;  // an event comes when the link changes
   bool started_ = false;
   std::mutex link_mutex_;         // asking for the link and noting the answer are one step
   mutable std::mutex arm_mutex_;  // arming, and a peer that leaves
   std::atomic<bool> up_{false};   // written under link_mutex_
   bool memory_lost_ = false;      // under link_mutex_: the peer's, until it disconnects
+  LinkLog link_log_;              // under link_mutex_
   std::uint32_t faults_seen_ = 0;
   std::vector<std::unique_ptr<Lane>> lanes_;  // one, or one a worker
 };
