@@ -16,18 +16,22 @@ constexpr std::uint32_t kLeastPackets = 2048;
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kDataRoomBytes = 2048;
 constexpr std::size_t kXdpHeadroomBytes = 256;  // the kernel's, at the front of what it fills
+// Drivers of NICs round a buffer's room down to these, and a frame that is longer comes in parts.
+constexpr std::size_t kNicStepBytes = 1024;
 
 std::size_t data_room_bytes(const config::Config& config) {
   const std::size_t frame_bytes = max_frame_bytes(config);
   // Results are written behind room for the longest headers, so that room is on top.
   std::size_t room = std::max(kDataRoomBytes, frame_bytes + wire::kMaxUdpHeaderBytes);
+  std::size_t step = 64;
   for (const config::PortConfig& port : config.ports) {
     if (port.type == config::PortType::kAfPacket)
       room = std::max(room, af_packet_frame_bytes(frame_bytes));
     if (port.type == config::PortType::kAfXdp)
       room = std::max(room, frame_bytes + kXdpHeadroomBytes);
+    if (port.type == config::PortType::kPci) step = kNicStepBytes;
   }
-  return (room + 63) / 64 * 64;
+  return (room + step - 1) / step * step;
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ std::size_t Lane::receive(Burst& burst, TimeNs now) noexcept {
       continue;
     }
     clear_offloads(packet);
-    if (packet->nb_segs > 1) {
+    if (rte_pktmbuf_linearize(packet) != 0) {  // the first buffer has no room for the rest
       counters_.drop(DropReason::kTooLong);
       rte_pktmbuf_free(packet);
       continue;

@@ -34,8 +34,9 @@ class alignas(64) Lane {  // no line of two lcores
 
   // First in each round of the owner's loop: what is enqueued until the next one came at this time.
   void begin_round(TimeNs now) noexcept { round_began_ = now; }
-  // Fills `burst` from its start and returns how many. Frames are in one piece; some may be longer
-  // than the MTU: they are not forwarded, but a join may be refused with both sizes.
+  // Fills `burst` from its start and returns how many. Frames are in one piece, also those that the
+  // device left in several buffers; some may be longer than the MTU: they are not forwarded, but a
+  // join may be refused with both sizes.
   std::size_t receive(Burst& burst, TimeNs now) noexcept;
   // Queues a frame, marked if its class is congested; drops the least urgent ones when it does not
   // fit.

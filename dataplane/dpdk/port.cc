@@ -218,6 +218,9 @@ Status Port::make_plan() {
   if (result != 0) return failed(config_, "no device information", result, remedy_for(config_));
   const bool vhost = config_.type == config::PortType::kVhostUser;
   driver_ = info.driver_name;
+  if (sets_mtu() && config_.mtu > info.max_mtu)
+    return failed(config_, "mtu = " + std::to_string(config_.mtu), ERANGE,
+                  "lower it to what the device takes, at most " + std::to_string(info.max_mtu));
   offers_ = {.rx_udp_checksum = (info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_UDP_CKSUM) != 0,
              .tx_udp_checksum =
                  trains_ != nullptr || (info.tx_offload_capa & RTE_ETH_TX_OFFLOAD_UDP_CKSUM) != 0,
@@ -258,13 +261,10 @@ int Port::set_up_queues(rte_mempool* pool) noexcept {
 
 Status Port::start_device(rte_mempool* pool, bool interrupts, TimeNs now) {
   rte_eth_conf device_config{};
-  // The kernel's own interfaces have theirs from whoever made them.
-  const bool sets_mtu =
-      config_.type == config::PortType::kPci || config_.type == config::PortType::kTap;
   // Without the interrupt of a changed link, that is: with it DPDK answers what the last interrupt
   // stored, and cards were seen on which none comes. Only vhost tells of its peer all the same.
   device_config.intr_conf.rxq = interrupts;
-  if (sets_mtu) device_config.rxmode.mtu = config_.mtu;
+  if (sets_mtu()) device_config.rxmode.mtu = config_.mtu;
   if (plan_.rx == ChecksumsBy::kDevice)
     device_config.rxmode.offloads |= RTE_ETH_RX_OFFLOAD_UDP_CKSUM;
   if (plan_.tx == ChecksumsBy::kDevice && trains_ == nullptr)
@@ -276,8 +276,7 @@ Status Port::start_device(rte_mempool* pool, bool interrupts, TimeNs now) {
   if (result == 0) result = set_up_queues(pool);
   if (result != 0)
     return failed(config_, "the device was not set up", result,
-                  sets_mtu ? "is mtu = " + std::to_string(config_.mtu) + " too large for it?"
-                           : remedy_for(config_));
+                  "a line of DPDK's above may say why; " + remedy_for(config_));
   if (config_.type == config::PortType::kVhostUser) {
     const auto callback = [](std::uint16_t device, rte_eth_event_type event, void* port,
                              void* data) { return on_link_event(device, event, port, data); };

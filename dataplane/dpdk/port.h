@@ -63,6 +63,10 @@ class Port {
   Port(const config::PortConfig& config, PortIndex index, const config::Config& appliance);
   Status probe();
   Status make_plan();
+  // The kernel's own interfaces have their MTU from whoever made them.
+  bool sets_mtu() const noexcept {
+    return config_.type == config::PortType::kPci || config_.type == config::PortType::kTap;
+  }
   int set_up_queues(rte_mempool* pool) noexcept;
   Status start_device(rte_mempool* pool, bool interrupts, TimeNs now);
   WokenBy find_what_wakes(bool interrupts) const noexcept;

@@ -91,6 +91,12 @@ class RingPort : public testing::Test {
 };
 PoolPtr RingPort::pool;
 
+// Drivers of NICs round the room down to whole KB, and compare it with a frame of two tags.
+TEST_F(RingPort, ABufferHoldsAWholeFrameWhereADriverRoundsItsRoomDown) {
+  const std::size_t room = rte_pktmbuf_data_room_size(pool.get()) - RTE_PKTMBUF_HEADROOM;
+  EXPECT_GE(room / 1024 * 1024, std::size_t{9000} + RTE_ETHER_HDR_LEN + RTE_ETHER_CRC_LEN + 8);
+}
+
 TEST_F(RingPort, ALinkThatChangesWithoutAnInterruptIsNoticedAtTheNextLook) {
   ASSERT_TRUE(open(pool.get()).ok());
   EXPECT_TRUE(port_->up());
@@ -118,6 +124,51 @@ TEST_F(RingPort, ALinkThatFlapsIsCountedAndDoesNotFillTheLog) {
   EXPECT_EQ(lines_with("\"uplink\" (PCI device"), LinkLog::kMostLines) << log_.str();
   port_->refresh(kSecond + LinkLog::kWindow);
   EXPECT_THAT(log_.str(), HasSubstr(" is up; its link changed 997 times besides"));
+}
+
+TEST_F(RingPort, AFrameInSeveralBuffersIsReceivedInOnePiece) {
+  ASSERT_TRUE(open(pool.get()).ok());
+  const unsigned in_use = rte_mempool_in_use_count(pool.get());
+  constexpr std::uint16_t kFirst = 700, kRest = 500;
+  rte_mbuf* frame = rte_pktmbuf_alloc(pool.get());
+  rte_mbuf* rest = rte_pktmbuf_alloc(pool.get());
+  std::memset(rte_pktmbuf_append(frame, kFirst), 1, kFirst);
+  std::memset(rte_pktmbuf_append(rest, kRest), 2, kRest);
+  ASSERT_EQ(rte_pktmbuf_chain(frame, rest), 0);
+  ASSERT_EQ(rte_ring_enqueue(wire_.get(), frame), 0);
+  Lane::Burst burst;
+  Lane& lane = *port_->lane_of(0);
+  ASSERT_EQ(lane.receive(burst, 0), 1u);
+  const wire::Bytes bytes = bytes_of(burst[0]);
+  ASSERT_EQ(bytes.size(), std::size_t{kFirst} + kRest);
+  EXPECT_TRUE(std::ranges::all_of(bytes.first(kFirst), [](auto byte) { return byte == 1; }));
+  EXPECT_TRUE(std::ranges::all_of(bytes.subspan(kFirst), [](auto byte) { return byte == 2; }));
+  EXPECT_EQ(lane.counters().drops.read(DropReason::kTooLong), 0u);
+  rte_pktmbuf_free(burst[0]);
+  EXPECT_EQ(rte_mempool_in_use_count(pool.get()), in_use);
+}
+
+TEST_F(RingPort, AFrameThatNoBufferHoldsIsDropped) {
+  ASSERT_TRUE(open(pool.get()).ok());
+  const unsigned in_use = rte_mempool_in_use_count(pool.get());
+  rte_mbuf* frame = rte_pktmbuf_alloc(pool.get());
+  rte_mbuf* rest = rte_pktmbuf_alloc(pool.get());
+  rte_pktmbuf_append(frame, rte_pktmbuf_tailroom(frame));
+  rte_pktmbuf_append(rest, 1);
+  ASSERT_EQ(rte_pktmbuf_chain(frame, rest), 0);
+  ASSERT_EQ(rte_ring_enqueue(wire_.get(), frame), 0);
+  Lane::Burst burst;
+  Lane& lane = *port_->lane_of(0);
+  EXPECT_EQ(lane.receive(burst, 0), 0u);
+  EXPECT_EQ(lane.counters().drops.read(DropReason::kTooLong), 1u);
+  EXPECT_EQ(rte_mempool_in_use_count(pool.get()), in_use);
+}
+
+TEST_F(RingPort, ARefusedSetUpDoesNotBlameTheMtuUnasked) {
+  const Status status = open(nullptr);  // refused for the want of a pool
+  ASSERT_FALSE(status.ok());
+  EXPECT_THAT(status.message(), HasSubstr("port \"uplink\" (PCI device"));
+  EXPECT_THAT(status.message(), testing::Not(HasSubstr("mtu")));
 }
 
 }  // namespace
