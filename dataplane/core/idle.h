@@ -18,6 +18,26 @@
 
 namespace sluice::dataplane {
 
+// Whether a queue's receive interrupts come. Drivers promise some that a device never raises, so
+// they count from the first that came on; none is expected any more after packets enough that one
+// was due for.
+class InterruptTrial {
+ public:
+  static constexpr std::uint32_t kMostMissed = 8;
+  enum class State : std::uint8_t { kUnknown, kCome, kMissing };
+
+  constexpr State state() const noexcept { return state_; }
+  constexpr void note_interrupt() noexcept { state_ = State::kCome; }
+  // The first look after an armed wait that no interrupt ended found packets.
+  constexpr void note_missed() noexcept {
+    if (state_ == State::kUnknown && ++missed_ == kMostMissed) state_ = State::kMissing;
+  }
+
+ private:
+  State state_ = State::kUnknown;
+  std::uint32_t missed_ = 0;
+};
+
 class IdlePolicy {
  public:
   static constexpr TimeNs kNever = std::numeric_limits<TimeNs>::max();
@@ -48,6 +68,12 @@ class IdlePolicy {
   // `woken`: all ports of this thread can wake it; `arms`: some must be asked to, before each wait.
   constexpr IdlePolicy(bool busy, bool woken, bool arms = false) noexcept
       : busy_(busy), woken_(woken), arms_(arms) {}
+
+  // What is known of the ports by now.
+  constexpr void wake_by(bool woken, bool arms) noexcept {
+    woken_ = woken;
+    arms_ = arms;
+  }
 
   // After a loop that began then and moved so many packets and commands. At `due` something that
   // waits in this thread may go on.

@@ -27,7 +27,8 @@ std::string words_of(const DeviceOffers& offers) {
 
 std::string words_of(WokenBy by) {
   constexpr std::array<const char*, 4> kWords{"the clock (no interrupts)", "its descriptor",
-                                              "receive interrupts", "nobody (busy polling)"};
+                                              "receive interrupts, if they come",
+                                              "nobody (busy polling)"};
   return kWords[static_cast<std::size_t>(by)];
 }
 

@@ -43,7 +43,7 @@ enum class ChecksumsBy : std::uint8_t {
 enum class WokenBy : std::uint8_t {
   kClock,       // nothing: it takes naps
   kDescriptor,  // readable while a packet waits
-  kInterrupt,   // which must be asked for before each rest
+  kInterrupt,   // which must be asked for before each rest; the clock, until one has come
   kNobody,      // busy polling: it does not rest
 };
 

@@ -7,6 +7,7 @@
 #include <rte_ethdev.h>
 #include <rte_interrupts.h>
 #include <sched.h>
+#include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
@@ -49,6 +50,11 @@ void take_signals_of(int fd) {
   fcntl(fd, F_SETOWN_EX, &owner);
 }
 
+void leave_interrupts(const Lane& lane, int interrupts) {
+  rte_eth_dev_rx_intr_ctl_q(lane.port().device(), lane.queue(), interrupts, RTE_INTR_EVENT_DEL,
+                            nullptr);
+}
+
 }  // namespace
 
 std::vector<int> packet_sockets() {
@@ -69,35 +75,47 @@ IdleWait::IdleWait() {
 }
 
 IdleWait::~IdleWait() {
-  for (const Lane* lane : lanes_)
-    rte_eth_dev_rx_intr_ctl_q(lane->port().device(), lane->queue(), interrupts(),
-                              RTE_INTR_EVENT_DEL, nullptr);
+  for (const Queue& queue : queues_) leave_interrupts(*queue.lane, interrupts());
   close(interrupts());
   close(bell().fd);
 }
 
-bool IdleWait::watch(const Lane& lane) {
+void IdleWait::watch(Lane& lane) {
   const Port& port = lane.port();
   switch (port.plan().woken_by) {
     case WokenBy::kDescriptor:
       sockets_.push_back({port.wake_descriptor(lane.queue()), POLLIN, 0});
       take_signals_of(sockets_.back().fd);
-      return true;
+      return;
     case WokenBy::kInterrupt:
+      ++unproven_;
       if (rte_eth_dev_rx_intr_ctl_q(port.device(), lane.queue(), interrupts(), RTE_INTR_EVENT_ADD,
-                                    nullptr) != 0)
-        return false;
-      lanes_.push_back(&lane);
-      return true;
-    default: return false;
+                                    &lane) == 0)
+        queues_.push_back({&lane, 0, {}});
+      return;
+    default: ++unproven_;
+  }
+}
+
+// What the queues raised, so that a wait begins without it.
+void IdleWait::take_interrupts() noexcept {
+  std::array<rte_epoll_event, config::kMaxPorts> events;
+  const int count = rte_epoll_wait(interrupts(), events.data(), static_cast<int>(events.size()), 0);
+  for (int at = 0; at < count; ++at) {
+    const auto queue = std::ranges::find(queues_, events[at].epdata.data, &Queue::lane);
+    if (queue == queues_.end() || queue->trial.state() == InterruptTrial::State::kCome) continue;
+    queue->trial.note_interrupt();
+    --unproven_;
   }
 }
 
 void IdleWait::arm() noexcept {
-  // Interrupts that came after the last wait.
-  std::array<rte_epoll_event, config::kMaxPorts> events;
-  rte_epoll_wait(interrupts(), events.data(), static_cast<int>(events.size()), 0);
-  for (const Lane* lane : lanes_) lane->port().arm(lane->queue(), true);
+  take_interrupts();  // that came after the last wait
+  rested_ = false;
+  for (Queue& queue : queues_) {
+    queue.packets = queue.lane->counters().rx_packets.read();
+    queue.lane->port().arm(queue.lane->queue(), true);
+  }
   // A guest writes its frame, then looks at what was just written; we do the reverse.
   std::atomic_thread_fence(std::memory_order_seq_cst);
   armed_ = true;
@@ -105,7 +123,24 @@ void IdleWait::arm() noexcept {
 
 void IdleWait::disarm() noexcept {
   if (!std::exchange(armed_, false)) return;
-  for (const Lane* lane : lanes_) lane->port().arm(lane->queue(), false);
+  for (const Queue& queue : queues_) queue.lane->port().arm(queue.lane->queue(), false);
+}
+
+void IdleWait::note_work() noexcept {
+  disarm();
+  if (!std::exchange(rested_, false)) return;
+  std::erase_if(queues_, [this](Queue& queue) {
+    if (queue.lane->counters().rx_packets.read() == queue.packets) return false;
+    queue.trial.note_missed();
+    if (queue.trial.state() != InterruptTrial::State::kMissing) return false;
+    const Lane& lane = *queue.lane;
+    leave_interrupts(lane, interrupts());
+    spdlog::warn(
+        "port \"{}\", queue {}: no receive interrupt came with {} packets; its worker looks by the "
+        "clock",
+        lane.port().config().name, lane.queue(), InterruptTrial::kMostMissed);
+    return true;
+  });
 }
 
 void IdleWait::wake() noexcept {
@@ -124,8 +159,10 @@ bool IdleWait::rest(const IdlePolicy::Decision& decision, TimeNs now) noexcept {
   waiting_.store(true, std::memory_order_seq_cst);
   const int ready = ppoll(sockets_.data(), sockets_.size(), &most, nullptr);
   waiting_.store(false, std::memory_order_relaxed);
+  rested_ = ready == 0 && armed_;
   disarm();
   if (ready <= 0) return false;
+  if (unproven_ != 0 && sockets_[1].revents != 0) take_interrupts();
   for (pollfd& socket : sockets_) {
     // An interface that went down leaves an error that would end every wait until it is read; that
     // of a tap interface which is gone stays.

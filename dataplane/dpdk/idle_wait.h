@@ -2,7 +2,8 @@
 //
 // DPDK's af_packet and af_xdp drivers have no receive interrupts, but their sockets can be polled,
 // and so can the queues of tap. Other drivers' interrupts must be armed before a wait; armed, a
-// vhost-user guest makes a system call for each burst that it sends.
+// vhost-user guest makes a system call for each burst that it sends. Each queue's are on trial
+// until one has come (InterruptTrial).
 #pragma once
 
 #include <poll.h>
@@ -26,12 +27,15 @@ class IdleWait {
   IdleWait(const IdleWait&) = delete;
   IdleWait& operator=(const IdleWait&) = delete;
 
-  // Before the first rest. False: what comes there wakes nobody.
-  bool watch(const Lane& lane);
-  bool arms() const noexcept { return !lanes_.empty(); }
-  // What comes before this may wake nobody; until the end of the next wait, or disarm().
+  // Before the first rest.
+  void watch(Lane& lane);
+  // Whether what comes to any of the lanes is known to end a rest.
+  bool woken() const noexcept { return unproven_ == 0; }
+  bool arms() const noexcept { return !queues_.empty(); }
+  // What comes before this may wake nobody; until the end of the next wait, or note_work().
   void arm() noexcept;
-  void disarm() noexcept;
+  // A loop had work; after a rest, with the packets that should have ended it.
+  void note_work() noexcept;
   // Whether a port ended it.
   bool rest(const IdlePolicy::Decision& decision, TimeNs now) noexcept;
   // Any thread, after it left work for this one. A call that crosses the beginning of a rest may be
@@ -42,13 +46,22 @@ class IdleWait {
   }
 
  private:
+  struct Queue {  // with interrupts
+    Lane* lane;
+    std::uint64_t packets;  // received when it was armed
+    InterruptTrial trial;
+  };
+  void disarm() noexcept;
+  void take_interrupts() noexcept;
   void wake() noexcept;
   pollfd& bell() noexcept { return sockets_[0]; }
   int interrupts() const noexcept { return sockets_[1].fd; }
 
-  std::vector<pollfd> sockets_;     // the first is the bell, the second all interrupts
-  std::vector<const Lane*> lanes_;  // with interrupts
+  std::vector<pollfd> sockets_;  // the first is the bell, the second all interrupts
+  std::vector<Queue> queues_;
+  std::size_t unproven_ = 0;  // lanes that wake nobody, or nobody yet
   bool armed_ = false;
+  bool rested_ = false;  // armed, until the time, and nothing was looked at since
   std::atomic<bool> waiting_{false};
 };
 

@@ -126,10 +126,9 @@ void Worker::run() {
     spdlog::warn("lcore {} runs without a buffer cache: DPDK has no free lcore id", index_);
   const bool busy = context_.polling == config::Polling::kBusy;
   if (busy) pin_to_cpu_number(index_);
-  bool woken = true;
-  for (const Lane* lane : lanes_) woken &= idle_wait_.watch(*lane);
+  for (Lane* lane : lanes_) idle_wait_.watch(*lane);
   if (!busy) ask_for_short_slices();
-  IdlePolicy idle(busy, woken, idle_wait_.arms());
+  IdlePolicy idle(busy, idle_wait_.woken(), idle_wait_.arms());
   TimeNs now = now_ns();
   TimeNs next_housekeeping = now;
   while (!stop_.load(std::memory_order_relaxed)) {
@@ -144,12 +143,13 @@ void Worker::run() {
     TimeNs later = now_ns();
     (work != 0 ? counters_.busy_ns : counters_.idle_ns)
         .add(static_cast<std::uint64_t>(later - now));
-    if (work != 0) idle_wait_.disarm();
+    if (work != 0) idle_wait_.note_work();
     if (decision.action == IdlePolicy::Action::kArm) {
       idle_wait_.arm();
     } else if (decision.action != IdlePolicy::Action::kGoOn) {
       counters_.naps.add(1);
       if (idle_wait_.rest(decision, std::exchange(now, later))) counters_.wakes.add(1);
+      idle.wake_by(idle_wait_.woken(), idle_wait_.arms());
       later = now_ns();
       counters_.idle_ns.add(static_cast<std::uint64_t>(later - now));
     }

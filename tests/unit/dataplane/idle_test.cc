@@ -104,6 +104,34 @@ TEST(IdlePolicy, ArmsPortsAndLooksOnceMoreBeforeEachWait) {
   EXPECT_EQ(decision.until, kStart + IdlePolicy::kLongestWait);
 }
 
+TEST(IdlePolicy, ByTheClockUntilAnInterruptCameAndByInterruptsThen) {
+  IdlePolicy idle(false, false, true);
+  EXPECT_EQ(rest_of(idle, kStart).action, Action::kArm) << "or none could come";
+  const auto early = idle.after_loop(0, kStart, kNever);
+  EXPECT_EQ(early.action, Action::kWait);
+  EXPECT_EQ(early.until, kStart + IdlePolicy::kFirstNap);
+  idle.wake_by(true, true);
+  EXPECT_EQ(rest_of(idle, kStart).action, Action::kArm);
+  EXPECT_EQ(idle.after_loop(0, kStart, kNever).until, kStart + IdlePolicy::kLongestWait);
+  idle.wake_by(false, false);
+  EXPECT_EQ(rest_of(idle, kStart).action, Action::kWait) << "nothing is armed any more";
+}
+
+TEST(InterruptTrial, EndsWithTheFirstInterruptOrAfterPacketsEnoughWithoutOne) {
+  using State = InterruptTrial::State;
+  InterruptTrial silent;
+  for (std::uint32_t packet = 1; packet < InterruptTrial::kMostMissed; ++packet)
+    silent.note_missed();
+  InterruptTrial late = silent;
+  EXPECT_EQ(silent.state(), State::kUnknown);
+  silent.note_missed();
+  EXPECT_EQ(silent.state(), State::kMissing);
+  late.note_interrupt();
+  for (std::uint32_t packet = 0; packet < 2 * InterruptTrial::kMostMissed; ++packet)
+    late.note_missed();
+  EXPECT_EQ(late.state(), State::kCome) << "a device that raises them may be late once";
+}
+
 TEST(IdlePolicy, BusyPollingNeverRests) {
   IdlePolicy idle(true, true);
   for (int loop = 0; loop < 10'000; ++loop)
