@@ -8,6 +8,7 @@
 #include "aggregator/base/policy_text.h"
 #include "aggregator/wire/inet.h"
 #include "aggregator/wire/packet.h"
+#include "config/host_checks.h"
 #include "config/text.h"
 #include "config/traffic_checks.h"
 
@@ -121,10 +122,6 @@ void check_port(const Config& config, std::size_t index, Report& report) {
                                                     type + " port: " + in_quotes(device.value) +
                                                     "; remove it or change type");
   }
-  if (port.type == PortType::kPci && !config.appliance.hugepages)
-    report.conflict({place + ".type", "appliance.hugepages"},
-                    "pci port without hugepages: " + in_quotes(port.pci) +
-                        "; set hugepages = true in [appliance] and reserve them on the host");
   // A result to the largest job is the longest packet of the protocol.
   const std::size_t overhead = wire::kUdpBytes +
                                (config.appliance.address6 ? wire::kIpv6Bytes : wire::kIpv4Bytes) +
@@ -175,41 +172,15 @@ void check_twins(const Config& config, Report& report) {
   }
 }
 
-// The kernel must not answer for the appliance's address, and the interface must be there.
-void check_interface(const Config& config, std::size_t index, const HostFacts& host,
-                     Report& report) {
-  const PortConfig& port = config.ports[index];
-  if (port.interface.empty() || host.interfaces.empty() || port.type == PortType::kTap) return;
-  const std::string place = "port[" + number(index) + "].interface";
-  const auto found =
-      std::ranges::find(host.interfaces, port.interface, &HostFacts::Interface::name);
-  if (found == host.interfaces.end()) {
-    std::string names;
-    for (const auto& interface : host.interfaces)
-      names += (names.empty() ? "" : ", ") + interface.name;
-    report.conflict({place}, "no such interface on this host: " + in_quotes(port.interface) +
-                                 "; there are " + names);
-    return;
-  }
-  const ApplianceConfig& appliance = config.appliance;
-  const std::string remedy =
-      "; then both would answer: take an unused address, or remove it with "
-      "'ip address del' on " +
-      port.interface;
-  if (std::ranges::count(found->ipv4, appliance.address.octets) > 0)
-    report.conflict({"appliance.address", place},
-                    "the kernel itself has the appliance's address on " + port.interface + ": " +
-                        to_text(appliance.address) + remedy);
-  if (appliance.address6 && std::ranges::count(found->ipv6, appliance.address6->octets) > 0)
-    report.conflict({"appliance.address6", place},
-                    "the kernel itself has the appliance's address on " + port.interface + ": " +
-                        to_text(*appliance.address6) + remedy);
-}
-
 // What the policy of a table needs; values that it does not read are as good as left out.
 void check_policy(const Config& config, const PolicyOptions& policy, const std::string& place,
                   Report& report) {
   const PolicyField* field = wrong_field(policy, config.limits.workers_per_job);
+  if (policy.kind == PolicyKind::kFixed && !report.has(place + ".k") && !report.has("policy.k"))
+    report.conflict({place + ".policy", place + ".k", "policy.policy"},
+                    "policy fixed without k: steps would end with " + number(policy.k) +
+                        " contribution; add k = an integer from 1 to " +
+                        number(config.limits.workers_per_job));
   if (field == nullptr) return;
   const std::string key(field->name);
   if (field->is_k())
@@ -286,10 +257,8 @@ void check_combinations(const Config& config, const HostFacts& host, Report& rep
   check_traffic(config, report);
   if (config.ports.empty())
     report.conflict({"port"}, "no ports: 0; add a [[port]] table with name, type and its device");
-  for (std::size_t i = 0; i < config.ports.size(); ++i) {
-    check_port(config, i, report);
-    check_interface(config, i, host, report);
-  }
+  for (std::size_t i = 0; i < config.ports.size(); ++i) check_port(config, i, report);
+  check_host(config, host, report);
   check_xdp(config, report);
   check_twins(config, report);
 }

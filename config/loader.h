@@ -7,6 +7,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,7 @@ struct MemoryFacts {
   std::uint64_t usable_mib = 0;     // by this process at most: less than the machine has in a group
                                     // with a limit, or beside reserved hugepages
   std::uint64_t available_mib = 0;  // of it, without taking it from what runs now
+  std::optional<std::uint64_t> hugepages_mib{};  // reserved, whoever uses them
 };
 
 // What the checks need to know about the machine. Passed in, so that tests can invent machines.
@@ -28,10 +31,20 @@ struct HostFacts {
     std::string name;
     std::vector<std::array<std::uint8_t, 4>> ipv4;  // the kernel's own addresses on it
     std::vector<std::array<std::uint8_t, 16>> ipv6;
+    std::uint32_t mtu = 0;  // 0: not known
+  };
+  struct PciDevice {  // a network card
+    std::string address;
+    std::string driver{};  // the kernel's; empty: none
+    bool behind_iommu = false;
   };
   std::vector<Interface> interfaces;
   std::size_t cpu_count = 1;  // that this process may run on
   MemoryFacts memory{};
+  std::optional<std::vector<PciDevice>> pci{};  // nothing: not known
+  // Not set: not asked.
+  std::function<bool(const std::string& path)> is_folder{};
+  std::function<std::string(const std::string& address)> why_not_listening{};  // empty: it can
 };
 
 // Asks the kernel. An answer that cannot be had leaves the list empty, and its checks are skipped.

@@ -86,7 +86,8 @@ std::uint16_t chunk_bytes_by_ports(const Config& config) {
 }  // namespace
 
 MemoryFacts read_memory(const std::string& root) {
-  std::uint64_t total_mib = 0, available_mib = 0, hugepages_mib = 0;
+  std::uint64_t total_mib = 0, available_mib = 0;
+  std::optional<std::uint64_t> hugepages_mib;
   std::ifstream file(root + "/proc/meminfo");
   std::string key;
   std::uint64_t kib = 0;
@@ -97,8 +98,10 @@ MemoryFacts read_memory(const std::string& root) {
   }
   const std::uint64_t limit_mib = control_group_limit(root) / kMib;
   const std::uint64_t usable_mib =
-      std::min(total_mib - std::min(hugepages_mib, total_mib), limit_mib);
-  return {.usable_mib = usable_mib, .available_mib = std::min(available_mib, usable_mib)};
+      std::min(total_mib - std::min(hugepages_mib.value_or(0), total_mib), limit_mib);
+  return {.usable_mib = usable_mib,
+          .available_mib = std::min(available_mib, usable_mib),
+          .hugepages_mib = hugepages_mib};
 }
 
 LimitsConfig resolved_limits(const Config& config, const HostFacts& host) {

@@ -59,7 +59,8 @@ constexpr KeySpec kSchema[] = {
      "Memory for packet buffers and rings, allocated at start.",
      [](Target t) -> Field { return &t.config->appliance.memory_mib; }},
     {Section::kAppliance, "hugepages", "", 0, 0,
-     "Take that memory from hugepages, which the host must have reserved. Needed by pci ports.",
+     "Take that memory from hugepages, which the host must have reserved. Needed by pci ports that "
+     "no IOMMU is before.",
      [](Target t) -> Field { return &t.config->appliance.hugepages; }},
 
     {Section::kPort, "name", "", 1, 31, "Name in logs and metrics.",

@@ -73,7 +73,9 @@ void serve_signals(int signals) {
 }
 
 int check_config(const std::string& path) {
-  const sluice::config::Findings findings = sluice::config::check_config(path);
+  sluice::config::HostFacts host = sluice::config::read_host_facts();
+  host.why_not_listening = sluice::dataplane::why_not_listening;
+  const sluice::config::Findings findings = sluice::config::check_config(path, host);
   for (const std::string& error : findings.errors) std::fprintf(stderr, "%s\n", error.c_str());
   for (const std::string& warning : findings.warnings)
     std::fprintf(stderr, "warning: %s\n", warning.c_str());

@@ -1,10 +1,35 @@
 #include "dataplane/ops/endpoint.h"
 
+#include <netdb.h>
 #include <prometheus/exposer.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <exception>
 
 namespace sluice::dataplane {
+
+std::string why_not_listening(const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int failed = getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found);
+  if (failed != 0) return gai_strerror(failed);
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
+  const int probe = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int on = 1;  // as the server asks, so that connections that have ended don't count
+  setsockopt(probe, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  const bool can = bind(probe, found->ai_addr, found->ai_addrlen) == 0 && listen(probe, 1) == 0;
+  const std::string why = can ? "" : std::strerror(errno);
+  close(probe);
+  return why;
+}
 
 MetricsEndpoint::MetricsEndpoint(MetricsSource source)
     : collector_(std::make_shared<MetricsCollector>(std::move(source))) {}
@@ -17,9 +42,11 @@ Result<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::start(const std::strin
     endpoint->exposer_ = std::make_unique<prometheus::Exposer>(address, 1);
     endpoint->exposer_->RegisterCollectable(endpoint->collector_);
   } catch (const std::exception& error) {
-    return Status(StatusCode::kIoError, "the metrics endpoint cannot listen on " + address +
-                                            " (metrics.address): " + error.what() +
-                                            "; choose a free port, or \"\" for no endpoint");
+    const std::string why = why_not_listening(address);
+    return Status(StatusCode::kIoError,
+                  "the metrics endpoint cannot listen on " + address +
+                      " (metrics.address): " + (why.empty() ? error.what() : why) +
+                      "; choose a free port, or \"\" for no endpoint");
   }
   return endpoint;
 }

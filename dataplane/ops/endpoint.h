@@ -16,6 +16,9 @@ class Exposer;
 
 namespace sluice::dataplane {
 
+// Why nobody can listen at such an address now; empty: one can.
+std::string why_not_listening(const std::string& address);
+
 class MetricsEndpoint {
  public:
   // `address`: "host:port" of the configuration; port 0 lets the system choose. Fails with kIoError

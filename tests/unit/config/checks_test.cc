@@ -58,11 +58,6 @@ TEST(Checks, APortNeedsAName) {
               ElementsAre("a.toml:1: port without a name: number 1; add name = \"port0\""));
 }
 
-TEST(Checks, PciPortsNeedHugepages) {
-  EXPECT_THAT(ConfigFile(port("a", "type = \"pci\"\npci = \"0000:01:00.0\"")).errors(),
-              ElementsAre(StartsWith("a.toml:3: pci port without hugepages: \"0000:01:00.0\"")));
-}
-
 TEST(Checks, TheMtuMustCarryTheLargestChunkToTheLargestJob) {
   // 28 bytes of IPv4 and UDP, 80 of the protocol and a mask word for 64 workers.
   const std::string limits = "[limits]\nchunk_bytes_max = 1344\n";
@@ -147,6 +142,21 @@ TEST(Checks, RampNeedsTheLengthOfTheTraining) {
               ElementsAre(StartsWith("a.toml:3: policy ramp without planned_steps")));
 }
 
+TEST(Checks, PolicyFixedNeedsAKThatIsGiven) {
+  const auto wrong = [](unsigned line) {
+    return ElementsAre("a.toml:" + std::to_string(line) +
+                       ": policy fixed without k: steps would end with 1 contribution; add k = an "
+                       "integer from 1 to 64");
+  };
+  const std::string job = "[[job]]\nname = \"x\"\npolicy = \"fixed\"\n";
+  EXPECT_THAT(ConfigFile(job + kGoodPort).errors(), wrong(3));
+  EXPECT_THAT(ConfigFile(job + "k = 1\n" + kGoodPort).errors(), IsEmpty());
+  EXPECT_THAT(ConfigFile("[policy]\nk = 2\n" + job + kGoodPort).errors(), IsEmpty());
+  const std::string all = "[policy]\npolicy = \"fixed\"\n";
+  EXPECT_THAT(ConfigFile(all + kGoodPort).errors(), wrong(2));
+  EXPECT_THAT(ConfigFile(all + "[[job]]\nname = \"x\"\n" + kGoodPort).errors(), wrong(2));
+}
+
 TEST(Checks, SignThresholdsHaveStepsOfAThousandth) {
   EXPECT_THAT(
       ConfigFile("[policy]\nsign_threshold = 0.3333\n" + kGoodPort).errors(),
@@ -166,7 +176,7 @@ TEST(Checks, AJobTableNeedsANameOfItsOwn) {
 TEST(Checks, ReproducibleSumsNeedPolicySync) {
   const std::string job = "[[job]]\nname = \"x\"\nreproducible = true\n";
   EXPECT_THAT(ConfigFile(job + kGoodPort).errors(), ElementsAre());
-  const std::string fixed = "[policy]\npolicy = \"fixed\"\n" + kGoodPort;
+  const std::string fixed = "[policy]\npolicy = \"fixed\"\nk = 2\n" + kGoodPort;
   EXPECT_THAT(ConfigFile(job + fixed).errors(),
               ElementsAre("a.toml:3: reproducible sums do not go with policy fixed: \"x\", who is "
                           "in a sum of k < n is a matter of time; set policy = \"sync\" in this "

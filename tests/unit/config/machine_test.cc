@@ -127,7 +127,9 @@ TEST(Machine, ItsMemoryIsWhatTheKernelSaysWithoutReservedHugepages) {
   folder.write("proc/meminfo", kMeminfo);
   EXPECT_EQ(folder.read().usable_mib, 63'000u);
   EXPECT_EQ(folder.read().available_mib, 40'000u);
+  EXPECT_EQ(folder.read().hugepages_mib, std::optional<std::uint64_t>(1000));
   EXPECT_EQ(Folder().read().usable_mib, 0u);
+  EXPECT_EQ(Folder().read().hugepages_mib, std::nullopt);
 }
 
 TEST(Machine, ALimitOfAControlGroupAboveCountsInEitherVersion) {

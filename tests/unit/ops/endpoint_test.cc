@@ -251,7 +251,10 @@ TEST_F(Metrics, AnAddressInUseIsAnErrorThatNamesItAndTheKey) {
   const auto second = MetricsEndpoint::start(address, source());
   ASSERT_FALSE(second.ok());
   EXPECT_EQ(second.status().code(), StatusCode::kIoError);
-  EXPECT_THAT(second.status().message(), AllOf(HasSubstr(address), HasSubstr("metrics.address")));
+  EXPECT_THAT(second.status().message(), AllOf(HasSubstr(address), HasSubstr("metrics.address"),
+                                               HasSubstr("Address already in use")));
+  EXPECT_EQ(why_not_listening(address), "Address already in use");
+  EXPECT_EQ(why_not_listening("127.0.0.1:0"), "");
 }
 
 }  // namespace
