@@ -46,7 +46,8 @@ def wakes_by(lab: Lab, act) -> float:
 def test_a_guest_s_interrupt_ends_a_rest_and_so_does_the_next_guest_s():
     with Lab(hosts=1) as lab:
         log = start_box(lab, "vhost-user", "adaptive")
-        assert len(re.findall(r" net_vhost: .* receive interrupts, if they come +1 rx and ", log)) == 2, log
+        row = r" net_vhost: .* receive interrupts, if they come +1 rx and "
+        assert len(re.findall(row, log)) == 2, log
 
         def sum_now_and_then():
             urls = [f"vhost://{BOX_ADDRESS}:7700{lab.directory}/{rank}.sock" for rank in range(2)]
