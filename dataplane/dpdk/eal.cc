@@ -7,30 +7,46 @@
 #include <spdlog/spdlog.h>
 #include <stdio.h>
 
+#include <memory>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
 
+#include "dataplane/core/log_rate.h"
+#include "dataplane/dpdk/worker.h"
+
 namespace sluice::dataplane {
 namespace {
 
-// A stdio stream whose lines become log messages: DPDK can only write to a FILE.
-ssize_t write_log(void*, const char* text, std::size_t bytes) {
+constexpr std::uint32_t kMostLines = 20;  // more than any start has that fails
+
+// A stdio stream whose lines become log messages: DPDK can only write to a FILE. Some of them a
+// vhost-user peer can repeat as fast as it connects. The stream's lock is held.
+ssize_t write_log(void* rate, const char* text, std::size_t bytes) {
   std::string_view line(text, bytes);
   while (!line.empty() && (line.back() == '\n' || line.back() == '\r')) line.remove_suffix(1);
-  if (!line.empty())
-    spdlog::log(rte_log_cur_msg_loglevel() <= static_cast<int>(RTE_LOG_ERR) ? spdlog::level::warn
-                                                                            : spdlog::level::debug,
-                "dpdk: {}", line);
+  if (line.empty()) return static_cast<ssize_t>(bytes);
+  if (rte_log_cur_msg_loglevel() > static_cast<int>(RTE_LOG_ERR)) {
+    spdlog::debug("dpdk: {}", line);
+  } else if (const auto untold = static_cast<LogRate*>(rate)->line(true, now_ns())) {
+    spdlog::warn("dpdk: {}{}", line,
+                 *untold == 0 ? "" : "; and " + std::to_string(*untold) + " lines before it");
+  }
   return static_cast<ssize_t>(bytes);
 }
 
 void redirect_log() {
   cookie_io_functions_t functions{};
   functions.write = write_log;
-  FILE* stream = fopencookie(nullptr, "w", functions);
+  functions.close = [](void* rate) {
+    delete static_cast<LogRate*>(rate);
+    return 0;
+  };
+  auto rate = std::make_unique<LogRate>(kMostLines);
+  FILE* stream = fopencookie(rate.get(), "w", functions);
   if (stream == nullptr) return;  // then DPDK goes on writing to stderr
+  rate.release();
   setvbuf(stream, nullptr, _IOLBF, 0);
   rte_openlog_stream(stream);
 }

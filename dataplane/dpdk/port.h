@@ -12,7 +12,7 @@
 
 #include "aggregator/base/status.h"
 #include "config/config.h"
-#include "dataplane/core/link_log.h"
+#include "dataplane/core/log_rate.h"
 #include "dataplane/core/mac_table.h"
 #include "dataplane/core/port_plan.h"
 #include "dataplane/dpdk/lane.h"

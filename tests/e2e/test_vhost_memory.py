@@ -1,7 +1,9 @@
-"""A vhost-user client that cuts off the memory that it shares ends its own port, no other's job."""
+"""A vhost-user client that cuts off the memory that it shares ends its own port, no other's job.
+One that comes and goes does not fill the log."""
 
 import os
 import signal
+import socket
 import time
 
 import pytest
@@ -75,3 +77,19 @@ def test_truncated_guest_memory_ends_only_the_job_behind_its_port(tmp_path, live
         for worker in again:
             report = finish(worker)
             assert report["exit"] == 0, report
+
+
+def test_a_client_that_comes_and_goes_with_nonsense_does_not_fill_the_log(tmp_path):
+    with VhostBox(tmp_path, ports=2) as box:
+        for _ in range(300):
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(f"{tmp_path}/port0.sock")
+                client.send(b"x" * 12)
+                while client.recv(1):  # until it is closed
+                    pass
+        ranks = [start(None, None, box.url(rank), rank, 2, steps=20) for rank in range(2)]
+        for rank in ranks:
+            report = finish(rank)
+            assert report["exit"] == 0, report
+        log = box.log.read_text(errors="replace")
+        assert 0 < log.count(" dpdk: ") < 100, log[-2000:]

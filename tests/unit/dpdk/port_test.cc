@@ -122,7 +122,7 @@ TEST_F(RingPort, ALinkThatFlapsIsCountedAndDoesNotFillTheLog) {
   }
   EXPECT_EQ(port_->link_changes(), 1u + 2 * kFlaps);
   EXPECT_EQ(lines_with("\"uplink\" (PCI device"), LinkLog::kMostLines) << log_.str();
-  port_->refresh(kSecond + LinkLog::kWindow);
+  port_->refresh(kSecond + LogRate::kWindow);
   EXPECT_THAT(log_.str(), HasSubstr(" is up; its link changed 997 times besides"));
 }
 

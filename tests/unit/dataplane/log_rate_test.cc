@@ -1,6 +1,6 @@
-// What the log says of a port's link.
+// What the log says of links, and of all that repeats itself.
 
-#include "dataplane/core/link_log.h"
+#include "dataplane/core/log_rate.h"
 
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ TEST(LinkLog, TheFirstChangesOfALinkThatFlapsAreToldAndTheOthersCounted) {
   LinkLog log;
   TimeNs now = kStart;
   std::uint64_t changes = 0, lines = 0, counted = 0;
-  for (; now < kStart + 10 * LinkLog::kWindow; now += kMillisecond) {
+  for (; now < kStart + 10 * LogRate::kWindow; now += kMillisecond) {
     ++changes;
     if (const Line line = log.line(true, now)) ++lines, counted += *line;
     if (changes == LinkLog::kMostLines) {
@@ -41,13 +41,13 @@ TEST(LinkLog, TheFirstChangesOfALinkThatFlapsAreToldAndTheOthersCounted) {
   }
   EXPECT_EQ(lines, LinkLog::kMostLines + 9) << "one a window";
   Line last;
-  for (; !last && now < kStart + 20 * LinkLog::kWindow; now += kMillisecond)
+  for (; !last && now < kStart + 20 * LogRate::kWindow; now += kMillisecond)
     last = log.line(false, now);
   ASSERT_TRUE(last) << "what it ended in is told";
   EXPECT_EQ(lines + counted + *last, changes);
-  EXPECT_EQ(log.line(false, now + LinkLog::kWindow), kNone);
+  EXPECT_EQ(log.line(false, now + LogRate::kWindow), kNone);
   for (std::uint32_t line = 0; line < LinkLog::kMostLines; ++line)
-    EXPECT_EQ(log.line(true, now + 2 * LinkLog::kWindow), Line(0)) << "a window without a change";
+    EXPECT_EQ(log.line(true, now + 2 * LogRate::kWindow), Line(0)) << "a window without a change";
 }
 
 }  // namespace
