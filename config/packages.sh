@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What ./run installs with apt, and how; it sources this. Uses its say() and die(), its variable
-# assume_yes, and the list in config/packages.
+# What ./run installs or fetches with apt, and how; it sources this. Uses its say() and die(), its
+# variable assume_yes, and the list in config/packages.
 
 # The packages of the named groups, from config/packages.
 packages_of() {
@@ -142,4 +142,25 @@ need_packages() {
   "${install[@]}" "${names[@]}" || {
     "${as_root[@]}" apt-get update -q </dev/null && "${install[@]}" "${names[@]}"
   } || die "apt-get could not install the packages; see its message above"
+}
+
+# Debian's kernel, unpacked into the folder and not installed: tests boot it in a virtual machine.
+# Without it they are skipped.
+fetch_kernel() {
+  local folder=$1 name
+  [[ ! -e $folder ]] || return 0
+  name=$(LC_ALL=C apt-cache depends linux-image-amd64 2>/dev/null |
+    sed -nE 's/^ *Depends: (linux-image-[0-9].*)/\1/p' | head -n 1) || true
+  if [[ -z $name ]]; then
+    say "run: apt knows no linux-image-amd64: no kernel to boot in a virtual machine"
+    return 0
+  fi
+  say "Fetching $name, to boot it in a virtual machine."
+  rm -rf "$folder.new"
+  mkdir -p "$folder.new"
+  if (cd "$folder.new" && apt-get download -q "$name" && dpkg-deb -x ./*.deb . && rm ./*.deb); then
+    mv "$folder.new" "$folder"
+  else
+    say "run: apt-get could not fetch $name; see its message above"
+  fi
 }

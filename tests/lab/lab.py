@@ -186,6 +186,10 @@ class Lab:
         """Runs a short set-up command (words separated by spaces) in the host's namespace."""
         self._in(self._namespaces[host + 1], command)
 
+    def in_box(self, command: str) -> None:
+        """Runs a short set-up command (words separated by spaces) in the box's namespace."""
+        self._in(self._namespaces[0], command)
+
     def address(self, host: int) -> str:
         return f"10.77.0.{host + 10}"
 

@@ -85,6 +85,17 @@ status=0
 [[ $status -eq 1 ]] || fail "an unknown sanitizer ended with $status"
 expect_line "$WORK/out" "^run: --sanitize takes thread or address, not 'memory'$"
 
+# --- tests that take long, and what only they want
+echo qemu-system-x86 >"$WORK/missing"
+: >"$WORK/log"
+./run test -R wire >"$WORK/out" 2>&1 || fail "test: $(cat "$WORK/out")"
+if grep -qE 'qemu|-C full' "$WORK/log"; then fail "an ordinary test run: $(cat "$WORK/log")"; fi
+./run test full -R wire </dev/null >"$WORK/out" 2>&1 || fail "test full: $(cat "$WORK/out")"
+expect_line "$WORK/log" '^sudo env .*apt-get install .*qemu-system-x86'
+expect_line "$WORK/log" '^ctest --test-dir .* -C full -R wire$'
+expect_line "$WORK/out" 'no kernel to boot'
+: >"$WORK/missing"
+
 # --- fuzz targets: all of them, with what was asked for; one that fails fails the script
 mkdir -p "$tree/build/sanitize-address/tests/fuzz"
 for target in parse frame switch config aggregator; do
