@@ -65,12 +65,19 @@ class IdlePolicy {
     TimeNs until = 0;
   };
 
-  // `woken`: all ports of this thread can wake it; `arms`: some must be asked to, before each wait.
+  // Whether what comes to any port of this thread wakes it.
+  enum class Woken : std::uint8_t {
+    kNo,
+    kPerhaps,  // by interrupts of which none has come yet: a machine at rest is left alone
+    kYes,
+  };
+
+  // `arms`: some ports must be asked to wake it, before each wait.
   constexpr IdlePolicy(bool busy, bool woken, bool arms = false) noexcept
-      : busy_(busy), woken_(woken), arms_(arms) {}
+      : busy_(busy), woken_(woken ? Woken::kYes : Woken::kNo), arms_(arms) {}
 
   // What is known of the ports by now.
-  constexpr void wake_by(bool woken, bool arms) noexcept {
+  constexpr void wake_by(Woken woken, bool arms) noexcept {
     woken_ = woken;
     arms_ = arms;
   }
@@ -104,9 +111,9 @@ class IdlePolicy {
   }
 
   constexpr DurationNs longest_wait() noexcept {
-    if (shallow_rests_ == kShallowRests) return woken_ ? kDeepWait : kDeepNap;
+    if (shallow_rests_ == kShallowRests) return woken_ == Woken::kNo ? kDeepNap : kDeepWait;
     ++shallow_rests_;
-    if (woken_) return kLongestWait;
+    if (woken_ == Woken::kYes) return kLongestWait;
     const DurationNs nap_ns = nap_ns_;
     nap_ns_ = std::min(nap_ns_ * 2, kRound);
     return nap_ns;
@@ -118,7 +125,7 @@ class IdlePolicy {
   }
 
   bool busy_;
-  bool woken_;
+  Woken woken_;
   bool arms_;
   bool armed_ = false;
   bool rested_ = true;

@@ -88,12 +88,15 @@ void IdleWait::watch(Lane& lane) {
       take_signals_of(sockets_.back().fd);
       return;
     case WokenBy::kInterrupt:
-      ++unproven_;
       if (rte_eth_dev_rx_intr_ctl_q(port.device(), lane.queue(), interrupts(), RTE_INTR_EVENT_ADD,
-                                    &lane) == 0)
-        queues_.push_back({&lane, 0, {}});
+                                    &lane) != 0) {
+        ++silent_;
+        return;
+      }
+      ++on_trial_;
+      queues_.push_back({&lane, 0, {}});
       return;
-    default: ++unproven_;
+    default: ++silent_;
   }
 }
 
@@ -105,7 +108,7 @@ void IdleWait::take_interrupts() noexcept {
     const auto queue = std::ranges::find(queues_, events[at].epdata.data, &Queue::lane);
     if (queue == queues_.end() || queue->trial.state() == InterruptTrial::State::kCome) continue;
     queue->trial.note_interrupt();
-    --unproven_;
+    --on_trial_;
   }
 }
 
@@ -135,6 +138,8 @@ void IdleWait::note_work() noexcept {
     if (queue.trial.state() != InterruptTrial::State::kMissing) return false;
     const Lane& lane = *queue.lane;
     leave_interrupts(lane, interrupts());
+    --on_trial_;
+    ++silent_;
     spdlog::warn(
         "port \"{}\", queue {}: no receive interrupt came with {} packets; its worker looks by the "
         "clock",
@@ -162,7 +167,7 @@ bool IdleWait::rest(const IdlePolicy::Decision& decision, TimeNs now) noexcept {
   rested_ = ready == 0 && armed_;
   disarm();
   if (ready <= 0) return false;
-  if (unproven_ != 0 && sockets_[1].revents != 0) take_interrupts();
+  if (on_trial_ != 0 && sockets_[1].revents != 0) take_interrupts();
   for (pollfd& socket : sockets_) {
     // An interface that went down leaves an error that would end every wait until it is read; that
     // of a tap interface which is gone stays.

@@ -29,8 +29,10 @@ class IdleWait {
 
   // Before the first rest.
   void watch(Lane& lane);
-  // Whether what comes to any of the lanes is known to end a rest.
-  bool woken() const noexcept { return unproven_ == 0; }
+  IdlePolicy::Woken woken() const noexcept {
+    if (silent_ != 0) return IdlePolicy::Woken::kNo;
+    return on_trial_ != 0 ? IdlePolicy::Woken::kPerhaps : IdlePolicy::Woken::kYes;
+  }
   bool arms() const noexcept { return !queues_.empty(); }
   // What comes before this may wake nobody; until the end of the next wait, or note_work().
   void arm() noexcept;
@@ -59,7 +61,8 @@ class IdleWait {
 
   std::vector<pollfd> sockets_;  // the first is the bell, the second all interrupts
   std::vector<Queue> queues_;
-  std::size_t unproven_ = 0;  // lanes that wake nobody, or nobody yet
+  std::size_t silent_ = 0;    // lanes that wake nobody
+  std::size_t on_trial_ = 0;  // and of which that is not known yet
   bool armed_ = false;
   bool rested_ = false;  // armed, until the time, and nothing was looked at since
   std::atomic<bool> waiting_{false};

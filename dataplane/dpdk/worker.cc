@@ -128,7 +128,8 @@ void Worker::run() {
   if (busy) pin_to_cpu_number(index_);
   for (Lane* lane : lanes_) idle_wait_.watch(*lane);
   if (!busy) ask_for_short_slices();
-  IdlePolicy idle(busy, idle_wait_.woken(), idle_wait_.arms());
+  IdlePolicy idle(busy, false);
+  idle.wake_by(idle_wait_.woken(), idle_wait_.arms());
   TimeNs now = now_ns();
   TimeNs next_housekeeping = now;
   while (!stop_.load(std::memory_order_relaxed)) {

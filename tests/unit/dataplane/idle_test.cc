@@ -105,15 +105,25 @@ TEST(IdlePolicy, ArmsPortsAndLooksOnceMoreBeforeEachWait) {
 }
 
 TEST(IdlePolicy, ByTheClockUntilAnInterruptCameAndByInterruptsThen) {
-  IdlePolicy idle(false, false, true);
+  using enum IdlePolicy::Woken;
+  IdlePolicy idle(false, false);
+  idle.wake_by(kPerhaps, true);
   EXPECT_EQ(rest_of(idle, kStart).action, Action::kArm) << "or none could come";
   const auto early = idle.after_loop(0, kStart, kNever);
   EXPECT_EQ(early.action, Action::kWait);
   EXPECT_EQ(early.until, kStart + IdlePolicy::kFirstNap);
-  idle.wake_by(true, true);
+  for (std::uint32_t nap = 0; nap < IdlePolicy::kShallowRests; ++nap) {
+    rest_of(idle, kStart);
+    idle.after_loop(0, kStart, kNever);
+  }
+  EXPECT_EQ(rest_of(idle, kStart).action, Action::kArm);
+  EXPECT_EQ(idle.after_loop(0, kStart, kNever).until, kStart + IdlePolicy::kDeepWait)
+      << "a box without traffic is not kept awake by the question";
+  idle.after_loop(1, kStart, kNever);
+  idle.wake_by(kYes, true);
   EXPECT_EQ(rest_of(idle, kStart).action, Action::kArm);
   EXPECT_EQ(idle.after_loop(0, kStart, kNever).until, kStart + IdlePolicy::kLongestWait);
-  idle.wake_by(false, false);
+  idle.wake_by(kNo, false);
   EXPECT_EQ(rest_of(idle, kStart).action, Action::kWait) << "nothing is armed any more";
 }
 
