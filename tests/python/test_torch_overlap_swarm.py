@@ -58,6 +58,17 @@ def read_a_gradient(model, _optimizer, _schedule):
         model.module[5].bias.data.add_(0.01 * gradient.mean())
 
 
+def clip_weights(_model, optimizer, _schedule):
+    for parameter in optimizer.param_groups[0]["params"]:
+        parameter.data.clamp_(-0.3, 0.3)
+
+
+def mix_weights(_model, optimizer, _schedule):
+    first, second = optimizer.param_groups[0]["params"][4:6]
+    with torch.no_grad():
+        second.mul_(1 + 0.01 * first.norm())
+
+
 def change_rates(_model, optimizer, _schedule):
     for group in optimizer.param_groups:
         group["lr"] *= 0.9
@@ -85,9 +96,9 @@ def clear_some(model, _optimizer, _schedule):
 
 
 BEFORE = [accumulate, accumulate_synchronised, evaluate, abandon_a_forward, save_and_load]
-BETWEEN = [clip, read_a_gradient, change_rates, evaluate]
+BETWEEN = [clip, read_a_gradient, change_rates, evaluate, clip_weights]
 AFTER = [tick, change_rates, evaluate, save_and_load, read_a_gradient, step_again,
-         abandon_a_forward]
+         abandon_a_forward, clip_weights, mix_weights]
 CLEARINGS = [clear, clear_to_zeros, clear_some, lambda *_: None]
 
 

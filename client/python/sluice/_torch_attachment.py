@@ -39,7 +39,7 @@ def _any_stranger(model, known, ignored):
         child = stack.pop()
         # dict.values: a look-up by name would wait for an update that is under way (overlap).
         for p in dict.values(child._parameters):
-            if p is not None and p.requires_grad and p not in known and p not in ignored:
+            if p is not None and p not in known and p.requires_grad and p not in ignored:
                 return True
         for grandchild in dict.values(child._modules):
             if grandchild is not None and grandchild not in seen:

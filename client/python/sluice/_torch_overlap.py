@@ -26,7 +26,8 @@ from sluice import errors
 from sluice._torch_attachment import Attachment
 from sluice._torch_dynamo import Signs, is_tracing, unseen
 from sluice._torch_parts import Parts, unwrapped, why_not_in_parts
-from sluice._torch_watch import Awaited, FirstForward, Hook, Watch, caller, is_opaque
+from sluice._torch_watch import (Awaited, FirstForward, Hook, Watch, caller, is_opaque,
+                                 make_plain, why_not_watched)
 
 _log = logging.getLogger("sluice")
 _COMPILED = ("torch.compile is at work since overlap() was called (compile the blocks of the model "
@@ -53,11 +54,12 @@ class Overlap(Attachment):
         self._early = ()  # tensor indices to bring up to date before a forward
         self._needed_first = ()
         self._late = set()  # those that this forward has brought up to date at its end only
+        self._in_gap = False  # between optimizer.step() and the next forward
         self._parts = self._watch_list = None
         self._watch_handles = []  # of hooks on modules and parameters
         self._signs = Signs()
         optimizer = unwrapped(optimizer)
-        self.reason = why_not_in_parts(optimizer) or (
+        self.reason = why_not_in_parts(optimizer) or why_not_watched(named) or (
             "the model is compiled as a whole" if is_opaque(module) else None)
         if self.reason is not None:
             _log.warning("sluice.torch.overlap: %s, so every step waits for all gradients, as with "
@@ -81,6 +83,7 @@ class Overlap(Attachment):
 
         def before(model, _inputs):
             if model is this():
+                self._in_gap = False
                 self._complete(self._early)
 
         def after(model, _inputs, _output):
@@ -172,6 +175,13 @@ class Overlap(Attachment):
         self._late.discard(index)
         if index in self._awaited:
             self._complete(self._watch_list.units[index])
+
+    def parameter_is_used(self, parameter):
+        """Called for an AwaitedParameter that somebody uses without looking it up in a module."""
+        if self._in_gap:
+            self._explain(f"{caller(self._parts.optimizer)} uses parameters between "
+                          "optimizer.step() and the next forward")
+        self._need(parameter)
 
     def _has_gradient(self, index):
         """In a backward, before this parameter's gradient is added to .grad: so the forward has
@@ -277,8 +287,9 @@ class Overlap(Attachment):
             self.flush()
             return run()
         self._parts.note(postponed)
-        for entry, group in postponed.values():
-            entry.group = group
+        for parameter, (entry, group) in postponed.items():
+            entry.postpone(parameter, group)
+        self._in_gap = True
         self.overlapped_steps += 1
         return None
 
@@ -301,10 +312,11 @@ class Overlap(Attachment):
             raise
 
     def _apply(self, awaited):
-        groups, shown = {}, []
-        for entry in awaited:
-            parameter = self._parameters[entry.index]
-            shown.append(parameter.grad)
+        parameters = [self._parameters[entry.index] for entry in awaited]
+        for entry, parameter in zip(awaited, parameters):
+            entry.take_up(parameter, self.job.tensors[entry.index].name)
+        groups, shown = {}, [parameter.grad for parameter in parameters]
+        for entry, parameter in zip(awaited, parameters):
             parameter.grad = entry.values
             groups.setdefault(entry.group, []).append(parameter)
         try:
@@ -331,9 +343,10 @@ class Overlap(Attachment):
         """Waits for all gradients in flight and applies the step that is due, so that parameters,
         gradients and the optimizer's state are as after the last line of a plain loop.
 
-        Happens by itself for state_dict() of model and optimizer, when a module hands out a
-        parameter (model.parameters(), a forward, also an evaluation), when .grad is read, and at
-        the end. Call it before using references to parameters that were taken earlier. Blocks;
+        Happens by itself for state_dict() of model and optimizer, when a parameter is used (through
+        a module, also in an evaluation, or through a reference), when .grad is read, and at the
+        end. Call it before using other tensors over a parameter's memory (p.data, p.detach()) that
+        were made earlier. Blocks;
         raises the job's error."""
         self._complete(tuple(self._awaited))
         for entry in list(self._awaited.values()):  # no step was due for these
@@ -373,6 +386,7 @@ class Overlap(Attachment):
         """Lets go of the model; gradients that are still awaited are lost."""
         for entry in self._awaited.values():
             entry.owner = entry.shown = None
+            make_plain(self._parameters[entry.index])
             self._parameters[entry.index].grad = None
         self._awaited, self._late = {}, set()
         if self._parts is not None:

@@ -12,9 +12,14 @@ An `AwaitedGradient` stands in a parameter's .grad from the end of backward unti
 there. Whoever reads or changes it by any function of torch makes its owner wait first, so nobody
 sees half a result: clipping, a gradient scaler, another optimizer, a print. Zeroing after
 optimizer.step() is the one change that need not wait: it is noted, and done when the step is.
+
+A parameter's class is `AwaitedParameter` from optimizer.step() until its own part of that step is
+done. So uses that come through no module (a list taken before the loop, the optimizer's groups,
+`.data`) wait in the same way: clipping, averages, norms, branches that begin late.
 """
 
 import contextlib
+import copy
 import itertools
 import os
 import traceback
@@ -24,6 +29,7 @@ import torch
 from torch import overrides
 from torch.overrides import TorchFunctionMode
 
+from sluice import errors
 from sluice._torch_dynamo import Part, compiled_call, compiled_modules, is_tracing, unseen
 
 _FACTS = {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.stride,
@@ -34,6 +40,9 @@ _TORCH, _OWN = (os.path.join(os.path.dirname(os.path.abspath(file)), "")
                 for file in (torch.__file__, __file__))
 _WRAPPERS = ("wrapper", "decorate_context")  # torch's, around its own functions
 _ZEROING = {torch.Tensor.zero_, torch._foreach_zero_}
+_GRADIENT = {getattr(torch.Tensor.grad, name) for name in ("__get__", "__set__", "__delete__")}
+# Torch 2's name for what torch 1.x has under the other one.
+_undispatched = getattr(torch._C, "DisableTorchFunctionSubclass", torch._C.DisableTorchFunction)
 
 
 class WatchedParameters(OrderedDict):
@@ -97,6 +106,12 @@ def _nothing(*_arguments):
 def is_opaque(module):
     """Whether the module's parameters are read by compiled code, which looks nothing up."""
     return isinstance(module, torch.jit.ScriptModule) or compiled_call(module) is not None
+
+
+def why_not_watched(named):
+    """Why these (name, parameter) cannot be AwaitedParameters for a while; None when they can."""
+    return next((f"parameter '{name}' is a {type(p).__name__}, not an nn.Parameter"
+                 for name, p in named if type(p) is not torch.nn.Parameter), None)
 
 
 class Watch:
@@ -213,7 +228,7 @@ class FirstForward(TorchFunctionMode):
 class Awaited:
     """One parameter's gradient between backward and the optimizer."""
 
-    __slots__ = ("index", "owner", "values", "shown", "group", "zeroed")
+    __slots__ = ("index", "owner", "values", "shown", "group", "version", "zeroed")
 
     def __init__(self, index, owner):
         self.index = index  # the tensor's, in the job
@@ -221,6 +236,7 @@ class Awaited:
         self.values = None  # the memory that the average arrives in; None: no gradient in this step
         self.shown = None  # what .grad shows meanwhile
         self.group = None  # place in optimizer.param_groups once step() was called
+        self.version = None  # the parameter's then: no function of torch may change it meanwhile
         self.zeroed = False  # after the step the user wants zeros
 
     def cover(self, gradient):
@@ -230,6 +246,21 @@ class Awaited:
         self.shown.entry = self
         return self.shown
 
+    def postpone(self, parameter, group):
+        """step() was called, and this parameter's part of it is due."""
+        self.group, self.version = group, parameter._version
+        parameter.awaited, parameter.__class__ = self, AwaitedParameter
+
+    def take_up(self, parameter, name):
+        """That part is done now."""
+        make_plain(parameter)
+        if parameter._version != self.version:
+            raise errors.InvalidArgument(
+                f"parameter '{name}' was changed between optimizer.step() and the next forward "
+                "through a view of it that was made earlier (p.detach(), p.view(...)), so before "
+                "that step was applied to it. Call flush() of what overlap() has returned before "
+                "each such change, or use sluice.torch.attach()")
+
     def zero_later(self):
         if self.owner is None or self.group is None:
             return False
@@ -238,8 +269,8 @@ class Awaited:
 
 
 def caller(optimizer):
-    """Who looks at a gradient, for the message: 'clip_grad_norm_ (train.py:31)'. `optimizer` is the
-    one that may."""
+    """Who looks at a gradient or a parameter, for the message: 'clip_grad_norm_ (train.py:31)'.
+    `optimizer` is the one that may."""
     what = "a script"
     for frame, line in traceback.walk_stack(None):
         code = frame.f_code
@@ -249,7 +280,7 @@ def caller(optimizer):
                 what = f"another {type(object_).__name__} than the one given to overlap()"
             elif not code.co_name.startswith(("_", "<")) and code.co_name not in _WRAPPERS:
                 what = code.co_name
-        elif not code.co_filename.startswith(_OWN):
+        elif not code.co_filename.startswith(_OWN) and code.co_filename != copy.__file__:
             return f"{what} ({os.path.basename(code.co_filename)}:{line})"
     return what
 
@@ -280,3 +311,38 @@ def _plain(value, awaited):
     if type(value) in (list, tuple):
         return type(value)(_plain(item, awaited) for item in value)
     return value
+
+
+class AwaitedParameter(torch.nn.Parameter):
+    """See above. `awaited` is its Awaited, whose owner has parameter_is_used()."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in _FACTS or func in _GRADIENT:
+            with _undispatched():
+                return func(*args, **kwargs)
+        _catch_up((args, tuple(kwargs.values())))
+        return func(*args, **kwargs)
+
+    def __deepcopy__(self, memo):
+        _catch_up(self)
+        return copy.deepcopy(self, memo)
+
+
+@unseen
+def _catch_up(value):
+    """Has the steps of all AwaitedParameters in `value` done; they are plain parameters then."""
+    if type(value) is AwaitedParameter:
+        value.awaited.owner.parameter_is_used(value)
+        make_plain(value)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _catch_up(item)
+
+
+def make_plain(parameter):
+    """Gives an AwaitedParameter back the class that it had."""
+    if type(parameter) is AwaitedParameter:
+        parameter.__class__ = torch.nn.Parameter
+        del parameter.awaited

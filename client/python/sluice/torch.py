@@ -120,10 +120,14 @@ def overlap(ddp_model, optimizer, address=None, *, job=None, weight=1, rank=None
 
     step() notes the hyper-parameters; a schedule that runs before the update has happened does not
     change it. Who looks at something in between gets what a plain loop would have, by waiting for
-    it: .grad, parameters through their modules (state_dict(), parameters(), evaluations, copies),
-    the optimizer's state_dict(), a second backward of the same forward. Not covered: references to
-    parameters that were taken before, such as a list of them for a moving average; call flush() of
-    the returned object first. The last step is applied when the process ends, or by detach().
+    it: .grad, parameters through their modules (state_dict(), parameters(), evaluations, copies)
+    and through references that were taken before, such as a list of them or the optimizer's groups
+    (clipping of weights, moving averages, norms), the optimizer's state_dict(), a second backward
+    of the same forward. Not covered: tensors over the memory of a parameter that were made before
+    (p.data, p.detach()), optimizer.state itself, and extensions in C++ that get parameters from
+    such references; call flush() of the returned object first. A change through p.detach() that
+    came too early raises InvalidArgument. The last step is applied when the process ends, or by
+    detach().
 
     A closure given to step() overlaps as well: it is called first, and its loss returned. So do
     the wrappers that accelerate and Lightning put around an optimizer.
@@ -138,6 +142,8 @@ def overlap(ddp_model, optimizer, address=None, *, job=None, weight=1, rank=None
       - step() has hooks, or is given something else than a closure;
       - gradients are read between backward() and step(): clipping by norm, GradScaler, another
         optimizer over this model;
+      - parameters are used between step() and the next forward through references: see above;
+      - a parameter is of a class of its own;
       - the model is compiled as a whole (torch.compile(net), or of the DDP model), or anything
         else in this process than such blocks is compiled after overlap(): then from there on.
 
