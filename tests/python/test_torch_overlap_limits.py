@@ -1,5 +1,9 @@
 """What overlap() cannot do, its errors, and its end; results land late, as before."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -164,6 +168,50 @@ def test_a_lost_peer_is_raised_by_the_forward_and_again_after_it(monkeypatch, ca
     attachment.detach()
     assert "the last step is missing in 8 of 8 parameters" in warnings_of(caplog)[0]
     assert attachment.job.closed and not any(p.isnan().any() for p in model.parameters())
+
+
+def test_detach_raises_for_a_last_step_that_nobody_else_has_taken(monkeypatch, caplog):
+    for leave in ("detach", "with"):
+        model, _, attachment = overlapped_step(monkeypatch)
+        attachment.job.error = sluice.PeerLost("rank 1 has left after step 1")
+        with pytest.raises(sluice.PeerLost, match="missing in 8 of 8 parameters: rank 1 has left"):
+            if leave == "detach":
+                attachment.detach()
+            else:
+                with attachment:
+                    pass
+        assert attachment.job.closed and not warnings_of(caplog)
+        attachment.detach()
+        assert not any(p.isnan().any() for p in model.parameters())
+
+
+ENDS = """
+import atexit
+import late_job, sluice, torch
+class Patch:
+    setattr = staticmethod(setattr)
+net = late_job.plain_net()
+atexit.register(lambda: print("after", flush=False))  # runs after overlap()'s own
+optimizer = late_job.sgd(net)
+model, attachment = late_job.attach(Patch, net, optimizer)
+for _ in range(2):
+    model(late_job.images()).sum().backward()
+    optimizer.step()
+print("trained", flush=False)
+attachment.job.error = sluice.PeerLost("rank 1 has left") if {lost} else None
+"""
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_exit_status_says_that_the_last_step_is_missing(lost):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((
+        os.environ["PYTHONPATH"], os.path.dirname(__file__)))}
+    ended = subprocess.run([sys.executable, "-c", ENDS.format(lost=lost)], env=environment,
+                           capture_output=True, text=True, timeout=120)
+    assert (ended.returncode != 0) == lost, ended.stderr
+    assert ended.stdout == "trained\nafter\n"
+    text = "sluice.errors.PeerLost: the last step is missing in 8 of 8 parameters: rank 1 has left"
+    assert (text in ended.stderr) == lost, ended.stderr
 
 
 def test_an_interrupted_wait_can_be_repeated(monkeypatch):

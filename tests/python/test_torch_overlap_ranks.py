@@ -137,6 +137,38 @@ def test_a_killed_rank_is_named_by_the_forward_that_waits_for_it(appliance, tmp_
     within(when - killed, 8)
 
 
+def skips_a_batch(rank, detached):
+    import ddp_worker as w
+    import sluice.torch
+    import torch
+    net = w.Model()
+    model = w.start(net, gradient_as_bucket_view=True, bucket_cap_mb=0.001, broadcast_buffers=False)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    attachment = sluice.torch.overlap(model, optimizer)
+    for step in range(1, 6 - rank):  # rank 1 has one batch fewer
+        model(w.gradients_of(rank, step)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    if detached:
+        try:
+            attachment.detach()
+        except sluice.PeerLost as error:
+            return str(error)
+    return ""
+
+
+def test_a_rank_that_skips_a_batch_fails_the_others_at_their_end(appliance, tmp_path):
+    for detached in (True, False):
+        with ranks.Ranks(skips_a_batch, 2, tmp_path, box=appliance,
+                         arguments=dict(detached=detached)) as running:
+            first, second = running.finish()
+        assert second.status == 0, second.output
+        if detached:
+            assert first.status == 0 and "rank 1" in first.value, first.output
+        else:
+            assert first.status != 0 and "PeerLost" in first.output and "rank 1" in first.output
+
+
 def is_interrupted(rank):
     import time
     import ddp_worker as w

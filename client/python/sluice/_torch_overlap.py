@@ -22,7 +22,7 @@ import weakref
 import torch
 from torch.autograd import Variable
 
-from sluice import errors
+from sluice import _exit_status, errors
 from sluice._torch_attachment import Attachment
 from sluice._torch_dynamo import Signs, is_tracing, unseen
 from sluice._torch_parts import Parts, unwrapped, why_not_in_parts
@@ -49,8 +49,6 @@ class Overlap(Attachment):
         self._leaving_early = False  # this backward does not wait for the results
         self._backwards_to_wait = 0  # until DDP does not move its buckets any more
         self._first = None  # FirstForward, until the first backward
-        self._measured_forward = None
-        self._measuring = False
         self._early = ()  # tensor indices to bring up to date before a forward
         self._needed_first = ()
         self._late = set()  # those that this forward has brought up to date at its end only
@@ -112,33 +110,9 @@ class Overlap(Attachment):
         # DDP is about to broadcast buffers over its process group, whose errors name nobody. What
         # the forward needs first tells now if a rank is lost.
         self._complete(self._needed_first)
-        if self._first is not None:
-            self._measure_next(ddp_model.module)
-
-    def _measure_next(self, module):
-        """Lets the forward that DDP is about to call be measured; the last one before the first
-        backward counts."""
-        first = self._order = self._first = FirstForward(self._indices, self._watch_list)
-        own = module.__dict__.get("forward")
-        if own is not None and own is self._measured_forward:
-            own = None  # DDP did not come to the last one
-
-        def measured(*arguments, **options):
-            del module.forward
-            if own is not None:
-                module.forward = own
-            handles = [child.register_forward_pre_hook(lambda child, _inputs: first.enter(child))
-                       for child in set(self._watch_list.owners.values())]
-            self._measuring = True
-            try:
-                with first:
-                    return module.forward(*arguments, **options)
-            finally:
-                self._measuring = False
-                for handle in handles:
-                    handle.remove()
-
-        self._measured_forward = module.forward = measured
+        if self._first is not None:  # the last forward before the first backward counts
+            self._order = self._first = FirstForward(self._indices, self._watch_list)
+            self._first.watch_next(ddp_model.module)
 
     def _forward_ended(self):
         if torch.is_grad_enabled():
@@ -154,7 +128,10 @@ class Overlap(Attachment):
             self._watch_handles.append(owner.register_forward_pre_hook(Hook(unseen(before))))
 
     def _unmeasured(self):
-        return self._first.paused() if self._measuring else contextlib.nullcontext()
+        return self._first.paused() if self._is_measuring() else contextlib.nullcontext()
+
+    def _is_measuring(self):
+        return self._first is not None and self._first.running
 
     def _enter(self, indices):
         """A compiled module that has these is about to run."""
@@ -165,12 +142,13 @@ class Overlap(Attachment):
 
     def _need(self, parameter):
         """A module hands out `parameter`."""
-        if not (self._awaited or self._measuring or self._late):
+        is_measuring = self._is_measuring()
+        if not (self._awaited or is_measuring or self._late):
             return
         index = self._indices.get(parameter)
         if index is None:
             return
-        if self._measuring:
+        if is_measuring:
             self._first.announce(index)
         self._late.discard(index)
         if index in self._awaited:
@@ -313,8 +291,12 @@ class Overlap(Attachment):
 
     def _apply(self, awaited):
         parameters = [self._parameters[entry.index] for entry in awaited]
-        for entry, parameter in zip(awaited, parameters):
-            entry.take_up(parameter, self.job.tensors[entry.index].name)
+        try:
+            for entry, parameter in zip(awaited, parameters):
+                entry.take_up(parameter, self.job.tensors[entry.index].name)
+        except errors.InvalidArgument as error:
+            self._failure = error
+            raise
         groups, shown = {}, [parameter.grad for parameter in parameters]
         for entry, parameter in zip(awaited, parameters):
             parameter.grad = entry.values
@@ -356,14 +338,18 @@ class Overlap(Attachment):
             self._parts.done()
 
     def detach(self):
-        """As Attachment.detach(), after a flush(); a failed job's step stays applied in part."""
+        """As Attachment.detach(), after a flush(), whose error is raised once the job is left: a
+        failed job's step stays applied in part."""
         super().detach()
 
     def _end(self, leave):
+        error = None
         if not self._detached:
-            self._flush_at_the_end()
+            error = self._flush_at_the_end()
             self._release()
         super()._end(leave)
+        if error is not None:
+            raise error
 
     def __exit__(self, kind, value, trace):
         if kind is not None and not self._detached:
@@ -372,15 +358,24 @@ class Overlap(Attachment):
 
     def _exiting(self):
         if getattr(sys, "last_value", None) is None:  # else the other ranks shall hear of it now
-            self._flush_at_the_end()
+            error = self._flush_at_the_end()
+            if error is not None:
+                _exit_status.fail(error)
 
     def _flush_at_the_end(self):
+        """The error with which that ends, unless it was raised before."""
+        is_known = self._failure is not None
         try:
             self.flush()
+        except errors.Forked:
+            pass  # the parent has it
         except errors.Error as error:
-            if not isinstance(error, errors.Forked):  # the parent has it
-                _log.warning("sluice.torch.overlap: the last step is missing in %d of %d "
-                             "parameters: %s", len(self._awaited), len(self._parameters), error)
+            text = (f"the last step is missing in {len(self._awaited)} of {len(self._parameters)} "
+                    f"parameters: {error}")
+            if not is_known:
+                return type(error)(text)
+            _log.warning("sluice.torch.overlap: %s", text)
+        return None
 
     def _release(self):
         """Lets go of the model; gradients that are still awaited are lost."""

@@ -178,6 +178,31 @@ class FirstForward(TorchFunctionMode):
         self.order = {}  # index -> nothing; a dict keeps the order
         self.early = {**watch.early}  # also those used before the module that has them was called
         self.by_module = {}  # module -> those of its own that it does not look up
+        self.running = False
+
+    def watch_next(self, module):
+        """Is entered around the next forward of `module`."""
+        own = module.__dict__.get("forward")
+        if hasattr(own, "is_watched"):
+            own = own.is_watched  # nobody came to the last one
+
+        def forward(*arguments, **options):
+            del module.forward
+            if own is not None:
+                module.forward = own
+            handles = [child.register_forward_pre_hook(lambda child, _inputs: self.enter(child))
+                       for child in set(self._watch.owners.values())]
+            self.running = True
+            try:
+                with self:
+                    return module.forward(*arguments, **options)
+            finally:
+                self.running = False
+                for handle in handles:
+                    handle.remove()
+
+        forward.is_watched = own
+        module.forward = forward
 
     def announce(self, index):
         self._announced.add(index)

@@ -127,7 +127,7 @@ def overlap(ddp_model, optimizer, address=None, *, job=None, weight=1, rank=None
     (p.data, p.detach()), optimizer.state itself, and extensions in C++ that get parameters from
     such references; call flush() of the returned object first. A change through p.detach() that
     came too early raises InvalidArgument. The last step is applied when the process ends, or by
-    detach().
+    detach(): where another rank has not taken it, detach() raises, or the exit status is 120.
 
     A closure given to step() overlaps as well: it is called first, and its loss returned. So do
     the wrappers that accelerate and Lightning put around an optimizer.
