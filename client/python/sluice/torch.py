@@ -34,10 +34,7 @@ and completes the futures. Errors are raised there, out of `backward()`, with th
 exception inside the hook itself would leave DDP in pieces.
 """
 
-import datetime
-import itertools
 import os
-import time
 import weakref
 
 import torch
@@ -46,6 +43,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from sluice import _settings, errors
 from sluice._options import checked_timeout
+from sluice._torch_agreement import agree, job_name, next_number, place_of
 from sluice._torch_attachment import Attachment, hook
 from sluice._torch_device import device_of
 from sluice._torch_loop import Loop
@@ -61,8 +59,6 @@ __all__ = ["Attachment", "Disabled", "Loop", "Overlap", "SoloAttachment", "Stale
 
 _DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 _attached = weakref.WeakSet()  # models; a copy of one is not attached
-_run_ids = {}  # process group -> the run id that its ranks have agreed on
-_ordinals = {}  # job name -> counter: the models of this process, in the order of attach()
 
 
 def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size=None, **options):
@@ -74,7 +70,8 @@ def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size
                ranks of one process, 'inproc://NAME'; default SLUICE_ADDRESS. '{rank}' and
                '{local_rank}' are replaced. A vhost-user socket is one process's,
                whose models may share it.
-    job        name of the job, default SLUICE_JOB or 'default'.
+    job        name of the job, default SLUICE_JOB or 'default'. Where the model's process group is
+               of some of the ranks only, a hash of these is added to it.
     weight     samples in this rank's batch when batches differ in size: gradients become the mean
                weighted by it. 1 (default) everywhere: the plain mean, as DDP does it. May be set
                on the returned object before any backward. Gradients are multiplied by it on the
@@ -193,7 +190,8 @@ def _attach(ddp_model, address, optimizer, *, job, weight, rank, world_size, **o
     group = ddp_model.process_group
     member = member_of(group)
     if member is None:
-        worker = _join_stock(named, group, address, job, rank, world_size, options)
+        worker = _join_stock(ddp_model.module, named, group, address, job, rank, world_size,
+                             options)
         attachment = (Attachment(worker, named, group, weight, device) if optimizer is None else
                       Overlap(worker, named, group, weight, optimizer, ddp_model.module, device))
     else:
@@ -217,9 +215,7 @@ def _attach(ddp_model, address, optimizer, *, job, weight, rank, world_size, **o
     return attachment
 
 
-def _join(specs, address, job, **options):
-    name = _settings.job_name(job)
-    ordinal = next(_ordinals.setdefault(name, itertools.count()))
+def _join(specs, address, name, ordinal, **options):
     return Job(specs, address, job=name, ordinal=ordinal, **options)
 
 
@@ -244,40 +240,26 @@ def _specs(named):
     return [(key, p.numel(), _DTYPES[p.dtype], False, p.dim() < 2) for key, p in named]
 
 
-def _agree_on_run_id(group, timeout, place):
-    """Rank 0 draws, the others are told: a launch needs no name of its own, and one that is started
-    again under the same port or name is another run."""
-    if group not in _run_ids:
-        drawn = torch.tensor([_settings.drawn_run_id()], device=place)
-        source = dist.distributed_c10d.get_global_rank(group, 0)
-        limit, begun_s = datetime.timedelta(seconds=timeout), time.monotonic()
-        try:
-            if place == "cpu":  # Gloo's; a broadcast that is given up keeps the process from ending
-                dist.monitored_barrier(group, limit, wait_all_ranks=True)
-            dist.broadcast(drawn, source, group=group, async_op=True).wait(limit)
-        except RuntimeError as error:
-            if time.monotonic() - begun_s < 0.9 * timeout:
-                raise errors.PeerLost(
-                    f"a rank of the process group ended before all had called attach(): {error}"
-                ) from None
-            raise errors.TimedOut(
-                f"the ranks of the process group did not all call attach() within {timeout:g} s: "
-                f"{error}") from None
-        _run_ids[group] = int(drawn)
-    return _run_ids[group]
-
-
-def _join_stock(named, group, address, job, rank, world_size, options):
-    """On a process group of all ranks: every step needs all of them."""
+def _join_stock(module, named, group, address, job, rank, world_size, options):
+    """On a process group of all ranks that train: every step needs all of them."""
     if rank is None:
         _settings.check_inproc(_settings.address(address, dist.get_rank(group)),
                                dist.get_world_size(group), "the process group")
     is_whole = world_size in (None, dist.get_world_size(group))
-    if options.get("run_id") is None and is_whole and dist.get_backend(group) in ("gloo", "nccl"):
-        place = "cpu" if dist.get_backend(group) == "gloo" else named[0][1].device
-        options = {**options, "run_id": _agree_on_run_id(
-            group, options.get("join_timeout", 60.0), place)}
-    worker = _join(_specs(named), address, job,
+    name = job_name(job, group) if is_whole else _settings.job_name(job)
+    place = place_of(group, named[0][1].device) if is_whole else None
+    if place is None:
+        ordinal = next_number(name)
+    else:
+        run_id, ordinal = agree(group, place, name, module, named,
+                                options.get("join_timeout", 60.0))
+        if options.get("run_id") is None:
+            options = {**options, "run_id": run_id}
+    if name != _settings.job_name(job):  # a place is one process's: its rank is that of the world
+        address = _settings.address(address, dist.get_rank())
+        options["local_address"] = _settings.local_address(options.get("local_address"),
+                                                           dist.get_rank())
+    worker = _join(_specs(named), address, name, ordinal,
                    rank=dist.get_rank(group) if rank is None else rank,
                    world_size=dist.get_world_size(group) if world_size is None else world_size,
                    **options)
@@ -300,8 +282,9 @@ def _attach_solo(ddp_model, named, group, weight, address, job, member, options,
             f"averaging={averaging!r} on a solo_group(): 'weight' makes the mean of the ranks that "
             "are in a step, 'world' that times their share of all")
     replica = Replica(ddp_model.module, set(getattr(ddp_model, "parameters_to_ignore", ())))
-    worker = _join(_specs(named) + extra_tensors(replica), address, job, rank=member[0],
-                   world_size=member[1], **options)
+    name = _settings.job_name(job)
+    worker = _join(_specs(named) + extra_tensors(replica), address, name, next_number(name),
+                   rank=member[0], world_size=member[1], **options)
     try:
         if not worker.must_resync:
             replica.broadcast(worker, timeout=options.get("join_timeout", 60.0))
