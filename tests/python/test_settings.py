@@ -93,6 +93,15 @@ def test_what_a_launcher_starts_again_is_another_run_under_an_exported_name_too(
     assert _settings.run_id("given", envs[1]) == _settings.run_id("given", {})
 
 
+def test_a_round_of_torchrun_has_one_run_id_on_nodes_that_count_restarts_differently():
+    for named in ({}, {"SLUICE_RUN_ID": "x"}):
+        def run_id(port, count):
+            return _settings.run_id(None, {
+                **named, "TORCHELASTIC_USE_AGENT_STORE": "False", "MASTER_ADDR": "a",  # noqa: B023
+                "MASTER_PORT": port, "TORCHELASTIC_RESTART_COUNT": count})
+        assert run_id("1", "0") == run_id("1", "1") == run_id("1", "2") != run_id("2", "1")
+
+
 def test_a_numeric_run_id_is_taken_as_it_is_and_checked():
     assert _settings.run_id(12, {}) == 12
     for bad in (0, -1, 1 << 64):

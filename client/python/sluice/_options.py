@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Optional, Union
 
-from sluice import _abi, _policy, _settings, errors
+from sluice import _abi, _elastic, _policy, _settings, errors
 
 _MOST_S = 86_400.0  # of a timeout
 
@@ -31,8 +31,9 @@ class Options:
     local_address
                  source IP address, default SLUICE_LOCAL_ADDRESS; else the kernel chooses.
     run_id       number or name of this launch, equal on all ranks, new for each launch; default
-                 SLUICE_RUN_ID, or what torchrun's and SLURM's variables say. attach() has rank 0
-                 draw one where a process group of all ranks can tell it to the others.
+                 SLUICE_RUN_ID, or what torchrun's and SLURM's variables say. Rank 0 draws one where
+                 it can tell the others: attach() by DDP's process group, a job by the store of
+                 torchrun's agents.
     ordinal      0 for the first job of this process, 1 for a second model, ...
     averaging    'weight': sum of the inputs / sum of the weights, an input being a sum over
                  `weight` samples (with weight 1 everywhere: the mean); 'world': that, times the
@@ -162,10 +163,13 @@ class Options:
         options = _abi.sized(_abi.Options)
         library.sluice_options_init(options)
         local = _settings.local_address(self.local_address, rank)
+        run_id = _elastic.run_id(self.run_id, f"{resolved['job_name'].decode()}/{self.ordinal}",
+                                 rank, resolved["world_size"],
+                                 checked_timeout("join_timeout", self.join_timeout))
         for field, value in dict(
                 resolved, rank=rank, secret=(_settings.secret(self.secret) or "").encode(),
                 local_address=local.encode() if local else None,
-                run_id=_settings.run_id(self.run_id), ordinal=self.ordinal,
+                run_id=run_id, ordinal=self.ordinal,
                 mtu=_settings.whole(f"mtu={self.mtu!r}", self.mtu),
                 chunk_bytes=_settings.whole(f"chunk_bytes={self.chunk_bytes!r}", self.chunk_bytes),
                 allow_nil=int(self.allow_nil),

@@ -8,7 +8,7 @@
 | SLUICE_JOB            | job name, default 'default' |
 | SLUICE_SECRET         | the appliance's secret |
 | SLUICE_RUN_ID         | name of this launch, the same on every rank and new for every launch |
-|                       | (restart counts of torchrun and SLURM are added to it); not needed |
+|                       | (what torchrun and SLURM say of restarts is added to it); not needed |
 |                       | where attach() has a process group of all ranks |
 | SLUICE_POLICY         | how k is chosen, default as the appliance says: sync, fixed, saina, ... |
 | SLUICE_K, ...         | as the arguments of sluice.Job; need SLUICE_POLICY or policy=...; also |
@@ -54,7 +54,8 @@ def run_id(given=None, env=os.environ):
 
     torchrun's own id is the word 'none' unless --rdzv-id is given, so the rendezvous address goes
     into the hash with it. What a launcher starts once more is another run, also under a name from
-    outside.
+    outside. Where torchrun's agents share no store they draw a port for each round, which all ranks
+    see; their counts of restarts differ from node to node. Where they do, see _elastic.
     """
     if isinstance(given, int):
         if not 0 < given < 1 << 64:
@@ -63,9 +64,14 @@ def run_id(given=None, env=os.environ):
     if given:
         return run_id_number(given)
     named = env.get("SLUICE_RUN_ID")
+    rounds = {key: env.get(key, "") for key in ("MASTER_ADDR", "MASTER_PORT")}
     parts = [named] if named else [env.get(key, "") for key in (
-        "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "MASTER_ADDR", "MASTER_PORT")]
-    parts += [f"{key}={env[key]}" for key in _RESTARTS if env.get(key, "0") != "0"]
+        "TORCHELASTIC_RUN_ID", "SLURM_JOB_ID", "SLURM_STEP_ID")] + list(rounds.values())
+    again = {key: env[key] for key in _RESTARTS if env.get(key, "0") != "0"}
+    if env.get("TORCHELASTIC_USE_AGENT_STORE") == "False":
+        again = {**again, **rounds}
+        again.pop("TORCHELASTIC_RESTART_COUNT", None)
+    parts += [f"{key}={value}" for key, value in again.items()]
     return run_id_number("|".join(parts))
 
 
