@@ -72,7 +72,8 @@ class Attachment:
         self._delayed = None  # first backward of a static graph, see _begin_backward
         self._priorities = priorities_of(range(len(named)), len(named))
         self._chosen = {}  # tensor index -> priority from set_priority()
-        self._ignored = frozenset()  # parameters that DDP was told to leave alone
+        # Parameters that DDP was told to leave alone, and those without elements.
+        self._ignored = frozenset()
         self._handles = []
         self._units = None  # of what is kept of gradients, when they are followed
         self._tell_left_behind = to_be_told(self, job)
@@ -93,9 +94,8 @@ class Attachment:
     def _watch(self, ddp_model):
         self._model = weakref.ref(ddp_model)
         ignored = set(getattr(ddp_model, "parameters_to_ignore", ()))
-        if ignored:
-            self._ignored = frozenset(p for name, p in ddp_model.module.named_parameters()
-                                      if name in ignored)
+        self._ignored = frozenset(p for name, p in ddp_model.module.named_parameters()
+                                  if name in ignored or p.numel() == 0)
         before = unseen(self._before_forward)
         watch = Hook(lambda model, _inputs: before(model, is_tracing()))
         self._handles.append(ddp_model.register_forward_pre_hook(watch))
@@ -180,13 +180,18 @@ class Attachment:
         if self.weight != 1:
             bucket.buffer().mul_(self.weight)
         where = self._where()
-        for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
-            index = self._indices[parameter]
+        for index, _, gradient in self._in_job(bucket):
             address = gradient.data_ptr()
             self.job.submit_address(index, address, address, self.weight, self._priorities[index],
                                     *where)
         if bucket.is_last():
             self.job.end_step()
+
+    def _in_job(self, bucket):
+        """(tensor index, parameter, gradient) of those that have elements."""
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
+            if parameter in self._indices:
+                yield self._indices[parameter], parameter, gradient
 
     def _where(self):
         """What a submission says about its memory: nothing of the host's; of a device's which of

@@ -190,8 +190,7 @@ class Overlap(Attachment):
 
     def _submit(self, bucket):
         if self._leaving_early:
-            for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
-                index = self._indices[parameter]
+            for index, _, gradient in self._in_job(bucket):
                 self._awaited[index] = Awaited(index, self)
                 self._addresses[index] = gradient.data_ptr()
         super()._submit(bucket)

@@ -159,8 +159,8 @@ class SoloAttachment(Attachment):
         try:
             if self.weight != 1:
                 bucket.buffer().mul_(self.weight)
-            for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
-                self._submit_gradient(self._indices[parameter], parameter, gradient)
+            for index, parameter, gradient in self._in_job(bucket):
+                self._submit_gradient(index, parameter, gradient)
             if bucket.is_last():
                 self._submit_extras(take_part=True)
         except errors.Behind:

@@ -110,8 +110,12 @@ def is_opaque(module):
 
 def why_not_watched(named):
     """Why these (name, parameter) cannot be AwaitedParameters for a while; None when they can."""
-    return next((f"parameter '{name}' is a {type(p).__name__}, not an nn.Parameter"
-                 for name, p in named if type(p) is not torch.nn.Parameter), None)
+    for name, p in named:
+        if type(p) is not torch.nn.Parameter:
+            return f"parameter '{name}' is a {type(p).__name__}, not an nn.Parameter"
+        if hasattr(p, "_st_info"):  # DDP's mark of what a forward makes a DTensor again
+            return f"parameter '{name}' is a part of a tensor-parallel one"
+    return None
 
 
 class Watch:

@@ -44,6 +44,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sluice import _settings, errors
 from sluice._options import checked_timeout
 from sluice._torch_agreement import agree, job_name, next_number, place_of
+from sluice._torch_models import refuse_other_models
 from sluice._torch_attachment import Attachment, hook
 from sluice._torch_device import device_of
 from sluice._torch_loop import Loop
@@ -170,11 +171,8 @@ def overlap(ddp_model, optimizer, address=None, *, job=None, weight=1, rank=None
 
 
 def _attach(ddp_model, address, optimizer, *, job, weight, rank, world_size, **options):
-    if not isinstance(ddp_model, DistributedDataParallel):
-        raise errors.InvalidArgument(
-            f"{'attach(model' if optimizer is None else 'overlap(model, optimizer'}) needs a "
-            f"DistributedDataParallel model, not a {type(ddp_model).__name__}: wrap it first, "
-            "model = torch.nn.parallel.DistributedDataParallel(model)")
+    refuse_other_models(ddp_model, "attach(model" if optimizer is None else
+                        "overlap(model, optimizer")
     weight = checked_weight(weight)
     if _settings.disabled():
         return Disabled()
@@ -295,13 +293,17 @@ def _attach_solo(ddp_model, named, group, weight, address, job, member, options,
 
 
 def _registered_parameters(ddp_model):
-    """(name, parameter) of what DDP reduces, in registration order: the same on every rank."""
+    """(name, parameter) of what DDP reduces and has elements, in registration order: the same on
+    every rank."""
     ignored = set(getattr(ddp_model, "parameters_to_ignore", ()))
     return [(key, p) for key, p in ddp_model.module.named_parameters()
-            if p.requires_grad and key not in ignored]
+            if p.requires_grad and key not in ignored and p.numel() != 0]
 
 
 def _check_parameters(ddp_model, named):
+    if not named:
+        raise errors.InvalidArgument(
+            "no parameter that DDP averages has elements: there is nothing to sum")
     for key, parameter in named:
         if parameter.dtype not in _DTYPES:
             raise errors.InvalidArgument(
