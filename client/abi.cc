@@ -207,6 +207,17 @@ sluice_status sluice_set_residual(sluice_job* job, uint32_t tensor, const float*
   });
 }
 
+sluice_status sluice_get_pruning(sluice_job* job, uint32_t tensor, uint64_t* position) {
+  return guarded(job, [&](Job& impl) -> Status {
+    if (position == nullptr) return {StatusCode::kInvalidArgument, "position is NULL"};
+    return impl.get_pruning(tensor, *position);
+  });
+}
+
+sluice_status sluice_set_pruning(sluice_job* job, uint32_t tensor, uint64_t position) {
+  return guarded(job, [&](Job& impl) { return impl.set_pruning(tensor, position); });
+}
+
 sluice_status sluice_scale_residuals(sluice_job* job, double factor) {
   return guarded(job, [&](Job& impl) -> Status {
     if (!std::isfinite(factor))

@@ -85,6 +85,8 @@ class Job {
   // `values`: of the tensor's elements.
   Status get_residual(std::uint32_t tensor, float* values);
   Status set_residual(std::uint32_t tensor, const float* values);
+  Status get_pruning(std::uint32_t tensor, std::uint64_t& packed);
+  Status set_pruning(std::uint32_t tensor, std::uint64_t packed);
   Status scale_residuals(double factor);
   Status flush_residuals();
   Status left_behind(LeftBehind& found);
@@ -131,6 +133,7 @@ class Job {
   Status attach_device(std::unique_ptr<Device> device, const PruneOptions& pruning,
                        const std::string& who);
   bool is_far(std::uint32_t tensor) const noexcept;
+  Status prune_position(std::uint32_t tensor, const char* call, PrunePosition*& position);
   // A far tensor's residual, part by part through host memory: `use` gets each, and the index of
   // its first element, when it has come from the device (kIn), or writes it before it goes there.
   Status move_residual(Lock& lock, std::uint32_t tensor, CopyStage::Way way,

@@ -1,6 +1,8 @@
 // What of this rank's gradients is not delivered, because it was pruned or rounded: read, set,
 // scaled, flushed, and told at the end.
 #include <algorithm>
+#include <bit>
+#include <cmath>
 
 #include "client/job.h"
 
@@ -8,29 +10,64 @@ namespace sluice::client {
 
 Status Job::get_residual(std::uint32_t tensor, float* values) {
   Lock lock = shared_.mutex.lock();
-  std::span<float> residual;
+  Kept kept;
   Status status = check_not_staged(tensor, "get_residual");
   if (status.ok() && is_far(tensor))
     return move_residual(lock, tensor, CopyStage::Way::kIn,
                          [values](std::span<float> part, std::size_t first) {
                            std::copy(part.begin(), part.end(), values + first);
                          });
-  if (status.ok()) status = shared_.member.residual(tensor, residual);
-  if (status.ok()) std::copy(residual.begin(), residual.end(), values);
+  if (status.ok()) status = shared_.member.residual(tensor, kept);
+  if (status.ok()) std::copy(kept.values.begin(), kept.values.end(), values);
   return status;
 }
 
 Status Job::set_residual(std::uint32_t tensor, const float* values) {
   Lock lock = shared_.mutex.lock();
-  std::span<float> residual;
+  Kept kept;
   Status status = check_not_staged(tensor, "set_residual");
   if (status.ok() && is_far(tensor))
     return move_residual(lock, tensor, CopyStage::Way::kOut,
                          [values](std::span<float> part, std::size_t first) {
                            std::copy_n(values + first, part.size(), part.begin());
                          });
-  if (status.ok()) status = shared_.member.residual(tensor, residual);
-  if (status.ok()) std::copy_n(values, residual.size(), residual.begin());
+  if (status.ok()) status = shared_.member.residual(tensor, kept);
+  if (status.ok()) std::copy_n(values, kept.values.size(), kept.values.begin());
+  return status;
+}
+
+// Of a far tensor it stands with those who find its threshold, who are at rest unless it is staged.
+Status Job::prune_position(std::uint32_t tensor, const char* call, PrunePosition*& position) {
+  Kept kept;
+  Status status = check_not_staged(tensor, call);
+  if (status.ok() && is_far(tensor))
+    kept.position = &rooms_->position(tensor);
+  else if (status.ok())
+    status = shared_.member.residual(tensor, kept);
+  position = kept.position;
+  return status;
+}
+
+Status Job::get_pruning(std::uint32_t tensor, std::uint64_t& packed) {
+  const Lock lock = shared_.mutex.lock();
+  PrunePosition* position = nullptr;
+  Status status = prune_position(tensor, "get_pruning", position);
+  if (status.ok())
+    packed = std::uint64_t{std::bit_cast<std::uint32_t>(position->last)} << 32 | position->steps;
+  return status;
+}
+
+Status Job::set_pruning(std::uint32_t tensor, std::uint64_t packed) {
+  const Lock lock = shared_.mutex.lock();
+  const PrunePosition wanted{
+      .steps = static_cast<std::uint32_t>(packed),
+      .last = std::bit_cast<float>(static_cast<std::uint32_t>(packed >> 32))};
+  PrunePosition* position = nullptr;
+  Status status = prune_position(tensor, "set_pruning", position);
+  if (status.ok() && !(std::isfinite(wanted.last) && wanted.last >= 0))
+    return {StatusCode::kInvalidArgument, place_ + "set_pruning: " + std::to_string(packed) +
+                                              " is not what sluice_get_pruning() has given"};
+  if (status.ok()) *position = wanted;
   return status;
 }
 
@@ -95,10 +132,11 @@ Status Job::left_behind(LeftBehind& found) {
                              [&](std::span<float> part, std::size_t) { found.add(part); });
       continue;
     }
-    std::span<float> residual;
-    if (status.ok()) status = shared_.member.residual(tensor, residual);
+    Kept kept;
+    if (status.ok()) status = shared_.member.residual(tensor, kept);
     // A velocity behind it is of gradients that were delivered, too.
-    if (status.ok()) found.add(residual.first(shared_.member.layout().tensor(tensor).elem_count));
+    if (status.ok())
+      found.add(kept.values.first(shared_.member.layout().tensor(tensor).elem_count));
   }
   return status;
 }

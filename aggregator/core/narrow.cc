@@ -15,6 +15,7 @@
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
+#include "aggregator/core/digest-inl.h"
 #include "aggregator/core/finish-inl.h"
 #include "aggregator/core/fold_convert-inl.h"
 
@@ -314,6 +315,7 @@ HWY_EXPORT(update_residual_any);
 HWY_EXPORT(keep_all);
 HWY_EXPORT(give_back_any);
 HWY_EXPORT(finish_int8);
+HWY_EXPORT(digest_all);
 HWY_EXPORT(finish_unbiased_any);
 HWY_EXPORT(store_quanta_all);
 HWY_EXPORT(add_quanta_all);
@@ -335,6 +337,13 @@ void give_back(float* residual, const std::uint8_t* payload, std::size_t elem_co
                Dtype wire) noexcept {
   DCHECK(is_summed(wire));
   HWY_DYNAMIC_DISPATCH(give_back_any)(residual, payload, elem_count, wire);
+}
+
+std::uint32_t rounding_seed(const float* acc, std::size_t elem_count, ChunkIndex chunk) noexcept {
+  const std::uint32_t sums = HWY_DYNAMIC_DISPATCH(digest_all)(acc, elem_count);
+  std::uint64_t mixed = (std::uint64_t{sums} << 32 | chunk) * 0x9E3779B97F4A7C15u;
+  mixed = (mixed ^ mixed >> 29) * 0xBF58476D1CE4E5B9u;
+  return static_cast<std::uint32_t>(mixed >> 32);
 }
 
 // int8 needs the greatest sum before the first element is written, and has a quarter of the bytes:

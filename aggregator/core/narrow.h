@@ -3,7 +3,7 @@
 //
 // A worker rounds to nearest, and what that loses stays with it as a residual: an element's value
 // is gradient + residual. The appliance rounds a mean without bias: up or down at random, with the
-// odds that make the expectation the mean. The dice are a function of a seed and the element's
+// odds that make the expectation the mean. The dice are a function of the sums and the element's
 // place, so every instruction set, and who repeats a call, gets the same bytes. (A residual a chunk
 // at the appliance would cost it memory and two more streams through the cache, would not know of a
 // changed scale of the loss, and would be lost with it. The sum of 200 results would be 36 to 38
@@ -52,11 +52,9 @@ void add_int8(float* acc, const std::uint8_t* payload, std::size_t elem_count) n
 // The sum of the squares, of int8.
 double squared_norm_int8(const std::uint8_t* payload, std::size_t elem_count) noexcept;
 
-// Dice for a chunk of a step: neighbours' differ in every bit.
-constexpr std::uint32_t rounding_seed(Step step, ChunkIndex chunk) noexcept {
-  std::uint64_t mixed = (std::uint64_t{step} << 32 | chunk) * 0x9E3779B97F4A7C15u;
-  mixed = (mixed ^ mixed >> 29) * 0xBF58476D1CE4E5B9u;
-  return static_cast<std::uint32_t>(mixed >> 32);
-}
+// Dice for a chunk, of its sums and not of the step: a run that goes on from a checkpoint counts
+// steps from 1 again, and rounds as the run without the stop. Another sum in any element makes all
+// bits others; zeros of either sign are one.
+std::uint32_t rounding_seed(const float* acc, std::size_t elem_count, ChunkIndex chunk) noexcept;
 
 }  // namespace sluice::agg

@@ -68,10 +68,11 @@ void finish_sum(const Job& job, GradientSlice& slice, std::uint32_t slot_index,
   const Wanted wanted{.signs = sampled ? nullptr : signs,
                       .norm = wants_norms(job.policy(), slice, sum)};
   const std::uint64_t divisor = sum.averaged ? 1 : sum.weight;
-  const Finished found = sum.is_unbiased()
-                             ? finish_unbiased(acc, sum.elem_count, divisor, sum.result,
-                                               rounding_seed(slot.step, chunk), payload, wanted)
-                             : finish(acc, sum.elem_count, divisor, sum.result, payload, wanted);
+  const Finished found =
+      sum.is_unbiased()
+          ? finish_unbiased(acc, sum.elem_count, divisor, sum.result,
+                            rounding_seed(acc, sum.elem_count, chunk), payload, wanted)
+          : finish(acc, sum.elem_count, divisor, sum.result, payload, wanted);
   sum.finite = found.finite;
   slot.payload_sum = found.sum.value;
   DCHECK(wire::finish_checksum(found.sum) ==

@@ -132,7 +132,7 @@ class Relay final : public Member {
   Status end_step() override;
   bool take_ended_step() noexcept override { return tensors_.take_ended(); }
   Status set_averaging(std::uint32_t tensor, AveragingChoice choice) override;
-  Status residual(std::uint32_t tensor, std::span<float>& values) override;
+  Status residual(std::uint32_t tensor, Kept& kept) override;
   Status flush_residuals() override;
   Status scale_residuals(float factor) override;
   bool leaves_behind(std::uint32_t tensor) const noexcept override {

@@ -45,12 +45,12 @@ Status Relay::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
   return {};
 }
 
-Status Relay::residual(std::uint32_t tensor, std::span<float>& values) {
+Status Relay::residual(std::uint32_t tensor, Kept& kept) {
   const std::string what = place_of(options_) + "residual: tensor '" + layout_.tensor(tensor).name;
   if (!residuals_.covers(tensor))
     return {StatusCode::kInvalidArgument, what + "' travels as it is and has none"};
   if (tensors_.in_flight(tensor)) return {StatusCode::kBusy, what + "' is in flight"};
-  values = residuals_.of(tensor);
+  kept = residuals_.of(tensor);
   return {};
 }
 

@@ -22,6 +22,8 @@
 
 namespace sluice::client {
 
+struct Kept;  // residuals.h
+
 class Member {
  public:
   virtual ~Member() = default;
@@ -31,7 +33,7 @@ class Member {
   virtual Status end_step() = 0;
   virtual bool take_ended_step() noexcept = 0;
   virtual Status set_averaging(std::uint32_t tensor, AveragingChoice choice) = 0;
-  virtual Status residual(std::uint32_t tensor, std::span<float>& values) = 0;
+  virtual Status residual(std::uint32_t tensor, Kept& kept) = 0;
   virtual Status flush_residuals() = 0;
   virtual Status scale_residuals(float factor) = 0;
   virtual bool leaves_behind(std::uint32_t tensor) const noexcept = 0;

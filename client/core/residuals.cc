@@ -102,11 +102,12 @@ void Residuals::measure(const Measurement& measurement) noexcept {
   limits_[tensor] = measurement.whole ? kPruneNothing : limit;
 }
 
-std::span<float> Residuals::of(std::uint32_t tensor) noexcept {
+Kept Residuals::of(std::uint32_t tensor) noexcept {
   CHECK(covers(tensor) && !is_far(tensor));
   await(tensor);
   const std::uint64_t count = layout_.tensor(tensor).elem_count;
-  return {&values_[first_[tensor]], has_velocity(tensor) ? 2 * count : count};
+  return {.values = {&values_[first_[tensor]], has_velocity(tensor) ? 2 * count : count},
+          .position = &thresholds_.position(tensor)};
 }
 
 float* Residuals::at(const ChunkSpan& span) noexcept {

@@ -36,6 +36,12 @@ namespace sluice::client {
 PruneTensor prunable_as(const TensorSpec& tensor) noexcept;
 std::vector<PruneTensor> prunable_of(const Layout& layout);
 
+// What a checkpoint keeps of a tensor.
+struct Kept {
+  std::span<float> values;  // the residual, and with momentum the velocity behind that
+  PrunePosition* position = nullptr;
+};
+
 class Residuals {
  public:
   // `layout` outlives it, and so does `executor`; null: what is measured is measured at once.
@@ -82,9 +88,8 @@ class Residuals {
   void discard(const ChunkSpan& span) noexcept;
 
   // ---- a tensor ----
-  // Its residual, and with momentum its velocity behind that: what a checkpoint keeps. Not of a far
-  // tensor; likewise scale().
-  std::span<float> of(std::uint32_t tensor) noexcept;
+  // Not of a far tensor; likewise scale().
+  Kept of(std::uint32_t tensor) noexcept;
   // The scale of the loss has changed by this factor.
   void scale(float factor) noexcept;
 

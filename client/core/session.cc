@@ -126,7 +126,7 @@ Status Session::set_averaging(std::uint32_t tensor, AveragingChoice choice) {
   return {};
 }
 
-Status Session::residual(std::uint32_t tensor, std::span<float>& values) {
+Status Session::residual(std::uint32_t tensor, Kept& kept) {
   CHECK(tensor < layout().tensor_count());
   const auto refuse = [&](StatusCode code, const char* why) -> Status {
     return {code, place_of(options_) + "residual: tensor '" + layout().tensor(tensor).name + why};
@@ -139,7 +139,7 @@ Status Session::residual(std::uint32_t tensor, std::span<float>& values) {
   if (layout().tensor(tensor).far)
     return refuse(StatusCode::kInvalidArgument, "' is far: whoever submits it keeps it");
   if (gradients_.tensors().in_flight(tensor)) return refuse(StatusCode::kBusy, "' is in flight");
-  values = gradients_.residuals().of(tensor);
+  kept = gradients_.residuals().of(tensor);
   return {};
 }
 

@@ -78,7 +78,7 @@ class Session final : public Member {
   // ---- tensors that travel at a loss (Residuals::covers) ----
   // What of this worker's gradients is not delivered yet: to be read, saved and set between steps.
   // kBusy while the tensor is in flight, kInvalidArgument for one that has none.
-  Status residual(std::uint32_t tensor, std::span<float>& values) override;
+  Status residual(std::uint32_t tensor, Kept& kept) override;
   // Before the last step's submissions of a rank that will leave: all that was left behind goes
   // with them, nothing is pruned any more. (What rounding loses then stays.)
   Status flush_residuals() override;

@@ -80,6 +80,7 @@ class FarRooms {
   void place_on_device(std::uint8_t* memory) noexcept;
   // Of the tensor's next step, which begins: how many elements 'static' lets leave.
   std::uint64_t take_rank(std::uint32_t tensor) noexcept { return thresholds_.take_rank(tensor); }
+  PrunePosition& position(std::uint32_t tensor) noexcept { return thresholds_.position(tensor); }
 
  private:
   static constexpr std::uint32_t kNone = UINT32_MAX;

@@ -101,14 +101,14 @@ Thresholds::Thresholds(const PruneOptions& options, std::span<const PruneTensor>
 
 double Thresholds::density(std::uint32_t tensor) const noexcept {
   if (options_.warmup_steps == 0) return options_.fraction;
-  const std::uint32_t stage = tensors_[tensor].steps / options_.warmup_steps;
+  const std::uint32_t stage = tensors_[tensor].position.steps / options_.warmup_steps;
   return std::max(options_.fraction, kFirstDensity * std::pow(kDensityStep, stage));
 }
 
 std::uint64_t Thresholds::take_rank(std::uint32_t tensor) noexcept {
   State& state = tensors_[tensor];
   const double wanted = density(tensor) * static_cast<double>(state.elem_count);
-  ++state.steps;
+  ++state.position.steps;
   return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(wanted + 0.5));
 }
 
@@ -120,7 +120,7 @@ float Thresholds::next(std::uint32_t tensor, std::span<const float> gradient,
   CHECK(gradient.size() == state.elem_count && residual.size() == state.elem_count);
   const Values values{gradient.data(), residual.data(), gradient.size()};
   const auto share = density(tensor);
-  const std::uint32_t seed = tensor * 0x85ebca6bu + state.steps++ * 0xc2b2ae35u;
+  const std::uint32_t seed = tensor * 0x85ebca6bu + state.position.steps++ * 0xc2b2ae35u;
   switch (options_.rule) {
     case PruneRule::kOff: break;
     case PruneRule::kStatic:
@@ -138,7 +138,8 @@ float Thresholds::next(std::uint32_t tensor, std::span<const float> gradient,
         threshold = mean_above(values, threshold);
       return threshold;
     }
-    case PruneRule::kDynamicRaw: return state.last = mean_above(values, state.last);
+    case PruneRule::kDynamicRaw:
+      return state.position.last = mean_above(values, state.position.last);
   }
   return kPruneNothing;
 }

@@ -32,6 +32,12 @@ struct PruneTensor {
 inline constexpr float kPruneNothing = 0;
 inline constexpr float kPruneAll = std::numeric_limits<float>::infinity();
 
+// Where a tensor's pruning stands between two steps, beside its residual: part of a checkpoint.
+struct PrunePosition {
+  std::uint32_t steps = 0;  // that have had their threshold
+  float last = 0;           // kDynamicRaw: of the last step
+};
+
 class Thresholds {
  public:
   Thresholds(const PruneOptions& options, std::span<const PruneTensor> tensors);
@@ -49,6 +55,9 @@ class Thresholds {
   // For who finds kStatic's threshold elsewhere, in place of next(): how many elements leave.
   std::uint64_t take_rank(std::uint32_t tensor) noexcept;
 
+  // May be set between two steps: `last` is finite and not below zero.
+  PrunePosition& position(std::uint32_t tensor) noexcept { return tensors_[tensor].position; }
+
   // Of the tensor's next step: the fraction that kStatic and kSampled aim at.
   double density(std::uint32_t tensor) const noexcept;
 
@@ -57,8 +66,7 @@ class Thresholds {
     bool dense = false;
     std::uint64_t elem_count = 0;
     std::uint64_t first_room = 0;  // kStatic, kSampled: for a sample's magnitudes, in rooms_
-    std::uint32_t steps = 0;       // that have had their threshold
-    float last = 0;                // kDynamicRaw: of the last step
+    PrunePosition position;
   };
 
   PruneOptions options_;

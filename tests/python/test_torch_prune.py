@@ -84,6 +84,9 @@ def test_only_what_is_big_and_of_two_dimensions_is_pruned(address):  # noqa: F81
                              prune_fraction=0.01) as attachment:
         model(given).backward()
         left = attachment.state_dict()
+        with pytest.raises(sluice.InvalidArgument, match="not what sluice_get_pruning"):
+            attachment.job.set_pruning("matrix", 0x7FC0_0000_0000_0001)  # a threshold that is NaN
+    assert left.pop("sluice.pruning").tolist() == [1, 1]  # steps
     assert sorted(left) == ["matrix", "stack"]
     for (name, p), whole in zip(net.named_parameters(), given):
         if name in left:
@@ -170,6 +173,8 @@ def train(rank, prune, momentum, seeds):
         digests.append(zlib.crc32(b"".join(p.detach().numpy().tobytes()
                                            for p in net.parameters())))
         left, whole = attachment.state_dict(), saved
+        for state in (saved, left, cleared, restored):
+            state.pop("sluice.pruning", None)
         if corrected:  # residuals alone, without the velocities behind them
             saved, left = ({name: values[:values.numel() // 2] for name, values in state.items()}
                            for state in (saved, left))

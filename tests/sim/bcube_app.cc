@@ -144,10 +144,10 @@ void BcubeWorld::end_step(std::uint32_t index, TimeNs now) {
   if (options_.check_values) oracle_.step_done(index, server.done, server.outputs);
   const bool at_rest = !options_.pipelined || server.done == options_.steps;
   for (std::uint32_t tensor = 0; at_rest && tensor < plan_.tensors.size(); ++tensor) {
-    std::span<float> residual;
+    client::Kept kept;
     if (!options_.check_values || !plan_.is_lossy(tensor)) continue;
-    expect_ok(index, "residual", server.relay->residual(tensor, residual));
-    oracle_.check_residual(index, tensor, residual);
+    expect_ok(index, "residual", server.relay->residual(tensor, kept));
+    oracle_.check_residual(index, tensor, kept.values);
   }
   if (server.done == options_.steps) return server.relay->leave(wire::LeaveReason::kFinished, now);
   if (!options_.steps_apart) return prepare_step(index, now);

@@ -96,8 +96,8 @@ void BcubeOracle::check_residual(std::uint32_t server, std::uint32_t tensor,
 }
 
 // The switches round without bias; only one level's have the ordinary job's chunks, and dice.
-bool BcubeOracle::is_rounded_average(const Average& due, Step step, std::uint32_t tensor,
-                                     std::uint64_t weight, std::span<const float> output) const {
+bool BcubeOracle::is_rounded_average(const Average& due, std::uint32_t tensor, std::uint64_t weight,
+                                     std::span<const float> output) const {
   const Dtype wire = plan_.wire;
   const float factor =
       plan_.averaged_by() == AveragingChoice::kSum ? static_cast<float>(weight) : 1;
@@ -110,8 +110,8 @@ bool BcubeOracle::is_rounded_average(const Average& due, Step step, std::uint32_
     if (ordinary_ != nullptr) {
       const auto chunk =
           static_cast<ChunkIndex>(ordinary_->first_chunk(tensor) + first / chunk_elems_);
-      (void)agg::finish_unbiased(means.data(), count, weight, wire, agg::rounding_seed(step, chunk),
-                                 packed.data());
+      (void)agg::finish_unbiased(means.data(), count, weight, wire,
+                                 agg::rounding_seed(means.data(), count, chunk), packed.data());
     } else {
       for (float& mean : means) mean /= static_cast<float>(weight);
       agg::pack(means.data(), nothing.data(), count, wire, packed.data());
@@ -183,7 +183,7 @@ void BcubeOracle::tensor_done(std::uint32_t server, Step step, const client::Eve
   replicas_[server].averages[event.tensor] = hash_of(output);
   const bool sum = plan_.averaged_by() == AveragingChoice::kSum;
   if (plan_.is_rounded(event.tensor)) {
-    if (!is_rounded_average(due, step, event.tensor, event.weight, output))
+    if (!is_rounded_average(due, event.tensor, event.weight, output))
       violation(where + "is not the average, rounded");
     return;
   }

@@ -64,7 +64,7 @@ class BcubeOracle {
   Average& average(Step step, std::uint32_t tensor);
   const std::vector<float>& leave(std::uint32_t server, Step step, std::uint32_t tensor);
   float limit_of(std::uint32_t server, std::uint32_t tensor, std::span<const float> gradient);
-  bool is_rounded_average(const Average& due, Step step, std::uint32_t tensor, std::uint64_t weight,
+  bool is_rounded_average(const Average& due, std::uint32_t tensor, std::uint64_t weight,
                           std::span<const float> output) const;
   std::string place(std::uint32_t server, Step step, std::uint32_t tensor) const;
 

@@ -251,8 +251,10 @@ void Oracle::check_gradient(const Run& run, Summed& summed, const Outcome& body,
     return violation("I1: the shape is wrong in the result of " + where);
   if (plan.is_rounded(span.tensor)) {
     std::vector<std::uint8_t> expected(payload.size());
-    (void)agg::finish_unbiased(summed.sums.data(), span.elem_count, body.weight, dtype,
-                               agg::rounding_seed(body.step, body.chunk), expected.data());
+    const float* const sums = summed.sums.data();
+    (void)agg::finish_unbiased(sums, span.elem_count, body.weight, dtype,
+                               agg::rounding_seed(sums, span.elem_count, body.chunk),
+                               expected.data());
     summed.means.resize(span.elem_count);
     agg::fold_store(summed.means.data(), payload.data(), span.elem_count, dtype);
     std::vector<float> means(span.elem_count);

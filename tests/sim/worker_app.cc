@@ -260,9 +260,10 @@ void Worker::submit(std::uint32_t tensor, Step step, TimeNs now) {
                                       .far = far_of(tensor, nil ? nullptr : input)};
   std::vector<float> velocity;
   if (plan.has_velocity(tensor)) {
-    std::span<float> kept;
-    if (session_->residual(tensor, kept).ok() && kept.size() == 2 * spec.elem_count)
-      velocity.assign(kept.begin() + static_cast<std::ptrdiff_t>(spec.elem_count), kept.end());
+    client::Kept kept;
+    if (session_->residual(tensor, kept).ok() && kept.values.size() == 2 * spec.elem_count)
+      velocity.assign(kept.values.begin() + static_cast<std::ptrdiff_t>(spec.elem_count),
+                      kept.values.end());
   }
   if (expect_ok(session_->submit(submission, now), "submit")) {
     world_.oracle().on_submitted(party(), step, tensor, !nil, velocity);

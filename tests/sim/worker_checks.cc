@@ -206,13 +206,13 @@ std::uint64_t Worker::give_up(Step behind) const {
   for (std::uint32_t tensor = 0; tensor < plan.tensors.size(); ++tensor) {
     if (!plan.is_lossy(tensor)) continue;
     std::span<const float> residual;
-    std::span<float> here;
+    client::Kept here;
     if (layout.tensor(tensor).far) {
       residual = far_.residual(tensor);
     } else {
       const Status status = session_->residual(tensor, here);
       if (!status.ok()) return world_.oracle().violation(status.message()), chunks;
-      residual = here.first(plan.tensors[tensor].elem_count);  // with momentum a velocity follows
+      residual = here.values.first(plan.tensors[tensor].elem_count);  // then maybe a velocity
     }
     chunks = world_.oracle().give_up(party(), tensor, residual, behind);
   }

@@ -790,6 +790,12 @@ SLUICE_API sluice_status sluice_set_averaging(sluice_job* job, uint32_t tensor, 
  * residual). */
 SLUICE_API sluice_status sluice_get_residual(sluice_job* job, uint32_t tensor, float* values);
 SLUICE_API sluice_status sluice_set_residual(sluice_job* job, uint32_t tensor, const float* values);
+/* Where the pruning of such a tensor stands: its steps so far, by which a warm-up and samples go,
+ * and the last threshold. A number to be kept beside the residual, for sluice_set_pruning() of the
+ * same rule after a restart; 0 at the start, and where nothing is pruned. Never block. Fail as
+ * those above, and with SLUICE_INVALID_ARGUMENT for a number that cannot be one. */
+SLUICE_API sluice_status sluice_get_pruning(sluice_job* job, uint32_t tensor, uint64_t* position);
+SLUICE_API sluice_status sluice_set_pruning(sluice_job* job, uint32_t tensor, uint64_t position);
 /* Gradients are larger by `factor` from the next ones on, because the scale of the loss has
  * changed: so become all residuals. Never blocks, but where they are on a device. Fails with
  * SLUICE_BUSY in the middle of a step, with SLUICE_INVALID_ARGUMENT. */

@@ -143,6 +143,14 @@ class Job {
   void set_residual(std::uint32_t tensor, const std::vector<float>& values) {
     check(job_, sluice_set_residual(job_, tensor, values.data()));
   }
+  std::uint64_t pruning(std::uint32_t tensor) const {
+    std::uint64_t position = 0;
+    check(job_, sluice_get_pruning(job_, tensor, &position));
+    return position;
+  }
+  void set_pruning(std::uint32_t tensor, std::uint64_t position) {
+    check(job_, sluice_set_pruning(job_, tensor, position));
+  }
   void scale_residuals(double factor) { check(job_, sluice_scale_residuals(job_, factor)); }
   void flush_residuals() { check(job_, sluice_flush_residuals(job_)); }
   sluice_left_behind left_behind() const { return get<sluice_left_behind>(sluice_get_left_behind); }

@@ -246,6 +246,8 @@ _FUNCTIONS = {
     "sluice_set_averaging": (c_int, [c_void_p, c_uint32, c_int32]),
     "sluice_get_residual": (c_int, [c_void_p, c_uint32, c_void_p]),
     "sluice_set_residual": (c_int, [c_void_p, c_uint32, c_void_p]),
+    "sluice_get_pruning": (c_int, [c_void_p, c_uint32, c_void_p]),
+    "sluice_set_pruning": (c_int, [c_void_p, c_uint32, c_uint64]),
     "sluice_scale_residuals": (c_int, [c_void_p, c_double]),
     "sluice_flush_residuals": (c_int, [c_void_p]),
     "sluice_get_left_behind": (c_int, [c_void_p, POINTER(LeftBehind)]),

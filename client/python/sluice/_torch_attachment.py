@@ -17,6 +17,9 @@ from sluice._torch_watch import Hook
 from sluice._values import checked_weight
 
 
+_PRUNING = "sluice.pruning"  # no parameter's name: where the pruning of each pruned one stands
+
+
 # DDP checks these annotations when the hook is registered, and wants a plain function.
 def hook(attachment: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     return attachment._on_bucket(bucket)
@@ -265,9 +268,10 @@ class Attachment:
 
     def state_dict(self):
         """What of this rank's gradients is not delivered yet, by parameter, with `prune_momentum`
-        its velocity behind that: a part of a checkpoint of each rank, where `wire` is not
-        'float32' or `prune` not 'off' (else empty). Between two steps, after what an Overlap has
-        still to apply."""
+        its velocity behind that, and where pruning stands: a part of a checkpoint of each rank,
+        where `wire` is not 'float32' or `prune` not 'off' (else empty). With it a run that goes on
+        is bit for bit the one without the stop. Between two steps, after what an Overlap has still
+        to apply."""
         if self._units is not None:
             self._units.update()
         residuals = {}
@@ -277,16 +281,23 @@ class Attachment:
                 residuals[name] = torch.empty(
                     self._parameters[index].numel() * self.job.residual_floats, device="cpu")
                 self.job.get_residual(index, residuals[name])
+        if self.job.pruned:
+            residuals[_PRUNING] = torch.tensor(
+                [self.job.get_pruning(index) for index in self.job.pruned], device="cpu")
         return residuals
 
     def load_state_dict(self, state):
         """Takes up again what state_dict() gave, of the same rank, before the first backward: at
         the rate and the scale of the loss that it had."""
-        unknown = set(state) - set(self.job.rounded)
+        unknown = set(state) - set(self.job.rounded) - {_PRUNING}
         if unknown:
             raise errors.InvalidArgument(
                 f"'{min(unknown)}' has no residual in this job: load it with the `wire`, the "
                 "`prune` and the parameters of the run that saved it")
+        state = dict(state)
+        positions = state.pop(_PRUNING, torch.tensor([]))  # of 0.2.0: none
+        for index, position in zip(self.job.pruned, positions.tolist()):
+            self.job.set_pruning(index, position)
         for name, values in state.items():
             self.job.set_residual(name, values.detach().cpu().contiguous())
         if self._units is not None:

@@ -214,6 +214,17 @@ class Job(Member, Stragglers):
                                           f"residual of tensor '{spec.name}'", writable=writable)
         self._handle.call(function, index, address)
 
+    def get_pruning(self, tensor):
+        """Where the pruning of a tensor stands, a number to be kept beside its residual: its steps
+        so far, by which warm-up and samples go, and the last threshold. As get_residual()."""
+        position = ctypes.c_uint64()
+        self._handle.call("sluice_get_pruning", self._index(tensor), ctypes.byref(position))
+        return position.value
+
+    def set_pruning(self, tensor, position):
+        """Takes it up again after a restart with the same rule, before the first gradient."""
+        self._handle.call("sluice_set_pruning", self._index(tensor), position)
+
     def scale_residuals(self, factor):
         """Says that gradients are larger by `factor` from now on, because the scale of the loss
         has changed (a GradScaler). Raises Busy in the middle of a step. Never blocks."""

@@ -70,8 +70,8 @@ TEST_F(Measuring, WhoGetsItsMemoryBackWaits) {
 TEST_F(Measuring, ResidualsAreItsOwnMeanwhile) {
   ASSERT_TRUE(bench.session.submit(of(pruned, 0), bench.now).ok());
   EXPECT_TRUE(bench.sent(PacketType::kContribution).empty());
-  std::span<float> residual;
-  EXPECT_EQ(bench.session.residual(0, residual).code(), StatusCode::kBusy);
+  Kept kept;
+  EXPECT_EQ(bench.session.residual(0, kept).code(), StatusCode::kBusy);
   EXPECT_EQ(later.waited_for, 0);
 }
 

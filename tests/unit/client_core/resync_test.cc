@@ -66,9 +66,9 @@ TEST(Resync, FallingBehindDiscardsTheResidualOfWhatLeftAndOfNothingElse) {
                  std::array<std::uint64_t, 1>{kBoth}, zeros);
   };
   const auto residual = [&](std::uint32_t tensor) {
-    std::span<float> values;
-    EXPECT_TRUE(bench.session.residual(tensor, values).ok());
-    return std::vector<float>(values.begin(), values.end());
+    Kept kept;
+    EXPECT_TRUE(bench.session.residual(tensor, kept).ok());
+    return std::vector<float>(kept.values.begin(), kept.values.end());
   };
   // Step 1 is delivered and leaves what float16 loses.
   ASSERT_TRUE(submit(0, early).ok() && submit(1, w).ok());

@@ -221,9 +221,10 @@ TEST_P(Narrow, RoundsMeansWithoutBias) {
     Accumulator acc(kLength);
     std::memcpy(acc.data(), values.data(), 4 * kLength);
     Bytes out(payload_bytes(wire(), kLength));
-    ASSERT_TRUE(finish_unbiased(acc.data(), kLength, 1, wire(),
-                                rounding_seed(static_cast<Step>(seed), 3), out.data())
-                    .finite);
+    const auto sums = static_cast<float>(seed);
+    ASSERT_TRUE(
+        finish_unbiased(acc.data(), kLength, 1, wire(), rounding_seed(&sums, 1, 3), out.data())
+            .finite);
     const Floats got = read(out, kLength, wire());
     for (std::size_t i = 0; i < kLength; ++i) {
       sum[i] += got[i];
@@ -238,6 +239,31 @@ TEST_P(Narrow, RoundsMeansWithoutBias) {
     EXPECT_LE(furthest[i], step * 1.001f) << values[i];
     EXPECT_LE(std::fabs(error), 5 * step / 2 / std::sqrt(kSeeds)) << values[i];
   }
+}
+
+// The dice are made of what they round: over many sums they favour neither side.
+TEST_P(Narrow, RoundsManySumsByTheirOwnDiceWithoutBias) {
+  constexpr std::size_t kLength = 48;
+  constexpr int kSums = 4000;
+  std::vector<double> errors(kLength), squares(kLength);
+  for (int round = 0; round < kSums; ++round) {
+    Floats values = ordinary(kLength, static_cast<std::uint64_t>(round));
+    values[0] = 1.01f;  // as a parameter whose gradient stays: the others' change its dice
+    Accumulator acc(kLength);
+    std::memcpy(acc.data(), values.data(), 4 * kLength);
+    Bytes out(payload_bytes(wire(), kLength));
+    ASSERT_TRUE(finish_unbiased(acc.data(), kLength, 1, wire(),
+                                rounding_seed(values.data(), kLength, 3), out.data())
+                    .finite);
+    const Floats got = read(out, kLength, wire());
+    for (std::size_t i = 0; i < kLength; ++i) {
+      const double error = static_cast<double>(got[i]) - static_cast<double>(values[i]);
+      errors[i] += error;
+      squares[i] += error * error;
+    }
+  }
+  for (std::size_t i = 0; i < kLength; ++i)
+    EXPECT_LE(std::fabs(errors[i]), 5 * std::sqrt(squares[i])) << i;
 }
 
 TEST_P(Narrow, WhatIsZeroOrTooSmallForTheFormatStaysInTheResidual) {
@@ -283,12 +309,30 @@ TEST(Int8, StoresAndAddsWhatTheScaleSays) {
   });
 }
 
-TEST(RoundingSeed, DiffersBetweenStepsAndChunks) {
+TEST(RoundingSeed, DiffersBetweenSumsAndChunks) {
   std::vector<std::uint32_t> seeds;
-  for (Step step = 1; step <= 50; ++step)
-    for (ChunkIndex chunk = 0; chunk < 50; ++chunk) seeds.push_back(rounding_seed(step, chunk));
+  Floats sums = ordinary(40, 1);
+  for (float& one : sums) {
+    one = std::nextafter(one, 9.0f);
+    for (ChunkIndex chunk = 0; chunk < 50; ++chunk)
+      seeds.push_back(rounding_seed(sums.data(), sums.size(), chunk));
+  }
   std::ranges::sort(seeds);
   EXPECT_EQ(std::ranges::adjacent_find(seeds), seeds.end());
+}
+
+TEST(RoundingSeed, IsOfWhatTheSumsAreWorthOnEveryTarget) {
+  for (std::size_t length = 1; length <= kMaxLength; ++length) {
+    Floats sums = ordinary(length, length);
+    sums[length / 2] = 0.0f;
+    Floats others = sums;
+    others[length / 2] = -0.0f;
+    std::vector<std::uint32_t> seeds{rounding_seed(sums.data(), length, 7)};
+    on_every_target([&](std::string_view target) {
+      ASSERT_EQ(rounding_seed(sums.data(), length, 7), seeds.front()) << target;
+      ASSERT_EQ(rounding_seed(others.data(), length, 7), seeds.front()) << target;
+    });
+  }
 }
 
 }  // namespace

@@ -13,8 +13,9 @@ class Sparse : public Schedule {
     return plan;
   }
   static std::size_t count_left(Worker& worker) {
-    std::span<float> residual;
-    EXPECT_TRUE(worker.session().residual(0, residual).ok());
+    client::Kept kept;
+    EXPECT_TRUE(worker.session().residual(0, kept).ok());
+    const std::span<float> residual = kept.values;
     return residual.size() -
            static_cast<std::size_t>(std::count(residual.begin(), residual.end(), 0.0f));
   }
