@@ -116,6 +116,7 @@ bool World::challenge_for(const wire::Join& join, std::uint16_t rank,
                           std::uint8_t (&server_nonce)[wire::kNonceBytes]) {
   wire::Join first = join;
   first.has_proof = 0;
+  first.print_count = 0;
   first.datagram_bytes = 0;  // no size test
   const auto result = control(packet_bytes({.rank = rank}, first), kFuzzerAddress, hostile_path(0));
   wire::Packet packet;

@@ -241,7 +241,7 @@ def _specs(named):
 def _join_stock(module, named, group, address, job, rank, world_size, options):
     """On a process group of all ranks that train: every step needs all of them."""
     if rank is None:
-        _settings.check_inproc(_settings.address(address, dist.get_rank(group)),
+        _settings.check_inproc(address or os.environ.get("SLUICE_ADDRESS", ""),
                                dist.get_world_size(group), "the process group")
     is_whole = world_size in (None, dist.get_world_size(group))
     name = job_name(job, group) if is_whole else _settings.job_name(job)
