@@ -18,8 +18,8 @@ namespace {
 constexpr DurationNs kWatchInterval = 200 * kMillisecond;
 // What strangers of all ports may cost: a join takes about 3 us, so at most a fifth of a core. A
 // burst is what a nap lets in.
-constexpr RateLimit kJoinLimit{.interval_ns = kSecond / 60'000, .burst = 64};
-constexpr RateLimit kStrayLimit{.interval_ns = kSecond / 20'000, .burst = 32};
+constexpr agg::RateLimit kJoinLimit{.interval_ns = kSecond / 60'000, .burst = 64};
+constexpr agg::RateLimit kStrayLimit{.interval_ns = kSecond / 20'000, .burst = 32};
 constexpr std::size_t kBigJobBytes = std::size_t{256} << 20;  // about 0.3 s to make
 constexpr auto kNap = std::chrono::microseconds(1000);
 constexpr DurationNs kNoticeDrain = 100 * kMillisecond;
@@ -112,7 +112,8 @@ std::size_t Control::poll_packets(TimeNs now) {
   return handled;
 }
 
-void Control::poll_strangers(rte_ring& ring, const RateLimit& limit, Budget& budget, TimeNs now) {
+void Control::poll_strangers(rte_ring& ring, const agg::RateLimit& limit, agg::Budget& budget,
+                             TimeNs now) {
   const std::size_t taken = take_packets(ring, budget.available(limit, now), now);
   budget.spend(limit, static_cast<std::uint32_t>(taken), now);
 }

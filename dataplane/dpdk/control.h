@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "aggregator/appliance/intake.h"
 #include "aggregator/appliance/rounds.h"
 #include "dataplane/dpdk/memory_thread.h"
 #include "dataplane/dpdk/worker.h"
@@ -56,7 +57,7 @@ class Control {
   std::size_t loop(TimeNs now);
   std::size_t poll_packets(TimeNs now);
   std::size_t take_packets(rte_ring& ring, std::size_t most, TimeNs now);
-  void poll_strangers(rte_ring& ring, const RateLimit& limit, Budget& budget, TimeNs now);
+  void poll_strangers(rte_ring& ring, const agg::RateLimit& limit, agg::Budget& budget, TimeNs now);
   std::size_t serve(TimeNs now);
   void handle_packet(rte_mbuf* packet, TimeNs now);
   void handle_control(const wire::Frame& frame, Port& port, TimeNs now);
@@ -85,8 +86,8 @@ class Control {
   std::array<std::uint8_t, kMaxDatagramBytes> reply_{};
   TimeNs next_tick_ns_ = 0;
   TimeNs next_watch_ns_ = 0;
-  Budget join_budget_;
-  Budget stray_budget_;
+  agg::Budget join_budget_;
+  agg::Budget stray_budget_;
   LogLimit refusals_;
   LogLimit conflicts_;
 

@@ -7,6 +7,7 @@
 #include "aggregator/jobs/jobs.h"
 #include "dataplane/dpdk/worker.h"
 #include "dataplane/host/answer.h"
+#include "dataplane/host/sender.h"
 
 namespace sluice::dataplane {
 
@@ -158,34 +159,34 @@ void Worker::handle_control(Lane& lane, const wire::Frame& frame, rte_mbuf* pack
     rte_pktmbuf_free(packet);
     return;
   }
-  PuntReason reason = PuntReason::kStray;
+  agg::PuntReason reason = agg::PuntReason::kStray;
   std::uint64_t sender = sender_of(frame);
   if (foreign || request.type() == wire::PacketType::kJoin) {
-    reason = PuntReason::kJoin;
+    reason = agg::PuntReason::kJoin;
   } else if (shard_.is_member(request.common())) {
-    reason = PuntReason::kMember;
+    reason = agg::PuntReason::kMember;
     sender = request.common().cookie;  // many may share an address
   }
   to_control(lane, reason, PacketMeta::Kind::kControl, sender, packet, now);
 }
 
-void Worker::to_control(Lane& lane, PuntReason reason, PacketMeta::Kind kind, std::uint64_t sender,
-                        rte_mbuf* packet, TimeNs now) noexcept {
-  const bool member = reason == PuntReason::kMember;
+void Worker::to_control(Lane& lane, agg::PuntReason reason, PacketMeta::Kind kind,
+                        std::uint64_t sender, rte_mbuf* packet, TimeNs now) noexcept {
+  const bool member = reason == agg::PuntReason::kMember;
   if (!intakes_[lane.port().index()].admit(reason, sender, now)) {
     drop(lane, member ? DropReason::kMemberFlood : DropReason::kControlStrangers, packet);
     return;
   }
   meta_of(packet) = {.kind = kind, .port = lane.port().index()};
-  const RingPtr& strangers = reason == PuntReason::kJoin ? context_.joins : context_.strays;
+  const RingPtr& strangers = reason == agg::PuntReason::kJoin ? context_.joins : context_.strays;
   if (rte_ring_enqueue((member ? context_.from_members : strangers).get(), packet) != 0)
     drop(lane, member ? DropReason::kControlMembers : DropReason::kControlStrangers, packet);
 }
 
 void Worker::answer(Lane& lane, const wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept {
-  Intake& intake = intakes_[lane.port().index()];
+  agg::Intake& intake = intakes_[lane.port().index()];
   const bool ping = is_ping(frame, context_.own);
-  if (ping && !intake.admit(PuntReason::kEcho, sender_of(frame), now)) {
+  if (ping && !intake.admit(agg::PuntReason::kEcho, sender_of(frame), now)) {
     drop(lane, DropReason::kAnswerBudget, packet);
     return;
   }
@@ -197,7 +198,7 @@ void Worker::answer(Lane& lane, const wire::Frame& frame, rte_mbuf* packet, Time
   const HostAnswer result = answer_as_host(frame, context_.own, room_of(reply));
   // Asked after the answer, since most ARP is about others and costs the port nothing.
   if (result.outcome == HostOutcome::kAnswered && !ping &&
-      !intake.admit(PuntReason::kNeighbour, sender_of(frame), now)) {
+      !intake.admit(agg::PuntReason::kNeighbour, sender_of(frame), now)) {
     rte_pktmbuf_free(reply);
     drop(lane, DropReason::kAnswerBudget, packet);
     return;
@@ -211,12 +212,12 @@ void Worker::answer(Lane& lane, const wire::Frame& frame, rte_mbuf* packet, Time
   rte_pktmbuf_free(reply);
   switch (result.outcome) {
     case HostOutcome::kUnreachable:
-      to_control(lane, PuntReason::kStray, PacketMeta::Kind::kUnreachable, sender_of(frame), packet,
-                 now);
+      to_control(lane, agg::PuntReason::kStray, PacketMeta::Kind::kUnreachable, sender_of(frame),
+                 packet, now);
       return;
     case HostOutcome::kConflict:
-      to_control(lane, PuntReason::kStray, PacketMeta::Kind::kConflict, sender_of(frame), packet,
-                 now);
+      to_control(lane, agg::PuntReason::kStray, PacketMeta::Kind::kConflict, sender_of(frame),
+                 packet, now);
       return;
     case HostOutcome::kIgnored:
     case HostOutcome::kAnswered: break;

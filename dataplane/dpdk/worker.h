@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "aggregator/appliance/arrivals.h"
+#include "aggregator/appliance/intake.h"
 #include "aggregator/appliance/rounds.h"
 #include "config/config.h"
 #include "dataplane/core/classifier.h"
@@ -19,7 +20,6 @@
 #include "dataplane/core/steer.h"
 #include "dataplane/dpdk/idle_wait.h"
 #include "dataplane/dpdk/port.h"
-#include "dataplane/host/intake.h"
 #include "dataplane/host/paths.h"
 
 namespace sluice::dataplane {
@@ -103,7 +103,7 @@ class Worker {
   void to_shard(Lane& lane, const wire::Datagram& datagram, ShardId shard, rte_mbuf* packet,
                 TimeNs now) noexcept;
   void handle_control(Lane& lane, const wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept;
-  void to_control(Lane& lane, PuntReason reason, PacketMeta::Kind kind, std::uint64_t sender,
+  void to_control(Lane& lane, agg::PuntReason reason, PacketMeta::Kind kind, std::uint64_t sender,
                   rte_mbuf* packet, TimeNs now) noexcept;
   void answer(Lane& lane, const wire::Frame& frame, rte_mbuf* packet, TimeNs now) noexcept;
   // `losses` counts the packet if the port is another worker's and that one's inbox is full.
@@ -117,7 +117,7 @@ class Worker {
   Context& context_;
   const std::uint16_t index_;
   std::vector<Lane*> lanes_;
-  std::vector<Intake> intakes_;  // one a port, used for those that it serves
+  std::vector<agg::Intake> intakes_;  // one a port, used for those that it serves
   PortMask up_ = 0;
   agg::Shard shard_;
   Routes routes_;

@@ -13,12 +13,16 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <random>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "aggregator/appliance/intake.h"
 #include "client/clock.h"
 #include "client/fork.h"
 #include "client/transport/inproc/hub.h"
@@ -36,6 +40,13 @@ agg::PathKey key_of(const SocketAddress& address) noexcept {
   static_assert(sizeof(sockaddr_in6) <= sizeof key);
   std::memcpy(key.data(), &address.storage, std::min<std::size_t>(address.bytes, key.size()));
   return key;
+}
+
+// The host alone: a flooder draws ports as it likes.
+std::uint64_t host_of(const SocketAddress& address) noexcept {
+  SocketAddress host = address;
+  host.set_port(0);
+  return std::hash<std::string_view>{}({reinterpret_cast<const char*>(&host.storage), host.bytes});
 }
 
 // The threads of the application handle its signals.
@@ -93,6 +104,10 @@ class UdpServed final : public Served {
 
   std::uint64_t verdicts(Verdict verdict) const noexcept override {
     return unparsed_.read(verdict) + appliance_.verdicts(verdict);
+  }
+
+  std::uint64_t flooded() const noexcept override {
+    return flooded_.load(std::memory_order_relaxed);
   }
 
   // ---- what a round of the appliance asks of its links (aggregator/appliance/rounds.h) ----
@@ -185,7 +200,12 @@ class UdpServed final : public Served {
 
   void handle_control(std::span<const std::uint8_t> bytes, const SocketAddress& from, TimeNs now) {
     wire::Packet packet;
-    if (const Verdict why = wire::parse(bytes, packet); !ok(why)) {
+    const Verdict why = wire::parse(bytes, packet);
+    if (!may_be_heard(ok(why) ? &packet : nullptr, from, now)) {
+      flooded_.fetch_add(1, std::memory_order_relaxed);
+      return;
+    }
+    if (!ok(why)) {
       unparsed_.count(why);
       if (const std::size_t refusal = agg::refuse_version(bytes, reply_); refusal != 0)
         reply(from, refusal);
@@ -198,6 +218,17 @@ class UdpServed final : public Served {
     note_late(packet.common(), result.verdict);
     if (result.bind) bind(result, from);
     if (result.reply_bytes != 0) reply(from, result.reply_bytes);
+  }
+
+  // As at the ports of sluiced (dataplane/dpdk): a sender has its share of each kind of packet.
+  // Null: it is none of this protocol's version.
+  bool may_be_heard(const wire::Packet* packet, const SocketAddress& from, TimeNs now) noexcept {
+    if (packet == nullptr) return intake_.admit(agg::PuntReason::kStray, host_of(from), now);
+    if (packet->type() == wire::PacketType::kJoin)
+      return intake_.admit(agg::PuntReason::kJoin, host_of(from), now);
+    if (appliance_.shards().shard(0).is_member(packet->common()))
+      return intake_.admit(agg::PuntReason::kMember, packet->common().cookie, now);
+    return intake_.admit(agg::PuntReason::kStray, host_of(from), now);
   }
 
   void bind(const agg::ControlResult& member, const SocketAddress& from) {
@@ -290,6 +321,8 @@ class UdpServed final : public Served {
       text +=
           (text.empty() ? "" : ", ") + std::to_string(count) + " " + std::string(label(verdict));
     }
+    if (const std::uint64_t count = flooded(); count != 0)
+      text += (text.empty() ? "" : ", ") + std::to_string(count) + " beyond a sender's share";
     if (!text.empty())
       log_.write(SLUICE_LOG_INFO, "packets of strangers at " + options_.host + ":" +
                                       std::to_string(options_.port) + ": " + text);
@@ -303,7 +336,9 @@ class UdpServed final : public Served {
   OwnedFd data_;
   const OwnedFd wake_;
   std::atomic<bool> ending_{false};
+  std::atomic<std::uint64_t> flooded_{0};
   // ---- the thread's ----
+  agg::Intake intake_{std::random_device{}()};
   TimeNs end_ns_ = 0;       // when it saw ending_
   std::uint64_t late_ = 0;  // packets of members whose job is over
   TimeNs asked_ns_ = 0;     // when a member's gradient or question came last

@@ -39,6 +39,8 @@ class Served {
   virtual void end() noexcept = 0;
   // Packets with this verdict.
   virtual std::uint64_t verdicts(Verdict verdict) const noexcept = 0;
+  // Control packets that were not heard, since their sender, or all together, had sent too many.
+  virtual std::uint64_t flooded() const noexcept = 0;
 };
 
 }  // namespace sluice::client

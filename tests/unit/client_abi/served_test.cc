@@ -50,8 +50,14 @@ Status join(std::uint16_t rank, std::unique_ptr<Job>& job, const std::string& se
   return Job::join(std::move(request), job);
 }
 
-void send(std::uint16_t port, std::vector<std::uint8_t> bytes) {
+// From `host`, or from where the kernel likes.
+void send(std::uint16_t port, std::vector<std::uint8_t> bytes, const char* host = nullptr) {
   const OwnedFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (host != nullptr) {
+    sockaddr_in from{.sin_family = AF_INET};
+    ::inet_pton(AF_INET, host, &from.sin_addr);
+    ASSERT_EQ(::bind(fd.get(), reinterpret_cast<const sockaddr*>(&from), sizeof from), 0);
+  }
   sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(port)};
   ::inet_pton(AF_INET, kHost, &to.sin_addr);
   ASSERT_EQ(::sendto(fd.get(), bytes.data(), bytes.size(), 0,
@@ -101,6 +107,35 @@ TEST(Served, SumsForItsMembersAndCountsWhatStrangersSend) {
   }));
   EXPECT_GE(served->verdicts(Verdict::kBadMagic), 2u);
   EXPECT_EQ(served->verdicts(Verdict::kLeave), 2u);
+}
+
+TEST(Served, HearsOneSenderAsOftenAsItsShareAllowsAndOthersMeanwhile) {
+  const std::shared_ptr<Served> served = serve();
+  ASSERT_NE(served, nullptr);
+  const auto flood = [&] {
+    const std::uint64_t before = served->flooded();
+    return holds_soon([&] {
+      for (int i = 0; i < 200; ++i) send(kPort, std::vector<std::uint8_t>(100, 0xa5), "127.0.2.99");
+      return served->flooded() > before;
+    });
+  };
+  ASSERT_TRUE(flood());
+  std::unique_ptr<Job> first, second;
+  Status joined;
+  std::thread other([&] { joined = join(0, first); });
+  EXPECT_TRUE(join(1, second).ok());
+  other.join();
+  EXPECT_TRUE(joined.ok()) << joined.message();
+  ASSERT_TRUE(flood());
+  std::vector<float> values[2] = {std::vector<float>(50'000, 1), std::vector<float>(50'000, 3)};
+  Job* const jobs[] = {first.get(), second.get()};
+  for (int i = 0; i < 2; ++i)
+    ASSERT_TRUE(jobs[i]->submit({.input = values[i].data(), .output = values[i].data()}).ok());
+  for (int i = 0; i < 2; ++i) {
+    Step done = 0;
+    ASSERT_TRUE(jobs[i]->wait_step(kLongMs, done).ok());
+    EXPECT_EQ(values[i], std::vector<float>(50'000, 2));
+  }
 }
 
 // What a member sent to the data port may be read after its leave, which came to the other one.

@@ -1,8 +1,8 @@
-#include "dataplane/host/intake.h"
+#include "aggregator/appliance/intake.h"
 
 #include <gtest/gtest.h>
 
-namespace sluice::dataplane {
+namespace sluice::agg {
 namespace {
 
 constexpr std::uint64_t kSeed = 0x5EED;
@@ -100,21 +100,5 @@ TEST(Intake, AMemberThatObeysTheProtocolIsNeverRefused) {
       ASSERT_TRUE(intake.admit(PuntReason::kMember, rank * 0x1234567, now)) << rank;
 }
 
-TEST(Intake, TellsNeighboursByEthernetAddressAndOthersByIpAddress) {
-  wire::Frame frame;
-  frame.ethernet.src.bytes = {2, 0, 0, 0, 0, 1};
-  frame.src = wire::ipv4_address(10, 0, 0, 1);
-  frame.kind = wire::FrameKind::kArp;
-  const std::uint64_t neighbour = sender_of(frame);
-  frame.src = wire::ipv4_address(10, 0, 0, 2);
-  EXPECT_EQ(sender_of(frame), neighbour);
-  frame.kind = wire::FrameKind::kUdp;
-  const std::uint64_t host = sender_of(frame);
-  frame.ethernet.src.bytes[5] = 9;
-  EXPECT_EQ(sender_of(frame), host);
-  frame.src = wire::ipv4_address(10, 0, 0, 3);
-  EXPECT_NE(sender_of(frame), host);
-}
-
 }  // namespace
-}  // namespace sluice::dataplane
+}  // namespace sluice::agg

@@ -1,7 +1,7 @@
-// What the senders behind one port may cost the appliance: how often the control thread hears them
-// and how often they are answered.
+// What the senders behind one port may cost an appliance: how often the control side hears them and
+// how often they are answered.
 //
-// Pure; the worker that owns the port asks for each frame, and drops what is refused under a name.
+// Pure; the thread that receives asks for each packet, and drops what is refused under a name.
 // Each reason has rates of its own, so that no flood of one kind keeps another kind out: one for
 // the port, and one for each of 256 groups of senders, so that a single flooder leaves room for the
 // others behind its switch or router. A forger of addresses can use up its own port's rate, no
@@ -14,9 +14,8 @@
 #include <cstdint>
 
 #include "aggregator/base/time.h"
-#include "aggregator/wire/inet.h"
 
-namespace sluice::dataplane {
+namespace sluice::agg {
 
 // An average rate, and a burst after a rest. The generic cell rate algorithm: one number.
 struct RateLimit {
@@ -81,7 +80,4 @@ class Intake {
   std::array<Limiter, kPuntReasonCount> limiters_;
 };
 
-// Who asks, for Intake: the Ethernet address of a neighbour, the IP address of everybody else.
-std::uint64_t sender_of(const wire::Frame& frame) noexcept;
-
-}  // namespace sluice::dataplane
+}  // namespace sluice::agg
