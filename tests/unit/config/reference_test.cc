@@ -50,7 +50,8 @@ TEST(Reference, AFileWithOnlyAPortEqualsTheDefaults) {
 TEST(Reference, EveryExampleLoads) {
   HostFacts host = kHost;
   for (const char* name : {"s0", "s1", "s2", "s3"}) host.interfaces.push_back({name, {}, {}});
-  for (const char* name : {"demo.toml", "lab.toml", "priorities.toml", "stragglers.toml"}) {
+  for (const char* name :
+       {"demo.toml", "lab.toml", "parameter_server.toml", "priorities.toml", "stragglers.toml"}) {
     const std::string path = std::string(SLUICE_CONFIG_DIR "/examples/") + name;
     const auto config = load_config(path, host);
     ASSERT_TRUE(config.ok()) << config.status().message();
