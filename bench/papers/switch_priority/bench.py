@@ -2,7 +2,7 @@
 
 The published network in namespaces, with two `sluiced` as its switches; TCP traffic replayed from
 the models' traces under each policy; compute is sleep. Rates and bytes are divided by 40, compute
-is not, so a step takes as long as the published one. Without options: the three policies that the
+is not, so a step takes as long as the published one. Without options: the four policies that the
 RESULT line needs, some two minutes, into a temporary file. The page beside this file says what
 each policy does and shows the full experiment (--long).
 
@@ -17,7 +17,7 @@ from papers import paper
 
 DESCRIPTION = "priorities in the switch for parameter-server training, published figures again"
 HERE = os.path.dirname(os.path.abspath(__file__))
-SHORT_POLICIES = ("fifo", "worker", "aggregation")
+SHORT_POLICIES = ("fifo", "worker", "worker_rules", "aggregation")
 SHORT_STEPS = 2
 LONG_REPETITIONS = 3
 
@@ -55,6 +55,4 @@ def show(results):
         print(f"{model}: median [least .. largest] of {len(results.repetitions)} repetitions")
         report.table(tables.MODEL_HEADERS, tables.model_rows(results, model))
         print()
-    report.table(tables.GOAL_HEADERS, tables.goal_rows(results))
-    print()
-    report.table(tables.AGGREGATION_HEADERS, tables.aggregation_rows(results))
+    report.table(["", *results.models], tables.ratio_rows(results))

@@ -46,7 +46,9 @@ class Run:
         self.policy_name, self.steps, self.scale = policy_name, steps, scale
 
     def record(self):
-        with topology.Topology(self.scale) as lab:
+        policy = POLICIES.get(self.policy_name)
+        rules = topology.example_rules() if policy and policy.by_address else ""
+        with topology.Topology(self.scale, rules) as lab:
             busy, switch_cpu_s = BusyShare(), lab.switch_cpu_s()
             with QueueWatch(lab) as watch:
                 began = time.monotonic()

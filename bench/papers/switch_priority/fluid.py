@@ -74,6 +74,8 @@ class Fluid:
     def _class_of(self, worker, layer, step):
         if self.policy.by_rank:
             return turn(worker, step, self.workers)
+        if self.policy.by_address:
+            return worker
         return self._bands[layer] if self.policy.by_layer else 0
 
     def _send(self, direction, worker, layer, step):

@@ -1,25 +1,23 @@
 """Writes the generated part of the page: tables between two marks in README.md, and the plots."""
 from papers import paper
 
-from . import models, plots, tables
+from . import plots, tables
+
+
+QUEUES_OF = "resnet50"
+QUEUES_UNDER = ("fifo", "worker", "worker_rules")
 
 
 def text(results):
-    parts = ["## Results\n",
-             f"Median [least .. largest] of {len(results.repetitions)} repetitions.\n",
-             "### Goals\n", paper.markdown(tables.GOAL_HEADERS, tables.goal_rows(results)),
-             paper.markdown(tables.AGGREGATION_HEADERS, tables.aggregation_rows(results)),
-             "![throughput against fifo](gains.png)\n", "![one step](timeline.png)\n",
-             "### What each model transfers and computes\n",
-             paper.markdown(tables.PARAMETER_HEADERS, tables.parameter_rows())]
-    for model in results.models:
-        note = ", the compute-bound case" if model == models.COMPUTE_BOUND else ""
-        parts += [f"### {model}{note}\n",
-                  paper.markdown(tables.MODEL_HEADERS, tables.model_rows(results, model))]
-    parts += ["### Where the queues stood, resnet50\n",
-              "Mean of samples every half second (and the most that was seen).\n",
-              paper.markdown(tables.QUEUE_HEADERS, tables.queue_rows(results, "resnet50"))]
-    return "\n".join(parts)
+    return "\n".join([
+        "## Results\n",
+        paper.markdown(tables.THROUGHPUT_HEADERS, tables.throughput_rows(results)),
+        f"Throughput against `fifo`: ours, the lab's theory; medians of {len(results.repetitions)} "
+        f"repetitions, which differ by {100 * tables.largest_spread(results):.1f} % at most.\n",
+        paper.markdown(["", *results.models], tables.ratio_rows(results)),
+        "![throughput against fifo](gains.png)\n", "![one step](timeline.png)\n",
+        f"Bytes that stood in queues, {QUEUES_OF}: mean of samples every half second (and most).\n",
+        paper.markdown(tables.QUEUE_HEADERS, tables.queue_rows(results, QUEUES_OF, QUEUES_UNDER))])
 
 
 def write(results, folder):

@@ -12,6 +12,8 @@ contain the gradients of all workers of the step before. The policies are:
                     One class for all traffic.
   worker            the same programs; the traffic of one worker, in both directions, is more urgent
                     than that of the next. The order rotates by one each step.
+  worker_rules      fifo, whose hosts mark nothing: rules in the switches give a worker's traffic
+                    its urgency, by the worker's address. The order never changes.
   layer             barrier as before, but a worker computes a layer's forward pass when it has the
                     layer and the layers before it, and sends a layer's gradient when that is
                     computed. Early layers are more urgent, in both directions.
@@ -27,20 +29,17 @@ from dataclasses import dataclass
 class Policy:
     name: str
     by_rank: bool = False    # a worker's traffic has the urgency of the worker's turn
+    by_address: bool = False  # a worker's traffic has the urgency that the switches' rules say
     by_layer: bool = False   # a layer's traffic has the urgency of the layer's band
     overlap: bool = False    # workers compute and send layer by layer
     barrier: bool = True     # the server waits for all layers before it sends any
     multicast: bool = False  # the server sends once for all workers
 
-    @property
-    def reorders_only(self):
-        """Whether it differs from fifo in the order of traffic alone, under the same barrier."""
-        return (self.by_rank or self.by_layer) and self.barrier
-
 
 POLICIES = {policy.name: policy for policy in (
     Policy("fifo"),
     Policy("worker", by_rank=True),
+    Policy("worker_rules", by_address=True),
     Policy("layer", by_layer=True, overlap=True),
     Policy("layer_no_barrier", by_layer=True, overlap=True, barrier=False),
     Policy("fifo_no_barrier", overlap=True, barrier=False),

@@ -12,12 +12,11 @@ from . import experiment, fluid, models, replay
 from .programs import POLICIES
 
 LABELS = {
-    "fifo": "fifo, no schedule", "worker": "worker priority", "layer": "layer priority",
+    "fifo": "fifo, no schedule", "worker": "worker priority",
+    "worker_rules": "worker priority by rules", "layer": "layer priority",
     "layer_no_barrier": "layer priority, no barrier", "fifo_no_barrier": "no barrier, one class",
     "multicast_pull": "multicast pull", "aggregation_stored": "aggregation, stored",
     "aggregation": "aggregation, streamed"}
-REORDERING = tuple(name for name, policy in POLICIES.items() if policy.reorders_only)
-AGGREGATION_GOAL = 2.7
 
 
 @functools.lru_cache(maxsize=None)
@@ -73,15 +72,6 @@ class Results:
         return [statistics.mean(fifo[repetition]["step_s"]) / statistics.mean(record["step_s"])
                 for repetition, record in self.each(model, policy) if repetition in fifo]
 
-    def best_reordering(self, model):
-        """(policy, ratio) of the best policy that only reorders, on the median; or None."""
-        medians = [(statistics.median(ratios), policy) for policy in REORDERING
-                   if (ratios := self.ratios(model, policy))]
-        if not medians:
-            return None
-        ratio, policy = max(medians)
-        return policy, ratio
-
 
 MODEL_HEADERS = ["policy", "imgs/s published", "ours", "theory", "of the lab",
                  "against fifo: published", "ours", "theory", "of the lab", "busy %", "own %",
@@ -111,43 +101,43 @@ def model_rows(results, model):
     return rows
 
 
-def goal_rows(results):
-    rows = []
-    for model in models.MODELS:
-        best = results.best_reordering(model)
-        if best is None:
-            continue
-        policy, ratio = best
-        goal = models.goal(model)
-        rows.append([model, f"{100 * models.PUBLISHED[model].gain:.1f} %",
-                     f"{100 * models.bound(model):.1f} %", f"{100 * goal:.1f} %",
-                     f"{100 * (ratio - 1):.1f} %", LABELS[policy],
-                     "yes" if ratio - 1 >= goal else "**no**"])
+def ratio_rows(results):
+    """Published, inferred, and a row a policy: ours beside the lab's theory, by model."""
+    rows = [["published"] + [f"{1 + models.PUBLISHED[model].gain:.2f}"
+                             if model in models.PUBLISHED else "-" for model in results.models],
+            ["inferred: one worker first"] + [f"{1 + models.bound(model):.2f}"
+                                              for model in results.models]]
+    for policy in experiment.NAMES[1:]:
+        rows.append([LABELS[policy]] + [
+            f"{statistics.median(ratios):.2f}, {predicted_ratio(model, policy, True):.2f}"
+            if (ratios := results.ratios(model, policy)) else "-" for model in results.models])
     return rows
 
 
-GOAL_HEADERS = ["model", "published gain", "bound", "goal", "ours", "by", "met"]
+def largest_spread(results):
+    """Of a ratio over its repetitions, for one of its median."""
+    return max((max(ratios) - min(ratios)) / statistics.median(ratios)
+               for model in results.models for policy in experiment.NAMES
+               if (ratios := results.ratios(model, policy)))
 
 
-def aggregation_rows(results):
-    rows = []
-    for model in models.MODELS:
-        ratios = results.ratios(model, "aggregation")
-        if ratios:
-            rows.append([model, cell(results.ratios(model, "aggregation_stored")),
-                         number(predicted_ratio(model, "aggregation_stored")), cell(ratios),
-                         number(predicted_ratio(model, "aggregation")), AGGREGATION_GOAL,
-                         "yes" if statistics.median(ratios) >= AGGREGATION_GOAL else "**no**"])
-    return rows
+def throughput_rows(results):
+    """imgs/s of the two rows that are published, and what is inferred of a model."""
+    return [[model, f"{models.load(model, 1).bytes / 1e6:.1f}", f"{models.transfer_s(model):.3f}",
+             f"{models.compute_s(model):.3f}", published.fifo, published.scheduled,
+             *(number(statistics.median(images), 3) if images else "-" for images in (
+                 results.imgs(model, "fifo"), results.imgs(model, "worker")))]
+            for model, published in models.PUBLISHED.items()]
 
 
-AGGREGATION_HEADERS = ["model", "stored", "theory", "streamed", "theory", "goal", "met"]
+THROUGHPUT_HEADERS = ["model", "MB", "M, s", "c, s", "published: none", "scheduled", "ours: fifo",
+                      "worker"]
 
 
-def queue_rows(results, model):
+def queue_rows(results, model, policies):
     """Where the bytes stood: mean of the repetitions' means, and the most that was seen."""
     rows = []
-    for policy in experiment.NAMES:
+    for policy in policies:
         places = {}
         for _, record in results.each(model, policy):
             for place, (mean, most) in record["queues"].items():
@@ -171,26 +161,14 @@ def _queue_cell(values):
 QUEUE_HEADERS = ["policy", "sw0 towards sw1, kB", "sw1 towards sw0, kB", "a host's own, kB"]
 
 
-def parameter_rows():
-    rows = []
-    for model in models.MODELS + (models.COMPUTE_BOUND,):
-        loaded = models.load(model, 1)
-        rows.append([model, f"{loaded.bytes / 1e6:.1f}", f"{loaded.transfer_s:.3f}",
-                     f"{loaded.compute_s:.3f}", len(loaded.layers),
-                     f"{max(layer.bytes for layer in loaded.layers) / loaded.bytes * 100:.0f} %"])
-    return rows
-
-
-PARAMETER_HEADERS = ["model", "bytes, 10^6", "M, s", "c, s", "layers", "largest layer"]
-
-
 def figures(results):
     """Of the RESULT line: throughput against fifo; None where nothing was measured."""
-    values = {}
-    for model in models.MODELS:
-        best = results.best_reordering(model)
-        values[model] = best and best[1]
-    ratios = [results.ratios(model, "aggregation") for model in models.MODELS]
-    values["aggregation_min"] = (min(statistics.median(each) for each in ratios)
-                                 if all(ratios) else None)
-    return values
+    def median(model, policy):
+        ratios = results.ratios(model, policy)
+        return statistics.median(ratios) if ratios else None
+
+    def least(policy):
+        medians = [median(model, policy) for model in models.MODELS]
+        return None if None in medians else min(medians)
+    return {**{model.removesuffix("_v1"): median(model, "worker") for model in models.MODELS},
+            "rules_min": least("worker_rules"), "aggregation_min": least("aggregation")}

@@ -1,6 +1,7 @@
 """The experiment's own properties: programs, prediction, bands, multicast, tables, and one lab."""
 import os
 import random
+import tomllib
 
 import pytest
 
@@ -24,15 +25,16 @@ def step_s(model, policy_name):
 
 # ---- what is published ----
 
-def test_the_published_throughput_fits_six_transfers_and_a_positive_compute():
+def test_six_transfers_fit_into_every_published_step():
     for name in models.MODELS:
-        assert 0 < models.compute_s(name) < 0.1 * 6 * models.transfer_s(name) + 0.1
+        assert models.compute_s(name) > 0
 
 
-def test_a_goal_is_never_beyond_the_bound_nor_the_publication():
-    for name in models.MODELS:
-        assert models.goal(name) <= models.PUBLISHED[name].gain + 1e-12
-        assert models.goal(name) < models.bound(name)
+def test_the_inference_leaves_room_for_every_published_gain_and_explains_four_of_five():
+    below = {name: (1 + models.PUBLISHED[name].gain) / (1 + models.bound(name))
+             for name in models.MODELS}
+    assert all(ratio < 1 for ratio in below.values())
+    assert [name for name, ratio in below.items() if ratio < 0.85] == ["mobilenet_v1"]
 
 
 def test_layers_hold_all_bytes_and_all_compute_of_the_trace():
@@ -65,6 +67,11 @@ def test_fifo_takes_six_transfers_and_the_compute():
 def test_worker_priority_reaches_the_bound():
     model = small_model(compute_s=0.05)
     assert step_s(model, "worker") == pytest.approx(4 * model.transfer_s + model.compute_s)
+
+
+def test_worker_priority_by_rules_reaches_it_too():
+    model = small_model(compute_s=0.05)
+    assert step_s(model, "worker_rules") == pytest.approx(4 * model.transfer_s + model.compute_s)
 
 
 def test_one_copy_for_all_saves_two_transfers():
@@ -152,10 +159,10 @@ def test_policies_differ_in_the_class_of_their_traffic():
                  for band in range(replay.band_count(policy)) for worker in range(3)}
           for name, policy in programs.POLICIES.items()}
     assert of["fifo"] == of["fifo_no_barrier"] == of["multicast_pull"] == {0}
+    assert of["worker_rules"] == {0}  # its hosts mark nothing
     assert of["worker"] == set(replay.TURN_PRECEDENCES)
     assert of["layer"] == of["layer_no_barrier"] == set(replay.BAND_PRECEDENCES)
     assert replay.streams.ACK_PRECEDENCE not in of["worker"] | of["layer"]
-    assert tables.REORDERING == ("worker", "layer")
 
 
 # ---- multicast ----
@@ -209,14 +216,15 @@ def made_records():
     return records
 
 
-def test_figures_are_those_of_the_best_reordering_policy_and_of_the_least_aggregation():
+def test_figures_are_those_of_worker_priority_and_the_least_of_rules_and_of_aggregation():
     results = tables.Results(made_records())
     figures = tables.figures(results)
-    for model in models.MODELS:
-        assert figures[model] == pytest.approx(1 + models.bound(model))
+    assert set(figures) == {"alexnet", "googlenet", "inception_v3", "mobilenet", "resnet50",
+                            "rules_min", "aggregation_min"}
+    assert figures["mobilenet"] == pytest.approx(1 + models.bound("mobilenet_v1"))
+    assert figures["rules_min"] == pytest.approx(figures["mobilenet"])
     assert figures["aggregation_min"] == pytest.approx(
         min(tables.predicted_ratio(model, "aggregation") for model in models.MODELS))
-    assert all(row[-1] == "yes" for row in tables.goal_rows(results))
 
 
 def test_records_become_a_page(tmp_path):
@@ -252,6 +260,19 @@ def test_a_run_that_is_in_the_file_is_not_run_again(tmp_path, monkeypatch):
 
 
 # ---- the lab ----
+
+def test_the_example_s_rules_put_the_workers_into_three_classes_in_order():
+    from papers.switch_priority import topology
+    rules = tomllib.loads(topology.example_rules())["rule"]
+    assert [rule["prefix"] for rule in rules] == [f"{topology.address(worker)}/32"
+                                                  for worker in topology.WORKERS]
+    classes = [rule["class"] for rule in rules]
+    assert classes == sorted(set(classes))
+    for switch in topology.SWITCHES:
+        config = topology.Topology(40, topology.example_rules()).config(switch)
+        assert tomllib.loads(config)["rule"] == rules
+        assert "rule" not in tomllib.loads(topology.Topology(40).config(switch))
+
 
 def test_two_switches_carry_steps_that_are_no_faster_than_their_links():
     from papers.switch_priority import topology

@@ -24,6 +24,7 @@ SERVER = "ps"
 WORKERS = tuple(f"w{i}" for i in range(models.WORKERS))
 AGGREGATOR = "10.77.0.1"   # sw1's own address; sw0's is .2
 TRUNK = "trunk"             # the shared link's interface on both switches
+EXAMPLE = os.path.join(report.ROOT, "config", "examples", "parameter_server.toml")
 MTU = 1500
 FRAME_OVERHEAD_BYTES = 24  # preamble, checksum and gap, which the switch's shaper counts as well
 HOST_QUEUE_BYTES = 2_000_000
@@ -44,10 +45,18 @@ def address(host):
     return "10.77.0.9" if host == SERVER else f"10.77.0.{10 + WORKERS.index(host)}"
 
 
-class Topology:
-    """A context; `scale` divides the published rates."""
+def example_rules():
+    """The [[rule]] tables of the parameter server's example, a class for each worker's address."""
+    with open(EXAMPLE, encoding="ascii") as file:
+        text = file.read()
+    return text[text.index("[[rule]]"):]
 
-    def __init__(self, scale):
+
+class Topology:
+    """A context; `scale` divides the published rates, `rules` ends both switches' TOML."""
+
+    def __init__(self, scale, rules=""):
+        self._rules = rules
         self.link_mbps = round(models.LINK_BPS / scale / 1e6)
         self.server_mbps = round(models.SERVER_BPS / scale / 1e6)
         self._prefix = f"slp{os.getpid() % 100000}x{next(_ordinals)}"
@@ -130,7 +139,7 @@ class Topology:
         for device, rate_mbps in ports.items():
             lines += ["", "[[port]]", f'name = "{device}"', 'type = "af_packet"',
                       f'interface = "{device}"', f"mtu = {MTU}", f"rate_mbps = {rate_mbps}"]
-        return "\n".join(lines) + "\n"
+        return "\n".join(lines) + "\n\n" + self._rules
 
     def _start_switch(self, switch):
         path = os.path.join(self.directory, switch + ".toml")

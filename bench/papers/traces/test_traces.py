@@ -6,8 +6,8 @@ from papers.traces import traces
 PARAMETERS = {
     "alexnet": 61_100_840, "bert_base": 109_482_240, "googlenet": 6_624_904,
     "googlenet_aux": 13_004_888, "inception_v3": 23_834_568, "inception_v3_aux": 27_161_264,
-    "lenet5": 61_706, "lenet_caffe": 431_080, "resnet50": 25_557_032, "resnet152": 60_192_808,
-    "squeezenet1_0": 1_248_424, "vgg16": 138_357_544, "vgg19": 143_667_240}
+    "lenet5": 61_706, "lenet_caffe": 431_080, "mobilenet_v1": 4_231_976, "resnet50": 25_557_032,
+    "resnet152": 60_192_808, "squeezenet1_0": 1_248_424, "vgg16": 138_357_544, "vgg19": 143_667_240}
 
 
 def test_every_model_has_its_published_parameter_count():
