@@ -18,7 +18,9 @@ from . import in_namespaces, settings
 DESCRIPTION = "BML on BCube: bytes and time of a sum over several ports and boxes, virtual time"
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAM = "bench/papers/bml/bench_bml"
-SOURCES = {"simulator": "o-", "lab": "x:"}  # of a step's time, and how they are drawn
+# Whence a step's time is, and how it is drawn; the lab has the first of the shapes.
+JOBS = {(settings.MODEL_SHAPES[0], "simulator"): "o-", (settings.MODEL_SHAPES[0], "lab"): "x:",
+        (settings.MODEL_SHAPES[1], "simulator"): "s--"}
 BY_SLICES = PROGRAM + "_slices"
 PORT_BYTES_PER_S = settings.GBPS * 1e9 / 8
 
@@ -84,9 +86,6 @@ class Results:
                        for setting in self.of if not setting.server_ports},
                       key=lambda one: (one.what, one.megabytes, one.ports, one.levels, one.mode))
 
-    def model(self, model, mode):
-        return self.of.get(settings.Setting(model, *settings.MODEL_SHAPE, mode))
-
     def by_slices(self, setting, in_order=False):
         return self.of.get(replace(setting, by_slices=True, in_order=in_order))
 
@@ -115,15 +114,15 @@ def share_of_bytes(setting, row):
     return row["port_bytes"] / (setting.share * setting.bytes)
 
 
-def job_seconds(results, model, mode, source="simulator"):
+def job_seconds(results, model, mode, shape=settings.MODEL_SHAPES[0], source="simulator"):
     """sub-minibatch -> an iteration's seconds with a parameter server (theory), and ours: with the
     step of the simulator, or as much of the theory's as the lab's takes on slower links."""
-    setting = settings.Setting(model, *settings.MODEL_SHAPE, mode)
+    setting = settings.Setting(model, *shape, mode)
     if source == "lab":
         ratio = next((in_namespaces.against_theory(one, row)[1] for one, row in results.lab.items()
                       if (one.what, one.mode) == (model, mode)), None)
     else:
-        row = results.model(model, mode)
+        row = results.of.get(setting)
         ratio = row and against_theory(setting, row)
     if ratio is None:
         return {}
@@ -134,10 +133,10 @@ def job_seconds(results, model, mode, source="simulator"):
             for size in settings.SUB_MINIBATCHES[model]}
 
 
-def reductions(results, model, mode, source="simulator"):
+def reductions(results, model, mode, *whence):
     """sub-minibatch -> by how much the job is over sooner than with a parameter server (theory)."""
     return {size: 1 - ours / theirs
-            for size, (theirs, ours) in job_seconds(results, model, mode, source).items()}
+            for size, (theirs, ours) in job_seconds(results, model, mode, *whence).items()}
 
 
 def largest(values):
@@ -154,9 +153,10 @@ def figures(results):
     out = {"plain_vs_theory_max": largest(by_mode["plain"]),
            "aggregated_vs_theory_max": largest(by_mode["aggregated"]),
            "lenet_reduction": largest(reductions(results, "lenet5", "aggregated").values()),
-           "aggregated_vs_plain_32": steps["plain", size] / steps["aggregated", size]}
-    vgg = largest(reductions(results, "vgg19", "aggregated").values())
-    out |= {} if vgg is None else {"vgg_reduction_max": vgg}
+           "lenet_plain_reduction": largest(reductions(results, "lenet5", "plain").values()),
+           "aggregated_vs_plain_32": steps["plain", size] / steps["aggregated", size],
+           "vgg_reduction_max": largest(reductions(results, "vgg19", "aggregated").values()),
+           "vgg_plain_reduction": largest(reductions(results, "vgg19", "plain").values())}
     lab = [in_namespaces.against_theory(setting, row)[1] for setting, row in results.lab.items()
            if setting.what == "uniform"]
     return out | ({"lab_vs_theory_max": max(lab)} if lab else {})
@@ -185,17 +185,19 @@ OTHER_HEADERS = ["gradient", "(n,k)", "plain", "aggregated"] + [
     f"{way}, {ports}" for ports in ("1 port", "k ports") for way in settings.OTHER_WAYS]
 
 
-def other_rows(results):
+def other_rows(results, shown=None, ratios=True):
     """Milliseconds, and those of the other ways for one of the theory's."""
     def cell(setting):
         row = results.of.get(setting)
         if row is None:
             return "-"
-        return f"{1e3 * row['step_s']:.4g}, {against_theory(setting, row):.3f}"
+        return f"{1e3 * row['step_s']:.4g}" + (
+            f", {against_theory(setting, row):.3f}" if ratios else "")
 
     out = []
     for setting in results.bcubes():
-        if setting.mode != "aggregated":
+        gradient = (setting.what, setting.ports, setting.levels, setting.megabytes)
+        if setting.mode != "aggregated" or shown and gradient not in shown:
             continue
         ours = [results.of.get(each) or results.by_slices(each)
                 for each in (replace(setting, mode=mode) for mode in settings.MODES)]
@@ -208,49 +210,13 @@ def other_rows(results):
 
 
 def job_rows(results):
-    return [[model, mode, source, *(f"{size}: {1e3 * ours:.4g} for {1e3 * theirs:.4g} ms, "
-                                    f"{100 * (1 - ours / theirs):.1f} %"
-                                    for size, (theirs, ours) in seconds.items())]
+    return [[model, f"({shape[0]},{shape[1]})", mode, source,
+             *(f"{size}: {1e3 * ours:.4g} for {1e3 * theirs:.4g} ms, "
+               f"{100 * (1 - ours / theirs):.1f} %"
+               for size, (theirs, ours) in seconds.items())]
             for model in settings.SUB_MINIBATCHES for mode in settings.MODES
-            for source in SOURCES
-            if (seconds := job_seconds(results, model, mode, source))]
-
-
-def plot(results, folder):
-    figure, axes = paper.figure_of(1, len(settings.SUB_MINIBATCHES), (9, 3.2), sharey=True)
-    for axis, model in zip(axes, settings.SUB_MINIBATCHES):
-        for mode in settings.MODES:
-            for source, line in SOURCES.items():
-                points = reductions(results, model, mode, source)
-                axis.plot([str(size) for size in points],
-                          [100 * value for value in points.values()], line,
-                          label=f"{mode}, {source}", color=f"C{settings.MODES.index(mode)}")
-        axis.axhline(56.4, linestyle=":", color="grey", label="published, at most")
-        axis.set_title(model)
-        axis.set_xlabel("sub-minibatch a GPU")
-    axes[0].set_ylabel("job sooner over, %")
-    axes[0].legend()
-    paper.save(figure, folder, "reductions.png")
-
-
-def write(results, folder):
-    most = max(len(sizes) for sizes in settings.SUB_MINIBATCHES.values())
-    by_size = paper.markdown(["model", "mode", "step"] + [""] * most, job_rows(results))
-    text = ("## Results\n\n" + paper.markdown(HEADERS, rows(results)) +
-            "\nMilliseconds, and those of the other ways, which are by slices, each with its time "
-            "for one of the theory's:\n\n" +
-            paper.markdown(OTHER_HEADERS, other_rows(results)) +
-            "\nTheory, simulator and lab, at rates that the lab's cores carry; the lab's median "
-            "[least .. largest]:\n\n" +
-            paper.markdown(in_namespaces.HEADERS, in_namespaces.rows(results.lab)) +
-            "\n![synchronisation](synchronisation.png)\n"
-            "\nAn iteration, and one with a parameter server on a Fat-Tree of the same links (its "
-            "time from the theory), by sub-minibatch a GPU; a step of the lab as if its links had "
-            "10 Gb/s:\n\n" + by_size +
-            "\n![reductions](reductions.png)\n")
-    paper.replace_generated(folder, text)
-    plot(results, folder)
-    in_namespaces.plot(results.lab, folder)
+            for shape, source in JOBS
+            if (seconds := job_seconds(results, model, mode, shape, source))]
 
 
 def show(results):
@@ -265,13 +231,15 @@ def show(results):
 
 
 def run(options):
+    from . import page
+
     def long(path):
         with paper.open_to_append(path) as file:
             for entry in records(settings.LONG if options.long else [], options.processes):
                 paper.append(file, entry)
             for setting in settings.LAB if options.lab else []:
                 paper.append(file, in_namespaces.record(PROGRAM, setting, options.repetitions))
-    paper.run("bml", HERE, options, results_of=Results, figures_of=figures, write=write, show=show,
-              long=long if options.long or options.lab else None,
+    paper.run("bml", HERE, options, results_of=Results, figures_of=figures, write=page.write,
+              show=show, long=long if options.long or options.lab else None,
               short=lambda: Results({entry["key"]: entry for entry in
                                      records(settings.SHORT, options.processes)}))

@@ -75,29 +75,3 @@ def rows(results):
              *(f"{each:.3f}" for each in against_theory(setting, row)),
              f"{100 * cores_share(row):.0f} %"]
             for setting, row in results.items()]
-
-
-def plot(results, folder):
-    """Of the time in which a port carries the gradient, so that rates and sizes stand together."""
-    figure, axis = paper.figure_of(1, 1, (12, 3.6))
-    places = range(len(results))
-    whole_s = [theory_s(setting) / setting.share for setting in results]
-    medians = [statistics.median(row["seconds"]) for row in results.values()]
-    spread = [[median - min(row["seconds"]) for median, row in zip(medians, results.values())],
-              [max(row["seconds"]) - median for median, row in zip(medians, results.values())]]
-    for offset, label, seconds in (
-            (-0.27, "theory", [theory_s(setting) for setting in results]),
-            (0, "simulator", [row["simulator_s"] for row in results.values()]),
-            (0.27, "lab: median, least to largest", medians)):
-        axis.bar([place + offset for place in places],
-                 [each / whole for each, whole in zip(seconds, whole_s)], 0.25, label=label)
-    axis.errorbar([place + 0.27 for place in places],
-                  [median / whole for median, whole in zip(medians, whole_s)],
-                  [[each / whole for each, whole in zip(side, whole_s)] for side in spread],
-                  fmt="none", ecolor="black", capsize=3)
-    axis.set_xticks(list(places), [f"({one.ports},{one.levels})\n{one.mode}\n{one.mbps} Mb/s"
-                                   f"\n{one.what}" for one in results])
-    axis.set_ylabel("synchronisation time, of P/C")
-    axis.set_ylim(0, 1.25)
-    axis.legend(ncols=3, loc="upper center")
-    paper.save(figure, folder, "synchronisation.png")

@@ -37,7 +37,7 @@ MOST_AT_ONE_SWITCH = 1024  # as many workers as a job may have
 GPUS, MACS_PER_S = 2, 2e12
 SUB_MINIBATCHES = {"lenet5": (16, 64, 256, 1024), "vgg19": (1, 2, 4, 8, 16, 32)}
 SCALE = {"lenet5": 1, "vgg19": 32}
-MODEL_SHAPE = (3, 2)
+MODEL_SHAPES = ((3, 2), (3, 3))  # the first is the publication's, and the lab's
 
 
 @dataclass(frozen=True)
@@ -132,16 +132,22 @@ def with_other_ways(settings):
         for server_ports in dict.fromkeys((1, levels))]
 
 
-MODELS = [Setting(model, *MODEL_SHAPE, mode) for model in SUB_MINIBATCHES for mode in MODES]
-LAB += [InLab(*MODEL_SHAPE, one.mode, MBPS, tuple(one.elems), one.what) for one in MODELS]
-LONG = with_slices(uniform((*SHAPES, ONE_LEVEL), MEGABYTES) + MODELS)
+def models(shape):
+    return [Setting(model, *shape, mode) for model in SUB_MINIBATCHES for mode in MODES]
+
+
+PUBLISHED = models(MODEL_SHAPES[0])
+LAB += [InLab(one.ports, one.levels, one.mode, MBPS, tuple(one.elems), one.what)
+        for one in PUBLISHED]
+LONG = with_slices(uniform((*SHAPES, ONE_LEVEL), MEGABYTES)
+                   + [setting for shape in MODEL_SHAPES for setting in models(shape)])
 LONG += [Setting("uniform", 4, 3, "aggregated", 33)]  # added: full slices twice
 LONG += [Setting("uniform", *shape, mode, megabytes, by_slices=True)
          for shape, megabytes in BIG_SHAPES.items() for mode in MODES]
 LONG += [Setting("uniform", *shape, "aggregated", megabytes, by_slices=True, in_order=True)
          for shape, megabytes in BIG_SHAPES.items()]
 LONG = with_other_ways(LONG)
-SHORT = with_other_ways(with_slices(uniform(SHORT_SHAPES, MEGABYTES) + MODELS))
+SHORT = with_other_ways(with_slices(uniform(SHORT_SHAPES, MEGABYTES) + PUBLISHED))
 
 
 def port_share(ports, levels, mode):
@@ -154,6 +160,16 @@ def port_share(ports, levels, mode):
 def other_share(way, servers):
     """With one port a server."""
     return 1 if way == "box" else 2 * (servers - 1) / servers
+
+
+def switches(ports, levels):
+    return levels * ports ** (levels - 1)
+
+
+def fat_tree_switches(ports, servers):
+    """Of three levels, with as many ports each: 5 n^2 / 4 for n^3 / 4 servers; of fewer servers
+    that share, though a tree can't be built in part."""
+    return 5 * servers / ports
 
 
 def compute_s(model, sub_minibatch):

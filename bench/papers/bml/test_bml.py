@@ -18,13 +18,24 @@ def test_shares_are_those_of_the_table(ports, levels, plain, aggregated):
     assert settings.port_share(ports, levels, "aggregated") == pytest.approx(aggregated, abs=5e-4)
 
 
+def test_a_bcube_has_k_fifths_of_the_switches_of_a_fat_tree_for_as_many_servers():
+    ports = 8
+    assert settings.fat_tree_switches(ports, ports ** 3 / 4) == 5 * ports ** 2 / 4
+    for shape in settings.SHAPES:
+        of_fat_tree = settings.fat_tree_switches(shape[0], shape[0] ** shape[1])
+        assert settings.switches(*shape) / of_fat_tree == pytest.approx(shape[1] / 5)
+
+
 def test_with_less_and_less_compute_the_reduction_is_that_of_communication():
     entry = bench.Results({setting.key: {
         "key": setting.key, "port_bytes": 0,
-        "step_s": bench.wire_s(settings.port_share(3, 2, setting.mode), setting.bytes)}
+        "step_s": bench.wire_s(setting.share, setting.bytes)}
         for setting in settings.LONG if setting.what == "lenet5"})
     assert max(bench.reductions(entry, "lenet5", "plain").values()) < 0.5
     assert max(bench.reductions(entry, "lenet5", "aggregated").values()) < 0.625
+    three = settings.MODEL_SHAPES[1]  # of 27 servers: 0.642 and 0.481 for a server's 1.926
+    assert 0.5 < max(bench.reductions(entry, "lenet5", "plain", three).values()) < 1 - 0.642 / 1.926
+    assert max(bench.reductions(entry, "lenet5", "aggregated", three).values()) < 1 - 0.481 / 1.926
 
 
 @needs_program
