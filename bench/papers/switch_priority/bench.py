@@ -3,7 +3,7 @@
 The published network in namespaces, with two `sluiced` as its switches; TCP traffic replayed from
 the models' traces under each policy; compute is sleep. Rates and bytes are divided by 40, compute
 is not, so a step takes as long as the published one. Without options: the four policies that the
-RESULT line needs, some two minutes, into a temporary file. The page beside this file says what
+RESULT line needs, some four minutes, into a temporary file. The page beside this file says what
 each policy does and shows the full experiment (--long).
 
 What can go wrong: on a machine whose cores are busy a switch wakes up late and a step takes longer,

@@ -108,9 +108,10 @@ def ratio_rows(results):
             ["inferred: one worker first"] + [f"{1 + models.bound(model):.2f}"
                                               for model in results.models]]
     for policy in experiment.NAMES[1:]:
-        rows.append([LABELS[policy]] + [
-            f"{statistics.median(ratios):.2f}, {predicted_ratio(model, policy, True):.2f}"
-            if (ratios := results.ratios(model, policy)) else "-" for model in results.models])
+        cells = [f"{statistics.median(ratios):.2f}, {predicted_ratio(model, policy, True):.2f}"
+                 if (ratios := results.ratios(model, policy)) else "-" for model in results.models]
+        if any(text != "-" for text in cells):
+            rows.append([LABELS[policy], *cells])
     return rows
 
 
