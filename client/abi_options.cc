@@ -91,6 +91,31 @@ Status check_pruning(const sluice_options& options) {
   return {};
 }
 
+Status check_schedule(const sluice_options& options) {
+  if (options.schedule < SLUICE_SCHEDULE_STRICT || options.schedule > SLUICE_SCHEDULE_FIFO) {
+    return bad("options.schedule is " + std::to_string(options.schedule) +
+               "; use one of sluice_schedule_kind, SLUICE_SCHEDULE_STRICT for the default");
+  }
+  const ScheduleOptions defaults;
+  const bool unit = options.unit_bytes != defaults.unit_bytes;
+  const std::string text = unit ? "options.unit_bytes is " + std::to_string(options.unit_bytes)
+                                : "options.credit_bytes is " + std::to_string(options.credit_bytes);
+  if (options.schedule != SLUICE_SCHEDULE_CREDIT &&
+      (unit || options.credit_bytes != defaults.credit_bytes)) {
+    return bad(text +
+               ", which only the schedule 'credit' uses; leave it out, or set "
+               "options.schedule to it");
+  }
+  if (options.unit_bytes == 0)
+    return bad("options.unit_bytes is 0; must be above 0, such as 1048576, the default");
+  if (options.credit_bytes < options.unit_bytes) {
+    return bad("options.credit_bytes is " + std::to_string(options.credit_bytes) +
+               "; must be at least options.unit_bytes, which is " +
+               std::to_string(options.unit_bytes));
+  }
+  return {};
+}
+
 Status check_options(const sluice_options& options) {
   if (options.address == nullptr) return bad("options.address is NULL");
   const std::size_t name_bytes = options.job_name == nullptr ? 0 : std::strlen(options.job_name);
@@ -118,10 +143,7 @@ Status check_options(const sluice_options& options) {
   }
   if (Status status = check_averaging("options.averaging", options.averaging); !status.ok())
     return status;
-  if (options.schedule < SLUICE_SCHEDULE_STRICT || options.schedule > SLUICE_SCHEDULE_FIFO) {
-    return bad("options.schedule is " + std::to_string(options.schedule) +
-               "; use one of sluice_schedule_kind, SLUICE_SCHEDULE_STRICT for the default");
-  }
+  if (Status status = check_schedule(options); !status.ok()) return status;
   if (options.wire < 0 || options.wire > SLUICE_WIRE_INT8 ||
       !is_summed(static_cast<Dtype>(options.wire))) {
     return bad("options.wire is " + std::to_string(options.wire) +
@@ -202,7 +224,9 @@ void fill(const sluice_options& options, JoinRequest& request) {
   const bool by_environment = text_or(std::getenv("SLUICE_REPRODUCIBLE"), "0") == "1";
   request.session.reproducible =
       options.reproducible < 0 ? by_environment : options.reproducible != 0;
-  request.session.schedule.policy = static_cast<Schedule>(options.schedule);
+  request.session.schedule = {.policy = static_cast<Schedule>(options.schedule),
+                              .unit_bytes = options.unit_bytes,
+                              .credit_bytes = options.credit_bytes};
   const char* const trace = std::getenv("SLUICE_TRACE");
   request.trace_dir = text_or(options.trace_dir, text_or(trace, ""));
   request.session.averaging = static_cast<AveragingChoice>(options.averaging);
@@ -251,6 +275,8 @@ sluice_options default_options() {
   defaults.join_timeout_ms = ms(session.join_timeout_ns);
   defaults.silence_timeout_ms = ms(session.silence_timeout_ns);
   defaults.stall_report_ms = ms(session.stall_report_ns);
+  defaults.unit_bytes = session.schedule.unit_bytes;
+  defaults.credit_bytes = session.schedule.credit_bytes;
   defaults.prune_fraction = session.prune.fraction;
   defaults.prune_sigmas = session.prune.sigmas;
   defaults.prune_min_elems = session.prune.min_elems;

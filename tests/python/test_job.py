@@ -108,6 +108,27 @@ def test_a_schedule_that_does_not_exist_is_refused_in_the_words_of_who_gave_it(
     join(schedule="fifo")  # an argument comes before the environment
 
 
+def test_the_sizes_of_credit_come_from_arguments_and_environment_and_need_that_schedule(
+        address, monkeypatch):
+    def plan(**options):
+        with sluice.Job(SPECS, address, rank=0, world_size=1, run_id=1, chunk_bytes=1024,
+                        **options) as job:
+            return job.schedule_plan()
+
+    assert "units of at most 1024 packets" in plan(schedule="credit")
+    monkeypatch.setenv("SLUICE_UNIT_BYTES", "4096")
+    assert "units of at most 4 packets" in plan(schedule="credit")
+    sizes = dict(unit_bytes=2048, credit_bytes=8192)
+    said = plan(schedule="credit", **sizes)
+    assert "units of at most 2 packets" in said and "less than 8 packets" in said
+    with pytest.raises(sluice.InvalidArgument, match="unit_bytes is 4096, which only the schedule"):
+        plan()
+    with pytest.raises(sluice.InvalidArgument, match="credit_bytes is 4095; must be at least"):
+        plan(schedule="credit", credit_bytes=4095)
+    with pytest.raises(sluice.InvalidArgument, match="unit_bytes=1.5: must be a whole number"):
+        plan(schedule="credit", unit_bytes=1.5)
+
+
 def test_an_output_of_its_own_leaves_the_input_alone(address):
     def work(job):
         mine = numpy.full(7, float(job.rank), numpy.float32)

@@ -135,6 +135,8 @@ struct Options {
   Memory memory = Memory::kHost;
   std::int32_t device = 0;
   Keep keep = Keep::kKeep;
+  std::uint64_t unit_bytes = std::uint64_t{1} << 20;
+  std::uint64_t credit_bytes = std::uint64_t{4} << 20;
   sluice_log_level log_level = SLUICE_LOG_INFO;
   // The callbacks of sluice_options; those on the progress thread must return soon and not wait.
   std::function<void(sluice_log_level level, const char* text)> log;

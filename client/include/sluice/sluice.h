@@ -322,6 +322,12 @@ typedef struct sluice_options {
   int32_t memory;
   int32_t device; /* with another memory than the host's: the device, counted from 0 */
   int32_t keep;   /* sluice_keep, of a store; default SLUICE_KEEP */
+  /* SLUICE_SCHEDULE_CREDIT, which alone may have others than the defaults: most bytes of a piece
+   * that is sent as a whole, above 0, and the next piece begins while less than credit_bytes of
+   * payload are in flight. Both count in whole packets, at least one. A credit below the link's
+   * rate times its round trip leaves the link idle. */
+  uint64_t unit_bytes;   /* default 1 MiB */
+  uint64_t credit_bytes; /* at least unit_bytes; default 4 MiB */
 } sluice_options;
 
 /* The policy that a job runs, and what a straggler may count on. */

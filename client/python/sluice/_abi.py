@@ -101,6 +101,8 @@ class Options(Structure):
         ("memory", c_int32),
         ("device", c_int32),
         ("keep", c_int32),
+        ("unit_bytes", c_uint64),
+        ("credit_bytes", c_uint64),
     ]
 
 

@@ -62,6 +62,11 @@ class Options:
                  tensor, decided for every packet), 'credit' (pieces of a tensor are sent as a
                  whole), 'prophet' (blocks of tensors that fit before the next one is expected to
                  be ready), 'fifo' (as submitted). Default SLUICE_SCHEDULE. Ranks may differ in it.
+    unit_bytes, credit_bytes
+                 for 'credit': most bytes of a piece, above 0, default 1 MiB; the next piece begins
+                 while less than `credit_bytes` are in flight, at least unit_bytes, default 4 MiB.
+                 A credit below the link's rate times its round trip leaves the link idle. Default
+                 SLUICE_UNIT_BYTES, SLUICE_CREDIT_BYTES.
     reproducible True: sums are taken in the order of ranks, so the same inputs give the same bits,
                  whatever the network does; costs the appliance memory for world_size - 1 more
                  inputs of a step. Refused, with the numbers, where it has less, and for policies of
@@ -135,6 +140,8 @@ class Options:
     planned_steps: Optional[int] = None
     max_staleness: Optional[int] = None
     schedule: Optional[str] = None
+    unit_bytes: Optional[int] = None
+    credit_bytes: Optional[int] = None
     reproducible: Optional[bool] = None
     wire: Optional[str] = None
     prune: Optional[str] = None
@@ -183,9 +190,9 @@ class Options:
             setattr(options, field, value)
         for name in ("connect_timeout", "join_timeout", "silence_timeout", "stall_report"):
             setattr(options, name + "_ms", int(1000 * checked_timeout(name, getattr(self, name))))
-        for name, kind in (("prune_fraction", float), ("prune_sigmas", float),
-                           ("prune_warmup", int), ("prune_min_elems", int),
-                           ("prune_momentum", float)):
+        for name, kind in (("unit_bytes", int), ("credit_bytes", int), ("prune_fraction", float),
+                           ("prune_sigmas", float), ("prune_warmup", int),
+                           ("prune_min_elems", int), ("prune_momentum", float)):
             setattr(options, name, _policy.number(name, getattr(self, name), kind,
                                                   getattr(options, name)))
         _policy.apply(library, options, vars(self))

@@ -16,6 +16,7 @@
 |                       | SLUICE_SIGNS, SLUICE_ROUND_STEPS, SLUICE_PLANNED_STEPS, |
 |                       | SLUICE_MAX_STALENESS |
 | SLUICE_SCHEDULE       | which packet leaves next: strict (default), credit, prophet, fifo |
+| SLUICE_UNIT_BYTES, SLUICE_CREDIT_BYTES | the sizes of credit, as the arguments of sluice.Job |
 | SLUICE_WIRE           | how float32 travels: float32 (default), float16, bfloat16, int8 |
 | SLUICE_PRUNE, ...     | which elements leave: off (default), static, sampled, sigma, ...; also |
 |                       | SLUICE_PRUNE_FRACTION, SLUICE_PRUNE_SIGMAS, SLUICE_PRUNE_WARMUP, |

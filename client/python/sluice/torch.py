@@ -79,9 +79,9 @@ def attach(ddp_model, address=None, *, job=None, weight=1, rank=None, world_size
                way, so large weights can overflow float16.
     rank, world_size
                default: those of the model's process group, or given to solo_group().
-    options    policy, k, late and the other options of the policy, schedule, wire, prune and its
-               options (parameters of one dimension stay whole), trace, secret, run_id, averaging,
-               mtu, chunk_bytes, local_address, connect_timeout, join_timeout,
+    options    policy, k, late and the other options of the policy, schedule and its options, wire,
+               prune and its options (parameters of one dimension stay whole), trace, secret,
+               run_id, averaging, mtu, chunk_bytes, local_address, connect_timeout, join_timeout,
                silence_timeout, stall_report: as for sluice.Job.
 
     On a solo_group() rank 0's parameters and buffers are copied to all ranks here, unless this

@@ -45,6 +45,7 @@ static void test_sizes(void) {
   EXPECT(larger.known.mtu == 1500 && larger.known.allow_nil == 1 && larger.known.address == NULL);
   EXPECT(larger.known.policy == SLUICE_POLICY_DEFAULT && larger.known.round_steps == 5);
   EXPECT(larger.known.schedule == SLUICE_SCHEDULE_STRICT && larger.known.trace_dir == NULL);
+  EXPECT(larger.known.unit_bytes == 1u << 20 && larger.known.credit_bytes == 4u << 20);
 
   /* A caller compiled with the first version, before there were policies. */
   sluice_options first;
@@ -137,6 +138,40 @@ static void expect_refused(const sluice_options* options, const sluice_tensor* t
 }
 #define EXPECT_REFUSED(options, tensor, count, text) \
   expect_refused((options), (tensor), (count), (text), __LINE__)
+
+/* The sizes of the schedule 'credit', and who may give them. */
+static void test_credit_sizes(void) {
+  const sluice_tensor tensor = make_tensor("t", 8);
+  sluice_options options = make_options("inproc://credit", 0, 1);
+  options.unit_bytes = 4096;
+  EXPECT_REFUSED(&options, &tensor, 1, "unit_bytes is 4096, which only the schedule 'credit' uses");
+  options.schedule = SLUICE_SCHEDULE_CREDIT;
+  options.credit_bytes = 4095;
+  EXPECT_REFUSED(&options, &tensor, 1,
+                 "credit_bytes is 4095; must be at least options.unit_bytes, which is 4096");
+  options.unit_bytes = 0;
+  EXPECT_REFUSED(&options, &tensor, 1, "unit_bytes is 0; must be above 0");
+  options = make_options("inproc://credit", 0, 1);
+  options.schedule = SLUICE_SCHEDULE_PROPHET;
+  options.credit_bytes = 1u << 30;
+  EXPECT_REFUSED(&options, &tensor, 1, "credit_bytes is 1073741824, which only the schedule");
+
+  /* A caller compiled before there were these: its credit has the defaults. */
+  memset(&options, 0x5a, sizeof options);
+  options.struct_size = offsetof(sluice_options, unit_bytes);
+  EXPECT(sluice_options_init(&options) == SLUICE_OK);
+  EXPECT(options.unit_bytes == 0x5a5a5a5a5a5a5a5aull);
+  options.address = "inproc://credit";
+  options.job_name = "credit";
+  options.world_size = 1;
+  options.schedule = SLUICE_SCHEDULE_CREDIT;
+  sluice_job* job = NULL;
+  EXPECT(sluice_join(&options, &tensor, 1, &job) == SLUICE_OK);
+  char plan[256];
+  EXPECT(sluice_get_schedule_plan(job, plan, sizeof plan) == SLUICE_OK);
+  EXPECT(strstr(plan, "units of at most 780 packets") != NULL); /* of 1,344 bytes */
+  EXPECT(sluice_close(job) == SLUICE_OK);
+}
 
 static void test_bad_joins(void) {
   const sluice_options good = make_options("inproc://bad", 0, 1);
@@ -316,6 +351,7 @@ static void test_sum(void) {
 int main(void) {
   test_names();
   test_sizes();
+  test_credit_sizes();
   test_schedule_and_trace();
   test_bad_joins();
   test_null_job();
