@@ -1,44 +1,41 @@
 """`./run bench prophet`: iteration times under five ways to schedule, in virtual time.
 
-Without options: every policy in the network-bound settings and in the one that has published
-figures, under three minutes, nothing kept. The page beside this file (README.md) says what the
-figures mean and shows the full experiment (--long).
+Without options: every policy in the network-bound settings and in the one that the tables show, and
+Prophet on links that change, two minutes, nothing kept. The page beside this file (README.md) says
+what the figures mean and shows the full experiment (--long).
 """
 import os
 
 import report
 from papers import paper
 
-DESCRIPTION = "Prophet's figures: iteration time of five schedules, in virtual time"
+DESCRIPTION = "Prophet against other schedules: iteration times, in virtual time"
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def add_options(parser):
     paper.add_processes(parser)
-    paper.add_options(parser, HERE, "every setting and side run, 15 minutes: into the records, "
-                                    "then plots and tables of the page")
+    paper.add_options(parser, HERE, "every setting and side run, 5 minutes: into the records, "
+                                    "then plot and tables of the page")
     parser.add_argument("--lab", action="store_true",
-                        help="with real ranks over shaped links, 4 minutes, needs root: into the "
-                             "records, then plots and tables of the page")
+                        help="with real ranks over shaped links, 6 minutes, needs root: into the "
+                             "records, then plot and tables of the page")
 
 
 def main_runs(every):
     from . import settings, simulation
-    published = settings.Setting("resnet50", 3, 1.0)
     return [(setting, policy, simulation.MAIN) for setting in settings.SETTINGS
             for policy in settings.POLICIES
-            if every or setting.network_bound or setting == published]
+            if every or setting.network_bound or setting == settings.SHOWN] + \
+        [(setting, settings.PROPHET, simulation.change_to(after))
+         for setting, after in simulation.CHANGES]
 
 
 def side_runs():
-    from . import settings, simulation, tables
-    runs = [(setting, policy, simulation.LAYERS) for setting in settings.SETTINGS
-            for policy in tables.SIDE_POLICIES]
-    runs += [(setting, policy, variant) for setting in simulation.JITTER_SETTINGS
-             for variant in simulation.JITTERS for policy in tables.SIDE_POLICIES]
-    return runs + [(setting, policy, simulation.SESSION)
-                   for setting in simulation.SESSION_SETTINGS
-                   for policy in simulation.SESSION_POLICIES]
+    from . import settings, simulation
+    return [(settings.SHOWN, policy, variant) for variant in simulation.SIDE_VARIANTS
+            for policy in settings.SIDE_POLICIES] + \
+        [(settings.SHOWN, policy, simulation.SESSION) for policy in simulation.SESSION_POLICIES]
 
 
 def run(options):
@@ -70,9 +67,9 @@ def show(results):
         best = results.best_credit(setting)
         if best is None:
             continue
-        times = [results.ms(setting, policy) for policy in tables.SIDE_POLICIES]
+        times = [results.ms(setting, policy) for policy in tables.POLICIES]
         rows.append([("* " if setting.network_bound else "") + str(setting)] +
                     [f"{ms:.1f}" for ms in times] + [f"{best[1]:.1f}"])
-    print("ms per iteration, mean of the last 12 of 24 iterations; *: network-bound")
-    report.table(["setting"] + [policy.name for policy in tables.SIDE_POLICIES] +
+    print("ms per iteration, at the end of each run; *: network-bound")
+    report.table(["setting"] + [policy.name for policy in tables.POLICIES] +
                  [tables.BEST_CREDIT], rows)

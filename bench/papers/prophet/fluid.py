@@ -1,26 +1,18 @@
-"""The fluid model behind the published figures, rebuilt: what theory predicts, without packets.
+"""A fluid model: what theory predicts, without packets, and Prophet's rule as published.
 
-Published, for ResNet-50 at 3 Gb/s with 1 ms completion latency, ms per iteration: see PUBLISHED_MS;
-neither compute time nor units came with them. A search over compute, its split, readiness and units
-finds them within 0.7 % where
+Push and pull have a direction of the link each, and results stream back: the pull costs only the
+completion latency, and a layer's forward pass waits for its own tensors. Assumptions where the
+publications leave room:
 
-  - forward takes 118 ms and backward 177 ms, in proportion to the layers' MACs,
-  - gradients become ready in 10 steps of equal time,
-  - push and pull have a direction of the link each, and results stream back: the pull costs only
-    the completion latency, and a layer's forward pass waits for its own tensors,
-  - stop-and-wait sends slices of 160 kB, each of which occupies the link for size / rate + latency,
-  - ByteScheduler has one unit of 2.5 MB under way at a time,
-  - Prophet's blocks are made of such slices, with E(i) = size / rate + latency; it leaves the link
-    idle when nothing fits; and when gradient 0 has come it sends without stopping.
-
-Others come near (9 to 11 steps, forward of 114 to 121 ms); none does with a backward pass of twice
-forward: FIFO - strict = 111 ms is at most the forward pass, and all of compute at most 298 ms.
+  - stop-and-wait sends units, each of which occupies the link for size / rate + latency;
+  - Prophet's blocks are made of pieces of PIECE_BYTES, with E(i) = size / rate + latency; it leaves
+    the link idle when nothing fits, and when gradient 0 has come it sends without stopping. The
+    window of 8 pieces never closes: that is 32 MB, and no link here holds more than 1.25 MB.
 """
 import heapq
 import math
 
-PUBLISHED_MS = {"fifo": 409, "stop-and-wait": 1055, "prophet": 349, "credit": 335, "strict": 298}
-INFERRED_UNIT_BYTES = 2_500_000  # of ByteScheduler, unit and credit
+PIECE_BYTES = 4_000_000
 
 
 class _Link:
@@ -88,27 +80,6 @@ def _strict(link, rate, latency_s):
         now_s = until_s
 
 
-def _credit(link, rate, latency_s, unit, credit):
-    """A unit begins when it fits into the credit, which comes back with its completion."""
-    now_s, in_flight, completions = 0.0, 0.0, []
-    while not link.over:
-        link.advance(now_s)
-        while completions and completions[0][0] <= now_s + 1e-12:
-            in_flight -= heapq.heappop(completions)[1]
-        if not link.waiting:
-            now_s = link.next_s()
-            continue
-        size = min(unit, link.first())
-        if in_flight and in_flight + size > credit:
-            now_s = completions[0][0]
-            continue
-        sent_s = now_s + size / rate
-        heapq.heappush(completions, (sent_s + latency_s, size))
-        in_flight += size
-        link.send(size, sent_s + latency_s)
-        now_s = sent_s
-
-
 def _prophet(link, rate, latency_s, unit):
     now_s = 0.0
     while not link.over:
@@ -149,7 +120,7 @@ def _prophet_block(link, rate, latency_s, unit, now_s):
     return now_s + wire_s + latency_s
 
 
-def iteration_s(policy, tensors, rate_gbps, latency_ms, slice_bytes=160_000):
+def iteration_s(policy, tensors, rate_gbps, latency_ms):
     """Start of one backward pass to the next, in seconds. `policy`: a settings.Policy."""
     rate, latency_s = rate_gbps * 1e9 / 8, latency_ms / 1e3
     link = _Link(tensors, by_age=policy.schedule == "fifo")
@@ -158,11 +129,10 @@ def iteration_s(policy, tensors, rate_gbps, latency_ms, slice_bytes=160_000):
     elif policy.schedule == "strict":
         _strict(link, rate, latency_s)
     elif policy.schedule == "prophet":
-        _prophet(link, rate, latency_s, slice_bytes)
-    elif policy.credit == 1:
-        _in_units(link, rate, latency_s, policy.unit, latency_s)
+        _prophet(link, rate, latency_s, PIECE_BYTES)
     else:
-        _credit(link, rate, latency_s, policy.unit, policy.credit)
+        assert policy.credit == 1, "credit has no fluid model here"
+        _in_units(link, rate, latency_s, policy.unit, latency_s)
     at_s = max(tensor.ready_s for tensor in tensors)
     for tensor, done_s in zip(tensors, link.done_s):
         at_s = max(at_s, done_s) + tensor.forward_s

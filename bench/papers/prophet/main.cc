@@ -2,12 +2,13 @@
 //
 // Standard input: a line a tensor, in forward order: bytes, nanoseconds after the start of backward
 // when its gradient is ready, nanoseconds of its layer's forward pass. Standard output: one JSON
-// object with the nanoseconds of each iteration and the scheduler's plan.
+// object with the nanoseconds of each iteration, of the busy link and of compute in it.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "bench/papers/prophet/replay.h"
 
@@ -17,17 +18,11 @@ using sluice::bench::ReplayOptions;
 using sluice::bench::ReplayTensor;
 using sluice::client::Schedule;
 
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '\n')
-      out += "\\n";
-    else if (c == '"' || c == '\\')
-      out += std::string("\\") + c;
-    else
-      out += c;
-  }
-  return out + '"';
+std::string listed(const std::vector<sluice::DurationNs>& values) {
+  std::string out = "[";
+  for (const sluice::DurationNs ns : values)
+    out += (out.size() == 1 ? "" : ", ") + std::to_string(ns);
+  return out + ']';
 }
 
 void add_options(CLI::App& app, ReplayOptions& options) {
@@ -43,6 +38,11 @@ void add_options(CLI::App& app, ReplayOptions& options) {
                  "credit: a unit begins while fewer bytes are in flight");
   app.add_option("--rate-bps", options.bits_per_second, "payload bits per second of a link")
       ->required();
+  app.add_option("--change-after", options.change_after,
+                 "iterations after which --changed-rate-bps is the rate");
+  app.add_option("--changed-rate-bps", options.changed_bits_per_second, "0: no change");
+  app.add_option("--store-bytes", options.store_bytes,
+                 "results leave when so many bytes of a tensor are summed; 0: at once");
   app.add_option("--latency-ns", options.latency_ns, "from a packet sent to its feedback")
       ->required();
   app.add_option("--chunk-bytes", options.chunk_bytes, "payload of a packet")->required();
@@ -73,9 +73,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   const sluice::bench::ReplayResult result = sluice::bench::replay(tensors, options);
-  std::string out = "{\"iteration_ns\": [";
-  for (const sluice::DurationNs ns : result.iteration_ns)
-    out += (out.back() == '[' ? "" : ", ") + std::to_string(ns);
-  std::printf("%s], \"plan\": %s}\n", out.c_str(), quoted(result.plan).c_str());
+  std::printf("{\"iteration_ns\": %s, \"link_busy_ns\": %s, \"compute_ns\": %s}\n",
+              listed(result.iteration_ns).c_str(), listed(result.link_busy_ns).c_str(),
+              listed(result.compute_ns).c_str());
   return 0;
 }

@@ -1,51 +1,40 @@
-"""The page's pictures, from records alone."""
+"""The page's picture, from records alone."""
 from papers import paper
 
 from . import settings, tables
 
-MOST = 1.9  # times strict: what is longer is cut off and says so
-BARS = ((settings.FIFO, "fifo", "tab:gray"),
-        (settings.STOP_AND_WAIT, "stop+wait\n160 kB", "tab:orange"),
-        (settings.STOP_AND_WAIT_TENSOR, "stop+wait\ntensors", "tab:olive"),
-        (settings.DEFAULT_CREDIT, "credit,\n4/16 MB", "tab:blue"),
-        (settings.PROPHET, "prophet", "tab:purple"),
-        (settings.STRICT, "strict", "tab:red"))
+MOST = 1.6  # times strict: what is longer is cut off, and its number stands there
+COLOURS = ("tab:gray", "tab:orange", "tab:olive", "tab:blue", "tab:purple")
 
 
-def _bars(axis, results, setting):
-    strict_ms = results.ms(setting, settings.STRICT)
-    limit_ms = MOST * strict_ms
-    for place, (policy, _label, colour) in enumerate(BARS):
-        ms = results.ms(setting, policy)
-        axis.bar(place, min(ms, limit_ms), color=colour, width=0.7)
-        axis.text(place, min(ms, limit_ms), f"{ms:.0f}", ha="center", va="bottom", fontsize=8)
-        predicted = tables.predicted_ms(setting, policy)
-        if predicted <= limit_ms:
-            axis.plot([place - 0.42, place + 0.42], [predicted] * 2, color="black", linewidth=1)
-    for ms, style in ((1e3 * setting.communication_s, "--"), (1e3 * setting.compute_s, ":")):
-        axis.axhline(ms, color="tab:green", linestyle=style, linewidth=1)
-    axis.set_ylim(0, 1.08 * limit_ms)
-    axis.set_xticks(range(len(BARS)), [label for _policy, label, _colour in BARS], fontsize=7)
-    bound = ", network-bound" if setting.network_bound else ""
-    axis.set_title(f"{setting.rate_gbps:g} Gb/s, {setting.latency_ms:g} ms{bound}", fontsize=10)
+def _bars(axis, results, of_panel):
+    width = 0.85 / len(COLOURS)
+    for place, setting in enumerate(of_panel):
+        for number, (policy, colour) in enumerate(zip(tables.POLICIES, COLOURS)):
+            ratio = results.against_strict(setting, policy)
+            at = place + (number - (len(COLOURS) - 1) / 2) * width
+            axis.bar(at, min(ratio, MOST) - 1, bottom=1, color=colour, width=width,
+                     label=tables.NAMES[number] if place == 0 else None)
+            if ratio > MOST:
+                axis.text(at, MOST, f"{ratio:.1f}", ha="center", va="bottom", fontsize=7)
+    axis.axhline(1, color="tab:red", linewidth=1)
+    axis.set_ylim(0.98, MOST + 0.06)
+    axis.set_xticks(range(len(of_panel)),
+                    [setting.model + ("*" if setting.network_bound else "")
+                     for setting in of_panel], fontsize=8)
 
 
-def model(results, folder, name):
-    """One picture a model: a column a rate, a row a latency."""
-    figure, axes = paper.figure_of(len(settings.LATENCIES_MS), len(settings.RATES_GBPS), (15, 7.5))
-    for setting in settings.SETTINGS:
-        if setting.model != name:
-            continue
-        row = settings.LATENCIES_MS.index(setting.latency_ms)
-        column = settings.RATES_GBPS.index(setting.rate_gbps)
-        _bars(axes[row][column], results, setting)
-        if column == 0:
-            axes[row][column].set_ylabel("ms per iteration")
-    figure.suptitle(f"{name}: ms per iteration, bars over {MOST:g} x strict cut off; black: fluid "
-                    "model; green dashed: bytes / rate, dotted: compute")
-    paper.save(figure, folder, f"{name}.png", rect=(0, 0, 1, 0.97))
-
-
-def all_of(results, folder):
-    for name in settings.MODELS:
-        model(results, folder, name)
+def schedules(results, folder):
+    """A column a rate, a row a latency: time over strict's by model."""
+    figure, axes = paper.figure_of(len(settings.LATENCIES_MS), len(settings.RATES_GBPS), (16, 7),
+                                   sharey=True)
+    for row, latency_ms in zip(axes, settings.LATENCIES_MS):
+        for axis, rate_gbps in zip(row, settings.RATES_GBPS):
+            _bars(axis, results, [settings.Setting(model, rate_gbps, latency_ms)
+                                  for model in settings.MODELS])
+            axis.set_title(f"{rate_gbps:g} Gb/s, {latency_ms:g} ms", fontsize=10)
+        row[0].set_ylabel("time over strict's")
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower center",
+                  ncol=len(COLOURS), fontsize=9)
+    figure.suptitle("Iteration time over that of per-packet strict priority; *: network-bound")
+    paper.save(figure, folder, "schedules.png", rect=(0, 0.04, 1, 0.98))

@@ -44,18 +44,19 @@ def main():
     specs = [(str(index), tensor["elem_count"], "float32") for index, tensor in enumerate(tensors)]
     gradients = [np.ones(tensor["elem_count"], dtype=np.float32) for tensor in tensors]
     jobs = {schedule: sluice.Job(specs, job=f"prophet-{schedule}", schedule=schedule,
-                                 averaging="weight")
-            for schedule in task["schedules"]}
+                                 averaging="weight", **sizes)
+            for schedule, sizes in task["schedules"].items()}
     seconds = {schedule: [] for schedule in jobs}
     for _ in range(task["iterations"]):
         for schedule, job in jobs.items():
             seconds[schedule].append(iterate(job, tensors, gradients))
     if any(gradient.min() != 1 or gradient.max() != 1 for gradient in gradients):
         sys.exit("the average of ones is not one")
+    stats = {name: job.stats() for name, job in jobs.items()}
     print(json.dumps({
         "seconds": seconds,
-        "retransmissions": {name: job.stats()["retransmissions"] for name, job in jobs.items()},
-        "plan": jobs["prophet"].schedule_plan()}), flush=True)
+        **{what: {name: counters[what] for name, counters in stats.items()}
+           for what in ("retransmissions", "bytes_sent")}}), flush=True)
     for job in jobs.values():
         job.close()
 

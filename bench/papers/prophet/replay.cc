@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <queue>
+#include <utility>
 
 #include "aggregator/base/check.h"
 #include "tests/sim/random.h"
@@ -44,21 +45,29 @@ struct Worker {
   std::size_t forward = 0;      // the tensor that its forward pass has come to
   bool computing = false;       // inside that tensor's layer
   bool sending = false;
-  std::uint32_t sent = 0;     // packets
-  std::uint32_t arrived = 0;  // and known to be
+  std::uint32_t sent = 0;       // packets
+  std::uint32_t arrived = 0;    // and known to be
+  DurationNs link_busy_ns = 0;  // in the iteration under way
+  DurationNs compute_ns = 0;
 };
 
 class Replay {
  public:
   Replay(const std::vector<ReplayTensor>& tensors, const ReplayOptions& options)
-      : tensors_(tensors), options_(options), landed_step_(tensors.size()) {
+      : tensors_(tensors),
+        options_(options),
+        bits_per_second_(options.bits_per_second),
+        landed_step_(tensors.size()) {
     for (const ReplayTensor& tensor : tensors_) {
       CHECK(tensor.bytes != 0);
       first_chunk_.push_back(static_cast<std::uint32_t>(tensor_of_.size()));
       const std::uint64_t count = (tensor.bytes + options_.chunk_bytes - 1) / options_.chunk_bytes;
       tensor_of_.insert(tensor_of_.end(), count,
                         static_cast<std::uint32_t>(first_chunk_.size() - 1));
+      add_pieces(count);
     }
+    first_of_piece_.push_back(static_cast<std::uint32_t>(tensor_of_.size()));
+    in_piece_.resize(first_of_piece_.size());
     first_chunk_.push_back(static_cast<std::uint32_t>(tensor_of_.size()));
     contributions_.resize(tensor_of_.size());
     chunks_left_.resize(tensors_.size());
@@ -89,11 +98,20 @@ class Replay {
       now_ = happening.at;
       handle(happening);
     }
-    result_.plan = workers_[0].scheduler.describe_plan();
     return std::move(result_);
   }
 
  private:
+  // Of a tensor of `count` chunks.
+  void add_pieces(std::uint64_t count) {
+    const std::uint64_t chunks =
+        std::max<std::uint64_t>(1, options_.store_bytes / options_.chunk_bytes);
+    const std::size_t first = piece_of_.size();
+    for (std::uint64_t i = 0; i < count; ++i) {
+      if (i % chunks == 0) first_of_piece_.push_back(static_cast<std::uint32_t>(first + i));
+      piece_of_.push_back(static_cast<std::uint32_t>(first_of_piece_.size() - 1));
+    }
+  }
   Priority priority_on_wire(std::uint32_t tensor) const {
     return options_.equal_priorities ? Priority{0} : priority_of(tensor, tensors_.size());
   }
@@ -105,7 +123,7 @@ class Replay {
     const std::uint64_t offset = (chunk - first_chunk_[tensor]) * options_.chunk_bytes;
     const std::uint64_t bytes =
         std::min<std::uint64_t>(options_.chunk_bytes, tensors_[tensor].bytes - offset);
-    return static_cast<DurationNs>(bytes * kNsBits / options_.bits_per_second);
+    return static_cast<DurationNs>(bytes * kNsBits / bits_per_second_);
   }
   // The same for every policy: a function of seed, worker and step.
   DurationNs jittered(DurationNs ns, std::uint16_t worker) const {
@@ -136,11 +154,21 @@ class Replay {
 
   void begin_backward(std::uint16_t index) {
     Worker& worker = workers_[index];
-    if (index == 0 && worker.step != 0) result_.iteration_ns.push_back(now_ - worker.backward_at);
+    if (index == 0 && worker.step != 0) end_iteration(worker);
     ++worker.step;
+    worker.compute_ns += jittered(tensors_[order_.back()].ready_ns, index);
     worker.backward_at = now_;
     worker.ready_count = worker.forward = 0;
     later(now_ + jittered(tensors_[order_[0]].ready_ns, index), What::kReady, index);
+  }
+
+  void end_iteration(Worker& worker) {
+    result_.iteration_ns.push_back(now_ - worker.backward_at);
+    result_.link_busy_ns.push_back(std::exchange(worker.link_busy_ns, 0));
+    result_.compute_ns.push_back(std::exchange(worker.compute_ns, 0));
+    if (result_.iteration_ns.size() == options_.change_after &&
+        options_.changed_bits_per_second != 0)
+      bits_per_second_ = options_.changed_bits_per_second;
   }
 
   void push_ready(std::uint16_t index) {
@@ -174,6 +202,7 @@ class Replay {
     worker.sending = true;
     ++worker.sent;
     const TimeNs sent = now_ + wire_ns(choice.chunk);
+    worker.link_busy_ns += sent - now_;
     later(sent, What::kLinkFree, index);
     later(sent + options_.latency_ns / 2, What::kContributed, index, choice.chunk);
     later(sent + options_.latency_ns, What::kFeedback, index);
@@ -182,8 +211,12 @@ class Replay {
   void contribute(std::uint32_t chunk) {
     if (++contributions_[chunk] < options_.workers) return;
     contributions_[chunk] = 0;
+    const std::uint32_t piece = piece_of_[chunk];
+    const std::uint32_t first = first_of_piece_[piece], end = first_of_piece_[piece + 1];
+    if (++in_piece_[piece] < end - first) return;
+    in_piece_[piece] = 0;
     const std::int64_t priority = priority_on_wire(tensor_of_[chunk]);
-    down_.push({-priority, next_sequence_++, chunk});
+    for (std::uint32_t i = first; i < end; ++i) down_.push({-priority, next_sequence_++, i});
     send_down();
   }
 
@@ -218,6 +251,7 @@ class Replay {
       const DurationNs forward_ns = jittered(tensors_[worker.forward].forward_ns, index);
       if (forward_ns != 0) {
         worker.computing = true;
+        worker.compute_ns += forward_ns;
         return later(now_ + forward_ns, What::kForward, index);
       }
       if (++worker.forward == tensors_.size()) return begin_backward(index);
@@ -235,12 +269,16 @@ class Replay {
 
   const std::vector<ReplayTensor>& tensors_;
   const ReplayOptions options_;
-  std::vector<std::uint32_t> order_;          // of the gradients
-  std::vector<std::uint32_t> first_chunk_;    // per tensor, and the count of all
-  std::vector<std::uint32_t> tensor_of_;      // per chunk
-  std::vector<std::uint16_t> contributions_;  // per chunk, to the step under way
-  std::vector<std::uint32_t> chunks_left_;    // per tensor, to land in the step under way
-  std::vector<std::uint32_t> landed_step_;    // per tensor
+  std::uint64_t bits_per_second_;
+  std::vector<std::uint32_t> order_;           // of the gradients
+  std::vector<std::uint32_t> first_chunk_;     // per tensor, and the count of all
+  std::vector<std::uint32_t> tensor_of_;       // per chunk
+  std::vector<std::uint32_t> piece_of_;        // per chunk: which piece is stored with it
+  std::vector<std::uint32_t> first_of_piece_;  // and the count of all chunks
+  std::vector<std::uint32_t> in_piece_;        // summed of the step under way
+  std::vector<std::uint16_t> contributions_;   // per chunk, to the step under way
+  std::vector<std::uint32_t> chunks_left_;     // per tensor, to land in the step under way
+  std::vector<std::uint32_t> landed_step_;     // per tensor
   std::size_t landed_count_ = 0;
   std::deque<Worker> workers_;  // never moved: a scheduler views its own memory
   std::priority_queue<Happening> happenings_;

@@ -184,7 +184,8 @@ class SessionReplay {
 }  // namespace
 
 ReplayResult replay(const std::vector<ReplayTensor>& tensors, const ReplayOptions& options) {
-  CHECK(options.jitter_permille == 0);
+  CHECK(options.jitter_permille == 0 && options.changed_bits_per_second == 0);
+  CHECK(options.store_bytes == 0);
   return SessionReplay(tensors, options).run();
 }
 

@@ -1,31 +1,29 @@
 """What is run: models and their compute, links, policies. Fixed before anything was measured.
 
-Compute comes from one assumption: an accelerator that goes forward through ResNet-50 at batch 64 in
-118 ms, which is what the published fluid figures imply (fluid.py), and as fast through every other
-model's MACs. Backward takes 1.5 times as long as forward, for the same reason. Gradients become
-ready in READY_STEPS steps of equal time, as Prophet says and the figures imply.
+Compute is an assumption, since nothing was published with the claim: an accelerator that goes
+forward through ResNet-50 at batch 64 in 98 ms and backward in 196 ms, and as fast through every
+other model's MACs. Gradients become ready in READY_GROUPS groups of as many tensors, each when
+backward has passed the last of them.
 """
 import math
 from dataclasses import dataclass
 
 from papers.traces import traces
 
-RESNET50_FORWARD_S, RESNET50_BATCH = 0.118, 64
-BACKWARD_PER_FORWARD = 1.5
-READY_STEPS = 10
-BATCHES = {"resnet50": RESNET50_BATCH, "vgg19": 32, "bert_base": 32}  # BERT: 128 tokens each
+RESNET50_FORWARD_S, RESNET50_BATCH = 0.098, 64
+BACKWARD_PER_FORWARD = 2
+READY_GROUPS = 11  # of 15 tensors in ResNet-50
+# BERT: of 128 tokens each.
+BATCHES = {"resnet50": RESNET50_BATCH, "resnet152": 32, "inception_v3": 32, "vgg19": 32,
+           "bert_base": 32}
 MODELS = tuple(BATCHES)
 RATES_GBPS = (1, 3, 10)
 LATENCIES_MS = (0.02, 1.0)
 # One jumbo frame's payload; the traffic of 576 MB in frames of 1,500 bytes takes 6 times as long to
 # simulate and changes no iteration time by more than a packet.
 CHUNK_BYTES = 8832
-ITERATIONS = 24
-STEADY = 12  # iterations at the end that count
 
-LAB_SCALE = 20  # of bytes and rates in the real run: two ranks and sluiced share two cores
-
-SLICE_BYTES = 160_000  # of stop-and-wait priority (P3's, and what the published figure implies)
+SLICE_BYTES = 160_000  # of stop-and-wait priority: 40,000 parameters
 # (unit, credit). ByteScheduler's defaults come first: 10^6 and 4 * 10^6 float32.
 CREDIT_SWEEP = ((4_000_000, 16_000_000), (4_000_000, 4_000_000), (1_000_000, 4_000_000),
                 (1_000_000, 1_000_000), (SLICE_BYTES, 4_000_000), (SLICE_BYTES, 1_000_000),
@@ -42,6 +40,11 @@ class Policy:
     credit: int = 0
     equal_priorities: bool = False  # on the wire
 
+    @property
+    def learns(self):
+        """Its first iterations differ from the later ones."""
+        return self.schedule == "prophet"
+
 
 STOP_AND_WAIT = Policy("stop-and-wait", "credit", SLICE_BYTES, 1)
 STOP_AND_WAIT_TENSOR = Policy("stop-and-wait, whole tensors", "credit", 1 << 31, 1)
@@ -52,6 +55,8 @@ CREDITS = tuple(Policy(f"credit {unit / 1e6:g}/{credit / 1e6:g} MB", "credit", u
                 for unit, credit in CREDIT_SWEEP)
 DEFAULT_CREDIT = CREDITS[0]
 POLICIES = (FIFO, STOP_AND_WAIT, STOP_AND_WAIT_TENSOR, *CREDITS, PROPHET, STRICT)
+SHOWN_POLICIES = (FIFO, STOP_AND_WAIT, STOP_AND_WAIT_TENSOR, DEFAULT_CREDIT, PROPHET, STRICT)
+SIDE_POLICIES = (FIFO, STOP_AND_WAIT_TENSOR, DEFAULT_CREDIT, PROPHET, STRICT)
 
 
 @dataclass(frozen=True)
@@ -87,6 +92,7 @@ class Setting:
 
 SETTINGS = tuple(Setting(model, rate, latency) for model in MODELS for rate in RATES_GBPS
                  for latency in LATENCIES_MS)
+SHOWN = Setting("resnet50", 3, 1.0)  # where the tables go into detail
 
 
 def _macs(model):
@@ -100,16 +106,18 @@ def compute_s(model):
     return forward_s, BACKWARD_PER_FORWARD * forward_s
 
 
-def tensors(model, ready_steps=READY_STEPS):
-    """The model with its times, in forward order; ready_steps 0: each layer by itself."""
+def tensors(model, groups=READY_GROUPS):
+    """The model with its times, in forward order; groups 0: each layer by itself."""
     forward_s, backward_s = compute_s(model)
-    total = _macs(model)
-    out, done = [], 0
-    for tensor in reversed(traces.load(model)):
+    total, trace = _macs(model), traces.load(model)
+    group_size = math.ceil(len(trace) / groups) if groups else 1
+    passed, done = [], 0  # by backward, of all MACs, with each tensor
+    for tensor in reversed(trace):
         done += tensor.fwd_macs
-        share = done / total
-        if ready_steps:
-            share = math.ceil(share * ready_steps - 1e-9) / ready_steps
-        out.append(Tensor(tensor.bytes, backward_s * share,
+        passed.append(done / total)
+    out = []
+    for index, tensor in enumerate(reversed(trace)):
+        last = min(index - index % group_size + group_size, len(trace)) - 1
+        out.append(Tensor(tensor.bytes, backward_s * passed[last],
                           forward_s * tensor.fwd_macs / total))
     return out[::-1]

@@ -3,14 +3,19 @@
 `records`: by simulation.key. Times are ms per iteration. A ratio is a policy's time over strict's:
 above 1, strict is faster.
 """
-from papers import paper
+import math
+
 from papers.paper import markdown
 
 from . import fluid, settings, simulation
 
 BEST_CREDIT = "credit, best of sweep"
-SIDE_POLICIES = (settings.FIFO, settings.STOP_AND_WAIT, settings.STOP_AND_WAIT_TENSOR,
-                 settings.DEFAULT_CREDIT, settings.PROPHET, settings.STRICT)
+POLICIES = settings.SHOWN_POLICIES
+NAMES = ("fifo", "stop-and-wait, 160 kB", "stop-and-wait, tensors", "credit, 4/16 MB", "prophet",
+         "strict")
+LAB_SCHEDULES = ("fifo", "credit", "prophet", "strict")
+LEARNT = 0.001  # within this share of the last iteration's time
+SETTLED = 0.01  # and the last one within this share of a run's that had the rate from the start
 
 
 class Results:
@@ -45,141 +50,112 @@ class Results:
             ms = self.ms(setting, policy, variant)
         return None if ms is None or strict_ms is None else ms / strict_ms
 
+    def learning(self, setting, after_gbps):
+        """(iterations after the change until Prophet's time stays what it is at the end, the
+        longest of them over strict's time at that rate). The count is infinite where the end is
+        not what a run at that rate comes to. None: no such runs."""
+        entry = self.entry(setting, settings.PROPHET, simulation.change_to(after_gbps).name)
+        after = settings.Setting(setting.model, after_gbps, setting.latency_ms)
+        known_ms, strict_ms = (self.ms(after, policy)
+                               for policy in (settings.PROPHET, settings.STRICT))
+        if entry is None or known_ms is None or strict_ms is None:
+            return None
+        times = entry["iterations_ms"]
+        if abs(times[-1] / known_ms - 1) > SETTLED:
+            return math.inf, max(times) / strict_ms
+        off = [place for place, ms in enumerate(times) if abs(ms / times[-1] - 1) > LEARNT]
+        return off[-1] + 1 if off else 0, max(times) / strict_ms
 
-def predicted_ms(setting, policy, ready_steps=settings.READY_STEPS):
-    return 1e3 * fluid.iteration_s(policy, settings.tensors(setting.model, ready_steps),
-                                   setting.rate_gbps, setting.latency_ms)
+
+def predicted_ms(setting, policy):
+    return 1e3 * fluid.iteration_s(policy, settings.tensors(setting.model), setting.rate_gbps,
+                                   setting.latency_ms)
 
 
-def number(value, digits=1):
-    return paper.number(value, digits, without="")
-
-
-def _pair(measured_ms, predicted):
-    return "" if measured_ms is None else f"{measured_ms:.1f} ({predicted:.1f})"
-
-
-def published_table(results):
-    """The one setting with published figures: theirs, the fluid model, ours."""
-    setting = settings.Setting("resnet50", 3, 1.0)
-    inferred = settings.Policy("", "credit", fluid.INFERRED_UNIT_BYTES, fluid.INFERRED_UNIT_BYTES)
+def time_table(results):
+    """A column a model, a row a policy: ms, GPU and network in percent."""
+    shown = [setting for setting in settings.SETTINGS if
+             (setting.rate_gbps, setting.latency_ms) ==
+             (settings.SHOWN.rate_gbps, settings.SHOWN.latency_ms)]
     rows = []
-    for name, model, ours in (
-            ("FIFO", settings.FIFO, settings.FIFO),
-            ("stop-and-wait priority, slices of 160 kB", settings.STOP_AND_WAIT,
-             settings.STOP_AND_WAIT),
-            ("Prophet", settings.PROPHET, settings.PROPHET),
-            ("ByteScheduler: ours with its default sizes, 4/16 MB", inferred,
-             settings.DEFAULT_CREDIT),
-            ("per-packet strict priority", settings.STRICT, settings.STRICT)):
-        published = fluid.PUBLISHED_MS[
-            "credit" if ours is settings.DEFAULT_CREDIT else ours.name]
-        rows.append([name, str(published), number(predicted_ms(setting, model)),
-                     number(results.ms(setting, ours))])
-    return markdown(["ms per iteration", "published (fluid)", "fluid model, rebuilt",
-                     "packets, production scheduler"], rows)
+    for name, policy in zip(NAMES, POLICIES):
+        entries = [results.entry(setting, policy) for setting in shown]
+        rows.append([name] + [f"{entry['iteration_ms']:.0f}, {entry['gpu_percent']:.0f}/"
+                              f"{entry['network_percent']:.0f}" for entry in entries])
+    rows.append(["prophet as published (fluid)"] +
+                [f"{predicted_ms(setting, settings.PROPHET):.0f}" for setting in shown])
+    return markdown([""] + [setting.model for setting in shown], rows)
 
 
-def time_table(results, model):
-    headers = ["link, latency", "bytes / rate", "fifo", "stop-and-wait 160 kB",
-               "stop-and-wait tensors", "credit 4/16 MB", "credit, best", "prophet", "strict"]
+def change_table(results):
+    """A row a model, two columns a change."""
+    changes = sorted({(setting.rate_gbps, after) for setting, after in simulation.CHANGES})
     rows = []
-    for setting in settings.SETTINGS:
-        best = results.best_credit(setting)
-        if setting.model != model or best is None:
-            continue
-        name = f"{setting.rate_gbps:g} Gb/s, {setting.latency_ms:g} ms"
-        rows.append([f"**{name}**" if setting.network_bound else name,
-                     number(1e3 * setting.communication_s)] +
-                    [_pair(results.ms(setting, policy), predicted_ms(setting, policy))
-                     for policy in SIDE_POLICIES[:4]] +
-                    [f"{best[1]:.1f} ({best[0].name.removeprefix('credit ')})"] +
-                    [_pair(results.ms(setting, policy), predicted_ms(setting, policy))
-                     for policy in SIDE_POLICIES[4:]])
-    return markdown(headers, rows)
+    for model in settings.MODELS:
+        rows.append([model])
+        for before_gbps, after_gbps in changes:
+            count, worst = results.learning(
+                settings.Setting(model, before_gbps, settings.SHOWN.latency_ms), after_gbps)
+            rows[-1] += ["never" if count == math.inf else count, f"{worst:.2f}"]
+    return markdown(["", *(text for before, after in changes
+                           for text in (f"{before} to {after}: iterations", "longest"))], rows)
 
 
-def ratio_table(results):
-    """Everything against strict, and Prophet's own claim: priority schedulers against prophet."""
-    policies = (settings.FIFO, settings.STOP_AND_WAIT, settings.STOP_AND_WAIT_TENSOR,
-                settings.DEFAULT_CREDIT, BEST_CREDIT, settings.PROPHET)
+def variant_table(results):
+    """In the setting that is shown, a row a variant: each policy's time over strict's, and that."""
     rows = []
-    for setting in settings.SETTINGS:
-        prophet = results.against_strict(setting, settings.PROPHET)
-        if prophet is None:
-            continue
-        ratios = {policy: results.against_strict(setting, policy) for policy in policies}
-        name = str(setting)
-        rows.append([f"**{name}**" if setting.network_bound else name] +
-                    [number(ratios[policy], 3) for policy in policies] +
-                    [number(ratios[policy] / prophet, 2) for policy in policies[1:4]])
-    return markdown(["setting", "fifo", "stop-and-wait 160 kB", "stop-and-wait tensors",
-                     "credit 4/16 MB", "credit, best", "prophet",
-                     "stop-and-wait 160 kB / prophet", "stop-and-wait tensors / prophet",
-                     "credit 4/16 MB / prophet"], rows)
-
-
-def variant_table(results, variants, policies=SIDE_POLICIES):
-    """Side runs: ms of every policy, one row a setting and variant."""
-    rows = []
-    for setting in settings.SETTINGS:
-        for variant in variants:
-            strict_ms = results.ms(setting, settings.STRICT, variant.name)
-            if strict_ms is None:
-                continue
-            rows.append([str(setting), variant.name] + [
-                f"{results.ms(setting, policy, variant.name):.1f} "
-                f"({results.against_strict(setting, policy, variant.name):.3f})"
-                for policy in policies])
-    return markdown(["setting", "variant"] + [policy.name for policy in policies], rows)
-
-
-def session_table(results, settings_run, policies):
-    """The whole production session in the simulator beside the light replay."""
-    rows = []
-    for setting in settings_run:
-        for policy in policies:
-            whole = results.entry(setting, policy, simulation.SESSION.name)
-            light_ms = results.ms(setting, settings.FIFO if policy.equal_priorities else policy)
-            if whole is None or light_ms is None:
-                continue
-            ms = whole["iteration_ms"]
-            rows.append([str(setting), policy.name, number(light_ms), number(ms),
-                         f"{whole['least_ms']:.1f} .. {whole['most_ms']:.1f}",
-                         f"{100 * (ms / light_ms - 1):+.1f} %"])
-    return markdown(["setting", "policy", "light replay", "whole session", "least .. most",
-                     "difference"], rows)
+    for variant in (*simulation.SIDE_VARIANTS, simulation.SESSION):
+        policies = (simulation.SESSION_POLICIES if variant is simulation.SESSION
+                    else settings.SIDE_POLICIES)
+        rows.append([variant.name] +
+                    [f"{results.against_strict(settings.SHOWN, policy, variant.name):.3f}"
+                     for policy in policies[:-1]] +
+                    [f"{results.ms(settings.SHOWN, settings.STRICT, variant.name):.1f}"])
+    names = [NAMES[POLICIES.index(policy)] for policy in settings.SIDE_POLICIES[:-1]]
+    return markdown(["", *names, "strict, ms"], rows)
 
 
 def lab_table(results):
-    """Real ranks beside the replay of the same setting; "" before there were any."""
+    """Real ranks; "" before there were any."""
     rows = []
-    for setting in settings.SETTINGS:
-        for name, policy in (("fifo", settings.FIFO), ("credit", settings.DEFAULT_CREDIT),
-                             ("prophet", settings.PROPHET), ("strict", settings.STRICT)):
-            entry = results.entry(setting, name, "lab")
-            if entry is None:
+    for workers in simulation.LAB_WORKERS:
+        for setting in simulation.LAB_SETTINGS:
+            entries = [results.entry(setting, name, simulation.lab_name(workers))
+                       for name in LAB_SCHEDULES]
+            if None in entries:
                 continue
-            strict_ms = results.ms(setting, "strict", "lab")
-            rows.append([f"{setting.model}, {setting.rate_gbps:g} Gb/s / {settings.LAB_SCALE}",
-                         name,
-                         f"{entry['iteration_ms']:.0f} [{entry['least_ms']:.0f} .. "
-                         f"{entry['most_ms']:.0f}]",
-                         f"{entry['iteration_ms'] / strict_ms:.3f}",
-                         number(results.against_strict(setting, policy), 3),
-                         str(entry["retransmissions"]), f"{entry['busy_percent']} %"])
-    headers = ["setting", "schedule", "ms, median [least .. most]", "over strict's",
-               "the same in the replay, 1 ms", "retransmissions", "cores busy"]
-    return markdown(headers, rows) if rows else ""
+            strict_ms = entries[-1]["iteration_ms"]
+            rows.append([f"{workers}, {setting.rate_gbps:g} Gb/s"] +
+                        [f"{entry['iteration_ms'] / strict_ms:.2f}" for entry in entries[:-1]] +
+                        [f"{strict_ms:.0f} [{entries[-1]['least_ms']:.0f} .. "
+                         f"{entries[-1]['most_ms']:.0f}]",
+                         f"{entries[-1]['gpu_percent']:.0f}/{entries[-1]['network_percent']:.0f}",
+                         entries[-1]["most_waiting_packets"]])
+    return markdown(["workers, rate", *LAB_SCHEDULES[:-1], "strict, ms", "GPU/network",
+                     "waiting"], rows) if rows else ""
 
 
 def figures(results):
-    """What the RESULT line says: least ratio over the network-bound settings. None: no runs."""
-    def least(policy):
-        ratios = [results.against_strict(setting, policy) for setting in settings.SETTINGS
-                  if setting.network_bound]
-        return None if None in ratios else min(ratios)
+    """What the RESULT line says: extremes over the network-bound settings. None: no runs."""
+    bound = [setting for setting in settings.SETTINGS if setting.network_bound]
+
+    def extreme(of, ratios):
+        ratios = list(ratios)
+        return None if None in ratios else of(ratios)
+
+    def over_prophet(setting):
+        ratios = [results.against_strict(setting, policy)
+                  for policy in (settings.STOP_AND_WAIT_TENSOR, settings.PROPHET)]
+        return None if None in ratios else ratios[0] / ratios[1]
+    learnt = [results.learning(*change) for change in simulation.CHANGES]
     # Four places: where the link is busy all the time, the schedules differ by less than a percent.
-    return {name: None if ratio is None else f"{ratio:.4f}" for name, ratio in (
-        ("strict_vs_prophet_min", least(settings.PROPHET)),
-        ("strict_vs_credit_min", least(BEST_CREDIT)))}
+    ratios = {
+        "strict_vs_prophet_min": extreme(
+            min, (results.against_strict(setting, settings.PROPHET) for setting in bound)),
+        "strict_vs_credit_min": extreme(
+            min, (results.against_strict(setting, BEST_CREDIT) for setting in bound)),
+        "prophet_vs_stop_and_wait_max": extreme(
+            max, map(over_prophet, [*bound, settings.SHOWN]))}
+    return {**{name: None if ratio is None else f"{ratio:.4f}" for name, ratio in ratios.items()},
+            "prophet_learns_in_max": extreme(
+                max, (None if one is None else one[0] for one in learnt))}
