@@ -16,6 +16,7 @@ MAX_COLUMNS = 100
 MAX_LINES = 400
 PUBLIC_HEADER = "client/include/sluice/sluice.h"  # one contract, read from top to bottom
 MAX_PAGE_WORDS = 600
+MAX_TOP_PAGE_WORDS = 900
 MAX_BYTES = 200 << 10
 CLANG_FORMAT_VERSION = "14."  # Debian 12's; other versions lay out some lines differently
 
@@ -46,6 +47,7 @@ TYPE = re.compile(r"(?:enum (?:class |struct )?|class |struct |union )"
 # What puts a folder's parts together; they must not know it.
 FACADES = {"client/core/session.h": ("client/core/session", "client/core/stall.cc"),
            "aggregator/core/shard.h": ("aggregator/core/shard",)}
+LINK = re.compile(r"\]\((?!https?://|mailto:)([^)\s]+)\)")
 ANY_INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 IMPORT = re.compile(r"\s*(from|import) ")
 MACHINE_PATH = re.compile(r"(?<![\w.<$}])/(work|farm|home|root)/[a-z]")
@@ -239,12 +241,49 @@ def types_of_one_name(sources: List[Source]) -> List[str]:
 
 
 def long_pages(sources: List[Source]) -> List[str]:
-    """Folder pages that are more than a page. The top page and the benches' are what they are."""
-    counts = [(source.path, len(re.findall(r"\S*\w\S*", "\n".join(source.lines))))
+    """Pages that are more than a page. The benches' are what they are."""
+    counts = [(source.path, len(re.findall(r"\S*\w\S*", "\n".join(source.lines))),
+               MAX_PAGE_WORDS if "/" in source.path else MAX_TOP_PAGE_WORDS)
               for source in sources
-              if source.path.endswith("/README.md") and not source.path.startswith("bench/")]
-    return [f"{path}:1: {count} words; a folder's page has {MAX_PAGE_WORDS} at most"
-            for path, count in counts if count > MAX_PAGE_WORDS]
+              if os.path.basename(source.path) == "README.md"
+              and not source.path.startswith("bench/")]
+    return [f"{path}:1: {count} words; such a page has {most} at most"
+            for path, count, most in counts if count > most]
+
+
+def broken_links(sources: List[Source], paths: List[str]) -> List[str]:
+    """Links of pages to files that are not there, or to headings that a page has not."""
+    known = set(paths) | {os.path.dirname(path) for path in paths} | {"."}
+    known |= {parent for path in list(known)
+              for parent in (path[:at] for at, char in enumerate(path) if char == "/")}
+    headings = {source.path: {anchor_of(line) for line in source.lines if line.startswith("#")}
+                for source in sources if source.path.endswith(".md")}
+    found = []
+    for source in sources:
+        if not source.path.endswith(".md"):
+            continue
+        folder = os.path.dirname(source.path)
+        for number, line in enumerate(unquoted(source.lines), 1):
+            for link in LINK.findall(line):
+                target, _, anchor = link.partition("#")
+                path = os.path.normpath(os.path.join(folder, target)) if target else source.path
+                if path not in known or anchor and anchor not in headings.get(path, ()):
+                    found.append(f"{source.path}:{number}: link to {link}, which is not there")
+    return found
+
+
+def anchor_of(heading: str) -> str:
+    words = re.sub(r"[^\w\- ]", "", heading.lstrip("#").strip().lower())
+    return words.replace(" ", "-")
+
+
+def unquoted(lines: List[str]) -> Iterator[str]:
+    """The lines of a page, those of code as empty ones."""
+    code = False
+    for line in lines:
+        if line.startswith("```"):
+            code = not code
+        yield "" if code or line.startswith("    ") else line
 
 
 def pages_without_title(sources: List[Source]) -> List[str]:
@@ -285,6 +324,7 @@ def main() -> int:
     sources = [source for source in (read(root, path) for path in paths) if source]
     findings = [finding for source in sources for finding in check(source)]
     findings += folders_without_readme(paths) + long_pages(sources) + pages_without_title(sources)
+    findings += broken_links(sources, paths)
     findings += blobs(root, paths) + unused(sources) + types_of_one_name(sources)
     findings += misformatted(root, paths) + bad_shell(root, sources)
     for finding in findings:

@@ -3,7 +3,7 @@
 import tempfile
 import unittest
 
-from check_style import (Source, blobs, check, folders_without_readme, long_pages,
+from check_style import (Source, blobs, broken_links, check, folders_without_readme, long_pages,
                          pages_without_title, types_of_one_name, unused)
 
 HEADER = "// What it is."
@@ -91,7 +91,15 @@ class Style(unittest.TestCase):
         pages = [Source(path, ["word " * 601]) for path in ("a/README.md", "README.md",
                                                             "bench/README.md")]
         self.assertEqual(len(long_pages(pages)), 1)
+        self.assertEqual(len(long_pages([Source("README.md", ["word " * 901])])), 1)
         self.assertEqual(long_pages([Source("a/README.md", ["word " * 600])]), [])
+
+    def test_links_to_what_is_not_there_are_found(self):
+        pages = [Source("a/README.md", ["# One: two", "[x](../b.md#two-words) [y](#one-two)",
+                                        "[z](https://a.b) [f](..) `g`", "```", "[q](none)", "```"]),
+                 Source("b.md", ["# Two words", "[v](a/README.md#two)", "[w](a/c.md)"])]
+        found = broken_links(pages, [page.path for page in pages] + ["a/x.cc"])
+        self.assertEqual([line.split(":")[:2] for line in found], [["b.md", "2"], ["b.md", "3"]])
 
     def test_pages_without_a_title_are_found(self):
         pages = [Source("a/README.md", ["# a"]), Source("b/README.md", ["#b / c"])]
