@@ -48,6 +48,8 @@ TYPE = re.compile(r"(?:enum (?:class |struct )?|class |struct |union )"
 FACADES = {"client/core/session.h": ("client/core/session", "client/core/stall.cc"),
            "aggregator/core/shard.h": ("aggregator/core/shard",)}
 LINK = re.compile(r"\]\((?!https?://|mailto:)([^)\s]+)\)")
+TEST = re.compile(r"^TEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", re.MULTILINE)
+NAMED_TEST = re.compile(r"`([A-Z]\w+\.\w+_\w+)`")  # `Suite.a_sentence`
 ANY_INCLUDE = re.compile(r'^\s*#\s*include\s+[<"]([^>"]+)[>"]', re.MULTILINE)
 IMPORT = re.compile(r"\s*(from|import) ")
 MACHINE_PATH = re.compile(r"(?<![\w.<$}])/(work|farm|home|root)/[a-z]")
@@ -272,6 +274,16 @@ def broken_links(sources: List[Source], paths: List[str]) -> List[str]:
     return found
 
 
+def missing_tests(sources: List[Source]) -> List[str]:
+    """C++ tests that a page names and that are not there."""
+    tests = {f"{match.group(1)}.{match.group(2)}" for source in sources
+             if source.path.endswith(".cc") for match in TEST.finditer("\n".join(source.lines))}
+    return [f"{source.path}:{number}: there is no test {name}" for source in sources
+            if source.path.startswith("docs/") and source.path.endswith(".md")
+            for number, line in enumerate(source.lines, 1)
+            for name in NAMED_TEST.findall(line) if name not in tests]
+
+
 def anchor_of(heading: str) -> str:
     words = re.sub(r"[^\w\- ]", "", heading.lstrip("#").strip().lower())
     return words.replace(" ", "-")
@@ -324,7 +336,7 @@ def main() -> int:
     sources = [source for source in (read(root, path) for path in paths) if source]
     findings = [finding for source in sources for finding in check(source)]
     findings += folders_without_readme(paths) + long_pages(sources) + pages_without_title(sources)
-    findings += broken_links(sources, paths)
+    findings += broken_links(sources, paths) + missing_tests(sources)
     findings += blobs(root, paths) + unused(sources) + types_of_one_name(sources)
     findings += misformatted(root, paths) + bad_shell(root, sources)
     for finding in findings:

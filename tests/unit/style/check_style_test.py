@@ -4,7 +4,7 @@ import tempfile
 import unittest
 
 from check_style import (Source, blobs, broken_links, check, folders_without_readme, long_pages,
-                         pages_without_title, types_of_one_name, unused)
+                         missing_tests, pages_without_title, types_of_one_name, unused)
 
 HEADER = "// What it is."
 
@@ -100,6 +100,11 @@ class Style(unittest.TestCase):
                  Source("b.md", ["# Two words", "[v](a/README.md#two)", "[w](a/c.md)"])]
         found = broken_links(pages, [page.path for page in pages] + ["a/x.cc"])
         self.assertEqual([line.split(":")[:2] for line in found], [["b.md", "2"], ["b.md", "3"]])
+
+    def test_names_of_tests_that_are_not_there_are_found(self):
+        code = Source("a_test.cc", ["TEST_F(Loss, is_no_loss) {", "TEST(", "    Ends, at_last) {}"])
+        page = Source("docs/a.md", ["# A", "`Loss.is_no_loss`, `Ends.at_last`", "`Loss.is_one`"])
+        self.assertEqual([line.split(":")[1] for line in missing_tests([code, page])], ["3"])
 
     def test_pages_without_a_title_are_found(self):
         pages = [Source("a/README.md", ["# a"]), Source("b/README.md", ["#b / c"])]
