@@ -138,8 +138,8 @@ struct SharedSession {
   std::atomic<bool> reading{false};
   // ---- under the mutex ----
   Member& member;
-  // For what a job over several appliances has none of: stragglers, residuals, stores. There it is
-  // a synchronous session, which says so.
+  // For what a job over several appliances lacks: stragglers and stores. There it is the session of
+  // the first lane, which is synchronous and says so.
   Session& session;
   std::unique_ptr<CopyStage> stage;  // null: all gradients are in host memory
   Status failure;                    // of the device: the job has been left because of it

@@ -1,9 +1,10 @@
 // The state of one job that the control thread and every shard share.
 //
 // Created by the control side at the first join with all its memory, destroyed when every shard has
-// let go of it. Who writes what: the control thread writes members and `ended`; each shard writes
-// its slice (slice.h) and, when it closes its part of a gradient step, its summary; the shard that
-// closes a step last reads the summaries, writes the next record and then `open_step` (release).
+// let go of it. Who writes what: the control thread writes members and `ended`, shards write of a
+// Member what it marks as theirs; each shard writes its slice (slice.h) and, when it closes its
+// part of a gradient step, its summary; the shard that closes a step last reads the summaries,
+// writes the next record and then `open_step` (release).
 #pragma once
 
 #include <algorithm>
@@ -52,14 +53,14 @@ struct JobSpec {
   std::array<std::uint32_t, kStreamCount> windows{};       // steps retained, 2 .. kMaxWindow
 };
 
-// One rank. Written by the control thread, read by shards; what shards write at each step has a
-// cache line of its own.
+// One rank. Written by the control thread and read by shards, but for what says that shards write
+// it; what they write at each step has a cache line of its own.
 struct alignas(kCacheLineBytes) Member {
   std::atomic<Cookie> cookie{0};        // 0: nobody holds the rank
   std::atomic<Cookie> stale_cookie{0};  // of the process that was taken over last
   // The steps of each stream that it contributes to: joined_from <= step < left_from. left_from is
   // kNoStep while it stays, 0 when dead; joined_from grows when a process returns to a running job.
-  // From there to shard 0's answer, which fixes it, joined_from is kNoStep: it is in none.
+  // From there on joined_from is kNoStep, so the rank is in no step, until shard 0 writes it.
   std::array<std::atomic<Step>, kStreamCount> joined_from{0, 0, 0};
   std::array<std::atomic<Step>, kStreamCount> left_from{kNoStep, kNoStep, kNoStep};
   // While it fetches another rank's state: the first gradient step that must not complete without

@@ -8,8 +8,8 @@
 // poll_transmit() acts on it. One thread at a time. No allocation after start-up but for error
 // texts, a received state, and events that nobody polls.
 //
-// session.cc: the control side and the calls; session_data.cc: data packets in and out; stall.cc:
-// what a step waits for.
+// session.cc: the control side and the calls; session_data.cc: data packets in and out;
+// session_resync.cc: another rank's state; stall.cc: what a step waits for.
 #pragma once
 
 #include <array>

@@ -33,9 +33,9 @@ class Store {
   void join(const wire::Accept& accept);
   void start(TimeNs now) noexcept;  // all ranks have joined
 
-  // ---- the application's side: one pointer for each tensor of the layer, in registration order
-  // ---- The layer's initial values, by one rank. Where the store has some already these are
-  // ignored.
+  // ---- the application's side: a pointer for each tensor of the layer, in registration order ----
+
+  // The layer's initial values, by one rank. A store that has values ignores them.
   Status initialise(LayerIndex layer, std::span<const float* const> inputs);
   // The layer's part of the iteration after its last push: differences of parameters or gradients,
   // as the job's update rule says. kPushDone follows; until then the memory is read. kBusy: the

@@ -2,12 +2,12 @@
 // session sees them, and their averages back into it.
 //
 // To the session a tensor is submitted when all its bytes are in staging, so it knows nothing of
-// devices, and a rank whose copies are late is a rank that is late. Those of a far tensor
-// (far_rooms.h) are what leaves of it: the device packs it before they are copied, and when what
-// became of it is known, and the results, have been copied back, updates its residual and unpacks
-// its average. What the application does in
-// between keeps its order: a step that it has ended while gradients of it were still copied ends
-// when they have been submitted, and what it submits after that waits likewise.
+// devices, and a rank whose copies are late is a rank that is late. Of a far tensor (far_rooms.h)
+// only what leaves is copied: the device packs it first. Once the results and the fate of each
+// chunk are back on the device, it updates the residual and unpacks the average.
+//
+// The application's calls keep their order: end_step() takes effect when the step's gradients have
+// been copied and submitted, and a later submission waits for that.
 //
 // Copies are cut into pieces and started most urgent first, each way for itself, while few bytes
 // are on their way: what was started can't be overtaken.
