@@ -27,6 +27,9 @@ static_assert(static_cast<int>(StoreKeep::kKeep) == SLUICE_KEEP &&
               static_cast<int>(StoreKeep::kEnd) == SLUICE_KEEP_END &&
               static_cast<int>(StoreKeep::kAnew) == SLUICE_KEEP_ANEW &&
               static_cast<int>(StoreKeep::kTake) == SLUICE_KEEP_TAKE);
+static_assert(static_cast<int>(RequestPolicy::kStalest) == SLUICE_REQUESTS_STALEST &&
+              static_cast<int>(RequestPolicy::kFifo) == SLUICE_REQUESTS_FIFO &&
+              static_cast<int>(RequestPolicy::kFilo) == SLUICE_REQUESTS_FILO);
 
 Status bad(std::string text) { return {StatusCode::kInvalidArgument, std::move(text)}; }
 
@@ -62,9 +65,14 @@ Status read_store(const sluice_options& options, SessionOptions& session) {
   if (options.keep < SLUICE_KEEP || options.keep > SLUICE_KEEP_TAKE)
     return bad("options.keep is " + std::to_string(options.keep) +
                "; use one of sluice_keep, SLUICE_KEEP for the default");
+  if (options.requests < SLUICE_REQUESTS_STALEST || options.requests > SLUICE_REQUESTS_FILO)
+    return bad("options.requests is " + std::to_string(options.requests) +
+               "; use one of sluice_requests, SLUICE_REQUESTS_STALEST for the default");
   const StoreOptions store = store_of(options);
   if (options.kind == SLUICE_JOB_SUMS) {
-    if (store == StoreOptions{} && options.keep == SLUICE_KEEP) return {};
+    if (store == StoreOptions{} && options.keep == SLUICE_KEEP &&
+        options.requests == SLUICE_REQUESTS_STALEST)
+      return {};
     return bad(
         "options.staleness_bound and what follows it are of a parameter store; leave them out, or "
         "set options.kind to SLUICE_JOB_STORE");
@@ -75,6 +83,7 @@ Status read_store(const sluice_options& options, SessionOptions& session) {
     return bad("options.prune: what is pushed to a parameter store leaves whole; leave it out");
   session.store = store;
   session.keep = static_cast<StoreKeep>(options.keep);
+  session.requests = static_cast<RequestPolicy>(options.requests);
   return {};
 }
 

@@ -153,7 +153,9 @@ class Session final : public Member {
   std::string describe_stall(TimeNs now) const { return stall(now).text; }
   DurationNs stalled_ns(TimeNs now) const noexcept;
   // What the schedule does and knows.
-  std::string describe_plan() const override { return gradients_.describe_plan(); }
+  std::string describe_plan() const override {
+    return store_ ? store_->describe_plan() : gradients_.describe_plan();
+  }
 
  private:
   // The last answer that named missing ranks, for reports.

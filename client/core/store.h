@@ -92,6 +92,7 @@ class Store {
   Step waiting_step() const noexcept;
   // What waits, in words; empty when nothing does.
   std::string describe(TimeNs now) const;
+  std::string describe_plan() const { return pool_.describe_plan(); }
 
  private:
   struct Layer {

@@ -54,9 +54,9 @@ struct SessionOptions {
   Executor* executor = nullptr;  // of thresholds, outlives the session; null: its own thread
   // Of a job of kind store: its layout is in blocks, and its tensors are pushed and pulled.
   std::optional<StoreOptions> store;
-  StoreKeep keep{};                                 // of one: what becomes of it without workers
-  RequestPolicy requests = RequestPolicy::kThesis;  // which of them goes next
-  std::uint64_t max_state_bytes = UINT64_MAX;       // of another rank's state; more is refused
+  StoreKeep keep{};                            // of one: what becomes of it without workers
+  RequestPolicy requests{};                    // likewise: which push, which pull goes next
+  std::uint64_t max_state_bytes = UINT64_MAX;  // of another rank's state; more is refused
 };
 
 // A tensor's gradient for the next step of that tensor. `input` and `output` may be the same

@@ -103,7 +103,7 @@ RequestPool::Queue::const_iterator RequestPool::choose(Direction direction) cons
     return best;
   };
   const auto best = first([](const Request&) { return true; });
-  if (policy_ != RequestPolicy::kThesis || direction != Direction::kPush ||
+  if (policy_ != RequestPolicy::kStalest || direction != Direction::kPush ||
       best == requests.end() || best->taken == 0 || is_old(*best))
     return best;
   const auto shorter = first([&](const Request& other) { return interrupts(other, *best); });
@@ -170,7 +170,7 @@ std::string RequestPool::describe_plan() const {
   if (policy_ == RequestPolicy::kFilo)
     return "filo: the newest request first, but none older than two "
            "iterations\n";
-  return "thesis: pulls of the stalest layer first, pushes that move a layer's "
+  return "stalest: pulls of the stalest layer first, pushes that move a layer's "
          "clock first\n";
 }
 

@@ -6,7 +6,7 @@
 // it changes the order of requests and never whether one is sent. Pure; the session's thread only;
 // no allocation after construction, but for texts.
 //
-// fifo: by readiness. filo: the newest. thesis: pull the stalest layer, of equally stale ones the
+// fifo: by readiness. filo: the newest. stalest: pull the stalest layer, of equally stale ones the
 // front of the model, then what would only be parked, last what the copy that is here would do for
 // (its answer should be the least urgent, or it delays one that is waited for); push the layer
 // whose clock this worker holds back, the fewest others first, then most parked pulls, then the
@@ -25,13 +25,13 @@
 
 namespace sluice::client {
 
-enum class RequestPolicy : std::uint8_t { kFifo, kFilo, kThesis };
+enum class RequestPolicy : std::uint8_t { kStalest, kFifo, kFilo };
 enum class Direction : std::uint8_t { kPush, kPull };
 
 using LayerIndex = std::uint32_t;
 
 struct RequestSetup {
-  RequestPolicy policy = RequestPolicy::kThesis;
+  RequestPolicy policy = RequestPolicy::kStalest;
   std::uint32_t layer_count = 0;
   // How many pushes of one layer may wait: the bound and one more, or what the worker keeps.
   std::uint32_t pushes_per_layer = 2;
@@ -63,8 +63,8 @@ class RequestPool {
   // Requests of iterations so far behind the one under way go first, oldest first, so that none
   // starves; not with fifo, which needs no such rule.
   static constexpr Step kOldIterations = 2;
-  // thesis: a push that can move a clock nearer the front interrupts one that has begun, if so many
-  // of its kind fit into what is left. Measured: bench/papers/request_scheduling.
+  // stalest: a push that can move a clock nearer the front interrupts one that has begun, if so
+  // many of its kind fit into what is left. Measured: bench/papers/request_scheduling.
   static constexpr std::uint32_t kInterruptShare = 16;
 
   explicit RequestPool(const RequestSetup& setup);

@@ -78,7 +78,8 @@ def c_facts(tmp_path_factory):
                  "SLUICE_TIMED_OUT", "interrupted": "SLUICE_INTERRUPTED", "last":
                  "SLUICE_BEHIND", "forever": "SLUICE_FOREVER", "rank_words": "SLUICE_RANK_WORDS",
                  "default": "SLUICE_AVERAGE_DEFAULT", "delta": "SLUICE_UPDATE_DELTA",
-                 "sgd": "SLUICE_UPDATE_SGD", "adam": "SLUICE_UPDATE_ADAM"}
+                 "sgd": "SLUICE_UPDATE_SGD", "adam": "SLUICE_UPDATE_ADAM",
+                 **{name: f"SLUICE_REQUESTS_{name.upper()}" for name in _abi.REQUESTS}}
     lines += [f'printf("{key} %d\\n", (int){name});' for key, name in constants.items()]
     lines += ["return 0; }"]
     (folder / "facts.c").write_text("\n".join(lines))
@@ -96,7 +97,7 @@ def test_every_struct_has_the_size_and_the_offsets_of_the_header(c_facts):
 
 
 def test_every_constant_is_that_of_the_header(c_facts):
-    for table in (_abi.DTYPES, _abi.AVERAGING, _abi.UPDATES):
+    for table in (_abi.DTYPES, _abi.AVERAGING, _abi.UPDATES, _abi.REQUESTS):
         for key, value in table.items():
             assert value == c_facts[key], key
     assert _abi.TIMED_OUT == c_facts["timed_out"]

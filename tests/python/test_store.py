@@ -93,6 +93,22 @@ def test_adam_at_the_store_is_that_of_the_mean(address):  # noqa: F811
     assert ulps.max() <= (0 if not modern else 40)  # 2 an update, README of aggregator/store
 
 
+def test_requests_may_be_ordered_in_three_ways_and_ranks_may_differ(address):  # noqa: F811
+    def rank_main(rank):
+        options = {} if rank == 0 else {"requests": ("fifo", "filo")[rank - 1]}
+        with sluice.Store(LAYERS, address, rank=rank, world_size=3, run_id=1, **options) as store:
+            copies = arrays(-1)
+            initialise(store, arrays(0))
+            for iteration in range(1, 6):
+                pulled(store, copies)
+                assert (copies[0][0] == 2 * (iteration - 1)).all()
+                pushed(store, arrays(2))
+            return store.schedule_plan()
+
+    for plan, name in zip(on_threads(rank_main, 3), ("stalest", "fifo", "filo")):
+        assert plan.startswith(name + ": ")
+
+
 def test_a_wait_for_others_times_out_and_names_them(address):  # noqa: F811
     def work(store):
         copies = arrays(0)
@@ -115,6 +131,7 @@ def test_a_wait_for_others_times_out_and_names_them(address):  # noqa: F811
 @pytest.mark.parametrize("options, text", [
     (dict(bound=-1), "bound=-1"),
     (dict(update="adagrad"), "update='adagrad'"),
+    (dict(requests="filofax"), "did you mean 'filo'"),
     (dict(update="adam", bound=1), "Adam's moments"),
     (dict(update="sgd", bound=1, weight_decay=0.1), "once a worker instead"),
     (dict(wire="int8"), "travel as float32"),

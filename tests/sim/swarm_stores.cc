@@ -119,7 +119,7 @@ void draw_store(std::uint64_t seed, SwarmOptions& options) {
   plan.session.store = store;
   Random order(mix(seed, 0x5704E, 3));
   plan.session.requests =
-      pick(order, std::array{client::RequestPolicy::kThesis, client::RequestPolicy::kThesis,
+      pick(order, std::array{client::RequestPolicy::kStalest, client::RequestPolicy::kStalest,
                              client::RequestPolicy::kFifo, client::RequestPolicy::kFilo});
   plan.reproducible = store.bound == 0 && random.one_in(3);
   plan.check_values = true;

@@ -55,7 +55,7 @@ int main(int argc, char** argv) {
   }
   for (const auto& [name, policy] : {std::pair{"fifo", RequestPolicy::kFifo},
                                      {"filo", RequestPolicy::kFilo},
-                                     {"thesis", RequestPolicy::kThesis}}) {
+                                     {"thesis", RequestPolicy::kStalest}}) {
     options.policy = policy;
     play(name, layers, options);
   }

@@ -213,9 +213,9 @@ class Replay {
       Worker& worker = workers_[answer.rank.value];
       const LayerIndex layer = answer.chunk / kChunksPerBlock;
       const auto last = static_cast<LayerIndex>(layers_.size());
-      const LayerIndex turn = options_.policy != client::RequestPolicy::kThesis ? 0
-                              : worker.needs[layer]                             ? layer
-                                                                                : layer + last;
+      const LayerIndex turn = options_.policy != client::RequestPolicy::kStalest ? 0
+                              : worker.needs[layer]                              ? layer
+                                                                                 : layer + last;
       worker.egress.emplace(std::pair(turn, number_), answer);
     }
     for (std::uint16_t index = 0; index < options_.workers; ++index) serve(index);

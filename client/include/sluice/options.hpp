@@ -84,6 +84,12 @@ enum class Keep : std::int32_t {
   kTake = SLUICE_KEEP_TAKE,
 };
 
+enum class Requests : std::int32_t {
+  kStalest = SLUICE_REQUESTS_STALEST,
+  kFifo = SLUICE_REQUESTS_FIFO,
+  kFilo = SLUICE_REQUESTS_FILO,
+};
+
 // What a join asks for, with every default in place; sluice_options says what each field means.
 struct Options {
   std::string address;
@@ -135,6 +141,7 @@ struct Options {
   Memory memory = Memory::kHost;
   std::int32_t device = 0;
   Keep keep = Keep::kKeep;
+  Requests requests = Requests::kStalest;
   std::uint64_t unit_bytes = std::uint64_t{1} << 20;
   std::uint64_t credit_bytes = std::uint64_t{4} << 20;
   sluice_log_level log_level = SLUICE_LOG_INFO;

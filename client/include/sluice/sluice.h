@@ -183,6 +183,15 @@ typedef enum sluice_keep {
   SLUICE_KEEP_TAKE = 3  /* goes on with the one that is kept; refused where there is none */
 } sluice_keep;
 
+/* Which of the waiting requests to a store leaves next, of pushes and of pulls. The ranks of a job
+ * may differ in it. */
+typedef enum sluice_requests {
+  SLUICE_REQUESTS_STALEST = 0, /* pulls of the stalest layer, pushes that let a layer's clock move;
+                                  of equal ones what forward needs first */
+  SLUICE_REQUESTS_FIFO = 1,    /* in the order of the calls */
+  SLUICE_REQUESTS_FILO = 2     /* the newest, but none older than two iterations waits for it */
+} sluice_requests;
+
 /* staleness_bound of an asynchronous store. */
 #define SLUICE_NO_BOUND UINT32_MAX
 
@@ -296,9 +305,9 @@ typedef struct sluice_options {
    * (Lin et al., Deep Gradient Compression, ICLR 2018). Averages then hold the momentum, of every
    * float32 tensor that is not SLUICE_TENSOR_EXACT: give the optimizer none. Default 0: none. */
   double prune_momentum;
-  /* sluice_job_kind; default SLUICE_JOB_SUMS. The following are of a store; all are the same on
-   * every rank, or the join is refused with both values. A store has no policy, no averaging, no
-   * pruning and float32 alone. */
+  /* sluice_job_kind; default SLUICE_JOB_SUMS. The following are of a store; all but `requests` are
+   * the same on every rank, or the join is refused with both values. A store has no policy, no
+   * averaging, no pruning and float32 alone. */
   int32_t kind;
   uint32_t staleness_bound; /* B: iteration t reads what holds everybody's iterations up to
                                t - 1 - B. 0 (default): bulk-synchronous; SLUICE_NO_BOUND */
@@ -320,8 +329,9 @@ typedef struct sluice_options {
    * SLUICE_NOT_FOUND and says what to install. The log has every way that was not taken, with its
    * reason. */
   int32_t memory;
-  int32_t device; /* with another memory than the host's: the device, counted from 0 */
-  int32_t keep;   /* sluice_keep, of a store; default SLUICE_KEEP */
+  int32_t device;   /* with another memory than the host's: the device, counted from 0 */
+  int32_t keep;     /* sluice_keep, of a store; default SLUICE_KEEP */
+  int32_t requests; /* sluice_requests, of a store; default SLUICE_REQUESTS_STALEST */
   /* SLUICE_SCHEDULE_CREDIT, which alone may have others than the defaults: most bytes of a piece
    * that is sent as a whole, above 0, and the next piece begins while less than credit_bytes of
    * payload are in flight. Both count in whole packets, at least one. A credit below the link's
@@ -885,7 +895,8 @@ SLUICE_API sluice_status sluice_get_stall(sluice_job* job, sluice_stall* stall);
 
 /* Writes what the schedule does and knows into `text` of `capacity` bytes, several lines, cut to
  * fit and ended by a zero byte: with SLUICE_SCHEDULE_PROPHET the steps that it has found, when it
- * expects each tensor, and the blocks that it makes of them. Never blocks. */
+ * expects each tensor, and the blocks that it makes of them; of a store how requests are ordered.
+ * Never blocks. */
 SLUICE_API sluice_status sluice_get_schedule_plan(sluice_job* job, char* text, size_t capacity);
 
 #ifdef __cplusplus

@@ -270,6 +270,7 @@ class Job {
     raw.memory = static_cast<std::int32_t>(options.memory);
     raw.device = options.device;
     raw.keep = static_cast<std::int32_t>(options.keep);
+    raw.requests = static_cast<std::int32_t>(options.requests);
     raw.unit_bytes = options.unit_bytes;
     raw.credit_bytes = options.credit_bytes;
     raw.log_level = options.log_level;

@@ -27,6 +27,7 @@ TENSOR_LAYER = 4
 JOB_STORE = 1
 UPDATES = {"delta": 0, "sgd": 1, "adam": 2}
 KEEPS = {"keep": 0, "end": 1, "anew": 2, "take": 3}
+REQUESTS = {"stalest": 0, "fifo": 1, "filo": 2}
 NO_BOUND = 2**32 - 1
 SCHEDULES = {"strict": 0, "credit": 1, "prophet": 2, "fifo": 3}
 RANK_WORDS = 16
@@ -101,6 +102,7 @@ class Options(Structure):
         ("memory", c_int32),
         ("device", c_int32),
         ("keep", c_int32),
+        ("requests", c_int32),
         ("unit_bytes", c_uint64),
         ("credit_bytes", c_uint64),
     ]

@@ -8,6 +8,7 @@ from sluice._handle import Handle
 from sluice._values import ranks_of
 
 _log = logging.getLogger("sluice")
+_PLAN_TEXT_BYTES = 1 << 20
 
 
 class Member:
@@ -103,6 +104,13 @@ class Member:
         """Why the current step waits: tensors, ranks, when each was last heard. '' if it does not.
         """
         return self._stall()[1]
+
+    def schedule_plan(self):
+        """What the schedule does and knows, in several lines: for 'prophet' the steps that it has
+        found, when it expects each tensor, and its blocks; of a store how requests are ordered."""
+        text = ctypes.create_string_buffer(_PLAN_TEXT_BYTES)
+        self._handle.call("sluice_get_schedule_plan", text, len(text))
+        return text.value.decode("utf-8", "replace")
 
     def _stall(self):
         """For how many seconds nothing has come of what the step waits for, why, in words, and the

@@ -77,7 +77,8 @@ class StaleSynchronous:
     keep          True: parameters outlive their workers in the appliance, and who joins goes on
                   with them. False: a run begins anew. Default: whether a job name is given (`job`,
                   SLUICE_JOB). 'anew', 'take': as for sluice.Store.
-    options       rank, world_size, job, secret, run_id, reproducible, ... as for sluice.Store.
+    options       rank, world_size, job, secret, run_id, reproducible, requests, ... as for
+                  sluice.Store.
 
     Rank 0's parameters are the initial ones; who joins later gets the current ones. Buffers and
     frozen parameters stay each worker's own: see average_buffers(). Between step() and the next

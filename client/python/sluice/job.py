@@ -19,7 +19,6 @@ from sluice._options import Options
 from sluice._stragglers import Stragglers
 from sluice._values import LeftBehind, Result, Tensor, checked_weight, dtype_name
 
-_PLAN_TEXT_BYTES = 1 << 20
 
 
 class Job(Member, Stragglers):
@@ -252,10 +251,3 @@ class Job(Member, Stragglers):
         found = _abi.sized(_abi.LeftBehind)
         self._handle.call("sluice_get_left_behind", ctypes.byref(found))
         return LeftBehind(found.elem_count, found.norm)
-
-    def schedule_plan(self):
-        """What the schedule does and knows, in several lines: for 'prophet' the steps that it has
-        found, when it expects each tensor, and its blocks."""
-        text = ctypes.create_string_buffer(_PLAN_TEXT_BYTES)
-        self._handle.call("sluice_get_schedule_plan", text, len(text))
-        return text.value.decode("utf-8", "replace")

@@ -53,15 +53,18 @@ class Store(Member):
                  with its last worker. 'anew': begins anew in the place of one that is kept, and is
                  kept. 'take': goes on with one that is kept, and founds none. A store that is kept
                  and is not the one asked for is refused, with both values, but for 'anew'.
+    requests     which push and which pull leaves next: 'stalest' (default: pulls of the stalest
+                 layer, pushes that let a layer's clock move), 'fifo' (in the order of the calls),
+                 'filo' (the newest). Ranks may differ in it.
     options      keywords, the fields of `sluice.Options` but for policy, averaging, wire and prune.
 
-    All of it is equal on all ranks, or the join is refused. Blocks and raises as sluice.Job;
-    Refused, with the numbers, where the appliance has not the memory.
+    All but `requests` is equal on all ranks, or the join is refused. Blocks and raises as
+    sluice.Job; Refused, with the numbers, where the appliance has not the memory.
     """
 
     def __init__(self, layers, address=None, *, bound=0, update="delta", momentum=0.0,
                  dampening=0.0, weight_decay=0.0, nesterov=False, betas=(0.9, 0.999), eps=1e-8,
-                 adam_lerp=False, keep=True, **options):
+                 adam_lerp=False, keep=True, requests="stalest", **options):
         tensors, self._layers = [], []
         for layer in layers:
             specs = [Tensor(str(name), int(count), "float32", begins_layer=index == 0)
@@ -90,6 +93,7 @@ class Store(Member):
             update=_policy.choice("update", update, _abi.UPDATES), momentum=momentum,
             dampening=dampening, weight_decay=weight_decay, nesterov=int(nesterov),
             keep=_policy.choice("keep", _KEPT.get(keep, keep), _abi.KEEPS),
+            requests=_policy.choice("requests", requests, _abi.REQUESTS),
             beta1=betas[0], beta2=betas[1], epsilon=eps, adam_lerp=int(adam_lerp))
         if self.kept:
             _log.warning(

@@ -3,6 +3,7 @@
 #include <float.h>
 #include <math.h>
 #include <pthread.h>
+#include <string.h>
 
 #include "tests/unit/client_abi/abi_support.h"
 
@@ -63,6 +64,33 @@ static void test_options(void) {
   options.prune = SLUICE_PRUNE_STATIC;
   EXPECT(refused(options) == SLUICE_INVALID_ARGUMENT);
   EXPECT_ERROR("options.prune");
+  options = good;
+  options.requests = 3;
+  EXPECT(refused(options) == SLUICE_INVALID_ARGUMENT);
+  EXPECT_ERROR("options.requests is 3; use one of sluice_requests");
+  options = good;
+  options.kind = SLUICE_JOB_SUMS;
+  options.requests = SLUICE_REQUESTS_FIFO;
+  EXPECT(refused(options) == SLUICE_INVALID_ARGUMENT);
+  EXPECT_ERROR("set options.kind to SLUICE_JOB_STORE");
+}
+
+/* The plan names the order of requests that was asked for. */
+static void test_requests(void) {
+  static const char* const names[] = {"stalest", "fifo", "filo"};
+  for (int requests = SLUICE_REQUESTS_STALEST; requests <= SLUICE_REQUESTS_FILO; ++requests) {
+    sluice_options options = store_options("inproc://store-requests", 0, 1);
+    EXPECT(requests != SLUICE_REQUESTS_STALEST || options.requests == requests);
+    options.requests = requests;
+    sluice_tensor tensors[TENSORS];
+    make_tensors(tensors);
+    sluice_job* job = NULL;
+    EXPECT(sluice_join(&options, tensors, TENSORS, &job) == SLUICE_OK);
+    char plan[256];
+    EXPECT(sluice_get_schedule_plan(job, plan, sizeof plan) == SLUICE_OK);
+    EXPECT(strncmp(plan, names[requests], strlen(names[requests])) == 0);
+    EXPECT(sluice_close(job) == SLUICE_OK);
+  }
 }
 
 /* Each call with no job, with no memory, with a layer that is not there, and of a job of sums. */
@@ -179,6 +207,7 @@ static void test_two_workers(void) {
 
 int main(void) {
   test_options();
+  test_requests();
   test_arguments();
   test_two_workers();
   return 0;

@@ -31,6 +31,7 @@ struct WorldOptions {
   std::uint32_t receive_credit_packets = 64;
   PolicyOptions policy;
   std::optional<StoreOptions> store;
+  RequestPolicy requests{};
   DurationNs member_timeout_ns = kDefaultMemberTimeout;
   DurationNs resync_hold_ns = kDefaultResyncHold;
   DurationNs appliance_ahead_ns = 0;  // its clock is not the workers'
@@ -147,7 +148,8 @@ class SmallWorld {
                                    .has_policy = options_.policy.tolerates_stragglers(),
                                    .trace = options_.trace,
                                    .prune = options_.prune,
-                                   .store = options_.store};
+                                   .store = options_.store,
+                                   .requests = options_.requests};
     sessions_[rank] = std::make_unique<Session>(session_options, std::move(layout).value(), now_);
   }
 

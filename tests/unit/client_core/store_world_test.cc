@@ -297,6 +297,36 @@ TEST(StoreWait, ItsTimeCountsWhileItGoesOnAndEndsWithIt) {
   EXPECT_EQ(suspended_ns(), waited_ns);
 }
 
+// Of what is ready together: layers as they leave.
+std::vector<std::uint32_t> pushed_layers(RequestPolicy policy, std::vector<LayerIndex> calls) {
+  WorldOptions options{.workers = 1, .chunk_bytes = 64};
+  options.tensors.clear();
+  for (const char* name : {"a", "b", "c"})
+    options.tensors.push_back({.name = name, .elem_count = 16, .begins_block = true});
+  options.store = StoreOptions{};
+  options.requests = policy;
+  SmallWorld world(options);
+  EXPECT_TRUE(world.run_until(Kind::kStarted, 1, kSecond));
+  std::vector<std::uint32_t> layers;
+  world.arrived = [&](std::uint16_t, const wire::Packet& packet) {
+    if (packet.type() == wire::PacketType::kPush)
+      layers.push_back(packet.body<wire::Push>().chunk / kChunksPerBlock);
+  };
+  Store& store = *world.session(0).store();
+  const std::vector<float> values(16);
+  for (const LayerIndex layer : calls)
+    EXPECT_TRUE(store.initialise(layer, std::vector<const float*>{values.data()}).ok());
+  EXPECT_TRUE(world.run([&] { return !store.busy(); }, kSecond));
+  return layers;
+}
+
+TEST(StoreRequests, ThePolicyAskedForOrdersThem) {
+  using Layers = std::vector<std::uint32_t>;
+  EXPECT_EQ(pushed_layers(RequestPolicy::kStalest, {1, 2, 0}), (Layers{0, 1, 2}));
+  EXPECT_EQ(pushed_layers(RequestPolicy::kFifo, {1, 2, 0}), (Layers{1, 2, 0}));
+  EXPECT_EQ(pushed_layers(RequestPolicy::kFilo, {1, 2, 0}), (Layers{0, 2, 1}));
+}
+
 TEST(StoreRequests, TheAgeOfTheOldestIsTold) {
   SmallWorld world(store_world(0, 1));
   ASSERT_TRUE(world.run_until(Kind::kStarted, 1, kSecond));

@@ -56,7 +56,7 @@ TEST(Requests, AUnitIsChosenAnewEachTimeAndTheLastOneSaysSo) {
 }
 
 TEST(Requests, ALayersPushesLeaveInTheOrderOfIterationsUnderEveryPolicy) {
-  for (const auto policy : {RequestPolicy::kFifo, RequestPolicy::kFilo, RequestPolicy::kThesis}) {
+  for (const auto policy : {RequestPolicy::kFifo, RequestPolicy::kFilo, RequestPolicy::kStalest}) {
     RequestPool pool = pool_of(policy);
     pool.push(1, 1, 2);
     pool.push(1, 2, 1);
@@ -67,7 +67,7 @@ TEST(Requests, ALayersPushesLeaveInTheOrderOfIterationsUnderEveryPolicy) {
 }
 
 TEST(Requests, WhatIsOlderThanTwoIterationsGoesFirstSoThatNothingStarves) {
-  for (const auto policy : {RequestPolicy::kFilo, RequestPolicy::kThesis}) {
+  for (const auto policy : {RequestPolicy::kFilo, RequestPolicy::kStalest}) {
     RequestPool pool = pool_of(policy);
     pool.push(3, 1, 1);
     pool.pull(3, 1, 0, 1);
@@ -86,8 +86,8 @@ TEST(Requests, WhatIsOlderThanTwoIterationsGoesFirstSoThatNothingStarves) {
   }
 }
 
-TEST(Requests, ThesisPullsTheStalestLayerThenTheFrontAndWhatWouldParkLast) {
-  RequestPool pool = pool_of(RequestPolicy::kThesis);
+TEST(Requests, StalestPullsTheStalestLayerThenTheFrontAndWhatWouldParkLast) {
+  RequestPool pool = pool_of(RequestPolicy::kStalest);
   for (const LayerIndex layer : {3u, 2u, 1u, 0u}) pool.pull(layer, 5, 4, 1);
   pool.told(0, {.held = 3, .clock = 3});  // would be parked
   pool.told(1, {.held = 3, .clock = 4});
@@ -96,8 +96,8 @@ TEST(Requests, ThesisPullsTheStalestLayerThenTheFrontAndWhatWouldParkLast) {
   EXPECT_EQ(order(pool, Direction::kPull), (Layers{2, 1, 3, 0}));
 }
 
-TEST(Requests, ThesisPushesWhatMovesAClockThenTheOldest) {
-  RequestPool pool = pool_of(RequestPolicy::kThesis, 6);
+TEST(Requests, StalestPushesWhatMovesAClockThenTheOldest) {
+  RequestPool pool = pool_of(RequestPolicy::kStalest, 6);
   pool.told(0, {.clock = 3, .pushed = 4});  // others hold it back
   pool.told(1, {.clock = 3, .pushed = 5});
   pool.told(2, {.clock = 4, .pushed = 4, .at_clock = 3});
@@ -110,7 +110,7 @@ TEST(Requests, ThesisPushesWhatMovesAClockThenTheOldest) {
 }
 
 TEST(Requests, TheFrontIsWhatForwardNeedsFirst) {
-  RequestPool pool = pool_of(RequestPolicy::kThesis);
+  RequestPool pool = pool_of(RequestPolicy::kStalest);
   pool.arrange(Layers{2, 0, 3, 1});
   EXPECT_EQ(pool.place(3), 2u);
   for (const LayerIndex layer : {0u, 1u, 2u, 3u}) pool.pull(layer, 2, 0, 1);
@@ -125,8 +125,8 @@ TEST(Requests, TheFrontIsWhatForwardNeedsFirst) {
   EXPECT_EQ(unit.layer, 3u);
 }
 
-TEST(Requests, ThesisFinishesAPushThatHasBegunAndPullsLastWhatNobodyNeeds) {
-  RequestPool pool = pool_of(RequestPolicy::kThesis);
+TEST(Requests, StalestFinishesAPushThatHasBegunAndPullsLastWhatNobodyNeeds) {
+  RequestPool pool = pool_of(RequestPolicy::kStalest);
   pool.push(3, 1, 2);
   RequestUnit unit;
   ASSERT_TRUE(pool.next(Direction::kPush, unit));
@@ -141,8 +141,8 @@ TEST(Requests, ThesisFinishesAPushThatHasBegunAndPullsLastWhatNobodyNeeds) {
   EXPECT_TRUE(unit.layer == 0 && !unit.needed && !unit.would_park);
 }
 
-TEST(Requests, ThesisLetsAMuchShorterPushNearerTheFrontInterruptOneThatHasBegun) {
-  RequestPool pool = pool_of(RequestPolicy::kThesis);
+TEST(Requests, StalestLetsAMuchShorterPushNearerTheFrontInterruptOneThatHasBegun) {
+  RequestPool pool = pool_of(RequestPolicy::kStalest);
   pool.push(2, 1, 2 * RequestPool::kInterruptShare + 1);
   RequestUnit unit;
   ASSERT_TRUE(pool.next(Direction::kPush, unit));
@@ -175,7 +175,7 @@ TEST(Requests, APullThatWaitsBecomesTheNewerOneAndKeepsItsAge) {
 
 TEST(Requests, WhileTheWorkerIsSuspendedPullsGoFirstElseTheOlder) {
   for (const bool suspended : {true, false}) {
-    RequestPool pool = pool_of(RequestPolicy::kThesis);
+    RequestPool pool = pool_of(RequestPolicy::kStalest);
     pool.push(0, 1, 1);
     pool.pull(0, 2, 1, 1);
     RequestUnit unit;
@@ -187,7 +187,7 @@ TEST(Requests, WhileTheWorkerIsSuspendedPullsGoFirstElseTheOlder) {
 }
 
 TEST(Requests, ClearForgetsAll) {
-  RequestPool pool = pool_of(RequestPolicy::kThesis);
+  RequestPool pool = pool_of(RequestPolicy::kStalest);
   pool.push(0, 1, 1);
   pool.pull(0, 2, 1, 1);
   pool.clear();
@@ -196,7 +196,7 @@ TEST(Requests, ClearForgetsAll) {
   EXPECT_EQ(pool.oldest_age(), 0u);
   pool.push(0, 7, 1);
   EXPECT_TRUE(pool.next(Direction::kPush, unit));
-  EXPECT_NE(pool.describe_plan().find("thesis"), std::string::npos);
+  EXPECT_NE(pool.describe_plan().find("stalest"), std::string::npos);
 }
 
 }  // namespace
