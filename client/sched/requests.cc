@@ -85,29 +85,13 @@ bool RequestPool::before(Direction direction, const Request& left,
   return direction == Direction::kPull ? pull_before(left, right) : push_before(left, right);
 }
 
-// A short push near the front costs the one under way little, and the front is read first.
-bool RequestPool::interrupts(const Request& request, const Request& begun) const noexcept {
-  const LayerClocks& clocks = clocks_[request.layer];
-  return place(request.layer) < place(begun.layer) && clocks.pushed == clocks.clock &&
-         (request.units - request.taken) * kInterruptShare <= begun.units - begun.taken;
-}
-
 RequestPool::Queue::const_iterator RequestPool::choose(Direction direction) const noexcept {
   const Queue& requests = queue(direction);
-  const auto first = [&](auto&& takes_part) {
-    auto best = requests.end();
-    for (auto it = requests.begin(); it != requests.end(); ++it)
-      if (may_go(direction, *it) && takes_part(*it) &&
-          (best == requests.end() || before(direction, *it, *best)))
-        best = it;
-    return best;
-  };
-  const auto best = first([](const Request&) { return true; });
-  if (policy_ != RequestPolicy::kStalest || direction != Direction::kPush ||
-      best == requests.end() || best->taken == 0 || is_old(*best))
-    return best;
-  const auto shorter = first([&](const Request& other) { return interrupts(other, *best); });
-  return shorter == requests.end() ? best : shorter;
+  auto best = requests.end();
+  for (auto it = requests.begin(); it != requests.end(); ++it)
+    if (may_go(direction, *it) && (best == requests.end() || before(direction, *it, *best)))
+      best = it;
+  return best;
 }
 
 void RequestPool::take(Direction direction, Queue::const_iterator chosen,

@@ -10,10 +10,9 @@
 // front of the model, then what would only be parked, last what the copy that is here would do for
 // (its answer should be the least urgent, or it delays one that is waited for); push the layer
 // whose clock this worker holds back, the fewest others first, then most parked pulls, then the
-// front; else the oldest; but finish a push that has begun, since only whole ones move a clock,
-// unless one nearer the front takes a sixteenth of what is left of it at most. All but fifo let
-// what is older than two iterations go first. A layer's pushes leave in order under each policy:
-// the store counts no others.
+// front; else the oldest; but finish a push that has begun, since only whole ones move a clock. All
+// but fifo let what is older than two iterations go first. A layer's pushes leave in order under
+// each policy: the store counts no others.
 #pragma once
 
 #include <cstdint>
@@ -63,9 +62,6 @@ class RequestPool {
   // Requests of iterations so far behind the one under way go first, oldest first, so that none
   // starves; not with fifo, which needs no such rule.
   static constexpr Step kOldIterations = 2;
-  // stalest: a push that can move a clock nearer the front interrupts one that has begun, if so
-  // many of its kind fit into what is left. Measured: bench/papers/request_scheduling.
-  static constexpr std::uint32_t kInterruptShare = 16;
 
   explicit RequestPool(const RequestSetup& setup);
 
@@ -124,7 +120,6 @@ class RequestPool {
   bool before(Direction direction, const Request& left, const Request& right) const noexcept;
   bool pull_before(const Request& left, const Request& right) const noexcept;
   bool push_before(const Request& left, const Request& right) const noexcept;
-  bool interrupts(const Request& request, const Request& begun) const noexcept;
   Queue::const_iterator choose(Direction direction) const noexcept;
   void take(Direction direction, Queue::const_iterator chosen, RequestUnit& out) noexcept;
 

@@ -117,12 +117,6 @@ TEST(Requests, TheFrontIsWhatForwardNeedsFirst) {
   EXPECT_EQ(order(pool, Direction::kPull), (Layers{2, 0, 3, 1}));
   for (const LayerIndex layer : {0u, 1u, 2u, 3u}) pool.push(layer, 1, 1);
   EXPECT_EQ(order(pool, Direction::kPush), (Layers{2, 0, 3, 1}));
-  pool.push(1, 2, RequestPool::kInterruptShare + 1);
-  RequestUnit unit;
-  ASSERT_TRUE(pool.next(Direction::kPush, unit));
-  pool.push(3, 2, 1);
-  ASSERT_TRUE(pool.next(Direction::kPush, unit));
-  EXPECT_EQ(unit.layer, 3u);
 }
 
 TEST(Requests, StalestFinishesAPushThatHasBegunAndPullsLastWhatNobodyNeeds) {
@@ -139,26 +133,6 @@ TEST(Requests, StalestFinishesAPushThatHasBegunAndPullsLastWhatNobodyNeeds) {
   EXPECT_TRUE(unit.layer == 1 && unit.needed && unit.would_park);
   ASSERT_TRUE(pool.next(Direction::kPull, unit));
   EXPECT_TRUE(unit.layer == 0 && !unit.needed && !unit.would_park);
-}
-
-TEST(Requests, StalestLetsAMuchShorterPushNearerTheFrontInterruptOneThatHasBegun) {
-  RequestPool pool = pool_of(RequestPolicy::kStalest);
-  pool.push(2, 1, 2 * RequestPool::kInterruptShare + 1);
-  RequestUnit unit;
-  ASSERT_TRUE(pool.next(Direction::kPush, unit));
-  pool.push(0, 1, 3);  // too long for what is left
-  pool.push(1, 1, 2);  // fits, and does until its own end
-  pool.push(3, 1, 1);  // further back
-  EXPECT_EQ(order(pool, Direction::kPush),
-            (Layers{1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2,
-                    2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 0, 0, 0, 3}));
-  // One whose clock others hold back gains nothing by it.
-  pool.push(2, 2, RequestPool::kInterruptShare + 1);
-  ASSERT_TRUE(pool.next(Direction::kPush, unit));
-  pool.told(1, {.clock = 1, .pushed = 2});
-  pool.push(1, 3, 1);
-  ASSERT_TRUE(pool.next(Direction::kPush, unit));
-  EXPECT_EQ(unit.layer, 2u);
 }
 
 TEST(Requests, APullThatWaitsBecomesTheNewerOneAndKeepsItsAge) {
