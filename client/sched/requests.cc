@@ -104,7 +104,6 @@ void RequestPool::take(Direction direction, Queue::const_iterator chosen,
          .need = request.need,
          .unit = request.taken++,
          .last = request.taken == request.units,
-         .needed = direction == Direction::kPull && needed(request),
          .would_park = direction == Direction::kPull && would_park(request)};
   if (!out.last) return;
   requests.erase(chosen);

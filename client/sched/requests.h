@@ -51,10 +51,8 @@ struct RequestUnit {
   Step iteration = 0;  // of a push; of a pull: for which it reads
   Step need = 0;       // of a pull
   std::uint32_t unit = 0;
-  bool last = false;  // of its request
-  // Of a pull: the copy that is here will not do; and the clock was behind when last heard of.
-  bool needed = false;
-  bool would_park = false;
+  bool last = false;        // of its request
+  bool would_park = false;  // of a pull: the clock was behind when last heard of
 };
 
 class RequestPool {

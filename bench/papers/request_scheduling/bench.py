@@ -25,111 +25,147 @@ def add_options(parser):
     parser.add_argument("--lab", action="store_true",
                         help="train with 16 real ranks in a lab what is not among the records "
                              "(needs root, twenty minutes), and redo the page's tables")
-    paper.add_options(parser, HERE, "keep the records, train too (half an hour), and redo "
-                                    "the page's tables")
+    paper.add_options(parser, HERE, "all settings, keep the records, train too (half an "
+                                    "hour), and redo the page's tables")
 
 
-def play(layers, bound, workers, iterations, latency_s, kind):
-    """policy -> what the program says of it; "critical": the critical path; "at_step": ours where
-    all pushes wait for the end of the backward pass."""
+def play(layers, bound, workers, iterations, latency_s, kind, *more):
+    """run -> what the program says of it; see run_of()."""
     argv = [report.program(PROGRAM), "--bound", bound, "--iterations", iterations, "--workers",
             workers, "--latency-ns", round(latency_s * 1e9), "--slow-workers", kind.slow,
             "--slow-permille", round(kind.factor * 1e3), "--jitter-permille",
-            round(kind.jitter * 1e3)]
+            round(kind.jitter * 1e3), *more]
     data = "".join(f"{layer.units} {round(layer.unit_s * 1e9)} {round(layer.forward_s * 1e9)} "
                    f"{round(layer.backward_s * 1e9)}\n" for layer in layers)
     done = subprocess.run([str(word) for word in argv], input=data, capture_output=True, text=True,
                           timeout=300, check=False)
     if done.returncode != 0:
         raise report.BenchError(f"{argv} ended with status {done.returncode}: {done.stderr}")
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    return {row["policy"]: row for row in rows}
+    return {row["run"]: row for row in map(json.loads, done.stdout.splitlines())}
+
+
+def run_of(policy, queue="by layer", push_at="backward"):
+    """The program's name of a run. In what order answers wait before a worker's link is `queue`;
+    of "stalest" they always wait by layer."""
+    return f"{policy}, {queue}, {push_at}"
 
 
 def record(setting):
     said = play(settings.layers(setting.model, setting.ratio), setting.bound, settings.WORKERS,
                 settings.ITERATIONS, settings.LATENCY_S, setting.workers)
-    entry = {"key": setting.key, "critical_s": said["critical"]["end_ns"] / 1e9,
-             "link_s": round(settings.busiest_link_s(setting), 6),
-             "at_step": {"s": said["at_step"]["end_ns"] / 1e9,
-                         "violations": said["at_step"]["violations"]}}
-    for policy in settings.POLICIES:
-        row = said[policy]
-        entry[policy] = {"s": row["end_ns"] / 1e9,
-                         "suspended_s": row["suspended_ns"] / 1e9 / settings.WORKERS,
-                         "staleness": row["staleness"], "violations": row["violations"]}
-    return entry
+    critical = said.pop("critical path")
+    worker_ns = 1e9 * settings.WORKERS
+    return {"key": setting.key, "critical_s": round(critical["end_ns"] / 1e9, 6),
+            "link_s": round(settings.busiest_link_s(setting), 6),
+            "violations": sum(row["violations"] for row in said.values()),
+            "s": {run: round(row["end_ns"] / 1e9, 6) for run, row in said.items()},
+            "suspended_s": {policy: round(said[run_of(policy)]["suspended_ns"] / worker_ns, 4)
+                            for policy in settings.POLICIES},
+            "staleness": {policy: round(said[run_of(policy)]["staleness"], 3)
+                          for policy in settings.POLICIES}}
 
 
-def records(processes):
+def records(chosen, processes):
     with ThreadPoolExecutor(processes) as pool:
-        return list(pool.map(record, settings.SETTINGS))
+        yield from pool.map(record, chosen)
 
 
 class Results:
     def __init__(self, by_key):
         self.records = by_key
-        self.entries = [(setting, by_key[setting.key]) for setting in settings.SETTINGS
-                        if setting.key in by_key]
+        self.by_setting = {setting: by_key[setting.key] for setting in settings.SETTINGS
+                           if setting.key in by_key}
 
-    def of(self, **fixed):
-        return [entry for setting, entry in self.entries
-                if all(getattr(setting, name) == value for name, value in fixed.items())]
-
-
-def against_ours(entry, policy):
-    return entry[policy]["s"] / entry[settings.OURS]["s"]
+    def of(self, wanted=lambda setting: True):
+        return [entry for setting, entry in self.by_setting.items() if wanted(setting)]
 
 
-def gap(entry, policy=settings.OURS):
+def gains(entries, policy, queue, push_at="backward"):
+    """Time of `policy` over that of "stalest", which has the same queue with "by layer": the order
+    of requests alone. With "in order" the packets of "stalest" have priorities besides."""
+    ours = run_of("stalest", push_at=push_at)
+    return [entry["s"][run_of(policy, queue, push_at)] / entry["s"][ours] for entry in entries]
+
+
+def gaps(entries, policy="stalest"):
     """Time over the lower bound: the longer of critical path and busiest link."""
-    return entry[policy]["s"] / max(entry["critical_s"], entry["link_s"])
+    return [entry["s"][run_of(policy)] / max(entry["critical_s"], entry["link_s"])
+            for entry in entries]
 
 
 def figures(results):
-    entries = [entry for _setting, entry in results.entries]
+    entries = results.of()
     if not entries:
-        return {"ours_vs_fifo_max": None}
-    fifo = [against_ours(entry, "fifo") for entry in entries]
-    filo = [against_ours(entry, "filo") for entry in entries]
-    return {"ours_vs_fifo_max": max(fifo), "ours_vs_fifo_min": min(fifo),
-            "ours_vs_filo_min": min(filo),
-            "bound_violations": sum(entry[policy]["violations"] for entry in entries
-                                    for policy in (*settings.POLICIES, "at_step")),
-            "gap_to_bound": statistics.median(gap(entry) for entry in entries)}
+        return {"order_alone_percent": None}
+    alone, both = gains(entries, "fifo", "by layer"), gains(entries, "fifo", "in order")
+    return {"order_alone_percent": 100 * (statistics.mean(alone) - 1),
+            "order_alone_min": min(alone), "order_alone_max": max(alone),
+            "with_priorities_percent": 100 * (statistics.mean(both) - 1),
+            "with_priorities_min": min(both), "with_priorities_max": max(both),
+            "filo_alone_min": min(gains(entries, "filo", "by layer")),
+            "bound_violations": sum(entry["violations"] for entry in entries),
+            "gap_to_bound": statistics.median(gaps(entries))}
 
 
-HEADERS = ["", "fifo / ours", "filo / ours", "at step / ours", "ours / bound", "fifo / bound",
-           "waiting: fifo", "filo", "ours", "staleness: fifo", "filo", "ours"]
+QUEUES = {"order alone": "by layer", "order and priorities": "in order"}
+HEADERS = ["", *QUEUES, *(f"at step: {name}" for name in QUEUES)]
 
 
-def row(name, entries):
-    share = [[entry[policy]["suspended_s"] / entry[policy]["s"] * 100 for entry in entries]
-             for policy in settings.POLICIES]
-    stale = [[entry[policy]["staleness"] for entry in entries] for policy in settings.POLICIES]
-    return [name, paper.cell([against_ours(entry, "fifo") for entry in entries]),
-            paper.cell([against_ours(entry, "filo") for entry in entries]),
-            paper.cell([against_ours(entry, "at_step") for entry in entries]),
-            paper.cell([gap(entry) for entry in entries]),
-            paper.cell([gap(entry, "fifo") for entry in entries]),
-            *(f"{statistics.median(values):.0f} %" for values in share),
-            *(f"{statistics.median(values):.2f}" for values in stale)]
+def span(values):
+    return f"{min(values):.2f}–{max(values):.2f}"
+
+
+def mean(values):
+    return f"{statistics.mean(values):.2f} ({span(values)})"
+
+
+def groups():
+    """name -> whether a setting is of it."""
+    for model in settings.MODELS:
+        yield f"`{model}`", lambda setting, model=model: setting.model == model
+    for ratio in settings.RATIOS:
+        yield f"ratio {ratio:g}", lambda setting, ratio=ratio: setting.ratio == ratio
+    for bound in settings.BOUNDS:
+        yield f"B = {bound}", lambda setting, bound=bound: setting.bound == bound
 
 
 def table_rows(results):
-    groups = [("all", {})]
-    groups += [(model, {"model": model}) for model in settings.MODELS]
-    groups += [(f"ratio {ratio:g}", {"ratio": ratio}) for ratio in settings.RATIOS]
-    groups += [(f"B = {bound}", {"bound": bound}) for bound in settings.BOUNDS]
-    groups += [(kind.name, {"workers": kind}) for kind in settings.WORKER_KINDS]
-    return [row(name, results.of(**fixed)) for name, fixed in groups if results.of(**fixed)]
+    rows = []
+    for name, wanted in groups():
+        if entries := results.of(wanted):
+            rows.append([name] + [span(gains(entries, "fifo", queue, push_at))
+                                  for push_at in settings.PUSH_AT for queue in QUEUES.values()])
+    return rows
+
+
+POLICY_HEADERS = ["all settings", *QUEUES, "time / bound", "waiting", "staleness",
+                  "at step / in backward"]
+
+
+def policy_rows(results):
+    """Means over all settings; but for the order and priorities with answers by layer."""
+    entries = results.of()
+    rows = []
+    for policy in settings.POLICIES:
+        times = [entry["s"][run_of(policy)] for entry in entries]
+        late = [entry["s"][run_of(policy, push_at="step")] / s for entry, s in zip(entries, times)]
+        waiting = [entry["suspended_s"][policy] / s for entry, s in zip(entries, times)]
+        stale = [entry["staleness"][policy] for entry in entries]
+        against = ([mean(gains(entries, policy, queue)) for queue in QUEUES.values()]
+                   if policy != "stalest" else ["1", "1"])
+        rows.append([f"`{policy}`", *against, mean(gaps(entries, policy)),
+                     f"{statistics.mean(waiting):.0%}", f"{statistics.mean(stale):.2f}",
+                     mean(late)])
+    return rows
 
 
 def write(results, folder):
     from . import training_tables
-    text = ("## Results\n\nMedian [least .. largest] over a row's settings; waiting: share of a "
-            "worker's time.\n\n")
-    text += paper.markdown(HEADERS, table_rows(results))
+    text = "## Results\n\nTime of `fifo` / that of `stalest`, least–largest:\n\n"
+    text += paper.markdown(HEADERS, [["published", "≤ 1.25", "≤ 1.25", "", ""],
+                                     *table_rows(results)])
+    text += "\nMean (least–largest):\n\n"
+    text += paper.markdown(POLICY_HEADERS, policy_rows(results))
     trained = training_tables.Training(results.records)
     paper.replace_generated(folder, text + "\n" + training_tables.text(trained))
     training_tables.plot(trained, folder)
@@ -137,6 +173,7 @@ def write(results, folder):
 
 def show(results):
     report.table(HEADERS, table_rows(results))
+    report.table(POLICY_HEADERS, policy_rows(results))
 
 
 def train(path):
@@ -151,7 +188,7 @@ def run(options):
     def long(path):
         if options.long:
             with paper.open_to_append(path) as file:
-                for entry in records(options.processes):
+                for entry in records(settings.SETTINGS, options.processes):
                     paper.append(file, entry)
             train(path)
         if options.lab:
@@ -160,4 +197,4 @@ def run(options):
     paper.run("request_scheduling", HERE, options, results_of=Results, figures_of=figures,
               write=write, show=show, long=long if options.long or options.lab else None,
               short=lambda: Results({entry["key"]: entry for entry in
-                                     records(options.processes)}))
+                                     records(settings.SHORT, options.processes)}))

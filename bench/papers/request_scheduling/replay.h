@@ -8,9 +8,11 @@
 // push and its pull for the next iteration become ready when the layer's
 // backward pass ends, or all of them when the whole one does. Each worker has one link, full
 // duplex; a unit of a layer takes unit_ns each way and arrives a latency later. What the store
-// answers stands in a queue before the worker's link: by layer with the policy `thesis` (packets
-// carry priorities), else in the order of the answers. Requests to pull take no time on the link.
-// Nothing is lost.
+// answers stands in a queue before the worker's link: by layer, as packets carry priorities, or in
+// the order of the answers. Requests to pull take no time on the link. Nothing is lost.
+//
+// Values say what a copy holds: each worker has an element of its own in every unit and adds 1 to
+// it with each push. So whether a read keeps the bound does not depend on the store's clocks.
 #pragma once
 
 #include <cstdint>
@@ -39,9 +41,11 @@ struct ReplayOptions {
   std::uint32_t jitter_permille = 0;   // a worker's compute in an iteration: 1 +- at most so much
   std::uint64_t seed = 1;
   DurationNs latency_ns = 0;
-  bool push_at_step = false;  // layers become ready when the whole backward pass has ended
-  // A transfer waits for no other: what is left is the critical path.
-  bool unlimited_links = false;
+  bool answers_by_layer = false;  // else in their order
+  bool push_at_step = false;      // layers become ready when the whole backward pass has ended
+  // A mutant that must show violations: clocks do not wait for the first worker, whose pushes count
+  // as soon as another one's of that iteration has come, with nothing in them.
+  bool ignores_first = false;
 };
 
 struct ReplayResult {
@@ -49,9 +53,12 @@ struct ReplayResult {
   DurationNs suspended_ns = 0;  // of all workers
   std::uint64_t reads = 0;
   std::uint64_t staleness_sum = 0;  // of all reads: t - 1 less the copy's clock
-  std::uint64_t violations = 0;     // reads below t - 1 - bound
+  // Reads of copies that lack a push of anybody's iterations up to t - 1 - bound.
+  std::uint64_t violations = 0;
 };
 
 ReplayResult replay(const std::vector<ReplayLayer>& layers, const ReplayOptions& options);
+// No order of requests ends earlier: a layer's push and pull wait for no other layer's.
+TimeNs critical_path_ns(const std::vector<ReplayLayer>& layers, const ReplayOptions& options);
 
 }  // namespace sluice::bench

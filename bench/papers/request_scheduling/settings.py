@@ -1,4 +1,4 @@
-"""What is run: the slide's inputs (B, L, I, W, f_l, b_l, t_l). Fixed before anything was measured.
+"""What is run: the slide's inputs (B, L, I, W, f_l, b_l, t_l).
 
 Layers are the modules of the models in ../traces. A layer's forward pass takes its share of the
 model's MACs, backward twice that; a layer's time on the link is its share of the bytes. Only the
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from papers.traces import traces
 
-MODELS = ("resnet50", "vgg19", "bert_base", "googlenet")
-RATIOS = (0.25, 0.5, 1.0, 2.0)  # all bytes once through a link, over forward and backward
-BOUNDS = (0, 1, 2, 3, 5, 10)
-POLICIES = ("fifo", "filo", "thesis")
-OURS = "thesis"
+MODELS = tuple(traces.models())
+RATIOS = (0.5, 1.0, 2.0)  # all bytes once through a link, over forward and backward
+BOUNDS = (0, 1, 2, 5)
+POLICIES = ("stalest", "fifo", "filo")
+PUSH_AT = ("backward", "step")
 COMPUTE_S = 0.1
 LATENCY_S = 0.0002
 WORKERS, ITERATIONS = 8, 40
@@ -52,6 +52,8 @@ class Setting:
 
 SETTINGS = tuple(Setting(model, ratio, bound, workers) for model in MODELS for ratio in RATIOS
                  for bound in BOUNDS for workers in WORKER_KINDS)
+SHORT = tuple(setting for setting in SETTINGS if setting.ratio == 1 and setting.bound <= 1
+              and setting.workers == HOMOGENEOUS)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The page's part on training: a table a setting and a picture, from records alone."""
+"""The page's part on training: a table and pictures, from records alone."""
 import statistics
 
 from papers import paper
@@ -7,9 +7,7 @@ from papers.saina.training import History, time_to
 
 from . import training
 
-EARLY_S = 150
-HEADERS = ["", "rate", "s to the target", "sync's time / its", f"mean accuracy until {EARLY_S} s",
-           "accuracy at the end", "end, s", "waiting", "staleness"]
+HEADERS = ["virtual", "lab", "waiting", "staleness"]
 COLOURS = ("black", "tab:red", "tab:gray", "tab:blue", "tab:cyan", "tab:green", "tab:purple")
 LEAST_ACCURACY = 80  # %, of the axis
 
@@ -61,88 +59,38 @@ class Training:
         return {seed: time_to(History(seconds=run["times"], accuracies=run["accuracies"]),
                               self.target(seed)) for seed, run in runs.items()}
 
-    def times(self, setting, scheme):
-        return self.arrivals(self.runs(setting, scheme))
-
-
-def percent(values):
-    return paper.cell([100 * value for value in values], text=lambda value: f"{value:.1f} %")
-
-
-def seconds(values):
-    """Median and range; a run that never arrives is the longest."""
-    worst = float("inf")
-    return paper.cell([worst if value is None else value for value in values],
-                      text=lambda value: "never" if value == worst else f"{value:.0f}")
-
-
-def early(run):
-    """Mean accuracy of the evaluations of the first EARLY_S seconds."""
-    return statistics.mean(accuracy for at, accuracy in zip(run["times"], run["accuracies"])
-                           if at <= EARLY_S)
-
 
 def row(results, setting, scheme):
-    runs, times = results.runs(setting, scheme), results.times(setting, scheme)
-    sync = results.times(setting, tuned.SYNC)
-    ratios = [sync[seed] / times[seed] if sync[seed] and times[seed] else 0.0
-              for seed in times if seed in sync]
-    own = [run for run in runs.values() if "waited" in run]
-    return [name_of(scheme), f"{results.rate(setting, scheme):.3g}", seconds(times.values()),
-            paper.cell(ratios), percent(map(early, runs.values())),
-            percent(run["final"] for run in runs.values()),
-            paper.cell([run["seconds"] for run in runs.values()], 0),
-            f"{100 * statistics.median(run['waited'] for run in own):.0f} %" if own else "",
-            f"{statistics.median(run['staleness'] for run in own):.1f}" if own else ""]
+    """A scheme's cells of HEADERS: how much sooner than sync it is at the target, and of virtual
+    time the medians of the rest."""
+    def sooner(runs, sync):
+        own, other = results.arrivals(runs), results.arrivals(sync)
+        ratios = [other[seed] / own[seed] if other[seed] and own[seed] else 0.0
+                  for seed in own if seed in other]
+        return (f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
+                if ratios else "")
 
+    def middle(name, text):
+        values = [run[name] for run in runs.values() if name in run]
+        return text.format(statistics.median(values)) if values else ""
 
-LAB_HEADERS = ["stragglers", "", "s to the target: virtual", "lab", "sync's time / its: virtual",
-               "lab", f"mean accuracy until {EARLY_S} s: virtual", "lab",
-               "lab / virtual, s for as many gradients", "waiting: virtual", "lab",
-               "staleness: virtual", "lab", "busy cores"]
-
-
-def lab_row(results, setting, scheme):
-    runs, curves = results.lab_runs(setting, scheme), results.beside(setting, scheme)
-    paces = []
-    for seed, run in runs.items():
-        both = min(len(run["times"]), len(curves[seed]["times"])) - 1
-        paces.append(run["times"][both] / curves[seed]["times"][both])
-
-    def middle(records, name, text):
-        values = [record[name] for record in records.values() if name in record]
-        return text(statistics.median(values)) if values else ""
-
-    def pair(function):
-        return [function(curves), function(runs)]
-
-    def ratios(some):
-        own, sync = results.arrivals(some), results.arrivals(
-            (results.lab_runs if some is runs else results.runs)(setting, tuned.SYNC))
-        return paper.cell([sync[seed] / own[seed] if sync[seed] and own[seed] else 0.0
-                           for seed in own if seed in sync])
-
-    return [stragglers.describe(setting), name_of(scheme),
-            *pair(lambda some: seconds(results.arrivals(some).values())), *pair(ratios),
-            *pair(lambda some: percent(map(early, some.values()))), paper.cell(paces, 3),
-            *pair(lambda some: middle(some, "waited", lambda value: f"{100 * value:.0f} %")),
-            *pair(lambda some: middle(some, "staleness", lambda value: f"{value:.1f}")),
-            middle(runs, "cores", lambda value: f"{value:.2f}")]
+    runs = results.runs(setting, scheme)
+    return [sooner(results.beside(setting, scheme) or runs, results.runs(setting, tuned.SYNC)),
+            sooner(results.lab_runs(setting, scheme), results.lab_runs(setting, tuned.SYNC)),
+            middle("waited", "{:.0%}"), middle("staleness", "{:.1f}")]
 
 
 def text(results):
-    parts = ["## Training with stragglers\n"]
-    for setting in training.SETTINGS:
-        rows = [row(results, setting, scheme) for scheme in training.SCHEMES
-                if results.runs(setting, scheme)]
-        parts += [f"### {stragglers.describe(setting)}\n", paper.markdown(HEADERS, rows)]
-    parts.append("![accuracy over virtual time](training.png)\n")
-    rows = [lab_row(results, setting, scheme) for setting in training.SETTINGS
-            for scheme in training.SCHEMES if results.lab_runs(setting, scheme)]
-    if rows:
-        parts += ["### 16 real ranks in a lab\n", paper.markdown(LAB_HEADERS, rows),
-                  "![accuracy over the lab's time](lab.png)\n"]
-    return "\n".join(parts)
+    headers = [""] + [f"{stragglers.describe(setting)}: {header}" if place == 0 else header
+                      for setting in training.SETTINGS for place, header in enumerate(HEADERS)]
+    rows = [[name_of(scheme)] + [cell for setting in training.SETTINGS
+                                 for cell in row(results, setting, scheme)]
+            for scheme in training.SCHEMES
+            if all(results.runs(setting, scheme) for setting in training.SETTINGS)]
+    return ("## Training with stragglers\n\nSync's time to the target / the scheme's: median of "
+            "three seeds (least–largest).\n\n" + paper.markdown(headers, rows)
+            + "\n![the store's accuracy over virtual time](training.png)\n"
+            "\n![accuracy over the lab's time](lab.png)\n")
 
 
 def plot(results, folder):

@@ -130,9 +130,9 @@ TEST(Requests, StalestFinishesAPushThatHasBegunAndPullsLastWhatNobodyNeeds) {
   pool.told(1, {.held = 3, .clock = 3});
   for (const LayerIndex layer : {0u, 1u}) pool.pull(layer, 5, 4, 1);
   ASSERT_TRUE(pool.next(Direction::kPull, unit));
-  EXPECT_TRUE(unit.layer == 1 && unit.needed && unit.would_park);
+  EXPECT_TRUE(unit.layer == 1 && unit.would_park);
   ASSERT_TRUE(pool.next(Direction::kPull, unit));
-  EXPECT_TRUE(unit.layer == 0 && !unit.needed && !unit.would_park);
+  EXPECT_TRUE(unit.layer == 0 && !unit.would_park);
 }
 
 TEST(Requests, APullThatWaitsBecomesTheNewerOneAndKeepsItsAge) {
