@@ -1,12 +1,13 @@
-"""The two networks, run for many workers at once, each with its own parameters and its own batch.
+"""The networks, run for many workers at once, each with its own parameters and its own batch.
 
 A worker's parameters are one flat row. All workers of a call go through one grouped convolution a
 layer (one group a worker), so a gradient costs little more than its arithmetic and every worker's
 gradient comes out on its own, as its row, which is what the switch must be given. `large` stands
 in for VGG-16: 3x3 convolutions, pooling and two dense layers that hold most of the parameters.
-`small` stands in for SqueezeNet: two fire modules with bypass and a classifier. Both halve the
-image in their first convolution; they have no normalisation layers, as the originals, and
-ELU where those have ReLU: in layers as narrow as these, stale gradients leave ReLU units dead.
+`small` stands in for SqueezeNet: two fire modules with bypass and a classifier. `residual` stands
+in for ResNet-50: two blocks of two 3x3 convolutions with bypass and a classifier. All halve the
+image in their first convolution, have no normalisation layers, and ELU where the originals have
+ReLU: in layers as narrow as these, stale gradients leave ReLU units dead.
 """
 import math
 
@@ -25,6 +26,8 @@ SMALL = [("conv1", WIDTH, 1, 3),
          ("squeeze1", 8, WIDTH, 1), ("wide1", WIDTH // 2, 8, 3), ("point1", WIDTH // 2, 8, 1),
          ("squeeze2", 8, WIDTH, 1), ("wide2", WIDTH // 2, 8, 3), ("point2", WIDTH // 2, 8, 1),
          ("classes", CLASSES, WIDTH, 2)]
+RESIDUAL = [("conv1", 8, 1, 3), *((f"conv{number}", 8, 8, 3) for number in range(2, 6)),
+            ("classes", CLASSES, 8, 2)]
 
 
 class Network:
@@ -32,7 +35,7 @@ class Network:
 
     def __init__(self, name):
         self.name = name
-        self.layers = {"large": LARGE, "small": SMALL}[name]
+        self.layers = {"large": LARGE, "small": SMALL, "residual": RESIDUAL}[name]
         self.parameter_count = sum(self.layer_sizes())
 
     def layer_sizes(self):
@@ -83,11 +86,17 @@ class Network:
             both = [y.reshape(batch, groups, -1, height, width) for y in (wide, point)]
             return x + torch.cat(both, dim=2).reshape(batch, -1, height, width)
 
+        def block(x, number):
+            inner = F.elu(conv(f"conv{number}", x, padding=1))
+            return F.elu(x + conv(f"conv{number + 1}", inner, padding=1))
+
         x = F.elu(conv("conv1", images, padding=1, stride=2))
         if self.name == "large":
             x = F.max_pool2d(F.elu(conv("conv2", x, padding=1)), 2)
             x = F.elu(conv("conv3", x, padding=1))
             return dense("dense2", F.elu(conv("dense1", x)))
+        if self.name == "residual":
+            return dense("classes", block(F.max_pool2d(block(x, 2), 2), 4))
         x = fire(F.max_pool2d(fire(x, 1), 2), 2)
         return dense("classes", x)
 

@@ -132,7 +132,6 @@ class Switch {
   double phi() const {
     return job_.gauges.noise_scale_valid.load() ? job_.gauges.noise_scale.load() : -1;
   }
-  double signs_flipped() const { return job_.gauges.signs_flipped.load(); }
 
  private:
   wire::Sender sender(std::uint32_t rank) const {
@@ -223,8 +222,6 @@ std::uint32_t saina_switch_open_step(void* self) { return switch_of(self).open_s
 std::uint32_t saina_switch_k(void* self) { return switch_of(self).k(); }
 // The gradient noise scale in batches; -1 while unknown or not asked for by the policy.
 double saina_switch_phi(void* self) { return switch_of(self).phi(); }
-// Of the newest detection round; -1 before the second.
-double saina_switch_signs_flipped(void* self) { return switch_of(self).signs_flipped(); }
 
 }  // extern "C"
 }  // namespace sluice::agg

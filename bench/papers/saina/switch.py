@@ -33,7 +33,6 @@ def _load(path):
         "open_step": (integer, [handle]),
         "k": (integer, [handle]),
         "phi": (ctypes.c_double, [handle]),
-        "signs_flipped": (ctypes.c_double, [handle]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, f"saina_switch_{name}")
@@ -99,7 +98,3 @@ class Switch:
     @property
     def phi(self):
         return self._library.saina_switch_phi(self._self)
-
-    @property
-    def signs_flipped(self):
-        return self._library.saina_switch_signs_flipped(self._self)

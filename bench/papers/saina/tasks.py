@@ -1,10 +1,10 @@
-"""The two data sets, each from a seed, and how the training set is dealt to the workers.
+"""The data sets, each from a seed, and how the training set is dealt to the workers.
 
-`digits` is scikit-learn's: 1,797 handwritten digits, shown and used for tuning. `generated` is the
-judged one: 8 x 8 images of ten classes, each a random smooth prototype, shifted, scaled, mixed with
-another class's, under pixel noise; one training label in ten is drawn at random, the 10,000 test
-labels are right. Judged seeds and the seeds that were used to see that the task is
-well posed come from different families.
+`digits` is scikit-learn's: 1,797 handwritten digits, for tests. `generated` is the judged one: 8 x
+8 images of ten classes, each a random smooth prototype, shifted, scaled, mixed with another
+class's, under pixel noise; one training label in ten is drawn at random, the 10,000 test labels are
+right. `generated-1024` has an eighth of its images for training. Judged seeds and the seeds that
+were used to see that the task is well posed come from different families.
 """
 import math
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ def digits(seed):
     return _standardised(images[:1280], labels[:1280], images[1280:], labels[1280:])
 
 
-def generated(seed, family=JUDGED_FAMILY):
+def generated(seed, family=JUDGED_FAMILY, train_count=TRAIN_COUNT):
     generator = torch.Generator().manual_seed(family + seed)
 
     def uniform(count, low, high):
@@ -77,10 +77,10 @@ def generated(seed, family=JUDGED_FAMILY):
         images += PIXEL_NOISE * torch.randn(images.shape, generator=generator)
         return images, labels
 
-    train, train_labels = sample(TRAIN_COUNT)
+    train, train_labels = sample(train_count)
     test, test_labels = sample(TEST_COUNT)
-    wrong = torch.rand(TRAIN_COUNT, generator=generator) < LABEL_NOISE
-    noise = torch.randint(CLASSES, (TRAIN_COUNT,), generator=generator)
+    wrong = torch.rand(train_count, generator=generator) < LABEL_NOISE
+    noise = torch.randint(CLASSES, (train_count,), generator=generator)
     return _standardised(train, torch.where(wrong, noise, train_labels), test, test_labels)
 
 
@@ -107,6 +107,8 @@ def load(name, seed):
         return digits(seed)
     if name == "gratings":
         return gratings(seed)
+    if name == "generated-1024":
+        return generated(seed, train_count=1024)
     return generated(seed, JUDGED_FAMILY if name == "generated" else REHEARSAL_FAMILY)
 
 

@@ -1,4 +1,6 @@
 """The experiment's own properties, on short runs of the small network over digits."""
+import datetime
+
 import pytest
 
 pytest.importorskip("matplotlib")
@@ -9,8 +11,8 @@ torch.set_num_threads(1)
 
 import report  # noqa: E402
 from papers import paper  # noqa: E402
-from papers.saina import bench, experiment, models, stragglers, switch  # noqa: E402
-from papers.saina import page, tables, tasks, training, tuned, tuned_tables  # noqa: E402
+from papers.saina import bench, experiment, models, page, redo, stragglers  # noqa: E402
+from papers.saina import switch, tables, tasks, training, tuned, tuned_tables  # noqa: E402
 from sluice import _torch_share  # noqa: E402
 
 STEPS = 12
@@ -129,34 +131,98 @@ def test_the_time_to_a_target_is_between_the_evaluations_around_it():
 def test_a_reduction_counts_a_run_that_never_arrived_as_zero():
     records = {}
     for seed, tta in ((0, 50.0), (1, None)):
-        for scheme, seconds in (("k=16", 100.0), ("ramp", tta)):
-            key = experiment.key("generated", seed, "large", "jitter", scheme,
-                                 "drop" if scheme == "k=16" else "requeue")
+        for scheme, seconds in ((experiment.SYNC, 100.0), ("k=8", tta)):
+            key = experiment.key("generated", seed, "large", 32, "jitter", scheme)
             records[key] = {"key": key, "tta_s": seconds, "final": 0.9}
-    results = tables.Results(records)
-    assert results.reductions("large", "jitter", "ramp", "requeue") == [2.0, 0.0]
-    assert results.best_fixed("large", "jitter", "requeue") == ("k=16", 1.0)
+    assert tables.Results(records, (0, 1)).reductions("large", "k=8") == [2.0, 0.0]
 
 
-def test_a_unit_s_records_become_a_page_and_are_not_run_twice(monkeypatch, tmp_path):
+def test_a_scheme_s_name_is_the_switch_s_options():
+    assert experiment.policy_of("k=8") == {"kind": "fixed", "k": 8, "late": "drop"}
+    assert experiment.policy_of("k=16") == {"kind": "sync", "late": "drop"}
+    assert experiment.policy_of(experiment.saina(3, 400, 0)) == {
+        "kind": "saina", "k": 1, "sign_stride": 32, "round_steps": 3, "s_th_permille": 400,
+        "c_th": 0, "late": "drop"}
+
+
+def test_the_small_task_s_epoch_is_one_round_of_those_shown():
+    images = len(tasks.load(experiment.SMALL_TASK, 0).train_labels)
+    assert images == experiment.SHOWN * training.WORKERS * training.BATCH
+
+
+def test_seeds_that_judge_chose_nothing():
+    chose = {*tuned.MORE_SEEDS, *tuned.TUNING_SEEDS, *range(200, 206)}
+    assert not chose & {*experiment.SEEDS, *tuned.FRESH_SEEDS}
+
+
+@pytest.fixture(name="short")
+def short_runs(monkeypatch):
+    monkeypatch.setattr(experiment, "TASK", "digits")
+    monkeypatch.setattr(experiment, "SEEDS", (0,))
     monkeypatch.setattr(experiment, "PLANNED_STEPS", 20)
     monkeypatch.setattr(experiment, "MOST_STEPS", 20)
     monkeypatch.setattr(experiment, "EVALUATE_STEPS", 10)
-    unit = experiment.Unit("digits", 0, "small", "jitter",
-                           [("k=8", "drop"), ("saina s=300", "drop"), ("ramp", "requeue")])
-    records = {record["key"]: record for record in experiment.run_unit(unit, {})}
-    assert len(records) == 4
-    assert experiment.run_unit(unit, records) == []
-    results = tables.Results(records, "digits")
-    sync = results.record(0, "small", "jitter", "k=16", "requeue")
-    assert sync["steps"] == [10, 20] and sync["tta_s"] <= sync["seconds"][-1]
+    unit = experiment.Unit("digits", 0, "small", 32, "jitter", ("k=8", experiment.saina()))
+    monkeypatch.setattr(experiment, "units", lambda: [unit])
+
+
+def test_records_become_a_page_and_are_not_run_twice(short, monkeypatch, tmp_path):
+    path = str(tmp_path / "results.jsonl")
+    experiment.run(path)
+    records = paper.load(path)
+    assert len(records) == 3
+    monkeypatch.setattr(training, "train", None)
+    experiment.run(path)
+    sync = records[experiment.key("digits", 0, "small", 32, "jitter", experiment.SYNC)]
+    assert len(sync["ks"]) == 2 and sync["tta_s"] <= sync["seconds"][-1]
     (tmp_path / "README.md").write_text(
-        "before\n" + paper.BEGIN + "old\n" + paper.END + "after\n")
-    page.write(records, str(tmp_path), "digits")
+        "before\n" + paper.BEGIN + "of before\n" + paper.END + "after\n")
+    page.write(records, str(tmp_path))
     text = (tmp_path / "README.md").read_text()
-    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
-    assert f"{100 * sync['final']:.1f} %" in text
-    assert (tmp_path / "reductions.png").stat().st_size > 10_000
+    assert text.startswith("before\n") and text.endswith("after\n") and "of before" not in text
+    assert f"| {100 * sync['final']:.1f}, 1.00 |" in text
+    assert (tmp_path / "curves.png").stat().st_size > 5_000
+
+
+# ---- runs of today ----
+
+KEYS = [f"run {number}" for number in range(900)]
+DAY = datetime.date(2026, 11, 29)
+
+
+def test_the_day_draws_each_key_once_in_thirty_days():
+    days = [redo.draw(KEYS, DAY + datetime.timedelta(days), most=None) for days in range(30)]
+    assert sorted(key for drawn in days for key in drawn) == sorted(KEYS)
+    assert min(map(len, days)) > 0
+    assert redo.draw(KEYS, DAY, most=None) == redo.draw(KEYS[::-1], DAY, most=None)
+
+
+def test_a_capped_draw_is_a_part_of_the_day_s_and_another_one_thirty_days_later():
+    later = DAY + datetime.timedelta(30)
+    whole = redo.draw(KEYS, DAY, most=None)
+    assert sorted(redo.draw(KEYS, later, most=None)) == sorted(whole)
+    assert redo.draw(KEYS, DAY, most=5) == whole[:5] != redo.draw(KEYS, later, most=5)
+
+
+def test_a_judged_run_comes_out_again_and_one_that_does_not_is_named(short, tmp_path, capsys):
+    path = str(tmp_path / "results.jsonl")
+    experiment.run(path)
+    records = paper.load(path)
+    keys = redo.judged(records)
+    assert set(keys) == set(records)
+    fresh = {key: redo.play(key, redo.needed(records)) for key in keys}
+    assert redo.compare(fresh, records) == [] and capsys.readouterr().out == ""
+    key = experiment.key("digits", 0, "small", 32, "jitter", experiment.saina())
+    slower = dict(records[key], tta_s=1.25)
+    assert redo.compare(fresh, {**records, key: slower}) == [key]
+    assert f"{key}: tta_s differ" in capsys.readouterr().out
+
+
+def test_every_column_of_the_records_is_judged_but_those_of_tuning():
+    records = paper.load(f"{bench.HERE}/{paper.RECORDS}")
+    rest = set(records) - set(redo.judged(records)) - {redo.NUMERICS}
+    seeds = {key.split("/")[-2] for key in rest}
+    assert seeds == {str(seed) for seed in tuned.TUNING_SEEDS}
 
 
 # ---- tuned rates ----
@@ -279,19 +345,26 @@ def test_equal_samples_are_judged_where_somebody_is_late():
     assert figures["equal_samples_min"] >= tuned_tables.GOALS["equal_samples_min"]
 
 
-def test_the_committed_rates_cover_the_short_form():
+def test_the_committed_rates_cover_what_judges():
     rates = tuned.load_rates()
-    for part in tuned.SHORT_PARTS:
-        assert tuned.rate_key(part.world, None, *tuned.SYNC) in rates
-        for setting in part.fixed:
-            for which in tuned.FIXED:
+    for parts, _ in tuned.JUDGED:
+        for part in parts:
+            assert tuned.rate_key(part.world, None, *tuned.SYNC) in rates
+            for setting, *which in tuned.own_rates(part):
                 assert tuned.rate_key(part.world, setting, *which) in rates
 
 
-def test_the_short_form_judges_all_worlds_by_the_records_and_its_own_runs(capsys):
-    records = {"a": {"key": "a", "tta_s": 1}, "b": {"key": "b", "tta_s": 2}}
-    fresh = {"b": {"key": "b", "tta_s": 3}, "c": {"key": "c", "tta_s": 4}}
-    joined = bench.complete(fresh, records)
-    assert joined == {"a": records["a"], "b": fresh["b"], "c": fresh["c"]}
-    said = capsys.readouterr().out
-    assert "2 runs now, 0 of 1" in said and "other 1 runs" in said
+def test_saina_goes_by_its_steps_at_its_own_rate_and_by_its_share_as_the_product_runs_it():
+    found = {}
+    for which in (tuned.SAINA_OWN, tuned.SAINA):
+        trial = tuned.Trial(WORLD, "jitter", *which, "time", 0, 0.2)
+        run = tuned.Run(models.Network("small"), tasks.digits(3), trial)
+        for _ in range(STEPS):
+            k = run.switch.k
+            run.complete_step()
+        found[which] = run.progress, run.most_progress
+        assert k == 1
+        run.switch.close()
+    assert found[tuned.SAINA_OWN] == (STEPS, 2 * tuned.MOST_PROGRESS)
+    # Two steps of all, ten of one of sixteen.
+    assert found[tuned.SAINA] == (pytest.approx(2 + (STEPS - 2) / 16), tuned.MOST_PROGRESS)

@@ -41,8 +41,6 @@ class History:
     seconds: list = field(default_factory=list)
     accuracies: list = field(default_factory=list)
     ks: list = field(default_factory=list)      # of the open step at each evaluation
-    phis: list = field(default_factory=list)
-    flips: list = field(default_factory=list)   # sign flips of the newest round
     included: list = field(default_factory=list)  # contributions of each rank
     lost: int = 0      # gradients finished and dropped
     requeued: int = 0  # gradients that counted in a later step than their own
@@ -58,11 +56,12 @@ class History:
 class Run:
     """Workers, parameters and the switch of one run."""
 
-    def __init__(self, network, task, setting, policy, seed, learning_rate, workers=WORKERS):
+    def __init__(self, network, task, setting, policy, seed, learning_rate, workers=WORKERS,
+                 batch=BATCH):
         self.network, self.task = network, task
         self.late = policy["late"]
         self.learning_rate = learning_rate
-        self.shards = tasks.Shards(task, workers, BATCH, stragglers.is_skewed(setting), seed)
+        self.shards = tasks.Shards(task, workers, batch, stragglers.is_skewed(setting), seed)
         self.durations = stragglers.Durations(setting, workers, seed)
         self.parameters = network.initial(seed)
         self.switch = Switch(workers, network.parameter_count, policy)
@@ -144,15 +143,13 @@ class Run:
         history.accuracies.append(self.network.accuracy(
             self.parameters, self.task.test_images, self.task.test_labels))
         history.ks.append(self.switch.k)
-        history.phis.append(round(self.switch.phi, 3))
-        history.flips.append(round(self.switch.signs_flipped, 4))
 
 
-def train(architecture, task, setting, policy, seed, budget):
+def train(architecture, task, setting, policy, seed, budget, batch=BATCH):
     """Runs to planned_steps, then on while the target is ahead; returns the History."""
     network = models.Network(architecture)
     policy = dict(policy, planned_steps=budget.planned_steps)
-    run = Run(network, task, setting, policy, seed, policy.get("learning_rate", LEARNING_RATE))
+    run = Run(network, task, setting, policy, seed, LEARNING_RATE, batch=batch)
     try:
         reached = budget.target is None
         while run.step <= budget.planned_steps or not (

@@ -1,12 +1,13 @@
 """Every scheme at a learning rate of its own: which trials there are, tuning, running.
 
 A rate is found by climbing a grid from a guess until both neighbours are worse, on seeds of its
-own. Schemes: `sync`; a fixed k, which has a rate for each setting and late mode; and `goodput` and
-`ramp` with requeue, which have none: they take sync's, and a step of k of n counts k/n as the
-product does it, in the gradient or, with Adam, in the rate, and momentum makes up for late ones;
-without that it is `goodput-plain`. `ramp-mean` is `ramp` with a mean taken as it is, as averaging
-by weight has it. Progress is gradients that counted, in steps of all n: warm-up, evaluations and
-falling rates go by it, alike for every scheme.
+own. Schemes: `sync`; a fixed k and `saina` with drop, which have a rate for each setting and late
+mode; and `goodput`, `ramp` and `saina` with requeue, which have none: they take sync's, and a step
+of k of n counts k/n as the product does it, in the gradient or, with Adam, in the rate, and
+momentum makes up for late ones; without that it is `goodput-plain`. `ramp-mean` is `ramp` with a
+mean taken as it is, as averaging by weight has it. Progress is gradients that counted, in steps of
+all n: warm-up, evaluations and falling rates go by it, alike for every scheme but `saina` with
+drop, which goes by its steps: its warm-up is shorter.
 """
 import json
 import math
@@ -17,7 +18,7 @@ import report
 from papers import paper
 from sluice import _torch_share
 
-from . import stragglers, training
+from . import experiment, stragglers, training
 
 SETTINGS = ("none", "jitter", "persistent", "lognormal", "lognormal:5", "lognormal:10", "stalls")
 FIXED = (("k=4", "requeue"), ("k=8", "requeue"), ("k=12", "requeue"), ("k=8", "drop"),
@@ -42,11 +43,13 @@ World = namedtuple("World", "task architecture workers optimizer")
 Trial = namedtuple("Trial", "world setting scheme mode kind seed rate")
 
 SYNC, GOODPUT, PLAIN = ("sync", "drop"), ("goodput", "requeue"), ("goodput-plain", "requeue")
-
+SAINA, SAINA_OWN = ("saina", "requeue"), ("saina", "drop")  # the second at a rate of its own
+FRESH_SEEDS = tuple(range(20, 28))  # of saina: nothing was chosen on these
 
 # Settings of a world in which sync and goodput run, those with equal samples, those in which fixed
 # k are tuned, those in which ramp runs at sync's rate, and those in which goodput-plain does.
-Part = namedtuple("Part", "world settings equal fixed ramp plain", defaults=((), (), (), ()))
+Part = namedtuple("Part", "world settings equal fixed ramp plain saina",
+                  defaults=((), (), (), (), ()))
 
 SOME = ("none", "jitter", "persistent", "lognormal")
 PARTS = (Part(World("generated", "small", 16, "sgd"), SETTINGS,
@@ -64,7 +67,10 @@ PARTS = (Part(World("generated", "small", 16, "sgd"), SETTINGS,
          Part(World("gratings", "small", 16, "sgd"), (), (), SOME),
          Part(World("gratings", "small", 16, "adam"), SOME))
 AGAINST_FIXED = tuple(part for part in PARTS if part.fixed)  # where goodput is held against them
-SHORT_PARTS = PARTS[:3]
+OPTIMIZERS = ("sgd", "momentum", "adam")
+WITH_SAINA = tuple(Part(World("generated", architecture, 16, optimizer), (), saina=("jitter",))
+                   for optimizer in OPTIMIZERS for architecture in experiment.PUBLISHED)
+JUDGED = ((PARTS, SEEDS), (AGAINST_FIXED, MORE_SEEDS), (WITH_SAINA, FRESH_SEEDS))
 
 
 def rate_key(world, setting, scheme, mode):
@@ -115,17 +121,23 @@ class Run(training.Run):
         kind = {"k": "fixed", "ramp-mean": "ramp", PLAIN[0]: GOODPUT[0]}.get(name, name)
         policy = {"kind": kind, "k": int(k or 1), "late": trial.mode,
                   "planned_steps": MOST_PROGRESS}
+        if name == SAINA[0]:
+            policy = dict(experiment.policy_of(experiment.saina()), late=trial.mode)
+        self._by_steps = (trial.scheme, trial.mode) == SAINA_OWN
+        # A run of so much progress has not failed yet; that of saina's own goes by its short steps.
+        self.most_progress = 2 * MOST_PROGRESS if self._by_steps else MOST_PROGRESS
         super().__init__(network, task, trial.setting, policy, trial.seed, trial.rate,
                          trial.world.workers)
 
     def _apply(self, mean):
         import torch
         share = self.switch.share
-        self.progress += share
+        self.progress += 1 if self._by_steps else share
         rate = self.learning_rate * min(1.0, self.progress / training.WARM_UP_STEPS)
         if self.trial.kind == "equal":
             rate *= max(0.0, 1 - self.progress / EQUAL_PROGRESS)
-        counts = share if self.trial.scheme in (GOODPUT[0], PLAIN[0], RAMPS[0][0]) else 1.0
+        scheme = self.trial.scheme, self.trial.mode
+        counts = share if scheme in (GOODPUT, PLAIN, RAMPS[0], SAINA) else 1.0
         self.parameters = self._optimizer.apply(self.parameters, torch.from_numpy(mean), rate,
                                                 counts)
 
@@ -156,7 +168,8 @@ def play(network, task, trial, target):
     """The trial's record. `target` ends one of time; None: it goes on to its planned end."""
     run = Run(network, task, trial)
     try:
-        history = follow(run, EQUAL_PROGRESS if trial.kind == "equal" else MOST_PROGRESS, target)
+        history = follow(run, EQUAL_PROGRESS if trial.kind == "equal" else run.most_progress,
+                         target)
         seconds = run.now_us / stragglers.US
         tta = training.time_to(history, target) if target is not None else None
         return {"key": key(trial), "seconds": round(seconds, 3),
@@ -195,9 +208,7 @@ class Bench:
 
     def target(self, world, seed):
         """Accuracy of plain sync at the old, timid rate after 300 steps, less a point."""
-        plain = World(world.task, world.architecture, 16, "sgd")
-        trial = Trial(plain, "none", *SYNC, "target", seed, training.LEARNING_RATE)
-        return self.run(trial)["final"] - POINT
+        return self.run(target_trial(world, seed))["final"] - POINT
 
     def tune(self, world, setting, scheme, mode, guess):
         """The rate of the grid with the least time to the target, summed over tuning seeds."""
@@ -222,6 +233,17 @@ class Bench:
         return guess * STEP ** at
 
 
+def target_trial(world, seed):
+    plain = World(world.task, world.architecture, 16, "sgd")
+    return Trial(plain, "none", *SYNC, "target", seed, training.LEARNING_RATE)
+
+
+def own_rates(part):
+    """(setting, scheme, mode) of the schemes that are tuned for each setting of a part."""
+    return ([(setting, *which) for setting in part.fixed for which in FIXED] +
+            [(setting, *SAINA_OWN) for setting in part.saina])
+
+
 def trials_of(part, rates, seeds):
     """The judged trials of a part, as far as their rates are known."""
     world, found = part.world, []
@@ -230,15 +252,23 @@ def trials_of(part, rates, seeds):
                                     ("equal", part.equal, (SYNC, GOODPUT)),
                                     ("time", part.fixed, (SYNC, GOODPUT)),
                                     ("time", part.ramp, (SYNC, *RAMPS)),
-                                    ("time", part.plain, (SYNC, PLAIN))):
+                                    ("time", part.plain, (SYNC, PLAIN)),
+                                    ("time", part.saina, (SYNC, GOODPUT, SAINA))):
         found += [Trial(world, setting, *which, kind, seed, rate) for seed in seeds
                   for setting in settings for which in schemes if rate is not None]
-    for setting in part.fixed:
-        for which in FIXED:
-            rate = rates.get(rate_key(world, setting, *which))
-            found += [Trial(world, setting, *which, "time", seed, rate) for seed in seeds
-                      if rate is not None]
+    for setting, *which in own_rates(part):
+        rate = rates.get(rate_key(world, setting, *which))
+        found += [Trial(world, setting, *which, "time", seed, rate) for seed in seeds
+                  if rate is not None]
     return found
+
+
+def judged(rates):
+    """key -> trial of all that judge, and of their targets."""
+    trials = [trial for parts, seeds in JUDGED for part in parts
+              for trial in trials_of(part, rates, seeds)]
+    return {key(trial): trial for trial in
+            trials + [target_trial(trial.world, trial.seed) for trial in trials]}
 
 
 def load_rates(path=RATES):
@@ -260,14 +290,13 @@ def tune(bench, part, rates):
     if name not in rates:
         rates[name] = bench.tune(world, "none", *SYNC, GUESSES[world.optimizer])
         save_rates(rates)
-    for setting in part.fixed:
-        for scheme, mode in FIXED:
-            fixed = rate_key(world, setting, scheme, mode)
-            if fixed in rates:
-                continue
-            share = int(scheme[2:]) / world.workers if mode == "requeue" else 1
-            rates[fixed] = bench.tune(world, setting, scheme, mode, rates[name] * share)
-            save_rates(rates)
+    for setting, scheme, mode in own_rates(part):
+        own = rate_key(world, setting, scheme, mode)
+        if own in rates:
+            continue
+        share = int(scheme[2:]) / world.workers if mode == "requeue" else 1
+        rates[own] = bench.tune(world, setting, scheme, mode, rates[name] * share)
+        save_rates(rates)
 
 
 def run(path, parts, seeds, tunes):

@@ -9,7 +9,7 @@ from papers import paper
 from papers.paper import markdown
 
 from . import stragglers, tuned
-from .tables import cell, median
+from .tables import cell, median, number
 
 FIGURE_SETTINGS = {"goodput_jitter": "jitter", "goodput_persistent": "persistent",
                    "goodput_tail3": "lognormal", "goodput_tail10": "lognormal:10",
@@ -26,22 +26,23 @@ class Tuned:
         self.records, self.rates = records, tuned.load_rates()
 
     def _record(self, world, setting, which, kind, seed):
-        own = setting if which[0].startswith("k=") else None
+        own = setting if which in (*tuned.FIXED, tuned.SAINA_OWN) else None
         name = tuned.rate_key(world, own, *(which if own else tuned.SYNC))
         rate = self.rates.get(name)
         return None if rate is None else self.records.get(
             tuned.key(tuned.Trial(world, setting, *which, kind, seed, rate)))
 
-    def pairs(self, world, setting, one, other, kind="time"):
+    def pairs(self, world, setting, one, other, kind="time", seeds=tuned.MORE_SEEDS):
         """The records of both in each seed that has both."""
-        for seed in tuned.MORE_SEEDS:
+        for seed in seeds:
             both = [self._record(world, setting, which, kind, seed) for which in (one, other)]
             if all(both):
                 yield both
 
-    def ratios(self, world, setting, which=tuned.GOODPUT, against=tuned.SYNC):
+    def ratios(self, world, setting, which=tuned.GOODPUT, against=tuned.SYNC,
+               seeds=tuned.MORE_SEEDS):
         return [(base["tta_s"] or float("inf")) / mine["tta_s"] if mine["tta_s"] else 0.0
-                for base, mine in self.pairs(world, setting, against, which)]
+                for base, mine in self.pairs(world, setting, against, which, seeds=seeds)]
 
     def best_fixed(self, world, setting):
         """(which, its median ratio to sync) of the fixed k that is fastest at its own rate."""
@@ -108,15 +109,15 @@ def name_of(world):
     return ", ".join(parts)
 
 
-def goal_table(results):
-    rows = []
+def goal_text(results):
+    """Each figure of the RESULT line with its goal; those that miss it in bold."""
+    parts = []
     for name, value in figures(results).items():
-        most = name == "final_gap_points"
-        goal = GOALS[name]
+        most, goal = name == "final_gap_points", GOALS[name]
         met = value is not None and (value <= goal if most else value >= goal)
-        rows.append([f"`{name}`", f"at {'most' if most else 'least'} {goal:g}",
-                     paper.number(value), "yes" if met else "**no**" if value is not None else ""])
-    return markdown(["figure", "goal", "measured", "met"], rows)
+        shown = paper.number(value) if met else f"**{paper.number(value)}**"
+        parts.append(f"`{name}` {shown} ({'<=' if most else '>='}{goal:g})")
+    return ", ".join(parts)
 
 
 def speed_table(results):
@@ -186,6 +187,24 @@ def chance_text(results):
     return "\n".join(lines) + "\n"
 
 
+def saina_table(results):
+    """saina at a rate of its own and as the product runs it, beside goodput."""
+    rows = []
+    for part in tuned.WITH_SAINA:
+        for setting in part.saina:
+            own = results.rates.get(tuned.rate_key(part.world, setting, *tuned.SAINA_OWN))
+            found = [results.ratios(part.world, setting, which, seeds=tuned.FRESH_SEEDS)
+                     for which in (tuned.SAINA_OWN, tuned.SAINA, tuned.GOODPUT)]
+            against = results.ratios(part.world, setting, against=tuned.SAINA,
+                                     seeds=tuned.FRESH_SEEDS)
+            if all(found):
+                rows.append([f"{part.world.optimizer}, `{part.world.architecture}`",
+                             f"{number(found[0])} at {own:.2g}", *map(number, found[1:]),
+                             cell(against)])
+    return markdown(["", "`saina`, drop", "`saina`, requeue", "`goodput`",
+                     "`goodput`/`saina`, requeue"], rows)
+
+
 def ramp_table(results):
     rows = []
     for part in tuned.PARTS:
@@ -220,20 +239,16 @@ def equal_table(results):
 
 
 def text(results):
+    """What the bench prints."""
     return "\n".join([
-        "## At tuned rates\n",
         f"Median [least .. largest] of {len(tuned.SEEDS)} seeds, of {len(tuned.MORE_SEEDS)} where "
-        "fixed k of the generated task ran beside it; \"-\": not run.\n",
-        "### Goals\n", goal_table(results),
-        "### `goodput` with requeue over sync, both at sync's best rate\n", speed_table(results),
-        "![goodput over sync](tuned.png)\n",
-        "### `goodput` with momentum over sync, with and without making up for late gradients\n",
+        "fixed k of the generated task ran beside it; \"-\": not run; 0: never there.\n",
+        "goodput with requeue over sync, both at sync's best rate:\n", speed_table(results),
+        "goodput with momentum over sync, with and without making up for late gradients:\n",
         momentum_table(results),
-        "### Against fixed k, each at its own rate\n", fixed_table(results),
-        chance_text(results),
-        "### `ramp` with requeue over sync, both at sync's best rate\n",
-        "0: the target was never reached.\n", ramp_table(results),
-        "### The same samples under one falling rate\n", equal_table(results)])
+        "Against fixed k, each at its own rate:\n", fixed_table(results), chance_text(results),
+        "ramp with requeue over sync, both at sync's best rate:\n", ramp_table(results),
+        "The same samples under one falling rate:\n", equal_table(results)])
 
 
 def plot(results, folder):
