@@ -30,6 +30,8 @@ def run(options):
 
     def show(results):
         report.table(page.HEADERS, page.rows(results))
+        if lab_page.rows(results):
+            report.table(lab_page.HEADERS, lab_page.rows(results))
 
     def write(results, folder):
         page.draw(results, folder)
@@ -39,7 +41,7 @@ def run(options):
 
     def long(path):
         if options.long:
-            train(path, settings.RULES, settings.SEEDS)
+            train(path, settings.trials())
         if options.lab:
             from . import real
             real.run_missing(path, settings.lab_trials())
@@ -50,15 +52,14 @@ def run(options):
               short=lambda: page.Results(short()))
 
 
-def train(path, rules, seeds):
+def train(path, trials):
     """Appends the runs that the file lacks."""
     from . import training
     known = paper.load(path)
     with paper.open_to_append(path) as file:
-        for seed in seeds:
-            for rule in rules:
-                if f"{seed}/{rule.key}" not in known:
-                    paper.append(file, training.train(rule, seed))
+        for task, seed, rule in trials:
+            if f"{task}/{seed}/{rule.key}" not in known:
+                paper.append(file, training.train(rule, seed, name=task))
 
 
 def short():

@@ -78,10 +78,19 @@ def test_a_few_steps_learn_and_the_literal_rule_falls_silent():
     assert 0 < runs["static"]["threshold_ns"] < runs["static"]["compute_ns"]
 
 
-def test_time_is_computing_and_the_busier_way():
+def test_time_is_computing_thresholds_and_the_busier_way():
     link = "100 Mb/s"
-    both = settings.step_s(1e6, 1e6, link)
-    assert both == settings.step_s(1e6, 5e5, link) == settings.step_s(0, 1e6, link)
+    both = settings.step_s(1e6, 1e6, 0, link)
+    assert both == settings.step_s(1e6, 5e5, 0, link) == settings.step_s(0, 1e6, 0, link)
     whole = settings.PARAMETERS * 4
-    assert settings.step_s(whole, whole, link) == pytest.approx(
-        settings.COMPUTE_S + settings.STANDS_FOR_PARAMETERS * 32 / 100e6)
+    assert settings.step_s(whole, whole, 0.25, link) == pytest.approx(
+        settings.COMPUTE_S + 0.25 + settings.STANDS_FOR_PARAMETERS * 32 / 100e6)
+
+
+def test_a_threshold_takes_what_it_was_measured_for_as_many_elements():
+    from papers.prune import training
+    record = {"steps": [10], "up_bytes": [0], "down_bytes": [0], "threshold_ns": 1_000_000}
+    ratio = settings.STANDS_FOR_PARAMETERS / settings.PARAMETERS
+    assert training.seconds(record, "1 Gb/s") == pytest.approx(
+        [10 * (settings.COMPUTE_S + 1e-3 * ratio)])
+    assert training.seconds(record, "1 Gb/s", 0) == pytest.approx([10 * settings.COMPUTE_S])

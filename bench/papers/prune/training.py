@@ -81,15 +81,15 @@ def smoothed(values):
             for i in range(len(values))]
 
 
-def train(rule, seed, steps=settings.STEPS):
+def train(rule, seed, steps=settings.STEPS, name=settings.TASK):
     """A record: accuracy and what was sent, each EVALUATE_STEPS; CPU time of one worker's step."""
     torch.set_num_threads(1)
-    task = tasks.load(settings.TASK, seed)
+    task = tasks.load(name, seed)
     shards = tasks.Shards(task, settings.WORKERS, settings.BATCH, False, seed)
     layers = initial(seed)
     group = Group(settings.WORKERS, settings.tensors(), rule)
     test = task.test_images[:settings.TEST_IMAGES], task.test_labels[:settings.TEST_IMAGES]
-    record = {"key": f"{seed}/{rule.key}", "steps": [], "accuracies": [], "densities": [],
+    record = {"key": f"{name}/{seed}/{rule.key}", "steps": [], "accuracies": [], "densities": [],
               "up_bytes": [], "down_bytes": []}
     compute_ns, threshold_ns, pack_ns = [], [], []
     up = down = left = 0
@@ -119,12 +119,15 @@ def train(rule, seed, steps=settings.STEPS):
     return record
 
 
-def seconds(record, link):
-    """Virtual time at each evaluation."""
+def seconds(record, link, scale=settings.STANDS_FOR_PARAMETERS / settings.PARAMETERS):
+    """Virtual time at each evaluation. `scale`: how often the measured thresholds are to be taken,
+    for those of the network that this one stands for."""
     out, now, last = [], 0.0, (0, 0, 0)
+    threshold_s = record["threshold_ns"] * 1e-9 * scale
     for step, up, down in zip(record["steps"], record["up_bytes"], record["down_bytes"]):
         count = step - last[0]
-        now += count * settings.step_s((up - last[1]) / count, (down - last[2]) / count, link)
+        now += count * settings.step_s((up - last[1]) / count, (down - last[2]) / count,
+                                       threshold_s, link)
         last = step, up, down
         out.append(now)
     return out
