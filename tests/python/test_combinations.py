@@ -1,4 +1,4 @@
-"""The table of client/COMBINATIONS.md against the library: each pair of options is joined with."""
+"""The table of docs/combinations.md against the library: each pair of options is joined with."""
 
 import ctypes
 import itertools
@@ -43,7 +43,7 @@ REFUSALS = {
 
 def table():
     """(row, column) -> word."""
-    lines = (ROOT / "client" / "COMBINATIONS.md").read_text(encoding="utf-8").splitlines()
+    lines = (ROOT / "docs" / "combinations.md").read_text(encoding="utf-8").splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")]
             for line in lines if line.startswith("|")]
     columns = rows[0][1:]
