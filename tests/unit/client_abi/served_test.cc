@@ -158,7 +158,6 @@ TEST(Served, CallsNoMemberOfAJobThatIsOverAStranger) {
         wire::encode(std::span(packet), {.job = job, .rank = 1, .cookie = 5}, wire::Credit{}));
     send(kPort + 1, packet);
   };
-  const auto unknown = [&] { return served->verdicts(Verdict::kUnknownJob); };
   // Until its memory is freed the first job of an appliance, 1, knows the cookie to be wrong.
   const auto answered = [&] {
     return served->verdicts(Verdict::kBadCookie) + served->verdicts(Verdict::kUnknownJob);
