@@ -34,8 +34,14 @@ inline std::vector<Seed> packet_seeds(const wire::Sender& sender) {
   const Bytes data{0, 0, 128, 63, 0, 0, 0, 64};  // 1.0f, 2.0f
   Bytes padded = packet_bytes(sender, join_body(1024, 2, 4, "fuzz"));
   padded.resize(1108);
+  wire::Join body = join_body(1024, 2, 4, "fuzz");
+  body.tensor_count = body.print_count = 2;
+  body.print_tensors = 1;
+  Bytes printed = packet_bytes(sender, body, {}, data);
+  printed.resize(1108);
   return {
       {"join", padded},
+      {"join_fingerprints", printed},
       {"join_unpadded", packet_bytes(sender, join_body(1024, 2, 4, "fuzz"))},
       {"challenge", packet_bytes(sender, wire::Challenge{.nonce = 1})},
       {"accept", packet_bytes(sender, wire::Accept{.open_steps = {1, 1, 1}, .shards = 2})},

@@ -28,6 +28,7 @@ std::span<const std::uint8_t> content_of(const wire::Packet& packet) {
   const std::size_t list_bytes = (flags_of(packet) & wire::kFlagNil) != 0      ? 8
                                  : (flags_of(packet) & wire::kFlagSparse) != 0 ? 16
                                                                                : 0;
+  if (list_bytes == 0) return packet.payload();  // padding may follow
   return packet.bytes().last(list_bytes + packet.payload().size());
 }
 
@@ -79,7 +80,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::size_t written = wire::encode_bytes(
       again, packet.type(), {packet.common().job, packet.common().rank, packet.common().cookie},
       {data + sizeof(wire::CommonHeader), body_bytes}, mask, content);
-  REQUIRE_PROPERTY(written == (join ? sizeof(wire::CommonHeader) + sizeof(wire::Join) : size));
+  REQUIRE_PROPERTY(written ==
+                   (join ? sizeof(wire::CommonHeader) + body_bytes + content.size() : size));
   const std::uint8_t version = packet.common().version;
   REQUIRE_PROPERTY(version == wire::kVersion || packet.type() == wire::PacketType::kRefuse);
   again[offsetof(wire::CommonHeader, version)] = version;  // it is written with ours
