@@ -1,3 +1,7 @@
+// DPDK 24.11's headers declare this function outside of extern "C"; the first declaration decides.
+extern "C" struct rte_ring* rte_ring_create_elem(const char* name, unsigned esize, unsigned count,
+                                                 int socket_id, unsigned flags);
+
 #include "dataplane/dpdk/buffers.h"
 
 #include <rte_errno.h>
