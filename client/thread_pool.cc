@@ -24,17 +24,31 @@ tbb::task_arena& shared_arena() {
 
 ThreadPool::ThreadPool() : arena_(shared_arena()) {}
 
-ThreadPool::~ThreadPool() noexcept { tasks_.wait(); }
+ThreadPool::~ThreadPool() noexcept {
+  std::unique_lock lock(mutex_);
+  idle_.wait(lock, [this] { return tasks_ == 0; });
+}
 
 void ThreadPool::execute(Task& task) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    ++tasks_;
+  }
   try {
-    arena_.enqueue(tasks_.defer([this, &task] {
+    arena_.enqueue([this, &task] {
       task.run();
       ran_();
-    }));
+      finish_task();
+    });
   } catch (const std::bad_alloc&) {
     task.run();  // late, but it runs
+    finish_task();
   }
+}
+
+void ThreadPool::finish_task() noexcept {
+  const std::lock_guard lock(mutex_);  // while it notifies, too: the waiting thread destroys this
+  if (--tasks_ == 0) idle_.notify_all();
 }
 
 }  // namespace sluice::client

@@ -6,9 +6,11 @@
 #pragma once
 
 #include <tbb/task_arena.h>
-#include <tbb/task_group.h>
 
+#include <condition_variable>
+#include <cstddef>
 #include <functional>
+#include <mutex>
 #include <utility>
 
 #include "client/prune/executor.h"
@@ -26,9 +28,15 @@ class ThreadPool final : public Executor {
   void finish(Task& task) noexcept override { task.wait(); }
 
  private:
+  void finish_task() noexcept;
+
   std::function<void()> ran_;
   tbb::task_arena& arena_;
-  tbb::task_group tasks_;
+  // Counted here, and not by a tbb::task_group: its tasks refer to memory of the thread that handed
+  // them over (oneTBB 2022), and the progress thread may end before they do.
+  std::mutex mutex_;
+  std::condition_variable idle_;
+  std::size_t tasks_ = 0;  // handed over and not finished
 };
 
 }  // namespace sluice::client
