@@ -1,9 +1,9 @@
 // The state of one job that the control thread and every shard share.
 //
 // Created by the control side at the first join with all its memory, destroyed when every shard has
-// let go of it. Who writes what: the control thread writes members and `ended`, shards write of a
-// Member what it marks as theirs; each shard writes its slice (slice.h) and, when it closes its
-// part of a gradient step, its summary; the shard that closes a step last reads the summaries,
+// let go of it. The control thread writes `ended` and the members, but for the fields of Member
+// that say that shards write them. Each shard writes its slice (slice.h) and, when it closes its
+// part of a gradient step, its summary. The shard that closes a step last reads the summaries,
 // writes the next record and then `open_step` (release).
 #pragma once
 
@@ -53,8 +53,8 @@ struct JobSpec {
   std::array<std::uint32_t, kStreamCount> windows{};       // steps retained, 2 .. kMaxWindow
 };
 
-// One rank. Written by the control thread and read by shards, but for what says that shards write
-// it; what they write at each step has a cache line of its own.
+// One rank. The control thread writes it and shards read it, but for the fields that say otherwise;
+// those that shards write at each step have a cache line of their own.
 struct alignas(kCacheLineBytes) Member {
   std::atomic<Cookie> cookie{0};        // 0: nobody holds the rank
   std::atomic<Cookie> stale_cookie{0};  // of the process that was taken over last

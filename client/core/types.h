@@ -54,8 +54,8 @@ struct SessionOptions {
   Executor* executor = nullptr;  // of thresholds, outlives the session; null: its own thread
   // Of a job of kind store: its layout is in blocks, and its tensors are pushed and pulled.
   std::optional<StoreOptions> store;
-  StoreKeep keep{};                            // of one: what becomes of it without workers
-  RequestPolicy requests{};                    // likewise: which push, which pull goes next
+  StoreKeep keep{};                            // of a store: what becomes of it without workers
+  RequestPolicy requests{};                    // of a store: which push, which pull goes next
   std::uint64_t max_state_bytes = UINT64_MAX;  // of another rank's state; more is refused
 };
 
